@@ -1,0 +1,72 @@
+"""The program: parses the flags, runs the mode they name, and maps errors to exit codes."""
+
+import importlib
+import json
+import logging
+import os
+import signal
+import sys
+import warnings
+from typing import Any, Optional, Sequence
+
+from estimator_train import flags
+from estimator_train.errors import StoppedBySignal, TrainingFailed, UserError
+
+_USER_ERROR, _TRAINING_FAILED, _SIGNAL = 2, 3, 128
+
+
+def main(argv: Optional[Sequence[str]] = None) -> int:
+  """Runs the program.
+
+  Args:
+    argv: the arguments, without the program's name; those of the process when left out.
+
+  Returns:
+    The exit code.
+  """
+  argv = sys.argv[1:] if argv is None else argv
+  if flags.wants_help(argv):
+    print(flags.help_text())
+    return 0
+  signal.signal(signal.SIGTERM, _stop)
+  try:
+    settings = flags.parse(argv)
+    _set_up_logs(settings.verbosity)
+    mode = importlib.import_module('estimator_train.modes.' + settings.mode)
+    result = mode.run(settings)  # type: ignore[attr-defined]
+    print(json.dumps(result), flush=True)
+    return 0
+  except UserError as error:
+    return _fail(str(error), _USER_ERROR)
+  except TrainingFailed as error:
+    return _fail(str(error), _TRAINING_FAILED)
+  except StoppedBySignal as stopped:
+    return _fail(str(stopped), _SIGNAL + stopped.signum, prefix='')
+  except KeyboardInterrupt:
+    return _fail('stopped by SIGINT', _SIGNAL + signal.SIGINT, prefix='')
+
+
+def _fail(text: str, code: int, prefix: str = 'error: ') -> int:
+  print(prefix + ' '.join(text.split()), file=sys.stderr, flush=True)
+  return code
+
+
+def _stop(signum: int, frame: Any) -> None:
+  raise StoppedBySignal(signum, 'stopped by ' + signal.Signals(signum).name)
+
+
+def _set_up_logs(verbosity: int) -> None:
+  """Sends our log to standard error and, unless asked for, keeps TensorFlow's to itself."""
+  log = logging.getLogger('estimator_train')
+  log.setLevel(logging.INFO)
+  log.propagate = False
+  log.handlers = [logging.StreamHandler(sys.stderr)]
+  if verbosity < 1:
+    # Read when TensorFlow is imported. Without an NVIDIA driver its only errors are about that.
+    has_driver = os.path.exists('/proc/driver/nvidia')
+    os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2' if has_driver else '3')
+    warnings.simplefilter('ignore')
+
+
+if __name__ == '__main__':
+  sys.exit(main())

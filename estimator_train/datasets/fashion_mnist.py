@@ -1,0 +1,35 @@
+"""Fashion-MNIST: 60,000 training and 10,000 test images of clothes, 28x28 grey, in ten classes."""
+
+import os
+
+from estimator_train.datasets.description import DataFile, DataSet, IdxSplit
+
+LABELS = ('T-shirt/top', 'Trouser', 'Pullover', 'Dress', 'Coat', 'Sandal', 'Shirt', 'Sneaker',
+          'Bag', 'Ankle boot')
+
+
+def _published(name: str, size: int, md5: str) -> DataFile:
+  return DataFile(name, size, md5, urls=(
+      'http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/' + name,
+      'https://storage.googleapis.com/tensorflow/tf-keras-datasets/' + name))
+
+
+FILES = (
+    _published('train-images-idx3-ubyte.gz', 26421880, '8d4fb7e6c68d591d4c3dfef9ec88bf0d'),
+    _published('train-labels-idx1-ubyte.gz', 29515, '25c81989df183df01b3e8a0aad5dffbe'),
+    _published('t10k-images-idx3-ubyte.gz', 4422102, 'bef4ecab320f06d8554ea6380940ec79'),
+    _published('t10k-labels-idx1-ubyte.gz', 5148, 'bb300cfdad3c16e7a12a480ee83cd310'),
+)
+
+
+def describe(data_dir: str) -> DataSet:
+  """Fashion-MNIST with its files in `data_dir`, whether they are there yet or not."""
+  train_images, train_labels, test_images, test_labels = (
+      os.path.join(data_dir, file.name) for file in FILES)
+  return DataSet(
+      name='fashion_mnist',
+      labels=LABELS,
+      image_shape=(28, 28, 1),
+      train=IdxSplit(train_images, train_labels),
+      test=IdxSplit(test_images, test_labels),
+      files=FILES)

@@ -1,0 +1,43 @@
+"""The two ways in which a run ends with an error that the user can act on."""
+
+from typing import Any
+
+
+class UserError(Exception):
+  """What the user gave is wrong; the program ends with code 2.
+
+  Its text is one line, `what is wrong: what was given: what to do`.
+
+  Attributes:
+    what: the rule that was broken.
+    given: the value that broke it.
+    remedy: what to do about it.
+  """
+
+  def __init__(self, what: str, given: Any, remedy: str) -> None:
+    super().__init__(what, given, remedy)
+    self.what, self.given, self.remedy = what, given, remedy
+
+  def __str__(self) -> str:
+    text = '{}: {}: {}'.format(self.what, self.given, self.remedy)
+    return ' '.join(text.split())
+
+
+class TrainingFailed(Exception):
+  """Training cannot go on (the loss is not finite, say); the program ends with code 3."""
+
+
+class StoppedBySignal(Exception):
+  """A signal asked the run to end; the program ends with code 128 + its number.
+
+  Attributes:
+    signum: the signal.
+  """
+
+  def __init__(self, signum: int, text: str) -> None:
+    super().__init__(signum, text)
+    self.signum = signum
+    self._text = text
+
+  def __str__(self) -> str:
+    return self._text

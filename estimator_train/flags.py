@@ -1,0 +1,161 @@
+"""The command line: the only file that knows absl.flags; it turns them into Settings."""
+
+import re
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
+
+from absl import flags
+
+from estimator_train import settings as settings_lib
+from estimator_train.datasets import registry as datasets
+from estimator_train.errors import UserError
+from estimator_train.models import registry as models
+
+_USAGE = """\
+python -m estimator_train --flagfile=estimator_train/configs/NAME.flags [--FLAG=VALUE...]
+
+Trains a Keras model as a TensorFlow 1.15 Estimator, evaluates it, and reports how fast it trained.
+Flags after the flagfile win. The last line on standard output is the result, as JSON.
+"""
+
+# Groups, for --help: (title, ((flag, definer, help), ...)). Defaults are those of Settings.
+_STRING, _INTEGER, _FLOAT, _BOOLEAN, _LIST = (
+    flags.DEFINE_string, flags.DEFINE_integer, flags.DEFINE_float, flags.DEFINE_boolean,
+    flags.DEFINE_list)
+
+
+def _one_of(choices: Sequence[str]) -> str:
+  return '{' + ', '.join(choices) + '}'
+
+
+_GROUPS: Sequence[Tuple[str, Sequence[Tuple[str, Callable[..., Any], str]]]] = (
+    ('what', (
+        ('mode', _STRING, _one_of(settings_lib.MODES)),
+        ('dataset', _STRING, _one_of(datasets.NAMES)),
+        ('data_dir', _STRING, 'folder of the data set\'s files; what is missing is downloaded'),
+        ('image_size', _LIST, 'height,width in pixels (synthetic)'),
+        ('model', _STRING, _one_of(models.NAMES)))),
+    ('where', (
+        ('model_dir', _STRING, 'folder of everything the run makes; a run found there goes on'),)),
+    ('how long', (
+        ('train_steps', _INTEGER, 'global step to stop at'),
+        ('train_epochs', _INTEGER, 'passes over the data to stop after'),
+        ('eval_every_steps', _INTEGER, 'evaluate each so many steps, not only at the end'))),
+    ('step', (
+        ('batch_size', _INTEGER, 'examples a step over all replicas (global)'),
+        ('optimizer', _STRING, _one_of(settings_lib.OPTIMIZERS)),
+        ('learning_rate', _FLOAT, 'of the optimizer'),
+        ('seed', _INTEGER, 'of the initial weights and of the order of the examples'))),
+    ('devices', (
+        ('distribution_strategy', _STRING, _one_of(settings_lib.STRATEGIES)),
+        ('num_gpus', _INTEGER, 'GPUs to use; -1: all there are, 0: none'),
+        ('num_cpu_replicas', _INTEGER, 'replicas on logical CPU devices, where there is no GPU'),
+        ('all_reduce_alg', _STRING,
+         'how gradients are added up over GPUs: ' + _one_of(settings_lib.ALL_REDUCE_ALGORITHMS)),
+        ('num_packs', _INTEGER, 'parts that the gradients are packed into for the all-reduce'),
+        ('gpu_memory_growth', _BOOLEAN, 'take GPU memory as needed, not all at once'),
+        ('inter_op_parallelism_threads', _INTEGER, 'operations run at once; 0: as many as cores'),
+        ('intra_op_parallelism_threads', _INTEGER, 'threads of an operation; 0: as cores'))),
+    ('input', (
+        ('shuffle_buffer', _INTEGER, 'examples to shuffle among'),
+        ('prefetch', _INTEGER, 'batches prepared ahead'))),
+    ('report', (
+        ('throughput_warmup_steps', _INTEGER, 'first steps left out of the timing'),
+        ('log_every_steps', _INTEGER, 'steps between two lines of progress'))),
+    ('keep', (
+        ('save_checkpoints_steps', _INTEGER, 'steps between checkpoints'),
+        ('save_checkpoints_secs', _INTEGER,
+         'seconds between checkpoints (600 when neither this nor steps are given)'),
+        ('keep_checkpoint_max', _INTEGER, 'checkpoints to keep'))),
+    ('log', (
+        ('verbosity', _INTEGER, '1: TensorFlow\'s own log and warnings too'),)),
+)
+
+
+def parse(argv: Sequence[str]) -> settings_lib.Settings:
+  """Turns a command line into Settings.
+
+  Args:
+    argv: the arguments, without the program's name.
+
+  Raises:
+    UserError: a flag that is unknown, of the wrong type, out of range, or against another.
+  """
+  values = _define()
+  try:
+    rest = values(['estimator_train'] + list(argv))
+  except flags.UnrecognizedFlagError as error:
+    raise UserError('unknown flag', '--' + error.flagname, _suggestion(error)) from error
+  except flags.Error as error:
+    raise _reworded(error) from error
+  if len(rest) > 1:
+    raise UserError('an argument is no flag', rest[1], 'write it as --FLAG=VALUE')
+  given = {name: values[name].value for name in settings_lib.Settings._fields}
+  given['image_size'] = _height_width(given['image_size'])
+  settings = settings_lib.Settings(**given)
+  settings_lib.check_choice('dataset', settings.dataset, datasets.NAMES)
+  settings_lib.check_choice('model', settings.model, models.NAMES)
+  return settings
+
+
+def help_text() -> str:
+  """Returns what `--help` prints."""
+  defaults = settings_lib.Settings._field_defaults
+  lines = [_USAGE]
+  for title, group in _GROUPS:
+    lines.append('{}:'.format(title))
+    for name, _, text in group:
+      default = defaults[name]
+      if isinstance(default, tuple):
+        default = ','.join(str(part) for part in default)
+      shown = '' if default is None else ' (default: {})'.format(str(default).lower())
+      lines.append('  --{}: {}{}'.format(name, text, shown))
+    lines.append('')
+  lines.append('  --flagfile: read flags from this file, one a line\n  --help: this text')
+  return '\n'.join(lines)
+
+
+def wants_help(argv: Sequence[str]) -> bool:
+  """Whether the command line asks for the flags' explanation."""
+  return any(argument in ('--help', '-help', '-h', '--helpfull', '--helpshort')
+             for argument in argv)
+
+
+def _define() -> flags.FlagValues:
+  """Returns newly defined flags, apart from absl's global ones, so that parsing has no memory."""
+  values = flags.FlagValues()
+  defaults: Dict[str, Any] = settings_lib.Settings._field_defaults
+  for _, group in _GROUPS:
+    for name, definer, text in group:
+      default = defaults[name]
+      if isinstance(default, tuple):
+        default = [str(part) for part in default]
+      definer(name, default, text, flag_values=values)
+  return values
+
+
+def _height_width(parts: List[str]) -> Tuple[int, ...]:
+  try:
+    return tuple(int(part) for part in parts)
+  except ValueError as error:
+    raise UserError('--image_size must be height,width in pixels',
+                    '--image_size=' + ','.join(parts), 'give one such as 28,28') from error
+
+
+def _suggestion(error: flags.UnrecognizedFlagError) -> str:
+  match: Optional[Any] = re.search(r'Did you mean: (.*?) ?\?', str(error))
+  if match:
+    return 'did you mean --{}? --help lists all'.format(match.group(1).replace(', ', ', --'))
+  return '--help lists all'
+
+
+def _reworded(error: flags.Error) -> UserError:
+  """Returns absl's error in the form of ours."""
+  text = str(error)
+  match = re.match(r'flag --(\w+)=(.*?): (.*)', text, re.DOTALL)
+  if match:
+    name, value, reason = match.groups()
+    return UserError('--{} cannot be read ({})'.format(name, reason),
+                     '--{}={}'.format(name, value), 'see --help')
+  if isinstance(error, flags.CantOpenFlagFileError):
+    return UserError('the flagfile cannot be read', text, 'give a flagfile that is there')
+  return UserError('the flags cannot be read', text, 'see --help')

@@ -1,0 +1,16 @@
+"""`--mode=train`: trains, without an evaluation at the end."""
+
+from typing import Any, Dict
+
+from estimator_train.reports import throughput
+from estimator_train.settings import Settings
+from estimator_train.training import run as runs
+
+
+def run(settings: Settings) -> Dict[str, Any]:
+  """Returns the result: what was trained and how fast."""
+  prepared = runs.prepare(settings)
+  trained = runs.train(prepared)
+  result = throughput.write(settings, prepared.conditions, trained.timing)
+  runs.raise_if_stopped(trained)
+  return result

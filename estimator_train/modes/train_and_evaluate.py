@@ -1,0 +1,21 @@
+"""`--mode=train_and_evaluate`: trains, then evaluates the last checkpoint."""
+
+from typing import Any, Dict
+
+from estimator_train.reports import evaluation, throughput
+from estimator_train.settings import Settings
+from estimator_train.training import run as runs
+
+
+def run(settings: Settings) -> Dict[str, Any]:
+  """Returns the result: what was trained, how fast, and how well it does."""
+  prepared = runs.prepare(settings)
+
+  def evaluate() -> Dict[str, Any]:
+    return evaluation.write(settings, prepared.dataset.labels, runs.evaluate(prepared))
+
+  trained = runs.train(prepared, evaluate_now=evaluate)
+  result = throughput.write(settings, prepared.conditions, trained.timing)
+  runs.raise_if_stopped(trained)
+  result.update(evaluate())
+  return result

@@ -1,0 +1,115 @@
+"""What a checkpoint holds, whether it fits a model, and the hook that saves it."""
+
+import re
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
+
+import tensorflow.compat.v1 as tf
+
+# Names in a checkpoint of an Estimator that was made from a Keras model: the model's variables
+# under their own names, the optimizer's under `training`, its hyperparameters one level below its
+# name (training/Adam/learning_rate), its slots further down (training/Adam/conv2d/kernel/m).
+_TRAINING = re.compile(r'training(_\d+)?/([^/]+)/')
+_HYPERPARAMETER = re.compile(r'training(_\d+)?/[^/]+/[^/]+$')
+_OF_ANOTHER_REPLICA = re.compile(r'/replica_\d+(/|$)')
+
+
+def latest(model_dir: str) -> Tuple[Optional[str], int]:
+  """Returns the path and global step of the latest checkpoint; (None, 0) without one."""
+  path = tf.train.latest_checkpoint(model_dir)
+  if path is None:
+    return None, 0
+  return path, int(tf.train.load_variable(path, tf.GraphKeys.GLOBAL_STEP))
+
+
+def model_difference(model: tf.keras.Model, checkpoint: str) -> Optional[str]:
+  """Returns how the checkpoint's model differs from this one; None when they are alike."""
+  stored: Dict[str, List[int]] = {
+      name: shape for name, shape in tf.train.list_variables(checkpoint)
+      if not _TRAINING.match(name) and name != tf.GraphKeys.GLOBAL_STEP}
+  wanted = {weight.op.name: weight.shape.as_list() for weight in model.weights}
+  for name in sorted(set(stored) | set(wanted)):
+    if stored.get(name) != wanted.get(name):
+      return '{} is {} there and {} here'.format(
+          name, stored.get(name, 'missing'), wanted.get(name, 'missing'))
+  return None
+
+
+def optimizer_difference(model: tf.keras.Model, checkpoint: str) -> Optional[str]:
+  """Returns how the optimizer that wrote the checkpoint differs; None when they are alike."""
+  stored = {match.group(2) for match in (
+      _TRAINING.match(name) for name, _ in tf.train.list_variables(checkpoint)) if match}
+  name = model.optimizer.get_config()['name']
+  if stored and name not in stored:
+    return '{} there and {} here'.format(', '.join(sorted(stored)), name)
+  return None
+
+
+class SaveCheckpoints(tf.train.CheckpointSaverHook):
+  """Saves and restores one copy of each variable, and lets the flags' hyperparameters stand.
+
+  TensorFlow's default also saves every further replica's copy of the optimizer's slots, so that a
+  checkpoint from one replica could not be resumed on two; and it restores the learning rate over
+  the one that was asked for.
+  """
+
+  def __init__(self, model_dir: str, save_steps: Optional[int], save_secs: Optional[int],
+               keep_max: int,
+               listeners: Sequence[tf.train.CheckpointSaverListener] = ()) -> None:
+    super().__init__(model_dir, save_steps=save_steps, save_secs=save_secs,
+                     listeners=list(listeners))
+    self._save_steps = save_steps
+    self._keep_max = keep_max
+
+  def begin(self) -> None:
+    # Estimator's own saver is there already; the session is made, and restored, after this.
+    savers = tf.get_collection_ref(tf.GraphKeys.SAVERS)
+    savers[:] = [tf.train.Saver(_one_copy_of_each(), max_to_keep=self._keep_max, sharded=True,
+                                save_relative_paths=True)]
+    self._reset_hyperparameters = tf.group(*[
+        variable.initializer for variable in tf.global_variables()
+        if _HYPERPARAMETER.match(variable.op.name)])
+    super().begin()
+
+  def after_create_session(self, session: tf.Session, coord: Any) -> None:
+    session.run(self._reset_hyperparameters)
+    super().after_create_session(session, coord)
+    if self._save_steps is not None:
+      # A resumed run saves at the same multiples as one that never stopped.
+      step = int(session.run(tf.train.get_global_step()))
+      self._timer.update_last_triggered_step(step - step % self._save_steps)
+
+
+class AtEverySteps(tf.train.CheckpointSaverListener):
+  """Calls a function after the checkpoint of every so many steps, but for the last step's.
+
+  Args:
+    every_steps: a multiple of the steps between checkpoints.
+    last_step: where the training ends.
+    call: what to call; the checkpoint is the latest then.
+  """
+
+  def __init__(self, every_steps: int, last_step: int, call: Callable[[], Any]) -> None:
+    self._every_steps = every_steps
+    self._last_step = last_step
+    self._call = call
+    self._first_save = True
+
+  def after_save(self, session: tf.Session, global_step_value: int) -> None:
+    # The first checkpoint is of the weights that the run found.
+    due = (not self._first_save and global_step_value % self._every_steps == 0 and
+           global_step_value != self._last_step)
+    self._first_save = False
+    if due:
+      self._call()
+
+
+def _one_copy_of_each() -> List[Any]:
+  """Returns what to save: the variable that spans the replicas where there is one."""
+  chosen: Dict[str, Any] = {}
+  for variable in tf.global_variables():
+    name = variable.op.name
+    if _OF_ANOTHER_REPLICA.search(name):
+      continue
+    if name not in chosen or hasattr(variable, 'values'):
+      chosen[name] = variable
+  return list(chosen.values())

@@ -1,0 +1,84 @@
+"""Which devices a run is on, the strategy that spreads it over them, and the session's settings."""
+
+from typing import NamedTuple, Optional, Tuple
+
+import tensorflow.compat.v1 as tf
+
+from estimator_train.errors import UserError
+from estimator_train.settings import Settings
+
+
+class Devices(NamedTuple):
+  """The devices that hold a replica each.
+
+  Attributes:
+    names: TensorFlow's names of them, such as `/gpu:0`.
+    labels: what to call them in reports; logical CPU devices are told from real ones.
+  """
+  names: Tuple[str, ...]
+  labels: Tuple[str, ...]
+
+  @property
+  def num_replicas(self) -> int:
+    return len(self.names)
+
+
+def find_devices(settings: Settings) -> Devices:
+  """Chooses the devices that the settings ask for.
+
+  Raises:
+    UserError: when there are fewer GPUs than asked for.
+  """
+  gpus = len(tf.config.experimental.list_physical_devices('GPU'))
+  if settings.num_gpus > gpus:
+    raise UserError('there are not so many GPUs that TensorFlow can use',
+                    '--num_gpus={} where {} are found'.format(settings.num_gpus, gpus),
+                    'give --num_gpus={}, or --num_cpu_replicas=N for logical CPU devices'.format(gpus))
+  wanted = gpus if settings.num_gpus < 0 else settings.num_gpus
+  if settings.distribution_strategy != 'mirrored':
+    wanted = min(wanted, 1)
+  if wanted and not settings.num_cpu_replicas:
+    names = tuple('/gpu:{}'.format(index) for index in range(wanted))
+    return Devices(names, names)
+  replicas = max(settings.num_cpu_replicas, 1)
+  names = tuple('/cpu:{}'.format(index) for index in range(replicas))
+  if replicas == 1:
+    return Devices(names, names)
+  return Devices(names, tuple(name + ' (logical)' for name in names))
+
+
+def make_strategy(settings: Settings, devices: Devices) -> Optional[tf.distribute.Strategy]:
+  """Makes the strategy for a RunConfig; None is the Estimator's own way on one device."""
+  if settings.distribution_strategy == 'off':
+    return None
+  if settings.distribution_strategy == 'one_device':
+    return tf.distribute.OneDeviceStrategy(devices.names[0])
+  return tf.distribute.MirroredStrategy(
+      devices.names, cross_device_ops=_cross_device_ops(settings))
+
+
+def make_session_config(settings: Settings, devices: Devices) -> tf.ConfigProto:
+  """Makes the configuration of every session of the run."""
+  config = tf.ConfigProto(
+      allow_soft_placement=True,
+      inter_op_parallelism_threads=settings.inter_op_parallelism_threads,
+      intra_op_parallelism_threads=settings.intra_op_parallelism_threads)
+  config.gpu_options.allow_growth = settings.gpu_memory_growth
+  if devices.names[0].startswith('/cpu'):
+    config.device_count['CPU'] = devices.num_replicas
+    config.device_count['GPU'] = 0
+  return config
+
+
+def _cross_device_ops(settings: Settings) -> Optional[tf.distribute.CrossDeviceOps]:
+  """Returns how gradients are added up; None leaves the choice to TensorFlow.
+
+  NCCL and hierarchical copy need several GPUs: written for them, not tried on any.
+  """
+  if settings.all_reduce_alg == 'nccl':
+    return tf.distribute.NcclAllReduce(num_packs=settings.num_packs)
+  if settings.all_reduce_alg == 'hierarchical_copy':
+    return tf.distribute.HierarchicalCopyAllReduce(num_packs=settings.num_packs)
+  if settings.all_reduce_alg == 'reduction_to_one_device':
+    return tf.distribute.ReductionToOneDevice()
+  return None

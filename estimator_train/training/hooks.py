@@ -1,0 +1,130 @@
+"""The hooks of a training run besides its clock: progress, the end by signal, the loss's health."""
+
+import logging
+import math
+import signal
+import sys
+import threading
+import time
+from typing import Any, Dict, Optional
+
+import tensorflow.compat.v1 as tf
+from tqdm import tqdm
+
+from estimator_train.errors import TrainingFailed
+
+_LOG = logging.getLogger('estimator_train')
+
+
+class StopAtNonFiniteLoss(tf.train.SessionRunHook):
+  """Ends the run by TrainingFailed at the first loss that is not finite.
+
+  Attributes:
+    loss: of the last step, the mean over its global batch; None before the first.
+  """
+
+  def __init__(self) -> None:
+    self.loss: Optional[float] = None
+
+  def begin(self) -> None:
+    self._fetch = tf.train.SessionRunArgs(_loss())
+
+  def before_run(self, run_context: Any) -> tf.train.SessionRunArgs:
+    return self._fetch
+
+  def after_run(self, run_context: Any, run_values: Any) -> None:
+    self.loss = float(run_values.results)
+    if not math.isfinite(self.loss):
+      step = run_context.session.run(tf.train.get_global_step())
+      raise TrainingFailed('the loss is {} at step {}'.format(self.loss, step))
+
+
+class Progress(tf.train.SessionRunHook):
+  """Shows step, loss, examples/sec and time left: a bar on a terminal, elsewhere plain lines."""
+
+  def __init__(self, stop_step: int, log_every_steps: int, batch_size: int) -> None:
+    self._stop_step = stop_step
+    self._every = log_every_steps
+    self._batch_size = batch_size
+    self._step = 0
+    self._shown_step = 0
+    self._shown_at = 0.
+    self._bar: Optional[tqdm] = None
+
+  def begin(self) -> None:
+    self._fetch = tf.train.SessionRunArgs(_loss())
+
+  def after_create_session(self, session: tf.Session, coord: Any) -> None:
+    self._step = self._shown_step = int(session.run(tf.train.get_global_step()))
+    self._shown_at = time.perf_counter()
+    if sys.stderr.isatty():
+      self._bar = tqdm(total=self._stop_step, initial=self._step, unit='step', file=sys.stderr,
+                       dynamic_ncols=True)
+
+  def before_run(self, run_context: Any) -> Optional[tf.train.SessionRunArgs]:
+    self._step += 1
+    if self._step % self._every and self._step != self._stop_step:
+      return None
+    return self._fetch
+
+  def after_run(self, run_context: Any, run_values: Any) -> None:
+    if self._bar is not None:
+      self._bar.update()
+    if run_values.results is None:
+      return
+    now = time.perf_counter()
+    step_secs = (now - self._shown_at) / (self._step - self._shown_step)
+    rate = self._batch_size / step_secs
+    self._shown_step, self._shown_at = self._step, now
+    if self._bar is not None:
+      self._bar.set_postfix_str('loss {:.4f}, {:,.0f} examples/sec'.format(
+          run_values.results, rate))
+    else:
+      _LOG.info('step %d/%d: loss %.4f, %.0f examples/sec, %.0f s left', self._step,
+                self._stop_step, run_values.results, rate,
+                (self._stop_step - self._step) * step_secs)
+
+  def close(self) -> None:
+    """Leaves the terminal tidy; also when the run failed."""
+    if self._bar is not None:
+      self._bar.close()
+
+
+class StopOnSignal(tf.train.SessionRunHook):
+  """Turns SIGINT and SIGTERM into a stop after the running step; Estimator then saves and closes.
+
+  A second SIGINT ends at once, by KeyboardInterrupt.
+
+  Attributes:
+    signum: the signal that asked to stop; None without one.
+  """
+
+  def __init__(self) -> None:
+    self.signum: Optional[int] = None
+    self._before: Dict[int, Any] = {}
+
+  def after_create_session(self, session: tf.Session, coord: Any) -> None:
+    if threading.current_thread() is not threading.main_thread():
+      return  # Python lets only the main thread handle signals.
+    for signum in (signal.SIGINT, signal.SIGTERM):
+      self._before[signum] = signal.signal(signum, self._on_signal)
+
+  def after_run(self, run_context: Any, run_values: Any) -> None:
+    if self.signum is not None:
+      run_context.request_stop()
+
+  def close(self) -> None:
+    """Gives the signals back to whoever had them before the session; also when it failed."""
+    while self._before:
+      signal.signal(*self._before.popitem())
+
+  def _on_signal(self, signum: int, frame: Any) -> None:
+    if self.signum is not None and signum == signal.SIGINT:
+      raise KeyboardInterrupt
+    self.signum = signum
+    _LOG.info('%s: finishing the step, then saving a checkpoint', signal.Signals(signum).name)
+
+
+def _loss() -> tf.Tensor:
+  """Returns the tensor of the training loss, the mean over the global batch."""
+  return tf.get_collection(tf.GraphKeys.LOSSES)[-1]

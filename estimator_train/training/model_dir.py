@@ -1,0 +1,46 @@
+"""The folder of a run: what it records there beside the checkpoints."""
+
+import os
+from typing import Dict, Sequence
+
+from estimator_train import settings as settings_lib
+from estimator_train import whole_files
+from estimator_train.errors import UserError
+
+FLAGS_FILE = 'flags.txt'
+LABELS_FILE = 'labels.txt'
+
+
+def make(model_dir: str) -> None:
+  """Makes the folder where it is missing, and finds out whether it can be written to.
+
+  Raises:
+    UserError: when it cannot.
+  """
+  try:
+    os.makedirs(model_dir, exist_ok=True)
+    if not os.access(model_dir, os.W_OK | os.X_OK):
+      raise PermissionError('no permission to write')
+  except OSError as error:
+    raise UserError('--model_dir cannot be written to',
+                    '{} ({})'.format(model_dir, error.strerror or error),
+                    'give a folder that this user can write to') from error
+
+
+def read_flags(model_dir: str) -> Dict[str, str]:
+  """Returns the flags that the folder was last trained with, by name; none when it is new."""
+  try:
+    with open(os.path.join(model_dir, FLAGS_FILE), encoding='utf-8') as file:
+      lines = file.read().splitlines()
+  except OSError:
+    return {}
+  pairs = (line[2:].partition('=') for line in lines if line.startswith('--'))
+  return {name: value for name, _, value in pairs}
+
+
+def record(settings: settings_lib.Settings, labels: Sequence[str]) -> None:
+  """Writes flags.txt and labels.txt."""
+  assert settings.model_dir is not None
+  whole_files.write_text(os.path.join(settings.model_dir, FLAGS_FILE),
+                         settings_lib.to_flagfile(settings))
+  whole_files.write_text(os.path.join(settings.model_dir, LABELS_FILE), '\n'.join(labels) + '\n')

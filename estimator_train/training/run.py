@@ -1,0 +1,203 @@
+"""A run from settings to an Estimator, its training, and its evaluation."""
+
+import logging
+import signal
+from contextlib import contextmanager
+from typing import Any, Callable, Dict, Iterator, NamedTuple, Optional
+
+import tensorflow.compat.v1 as tf
+from tqdm.contrib.logging import logging_redirect_tqdm
+
+from estimator_train.datasets import download
+from estimator_train.datasets import registry as datasets
+from estimator_train.datasets.description import DataSet
+from estimator_train.errors import StoppedBySignal, TrainingFailed, UserError
+from estimator_train.inputs import factory as inputs
+from estimator_train.settings import Settings, per_replica_batch_size, total_train_steps
+from estimator_train.training import checkpoints, hooks, model_dir
+from estimator_train.training.devices import Devices, find_devices
+from estimator_train.training.estimator import make_estimator
+from estimator_train.training.time_history import TimeHistory
+from estimator_train.timing import Timing
+
+_LOG = logging.getLogger('estimator_train')
+_SAVE_SECS = 600
+
+
+class Run(NamedTuple):
+  """What a run has found out before its first step.
+
+  Attributes:
+    settings: what was asked for.
+    dataset: what it reads.
+    sizes: how many examples that has.
+    devices: where it runs, a replica each.
+    batch_size: per replica.
+    estimator: the converted model.
+  """
+  settings: Settings
+  dataset: DataSet
+  sizes: inputs.SplitSizes
+  devices: Devices
+  batch_size: int
+  estimator: tf.estimator.Estimator
+
+  @property
+  def conditions(self) -> Dict[str, Any]:
+    """What a figure of this run depends on, by the names in the reports."""
+    return {
+        'global_batch_size': self.settings.batch_size,
+        'per_replica_batch_size': self.batch_size,
+        'num_replicas': self.devices.num_replicas,
+        'num_workers': 1,
+        'dataset': self.settings.dataset,
+        'model': self.settings.model,
+        'distribution_strategy': self.settings.distribution_strategy,
+        'devices': list(self.devices.labels),
+        'tensorflow_version': tf.version.VERSION,
+    }
+
+
+class Trained(NamedTuple):
+  """What came of a training.
+
+  Attributes:
+    timing: when its steps began and ended; no step when there was nothing left to train.
+    stopped_by: the signal that ended it early; None when it reached its last step.
+  """
+  timing: Timing
+  stopped_by: Optional[int]
+
+
+def prepare(settings: Settings) -> Run:
+  """Gets and checks the data, finds the devices, and makes the Estimator.
+
+  Raises:
+    UserError: something that was given is wrong; nothing has been trained yet.
+  """
+  assert settings.model_dir is not None
+  tf.logging.set_verbosity(tf.logging.INFO if settings.verbosity > 0 else tf.logging.ERROR)
+  devices = find_devices(settings)
+  batch_size = per_replica_batch_size(settings.batch_size, devices.num_replicas)
+  dataset = datasets.describe(settings.dataset, settings.data_dir, settings.image_size)
+  if dataset.files:
+    assert settings.data_dir is not None
+    download.fetch(dataset.files, settings.data_dir)
+  sizes = inputs.check_files(dataset, settings.trains, settings.mode != 'train')
+  if settings.trains:
+    model_dir.make(settings.model_dir)
+  elif checkpoints.latest(settings.model_dir)[0] is None:
+    raise UserError('there is no checkpoint to evaluate', '--model_dir=' + settings.model_dir,
+                    'train first, or give the folder of a run that has')
+  estimator = make_estimator(settings, dataset, devices, model_dir.read_flags(settings.model_dir))
+  if settings.trains:
+    model_dir.record(settings, dataset.labels)
+  _LOG.info('%s on %s: %s, %d replica(s) on %s, batch size %d global, %d per replica',
+            settings.model, settings.dataset, settings.distribution_strategy,
+            devices.num_replicas, ', '.join(devices.labels), settings.batch_size, batch_size)
+  return Run(settings, dataset, sizes, devices, batch_size, estimator)
+
+
+def train(run: Run, evaluate_now: Optional[Callable[[], Any]] = None) -> Trained:
+  """Trains up to the last step, or until a signal asks to stop; saves a checkpoint either way.
+
+  Args:
+    run: what to train.
+    evaluate_now: called at each checkpoint that is due for an evaluation, but for the last.
+
+  Raises:
+    TrainingFailed: the loss was not finite.
+    UserError: the input could not be read.
+  """
+  settings = run.settings
+  _, first_step = checkpoints.latest(run.estimator.model_dir)
+  stop_step = total_train_steps(settings, run.sizes.train)
+  if first_step >= stop_step:
+    _LOG.info('%s is at step %d already, and %d are asked for: nothing to train',
+              run.estimator.model_dir, first_step, stop_step)
+    return Trained(Timing([], [], None, first_step, None), None)
+  if first_step:
+    _LOG.info('going on from step %d in %s', first_step, run.estimator.model_dir)
+  input_fn = inputs.make_train_input_fn(run.dataset, settings, run.batch_size,
+                                        skip_examples=first_step * settings.batch_size)
+  history = TimeHistory()
+  stop = hooks.StopOnSignal()
+  progress = hooks.Progress(stop_step, settings.log_every_steps, settings.batch_size)
+  finite = hooks.StopAtNonFiniteLoss()
+  saver = _make_saver(settings, stop_step, evaluate_now)
+  try:
+    with logging_redirect_tqdm([_LOG]), _data_errors():
+      # Whether the loss is finite must be known before that step's checkpoint is saved.
+      run.estimator.train(input_fn, hooks=[history, finite, progress, stop, saver],
+                          max_steps=stop_step)
+  except TrainingFailed as error:
+    path, step = checkpoints.latest(run.estimator.model_dir)
+    raise TrainingFailed('{}; the last checkpoint is {} of step {}'.format(
+        error, path, step)) from error
+  finally:
+    progress.close()
+    stop.close()
+  _, last_step = checkpoints.latest(run.estimator.model_dir)
+  return Trained(Timing(history.began, history.ended, history.time_to_first_step_secs, last_step,
+                        finite.loss), stop.signum)
+
+
+def raise_if_stopped(trained: Trained) -> None:
+  """Raises StoppedBySignal when a signal ended the training early."""
+  if trained.stopped_by is not None:
+    raise StoppedBySignal(
+        trained.stopped_by,
+        'stopped by {} at step {}, which is saved; the same command goes on from there'.format(
+            signal.Signals(trained.stopped_by).name, trained.timing.global_step))
+
+
+def evaluate(run: Run) -> Dict[str, Any]:
+  """Evaluates the latest checkpoint on every test example.
+
+  Returns:
+    `accuracy`, `average_loss`, `examples`, `confusion_matrix`, `global_step` and `checkpoint`.
+
+  Raises:
+    UserError: the input could not be read, or not every example was counted.
+  """
+  path, _ = checkpoints.latest(run.estimator.model_dir)
+  with _data_errors():
+    counted = run.estimator.evaluate(
+        inputs.make_eval_input_fn(run.dataset, run.settings, run.batch_size), checkpoint_path=path)
+  if run.sizes.test not in (None, counted['examples']):
+    raise UserError('the evaluation did not see every example',
+                    '{} of {}'.format(counted['examples'], run.sizes.test),
+                    'check whether the files were changed while they were read')
+  return {
+      'accuracy': float(counted['accuracy']),
+      'average_loss': float(counted['average_loss']),
+      'examples': int(counted['examples']),
+      'confusion_matrix': counted['confusion_matrix'].tolist(),
+      'global_step': int(counted['global_step']),
+      'checkpoint': path,
+  }
+
+
+def _make_saver(settings: Settings, stop_step: int,
+                evaluate_now: Optional[Callable[[], Any]]) -> checkpoints.SaveCheckpoints:
+  listeners = []
+  save_steps = settings.save_checkpoints_steps
+  if settings.eval_every_steps and evaluate_now:
+    save_steps = save_steps or settings.eval_every_steps
+    listeners.append(checkpoints.AtEverySteps(settings.eval_every_steps, stop_step, evaluate_now))
+  save_secs = settings.save_checkpoints_secs
+  if save_steps is None and save_secs is None:
+    save_secs = _SAVE_SECS
+  assert settings.model_dir is not None
+  return checkpoints.SaveCheckpoints(settings.model_dir, save_steps, save_secs,
+                                     settings.keep_checkpoint_max, listeners)
+
+
+@contextmanager
+def _data_errors() -> Iterator[None]:
+  """Turns TensorFlow's errors about broken files into the user's kind."""
+  try:
+    yield
+  except tf.errors.DataLossError as error:
+    raise UserError('a data file is damaged', error.message.splitlines()[0],
+                    'remove it and download or copy it again') from error

@@ -1,0 +1,124 @@
+"""idx.check_split: the number of examples of good files, and one line that names a bad one."""
+
+import gzip
+import os
+import re
+import struct
+
+import pytest
+
+from estimator_train.datasets import idx
+from estimator_train.datasets.description import IdxSplit
+from estimator_train.errors import UserError
+
+HEIGHT, WIDTH = 4, 3
+EXAMPLES = 5
+PIXELS = bytes(range(EXAMPLES * HEIGHT * WIDTH))
+LABELS = bytes([0, 1, 2, 1, 0])
+
+
+def images(count=EXAMPLES, pixels=PIXELS, magic=0x803, height=HEIGHT, width=WIDTH) -> bytes:
+  return struct.pack('>IIII', magic, count, height, width) + pixels
+
+
+def labels(count=EXAMPLES, values=LABELS, magic=0x801) -> bytes:
+  return struct.pack('>II', magic, count) + values
+
+
+GOOD_IMAGES, GOOD_LABELS = gzip.compress(images()), gzip.compress(labels())
+
+
+def members(*parts: bytes) -> bytes:
+  return b''.join(map(gzip.compress, parts))
+
+
+def check(folder, images_gz, labels_gz, num_classes=3) -> int:
+  split = IdxSplit(str(folder / 'images.gz'), str(folder / 'labels.gz'))
+  for path, data in zip(split, (images_gz, labels_gz)):
+    if data is not None:
+      with open(path, 'wb') as file:
+        file.write(data)
+  return idx.check_split(split, (HEIGHT, WIDTH, 1), num_classes)
+
+
+def test_good(tmp_path):
+  assert check(tmp_path, GOOD_IMAGES, GOOD_LABELS) == EXAMPLES
+
+
+def test_big_images_are_not_decompressed(tmp_path, monkeypatch):
+  count = 100000 // (HEIGHT * WIDTH)
+  data = bytearray(gzip.compress(images(count, os.urandom(count * HEIGHT * WIDTH)), 0))
+  data[len(data) // 2] ^= 255  # Whoever reads that far finds a wrong CRC.
+  assert check(tmp_path, bytes(data), gzip.compress(labels(count, bytes(count)))) == count
+
+
+@pytest.mark.parametrize('images_gz, labels_gz, message', [
+    pytest.param(None, GOOD_LABELS, 'no such data file: .*images.gz: .*--mode=download',
+                 id='no images'),
+    pytest.param(GOOD_IMAGES, None, 'no such data file: .*labels.gz: .*--mode=download',
+                 id='no labels'),
+    pytest.param(images(), GOOD_LABELS, 'not gzip: .*images.gz:', id='images not gzip'),
+    pytest.param(GOOD_IMAGES, labels(), 'not gzip: .*labels.gz:', id='labels not gzip'),
+    pytest.param(b'', GOOD_LABELS, 'not gzip: .*images.gz:', id='empty file'),
+    pytest.param(GOOD_LABELS, GOOD_IMAGES,
+                 'images.gz: expected at least 16 bytes decompressed, found 13', id='swapped'),
+    pytest.param(gzip.compress(images(magic=0x801)), GOOD_LABELS,
+                 'not an idx file of images: .*images.gz: magic number 0x801, expected 0x803',
+                 id='magic of images'),
+    pytest.param(GOOD_IMAGES, GOOD_IMAGES,
+                 'not an idx file of labels: .*labels.gz: magic number 0x803, expected 0x801',
+                 id='magic of labels'),
+    pytest.param(gzip.compress(images(height=WIDTH, width=HEIGHT)), GOOD_LABELS,
+                 'wrong size: .*images.gz: 3x4, expected 4x3', id='height and width'),
+    pytest.param(gzip.compress(images()[:10]), GOOD_LABELS,
+                 'images.gz: expected at least 16 bytes decompressed, found 10', id='short header'),
+    pytest.param(gzip.compress(images()[:-1]), GOOD_LABELS,
+                 'images.gz: expected 76 bytes decompressed, found 75', id='images short'),
+    pytest.param(gzip.compress(images() + b'!'), GOOD_LABELS,
+                 'images.gz: expected 76 bytes decompressed, found 77', id='images long'),
+    # TensorFlow 1.15 reads the first gzip member alone.
+    pytest.param(members(images()[:20], images()[20:]), GOOD_LABELS,
+                 'images.gz: expected 76 bytes decompressed, found 20', id='images in two members'),
+    pytest.param(members(images()[:3], images()[3:]), GOOD_LABELS,
+                 'images.gz: expected 76 bytes decompressed, found 3', id='header in two members'),
+    pytest.param(GOOD_IMAGES, members(labels()[:10], labels()[10:]),
+                 'labels.gz: expected 13 bytes decompressed, found 10', id='labels in two members'),
+    pytest.param(GOOD_IMAGES[:-9], GOOD_LABELS,
+                 r'images.gz: expected 76 bytes decompressed, found \d+ and then a cut',
+                 id='images truncated'),
+    pytest.param(GOOD_IMAGES[:11], GOOD_LABELS, 'cannot read a data file: .*images.gz: ',
+                 id='images truncated in the header'),
+    pytest.param(GOOD_IMAGES, GOOD_LABELS[:-2], 'labels.gz: expected 13 .* found 13 and then a cut',
+                 id='labels truncated in the trailer'),
+    pytest.param(GOOD_IMAGES, gzip.compress(labels()[:-2]),
+                 'labels.gz: expected 13 bytes decompressed, found 11', id='labels short'),
+    pytest.param(GOOD_IMAGES[:10] + b'\xff' * 50, GOOD_LABELS,
+                 'cannot read a data file: .*images.gz: .*invalid', id='not deflate'),
+    pytest.param(GOOD_IMAGES, GOOD_LABELS[:-8] + bytes(4) + GOOD_LABELS[-4:],
+                 'cannot read a data file: .*labels.gz: .*incorrect data check', id='CRC of labels'),
+    pytest.param(GOOD_IMAGES, gzip.compress(labels(4, LABELS[:4])),
+                 'images.gz has 5 images, .*labels.gz has 4 labels', id='counts differ'),
+    pytest.param(gzip.compress(images(0, b'')), gzip.compress(labels(0, b'')),
+                 'no examples: .*images.gz:', id='no examples'),
+    pytest.param(GOOD_IMAGES, gzip.compress(labels(0, b'')), 'no examples: .*labels.gz:',
+                 id='no labels in it'),
+    pytest.param(GOOD_IMAGES, gzip.compress(labels(values=b'\x00\x01\x02\x03\x00')),
+                 'number of classes, 3: .*labels.gz: label 3 at position 3:', id='label too high'),
+])
+def test_bad(tmp_path, images_gz, labels_gz, message):
+  with pytest.raises(UserError) as caught:
+    check(tmp_path, images_gz, labels_gz)
+  assert re.search(message, str(caught.value))
+  assert '\n' not in str(caught.value)
+
+
+def test_unreadable(tmp_path):
+  (tmp_path / 'images.gz').mkdir()
+  with pytest.raises(UserError, match='cannot read a data file: .*images.gz: Is a directory'):
+    check(tmp_path, None, GOOD_LABELS)
+
+
+@pytest.mark.parametrize('cut', range(1, len(GOOD_IMAGES), 7))
+def test_no_truncation_passes(tmp_path, cut):
+  with pytest.raises(UserError, match='images.gz'):
+    check(tmp_path, GOOD_IMAGES[:-cut], GOOD_LABELS)

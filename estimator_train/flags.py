@@ -17,16 +17,19 @@ Trains a Keras model as a TensorFlow 1.15 Estimator, evaluates it, and reports h
 Flags after the flagfile win. The last line on standard output is the result, as JSON.
 """
 
-# Groups, for --help: (title, ((flag, definer, help), ...)). Defaults are those of Settings.
 _STRING, _INTEGER, _FLOAT, _BOOLEAN, _LIST = (
     flags.DEFINE_string, flags.DEFINE_integer, flags.DEFINE_float, flags.DEFINE_boolean,
     flags.DEFINE_list)
+
+# What a value must be where absl cannot read it; strings and lists it always can.
+_EXPECTED = {_INTEGER: 'a whole number', _FLOAT: 'a number', _BOOLEAN: 'true or false'}
 
 
 def _one_of(choices: Sequence[str]) -> str:
   return '{' + ', '.join(choices) + '}'
 
 
+# As --help shows them: (title, ((flag, definer, help), ...)). Defaults are those of Settings.
 _GROUPS: Sequence[Tuple[str, Sequence[Tuple[str, Callable[..., Any], str]]]] = (
     ('what', (
         ('mode', _STRING, _one_of(settings_lib.MODES)),
@@ -151,11 +154,13 @@ def _suggestion(error: flags.UnrecognizedFlagError) -> str:
 def _reworded(error: flags.Error) -> UserError:
   """Returns absl's error in the form of ours."""
   text = str(error)
-  match = re.match(r'flag --(\w+)=(.*?): (.*)', text, re.DOTALL)
+  match = re.match(r'flag --(\w+)=(.*?): ', text, re.DOTALL)
   if match:
-    name, value, reason = match.groups()
-    return UserError('--{} cannot be read ({})'.format(name, reason),
+    name, value = match.groups()
+    definer = next(definer for _, group in _GROUPS for flag, definer, _ in group if flag == name)
+    return UserError('--{} must be {}'.format(name, _EXPECTED[definer]),
                      '--{}={}'.format(name, value), 'see --help')
   if isinstance(error, flags.CantOpenFlagFileError):
-    return UserError('the flagfile cannot be read', text, 'give a flagfile that is there')
+    return UserError('the flagfile cannot be read', text.partition('flagfile: ')[2],
+                     'give --flagfile=FILE, a file that is there')
   return UserError('the flags cannot be read', text, 'see --help')

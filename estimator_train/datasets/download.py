@@ -41,12 +41,11 @@ class _Cut(Exception):
 def fetch(files: Sequence[DataFile], data_dir: str) -> List[Fetched]:
   """Makes sure that all files are in `data_dir`, which is made where it is missing.
 
-  A file that is there with the right size is left alone, without a request. Any other is written
-  to `NAME.part`, and gets its name when its size and MD5 are right. What an interrupted call leaves
+  A file that is there, whole, is left alone, without a request. Any other is written to `NAME.part`, and gets its name when its size and MD5 are right. What an interrupted call leaves
   in `NAME.part` is resumed by the next. Several processes may call this at once.
 
   Raises:
-    UserError: a file cannot be had or stored, or one of another size has its name.
+    UserError: a file cannot be had or stored, or another has its name.
   """
   missing = list(files)
   try:
@@ -63,7 +62,7 @@ def fetch(files: Sequence[DataFile], data_dir: str) -> List[Fetched]:
 
 
 def _is_there(file: DataFile, data_dir: str) -> bool:
-  """Whether the file has its final name; raises UserError where its size is wrong."""
+  """Whether the file has its final name; raises UserError where it is another or damaged."""
   path = os.path.join(data_dir, file.name)
   if not os.path.exists(path):
     return False
@@ -71,6 +70,11 @@ def _is_there(file: DataFile, data_dir: str) -> bool:
   if size != file.size:
     raise UserError('a data file has the wrong size',
                     '{} ({} bytes, published are {})'.format(path, size, file.size),
+                    'remove it and run --mode=download again')
+  md5 = _md5(path)
+  if md5 != file.md5:
+    raise UserError('a data file is damaged',
+                    '{} (md5 {}, published is {})'.format(path, md5, file.md5),
                     'remove it and run --mode=download again')
   return True
 
@@ -136,7 +140,8 @@ def _download(url: str, file: DataFile, part: BinaryIO, bar: Any) -> None:
     except _Cut as error:
       reason = str(error)
       continue
-    md5 = _md5(part)  # A part longer than the file fails this, and starts over too.
+    part.flush()
+    md5 = _md5(part.name)  # A part longer than the file fails this, and starts over too.
     if md5 == file.md5:
       return
     _start_over(part)
@@ -194,10 +199,9 @@ def _start_over(part: BinaryIO) -> None:
   part.truncate()
 
 
-def _md5(part: BinaryIO) -> str:
-  part.flush()
+def _md5(path: str) -> str:
   digest = hashlib.md5()
-  with open(part.name, 'rb') as file:
+  with open(path, 'rb') as file:
     for chunk in iter(lambda: file.read(CHUNK_BYTES), b''):
       digest.update(chunk)
   return digest.hexdigest()

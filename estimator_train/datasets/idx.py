@@ -5,7 +5,6 @@ dimensions, followed by one byte an element.
 """
 
 import gzip
-import os
 import struct
 from typing import Sequence, Tuple
 import zlib
@@ -21,16 +20,18 @@ _LABEL_MAGIC = 0x801
 _GET_AGAIN = 'remove it and get it again with --mode=download'
 
 
-def check_split(split: IdxSplit, image_shape: Sequence[int], num_classes: int) -> int:
+def check_split(split: IdxSplit, image_shape: Sequence[int], num_classes: int,
+                checksummed: bool) -> int:
   """Checks the images and labels of a split against each other and what the model expects.
 
-  Of the images only the beginning and the end are read where they are consistent; bytes changed in
-  between are left to the checksum of the download.
+  TensorFlow 1.15 trains on whatever a damaged gzip file yields, without looking at its CRC.
 
   Args:
     split: the two files.
     image_shape: (height, width, ...) that the images must have.
     num_classes: labels must be below this.
+    checksummed: whether the files have been compared with published checksums; the images are not
+      decompressed again then.
 
   Returns:
     The number of examples.
@@ -44,11 +45,11 @@ def check_split(split: IdxSplit, image_shape: Sequence[int], num_classes: int) -
         'images have the wrong size',
         '{}: {}x{}, expected {}x{}'.format(split.images, height, width, *image_shape[:2]),
         'choose the --dataset that these files belong to')
-  _check_length(split.images, IMAGE_HEADER_BYTES + num_images * height * width,
-                trust_trailer=True)
+  if not checksummed:
+    _check_length(split.images, IMAGE_HEADER_BYTES + num_images * height * width)
 
   num_labels, = _read_header(split.labels, 'labels', _LABEL_MAGIC, LABEL_HEADER_BYTES)
-  _check_length(split.labels, LABEL_HEADER_BYTES + num_labels, trust_trailer=False)
+  _check_length(split.labels, LABEL_HEADER_BYTES + num_labels)
   if num_images != num_labels:
     raise UserError(
         'there must be as many labels as images',
@@ -84,7 +85,7 @@ def _read_header(path: str, what: str, magic: int, header_bytes: int) -> Tuple[i
   return tuple(dimensions)
 
 
-def _check_length(path: str, expected: int, trust_trailer: bool) -> None:
+def _check_length(path: str, expected: int) -> None:
   """Raises UserError unless the file holds `expected` bytes when decompressed.
 
   Only its first gzip member counts: TensorFlow 1.15 reads no further, and says nothing.
@@ -92,12 +93,6 @@ def _check_length(path: str, expected: int, trust_trailer: bool) -> None:
   length = 0
   try:
     with open(path, 'rb') as file:
-      # The last four bytes of gzip are the length modulo 2**32, which spares big files the rest.
-      # In a file of several members, or a truncated one, they are anything.
-      file.seek(-4, os.SEEK_END)
-      if trust_trailer and struct.unpack('<I', file.read(4))[0] == expected % 2 ** 32:
-        return
-      file.seek(0)
       member = zlib.decompressobj(zlib.MAX_WBITS | 16)  # 16: a gzip header and trailer around it.
       while not member.eof:
         chunk = file.read(1 << 20)

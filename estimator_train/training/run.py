@@ -14,11 +14,11 @@ from estimator_train.datasets.description import DataSet
 from estimator_train.errors import StoppedBySignal, TrainingFailed, UserError
 from estimator_train.inputs import factory as inputs
 from estimator_train.settings import Settings, per_replica_batch_size, total_train_steps
+from estimator_train.timing import Timing
 from estimator_train.training import checkpoints, hooks, model_dir
 from estimator_train.training.devices import Devices, find_devices
 from estimator_train.training.estimator import make_estimator
 from estimator_train.training.time_history import TimeHistory
-from estimator_train.timing import Timing
 
 _LOG = logging.getLogger('estimator_train')
 _SAVE_SECS = 600
@@ -33,6 +33,7 @@ class Run(NamedTuple):
     sizes: how many examples that has.
     devices: where it runs, a replica each.
     batch_size: per replica.
+    stop_step: the global step to train up to; None where the run does not train.
     estimator: the converted model.
   """
   settings: Settings
@@ -40,6 +41,7 @@ class Run(NamedTuple):
   sizes: inputs.SplitSizes
   devices: Devices
   batch_size: int
+  stop_step: Optional[int]
   estimator: tf.estimator.Estimator
 
   @property
@@ -84,6 +86,7 @@ def prepare(settings: Settings) -> Run:
     assert settings.data_dir is not None
     download.fetch(dataset.files, settings.data_dir)
   sizes = inputs.check_files(dataset, settings.trains, settings.mode != 'train')
+  stop_step = total_train_steps(settings, sizes.train) if settings.trains else None
   if settings.trains:
     model_dir.make(settings.model_dir)
   elif checkpoints.latest(settings.model_dir)[0] is None:
@@ -95,7 +98,7 @@ def prepare(settings: Settings) -> Run:
   _LOG.info('%s on %s: %s, %d replica(s) on %s, batch size %d global, %d per replica',
             settings.model, settings.dataset, settings.distribution_strategy,
             devices.num_replicas, ', '.join(devices.labels), settings.batch_size, batch_size)
-  return Run(settings, dataset, sizes, devices, batch_size, estimator)
+  return Run(settings, dataset, sizes, devices, batch_size, stop_step, estimator)
 
 
 def train(run: Run, evaluate_now: Optional[Callable[[], Any]] = None) -> Trained:
@@ -109,9 +112,9 @@ def train(run: Run, evaluate_now: Optional[Callable[[], Any]] = None) -> Trained
     TrainingFailed: the loss was not finite.
     UserError: the input could not be read.
   """
-  settings = run.settings
+  settings, stop_step = run.settings, run.stop_step
+  assert stop_step is not None
   _, first_step = checkpoints.latest(run.estimator.model_dir)
-  stop_step = total_train_steps(settings, run.sizes.train)
   if first_step >= stop_step:
     _LOG.info('%s is at step %d already, and %d are asked for: nothing to train',
               run.estimator.model_dir, first_step, stop_step)

@@ -314,6 +314,15 @@ def test_wrong_size_is_kept_and_named(server, tmp_path):
   assert not server.requests
 
 
+def test_damage_is_kept_and_named(server, tmp_path):
+  file = server.file('/a')
+  (tmp_path / NAME).write_bytes(bytes(file.size))
+  with pytest.raises(UserError, match='damaged: ' + re.escape(str(tmp_path / NAME)) + '.*remove it'):
+    download.fetch([file], str(tmp_path))
+  assert content(tmp_path) == {NAME: bytes(file.size)}
+  assert not server.requests
+
+
 @pytest.mark.parametrize('data_dir', ['file', 'file/below'])
 def test_data_dir_that_cannot_be(server, tmp_path, data_dir):
   (tmp_path / 'file').write_bytes(b'')

@@ -33,8 +33,8 @@ def test_published_file(file):
 @needs_real_files
 def test_published_files_pass_the_check():
   data_set = fashion_mnist.describe(REAL)
-  assert idx.check_split(data_set.train, data_set.image_shape, len(data_set.labels)) == 60000
-  assert idx.check_split(data_set.test, data_set.image_shape, len(data_set.labels)) == 10000
+  assert idx.check_split(data_set.train, data_set.image_shape, len(data_set.labels), False) == 60000
+  assert idx.check_split(data_set.test, data_set.image_shape, len(data_set.labels), False) == 10000
 
 
 def test_addresses():
@@ -65,7 +65,7 @@ def test_describe_sample():
 def test_sample_is_balanced(split, per_class):
   data_set = fashion_mnist_sample.describe()
   files = getattr(data_set, split)
-  assert idx.check_split(files, data_set.image_shape, 10) == 10 * per_class
+  assert idx.check_split(files, data_set.image_shape, 10, False) == 10 * per_class
   labels = read_gz(files.labels)[idx.LABEL_HEADER_BYTES:]
   assert collections.Counter(labels) == dict.fromkeys(range(10), per_class)
 

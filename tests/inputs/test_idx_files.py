@@ -1,0 +1,89 @@
+"""What the `input_fn`s of idx files deliver."""
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+
+from estimator_train.datasets.description import IdxSplit
+from estimator_train.inputs import idx_files
+
+EXAMPLES, SHAPE, CLASSES = 10, (2, 3, 1), 4
+
+
+@pytest.fixture
+def split(write_idx):
+  images = np.arange(EXAMPLES * 6).reshape(EXAMPLES, 2, 3) * 4
+  return IdxSplit(*write_idx(images, np.arange(EXAMPLES) % CLASSES))
+
+
+def batches(input_fn, count=None):
+  """Returns the batches as arrays, and the graph that made them."""
+  with tf.Graph().as_default() as graph:
+    dataset = input_fn()
+    following = tf.data.make_one_shot_iterator(dataset).get_next()
+    found = []
+    with tf.Session() as session:
+      while count is None or len(found) < count:
+        try:
+          found.append(session.run(following))
+        except tf.errors.OutOfRangeError:
+          break
+  return found, graph
+
+
+def examples_of(images):
+  """Returns the numbers of the examples in a batch, from their first pixel."""
+  return [int(round(pixel * 255)) // 24 for pixel in images[:, 0, 0, 0]]
+
+
+def train_fn(split, batch_size=4, skip=0, seed=1, shuffle_buffer=5):
+  return idx_files.make_train_input_fn(
+      split, SHAPE, CLASSES, batch_size, shuffle_buffer, prefetch=2, seed=seed, skip_examples=skip)
+
+
+def order(split, count, **options):
+  found, _ = batches(train_fn(split, **options), count)
+  return [example for images, _ in found for example in examples_of(images)]
+
+
+def test_evaluation_has_every_example_once_in_order(split):
+  found, _ = batches(idx_files.make_eval_input_fn(split, SHAPE, CLASSES, 4, 2))
+  assert [len(images) for images, _ in found] == [4, 4, 2]
+  images = np.concatenate([images for images, _ in found])
+  labels = np.concatenate([labels for _, labels in found])
+  assert images.dtype == labels.dtype == np.float32
+  expected = (np.arange(EXAMPLES * 6) * 4).astype(np.uint8).reshape((EXAMPLES,) + SHAPE)
+  np.testing.assert_allclose(images, expected / 255., rtol=1e-6)
+  np.testing.assert_array_equal(labels, np.eye(CLASSES)[np.arange(EXAMPLES) % CLASSES])
+
+
+def test_training_has_every_example_once_an_epoch_and_full_batches(split):
+  found, _ = batches(train_fn(split), 5)
+  assert [len(images) for images, _ in found] == [4] * 5
+  seen = [example for images, _ in found for example in examples_of(images)]
+  assert sorted(seen[:EXAMPLES]) == sorted(seen[EXAMPLES:]) == list(range(EXAMPLES))
+  assert seen[:EXAMPLES] != seen[EXAMPLES:] and seen[:EXAMPLES] != list(range(EXAMPLES))
+
+
+def test_labels_stay_with_their_images(split):
+  for images, labels in batches(train_fn(split), 5)[0]:
+    assert [example % CLASSES for example in examples_of(images)] == list(labels.argmax(-1))
+
+
+def test_seed_decides_the_order(split):
+  assert order(split, 5, seed=1) == order(split, 5, seed=1)
+  assert order(split, 5, seed=1) != order(split, 5, seed=2)
+
+
+def test_order_is_the_same_for_any_batch_size(split):
+  assert order(split, 5, batch_size=4) == order(split, 10, batch_size=2)
+
+
+def test_skipping_goes_on_where_a_run_stopped(split):
+  whole = order(split, 10)
+  assert order(split, 4, skip=24) == whole[24:]
+
+
+def test_no_array_in_the_graph(split):
+  _, graph = batches(train_fn(split), 1)
+  assert graph.as_graph_def().ByteSize() < 20000

@@ -1,0 +1,19 @@
+"""What the synthetic `input_fn` delivers."""
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+from estimator_train.inputs import synthetic
+
+
+def test_same_batch_again(tmp_path):
+  with tf.Graph().as_default(), tf.Session() as session:
+    dataset = synthetic.make_input_fn((6, 5, 1), 10, 8, seed=3, num_batches=2)()
+    iterator = tf.data.make_initializable_iterator(dataset)
+    session.run(iterator.initializer)
+    following = iterator.get_next()
+    (images, labels), (images_again, _) = session.run(following), session.run(following)
+    assert images.shape == (8, 6, 5, 1) and images.dtype == np.float32
+    assert 0 <= images.min() < images.max() < 1
+    np.testing.assert_array_equal(labels.sum(-1), np.ones(8))
+    np.testing.assert_array_equal(images, images_again)

@@ -1,0 +1,129 @@
+"""The command line to Settings, and every way to get it wrong."""
+
+import pytest
+
+from estimator_train import flags, settings as settings_lib
+from estimator_train.errors import UserError
+
+ENOUGH = ['--model_dir=somewhere', '--train_steps=10']
+
+
+def test_flags_after_the_flagfile_win(tmp_path):
+  flagfile = tmp_path / 'some.flags'
+  flagfile.write_text('# a comment\n--batch_size=64\n--learning_rate=0.5\n--image_size=30,40\n')
+  settings = flags.parse(ENOUGH + ['--flagfile={}'.format(flagfile), '--batch_size=32'])
+  assert (settings.batch_size, settings.learning_rate, settings.image_size) == (32, 0.5, (30, 40))
+
+
+def test_parsing_has_no_memory():
+  flags.parse(ENOUGH + ['--batch_size=64'])
+  assert flags.parse(ENOUGH).batch_size == settings_lib.Settings._field_defaults['batch_size']
+
+
+@pytest.mark.parametrize('arguments', [
+    pytest.param(ENOUGH, id='defaults'),
+    pytest.param(ENOUGH + ['--image_size=30,40', '--nogpu_memory_growth', '--num_gpus=0',
+                           '--learning_rate=1e-05', '--save_checkpoints_steps=7'], id='all kinds'),
+    pytest.param(['--model_dir=with blank', '--train_epochs=3', '--data_dir=a=b'], id='odd paths'),
+])
+def test_flagfile_replays(tmp_path, arguments):
+  settings = flags.parse(arguments)
+  flagfile = tmp_path / 'flags.txt'
+  flagfile.write_text(settings_lib.to_flagfile(settings))
+  assert flags.parse(['--flagfile={}'.format(flagfile)]) == settings
+
+
+def test_flagfile_has_every_flag():
+  text = settings_lib.to_flagfile(flags.parse(ENOUGH))
+  for name in settings_lib.Settings._fields:
+    assert '--{}'.format(name) in text
+
+
+def test_help_explains_every_flag():
+  for name in settings_lib.Settings._fields:
+    assert '\n  --{}: '.format(name) in flags.help_text()
+
+
+# (arguments, what the message must say). Each flag has its line, or several.
+BAD = [
+    (['--mode=predicted'], '--mode has no such choice: --mode=predicted: choose from train_and'),
+    (['--dataset=mnst'], '--dataset has no such choice: --dataset=mnst: choose from'),
+    (['--data_dir=a\nb'], '--data_dir has a line break'),
+    (['--image_size=28'], '--image_size must be height,width in pixels: --image_size=28: '),
+    (['--image_size=28,x'], '--image_size must be height,width in pixels: --image_size=28,x: '),
+    (['--image_size=28,0'], '--image_size must be height,width in pixels: --image_size=28,0: '),
+    (['--model=resnet'], '--model has no such choice: --model=resnet: choose from fashion_cnn'),
+    (['--model_dir='], '--model_dir is required'),
+    (['--model_dir=a\0b'], '--model_dir has a line break or a null'),
+    (['--train_steps=0'], '--train_steps is out of range: --train_steps=0: give a whole number'),
+    (['--train_steps=x'], '--train_steps must be a whole number: --train_steps=x: '),
+    (['--train_epochs=1'], '--train_epochs both say how long to train: --train_steps=10 --train_epochs=1'),
+    (['--train_epochs=-1'], '--train_epochs is out of range: --train_epochs=-1: '),
+    (['--eval_every_steps=0'], '--eval_every_steps is out of range'),
+    (['--eval_every_steps=15', '--save_checkpoints_steps=10'],
+     '--eval_every_steps must be a multiple .*: give --save_checkpoints_steps=15'),
+    (['--eval_every_steps=5', '--save_checkpoints_secs=5'], 'leave --save_checkpoints_secs out'),
+    (['--batch_size=0'], '--batch_size is out of range: --batch_size=0: '),
+    (['--batch_size=1.5'], '--batch_size must be a whole number: --batch_size=1.5: '),
+    (['--batch_size=99999999999'], '--batch_size is out of range'),
+    (['--optimizer=adamw'], '--optimizer has no such choice: .*: choose from adam, sgd, momentum'),
+    (['--learning_rate=0'], '--learning_rate must be positive and finite: --learning_rate=0.0: '),
+    (['--learning_rate=inf'], '--learning_rate must be positive and finite'),
+    (['--learning_rate=fast'], '--learning_rate must be a number: --learning_rate=fast: '),
+    (['--seed=-1'], '--seed is out of range'),
+    (['--seed=1e3'], '--seed must be a whole number: --seed=1e3: '),
+    (['--distribution_strategy=horovod'], '--distribution_strategy has no such choice'),
+    (['--num_gpus=-2'], '--num_gpus is out of range: --num_gpus=-2: '),
+    (['--num_gpus=2', '--distribution_strategy=off'], '--distribution_strategy=off has one repl'),
+    (['--num_gpus=1', '--num_cpu_replicas=2'], 'on GPUs or on CPU replicas, not on both'),
+    (['--num_cpu_replicas=-1'], '--num_cpu_replicas is out of range'),
+    (['--num_cpu_replicas=2', '--distribution_strategy=one_device'], 'one_device has one replica'),
+    (['--all_reduce_alg=ring'], '--all_reduce_alg has no such choice'),
+    (['--num_packs=0'], '--num_packs is out of range'),
+    (['--gpu_memory_growth=maybe'], '--gpu_memory_growth must be true or false: .*=maybe: '),
+    (['--inter_op_parallelism_threads=-1'], '--inter_op_parallelism_threads is out of range'),
+    (['--intra_op_parallelism_threads=-1'], '--intra_op_parallelism_threads is out of range'),
+    (['--shuffle_buffer=0'], '--shuffle_buffer is out of range'),
+    (['--prefetch=0'], '--prefetch is out of range'),
+    (['--throughput_warmup_steps=-1'], '--throughput_warmup_steps is out of range'),
+    (['--log_every_steps=0'], '--log_every_steps is out of range'),
+    (['--save_checkpoints_steps=0'], '--save_checkpoints_steps is out of range'),
+    (['--save_checkpoints_secs=0'], '--save_checkpoints_secs is out of range'),
+    (['--save_checkpoints_steps=5', '--save_checkpoints_secs=5'], 'by steps or by seconds, not by'),
+    (['--keep_checkpoint_max=0'], '--keep_checkpoint_max is out of range'),
+    (['--verbosity=loud'], '--verbosity must be a whole number: --verbosity=loud: '),
+    (['--batchsize=3'], 'unknown flag: --batchsize: did you mean --batch_size'),
+    (['--zzz'], 'unknown flag: --zzz: --help lists all'),
+    (['train'], 'an argument is no flag: train: '),
+    (['--flagfile=/no/such.flags'], 'the flagfile cannot be read: .*/no/such.flags'),
+    (['--batch_size'], 'the flags cannot be read: Missing value for flag --batch_size'),
+]
+
+
+@pytest.mark.parametrize('arguments, message', BAD, ids=[' '.join(case[0]) for case in BAD])
+def test_bad(arguments, message):
+  with pytest.raises(UserError, match=message) as caught:
+    flags.parse(ENOUGH + arguments)
+  assert '\n' not in str(caught.value)
+
+
+def test_every_flag_is_given_wrongly_once():
+  wrong = {argument[2:].partition('=')[0] for arguments, _ in BAD for argument in arguments}
+  assert set(settings_lib.Settings._fields) <= wrong
+
+
+@pytest.mark.parametrize('arguments, message', [
+    (['--model_dir=x'], 'how long to train is not said'),
+    (['--train_steps=1'], '--model_dir is required'),
+])
+def test_left_out(arguments, message):
+  with pytest.raises(UserError, match=message):
+    flags.parse(arguments)
+
+
+@pytest.mark.parametrize('arguments', [
+    ['--mode=download', '--dataset=fashion_mnist', '--data_dir=x'],
+    ['--mode=evaluate', '--model_dir=x'],
+])
+def test_what_only_training_needs(arguments):
+  assert not flags.parse(arguments).trains

@@ -1,0 +1,31 @@
+"""What follows from the settings: batch sizes and steps."""
+
+import pytest
+
+from estimator_train.errors import UserError
+from estimator_train.settings import Settings, per_replica_batch_size, total_train_steps
+
+
+@pytest.mark.parametrize('global_size, replicas, share', [(256, 1, 256), (256, 2, 128), (9, 3, 3)])
+def test_per_replica_batch_size(global_size, replicas, share):
+  assert per_replica_batch_size(global_size, replicas) == share
+
+
+@pytest.mark.parametrize('global_size, replicas, proposed', [
+    (128, 3, '126 and 129'), (7, 2, '6 and 8'), (3, 8, 'work are 8')])
+def test_uneven_batch_proposes_the_nearest(global_size, replicas, proposed):
+  with pytest.raises(UserError, match=proposed + '$'):
+    per_replica_batch_size(global_size, replicas)
+
+
+# The article: 5 epochs of 60,000 at 2 x 512 are 293 steps, 2 of 83,484 at 2 x 32 are 2,609.
+@pytest.mark.parametrize('epochs, examples, batch_size, steps', [
+    (5, 60000, 1024, 293), (2, 83484, 64, 2609), (1, 100, 100, 1), (1, 1, 100, 1)])
+def test_epochs_to_steps(epochs, examples, batch_size, steps):
+  settings = Settings(model_dir='x', train_epochs=epochs, batch_size=batch_size)
+  assert total_train_steps(settings, examples) == steps
+
+
+def test_epochs_without_end():
+  with pytest.raises(UserError, match='give --train_steps'):
+    total_train_steps(Settings(model_dir='x', train_epochs=1, dataset='synthetic'), None)

@@ -1,0 +1,83 @@
+"""The hooks of a run, each in a session of its own."""
+
+import logging
+import os
+import signal
+
+import pytest
+import tensorflow.compat.v1 as tf
+
+from estimator_train.errors import TrainingFailed
+from estimator_train.training import hooks
+
+
+@pytest.fixture
+def run_steps():
+  """Runs steps whose loss is taken from a list; returns the global step that was reached."""
+  def run(losses, run_hooks, before_step=lambda step: None):
+    with tf.Graph().as_default():
+      step = tf.train.get_or_create_global_step()
+      train_op = step.assign_add(1)
+      with tf.control_dependencies([train_op]):
+        loss = tf.gather(tf.constant(losses), step.read_value() - 1)
+      tf.add_to_collection(tf.GraphKeys.LOSSES, loss)
+      done = 0
+      with tf.train.MonitoredSession(hooks=run_hooks) as session:
+        while not session.should_stop() and done < len(losses):
+          before_step(done + 1)
+          session.run(train_op)
+          done += 1
+      return done
+
+  return run
+
+
+@pytest.mark.parametrize('bad, word', [(float('nan'), 'nan'), (float('inf'), 'inf')])
+def test_a_loss_that_is_not_finite_ends_the_run(run_steps, bad, word):
+  finite = hooks.StopAtNonFiniteLoss()
+  with pytest.raises(TrainingFailed, match='the loss is {} at step 3'.format(word)):
+    run_steps([1., 2., bad, 4.], [finite])
+
+
+def test_last_loss_is_kept(run_steps):
+  finite = hooks.StopAtNonFiniteLoss()
+  assert finite.loss is None
+  assert run_steps([1., 2., 0.5], [finite]) == 3
+  assert finite.loss == 0.5
+
+
+def test_progress_lines(run_steps, caplog, monkeypatch):
+  monkeypatch.setattr(logging.getLogger('estimator_train'), 'propagate', True)
+  caplog.set_level(logging.INFO, 'estimator_train')
+  run_steps([1., 2., 3., 4., 5.], [hooks.Progress(5, log_every_steps=2, batch_size=10)])
+  lines = [record.getMessage() for record in caplog.records]
+  assert [line.split(',')[0] for line in lines] == [
+      'step 2/5: loss 2.0000', 'step 4/5: loss 4.0000', 'step 5/5: loss 5.0000']
+  assert all('examples/sec' in line and line.endswith('s left') for line in lines)
+
+
+@pytest.mark.parametrize('signum', [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_the_run_after_its_step(run_steps, signum):
+  before = signal.getsignal(signum)
+  stop = hooks.StopOnSignal()
+  try:
+    done = run_steps([1.] * 9, [stop],
+                     lambda step: os.kill(os.getpid(), signum) if step == 4 else None)
+  finally:
+    stop.close()
+  assert done == 4 and stop.signum == signum
+  assert signal.getsignal(signum) is before
+
+
+def test_a_second_sigint_ends_at_once(run_steps):
+  stop = hooks.StopOnSignal()
+
+  def interrupt_twice(step):
+    os.kill(os.getpid(), signal.SIGINT)
+    os.kill(os.getpid(), signal.SIGINT)
+
+  try:
+    with pytest.raises(KeyboardInterrupt):
+      run_steps([1.] * 9, [stop], interrupt_twice)
+  finally:
+    stop.close()

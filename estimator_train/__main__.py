@@ -33,7 +33,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     settings = flags.parse(argv)
     _set_up_logs(settings.verbosity)
     mode = importlib.import_module('estimator_train.modes.' + settings.mode)
-    result = mode.run(settings)  # type: ignore[attr-defined]
+    result = mode.run(settings)
     print(json.dumps(result), flush=True)
     return 0
   except UserError as error:

@@ -179,7 +179,8 @@ def _check_length(settings: Settings) -> None:
     return
   if settings.train_steps is not None and settings.train_epochs is not None:
     raise UserError('--train_steps and --train_epochs both say how long to train',
-                    '--train_steps={0.train_steps} --train_epochs={0.train_epochs}'.format(settings),
+                    '--train_steps={} --train_epochs={}'.format(
+                        settings.train_steps, settings.train_epochs),
                     'give one of them')
   if settings.train_steps is None and settings.train_epochs is None:
     raise UserError('how long to train is not said', '--mode={}'.format(settings.mode),
@@ -189,7 +190,8 @@ def _check_length(settings: Settings) -> None:
 def _check_devices(settings: Settings) -> None:
   if settings.num_cpu_replicas and settings.num_gpus > 0:
     raise UserError('a run is on GPUs or on CPU replicas, not on both',
-                    '--num_gpus={0.num_gpus} --num_cpu_replicas={0.num_cpu_replicas}'.format(settings),
+                    '--num_gpus={} --num_cpu_replicas={}'.format(
+                        settings.num_gpus, settings.num_cpu_replicas),
                     'give one of them')
   if settings.distribution_strategy in SINGLE_REPLICA_STRATEGIES:
     for name in ('num_gpus', 'num_cpu_replicas'):

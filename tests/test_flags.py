@@ -57,7 +57,7 @@ BAD = [
     (['--model_dir=a\0b'], '--model_dir has a line break or a null'),
     (['--train_steps=0'], '--train_steps is out of range: --train_steps=0: give a whole number'),
     (['--train_steps=x'], '--train_steps must be a whole number: --train_steps=x: '),
-    (['--train_epochs=1'], '--train_epochs both say how long to train: --train_steps=10 --train_epochs=1'),
+    (['--train_epochs=1'], 'how long to train: --train_steps=10 --train_epochs=1'),
     (['--train_epochs=-1'], '--train_epochs is out of range: --train_epochs=-1: '),
     (['--eval_every_steps=0'], '--eval_every_steps is out of range'),
     (['--eval_every_steps=15', '--save_checkpoints_steps=10'],

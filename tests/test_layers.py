@@ -5,7 +5,6 @@ import subprocess
 import sys
 
 import pytest
-
 from conftest import ROOT
 
 # From the ground up; what shares a line is one floor, whose rooms do not know each other.

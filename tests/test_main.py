@@ -6,7 +6,6 @@ import subprocess
 import sys
 
 import pytest
-
 from conftest import ROOT
 
 SECS = 120
@@ -39,7 +38,7 @@ def test_help_and_flag_errors_import_no_tensorflow(argument, code):
 
 
 def test_results_and_logs_keep_apart(tmp_path):
-  done = run('--model_dir', tmp_path / 'odd $name, blank', '--mode=train', '--train_steps=2', *QUICK)
+  done = run('--model_dir', tmp_path / 'odd $name', '--mode=train', '--train_steps=2', *QUICK)
   assert done.returncode == 0, done.stderr
   assert len(done.stdout.splitlines()) == 1 and done.stdout.startswith('{"mode": "train"')
   lines = done.stderr.splitlines()

@@ -41,8 +41,9 @@ class _Cut(Exception):
 def fetch(files: Sequence[DataFile], data_dir: str) -> List[Fetched]:
   """Makes sure that all files are in `data_dir`, which is made where it is missing.
 
-  A file that is there, whole, is left alone, without a request. Any other is written to `NAME.part`, and gets its name when its size and MD5 are right. What an interrupted call leaves
-  in `NAME.part` is resumed by the next. Several processes may call this at once.
+  A file that is there, whole, is left alone, without a request. Any other is written to
+  `NAME.part`, and gets its name when its size and MD5 are right. What an interrupted call leaves in
+  `NAME.part` is resumed by the next. Several processes may call this at once.
 
   Raises:
     UserError: a file cannot be had or stored, or another has its name.

@@ -6,8 +6,8 @@ dimensions, followed by one byte an element.
 
 import gzip
 import struct
-from typing import Sequence, Tuple
 import zlib
+from typing import Sequence, Tuple
 
 from estimator_train.datasets.description import IdxSplit
 from estimator_train.errors import UserError

@@ -18,4 +18,4 @@ def build(name: str, image_shape: Tuple[int, int, int], num_classes: int) -> Any
     An uncompiled tf.keras.Model: float32 [B, height, width, channels] to float32 [B, num_classes].
   """
   module = importlib.import_module('estimator_train.models.' + name)
-  return module.build(image_shape, num_classes)  # type: ignore[attr-defined]
+  return module.build(image_shape, num_classes)

@@ -2,8 +2,7 @@
 
 from typing import Any, Dict
 
-from estimator_train.datasets import download
-from estimator_train.datasets import registry as datasets
+from estimator_train.datasets import download, registry as datasets
 from estimator_train.settings import Settings
 
 

@@ -33,7 +33,7 @@ def find_devices(settings: Settings) -> Devices:
   if settings.num_gpus > gpus:
     raise UserError('there are not so many GPUs that TensorFlow can use',
                     '--num_gpus={} where {} are found'.format(settings.num_gpus, gpus),
-                    'give --num_gpus={}, or --num_cpu_replicas=N for logical CPU devices'.format(gpus))
+                    'give --num_gpus={}, or --num_cpu_replicas=N for CPU devices'.format(gpus))
   wanted = gpus if settings.num_gpus < 0 else settings.num_gpus
   if settings.distribution_strategy != 'mirrored':
     wanted = min(wanted, 1)

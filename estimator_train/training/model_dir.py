@@ -3,8 +3,7 @@
 import os
 from typing import Dict, Sequence
 
-from estimator_train import settings as settings_lib
-from estimator_train import whole_files
+from estimator_train import settings as settings_lib, whole_files
 from estimator_train.errors import UserError
 
 FLAGS_FILE = 'flags.txt'

@@ -8,8 +8,7 @@ from typing import Any, Callable, Dict, Iterator, NamedTuple, Optional
 import tensorflow.compat.v1 as tf
 from tqdm.contrib.logging import logging_redirect_tqdm
 
-from estimator_train.datasets import download
-from estimator_train.datasets import registry as datasets
+from estimator_train.datasets import download, registry as datasets
 from estimator_train.datasets.description import DataSet
 from estimator_train.errors import StoppedBySignal, TrainingFailed, UserError
 from estimator_train.inputs import factory as inputs

@@ -317,7 +317,8 @@ def test_wrong_size_is_kept_and_named(server, tmp_path):
 def test_damage_is_kept_and_named(server, tmp_path):
   file = server.file('/a')
   (tmp_path / NAME).write_bytes(bytes(file.size))
-  with pytest.raises(UserError, match='damaged: ' + re.escape(str(tmp_path / NAME)) + '.*remove it'):
+  message = 'damaged: ' + re.escape(str(tmp_path / NAME)) + '.*remove it'
+  with pytest.raises(UserError, match=message):
     download.fetch([file], str(tmp_path))
   assert content(tmp_path) == {NAME: bytes(file.size)}
   assert not server.requests

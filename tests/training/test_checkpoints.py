@@ -4,8 +4,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from estimator_train.settings import Settings
-from estimator_train.training import checkpoints
-from estimator_train.training import run as runs
+from estimator_train.training import checkpoints, run as runs
 
 
 @pytest.fixture

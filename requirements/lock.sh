@@ -1,0 +1,53 @@
+#!/usr/bin/env bash
+# Writes the lock files beside it: py36.txt and py37.txt (the package with its tests), lint.txt
+# (the linters, for CPython 3.7) and pip.txt (what every environment starts with).
+#
+#   requirements/lock.sh                           after setup.py or a list below changed
+#   requirements/lock.sh --upgrade-package=NAME    to move one pin
+#   requirements/lock.sh --upgrade                 to move all
+#
+# Arguments go to pip-compile; without any, pins that still fit stay. Needs CPython 3.6 and 3.7.
+set -euo pipefail
+
+requirements=$(cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")" && pwd -P)
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+# A lock holds the hashes of the index's files: local wheels would be other files.
+export PIP_CONFIG_FILE=/dev/null
+unset PIP_FIND_LINKS PIP_EXTRA_INDEX_URL
+export CUSTOM_COMPILE_COMMAND=requirements/lock.sh
+
+# The last pip-tools for each Python, and the pip they work with.
+make_pip_tools() {  # VERSION PACKAGE...
+  local version=$1 python
+  python=$("$requirements/find_python.sh" "$version")
+  "$python" -m venv "$work/$version"
+  "$work/$version/bin/python" -m pip install --quiet --disable-pip-version-check "${@:2}"
+}
+make_pip_tools 3.6 pip==21.3.1 pip-tools==6.4.0
+make_pip_tools 3.7 pip==23.2.1 pip-tools==6.14.0
+
+# Building the metadata writes an egg-info beside setup.py: not into the checkout.
+mkdir "$work/estimator_train"
+shopt -s nullglob
+cp "$requirements/../setup.py" "$requirements"/*.txt "$work/"
+cp "$requirements/../estimator_train/__init__.py" "$work/estimator_train/"
+cd "$work"
+
+compile() {  # VERSION LOCK PIP-COMPILE-ARGUMENT...
+  local version=$1 lock=$2
+  "$version/bin/pip-compile" --quiet --generate-hashes --no-emit-index-url \
+    --no-emit-find-links --no-emit-trusted-host --output-file="$lock" "${@:3}"
+  # setuptools stays out on purpose: pip.txt brings it.
+  sed -i.before '/^# WARNING: The following packages were not pinned/,$d' "$lock"
+  cp "$lock" "$requirements/$lock"
+}
+compile 3.6 py36.txt --extra=tests "$@" setup.py
+compile 3.7 py37.txt --resolver=backtracking --extra=tests "$@" setup.py
+printf '%s\n' ruff vermin mypy==1.4.1 |
+  compile 3.7 lint.txt --resolver=backtracking "$@" -
+# These serve 3.6 and 3.7 alike. The pip of a new 3.6 environment knows no manylinux2010 wheels;
+# setuptools and wheel build the few packages that have no wheel.
+printf '%s\n' pip==21.3.1 setuptools==59.6.0 wheel==0.37.1 |
+  compile 3.7 pip.txt --resolver=backtracking --allow-unsafe "$@" -

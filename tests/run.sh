@@ -1,0 +1,28 @@
+#!/usr/bin/env bash
+# Runs the tests: sets up what is missing, then pytest.
+#
+#   tests/run.sh [--python=3.6|3.7] [PYTEST-ARGUMENT...]
+#
+# Without --python in .venv/, as run_train.sh does; with it in .venv-VERSION/, made by exactly that
+# CPython. Without arguments all tests run, but not the benchmarks. Paths are relative to the root.
+set -euo pipefail
+
+# shellcheck source=requirements/environment.sh
+source "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/../requirements/environment.sh"
+
+venv=$root/.venv
+version=
+if [[ ${1:-} == --python=* ]]; then
+  version=${1#--python=}
+  venv=$root/.venv-$version
+  shift
+  if [[ ! $version =~ ^3\.[67]$ ]]; then
+    echo "error: --python takes 3.6 or 3.7: $version: name one of them" >&2
+    exit 2
+  fi
+fi
+
+ensure_venv "$venv" ${version:+"$version"}
+if (($# == 0)); then set -- tests --ignore=tests/benchmarks; fi
+cd "$root"
+exec "$venv/bin/python" -m pytest -p no:cacheprovider "$@"

@@ -12,4 +12,9 @@ source "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/requirements/environment
 
 ensure_venv "$root/.venv"
 if (($# == 0)); then set -- "--flagfile=$root/estimator_train/configs/quickstart.flags"; fi
+# Where the program counts its start-up from; a first start has spent a minute on setting up.
+if [[ -r /proc/uptime ]]; then
+  read -r ESTIMATOR_TRAIN_STARTED_SECS _ </proc/uptime
+  export ESTIMATOR_TRAIN_STARTED_SECS
+fi
 exec "$root/.venv/bin/python" -m estimator_train "$@"

@@ -9,6 +9,7 @@ import tensorflow.compat.v1 as tf
 from estimator_train import flags
 from estimator_train.datasets import registry
 from estimator_train.datasets.description import IdxSplit
+from estimator_train.inputs import factory
 
 THROUGHPUT_KEYS = {
     'examples_per_sec', 'examples_per_sec_per_replica', 'step_secs', 'session_run_secs',
@@ -193,6 +194,14 @@ def test_wrong_data_is_named(run_program, arguments, write_idx, monkeypatch, tmp
   assert fails(run_program('--train_steps=1', *arguments),
                '{} has 9 images, {} has 8 labels'.format(images, labels))
   assert not (tmp_path / 'flags.txt').exists()
+
+
+def test_an_evaluation_that_loses_examples(run_program, arguments, trained, monkeypatch):
+  whole = factory.make_eval_input_fn
+  monkeypatch.setattr(factory, 'make_eval_input_fn',
+                      lambda *given: lambda: whole(*given)().take(3))
+  assert fails(run_program('--mode=evaluate', *arguments),
+               'the evaluation did not see every example: 96 of 1000')
 
 
 @pytest.mark.slow

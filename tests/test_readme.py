@@ -1,0 +1,46 @@
+"""The README's commands parse, and what they name is there."""
+
+import re
+import shlex
+
+import pytest
+
+from conftest import ROOT
+from estimator_train import flags
+
+README = (ROOT / 'README.md').read_text(encoding='utf-8')
+COMMANDS = [line for block in re.findall(r'```bash\n(.*?)```', README, re.DOTALL)
+            for line in block.splitlines()]
+PROGRAM = ('./run_train.sh', 'python -m estimator_train')
+
+
+def test_opens_with_the_two_commands():
+  assert COMMANDS[:2] == ['./run_train.sh', 'tests/run.sh']
+
+
+@pytest.mark.parametrize('command', COMMANDS)
+def test_command(command, monkeypatch):
+  monkeypatch.chdir(str(ROOT))
+  for program in PROGRAM:
+    if command.startswith(program):
+      arguments = shlex.split(command[len(program):])
+      arguments = arguments or ['--flagfile=estimator_train/configs/quickstart.flags']
+      assert flags.wants_help(arguments) or flags.parse(arguments)
+      return
+  script, *arguments = shlex.split(command)
+  if script == 'python':
+    script = arguments.pop(0)
+  assert (ROOT / script).is_file()
+  for argument in arguments:
+    assert not argument.startswith('tests/') or (ROOT / argument).exists()
+
+
+@pytest.mark.parametrize('flagfile', sorted((ROOT / 'estimator_train' / 'configs').iterdir()),
+                         ids=lambda path: path.name)
+def test_flagfile_parses(flagfile):
+  assert flags.parse(['--flagfile={}'.format(flagfile)]).model_dir
+
+
+def test_every_output_file_is_told():
+  for name in ('flags.txt', 'labels.txt', 'throughput.json', 'evaluation.json'):
+    assert '`{}`'.format(name) in README

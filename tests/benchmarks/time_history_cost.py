@@ -1,0 +1,125 @@
+"""What TimeHistory costs a step.
+
+  python tests/benchmarks/time_history_cost.py [--calls=200000] [--pairs=300] [--steps=100]
+
+Twice: its two methods called directly, with a real session's objects; and a loop over a
+MonitoredTrainingSession, Estimator's own kind, whose step is one assign_add, with the hook and
+without it in turn. Both sessions stay open meanwhile and the loops are short, some 20 ms, so that
+a slow moment of the machine meets both, or falls out of the median.
+"""
+
+import json
+import time
+from typing import Any, Dict, List, NamedTuple, Sequence
+
+import common
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+from estimator_train.training.time_history import TimeHistory
+
+TARGET_MICROSECS = 50.
+WARMUP_STEPS = 200
+
+
+class Loop(NamedTuple):
+  """A session and what its step runs."""
+  session: Any
+  step: Any
+
+  def microsecs_per_step(self, steps: int) -> float:
+    session, step = self
+    began = time.perf_counter()
+    for _ in range(steps):
+      session.run(step)
+    return 1e6 * (time.perf_counter() - began) / steps
+
+
+def main() -> None:
+  parser = common.Parser(__doc__)
+  parser.add_count('--calls', 200000, 'direct calls')
+  parser.add_count('--pairs', 300, 'measured loops of each')
+  parser.add_count('--steps', 100, 'steps of a loop')
+  args = parser.parse_args()
+
+  machine = common.machine()
+  tf.logging.set_verbosity(tf.logging.ERROR)
+  direct = _called_directly(args.calls)
+  without_hook = _make_loop([])
+  with_hook = _make_loop([TimeHistory()])
+  without: List[float] = []
+  with_it: List[float] = []
+  try:
+    for loop in (without_hook, with_hook):
+      loop.microsecs_per_step(WARMUP_STEPS)
+    for _ in range(args.pairs):
+      without.append(without_hook.microsecs_per_step(args.steps))
+      with_it.append(with_hook.microsecs_per_step(args.steps))
+  finally:
+    without_hook.session.close()
+    with_hook.session.close()
+  _report(machine, args.calls, args.steps, direct, without, with_it)
+
+
+def _called_directly(calls: int) -> float:
+  """Returns the microseconds of one before_run and after_run, the loop around them included."""
+  with tf.Graph().as_default(), tf.Session() as session:
+    step = tf.train.create_global_step()
+    session.run(step.initializer)
+    context = tf.train.SessionRunContext(tf.train.SessionRunArgs(step), session)
+    metadata = tf.RunMetadata()
+    values = tf.train.SessionRunValues(
+        session.run(step, run_metadata=metadata), tf.RunOptions(), metadata)
+    hook = TimeHistory()
+    hook.before_run(context)
+    hook.after_run(context, values)  # Only the first one asks how old the process is.
+    began = time.perf_counter()
+    for _ in range(calls):
+      hook.before_run(context)
+      hook.after_run(context, values)
+    return 1e6 * (time.perf_counter() - began) / calls
+
+
+def _make_loop(hooks: Sequence[tf.train.SessionRunHook]) -> Loop:
+  with tf.Graph().as_default():
+    step = tf.train.create_global_step().assign_add(1, read_value=False)
+    return Loop(tf.train.MonitoredTrainingSession(hooks=list(hooks)), step)
+
+
+def _report(machine: Dict[str, Any], calls: int, steps: int, direct: float,
+            without: List[float], with_it: List[float]) -> None:
+  quartiles = {
+      'without': _quartiles(without), 'with': _quartiles(with_it),
+      'difference': _quartiles([after - before for before, after in zip(without, with_it)])}
+  reached = {'direct': direct <= TARGET_MICROSECS,
+             'in_session': quartiles['difference'][1] <= TARGET_MICROSECS}
+
+  print('{}; {:,} direct calls, {} pairs of {:,} steps\n'.format(
+      common.machine_line(machine), calls, len(without), steps))
+  rows = [
+      ['before_run and after_run, called directly', '{:.2f}'.format(direct), '',
+       common.verdict(reached['direct'])],
+      ['step of a session without the hook', *_in_words(quartiles['without']), ''],
+      ['step of a session with the hook', *_in_words(quartiles['with']), ''],
+      ['difference of a pair', *_in_words(quartiles['difference']),
+       common.verdict(reached['in_session'])]]
+  print(common.markdown_table(
+      ['microseconds', 'median', 'middle half', 'target at most {:g}'.format(TARGET_MICROSECS)],
+      rows) + '\n')
+  print(json.dumps({
+      'benchmark': 'time_history_cost', 'machine': machine, 'calls': calls, 'pairs': len(without),
+      'steps': steps, 'direct_microsecs': direct, 'quartiles_microsecs': quartiles,
+      'targets': {'microsecs': TARGET_MICROSECS}, 'reached': reached}))
+
+
+def _quartiles(values: Sequence[float]) -> List[float]:
+  return [float(value) for value in np.percentile(values, [25, 50, 75])]
+
+
+def _in_words(quartiles: Sequence[float]) -> List[str]:
+  low, median, high = quartiles
+  return ['{:.2f}'.format(median), '{:.2f} to {:.2f}'.format(low, high)]
+
+
+if __name__ == '__main__':
+  common.exit_with(main)

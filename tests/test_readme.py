@@ -4,8 +4,8 @@ import re
 import shlex
 
 import pytest
-
 from conftest import ROOT
+
 from estimator_train import flags
 
 README = (ROOT / 'README.md').read_text(encoding='utf-8')

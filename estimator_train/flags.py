@@ -25,6 +25,11 @@ _STRING, _INTEGER, _FLOAT, _BOOLEAN, _LIST = (
 _EXPECTED = {_INTEGER: 'a whole number', _FLOAT: 'a number', _BOOLEAN: 'true or false'}
 
 
+# Pairs of which a run takes one.
+_ALTERNATIVES = (('train_steps', 'train_epochs'),
+                 ('save_checkpoints_steps', 'save_checkpoints_secs'))
+
+
 def _one_of(choices: Sequence[str]) -> str:
   return '{' + ', '.join(choices) + '}'
 
@@ -36,7 +41,10 @@ _GROUPS: Sequence[Tuple[str, Sequence[Tuple[str, Callable[..., Any], str]]]] = (
         ('dataset', _STRING, _one_of(datasets.NAMES)),
         ('data_dir', _STRING, 'folder of the data set\'s files; what is missing is downloaded'),
         ('image_size', _LIST, 'height,width in pixels (synthetic)'),
-        ('model', _STRING, _one_of(models.NAMES)))),
+        ('model', _STRING, _one_of(models.NAMES) + ', or package.module:function, a function that '
+         'returns a Keras model'),
+        ('weights', _STRING, 'initial weights: none (random), or the path of an .h5 file or a '
+         'checkpoint'))),
     ('where', (
         ('model_dir', _STRING, 'folder of everything the run makes; a run found there goes on'),)),
     ('how long', (
@@ -47,6 +55,10 @@ _GROUPS: Sequence[Tuple[str, Sequence[Tuple[str, Callable[..., Any], str]]]] = (
         ('batch_size', _INTEGER, 'examples a step over all replicas (global)'),
         ('optimizer', _STRING, _one_of(settings_lib.OPTIMIZERS)),
         ('learning_rate', _FLOAT, 'of the optimizer'),
+        ('scale_learning_rate', _STRING, 'how it grows with the global batch size: '
+         + _one_of(settings_lib.LEARNING_RATE_SCALINGS)),
+        ('base_batch_size', _INTEGER, 'the global batch size that --learning_rate is meant for'),
+        ('lr_warmup_epochs', _FLOAT, 'epochs over which the learning rate rises from 0'),
         ('seed', _INTEGER, 'of the initial weights and of the order of the examples'))),
     ('devices', (
         ('distribution_strategy', _STRING, _one_of(settings_lib.STRATEGIES)),
@@ -60,7 +72,8 @@ _GROUPS: Sequence[Tuple[str, Sequence[Tuple[str, Callable[..., Any], str]]]] = (
         ('intra_op_parallelism_threads', _INTEGER, 'threads of an operation; 0: as cores'))),
     ('input', (
         ('shuffle_buffer', _INTEGER, 'examples to shuffle among'),
-        ('prefetch', _INTEGER, 'batches prepared ahead'))),
+        ('prefetch', _INTEGER, 'batches prepared ahead'),
+        ('cache', _STRING, 'keep the training examples: ' + _one_of(settings_lib.CACHES)))),
     ('report', (
         ('throughput_warmup_steps', _INTEGER, 'first steps left out of the timing'),
         ('log_every_steps', _INTEGER, 'steps between two lines of progress'))),
@@ -93,10 +106,12 @@ def parse(argv: Sequence[str]) -> settings_lib.Settings:
   if len(rest) > 1:
     raise UserError('an argument is no flag', rest[1], 'write it as --FLAG=VALUE')
   given = {name: values[name].value for name in settings_lib.Settings._fields}
+  _let_the_command_line_choose(given, argv)
   given['image_size'] = _height_width(given['image_size'])
   settings = settings_lib.Settings(**given)
   settings_lib.check_choice('dataset', settings.dataset, datasets.NAMES)
-  settings_lib.check_choice('model', settings.model, models.NAMES)
+  if not models.is_users_own(settings.model):
+    settings_lib.check_choice('model', settings.model, models.NAMES)
   return settings
 
 
@@ -134,6 +149,17 @@ def _define() -> flags.FlagValues:
         default = [str(part) for part in default]
       definer(name, default, text, flag_values=values)
   return values
+
+
+def _let_the_command_line_choose(given: Dict[str, Any], argv: Sequence[str]) -> None:
+  """Unsets the flagfile's one of two alternatives where the other is on the command line itself."""
+  directly = {argument.lstrip('-').partition('=')[0] for argument in argv
+              if argument.startswith('-')}
+  for pair in _ALTERNATIVES:
+    chosen = directly.intersection(pair)
+    if len(chosen) == 1:
+      (other,) = set(pair) - chosen
+      given[other] = None
 
 
 def _height_width(parts: List[str]) -> Tuple[int, ...]:

@@ -15,6 +15,18 @@ def test_flags_after_the_flagfile_win(tmp_path):
   assert (settings.batch_size, settings.learning_rate, settings.image_size) == (32, 0.5, (30, 40))
 
 
+@pytest.mark.parametrize('in_flagfile, after_it, steps, epochs', [
+    ('--train_epochs=3', '--train_steps=7', 7, None),
+    ('--train_steps=7', '--train_epochs=3', None, 3),
+    ('--train_steps=7', '--batch_size=1', 7, None),
+])
+def test_length_after_the_flagfile_wins(tmp_path, in_flagfile, after_it, steps, epochs):
+  flagfile = tmp_path / 'some.flags'
+  flagfile.write_text(in_flagfile + '\n--model_dir=x\n')
+  settings = flags.parse(['--flagfile={}'.format(flagfile), after_it])
+  assert (settings.train_steps, settings.train_epochs) == (steps, epochs)
+
+
 def test_parsing_has_no_memory():
   flags.parse(ENOUGH + ['--batch_size=64'])
   assert flags.parse(ENOUGH).batch_size == settings_lib.Settings._field_defaults['batch_size']
@@ -53,6 +65,12 @@ BAD = [
     (['--image_size=28,x'], '--image_size must be height,width in pixels: --image_size=28,x: '),
     (['--image_size=28,0'], '--image_size must be height,width in pixels: --image_size=28,0: '),
     (['--model=resnet'], '--model has no such choice: --model=resnet: choose from fashion_cnn'),
+    (['--weights='], '--weights is empty'),
+    (['--scale_learning_rate=cubic'], '--scale_learning_rate has no such choice: .*none, linear'),
+    (['--base_batch_size=0'], '--base_batch_size is out of range'),
+    (['--lr_warmup_epochs=-1'], '--lr_warmup_epochs must be 0 or more, and finite: .*=-1.0: '),
+    (['--lr_warmup_epochs=nan'], '--lr_warmup_epochs must be 0 or more, and finite'),
+    (['--cache=disk'], '--cache has no such choice: --cache=disk: choose from none, memory'),
     (['--model_dir='], '--model_dir is required'),
     (['--model_dir=a\0b'], '--model_dir has a line break or a null'),
     (['--train_steps=0'], '--train_steps is out of range: --train_steps=0: give a whole number'),

@@ -1,8 +1,7 @@
 """Fashion-MNIST: 60,000 training and 10,000 test images of clothes, 28x28 grey, in ten classes."""
 
-import os
-
-from estimator_train.datasets.description import DataFile, DataSet, IdxSplit
+from estimator_train.datasets import mnist_files
+from estimator_train.datasets.description import DataFile, DataSet
 
 LABELS = ('T-shirt/top', 'Trouser', 'Pullover', 'Dress', 'Coat', 'Sandal', 'Shirt', 'Sneaker',
           'Bag', 'Ankle boot')
@@ -24,12 +23,4 @@ FILES = (
 
 def describe(data_dir: str) -> DataSet:
   """Fashion-MNIST with its files in `data_dir`, whether they are there yet or not."""
-  train_images, train_labels, test_images, test_labels = (
-      os.path.join(data_dir, file.name) for file in FILES)
-  return DataSet(
-      name='fashion_mnist',
-      labels=LABELS,
-      image_shape=(28, 28, 1),
-      train=IdxSplit(train_images, train_labels),
-      test=IdxSplit(test_images, test_labels),
-      files=FILES)
+  return mnist_files.describe('fashion_mnist', LABELS, FILES, data_dir)

@@ -5,7 +5,7 @@
 
 import os
 
-from estimator_train.datasets import fashion_mnist
+from estimator_train.datasets import fashion_mnist, mnist_files
 from estimator_train.datasets.description import DataSet
 
 LABELS = fashion_mnist.LABELS
@@ -14,4 +14,4 @@ FOLDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), 'fashion_mnist
 
 def describe() -> DataSet:
   """The sample in the installed package; there is nothing to download."""
-  return fashion_mnist.describe(FOLDER)._replace(name='fashion_mnist_sample', files=())
+  return mnist_files.describe('fashion_mnist_sample', LABELS, (), FOLDER)

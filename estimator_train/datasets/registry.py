@@ -2,12 +2,13 @@
 
 from typing import Callable, Dict, Optional, Tuple
 
-from estimator_train.datasets import fashion_mnist, fashion_mnist_sample, synthetic
+from estimator_train.datasets import fashion_mnist, fashion_mnist_sample, mnist, synthetic
 from estimator_train.datasets.description import DataSet
 from estimator_train.errors import UserError
 
 _DESCRIBE_IN_DATA_DIR: Dict[str, Callable[[str], DataSet]] = {
     'fashion_mnist': fashion_mnist.describe,
+    'mnist': mnist.describe,
 }
 
 NAMES = ('fashion_mnist_sample',) + tuple(_DESCRIBE_IN_DATA_DIR) + ('synthetic',)

@@ -6,7 +6,7 @@ import tensorflow.compat.v1 as tf
 
 from estimator_train.datasets import idx
 from estimator_train.datasets.description import DataSet, IdxSplit
-from estimator_train.inputs import idx_files, synthetic
+from estimator_train.inputs import arrays, idx_files, synthetic
 from estimator_train.settings import Settings
 
 InputFn = Callable[[], tf.data.Dataset]
@@ -36,29 +36,36 @@ def check_files(dataset: DataSet, trains: bool, evaluates: bool) -> SplitSizes:
   return SplitSizes(count(dataset.train, trains), count(dataset.test, evaluates))
 
 
-def make_train_input_fn(dataset: DataSet, settings: Settings, batch_size: int,
+def make_train_input_fn(dataset: DataSet, settings: Settings, one_hot: bool, batch_size: int,
                         skip_examples: int) -> InputFn:
   """Makes the `input_fn` of training; see the module that reads this kind of data set.
 
   Args:
     dataset: what to read.
     settings: says how.
+    one_hot: whether labels are one-hot, not class numbers.
     batch_size: per replica.
     skip_examples: the examples that earlier runs of this training took.
   """
   shape, num_classes = dataset.image_shape, len(dataset.labels)
   if dataset.train is None:
-    return synthetic.make_input_fn(shape, num_classes, batch_size, settings.seed)
+    return synthetic.make_input_fn(shape, num_classes, one_hot, batch_size, settings.seed)
+  if settings.cache == 'memory':
+    images, labels = arrays.read_idx(dataset.train, shape)
+    return arrays.make_train_input_fn(
+        images, labels, num_classes, one_hot, batch_size, settings.shuffle_buffer,
+        settings.prefetch, settings.seed, skip_examples)
   return idx_files.make_train_input_fn(
-      dataset.train, shape, num_classes, batch_size, settings.shuffle_buffer, settings.prefetch,
-      settings.seed, skip_examples)
+      dataset.train, shape, num_classes, one_hot, batch_size, settings.shuffle_buffer,
+      settings.prefetch, settings.seed, skip_examples)
 
 
-def make_eval_input_fn(dataset: DataSet, settings: Settings, batch_size: int) -> InputFn:
+def make_eval_input_fn(dataset: DataSet, settings: Settings, one_hot: bool,
+                       batch_size: int) -> InputFn:
   """Makes the `input_fn` of evaluation: every test example once."""
   shape, num_classes = dataset.image_shape, len(dataset.labels)
   if dataset.test is None:
-    return synthetic.make_input_fn(shape, num_classes, batch_size, settings.seed,
+    return synthetic.make_input_fn(shape, num_classes, one_hot, batch_size, settings.seed,
                                    _SYNTHETIC_EVAL_BATCHES)
-  return idx_files.make_eval_input_fn(dataset.test, shape, num_classes, batch_size,
+  return idx_files.make_eval_input_fn(dataset.test, shape, num_classes, one_hot, batch_size,
                                       settings.prefetch)

@@ -1,6 +1,6 @@
 """`input_fn`s that stream gzipped idx files; no array enters the graph."""
 
-from typing import Callable, Optional, Tuple
+from typing import Callable, Tuple
 
 import tensorflow.compat.v1 as tf
 
@@ -13,6 +13,7 @@ InputFn = Callable[[], tf.data.Dataset]
 def make_train_input_fn(split: IdxSplit,
                         image_shape: Tuple[int, int, int],
                         num_classes: int,
+                        one_hot: bool,
                         batch_size: int,
                         shuffle_buffer: int,
                         prefetch: int,
@@ -24,6 +25,7 @@ def make_train_input_fn(split: IdxSplit,
     split: the files; idx.check_split has found them right.
     image_shape: (height, width, channels).
     num_classes: the length of a one-hot label.
+    one_hot: whether labels are one-hot, not class numbers.
     batch_size: per replica.
     shuffle_buffer: examples to shuffle among.
     prefetch: batches prepared ahead.
@@ -32,15 +34,14 @@ def make_train_input_fn(split: IdxSplit,
       run goes on where they stopped.
 
   Returns:
-    A function that returns a dataset of (float32 [B, height, width, channels] in [0, 1],
-    one-hot float32 [B, num_classes]).
+    A function that returns a dataset of (float32 [B, height, width, channels] in [0, 1], float32
+    [B, num_classes] or int64 [B]).
   """
   def input_fn() -> tf.data.Dataset:
     examples = _examples(split, image_shape).apply(
         tf.data.experimental.shuffle_and_repeat(shuffle_buffer, count=None, seed=seed))
-    if skip_examples:
-      examples = examples.skip(skip_examples)
-    return _batches(examples, image_shape, num_classes, batch_size, prefetch)
+    return _batches(examples.skip(skip_examples), image_shape, num_classes, one_hot, batch_size,
+                    prefetch)
 
   return input_fn
 
@@ -48,11 +49,13 @@ def make_train_input_fn(split: IdxSplit,
 def make_eval_input_fn(split: IdxSplit,
                        image_shape: Tuple[int, int, int],
                        num_classes: int,
+                       one_hot: bool,
                        batch_size: int,
                        prefetch: int) -> InputFn:
   """Makes the `input_fn` of evaluation: every example once, in the order of the files."""
   def input_fn() -> tf.data.Dataset:
-    return _batches(_examples(split, image_shape), image_shape, num_classes, batch_size, prefetch)
+    return _batches(_examples(split, image_shape), image_shape, num_classes, one_hot, batch_size,
+                    prefetch)
 
   return input_fn
 
@@ -71,14 +74,16 @@ def _examples(split: IdxSplit, image_shape: Tuple[int, int, int]) -> tf.data.Dat
 def _batches(examples: tf.data.Dataset,
              image_shape: Tuple[int, int, int],
              num_classes: int,
+             one_hot: bool,
              batch_size: int,
-             prefetch: Optional[int]) -> tf.data.Dataset:
+             prefetch: int) -> tf.data.Dataset:
   """Batches the records first and decodes a batch at a time, which costs one call, not B."""
   # AutoGraph would take half a second to find that there is nothing to convert.
   @tf.autograph.experimental.do_not_convert
   def decode(images: tf.Tensor, labels: tf.Tensor) -> Tuple[tf.Tensor, tf.Tensor]:
     pixels = tf.reshape(tf.decode_raw(images, tf.uint8), (-1,) + image_shape)
-    classes = tf.reshape(tf.decode_raw(labels, tf.uint8), [-1])
-    return tf.cast(pixels, tf.float32) / 255., tf.one_hot(classes, num_classes)
+    classes = tf.cast(tf.reshape(tf.decode_raw(labels, tf.uint8), [-1]), tf.int64)
+    return (tf.cast(pixels, tf.float32) / 255.,
+            tf.one_hot(classes, num_classes) if one_hot else classes)
 
   return examples.batch(batch_size).map(decode).prefetch(prefetch)

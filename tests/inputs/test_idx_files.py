@@ -5,7 +5,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from estimator_train.datasets.description import IdxSplit
-from estimator_train.inputs import idx_files
+from estimator_train.inputs import arrays, idx_files
 
 EXAMPLES, SHAPE, CLASSES = 10, (2, 3, 1), 4
 
@@ -38,7 +38,8 @@ def examples_of(images):
 
 def train_fn(split, batch_size=4, skip=0, seed=1, shuffle_buffer=5):
   return idx_files.make_train_input_fn(
-      split, SHAPE, CLASSES, batch_size, shuffle_buffer, prefetch=2, seed=seed, skip_examples=skip)
+      split, SHAPE, CLASSES, True, batch_size, shuffle_buffer, prefetch=2, seed=seed,
+      skip_examples=skip)
 
 
 def order(split, count, **options):
@@ -47,7 +48,7 @@ def order(split, count, **options):
 
 
 def test_evaluation_has_every_example_once_in_order(split):
-  found, _ = batches(idx_files.make_eval_input_fn(split, SHAPE, CLASSES, 4, 2))
+  found, _ = batches(idx_files.make_eval_input_fn(split, SHAPE, CLASSES, True, 4, 2))
   assert [len(images) for images, _ in found] == [4, 4, 2]
   images = np.concatenate([images for images, _ in found])
   labels = np.concatenate([labels for _, labels in found])
@@ -84,6 +85,31 @@ def test_skipping_goes_on_where_a_run_stopped(split):
   assert order(split, 4, skip=24) == whole[24:]
 
 
-def test_no_array_in_the_graph(split):
-  _, graph = batches(train_fn(split), 1)
+def test_labels_as_class_numbers(split):
+  ((_, labels),), _ = batches(idx_files.make_eval_input_fn(split, SHAPE, CLASSES, False, 10, 2))
+  assert labels.dtype == np.int64 and list(labels) == list(np.arange(EXAMPLES) % CLASSES)
+
+
+def test_arrays_deliver_the_same(split):
+  options = {'num_classes': CLASSES, 'batch_size': 4, 'shuffle_buffer': 5, 'prefetch': 2,
+             'seed': 3, 'skip_examples': 7}
+  for one_hot in (True, False):
+    streamed, _ = batches(
+        idx_files.make_train_input_fn(split, SHAPE, one_hot=one_hot, **options), 6)
+    held, graph = batches(arrays.make_train_input_fn(
+        *arrays.read_idx(split, SHAPE), one_hot=one_hot, **options), 6)
+    for (images, labels), (images_held, labels_held) in zip(streamed, held):
+      np.testing.assert_array_equal(images, images_held)
+      np.testing.assert_array_equal(labels, labels_held)
+      assert images.dtype == images_held.dtype and labels.dtype == labels_held.dtype
+
+
+@pytest.mark.parametrize('held', [False, True], ids=['streamed', 'held in arrays'])
+def test_no_array_in_the_graph(write_idx, held):
+  split = IdxSplit(*write_idx(np.random.RandomState(0).randint(256, size=(5000, 2, 3)),
+                              np.zeros(5000)))
+  how = (CLASSES, True, 4, 5, 2, 1, 0)
+  input_fn = (arrays.make_train_input_fn(*arrays.read_idx(split, SHAPE), *how) if held
+              else idx_files.make_train_input_fn(split, SHAPE, *how))
+  _, graph = batches(input_fn, 1)
   assert graph.as_graph_def().ByteSize() < 20000

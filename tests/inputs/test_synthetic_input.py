@@ -8,7 +8,7 @@ from estimator_train.inputs import synthetic
 
 def test_same_batch_again(tmp_path):
   with tf.Graph().as_default(), tf.Session() as session:
-    dataset = synthetic.make_input_fn((6, 5, 1), 10, 8, seed=3, num_batches=2)()
+    dataset = synthetic.make_input_fn((6, 5, 1), 10, True, 8, seed=3, num_batches=2)()
     iterator = tf.data.make_initializable_iterator(dataset)
     session.run(iterator.initializer)
     following = iterator.get_next()

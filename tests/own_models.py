@@ -1,0 +1,54 @@
+"""Models as a user of the package writes them, for `--model=own_models:NAME`."""
+
+import tensorflow.compat.v1 as tf
+
+
+def two_layers(image_shape, num_classes):
+  """Smooth everywhere, so that rounding stays rounding: ReLUs and poolings can flip on it."""
+  layers = tf.keras.layers
+  return tf.keras.Sequential([
+      layers.Flatten(input_shape=image_shape),
+      layers.Dense(32, activation='tanh'),
+      layers.Dense(num_classes, activation='softmax'),
+  ])
+
+
+def compiled_with_sgd(image_shape, num_classes):
+  model = two_layers(image_shape, num_classes)
+  model.compile(tf.train.GradientDescentOptimizer(0.1), 'categorical_crossentropy')
+  return model
+
+
+def compiled_with_momentum(image_shape, num_classes):
+  model = two_layers(image_shape, num_classes)
+  model.compile(tf.train.MomentumOptimizer(0.05, 0.9), 'sparse_categorical_crossentropy')
+  return model
+
+
+def compiled_with_adam(image_shape, num_classes):
+  model = two_layers(image_shape, num_classes)
+  model.compile(tf.train.AdamOptimizer(0.001), 'categorical_crossentropy')
+  return model
+
+
+def partly_frozen(image_shape, num_classes):
+  layers = tf.keras.layers
+  return tf.keras.Sequential([
+      layers.Flatten(input_shape=image_shape),
+      layers.BatchNormalization(),
+      layers.Dense(16, activation='tanh', trainable=False),
+      layers.Dense(num_classes, activation='softmax'),
+  ])
+
+
+def logits():
+  layers = tf.keras.layers
+  return tf.keras.Sequential([layers.Flatten(input_shape=(28, 28, 1)), layers.Dense(10)])
+
+
+def of_another_shape(image_shape, num_classes):
+  return tf.keras.Sequential([tf.keras.layers.Dense(3, input_shape=(5,))])
+
+
+def no_model():
+  return 'a string'

@@ -7,8 +7,10 @@ from estimator_train.errors import UserError
 
 MODES = ('train_and_evaluate', 'train', 'evaluate', 'download')
 OPTIMIZERS = ('adam', 'sgd', 'momentum', 'rmsprop')
-STRATEGIES = ('off', 'one_device', 'mirrored')
+STRATEGIES = ('off', 'one_device', 'mirrored', 'central_storage')
 ALL_REDUCE_ALGORITHMS = ('nccl', 'hierarchical_copy', 'reduction_to_one_device')
+LEARNING_RATE_SCALINGS = ('none', 'linear', 'sqrt')
+CACHES = ('none', 'memory')
 SINGLE_REPLICA_STRATEGIES = ('off', 'one_device')
 
 
@@ -19,6 +21,7 @@ class _Fields(NamedTuple):
   data_dir: Optional[str] = None
   image_size: Tuple[int, int] = (28, 28)
   model: str = 'fashion_cnn'
+  weights: str = 'none'
   model_dir: Optional[str] = None
   train_steps: Optional[int] = None
   train_epochs: Optional[int] = None
@@ -26,6 +29,9 @@ class _Fields(NamedTuple):
   batch_size: int = 128
   optimizer: str = 'adam'
   learning_rate: float = 0.001
+  scale_learning_rate: str = 'none'
+  base_batch_size: int = 128
+  lr_warmup_epochs: float = 0.
   seed: int = 1
   distribution_strategy: str = 'mirrored'
   num_gpus: int = -1
@@ -37,6 +43,7 @@ class _Fields(NamedTuple):
   intra_op_parallelism_threads: int = 0
   shuffle_buffer: int = 5000
   prefetch: int = 2
+  cache: str = 'none'
   throughput_warmup_steps: int = 10
   log_every_steps: int = 100
   save_checkpoints_steps: Optional[int] = None
@@ -108,6 +115,34 @@ def total_train_steps(settings: Settings, num_examples: Optional[int]) -> int:
   return math.ceil(settings.train_epochs * num_examples / settings.batch_size)
 
 
+def lr_warmup_steps(settings: Settings, num_examples: Optional[int]) -> int:
+  """Returns the steps over which the learning rate rises to its full value.
+
+  Raises:
+    UserError: when they are asked for in epochs of a data set without end.
+  """
+  if not settings.lr_warmup_epochs:
+    return 0
+  if num_examples is None:
+    raise UserError('a data set without end has no epochs to warm up over',
+                    '--dataset={} --lr_warmup_epochs={}'.format(settings.dataset,
+                                                                settings.lr_warmup_epochs),
+                    'leave --lr_warmup_epochs out')
+  return math.ceil(settings.lr_warmup_epochs * num_examples / settings.batch_size)
+
+
+def scaled_learning_rate(settings: Settings) -> float:
+  """Returns the learning rate for the global batch size.
+
+  `--learning_rate` is that of `--base_batch_size`. `linear` keeps the step per example as the batch
+  grows (Goyal et al. 2017, arXiv:1706.02677), `sqrt` the variance of the step (Krizhevsky 2014,
+  arXiv:1404.5997).
+  """
+  growth = settings.batch_size / settings.base_batch_size
+  return settings.learning_rate * {'none': 1., 'linear': growth, 'sqrt': math.sqrt(growth)}[
+      settings.scale_learning_rate]
+
+
 def to_flagfile(settings: Settings) -> str:
   """Returns every flag's value as a text that `--flagfile` reads; unset ones as comments."""
   lines = []
@@ -126,6 +161,7 @@ def to_flagfile(settings: Settings) -> str:
 def _check_choices(settings: Settings) -> None:
   for name, choices in (('mode', MODES), ('optimizer', OPTIMIZERS),
                         ('distribution_strategy', STRATEGIES),
+                        ('scale_learning_rate', LEARNING_RATE_SCALINGS), ('cache', CACHES),
                         ('all_reduce_alg', ALL_REDUCE_ALGORITHMS)):
     value = getattr(settings, name)
     if value is not None:
@@ -141,7 +177,8 @@ def check_choice(name: str, value: str, choices: Sequence[str]) -> None:
 
 def _check_bounds(settings: Settings) -> None:
   at_least: Iterable[Tuple[int, Sequence[str]]] = (
-      (1, ('train_steps', 'train_epochs', 'eval_every_steps', 'batch_size', 'num_packs',
+      (1, ('train_steps', 'train_epochs', 'eval_every_steps', 'batch_size', 'base_batch_size',
+           'num_packs',
            'shuffle_buffer', 'prefetch', 'log_every_steps', 'save_checkpoints_steps',
            'save_checkpoints_secs', 'keep_checkpoint_max')),
       (0, ('seed', 'num_cpu_replicas', 'throughput_warmup_steps',
@@ -157,6 +194,10 @@ def _check_bounds(settings: Settings) -> None:
     raise UserError('--learning_rate must be positive and finite',
                     '--learning_rate={}'.format(settings.learning_rate),
                     'give one such as 0.001')
+  if not (settings.lr_warmup_epochs >= 0 and math.isfinite(settings.lr_warmup_epochs)):
+    raise UserError('--lr_warmup_epochs must be 0 or more, and finite',
+                    '--lr_warmup_epochs={}'.format(settings.lr_warmup_epochs),
+                    'give one such as 0.5')
   if len(settings.image_size) != 2 or min(settings.image_size) < 1:
     raise UserError('--image_size must be height,width in pixels',
                     '--image_size=' + ','.join(str(side) for side in settings.image_size),
@@ -164,11 +205,14 @@ def _check_bounds(settings: Settings) -> None:
 
 
 def _check_places(settings: Settings) -> None:
+  if not settings.weights:
+    raise UserError('--weights is empty', '--weights=', 'give none, or the path of a file')
   if settings.mode != 'download' and not settings.model_dir:
     raise UserError('--model_dir is required, everything the run makes is kept there',
                     '--mode={} without --model_dir'.format(settings.mode),
                     'give --model_dir=FOLDER')
-  for name, path in (('model_dir', settings.model_dir), ('data_dir', settings.data_dir)):
+  for name in ('model_dir', 'data_dir', 'weights', 'model'):
+    path = getattr(settings, name)
     if path is not None and ('\n' in path or '\0' in path):
       raise UserError('--{} has a line break or a null character'.format(name), repr(path),
                       'give a folder without one')

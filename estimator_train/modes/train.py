@@ -4,7 +4,7 @@ from typing import Any, Dict
 
 from estimator_train.reports import throughput
 from estimator_train.settings import Settings
-from estimator_train.training import run as runs
+from estimator_train.training import run as runs, template_model
 
 
 def run(settings: Settings) -> Dict[str, Any]:
@@ -13,4 +13,5 @@ def run(settings: Settings) -> Dict[str, Any]:
   trained = runs.train(prepared)
   result = throughput.write(settings, prepared.conditions, trained.timing)
   runs.raise_if_stopped(trained)
+  template_model.save(settings, prepared.dataset)
   return result

@@ -23,10 +23,11 @@ def latest(model_dir: str) -> Tuple[Optional[str], int]:
 
 def model_difference(model: tf.keras.Model, checkpoint: str) -> Optional[str]:
   """Returns how the checkpoint's model differs from this one; None when they are alike."""
+  wanted = {weight.op.name: weight.shape.as_list() for weight in model.weights}
+  # A `tf.train` optimizer's slots are below the weights' names, and its other variables scalars.
   stored: Dict[str, List[int]] = {
       name: shape for name, shape in tf.train.list_variables(checkpoint)
-      if not _TRAINING.match(name) and name != tf.GraphKeys.GLOBAL_STEP}
-  wanted = {weight.op.name: weight.shape.as_list() for weight in model.weights}
+      if shape and not _TRAINING.match(name) and name.rpartition('/')[0] not in wanted}
   for name in sorted(set(stored) | set(wanted)):
     if stored.get(name) != wanted.get(name):
       return '{} is {} there and {} here'.format(
@@ -38,7 +39,10 @@ def optimizer_difference(model: tf.keras.Model, checkpoint: str) -> Optional[str
   """Returns how the optimizer that wrote the checkpoint differs; None when they are alike."""
   stored = {match.group(2) for match in (
       _TRAINING.match(name) for name, _ in tf.train.list_variables(checkpoint)) if match}
-  name = model.optimizer.get_config()['name']
+  try:
+    name = model.optimizer.get_config()['name']
+  except NotImplementedError:  # A `tf.train` optimizer, which leaves no such names.
+    return None
   if stored and name not in stored:
     return '{} there and {} here'.format(', '.join(sorted(stored)), name)
   return None

@@ -1,11 +1,13 @@
 """Which devices a run is on, the strategy that spreads it over them, and the session's settings."""
 
-from typing import NamedTuple, Optional, Tuple
+from contextlib import contextmanager
+from typing import Iterator, NamedTuple, Optional, Tuple
 
 import tensorflow.compat.v1 as tf
 
 from estimator_train.errors import UserError
-from estimator_train.settings import Settings
+from estimator_train.settings import SINGLE_REPLICA_STRATEGIES, Settings
+from estimator_train.training import central_storage
 
 
 class Devices(NamedTuple):
@@ -35,7 +37,7 @@ def find_devices(settings: Settings) -> Devices:
                     '--num_gpus={} where {} are found'.format(settings.num_gpus, gpus),
                     'give --num_gpus={}, or --num_cpu_replicas=N for CPU devices'.format(gpus))
   wanted = gpus if settings.num_gpus < 0 else settings.num_gpus
-  if settings.distribution_strategy != 'mirrored':
+  if settings.distribution_strategy in SINGLE_REPLICA_STRATEGIES:
     wanted = min(wanted, 1)
   if wanted and not settings.num_cpu_replicas:
     names = tuple('/gpu:{}'.format(index) for index in range(wanted))
@@ -52,9 +54,22 @@ def make_strategy(settings: Settings, devices: Devices) -> Optional[tf.distribut
   if settings.distribution_strategy == 'off':
     return None
   if settings.distribution_strategy == 'one_device':
-    return tf.distribute.OneDeviceStrategy(devices.names[0])
-  return tf.distribute.MirroredStrategy(
-      devices.names, cross_device_ops=_cross_device_ops(settings))
+    strategy = tf.distribute.OneDeviceStrategy(devices.names[0])
+  elif settings.distribution_strategy == 'central_storage':
+    strategy = central_storage.make(devices.names, '/cpu:0')
+  else:
+    strategy = tf.distribute.MirroredStrategy(
+        devices.names, cross_device_ops=_cross_device_ops(settings))
+  # Estimator has `tf.train` optimizers divide the loss by the number of replicas, which Keras's
+  # losses have done already: their steps would be too short by that factor, and so would be the
+  # loss in the log.
+  strategy._scale_loss_for_estimator_enabled = _loss_as_it_is  # pylint: disable=protected-access
+  return strategy
+
+
+@contextmanager
+def _loss_as_it_is() -> Iterator[None]:
+  yield
 
 
 def make_session_config(settings: Settings, devices: Devices) -> tf.ConfigProto:

@@ -1,25 +1,33 @@
 """From a Keras model to an Estimator, through `tf.keras.estimator.model_to_estimator`."""
 
-import os
-import shutil
-from typing import Dict
+from typing import Dict, NamedTuple
 
 import tensorflow.compat.v1 as tf
 
 from estimator_train.datasets.description import DataSet
 from estimator_train.errors import UserError
 from estimator_train.models import registry as models
-from estimator_train.settings import Settings
-from estimator_train.training import checkpoints
+from estimator_train.settings import Settings, scaled_learning_rate
+from estimator_train.training import checkpoints, initial_weights, losses
 from estimator_train.training.devices import Devices, make_session_config, make_strategy
 from estimator_train.training.evaluation_metrics import make_metric_fn
 from estimator_train.training.optimizers import make_optimizer
+from estimator_train.training.schedules import WarmUp
 
-_LOSS = 'categorical_crossentropy'
+
+class Converted(NamedTuple):
+  """An Estimator and what its input must be like.
+
+  Attributes:
+    estimator: the converted model.
+    one_hot: whether labels are one-hot, not class numbers.
+  """
+  estimator: tf.estimator.Estimator
+  one_hot: bool
 
 
-def make_estimator(settings: Settings, dataset: DataSet, devices: Devices,
-                   flags_before: Dict[str, str]) -> tf.estimator.Estimator:
+def convert(settings: Settings, dataset: DataSet, devices: Devices, warmup_steps: int,
+            flags_before: Dict[str, str]) -> Converted:
   """Builds the Keras model, checks it against what `model_dir` holds, and converts it.
 
   Training is spread over the devices. Evaluation is on one: under `eval_distribute` TensorFlow
@@ -29,6 +37,7 @@ def make_estimator(settings: Settings, dataset: DataSet, devices: Devices,
     settings: of this run.
     dataset: gives the model its shapes.
     devices: one replica each.
+    warmup_steps: over which the learning rate rises.
     flags_before: the flags of the run that made `model_dir`, where they are known.
 
   Raises:
@@ -38,14 +47,28 @@ def make_estimator(settings: Settings, dataset: DataSet, devices: Devices,
   # built outside of the strategy's scope, which model_to_estimator needs.
   with tf.Graph().as_default():
     tf.set_random_seed(settings.seed)
-    model = _build(settings, dataset)
+    model = build_model(settings, dataset, warmup_steps)
     _check_fits(model, settings, flags_before)
+    loads = settings.weights != 'none'
+    if loads:
+      # The first Keras session stays, whatever the RunConfig says later.
+      tf.keras.backend.set_session(tf.Session(config=make_session_config(settings, devices)))
+      initial_weights.load(model, settings.weights)
+    initial_weights.clear_stale(settings)
     estimator = tf.keras.estimator.model_to_estimator(
         model, config=_make_run_config(settings, devices))
-  return tf.estimator.add_metrics(estimator, make_metric_fn(_LOSS, len(dataset.labels)))
+    initial_weights.record(model if loads else None, settings)
+  estimator = tf.estimator.add_metrics(
+      _warm_start_every_weight(estimator, model), make_metric_fn(model.loss, len(dataset.labels)))
+  return Converted(estimator, not losses.takes_class_numbers(model.loss))
 
 
-def _build(settings: Settings, dataset: DataSet) -> tf.keras.Model:
+def build_model(settings: Settings, dataset: DataSet, warmup_steps: int = 0) -> tf.keras.Model:
+  """Builds the Keras model and compiles it, unless it is a user's and compiled already.
+
+  Raises:
+    UserError: it cannot be built for images of this shape.
+  """
   try:
     model = models.build(settings.model, dataset.image_shape, len(dataset.labels))
   except ValueError as error:
@@ -53,16 +76,13 @@ def _build(settings: Settings, dataset: DataSet) -> tf.keras.Model:
                     '--model={} for {} ({})'.format(
                         settings.model, 'x'.join(str(side) for side in dataset.image_shape), error),
                     'give a larger --image_size or another --model') from error
-  model.compile(make_optimizer(settings.optimizer, settings.learning_rate), loss=_LOSS)
+  if not model.optimizer:
+    schedule = WarmUp(scaled_learning_rate(settings), warmup_steps)
+    model.compile(make_optimizer(settings.optimizer, schedule), loss=losses.default_loss(model))
   return model
 
 
 def _make_run_config(settings: Settings, devices: Devices) -> tf.estimator.RunConfig:
-  assert settings.model_dir is not None
-  if tf.train.latest_checkpoint(settings.model_dir) is None:
-    # model_to_estimator takes initial weights that it finds there for this model's, and a run
-    # that ended before its first checkpoint leaves some.
-    shutil.rmtree(os.path.join(settings.model_dir, 'keras'), ignore_errors=True)
   return tf.estimator.RunConfig(
       model_dir=settings.model_dir,
       tf_random_seed=settings.seed,
@@ -72,6 +92,16 @@ def _make_run_config(settings: Settings, devices: Devices) -> tf.estimator.RunCo
       save_checkpoints_secs=None,
       save_summary_steps=settings.log_every_steps,
       log_step_count_steps=settings.log_every_steps)
+
+
+def _warm_start_every_weight(estimator: tf.estimator.Estimator,
+                             model: tf.keras.Model) -> tf.estimator.Estimator:
+  """Has all of the model's weights arrive: model_to_estimator lets only the trainable ones."""
+  return tf.estimator.Estimator(
+      estimator.model_fn, config=estimator.config,
+      warm_start_from=tf.estimator.WarmStartSettings(
+          estimator.model_dir + '/keras/keras_model.ckpt',
+          vars_to_warm_start=['^{}(:0)?$'.format(weight.op.name) for weight in model.weights]))
 
 
 def _check_fits(model: tf.keras.Model, settings: Settings, flags_before: Dict[str, str]) -> None:

@@ -4,10 +4,12 @@ from typing import Any, Callable, Dict, Tuple
 
 import tensorflow.compat.v1 as tf
 
+from estimator_train.training import losses
+
 Metrics = Dict[str, Tuple[tf.Tensor, tf.Operation]]
 
 
-def make_metric_fn(loss: str, num_classes: int) -> Callable[..., Metrics]:
+def make_metric_fn(loss: losses.Loss, num_classes: int) -> Callable[..., Metrics]:
   """Makes the `metric_fn` for `tf.estimator.add_metrics`.
 
   An Estimator made from a Keras model reports the mean of the batches' mean losses, which depends
@@ -15,22 +17,22 @@ def make_metric_fn(loss: str, num_classes: int) -> Callable[..., Metrics]:
   float64, so that neither the batch size nor the order shows in the seventh digit.
 
   Args:
-    loss: the Keras name of the loss.
-    num_classes: the width of the labels and predictions.
+    loss: the model's, as Keras takes it.
+    num_classes: the width of the predictions.
 
   Returns:
-    A function of (labels: one-hot [B, num_classes], predictions: {name: [B, num_classes]}) that
-    returns metrics: `accuracy`, `average_loss` (both float), `examples` (int64) and
-    `confusion_matrix` (int64 [num_classes, num_classes], a row a true class, a column a predicted).
+    A function of (labels: one-hot [B, num_classes] or class numbers [B], as the loss takes them,
+    predictions: {name: [B, num_classes]}) that returns metrics: `accuracy`, `average_loss` (both
+    float), `examples` (int64) and `confusion_matrix` (int64 [num_classes, num_classes], a row a
+    true class, a column a predicted).
   """
   def metric_fn(labels: tf.Tensor, predictions: Dict[str, tf.Tensor]) -> Metrics:
     (outputs,) = predictions.values()
-    losses = tf.keras.losses.get(loss)(labels, outputs)
-    counts = tf.math.confusion_matrix(
-        tf.argmax(labels, -1), tf.argmax(outputs, -1), num_classes, dtype=tf.int64)
+    true = tf.reshape(labels, [-1]) if losses.takes_class_numbers(loss) else tf.argmax(labels, -1)
+    counts = tf.math.confusion_matrix(true, tf.argmax(outputs, -1), num_classes, dtype=tf.int64)
     matrix, add_matrix = _running_sum(counts, 'confusion_matrix')
     loss_sum, add_loss = _running_sum(
-        tf.reduce_sum(tf.cast(losses, tf.float64)), 'loss_sum')
+        tf.reduce_sum(tf.cast(losses.per_example(loss)(labels, outputs), tf.float64)), 'loss_sum')
     examples = tf.reduce_sum(matrix)
     return {
         'confusion_matrix': (matrix, add_matrix),

@@ -1,15 +1,17 @@
 """The optimizers by name."""
 
+from typing import Union
+
 import tensorflow.compat.v1 as tf
 
 _MOMENTUM = 0.9
 
+LearningRate = Union[float, tf.keras.optimizers.schedules.LearningRateSchedule]
 
-def make_optimizer(name: str, learning_rate: float) -> tf.keras.optimizers.Optimizer:
+
+def make_optimizer(name: str, learning_rate: LearningRate) -> tf.keras.optimizers.Optimizer:
   """Makes the optimizer of that name, one of settings.OPTIMIZERS.
 
-  They are Keras optimizers, never `tf.train` ones: under a strategy the latter divide the loss by
-  the number of replicas once more than Keras has done already, and so take too short a step.
   Their names differ, so that a checkpoint tells which one wrote it.
   """
   optimizers = tf.keras.optimizers

@@ -12,11 +12,17 @@ from estimator_train.datasets import download, registry as datasets
 from estimator_train.datasets.description import DataSet
 from estimator_train.errors import StoppedBySignal, TrainingFailed, UserError
 from estimator_train.inputs import factory as inputs
-from estimator_train.settings import Settings, per_replica_batch_size, total_train_steps
+from estimator_train.settings import (
+    Settings,
+    lr_warmup_steps,
+    per_replica_batch_size,
+    scaled_learning_rate,
+    total_train_steps,
+)
 from estimator_train.timing import Timing
 from estimator_train.training import checkpoints, hooks, model_dir
 from estimator_train.training.devices import Devices, find_devices
-from estimator_train.training.estimator import make_estimator
+from estimator_train.training.estimator import Converted, convert
 from estimator_train.training.time_history import TimeHistory
 
 _LOG = logging.getLogger('estimator_train')
@@ -33,7 +39,7 @@ class Run(NamedTuple):
     devices: where it runs, a replica each.
     batch_size: per replica.
     stop_step: the global step to train up to; None where the run does not train.
-    estimator: the converted model.
+    converted: the model as an Estimator.
   """
   settings: Settings
   dataset: DataSet
@@ -41,7 +47,11 @@ class Run(NamedTuple):
   devices: Devices
   batch_size: int
   stop_step: Optional[int]
-  estimator: tf.estimator.Estimator
+  converted: Converted
+
+  @property
+  def estimator(self) -> tf.estimator.Estimator:
+    return self.converted.estimator
 
   @property
   def conditions(self) -> Dict[str, Any]:
@@ -91,13 +101,19 @@ def prepare(settings: Settings) -> Run:
   elif checkpoints.latest(settings.model_dir)[0] is None:
     raise UserError('there is no checkpoint to evaluate', '--model_dir=' + settings.model_dir,
                     'train first, or give the folder of a run that has')
-  estimator = make_estimator(settings, dataset, devices, model_dir.read_flags(settings.model_dir))
+  warmup_steps = lr_warmup_steps(settings, sizes.train) if settings.trains else 0
+  converted = convert(settings, dataset, devices, warmup_steps,
+                      model_dir.read_flags(settings.model_dir))
   if settings.trains:
     model_dir.record(settings, dataset.labels)
   _LOG.info('%s on %s: %s, %d replica(s) on %s, batch size %d global, %d per replica',
             settings.model, settings.dataset, settings.distribution_strategy,
             devices.num_replicas, ', '.join(devices.labels), settings.batch_size, batch_size)
-  return Run(settings, dataset, sizes, devices, batch_size, stop_step, estimator)
+  if settings.trains and (settings.scale_learning_rate != 'none' or warmup_steps):
+    _LOG.info('learning rate %g for batch size %d is %g for %d (%s), warmed up over %d steps',
+              settings.learning_rate, settings.base_batch_size, scaled_learning_rate(settings),
+              settings.batch_size, settings.scale_learning_rate, warmup_steps)
+  return Run(settings, dataset, sizes, devices, batch_size, stop_step, converted)
 
 
 def train(run: Run, evaluate_now: Optional[Callable[[], Any]] = None) -> Trained:
@@ -120,8 +136,9 @@ def train(run: Run, evaluate_now: Optional[Callable[[], Any]] = None) -> Trained
     return Trained(Timing([], [], None, first_step, None), None)
   if first_step:
     _LOG.info('going on from step %d in %s', first_step, run.estimator.model_dir)
-  input_fn = inputs.make_train_input_fn(run.dataset, settings, run.batch_size,
-                                        skip_examples=first_step * settings.batch_size)
+  input_fn = inputs.make_train_input_fn(
+      run.dataset, settings, run.converted.one_hot, run.batch_size,
+      skip_examples=first_step * settings.batch_size)
   history = TimeHistory()
   stop = hooks.StopOnSignal()
   progress = hooks.Progress(stop_step, settings.log_every_steps, settings.batch_size)
@@ -165,7 +182,8 @@ def evaluate(run: Run) -> Dict[str, Any]:
   path, _ = checkpoints.latest(run.estimator.model_dir)
   with _data_errors():
     counted = run.estimator.evaluate(
-        inputs.make_eval_input_fn(run.dataset, run.settings, run.batch_size), checkpoint_path=path)
+        inputs.make_eval_input_fn(run.dataset, run.settings, run.converted.one_hot,
+                                  run.batch_size), checkpoint_path=path)
   if run.sizes.test not in (None, counted['examples']):
     raise UserError('the evaluation did not see every example',
                     '{} of {}'.format(counted['examples'], run.sizes.test),

@@ -1,0 +1,114 @@
+"""The weights that a training begins with: read from a file, and never those of another run."""
+
+import hashlib
+import logging
+import os
+import shutil
+from typing import List, Optional
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+from estimator_train import whole_files
+from estimator_train.errors import UserError
+from estimator_train.settings import Settings
+from estimator_train.training import checkpoints
+
+_LOG = logging.getLogger('estimator_train')
+_FINGERPRINT_FILE = 'fingerprint.txt'
+
+
+def load(model: tf.keras.Model, path: str) -> None:
+  """Sets the model's weights from an .h5 file or a checkpoint, in Keras's own session.
+
+  Args:
+    model: one of the same layers; an Estimator's checkpoint goes by the variables' names.
+    path: the .h5 file, or a checkpoint, or the folder of one.
+
+  Raises:
+    UserError: there is no such file, or it holds other weights.
+  """
+  checkpoint = tf.train.latest_checkpoint(path) if os.path.isdir(path) else path
+  try:
+    if os.path.isfile(path):
+      model.load_weights(path)
+    elif checkpoint and tf.train.checkpoint_exists(checkpoint):
+      model.set_weights([tf.train.load_variable(checkpoint, weight.op.name)
+                         for weight in model.weights])
+    else:
+      raise UserError('there are no weights', '--weights=' + path,
+                      'give an .h5 file, a checkpoint, or the --model_dir of a run')
+  except (ValueError, KeyError, OSError, tf.errors.OpError) as error:
+    raise UserError('the weights do not fit the model',
+                    '--weights={} ({})'.format(path, error),
+                    'give weights of this --model') from error
+
+
+def fingerprint(settings: Settings) -> str:
+  """Returns what tells these initial weights from others: the model, and the seed or the file."""
+  if settings.weights == 'none':
+    return '--model={} --seed={}'.format(settings.model, settings.seed)
+  digest = hashlib.md5()
+  for path in _files_of(settings.weights):
+    with open(path, 'rb') as file:
+      for chunk in iter(lambda: file.read(1 << 20), b''):
+        digest.update(chunk)
+  return '--model={} --weights md5 {}'.format(settings.model, digest.hexdigest())
+
+
+def clear_stale(settings: Settings) -> None:
+  """Makes sure that model_to_estimator will write these initial weights, not find others.
+
+  It takes what lies in `model_dir/keras` without a look. Before the first checkpoint that can only
+  be left over, and is removed; after it the checkpoint stands, and other initial weights than
+  those that the run began with are reported.
+  """
+  assert settings.model_dir is not None
+  folder = os.path.join(settings.model_dir, 'keras')
+  path, step = checkpoints.latest(settings.model_dir)
+  if path is None:
+    shutil.rmtree(folder, ignore_errors=True)
+    return
+  before = _read_fingerprint(folder)
+  if before is not None and before != fingerprint(settings):
+    _LOG.warning('going on from the checkpoint of step %d, which began with %s; the initial '
+                 'weights of %s are not used', step, before, fingerprint(settings))
+
+
+def record(model: Optional[tf.keras.Model], settings: Settings) -> None:
+  """Checks what model_to_estimator has written, and notes whose it is.
+
+  Args:
+    model: the one whose weights were loaded; None where they are random.
+    settings: of this run.
+
+  Raises:
+    RuntimeError: what was written are not the model's weights.
+  """
+  assert settings.model_dir is not None
+  folder = os.path.join(settings.model_dir, 'keras')
+  if _read_fingerprint(folder) is not None:
+    return
+  if model is not None:
+    written = os.path.join(folder, 'keras_model.ckpt')
+    for weight, value in zip(model.weights, model.get_weights()):
+      if not np.array_equal(tf.train.load_variable(written, weight.op.name), value):
+        raise RuntimeError('{} has not arrived in {}'.format(weight.op.name, written))
+  whole_files.write_text(os.path.join(folder, _FINGERPRINT_FILE), fingerprint(settings) + '\n')
+
+
+def _read_fingerprint(folder: str) -> Optional[str]:
+  try:
+    with open(os.path.join(folder, _FINGERPRINT_FILE), encoding='utf-8') as file:
+      return file.read().strip()
+  except OSError:
+    return None
+
+
+def _files_of(path: str) -> List[str]:
+  """Returns the files of the weights: the .h5 file, or those that make a checkpoint."""
+  if os.path.isfile(path):
+    return [path]
+  prefix = tf.train.latest_checkpoint(path) if os.path.isdir(path) else path
+  assert prefix is not None
+  return sorted(name for name in tf.gfile.Glob(prefix + '.*') if not name.endswith('.meta'))

@@ -1,0 +1,126 @@
+"""The weights that a run begins with are those of its Keras model, all of them."""
+
+import logging
+
+import numpy as np
+import own_models
+import pytest
+import tensorflow.compat.v1 as tf
+
+from estimator_train.errors import UserError
+from estimator_train.settings import Settings
+from estimator_train.training import run as runs
+
+MODEL = 'own_models:partly_frozen'
+
+
+@pytest.fixture
+def run_once(tmp_path):
+  """Trains a step, and returns the weights before it."""
+  def run(name='run', steps=1, **values):
+    settings = Settings(**dict(
+        dict(mode='train', model_dir=str(tmp_path / name), model=MODEL,  # noqa: C408
+             dataset='synthetic', image_size=(28, 28), batch_size=8, train_steps=steps), **values))
+    runs.train(runs.prepare(settings))
+    before = str(tmp_path / name / 'model.ckpt-0')
+    return {key: tf.train.load_variable(before, key)
+            for key, shape in tf.train.list_variables(before)
+            if shape and not key.startswith('training')}
+
+  return run
+
+
+@pytest.fixture
+def odd_weights(tmp_path):
+  """An .h5 file of weights that no initializer makes, and the weights by name."""
+  with tf.Graph().as_default(), tf.Session() as session:
+    tf.keras.backend.set_session(session)
+    model = own_models.partly_frozen((28, 28, 1), 10)
+    model.set_weights([np.random.RandomState(index).uniform(2, 3, value.shape)
+                       for index, value in enumerate(model.get_weights())])
+    path = str(tmp_path / 'odd.h5')
+    model.save_weights(path)
+    weights = dict(zip([weight.op.name for weight in model.weights], model.get_weights()))
+    tf.keras.backend.set_session(None)
+  return path, weights
+
+
+@pytest.mark.parametrize('strategy, replicas', [
+    ('off', 1), ('mirrored', 2), ('central_storage', 2)])
+def test_h5_arrives(run_once, odd_weights, strategy, replicas):
+  path, expected = odd_weights
+  found = run_once(weights=path, distribution_strategy=strategy, num_cpu_replicas=replicas)
+  assert set(found) == set(expected) and len(found) == 8
+  for name in expected:  # Frozen layers and batch-norm statistics among them.
+    np.testing.assert_array_equal(found[name], expected[name], err_msg=name)
+
+
+@pytest.mark.parametrize('suffix', ['', '/model.ckpt-1'])
+def test_checkpoint_arrives(run_once, tmp_path, suffix):
+  run_once('first')
+  folder = str(tmp_path / 'first')
+  found = run_once('second', weights=folder + suffix)
+  for name, value in found.items():
+    np.testing.assert_array_equal(value, tf.train.load_variable(folder, name), err_msg=name)
+
+
+def test_every_replica_begins_alike(run_once):
+  """Random ones too: from the same seed, under every strategy."""
+  expected = run_once('off', distribution_strategy='off')
+  for strategy in ('mirrored', 'central_storage'):
+    found = run_once(strategy, distribution_strategy=strategy, num_cpu_replicas=2)
+    for name in expected:
+      np.testing.assert_array_equal(found[name], expected[name], err_msg=name)
+
+
+@pytest.mark.parametrize('make, message', [
+    (lambda folder: folder / 'none.h5', 'there are no weights: --weights='),
+    (lambda folder: folder, 'there are no weights: --weights='),
+    (lambda folder: write(folder / 'text.h5', b'no hdf5'), 'the weights do not fit the model'),
+    (lambda folder: save_h5(folder / 'other.h5'), 'the weights do not fit the model'),
+], ids=['missing', 'folder without a checkpoint', 'not hdf5', 'of another model'])
+def test_wrong_file(run_once, tmp_path, make, message):
+  with pytest.raises(UserError, match=message) as caught:
+    run_once(weights=str(make(tmp_path)))
+  assert '\n' not in str(caught.value)
+  assert not (tmp_path / 'run' / 'flags.txt').exists()
+
+
+def write(path, content):
+  path.write_bytes(content)
+  return path
+
+
+def save_h5(path):
+  with tf.Graph().as_default(), tf.Session() as session:
+    tf.keras.backend.set_session(session)
+    own_models.two_layers((28, 28, 1), 10).save_weights(str(path))
+    tf.keras.backend.set_session(None)
+  return path
+
+
+def test_another_models_checkpoint_as_weights(run_once, tmp_path):
+  run_once('first', model='own_models:two_layers')
+  with pytest.raises(UserError, match='the weights do not fit the model'):
+    run_once('second', weights=str(tmp_path / 'first'))
+
+
+def test_left_over_weights_are_replaced(run_once, odd_weights, tmp_path):
+  path, expected = odd_weights
+  run_once()
+  for file in list((tmp_path / 'run').glob('model.ckpt-*')) + [tmp_path / 'run' / 'checkpoint']:
+    file.unlink()
+  assert (tmp_path / 'run' / 'keras' / 'keras_model.ckpt.index').exists()
+  found = run_once(weights=path)
+  np.testing.assert_array_equal(found['dense/kernel'], expected['dense/kernel'])
+
+
+def test_other_weights_are_reported_after_it(run_once, odd_weights, caplog, monkeypatch):
+  monkeypatch.setattr(logging.getLogger('estimator_train'), 'propagate', True)
+  run_once()
+  run_once(steps=2)
+  assert 'initial weights' not in caplog.text
+  run_once(steps=3, weights=odd_weights[0])
+  assert 'going on from the checkpoint of step 2, which began with --model={} --seed=1'.format(
+      MODEL) in caplog.text
+  assert 'are not used' in caplog.text

@@ -1,0 +1,27 @@
+"""Losses per example, whatever form Keras takes them in."""
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+
+from estimator_train.training import losses
+
+OUTPUTS = np.array([[0.7, 0.2, 0.1], [0.1, 0.1, 0.8]], np.float32)
+CLASSES = np.array([0, 1])
+ONE_HOT = np.eye(3, dtype=np.float32)[CLASSES]
+SOFTMAX = np.exp(OUTPUTS) / np.exp(OUTPUTS).sum(-1, keepdims=True)
+
+
+@pytest.mark.parametrize('loss, labels, probabilities', [
+    ('categorical_crossentropy', ONE_HOT, OUTPUTS),
+    ('sparse_categorical_crossentropy', CLASSES, OUTPUTS),
+    (tf.keras.losses.CategoricalCrossentropy(), ONE_HOT, OUTPUTS),
+    (tf.keras.losses.CategoricalCrossentropy(from_logits=True), ONE_HOT, SOFTMAX),
+    (tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True), CLASSES, SOFTMAX),
+    (tf.keras.losses.sparse_categorical_crossentropy, CLASSES, OUTPUTS),
+])
+def test_per_example(loss, labels, probabilities):
+  with tf.Graph().as_default(), tf.Session() as session:
+    found = session.run(losses.per_example(loss)(tf.constant(labels), tf.constant(OUTPUTS)))
+  assert found == pytest.approx(-np.log(probabilities[[0, 1], CLASSES]), rel=1e-5)
+  assert losses.takes_class_numbers(loss) == (labels is CLASSES)

@@ -28,7 +28,7 @@ def test_command(command, monkeypatch):
       assert flags.wants_help(arguments) or flags.parse(arguments)
       return
   script, *arguments = shlex.split(command)
-  if script == 'python':
+  if script == '.venv/bin/python':
     script = arguments.pop(0)
   assert (ROOT / script).is_file()
   for argument in arguments:

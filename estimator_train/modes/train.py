@@ -12,6 +12,6 @@ def run(settings: Settings) -> Dict[str, Any]:
   prepared = runs.prepare(settings)
   trained = runs.train(prepared)
   result = throughput.write(settings, prepared.conditions, trained.timing)
-  runs.raise_if_stopped(trained)
   template_model.save(settings, prepared.dataset)
+  runs.raise_if_stopped(trained)
   return result

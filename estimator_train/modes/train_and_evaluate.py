@@ -16,7 +16,7 @@ def run(settings: Settings) -> Dict[str, Any]:
 
   trained = runs.train(prepared, evaluate_now=evaluate)
   result = throughput.write(settings, prepared.conditions, trained.timing)
-  runs.raise_if_stopped(trained)
   template_model.save(settings, prepared.dataset)
+  runs.raise_if_stopped(trained)
   result.update(evaluate())
   return result

@@ -58,6 +58,7 @@ def convert(settings: Settings, dataset: DataSet, devices: Devices, warmup_steps
     estimator = tf.keras.estimator.model_to_estimator(
         model, config=_make_run_config(settings, devices))
     initial_weights.record(model if loads else None, settings)
+    tf.keras.backend.set_session(None)
   estimator = tf.estimator.add_metrics(
       _warm_start_every_weight(estimator, model), make_metric_fn(model.loss, len(dataset.labels)))
   return Converted(estimator, not losses.takes_class_numbers(model.loss))

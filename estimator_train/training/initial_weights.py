@@ -76,7 +76,7 @@ def clear_stale(settings: Settings) -> None:
 
 
 def record(model: Optional[tf.keras.Model], settings: Settings) -> None:
-  """Checks what model_to_estimator has written, and notes whose it is.
+  """Checks what model_to_estimator has written before the first checkpoint, and notes whose it is.
 
   Args:
     model: the one whose weights were loaded; None where they are random.
@@ -87,7 +87,7 @@ def record(model: Optional[tf.keras.Model], settings: Settings) -> None:
   """
   assert settings.model_dir is not None
   folder = os.path.join(settings.model_dir, 'keras')
-  if _read_fingerprint(folder) is not None:
+  if checkpoints.latest(settings.model_dir)[0] is not None:
     return
   if model is not None:
     written = os.path.join(folder, 'keras_model.ckpt')

@@ -1,6 +1,7 @@
 """A run from settings to an Estimator, its training, and its evaluation."""
 
 import logging
+import re
 import signal
 from contextlib import contextmanager
 from typing import Any, Callable, Dict, Iterator, NamedTuple, Optional
@@ -96,11 +97,10 @@ def prepare(settings: Settings) -> Run:
     download.fetch(dataset.files, settings.data_dir)
   sizes = inputs.check_files(dataset, settings.trains, settings.mode != 'train')
   stop_step = total_train_steps(settings, sizes.train) if settings.trains else None
-  if settings.trains:
-    model_dir.make(settings.model_dir)
-  elif checkpoints.latest(settings.model_dir)[0] is None:
+  if not settings.trains and checkpoints.latest(settings.model_dir)[0] is None:
     raise UserError('there is no checkpoint to evaluate', '--model_dir=' + settings.model_dir,
                     'train first, or give the folder of a run that has')
+  model_dir.make(settings.model_dir)
   warmup_steps = lr_warmup_steps(settings, sizes.train) if settings.trains else 0
   converted = convert(settings, dataset, devices, warmup_steps,
                       model_dir.read_flags(settings.model_dir))
@@ -145,7 +145,7 @@ def train(run: Run, evaluate_now: Optional[Callable[[], Any]] = None) -> Trained
   finite = hooks.StopAtNonFiniteLoss()
   saver = _make_saver(settings, stop_step, evaluate_now)
   try:
-    with logging_redirect_tqdm([_LOG]), _data_errors():
+    with logging_redirect_tqdm([_LOG]), _user_errors():
       # Whether the loss is finite must be known before that step's checkpoint is saved.
       run.estimator.train(input_fn, hooks=[history, finite, progress, stop, saver],
                           max_steps=stop_step)
@@ -180,7 +180,7 @@ def evaluate(run: Run) -> Dict[str, Any]:
     UserError: the input could not be read, or not every example was counted.
   """
   path, _ = checkpoints.latest(run.estimator.model_dir)
-  with _data_errors():
+  with _user_errors():
     counted = run.estimator.evaluate(
         inputs.make_eval_input_fn(run.dataset, run.settings, run.converted.one_hot,
                                   run.batch_size), checkpoint_path=path)
@@ -214,10 +214,17 @@ def _make_saver(settings: Settings, stop_step: int,
 
 
 @contextmanager
-def _data_errors() -> Iterator[None]:
-  """Turns TensorFlow's errors about broken files into the user's kind."""
+def _user_errors() -> Iterator[None]:
+  """Turns what TensorFlow says of files that a user can mend into errors of that kind."""
   try:
     yield
   except tf.errors.DataLossError as error:
-    raise UserError('a data file is damaged', error.message.splitlines()[0],
-                    'remove it and download or copy it again') from error
+    raise UserError('a file of the data or of --model_dir is damaged',
+                    error.message.splitlines()[0],
+                    'remove it; get data again with --mode=download') from error
+  except tf.errors.NotFoundError as error:
+    if 'not found in checkpoint' not in error.message:
+      raise
+    raise UserError('--model_dir holds a checkpoint of another model or optimizer',
+                    re.sub(r'.*?(Key \S+ not found in checkpoint).*', r'\1', error.message,
+                           flags=re.DOTALL), 'give another --model_dir') from error

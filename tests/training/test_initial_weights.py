@@ -105,6 +105,12 @@ def test_another_models_checkpoint_as_weights(run_once, tmp_path):
     run_once('second', weights=str(tmp_path / 'first'))
 
 
+def test_another_optimizer_of_the_users_own_model(run_once):
+  run_once(model='own_models:compiled_with_sgd')
+  with pytest.raises(UserError, match='another model or optimizer: Key .* not found in checkpoint'):
+    run_once(model='own_models:compiled_with_adam', steps=2)
+
+
 def test_left_over_weights_are_replaced(run_once, odd_weights, tmp_path):
   path, expected = odd_weights
   run_once()

@@ -11,7 +11,8 @@ from estimator_train import flags
 README = (ROOT / 'README.md').read_text(encoding='utf-8')
 COMMANDS = [line for block in re.findall(r'```bash\n(.*?)```', README, re.DOTALL)
             for line in block.splitlines()]
-PROGRAM = ('./run_train.sh', 'python -m estimator_train')
+PROGRAM = ('./run_train.sh', 'python -m estimator_train',
+           'docker run --rm --gpus all -v "$PWD/runs:/model" estimator-train')
 
 
 def test_opens_with_the_two_commands():
@@ -28,6 +29,9 @@ def test_command(command, monkeypatch):
       assert flags.wants_help(arguments) or flags.parse(arguments)
       return
   script, *arguments = shlex.split(command)
+  if script == 'docker':
+    assert (ROOT / 'Dockerfile').is_file()
+    return
   if script == '.venv/bin/python':
     script = arguments.pop(0)
   assert (ROOT / script).is_file()

@@ -8,6 +8,7 @@ import tensorflow.compat.v1 as tf
 
 from estimator_train.datasets import idx
 from estimator_train.datasets.description import IdxSplit
+from estimator_train.inputs.batching import Batching, to_unit
 
 
 def read_idx(split: IdxSplit, image_shape: Tuple[int, int, int]) -> Tuple[np.ndarray, np.ndarray]:
@@ -23,15 +24,8 @@ def read_idx(split: IdxSplit, image_shape: Tuple[int, int, int]) -> Tuple[np.nda
   return images.reshape((-1,) + image_shape), labels
 
 
-def make_train_input_fn(images: np.ndarray,
-                        labels: np.ndarray,
-                        num_classes: int,
-                        one_hot: bool,
-                        batch_size: int,
-                        shuffle_buffer: int,
-                        prefetch: int,
-                        seed: int,
-                        skip_examples: int) -> Callable[[], tf.data.Dataset]:
+def make_train_input_fn(images: np.ndarray, labels: np.ndarray,
+                        batching: Batching) -> Callable[[], tf.data.Dataset]:
   """Makes the `input_fn` of training: shuffled, without end, every batch full.
 
   tf.data shuffles the examples' numbers, with the same outcome as if it shuffled the examples; a
@@ -41,13 +35,7 @@ def make_train_input_fn(images: np.ndarray,
   Args:
     images: uint8 [N, height, width, channels].
     labels: class numbers, integer [N].
-    num_classes: the length of a one-hot label.
-    one_hot: whether labels are one-hot, not class numbers.
-    batch_size: per replica.
-    shuffle_buffer: examples to shuffle among.
-    prefetch: batches prepared ahead.
-    seed: of the order of the examples.
-    skip_examples: the examples that earlier runs took.
+    batching: how they become batches.
 
   Returns:
     A function that returns a dataset of (float32 [B, height, width, channels] in [0, 1], float32
@@ -59,14 +47,12 @@ def make_train_input_fn(images: np.ndarray,
   @tf.autograph.experimental.do_not_convert
   def batch(numbers: tf.Tensor) -> Tuple[tf.Tensor, tf.Tensor]:
     pixels, classes = tf.numpy_function(look_up, [numbers], [tf.uint8, tf.int64])
-    pixels.set_shape((None,) + images.shape[1:])
+    pixels.set_shape((None,) + batching.image_shape)
     classes.set_shape([None])
-    return (tf.cast(pixels, tf.float32) / 255.,
-            tf.one_hot(classes, num_classes) if one_hot else classes)
+    return to_unit(pixels), batching.labels(classes)
 
   def input_fn() -> tf.data.Dataset:
-    numbers = tf.data.Dataset.range(len(images)).apply(
-        tf.data.experimental.shuffle_and_repeat(shuffle_buffer, count=None, seed=seed))
-    return numbers.skip(skip_examples).batch(batch_size).map(batch).prefetch(prefetch)
+    numbers = batching.shuffled(tf.data.Dataset.range(len(images)))
+    return numbers.batch(batching.batch_size).map(batch).prefetch(batching.prefetch)
 
   return input_fn

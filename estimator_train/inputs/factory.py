@@ -7,6 +7,7 @@ import tensorflow.compat.v1 as tf
 from estimator_train.datasets import idx
 from estimator_train.datasets.description import DataSet, IdxSplit
 from estimator_train.inputs import arrays, idx_files, synthetic
+from estimator_train.inputs.batching import Batching
 from estimator_train.settings import Settings
 
 InputFn = Callable[[], tf.data.Dataset]
@@ -47,25 +48,25 @@ def make_train_input_fn(dataset: DataSet, settings: Settings, one_hot: bool, bat
     batch_size: per replica.
     skip_examples: the examples that earlier runs of this training took.
   """
-  shape, num_classes = dataset.image_shape, len(dataset.labels)
+  batching = _batching(dataset, settings, one_hot, batch_size)._replace(
+      skip_examples=skip_examples)
   if dataset.train is None:
-    return synthetic.make_input_fn(shape, num_classes, one_hot, batch_size, settings.seed)
+    return synthetic.make_input_fn(batching)
   if settings.cache == 'memory':
-    images, labels = arrays.read_idx(dataset.train, shape)
     return arrays.make_train_input_fn(
-        images, labels, num_classes, one_hot, batch_size, settings.shuffle_buffer,
-        settings.prefetch, settings.seed, skip_examples)
-  return idx_files.make_train_input_fn(
-      dataset.train, shape, num_classes, one_hot, batch_size, settings.shuffle_buffer,
-      settings.prefetch, settings.seed, skip_examples)
+        *arrays.read_idx(dataset.train, dataset.image_shape), batching=batching)
+  return idx_files.make_train_input_fn(dataset.train, batching)
 
 
 def make_eval_input_fn(dataset: DataSet, settings: Settings, one_hot: bool,
                        batch_size: int) -> InputFn:
   """Makes the `input_fn` of evaluation: every test example once."""
-  shape, num_classes = dataset.image_shape, len(dataset.labels)
+  batching = _batching(dataset, settings, one_hot, batch_size)
   if dataset.test is None:
-    return synthetic.make_input_fn(shape, num_classes, one_hot, batch_size, settings.seed,
-                                   _SYNTHETIC_EVAL_BATCHES)
-  return idx_files.make_eval_input_fn(dataset.test, shape, num_classes, one_hot, batch_size,
-                                      settings.prefetch)
+    return synthetic.make_input_fn(batching, _SYNTHETIC_EVAL_BATCHES)
+  return idx_files.make_eval_input_fn(dataset.test, batching)
+
+
+def _batching(dataset: DataSet, settings: Settings, one_hot: bool, batch_size: int) -> Batching:
+  return Batching(dataset.image_shape, len(dataset.labels), one_hot, batch_size,
+                  settings.shuffle_buffer, settings.prefetch, settings.seed)

@@ -18,6 +18,7 @@ import tensorflow.compat.v1 as tf
 
 from estimator_train.datasets import fashion_mnist_sample
 from estimator_train.inputs import idx_files
+from estimator_train.inputs.batching import Batching
 from estimator_train.settings import Settings
 from estimator_train.training import run as runs
 
@@ -68,9 +69,9 @@ def _train_plainly(replicas: int, steps: int) -> Weights:
         session_config=tf.ConfigProto(device_count={'CPU': replicas}))
     estimator = tf.keras.estimator.model_to_estimator(two_layers(), config=config)
     estimator.train(idx_files.make_train_input_fn(
-        fashion_mnist_sample.describe().train, (28, 28, 1), 10, one_hot=True,
-        batch_size=BATCH_SIZE // replicas, shuffle_buffer=5000, prefetch=2, seed=1,
-        skip_examples=0), steps=steps)
+        fashion_mnist_sample.describe().train,
+        Batching((28, 28, 1), 10, one_hot=True, batch_size=BATCH_SIZE // replicas,
+                 shuffle_buffer=5000)), steps=steps)
     return _weights(model_dir)
 
 

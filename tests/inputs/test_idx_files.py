@@ -6,8 +6,10 @@ import tensorflow.compat.v1 as tf
 
 from estimator_train.datasets.description import IdxSplit
 from estimator_train.inputs import arrays, idx_files
+from estimator_train.inputs.batching import Batching
 
 EXAMPLES, SHAPE, CLASSES = 10, (2, 3, 1), 4
+BATCHING = Batching(SHAPE, CLASSES, one_hot=True, batch_size=4, shuffle_buffer=5, prefetch=2)
 
 
 @pytest.fixture
@@ -37,9 +39,8 @@ def examples_of(images):
 
 
 def train_fn(split, batch_size=4, skip=0, seed=1, shuffle_buffer=5):
-  return idx_files.make_train_input_fn(
-      split, SHAPE, CLASSES, True, batch_size, shuffle_buffer, prefetch=2, seed=seed,
-      skip_examples=skip)
+  return idx_files.make_train_input_fn(split, BATCHING._replace(
+      batch_size=batch_size, shuffle_buffer=shuffle_buffer, seed=seed, skip_examples=skip))
 
 
 def order(split, count, **options):
@@ -48,7 +49,7 @@ def order(split, count, **options):
 
 
 def test_evaluation_has_every_example_once_in_order(split):
-  found, _ = batches(idx_files.make_eval_input_fn(split, SHAPE, CLASSES, True, 4, 2))
+  found, _ = batches(idx_files.make_eval_input_fn(split, BATCHING))
   assert [len(images) for images, _ in found] == [4, 4, 2]
   images = np.concatenate([images for images, _ in found])
   labels = np.concatenate([labels for _, labels in found])
@@ -86,18 +87,16 @@ def test_skipping_goes_on_where_a_run_stopped(split):
 
 
 def test_labels_as_class_numbers(split):
-  ((_, labels),), _ = batches(idx_files.make_eval_input_fn(split, SHAPE, CLASSES, False, 10, 2))
+  ((_, labels),), _ = batches(idx_files.make_eval_input_fn(
+      split, BATCHING._replace(one_hot=False, batch_size=10)))
   assert labels.dtype == np.int64 and list(labels) == list(np.arange(EXAMPLES) % CLASSES)
 
 
 def test_arrays_deliver_the_same(split):
-  options = {'num_classes': CLASSES, 'batch_size': 4, 'shuffle_buffer': 5, 'prefetch': 2,
-             'seed': 3, 'skip_examples': 7}
   for one_hot in (True, False):
-    streamed, _ = batches(
-        idx_files.make_train_input_fn(split, SHAPE, one_hot=one_hot, **options), 6)
-    held, graph = batches(arrays.make_train_input_fn(
-        *arrays.read_idx(split, SHAPE), one_hot=one_hot, **options), 6)
+    batching = BATCHING._replace(one_hot=one_hot, seed=3, skip_examples=7)
+    streamed, _ = batches(idx_files.make_train_input_fn(split, batching), 6)
+    held, _ = batches(arrays.make_train_input_fn(*arrays.read_idx(split, SHAPE), batching), 6)
     for (images, labels), (images_held, labels_held) in zip(streamed, held):
       np.testing.assert_array_equal(images, images_held)
       np.testing.assert_array_equal(labels, labels_held)
@@ -108,8 +107,7 @@ def test_arrays_deliver_the_same(split):
 def test_no_array_in_the_graph(write_idx, held):
   split = IdxSplit(*write_idx(np.random.RandomState(0).randint(256, size=(5000, 2, 3)),
                               np.zeros(5000)))
-  how = (CLASSES, True, 4, 5, 2, 1, 0)
-  input_fn = (arrays.make_train_input_fn(*arrays.read_idx(split, SHAPE), *how) if held
-              else idx_files.make_train_input_fn(split, SHAPE, *how))
+  input_fn = (arrays.make_train_input_fn(*arrays.read_idx(split, SHAPE), BATCHING) if held
+              else idx_files.make_train_input_fn(split, BATCHING))
   _, graph = batches(input_fn, 1)
   assert graph.as_graph_def().ByteSize() < 20000

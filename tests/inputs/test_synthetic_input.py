@@ -4,11 +4,13 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 from estimator_train.inputs import synthetic
+from estimator_train.inputs.batching import Batching
 
 
 def test_same_batch_again(tmp_path):
   with tf.Graph().as_default(), tf.Session() as session:
-    dataset = synthetic.make_input_fn((6, 5, 1), 10, True, 8, seed=3, num_batches=2)()
+    dataset = synthetic.make_input_fn(
+        Batching((6, 5, 1), 10, one_hot=True, batch_size=8, seed=3), num_batches=2)()
     iterator = tf.data.make_initializable_iterator(dataset)
     session.run(iterator.initializer)
     following = iterator.get_next()

@@ -1,0 +1,46 @@
+"""What every kind of input has in common: the shape of a batch and the order of the examples."""
+
+from typing import NamedTuple, Tuple
+
+import tensorflow.compat.v1 as tf
+
+
+class Batching(NamedTuple):
+  """How examples become batches.
+
+  Attributes:
+    image_shape: (height, width, channels).
+    num_classes: the length of a one-hot label.
+    one_hot: whether labels are one-hot, not class numbers.
+    batch_size: per replica.
+    shuffle_buffer: examples to shuffle among.
+    prefetch: batches prepared ahead.
+    seed: of the order of the examples.
+    skip_examples: the examples that earlier runs of a training took, which are passed over so that
+      a resumed run goes on where they stopped.
+  """
+  image_shape: Tuple[int, int, int]
+  num_classes: int
+  one_hot: bool
+  batch_size: int
+  shuffle_buffer: int = 1
+  prefetch: int = 1
+  seed: int = 1
+  skip_examples: int = 0
+
+  def shuffled(self, examples: tf.data.Dataset) -> tf.data.Dataset:
+    """Returns the examples of training: shuffled and repeated without end, from the next one on.
+
+    Epochs follow each other without a break, so that every batch of them is full.
+    """
+    return examples.apply(tf.data.experimental.shuffle_and_repeat(
+        self.shuffle_buffer, count=None, seed=self.seed)).skip(self.skip_examples)
+
+  def labels(self, classes: tf.Tensor) -> tf.Tensor:
+    """Turns class numbers, int64 [B], into labels: those, or float32 [B, num_classes]."""
+    return tf.one_hot(classes, self.num_classes) if self.one_hot else classes
+
+
+def to_unit(pixels: tf.Tensor) -> tf.Tensor:
+  """Turns uint8 into float32 in [0, 1]."""
+  return tf.cast(pixels, tf.float32) / 255.

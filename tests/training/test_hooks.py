@@ -1,8 +1,10 @@
 """The hooks of a run, each in a session of its own."""
 
+import io
 import logging
 import os
 import signal
+import sys
 
 import pytest
 import tensorflow.compat.v1 as tf
@@ -54,6 +56,17 @@ def test_progress_lines(run_steps, caplog, monkeypatch):
   assert [line.split(',')[0] for line in lines] == [
       'step 2/5: loss 2.0000', 'step 4/5: loss 4.0000', 'step 5/5: loss 5.0000']
   assert all('examples/sec' in line and line.endswith('s left') for line in lines)
+
+
+def test_progress_bar_on_a_terminal(run_steps, monkeypatch):
+  terminal = io.StringIO()
+  terminal.isatty = lambda: True
+  monkeypatch.setattr(sys, 'stderr', terminal)
+  progress = hooks.Progress(4, log_every_steps=2, batch_size=10)
+  run_steps([1., 2., 3., 4.], [progress])
+  progress.close()
+  shown = terminal.getvalue().splitlines()[-1]
+  assert '4/4 [' in shown and 'loss 4.0000, ' in shown and 'examples/sec' in shown
 
 
 @pytest.mark.parametrize('signum', [signal.SIGINT, signal.SIGTERM])

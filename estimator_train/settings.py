@@ -215,7 +215,7 @@ def _check_places(settings: Settings) -> None:
     path = getattr(settings, name)
     if path is not None and ('\n' in path or '\0' in path):
       raise UserError('--{} has a line break or a null character'.format(name), repr(path),
-                      'give a folder without one')
+                      'give one without')
 
 
 def _check_length(settings: Settings) -> None:

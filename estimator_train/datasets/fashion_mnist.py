@@ -1,23 +1,20 @@
 """Fashion-MNIST: 60,000 training and 10,000 test images of clothes, 28x28 grey, in ten classes."""
 
 from estimator_train.datasets import mnist_files
-from estimator_train.datasets.description import DataFile, DataSet
+from estimator_train.datasets.description import DataSet
 
 LABELS = ('T-shirt/top', 'Trouser', 'Pullover', 'Dress', 'Coat', 'Sandal', 'Shirt', 'Sneaker',
           'Bag', 'Ankle boot')
 
+_ADDRESSES = ('http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/',
+              'https://storage.googleapis.com/tensorflow/tf-keras-datasets/')
 
-def _published(name: str, size: int, md5: str) -> DataFile:
-  return DataFile(name, size, md5, urls=(
-      'http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/' + name,
-      'https://storage.googleapis.com/tensorflow/tf-keras-datasets/' + name))
-
-
-FILES = (
-    _published('train-images-idx3-ubyte.gz', 26421880, '8d4fb7e6c68d591d4c3dfef9ec88bf0d'),
-    _published('train-labels-idx1-ubyte.gz', 29515, '25c81989df183df01b3e8a0aad5dffbe'),
-    _published('t10k-images-idx3-ubyte.gz', 4422102, 'bef4ecab320f06d8554ea6380940ec79'),
-    _published('t10k-labels-idx1-ubyte.gz', 5148, 'bb300cfdad3c16e7a12a480ee83cd310'),
+FILES = mnist_files.published(
+    _ADDRESSES,
+    ('train-images-idx3-ubyte.gz', 26421880, '8d4fb7e6c68d591d4c3dfef9ec88bf0d'),
+    ('train-labels-idx1-ubyte.gz', 29515, '25c81989df183df01b3e8a0aad5dffbe'),
+    ('t10k-images-idx3-ubyte.gz', 4422102, 'bef4ecab320f06d8554ea6380940ec79'),
+    ('t10k-labels-idx1-ubyte.gz', 5148, 'bb300cfdad3c16e7a12a480ee83cd310'),
 )
 
 

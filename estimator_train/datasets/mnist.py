@@ -1,22 +1,19 @@
 """MNIST: 60,000 training and 10,000 test images of handwritten digits, 28x28 grey."""
 
 from estimator_train.datasets import mnist_files
-from estimator_train.datasets.description import DataFile, DataSet
+from estimator_train.datasets.description import DataSet
 
 LABELS = tuple(str(digit) for digit in range(10))
 
+_ADDRESSES = ('http://yann.lecun.com/exdb/mnist/',
+              'https://storage.googleapis.com/cvdf-datasets/mnist/')
 
-def _published(name: str, size: int, md5: str) -> DataFile:
-  return DataFile(name, size, md5, urls=(
-      'http://yann.lecun.com/exdb/mnist/' + name,
-      'https://storage.googleapis.com/cvdf-datasets/mnist/' + name))
-
-
-FILES = (
-    _published('train-images-idx3-ubyte.gz', 9912422, 'f68b3c2dcbeaaa9fbdd348bbdeb94873'),
-    _published('train-labels-idx1-ubyte.gz', 28881, 'd53e105ee54ea40749a09fcbcd1e9432'),
-    _published('t10k-images-idx3-ubyte.gz', 1648877, '9fb629c4189551a2d022fa330f9573f3'),
-    _published('t10k-labels-idx1-ubyte.gz', 4542, 'ec29112dd5afa0611ce80d1b7f02629c'),
+FILES = mnist_files.published(
+    _ADDRESSES,
+    ('train-images-idx3-ubyte.gz', 9912422, 'f68b3c2dcbeaaa9fbdd348bbdeb94873'),
+    ('train-labels-idx1-ubyte.gz', 28881, 'd53e105ee54ea40749a09fcbcd1e9432'),
+    ('t10k-images-idx3-ubyte.gz', 1648877, '9fb629c4189551a2d022fa330f9573f3'),
+    ('t10k-labels-idx1-ubyte.gz', 4542, 'ec29112dd5afa0611ce80d1b7f02629c'),
 )
 
 

@@ -6,6 +6,13 @@ from typing import Tuple
 from estimator_train.datasets.description import DataFile, DataSet, IdxSplit
 
 
+def published(addresses: Tuple[str, ...],
+              *files: Tuple[str, int, str]) -> Tuple[DataFile, ...]:
+  """Returns the files of (name, size, md5), each of which lies under its name at each address."""
+  return tuple(DataFile(name, size, md5, urls=tuple(address + name for address in addresses))
+               for name, size, md5 in files)
+
+
 def describe(name: str, labels: Tuple[str, ...], files: Tuple[DataFile, ...],
              folder: str) -> DataSet:
   """Returns a set of 28x28 grey images whose files are, or will be, in a folder."""

@@ -101,7 +101,7 @@ def _warm_start_every_weight(estimator: tf.estimator.Estimator,
   return tf.estimator.Estimator(
       estimator.model_fn, config=estimator.config,
       warm_start_from=tf.estimator.WarmStartSettings(
-          estimator.model_dir + '/keras/keras_model.ckpt',
+          initial_weights.written_to(estimator.model_dir),
           vars_to_warm_start=['^{}(:0)?$'.format(weight.op.name) for weight in model.weights]))
 
 

@@ -18,6 +18,11 @@ _LOG = logging.getLogger('estimator_train')
 _FINGERPRINT_FILE = 'fingerprint.txt'
 
 
+def written_to(model_dir: str) -> str:
+  """Returns where model_to_estimator writes a model's initial weights."""
+  return os.path.join(model_dir, 'keras', 'keras_model.ckpt')
+
+
 def load(model: tf.keras.Model, path: str) -> None:
   """Sets the model's weights from an .h5 file or a checkpoint, in Keras's own session.
 
@@ -64,7 +69,7 @@ def clear_stale(settings: Settings) -> None:
   those that the run began with are reported.
   """
   assert settings.model_dir is not None
-  folder = os.path.join(settings.model_dir, 'keras')
+  folder = os.path.dirname(written_to(settings.model_dir))
   path, step = checkpoints.latest(settings.model_dir)
   if path is None:
     shutil.rmtree(folder, ignore_errors=True)
@@ -86,15 +91,15 @@ def record(model: Optional[tf.keras.Model], settings: Settings) -> None:
     RuntimeError: what was written are not the model's weights.
   """
   assert settings.model_dir is not None
-  folder = os.path.join(settings.model_dir, 'keras')
   if checkpoints.latest(settings.model_dir)[0] is not None:
     return
+  written = written_to(settings.model_dir)
   if model is not None:
-    written = os.path.join(folder, 'keras_model.ckpt')
     for weight, value in zip(model.weights, model.get_weights()):
       if not np.array_equal(tf.train.load_variable(written, weight.op.name), value):
         raise RuntimeError('{} has not arrived in {}'.format(weight.op.name, written))
-  whole_files.write_text(os.path.join(folder, _FINGERPRINT_FILE), fingerprint(settings) + '\n')
+  whole_files.write_text(os.path.join(os.path.dirname(written), _FINGERPRINT_FILE),
+                         fingerprint(settings) + '\n')
 
 
 def _read_fingerprint(folder: str) -> Optional[str]:

@@ -5,7 +5,7 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 from absl import flags
 
-from estimator_train import settings as settings_lib
+from estimator_train import settings as settings_lib, validation
 from estimator_train.datasets import registry as datasets
 from estimator_train.errors import UserError
 from estimator_train.models import registry as models
@@ -37,14 +37,24 @@ def _one_of(choices: Sequence[str]) -> str:
 # As --help shows them: (title, ((flag, definer, help), ...)). Defaults are those of Settings.
 _GROUPS: Sequence[Tuple[str, Sequence[Tuple[str, Callable[..., Any], str]]]] = (
     ('what', (
-        ('mode', _STRING, _one_of(settings_lib.MODES)),
+        ('mode', _STRING, _one_of(validation.MODES)),
         ('dataset', _STRING, _one_of(datasets.NAMES)),
         ('data_dir', _STRING, 'folder of the data set\'s files; what is missing is downloaded'),
-        ('image_size', _LIST, 'height,width in pixels (synthetic)'),
+        ('train_pattern', _STRING, 'image files to train on, such as \'DATA/train/**/*.jpeg\'; a '
+         'file\'s folder is its class (image_folder)'),
+        ('eval_pattern', _STRING, 'image files to evaluate on (image_folder)'),
+        ('labels', _LIST, 'the classes in the order of the outputs; the folders\' names, sorted, '
+         'when not given (image_folder)'),
+        ('image_size', _LIST, 'height,width in pixels that images get; 224,224 when not given '
+         '(synthetic: 28,28)'),
+        ('preprocess', _STRING, 'pixels to [0, 1], or as ImageNet weights expect them: '
+         + _one_of(validation.PREPROCESSINGS)),
         ('model', _STRING, _one_of(models.NAMES) + ', or package.module:function, a function that '
          'returns a Keras model'),
-        ('weights', _STRING, 'initial weights: none (random), or the path of an .h5 file or a '
-         'checkpoint'))),
+        ('weights', _STRING, 'initial weights: none (random), imagenet (downloads), or the path '
+         'of an .h5 file or a checkpoint'),
+        ('trainable_layers', _INTEGER, 'the last layers of a pretrained network that train, its '
+         'head apart; 4 of vgg16 and all of others when not given'))),
     ('where', (
         ('model_dir', _STRING, 'folder of everything the run makes; a run found there goes on'),)),
     ('how long', (
@@ -53,27 +63,38 @@ _GROUPS: Sequence[Tuple[str, Sequence[Tuple[str, Callable[..., Any], str]]]] = (
         ('eval_every_steps', _INTEGER, 'evaluate each so many steps, not only at the end'))),
     ('step', (
         ('batch_size', _INTEGER, 'examples a step over all replicas (global)'),
-        ('optimizer', _STRING, _one_of(settings_lib.OPTIMIZERS)),
+        ('optimizer', _STRING, _one_of(validation.OPTIMIZERS)),
         ('learning_rate', _FLOAT, 'of the optimizer'),
         ('scale_learning_rate', _STRING, 'how it grows with the global batch size: '
-         + _one_of(settings_lib.LEARNING_RATE_SCALINGS)),
+         + _one_of(validation.LEARNING_RATE_SCALINGS)),
         ('base_batch_size', _INTEGER, 'the global batch size that --learning_rate is meant for'),
         ('lr_warmup_epochs', _FLOAT, 'epochs over which the learning rate rises from 0'),
+        ('class_weights', _STRING, 'balanced: each class counts alike in the training loss: '
+         + _one_of(validation.CLASS_WEIGHTS)),
         ('seed', _INTEGER, 'of the initial weights and of the order of the examples'))),
     ('devices', (
-        ('distribution_strategy', _STRING, _one_of(settings_lib.STRATEGIES)),
+        ('distribution_strategy', _STRING, _one_of(validation.STRATEGIES)),
         ('num_gpus', _INTEGER, 'GPUs to use; -1: all there are, 0: none'),
         ('num_cpu_replicas', _INTEGER, 'replicas on logical CPU devices, where there is no GPU'),
         ('all_reduce_alg', _STRING,
-         'how gradients are added up over GPUs: ' + _one_of(settings_lib.ALL_REDUCE_ALGORITHMS)),
+         'how gradients are added up over GPUs: ' + _one_of(validation.ALL_REDUCE_ALGORITHMS)),
         ('num_packs', _INTEGER, 'parts that the gradients are packed into for the all-reduce'),
         ('gpu_memory_growth', _BOOLEAN, 'take GPU memory as needed, not all at once'),
         ('inter_op_parallelism_threads', _INTEGER, 'operations run at once; 0: as many as cores'),
         ('intra_op_parallelism_threads', _INTEGER, 'threads of an operation; 0: as cores'))),
     ('input', (
         ('shuffle_buffer', _INTEGER, 'examples to shuffle among'),
+        ('num_parallel_calls', _INTEGER, 'images decoded at once; 0: as many as cores'),
         ('prefetch', _INTEGER, 'batches prepared ahead'),
-        ('cache', _STRING, 'keep the training examples: ' + _one_of(settings_lib.CACHES)))),
+        ('cache', _STRING, 'keep the training examples, decoded and resized to uint8: none, '
+         'memory, or a folder'),
+        ('cache_features', _BOOLEAN, 'compute the output of the frozen layers once, and train '
+         'on that; it is kept in memory, or in the folder of --cache'),
+        ('cache_features_dtype', _STRING, 'how that is kept: '
+         + _one_of(validation.CACHE_FEATURES_DTYPES)),
+        ('on_bad_image', _STRING, 'stop at an image that cannot be decoded, or train without it: '
+         + _one_of(validation.ON_BAD_IMAGE)),
+        ('max_bad_images', _FLOAT, 'the largest share of images to skip'))),
     ('report', (
         ('throughput_warmup_steps', _INTEGER, 'first steps left out of the timing'),
         ('log_every_steps', _INTEGER, 'steps between two lines of progress'))),
@@ -108,10 +129,11 @@ def parse(argv: Sequence[str]) -> settings_lib.Settings:
   given = {name: values[name].value for name in settings_lib.Settings._fields}
   _let_the_command_line_choose(given, argv)
   given['image_size'] = _height_width(given['image_size'])
+  given['labels'] = tuple(given['labels'])
   settings = settings_lib.Settings(**given)
-  settings_lib.check_choice('dataset', settings.dataset, datasets.NAMES)
+  validation.check_choice('dataset', settings.dataset, datasets.NAMES)
   if not models.is_users_own(settings.model):
-    settings_lib.check_choice('model', settings.model, models.NAMES)
+    validation.check_choice('model', settings.model, models.NAMES)
   return settings
 
 
@@ -123,9 +145,7 @@ def help_text() -> str:
     lines.append('{}:'.format(title))
     for name, _, text in group:
       default = defaults[name]
-      if isinstance(default, tuple):
-        default = ','.join(str(part) for part in default)
-      shown = '' if default is None else ' (default: {})'.format(str(default).lower())
+      shown = '' if default in (None, ()) else ' (default: {})'.format(str(default).lower())
       lines.append('  --{}: {}{}'.format(name, text, shown))
     lines.append('')
   lines.append('  --flagfile: read flags from this file, one a line\n  --help: this text')
@@ -144,10 +164,7 @@ def _define() -> flags.FlagValues:
   defaults: Dict[str, Any] = settings_lib.Settings._field_defaults
   for _, group in _GROUPS:
     for name, definer, text in group:
-      default = defaults[name]
-      if isinstance(default, tuple):
-        default = [str(part) for part in default]
-      definer(name, default, text, flag_values=values)
+      definer(name, defaults[name], text, flag_values=values)
   return values
 
 
@@ -162,7 +179,9 @@ def _let_the_command_line_choose(given: Dict[str, Any], argv: Sequence[str]) -> 
       given[other] = None
 
 
-def _height_width(parts: List[str]) -> Tuple[int, ...]:
+def _height_width(parts: Optional[List[str]]) -> Optional[Tuple[int, ...]]:
+  if parts is None:
+    return None
   try:
     return tuple(int(part) for part in parts)
   except ValueError as error:

@@ -1,17 +1,12 @@
 """What a run was asked to do, checked: one value a flag, and what follows from them."""
 
+import csv
+import io
 import math
-from typing import Any, Iterable, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, NamedTuple, Optional, Tuple
 
+from estimator_train import validation
 from estimator_train.errors import UserError
-
-MODES = ('train_and_evaluate', 'train', 'evaluate', 'download')
-OPTIMIZERS = ('adam', 'sgd', 'momentum', 'rmsprop')
-STRATEGIES = ('off', 'one_device', 'mirrored', 'central_storage')
-ALL_REDUCE_ALGORITHMS = ('nccl', 'hierarchical_copy', 'reduction_to_one_device')
-LEARNING_RATE_SCALINGS = ('none', 'linear', 'sqrt')
-CACHES = ('none', 'memory')
-SINGLE_REPLICA_STRATEGIES = ('off', 'one_device')
 
 
 class _Fields(NamedTuple):
@@ -19,9 +14,14 @@ class _Fields(NamedTuple):
   mode: str = 'train_and_evaluate'
   dataset: str = 'fashion_mnist_sample'
   data_dir: Optional[str] = None
-  image_size: Tuple[int, int] = (28, 28)
+  train_pattern: Optional[str] = None
+  eval_pattern: Optional[str] = None
+  labels: Tuple[str, ...] = ()
+  image_size: Optional[Tuple[int, int]] = None
+  preprocess: str = 'unit'
   model: str = 'fashion_cnn'
   weights: str = 'none'
+  trainable_layers: Optional[int] = None
   model_dir: Optional[str] = None
   train_steps: Optional[int] = None
   train_epochs: Optional[int] = None
@@ -32,6 +32,7 @@ class _Fields(NamedTuple):
   scale_learning_rate: str = 'none'
   base_batch_size: int = 128
   lr_warmup_epochs: float = 0.
+  class_weights: str = 'none'
   seed: int = 1
   distribution_strategy: str = 'mirrored'
   num_gpus: int = -1
@@ -42,8 +43,13 @@ class _Fields(NamedTuple):
   inter_op_parallelism_threads: int = 0
   intra_op_parallelism_threads: int = 0
   shuffle_buffer: int = 5000
+  num_parallel_calls: int = 0
   prefetch: int = 2
   cache: str = 'none'
+  cache_features: bool = False
+  cache_features_dtype: str = 'float32'
+  on_bad_image: str = 'error'
+  max_bad_images: float = 0.01
   throughput_warmup_steps: int = 10
   log_every_steps: int = 100
   save_checkpoints_steps: Optional[int] = None
@@ -62,18 +68,18 @@ class Settings(_Fields):
 
   def __new__(cls, **values: Any) -> 'Settings':
     settings = super().__new__(cls, **values)
-    _check_choices(settings)
-    _check_bounds(settings)
-    _check_places(settings)
-    _check_length(settings)
-    _check_devices(settings)
-    _check_checkpoints(settings)
+    validation.check(settings)
     return settings
 
   @property
   def trains(self) -> bool:
     """Whether this run updates weights."""
     return self.mode in ('train_and_evaluate', 'train')
+
+  @property
+  def evaluates(self) -> bool:
+    """Whether this run evaluates a checkpoint on the test examples."""
+    return self.mode in ('train_and_evaluate', 'evaluate')
 
 
 def per_replica_batch_size(global_batch_size: int, num_replicas: int) -> int:
@@ -147,118 +153,14 @@ def to_flagfile(settings: Settings) -> str:
   """Returns every flag's value as a text that `--flagfile` reads; unset ones as comments."""
   lines = []
   for name, value in zip(settings._fields, settings):
-    if value is None:
+    if value is None or value == ():
       lines.append('# --{} is not set'.format(name))
     elif isinstance(value, bool):
       lines.append('--{}={}'.format(name, str(value).lower()))
     elif isinstance(value, tuple):
-      lines.append('--{}={}'.format(name, ','.join(str(part) for part in value)))
+      row = io.StringIO()
+      csv.writer(row, lineterminator='').writerow(value)
+      lines.append('--{}={}'.format(name, row.getvalue()))
     else:
       lines.append('--{}={}'.format(name, value))
   return '\n'.join(lines) + '\n'
-
-
-def _check_choices(settings: Settings) -> None:
-  for name, choices in (('mode', MODES), ('optimizer', OPTIMIZERS),
-                        ('distribution_strategy', STRATEGIES),
-                        ('scale_learning_rate', LEARNING_RATE_SCALINGS), ('cache', CACHES),
-                        ('all_reduce_alg', ALL_REDUCE_ALGORITHMS)):
-    value = getattr(settings, name)
-    if value is not None:
-      check_choice(name, value, choices)
-
-
-def check_choice(name: str, value: str, choices: Sequence[str]) -> None:
-  """Raises a UserError when the flag's value is none of the choices."""
-  if value not in choices:
-    raise UserError('--{} has no such choice'.format(name), '--{}={}'.format(name, value),
-                    'choose from ' + ', '.join(choices))
-
-
-def _check_bounds(settings: Settings) -> None:
-  at_least: Iterable[Tuple[int, Sequence[str]]] = (
-      (1, ('train_steps', 'train_epochs', 'eval_every_steps', 'batch_size', 'base_batch_size',
-           'num_packs',
-           'shuffle_buffer', 'prefetch', 'log_every_steps', 'save_checkpoints_steps',
-           'save_checkpoints_secs', 'keep_checkpoint_max')),
-      (0, ('seed', 'num_cpu_replicas', 'throughput_warmup_steps',
-           'inter_op_parallelism_threads', 'intra_op_parallelism_threads')),
-      (-1, ('num_gpus',)))
-  for bound, names in at_least:
-    for name in names:
-      value = getattr(settings, name)
-      if value is not None and not bound <= value < 2 ** 31:
-        raise UserError('--{} is out of range'.format(name), '--{}={}'.format(name, value),
-                        'give a whole number from {} to {}'.format(bound, 2 ** 31 - 1))
-  if not (settings.learning_rate > 0 and math.isfinite(settings.learning_rate)):
-    raise UserError('--learning_rate must be positive and finite',
-                    '--learning_rate={}'.format(settings.learning_rate),
-                    'give one such as 0.001')
-  if not (settings.lr_warmup_epochs >= 0 and math.isfinite(settings.lr_warmup_epochs)):
-    raise UserError('--lr_warmup_epochs must be 0 or more, and finite',
-                    '--lr_warmup_epochs={}'.format(settings.lr_warmup_epochs),
-                    'give one such as 0.5')
-  if len(settings.image_size) != 2 or min(settings.image_size) < 1:
-    raise UserError('--image_size must be height,width in pixels',
-                    '--image_size=' + ','.join(str(side) for side in settings.image_size),
-                    'give one such as 28,28')
-
-
-def _check_places(settings: Settings) -> None:
-  if not settings.weights:
-    raise UserError('--weights is empty', '--weights=', 'give none, or the path of a file')
-  if settings.mode != 'download' and not settings.model_dir:
-    raise UserError('--model_dir is required, everything the run makes is kept there',
-                    '--mode={} without --model_dir'.format(settings.mode),
-                    'give --model_dir=FOLDER')
-  for name in ('model_dir', 'data_dir', 'weights', 'model'):
-    path = getattr(settings, name)
-    if path is not None and ('\n' in path or '\0' in path):
-      raise UserError('--{} has a line break or a null character'.format(name), repr(path),
-                      'give one without')
-
-
-def _check_length(settings: Settings) -> None:
-  if not settings.trains:
-    return
-  if settings.train_steps is not None and settings.train_epochs is not None:
-    raise UserError('--train_steps and --train_epochs both say how long to train',
-                    '--train_steps={} --train_epochs={}'.format(
-                        settings.train_steps, settings.train_epochs),
-                    'give one of them')
-  if settings.train_steps is None and settings.train_epochs is None:
-    raise UserError('how long to train is not said', '--mode={}'.format(settings.mode),
-                    'give --train_steps=N or --train_epochs=N')
-
-
-def _check_devices(settings: Settings) -> None:
-  if settings.num_cpu_replicas and settings.num_gpus > 0:
-    raise UserError('a run is on GPUs or on CPU replicas, not on both',
-                    '--num_gpus={} --num_cpu_replicas={}'.format(
-                        settings.num_gpus, settings.num_cpu_replicas),
-                    'give one of them')
-  if settings.distribution_strategy in SINGLE_REPLICA_STRATEGIES:
-    for name in ('num_gpus', 'num_cpu_replicas'):
-      if getattr(settings, name) > 1:
-        raise UserError(
-            '--distribution_strategy={} has one replica'.format(settings.distribution_strategy),
-            '--{}={}'.format(name, getattr(settings, name)),
-            'give --distribution_strategy=mirrored, or leave --{} out'.format(name))
-
-
-def _check_checkpoints(settings: Settings) -> None:
-  steps, secs = settings.save_checkpoints_steps, settings.save_checkpoints_secs
-  every = settings.eval_every_steps
-  if steps is not None and secs is not None:
-    raise UserError('checkpoints are saved by steps or by seconds, not by both',
-                    '--save_checkpoints_steps={} --save_checkpoints_secs={}'.format(steps, secs),
-                    'give one of them')
-  if every is not None and secs is not None:
-    raise UserError('an evaluation is of a checkpoint, and --eval_every_steps counts steps',
-                    '--eval_every_steps={} --save_checkpoints_secs={}'.format(every, secs),
-                    'leave --save_checkpoints_secs out')
-  if every is not None and steps is not None and every % steps:
-    raise UserError('an evaluation is of a checkpoint, so --eval_every_steps must be a multiple '
-                    'of --save_checkpoints_steps',
-                    '--eval_every_steps={} --save_checkpoints_steps={}'.format(every, steps),
-                    'give --save_checkpoints_steps={}, or leave it out'.format(every))

@@ -1,8 +1,13 @@
 """Files that appear under their name only when they are whole."""
 
+import contextlib
+import fcntl
 import json
+import logging
 import os
-from typing import Any, Dict
+from typing import Any, BinaryIO, Dict, Iterator
+
+_LOG = logging.getLogger('estimator_train')
 
 
 def write_text(path: str, text: str) -> None:
@@ -25,3 +30,22 @@ def write_json(path: str, value: Dict[str, Any]) -> None:
   lines = ('{}: {}'.format(json.dumps(name), json.dumps(part, allow_nan=False))
            for name, part in value.items())
   write_text(path, '{\n  ' + ',\n  '.join(lines) + '\n}\n')
+
+
+@contextlib.contextmanager
+def open_locked(path: str) -> Iterator[BinaryIO]:
+  """Opens a file for appending, for one process at a time; the others wait."""
+  while True:
+    with open(path, 'ab') as part:
+      try:
+        fcntl.flock(part.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+      except BlockingIOError:
+        _LOG.info('waiting for another process that writes %s', path)
+        fcntl.flock(part.fileno(), fcntl.LOCK_EX)
+      # Whoever had the lock may have renamed or removed the file that is open here.
+      is_current = False
+      with contextlib.suppress(FileNotFoundError):
+        is_current = os.path.samestat(os.fstat(part.fileno()), os.stat(path))
+      if is_current:
+        yield part
+        return

@@ -27,6 +27,22 @@ class Outcome(NamedTuple):
     return json.loads(self.out.splitlines()[-1])
 
 
+def batches(input_fn, count=None):
+  """Returns the batches of an `input_fn` as arrays, and the graph that made them."""
+  import tensorflow.compat.v1 as tf
+
+  with tf.Graph().as_default() as graph:
+    following = tf.data.make_one_shot_iterator(input_fn()).get_next()
+    found = []
+    with tf.Session() as session:
+      while count is None or len(found) < count:
+        try:
+          found.append(session.run(following))
+        except tf.errors.OutOfRangeError:
+          break
+  return found, graph
+
+
 @pytest.fixture(autouse=True)
 def clean_environment(monkeypatch):
   monkeypatch.delenv('TF_CONFIG', raising=False)
@@ -50,6 +66,46 @@ def fashion_mnist_dir():
   if not folder.is_dir():
     pytest.skip('the real files are not beside the checkout: {}'.format(folder))
   return folder
+
+
+@pytest.fixture(scope='session')
+def oct2017_dir():
+  """The folder of the real retina images: 991 to train on, 32 in `val`."""
+  folder = REAL_DATA / 'oct2017'
+  if not folder.is_dir():
+    pytest.skip('the real files are not beside the checkout: {}'.format(folder))
+  return folder
+
+
+@pytest.fixture(scope='session')
+def write_images():
+  """Writes JPEGs (PNGs where the name says so) of uint8 arrays [height, width, 1 or 3]."""
+  import tensorflow.compat.v1 as tf
+
+  def write(images):
+    with tf.Graph().as_default(), tf.Session() as session:
+      pixels = tf.placeholder(tf.uint8, [None, None, None])
+      encoders = {True: tf.image.encode_png(pixels), False: tf.image.encode_jpeg(pixels)}
+      for path, image in images.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(session.run(encoders[path.suffix == '.png'], {pixels: image}))
+
+  return write
+
+
+@pytest.fixture
+def image_folders(tmp_path, write_images):
+  """Folders of small images: `train` has 12 of A and 6 of B, `test` 5 of each; A is darker."""
+  random = np.random.RandomState(1)
+
+  def image(bright):
+    return random.randint(0, 128, (24 + random.randint(9), 30, 1)).astype(np.uint8) + 127 * bright
+
+  write_images({tmp_path / 'data' / split / label / '{}.jpeg'.format(index): image(label == 'B')
+                for split, label, count in (('train', 'A', 12), ('train', 'B', 6),
+                                            ('test', 'A', 5), ('test', 'B', 5))
+                for index in range(count)})
+  return tmp_path / 'data'
 
 
 @pytest.fixture

@@ -41,6 +41,35 @@ def partly_frozen(image_shape, num_classes):
   ])
 
 
+def _with_first_layers(image_shape, num_classes, *first):
+  layers = tf.keras.layers
+  return tf.keras.Sequential([
+      layers.Conv2D(4, 3, activation='tanh', input_shape=image_shape, trainable=False)
+  ] + list(first) + [layers.Flatten(), layers.Dense(num_classes, activation='softmax')])
+
+
+def frozen_first(image_shape, num_classes):
+  return _with_first_layers(image_shape, num_classes,
+                            tf.keras.layers.Conv2D(3, 3, activation='tanh', trainable=False))
+
+
+def frozen_dropout(image_shape, num_classes):
+  return _with_first_layers(image_shape, num_classes, tf.keras.layers.Dropout(0.5))
+
+
+def frozen_batch_norm(image_shape, num_classes):
+  """Keras's own, which takes the statistics of the batch in training, frozen or not."""
+  return _with_first_layers(image_shape, num_classes,
+                            tf.keras.layers.BatchNormalization(trainable=False))
+
+
+def frozen_last(image_shape, num_classes):
+  layers = tf.keras.layers
+  return tf.keras.Sequential([
+      layers.Flatten(input_shape=image_shape), layers.Dense(16),
+      layers.Dense(num_classes, activation='softmax', trainable=False)])
+
+
 def logits():
   layers = tf.keras.layers
   return tf.keras.Sequential([layers.Flatten(input_shape=(28, 28, 1)), layers.Dense(10)])

@@ -10,7 +10,9 @@ from conftest import ROOT
 # From the ground up; what shares a line is one floor, whose rooms do not know each other.
 FLOORS = (
     ('errors', 'process_age', 'timing', 'whole_files'),
+    ('validation',),
     ('settings',),
+    ('model_dir',),
     ('datasets',),
     ('inputs', 'models'),
     ('training', 'reports'),
@@ -18,7 +20,7 @@ FLOORS = (
     ('__main__',),
 )
 LEVEL = {room: level for level, rooms in enumerate(FLOORS) for room in rooms}
-WITHOUT_TENSORFLOW = ('settings', 'flags', 'datasets', 'reports', 'models.registry')
+WITHOUT_TENSORFLOW = ('settings', 'model_dir', 'flags', 'datasets', 'reports', 'models.registry')
 
 MODULES = sorted(
     path.relative_to(ROOT) for path in (ROOT / 'estimator_train').rglob('*.py')

@@ -1,6 +1,6 @@
 """What a data set is: its files, where they come from, its classes and the shape of an image."""
 
-from typing import NamedTuple, Optional, Tuple
+from typing import Any, NamedTuple, Optional, Sequence, Tuple, Union
 
 
 class DataFile(NamedTuple):
@@ -29,6 +29,29 @@ class IdxSplit(NamedTuple):
   labels: str
 
 
+class ImageSplit(NamedTuple):
+  """One split of a data set in image files.
+
+  Attributes:
+    files: their paths, as bytes.
+    classes: the class number of each, an int32 array [examples].
+  """
+  files: Sequence[bytes]
+  classes: Any
+
+
+class SyntheticSplit(NamedTuple):
+  """Made-up images.
+
+  Attributes:
+    num_batches: how many; None: without end.
+  """
+  num_batches: Optional[int]
+
+
+Split = Union[IdxSplit, ImageSplit, SyntheticSplit]
+
+
 class DataSet(NamedTuple):
   """A data set as the rest of the package sees it.
 
@@ -36,13 +59,13 @@ class DataSet(NamedTuple):
     name: its value of `--dataset`.
     labels: the class names, in the order of the model's outputs.
     image_shape: (height, width, channels) of an image.
-    train: where the training examples are; None where they are made up.
-    test: where the test examples are; None where they are made up.
+    train: where the training examples are; None where this mode does not read them.
+    test: where the test examples are; the same.
     files: what `--mode=download` gets; empty where there is nothing to get.
   """
   name: str
   labels: Tuple[str, ...]
   image_shape: Tuple[int, int, int]
-  train: Optional[IdxSplit]
-  test: Optional[IdxSplit]
+  train: Optional[Split]
+  test: Optional[Split]
   files: Tuple[DataFile, ...]

@@ -1,18 +1,17 @@
 """Gets the published files of a data set: resumed where it was cut, and checked before use."""
 
-import contextlib
-import fcntl
 import hashlib
 import http.client
 import logging
 import os
 import time
-from typing import Any, BinaryIO, Iterator, List, NamedTuple, Sequence
+from typing import Any, BinaryIO, List, NamedTuple, Sequence
 from urllib.error import HTTPError, URLError
 from urllib.request import Request, urlopen
 
 from estimator_train.datasets.description import DataFile
 from estimator_train.errors import UserError
+from estimator_train.whole_files import open_locked
 
 LOG = logging.getLogger('estimator_train')
 
@@ -84,7 +83,7 @@ def _fetch_file(file: DataFile, data_dir: str) -> bool:
   """Downloads a file; returns False where another process did so meanwhile."""
   from tqdm import tqdm  # Only where it is needed: the program's start should be fast.
   path, reasons = os.path.join(data_dir, file.name), []
-  with _open_locked(path + '.part') as part:
+  with open_locked(path + '.part') as part:
     if _is_there(file, data_dir):
       os.remove(part.name)
       return False
@@ -108,25 +107,6 @@ def _fetch_file(file: DataFile, data_dir: str) -> bool:
   remedy = 'try again, or put the file {} ({} bytes, md5 {}) into {}'.format(
       file.name, file.size, file.md5, data_dir)
   raise UserError('cannot download {}'.format(file.name), ', '.join(reasons), remedy)
-
-
-@contextlib.contextmanager
-def _open_locked(path: str) -> Iterator[BinaryIO]:
-  """Opens a file for appending, for one process at a time; the others wait."""
-  while True:
-    with open(path, 'ab') as part:
-      try:
-        fcntl.flock(part.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
-      except BlockingIOError:
-        LOG.info('waiting for another process that writes %s', path)
-        fcntl.flock(part.fileno(), fcntl.LOCK_EX)
-      # Whoever had the lock may have renamed or removed the file that is open here.
-      is_current = False
-      with contextlib.suppress(FileNotFoundError):
-        is_current = os.path.samestat(os.fstat(part.fileno()), os.stat(path))
-      if is_current:
-        yield part
-        return
 
 
 def _download(url: str, file: DataFile, part: BinaryIO, bar: Any) -> None:

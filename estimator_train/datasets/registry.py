@@ -1,36 +1,70 @@
 """The data sets by name."""
 
-from typing import Callable, Dict, Optional, Tuple
+import glob
+import os
+from typing import Callable, Dict, List
 
-from estimator_train.datasets import fashion_mnist, fashion_mnist_sample, mnist, synthetic
+from estimator_train.datasets import (
+    download,
+    fashion_mnist,
+    fashion_mnist_sample,
+    image_folder,
+    mnist,
+    oct2017,
+    synthetic,
+)
 from estimator_train.datasets.description import DataSet
 from estimator_train.errors import UserError
+from estimator_train.settings import Settings
 
 _DESCRIBE_IN_DATA_DIR: Dict[str, Callable[[str], DataSet]] = {
     'fashion_mnist': fashion_mnist.describe,
     'mnist': mnist.describe,
 }
 
-NAMES = ('fashion_mnist_sample',) + tuple(_DESCRIBE_IN_DATA_DIR) + ('synthetic',)
+NAMES = ('fashion_mnist_sample',) + tuple(_DESCRIBE_IN_DATA_DIR) + (
+    'oct2017', 'image_folder', 'synthetic')
 
 
-def describe(name: str, data_dir: Optional[str], image_size: Tuple[int, int]) -> DataSet:
-  """Returns the description of the data set of that name.
-
-  Args:
-    name: one of NAMES.
-    data_dir: where its files are or will be; only for those that do not ship with the package.
-    image_size: (height, width) of synthetic images.
+def describe(settings: Settings) -> DataSet:
+  """Returns the description of the data set that the settings name.
 
   Raises:
-    UserError: when data_dir is needed and not given.
+    UserError: it needs a folder or patterns that are not given, or image files are missing.
   """
+  name = settings.dataset
   if name == 'fashion_mnist_sample':
     return fashion_mnist_sample.describe()
   if name == 'synthetic':
-    return synthetic.describe(image_size)
-  if not data_dir:
-    raise UserError('--data_dir is required for this data set',
-                    '--dataset={} without --data_dir'.format(name),
-                    'give --data_dir=FOLDER; what is missing there is downloaded')
+    return synthetic.describe(settings.image_size)
+  if name == 'image_folder':
+    return image_folder.describe(settings)
+  data_dir = _data_dir(settings)
+  if name == 'oct2017':
+    root = oct2017.find(data_dir)
+    train, test = (os.path.join(glob.escape(folder), '*', '*.jpeg') for folder in (
+        os.path.join(root, 'train'), oct2017.eval_folder(root)))
+    return image_folder.describe_patterns(settings._replace(labels=oct2017.LABELS), train, test)
   return _DESCRIBE_IN_DATA_DIR[name](data_dir)
+
+
+def get(settings: Settings) -> List[download.Fetched]:
+  """Gets what is missing of the data set's files; nothing where there is nothing to get.
+
+  Raises:
+    UserError: they cannot be had, or cannot be stored.
+  """
+  if settings.dataset in ('fashion_mnist_sample', 'image_folder', 'synthetic'):
+    return []
+  data_dir = _data_dir(settings)
+  if settings.dataset == 'oct2017':
+    return oct2017.download(data_dir)
+  return download.fetch(_DESCRIBE_IN_DATA_DIR[settings.dataset](data_dir).files, data_dir)
+
+
+def _data_dir(settings: Settings) -> str:
+  if not settings.data_dir:
+    raise UserError('--data_dir is required for this data set',
+                    '--dataset={} without --data_dir'.format(settings.dataset),
+                    'give --data_dir=FOLDER; --mode=download fills it')
+  return settings.data_dir

@@ -1,14 +1,14 @@
-"""An `input_fn` from NumPy arrays that stay in the process's memory, outside of the graph."""
+"""An `input_fn` from NumPy arrays, in memory or mapped to a file, that stay out of the graph."""
 
 import gzip
-from typing import Callable, Tuple
+from typing import Callable, Optional, Tuple
 
 import numpy as np
 import tensorflow.compat.v1 as tf
 
 from estimator_train.datasets import idx
 from estimator_train.datasets.description import IdxSplit
-from estimator_train.inputs.batching import Batching, to_unit
+from estimator_train.inputs.batching import Batching
 
 
 def read_idx(split: IdxSplit, image_shape: Tuple[int, int, int]) -> Tuple[np.ndarray, np.ndarray]:
@@ -24,8 +24,8 @@ def read_idx(split: IdxSplit, image_shape: Tuple[int, int, int]) -> Tuple[np.nda
   return images.reshape((-1,) + image_shape), labels
 
 
-def make_train_input_fn(images: np.ndarray, labels: np.ndarray,
-                        batching: Batching) -> Callable[[], tf.data.Dataset]:
+def make_train_input_fn(examples: np.ndarray, labels: np.ndarray, batching: Batching,
+                        order: Optional[np.ndarray] = None) -> Callable[[], tf.data.Dataset]:
   """Makes the `input_fn` of training: shuffled, without end, every batch full.
 
   tf.data shuffles the examples' numbers, with the same outcome as if it shuffled the examples; a
@@ -33,26 +33,28 @@ def make_train_input_fn(images: np.ndarray, labels: np.ndarray,
   graph instead, and the graph into every checkpoint.
 
   Args:
-    images: uint8 [N, height, width, channels].
+    examples: [N, ...] of any numeric type.
     labels: class numbers, integer [N].
     batching: how they become batches.
+    order: the order in which examples are listed to be shuffled, integer [N]; theirs when None.
 
   Returns:
-    A function that returns a dataset of (float32 [B, height, width, channels] in [0, 1], float32
-    [B, num_classes] or int64 [B]).
+    A function that returns a dataset of (the examples' type [B, ...], float32 [B, num_classes] or
+    int64 [B]).
   """
   def look_up(numbers: np.ndarray) -> Tuple[np.ndarray, np.ndarray]:
-    return images[numbers], labels[numbers].astype(np.int64)
+    chosen = numbers if order is None else order[numbers]
+    return examples[chosen], labels[chosen].astype(np.int64)
 
   @tf.autograph.experimental.do_not_convert
   def batch(numbers: tf.Tensor) -> Tuple[tf.Tensor, tf.Tensor]:
-    pixels, classes = tf.numpy_function(look_up, [numbers], [tf.uint8, tf.int64])
-    pixels.set_shape((None,) + batching.image_shape)
+    values, classes = tf.numpy_function(look_up, [numbers], [examples.dtype, tf.int64])
+    values.set_shape((None,) + examples.shape[1:])
     classes.set_shape([None])
-    return to_unit(pixels), batching.labels(classes)
+    return values, batching.labels(classes)
 
   def input_fn() -> tf.data.Dataset:
-    numbers = batching.shuffled(tf.data.Dataset.range(len(images)))
+    numbers = batching.shuffled(tf.data.Dataset.range(len(examples)))
     return numbers.batch(batching.batch_size).map(batch).prefetch(batching.prefetch)
 
   return input_fn

@@ -2,6 +2,7 @@
 
 from typing import NamedTuple, Tuple
 
+import numpy as np
 import tensorflow.compat.v1 as tf
 
 
@@ -14,6 +15,7 @@ class Batching(NamedTuple):
     one_hot: whether labels are one-hot, not class numbers.
     batch_size: per replica.
     shuffle_buffer: examples to shuffle among.
+    num_parallel_calls: images decoded at once.
     prefetch: batches prepared ahead.
     seed: of the order of the examples.
     skip_examples: the examples that earlier runs of a training took, which are passed over so that
@@ -24,6 +26,7 @@ class Batching(NamedTuple):
   one_hot: bool
   batch_size: int
   shuffle_buffer: int = 1
+  num_parallel_calls: int = 1
   prefetch: int = 1
   seed: int = 1
   skip_examples: int = 0
@@ -36,11 +39,13 @@ class Batching(NamedTuple):
     return examples.apply(tf.data.experimental.shuffle_and_repeat(
         self.shuffle_buffer, count=None, seed=self.seed)).skip(self.skip_examples)
 
+  def order(self, num_examples: int) -> np.ndarray:
+    """Returns the order, int32 [num_examples], in which files are listed to be shuffled.
+
+    Files are found class by class; a shuffle buffer smaller than a class would not mix them.
+    """
+    return np.random.RandomState(self.seed).permutation(num_examples).astype(np.int32)
+
   def labels(self, classes: tf.Tensor) -> tf.Tensor:
     """Turns class numbers, int64 [B], into labels: those, or float32 [B, num_classes]."""
     return tf.one_hot(classes, self.num_classes) if self.one_hot else classes
-
-
-def to_unit(pixels: tf.Tensor) -> tf.Tensor:
-  """Turns uint8 into float32 in [0, 1]."""
-  return tf.cast(pixels, tf.float32) / 255.

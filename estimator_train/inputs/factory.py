@@ -1,18 +1,24 @@
 """From a data set's description to the `input_fn`s that read it."""
 
-from typing import Callable, NamedTuple, Optional
+from typing import Any, Callable, List, NamedTuple, Optional, Sequence
 
+import numpy as np
 import tensorflow.compat.v1 as tf
 
-from estimator_train.datasets import idx
-from estimator_train.datasets.description import DataSet, IdxSplit
-from estimator_train.inputs import arrays, idx_files, synthetic
+from estimator_train.datasets import fingerprint, idx
+from estimator_train.datasets.description import (
+    DataSet,
+    IdxSplit,
+    ImageSplit,
+    Split,
+    SyntheticSplit,
+)
+from estimator_train.errors import UserError
+from estimator_train.inputs import arrays, idx_files, image_cache, image_files, synthetic
 from estimator_train.inputs.batching import Batching
 from estimator_train.settings import Settings
 
 InputFn = Callable[[], tf.data.Dataset]
-
-_SYNTHETIC_EVAL_BATCHES = 10
 
 
 class SplitSizes(NamedTuple):
@@ -21,20 +27,46 @@ class SplitSizes(NamedTuple):
   test: Optional[int]
 
 
-def check_files(dataset: DataSet, trains: bool, evaluates: bool) -> SplitSizes:
-  """Checks the files that a run will read, and counts their examples.
+class Pass(NamedTuple):
+  """One pass over the training examples, in the order of their list.
+
+  Attributes:
+    num_examples: N.
+    fingerprint: tells these files from others.
+    make_input_fn: makes an `input_fn` of batches of so many.
+  """
+  num_examples: int
+  fingerprint: str
+  make_input_fn: Callable[[int], InputFn]
+
+
+def check_files(dataset: DataSet, settings: Settings) -> SplitSizes:
+  """Checks the files that a run will read as far as that is quick, and counts their examples.
 
   Raises:
-    UserError: a file is missing or is not what it should be; it names the file.
+    UserError: a file is missing or is not what it should be; it names the file. Or the settings
+      ask for what cannot be done with this kind of files.
   """
-  def count(split: Optional[IdxSplit], wanted: bool) -> Optional[int]:
-    if split is None or not wanted:
+  def count(split: Optional[Split], wanted: bool) -> Optional[int]:
+    if not wanted or isinstance(split, SyntheticSplit):
       return None
-    # Published files have been compared with their checksums when they were got.
-    return idx.check_split(split, dataset.image_shape, len(dataset.labels),
-                           checksummed=bool(dataset.files))
+    if isinstance(split, IdxSplit):
+      # Published files have been compared with their checksums when they were got.
+      return idx.check_split(split, dataset.image_shape, len(dataset.labels),
+                             checksummed=bool(dataset.files))
+    assert isinstance(split, ImageSplit)
+    return len(split.files)
 
-  return SplitSizes(count(dataset.train, trains), count(dataset.test, evaluates))
+  if isinstance(dataset.train, IdxSplit) and settings.cache not in ('none', 'memory'):
+    raise UserError('a cache in a folder is for image files',
+                    '--cache={} --dataset={}'.format(settings.cache, settings.dataset),
+                    'give --cache=memory, or leave it out')
+  return SplitSizes(count(dataset.train, settings.trains), count(dataset.test, settings.evaluates))
+
+
+def class_counts(dataset: DataSet) -> List[int]:
+  """Returns the number of training examples of each class; UserError where they are made up."""
+  return np.bincount(_train_classes(dataset), minlength=len(dataset.labels)).tolist()
 
 
 def make_train_input_fn(dataset: DataSet, settings: Settings, one_hot: bool, batch_size: int,
@@ -48,25 +80,81 @@ def make_train_input_fn(dataset: DataSet, settings: Settings, one_hot: bool, bat
     batch_size: per replica.
     skip_examples: the examples that earlier runs of this training took.
   """
-  batching = _batching(dataset, settings, one_hot, batch_size)._replace(
+  split = dataset.train
+  batching = make_batching(dataset, settings, one_hot, batch_size)._replace(
       skip_examples=skip_examples)
-  if dataset.train is None:
-    return synthetic.make_input_fn(batching)
-  if settings.cache == 'memory':
+  if isinstance(split, ImageSplit):
+    if settings.cache == 'none':
+      return image_files.make_train_input_fn(split, batching)
     return arrays.make_train_input_fn(
-        *arrays.read_idx(dataset.train, dataset.image_shape), batching=batching)
-  return idx_files.make_train_input_fn(dataset.train, batching)
+        image_cache.images(split, batching, settings.cache), split.classes, batching,
+        order=batching.order(len(split.files)))
+  if isinstance(split, IdxSplit):
+    if settings.cache == 'none':
+      return idx_files.make_train_input_fn(split, batching)
+    return arrays.make_train_input_fn(
+        *arrays.read_idx(split, dataset.image_shape), batching=batching)
+  assert split is not None
+  return synthetic.make_input_fn(batching, split.num_batches)
+
+
+def make_feature_input_fn(dataset: DataSet, settings: Settings, one_hot: bool, batch_size: int,
+                          skip_examples: int, features: np.ndarray) -> InputFn:
+  """Makes the `input_fn` of training on features, [N, ...], in the order of the examples' list.
+
+  The examples come in the order in which the images would.
+  """
+  batching = make_batching(dataset, settings, one_hot, batch_size)._replace(
+      skip_examples=skip_examples)
+  order = batching.order(len(features)) if isinstance(dataset.train, ImageSplit) else None
+  return arrays.make_train_input_fn(features, _train_classes(dataset), batching, order)
 
 
 def make_eval_input_fn(dataset: DataSet, settings: Settings, one_hot: bool,
                        batch_size: int) -> InputFn:
   """Makes the `input_fn` of evaluation: every test example once."""
-  batching = _batching(dataset, settings, one_hot, batch_size)
-  if dataset.test is None:
-    return synthetic.make_input_fn(batching, _SYNTHETIC_EVAL_BATCHES)
-  return idx_files.make_eval_input_fn(dataset.test, batching)
+  assert dataset.test is not None
+  return _once(dataset.test, make_batching(dataset, settings, one_hot, batch_size))
 
 
-def _batching(dataset: DataSet, settings: Settings, one_hot: bool, batch_size: int) -> Batching:
+def make_pass(dataset: DataSet, settings: Settings) -> Pass:
+  """Returns a pass over the training examples; UserError where they have no end."""
+  split = dataset.train
+  num_examples = len(_train_classes(dataset))
+  assert isinstance(split, (IdxSplit, ImageSplit))
+  paths: Sequence[Any] = list(split)
+  if isinstance(split, ImageSplit):
+    paths = split.files
+
+  def make_input_fn(batch_size: int) -> InputFn:
+    return _once(split, make_batching(dataset, settings, False, batch_size))
+
+  return Pass(num_examples, fingerprint.of_files(paths), make_input_fn)
+
+
+def _once(split: Split, batching: Batching) -> InputFn:
+  if isinstance(split, ImageSplit):
+    return image_files.make_eval_input_fn(split, batching)
+  if isinstance(split, IdxSplit):
+    return idx_files.make_eval_input_fn(split, batching)
+  return synthetic.make_input_fn(batching, split.num_batches)
+
+
+def _train_classes(dataset: DataSet) -> np.ndarray:
+  """Returns the class number of each training example."""
+  if isinstance(dataset.train, ImageSplit):
+    return dataset.train.classes
+  if isinstance(dataset.train, IdxSplit):
+    return arrays.read_idx(dataset.train, dataset.image_shape)[1]
+  raise UserError('made-up examples have no end, and cannot be gone through',
+                  '--dataset=' + dataset.name,
+                  'leave --class_weights and --cache_features out')
+
+
+def make_batching(dataset: DataSet, settings: Settings, one_hot: bool,
+                  batch_size: int) -> Batching:
+  """Returns how the data set's examples become batches."""
   return Batching(dataset.image_shape, len(dataset.labels), one_hot, batch_size,
-                  settings.shuffle_buffer, settings.prefetch, settings.seed)
+                  settings.shuffle_buffer,
+                  settings.num_parallel_calls or image_files.available_cores(),
+                  settings.prefetch, settings.seed)

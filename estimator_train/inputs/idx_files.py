@@ -1,7 +1,7 @@
 """`input_fn`s that stream gzipped idx files; no array enters the graph.
 
-They return datasets of (float32 [B, height, width, channels] in [0, 1], labels), the labels float32
-[B, num_classes] or int64 [B].
+They return datasets of (uint8 [B, height, width, channels], labels), the labels float32 [B,
+num_classes] or int64 [B].
 """
 
 from typing import Callable, Tuple
@@ -10,7 +10,7 @@ import tensorflow.compat.v1 as tf
 
 from estimator_train.datasets import idx
 from estimator_train.datasets.description import IdxSplit
-from estimator_train.inputs.batching import Batching, to_unit
+from estimator_train.inputs.batching import Batching
 
 InputFn = Callable[[], tf.data.Dataset]
 
@@ -54,6 +54,6 @@ def _batches(examples: tf.data.Dataset, batching: Batching) -> tf.data.Dataset:
   def decode(images: tf.Tensor, labels: tf.Tensor) -> Tuple[tf.Tensor, tf.Tensor]:
     pixels = tf.reshape(tf.decode_raw(images, tf.uint8), (-1,) + batching.image_shape)
     classes = tf.cast(tf.reshape(tf.decode_raw(labels, tf.uint8), [-1]), tf.int64)
-    return to_unit(pixels), batching.labels(classes)
+    return pixels, batching.labels(classes)
 
   return examples.batch(batching.batch_size).map(decode).prefetch(batching.prefetch)

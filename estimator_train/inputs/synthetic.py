@@ -16,12 +16,13 @@ def make_input_fn(batching: Batching,
     num_batches: how many times; None: without end.
 
   Returns:
-    A function that returns a dataset of (float32 [B, height, width, channels] in [0, 1), float32
+    A function that returns a dataset of (uint8 [B, height, width, channels], float32
     [B, num_classes] or int64 [B]).
   """
   def input_fn() -> tf.data.Dataset:
-    images = tf.random.stateless_uniform(
-        (batching.batch_size,) + batching.image_shape, [batching.seed, 0])
+    images = tf.cast(tf.random.stateless_uniform(
+        (batching.batch_size,) + batching.image_shape, [batching.seed, 0], 0, 256, tf.int32),
+        tf.uint8)
     classes = tf.random.stateless_uniform(
         [batching.batch_size], [batching.seed, 1], 0, batching.num_classes, tf.int64)
     return tf.data.Dataset.from_tensors((images, batching.labels(classes))).repeat(num_batches)

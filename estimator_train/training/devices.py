@@ -6,8 +6,9 @@ from typing import Iterator, NamedTuple, Optional, Tuple
 import tensorflow.compat.v1 as tf
 
 from estimator_train.errors import UserError
-from estimator_train.settings import SINGLE_REPLICA_STRATEGIES, Settings
+from estimator_train.settings import Settings
 from estimator_train.training import central_storage
+from estimator_train.validation import SINGLE_REPLICA_STRATEGIES
 
 
 class Devices(NamedTuple):

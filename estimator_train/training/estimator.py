@@ -1,6 +1,6 @@
 """From a Keras model to an Estimator, through `tf.keras.estimator.model_to_estimator`."""
 
-from typing import Dict, NamedTuple
+from typing import Callable, Dict, NamedTuple, Optional, Sequence
 
 import tensorflow.compat.v1 as tf
 
@@ -8,10 +8,11 @@ from estimator_train.datasets.description import DataSet
 from estimator_train.errors import UserError
 from estimator_train.models import registry as models
 from estimator_train.settings import Settings, scaled_learning_rate
-from estimator_train.training import checkpoints, initial_weights, losses
+from estimator_train.training import checkpoints, frozen_features, initial_weights, losses
 from estimator_train.training.devices import Devices, make_session_config, make_strategy
 from estimator_train.training.evaluation_metrics import make_metric_fn
 from estimator_train.training.optimizers import make_optimizer
+from estimator_train.training.preprocessing import make_preprocess
 from estimator_train.training.schedules import WarmUp
 
 
@@ -21,13 +22,17 @@ class Converted(NamedTuple):
   Attributes:
     estimator: the converted model.
     one_hot: whether labels are one-hot, not class numbers.
+    frozen: the first part of the model, whose output training runs on; None: the whole runs.
+    trainer: the estimator to train with, on images or on the output of `frozen`.
   """
   estimator: tf.estimator.Estimator
   one_hot: bool
+  frozen: Optional[tf.keras.Model]
+  trainer: tf.estimator.Estimator
 
 
 def convert(settings: Settings, dataset: DataSet, devices: Devices, warmup_steps: int,
-            flags_before: Dict[str, str]) -> Converted:
+            class_counts: Optional[Sequence[int]], flags_before: Dict[str, str]) -> Converted:
   """Builds the Keras model, checks it against what `model_dir` holds, and converts it.
 
   Training is spread over the devices. Evaluation is on one: under `eval_distribute` TensorFlow
@@ -38,6 +43,7 @@ def convert(settings: Settings, dataset: DataSet, devices: Devices, warmup_steps
     dataset: gives the model its shapes.
     devices: one replica each.
     warmup_steps: over which the learning rate rises.
+    class_counts: the training examples of each class, to even them out; None: as they are.
     flags_before: the flags of the run that made `model_dir`, where they are known.
 
   Raises:
@@ -49,19 +55,30 @@ def convert(settings: Settings, dataset: DataSet, devices: Devices, warmup_steps
     tf.set_random_seed(settings.seed)
     model = build_model(settings, dataset, warmup_steps)
     _check_fits(model, settings, flags_before)
+    loss = model.loss
+    if class_counts is not None:
+      model.compile(model.optimizer, losses.ClassWeighted(
+          loss, losses.balanced_weights(class_counts)))
     loads = settings.weights != 'none'
     if loads:
       # The first Keras session stays, whatever the RunConfig says later.
       tf.keras.backend.set_session(tf.Session(config=make_session_config(settings, devices)))
-      initial_weights.load(model, settings.weights)
+      initial_weights.load(model, settings, dataset.image_shape)
     initial_weights.clear_stale(settings)
-    estimator = tf.keras.estimator.model_to_estimator(
-        model, config=_make_run_config(settings, devices))
+    config = _make_run_config(settings, devices)
+    keras_estimator = tf.keras.estimator.model_to_estimator(model, config=config)
     initial_weights.record(model if loads else None, settings)
+    estimator = trainer = tf.estimator.add_metrics(
+        _with_preprocessing(keras_estimator, model, settings),
+        make_metric_fn(loss, len(dataset.labels)))
+    frozen = None
+    if settings.cache_features and settings.trains:
+      frozen, rest = frozen_features.cut(model, settings.model)
+      rest.compile(model.optimizer, model.loss)
+      trainer = _with_frozen_weights(
+          tf.keras.estimator.model_to_estimator(rest, config=config), model, frozen)
     tf.keras.backend.set_session(None)
-  estimator = tf.estimator.add_metrics(
-      _warm_start_every_weight(estimator, model), make_metric_fn(model.loss, len(dataset.labels)))
-  return Converted(estimator, not losses.takes_class_numbers(model.loss))
+  return Converted(estimator, not losses.takes_class_numbers(loss), frozen, trainer)
 
 
 def build_model(settings: Settings, dataset: DataSet, warmup_steps: int = 0) -> tf.keras.Model:
@@ -71,7 +88,8 @@ def build_model(settings: Settings, dataset: DataSet, warmup_steps: int = 0) -> 
     UserError: it cannot be built for images of this shape.
   """
   try:
-    model = models.build(settings.model, dataset.image_shape, len(dataset.labels))
+    model = models.build(settings.model, dataset.image_shape, len(dataset.labels),
+                         settings.trainable_layers)
   except ValueError as error:
     raise UserError('the model cannot be built for these images',
                     '--model={} for {} ({})'.format(
@@ -95,13 +113,45 @@ def _make_run_config(settings: Settings, devices: Devices) -> tf.estimator.RunCo
       log_step_count_steps=settings.log_every_steps)
 
 
-def _warm_start_every_weight(estimator: tf.estimator.Estimator,
-                             model: tf.keras.Model) -> tf.estimator.Estimator:
-  """Has all of the model's weights arrive: model_to_estimator lets only the trainable ones."""
+def _with_preprocessing(estimator: tf.estimator.Estimator, model: tf.keras.Model,
+                        settings: Settings) -> tf.estimator.Estimator:
+  """Has pixels scaled before the model."""
+  _, height, width, channels = model.input_shape
+  if settings.preprocess in ('caffe', 'torch') and channels != 3:
+    raise UserError('--preprocess={} is for three channels'.format(settings.preprocess),
+                    '--model={} takes {}'.format(settings.model, channels),
+                    'give --preprocess=unit or tf')
+  preprocess = make_preprocess(settings.preprocess, height, width, channels)
+
+  def model_fn(features: tf.Tensor, labels: tf.Tensor, mode: str,
+               config: tf.estimator.RunConfig) -> tf.estimator.EstimatorSpec:
+    return estimator.model_fn(preprocess(features), labels, mode, config)
+
+  return _make_estimator(model_fn, estimator.config, model)
+
+
+def _with_frozen_weights(estimator: tf.estimator.Estimator, model: tf.keras.Model,
+                         frozen: tf.keras.Model) -> tf.estimator.Estimator:
+  """Has the weights of the frozen part in the graph, so that checkpoints are of the whole model."""
+  def model_fn(features: tf.Tensor, labels: tf.Tensor, mode: str,
+               config: tf.estimator.RunConfig) -> tf.estimator.EstimatorSpec:
+    spec = estimator.model_fn(tf.cast(features, tf.float32), labels, mode, config)
+    for weight in frozen.weights:
+      tf.get_variable(weight.op.name, weight.shape, weight.dtype.base_dtype,
+                      tf.zeros_initializer(), trainable=False, use_resource=True)
+    return spec
+
+  return _make_estimator(model_fn, estimator.config, model)
+
+
+def _make_estimator(model_fn: Callable[..., tf.estimator.EstimatorSpec],
+                    config: tf.estimator.RunConfig,
+                    model: tf.keras.Model) -> tf.estimator.Estimator:
+  """Has all of the model's weights arrive; model_to_estimator lets only the trainable ones."""
   return tf.estimator.Estimator(
-      estimator.model_fn, config=estimator.config,
+      model_fn, config=config,
       warm_start_from=tf.estimator.WarmStartSettings(
-          initial_weights.written_to(estimator.model_dir),
+          initial_weights.written_to(config.model_dir),
           vars_to_warm_start=['^{}(:0)?$'.format(weight.op.name) for weight in model.weights]))
 
 

@@ -4,13 +4,15 @@ import hashlib
 import logging
 import os
 import shutil
-from typing import List, Optional
+from typing import List, Optional, Tuple
 
+import h5py
 import numpy as np
 import tensorflow.compat.v1 as tf
 
 from estimator_train import whole_files
 from estimator_train.errors import UserError
+from estimator_train.models import registry as models
 from estimator_train.settings import Settings
 from estimator_train.training import checkpoints
 
@@ -23,20 +25,27 @@ def written_to(model_dir: str) -> str:
   return os.path.join(model_dir, 'keras', 'keras_model.ckpt')
 
 
-def load(model: tf.keras.Model, path: str) -> None:
-  """Sets the model's weights from an .h5 file or a checkpoint, in Keras's own session.
+def load(model: tf.keras.Model, settings: Settings, image_shape: Tuple[int, int, int]) -> None:
+  """Sets the model's weights as `--weights` says, in Keras's own session.
 
   Args:
-    model: one of the same layers; an Estimator's checkpoint goes by the variables' names.
-    path: the .h5 file, or a checkpoint, or the folder of one.
+    model: one of the same layers; an Estimator's checkpoint goes by the variables' names. Of
+      ImageNet weights, and of a file without the last layer's, the last layer stays random.
+    settings: of this run.
+    image_shape: (height, width, channels) of the data.
 
   Raises:
     UserError: there is no such file, or it holds other weights.
   """
+  if settings.weights == 'imagenet':
+    values = models.imagenet_weights(settings.model, image_shape)
+    model.set_weights(values + model.get_weights()[len(values):])
+    return
+  path = settings.weights
   checkpoint = tf.train.latest_checkpoint(path) if os.path.isdir(path) else path
   try:
     if os.path.isfile(path):
-      model.load_weights(path)
+      _load_h5(model, path)
     elif checkpoint and tf.train.checkpoint_exists(checkpoint):
       model.set_weights([tf.train.load_variable(checkpoint, weight.op.name)
                          for weight in model.weights])
@@ -49,10 +58,25 @@ def load(model: tf.keras.Model, path: str) -> None:
                     'give weights of this --model') from error
 
 
+def _load_h5(model: tf.keras.Model, path: str) -> None:
+  """Loads a file of all layers' weights, or of all but the last layer's."""
+  with h5py.File(path, 'r') as file:
+    group = file.get('model_weights', file)
+    stored = [name.decode('utf-8') for name in group.attrs.get('layer_names', ())
+              if len(group[name].attrs['weight_names'])]
+  own = [layer.name for layer in model.layers if layer.weights]
+  without_last = bool(stored) and stored == own[:-1]
+  if without_last:
+    _LOG.info('%s has no weights of the layer %s, which begins random', path, own[-1])
+  model.load_weights(path, by_name=without_last)
+
+
 def fingerprint(settings: Settings) -> str:
   """Returns what tells these initial weights from others: the model, and the seed or the file."""
   if settings.weights == 'none':
     return '--model={} --seed={}'.format(settings.model, settings.seed)
+  if settings.weights == 'imagenet':
+    return '--model={} --weights=imagenet --seed={}'.format(settings.model, settings.seed)
   digest = hashlib.md5()
   for path in _files_of(settings.weights):
     with open(path, 'rb') as file:

@@ -1,18 +1,17 @@
 """A run from settings to an Estimator, its training, and its evaluation."""
 
 import logging
-import re
 import signal
-from contextlib import contextmanager
-from typing import Any, Callable, Dict, Iterator, NamedTuple, Optional
+from typing import Any, Callable, Dict, List, NamedTuple, Optional
 
 import tensorflow.compat.v1 as tf
 from tqdm.contrib.logging import logging_redirect_tqdm
 
-from estimator_train.datasets import download, registry as datasets
-from estimator_train.datasets.description import DataSet
+from estimator_train import model_dir
+from estimator_train.datasets import download, image_folder, registry as datasets
+from estimator_train.datasets.description import DataSet, ImageSplit
 from estimator_train.errors import StoppedBySignal, TrainingFailed, UserError
-from estimator_train.inputs import factory as inputs
+from estimator_train.inputs import bad_images, factory as inputs
 from estimator_train.settings import (
     Settings,
     lr_warmup_steps,
@@ -21,10 +20,11 @@ from estimator_train.settings import (
     total_train_steps,
 )
 from estimator_train.timing import Timing
-from estimator_train.training import checkpoints, hooks, model_dir
+from estimator_train.training import checkpoints, frozen_features, hooks, initial_weights
 from estimator_train.training.devices import Devices, find_devices
 from estimator_train.training.estimator import Converted, convert
 from estimator_train.training.time_history import TimeHistory
+from estimator_train.training.user_errors import reworded
 
 _LOG = logging.getLogger('estimator_train')
 _SAVE_SECS = 600
@@ -37,6 +37,7 @@ class Run(NamedTuple):
     settings: what was asked for.
     dataset: what it reads.
     sizes: how many examples that has.
+    skipped: the images that it has besides, and that cannot be decoded.
     devices: where it runs, a replica each.
     batch_size: per replica.
     stop_step: the global step to train up to; None where the run does not train.
@@ -45,6 +46,7 @@ class Run(NamedTuple):
   settings: Settings
   dataset: DataSet
   sizes: inputs.SplitSizes
+  skipped: List[bad_images.BadImage]
   devices: Devices
   batch_size: int
   stop_step: Optional[int]
@@ -91,18 +93,20 @@ def prepare(settings: Settings) -> Run:
   tf.logging.set_verbosity(tf.logging.INFO if settings.verbosity > 0 else tf.logging.ERROR)
   devices = find_devices(settings)
   batch_size = per_replica_batch_size(settings.batch_size, devices.num_replicas)
-  dataset = datasets.describe(settings.dataset, settings.data_dir, settings.image_size)
-  if dataset.files:
-    assert settings.data_dir is not None
-    download.fetch(dataset.files, settings.data_dir)
-  sizes = inputs.check_files(dataset, settings.trains, settings.mode != 'train')
-  stop_step = total_train_steps(settings, sizes.train) if settings.trains else None
   if not settings.trains and checkpoints.latest(settings.model_dir)[0] is None:
     raise UserError('there is no checkpoint to evaluate', '--model_dir=' + settings.model_dir,
                     'train first, or give the folder of a run that has')
+  dataset = _describe(settings)
   model_dir.make(settings.model_dir)
+  skipped: List[bad_images.BadImage] = []
+  if settings.on_bad_image == 'skip':
+    dataset, skipped = bad_images.without_bad(dataset, settings)
+  sizes = inputs.check_files(dataset, settings)
+  stop_step = total_train_steps(settings, sizes.train) if settings.trains else None
   warmup_steps = lr_warmup_steps(settings, sizes.train) if settings.trains else 0
+  balances = settings.trains and settings.class_weights == 'balanced'
   converted = convert(settings, dataset, devices, warmup_steps,
+                      inputs.class_counts(dataset) if balances else None,
                       model_dir.read_flags(settings.model_dir))
   if settings.trains:
     model_dir.record(settings, dataset.labels)
@@ -113,7 +117,26 @@ def prepare(settings: Settings) -> Run:
     _LOG.info('learning rate %g for batch size %d is %g for %d (%s), warmed up over %d steps',
               settings.learning_rate, settings.base_batch_size, scaled_learning_rate(settings),
               settings.batch_size, settings.scale_learning_rate, warmup_steps)
-  return Run(settings, dataset, sizes, devices, batch_size, stop_step, converted)
+  return Run(settings, dataset, sizes, skipped, devices, batch_size, stop_step, converted)
+
+
+def _describe(settings: Settings) -> DataSet:
+  """Describes the data set, gets its files where they are missing and published, and says what
+  of each class there is to train on."""
+  assert settings.model_dir is not None
+  dataset = datasets.describe(settings)
+  if dataset.files:
+    assert settings.data_dir is not None
+    download.fetch(dataset.files, settings.data_dir)
+  model_dir.check_labels(settings.model_dir, dataset.labels)
+  if isinstance(dataset.train, ImageSplit) and settings.trains:
+    counts = image_folder.class_counts(dataset.train, len(dataset.labels))
+    _LOG.info('%d images to train on: %s; the largest class is %.1f times the smallest%s',
+              sum(counts), ', '.join(map('{} {}'.format, dataset.labels, counts)),
+              max(counts) / min(counts),
+              '' if settings.class_weights != 'none' or max(counts) < 1.5 * min(counts)
+              else ' (--class_weights=balanced evens that out)')
+  return dataset
 
 
 def train(run: Run, evaluate_now: Optional[Callable[[], Any]] = None) -> Trained:
@@ -136,19 +159,18 @@ def train(run: Run, evaluate_now: Optional[Callable[[], Any]] = None) -> Trained
     return Trained(Timing([], [], None, first_step, None), None)
   if first_step:
     _LOG.info('going on from step %d in %s', first_step, run.estimator.model_dir)
-  input_fn = inputs.make_train_input_fn(
-      run.dataset, settings, run.converted.one_hot, run.batch_size,
-      skip_examples=first_step * settings.batch_size)
+  with reworded(run.dataset.train):
+    input_fn = _make_train_input_fn(run, first_step)
   history = TimeHistory()
   stop = hooks.StopOnSignal()
   progress = hooks.Progress(stop_step, settings.log_every_steps, settings.batch_size)
   finite = hooks.StopAtNonFiniteLoss()
   saver = _make_saver(settings, stop_step, evaluate_now)
   try:
-    with logging_redirect_tqdm([_LOG]), _user_errors():
+    with logging_redirect_tqdm([_LOG]), reworded(run.dataset.train):
       # Whether the loss is finite must be known before that step's checkpoint is saved.
-      run.estimator.train(input_fn, hooks=[history, finite, progress, stop, saver],
-                          max_steps=stop_step)
+      run.converted.trainer.train(input_fn, hooks=[history, finite, progress, stop, saver],
+                                  max_steps=stop_step)
   except TrainingFailed as error:
     path, step = checkpoints.latest(run.estimator.model_dir)
     raise TrainingFailed('{}; the last checkpoint is {} of step {}'.format(
@@ -159,6 +181,21 @@ def train(run: Run, evaluate_now: Optional[Callable[[], Any]] = None) -> Trained
   _, last_step = checkpoints.latest(run.estimator.model_dir)
   return Trained(Timing(history.began, history.ended, history.time_to_first_step_secs, last_step,
                         finite.loss), stop.signum)
+
+
+def _make_train_input_fn(run: Run, first_step: int) -> inputs.InputFn:
+  settings, converted = run.settings, run.converted
+  skip_examples = first_step * settings.batch_size
+  if converted.frozen is None:
+    return inputs.make_train_input_fn(run.dataset, settings, converted.one_hot, run.batch_size,
+                                      skip_examples)
+  assert settings.model_dir is not None
+  checkpoint, _ = checkpoints.latest(settings.model_dir)
+  features = frozen_features.compute(
+      converted.frozen, checkpoint or initial_weights.written_to(settings.model_dir),
+      inputs.make_pass(run.dataset, settings), settings, run.devices)
+  return inputs.make_feature_input_fn(run.dataset, settings, converted.one_hot, run.batch_size,
+                                      skip_examples, features)
 
 
 def raise_if_stopped(trained: Trained) -> None:
@@ -180,7 +217,7 @@ def evaluate(run: Run) -> Dict[str, Any]:
     UserError: the input could not be read, or not every example was counted.
   """
   path, _ = checkpoints.latest(run.estimator.model_dir)
-  with _user_errors():
+  with reworded(run.dataset.test):
     counted = run.estimator.evaluate(
         inputs.make_eval_input_fn(run.dataset, run.settings, run.converted.one_hot,
                                   run.batch_size), checkpoint_path=path)
@@ -211,20 +248,3 @@ def _make_saver(settings: Settings, stop_step: int,
   assert settings.model_dir is not None
   return checkpoints.SaveCheckpoints(settings.model_dir, save_steps, save_secs,
                                      settings.keep_checkpoint_max, listeners)
-
-
-@contextmanager
-def _user_errors() -> Iterator[None]:
-  """Turns what TensorFlow says of files that a user can mend into errors of that kind."""
-  try:
-    yield
-  except tf.errors.DataLossError as error:
-    raise UserError('a file of the data or of --model_dir is damaged',
-                    error.message.splitlines()[0],
-                    'remove it; get data again with --mode=download') from error
-  except tf.errors.NotFoundError as error:
-    if 'not found in checkpoint' not in error.message:
-      raise
-    raise UserError('--model_dir holds a checkpoint of another model or optimizer',
-                    re.sub(r'.*?(Key \S+ not found in checkpoint).*', r'\1', error.message,
-                           flags=re.DOTALL), 'give another --model_dir') from error

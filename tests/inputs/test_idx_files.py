@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-import tensorflow.compat.v1 as tf
+from conftest import batches
 
 from estimator_train.datasets.description import IdxSplit
 from estimator_train.inputs import arrays, idx_files
@@ -18,24 +18,9 @@ def split(write_idx):
   return IdxSplit(*write_idx(images, np.arange(EXAMPLES) % CLASSES))
 
 
-def batches(input_fn, count=None):
-  """Returns the batches as arrays, and the graph that made them."""
-  with tf.Graph().as_default() as graph:
-    dataset = input_fn()
-    following = tf.data.make_one_shot_iterator(dataset).get_next()
-    found = []
-    with tf.Session() as session:
-      while count is None or len(found) < count:
-        try:
-          found.append(session.run(following))
-        except tf.errors.OutOfRangeError:
-          break
-  return found, graph
-
-
 def examples_of(images):
   """Returns the numbers of the examples in a batch, from their first pixel."""
-  return [int(round(pixel * 255)) // 24 for pixel in images[:, 0, 0, 0]]
+  return [int(pixel) // 24 for pixel in images[:, 0, 0, 0]]
 
 
 def train_fn(split, batch_size=4, skip=0, seed=1, shuffle_buffer=5):
@@ -53,9 +38,9 @@ def test_evaluation_has_every_example_once_in_order(split):
   assert [len(images) for images, _ in found] == [4, 4, 2]
   images = np.concatenate([images for images, _ in found])
   labels = np.concatenate([labels for _, labels in found])
-  assert images.dtype == labels.dtype == np.float32
+  assert images.dtype == np.uint8 and labels.dtype == np.float32
   expected = (np.arange(EXAMPLES * 6) * 4).astype(np.uint8).reshape((EXAMPLES,) + SHAPE)
-  np.testing.assert_allclose(images, expected / 255., rtol=1e-6)
+  np.testing.assert_array_equal(images, expected)
   np.testing.assert_array_equal(labels, np.eye(CLASSES)[np.arange(EXAMPLES) % CLASSES])
 
 

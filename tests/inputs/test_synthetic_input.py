@@ -15,7 +15,7 @@ def test_same_batch_again(tmp_path):
     session.run(iterator.initializer)
     following = iterator.get_next()
     (images, labels), (images_again, _) = session.run(following), session.run(following)
-    assert images.shape == (8, 6, 5, 1) and images.dtype == np.float32
-    assert 0 <= images.min() < images.max() < 1
+    assert images.shape == (8, 6, 5, 1) and images.dtype == np.uint8
+    assert 0 <= images.min() < 20 and 235 < images.max() <= 255
     np.testing.assert_array_equal(labels.sum(-1), np.ones(8))
     np.testing.assert_array_equal(images, images_again)

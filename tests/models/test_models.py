@@ -1,5 +1,6 @@
 """Our models are the published networks; a user's own is found and checked."""
 
+import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
@@ -30,9 +31,55 @@ def test_published_networks(name, parameters, ends_in_softmax):
   assert losses.default_loss(model).get_config()['from_logits'] != ends_in_softmax
 
 
-def test_every_name_builds():
-  for name in registry.NAMES:
-    assert build(name, num_classes=7).output_shape == (None, 7)
+def test_vgg16_is_the_published_network():
+  model = build('vgg16', (224, 224, 3), 4)
+  assert model.count_params() == 14714688 + 7 * 7 * 512 * 4 + 4
+  trainable = [layer.name for layer in model.layers if layer.trainable_weights]
+  assert trainable == ['block5_conv1', 'block5_conv2', 'block5_conv3', 'predictions']
+  assert [layer.name for layer in model.layers[-3:]] == ['block5_pool', 'flatten', 'predictions']
+
+
+def test_every_pretrained_network_is_there():
+  pretrained = [name for name in registry.NAMES if registry.is_pretrained(name)]
+  functions = {name.lower() for name in dir(tf.keras.applications) if name[0].isupper()}
+  assert set(pretrained) == functions
+  assert build('mobilenet', (96, 96, 1), 7).output_shape == (None, 7)
+
+
+@pytest.mark.parametrize('trainable_layers', [0, 1, 18, None])
+def test_trainable_layers(trainable_layers):
+  with tf.Graph().as_default():
+    model = registry.build('vgg19', (64, 64, 3), 4, trainable_layers)
+  layers = model.layers[1:-2]
+  expected = layers if trainable_layers is None else layers[len(layers) - trainable_layers:]
+  assert [layer for layer in layers if layer.trainable] == expected
+
+
+@pytest.mark.parametrize('name, trainable_layers, message', [
+    ('vgg16', 19, '--trainable_layers=19 of VGG16: give a number up to 18'),
+    ('fashion_cnn', 2, 'for pretrained networks: --trainable_layers=2 --model=fashion_cnn'),
+])
+def test_trainable_layers_that_cannot_be(name, trainable_layers, message):
+  with tf.Graph().as_default(), pytest.raises(UserError, match=message):
+    registry.build(name, (64, 64, 3), 4, trainable_layers)
+
+
+def test_frozen_batch_norm_leaves_the_batch_alone():
+  """Frozen, it scales by its own statistics in training too; and is saved as Keras's own."""
+  with tf.Graph().as_default():
+    original = registry.build('mobilenet', (32, 32, 3), 4, 0)
+  with tf.Graph().as_default(), tf.Session() as session:
+    tf.keras.backend.set_session(session)
+    model = tf.keras.models.clone_model(original)  # As model_to_estimator does.
+    session.run(tf.global_variables_initializer())
+    function = tf.keras.backend.function([model.input, tf.keras.backend.learning_phase()],
+                                         [model.get_layer('conv1_relu').output])
+    pixels = np.random.RandomState(1).uniform(size=(4, 32, 32, 3))
+    training, inference = function([pixels, 1])[0], function([pixels, 0])[0]
+    tf.keras.backend.set_session(None)
+  np.testing.assert_array_equal(training, inference)
+  assert not model.updates
+  assert type(model.get_layer('conv1_bn')).__name__ == 'BatchNormalization'
 
 
 def test_users_own():

@@ -7,7 +7,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from estimator_train import flags
-from estimator_train.datasets import registry
+from estimator_train.datasets import fashion_mnist_sample, registry
 from estimator_train.datasets.description import IdxSplit
 from estimator_train.inputs import factory
 
@@ -152,7 +152,8 @@ def test_another_optimizers_checkpoint(run_program, arguments, trained, tmp_path
   assert (tmp_path / 'flags.txt').read_text() == recorded
 
 
-def test_another_models_checkpoint(run_program, arguments, trained, tmp_path):
+def test_another_models_checkpoint(run_program, arguments, tmp_path):
+  assert run_program('--mode=train', '--train_steps=1', '--dataset=synthetic', *arguments).code == 0
   flagfile = tmp_path / 'flags.txt'
   flagfile.write_text(flagfile.read_text().replace('--model=fashion_cnn', '--model=mnist_deep'))
   done = run_program('--train_steps=2', '--dataset=synthetic', '--image_size=32,32', *arguments)
@@ -174,6 +175,11 @@ def test_wrong_together_with_the_machine_or_the_data(run_program, arguments, ext
   assert not (tmp_path / 'flags.txt').exists()
 
 
+def test_another_data_sets_labels(run_program, arguments, trained):
+  assert fails(run_program('--train_steps=2', '--dataset=synthetic', *arguments),
+               'trained with other labels: T-shirt/top,Trouser')
+
+
 def test_model_dir_that_cannot_be(run_program, tmp_path):
   (tmp_path / 'file').write_text('')
   done = run_program('--train_steps=1', '--model_dir', tmp_path / 'file' / 'below')
@@ -188,7 +194,7 @@ def test_nothing_to_evaluate(run_program, tmp_path):
 
 def test_wrong_data_is_named(run_program, arguments, write_idx, monkeypatch, tmp_path):
   images, labels = write_idx(np.zeros((9, 28, 28)), np.zeros(8))
-  sample = registry.describe('fashion_mnist_sample', None, (28, 28))
+  sample = fashion_mnist_sample.describe()
   monkeypatch.setattr(registry, 'describe', lambda *given: sample._replace(
       train=IdxSplit(images, labels)))
   assert fails(run_program('--train_steps=1', *arguments),

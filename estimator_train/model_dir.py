@@ -1,7 +1,7 @@
 """The folder of a run: what it records there beside the checkpoints."""
 
 import os
-from typing import Dict, Sequence
+from typing import Dict, Sequence, Tuple
 
 from estimator_train import settings as settings_lib, whole_files
 from estimator_train.errors import UserError
@@ -35,6 +35,24 @@ def read_flags(model_dir: str) -> Dict[str, str]:
     return {}
   pairs = (line[2:].partition('=') for line in lines if line.startswith('--'))
   return {name: value for name, _, value in pairs}
+
+
+def read_labels(model_dir: str) -> Tuple[str, ...]:
+  """Returns the class names that the folder was trained with; none when it is new."""
+  try:
+    with open(os.path.join(model_dir, LABELS_FILE), encoding='utf-8') as file:
+      return tuple(file.read().split('\n')[:-1])
+  except OSError:
+    return ()
+
+
+def check_labels(model_dir: str, labels: Sequence[str]) -> None:
+  """Raises a UserError when the folder was trained with other classes, or in another order."""
+  recorded = read_labels(model_dir)
+  if recorded and recorded != tuple(labels):
+    raise UserError('--model_dir was trained with other labels',
+                    '{} there and {} here'.format(','.join(recorded), ','.join(labels)),
+                    'give another --model_dir; of an image folder, or --labels in that order')
 
 
 def record(settings: settings_lib.Settings, labels: Sequence[str]) -> None:

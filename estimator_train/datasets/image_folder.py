@@ -1,0 +1,102 @@
+"""Image files in one folder a class, found by file patterns."""
+
+import os
+from typing import Dict, List, Optional, Sequence, Tuple
+
+import numpy as np
+
+from estimator_train import model_dir
+from estimator_train.datasets import file_pattern
+from estimator_train.datasets.description import DataSet, ImageSplit
+from estimator_train.errors import UserError
+from estimator_train.settings import Settings
+
+IMAGE_SIZE = (224, 224)
+
+
+def describe(settings: Settings) -> DataSet:
+  """Lists the files of `--train_pattern` and `--eval_pattern`, as far as this mode reads them.
+
+  Raises:
+    UserError: a pattern is missing or matches nothing, a file is of no class, or a class has no
+      file to train on.
+  """
+  return describe_patterns(settings, settings.train_pattern, settings.eval_pattern)
+
+
+def describe_patterns(settings: Settings, train_pattern: Optional[str],
+                      eval_pattern: Optional[str]) -> DataSet:
+  """Does the same for patterns that a published data set knows by itself."""
+  labels = settings.labels
+  if not labels and not settings.trains and settings.model_dir:
+    labels = model_dir.read_labels(settings.model_dir)
+  reads_train = settings.mode != 'evaluate'
+  reads_eval = settings.evaluates or (settings.mode == 'audit' and bool(eval_pattern))
+  train_files = _list('train_pattern', train_pattern) if reads_train or not labels else []
+  eval_files = _list('eval_pattern', eval_pattern) if reads_eval else []
+  labels = labels or _folder_names(train_files)
+  if len(labels) < 2:
+    raise UserError('there must be two classes or more, a folder each',
+                    '--train_pattern={} with {}'.format(train_pattern, ', '.join(labels)),
+                    'give a pattern of several folders, or --labels=A,B')
+  train = _split(train_files, labels)
+  if reads_train:
+    check_classes(labels, train)
+  return DataSet(name=settings.dataset, labels=labels,
+                 image_shape=(settings.image_size or IMAGE_SIZE) + (3,),
+                 train=train if reads_train else None,
+                 test=_split(eval_files, labels) if reads_eval else None, files=())
+
+
+def check_classes(labels: Sequence[str], train: ImageSplit) -> None:
+  """Raises a UserError when a class has no image to train on."""
+  missing = [label for label, count in zip(labels, class_counts(train, len(labels))) if not count]
+  if missing:
+    raise UserError('a class has no image to train on', ', '.join(missing),
+                    'add images to its folder, or give --labels without it')
+
+
+def class_counts(split: ImageSplit, num_classes: int) -> List[int]:
+  """Returns the number of images of each class."""
+  return np.bincount(split.classes, minlength=num_classes).tolist()
+
+
+def _list(flag: str, pattern: Optional[str]) -> List[bytes]:
+  if not pattern:
+    raise UserError('--{} is required here'.format(flag), 'no --' + flag,
+                    'give one such as --{}=\'DATA/train/**/*.jpeg\''.format(flag))
+  files = file_pattern.expand(pattern)
+  if not files:
+    raise UserError('--{} matches no file'.format(flag), '--{}={}'.format(flag, pattern),
+                    'give one such as \'DATA/train/**/*.jpeg\', in quotes')
+  return files
+
+
+def _folder_names(files: Sequence[bytes]) -> Tuple[str, ...]:
+  folders = {os.path.dirname(path) for path in files}
+  return tuple(sorted({_label(folder) for folder in folders}))
+
+
+def _label(folder: bytes) -> str:
+  name = os.path.basename(os.path.abspath(folder)).decode('utf-8', 'backslashreplace')
+  if '\n' in name or '\r' in name:
+    raise UserError('a class\'s name has a line break', repr(os.fsdecode(folder)),
+                    'rename the folder')
+  return name
+
+
+def _split(files: List[bytes], labels: Sequence[str]) -> ImageSplit:
+  numbers = {label: number for number, label in enumerate(labels)}
+  number_of_folder: Dict[bytes, int] = {}
+  classes = np.empty(len(files), np.int32)
+  for index, path in enumerate(files):
+    folder = os.path.dirname(path)
+    if folder not in number_of_folder:
+      label = _label(folder)
+      if label not in numbers:
+        raise UserError('a file\'s folder is not among the labels',
+                        '{} (labels: {})'.format(os.fsdecode(path), ', '.join(labels)),
+                        'give a pattern that passes by it, or --labels with ' + label)
+      number_of_folder[folder] = numbers[label]
+    classes[index] = number_of_folder[folder]
+  return ImageSplit(files, classes)

@@ -1,0 +1,95 @@
+"""The networks of `tf.keras.applications`, with a head for the classes of the data set."""
+
+import contextlib
+import socket
+import sys
+from typing import Any, List, Optional, Tuple
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+from estimator_train.errors import UserError
+
+_CONNECT_SECS = 30.
+
+
+class BatchNormalization(tf.keras.layers.BatchNormalization):
+  """Batch norm that is in inference mode where it is frozen, as in TensorFlow 2.
+
+  In TensorFlow 1.15 a frozen one still takes the statistics of the batch, which are not those that
+  the weights of the layers around it were trained with. Files name its class as Keras's own.
+  """
+
+  def call(self, inputs: tf.Tensor, training: Any = None) -> tf.Tensor:
+    return super().call(inputs, training=training if self.trainable else False)
+
+
+class _Layers:
+  """`tf.keras.layers` with that batch norm."""
+
+  def __getattr__(self, name: str) -> Any:
+    return BatchNormalization if name == 'BatchNormalization' else getattr(tf.keras.layers, name)
+
+
+def build(function: str, image_shape: Tuple[int, int, int], num_classes: int,
+          trainable_layers: Optional[int]) -> tf.keras.Model:
+  """Builds a network without its top, flattens its output, and adds a dense layer.
+
+  Args:
+    function: its name in `tf.keras.applications`.
+    image_shape: (height, width, any): grey images are repeated to three channels.
+    num_classes: the number of outputs.
+    trainable_layers: the last layers that are not frozen, the head apart; None: all.
+
+  Returns:
+    An uncompiled model of random weights: float32 [B, height, width, 3] to probabilities [B,
+    num_classes].
+
+  Raises:
+    ValueError: the images are too small for it.
+    UserError: it has not so many layers.
+  """
+  backbone = _backbone(function, image_shape, weights=None)
+  layers = backbone.layers[1:]  # The first is the input.
+  if trainable_layers is not None:
+    if trainable_layers > len(layers):
+      raise UserError('--trainable_layers is more than the network has',
+                      '--trainable_layers={} of {}'.format(trainable_layers, function),
+                      'give a number up to {}'.format(len(layers)))
+    for layer in layers[:len(layers) - trainable_layers]:
+      layer.trainable = False
+  features = tf.keras.layers.Flatten(name='flatten')(backbone.output)
+  outputs = tf.keras.layers.Dense(num_classes, activation='softmax', name='predictions')(features)
+  return tf.keras.Model(backbone.input, outputs)
+
+
+def imagenet_weights(function: str, image_shape: Tuple[int, int, int]) -> List[np.ndarray]:
+  """Returns the weights that the network got on ImageNet, in the order of its layers.
+
+  They are downloaded to `~/.keras/models` once, and compared with their published checksum.
+
+  Raises:
+    UserError: they cannot be downloaded.
+  """
+  timeout = socket.getdefaulttimeout()
+  socket.setdefaulttimeout(_CONNECT_SECS)
+  try:
+    with tf.Graph().as_default(), tf.Session(
+        config=tf.ConfigProto(device_count={'GPU': 0})) as session:
+      tf.keras.backend.set_session(session)
+      with contextlib.redirect_stdout(sys.stderr):  # Where Keras prints its progress.
+        return _backbone(function, image_shape, weights='imagenet').get_weights()
+  except Exception as error:  # Keras raises nothing narrower.
+    raise UserError('the ImageNet weights cannot be downloaded',
+                    '--weights=imagenet ({})'.format(error),
+                    'give --weights=PATH of the .h5 file "notop" of this network, or '
+                    '--weights=none') from error
+  finally:
+    tf.keras.backend.set_session(None)
+    socket.setdefaulttimeout(timeout)
+
+
+def _backbone(function: str, image_shape: Tuple[int, int, int],
+              weights: Optional[str]) -> tf.keras.Model:
+  return getattr(tf.keras.applications, function)(
+      weights=weights, include_top=False, input_shape=image_shape[:2] + (3,), layers=_Layers())

@@ -1,0 +1,149 @@
+"""What a flag's value may be, by itself and beside the others'."""
+
+import math
+from typing import Any, Iterable, Sequence, Tuple
+
+from estimator_train.errors import UserError
+
+MODES = ('train_and_evaluate', 'train', 'evaluate', 'input_benchmark', 'audit', 'download')
+WITHOUT_MODEL_DIR = ('download', 'input_benchmark')
+PREPROCESSINGS = ('unit', 'caffe', 'torch', 'tf')
+CLASS_WEIGHTS = ('none', 'balanced')
+OPTIMIZERS = ('adam', 'sgd', 'momentum', 'rmsprop')
+STRATEGIES = ('off', 'one_device', 'mirrored', 'central_storage')
+ALL_REDUCE_ALGORITHMS = ('nccl', 'hierarchical_copy', 'reduction_to_one_device')
+LEARNING_RATE_SCALINGS = ('none', 'linear', 'sqrt')
+CACHE_FEATURES_DTYPES = ('float32', 'float16')
+ON_BAD_IMAGE = ('error', 'skip')
+SINGLE_REPLICA_STRATEGIES = ('off', 'one_device')
+
+
+
+def check(settings: Any) -> None:
+  """Raises a UserError that says what is wrong where the Settings are made of what cannot be."""
+  _check_choices(settings)
+  _check_bounds(settings)
+  _check_places(settings)
+  _check_length(settings)
+  _check_devices(settings)
+  _check_checkpoints(settings)
+
+
+def _check_choices(settings: Any) -> None:
+  for name, choices in (('mode', MODES), ('optimizer', OPTIMIZERS),
+                        ('distribution_strategy', STRATEGIES),
+                        ('scale_learning_rate', LEARNING_RATE_SCALINGS),
+                        ('preprocess', PREPROCESSINGS), ('class_weights', CLASS_WEIGHTS),
+                        ('cache_features_dtype', CACHE_FEATURES_DTYPES),
+                        ('on_bad_image', ON_BAD_IMAGE),
+                        ('all_reduce_alg', ALL_REDUCE_ALGORITHMS)):
+    value = getattr(settings, name)
+    if value is not None:
+      check_choice(name, value, choices)
+
+
+def check_choice(name: str, value: str, choices: Sequence[str]) -> None:
+  """Raises a UserError when the flag's value is none of the choices."""
+  if value not in choices:
+    raise UserError('--{} has no such choice'.format(name), '--{}={}'.format(name, value),
+                    'choose from ' + ', '.join(choices))
+
+
+def _check_bounds(settings: Any) -> None:
+  at_least: Iterable[Tuple[int, Sequence[str]]] = (
+      (1, ('train_steps', 'train_epochs', 'eval_every_steps', 'batch_size', 'base_batch_size',
+           'num_packs', 'shuffle_buffer', 'prefetch', 'log_every_steps', 'save_checkpoints_steps',
+           'save_checkpoints_secs', 'keep_checkpoint_max')),
+      (0, ('seed', 'num_cpu_replicas', 'num_parallel_calls', 'trainable_layers',
+           'throughput_warmup_steps', 'inter_op_parallelism_threads',
+           'intra_op_parallelism_threads')),
+      (-1, ('num_gpus',)))
+  for bound, names in at_least:
+    for name in names:
+      value = getattr(settings, name)
+      if value is not None and not bound <= value < 2 ** 31:
+        raise UserError('--{} is out of range'.format(name), '--{}={}'.format(name, value),
+                        'give a whole number from {} to {}'.format(bound, 2 ** 31 - 1))
+  if not (settings.learning_rate > 0 and math.isfinite(settings.learning_rate)):
+    raise UserError('--learning_rate must be positive and finite',
+                    '--learning_rate={}'.format(settings.learning_rate),
+                    'give one such as 0.001')
+  if not (settings.lr_warmup_epochs >= 0 and math.isfinite(settings.lr_warmup_epochs)):
+    raise UserError('--lr_warmup_epochs must be 0 or more, and finite',
+                    '--lr_warmup_epochs={}'.format(settings.lr_warmup_epochs),
+                    'give one such as 0.5')
+  if not 0 <= settings.max_bad_images <= 1:  # Nor does nan lie there.
+    raise UserError('--max_bad_images is a share of all images, from 0 to 1',
+                    '--max_bad_images={}'.format(settings.max_bad_images),
+                    'give one such as 0.01')
+  size = settings.image_size
+  if size is not None and (len(size) != 2 or not all(0 < side < 2 ** 15 for side in size)):
+    raise UserError('--image_size must be height,width in pixels',
+                    '--image_size=' + ','.join(str(side) for side in size),
+                    'give one such as 28,28')
+  if len(set(settings.labels)) < len(settings.labels) or not all(settings.labels):
+    raise UserError('--labels must be different names',
+                    '--labels=' + ','.join(settings.labels), 'name each class once')
+
+
+def _check_places(settings: Any) -> None:
+  if not settings.weights:
+    raise UserError('--weights is empty', '--weights=', 'give none, or the path of a file')
+  if not settings.cache:
+    raise UserError('--cache is empty', '--cache=', 'give none, memory, or a folder')
+  if settings.mode not in WITHOUT_MODEL_DIR and not settings.model_dir:
+    raise UserError('--model_dir is required, everything the run makes is kept there',
+                    '--mode={} without --model_dir'.format(settings.mode),
+                    'give --model_dir=FOLDER')
+  for name in ('model_dir', 'data_dir', 'weights', 'model', 'train_pattern', 'eval_pattern',
+               'cache', 'labels'):
+    path = getattr(settings, name) or ''
+    if any('\n' in part or '\0' in part for part in path):
+      raise UserError('--{} has a line break or a null character'.format(name), repr(path),
+                      'give one without')
+
+
+def _check_length(settings: Any) -> None:
+  if not settings.trains:
+    return
+  if settings.train_steps is not None and settings.train_epochs is not None:
+    raise UserError('--train_steps and --train_epochs both say how long to train',
+                    '--train_steps={} --train_epochs={}'.format(
+                        settings.train_steps, settings.train_epochs),
+                    'give one of them')
+  if settings.train_steps is None and settings.train_epochs is None:
+    raise UserError('how long to train is not said', '--mode={}'.format(settings.mode),
+                    'give --train_steps=N or --train_epochs=N')
+
+
+def _check_devices(settings: Any) -> None:
+  if settings.num_cpu_replicas and settings.num_gpus > 0:
+    raise UserError('a run is on GPUs or on CPU replicas, not on both',
+                    '--num_gpus={} --num_cpu_replicas={}'.format(
+                        settings.num_gpus, settings.num_cpu_replicas),
+                    'give one of them')
+  if settings.distribution_strategy in SINGLE_REPLICA_STRATEGIES:
+    for name in ('num_gpus', 'num_cpu_replicas'):
+      if getattr(settings, name) > 1:
+        raise UserError(
+            '--distribution_strategy={} has one replica'.format(settings.distribution_strategy),
+            '--{}={}'.format(name, getattr(settings, name)),
+            'give --distribution_strategy=mirrored, or leave --{} out'.format(name))
+
+
+def _check_checkpoints(settings: Any) -> None:
+  steps, secs = settings.save_checkpoints_steps, settings.save_checkpoints_secs
+  every = settings.eval_every_steps
+  if steps is not None and secs is not None:
+    raise UserError('checkpoints are saved by steps or by seconds, not by both',
+                    '--save_checkpoints_steps={} --save_checkpoints_secs={}'.format(steps, secs),
+                    'give one of them')
+  if every is not None and secs is not None:
+    raise UserError('an evaluation is of a checkpoint, and --eval_every_steps counts steps',
+                    '--eval_every_steps={} --save_checkpoints_secs={}'.format(every, secs),
+                    'leave --save_checkpoints_secs out')
+  if every is not None and steps is not None and every % steps:
+    raise UserError('an evaluation is of a checkpoint, so --eval_every_steps must be a multiple '
+                    'of --save_checkpoints_steps',
+                    '--eval_every_steps={} --save_checkpoints_steps={}'.format(every, steps),
+                    'give --save_checkpoints_steps={}, or leave it out'.format(every))

@@ -1,0 +1,88 @@
+"""Images that cannot be decoded: found, named, and left out."""
+
+import json
+
+import numpy as np
+import pytest
+from conftest import REAL_DATA
+
+from estimator_train.datasets.description import DataSet, ImageSplit
+from estimator_train.errors import UserError
+from estimator_train.inputs import bad_images
+from estimator_train.settings import Settings
+
+
+@pytest.fixture
+def files(image_folders):
+  """Eleven good ones and, in the middle, four bad ones."""
+  paths = sorted((image_folders / 'train').glob('*/*.jpeg'))[:11]
+  whole = paths[0].read_bytes()
+  bad = [image_folders / 'train' / 'A' / name for name in ('cut.jpeg', 'text.jpeg', 'empty.jpeg',
+                                                           'gone "1".jpeg')]
+  for path, content in zip(bad, (whole[:len(whole) // 2], b'this is not an image', b'')):
+    path.write_bytes(content)
+  bad[3].symlink_to(image_folders / 'nowhere')
+  return [str(path).encode() for path in paths[:5] + bad + paths[5:]]
+
+
+def test_find(files):
+  found = dict(bad_images.find(files))
+  assert sorted(found) == [5, 6, 7, 8]
+  assert 'Invalid JPEG data' in found[5] and 'unknown format' in found[6]
+  assert 'empty file' in found[7] and found[8] == 'No such file or directory'
+
+
+@pytest.mark.parametrize('name, is_bad', [
+    ('broken_png_renamed', True), ('jpeg_12bit', True), ('text_renamed', True),
+    ('truncated_half', True), ('zero_bytes', True), ('cmyk', False),
+    ('exif_orientation_6', False), ('gif_renamed', False), ('png16_gray_renamed', False),
+    ('progressive', False)])
+def test_awkward_files(name, is_bad):
+  path = REAL_DATA / 'bad-images' / (name + '.jpeg')
+  if not path.exists():
+    pytest.skip('the real files are not beside the checkout: {}'.format(path))
+  assert bool(list(bad_images.find([str(path).encode()]))) == is_bad
+
+
+def without_bad(files, tmp_path, **given):
+  split = ImageSplit(files, np.arange(len(files), dtype=np.int32) % 2)
+  dataset = DataSet('image_folder', ('A', 'B'), (8, 8, 3), train=split, test=None, files=())
+  return bad_images.without_bad(dataset, Settings(
+      dataset='image_folder', model_dir=str(tmp_path), train_steps=1, **given))
+
+
+def test_skip(files, tmp_path):
+  dataset, skipped = without_bad(files, tmp_path, max_bad_images=0.3)
+  assert dataset.train.files == files[:5] + files[9:]
+  assert dataset.train.classes.tolist() == [0, 1, 0, 1, 0, 1, 0, 1, 0, 1, 0]
+  assert [image.file for image in skipped] == [path.decode() for path in files[5:9]]
+
+
+def test_more_than_allowed(files, tmp_path):
+  with pytest.raises(UserError, match='4 of 15 with --max_bad_images=0.2, the first is .*cut.jpeg '
+                                      '.Invalid JPEG data'):
+    without_bad(files, tmp_path, max_bad_images=0.2)
+
+
+def test_a_class_of_bad_ones_only(files, tmp_path):
+  with pytest.raises(UserError, match='a class has no image to train on: B'):
+    without_bad([files[0], files[5]], tmp_path, max_bad_images=0.5)
+
+
+def test_the_outcome_is_remembered_until_a_file_changes(files, tmp_path, monkeypatch):
+  searched = []
+  find = bad_images.find
+  monkeypatch.setattr(bad_images, 'find', lambda files: searched.append(1) or find(files))
+  _, first = without_bad(files, tmp_path, max_bad_images=0.3)
+  _, again = without_bad(files, tmp_path, max_bad_images=0.3)
+  assert first == again and len(searched) == 1
+  with open(files[6], 'wb') as text, open(files[0], 'rb') as image:
+    text.write(image.read())
+  _, mended = without_bad(files, tmp_path, max_bad_images=0.3)
+  assert len(searched) == 2 and len(mended) == 3
+  assert set(json.loads((tmp_path / 'skipped_images.json').read_text())) == {'train'}
+
+
+def test_a_damaged_memory_is_no_memory(files, tmp_path):
+  (tmp_path / 'skipped_images.json').write_text('{')
+  assert len(without_bad(files, tmp_path, max_bad_images=0.3)[1]) == 4

@@ -1,0 +1,167 @@
+"""Cached images: the right ones, read once, and whole."""
+
+import os
+
+import numpy as np
+import pytest
+from conftest import batches
+
+from estimator_train.datasets.description import ImageSplit
+from estimator_train.errors import UserError
+from estimator_train.inputs import arrays, image_cache, image_files
+from estimator_train.inputs.batching import Batching
+
+BATCHING = Batching((20, 16, 3), 2, one_hot=False, batch_size=3, num_parallel_calls=2)
+
+
+@pytest.fixture
+def split(image_folders):
+  paths = sorted((image_folders / 'train').glob('*/*.jpeg'))
+  return ImageSplit([str(path).encode() for path in paths],
+                    np.array([path.parent.name == 'B' for path in paths], np.int32))
+
+
+@pytest.fixture
+def filled(monkeypatch):
+  """Counts how often a cache is filled."""
+  calls = []
+  fill = image_cache._fill
+  monkeypatch.setattr(image_cache, '_fill',
+                      lambda *given: calls.append(given[0].shape) or fill(*given))
+  return calls
+
+
+def uncached(split, batching=BATCHING):
+  found, _ = batches(image_files.make_eval_input_fn(split, batching))
+  channels = max(pixels.shape[-1] for pixels, _ in found)
+  return np.concatenate([np.broadcast_to(pixels, pixels.shape[:-1] + (channels,))
+                         for pixels, _ in found])
+
+
+@pytest.fixture(params=['memory', 'folder'])
+def cache(request, tmp_path):
+  return 'memory' if request.param == 'memory' else str(tmp_path / 'cache')
+
+
+def test_images_rounded_to_the_nearest(split, cache):
+  images = image_cache.images(split, BATCHING, cache)
+  assert images.dtype == np.uint8 and images.shape == (18, 20, 16, 1)
+  np.testing.assert_allclose(images, uncached(split), atol=0.5001)
+
+
+def test_a_colour_image_among_grey_ones(split, cache, write_images, tmp_path, filled):
+  odd = tmp_path / 'odd.jpeg'
+  write_images({odd: np.full((9, 9, 3), (250, 0, 9), np.uint8)})
+  split = ImageSplit(split.files[:5] + [str(odd).encode()] + split.files[5:], np.zeros(19, 'i4'))
+  images = image_cache.images(split, BATCHING, cache)
+  assert images.shape[-1] == 3 and [shape[-1] for shape in filled] in ([3], [1, 3])
+  np.testing.assert_allclose(images, uncached(split), atol=0.5001)
+
+
+def test_a_surprise_in_colour(split, cache, write_images, tmp_path, filled, monkeypatch):
+  monkeypatch.setattr(image_files, '_SAMPLE', 1)
+  test_a_colour_image_among_grey_ones(split, cache, write_images, tmp_path, filled)
+  assert [shape[-1] for shape in filled] == [1, 3]
+
+
+def test_a_folder_is_filled_once(split, tmp_path, filled):
+  first = image_cache.images(split, BATCHING, str(tmp_path / 'cache'))
+  again = image_cache.images(split, BATCHING, str(tmp_path / 'cache'))
+  np.testing.assert_array_equal(first, again)
+  assert len(filled) == 1 and len(os.listdir(str(tmp_path / 'cache'))) == 1
+
+
+@pytest.mark.parametrize('change', ['fewer', 'order', 'content', 'time', 'image size'])
+def test_another_cache_is_not_used(split, tmp_path, filled, change):
+  image_cache.images(split, BATCHING, str(tmp_path / 'cache'))
+  batching, files = BATCHING, split.files
+  path = os.fsdecode(files[0])
+  if change == 'fewer':
+    files = files[1:]
+  elif change == 'order':
+    files = files[::-1]
+  elif change == 'content':
+    status = os.stat(path)
+    with open(path, 'ab') as file:
+      file.write(b'\0')
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+  elif change == 'time':
+    os.utime(path, ns=(0, 0))
+  else:
+    batching = BATCHING._replace(image_shape=(16, 20, 3))
+  images = image_cache.images(ImageSplit(files, split.classes), batching, str(tmp_path / 'cache'))
+  assert len(filled) == 2 and images.shape[1:3] == batching.image_shape[:2]
+
+
+@pytest.mark.parametrize('left', ['half', 'longer', 'empty', 'text'])
+def test_what_a_killed_run_left_is_done_again(split, tmp_path, filled, left):
+  folder = tmp_path / 'cache'
+  whole = np.array(image_cache.images(split, BATCHING, str(folder)))
+  (path,) = folder.iterdir()
+  content = path.read_bytes()
+  path.rename(str(path) + '.part')
+  part = folder / (path.name + '.part')
+  part.write_bytes({'half': content[:len(content) // 2], 'longer': content * 2, 'empty': b'',
+                    'text': b'text'}[left])
+  np.testing.assert_array_equal(image_cache.images(split, BATCHING, str(folder)), whole)
+  assert len(filled) == 2 and os.listdir(str(folder)) == [path.name]
+
+
+def test_a_fill_that_fails_leaves_no_final_name(split, tmp_path, monkeypatch):
+  def fill(array, *rest):
+    array[0] = 1
+    raise KeyboardInterrupt
+
+  monkeypatch.setattr(image_cache, '_fill', fill)
+  with pytest.raises(KeyboardInterrupt):
+    image_cache.images(split, BATCHING, str(tmp_path / 'cache'))
+  assert not list((tmp_path / 'cache').glob('*.npy'))
+
+
+@pytest.mark.parametrize('damage', [b'', b'\x93NUMPY', None])
+def test_a_damaged_cache_is_done_again(split, tmp_path, filled, damage):
+  folder = tmp_path / 'cache'
+  whole = np.array(image_cache.images(split, BATCHING, str(folder)))
+  (path,) = folder.iterdir()
+  path.write_bytes(path.read_bytes()[:-7] if damage is None else damage)
+  np.testing.assert_array_equal(image_cache.images(split, BATCHING, str(folder)), whole)
+  assert len(filled) == 2
+
+
+def test_memory_that_does_not_suffice_is_foreseen(split, filled, monkeypatch):
+  monkeypatch.setattr(image_cache, 'available_bytes', lambda: 5000)
+  with pytest.raises(UserError, match='does not fit into memory: --cache=memory for uint8 '
+                                      '18x20x16x1 of 5.76 kB, 5.00 kB are free: give --cache=F'):
+    image_cache.images(split, BATCHING, 'memory')
+  assert not filled
+
+
+def test_a_full_disk_is_foreseen(split, tmp_path, filled, monkeypatch):
+  def fallocate(*given):
+    raise OSError(28, 'No space left on device')
+
+  monkeypatch.setattr(os, 'posix_fallocate', fallocate)
+  with pytest.raises(UserError, match='cannot be stored: --cache=.*cache for uint8 18x20x16x1 of '
+                                      '5.76 kB .No space left on device.: give a folder'):
+    image_cache.images(split, BATCHING, str(tmp_path / 'cache'))
+  assert not filled and not list((tmp_path / 'cache').glob('*.npy'))
+
+
+def test_a_folder_that_cannot_be(split, tmp_path):
+  (tmp_path / 'file').write_text('')
+  with pytest.raises(UserError, match='cannot be stored: --cache=.*/file/below for '):
+    image_cache.images(split, BATCHING, str(tmp_path / 'file' / 'below'))
+
+
+def test_the_same_order_with_and_without(split, cache):
+  """Each epoch is shuffled anew, and as without a cache."""
+  batching = BATCHING._replace(shuffle_buffer=5)
+  images = image_cache.images(split, batching, cache)
+  cached, _ = batches(arrays.make_train_input_fn(
+      images, split.classes, batching, batching.order(18)), 12)
+  read, _ = batches(image_files.make_train_input_fn(split, batching), 12)
+  for (quick, quick_labels), (slow, slow_labels) in zip(cached, read):
+    assert quick.dtype == np.uint8
+    np.testing.assert_allclose(quick, slow, atol=0.5001)
+    np.testing.assert_array_equal(quick_labels, slow_labels)
+  assert not np.array_equal(cached[0][0], cached[6][0])

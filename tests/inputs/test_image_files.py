@@ -1,0 +1,110 @@
+"""What the `input_fn`s of image files deliver."""
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+from conftest import batches
+
+from estimator_train.datasets.description import ImageSplit
+from estimator_train.inputs import image_files
+from estimator_train.inputs.batching import Batching
+from estimator_train.training.preprocessing import make_preprocess
+
+SIZE = (40, 32)
+
+
+def batching(**given):
+  return Batching(SIZE + (3,), 4, one_hot=False, **dict(
+      {'batch_size': 4, 'num_parallel_calls': 2}, **given))
+
+
+def split_of(paths):
+  return ImageSplit([str(path).encode() for path in paths], np.arange(len(paths), dtype=np.int32))
+
+
+def published(path):
+  """The article's map function, by tensorflow.compat.v1."""
+  with tf.Graph().as_default(), tf.Session() as session:
+    image = tf.image.decode_jpeg(tf.read_file(str(path)), channels=3)
+    image = tf.image.convert_image_dtype(image, tf.float32)
+    return session.run(tf.image.resize_images(image, SIZE))
+
+
+def as_the_model_sees(pixels):
+  with tf.Graph().as_default(), tf.Session() as session:
+    return session.run(make_preprocess('unit', *SIZE, channels=3)(tf.constant(pixels)))
+
+
+@pytest.fixture
+def images(tmp_path, write_images):
+  """Five grey images and a colour one, of several sizes; the last is a PNG by another name."""
+  random = np.random.RandomState(3)
+  paths = [tmp_path / '{} \'".jpeg'.format(index) for index in range(6)]
+  write_images({path: random.randint(0, 256, (30 + 7 * index, 50, 3 if index == 4 else 1)).astype(
+      np.uint8) for index, path in enumerate(paths)})
+  png = tmp_path / 'x.png'
+  write_images({png: random.randint(0, 256, (20, 20, 1)).astype(np.uint8)})
+  png.rename(paths[5])
+  return paths
+
+
+def test_the_published_pixels(images, monkeypatch):
+  monkeypatch.setattr(image_files, '_SAMPLE', 1)  # So that the colour one comes as a surprise.
+  found, _ = batches(image_files.make_eval_input_fn(split_of(images), batching(batch_size=2)))
+  assert [pixels.shape[-1] for pixels, _ in found] == [1, 1, 3]  # The colour one is in the last.
+  assert np.concatenate([classes for _, classes in found]).tolist() == [0, 1, 2, 3, 4, 5]
+  for pixels, classes in found:
+    for image, number in zip(as_the_model_sees(pixels), classes):
+      np.testing.assert_allclose(image, published(images[number]), atol=1e-6)
+
+
+def test_the_published_pixels_of_real_images(oct2017_dir):
+  paths = sorted((oct2017_dir / 'val').glob('*/*.jpeg'))[::4]
+  ((pixels, _),), _ = batches(image_files.make_eval_input_fn(split_of(paths),
+                                                             batching(batch_size=8)))
+  assert pixels.shape == (8,) + SIZE + (1,) and pixels.dtype == np.float32
+  for image, path in zip(as_the_model_sees(pixels), paths):
+    np.testing.assert_allclose(image, published(path), atol=1e-6)
+
+
+def test_mostly_in_colour(images, write_images, tmp_path):
+  """A grey image among colour ones is repeated to three channels."""
+  write_images({path: np.full((9, 9, 3), 50 * index, np.uint8)
+                for index, path in enumerate(images[:4])})
+  found, _ = batches(image_files.make_eval_input_fn(split_of(images), batching(batch_size=6)))
+  ((pixels, _),) = found
+  assert pixels.shape == (6,) + SIZE + (3,)
+  np.testing.assert_allclose(as_the_model_sees(pixels)[5], published(images[5]), atol=1e-6)
+  assert not image_files.is_grey(split_of(images).files)
+
+
+def order(split, count, **given):
+  found, graph = batches(image_files.make_train_input_fn(split, batching(**given)), count)
+  return [int(number) for _, classes in found for number in classes], graph
+
+
+def test_training_shuffles_without_end(images):
+  numbers, graph = order(split_of(images), 6, shuffle_buffer=100)
+  epochs = [numbers[start:start + 6] for start in range(0, 24, 6)]
+  assert all(sorted(epoch) == list(range(6)) for epoch in epochs)
+  assert len({tuple(epoch) for epoch in epochs}) > 1
+  assert b'.jpeg' not in graph.as_graph_def().SerializeToString()  # The list is not in the graph.
+
+
+def test_a_small_buffer_mixes_all_files(images):
+  """Files are found class by class, and a buffer of one would deliver them like that."""
+  numbers, _ = order(split_of(images), 1, batch_size=6, shuffle_buffer=1)
+  assert sorted(numbers) == list(range(6)) != numbers
+
+
+def test_the_order_is_that_of_the_seed(images):
+  split = split_of(images)
+  runs = {seed: [order(split, 3, seed=seed, shuffle_buffer=3)[0] for _ in range(2)]
+          for seed in (1, 2)}
+  assert runs[1][0] == runs[1][1] and runs[2][0] == runs[2][1] and runs[1][0] != runs[2][0]
+
+
+def test_a_resumed_run_goes_on_with_the_next(images):
+  split = split_of(images)
+  straight, _ = order(split, 5, shuffle_buffer=4)
+  assert order(split, 3, shuffle_buffer=4, skip_examples=8)[0] == straight[8:]

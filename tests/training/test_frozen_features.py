@@ -1,0 +1,121 @@
+"""Training on the frozen layers' output is training on the images."""
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+
+from estimator_train.errors import UserError
+from estimator_train.models import registry
+from estimator_train.settings import Settings
+from estimator_train.training import checkpoints, frozen_features, run as runs
+
+
+def train(model_dir, model, **given):
+  settings = Settings(**dict({'model': model, 'model_dir': str(model_dir), 'mode': 'train',
+                              'batch_size': 12, 'optimizer': 'sgd', 'learning_rate': 0.05,
+                              'train_steps': 20, 'num_gpus': 0}, **given))
+  runs.train(runs.prepare(settings))
+  path, _ = checkpoints.latest(str(model_dir))
+  return {name: tf.train.load_variable(path, name) for name, _ in tf.train.list_variables(path)}
+
+
+def assert_same(one, other, within):
+  assert set(one) == set(other)
+  for name, value in one.items():
+    difference = np.abs(value - other[name]).max() if value.size else 0.
+    assert difference <= within * max(np.abs(value).max(), 1e-3), name
+
+
+@pytest.mark.parametrize('optimizer', ['sgd', 'adam'])
+def test_same_weights_on_idx_files(tmp_path, optimizer):
+  given = {'model': 'own_models:frozen_first', 'optimizer': optimizer}
+  plain = train(tmp_path / 'plain', **given)
+  assert_same(plain, train(tmp_path / 'cached', cache_features=True, **given), 1e-5)
+  assert any(name.startswith('conv2d/kernel') for name in plain)
+
+
+@pytest.fixture
+def of_folders(image_folders):
+  return {'dataset': 'image_folder', 'train_pattern': str(image_folders / 'train/*/*.jpeg'),
+          'image_size': (32, 32), 'model': 'own_models:frozen_first', 'batch_size': 6,
+          'train_steps': 4}
+
+
+def test_same_weights_on_images(tmp_path, of_folders):
+  plain = train(tmp_path / 'plain', **of_folders)
+  cached = train(tmp_path / 'cached', cache_features=True, cache=str(tmp_path / 'features'),
+                 **of_folders)
+  assert_same(plain, cached, 1e-5)
+  (file,) = (tmp_path / 'features').iterdir()
+  array = np.load(str(file))
+  assert array.shape == (18, 28 * 28 * 3) and array.dtype == np.float32
+  # On two replicas, and from the file.
+  assert_same(plain, train(tmp_path / 'two', cache_features=True, cache=str(tmp_path / 'features'),
+                           num_cpu_replicas=2, **of_folders), 1e-5)
+  assert list((tmp_path / 'features').iterdir()) == [file]
+
+
+def test_same_weights_of_a_pretrained_network(tmp_path, of_folders):
+  of_folders['model'] = 'vgg16'
+  assert_same(train(tmp_path / 'plain', **of_folders),
+              train(tmp_path / 'cached', cache_features=True, **of_folders), 1e-5)
+
+
+def test_half_precision(tmp_path, of_folders):
+  plain = train(tmp_path / 'plain', **of_folders)
+  cached = train(tmp_path / 'cached', cache_features=True, cache=str(tmp_path / 'features'),
+                 cache_features_dtype='float16', **of_folders)
+  assert_same(plain, cached, 1e-2)
+  (file,) = (tmp_path / 'features').iterdir()
+  assert np.load(str(file)).dtype == np.float16
+
+
+def test_a_run_goes_on_with_and_without(tmp_path, of_folders):
+  straight = train(tmp_path / 'straight', **of_folders)
+  halved = dict(of_folders, train_steps=2)
+  train(tmp_path / 'turns', cache_features=True, **halved)
+  assert_same(straight, train(tmp_path / 'turns', **of_folders), 1e-5)
+  train(tmp_path / 'back', **halved)
+  assert_same(straight, train(tmp_path / 'back', cache_features=True, **of_folders), 1e-5)
+
+
+@pytest.mark.parametrize('seed, preprocess, files', [(2, 'unit', 2), (1, 'caffe', 2),
+                                                     (1, 'unit', 1)])
+def test_other_features_are_not_used(tmp_path, of_folders, seed, preprocess, files):
+  """Another seed is other random weights."""
+  train(tmp_path / 'first', cache_features=True, cache=str(tmp_path / 'features'), **of_folders)
+  train(tmp_path / 'second', cache_features=True, cache=str(tmp_path / 'features'), seed=seed,
+        preprocess=preprocess, **of_folders)
+  assert len(list((tmp_path / 'features').iterdir())) == files
+
+
+@pytest.mark.parametrize('name, trainable, last_frozen', [
+    ('vgg16', 4, 'block4_pool'), ('vgg16', 0, 'flatten'), ('vgg16', 3, 'block5_conv1'),
+    ('mobilenet', 3, 'conv_dw_13_relu'),
+    # The last residual block is frozen but for its last layers, and has a way around them.
+    ('resnet50', 5, 'conv5_block2_out')])
+def test_where_the_network_is_cut(name, trainable, last_frozen):
+  with tf.Graph().as_default():
+    model = registry.build(name, (64, 64, 3), 4, trainable)
+    frozen, rest = frozen_features.cut(model, name)
+    assert frozen.layers[-1].name == last_frozen
+    assert not frozen.trainable_weights
+    assert frozen.weights + rest.weights == model.weights
+    assert rest.trainable_weights == model.trainable_weights
+    assert rest.output_shape == model.output_shape
+
+
+@pytest.mark.parametrize('model, message', [
+    ('fashion_cnn', 'needs frozen layers at the beginning of the network: --model=fashion_cnn'),
+    ('own_models:frozen_last', 'needs frozen layers at the beginning'),
+    ('own_models:frozen_dropout', 'output differs from step to step'),
+    ('own_models:frozen_batch_norm', 'output differs from step to step'),
+])
+def test_what_cannot_be(tmp_path, model, message):
+  with pytest.raises(UserError, match=message):
+    train(tmp_path, model, cache_features=True)
+
+
+def test_made_up_examples_have_no_features(tmp_path):
+  with pytest.raises(UserError, match='made-up examples have no end.*--cache_features'):
+    train(tmp_path, 'own_models:frozen_first', cache_features=True, dataset='synthetic')

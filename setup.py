@@ -35,6 +35,10 @@ setup(
   ],
   extras_require={
     # The last releases for each Python.
+    'images': [  # For --mode=audit.
+      'Pillow==8.4.0; python_version < "3.7"',
+      'Pillow==9.5.0; python_version >= "3.7"',
+    ],
     'tests': [
       'pytest==7.0.1; python_version < "3.7"',
       'pytest==7.4.4; python_version >= "3.7"',

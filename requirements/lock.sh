@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Writes the lock files beside it: py36.txt and py37.txt (the package with its tests), lint.txt
+# Writes the lock files beside it: py36.txt and py37.txt (the package with its extras), lint.txt
 # (the linters, for CPython 3.7) and pip.txt (what every environment starts with).
 #
 #   requirements/lock.sh                           after setup.py or a list below changed
@@ -43,8 +43,8 @@ compile() {  # VERSION LOCK PIP-COMPILE-ARGUMENT...
   sed -i.before '/^# WARNING: The following packages were not pinned/,$d' "$lock"
   cp "$lock" "$requirements/$lock"
 }
-compile 3.6 py36.txt --extra=tests "$@" setup.py
-compile 3.7 py37.txt --resolver=backtracking --extra=tests "$@" setup.py
+compile 3.6 py36.txt --extra=images --extra=tests "$@" setup.py
+compile 3.7 py37.txt --resolver=backtracking --extra=images --extra=tests "$@" setup.py
 printf '%s\n' ruff vermin mypy==1.4.1 |
   compile 3.7 lint.txt --resolver=backtracking "$@" -
 # These serve 3.6 and 3.7 alike. The pip of a new 3.6 environment knows no manylinux2010 wheels;

@@ -23,7 +23,7 @@ def make_train_input_fn(split: IdxSplit, batching: Batching) -> InputFn:
     batching: how they become batches.
   """
   def input_fn() -> tf.data.Dataset:
-    return _batches(batching.shuffled(_examples(split, batching)), batching)
+    return _batches(batching.shuffled(examples(split, batching)), batching)
 
   return input_fn
 
@@ -31,12 +31,12 @@ def make_train_input_fn(split: IdxSplit, batching: Batching) -> InputFn:
 def make_eval_input_fn(split: IdxSplit, batching: Batching) -> InputFn:
   """Makes the `input_fn` of evaluation: every example once, in the order of the files."""
   def input_fn() -> tf.data.Dataset:
-    return _batches(_examples(split, batching), batching)
+    return _batches(examples(split, batching), batching)
 
   return input_fn
 
 
-def _examples(split: IdxSplit, batching: Batching) -> tf.data.Dataset:
+def examples(split: IdxSplit, batching: Batching) -> tf.data.Dataset:
   """Returns a dataset of (image bytes, label byte), both scalar strings."""
   height, width, channels = batching.image_shape
   images = tf.data.FixedLengthRecordDataset(

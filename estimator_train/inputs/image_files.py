@@ -24,20 +24,24 @@ _SAMPLE = 16
 
 def make_train_input_fn(split: ImageSplit, batching: Batching) -> InputFn:
   """Makes the `input_fn` of training: shuffled, without end, every batch full."""
-  order = batching.order(len(split.files))
-
   def input_fn() -> tf.data.Dataset:
-    numbers = batching.shuffled(tf.data.Dataset.range(len(order)))
-    return _batches(numbers, split, order, batching)
+    return _batches(listed(split, batching), split, batching)
 
   return input_fn
+
+
+def listed(split: ImageSplit, batching: Batching) -> tf.data.Dataset:
+  """Returns (path, class number) of the images in the order of training, without end."""
+  order = batching.order(len(split.files))
+  return _look_up(batching.shuffled(tf.data.Dataset.range(len(order))), split, order)
 
 
 def make_eval_input_fn(split: ImageSplit, batching: Batching) -> InputFn:
   """Makes the `input_fn` of evaluation: every image once, in the order of the list."""
   def input_fn() -> tf.data.Dataset:
     numbers = tf.data.Dataset.range(len(split.files))
-    return _batches(numbers, split, np.arange(len(split.files), dtype=np.int32), batching)
+    order = np.arange(len(split.files), dtype=np.int32)
+    return _batches(_look_up(numbers, split, order), split, batching)
 
   return input_fn
 
@@ -80,10 +84,9 @@ def _evenly(files: Sequence[bytes], count: int) -> Iterator[bytes]:
   return iter(files[::step])
 
 
-def _batches(numbers: tf.data.Dataset, split: ImageSplit, order: np.ndarray,
-             batching: Batching) -> tf.data.Dataset:
-  load = _make_load(batching, is_grey(split.files))
-  return (_look_up(numbers, split, order)
+def _batches(examples: tf.data.Dataset, split: ImageSplit, batching: Batching) -> tf.data.Dataset:
+  load = make_load(batching, is_grey(split.files))
+  return (examples
           .apply(tf.data.experimental.map_and_batch(
               load, batching.batch_size, num_parallel_calls=batching.num_parallel_calls))
           .map(_make_complete(batching))
@@ -108,7 +111,17 @@ def _look_up(numbers: tf.data.Dataset, split: ImageSplit, order: np.ndarray) -> 
           .apply(tf.data.experimental.unbatch()))
 
 
-def _make_load(batching: Batching, grey: bool) -> Callable[..., Tuple[tf.Tensor, ...]]:
+def make_load(batching: Batching, grey: bool) -> Callable[..., Tuple[tf.Tensor, ...]]:
+  """Makes the function that reads, decodes and resizes one image of a (path, class number).
+
+  Args:
+    batching: says the size.
+    grey: whether to expect grey images.
+
+  Returns:
+    A function that returns float32 [height, width, 1 or 3], whether these are all of its channels,
+    and its arguments.
+  """
   height, width, _ = batching.image_shape
 
   @tf.autograph.experimental.do_not_convert

@@ -12,6 +12,7 @@ def run(settings: Settings) -> Dict[str, Any]:
   prepared = runs.prepare(settings)
   trained = runs.train(prepared)
   result = throughput.write(settings, prepared.conditions, trained.timing)
+  result.update(prepared.left_out)
   template_model.save(settings, prepared.dataset)
   runs.raise_if_stopped(trained)
   return result

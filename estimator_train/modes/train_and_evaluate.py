@@ -16,6 +16,7 @@ def run(settings: Settings) -> Dict[str, Any]:
 
   trained = runs.train(prepared, evaluate_now=evaluate)
   result = throughput.write(settings, prepared.conditions, trained.timing)
+  result.update(prepared.left_out)
   template_model.save(settings, prepared.dataset)
   runs.raise_if_stopped(trained)
   result.update(evaluate())

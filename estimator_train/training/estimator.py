@@ -156,7 +156,7 @@ def _make_estimator(model_fn: Callable[..., tf.estimator.EstimatorSpec],
 
 
 def _check_fits(model: tf.keras.Model, settings: Settings, flags_before: Dict[str, str]) -> None:
-  """Raises a UserError that names both when the checkpoint is of another model or optimizer."""
+  """Raises a UserError that names both when the checkpoint is of another model, say."""
   assert settings.model_dir is not None
   path, step = checkpoints.latest(settings.model_dir)
   if path is None:
@@ -164,7 +164,10 @@ def _check_fits(model: tf.keras.Model, settings: Settings, flags_before: Dict[st
   for flag, given, difference in (
       ('model', settings.model, checkpoints.model_difference(model, path)),
       ('optimizer', settings.optimizer,
-       checkpoints.optimizer_difference(model, path) if settings.trains else None)):
+       checkpoints.optimizer_difference(model, path) if settings.trains else None),
+      ('preprocess', settings.preprocess,
+       'its pixels are scaled otherwise' if settings.preprocess != flags_before.get(
+           'preprocess', settings.preprocess) else None)):
     if difference:
       before = flags_before.get(flag, 'unknown')
       raise UserError(

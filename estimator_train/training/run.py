@@ -71,6 +71,13 @@ class Run(NamedTuple):
         'tensorflow_version': tf.version.VERSION,
     }
 
+  @property
+  def left_out(self) -> Dict[str, Any]:
+    """What a result says of the examples that were left out; nothing unless that was allowed."""
+    if self.settings.on_bad_image != 'skip':
+      return {}
+    return {'skipped_images': [image._asdict() for image in self.skipped]}
+
 
 class Trained(NamedTuple):
   """What came of a training.

@@ -6,10 +6,12 @@ import numpy as np
 import own_models
 import pytest
 import tensorflow.compat.v1 as tf
+from tensorflow.python.keras import utils as keras_utils
 
 from estimator_train.errors import UserError
+from estimator_train.models import registry
 from estimator_train.settings import Settings
-from estimator_train.training import run as runs
+from estimator_train.training import initial_weights, run as runs
 
 MODEL = 'own_models:partly_frozen'
 
@@ -130,3 +132,74 @@ def test_other_weights_are_reported_after_it(run_once, odd_weights, caplog, monk
   assert 'going on from the checkpoint of step 2, which began with --model={} --seed=1'.format(
       MODEL) in caplog.text
   assert 'are not used' in caplog.text
+
+
+@pytest.fixture(scope='module')
+def no_top(tmp_path_factory):
+  """The file of a network's weights without its head, as Keras publishes them, and the values."""
+  path = str(tmp_path_factory.mktemp('keras') / 'vgg16_notop.h5')
+  with tf.Graph().as_default(), tf.Session() as session:
+    tf.keras.backend.set_session(session)
+    backbone = tf.keras.applications.VGG16(weights=None, include_top=False)
+    backbone.save_weights(path)
+    values = backbone.get_weights()
+    tf.keras.backend.set_session(None)
+  return path, values
+
+
+def built(weights, image_shape=(32, 32, 3)):
+  """Returns the weights of vgg16 after `load`, by variable."""
+  settings = Settings(model='vgg16', weights=weights, model_dir='x', train_steps=1)
+  with tf.Graph().as_default(), tf.Session() as session:
+    tf.keras.backend.set_session(session)
+    model = registry.build('vgg16', image_shape, 4)
+    initial_weights.load(model, settings, image_shape)
+    values = dict(zip([weight.op.name for weight in model.weights], model.get_weights()))
+    tf.keras.backend.set_session(None)
+  return values
+
+
+def test_a_file_without_the_head(no_top):
+  path, expected = no_top
+  found = built(path)
+  assert list(found)[-2:] == ['predictions/kernel', 'predictions/bias']
+  for value, original in zip(list(found.values())[:-2], expected):
+    np.testing.assert_array_equal(value, original)
+  assert np.abs(found['predictions/kernel']).max() > 0
+
+
+def test_imagenet_weights(no_top, monkeypatch):
+  """Keras looks for the file in its cache first; the network behind that is not there in a test."""
+  path, expected = no_top
+  asked = []
+
+  def get_file(name, origin, **rest):
+    asked.append((name, origin))
+    return path
+
+  monkeypatch.setattr(keras_utils, 'get_file', get_file)
+  found = built('imagenet')
+  assert len(asked) == 1 and 'vgg16' in asked[0][0] and 'notop' in asked[0][0]
+  for value, original in zip(list(found.values())[:-2], expected):
+    np.testing.assert_array_equal(value, original)
+
+
+def test_imagenet_weights_without_a_network(monkeypatch, tmp_path, capsys):
+  monkeypatch.setenv('KERAS_HOME', str(tmp_path))
+  monkeypatch.setenv('HOME', str(tmp_path))
+  monkeypatch.setenv('https_proxy', 'http://127.0.0.1:9')  # Nobody listens there.
+  with pytest.raises(UserError, match='cannot be downloaded: --weights=imagenet .*: give '
+                                      '--weights=PATH of .* or --weights=none'):
+    built('imagenet')
+  assert capsys.readouterr().out == ''
+  assert not list(tmp_path.rglob('*.h5'))
+
+
+def test_a_file_of_another_network(tmp_path):
+  path = str(tmp_path / 'vgg19.h5')
+  with tf.Graph().as_default(), tf.Session() as session:
+    tf.keras.backend.set_session(session)
+    tf.keras.applications.VGG19(weights=None, include_top=False).save_weights(path)
+    tf.keras.backend.set_session(None)
+  with pytest.raises(UserError, match='the weights do not fit the model: --weights=.*vgg19.h5'):
+    built(path)

@@ -25,3 +25,22 @@ def test_per_example(loss, labels, probabilities):
     found = session.run(losses.per_example(loss)(tf.constant(labels), tf.constant(OUTPUTS)))
   assert found == pytest.approx(-np.log(probabilities[[0, 1], CLASSES]), rel=1e-5)
   assert losses.takes_class_numbers(loss) == (labels is CLASSES)
+
+
+def test_balanced_weights_even_classes_out():
+  assert losses.balanced_weights([1, 3]) == [2., 4 / 6]
+  counts = [342, 108, 81, 460]
+  weights = losses.balanced_weights(counts)
+  assert sum(weight * count for weight, count in zip(weights, counts)) == pytest.approx(991)
+  assert len({round(weight * count, 6) for weight, count in zip(weights, counts)}) == 1
+
+
+@pytest.mark.parametrize('name, labels', [
+    ('categorical_crossentropy', np.eye(3, dtype=np.float32)[[0, 2]]),
+    ('sparse_categorical_crossentropy', np.array([[0], [2]], np.float32))])
+def test_each_example_counts_by_its_class(name, labels):
+  outputs = np.array([[.5, .25, .25], [.1, .1, .8]], np.float32)
+  with tf.Graph().as_default(), tf.Session() as session:
+    weighted = losses.ClassWeighted(tf.keras.losses.get(name), [3., 5., 7.])
+    found = session.run(weighted.call(tf.constant(labels), tf.constant(outputs)))
+  np.testing.assert_allclose(found, [-3 * np.log(.5), -7 * np.log(.8)], rtol=1e-5)

@@ -42,6 +42,8 @@ setup(
     'tests': [
       'pytest==7.0.1; python_version < "3.7"',
       'pytest==7.4.4; python_version >= "3.7"',
+      'pytest-xdist==3.0.2; python_version < "3.7"',
+      'pytest-xdist==3.5.0; python_version >= "3.7"',
       'hypothesis==6.31.6; python_version < "3.7"',
       'hypothesis==6.79.4; python_version >= "3.7"',
     ],

@@ -23,6 +23,9 @@ if [[ ${1:-} == --python=* ]]; then
 fi
 
 ensure_venv "$venv" ${version:+"$version"}
-if (($# == 0)); then set -- tests --ignore=tests/benchmarks; fi
+# Most of a test's time is Python building a graph, on one core.
+if (($# == 0)); then
+  set -- tests --ignore=tests/benchmarks --numprocesses=auto --maxprocesses=4 --dist=loadfile
+fi
 cd "$root"
 exec "$venv/bin/python" -m pytest -p no:cacheprovider "$@"

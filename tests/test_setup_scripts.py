@@ -244,7 +244,8 @@ def test_first_start_makes_the_environment_and_later_ones_use_it(machine):
   assert json.loads(result.stdout) == [str(machine.elsewhere), '--flagfile={}'.format(flagfile)]
   result = machine.run('tests/run.sh')
   assert json.loads(result.stdout) == [
-    str(machine.root), '-p', 'no:cacheprovider', 'tests', '--ignore=tests/benchmarks']
+    str(machine.root), '-p', 'no:cacheprovider', 'tests', '--ignore=tests/benchmarks',
+    '--numprocesses=auto', '--maxprocesses=4', '--dist=loadfile']
   result = machine.run('tests/run.sh', '-k', 'a b')
   assert json.loads(result.stdout)[3:] == ['-k', 'a b']
 

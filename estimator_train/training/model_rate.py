@@ -13,10 +13,13 @@ from estimator_train.training.run import Run
 # A warm-up is over after --throughput_warmup_steps, or after this: of a large network on a CPU,
 # every step takes seconds.
 _WARMUP_SECS = 5.
-_SECS, _MIN_STEPS, _WINDOWS = 4., 3, 5
+_SECS, _MIN_STEPS, _STRETCHES = 4., 3, 5
+
+# Examples, and the seconds that they took.
+Pass = Tuple[int, float]
 
 
-def measure(run: Run, image_shape: Tuple[int, int, int], pixels_dtype: str) -> List[Tuple[int, float]]:
+def measure(run: Run, image_shape: Tuple[int, int, int], pixels_dtype: str) -> List[Pass]:
   """Trains for a few seconds on one made-up batch, over and over.
 
   Args:
@@ -38,7 +41,7 @@ def measure(run: Run, image_shape: Tuple[int, int, int], pixels_dtype: str) -> L
                                 hooks=[clock])
   except tf.train.NanLossDuringTrainingError as error:
     raise TrainingFailed('the loss on made-up images is not finite') from error
-  return stretches(clock.ended, run.settings.batch_size, _WINDOWS)
+  return stretches(clock.ended, run.settings.batch_size, _STRETCHES)
 
 
 class StepClock(tf.train.SessionRunHook):
@@ -66,7 +69,7 @@ class StepClock(tf.train.SessionRunHook):
       run_context.request_stop()
 
 
-def stretches(ended: Sequence[float], batch_size: int, most: int) -> List[Tuple[int, float]]:
+def stretches(ended: Sequence[float], batch_size: int, most: int) -> List[Pass]:
   """Returns (examples, seconds) of up to `most` stretches of about as many steps each.
 
   Args:

@@ -1,0 +1,68 @@
+"""`--mode=input_benchmark`: measures the input alone, and says whether training waits for it."""
+
+import logging
+import tempfile
+from typing import Any, Dict
+
+from estimator_train import model_dir
+from estimator_train.datasets.description import DataSet, ImageSplit, SyntheticSplit
+from estimator_train.errors import UserError
+from estimator_train.inputs import image_files, measure, memory
+from estimator_train.inputs.measure import Measured
+from estimator_train.models import registry as models
+from estimator_train.reports import input_benchmark
+from estimator_train.reports.input_benchmark import Input, Machine
+from estimator_train.settings import Settings
+from estimator_train.training import model_rate, run as runs
+from estimator_train.training.user_errors import reworded
+
+_LOG = logging.getLogger('estimator_train')
+
+
+def run(settings: Settings) -> Dict[str, Any]:
+  """Returns the result: the rates of the input and of the model, and which is the slower."""
+  if settings.cache_features:
+    raise UserError('--mode=input_benchmark measures images, and with --cache_features training '
+                    'reads none', '--cache_features', 'leave it out')
+  if settings.model_dir:
+    model_dir.make(settings.model_dir)
+  # The user's model_dir may hold a run of anything: what is trained here is nobody's.
+  with tempfile.TemporaryDirectory(prefix='input_benchmark-') as folder:
+    prepared = runs.prepare(_for_training(settings, folder))
+    free_bytes = memory.available_bytes()
+    _LOG.info('measuring the input')
+    with reworded(prepared.dataset.train):
+      measured = measure.measure(prepared.dataset, prepared.settings, prepared.converted.one_hot,
+                                 prepared.sizes.train)
+    _LOG.info('measuring the model')
+    model = model_rate.measure(prepared, measured.image_shape, measured.pixels_dtype)
+  return input_benchmark.write(
+      settings, prepared.conditions, _described(prepared.dataset, measured), model,
+      Machine(image_files.available_cores(), free_bytes,
+              all(name.startswith('/cpu') for name in prepared.devices.names),
+              models.is_pretrained(settings.model)))
+
+
+def _for_training(settings: Settings, folder: str) -> Settings:
+  """Returns the settings of a training that costs the same and leaves nothing."""
+  return settings._replace(
+      mode='train', model_dir=folder, train_steps=2 ** 31 - 1, train_epochs=None,
+      weights='none',
+      # Made-up labels cannot be learned, and a loss that is not finite would end it.
+      learning_rate=1e-9, lr_warmup_epochs=0.)
+
+
+def _described(dataset: DataSet, measured: Measured) -> Input:
+  """Returns what the report is to know of what was measured."""
+  count = measured.num_examples
+  height, width, channels = measured.image_shape
+  kind = ('made_up' if isinstance(dataset.train, SyntheticSplit) else
+          'image_files' if isinstance(dataset.train, ImageSplit) else 'idx_files')
+  was_cold = None
+  if measured.bytes_from_storage is not None and measured.bytes_per_example is not None:
+    was_cold = measured.bytes_from_storage >= measured.bytes_expected / 2
+  return Input(
+      kind=kind, num_examples=count, prepare_secs=measured.prepare_secs, cold=measured.cold,
+      warm=measured.warm, stages=measured.stages, bytes_per_example=measured.bytes_per_example,
+      was_cold=was_cold,
+      cache_bytes=None if count is None else count * height * width * channels)

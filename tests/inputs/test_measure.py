@@ -1,0 +1,202 @@
+"""What a pass over the input counts and times, and that every stage does all of its work."""
+
+import os
+import subprocess
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+
+from estimator_train.datasets.description import DataSet, IdxSplit, ImageSplit, SyntheticSplit
+from estimator_train.inputs import factory, image_files, measure, stages
+from estimator_train.inputs.batching import Batching
+from estimator_train.settings import Settings
+
+
+class Clock:
+  """A clock that each batch moves on by its own seconds."""
+
+  def __init__(self, *secs):
+    self.now, self.secs, self.taken = 100., list(secs), 0
+
+  def __call__(self):
+    return self.now
+
+  def following(self):
+    self.now += self.secs[self.taken]
+    self.taken += 1
+
+
+@pytest.mark.parametrize('from_start, secs, most, batches, taken', [
+    (False, 2.5, None, 3, 3.),  # 1 + 1 + 1: over the time after the third.
+    (True, 2.5, None, 3, 9.),  # The first one is over the time already, and three are taken.
+    (False, 3.5, None, 4, 5.),
+    (False, 100., 4, 4, 5.),
+    (False, 0., 1, 3, 3.),  # One would say too little.
+    (True, 10., None, 4, 10.),
+])
+def test_take(from_start, secs, most, batches, taken):
+  clock = Clock(7, 1, 1, 1, 2, 2, 2)
+  assert measure.take(clock.following, 8, secs, most, from_start, clock) == (batches * 8, taken)
+  assert clock.taken == batches + (not from_start)
+
+
+def filesystem(path):
+  return subprocess.check_output(['stat', '-f', '-c', '%T', str(path)]).decode().strip()
+
+
+def test_drop_pages(tmp_path):
+  if filesystem(tmp_path) in ('tmpfs', 'ramfs') or measure.read_bytes() is None:
+    pytest.skip('nothing is read from storage here, or the kernel does not tell')
+  path = tmp_path / 'file'
+  with path.open('wb') as file:
+    file.write(os.urandom(1 << 20))
+    os.fsync(file.fileno())
+
+  def fetched():
+    before = measure.read_bytes()
+    path.read_bytes()
+    return measure.read_bytes() - before
+
+  fetched()
+  measure.drop_pages([str(path), str(tmp_path / 'missing')])
+  assert fetched() >= 1 << 20
+
+
+BATCHING = Batching((10, 12, 3), 3, one_hot=False, batch_size=4, shuffle_buffer=8,
+                    num_parallel_calls=1)
+
+
+@pytest.fixture
+def split(tmp_path, write_images):
+  paths = [tmp_path / 'data' / '{}.jpeg'.format(number) for number in range(8)]
+  write_images({path: np.full((20, 25, 1), 9 * number, np.uint8)
+                for number, path in enumerate(paths)})
+  return ImageSplit([str(path).encode() for path in paths], np.arange(8, dtype=np.int32) % 3)
+
+
+def dataset_of(split):
+  return DataSet('any', ('a', 'b', 'c'), (10, 12, 3), split, None, ())
+
+
+def counting(function, counts, name):
+  """Has a graph function count its runs, not its being built."""
+  def count(image):
+    counts[name] += 1
+    return image
+
+  def counted(*given, **named):
+    image = function(*given, **named)
+    passed = tf.numpy_function(count, [image], image.dtype)
+    passed.set_shape(image.shape)
+    return passed
+
+  return counted
+
+
+@pytest.mark.parametrize('stage, decodes, resizes', [
+    ('read', False, False), ('decode', True, False), ('resize', True, True),
+    ('batch', True, True)])
+def test_stages_of_image_files_do_their_work(split, monkeypatch, stage, decodes, resizes):
+  whole = image_files.make_train_input_fn(split, BATCHING)
+  input_fns = stages.make_input_fns(split, BATCHING, False, whole)
+  assert list(input_fns) == ['read', 'decode', 'resize', 'batch']
+  assert input_fns['batch'] is whole
+  counts = {'decode': 0, 'resize': 0}
+  monkeypatch.setattr(image_files, 'is_grey', lambda files: True)  # Decodes a sample.
+  for name in counts:
+    monkeypatch.setattr(image_files, name, counting(getattr(image_files, name), counts, name))
+  with tf.Graph().as_default(), tf.Session() as session:
+    following = tf.data.make_one_shot_iterator(input_fns[stage]().take(3)).get_next()
+    for _ in range(3):
+      session.run(following)
+  for name, runs in (('decode', decodes), ('resize', resizes)):
+    assert counts[name] >= 12 if runs else counts[name] == 0, name
+
+
+def test_stages_of_idx_files(write_idx):
+  split = IdxSplit(*write_idx(np.zeros((10, 10, 12)), np.arange(10)))
+  batching = BATCHING._replace(image_shape=(10, 12, 1))
+  input_fns = stages.make_input_fns(split, batching, False, whole='whole')
+  assert list(input_fns) == ['read', 'batch', 'decode'] and input_fns['decode'] == 'whole'
+  with tf.Graph().as_default(), tf.Session() as session:
+    _, label = tf.data.make_one_shot_iterator(input_fns['read']()).get_next()
+    # Each takes the reading of four.
+    assert [session.run(label) for _ in range(3)] == [b'\3', b'\7', b'\1']
+    images, labels = tf.data.make_one_shot_iterator(input_fns['batch']()).get_next()
+    assert session.run(tf.shape(images)).tolist() == [4]
+
+
+def test_what_is_cached_or_made_up_has_no_such_stages(split):
+  assert stages.make_input_fns(split, BATCHING, True, 'whole') == {'batch': 'whole'}
+  for cached in (False, True):
+    assert stages.make_input_fns(SyntheticSplit(None), BATCHING, cached, 'whole') == {}
+
+
+@pytest.fixture
+def short(monkeypatch):
+  for name in ('_COLD_SECS', '_WARM_SECS'):
+    monkeypatch.setattr(measure, name, 0.01)
+
+
+@pytest.mark.parametrize('cache, passes, names', [
+    ('none', 3, ['read', 'decode', 'resize', 'batch']), ('memory', 1, ['batch']),
+    ('folder', 1, ['batch'])])
+def test_measure(split, short, tmp_path, monkeypatch, cache, passes, names):
+  dropped = []
+  monkeypatch.setattr(measure, 'drop_pages', lambda paths: dropped.append(list(paths)))
+  folder = tmp_path / 'cache'
+  settings = Settings(model_dir='any', train_steps=1, batch_size=4,
+                      cache=str(folder) if cache == 'folder' else cache)
+  measured = measure.measure(dataset_of(split), settings, True, 8)
+  assert len(measured.cold) == len(dropped) == passes and len(measured.warm) == 5
+  assert list(measured.stages) == names and measured.stages[names[-1]] == measured.warm
+  assert all(examples >= 12 and secs > 0 for examples, secs in measured.cold + measured.warm)
+  assert measured.image_shape == (10, 12, 1)
+  assert measured.pixels_dtype == ('float32' if cache == 'none' else 'uint8')
+  sizes = [os.stat(path).st_size for path in split.files]
+  assert measured.bytes_per_example == sum(sizes) / 8 and dropped[0] == split.files
+  least = measured.bytes_per_example if cache == 'none' else min(sum(sizes) / 8, 10 * 12)
+  assert measured.bytes_expected == sum(examples for examples, _ in measured.cold) * least
+  if cache == 'folder':
+    measure.measure(dataset_of(split), settings, True, 8)
+    assert dropped[1][:8] == split.files and dropped[1][8:] == [
+        str(path) for path in folder.glob('images-*.npy')] != []
+
+
+def test_warm_passes_stay_with_what_the_cold_ones_read(split, monkeypatch):
+  limits = []
+
+  def take(following, batch_size, secs, max_batches, from_start):
+    limits.append((from_start, max_batches))
+    return 20, 1.
+
+  monkeypatch.setattr(measure, 'take', take)
+  settings = Settings(model_dir='any', train_steps=1, batch_size=4)
+  measure.measure(dataset_of(split), settings, True, num_examples=1000)
+  assert limits[:3] == [(True, 250)] * 3  # An epoch: later ones would find the files in memory.
+  assert set(limits[3:]) == {(False, 4)}  # Five batches, of which the first is not timed.
+  del limits[:]
+  measure.measure(dataset_of(split), settings, True, num_examples=18)
+  assert limits[0] == (True, 5) and set(limits[3:]) == {(False, None)}
+
+
+def test_prepare_secs_count_what_comes_before_the_first_example(split, short, monkeypatch):
+  clock = Clock(0)
+
+  def make(*given):
+    clock.now += 50
+    return lambda: tf.data.Dataset.from_tensors((tf.zeros((4, 2, 2, 1)), 0)).repeat()
+
+  monkeypatch.setattr(measure.time, 'perf_counter', clock)
+  monkeypatch.setattr(factory, 'make_train_input_fn', make)
+  settings = Settings(model_dir='any', train_steps=1, batch_size=4, cache='memory')
+  assert measure.measure(dataset_of(split), settings, True, 8).prepare_secs == 50
+
+
+def test_made_up_images(short):
+  settings = Settings(model_dir='any', train_steps=1, batch_size=4)
+  measured = measure.measure(dataset_of(SyntheticSplit(None)), settings, True, None)
+  assert measured.stages == {} and len(measured.warm) == 5
+  assert measured.bytes_per_example is None and measured.bytes_expected == 0
+  assert measured.image_shape == (10, 12, 3) and measured.pixels_dtype == 'uint8'

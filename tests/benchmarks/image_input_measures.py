@@ -1,0 +1,284 @@
+"""What image_input.py measures, a part in a process of its own; not to be called by hand.
+
+  python tests/benchmarks/image_input_measures.py PART ARGUMENTS
+
+ARGUMENTS are those of the function PART below, as JSON. The last line that it prints is what that
+function returns, as JSON.
+"""
+
+import contextlib
+import json
+import os
+import re
+import sys
+import time
+from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence
+
+import common
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+from estimator_train.datasets import registry
+from estimator_train.datasets.description import DataSet, ImageSplit
+from estimator_train.inputs import factory, image_files
+from estimator_train.settings import Settings
+from estimator_train.training import frozen_features, initial_weights, run as runs
+from estimator_train.training.time_history import TimeHistory
+
+# Small enough to diverge on no labels; a step costs the same at any rate.
+LEARNING_RATE = 1e-6
+
+InputFn = Callable[[], tf.data.Dataset]
+Take = Callable[[], None]
+
+
+def cold(data: Dict[str, Any], batch_size: int, rounds: int) -> Dict[str, Any]:
+  """Measures whole passes over the files, each begun with none of them in memory.
+
+  The first batch of a pass is left out, with what it takes to start the threads.
+
+  Args:
+    data: the settings that say what is read.
+    batch_size: images of a batch.
+    rounds: passes of each.
+
+  Returns:
+    `images_per_sec`, lists of a figure a round; `images_timed` of a pass; and `read_share`, the
+    least share of the files' bytes that a pass made the kernel get from storage, if it tells.
+  """
+  settings = _settings(data)
+  dataset = registry.describe(settings)
+  split = _split(dataset)
+  batches = -(-len(split.files) // batch_size)
+  size = sum(os.stat(file).st_size for file in split.files)
+  rates: Dict[str, List[float]] = {'published': [], 'package': [], 'decoding': []}
+  shares: List[float] = []
+  os.sync()  # Pages that are still to be written cannot be dropped.
+  for _ in range(rounds):
+    for name, input_fn in (
+        ('published', _make_published_input_fn(dataset, batch_size)),
+        ('package', factory.make_train_input_fn(dataset, settings, True, batch_size, 0)),
+        ('decoding', _make_decoding_input_fn(split, batch_size))):
+      with _opened(input_fn) as take:
+        _drop_pages(split.files)
+        before = _bytes_read()
+        take()
+        rates[name].append(_images_per_sec(take, batch_size, batches - 1))
+        after = _bytes_read()
+      if before is not None and after is not None:
+        shares.append((after - before) / size)
+  return {'images_per_sec': rates, 'images_timed': (batches - 1) * batch_size,
+          'read_share': min(shares) if shares else None}
+
+
+def cache(data: Dict[str, Any], batch_size: int, rounds: int, window_secs: float,
+          folder: str) -> Dict[str, Any]:
+  """Measures the second epoch and later ones: of files in the page cache, and of caches.
+
+  Every window comes after a whole epoch in the same session, for all three.
+
+  Args:
+    data: the settings that say what is read.
+    batch_size: images of a batch.
+    rounds: windows of each.
+    window_secs: the least length of a window.
+    folder: for the cache.
+
+  Returns:
+    `images_per_sec`, lists of a figure a round; and `fill_secs` of each cache.
+  """
+  settings = _settings(data)
+  dataset = registry.describe(settings)
+  batches = -(-len(_split(dataset).files) // batch_size)
+  input_fns = {'published': _make_published_input_fn(dataset, batch_size)}
+  fill_secs = {}
+  for name, value in (('memory', 'memory'), ('folder', folder)):
+    began = time.perf_counter()
+    input_fns[name] = factory.make_train_input_fn(
+        dataset, settings._replace(cache=value), True, batch_size, 0)
+    fill_secs[name] = time.perf_counter() - began
+  rates: Dict[str, List[float]] = {name: [] for name in input_fns}
+  for _ in range(rounds):
+    for name, input_fn in input_fns.items():
+      with _opened(input_fn) as take:
+        for _ in range(batches):
+          take()
+        rates[name].append(_images_per_sec(take, batch_size, 1, window_secs))
+  return {'images_per_sec': rates, 'fill_secs': fill_secs}
+
+
+def plain(steps: int, **rest: Any) -> Dict[str, Any]:
+  """Measures training steps of the whole network, on images from memory; see _prepare."""
+  run = _prepare(steps, {'cache': 'memory'}, **rest)
+  input_fn = factory.make_train_input_fn(run.dataset, run.settings, run.converted.one_hot,
+                                         run.batch_size, 0)
+  return {'images_per_sec': _train(run, input_fn, steps)}
+
+
+def features(steps: int, **rest: Any) -> Dict[str, Any]:
+  """Measures training steps with --cache_features, and what computing these takes."""
+  run = _prepare(steps, {'cache_features': True}, **rest)
+  assert run.converted.frozen is not None and run.settings.model_dir is not None
+  began = time.perf_counter()
+  computed = frozen_features.compute(
+      run.converted.frozen, initial_weights.written_to(run.settings.model_dir),
+      factory.make_pass(run.dataset, run.settings), run.settings, run.devices)
+  secs = time.perf_counter() - began
+  input_fn = factory.make_feature_input_fn(run.dataset, run.settings, run.converted.one_hot,
+                                           run.batch_size, 0, computed)
+  return {'images_per_sec': _train(run, input_fn, steps), 'compute_secs': secs}
+
+
+def head(steps: int, **rest: Any) -> Dict[str, Any]:
+  """Measures the same steps on one random batch of features, over and over."""
+  run = _prepare(steps, {'cache_features': True}, **rest)
+  frozen = run.converted.frozen
+  assert frozen is not None
+  labels = run.dataset.labels
+
+  def input_fn() -> tf.data.Dataset:
+    made_up = tf.random.stateless_uniform(
+        (run.batch_size,) + frozen.output_shape[1:], [run.settings.seed, 0])
+    classes = tf.random.stateless_uniform(
+        [run.batch_size], [run.settings.seed, 1], 0, len(labels), tf.int64)
+    return tf.data.Dataset.from_tensors((made_up, tf.one_hot(classes, len(labels)))).repeat()
+
+  return {'images_per_sec': _train(run, input_fn, steps)}
+
+
+def main() -> None:
+  part, arguments = sys.argv[1:]
+  tf.logging.set_verbosity(tf.logging.ERROR)
+  measured = {function.__name__: function for function in (cold, cache, plain, features, head)}[
+      part](**json.loads(arguments))
+  print(json.dumps(measured))
+
+
+def _settings(data: Dict[str, Any], **others: Any) -> Settings:
+  """Returns settings of what is read, in a mode that writes nothing unless another is given."""
+  values = dict({'mode': 'input_benchmark', 'dataset': 'image_folder'}, **data)
+  values['image_size'] = tuple(values['image_size'])
+  return Settings(**dict(values, **others))
+
+
+def _split(dataset: DataSet) -> ImageSplit:
+  assert isinstance(dataset.train, ImageSplit)
+  return dataset.train
+
+
+def _make_published_input_fn(dataset: DataSet, batch_size: int) -> InputFn:
+  """Makes the input of the 2018 article, with its names listed before instead of in the graph.
+
+  Pixels are float32 [B, height, width, 3] in [0, 1], labels one-hot.
+  """
+  split = _split(dataset)
+  height, width, _ = dataset.image_shape
+
+  def load(path: tf.Tensor) -> Any:
+    image = tf.image.decode_jpeg(tf.read_file(path), channels=3)
+    image = tf.image.convert_image_dtype(image, tf.float32)
+    image = tf.image.resize_images(image, (height, width))
+    folder = tf.string_split([path], os.sep).values[-2]
+    return image, tf.cast(tf.equal(folder, tf.constant(dataset.labels)), tf.float32)
+
+  return lambda: (
+      _shuffled_paths(split)
+      .apply(tf.data.experimental.map_and_batch(
+          load, batch_size, num_parallel_calls=image_files.available_cores()))
+      .prefetch(tf.data.experimental.AUTOTUNE))
+
+
+def _make_decoding_input_fn(split: ImageSplit, batch_size: int) -> InputFn:
+  """Makes an input that reads and decodes, and hands over nothing but heights.
+
+  It decodes grey images to one channel, as this package does: that is quicker.
+  """
+  def load(path: tf.Tensor) -> tf.Tensor:
+    return tf.shape(tf.image.decode_jpeg(tf.read_file(path)))[0]
+
+  return lambda: _shuffled_paths(split).apply(tf.data.experimental.map_and_batch(
+      load, batch_size, num_parallel_calls=image_files.available_cores()))
+
+
+def _shuffled_paths(split: ImageSplit) -> tf.data.Dataset:
+  """Returns the paths as list_files does, shuffled again and without end."""
+  paths = tf.data.Dataset.from_tensor_slices(np.array(split.files, object))
+  return paths.shuffle(len(split.files)).apply(tf.data.experimental.shuffle_and_repeat(2048))
+
+
+@contextlib.contextmanager
+def _opened(input_fn: InputFn) -> Iterator[Take]:
+  """Yields what takes the next batch, in a graph and a session of its own."""
+  with tf.Graph().as_default(), tf.Session(
+      config=tf.ConfigProto(device_count={'GPU': 0})) as session:
+    iterator = tf.data.make_initializable_iterator(input_fn())
+    # The batch is made and stays there: training does not copy it to Python either.
+    taken = tf.group(*tf.nest.flatten(iterator.get_next()))
+    session.run(iterator.initializer)
+    yield session.make_callable(taken)
+
+
+def _images_per_sec(take: Take, batch_size: int, min_batches: int, min_secs: float = 0.) -> float:
+  batches, secs, began = 0, 0., time.perf_counter()
+  while batches < min_batches or secs < min_secs:
+    take()
+    batches += 1
+    secs = time.perf_counter() - began
+  return batches * batch_size / secs
+
+
+def _drop_pages(files: Sequence[bytes]) -> None:
+  for file in files:
+    descriptor = os.open(file, os.O_RDONLY)
+    try:
+      os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+    finally:
+      os.close(descriptor)
+
+
+def _bytes_read() -> Optional[int]:
+  """Returns the bytes that this process made the kernel get from storage; None: it does not tell.
+  """
+  try:
+    with open('/proc/self/io') as file:
+      match = re.search(r'^read_bytes: (\d+)$', file.read(), re.MULTILINE)
+  except OSError:
+    return None
+  return int(match.group(1)) if match else None
+
+
+def _prepare(steps: int, others: Dict[str, Any], data: Dict[str, Any], images: int,
+             batch_size: int, warmup_steps: int, trainable_layers: int,
+             model_dir: str) -> runs.Run:
+  """Prepares a training of VGG16 with random weights.
+
+  Args:
+    steps: to time.
+    others: settings besides.
+    data: the settings that say what is read.
+    images: how many of them, from all over the list.
+    batch_size: images of a step.
+    warmup_steps: before those that are timed.
+    trainable_layers: the last layers of the network that train.
+    model_dir: an empty folder.
+  """
+  run = runs.prepare(_settings(
+      data, mode='train', model='vgg16', trainable_layers=trainable_layers, model_dir=model_dir,
+      batch_size=batch_size, train_steps=warmup_steps + steps, learning_rate=LEARNING_RATE,
+      **others))
+  split = _split(run.dataset)
+  chosen = np.linspace(0, len(split.files) - 1, images).astype(int)
+  return run._replace(dataset=run.dataset._replace(train=ImageSplit(
+      [split.files[index] for index in chosen], split.classes[chosen])))
+
+
+def _train(run: runs.Run, input_fn: InputFn, steps: int) -> float:
+  """Returns the images a second of the last so many steps, what is between them included."""
+  history = TimeHistory()
+  run.converted.trainer.train(input_fn, hooks=[history], max_steps=run.stop_step)
+  secs = history.ended[-1] - history.ended[-1 - steps]
+  return steps * run.settings.batch_size / secs
+
+
+if __name__ == '__main__':
+  common.exit_with(main)

@@ -6,7 +6,9 @@ grey, and 3 otherwise; the model's graph scales them and repeats a single channe
 Labels are float32 [B, num_classes] or int64 [B].
 """
 
+import contextlib
 import os
+from concurrent.futures import ThreadPoolExecutor
 from typing import Callable, Iterator, Sequence, Tuple
 
 import numpy as np
@@ -19,6 +21,7 @@ InputFn = Callable[[], tf.data.Dataset]
 
 # Paths looked up in one call to Python, which takes as long as decoding a tenth of an image.
 _PATHS_AT_ONCE = 64
+_READERS_AHEAD = 4  # Of a file system in the network, opening a file takes long.
 _SAMPLE = 16
 
 
@@ -95,10 +98,13 @@ def _batches(examples: tf.data.Dataset, split: ImageSplit, batching: Batching) -
 
 def _look_up(numbers: tf.data.Dataset, split: ImageSplit, order: np.ndarray) -> tf.data.Dataset:
   """Returns (path, class) of each number. The list of paths stays out of the graph."""
+  threads = ThreadPoolExecutor(_READERS_AHEAD)
+
   def in_python(some: np.ndarray) -> Tuple[np.ndarray, np.ndarray]:
     chosen = order[some]
-    return (np.array([split.files[index] for index in chosen], object),
-            split.classes[chosen].astype(np.int64))
+    paths = [split.files[index] for index in chosen]
+    threads.submit(_ask_for, paths)
+    return np.array(paths, object), split.classes[chosen].astype(np.int64)
 
   @tf.autograph.experimental.do_not_convert
   def look_up(some: tf.Tensor) -> Tuple[tf.Tensor, tf.Tensor]:
@@ -108,7 +114,18 @@ def _look_up(numbers: tf.data.Dataset, split: ImageSplit, order: np.ndarray) -> 
     return paths, classes
 
   return (numbers.batch(_PATHS_AT_ONCE).map(look_up)
-          .apply(tf.data.experimental.unbatch()))
+          .apply(tf.data.experimental.unbatch()).prefetch(_PATHS_AT_ONCE))
+
+
+def _ask_for(paths: Sequence[bytes]) -> None:
+  """Asks the kernel to read files before they are needed: decoding does not wait for the disk."""
+  for path in paths:
+    with contextlib.suppress(OSError):  # Whoever reads it will tell.
+      descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+      try:
+        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_WILLNEED)
+      finally:
+        os.close(descriptor)
 
 
 def make_load(batching: Batching, grey: bool) -> Callable[..., Tuple[tf.Tensor, ...]]:

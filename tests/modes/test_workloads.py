@@ -56,6 +56,15 @@ def test_mnist_multi_worker_on_one_worker(run_program, tmp_path, form):
   assert done.result['accuracy'] > (0.5 if form == 'simple' else 0.7)
 
 
+def test_oct2017_takes_a_few_steps(run_program, tmp_path):
+  done = run_program(*flagfile('oct2017', 'oct2017', tmp_path), '--image_size=32,32',
+                     '--weights=none', '--train_steps=2', '--batch_size=8')
+  assert done.code == 0, done.err
+  assert '991 images to train on: CNV 342, DME 108, DRUSEN 81, NORMAL 460' in done.err
+  assert done.result['global_step'] == 2 and done.result['examples'] == 32
+  assert (tmp_path / 'labels.txt').read_text().split() == ['CNV', 'DME', 'DRUSEN', 'NORMAL']
+
+
 def test_evaluation_of_ten_thousand(run_program, tmp_path):
   """The same figures for any batch size and any number of replicas."""
   arguments = flagfile('fashion_mnist', 'fashion-mnist', tmp_path)

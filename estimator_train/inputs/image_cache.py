@@ -123,9 +123,13 @@ def _fill_file(part: BinaryIO, shape: Tuple[int, ...], dtype: type, fill: Fill) 
       'shape': shape})
   part.flush()
   start = part.tell()
-  # Takes the space now: a disk that fills up under a mapped file would kill the process.
-  os.posix_fallocate(part.fileno(), start, int(np.prod(shape, dtype=np.int64))
-                     * np.dtype(dtype).itemsize)
+  size = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
+  try:
+    # Takes the space now: a disk that fills up under a mapped file would kill the process.
+    os.posix_fallocate(part.fileno(), start, size)
+  except OSError:
+    part.truncate(0)  # What there was of it is for others.
+    raise
   array = np.memmap(part.name, dtype, 'r+', start, shape)
   fill(array)
   array.flush()

@@ -91,6 +91,7 @@ def test_another_cache_is_not_used(split, tmp_path, filled, change):
     batching = BATCHING._replace(image_shape=(16, 20, 3))
   images = image_cache.images(ImageSplit(files, split.classes), batching, str(tmp_path / 'cache'))
   assert len(filled) == 2 and images.shape[1:3] == batching.image_shape[:2]
+  assert len(os.listdir(str(tmp_path / 'cache'))) == 2  # And the first one is still there.
 
 
 @pytest.mark.parametrize('left', ['half', 'longer', 'empty', 'text'])

@@ -1,9 +1,12 @@
 """What a checkpoint holds, whether it fits a model, and the hook that saves it."""
 
 import re
+import time
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 import tensorflow.compat.v1 as tf
+
+from estimator_train.timing import Pause
 
 # Names in a checkpoint of an Estimator that was made from a Keras model: the model's variables
 # under their own names, the optimizer's under `training`, its hyperparameters one level below its
@@ -54,13 +57,18 @@ class SaveCheckpoints(tf.train.CheckpointSaverHook):
   TensorFlow's default also saves every further replica's copy of the optimizer's slots, so that a
   checkpoint from one replica could not be resumed on two; and it restores the learning rate over
   the one that was asked for.
+
+  Attributes:
+    pauses: what saving took each time, and what its listeners took.
   """
 
   def __init__(self, model_dir: str, save_steps: Optional[int], save_secs: Optional[int],
                keep_max: int,
-               listeners: Sequence[tf.train.CheckpointSaverListener] = ()) -> None:
+               listeners: Sequence['AtEverySteps'] = ()) -> None:
     super().__init__(model_dir, save_steps=save_steps, save_secs=save_secs,
                      listeners=list(listeners))
+    self._calls = listeners
+    self._saves: List[Pause] = []
     self._save_steps = save_steps
     self._keep_max = keep_max
 
@@ -83,13 +91,30 @@ class SaveCheckpoints(tf.train.CheckpointSaverHook):
       self._timer.update_last_triggered_step(step - step % self._save_steps)
 
 
+  @property
+  def pauses(self) -> List[Pause]:
+    return self._saves + [pause for call in self._calls for pause in call.pauses]
+
+  def _save(self, session: tf.Session, step: int) -> Any:
+    called = sum(pause.secs for call in self._calls for pause in call.pauses)
+    began = time.perf_counter()
+    result = super()._save(session, step)
+    took = time.perf_counter() - began
+    called = sum(pause.secs for call in self._calls for pause in call.pauses) - called
+    self._saves.append(Pause('checkpoint', began, took - called))
+    return result
+
+
 class AtEverySteps(tf.train.CheckpointSaverListener):
   """Calls a function after the checkpoint of every so many steps, but for the last step's.
 
   Args:
     every_steps: a multiple of the steps between checkpoints.
     last_step: where the training ends.
-    call: what to call; the checkpoint is the latest then.
+    call: what to call, an evaluation; the checkpoint is the latest then.
+
+  Attributes:
+    pauses: what the calls took.
   """
 
   def __init__(self, every_steps: int, last_step: int, call: Callable[[], Any]) -> None:
@@ -97,6 +122,7 @@ class AtEverySteps(tf.train.CheckpointSaverListener):
     self._last_step = last_step
     self._call = call
     self._first_save = True
+    self.pauses: List[Pause] = []
 
   def after_save(self, session: tf.Session, global_step_value: int) -> None:
     # The first checkpoint is of the weights that the run found.
@@ -104,7 +130,9 @@ class AtEverySteps(tf.train.CheckpointSaverListener):
            global_step_value != self._last_step)
     self._first_save = False
     if due:
+      began = time.perf_counter()
       self._call()
+      self.pauses.append(Pause('evaluation', began, time.perf_counter() - began))
 
 
 def _one_copy_of_each() -> List[Any]:

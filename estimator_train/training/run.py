@@ -187,7 +187,7 @@ def train(run: Run, evaluate_now: Optional[Callable[[], Any]] = None) -> Trained
     stop.close()
   _, last_step = checkpoints.latest(run.estimator.model_dir)
   return Trained(Timing(history.began, history.ended, history.time_to_first_step_secs, last_step,
-                        finite.loss), stop.signum)
+                        finite.loss, saver.pauses), stop.signum)
 
 
 def _make_train_input_fn(run: Run, first_step: int) -> inputs.InputFn:

@@ -128,6 +128,22 @@ def test_evaluates_every_so_many_steps(run_program, arguments):
   assert evaluated == ['3', '6', '7']
 
 
+def test_pauses_are_told(run_program, arguments, tmp_path):
+  """The first checkpoint and the last, and the last evaluation, are outside of the timed span."""
+  done = run_program('--train_steps=7', '--eval_every_steps=3', '--throughput_warmup_steps=1',
+                     *arguments)
+  assert done.code == 0
+  figures = read(tmp_path, 'throughput.json')
+  pauses = figures['pauses']
+  assert {what: of_kind['count'] for what, of_kind in pauses.items()} == {
+      'checkpoint': 2, 'evaluation': 2}
+  paused = sum(of_kind['secs'] for of_kind in pauses.values())
+  assert pauses['checkpoint']['secs'] > 0 and paused < figures['wall_secs']
+  assert figures['steady_examples_per_sec'] == pytest.approx(
+      6 * 32 / (figures['wall_secs'] - paused))
+  assert '2 checkpoint(s) of' in done.err and '2 evaluation(s) of' in done.err
+
+
 def test_synthetic(run_program, arguments):
   done = run_program('--dataset=synthetic', '--image_size=20,24', '--train_steps=2', *arguments)
   assert done.code == 0 and done.result['examples'] == 320

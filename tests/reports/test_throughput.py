@@ -7,7 +7,7 @@ import pytest
 
 from estimator_train.reports import throughput
 from estimator_train.settings import Settings
-from estimator_train.timing import Timing
+from estimator_train.timing import Pause, Timing
 
 
 def steps(*spans):
@@ -20,9 +20,14 @@ def steps(*spans):
   return began, ended
 
 
+def timing(*spans, pauses=()):
+  return Timing(*steps(*spans), time_to_first_step_secs=1., global_step=100 + len(spans), loss=0.,
+                pauses=pauses)
+
+
 def test_steady_run():
-  began, ended = steps((0, 5), (0, 3), (1, 1), (1, 3), (0, 2))
-  figures = throughput.summarize(began, ended, 2, global_batch_size=8, num_replicas=2)
+  figures = throughput.summarize(timing((0, 5), (0, 3), (1, 1), (1, 3), (0, 2)), 2,
+                                 global_batch_size=8, num_replicas=2)
   assert figures['wall_secs'] == pytest.approx(2 + 4 + 2)
   assert figures['steps_timed'] == 3 and figures['warmup_steps'] == 2 and figures['steady_state']
   assert figures['examples_per_sec'] == pytest.approx(3 * 8 / 8)
@@ -34,20 +39,54 @@ def test_steady_run():
 
 
 def test_rate_is_not_a_mean_of_rates():
-  began, ended = steps((0, 1), (0, 1), (0, 3))
-  figures = throughput.summarize(began, ended, 1, global_batch_size=6, num_replicas=1)
+  figures = throughput.summarize(timing((0, 1), (0, 1), (0, 3)), 1, global_batch_size=6,
+                                 num_replicas=1)
   assert figures['examples_per_sec'] == pytest.approx(2 * 6 / 4)  # The mean of rates would be 4.
 
 
 @pytest.mark.parametrize('warmup_steps, steady', [(0, True), (1, True), (2, False), (10, False)])
 def test_runs_about_as_long_as_the_warmup(warmup_steps, steady):
-  began, ended = steps((0, 3), (1, 1))
-  figures = throughput.summarize(began, ended, warmup_steps, global_batch_size=10, num_replicas=1)
+  figures = throughput.summarize(timing((0, 3), (1, 1)), warmup_steps, global_batch_size=10,
+                                 num_replicas=1)
   assert figures['steady_state'] is steady
   timed = 1 if warmup_steps == 1 else 2
   assert figures['steps_timed'] == timed
   assert figures['wall_secs'] == pytest.approx({1: 2, 2: 5}[timed])
   assert figures['examples_per_sec'] == pytest.approx({1: 10 / 2, 2: 20 / 5}[timed])
+
+
+def test_pauses_are_told_and_taken_out():
+  # Steps end at 101, 102, 107, 108 and 113; the first pause is in the warm-up, the last after all.
+  pauses = [Pause('checkpoint', 101.2, 0.1), Pause('checkpoint', 102.5, 1.5),
+            Pause('evaluation', 104., 2.), Pause('checkpoint', 108.5, 3.),
+            Pause('checkpoint', 113.5, 9.)]
+  figures = throughput.summarize(
+      timing((0, 1), (.5, .5), (4, 1), (0, 1), (4, 1), pauses=pauses), 2, 6, num_replicas=1)
+  assert figures['pauses'] == {'checkpoint': {'count': 2, 'secs': 4.5},
+                               'evaluation': {'count': 1, 'secs': 2.}}
+  assert figures['examples_per_sec'] == pytest.approx(3 * 6 / 11)
+  assert figures['steady_examples_per_sec'] == pytest.approx(3 * 6 / (11 - 6.5))
+  assert figures['steady_step_secs']['max'] == 2 and figures['step_secs']['max'] == 5
+  assert figures['between_secs']['mean'] == pytest.approx(8 / 3)
+
+
+def test_spread_drift_and_outliers():
+  secs = [1., 1., 2., 2., 1.5, 1.5, 40., 3.]
+  figures = throughput.summarize(timing((0, 9), *[(0, value) for value in secs]), 1, 1, 1)
+  assert figures['standard_error_secs'] == pytest.approx(13.55149 / 8 ** .5)
+  assert figures['drift'] == pytest.approx((40 + 3) / (1 + 1) - 1)
+  assert figures['outliers'] == [{'global_step': 108, 'secs': pytest.approx(40)}]
+
+
+def test_one_step_tells_no_spread():
+  figures = throughput.summarize(timing((0, 1)), 0, 1, 1)
+  assert figures['standard_error_secs'] is figures['drift'] is None and not figures['outliers']
+
+
+def test_no_more_than_the_slowest_outliers():
+  spans = [(0, 1)] * 200 + [(0, 50 + index) for index in range(30)]
+  figures = throughput.summarize(timing(*spans), 0, 1, 1)
+  assert [found['secs'] for found in figures['outliers']] == pytest.approx(range(60, 80))
 
 
 CONDITIONS = {'global_batch_size': 8, 'num_replicas': 1, 'devices': ['/cpu:0']}

@@ -37,6 +37,8 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     print(json.dumps(result), flush=True)
     return 0
   except UserError as error:
+    if error.result is not None:
+      print(json.dumps(error.result), flush=True)
     return _fail(str(error), _USER_ERROR)
   except TrainingFailed as error:
     return _fail(str(error), _TRAINING_FAILED)

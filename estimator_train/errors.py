@@ -1,6 +1,6 @@
 """The two ways in which a run ends with an error that the user can act on."""
 
-from typing import Any
+from typing import Any, Dict, Optional
 
 
 class UserError(Exception):
@@ -12,11 +12,13 @@ class UserError(Exception):
     what: the rule that was broken.
     given: the value that broke it.
     remedy: what to do about it.
+    result: what the mode has to say all the same, for standard output; mostly None.
   """
 
-  def __init__(self, what: str, given: Any, remedy: str) -> None:
+  def __init__(self, what: str, given: Any, remedy: str,
+               result: Optional[Dict[str, Any]] = None) -> None:
     super().__init__(what, given, remedy)
-    self.what, self.given, self.remedy = what, given, remedy
+    self.what, self.given, self.remedy, self.result = what, given, remedy, result
 
   def __str__(self) -> str:
     text = '{}: {}: {}'.format(self.what, self.given, self.remedy)

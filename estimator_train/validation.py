@@ -5,8 +5,9 @@ from typing import Any, Iterable, Sequence, Tuple
 
 from estimator_train.errors import UserError
 
-MODES = ('train_and_evaluate', 'train', 'evaluate', 'input_benchmark', 'audit', 'download')
-WITHOUT_MODEL_DIR = ('download', 'input_benchmark')
+MODES = ('train_and_evaluate', 'train', 'evaluate', 'input_benchmark', 'audit', 'download',
+         'doctor')
+WITHOUT_MODEL_DIR = ('download', 'input_benchmark', 'doctor')
 PREPROCESSINGS = ('unit', 'caffe', 'torch', 'tf')
 CLASS_WEIGHTS = ('none', 'balanced')
 OPTIMIZERS = ('adam', 'sgd', 'momentum', 'rmsprop')

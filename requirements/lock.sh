@@ -2,7 +2,8 @@
 # Writes the lock files beside it: py36.txt and py37.txt (the package with its extras), lint.txt
 # (the linters, for CPython 3.7) and pip.txt (what every environment starts with).
 #
-#   requirements/lock.sh                           after setup.py or a list below changed
+#   requirements/lock.sh                           after setup.py, install_requires.txt or a list below
+#                                                  changed
 #   requirements/lock.sh --upgrade-package=NAME    to move one pin
 #   requirements/lock.sh --upgrade                 to move all
 #
@@ -32,7 +33,7 @@ make_pip_tools 3.7 pip==23.2.1 pip-tools==6.14.0
 mkdir "$work/estimator_train"
 shopt -s nullglob
 cp "$requirements/../setup.py" "$requirements"/*.txt "$work/"
-cp "$requirements/../estimator_train/__init__.py" "$work/estimator_train/"
+cp "$requirements"/../estimator_train/{__init__.py,install_requires.txt} "$work/estimator_train/"
 cd "$work"
 
 compile() {  # VERSION LOCK PIP-COMPILE-ARGUMENT...

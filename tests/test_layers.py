@@ -15,12 +15,13 @@ FLOORS = (
     ('model_dir',),
     ('datasets',),
     ('inputs', 'models'),
-    ('training', 'reports'),
+    ('training', 'reports', 'machine'),
     ('flags', 'modes'),
     ('__main__',),
 )
 LEVEL = {room: level for level, rooms in enumerate(FLOORS) for room in rooms}
-WITHOUT_TENSORFLOW = ('settings', 'model_dir', 'flags', 'datasets', 'reports', 'models.registry')
+WITHOUT_TENSORFLOW = ('settings', 'model_dir', 'flags', 'datasets', 'reports', 'machine',
+                      'modes.doctor', 'models.registry')
 
 MODULES = sorted(
     path.relative_to(ROOT) for path in (ROOT / 'estimator_train').rglob('*.py')

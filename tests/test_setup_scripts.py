@@ -42,8 +42,9 @@ class Machine:
       path.mkdir()
     for tool in TOOLS.split():
       (self.bin / tool).symlink_to(shutil.which(tool))
-    for source in ('setup.py', 'run_train.sh', 'tests/run.sh', 'requirements/environment.sh',
-                   'requirements/find_python.sh', 'requirements/make_venv.py'):
+    for source in ('setup.py', 'estimator_train/install_requires.txt', 'run_train.sh',
+                   'tests/run.sh', 'requirements/environment.sh', 'requirements/find_python.sh',
+                   'requirements/make_venv.py'):
       (self.root / source).parent.mkdir(exist_ok=True)
       shutil.copy(str(ROOT / source), str(self.root / source))
     for lock in ('pip', 'py36', 'py37'):

@@ -1,0 +1,173 @@
+"""The GPUs of the machine, and whether the build of TensorFlow that is installed knows them.
+
+Written from NVIDIA's documentation (CUDA release notes, the containers' release notes, nvidia-smi),
+and not run on a GPU.
+"""
+
+import glob
+import os
+import re
+from typing import List, NamedTuple, Optional, Tuple
+
+from estimator_train.machine import commands
+from estimator_train.machine.findings import Finding, error, ok, warning
+from estimator_train.machine.packages import Build
+
+CONTAINER = 'nvcr.io/nvidia/tensorflow:23.03-tf1-py3'
+DEADLINE_SECS = 20.  # The first call after boot loads the driver, which takes seconds a GPU.
+_NVIDIA_DEVICES = '/sys/bus/pci/devices/*'
+_NVIDIA, _DISPLAY = '0x10de', '0x03'
+
+# (lowest compute capability, first one that is too new): what CUDA 10.0 and the stock wheels know,
+# and what CUDA 12.1 and NVIDIA's containers do.
+_STOCK_CAPABILITIES = ((3, 5), (8, 0))
+_NVIDIAS_CAPABILITIES = ((6, 0), (10, 0))
+# Of CUDA 10.0; and of the container's CUDA 12.1: any driver from the last on, or a later one of the
+# same branch as the others, for data-center GPUs.
+_STOCK_DRIVER = (410, 48)
+_NVIDIAS_DRIVERS = ((450, 51), (470, 57), (510, 47), (515, 65), (525, 85), (530, 0))
+
+# Drivers before 2021 do not tell the capability. They know no GPU after Ampere. The first that
+# matches counts.
+_CAPABILITIES_BY_NAME = (
+    (r'A100\b|A30\b', (8, 0)),
+    (r'A40\b|A10\b|A16\b|A2\b|RTX A\d{4}|RTX 30\d\d', (8, 6)),
+    (r'T4\b|RTX 20\d\d|GTX 16\d\d|Quadro RTX|TITAN RTX', (7, 5)),
+    (r'V100|TITAN V|GV100', (7, 0)),
+    (r'P100|GP100', (6, 0)),
+    (r'P40\b|P4\b|P6\b|GTX 10\d\d|TITAN X[p ]|Quadro P\d+|MX150', (6, 1)),
+    (r'M40\b|M60\b|M4\b|M6\b|GTX 9\d\d|GTX TITAN X|Quadro M[456]000', (5, 2)),
+    (r'K80\b', (3, 7)),
+    (r'K40|K20|GTX TITAN', (3, 5)),
+)
+
+
+class Gpu(NamedTuple):
+  """A GPU as nvidia-smi tells it; the capability is None where that is not known."""
+  name: str
+  capability: Optional[Tuple[int, int]]
+  driver: str
+  memory: str
+
+
+class Gpus(NamedTuple):
+  """What there is.
+
+  Attributes:
+    gpus: what nvidia-smi lists.
+    failure: why it does not; None when it does, or when there is no nvidia-smi.
+    num_pci_devices: graphics devices by NVIDIA that the kernel lists, with a driver or without.
+  """
+  gpus: Tuple[Gpu, ...] = ()
+  failure: Optional[str] = None
+  num_pci_devices: int = 0
+
+
+def look(deadline_secs: float = DEADLINE_SECS) -> Gpus:
+  """Asks nvidia-smi."""
+  num_pci_devices = _num_pci_devices()
+  try:
+    done = _query('name,driver_version,memory.total,compute_cap', deadline_secs)
+    if done.code and 'not a valid field' in done.out + done.err:
+      done = _query('name,driver_version,memory.total', deadline_secs)
+  except OSError:  # There is no nvidia-smi.
+    return Gpus((), None, num_pci_devices)
+  if done.code == 0:
+    return Gpus(parse(done.out), None, num_pci_devices)
+  if 'No devices were found' in done.out + done.err:
+    return Gpus((), None, num_pci_devices)
+  return Gpus((), done.reason(), num_pci_devices)
+
+
+def _query(fields: str, deadline_secs: float) -> commands.Done:
+  return commands.run(['nvidia-smi', '--query-gpu=' + fields, '--format=csv,noheader'],
+                      deadline_secs)
+
+
+def _num_pci_devices() -> int:
+  count = 0
+  for folder in glob.glob(_NVIDIA_DEVICES):
+    try:
+      with open(os.path.join(folder, 'vendor')) as vendor, \
+           open(os.path.join(folder, 'class')) as kind:
+        count += vendor.read().strip() == _NVIDIA and kind.read().startswith(_DISPLAY)
+    except OSError:
+      continue
+  return count
+
+
+def parse(text: str) -> Tuple[Gpu, ...]:
+  """Returns the GPUs in nvidia-smi's lines: name, driver, memory, and maybe the capability."""
+  rows = [[cell.strip() for cell in line.split(',')] for line in text.splitlines()]
+  return tuple(
+      Gpu(row[0], _capability(row), row[1], row[2]) for row in rows if len(row) >= 3)
+
+
+def _capability(row: List[str]) -> Optional[Tuple[int, int]]:
+  told = re.match(r'(\d+)\.(\d+)$', row[3]) if len(row) > 3 else None
+  if told:
+    return int(told.group(1)), int(told.group(2))
+  return next((capability for pattern, capability in _CAPABILITIES_BY_NAME
+               if re.search(pattern, row[0])), None)
+
+
+def check(found: Gpus, build: Optional[Build]) -> List[Finding]:
+  """Says which GPUs there are, and whether the build and the driver fit them."""
+  if found.failure is not None:
+    return [error('gpus', 'nvidia-smi fails: ' + found.failure,
+                  'see dmesg for the driver; install it again or restart the machine. In a '
+                  'container, start that again')]
+  if not found.gpus:
+    if found.num_pci_devices:
+      return [warning('gpus', '{} by NVIDIA in the machine, but no driver works here'.format(
+          found.num_pci_devices), 'install the driver; in Docker, give `--gpus all`')]
+    return [ok('gpus', 'no GPU: training is on the CPU')]
+  findings = [ok('gpus', ', '.join('{} ({}, {})'.format(
+      gpu.name, gpu.memory, 'compute capability ' + _dotted(gpu.capability)
+      if gpu.capability else 'unknown compute capability') for gpu in found.gpus))]
+  if build is not None:
+    for gpu in sorted(set(found.gpus)):
+      findings.extend(_check_capability(gpu, build))
+    findings.append(_check_driver(found.gpus[0].driver, build))
+  return findings
+
+
+def _check_capability(gpu: Gpu, build: Build) -> List[Finding]:
+  if gpu.capability is None:
+    return []
+  lowest, too_new = _NVIDIAS_CAPABILITIES if build.is_nvidias else _STOCK_CAPABILITIES
+  if lowest <= gpu.capability < too_new:
+    return []
+  found = '{} has compute capability {}; {} {} knows {} to below {}'.format(
+      gpu.name, _dotted(gpu.capability), build.name, build.version, _dotted(lowest),
+      _dotted(too_new))
+  if gpu.capability >= _NVIDIAS_CAPABILITIES[1] or gpu.capability < _STOCK_CAPABILITIES[0]:
+    remedy = 'no build of TensorFlow 1.15 knows it: use another, or --num_gpus=0'
+  elif build.is_nvidias:
+    remedy = 'use the stock build, tensorflow 1.15.0 with CUDA 10.0'
+  else:
+    remedy = 'use NVIDIA\'s build: the container ' + CONTAINER
+  return [error('gpu build', found, remedy)]
+
+
+def _check_driver(driver: str, build: Build) -> Finding:
+  version = tuple(int(part) for part in re.findall(r'\d+', driver)[:2])
+  if not version:
+    return ok('gpu driver', 'its version is not known')
+  if not build.is_nvidias:
+    if version >= _STOCK_DRIVER:
+      return ok('gpu driver', driver)
+    return error('gpu driver', '{}, and CUDA 10.0 needs {}'.format(driver, _dotted(_STOCK_DRIVER)),
+                 'install a newer driver')
+  if version >= _NVIDIAS_DRIVERS[-1] or any(
+      version[:1] == branch[:1] and version >= branch for branch in _NVIDIAS_DRIVERS):
+    return ok('gpu driver', driver)
+  # Earlier containers than 23.03 make do with earlier drivers.
+  return warning('gpu driver', '{}, and the container 23.03 needs 530, or on data-center GPUs '
+                 'one of {} or later in its branch'.format(
+                     driver, ', '.join(map(_dotted, _NVIDIAS_DRIVERS[:-1]))),
+                 'install a newer driver')
+
+
+def _dotted(version: Tuple[int, ...]) -> str:
+  return '.'.join(map(str, version))

@@ -1,0 +1,50 @@
+"""Commands that end, crash, hang, or are not there."""
+
+import os
+import select
+import sys
+import time
+
+import pytest
+
+from estimator_train.machine import commands
+
+
+def python(code):
+  return [sys.executable, '-c', code]
+
+
+def test_output_and_environment():
+  done = commands.run(python('import os, sys; print(os.environ["X_Y"]); sys.stderr.write("e")'), 60,
+                      {'X_Y': 'given'})
+  assert done[:3] == (0, 'given\n', 'e') and 0 < done.secs < 60
+
+
+@pytest.mark.parametrize('code, reason', [
+    ('import os, signal; os.kill(os.getpid(), signal.SIGILL)', 'ended by SIGILL'),
+    ('import sys; print("out"); sys.exit("at last")', 'exit code 1: at last'),
+    ('print("only this"); raise SystemExit(9)', 'exit code 9: only this'),
+    ('raise SystemExit(3)', 'exit code 3'),
+])
+def test_reasons(code, reason):
+  assert commands.run(python(code), 60).reason() == reason
+
+
+def test_hanging_command_and_its_child_are_killed(tmp_path):
+  os.mkfifo(str(tmp_path / 'held'))
+  held = os.open(str(tmp_path / 'held'), os.O_RDONLY | os.O_NONBLOCK)
+  try:
+    began = time.monotonic()
+    done = commands.run(['sh', '-c', 'exec 3>"$0"; echo begun; sleep 600 & sleep 600',
+                         str(tmp_path / 'held')], 0.5)
+    assert done.code is None and done.out == 'begun\n' and time.monotonic() - began < 30
+    assert done.reason().startswith('no answer within ')
+    # The end is there to read when nobody has it open any more.
+    assert select.select([held], [], [], 10)[0] and os.read(held, 1) == b''
+  finally:
+    os.close(held)
+
+
+def test_no_such_command():
+  with pytest.raises(OSError):
+    commands.run(['/no/such/command'], 1)

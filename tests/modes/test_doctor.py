@@ -1,0 +1,100 @@
+"""`--mode=doctor`, end to end, on this machine without a GPU."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+from conftest import ROOT
+
+from estimator_train.machine import gpu_use, gpus, tensorflow_import
+
+
+@pytest.fixture
+def imports_quickly(monkeypatch):
+  """Stands in for the import of TensorFlow, which one test does for all."""
+  imported = tensorflow_import.Imported(tensorflow_import.commands.Done(0, '', '', 1.), '1.15.0',
+                                        1., True, 0)
+  monkeypatch.setattr(tensorflow_import, 'look', lambda: imported)
+
+
+def levels(result):
+  return {check['name']: check['level'] for check in result['checks']}
+
+
+def test_this_machine(run_program, tmp_path):
+  done = run_program('--mode=doctor', '--model_dir', tmp_path / 'new', '--data_dir', tmp_path,
+                     '--cache', tmp_path / 'cache')
+  assert done.code == 0 and done.err == '', done.err
+  *lines, _ = done.out.splitlines()
+  result = done.result
+  assert result['mode'] == 'doctor' and result['errors'] == 0
+  assert len(lines) == len(result['checks']) == result['ok'] + result['warnings']
+  for line, check in zip(lines, result['checks']):
+    assert set(check) == {'name', 'level', 'found', 'remedy'}
+    assert line.startswith(check['level']) and check['name'] in line and check['found'] in line
+  found = levels(result)
+  assert set(found) == {
+      'python', 'tensorflow', 'protobuf', 'h5py', 'numpy', 'import', 'pillow', 'gpus', 'cpu',
+      'cores', 'memory', 'open files', '--model_dir', '--data_dir', '--cache', 'TF_CONFIG',
+      'kaggle'}
+  assert 'ok       import: TensorFlow 1.15' in done.out
+  assert os.listdir(str(tmp_path)) == []  # It looks, and leaves nothing.
+
+
+@pytest.mark.usefixtures('imports_quickly')
+def test_error_ends_with_2_after_everything_is_told(run_program, monkeypatch, tmp_path):
+  monkeypatch.setenv('TF_CONFIG', '{"cluster"')
+  (tmp_path / 'file').write_text('')
+  done = run_program('--mode=doctor', '--model_dir', tmp_path / 'file')
+  assert done.code == 2
+  assert done.err == ('error: this machine is not ready: 2 error(s): --model_dir, TF_CONFIG: do '
+                      'what the lines say\n')
+  found = levels(done.result)
+  assert done.result['errors'] == 2 and found['TF_CONFIG'] == found['--model_dir'] == 'error'
+  assert done.out.splitlines()[-2].split()[1] == 'kaggle:'
+
+
+# Of machines that are not here, whose GPUs the stock build does not see.
+@pytest.mark.usefixtures('imports_quickly')
+@pytest.mark.parametrize('gpu, count, told', [
+    pytest.param('NVIDIA A100-SXM4-40GB, 535.1, 40960 MiB, 8.0', 2, {
+        'gpus': 'ok', 'gpu build': 'error', 'gpu driver': 'ok'}, id='that it does not know'),
+    pytest.param('Tesla T4, 535.1, 15360 MiB, 7.5', 1, {
+        'gpus': 'ok', 'gpu driver': 'ok', 'cuda': 'error', 'gpus seen': 'error'}, id='one'),
+    pytest.param('Tesla T4, 535.1, 15360 MiB, 7.5', 2, {
+        'gpus': 'ok', 'gpu driver': 'ok', 'cuda': 'error', 'gpus seen': 'error',
+        'nccl': 'warning'}, id='several'),
+])
+def test_gpus(run_program, monkeypatch, gpu, count, told):
+  monkeypatch.setattr(gpus, 'look', lambda: gpus.Gpus(gpus.parse('\n'.join([gpu] * count))))
+  monkeypatch.setattr(gpu_use, 'look_at_memory', lambda: gpu_use.Memory(1 << 26, None))
+  monkeypatch.setattr(gpu_use, 'look_for_libraries', lambda: ('libcudnn.so.7',))
+  monkeypatch.delenv('CUDA_VISIBLE_DEVICES', raising=False)
+  done = run_program('--mode=doctor')
+  assert done.code == 2 and (gpus.CONTAINER in done.out) == ('gpu build' in told)
+  names = ('gpus', 'gpu build', 'gpu driver', 'cuda', 'gpus seen', 'nccl')
+  assert {name: level for name, level in levels(done.result).items() if name in names} == told
+
+
+@pytest.mark.usefixtures('imports_quickly')
+def test_oct2017_asks_for_credentials(run_program, monkeypatch, tmp_path):
+  for name in ('KAGGLE_USERNAME', 'KAGGLE_KEY'):
+    monkeypatch.delenv(name, raising=False)
+  monkeypatch.setenv('KAGGLE_CONFIG_DIR', str(tmp_path))
+  done = run_program('--mode=doctor', '--dataset=oct2017')
+  assert done.code == 0 and levels(done.result)['kaggle'] == 'warning'
+  assert done.result['warnings'] >= 1
+
+
+def test_works_where_tensorflow_does_not(tmp_path):
+  (tmp_path / 'tensorflow').mkdir()
+  (tmp_path / 'tensorflow' / '__init__.py').write_text(
+      'import os, signal\nos.kill(os.getpid(), signal.SIGILL)\n')
+  done = subprocess.run(
+      [sys.executable, '-m', 'estimator_train', '--mode=doctor'], cwd=str(ROOT), timeout=60,
+      env=dict(os.environ, PYTHONPATH=str(tmp_path)), universal_newlines=True,
+      stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+  assert done.returncode == 2 and '"errors": 1' in done.stdout.splitlines()[-1], done.stderr
+  assert 'error    import: TensorFlow cannot be imported: ended by SIGILL' in done.stdout
+  assert done.stderr.startswith('error: this machine is not ready: 1 error(s): import: ')

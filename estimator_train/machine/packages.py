@@ -19,9 +19,8 @@ _BREAKS = ('protobuf', 'h5py')  # Newer ones do; a newer NumPy at first only fil
 _DISTRIBUTIONS = ('tensorflow', 'tensorflow-gpu', 'tensorflow-cpu', 'intel-tensorflow',
                   'intel-tensorflow-avx512', 'nvidia-tensorflow')
 _INSTALL = './run_train.sh sets an environment up, `pip install .` installs into yours'
-# 7,800 against 3,300 images/s by `fashion_cnn` at a batch of 128 on two cores with AVX2.
-_FASTER = ('on CPUs with AVX2 `pip uninstall {}` and `pip install intel-tensorflow==1.15.2` train '
-           'up to twice as fast')
+_FASTER = ('`pip uninstall {}` and `pip install intel-tensorflow==1.15.2` give the same built with '
+           'oneDNN, for CPUs')
 
 
 class Interpreter(NamedTuple):

@@ -65,9 +65,9 @@ def _names(folder: bytes, part: bytes, folders: bool) -> List[bytes]:
   try:
     with os.scandir(folder or b'.') as entries:
       return sorted(entry.name for entry in entries
-                    if fnmatch.fnmatchcase(entry.name, part)
+                    if entry.is_dir() == folders
                     and (part.startswith(b'.') or not entry.name.startswith(b'.'))
-                    and entry.is_dir() == folders)
+                    and fnmatch.fnmatchcase(entry.name, part))
   except (FileNotFoundError, NotADirectoryError):
     return []
   except OSError as error:

@@ -9,10 +9,9 @@ function returns, as JSON.
 import contextlib
 import json
 import os
-import re
 import sys
 import time
-from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence
+from typing import Any, Callable, Dict, Iterator, List
 
 import common
 import numpy as np
@@ -21,6 +20,7 @@ import tensorflow.compat.v1 as tf
 from estimator_train.datasets import registry
 from estimator_train.datasets.description import DataSet, ImageSplit
 from estimator_train.inputs import factory, image_files
+from estimator_train.inputs.measure import drop_pages, read_bytes
 from estimator_train.settings import Settings
 from estimator_train.training import frozen_features, initial_weights, run as runs
 from estimator_train.training.time_history import TimeHistory
@@ -60,11 +60,11 @@ def cold(data: Dict[str, Any], batch_size: int, rounds: int) -> Dict[str, Any]:
         ('package', factory.make_train_input_fn(dataset, settings, True, batch_size, 0)),
         ('decoding', _make_decoding_input_fn(split, batch_size))):
       with _opened(input_fn) as take:
-        _drop_pages(split.files)
-        before = _bytes_read()
+        drop_pages(split.files)
+        before = read_bytes()
         take()
         rates[name].append(_images_per_sec(take, batch_size, batches - 1))
-        after = _bytes_read()
+        after = read_bytes()
       if before is not None and after is not None:
         shares.append((after - before) / size)
   return {'images_per_sec': rates, 'images_timed': (batches - 1) * batch_size,
@@ -225,26 +225,6 @@ def _images_per_sec(take: Take, batch_size: int, min_batches: int, min_secs: flo
     batches += 1
     secs = time.perf_counter() - began
   return batches * batch_size / secs
-
-
-def _drop_pages(files: Sequence[bytes]) -> None:
-  for file in files:
-    descriptor = os.open(file, os.O_RDONLY)
-    try:
-      os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-    finally:
-      os.close(descriptor)
-
-
-def _bytes_read() -> Optional[int]:
-  """Returns the bytes that this process made the kernel get from storage; None: it does not tell.
-  """
-  try:
-    with open('/proc/self/io') as file:
-      match = re.search(r'^read_bytes: (\d+)$', file.read(), re.MULTILINE)
-  except OSError:
-    return None
-  return int(match.group(1)) if match else None
 
 
 def _prepare(steps: int, others: Dict[str, Any], data: Dict[str, Any], images: int,

@@ -40,9 +40,21 @@ class StopAtNonFiniteLoss(tf.train.SessionRunHook):
 
 
 class Progress(tf.train.SessionRunHook):
-  """Shows step, loss, examples/sec and time left: a bar on a terminal, elsewhere plain lines."""
+  """Shows step, loss, examples/sec and time left: a bar on a terminal, elsewhere plain lines.
 
-  def __init__(self, stop_step: int, log_every_steps: int, batch_size: int) -> None:
+  TensorBoard gets `examples_per_sec` and `step_secs`: examples and steps over the wall time since
+  it got them last, with whatever happened between the steps.
+
+  Args:
+    model_dir: of the run.
+    stop_step: the global step to train up to.
+    log_every_steps: steps between two lines.
+    batch_size: examples of a step, over all replicas.
+  """
+
+  def __init__(self, model_dir: str, stop_step: int, log_every_steps: int,
+               batch_size: int) -> None:
+    self._model_dir = model_dir
     self._stop_step = stop_step
     self._every = log_every_steps
     self._batch_size = batch_size
@@ -76,6 +88,7 @@ class Progress(tf.train.SessionRunHook):
     step_secs = (now - self._shown_at) / (self._step - self._shown_step)
     rate = self._batch_size / step_secs
     self._shown_step, self._shown_at = self._step, now
+    self._write(examples_per_sec=rate, step_secs=step_secs)
     if self._bar is not None:
       self._bar.set_postfix_str('loss {:.4f}, {:,.0f} examples/sec'.format(
           run_values.results, rate))
@@ -83,6 +96,12 @@ class Progress(tf.train.SessionRunHook):
       _LOG.info('step %d/%d: loss %.4f, %.0f examples/sec, %.0f s left', self._step,
                 self._stop_step, run_values.results, rate,
                 (self._stop_step - self._step) * step_secs)
+
+  def _write(self, **scalars: float) -> None:
+    # The writer of the Estimator's own summaries.
+    tf.summary.FileWriterCache.get(self._model_dir).add_summary(
+        tf.Summary(value=[tf.Summary.Value(tag=tag, simple_value=value)
+                          for tag, value in scalars.items()]), self._step)
 
   def close(self) -> None:
     """Leaves the terminal tidy; also when the run failed."""

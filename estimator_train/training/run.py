@@ -170,7 +170,8 @@ def train(run: Run, evaluate_now: Optional[Callable[[], Any]] = None) -> Trained
     input_fn = _make_train_input_fn(run, first_step)
   history = TimeHistory()
   stop = hooks.StopOnSignal()
-  progress = hooks.Progress(stop_step, settings.log_every_steps, settings.batch_size)
+  progress = hooks.Progress(run.estimator.model_dir, stop_step, settings.log_every_steps,
+                            settings.batch_size)
   finite = hooks.StopAtNonFiniteLoss()
   saver = _make_saver(settings, stop_step, evaluate_now)
   try:

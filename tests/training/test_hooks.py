@@ -48,21 +48,34 @@ def test_last_loss_is_kept(run_steps):
   assert finite.loss == 0.5
 
 
-def test_progress_lines(run_steps, caplog, monkeypatch):
+def test_progress_lines(run_steps, caplog, monkeypatch, tmp_path):
   monkeypatch.setattr(logging.getLogger('estimator_train'), 'propagate', True)
   caplog.set_level(logging.INFO, 'estimator_train')
-  run_steps([1., 2., 3., 4., 5.], [hooks.Progress(5, log_every_steps=2, batch_size=10)])
+  run_steps([1., 2., 3., 4., 5.],
+            [hooks.Progress(str(tmp_path), 5, log_every_steps=2, batch_size=10)])
   lines = [record.getMessage() for record in caplog.records]
   assert [line.split(',')[0] for line in lines] == [
       'step 2/5: loss 2.0000', 'step 4/5: loss 4.0000', 'step 5/5: loss 5.0000']
   assert all('examples/sec' in line and line.endswith('s left') for line in lines)
 
 
-def test_progress_bar_on_a_terminal(run_steps, monkeypatch):
+def test_tensorboard_gets_the_rate(run_steps, monkeypatch, tmp_path):
+  now = iter([10., 14., 15.])  # When the session was there, and after steps 2 and 3.
+  monkeypatch.setattr(hooks.time, 'perf_counter', lambda: next(now))
+  run_steps([1., 2., 3.], [hooks.Progress(str(tmp_path), 3, log_every_steps=2, batch_size=10)])
+  tf.summary.FileWriterCache.clear()
+  (path,) = tmp_path.glob('events*')
+  found = {(event.step, value.tag): value.simple_value
+           for event in tf.train.summary_iterator(str(path)) for value in event.summary.value}
+  assert found == {(2, 'examples_per_sec'): 5., (2, 'step_secs'): 2.,
+                   (3, 'examples_per_sec'): 10., (3, 'step_secs'): 1.}
+
+
+def test_progress_bar_on_a_terminal(run_steps, monkeypatch, tmp_path):
   terminal = io.StringIO()
   terminal.isatty = lambda: True
   monkeypatch.setattr(sys, 'stderr', terminal)
-  progress = hooks.Progress(4, log_every_steps=2, batch_size=10)
+  progress = hooks.Progress(str(tmp_path), 4, log_every_steps=2, batch_size=10)
   run_steps([1., 2., 3., 4.], [progress])
   progress.close()
   shown = terminal.getvalue().splitlines()[-1]

@@ -9,9 +9,8 @@ from estimator_train.inputs import memory
 from estimator_train.machine.findings import Finding, error, ok, warning
 from estimator_train.machine.packages import Build
 
-_GIB = 1 << 30
 # Fashion-MNIST takes 0.5 GB (README), an image network on a CPU several times that.
-_LITTLE_MEMORY_BYTES = 2 * _GIB
+_LITTLE_MEMORY_BYTES = 2 * 10**9
 _FEW_FILES = 1024  # What Linux gives by default, and enough for every run here.
 _QUOTA_V2 = '/sys/fs/cgroup/cpu.max'
 _QUOTA_V1 = '/sys/fs/cgroup/cpu/cpu.cfs_quota_us'
@@ -96,7 +95,7 @@ def _check_cores(cores: int, quota: Optional[float]) -> Finding:
 
 
 def _check_memory(available: int) -> Finding:
-  found = '{:.1f} GB available'.format(available / _GIB)
+  found = '{:.1f} GB available'.format(available / 10**9)
   if available < _LITTLE_MEMORY_BYTES:
     return warning('memory', found, 'end other programs, or raise the container\'s limit; '
                    '--cache=none and a smaller --batch_size take less')

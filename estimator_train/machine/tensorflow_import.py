@@ -9,7 +9,7 @@ from typing import NamedTuple, Optional
 from estimator_train.machine import commands
 from estimator_train.machine.findings import Finding, error, ok, warning
 
-# On a cold network disk an import has been seen to take a minute; the first touch of a GPU compiles
+# From a slow network disk an import can take a minute; the first touch of a GPU compiles
 # for it where the build has no code for it, which takes longer than anyone will wait.
 DEADLINE_SECS = 120.
 _SLOW_SECS = 30.

@@ -125,7 +125,7 @@ def _download(url: str, file: DataFile, part: BinaryIO, bar: Any) -> None:
     md5 = _md5(part.name)  # A part longer than the file fails this, and starts over too.
     if md5 == file.md5:
       return
-    _start_over(part)
+    start_over(part)
     reason = 'wrong md5 {}'.format(md5)
     if not inherited:
       raise _Refused(reason)
@@ -153,11 +153,11 @@ def _receive(url: str, file: DataFile, part: BinaryIO, bar: Any) -> None:
       length = response.headers.get('Content-Length')
       if length not in (None, str(file.size)):
         raise _Refused('sends {} bytes'.format(length))
-      _start_over(part)
+      start_over(part)
     elif status in (206, 416):
       given = response.headers.get('Content-Range')
       if given != 'bytes {}-{}/{}'.format(start, file.size - 1, file.size):
-        _start_over(part)
+        start_over(part)
         raise _Cut('HTTP {} with Content-Range {}'.format(status, given))
     else:
       raise _Refused('HTTP {} {}'.format(status, response.reason))
@@ -175,7 +175,8 @@ def _receive(url: str, file: DataFile, part: BinaryIO, bar: Any) -> None:
       bar.update(len(chunk))
 
 
-def _start_over(part: BinaryIO) -> None:
+def start_over(part: BinaryIO) -> None:
+  """Empties a file that is half-written."""
   part.seek(0)
   part.truncate()
 

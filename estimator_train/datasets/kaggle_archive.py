@@ -13,7 +13,7 @@ import os
 import time
 from typing import Any, BinaryIO, Dict, NamedTuple
 
-from estimator_train.datasets.download import Fetched
+from estimator_train.datasets.download import Fetched, start_over
 from estimator_train.datasets.unpack import check_space, show_progress
 from estimator_train.errors import UserError
 from estimator_train.whole_files import open_locked
@@ -159,7 +159,7 @@ def _receive(access: _Access, dataset: str, part: BinaryIO) -> None:
     _check_answer(access, dataset, response)
     total = _total(response, start)
     if status != 206 or not total:  # All of it came, or nothing to continue with.
-      _start_over(part)
+      start_over(part)
     if not total:
       raise _Cut('HTTP {} with Content-Length {} and Content-Range {}'.format(
           status, *map(response.headers.get, ('Content-Length', 'Content-Range'))))
@@ -251,8 +251,3 @@ def _reason(error: BaseException) -> str:
   if isinstance(error, OSError) and not isinstance(error, RequestException):
     return str(error)
   return type(error).__name__
-
-
-def _start_over(part: BinaryIO) -> None:
-  part.seek(0)
-  part.truncate()

@@ -19,9 +19,13 @@ def read_idx(split: IdxSplit, image_shape: Tuple[int, int, int]) -> Tuple[np.nda
   """
   with gzip.open(split.images) as file:
     images = np.frombuffer(file.read(), np.uint8, offset=idx.IMAGE_HEADER_BYTES)
+  return images.reshape((-1,) + image_shape), read_idx_labels(split)
+
+
+def read_idx_labels(split: IdxSplit) -> np.ndarray:
+  """Reads the class numbers alone, uint8 [N]."""
   with gzip.open(split.labels) as file:
-    labels = np.frombuffer(file.read(), np.uint8, offset=idx.LABEL_HEADER_BYTES)
-  return images.reshape((-1,) + image_shape), labels
+    return np.frombuffer(file.read(), np.uint8, offset=idx.LABEL_HEADER_BYTES)
 
 
 def make_train_input_fn(examples: np.ndarray, labels: np.ndarray, batching: Batching,

@@ -145,7 +145,7 @@ def _train_classes(dataset: DataSet) -> np.ndarray:
   if isinstance(dataset.train, ImageSplit):
     return dataset.train.classes
   if isinstance(dataset.train, IdxSplit):
-    return arrays.read_idx(dataset.train, dataset.image_shape)[1]
+    return arrays.read_idx_labels(dataset.train)
   raise UserError('made-up examples have no end, and cannot be gone through',
                   '--dataset=' + dataset.name,
                   'leave --class_weights and --cache_features out')

@@ -76,7 +76,7 @@ def keep(cache: str, name: str, shape: Tuple[int, ...], dtype: type, fill: Fill)
   Raises:
     UserError: memory or disk do not suffice, or the folder cannot be written to.
   """
-  size = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
+  size = _num_bytes(shape, dtype)
   what = '{} {} of {}'.format(np.dtype(dtype).name, 'x'.join(map(str, shape)), _readable(size))
   if cache == 'memory':
     free = available_bytes()
@@ -106,6 +106,27 @@ def keep(cache: str, name: str, shape: Tuple[int, ...], dtype: type, fill: Fill)
                     'give a folder that can be written to and has as much free') from error
 
 
+def fill_in_batches(array: np.ndarray, following: Callable[[], np.ndarray], what: str) -> None:
+  """Fills an array, in its order, with the batches of one pass, and shows progress.
+
+  Args:
+    array: [N, ...].
+    following: returns the next batch, [B, ...].
+    what: to call it.
+  """
+  with tqdm(total=len(array), desc=what, unit='image', disable=None) as bar:
+    done = 0
+    while done < len(array):
+      batch = following()
+      array[done:done + len(batch)] = batch
+      done += len(batch)
+      bar.update(len(batch))
+
+
+def _num_bytes(shape: Tuple[int, ...], dtype: type) -> int:
+  return int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
+
+
 def _is_whole(path: str, shape: Tuple[int, ...], dtype: type) -> bool:
   if not os.path.exists(path):
     return False
@@ -123,10 +144,9 @@ def _fill_file(part: BinaryIO, shape: Tuple[int, ...], dtype: type, fill: Fill) 
       'shape': shape})
   part.flush()
   start = part.tell()
-  size = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
   try:
     # Takes the space now: a disk that fills up under a mapped file would kill the process.
-    os.posix_fallocate(part.fileno(), start, size)
+    os.posix_fallocate(part.fileno(), start, _num_bytes(shape, dtype))
   except OSError:
     part.truncate(0)  # What there was of it is for others.
     raise
@@ -141,18 +161,17 @@ def _fill(array: np.ndarray, split: ImageSplit, batching: Batching) -> None:
   input_fn = image_files.make_eval_input_fn(split, batching._replace(
       batch_size=_FILL_BATCH, one_hot=False))
   with tf.Graph().as_default(), tf.Session(
-      config=tf.ConfigProto(device_count={'GPU': 0})) as session, \
-      tqdm(total=len(array), desc='caching', unit='image', disable=None) as bar:
+      config=tf.ConfigProto(device_count={'GPU': 0})) as session:
     pixels, _ = tf.data.make_one_shot_iterator(input_fn()).get_next()
     following = session.make_callable(tf.cast(tf.round(pixels), tf.uint8))
-    done = 0
-    while done < len(array):
+
+    def next_images() -> np.ndarray:
       batch = following()
       if batch.shape[-1] > array.shape[-1]:
         raise _NotGrey
-      array[done:done + len(batch)] = batch  # Where a batch alone is grey, in all channels.
-      done += len(batch)
-      bar.update(len(batch))
+      return batch  # Where it alone is grey, it goes into all channels.
+
+    fill_in_batches(array, next_images, 'caching')
 
 
 def _readable(size: float) -> str:

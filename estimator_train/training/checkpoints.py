@@ -90,17 +90,15 @@ class SaveCheckpoints(tf.train.CheckpointSaverHook):
       step = int(session.run(tf.train.get_global_step()))
       self._timer.update_last_triggered_step(step - step % self._save_steps)
 
-
   @property
   def pauses(self) -> List[Pause]:
     return self._saves + [pause for call in self._calls for pause in call.pauses]
 
   def _save(self, session: tf.Session, step: int) -> Any:
-    called = sum(pause.secs for call in self._calls for pause in call.pauses)
     began = time.perf_counter()
     result = super()._save(session, step)
     took = time.perf_counter() - began
-    called = sum(pause.secs for call in self._calls for pause in call.pauses) - called
+    called = sum(pause.secs for call in self._calls for pause in call.pauses if pause.at >= began)
     self._saves.append(Pause('checkpoint', began, took - called))
     return result
 

@@ -5,7 +5,6 @@ from typing import Any, List, NamedTuple
 
 import numpy as np
 import tensorflow.compat.v1 as tf
-from tqdm import tqdm
 
 from estimator_train.errors import UserError
 from estimator_train.inputs import factory as inputs, image_cache
@@ -114,8 +113,7 @@ def _key(frozen: tf.keras.Model, values: List[np.ndarray], examples: inputs.Pass
 def _fill(array: np.ndarray, frozen: tf.keras.Model, values: List[np.ndarray],
           examples: inputs.Pass, settings: Settings, devices: Devices) -> None:
   with tf.Graph().as_default(), \
-      tf.Session(config=make_session_config(settings, devices)) as session, \
-      tqdm(total=len(array), desc='frozen layers', unit='image', disable=None) as bar:
+      tf.Session(config=make_session_config(settings, devices)) as session:
     tf.keras.backend.set_session(session)
     with tf.device(devices.names[0]):
       model = tf.keras.models.clone_model(frozen)
@@ -123,13 +121,7 @@ def _fill(array: np.ndarray, frozen: tf.keras.Model, values: List[np.ndarray],
       features = model(make_preprocess(settings.preprocess, *model.input_shape[1:])(pixels))
     _check_the_same_in_training(features, settings)
     model.set_weights(values)
-    following = session.make_callable(features)
-    done = 0
-    while done < len(array):
-      batch = following()
-      array[done:done + len(batch)] = batch
-      done += len(batch)
-      bar.update(len(batch))
+    image_cache.fill_in_batches(array, session.make_callable(features), 'frozen layers')
     tf.keras.backend.set_session(None)
 
 

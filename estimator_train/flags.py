@@ -97,6 +97,8 @@ _GROUPS: Sequence[Tuple[str, Sequence[Tuple[str, Callable[..., Any], str]]]] = (
         ('max_bad_images', _FLOAT, 'the largest share of images to skip'))),
     ('report', (
         ('throughput_warmup_steps', _INTEGER, 'first steps left out of the timing'),
+        ('trace_steps', _STRING, 'first:last, global steps to write a Chrome trace of: '
+         'model_dir/trace.json'),
         ('log_every_steps', _INTEGER, 'steps between two lines of progress'))),
     ('keep', (
         ('save_checkpoints_steps', _INTEGER, 'steps between checkpoints'),
@@ -129,6 +131,7 @@ def parse(argv: Sequence[str]) -> settings_lib.Settings:
   given = {name: values[name].value for name in settings_lib.Settings._fields}
   _let_the_command_line_choose(given, argv)
   given['image_size'] = _height_width(given['image_size'])
+  given['trace_steps'] = _first_last(given['trace_steps'])
   given['labels'] = tuple(given['labels'])
   settings = settings_lib.Settings(**given)
   validation.check_choice('dataset', settings.dataset, datasets.NAMES)
@@ -187,6 +190,16 @@ def _height_width(parts: Optional[List[str]]) -> Optional[Tuple[int, ...]]:
   except ValueError as error:
     raise UserError('--image_size must be height,width in pixels',
                     '--image_size=' + ','.join(parts), 'give one such as 28,28') from error
+
+
+def _first_last(text: Optional[str]) -> Optional[Tuple[int, ...]]:
+  if text is None:
+    return None
+  match = re.match(r'(\d+):(\d+)$', text)
+  if match is None:
+    raise UserError('--trace_steps must be first:last, two steps', '--trace_steps=' + text,
+                    'give one such as 101:110')
+  return tuple(int(step) for step in match.groups())
 
 
 def _suggestion(error: flags.UnrecognizedFlagError) -> str:

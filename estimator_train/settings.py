@@ -51,6 +51,7 @@ class _Fields(NamedTuple):
   on_bad_image: str = 'error'
   max_bad_images: float = 0.01
   throughput_warmup_steps: int = 10
+  trace_steps: Optional[Tuple[int, int]] = None
   log_every_steps: int = 100
   save_checkpoints_steps: Optional[int] = None
   save_checkpoints_secs: Optional[int] = None
@@ -157,6 +158,8 @@ def to_flagfile(settings: Settings) -> str:
       lines.append('# --{} is not set'.format(name))
     elif isinstance(value, bool):
       lines.append('--{}={}'.format(name, str(value).lower()))
+    elif name == 'trace_steps':
+      lines.append('--{}={}:{}'.format(name, *value))
     elif isinstance(value, tuple):
       row = io.StringIO()
       csv.writer(row, lineterminator='').writerow(value)

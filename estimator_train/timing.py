@@ -1,13 +1,13 @@
-"""What a training run measured of itself, on its way from the hook to the reports."""
+"""What a training run measured of itself, on its way from the hooks to the reports."""
 
-from typing import NamedTuple, Optional, Sequence
+from typing import Dict, FrozenSet, NamedTuple, Optional, Sequence
 
 
 class Pause(NamedTuple):
   """Time between two steps that went into something else.
 
   Attributes:
-    what: `checkpoint` or `evaluation`.
+    what: `checkpoint`, `evaluation` or `trace`.
     at: seconds, the clock of the steps when it began.
     secs: how long it took.
   """
@@ -22,14 +22,19 @@ class Timing(NamedTuple):
   Attributes:
     began: seconds, the clock just before each step's session.run.
     ended: seconds, the clock just after it.
-    time_to_first_step_secs: from the start of the process to the end of its first step.
+    waited: seconds of each session.run until the step's batch was there, on all replicas.
+    start_up_secs: by part, from the start of the process to the end of its first step; empty
+      without a step.
     global_step: the step of the checkpoint that the run left.
     loss: of the last step, the mean over its global batch; None without a step.
     pauses: what the run did between its steps.
+    traced: the global steps that were slowed down by tracing them.
   """
   began: Sequence[float]
   ended: Sequence[float]
-  time_to_first_step_secs: Optional[float]
+  waited: Sequence[float]
+  start_up_secs: Dict[str, float]
   global_step: int
   loss: Optional[float]
   pauses: Sequence[Pause] = ()
+  traced: FrozenSet[int] = frozenset()

@@ -17,7 +17,8 @@ LEARNING_RATE_SCALINGS = ('none', 'linear', 'sqrt')
 CACHE_FEATURES_DTYPES = ('float32', 'float16')
 ON_BAD_IMAGE = ('error', 'skip')
 SINGLE_REPLICA_STRATEGIES = ('off', 'one_device')
-
+# Viewers of traces choke on more.
+MAX_TRACED_STEPS = 1000
 
 
 def check(settings: Any) -> None:
@@ -82,6 +83,11 @@ def _check_bounds(settings: Any) -> None:
     raise UserError('--image_size must be height,width in pixels',
                     '--image_size=' + ','.join(str(side) for side in size),
                     'give one such as 28,28')
+  if settings.trace_steps is not None:
+    first, last = settings.trace_steps
+    if not 1 <= first <= last < first + MAX_TRACED_STEPS:
+      raise UserError('--trace_steps must be first:last, from 1 on and no more than {} steps'.format(
+          MAX_TRACED_STEPS), '--trace_steps={}:{}'.format(first, last), 'give one such as 101:110')
   if len(set(settings.labels)) < len(settings.labels) or not all(settings.labels):
     raise UserError('--labels must be different names',
                     '--labels=' + ','.join(settings.labels), 'name each class once')

@@ -13,6 +13,24 @@ def two_layers(image_shape, num_classes):
   ])
 
 
+class Wait(tf.keras.layers.Layer):
+  """Waits in every step, for as long as the test says that planted it here."""
+  delay = None
+
+  def call(self, inputs):
+    return inputs + 0 * tf.stop_gradient(self.delay.apply(inputs))
+
+
+def slow(image_shape, num_classes):
+  layers = tf.keras.layers
+  return tf.keras.Sequential([
+      layers.Flatten(input_shape=image_shape),
+      layers.Dense(8, activation='tanh'),
+      Wait(),
+      layers.Dense(num_classes, activation='softmax'),
+  ])
+
+
 def compiled_with_sgd(image_shape, num_classes):
   model = two_layers(image_shape, num_classes)
   model.compile(tf.train.GradientDescentOptimizer(0.1), 'categorical_crossentropy')

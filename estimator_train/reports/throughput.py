@@ -2,84 +2,152 @@
 
 import logging
 import os
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
 from estimator_train import whole_files
+from estimator_train.reports import step_curve
 from estimator_train.settings import Settings
 from estimator_train.timing import Pause, Timing
 
 _LOG = logging.getLogger('estimator_train')
 FILE = 'throughput.json'
 _MAX_OUTLIERS = 20
+# A share of the time that is worth removing.
+_WORTH_IT = 0.1
+_BOUND = {'input': 'input-bound', 'compute': 'compute-bound', 'between': 'overhead-bound'}
+
+
+class Steps(NamedTuple):
+  """The timed steps of a run, each array a figure a step.
+
+  Attributes:
+    global_step: their numbers.
+    wall_secs: from the end of the step before to the end of this one.
+    run_secs: of that, inside the session's run.
+    wait_secs: of that, until the step's batch was there.
+    steady_secs: the wall time without the pauses in it.
+    is_steady: whether it was left alone, not traced.
+    pauses: by kind how many there were, and their seconds.
+  """
+  global_step: np.ndarray
+  wall_secs: np.ndarray
+  run_secs: np.ndarray
+  wait_secs: np.ndarray
+  steady_secs: np.ndarray
+  is_steady: np.ndarray
+  pauses: Dict[str, Dict[str, Any]]
+
+  @property
+  def steady(self) -> 'Steps':
+    """Those that were left alone; all, if none was."""
+    chosen = self.is_steady if self.is_steady.any() else ~self.is_steady
+    return Steps(*(part[chosen] for part in self[:-1]), pauses=self.pauses)
 
 
 def write(settings: Settings, conditions: Dict[str, Any], timing: Timing) -> Dict[str, Any]:
-  """Writes `throughput.json`, unless no step was run, and returns the run's headline figures."""
+  """Writes `throughput.json` and `report/steps.json`, unless no step was run.
+
+  Returns:
+    The run's headline figures.
+  """
   result = {'mode': settings.mode, 'model_dir': settings.model_dir,
             'global_step': timing.global_step, 'steps_run': len(timing.ended),
             'train_loss': timing.loss}
   if not timing.ended:
     return result
-  figures = summarize(timing, settings.throughput_warmup_steps, settings.batch_size,
-                      conditions['num_replicas'])
-  figures['time_to_first_step_secs'] = timing.time_to_first_step_secs
+  steps = timed_steps(timing, settings.throughput_warmup_steps)
+  figures = summarize(steps, settings.batch_size, conditions['num_replicas'])
+  figures['warmup_steps'] = len(timing.ended) - len(steps.wall_secs)
+  figures['steady_state'] = len(timing.ended) > settings.throughput_warmup_steps
+  figures['time_to_first_step_secs'] = sum(timing.start_up_secs.values())
+  figures['first_step_parts_secs'] = timing.start_up_secs
   figures['global_step'] = timing.global_step
   figures.update(conditions)
   assert settings.model_dir is not None
   whole_files.write_json(os.path.join(settings.model_dir, FILE), figures)
+  step_curve.write(settings.model_dir, steps.steady.global_step, steps.steady.steady_secs)
   _LOG.info('%s', _in_words(figures))
   result.update((name, figures[name]) for name in (
-      'examples_per_sec', 'time_to_first_step_secs', 'steady_state'))
+      'examples_per_sec', 'time_to_first_step_secs', 'steady_state', 'verdict'))
   return result
 
 
-def summarize(timing: Timing, warmup_steps: int, global_batch_size: int,
-              num_replicas: int) -> Dict[str, Any]:
-  """Works out the rate and the spread of a run's steps.
-
-  The rate is examples over the wall time from the end of the last warm-up step to the end of the
-  last step, so it counts what happens between steps too; it is never a mean of rates. In the
-  steady rate the checkpoints and evaluations in between do not count. A run that is over before
-  its warm-up has no steady state: all its steps are taken, from the beginning of the first, and
-  `steady_state` is false.
+def timed_steps(timing: Timing, warmup_steps: int) -> Steps:
+  """Returns the steps after the warm-up; a run that is over before has no other than all.
 
   Args:
     timing: of the run, at least one step.
     warmup_steps: the first steps that are left out.
+  """
+  skipped = warmup_steps if len(timing.ended) > warmup_steps else 0
+  edges = np.concatenate([timing.began[:1], timing.ended])[skipped:]
+  wall_secs = np.diff(edges)
+  steady_secs, pauses = _without_pauses(edges, timing.pauses)
+  global_step = np.arange(len(wall_secs)) + timing.global_step - len(wall_secs) + 1
+  run_secs = np.subtract(timing.ended, timing.began)[skipped:]
+  # The clock of the waits is the system's, which can be set while a step runs.
+  wait_secs = np.clip(timing.waited[skipped:], 0, run_secs)
+  return Steps(global_step, wall_secs, run_secs, wait_secs, steady_secs,
+               ~np.isin(global_step, list(timing.traced)), pauses)
+
+
+def summarize(steps: Steps, global_batch_size: int, num_replicas: int) -> Dict[str, Any]:
+  """Works out the rate and the spread of a run's steps.
+
+  The rate is examples over the wall time from the end of the last warm-up step to the end of the
+  last step, so it counts what happens between steps too; it is never a mean of rates. In the
+  steady rate neither checkpoints and evaluations in between count nor traced steps.
+
+  Args:
+    steps: at least one.
     global_batch_size: examples a step.
     num_replicas: over how many replicas.
 
   Returns:
     The figures by their names in `throughput.json`; seconds, and examples a second.
   """
-  steady = len(timing.ended) > warmup_steps
-  skipped = warmup_steps if steady else 0
-  edges = np.concatenate([timing.began[:1], timing.ended])[skipped:]
-  step_secs = np.diff(edges)
-  session_run_secs = np.subtract(timing.ended, timing.began)[skipped:]
-  steady_secs, pauses = _without_pauses(edges, timing.pauses)
-  wall_secs = float(edges[-1] - edges[0])
-  examples = len(step_secs) * global_batch_size
-  first = timing.global_step - len(step_secs) + 1
-  return {
+  steady = steps.steady
+  wall_secs = float(steps.wall_secs.sum())
+  examples = len(steps.wall_secs) * global_batch_size
+  figures: Dict[str, Any] = {
       'examples_per_sec': examples / wall_secs,
       'examples_per_sec_per_replica': examples / wall_secs / num_replicas,
-      'steady_examples_per_sec': examples / float(steady_secs.sum()),
-      'step_secs': _spread(step_secs),
-      'session_run_secs': _spread(session_run_secs),
-      'between_secs': _spread(step_secs - session_run_secs),
-      'steady_step_secs': _spread(steady_secs),
-      'standard_error_secs': _standard_error(steady_secs),
-      'drift': _drift(steady_secs),
-      'outliers': _outliers(steady_secs, first),
-      'pauses': pauses,
+      'steady_examples_per_sec': global_batch_size / float(steady.steady_secs.mean()),
+      'step_secs': _spread(steps.wall_secs),
+      'session_run_secs': _spread(steps.run_secs),
+      'between_secs': _spread(steps.wall_secs - steps.run_secs),
+      'input_wait_secs': _spread(steps.wait_secs),
+      'steady_step_secs': _spread(steady.steady_secs),
+      'standard_error_secs': _standard_error(steady.steady_secs),
+      'drift': _drift(steady.steady_secs),
+      'outliers': _outliers(steady),
+      'pauses': steps.pauses,
+      'traced_steps': int((~steps.is_steady).sum()),
       'wall_secs': wall_secs,
-      'steps_timed': len(step_secs),
-      'warmup_steps': skipped,
-      'steady_state': steady,
+      'steps_timed': len(steps.wall_secs),
+      'shares': _shares(steady),
   }
+  figures['verdict'] = _verdict(figures['shares'])
+  return figures
+
+
+def _shares(steady: Steps) -> Dict[str, float]:
+  """Returns what the steady steps' time goes into, as shares of it."""
+  total = float(steady.steady_secs.sum())
+  run, wait = float(steady.run_secs.sum()), float(steady.wait_secs.sum())
+  return {'input': wait / total, 'compute': (run - wait) / total, 'between': 1 - run / total}
+
+
+def _verdict(shares: Dict[str, float]) -> str:
+  """Returns which of input, computing and the time between steps holds the training back.
+
+  An input that is prepared ahead and keeps up is not waited for, however long it takes by itself;
+  so a wait that would be worth removing says that the input is the slower of the two.
+  """
+  most = max(('input', 'between'), key=lambda part: shares[part])
+  return _BOUND[most if shares[most] >= _WORTH_IT else 'compute']
 
 
 def _without_pauses(edges: np.ndarray,
@@ -116,21 +184,24 @@ def _drift(secs: np.ndarray) -> Optional[float]:
   return float(np.mean(secs[-quarter:]) / np.mean(secs[:quarter]) - 1) if quarter else None
 
 
-def _outliers(secs: np.ndarray, first: int) -> List[Dict[str, Any]]:
+def _outliers(steady: Steps) -> List[Dict[str, Any]]:
   """Returns the slowest steps among those far outside of the rest, by their global step.
 
   Far is more than three times the middle half's width above it (Tukey 1977, "far out").
   """
+  secs = steady.steady_secs
   low, high = np.percentile(secs, [25, 75])
   far = np.flatnonzero(secs > high + 3 * (high - low))
   slowest = sorted(far[np.argsort(-secs[far], kind='stable')][:_MAX_OUTLIERS])
-  return [{'global_step': first + int(index), 'secs': float(secs[index])} for index in slowest]
+  return [{'global_step': int(steady.global_step[index]), 'secs': float(secs[index])} for index in slowest]
 
 
 def _in_words(figures: Dict[str, Any]) -> str:
   """Returns a line for people."""
   text = '{:,.0f} examples/sec over {} steps, p50 {:.1f} ms a step'.format(
       figures['examples_per_sec'], figures['steps_timed'], 1e3 * figures['step_secs']['p50'])
+  text += '; {} ({:.0%} of the time for input, {:.0%} between steps)'.format(
+      figures['verdict'], figures['shares']['input'], figures['shares']['between'])
   if figures['pauses']:
     text += '; {:,.0f} without {}'.format(figures['steady_examples_per_sec'], ' and '.join(
         '{count} {}(s) of {secs:.1f} s'.format(what, **of_kind)

@@ -8,7 +8,13 @@ from estimator_train.datasets.description import DataSet
 from estimator_train.errors import UserError
 from estimator_train.models import registry as models
 from estimator_train.settings import Settings, scaled_learning_rate
-from estimator_train.training import checkpoints, frozen_features, initial_weights, losses
+from estimator_train.training import (
+    checkpoints,
+    frozen_features,
+    initial_weights,
+    input_wait,
+    losses,
+)
 from estimator_train.training.devices import Devices, make_session_config, make_strategy
 from estimator_train.training.evaluation_metrics import make_metric_fn
 from estimator_train.training.optimizers import make_optimizer
@@ -125,6 +131,8 @@ def _with_preprocessing(estimator: tf.estimator.Estimator, model: tf.keras.Model
 
   def model_fn(features: tf.Tensor, labels: tf.Tensor, mode: str,
                config: tf.estimator.RunConfig) -> tf.estimator.EstimatorSpec:
+    if mode == tf.estimator.ModeKeys.TRAIN:
+      input_wait.mark(features)
     return estimator.model_fn(preprocess(features), labels, mode, config)
 
   return _make_estimator(model_fn, estimator.config, model)
@@ -135,6 +143,7 @@ def _with_frozen_weights(estimator: tf.estimator.Estimator, model: tf.keras.Mode
   """Has the weights of the frozen part in the graph, so that checkpoints are of the whole model."""
   def model_fn(features: tf.Tensor, labels: tf.Tensor, mode: str,
                config: tf.estimator.RunConfig) -> tf.estimator.EstimatorSpec:
+    input_wait.mark(features)
     spec = estimator.model_fn(tf.cast(features, tf.float32), labels, mode, config)
     for weight in frozen.weights:
       tf.get_variable(weight.op.name, weight.shape, weight.dtype.base_dtype,

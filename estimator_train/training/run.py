@@ -19,8 +19,15 @@ from estimator_train.settings import (
     scaled_learning_rate,
     total_train_steps,
 )
+from estimator_train.start_up import StartUp
 from estimator_train.timing import Timing
-from estimator_train.training import checkpoints, frozen_features, hooks, initial_weights
+from estimator_train.training import (
+    checkpoints,
+    frozen_features,
+    hooks,
+    initial_weights,
+    trace,
+)
 from estimator_train.training.devices import Devices, find_devices
 from estimator_train.training.estimator import Converted, convert
 from estimator_train.training.time_history import TimeHistory
@@ -42,6 +49,7 @@ class Run(NamedTuple):
     batch_size: per replica.
     stop_step: the global step to train up to; None where the run does not train.
     converted: the model as an Estimator.
+    start_up: what the time since the start of the process went into.
   """
   settings: Settings
   dataset: DataSet
@@ -51,6 +59,7 @@ class Run(NamedTuple):
   batch_size: int
   stop_step: Optional[int]
   converted: Converted
+  start_up: StartUp
 
   @property
   def estimator(self) -> tf.estimator.Estimator:
@@ -97,6 +106,7 @@ def prepare(settings: Settings) -> Run:
     UserError: something that was given is wrong; nothing has been trained yet.
   """
   assert settings.model_dir is not None
+  start_up = StartUp()
   tf.logging.set_verbosity(tf.logging.INFO if settings.verbosity > 0 else tf.logging.ERROR)
   devices = find_devices(settings)
   batch_size = per_replica_batch_size(settings.batch_size, devices.num_replicas)
@@ -109,12 +119,14 @@ def prepare(settings: Settings) -> Run:
   if settings.on_bad_image == 'skip':
     dataset, skipped = bad_images.without_bad(dataset, settings)
   sizes = inputs.check_files(dataset, settings)
+  start_up.end('data')
   stop_step = total_train_steps(settings, sizes.train) if settings.trains else None
   warmup_steps = lr_warmup_steps(settings, sizes.train) if settings.trains else 0
   balances = settings.trains and settings.class_weights == 'balanced'
   converted = convert(settings, dataset, devices, warmup_steps,
                       inputs.class_counts(dataset) if balances else None,
                       model_dir.read_flags(settings.model_dir))
+  start_up.end('model')
   if settings.trains:
     model_dir.record(settings, dataset.labels)
   _LOG.info('%s on %s: %s, %d replica(s) on %s, batch size %d global, %d per replica',
@@ -124,7 +136,8 @@ def prepare(settings: Settings) -> Run:
     _LOG.info('learning rate %g for batch size %d is %g for %d (%s), warmed up over %d steps',
               settings.learning_rate, settings.base_batch_size, scaled_learning_rate(settings),
               settings.batch_size, settings.scale_learning_rate, warmup_steps)
-  return Run(settings, dataset, sizes, skipped, devices, batch_size, stop_step, converted)
+  return Run(settings, dataset, sizes, skipped, devices, batch_size, stop_step, converted,
+             start_up)
 
 
 def _describe(settings: Settings) -> DataSet:
@@ -163,22 +176,24 @@ def train(run: Run, evaluate_now: Optional[Callable[[], Any]] = None) -> Trained
   if first_step >= stop_step:
     _LOG.info('%s is at step %d already, and %d are asked for: nothing to train',
               run.estimator.model_dir, first_step, stop_step)
-    return Trained(Timing([], [], None, first_step, None), None)
+    return Trained(Timing([], [], [], {}, first_step, None), None)
   if first_step:
     _LOG.info('going on from step %d in %s', first_step, run.estimator.model_dir)
   with reworded(run.dataset.train):
     input_fn = _make_train_input_fn(run, first_step)
-  history = TimeHistory()
+  run.start_up.end('data')
+  history = TimeHistory(run.start_up)
   stop = hooks.StopOnSignal()
   progress = hooks.Progress(run.estimator.model_dir, stop_step, settings.log_every_steps,
                             settings.batch_size)
   finite = hooks.StopAtNonFiniteLoss()
   saver = _make_saver(settings, stop_step, evaluate_now)
+  tracer = _make_tracer(settings, first_step, stop_step)
   try:
     with logging_redirect_tqdm([_LOG]), reworded(run.dataset.train):
       # Whether the loss is finite must be known before that step's checkpoint is saved.
-      run.converted.trainer.train(input_fn, hooks=[history, finite, progress, stop, saver],
-                                  max_steps=stop_step)
+      run.converted.trainer.train(input_fn, max_steps=stop_step, hooks=[
+          history, finite, progress, stop, saver, *([tracer] if tracer else [])])
   except TrainingFailed as error:
     path, step = checkpoints.latest(run.estimator.model_dir)
     raise TrainingFailed('{}; the last checkpoint is {} of step {}'.format(
@@ -187,8 +202,11 @@ def train(run: Run, evaluate_now: Optional[Callable[[], Any]] = None) -> Trained
     progress.close()
     stop.close()
   _, last_step = checkpoints.latest(run.estimator.model_dir)
-  return Trained(Timing(history.began, history.ended, history.time_to_first_step_secs, last_step,
-                        finite.loss, saver.pauses), stop.signum)
+  timing = Timing(history.began, history.ended, history.waited, run.start_up.secs, last_step,
+                  finite.loss, saver.pauses)
+  if tracer:
+    timing = timing._replace(pauses=saver.pauses + tracer.pauses, traced=tracer.traced)
+  return Trained(timing, stop.signum)
 
 
 def _make_train_input_fn(run: Run, first_step: int) -> inputs.InputFn:
@@ -241,6 +259,19 @@ def evaluate(run: Run) -> Dict[str, Any]:
       'global_step': int(counted['global_step']),
       'checkpoint': path,
   }
+
+
+def _make_tracer(settings: Settings, first_step: int,
+                 stop_step: int) -> Optional[trace.TraceSteps]:
+  if settings.trace_steps is None:
+    return None
+  assert settings.model_dir is not None
+  first, last = settings.trace_steps
+  if last <= first_step or first > stop_step:
+    _LOG.warning('no step of --trace_steps=%d:%d is run: this run is of steps %d to %d', first, last,
+                 first_step + 1, stop_step)
+    return None
+  return trace.TraceSteps(settings.model_dir, first, min(last, stop_step))
 
 
 def _make_saver(settings: Settings, stop_step: int,

@@ -6,36 +6,51 @@ from typing import Any, Callable, Optional
 
 import tensorflow.compat.v1 as tf
 
-from estimator_train.process_age import process_age_secs
+from estimator_train.start_up import StartUp
+from estimator_train.training import input_wait
 
 
 class TimeHistory(tf.train.SessionRunHook):
-  """Keeps when each step began and ended.
+  """Keeps when each step began and ended, and how long it waited for its batch.
 
-  Two clock readings and two appends a step; everything else is worked out after the run.
-  Estimator calls its hooks in order, so this one is to be given first: what the others do after a
-  step (saving a checkpoint, say) is then in the wall time between steps, not in the run's.
+  Two clock readings, three appends and one more number to fetch a step; everything else is worked
+  out after the run. Estimator calls its hooks in order, so this one is to be given first: what the
+  others do after a step (saving a checkpoint, say) is then in the wall time between steps, not in
+  the run's.
+
+  Args:
+    start_up: gets the parts `graph`, `session`, `first_batch` and `first_step`.
+    clock: in seconds.
 
   Attributes:
     began: seconds, the clock just before each step's session.run.
     ended: seconds, the clock just after it.
-    time_to_first_step_secs: from the start of the process to the end of its first step; None
-      before that.
+    waited: seconds of it until the batch was there, on all replicas.
   """
 
-  def __init__(self,
-               clock: Callable[[], float] = time.perf_counter,
-               process_age: Callable[[], float] = process_age_secs) -> None:
+  def __init__(self, start_up: StartUp, clock: Callable[[], float] = time.perf_counter) -> None:
     self.began = array('d')
     self.ended = array('d')
-    self.time_to_first_step_secs: Optional[float] = None
+    self.waited = array('d')
+    self._start_up = start_up
     self._clock = clock
-    self._process_age = process_age
+    self._before = 0.
+    self._fetch: Optional[tf.train.SessionRunArgs] = None
 
-  def before_run(self, run_context: Any) -> None:
-    self.began.append(self._clock())
+  def begin(self) -> None:
+    self._start_up.end('graph')
+    self._fetch = tf.train.SessionRunArgs(input_wait.secs())
+
+  def before_run(self, run_context: Any) -> Optional[tf.train.SessionRunArgs]:
+    if not self.began:
+      self._start_up.end('session')
+    self._before = self._clock()
+    return self._fetch
 
   def after_run(self, run_context: Any, run_values: Any) -> None:
     self.ended.append(self._clock())
-    if self.time_to_first_step_secs is None:
-      self.time_to_first_step_secs = self._process_age()
+    # Only now, as a run that failed is not a step.
+    self.began.append(self._before)
+    self.waited.append(run_values.results)
+    if len(self.ended) == 1:
+      self._start_up.end_first_step(self.waited[0])

@@ -10,26 +10,31 @@ from estimator_train.settings import Settings
 from estimator_train.timing import Pause, Timing
 
 
-def steps(*spans):
-  """Returns (began, ended) of steps that are given as (seconds before, seconds inside)."""
-  now, began, ended = 100., [], []
-  for before, inside in spans:
+START_UP = {'import': 3., 'model': 1., 'first_step': 0.5}
+
+
+def timing(*spans, pauses=(), traced=()):
+  """Makes a Timing of steps that are given as (seconds before, inside, of that waiting: or 0)."""
+  now, began, ended, waited = 100., [], [], []
+  for before, inside, *wait in spans:
     began.append(now + before)
     now = began[-1] + inside
     ended.append(now)
-  return began, ended
+    waited.append(wait[0] if wait else 0.)
+  return Timing(began, ended, waited, START_UP, global_step=100 + len(spans), loss=0.25,
+                pauses=pauses, traced=frozenset(traced))
 
 
-def timing(*spans, pauses=()):
-  return Timing(*steps(*spans), time_to_first_step_secs=1., global_step=100 + len(spans), loss=0.,
-                pauses=pauses)
+def summarize(timing, warmup_steps, global_batch_size=1, num_replicas=1):
+  return throughput.summarize(throughput.timed_steps(timing, warmup_steps), global_batch_size,
+                              num_replicas)
 
 
 def test_steady_run():
-  figures = throughput.summarize(timing((0, 5), (0, 3), (1, 1), (1, 3), (0, 2)), 2,
+  figures = summarize(timing((0, 5), (0, 3), (1, 1), (1, 3), (0, 2)), 2,
                                  global_batch_size=8, num_replicas=2)
   assert figures['wall_secs'] == pytest.approx(2 + 4 + 2)
-  assert figures['steps_timed'] == 3 and figures['warmup_steps'] == 2 and figures['steady_state']
+  assert figures['steps_timed'] == 3
   assert figures['examples_per_sec'] == pytest.approx(3 * 8 / 8)
   assert figures['examples_per_sec_per_replica'] == pytest.approx(1.5)
   assert figures['step_secs'] == pytest.approx(
@@ -39,18 +44,20 @@ def test_steady_run():
 
 
 def test_rate_is_not_a_mean_of_rates():
-  figures = throughput.summarize(timing((0, 1), (0, 1), (0, 3)), 1, global_batch_size=6,
+  figures = summarize(timing((0, 1), (0, 1), (0, 3)), 1, global_batch_size=6,
                                  num_replicas=1)
   assert figures['examples_per_sec'] == pytest.approx(2 * 6 / 4)  # The mean of rates would be 4.
 
 
 @pytest.mark.parametrize('warmup_steps, steady', [(0, True), (1, True), (2, False), (10, False)])
-def test_runs_about_as_long_as_the_warmup(warmup_steps, steady):
-  figures = throughput.summarize(timing((0, 3), (1, 1)), warmup_steps, global_batch_size=10,
-                                 num_replicas=1)
+def test_runs_about_as_long_as_the_warmup(warmup_steps, steady, tmp_path):
+  settings = Settings(model_dir=str(tmp_path), train_steps=2, batch_size=10,
+                      throughput_warmup_steps=warmup_steps)
+  throughput.write(settings, {'num_replicas': 1}, timing((0, 3), (1, 1)))
+  figures = json.loads((tmp_path / 'throughput.json').read_text())
   assert figures['steady_state'] is steady
   timed = 1 if warmup_steps == 1 else 2
-  assert figures['steps_timed'] == timed
+  assert figures['steps_timed'] == timed and figures['warmup_steps'] == 2 - timed
   assert figures['wall_secs'] == pytest.approx({1: 2, 2: 5}[timed])
   assert figures['examples_per_sec'] == pytest.approx({1: 10 / 2, 2: 20 / 5}[timed])
 
@@ -60,7 +67,7 @@ def test_pauses_are_told_and_taken_out():
   pauses = [Pause('checkpoint', 101.2, 0.1), Pause('checkpoint', 102.5, 1.5),
             Pause('evaluation', 104., 2.), Pause('checkpoint', 108.5, 3.),
             Pause('checkpoint', 113.5, 9.)]
-  figures = throughput.summarize(
+  figures = summarize(
       timing((0, 1), (.5, .5), (4, 1), (0, 1), (4, 1), pauses=pauses), 2, 6, num_replicas=1)
   assert figures['pauses'] == {'checkpoint': {'count': 2, 'secs': 4.5},
                                'evaluation': {'count': 1, 'secs': 2.}}
@@ -72,37 +79,72 @@ def test_pauses_are_told_and_taken_out():
 
 def test_spread_drift_and_outliers():
   secs = [1., 1., 2., 2., 1.5, 1.5, 40., 3.]
-  figures = throughput.summarize(timing((0, 9), *[(0, value) for value in secs]), 1, 1, 1)
+  figures = summarize(timing((0, 9), *[(0, value) for value in secs]), 1, 1, 1)
   assert figures['standard_error_secs'] == pytest.approx(13.55149 / 8 ** .5)
   assert figures['drift'] == pytest.approx((40 + 3) / (1 + 1) - 1)
   assert figures['outliers'] == [{'global_step': 108, 'secs': pytest.approx(40)}]
 
 
 def test_one_step_tells_no_spread():
-  figures = throughput.summarize(timing((0, 1)), 0, 1, 1)
+  figures = summarize(timing((0, 1)), 0, 1, 1)
   assert figures['standard_error_secs'] is figures['drift'] is None and not figures['outliers']
 
 
 def test_no_more_than_the_slowest_outliers():
   spans = [(0, 1)] * 200 + [(0, 50 + index) for index in range(30)]
-  figures = throughput.summarize(timing(*spans), 0, 1, 1)
+  figures = summarize(timing(*spans), 0, 1, 1)
   assert [found['secs'] for found in figures['outliers']] == pytest.approx(range(60, 80))
+
+
+@pytest.mark.parametrize('spans, input_share, between, verdict', [
+    ([(0, 1, 0)] * 4, 0, 0, 'compute-bound'),
+    ([(0, 1, .09)] * 4, .09, 0, 'compute-bound'),
+    ([(0, 1, .1), (0, 1, .12)], .11, 0, 'input-bound'),
+    ([(1, 3, 2), (0, 4, 1)], 3 / 8, 1 / 8, 'input-bound'),
+    ([(2, 2, .5), (2, 2, .5)], 1 / 8, 1 / 2, 'overhead-bound'),
+    ([(0, 1, -5), (0, 1, 0)], 0, 0, 'compute-bound'),  # The system's clock was set.
+    ([(0, 1, 0), (0, 1, 3600)], .5, 0, 'input-bound'),
+])
+def test_shares_of_the_time(spans, input_share, between, verdict):
+  figures = summarize(timing((0, 7, 7), *spans), 1)
+  assert figures['shares'] == pytest.approx(
+      {'input': input_share, 'between': between, 'compute': 1 - input_share - between})
+  assert figures['verdict'] == verdict
+
+
+def test_pauses_are_no_share_of_the_time():
+  figures = summarize(timing((0, 1), (5, 1), pauses=[Pause('evaluation', 101.5, 5.)]), 1)
+  assert figures['shares'] == pytest.approx({'input': 0, 'between': 0, 'compute': 1})
+
+
+def test_traced_steps_are_told_and_taken_out():
+  spans = [(0, 1), (0, 2), (0, 9, 9), (0, 9, 9), (0, 3)]
+  figures = summarize(timing(*spans, traced=[103, 104]), 0, global_batch_size=5)
+  assert figures['traced_steps'] == 2 and figures['steps_timed'] == 5
+  assert figures['examples_per_sec'] == pytest.approx(25 / 24)
+  assert figures['steady_examples_per_sec'] == pytest.approx(15 / 6)
+  assert figures['steady_step_secs']['max'] == 3 and figures['shares']['input'] == 0
+  assert figures['input_wait_secs']['max'] == 9
+  assert summarize(timing(*spans, traced=range(101, 106)), 0)['steady_step_secs']['max'] == 9
 
 
 CONDITIONS = {'global_batch_size': 8, 'num_replicas': 1, 'devices': ['/cpu:0']}
 
 
-def test_file_and_result(tmp_path, caplog):
+def test_files_and_result(tmp_path):
   settings = Settings(model_dir=str(tmp_path), train_steps=2, batch_size=8)
-  result = throughput.write(settings, CONDITIONS, Timing(*steps((0, 1), (0, 1)), 4.5, 2, 0.25))
+  result = throughput.write(settings, CONDITIONS, timing((0, 1), (0, 1)))
   assert result['steps_run'] == 2 and result['train_loss'] == 0.25
   assert result['time_to_first_step_secs'] == 4.5 and not result['steady_state']
+  assert result['verdict'] == 'compute-bound'
   written = json.loads((tmp_path / 'throughput.json').read_text())
-  assert written['devices'] == ['/cpu:0'] and written['global_step'] == 2
+  assert written['devices'] == ['/cpu:0'] and written['global_step'] == 102
+  assert written['first_step_parts_secs'] == START_UP
   assert written['examples_per_sec'] == result['examples_per_sec'] == pytest.approx(8)
+  assert json.loads((tmp_path / 'report' / 'steps.json').read_text())['global_step'] == [101, 102]
 
 
 def test_no_step_writes_no_file(tmp_path):
   settings = Settings(model_dir=str(tmp_path), train_steps=2)
-  result = throughput.write(settings, CONDITIONS, Timing([], [], None, 2, None))
+  result = throughput.write(settings, CONDITIONS, Timing([], [], [], {}, 2, None))
   assert result['steps_run'] == 0 and os.listdir(str(tmp_path)) == []

@@ -1,42 +1,59 @@
 """`TimeHistory` under a clock that is given to it."""
 
-import os
-
 import pytest
 import tensorflow.compat.v1 as tf
 
-from estimator_train.process_age import STARTED_VARIABLE, process_age_secs
+from estimator_train.start_up import StartUp
+from estimator_train.training import input_wait
 from estimator_train.training.time_history import TimeHistory
+
+
+def run_steps(history, count, step=tf.no_op):
+  with tf.Graph().as_default():
+    tf.train.get_or_create_global_step()
+    work = step()
+    with tf.train.MonitoredSession(hooks=[history]) as session:
+      for _ in range(count):
+        try:
+          session.run(work)
+        except tf.errors.InvalidArgumentError:
+          pass
 
 
 def test_times_of_each_step():
   now = iter([1., 1.5, 2., 4., 5., 5.25])
-  ages = iter([9., 10.])
-  history = TimeHistory(clock=lambda: next(now), process_age=lambda: next(ages))
-  assert history.time_to_first_step_secs is None
-  with tf.Graph().as_default():
-    tf.train.get_or_create_global_step()
-    work = tf.no_op()
-    with tf.train.MonitoredSession(hooks=[history]) as session:
-      for _ in range(3):
-        session.run(work)
+  history = TimeHistory(StartUp(), clock=lambda: next(now))
+  run_steps(history, 3)
   assert list(history.began) == [1., 2., 5.]
   assert list(history.ended) == [1.5, 4., 5.25]
-  assert history.time_to_first_step_secs == 9.
+  assert list(history.waited) == [0., 0., 0.]
 
 
-def test_process_age_grows_from_the_start_of_the_process():
-  first = process_age_secs()
-  assert 0 < first <= process_age_secs() < 24 * 3600
+def test_the_way_to_the_first_step():
+  now = iter([10., 12., 15., 21., 99.])
+  start_up = StartUp(clock=lambda: next(now), process_age=lambda: 1.)
+  run_steps(TimeHistory(start_up), 2)
+  assert start_up.secs == {'import': 1., 'graph': 2., 'session': 3., 'first_batch': 0.,
+                           'first_step': 6.}
 
 
-@pytest.mark.skipif(not os.path.exists('/proc/uptime'), reason='only Linux tells the uptime')
-def test_process_age_leaves_out_the_set_up_before_it(monkeypatch):
-  with open('/proc/uptime') as file:
-    uptime = float(file.read().split()[0])
-  first = process_age_secs()
-  monkeypatch.setenv(STARTED_VARIABLE, str(uptime - 0.001))
-  assert process_age_secs() < first
-  # A process that was started later than what its environment tells goes by its own start.
-  monkeypatch.setenv(STARTED_VARIABLE, '1')
-  assert first <= process_age_secs() < uptime
+def test_a_run_that_failed_is_no_step():
+  now = iter([1., 2., 3., 4., 5.])
+  history = TimeHistory(StartUp(), clock=lambda: next(now))
+
+  def fails_at_first():
+    runs = tf.get_variable('runs', [], tf.int32, tf.zeros_initializer(), use_resource=True)
+    return tf.debugging.assert_greater(runs.assign_add(1), 1)
+
+  run_steps(history, 3, fails_at_first)
+  assert list(history.began) == [2., 4.] and list(history.ended) == [3., 5.]
+
+
+@pytest.mark.parametrize('waits, expected', [([], 0.), ([0.25], 0.25), ([0.25, 0.5, 0.125], 0.5)])
+def test_the_last_replicas_batch_counts(waits, expected, monkeypatch):
+  times = iter([time for wait in waits for time in (3., 3. + wait)])
+  monkeypatch.setattr(tf, 'timestamp', lambda: tf.constant(next(times), tf.float64))
+  with tf.Graph().as_default(), tf.Session() as session:
+    for _ in waits:
+      input_wait.mark({'image': tf.zeros([2, 3])})
+    assert session.run(input_wait.secs()) == expected

@@ -1,0 +1,90 @@
+"""The hook behind `--trace_steps`: some steps, operation by operation, as a Chrome trace."""
+
+import json
+import os
+import time
+from typing import Any, Dict, FrozenSet, List, Optional
+
+import tensorflow.compat.v1 as tf
+from tensorflow.python.client import timeline
+
+from estimator_train import whole_files
+from estimator_train.timing import Pause
+
+FILE = 'trace.json'
+_TRACE = tf.train.SessionRunArgs([], options=tf.RunOptions(trace_level=tf.RunOptions.FULL_TRACE))
+# Of the row that shows the steps; TensorFlow's own count from 0.
+_STEPS_PID = 1000
+
+
+class TraceSteps(tf.train.SessionRunHook):
+  """Traces the steps from the first to the last, and writes them when the last is done.
+
+  Open the file in chrome://tracing or Perfetto. Tracing slows a step down.
+
+  Args:
+    model_dir: gets `trace.json`.
+    first: global step.
+    last: global step, traced too.
+
+  Attributes:
+    pauses: what writing the file took.
+  """
+
+  def __init__(self, model_dir: str, first: int, last: int) -> None:
+    self._path = os.path.join(model_dir, FILE)
+    self._first = first
+    self._last = last
+    self._step = 0
+    self._began = 0.
+    self._operations = tf.RunMetadata().step_stats
+    self._steps: List[Dict[str, Any]] = []
+    self.pauses: List[Pause] = []
+
+  @property
+  def traced(self) -> FrozenSet[int]:
+    """The global steps that were traced."""
+    return frozenset(step['args']['global_step'] for step in self._steps)
+
+  def after_create_session(self, session: tf.Session, coord: Any) -> None:
+    self._step = int(session.run(tf.train.get_global_step()))
+
+  def before_run(self, run_context: Any) -> Optional[tf.train.SessionRunArgs]:
+    if not self._first <= self._step + 1 <= self._last:
+      return None
+    self._began = time.time()
+    return _TRACE
+
+  def after_run(self, run_context: Any, run_values: Any) -> None:
+    self._step += 1
+    if not self._first <= self._step <= self._last:
+      return
+    self._steps.append({
+        'name': 'step {}'.format(self._step), 'ph': 'X', 'pid': _STEPS_PID, 'tid': 0,
+        'ts': 1e6 * self._began, 'dur': 1e6 * (time.time() - self._began),
+        'args': {'global_step': self._step}})
+    self._add(run_values.run_metadata.step_stats)
+    if self._step == self._last:
+      self._write()
+
+  def end(self, session: tf.Session) -> None:
+    if self._steps and self._step < self._last:  # Training stopped in between.
+      self._write()
+
+  def _add(self, operations: Any) -> None:
+    """Keeps the operations beside those of the steps before, device by device."""
+    rows = {row.device: row for row in self._operations.dev_stats}
+    for row in operations.dev_stats:
+      if row.device in rows:
+        rows[row.device].node_stats.extend(row.node_stats)
+      else:
+        self._operations.dev_stats.add().CopyFrom(row)
+
+  def _write(self) -> None:
+    began = time.perf_counter()
+    trace = json.loads(timeline.Timeline(self._operations).generate_chrome_trace_format(
+        show_dataflow=False))  # Its arrows join operations of the same name, of whatever step.
+    name = {'name': 'process_name', 'ph': 'M', 'pid': _STEPS_PID, 'args': {'name': 'Steps'}}
+    trace['traceEvents'] += [name] + self._steps
+    whole_files.write_text(self._path, json.dumps(trace))
+    self.pauses.append(Pause('trace', began, time.perf_counter() - began))

@@ -158,11 +158,10 @@ def to_flagfile(settings: Settings) -> str:
       lines.append('# --{} is not set'.format(name))
     elif isinstance(value, bool):
       lines.append('--{}={}'.format(name, str(value).lower()))
-    elif name == 'trace_steps':
-      lines.append('--{}={}:{}'.format(name, *value))
     elif isinstance(value, tuple):
       row = io.StringIO()
-      csv.writer(row, lineterminator='').writerow(value)
+      csv.writer(row, delimiter=':' if name == 'trace_steps' else ',',
+                 lineterminator='').writerow(value)
       lines.append('--{}={}'.format(name, row.getvalue()))
     else:
       lines.append('--{}={}'.format(name, value))

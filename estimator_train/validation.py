@@ -86,8 +86,10 @@ def _check_bounds(settings: Any) -> None:
   if settings.trace_steps is not None:
     first, last = settings.trace_steps
     if not 1 <= first <= last < first + MAX_TRACED_STEPS:
-      raise UserError('--trace_steps must be first:last, from 1 on and no more than {} steps'.format(
-          MAX_TRACED_STEPS), '--trace_steps={}:{}'.format(first, last), 'give one such as 101:110')
+      raise UserError(
+          '--trace_steps must be first:last, from 1 on and no more than {} steps'.format(
+              MAX_TRACED_STEPS),
+          '--trace_steps={}:{}'.format(first, last), 'give one such as 101:110')
   if len(set(settings.labels)) < len(settings.labels) or not all(settings.labels):
     raise UserError('--labels must be different names',
                     '--labels=' + ','.join(settings.labels), 'name each class once')

@@ -10,19 +10,25 @@ from typing import Any, BinaryIO, Dict, Iterator
 _LOG = logging.getLogger('estimator_train')
 
 
-def write_text(path: str, text: str) -> None:
-  """Writes the text aside and renames it into place."""
+@contextlib.contextmanager
+def written_aside(path: str) -> Iterator[str]:
+  """Gives another path to write to, and renames that file into place when it is whole."""
   aside = '{}.{}.part'.format(path, os.getpid())
   try:
-    with open(aside, 'w', encoding='utf-8') as file:
-      file.write(text)
-      file.flush()
+    yield aside
+    with open(aside, 'rb') as file:
       os.fsync(file.fileno())
     os.replace(aside, path)
   except BaseException:
     if os.path.exists(aside):
       os.remove(aside)
     raise
+
+
+def write_text(path: str, text: str) -> None:
+  """Writes the text aside and renames it into place."""
+  with written_aside(path) as aside, open(aside, 'w', encoding='utf-8') as file:
+    file.write(text)
 
 
 def write_json(path: str, value: Dict[str, Any]) -> None:

@@ -10,6 +10,6 @@ from estimator_train.training import run as runs
 def run(settings: Settings) -> Dict[str, Any]:
   """Returns the result: how well the checkpoint does on the test examples."""
   prepared = runs.prepare(settings)
-  result = evaluation.write(settings, prepared.dataset.labels, runs.evaluate(prepared))
+  result = evaluation.write(settings, prepared.dataset.labels, *runs.evaluate(prepared))
   result.update(prepared.left_out)
   return result

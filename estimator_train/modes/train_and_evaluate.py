@@ -12,7 +12,7 @@ def run(settings: Settings) -> Dict[str, Any]:
   prepared = runs.prepare(settings)
 
   def evaluate() -> Dict[str, Any]:
-    return evaluation.write(settings, prepared.dataset.labels, runs.evaluate(prepared))
+    return evaluation.write(settings, prepared.dataset.labels, *runs.evaluate(prepared))
 
   trained = runs.train(prepared, evaluate_now=evaluate)
   result = throughput.write(settings, prepared.conditions, trained.timing)

@@ -5,24 +5,28 @@ import os
 from typing import Any, Dict, Optional, Sequence
 
 from estimator_train import whole_files
+from estimator_train.reports import samples
 from estimator_train.settings import Settings
 
 _LOG = logging.getLogger('estimator_train')
 FILE = 'evaluation.json'
 
 
-def write(settings: Settings, labels: Sequence[str], counted: Dict[str, Any]) -> Dict[str, Any]:
-  """Writes `evaluation.json` and returns the evaluation's headline figures.
+def write(settings: Settings, labels: Sequence[str], counted: Dict[str, Any],
+          some: Sequence[Any]) -> Dict[str, Any]:
+  """Writes `evaluation.json` and some of the examples; returns the evaluation's headline figures.
 
   Args:
     settings: of the run.
     labels: the class names.
     counted: `accuracy`, `average_loss`, `examples`, `confusion_matrix`, `global_step` and
       `checkpoint`.
+    some: examples, as samples.py takes them.
   """
   figures = dict(counted, per_class=per_class(labels, counted['confusion_matrix']))
   assert settings.model_dir is not None
   whole_files.write_json(os.path.join(settings.model_dir, FILE), figures)
+  samples.write(settings.model_dir, labels, some)
   _LOG.info('accuracy %.4f, average loss %.4f over %d examples at step %d', counted['accuracy'],
             counted['average_loss'], counted['examples'], counted['global_step'])
   return {'mode': settings.mode, 'model_dir': settings.model_dir,

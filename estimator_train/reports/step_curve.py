@@ -1,4 +1,4 @@
-"""`report/steps.json`: the time of the steps over a run, in as many points as a picture can show."""
+"""`report/steps.json`: the time of the steps over a run, in no more points than a picture shows."""
 
 import os
 

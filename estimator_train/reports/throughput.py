@@ -43,7 +43,8 @@ class Steps(NamedTuple):
   def steady(self) -> 'Steps':
     """Those that were left alone; all, if none was."""
     chosen = self.is_steady if self.is_steady.any() else ~self.is_steady
-    return Steps(*(part[chosen] for part in self[:-1]), pauses=self.pauses)
+    return self._replace(**{name: getattr(self, name)[chosen]
+                            for name in self._fields if name != 'pauses'})
 
 
 def write(settings: Settings, conditions: Dict[str, Any], timing: Timing) -> Dict[str, Any]:
@@ -193,7 +194,8 @@ def _outliers(steady: Steps) -> List[Dict[str, Any]]:
   low, high = np.percentile(secs, [25, 75])
   far = np.flatnonzero(secs > high + 3 * (high - low))
   slowest = sorted(far[np.argsort(-secs[far], kind='stable')][:_MAX_OUTLIERS])
-  return [{'global_step': int(steady.global_step[index]), 'secs': float(secs[index])} for index in slowest]
+  return [{'global_step': int(steady.global_step[index]), 'secs': float(secs[index])}
+          for index in slowest]
 
 
 def _in_words(figures: Dict[str, Any]) -> str:

@@ -4,7 +4,7 @@ from typing import Any, Callable, Dict, Tuple
 
 import tensorflow.compat.v1 as tf
 
-from estimator_train.training import losses
+from estimator_train.training import losses, sample_predictions
 
 Metrics = Dict[str, Tuple[tf.Tensor, tf.Operation]]
 
@@ -21,14 +21,16 @@ def make_metric_fn(loss: losses.Loss, num_classes: int) -> Callable[..., Metrics
     num_classes: the width of the predictions.
 
   Returns:
-    A function of (labels: one-hot [B, num_classes] or class numbers [B], as the loss takes them,
-    predictions: {name: [B, num_classes]}) that returns metrics: `accuracy`, `average_loss` (both
-    float), `examples` (int64) and `confusion_matrix` (int64 [num_classes, num_classes], a row a
-    true class, a column a predicted).
+    A function of (features: images [B, height, width, C], labels: one-hot [B, num_classes] or class
+    numbers [B], as the loss takes them, predictions: {name: [B, num_classes]}) that returns
+    metrics: `accuracy`, `average_loss` (both float), `examples` (int64) and `confusion_matrix`
+    (int64 [num_classes, num_classes], a row a true class, a column a predicted).
   """
-  def metric_fn(labels: tf.Tensor, predictions: Dict[str, tf.Tensor]) -> Metrics:
+  def metric_fn(features: tf.Tensor, labels: tf.Tensor,
+                predictions: Dict[str, tf.Tensor]) -> Metrics:
     (outputs,) = predictions.values()
     true = tf.reshape(labels, [-1]) if losses.takes_class_numbers(loss) else tf.argmax(labels, -1)
+    sample_predictions.offer(features, true, outputs)
     counts = tf.math.confusion_matrix(true, tf.argmax(outputs, -1), num_classes, dtype=tf.int64)
     matrix, add_matrix = _running_sum(counts, 'confusion_matrix')
     loss_sum, add_loss = _running_sum(

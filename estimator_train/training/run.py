@@ -2,7 +2,7 @@
 
 import logging
 import signal
-from typing import Any, Callable, Dict, List, NamedTuple, Optional
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
 import tensorflow.compat.v1 as tf
 from tqdm.contrib.logging import logging_redirect_tqdm
@@ -30,6 +30,7 @@ from estimator_train.training import (
 )
 from estimator_train.training.devices import Devices, find_devices
 from estimator_train.training.estimator import Converted, convert
+from estimator_train.training.sample_predictions import Sample, SamplePredictions
 from estimator_train.training.time_history import TimeHistory
 from estimator_train.training.user_errors import reworded
 
@@ -233,20 +234,22 @@ def raise_if_stopped(trained: Trained) -> None:
             signal.Signals(trained.stopped_by).name, trained.timing.global_step))
 
 
-def evaluate(run: Run) -> Dict[str, Any]:
+def evaluate(run: Run) -> Tuple[Dict[str, Any], List[Sample]]:
   """Evaluates the latest checkpoint on every test example.
 
   Returns:
-    `accuracy`, `average_loss`, `examples`, `confusion_matrix`, `global_step` and `checkpoint`.
+    (`accuracy`, `average_loss`, `examples`, `confusion_matrix`, `global_step` and `checkpoint`,
+    a few of the examples)
 
   Raises:
     UserError: the input could not be read, or not every example was counted.
   """
   path, _ = checkpoints.latest(run.estimator.model_dir)
+  samples = SamplePredictions(run.sizes.test, run.batch_size)
   with reworded(run.dataset.test):
     counted = run.estimator.evaluate(
         inputs.make_eval_input_fn(run.dataset, run.settings, run.converted.one_hot,
-                                  run.batch_size), checkpoint_path=path)
+                                  run.batch_size), hooks=[samples], checkpoint_path=path)
   if run.sizes.test not in (None, counted['examples']):
     raise UserError('the evaluation did not see every example',
                     '{} of {}'.format(counted['examples'], run.sizes.test),
@@ -258,7 +261,7 @@ def evaluate(run: Run) -> Dict[str, Any]:
       'confusion_matrix': counted['confusion_matrix'].tolist(),
       'global_step': int(counted['global_step']),
       'checkpoint': path,
-  }
+  }, samples.samples
 
 
 def _make_tracer(settings: Settings, first_step: int,
@@ -268,8 +271,8 @@ def _make_tracer(settings: Settings, first_step: int,
   assert settings.model_dir is not None
   first, last = settings.trace_steps
   if last <= first_step or first > stop_step:
-    _LOG.warning('no step of --trace_steps=%d:%d is run: this run is of steps %d to %d', first, last,
-                 first_step + 1, stop_step)
+    _LOG.warning('no step of --trace_steps=%d:%d is run: this run is of steps %d to %d', first,
+                 last, first_step + 1, stop_step)
     return None
   return trace.TraceSteps(settings.model_dir, first, min(last, stop_step))
 

@@ -3,9 +3,10 @@
   python tests/benchmarks/time_history_cost.py [--calls=200000] [--pairs=300] [--steps=100]
 
 Twice: its two methods called directly, with a real session's objects; and a loop over a
-MonitoredTrainingSession, Estimator's own kind, whose step is one assign_add, with the hook and what
-it has the graph measure, and without them in turn. Both sessions stay open meanwhile and the loops are short, some 20 ms, so that
-a slow moment of the machine meets both, or falls out of the median.
+MonitoredTrainingSession, Estimator's own kind, whose step is one assign_add, with the hook and
+what it has the graph measure, and without them in turn. Both sessions stay open meanwhile and the
+loops are short, some 20 ms, so that a slow moment of the machine meets both, or falls out of the
+median.
 """
 
 import json
@@ -70,8 +71,7 @@ def _called_directly(calls: int) -> float:
     session.run(step.initializer)
     context = tf.train.SessionRunContext(tf.train.SessionRunArgs(step), session)
     metadata = tf.RunMetadata()
-    values = tf.train.SessionRunValues(
-        0., tf.RunOptions(), metadata)
+    values = tf.train.SessionRunValues(0., tf.RunOptions(), metadata)
     hook = TimeHistory(StartUp())
     hook.begin()
     hook.before_run(context)

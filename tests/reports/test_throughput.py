@@ -9,7 +9,6 @@ from estimator_train.reports import throughput
 from estimator_train.settings import Settings
 from estimator_train.timing import Pause, Timing
 
-
 START_UP = {'import': 3., 'model': 1., 'first_step': 0.5}
 
 

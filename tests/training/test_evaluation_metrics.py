@@ -14,7 +14,7 @@ def count(labels, outputs, batch_size):
     dataset = tf.data.Dataset.from_tensor_slices((labels, outputs)).batch(batch_size)
     batch_labels, batch_outputs = tf.data.make_one_shot_iterator(dataset).get_next()
     metrics = make_metric_fn('categorical_crossentropy', CLASSES)(
-        batch_labels, {'dense': batch_outputs})
+        tf.zeros([]), batch_labels, {'dense': batch_outputs})
     session.run(tf.local_variables_initializer())
     updates = [update for _, update in metrics.values()]
     for _ in range(-(-len(labels) // batch_size)):

@@ -1,0 +1,48 @@
+"""`report/samples.json` and its pictures: a few examples and what the model made of them."""
+
+import os
+from typing import Any, Sequence
+
+import numpy as np
+
+from estimator_train import whole_files
+from estimator_train.reports.step_curve import FOLDER
+
+FILE = 'samples.json'
+
+
+def write(model_dir: str, labels: Sequence[str], samples: Sequence[Any]) -> None:
+  """Writes the examples with their images, where Pillow is installed; else nothing.
+
+  Args:
+    model_dir: of the run.
+    labels: the class names.
+    samples: each with `image` (grey levels from 0 to 255, [height, width, 1 or 3]), `true` (a
+      class number) and `outputs` (of the model, [num_classes]).
+  """
+  try:
+    from PIL import Image  # Only --mode=audit and the page need it.
+  except ImportError:
+    return
+  folder = os.path.join(model_dir, FOLDER)
+  os.makedirs(folder, exist_ok=True)
+  told = []
+  for number, sample in enumerate(samples):
+    name = 'sample-{:02d}.png'.format(number)
+    pixels = np.clip(sample.image, 0, 255).astype(np.uint8)
+    with whole_files.written_aside(os.path.join(folder, name)) as aside:
+      Image.fromarray(pixels[..., 0] if pixels.shape[-1] == 1 else pixels).save(aside, 'PNG')
+    probabilities = as_probabilities(sample.outputs)
+    predicted = int(np.argmax(probabilities))
+    told.append({'label': labels[sample.true], 'predicted': labels[predicted],
+                 'probability': float(probabilities[predicted]), 'image': name})
+  whole_files.write_json(os.path.join(folder, FILE), {'samples': told})
+
+
+def as_probabilities(outputs: np.ndarray) -> np.ndarray:
+  """Returns the outputs [num_classes] as they are if they are probabilities, else their softmax."""
+  outputs = outputs.astype(np.float64)
+  if outputs.min() >= 0 and abs(outputs.sum() - 1) < 1e-3:
+    return outputs
+  powers = np.exp(outputs - outputs.max())
+  return powers / powers.sum()

@@ -1,0 +1,48 @@
+"""How loss and accuracy went over a training's steps, from what TensorBoard reads."""
+
+import glob
+import os
+from typing import Dict, List, Tuple
+
+import tensorflow.compat.v1 as tf
+
+# (folder of events, tag there, name of the curve). An Estimator's training loss is `loss_1`, as
+# the Keras model in it has taken `loss`; its evaluation `loss` depends on the batch size.
+_CURVES = (('', 'loss_1', 'train_loss'),
+           ('eval', 'average_loss', 'eval_loss'),
+           ('eval', 'accuracy', 'eval_accuracy'))
+_MAX_POINTS = 1000
+
+Curve = List[Tuple[int, float]]
+
+
+def read(model_dir: str) -> Dict[str, Curve]:
+  """Returns (global step, value) by curve: `train_loss`, `eval_loss` and `eval_accuracy`."""
+  return {name: _thinned(_read(os.path.join(model_dir, folder), tag))
+          for folder, tag, name in _CURVES}
+
+
+def _read(folder: str, tag: str) -> Curve:
+  curve: Curve = []
+  for path in sorted(glob.glob(os.path.join(glob.escape(folder), 'events.out.tfevents.*'))):
+    try:
+      for event in tf.train.summary_iterator(path):
+        for value in event.summary.value:
+          if value.tag == tag:
+            _append(curve, event.step, value.simple_value)
+    except tf.errors.DataLossError:  # The process that wrote it was killed.
+      continue
+  return curve
+
+
+def _append(curve: Curve, step: int, value: float) -> None:
+  # A run that was killed may have got further than the one that went on from its checkpoint.
+  while curve and curve[-1][0] >= step:
+    curve.pop()
+  curve.append((step, value))
+
+
+def _thinned(curve: Curve) -> Curve:
+  """Returns at most so many points, the last one among them."""
+  every = -(-len(curve) // _MAX_POINTS) or 1
+  return curve[::-1][::every][::-1]

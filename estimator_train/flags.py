@@ -46,7 +46,7 @@ _GROUPS: Sequence[Tuple[str, Sequence[Tuple[str, Callable[..., Any], str]]]] = (
         ('labels', _LIST, 'the classes in the order of the outputs; the folders\' names, sorted, '
          'when not given (image_folder)'),
         ('image_size', _LIST, 'height,width in pixels that images get; 224,224 when not given '
-         '(synthetic: 28,28)'),
+         '(synthetic: height,width or height,width,channels; 28,28,1)'),
         ('preprocess', _STRING, 'pixels to [0, 1], or as ImageNet weights expect them: '
          + _one_of(validation.PREPROCESSINGS)),
         ('model', _STRING, _one_of(models.NAMES) + ', or package.module:function, a function that '
@@ -99,7 +99,10 @@ _GROUPS: Sequence[Tuple[str, Sequence[Tuple[str, Callable[..., Any], str]]]] = (
         ('throughput_warmup_steps', _INTEGER, 'first steps left out of the timing'),
         ('trace_steps', _STRING, 'first:last, global steps to write a Chrome trace of: '
          'model_dir/trace.json'),
-        ('log_every_steps', _INTEGER, 'steps between two lines of progress'))),
+        ('log_every_steps', _INTEGER, 'steps between two lines of progress'),
+        ('repeats', _INTEGER, 'times that each point of --mode=scaling is run, in mixed order'),
+        ('scale_over', _STRING, 'what --mode=scaling takes more and more of: '
+         + _one_of(validation.SCALE_OVER)))),
     ('keep', (
         ('save_checkpoints_steps', _INTEGER, 'steps between checkpoints'),
         ('save_checkpoints_secs', _INTEGER,

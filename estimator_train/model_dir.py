@@ -30,10 +30,28 @@ def read_flags(model_dir: str) -> Dict[str, str]:
   """Returns the flags that the folder was last trained with, by name; none when it is new."""
   try:
     with open(os.path.join(model_dir, FLAGS_FILE), encoding='utf-8') as file:
-      lines = file.read().splitlines()
+      return _by_name(file.read())
   except OSError:
     return {}
-  pairs = (line[2:].partition('=') for line in lines if line.startswith('--'))
+
+
+def check_flags(settings: settings_lib.Settings, free: Sequence[str]) -> None:
+  """Raises a UserError when the folder was made with other flags than these, but for some."""
+  assert settings.model_dir is not None
+  recorded = read_flags(settings.model_dir)
+  here = _by_name(settings_lib.to_flagfile(settings))
+  for name in settings._fields:
+    if recorded and name not in free and recorded.get(name) != here.get(name):
+      there, given = ('no --' + name if flags.get(name) is None else
+                      '--{}={}'.format(name, flags[name]) for flags in (recorded, here))
+      raise UserError('--model_dir was made with other flags',
+                      '{} there and {} here'.format(there, given),
+                      'give another --model_dir, or the flags of {}'.format(
+                          os.path.join(settings.model_dir, FLAGS_FILE)))
+
+
+def _by_name(flagfile: str) -> Dict[str, str]:
+  pairs = (line[2:].partition('=') for line in flagfile.splitlines() if line.startswith('--'))
   return {name: value for name, _, value in pairs}
 
 
@@ -58,6 +76,12 @@ def check_labels(model_dir: str, labels: Sequence[str]) -> None:
 def record(settings: settings_lib.Settings, labels: Sequence[str]) -> None:
   """Writes flags.txt and labels.txt."""
   assert settings.model_dir is not None
+  record_flags(settings)
+  whole_files.write_text(os.path.join(settings.model_dir, LABELS_FILE), '\n'.join(labels) + '\n')
+
+
+def record_flags(settings: settings_lib.Settings) -> None:
+  """Writes flags.txt."""
+  assert settings.model_dir is not None
   whole_files.write_text(os.path.join(settings.model_dir, FLAGS_FILE),
                          settings_lib.to_flagfile(settings))
-  whole_files.write_text(os.path.join(settings.model_dir, LABELS_FILE), '\n'.join(labels) + '\n')

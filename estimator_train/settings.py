@@ -3,7 +3,7 @@
 import csv
 import io
 import math
-from typing import Any, NamedTuple, Optional, Tuple
+from typing import Any, List, NamedTuple, Optional, Tuple, Union
 
 from estimator_train import validation
 from estimator_train.errors import UserError
@@ -17,7 +17,7 @@ class _Fields(NamedTuple):
   train_pattern: Optional[str] = None
   eval_pattern: Optional[str] = None
   labels: Tuple[str, ...] = ()
-  image_size: Optional[Tuple[int, int]] = None
+  image_size: Optional[Union[Tuple[int, int], Tuple[int, int, int]]] = None
   preprocess: str = 'unit'
   model: str = 'fashion_cnn'
   weights: str = 'none'
@@ -53,6 +53,8 @@ class _Fields(NamedTuple):
   throughput_warmup_steps: int = 10
   trace_steps: Optional[Tuple[int, int]] = None
   log_every_steps: int = 100
+  repeats: int = 3
+  scale_over: str = 'replicas'
   save_checkpoints_steps: Optional[int] = None
   save_checkpoints_secs: Optional[int] = None
   keep_checkpoint_max: int = 5
@@ -156,13 +158,22 @@ def to_flagfile(settings: Settings) -> str:
   for name, value in zip(settings._fields, settings):
     if value is None or value == ():
       lines.append('# --{} is not set'.format(name))
-    elif isinstance(value, bool):
-      lines.append('--{}={}'.format(name, str(value).lower()))
-    elif isinstance(value, tuple):
-      row = io.StringIO()
-      csv.writer(row, delimiter=':' if name == 'trace_steps' else ',',
-                 lineterminator='').writerow(value)
-      lines.append('--{}={}'.format(name, row.getvalue()))
     else:
-      lines.append('--{}={}'.format(name, value))
+      lines.append(_argument(name, value))
   return '\n'.join(lines) + '\n'
+
+
+def to_arguments(settings: Settings) -> List[str]:
+  """Returns the command line that the settings are parsed from: the flags off their defaults."""
+  return [_argument(name, value) for name, value in zip(settings._fields, settings)
+          if value != settings._field_defaults[name]]
+
+
+def _argument(name: str, value: Any) -> str:
+  if isinstance(value, bool):
+    value = str(value).lower()
+  elif isinstance(value, tuple):
+    row = io.StringIO()
+    csv.writer(row, delimiter=':' if name == 'trace_steps' else ',', lineterminator='').writerow(value)
+    value = row.getvalue()
+  return '--{}={}'.format(name, value)

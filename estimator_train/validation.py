@@ -6,7 +6,7 @@ from typing import Any, Iterable, Sequence, Tuple
 from estimator_train.errors import UserError
 
 MODES = ('train_and_evaluate', 'train', 'evaluate', 'input_benchmark', 'audit', 'download',
-         'doctor')
+         'doctor', 'scaling')
 WITHOUT_MODEL_DIR = ('download', 'input_benchmark', 'doctor')
 PREPROCESSINGS = ('unit', 'caffe', 'torch', 'tf')
 CLASS_WEIGHTS = ('none', 'balanced')
@@ -16,6 +16,7 @@ ALL_REDUCE_ALGORITHMS = ('nccl', 'hierarchical_copy', 'reduction_to_one_device')
 LEARNING_RATE_SCALINGS = ('none', 'linear', 'sqrt')
 CACHE_FEATURES_DTYPES = ('float32', 'float16')
 ON_BAD_IMAGE = ('error', 'skip')
+SCALE_OVER = ('replicas',)
 SINGLE_REPLICA_STRATEGIES = ('off', 'one_device')
 # Viewers of traces choke on more.
 MAX_TRACED_STEPS = 1000
@@ -29,6 +30,8 @@ def check(settings: Any) -> None:
   _check_length(settings)
   _check_devices(settings)
   _check_checkpoints(settings)
+  if settings.mode == 'scaling':
+    _check_scaling(settings)
 
 
 def _check_choices(settings: Any) -> None:
@@ -37,7 +40,7 @@ def _check_choices(settings: Any) -> None:
                         ('scale_learning_rate', LEARNING_RATE_SCALINGS),
                         ('preprocess', PREPROCESSINGS), ('class_weights', CLASS_WEIGHTS),
                         ('cache_features_dtype', CACHE_FEATURES_DTYPES),
-                        ('on_bad_image', ON_BAD_IMAGE),
+                        ('on_bad_image', ON_BAD_IMAGE), ('scale_over', SCALE_OVER),
                         ('all_reduce_alg', ALL_REDUCE_ALGORITHMS)):
     value = getattr(settings, name)
     if value is not None:
@@ -55,7 +58,7 @@ def _check_bounds(settings: Any) -> None:
   at_least: Iterable[Tuple[int, Sequence[str]]] = (
       (1, ('train_steps', 'train_epochs', 'eval_every_steps', 'batch_size', 'base_batch_size',
            'num_packs', 'shuffle_buffer', 'prefetch', 'log_every_steps', 'save_checkpoints_steps',
-           'save_checkpoints_secs', 'keep_checkpoint_max')),
+           'save_checkpoints_secs', 'keep_checkpoint_max', 'repeats')),
       (0, ('seed', 'num_cpu_replicas', 'num_parallel_calls', 'trainable_layers',
            'throughput_warmup_steps', 'inter_op_parallelism_threads',
            'intra_op_parallelism_threads')),
@@ -79,7 +82,9 @@ def _check_bounds(settings: Any) -> None:
                     '--max_bad_images={}'.format(settings.max_bad_images),
                     'give one such as 0.01')
   size = settings.image_size
-  if size is not None and (len(size) != 2 or not all(0 < side < 2 ** 15 for side in size)):
+  lengths = (2, 3) if settings.dataset == 'synthetic' else (2,)
+  if size is not None and (len(size) not in lengths
+                           or not all(0 < side < 2 ** 15 for side in size)):
     raise UserError('--image_size must be height,width in pixels',
                     '--image_size=' + ','.join(str(side) for side in size),
                     'give one such as 28,28')
@@ -156,3 +161,22 @@ def _check_checkpoints(settings: Any) -> None:
                     'of --save_checkpoints_steps',
                     '--eval_every_steps={} --save_checkpoints_steps={}'.format(every, steps),
                     'give --save_checkpoints_steps={}, or leave it out'.format(every))
+
+
+def _check_scaling(settings: Any) -> None:
+  steps, warmup_steps = settings.train_steps, settings.throughput_warmup_steps
+  if settings.train_epochs is not None:
+    raise UserError('the points of --mode=scaling differ in batch size, and an epoch in steps',
+                    '--train_epochs={}'.format(settings.train_epochs),
+                    'give --train_steps=N after the flagfile, or neither')
+  if steps is not None and steps <= warmup_steps:
+    raise UserError('--mode=scaling times the steps after the warm-up, and there is none',
+                    '--train_steps={} --throughput_warmup_steps={}'.format(steps, warmup_steps),
+                    'give more than {} steps'.format(warmup_steps))
+  if settings.distribution_strategy in SINGLE_REPLICA_STRATEGIES:
+    raise UserError('--mode=scaling runs several replicas',
+                    '--distribution_strategy=' + settings.distribution_strategy,
+                    'give --distribution_strategy=mirrored or central_storage')
+  if settings.cache_features:
+    raise UserError('--mode=scaling compares real with made-up images, and with --cache_features '
+                    'training reads none', '--cache_features', 'leave it out')

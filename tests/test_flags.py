@@ -41,11 +41,18 @@ def test_parsing_has_no_memory():
     pytest.param(ENOUGH + ['--labels="a, b",c"d,é', '--train_pattern=*/[ab]/\'"#.jpeg'],
                  id='odd labels'),
 ])
-def test_flagfile_replays(tmp_path, arguments):
+def test_settings_replay(tmp_path, arguments):
   settings = flags.parse(arguments)
+  assert flags.parse(settings_lib.to_arguments(settings)) == settings
   flagfile = tmp_path / 'flags.txt'
   flagfile.write_text(settings_lib.to_flagfile(settings))
   assert flags.parse(['--flagfile={}'.format(flagfile)]) == settings
+
+
+def test_arguments_are_those_off_their_defaults():
+  settings = flags.parse(ENOUGH + ['--batch_size=128', '--nogpu_memory_growth', '--labels=a,"b,c"'])
+  assert sorted(settings_lib.to_arguments(settings)) == [
+      '--gpu_memory_growth=false', '--labels=a,"b,c"', '--model_dir=somewhere', '--train_steps=10']
 
 
 def test_flagfile_has_every_flag():
@@ -66,6 +73,8 @@ BAD = [
     (['--data_dir=a\nb'], '--data_dir has a line break'),
     (['--image_size=28'], '--image_size must be height,width in pixels: --image_size=28: '),
     (['--image_size=28,x'], '--image_size must be height,width in pixels: --image_size=28,x: '),
+    (['--image_size=28,28,3'], '--image_size must be height,width in pixels: .*=28,28,3: '),
+    (['--image_size=28,28,3,1', '--dataset=synthetic'], '--image_size must be height,width'),
     (['--image_size=28,0'], '--image_size must be height,width in pixels: --image_size=28,0: '),
     (['--model=resnet'], '--model has no such choice: --model=resnet: choose from fashion_cnn'),
     (['--weights='], '--weights is empty'),
@@ -126,6 +135,14 @@ BAD = [
     (['--trace_steps=6:5'], '--trace_steps must be first:last, from 1 on .*: --trace_steps=6:5: '),
     (['--trace_steps=1:1001'], '--trace_steps must be first:last, from 1 on and no more than'),
     (['--log_every_steps=0'], '--log_every_steps is out of range'),
+    (['--repeats=0'], '--repeats is out of range: --repeats=0: '),
+    (['--scale_over=workers'], '--scale_over has no such choice: .*: choose from replicas$'),
+    (['--mode=scaling', '--train_epochs=1'], 'differ in batch size.*: --train_epochs=1: give --tr'),
+    (['--mode=scaling'], 'after the warm-up, and there is none: --train_steps=10 --throughput_warm'
+     'up_steps=10: give more than 10'),
+    (['--mode=scaling', '--train_steps=11', '--distribution_strategy=off'],
+     'runs several replicas: --distribution_strategy=off: give --distribution_strategy=mirrored'),
+    (['--mode=scaling', '--train_steps=11', '--cache_features'], 'made-up images.*: leave it out'),
     (['--save_checkpoints_steps=0'], '--save_checkpoints_steps is out of range'),
     (['--save_checkpoints_secs=0'], '--save_checkpoints_secs is out of range'),
     (['--save_checkpoints_steps=5', '--save_checkpoints_secs=5'], 'by steps or by seconds, not by'),
@@ -163,6 +180,7 @@ def test_left_out(arguments, message):
 @pytest.mark.parametrize('arguments', [
     ['--mode=download', '--dataset=fashion_mnist', '--data_dir=x'],
     ['--mode=evaluate', '--model_dir=x'],
+    ['--mode=scaling', '--model_dir=x'],
 ])
 def test_what_only_training_needs(arguments):
   assert not flags.parse(arguments).trains

@@ -10,18 +10,18 @@ from conftest import ROOT
 # From the ground up; what shares a line is one floor, whose rooms do not know each other.
 FLOORS = (
     ('errors', 'start_up', 'timing', 'whole_files'),
-    ('validation',),
+    ('validation', 'child_runs'),
     ('settings',),
     ('model_dir',),
     ('datasets',),
-    ('inputs', 'models'),
+    ('inputs', 'models', 'sweep'),
     ('training', 'reports', 'machine'),
     ('flags', 'modes'),
     ('__main__',),
 )
 LEVEL = {room: level for level, rooms in enumerate(FLOORS) for room in rooms}
 WITHOUT_TENSORFLOW = ('settings', 'model_dir', 'flags', 'datasets', 'reports', 'machine',
-                      'modes.doctor', 'models.registry')
+                      'child_runs', 'sweep', 'modes.doctor', 'modes.scaling', 'models.registry')
 
 MODULES = sorted(
     path.relative_to(ROOT) for path in (ROOT / 'estimator_train').rglob('*.py')

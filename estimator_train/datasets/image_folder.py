@@ -40,10 +40,11 @@ def describe_patterns(settings: Settings, train_pattern: Optional[str],
                     '--train_pattern={} with {}'.format(train_pattern, ', '.join(labels)),
                     'give a pattern of several folders, or --labels=A,B')
   train = _split(train_files, labels)
+  height, width = (settings.image_size or IMAGE_SIZE)[:2]
   if reads_train:
     check_classes(labels, train)
   return DataSet(name=settings.dataset, labels=labels,
-                 image_shape=(settings.image_size or IMAGE_SIZE) + (3,),
+                 image_shape=(height, width, 3),
                  train=train if reads_train else None,
                  test=_split(eval_files, labels) if reads_eval else None, files=())
 

@@ -36,7 +36,7 @@ def describe(settings: Settings) -> DataSet:
   if name == 'fashion_mnist_sample':
     return fashion_mnist_sample.describe()
   if name == 'synthetic':
-    return synthetic.describe(settings.image_size)
+    return synthetic.describe(settings)
   if name == 'image_folder':
     return image_folder.describe(settings)
   data_dir = _data_dir(settings)

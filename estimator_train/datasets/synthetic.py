@@ -1,19 +1,22 @@
 """Made-up images, to measure a model without its input."""
 
-from typing import Optional, Tuple
+from typing import Tuple
 
 from estimator_train.datasets.description import DataSet, SyntheticSplit
+from estimator_train.settings import Settings
 
-_IMAGE_SIZE = (28, 28)
+_IMAGE_SHAPE = (28, 28, 1)
 _EVAL_BATCHES = 10
 
 
-def describe(image_size: Optional[Tuple[int, int]]) -> DataSet:
-  """Returns ten classes of grey images of that (height, width), 28x28 when it is not given."""
+def describe(settings: Settings) -> DataSet:
+  """Returns images of the size and the classes asked for: ten, of grey 28x28, unless they are."""
+  size: Tuple[int, ...] = settings.image_size or ()
+  height, width, channels = size + _IMAGE_SHAPE[len(size):]
   return DataSet(
       name='synthetic',
-      labels=tuple('class_{}'.format(index) for index in range(10)),
-      image_shape=(image_size or _IMAGE_SIZE) + (1,),
+      labels=settings.labels or tuple('class_{}'.format(index) for index in range(10)),
+      image_shape=(height, width, channels),
       train=SyntheticSplit(None),
       test=SyntheticSplit(_EVAL_BATCHES),
       files=())

@@ -1,0 +1,135 @@
+"""From the runs of a sweep to a table, `scaling.json` and `scaling.csv`."""
+
+import csv
+import io
+import os
+import statistics
+from typing import Any, Dict, Iterator, List, Optional, Sequence
+
+from estimator_train import sweep, whole_files
+from estimator_train.settings import Settings
+from estimator_train.sweep import Outcome
+
+FILE, CSV_FILE = 'scaling.json', 'scaling.csv'
+_DEVICE_KINDS = {sweep.GPU: 'gpu', sweep.CPU: 'cpu (logical)'}
+_NOTE = ('CPU replicas share the same cores, so no speed-up is to be expected of them: the figures '
+         'show what replicas cost, not what more devices bring')
+
+
+def write(settings: Settings, outcomes: Sequence[Outcome]) -> Dict[str, Any]:
+  """Prints the table, writes both files, and returns the content of `scaling.json`."""
+  assert settings.model_dir is not None
+  result = summarize(settings, outcomes)
+  for line in _in_words(result):
+    print(line)
+  whole_files.write_text(os.path.join(settings.model_dir, CSV_FILE), _csv(result['table']))
+  whole_files.write_json(os.path.join(settings.model_dir, FILE), result)
+  return result
+
+
+def summarize(settings: Settings, outcomes: Sequence[Outcome]) -> Dict[str, Any]:
+  """Works out the table; what cannot be told is None.
+
+  Args:
+    settings: of the sweep.
+    outcomes: of all its points.
+  """
+  device = outcomes[0].point.device
+  # Of the most replicas: the others are among its devices.
+  widest = max((outcome for outcome in outcomes if outcome.figures is not None),
+               key=lambda outcome: outcome.point.replicas, default=None)
+  figures: Dict[str, Any] = (widest and widest.figures) or {}
+  return {
+      'mode': settings.mode, 'model_dir': settings.model_dir, 'scale_over': settings.scale_over,
+      'device_kind': _DEVICE_KINDS[device], 'note': _NOTE if device == sweep.CPU else None,
+      'table': _table(settings, outcomes), 'failures': _failures(settings, outcomes),
+      'dataset': settings.dataset, 'model': settings.model,
+      'distribution_strategy': settings.distribution_strategy, 'devices': figures.get('devices'),
+      'tensorflow_version': figures.get('tensorflow_version'), 'batch_size': settings.batch_size,
+      'repeats': settings.repeats, 'steps': sweep.train_steps(settings),
+      'warmup_steps': settings.throughput_warmup_steps,
+  }
+
+
+def _table(settings: Settings, outcomes: Sequence[Outcome]) -> List[Dict[str, Any]]:
+  rows = []
+  for scaling in (sweep.WEAK, sweep.STRONG):
+    for kind in (sweep.REAL, sweep.SYNTHETIC):
+      of_this_kind = [outcome for outcome in outcomes if outcome.point.input == kind
+                      and outcome.point.scaling in (scaling, sweep.BOTH)]
+      alone: Optional[float] = None
+      for replicas in sorted({outcome.point.replicas for outcome in of_this_kind}):
+        of_this_row = [outcome for outcome in of_this_kind if outcome.point.replicas == replicas]
+        row = {'scaling': scaling, 'input': kind, 'replicas': replicas,
+               'global_batch_size': sweep.global_batch_size(of_this_row[0].point, settings)}
+        row.update(_rates(of_this_row))
+        if replicas == 1:
+          alone = row['examples_per_sec']
+        rate = row['examples_per_sec']
+        speed_up = rate / alone if rate and alone else None
+        row.update(speed_up=speed_up, efficiency=speed_up and speed_up / replicas)
+        row.update(_others(of_this_row))
+        rows.append(row)
+  return rows
+
+
+def _rates(outcomes: Sequence[Outcome]) -> Dict[str, Any]:
+  """Returns the rates of runs of the same point, without the pauses of a run."""
+  rates = [outcome.figures['steady_examples_per_sec'] for outcome in outcomes
+           if outcome.figures is not None]
+  median = statistics.median(rates) if rates else None
+  return {'runs': len(rates), 'failed': len(outcomes) - len(rates), 'examples_per_sec': median,
+          'min': min(rates, default=None), 'max': max(rates, default=None),
+          # One run has none that is known.
+          'spread': (max(rates) - min(rates)) / median if median and len(rates) > 1 else None}
+
+
+def _others(outcomes: Sequence[Outcome]) -> Dict[str, Any]:
+  shares = [(outcome.figures.get('shares') or {}).get('input') for outcome in outcomes
+            if outcome.figures is not None]
+  told = [share for share in shares if share is not None]
+  errors = [outcome.error for outcome in outcomes if outcome.error is not None]
+  return {'input_share': statistics.median(told) if told else None,
+          'error': errors[0] if errors else None}
+
+
+def _failures(settings: Settings, outcomes: Sequence[Outcome]) -> List[Dict[str, Any]]:
+  return [{'point': outcome.point.name, 'repeat': outcome.point.repeat, 'code': outcome.code,
+           'error': outcome.error,
+           'log': os.path.join(sweep.folder(outcome.point, settings), sweep.LOG_FILE)}
+          for outcome in outcomes if outcome.error is not None]
+
+
+def _csv(rows: Sequence[Dict[str, Any]]) -> str:
+  text = io.StringIO()
+  writer = csv.DictWriter(text, list(rows[0]), lineterminator='\n')
+  writer.writeheader()
+  writer.writerows(rows)
+  return text.getvalue()
+
+
+def _in_words(result: Dict[str, Any]) -> Iterator[str]:
+  yield '{} on {}: {}, {} steps a run, {} of them warm-up; replicas on {}'.format(
+      result['model'], result['dataset'], result['distribution_strategy'], result['steps'],
+      result['warmup_steps'], ', '.join(result['devices'] or [result['device_kind']]))
+  yield _line('scaling', 'input', 'replicas', 'batch', 'runs', 'examples/sec',
+              'slowest to fastest', 'spread', 'speed-up', 'efficiency', 'waits for input')
+  for row in result['table']:
+    yield _line(
+        row['scaling'], row['input'], row['replicas'], row['global_batch_size'], row['runs'],
+        _told('{:,.0f}', row['examples_per_sec']),
+        _told('{:,.0f} to {:,.0f}', row['min'], row['max']), _told('{:.1%}', row['spread']),
+        _told('{:.2f}', row['speed_up']), _told('{:.0%}', row['efficiency']),
+        _told('{:.1%}', row['input_share']))
+  for failure in result['failures']:
+    yield '{point} failed: {error}'.format(**failure)
+  if result['note']:
+    yield result['note']
+
+
+def _line(*cells: Any) -> str:
+  return '{:8}{:10}{:>9}{:>8}{:>6}{:>14}{:>22}{:>9}{:>10}{:>12}{:>17}'.format(*cells)
+
+
+def _told(form: str, *figures: Optional[float]) -> str:
+  return '-' if None in figures else form.format(*figures)

@@ -1,0 +1,174 @@
+"""A sweep: its points, the flags of each, and what stays of those that were run."""
+
+import json
+import os
+import random
+import shutil
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence
+
+from estimator_train import whole_files
+from estimator_train.child_runs import ChildRun
+from estimator_train.datasets.description import DataSet, SyntheticSplit
+from estimator_train.model_dir import FLAGS_FILE
+from estimator_train.settings import Settings
+
+FOLDER = 'points'
+LOG_FILE = 'log.txt'
+_FIGURES_FILE = 'throughput.json'
+# Written last: a point without it is not done.
+_DONE_FILE = 'done.json'
+_KEPT = (FLAGS_FILE, LOG_FILE, _FIGURES_FILE)
+
+GPU, CPU = 'gpu', 'cpu'
+WEAK, STRONG, BOTH = 'weak', 'strong', 'both'
+REAL, SYNTHETIC = 'real', 'synthetic'
+# After the warm-up, where --train_steps does not say: some seconds of a small network on a CPU.
+_TIMED_STEPS = 20
+_NEVER_SECS = 2 ** 31 - 1
+
+
+class Point(NamedTuple):
+  """One run of a sweep.
+
+  Attributes:
+    device: GPU or CPU.
+    replicas: how many.
+    scaling: WEAK (a replica's batch stays), STRONG (the global batch stays), or BOTH: with one
+      replica they are the same.
+    input: REAL or SYNTHETIC.
+    repeat: counts from 1.
+  """
+  device: str
+  replicas: int
+  scaling: str
+  input: str
+  repeat: int
+
+  @property
+  def name(self) -> str:
+    """The name of its folder."""
+    return '{}{}-{}-{}-{}'.format(*self)
+
+  def in_words(self) -> str:
+    return '{}, {} replica{}, {} input, repeat {}'.format(
+        'weak and strong' if self.scaling == BOTH else self.scaling, self.replicas,
+        '' if self.replicas == 1 else 's', self.input, self.repeat)
+
+
+class Outcome(NamedTuple):
+  """What came of a point.
+
+  Attributes:
+    point: which.
+    secs: the life of its process.
+    figures: its throughput.json; None where it failed.
+    code: of its process.
+    error: why it failed; None where it did not.
+  """
+  point: Point
+  secs: float
+  figures: Optional[Dict[str, Any]]
+  code: int = 0
+  error: Optional[str] = None
+
+
+def train_steps(settings: Settings) -> int:
+  """Returns the steps of every point, with those of the warm-up."""
+  return settings.train_steps or settings.throughput_warmup_steps + _TIMED_STEPS
+
+
+def plan(settings: Settings, device: str, most: int) -> List[Point]:
+  """Returns the points in the order in which to run them.
+
+  Each round has every point once, in an order of its own: what else the machine does for a while
+  meets points of all kinds.
+
+  Args:
+    settings: of the sweep.
+    device: GPU or CPU.
+    most: the largest number of replicas.
+  """
+  inputs = [SYNTHETIC] if settings.dataset == 'synthetic' else [REAL, SYNTHETIC]
+  points = []
+  for repeat in range(1, settings.repeats + 1):
+    of_this_round = [
+        Point(device, replicas, scaling, kind, repeat) for replicas in counts(most)
+        for scaling in ((BOTH,) if replicas == 1 else (WEAK, STRONG)) for kind in inputs]
+    random.Random('{} {}'.format(settings.seed, repeat)).shuffle(of_this_round)
+    points.extend(of_this_round)
+  return points
+
+
+def counts(most: int) -> List[int]:
+  """Returns the powers of two up to a number, and that number."""
+  return sorted({2 ** power for power in range(most.bit_length())} | {most})
+
+
+def global_batch_size(point: Point, settings: Settings) -> int:
+  """Returns the examples of a step; `--batch_size` is that of one replica's run."""
+  return settings.batch_size * (point.replicas if point.scaling == WEAK else 1)
+
+
+def settings_of(point: Point, settings: Settings, dataset: DataSet) -> Settings:
+  """Returns the settings of the run that measures a point."""
+  changed = settings._replace(
+      mode='train', model_dir=folder(point, settings), train_steps=train_steps(settings),
+      batch_size=global_batch_size(point, settings),
+      num_gpus=point.replicas if point.device == GPU else 0,
+      num_cpu_replicas=point.replicas if point.device == CPU else 0,
+      eval_every_steps=None, save_checkpoints_steps=None, save_checkpoints_secs=_NEVER_SECS,
+      # What costs the same and cannot fail: a loss that is not finite would end the run.
+      weights='none', learning_rate=1e-9, lr_warmup_epochs=0.)
+  if point.input == SYNTHETIC and not isinstance(dataset.train, SyntheticSplit):
+    # As much work for the model; made-up examples cannot be counted by class.
+    changed = changed._replace(dataset='synthetic', image_size=dataset.image_shape,
+                               labels=dataset.labels, class_weights='none', cache='none')
+  return changed
+
+
+def folder(point: Point, settings: Settings) -> str:
+  """Returns the point's own folder."""
+  assert settings.model_dir is not None
+  return os.path.join(settings.model_dir, FOLDER, point.name)
+
+
+def read_done(points: Sequence[Point], settings: Settings) -> List[Outcome]:
+  """Returns the points that an earlier start of this sweep is done with."""
+  outcomes = []
+  for point in points:
+    try:
+      done = _read(point, settings, _DONE_FILE)
+      outcomes.append(Outcome(point, done['secs'], _read(point, settings, _FIGURES_FILE)))
+    except (OSError, ValueError):
+      continue
+  return outcomes
+
+
+def begin(point: Point, settings: Settings) -> str:
+  """Makes the point's folder, without what a start that was killed has left there; returns the
+  path of its log."""
+  path = folder(point, settings)
+  shutil.rmtree(path, ignore_errors=True)
+  os.makedirs(path)
+  return os.path.join(path, LOG_FILE)
+
+
+def end(point: Point, settings: Settings, ran: ChildRun, secs: float) -> Outcome:
+  """Keeps what is small of a point's folder, and its being done, unless it failed."""
+  path = folder(point, settings)
+  for name in set(os.listdir(path)).difference(_KEPT):
+    each = os.path.join(path, name)
+    if os.path.isdir(each):
+      shutil.rmtree(each)
+    else:
+      os.remove(each)
+  if ran.code:
+    return Outcome(point, secs, None, ran.code, ran.error)
+  figures = _read(point, settings, _FIGURES_FILE)
+  whole_files.write_json(os.path.join(path, _DONE_FILE), {'point': point.name, 'secs': secs})
+  return Outcome(point, secs, figures)
+
+
+def _read(point: Point, settings: Settings, name: str) -> Dict[str, Any]:
+  with open(os.path.join(folder(point, settings), name), encoding='utf-8') as file:
+    return json.load(file)

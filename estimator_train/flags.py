@@ -9,6 +9,7 @@ from estimator_train import settings as settings_lib, validation
 from estimator_train.datasets import registry as datasets
 from estimator_train.errors import UserError
 from estimator_train.models import registry as models
+from estimator_train.workloads import WORKLOADS
 
 _USAGE = """\
 python -m estimator_train --flagfile=estimator_train/configs/NAME.flags [--FLAG=VALUE...]
@@ -102,7 +103,9 @@ _GROUPS: Sequence[Tuple[str, Sequence[Tuple[str, Callable[..., Any], str]]]] = (
         ('log_every_steps', _INTEGER, 'steps between two lines of progress'),
         ('repeats', _INTEGER, 'times that each point of --mode=scaling is run, in mixed order'),
         ('scale_over', _STRING, 'what --mode=scaling takes more and more of: '
-         + _one_of(validation.SCALE_OVER)))),
+         + _one_of(validation.SCALE_OVER)),
+        ('workload', _STRING, 'the published one that --mode=reproduce runs: '
+         + _one_of(tuple(WORKLOADS))))),
     ('keep', (
         ('save_checkpoints_steps', _INTEGER, 'steps between checkpoints'),
         ('save_checkpoints_secs', _INTEGER,

@@ -55,6 +55,7 @@ class _Fields(NamedTuple):
   log_every_steps: int = 100
   repeats: int = 3
   scale_over: str = 'replicas'
+  workload: Optional[str] = None
   save_checkpoints_steps: Optional[int] = None
   save_checkpoints_secs: Optional[int] = None
   keep_checkpoint_max: int = 5
@@ -174,6 +175,7 @@ def _argument(name: str, value: Any) -> str:
     value = str(value).lower()
   elif isinstance(value, tuple):
     row = io.StringIO()
-    csv.writer(row, delimiter=':' if name == 'trace_steps' else ',', lineterminator='').writerow(value)
+    csv.writer(row, delimiter=':' if name == 'trace_steps' else ',',
+               lineterminator='').writerow(value)
     value = row.getvalue()
   return '--{}={}'.format(name, value)

@@ -4,9 +4,10 @@ import math
 from typing import Any, Iterable, Sequence, Tuple
 
 from estimator_train.errors import UserError
+from estimator_train.workloads import WORKLOADS
 
 MODES = ('train_and_evaluate', 'train', 'evaluate', 'input_benchmark', 'audit', 'download',
-         'doctor', 'scaling')
+         'doctor', 'scaling', 'reproduce')
 WITHOUT_MODEL_DIR = ('download', 'input_benchmark', 'doctor')
 PREPROCESSINGS = ('unit', 'caffe', 'torch', 'tf')
 CLASS_WEIGHTS = ('none', 'balanced')
@@ -17,6 +18,12 @@ LEARNING_RATE_SCALINGS = ('none', 'linear', 'sqrt')
 CACHE_FEATURES_DTYPES = ('float32', 'float16')
 ON_BAD_IMAGE = ('error', 'skip')
 SCALE_OVER = ('replicas',)
+# Where a published workload finds its data and runs, not what it does.
+FREE_IN_REPRODUCE = (
+    'data_dir', 'model_dir', 'weights', 'num_gpus', 'num_cpu_replicas', 'all_reduce_alg',
+    'num_packs', 'gpu_memory_growth', 'inter_op_parallelism_threads',
+    'intra_op_parallelism_threads', 'num_parallel_calls', 'seed', 'log_every_steps',
+    'save_checkpoints_secs', 'verbosity')
 SINGLE_REPLICA_STRATEGIES = ('off', 'one_device')
 # Viewers of traces choke on more.
 MAX_TRACED_STEPS = 1000
@@ -32,6 +39,8 @@ def check(settings: Any) -> None:
   _check_checkpoints(settings)
   if settings.mode == 'scaling':
     _check_scaling(settings)
+  if settings.mode == 'reproduce':
+    _check_reproduce(settings)
 
 
 def _check_choices(settings: Any) -> None:
@@ -41,6 +50,7 @@ def _check_choices(settings: Any) -> None:
                         ('preprocess', PREPROCESSINGS), ('class_weights', CLASS_WEIGHTS),
                         ('cache_features_dtype', CACHE_FEATURES_DTYPES),
                         ('on_bad_image', ON_BAD_IMAGE), ('scale_over', SCALE_OVER),
+                        ('workload', tuple(WORKLOADS)),
                         ('all_reduce_alg', ALL_REDUCE_ALGORITHMS)):
     value = getattr(settings, name)
     if value is not None:
@@ -180,3 +190,14 @@ def _check_scaling(settings: Any) -> None:
   if settings.cache_features:
     raise UserError('--mode=scaling compares real with made-up images, and with --cache_features '
                     'training reads none', '--cache_features', 'leave it out')
+
+
+def _check_reproduce(settings: Any) -> None:
+  if settings.workload is None:
+    raise UserError('which workload to reproduce is not said', '--mode=reproduce',
+                    'give --workload=NAME, one of ' + ', '.join(WORKLOADS))
+  for name, default in settings._field_defaults.items():
+    if name not in FREE_IN_REPRODUCE + ('mode', 'workload') and getattr(settings, name) != default:
+      raise UserError('--mode=reproduce runs a workload as it was published',
+                      '--{}={}'.format(name, getattr(settings, name)),
+                      'leave it out, or run the flagfile by itself')

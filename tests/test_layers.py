@@ -9,7 +9,7 @@ from conftest import ROOT
 
 # From the ground up; what shares a line is one floor, whose rooms do not know each other.
 FLOORS = (
-    ('errors', 'start_up', 'timing', 'whole_files'),
+    ('errors', 'start_up', 'timing', 'whole_files', 'workloads'),
     ('validation', 'child_runs'),
     ('settings',),
     ('model_dir',),

@@ -21,12 +21,14 @@ class Host(NamedTuple):
   """What processes may use.
 
   Attributes:
+    cpu_name: its maker's name of it; empty where it is not known.
     cpu_flags: features of the CPU, as /proc/cpuinfo names them; empty where it is not known.
     cores: those that a process may run on.
     quota_cores: how many cores' time the container gets; None is without limit.
     memory_bytes: what the kernel can give.
     open_files: how many a process may have open; None is without limit.
   """
+  cpu_name: str
   cpu_flags: FrozenSet[str]
   cores: int
   quota_cores: Optional[float]
@@ -38,14 +40,14 @@ def look() -> Host:
   """Asks the kernel."""
   files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
   return Host(
-      _cpu_flags(), len(os.sched_getaffinity(0)),
+      _of_cpu('model name'), frozenset(_of_cpu('flags').split()), len(os.sched_getaffinity(0)),
       quota_cores(_read(_QUOTA_V2) or '{} {}'.format(_read(_QUOTA_V1), _read(_PERIOD_V1))),
       memory.available_bytes(), None if files == resource.RLIM_INFINITY else files)
 
 
-def _cpu_flags() -> FrozenSet[str]:
-  match = re.search(r'^flags\s*:(.*)$', _read('/proc/cpuinfo'), re.MULTILINE)
-  return frozenset(match.group(1).split() if match else ())
+def _of_cpu(key: str) -> str:
+  match = re.search(r'^{}\s*:(.*)$'.format(key), _read('/proc/cpuinfo'), re.MULTILINE)
+  return match.group(1).strip() if match else ''
 
 
 def _read(path: str) -> str:

@@ -6,6 +6,7 @@ import signal
 import sys
 from typing import NamedTuple, Optional
 
+from estimator_train.errors import UserError
 from estimator_train.machine import commands
 from estimator_train.machine.findings import Finding, error, ok, warning
 
@@ -51,6 +52,19 @@ def look(deadline_secs: float = DEADLINE_SECS, python: Optional[str] = None) -> 
     if line.startswith('{'):
       told.update(json.loads(line))
   return Imported(done, **told)
+
+
+def count_gpus() -> int:
+  """Returns how many GPUs TensorFlow sees, while this process keeps no memory of any.
+
+  Raises:
+    UserError: it could not be asked.
+  """
+  imported = look()
+  if imported.gpus is None:
+    raise UserError('the GPUs cannot be counted', check(imported).found,
+                    'see --mode=doctor, or give --num_gpus=N or --num_cpu_replicas=N')
+  return imported.gpus
 
 
 def check(imported: Imported) -> Finding:

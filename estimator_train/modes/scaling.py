@@ -53,22 +53,13 @@ def _devices(settings: Settings) -> Tuple[str, int]:
     return sweep.GPU, settings.num_gpus
   if settings.num_cpu_replicas:
     return sweep.CPU, settings.num_cpu_replicas
-  gpus = _count_gpus() if settings.num_gpus < 0 else 0
+  gpus = tensorflow_import.count_gpus() if settings.num_gpus < 0 else 0
   if gpus:
     return sweep.GPU, gpus
   cores = len(os.sched_getaffinity(0))
   most = max(2, 2 ** (cores.bit_length() - 1))
   _LOG.info('no GPU: 1 to %d replicas on logical CPU devices, for %d core(s)', most, cores)
   return sweep.CPU, most
-
-
-def _count_gpus() -> int:
-  # By a process of its own: this one must not hold memory of the GPUs that are measured.
-  imported = tensorflow_import.look()
-  if imported.gpus is None:
-    raise UserError('the GPUs cannot be counted', tensorflow_import.check(imported).found,
-                    'see --mode=doctor, or give --num_gpus=N or --num_cpu_replicas=N')
-  return imported.gpus
 
 
 def _run_points(points: List[Point], settings: Settings, dataset: DataSet,

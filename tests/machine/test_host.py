@@ -10,7 +10,7 @@ from estimator_train.settings import Settings
 
 STOCK = Build('tensorflow', '1.15.0')
 AVX512 = Build('intel-tensorflow-avx512', '1.15.2')
-GOOD = host.Host(frozenset(('avx', 'avx2')), 4, None, 8 << 30, 1024)
+GOOD = host.Host('a CPU', frozenset(('avx', 'avx2')), 4, None, 8 << 30, 1024)
 
 
 @pytest.mark.parametrize('change, build, name, level', [

@@ -71,21 +71,20 @@ def _run_points(points: List[Point], settings: Settings, dataset: DataSet,
   if done:
     _LOG.info('%d of %d points are done already%s', len(done), len(points),
               '; going on with the others' if missing else '')
-  with logging_redirect_tqdm([_LOG]), \
-      tqdm(total=len(points), initial=len(done), unit='point', disable=None) as bar:
-    for number, point in enumerate(missing, 1):
-      try:
+  try:
+    with logging_redirect_tqdm([_LOG]), \
+        tqdm(total=len(points), initial=len(done), unit='point', disable=None) as bar:
+      for number, point in enumerate(missing, 1):
         outcomes.append(_run_point(point, settings, dataset, run_child))
-      except (KeyboardInterrupt, StoppedBySignal) as stopped:
-        raise _stopped(getattr(stopped, 'signum', signal.SIGINT),
-                       sum(outcome.error is None for outcome in outcomes),
-                       len(points)) from stopped
-      left = _seconds_left(missing[number:], outcomes)
-      bar.update()
-      bar.set_postfix_str('about {:.0f} s left'.format(left))
-      if bar.disable or outcomes[-1].error:
-        _LOG.info('point %d/%d: %s: %s; about %.0f s left', len(outcomes), len(points),
-                  point.in_words(), _in_words(outcomes[-1]), left)
+        left = _seconds_left(missing[number:], outcomes)
+        bar.update()
+        bar.set_postfix_str('about {:.0f} s left'.format(left))
+        if bar.disable or outcomes[-1].error:
+          _LOG.info('point %d/%d: %s: %s; about %.0f s left', len(outcomes), len(points),
+                    point.in_words(), _in_words(outcomes[-1]), left)
+  except (KeyboardInterrupt, StoppedBySignal) as stopped:
+    raise _stopped(getattr(stopped, 'signum', signal.SIGINT),
+                   sum(outcome.error is None for outcome in outcomes), len(points)) from stopped
   return outcomes
 
 

@@ -60,8 +60,9 @@ def _table(settings: Settings, outcomes: Sequence[Outcome]) -> List[Dict[str, An
       alone: Optional[float] = None
       for replicas in sorted({outcome.point.replicas for outcome in of_this_kind}):
         of_this_row = [outcome for outcome in of_this_kind if outcome.point.replicas == replicas]
-        row = {'scaling': scaling, 'input': kind, 'replicas': replicas,
-               'global_batch_size': sweep.global_batch_size(of_this_row[0].point, settings)}
+        row: Dict[str, Any] = {
+            'scaling': scaling, 'input': kind, 'replicas': replicas,
+            'global_batch_size': sweep.global_batch_size(of_this_row[0].point, settings)}
         row.update(_rates(of_this_row))
         if replicas == 1:
           alone = row['examples_per_sec']

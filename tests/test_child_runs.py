@@ -1,0 +1,135 @@
+"""The program in a process of its own: what is told of its end, and what ends it."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from conftest import ROOT
+
+from estimator_train import child_runs
+from estimator_train.errors import StoppedBySignal
+from estimator_train.process_age import STARTED_VARIABLE
+
+SECS = 30
+
+
+@pytest.fixture
+def stand_in(tmp_path, monkeypatch):
+  """Makes a program that stands in for ours, as one in the current folder is the one to run."""
+  def write(*lines):
+    (tmp_path / 'estimator_train').mkdir()
+    (tmp_path / 'estimator_train' / '__init__.py').write_text('')
+    (tmp_path / 'estimator_train' / '__main__.py').write_text(
+        'import json, os, signal, sys, time\n' + '\n'.join(lines))
+    monkeypatch.chdir(str(tmp_path))
+    return str(tmp_path / 'log.txt')
+
+  return write
+
+
+def is_alive(pid):
+  try:
+    with open('/proc/{}/stat'.format(pid)) as stat:
+      return stat.read().rpartition(')')[2].split()[0] != 'Z'
+  except OSError:
+    return False
+
+
+def wait_until(condition):
+  deadline = time.monotonic() + SECS
+  while not condition():
+    assert time.monotonic() < deadline
+    time.sleep(0.01)
+
+
+@pytest.mark.parametrize('arguments, code, error', [
+    (['--help'], 0, None),
+    (['--batch_size=0', '--train_steps=1', '--model_dir=x'], 2,
+     '--batch_size is out of range: --batch_size=0: give a whole number from 1 to 2147483647'),
+])
+def test_from_any_folder(tmp_path, monkeypatch, arguments, code, error):
+  monkeypatch.chdir(str(tmp_path))
+  monkeypatch.delenv('PYTHONPATH', raising=False)
+  log = tmp_path / 'log.txt'
+  assert child_runs.run(arguments, str(log)) == child_runs.ChildRun(code, None, error)
+  assert log.read_text() == ('' if error is None else 'error: ' + error + '\n')
+
+
+@pytest.mark.parametrize('printed, result', [
+    ('a table\n{"mode": "x"}\n', {'mode': 'x'}), ('{"mode": "x"}\nafter it\n', None),
+    ('[1]\n', None), ('', None)])
+def test_result(stand_in, printed, result):
+  log = stand_in('print({!r}, end="")'.format(printed))
+  assert child_runs.run([], log) == child_runs.ChildRun(0, result, None)
+
+
+def test_arguments(stand_in):
+  log = stand_in('print(json.dumps({"argv": sys.argv[1:]}))')
+  assert child_runs.run(['--a=b c', '--d'], log).result == {'argv': ['--a=b c', '--d']}
+
+
+@pytest.mark.parametrize('line, code, error', [
+    ('sys.exit("error: first: 1: 2\\nerror: last: 3: 4\\nafter it")', 1, 'last: 3: 4'),
+    ('raise ValueError("odd")', 1, 'ValueError: odd'),
+    ('sys.exit(7)', 7, 'exit code 7 without a word'),
+    ('os.kill(os.getpid(), signal.SIGSEGV)', -signal.SIGSEGV, 'killed by SIGSEGV'),
+    ('os.kill(os.getpid(), signal.SIGKILL)', -signal.SIGKILL,
+     'killed by SIGKILL, for want of memory perhaps (see dmesg)'),
+])
+def test_failure(stand_in, line, code, error):
+  log = stand_in(line)
+  assert child_runs.run([], log) == child_runs.ChildRun(code, None, error)
+
+
+def test_environment(stand_in, monkeypatch):
+  monkeypatch.setenv(STARTED_VARIABLE, '1')
+  monkeypatch.setenv('TF_CONFIG', '{}')
+  monkeypatch.setenv('PYTHONPATH', 'some:others')
+  log = stand_in('print(json.dumps(dict(os.environ)))')
+  inherited = child_runs.run([], log).result
+  assert STARTED_VARIABLE not in inherited and 'TF_CONFIG' not in inherited
+  assert inherited['PYTHONPATH'] == 'some:others:{}'.format(ROOT)
+  assert inherited['PATH'] == os.environ['PATH']
+
+
+# Each tells its parent when it is ready.
+@pytest.mark.parametrize('on_sigterm, grace_secs, stops', [
+    pytest.param('lambda *_: sys.exit("stopped")', SECS, True, id='obeys'),
+    pytest.param('signal.SIG_IGN', 0.05, False, id='does not'),
+])
+def test_stops_with_the_wait(stand_in, monkeypatch, on_sigterm, grace_secs, stops):
+  def stop(signum, _):
+    raise StoppedBySignal(signum, 'stopped')
+
+  monkeypatch.setattr(child_runs, '_GRACE_SECS', grace_secs)
+  log = stand_in('signal.signal(signal.SIGTERM, {})'.format(on_sigterm),
+                 'open("pid", "w").write(str(os.getpid()))',
+                 'os.kill(os.getppid(), signal.SIGUSR1)', 'time.sleep(60)')
+  before = signal.signal(signal.SIGUSR1, stop)
+  try:
+    with pytest.raises(StoppedBySignal):
+      child_runs.run([], log)
+  finally:
+    signal.signal(signal.SIGUSR1, before)
+  with open('pid') as pid, open(log) as written:
+    assert not is_alive(pid.read())
+    assert written.read() == ('stopped\n' if stops else '')
+
+
+def test_dies_with_its_parent(stand_in, tmp_path):
+  stand_in('open("part", "w").write(str(os.getpid()))', 'os.rename("part", "pid")',
+           'time.sleep(60)')
+  code = 'import sys; sys.path[0] = {!r}; from estimator_train import child_runs; ' \
+         'child_runs.run([], "log.txt")'.format(str(ROOT))
+  parent = subprocess.Popen([sys.executable, '-c', code], cwd=str(tmp_path))
+  try:
+    wait_until((tmp_path / 'pid').exists)
+    pid = (tmp_path / 'pid').read_text()
+    assert is_alive(pid)
+  finally:
+    parent.kill()
+    parent.wait()
+  wait_until(lambda: not is_alive(pid))

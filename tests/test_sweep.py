@@ -1,0 +1,127 @@
+"""The points of a sweep, their order, their flags, and what stays of them."""
+
+import os
+
+import pytest
+
+from estimator_train import flags, settings as settings_lib, sweep
+from estimator_train.child_runs import ChildRun
+from estimator_train.datasets import registry
+from estimator_train.settings import Settings
+from estimator_train.sweep import BOTH, CPU, GPU, REAL, STRONG, SYNTHETIC, WEAK, Point
+
+
+def sweep_settings(**values):
+  return Settings(mode='scaling', model_dir='x', **values)
+
+
+@pytest.mark.parametrize('most, expected', [
+    (1, [1]), (2, [1, 2]), (3, [1, 2, 3]), (4, [1, 2, 4]), (6, [1, 2, 4, 6]), (8, [1, 2, 4, 8])])
+def test_counts(most, expected):
+  assert sweep.counts(most) == expected
+
+
+def test_each_round_has_every_point_once_in_an_order_of_its_own():
+  points = sweep.plan(sweep_settings(repeats=3), CPU, 4)
+  rounds = [[point._replace(repeat=0) for point in points[start:start + 10]]
+            for start in (0, 10, 20)]
+  assert len(points) == 30
+  assert [point.repeat for point in points] == [1] * 10 + [2] * 10 + [3] * 10
+  expected = {Point(CPU, 1, BOTH, kind, 0) for kind in (REAL, SYNTHETIC)} | {
+      Point(CPU, replicas, scaling, kind, 0) for replicas in (2, 4) for scaling in (WEAK, STRONG)
+      for kind in (REAL, SYNTHETIC)}
+  assert all(len(each) == 10 and set(each) == expected for each in rounds)
+  assert len(set(map(tuple, rounds))) == 3
+
+
+def test_order_is_of_the_seed():
+  orders = [sweep.plan(sweep_settings(seed=seed), CPU, 4) for seed in (1, 1, 2)]
+  assert orders[0] == orders[1] != orders[2]
+
+
+def test_made_up_data_has_no_real_input():
+  points = sweep.plan(sweep_settings(dataset='synthetic'), GPU, 2)
+  assert {point.input for point in points} == {SYNTHETIC} and len(points) == 9
+
+
+def arguments(point, settings):
+  """Returns the flags of a point, parsed as its process does."""
+  dataset = registry.describe(settings._replace(mode='train'))
+  return flags.parse(settings_lib.to_arguments(sweep.settings_of(point, settings, dataset)))
+
+
+@pytest.mark.parametrize('point, batch_size, gpus, cpus', [
+    (Point(CPU, 1, BOTH, REAL, 1), 12, 0, 1), (Point(CPU, 4, WEAK, REAL, 1), 48, 0, 4),
+    (Point(CPU, 4, STRONG, REAL, 1), 12, 0, 4), (Point(GPU, 3, WEAK, REAL, 2), 36, 3, 0)])
+def test_flags_of_a_point(point, batch_size, gpus, cpus):
+  given = sweep_settings(batch_size=12, seed=7, save_checkpoints_steps=3, train_steps=50,
+                         optimizer='sgd', eval_every_steps=9)
+  settings = arguments(point, given)
+  assert (settings.batch_size, settings.num_gpus, settings.num_cpu_replicas) == (
+      batch_size, gpus, cpus)
+  assert settings.model_dir == os.path.join('x', 'points', point.name)
+  assert (settings.mode, settings.train_steps, settings.seed, settings.optimizer) == (
+      'train', 50, 7, 'sgd')
+  # No checkpoint between the steps that are timed.
+  assert settings.save_checkpoints_steps is None and settings.save_checkpoints_secs > 10 ** 9
+
+
+def test_steps_follow_the_warm_up():
+  assert sweep.train_steps(sweep_settings(throughput_warmup_steps=5)) == 25
+  assert sweep.train_steps(sweep_settings(throughput_warmup_steps=5, train_steps=9)) == 9
+
+
+def test_made_up_images_are_the_same_work(image_folders):
+  given = sweep_settings(
+      dataset='image_folder', train_pattern='{}/train/*/*.jpeg'.format(image_folders),
+      image_size=(20, 24), class_weights='balanced', cache='memory')
+  real, made_up = (arguments(Point(CPU, 1, BOTH, kind, 1), given) for kind in (REAL, SYNTHETIC))
+  assert real.dataset == 'image_folder' and real.class_weights == 'balanced'
+  described = [registry.describe(settings) for settings in (real, made_up)]
+  assert described[0].image_shape == described[1].image_shape == (20, 24, 3)
+  assert described[0].labels == described[1].labels == ('A', 'B')
+
+
+def test_made_up_data_keeps_its_flags():
+  given = sweep_settings(dataset='synthetic', image_size=(30, 40))
+  settings = arguments(Point(CPU, 1, BOTH, SYNTHETIC, 1), given)
+  assert settings.image_size == (30, 40) and settings.labels == ()
+  assert registry.describe(settings).image_shape == (30, 40, 1)
+  assert len(registry.describe(settings).labels) == 10
+
+
+def leave(folder):
+  """Leaves what a run does."""
+  os.mkdir(os.path.join(folder, 'keras'))
+  for name in ('flags.txt', 'labels.txt', 'model.h5', 'model.ckpt-3.index', 'log.txt'):
+    with open(os.path.join(folder, name), 'w'):
+      pass
+  with open(os.path.join(folder, 'throughput.json'), 'w') as file:
+    file.write('{"steady_examples_per_sec": 5.0}')
+
+
+def test_a_point_is_done_when_that_is_written(tmp_path):
+  settings = sweep_settings()._replace(model_dir=str(tmp_path))
+  point, other = Point(CPU, 1, BOTH, REAL, 1), Point(CPU, 1, BOTH, SYNTHETIC, 1)
+  for each in (point, other):
+    sweep.begin(each, settings)
+    leave(sweep.folder(each, settings))
+  done = sweep.end(point, settings, ChildRun(0, {}, None), 2.5)
+  assert done == sweep.Outcome(point, 2.5, {'steady_examples_per_sec': 5.}, 0, None)
+  assert sorted(os.listdir(sweep.folder(point, settings))) == [
+      'done.json', 'flags.txt', 'log.txt', 'throughput.json']
+  assert sweep.read_done([other, point], settings) == [done]
+  # What the other left when it was killed is gone when it begins again.
+  assert sweep.begin(other, settings) == os.path.join(sweep.folder(other, settings), 'log.txt')
+  assert os.listdir(sweep.folder(other, settings)) == []
+
+
+def test_a_failed_point_is_not_done(tmp_path):
+  settings = sweep_settings()._replace(model_dir=str(tmp_path))
+  point = Point(CPU, 2, STRONG, REAL, 1)
+  sweep.begin(point, settings)
+  leave(sweep.folder(point, settings))
+  outcome = sweep.end(point, settings, ChildRun(3, None, 'the loss is nan'), 2.5)
+  assert outcome == sweep.Outcome(point, 2.5, None, 3, 'the loss is nan')
+  assert sweep.read_done([point], settings) == []
+  assert 'model.ckpt-3.index' not in os.listdir(sweep.folder(point, settings))

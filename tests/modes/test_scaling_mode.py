@@ -1,0 +1,277 @@
+"""`--mode=scaling`, by runs that are made up, and once by real ones that are killed half-way."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from conftest import ROOT
+
+from estimator_train import child_runs, flags
+from estimator_train.errors import StoppedBySignal, UserError
+from estimator_train.machine import commands, tensorflow_import
+from estimator_train.modes import scaling
+
+SECS = 120
+
+
+class Runs:
+  """Stands in for the program: runs at 100 examples/sec a replica, and remembers what it ran."""
+
+  def __init__(self, fails=lambda settings: False, stop=None):
+    self.seen = []
+    self.fails = fails
+    self.stop = stop
+
+  def __call__(self, arguments, log):
+    settings = flags.parse(arguments)
+    self.seen.append(os.path.basename(settings.model_dir))
+    assert log == os.path.join(settings.model_dir, 'log.txt')
+    if self.stop is not None and len(self.seen) == 3:
+      raise self.stop
+    if self.fails(settings):
+      return child_runs.ChildRun(2, None, 'odd: {}: mend it'.format(settings.batch_size))
+    replicas = settings.num_cpu_replicas or settings.num_gpus
+    with open(os.path.join(settings.model_dir, 'throughput.json'), 'w') as file:
+      json.dump({'steady_examples_per_sec': 100. * replicas, 'devices': ['/some:0'] * replicas,
+                 'tensorflow_version': '1.15.0', 'shares': {'input': 0.25}}, file)
+    return child_runs.ChildRun(0, {}, None)
+
+
+@pytest.fixture
+def sweep(tmp_path):
+  """Sweeps over 1 and 2 CPU replicas, twice each: 12 points."""
+  def run(runs, *more):
+    return scaling.run(flags.parse(['--mode=scaling', '--model_dir={}'.format(tmp_path),
+                                    '--num_cpu_replicas=2', '--repeats=2'] + list(more)), runs)
+
+  return run
+
+
+def test_result(sweep, tmp_path, capsys):
+  runs = Runs()
+  result = sweep(runs)
+  assert len(runs.seen) == len(set(runs.seen)) == 12
+  assert [(row['scaling'], row['input'], row['replicas']) for row in result['table']] == [
+      (scaled, kind, replicas) for scaled in ('weak', 'strong') for kind in ('real', 'synthetic')
+      for replicas in (1, 2)]
+  for row in result['table']:
+    assert row['runs'] == 2 and row['speed_up'] == row['replicas'] and row['efficiency'] == 1.
+    assert row['input_share'] == 0.25
+  assert result['failures'] == [] and result['device_kind'] == 'cpu (logical)'
+  assert json.loads((tmp_path / 'scaling.json').read_text()) == result
+  assert (tmp_path / 'scaling.csv').read_text().startswith('scaling,input,replicas,')
+  assert capsys.readouterr().out.splitlines()[1].startswith('scaling')
+
+
+@pytest.fixture
+def log_lines(caplog):
+  """The lines of the program's log."""
+  caplog.set_level('INFO', 'estimator_train')
+  return lambda: [record.getMessage() for record in caplog.records]
+
+
+def test_progress(sweep, log_lines, monkeypatch):
+  monkeypatch.setattr(scaling._LOG, 'propagate', True)  # An earlier run has turned that off.
+  sweep(Runs(fails=lambda settings: settings.num_cpu_replicas == 2))
+  lines = log_lines()
+  assert len(lines) == 12
+  for number, line in enumerate(lines, 1):
+    assert re.match(
+        r'point {}/12: (weak and strong, 1 replica|weak, 2 replicas|strong, 2 replicas), (real|'
+        r'synthetic) input, repeat [12]: (\d+ examples/sec|failed: odd: \d+: mend it); about \d+ '
+        r's left$'.format(number), line), line
+
+
+def test_a_failed_point_is_told_and_tried_again(sweep):
+  def fails(settings):
+    return settings.num_cpu_replicas == 2 and settings.batch_size == 128
+
+  result = sweep(Runs(fails))
+  assert {failure['point'].rpartition('-')[0] for failure in result['failures']} == {
+      'cpu2-strong-real', 'cpu2-strong-synthetic'}
+  failed = [row for row in result['table'] if row['failed']]
+  assert [(row['scaling'], row['replicas'], row['runs'], row['error']) for row in failed] == [
+      ('strong', 2, 0, 'odd: 128: mend it')] * 2
+  again = Runs()
+  result = sweep(again)
+  assert len(again.seen) == 4 and all(name.startswith('cpu2-strong') for name in again.seen)
+  assert result['failures'] == [] and {row['runs'] for row in result['table']} == {2}
+
+
+def test_when_all_fail(sweep, tmp_path):
+  with pytest.raises(UserError, match='no point of the sweep.*: odd: 128: mend it: the logs are'):
+    sweep(Runs(fails=lambda settings: True), '--dataset=synthetic', '--num_cpu_replicas=1')
+  written = json.loads((tmp_path / 'scaling.json').read_text())
+  assert len(written['failures']) == 2 and written['table'][0]['runs'] == 0
+  assert (tmp_path / 'scaling.csv').exists()
+
+
+@pytest.mark.parametrize('stop, signum, name', [
+    (StoppedBySignal(signal.SIGTERM, ''), signal.SIGTERM, 'SIGTERM'),
+    (KeyboardInterrupt(), signal.SIGINT, 'SIGINT')])
+def test_stopped(sweep, stop, signum, name):
+  stopped = Runs(stop=stop)
+  with pytest.raises(StoppedBySignal) as caught:
+    sweep(stopped)
+  assert caught.value.signum == signum
+  assert str(caught.value) == ('stopped by {} with 2 of 12 points done; the same command goes on '
+                               'from there'.format(name))
+  rest = Runs()
+  sweep(rest)
+  # The third was under way.
+  assert stopped.seen[2:] == rest.seen[:1] and len(rest.seen) == 10
+
+
+def test_more_repeats_are_added(sweep):
+  sweep(Runs())
+  more = Runs()
+  result = sweep(more, '--repeats=3', '--verbosity=1')
+  assert len(more.seen) == 6 and all(name.endswith('-3') for name in more.seen)
+  assert {row['runs'] for row in result['table']} == {3}
+
+
+@pytest.mark.parametrize('flag, there', [
+    ('--batch_size=64', '--batch_size=128 there and --batch_size=64 here'),
+    ('--train_steps=30', 'no --train_steps there and --train_steps=30 here'),
+    ('--num_cpu_replicas=4', '--num_cpu_replicas=2 there and --num_cpu_replicas=4 here')])
+def test_another_sweep_is_refused(sweep, flag, there):
+  sweep(Runs())
+  runs = Runs()
+  with pytest.raises(UserError, match='--model_dir was made with other flags: ' + there):
+    sweep(runs, flag)
+  assert runs.seen == []
+
+
+def test_folder_of_a_training_is_refused(sweep, tmp_path):
+  (tmp_path / 'flags.txt').write_text('--mode=train\n')
+  with pytest.raises(UserError, match='--mode=train there and --mode=scaling here'):
+    sweep(Runs())
+
+
+def test_what_is_wrong_with_the_data_is_told_at_once(sweep):
+  runs = Runs()
+  with pytest.raises(UserError, match='--data_dir is required'):
+    sweep(runs, '--dataset=mnist')
+  assert runs.seen == []
+
+
+# What TensorFlow sees, the cores, what is given, and the runs of the most replicas.
+@pytest.mark.parametrize('gpus, cores, more, most', [
+    pytest.param(2, 8, [], 'gpu2', id='all GPUs'),
+    pytest.param(2, 8, ['--num_gpus=1'], 'gpu1', id='some GPUs'),
+    pytest.param(2, 8, ['--num_gpus=0'], 'cpu8', id='no GPU wanted'),
+    pytest.param(2, 8, ['--num_cpu_replicas=3'], 'cpu3', id='CPU replicas'),
+    pytest.param(0, 7, [], 'cpu4', id='no GPU'),
+    pytest.param(0, 1, [], 'cpu2', id='one core'),
+])
+def test_number_of_replicas(tmp_path, monkeypatch, gpus, cores, more, most):
+  done = commands.Done(0, '', '', 1.)
+  monkeypatch.setattr(tensorflow_import, 'look',
+                      lambda: tensorflow_import.Imported(done, '1.15.0', 1., True, gpus))
+  monkeypatch.setattr(os, 'sched_getaffinity', lambda _: set(range(cores)))
+  runs = Runs()
+  scaling.run(flags.parse(['--mode=scaling', '--model_dir={}'.format(tmp_path), '--repeats=1',
+                           '--dataset=synthetic'] + more), runs)
+  assert max(name.partition('-')[0] for name in runs.seen) == most
+
+
+def test_gpus_that_cannot_be_counted(tmp_path, monkeypatch):
+  crashed = commands.Done(-11, '', '', 1.)
+  monkeypatch.setattr(tensorflow_import, 'look', lambda: tensorflow_import.Imported(crashed))
+  with pytest.raises(UserError, match='GPUs cannot be counted: .*ended by SIGSEGV: see --mode=doc'):
+    scaling.run(flags.parse(['--mode=scaling', '--model_dir={}'.format(tmp_path)]), Runs())
+
+
+class Sweeping:
+  """The sweep as a process, over 1 and 2 replicas with real runs; strong scaling fails."""
+
+  def __init__(self, folder):
+    self._folder = folder
+    self._process = subprocess.Popen(
+        [sys.executable, '-m', 'estimator_train', '--mode=scaling', '--model_dir=here',
+         '--model=own_models:two_layers', '--num_cpu_replicas=2', '--batch_size=7', '--repeats=1',
+         '--train_steps=4', '--throughput_warmup_steps=2'], cwd=str(folder),
+        env=dict(os.environ, PYTHONPATH='{}:{}'.format(ROOT, ROOT / 'tests')),
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, universal_newlines=True)
+
+  def __enter__(self):
+    return self
+
+  def __exit__(self, *_):
+    self._process.kill()
+    self._process.communicate()
+
+  def end(self, signum=None):
+    """Returns code, standard output and standard error."""
+    if signum is not None:
+      self._process.send_signal(signum)
+    out, err = self._process.communicate(timeout=SECS)
+    return self._process.returncode, out, err
+
+  def children(self):
+    with open('/proc/{0}/task/{0}/children'.format(self._process.pid)) as children:
+      return children.read().split()
+
+  def wait_for(self, count):
+    """Waits until so many points are done, and the next is running."""
+    deadline = time.monotonic() + SECS
+    while len(done_at(self._folder)) < count or not self.children():
+      time.sleep(0.05)
+      assert self._process.poll() is None and time.monotonic() < deadline
+
+
+def done_at(folder):
+  """Returns when each point that is done was."""
+  return {path.parent.name: path.stat().st_mtime_ns
+          for path in folder.glob('here/points/*/done.json')}
+
+
+def wait_for_the_end(pids):
+  deadline = time.monotonic() + 10
+  while any(os.path.exists('/proc/{}/exe'.format(pid)) for pid in pids):
+    assert time.monotonic() < deadline
+    time.sleep(0.05)
+
+
+@pytest.mark.slow
+def test_killed_sweep_goes_on(tmp_path):
+  with Sweeping(tmp_path) as killed:
+    killed.wait_for(1)
+    children = killed.children()
+    assert killed.end(signal.SIGKILL)[0] == -signal.SIGKILL
+  wait_for_the_end(children)
+  first = done_at(tmp_path)
+  assert first and not (tmp_path / 'here' / 'scaling.json').exists()
+
+  with Sweeping(tmp_path) as stopped:
+    stopped.wait_for(len(first) + 1)
+    children = stopped.children()
+    code, out, err = stopped.end(signal.SIGTERM)
+  assert code == 143 and out == ''
+  assert '{} of 6 points are done already; going on'.format(len(first)) in err
+  second = done_at(tmp_path)
+  assert err.splitlines()[-1] == ('stopped by SIGTERM with {} of 6 points done; the same command '
+                                  'goes on from there'.format(len(second)))
+  wait_for_the_end(children)
+
+  with Sweeping(tmp_path) as last:
+    code, out, err = last.end()
+  assert code == 0, err
+  third = done_at(tmp_path)
+  assert len(first) < len(second) < len(third) == 4
+  assert first.items() <= second.items() <= third.items()  # Nothing was run twice.
+  result = json.loads(out.splitlines()[-1])
+  assert json.loads((tmp_path / 'here' / 'scaling.json').read_text()) == result
+  for row in result['table']:
+    fails = row['scaling'] == 'strong' and row['replicas'] == 2
+    assert (row['runs'], row['failed']) == ((0, 1) if fails else (1, 0))
+    assert fails or row['examples_per_sec'] > 0
+  assert {failure['error'] for failure in result['failures']} == {
+      '--batch_size is over all replicas and must divide evenly by their number: --batch_size=7 '
+      'over 2 replicas: the nearest that work are 6 and 8'}
+  assert result['devices'] == ['/cpu:0 (logical)', '/cpu:1 (logical)']

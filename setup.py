@@ -20,7 +20,7 @@ setup(
   packages=find_packages(include=['estimator_train', 'estimator_train.*']),
   package_data={
     'estimator_train': ['configs/*.flags', 'datasets/fashion_mnist_sample_files/*',
-                        'install_requires.txt'],
+                        'install_requires.txt', 'reports/page.html'],
   },
   zip_safe=False,
   install_requires=requirements,
@@ -29,6 +29,12 @@ setup(
     'images': [  # For --mode=audit.
       'Pillow==8.4.0; python_version < "3.7"',
       'Pillow==9.5.0; python_version >= "3.7"',
+    ],
+    'report': [  # For model_dir/report/index.html.
+      'matplotlib==3.3.4; python_version < "3.7"',
+      'matplotlib==3.5.3; python_version >= "3.7"',
+      'Jinja2==3.0.3; python_version < "3.7"',
+      'Jinja2==3.1.6; python_version >= "3.7"',
     ],
     'tests': [
       'pytest==7.0.1; python_version < "3.7"',

@@ -10,25 +10,24 @@ from typing import Any, BinaryIO, Dict, Iterator
 _LOG = logging.getLogger('estimator_train')
 
 
-@contextlib.contextmanager
-def written_aside(path: str) -> Iterator[str]:
-  """Gives another path to write to, and renames that file into place when it is whole."""
+def write_text(path: str, text: str) -> None:
+  """Writes the text, as UTF-8, aside and renames it into place."""
+  write_bytes(path, text.encode('utf-8'))
+
+
+def write_bytes(path: str, content: bytes) -> None:
+  """Writes the bytes aside and renames them into place."""
   aside = '{}.{}.part'.format(path, os.getpid())
   try:
-    yield aside
-    with open(aside, 'rb') as file:
+    with open(aside, 'wb') as file:
+      file.write(content)
+      file.flush()
       os.fsync(file.fileno())
     os.replace(aside, path)
   except BaseException:
     if os.path.exists(aside):
       os.remove(aside)
     raise
-
-
-def write_text(path: str, text: str) -> None:
-  """Writes the text aside and renames it into place."""
-  with written_aside(path) as aside, open(aside, 'w', encoding='utf-8') as file:
-    file.write(text)
 
 
 def write_json(path: str, value: Dict[str, Any]) -> None:

@@ -44,8 +44,9 @@ compile() {  # VERSION LOCK PIP-COMPILE-ARGUMENT...
   sed -i.before '/^# WARNING: The following packages were not pinned/,$d' "$lock"
   cp "$lock" "$requirements/$lock"
 }
-compile 3.6 py36.txt --extra=images --extra=tests "$@" setup.py
-compile 3.7 py37.txt --resolver=backtracking --extra=images --extra=tests "$@" setup.py
+extras=(--extra=images --extra=report --extra=tests)
+compile 3.6 py36.txt "${extras[@]}" "$@" setup.py
+compile 3.7 py37.txt --resolver=backtracking "${extras[@]}" "$@" setup.py
 printf '%s\n' ruff vermin mypy==1.4.1 |
   compile 3.7 lint.txt --resolver=backtracking "$@" -
 # These serve 3.6 and 3.7 alike. The pip of a new 3.6 environment knows no manylinux2010 wheels;

@@ -1,5 +1,6 @@
 """`report/samples.json` and its pictures: a few examples and what the model made of them."""
 
+import io
 import os
 from typing import Any, Sequence
 
@@ -30,8 +31,9 @@ def write(model_dir: str, labels: Sequence[str], samples: Sequence[Any]) -> None
   for number, sample in enumerate(samples):
     name = 'sample-{:02d}.png'.format(number)
     pixels = np.clip(sample.image, 0, 255).astype(np.uint8)
-    with whole_files.written_aside(os.path.join(folder, name)) as aside:
-      Image.fromarray(pixels[..., 0] if pixels.shape[-1] == 1 else pixels).save(aside, 'PNG')
+    png = io.BytesIO()
+    Image.fromarray(pixels[..., 0] if pixels.shape[-1] == 1 else pixels).save(png, 'PNG')
+    whole_files.write_bytes(os.path.join(folder, name), png.getvalue())
     probabilities = as_probabilities(sample.outputs)
     predicted = int(np.argmax(probabilities))
     told.append({'label': labels[sample.true], 'predicted': labels[predicted],

@@ -1,0 +1,90 @@
+"""The classic picture of scaling: examples a second over the number of devices."""
+
+from typing import Any, Dict, List, Tuple
+
+import numpy as np
+
+from estimator_train.reports import drawing, words
+from estimator_train.reports.drawing import Picture
+
+NAME = 'scaling.png'
+# How each kind of sweep is drawn: colour, marker, dashes.
+_LINES = {('weak', 'real'): (drawing.BLUE, 'o', '-'),
+          ('weak', 'synthetic'): (drawing.RED, 's', '-'),
+          ('strong', 'real'): (drawing.GREEN, '^', '-.'),
+          ('strong', 'synthetic'): (drawing.PURPLE, 'D', '-.')}
+
+Kind = Tuple[str, str]
+
+
+def series(scaling: Dict[str, Any]) -> Dict[Kind, List[Dict[str, Any]]]:
+  """Returns the rows of the table that have a rate by (scaling, input), by rising replicas."""
+  found: Dict[Kind, List[Dict[str, Any]]] = {}
+  for row in sorted(scaling.get('table', []), key=lambda row: row['replicas']):
+    kind = (row['scaling'], row['input'])
+    if kind in _LINES and words.is_number(row.get('examples_per_sec')):
+      found.setdefault(kind, []).append(row)
+  return {kind: found[kind] for kind in _LINES if kind in found}
+
+
+def devices(scaling: Dict[str, Any]) -> str:
+  """Returns what the replicas ran on, in words."""
+  kind = scaling.get('device_kind', '')
+  return {'gpu': 'GPUs', 'cpu (logical)': 'logical CPU devices, which share the same cores'}.get(
+      kind, kind or 'replicas')
+
+
+def chart(scaling: Dict[str, Any]) -> Picture:
+  """Draws the rates with their ranges beside the ideal line, and below it the efficiency."""
+  figure, (rates, efficiencies) = drawing.make_axes(470, (5, 3))
+  alts = []
+  for kind, rows in series(scaling).items():
+    _draw_rates(rates, kind, rows)
+    _draw_efficiency(efficiencies, kind, rows)
+    first, last = rows[0], rows[-1]
+    alts.append('{} scaling on {} input from {} on {} to {} on {}'.format(
+        *kind, words.quantity(first['examples_per_sec'], 'examples/s'), first['replicas'],
+        words.quantity(last['examples_per_sec'], 'examples/s'), last['replicas']))
+  rates.set_ylim(bottom=0)
+  rates.set_ylabel('examples/s')
+  rates.legend(loc='upper left')
+  efficiencies.axhline(100, color=drawing.FAINT, linestyle='--', linewidth=1)
+  efficiencies.set_ylim(bottom=0)
+  efficiencies.set_ylabel('efficiency (%)')
+  efficiencies.set_xlabel(_x_label(scaling))
+  efficiencies.set_xticks(sorted({row['replicas'] for rows in series(scaling).values()
+                                  for row in rows}))
+  caption = 'Medians of the runs, with bars from the slowest to the fastest; dashed: the ideal, ' \
+            'the rate of one replica times their number.'
+  return drawing.finish(figure, NAME, 'Line chart of examples a second over the number of {}: '
+                        '{}.'.format(devices(scaling), '; '.join(alts)), caption)
+
+
+def _x_label(scaling: Dict[str, Any]) -> str:
+  kind = scaling.get('device_kind')
+  if kind == 'cpu (logical)':
+    return 'logical CPU devices (they share the same cores)'
+  return 'GPUs' if kind == 'gpu' else 'replicas'
+
+
+def _draw_rates(axes: Any, kind: Kind, rows: List[Dict[str, Any]]) -> None:
+  color, marker, dashes = _LINES[kind]
+  replicas = np.array([row['replicas'] for row in rows])
+  medians = np.array([row['examples_per_sec'] for row in rows])
+  # Where there is no range, the bar has no length.
+  lows, highs = (np.array([row['examples_per_sec'] if row.get(end) is None else row[end]
+                           for row in rows]) for end in ('min', 'max'))
+  axes.errorbar(replicas, medians, np.maximum([medians - lows, highs - medians], 0), color=color,
+                marker=marker, linestyle=dashes, markersize=4.5, capsize=3,
+                label='{} scaling, {} input'.format(*kind))
+  if replicas[0] == 1:
+    axes.plot([1, replicas[-1]], [medians[0], medians[0] * replicas[-1]], color=color,
+              linestyle='--', linewidth=1, alpha=0.7)
+
+
+def _draw_efficiency(axes: Any, kind: Kind, rows: List[Dict[str, Any]]) -> None:
+  color, marker, dashes = _LINES[kind]
+  points = [(row['replicas'], 100 * row['efficiency']) for row in rows
+            if words.is_number(row.get('efficiency'))]
+  if points:
+    axes.plot(*zip(*points), color=color, marker=marker, linestyle=dashes, markersize=4.5)

@@ -45,6 +45,8 @@ def own_imports(path):
 def test_imports_go_down(path):
   room = path.with_suffix('').parts[1]
   for name in own_imports(path):
+    if name == 'estimator_train.__version__':
+      continue
     imported = name.split('.')[1]
     if imported == room and room != 'modes':
       continue

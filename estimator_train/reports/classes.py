@@ -27,7 +27,7 @@ class Confusion(NamedTuple):
   """How often examples of one class were taken for another."""
   label: str
   predicted: str
-  count: int
+  examples: int
   share: float  # Of the examples of the true class.
 
 
@@ -35,12 +35,12 @@ class Classes(NamedTuple):
   """The classes that are shown.
 
   Attributes:
-    count: of all classes.
+    total: number of all classes.
     rows: of those shown, in the order of the model's outputs.
     matrix: int [len(rows), len(rows)], the confusions among these.
     confusions: the most frequent ones among all classes.
   """
-  count: int
+  total: int
   rows: List[Row]
   matrix: np.ndarray
   confusions: List[Confusion]

@@ -6,7 +6,7 @@ import warnings
 from typing import Any, Dict, Iterator, NamedTuple, Sequence, Tuple
 
 import matplotlib
-from matplotlib import font_manager, ft2font
+from matplotlib import font_manager, ticker
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
@@ -38,6 +38,7 @@ _STYLE: Dict[str, Any] = {
     'ytick.labelcolor': INK,
 }
 _MAX_LABEL = 18
+_NUMBERS = ticker.StrMethodFormatter('{x:,.10g}')
 
 
 class Picture(NamedTuple):
@@ -82,6 +83,9 @@ def make_axes(height: int, rows: Sequence[int] = (1,)) -> Tuple[Figure, Any]:
   FigureCanvasAgg(figure)
   axes = figure.subplots(len(rows), 1, sharex=True, squeeze=False,
                          gridspec_kw={'height_ratios': list(rows)})
+  for each in axes[:, 0]:
+    each.xaxis.set_major_formatter(_NUMBERS)
+    each.yaxis.set_major_formatter(_NUMBERS)
   return figure, axes[:, 0]
 
 
@@ -90,7 +94,7 @@ def finish(figure: Figure, name: str, alt: str, caption: str = '') -> Picture:
   figure.tight_layout(pad=0.4)
   buffer = io.BytesIO()
   figure.savefig(buffer, format='png', dpi=_CSS_DPI * _PIXELS_PER_CSS_PIXEL, facecolor='white')
-  width, height = (round(inches * _CSS_DPI) for inches in figure.get_size_inches())
+  width, height = (int(round(inches * _CSS_DPI)) for inches in figure.get_size_inches())
   return Picture(name, alt, caption, width, height, buffer.getvalue())
 
 
@@ -104,10 +108,11 @@ def label(text: str, otherwise: str) -> str:
   line = ' '.join(text.split())
   if len(line) > _MAX_LABEL:
     line = line[:_MAX_LABEL - 1] + '…'
-  if not line or not all(_font().get_char_index(ord(letter)) for letter in line):
+  if not line or not line.isprintable() or not _has_letters(line):
     line = otherwise
   return line.replace('$', r'\$')  # Two of them would be a formula.
 
 
-def _font() -> ft2font.FT2Font:
-  return font_manager.get_font(font_manager.findfont('DejaVu Sans'))
+def _has_letters(line: str) -> bool:
+  font = font_manager.get_font(font_manager.findfont('DejaVu Sans'))
+  return all(font.get_char_index(ord(letter)) for letter in line)

@@ -6,8 +6,7 @@ import os
 import platform
 from typing import Any, Dict, Optional
 
-import estimator_train
-from estimator_train import whole_files
+from estimator_train import __version__, whole_files
 from estimator_train.reports import classes, page_figures, page_files, words
 from estimator_train.reports.page_files import FOLDER
 
@@ -43,12 +42,12 @@ def write(model_dir: str) -> Optional[str]:
   drawn = pictures.draw(files, shown)
   environment = jinja2.Environment(
       loader=jinja2.FileSystemLoader(os.path.dirname(__file__)), autoescape=True,
-      undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+      trim_blocks=True, lstrip_blocks=True)
   environment.filters.update(number=words.number, percent=words.percent, secs=words.secs,
                              times=words.times, data_uri=_data_uri)
   text = environment.get_template('page.html').render(
       files=files, figures=page_figures, pictures=drawn, classes=shown,
-      samples=[_sample(model_dir, sample) for sample in files.samples], package=estimator_train,
+      samples=[_sample(model_dir, sample) for sample in files.samples], version=__version__,
       python=platform.python_version())
   folder = os.path.join(model_dir, FOLDER)
   os.makedirs(folder, exist_ok=True)

@@ -33,12 +33,13 @@ class Headline(NamedTuple):
 
   Attributes:
     name: what it is.
-    value, unit: the figure.
+    value, error, unit: the figure and its standard error; either of the latter may be empty.
     notes: what is to be known about it, a line each.
     bar: what it is made of; empty where that is not known.
   """
   name: str
   value: str
+  error: str
   unit: str
   notes: List[str]
   bar: List[Segment]
@@ -81,11 +82,11 @@ def _of_throughput(throughput: Dict[str, Any]) -> Iterator[Headline]:
   rate = throughput.get('steady_examples_per_sec', throughput.get('examples_per_sec'))
   steady = throughput.get('steady_step_secs', throughput.get('step_secs', {}))
   mean, error = steady.get('mean'), throughput.get('standard_error_secs')
-  value = words.number(rate)
+  spread = ''
   notes = ['{} timed steps after a warm-up of {}'.format(
       words.number(throughput.get('steps_timed')), words.number(throughput.get('warmup_steps')))]
   if words.is_number(error) and mean:
-    value += ' ± ' + words.number(rate * error / mean)
+    spread = '± ' + words.number(rate * error / mean)
     notes[0] = '± standard error; ' + notes[0]
   if throughput.get('steady_state') is False:
     notes = ['no steady state: the run is shorter than its warm-up, and all its steps count']
@@ -95,27 +96,27 @@ def _of_throughput(throughput: Dict[str, Any]) -> Iterator[Headline]:
   if throughput.get('num_replicas', 1) > 1:
     notes.append(words.quantity(throughput.get('examples_per_sec_per_replica'), 'examples/s')
                  + ' a replica')
-  yield Headline('Throughput', value, 'examples/s', notes, [])
-  yield Headline('Step time, median', words.secs(steady.get('p50')), '', [
+  yield Headline('Throughput', words.number(rate), spread, 'examples/s', notes, [])
+  yield Headline('Step time, median', words.secs(steady.get('p50')), '', '', [
       '99 of 100 steps within ' + words.secs(steady.get('p99'))], [])
   if words.is_number(throughput.get('time_to_first_step_secs')):
-    yield Headline('Time to first step', words.secs(throughput['time_to_first_step_secs']), '',
+    yield Headline('Time to first step', words.secs(throughput['time_to_first_step_secs']), '', '',
                    ['from the start of the process to the end of the first step'],
                    _first_step(throughput.get('first_step_parts_secs') or {}))
 
 
 def _of_evaluation(evaluation: Dict[str, Any]) -> Iterator[Headline]:
   accuracy, examples = evaluation.get('accuracy'), evaluation.get('examples')
-  if not words.is_number(accuracy):
+  if accuracy is None:
     return
-  value = '{:.2f}'.format(1e2 * accuracy)
+  spread = ''
   notes = ['of {} at step {}'.format(words.quantity(examples, 'examples'),
                                      words.number(evaluation.get('global_step'))),
            'average loss {} an example'.format(words.number(evaluation.get('average_loss')))]
   if examples:
-    value += ' ± {:.2f}'.format(1e2 * math.sqrt(accuracy * (1 - accuracy) / examples))
+    spread = '± {:.2f}'.format(1e2 * math.sqrt(accuracy * (1 - accuracy) / examples))
     notes[0] = '± standard error; ' + notes[0]
-  yield Headline('Accuracy', value, '%', notes, [])
+  yield Headline('Accuracy', '{:.2f}'.format(1e2 * accuracy), spread, '%', notes, [])
 
 
 def _first_step(parts: Dict[str, float]) -> List[Segment]:
@@ -156,7 +157,7 @@ def remarks(throughput: Dict[str, Any]) -> List[str]:
   """Returns what else is to be said about the steps."""
   found = []
   drift = throughput.get('drift')
-  if words.is_number(drift):
+  if drift is not None:
     found.append('The last quarter of the steps took {} {} than the first.'.format(
         words.percent(abs(drift)), 'longer' if drift > 0 else 'less'))
   for what, pause in sorted((throughput.get('pauses') or {}).items()):

@@ -37,11 +37,11 @@ def confusion_matrix(classes: Classes) -> Picture:
   alt = 'Confusion matrix of {} classes: {:,} of {:,} examples ({}) are on the diagonal.'.format(
       size, right, all_shown, words.percent(right / max(all_shown, 1)))
   if classes.confusions:
-    alt += ' The most frequent mistake: {0.label} taken for {0.predicted}, {0.count:,} ' \
+    alt += ' The most frequent mistake: {0.label} taken for {0.predicted}, {0.examples:,} ' \
            'times.'.format(classes.confusions[0])
   caption = 'Rows are true classes, columns what was predicted.'
-  if size < classes.count:
-    caption += ' The {} of {:,} classes with the most mistakes.'.format(size, classes.count)
+  if size < classes.total:
+    caption += ' The {} of {:,} classes with the most mistakes.'.format(size, classes.total)
   return drawing.finish(figure, NAME, alt, caption)
 
 

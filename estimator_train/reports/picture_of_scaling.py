@@ -45,6 +45,7 @@ def chart(scaling: Dict[str, Any]) -> Picture:
     alts.append('{} scaling on {} input from {} on {} to {} on {}'.format(
         *kind, words.quantity(first['examples_per_sec'], 'examples/s'), first['replicas'],
         words.quantity(last['examples_per_sec'], 'examples/s'), last['replicas']))
+  rates.plot([], [], color=drawing.FAINT, linestyle='--', linewidth=1, label='ideal')
   rates.set_ylim(bottom=0)
   rates.set_ylabel('examples/s')
   rates.legend(loc='upper left')

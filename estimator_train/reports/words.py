@@ -13,12 +13,14 @@ def is_number(value: Any) -> bool:
 
 
 def number(value: Optional[float]) -> str:
-  """Returns a number by itself, three digits at least."""
+  """Returns a number by itself, to three digits or, from a hundred on, to one."""
   if not is_number(value):
     return NOTHING
   assert value is not None
-  return '{:,.0f}'.format(value) if abs(value) >= 100 or value == int(value) else '{:.3g}'.format(
-      value)
+  # A hundred and what is rounded to it need no decimals; zeros say that a digit is known.
+  if value == int(value) or abs(value) >= 99.95:
+    return '{:,.0f}'.format(value)
+  return '{:#.3g}'.format(value)
 
 
 def quantity(value: Optional[float], unit: str) -> str:

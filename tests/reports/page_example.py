@@ -1,0 +1,103 @@
+"""Makes up what a run leaves for its page, with names that would break a careless page."""
+
+import json
+import struct
+import zlib
+
+import numpy as np
+
+# Markup, formulas, what only some fonts and no UTF-8 has, and what is too long for any table.
+HOSTILE = ('<script>alert(1)</script>', '"\'><img src=x onerror=alert(1)>', '$x_1$ and $\\frac',
+           'new\nline', '😀', '视网膜', '{{ 7 * 7 }}', 'name_of_' * 25, '&amp;',
+           'no \udcff text', '')
+
+
+def example(labels=HOSTILE, device_kind='cpu (logical)'):
+  """Returns the contents of all JSON files by their paths, each part of them filled."""
+  count = len(labels)
+  matrix = 9 * np.eye(count, dtype=int)
+  matrix += np.arange(count * count).reshape(count, count) % 7 == 3
+  return {
+      'throughput.json': _throughput(),
+      'evaluation.json': {
+          'accuracy': 0.847, 'average_loss': 0.4427, 'examples': 1000, 'global_step': 469,
+          'checkpoint': 'model.ckpt-469', 'confusion_matrix': matrix.tolist(),
+          'per_class': {label: {'precision': 0.9, 'recall': None, 'support': int(row.sum())}
+                        for label, row in zip(labels, matrix)}},
+      'input_benchmark.json': {
+          'cold_images_per_sec': 1355.4, 'warm_images_per_sec': 72985.,
+          'model_images_per_sec': 2614., 'verdict': 'compute-bound',
+          'advice': 'nothing in the input <helps>'},
+      'report/steps.json': {
+          'global_step': [12, 14, 16, 18], 'mean_secs': [0.05, 0.052, 0.051, 0.07],
+          'max_secs': [0.06, 0.055, 0.9, 0.08],
+          'histogram': {'edges_secs': [0.04, 0.05, 0.06, 0.1], 'counts': [1, 6, 1]}},
+      'report/curves.json': {
+          'train_loss': [[1, 2.3], [100, 0.8], [469, 0.5]],
+          'train_accuracy': [[1, 0.1], [469, 0.83]],
+          'eval_loss': [[469, 0.4427]], 'eval_accuracy': []},
+      'report/samples.json': {'samples': [
+          {'label': label, 'predicted': labels[0], 'probability': 0.875,
+           'image': 'sample-{:02}.png'.format(index)} for index, label in enumerate(labels)]},
+      'scaling.json': {
+          'device_kind': device_kind, 'note': 'a note & more', 'failures': [],
+          'table': [_scaling_row(scaling, kind, replicas) for scaling in ('weak', 'strong')
+                    for kind in ('real', 'synthetic') for replicas in (1, 2, 4)]},
+      'ledger.json': {'workload': 'the article <b>', 'rows': [
+          {'what': 'accuracy', 'published': '0.883', 'published_conditions': '4 GPUs',
+           'measured': '0.879', 'conditions': '2 cores', 'ratio': '0.995', 'why': None},
+          {'what': 'time', 'published': '47 s', 'published_conditions': None, 'measured': None,
+           'conditions': None, 'ratio': None, 'why': 'no GPU & no time'}]},
+  }
+
+
+def _throughput():
+  spread = {'mean': 0.052, 'p50': 0.0511, 'p90': 0.06, 'p99': 0.0712, 'max': 0.9}
+  return {
+      'examples_per_sec': 2300., 'examples_per_sec_per_replica': 1150.,
+      'steady_examples_per_sec': 2461.5, 'step_secs': spread, 'session_run_secs': spread,
+      'between_secs': dict.fromkeys(spread, 1.3e-4), 'steady_step_secs': spread,
+      'input_wait_secs': dict.fromkeys(spread, 0.004), 'standard_error_secs': 0.00052,
+      'drift': -0.021, 'outliers': [{'global_step': 16, 'secs': 0.9}],
+      'pauses': {'checkpoint': {'count': 2, 'secs': 1.5}}, 'wall_secs': 24., 'steps_timed': 459,
+      'warmup_steps': 10, 'steady_state': True, 'time_to_first_step_secs': 4.4,
+      'first_step_parts_secs': {'import': 2.2, 'data': 0.1, 'model': 0.4, 'graph': 0.8,
+                                'session': 0.3, 'first_batch': 0.2, 'first_step': 0.4},
+      'shares': {'input': 0.08, 'compute': 0.9, 'between': 0.02}, 'verdict': 'compute-bound',
+      'global_step': 469, 'global_batch_size': 128, 'per_replica_batch_size': 64,
+      'num_replicas': 2, 'num_workers': 1, 'dataset': '<i>set</i>', 'model': 'mine:a_$model$',
+      'distribution_strategy': 'mirrored', 'devices': ['/cpu:0', '/cpu:1'],
+      'tensorflow_version': '1.15.0'}
+
+
+def _scaling_row(scaling, kind, replicas):
+  failed = (scaling, kind, replicas) == ('strong', 'real', 4)
+  rate = None if failed else 1000. * replicas ** 0.5
+  return {'scaling': scaling, 'input': kind, 'replicas': replicas, 'runs': 3,
+          'failed': 3 if failed else 0, 'examples_per_sec': rate,
+          'min': None if failed else rate - 50, 'max': None if failed else rate + 80,
+          'speed_up': None if failed else replicas ** 0.5,
+          'efficiency': None if failed else replicas ** -0.5,
+          'input_share': None if failed else 0.05,
+          'error': 'exit code 2: <no> batch' if failed else None}
+
+
+def write(model_dir, contents=None):
+  """Writes the files of a run into a folder (a Path), all of them unless others are given."""
+  (model_dir / 'report').mkdir(parents=True, exist_ok=True)
+  for name, content in (example() if contents is None else contents).items():
+    (model_dir / name).write_text(json.dumps(content))
+  (model_dir / 'flags.txt').write_text(
+      '--mode=train\n--train_pattern=<b>/*.jpeg & "more"=x\n# --labels is not set\n')
+  for index in range(len(HOSTILE)):
+    (model_dir / 'report' / 'sample-{:02}.png'.format(index)).write_bytes(png(20, 28))
+
+
+def png(width, height):
+  """Returns a grey PNG."""
+  rows = b''.join(b'\0' + bytes(range(row, row + width)) for row in range(height))
+  chunks = ((b'IHDR', struct.pack('>2I5B', width, height, 8, 0, 0, 0, 0)),
+            (b'IDAT', zlib.compress(rows)), (b'IEND', b''))
+  return b'\x89PNG\r\n\x1a\n' + b''.join(
+      struct.pack('>I', len(data)) + kind + data + struct.pack('>I', zlib.crc32(kind + data))
+      for kind, data in chunks)

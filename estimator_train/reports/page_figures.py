@@ -62,8 +62,8 @@ def conditions(files: Files) -> List[Tuple[str, str]]:
     batch += ', {} a replica'.format(words.number(throughput.get('per_replica_batch_size')))
   found = (
       ('Strategy', throughput.get('distribution_strategy')),
-      ('Replicas', '{}, on {} worker(s)'.format(words.number(throughput.get('num_replicas')),
-                                                words.number(throughput.get('num_workers')))),
+      ('Replicas', words.number(throughput.get('num_replicas'))),
+      ('Workers', words.number(throughput.get('num_workers'))),
       ('Devices', ', '.join(throughput.get('devices', []))),
       ('Global batch', batch),
       ('Last step', words.number(throughput.get('global_step'))),
@@ -109,14 +109,15 @@ def _of_evaluation(evaluation: Dict[str, Any]) -> Iterator[Headline]:
   accuracy, examples = evaluation.get('accuracy'), evaluation.get('examples')
   if accuracy is None:
     return
-  spread = ''
+  spread = unit = ''
   notes = ['of {} at step {}'.format(words.quantity(examples, 'examples'),
                                      words.number(evaluation.get('global_step'))),
            'average loss {} an example'.format(words.number(evaluation.get('average_loss')))]
   if examples:
     spread = '± {:.2f}'.format(1e2 * math.sqrt(accuracy * (1 - accuracy) / examples))
+    unit = 'percentage points'
     notes[0] = '± standard error; ' + notes[0]
-  yield Headline('Accuracy', '{:.2f}'.format(1e2 * accuracy), spread, '%', notes, [])
+  yield Headline('Accuracy', '{:.2f}\u00a0%'.format(1e2 * accuracy), spread, unit, notes, [])
 
 
 def _first_step(parts: Dict[str, float]) -> List[Segment]:

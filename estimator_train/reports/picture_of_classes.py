@@ -20,7 +20,7 @@ def confusion_matrix(classes: Classes) -> Picture:
   figure, (axes,) = drawing.make_axes(drawing.WIDTH)
   image = axes.imshow(shares, cmap='Blues', vmin=0, vmax=100, aspect='auto')
   names = [drawing.label(row.label, 'class {}'.format(row.number)) for row in classes.rows]
-  letters = 8.5 if size <= _MAX_WITH_COUNTS else 6
+  letters = 8.5 if size <= _MAX_WITH_COUNTS else 7
   axes.set_xticks(range(size))
   axes.set_xticklabels(names, rotation=90 if size > _MAX_WITH_COUNTS else 45, ha='right',
                        va='center' if size > _MAX_WITH_COUNTS else 'top', rotation_mode='anchor',

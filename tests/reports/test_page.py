@@ -89,7 +89,8 @@ def test_everything_is_on_the_page(tmp_path):
   assert found.sections == SECTIONS
   assert pictures(tmp_path) == PICTURES
   for text in ('2,462', '± 24.6 examples/s', '51.1\u00a0ms', '99 of 100 steps within 71.2\u00a0ms',
-               '4.40\u00a0s', 'imports', '2.20\u00a0s', '84.70', '± 1.14', '1.15.0',
+               '4.40\u00a0s', 'imports', '2.20\u00a0s', '84.70\u00a0%',
+               '± 1.14 percentage points', '1.15.0',
                'compute-bound', 'waiting for input 8.0\u00a0%', 'nothing in the input <helps>',
                'The last quarter of the steps took 2.1\u00a0% less than the first.',
                'Pauses for checkpoint: 2, 1.50\u00a0s in all.', 'step 16 (900\u00a0ms)',

@@ -122,7 +122,7 @@ def settings_of(point: Point, settings: Settings, dataset: DataSet) -> Settings:
   if point.input == SYNTHETIC and not isinstance(dataset.train, SyntheticSplit):
     # As much work for the model; made-up examples cannot be counted by class.
     changed = changed._replace(dataset='synthetic', image_size=dataset.image_shape,
-                               labels=dataset.labels, class_weights='none', cache='none')
+                               labels=dataset.labels, class_weights='none')
   return changed
 
 

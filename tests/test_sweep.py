@@ -55,13 +55,16 @@ def arguments(point, settings):
     (Point(CPU, 4, STRONG, REAL, 1), 12, 0, 4), (Point(GPU, 3, WEAK, REAL, 2), 36, 3, 0)])
 def test_flags_of_a_point(point, batch_size, gpus, cpus):
   given = sweep_settings(batch_size=12, seed=7, save_checkpoints_steps=3, train_steps=50,
-                         optimizer='sgd', eval_every_steps=9)
+                         optimizer='sgd', eval_every_steps=9, weights='some.h5',
+                         learning_rate=1e3, lr_warmup_epochs=2.)
   settings = arguments(point, given)
   assert (settings.batch_size, settings.num_gpus, settings.num_cpu_replicas) == (
       batch_size, gpus, cpus)
   assert settings.model_dir == os.path.join('x', 'points', point.name)
   assert (settings.mode, settings.train_steps, settings.seed, settings.optimizer) == (
       'train', 50, 7, 'sgd')
+  assert settings.weights == 'none' and settings.learning_rate < 1e-6
+  assert settings.lr_warmup_epochs == 0
   # No checkpoint between the steps that are timed.
   assert settings.save_checkpoints_steps is None and settings.save_checkpoints_secs > 10 ** 9
 
@@ -74,9 +77,10 @@ def test_steps_follow_the_warm_up():
 def test_made_up_images_are_the_same_work(image_folders):
   given = sweep_settings(
       dataset='image_folder', train_pattern='{}/train/*/*.jpeg'.format(image_folders),
-      image_size=(20, 24), class_weights='balanced', cache='memory')
+      image_size=(20, 24), class_weights='balanced')
   real, made_up = (arguments(Point(CPU, 1, BOTH, kind, 1), given) for kind in (REAL, SYNTHETIC))
-  assert real.dataset == 'image_folder' and real.class_weights == 'balanced'
+  assert (real.dataset, made_up.dataset) == ('image_folder', 'synthetic')
+  assert (real.class_weights, made_up.class_weights) == ('balanced', 'none')
   described = [registry.describe(settings) for settings in (real, made_up)]
   assert described[0].image_shape == described[1].image_shape == (20, 24, 3)
   assert described[0].labels == described[1].labels == ('A', 'B')

@@ -1,5 +1,6 @@
 """`--mode=scaling`, by runs that are made up, and once by real ones that are killed half-way."""
 
+import io
 import json
 import os
 import re
@@ -20,12 +21,16 @@ SECS = 120
 
 
 class Runs:
-  """Stands in for the program: runs at 100 examples/sec a replica, and remembers what it ran."""
+  """Stands in for the program: runs at 100 examples/sec a replica, and remembers what it ran.
+
+  A run takes 10 seconds a replica, by a clock of their own.
+  """
 
   def __init__(self, fails=lambda settings: False, stop=None):
     self.seen = []
     self.fails = fails
     self.stop = stop
+    self.now = 0.
 
   def __call__(self, arguments, log):
     settings = flags.parse(arguments)
@@ -33,9 +38,10 @@ class Runs:
     assert log == os.path.join(settings.model_dir, 'log.txt')
     if self.stop is not None and len(self.seen) == 3:
       raise self.stop
+    replicas = settings.num_cpu_replicas or settings.num_gpus
+    self.now += 10. * replicas
     if self.fails(settings):
       return child_runs.ChildRun(2, None, 'odd: {}: mend it'.format(settings.batch_size))
-    replicas = settings.num_cpu_replicas or settings.num_gpus
     with open(os.path.join(settings.model_dir, 'throughput.json'), 'w') as file:
       json.dump({'steady_examples_per_sec': 100. * replicas, 'devices': ['/some:0'] * replicas,
                  'tensorflow_version': '1.15.0', 'shares': {'input': 0.25}}, file)
@@ -87,6 +93,28 @@ def test_progress(sweep, log_lines, monkeypatch):
         r's left$'.format(number), line), line
 
 
+def test_time_left(sweep, log_lines, monkeypatch):
+  monkeypatch.setattr(scaling._LOG, 'propagate', True)
+  runs = Runs()
+  monkeypatch.setattr(scaling.time, 'monotonic', lambda: runs.now)
+  sweep(runs)
+  secs = [10 * int(name[len('cpu')]) for name in runs.seen]
+  told = [int(re.search(r'about (\d+) s left', line).group(1)) for line in log_lines()]
+  # At first others are taken to be like those that are known; from the second round on it is known.
+  assert told[0] == 11 * secs[0]
+  assert told[5:] == [sum(secs[number:]) for number in range(6, 13)]
+
+
+def test_a_bar_on_a_terminal(sweep, log_lines, monkeypatch):
+  monkeypatch.setattr(scaling._LOG, 'propagate', True)
+  terminal = io.StringIO()
+  terminal.isatty = lambda: True
+  monkeypatch.setattr(sys, 'stderr', terminal)
+  sweep(Runs(fails=lambda settings: settings.batch_size == 256))
+  assert '12/12' in terminal.getvalue() and 'about 0 s left' in terminal.getvalue()
+  assert len(log_lines()) == 4 and all('failed: odd: 256' in line for line in log_lines())
+
+
 def test_a_failed_point_is_told_and_tried_again(sweep):
   def fails(settings):
     return settings.num_cpu_replicas == 2 and settings.batch_size == 128
@@ -115,6 +143,8 @@ def test_when_all_fail(sweep, tmp_path):
     (StoppedBySignal(signal.SIGTERM, ''), signal.SIGTERM, 'SIGTERM'),
     (KeyboardInterrupt(), signal.SIGINT, 'SIGINT')])
 def test_stopped(sweep, stop, signum, name):
+  with pytest.raises(StoppedBySignal, match='with 0 of 12 points done'):
+    sweep(Runs(fails=lambda settings: True, stop=stop))
   stopped = Runs(stop=stop)
   with pytest.raises(StoppedBySignal) as caught:
     sweep(stopped)

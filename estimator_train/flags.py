@@ -105,7 +105,8 @@ _GROUPS: Sequence[Tuple[str, Sequence[Tuple[str, Callable[..., Any], str]]]] = (
         ('scale_over', _STRING, 'what --mode=scaling takes more and more of: '
          + _one_of(validation.SCALE_OVER)),
         ('workload', _STRING, 'the published one that --mode=reproduce runs: '
-         + _one_of(tuple(WORKLOADS))))),
+         + _one_of(tuple(WORKLOADS))),
+        ('report_page', _BOOLEAN, 'write the page about the run, model_dir/report/index.html'))),
     ('keep', (
         ('save_checkpoints_steps', _INTEGER, 'steps between checkpoints'),
         ('save_checkpoints_secs', _INTEGER,

@@ -56,6 +56,7 @@ class _Fields(NamedTuple):
   repeats: int = 3
   scale_over: str = 'replicas'
   workload: Optional[str] = None
+  report_page: bool = True
   save_checkpoints_steps: Optional[int] = None
   save_checkpoints_secs: Optional[int] = None
   keep_checkpoint_max: int = 5

@@ -118,7 +118,7 @@ def settings_of(point: Point, settings: Settings, dataset: DataSet) -> Settings:
       num_cpu_replicas=point.replicas if point.device == CPU else 0,
       eval_every_steps=None, save_checkpoints_steps=None, save_checkpoints_secs=_NEVER_SECS,
       # What costs the same and cannot fail: a loss that is not finite would end the run.
-      weights='none', learning_rate=1e-9, lr_warmup_epochs=0.)
+      weights='none', learning_rate=1e-9, lr_warmup_epochs=0., report_page=False)
   if point.input == SYNTHETIC and not isinstance(dataset.train, SyntheticSplit):
     # As much work for the model; made-up examples cannot be counted by class.
     changed = changed._replace(dataset='synthetic', image_size=dataset.image_shape,

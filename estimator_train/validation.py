@@ -23,7 +23,7 @@ FREE_IN_REPRODUCE = (
     'data_dir', 'model_dir', 'weights', 'num_gpus', 'num_cpu_replicas', 'all_reduce_alg',
     'num_packs', 'gpu_memory_growth', 'inter_op_parallelism_threads',
     'intra_op_parallelism_threads', 'num_parallel_calls', 'seed', 'log_every_steps',
-    'save_checkpoints_secs', 'verbosity')
+    'save_checkpoints_secs', 'report_page', 'verbosity')
 SINGLE_REPLICA_STRATEGIES = ('off', 'one_device')
 # Viewers of traces choke on more.
 MAX_TRACED_STEPS = 1000

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import logging
 import os
 import struct
 from pathlib import Path
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 
 from estimator_train import __main__ as program
+from estimator_train.reports import page
 
 ROOT = Path(__file__).resolve().parent.parent
 REAL_DATA = ROOT.parent / 'shared' / 'data'
@@ -46,6 +48,17 @@ def batches(input_fn, count=None):
 @pytest.fixture(autouse=True)
 def clean_environment(monkeypatch):
   monkeypatch.delenv('TF_CONFIG', raising=False)
+  # An earlier run of the program has sent the log to its own standard error.
+  log = logging.getLogger('estimator_train')
+  monkeypatch.setattr(log, 'handlers', [])
+  monkeypatch.setattr(log, 'propagate', True)
+
+
+@pytest.fixture(autouse=True)
+def no_page(request, monkeypatch):
+  """Leaves out the page, which takes a second a run, but of tests that are marked to want it."""
+  if not request.node.get_closest_marker('page'):
+    monkeypatch.setattr(page, 'write_after', lambda settings: None)
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from conftest import ROOT
 
 from estimator_train import child_runs
 from estimator_train.errors import StoppedBySignal
-from estimator_train.process_age import STARTED_VARIABLE
+from estimator_train.start_up import STARTED_VARIABLE
 
 SECS = 30
 

@@ -2,9 +2,9 @@
 
 from typing import Any, Dict
 
-from estimator_train.reports import evaluation
+from estimator_train.reports import evaluation, page
 from estimator_train.settings import Settings
-from estimator_train.training import run as runs
+from estimator_train.training import learning_curves, run as runs
 
 
 def run(settings: Settings) -> Dict[str, Any]:
@@ -12,4 +12,6 @@ def run(settings: Settings) -> Dict[str, Any]:
   prepared = runs.prepare(settings)
   result = evaluation.write(settings, prepared.dataset.labels, *runs.evaluate(prepared))
   result.update(prepared.left_out)
+  learning_curves.write(settings)
+  page.write_after(settings)
   return result

@@ -10,7 +10,7 @@ from estimator_train.errors import UserError
 from estimator_train.inputs import image_files, measure, memory
 from estimator_train.inputs.measure import Measured
 from estimator_train.models import registry as models
-from estimator_train.reports import input_benchmark
+from estimator_train.reports import input_benchmark, page
 from estimator_train.reports.input_benchmark import Input, Machine
 from estimator_train.settings import Settings
 from estimator_train.training import model_rate, run as runs
@@ -36,11 +36,13 @@ def run(settings: Settings) -> Dict[str, Any]:
                                  prepared.sizes.train)
     _LOG.info('measuring the model')
     model = model_rate.measure(prepared, measured.image_shape, measured.pixels_dtype)
-  return input_benchmark.write(
+  result = input_benchmark.write(
       settings, prepared.conditions, _described(prepared.dataset, measured), model,
       Machine(image_files.available_cores(), free_bytes,
               all(name.startswith('/cpu') for name in prepared.devices.names),
               models.is_pretrained(settings.model)))
+  page.write_after(settings)
+  return result
 
 
 def _for_training(settings: Settings, folder: str) -> Settings:

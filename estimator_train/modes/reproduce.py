@@ -8,7 +8,7 @@ from typing import Any, Callable, Dict, Optional, Sequence
 from estimator_train import child_runs, model_dir, settings as settings_lib, whole_files
 from estimator_train.errors import UserError
 from estimator_train.machine import host, tensorflow_import
-from estimator_train.reports import evaluation, ledger, throughput
+from estimator_train.reports import evaluation, ledger, page, throughput
 from estimator_train.settings import Settings
 from estimator_train.workloads import WORKLOADS, Part, Ran
 
@@ -45,6 +45,7 @@ def run(settings: Settings, run_child: RunChild = child_runs.run,
     if ran is not None:
       runs[part.name] = ran
   result = ledger.write(settings, runs, skipped, failed, _machine())
+  page.write_after(settings)
   if failed and not runs:
     raise UserError('no part of the workload could be run', next(iter(failed.values())),
                     'the logs are in ' + settings.model_dir, result)

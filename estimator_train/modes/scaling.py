@@ -15,7 +15,7 @@ from estimator_train.datasets import registry
 from estimator_train.datasets.description import DataSet
 from estimator_train.errors import StoppedBySignal, UserError
 from estimator_train.machine import tensorflow_import
-from estimator_train.reports import scaling
+from estimator_train.reports import page, scaling
 from estimator_train.settings import Settings
 from estimator_train.sweep import Outcome, Point
 
@@ -41,6 +41,7 @@ def run(settings: Settings, run_child: RunChild = child_runs.run) -> Dict[str, A
     model_dir.record_flags(settings)
     outcomes = _run_points(sweep.plan(settings, device, most), settings, dataset, run_child)
   result = scaling.write(settings, outcomes)
+  page.write_after(settings)
   if len(result['failures']) == len(outcomes):
     raise UserError('no point of the sweep could be run', result['failures'][0]['error'],
                     'the logs are in ' + os.path.join(settings.model_dir, sweep.FOLDER), result)

@@ -2,9 +2,9 @@
 
 from typing import Any, Dict
 
-from estimator_train.reports import evaluation, throughput
+from estimator_train.reports import evaluation, page, throughput
 from estimator_train.settings import Settings
-from estimator_train.training import run as runs, template_model
+from estimator_train.training import learning_curves, run as runs, template_model
 
 
 def run(settings: Settings) -> Dict[str, Any]:
@@ -18,6 +18,9 @@ def run(settings: Settings) -> Dict[str, Any]:
   result = throughput.write(settings, prepared.conditions, trained.timing)
   result.update(prepared.left_out)
   template_model.save(settings, prepared.dataset)
+  if trained.stopped_by is None:
+    result.update(evaluate())
+  learning_curves.write(settings)
+  page.write_after(settings)
   runs.raise_if_stopped(trained)
-  result.update(evaluate())
   return result

@@ -9,6 +9,7 @@ from typing import Any, Dict, Optional
 from estimator_train import __version__, whole_files
 from estimator_train.reports import classes, page_figures, page_files, words
 from estimator_train.reports.page_files import FOLDER
+from estimator_train.settings import Settings
 
 _LOG = logging.getLogger('estimator_train')
 FILE = 'index.html'
@@ -16,6 +17,18 @@ FILE = 'index.html'
 _PICTURES = ('step-time.png', 'step-histogram.png', 'loss.png', 'accuracy.png',
              'confusion-matrix.png', 'scaling.png')
 _SAMPLE_WIDTH = 112  # CSS pixels: three beside each other on a phone.
+
+
+def write_after(settings: Settings) -> None:
+  """Writes the page about a run that is over, if it has a `model_dir` and its flags ask for one.
+
+  A page that cannot be written is told, and does not undo what the run has done.
+  """
+  if settings.report_page and settings.model_dir:
+    try:
+      write(settings.model_dir)
+    except OSError as error:
+      _LOG.warning('the page about the run could not be written: %s', error)
 
 
 def write(model_dir: str) -> Optional[str]:

@@ -1,4 +1,4 @@
-"""How loss and accuracy went over a training's steps, from what TensorBoard reads."""
+"""`report/curves.json`: how loss and accuracy went over the steps, from what TensorBoard reads."""
 
 import glob
 import os
@@ -6,6 +6,10 @@ from typing import Dict, List, Tuple
 
 import tensorflow.compat.v1 as tf
 
+from estimator_train import whole_files
+from estimator_train.settings import Settings
+
+FILE = os.path.join('report', 'curves.json')
 # (folder of events, tag there, name of the curve). An Estimator's training loss is `loss_1`, as
 # the Keras model in it has taken `loss`; its evaluation `loss` depends on the batch size.
 _CURVES = (('', 'loss_1', 'train_loss'),
@@ -14,6 +18,14 @@ _CURVES = (('', 'loss_1', 'train_loss'),
 _MAX_POINTS = 1000
 
 Curve = List[Tuple[int, float]]
+
+
+def write(settings: Settings) -> None:
+  """Writes the curves of all runs in the `model_dir`."""
+  assert settings.model_dir is not None
+  path = os.path.join(settings.model_dir, FILE)
+  os.makedirs(os.path.dirname(path), exist_ok=True)
+  whole_files.write_json(path, read(settings.model_dir))
 
 
 def read(model_dir: str) -> Dict[str, Curve]:

@@ -147,7 +147,7 @@ def test_another_workloads_folder(run):
 
 
 def test_nothing_could_be_run(run, tmp_path):
-  with pytest.raises(UserError, match='no part .* could be run: no such file: data: get it') as error:
+  with pytest.raises(UserError, match='no part .* could be run: no such file: data: ') as error:
     run('fashion_mnist', Runner(fails=[0, 1, 2]))
   assert error.value.result['rows'][0]['measured'] == 'failed'
   assert (tmp_path / 'ledger.json').exists()

@@ -82,7 +82,6 @@ def log_lines(caplog):
 
 
 def test_progress(sweep, log_lines, monkeypatch):
-  monkeypatch.setattr(scaling._LOG, 'propagate', True)  # An earlier run has turned that off.
   sweep(Runs(fails=lambda settings: settings.num_cpu_replicas == 2))
   lines = log_lines()
   assert len(lines) == 12
@@ -94,7 +93,6 @@ def test_progress(sweep, log_lines, monkeypatch):
 
 
 def test_time_left(sweep, log_lines, monkeypatch):
-  monkeypatch.setattr(scaling._LOG, 'propagate', True)
   runs = Runs()
   monkeypatch.setattr(scaling.time, 'monotonic', lambda: runs.now)
   sweep(runs)
@@ -106,7 +104,6 @@ def test_time_left(sweep, log_lines, monkeypatch):
 
 
 def test_a_bar_on_a_terminal(sweep, log_lines, monkeypatch):
-  monkeypatch.setattr(scaling._LOG, 'propagate', True)
   terminal = io.StringIO()
   terminal.isatty = lambda: True
   monkeypatch.setattr(sys, 'stderr', terminal)

@@ -49,7 +49,6 @@ def test_last_loss_is_kept(run_steps):
 
 
 def test_progress_lines(run_steps, caplog, monkeypatch, tmp_path):
-  monkeypatch.setattr(logging.getLogger('estimator_train'), 'propagate', True)
   caplog.set_level(logging.INFO, 'estimator_train')
   run_steps([1., 2., 3., 4., 5.],
             [hooks.Progress(str(tmp_path), 5, log_every_steps=2, batch_size=10)])

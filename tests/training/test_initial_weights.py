@@ -1,6 +1,5 @@
 """The weights that a run begins with are those of its Keras model, all of them."""
 
-import logging
 
 import numpy as np
 import own_models
@@ -124,7 +123,6 @@ def test_left_over_weights_are_replaced(run_once, odd_weights, tmp_path):
 
 
 def test_other_weights_are_reported_after_it(run_once, odd_weights, caplog, monkeypatch):
-  monkeypatch.setattr(logging.getLogger('estimator_train'), 'propagate', True)
   run_once()
   run_once(steps=2)
   assert 'initial weights' not in caplog.text

@@ -75,7 +75,7 @@ def _step_time(steps: Dict[str, Any]) -> Picture:
 
 def _histogram(histogram: Dict[str, Any], spread: Dict[str, Any]) -> Picture:
   edges, counts = np.array(histogram['edges_secs']), np.array(histogram['counts'])
-  factor, unit = words.secs_unit(float(edges[counts.argmax()]))
+  factor, unit = words.secs_unit(float(edges[counts.argmax() + 1]))
   figure, (axes,) = drawing.make_axes(300)
   axes.bar(edges[:-1] * factor, counts, np.diff(edges) * factor, align='edge',
            color=drawing.BLUE, alpha=0.75, edgecolor='white', linewidth=0.4)

@@ -7,7 +7,7 @@ import zlib
 import numpy as np
 
 # Markup, formulas, what only some fonts and no UTF-8 has, and what is too long for any table.
-HOSTILE = ('<script>alert(1)</script>', '"\'><img src=x onerror=alert(1)>', '$x_1$ and $\\frac',
+HOSTILE = ('<script>alert(1)</script>', '"\'><img src=x onerror=alert(1)>', '$\\frac_1$ and \\$x',
            'new\nline', '😀', '视网膜', '{{ 7 * 7 }}', 'name_of_' * 25, '&amp;',
            'no \udcff text', '')
 

@@ -257,7 +257,7 @@ def test_the_users_own_style_of_matplotlib_is_left_alone(tmp_path):
   import matplotlib
   page_example.write(tmp_path)
   usual = write(tmp_path).source
-  with matplotlib.rc_context({'figure.facecolor': 'red', 'font.size': 30, 'axes.grid': False}):
+  with matplotlib.rc_context({'axes.facecolor': 'red', 'font.size': 30, 'xtick.major.size': 9}):
     assert write(tmp_path).source == usual
     assert matplotlib.rcParams['font.size'] == 30
 
@@ -272,7 +272,8 @@ def test_of_many_classes_the_worst_are_shown(tmp_path):
   found = write(tmp_path)
   text = re.sub(r'[ \n]+', ' ', found.text)
   assert text.count('The 30 of 1,000 classes with the most mistakes') == 2
-  assert 'class 700 class 3 4 44.4\u00a0%' in text and 'class 999' not in text
+  assert 'class 700 class 3 4 44.4\u00a0%' in text  # Of the mistakes,
+  assert '700 class 700 90.0' in text and 'class 999' not in text  # and of the figures.
   assert len(found.all('tr')) == 1 + 30 + 1 + 1
   assert len(found.source) < 400000
   assert 'class 700 taken for class 3, 4 times' in found.all('img')[0]['alt']

@@ -45,7 +45,7 @@ _GROUPS: Sequence[Tuple[str, Sequence[Tuple[str, Callable[..., Any], str]]]] = (
          'file\'s folder is its class (image_folder)'),
         ('eval_pattern', _STRING, 'image files to evaluate on (image_folder)'),
         ('labels', _LIST, 'the classes in the order of the outputs; the folders\' names, sorted, '
-         'when not given (image_folder)'),
+         'when not given (image_folder; synthetic: ten)'),
         ('image_size', _LIST, 'height,width in pixels that images get; 224,224 when not given '
          '(synthetic: height,width or height,width,channels; 28,28,1)'),
         ('preprocess', _STRING, 'pixels to [0, 1], or as ImageNet weights expect them: '
@@ -59,11 +59,12 @@ _GROUPS: Sequence[Tuple[str, Sequence[Tuple[str, Callable[..., Any], str]]]] = (
     ('where', (
         ('model_dir', _STRING, 'folder of everything the run makes; a run found there goes on'),)),
     ('how long', (
-        ('train_steps', _INTEGER, 'global step to stop at'),
+        ('train_steps', _INTEGER, 'global step to stop at (scaling: of each run)'),
         ('train_epochs', _INTEGER, 'passes over the data to stop after'),
         ('eval_every_steps', _INTEGER, 'evaluate each so many steps, not only at the end'))),
     ('step', (
-        ('batch_size', _INTEGER, 'examples a step over all replicas (global)'),
+        ('batch_size', _INTEGER, 'examples a step over all replicas (global); of one '
+         'replica\'s run (scaling)'),
         ('optimizer', _STRING, _one_of(validation.OPTIMIZERS)),
         ('learning_rate', _FLOAT, 'of the optimizer'),
         ('scale_learning_rate', _STRING, 'how it grows with the global batch size: '

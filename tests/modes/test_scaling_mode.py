@@ -164,7 +164,7 @@ def test_more_repeats_are_added(sweep):
 
 @pytest.mark.parametrize('flag, there', [
     ('--batch_size=64', '--batch_size=128 there and --batch_size=64 here'),
-    ('--train_steps=30', 'no --train_steps there and --train_steps=30 here'),
+    ('--train_steps=50', 'no --train_steps there and --train_steps=50 here'),
     ('--num_cpu_replicas=4', '--num_cpu_replicas=2 there and --num_cpu_replicas=4 here')])
 def test_another_sweep_is_refused(sweep, flag, there):
   sweep(Runs())
@@ -230,8 +230,9 @@ class Sweeping:
     return self
 
   def __exit__(self, *_):
-    self._process.kill()
-    self._process.communicate()
+    if self._process.poll() is None:
+      self._process.kill()
+      self._process.communicate()
 
   def end(self, signum=None):
     """Returns code, standard output and standard error."""

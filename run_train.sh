@@ -3,6 +3,7 @@
 #
 #   ./run_train.sh             the quickstart, on data that ships with the package
 #   ./run_train.sh FLAG...     python -m estimator_train FLAG...
+#   ./run_train.sh --docker [FLAG...]    the same in Docker, whose image is built first
 #
 # Works from any folder; relative paths in flags are the caller's.
 set -euo pipefail
@@ -10,11 +11,24 @@ set -euo pipefail
 # shellcheck source=requirements/environment.sh
 source "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/requirements/environment.sh"
 
+in_docker=
+flags=()
+for flag; do
+  if [[ $flag == --docker ]]; then in_docker=1; else flags+=("$flag"); fi
+done
+if ((${#flags[@]} == 0)); then
+  flags=("--flagfile=$root/estimator_train/configs/quickstart.flags")
+fi
+
+if [[ $in_docker ]]; then
+  python=$(any_python)
+  exec "$python" -I "$root/deploy/docker/run.py" "${flags[@]}"
+fi
+
 ensure_venv "$root/.venv"
-if (($# == 0)); then set -- "--flagfile=$root/estimator_train/configs/quickstart.flags"; fi
 # Where the program counts its start-up from; a first start has spent a minute on setting up.
 if [[ -r /proc/uptime ]]; then
   read -r ESTIMATOR_TRAIN_STARTED_SECS _ </proc/uptime
   export ESTIMATOR_TRAIN_STARTED_SECS
 fi
-exec "$root/.venv/bin/python" -m estimator_train "$@"
+exec "$root/.venv/bin/python" -m estimator_train "${flags[@]}"

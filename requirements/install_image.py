@@ -26,7 +26,7 @@ LOCKS = {
 }
 VERSION = 'import tensorflow; print(tensorflow.__version__)'
 # Of packages, what no run reads.
-UNUSED = ('bin', 'tests', 'sample_data')
+UNUSED = ('bin', 'tests', 'sample_data', 'web_backend')
 
 
 def main(argv):
@@ -63,15 +63,15 @@ class ImageError(Exception):
 
 
 def lock_for(build, version):
-  try:
-    return LOCKS[build][version]
-  except KeyError:
+  """Returns the name of the lock file for a base whose Python is of this version."""
+  if version not in LOCKS[build]:
     raise ImageError(
       'TENSORFLOW={} needs a base image with CPython {}'.format(
         build, ' or '.join('{}.{}'.format(*each) for each in sorted(LOCKS[build]))),
       'this one has {}.{}'.format(*version),
       'give --build-arg BASE_IMAGE={}'.format(
         'tensorflow/tensorflow:1.15.0-gpu-py3' if build == 'base' else 'python:3.7-slim'))
+  return LOCKS[build][version]
 
 
 def read_lock(path):

@@ -9,6 +9,7 @@
 #     CPUs; TENSORFLOW is base (the base's own), stock or onednn
 #
 #   docker run --rm --gpus all -v DATA:/data -v OUT:/model estimator-train FLAG...
+#     The flagfiles' data/ and runs/ are /data and /model; README tells of hosts
 ARG BASE_IMAGE=tensorflow/tensorflow:1.15.0-gpu-py3
 
 # In stages of their own, so that the image gets their outcome without pip's traces and, when only
@@ -35,7 +36,7 @@ COPY --from=program /opt/estimator_train/estimator_train /opt/estimator_train/es
 
 # /tmp is the one folder that every user can write, also where the rest is read-only.
 ENV PYTHONPATH=/opt/estimator_train:/opt/estimator_train/packages${PYTHONPATH:+:${PYTHONPATH}} \
-    PYTHONUNBUFFERED=1 LANG=C.UTF-8 HOME=/tmp
+    PYTHONUNBUFFERED=1 LANG=C.UTF-8 HOME=/tmp ESTIMATOR_TRAIN_IMAGE=1
 VOLUME /data /model
 WORKDIR /opt/estimator_train
 USER 1000:1000

@@ -12,6 +12,7 @@ from estimator_train.datasets.kaggle_archive import SIGN_IN
 from estimator_train.machine.findings import Finding, ok, warning
 
 _VARIABLES = ('KAGGLE_USERNAME', 'KAGGLE_KEY')
+_IN_IMAGE = '; in the image give `-v ~/.kaggle:/tmp/.kaggle:ro`'
 _ONLY = '; only --dataset=oct2017 needs them'
 
 
@@ -63,8 +64,14 @@ def _folder(environment: Mapping[str, str]) -> str:
   return other if os.path.exists(other) else usual
 
 
-def check(key: Key, is_needed: bool) -> Finding:
-  """Says whether a download from Kaggle can sign in; `is_needed`, whether the run would want to."""
+def check(key: Key, is_needed: bool, in_image: bool = False) -> Finding:
+  """Says whether a download from Kaggle can sign in.
+
+  Args:
+    key: where credentials are.
+    is_needed: whether the run would want to.
+    in_image: whether this is the Dockerfile's image, which sees no home folder.
+  """
   if len(key.variables) == len(_VARIABLES):
     return ok('kaggle', 'credentials in the environment')
   if key.variables:
@@ -72,7 +79,7 @@ def check(key: Key, is_needed: bool) -> Finding:
                     'set both ' + ' and '.join(_VARIABLES))
   if not key.is_file:
     if is_needed:
-      return warning('kaggle', 'no credentials', SIGN_IN)
+      return warning('kaggle', 'no credentials', SIGN_IN + (_IN_IMAGE if in_image else ''))
     return ok('kaggle', 'no credentials' + _ONLY)
   if not key.is_whole:
     return warning('kaggle', '{} cannot be read, or lacks username or key'.format(key.path),

@@ -17,6 +17,8 @@ from estimator_train.machine import (
 from estimator_train.machine.findings import ERROR, OK, WARNING, Finding
 from estimator_train.settings import Settings
 
+IMAGE_VARIABLE = 'ESTIMATOR_TRAIN_IMAGE'  # Set in the Dockerfile.
+
 
 def run(settings: Settings) -> Dict[str, Any]:
   """Prints what is found, a line each, and returns it as the result.
@@ -46,9 +48,9 @@ def _findings(settings: Settings) -> Iterator[Finding]:
   yield packages.check_python(python)
   if python.system != 'Linux':
     return  # The other looks are made for it.
-  installed = packages.look_at_installed()
+  installed, in_image = packages.look_at_installed(), IMAGE_VARIABLE in os.environ
   build, there = packages.build(installed), gpus.look()
-  yield packages.check_tensorflow(installed, bool(there.gpus))
+  yield packages.check_tensorflow(installed, bool(there.gpus), in_image)
   yield from packages.check_pins(installed, packages.look_at_requirements())
   imported = tensorflow_import.look()
   yield tensorflow_import.check(imported)
@@ -60,7 +62,8 @@ def _findings(settings: Settings) -> Iterator[Finding]:
   yield from host.check(host.look(), build)
   yield from folders.check(folders.look(settings))
   yield tf_config.check(os.environ.get('TF_CONFIG'))
-  yield kaggle_key.check(kaggle_key.look(os.environ), settings.dataset == 'oct2017')
+  yield kaggle_key.check(kaggle_key.look(os.environ), settings.dataset == 'oct2017',
+                         in_image)
 
 
 def _gpu_use(num_gpus: int, build: Optional[packages.Build],

@@ -60,3 +60,9 @@ def test_usual_folders(tmp_path, monkeypatch):
   assert kaggle_key.look({}).path == str(tmp_path / '.config' / 'kaggle' / 'kaggle.json')
   (tmp_path / '.kaggle').mkdir()
   assert kaggle_key.look({}).path == str(tmp_path / '.kaggle' / 'kaggle.json')
+
+
+def test_in_the_image_the_folder_must_be_mounted(tmp_path):
+  key = kaggle_key.look({'KAGGLE_CONFIG_DIR': str(tmp_path)})
+  assert '/tmp/.kaggle' in kaggle_key.check(key, True, in_image=True).remedy
+  assert 'mage' not in kaggle_key.check(key, True).remedy

@@ -60,6 +60,11 @@ def test_faster_build_is_a_hint_where_there_is_no_gpu(installed, has_gpu, is_tol
   assert finding.level == 'ok' and ('intel-tensorflow==' in finding.remedy) == is_told
 
 
+def test_in_the_image_another_image_is_the_hint():
+  finding = packages.check_tensorflow({'tensorflow-gpu': '1.15.0'}, has_gpu=False, in_image=True)
+  assert 'docker build ' in finding.remedy and 'pip' not in finding.remedy
+
+
 @pytest.mark.parametrize('build, is_nvidias', [
     (packages.Build('tensorflow', '1.15.0'), False),
     (packages.Build('tensorflow', '1.15.5+nv23.3'), True),

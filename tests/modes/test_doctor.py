@@ -7,7 +7,8 @@ import sys
 import pytest
 from conftest import ROOT
 
-from estimator_train.machine import gpu_use, gpus, tensorflow_import
+from estimator_train.machine import gpu_use, gpus, packages, tensorflow_import
+from estimator_train.modes import doctor
 
 
 @pytest.fixture
@@ -85,6 +86,17 @@ def test_oct2017_asks_for_credentials(run_program, monkeypatch, tmp_path):
   done = run_program('--mode=doctor', '--dataset=oct2017')
   assert done.code == 0 and levels(done.result)['kaggle'] == 'warning'
   assert done.result['warnings'] >= 1
+
+
+@pytest.mark.usefixtures('imports_quickly')
+def test_in_the_image_nothing_is_to_be_installed(run_program, monkeypatch):
+  assert doctor.IMAGE_VARIABLE + '=' in (ROOT / 'Dockerfile').read_text()
+  monkeypatch.setenv(doctor.IMAGE_VARIABLE, '1')
+  monkeypatch.setattr(packages, 'look_at_installed', lambda: {
+      'tensorflow': '1.15.0', 'protobuf': '3.19.6', 'h5py': '2.10.0', 'numpy': '1.18.5',
+      'pillow': '8.4.0'})
+  done = run_program('--mode=doctor')
+  assert done.code == 0 and '`docker build ' in done.out and 'pip ' not in done.out
 
 
 def test_works_where_tensorflow_does_not(tmp_path):

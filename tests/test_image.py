@@ -158,7 +158,7 @@ def test_what_the_dockerfile_copies_is_in_its_context():
 def test_compose_file_runs_what_the_readme_runs():
   text = (ROOT / 'deploy' / 'docker' / 'compose.yaml').read_text()
   for line in ('context: ../..', 'image: estimator-train', 'shm_size: 1gb', 'memlock: -1',
-               '- ${DATA:-data}:/data', '- ${MODEL:-model}:/model', '- driver: nvidia', 'count: all',
-               'capabilities: [gpu]'):
+               '- ${DATA:-data}:/data', '- ${MODEL:-model}:/model', '- driver: nvidia',
+               'count: all', 'capabilities: [gpu]'):
     assert re.search(r'^ +{}$'.format(re.escape(line)), text, re.MULTILINE), line
   assert re.findall(r'^  ([\w-]+):$', text, re.MULTILINE) == ['train-cpu', 'train', 'data', 'model']

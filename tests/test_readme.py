@@ -9,10 +9,13 @@ from conftest import ROOT
 from estimator_train import flags
 
 README = (ROOT / 'README.md').read_text(encoding='utf-8')
-COMMANDS = [line for block in re.findall(r'```bash\n(.*?)```', README, re.DOTALL)
+DOCKER_README = (ROOT / 'deploy' / 'docker' / 'README.md').read_text(encoding='utf-8')
+COMMANDS = [line for block in re.findall(r'```bash\n(.*?)```', README + DOCKER_README, re.DOTALL)
             for line in block.splitlines()]
-PROGRAM = ('./run_train.sh', 'python -m estimator_train',
-           'docker run --rm --gpus all -v "$PWD/runs:/model" estimator-train')
+# What stands before the program's flags; in the image, relative paths are as in the checkout.
+PROGRAM = re.compile(
+    r'./run_train.sh( --docker)?|python -m estimator_train|docker run .* estimator-train(?= )|'
+    r'docker compose -f deploy/docker/compose.yaml run --rm train(-cpu)?')
 
 
 def test_opens_with_the_two_commands():
@@ -22,15 +25,18 @@ def test_opens_with_the_two_commands():
 @pytest.mark.parametrize('command', COMMANDS)
 def test_command(command, monkeypatch):
   monkeypatch.chdir(str(ROOT))
-  for program in PROGRAM:
-    if command.startswith(program):
-      arguments = shlex.split(command[len(program):])
-      arguments = arguments or ['--flagfile=estimator_train/configs/quickstart.flags']
-      assert flags.wants_help(arguments) or flags.parse(arguments)
-      return
+  program = PROGRAM.match(command)
+  if program:
+    arguments = shlex.split(command[program.end():])
+    arguments = arguments or ['--flagfile=estimator_train/configs/quickstart.flags']
+    assert flags.wants_help(arguments) or flags.parse(arguments)
+    return
   script, *arguments = shlex.split(command)
+  if script == 'mkdir':
+    return
   if script == 'docker':
-    assert (ROOT / 'Dockerfile').is_file()
+    files = {'build': 'Dockerfile', 'compose': 'deploy/docker/compose.yaml'}
+    assert (ROOT / files[arguments[0]]).is_file()
     return
   if script == '.venv/bin/python':
     script = arguments.pop(0)

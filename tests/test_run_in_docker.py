@@ -1,5 +1,6 @@
 """`run_train.sh --docker`, with a stand-in for Docker that records what it is asked."""
 
+import contextlib
 import csv
 import json
 import os
@@ -89,7 +90,7 @@ class Host:
     self.home = folder / 'home'
     for path in (self.bin, self.here, self.home):
       path.mkdir()
-    for tool in ('bash', 'dirname', 'env', 'readlink'):
+    for tool in ('bash', 'dirname', 'env', 'readlink', 'sort'):
       (self.bin / tool).symlink_to(shutil.which(tool))
     (self.bin / 'python3').symlink_to(sys.executable)
     self.add('docker', DOCKER.format(python=sys.executable))
@@ -102,7 +103,7 @@ class Host:
     return subprocess.Popen(
         [str(ROOT / 'run_train.sh')] + [str(argument) for argument in arguments],
         cwd=str(self.here), stdin=subprocess.DEVNULL, stdout=out, stderr=err,
-        universal_newlines=True, env=dict(
+        universal_newlines=True, start_new_session=True, env=dict(
             PATH=str(self.bin), HOME=str(self.home), RECORD=str(self.record), LC_ALL='C.UTF-8',
             **environment))
 
@@ -111,13 +112,20 @@ class Host:
     try:
       out, err = process.communicate(timeout=TIMEOUT_SECS)
     finally:
-      process.kill()
+      end(process)
     return Called(process.returncode, out, err, self.calls())
 
   def calls(self):
     if not self.record.exists():
       return []
     return [json.loads(line) for line in self.record.read_text().splitlines()]
+
+
+def end(process):
+  """Ends a start and all that it has started."""
+  with contextlib.suppress(ProcessLookupError):
+    os.killpg(process.pid, signal.SIGKILL)
+  process.wait()
 
 
 @pytest.fixture
@@ -229,9 +237,18 @@ def test_environment(host):
   assert '--network host' in options  # For the cluster.
 
 
-def test_rootless_docker_maps_root_to_the_caller(host):
-  done = host.run(INFO='["name=seccomp","name=rootless"] {}')
-  assert done.options[done.options.index('--user') + 1] == '0:0'
+@pytest.mark.parametrize('security, user', [
+    ('["name=seccomp"]', '1234:5678'), ('["name=seccomp","name=rootless"]', '0:0')])
+def test_user(monkeypatch, security, user):
+  monkeypatch.setattr(run_in_docker, 'docker', lambda *arguments: subprocess.CompletedProcess(
+      arguments, 0, security + ' {}', ''))
+  monkeypatch.setattr(os, 'getuid', lambda: 1234)
+  monkeypatch.setattr(os, 'getgid', lambda: 5678)
+  monkeypatch.setattr(os, 'getgroups', lambda: [5678, 9])
+  found = run_in_docker.options([])
+  assert found[found.index('--user') + 1] == user
+  # Files may be open to the caller's groups only; in rootless Docker these numbers are others'.
+  assert ('--group-add 9' in ' '.join(found)) == (user != '0:0')
 
 
 @pytest.mark.parametrize('smi, info, has_hook, gpus, is_told', [
@@ -275,9 +292,10 @@ def test_signals_reach_docker(host):
   try:
     assert process.stdout.readline() == 'waiting\n'
     process.send_signal(signal.SIGTERM)
+    # Ours is Docker's process by now: the signal was not passed on by anyone.
     assert process.wait(TIMEOUT_SECS) == 143
   finally:
-    process.kill()
+    end(process)
     process.communicate()
 
 
@@ -311,6 +329,16 @@ def test_no_docker_is_one_line(host):
   assert done.err == ('error: --docker needs Docker: there is no `docker` on PATH: install it, or '
                       'leave --docker out\n')
   assert list(host.here.iterdir()) == []
+
+
+def test_any_python_will_do(host):
+  (host.bin / 'python3').unlink()
+  host.add('python3', '#!/usr/bin/env bash\nexit 127\n')
+  (host.bin / 'python').symlink_to(sys.executable)
+  assert host.run('--help').code == 0
+  (host.bin / 'python').unlink()
+  done = host.run('--help')
+  assert done.code == 2 and done.err.startswith('error: no CPython 3.7 3.6 ')
 
 
 # Those of text that name no file.

@@ -26,7 +26,7 @@ LOCKS = {
 }
 VERSION = 'import tensorflow; print(tensorflow.__version__)'
 # Of packages, what no run reads.
-UNUSED = ('bin', 'tests', 'sample_data', 'web_backend')
+UNUSED = ('bin', 'tests', 'sample_data')
 
 
 def main(argv):

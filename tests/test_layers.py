@@ -9,8 +9,8 @@ from conftest import ROOT
 
 # From the ground up; what shares a line is one floor, whose rooms do not know each other.
 FLOORS = (
-    ('errors', 'start_up', 'timing', 'whole_files', 'workloads'),
-    ('validation', 'child_runs'),
+    ('errors', 'network', 'start_up', 'timing', 'whole_files', 'workloads'),
+    ('validation', 'child_runs', 'cluster'),
     ('settings',),
     ('model_dir',),
     ('datasets',),
@@ -20,8 +20,8 @@ FLOORS = (
     ('__main__',),
 )
 LEVEL = {room: level for level, rooms in enumerate(FLOORS) for room in rooms}
-WITHOUT_TENSORFLOW = ('settings', 'model_dir', 'flags', 'datasets', 'reports', 'machine',
-                      'child_runs', 'sweep', 'modes.doctor', 'modes.scaling', 'models.registry')
+WITHOUT_TENSORFLOW = ('settings', 'cluster', 'model_dir', 'flags', 'datasets', 'reports',
+                      'machine', 'child_runs', 'sweep', 'modes.doctor', 'modes.scaling', 'models.registry')
 
 MODULES = sorted(
     path.relative_to(ROOT) for path in (ROOT / 'estimator_train').rglob('*.py')

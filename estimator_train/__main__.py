@@ -10,7 +10,7 @@ import warnings
 from typing import Any, Optional, Sequence
 
 from estimator_train import flags
-from estimator_train.errors import StoppedBySignal, TrainingFailed, UserError
+from estimator_train.errors import PeerLost, StoppedBySignal, TrainingFailed, UserError
 
 _USER_ERROR, _TRAINING_FAILED, _SIGNAL = 2, 3, 128
 
@@ -42,6 +42,8 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     return _fail(str(error), _USER_ERROR)
   except TrainingFailed as error:
     return _fail(str(error), _TRAINING_FAILED)
+  except PeerLost as lost:
+    return _fail(str(lost), lost.exit_code, prefix='')
   except StoppedBySignal as stopped:
     return _fail(str(stopped), _SIGNAL + stopped.signum, prefix='')
   except KeyboardInterrupt:

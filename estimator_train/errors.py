@@ -1,4 +1,4 @@
-"""The two ways in which a run ends with an error that the user can act on."""
+"""The ways in which a run ends early, each with an exit code of its own."""
 
 from typing import Any, Dict, Optional
 
@@ -27,6 +27,15 @@ class UserError(Exception):
 
 class TrainingFailed(Exception):
   """Training cannot go on (the loss is not finite, say); the program ends with code 3."""
+
+
+class PeerLost(Exception):
+  """Another task of the cluster is lost, or never came: starting again resumes the run.
+
+  Attributes:
+    exit_code: what the program ends with.
+  """
+  exit_code = 138
 
 
 class StoppedBySignal(Exception):

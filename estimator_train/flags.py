@@ -112,7 +112,12 @@ _GROUPS: Sequence[Tuple[str, Sequence[Tuple[str, Callable[..., Any], str]]]] = (
         ('save_checkpoints_steps', _INTEGER, 'steps between checkpoints'),
         ('save_checkpoints_secs', _INTEGER,
          'seconds between checkpoints (600 when neither this nor steps are given)'),
-        ('keep_checkpoint_max', _INTEGER, 'checkpoints to keep'))),
+        ('keep_checkpoint_max', _INTEGER, 'checkpoints to keep'),
+        ('peer_timeout_secs', _INTEGER, 'seconds without a word from another task of the cluster '
+         'after which it is lost, and the run ends with code 138'),
+        ('step_timeout_secs', _INTEGER, 'seconds without a step after which a run on a cluster '
+         'ends with code 138; 0: never'),
+        ('start_timeout_secs', _INTEGER, 'seconds to wait for all tasks of the cluster to come'))),
     ('log', (
         ('verbosity', _INTEGER, '1: TensorFlow\'s own log and warnings too'),)),
 )

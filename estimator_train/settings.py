@@ -60,6 +60,9 @@ class _Fields(NamedTuple):
   save_checkpoints_steps: Optional[int] = None
   save_checkpoints_secs: Optional[int] = None
   keep_checkpoint_max: int = 5
+  peer_timeout_secs: int = 30
+  step_timeout_secs: int = 600
+  start_timeout_secs: int = 600
   verbosity: int = 0
 
 

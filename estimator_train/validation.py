@@ -68,9 +68,10 @@ def _check_bounds(settings: Any) -> None:
   at_least: Iterable[Tuple[int, Sequence[str]]] = (
       (1, ('train_steps', 'train_epochs', 'eval_every_steps', 'batch_size', 'base_batch_size',
            'num_packs', 'shuffle_buffer', 'prefetch', 'log_every_steps', 'save_checkpoints_steps',
-           'save_checkpoints_secs', 'keep_checkpoint_max', 'repeats')),
+           'save_checkpoints_secs', 'keep_checkpoint_max', 'repeats', 'peer_timeout_secs',
+           'start_timeout_secs')),
       (0, ('seed', 'num_cpu_replicas', 'num_parallel_calls', 'trainable_layers',
-           'throughput_warmup_steps', 'inter_op_parallelism_threads',
+           'throughput_warmup_steps', 'step_timeout_secs', 'inter_op_parallelism_threads',
            'intra_op_parallelism_threads')),
       (-1, ('num_gpus',)))
   for bound, names in at_least:

@@ -8,6 +8,9 @@ import sys
 import pytest
 from conftest import ROOT
 
+from estimator_train import __main__ as program
+from estimator_train.errors import PeerLost
+
 SECS = 120
 QUICK = ['--dataset=synthetic', '--batch_size=8', '--log_every_steps=1']
 
@@ -79,6 +82,15 @@ def test_signal_saves_and_the_same_command_goes_on(tmp_path, signum, code):
   assert (tmp_path / 'throughput.json').exists()
   done = run('--train_steps={}'.format(step + 2), *arguments)
   assert done.returncode == 0 and '"steps_run": 2' in done.stdout, done.stderr
+
+
+def test_lost_peer(capsys, monkeypatch):
+  def run_into(argv):
+    raise PeerLost('lost worker 1: its connection ended')
+
+  monkeypatch.setattr(program.flags, 'parse', run_into)
+  assert program.main(['--batch_size=1']) == 138
+  assert capsys.readouterr().err == 'lost worker 1: its connection ended\n'
 
 
 def test_signal_before_training(tmp_path):

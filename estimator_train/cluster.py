@@ -156,7 +156,7 @@ def check_network(cluster: Cluster) -> None:
   for task in cluster.members:
     host, port = network.split_address(cluster.address(task))
     if task == cluster.task:
-      check_port(cluster)
+      take_port(cluster).close()
       continue
     try:
       socket.getaddrinfo(host, port, 0, socket.SOCK_STREAM)
@@ -167,12 +167,16 @@ def check_network(cluster: Cluster) -> None:
                    'correct its name, or that of the DNS') from error
 
 
-def check_port(cluster: Cluster) -> None:
-  """Raises a UserError when this task cannot have the port of its address."""
+def take_port(cluster: Cluster) -> socket.socket:
+  """Returns a listener at the port of this task's address.
+
+  Raises:
+    UserError: it cannot be had.
+  """
   address = cluster.address(cluster.task)
   _, port = network.split_address(address)
   try:
-    network.listen(port).close()
+    return network.listen(port)
   except OSError as error:
     raise _wrong('the port of this task cannot be had', '{}={} ({})'.format(
         _field(*cluster.task), address, network.holder(port) or error.strerror or error),

@@ -11,7 +11,7 @@ from conftest import ROOT
 FLOORS = (
     ('errors', 'network', 'start_up', 'timing', 'whole_files', 'workloads'),
     ('validation', 'child_runs', 'cluster'),
-    ('settings',),
+    ('settings', 'peers'),
     ('model_dir',),
     ('datasets',),
     ('inputs', 'models', 'sweep'),
@@ -20,7 +20,7 @@ FLOORS = (
     ('__main__',),
 )
 LEVEL = {room: level for level, rooms in enumerate(FLOORS) for room in rooms}
-WITHOUT_TENSORFLOW = ('settings', 'cluster', 'model_dir', 'flags', 'datasets', 'reports',
+WITHOUT_TENSORFLOW = ('settings', 'cluster', 'peers', 'model_dir', 'flags', 'datasets', 'reports',
                       'machine', 'child_runs', 'sweep', 'modes.doctor', 'modes.scaling', 'models.registry')
 
 MODULES = sorted(

@@ -1,0 +1,38 @@
+"""How long the members wait for each other, and what they say meanwhile."""
+
+import time
+from typing import Callable, Sequence
+
+from estimator_train.errors import PeerLost
+
+_LOG_EVERY_SECS = 60.
+
+
+class Patience:
+  """A time that runs out, with a line of log each minute.
+
+  Attributes:
+    log: gets a line.
+    clock: seconds from any start.
+  """
+
+  def __init__(self, timeout_secs: float, log: Callable[[str], None],
+               clock: Callable[[], float] = time.monotonic) -> None:
+    self.log, self.clock = log, clock
+    self._timeout_secs, self._began = timeout_secs, clock()
+    self._logged_at = self._began
+
+  def check(self, missing: Sequence[str]) -> None:
+    """Raises a PeerLost when the time is over; says now and then who is missing.
+
+    Args:
+      missing: what is waited for, in words.
+    """
+    now = self.clock()
+    if now - self._began >= self._timeout_secs:
+      raise PeerLost('gave up waiting for {} after {:.0f} s (--start_timeout_secs)'.format(
+          ', '.join(missing), self._timeout_secs))
+    if now - self._logged_at >= _LOG_EVERY_SECS:
+      self._logged_at = now
+      self.log('waiting for {}: {:.0f} s of at most {:.0f}'.format(
+          ', '.join(missing), now - self._began, self._timeout_secs))

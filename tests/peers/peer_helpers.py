@@ -1,0 +1,69 @@
+"""Clusters on this machine, for the tests of the peers."""
+
+import json
+import socket
+import threading
+import time
+
+from estimator_train import cluster as cluster_lib, peers as peers_lib
+
+SECS = 20
+
+
+def free_ports(count):
+  """Returns ports that were free a moment ago."""
+  sockets = [socket.socket() for _ in range(count)]
+  try:
+    for each in sockets:
+      each.bind(('127.0.0.1', 0))
+    return [each.getsockname()[1] for each in sockets]
+  finally:
+    for each in sockets:
+      each.close()
+
+
+def tf_config(addresses, kind, index):
+  return json.dumps({'cluster': addresses, 'task': {'type': kind, 'index': index}})
+
+
+def cluster_of(addresses, kind='worker', index=0):
+  return cluster_lib.read({'TF_CONFIG': tf_config(addresses, kind, index)})
+
+
+def workers(count):
+  return {'worker': ['localhost:{}'.format(port) for port in free_ports(count)]}
+
+
+def wait_until(condition, secs=SECS):
+  deadline = time.monotonic() + secs
+  while not condition():
+    assert time.monotonic() < deadline, 'this took too long'
+    time.sleep(0.01)
+
+
+class Started:
+  """A `meet` in a thread of its own."""
+
+  def __init__(self, cluster, facts=None, start_timeout_secs=SECS):
+    self.task, self.log, self.peers, self.error = cluster.task, [], None, None
+    self._arguments = cluster, facts or {}, start_timeout_secs, self.log.append
+    self._thread = threading.Thread(target=self._run, daemon=True)
+    self._thread.start()
+
+  def _run(self):
+    try:
+      self.peers = peers_lib.meet(*self._arguments)
+    except Exception as error:
+      self.error = error
+
+  @property
+  def is_done(self):
+    return not self._thread.is_alive()
+
+  def wait(self):
+    """Returns the Peers; raises what `meet` has raised."""
+    self._thread.join(SECS)
+    assert self.is_done, self.log
+    if self.error is not None:
+      raise self.error
+    return self.peers

@@ -1,0 +1,231 @@
+"""Who is lost, who is busy and who has finished: one task and what the others say to it."""
+
+import json
+import socket
+
+import pytest
+from peer_helpers import SECS, wait_until
+
+from estimator_train.cluster import Task
+from estimator_train.errors import PeerLost
+from estimator_train.peers import Peers, end_now, heartbeats
+from estimator_train.peers.messages import Connection
+
+W0, W1, W2, PS = Task('worker', 0), Task('worker', 1), Task('worker', 2), Task('ps', 0)
+
+
+class Other:
+  """The far end of a connection, on which the test speaks."""
+
+  def __init__(self):
+    with socket.socket() as listener:
+      listener.bind(('127.0.0.1', 0))
+      listener.listen(1)
+      self.near = socket.create_connection(listener.getsockname())
+      self.far = listener.accept()[0]
+    self.far.settimeout(SECS)
+    self._heard = self.far.makefile('rb')
+
+  def say(self, **message):
+    self.far.sendall(json.dumps(message).encode() + b'\n')
+
+  def hear(self, key):
+    """Returns the next message with the key; the messages end without it: an AssertionError."""
+    for line in self._heard:
+      if key in json.loads(line.decode()):
+        return json.loads(line.decode())
+    raise AssertionError('it did not say ' + key)
+
+  def close(self):
+    self._heard.close()
+    self.far.close()
+
+
+@pytest.fixture
+def others():
+  others = {W1: Other(), W2: Other()}
+  yield others
+  for other in others.values():
+    other.close()
+
+
+@pytest.fixture
+def make(others):
+  """Makes worker 0 among others; it is watched, and its losses kept, where that is asked for."""
+  made = []
+
+  def make_peers(timeout_secs=None, **arguments):
+    peers = Peers(W0, {task: Connection(other.near) for task, other in others.items()},
+                  **arguments)
+    made.append(peers)
+    peers.lost = []
+    if timeout_secs:
+      peers.watch(timeout_secs, lambda *loss: peers.lost.append(loss))
+    return peers
+
+  yield make_peers
+  for other in others.values():
+    other.close()
+  for peers in made:
+    peers.finish()
+
+
+def losses(peers):
+  """Returns what was reported, once something was and no more can be."""
+  wait_until(lambda: peers.lost)
+  peers._thread.join(SECS)
+  assert not peers._thread.is_alive()
+  return peers.lost
+
+
+def test_busy_until_all_train(make, others):
+  peers = make()
+  assert peers.busy() == (W1, 'starting')
+  others[W1].say(state='training')
+  wait_until(lambda: peers.busy() == (W2, 'starting'))
+  others[W2].say(state='training')
+  wait_until(lambda: peers.busy() is None)
+  others[W1].say(state='evaluating')
+  wait_until(lambda: peers.busy() == (W1, 'evaluating'))
+  others[W1].say(bye=True)
+  wait_until(lambda: peers.busy() is None)
+
+
+def test_state_is_told(make, others):
+  peers = make()
+  assert others[W1].hear('state') == {'state': 'starting'}
+  peers.state('saving')
+  wait_until(lambda: others[W1].hear('state') == {'state': 'saving'})
+
+
+def test_connection_ends(make, others):
+  peers = make(30)
+  others[W1].close()
+  assert losses(peers) == [(W1, 'its connection ended')]
+  assert others[W2].hear('lost') == {'lost': ['worker', 1], 'reason': 'its connection ended'}
+
+
+def test_what_was_lost_before_it_is_watched(make, others):
+  peers = make()
+  others[W1].close()
+  with pytest.raises(PeerLost, match='lost worker 1: its connection ended'):
+    peers.wait_until_finished([W2])
+  peers.watch(30, lambda *loss: peers.lost.append(loss))
+  assert losses(peers) == [(W1, 'its connection ended')]
+
+
+def test_silence(make, others):
+  peers = make(1.5)
+  for _ in range(2):  # At once and after a second.
+    others[W2].hear('state')
+    others[W2].say(unknown='word')
+  (task, reason), = losses(peers)
+  assert (task, reason) == (W1, 'nothing was heard from it for 2 s')
+
+
+def test_one_that_does_not_listen_blocks_nothing(make, others, monkeypatch):
+  monkeypatch.setattr(heartbeats, '_BEAT_SECS', 0)
+  monkeypatch.setattr(heartbeats, '_TURN_SECS', .001)
+  peers = make(2, clock=heartbeats.boot_clock)
+  peers.state('x' * 1000000)
+  wait_until(lambda: others[W2].hear('state')['state'] != 'starting')
+  others[W2].say(state='training')
+  wait_until(lambda: peers.busy() != (W2, 'starting'))
+  assert losses(peers)[0][0] == W1
+
+
+def test_cause_comes_before_its_consequence(make, others):
+  peers = make(30)
+  others[W1].close()  # It has heard of the loss of the server first, and ends because of that.
+  others[W2].say(lost=list(PS), reason='its connection ended')
+  assert losses(peers) == [(PS, 'its connection ended (says worker 2)')]
+
+
+def test_one_that_leaves_says_why(make, others):
+  peers = make(30)
+  others[W1].say(lost=list(W1), reason='stopped by SIGTERM')
+  others[W1].close()
+  assert losses(peers) == [(W1, 'stopped by SIGTERM')]
+
+
+def test_leave_tells_all(make, others):
+  peers = make(30)
+  for other in others.values():
+    other.far.shutdown(socket.SHUT_WR)
+  peers.leave('the loss is nan')
+  for other in others.values():
+    assert other.hear('lost') == {'lost': ['worker', 0], 'reason': 'the loss is nan'}
+  assert peers.lost == []
+
+
+def test_given_up_by_others(make, others):
+  peers = make(30)
+  others[W2].say(lost=list(W0), reason='nothing was heard from it for 30 s')
+  (task, reason), = losses(peers)
+  assert task == W0
+  assert reason.startswith('this task was given up by worker 2 (nothing was heard from it for 30')
+
+
+def test_own_pause_is_not_the_others_fault(make):
+  times = [0.]
+  peers = make(30, clock=lambda: times[0])
+  times[0] = 40.
+  (task, reason), = losses(peers)
+  assert (task, reason) == (W0, 'this task was stopped for 40 s')
+
+
+def test_short_pause_is_nothing(make, others):
+  times = [0.]
+  peers = make(30, clock=lambda: times[0])
+  for now in (29., 58., 87.):
+    for other in others.values():
+      other.say(state='training')
+    times[0] = now
+    others[W1].hear('state')
+    wait_until(lambda now=now: peers._turned_at == now)
+  assert peers._thread.is_alive() and peers.lost == []
+
+
+def test_goodbye_is_no_loss(make, others, monkeypatch):
+  monkeypatch.setattr(heartbeats, '_GRACE_SECS', 0.)
+  monkeypatch.setattr(heartbeats, '_BEAT_SECS', .3)
+  peers = make(1)
+  others[W1].say(bye=True)
+  peers.wait_until_finished([W0, W1])
+  others[W1].close()
+  for _ in range(5):  # Which takes longer than a silence may last.
+    others[W2].say(state='training')
+    others[W2].hear('state')
+  assert peers.lost == []
+
+
+def test_waiting_ends_with_the_last_goodbye(make, others):
+  peers = make(30)
+  others[W1].say(bye=True)
+  wait_until(lambda: peers._peers[W1].is_finished)
+  with pytest.raises(PeerLost, match='lost worker 2: '):
+    others[W2].close()
+    peers.wait_until_finished([W1, W2])
+
+
+def test_finish_says_goodbye_and_misses_nobody(make, others):
+  peers = make(30)
+  others[W1].far.shutdown(socket.SHUT_WR)
+  peers.finish()
+  assert others[W1].hear('bye') and others[W2].hear('bye')
+  assert peers.lost == [] and not peers._thread.is_alive()
+
+
+@pytest.mark.parametrize('line', [b'[1]\n', b'x' * 70000, b'\xff\n'], ids=['list', 'long', 'bytes'])
+def test_what_is_no_message_ends_the_connection(make, others, line):
+  peers = make(30)
+  others[W1].far.sendall(line)
+  (task, reason), = losses(peers)
+  assert task == W1 and ('another protocol' in reason or 'more than 65536 bytes' in reason)
+
+
+def test_end_now(monkeypatch, capsys):
+  codes = []
+  monkeypatch.setattr(heartbeats.os, '_exit', codes.append)
+  end_now('lost worker 1:\nits connection ended')
+  assert codes == [138] and capsys.readouterr().err == 'lost worker 1: its connection ended\n'

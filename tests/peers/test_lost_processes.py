@@ -1,0 +1,117 @@
+"""Real processes: what the survivors of a killed or stopped one say, and how soon."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from conftest import ROOT
+from peer_helpers import SECS, tf_config, wait_until, workers
+
+TIMEOUT_SECS = 2
+# A task whose main thread is stuck for ever, as in TensorFlow's C++.
+STUCK = '''
+import os, sys, threading
+from estimator_train import cluster as cluster_lib, peers as peers_lib
+peers = peers_lib.meet(cluster_lib.read(os.environ), {'--seed': '1'}, 20)
+peers.watch(float(sys.argv[1]), lambda *loss: peers_lib.end_now('lost {}: {}'.format(*loss)))
+peers.state('training')
+print('met', flush=True)
+'''
+FOR_EVER = STUCK + 'threading.Event().wait()\n'
+A_MOMENT = STUCK + 'sys.stdin.readline(); peers.finish()\n'
+SERVER = STUCK + '''
+peers.wait_until_finished(cluster_lib.read(os.environ).workers)
+peers.finish()
+print('all are done', flush=True)
+'''
+
+
+@pytest.fixture
+def start():
+  processes = []
+
+  def begin(addresses, code, kind='worker', index=0, timeout_secs=TIMEOUT_SECS):
+    environment = dict(os.environ, TF_CONFIG=tf_config(addresses, kind, index))
+    process = subprocess.Popen(
+        [sys.executable, '-c', code, str(timeout_secs)], cwd=str(ROOT), env=environment,
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        universal_newlines=True)
+    processes.append(process)
+    return process
+
+  yield begin
+  for process in processes:
+    process.kill()
+    process.communicate(timeout=SECS)
+
+
+def met(processes):
+  for process in processes:
+    assert process.stdout.readline() == 'met\n', process.stderr.read()
+  return processes
+
+
+def end(process):
+  """Returns what a process said last, and how long after now."""
+  began = time.monotonic()
+  _, err = process.communicate(timeout=SECS)
+  assert process.returncode == 138, err
+  return err, time.monotonic() - began
+
+
+@pytest.mark.parametrize('victim', [0, 2])
+def test_killed(start, victim):
+  addresses = workers(3)
+  processes = met([start(addresses, FOR_EVER, index=index, timeout_secs=60) for index in range(3)])
+  processes.pop(victim).kill()
+  for process in processes:
+    err, secs = end(process)
+    assert err.startswith('lost worker {}: its connection ended'.format(victim)), err
+    assert len(err.splitlines()) == 1 and secs < 3
+
+
+def test_stopped_and_woken(start):
+  addresses = workers(3)
+  first, second, victim = met([start(addresses, FOR_EVER, index=index) for index in range(3)])
+  victim.send_signal(signal.SIGSTOP)
+  for process in (first, second):
+    err, secs = end(process)
+    assert err.startswith('lost worker 2: nothing was heard from it for '), err
+    assert secs < TIMEOUT_SECS + 2
+  victim.send_signal(signal.SIGCONT)
+  err, secs = end(victim)
+  assert err.startswith('lost worker 2: this task was ') and secs < 3, err
+
+
+def test_one_comes_back_while_the_chief_has_not_noticed(start):
+  addresses = workers(2)
+  chief, victim = met([start(addresses, FOR_EVER, index=index, timeout_secs=60)
+                       for index in range(2)])
+  victim.kill()
+  back = start(addresses, FOR_EVER, index=1)
+  end(chief)
+  met([start(addresses, FOR_EVER), back])
+
+
+def test_server_waits_for_the_workers(start):
+  addresses = workers(2)
+  addresses = {'chief': addresses['worker'][:1], 'ps': addresses['worker'][1:]}
+  chief, server = met([start(addresses, A_MOMENT, 'chief'), start(addresses, SERVER, 'ps')])
+  assert server.poll() is None
+  chief.stdin.write('\n')
+  chief.stdin.flush()
+  out, err = server.communicate(timeout=SECS)
+  assert (server.returncode, out, err) == (0, 'all are done\n', '')
+  wait_until(lambda: chief.poll() is not None)
+  assert chief.returncode == 0
+
+
+def test_server_loses_a_worker(start):
+  addresses = workers(2)
+  addresses = {'chief': addresses['worker'][:1], 'ps': addresses['worker'][1:]}
+  chief, server = met([start(addresses, A_MOMENT, 'chief'), start(addresses, SERVER, 'ps')])
+  chief.kill()
+  assert 'lost chief: its connection ended' in end(server)[0]

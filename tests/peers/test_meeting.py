@@ -1,0 +1,262 @@
+"""The members of a cluster find each other, whatever else comes to their ports."""
+
+import contextlib
+import json
+import socket
+import threading
+
+import pytest
+from peer_helpers import SECS, Started, cluster_of, free_ports, wait_until, workers
+
+from estimator_train.cluster import Task
+from estimator_train.errors import PeerLost, UserError
+from estimator_train.peers import chief, member, patience
+
+W0, W1 = (Task('worker', index) for index in range(2))
+
+
+@pytest.fixture
+def start():
+  """Starts the meeting of a task, and ends its peers with the test."""
+  started = []
+
+  def begin(addresses, kind='worker', index=0, **arguments):
+    started.append(Started(cluster_of(addresses, kind, index), **arguments))
+    return started[-1]
+
+  yield begin
+  for each in started:
+    if each.peers is not None:
+      threading.Thread(target=each.peers.finish).start()
+
+
+def call(addresses, index=0):
+  """Returns a plain connection to a worker's port, once somebody listens."""
+  port = int(addresses['worker'][index].rpartition(':')[2])
+  found = []
+
+  def try_it():
+    try:
+      found.append(socket.create_connection(('127.0.0.1', port), timeout=SECS))
+    except OSError:
+      pass
+    return found
+
+  wait_until(try_it)
+  return found[0]
+
+
+def hello(addresses, index, port=1):
+  """Returns a connection by which a task, not ours, is registered at the chief."""
+  connection = call(addresses)
+  facts = {'TF_CONFIG': '{} worker'.format(len(addresses['worker']))}
+  connection.sendall(json.dumps({'hello': 1, 'task': ['worker', index], 'facts': facts,
+                                 'port': port}).encode() + b'\n')
+  read_until(connection, b'\n', 1)  # No more than the answer: what follows is the test's to read.
+  return connection
+
+
+def read_until(connection, word, at_once=10000):
+  seen = b''
+  while word not in seen:
+    data = connection.recv(at_once)
+    assert data, seen
+    seen += data
+
+
+@contextlib.contextmanager
+def hello_and_beat(addresses, index):
+  """A registered task that is heard of each moment, though it never joins the mesh."""
+  stopped = threading.Event()
+  with hello(addresses, index) as connection:
+    def beat():
+      while not stopped.wait(.1):
+        connection.sendall(b'{"meshed": null}\n')
+
+    thread = threading.Thread(target=beat)
+    thread.start()
+    try:
+      yield
+    finally:
+      stopped.set()
+      thread.join(SECS)
+
+
+def connected(started):
+  return set(started.wait()._peers)
+
+
+@pytest.mark.parametrize('addresses', [
+    pytest.param({'chief': ['localhost'], 'worker': ['127.0.0.1'] * 2, 'ps': ['localhost']},
+                 id='all types'),
+    pytest.param({'worker': ['[::1]'] * 2}, id='IPv6'),
+    pytest.param({'worker': ['localhost']}, id='alone'),
+])
+def test_all_are_connected_and_the_port_is_free(start, addresses):
+  addresses = {kind: ['{}:{}'.format(host, port) for host, port in zip(
+      hosts, free_ports(len(hosts)))] for kind, hosts in addresses.items()}
+  members = cluster_of(addresses, list(addresses)[0]).members
+  started = [start(addresses, *task) for task in members]
+  for each in started:
+    assert connected(each) == set(members) - {each.task}
+  with socket.socket() as listener:
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # As gRPC does.
+    listener.bind(('0.0.0.0', int(addresses[members[0].type][0].rpartition(':')[2])))
+    listener.listen(1)
+
+
+@pytest.mark.parametrize('late', [0, 2])
+def test_late_one_is_waited_for(start, monkeypatch, late):
+  monkeypatch.setattr(patience, '_LOG_EVERY_SECS', .3)
+  addresses = workers(3)
+  early = [start(addresses, index=index) for index in range(3) if index != late]
+  wait_until(lambda: all(any('waiting for worker {}'.format(late) in line for line in each.log)
+                         for each in early))
+  assert not any(each.is_done for each in early)
+  last = start(addresses, index=late)
+  for each in early + [last]:
+    assert len(connected(each)) == 2
+  assert early[0].log[0].endswith(' s of at most 20')
+
+
+def test_a_line_a_minute():
+  log, times = [], iter([0, 1, 59, 60, 61, 119, 121, 600])
+  waiting = patience.Patience(600, log.append, lambda: next(times))
+  for _ in range(6):
+    waiting.check(['worker 1', 'ps 0'])
+  assert log == ['waiting for worker 1, ps 0: 60 s of at most 600',
+                 'waiting for worker 1, ps 0: 121 s of at most 600']
+  with pytest.raises(PeerLost, match=r'waiting for worker 1 after 600 s \(--start_timeout_secs\)$'):
+    waiting.check(['worker 1'])
+
+
+@pytest.mark.parametrize('index, missing', [(0, 'worker 1, worker 2 after'),
+                                            (1, 'worker 0 at localhost:[0-9]* after')])
+def test_nobody_comes(start, index, missing):
+  with pytest.raises(PeerLost, match=missing):
+    start(workers(3), index=index, start_timeout_secs=.5).wait()
+
+
+def test_members_know_who_else_is_missing(start):
+  addresses = workers(3)
+  start(addresses, start_timeout_secs=5)
+  with pytest.raises(PeerLost, match='waiting for worker 2 after'):
+    start(addresses, index=1, start_timeout_secs=2).wait()
+
+
+@pytest.mark.parametrize('theirs, message, logged', [
+    ({'--seed': '1', '--batch_size': '64'},
+     'this worker was started with other flags than the chief: --batch_size=64 here and 128 on '
+     'the chief: give all tasks the same flags', 'refused worker 1: --batch_size=64 there and 128'),
+    ({'--seed': '1'}, 'no --batch_size here and 128 on', 'refused worker 1: --batch_size=None'),
+    ({'--seed': '1', '--batch_size': '128', 'numpy': '1.2'},
+     'this worker is not like the chief: numpy=1.2 here and none on the chief: make numpy the same',
+     'refused worker 1: numpy=1.2 there and None here'),
+])
+def test_other_facts_are_refused_and_the_right_ones_awaited(start, theirs, message, logged):
+  ours = {'--batch_size': '128', '--seed': '1'}
+  addresses = workers(2)
+  first = start(addresses, facts=ours)
+  with pytest.raises(UserError) as caught:
+    start(addresses, index=1, facts=theirs).wait()
+  assert message in str(caught.value) and first.log[0].startswith(logged)
+  assert not first.is_done
+  assert connected(start(addresses, index=1, facts=ours)) == {W0}
+  assert connected(first) == {W1}
+
+
+def test_other_cluster_is_refused(start):
+  addresses = workers(2)
+  start(addresses)
+  with pytest.raises(UserError, match='other cluster .*: TF_CONFIG=3 worker here and 2 worker on'):
+    start({'worker': addresses['worker'] + ['localhost:1']}, index=2).wait()
+
+
+def test_second_of_a_task_is_refused(start):
+  addresses = workers(3)
+  first, second = start(addresses), start(addresses, index=1)
+  with hello_and_beat(addresses, 2), pytest.raises(UserError, match='process is worker 2 already'):
+    start(addresses, index=2).wait()
+  assert 'refused a second worker 2' in first.log
+  last = start(addresses, index=2)
+  assert [len(connected(each)) for each in (first, second, last)] == [2, 2, 2]
+
+
+@pytest.mark.parametrize('is_gone', [True, False], ids=['gone', 'silent'])
+def test_second_of_a_task_replaces_the_first(start, monkeypatch, is_gone):
+  if not is_gone:
+    monkeypatch.setattr(chief, '_CONTEST_SECS', .5)
+  addresses = workers(2)
+  first = start(addresses)
+  with hello(addresses, 1) as older:
+    if is_gone:
+      older.close()
+    assert connected(start(addresses, index=1)) == {W0}
+  assert connected(first) == {W1}
+
+
+def test_lost_while_they_connect(start):
+  addresses = workers(3)
+  started = [start(addresses), start(addresses, index=1)]
+  with hello(addresses, 2) as connection:
+    read_until(connection, b'members')
+  started.append(start(addresses, index=2))
+  assert [len(connected(each)) for each in started] == [2, 2, 2]
+
+
+@pytest.mark.parametrize('garbage', [
+    b'', b'GET / HTTP/1.0\r\n\r\n', b'PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0\0',
+    b'x' * 100000, b'[' * 60000 + b'\n', b'[1]\n{}\n', b'{"hello": 1, "task": ["worker", 9]}\n',
+    b'{"task": [{}, 1], "facts": 3, "port": "x"}\n', b'{"run": null, "task": ["worker", 1]}\n',
+    b'{"task": ["worker", 1], "facts": {}, "port": 1}\n', b'\xff\xfe\n',
+    b'{"task": ["worker", 1], "facts": {"TF_CONFIG": "2 worker"}, "port": 99999}\n',
+], ids=lambda garbage: repr(garbage[:20]))
+def test_garbage_does_not_disturb(start, garbage):
+  addresses = workers(2)
+  first = start(addresses)
+  with call(addresses) as stays, call(addresses) as goes:
+    stays.sendall(garbage)
+    goes.sendall(garbage)
+    goes.close()
+    assert connected(start(addresses, index=1)) == {W0}
+    assert connected(first) == {W1}
+
+
+@pytest.mark.parametrize('says', [b'\0\0\x12\4\0\0\0\0\0\0', b'hello\n', b''], ids=repr)
+def test_chiefs_port_answers_otherwise(start, monkeypatch, says):
+  monkeypatch.setattr(member, '_ANSWER_SECS', .3)
+  addresses = workers(2)
+  port = int(addresses['worker'][0].rpartition(':')[2])
+  with socket.socket() as server:
+    server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    server.bind(('127.0.0.1', port))
+    server.listen(5)
+    server.settimeout(SECS)
+    second = start(addresses, index=1)
+    for _ in range(2):
+      with server.accept()[0] as connection:
+        connection.sendall(says)
+        while connection.recv(10000):
+          pass
+  assert connected(start(addresses)) == {W1} and connected(second) == {W0}
+
+
+def test_chiefs_port_is_taken(start):
+  addresses = workers(2)
+  with socket.socket() as server:
+    server.bind(('127.0.0.1', int(addresses['worker'][0].rpartition(':')[2])))
+    server.listen(1)
+    with pytest.raises(UserError, match='the port of this task cannot be had'):
+      start(addresses).wait()
+
+
+def test_nobody_goes_before_all_are_connected(start):
+  addresses = workers(3)
+  started = [start(addresses), start(addresses, index=1)]
+  with hello(addresses, 2) as connection:
+    read_until(connection, b'members')
+    # The chief and worker 1 are connected soon, and go on waiting for worker 2's connections.
+    for _ in range(2):
+      connection.sendall(b'{"meshed": "another run"}\n')
+      read_until(connection, b'"missing": []')
+    assert not any(each.is_done for each in started)

@@ -2,6 +2,7 @@
 
 import json
 import socket
+import threading
 
 import pytest
 from peer_helpers import SECS, wait_until
@@ -150,12 +151,13 @@ def test_one_that_leaves_says_why(make, others):
 
 def test_leave_tells_all(make, others):
   peers = make(30)
-  for other in others.values():
-    other.far.shutdown(socket.SHUT_WR)
-  peers.leave('the loss is nan')
+  leaving = threading.Thread(target=peers.leave, args=['the loss is nan'])
+  leaving.start()
   for other in others.values():
     assert other.hear('lost') == {'lost': ['worker', 0], 'reason': 'the loss is nan'}
-  assert peers.lost == []
+    other.close()
+  leaving.join(SECS)
+  assert not leaving.is_alive() and peers.lost == []
 
 
 def test_given_up_by_others(make, others):
@@ -210,9 +212,11 @@ def test_waiting_ends_with_the_last_goodbye(make, others):
 
 def test_finish_says_goodbye_and_misses_nobody(make, others):
   peers = make(30)
-  others[W1].far.shutdown(socket.SHUT_WR)
-  peers.finish()
+  finishing = threading.Thread(target=peers.finish)
+  finishing.start()
   assert others[W1].hear('bye') and others[W2].hear('bye')
+  others[W1].close()
+  finishing.join(SECS)  # It does not wait for ever for worker 2 to hang up as well.
   assert peers.lost == [] and not peers._thread.is_alive()
 
 

@@ -15,6 +15,7 @@ TIMEOUT_SECS = 2
 STUCK = '''
 import os, sys, threading
 from estimator_train import cluster as cluster_lib, peers as peers_lib
+from estimator_train.errors import PeerLost
 peers = peers_lib.meet(cluster_lib.read(os.environ), {'--seed': '1'}, 20)
 peers.watch(float(sys.argv[1]), lambda *loss: peers_lib.end_now('lost {}: {}'.format(*loss)))
 peers.state('training')
@@ -23,7 +24,10 @@ print('met', flush=True)
 FOR_EVER = STUCK + 'threading.Event().wait()\n'
 A_MOMENT = STUCK + 'sys.stdin.readline(); peers.finish()\n'
 SERVER = STUCK + '''
-peers.wait_until_finished(cluster_lib.read(os.environ).workers)
+try:
+  peers.wait_until_finished(cluster_lib.read(os.environ).workers)
+except PeerLost as lost:  # The watching thread may come first: it says the same.
+  peers_lib.end_now(str(lost))
 peers.finish()
 print('all are done', flush=True)
 '''
@@ -45,7 +49,9 @@ def start():
   yield begin
   for process in processes:
     process.kill()
-    process.communicate(timeout=SECS)
+    process.wait(SECS)
+    for pipe in (process.stdin, process.stdout, process.stderr):
+      pipe.close()
 
 
 def met(processes):

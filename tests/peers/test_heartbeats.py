@@ -118,10 +118,10 @@ def test_what_was_lost_before_it_is_watched(make, others):
 def test_silence(make, others):
   peers = make(1.5)
   for _ in range(2):  # At once and after a second.
-    others[W2].hear('state')
-    others[W2].say(unknown='word')
+    others[W1].hear('state')
+    others[W1].say(unknown='word')
   (task, reason), = losses(peers)
-  assert (task, reason) == (W1, 'nothing was heard from it for 2 s')
+  assert (task, reason) == (W2, 'nothing was heard from it for 2 s')
 
 
 def test_one_that_does_not_listen_blocks_nothing(make, others, monkeypatch):
@@ -138,6 +138,7 @@ def test_one_that_does_not_listen_blocks_nothing(make, others, monkeypatch):
 def test_cause_comes_before_its_consequence(make, others):
   peers = make(30)
   others[W1].close()  # It has heard of the loss of the server first, and ends because of that.
+  wait_until(lambda: peers._peers[W1].ended_at is not None)
   others[W2].say(lost=list(PS), reason='its connection ended')
   assert losses(peers) == [(PS, 'its connection ended (says worker 2)')]
 

@@ -62,6 +62,7 @@ def read_until(connection, word, at_once=10000):
     data = connection.recv(at_once)
     assert data, seen
     seen += data
+  return seen
 
 
 @contextlib.contextmanager
@@ -200,7 +201,8 @@ def test_lost_while_they_connect(start):
   started = [start(addresses), start(addresses, index=1)]
   with hello(addresses, 2) as connection:
     read_until(connection, b'members')
-  started.append(start(addresses, index=2))
+  # Sooner than a task that is not known to be gone would be replaced.
+  started.append(start(addresses, index=2, start_timeout_secs=8))
   assert [len(connected(each)) for each in started] == [2, 2, 2]
 
 
@@ -213,7 +215,7 @@ def test_lost_while_they_connect(start):
 ], ids=lambda garbage: repr(garbage[:20]))
 def test_garbage_does_not_disturb(start, garbage):
   addresses = workers(2)
-  first = start(addresses)
+  first = start(addresses, start_timeout_secs=5)
   with call(addresses) as stays, call(addresses) as goes:
     stays.sendall(garbage)
     goes.sendall(garbage)
@@ -254,9 +256,36 @@ def test_nobody_goes_before_all_are_connected(start):
   addresses = workers(3)
   started = [start(addresses), start(addresses, index=1)]
   with hello(addresses, 2) as connection:
-    read_until(connection, b'members')
-    # The chief and worker 1 are connected soon, and go on waiting for worker 2's connections.
-    for _ in range(2):
-      connection.sendall(b'{"meshed": "another run"}\n')
-      read_until(connection, b'"missing": []')
-    assert not any(each.is_done for each in started)
+    lines = read_until(connection, b'}]}\n').splitlines()
+    told = next(json.loads(line.decode()) for line in lines if b'members' in line)
+    place = '127.0.0.1', told['members'][0]['port']
+    with socket.create_connection(place) as stranger, socket.create_connection(place) as caller:
+      stranger.sendall(b'{"run": "another", "task": ["worker", 2]}\n')
+      caller.sendall(json.dumps({'run': told['run'], 'task': ['worker', 2]}).encode() + b'\n')
+      read_until(caller, b'"task": ["worker", 0]')
+      # The chief is connected to all now; worker 1 goes on waiting for worker 2.
+      for _ in range(2):
+        connection.sendall(b'{"meshed": "another"}\n')
+        read_until(connection, b'"missing": []')
+      assert not any(each.is_done for each in started)
+      stranger.setblocking(False)
+      with pytest.raises(BlockingIOError):
+        stranger.recv(1)
+
+
+def test_port_is_free_before_anyone_goes(start, monkeypatch):
+  addresses = workers(2)
+  port = int(addresses['worker'][0].rpartition(':')[2])
+  let_go, answered = chief._Meeting.let_go, []
+
+  def look_first(meeting):
+    try:
+      socket.create_connection(('127.0.0.1', port)).close()
+      answered.append(True)
+    except OSError:
+      answered.append(False)
+    let_go(meeting)
+
+  monkeypatch.setattr(chief._Meeting, 'let_go', look_first)
+  started = [start(addresses, index=index) for index in range(2)]
+  assert [len(connected(each)) for each in started] == [1, 1] and answered == [False]

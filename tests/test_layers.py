@@ -21,7 +21,8 @@ FLOORS = (
 )
 LEVEL = {room: level for level, rooms in enumerate(FLOORS) for room in rooms}
 WITHOUT_TENSORFLOW = ('settings', 'cluster', 'peers', 'model_dir', 'flags', 'datasets', 'reports',
-                      'machine', 'child_runs', 'sweep', 'modes.doctor', 'modes.scaling', 'models.registry')
+                      'machine', 'child_runs', 'sweep', 'modes.doctor', 'modes.scaling',
+                      'models.registry')
 
 MODULES = sorted(
     path.relative_to(ROOT) for path in (ROOT / 'estimator_train').rglob('*.py')

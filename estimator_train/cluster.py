@@ -21,6 +21,10 @@ _HOST = re.compile(r'[A-Za-z0-9_.-]+')
 _SHOWN = 60
 
 
+class NoAddress(UserError):
+  """A host's name leads nowhere: it is misspelled, or not known yet."""
+
+
 class Task(NamedTuple):
   """One process of a cluster.
 
@@ -74,6 +78,11 @@ class Cluster(NamedTuple):
   def parameter_servers(self) -> Tuple[Task, ...]:
     """The tasks that hold variables."""
     return self._of('ps')
+
+  @property
+  def has_evaluator(self) -> bool:
+    """Whether a task of its own evaluates the checkpoints."""
+    return 'evaluator' in self.addresses
 
   @property
   def members(self) -> Tuple[Task, ...]:
@@ -151,7 +160,8 @@ def check_network(cluster: Cluster) -> None:
   """Finds out whether this task can have its port, and knows where the others are.
 
   Raises:
-    UserError: when not.
+    NoAddress: another's name leads nowhere.
+    UserError: the port is taken.
   """
   for task in cluster.members:
     host, port = network.split_address(cluster.address(task))
@@ -161,10 +171,10 @@ def check_network(cluster: Cluster) -> None:
     try:
       socket.getaddrinfo(host, port, 0, socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:
-      raise _wrong('a host has no address', '{}={} ({})'.format(
+      raise NoAddress(PREFIX + 'a host has no address', '{}={} ({})'.format(
           _field(task.type, task.index), cluster.address(task),
           getattr(error, 'strerror', None) or error),
-                   'correct its name, or that of the DNS') from error
+                      'correct its name, or that of the DNS') from error
 
 
 def take_port(cluster: Cluster) -> socket.socket:

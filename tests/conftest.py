@@ -72,6 +72,18 @@ def run_program(capsys):
   return run
 
 
+@pytest.fixture
+def cluster(tmp_path):
+  """A cluster whose processes end with the test."""
+  import cluster_processes
+
+  folder = tmp_path / 'logs'
+  folder.mkdir()
+  processes = cluster_processes.Cluster(folder)
+  yield processes
+  processes.end()
+
+
 @pytest.fixture(scope='session')
 def fashion_mnist_dir():
   """The folder of the real Fashion-MNIST files."""

@@ -1,5 +1,9 @@
 """Models as a user of the package writes them, for `--model=own_models:NAME`."""
 
+import json
+import os
+import time
+
 import tensorflow.compat.v1 as tf
 
 
@@ -29,6 +33,29 @@ def slow(image_shape, num_classes):
       Wait(),
       layers.Dense(num_classes, activation='softmax'),
   ])
+
+
+class Hang:
+  """Waits for ever in the twentieth step of worker 1."""
+
+  def __init__(self):
+    self.steps = 0
+
+  def apply(self, tensor):
+    def wait(value):
+      self.steps += 1
+      if self.steps == 20 and json.loads(os.environ['TF_CONFIG'])['task']['index'] == 1:
+        time.sleep(3600)
+      return value
+
+    waited = tf.numpy_function(wait, [tensor], tensor.dtype)
+    waited.set_shape(tensor.shape)
+    return waited
+
+
+def hangs(image_shape, num_classes):
+  Wait.delay = Hang()
+  return slow(image_shape, num_classes)
 
 
 def compiled_with_sgd(image_shape, num_classes):

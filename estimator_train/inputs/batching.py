@@ -6,6 +6,25 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 
+class Share(NamedTuple):
+  """Which of the training examples are for this worker, from where on.
+
+  Attributes:
+    skip_examples: the examples that earlier runs of a training took, which are passed over so that
+      a resumed run goes on where they stopped.
+    num_workers: that share the examples.
+    worker_number: which of them this one is.
+    step_examples: of a step that are for one worker, all its replicas together.
+  """
+  skip_examples: int = 0
+  num_workers: int = 1
+  worker_number: int = 0
+  step_examples: int = 0
+
+
+ALL = Share()
+
+
 class Batching(NamedTuple):
   """How examples become batches.
 
@@ -18,8 +37,7 @@ class Batching(NamedTuple):
     num_parallel_calls: images decoded at once.
     prefetch: batches prepared ahead.
     seed: of the order of the examples.
-    skip_examples: the examples that earlier runs of a training took, which are passed over so that
-      a resumed run goes on where they stopped.
+    share: of the examples of training.
   """
   image_shape: Tuple[int, int, int]
   num_classes: int
@@ -29,15 +47,21 @@ class Batching(NamedTuple):
   num_parallel_calls: int = 1
   prefetch: int = 1
   seed: int = 1
-  skip_examples: int = 0
+  share: Share = ALL
 
   def shuffled(self, examples: tf.data.Dataset) -> tf.data.Dataset:
     """Returns the examples of training: shuffled and repeated without end, from the next one on.
 
-    Epochs follow each other without a break, so that every batch of them is full.
+    Epochs follow each other without a break, so that every batch of them is full. Workers go
+    through the same order, and each takes its part of every step: together they train on what one
+    process with as many replicas would, and none runs out before the others.
     """
-    return examples.apply(tf.data.experimental.shuffle_and_repeat(
-        self.shuffle_buffer, count=None, seed=self.seed)).skip(self.skip_examples)
+    shuffled = examples.apply(tf.data.experimental.shuffle_and_repeat(
+        self.shuffle_buffer, count=None, seed=self.seed)).skip(self.share.skip_examples)
+    if self.share.num_workers == 1:
+      return shuffled
+    return (shuffled.batch(self.share.step_examples)
+            .shard(self.share.num_workers, self.share.worker_number).unbatch())
 
   def order(self, num_examples: int) -> np.ndarray:
     """Returns the order, int32 [num_examples], in which files are listed to be shuffled.

@@ -15,7 +15,7 @@ from estimator_train.datasets.description import (
 )
 from estimator_train.errors import UserError
 from estimator_train.inputs import arrays, idx_files, image_cache, image_files, synthetic
-from estimator_train.inputs.batching import Batching
+from estimator_train.inputs.batching import ALL, Batching, Share
 from estimator_train.settings import Settings
 
 InputFn = Callable[[], tf.data.Dataset]
@@ -70,7 +70,7 @@ def class_counts(dataset: DataSet) -> List[int]:
 
 
 def make_train_input_fn(dataset: DataSet, settings: Settings, one_hot: bool, batch_size: int,
-                        skip_examples: int) -> InputFn:
+                        share: Share = ALL) -> InputFn:
   """Makes the `input_fn` of training; see the module that reads this kind of data set.
 
   Args:
@@ -78,11 +78,10 @@ def make_train_input_fn(dataset: DataSet, settings: Settings, one_hot: bool, bat
     settings: says how.
     one_hot: whether labels are one-hot, not class numbers.
     batch_size: per replica.
-    skip_examples: the examples that earlier runs of this training took.
+    share: which of them.
   """
   split = dataset.train
-  batching = make_batching(dataset, settings, one_hot, batch_size)._replace(
-      skip_examples=skip_examples)
+  batching = make_batching(dataset, settings, one_hot, batch_size, share)
   if isinstance(split, ImageSplit):
     if settings.cache == 'none':
       return image_files.make_train_input_fn(split, batching)
@@ -99,13 +98,12 @@ def make_train_input_fn(dataset: DataSet, settings: Settings, one_hot: bool, bat
 
 
 def make_feature_input_fn(dataset: DataSet, settings: Settings, one_hot: bool, batch_size: int,
-                          skip_examples: int, features: np.ndarray) -> InputFn:
+                          share: Share, features: np.ndarray) -> InputFn:
   """Makes the `input_fn` of training on features, [N, ...], in the order of the examples' list.
 
   The examples come in the order in which the images would.
   """
-  batching = make_batching(dataset, settings, one_hot, batch_size)._replace(
-      skip_examples=skip_examples)
+  batching = make_batching(dataset, settings, one_hot, batch_size, share)
   order = batching.order(len(features)) if isinstance(dataset.train, ImageSplit) else None
   return arrays.make_train_input_fn(features, _train_classes(dataset), batching, order)
 
@@ -151,10 +149,10 @@ def _train_classes(dataset: DataSet) -> np.ndarray:
                   'leave --class_weights and --cache_features out')
 
 
-def make_batching(dataset: DataSet, settings: Settings, one_hot: bool,
-                  batch_size: int) -> Batching:
+def make_batching(dataset: DataSet, settings: Settings, one_hot: bool, batch_size: int,
+                  share: Share = ALL) -> Batching:
   """Returns how the data set's examples become batches."""
   return Batching(dataset.image_shape, len(dataset.labels), one_hot, batch_size,
                   settings.shuffle_buffer,
                   settings.num_parallel_calls or image_files.available_cores(),
-                  settings.prefetch, settings.seed)
+                  settings.prefetch, settings.seed, share)

@@ -71,7 +71,7 @@ def measure(dataset: DataSet, settings: Settings, one_hot: bool,
   epoch = None if num_examples is None else math.ceil(num_examples / settings.batch_size)
   drop_pages(dropped)
   before, began = read_bytes(), time.perf_counter()
-  whole = factory.make_train_input_fn(dataset, settings, one_hot, settings.batch_size, 0)
+  whole = factory.make_train_input_fn(dataset, settings, one_hot, settings.batch_size)
   prepare_secs = time.perf_counter() - began
   with _opened({'whole': whole}, settings) as opened:
     cold = []

@@ -4,12 +4,12 @@ from typing import Any, Dict
 
 from estimator_train.reports import evaluation, page
 from estimator_train.settings import Settings
-from estimator_train.training import learning_curves, run as runs
+from estimator_train.training import learning_curves, preparation, run as runs
 
 
 def run(settings: Settings) -> Dict[str, Any]:
   """Returns the result: how well the checkpoint does on the test examples."""
-  prepared = runs.prepare(settings)
+  prepared = preparation.prepare(settings)
   result = evaluation.write(settings, prepared.dataset.labels, *runs.evaluate(prepared))
   result.update(prepared.left_out)
   learning_curves.write(settings)

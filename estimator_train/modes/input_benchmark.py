@@ -13,7 +13,7 @@ from estimator_train.models import registry as models
 from estimator_train.reports import input_benchmark, page
 from estimator_train.reports.input_benchmark import Input, Machine
 from estimator_train.settings import Settings
-from estimator_train.training import model_rate, run as runs
+from estimator_train.training import model_rate, preparation
 from estimator_train.training.user_errors import reworded
 
 _LOG = logging.getLogger('estimator_train')
@@ -28,7 +28,7 @@ def run(settings: Settings) -> Dict[str, Any]:
     model_dir.make(settings.model_dir)
   # The user's model_dir may hold a run of anything: what is trained here is nobody's.
   with tempfile.TemporaryDirectory(prefix='input_benchmark-') as folder:
-    prepared = runs.prepare(_for_training(settings, folder))
+    prepared = preparation.prepare(_for_training(settings, folder))
     free_bytes = memory.available_bytes()
     _LOG.info('measuring the input')
     with reworded(prepared.dataset.train):

@@ -4,14 +4,28 @@ from typing import Any, Dict
 
 from estimator_train.reports import page, throughput
 from estimator_train.settings import Settings
-from estimator_train.training import learning_curves, run as runs, template_model
+from estimator_train.training import (
+    learning_curves,
+    preparation,
+    run as runs,
+    tasks,
+    template_model,
+)
 
 
 def run(settings: Settings) -> Dict[str, Any]:
   """Returns the result: what was trained and how fast."""
-  prepared = runs.prepare(settings)
+  cluster = tasks.find_cluster(settings)
+  if cluster is not None and cluster.task in cluster.parameter_servers:
+    return tasks.serve_parameters(cluster, settings)
+  prepared = preparation.prepare(settings, cluster)
   trained = runs.train(prepared)
-  result = throughput.write(settings, prepared.conditions, trained.timing)
+  if cluster is not None and not cluster.is_chief:
+    runs.finish(prepared, throughput.of_worker(settings, prepared.conditions, trained.timing))
+    runs.raise_if_stopped(trained)
+    return dict(throughput.result_of(settings, trained.timing), task=str(cluster.task))
+  result = throughput.write(settings, prepared.conditions, trained.timing,
+                            runs.wait_for_workers(prepared))
   result.update(prepared.left_out)
   template_model.save(settings, prepared.dataset)
   learning_curves.write(settings)

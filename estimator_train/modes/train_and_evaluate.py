@@ -1,24 +1,41 @@
 """`--mode=train_and_evaluate`: trains, then evaluates the last checkpoint."""
 
-from typing import Any, Dict
+from typing import Any, Dict, Optional
 
 from estimator_train.reports import evaluation, page, throughput
 from estimator_train.settings import Settings
-from estimator_train.training import learning_curves, run as runs, template_model
+from estimator_train.training import (
+    learning_curves,
+    preparation,
+    run as runs,
+    tasks,
+    template_model,
+)
 
 
 def run(settings: Settings) -> Dict[str, Any]:
   """Returns the result: what was trained, how fast, and how well it does."""
-  prepared = runs.prepare(settings)
+  cluster = tasks.find_cluster(settings)
+  if cluster is not None and cluster.task in cluster.parameter_servers:
+    return tasks.serve_parameters(cluster, settings)
+  prepared = preparation.prepare(settings, cluster)
 
-  def evaluate() -> Dict[str, Any]:
-    return evaluation.write(settings, prepared.dataset.labels, *runs.evaluate(prepared))
+  def evaluate(path: Optional[str] = None) -> Dict[str, Any]:
+    return evaluation.write(settings, prepared.dataset.labels, *runs.evaluate(prepared, path))
 
-  trained = runs.train(prepared, evaluate_now=evaluate)
-  result = throughput.write(settings, prepared.conditions, trained.timing)
+  if prepared.is_evaluator:
+    return runs.evaluate_each(prepared, evaluate)
+  evaluates = cluster is None or not cluster.has_evaluator
+  trained = runs.train(prepared, evaluate_now=evaluate if evaluates else None)
+  if cluster is not None and not cluster.is_chief:
+    runs.finish(prepared, throughput.of_worker(settings, prepared.conditions, trained.timing))
+    runs.raise_if_stopped(trained)
+    return dict(throughput.result_of(settings, trained.timing), task=str(cluster.task))
+  result = throughput.write(settings, prepared.conditions, trained.timing,
+                            runs.wait_for_workers(prepared))
   result.update(prepared.left_out)
   template_model.save(settings, prepared.dataset)
-  if trained.stopped_by is None:
+  if evaluates and trained.stopped_by is None and not trained.is_early:
     result.update(evaluate())
   learning_curves.write(settings)
   page.write_after(settings)

@@ -10,7 +10,7 @@ from estimator_train.cluster import Task
 from estimator_train.errors import PeerLost
 from estimator_train.peers.messages import Connection, task_of, wait_readable
 
-TRAINING = 'training'
+STARTING, READY, TRAINING, TRAINED = 'starting', 'ready', 'training', 'trained'
 _BEAT_SECS = 1.
 _TURN_SECS = .2
 # When a connection ends, the task at its other end may be one that ends because of another's loss;
@@ -37,14 +37,18 @@ class _Peer:
     heard_at: when something last came from it.
     state: what it last said that it does.
     is_finished: whether it said goodbye.
+    note: what it left with that.
+    stop_at: the global step that it wants all to stop at.
     ended_at: when its connection ended without that.
   """
 
   def __init__(self, connection: Connection, now: float) -> None:
     self.connection = connection
     self.heard_at = now
-    self.state = 'starting'
+    self.state = STARTING
     self.is_finished = False
+    self.note: Dict[str, Any] = {}
+    self.stop_at: Optional[int] = None
     self.ended_at: Optional[float] = None
 
   @property
@@ -79,7 +83,8 @@ class Peers:
     now = clock()
     self._peers = {peer: _Peer(connection, now) for peer, connection in connections.items()}
     self._changed = threading.Condition()  # Guards all that follows.
-    self._state = 'starting'
+    self._state = STARTING
+    self._stop_at: Optional[int] = None
     self._timeout_secs: Optional[float] = None
     self._on_lost: Optional[OnLost] = None
     self._loss: Optional[_Loss] = None
@@ -90,10 +95,23 @@ class Peers:
     self._thread.start()
 
   def state(self, word: str) -> None:
-    """Tells the others what this task does now: `training`, or what may take it longer."""
+    """Tells the others what this task does now: one of those above, or what may take it longer."""
     with self._changed:
       self._state = word
       self._sent_at = -float('inf')
+
+  def stop_all_at(self, global_step: int) -> None:
+    """Asks all, this task among them, to stop at a step, which must be far enough ahead."""
+    with self._changed:
+      self._stop_at = global_step
+      self._sent_at = -float('inf')
+
+  @property
+  def stop_at(self) -> Optional[int]:
+    """The first global step that a task wants all to stop at; None if none does."""
+    with self._changed:
+      steps = [self._stop_at] + [peer.stop_at for peer in self._peers.values()]
+    return min((step for step in steps if step is not None), default=None)
 
   def watch(self, peer_timeout_secs: float, on_lost: OnLost) -> None:
     """Has a loss reported, one that was before this call too.
@@ -114,22 +132,50 @@ class Peers:
           return task, peer.state
     return None
 
-  def wait_until_finished(self, tasks: Sequence[Task]) -> None:
-    """Waits until all of the tasks have said goodbye.
+  def wait_until_started(self, task: Task) -> None:
+    """Waits until another task has got further than to start.
 
     Raises:
       PeerLost: one was lost instead.
     """
-    waited_for = [self._peers[task] for task in tasks if task != self.task]
+    self._wait_until(lambda: self._peers[task].state != STARTING)
+
+  def wait_until_trained(self, tasks: Sequence[Task]) -> None:
+    """Waits until all of the tasks, but for this one, need nothing of the others any more.
+
+    Raises:
+      PeerLost: one was lost instead.
+    """
+    others = [self._peers[task] for task in tasks if task != self.task]
+    self._wait_until(lambda: all(peer.is_finished or peer.state == TRAINED for peer in others))
+
+  def wait_until_finished(self, tasks: Sequence[Task]) -> Dict[Task, Dict[str, Any]]:
+    """Waits until all of the tasks, but for this one, have said goodbye.
+
+    Returns:
+      What each left with it.
+
+    Raises:
+      PeerLost: one was lost instead.
+    """
+    waited_for = {task: self._peers[task] for task in tasks if task != self.task}
+    self._wait_until(lambda: all(peer.is_finished for peer in waited_for.values()))
+    return {task: peer.note for task, peer in waited_for.items()}
+
+  def _wait_until(self, is_so: Callable[[], bool]) -> None:
     with self._changed:
-      while not all(peer.is_finished for peer in waited_for):
+      while not is_so():
         if self._loss is not None:
           raise PeerLost(str(self._loss))
         self._changed.wait(_TURN_SECS)  # Not for ever, so that signals are handled meanwhile.
 
-  def finish(self) -> None:
-    """Says goodbye to all: from now on this task is not missed, and misses nobody."""
-    self._part({'bye': True})
+  def finish(self, note: Optional[Dict[str, Any]] = None) -> None:
+    """Says goodbye to all: from now on this task is not missed, and misses nobody.
+
+    Args:
+      note: what the others get to know with it; its JSON has less than 60 kB.
+    """
+    self._part({'bye': True, 'note': note or {}})
 
   def leave(self, reason: str) -> None:
     """Ends the cluster's run: tells all others that this task is lost, and why."""
@@ -174,7 +220,7 @@ class Peers:
       self._sent_at = now
       for peer in self._peers.values():
         if peer.is_open and peer.connection.is_sent:  # One that does not listen gets no pile.
-          peer.connection.send(state=self._state)
+          peer.connection.send(state=self._state, stop_at=self._stop_at)
     self._look_for_losses(now)
 
   def _hear(self, sender: Task, peer: _Peer, now: float) -> None:
@@ -183,9 +229,12 @@ class Peers:
     for message in peer.connection.receive():
       peer.heard_at = now
       peer.state = str(message.get('state', peer.state))[:40]
+      if isinstance(message.get('stop_at'), int):
+        peer.stop_at = message['stop_at']
       lost = task_of(message.get('lost'))
       if message.get('bye'):
         peer.is_finished = True
+        peer.note = message['note'] if isinstance(message.get('note'), dict) else {}
         peer.connection.close()  # Which tells it that this was heard.
         return
       if lost is not None:

@@ -2,7 +2,8 @@
 
 import logging
 import os
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from types import MappingProxyType
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -47,19 +48,26 @@ class Steps(NamedTuple):
                             for name in self._fields if name != 'pauses'})
 
 
-def write(settings: Settings, conditions: Dict[str, Any], timing: Timing) -> Dict[str, Any]:
+def write(settings: Settings, conditions: Dict[str, Any], timing: Timing,
+          workers: Mapping[str, Dict[str, Any]] = MappingProxyType({})) -> Dict[str, Any]:
   """Writes `throughput.json` and `report/steps.json`, unless no step was run.
+
+  Args:
+    settings: of the run.
+    conditions: what the figures depend on, by their names in the file.
+    timing: of the steps.
+    workers: the figures of the other workers, by their names, as of_worker tells them.
 
   Returns:
     The run's headline figures.
   """
-  result = {'mode': settings.mode, 'model_dir': settings.model_dir,
-            'global_step': timing.global_step, 'steps_run': len(timing.ended),
-            'train_loss': timing.loss}
+  result = result_of(settings, timing)
   if not timing.ended:
     return result
   steps = timed_steps(timing, settings.throughput_warmup_steps)
-  figures = summarize(steps, settings.batch_size, conditions['num_replicas'])
+  figures = summarize(steps, conditions['examples_per_step'], conditions['num_replicas'])
+  if workers:
+    figures.update(_of_all(settings, figures, workers, conditions['num_replicas']))
   figures['warmup_steps'] = len(timing.ended) - len(steps.wall_secs)
   figures['steady_state'] = len(timing.ended) > settings.throughput_warmup_steps
   figures['time_to_first_step_secs'] = sum(timing.start_up_secs.values())
@@ -73,6 +81,50 @@ def write(settings: Settings, conditions: Dict[str, Any], timing: Timing) -> Dic
   result.update((name, figures[name]) for name in (
       'examples_per_sec', 'time_to_first_step_secs', 'steady_state', 'verdict'))
   return result
+
+
+def result_of(settings: Settings, timing: Timing) -> Dict[str, Any]:
+  """Returns what a task tells of its training, apart from its speed."""
+  return {'mode': settings.mode, 'model_dir': settings.model_dir,
+          'global_step': timing.global_step, 'steps_run': len(timing.ended),
+          'train_loss': timing.loss}
+
+
+def of_worker(settings: Settings, conditions: Dict[str, Any], timing: Timing) -> Dict[str, Any]:
+  """Returns the figures of a worker that the chief's report is to have; none without a step."""
+  if not timing.ended:
+    return {}
+  steps = timed_steps(timing, settings.throughput_warmup_steps)
+  figures = summarize(steps, conditions['examples_per_step'], conditions['num_replicas'])
+  return _as_one_of_several(figures)
+
+
+def _as_one_of_several(figures: Dict[str, Any]) -> Dict[str, Any]:
+  """Returns of a worker's figures those that tell it from the others."""
+  told = {name: figures[name] for name in ('steps_timed', 'wall_secs', 'examples', 'shares')}
+  told.update((name + '_p50', figures[name]['p50']) for name in (
+      'step_secs', 'session_run_secs', 'input_wait_secs', 'between_secs'))
+  return told
+
+
+def _of_all(settings: Settings, figures: Dict[str, Any], workers: Mapping[str, Dict[str, Any]],
+            num_replicas: int) -> Dict[str, Any]:
+  """Returns the figures of all workers, the chief's among them.
+
+  In step, each has counted the examples of all; else theirs are added up, over the same wall time.
+  The slowest is the one that the others wait for: it takes longest for its input and between its
+  steps. Where nobody waits it is the one with the longest steps.
+  """
+  told = {'chief': _as_one_of_several(figures), **workers}
+  in_step = settings.distribution_strategy != 'parameter_server'
+  parts = ('input_wait_secs_p50', 'between_secs_p50') if in_step else ('step_secs_p50',)
+  of_all: Dict[str, Any] = {
+      'workers': told,
+      'slowest_worker': max(told, key=lambda name: sum(told[name].get(part, 0) for part in parts))}
+  if not in_step:
+    rate = sum(worker.get('examples', 0) for worker in told.values()) / figures['wall_secs']
+    of_all.update(examples_per_sec=rate, examples_per_sec_per_replica=rate / num_replicas)
+  return of_all
 
 
 def timed_steps(timing: Timing, warmup_steps: int) -> Steps:
@@ -127,6 +179,7 @@ def summarize(steps: Steps, global_batch_size: int, num_replicas: int) -> Dict[s
       'pauses': steps.pauses,
       'traced_steps': int((~steps.is_steady).sum()),
       'wall_secs': wall_secs,
+      'examples': examples,
       'steps_timed': len(steps.wall_secs),
       'shares': _shares(steady),
   }

@@ -51,25 +51,18 @@ def optimizer_difference(model: tf.keras.Model, checkpoint: str) -> Optional[str
   return None
 
 
-class SaveCheckpoints(tf.train.CheckpointSaverHook):
-  """Saves and restores one copy of each variable, and lets the flags' hyperparameters stand.
+class OneCopyOfEach(tf.train.SessionRunHook):
+  """Has one copy of each variable saved and restored, and lets the flags' hyperparameters stand.
 
   TensorFlow's default also saves every further replica's copy of the optimizer's slots, so that a
   checkpoint from one replica could not be resumed on two; and it restores the learning rate over
-  the one that was asked for.
+  the one that was asked for. Every worker needs this, and before SaveCheckpoints.
 
-  Attributes:
-    pauses: what saving took each time, and what its listeners took.
+  Args:
+    keep_max: checkpoints to keep.
   """
 
-  def __init__(self, model_dir: str, save_steps: Optional[int], save_secs: Optional[int],
-               keep_max: int,
-               listeners: Sequence['AtEverySteps'] = ()) -> None:
-    super().__init__(model_dir, save_steps=save_steps, save_secs=save_secs,
-                     listeners=list(listeners))
-    self._calls = listeners
-    self._saves: List[Pause] = []
-    self._save_steps = save_steps
+  def __init__(self, keep_max: int) -> None:
     self._keep_max = keep_max
 
   def begin(self) -> None:
@@ -80,10 +73,33 @@ class SaveCheckpoints(tf.train.CheckpointSaverHook):
     self._reset_hyperparameters = tf.group(*[
         variable.initializer for variable in tf.global_variables()
         if _HYPERPARAMETER.match(variable.op.name)])
-    super().begin()
 
   def after_create_session(self, session: tf.Session, coord: Any) -> None:
     session.run(self._reset_hyperparameters)
+
+
+class SaveCheckpoints(tf.train.CheckpointSaverHook):
+  """Saves checkpoints, the first of the weights that the run finds.
+
+  Args:
+    model_dir: of the run.
+    save_steps: between two.
+    save_secs: or so long.
+    listeners: to call after each.
+
+  Attributes:
+    pauses: what saving took each time, and what its listeners took.
+  """
+
+  def __init__(self, model_dir: str, save_steps: Optional[int], save_secs: Optional[int],
+               listeners: Sequence['AtEverySteps'] = ()) -> None:
+    super().__init__(model_dir, save_steps=save_steps, save_secs=save_secs,
+                     listeners=list(listeners))
+    self._calls = listeners
+    self._saves: List[Pause] = []
+    self._save_steps = save_steps
+
+  def after_create_session(self, session: tf.Session, coord: Any) -> None:
     super().after_create_session(session, coord)
     if self._save_steps is not None:
       # A resumed run saves at the same multiples as one that never stopped.

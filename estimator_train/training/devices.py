@@ -5,10 +5,13 @@ from typing import Iterator, NamedTuple, Optional, Tuple
 
 import tensorflow.compat.v1 as tf
 
+from estimator_train.cluster import Cluster
 from estimator_train.errors import UserError
 from estimator_train.settings import Settings
-from estimator_train.training import central_storage
+from estimator_train.training import central_storage, multi_worker
 from estimator_train.validation import SINGLE_REPLICA_STRATEGIES
+
+_COMMUNICATION = {None: 'AUTO', 'nccl': 'NCCL', 'ring': 'RING'}
 
 
 class Devices(NamedTuple):
@@ -50,13 +53,25 @@ def find_devices(settings: Settings) -> Devices:
   return Devices(names, tuple(name + ' (logical)' for name in names))
 
 
-def make_strategy(settings: Settings, devices: Devices) -> Optional[tf.distribute.Strategy]:
-  """Makes the strategy for a RunConfig; None is the Estimator's own way on one device."""
+def make_strategy(settings: Settings, devices: Devices,
+                  cluster: Optional[Cluster]) -> Optional[tf.distribute.Strategy]:
+  """Makes the strategy for a RunConfig; None is the Estimator's own way on one device.
+
+  Args:
+    settings: of the run.
+    devices: of this task.
+    cluster: of several tasks; None: this one trains alone.
+  """
   if settings.distribution_strategy == 'off':
     return None
-  if settings.distribution_strategy == 'one_device':
+  if cluster is not None:
+    if settings.distribution_strategy == 'parameter_server':
+      strategy = tf.distribute.experimental.ParameterServerStrategy()
+    else:
+      strategy = multi_worker.make(devices.names, _COMMUNICATION[settings.all_reduce_alg])
+  elif settings.distribution_strategy == 'one_device':
     strategy = tf.distribute.OneDeviceStrategy(devices.names[0])
-  elif settings.distribution_strategy == 'central_storage':
+  elif settings.distribution_strategy in ('central_storage', 'parameter_server'):
     strategy = central_storage.make(devices.names, '/cpu:0')
   else:
     strategy = tf.distribute.MirroredStrategy(

@@ -4,6 +4,7 @@ from typing import Callable, Dict, NamedTuple, Optional, Sequence
 
 import tensorflow.compat.v1 as tf
 
+from estimator_train.cluster import Cluster
 from estimator_train.datasets.description import DataSet
 from estimator_train.errors import UserError
 from estimator_train.models import registry as models
@@ -37,8 +38,9 @@ class Converted(NamedTuple):
   trainer: tf.estimator.Estimator
 
 
-def convert(settings: Settings, dataset: DataSet, devices: Devices, warmup_steps: int,
-            class_counts: Optional[Sequence[int]], flags_before: Dict[str, str]) -> Converted:
+def convert(settings: Settings, dataset: DataSet, devices: Devices, cluster: Optional[Cluster],
+            writes: bool, warmup_steps: int, class_counts: Optional[Sequence[int]],
+            flags_before: Dict[str, str]) -> Converted:
   """Builds the Keras model, checks it against what `model_dir` holds, and converts it.
 
   Training is spread over the devices. Evaluation is on one: under `eval_distribute` TensorFlow
@@ -48,6 +50,8 @@ def convert(settings: Settings, dataset: DataSet, devices: Devices, warmup_steps
     settings: of this run.
     dataset: gives the model its shapes.
     devices: one replica each.
+    cluster: whose tasks train together; None: this one trains alone.
+    writes: whether it writes the initial weights; the others convert the model after it has.
     warmup_steps: over which the learning rate rises.
     class_counts: the training examples of each class, to even them out; None: as they are.
     flags_before: the flags of the run that made `model_dir`, where they are known.
@@ -70,10 +74,12 @@ def convert(settings: Settings, dataset: DataSet, devices: Devices, warmup_steps
       # The first Keras session stays, whatever the RunConfig says later.
       tf.keras.backend.set_session(tf.Session(config=make_session_config(settings, devices)))
       initial_weights.load(model, settings, dataset.image_shape)
-    initial_weights.clear_stale(settings)
-    config = _make_run_config(settings, devices)
+    if writes:
+      initial_weights.clear_stale(settings)
+    config = _make_run_config(settings, devices, cluster)
     keras_estimator = tf.keras.estimator.model_to_estimator(model, config=config)
-    initial_weights.record(model if loads else None, settings)
+    if writes:
+      initial_weights.record(model if loads else None, settings)
     estimator = trainer = tf.estimator.add_metrics(
         _with_preprocessing(keras_estimator, model, settings),
         make_metric_fn(loss, len(dataset.labels)))
@@ -107,16 +113,20 @@ def build_model(settings: Settings, dataset: DataSet, warmup_steps: int = 0) -> 
   return model
 
 
-def _make_run_config(settings: Settings, devices: Devices) -> tf.estimator.RunConfig:
+def _make_run_config(settings: Settings, devices: Devices,
+                     cluster: Optional[Cluster]) -> tf.estimator.RunConfig:
+  # Summaries can hold collective operations, so that all workers of a cluster would have to run
+  # them, and would write them somewhere; its chief writes its own.
+  every_steps = settings.log_every_steps if cluster is None else None
   return tf.estimator.RunConfig(
       model_dir=settings.model_dir,
       tf_random_seed=settings.seed,
-      train_distribute=make_strategy(settings, devices),
+      train_distribute=make_strategy(settings, devices, cluster),
       session_config=make_session_config(settings, devices),
       save_checkpoints_steps=None,  # checkpoints.SaveCheckpoints saves them.
       save_checkpoints_secs=None,
-      save_summary_steps=settings.log_every_steps,
-      log_step_count_steps=settings.log_every_steps)
+      save_summary_steps=every_steps or 0,
+      log_step_count_steps=every_steps)
 
 
 def _with_preprocessing(estimator: tf.estimator.Estimator, model: tf.keras.Model,

@@ -12,8 +12,11 @@ import tensorflow.compat.v1 as tf
 from tqdm import tqdm
 
 from estimator_train.errors import TrainingFailed
+from estimator_train.peers import Peers
 
 _LOG = logging.getLogger('estimator_train')
+# Until every other task knows what this one has told.
+_TOLD_SECS = 2.
 
 
 class StopAtNonFiniteLoss(tf.train.SessionRunHook):
@@ -46,22 +49,31 @@ class Progress(tf.train.SessionRunHook):
   it got them last, with whatever happened between the steps.
 
   Args:
-    model_dir: of the run.
+    model_dir: of the run; None: of another task, which writes nothing.
     stop_step: the global step to train up to.
     log_every_steps: steps between two lines.
     batch_size: examples of a step, over all replicas.
+    writes_loss: whether TensorBoard gets the loss from here, and not from the Estimator.
+    takes_each_step: whether no other worker takes steps of its own in between.
   """
 
-  def __init__(self, model_dir: str, stop_step: int, log_every_steps: int,
-               batch_size: int) -> None:
+  def __init__(self, model_dir: Optional[str], stop_step: int, log_every_steps: int,
+               batch_size: int, writes_loss: bool = False, takes_each_step: bool = True) -> None:
     self._model_dir = model_dir
     self._stop_step = stop_step
     self._every = log_every_steps
     self._batch_size = batch_size
+    self._writes_loss = writes_loss
+    self._takes_each_step = takes_each_step
     self._step = 0
     self._shown_step = 0
     self._shown_at = 0.
     self._bar: Optional[tqdm] = None
+
+  @property
+  def step(self) -> int:
+    """The global step that this task knows to be reached."""
+    return self._step
 
   def begin(self) -> None:
     self._fetch = tf.train.SessionRunArgs(_loss())
@@ -80,15 +92,20 @@ class Progress(tf.train.SessionRunHook):
     return self._fetch
 
   def after_run(self, run_context: Any, run_values: Any) -> None:
-    if self._bar is not None:
-      self._bar.update()
     if run_values.results is None:
+      self._move_bar()
       return
+    if not self._takes_each_step:
+      self._step = max(int(run_context.session.run(tf.train.get_global_step())), self._step)
+    self._move_bar()
     now = time.perf_counter()
     step_secs = (now - self._shown_at) / (self._step - self._shown_step)
     rate = self._batch_size / step_secs
     self._shown_step, self._shown_at = self._step, now
-    self._write(examples_per_sec=rate, step_secs=step_secs)
+    scalars = {'examples_per_sec': rate, 'step_secs': step_secs}
+    if self._writes_loss:
+      scalars['loss_1'] = float(run_values.results)  # The Estimator's name of it.
+    self._write(scalars)
     if self._bar is not None:
       self._bar.set_postfix_str('loss {:.4f}, {:,.0f} examples/sec'.format(
           run_values.results, rate))
@@ -97,7 +114,13 @@ class Progress(tf.train.SessionRunHook):
                 self._stop_step, run_values.results, rate,
                 (self._stop_step - self._step) * step_secs)
 
-  def _write(self, **scalars: float) -> None:
+  def _move_bar(self) -> None:
+    if self._bar is not None:
+      self._bar.update(self._step - self._bar.n)
+
+  def _write(self, scalars: Dict[str, float]) -> None:
+    if self._model_dir is None:
+      return
     # The writer of the Estimator's own summaries.
     tf.summary.FileWriterCache.get(self._model_dir).add_summary(
         tf.Summary(value=[tf.Summary.Value(tag=tag, simple_value=value)
@@ -112,24 +135,51 @@ class Progress(tf.train.SessionRunHook):
 class StopOnSignal(tf.train.SessionRunHook):
   """Turns SIGINT and SIGTERM into a stop after the running step; Estimator then saves and closes.
 
+  Workers that train together have to stop at the same step, or the last would wait for ever. So
+  the one that is asked to names a step a little ahead, and all stop there.
+
   A second SIGINT ends at once, by KeyboardInterrupt.
+
+  Args:
+    peers: the other tasks; None: there are none.
 
   Attributes:
     signum: the signal that asked to stop; None without one.
+    has_stopped: whether it, or another task's, has ended the run.
   """
 
-  def __init__(self) -> None:
+  def __init__(self, peers: Optional[Peers] = None) -> None:
     self.signum: Optional[int] = None
+    self._peers = peers
+    self.has_stopped = False
+    self._has_told = False
+    self._step = 0
+    self._ended = 0.
     self._before: Dict[int, Any] = {}
 
   def after_create_session(self, session: tf.Session, coord: Any) -> None:
+    self._step = int(session.run(tf.train.get_global_step()))
+    self._ended = time.perf_counter()
     if threading.current_thread() is not threading.main_thread():
       return  # Python lets only the main thread handle signals.
     for signum in (signal.SIGINT, signal.SIGTERM):
       self._before[signum] = signal.signal(signum, self._on_signal)
 
   def after_run(self, run_context: Any, run_values: Any) -> None:
-    if self.signum is not None:
+    self._step += 1
+    if self._peers is None:
+      if self.signum is not None:
+        self.has_stopped = True
+        run_context.request_stop()
+      return
+    before, self._ended = self._ended, time.perf_counter()
+    if self.signum is not None and not self._has_told:
+      self._has_told = True
+      steps = math.ceil(_TOLD_SECS / (self._ended - before))
+      self._peers.stop_all_at(self._step + steps)
+    stop_at = self._peers.stop_at
+    if stop_at is not None and self._step >= stop_at:
+      self.has_stopped = True
       run_context.request_stop()
 
   def close(self) -> None:

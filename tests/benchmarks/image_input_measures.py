@@ -22,7 +22,7 @@ from estimator_train.datasets.description import DataSet, ImageSplit
 from estimator_train.inputs import factory, image_files
 from estimator_train.inputs.measure import drop_pages, read_bytes
 from estimator_train.settings import Settings
-from estimator_train.training import frozen_features, initial_weights, run as runs
+from estimator_train.training import frozen_features, initial_weights, preparation
 from estimator_train.training.time_history import TimeHistory
 
 # Small enough to diverge on no labels; a step costs the same at any rate.
@@ -57,7 +57,7 @@ def cold(data: Dict[str, Any], batch_size: int, rounds: int) -> Dict[str, Any]:
   for _ in range(rounds):
     for name, input_fn in (
         ('published', _make_published_input_fn(dataset, batch_size)),
-        ('package', factory.make_train_input_fn(dataset, settings, True, batch_size, 0)),
+        ('package', factory.make_train_input_fn(dataset, settings, True, batch_size)),
         ('decoding', _make_decoding_input_fn(split, batch_size))):
       with _opened(input_fn) as take:
         drop_pages(split.files)
@@ -95,7 +95,7 @@ def cache(data: Dict[str, Any], batch_size: int, rounds: int, window_secs: float
   for name, value in (('memory', 'memory'), ('folder', folder)):
     began = time.perf_counter()
     input_fns[name] = factory.make_train_input_fn(
-        dataset, settings._replace(cache=value), True, batch_size, 0)
+        dataset, settings._replace(cache=value), True, batch_size)
     fill_secs[name] = time.perf_counter() - began
   rates: Dict[str, List[float]] = {name: [] for name in input_fns}
   for _ in range(rounds):
@@ -111,7 +111,7 @@ def plain(steps: int, **rest: Any) -> Dict[str, Any]:
   """Measures training steps of the whole network, on images from memory; see _prepare."""
   run = _prepare(steps, {'cache': 'memory'}, **rest)
   input_fn = factory.make_train_input_fn(run.dataset, run.settings, run.converted.one_hot,
-                                         run.batch_size, 0)
+                                         run.batch_size)
   return {'images_per_sec': _train(run, input_fn, steps)}
 
 
@@ -229,7 +229,7 @@ def _images_per_sec(take: Take, batch_size: int, min_batches: int, min_secs: flo
 
 def _prepare(steps: int, others: Dict[str, Any], data: Dict[str, Any], images: int,
              batch_size: int, warmup_steps: int, trainable_layers: int,
-             model_dir: str) -> runs.Run:
+             model_dir: str) -> preparation.Run:
   """Prepares a training of VGG16 with random weights.
 
   Args:
@@ -242,7 +242,7 @@ def _prepare(steps: int, others: Dict[str, Any], data: Dict[str, Any], images: i
     trainable_layers: the last layers of the network that train.
     model_dir: an empty folder.
   """
-  run = runs.prepare(_settings(
+  run = preparation.prepare(_settings(
       data, mode='train', model='vgg16', trainable_layers=trainable_layers, model_dir=model_dir,
       batch_size=batch_size, train_steps=warmup_steps + steps, learning_rate=LEARNING_RATE,
       **others))
@@ -252,7 +252,7 @@ def _prepare(steps: int, others: Dict[str, Any], data: Dict[str, Any], images: i
       [split.files[index] for index in chosen], split.classes[chosen])))
 
 
-def _train(run: runs.Run, input_fn: InputFn, steps: int) -> float:
+def _train(run: preparation.Run, input_fn: InputFn, steps: int) -> float:
   """Returns the images a second of the last so many steps, what is between them included."""
   history = TimeHistory()
   run.converted.trainer.train(input_fn, hooks=[history], max_steps=run.stop_step)

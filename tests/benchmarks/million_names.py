@@ -135,7 +135,7 @@ def _take_first_batch(root: str) -> None:
   from estimator_train.inputs import factory
   tf.logging.set_verbosity(tf.logging.ERROR)
   dataset = _describe(root)
-  input_fn = factory.make_train_input_fn(dataset, _settings(root), True, BATCH_SIZE, 0)
+  input_fn = factory.make_train_input_fn(dataset, _settings(root), True, BATCH_SIZE)
   with tf.Graph().as_default(), tf.Session(
       config=tf.ConfigProto(device_count={'GPU': 0})) as session:
     iterator = tf.data.make_initializable_iterator(input_fn())

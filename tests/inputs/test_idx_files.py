@@ -6,7 +6,7 @@ from conftest import batches
 
 from estimator_train.datasets.description import IdxSplit
 from estimator_train.inputs import arrays, idx_files
-from estimator_train.inputs.batching import Batching
+from estimator_train.inputs.batching import Batching, Share
 
 EXAMPLES, SHAPE, CLASSES = 10, (2, 3, 1), 4
 BATCHING = Batching(SHAPE, CLASSES, one_hot=True, batch_size=4, shuffle_buffer=5, prefetch=2)
@@ -25,7 +25,8 @@ def examples_of(images):
 
 def train_fn(split, batch_size=4, skip=0, seed=1, shuffle_buffer=5):
   return idx_files.make_train_input_fn(split, BATCHING._replace(
-      batch_size=batch_size, shuffle_buffer=shuffle_buffer, seed=seed, skip_examples=skip))
+      batch_size=batch_size, shuffle_buffer=shuffle_buffer, seed=seed,
+      share=Share(skip_examples=skip)))
 
 
 def order(split, count, **options):
@@ -79,7 +80,7 @@ def test_labels_as_class_numbers(split):
 
 def test_arrays_deliver_the_same(split):
   for one_hot in (True, False):
-    batching = BATCHING._replace(one_hot=one_hot, seed=3, skip_examples=7)
+    batching = BATCHING._replace(one_hot=one_hot, seed=3, share=Share(skip_examples=7))
     streamed, _ = batches(idx_files.make_train_input_fn(split, batching), 6)
     held, _ = batches(arrays.make_train_input_fn(*arrays.read_idx(split, SHAPE), batching), 6)
     for (images, labels), (images_held, labels_held) in zip(streamed, held):

@@ -94,7 +94,7 @@ def test_busy_until_all_train(make, others):
 
 def test_state_is_told(make, others):
   peers = make()
-  assert others[W1].hear('state') == {'state': 'starting'}
+  assert others[W1].hear('state') == {'state': 'starting', 'stop_at': None}
   peers.state('saving')
   wait_until(lambda: others[W1].hear('state') == {'state': 'saving'})
 

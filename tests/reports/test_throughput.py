@@ -52,7 +52,7 @@ def test_rate_is_not_a_mean_of_rates():
 def test_runs_about_as_long_as_the_warmup(warmup_steps, steady, tmp_path):
   settings = Settings(model_dir=str(tmp_path), train_steps=2, batch_size=10,
                       throughput_warmup_steps=warmup_steps)
-  throughput.write(settings, {'num_replicas': 1}, timing((0, 3), (1, 1)))
+  throughput.write(settings, {'num_replicas': 1, 'examples_per_step': 10}, timing((0, 3), (1, 1)))
   figures = json.loads((tmp_path / 'throughput.json').read_text())
   assert figures['steady_state'] is steady
   timed = 1 if warmup_steps == 1 else 2
@@ -127,7 +127,8 @@ def test_traced_steps_are_told_and_taken_out():
   assert summarize(timing(*spans, traced=range(101, 106)), 0)['steady_step_secs']['max'] == 9
 
 
-CONDITIONS = {'global_batch_size': 8, 'num_replicas': 1, 'devices': ['/cpu:0']}
+CONDITIONS = {'global_batch_size': 8, 'examples_per_step': 8, 'num_replicas': 1,
+              'devices': ['/cpu:0']}
 
 
 def test_files_and_result(tmp_path):

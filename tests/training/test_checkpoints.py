@@ -4,7 +4,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from estimator_train.settings import Settings
-from estimator_train.training import checkpoints, run as runs
+from estimator_train.training import checkpoints, preparation, run as runs
 
 
 @pytest.fixture
@@ -13,7 +13,7 @@ def train(tmp_path):
   def run(steps, **values):
     settings = Settings(mode='train', dataset='synthetic', image_size=(18, 18), batch_size=12,
                         model_dir=str(tmp_path), train_steps=steps, **values)
-    return runs.train(runs.prepare(settings)).timing.global_step
+    return runs.train(preparation.prepare(settings)).timing.global_step
 
   return run
 

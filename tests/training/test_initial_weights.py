@@ -10,7 +10,7 @@ from tensorflow.python.keras import utils as keras_utils
 from estimator_train.errors import UserError
 from estimator_train.models import registry
 from estimator_train.settings import Settings
-from estimator_train.training import initial_weights, run as runs
+from estimator_train.training import initial_weights, preparation, run as runs
 
 MODEL = 'own_models:partly_frozen'
 
@@ -22,7 +22,7 @@ def run_once(tmp_path):
     settings = Settings(**dict(
         dict(mode='train', model_dir=str(tmp_path / name), model=MODEL,  # noqa: C408
              dataset='synthetic', image_size=(28, 28), batch_size=8, train_steps=steps), **values))
-    runs.train(runs.prepare(settings))
+    runs.train(preparation.prepare(settings))
     before = str(tmp_path / name / 'model.ckpt-0')
     return {key: tf.train.load_variable(before, key)
             for key, shape in tf.train.list_variables(before)

@@ -1,0 +1,55 @@
+"""`MultiWorkerMirroredStrategy` of TensorFlow 1.15 on the devices that the flags name."""
+
+from typing import Any, Tuple
+
+import tensorflow.compat.v1 as tf
+from tensorflow.python.distribute import (
+    collective_all_reduce_strategy,
+    cross_device_ops,
+    distribute_lib,
+    input_lib,
+    mirrored_strategy,
+)
+
+
+def make(devices: Tuple[str, ...], communication: str) -> tf.distribute.Strategy:
+  """Makes the strategy of this worker; TF_CONFIG names the others.
+
+  Args:
+    devices: of this worker, such as `/gpu:0`; each worker has as many.
+    communication: between devices: AUTO, RING or NCCL.
+  """
+  return MultiWorkerMirroredStrategy(
+      tuple('/device:' + name[1:].upper() for name in devices),
+      cross_device_ops.CollectiveCommunication(communication))
+
+
+class MultiWorkerMirroredStrategy(tf.distribute.experimental.MultiWorkerMirroredStrategy):
+  """TensorFlow's, whose name Estimator goes by, on some devices; it would take every GPU, or one
+  CPU device."""
+
+  def __init__(self, devices: Tuple[str, ...],
+               communication: cross_device_ops.CollectiveCommunication) -> None:
+    distribute_lib.StrategyV1.__init__(self, _Extended(self, devices, communication))
+
+
+class _Extended(collective_all_reduce_strategy.CollectiveAllReduceExtended):
+  """How it is done."""
+
+  def __init__(self, strategy: tf.distribute.Strategy, devices: Tuple[str, ...],
+               communication: cross_device_ops.CollectiveCommunication) -> None:
+    self._wanted = devices
+    super().__init__(strategy, communication)
+
+  def _initialize_multi_worker(self, cluster_resolver: Any) -> None:
+    super()._initialize_multi_worker(cluster_resolver)
+    # The same once more for other devices than those that it has chosen.
+    self._cross_device_ops = cross_device_ops.CollectiveAllReduce(
+        num_workers=self._num_workers, num_gpus_per_worker=len(self._wanted),
+        collective_keys=self._collective_keys)
+    worker = self._worker_device
+    mirrored_strategy.MirroredExtended._initialize_local(
+        self, tuple(worker + name for name in self._wanted))
+    self._input_workers = input_lib.InputWorkers(
+        self._device_map, [(worker, self.worker_devices)])
+    self._default_device = worker

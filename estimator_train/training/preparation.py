@@ -1,0 +1,199 @@
+"""What a run finds out and makes before its first step: data, devices, and the Estimator."""
+
+import logging
+from typing import Any, Dict, List, NamedTuple, Optional
+
+import tensorflow.compat.v1 as tf
+
+from estimator_train import model_dir
+from estimator_train.cluster import Cluster
+from estimator_train.datasets import download, image_folder, registry as datasets
+from estimator_train.datasets.description import DataSet, ImageSplit
+from estimator_train.errors import UserError
+from estimator_train.inputs import bad_images, factory as inputs
+from estimator_train.peers import READY, Peers
+from estimator_train.settings import (
+    Settings,
+    lr_warmup_steps,
+    per_replica_batch_size,
+    scaled_learning_rate,
+    total_train_steps,
+)
+from estimator_train.start_up import StartUp
+from estimator_train.training import checkpoints, tasks
+from estimator_train.training.devices import Devices, find_devices
+from estimator_train.training.estimator import Converted, build_model, convert
+
+_LOG = logging.getLogger('estimator_train')
+
+
+class Run(NamedTuple):
+  """What a run has found out before its first step.
+
+  Attributes:
+    settings: what was asked for.
+    dataset: what it reads.
+    sizes: how many examples that has.
+    skipped: the images that it has besides, and that cannot be decoded.
+    devices: where this task of it runs, a replica each.
+    cluster: the tasks that train together; None: this one trains alone.
+    peers: the connections to them.
+    first_step: the global step that it goes on from.
+    batch_size: per replica.
+    stop_step: the global step to train up to; None where the run does not train.
+    converted: the model as an Estimator.
+    start_up: what the time since the start of the process went into.
+    is_evaluator: whether it only evaluates what the tasks of a cluster save.
+  """
+  settings: Settings
+  dataset: DataSet
+  sizes: inputs.SplitSizes
+  skipped: List[bad_images.BadImage]
+  devices: Devices
+  cluster: Optional[Cluster]
+  peers: Optional[Peers]
+  first_step: int
+  batch_size: int
+  stop_step: Optional[int]
+  converted: Converted
+  start_up: StartUp
+  is_evaluator: bool
+
+  @property
+  def num_workers(self) -> int:
+    return 1 if self.cluster is None else self.cluster.num_workers
+
+  @property
+  def takes_each_step(self) -> bool:
+    """Whether each global step is one of this task, and not of some worker."""
+    return self.cluster is None or self.settings.distribution_strategy != 'parameter_server'
+
+  @property
+  def examples_a_step(self) -> int:
+    """The examples of a global step."""
+    return self.settings.batch_size // (1 if self.takes_each_step else self.num_workers)
+
+  @property
+  def is_chief(self) -> bool:
+    """Whether this task is the one that writes."""
+    return self.cluster is None or self.cluster.is_chief
+
+  @property
+  def estimator(self) -> tf.estimator.Estimator:
+    return self.converted.estimator
+
+  @property
+  def conditions(self) -> Dict[str, Any]:
+    """What a figure of this run depends on, by the names in the reports."""
+    return {
+        'global_batch_size': self.settings.batch_size,
+        'per_replica_batch_size': self.batch_size,
+        'num_replicas': self.devices.num_replicas * self.num_workers,
+        'num_workers': self.num_workers,
+        'examples_per_step': self.examples_a_step,
+        'dataset': self.settings.dataset,
+        'model': self.settings.model,
+        'distribution_strategy': self.settings.distribution_strategy,
+        'devices': list(self.devices.labels),
+        'tensorflow_version': tf.version.VERSION,
+    }
+
+  @property
+  def left_out(self) -> Dict[str, Any]:
+    """What a result says of the examples that were left out; nothing unless that was allowed."""
+    if self.settings.on_bad_image != 'skip':
+      return {}
+    return {'skipped_images': [image._asdict() for image in self.skipped]}
+
+
+def prepare(settings: Settings, cluster: Optional[Cluster] = None) -> Run:
+  """Gets and checks the data, finds the devices, and makes the Estimator.
+
+  Args:
+    settings: of the run.
+    cluster: the tasks that train together; None: this one does alone.
+
+  Raises:
+    PeerLost: another task did not come.
+    UserError: something that was given is wrong; nothing has been trained yet.
+  """
+  assert settings.model_dir is not None
+  start_up = StartUp()
+  tf.logging.set_verbosity(tf.logging.INFO if settings.verbosity > 0 else tf.logging.ERROR)
+  is_evaluator = cluster is not None and cluster.task.type == 'evaluator'
+  if is_evaluator:
+    # It trains nothing; TensorFlow would have it take part.
+    cluster = None
+    tasks.wait_for_checkpoint(settings)
+  num_workers = 1 if cluster is None else cluster.num_workers
+  devices = find_devices(settings)
+  batch_size = per_replica_batch_size(settings.batch_size, devices.num_replicas * num_workers)
+  checkpoint, first_step = checkpoints.latest(settings.model_dir)
+  if not settings.trains and checkpoint is None:
+    raise UserError('there is no checkpoint to evaluate', '--model_dir=' + settings.model_dir,
+                    'train first, or give the folder of a run that has')
+  dataset = _describe(settings)
+  model_dir.make(settings.model_dir)
+  skipped: List[bad_images.BadImage] = []
+  if settings.on_bad_image == 'skip':
+    dataset, skipped = bad_images.without_bad(dataset, settings)
+  sizes = inputs.check_files(dataset, settings)
+  start_up.end('data')
+  stop_step = total_train_steps(settings, sizes.train) if settings.trains else None
+  warmup_steps = lr_warmup_steps(settings, sizes.train) if settings.trains else 0
+  peers = None
+  if cluster is not None:
+    peers = _join(cluster, settings, first_step, devices, dataset)
+    start_up.end('peers')
+  balances = settings.trains and settings.class_weights == 'balanced'
+  writes = not is_evaluator and (cluster is None or cluster.is_chief)
+  converted = convert(settings, dataset, devices, cluster, writes, warmup_steps,
+                      inputs.class_counts(dataset) if balances else None,
+                      model_dir.read_flags(settings.model_dir))
+  if peers is not None:
+    peers.state(READY)
+  start_up.end('model')
+  if settings.trains and writes:
+    model_dir.record(settings, dataset.labels)
+  _LOG.info('%s on %s: %s, %d replica(s) on %s, batch size %d global, %d per replica',
+            settings.model, settings.dataset, settings.distribution_strategy,
+            devices.num_replicas * num_workers,
+            ', '.join(devices.labels) + (' of {} workers'.format(num_workers) if cluster else ''),
+            settings.batch_size, batch_size)
+  if settings.trains and (settings.scale_learning_rate != 'none' or warmup_steps):
+    _LOG.info('learning rate %g for batch size %d is %g for %d (%s), warmed up over %d steps',
+              settings.learning_rate, settings.base_batch_size, scaled_learning_rate(settings),
+              settings.batch_size, settings.scale_learning_rate, warmup_steps)
+  return Run(settings, dataset, sizes, skipped, devices, cluster, peers, first_step, batch_size,
+             stop_step, converted, start_up, is_evaluator)
+
+
+def _join(cluster: Cluster, settings: Settings, first_step: int, devices: Devices,
+          dataset: DataSet) -> Peers:
+  """Waits for the other tasks, and until the chief has converted the model."""
+  with tf.Graph().as_default():
+    model = build_model(settings, dataset)
+    peers = tasks.join(cluster, settings, tasks.facts_of_worker(
+        first_step, devices, dataset, model))
+  if not cluster.is_chief:
+    peers.wait_until_started(cluster.chief)
+  return peers
+
+
+def _describe(settings: Settings) -> DataSet:
+  """Describes the data set, gets its files where they are missing and published, and says what
+  of each class there is to train on."""
+  assert settings.model_dir is not None
+  dataset = datasets.describe(settings)
+  if dataset.files:
+    assert settings.data_dir is not None
+    download.fetch(dataset.files, settings.data_dir)
+  model_dir.check_labels(settings.model_dir, dataset.labels)
+  if isinstance(dataset.train, ImageSplit) and settings.trains:
+    counts = image_folder.class_counts(dataset.train, len(dataset.labels))
+    _LOG.info('%d images to train on: %s; the largest class is %.1f times the smallest%s',
+              sum(counts), ', '.join(map('{} {}'.format, dataset.labels, counts)),
+              max(counts) / min(counts),
+              '' if settings.class_weights != 'none' or max(counts) < 1.5 * min(counts)
+              else ' (--class_weights=balanced evens that out)')
+  return dataset

@@ -1,0 +1,188 @@
+"""Tasks that die, hang or are cut off: the others notice, name them, and all go on from there."""
+
+import os
+import random
+import re
+import shutil
+import signal
+import subprocess
+import time
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+
+from estimator_train import __main__ as program
+
+SECS = 60  # In which every survivor is to have ended.
+STEPS = 400
+FLAGS = ['--mode=train', '--dataset=fashion_mnist_sample', '--model=own_models:two_layers',
+         '--optimizer=sgd', '--learning_rate=0.05', '--batch_size=24', '--log_every_steps=20',
+         '--save_checkpoints_steps=20', '--peer_timeout_secs=5', '--noreport_page']
+TOGETHER = ['--distribution_strategy=multi_worker_mirrored']
+
+pytestmark = [pytest.mark.cluster, pytest.mark.slow]
+
+
+def weights(model_dir):
+  path = tf.train.latest_checkpoint(str(model_dir))
+  return {name: tf.train.load_variable(path, name) for name, _ in tf.train.list_variables(path)}
+
+
+def assert_undisturbed(model_dir, tmp_path, steps=STEPS, replicas=2):
+  """Compares the weights with those of one process with as many replicas."""
+  alone = tmp_path / 'alone'
+  assert program.main(FLAGS + ['--train_steps={}'.format(steps), '--model_dir={}'.format(alone),
+                               '--num_cpu_replicas={}'.format(replicas)]) == 0
+  undisturbed, found = weights(alone), weights(model_dir)
+  assert found['global_step'] == steps
+  for name, value in undisturbed.items():
+    scale = max(np.abs(value).max(), 1e-3)
+    np.testing.assert_allclose(found[name], value, atol=1e-5 * scale, rtol=1e-4, err_msg=name)
+
+
+def survivors_end(tasks, victim):
+  """Asserts that all others end with 138 in time, and say who is lost."""
+  began = time.monotonic()
+  for name, task in tasks.items():
+    if name != victim:
+      assert task.code(SECS - (time.monotonic() - began)) == 138, task.log
+      assert re.search('^(lost {0}:|stopped at step)'.format(victim), task.log, re.MULTILINE), (
+          task.log)
+
+
+def test_a_worker_is_asked_and_killed_and_stopped_and_the_chief_is_killed(cluster, tmp_path):
+  model_dir = tmp_path / 'model'
+  flags = FLAGS + TOGETHER + ['--train_steps={}'.format(STEPS), '--model_dir={}'.format(model_dir)]
+  reached = 0
+  for victim, signum in (('worker 1', signal.SIGTERM), ('worker 1', signal.SIGKILL),
+                         ('worker 0', signal.SIGKILL), ('worker 1', signal.SIGSTOP)):
+    tasks = cluster.start(flags, workers=2)
+    tasks['worker 0'].wait_for(r'^step {}/'.format(reached + 40))
+    tasks[victim].signal(signum)
+    survivors_end(tasks, victim)
+    if signum == signal.SIGTERM:
+      assert tasks[victim].code() == 143
+      assert 'which is saved' in tasks[victim].log
+    tasks[victim].end()
+    saved = int(weights(model_dir)['global_step'])
+    assert reached < saved < STEPS
+    reached = saved - saved % 20
+  tasks = cluster.start(flags, workers=2)
+  for task in tasks.values():
+    assert task.code() == 0, task.log
+    assert 'going on from step {}'.format(saved) in task.log
+  assert_undisturbed(model_dir, tmp_path)
+
+
+def test_a_parameter_server_is_killed(cluster, tmp_path):
+  flags = FLAGS + ['--distribution_strategy=parameter_server', '--train_steps=1000',
+                   '--model_dir={}'.format(tmp_path / 'model')]
+  tasks = cluster.start(flags, chief=1, workers=1, ps=1)
+  tasks['chief'].wait_for(r'^step ([4-9]\d|\d{3})/')
+  tasks['ps 0'].signal(signal.SIGKILL)
+  survivors_end(tasks, 'ps 0')
+  saved = weights(tmp_path / 'model')['global_step']
+  assert saved > 0
+  tasks = cluster.start(flags, chief=1, workers=1, ps=1)
+  for task in tasks.values():
+    assert task.code() == 0, task.log
+  assert 'going on from step {}'.format(saved) in tasks['chief'].log
+  assert weights(tmp_path / 'model')['global_step'] >= 1000
+
+
+def test_a_step_that_hangs_while_all_live(cluster, tmp_path):
+  tasks = cluster.start(FLAGS + TOGETHER + [
+      '--model=own_models:hangs', '--train_steps=50', '--step_timeout_secs=3',
+      '--save_checkpoints_steps=10', '--model_dir={}'.format(tmp_path / 'model')], workers=2)
+  for task in tasks.values():
+    assert task.code() == 138
+    assert ('no step came to its end for 3 s (--step_timeout_secs)' in task.log or
+            re.search('^lost worker', task.log, re.MULTILINE))
+  assert any('Current thread' in task.log or 'Thread 0x' in task.log for task in tasks.values())
+  assert weights(tmp_path / 'model')['global_step'] == 10
+
+
+@pytest.mark.skipif(not os.environ.get('CLUSTER_KILL_ROUNDS'),
+                    reason='CLUSTER_KILL_ROUNDS=N does N rounds of a random kill; 20 take minutes')
+def test_random_kills(cluster, tmp_path):
+  rounds = int(os.environ['CLUSTER_KILL_ROUNDS'])
+  chooses = random.Random(1)
+  steps = 100 * rounds
+  model_dir = tmp_path / 'model'
+  flags = FLAGS + TOGETHER + ['--train_steps={}'.format(steps), '--model_dir={}'.format(model_dir)]
+  last = 0
+  for number in range(rounds):
+    tasks = cluster.start(flags, workers=3)
+    victim = chooses.choice(sorted(tasks))
+    time.sleep(chooses.uniform(0, 12))
+    tasks[victim].signal(signal.SIGKILL)
+    for name, task in tasks.items():
+      if name != victim:
+        assert task.code(SECS) in (138, 0), (number, task.log)
+    tasks[victim].code()
+    step = int(weights(model_dir)['global_step']) if (model_dir / 'checkpoint').exists() else 0
+    print('round {}: {} killed, step {}'.format(number + 1, victim, step))
+    assert step >= last
+    last = step
+  tasks = cluster.start(flags, workers=3)
+  for task in tasks.values():
+    assert task.code(300) == 0, task.log
+  assert_undisturbed(model_dir, tmp_path, steps, replicas=3)
+
+
+@pytest.fixture
+def two_hosts():
+  """Two network namespaces with an address each and a cable between them."""
+  def run(*command, check=True):
+    return subprocess.run(['ip', *command], check=check, stdout=subprocess.PIPE,
+                          stderr=subprocess.STDOUT, universal_newlines=True, timeout=20)
+
+  if os.geteuid() or not shutil.which('ip'):
+    pytest.skip('network namespaces take root and iproute2')
+  names = ['et{}a'.format(os.getpid()), 'et{}b'.format(os.getpid())]
+  try:
+    for name in names:
+      made = run('netns', 'add', name, check=False)
+      if made.returncode:
+        pytest.skip('no network namespace can be made here: ' + made.stdout)
+    made = run('link', 'add', 'cable', 'netns', names[0], 'type', 'veth', 'peer', 'name', 'cable',
+               'netns', names[1], check=False)
+    if made.returncode:
+      pytest.skip('no virtual cable can be made here: ' + made.stdout)
+    for number, name in enumerate(names, 1):
+      run('-n', name, 'addr', 'add', '10.99.0.{}/24'.format(number), 'dev', 'cable')
+      run('-n', name, 'link', 'set', 'cable', 'up')
+      run('-n', name, 'link', 'set', 'lo', 'up')
+    yield names, run
+  finally:
+    for name in names:
+      run('netns', 'delete', name, check=False)
+
+
+def test_a_cut_cable(cluster, tmp_path, two_hosts):
+  names, run = two_hosts
+  model_dir = tmp_path / 'model'
+  flags = FLAGS + TOGETHER + ['--train_steps={}'.format(STEPS), '--model_dir={}'.format(model_dir)]
+
+  def start():
+    cluster.spec = {'worker': ['10.99.0.1:2222', '10.99.0.2:2222']}
+    return {'worker {}'.format(index): cluster.add(
+        'worker', index, flags, prefix=['ip', 'netns', 'exec', names[index]])
+        for index in range(2)}
+
+  tasks = start()
+  tasks['worker 0'].wait_for('^step 40/')
+  # Packets go to a host that is not there: nothing answers, not even by a reset.
+  for number, name in enumerate(names):
+    run('-n', name, 'neigh', 'replace', '10.99.0.{}'.format(2 - number), 'lladdr',
+        '02:00:00:00:00:99', 'dev', 'cable', 'nud', 'permanent')
+  for name, other in (('worker 0', 'worker 1'), ('worker 1', 'worker 0')):
+    assert tasks[name].code(SECS) == 138
+    assert 'lost {}: nothing was heard from it for '.format(other) in tasks[name].log
+  for number, name in enumerate(names):
+    run('-n', name, 'neigh', 'delete', '10.99.0.{}'.format(2 - number), 'dev', 'cable')
+  tasks = start()
+  for task in tasks.values():
+    assert task.code() == 0, task.log
+  assert_undisturbed(model_dir, tmp_path)

@@ -49,18 +49,18 @@ def run(arguments: Sequence[str], log: str) -> ChildRun:
   with open(log, 'wb') as err, tempfile.TemporaryFile() as out:
     process = subprocess.Popen(
         [sys.executable, '-m', 'estimator_train'] + list(arguments), stdin=subprocess.DEVNULL,
-        stdout=out, stderr=err, env=_environment(),
-        preexec_fn=_make_dies_with_parent())  # noqa: PLW1509 (it takes no lock)
+        stdout=out, stderr=err, env=environment(),
+        preexec_fn=make_dies_with_parent())  # noqa: PLW1509 (it takes no lock)
     try:
       code = process.wait()
     except BaseException:
       _stop(process)
       raise
     out.seek(0)
-    return ChildRun(code, _result(out.read()), _error(code, log) if code else None)
+    return ChildRun(code, _result(out.read()), error_of(code, log) if code else None)
 
 
-def _environment() -> Dict[str, str]:
+def environment() -> Dict[str, str]:
   """Returns this process's variables, with which the child finds the same modules."""
   variables = {name: value for name, value in os.environ.items() if name not in _NOT_INHERITED}
   # Last, as there may be other packages beside this one, which need not be the ones to use.
@@ -70,7 +70,7 @@ def _environment() -> Dict[str, str]:
   return variables
 
 
-def _make_dies_with_parent() -> Callable[[], None]:
+def make_dies_with_parent() -> Callable[[], None]:
   """Makes what a new process calls to be killed when this one ends; elsewhere than on Linux it
   does nothing."""
   parent = os.getpid()
@@ -106,13 +106,22 @@ def _result(out: bytes) -> Optional[Dict[str, Any]]:
   return result if isinstance(result, dict) else None
 
 
-def _error(code: int, log: str) -> str:
+def error_of(code: int, log: str, offset: int = 0) -> str:
+  """Returns why a process failed, in a line.
+
+  Args:
+    code: its exit code, or minus the number of the signal that killed it.
+    log: path of the file of its standard error.
+    offset: where in that its part begins.
+  """
   if code < 0:
     name = signal.Signals(-code).name
     # Nobody else sends that without having been asked to.
     return 'killed by {}{}'.format(name, ', for want of memory perhaps (see dmesg)'
                                    if -code == signal.SIGKILL else '')
-  with open(log, encoding='utf-8', errors='replace') as file:
-    lines = [line.strip() for line in file if line.strip()]
+  with open(log, 'rb') as file:
+    file.seek(offset)
+    text = file.read().decode('utf-8', 'replace')
+  lines = [line.strip() for line in text.splitlines() if line.strip()]
   errors = [line[len(_ERROR):] for line in lines if line.startswith(_ERROR)]
   return (errors or lines or ['exit code {} without a word'.format(code)])[-1]

@@ -5,6 +5,7 @@ import json
 import logging
 import os
 import struct
+import time
 from pathlib import Path
 from typing import NamedTuple
 
@@ -45,6 +46,23 @@ def batches(input_fn, count=None):
   return found, graph
 
 
+def is_alive(pid):
+  """Whether a process runs still."""
+  try:
+    with open('/proc/{}/stat'.format(pid)) as stat:
+      return stat.read().rpartition(')')[2].split()[0] != 'Z'
+  except OSError:
+    return False
+
+
+def wait_until(condition, secs=30):
+  """Waits for what another process does."""
+  deadline = time.monotonic() + secs
+  while not condition():
+    assert time.monotonic() < deadline
+    time.sleep(0.01)
+
+
 @pytest.fixture(autouse=True)
 def clean_environment(monkeypatch):
   monkeypatch.delenv('TF_CONFIG', raising=False)
@@ -82,6 +100,18 @@ def cluster(tmp_path):
   processes = cluster_processes.Cluster(folder)
   yield processes
   processes.end()
+
+
+@pytest.fixture
+def launch(tmp_path):
+  """Starts local clusters of stand-ins in a folder of its own; none outlives the test."""
+  from launches import Launch
+
+  launch = Launch(tmp_path)
+  try:
+    yield launch
+  finally:
+    launch.clean_up()
 
 
 @pytest.fixture(scope='session')

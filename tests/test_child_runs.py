@@ -4,10 +4,9 @@ import os
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
-from conftest import ROOT
+from conftest import ROOT, is_alive, wait_until
 
 from estimator_train import child_runs
 from estimator_train.errors import StoppedBySignal
@@ -28,21 +27,6 @@ def stand_in(tmp_path, monkeypatch):
     return str(tmp_path / 'log.txt')
 
   return write
-
-
-def is_alive(pid):
-  try:
-    with open('/proc/{}/stat'.format(pid)) as stat:
-      return stat.read().rpartition(')')[2].split()[0] != 'Z'
-  except OSError:
-    return False
-
-
-def wait_until(condition):
-  deadline = time.monotonic() + SECS
-  while not condition():
-    assert time.monotonic() < deadline
-    time.sleep(0.01)
 
 
 @pytest.mark.parametrize('arguments, code, error', [

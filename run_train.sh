@@ -4,6 +4,8 @@
 #   ./run_train.sh             the quickstart, on data that ships with the package
 #   ./run_train.sh FLAG...     python -m estimator_train FLAG...
 #   ./run_train.sh --docker [FLAG...]    the same in Docker, whose image is built first
+#   ./run_train.sh --local_workers=N [--local_ps=M] [--max_restarts=K] [FLAG...]
+#                              the same as a cluster of several tasks on this machine
 #
 # Works from any folder; relative paths in flags are the caller's.
 set -euo pipefail
@@ -12,15 +14,24 @@ set -euo pipefail
 source "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/requirements/environment.sh"
 
 in_docker=
+module=estimator_train
 flags=()
 for flag; do
   if [[ $flag == --docker ]]; then in_docker=1; else flags+=("$flag"); fi
+  if [[ $flag =~ ^--?(local_workers|local_ps|max_restarts)(=|$) ]]; then
+    module=estimator_train.local_cluster
+  fi
 done
 if ((${#flags[@]} == 0)); then
   flags=("--flagfile=$root/estimator_train/configs/quickstart.flags")
 fi
 
 if [[ $in_docker ]]; then
+  if [[ $module != estimator_train ]]; then
+    echo 'error: --docker is for one process: --local_workers is there too:' \
+      'leave one of them out' >&2
+    exit 2
+  fi
   python=$(any_python)
   exec "$python" -I "$root/deploy/docker/run.py" "${flags[@]}"
 fi
@@ -31,4 +42,4 @@ if [[ -r /proc/uptime ]]; then
   read -r ESTIMATOR_TRAIN_STARTED_SECS _ </proc/uptime
   export ESTIMATOR_TRAIN_STARTED_SECS
 fi
-exec "$root/.venv/bin/python" -m estimator_train "${flags[@]}"
+exec "$root/.venv/bin/python" -m "$module" "${flags[@]}"

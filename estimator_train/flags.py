@@ -153,6 +153,16 @@ def parse(argv: Sequence[str]) -> settings_lib.Settings:
   return settings
 
 
+def peek(argv: Sequence[str], name: str) -> Any:
+  """Returns the value of one flag, flagfiles read; None where the command line cannot be read."""
+  values = _define()
+  try:
+    values(['estimator_train'] + list(argv))
+  except flags.Error:
+    return None
+  return values[name].value
+
+
 def help_text() -> str:
   """Returns what `--help` prints."""
   defaults = settings_lib.Settings._field_defaults
@@ -164,7 +174,9 @@ def help_text() -> str:
       shown = '' if default in (None, ()) else ' (default: {})'.format(str(default).lower())
       lines.append('  --{}: {}{}'.format(name, text, shown))
     lines.append('')
-  lines.append('  --flagfile: read flags from this file, one a line\n  --help: this text')
+  lines.append('  --flagfile: read flags from this file, one a line\n  --help: this text\n\n'
+               './run_train.sh --local_workers=N [--local_ps=M] [--max_restarts=K] FLAG...\n'
+               '  a cluster of N workers on this machine')
   return '\n'.join(lines)
 
 

@@ -11,17 +11,18 @@ from conftest import ROOT
 FLOORS = (
     ('errors', 'network', 'start_up', 'timing', 'whole_files', 'workloads'),
     ('validation', 'child_runs', 'cluster'),
-    ('settings', 'peers'),
+    ('settings', 'peers', 'local_tasks'),
     ('model_dir',),
     ('datasets',),
     ('inputs', 'models', 'sweep'),
     ('training', 'reports', 'machine'),
     ('flags', 'modes'),
-    ('__main__',),
+    ('__main__', 'local_cluster'),
 )
 LEVEL = {room: level for level, rooms in enumerate(FLOORS) for room in rooms}
 WITHOUT_TENSORFLOW = ('settings', 'cluster', 'peers', 'model_dir', 'flags', 'datasets', 'reports',
-                      'machine', 'child_runs', 'sweep', 'modes.doctor', 'modes.scaling',
+                      'machine', 'child_runs', 'sweep', 'local_cluster', 'modes.doctor',
+                      'modes.scaling',
                       'models.registry')
 
 MODULES = sorted(

@@ -295,6 +295,30 @@ def test_finished_environment_is_used(machine):
   assert result.stdout.splitlines()[-1] == '-m estimator_train --help'
 
 
+@pytest.mark.parametrize('flag', ['--local_workers=2', '-local_workers', '--local_ps=1',
+                                  '--max_restarts=x'])
+def test_local_cluster_is_started_in_place_of_the_program(machine, flag):
+  finished_environment(machine)
+  result = machine.run('run_train.sh', '--batch_size=8', flag, '--local_workersx')
+  assert result.returncode == 0, result.stderr
+  assert result.stdout.splitlines()[-1] == (
+    '-m estimator_train.local_cluster --batch_size=8 {} --local_workersx'.format(flag))
+
+
+@pytest.mark.parametrize('flag', ['--local_workersx=2', 'local_workers=2', '--labels=--local_ps'])
+def test_other_flags_start_the_program(machine, flag):
+  finished_environment(machine)
+  result = machine.run('run_train.sh', flag)
+  assert result.stdout.splitlines()[-1] == '-m estimator_train {}'.format(flag)
+
+
+def test_docker_is_for_one_process(machine):
+  result = machine.run('run_train.sh', '--local_workers=2', '--docker')
+  assert (result.returncode, result.stdout) == (2, '')
+  assert result.stderr == ('error: --docker is for one process: --local_workers is there too: '
+                           'leave one of them out\n')
+
+
 def change_lock(machine):
   machine.write(LOCK, '# something else\n')
 

@@ -1,0 +1,107 @@
+r"""A cluster on this machine: several tasks of the program, started and stopped together.
+
+  python -m estimator_train.local_cluster --local_workers=N [--local_ps=M] [--max_restarts=K] \
+    [FLAG...]
+
+Each task is the program with the same flags and a TF_CONFIG of its own. The one that leads has the
+outputs of this process; those of the others are in model_dir/logs/.
+"""
+
+import argparse
+import contextlib
+import os
+import re
+import signal
+import sys
+from typing import Iterator, List, NoReturn, Optional, Sequence, Tuple
+
+from estimator_train import child_runs, flags, model_dir as model_dirs
+from estimator_train.errors import UserError
+from estimator_train.local_tasks import LIMITS, Limits, LocalCluster, Task, say
+
+_PROGRAM = (sys.executable, '-m', 'estimator_train')
+_QUICKSTART = os.path.join(os.path.dirname(os.path.abspath(__file__)), 'configs',
+                           'quickstart.flags')
+_USER_ERROR = 2
+_MOST = 999
+
+
+def main(argv: Optional[Sequence[str]] = None, program: Sequence[str] = _PROGRAM,
+         limits: Limits = LIMITS) -> int:
+  """Runs the cluster.
+
+  Args:
+    argv: the arguments, without the program's name; those of the process when left out.
+    program: the command of a task, without its flags.
+    limits: how long tasks are waited for.
+
+  Returns:
+    The exit code.
+  """
+  try:
+    tasks, max_restarts, arguments = _parse(sys.argv[1:] if argv is None else argv)
+    strategy = 'multi_worker_mirrored' if tasks[-1].type != 'ps' else 'parameter_server'
+    command = list(program) + ['--distribution_strategy=' + strategy] + (
+        arguments or ['--flagfile=' + _QUICKSTART])
+    model_dir = flags.peek(command[len(program):], 'model_dir')
+    if flags.wants_help(arguments) or not model_dir:
+      # The help, or the error, is the program's own; and there is no place for logs.
+      os.execve(command[0], command, child_runs.environment())
+    logs = os.path.join(model_dir, 'logs')
+    model_dirs.make(logs)
+    with _signals() as received:
+      return LocalCluster(tasks, command, logs, received, limits).run(max_restarts)
+  except UserError as error:
+    say('error: {}'.format(error))
+    return _USER_ERROR
+
+
+def _parse(argv: Sequence[str]) -> Tuple[List[Task], int, List[str]]:
+  """Returns the tasks, the leader first, how often they may be started again, and the rest."""
+  parser = _Parser(add_help=False, allow_abbrev=False)
+  for name, default in (('local_workers', None), ('local_ps', '0'), ('max_restarts', '0')):
+    parser.add_argument('--' + name, '-' + name, default=default)
+  own, rest = parser.parse_known_args(list(argv))
+  if own.local_workers is None:
+    raise UserError('how many tasks the cluster has is not said', '--local_workers is missing',
+                    'give --local_workers=N')
+  num_workers = _number('local_workers', own.local_workers, 1)
+  num_ps = _number('local_ps', own.local_ps, 0)
+  max_restarts = _number('max_restarts', own.max_restarts, 0)
+  counts = {'worker': num_workers}
+  if num_ps:
+    counts = {'chief': 1, 'worker': num_workers - 1, 'ps': num_ps}
+  tasks = [Task(kind, index) for kind, count in counts.items() for index in range(count)]
+  return tasks, max_restarts, rest
+
+
+class _Parser(argparse.ArgumentParser):
+
+  def error(self, message: str) -> NoReturn:
+    raise UserError('the flags cannot be read', message, 'see --help')
+
+
+def _number(name: str, text: str, least: int) -> int:
+  if not re.match(r'[0-9]{1,3}\Z', text) or int(text) < least:
+    raise UserError('--{} is no such number'.format(name), '--{}={}'.format(name, text),
+                    'give a whole number from {} to {}'.format(least, _MOST))
+  return int(text)
+
+
+@contextlib.contextmanager
+def _signals() -> Iterator[List[int]]:
+  """Notes SIGINT and SIGTERM as long as it is entered, where they are not ignored."""
+  received: List[int] = []
+  before = {signum: signal.getsignal(signum) for signum in (signal.SIGINT, signal.SIGTERM)}
+  noted = [signum for signum, handler in before.items() if handler != signal.SIG_IGN]
+  for signum in noted:
+    signal.signal(signum, lambda signum, _: received.append(signum))
+  try:
+    yield received
+  finally:
+    for signum in noted:
+      signal.signal(signum, before[signum])
+
+
+if __name__ == '__main__':
+  sys.exit(main())

@@ -72,8 +72,9 @@ class Launch:
   def finish(self):
     """Returns the exit code, and what was written to the two outputs."""
     out, err = self._process.communicate(timeout=SECS)
+    code, self._process = self._process.returncode, None
     assert not [pid for pid in self.pids() if is_alive(pid)]
-    return self._process.returncode, out, err
+    return code, out, err
 
   def run(self, *arguments, **plan):
     self.start(*arguments, **plan)

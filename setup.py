@@ -43,6 +43,10 @@ setup(
       'pytest-xdist==3.5.0; python_version >= "3.7"',
       'hypothesis==6.31.6; python_version < "3.7"',
       'hypothesis==6.79.4; python_version >= "3.7"',
+      # For the manifests in deploy/.
+      'jsonschema==3.2.0; python_version < "3.7"',
+      'jsonschema==4.17.3; python_version >= "3.7"',
+      'PyYAML==6.0.1',
     ],
   },
 )

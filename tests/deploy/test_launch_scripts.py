@@ -1,0 +1,181 @@
+"""The scripts for Slurm and plain Docker, with stand-ins that write down what they are asked."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from typing import Any, List, NamedTuple
+
+import pytest
+from conftest import ROOT
+
+from estimator_train import flags
+
+SECS = 60
+SBATCH = ROOT / 'deploy' / 'slurm' / 'train.sbatch'
+TWO_HOSTS = ROOT / 'deploy' / 'docker' / 'two_hosts.sh'
+
+# What Slurm has on PATH. `srun` runs the command once a node, as Slurm would, and ends with the
+# largest code.
+SCONTROL = '''#!/usr/bin/env bash
+echo "$*" >>"$RECORD.scontrol"
+case "$*" in
+"show hostnames $SLURM_JOB_NODELIST") [[ $HOSTNAMES ]] && printf '%s\\n' $HOSTNAMES ;;
+"requeue $SLURM_JOB_ID") ;;
+*) exit 1 ;;
+esac
+'''
+SRUN = '''#!/usr/bin/env bash
+echo "$1 $2" >"$RECORD.srun"
+shift 2
+code=0 SLURM_PROCID=0
+for _ in $HOSTNAMES; do
+  export SLURM_PROCID
+  "$@" || code=$(($? > code ? $? : code))
+  SLURM_PROCID=$((SLURM_PROCID + 1))
+done
+exit "$code"
+'''
+RECORDER = '''#!{python}
+import json, os, sys
+with open(os.environ['RECORD'], 'a') as record:
+  record.write(json.dumps([os.environ.get('TF_CONFIG'), os.getcwd()] + sys.argv[1:]) + '\\n')
+if 'TF_CONFIG' in os.environ and 'CODES' in os.environ:
+  index = json.loads(os.environ['TF_CONFIG'])['task']['index']
+  sys.exit(int(os.environ['CODES'].split()[index]))
+'''
+
+
+class Call(NamedTuple):
+  """What a program was started with."""
+  config: Any
+  folder: str
+  arguments: List[str]
+
+
+class Host:
+  """A PATH with stand-ins, and a checkout whose program is one."""
+
+  def __init__(self, folder):
+    self.bin, self.here, self._record = folder / 'bin', folder / 'check out', folder / 'record'
+    for path in (self.bin, self.here):
+      path.mkdir()
+    for tool in ('bash', 'env', 'id', 'mkdir'):
+      (self.bin / tool).symlink_to(shutil.which(tool))
+    recorder = RECORDER.format(python=sys.executable)
+    for path, text in ((self.bin / 'scontrol', SCONTROL), (self.bin / 'srun', SRUN),
+                       (self.bin / 'docker', recorder), (self.here / 'run_train.sh', recorder)):
+      path.write_text(text)
+      path.chmod(0o755)
+
+  def run(self, script, *arguments, **environment):
+    return subprocess.run(
+        [str(script)] + list(arguments), cwd=str(self.here), stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, universal_newlines=True, timeout=SECS,
+        env=dict(PATH=str(self.bin), RECORD=str(self._record), **environment))
+
+  def run_job(self, *arguments, **environment):
+    slurm = {'SLURM_SUBMIT_DIR': str(self.here), 'SLURM_JOB_ID': '1234567',
+             'SLURM_JOB_NODELIST': 'node[1-3]', 'HOSTNAMES': 'node1 node2 node3'}
+    return self.run(SBATCH, *arguments, **dict(slurm, **environment))
+
+  def calls(self):
+    return [Call(json.loads(config) if config else None, folder, arguments)
+            for config, folder, *arguments in
+            map(json.loads, self._record.read_text().splitlines())]
+
+  def record(self, name):
+    return (self._record.parent / 'record.{}'.format(name)).read_text()
+
+
+@pytest.fixture
+def host(tmp_path):
+  return Host(tmp_path)
+
+
+def test_slurm_gives_each_task_its_place(host):
+  done = host.run_job('--model_dir=shared dir', '--train_steps=1')
+  assert (done.returncode, done.stderr) == (0, '')
+  set_up, *tasks = host.calls()
+  assert (set_up.config, set_up.arguments) == (None, ['--help'])
+  addresses = ['node{}:24567'.format(number) for number in (1, 2, 3)]
+  assert [task.config for task in tasks] == [
+      {'cluster': {'worker': addresses}, 'task': {'type': 'worker', 'index': index}}
+      for index in range(3)]
+  for task in tasks:
+    assert task.folder == str(host.here)
+    assert task.arguments == ['--distribution_strategy=multi_worker_mirrored',
+                              '--model_dir=shared dir', '--train_steps=1']
+    assert flags.peek(task.arguments, 'distribution_strategy') == 'multi_worker_mirrored'
+  assert host.record('srun') == '--kill-on-bad-exit=0 --wait=0\n'
+
+
+@pytest.mark.parametrize('codes, count, code, again', [
+    pytest.param('0 0 0', '0', 0, False, id='done'),
+    pytest.param('138 137 138', '9', 138, True, id='peer lost'),
+    pytest.param('138 137 138', '10', 138, False, id='too often'),
+    pytest.param('0 2 0', '0', 2, False, id='wrong flags'),
+    pytest.param('3 0 0', '0', 3, False, id='failed'),
+    pytest.param('143 143 143', '0', 143, False, id='stopped'),
+    pytest.param('130 130 130', '0', 130, False, id='interrupted'),
+    pytest.param('139 0 0', '0', 139, True, id='crashed'),
+])
+def test_slurm_queues_again_what_is_worth_it(host, codes, count, code, again):
+  done = host.run_job('--x=1', CODES=codes, SLURM_RESTART_COUNT=count)
+  assert done.returncode == code
+  assert ('requeue 1234567\n' in host.record('scontrol')) == again
+  assert ('queued again' in done.stderr) == again
+
+
+def test_slurm_stops_where_nodes_are_not_told(host):
+  assert host.run_job(HOSTNAMES='').returncode == 1
+  assert host.calls()[1:] == []
+
+
+def test_slurm_options_ask_for_a_task_a_node():
+  options = [line.split()[1] for line in SBATCH.read_text().splitlines()
+             if line.startswith('#SBATCH ')]
+  assert {'--ntasks-per-node=1', '--requeue', '--signal=TERM@120'} <= set(options)
+  # Slurm reads none after the first command.
+  commands = [line for line in SBATCH.read_text().splitlines() if line and line[0] != '#']
+  text = SBATCH.read_text()
+  assert text.rindex('#SBATCH') < text.index(commands[0])
+
+
+@pytest.mark.parametrize('index', [0, 1])
+def test_docker_on_two_hosts(host, index):
+  done = host.run(TWO_HOSTS, str(index), 'host-a,host-b', '--train_steps=1', '--labels=a b')
+  assert (done.returncode, done.stderr) == (0, '')
+  call, = host.calls()
+  assert call.config == {'cluster': {'worker': ['host-a:2222', 'host-b:2222']},
+                         'task': {'type': 'worker', 'index': index}}
+  at = call.arguments.index('estimator-train')
+  assert call.arguments[at + 1:] == ['--distribution_strategy=multi_worker_mirrored',
+                                     '--train_steps=1', '--labels=a b']
+  options = ' '.join(call.arguments[:at])
+  for expected in ('run --rm --gpus all --network host --env TF_CONFIG ',
+                   '--shm-size=1g --ulimit memlock=-1 --stop-timeout=120',
+                   '--user {}:{}'.format(os.getuid(), os.getgid()),
+                   '-v {0}/data:/data -v {0}/runs:/model'.format(host.here)):
+    assert expected in options
+  assert (host.here / 'data').is_dir() and (host.here / 'runs').is_dir()
+
+
+def test_docker_takes_its_places_from_the_environment(host, tmp_path):
+  model = str(tmp_path / 'shared' / 'model')
+  done = host.run(TWO_HOSTS, '2', 'a,b,c', PORT='3333', MODEL=model, IMAGE='mine:1', GPUS='')
+  assert done.returncode == 0, done.stderr
+  call, = host.calls()
+  assert call.config['cluster'] == {'worker': ['a:3333', 'b:3333', 'c:3333']}
+  assert model + ':/model' in call.arguments and os.path.isdir(model)
+  assert call.arguments[-2:] == ['mine:1', '--distribution_strategy=multi_worker_mirrored']
+  assert '--gpus' not in call.arguments
+
+
+@pytest.mark.parametrize('arguments', [[], ['0'], ['host-a,host-b', '0'], ['--x', 'a,b']])
+def test_docker_wants_index_and_hosts(host, arguments):
+  done = host.run(TWO_HOSTS, *arguments)
+  assert (done.returncode, done.stdout) == (2, '')
+  assert done.stderr.startswith('error: INDEX and HOST,HOST are missing: ')
+  assert done.stderr.count('\n') == 1

@@ -1,12 +1,13 @@
 """The README's commands parse, and what they name is there."""
 
+import json
 import re
 import shlex
 
 import pytest
 from conftest import ROOT
 
-from estimator_train import flags
+from estimator_train import flags, local_cluster
 
 README = (ROOT / 'README.md').read_text(encoding='utf-8')
 DOCKER_README = (ROOT / 'deploy' / 'docker' / 'README.md').read_text(encoding='utf-8')
@@ -15,7 +16,8 @@ COMMANDS = [line for block in re.findall(r'```bash\n(.*?)```', README + DOCKER_R
 # What stands before the program's flags; in the image, relative paths are as in the checkout.
 PROGRAM = re.compile(
     r'./run_train.sh( --docker)?|python -m estimator_train|docker run .* estimator-train(?= )|'
-    r'docker compose -f deploy/docker/compose.yaml run --rm train(-cpu)?')
+    r'docker compose -f deploy/docker/compose.yaml run --rm train(-cpu)?|'
+    r'deploy/docker/two_hosts.sh \d \S+|sbatch --nodes=\d deploy/slurm/train.sbatch')
 
 
 def test_opens_with_the_two_commands():
@@ -28,6 +30,8 @@ def test_command(command, monkeypatch):
   program = PROGRAM.match(command)
   if program:
     arguments = shlex.split(command[program.end():])
+    if '--local_workers' in command:
+      _, _, arguments = local_cluster._parse(arguments)
     arguments = arguments or ['--flagfile=estimator_train/configs/quickstart.flags']
     assert flags.wants_help(arguments) or flags.parse(arguments)
     return
@@ -38,6 +42,8 @@ def test_command(command, monkeypatch):
     files = {'build': 'Dockerfile', 'compose': 'deploy/docker/compose.yaml'}
     assert (ROOT / files[arguments[0]]).is_file()
     return
+  if script == 'kubectl':
+    script = arguments[arguments.index('-f') + 1]
   if script == '.venv/bin/python':
     script = arguments.pop(0)
   assert (ROOT / script).is_file()
@@ -49,6 +55,16 @@ def test_command(command, monkeypatch):
                          ids=lambda path: path.name)
 def test_flagfile_parses(flagfile):
   assert flags.parse(['--flagfile={}'.format(flagfile)]).model_dir
+
+
+def test_tasks_on_several_machines_are_of_one_cluster():
+  configs = [json.loads(config) for config in re.findall(r"TF_CONFIG='(.*)'", README)]
+  first, second = configs
+  assert first['cluster'] == second['cluster'] == {'worker': ['host-a:2222', 'host-b:2222']}
+  assert [config['task'] for config in configs] == [
+      {'type': 'worker', 'index': index} for index in range(2)]
+  command, = re.findall(r'^both\$ ./run_train.sh (.*)$', README, re.MULTILINE)
+  assert flags.peek(shlex.split(command), 'distribution_strategy') == 'multi_worker_mirrored'
 
 
 def test_every_output_file_is_told():

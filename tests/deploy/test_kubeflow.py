@@ -111,6 +111,14 @@ def test_flags_are_the_programs(name, monkeypatch):
     assert '/' + folder.split('/')[1] in mounts
 
 
+@pytest.mark.parametrize('name', JOBS)
+def test_batch_divides_by_those_that_train(name):
+  count = sum(spec['replicas'] * container(spec)['resources']['limits']['nvidia.com/gpu']
+              for kind, spec in replicas(name).items() if kind != 'PS')
+  args = container(replicas(name)['Worker'])['args']
+  assert flags.peek(args, 'batch_size') == 64 * count
+
+
 @pytest.mark.parametrize('spec', PODS)
 def test_mounts_are_the_images(spec):
   mounts = {mount['mountPath']: mount for mount in container(spec)['volumeMounts']}

@@ -183,15 +183,16 @@ class LocalCluster:
 
 
 def _failure(running: _Running) -> Failure:
-  """Says how a task failed, and returns it."""
+  """Returns how a task failed, and says so unless it has in front of all."""
   code = running.process.returncode
+  error = 'see above'  # The leader's own last words.
   if code < 0 or running.log:
     error = child_runs.error_of(code, running.log or os.devnull, running.offset)
-  else:
-    error = 'see above'  # Its own last words.
+  has_said_so = running.log is None and code > 0
   code = _SIGNAL - code if code < 0 else code
   failure = Failure(code, '{} ended with code {}: {}'.format(running.task, code, error))
-  say(failure.reason + ('' if running.log is None else ': see ' + running.log))
+  if not has_said_so:
+    say(failure.reason + ('' if running.log is None else ': see ' + running.log))
   return failure
 
 

@@ -16,6 +16,7 @@ STRATEGIES = ('off', 'one_device', 'mirrored', 'central_storage', 'multi_worker_
               'parameter_server')
 MULTI_WORKER_STRATEGIES = ('multi_worker_mirrored', 'parameter_server')
 ALL_REDUCE_ALGORITHMS = ('nccl', 'ring', 'hierarchical_copy', 'reduction_to_one_device')
+IN_ONE_MACHINE, OVER_WORKERS = ('hierarchical_copy', 'reduction_to_one_device'), ('ring',)
 LEARNING_RATE_SCALINGS = ('none', 'linear', 'sqrt')
 CACHE_FEATURES_DTYPES = ('float32', 'float16')
 ON_BAD_IMAGE = ('error', 'skip')
@@ -149,6 +150,14 @@ def _check_devices(settings: Any) -> None:
                     '--num_gpus={} --num_cpu_replicas={}'.format(
                         settings.num_gpus, settings.num_cpu_replicas),
                     'give one of them')
+  over_workers = settings.distribution_strategy == 'multi_worker_mirrored'
+  if settings.all_reduce_alg in (IN_ONE_MACHINE if over_workers else OVER_WORKERS):
+    raise UserError(
+        '--all_reduce_alg={} is not for --distribution_strategy={}'.format(
+            settings.all_reduce_alg, settings.distribution_strategy),
+        '--all_reduce_alg={}'.format(settings.all_reduce_alg),
+        'choose from ' + ', '.join(name for name in ALL_REDUCE_ALGORITHMS if name not in (
+            IN_ONE_MACHINE if over_workers else OVER_WORKERS)))
   if settings.distribution_strategy in SINGLE_REPLICA_STRATEGIES:
     for name in ('num_gpus', 'num_cpu_replicas'):
       if getattr(settings, name) > 1:

@@ -234,3 +234,59 @@ def test_end_now(monkeypatch, capsys):
   monkeypatch.setattr(heartbeats.os, '_exit', codes.append)
   end_now('lost worker 1:\nits connection ended')
   assert codes == [138] and capsys.readouterr().err == 'lost worker 1: its connection ended\n'
+
+
+def test_the_first_step_that_anyone_wants_to_stop_at(make, others):
+  peers = make()
+  assert peers.stop_at is None
+  peers.stop_all_at(70)
+  told = others[W1].hear('stop_at')
+  while told['stop_at'] is None:  # Of a beat before.
+    told = others[W1].hear('stop_at')
+  assert told['stop_at'] == peers.stop_at == 70
+  others[W2].say(state='training', stop_at=50)
+  wait_until(lambda: peers.stop_at == 50)
+  others[W1].say(state='training', stop_at=90)
+  others[W2].say(state='training', stop_at='soon')
+  wait_until(lambda: peers.busy() is None)
+  assert peers.stop_at == 50
+
+
+def test_waits_until_the_chief_has_started(make, others):
+  peers = make()
+  waits = threading.Thread(target=peers.wait_until_started, args=(W1,), daemon=True)
+  waits.start()
+  others[W2].say(state='ready')
+  waits.join(.5)
+  assert waits.is_alive()
+  others[W1].say(state='ready')
+  waits.join(SECS)
+  assert not waits.is_alive()
+
+
+def test_waits_until_all_have_trained(make, others):
+  peers = make()
+  waits = threading.Thread(target=peers.wait_until_trained, args=([W0, W1, W2],), daemon=True)
+  waits.start()
+  others[W1].say(state='trained')
+  others[W2].say(state='training')
+  waits.join(.5)
+  assert waits.is_alive()
+  others[W2].say(bye=True)
+  waits.join(SECS)
+  assert not waits.is_alive()
+
+
+def test_what_is_left_with_a_goodbye(make, others):
+  peers = make()
+  others[W1].say(bye=True, note={'examples': 7})
+  others[W2].say(bye=True, note=['no', 'object'])
+  assert peers.wait_until_finished([W0, W1, W2]) == {W1: {'examples': 7}, W2: {}}
+  peers.finish({'examples': 5})
+
+
+def test_a_goodbye_takes_a_note_along(make, others):
+  peers = make()
+  said = threading.Thread(target=peers.finish, args=({'examples': 5},), daemon=True)
+  said.start()
+  assert others[W1].hear('bye')['note'] == {'examples': 5}

@@ -144,6 +144,49 @@ def test_files_and_result(tmp_path):
   assert json.loads((tmp_path / 'report' / 'steps.json').read_text())['global_step'] == [101, 102]
 
 
+def write_of_two(tmp_path, strategy, other):
+  settings = Settings(model_dir=str(tmp_path), train_steps=2, distribution_strategy=strategy,
+                      throughput_warmup_steps=0)
+  throughput.write(settings, dict(CONDITIONS, num_replicas=2),
+                   timing((0, 1, .25), (1, 3, .25)), {'worker 1': other})
+  return json.loads((tmp_path / 'throughput.json').read_text())
+
+
+def worker(**given):
+  return dict({'steps_timed': 2, 'wall_secs': 5., 'examples': 16, 'step_secs_p50': 1.,
+               'session_run_secs_p50': 1., 'input_wait_secs_p50': 0., 'between_secs_p50': 0.,
+               'shares': {}}, **given)
+
+
+@pytest.mark.parametrize('of_other, slowest', [
+    ({'input_wait_secs_p50': .5, 'between_secs_p50': .5}, 'worker 1'),
+    ({'input_wait_secs_p50': .5, 'step_secs_p50': 9.}, 'chief'),
+])
+def test_workers_in_step(tmp_path, of_other, slowest):
+  figures = write_of_two(tmp_path, 'multi_worker_mirrored', worker(**of_other))
+  assert figures['slowest_worker'] == slowest
+  assert figures['examples_per_sec'] == pytest.approx(16 / 5)  # Each has counted those of all.
+  assert figures['workers']['chief']['between_secs_p50'] == pytest.approx(.5)
+  assert figures['workers']['worker 1'] == worker(**of_other)
+
+
+def test_workers_that_do_not_wait_for_each_other(tmp_path):
+  figures = write_of_two(tmp_path, 'parameter_server', worker(examples=80, step_secs_p50=.5))
+  assert figures['examples_per_sec'] == pytest.approx((16 + 80) / 5)
+  assert figures['examples_per_sec_per_replica'] == pytest.approx((16 + 80) / 5 / 2)
+  assert figures['slowest_worker'] == 'chief'
+
+
+def test_what_a_worker_tells_the_chief(tmp_path):
+  settings = Settings(model_dir=str(tmp_path), train_steps=2, throughput_warmup_steps=1)
+  told = throughput.of_worker(settings, CONDITIONS, timing((0, 9), (1, 3, .25)))
+  assert set(told) == set(worker())
+  assert (told['steps_timed'], told['wall_secs'], told['examples']) == (1, pytest.approx(4), 8)
+  assert told['input_wait_secs_p50'] == pytest.approx(.25)
+  assert throughput.of_worker(settings, CONDITIONS, Timing([], [], [], {}, 2, None)) == {}
+  assert not list(tmp_path.iterdir())
+
+
 def test_no_step_writes_no_file(tmp_path):
   settings = Settings(model_dir=str(tmp_path), train_steps=2)
   result = throughput.write(settings, CONDITIONS, Timing([], [], [], {}, 2, None))

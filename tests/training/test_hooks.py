@@ -106,3 +106,40 @@ def test_a_second_sigint_ends_at_once(run_steps):
       run_steps([1.] * 9, [stop], interrupt_twice)
   finally:
     stop.close()
+
+
+class Peers:
+  """Stands in for the other tasks."""
+
+  def __init__(self, stop_at=None):
+    self.stop_at = stop_at
+
+  def stop_all_at(self, global_step):
+    self.stop_at = min(step for step in (self.stop_at, global_step) if step is not None)
+
+
+def test_with_others_all_stop_a_little_later(run_steps, monkeypatch):
+  monkeypatch.setattr(hooks, '_TOLD_SECS', 1e-9)  # One step suffices to tell them.
+  peers = Peers()
+  stop = hooks.StopOnSignal(peers)
+  try:
+    done = run_steps([1.] * 9, [stop],
+                     lambda step: os.kill(os.getpid(), signal.SIGTERM) if step == 4 else None)
+  finally:
+    stop.close()
+  assert peers.stop_at == done == 5
+  assert stop.has_stopped and stop.signum == signal.SIGTERM
+
+
+def test_stops_where_another_task_wants(run_steps):
+  stop = hooks.StopOnSignal(Peers(stop_at=6))
+  assert run_steps([1.] * 9, [stop]) == 6
+  stop.close()
+  assert stop.has_stopped and stop.signum is None
+
+
+def test_runs_to_its_end_where_nobody_asks(run_steps):
+  stop = hooks.StopOnSignal(Peers())
+  assert run_steps([1.] * 9, [stop]) == 9
+  stop.close()
+  assert not stop.has_stopped

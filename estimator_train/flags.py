@@ -153,16 +153,6 @@ def parse(argv: Sequence[str]) -> settings_lib.Settings:
   return settings
 
 
-def peek(argv: Sequence[str], name: str) -> Any:
-  """Returns the value of one flag, flagfiles read; None where the command line cannot be read."""
-  values = _define()
-  try:
-    values(['estimator_train'] + list(argv))
-  except flags.Error:
-    return None
-  return values[name].value
-
-
 def help_text() -> str:
   """Returns what `--help` prints."""
   defaults = settings_lib.Settings._field_defaults

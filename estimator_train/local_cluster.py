@@ -43,11 +43,14 @@ def main(argv: Optional[Sequence[str]] = None, program: Sequence[str] = _PROGRAM
     strategy = 'multi_worker_mirrored' if tasks[-1].type != 'ps' else 'parameter_server'
     command = list(program) + ['--distribution_strategy=' + strategy] + (
         arguments or ['--flagfile=' + _QUICKSTART])
-    model_dir = flags.peek(command[len(program):], 'model_dir')
-    if flags.wants_help(arguments) or not model_dir:
-      # The help, or the error, is the program's own; and there is no place for logs.
+    if flags.wants_help(arguments):
       os.execve(command[0], command, child_runs.environment())
-    logs = os.path.join(model_dir, 'logs')
+    settings = flags.parse(command[len(program):])
+    if not settings.trains:
+      raise UserError('a cluster only trains', '--local_workers --mode=' + settings.mode,
+                      'leave one of them out')
+    assert settings.model_dir is not None
+    logs = os.path.join(settings.model_dir, 'logs')
     model_dirs.make(logs)
     with _signals() as received:
       return LocalCluster(tasks, command, logs, received, limits).run(max_restarts)

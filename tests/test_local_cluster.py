@@ -52,7 +52,7 @@ def test_ports_can_be_had_and_are_kept_from_others():
 def test_leader_is_in_front_and_the_others_have_logs(launch):
   says = 'print({0!r}); print({0!r} + " too", file=sys.stderr)'
   for _ in range(2):
-    code, out, err = launch.run('--local_workers=2', worker_0=says.format('{"result": 1}'),
+    code, out, err = launch.run('--local_workers=2', '--train_steps=1', worker_0=says.format('{"result": 1}'),
                                 worker_1=says.format('other'))
     assert (code, out) == (0, '{"result": 1}\n')
     assert err == ('2 worker: what worker 0 says follows, of the others see model/logs\n'
@@ -67,7 +67,7 @@ def test_leader_has_the_terminal(launch):
   try:
     process = subprocess.Popen(
         [sys.executable, '-c', LAUNCHER.format(root=str(ROOT), limits=(LONG, LONG, LONG)),
-         '--model_dir=model', '--local_workers=2'], cwd=str(launch.folder), stderr=theirs,
+         '--model_dir=model', '--train_steps=1', '--local_workers=2'], cwd=str(launch.folder), stderr=theirs,
         env=dict(os.environ, PLAN=json.dumps({
             'worker 0': ['sys.exit(4 * sys.stderr.isatty())'],
             'worker 1': ['wait("worker 0 start 1"); sys.exit(5 * sys.stderr.isatty())']})))
@@ -92,7 +92,10 @@ def test_leader_has_the_terminal(launch):
     (['--local_workers=2', '--max_restarts=1.5'], '--max_restarts is no such number: '),
     (['--local_ps=2'], 'how many tasks the cluster has is not said: '),
     (['--model_dir=x', '--local_workers'], 'the flags cannot be read: '),
-    (['--local_workers=2', '--model_dir=/dev/null/x'], '--model_dir cannot be written to: '),
+    (['--local_workers=2', '--train_steps=1', '--model_dir=/dev/null/x'],
+     '--model_dir cannot be written to: '),
+    (['--local_workers=2', '--model_dir=x', '--train_steps=x'], '--train_steps must be a whole '),
+    (['--local_workers=2', '--mode=doctor'], 'a cluster only trains: --local_workers --mode=doct'),
 ])
 def test_wrong_values(arguments, told, capsys):
   assert local_cluster.main(arguments) == 2

@@ -66,7 +66,7 @@ def test_tasks_on_several_machines_are_of_one_cluster():
   assert [config['task'] for config in configs] == [
       {'type': 'worker', 'index': index} for index in range(2)]
   command, = re.findall(r'^both\$ ./run_train.sh (.*)$', README, re.MULTILINE)
-  assert flags.peek(shlex.split(command), 'distribution_strategy') == 'multi_worker_mirrored'
+  assert flags.parse(shlex.split(command)).distribution_strategy == 'multi_worker_mirrored'
 
 
 def test_every_output_file_is_told():

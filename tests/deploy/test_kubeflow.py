@@ -102,8 +102,8 @@ def test_tasks_are_one_command(name):
 def test_flags_are_the_programs(name, monkeypatch):
   monkeypatch.chdir(str(ROOT))  # The image has the same relative paths.
   args = container(replicas(name)['Worker'])['args']
-  assert flags.peek(args, 'distribution_strategy') == name
-  assert flags.peek(args, 'train_epochs')  # By the flagfile.
+  assert flags.parse(args).distribution_strategy == name
+  assert flags.parse(args).train_epochs  # By the flagfile.
   others = [arg for arg in args if not arg.startswith('--distribution_strategy=')]
   settings = flags.parse(others)
   mounts = {mount['mountPath'] for mount in container(replicas(name)['Worker'])['volumeMounts']}
@@ -116,7 +116,7 @@ def test_batch_divides_by_those_that_train(name):
   count = sum(spec['replicas'] * container(spec)['resources']['limits']['nvidia.com/gpu']
               for kind, spec in replicas(name).items() if kind != 'PS')
   args = container(replicas(name)['Worker'])['args']
-  assert flags.peek(args, 'batch_size') == 64 * count
+  assert flags.parse(args).batch_size == 64 * count
 
 
 @pytest.mark.parametrize('spec', PODS)

@@ -107,7 +107,7 @@ def test_slurm_gives_each_task_its_place(host):
     assert task.folder == str(host.here)
     assert task.arguments == ['--distribution_strategy=multi_worker_mirrored',
                               '--model_dir=shared dir', '--train_steps=1']
-    assert flags.peek(task.arguments, 'distribution_strategy') == 'multi_worker_mirrored'
+    assert flags.parse(task.arguments).distribution_strategy == 'multi_worker_mirrored'
   assert host.record('srun') == '--kill-on-bad-exit=0 --wait=0\n'
 
 

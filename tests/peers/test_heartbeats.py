@@ -96,7 +96,7 @@ def test_state_is_told(make, others):
   peers = make()
   assert others[W1].hear('state') == {'state': 'starting', 'stop_at': None}
   peers.state('saving')
-  wait_until(lambda: others[W1].hear('state') == {'state': 'saving'})
+  wait_until(lambda: others[W1].hear('state')['state'] == 'saving')
 
 
 def test_connection_ends(make, others):

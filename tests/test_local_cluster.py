@@ -67,7 +67,8 @@ def test_leader_has_the_terminal(launch):
   try:
     process = subprocess.Popen(
         [sys.executable, '-c', LAUNCHER.format(root=str(ROOT), limits=(LONG, LONG, LONG)),
-         '--model_dir=model', '--train_steps=1', '--local_workers=2'], cwd=str(launch.folder), stderr=theirs,
+         '--model_dir=model', '--train_steps=1', '--local_workers=2'],
+        cwd=str(launch.folder), stderr=theirs,
         env=dict(os.environ, PLAN=json.dumps({
             'worker 0': ['sys.exit(4 * sys.stderr.isatty())'],
             'worker 1': ['wait("worker 0 start 1"); sys.exit(5 * sys.stderr.isatty())']})))

@@ -125,10 +125,10 @@ class Peers:
       self._timeout_secs, self._on_lost = peer_timeout_secs, on_lost
 
   def busy(self) -> Optional[Tuple[Task, str]]:
-    """Returns a task that is not training, and what it does instead; None where all train."""
+    """Returns a task that may take long, and what it does; None where all train, or could."""
     with self._changed:
       for task, peer in self._peers.items():
-        if not peer.is_finished and peer.state != TRAINING:
+        if not peer.is_finished and peer.state not in (READY, TRAINING, TRAINED):
           return task, peer.state
     return None
 

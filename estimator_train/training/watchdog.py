@@ -12,13 +12,13 @@ _TURN_SECS = 1.
 
 
 class StepWatchdog(tf.train.SessionRunHook):
-  """Watches that every session.run comes to an end, from a thread of its own.
+  """Watches that the session is made, and every run of it comes to an end, from a thread.
 
   Inside of a collective operation the main thread can wait for ever, and handles no signal. What
   happens between the steps is not watched: evaluations take as long as they take.
 
   Args:
-    timeout_secs: how long a step may take.
+    timeout_secs: how long a step, or making the session, may take.
     is_excused: whether there is a reason to wait, such as an evaluation on another task.
     on_timeout: called once with the seconds, from the thread.
     clock: in seconds.
@@ -34,8 +34,12 @@ class StepWatchdog(tf.train.SessionRunHook):
     self._since: Optional[float] = None
     self._is_over = threading.Event()
 
-  def after_create_session(self, session: tf.Session, coord: Any) -> None:
+  def begin(self) -> None:
+    self._since = self._clock()
     threading.Thread(target=self._watch, name='step watchdog', daemon=True).start()
+
+  def after_create_session(self, session: tf.Session, coord: Any) -> None:
+    self._since = None
 
   def before_run(self, run_context: Any) -> None:
     self._since = self._clock()

@@ -38,6 +38,16 @@ def test_only_a_step_that_runs_can_take_too_long(clock):
   assert not watched.look()
 
 
+def test_a_session_that_is_not_made(clock):
+  watched = make(clock)
+  watched.begin()
+  clock.now = 11.
+  assert watched.look()
+  watched.after_create_session(None, None)
+  assert not watched.look()
+  watched.close()
+
+
 def test_an_excuse_starts_the_time_anew(clock):
   excused = True
   watched = make(clock, lambda: excused)
@@ -80,7 +90,7 @@ def test_the_thread_reports_once_and_ends(clock, monkeypatch):
 def test_the_thread_ends_with_the_run(clock, monkeypatch):
   monkeypatch.setattr(watchdog, '_TURN_SECS', .01)
   watched = make(clock)
-  watched.after_create_session(None, None)
+  watched.begin()
   thread, = (thread for thread in threading.enumerate() if thread.name == 'step watchdog')
   watched.close()
   thread.join(10)

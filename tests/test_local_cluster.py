@@ -52,7 +52,8 @@ def test_ports_can_be_had_and_are_kept_from_others():
 def test_leader_is_in_front_and_the_others_have_logs(launch):
   says = 'print({0!r}); print({0!r} + " too", file=sys.stderr)'
   for _ in range(2):
-    code, out, err = launch.run('--local_workers=2', '--train_steps=1', worker_0=says.format('{"result": 1}'),
+    code, out, err = launch.run('--local_workers=2', '--train_steps=1',
+                                worker_0=says.format('{"result": 1}'),
                                 worker_1=says.format('other'))
     assert (code, out) == (0, '{"result": 1}\n')
     assert err == ('2 worker: what worker 0 says follows, of the others see model/logs\n'

@@ -67,7 +67,8 @@ def train(run: Run, evaluate_now: Optional[Callable[[], Any]] = None) -> Trained
   if first_step:
     _LOG.info('going on from step %d in %s', first_step, run.estimator.model_dir)
   with reworded(run.dataset.train):
-    input_fn = _make_train_input_fn(run)
+    input_fn = tasks.told_as('preparing its input', run.peers,
+                             lambda: _make_train_input_fn(run))()
   run.start_up.end('data')
   history = TimeHistory(run.start_up)
   stop = hooks.StopOnSignal(run.peers)
@@ -79,9 +80,9 @@ def train(run: Run, evaluate_now: Optional[Callable[[], Any]] = None) -> Trained
   one_copy = checkpoints.OneCopyOfEach(settings.keep_checkpoint_max)
   saver = _make_saver(run, evaluate_now)
   tracer = _make_tracer(settings, first_step, stop_step)
-  # Whether the loss is finite must be known before that step's checkpoint is saved.
   watchdog = tasks.make_watchdog(settings, run.peers)
-  some_hooks = [watchdog, history, one_copy, finite, progress, stop]
+  # Whether the loss is finite must be known before that step's checkpoint is saved.
+  some_hooks = [history, watchdog, one_copy, finite, progress, stop]
   if run.is_chief:
     some_hooks += [saver, tracer] if tracer else [saver]
   if run.peers is not None:

@@ -95,6 +95,12 @@ def test_on_gpus_as_many_as_published(run):
   assert rows[1]['conditions'] == '2 replicas on /gpu:0, /gpu:1, 128 per replica, step 77'
 
 
+def test_on_just_as_many_gpus(run):
+  runner = Runner()
+  run('mnist_tf_data', runner, gpus=2)
+  assert [(ran.num_gpus, ran.num_cpu_replicas) for ran in runner.ran] == [(1, 0), (1, 0), (2, 0)]
+
+
 def test_what_would_take_days_is_not_run(run):
   runner = Runner()
   result = run('mnist_8gpu', runner)

@@ -236,6 +236,17 @@ def test_end_now(monkeypatch, capsys):
   assert codes == [138] and capsys.readouterr().err == 'lost worker 1: its connection ended\n'
 
 
+@pytest.mark.parametrize('state, is_busy', [
+    ('starting', True), ('ready', False), ('training', False), ('trained', False),
+    ('evaluating', True)])
+def test_who_may_take_long(make, others, state, is_busy):
+  peers = make()
+  others[W2].say(state='training')
+  others[W1].say(state=state, stop_at=1)
+  wait_until(lambda: peers.stop_at == 1 and peers.busy() != (W2, 'starting'))
+  assert peers.busy() == ((W1, state) if is_busy else None)
+
+
 def test_the_first_step_that_anyone_wants_to_stop_at(make, others):
   peers = make()
   assert peers.stop_at is None

@@ -40,6 +40,7 @@ def test_operations_of_the_steps(train, tmp_path):
   assert 'Steps' in rows and any('CPU:1' in row for row in rows)
   for began, ended in spans.values():  # Both clocks tell microseconds since the epoch.
     assert any(began <= event['ts'] <= ended for event in operations)
+  assert not [event for event in events(tmp_path) if event['ph'] in 'st']  # Arrows.
   names = [event['args']['name'] for event in operations]
   assert max(map(names.count, names)) == 3  # Once a step.
 

@@ -4,7 +4,8 @@
 #   ./run_train.sh             the quickstart, on data that ships with the package
 #   ./run_train.sh FLAG...     python -m estimator_train FLAG...
 #   ./run_train.sh --docker [FLAG...]    the same in Docker, whose image is built first
-#   ./run_train.sh --local_workers=N [--local_ps=M] [--max_restarts=K] [FLAG...]
+#   ./run_train.sh --local_workers=N [--local_ps=M] [--max_restarts=K]
+#                  [--local_cores=C] [--local_gpus=G] [FLAG...]
 #                              the same as a cluster of several tasks on this machine
 #
 # Works from any folder; relative paths in flags are the caller's.
@@ -18,7 +19,7 @@ module=estimator_train
 flags=()
 for flag; do
   if [[ $flag == --docker ]]; then in_docker=1; else flags+=("$flag"); fi
-  if [[ $flag =~ ^--?(local_workers|local_ps|max_restarts)(=|$) ]]; then
+  if [[ $flag =~ ^--?(local_workers|local_ps|max_restarts|local_cores|local_gpus)(=|$) ]]; then
     module=estimator_train.local_cluster
   fi
 done

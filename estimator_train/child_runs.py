@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from typing import Any, Callable, Dict, NamedTuple, Optional, Sequence
+from typing import Any, Callable, Collection, Dict, NamedTuple, Optional, Sequence
 
 from estimator_train import start_up
 
@@ -35,7 +35,8 @@ class ChildRun(NamedTuple):
   error: Optional[str]
 
 
-def run(arguments: Sequence[str], log: str) -> ChildRun:
+def run(arguments: Sequence[str], log: str, module: str = 'estimator_train',
+        cores: Collection[int] = ()) -> ChildRun:
   """Runs the program, and waits for its end.
 
   It does not outlive this process, whatever ends that, and it is stopped when an exception, such
@@ -45,12 +46,14 @@ def run(arguments: Sequence[str], log: str) -> ChildRun:
   Args:
     arguments: the flags.
     log: path of a file for its standard error.
+    module: what to run; the program, or one that runs it.
+    cores: to stay on; none: those of this process.
   """
   with open(log, 'wb') as err, tempfile.TemporaryFile() as out:
     process = subprocess.Popen(
-        [sys.executable, '-m', 'estimator_train'] + list(arguments), stdin=subprocess.DEVNULL,
+        [sys.executable, '-m', module] + list(arguments), stdin=subprocess.DEVNULL,
         stdout=out, stderr=err, env=environment(),
-        preexec_fn=make_dies_with_parent())  # noqa: PLW1509 (it takes no lock)
+        preexec_fn=make_settle_in(cores))  # noqa: PLW1509 (it takes no lock)
     try:
       code = process.wait()
     except BaseException:
@@ -70,20 +73,27 @@ def environment() -> Dict[str, str]:
   return variables
 
 
-def make_dies_with_parent() -> Callable[[], None]:
-  """Makes what a new process calls to be killed when this one ends; elsewhere than on Linux it
-  does nothing."""
+def make_settle_in(cores: Collection[int] = ()) -> Callable[[], None]:
+  """Makes what a new process calls to be killed when this one ends, and to stay on its cores.
+
+  Elsewhere than on Linux it does not do the former.
+
+  Args:
+    cores: their numbers; none: those of this process.
+  """
   parent = os.getpid()
   # PyDLL keeps the lock of Python's threads, of which the new process has no other.
   prctl = getattr(ctypes.PyDLL(None), 'prctl', None)
 
-  def die_with_parent() -> None:
+  def settle_in() -> None:
+    if cores:
+      os.sched_setaffinity(0, cores)
     if prctl is not None:
       prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
       if os.getppid() != parent:  # It was faster.
         os._exit(1)
 
-  return die_with_parent
+  return settle_in
 
 
 def _stop(process: 'subprocess.Popen[bytes]') -> None:

@@ -1,10 +1,11 @@
 r"""A cluster on this machine: several tasks of the program, started and stopped together.
 
   python -m estimator_train.local_cluster --local_workers=N [--local_ps=M] [--max_restarts=K] \
-    [FLAG...]
+    [--local_cores=C] [--local_gpus=G] [FLAG...]
 
 Each task is the program with the same flags and a TF_CONFIG of its own. The one that leads has the
-outputs of this process; those of the others are in model_dir/logs/.
+outputs of this process; those of the others are in model_dir/logs/. With --local_cores and
+--local_gpus each task has so many of its own, in the order of their numbers.
 """
 
 import argparse
@@ -13,17 +14,26 @@ import os
 import re
 import signal
 import sys
-from typing import Iterator, List, NoReturn, Optional, Sequence, Tuple
+from typing import Iterator, List, NamedTuple, NoReturn, Optional, Sequence
 
 from estimator_train import child_runs, flags, model_dir as model_dirs
 from estimator_train.errors import UserError
-from estimator_train.local_tasks import LIMITS, Limits, LocalCluster, Task, say
+from estimator_train.local_tasks import LIMITS, Limits, LocalCluster, Place, Task, say
 
 _PROGRAM = (sys.executable, '-m', 'estimator_train')
 _QUICKSTART = os.path.join(os.path.dirname(os.path.abspath(__file__)), 'configs',
                            'quickstart.flags')
 _USER_ERROR = 2
 _MOST = 999
+
+
+class _Asked(NamedTuple):
+  """The arguments: the tasks, the leader first, what each has of the machine, how often they may be
+  started again, and the program's flags."""
+  tasks: List[Task]
+  places: List[Place]
+  max_restarts: int
+  flags: List[str]
 
 
 def main(argv: Optional[Sequence[str]] = None, program: Sequence[str] = _PROGRAM,
@@ -39,7 +49,7 @@ def main(argv: Optional[Sequence[str]] = None, program: Sequence[str] = _PROGRAM
     The exit code.
   """
   try:
-    tasks, max_restarts, arguments = _parse(sys.argv[1:] if argv is None else argv)
+    tasks, places, max_restarts, arguments = _parse(sys.argv[1:] if argv is None else argv)
     strategy = 'multi_worker_mirrored' if tasks[-1].type != 'ps' else 'parameter_server'
     command = list(program) + ['--distribution_strategy=' + strategy] + (
         arguments or ['--flagfile=' + _QUICKSTART])
@@ -53,16 +63,17 @@ def main(argv: Optional[Sequence[str]] = None, program: Sequence[str] = _PROGRAM
     logs = os.path.join(settings.model_dir, 'logs')
     model_dirs.make(logs)
     with _signals() as received:
-      return LocalCluster(tasks, command, logs, received, limits).run(max_restarts)
+      return LocalCluster(tasks, command, logs, received, limits,
+                          places=places).run(max_restarts)
   except UserError as error:
     say('error: {}'.format(error))
     return _USER_ERROR
 
 
-def _parse(argv: Sequence[str]) -> Tuple[List[Task], int, List[str]]:
-  """Returns the tasks, the leader first, how often they may be started again, and the rest."""
+def _parse(argv: Sequence[str]) -> _Asked:
   parser = _Parser(add_help=False, allow_abbrev=False)
-  for name, default in (('local_workers', None), ('local_ps', '0'), ('max_restarts', '0')):
+  for name, default in (('local_workers', None), ('local_ps', '0'), ('max_restarts', '0'),
+                        ('local_cores', '0'), ('local_gpus', '0')):
     parser.add_argument('--' + name, '-' + name, default=default)
   own, rest = parser.parse_known_args(list(argv))
   if own.local_workers is None:
@@ -75,7 +86,22 @@ def _parse(argv: Sequence[str]) -> Tuple[List[Task], int, List[str]]:
   if num_ps:
     counts = {'chief': 1, 'worker': num_workers - 1, 'ps': num_ps}
   tasks = [Task(kind, index) for kind, count in counts.items() for index in range(count)]
-  return tasks, max_restarts, rest
+  places = _places(tasks, _number('local_cores', own.local_cores, 0),
+                   _number('local_gpus', own.local_gpus, 0))
+  return _Asked(tasks, places, max_restarts, rest)
+
+
+def _places(tasks: Sequence[Task], cores: int, gpus: int) -> List[Place]:
+  """Returns what each task has of the machine: so many cores and GPUs of its own; 0: all."""
+  ours = sorted(os.sched_getaffinity(0)) if cores else []
+  if cores and len(ours) < cores * len(tasks):
+    raise UserError('there are not so many cores', '--local_cores={} for {} tasks on {}'.format(
+        cores, len(tasks), len(ours)), 'give fewer, or leave it out to share them')
+  given = os.environ.get('CUDA_VISIBLE_DEVICES')
+  visible = given.split(',') if given else [str(gpu) for gpu in range(gpus * len(tasks))]
+  return [Place(tuple(ours[number * cores:][:cores]),
+                ','.join(visible[number * gpus:][:gpus]) if gpus else None)
+          for number in range(len(tasks))]
 
 
 class _Parser(argparse.ArgumentParser):

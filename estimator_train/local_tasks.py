@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 import time
-from typing import Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence
+from typing import Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 from estimator_train import child_runs
 
@@ -46,6 +46,17 @@ class Task(NamedTuple):
     return self.type if self.type == 'chief' else '{} {}'.format(self.type, self.index)
 
 
+class Place(NamedTuple):
+  """What of the machine is a task's own.
+
+  Attributes:
+    cores: the numbers of its cores; none: those of this process.
+    gpus: what its CUDA_VISIBLE_DEVICES says; None: that of this process.
+  """
+  cores: Tuple[int, ...] = ()
+  gpus: Optional[str] = None
+
+
 class Failure(NamedTuple):
   """A task that ended with an error by itself.
 
@@ -76,14 +87,17 @@ class LocalCluster:
     limits: how long tasks are waited for.
     clock: returns the time in seconds.
     sleep: lets seconds pass.
+    places: of the tasks, in their order; none: all have the whole machine.
   """
 
   def __init__(self, tasks: Sequence[Task], command: Sequence[str], logs: str,
                received: List[int], limits: Limits = LIMITS,
                clock: Callable[[], float] = time.monotonic,
-               sleep: Callable[[float], None] = time.sleep) -> None:
+               sleep: Callable[[float], None] = time.sleep,
+               places: Sequence[Place] = ()) -> None:
     self._tasks, self._command, self._logs, self._limits = tasks, command, logs, limits
     self._received, self._clock, self._sleep = received, clock, sleep
+    self._places = places or [Place()] * len(tasks)
     self._running: List[_Running] = []
 
   def run(self, max_restarts: int) -> int:
@@ -116,8 +130,9 @@ class LocalCluster:
     """Runs all tasks to their end, and returns the failures in their order."""
     with _free_ports(len(self._tasks)) as ports:
       try:
-        for environment, task in zip(_environments(self._tasks, ports), self._tasks):
-          self._running.append(self._start(task, environment))
+        for environment, task, place in zip(
+            _environments(self._tasks, ports), self._tasks, self._places):
+          self._running.append(self._start(task, environment, place))
         return self._wait()
       finally:
         self._send(signal.SIGKILL)
@@ -125,8 +140,10 @@ class LocalCluster:
           running.process.wait()
         self._running = []
 
-  def _start(self, task: Task, environment: Dict[str, str]) -> _Running:
+  def _start(self, task: Task, environment: Dict[str, str], place: Place) -> _Running:
     log, offset, out = None, 0, None
+    if place.gpus is not None:
+      environment['CUDA_VISIBLE_DEVICES'] = place.gpus
     with contextlib.ExitStack() as files:
       if task != self._tasks[0]:
         log = os.path.join(self._logs, str(task).replace(' ', '-') + '.log')
@@ -136,7 +153,7 @@ class LocalCluster:
           self._command, env=environment, stdin=subprocess.DEVNULL, stdout=out, stderr=out,
           # A terminal's Ctrl-C would reach it twice, and a second one means to end at once.
           start_new_session=True,
-          preexec_fn=child_runs.make_dies_with_parent())  # noqa: PLW1509 (it takes no lock)
+          preexec_fn=child_runs.make_settle_in(place.cores))  # noqa: PLW1509 (it takes no lock)
     return _Running(task, process, log, offset)
 
   def _wait(self) -> List[Failure]:

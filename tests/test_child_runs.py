@@ -68,6 +68,15 @@ def test_failure(stand_in, line, code, error):
   assert child_runs.run([], log) == child_runs.ChildRun(code, None, error)
 
 
+def test_module_and_cores(stand_in):
+  log = stand_in('')
+  with open('another.py', 'w') as module:
+    module.write('import json, os; print(json.dumps({"cores": list(os.sched_getaffinity(0))}))')
+  core = max(os.sched_getaffinity(0))
+  assert child_runs.run([], log, 'another', [core]).result == {'cores': [core]}
+  assert child_runs.run([], log, 'another').result == {'cores': sorted(os.sched_getaffinity(0))}
+
+
 def test_environment(stand_in, monkeypatch):
   monkeypatch.setenv(STARTED_VARIABLE, '1')
   monkeypatch.setenv('TF_CONFIG', '{}')

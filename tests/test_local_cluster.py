@@ -37,6 +37,40 @@ def test_each_task_knows_the_cluster_and_its_place(launch, arguments, counts, st
   assert [config['argv'] for config in configs] == [argv] * len(tasks)
 
 
+@pytest.mark.parametrize('arguments, visible, cores, gpus', [
+    ([], '0,1', [(), ()], [None, None]),
+    (['--local_cores=2'], None, [(3, 5), (6, 7)], [None, None]),
+    (['--local_gpus=2'], None, [(), ()], ['0,1', '2,3']),
+    (['--local_cores=1', '--local_gpus=1'], '5,GPU-a,7', [(3,), (5,)], ['5', 'GPU-a']),
+])
+def test_what_each_task_has_of_the_machine(monkeypatch, arguments, visible, cores, gpus):
+  monkeypatch.setattr(os, 'sched_getaffinity', lambda _: {7, 5, 3, 6, 8})
+  if visible is None:
+    monkeypatch.delenv('CUDA_VISIBLE_DEVICES', raising=False)
+  else:
+    monkeypatch.setenv('CUDA_VISIBLE_DEVICES', visible)
+  asked = local_cluster._parse(['--local_workers=2', '--seed=3'] + arguments)
+  assert asked.flags == ['--seed=3']
+  assert [place.cores for place in asked.places] == cores
+  assert [place.gpus for place in asked.places] == gpus
+
+
+def test_more_cores_than_there_are(monkeypatch, capsys):
+  monkeypatch.setattr(os, 'sched_getaffinity', lambda _: {0, 1, 2})
+  assert local_cluster.main(['--local_workers=2', '--local_cores=2', '--model_dir=x']) == 2
+  assert capsys.readouterr().err == (
+      'error: there are not so many cores: --local_cores=2 for 2 tasks on 3: give fewer, or leave '
+      'it out to share them\n')
+
+
+def test_tasks_are_in_their_places(launch):
+  tell = 'print(sorted(os.sched_getaffinity(0)), os.environ["CUDA_VISIBLE_DEVICES"])'
+  core = min(os.sched_getaffinity(0))
+  code, out, err = launch.run('--local_workers=1', '--local_cores=1', '--local_gpus=1',
+                              worker_0=tell)
+  assert (code, out) == (0, '[{}] 0\n'.format(core)), err
+
+
 def test_ports_can_be_had_and_are_kept_from_others():
   with local_tasks._free_ports(3) as ports:
     assert len(set(ports)) == 3

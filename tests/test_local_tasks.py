@@ -164,7 +164,7 @@ def test_limits_count_from_what_happened(tmp_path, monkeypatch):
                                      sleep=lambda secs: None)
   lost, hangs = Process(138), Process(None)
   processes = iter((hangs, lost))
-  monkeypatch.setattr(cluster, '_start', lambda task, environment: local_tasks._Running(
+  monkeypatch.setattr(cluster, '_start', lambda task, *_: local_tasks._Running(
       task, next(processes), None, 0))
   assert cluster.run(max_restarts=0) == 138
   (signum, seconds), = hangs.signals

@@ -31,7 +31,7 @@ def test_command(command, monkeypatch):
   if program:
     arguments = shlex.split(command[program.end():])
     if '--local_workers' in command:
-      _, _, arguments = local_cluster._parse(arguments)
+      arguments = local_cluster._parse(arguments).flags
     arguments = arguments or ['--flagfile=estimator_train/configs/quickstart.flags']
     assert flags.wants_help(arguments) or flags.parse(arguments)
     return

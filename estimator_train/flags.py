@@ -63,8 +63,8 @@ _GROUPS: Sequence[Tuple[str, Sequence[Tuple[str, Callable[..., Any], str]]]] = (
         ('train_epochs', _INTEGER, 'passes over the data to stop after'),
         ('eval_every_steps', _INTEGER, 'evaluate each so many steps, not only at the end'))),
     ('step', (
-        ('batch_size', _INTEGER, 'examples a step over all replicas (global); of one '
-         'replica\'s run (scaling)'),
+        ('batch_size', _INTEGER, 'examples a step over all replicas (global); of the '
+         'run of one replica or worker (scaling)'),
         ('optimizer', _STRING, _one_of(validation.OPTIMIZERS)),
         ('learning_rate', _FLOAT, 'of the optimizer'),
         ('scale_learning_rate', _STRING, 'how it grows with the global batch size: '
@@ -103,7 +103,8 @@ _GROUPS: Sequence[Tuple[str, Sequence[Tuple[str, Callable[..., Any], str]]]] = (
          'model_dir/trace.json'),
         ('log_every_steps', _INTEGER, 'steps between two lines of progress'),
         ('repeats', _INTEGER, 'times that each point of --mode=scaling is run, in mixed order'),
-        ('scale_over', _STRING, 'what --mode=scaling takes more and more of: '
+        ('scale_over', _STRING, 'what --mode=scaling takes more and more of; workers are processes '
+         'on cores of their own: '
          + _one_of(validation.SCALE_OVER)),
         ('workload', _STRING, 'the published one that --mode=reproduce runs: '
          + _one_of(tuple(WORKLOADS))),

@@ -4,9 +4,9 @@ import json
 import os
 import random
 import shutil
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
-from estimator_train import whole_files
+from estimator_train import settings as settings_lib, whole_files
 from estimator_train.child_runs import ChildRun
 from estimator_train.datasets.description import DataSet, SyntheticSplit
 from estimator_train.model_dir import FLAGS_FILE
@@ -17,9 +17,10 @@ LOG_FILE = 'log.txt'
 _FIGURES_FILE = 'throughput.json'
 # Written last: a point without it is not done.
 _DONE_FILE = 'done.json'
-_KEPT = (FLAGS_FILE, LOG_FILE, _FIGURES_FILE)
+# The last: what the workers but the first have written.
+_KEPT = (FLAGS_FILE, LOG_FILE, _FIGURES_FILE, 'logs')
 
-GPU, CPU = 'gpu', 'cpu'
+GPU, CPU, WORKER = 'gpu', 'cpu', 'worker'
 WEAK, STRONG, BOTH = 'weak', 'strong', 'both'
 REAL, SYNTHETIC = 'real', 'synthetic'
 # After the warm-up, where --train_steps does not say: some seconds of a small network on a CPU.
@@ -31,15 +32,15 @@ class Point(NamedTuple):
   """One run of a sweep.
 
   Attributes:
-    device: GPU or CPU.
-    replicas: how many.
-    scaling: WEAK (a replica's batch stays), STRONG (the global batch stays), or BOTH: with one
-      replica they are the same.
+    unit: what there are more and more of: replicas on a GPU or CPU each, or WORKERs.
+    count: of them.
+    scaling: WEAK (a unit's batch stays), STRONG (the global batch stays), or BOTH: with one unit
+      they are the same.
     input: REAL or SYNTHETIC.
     repeat: counts from 1.
   """
-  device: str
-  replicas: int
+  unit: str
+  count: int  # type: ignore[assignment]  # It hides tuple's method, as index does in Task.
   scaling: str
   input: str
   repeat: int
@@ -50,9 +51,17 @@ class Point(NamedTuple):
     return '{}{}-{}-{}-{}'.format(*self)
 
   def in_words(self) -> str:
-    return '{}, {} replica{}, {} input, repeat {}'.format(
-        'weak and strong' if self.scaling == BOTH else self.scaling, self.replicas,
-        '' if self.replicas == 1 else 's', self.input, self.repeat)
+    return '{}, {} {}{}, {} input, repeat {}'.format(
+        'weak and strong' if self.scaling == BOTH else self.scaling, self.count,
+        WORKER if self.unit == WORKER else 'replica', '' if self.count == 1 else 's', self.input,
+        self.repeat)
+
+
+class Launch(NamedTuple):
+  """What to run for a point: the arguments of child_runs.run."""
+  arguments: List[str]
+  module: str = 'estimator_train'
+  cores: Sequence[int] = ()
 
 
 class Outcome(NamedTuple):
@@ -77,7 +86,7 @@ def train_steps(settings: Settings) -> int:
   return settings.train_steps or settings.throughput_warmup_steps + _TIMED_STEPS
 
 
-def plan(settings: Settings, device: str, most: int) -> List[Point]:
+def plan(settings: Settings, unit: str, most: int) -> List[Point]:
   """Returns the points in the order in which to run them.
 
   Each round has every point once, in an order of its own: what else the machine does for a while
@@ -85,15 +94,15 @@ def plan(settings: Settings, device: str, most: int) -> List[Point]:
 
   Args:
     settings: of the sweep.
-    device: GPU or CPU.
-    most: the largest number of replicas.
+    unit: GPU, CPU or WORKER.
+    most: the largest number of them.
   """
   inputs = [SYNTHETIC] if settings.dataset == 'synthetic' else [REAL, SYNTHETIC]
   points = []
   for repeat in range(1, settings.repeats + 1):
     of_this_round = [
-        Point(device, replicas, scaling, kind, repeat) for replicas in counts(most)
-        for scaling in ((BOTH,) if replicas == 1 else (WEAK, STRONG)) for kind in inputs]
+        Point(unit, count, scaling, kind, repeat) for count in counts(most)
+        for scaling in ((BOTH,) if count == 1 else (WEAK, STRONG)) for kind in inputs]
     random.Random('{} {}'.format(settings.seed, repeat)).shuffle(of_this_round)
     points.extend(of_this_round)
   return points
@@ -105,25 +114,51 @@ def counts(most: int) -> List[int]:
 
 
 def global_batch_size(point: Point, settings: Settings) -> int:
-  """Returns the examples of a step; `--batch_size` is that of one replica's run."""
-  return settings.batch_size * (point.replicas if point.scaling == WEAK else 1)
+  """Returns the examples of a step; `--batch_size` is that of the run of a single unit."""
+  return settings.batch_size * (point.count if point.scaling == WEAK else 1)
 
 
 def settings_of(point: Point, settings: Settings, dataset: DataSet) -> Settings:
-  """Returns the settings of the run that measures a point."""
+  """Returns the settings of the run that measures a point; the devices of a worker are those of
+  the settings given."""
   changed = settings._replace(
       mode='train', model_dir=folder(point, settings), train_steps=train_steps(settings),
       batch_size=global_batch_size(point, settings),
-      num_gpus=point.replicas if point.device == GPU else 0,
-      num_cpu_replicas=point.replicas if point.device == CPU else 0,
       eval_every_steps=None, save_checkpoints_steps=None, save_checkpoints_secs=_NEVER_SECS,
       # What costs the same and cannot fail: a loss that is not finite would end the run.
       weights='none', learning_rate=1e-9, lr_warmup_epochs=0., report_page=False)
+  if point.unit != WORKER:
+    changed = changed._replace(num_gpus=point.count if point.unit == GPU else 0,
+                               num_cpu_replicas=point.count if point.unit == CPU else 0)
   if point.input == SYNTHETIC and not isinstance(dataset.train, SyntheticSplit):
     # As much work for the model; made-up examples cannot be counted by class.
     changed = changed._replace(dataset='synthetic', image_size=dataset.image_shape,
                                labels=dataset.labels, class_weights='none')
   return changed
+
+
+def cpu_workers() -> Tuple[int, int]:
+  """Returns how many workers the cores are for at most, a power of two, and the cores of each.
+
+  A worker has as many in a small point as in the largest, or small ones would be too fast. Two on a
+  single core have none of their own.
+  """
+  cores = len(os.sched_getaffinity(0))
+  most = max(2, 2 ** (cores.bit_length() - 1))
+  return most, cores // most
+
+
+def launch(point: Point, settings: Settings, dataset: DataSet) -> Launch:
+  """Returns what to run for a point; its settings are those of settings_of."""
+  arguments = settings_lib.to_arguments(settings_of(point, settings, dataset))
+  if point.unit != WORKER:
+    return Launch(arguments)
+  cores = 0 if settings.num_gpus else cpu_workers()[1]
+  if point.count == 1:
+    return Launch(arguments, cores=sorted(os.sched_getaffinity(0))[:cores])
+  places = ['--local_workers={}'.format(point.count), '--local_cores={}'.format(cores),
+            '--local_gpus={}'.format(settings.num_gpus)]
+  return Launch(places + arguments, 'estimator_train.local_cluster')
 
 
 def folder(point: Point, settings: Settings) -> str:

@@ -20,7 +20,7 @@ IN_ONE_MACHINE, OVER_WORKERS = ('hierarchical_copy', 'reduction_to_one_device'),
 LEARNING_RATE_SCALINGS = ('none', 'linear', 'sqrt')
 CACHE_FEATURES_DTYPES = ('float32', 'float16')
 ON_BAD_IMAGE = ('error', 'skip')
-SCALE_OVER = ('replicas',)
+SCALE_OVER = ('replicas', 'workers')
 # Where a published workload finds its data and runs, not what it does.
 FREE_IN_REPRODUCE = (
     'data_dir', 'model_dir', 'weights', 'num_gpus', 'num_cpu_replicas', 'all_reduce_alg',
@@ -195,13 +195,26 @@ def _check_scaling(settings: Any) -> None:
     raise UserError('--mode=scaling times the steps after the warm-up, and there is none',
                     '--train_steps={} --throughput_warmup_steps={}'.format(steps, warmup_steps),
                     'give more than {} steps'.format(warmup_steps))
-  if settings.distribution_strategy in SINGLE_REPLICA_STRATEGIES:
+  if settings.scale_over == 'workers':
+    _check_scaling_over_workers(settings)
+  elif settings.distribution_strategy in SINGLE_REPLICA_STRATEGIES:
     raise UserError('--mode=scaling runs several replicas',
                     '--distribution_strategy=' + settings.distribution_strategy,
                     'give --distribution_strategy=mirrored or central_storage')
   if settings.cache_features:
     raise UserError('--mode=scaling compares real with made-up images, and with --cache_features '
                     'training reads none', '--cache_features', 'leave it out')
+
+
+def _check_scaling_over_workers(settings: Any) -> None:
+  # mirrored is the default, and what a single worker's run is.
+  if settings.distribution_strategy not in ('mirrored', 'multi_worker_mirrored'):
+    raise UserError('--scale_over=workers is for workers that go step by step together',
+                    '--distribution_strategy=' + settings.distribution_strategy,
+                    'give --distribution_strategy=multi_worker_mirrored')
+  if settings.all_reduce_alg in IN_ONE_MACHINE:
+    raise UserError('--all_reduce_alg={} is not for several workers'.format(
+        settings.all_reduce_alg), '--scale_over=workers', 'leave --all_reduce_alg out')
 
 
 def _check_reproduce(settings: Any) -> None:

@@ -144,12 +144,17 @@ BAD = [
     (['--report_page=often'], '--report_page must be true or false'),
     (['--log_every_steps=0'], '--log_every_steps is out of range'),
     (['--repeats=0'], '--repeats is out of range: --repeats=0: '),
-    (['--scale_over=workers'], '--scale_over has no such choice: .*: choose from replicas$'),
+    (['--scale_over=hosts'], '--scale_over has no such choice: .*from replicas, workers$'),
     (['--mode=scaling', '--train_epochs=1'], 'differ in batch size.*: --train_epochs=1: give --tr'),
     (['--mode=scaling'], 'after the warm-up, and there is none: --train_steps=10 --throughput_warm'
      'up_steps=10: give more than 10'),
     (['--mode=scaling', '--train_steps=11', '--distribution_strategy=off'],
      'runs several replicas: --distribution_strategy=off: give --distribution_strategy=mirrored'),
+    (['--mode=scaling', '--train_steps=11', '--scale_over=workers',
+      '--distribution_strategy=parameter_server'], 'that go step by step together: '
+     '--distribution_strategy=parameter_server: give .*=multi_worker_mirrored$'),
+    (['--mode=scaling', '--train_steps=11', '--scale_over=workers',
+      '--all_reduce_alg=hierarchical_copy'], 'not for several workers: --scale_over=w.*: leave'),
     (['--mode=scaling', '--train_steps=11', '--cache_features'], 'made-up images.*: leave it out'),
     (['--save_checkpoints_steps=0'], '--save_checkpoints_steps is out of range'),
     (['--save_checkpoints_secs=0'], '--save_checkpoints_secs is out of range'),

@@ -8,7 +8,7 @@ from estimator_train import flags, settings as settings_lib, sweep
 from estimator_train.child_runs import ChildRun
 from estimator_train.datasets import registry
 from estimator_train.settings import Settings
-from estimator_train.sweep import BOTH, CPU, GPU, REAL, STRONG, SYNTHETIC, WEAK, Point
+from estimator_train.sweep import BOTH, CPU, GPU, REAL, STRONG, SYNTHETIC, WEAK, WORKER, Point
 
 
 def sweep_settings(**values):
@@ -69,6 +69,21 @@ def test_flags_of_a_point(point, batch_size, gpus, cpus):
   assert settings.save_checkpoints_steps is None and settings.save_checkpoints_secs > 10 ** 9
 
 
+@pytest.mark.parametrize('count, scaling, batch_size', [
+    (1, BOTH, 12), (2, WEAK, 24), (2, STRONG, 12)])
+def test_a_worker_keeps_its_devices(count, scaling, batch_size):
+  settings = arguments(Point(WORKER, count, scaling, REAL, 1), sweep_settings(
+      batch_size=12, num_cpu_replicas=3, num_gpus=0, distribution_strategy='multi_worker_mirrored'))
+  assert (settings.batch_size, settings.num_gpus, settings.num_cpu_replicas) == (batch_size, 0, 3)
+
+
+@pytest.mark.parametrize('cores, expected', [
+    (1, (2, 0)), (2, (2, 1)), (3, (2, 1)), (4, (4, 1)), (7, (4, 1)), (64, (64, 1))])
+def test_workers_of_the_cores(monkeypatch, cores, expected):
+  monkeypatch.setattr(os, 'sched_getaffinity', lambda _: set(range(cores)))
+  assert sweep.cpu_workers() == expected
+
+
 def test_steps_follow_the_warm_up():
   assert sweep.train_steps(sweep_settings(throughput_warmup_steps=5)) == 25
   assert sweep.train_steps(sweep_settings(throughput_warmup_steps=5, train_steps=9)) == 9
@@ -97,6 +112,7 @@ def test_made_up_data_keeps_its_flags():
 def leave(folder):
   """Leaves what a run does."""
   os.mkdir(os.path.join(folder, 'keras'))
+  os.mkdir(os.path.join(folder, 'logs'))
   for name in ('flags.txt', 'labels.txt', 'model.h5', 'model.ckpt-3.index', 'log.txt'):
     with open(os.path.join(folder, name), 'w'):
       pass
@@ -113,7 +129,7 @@ def test_a_point_is_done_when_that_is_written(tmp_path):
   done = sweep.end(point, settings, ChildRun(0, {}, None), 2.5)
   assert done == sweep.Outcome(point, 2.5, {'steady_examples_per_sec': 5.}, 0, None)
   assert sorted(os.listdir(sweep.folder(point, settings))) == [
-      'done.json', 'flags.txt', 'log.txt', 'throughput.json']
+      'done.json', 'flags.txt', 'log.txt', 'logs', 'throughput.json']
   assert sweep.read_done([other, point], settings) == [done]
   # What the other left when it was killed is gone when it begins again.
   assert sweep.begin(other, settings) == os.path.join(sweep.folder(other, settings), 'log.txt')

@@ -1,4 +1,7 @@
-"""`--mode=scaling`: measures how the rate grows with the replicas, each run in its own process."""
+"""`--mode=scaling`: measures how the rate grows with the replicas, or with the workers.
+
+Each run is in processes of its own.
+"""
 
 import logging
 import os
@@ -10,7 +13,7 @@ from typing import Any, Callable, Dict, Iterable, List, Sequence, Tuple
 from tqdm import tqdm
 from tqdm.contrib.logging import logging_redirect_tqdm
 
-from estimator_train import child_runs, model_dir, settings as settings_lib, sweep, whole_files
+from estimator_train import child_runs, model_dir, sweep, whole_files
 from estimator_train.datasets import registry
 from estimator_train.datasets.description import DataSet
 from estimator_train.errors import StoppedBySignal, UserError
@@ -22,11 +25,11 @@ from estimator_train.sweep import Outcome, Point
 _LOG = logging.getLogger('estimator_train')
 # What may change from one start of a sweep to the next.
 _FREE_FLAGS = ('model_dir', 'repeats', 'verbosity')
-RunChild = Callable[[Sequence[str], str], child_runs.ChildRun]
+RunChild = Callable[..., child_runs.ChildRun]
 
 
 def run(settings: Settings, run_child: RunChild = child_runs.run) -> Dict[str, Any]:
-  """Returns the result: the rate, speed-up and efficiency at each number of replicas.
+  """Returns the result: the rate, speed-up and efficiency at each number of replicas or workers.
 
   Raises:
     UserError: every point failed; it has the result.
@@ -34,18 +37,41 @@ def run(settings: Settings, run_child: RunChild = child_runs.run) -> Dict[str, A
   assert settings.model_dir is not None
   model_dir.check_flags(settings, _FREE_FLAGS)
   dataset = registry.describe(settings._replace(mode='train'))
-  device, most = _devices(settings)
+  unit, most, each = _units(settings)
   model_dir.make(os.path.join(settings.model_dir, sweep.FOLDER))
   # Another start of this sweep would take the running point's folder away.
   with whole_files.open_locked(os.path.join(settings.model_dir, sweep.FOLDER, 'lock')):
     model_dir.record_flags(settings)
-    outcomes = _run_points(sweep.plan(settings, device, most), settings, dataset, run_child)
-  result = scaling.write(settings, outcomes)
+    outcomes = _run_points(sweep.plan(settings, unit, most), each, dataset, run_child)
+  result = scaling.write(each, outcomes)
   page.write_after(settings)
   if len(result['failures']) == len(outcomes):
     raise UserError('no point of the sweep could be run', result['failures'][0]['error'],
                     'the logs are in ' + os.path.join(settings.model_dir, sweep.FOLDER), result)
   return result
+
+
+def _units(settings: Settings) -> Tuple[str, int, Settings]:
+  """Returns what there are more and more of, the most of them, and the settings of the runs."""
+  if settings.scale_over == 'workers':
+    return (sweep.WORKER,) + _workers(settings)
+  return _devices(settings) + (settings,)
+
+
+def _workers(settings: Settings) -> Tuple[int, Settings]:
+  """Returns the most workers, and the settings of one."""
+  settings = settings._replace(distribution_strategy='multi_worker_mirrored')
+  wants_gpus = settings.num_gpus and not settings.num_cpu_replicas
+  gpus = tensorflow_import.count_gpus() if wants_gpus else 0
+  if gpus or (wants_gpus and settings.num_gpus > 0):
+    of_one = max(settings.num_gpus, 1)
+    most = max(gpus // of_one, 1)
+    _LOG.info('1 to %d workers with %d of %d GPU(s) each', most, of_one, gpus)
+    return most, settings._replace(num_gpus=of_one)
+  most, cores = sweep.cpu_workers()
+  _LOG.info('1 to %d workers, %s', most, 'each on {} core(s) of its own'.format(cores) if cores
+            else 'which share the only core')
+  return most, settings._replace(num_gpus=0, num_cpu_replicas=max(settings.num_cpu_replicas, 1))
 
 
 def _devices(settings: Settings) -> Tuple[str, int]:
@@ -57,9 +83,9 @@ def _devices(settings: Settings) -> Tuple[str, int]:
   gpus = tensorflow_import.count_gpus() if settings.num_gpus < 0 else 0
   if gpus:
     return sweep.GPU, gpus
-  cores = len(os.sched_getaffinity(0))
-  most = max(2, 2 ** (cores.bit_length() - 1))
-  _LOG.info('no GPU: 1 to %d replicas on logical CPU devices, for %d core(s)', most, cores)
+  most, _ = sweep.cpu_workers()
+  _LOG.info('no GPU: 1 to %d replicas on logical CPU devices, for %d core(s)', most,
+            len(os.sched_getaffinity(0)))
   return sweep.CPU, most
 
 
@@ -91,10 +117,10 @@ def _run_points(points: List[Point], settings: Settings, dataset: DataSet,
 
 def _run_point(point: Point, settings: Settings, dataset: DataSet,
                run_child: RunChild) -> Outcome:
-  arguments = settings_lib.to_arguments(sweep.settings_of(point, settings, dataset))
+  launch = sweep.launch(point, settings, dataset)
   log = sweep.begin(point, settings)
   began = time.monotonic()
-  ran = run_child(arguments, log)
+  ran = run_child(launch.arguments, log, launch.module, launch.cores)
   return sweep.end(point, settings, ran, time.monotonic() - began)
 
 

@@ -11,9 +11,12 @@ from estimator_train.settings import Settings
 from estimator_train.sweep import Outcome
 
 FILE, CSV_FILE = 'scaling.json', 'scaling.csv'
-_DEVICE_KINDS = {sweep.GPU: 'gpu', sweep.CPU: 'cpu (logical)'}
 _NOTE = ('CPU replicas share the same cores, so no speed-up is to be expected of them: the figures '
          'show what replicas cost, not what more devices bring')
+_WORKERS_NOTE = ('each worker is on {} core(s) of its own, whatever their number, so one worker is '
+                 'as fast as it is beside others, and slower than with all cores')
+_SHARED_NOTE = ('the workers share a single core, so no speed-up is to be expected of them: the '
+                'figures show what workers cost')
 
 
 def write(settings: Settings, outcomes: Sequence[Outcome]) -> Dict[str, Any]:
@@ -34,14 +37,17 @@ def summarize(settings: Settings, outcomes: Sequence[Outcome]) -> Dict[str, Any]
     settings: of the sweep.
     outcomes: of all its points.
   """
-  device = outcomes[0].point.device
-  # Of the most replicas: the others are among its devices.
+  unit = outcomes[0].point.unit
+  on_gpus = unit == sweep.GPU or (unit == sweep.WORKER and settings.num_gpus > 0)
+  cores = None if unit != sweep.WORKER or on_gpus else sweep.cpu_workers()[1]
+  # Of the most: the devices of the others are among them.
   widest = max((outcome for outcome in outcomes if outcome.figures is not None),
-               key=lambda outcome: outcome.point.replicas, default=None)
+               key=lambda outcome: outcome.point.count, default=None)
   figures: Dict[str, Any] = (widest and widest.figures) or {}
   return {
       'mode': settings.mode, 'model_dir': settings.model_dir, 'scale_over': settings.scale_over,
-      'device_kind': _DEVICE_KINDS[device], 'note': _NOTE if device == sweep.CPU else None,
+      'device_kind': _device_kind(unit, on_gpus), 'note': _note(unit, cores),
+      'cores_per_worker': cores,
       'table': _table(settings, outcomes), 'failures': _failures(settings, outcomes),
       'dataset': settings.dataset, 'model': settings.model,
       'distribution_strategy': settings.distribution_strategy, 'devices': figures.get('devices'),
@@ -51,24 +57,39 @@ def summarize(settings: Settings, outcomes: Sequence[Outcome]) -> Dict[str, Any]
   }
 
 
+def _device_kind(unit: str, on_gpus: bool) -> str:
+  if on_gpus:
+    return 'gpu'
+  return 'cpu' if unit == sweep.WORKER else 'cpu (logical)'
+
+
+def _note(unit: str, cores: Optional[int]) -> Optional[str]:
+  if unit == sweep.CPU:
+    return _NOTE
+  if cores is None:
+    return None
+  return _WORKERS_NOTE.format(cores) if cores else _SHARED_NOTE
+
+
 def _table(settings: Settings, outcomes: Sequence[Outcome]) -> List[Dict[str, Any]]:
   rows = []
+  units = settings.scale_over
   for scaling in (sweep.WEAK, sweep.STRONG):
     for kind in (sweep.REAL, sweep.SYNTHETIC):
       of_this_kind = [outcome for outcome in outcomes if outcome.point.input == kind
                       and outcome.point.scaling in (scaling, sweep.BOTH)]
       alone: Optional[float] = None
-      for replicas in sorted({outcome.point.replicas for outcome in of_this_kind}):
-        of_this_row = [outcome for outcome in of_this_kind if outcome.point.replicas == replicas]
+      for count in sorted({outcome.point.count for outcome in of_this_kind}):
+        of_this_row = [outcome for outcome in of_this_kind if outcome.point.count == count]
         row: Dict[str, Any] = {
-            'scaling': scaling, 'input': kind, 'replicas': replicas,
+            'scaling': scaling, 'input': kind, units: count,
             'global_batch_size': sweep.global_batch_size(of_this_row[0].point, settings)}
         row.update(_rates(of_this_row))
-        if replicas == 1:
+        if count == 1:
           alone = row['examples_per_sec']
         rate = row['examples_per_sec']
         speed_up = rate / alone if rate and alone else None
-        row.update(speed_up=speed_up, efficiency=speed_up and speed_up / replicas)
+        row.update(speed_up=speed_up, efficiency=speed_up and speed_up / count)
         row.update(_others(of_this_row))
         rows.append(row)
   return rows
@@ -110,14 +131,16 @@ def _csv(rows: Sequence[Dict[str, Any]]) -> str:
 
 
 def _in_words(result: Dict[str, Any]) -> Iterator[str]:
-  yield '{} on {}: {}, {} steps a run, {} of them warm-up; replicas on {}'.format(
+  units = result['scale_over']
+  yield '{} on {}: {}, {} steps a run, {} of them warm-up; {} on {}{}'.format(
       result['model'], result['dataset'], result['distribution_strategy'], result['steps'],
-      result['warmup_steps'], ', '.join(result['devices'] or [result['device_kind']]))
-  yield _line('scaling', 'input', 'replicas', 'batch', 'runs', 'examples/sec',
+      result['warmup_steps'], units, ', '.join(result['devices'] or [result['device_kind']]),
+      ' each' if units == 'workers' else '')
+  yield _line('scaling', 'input', units, 'batch', 'runs', 'examples/sec',
               'slowest to fastest', 'spread', 'speed-up', 'efficiency', 'waits for input')
   for row in result['table']:
     yield _line(
-        row['scaling'], row['input'], row['replicas'], row['global_batch_size'], row['runs'],
+        row['scaling'], row['input'], row[units], row['global_batch_size'], row['runs'],
         _told('{:,.0f}', row['examples_per_sec']),
         _told('{:,.0f} to {:,.0f}', row['min'], row['max']), _told('{:.1%}', row['spread']),
         _told('{:.2f}', row['speed_up']), _told('{:.0%}', row['efficiency']),

@@ -12,7 +12,7 @@ import time
 import pytest
 from conftest import ROOT
 
-from estimator_train import child_runs, flags
+from estimator_train import child_runs, flags, local_cluster
 from estimator_train.errors import StoppedBySignal, UserError
 from estimator_train.machine import commands, tensorflow_import
 from estimator_train.modes import scaling
@@ -28,17 +28,23 @@ class Runs:
 
   def __init__(self, fails=lambda settings: False, stop=None):
     self.seen = []
+    self.launches = []
     self.fails = fails
     self.stop = stop
     self.now = 0.
 
-  def __call__(self, arguments, log):
+  def __call__(self, arguments, log, module='estimator_train', cores=()):
+    workers = 1
+    if module == 'estimator_train.local_cluster':
+      asked = local_cluster._parse(arguments)
+      workers, arguments = len(asked.tasks), asked.flags
     settings = flags.parse(arguments)
+    self.launches.append((workers, cores, settings))
     self.seen.append(os.path.basename(settings.model_dir))
     assert log == os.path.join(settings.model_dir, 'log.txt')
     if self.stop is not None and len(self.seen) == 3:
       raise self.stop
-    replicas = settings.num_cpu_replicas or settings.num_gpus
+    replicas = workers * (settings.num_cpu_replicas or settings.num_gpus)
     self.now += 10. * replicas
     if self.fails(settings):
       return child_runs.ChildRun(2, None, 'odd: {}: mend it'.format(settings.batch_size))
@@ -207,6 +213,67 @@ def test_number_of_replicas(tmp_path, monkeypatch, gpus, cores, more, most):
   assert max(name.partition('-')[0] for name in runs.seen) == most
 
 
+@pytest.fixture
+def over_workers(tmp_path, monkeypatch):
+  """Sweeps over workers on a machine that is made up."""
+  def run(runs, *more, cores=2, gpus=0):
+    done = commands.Done(0, '', '', 1.)
+    monkeypatch.setattr(tensorflow_import, 'look',
+                        lambda: tensorflow_import.Imported(done, '1.15.0', 1., True, gpus))
+    monkeypatch.setattr(os, 'sched_getaffinity', lambda _: set(range(4, 4 + cores)))
+    return scaling.run(flags.parse(
+        ['--mode=scaling', '--scale_over=workers', '--model_dir={}'.format(tmp_path),
+         '--repeats=1'] + list(more)), runs)
+
+  return run
+
+
+def test_result_over_workers(over_workers, tmp_path, capsys, log_lines):
+  runs = Runs()
+  result = over_workers(runs)
+  assert sorted(name for name in runs.seen if 'real' in name) == [
+      'worker1-both-real-1', 'worker2-strong-real-1', 'worker2-weak-real-1']
+  for workers, cores, settings in runs.launches:
+    assert cores == ([4] if workers == 1 else ())
+    assert settings.distribution_strategy == 'multi_worker_mirrored'
+    assert (settings.num_cpu_replicas, settings.num_gpus) == (1, 0)
+  assert [(row['scaling'], row['workers'], row['global_batch_size'], row['speed_up'])
+          for row in result['table'] if row['input'] == 'real'] == [
+              ('weak', 1, 128, 1.), ('weak', 2, 256, 2.), ('strong', 1, 128, 1.),
+              ('strong', 2, 128, 2.)]
+  assert result['scale_over'] == 'workers' and result['device_kind'] == 'cpu'
+  assert result['distribution_strategy'] == 'multi_worker_mirrored'
+  assert result['cores_per_worker'] == 1 and '1 core(s) of its own' in result['note']
+  assert json.loads((tmp_path / 'scaling.json').read_text()) == result
+  assert (tmp_path / 'scaling.csv').read_text().startswith('scaling,input,workers,')
+  head, titles = capsys.readouterr().out.splitlines()[:2]
+  assert 'workers on /some:0' in head and head.endswith(' each')
+  assert titles.split()[:3] == ['scaling', 'input', 'workers']
+  assert log_lines()[0] == '1 to 2 workers, each on 1 core(s) of its own'
+  assert any(': weak, 2 workers, real input, repeat 1: ' in line for line in log_lines())
+
+
+@pytest.mark.parametrize('machine, more, most, each, own', [
+    pytest.param({'cores': 7}, [], 4, (1, 0), (1, 0), id='cores'),
+    pytest.param({'cores': 4}, ['--num_cpu_replicas=2'], 4, (2, 0), (1, 0), id='CPU replicas'),
+    pytest.param({'cores': 1}, [], 2, (1, 0), (0, 0), id='one core'),
+    pytest.param({'gpus': 4}, ['--num_gpus=0'], 2, (1, 0), (1, 0), id='no GPU wanted'),
+    pytest.param({'gpus': 3}, [], 3, (0, 1), (0, 1), id='a GPU each'),
+    pytest.param({'gpus': 4}, ['--num_gpus=2'], 2, (0, 2), (0, 2), id='two GPUs each'),
+    pytest.param({'gpus': 1}, ['--num_gpus=2'], 1, (0, 2), None, id='too few GPUs')])
+def test_number_of_workers(over_workers, monkeypatch, machine, more, most, each, own):
+  asked = []
+  places = local_cluster._places
+  monkeypatch.setattr(local_cluster, '_places',
+                      lambda *given: asked.append(given[1:]) or places(*given))
+  runs = Runs()
+  over_workers(runs, '--dataset=synthetic', *more, **machine)
+  assert max(workers for workers, _, _ in runs.launches) == most
+  assert {(settings.num_cpu_replicas, settings.num_gpus) for _, _, settings in runs.launches} == {
+      each}
+  assert set(asked) == ({own} if own else set())
+
+
 def test_gpus_that_cannot_be_counted(tmp_path, monkeypatch):
   crashed = commands.Done(-11, '', '', 1.)
   monkeypatch.setattr(tensorflow_import, 'look', lambda: tensorflow_import.Imported(crashed))
@@ -214,15 +281,25 @@ def test_gpus_that_cannot_be_counted(tmp_path, monkeypatch):
     scaling.run(flags.parse(['--mode=scaling', '--model_dir={}'.format(tmp_path)]), Runs())
 
 
-class Sweeping:
-  """The sweep as a process, over 1 and 2 replicas with real runs; strong scaling fails."""
+def below(pid):
+  """Returns the processes that a process has started, and those that they have."""
+  try:
+    with open('/proc/{0}/task/{0}/children'.format(pid)) as children:
+      own = children.read().split()
+  except OSError:
+    return []
+  return own + [each for child in own for each in below(child)]
 
-  def __init__(self, folder):
+
+class Sweeping:
+  """The sweep as a process with real runs; where strong scaling is of two, it fails."""
+
+  def __init__(self, folder, *more):
     self._folder = folder
     self._process = subprocess.Popen(
         [sys.executable, '-m', 'estimator_train', '--mode=scaling', '--model_dir=here',
-         '--model=own_models:two_layers', '--num_cpu_replicas=2', '--batch_size=7', '--repeats=1',
-         '--train_steps=4', '--throughput_warmup_steps=2'], cwd=str(folder),
+         '--model=own_models:two_layers', '--batch_size=7', '--repeats=1', '--train_steps=4',
+         '--throughput_warmup_steps=2'] + list(more), cwd=str(folder),
         env=dict(os.environ, PYTHONPATH='{}:{}'.format(ROOT, ROOT / 'tests')),
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, universal_newlines=True)
 
@@ -241,16 +318,19 @@ class Sweeping:
     out, err = self._process.communicate(timeout=SECS)
     return self._process.returncode, out, err
 
-  def children(self):
-    with open('/proc/{0}/task/{0}/children'.format(self._process.pid)) as children:
-      return children.read().split()
+  @property
+  def pid(self):
+    return self._process.pid
+
+  def is_running(self):
+    return self._process.poll() is None
 
   def wait_for(self, count):
     """Waits until so many points are done, and the next is running."""
     deadline = time.monotonic() + SECS
-    while len(done_at(self._folder)) < count or not self.children():
+    while len(done_at(self._folder)) < count or not below(self.pid):
       time.sleep(0.05)
-      assert self._process.poll() is None and time.monotonic() < deadline
+      assert self.is_running() and time.monotonic() < deadline
 
 
 def done_at(folder):
@@ -268,17 +348,17 @@ def wait_for_the_end(pids):
 
 @pytest.mark.slow
 def test_killed_sweep_goes_on(tmp_path):
-  with Sweeping(tmp_path) as killed:
+  with Sweeping(tmp_path, '--num_cpu_replicas=2') as killed:
     killed.wait_for(1)
-    children = killed.children()
+    children = below(killed.pid)
     assert killed.end(signal.SIGKILL)[0] == -signal.SIGKILL
   wait_for_the_end(children)
   first = done_at(tmp_path)
   assert first and not (tmp_path / 'here' / 'scaling.json').exists()
 
-  with Sweeping(tmp_path) as stopped:
+  with Sweeping(tmp_path, '--num_cpu_replicas=2') as stopped:
     stopped.wait_for(len(first) + 1)
-    children = stopped.children()
+    children = below(stopped.pid)
     code, out, err = stopped.end(signal.SIGTERM)
   assert code == 143 and out == ''
   assert '{} of 6 points are done already; going on'.format(len(first)) in err
@@ -287,7 +367,7 @@ def test_killed_sweep_goes_on(tmp_path):
                                   'goes on from there'.format(len(second)))
   wait_for_the_end(children)
 
-  with Sweeping(tmp_path) as last:
+  with Sweeping(tmp_path, '--num_cpu_replicas=2') as last:
     code, out, err = last.end()
   assert code == 0, err
   third = done_at(tmp_path)
@@ -303,3 +383,37 @@ def test_killed_sweep_goes_on(tmp_path):
       '--batch_size is over all replicas and must divide evenly by their number: --batch_size=7 '
       'over 2 replicas: the nearest that work are 6 and 8'}
   assert result['devices'] == ['/cpu:0 (logical)', '/cpu:1 (logical)']
+
+
+@pytest.mark.slow
+@pytest.mark.cluster
+def test_real_sweep_over_workers(tmp_path):
+  flags_given = ('--scale_over=workers', '--dataset=synthetic', '--num_gpus=0')
+  with Sweeping(tmp_path, *flags_given) as stopped:
+    deadline = time.monotonic() + SECS
+    while len(below(stopped.pid)) < 3:  # A cluster, and its two tasks.
+      time.sleep(0.05)
+      assert stopped.is_running() and time.monotonic() < deadline
+    processes = below(stopped.pid)
+    assert stopped.end(signal.SIGTERM)[0] == 143
+  wait_for_the_end(processes)
+
+  with Sweeping(tmp_path, *flags_given) as last:
+    code, out, err = last.end()
+  assert code == 0, err
+  result = json.loads(out.splitlines()[-1])
+  assert [(row['scaling'], row['workers'], row['runs'], row['failed'])
+          for row in result['table'] if row['workers'] <= 2] == [
+              ('weak', 1, 1, 0), ('weak', 2, 1, 0), ('strong', 1, 1, 0), ('strong', 2, 0, 1)]
+  # What the tasks have said is there, of the failure too.
+  assert {failure['error'].partition(': the')[0] for failure in result['failures']} >= {
+      '--batch_size is over all replicas and must divide evenly by their number: --batch_size=7 '
+      'over 2 replicas'}
+  points = tmp_path / 'here' / 'points'
+  for name in ('worker2-weak-synthetic-1', 'worker2-strong-synthetic-1'):
+    assert (points / name / 'logs' / 'worker-1.log').exists()
+  figures = json.loads((points / 'worker2-weak-synthetic-1' / 'throughput.json').read_text())
+  assert (figures['num_workers'], figures['num_replicas'], figures['global_batch_size']) == (
+      2, 2, 14)
+  alone = json.loads((points / 'worker1-both-synthetic-1' / 'throughput.json').read_text())
+  assert (alone['num_workers'], alone['num_replicas']) == (1, 1)

@@ -14,7 +14,7 @@ from conftest import ROOT
 from PIL import Image
 
 from estimator_train import reports
-from estimator_train.reports import classes, drawing, page, page_files, words
+from estimator_train.reports import classes, drawing, page, page_files, picture_of_scaling, words
 
 PICTURES = {'step-time.png', 'step-histogram.png', 'loss.png', 'accuracy.png',
             'confusion-matrix.png', 'scaling.png'}
@@ -311,6 +311,22 @@ def test_devices_are_named(tmp_path, kind, axis):
   page_example.write(tmp_path, {
       'scaling.json': page_example.example(device_kind=kind)['scaling.json']})
   assert axis in write(tmp_path).all('img')[0]['alt']
+
+
+def test_sweep_over_workers(tmp_path):
+  sweep = dict(page_example.example()['scaling.json'], scale_over='workers', device_kind='cpu',
+               cores_per_worker=1)
+  for row in sweep['table']:
+    row['workers'] = row.pop('replicas')
+  page_example.write(tmp_path, {'scaling.json': sweep})
+  found = write(tmp_path)
+  alts = [image['alt'] for image in found.all('img')]
+  assert any('over the number of workers with 1 core(s) each: weak scaling on real input from '
+             '1,000\u00a0examples/s on 1 to 2,000\u00a0examples/s on 4' in alt for alt in alts)
+  labels = [region['aria-label'] for region in found.all('div') if 'aria-label' in region]
+  assert 'Rates by the number of workers' in labels
+  assert 'one worker times their number' in found.text
+  assert picture_of_scaling._x_label(sweep) == 'workers with 1 core(s) each'
 
 
 def test_flags_are_read_as_they_were_written(tmp_path):

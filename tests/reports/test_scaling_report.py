@@ -2,12 +2,24 @@
 
 import csv
 import json
+import os
 
 import pytest
 
 from estimator_train.reports import scaling
 from estimator_train.settings import Settings
-from estimator_train.sweep import BOTH, CPU, GPU, REAL, STRONG, SYNTHETIC, WEAK, Outcome, Point
+from estimator_train.sweep import (
+  BOTH,
+  CPU,
+  GPU,
+  REAL,
+  STRONG,
+  SYNTHETIC,
+  WEAK,
+  WORKER,
+  Outcome,
+  Point,
+)
 
 
 def outcome(replicas, kind, rate, repeat=1, device=GPU, share=None, data=REAL):
@@ -101,6 +113,21 @@ def test_conditions(device, kind, has_note):
   assert (result['repeats'], result['steps'], result['warmup_steps']) == (5, 30, 10)
   assert result['mode'] == 'scaling' and result['scale_over'] == 'replicas'
   assert result['distribution_strategy'] == 'mirrored'
+
+
+@pytest.mark.parametrize('gpus, cores, kind, each, note', [
+    (1, 8, 'gpu', None, None), (0, 8, 'cpu', 1, 'on 1 core(s) of its own'),
+    (0, 1, 'cpu', 0, 'share a single core')])
+def test_conditions_over_workers(monkeypatch, gpus, cores, kind, each, note):
+  monkeypatch.setattr(os, 'sched_getaffinity', lambda _: set(range(cores)))
+  result = scaling.summarize(
+      settings(scale_over='workers', num_gpus=gpus),
+      [outcome(1, BOTH, 100., device=WORKER), outcome(2, WEAK, 150., device=WORKER)])
+  assert (result['device_kind'], result['cores_per_worker']) == (kind, each)
+  assert (note or '') in (result['note'] or '') and bool(note) == bool(result['note'])
+  assert [(row['workers'], row['speed_up']) for row in result['table']] == [
+      (1, 1.), (2, 1.5), (1, 1.)]
+  assert 'replicas' not in result['table'][0]
 
 
 def test_files_and_table(tmp_path, capsys):

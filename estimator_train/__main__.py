@@ -9,7 +9,7 @@ import sys
 import warnings
 from typing import Any, Optional, Sequence
 
-from estimator_train import flags
+from estimator_train import cluster, flags
 from estimator_train.errors import PeerLost, StoppedBySignal, TrainingFailed, UserError
 
 _USER_ERROR, _TRAINING_FAILED, _SIGNAL = 2, 3, 128
@@ -31,6 +31,8 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
   signal.signal(signal.SIGTERM, _stop)
   try:
     settings = flags.parse(argv)
+    if settings.trains:  # Before TensorFlow is imported, which takes seconds.
+      cluster.of_run(os.environ, settings.distribution_strategy)
     _set_up_logs(settings.verbosity)
     mode = importlib.import_module('estimator_train.modes.' + settings.mode)
     result = mode.run(settings)

@@ -40,6 +40,20 @@ def test_help_and_flag_errors_import_no_tensorflow(argument, code):
     assert '--batch_size: ' in done.stdout and done.stderr == ''
 
 
+@pytest.mark.parametrize('config, told', [
+    ('{', 'TF_CONFIG: it is no JSON: '),
+    ('{"cluster": {"worker": ["a:1", "b:2"]}, "task": {"type": "worker", "index": 0}}',
+     'TF_CONFIG: it names several tasks, and --distribution_strategy=mirrored runs in one: '),
+])
+def test_errors_of_tf_config_import_no_tensorflow(config, told):
+  done = subprocess.run(
+      [sys.executable, '-v', '-m', 'estimator_train', '--model_dir=x',
+       '--train_steps=1'], cwd=str(ROOT), timeout=SECS, env=dict(os.environ, TF_CONFIG=config),
+      stdout=subprocess.PIPE, stderr=subprocess.PIPE, universal_newlines=True)
+  assert done.returncode == 2 and '\nerror: ' + told in done.stderr
+  assert 'tensorflow' not in done.stderr.partition('\nerror: ')[0]
+
+
 def test_results_and_logs_keep_apart(tmp_path):
   done = run('--model_dir', tmp_path / 'odd $name', '--mode=train', '--train_steps=2', *QUICK)
   assert done.returncode == 0, done.stderr

@@ -35,12 +35,12 @@ def find_cluster(settings: Settings) -> Optional[Cluster]:
   Raises:
     UserError: TF_CONFIG is wrong, or not for this strategy.
   """
-  cluster = clusters.read(os.environ) if settings.trains else None
-  if cluster is not None:
-    clusters.check_for(cluster, settings.distribution_strategy)
-    if len(cluster.members) > 1:
-      _wait_for_names(cluster, settings.start_timeout_secs)
-      return cluster
+  cluster = None
+  if settings.trains:
+    cluster = clusters.of_run(os.environ, settings.distribution_strategy)
+  if cluster is not None and len(cluster.members) > 1:
+    _wait_for_names(cluster, settings.start_timeout_secs)
+    return cluster
   if settings.trains and settings.distribution_strategy in MULTI_WORKER_STRATEGIES:
     _LOG.info('--distribution_strategy=%s with one worker: TF_CONFIG %s',
               settings.distribution_strategy,

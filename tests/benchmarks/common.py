@@ -44,10 +44,11 @@ class Parser(argparse.ArgumentParser):
   def error(self, message: str) -> Any:
     self.exit(2, 'error: {}\n'.format(' '.join(message.split())))
 
-  def add_data_dir(self) -> None:
+  def add_data_dir(self, required: bool = True) -> None:
     """Adds --data_dir, which must hold the four files of Fashion-MNIST."""
-    self.add_argument('--data_dir', type=_data_dir, required=True,
-                      help='folder of the four gzipped idx files of Fashion-MNIST')
+    self.add_argument('--data_dir', type=_data_dir, required=required,
+                      help='folder of the four gzipped idx files of Fashion-MNIST' + (
+                          '' if required else ' (default: the sample that ships with the package)'))
 
   def add_count(self, name: str, default: int, text: str, minimum: int = 1) -> None:
     """Adds a flag that takes a whole number, at least `minimum`."""
@@ -144,14 +145,20 @@ class PackageRun(NamedTuple):
   throughput: Dict[str, Any]
 
 
-def run_package(flags: Sequence[str], deadline_secs: float) -> PackageRun:
+def run_package(flags: Sequence[str], deadline_secs: float,
+                module: str = 'estimator_train') -> PackageRun:
   """Runs the program with these flags and a new --model_dir, which is removed afterwards.
+
+  Args:
+    flags: all but --model_dir.
+    deadline_secs: after which it is killed.
+    module: the program, or what starts several of it.
 
   Raises:
     ChildFailed: it did not end with code 0 before the deadline.
   """
   with tempfile.TemporaryDirectory(prefix='benchmark-') as model_dir:
-    child = run_python(['-m', 'estimator_train', '--model_dir=' + model_dir] + list(flags),
+    child = run_python(['-m', module, '--model_dir=' + model_dir] + list(flags),
                        deadline_secs)
     text = (Path(model_dir) / 'throughput.json').read_text(encoding='utf-8')
   return PackageRun(child, json.loads(text))

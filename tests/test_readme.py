@@ -8,6 +8,7 @@ import pytest
 from conftest import ROOT
 
 from estimator_train import flags, local_cluster
+from estimator_train.workloads import WORKLOADS
 
 README = (ROOT / 'README.md').read_text(encoding='utf-8')
 DOCKER_README = (ROOT / 'deploy' / 'docker' / 'README.md').read_text(encoding='utf-8')
@@ -72,3 +73,15 @@ def test_tasks_on_several_machines_are_of_one_cluster():
 def test_every_output_file_is_told():
   for name in ('flags.txt', 'labels.txt', 'throughput.json', 'evaluation.json'):
     assert '`{}`'.format(name) in README
+
+
+@pytest.mark.parametrize('name', sorted(WORKLOADS))
+def test_ledger_has_every_figure(name):
+  """The tables are the command's own: their first columns are those of the workloads."""
+  section = README.partition('<!-- ledger: begin -->')[2].partition('<!-- ledger: end -->')[0]
+  table = section.partition('`{}` on '.format(name))[2].partition('\n`')[0]
+  rows = [tuple(cell.strip() for cell in line.split('|')[1:4])
+          for line in table.splitlines() if line.startswith('|')][2:]
+  figures = [figure for part in WORKLOADS[name].parts for figure in part.figures]
+  assert rows == [(figure.what, figure.published or '', figure.conditions)
+                  for figure in figures + list(WORKLOADS[name].across)]

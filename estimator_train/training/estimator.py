@@ -142,7 +142,7 @@ def _with_preprocessing(estimator: tf.estimator.Estimator, model: tf.keras.Model
   def model_fn(features: tf.Tensor, labels: tf.Tensor, mode: str,
                config: tf.estimator.RunConfig) -> tf.estimator.EstimatorSpec:
     if mode == tf.estimator.ModeKeys.TRAIN:
-      input_wait.mark(features)
+      features = input_wait.mark(features)
     return estimator.model_fn(preprocess(features), labels, mode, config)
 
   return _make_estimator(model_fn, estimator.config, model)
@@ -153,7 +153,7 @@ def _with_frozen_weights(estimator: tf.estimator.Estimator, model: tf.keras.Mode
   """Has the weights of the frozen part in the graph, so that checkpoints are of the whole model."""
   def model_fn(features: tf.Tensor, labels: tf.Tensor, mode: str,
                config: tf.estimator.RunConfig) -> tf.estimator.EstimatorSpec:
-    input_wait.mark(features)
+    features = input_wait.mark(features)
     spec = estimator.model_fn(tf.cast(features, tf.float32), labels, mode, config)
     for weight in frozen.weights:
       tf.get_variable(weight.op.name, weight.shape, weight.dtype.base_dtype,

@@ -76,10 +76,13 @@ def test_slow_input_of_two_replicas(train, slow_input):
   assert figures['input_wait_secs']['p50'] > DELAY_SECS
 
 
-def test_slow_model(train, monkeypatch):
+@pytest.mark.parametrize('threads', [0, 1])
+def test_slow_model(train, monkeypatch, threads):
+  """Also with one thread for all operations, which the model could keep from telling the time."""
   delay = Delay()
   monkeypatch.setattr(own_models.Wait, 'delay', delay)
-  figures = train('slow', '--distribution_strategy=off')
+  figures = train('slow', '--distribution_strategy=off',
+                  '--inter_op_parallelism_threads={}'.format(threads))
   assert figures['verdict'] == 'compute-bound'
   assert figures['shares']['compute'] == pytest.approx(delay.share(figures), abs=0.1)
   assert figures['shares']['input'] < 0.1

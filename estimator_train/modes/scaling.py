@@ -72,10 +72,7 @@ def _workers(settings: Settings) -> Tuple[int, Settings]:
   _LOG.info('1 to %d workers, %s', most, 'each on {} core(s) of its own'.format(cores) if cores
             else 'which share the only core')
   return most, settings._replace(
-      num_gpus=0, num_cpu_replicas=max(settings.num_cpu_replicas, 1),
-      # TensorFlow's choice for one core is one, with which operations wait for their turn, and the
-      # moment at which the batch is there is not told from that.
-      inter_op_parallelism_threads=settings.inter_op_parallelism_threads or 2)
+      num_gpus=0, num_cpu_replicas=max(settings.num_cpu_replicas, 1))
 
 
 def _devices(settings: Settings) -> Tuple[str, int]:

@@ -76,13 +76,16 @@ def test_slow_input_of_two_replicas(train, slow_input):
   assert figures['input_wait_secs']['p50'] > DELAY_SECS
 
 
-@pytest.mark.parametrize('threads', [0, 1])
-def test_slow_model(train, monkeypatch, threads):
-  """Also with one thread for all operations, which the model could keep from telling the time."""
+def test_one_thread_tells_the_time_before_it_computes(train):
+  figures = train('two_layers', '--model=fashion_cnn', '--image_size=28,28', '--batch_size=32',
+                  '--inter_op_parallelism_threads=1')
+  assert figures['verdict'] == 'compute-bound' and figures['shares']['input'] < 0.1
+
+
+def test_slow_model(train, monkeypatch):
   delay = Delay()
   monkeypatch.setattr(own_models.Wait, 'delay', delay)
-  figures = train('slow', '--distribution_strategy=off',
-                  '--inter_op_parallelism_threads={}'.format(threads))
+  figures = train('slow', '--distribution_strategy=off')
   assert figures['verdict'] == 'compute-bound'
   assert figures['shares']['compute'] == pytest.approx(delay.share(figures), abs=0.1)
   assert figures['shares']['input'] < 0.1

@@ -237,7 +237,6 @@ def test_result_over_workers(over_workers, tmp_path, capsys, log_lines):
     assert cores == ([4] if workers == 1 else ())
     assert settings.distribution_strategy == 'multi_worker_mirrored'
     assert (settings.num_cpu_replicas, settings.num_gpus) == (1, 0)
-    assert settings.inter_op_parallelism_threads == 2
   assert [(row['scaling'], row['workers'], row['global_batch_size'], row['speed_up'])
           for row in result['table'] if row['input'] == 'real'] == [
               ('weak', 1, 128, 1.), ('weak', 2, 256, 2.), ('strong', 1, 128, 1.),

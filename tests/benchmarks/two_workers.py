@@ -20,8 +20,8 @@ import common
 
 TARGET_SPEED_UP = 1.6
 WARMUP_STEPS = 10
-# One to compute on a single core. A second one to take what comes from the other worker meanwhile,
-# and to tell when the batch is there: with one, operations wait for their turn.
+# One to compute on a single core, and a second one to take what comes from the other worker
+# meanwhile.
 THREADS = ['--intra_op_parallelism_threads=1', '--inter_op_parallelism_threads=2']
 
 

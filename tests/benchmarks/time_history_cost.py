@@ -3,10 +3,11 @@
   python tests/benchmarks/time_history_cost.py [--calls=200000] [--pairs=300] [--steps=100]
 
 Twice: its two methods called directly, with a real session's objects; and a loop over a
-MonitoredTrainingSession, Estimator's own kind, whose step is one assign_add, with the hook and
-what it has the graph measure, and without them in turn. Both sessions stay open meanwhile and the
-loops are short, some 20 ms, so that a slow moment of the machine meets both, or falls out of the
-median.
+MonitoredTrainingSession, Estimator's own kind, with the hooks that Estimator always adds (the one
+that stops at the last step, and the one that looks whether the loss is finite). Its step is one
+assign_add and a loss. It runs with TimeHistory and what that has the graph measure, and without
+them in turn. Both sessions stay open meanwhile and the loops are short, some 20 ms, so that a slow
+moment of the machine meets both, or falls out of the median.
 """
 
 import json
@@ -85,10 +86,13 @@ def _called_directly(calls: int) -> float:
 
 def _make_loop(measured: bool) -> Loop:
   with tf.Graph().as_default():
-    step = tf.train.create_global_step().assign_add(1, read_value=False)
+    features = tf.zeros([128, 28, 28, 1])
     if measured:
-      input_wait.mark(tf.zeros([128, 28, 28, 1]))
+      features = input_wait.mark(features)
+    loss = tf.reduce_sum(features[0, 0, 0])
+    step = tf.group(tf.train.create_global_step().assign_add(1, read_value=False), loss)
     hooks = [TimeHistory(StartUp())] if measured else []
+    hooks += [tf.train.StopAtStepHook(last_step=2 ** 31 - 1), tf.train.NanTensorHook(loss)]
     return Loop(tf.train.MonitoredTrainingSession(hooks=hooks), step)
 
 

@@ -64,7 +64,7 @@ class Launch:
             for task, does in plan.items()}
     self._process = subprocess.Popen(
         [sys.executable, '-c', LAUNCHER.format(root=str(ROOT), limits=limits),
-         '--model_dir=model'] + list(arguments),
+         '--model_dir=model', '--train_steps=1'] + list(arguments),
         cwd=str(self.folder), env=dict(os.environ, PLAN=json.dumps(plan)),
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, universal_newlines=True)
     return self._process

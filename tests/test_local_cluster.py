@@ -20,7 +20,7 @@ from estimator_train import child_runs, local_cluster, local_tasks
     (['--local_ps=1', '--local_workers=1'], {'chief': 1, 'ps': 1}, 'parameter_server'),
 ])
 def test_each_task_knows_the_cluster_and_its_place(launch, arguments, counts, strategy):
-  code, _, err = launch.run('--train_steps=1', *(arguments + ['--labels=c d']))
+  code, _, err = launch.run(*(arguments + ['--labels=c d']))
   assert code == 0, err
   tasks = [(kind, index) for kind, count in counts.items() for index in range(count)]
   configs = [launch.started('{} {}'.format(*task)) for task in tasks]
@@ -86,7 +86,7 @@ def test_ports_can_be_had_and_are_kept_from_others():
 def test_leader_is_in_front_and_the_others_have_logs(launch):
   says = 'print({0!r}); print({0!r} + " too", file=sys.stderr)'
   for _ in range(2):
-    code, out, err = launch.run('--local_workers=2', '--train_steps=1',
+    code, out, err = launch.run('--local_workers=2',
                                 worker_0=says.format('{"result": 1}'),
                                 worker_1=says.format('other'))
     assert (code, out) == (0, '{"result": 1}\n')

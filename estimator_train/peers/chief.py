@@ -129,9 +129,9 @@ class _Meeting:
     return False
 
   def _admit(self, task: Task, newcomer: _Member, facts: Dict[str, Any]) -> None:
-    # A parameter server knows less than the chief.
-    name = next((name for name in [*self._facts, *sorted(facts)]
-                 if name in facts and facts[name] != self._facts.get(name)), None)
+    # A parameter server builds no model, and so knows less than the chief.
+    names = facts if task.type == 'ps' else [*self._facts, *facts]
+    name = next((name for name in names if facts.get(name) != self._facts.get(name)), None)
     if name is not None:
       there = ' '.join(str(facts.get(name)).split())[:_SHOWN]
       self._patience.log('refused {}: {}={} there and {} here'.format(

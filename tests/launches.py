@@ -66,6 +66,8 @@ class Launch:
         [sys.executable, '-c', LAUNCHER.format(root=str(ROOT), limits=limits),
          '--model_dir=model', '--train_steps=1'] + list(arguments),
         cwd=str(self.folder), env=dict(os.environ, PLAN=json.dumps(plan)),
+        # Whoever runs the tests in the background may have SIGINT ignored.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, universal_newlines=True)
     return self._process
 

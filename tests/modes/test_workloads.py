@@ -3,6 +3,8 @@
 import pytest
 from conftest import REAL_DATA, ROOT
 
+pytestmark = pytest.mark.slow
+
 CONFIGS = 'estimator_train/configs/'
 
 
@@ -21,7 +23,6 @@ def from_the_root(monkeypatch):
 
 # One epoch at the published batch of 256 takes plain `model.fit` of TensorFlow 1.15 to 0.928 and
 # 0.933 (seeds 1 and 2), so 0.95 needs more steps than that.
-@pytest.mark.slow
 @pytest.mark.parametrize('batch_size, at_least', [(256, 0.92), (32, 0.95)])
 def test_three_input_routes_reach_the_same_place(run_program, tmp_path, batch_size, at_least):
   accuracies = []

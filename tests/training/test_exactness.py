@@ -14,6 +14,8 @@ from estimator_train.reports import throughput
 from estimator_train.settings import Settings
 from estimator_train.training import preparation, run as runs
 
+pytestmark = pytest.mark.slow
+
 STEPS = 20
 # (--model, --optimizer, --learning_rate, largest relative difference). The adaptive ones divide by
 # the root of gradients that are nearly nothing at first, which makes rounding larger.

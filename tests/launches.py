@@ -38,8 +38,10 @@ if not plan.startswith('on('):
   ready()
 exec(plan)
 '''
+# Whoever runs the tests in the background may have SIGINT ignored.
 LAUNCHER = '''
-import sys
+import signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)
 sys.path.insert(0, {root!r})
 from estimator_train import local_cluster, local_tasks
 program = [sys.executable, 'stand_in.py']
@@ -66,8 +68,6 @@ class Launch:
         [sys.executable, '-c', LAUNCHER.format(root=str(ROOT), limits=limits),
          '--model_dir=model', '--train_steps=1'] + list(arguments),
         cwd=str(self.folder), env=dict(os.environ, PLAN=json.dumps(plan)),
-        # Whoever runs the tests in the background may have SIGINT ignored.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, universal_newlines=True)
     return self._process
 

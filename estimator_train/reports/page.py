@@ -8,7 +8,7 @@ from typing import Any, Dict, Optional
 
 from estimator_train import __version__, whole_files
 from estimator_train.reports import classes, page_figures, page_files, words
-from estimator_train.reports.page_files import FOLDER
+from estimator_train.reports.step_curve import FOLDER
 from estimator_train.settings import Settings
 
 _LOG = logging.getLogger('estimator_train')

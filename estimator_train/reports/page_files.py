@@ -8,9 +8,9 @@ import struct
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 from estimator_train.reports import evaluation, input_benchmark, throughput
+from estimator_train.reports.step_curve import FOLDER
 
 _LOG = logging.getLogger('estimator_train')
-FOLDER = 'report'
 _PNG = b'\x89PNG\r\n\x1a\n'
 
 

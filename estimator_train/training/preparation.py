@@ -122,7 +122,6 @@ def prepare(settings: Settings, cluster: Optional[Cluster] = None) -> Run:
   tf.logging.set_verbosity(tf.logging.INFO if settings.verbosity > 0 else tf.logging.ERROR)
   is_evaluator = cluster is not None and cluster.task.type == 'evaluator'
   if is_evaluator:
-    # It trains nothing; TensorFlow would have it take part.
     cluster = None
     tasks.wait_for_checkpoint(settings)
   num_workers = 1 if cluster is None else cluster.num_workers

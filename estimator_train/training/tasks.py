@@ -39,15 +39,21 @@ def find_cluster(settings: Settings) -> Optional[Cluster]:
   if settings.trains:
     cluster = clusters.of_run(os.environ, settings.distribution_strategy)
   if cluster is not None and len(cluster.members) > 1:
+    if cluster.task.type == 'evaluator':
+      _hide_tf_config()  # It trains nothing, and TensorFlow would have it take part.
     _wait_for_names(cluster, settings.start_timeout_secs)
     return cluster
   if settings.trains and settings.distribution_strategy in MULTI_WORKER_STRATEGIES:
     _LOG.info('--distribution_strategy=%s with one worker: TF_CONFIG %s',
               settings.distribution_strategy,
               'is not set' if cluster is None else 'names no other')
-  # TensorFlow would read it too.
-  os.environ.pop('TF_CONFIG', None)
+  _hide_tf_config()
   return None
+
+
+def _hide_tf_config() -> None:
+  """Has TensorFlow, which reads it too, train or evaluate in this process alone."""
+  os.environ.pop('TF_CONFIG', None)
 
 
 def _wait_for_names(cluster: Cluster, timeout_secs: float) -> None:
@@ -132,7 +138,6 @@ def wait_for_checkpoint(settings: Settings) -> None:
   Raises:
     PeerLost: there is none for too long.
   """
-  os.environ.pop('TF_CONFIG', None)
   assert settings.model_dir is not None
   give_up = time.monotonic() + settings.start_timeout_secs
   while tf.train.latest_checkpoint(settings.model_dir) is None:

@@ -16,12 +16,24 @@ DEADLINE_SECS = 300
 
 @pytest.mark.slow
 def test_examples_over_the_wall_time_between_two_lines(tmp_path):
+  # A machine that stalls the reader of the lines makes its clock wrong, but hardly thrice.
+  for attempt in range(3):
+    told, outside = _both_clocks(tmp_path / str(attempt))
+    assert told['steps_timed'] == STEPS - WARMUP_STEPS
+    assert told['pauses']['checkpoint']['count'] == 2
+    if told['examples_per_sec'] == pytest.approx(outside, rel=0.02):
+      return
+  pytest.fail('{} examples/s, and {} from outside'.format(told['examples_per_sec'], outside))
+
+
+def _both_clocks(model_dir):
+  """Returns the figures that a run tells, and the examples/s between two of its lines."""
   child = subprocess.Popen(
       [sys.executable, '-m', 'estimator_train', '--mode=train', '--dataset=fashion_mnist_sample',
        '--model=own_models:two_layers', '--batch_size={}'.format(BATCH_SIZE),
        '--train_steps={}'.format(STEPS), '--throughput_warmup_steps={}'.format(WARMUP_STEPS),
        '--log_every_steps=100', '--save_checkpoints_steps=1500', '--noreport_page',
-       '--model_dir={}'.format(tmp_path)],
+       '--model_dir={}'.format(model_dir)],
       cwd=str(ROOT / 'tests'),
       env={**os.environ, 'PYTHONPATH': '{}:{}'.format(ROOT, ROOT / 'tests')},
       stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, universal_newlines=True, bufsize=1)
@@ -39,6 +51,4 @@ def test_examples_over_the_wall_time_between_two_lines(tmp_path):
     child.wait()
     child.stderr.close()
   outside = (STEPS - WARMUP_STEPS) * BATCH_SIZE / (seen[STEPS] - seen[WARMUP_STEPS])
-  told = json.loads((tmp_path / 'throughput.json').read_text())
-  assert told['steps_timed'] == STEPS - WARMUP_STEPS and told['pauses']['checkpoint']['count'] == 2
-  assert told['examples_per_sec'] == pytest.approx(outside, rel=0.02)
+  return json.loads((model_dir / 'throughput.json').read_text()), outside

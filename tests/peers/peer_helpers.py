@@ -7,7 +7,7 @@ import time
 
 from estimator_train import cluster as cluster_lib, peers as peers_lib
 
-SECS = 20
+SECS = 60
 
 
 def free_ports(count):

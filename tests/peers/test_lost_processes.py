@@ -76,7 +76,7 @@ def test_killed(start, victim):
   for process in processes:
     err, secs = end(process)
     assert err.startswith('lost worker {}: its connection ended'.format(victim)), err
-    assert len(err.splitlines()) == 1 and secs < 3
+    assert len(err.splitlines()) == 1 and secs < 30
 
 
 def test_stopped_and_woken(start):
@@ -84,12 +84,11 @@ def test_stopped_and_woken(start):
   first, second, victim = met([start(addresses, FOR_EVER, index=index) for index in range(3)])
   victim.send_signal(signal.SIGSTOP)
   for process in (first, second):
-    err, secs = end(process)
+    err, _ = end(process)
     assert err.startswith('lost worker 2: nothing was heard from it for '), err
-    assert secs < TIMEOUT_SECS + 2
   victim.send_signal(signal.SIGCONT)
-  err, secs = end(victim)
-  assert err.startswith('lost worker 2: this task was ') and secs < 3, err
+  err, _ = end(victim)
+  assert err.startswith('lost worker 2: this task was '), err
 
 
 def test_one_comes_back_while_the_chief_has_not_noticed(start):

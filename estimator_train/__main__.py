@@ -1,6 +1,5 @@
 """The program: parses the flags, runs the mode they name, and maps errors to exit codes."""
 
-import importlib
 import json
 import logging
 import os
@@ -9,7 +8,7 @@ import sys
 import warnings
 from typing import Any, Optional, Sequence
 
-from estimator_train import cluster, flags
+from estimator_train import flags, modes
 from estimator_train.errors import PeerLost, StoppedBySignal, TrainingFailed, UserError
 
 _USER_ERROR, _TRAINING_FAILED, _SIGNAL = 2, 3, 128
@@ -31,11 +30,8 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
   signal.signal(signal.SIGTERM, _stop)
   try:
     settings = flags.parse(argv)
-    if settings.trains:  # Before TensorFlow is imported, which takes seconds.
-      cluster.of_run(os.environ, settings.distribution_strategy)
     _set_up_logs(settings.verbosity)
-    mode = importlib.import_module('estimator_train.modes.' + settings.mode)
-    result = mode.run(settings)
+    result = modes.run(settings)
     print(json.dumps(result), flush=True)
     return 0
   except UserError as error:

@@ -13,17 +13,16 @@ FLOORS = (
     ('validation', 'child_runs', 'cluster'),
     ('settings', 'peers', 'local_tasks'),
     ('model_dir',),
-    ('datasets',),
+    ('datasets', 'run_lock'),
     ('inputs', 'models', 'sweep'),
     ('training', 'reports', 'machine'),
     ('flags', 'modes'),
     ('__main__', 'local_cluster'),
 )
 LEVEL = {room: level for level, rooms in enumerate(FLOORS) for room in rooms}
-WITHOUT_TENSORFLOW = ('settings', 'cluster', 'peers', 'model_dir', 'flags', 'datasets', 'reports',
-                      'machine', 'child_runs', 'sweep', 'local_cluster', 'modes.doctor',
-                      'modes.scaling',
-                      'models.registry')
+WITHOUT_TENSORFLOW = ('settings', 'cluster', 'peers', 'model_dir', 'run_lock', 'flags', 'datasets',
+                      'reports', 'machine', 'child_runs', 'sweep', 'local_cluster', 'modes.doctor',
+                      'modes.scaling', 'models.registry')
 
 MODULES = sorted(
     path.relative_to(ROOT) for path in (ROOT / 'estimator_train').rglob('*.py')

@@ -1,0 +1,31 @@
+"""What `--mode=NAME` does: one file a mode, each with a function `run`."""
+
+import importlib
+import os
+from typing import Any, Dict
+
+from estimator_train import cluster, run_lock
+from estimator_train.settings import Settings
+
+# The modes that leave nothing in --model_dir, whoever else writes into it.
+_ONLY_READING = ('predict', 'export', 'download', 'doctor')
+
+
+def run(settings: Settings) -> Dict[str, Any]:
+  """Runs the mode of these settings, alone in its `model_dir` where it writes into that.
+
+  Returns:
+    The result of the mode.
+  """
+  # Before TensorFlow is imported, which takes seconds.
+  tasks = cluster.of_run(os.environ, settings.distribution_strategy) if settings.trains else None
+  is_reader = settings.mode in _ONLY_READING or (tasks is not None and not tasks.is_chief)
+  if is_reader or not settings.model_dir:
+    return _run(settings)
+  with run_lock.held(settings.model_dir):
+    return _run(settings)
+
+
+def _run(settings: Settings) -> Dict[str, Any]:
+  mode: Any = importlib.import_module('estimator_train.modes.' + settings.mode)
+  return mode.run(settings)

@@ -13,7 +13,7 @@ from typing import Any, Callable, Dict, Iterable, List, Sequence, Tuple
 from tqdm import tqdm
 from tqdm.contrib.logging import logging_redirect_tqdm
 
-from estimator_train import child_runs, model_dir, sweep, whole_files
+from estimator_train import child_runs, model_dir, sweep
 from estimator_train.datasets import registry
 from estimator_train.datasets.description import DataSet
 from estimator_train.errors import StoppedBySignal, UserError
@@ -39,10 +39,8 @@ def run(settings: Settings, run_child: RunChild = child_runs.run) -> Dict[str, A
   dataset = registry.describe(settings._replace(mode='train'))
   unit, most, each = _units(settings)
   model_dir.make(os.path.join(settings.model_dir, sweep.FOLDER))
-  # Another start of this sweep would take the running point's folder away.
-  with whole_files.open_locked(os.path.join(settings.model_dir, sweep.FOLDER, 'lock')):
-    model_dir.record_flags(settings)
-    outcomes = _run_points(sweep.plan(settings, unit, most), each, dataset, run_child)
+  model_dir.record_flags(settings)
+  outcomes = _run_points(sweep.plan(settings, unit, most), each, dataset, run_child)
   result = scaling.write(each, outcomes)
   page.write_after(settings)
   if len(result['failures']) == len(outcomes):

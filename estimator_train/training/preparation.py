@@ -20,7 +20,7 @@ from estimator_train.settings import (
     total_train_steps,
 )
 from estimator_train.start_up import StartUp
-from estimator_train.training import checkpoints, tasks
+from estimator_train.training import checkpoints, recovery, tasks
 from estimator_train.training.devices import Devices, find_devices
 from estimator_train.training.estimator import Converted, build_model, convert
 
@@ -127,8 +127,10 @@ def prepare(settings: Settings, cluster: Optional[Cluster] = None) -> Run:
   num_workers = 1 if cluster is None else cluster.num_workers
   devices = find_devices(settings)
   batch_size = per_replica_batch_size(settings.batch_size, devices.num_replicas * num_workers)
-  checkpoint, first_step = checkpoints.latest(settings.model_dir)
-  if not settings.trains and checkpoint is None:
+  # Of a cluster that trains, the chief may delete what the evaluator looks at.
+  found = (recovery.Found(*checkpoints.latest(settings.model_dir), passed_over=[]) if is_evaluator
+           else recovery.find(settings.model_dir))
+  if not settings.trains and found.path is None:
     raise UserError('there is no checkpoint to evaluate', '--model_dir=' + settings.model_dir,
                     'train first, or give the folder of a run that has')
   dataset = _describe(settings)
@@ -142,10 +144,12 @@ def prepare(settings: Settings, cluster: Optional[Cluster] = None) -> Run:
   warmup_steps = lr_warmup_steps(settings, sizes.train) if settings.trains else 0
   peers = None
   if cluster is not None:
-    peers = _join(cluster, settings, first_step, devices, dataset)
+    peers = _join(cluster, settings, found.step, devices, dataset)
     start_up.end('peers')
   balances = settings.trains and settings.class_weights == 'balanced'
   writes = not is_evaluator and (cluster is None or cluster.is_chief)
+  if writes:
+    recovery.mend(settings.model_dir, found)
   converted = convert(settings, dataset, devices, cluster, writes, warmup_steps,
                       inputs.class_counts(dataset) if balances else None,
                       model_dir.read_flags(settings.model_dir))
@@ -163,7 +167,7 @@ def prepare(settings: Settings, cluster: Optional[Cluster] = None) -> Run:
     _LOG.info('learning rate %g for batch size %d is %g for %d (%s), warmed up over %d steps',
               settings.learning_rate, settings.base_batch_size, scaled_learning_rate(settings),
               settings.batch_size, settings.scale_learning_rate, warmup_steps)
-  return Run(settings, dataset, sizes, skipped, devices, cluster, peers, first_step, batch_size,
+  return Run(settings, dataset, sizes, skipped, devices, cluster, peers, found.step, batch_size,
              stop_step, converted, start_up, is_evaluator)
 
 

@@ -1,6 +1,7 @@
 """`train_and_evaluate`, `train` and `evaluate`, end to end, by what they leave behind."""
 
 import json
+import os
 
 import numpy as np
 import pytest
@@ -231,3 +232,18 @@ def test_accuracy_of_the_quickstart(run_program, tmp_path):
   done = run_program('--flagfile=estimator_train/configs/quickstart.flags',
                      '--model_dir={}'.format(tmp_path))
   assert done.code == 0 and done.result['accuracy'] >= 0.8
+
+
+def test_goes_on_from_the_checkpoint_before_a_damaged_one(run_program, arguments, tmp_path):
+  assert run_program('--mode=train', '--train_steps=4', '--save_checkpoints_steps=2',
+                     *arguments).code == 0
+  os.truncate(str(tmp_path / 'model.ckpt-4.index'), 10)
+  done = run_program('--mode=train', '--train_steps=5', *arguments)
+  assert done.code == 0, done.err
+  assert 'passed over: {}/model.ckpt-4: '.format(tmp_path) in done.err
+  assert 'going on from step 2' in done.err and done.result['steps_run'] == 3
+  for index in tmp_path.glob('model.ckpt-*.index'):
+    os.truncate(str(index), 10)
+  for mode in ('train', 'evaluate'):
+    done = run_program('--mode=' + mode, '--train_steps=9', *arguments)
+    assert done.code == 2 and done.err.startswith('error: no checkpoint in --model_dir can be')

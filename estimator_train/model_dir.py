@@ -1,13 +1,15 @@
 """The folder of a run: what it records there beside the checkpoints."""
 
+import json
 import os
-from typing import Dict, Sequence, Tuple
+from typing import Dict, List, Sequence, Tuple
 
 from estimator_train import settings as settings_lib, whole_files
 from estimator_train.errors import UserError
 
 FLAGS_FILE = 'flags.txt'
 LABELS_FILE = 'labels.txt'
+_BATCH_SIZES_FILE = 'batch_sizes.json'
 
 
 def make(model_dir: str) -> None:
@@ -85,3 +87,37 @@ def record_flags(settings: settings_lib.Settings) -> None:
   assert settings.model_dir is not None
   whole_files.write_text(os.path.join(settings.model_dir, FLAGS_FILE),
                          settings_lib.to_flagfile(settings))
+
+
+def record_batch_size(model_dir: str, first_step: int, examples_a_step: int) -> None:
+  """Notes how many examples each step takes from this one on.
+
+  Written before the first of these steps, it is right for every checkpoint that there can be.
+  """
+  before = [(step, examples) for step, examples in _batch_sizes(model_dir) if step < first_step]
+  if not before or before[-1][1] != examples_a_step:
+    before.append((first_step, examples_a_step))
+  whole_files.write_text(os.path.join(model_dir, _BATCH_SIZES_FILE), json.dumps(before) + '\n')
+
+
+def examples_seen(model_dir: str, global_step: int, examples_a_step: int) -> int:
+  """Returns the examples that the steps up to this one took, over all runs of the folder.
+
+  Args:
+    model_dir: of the run.
+    global_step: of a checkpoint of it.
+    examples_a_step: for a folder that does not say so.
+  """
+  sizes = [(0, examples_a_step)] + _batch_sizes(model_dir)
+  ends = [step for step, _ in sizes[1:]] + [global_step]
+  return sum(max(min(end, global_step) - begin, 0) * examples
+             for (begin, examples), end in zip(sizes, ends))
+
+
+def _batch_sizes(model_dir: str) -> List[Tuple[int, int]]:
+  """Returns (the first global step, examples a step) of each batch size, in their order."""
+  try:
+    with open(os.path.join(model_dir, _BATCH_SIZES_FILE), encoding='utf-8') as file:
+      return [(int(step), int(examples)) for step, examples in json.load(file)]
+  except (OSError, ValueError, TypeError):
+    return []

@@ -105,7 +105,8 @@ def per_replica_batch_size(global_batch_size: int, num_replicas: int) -> int:
                   'the nearest that work are ' + ' and '.join(str(size) for size in near))
 
 
-def total_train_steps(settings: Settings, num_examples: Optional[int]) -> int:
+def total_train_steps(settings: Settings, num_examples: Optional[int], first_step: int = 0,
+                      examples_seen: int = 0) -> int:
   """Returns the global step to stop at.
 
   Epochs follow each other without a break, so only the last step of all can lack examples of the
@@ -114,6 +115,8 @@ def total_train_steps(settings: Settings, num_examples: Optional[int]) -> int:
   Args:
     settings: one of `train_steps` and `train_epochs` is set.
     num_examples: the examples of an epoch; None where the data set has no end.
+    first_step: the global step that a resumed run goes on from.
+    examples_seen: in the steps before that, which may have had other batch sizes.
 
   Raises:
     UserError: when epochs of a data set without end are asked for.
@@ -126,7 +129,8 @@ def total_train_steps(settings: Settings, num_examples: Optional[int]) -> int:
                     '--dataset={} --train_epochs={}'.format(settings.dataset,
                                                             settings.train_epochs),
                     'give --train_steps instead')
-  return math.ceil(settings.train_epochs * num_examples / settings.batch_size)
+  examples_left = settings.train_epochs * num_examples - examples_seen
+  return first_step + max(math.ceil(examples_left / settings.batch_size), 0)
 
 
 def lr_warmup_steps(settings: Settings, num_examples: Optional[int]) -> int:

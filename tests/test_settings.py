@@ -29,3 +29,12 @@ def test_epochs_to_steps(epochs, examples, batch_size, steps):
 def test_epochs_without_end():
   with pytest.raises(UserError, match='give --train_steps'):
     total_train_steps(Settings(model_dir='x', train_epochs=1, dataset='synthetic'), None)
+
+
+def test_steps_left_of_a_run_whose_batch_size_has_changed():
+  settings = Settings(mode='train', model_dir='m', train_epochs=3, batch_size=20)
+  assert total_train_steps(settings, 100) == 15
+  assert total_train_steps(settings, 100, first_step=10, examples_seen=100) == 20
+  assert total_train_steps(settings, 100, first_step=10, examples_seen=291) == 11
+  assert total_train_steps(settings, 100, first_step=30, examples_seen=300) == 30
+  assert total_train_steps(settings, 100, first_step=30, examples_seen=301) == 30

@@ -58,7 +58,7 @@ def make_train_input_fn(examples: np.ndarray, labels: np.ndarray, batching: Batc
     return values, batching.labels(classes)
 
   def input_fn() -> tf.data.Dataset:
-    numbers = batching.shuffled(tf.data.Dataset.range(len(examples)))
+    numbers = batching.shuffled(tf.data.Dataset.range(len(examples)), len(examples))
     return numbers.batch(batching.batch_size).map(batch).prefetch(batching.prefetch)
 
   return input_fn

@@ -5,6 +5,10 @@ from typing import NamedTuple, Tuple
 import numpy as np
 import tensorflow.compat.v1 as tf
 
+_NO_END = 2 ** 62
+# Or the second epoch of one seed would be the first of the next.
+_SEEDS_APART = 1000003
+
 
 class Share(NamedTuple):
   """Which of the training examples are for this worker, from where on.
@@ -49,15 +53,29 @@ class Batching(NamedTuple):
   seed: int = 1
   share: Share = ALL
 
-  def shuffled(self, examples: tf.data.Dataset) -> tf.data.Dataset:
+  def shuffled(self, examples: tf.data.Dataset, num_examples: int) -> tf.data.Dataset:
     """Returns the examples of training: shuffled and repeated without end, from the next one on.
 
-    Epochs follow each other without a break, so that every batch of them is full. Workers go
-    through the same order, and each takes its part of every step: together they train on what one
-    process with as many replicas would, and none runs out before the others.
+    Epochs follow each other without a break, so that every batch of them is full. Each has an order
+    of its own, by its number, so that a resumed run begins in its epoch, however many it has behind
+    it; `shuffle_and_repeat` has to go through them all.
+
+    Workers go through the same order, and each takes its part of every step: together they train on
+    what one process with as many replicas would, and none runs out before the others.
+
+    Args:
+      examples: of an epoch.
+      num_examples: how many these are.
     """
-    shuffled = examples.apply(tf.data.experimental.shuffle_and_repeat(
-        self.shuffle_buffer, count=None, seed=self.seed)).skip(self.share.skip_examples)
+    first_epoch, done = divmod(self.share.skip_examples, num_examples)
+
+    # AutoGraph would take its time to find that there is nothing to convert.
+    @tf.autograph.experimental.do_not_convert
+    def in_order(epoch: tf.Tensor) -> tf.data.Dataset:
+      return examples.shuffle(self.shuffle_buffer, seed=self.seed * _SEEDS_APART + epoch,
+                              reshuffle_each_iteration=False)
+
+    shuffled = tf.data.Dataset.range(first_epoch, _NO_END).flat_map(in_order).skip(done)
     if self.share.num_workers == 1:
       return shuffled
     return (shuffled.batch(self.share.step_examples)

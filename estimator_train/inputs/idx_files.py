@@ -23,7 +23,7 @@ def make_train_input_fn(split: IdxSplit, batching: Batching) -> InputFn:
     batching: how they become batches.
   """
   def input_fn() -> tf.data.Dataset:
-    return _batches(batching.shuffled(examples(split, batching)), batching)
+    return _batches(batching.shuffled(examples(split, batching), idx.count(split)), batching)
 
   return input_fn
 

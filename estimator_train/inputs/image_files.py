@@ -36,7 +36,7 @@ def make_train_input_fn(split: ImageSplit, batching: Batching) -> InputFn:
 def listed(split: ImageSplit, batching: Batching) -> tf.data.Dataset:
   """Returns (path, class number) of the images in the order of training, without end."""
   order = batching.order(len(split.files))
-  return _look_up(batching.shuffled(tf.data.Dataset.range(len(order))), split, order)
+  return _look_up(batching.shuffled(tf.data.Dataset.range(len(order)), len(order)), split, order)
 
 
 def make_eval_input_fn(split: ImageSplit, batching: Batching) -> InputFn:

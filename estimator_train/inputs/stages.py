@@ -4,6 +4,7 @@ from typing import Callable, Dict
 
 import tensorflow.compat.v1 as tf
 
+from estimator_train.datasets import idx
 from estimator_train.datasets.description import IdxSplit, ImageSplit, Split
 from estimator_train.inputs import idx_files, image_files
 from estimator_train.inputs.batching import Batching
@@ -72,6 +73,6 @@ def _of_idx_files(split: IdxSplit, batching: Batching) -> Dict[str, InputFn]:
     return idx_files.examples(split, batching).repeat().shard(size, size - 1)
 
   def batch() -> tf.data.Dataset:
-    return batching.shuffled(idx_files.examples(split, batching)).batch(size)
+    return batching.shuffled(idx_files.examples(split, batching), idx.count(split)).batch(size)
 
   return {'read': read, 'batch': batch}

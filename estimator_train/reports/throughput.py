@@ -7,7 +7,7 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tup
 
 import numpy as np
 
-from estimator_train import whole_files
+from estimator_train import model_dir, whole_files
 from estimator_train.reports import step_curve
 from estimator_train.settings import Settings
 from estimator_train.timing import Pause, Timing
@@ -62,6 +62,9 @@ def write(settings: Settings, conditions: Dict[str, Any], timing: Timing,
     The run's headline figures.
   """
   result = result_of(settings, timing)
+  assert settings.model_dir is not None
+  result['examples_seen'] = model_dir.examples_seen(
+      settings.model_dir, timing.global_step, conditions['examples_per_step'])
   if not timing.ended:
     return result
   steps = timed_steps(timing, settings.throughput_warmup_steps)
@@ -73,8 +76,8 @@ def write(settings: Settings, conditions: Dict[str, Any], timing: Timing,
   figures['time_to_first_step_secs'] = sum(timing.start_up_secs.values())
   figures['first_step_parts_secs'] = timing.start_up_secs
   figures['global_step'] = timing.global_step
+  figures['examples_seen'] = result['examples_seen']
   figures.update(conditions)
-  assert settings.model_dir is not None
   whole_files.write_json(os.path.join(settings.model_dir, FILE), figures)
   step_curve.write(settings.model_dir, steps.steady.global_step, steps.steady.steady_secs)
   _LOG.info('%s', _in_words(figures))

@@ -39,6 +39,7 @@ class Run(NamedTuple):
     cluster: the tasks that train together; None: this one trains alone.
     peers: the connections to them.
     first_step: the global step that it goes on from.
+    examples_seen: the examples that the steps before took.
     batch_size: per replica.
     stop_step: the global step to train up to; None where the run does not train.
     converted: the model as an Estimator.
@@ -53,6 +54,7 @@ class Run(NamedTuple):
   cluster: Optional[Cluster]
   peers: Optional[Peers]
   first_step: int
+  examples_seen: int
   batch_size: int
   stop_step: Optional[int]
   converted: Converted
@@ -66,12 +68,12 @@ class Run(NamedTuple):
   @property
   def takes_each_step(self) -> bool:
     """Whether each global step is one of this task, and not of some worker."""
-    return self.cluster is None or self.settings.distribution_strategy != 'parameter_server'
+    return _takes_each_step(self.settings, self.cluster)
 
   @property
   def examples_a_step(self) -> int:
     """The examples of a global step."""
-    return self.settings.batch_size // (1 if self.takes_each_step else self.num_workers)
+    return _examples_a_step(self.settings, self.cluster)
 
   @property
   def is_chief(self) -> bool:
@@ -140,7 +142,10 @@ def prepare(settings: Settings, cluster: Optional[Cluster] = None) -> Run:
     dataset, skipped = bad_images.without_bad(dataset, settings)
   sizes = inputs.check_files(dataset, settings)
   start_up.end('data')
-  stop_step = total_train_steps(settings, sizes.train) if settings.trains else None
+  seen = model_dir.examples_seen(settings.model_dir, found.step,
+                                 _examples_a_step(settings, cluster))
+  stop_step = (total_train_steps(settings, sizes.train, found.step, seen) if settings.trains
+               else None)
   warmup_steps = lr_warmup_steps(settings, sizes.train) if settings.trains else 0
   peers = None
   if cluster is not None:
@@ -167,8 +172,17 @@ def prepare(settings: Settings, cluster: Optional[Cluster] = None) -> Run:
     _LOG.info('learning rate %g for batch size %d is %g for %d (%s), warmed up over %d steps',
               settings.learning_rate, settings.base_batch_size, scaled_learning_rate(settings),
               settings.batch_size, settings.scale_learning_rate, warmup_steps)
-  return Run(settings, dataset, sizes, skipped, devices, cluster, peers, found.step, batch_size,
-             stop_step, converted, start_up, is_evaluator)
+  return Run(settings, dataset, sizes, skipped, devices, cluster, peers, found.step, seen,
+             batch_size, stop_step, converted, start_up, is_evaluator)
+
+
+def _takes_each_step(settings: Settings, cluster: Optional[Cluster]) -> bool:
+  return cluster is None or settings.distribution_strategy != 'parameter_server'
+
+
+def _examples_a_step(settings: Settings, cluster: Optional[Cluster]) -> int:
+  workers = 1 if cluster is None or _takes_each_step(settings, cluster) else cluster.num_workers
+  return settings.batch_size // workers
 
 
 def _join(cluster: Cluster, settings: Settings, first_step: int, devices: Devices,

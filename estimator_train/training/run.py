@@ -9,6 +9,7 @@ import tensorflow.compat.v1 as tf
 from tensorflow.python.distribute import distribute_coordinator
 from tqdm.contrib.logging import logging_redirect_tqdm
 
+from estimator_train import model_dir
 from estimator_train.errors import PeerLost, StoppedBySignal, TrainingFailed, UserError
 from estimator_train.inputs import factory as inputs
 from estimator_train.inputs.batching import Share
@@ -65,7 +66,10 @@ def train(run: Run, evaluate_now: Optional[Callable[[], Any]] = None) -> Trained
               run.estimator.model_dir, first_step, stop_step)
     return Trained(Timing([], [], [], {}, first_step, None), None, False)
   if first_step:
-    _LOG.info('going on from step %d in %s', first_step, run.estimator.model_dir)
+    _LOG.info('going on from step %d, %d examples, in %s', first_step, run.examples_seen,
+              run.estimator.model_dir)
+  if run.is_chief:
+    model_dir.record_batch_size(run.estimator.model_dir, first_step, run.examples_a_step)
   with reworded(run.dataset.train):
     input_fn = tasks.told_as('preparing its input', run.peers,
                              lambda: _make_train_input_fn(run))()
@@ -147,9 +151,9 @@ def _share(run: Run) -> Share:
   """Returns which examples are next for this worker."""
   examples = run.settings.batch_size
   if run.cluster is None:
-    return Share(run.first_step * examples)
+    return Share(run.examples_seen)
   # Where each worker's step counts as one, some of the last batch may come once more.
-  seen = run.first_step * run.examples_a_step // examples * examples
+  seen = run.examples_seen // examples * examples
   assert run.cluster.worker_number is not None
   return Share(seen, run.num_workers, run.cluster.worker_number, examples // run.num_workers)
 

@@ -53,6 +53,14 @@ def test_training_has_every_example_once_an_epoch_and_full_batches(split):
   assert seen[:EXAMPLES] != seen[EXAMPLES:] and seen[:EXAMPLES] != list(range(EXAMPLES))
 
 
+def test_a_resumed_run_does_not_go_through_the_epochs_behind_it(split):
+  """By the billion they would take minutes."""
+  behind = 10 ** 9 * EXAMPLES
+  epoch = order(split, 5, skip=behind)
+  assert sorted(epoch[:EXAMPLES]) == list(range(EXAMPLES))
+  assert order(split, 2, skip=behind + 3) == epoch[3:11]
+
+
 def test_labels_stay_with_their_images(split):
   for images, labels in batches(train_fn(split), 5)[0]:
     assert [example % CLASSES for example in examples_of(images)] == list(labels.argmax(-1))

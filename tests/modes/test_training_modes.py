@@ -74,6 +74,21 @@ def test_resume_continues_the_global_step_and_the_data(run_program, arguments, t
     assert abs(values[0] - values[1]).max() < 1e-6, name
 
 
+def test_resume_with_other_batch_sizes_goes_on_with_the_next_example(run_program, tmp_path):
+  """90 examples in batches of 10, 30 and 10; an epoch of 6,000 takes another 5,910."""
+  common = ['--mode=train', '--model=own_models:two_layers', '--model_dir={}'.format(tmp_path)]
+  for steps, batch_size, seen in ((3, 10, 30), (4, 30, 60), (7, 10, 90)):
+    done = run_program('--train_steps={}'.format(steps), '--batch_size={}'.format(batch_size),
+                       *common)
+    assert done.code == 0 and done.result['examples_seen'] == seen, done.err
+    assert read(tmp_path, 'throughput.json')['examples_seen'] == seen
+  done = run_program('--train_epochs=1', '--batch_size=591', *common)
+  assert 'going on from step 7, 90 examples' in done.err
+  assert done.result['global_step'] == 17 and done.result['examples_seen'] == 6000
+  again = run_program('--train_epochs=1', '--batch_size=10', *common)
+  assert again.result['steps_run'] == 0 and again.result['examples_seen'] == 6000
+
+
 def test_a_finished_run_says_so_and_evaluates(run_program, arguments, tmp_path):
   first = run_program('--train_steps=3', *arguments)
   throughput = (tmp_path / 'throughput.json').read_text()

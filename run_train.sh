@@ -7,6 +7,7 @@
 #   ./run_train.sh --local_workers=N [--local_ps=M] [--max_restarts=K]
 #                  [--local_cores=C] [--local_gpus=G] [FLAG...]
 #                              the same as a cluster of several tasks on this machine
+#   ./run_train.sh --tensorboard [FLAG...]    the same with TensorBoard beside it
 #
 # Works from any folder; relative paths in flags are the caller's.
 set -euo pipefail
@@ -15,6 +16,7 @@ set -euo pipefail
 source "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/requirements/environment.sh"
 
 in_docker=
+beside=
 module=estimator_train
 flags=()
 for flag; do
@@ -22,12 +24,18 @@ for flag; do
   if [[ $flag =~ ^--?(local_workers|local_ps|max_restarts|local_cores|local_gpus)(=|$) ]]; then
     module=estimator_train.local_cluster
   fi
+  if [[ $flag =~ ^--?tensorboard$ ]]; then beside=1; fi
 done
 if ((${#flags[@]} == 0)); then
   flags=("--flagfile=$root/estimator_train/configs/quickstart.flags")
 fi
 
 if [[ $in_docker ]]; then
+  if [[ $beside ]]; then
+    echo 'error: --docker starts no TensorBoard: --tensorboard is there too: leave it out, and' \
+      'run .venv/bin/tensorboard --logdir=MODEL_DIR beside it' >&2
+    exit 2
+  fi
   if [[ $module != estimator_train ]]; then
     echo 'error: --docker is for one process: --local_workers is there too:' \
       'leave one of them out' >&2
@@ -43,4 +51,5 @@ if [[ -r /proc/uptime ]]; then
   read -r ESTIMATOR_TRAIN_STARTED_SECS _ </proc/uptime
   export ESTIMATOR_TRAIN_STARTED_SECS
 fi
+if [[ $beside ]]; then module=estimator_train.tensorboard_beside; fi
 exec "$root/.venv/bin/python" -m "$module" "${flags[@]}"

@@ -167,7 +167,9 @@ def help_text() -> str:
     lines.append('')
   lines.append('  --flagfile: read flags from this file, one a line\n  --help: this text\n\n'
                './run_train.sh --local_workers=N [--local_ps=M] [--max_restarts=K] FLAG...\n'
-               '  a cluster of N workers on this machine')
+               '  a cluster of N workers on this machine\n'
+               './run_train.sh --tensorboard FLAG...\n'
+               '  with TensorBoard beside the training')
   return '\n'.join(lines)
 
 

@@ -21,8 +21,10 @@ from estimator_train.errors import UserError
 from estimator_train.local_tasks import LIMITS, Limits, LocalCluster, Place, Task, say
 
 _PROGRAM = (sys.executable, '-m', 'estimator_train')
-_QUICKSTART = os.path.join(os.path.dirname(os.path.abspath(__file__)), 'configs',
-                           'quickstart.flags')
+# What the program is given where nothing is.
+QUICKSTART = '--flagfile=' + os.path.join(os.path.dirname(os.path.abspath(__file__)), 'configs',
+                                          'quickstart.flags')
+FLAGS = ('local_workers', 'local_ps', 'max_restarts', 'local_cores', 'local_gpus')
 _USER_ERROR = 2
 _MOST = 999
 
@@ -52,7 +54,7 @@ def main(argv: Optional[Sequence[str]] = None, program: Sequence[str] = _PROGRAM
     tasks, places, max_restarts, arguments = _parse(sys.argv[1:] if argv is None else argv)
     strategy = 'multi_worker_mirrored' if tasks[-1].type != 'ps' else 'parameter_server'
     command = list(program) + ['--distribution_strategy=' + strategy] + (
-        arguments or ['--flagfile=' + _QUICKSTART])
+        arguments or [QUICKSTART])
     if flags.wants_help(arguments):
       os.execve(command[0], command, child_runs.environment())
     settings = flags.parse(command[len(program):])
@@ -70,11 +72,19 @@ def main(argv: Optional[Sequence[str]] = None, program: Sequence[str] = _PROGRAM
     return _USER_ERROR
 
 
+def own_flags(argv: Sequence[str]) -> List[str]:
+  """Returns those of the arguments that are the program's.
+
+  Raises:
+    UserError: one of the cluster's is wrong.
+  """
+  return _parse(argv).flags
+
+
 def _parse(argv: Sequence[str]) -> _Asked:
   parser = _Parser(add_help=False, allow_abbrev=False)
-  for name, default in (('local_workers', None), ('local_ps', '0'), ('max_restarts', '0'),
-                        ('local_cores', '0'), ('local_gpus', '0')):
-    parser.add_argument('--' + name, '-' + name, default=default)
+  for name in FLAGS:
+    parser.add_argument('--' + name, '-' + name, default=None if name == 'local_workers' else '0')
   own, rest = parser.parse_known_args(list(argv))
   if own.local_workers is None:
     raise UserError('how many tasks the cluster has is not said', '--local_workers is missing',

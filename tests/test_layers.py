@@ -9,7 +9,7 @@ from conftest import ROOT
 
 # From the ground up; what shares a line is one floor, whose rooms do not know each other.
 FLOORS = (
-    ('errors', 'network', 'start_up', 'timing', 'whole_files', 'workloads'),
+    ('errors', 'network', 'start_up', 'tensorboard_server', 'timing', 'whole_files', 'workloads'),
     ('validation', 'child_runs', 'cluster'),
     ('settings', 'peers', 'local_tasks'),
     ('model_dir',),
@@ -18,11 +18,12 @@ FLOORS = (
     ('training', 'reports', 'machine'),
     ('flags', 'modes'),
     ('__main__', 'local_cluster'),
+    ('tensorboard_beside',),
 )
 LEVEL = {room: level for level, rooms in enumerate(FLOORS) for room in rooms}
 WITHOUT_TENSORFLOW = ('settings', 'cluster', 'peers', 'model_dir', 'run_lock', 'flags', 'datasets',
-                      'reports', 'machine', 'child_runs', 'sweep', 'local_cluster', 'modes.doctor',
-                      'modes.scaling', 'models.registry')
+                      'reports', 'machine', 'child_runs', 'sweep', 'local_cluster',
+                      'tensorboard_beside', 'modes.doctor', 'modes.scaling', 'models.registry')
 
 MODULES = sorted(
     path.relative_to(ROOT) for path in (ROOT / 'estimator_train').rglob('*.py')

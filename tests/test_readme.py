@@ -7,7 +7,7 @@ import shlex
 import pytest
 from conftest import ROOT
 
-from estimator_train import flags, local_cluster
+from estimator_train import flags, local_cluster, tensorboard_beside
 from estimator_train.workloads import WORKLOADS
 
 README = (ROOT / 'README.md').read_text(encoding='utf-8')
@@ -30,9 +30,9 @@ def test_command(command, monkeypatch):
   monkeypatch.chdir(str(ROOT))
   program = PROGRAM.match(command)
   if program:
-    arguments = shlex.split(command[program.end():])
+    arguments = tensorboard_beside.without_tensorboard(shlex.split(command[program.end():]))
     if '--local_workers' in command:
-      arguments = local_cluster._parse(arguments).flags
+      arguments = local_cluster.own_flags(arguments)
     arguments = arguments or ['--flagfile=estimator_train/configs/quickstart.flags']
     assert flags.wants_help(arguments) or flags.parse(arguments)
     return

@@ -305,11 +305,30 @@ def test_local_cluster_is_started_in_place_of_the_program(machine, flag):
     '-m estimator_train.local_cluster --batch_size=8 {} --local_workersx'.format(flag))
 
 
-@pytest.mark.parametrize('flag', ['--local_workersx=2', 'local_workers=2', '--labels=--local_ps'])
+@pytest.mark.parametrize('flag', ['--local_workersx=2', 'local_workers=2', '--labels=--local_ps',
+                                  '--tensorboardx', '--labels=--tensorboard'])
 def test_other_flags_start_the_program(machine, flag):
   finished_environment(machine)
   result = machine.run('run_train.sh', flag)
   assert result.stdout.splitlines()[-1] == '-m estimator_train {}'.format(flag)
+
+
+@pytest.mark.parametrize('flag', ['--tensorboard', '-tensorboard'])
+@pytest.mark.parametrize('other', ['--batch_size=8', '--local_workers=2'])
+def test_tensorboard_is_started_first(machine, flag, other):
+  finished_environment(machine)
+  result = machine.run('run_train.sh', flag, other)
+  assert result.returncode == 0, result.stderr
+  assert result.stdout.splitlines()[-1] == (
+    '-m estimator_train.tensorboard_beside {} {}'.format(flag, other))
+
+
+def test_docker_starts_no_tensorboard(machine):
+  result = machine.run('run_train.sh', '--docker', '--tensorboard')
+  assert (result.returncode, result.stdout) == (2, '')
+  assert result.stderr == (
+    'error: --docker starts no TensorBoard: --tensorboard is there too: leave it out, and run '
+    '.venv/bin/tensorboard --logdir=MODEL_DIR beside it\n')
 
 
 def test_docker_is_for_one_process(machine):

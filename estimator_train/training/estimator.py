@@ -15,6 +15,7 @@ from estimator_train.training import (
     initial_weights,
     input_wait,
     losses,
+    summaries,
 )
 from estimator_train.training.devices import Devices, make_session_config, make_strategy
 from estimator_train.training.evaluation_metrics import make_metric_fn
@@ -69,6 +70,7 @@ def convert(settings: Settings, dataset: DataSet, devices: Devices, cluster: Opt
     if class_counts is not None:
       model.compile(model.optimizer, losses.ClassWeighted(
           loss, losses.balanced_weights(class_counts)))
+    summaries.record_gradient_norm(model.optimizer)
     loads = settings.weights != 'none'
     if loads:
       # The first Keras session stays, whatever the RunConfig says later.
@@ -116,8 +118,7 @@ def build_model(settings: Settings, dataset: DataSet, warmup_steps: int = 0) -> 
 def _make_run_config(settings: Settings, devices: Devices,
                      cluster: Optional[Cluster]) -> tf.estimator.RunConfig:
   # Summaries can hold collective operations, so that all workers of a cluster would have to run
-  # them, and would write them somewhere; its chief writes its own.
-  every_steps = settings.log_every_steps if cluster is None else None
+  # them, and would write them somewhere. Those of this package come from summaries.WriteSummaries.
   return tf.estimator.RunConfig(
       model_dir=settings.model_dir,
       tf_random_seed=settings.seed,
@@ -125,8 +126,8 @@ def _make_run_config(settings: Settings, devices: Devices,
       session_config=make_session_config(settings, devices),
       save_checkpoints_steps=None,  # checkpoints.SaveCheckpoints saves them.
       save_checkpoints_secs=None,
-      save_summary_steps=every_steps or 0,
-      log_step_count_steps=every_steps)
+      save_summary_steps=settings.log_every_steps if cluster is None else 0,
+      log_step_count_steps=None)
 
 
 def _with_preprocessing(estimator: tf.estimator.Estimator, model: tf.keras.Model,
@@ -143,7 +144,10 @@ def _with_preprocessing(estimator: tf.estimator.Estimator, model: tf.keras.Model
                config: tf.estimator.RunConfig) -> tf.estimator.EstimatorSpec:
     if mode == tf.estimator.ModeKeys.TRAIN:
       features = input_wait.mark(features)
-    return estimator.model_fn(preprocess(features), labels, mode, config)
+    spec = estimator.model_fn(preprocess(features), labels, mode, config)
+    if mode == tf.estimator.ModeKeys.TRAIN:
+      summaries.add_batch(features, labels, *spec.predictions.values())
+    return spec
 
   return _make_estimator(model_fn, estimator.config, model)
 
@@ -155,6 +159,7 @@ def _with_frozen_weights(estimator: tf.estimator.Estimator, model: tf.keras.Mode
                config: tf.estimator.RunConfig) -> tf.estimator.EstimatorSpec:
     features = input_wait.mark(features)
     spec = estimator.model_fn(tf.cast(features, tf.float32), labels, mode, config)
+    summaries.add_batch(features, labels, *spec.predictions.values())
     for weight in frozen.weights:
       tf.get_variable(weight.op.name, weight.shape, weight.dtype.base_dtype,
                       tf.zeros_initializer(), trainable=False, use_resource=True)

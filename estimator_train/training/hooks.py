@@ -13,6 +13,7 @@ from tqdm import tqdm
 
 from estimator_train.errors import TrainingFailed
 from estimator_train.peers import Peers
+from estimator_train.training import summaries
 
 _LOG = logging.getLogger('estimator_train')
 # Until every other task knows what this one has told.
@@ -30,7 +31,7 @@ class StopAtNonFiniteLoss(tf.train.SessionRunHook):
     self.loss: Optional[float] = None
 
   def begin(self) -> None:
-    self._fetch = tf.train.SessionRunArgs(_loss())
+    self._fetch = tf.train.SessionRunArgs(summaries.training_loss())
 
   def before_run(self, run_context: Any) -> tf.train.SessionRunArgs:
     return self._fetch
@@ -53,17 +54,15 @@ class Progress(tf.train.SessionRunHook):
     stop_step: the global step to train up to.
     log_every_steps: steps between two lines.
     batch_size: examples of a step, over all replicas.
-    writes_loss: whether TensorBoard gets the loss from here, and not from the Estimator.
     takes_each_step: whether no other worker takes steps of its own in between.
   """
 
   def __init__(self, model_dir: Optional[str], stop_step: int, log_every_steps: int,
-               batch_size: int, writes_loss: bool = False, takes_each_step: bool = True) -> None:
+               batch_size: int, takes_each_step: bool = True) -> None:
     self._model_dir = model_dir
     self._stop_step = stop_step
     self._every = log_every_steps
     self._batch_size = batch_size
-    self._writes_loss = writes_loss
     self._takes_each_step = takes_each_step
     self._step = 0
     self._shown_step = 0
@@ -76,7 +75,7 @@ class Progress(tf.train.SessionRunHook):
     return self._step
 
   def begin(self) -> None:
-    self._fetch = tf.train.SessionRunArgs(_loss())
+    self._fetch = tf.train.SessionRunArgs(summaries.training_loss())
 
   def after_create_session(self, session: tf.Session, coord: Any) -> None:
     self._step = self._shown_step = int(session.run(tf.train.get_global_step()))
@@ -102,10 +101,9 @@ class Progress(tf.train.SessionRunHook):
     step_secs = (now - self._shown_at) / (self._step - self._shown_step)
     rate = self._batch_size / step_secs
     self._shown_step, self._shown_at = self._step, now
-    scalars = {'examples_per_sec': rate, 'step_secs': step_secs}
-    if self._writes_loss:
-      scalars['loss_1'] = float(run_values.results)  # The Estimator's name of it.
-    self._write(scalars)
+    if self._model_dir is not None:
+      summaries.write_scalars(self._model_dir, {'examples_per_sec': rate, 'step_secs': step_secs},
+                              self._step)
     if self._bar is not None:
       self._bar.set_postfix_str('loss {:.4f}, {:,.0f} examples/sec'.format(
           run_values.results, rate))
@@ -117,14 +115,6 @@ class Progress(tf.train.SessionRunHook):
   def _move_bar(self) -> None:
     if self._bar is not None:
       self._bar.update(self._step - self._bar.n)
-
-  def _write(self, scalars: Dict[str, float]) -> None:
-    if self._model_dir is None:
-      return
-    # The writer of the Estimator's own summaries.
-    tf.summary.FileWriterCache.get(self._model_dir).add_summary(
-        tf.Summary(value=[tf.Summary.Value(tag=tag, simple_value=value)
-                          for tag, value in scalars.items()]), self._step)
 
   def close(self) -> None:
     """Leaves the terminal tidy; also when the run failed."""
@@ -192,8 +182,3 @@ class StopOnSignal(tf.train.SessionRunHook):
       raise KeyboardInterrupt
     self.signum = signum
     _LOG.info('%s: finishing the step, then saving a checkpoint', signal.Signals(signum).name)
-
-
-def _loss() -> tf.Tensor:
-  """Returns the tensor of the training loss, the mean over the global batch."""
-  return tf.get_collection(tf.GraphKeys.LOSSES)[-1]

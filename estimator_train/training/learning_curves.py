@@ -10,9 +10,8 @@ from estimator_train import whole_files
 from estimator_train.settings import Settings
 
 FILE = os.path.join('report', 'curves.json')
-# (folder of events, tag there, name of the curve). An Estimator's training loss is `loss_1`, as
-# the Keras model in it has taken `loss`; its evaluation `loss` depends on the batch size.
-_CURVES = (('', 'loss_1', 'train_loss'),
+# (folder of events, tag there, name of the curve). The evaluation's `loss` goes by the batch size.
+_CURVES = (('', 'loss', 'train_loss'),
            ('eval', 'average_loss', 'eval_loss'),
            ('eval', 'accuracy', 'eval_accuracy'))
 _MAX_POINTS = 1000

@@ -21,6 +21,7 @@ from estimator_train.training import (
     frozen_features,
     hooks,
     initial_weights,
+    summaries,
     tasks,
     trace,
 )
@@ -78,15 +79,16 @@ def train(run: Run, evaluate_now: Optional[Callable[[], Any]] = None) -> Trained
   stop = hooks.StopOnSignal(run.peers)
   progress = hooks.Progress(
       run.estimator.model_dir if run.is_chief else None, stop_step, settings.log_every_steps,
-      run.examples_a_step, writes_loss=run.cluster is not None,
-      takes_each_step=run.takes_each_step)
+      run.examples_a_step, takes_each_step=run.takes_each_step)
+  board = summaries.WriteSummaries(run.estimator.model_dir if run.is_chief else None, settings,
+                                   stop_step, run.dataset.labels)
   finite = hooks.StopAtNonFiniteLoss()
   one_copy = checkpoints.OneCopyOfEach(settings.keep_checkpoint_max)
   saver = _make_saver(run, evaluate_now)
   tracer = _make_tracer(settings, first_step, stop_step)
   watchdog = tasks.make_watchdog(settings, run.peers)
   # Whether the loss is finite must be known before that step's checkpoint is saved.
-  some_hooks = [history, watchdog, one_copy, finite, progress, stop]
+  some_hooks = [history, watchdog, one_copy, finite, board, progress, stop]
   if run.is_chief:
     some_hooks += [saver, tracer] if tracer else [saver]
   if run.peers is not None:
@@ -95,6 +97,7 @@ def train(run: Run, evaluate_now: Optional[Callable[[], Any]] = None) -> Trained
     with logging_redirect_tqdm([_LOG]), reworded(run.dataset.train):
       _train(run, input_fn, some_hooks)
   except TrainingFailed as error:
+    board.fail()
     path, step = checkpoints.latest(run.estimator.model_dir)
     raise TrainingFailed('{}; the last checkpoint is {} of step {}'.format(
         error, path, step)) from error

@@ -25,7 +25,7 @@ _LOOK_SECS, _LOG_EVERY_SECS = 1., 60.
 _LOG = logging.getLogger('estimator_train')
 # Of these each task may have its own.
 _OWN_FLAGS = ('data_dir', 'cache', 'inter_op_parallelism_threads', 'intra_op_parallelism_threads',
-              'num_parallel_calls', 'prefetch', 'gpu_memory_growth', 'log_every_steps',
+              'num_parallel_calls', 'prefetch', 'gpu_memory_growth',
               'report_page', 'verbosity')
 
 

@@ -72,8 +72,8 @@ def test_only_the_chief_writes(cluster, tmp_path):
   assert {os.path.dirname(name) for name in stamps} == {'', 'eval'} and len(stamps) == 2
   losses = [value.simple_value for name in stamps if os.path.dirname(name) == ''
             for event in tf.train.summary_iterator(str(together / name))
-            for value in event.summary.value if value.tag == 'loss_1']
-  assert len(losses) == 3  # Of steps 5, 10 and 12.
+            for value in event.summary.value if value.tag == 'loss']
+  assert len(losses) == 4  # Of steps 1, 5, 10 and 12.
   assert tasks['worker 0'].result['examples'] == 1000
   assert tasks['worker 0'].log.count('accuracy') == 2 and 'accuracy' not in tasks['worker 1'].log
 

@@ -22,6 +22,12 @@ def weights(model_dir):
   return {name: tf.train.load_variable(path, name) for name, _ in tf.train.list_variables(path)}
 
 
+def scalars(model_dir, tag):
+  return {event.step: value.simple_value for path in model_dir.glob('events.*')
+          for event in tf.train.summary_iterator(str(path))
+          for value in event.summary.value if value.tag == tag}
+
+
 def assert_alike(one, other):
   assert set(one) == set(other) and 'dense/kernel' in one
   for name, value in one.items():
@@ -46,6 +52,10 @@ def test_like_one_process_with_as_many_replicas(cluster, tmp_path, workers, repl
   for task in tasks.values():
     assert task.code() == 0, task.log
   assert_alike(weights(alone), weights(together))
+  for tag in ('loss', 'accuracy', 'gradient_norm'):
+    found = scalars(together, tag)
+    assert sorted(found) == [1, 5, 10, 15, 20]
+    assert found == pytest.approx(scalars(alone, tag), rel=1e-4), tag
 
   told = json.loads((together / 'throughput.json').read_text())
   assert told['num_workers'] == workers and told['num_replicas'] == workers * replicas

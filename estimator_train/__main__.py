@@ -1,14 +1,12 @@
 """The program: parses the flags, runs the mode they name, and maps errors to exit codes."""
 
 import json
-import logging
 import os
 import signal
 import sys
-import warnings
 from typing import Any, Optional, Sequence
 
-from estimator_train import flags, modes
+from estimator_train import flags, logs, modes
 from estimator_train.errors import PeerLost, StoppedBySignal, TrainingFailed, UserError
 
 _USER_ERROR, _TRAINING_FAILED, _SIGNAL = 2, 3, 128
@@ -23,14 +21,22 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
   Returns:
     The exit code.
   """
-  argv = sys.argv[1:] if argv is None else argv
+  try:
+    return _run(sys.argv[1:] if argv is None else argv)
+  except BrokenPipeError:  # Who reads standard output has had enough, as `head` does.
+    # Python would complain when it closes that.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return _SIGNAL + signal.SIGPIPE
+
+
+def _run(argv: Sequence[str]) -> int:
   if flags.wants_help(argv):
     print(flags.help_text())
     return 0
   signal.signal(signal.SIGTERM, _stop)
   try:
     settings = flags.parse(argv)
-    _set_up_logs(settings.verbosity)
+    logs.set_up(settings.verbosity)
     result = modes.run(settings)
     print(json.dumps(result), flush=True)
     return 0
@@ -55,19 +61,6 @@ def _fail(text: str, code: int, prefix: str = 'error: ') -> int:
 
 def _stop(signum: int, frame: Any) -> None:
   raise StoppedBySignal(signum, 'stopped by ' + signal.Signals(signum).name)
-
-
-def _set_up_logs(verbosity: int) -> None:
-  """Sends our log to standard error and, unless asked for, keeps TensorFlow's to itself."""
-  log = logging.getLogger('estimator_train')
-  log.setLevel(logging.INFO)
-  log.propagate = False
-  log.handlers = [logging.StreamHandler(sys.stderr)]
-  if verbosity < 1:
-    # Read when TensorFlow is imported. Without an NVIDIA driver its only errors are about that.
-    has_driver = os.path.exists('/proc/driver/nvidia')
-    os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2' if has_driver else '3')
-    warnings.simplefilter('ignore')
 
 
 if __name__ == '__main__':

@@ -119,6 +119,11 @@ _GROUPS: Sequence[Tuple[str, Sequence[Tuple[str, Callable[..., Any], str]]]] = (
         ('step_timeout_secs', _INTEGER, 'seconds without a step after which a run on a cluster '
          'ends with code 138; 0: never'),
         ('start_timeout_secs', _INTEGER, 'seconds to wait for all tasks of the cluster to come'))),
+    ('predict', (
+        ('input', _STRING, 'what to predict: image files or idx files of images, as a pattern such '
+         'as \'DATA/**/*.jpeg\''),
+        ('output', _STRING, 'file of the predictions, JSON lines, or CSV where its name ends in '
+         '.csv; -: standard output'))),
     ('log', (
         ('verbosity', _INTEGER, '1: TensorFlow\'s own log and warnings too'),)),
 )

@@ -63,6 +63,8 @@ class _Fields(NamedTuple):
   peer_timeout_secs: int = 30
   step_timeout_secs: int = 600
   start_timeout_secs: int = 600
+  input: Optional[str] = None
+  output: str = '-'
   verbosity: int = 0
 
 

@@ -6,8 +6,8 @@ from typing import Any, Iterable, Sequence, Tuple
 from estimator_train.errors import UserError
 from estimator_train.workloads import WORKLOADS
 
-MODES = ('train_and_evaluate', 'train', 'evaluate', 'input_benchmark', 'audit', 'download',
-         'doctor', 'scaling', 'reproduce')
+MODES = ('train_and_evaluate', 'train', 'evaluate', 'predict', 'input_benchmark', 'audit',
+         'download', 'doctor', 'scaling', 'reproduce')
 WITHOUT_MODEL_DIR = ('download', 'input_benchmark', 'doctor')
 PREPROCESSINGS = ('unit', 'caffe', 'torch', 'tf')
 CLASS_WEIGHTS = ('none', 'balanced')
@@ -119,12 +119,18 @@ def _check_places(settings: Any) -> None:
     raise UserError('--weights is empty', '--weights=', 'give none, or the path of a file')
   if not settings.cache:
     raise UserError('--cache is empty', '--cache=', 'give none, memory, or a folder')
+  if not settings.output:
+    raise UserError('--output is empty', '--output=',
+                    'give a file, or - for standard output')
+  if settings.mode == 'predict' and not settings.input:
+    raise UserError('what to predict is not said', '--mode=predict without --input',
+                    'give --input=PATTERN, such as \'DATA/**/*.jpeg\', in quotes')
   if settings.mode not in WITHOUT_MODEL_DIR and not settings.model_dir:
     raise UserError('--model_dir is required, everything the run makes is kept there',
                     '--mode={} without --model_dir'.format(settings.mode),
                     'give --model_dir=FOLDER')
   for name in ('model_dir', 'data_dir', 'weights', 'model', 'train_pattern', 'eval_pattern',
-               'cache', 'labels'):
+               'cache', 'labels', 'input', 'output'):
     path = getattr(settings, name) or ''
     if any('\n' in part or '\0' in part for part in path):
       raise UserError('--{} has a line break or a null character'.format(name), repr(path),

@@ -17,10 +17,17 @@ def write_text(path: str, text: str) -> None:
 
 def write_bytes(path: str, content: bytes) -> None:
   """Writes the bytes aside and renames them into place."""
+  with open_aside(path) as file:
+    file.write(content)
+
+
+@contextlib.contextmanager
+def open_aside(path: str) -> Iterator[BinaryIO]:
+  """Opens a file for writing that is renamed into place at the end, or removed on an error."""
   aside = '{}.{}.part'.format(path, os.getpid())
   try:
     with open(aside, 'wb') as file:
-      file.write(content)
+      yield file
       file.flush()
       os.fsync(file.fileno())
     os.replace(aside, path)

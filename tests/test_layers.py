@@ -9,7 +9,8 @@ from conftest import ROOT
 
 # From the ground up; what shares a line is one floor, whose rooms do not know each other.
 FLOORS = (
-    ('errors', 'network', 'start_up', 'tensorboard_server', 'timing', 'whole_files', 'workloads'),
+    ('errors', 'logs', 'network', 'start_up', 'tensorboard_server', 'timing', 'whole_files',
+     'workloads'),
     ('validation', 'child_runs', 'cluster'),
     ('settings', 'peers', 'local_tasks'),
     ('model_dir',),

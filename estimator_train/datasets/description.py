@@ -2,6 +2,8 @@
 
 from typing import Any, NamedTuple, Optional, Sequence, Tuple, Union
 
+TOP_K = 5  # Classes that a prediction tells, the most probable first; all where there are fewer.
+
 
 class DataFile(NamedTuple):
   """A published file.

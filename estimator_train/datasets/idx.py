@@ -14,7 +14,7 @@ from estimator_train.errors import UserError
 
 IMAGE_HEADER_BYTES = 16
 LABEL_HEADER_BYTES = 8
-_IMAGE_MAGIC = 0x803
+IMAGE_MAGIC = 0x803
 _LABEL_MAGIC = 0x801
 
 _GET_AGAIN = 'remove it and get it again with --mode=download'
@@ -39,7 +39,7 @@ def check_split(split: IdxSplit, image_shape: Sequence[int], num_classes: int,
   Raises:
     UserError: a file is missing, unreadable or not what it should be.
   """
-  num_images, height, width = _read_header(split.images, 'images', _IMAGE_MAGIC, IMAGE_HEADER_BYTES)
+  num_images, height, width = _read_header(split.images, 'images', IMAGE_MAGIC, IMAGE_HEADER_BYTES)
   if (height, width) != tuple(image_shape[:2]):
     raise UserError(
         'images have the wrong size',

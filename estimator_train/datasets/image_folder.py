@@ -40,13 +40,31 @@ def describe_patterns(settings: Settings, train_pattern: Optional[str],
                     '--train_pattern={} with {}'.format(train_pattern, ', '.join(labels)),
                     'give a pattern of several folders, or --labels=A,B')
   train = _split(train_files, labels)
-  height, width = (settings.image_size or IMAGE_SIZE)[:2]
   if reads_train:
     check_classes(labels, train)
-  return DataSet(name=settings.dataset, labels=labels,
-                 image_shape=(height, width, 3),
-                 train=train if reads_train else None,
-                 test=_split(eval_files, labels) if reads_eval else None, files=())
+  return _make(settings, labels, train if reads_train else None,
+               _split(eval_files, labels) if reads_eval else None)
+
+
+def describe_classes(settings: Settings) -> DataSet:
+  """Describes the images without listing any.
+
+  Raises:
+    UserError: the classes are told neither by the settings nor by `model_dir`.
+  """
+  assert settings.model_dir is not None
+  labels = settings.labels or model_dir.read_labels(settings.model_dir)
+  if not labels:
+    raise UserError('the classes are not known', 'no {} in --model_dir={}'.format(
+        model_dir.LABELS_FILE, settings.model_dir), 'give the --model_dir of a run, or --labels')
+  return _make(settings, labels, None, None)
+
+
+def _make(settings: Settings, labels: Tuple[str, ...], train: Optional[ImageSplit],
+          test: Optional[ImageSplit]) -> DataSet:
+  height, width = (settings.image_size or IMAGE_SIZE)[:2]
+  return DataSet(name=settings.dataset, labels=labels, image_shape=(height, width, 3),
+                 train=train, test=test, files=())
 
 
 def check_classes(labels: Sequence[str], train: ImageSplit) -> None:

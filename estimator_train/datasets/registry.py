@@ -48,6 +48,24 @@ def describe(settings: Settings) -> DataSet:
   return _DESCRIBE_IN_DATA_DIR[name](data_dir)
 
 
+def describe_classes(settings: Settings) -> DataSet:
+  """Describes the data set as far as a model needs it, without any of its examples.
+
+  Raises:
+    UserError: the classes are told neither by the settings nor by `model_dir`.
+  """
+  name = settings.dataset
+  if name == 'oct2017':
+    dataset = image_folder.describe_classes(settings._replace(labels=oct2017.LABELS))
+  elif name == 'image_folder':
+    dataset = image_folder.describe_classes(settings)
+  elif name in _DESCRIBE_IN_DATA_DIR:
+    dataset = _DESCRIBE_IN_DATA_DIR[name](settings.data_dir or '')
+  else:
+    dataset = describe(settings)
+  return dataset._replace(train=None, test=None, files=())
+
+
 def get(settings: Settings) -> List[download.Fetched]:
   """Gets what is missing of the data set's files; nothing where there is nothing to get.
 

@@ -65,7 +65,8 @@ def convert(settings: Settings, dataset: DataSet, devices: Devices, cluster: Opt
   with tf.Graph().as_default():
     tf.set_random_seed(settings.seed)
     model = build_model(settings, dataset, warmup_steps)
-    _check_fits(model, settings, flags_before)
+    assert settings.model_dir is not None
+    check_fits(model, settings, *checkpoints.latest(settings.model_dir), flags_before=flags_before)
     loss = model.loss
     if class_counts is not None:
       model.compile(model.optimizer, losses.ClassWeighted(
@@ -130,15 +131,25 @@ def _make_run_config(settings: Settings, devices: Devices,
       log_step_count_steps=None)
 
 
-def _with_preprocessing(estimator: tf.estimator.Estimator, model: tf.keras.Model,
-                        settings: Settings) -> tf.estimator.Estimator:
-  """Has pixels scaled before the model."""
+def make_model_preprocess(model: tf.keras.Model,
+                          settings: Settings) -> Callable[[tf.Tensor], tf.Tensor]:
+  """Makes the function that scales pixels for the model; see preprocessing.py.
+
+  Raises:
+    UserError: `--preprocess` is not for its channels.
+  """
   _, height, width, channels = model.input_shape
   if settings.preprocess in ('caffe', 'torch') and channels != 3:
     raise UserError('--preprocess={} is for three channels'.format(settings.preprocess),
                     '--model={} takes {}'.format(settings.model, channels),
                     'give --preprocess=unit or tf')
-  preprocess = make_preprocess(settings.preprocess, height, width, channels)
+  return make_preprocess(settings.preprocess, height, width, channels)
+
+
+def _with_preprocessing(estimator: tf.estimator.Estimator, model: tf.keras.Model,
+                        settings: Settings) -> tf.estimator.Estimator:
+  """Has pixels scaled before the model."""
+  preprocess = make_model_preprocess(model, settings)
 
   def model_fn(features: tf.Tensor, labels: tf.Tensor, mode: str,
                config: tf.estimator.RunConfig) -> tf.estimator.EstimatorSpec:
@@ -179,10 +190,9 @@ def _make_estimator(model_fn: Callable[..., tf.estimator.EstimatorSpec],
           vars_to_warm_start=['^{}(:0)?$'.format(weight.op.name) for weight in model.weights]))
 
 
-def _check_fits(model: tf.keras.Model, settings: Settings, flags_before: Dict[str, str]) -> None:
+def check_fits(model: tf.keras.Model, settings: Settings, path: Optional[str], step: int,
+               flags_before: Dict[str, str]) -> None:
   """Raises a UserError that names both when the checkpoint is of another model, say."""
-  assert settings.model_dir is not None
-  path, step = checkpoints.latest(settings.model_dir)
   if path is None:
     return
   for flag, given, difference in (

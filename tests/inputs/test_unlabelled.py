@@ -1,0 +1,127 @@
+"""Images without labels: pixels as in evaluation, one place for every file, and no more read than
+needed."""
+
+import os
+
+import numpy as np
+import pytest
+from conftest import REAL_DATA, batches
+
+from estimator_train.datasets.description import ImageSplit
+from estimator_train.errors import UserError
+from estimator_train.inputs import image_files, unlabelled
+from estimator_train.inputs.batching import Batching
+
+SHAPE = (20, 24, 3)
+
+
+@pytest.fixture
+def images(tmp_path, write_images):
+  random = np.random.RandomState(1)
+
+  def image(channels):
+    return random.randint(0, 256, (30, 26 + random.randint(9), channels)).astype(np.uint8)
+
+  write_images({tmp_path / 'a.jpeg': image(1), tmp_path / 'b.png': image(1),
+                tmp_path / 'c.jpeg': image(3), tmp_path / 'd.png': image(3),
+                tmp_path / 'e.png': image(4), tmp_path / 'f.png': image(2),
+                tmp_path / 'g.jpeg': image(1)})
+  return sorted(tmp_path.iterdir())
+
+
+def read(files, shape=SHAPE, batch_size=3):
+  return list(unlabelled.batches((bytes(file) for file in files), shape, batch_size, 2))
+
+
+def in_three(image):
+  return np.broadcast_to(image, image.shape[:2] + (3,))
+
+
+@pytest.mark.parametrize('batch_size', [1, 3, 100])
+def test_pixels_are_those_of_evaluation(images, batch_size):
+  awkward = [REAL_DATA / 'bad-images' / (name + '.jpeg') for name in (
+      'cmyk', 'exif_orientation_6', 'gif_renamed', 'png16_gray_renamed', 'progressive')]
+  files = images + [path for path in awkward if path.exists()]
+  split = ImageSplit([bytes(path) for path in files], np.zeros(len(files), np.int32))
+  batching = Batching(SHAPE, 2, False, batch_size)
+  expected, _ = batches(image_files.make_eval_input_fn(split, batching))
+  found = read(files, batch_size=batch_size)
+  assert [len(batch) for batch in found] == [len(pixels) for pixels, _ in expected]
+  for batch, (pixels, _) in zip(found, expected):
+    stacked = unlabelled.stack(batch)
+    assert stacked.dtype == np.float32
+    assert stacked.shape[3] == max(example.pixels.shape[2] for example in batch)
+    for one, other in zip(stacked, pixels):
+      assert np.array_equal(in_three(one), in_three(other))
+
+
+def test_colour_for_a_grey_model(images):
+  found, = read(images, (20, 24, 1), 10)
+  assert unlabelled.stack(found).shape == (7, 20, 24, 1)
+  in_colour = read(images[2:3])[0][0].pixels
+  assert found[2].pixels[:, :, 0] == pytest.approx(in_colour.dot([0.2989, 0.587, 0.114]), abs=0.01)
+
+
+def test_every_file_has_its_place(images, tmp_path, write_idx):
+  half = tmp_path / 'b2.png'
+  half.write_bytes(images[1].read_bytes()[:100])
+  os.mkfifo(str(tmp_path / 'c2.jpeg'))
+  (tmp_path / 'd2.jpeg').symlink_to(tmp_path / 'nowhere')
+  idx, labels = write_idx(np.arange(5 * 480).reshape(5, 20, 24) % 251, range(5))
+  with open(idx, 'rb') as file:
+    (tmp_path / 'short.idx').write_bytes(file.read()[:-8])
+  files = [images[0], half, tmp_path / 'c2.jpeg', tmp_path / 'd2.jpeg', idx, images[6], labels,
+           tmp_path / 'short.idx', images[1]]
+  found = [example for batch in read([os.fsencode(str(path)) for path in files], batch_size=2)
+           for example in batch]
+  assert [os.path.basename(example.name).decode() for example in found] == (
+      ['a.jpeg', 'b2.png', 'c2.jpeg', 'd2.jpeg']
+      + ['train-images.gz:{}'.format(number) for number in range(5)]
+      + ['g.jpeg', 'train-labels.gz'] + ['short.idx:{}'.format(number) for number in range(5)]
+      + ['short.idx', 'b.png'])
+  bad = {os.path.basename(example.name).decode(): example.reason for example in found
+         if isinstance(example, unlabelled.Bad)}
+  assert list(bad) == ['b2.png', 'c2.jpeg', 'd2.jpeg', 'train-labels.gz', 'short.idx']
+  assert 'Invalid PNG' in bad['b2.png'] and bad['c2.jpeg'] == 'not a regular file'
+  assert bad['d2.jpeg'] == 'No such file or directory'
+  assert found[6].pixels.ravel().tolist() == [value % 251 for value in range(2 * 480, 3 * 480)]
+
+
+def test_no_more_is_read_than_a_batch_ahead(images):
+  taken = []
+
+  def files():
+    for number in range(10 ** 9):
+      taken.append(number)
+      yield bytes(images[number % 7])
+
+  some = unlabelled.batches(files(), SHAPE, 10, 2)
+  for number in range(1, 4):
+    assert len(next(some)) == 10
+    assert len(taken) <= 10 * number + 10
+  some.close()
+
+
+@pytest.mark.parametrize('name', ['[1]*?.png', '-x.png', 'a\nb.png', 'a b"\'.png'])
+def test_the_name_of_a_file_is_no_pattern(tmp_path, monkeypatch, name):
+  monkeypatch.chdir(str(tmp_path))
+  for other in (name, '1x.png'):
+    (tmp_path / other).write_text('')
+  assert list(unlabelled.find(name)) == [name.encode()]
+
+
+def test_patterns(tmp_path):
+  for name in (b'a.png', b'b.png', b'\xff.png', b'below/c.png'):
+    path = os.path.join(bytes(tmp_path), name)
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    open(path, 'wb').close()
+  found = [os.path.relpath(path, bytes(tmp_path))
+           for path in unlabelled.find('{}/**/*.png'.format(tmp_path))]
+  assert found == [b'a.png', b'b.png', b'\xff.png', b'below/c.png']
+
+
+@pytest.mark.parametrize('pattern', ['*.png', 'none.png', '.'])
+def test_nothing_to_predict(tmp_path, monkeypatch, pattern):
+  monkeypatch.chdir(str(tmp_path))
+  with pytest.raises(UserError, match='--input matches no file: --input='):
+    unlabelled.find(pattern)

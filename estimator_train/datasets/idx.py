@@ -62,7 +62,7 @@ def check_split(split: IdxSplit, image_shape: Sequence[int], num_classes: int,
 
 def count(split: IdxSplit) -> int:
   """Returns the number of examples, by the images' header; UserError where that is wrong."""
-  return _read_header(split.images, 'images', _IMAGE_MAGIC, IMAGE_HEADER_BYTES)[0]
+  return _read_header(split.images, 'images', IMAGE_MAGIC, IMAGE_HEADER_BYTES)[0]
 
 
 def _read_header(path: str, what: str, magic: int, header_bytes: int) -> Tuple[int, ...]:

@@ -57,7 +57,10 @@ _GROUPS: Sequence[Tuple[str, Sequence[Tuple[str, Callable[..., Any], str]]]] = (
         ('trainable_layers', _INTEGER, 'the last layers of a pretrained network that train, its '
          'head apart; 4 of vgg16 and all of others when not given'))),
     ('where', (
-        ('model_dir', _STRING, 'folder of everything the run makes; a run found there goes on'),)),
+        ('model_dir', _STRING, 'folder of everything the run makes; a run found there goes on'),
+        ('export_dir', _STRING, 'folder of exported models, a numbered folder each; training '
+         'exports at its end where it is given'),
+        ('export_format', _STRING, _one_of(validation.EXPORT_FORMATS)))),
     ('how long', (
         ('train_steps', _INTEGER, 'global step to stop at (scaling: of each run)'),
         ('train_epochs', _INTEGER, 'passes over the data to stop after'),

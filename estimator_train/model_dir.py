@@ -12,8 +12,12 @@ LABELS_FILE = 'labels.txt'
 _BATCH_SIZES_FILE = 'batch_sizes.json'
 
 
-def make(model_dir: str) -> None:
+def make(model_dir: str, flag: str = 'model_dir') -> None:
   """Makes the folder where it is missing, and finds out whether it can be written to.
+
+  Args:
+    model_dir: the path.
+    flag: that names it.
 
   Raises:
     UserError: when it cannot.
@@ -23,7 +27,7 @@ def make(model_dir: str) -> None:
     if not os.access(model_dir, os.W_OK | os.X_OK):
       raise PermissionError('no permission to write')
   except OSError as error:
-    raise UserError('--model_dir cannot be written to',
+    raise UserError('--{} cannot be written to'.format(flag),
                     '{} ({})'.format(model_dir, error.strerror or error),
                     'give a folder that this user can write to') from error
 

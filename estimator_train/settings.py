@@ -23,6 +23,8 @@ class _Fields(NamedTuple):
   weights: str = 'none'
   trainable_layers: Optional[int] = None
   model_dir: Optional[str] = None
+  export_dir: Optional[str] = None
+  export_format: str = 'saved_model'
   train_steps: Optional[int] = None
   train_epochs: Optional[int] = None
   eval_every_steps: Optional[int] = None

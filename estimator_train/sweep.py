@@ -122,7 +122,8 @@ def settings_of(point: Point, settings: Settings, dataset: DataSet) -> Settings:
   """Returns the settings of the run that measures a point; the devices of a worker are those of
   the settings given."""
   changed = settings._replace(
-      mode='train', model_dir=folder(point, settings), train_steps=train_steps(settings),
+      mode='train', model_dir=folder(point, settings), export_dir=None,
+      train_steps=train_steps(settings),
       batch_size=global_batch_size(point, settings),
       eval_every_steps=None, save_checkpoints_steps=None, save_checkpoints_secs=_NEVER_SECS,
       # What costs the same and cannot fail: a loss that is not finite would end the run.

@@ -6,10 +6,11 @@ from typing import Any, Iterable, Sequence, Tuple
 from estimator_train.errors import UserError
 from estimator_train.workloads import WORKLOADS
 
-MODES = ('train_and_evaluate', 'train', 'evaluate', 'predict', 'input_benchmark', 'audit',
+MODES = ('train_and_evaluate', 'train', 'evaluate', 'predict', 'export', 'input_benchmark', 'audit',
          'download', 'doctor', 'scaling', 'reproduce')
 WITHOUT_MODEL_DIR = ('download', 'input_benchmark', 'doctor')
 PREPROCESSINGS = ('unit', 'caffe', 'torch', 'tf')
+EXPORT_FORMATS = ('saved_model', 'h5', 'tflite')
 CLASS_WEIGHTS = ('none', 'balanced')
 OPTIMIZERS = ('adam', 'sgd', 'momentum', 'rmsprop')
 STRATEGIES = ('off', 'one_device', 'mirrored', 'central_storage', 'multi_worker_mirrored',
@@ -50,7 +51,8 @@ def _check_choices(settings: Any) -> None:
   for name, choices in (('mode', MODES), ('optimizer', OPTIMIZERS),
                         ('distribution_strategy', STRATEGIES),
                         ('scale_learning_rate', LEARNING_RATE_SCALINGS),
-                        ('preprocess', PREPROCESSINGS), ('class_weights', CLASS_WEIGHTS),
+                        ('preprocess', PREPROCESSINGS), ('export_format', EXPORT_FORMATS),
+                        ('class_weights', CLASS_WEIGHTS),
                         ('cache_features_dtype', CACHE_FEATURES_DTYPES),
                         ('on_bad_image', ON_BAD_IMAGE), ('scale_over', SCALE_OVER),
                         ('workload', tuple(WORKLOADS)),
@@ -129,8 +131,11 @@ def _check_places(settings: Any) -> None:
     raise UserError('--model_dir is required, everything the run makes is kept there',
                     '--mode={} without --model_dir'.format(settings.mode),
                     'give --model_dir=FOLDER')
-  for name in ('model_dir', 'data_dir', 'weights', 'model', 'train_pattern', 'eval_pattern',
-               'cache', 'labels', 'input', 'output'):
+  if settings.mode == 'export' and not settings.export_dir:
+    raise UserError('where to export to is not said', '--mode=export without --export_dir',
+                    'give --export_dir=FOLDER')
+  for name in ('model_dir', 'export_dir', 'data_dir', 'weights', 'model', 'train_pattern',
+               'eval_pattern', 'cache', 'labels', 'input', 'output'):
     path = getattr(settings, name) or ''
     if any('\n' in part or '\0' in part for part in path):
       raise UserError('--{} has a line break or a null character'.format(name), repr(path),

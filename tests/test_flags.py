@@ -98,6 +98,9 @@ BAD = [
     (['--max_bad_images=nan'], '--max_bad_images is a share of all images'),
     (['--model_dir='], '--model_dir is required'),
     (['--model_dir=a\0b'], '--model_dir has a line break or a null'),
+    (['--export_dir=a\nb'], '--export_dir has a line break'),
+    (['--mode=export'], 'where to export to is not said: .*: give --export_dir=FOLDER'),
+    (['--export_format=onnx'], '--export_format has no such choice: .*from saved_model, h5, tfl'),
     (['--train_steps=0'], '--train_steps is out of range: --train_steps=0: give a whole number'),
     (['--train_steps=x'], '--train_steps must be a whole number: --train_steps=x: '),
     (['--train_epochs=1'], 'how long to train: --train_steps=10 --train_epochs=1'),
@@ -199,6 +202,7 @@ def test_left_out(arguments, message):
 @pytest.mark.parametrize('arguments', [
     ['--mode=download', '--dataset=fashion_mnist', '--data_dir=x'],
     ['--mode=evaluate', '--model_dir=x'],
+    ['--mode=export', '--model_dir=x', '--export_dir=y'],
     ['--mode=scaling', '--model_dir=x'],
 ])
 def test_what_only_training_needs(arguments):

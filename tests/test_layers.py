@@ -17,6 +17,7 @@ FLOORS = (
     ('datasets', 'run_lock'),
     ('inputs', 'models', 'sweep'),
     ('training', 'reports', 'machine'),
+    ('exporting',),
     ('flags', 'modes'),
     ('__main__', 'local_cluster'),
     ('tensorboard_beside',),

@@ -56,7 +56,12 @@ def decode(path: tf.Tensor, channels: int = 0) -> tf.Tensor:
     path: of the file.
     channels: C: 3, or 0 for as many as the file has: 1 when it is grey.
   """
-  return tf.image.decode_jpeg(tf.read_file(path), channels=channels)
+  return decode_content(tf.read_file(path), channels)
+
+
+def decode_content(content: tf.Tensor, channels: int = 0) -> tf.Tensor:
+  """Decodes the content of an image file, a scalar string, likewise."""
+  return tf.image.decode_jpeg(content, channels=channels)
 
 
 def resize(image: tf.Tensor, height: int, width: int) -> tf.Tensor:

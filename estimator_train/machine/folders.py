@@ -37,7 +37,8 @@ class Folder(NamedTuple):
 
 def look(settings: Settings) -> List[Folder]:
   """Looks at the folders that the settings name."""
-  named = [('--model_dir', settings.model_dir), ('--data_dir', settings.data_dir)]
+  named = [('--model_dir', settings.model_dir), ('--export_dir', settings.export_dir),
+           ('--data_dir', settings.data_dir)]
   if settings.cache not in ('none', 'memory'):
     named.append(('--cache', settings.cache))
   return [_look(flag, path) for flag, path in named if path]

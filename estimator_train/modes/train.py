@@ -2,6 +2,7 @@
 
 from typing import Any, Dict
 
+from estimator_train.exporting import export as exports
 from estimator_train.reports import page, throughput
 from estimator_train.settings import Settings
 from estimator_train.training import (
@@ -19,6 +20,8 @@ def run(settings: Settings) -> Dict[str, Any]:
   if cluster is not None and cluster.task in cluster.parameter_servers:
     return tasks.serve_parameters(cluster, settings)
   prepared = preparation.prepare(settings, cluster)
+  if prepared.is_chief:
+    exports.make_folder(settings)
   trained = runs.train(prepared)
   if cluster is not None and not cluster.is_chief:
     runs.finish(prepared, throughput.of_worker(settings, prepared.conditions, trained.timing))
@@ -31,4 +34,6 @@ def run(settings: Settings) -> Dict[str, Any]:
   learning_curves.write(settings)
   page.write_after(settings)
   runs.raise_if_stopped(trained)
+  if settings.export_dir:
+    result['export'] = exports.export_latest(settings, prepared.dataset)
   return result

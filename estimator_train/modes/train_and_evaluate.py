@@ -2,6 +2,7 @@
 
 from typing import Any, Dict, Optional
 
+from estimator_train.exporting import export as exports
 from estimator_train.reports import evaluation, page, throughput
 from estimator_train.settings import Settings
 from estimator_train.training import (
@@ -26,6 +27,8 @@ def run(settings: Settings) -> Dict[str, Any]:
   if prepared.is_evaluator:
     return runs.evaluate_each(prepared, evaluate)
   evaluates = cluster is None or not cluster.has_evaluator
+  if prepared.is_chief:
+    exports.make_folder(settings)
   trained = runs.train(prepared, evaluate_now=evaluate if evaluates else None)
   if cluster is not None and not cluster.is_chief:
     runs.finish(prepared, throughput.of_worker(settings, prepared.conditions, trained.timing))
@@ -40,4 +43,6 @@ def run(settings: Settings) -> Dict[str, Any]:
   learning_curves.write(settings)
   page.write_after(settings)
   runs.raise_if_stopped(trained)
+  if settings.export_dir:
+    result['export'] = exports.export_latest(settings, prepared.dataset)
   return result

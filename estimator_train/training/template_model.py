@@ -1,6 +1,8 @@
-"""`model.h5`: the trained weights in the single Keras model, for use without Estimators."""
+"""The single Keras model with a checkpoint's weights, for use without Estimators."""
 
+import contextlib
 import os
+from typing import Iterator, Tuple
 
 import tensorflow.compat.v1 as tf
 
@@ -9,14 +11,13 @@ from estimator_train.settings import Settings
 from estimator_train.training import checkpoints
 from estimator_train.training.estimator import build_model
 from estimator_train.training.optimizers import make_optimizer
+from estimator_train.training.user_errors import reworded
 
 FILE = 'model.h5'
 
 
 def save(settings: Settings, dataset: DataSet) -> str:
-  """Writes the latest checkpoint's weights to `model.h5`.
-
-  `tf.keras.models.load_model` loads it, compiled for `evaluate`.
+  """Writes the latest checkpoint's weights to `model.h5` in `--model_dir`.
 
   Args:
     settings: of the run that trained.
@@ -27,18 +28,47 @@ def save(settings: Settings, dataset: DataSet) -> str:
   """
   assert settings.model_dir is not None
   checkpoint, _ = checkpoints.latest(settings.model_dir)
+  assert checkpoint is not None
   path = os.path.join(settings.model_dir, FILE)
   aside = path + '.part'
-  with tf.Graph().as_default(), tf.Session(
-      config=tf.ConfigProto(device_count={'GPU': 0})) as session:
-    tf.keras.backend.set_session(session)
-    model = build_model(settings, dataset)
-    model.set_weights([tf.train.load_variable(checkpoint, weight.op.name)
-                       for weight in model.weights])
+  write(aside, settings, dataset, checkpoint)
+  os.replace(aside, path)
+  return path
+
+
+def write(path: str, settings: Settings, dataset: DataSet, checkpoint: str) -> None:
+  """Writes the model, with the weights of this checkpoint, to an HDF5 file.
+
+  `tf.keras.models.load_model` loads it, compiled for `evaluate`.
+  """
+  with restored(settings, dataset, checkpoint) as (model, _):
     # The optimizer of the training may be one that plain Keras does not know.
     model.compile(make_optimizer('sgd', settings.learning_rate), metrics=['accuracy'],
                   loss=model.loss)
-    model.save(aside, save_format='h5')
-    tf.keras.backend.set_session(None)
-  os.replace(aside, path)
-  return path
+    model.save(path, save_format='h5')
+
+
+@contextlib.contextmanager
+def restored(settings: Settings, dataset: DataSet,
+             checkpoint: str) -> Iterator[Tuple[tf.keras.Model, tf.Session]]:
+  """Builds the model as it predicts, with the checkpoint's weights, on the CPU.
+
+  Yields:
+    The model, in a graph and a session of its own, which are the default ones, and the session.
+  """
+  with tf.Graph().as_default(), tf.Session(
+      config=tf.ConfigProto(device_count={'GPU': 0})) as session:
+    tf.keras.backend.set_session(session)
+    try:
+      tf.keras.backend.set_learning_phase(0)
+      model = build_model(settings, dataset)
+      with reworded(None):
+        saver(model).restore(session, checkpoint)
+      yield model, session
+    finally:
+      tf.keras.backend.set_session(None)
+
+
+def saver(model: tf.keras.Model) -> tf.train.Saver:
+  """Makes what saves and restores the model's weights, by their names in a checkpoint."""
+  return tf.train.Saver({weight.op.name: weight for weight in model.weights})

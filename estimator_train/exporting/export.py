@@ -1,0 +1,75 @@
+"""Exports a checkpoint, in the format that is asked for."""
+
+import os
+from typing import Any, Dict
+
+import tensorflow.compat.v1 as tf
+
+from estimator_train import model_dir
+from estimator_train.datasets.description import DataSet
+from estimator_train.errors import UserError
+from estimator_train.exporting import saved_model, tflite, versions
+from estimator_train.settings import Settings
+from estimator_train.training import checkpoints, template_model
+from estimator_train.training.estimator import make_model_preprocess
+
+
+def make_folder(settings: Settings) -> None:
+  """Makes `--export_dir`, where it is given: at the end of a training it would be late to fail."""
+  if settings.export_dir:
+    model_dir.make(settings.export_dir, 'export_dir')
+
+
+def export(settings: Settings, dataset: DataSet, checkpoint: str) -> Dict[str, Any]:
+  """Exports a checkpoint as a new version in `--export_dir`.
+
+  Args:
+    settings: of the run that trained.
+    dataset: gives the model its shapes and labels.
+    checkpoint: the path.
+
+  Returns:
+    `path` of the version, `format`, `signatures` (of a SavedModel), `checkpoint` and its
+    `global_step`.
+
+  Raises:
+    UserError: the model cannot be exported to this format, or the folder cannot be written to.
+  """
+  assert settings.export_dir is not None
+
+  def fill(folder: str) -> None:
+    if settings.export_format == 'h5':
+      _write_h5(folder, settings, dataset, checkpoint)
+    else:
+      with template_model.restored(settings, dataset, checkpoint) as (model, session):
+        if settings.export_format == 'saved_model':
+          saved_model.write(folder, model, session, make_model_preprocess(model, settings),
+                            dataset.labels)
+          return
+        tflite.write(folder, model, session)
+    saved_model.write_labels(os.path.join(folder, model_dir.LABELS_FILE), dataset.labels)
+
+  path = versions.write(settings.export_dir, fill)
+  result: Dict[str, Any] = {'path': path, 'format': settings.export_format}
+  if settings.export_format == 'saved_model':
+    result['signatures'] = [saved_model.BYTES, saved_model.TENSOR]
+  return dict(result, checkpoint=checkpoint, global_step=int(
+      tf.train.load_variable(checkpoint, tf.GraphKeys.GLOBAL_STEP)))
+
+
+def export_latest(settings: Settings, dataset: DataSet) -> Dict[str, Any]:
+  """Exports the latest checkpoint, at the end of a training."""
+  assert settings.model_dir is not None
+  checkpoint, _ = checkpoints.latest(settings.model_dir)
+  assert checkpoint is not None
+  return export(settings, dataset, checkpoint)
+
+
+def _write_h5(folder: str, settings: Settings, dataset: DataSet, checkpoint: str) -> None:
+  try:
+    template_model.write(os.path.join(folder, template_model.FILE), settings, dataset, checkpoint)
+  except (NotImplementedError, TypeError, ValueError) as error:  # As Keras has it.
+    raise UserError('the model cannot be saved as an .h5 file',
+                    '--model={} ({})'.format(settings.model, error),
+                    'give its layers a get_config of plain values, or --export_format=saved_model'
+                    ) from error

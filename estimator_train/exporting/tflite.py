@@ -1,0 +1,57 @@
+"""The model for TensorFlow Lite, by the converter of TensorFlow 1.15."""
+
+import contextlib
+import os
+import re
+import sys
+from typing import Iterator
+
+import tensorflow.compat.v1 as tf
+
+from estimator_train import whole_files
+from estimator_train.errors import UserError
+from estimator_train.training import probabilities
+
+FILE = 'model.tflite'
+
+
+def write(folder: str, model: tf.keras.Model, session: tf.Session) -> None:
+  """Writes the model: float32 [1, height, width, C], scaled, to probabilities [1, num_classes].
+
+  Args:
+    folder: to write it to.
+    model: in the default graph.
+    session: that has its weights.
+
+  Raises:
+    UserError: the converter does not know an operation of the model.
+  """
+  outputs = probabilities.from_outputs(model, model.outputs[0])
+  converter = tf.lite.TFLiteConverter.from_session(session, model.inputs, [outputs])
+  with _own_commands_first():
+    try:
+      converted = converter.convert()
+    except Exception as error:  # It raises what the converter's own process printed.
+      raise UserError('TensorFlow 1.15\'s converter to TFLite cannot convert the model',
+                      _reason(str(error)), 'give --export_format=saved_model or h5') from error
+  whole_files.write_bytes(os.path.join(folder, FILE), converted)
+
+
+@contextlib.contextmanager
+def _own_commands_first() -> Iterator[None]:
+  """Lets the converter's command be found, which a virtual environment has beside its Python."""
+  before = os.environ.get('PATH', os.defpath)
+  os.environ['PATH'] = os.path.dirname(sys.executable) + os.pathsep + before
+  try:
+    yield
+  finally:
+    os.environ['PATH'] = before
+
+
+def _reason(text: str) -> str:
+  """Returns which operations it is about, else what it says last."""
+  match = re.search(r'list of operators for which you will need custom implementations: ([\w, ]+)',
+                    text)
+  if match:
+    return 'it has no ' + match.group(1).strip()
+  return (text.strip().splitlines() or ['no reason is given'])[-1]

@@ -1,5 +1,6 @@
 """What is exported, served by a process of TensorFlow 2.15."""
 
+import shutil
 import subprocess
 
 import numpy as np
@@ -28,7 +29,8 @@ def tensorflow_2(tmp_path_factory):
   python = folder / 'bin' / 'python'
   for packages in INSTALLS:
     run(python, '-I', '-m', 'pip', 'install', '--quiet', '--disable-pip-version-check', *packages)
-  return python
+  yield python
+  shutil.rmtree(str(folder))  # It is 1.2 GB.
 
 
 def with_every_kind_of_layer(image_shape, num_classes):

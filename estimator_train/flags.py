@@ -5,7 +5,7 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 from absl import flags
 
-from estimator_train import settings as settings_lib, validation
+from estimator_train import learning_rate, settings as settings_lib, validation
 from estimator_train.datasets import registry as datasets
 from estimator_train.errors import UserError
 from estimator_train.models import registry as models
@@ -69,11 +69,20 @@ _GROUPS: Sequence[Tuple[str, Sequence[Tuple[str, Callable[..., Any], str]]]] = (
         ('batch_size', _INTEGER, 'examples a step over all replicas (global); of the '
          'run of one replica or worker (scaling)'),
         ('optimizer', _STRING, _one_of(validation.OPTIMIZERS)),
-        ('learning_rate', _FLOAT, 'of the optimizer'),
+        ('learning_rate', _FLOAT, 'of the optimizer; where every schedule begins'),
         ('scale_learning_rate', _STRING, 'how it grows with the global batch size: '
          + _one_of(validation.LEARNING_RATE_SCALINGS)),
-        ('base_batch_size', _INTEGER, 'the global batch size that --learning_rate is meant for'),
-        ('lr_warmup_epochs', _FLOAT, 'epochs over which the learning rate rises from 0'),
+        ('base_batch_size', _INTEGER, 'the global batch size that --learning_rate and --lr_values '
+         'are meant for'),
+        ('lr_schedule', _STRING, 'how the learning rate goes on: '
+         + _one_of(learning_rate.SCHEDULES)),
+        ('lr_boundaries_epochs', _LIST, 'epochs, as 3,7, at which the rate changes (piecewise), or '
+         'the one at which it has fallen (exponential, cosine; the end of training when not '
+         'given)'),
+        ('lr_values', _LIST, 'the rates before, between and after the boundaries, as '
+         '1e-3,1e-4,1e-5 (piecewise), or the one that it falls to (exponential; cosine: 0 when '
+         'not given)'),
+        ('lr_warmup_epochs', _FLOAT, 'epochs over which the learning rate first rises from 0'),
         ('class_weights', _STRING, 'balanced: each class counts alike in the training loss: '
          + _one_of(validation.CLASS_WEIGHTS)),
         ('seed', _INTEGER, 'of the initial weights and of the order of the examples'))),
@@ -155,6 +164,8 @@ def parse(argv: Sequence[str]) -> settings_lib.Settings:
   given['image_size'] = _height_width(given['image_size'])
   given['trace_steps'] = _first_last(given['trace_steps'])
   given['labels'] = tuple(given['labels'])
+  for name in ('lr_boundaries_epochs', 'lr_values'):
+    given[name] = _numbers(name, given[name])
   settings = settings_lib.Settings(**given)
   validation.check_choice('dataset', settings.dataset, datasets.NAMES)
   if not models.is_users_own(settings.model):
@@ -216,6 +227,14 @@ def _height_width(parts: Optional[List[str]]) -> Optional[Tuple[int, ...]]:
   except ValueError as error:
     raise UserError('--image_size must be height,width in pixels',
                     '--image_size=' + ','.join(parts), 'give one such as 28,28') from error
+
+
+def _numbers(name: str, parts: List[str]) -> Tuple[float, ...]:
+  try:
+    return tuple(float(part) for part in parts)
+  except ValueError as error:
+    raise UserError('--{} must be numbers'.format(name), '--{}={}'.format(name, ','.join(parts)),
+                    'give some such as 3,7.5') from error
 
 
 def _first_last(text: Optional[str]) -> Optional[Tuple[int, ...]]:

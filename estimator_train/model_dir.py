@@ -44,16 +44,22 @@ def read_flags(model_dir: str) -> Dict[str, str]:
 def check_flags(settings: settings_lib.Settings, free: Sequence[str]) -> None:
   """Raises a UserError when the folder was made with other flags than these, but for some."""
   assert settings.model_dir is not None
+  different = differences(settings, [name for name in settings._fields if name not in free])
+  if different:
+    raise UserError('--model_dir was made with other flags', different[0],
+                    'give another --model_dir, or the flags of {}'.format(
+                        os.path.join(settings.model_dir, FLAGS_FILE)))
+
+
+def differences(settings: settings_lib.Settings, names: Sequence[str]) -> List[str]:
+  """Returns which of these flags are others than the folder was last trained with, and how."""
+  assert settings.model_dir is not None
   recorded = read_flags(settings.model_dir)
   here = _by_name(settings_lib.to_flagfile(settings))
-  for name in settings._fields:
-    if recorded and name not in free and recorded.get(name) != here.get(name):
-      there, given = ('no --' + name if flags.get(name) is None else
-                      '--{}={}'.format(name, flags[name]) for flags in (recorded, here))
-      raise UserError('--model_dir was made with other flags',
-                      '{} there and {} here'.format(there, given),
-                      'give another --model_dir, or the flags of {}'.format(
-                          os.path.join(settings.model_dir, FLAGS_FILE)))
+  return ['{} there and {} here'.format(*(
+      'no --' + name if flags.get(name) is None else '--{}={}'.format(name, flags[name])
+      for flags in (recorded, here)))
+          for name in names if recorded and recorded.get(name) != here.get(name)]
 
 
 def _by_name(flagfile: str) -> Dict[str, str]:

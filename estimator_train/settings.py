@@ -3,6 +3,7 @@
 import csv
 import io
 import math
+from fractions import Fraction
 from typing import Any, List, NamedTuple, Optional, Tuple, Union
 
 from estimator_train import validation
@@ -33,6 +34,9 @@ class _Fields(NamedTuple):
   learning_rate: float = 0.001
   scale_learning_rate: str = 'none'
   base_batch_size: int = 128
+  lr_schedule: str = 'constant'
+  lr_boundaries_epochs: Tuple[float, ...] = ()
+  lr_values: Tuple[float, ...] = ()
   lr_warmup_epochs: float = 0.
   class_weights: str = 'none'
   seed: int = 1
@@ -109,16 +113,39 @@ def per_replica_batch_size(global_batch_size: int, num_replicas: int) -> int:
                   'the nearest that work are ' + ' and '.join(str(size) for size in near))
 
 
-def total_train_steps(settings: Settings, num_examples: Optional[int], first_step: int = 0,
-                      examples_seen: int = 0) -> int:
+def examples_a_step(settings: Settings, num_workers: int) -> int:
+  """Returns the examples of a global step.
+
+  Under parameter servers each worker's step counts as one, and takes that worker's share.
+  """
+  alone = settings.distribution_strategy == 'parameter_server'
+  return settings.batch_size // (num_workers if alone else 1)
+
+
+def steps_of_epochs(epochs: float, num_examples: int, step_examples: int) -> int:
+  """Returns the global step at which so many epochs are through.
+
+  Epochs follow each other without a break, so a step can end one and begin the next.
+
+  Args:
+    epochs: taken as the decimal that was written, not as its nearest binary fraction.
+    num_examples: of an epoch.
+    step_examples: of a global step.
+  """
+  return math.ceil(Fraction(str(epochs)) * num_examples / step_examples)
+
+
+def total_train_steps(settings: Settings, num_examples: Optional[int], step_examples: int,
+                      first_step: int = 0, examples_seen: int = 0) -> int:
   """Returns the global step to stop at.
 
-  Epochs follow each other without a break, so only the last step of all can lack examples of the
-  epochs asked for; it is filled from the next epoch, as every step takes a whole batch.
+  Only the last step of all can lack examples of the epochs asked for; it is filled from the next
+  epoch, as every step takes a whole batch.
 
   Args:
     settings: one of `train_steps` and `train_epochs` is set.
     num_examples: the examples of an epoch; None where the data set has no end.
+    step_examples: of a global step.
     first_step: the global step that a resumed run goes on from.
     examples_seen: in the steps before that, which may have had other batch sizes.
 
@@ -134,35 +161,18 @@ def total_train_steps(settings: Settings, num_examples: Optional[int], first_ste
                                                             settings.train_epochs),
                     'give --train_steps instead')
   examples_left = settings.train_epochs * num_examples - examples_seen
-  return first_step + max(math.ceil(examples_left / settings.batch_size), 0)
+  return first_step + max(math.ceil(examples_left / step_examples), 0)
 
 
-def lr_warmup_steps(settings: Settings, num_examples: Optional[int]) -> int:
-  """Returns the steps over which the learning rate rises to its full value.
+def growth_of_learning_rate(settings: Settings) -> float:
+  """Returns what the global batch size multiplies the learning rates by.
 
-  Raises:
-    UserError: when they are asked for in epochs of a data set without end.
-  """
-  if not settings.lr_warmup_epochs:
-    return 0
-  if num_examples is None:
-    raise UserError('a data set without end has no epochs to warm up over',
-                    '--dataset={} --lr_warmup_epochs={}'.format(settings.dataset,
-                                                                settings.lr_warmup_epochs),
-                    'leave --lr_warmup_epochs out')
-  return math.ceil(settings.lr_warmup_epochs * num_examples / settings.batch_size)
-
-
-def scaled_learning_rate(settings: Settings) -> float:
-  """Returns the learning rate for the global batch size.
-
-  `--learning_rate` is that of `--base_batch_size`. `linear` keeps the step per example as the batch
-  grows (Goyal et al. 2017, arXiv:1706.02677), `sqrt` the variance of the step (Krizhevsky 2014,
+  They are those of `--base_batch_size`. `linear` keeps the step per example as the batch grows
+  (Goyal et al. 2017, arXiv:1706.02677), `sqrt` the variance of the step (Krizhevsky 2014,
   arXiv:1404.5997).
   """
   growth = settings.batch_size / settings.base_batch_size
-  return settings.learning_rate * {'none': 1., 'linear': growth, 'sqrt': math.sqrt(growth)}[
-      settings.scale_learning_rate]
+  return {'none': 1., 'linear': growth, 'sqrt': math.sqrt(growth)}[settings.scale_learning_rate]
 
 
 def to_flagfile(settings: Settings) -> str:

@@ -127,7 +127,8 @@ def settings_of(point: Point, settings: Settings, dataset: DataSet) -> Settings:
       batch_size=global_batch_size(point, settings),
       eval_every_steps=None, save_checkpoints_steps=None, save_checkpoints_secs=_NEVER_SECS,
       # What costs the same and cannot fail: a loss that is not finite would end the run.
-      weights='none', learning_rate=1e-9, lr_warmup_epochs=0., report_page=False)
+      weights='none', learning_rate=1e-9, lr_schedule='constant',
+      lr_boundaries_epochs=(), lr_values=(), lr_warmup_epochs=0., report_page=False)
   if point.unit != WORKER:
     changed = changed._replace(num_gpus=point.count if point.unit == GPU else 0,
                                num_cpu_replicas=point.count if point.unit == CPU else 0)

@@ -1,8 +1,8 @@
 """What a flag's value may be, by itself and beside the others'."""
 
-import math
 from typing import Any, Iterable, Sequence, Tuple
 
+from estimator_train import learning_rate
 from estimator_train.errors import UserError
 from estimator_train.workloads import WORKLOADS
 
@@ -37,6 +37,7 @@ def check(settings: Any) -> None:
   """Raises a UserError that says what is wrong where the Settings are made of what cannot be."""
   _check_choices(settings)
   _check_bounds(settings)
+  learning_rate.check(settings)
   _check_places(settings)
   _check_length(settings)
   _check_devices(settings)
@@ -51,6 +52,7 @@ def _check_choices(settings: Any) -> None:
   for name, choices in (('mode', MODES), ('optimizer', OPTIMIZERS),
                         ('distribution_strategy', STRATEGIES),
                         ('scale_learning_rate', LEARNING_RATE_SCALINGS),
+                        ('lr_schedule', learning_rate.SCHEDULES),
                         ('preprocess', PREPROCESSINGS), ('export_format', EXPORT_FORMATS),
                         ('class_weights', CLASS_WEIGHTS),
                         ('cache_features_dtype', CACHE_FEATURES_DTYPES),
@@ -85,14 +87,6 @@ def _check_bounds(settings: Any) -> None:
       if value is not None and not bound <= value < 2 ** 31:
         raise UserError('--{} is out of range'.format(name), '--{}={}'.format(name, value),
                         'give a whole number from {} to {}'.format(bound, 2 ** 31 - 1))
-  if not (settings.learning_rate > 0 and math.isfinite(settings.learning_rate)):
-    raise UserError('--learning_rate must be positive and finite',
-                    '--learning_rate={}'.format(settings.learning_rate),
-                    'give one such as 0.001')
-  if not (settings.lr_warmup_epochs >= 0 and math.isfinite(settings.lr_warmup_epochs)):
-    raise UserError('--lr_warmup_epochs must be 0 or more, and finite',
-                    '--lr_warmup_epochs={}'.format(settings.lr_warmup_epochs),
-                    'give one such as 0.5')
   if not 0 <= settings.max_bad_images <= 1:  # Nor does nan lie there.
     raise UserError('--max_bad_images is a share of all images, from 0 to 1',
                     '--max_bad_images={}'.format(settings.max_bad_images),

@@ -35,6 +35,29 @@ def slow(image_shape, num_classes):
   ])
 
 
+class Probe(tf.keras.layers.Layer):
+  """Has a weight that each SGD step takes just the learning rate from; changes nothing else."""
+
+  def build(self, input_shape):
+    self.weight = self.add_weight('weight', (), initializer='zeros')
+
+  def call(self, inputs):
+    @tf.custom_gradient
+    def pass_on(inputs, weight):
+      # Summed over the replicas it is 1.
+      replicas = tf.distribute.get_strategy().num_replicas_in_sync
+      return tf.identity(inputs), lambda upstream: (upstream, tf.ones_like(weight) / replicas)
+
+    return pass_on(inputs, tf.identity(self.weight))
+
+
+def probe(image_shape, num_classes):
+  layers = tf.keras.layers
+  return tf.keras.Sequential([
+      layers.Flatten(input_shape=image_shape), Probe(),
+      layers.Dense(num_classes, activation='softmax')])
+
+
 class Hang:
   """Waits for ever in the twentieth step of worker 1."""
 

@@ -27,6 +27,14 @@ def test_length_after_the_flagfile_wins(tmp_path, in_flagfile, after_it, steps, 
   assert (settings.train_steps, settings.train_epochs) == (steps, epochs)
 
 
+@pytest.mark.parametrize('rate, epochs', [
+    ([], '--train_steps=9'), (['--learning_rate=0.5'], '--train_epochs=9')])
+def test_rates_that_agree(rate, epochs):
+  settings = flags.parse(['--model_dir=x', epochs, '--lr_values=.5,2,0', '--lr_warmup_epochs=3']
+                         + PIECEWISE + rate)
+  assert (settings.lr_boundaries_epochs, settings.lr_values) == ((3, 7), (.5, 2, 0))
+
+
 def test_parsing_has_no_memory():
   flags.parse(ENOUGH + ['--batch_size=64'])
   assert flags.parse(ENOUGH).batch_size == settings_lib.Settings._field_defaults['batch_size']
@@ -36,7 +44,9 @@ def test_parsing_has_no_memory():
     pytest.param(ENOUGH, id='defaults'),
     pytest.param(ENOUGH + ['--image_size=30,40', '--nogpu_memory_growth', '--num_gpus=0',
                            '--learning_rate=1e-05', '--save_checkpoints_steps=7',
-                           '--trace_steps=3:4'], id='all kinds'),
+                           '--trace_steps=3:4', '--lr_schedule=piecewise',
+                           '--lr_boundaries_epochs=.1,7', '--lr_values=1e-05,0,1e-300'],
+                 id='all kinds'),
     pytest.param(['--model_dir=with blank', '--train_epochs=3', '--data_dir=a=b'], id='odd paths'),
     pytest.param(ENOUGH + ['--labels="a, b",c"d,é', '--train_pattern=*/[ab]/\'"#.jpeg'],
                  id='odd labels'),
@@ -66,6 +76,8 @@ def test_help_explains_every_flag():
     assert '\n  --{}: '.format(name) in flags.help_text()
 
 
+PIECEWISE = ['--lr_schedule=piecewise', '--lr_boundaries_epochs=3,7']
+
 # (arguments, what the message must say). Each flag has its line, or several.
 BAD = [
     (['--mode=predicted'], '--mode has no such choice: --mode=predicted: choose from train_and'),
@@ -82,6 +94,28 @@ BAD = [
     (['--base_batch_size=0'], '--base_batch_size is out of range'),
     (['--lr_warmup_epochs=-1'], '--lr_warmup_epochs must be 0 or more, and finite: .*=-1.0: '),
     (['--lr_warmup_epochs=nan'], '--lr_warmup_epochs must be 0 or more, and finite'),
+    (['--lr_schedule=linear'], '--lr_schedule has no such choice: .*: choose from constant, piec'),
+    (['--lr_values=0.1,x'], '--lr_values must be numbers: --lr_values=0.1,x: '),
+    (['--lr_values=0.1'], '--lr_schedule=constant takes no --lr_values: --lr_values=0.1: leave'),
+    (['--lr_boundaries_epochs=3'], '--lr_schedule=constant takes no --lr_boundaries_epochs: '),
+    (['--lr_schedule=piecewise'], 'takes boundaries, and one rate more .*: --lr_boundaries_epochs'),
+    (PIECEWISE + ['--lr_values=1e-3,1e-4'], 'one rate more than those: --lr_bound.*=3.0,7.0 --lr_'),
+    (PIECEWISE + ['--lr_values=1,-1,1'], '--lr_values must be 0 or more, and finite: .*=1.0,-1.0,'),
+    (PIECEWISE + ['--lr_values=1,nan,1'], '--lr_values must be 0 or more, and finite'),
+    (PIECEWISE + ['--lr_values=1,2,3', '--learning_rate=0.5'], 'both the rate at the start: '
+     '--learning_rate=0.5 --lr_values=1.0,2.0,3.0: give --learning_rate=1.0, or leave it out'),
+    (PIECEWISE + ['--lr_values=1,2,3', '--lr_warmup_epochs=4'], 'must end before the second: .*'
+     '--lr_warmup_epochs=4.0 .*: give --lr_warmup_epochs=3.0 at most'),
+    (['--lr_boundaries_epochs=7,3'], '--lr_boundaries_epochs must be positive and rise: .*=7.0,3'),
+    (['--lr_boundaries_epochs=0,3'], '--lr_boundaries_epochs must be positive and rise'),
+    (['--lr_boundaries_epochs=inf'], '--lr_boundaries_epochs must be positive and rise'),
+    (['--lr_schedule=exponential'], 'takes one rate, not 0, which it falls to: --lr_values=: '),
+    (['--lr_schedule=exponential', '--lr_values=0'], 'takes one rate, not 0, which it falls to'),
+    (['--lr_schedule=cosine', '--lr_values=1e-4,1e-5'], 'takes one rate, which it falls to: --lr_'),
+    (['--lr_schedule=cosine', '--lr_values=1'], '=cosine falls from --learning_rate to --lr_val'),
+    (['--lr_schedule=cosine', '--lr_boundaries_epochs=1,2'], '=cosine takes one boundary, where'),
+    (['--lr_schedule=cosine', '--lr_boundaries_epochs=1', '--lr_warmup_epochs=1'],
+     'falls after the warm-up, .*: --lr_warmup_epochs=1.0 --lr_boundaries_epochs=1.0: give a'),
     (['--train_pattern=a\nb'], '--train_pattern has a line break'),
     (['--eval_pattern=a\0b'], '--eval_pattern has a line break or a null'),
     (['--labels=a,b,a'], '--labels must be different names: --labels=a,b,a: '),

@@ -11,6 +11,7 @@ from conftest import ROOT
 FLOORS = (
     ('errors', 'logs', 'network', 'start_up', 'tensorboard_server', 'timing', 'whole_files',
      'workloads'),
+    ('learning_rate',),
     ('validation', 'child_runs', 'cluster'),
     ('settings', 'peers', 'local_tasks'),
     ('model_dir',),

@@ -3,7 +3,13 @@
 import pytest
 
 from estimator_train.errors import UserError
-from estimator_train.settings import Settings, per_replica_batch_size, total_train_steps
+from estimator_train.settings import (
+    Settings,
+    examples_a_step,
+    per_replica_batch_size,
+    steps_of_epochs,
+    total_train_steps,
+)
 
 
 @pytest.mark.parametrize('global_size, replicas, share', [(256, 1, 256), (256, 2, 128), (9, 3, 3)])
@@ -23,18 +29,32 @@ def test_uneven_batch_proposes_the_nearest(global_size, replicas, proposed):
     (5, 60000, 1024, 293), (2, 83484, 64, 2609), (1, 100, 100, 1), (1, 1, 100, 1)])
 def test_epochs_to_steps(epochs, examples, batch_size, steps):
   settings = Settings(model_dir='x', train_epochs=epochs, batch_size=batch_size)
-  assert total_train_steps(settings, examples) == steps
+  assert total_train_steps(settings, examples, batch_size) == steps
+
+
+@pytest.mark.parametrize('strategy, workers, examples, steps', [
+    ('multi_worker_mirrored', 3, 12, 5), ('parameter_server', 3, 4, 15),
+    ('parameter_server', 1, 12, 5)])
+def test_a_global_step_of_several_workers(strategy, workers, examples, steps):
+  settings = Settings(model_dir='x', train_epochs=2, batch_size=12, distribution_strategy=strategy)
+  assert examples_a_step(settings, workers) == examples
+  assert total_train_steps(settings, 30, examples) == steps
+
+
+@pytest.mark.parametrize('epochs, steps', [(0.1, 3), (0.7, 21), (1e-05, 1), (2, 60), (0.7001, 22)])
+def test_epochs_are_the_decimals_that_were_written(epochs, steps):
+  assert steps_of_epochs(epochs, 30, 1) == steps
 
 
 def test_epochs_without_end():
   with pytest.raises(UserError, match='give --train_steps'):
-    total_train_steps(Settings(model_dir='x', train_epochs=1, dataset='synthetic'), None)
+    total_train_steps(Settings(model_dir='x', train_epochs=1, dataset='synthetic'), None, 1)
 
 
 def test_steps_left_of_a_run_whose_batch_size_has_changed():
   settings = Settings(mode='train', model_dir='m', train_epochs=3, batch_size=20)
-  assert total_train_steps(settings, 100) == 15
-  assert total_train_steps(settings, 100, first_step=10, examples_seen=100) == 20
-  assert total_train_steps(settings, 100, first_step=10, examples_seen=291) == 11
-  assert total_train_steps(settings, 100, first_step=30, examples_seen=300) == 30
-  assert total_train_steps(settings, 100, first_step=30, examples_seen=301) == 30
+  assert total_train_steps(settings, 100, 20) == 15
+  assert total_train_steps(settings, 100, 20, first_step=10, examples_seen=100) == 20
+  assert total_train_steps(settings, 100, 20, first_step=10, examples_seen=291) == 11
+  assert total_train_steps(settings, 100, 20, first_step=30, examples_seen=300) == 30
+  assert total_train_steps(settings, 100, 20, first_step=30, examples_seen=301) == 30

@@ -56,7 +56,8 @@ def arguments(point, settings):
 def test_flags_of_a_point(point, batch_size, gpus, cpus):
   given = sweep_settings(batch_size=12, seed=7, save_checkpoints_steps=3, train_steps=50,
                          optimizer='sgd', eval_every_steps=9, weights='some.h5',
-                         learning_rate=1e3, lr_warmup_epochs=2.)
+                         learning_rate=1e3, lr_warmup_epochs=2., lr_schedule='cosine',
+                         lr_values=(1.,), lr_boundaries_epochs=(3.,))
   settings = arguments(point, given)
   assert (settings.batch_size, settings.num_gpus, settings.num_cpu_replicas) == (
       batch_size, gpus, cpus)
@@ -64,7 +65,7 @@ def test_flags_of_a_point(point, batch_size, gpus, cpus):
   assert (settings.mode, settings.train_steps, settings.seed, settings.optimizer) == (
       'train', 50, 7, 'sgd')
   assert settings.weights == 'none' and settings.learning_rate < 1e-6
-  assert settings.lr_warmup_epochs == 0
+  assert settings.lr_warmup_epochs == 0 and settings.lr_schedule == 'constant'
   # No checkpoint between the steps that are timed.
   assert settings.save_checkpoints_steps is None and settings.save_checkpoints_secs > 10 ** 9
 

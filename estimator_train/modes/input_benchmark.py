@@ -51,7 +51,8 @@ def _for_training(settings: Settings, folder: str) -> Settings:
       mode='train', model_dir=folder, train_steps=2 ** 31 - 1, train_epochs=None,
       weights='none',
       # Made-up labels cannot be learned, and a loss that is not finite would end it.
-      learning_rate=1e-9, lr_warmup_epochs=0.)
+      learning_rate=1e-9, lr_schedule='constant', lr_boundaries_epochs=(), lr_values=(),
+      lr_warmup_epochs=0.)
 
 
 def _described(dataset: DataSet, measured: Measured) -> Input:

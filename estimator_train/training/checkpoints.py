@@ -30,7 +30,8 @@ def model_difference(model: tf.keras.Model, checkpoint: str) -> Optional[str]:
   # A `tf.train` optimizer's slots are below the weights' names, and its other variables scalars.
   stored: Dict[str, List[int]] = {
       name: shape for name, shape in tf.train.list_variables(checkpoint)
-      if shape and not _TRAINING.match(name) and name.rpartition('/')[0] not in wanted}
+      if name in wanted or (
+          shape and not _TRAINING.match(name) and name.rpartition('/')[0] not in wanted)}
   for name in sorted(set(stored) | set(wanted)):
     if stored.get(name) != wanted.get(name):
       return '{} is {} there and {} here'.format(

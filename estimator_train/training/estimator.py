@@ -1,5 +1,6 @@
 """From a Keras model to an Estimator, through `tf.keras.estimator.model_to_estimator`."""
 
+import logging
 from typing import Callable, Dict, NamedTuple, Optional, Sequence
 
 import tensorflow.compat.v1 as tf
@@ -8,7 +9,7 @@ from estimator_train.cluster import Cluster
 from estimator_train.datasets.description import DataSet
 from estimator_train.errors import UserError
 from estimator_train.models import registry as models
-from estimator_train.settings import Settings, scaled_learning_rate
+from estimator_train.settings import Settings
 from estimator_train.training import (
     checkpoints,
     frozen_features,
@@ -19,9 +20,11 @@ from estimator_train.training import (
 )
 from estimator_train.training.devices import Devices, make_session_config, make_strategy
 from estimator_train.training.evaluation_metrics import make_metric_fn
-from estimator_train.training.optimizers import make_optimizer
+from estimator_train.training.optimizers import LearningRate, make_optimizer
 from estimator_train.training.preprocessing import make_preprocess
-from estimator_train.training.schedules import WarmUp
+from estimator_train.training.schedules import Schedule
+
+_LOG = logging.getLogger('estimator_train')
 
 
 class Converted(NamedTuple):
@@ -32,15 +35,17 @@ class Converted(NamedTuple):
     one_hot: whether labels are one-hot, not class numbers.
     frozen: the first part of the model, whose output training runs on; None: the whole runs.
     trainer: the estimator to train with, on images or on the output of `frozen`.
+    schedule: the learning rate; None: the model brought an optimizer of its own.
   """
   estimator: tf.estimator.Estimator
   one_hot: bool
   frozen: Optional[tf.keras.Model]
   trainer: tf.estimator.Estimator
+  schedule: Optional[Schedule]
 
 
 def convert(settings: Settings, dataset: DataSet, devices: Devices, cluster: Optional[Cluster],
-            writes: bool, warmup_steps: int, class_counts: Optional[Sequence[int]],
+            writes: bool, schedule: Schedule, class_counts: Optional[Sequence[int]],
             flags_before: Dict[str, str]) -> Converted:
   """Builds the Keras model, checks it against what `model_dir` holds, and converts it.
 
@@ -53,7 +58,7 @@ def convert(settings: Settings, dataset: DataSet, devices: Devices, cluster: Opt
     devices: one replica each.
     cluster: whose tasks train together; None: this one trains alone.
     writes: whether it writes the initial weights; the others convert the model after it has.
-    warmup_steps: over which the learning rate rises.
+    schedule: the learning rate.
     class_counts: the training examples of each class, to even them out; None: as they are.
     flags_before: the flags of the run that made `model_dir`, where they are known.
 
@@ -64,7 +69,12 @@ def convert(settings: Settings, dataset: DataSet, devices: Devices, cluster: Opt
   # built outside of the strategy's scope, which model_to_estimator needs.
   with tf.Graph().as_default():
     tf.set_random_seed(settings.seed)
-    model = build_model(settings, dataset, warmup_steps)
+    model = _build(settings, dataset)
+    is_own = bool(model.optimizer)
+    if is_own:
+      _check_own_optimizer(settings)
+    else:
+      _compile(model, settings, schedule)
     assert settings.model_dir is not None
     check_fits(model, settings, *checkpoints.latest(settings.model_dir), flags_before=flags_before)
     loss = model.loss
@@ -93,27 +103,56 @@ def convert(settings: Settings, dataset: DataSet, devices: Devices, cluster: Opt
       trainer = _with_frozen_weights(
           tf.keras.estimator.model_to_estimator(rest, config=config), model, frozen)
     tf.keras.backend.set_session(None)
-  return Converted(estimator, not losses.takes_class_numbers(loss), frozen, trainer)
+  return Converted(estimator, not losses.takes_class_numbers(loss), frozen, trainer,
+                   None if is_own else schedule)
 
 
-def build_model(settings: Settings, dataset: DataSet, warmup_steps: int = 0) -> tf.keras.Model:
+def build_model(settings: Settings, dataset: DataSet) -> tf.keras.Model:
   """Builds the Keras model and compiles it, unless it is a user's and compiled already.
 
   Raises:
     UserError: it cannot be built for images of this shape.
   """
+  model = _build(settings, dataset)
+  if not model.optimizer:
+    _compile(model, settings, settings.learning_rate)
+  return model
+
+
+def _build(settings: Settings, dataset: DataSet) -> tf.keras.Model:
   try:
-    model = models.build(settings.model, dataset.image_shape, len(dataset.labels),
-                         settings.trainable_layers)
+    return models.build(settings.model, dataset.image_shape, len(dataset.labels),
+                        settings.trainable_layers)
   except ValueError as error:
     raise UserError('the model cannot be built for these images',
                     '--model={} for {} ({})'.format(
                         settings.model, 'x'.join(str(side) for side in dataset.image_shape), error),
                     'give a larger --image_size or another --model') from error
-  if not model.optimizer:
-    schedule = WarmUp(scaled_learning_rate(settings), warmup_steps)
-    model.compile(make_optimizer(settings.optimizer, schedule), loss=losses.default_loss(model))
-  return model
+
+
+def _compile(model: tf.keras.Model, settings: Settings, learning_rate: LearningRate) -> None:
+  model.compile(make_optimizer(settings.optimizer, learning_rate), loss=losses.default_loss(model))
+
+
+def _check_own_optimizer(settings: Settings) -> None:
+  """Tells which flags a model's own optimizer leaves without effect.
+
+  Raises:
+    UserError: a schedule is asked for, which only ours can follow.
+  """
+  def given(*names: str) -> str:
+    return ' '.join('--{}={}'.format(name, getattr(settings, name)) for name in names
+                    if getattr(settings, name) != settings._field_defaults[name])
+
+  schedule = given('lr_schedule', 'lr_warmup_epochs', 'scale_learning_rate')
+  if settings.trains and schedule:
+    raise UserError('the model is compiled, so its learning rate is that of its own optimizer',
+                    '--model={} {}'.format(settings.model, schedule),
+                    'leave them out, or return the model without compiling it')
+  ignored = given('optimizer', 'learning_rate')
+  if settings.trains and ignored:
+    _LOG.warning('--model=%s is compiled and brings its own optimizer: %s has no effect',
+                 settings.model, ignored)
 
 
 def _make_run_config(settings: Settings, devices: Devices,

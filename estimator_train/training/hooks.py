@@ -14,6 +14,7 @@ from tqdm import tqdm
 from estimator_train.errors import TrainingFailed
 from estimator_train.peers import Peers
 from estimator_train.training import summaries
+from estimator_train.training.schedules import Schedule
 
 _LOG = logging.getLogger('estimator_train')
 # Until every other task knows what this one has told.
@@ -47,7 +48,7 @@ class Progress(tf.train.SessionRunHook):
   """Shows step, loss, examples/sec and time left: a bar on a terminal, elsewhere plain lines.
 
   TensorBoard gets `examples_per_sec` and `step_secs`: examples and steps over the wall time since
-  it got them last, with whatever happened between the steps.
+  it got them last, with whatever happened between the steps; and `learning_rate`, that of the step.
 
   Args:
     model_dir: of the run; None: of another task, which writes nothing.
@@ -55,15 +56,18 @@ class Progress(tf.train.SessionRunHook):
     log_every_steps: steps between two lines.
     batch_size: examples of a step, over all replicas.
     takes_each_step: whether no other worker takes steps of its own in between.
+    schedule: the learning rate, which is shown and written too; None: it is not known.
   """
 
   def __init__(self, model_dir: Optional[str], stop_step: int, log_every_steps: int,
-               batch_size: int, takes_each_step: bool = True) -> None:
+               batch_size: int, takes_each_step: bool = True,
+               schedule: Optional[Schedule] = None) -> None:
     self._model_dir = model_dir
     self._stop_step = stop_step
     self._every = log_every_steps
     self._batch_size = batch_size
     self._takes_each_step = takes_each_step
+    self._schedule = schedule
     self._step = 0
     self._shown_step = 0
     self._shown_at = 0.
@@ -101,16 +105,18 @@ class Progress(tf.train.SessionRunHook):
     step_secs = (now - self._shown_at) / (self._step - self._shown_step)
     rate = self._batch_size / step_secs
     self._shown_step, self._shown_at = self._step, now
+    scalars = {'examples_per_sec': rate, 'step_secs': step_secs}
+    text = 'loss {:.4f}, '.format(run_values.results)
+    if self._schedule is not None:
+      scalars['learning_rate'] = self._schedule.rate_at(self._step - 1)
+      text += 'learning rate {:g}, '.format(scalars['learning_rate'])
     if self._model_dir is not None:
-      summaries.write_scalars(self._model_dir, {'examples_per_sec': rate, 'step_secs': step_secs},
-                              self._step)
+      summaries.write_scalars(self._model_dir, scalars, self._step)
     if self._bar is not None:
-      self._bar.set_postfix_str('loss {:.4f}, {:,.0f} examples/sec'.format(
-          run_values.results, rate))
+      self._bar.set_postfix_str('{}{:,.0f} examples/sec'.format(text, rate))
     else:
-      _LOG.info('step %d/%d: loss %.4f, %.0f examples/sec, %.0f s left', self._step,
-                self._stop_step, run_values.results, rate,
-                (self._stop_step - self._step) * step_secs)
+      _LOG.info('step %d/%d: %s%.0f examples/sec, %.0f s left', self._step, self._stop_step, text,
+                rate, (self._stop_step - self._step) * step_secs)
 
   def _move_bar(self) -> None:
     if self._bar is not None:

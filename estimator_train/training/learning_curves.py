@@ -1,4 +1,4 @@
-"""`report/curves.json`: how loss and accuracy went over the steps, from what TensorBoard reads."""
+"""`report/curves.json`: loss, accuracy and learning rate over the steps, by TensorBoard's files."""
 
 import glob
 import os
@@ -12,6 +12,7 @@ from estimator_train.settings import Settings
 FILE = os.path.join('report', 'curves.json')
 # (folder of events, tag there, name of the curve). The evaluation's `loss` goes by the batch size.
 _CURVES = (('', 'loss', 'train_loss'),
+           ('', 'learning_rate', 'learning_rate'),
            ('eval', 'average_loss', 'eval_loss'),
            ('eval', 'accuracy', 'eval_accuracy'))
 _MAX_POINTS = 1000
@@ -28,7 +29,7 @@ def write(settings: Settings) -> None:
 
 
 def read(model_dir: str) -> Dict[str, Curve]:
-  """Returns (global step, value) by curve: `train_loss`, `eval_loss` and `eval_accuracy`."""
+  """Returns (global step, value) by curve: those of _CURVES."""
   return {name: _thinned(_read(os.path.join(model_dir, folder), tag))
           for folder, tag, name in _CURVES}
 

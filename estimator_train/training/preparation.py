@@ -14,13 +14,12 @@ from estimator_train.inputs import bad_images, factory as inputs
 from estimator_train.peers import READY, Peers
 from estimator_train.settings import (
     Settings,
-    lr_warmup_steps,
+    examples_a_step,
     per_replica_batch_size,
-    scaled_learning_rate,
     total_train_steps,
 )
 from estimator_train.start_up import StartUp
-from estimator_train.training import checkpoints, recovery, tasks
+from estimator_train.training import checkpoints, recovery, schedules, tasks
 from estimator_train.training.devices import Devices, find_devices
 from estimator_train.training.estimator import Converted, build_model, convert
 
@@ -68,12 +67,12 @@ class Run(NamedTuple):
   @property
   def takes_each_step(self) -> bool:
     """Whether each global step is one of this task, and not of some worker."""
-    return _takes_each_step(self.settings, self.cluster)
+    return self.cluster is None or self.settings.distribution_strategy != 'parameter_server'
 
   @property
   def examples_a_step(self) -> int:
     """The examples of a global step."""
-    return _examples_a_step(self.settings, self.cluster)
+    return examples_a_step(self.settings, self.num_workers)
 
   @property
   def is_chief(self) -> bool:
@@ -122,6 +121,7 @@ def prepare(settings: Settings, cluster: Optional[Cluster] = None) -> Run:
   assert settings.model_dir is not None
   start_up = StartUp()
   tf.logging.set_verbosity(tf.logging.INFO if settings.verbosity > 0 else tf.logging.ERROR)
+  step_examples = examples_a_step(settings, 1 if cluster is None else cluster.num_workers)
   is_evaluator = cluster is not None and cluster.task.type == 'evaluator'
   if is_evaluator:
     cluster = None
@@ -142,11 +142,11 @@ def prepare(settings: Settings, cluster: Optional[Cluster] = None) -> Run:
     dataset, skipped = bad_images.without_bad(dataset, settings)
   sizes = inputs.check_files(dataset, settings)
   start_up.end('data')
-  seen = model_dir.examples_seen(settings.model_dir, found.step,
-                                 _examples_a_step(settings, cluster))
-  stop_step = (total_train_steps(settings, sizes.train, found.step, seen) if settings.trains
-               else None)
-  warmup_steps = lr_warmup_steps(settings, sizes.train) if settings.trains else 0
+  seen, stop_step, schedule = 0, None, schedules.Schedule(settings.learning_rate)
+  if settings.trains:
+    seen = model_dir.examples_seen(settings.model_dir, found.step, step_examples)
+    stop_step = total_train_steps(settings, sizes.train, step_examples, found.step, seen)
+    schedule = schedules.make(settings, sizes.train, step_examples, stop_step)
   peers = None
   if cluster is not None:
     peers = _join(cluster, settings, found.step, devices, dataset)
@@ -155,34 +155,35 @@ def prepare(settings: Settings, cluster: Optional[Cluster] = None) -> Run:
   writes = not is_evaluator and (cluster is None or cluster.is_chief)
   if writes:
     recovery.mend(settings.model_dir, found)
-  converted = convert(settings, dataset, devices, cluster, writes, warmup_steps,
+  converted = convert(settings, dataset, devices, cluster, writes, schedule,
                       inputs.class_counts(dataset) if balances else None,
                       model_dir.read_flags(settings.model_dir))
   if peers is not None:
     peers.state(READY)
   start_up.end('model')
   if settings.trains and writes:
+    if converted.schedule is not None and 0 < found.step < (stop_step or 0):
+      _warn_of_another_rate(settings, found.step)
     model_dir.record(settings, dataset.labels)
   _LOG.info('%s on %s: %s, %d replica(s) on %s, batch size %d global, %d per replica',
             settings.model, settings.dataset, settings.distribution_strategy,
             devices.num_replicas * num_workers,
             ', '.join(devices.labels) + (' of {} workers'.format(num_workers) if cluster else ''),
             settings.batch_size, batch_size)
-  if settings.trains and (settings.scale_learning_rate != 'none' or warmup_steps):
-    _LOG.info('learning rate %g for batch size %d is %g for %d (%s), warmed up over %d steps',
-              settings.learning_rate, settings.base_batch_size, scaled_learning_rate(settings),
-              settings.batch_size, settings.scale_learning_rate, warmup_steps)
+  if settings.trains and converted.schedule is not None:
+    _LOG.info('learning rate %s%s', converted.schedule, '' if (
+        settings.scale_learning_rate == 'none') else '; scaled ({}) from batch size {}'.format(
+            settings.scale_learning_rate, settings.base_batch_size))
   return Run(settings, dataset, sizes, skipped, devices, cluster, peers, found.step, seen,
              batch_size, stop_step, converted, start_up, is_evaluator)
 
 
-def _takes_each_step(settings: Settings, cluster: Optional[Cluster]) -> bool:
-  return cluster is None or settings.distribution_strategy != 'parameter_server'
-
-
-def _examples_a_step(settings: Settings, cluster: Optional[Cluster]) -> int:
-  workers = 1 if cluster is None or _takes_each_step(settings, cluster) else cluster.num_workers
-  return settings.batch_size // workers
+def _warn_of_another_rate(settings: Settings, first_step: int) -> None:
+  assert settings.model_dir is not None
+  different = model_dir.differences(settings, schedules.flags_of(settings))
+  if different:
+    _LOG.warning('from step %d on the learning rate is not what it would have been in the run '
+                 'before: %s', first_step, ', '.join(different))
 
 
 def _join(cluster: Cluster, settings: Settings, first_step: int, devices: Devices,

@@ -25,6 +25,7 @@ from estimator_train.training import (
     tasks,
     trace,
 )
+from estimator_train.training.epochs import LogEpochs
 from estimator_train.training.preparation import Run
 from estimator_train.training.sample_predictions import Sample, SamplePredictions
 from estimator_train.training.time_history import TimeHistory
@@ -79,7 +80,7 @@ def train(run: Run, evaluate_now: Optional[Callable[[], Any]] = None) -> Trained
   stop = hooks.StopOnSignal(run.peers)
   progress = hooks.Progress(
       run.estimator.model_dir if run.is_chief else None, stop_step, settings.log_every_steps,
-      run.examples_a_step, takes_each_step=run.takes_each_step)
+      run.examples_a_step, takes_each_step=run.takes_each_step, schedule=run.converted.schedule)
   board = summaries.WriteSummaries(run.estimator.model_dir if run.is_chief else None, settings,
                                    stop_step, run.dataset.labels)
   finite = hooks.StopAtNonFiniteLoss()
@@ -91,6 +92,9 @@ def train(run: Run, evaluate_now: Optional[Callable[[], Any]] = None) -> Trained
   some_hooks = [history, watchdog, one_copy, finite, board, progress, stop]
   if run.is_chief:
     some_hooks += [saver, tracer] if tracer else [saver]
+  if run.converted.schedule is not None and run.sizes.train is not None:
+    some_hooks.append(LogEpochs(run.converted.schedule, run.sizes.train, run.examples_a_step,
+                                lambda: progress.step))
   if run.peers is not None:
     some_hooks.append(tasks.TellPeers(run.peers))
   try:

@@ -10,7 +10,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from estimator_train.errors import TrainingFailed
-from estimator_train.training import hooks
+from estimator_train.training import hooks, schedules
 
 
 @pytest.fixture
@@ -68,6 +68,19 @@ def test_tensorboard_gets_the_rate(run_steps, monkeypatch, tmp_path):
            for event in tf.train.summary_iterator(str(path)) for value in event.summary.value}
   assert found == {(2, 'examples_per_sec'): 5., (2, 'step_secs'): 2.,
                    (3, 'examples_per_sec'): 10., (3, 'step_secs'): 1.}
+
+
+def test_the_learning_rate_is_that_of_the_step(run_steps, caplog, tmp_path):
+  caplog.set_level(logging.INFO, 'estimator_train')
+  run_steps([1., 2., 3.], [hooks.Progress(str(tmp_path), 3, log_every_steps=1, batch_size=10,
+                                          schedule=schedules.Piecewise([0.5, 0.25], [2]))])
+  tf.summary.FileWriterCache.clear()
+  assert [record.getMessage().split(', ')[1] for record in caplog.records] == [
+      'learning rate 0.5', 'learning rate 0.5', 'learning rate 0.25']
+  (path,) = tmp_path.glob('events*')
+  assert [(event.step, value.simple_value) for event in tf.train.summary_iterator(str(path))
+          for value in event.summary.value if value.tag == 'learning_rate'] == [
+              (1, 0.5), (2, 0.5), (3, 0.25)]
 
 
 def test_progress_bar_on_a_terminal(run_steps, monkeypatch, tmp_path):

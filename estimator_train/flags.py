@@ -94,6 +94,10 @@ _GROUPS: Sequence[Tuple[str, Sequence[Tuple[str, Callable[..., Any], str]]]] = (
          'how gradients are added up over GPUs: ' + _one_of(validation.ALL_REDUCE_ALGORITHMS)),
         ('num_packs', _INTEGER, 'parts that the gradients are packed into for the all-reduce'),
         ('gpu_memory_growth', _BOOLEAN, 'take GPU memory as needed, not all at once'),
+        ('dtype', _STRING, 'mixed: TensorFlow has parts of the graph compute in float16 on GPUs of '
+         'compute capability 7.0 or newer, with dynamic loss scaling: '
+         + _one_of(validation.DTYPES)),
+        ('enable_xla', _BOOLEAN, 'have XLA compile what it can of the graph'),
         ('inter_op_parallelism_threads', _INTEGER, 'operations run at once; 0: as many as cores'),
         ('intra_op_parallelism_threads', _INTEGER, 'threads of an operation; 0: as cores'))),
     ('input', (

@@ -46,6 +46,8 @@ class _Fields(NamedTuple):
   all_reduce_alg: Optional[str] = None
   num_packs: int = 1
   gpu_memory_growth: bool = True
+  dtype: str = 'fp32'
+  enable_xla: bool = False
   inter_op_parallelism_threads: int = 0
   intra_op_parallelism_threads: int = 0
   shuffle_buffer: int = 5000

@@ -18,6 +18,7 @@ STRATEGIES = ('off', 'one_device', 'mirrored', 'central_storage', 'multi_worker_
 MULTI_WORKER_STRATEGIES = ('multi_worker_mirrored', 'parameter_server')
 ALL_REDUCE_ALGORITHMS = ('nccl', 'ring', 'hierarchical_copy', 'reduction_to_one_device')
 IN_ONE_MACHINE, OVER_WORKERS = ('hierarchical_copy', 'reduction_to_one_device'), ('ring',)
+DTYPES = ('fp32', 'mixed')
 LEARNING_RATE_SCALINGS = ('none', 'linear', 'sqrt')
 CACHE_FEATURES_DTYPES = ('float32', 'float16')
 ON_BAD_IMAGE = ('error', 'skip')
@@ -58,7 +59,7 @@ def _check_choices(settings: Any) -> None:
                         ('cache_features_dtype', CACHE_FEATURES_DTYPES),
                         ('on_bad_image', ON_BAD_IMAGE), ('scale_over', SCALE_OVER),
                         ('workload', tuple(WORKLOADS)),
-                        ('all_reduce_alg', ALL_REDUCE_ALGORITHMS)):
+                        ('all_reduce_alg', ALL_REDUCE_ALGORITHMS), ('dtype', DTYPES)):
     value = getattr(settings, name)
     if value is not None:
       check_choice(name, value, choices)
@@ -163,6 +164,11 @@ def _check_devices(settings: Any) -> None:
         '--all_reduce_alg={}'.format(settings.all_reduce_alg),
         'choose from ' + ', '.join(name for name in ALL_REDUCE_ALGORITHMS if name not in (
             IN_ONE_MACHINE if over_workers else OVER_WORKERS)))
+  if settings.enable_xla and settings.num_cpu_replicas > 1 and settings.trains and (
+      settings.distribution_strategy in ('mirrored', 'multi_worker_mirrored')):
+    raise UserError('XLA of TensorFlow 1.15 does not get variables mirrored over logical CPU '
+                    'devices initialized', '--enable_xla --num_cpu_replicas={}'.format(
+                        settings.num_cpu_replicas), 'leave one of them out')
   if settings.distribution_strategy in SINGLE_REPLICA_STRATEGIES:
     for name in ('num_gpus', 'num_cpu_replicas'):
       if getattr(settings, name) > 1:

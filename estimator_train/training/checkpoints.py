@@ -13,6 +13,7 @@ from estimator_train.timing import Pause
 # name (training/Adam/learning_rate), its slots further down (training/Adam/conv2d/kernel/m).
 _TRAINING = re.compile(r'training(_\d+)?/([^/]+)/')
 _HYPERPARAMETER = re.compile(r'training(_\d+)?/[^/]+/[^/]+$')
+_LOSS_SCALE = re.compile(r'training(_\d+)?/current_loss_scale$')
 _OF_ANOTHER_REPLICA = re.compile(r'/replica_\d+(/|$)')
 
 
@@ -50,6 +51,11 @@ def optimizer_difference(model: tf.keras.Model, checkpoint: str) -> Optional[str
   if stored and name not in stored:
     return '{} there and {} here'.format(', '.join(sorted(stored)), name)
   return None
+
+
+def lacks_loss_scale(checkpoint: str) -> bool:
+  """Whether the checkpoint is of a training in fp32 alone."""
+  return not any(_LOSS_SCALE.match(name) for name, _ in tf.train.list_variables(checkpoint))
 
 
 class OneCopyOfEach(tf.train.SessionRunHook):

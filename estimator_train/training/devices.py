@@ -1,9 +1,14 @@
 """Which devices a run is on, the strategy that spreads it over them, and the session's settings."""
 
+import logging
+import os
+import re
 from contextlib import contextmanager
 from typing import Iterator, NamedTuple, Optional, Tuple
 
 import tensorflow.compat.v1 as tf
+from tensorflow.core.protobuf.rewriter_config_pb2 import RewriterConfig
+from tensorflow.python.client import device_lib
 
 from estimator_train.cluster import Cluster
 from estimator_train.errors import UserError
@@ -11,6 +16,10 @@ from estimator_train.settings import Settings
 from estimator_train.training import central_storage, multi_worker
 from estimator_train.validation import SINGLE_REPLICA_STRATEGIES
 
+_LOG = logging.getLogger('estimator_train')
+_FAST_FLOAT16 = (7, 0)  # Volta.
+# Without it XLA compiles what is on GPUs only.
+_XLA_FLAGS, _XLA_ON_CPU = 'TF_XLA_FLAGS', '--tf_xla_cpu_global_jit'
 _COMMUNICATION = {None: 'AUTO', 'nccl': 'NCCL', 'ring': 'RING'}
 
 
@@ -51,6 +60,33 @@ def find_devices(settings: Settings) -> Devices:
   if replicas == 1:
     return Devices(names, names)
   return Devices(names, tuple(name + ' (logical)' for name in names))
+
+
+def ready(settings: Settings, devices: Devices) -> None:
+  """Prepares the devices for what the settings have them do, and warns of what they cannot.
+
+  TensorFlow reads XLA's flags once, when it makes its devices: in a process that has made some
+  before, XLA compiles nothing for CPUs.
+  """
+  on_cpu = devices.names[0].startswith('/cpu')
+  flags = os.environ.get(_XLA_FLAGS, '')
+  if settings.enable_xla and on_cpu and _XLA_ON_CPU not in flags:
+    os.environ[_XLA_FLAGS] = '{} {}'.format(flags, _XLA_ON_CPU).strip()
+  if settings.dtype == 'mixed' and settings.trains:
+    without = list(devices.labels) if on_cpu else [
+        device.physical_device_desc for device in device_lib.list_local_devices(
+            make_session_config(settings, devices))
+        if device.device_type == 'GPU' and not _has_fast_float16(device.physical_device_desc)]
+    if without:
+      _LOG.warning('--dtype=mixed: computed in float32 all the same, with dynamic loss scaling, as '
+                   'float16 takes GPUs of compute capability %d.%d or newer, unlike %s',
+                   *_FAST_FLOAT16, ', '.join(without))
+
+
+def _has_fast_float16(description: str) -> bool:
+  """Whether TensorFlow rewrites graphs for a GPU that it describes so."""
+  match = re.search(r'compute capability: (\d+)\.(\d+)', description)
+  return match is not None and tuple(map(int, match.groups())) >= _FAST_FLOAT16
 
 
 def make_strategy(settings: Settings, devices: Devices,
@@ -95,6 +131,11 @@ def make_session_config(settings: Settings, devices: Devices) -> tf.ConfigProto:
       inter_op_parallelism_threads=settings.inter_op_parallelism_threads,
       intra_op_parallelism_threads=settings.intra_op_parallelism_threads)
   config.gpu_options.allow_growth = settings.gpu_memory_growth
+  if settings.dtype == 'mixed':
+    # What tf.train.experimental.enable_mixed_precision_graph_rewrite does for a whole process.
+    config.graph_options.rewrite_options.auto_mixed_precision = RewriterConfig.ON
+  if settings.enable_xla:
+    config.graph_options.optimizer_options.global_jit_level = tf.OptimizerOptions.ON_1
   if devices.names[0].startswith('/cpu'):
     config.device_count['CPU'] = devices.num_replicas
     config.device_count['GPU'] = 0

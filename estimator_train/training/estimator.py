@@ -20,6 +20,7 @@ from estimator_train.training import (
 )
 from estimator_train.training.devices import Devices, make_session_config, make_strategy
 from estimator_train.training.evaluation_metrics import make_metric_fn
+from estimator_train.training.loss_scaling import LossScaled
 from estimator_train.training.optimizers import LearningRate, make_optimizer
 from estimator_train.training.preprocessing import make_preprocess
 from estimator_train.training.schedules import Schedule
@@ -131,23 +132,26 @@ def _build(settings: Settings, dataset: DataSet) -> tf.keras.Model:
 
 
 def _compile(model: tf.keras.Model, settings: Settings, learning_rate: LearningRate) -> None:
-  model.compile(make_optimizer(settings.optimizer, learning_rate), loss=losses.default_loss(model))
+  optimizer = make_optimizer(settings.optimizer, learning_rate)
+  if settings.dtype == 'mixed' and settings.trains:
+    optimizer = LossScaled(optimizer)
+  model.compile(optimizer, loss=losses.default_loss(model))
 
 
 def _check_own_optimizer(settings: Settings) -> None:
   """Tells which flags a model's own optimizer leaves without effect.
 
   Raises:
-    UserError: a schedule is asked for, which only ours can follow.
+    UserError: a schedule or loss scaling is asked for, which take an optimizer of ours.
   """
   def given(*names: str) -> str:
     return ' '.join('--{}={}'.format(name, getattr(settings, name)) for name in names
                     if getattr(settings, name) != settings._field_defaults[name])
 
-  schedule = given('lr_schedule', 'lr_warmup_epochs', 'scale_learning_rate')
-  if settings.trains and schedule:
-    raise UserError('the model is compiled, so its learning rate is that of its own optimizer',
-                    '--model={} {}'.format(settings.model, schedule),
+  refused = given('lr_schedule', 'lr_warmup_epochs', 'scale_learning_rate', 'dtype')
+  if settings.trains and refused:
+    raise UserError('the model is compiled, so it trains by its own optimizer',
+                    '--model={} {}'.format(settings.model, refused),
                     'leave them out, or return the model without compiling it')
   ignored = given('optimizer', 'learning_rate')
   if settings.trains and ignored:
@@ -238,6 +242,9 @@ def check_fits(model: tf.keras.Model, settings: Settings, path: Optional[str], s
       ('model', settings.model, checkpoints.model_difference(model, path)),
       ('optimizer', settings.optimizer,
        checkpoints.optimizer_difference(model, path) if settings.trains else None),
+      ('dtype', settings.dtype, 'without a loss scale'
+       if settings.trains and settings.dtype == 'mixed' and checkpoints.lacks_loss_scale(path)
+       else None),
       ('preprocess', settings.preprocess,
        'its pixels are scaled otherwise' if settings.preprocess != flags_before.get(
            'preprocess', settings.preprocess) else None)):

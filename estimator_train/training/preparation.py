@@ -20,7 +20,7 @@ from estimator_train.settings import (
 )
 from estimator_train.start_up import StartUp
 from estimator_train.training import checkpoints, recovery, schedules, tasks
-from estimator_train.training.devices import Devices, find_devices
+from estimator_train.training.devices import Devices, find_devices, ready
 from estimator_train.training.estimator import Converted, build_model, convert
 
 _LOG = logging.getLogger('estimator_train')
@@ -96,6 +96,8 @@ class Run(NamedTuple):
         'model': self.settings.model,
         'distribution_strategy': self.settings.distribution_strategy,
         'devices': list(self.devices.labels),
+        'dtype': self.settings.dtype,
+        'enable_xla': self.settings.enable_xla,
         'tensorflow_version': tf.version.VERSION,
     }
 
@@ -128,6 +130,7 @@ def prepare(settings: Settings, cluster: Optional[Cluster] = None) -> Run:
     tasks.wait_for_checkpoint(settings)
   num_workers = 1 if cluster is None else cluster.num_workers
   devices = find_devices(settings)
+  ready(settings, devices)
   batch_size = per_replica_batch_size(settings.batch_size, devices.num_replicas * num_workers)
   # Of a cluster that trains, the chief may delete what the evaluator looks at.
   found = (recovery.Found(*checkpoints.latest(settings.model_dir), passed_over=[]) if is_evaluator
@@ -170,7 +173,9 @@ def prepare(settings: Settings, cluster: Optional[Cluster] = None) -> Run:
             devices.num_replicas * num_workers,
             ', '.join(devices.labels) + (' of {} workers'.format(num_workers) if cluster else ''),
             settings.batch_size, batch_size)
-  if settings.trains and converted.schedule is not None:
+  if settings.trains and converted.schedule is not None and (
+      settings.lr_schedule, settings.lr_warmup_epochs, settings.scale_learning_rate) != (
+          'constant', 0., 'none'):
     _LOG.info('learning rate %s%s', converted.schedule, '' if (
         settings.scale_learning_rate == 'none') else '; scaled ({}) from batch size {}'.format(
             settings.scale_learning_rate, settings.base_batch_size))

@@ -204,9 +204,10 @@ def test_a_longer_run_falls_otherwise_and_says_so(train, caplog):
 
 
 @pytest.mark.parametrize('values', [
-    {'lr_schedule': 'cosine'}, {'lr_warmup_epochs': 1.}, {'scale_learning_rate': 'linear'}])
+    {'lr_schedule': 'cosine'}, {'lr_warmup_epochs': 1.}, {'scale_learning_rate': 'linear'},
+    {'dtype': 'mixed'}])
 def test_a_compiled_model_has_its_own_rate(train, values):
-  with pytest.raises(UserError, match='compiled, so its learning rate .*compiled_with_sgd --' + (
+  with pytest.raises(UserError, match='compiled, so it trains by .*compiled_with_sgd --' + (
       list(values)[0])):
     train(model='own_models:compiled_with_sgd', **values)
 

@@ -1,0 +1,78 @@
+"""Dynamic loss scaling around an optimizer, for gradients of float16."""
+
+from typing import Any, Dict, List, Optional, Sequence, Tuple
+
+import tensorflow.compat.v1 as tf
+from tensorflow.python.keras import backend
+
+
+class LossScaled(tf.keras.optimizers.Optimizer):
+  """Has another optimizer take gradients of a larger loss, made small again afterwards.
+
+  float16 knows nothing below 6e-8, which many gradients are. TensorFlow's DynamicLossScale begins
+  at 2^15, doubles after 2,000 good steps, and halves after one whose gradients were not all
+  finite on all replicas. The update of that step is left out; it counts as a step all the same, so
+  that the global step tells the examples that were taken.
+
+  TensorFlow's own LossScaleOptimizer cannot be made from a configuration, which
+  model_to_estimator does, and names the optimizer's variables otherwise.
+
+  Args:
+    optimizer: the one that updates; its variables have the names that they have without this.
+  """
+
+  def __init__(self, optimizer: tf.keras.optimizers.Optimizer) -> None:
+    super().__init__(optimizer.get_config()['name'])
+    self._optimizer = optimizer
+
+  @property
+  def iterations(self) -> tf.Variable:
+    return self._optimizer.iterations
+
+  @iterations.setter
+  def iterations(self, variable: tf.Variable) -> None:
+    self._optimizer.iterations = variable
+
+  def get_gradients(self, loss: tf.Tensor, params: Sequence[tf.Variable]) -> List[tf.Tensor]:
+    # Its variables are of this graph, and only training has them.
+    self._scale = tf.train.experimental.DynamicLossScale()
+    for weight in self._scale._weights.values():
+      backend.track_variable(weight)  # Keras's session initializes what it knows of.
+    factor = self._scale()
+    return [None if gradient is None else gradient / factor
+            for gradient in self._optimizer.get_gradients(loss * factor, params)]
+
+  def apply_gradients(self, grads_and_vars: Sequence[Tuple[tf.Tensor, tf.Variable]],
+                      name: Optional[str] = None) -> tf.Operation:
+    pairs = [(gradient, variable) for gradient, variable in grads_and_vars if gradient is not None]
+    optimizer = self._optimizer
+    # Made within the condition below they would have it in their names.
+    with backend.name_scope(self._name), tf.init_scope():
+      optimizer._create_hypers()
+      optimizer._create_slots([variable for _, variable in pairs])
+    gradients, variables = zip(*pairs)
+    # As a function they are not taken apart into those of the replicas, whose sum they take.
+    return tf.distribute.get_replica_context().merge_call(
+        self._apply_if_finite, args=(gradients, lambda: variables))
+
+  def _apply_if_finite(self, strategy: tf.distribute.Strategy, gradients: Any,
+                       variables: Any) -> tf.Operation:
+    update_scale, is_finite = self._scale.update(gradients)
+
+    def apply() -> tf.Operation:
+      return strategy.group(strategy.extended.call_for_each_replica(
+          lambda gradients, variables: self._optimizer.apply_gradients(
+              list(zip(gradients, variables()))), args=(gradients, variables)))
+
+    def skip() -> tf.Operation:
+      return strategy.group(self.iterations.assign_add(1))
+
+    return tf.group(tf.cond(is_finite, apply, skip), update_scale)
+
+  def get_config(self) -> Dict[str, Any]:
+    return {'name': self._name, 'optimizer': tf.keras.optimizers.serialize(self._optimizer)}
+
+  @classmethod
+  def from_config(cls, config: Dict[str, Any], custom_objects: Any = None) -> 'LossScaled':
+    # Keras changes the one it is given.
+    return cls(tf.keras.optimizers.deserialize(dict(config['optimizer'])))

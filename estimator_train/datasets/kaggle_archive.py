@@ -12,6 +12,7 @@ import logging
 import os
 import time
 from typing import Any, BinaryIO, Dict, NamedTuple
+from urllib.parse import urljoin, urlsplit
 
 from estimator_train.datasets.download import Fetched, start_over
 from estimator_train.datasets.unpack import check_space, show_progress
@@ -27,6 +28,7 @@ ATTEMPTS = 5
 WORTH_BYTES = 1 << 24
 # What a cut costs at most: urllib3 2 yields whole chunks, and drops the one that is cut.
 CHUNK_BYTES = 1 << 16
+_THIS_MACHINE = ('localhost', '127.0.0.1', '::1')
 
 SIGN_IN = ('create an API key at kaggle.com/settings, and put its kaggle.json into ~/.kaggle (or '
            'the folder KAGGLE_CONFIG_DIR), or set KAGGLE_USERNAME and KAGGLE_KEY')
@@ -118,8 +120,10 @@ def _sign_in(dataset: str, path: str) -> _Access:
   import requests
   session = requests.Session()
   session.auth = (str(user).encode(), str(key).encode())
-  # The package has these two in kaggle.json as well.
-  session.verify = config.get('ssl_ca_cert') or True
+  # The package has these two in kaggle.json as well. The variables are those that requests looks
+  # at itself, but it takes an empty one, up to 2.27, for a wish to verify nothing.
+  session.verify = (config.get('ssl_ca_cert') or os.environ.get('REQUESTS_CA_BUNDLE')
+                    or os.environ.get('CURL_CA_BUNDLE') or requests.certs.where())
   if config.get('proxy'):
     session.proxies = {'http': config['proxy'], 'https': config['proxy']}
   return _Access(session, url, str(user))
@@ -171,11 +175,28 @@ def _request(access: _Access, dataset: str, start: int) -> Any:
   headers = {'Accept-Encoding': 'identity'}
   if start:
     headers['Range'] = 'bytes={}-'.format(start)
+  url = '{}/datasets/download/{}'.format(access.url, dataset)
+  _check_tls(url)
+
+  def check_redirect(response: Any, **unused_options: Any) -> None:
+    target = access.session.get_redirect_target(response)
+    if target:
+      _check_tls(urljoin(response.url, target))
+
   try:
-    return access.session.get('{}/datasets/download/{}'.format(access.url, dataset),
-                              headers=headers, stream=True, timeout=TIMEOUT_SECS)
+    return access.session.get(url, headers=headers, stream=True, timeout=TIMEOUT_SECS,
+                              verify=access.session.verify, hooks={'response': check_redirect})
   except RequestException as error:
     raise _Cut(_reason(error)) from error
+
+
+def _check_tls(url: str) -> None:
+  """Raises a UserError where the key could be read, or the archive replaced, on the way."""
+  address = urlsplit(url)
+  if address.scheme != 'https' and address.hostname not in _THIS_MACHINE:
+    raise UserError('Kaggle is asked over TLS alone',
+                    '{}://{}'.format(address.scheme, address.hostname),
+                    'check KAGGLE_API_ENDPOINT, and that this network leads to kaggle.com')
 
 
 def _append(response: Any, part: BinaryIO, total: int) -> None:

@@ -405,11 +405,33 @@ def test_credentials_from_the_file(server, path, monkeypatch, tmp_path, capsys, 
 
 def test_proxy_of_the_config(server, path, monkeypatch):
   monkeypatch.setenv('KAGGLE_PROXY', server.endpoint)
-  monkeypatch.setenv('KAGGLE_API_ENDPOINT', 'http://kaggle.invalid')
+  monkeypatch.setenv('KAGGLE_API_ENDPOINT', 'https://kaggle.invalid')
   monkeypatch.delenv('no_proxy')
-  with pytest.raises(UserError, match='HTTP 404|HTTP 400'):
-    server.storage = lambda handler: handler.send_error(404)
+  with pytest.raises(UserError, match='Tunnel connection failed: 501'):  # It is no proxy.
     fetch(path)
+
+
+@pytest.mark.parametrize('endpoint', ['http://kaggle.invalid', 'http://localhost.kaggle.invalid'])
+def test_without_tls_nothing_is_sent(server, path, monkeypatch, endpoint):
+  monkeypatch.setenv('KAGGLE_PROXY', server.endpoint)  # Which would hear of it.
+  monkeypatch.setenv('KAGGLE_API_ENDPOINT', endpoint)
+  monkeypatch.delenv('no_proxy')
+  with pytest.raises(UserError, match='over TLS alone: {}: check'.format(endpoint)):
+    fetch(path)
+  assert not server.api_requests and not server.ranges and not content(path)
+
+
+def test_sent_on_to_an_address_without_tls(server, path, monkeypatch):
+  def send_on(handler):
+    handler.send_response(302)
+    handler.send_header('Location', '//kaggle.invalid/storage?' + SIGNATURE)
+    handler.send_header('Content-Length', '0')
+    handler.end_headers()
+
+  server.api = send_on
+  with pytest.raises(UserError, match='over TLS alone: http://kaggle.invalid: ') as caught:
+    fetch(path)
+  assert SIGNATURE not in str(caught.value) and not content(path)
 
 
 def test_no_secret_is_told(server, path, log, capsys):

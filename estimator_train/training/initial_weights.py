@@ -4,7 +4,7 @@ import hashlib
 import logging
 import os
 import shutil
-from typing import List, Optional, Tuple
+from typing import List, Optional, Tuple, Union
 
 import h5py
 import numpy as np
@@ -61,6 +61,9 @@ def load(model: tf.keras.Model, settings: Settings, image_shape: Tuple[int, int,
 def _load_h5(model: tf.keras.Model, path: str) -> None:
   """Loads a file of all layers' weights, or of all but the last layer's."""
   with h5py.File(path, 'r') as file:
+    if _leads_elsewhere('', file) or file.visititems(_leads_elsewhere):
+      raise UserError('a file of weights leads to other files', '--weights=' + path,
+                      'give one that holds all of them; check where this one comes from')
     group = file.get('model_weights', file)
     stored = [name.decode('utf-8') for name in group.attrs.get('layer_names', ())
               if len(group[name].attrs['weight_names'])]
@@ -69,6 +72,13 @@ def _load_h5(model: tf.keras.Model, path: str) -> None:
   if without_last:
     _LOG.info('%s has no weights of the layer %s, which begins random', path, own[-1])
   model.load_weights(path, by_name=without_last)
+
+
+def _leads_elsewhere(unused_name: str, item: Union[h5py.Group, h5py.Dataset]) -> Optional[bool]:
+  """Returns True where HDF5 would read another file, any of the user's, into the weights."""
+  if isinstance(item, h5py.Dataset):
+    return bool(item.external or item.is_virtual) or None  # Other than None ends the visit.
+  return any(isinstance(item.get(name, getlink=True), h5py.ExternalLink) for name in item) or None
 
 
 def fingerprint(settings: Settings) -> str:
@@ -97,6 +107,8 @@ def clear_stale(settings: Settings) -> None:
   path, step = checkpoints.latest(settings.model_dir)
   if path is None:
     shutil.rmtree(folder, ignore_errors=True)
+    # TensorFlow makes folders that only their owner can write to, whatever the umask says.
+    os.makedirs(folder, exist_ok=True)
     return
   before = _read_fingerprint(folder)
   if before is not None and before != fingerprint(settings):

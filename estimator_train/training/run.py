@@ -1,6 +1,7 @@
 """Training and evaluation of a run that has been prepared."""
 
 import logging
+import os
 import signal
 import time
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
@@ -237,6 +238,8 @@ def evaluate(run: Run, path: Optional[str] = None) -> Tuple[Dict[str, Any], List
   """
   path = path or checkpoints.latest(run.estimator.model_dir)[0]
   samples = SamplePredictions(run.sizes.test, run.batch_size)
+  # TensorFlow's own would not be writable for the group, whatever the umask says.
+  os.makedirs(run.estimator.eval_dir(), exist_ok=True)
   with reworded(run.dataset.test):
     counted = run.estimator.evaluate(
         inputs.make_eval_input_fn(run.dataset, run.settings, run.converted.one_hot,

@@ -1,6 +1,8 @@
 """The weights that a run begins with are those of its Keras model, all of them."""
 
+import os
 
+import h5py
 import numpy as np
 import own_models
 import pytest
@@ -201,3 +203,76 @@ def test_a_file_of_another_network(tmp_path):
     tf.keras.backend.set_session(None)
   with pytest.raises(UserError, match='the weights do not fit the model: --weights=.*vgg19.h5'):
     built(path)
+
+
+def run_code(inputs, path):
+  """What an evil layer does; Keras stores the code itself."""
+  import os
+  os.makedirs(path, exist_ok=True)
+  return inputs
+
+
+@pytest.fixture
+def evil_model(tmp_path):
+  """A whole model in a file whose code makes a folder, and that folder."""
+  pwned = str(tmp_path / 'pwned')
+  path = str(tmp_path / 'evil.h5')
+  with tf.Graph().as_default(), tf.Session() as session:
+    tf.keras.backend.set_session(session)
+    model = own_models.two_layers((28, 28, 1), 10)
+    model.add(tf.keras.layers.Lambda(run_code, arguments={'path': pwned}))
+    model.save(path)
+    tf.keras.backend.set_session(None)
+  os.rmdir(pwned)
+  return path, pwned
+
+
+def test_code_in_a_file_of_weights_does_not_run(evil_model):
+  path, pwned = evil_model
+  settings = Settings(model='own_models:two_layers', weights=path, model_dir='x', train_steps=1)
+  with tf.Graph().as_default(), tf.Session() as session:
+    tf.keras.backend.set_session(session)
+    model = own_models.two_layers((28, 28, 1), 10)
+    initial_weights.load(model, settings, (28, 28, 1))
+    found = model.get_weights()
+    assert not os.path.exists(pwned)
+    evil = tf.keras.models.load_model(path)  # This runs it, which is why nothing here does this.
+    assert os.path.exists(pwned)
+    for value, expected in zip(found, evil.get_weights()):
+      np.testing.assert_array_equal(value, expected)
+    tf.keras.backend.set_session(None)
+
+
+def to_raw_file(group, name, shape, elsewhere):
+  group.create_dataset(name, shape, np.float32, external=[(str(elsewhere), 0, h5py.h5f.UNLIMITED)])
+
+
+def to_hdf5_file(group, name, shape, elsewhere):
+  group[name] = h5py.ExternalLink(str(elsewhere), '/secret')
+
+
+def to_view(group, name, shape, elsewhere):
+  layout = h5py.VirtualLayout(shape, np.float32)
+  layout[...] = h5py.VirtualSource(str(elsewhere), 'secret', shape)
+  group.create_virtual_dataset(name, layout)
+
+
+@pytest.mark.parametrize('lead', [to_raw_file, to_hdf5_file, to_view])
+def test_weights_that_would_be_read_from_another_file(run_once, odd_weights, tmp_path, lead):
+  """They would be in checkpoints, and so in what the user hands on."""
+  path, _ = odd_weights
+  elsewhere = tmp_path / 'elsewhere'
+  with h5py.File(path, 'r+') as file:
+    group = file['dense/dense']
+    shape = group['bias:0'].shape
+    if lead == to_raw_file:
+      elsewhere.write_bytes(b'secret..' * 100)
+    else:
+      with h5py.File(str(elsewhere), 'w') as other:
+        other['secret'] = np.full(shape, 7, np.float32)
+    del group['bias:0']
+    lead(group, 'bias:0', shape, elsewhere)
+  with h5py.File(path, 'r') as file:
+    assert np.all(file['dense/dense/bias:0'][...] != 0)  # The attack is one.
+  with pytest.raises(UserError, match='leads to other files: --weights=' + path):
+    run_once(weights=path)

@@ -16,6 +16,7 @@ IMAGE_HEADER_BYTES = 16
 LABEL_HEADER_BYTES = 8
 IMAGE_MAGIC = 0x803
 _LABEL_MAGIC = 0x801
+_CHUNK_BYTES = 1 << 20
 
 _GET_AGAIN = 'remove it and get it again with --mode=download'
 
@@ -99,15 +100,17 @@ def _check_length(path: str, expected: int) -> None:
   try:
     with open(path, 'rb') as file:
       member = zlib.decompressobj(zlib.MAX_WBITS | 16)  # 16: a gzip header and trailer around it.
-      while not member.eof:
-        chunk = file.read(1 << 20)
+      while not member.eof and length <= expected:
+        chunk = member.unconsumed_tail or file.read(_CHUNK_BYTES)
         if not chunk:
           raise _wrong_length(path, str(expected), '{} and then a cut'.format(length))
-        length += len(member.decompress(chunk))
+        # At most as much at a time: a chunk of a bomb unpacks to a thousand times its size.
+        length += len(member.decompress(chunk, _CHUNK_BYTES))
   except (OSError, zlib.error) as error:
     raise _unreadable(path, error) from error
   if length != expected:
-    raise _wrong_length(path, str(expected), str(length))
+    raise _wrong_length(path, str(expected),
+                        str(length) if member.eof else '{} and more'.format(expected))
 
 
 def _check_labels(path: str, num_classes: int) -> None:

@@ -3,6 +3,7 @@
 import json
 import logging
 import os
+import stat
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Callable, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
@@ -63,14 +64,26 @@ def each_in_threads(function: Callable[[bytes], Any], files: Sequence[bytes],
         yield result
 
 
+def read(path: bytes) -> bytes:
+  """Returns a file's bytes.
+
+  Raises:
+    OSError: it cannot be read, or is none: a named pipe would be waited for without end, and a
+      device may have no end.
+  """
+  if not stat.S_ISREG(os.stat(path).st_mode):
+    raise OSError('not a regular file')
+  with open(path, 'rb') as file:
+    return file.read()
+
+
 def find(files: Sequence[bytes]) -> Iterator[Tuple[int, str]]:
   """Reads and decodes the files; yields the index of each that cannot be, and why."""
   decoder = Decoder()
 
   def reason(path: bytes) -> Optional[str]:
     try:
-      with open(path, 'rb') as file:
-        decoder.shape(file.read())
+      decoder.shape(read(path))
     except OSError as error:
       return error.strerror or str(error)
     except ValueError as error:

@@ -5,7 +5,6 @@ import hashlib
 import itertools
 import logging
 import os
-import stat
 import time
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
@@ -75,7 +74,7 @@ def _inspect(parts: List[audit.Part]) -> List[audit.Finding]:
 
 def _inspect_file(path: bytes, decoder: bad_images.Decoder) -> _Inspected:
   try:
-    contents = _read(path)
+    contents = bad_images.read(path)
   except OSError as error:
     reason = error.strerror or str(error)
     if os.path.islink(path) and not os.path.exists(path):
@@ -90,10 +89,3 @@ def _inspect_file(path: bytes, decoder: bad_images.Decoder) -> _Inspected:
   digest = hashlib.blake2b(contents, digest_size=16).digest() if contents else None
   return _Inspected(len(contents), digest, shape,
                     tuple(image_headers.problems(path, contents, refusal)))
-
-
-def _read(path: bytes) -> bytes:
-  if not stat.S_ISREG(os.stat(path).st_mode):
-    raise OSError('not a regular file')  # Reading a named pipe would wait for ever.
-  with open(path, 'rb') as file:
-    return file.read()

@@ -3,6 +3,8 @@
 import gzip
 import re
 import struct
+import tracemalloc
+import zlib
 
 import pytest
 
@@ -122,3 +124,19 @@ def test_unreadable(tmp_path):
 def test_no_truncation_passes(tmp_path, cut):
   with pytest.raises(UserError, match='images.gz'):
     check(tmp_path, GOOD_IMAGES[:-cut], GOOD_LABELS)
+
+
+@pytest.mark.parametrize('count', [EXAMPLES, 2 ** 32 - 1])
+def test_bomb(tmp_path, count):
+  """60 MB of zeros after the header, in a thousandth of the size; a chunk has all of them."""
+  packer = zlib.compressobj(1, zlib.DEFLATED, zlib.MAX_WBITS | 16)
+  bomb = packer.compress(images(count, b'')) + b''.join(
+      packer.compress(bytes(1 << 20)) for _ in range(60)) + packer.flush()
+  tracemalloc.start()
+  try:
+    with pytest.raises(UserError, match='expected {} bytes decompressed, found {}'.format(
+        16 + 12 * count, '76 and more' if count == EXAMPLES else (60 << 20) + 16)):
+      check(tmp_path, bomb, GOOD_LABELS)
+    assert tracemalloc.get_traced_memory()[1] < 20e6
+  finally:
+    tracemalloc.stop()

@@ -212,6 +212,21 @@ def test_bomb_of_zeros(archive, tmp_path):
     unpack.unpack(archive([('zeros', bytes(10000000))]), str(tmp_path / 'out'))
 
 
+def test_bomb_of_members_that_share_their_bytes(archive, tmp_path):
+  """Each of them is a plain file; together they are 200 times as large as the archive."""
+  path = archive([('0000', os.urandom(100000))])
+  with open(path, 'rb') as file:
+    data = file.read()
+  start = data.index(b'PK\1\2')
+  entry, end = data[start:data.index(b'PK\5\6')], data[data.index(b'PK\5\6'):]
+  with open(path, 'wb') as file:
+    file.write(data[:start] + 200 * entry + end[:8]
+               + struct.pack('<2HL', 200, 200, 200 * len(entry)) + end[16:])
+  with pytest.raises(UserError, match=r'sensible: .* \(200 files and 20,000,000 bytes out of 11'):
+    unpack.unpack(path, str(tmp_path / 'out'))
+  assert not (tmp_path / 'out').exists()
+
+
 def test_bomb_that_lies_about_its_size(archive, tmp_path):
   path = archive([('zeros', bytes(10000000))])
   with open(path, 'r+b') as file:

@@ -1,6 +1,10 @@
 """Images that cannot be decoded: found, named, and left out."""
 
 import json
+import os
+import resource
+import struct
+import zlib
 
 import numpy as np
 import pytest
@@ -30,6 +34,40 @@ def test_find(files):
   assert sorted(found) == [5, 6, 7, 8]
   assert 'Invalid JPEG data' in found[5] and 'unknown format' in found[6]
   assert 'empty file' in found[7] and found[8] == 'No such file or directory'
+
+
+def test_pipes_and_devices_are_not_read(tmp_path):
+  """Reading the one would wait for ever, and the other would fill the memory."""
+  os.mkfifo(str(tmp_path / 'pipe.jpeg'))
+  (tmp_path / 'zero.jpeg').symlink_to('/dev/zero')
+  paths = [str(tmp_path / name).encode() for name in ('pipe.jpeg', 'zero.jpeg')]
+  assert list(bad_images.find(paths)) == [(0, 'not a regular file'), (1, 'not a regular file')]
+
+
+def png(width, height):
+  """Returns a PNG of that size, as its header says, and hardly any pixels."""
+  chunks = ((b'IHDR', struct.pack('>2I5B', width, height, 8, 0, 0, 0, 0)),
+            (b'IDAT', zlib.compress(b'\0')), (b'IEND', b''))
+  return b'\x89PNG\r\n\x1a\n' + b''.join(
+      struct.pack('>I', len(data)) + kind + data + struct.pack('>I', zlib.crc32(kind + data))
+      for kind, data in chunks)
+
+
+def test_pixels_that_a_header_promises_take_no_memory(tmp_path, image_folders):
+  """60,000 x 60,000 would be 3.6 GB, by a PNG, a GIF or a JPEG of some hundred bytes."""
+  jpeg = bytearray((image_folders / 'train' / 'A' / '0.jpeg').read_bytes())
+  start = jpeg.index(b'\xff\xc0') + 5
+  jpeg[start:start + 4] = struct.pack('>2H', 60000, 60000)
+  gif = (b'GIF89a' + struct.pack('<2H', 60000, 60000) + b'\x80\0\0' + bytes(6) + b','
+         + struct.pack('<4H', 0, 0, 60000, 60000) + b'\0\2\2\x4c\1\0;')
+  paths = []
+  for name, content in (('a', png(60000, 60000)), ('b', bytes(jpeg)), ('c', gif),
+                        ('d', png(2 ** 31 - 1, 2 ** 31 - 1))):
+    paths.append(str(tmp_path / name).encode())
+    (tmp_path / name).write_bytes(content)
+  before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+  assert [index for index, _ in bad_images.find(paths)] == [0, 1, 2, 3]
+  assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 500e3  # kB.
 
 
 @pytest.mark.parametrize('name, is_bad', [

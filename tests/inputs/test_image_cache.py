@@ -1,6 +1,7 @@
 """Cached images: the right ones, read once, and whole."""
 
 import os
+import pickle
 
 import numpy as np
 import pytest
@@ -166,3 +167,24 @@ def test_the_same_order_with_and_without(split, cache):
     np.testing.assert_allclose(quick, slow, atol=0.5001)
     np.testing.assert_array_equal(quick_labels, slow_labels)
   assert not np.array_equal(cached[0][0], cached[6][0])
+
+
+class Evil:
+  """Makes a folder when it is unpickled."""
+
+  def __init__(self, path):
+    self.path = path
+
+  def __reduce__(self):
+    return os.mkdir, (self.path,)
+
+
+@pytest.mark.parametrize('write', [
+    lambda file, evil: np.save(file, np.array([evil], object), allow_pickle=True),
+    lambda file, evil: pickle.dump(evil, file)], ids=['array of objects', 'bare'])
+def test_a_pickle_under_the_caches_name_is_not_loaded(tmp_path, write):
+  with open(str(tmp_path / 'name.npy'), 'wb') as file:
+    write(file, Evil(str(tmp_path / 'pwned')))
+  found = image_cache.keep(str(tmp_path), 'name', (2, 3), np.uint8, lambda array: array.fill(7))
+  assert found.tolist() == [[7] * 3] * 2
+  assert os.listdir(str(tmp_path)) == ['name.npy']

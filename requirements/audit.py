@@ -1,0 +1,54 @@
+"""Compares what pip-audit found with the table of findings in SECURITY.md, for audit.sh.
+
+  PYTHON requirements/audit.py SECURITY.md PIP-AUDITS-JSON...
+"""
+
+import json
+import re
+import sys
+from pathlib import Path
+
+ALL = 'all'
+
+
+def main(arguments):
+  listed = read_table(Path(arguments[0]).read_text(encoding='utf-8'))
+  found, unanswered = {}, set()
+  for path in arguments[1:]:
+    for package in json.loads(Path(path).read_text(encoding='utf-8'))['dependencies']:
+      # pip-audit counts a package that it could ask nobody about among those without a finding.
+      if 'skip_reason' in package:
+        unanswered.add(package['name'])
+        continue
+      for hole in package['vulns']:
+        ids = {hole['id'], *hole.get('aliases', ())}
+        found.setdefault((package['name'].lower(), package['version']), []).append(ids)
+  new = [(pin, ids) for pin, holes in sorted(found.items()) for ids in holes
+         if not listed.get(pin, set()) & {ALL, *ids}]
+  for (name, version), ids in new:
+    print('not in SECURITY.md: {} {}: {}'.format(name, version, ', '.join(sorted(ids))))
+  if unanswered:
+    names = sorted(unanswered)
+    print('the index did not say anything about {} package(s): {}{}'.format(
+      len(names), ', '.join(names[:5]), ', ...' if len(names) > 5 else ''))
+  print('{} finding(s) in {} pins, {} of them not in SECURITY.md'.format(
+    sum(map(len, found.values())), len(found), len(new)))
+  return 1 if new else 2 if unanswered else 0
+
+
+def read_table(text):
+  """Returns the ids of each (package, version) in the table; ALL stands for any."""
+  table = text.partition('<!-- findings: begin -->')[2].partition('<!-- findings: end -->')[0]
+  listed = {}
+  for line in table.splitlines():
+    cells = [cell.strip() for cell in line.strip('| ').split('|')]
+    if len(cells) < 5 or cells[0] in ('package', '---'):
+      continue
+    for version in re.findall(r'[0-9][\w.]*', cells[1]):
+      listed.setdefault((cells[0].lower(), version), set()).update(
+        re.findall(r'\w[\w-]+', cells[2]))
+  return listed
+
+
+if __name__ == '__main__':
+  sys.exit(main(sys.argv[1:]))

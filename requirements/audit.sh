@@ -1,0 +1,40 @@
+#!/usr/bin/env bash
+# Asks the package index which locked packages have known holes, by pip-audit in an environment that
+# is thrown away, and compares them with the table in SECURITY.md. Ends with 1 when one is not told
+# there, and with 2 when the index does not say. Takes any CPython from 3.9 on.
+#
+#   requirements/audit.sh
+set -euo pipefail
+
+requirements=$(cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")" && pwd -P)
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+shopt -s nullglob
+for python in python3 python3.{9..14} "${PYENV_ROOT:-$HOME/.pyenv}"/versions/3.{9,[1-9][0-9]}*/bin/python; do
+  if "$python" -I -c 'import sys, venv; sys.exit(sys.version_info < (3, 9))' 2>/dev/null; then
+    "$python" -m venv "$work/venv"
+    break
+  fi
+done
+if [[ ! -x $work/venv/bin/python ]]; then
+  echo 'error: pip-audit needs a newer Python: no CPython from 3.9 on: install one' >&2
+  exit 2
+fi
+"$work/venv/bin/python" -m pip install --quiet --disable-pip-version-check pip-audit
+
+for lock in "$requirements"/*.txt; do
+  name=$(basename "$lock" .txt)
+  # Names and versions alone: pip-audit leaves out, without a word, what the markers leave out on
+  # the Python that runs it.
+  sed -nE 's/^([A-Za-z0-9._-]+==[^ ;]+).*/\1/p' "$lock" >"$work/$name.txt"
+  # Its exit code does not tell a finding from a failure; that the file is missing does.
+  "$work/venv/bin/pip-audit" --requirement="$work/$name.txt" --disable-pip --no-deps --format=json \
+    --progress-spinner=off --output="$work/$name.json" 2>"$work/$name.log" || true
+  if [[ ! -s $work/$name.json ]]; then
+    tail -n 3 "$work/$name.log" >&2
+    echo "error: pip-audit failed on $name.txt: see above: run it again later" >&2
+    exit 2
+  fi
+done
+"$work/venv/bin/python" -I "$requirements/audit.py" "$requirements/../SECURITY.md" "$work"/*.json

@@ -1,0 +1,153 @@
+"""What an attacker could try that is no matter of a single file; SECURITY.md tells of the rest."""
+
+import ast
+import os
+import re
+import stat
+from html.parser import HTMLParser
+
+import keras_applications
+import numpy as np
+import pytest
+from conftest import ROOT
+
+PACKAGE = ROOT / 'estimator_train'
+SECURITY = (ROOT / 'SECURITY.md').read_text(encoding='utf-8')
+KEY = 'the-secret-key'
+HOSTILE = ('<script>alert(1)<', '"\'><img src=x onerror=alert(1)>', '{{ 7 * 7 }}')
+
+
+class Page(HTMLParser):
+  """What a browser would find: the text, and what it would run or load."""
+
+  def __init__(self):
+    super().__init__()
+    self.text, self.scripts = '', []
+
+  def handle_starttag(self, tag, attrs):
+    self.scripts += [tag] if tag in ('script', 'iframe', 'object', 'embed') else []
+    self.scripts += [(name, value) for name, value in attrs if name.startswith('on') or (
+        name in ('src', 'href') and not value.startswith('data:'))]
+
+  def handle_data(self, data):
+    self.text += data
+
+
+@pytest.fixture
+def umask(request):
+  before = os.umask(request.param)
+  yield request.param
+  os.umask(before)
+
+
+def modes_below(folder, umask):
+  """Returns the paths below a folder, and those whose rights are not what the umask leaves."""
+  modes = {str(path.relative_to(folder.parent)): (stat.S_IMODE(path.stat().st_mode), path.is_dir())
+           for path in [folder, *folder.rglob('*')]}
+  return set(modes), {path: oct(mode) for path, (mode, is_folder) in modes.items()
+                      if mode != (0o777 if is_folder else 0o666) & ~umask}
+
+
+@pytest.mark.parametrize('umask', [0o077], ids=oct, indirect=True)
+def test_nobody_else_may_look(run_program, umask, tmp_path):
+  made = tmp_path / 'made'
+  done = run_program('--mode=train', '--dataset=synthetic', '--model=own_models:two_layers',
+                     '--image_size=8,8', '--batch_size=4', '--train_steps=2',
+                     '--model_dir={}'.format(made))
+  assert done.code == 0, done.err
+  paths, wrong = modes_below(made, umask)
+  assert len(paths) > 10 and not wrong
+
+
+@pytest.mark.page
+@pytest.mark.parametrize('umask', [0o002], ids=oct, indirect=True)
+def test_a_whole_run(run_program, umask, tmp_path, write_images, monkeypatch):
+  """Classes of hostile names, files for the user's group, and Kaggle's key in the environment."""
+  pytest.importorskip('matplotlib', reason='the extra `report` is not installed')
+  monkeypatch.setenv('KAGGLE_USERNAME', 'user')
+  monkeypatch.setenv('KAGGLE_KEY', KEY)
+  data, made = tmp_path / 'data', tmp_path / 'made'
+  write_images({data / label / '{}.png'.format(index): np.full((8, 8, 1), 9 * index, np.uint8)
+                for label in HOSTILE for index in range(3)})
+  pattern = '{}/*/*.png'.format(data)
+  done = run_program(
+      '--dataset=image_folder', '--train_pattern=' + pattern, '--eval_pattern=' + pattern,
+      '--image_size=8,8', '--batch_size=3', '--model=own_models:two_layers', '--train_steps=2',
+      '--trace_steps=1:2', '--on_bad_image=skip', '--verbosity=1',
+      '--cache={}'.format(made / 'cache'), '--model_dir={}'.format(made / 'model'))
+  assert done.code == 0, done.err
+
+  paths, wrong = modes_below(made, umask)
+  assert {'made/cache', 'made/model/eval', 'made/model/keras', 'made/model/model.h5',
+          'made/model/checkpoint', 'made/model/report/index.html'} <= paths
+  assert not wrong
+
+  texts = [done.out.encode(), done.err.encode()]
+  texts += [path.read_bytes() for path in made.rglob('*') if path.is_file()]
+  assert not [text[:80] for text in texts if KEY.encode() in text]
+
+  assert (made / 'model' / 'labels.txt').read_text().splitlines() == sorted(HOSTILE)
+  page = Page()
+  page.feed((made / 'model' / 'report' / 'index.html').read_text(encoding='utf-8'))
+  assert not page.scripts
+  assert all(page.text.count(label) >= 2 for label in HOSTILE)
+
+
+def test_weights_come_over_tls():
+  """Not all of Keras's networks have checksums."""
+  addresses = []
+  for path in os.listdir(os.path.dirname(keras_applications.__file__)):
+    if path.endswith('.py'):
+      with open(os.path.join(os.path.dirname(keras_applications.__file__), path)) as file:
+        addresses += re.findall(r"""['"]([a-z]+)://""", file.read())
+  assert len(addresses) >= 10 and set(addresses) == {'https'}
+
+
+# What would run code that came with data, or send it unverified. A call of `load` needs its flag.
+FORBIDDEN_MODULES = {'pickle', 'cPickle', 'dill', 'joblib', 'marshal', 'shelve', 'yaml'}
+FORBIDDEN_CALLS = {'eval', 'exec', 'popen', 'load_model', 'load_op_library', 'load_library',
+                   'import_meta_graph', 'model_from_config', 'model_from_json', 'model_from_yaml',
+                   '_create_unverified_context', 'extractall', 'mktemp', 'mkstemp',
+                   'NamedTemporaryFile'}
+# The user's function; else the modules of this package, by a name that was checked.
+IMPORTERS = {'__main__.py': 1, 'models/registry.py': 4}
+
+
+def test_the_users_function_is_the_only_door():
+  found, importers = [], {}
+  for path in sorted([*PACKAGE.rglob('*.py'), *(ROOT / 'deploy').rglob('*.py')]):
+    for node in ast.walk(ast.parse(path.read_text(encoding='utf-8'))):
+      where = '{}:{}'.format(path, getattr(node, 'lineno', 0))
+      if isinstance(node, (ast.Import, ast.ImportFrom)):
+        names = [alias.name for alias in node.names] + [getattr(node, 'module', None) or '']
+        found += [where for name in names if name.split('.')[0] in FORBIDDEN_MODULES]
+      if not isinstance(node, ast.Call):
+        continue
+      name = getattr(node.func, 'attr', None) or getattr(node.func, 'id', '')
+      given = {keyword.arg: getattr(keyword.value, 'value', None) for keyword in node.keywords}
+      owner = getattr(getattr(node.func, 'value', None), 'id', '')
+      if (name in FORBIDDEN_CALLS or (owner, name) == ('os', 'system')
+          or given.get('shell') or given.get('verify') is False
+          or ((owner, name) == ('np', 'load') and given.get('allow_pickle', True) is not False)):
+        found.append(where)
+      if name in ('import_module', '__import__'):
+        relative = str(path.relative_to(PACKAGE))
+        importers[relative] = importers.get(relative, 0) + 1
+  assert not found
+  assert importers == IMPORTERS
+
+
+@pytest.mark.parametrize('model', ['os', 'os.system', '../registry', 'registry', 'sys:exit.x',
+                                   'estimator_train.models.registry', 'eval:x'])
+def test_a_name_that_is_no_door_imports_nothing(run_program, tmp_path, model):
+  done = run_program('--dataset=synthetic', '--model=' + model, '--train_steps=1',
+                     '--model_dir={}'.format(tmp_path / 'made'))
+  assert done.code == 2 and model in done.err and 'Traceback' not in done.err
+
+
+def test_every_test_that_is_named_is_there():
+  named = re.findall(r'`(tests/[\w/]+\.py)(?:::(\w+))?`', SECURITY)
+  assert len(named) >= 10
+  for path, test in named:
+    assert not test or 'def {}('.format(test) in (ROOT / path).read_text(encoding='utf-8'), test
+    assert (ROOT / path).is_file(), path

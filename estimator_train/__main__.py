@@ -7,7 +7,13 @@ import sys
 from typing import Any, Optional, Sequence
 
 from estimator_train import flags, logs, modes
-from estimator_train.errors import PeerLost, StoppedBySignal, TrainingFailed, UserError
+from estimator_train.errors import (
+    PeerLost,
+    StoppedBySignal,
+    TrainingFailed,
+    UserError,
+    one_line,
+)
 
 _USER_ERROR, _TRAINING_FAILED, _SIGNAL = 2, 3, 128
 
@@ -55,7 +61,7 @@ def _run(argv: Sequence[str]) -> int:
 
 
 def _fail(text: str, code: int, prefix: str = 'error: ') -> int:
-  print(prefix + ' '.join(text.split()), file=sys.stderr, flush=True)
+  print(prefix + one_line(text), file=sys.stderr, flush=True)
   return code
 
 

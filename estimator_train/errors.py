@@ -2,6 +2,8 @@
 
 from typing import Any, Dict, Optional
 
+_SHOWN = 1000  # Characters: a path may have four times as many, but hardly one that a user reads.
+
 
 class UserError(Exception):
   """What the user gave is wrong; the program ends with code 2.
@@ -21,8 +23,25 @@ class UserError(Exception):
     self.what, self.given, self.remedy, self.result = what, given, remedy, result
 
   def __str__(self) -> str:
-    text = '{}: {}: {}'.format(self.what, self.given, self.remedy)
-    return ' '.join(text.split())
+    return ': '.join(_shortened(one_line(str(part)))
+                     for part in (self.what, self.given, self.remedy))
+
+
+def one_line(text: str) -> str:
+  """Returns the text, which may have several lines and names of any characters, in one."""
+  return printable(' '.join(line.strip() for line in text.splitlines()))
+
+
+def printable(text: str) -> str:
+  """Returns the text, such as a file's name, with escapes for line breaks and control codes."""
+  return ''.join(character if character.isprintable() else ascii(character)[1:-1]
+                 for character in text)
+
+
+def _shortened(text: str) -> str:
+  if len(text) <= _SHOWN:
+    return text
+  return '{}... ({} characters) ...{}'.format(text[:_SHOWN // 2], len(text), text[-_SHOWN // 2:])
 
 
 class TrainingFailed(Exception):

@@ -1,11 +1,12 @@
 """The command line: the only file that knows absl.flags; it turns them into Settings."""
 
+import difflib
 import re
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 from absl import flags
 
-from estimator_train import learning_rate, settings as settings_lib, validation
+from estimator_train import flagfiles, learning_rate, settings as settings_lib, validation
 from estimator_train.datasets import registry as datasets
 from estimator_train.errors import UserError
 from estimator_train.models import registry as models
@@ -22,8 +23,9 @@ _STRING, _INTEGER, _FLOAT, _BOOLEAN, _LIST = (
     flags.DEFINE_string, flags.DEFINE_integer, flags.DEFINE_float, flags.DEFINE_boolean,
     flags.DEFINE_list)
 
-# What a value must be where absl cannot read it; strings and lists it always can.
-_EXPECTED = {_INTEGER: 'a whole number', _FLOAT: 'a number', _BOOLEAN: 'true or false'}
+# What a value must be where absl cannot read it; strings it always can.
+_EXPECTED = {_INTEGER: 'a whole number', _FLOAT: 'a number', _BOOLEAN: 'true or false',
+             _LIST: 'a list with commas between, and quotes in pairs'}
 
 
 # Pairs of which a run takes one.
@@ -154,17 +156,26 @@ def parse(argv: Sequence[str]) -> settings_lib.Settings:
   Raises:
     UserError: a flag that is unknown, of the wrong type, out of range, or against another.
   """
-  values = _define()
+  arguments = flagfiles.expand(argv)
   try:
-    rest = values(['estimator_train'] + list(argv))
-  except flags.UnrecognizedFlagError as error:
-    raise UserError('unknown flag', '--' + error.flagname, _suggestion(error)) from error
-  except flags.Error as error:
+    return _parsed(arguments)
+  except UserError as error:
+    raise flagfiles.with_places(error, arguments) from error
+
+
+def _parsed(arguments: Sequence[flagfiles.Argument]) -> settings_lib.Settings:
+  values = _define()
+  _check_values_are_there(arguments, values)
+  try:
+    # known_only: what absl does to propose the nearest name fails for a long one.
+    rest = values(['estimator_train'] + [argument.text for argument in arguments], known_only=True)
+  except (flags.Error, ValueError) as error:
     raise _reworded(error) from error
-  if len(rest) > 1:
-    raise UserError('an argument is no flag', rest[1], 'write it as --FLAG=VALUE')
+  for text in rest[1:]:
+    if text != '--':
+      raise _unknown(text, list(values))
   given = {name: values[name].value for name in settings_lib.Settings._fields}
-  _let_the_command_line_choose(given, argv)
+  _let_the_command_line_choose(given, arguments)
   given['image_size'] = _height_width(given['image_size'])
   given['trace_steps'] = _first_last(given['trace_steps'])
   given['labels'] = tuple(given['labels'])
@@ -212,10 +223,22 @@ def _define() -> flags.FlagValues:
   return values
 
 
-def _let_the_command_line_choose(given: Dict[str, Any], argv: Sequence[str]) -> None:
+def _check_values_are_there(arguments: Sequence[flagfiles.Argument],
+                            values: flags.FlagValues) -> None:
+  """Raises a UserError where a flag's value would be the next flag, or nothing."""
+  texts = [argument.text for argument in arguments]
+  for text, following in zip(texts, texts[1:] + ['--']):
+    name = text.lstrip('-')
+    if text.startswith('-') and following.startswith('--') and (
+        name in values and not values[name].boolean):
+      raise UserError('--{} has no value'.format(name), text,
+                      'write it as --{}=VALUE'.format(name))
+
+
+def _let_the_command_line_choose(given: Dict[str, Any],
+                                 arguments: Sequence[flagfiles.Argument]) -> None:
   """Unsets the flagfile's one of two alternatives where the other is on the command line itself."""
-  directly = {argument.lstrip('-').partition('=')[0] for argument in argv
-              if argument.startswith('-')}
+  directly = {argument.flag for argument in arguments if not argument.place}
   for pair in _ALTERNATIVES:
     chosen = directly.intersection(pair)
     if len(chosen) == 1:
@@ -251,14 +274,24 @@ def _first_last(text: Optional[str]) -> Optional[Tuple[int, ...]]:
   return tuple(int(step) for step in match.groups())
 
 
-def _suggestion(error: flags.UnrecognizedFlagError) -> str:
-  match: Optional[Any] = re.search(r'Did you mean: (.*?) ?\?', str(error))
-  if match:
-    return 'did you mean --{}? --help lists all'.format(match.group(1).replace(', ', ', --'))
-  return '--help lists all'
+def _unknown(text: str, names: Sequence[str]) -> UserError:
+  """Returns the error for an argument that is none of the flags."""
+  name = text.lstrip('-').partition('=')[0]
+  if not (text.startswith('-') and name):
+    return UserError('an argument is no flag', text, 'write it as --FLAG=VALUE')
+  nearest = difflib.get_close_matches(name.lower().replace('-', '_'),
+                                      list(names) + ['flagfile', 'help'], cutoff=0.7)
+  if nearest and re.search(r'\s', name):
+    remedy = 'did you mean --{}=VALUE?'.format(nearest[0])
+  elif nearest:
+    remedy = 'did you mean --{}?'.format(', --'.join(nearest))
+  else:
+    remedy = ''
+  return UserError('unknown flag', text.partition('=')[0],
+                   '{} --help lists all'.format(remedy).strip())
 
 
-def _reworded(error: flags.Error) -> UserError:
+def _reworded(error: Exception) -> UserError:
   """Returns absl's error in the form of ours."""
   text = str(error)
   match = re.match(r'flag --(\w+)=(.*?): ', text, re.DOTALL)
@@ -267,7 +300,9 @@ def _reworded(error: flags.Error) -> UserError:
     definer = next(definer for _, group in _GROUPS for flag, definer, _ in group if flag == name)
     return UserError('--{} must be {}'.format(name, _EXPECTED[definer]),
                      '--{}={}'.format(name, value), 'see --help')
-  if isinstance(error, flags.CantOpenFlagFileError):
-    return UserError('the flagfile cannot be read', text.partition('flagfile: ')[2],
-                     'give --flagfile=FILE, a file that is there')
+  match = re.match(r'--?no(\w+)=(.*) does not take an argument', text, re.DOTALL)
+  if match:
+    return UserError('a flag with no before its name takes no value',
+                     '--no{}={}'.format(*match.groups()),
+                     'write --{0}=true or --{0}=false'.format(match.group(1)))
   return UserError('the flags cannot be read', text, 'see --help')

@@ -1,28 +1,30 @@
 """What the flags of the learning rate may be, by themselves and beside each other."""
 
-import math
 from typing import Any
 
 from estimator_train.errors import UserError
 
+# Beyond these a float32 is 0 or infinite.
+_SMALLEST, _LARGEST = 1e-37, 1e38
+_MAX_EPOCHS = 10 ** 6
 SCHEDULES = ('constant', 'piecewise', 'exponential', 'cosine')
 
 
 def check(settings: Any) -> None:
   """Raises a UserError that says what is wrong with the flags of the learning rate."""
-  if not (settings.learning_rate > 0 and math.isfinite(settings.learning_rate)):
+  if not _SMALLEST <= settings.learning_rate <= _LARGEST:  # Nor does nan lie there.
     raise UserError('--learning_rate must be positive and finite',
                     '--learning_rate={}'.format(settings.learning_rate),
                     'give one such as 0.001')
-  if not (settings.lr_warmup_epochs >= 0 and math.isfinite(settings.lr_warmup_epochs)):
-    raise UserError('--lr_warmup_epochs must be 0 or more, and finite',
+  if not 0 <= settings.lr_warmup_epochs <= _MAX_EPOCHS:
+    raise UserError('--lr_warmup_epochs must be from 0 to {}'.format(_MAX_EPOCHS),
                     '--lr_warmup_epochs={}'.format(settings.lr_warmup_epochs),
                     'give one such as 0.5')
   boundaries = settings.lr_boundaries_epochs
-  if not all(low < high < math.inf for low, high in zip((0.,) + boundaries, boundaries)):
+  if not all(low < high <= _MAX_EPOCHS for low, high in zip((0.,) + boundaries, boundaries)):
     raise UserError('--lr_boundaries_epochs must be positive and rise',
                     _given(settings, 'lr_boundaries_epochs'), 'give some such as 3,7.5')
-  if not all(0 <= value < math.inf for value in settings.lr_values):
+  if not all(0 <= value <= _LARGEST for value in settings.lr_values):
     raise UserError('--lr_values must be 0 or more, and finite', _given(settings, 'lr_values'),
                     'give some such as 1e-3,1e-4')
   if settings.lr_schedule == 'constant':

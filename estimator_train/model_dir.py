@@ -39,6 +39,13 @@ def read_flags(model_dir: str) -> Dict[str, str]:
       return _by_name(file.read())
   except OSError:
     return {}
+  except UnicodeError as error:
+    raise _damaged(model_dir, FLAGS_FILE) from error
+
+
+def _damaged(model_dir: str, name: str) -> UserError:
+  return UserError('a file of --model_dir is damaged, it is no text in UTF-8',
+                   os.path.join(model_dir, name), 'give another --model_dir, or remove the file')
 
 
 def check_flags(settings: settings_lib.Settings, free: Sequence[str]) -> None:
@@ -74,6 +81,8 @@ def read_labels(model_dir: str) -> Tuple[str, ...]:
       return tuple(file.read().split('\n')[:-1])
   except OSError:
     return ()
+  except UnicodeError as error:
+    raise _damaged(model_dir, LABELS_FILE) from error
 
 
 def check_labels(model_dir: str, labels: Sequence[str]) -> None:

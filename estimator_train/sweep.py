@@ -134,8 +134,9 @@ def settings_of(point: Point, settings: Settings, dataset: DataSet) -> Settings:
                                num_cpu_replicas=point.count if point.unit == CPU else 0)
   if point.input == SYNTHETIC and not isinstance(dataset.train, SyntheticSplit):
     # As much work for the model; made-up examples cannot be counted by class.
-    changed = changed._replace(dataset='synthetic', image_size=dataset.image_shape,
-                               labels=dataset.labels, class_weights='none')
+    changed = changed._replace(dataset='synthetic', train_pattern=None, eval_pattern=None,
+                               image_size=dataset.image_shape, labels=dataset.labels,
+                               class_weights='none')
   return changed
 
 

@@ -32,11 +32,19 @@ FREE_IN_REPRODUCE = (
 SINGLE_REPLICA_STRATEGIES = ('off', 'one_device')
 # Viewers of traces choke on more.
 MAX_TRACED_STEPS = 1000
+# Of numbers of which each costs a thread, a device or a batch in memory; others go up to 2**31 - 1.
+_AT_MOST = dict.fromkeys(('num_cpu_replicas', 'num_parallel_calls', 'prefetch',
+                          'inter_op_parallelism_threads', 'intra_op_parallelism_threads'), 1000)
+# Data sets for which a flag says something; with others the run would not be what it looks like.
+_ONLY_FOR = (('train_pattern', ('image_folder',)), ('eval_pattern', ('image_folder',)),
+             ('labels', ('image_folder', 'synthetic')),
+             ('image_size', ('image_folder', 'oct2017', 'synthetic')))
 
 
 def check(settings: Any) -> None:
   """Raises a UserError that says what is wrong where the Settings are made of what cannot be."""
   _check_choices(settings)
+  _check_texts(settings)
   _check_bounds(settings)
   learning_rate.check(settings)
   _check_places(settings)
@@ -72,6 +80,24 @@ def check_choice(name: str, value: str, choices: Sequence[str]) -> None:
                     'choose from ' + ', '.join(choices))
 
 
+def _check_texts(settings: Any) -> None:
+  """Raises a UserError for a text that a flagfile could not give again, or no file can have."""
+  for name, value in zip(settings._fields, settings):
+    for text in value if isinstance(value, tuple) else (value,):
+      if not isinstance(text, str):
+        continue
+      given = '--{}={!r}'.format(name, text)
+      if '\0' in text or text.splitlines() not in ([], [text]):
+        raise UserError('--{} has a line break or a null character'.format(name), given,
+                        'give one without')
+      if text != text.strip():
+        raise UserError('--{} begins or ends with a blank'.format(name), given,
+                        'give one without')
+      if any('\ud800' <= character <= '\udfff' for character in text):
+        raise UserError('--{} is not UTF-8'.format(name), given,
+                        'give one that is, in a locale such as LANG=C.UTF-8; * stands for any name')
+
+
 def _check_bounds(settings: Any) -> None:
   at_least: Iterable[Tuple[int, Sequence[str]]] = (
       (1, ('train_steps', 'train_epochs', 'eval_every_steps', 'batch_size', 'base_batch_size',
@@ -85,9 +111,10 @@ def _check_bounds(settings: Any) -> None:
   for bound, names in at_least:
     for name in names:
       value = getattr(settings, name)
-      if value is not None and not bound <= value < 2 ** 31:
+      last = _AT_MOST.get(name, 2 ** 31 - 1)
+      if value is not None and not bound <= value <= last:
         raise UserError('--{} is out of range'.format(name), '--{}={}'.format(name, value),
-                        'give a whole number from {} to {}'.format(bound, 2 ** 31 - 1))
+                        'give a whole number from {} to {}'.format(bound, last))
   if not 0 <= settings.max_bad_images <= 1:  # Nor does nan lie there.
     raise UserError('--max_bad_images is a share of all images, from 0 to 1',
                     '--max_bad_images={}'.format(settings.max_bad_images),
@@ -129,12 +156,11 @@ def _check_places(settings: Any) -> None:
   if settings.mode == 'export' and not settings.export_dir:
     raise UserError('where to export to is not said', '--mode=export without --export_dir',
                     'give --export_dir=FOLDER')
-  for name in ('model_dir', 'export_dir', 'data_dir', 'weights', 'model', 'train_pattern',
-               'eval_pattern', 'cache', 'labels', 'input', 'output'):
-    path = getattr(settings, name) or ''
-    if any('\n' in part or '\0' in part for part in path):
-      raise UserError('--{} has a line break or a null character'.format(name), repr(path),
-                      'give one without')
+  for name, datasets in _ONLY_FOR:
+    if getattr(settings, name) and settings.dataset not in datasets:
+      raise UserError('--{} is for --dataset={}'.format(name, ' or '.join(datasets)),
+                      '--{} and --dataset={}'.format(name, settings.dataset),
+                      'give that, or leave --{} out'.format(name))
 
 
 def _check_length(settings: Any) -> None:
@@ -148,6 +174,11 @@ def _check_length(settings: Any) -> None:
   if settings.train_steps is None and settings.train_epochs is None:
     raise UserError('how long to train is not said', '--mode={}'.format(settings.mode),
                     'give --train_steps=N or --train_epochs=N')
+  if settings.trace_steps and settings.train_steps and (
+      settings.trace_steps[0] > settings.train_steps):
+    raise UserError('--trace_steps begins after the last step', '--trace_steps={}:{} '
+                    '--train_steps={}'.format(*settings.trace_steps, settings.train_steps),
+                    'give earlier steps')
 
 
 def _check_devices(settings: Any) -> None:

@@ -1,6 +1,7 @@
 """The command line to Settings, and every way to get it wrong."""
 
 import pytest
+from hypothesis import given, settings, strategies as st
 
 from estimator_train import flags, settings as settings_lib
 from estimator_train.errors import UserError
@@ -10,7 +11,8 @@ ENOUGH = ['--model_dir=somewhere', '--train_steps=10']
 
 def test_flags_after_the_flagfile_win(tmp_path):
   flagfile = tmp_path / 'some.flags'
-  flagfile.write_text('# a comment\n--batch_size=64\n--learning_rate=0.5\n--image_size=30,40\n')
+  flagfile.write_text('# a comment\n--batch_size=64\n--learning_rate=0.5\n--image_size=30,40\n'
+                      '--dataset=synthetic\n')
   settings = flags.parse(ENOUGH + ['--flagfile={}'.format(flagfile), '--batch_size=32'])
   assert (settings.batch_size, settings.learning_rate, settings.image_size) == (32, 0.5, (30, 40))
 
@@ -42,13 +44,14 @@ def test_parsing_has_no_memory():
 
 @pytest.mark.parametrize('arguments', [
     pytest.param(ENOUGH, id='defaults'),
-    pytest.param(ENOUGH + ['--image_size=30,40', '--nogpu_memory_growth', '--num_gpus=0',
-                           '--learning_rate=1e-05', '--save_checkpoints_steps=7',
+    pytest.param(ENOUGH + ['--dataset=oct2017', '--image_size=30,40', '--nogpu_memory_growth',
+                           '--num_gpus=0', '--learning_rate=1e-05', '--save_checkpoints_steps=7',
                            '--trace_steps=3:4', '--lr_schedule=piecewise',
                            '--lr_boundaries_epochs=.1,7', '--lr_values=1e-05,0,1e-300'],
                  id='all kinds'),
     pytest.param(['--model_dir=with blank', '--train_epochs=3', '--data_dir=a=b'], id='odd paths'),
-    pytest.param(ENOUGH + ['--labels="a, b",c"d,é', '--train_pattern=*/[ab]/\'"#.jpeg'],
+    pytest.param(ENOUGH + ['--dataset=image_folder', '--labels="a, b",c"d,é',
+                           '--train_pattern=*/[ab]/\'"#.jpeg'],
                  id='odd labels'),
 ])
 def test_settings_replay(tmp_path, arguments):
@@ -60,9 +63,11 @@ def test_settings_replay(tmp_path, arguments):
 
 
 def test_arguments_are_those_off_their_defaults():
-  settings = flags.parse(ENOUGH + ['--batch_size=128', '--nogpu_memory_growth', '--labels=a,"b,c"'])
+  settings = flags.parse(ENOUGH + ['--batch_size=128', '--nogpu_memory_growth', '--labels=a,"b,c"',
+                                   '--dataset=synthetic'])
   assert sorted(settings_lib.to_arguments(settings)) == [
-      '--gpu_memory_growth=false', '--labels=a,"b,c"', '--model_dir=somewhere', '--train_steps=10']
+      '--dataset=synthetic', '--gpu_memory_growth=false', '--labels=a,"b,c"',
+      '--model_dir=somewhere', '--train_steps=10']
 
 
 def test_flagfile_has_every_flag():
@@ -92,8 +97,6 @@ BAD = [
     (['--weights='], '--weights is empty'),
     (['--scale_learning_rate=cubic'], '--scale_learning_rate has no such choice: .*none, linear'),
     (['--base_batch_size=0'], '--base_batch_size is out of range'),
-    (['--lr_warmup_epochs=-1'], '--lr_warmup_epochs must be 0 or more, and finite: .*=-1.0: '),
-    (['--lr_warmup_epochs=nan'], '--lr_warmup_epochs must be 0 or more, and finite'),
     (['--lr_schedule=linear'], '--lr_schedule has no such choice: .*: choose from constant, piec'),
     (['--lr_values=0.1,x'], '--lr_values must be numbers: --lr_values=0.1,x: '),
     (['--lr_values=0.1'], '--lr_schedule=constant takes no --lr_values: --lr_values=0.1: leave'),
@@ -116,6 +119,8 @@ BAD = [
     (['--lr_schedule=cosine', '--lr_boundaries_epochs=1,2'], '=cosine takes one boundary, where'),
     (['--lr_schedule=cosine', '--lr_boundaries_epochs=1', '--lr_warmup_epochs=1'],
      'falls after the warm-up, .*: --lr_warmup_epochs=1.0 --lr_boundaries_epochs=1.0: give a'),
+    (['--lr_warmup_epochs=-1'], '--lr_warmup_epochs must be from 0 to 1000000: .*=-1.0: '),
+    (['--lr_warmup_epochs=nan'], '--lr_warmup_epochs must be from 0 to 1000000'),
     (['--train_pattern=a\nb'], '--train_pattern has a line break'),
     (['--eval_pattern=a\0b'], '--eval_pattern has a line break or a null'),
     (['--labels=a,b,a'], '--labels must be different names: --labels=a,b,a: '),
@@ -209,9 +214,30 @@ BAD = [
     (['--verbosity=loud'], '--verbosity must be a whole number: --verbosity=loud: '),
     (['--batchsize=3'], 'unknown flag: --batchsize: did you mean --batch_size'),
     (['--zzz'], 'unknown flag: --zzz: --help lists all'),
+    (['--BATCH-SIZE=3'], 'unknown flag: --BATCH-SIZE: did you mean --batch_size'),
+    (['--batch_size 3'], r'unknown flag: --batch_size 3: did you mean --batch_size=VALUE\?'),
+    (['---batch_size=3'], 'unknown flag: ---batch_size: did you mean --batch_size'),
+    (['--' + 'long' * 1000], r'unknown flag: --(long)+lo... .4002 characters. ...(long)+: --help'),
+    (['--noreport_page=1'], 'takes no value: --noreport_page=1: write --report_page=true or'),
+    (['--nobatch_size'], 'unknown flag: --nobatch_size: did you mean --batch_size'),
+    (['--report_page', 'no'], 'an argument is no flag: no: '),
     (['train'], 'an argument is no flag: train: '),
     (['--flagfile=/no/such.flags'], 'the flagfile cannot be read: .*/no/such.flags'),
-    (['--batch_size'], 'the flags cannot be read: Missing value for flag --batch_size'),
+    (['--batch_size'], '--batch_size has no value: --batch_size: write it as --batch_size=VALUE'),
+    (['--batch_size', '--seed=1'], '--batch_size has no value: --batch_size: write it as --batch_'),
+    (['--data_dir', '--seed=1'], '--data_dir has no value: --data_dir: write it as --data_dir=V'),
+    (['--model_dir=\udcff'], r"--model_dir is not UTF-8: --model_dir='\\udcff': give one that is"),
+    (['--data_dir= a'], "--data_dir begins or ends with a blank: --data_dir=' a': give one with"),
+    (['--labels="a,b', '--dataset=synthetic'], '--labels must be a list with commas'),
+    (['--image_size=1\n,2'], '--image_size must be a list with commas between'),
+    (['--learning_rate=1e-50'], '--learning_rate must be positive and finite: .*=1e-50: '),
+    (['--lr_warmup_epochs=1e308'], '--lr_warmup_epochs must be from 0 to 1000000: .*=1e\\+308: '),
+    (['--inter_op_parallelism_threads=1001'], 'is out of range: .*=1001: .*from 0 to 1000$'),
+    (['--train_pattern=a/*'], '--train_pattern is for --dataset=image_folder: --train_pattern and '
+     '--dataset=fashion_mnist_sample: give that, or leave --train_pattern out'),
+    (['--labels=a,b'], '--labels is for --dataset=image_folder or synthetic: '),
+    (['--image_size=9,9', '--dataset=mnist'], '--image_size is for --dataset=image_folder or oct'),
+    (['--trace_steps=11:12'], '--trace_steps begins after the last step: .*11:12 --train_steps=10'),
 ]
 
 
@@ -244,3 +270,104 @@ def test_left_out(arguments, message):
 ])
 def test_what_only_training_needs(arguments):
   assert not flags.parse(arguments).trains
+
+
+# Any flag, with its definer, so that flags of later days are tried as well.
+DEFINERS = {name: definer.__name__ for _, group in flags._GROUPS for name, definer, _ in group}
+NO_NUMBERS = ['', ' ', 'nan', 'x', '1.5', '--1', '1e3', '1 2', '1,2', '\u00bd', '\udcff']
+NO_INTEGERS = NO_NUMBERS + ['inf', '-inf']
+
+
+@pytest.mark.parametrize('name', [name for name in DEFINERS if name not in ('trace_steps',)])
+def test_every_flag_of_a_wrong_type(name):
+  kind = DEFINERS[name]
+  wrong = {'DEFINE_integer': NO_INTEGERS, 'DEFINE_boolean': ['', 'maybe', '2', '\udcff'],
+           'DEFINE_float': ['', ' ', 'nan', 'inf', '-inf', '1e400', 'x', '1,5', '\udcff'],
+           'DEFINE_string': ['a\nb', 'a\0b', '\udcff'], 'DEFINE_list': ['"a', 'a\nb', '\udcff']}
+  for value in wrong[kind]:
+    with pytest.raises(UserError) as caught:
+      flags.parse(ENOUGH + ['--{}={}'.format(name, value)])
+    text = str(caught.value)
+    assert '--' + name in text and len(text.splitlines()) == 1 and text.isprintable()
+  if kind != 'DEFINE_boolean':
+    for arguments in (['--' + name], ['--' + name, '--seed=1'], ['--no' + name]):
+      with pytest.raises(UserError, match='has no value|unknown flag') as caught:
+        flags.parse(ENOUGH + arguments)
+      assert name in str(caught.value)
+
+
+@pytest.mark.parametrize('name', [name for name, kind in DEFINERS.items()
+                                  if kind in ('DEFINE_integer', 'DEFINE_float')])
+@pytest.mark.parametrize('value', ['-2', str(2 ** 31), str(2 ** 63), '1' + '0' * 100, '-1e-9'])
+def test_every_number_out_of_range(name, value):
+  if name == 'verbosity' or (DEFINERS[name], value) == ('DEFINE_integer', '-1e-9'):
+    return
+  if name == 'learning_rate' and not value.startswith('-') and float(value) <= 1e38:
+    return
+  with pytest.raises(UserError, match='--{}'.format(name)):
+    flags.parse(ENOUGH + ['--{}={}'.format(name, value)])
+
+
+@pytest.mark.parametrize('name', DEFINERS)
+def test_every_misspelled_flag_is_proposed(name):
+  for wrong in (name[:-1] + 'x', name[1:], name.replace('_', '-') + 's', name.upper() + '_'):
+    if wrong in DEFINERS:
+      continue
+    with pytest.raises(UserError, match='unknown flag: --{}: .*--{}[,?]'.format(wrong, name)):
+      flags.parse(ENOUGH + ['--{}=1'.format(wrong)])
+
+
+TEXTS = st.text() | st.text(st.characters(whitelist_categories=('Cs', 'Cc', 'Zs'))) | (
+    st.sampled_from(['0', '1', '-1', '1e999', '1,2', '3:4', 'true', 'none', '"', '--', '~', '#']))
+
+
+@settings(max_examples=100, deadline=None, database=None)
+@given(arguments=st.lists(st.tuples(st.sampled_from(sorted(DEFINERS)), TEXTS), max_size=4))
+def test_any_text_gives_settings_or_a_user_error(arguments):
+  try:
+    parsed = flags.parse(ENOUGH + ['--{}={}'.format(*argument) for argument in arguments])
+  except UserError as error:
+    assert len(str(error).splitlines()) == 1 and str(error).isprintable()
+  else:
+    assert flags.parse(settings_lib.to_arguments(parsed)) == parsed
+
+
+@settings(max_examples=100, deadline=None, database=None)
+@given(arguments=st.lists(st.text(alphabet='-=: abdehilnosz"\n\0\ud800', max_size=8) | TEXTS))
+def test_any_command_line_gives_settings_or_a_user_error(arguments):
+  try:
+    flags.parse(ENOUGH + arguments)
+  except UserError as error:
+    assert len(str(error).splitlines()) == 1 and str(error).isprintable()
+
+
+def takes_any_text(name):
+  try:
+    return bool(flags.parse(ENOUGH + ['--dataset=image_folder', '--{}=some text'.format(name)]))
+  except UserError:
+    return False
+
+
+AWKWARD = st.text(' \t\n\r\x85\u2028\ud800\0"\'#,=-é', max_size=4) | st.text(max_size=4)
+VALUES = {'DEFINE_integer': st.integers(-1, 2 ** 31), 'DEFINE_boolean': st.booleans(),
+          'DEFINE_float': st.floats(), 'DEFINE_string': AWKWARD}
+OF_FIELDS = dict(
+    {name: VALUES[kind] for name, kind in DEFINERS.items()
+     if kind in VALUES and (kind != 'DEFINE_string' or takes_any_text(name))},
+    labels=st.lists(AWKWARD, max_size=3).map(tuple),
+    image_size=st.lists(st.integers(0, 40000), min_size=1, max_size=4).map(tuple),
+    trace_steps=st.tuples(st.integers(0, 12), st.integers(0, 12)))
+
+
+@settings(max_examples=300, deadline=None, database=None)
+@given(given=st.lists(st.sampled_from(sorted(OF_FIELDS)), max_size=2, unique=True).flatmap(
+    lambda names: st.fixed_dictionaries({name: OF_FIELDS[name] for name in names})))
+def test_any_settings_replay(tmp_path_factory, given):
+  try:
+    expected = settings_lib.Settings(
+        **dict({'model_dir': 'x', 'train_steps': 10, 'dataset': 'image_folder'}, **given))
+  except UserError:
+    return
+  flagfile = tmp_path_factory.getbasetemp() / 'any.flags'
+  flagfile.write_text(settings_lib.to_flagfile(expected), encoding='utf-8')
+  assert flags.parse(['--flagfile={}'.format(flagfile)]) == expected

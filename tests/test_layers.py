@@ -12,7 +12,7 @@ FLOORS = (
     ('errors', 'logs', 'network', 'start_up', 'tensorboard_server', 'timing', 'whole_files',
      'workloads'),
     ('learning_rate',),
-    ('validation', 'child_runs', 'cluster'),
+    ('validation', 'flagfiles', 'child_runs', 'cluster'),
     ('settings', 'peers', 'local_tasks'),
     ('model_dir',),
     ('datasets', 'run_lock'),

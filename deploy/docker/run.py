@@ -124,7 +124,7 @@ def read_flags(argv):
 
 def lines_of(flagfile):
   try:
-    with open(flagfile, encoding='utf-8') as file:
+    with open(flagfile, encoding='utf-8-sig') as file:
       lines = [line.strip() for line in file]
   except (OSError, UnicodeError):
     return []  # The program says so.

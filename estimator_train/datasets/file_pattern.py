@@ -81,7 +81,7 @@ def _names(folder: bytes, part: bytes, folders: bool) -> Iterator[bytes]:
   try:
     with os.scandir(folder or b'.') as entries:
       return _sorted(entry.name for entry in entries
-                     if entry.is_dir() == folders
+                     if _is_folder(entry) == folders
                      and (part.startswith(b'.') or not entry.name.startswith(b'.'))
                      and fnmatch.fnmatchcase(entry.name, part))
   except (FileNotFoundError, NotADirectoryError):
@@ -137,6 +137,13 @@ def _reworded() -> Iterator[None]:
     raise UserError('names of files cannot be sorted in a temporary file',
                     '{} ({})'.format(tempfile.gettempdir(), error),
                     'make room there') from error
+
+
+def _is_folder(entry: 'os.DirEntry[bytes]') -> bool:
+  try:
+    return entry.is_dir()
+  except OSError:  # A link that leads to itself, say; whoever reads it will tell.
+    return False
 
 
 def _identity(folder: bytes) -> Tuple[int, int]:

@@ -100,11 +100,10 @@ def _check_length(path: str, expected: int) -> None:
   try:
     with open(path, 'rb') as file:
       member = zlib.decompressobj(zlib.MAX_WBITS | 16)  # 16: a gzip header and trailer around it.
-      while not member.eof and length <= expected:
+      while not member.eof and length <= expected:  # Zeros shrink to a thousandth.
         chunk = member.unconsumed_tail or file.read(_CHUNK_BYTES)
         if not chunk:
           raise _wrong_length(path, str(expected), '{} and then a cut'.format(length))
-        # At most as much at a time: a chunk of a bomb unpacks to a thousand times its size.
         length += len(member.decompress(chunk, _CHUNK_BYTES))
   except (OSError, zlib.error) as error:
     raise _unreadable(path, error) from error

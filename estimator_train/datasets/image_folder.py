@@ -8,7 +8,7 @@ import numpy as np
 from estimator_train import model_dir
 from estimator_train.datasets import file_pattern
 from estimator_train.datasets.description import DataSet, ImageSplit
-from estimator_train.errors import UserError
+from estimator_train.errors import UserError, printable
 from estimator_train.settings import Settings
 
 IMAGE_SIZE = (224, 224)
@@ -98,7 +98,7 @@ def _folder_names(files: Sequence[bytes]) -> Tuple[str, ...]:
 
 def _label(folder: bytes) -> str:
   name = os.path.basename(os.path.abspath(folder)).decode('utf-8', 'backslashreplace')
-  if '\n' in name or '\r' in name:
+  if name.splitlines() not in ([], [name]):  # A line each in labels.txt, and in flags.txt.
     raise UserError('a class\'s name has a line break', repr(os.fsdecode(folder)),
                     'rename the folder')
   return name
@@ -114,7 +114,7 @@ def _split(files: List[bytes], labels: Sequence[str]) -> ImageSplit:
       label = _label(folder)
       if label not in numbers:
         raise UserError('a file\'s folder is not among the labels',
-                        '{} (labels: {})'.format(os.fsdecode(path), ', '.join(labels)),
+                        '{} (labels: {})'.format(printable(os.fsdecode(path)), ', '.join(labels)),
                         'give a pattern that passes by it, or --labels with ' + label)
       number_of_folder[folder] = numbers[label]
     classes[index] = number_of_folder[folder]

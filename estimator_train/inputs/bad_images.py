@@ -14,7 +14,7 @@ from tqdm import tqdm
 from estimator_train import whole_files
 from estimator_train.datasets import fingerprint, image_folder
 from estimator_train.datasets.description import DataSet, ImageSplit, Split
-from estimator_train.errors import UserError
+from estimator_train.errors import UserError, printable
 from estimator_train.inputs.image_files import available_cores
 from estimator_train.settings import Settings
 
@@ -126,10 +126,11 @@ def _good(split: Optional[Split], name: str, settings: Settings,
   if len(bad) > settings.max_bad_images * len(split.files):
     raise UserError('more images cannot be decoded than --max_bad_images allows',
                     '{} of {} with --max_bad_images={:g}, the first is {} ({})'.format(
-                        len(bad), len(split.files), settings.max_bad_images, *bad[0][1]),
+                        len(bad), len(split.files), settings.max_bad_images,
+                        printable(bad[0][1].file), bad[0][1].reason),
                     'mend or remove them, --mode=audit lists all; or give a larger share')
   for _, image in bad:
-    _LOG.warning('skipping %s (%s)', *image)
+    _LOG.warning('skipping %s (%s)', printable(image.file), image.reason)
     skipped.append(image)
   return _without(split, [index for index, _ in bad])
 

@@ -8,7 +8,7 @@ from typing import Iterator, Optional
 import tensorflow.compat.v1 as tf
 
 from estimator_train.datasets.description import ImageSplit, Split
-from estimator_train.errors import UserError
+from estimator_train.errors import UserError, printable
 from estimator_train.inputs import bad_images
 
 _OF_A_FILE = (tf.errors.InvalidArgumentError, tf.errors.NotFoundError, tf.errors.UnknownError,
@@ -41,6 +41,6 @@ def reworded(split: Optional[Split]) -> Iterator[None]:
       raise
     index, why = bad
     raise UserError('an image cannot be decoded',
-                    '{} ({})'.format(os.fsdecode(split.files[index]), why),
+                    '{} ({})'.format(printable(os.fsdecode(split.files[index])), why),
                     'mend or remove it, --mode=audit lists all; or give --on_bad_image=skip'
                     ) from error

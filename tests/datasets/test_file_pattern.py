@@ -145,3 +145,33 @@ def test_a_folder_that_cannot_be_listed(tree, monkeypatch):
   monkeypatch.setattr(os, 'scandir', scandir)  # The tests may run as root, who can list any.
   with pytest.raises(UserError, match='a folder cannot be listed: A .Permission denied.'):
     file_pattern.expand('A/*.jpeg')
+
+
+def test_links_to_themselves_are_files(tree):
+  (tree / 'A' / 'loop.jpeg').symlink_to('loop.jpeg')
+  (tree / 'A' / 'self').symlink_to('self')
+  assert b'A/loop.jpeg' in file_pattern.expand('**/*.jpeg')
+  assert b'A/self' in file_pattern.expand('A/*')
+
+
+@pytest.mark.parametrize('name', ['n' * 4000, '/'.join(['n' * 200] * 25)])
+def test_a_name_too_long(tree, name):
+  assert file_pattern.expand(name) == []
+  with pytest.raises(UserError, match='a folder cannot be listed: n+.*File name too long'):
+    file_pattern.expand(name + '/*.jpeg')
+
+
+def test_a_deep_folder(tree):
+  """Its path has more characters than the system takes in one call."""
+  here = os.open('.', os.O_RDONLY)
+  try:
+    for _ in range(21):
+      os.mkdir('n' * 200)
+      os.chdir('n' * 200)
+    os.mkdir('last')
+    os.fchdir(here)
+    with pytest.raises(UserError, match='a folder cannot be listed: n+/.*File name too long'):
+      file_pattern.expand('**/*.jpeg')
+  finally:
+    os.fchdir(here)
+    os.close(here)

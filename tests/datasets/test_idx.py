@@ -7,6 +7,7 @@ import tracemalloc
 import zlib
 
 import pytest
+from hypothesis import example, given, settings, strategies
 
 from estimator_train.datasets import idx
 from estimator_train.datasets.description import IdxSplit
@@ -140,3 +141,32 @@ def test_bomb(tmp_path, count):
     assert tracemalloc.get_traced_memory()[1] < 20e6
   finally:
     tracemalloc.stop()
+NUMBER = strategies.integers(0, 2 ** 32 - 1)
+
+
+@settings(max_examples=200, deadline=None, database=None)
+@given(magic=NUMBER | strategies.just(0x803), count=NUMBER | strategies.integers(0, 9),
+       height=NUMBER | strategies.just(HEIGHT), width=NUMBER | strategies.just(WIDTH),
+       label_magic=NUMBER | strategies.just(0x801), label_count=NUMBER | strategies.integers(0, 9))
+@example(0x803, EXAMPLES, HEIGHT, WIDTH, 0x801, EXAMPLES)
+@example(0x803, 2 ** 32 - 1, HEIGHT, WIDTH, 0x801, 2 ** 32 - 1)
+def test_no_other_header_passes(tmp_path_factory, magic, count, height, width, label_magic,
+                                label_count):
+  is_good = ((magic, count, height, width, label_magic, label_count)
+             == (0x803, EXAMPLES, HEIGHT, WIDTH, 0x801, EXAMPLES))
+  try:
+    found = check(tmp_path_factory.getbasetemp(),
+                  gzip.compress(images(count, magic=magic, height=height, width=width)),
+                  gzip.compress(labels(label_count, magic=label_magic)))
+    assert is_good and found == EXAMPLES
+  except UserError as error:
+    assert not is_good and len(str(error).splitlines()) == 1
+
+
+@pytest.mark.parametrize('extra', [0, 1, 5])
+def test_lengths_over_several_chunks(tmp_path, monkeypatch, extra):
+  monkeypatch.setattr(idx, '_CHUNK_BYTES', 7)
+  files = gzip.compress(images(1000, PIXELS * 200)), gzip.compress(labels(1000, LABELS * 200))
+  assert check(tmp_path, *files) == 1000
+  with pytest.raises(UserError, match='expected 12016 bytes decompressed, found .* and then a cut'):
+    check(tmp_path, files[0][:-1 - extra], files[1])

@@ -5,6 +5,7 @@ import os
 import numpy as np
 import pytest
 
+from estimator_train import model_dir
 from estimator_train.datasets import image_folder
 from estimator_train.errors import UserError
 from estimator_train.settings import Settings
@@ -82,3 +83,28 @@ def test_a_class_by_an_odd_name(folders):
   (folders / 'train' / 'line\nbreak' / 'x.jpeg').write_text('')
   with pytest.raises(UserError, match='name has a line break: .*line.*break'):
     describe(folders)
+
+
+@pytest.mark.parametrize('name', ['a\rb', 'a\n', 'a\u2028b', 'a\x0cb'])
+def test_a_class_whose_name_breaks_the_line(folders, name):
+  (folders / 'train' / name).mkdir()
+  (folders / 'train' / name / 'x.jpeg').write_text('')
+  with pytest.raises(UserError, match='name has a line break: .*: rename the folder') as caught:
+    describe(folders)
+  assert len(str(caught.value).splitlines()) == 1
+
+
+def test_an_odd_name_of_a_file_is_told_in_one_line(folders):
+  (folders / 'test' / 'D' / '8.jpeg').rename(folders / 'test' / 'D' / 'a  b\n\x1b[2J.jpeg')
+  with pytest.raises(UserError) as caught:
+    describe(folders, test='test/**/*.jpeg')
+  assert 'a  b\\n\\x1b[2J.jpeg' in str(caught.value)
+
+
+@pytest.mark.parametrize('name', ['labels.txt', 'flags.txt'])
+def test_a_damaged_file_of_the_run(folders, name):
+  (folders / 'model').mkdir()
+  (folders / 'model' / name).write_bytes(b'\xff\n')
+  with pytest.raises(UserError, match='it is no text in UTF-8: .*/model/{}: give'.format(name)):
+    model_dir.read_flags(str(folders / 'model'))
+    model_dir.read_labels(str(folders / 'model'))

@@ -326,14 +326,15 @@ PIECES = strategies.sampled_from(
     ['/', '/', '..', '.', '\\', ':', 'C', 'a', 'A', 'b', ' ', '\0', '~', '\n', 'é', '__MACOSX',
      '._', '.DS_Store', '$HOME', '*'])
 NAMES = strategies.lists(PIECES, max_size=6).map(''.join)
+MODES = strategies.sampled_from([0, stat.S_IFREG | 0o644, LINK, DEVICE, stat.S_IFDIR | 0o777])
 
 
 @pytest.mark.filterwarnings('ignore:Duplicate name')
 @settings(max_examples=300, deadline=None, database=None)
-@given(names=strategies.lists(NAMES, min_size=1, max_size=5))
-def test_no_name_leaves_the_folder(tmp_path_factory, names):
-  top = tmp_path_factory.mktemp('top')
-  path = make_archive(top, [(name, name.encode()) for name in names])
+@given(members=strategies.lists(strategies.tuples(NAMES, MODES), min_size=1, max_size=5))
+def test_no_member_leaves_the_folder(tmp_path_factory, members):
+  top, names = tmp_path_factory.mktemp('top'), [name for name, _ in members]
+  path = make_archive(top, [(member(*given), given[0].encode()) for given in members])
   (top / 'a').write_bytes(b'mine')
   folder = top / 'b' / 'out'
   try:
@@ -344,6 +345,7 @@ def test_no_name_leaves_the_folder(tmp_path_factory, names):
   outside = {name for name in content(top) if not name.startswith('b/out/')}
   assert outside == {'a', 'archive.zip'} and (top / 'a').read_bytes() == b'mine'
   inside = content(folder)
+  assert not [path for path in folder.rglob('*') if path.is_symlink()]
   for name, data in inside.items():
     assert os.path.normpath(data.decode()) == name
     assert not any(unpack.is_clutter(part) for part in name.split('/'))

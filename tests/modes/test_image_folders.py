@@ -1,10 +1,13 @@
 """Training on image folders, end to end: pixels, caches, labels, classes and bad images."""
 
 import json
+import os
 
 import pytest
 from conftest import REAL_DATA
 from test_training_modes import fails
+
+TINY = '--model=own_models:two_layers'
 
 
 @pytest.fixture
@@ -110,6 +113,39 @@ def test_real_bad_images_are_named(run_program, folders, image_folders, name):
   assert fails(run_program('--mode=train', '--train_epochs=1', *folders), bad.name)
 
 
+ODD_NAMES = [b'a  b.jpeg', b'q\'"$`.jpeg', b'\xff\xfe.jpeg', b'n' * 250 + b'.jpeg',
+             b'n\n\x1b[2Jl.jpeg']
+
+
+def test_fewer_images_than_a_batch_of_odd_names(run_program, folders, image_folders):
+  """Epochs follow each other within a batch; every image is evaluated once."""
+  for split in ('train', 'test'):
+    for name in ODD_NAMES:
+      whole = image_folders / split / 'A' / '0.jpeg'
+      os.link(str(whole), os.path.join(os.fsencode(str(whole.parent)), name))
+  done = run_program('--train_steps=2', '--num_cpu_replicas=2', TINY,
+                     *folders + ['--batch_size=64'])
+  assert done.code == 0, done.err
+  assert done.result['global_step'] == 2 and done.result['examples'] == 15
+
+
+def test_bad_images_of_odd_names(run_program, folders, image_folders):
+  for name in ODD_NAMES:
+    path = os.path.join(os.fsencode(str(image_folders)), b'train', b'A', name)
+    with open(path, 'wb') as file:
+      file.write(b'this is no image')
+    done = run_program('--mode=train', '--train_epochs=1', '--on_bad_image=skip',
+                       '--max_bad_images=0', *folders)
+    shown = os.fsdecode(name).replace('\n', '\\n').replace('\x1b', '\\x1b').encode(
+        errors='backslashreplace').decode()
+    assert fails(done, '/train/A/{} ('.format(shown))
+    assert len([line for line in done.err.splitlines() if 'error: ' in line]) == 1
+    if b'\n' not in name:
+      os.remove(path)
+  assert fails(run_program('--mode=train', '--train_epochs=1', TINY, *folders),
+               'an image cannot be decoded: {}/train/A/n\\n\\x1b'.format(image_folders))
+
+
 def test_real_awkward_images_train(run_program, folders, image_folders):
   """Those that decode: among grey images, in colour, CMYK, 16 bit, GIF, progressive, rotated."""
   folder = REAL_DATA / 'bad-images'
@@ -129,12 +165,20 @@ def test_real_awkward_images_train(run_program, folders, image_folders):
     (['--train_pattern=/none/*.jpeg'], '--train_pattern matches no file: --train_pattern=/none/'),
     (['--labels=A,B,C'], 'a class has no image to train on: C'),
     (['--labels=A'], 'two classes or more'),
+])
+def test_what_cannot_be(run_program, folders, extra, message, tmp_path):
+  assert fails(run_program('--train_steps=1', *folders + extra), message)
+  assert not (tmp_path / 'model' / 'flags.txt').exists()
+
+
+@pytest.mark.parametrize('extra, message', [
     (['--dataset=fashion_mnist_sample', '--cache=folder'], 'a cache in a folder is for image'),
     (['--dataset=fashion_mnist_sample', '--preprocess=caffe'], '--preprocess=caffe is for three'),
     (['--dataset=synthetic', '--class_weights=balanced'], 'made-up examples have no end'),
 ])
-def test_what_cannot_be(run_program, folders, extra, message, tmp_path):
-  assert fails(run_program('--train_steps=1', *folders + extra), message)
+def test_what_is_for_images_in_folders(run_program, extra, message, tmp_path):
+  assert fails(run_program('--train_steps=1', '--model_dir={}'.format(tmp_path / 'model'), *extra),
+               message)
   assert not (tmp_path / 'model' / 'flags.txt').exists()
 
 

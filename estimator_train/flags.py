@@ -6,7 +6,13 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 from absl import flags
 
-from estimator_train import flagfiles, learning_rate, settings as settings_lib, validation
+from estimator_train import (
+    flagfiles,
+    learning_rate,
+    own_code,
+    settings as settings_lib,
+    validation,
+)
 from estimator_train.datasets import registry as datasets
 from estimator_train.errors import UserError
 from estimator_train.models import registry as models
@@ -41,7 +47,8 @@ def _one_of(choices: Sequence[str]) -> str:
 _GROUPS: Sequence[Tuple[str, Sequence[Tuple[str, Callable[..., Any], str]]]] = (
     ('what', (
         ('mode', _STRING, _one_of(validation.MODES)),
-        ('dataset', _STRING, _one_of(datasets.NAMES)),
+        ('dataset', _STRING, _one_of(datasets.NAMES) + ', or package.module:function, a function '
+         'that returns an estimator_train.DataSet'),
         ('data_dir', _STRING, 'folder of the data set\'s files; what is missing is downloaded'),
         ('train_pattern', _STRING, 'image files to train on, such as \'DATA/train/**/*.jpeg\'; a '
          'file\'s folder is its class (image_folder)'),
@@ -182,8 +189,9 @@ def _parsed(arguments: Sequence[flagfiles.Argument]) -> settings_lib.Settings:
   for name in ('lr_boundaries_epochs', 'lr_values'):
     given[name] = _numbers(name, given[name])
   settings = settings_lib.Settings(**given)
-  validation.check_choice('dataset', settings.dataset, datasets.NAMES)
-  if not models.is_users_own(settings.model):
+  if not own_code.is_own(settings.dataset):
+    validation.check_choice('dataset', settings.dataset, datasets.NAMES)
+  if not own_code.is_own(settings.model):
     validation.check_choice('model', settings.model, models.NAMES)
   return settings
 

@@ -3,10 +3,11 @@
 import csv
 import io
 import math
+import os
 from fractions import Fraction
 from typing import Any, List, NamedTuple, Optional, Tuple, Union
 
-from estimator_train import validation
+from estimator_train import own_code, validation
 from estimator_train.errors import UserError
 
 
@@ -79,13 +80,16 @@ class _Fields(NamedTuple):
 class Settings(_Fields):
   """Every flag's value, valid by itself and together with the others.
 
+  `Settings(FLAG=VALUE, ...)`; what is left out is as without the flag, and --help explains each.
+  `model` and `dataset` may be functions, which are known by their names from then on.
+
   Raises:
     UserError: when it is made of values that cannot be.
   """
   __slots__ = ()
 
   def __new__(cls, **values: Any) -> 'Settings':
-    settings = super().__new__(cls, **values)
+    settings = super().__new__(cls, **{name: _as_a_flag(value) for name, value in values.items()})
     validation.check(settings)
     return settings
 
@@ -192,6 +196,15 @@ def to_arguments(settings: Settings) -> List[str]:
   """Returns the command line that the settings are parsed from: the flags off their defaults."""
   return [_argument(name, value) for name, value in zip(settings._fields, settings)
           if value != settings._field_defaults[name]]
+
+
+def _as_a_flag(value: Any) -> Any:
+  """Returns a value as the command line would give it."""
+  if callable(value):
+    return own_code.name_of(value)
+  if isinstance(value, os.PathLike):
+    return os.fspath(value)
+  return tuple(value) if isinstance(value, list) else value
 
 
 def _argument(name: str, value: Any) -> str:

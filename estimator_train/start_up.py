@@ -27,6 +27,15 @@ def process_age_secs() -> float:
     return time.perf_counter() - _IMPORTED
 
 
+def uptime() -> str:
+  """Returns now, as STARTED_VARIABLE notes it; nothing that counts where that is unknown."""
+  try:
+    with open('/proc/uptime') as file:
+      return file.read().split()[0]
+  except OSError:
+    return '0'
+
+
 class StartUp:
   """What the time from the start of the process to the end of its first step goes into.
 

@@ -1,8 +1,8 @@
 """What a flag's value may be, by itself and beside the others'."""
 
-from typing import Any, Iterable, Sequence, Tuple
+from typing import Any, Iterable, Sequence, Tuple, Union
 
-from estimator_train import learning_rate
+from estimator_train import learning_rate, own_code
 from estimator_train.errors import UserError
 from estimator_train.workloads import WORKLOADS
 
@@ -30,6 +30,8 @@ FREE_IN_REPRODUCE = (
     'intra_op_parallelism_threads', 'num_parallel_calls', 'seed', 'log_every_steps',
     'save_checkpoints_secs', 'report_page', 'verbosity')
 SINGLE_REPLICA_STRATEGIES = ('off', 'one_device')
+_IN_WORDS = {str: 'a text', int: 'a whole number', float: 'a number', bool: 'True or False',
+             type(None): 'None'}
 # Viewers of traces choke on more.
 MAX_TRACED_STEPS = 1000
 # Of numbers of which each costs a thread, a device or a batch in memory; others go up to 2**31 - 1.
@@ -43,6 +45,7 @@ _ONLY_FOR = (('train_pattern', ('image_folder',)), ('eval_pattern', ('image_fold
 
 def check(settings: Any) -> None:
   """Raises a UserError that says what is wrong where the Settings are made of what cannot be."""
+  _check_types(settings)
   _check_choices(settings)
   _check_texts(settings)
   _check_bounds(settings)
@@ -55,6 +58,23 @@ def check(settings: Any) -> None:
     _check_scaling(settings)
   if settings.mode == 'reproduce':
     _check_reproduce(settings)
+
+
+def _check_types(settings: Any) -> None:
+  """The command line gives the right ones; Python code may not."""
+  for name, annotation in type(settings)._field_types.items():
+    is_union = getattr(annotation, '__origin__', None) is Union
+    kinds = annotation.__args__ if is_union else (annotation,)
+    value = getattr(settings, name)
+    if not any(_is_of(value, kind) for kind in kinds):
+      raise UserError('{} is of the wrong type'.format(name), '{}={!r}'.format(name, value),
+                      'give ' + ' or '.join(_IN_WORDS.get(kind, 'a tuple') for kind in kinds))
+
+
+def _is_of(value: Any, kind: Any) -> bool:
+  if kind is float:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+  return type(value) is kind if kind in _IN_WORDS else isinstance(value, tuple)
 
 
 def _check_choices(settings: Any) -> None:
@@ -157,7 +177,8 @@ def _check_places(settings: Any) -> None:
     raise UserError('where to export to is not said', '--mode=export without --export_dir',
                     'give --export_dir=FOLDER')
   for name, datasets in _ONLY_FOR:
-    if getattr(settings, name) and settings.dataset not in datasets:
+    if getattr(settings, name) and settings.dataset not in datasets and (
+        not own_code.is_own(settings.dataset)):
       raise UserError('--{} is for --dataset={}'.format(name, ' or '.join(datasets)),
                       '--{} and --dataset={}'.format(name, settings.dataset),
                       'give that, or leave --{} out'.format(name))

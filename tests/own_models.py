@@ -146,6 +146,137 @@ def logits():
   return tf.keras.Sequential([layers.Flatten(input_shape=(28, 28, 1)), layers.Dense(10)])
 
 
+def functional(image_shape, num_classes):
+  inputs = tf.keras.Input(image_shape)
+  hidden = tf.keras.layers.Flatten()(inputs)
+  return tf.keras.Model(inputs, tf.keras.layers.Dense(num_classes, activation='softmax')(hidden))
+
+
+def of_any_size(image_shape, num_classes):
+  layers = tf.keras.layers
+  return tf.keras.Sequential([
+      layers.Conv2D(4, 3, input_shape=(None, None, image_shape[2])),
+      layers.GlobalAveragePooling2D(), layers.Dense(num_classes, activation='softmax')])
+
+
+def with_metrics(image_shape, num_classes):
+  model = functional(image_shape, num_classes)
+  model.compile('sgd', ['categorical_crossentropy'],
+                metrics=['accuracy', tf.keras.metrics.CategoricalAccuracy('top')])
+  return model
+
+
+def with_loss_by_name(image_shape, num_classes):
+  model = functional(image_shape, num_classes)
+  model.compile('sgd', {model.output_names[0]: 'sparse_categorical_crossentropy'})
+  return model
+
+
+def _scalar_loss(labels, outputs):
+  return tf.reduce_mean(tf.keras.losses.categorical_crossentropy(labels, outputs))
+
+
+def with_scalar_loss(image_shape, num_classes):
+  model = functional(image_shape, num_classes)
+  model.compile('sgd', _scalar_loss)
+  return model
+
+
+class OwnLoss(tf.keras.losses.Loss):
+
+  def __init__(self, factor):
+    super().__init__()
+    self.factor = factor
+
+  def call(self, y_true, y_pred):
+    return self.factor * tf.keras.losses.categorical_crossentropy(y_true, y_pred)
+
+
+class Scale(tf.keras.layers.Layer):
+
+  def __init__(self, factor, **options):
+    super().__init__(**options)
+    self.factor = factor
+
+  def call(self, inputs):
+    return inputs * self.factor
+
+
+class DescribedScale(Scale):
+
+  def get_config(self):
+    return dict(super(Scale, self).get_config(), factor=self.factor)
+
+
+def _scaled(image_shape, num_classes, scale):
+  layers = tf.keras.layers
+  return tf.keras.Sequential([layers.Flatten(input_shape=image_shape), scale,
+                              layers.Dense(num_classes, activation='softmax')])
+
+
+def with_own_layer_and_loss(image_shape, num_classes):
+  model = _scaled(image_shape, num_classes, DescribedScale(.5))
+  model.compile('sgd', OwnLoss(1.))
+  return model
+
+
+def with_undescribed_layer(image_shape, num_classes):
+  return _scaled(image_shape, num_classes, Scale(.5))
+
+
+class SumScale(Scale):
+  """Described by a set, which no JSON can hold."""
+
+  def __init__(self, factors, **options):
+    super().__init__(sum(factors), **options)
+    self.factors = factors
+
+  def get_config(self):
+    return dict(super(Scale, self).get_config(), factors=self.factors)
+
+
+def with_unsaveable_layer(image_shape, num_classes):
+  return _scaled(image_shape, num_classes, SumScale({.25, .5}))
+
+
+class Subclass(tf.keras.Model):
+
+  def __init__(self, num_classes):
+    super().__init__()
+    self.dense = tf.keras.layers.Dense(num_classes)
+
+  def call(self, inputs):
+    return self.dense(inputs)
+
+
+def subclassed(image_shape, num_classes):
+  return Subclass(num_classes)
+
+
+def without_input_shape(image_shape, num_classes):
+  return tf.keras.Sequential([tf.keras.layers.Dense(num_classes)])
+
+
+def of_two_inputs(image_shape, num_classes):
+  inputs = [tf.keras.Input(image_shape), tf.keras.Input((3,))]
+  hidden = tf.keras.layers.concatenate([tf.keras.layers.Flatten()(inputs[0]), inputs[1]])
+  return tf.keras.Model(inputs, tf.keras.layers.Dense(num_classes)(hidden))
+
+
+def of_two_outputs(image_shape, num_classes):
+  inputs = tf.keras.Input(image_shape)
+  hidden = tf.keras.layers.Flatten()(inputs)
+  return tf.keras.Model(inputs, [tf.keras.layers.Dense(num_classes)(hidden) for _ in range(2)])
+
+
+def of_three_arguments(image_shape, num_classes, what_else):
+  raise AssertionError
+
+
+def raises(image_shape, num_classes):
+  return {}['no such key']
+
+
 def of_another_shape(image_shape, num_classes):
   return tf.keras.Sequential([tf.keras.layers.Dense(3, input_shape=(5,))])
 

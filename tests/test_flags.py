@@ -87,6 +87,7 @@ PIECEWISE = ['--lr_schedule=piecewise', '--lr_boundaries_epochs=3,7']
 BAD = [
     (['--mode=predicted'], '--mode has no such choice: --mode=predicted: choose from train_and'),
     (['--dataset=mnst'], '--dataset has no such choice: --dataset=mnst: choose from'),
+    (['--dataset=a:\nb'], '--dataset has a line break'),
     (['--data_dir=a\nb'], '--data_dir has a line break'),
     (['--image_size=28'], '--image_size must be height,width in pixels: --image_size=28: '),
     (['--image_size=28,x'], '--image_size must be height,width in pixels: --image_size=28,x: '),

@@ -12,6 +12,7 @@ FLOORS = (
     ('errors', 'logs', 'network', 'start_up', 'tensorboard_server', 'timing', 'whole_files',
      'workloads'),
     ('learning_rate',),
+    ('own_code',),
     ('validation', 'flagfiles', 'child_runs', 'cluster'),
     ('settings', 'peers', 'local_tasks'),
     ('model_dir',),
@@ -20,7 +21,7 @@ FLOORS = (
     ('training', 'reports', 'machine'),
     ('exporting',),
     ('flags', 'modes'),
-    ('__main__', 'local_cluster'),
+    ('__main__', 'api', 'local_cluster'),
     ('tensorboard_beside',),
 )
 LEVEL = {room: level for level, rooms in enumerate(FLOORS) for room in rooms}

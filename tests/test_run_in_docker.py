@@ -186,6 +186,7 @@ def test_first_build_is_shown_and_takes_build_arguments(host):
     pytest.param(['--data_dir=data', '--train_pattern=data/*.jpeg'], [], ['data'],
                  id='read and written'),
     pytest.param(['--model=own.models:net', '--model_dir=a'], ['.'], ['a'], id='own model'),
+    pytest.param(['--dataset=own:data', '--model_dir=a'], ['.'], ['a'], id='own data set'),
     pytest.param(['--', '--model_dir=a'], [], [], id='no flags any more'),
     pytest.param(['--model_dir='], [], [], id='empty'),
 ])

@@ -155,8 +155,9 @@ def find_mounts(flags):
       beside = glob.glob(glob.escape(path) + '.*')
       for source in [path] if os.path.exists(path) else beside:
         mounts.add(source, source, False, flag)
-  if ':' in last.get('model', ''):  # A module of the user's, in the current folder.
-    mounts.add(os.getcwd(), os.getcwd(), False, '--model=' + last['model'])
+  for name in ('model', 'dataset'):
+    if ':' in last.get(name, ''):  # A module of the user's, in the current folder.
+      mounts.add(os.getcwd(), os.getcwd(), False, '--{}={}'.format(name, last[name]))
   if last.get('weights') == 'imagenet':
     keras = os.path.expanduser('~/.keras')
     mounts.add(made(keras, '--weights=imagenet'), HOME + '/.keras', True, '--weights=imagenet')

@@ -42,6 +42,17 @@ class ImageSplit(NamedTuple):
   classes: Any
 
 
+class ArraySplit(NamedTuple):
+  """One split of a data set in NumPy arrays, which may be mapped to files (`np.load(mmap_mode)`).
+
+  Attributes:
+    images: uint8 [examples, height, width, channels].
+    classes: the class number of each, an integer array [examples].
+  """
+  images: Any
+  classes: Any
+
+
 class SyntheticSplit(NamedTuple):
   """Made-up images.
 
@@ -51,7 +62,7 @@ class SyntheticSplit(NamedTuple):
   num_batches: Optional[int]
 
 
-Split = Union[IdxSplit, ImageSplit, SyntheticSplit]
+Split = Union[IdxSplit, ImageSplit, ArraySplit, SyntheticSplit]
 
 
 class DataSet(NamedTuple):
@@ -68,6 +79,6 @@ class DataSet(NamedTuple):
   name: str
   labels: Tuple[str, ...]
   image_shape: Tuple[int, int, int]
-  train: Optional[Split]
-  test: Optional[Split]
-  files: Tuple[DataFile, ...]
+  train: Optional[Split] = None
+  test: Optional[Split] = None
+  files: Tuple[DataFile, ...] = ()

@@ -1,13 +1,13 @@
 """Image files in one folder a class, found by file patterns."""
 
 import os
-from typing import Dict, List, Optional, Sequence, Tuple
+from typing import Dict, List, Optional, Sequence, Tuple, Union
 
 import numpy as np
 
 from estimator_train import model_dir
 from estimator_train.datasets import file_pattern
-from estimator_train.datasets.description import DataSet, ImageSplit
+from estimator_train.datasets.description import ArraySplit, DataSet, ImageSplit
 from estimator_train.errors import UserError, printable
 from estimator_train.settings import Settings
 
@@ -75,7 +75,7 @@ def check_classes(labels: Sequence[str], train: ImageSplit) -> None:
                     'add images to its folder, or give --labels without it')
 
 
-def class_counts(split: ImageSplit, num_classes: int) -> List[int]:
+def class_counts(split: Union[ImageSplit, ArraySplit], num_classes: int) -> List[int]:
   """Returns the number of images of each class."""
   return np.bincount(split.classes, minlength=num_classes).tolist()
 

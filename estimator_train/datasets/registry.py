@@ -4,6 +4,7 @@ import glob
 import os
 from typing import Callable, Dict, List
 
+from estimator_train import own_code
 from estimator_train.datasets import (
     download,
     fashion_mnist,
@@ -11,6 +12,7 @@ from estimator_train.datasets import (
     image_folder,
     mnist,
     oct2017,
+    own,
     synthetic,
 )
 from estimator_train.datasets.description import DataSet
@@ -30,9 +32,15 @@ def describe(settings: Settings) -> DataSet:
   """Returns the description of the data set that the settings name.
 
   Raises:
-    UserError: it needs a folder or patterns that are not given, or image files are missing.
+    UserError: it needs a folder or patterns that are not given, or image files are missing; or
+      the user's own function does not return one.
   """
   name = settings.dataset
+  if own_code.is_own(name):
+    dataset = own.describe(settings)
+    if dataset.files:
+      _data_dir(settings)
+    return dataset
   if name == 'fashion_mnist_sample':
     return fashion_mnist_sample.describe()
   if name == 'synthetic':
@@ -74,6 +82,9 @@ def get(settings: Settings) -> List[download.Fetched]:
   """
   if settings.dataset in ('fashion_mnist_sample', 'image_folder', 'synthetic'):
     return []
+  if own_code.is_own(settings.dataset):
+    files = describe(settings).files
+    return download.fetch(files, _data_dir(settings)) if files else []
   data_dir = _data_dir(settings)
   if settings.dataset == 'oct2017':
     return oct2017.download(data_dir)

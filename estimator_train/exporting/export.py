@@ -68,7 +68,7 @@ def export_latest(settings: Settings, dataset: DataSet) -> Dict[str, Any]:
 def _write_h5(folder: str, settings: Settings, dataset: DataSet, checkpoint: str) -> None:
   try:
     template_model.write(os.path.join(folder, template_model.FILE), settings, dataset, checkpoint)
-  except (NotImplementedError, TypeError, ValueError) as error:  # As Keras has it.
+  except template_model.CANNOT_DESCRIBE as error:
     raise UserError('the model cannot be saved as an .h5 file',
                     '--model={} ({})'.format(settings.model, error),
                     'give its layers a get_config of plain values, or --export_format=saved_model'

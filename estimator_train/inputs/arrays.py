@@ -46,6 +46,24 @@ def make_train_input_fn(examples: np.ndarray, labels: np.ndarray, batching: Batc
     A function that returns a dataset of (the examples' type [B, ...], float32 [B, num_classes] or
     int64 [B]).
   """
+  def input_fn() -> tf.data.Dataset:
+    numbers = batching.shuffled(tf.data.Dataset.range(len(examples)), len(examples))
+    return _batches(numbers, examples, labels, batching, order)
+
+  return input_fn
+
+
+def make_eval_input_fn(examples: np.ndarray, labels: np.ndarray,
+                       batching: Batching) -> Callable[[], tf.data.Dataset]:
+  """Makes the `input_fn` of evaluation: every example once, in their order; see above."""
+  def input_fn() -> tf.data.Dataset:
+    return _batches(tf.data.Dataset.range(len(examples)), examples, labels, batching, None)
+
+  return input_fn
+
+
+def _batches(numbers: tf.data.Dataset, examples: np.ndarray, labels: np.ndarray,
+             batching: Batching, order: Optional[np.ndarray]) -> tf.data.Dataset:
   def look_up(numbers: np.ndarray) -> Tuple[np.ndarray, np.ndarray]:
     chosen = numbers if order is None else order[numbers]
     return examples[chosen], labels[chosen].astype(np.int64)
@@ -57,8 +75,4 @@ def make_train_input_fn(examples: np.ndarray, labels: np.ndarray, batching: Batc
     classes.set_shape([None])
     return values, batching.labels(classes)
 
-  def input_fn() -> tf.data.Dataset:
-    numbers = batching.shuffled(tf.data.Dataset.range(len(examples)), len(examples))
-    return numbers.batch(batching.batch_size).map(batch).prefetch(batching.prefetch)
-
-  return input_fn
+  return numbers.batch(batching.batch_size).map(batch).prefetch(batching.prefetch)

@@ -1,12 +1,13 @@
 """From a data set's description to the `input_fn`s that read it."""
 
-from typing import Any, Callable, List, NamedTuple, Optional, Sequence
+from typing import Callable, List, NamedTuple, Optional
 
 import numpy as np
 import tensorflow.compat.v1 as tf
 
 from estimator_train.datasets import fingerprint, idx
 from estimator_train.datasets.description import (
+    ArraySplit,
     DataSet,
     IdxSplit,
     ImageSplit,
@@ -54,10 +55,10 @@ def check_files(dataset: DataSet, settings: Settings) -> SplitSizes:
       # Published files have been compared with their checksums when they were got.
       return idx.check_split(split, dataset.image_shape, len(dataset.labels),
                              checksummed=bool(dataset.files))
-    assert isinstance(split, ImageSplit)
-    return len(split.files)
+    assert isinstance(split, (ImageSplit, ArraySplit))
+    return len(split.classes)
 
-  if isinstance(dataset.train, IdxSplit) and settings.cache not in ('none', 'memory'):
+  if isinstance(dataset.train, (IdxSplit, ArraySplit)) and settings.cache not in ('none', 'memory'):
     raise UserError('a cache in a folder is for image files',
                     '--cache={} --dataset={}'.format(settings.cache, settings.dataset),
                     'give --cache=memory, or leave it out')
@@ -93,6 +94,9 @@ def make_train_input_fn(dataset: DataSet, settings: Settings, one_hot: bool, bat
       return idx_files.make_train_input_fn(split, batching)
     return arrays.make_train_input_fn(
         *arrays.read_idx(split, dataset.image_shape), batching=batching)
+  if isinstance(split, ArraySplit):
+    return arrays.make_train_input_fn(split.images, split.classes, batching,
+                                      order=batching.order(len(split.classes)))
   assert split is not None
   return synthetic.make_input_fn(batching, split.num_batches)
 
@@ -104,7 +108,7 @@ def make_feature_input_fn(dataset: DataSet, settings: Settings, one_hot: bool, b
   The examples come in the order in which the images would.
   """
   batching = make_batching(dataset, settings, one_hot, batch_size, share)
-  order = batching.order(len(features)) if isinstance(dataset.train, ImageSplit) else None
+  order = None if isinstance(dataset.train, IdxSplit) else batching.order(len(features))
   return arrays.make_train_input_fn(features, _train_classes(dataset), batching, order)
 
 
@@ -119,15 +123,18 @@ def make_pass(dataset: DataSet, settings: Settings) -> Pass:
   """Returns a pass over the training examples; UserError where they have no end."""
   split = dataset.train
   num_examples = len(_train_classes(dataset))
-  assert isinstance(split, (IdxSplit, ImageSplit))
-  paths: Sequence[Any] = list(split)
-  if isinstance(split, ImageSplit):
-    paths = split.files
+  assert isinstance(split, (IdxSplit, ImageSplit, ArraySplit))
+  if isinstance(split, ArraySplit):
+    digest = fingerprint.of_arrays(split)
+  elif isinstance(split, ImageSplit):
+    digest = fingerprint.of_files(split.files)
+  else:
+    digest = fingerprint.of_files([split.images, split.labels])
 
   def make_input_fn(batch_size: int) -> InputFn:
     return _once(split, make_batching(dataset, settings, False, batch_size))
 
-  return Pass(num_examples, fingerprint.of_files(paths), make_input_fn)
+  return Pass(num_examples, digest, make_input_fn)
 
 
 def _once(split: Split, batching: Batching) -> InputFn:
@@ -135,12 +142,14 @@ def _once(split: Split, batching: Batching) -> InputFn:
     return image_files.make_eval_input_fn(split, batching)
   if isinstance(split, IdxSplit):
     return idx_files.make_eval_input_fn(split, batching)
+  if isinstance(split, ArraySplit):
+    return arrays.make_eval_input_fn(split.images, split.classes, batching)
   return synthetic.make_input_fn(batching, split.num_batches)
 
 
 def _train_classes(dataset: DataSet) -> np.ndarray:
   """Returns the class number of each training example."""
-  if isinstance(dataset.train, ImageSplit):
+  if isinstance(dataset.train, (ImageSplit, ArraySplit)):
     return dataset.train.classes
   if isinstance(dataset.train, IdxSplit):
     return arrays.read_idx_labels(dataset.train)

@@ -10,7 +10,7 @@ from typing import Any, Callable, Dict, Iterable, Iterator, List, NamedTuple, Op
 
 import tensorflow.compat.v1 as tf
 
-from estimator_train.datasets.description import DataSet, IdxSplit, ImageSplit
+from estimator_train.datasets.description import ArraySplit, DataSet, IdxSplit, ImageSplit
 from estimator_train.inputs import factory, stages
 from estimator_train.settings import Settings
 
@@ -65,7 +65,7 @@ def measure(dataset: DataSet, settings: Settings, one_hot: bool,
   """
   assert dataset.train is not None
   batching = factory.make_batching(dataset, settings, one_hot, settings.batch_size)
-  cached = settings.cache != 'none'
+  cached = settings.cache != 'none' or isinstance(dataset.train, ArraySplit)
   files = _files(dataset)
   dropped = files + _cache_files(settings.cache)
   epoch = None if num_examples is None else math.ceil(num_examples / settings.batch_size)

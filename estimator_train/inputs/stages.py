@@ -5,7 +5,7 @@ from typing import Callable, Dict
 import tensorflow.compat.v1 as tf
 
 from estimator_train.datasets import idx
-from estimator_train.datasets.description import IdxSplit, ImageSplit, Split
+from estimator_train.datasets.description import ArraySplit, IdxSplit, ImageSplit, Split
 from estimator_train.inputs import idx_files, image_files
 from estimator_train.inputs.batching import Batching
 
@@ -27,10 +27,10 @@ def make_input_fns(split: Split, batching: Batching, cached: bool,
 
   Returns:
     `read`, `decode`, `resize` and `batch` of image files; `read`, `batch` and `decode` of idx
-    files, which are decoded a batch at a time; `batch` of what is cached; nothing of made-up
-    images.
+    files, which are decoded a batch at a time; `batch` of arrays and what is cached; nothing of
+    made-up images.
   """
-  if isinstance(split, (ImageSplit, IdxSplit)) and cached:
+  if isinstance(split, ArraySplit) or (isinstance(split, (ImageSplit, IdxSplit)) and cached):
     return {'batch': whole}
   if isinstance(split, ImageSplit):
     return dict(_of_image_files(split, batching), batch=whole)

@@ -1,9 +1,9 @@
 """The models by name, and the user's own; TensorFlow is imported only when one is built."""
 
 import importlib
-import inspect
-from typing import Any, Optional, Tuple
+from typing import Any, Optional, Sequence, Tuple
 
+from estimator_train import own_code
 from estimator_train.errors import UserError
 
 _OURS = ('fashion_cnn', 'mnist_conv8', 'mnist_deep', 'mnist_dense', 'mnist_practical')
@@ -15,11 +15,6 @@ _APPLICATIONS = {function.lower(): function for function in (
 _TRAINABLE_LAYERS = {'vgg16': 4}  # As published; all of the others.
 
 NAMES = _OURS + tuple(_APPLICATIONS)
-
-
-def is_users_own(name: str) -> bool:
-  """Whether the name is that of a function, `package.module:function`."""
-  return ':' in name
 
 
 def is_pretrained(name: str) -> bool:
@@ -44,8 +39,8 @@ def build(name: str, image_shape: Tuple[int, int, int], num_classes: int,
     not compiled, the user's may be. Pretrained networks take three channels, of grey images too.
 
   Raises:
-    UserError: the user's function is not there, or returns no such model; or no layers of this
-      model can be frozen.
+    UserError: the user's function is not there, raises, or returns no such model; or no layers of
+      this model can be frozen.
     ValueError: the images are too small for the model.
   """
   if is_pretrained(name):
@@ -57,13 +52,10 @@ def build(name: str, image_shape: Tuple[int, int, int], num_classes: int,
     raise UserError('--trainable_layers is for pretrained networks',
                     '--trainable_layers={} --model={}'.format(trainable_layers, name),
                     'leave it out, or choose from ' + ', '.join(_APPLICATIONS))
-  if not is_users_own(name):
+  if not own_code.is_own(name):
     return importlib.import_module('estimator_train.models.' + name).build(image_shape, num_classes)
-  function = _find_function(name)
-  wanted = [parameter for parameter in inspect.signature(function).parameters.values()
-            if parameter.default is parameter.empty and parameter.kind not in (
-                parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)]
-  model = function(image_shape, num_classes) if wanted else function()
+  model = own_code.call('model', name, 'image_shape, num_classes', image_shape, num_classes)
+  check_kind(model, '--model=' + name)
   _check_shapes(name, model, image_shape, num_classes)
   return model
 
@@ -82,24 +74,38 @@ def imagenet_weights(name: str, image_shape: Tuple[int, int, int]) -> Any:
   return applications.imagenet_weights(_APPLICATIONS[name], image_shape)
 
 
-def _find_function(name: str) -> Any:
-  module, _, function = name.partition(':')
-  try:
-    return getattr(importlib.import_module(module), function)
-  except (ImportError, AttributeError, ValueError) as error:
-    raise UserError('the model\'s function cannot be imported',
-                    '--model={} ({})'.format(name, error),
-                    'give package.module:function, importable from this folder or PYTHONPATH'
-                    ) from error
+def check_kind(model: Any, given: str) -> None:
+  """Raises a UserError, which says what was given, where it cannot become an Estimator."""
+  import tensorflow.compat.v1 as tf  # Whoever builds a model has it already.
+
+  given = '{} is of {}'.format(given, type(model).__name__)
+  if not isinstance(model, tf.keras.Model):
+    raise UserError('this is no Keras model', given,
+                    'give a tf.keras.Model; one of plain Keras, `import keras`, is another')
+  if isinstance(model, tf.keras.Sequential) and not model.built:
+    raise UserError('a Sequential model must know the shape of its input', given,
+                    'give its first layer input_shape')
+  # Of others model_to_estimator loses the weights.
+  if not model._is_graph_network:
+    raise UserError('a subclass of tf.keras.Model cannot become an Estimator', given,
+                    'give a tf.keras.Sequential or tf.keras.Model(inputs, outputs); their layers '
+                    'may be of your own classes')
 
 
 def _check_shapes(name: str, model: Any, image_shape: Tuple[int, int, int],
                   num_classes: int) -> None:
-  shapes = (getattr(model, 'input_shape', None), getattr(model, 'output_shape', None))
+  given = (model.input_shape, model.output_shape)
   expected = ((None,) + image_shape, (None, num_classes))
-  in_colour = ((None,) + image_shape[:2] + (3,), (None, num_classes))  # Grey is repeated.
-  if shapes not in (expected, in_colour):
+  in_colour = expected[0][:3] + (3,)  # Grey is repeated.
+  if not (any(_fits(given[0], shape) for shape in (expected[0], in_colour))
+          and given[1] == expected[1]):
     raise UserError('the model does not fit the data set',
                     '--model={}: {} to {}, expected a Keras model of {} to {}'.format(
-                        name, *(shapes + expected)),
+                        name, *(given + expected)),
                     'change its input and output, or choose another --dataset')
+
+
+def _fits(given: Any, expected: Sequence[Optional[int]]) -> bool:
+  """Whether a model's input takes images of this shape; it may leave height and width open."""
+  return (isinstance(given, tuple) and len(given) == len(expected) and given[3] == expected[3]
+          and all(side in (None, size) for side, size in zip(given, expected)))

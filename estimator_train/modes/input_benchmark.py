@@ -5,7 +5,12 @@ import tempfile
 from typing import Any, Dict
 
 from estimator_train import model_dir
-from estimator_train.datasets.description import DataSet, ImageSplit, SyntheticSplit
+from estimator_train.datasets.description import (
+    ArraySplit,
+    DataSet,
+    ImageSplit,
+    SyntheticSplit,
+)
 from estimator_train.errors import UserError
 from estimator_train.inputs import image_files, measure, memory
 from estimator_train.inputs.measure import Measured
@@ -60,6 +65,7 @@ def _described(dataset: DataSet, measured: Measured) -> Input:
   count = measured.num_examples
   height, width, channels = measured.image_shape
   kind = ('made_up' if isinstance(dataset.train, SyntheticSplit) else
+          'arrays' if isinstance(dataset.train, ArraySplit) else
           'image_files' if isinstance(dataset.train, ImageSplit) else 'idx_files')
   was_cold = None
   if measured.bytes_from_storage is not None and measured.bytes_per_example is not None:

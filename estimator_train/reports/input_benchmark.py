@@ -20,7 +20,7 @@ class Input(NamedTuple):
   """What was measured of the input.
 
   Attributes:
-    kind: `image_files`, `idx_files` or `made_up`.
+    kind: `image_files`, `idx_files`, `arrays` or `made_up`.
     num_examples: of an epoch; None: without end.
     prepare_secs: before the first example, to fill the cache.
     cold: passes that began with the files out of memory.
@@ -163,7 +163,7 @@ def _advice(settings: Settings, result: Dict[str, Any], measured: Input,
 def _of_the_input(settings: Settings, measured: Input, machine: Machine) -> str:
   if measured.kind == 'made_up':
     return 'made-up images cost next to nothing, and no flag makes them cheaper'
-  if settings.cache != 'none':
+  if settings.cache != 'none' or measured.kind == 'arrays':
     return 'the input is cached already, and no flag makes it faster'
   flags = []
   if measured.kind == 'image_files' and 0 < settings.num_parallel_calls < machine.cores:

@@ -1,10 +1,11 @@
 """From a Keras model to an Estimator, through `tf.keras.estimator.model_to_estimator`."""
 
 import logging
-from typing import Callable, Dict, NamedTuple, Optional, Sequence
+from typing import Any, Callable, Dict, NamedTuple, Optional, Sequence
 
 import tensorflow.compat.v1 as tf
 
+from estimator_train import own_code
 from estimator_train.cluster import Cluster
 from estimator_train.datasets.description import DataSet
 from estimator_train.errors import UserError
@@ -18,7 +19,12 @@ from estimator_train.training import (
     losses,
     summaries,
 )
-from estimator_train.training.devices import Devices, make_session_config, make_strategy
+from estimator_train.training.devices import (
+    Devices,
+    find_devices,
+    make_session_config,
+    make_strategy,
+)
 from estimator_train.training.evaluation_metrics import make_metric_fn
 from estimator_train.training.loss_scaling import LossScaled
 from estimator_train.training.optimizers import LearningRate, make_optimizer
@@ -91,7 +97,7 @@ def convert(settings: Settings, dataset: DataSet, devices: Devices, cluster: Opt
     if writes:
       initial_weights.clear_stale(settings)
     config = _make_run_config(settings, devices, cluster)
-    keras_estimator = tf.keras.estimator.model_to_estimator(model, config=config)
+    keras_estimator = _to_estimator(model, config, settings)
     if writes:
       initial_weights.record(model if loads else None, settings)
     estimator = trainer = tf.estimator.add_metrics(
@@ -102,7 +108,7 @@ def convert(settings: Settings, dataset: DataSet, devices: Devices, cluster: Opt
       frozen, rest = frozen_features.cut(model, settings.model)
       rest.compile(model.optimizer, model.loss)
       trainer = _with_frozen_weights(
-          tf.keras.estimator.model_to_estimator(rest, config=config), model, frozen)
+          _to_estimator(rest, config, settings), model, frozen)
     tf.keras.backend.set_session(None)
   return Converted(estimator, not losses.takes_class_numbers(loss), frozen, trainer,
                    None if is_own else schedule)
@@ -122,13 +128,16 @@ def build_model(settings: Settings, dataset: DataSet) -> tf.keras.Model:
 
 def _build(settings: Settings, dataset: DataSet) -> tf.keras.Model:
   try:
-    return models.build(settings.model, dataset.image_shape, len(dataset.labels),
-                        settings.trainable_layers)
+    model = models.build(settings.model, dataset.image_shape, len(dataset.labels),
+                         settings.trainable_layers)
   except ValueError as error:
     raise UserError('the model cannot be built for these images',
                     '--model={} for {} ({})'.format(
                         settings.model, 'x'.join(str(side) for side in dataset.image_shape), error),
                     'give a larger --image_size or another --model') from error
+  if model.optimizer and losses.of(model) is not model.loss:
+    model.compile(model.optimizer, losses.of(model))
+  return model
 
 
 def _compile(model: tf.keras.Model, settings: Settings, learning_rate: LearningRate) -> None:
@@ -157,6 +166,55 @@ def _check_own_optimizer(settings: Settings) -> None:
   if settings.trains and ignored:
     _LOG.warning('--model=%s is compiled and brings its own optimizer: %s has no effect',
                  settings.model, ignored)
+
+
+def convert_own(model: tf.keras.Model, settings: Settings) -> tf.estimator.Estimator:
+  """Converts a model that was built and compiled elsewhere, for any `input_fn`.
+
+  Args:
+    model: begins with the weights that it has now.
+    settings: say where, on which devices, and the seed of what is random in a step.
+
+  Raises:
+    UserError: it cannot be converted, or the checkpoint is of another one.
+  """
+  models.check_kind(model, 'model')
+  if not model.optimizer:
+    raise UserError('the model is not compiled', repr(model.name),
+                    'call model.compile(optimizer, loss) first')
+  devices = find_devices(settings)
+  assert settings.model_dir is not None
+  check_fits(model, settings, *checkpoints.latest(settings.model_dir), flags_before={})
+  model.get_weights()  # Draws those that were not set, for only such are converted as they are.
+  initial_weights.clear_stale(settings)
+  estimator = _to_estimator(model, tf.estimator.RunConfig(
+      model_dir=settings.model_dir, tf_random_seed=settings.seed,
+      train_distribute=make_strategy(settings, devices, None),
+      session_config=make_session_config(settings, devices)), settings)
+  initial_weights.record(model, settings)
+
+  def model_fn(features: Any, labels: Any, mode: str,
+               config: tf.estimator.RunConfig) -> tf.estimator.EstimatorSpec:
+    spec = estimator.model_fn(features, labels, mode, config)
+    if mode != tf.estimator.ModeKeys.TRAIN:
+      return spec
+    one_copy = checkpoints.OneCopyOfEach(config.keep_checkpoint_max)
+    return spec._replace(training_hooks=tuple(spec.training_hooks or ()) + (one_copy,))
+
+  complete = _make_estimator(model_fn, estimator.config, model)
+  loss = losses.of(model)
+  if not losses.is_of_classes(loss) or len(model.outputs) != 1 or model.outputs[0].shape.ndims != 2:
+    return complete
+  return tf.estimator.add_metrics(complete, make_metric_fn(loss, model.output_shape[-1]))
+
+
+def _to_estimator(model: tf.keras.Model, config: tf.estimator.RunConfig,
+                  settings: Settings) -> tf.estimator.Estimator:
+  """Calls model_to_estimator, which makes the model anew from its layers' own descriptions."""
+  if not own_code.is_own(settings.model):
+    return tf.keras.estimator.model_to_estimator(model, config=config)
+  with own_code.told('the model cannot be converted to an Estimator', '--model=' + settings.model):
+    return tf.keras.estimator.model_to_estimator(model, config=config)
 
 
 def _make_run_config(settings: Settings, devices: Devices,

@@ -1,5 +1,6 @@
 """Which loss a model has, and how to have it per example."""
 
+import copy
 from typing import Any, Callable, Sequence
 
 import tensorflow.compat.v1 as tf
@@ -13,10 +14,27 @@ def default_loss(model: tf.keras.Model) -> Loss:
   return tf.keras.losses.CategoricalCrossentropy(from_logits=not is_probabilities)
 
 
+def of(model: tf.keras.Model) -> Loss:
+  """Returns the loss of a compiled model of one output; Keras takes it in a list or dict too."""
+  loss = model.loss
+  if isinstance(loss, dict):
+    loss = list(loss.values())
+  return loss[0] if isinstance(loss, (list, tuple)) and len(loss) == 1 else loss
+
+
 def takes_class_numbers(loss: Loss) -> bool:
   """Whether the loss takes labels as class numbers [B], not one-hot [B, num_classes]."""
+  return _name(loss).startswith('sparse')
+
+
+def _name(loss: Loss) -> str:
   name = loss if isinstance(loss, str) else getattr(loss, '__name__', type(loss).__name__)
-  return name.lower().startswith('sparse')
+  return name.lower()
+
+
+def is_of_classes(loss: Loss) -> bool:
+  """Whether the loss is a categorical cross-entropy, so that the outputs are of one class each."""
+  return _name(loss).replace('_', '').endswith('categoricalcrossentropy')
 
 
 def balanced_weights(class_counts: Sequence[int]) -> Sequence[float]:
@@ -47,8 +65,20 @@ class ClassWeighted(tf.keras.losses.Loss):
 
 
 def per_example(loss: Loss) -> Callable[[tf.Tensor, tf.Tensor], tf.Tensor]:
-  """Returns the loss as a function of (labels, outputs) to float [B]."""
+  """Returns the loss as a function of (labels, outputs) to float [B].
+
+  Of a loss that is a mean over the batch, each example gets that mean.
+  """
   if isinstance(loss, tf.keras.losses.Loss):
-    return type(loss).from_config(
-        dict(loss.get_config(), reduction=tf.losses.Reduction.NONE))
-  return tf.keras.losses.get(loss)
+    function = copy.copy(loss)
+    function.reduction = tf.losses.Reduction.NONE
+  else:
+    function = tf.keras.losses.get(loss)
+
+  def of_examples(labels: tf.Tensor, outputs: tf.Tensor) -> tf.Tensor:
+    values = function(labels, outputs)
+    if values.shape.ndims == 0:
+      return tf.fill(tf.shape(outputs)[:1], values)
+    return tf.reduce_mean(values, list(range(1, values.shape.ndims)))
+
+  return of_examples

@@ -8,7 +8,7 @@ import tensorflow.compat.v1 as tf
 from estimator_train import model_dir
 from estimator_train.cluster import Cluster
 from estimator_train.datasets import download, image_folder, registry as datasets
-from estimator_train.datasets.description import DataSet, ImageSplit
+from estimator_train.datasets.description import ArraySplit, DataSet, ImageSplit
 from estimator_train.errors import UserError
 from estimator_train.inputs import bad_images, factory as inputs
 from estimator_train.peers import READY, Peers
@@ -212,7 +212,7 @@ def _describe(settings: Settings) -> DataSet:
     assert settings.data_dir is not None
     download.fetch(dataset.files, settings.data_dir)
   model_dir.check_labels(settings.model_dir, dataset.labels)
-  if isinstance(dataset.train, ImageSplit) and settings.trains:
+  if isinstance(dataset.train, (ImageSplit, ArraySplit)) and settings.trains:
     counts = image_folder.class_counts(dataset.train, len(dataset.labels))
     _LOG.info('%d images to train on: %s; the largest class is %.1f times the smallest%s',
               sum(counts), ', '.join(map('{} {}'.format, dataset.labels, counts)),

@@ -99,7 +99,8 @@ def train(run: Run, evaluate_now: Optional[Callable[[], Any]] = None) -> Trained
   if run.peers is not None:
     some_hooks.append(tasks.TellPeers(run.peers))
   try:
-    with logging_redirect_tqdm([_LOG]), reworded(run.dataset.train):
+    # Only what logs to the terminal by itself; whoever calls from Python has handlers elsewhere.
+    with logging_redirect_tqdm([_LOG] if _LOG.handlers else []), reworded(run.dataset.train):
       _train(run, input_fn, some_hooks)
   except TrainingFailed as error:
     board.fail()

@@ -12,7 +12,8 @@ import tensorflow.compat.v1 as tf
 
 from estimator_train import cluster as clusters, peers as peers_lib
 from estimator_train.cluster import Cluster, Task
-from estimator_train.datasets.description import DataSet
+from estimator_train.datasets import fingerprint
+from estimator_train.datasets.description import ArraySplit, DataSet, ImageSplit
 from estimator_train.errors import PeerLost, TrainingFailed
 from estimator_train.peers import Peers
 from estimator_train.settings import Settings
@@ -109,8 +110,16 @@ def facts_of_worker(first_step: int, devices: Devices, dataset: DataSet,
       'the number of replicas': str(devices.num_replicas),
       'the image shape': str(dataset.image_shape),
       'the labels': ','.join(dataset.labels)[:1000],
+      'the training examples (a digest of their classes)': _digest_of_classes(dataset),
       "the model's weights (a digest)": hashlib.md5(layers.encode('utf-8')).hexdigest(),
   }
+
+
+def _digest_of_classes(dataset: DataSet) -> str:
+  """Returns what tells lists of examples apart, which files or arrays of this machine may be."""
+  if not isinstance(dataset.train, (ImageSplit, ArraySplit)):
+    return ''  # The same everywhere: checked when it was got, or made up.
+  return fingerprint.of_arrays([dataset.train.classes])
 
 
 def serve_parameters(cluster: Cluster, settings: Settings) -> Dict[str, Any]:

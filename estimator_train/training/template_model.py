@@ -1,11 +1,13 @@
 """The single Keras model with a checkpoint's weights, for use without Estimators."""
 
 import contextlib
+import logging
 import os
-from typing import Iterator, Tuple
+from typing import Iterator, Optional, Tuple
 
 import tensorflow.compat.v1 as tf
 
+from estimator_train import own_code
 from estimator_train.datasets.description import DataSet
 from estimator_train.settings import Settings
 from estimator_train.training import checkpoints
@@ -14,9 +16,12 @@ from estimator_train.training.optimizers import make_optimizer
 from estimator_train.training.user_errors import reworded
 
 FILE = 'model.h5'
+# What Keras raises of a model whose layers have no description of plain values.
+CANNOT_DESCRIBE = (TypeError, ValueError, NotImplementedError, RuntimeError)
+_LOG = logging.getLogger('estimator_train')
 
 
-def save(settings: Settings, dataset: DataSet) -> str:
+def save(settings: Settings, dataset: DataSet) -> Optional[str]:
   """Writes the latest checkpoint's weights to `model.h5` in `--model_dir`.
 
   Args:
@@ -24,14 +29,23 @@ def save(settings: Settings, dataset: DataSet) -> str:
     dataset: gives the model its shapes.
 
   Returns:
-    The file's path.
+    The file's path; None where Keras cannot save a model of the user's.
   """
   assert settings.model_dir is not None
   checkpoint, _ = checkpoints.latest(settings.model_dir)
   assert checkpoint is not None
   path = os.path.join(settings.model_dir, FILE)
   aside = path + '.part'
-  write(aside, settings, dataset, checkpoint)
+  try:
+    write(aside, settings, dataset, checkpoint)
+  except CANNOT_DESCRIBE as error:
+    if not own_code.is_own(settings.model):
+      raise
+    _LOG.warning('%s is not written, as Keras cannot describe a layer of --model=%s: %s', FILE,
+                 settings.model, error)
+    if os.path.exists(aside):
+      os.remove(aside)
+    return None
   os.replace(aside, path)
   return path
 

@@ -88,10 +88,24 @@ def test_users_own():
 
 
 @pytest.mark.parametrize('name, message', [
-    ('no_such_module:build', 'cannot be imported: --model=no_such_module:build (No module named'),
-    ('own_models:no_such', "(module 'own_models' has no attribute 'no_such')"),
-    (':build', 'cannot be imported: --model=:build'),
-    ('own_models:no_model', '--model=own_models:no_model: None to None, expected a Keras model of'),
+    ('no_such_module:build', 'names a module that cannot be found: --model=no_such_module:build '
+     "(No module named 'no_such_module')"),
+    (':build', 'names a module that cannot be found: --model=:build (Empty module name)'),
+    ('own_models:two_layer', 'names a function that is not there: --model=own_models:two_layer: '
+     'did you mean two_layers'),
+    ('own_models:', 'names a function that is not there: --model=own_models:: did you mean '),
+    ('json:decoder', 'names a function that is not there: --model=json:decoder'),
+    ('own_models:of_three_arguments', "takes something else: --model=own_models:of_three_arguments "
+     "(missing a required argument: 'what_else'): let it take nothing or (image_shape, num_cl"),
+    ('own_models:raises', "own_models.py:"),
+    ('own_models:raises', ": KeyError: 'no such key'): mend it; --verbosity=1"),
+    ('own_models:no_model', 'this is no Keras model: --model=own_models:no_model is of str'),
+    ('own_models:subclassed', 'cannot become an Estimator: --model=own_models:subclassed is of '
+     'Subclass: give a tf.keras.Sequential'),
+    ('own_models:without_input_shape', 'must know the shape of its input'),
+    ('own_models:of_two_inputs', '[(None, 28, 28, 1), (None, 3)] to (None, 10), expected a Keras '
+     'model of (None, 28, 28, 1) to (None, 10)'),
+    ('own_models:of_two_outputs', '(None, 28, 28, 1) to [(None, 10), (None, 10)], expected a'),
     ('own_models:of_another_shape', '(None, 5) to (None, 3), expected a Keras model of '
      '(None, 28, 28, 1) to (None, 10)'),
 ])

@@ -1,0 +1,163 @@
+"""A data set that a user's own function describes."""
+
+import json
+import types
+
+import numpy as np
+import pytest
+from conftest import batches
+
+from estimator_train import ArraySplit, DataSet, IdxSplit, ImageSplit, UserError
+from estimator_train.datasets import own
+from estimator_train.inputs import factory
+from estimator_train.inputs.batching import Share
+from estimator_train.settings import Settings
+
+LABELS, SHAPE = ('dark', 'light'), (4, 5, 1)
+CLASSES = np.arange(12) // 6  # Class by class, as people stack arrays.
+IMAGES = np.broadcast_to(np.arange(12)[:, None, None, None], (12,) + SHAPE).astype(np.uint8)
+ARRAYS = ArraySplit(IMAGES, CLASSES)
+DATA = DataSet('mine', LABELS, SHAPE, ARRAYS, ARRAYS)
+
+
+@pytest.fixture
+def describe(monkeypatch):
+  """Describes the data set that a function in a module `mine` returns, or calls the function."""
+  def described(returned, **values):
+    module = types.ModuleType('mine')
+    module.data = returned if callable(returned) else lambda: returned
+    monkeypatch.setitem(__import__('sys').modules, 'mine', module)
+    settings = Settings(**dict({'dataset': 'mine:data', 'model_dir': 'x', 'train_steps': 1,
+                                'shuffle_buffer': 3}, **values))
+    return own.describe(settings), settings
+
+  return described
+
+
+def numbers(found):
+  """Returns the examples' numbers, which their pixels are, and checks that labels stay beside."""
+  for images, labels in found:
+    assert images.dtype == np.uint8 and images.shape[1:] == SHAPE
+    assert list(CLASSES[images[:, 0, 0, 0]]) == list(labels.argmax(-1))
+  return [int(pixel) for images, _ in found for pixel in images[:, 0, 0, 0]]
+
+
+def test_arrays_are_evaluated_in_their_order_once(describe):
+  dataset, settings = describe(DATA)
+  assert factory.check_files(dataset, settings) == (12, 12)
+  found, graph = batches(factory.make_eval_input_fn(dataset, settings, True, 5))
+  assert [len(images) for images, _ in found] == [5, 5, 2] and numbers(found) == list(range(12))
+  assert len(graph.as_graph_def().SerializeToString()) < 20000  # The arrays are not in there.
+
+
+def test_arrays_are_trained_on_in_mixed_order_in_shares(describe):
+  dataset, settings = describe(DATA)
+  whole = numbers(batches(factory.make_train_input_fn(dataset, settings, True, 6), 4)[0])
+  assert sorted(whole[:12]) == sorted(whole[12:]) == list(range(12))
+  # A buffer of three would not mix classes that come one after the other.
+  assert len(set(CLASSES[whole[:6]])) == 2
+  shares = [numbers(batches(factory.make_train_input_fn(
+      dataset, settings, True, 3, Share(0, 2, worker, 3)), 4)[0]) for worker in range(2)]
+  together = [number for step in range(4) for share in shares
+              for number in share[3 * step:3 * step + 3]]
+  assert together == whole
+
+
+def test_the_flags_name_and_the_settings_reach_the_function(describe):
+  def data(settings):
+    return DATA._replace(labels=list(settings.labels))
+
+  dataset, _ = describe(data, labels=['a', 'b'])
+  assert (dataset.name, dataset.labels) == ('mine:data', ('a', 'b'))
+  assert dataset.train.classes.dtype == np.int32
+
+
+def test_only_what_the_mode_reads_must_be_there(describe):
+  assert describe(DATA._replace(test=None), mode='train')[0].test is None
+  assert describe(DATA._replace(train=None), mode='evaluate')[0].train is None
+
+
+def test_fingerprint_is_of_the_content(describe):
+  def fingerprint(data):
+    return factory.make_pass(*describe(data)).fingerprint
+
+  changed = IMAGES.copy()
+  changed[-1, -1, -1, -1] += 1
+  assert fingerprint(DATA) == fingerprint(DATA._replace(
+      train=ArraySplit(IMAGES.copy(), list(CLASSES))))
+  assert len({fingerprint(data) for data in (
+      DATA, DATA._replace(train=ArraySplit(changed, CLASSES)),
+      DATA._replace(train=ArraySplit(IMAGES, CLASSES[::-1])))}) == 3
+
+
+def train(**values):
+  return DATA._replace(train=ArraySplit(**dict(ARRAYS._asdict(), **values)))
+
+
+@pytest.mark.parametrize('data, message', [
+    ({'train': 1}, 'returns no data set: --dataset=mine:data returns dict: return an estimator_t'),
+    (DATA._replace(train=None), 'has no examples to train on: --dataset=mine:data with train=None'),
+    (DATA._replace(test=None), 'has no examples to evaluate on: --dataset=mine:data with test=N'),
+    (DATA._replace(labels='ab'), "labels must be strings: --dataset=mine:data: 'ab': name each"),
+    (DATA._replace(labels=(0, 1)), 'labels must be strings'),
+    (DATA._replace(labels=('a', 'a')), 'must be two or more, each another'),
+    (DATA._replace(labels=('a',)), 'must be two or more, each another'),
+    (DATA._replace(labels=('a\nb', 'c')), 'in one line'),
+    (DATA._replace(image_shape=(4, 5)), r'must be \(height, width, channels\).*: \(4, 5\): give'),
+    (DATA._replace(image_shape=(4, 5, 2)), '1 or 3 channels'),
+    (DATA._replace(train=(IMAGES, CLASSES)), 'train is tuple: give one of ArraySplit, ImageSplit'),
+    (train(images=IMAGES / 255), r'uint8, from 0 to 255: .* train has float64 of \(12, 4, 5, 1\): '
+     r'for images in \[0, 1\] give \(images \* 255\)'),
+    (train(images=IMAGES[..., 0]), r'image_shape: .*\(12, 4, 5\), expected \(examples, 4, 5, 1\): '
+     r'give images\[..., np.newaxis\]'),
+    (DATA._replace(test=ArraySplit(IMAGES[:, :3], CLASSES)), r'test has \(12, 3, 5, 1\), expected'),
+    (train(classes=CLASSES[:11]), 'as many classes as images: .* has 12 images and 11 classes'),
+    (train(classes=CLASSES + 1), 'number of labels, 2: .* train has class 2 at position 6: number'),
+    (train(classes=CLASSES - 1), 'train has class -1 at position 0'),
+    (train(classes=np.eye(2)[CLASSES]), r'whole numbers, one an example: .*float64 of \(12, 2\)'),
+    (train(classes=CLASSES * 1.), 'whole numbers, one an example'),
+    (train(classes=['dark'] * 12), 'for names the places in labels'),
+    (train(classes=CLASSES * 0), 'no example to train on: .* train lacks light: add some'),
+    (train(images=IMAGES[:0], classes=[]), 'a split of the data set has no examples'),
+    (DATA._replace(train=ImageSplit('a.jpeg', [0])), "must be a list: .*'a.jpeg'"),
+    (DATA._replace(train=ImageSplit(['a.jpeg'], [0, 1])), '1 images and 2 classes'),
+    (lambda: 1 / 0, r'the function of --dataset fails: .*test_own_dataset.py:\d+: ZeroDivision'),
+    (lambda first, second: DATA, 'takes something else: .*: let it take nothing or .settings.$'),
+])
+def test_wrong(describe, data, message):
+  with pytest.raises(UserError, match=message) as caught:
+    describe(data)
+  assert '\n' not in str(caught.value)
+
+
+def test_a_folder_is_no_cache_of_arrays(describe):
+  dataset, settings = describe(DATA, cache='somewhere')
+  with pytest.raises(UserError, match='a cache in a folder is for image files'):
+    factory.check_files(dataset, settings)
+
+
+def test_files_are_read_as_those_of_built_in_sets(describe, write_idx, image_folders):
+  files = sorted((image_folders / 'train').rglob('*.jpeg'))
+  dataset, settings = describe(DataSet(
+      'mine', LABELS, (8, 8, 3), ImageSplit(files, [path.parent.name == 'B' for path in files]),
+      ImageSplit([str(path) for path in files], np.arange(len(files)) % 2)))
+  found, _ = batches(factory.make_eval_input_fn(dataset, settings, True, 5))
+  assert sum(len(images) for images, _ in found) == len(files) == 18
+  assert found[0][0].shape == (5, 8, 8, 1)
+  idx = IdxSplit(*write_idx(IMAGES[..., 0], CLASSES))
+  dataset, settings = describe(DataSet('mine', LABELS, SHAPE, idx, idx))
+  assert factory.check_files(dataset, settings) == (12, 12)
+
+
+def test_runs_from_its_flags(run_program, tmp_path, monkeypatch, describe):
+  describe(DATA)
+  flags = ('--dataset=mine:data', '--model=own_models:two_layers', '--batch_size=4',
+           '--class_weights=balanced', '--model_dir={}'.format(tmp_path))
+  assert run_program('--train_steps=3', *flags).code == 0
+  evaluation = json.loads((tmp_path / 'evaluation.json').read_text())
+  assert evaluation['examples'] == 12 and list(evaluation['per_class']) == list(LABELS)
+  again = run_program('--flagfile={}'.format(tmp_path / 'flags.txt'), '--train_steps=5')
+  assert again.code == 0 and again.result['steps_run'] == 2, again.err
+  describe(DATA._replace(labels=('light', 'dark')))
+  other = run_program('--train_steps=6', *flags)
+  assert other.code == 2 and 'was trained with other labels' in other.err

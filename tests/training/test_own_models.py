@@ -1,0 +1,43 @@
+"""Models as users write them train, and count as they should."""
+
+import json
+import math
+
+import pytest
+import tensorflow.compat.v1 as tf
+
+QUICK = ('--dataset=synthetic', '--image_size=8,8', '--batch_size=4', '--train_steps=2',
+         '--log_every_steps=1')
+
+
+@pytest.mark.parametrize('name', [
+    'of_any_size', 'with_metrics', 'with_loss_by_name', 'with_scalar_loss',
+    'with_own_layer_and_loss'])
+def test_trains_and_evaluates(run_program, tmp_path, name):
+  done = run_program('--model=own_models:' + name, '--model_dir={}'.format(tmp_path), *QUICK)
+  assert done.code == 0, done.err
+  evaluation = json.loads((tmp_path / 'evaluation.json').read_text())
+  assert evaluation['examples'] == 40 and 0 <= evaluation['accuracy'] <= 1
+  # All these losses are the cross-entropy, of weights that have hardly moved.
+  assert evaluation['average_loss'] == pytest.approx(math.log(10), rel=0.25)
+  assert done.result['train_loss'] == pytest.approx(math.log(10), rel=0.3)
+  assert (tmp_path / 'model.h5').exists()
+
+
+def test_what_keras_cannot_save_is_trained_all_the_same(run_program, tmp_path):
+  done = run_program('--model=own_models:with_unsaveable_layer',
+                     '--model_dir={}'.format(tmp_path), *QUICK)
+  assert done.code == 0 and done.result['examples'] == 40
+  assert 'model.h5 is not written, as Keras cannot describe a layer of' in done.err
+  assert not list(tmp_path.glob('model.h5*'))
+
+
+def test_layer_that_does_not_describe_itself(run_program, tmp_path):
+  done = run_program('--model=own_models:with_undescribed_layer',
+                     '--model_dir={}'.format(tmp_path), *QUICK)
+  assert done.code == 2 and done.out == ''
+  last, = done.err.splitlines()
+  assert last.startswith('error: the model cannot be converted to an Estimator: --model=own_models:'
+                         'with_undescribed_layer (NotImplementedError: ')
+  assert 'get_config' in last and last.endswith(': mend it; --verbosity=1 shows the traceback')
+  assert tf.train.latest_checkpoint(str(tmp_path)) is None

@@ -28,7 +28,7 @@ def describe(monkeypatch):
     module.data = returned if callable(returned) else lambda: returned
     monkeypatch.setitem(__import__('sys').modules, 'mine', module)
     settings = Settings(**dict({'dataset': 'mine:data', 'model_dir': 'x', 'train_steps': 1,
-                                'shuffle_buffer': 3}, **values))
+                                'shuffle_buffer': 1}, **values))
     return own.describe(settings), settings
 
   return described
@@ -54,7 +54,7 @@ def test_arrays_are_trained_on_in_mixed_order_in_shares(describe):
   dataset, settings = describe(DATA)
   whole = numbers(batches(factory.make_train_input_fn(dataset, settings, True, 6), 4)[0])
   assert sorted(whole[:12]) == sorted(whole[12:]) == list(range(12))
-  # A buffer of three would not mix classes that come one after the other.
+  # A buffer that is small beside a class would not mix them.
   assert len(set(CLASSES[whole[:6]])) == 2
   shares = [numbers(batches(factory.make_train_input_fn(
       dataset, settings, True, 3, Share(0, 2, worker, 3)), 4)[0]) for worker in range(2)]

@@ -73,7 +73,10 @@ _GROUPS: Sequence[Tuple[str, Sequence[Tuple[str, Callable[..., Any], str]]]] = (
     ('how long', (
         ('train_steps', _INTEGER, 'global step to stop at (scaling: of each run)'),
         ('train_epochs', _INTEGER, 'passes over the data to stop after'),
-        ('eval_every_steps', _INTEGER, 'evaluate each so many steps, not only at the end'))),
+        ('eval_every_steps', _INTEGER, 'evaluate each so many steps, not only at the end'),
+        ('early_stopping_steps', _INTEGER, 'stop when --best_metric has not become better for so '
+         'many steps'),
+        ('stop_at_accuracy', _FLOAT, 'stop once an evaluation reaches it, such as 0.9'))),
     ('step', (
         ('batch_size', _INTEGER, 'examples a step over all replicas (global); of the '
          'run of one replica or worker (scaling)'),
@@ -138,7 +141,11 @@ _GROUPS: Sequence[Tuple[str, Sequence[Tuple[str, Callable[..., Any], str]]]] = (
         ('save_checkpoints_steps', _INTEGER, 'steps between checkpoints'),
         ('save_checkpoints_secs', _INTEGER,
          'seconds between checkpoints (600 when neither this nor steps are given)'),
-        ('keep_checkpoint_max', _INTEGER, 'checkpoints to keep'),
+        ('keep_checkpoint_max', _INTEGER, 'checkpoints to keep, besides the best'),
+        ('best_metric', _STRING, 'what makes a checkpoint the best of those that are evaluated: '
+         + _one_of(validation.BEST_METRICS)),
+        ('checkpoint', _STRING, 'the one to evaluate: ' + ', '.join(validation.KEPT_CHECKPOINTS)
+         + ', or the path of any, such as DIR/model.ckpt-500'),
         ('peer_timeout_secs', _INTEGER, 'seconds without a word from another task of the cluster '
          'after which it is lost, and the run ends with code 138'),
         ('step_timeout_secs', _INTEGER, 'seconds without a step after which a run on a cluster '

@@ -85,13 +85,13 @@ def read_labels(model_dir: str) -> Tuple[str, ...]:
     raise _damaged(model_dir, LABELS_FILE) from error
 
 
-def check_labels(model_dir: str, labels: Sequence[str]) -> None:
+def check_labels(model_dir: str, labels: Sequence[str], flag: str = 'model_dir') -> None:
   """Raises a UserError when the folder was trained with other classes, or in another order."""
   recorded = read_labels(model_dir)
   if recorded and recorded != tuple(labels):
-    raise UserError('--model_dir was trained with other labels',
+    raise UserError('--{} was trained with other labels'.format(flag),
                     '{} there and {} here'.format(','.join(recorded), ','.join(labels)),
-                    'give another --model_dir; of an image folder, or --labels in that order')
+                    'give another --{}; of an image folder, or --labels in that order'.format(flag))
 
 
 def record(settings: settings_lib.Settings, labels: Sequence[str]) -> None:

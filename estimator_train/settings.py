@@ -30,6 +30,8 @@ class _Fields(NamedTuple):
   train_steps: Optional[int] = None
   train_epochs: Optional[int] = None
   eval_every_steps: Optional[int] = None
+  early_stopping_steps: Optional[int] = None
+  stop_at_accuracy: Optional[float] = None
   batch_size: int = 128
   optimizer: str = 'adam'
   learning_rate: float = 0.001
@@ -69,6 +71,8 @@ class _Fields(NamedTuple):
   save_checkpoints_steps: Optional[int] = None
   save_checkpoints_secs: Optional[int] = None
   keep_checkpoint_max: int = 5
+  best_metric: str = 'accuracy'
+  checkpoint: str = 'latest'
   peer_timeout_secs: int = 30
   step_timeout_secs: int = 600
   start_timeout_secs: int = 600

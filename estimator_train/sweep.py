@@ -125,7 +125,8 @@ def settings_of(point: Point, settings: Settings, dataset: DataSet) -> Settings:
       mode='train', model_dir=folder(point, settings), export_dir=None,
       train_steps=train_steps(settings),
       batch_size=global_batch_size(point, settings),
-      eval_every_steps=None, save_checkpoints_steps=None, save_checkpoints_secs=_NEVER_SECS,
+      eval_every_steps=None, early_stopping_steps=None, stop_at_accuracy=None,
+      save_checkpoints_steps=None, save_checkpoints_secs=_NEVER_SECS,
       # What costs the same and cannot fail: a loss that is not finite would end the run.
       weights='none', learning_rate=1e-9, lr_schedule='constant',
       lr_boundaries_epochs=(), lr_values=(), lr_warmup_epochs=0., report_page=False)

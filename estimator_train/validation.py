@@ -23,6 +23,9 @@ LEARNING_RATE_SCALINGS = ('none', 'linear', 'sqrt')
 CACHE_FEATURES_DTYPES = ('float32', 'float16')
 ON_BAD_IMAGE = ('error', 'skip')
 SCALE_OVER = ('replicas', 'workers')
+BEST_METRICS = ('accuracy', 'average_loss')
+KEPT_CHECKPOINTS = ('latest', 'best')
+READS_CHECKPOINT = ('evaluate', 'predict', 'export')
 # Where a published workload finds its data and runs, not what it does.
 FREE_IN_REPRODUCE = (
     'data_dir', 'model_dir', 'weights', 'num_gpus', 'num_cpu_replicas', 'all_reduce_alg',
@@ -54,6 +57,7 @@ def check(settings: Any) -> None:
   _check_length(settings)
   _check_devices(settings)
   _check_checkpoints(settings)
+  _check_stopping(settings)
   if settings.mode == 'scaling':
     _check_scaling(settings)
   if settings.mode == 'reproduce':
@@ -86,7 +90,7 @@ def _check_choices(settings: Any) -> None:
                         ('class_weights', CLASS_WEIGHTS),
                         ('cache_features_dtype', CACHE_FEATURES_DTYPES),
                         ('on_bad_image', ON_BAD_IMAGE), ('scale_over', SCALE_OVER),
-                        ('workload', tuple(WORKLOADS)),
+                        ('workload', tuple(WORKLOADS)), ('best_metric', BEST_METRICS),
                         ('all_reduce_alg', ALL_REDUCE_ALGORITHMS), ('dtype', DTYPES)):
     value = getattr(settings, name)
     if value is not None:
@@ -120,10 +124,10 @@ def _check_texts(settings: Any) -> None:
 
 def _check_bounds(settings: Any) -> None:
   at_least: Iterable[Tuple[int, Sequence[str]]] = (
-      (1, ('train_steps', 'train_epochs', 'eval_every_steps', 'batch_size', 'base_batch_size',
-           'num_packs', 'shuffle_buffer', 'prefetch', 'log_every_steps', 'save_checkpoints_steps',
-           'save_checkpoints_secs', 'keep_checkpoint_max', 'repeats', 'peer_timeout_secs',
-           'start_timeout_secs')),
+      (1, ('train_steps', 'train_epochs', 'eval_every_steps', 'early_stopping_steps', 'batch_size',
+           'base_batch_size', 'num_packs', 'shuffle_buffer', 'prefetch', 'log_every_steps',
+           'save_checkpoints_steps', 'save_checkpoints_secs', 'keep_checkpoint_max', 'repeats',
+           'peer_timeout_secs', 'start_timeout_secs')),
       (0, ('seed', 'num_cpu_replicas', 'num_parallel_calls', 'trainable_layers',
            'throughput_warmup_steps', 'step_timeout_secs', 'inter_op_parallelism_threads',
            'intra_op_parallelism_threads')),
@@ -135,6 +139,10 @@ def _check_bounds(settings: Any) -> None:
       if value is not None and not bound <= value <= last:
         raise UserError('--{} is out of range'.format(name), '--{}={}'.format(name, value),
                         'give a whole number from {} to {}'.format(bound, last))
+  if settings.stop_at_accuracy is not None and not 0 < settings.stop_at_accuracy <= 1:
+    raise UserError('--stop_at_accuracy is a share of the test examples, above 0 and up to 1',
+                    '--stop_at_accuracy={}'.format(settings.stop_at_accuracy),
+                    'give one such as 0.9')
   if not 0 <= settings.max_bad_images <= 1:  # Nor does nan lie there.
     raise UserError('--max_bad_images is a share of all images, from 0 to 1',
                     '--max_bad_images={}'.format(settings.max_bad_images),
@@ -169,6 +177,8 @@ def _check_places(settings: Any) -> None:
   if settings.mode == 'predict' and not settings.input:
     raise UserError('what to predict is not said', '--mode=predict without --input',
                     'give --input=PATTERN, such as \'DATA/**/*.jpeg\', in quotes')
+  if not settings.checkpoint:
+    raise UserError('--checkpoint is empty', '--checkpoint=', 'give latest, best, or a path')
   if settings.mode not in WITHOUT_MODEL_DIR and not settings.model_dir:
     raise UserError('--model_dir is required, everything the run makes is kept there',
                     '--mode={} without --model_dir'.format(settings.mode),
@@ -246,6 +256,31 @@ def _check_checkpoints(settings: Any) -> None:
                     'of --save_checkpoints_steps',
                     '--eval_every_steps={} --save_checkpoints_steps={}'.format(every, steps),
                     'give --save_checkpoints_steps={}, or leave it out'.format(every))
+  if settings.checkpoint != 'latest' and settings.mode not in READS_CHECKPOINT:
+    raise UserError('--checkpoint is for --mode=' + ', '.join(READS_CHECKPOINT),
+                    '--checkpoint={} --mode={}'.format(settings.checkpoint, settings.mode),
+                    'leave it out; training goes on from the latest' if settings.trains
+                    else 'leave it out')
+
+
+def _check_stopping(settings: Any) -> None:
+  steps, every = settings.early_stopping_steps, settings.eval_every_steps
+  given = ['--{}={}'.format(name, getattr(settings, name))
+           for name in ('early_stopping_steps', 'stop_at_accuracy')
+           if getattr(settings, name) is not None]
+  if not given or not settings.trains:
+    return
+  if settings.mode != 'train_and_evaluate':
+    raise UserError('it is evaluations that say when to stop',
+                    '{} --mode={}'.format(' '.join(given), settings.mode),
+                    'give --mode=train_and_evaluate')
+  if every is None:
+    raise UserError('it is evaluations that say when to stop, and there is none before the end',
+                    ' '.join(given), 'give --eval_every_steps=N')
+  if steps is not None and steps < every:
+    raise UserError('--early_stopping_steps cannot be seen between two evaluations',
+                    '--early_stopping_steps={} --eval_every_steps={}'.format(steps, every),
+                    'give --early_stopping_steps={} or more'.format(every))
 
 
 def _check_scaling(settings: Any) -> None:

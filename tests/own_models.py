@@ -17,6 +17,16 @@ def two_layers(image_shape, num_classes):
   ])
 
 
+def with_dropout(image_shape, num_classes):
+  layers = tf.keras.layers
+  return tf.keras.Sequential([
+      layers.Flatten(input_shape=image_shape),
+      layers.Dense(16, activation='tanh'),
+      layers.Dropout(0.5),
+      layers.Dense(num_classes, activation='softmax'),
+  ])
+
+
 class Wait(tf.keras.layers.Layer):
   """Waits in every step, for as long as the test says that planted it here."""
   delay = None

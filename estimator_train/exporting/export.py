@@ -10,7 +10,7 @@ from estimator_train.datasets.description import DataSet
 from estimator_train.errors import UserError
 from estimator_train.exporting import saved_model, tflite, versions
 from estimator_train.settings import Settings
-from estimator_train.training import checkpoints, template_model
+from estimator_train.training import checkpoints, template_model, trained_model
 from estimator_train.training.estimator import make_model_preprocess
 
 
@@ -41,7 +41,7 @@ def export(settings: Settings, dataset: DataSet, checkpoint: str) -> Dict[str, A
     if settings.export_format == 'h5':
       _write_h5(folder, settings, dataset, checkpoint)
     else:
-      with template_model.restored(settings, dataset, checkpoint) as (model, session):
+      with trained_model.restored(settings, dataset, checkpoint) as (model, session):
         if settings.export_format == 'saved_model':
           saved_model.write(folder, model, session, make_model_preprocess(model, settings),
                             dataset.labels)

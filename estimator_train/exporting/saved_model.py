@@ -21,7 +21,7 @@ from estimator_train.datasets.description import TOP_K
 from estimator_train.errors import UserError
 from estimator_train.exporting import serving_warm_up
 from estimator_train.inputs import image_files
-from estimator_train.training import probabilities, template_model
+from estimator_train.training import probabilities, trained_model
 
 BYTES, TENSOR = 'serving_default', 'images'
 _CHANNELS = (1, 3)
@@ -55,7 +55,7 @@ def write(folder: str, model: tf.keras.Model, session: tf.Session,
   builder.add_meta_graph_and_variables(
       session, [tf.saved_model.tag_constants.SERVING], signatures,
       assets_collection=tf.get_collection(tf.GraphKeys.ASSET_FILEPATHS),
-      saver=template_model.saver(model), strip_default_attrs=True)
+      saver=trained_model.saver(model), strip_default_attrs=True)
   builder.save()
   height, width, channels = model.input_shape[1:]
   black = session.run(tf.image.encode_jpeg(tf.zeros((height, width, channels), tf.uint8)))

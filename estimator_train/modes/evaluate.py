@@ -1,16 +1,18 @@
-"""`--mode=evaluate`: evaluates the latest checkpoint of a model_dir."""
+"""`--mode=evaluate`: evaluates a checkpoint, mostly one of a model_dir."""
 
 from typing import Any, Dict
 
 from estimator_train.reports import evaluation, page
 from estimator_train.settings import Settings
-from estimator_train.training import learning_curves, preparation, run as runs
+from estimator_train.training import learning_curves, preparation
+from estimator_train.training.evaluation import Evaluation
 
 
 def run(settings: Settings) -> Dict[str, Any]:
   """Returns the result: how well the checkpoint does on the test examples."""
   prepared = preparation.prepare(settings)
-  result = evaluation.write(settings, prepared.dataset.labels, *runs.evaluate(prepared))
+  result = evaluation.write(settings, prepared.dataset.labels,
+                            *Evaluation(prepared).of(prepared.checkpoint))
   result.update(prepared.left_out)
   learning_curves.write(settings)
   page.write_after(settings)

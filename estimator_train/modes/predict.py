@@ -27,19 +27,20 @@ def run(settings: Settings) -> Dict[str, Any]:
   assert settings.input is not None
   predictions.check_output(settings.output)
   files = unlabelled.find(settings.input)
-  with trained_model.load(settings) as model:
-    _LOG.info('%s of step %d on %s, %d images at a time', settings.model, model.global_step,
+  found = trained_model.find(settings)
+  with trained_model.load(settings, found) as model:
+    _LOG.info('%s of step %d on %s, %d images at a time', settings.model, found.global_step,
               model.device, model.batch_size)
     batches = unlabelled.batches(
-        files, model.dataset.image_shape, model.batch_size,
+        files, found.dataset.image_shape, model.batch_size,
         settings.num_parallel_calls or image_files.available_cores())
-    with predictions.write_to(settings.output, model.dataset.labels) as written, \
+    with predictions.write_to(settings.output, found.dataset.labels) as written, \
         contextlib.closing(batches):
       for batch in _with_progress(batches, settings.log_every_steps):
         _predict(batch, model.outputs, written)
   result = {'mode': settings.mode, 'model_dir': settings.model_dir, 'output': settings.output,
             'predicted': written.predicted, 'bad': written.bad,
-            'global_step': model.global_step, 'checkpoint': model.checkpoint}
+            'global_step': found.global_step, 'checkpoint': found.checkpoint}
   if written.first_bad is not None:
     raise UserError('not everything could be predicted',
                     '{} bad file(s), the first is {!r} ({})'.format(

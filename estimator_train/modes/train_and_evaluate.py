@@ -1,6 +1,7 @@
 """`--mode=train_and_evaluate`: trains, then evaluates the last checkpoint."""
 
-from typing import Any, Dict, Optional
+import functools
+from typing import Any, Dict
 
 from estimator_train.exporting import export as exports
 from estimator_train.reports import evaluation, page, throughput
@@ -12,6 +13,7 @@ from estimator_train.training import (
     tasks,
     template_model,
 )
+from estimator_train.training.rounds import Rounds
 
 
 def run(settings: Settings) -> Dict[str, Any]:
@@ -20,16 +22,13 @@ def run(settings: Settings) -> Dict[str, Any]:
   if cluster is not None and cluster.task in cluster.parameter_servers:
     return tasks.serve_parameters(cluster, settings)
   prepared = preparation.prepare(settings, cluster)
-
-  def evaluate(path: Optional[str] = None) -> Dict[str, Any]:
-    return evaluation.write(settings, prepared.dataset.labels, *runs.evaluate(prepared, path))
-
+  rounds = Rounds(prepared, functools.partial(evaluation.write, settings, prepared.dataset.labels))
   if prepared.is_evaluator:
-    return runs.evaluate_each(prepared, evaluate)
+    return runs.evaluate_each(prepared, rounds.evaluate)
   evaluates = cluster is None or not cluster.has_evaluator
   if prepared.is_chief:
     exports.make_folder(settings)
-  trained = runs.train(prepared, evaluate_now=evaluate if evaluates else None)
+  trained = runs.train(prepared, rounds.evaluate_now if evaluates else None)
   if cluster is not None and not cluster.is_chief:
     runs.finish(prepared, throughput.of_worker(settings, prepared.conditions, trained.timing))
     runs.raise_if_stopped(trained)
@@ -39,7 +38,9 @@ def run(settings: Settings) -> Dict[str, Any]:
   result.update(prepared.left_out)
   template_model.save(settings, prepared.dataset)
   if evaluates and trained.stopped_by is None and not trained.is_early:
-    result.update(evaluate())
+    result.update(rounds.evaluate())
+  if trained.stopped_early is not None:
+    result['stopped_early'] = trained.stopped_early
   learning_curves.write(settings)
   page.write_after(settings)
   runs.raise_if_stopped(trained)

@@ -1,13 +1,21 @@
 """What a checkpoint holds, whether it fits a model, and the hook that saves it."""
 
+import glob
+import logging
+import os
 import re
 import time
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 import tensorflow.compat.v1 as tf
 
+from estimator_train import validation
+from estimator_train.errors import UserError
+from estimator_train.settings import Settings
 from estimator_train.timing import Pause
+from estimator_train.training import best_checkpoint, recovery
 
+_LOG = logging.getLogger('estimator_train')
 # Names in a checkpoint of an Estimator that was made from a Keras model: the model's variables
 # under their own names, the optimizer's under `training`, its hyperparameters one level below its
 # name (training/Adam/learning_rate), its slots further down (training/Adam/conv2d/kernel/m).
@@ -23,6 +31,60 @@ def latest(model_dir: str) -> Tuple[Optional[str], int]:
   if path is None:
     return None, 0
   return path, int(tf.train.load_variable(path, tf.GraphKeys.GLOBAL_STEP))
+
+
+def resolve(settings: Settings) -> Tuple[str, int]:
+  """Returns the path and global step of the checkpoint that `--checkpoint` names.
+
+  Raises:
+    UserError: there is none; it says which there are.
+  """
+  assert settings.model_dir is not None
+  name, found = settings.checkpoint, None
+  if name == 'latest':
+    found, _, passed_over = recovery.find(settings.model_dir)
+    for text in passed_over:
+      _LOG.warning('a checkpoint cannot be loaded and is passed over: %s', text)
+    if found is None:
+      raise UserError('there is no checkpoint to {}'.format(settings.mode),
+                      '--model_dir=' + settings.model_dir,
+                      'train first, or give the folder of a run that has')
+  elif name == 'best':
+    best = best_checkpoint.read(settings.model_dir)
+    if best is None:
+      raise UserError('no checkpoint is kept as the best one',
+                      '--checkpoint=best --model_dir=' + settings.model_dir,
+                      'train with --mode=train_and_evaluate and --eval_every_steps=N, or give '
+                      + _choices(settings.model_dir))
+    found = best.path
+  else:
+    found = re.sub(r'\.(index|meta|data-\d+-of-\d+)$', '', name)
+    if not os.path.isfile(found + '.index'):
+      folder = name if os.path.isdir(name) else os.path.dirname(name) or '.'
+      raise UserError('there is no such checkpoint', '--checkpoint=' + name,
+                      'give ' + _choices(folder))
+  try:
+    return found, int(tf.train.load_variable(found, tf.GraphKeys.GLOBAL_STEP))
+  except (tf.errors.OpError, ValueError) as error:
+    raise UserError('the checkpoint is damaged, or not one of training',
+                    '{} ({})'.format(found, str(error)), 'give another one') from error
+
+
+def run_folder(settings: Settings) -> str:
+  """Returns the folder of the run whose checkpoint `--checkpoint` names."""
+  assert settings.model_dir is not None
+  if settings.checkpoint in validation.KEPT_CHECKPOINTS:
+    return settings.model_dir
+  return os.path.dirname(settings.checkpoint)
+
+
+def _choices(folder: str) -> str:
+  """Returns which checkpoints a folder has."""
+  paths = [path[:-len('.index')] for path in
+           glob.glob(os.path.join(glob.escape(folder), 'model.ckpt-*.index'))]
+  if not paths:
+    return 'another: there is none in ' + folder
+  return 'one of ' + ', '.join(sorted(paths, key=lambda path: (len(path), path)))
 
 
 def model_difference(model: tf.keras.Model, checkpoint: str) -> Optional[str]:
@@ -127,10 +189,11 @@ class SaveCheckpoints(tf.train.CheckpointSaverHook):
 
 
 class AtEverySteps(tf.train.CheckpointSaverListener):
-  """Calls a function after the checkpoint of every so many steps, but for the last step's.
+  """Calls a function after the first checkpoint of every so many steps, but for the last step's.
 
   Args:
     every_steps: a multiple of the steps between checkpoints.
+    called_at: the global step up to which that has been done.
     last_step: where the training ends.
     call: what to call, an evaluation; the checkpoint is the latest then.
 
@@ -138,19 +201,19 @@ class AtEverySteps(tf.train.CheckpointSaverListener):
     pauses: what the calls took.
   """
 
-  def __init__(self, every_steps: int, last_step: int, call: Callable[[], Any]) -> None:
+  def __init__(self, every_steps: int, called_at: int, last_step: int,
+               call: Callable[[], Any]) -> None:
     self._every_steps = every_steps
+    self._count = called_at // every_steps
     self._last_step = last_step
     self._call = call
-    self._first_save = True
     self.pauses: List[Pause] = []
 
   def after_save(self, session: tf.Session, global_step_value: int) -> None:
-    # The first checkpoint is of the weights that the run found.
-    due = (not self._first_save and global_step_value % self._every_steps == 0 and
-           global_step_value != self._last_step)
-    self._first_save = False
-    if due:
+    # With parameter servers the steps of others count too, and some are passed by.
+    count = global_step_value // self._every_steps
+    if count > self._count and global_step_value < self._last_step:
+      self._count = count
       began = time.perf_counter()
       self._call()
       self.pauses.append(Pause('evaluation', began, time.perf_counter() - began))

@@ -5,7 +5,7 @@ from typing import Any, Callable, Dict, NamedTuple, Optional, Sequence
 
 import tensorflow.compat.v1 as tf
 
-from estimator_train import own_code
+from estimator_train import own_code, validation
 from estimator_train.cluster import Cluster
 from estimator_train.datasets.description import DataSet
 from estimator_train.errors import UserError
@@ -53,8 +53,8 @@ class Converted(NamedTuple):
 
 def convert(settings: Settings, dataset: DataSet, devices: Devices, cluster: Optional[Cluster],
             writes: bool, schedule: Schedule, class_counts: Optional[Sequence[int]],
-            flags_before: Dict[str, str]) -> Converted:
-  """Builds the Keras model, checks it against what `model_dir` holds, and converts it.
+            checkpoint: Optional[str], flags_before: Dict[str, str]) -> Converted:
+  """Builds the Keras model, checks it against the checkpoint, and converts it.
 
   Training is spread over the devices. Evaluation is on one: under `eval_distribute` TensorFlow
   1.15 loses examples of short batches.
@@ -67,7 +67,8 @@ def convert(settings: Settings, dataset: DataSet, devices: Devices, cluster: Opt
     writes: whether it writes the initial weights; the others convert the model after it has.
     schedule: the learning rate.
     class_counts: the training examples of each class, to even them out; None: as they are.
-    flags_before: the flags of the run that made `model_dir`, where they are known.
+    checkpoint: that the weights will come from; None: they are initial ones.
+    flags_before: the flags of the run that made it, where they are known.
 
   Raises:
     UserError: the model cannot take these images, or the checkpoint is of another one.
@@ -82,8 +83,8 @@ def convert(settings: Settings, dataset: DataSet, devices: Devices, cluster: Opt
       _check_own_optimizer(settings)
     else:
       _compile(model, settings, schedule)
-    assert settings.model_dir is not None
-    check_fits(model, settings, *checkpoints.latest(settings.model_dir), flags_before=flags_before)
+    if checkpoint is not None:
+      check_fits(model, settings, checkpoint, flags_before)
     loss = model.loss
     if class_counts is not None:
       model.compile(model.optimizer, losses.ClassWeighted(
@@ -184,7 +185,9 @@ def convert_own(model: tf.keras.Model, settings: Settings) -> tf.estimator.Estim
                     'call model.compile(optimizer, loss) first')
   devices = find_devices(settings)
   assert settings.model_dir is not None
-  check_fits(model, settings, *checkpoints.latest(settings.model_dir), flags_before={})
+  checkpoint, _ = checkpoints.latest(settings.model_dir)
+  if checkpoint is not None:
+    check_fits(model, settings, checkpoint, {})
   model.get_weights()  # Draws those that were not set, for only such are converted as they are.
   initial_weights.clear_stale(settings)
   estimator = _to_estimator(model, tf.estimator.RunConfig(
@@ -291,11 +294,9 @@ def _make_estimator(model_fn: Callable[..., tf.estimator.EstimatorSpec],
           vars_to_warm_start=['^{}(:0)?$'.format(weight.op.name) for weight in model.weights]))
 
 
-def check_fits(model: tf.keras.Model, settings: Settings, path: Optional[str], step: int,
+def check_fits(model: tf.keras.Model, settings: Settings, path: str,
                flags_before: Dict[str, str]) -> None:
   """Raises a UserError that names both when the checkpoint is of another model, say."""
-  if path is None:
-    return
   for flag, given, difference in (
       ('model', settings.model, checkpoints.model_difference(model, path)),
       ('optimizer', settings.optimizer,
@@ -308,9 +309,11 @@ def check_fits(model: tf.keras.Model, settings: Settings, path: Optional[str], s
            'preprocess', settings.preprocess) else None)):
     if difference:
       before = flags_before.get(flag, 'unknown')
+      where = 'model_dir' if settings.checkpoint in validation.KEPT_CHECKPOINTS else 'checkpoint'
       raise UserError(
-          '--model_dir holds a checkpoint of another {}'.format(flag),
+          '--{} holds a checkpoint of another {}'.format(where, flag),
           '{} at step {} is of --{}={}, not of --{}={} ({})'.format(
-              settings.model_dir, step, flag, before, flag, given, difference),
-          'give another --model_dir' if before in ('unknown', given)
-          else 'give another --model_dir, or --{}={}'.format(flag, before))
+              getattr(settings, where), tf.train.load_variable(path, tf.GraphKeys.GLOBAL_STEP),
+              flag, before, flag, given, difference),
+          'give another --' + where + (
+              '' if before in ('unknown', given) else ', or --{}={}'.format(flag, before)))

@@ -134,6 +134,8 @@ class StopOnSignal(tf.train.SessionRunHook):
   Workers that train together have to stop at the same step, or the last would wait for ever. So
   the one that is asked to names a step a little ahead, and all stop there.
 
+  It comes after the hook that evaluates, which may ask for the same.
+
   A second SIGINT ends at once, by KeyboardInterrupt.
 
   Args:
@@ -141,16 +143,18 @@ class StopOnSignal(tf.train.SessionRunHook):
 
   Attributes:
     signum: the signal that asked to stop; None without one.
-    has_stopped: whether it, or another task's, has ended the run.
+    has_stopped: whether it, another task's, or `ask` has ended the run.
   """
 
   def __init__(self, peers: Optional[Peers] = None) -> None:
     self.signum: Optional[int] = None
     self._peers = peers
     self.has_stopped = False
+    self._is_asked = False
     self._has_told = False
     self._step = 0
     self._ended = 0.
+    self._step_secs = math.inf
     self._before: Dict[int, Any] = {}
 
   def after_create_session(self, session: tf.Session, coord: Any) -> None:
@@ -161,17 +165,23 @@ class StopOnSignal(tf.train.SessionRunHook):
     for signum in (signal.SIGINT, signal.SIGTERM):
       self._before[signum] = signal.signal(signum, self._on_signal)
 
+  def ask(self) -> None:
+    """Asks for the end that a signal would bring."""
+    self._is_asked = True
+
   def after_run(self, run_context: Any, run_values: Any) -> None:
     self._step += 1
     if self._peers is None:
-      if self.signum is not None:
+      if self._is_asked:
         self.has_stopped = True
         run_context.request_stop()
       return
     before, self._ended = self._ended, time.perf_counter()
-    if self.signum is not None and not self._has_told:
+    # The shortest, as checkpoints and evaluations count into others.
+    self._step_secs = min(self._step_secs, self._ended - before)
+    if self._is_asked and not self._has_told:
       self._has_told = True
-      steps = math.ceil(_TOLD_SECS / (self._ended - before))
+      steps = math.ceil(_TOLD_SECS / self._step_secs)
       self._peers.stop_all_at(self._step + steps)
     stop_at = self._peers.stop_at
     if stop_at is not None and self._step >= stop_at:
@@ -187,4 +197,5 @@ class StopOnSignal(tf.train.SessionRunHook):
     if self.signum is not None and signum == signal.SIGINT:
       raise KeyboardInterrupt
     self.signum = signum
+    self.ask()
     _LOG.info('%s: finishing the step, then saving a checkpoint', signal.Signals(signum).name)

@@ -9,7 +9,6 @@ from estimator_train import model_dir
 from estimator_train.cluster import Cluster
 from estimator_train.datasets import download, image_folder, registry as datasets
 from estimator_train.datasets.description import ArraySplit, DataSet, ImageSplit
-from estimator_train.errors import UserError
 from estimator_train.inputs import bad_images, factory as inputs
 from estimator_train.peers import READY, Peers
 from estimator_train.settings import (
@@ -19,7 +18,7 @@ from estimator_train.settings import (
     total_train_steps,
 )
 from estimator_train.start_up import StartUp
-from estimator_train.training import checkpoints, recovery, schedules, tasks
+from estimator_train.training import checkpoints, early_stopping, recovery, schedules, tasks
 from estimator_train.training.devices import Devices, find_devices, ready
 from estimator_train.training.estimator import Converted, build_model, convert
 
@@ -37,13 +36,15 @@ class Run(NamedTuple):
     devices: where this task of it runs, a replica each.
     cluster: the tasks that train together; None: this one trains alone.
     peers: the connections to them.
-    first_step: the global step that it goes on from.
-    examples_seen: the examples that the steps before took.
+    checkpoint: that it goes on from, or is to evaluate; None: a new run.
+    first_step: the global step of it.
+    examples_seen: the examples that the steps up to it took.
     batch_size: per replica.
     stop_step: the global step to train up to; None where the run does not train.
     converted: the model as an Estimator.
     start_up: what the time since the start of the process went into.
     is_evaluator: whether it only evaluates what the tasks of a cluster save.
+    stopped_early: why an evaluation ended the training before; None where none did.
   """
   settings: Settings
   dataset: DataSet
@@ -52,6 +53,7 @@ class Run(NamedTuple):
   devices: Devices
   cluster: Optional[Cluster]
   peers: Optional[Peers]
+  checkpoint: Optional[str]
   first_step: int
   examples_seen: int
   batch_size: int
@@ -59,6 +61,7 @@ class Run(NamedTuple):
   converted: Converted
   start_up: StartUp
   is_evaluator: bool
+  stopped_early: Optional[str]
 
   @property
   def num_workers(self) -> int:
@@ -132,13 +135,10 @@ def prepare(settings: Settings, cluster: Optional[Cluster] = None) -> Run:
   devices = find_devices(settings)
   ready(settings, devices)
   batch_size = per_replica_batch_size(settings.batch_size, devices.num_replicas * num_workers)
-  # Of a cluster that trains, the chief may delete what the evaluator looks at.
-  found = (recovery.Found(*checkpoints.latest(settings.model_dir), passed_over=[]) if is_evaluator
-           else recovery.find(settings.model_dir))
-  if not settings.trains and found.path is None:
-    raise UserError('there is no checkpoint to evaluate', '--model_dir=' + settings.model_dir,
-                    'train first, or give the folder of a run that has')
-  dataset = _describe(settings)
+  found = _find_checkpoint(settings, is_evaluator)
+  stopped_early = early_stopping.recorded(settings, found.step) if settings.trains else None
+  run_folder = checkpoints.run_folder(settings)
+  dataset = _describe(settings, run_folder)
   model_dir.make(settings.model_dir)
   skipped: List[bad_images.BadImage] = []
   if settings.on_bad_image == 'skip':
@@ -156,11 +156,11 @@ def prepare(settings: Settings, cluster: Optional[Cluster] = None) -> Run:
     start_up.end('peers')
   balances = settings.trains and settings.class_weights == 'balanced'
   writes = not is_evaluator and (cluster is None or cluster.is_chief)
-  if writes:
+  if writes and settings.trains:
     recovery.mend(settings.model_dir, found)
   converted = convert(settings, dataset, devices, cluster, writes, schedule,
                       inputs.class_counts(dataset) if balances else None,
-                      model_dir.read_flags(settings.model_dir))
+                      found.path, model_dir.read_flags(run_folder))
   if peers is not None:
     peers.state(READY)
   start_up.end('model')
@@ -179,8 +179,18 @@ def prepare(settings: Settings, cluster: Optional[Cluster] = None) -> Run:
     _LOG.info('learning rate %s%s', converted.schedule, '' if (
         settings.scale_learning_rate == 'none') else '; scaled ({}) from batch size {}'.format(
             settings.scale_learning_rate, settings.base_batch_size))
-  return Run(settings, dataset, sizes, skipped, devices, cluster, peers, found.step, seen,
-             batch_size, stop_step, converted, start_up, is_evaluator)
+  return Run(settings, dataset, sizes, skipped, devices, cluster, peers, found.path, found.step,
+             seen, batch_size, stop_step, converted, start_up, is_evaluator, stopped_early)
+
+
+def _find_checkpoint(settings: Settings, is_evaluator: bool) -> recovery.Found:
+  """Finds the checkpoint to go on from, or to evaluate."""
+  assert settings.model_dir is not None
+  if not settings.trains:
+    return recovery.Found(*checkpoints.resolve(settings), passed_over=[])
+  if is_evaluator:  # The chief may delete what it looks at.
+    return recovery.Found(*checkpoints.latest(settings.model_dir), passed_over=[])
+  return recovery.find(settings.model_dir)
 
 
 def _warn_of_another_rate(settings: Settings, first_step: int) -> None:
@@ -203,15 +213,15 @@ def _join(cluster: Cluster, settings: Settings, first_step: int, devices: Device
   return peers
 
 
-def _describe(settings: Settings) -> DataSet:
+def _describe(settings: Settings, run_folder: str) -> DataSet:
   """Describes the data set, gets its files where they are missing and published, and says what
   of each class there is to train on."""
-  assert settings.model_dir is not None
   dataset = datasets.describe(settings)
   if dataset.files:
     assert settings.data_dir is not None
     download.fetch(dataset.files, settings.data_dir)
-  model_dir.check_labels(settings.model_dir, dataset.labels)
+  model_dir.check_labels(run_folder, dataset.labels,
+                         'model_dir' if run_folder == settings.model_dir else 'checkpoint')
   if isinstance(dataset.train, (ImageSplit, ArraySplit)) and settings.trains:
     counts = image_folder.class_counts(dataset.train, len(dataset.labels))
     _LOG.info('%d images to train on: %s; the largest class is %.1f times the smallest%s',

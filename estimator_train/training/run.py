@@ -1,39 +1,32 @@
 """Training and evaluation of a run that has been prepared."""
 
 import logging
-import os
 import signal
 import time
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
+from typing import Any, Callable, Dict, NamedTuple, Optional, Sequence, Set
 
 import tensorflow.compat.v1 as tf
 from tensorflow.python.distribute import distribute_coordinator
 from tqdm.contrib.logging import logging_redirect_tqdm
 
 from estimator_train import model_dir
-from estimator_train.errors import PeerLost, StoppedBySignal, TrainingFailed, UserError
+from estimator_train.errors import PeerLost, StoppedBySignal, TrainingFailed
 from estimator_train.inputs import factory as inputs
 from estimator_train.inputs.batching import Share
 from estimator_train.peers import TRAINED
-from estimator_train.settings import Settings
 from estimator_train.timing import Timing
 from estimator_train.training import (
     checkpoints,
+    early_stopping,
     frozen_features,
-    hooks,
     initial_weights,
-    summaries,
     tasks,
-    trace,
 )
-from estimator_train.training.epochs import LogEpochs
 from estimator_train.training.preparation import Run
-from estimator_train.training.sample_predictions import Sample, SamplePredictions
-from estimator_train.training.time_history import TimeHistory
+from estimator_train.training.run_hooks import RunHooks
 from estimator_train.training.user_errors import reworded
 
 _LOG = logging.getLogger('estimator_train')
-_SAVE_SECS = 600
 _LOOK_SECS = 1.
 
 
@@ -44,18 +37,23 @@ class Trained(NamedTuple):
     timing: when its steps began and ended; no step when there was nothing left to train.
     stopped_by: the signal that ended it early; None without one.
     is_early: whether that, or one of another task, ended it before its last step.
+    stopped_early: why an evaluation ended it before; None where none did.
   """
   timing: Timing
-  stopped_by: Optional[int]
-  is_early: bool
+  stopped_by: Optional[int] = None
+  is_early: bool = False
+  stopped_early: Optional[str] = None
 
 
-def train(run: Run, evaluate_now: Optional[Callable[[], Any]] = None) -> Trained:
-  """Trains up to the last step, or until a signal asks to stop; saves a checkpoint either way.
+def train(run: Run, evaluate_now: Optional[Callable[[], Optional[str]]] = None) -> Trained:
+  """Trains up to the last step, or until a signal or an evaluation asks to stop.
+
+  It saves a checkpoint either way.
 
   Args:
     run: what to train.
-    evaluate_now: called at each checkpoint that is due for an evaluation, but for the last.
+    evaluate_now: called at each checkpoint that is due for an evaluation, but for the last;
+      returns why to stop, None: go on.
 
   Raises:
     TrainingFailed: the loss was not finite.
@@ -67,7 +65,14 @@ def train(run: Run, evaluate_now: Optional[Callable[[], Any]] = None) -> Trained
   if first_step >= stop_step:
     _LOG.info('%s is at step %d already, and %d are asked for: nothing to train',
               run.estimator.model_dir, first_step, stop_step)
-    return Trained(Timing([], [], [], {}, first_step, None), None, False)
+    return Trained(Timing([], [], [], {}, first_step, None))
+  if run.stopped_early is not None:
+    _LOG.info('%s was stopped at step %d (%s): nothing to train; another --early_stopping_steps '
+              'or --stop_at_accuracy, or none, goes on', run.estimator.model_dir, first_step,
+              run.stopped_early)
+    return Trained(Timing([], [], [], {}, first_step, None), stopped_early=run.stopped_early)
+  if run.is_chief:
+    early_stopping.forget(settings)
   if first_step:
     _LOG.info('going on from step %d, %d examples, in %s', first_step, run.examples_seen,
               run.estimator.model_dir)
@@ -77,47 +82,25 @@ def train(run: Run, evaluate_now: Optional[Callable[[], Any]] = None) -> Trained
     input_fn = tasks.told_as('preparing its input', run.peers,
                              lambda: _make_train_input_fn(run))()
   run.start_up.end('data')
-  history = TimeHistory(run.start_up)
-  stop = hooks.StopOnSignal(run.peers)
-  progress = hooks.Progress(
-      run.estimator.model_dir if run.is_chief else None, stop_step, settings.log_every_steps,
-      run.examples_a_step, takes_each_step=run.takes_each_step, schedule=run.converted.schedule)
-  board = summaries.WriteSummaries(run.estimator.model_dir if run.is_chief else None, settings,
-                                   stop_step, run.dataset.labels)
-  finite = hooks.StopAtNonFiniteLoss()
-  one_copy = checkpoints.OneCopyOfEach(settings.keep_checkpoint_max)
-  saver = _make_saver(run, evaluate_now)
-  tracer = _make_tracer(settings, first_step, stop_step)
-  watchdog = tasks.make_watchdog(settings, run.peers)
-  # Whether the loss is finite must be known before that step's checkpoint is saved.
-  some_hooks = [history, watchdog, one_copy, finite, board, progress, stop]
-  if run.is_chief:
-    some_hooks += [saver, tracer] if tracer else [saver]
-  if run.converted.schedule is not None and run.sizes.train is not None:
-    some_hooks.append(LogEpochs(run.converted.schedule, run.sizes.train, run.examples_a_step,
-                                lambda: progress.step))
-  if run.peers is not None:
-    some_hooks.append(tasks.TellPeers(run.peers))
+  hooks = RunHooks(run, evaluate_now)
   try:
     # Only what logs to the terminal by itself; whoever calls from Python has handlers elsewhere.
     with logging_redirect_tqdm([_LOG] if _LOG.handlers else []), reworded(run.dataset.train):
-      _train(run, input_fn, some_hooks)
+      _train(run, input_fn, hooks.all)
   except TrainingFailed as error:
-    board.fail()
+    hooks.board.fail()
     path, step = checkpoints.latest(run.estimator.model_dir)
     raise TrainingFailed('{}; the last checkpoint is {} of step {}'.format(
         error, path, step)) from error
   finally:
-    watchdog.close()
-    progress.close()
-    stop.close()
+    hooks.close()
   # Another task may not have saved its checkpoint yet.
-  last_step = checkpoints.latest(run.estimator.model_dir)[1] if run.is_chief else progress.step
-  timing = Timing(history.began, history.ended, history.waited, run.start_up.secs, last_step,
-                  finite.loss, saver.pauses)
-  if tracer:
-    timing = timing._replace(pauses=saver.pauses + tracer.pauses, traced=tracer.traced)
-  return Trained(timing, stop.signum, stop.has_stopped)
+  last_step = (checkpoints.latest(run.estimator.model_dir)[1] if run.is_chief
+               else hooks.progress.step)
+  stop, why = hooks.stop, None
+  if stop.has_stopped and stop.signum is None:
+    why = early_stopping.recorded(settings, last_step)
+  return Trained(hooks.timing(last_step), stop.signum, stop.has_stopped and why is None, why)
 
 
 def _train(run: Run, input_fn: inputs.InputFn,
@@ -219,70 +202,8 @@ def evaluate_each(run: Run, evaluate_one: Callable[[str], Dict[str, Any]]) -> Di
       time.sleep(_LOOK_SECS)
       continue
     seen.add(new[0])
-    result = evaluate_one(new[0])
+    try:
+      result = evaluate_one(new[0])
+    except FileNotFoundError:
+      _LOG.warning('%s was deleted before it could be evaluated', new[0])
   return result
-
-
-def evaluate(run: Run, path: Optional[str] = None) -> Tuple[Dict[str, Any], List[Sample]]:
-  """Evaluates a checkpoint on every test example.
-
-  Args:
-    run: has the examples.
-    path: of the checkpoint; None: the latest.
-
-  Returns:
-    (`accuracy`, `average_loss`, `examples`, `confusion_matrix`, `global_step` and `checkpoint`,
-    a few of the examples)
-
-  Raises:
-    UserError: the input could not be read, or not every example was counted.
-  """
-  path = path or checkpoints.latest(run.estimator.model_dir)[0]
-  samples = SamplePredictions(run.sizes.test, run.batch_size)
-  # TensorFlow's own would not be writable for the group, whatever the umask says.
-  os.makedirs(run.estimator.eval_dir(), exist_ok=True)
-  with reworded(run.dataset.test):
-    counted = run.estimator.evaluate(
-        inputs.make_eval_input_fn(run.dataset, run.settings, run.converted.one_hot,
-                                  run.batch_size), hooks=[samples], checkpoint_path=path)
-  if run.sizes.test not in (None, counted['examples']):
-    raise UserError('the evaluation did not see every example',
-                    '{} of {}'.format(counted['examples'], run.sizes.test),
-                    'check whether the files were changed while they were read')
-  return {
-      'accuracy': float(counted['accuracy']),
-      'average_loss': float(counted['average_loss']),
-      'examples': int(counted['examples']),
-      'confusion_matrix': counted['confusion_matrix'].tolist(),
-      'global_step': int(counted['global_step']),
-      'checkpoint': path,
-  }, samples.samples
-
-
-def _make_tracer(settings: Settings, first_step: int,
-                 stop_step: int) -> Optional[trace.TraceSteps]:
-  if settings.trace_steps is None:
-    return None
-  assert settings.model_dir is not None
-  first, last = settings.trace_steps
-  if last <= first_step or first > stop_step:
-    _LOG.warning('no step of --trace_steps=%d:%d is run: this run is of steps %d to %d', first,
-                 last, first_step + 1, stop_step)
-    return None
-  return trace.TraceSteps(settings.model_dir, first, min(last, stop_step))
-
-
-def _make_saver(run: Run,
-                evaluate_now: Optional[Callable[[], Any]]) -> checkpoints.SaveCheckpoints:
-  settings, stop_step = run.settings, run.stop_step
-  assert stop_step is not None and settings.model_dir is not None
-  listeners = []
-  save_steps = settings.save_checkpoints_steps
-  if settings.eval_every_steps and evaluate_now:
-    save_steps = save_steps or settings.eval_every_steps
-    listeners.append(checkpoints.AtEverySteps(
-        settings.eval_every_steps, stop_step, tasks.told_as('evaluating', run.peers, evaluate_now)))
-  save_secs = settings.save_checkpoints_secs
-  if save_steps is None and save_secs is None:
-    save_secs = _SAVE_SECS
-  return checkpoints.SaveCheckpoints(settings.model_dir, save_steps, save_secs, listeners)

@@ -14,7 +14,7 @@ from estimator_train import cluster as clusters, peers as peers_lib
 from estimator_train.cluster import Cluster, Task
 from estimator_train.datasets import fingerprint
 from estimator_train.datasets.description import ArraySplit, DataSet, ImageSplit
-from estimator_train.errors import PeerLost, TrainingFailed
+from estimator_train.errors import PeerLost, TrainingFailed, UserError
 from estimator_train.peers import Peers
 from estimator_train.settings import Settings
 from estimator_train.training import watchdog
@@ -39,6 +39,11 @@ def find_cluster(settings: Settings) -> Optional[Cluster]:
   cluster = None
   if settings.trains:
     cluster = clusters.of_run(os.environ, settings.distribution_strategy)
+  if cluster is not None and cluster.has_evaluator and (
+      settings.early_stopping_steps or settings.stop_at_accuracy):
+    raise UserError('a task of type evaluator cannot stop the others',
+                    '--early_stopping_steps or --stop_at_accuracy with an evaluator in TF_CONFIG',
+                    'leave the evaluator out, so that the chief evaluates, or the flags')
   if cluster is not None and len(cluster.members) > 1:
     if cluster.task.type == 'evaluator':
       _hide_tf_config()  # It trains nothing, and TensorFlow would have it take part.

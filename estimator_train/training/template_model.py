@@ -1,19 +1,14 @@
 """The single Keras model with a checkpoint's weights, for use without Estimators."""
 
-import contextlib
 import logging
 import os
-from typing import Iterator, Optional, Tuple
-
-import tensorflow.compat.v1 as tf
+from typing import Optional
 
 from estimator_train import own_code
 from estimator_train.datasets.description import DataSet
 from estimator_train.settings import Settings
-from estimator_train.training import checkpoints
-from estimator_train.training.estimator import build_model
+from estimator_train.training import checkpoints, trained_model
 from estimator_train.training.optimizers import make_optimizer
-from estimator_train.training.user_errors import reworded
 
 FILE = 'model.h5'
 # What Keras raises of a model whose layers have no description of plain values.
@@ -55,34 +50,8 @@ def write(path: str, settings: Settings, dataset: DataSet, checkpoint: str) -> N
 
   `tf.keras.models.load_model` loads it, compiled for `evaluate`.
   """
-  with restored(settings, dataset, checkpoint) as (model, _):
+  with trained_model.restored(settings, dataset, checkpoint) as (model, _):
     # The optimizer of the training may be one that plain Keras does not know.
     model.compile(make_optimizer('sgd', settings.learning_rate), metrics=['accuracy'],
                   loss=model.loss)
     model.save(path, save_format='h5')
-
-
-@contextlib.contextmanager
-def restored(settings: Settings, dataset: DataSet,
-             checkpoint: str) -> Iterator[Tuple[tf.keras.Model, tf.Session]]:
-  """Builds the model as it predicts, with the checkpoint's weights, on the CPU.
-
-  Yields:
-    The model, in a graph and a session of its own, which are the default ones, and the session.
-  """
-  with tf.Graph().as_default(), tf.Session(
-      config=tf.ConfigProto(device_count={'GPU': 0})) as session:
-    tf.keras.backend.set_session(session)
-    try:
-      tf.keras.backend.set_learning_phase(0)
-      model = build_model(settings, dataset)
-      with reworded(None):
-        saver(model).restore(session, checkpoint)
-      yield model, session
-    finally:
-      tf.keras.backend.set_session(None)
-
-
-def saver(model: tf.keras.Model) -> tf.train.Saver:
-  """Makes what saves and restores the model's weights, by their names in a checkpoint."""
-  return tf.train.Saver({weight.op.name: weight for weight in model.weights})

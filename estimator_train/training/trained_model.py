@@ -1,7 +1,7 @@
-"""The model of a checkpoint as a function, for predictions on one device; it writes nothing."""
+"""The Keras model with the weights of a checkpoint; neither data nor devices of its training."""
 
 import contextlib
-from typing import Callable, Iterator, NamedTuple, Optional
+from typing import Callable, Iterator, NamedTuple, Tuple
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -11,72 +11,121 @@ from estimator_train.datasets import registry as datasets
 from estimator_train.datasets.description import DataSet
 from estimator_train.errors import UserError
 from estimator_train.settings import Settings
-from estimator_train.training import checkpoints
+from estimator_train.training import checkpoints, probabilities
 from estimator_train.training.devices import Devices, find_devices, make_session_config
 from estimator_train.training.estimator import build_model, check_fits, make_model_preprocess
 from estimator_train.training.user_errors import reworded
+
+_CPU = Devices(('/cpu:0',), ('/cpu:0',))
+# What the checkpoint itself may not tell from another value.
+_MUST_BE_THE_SAME = ('image_size',)
+
+
+class Found(NamedTuple):
+  """The checkpoint that `--checkpoint` names.
+
+  Attributes:
+    dataset: the classes and the shape of an image; none of the examples.
+    checkpoint: its path.
+    global_step: of it.
+  """
+  dataset: DataSet
+  checkpoint: str
+  global_step: int
+
+
+def find(settings: Settings) -> Found:
+  """Finds the checkpoint that `--checkpoint` names, and what it was trained on.
+
+  Raises:
+    UserError: there is none, or it was trained on something else than the flags say.
+  """
+  tf.logging.set_verbosity(tf.logging.INFO if settings.verbosity > 0 else tf.logging.ERROR)
+  checkpoint, global_step = checkpoints.resolve(settings)
+  run_folder = checkpoints.run_folder(settings)
+  dataset = datasets.describe_classes(settings)
+  model_dir.check_labels(run_folder, dataset.labels,
+                         'model_dir' if run_folder == settings.model_dir else 'checkpoint')
+  model_dir.check_flags(settings, [name for name in settings._fields
+                                   if name not in _MUST_BE_THE_SAME])
+  return Found(dataset, checkpoint, global_step)
+
+
+@contextlib.contextmanager
+def restored(settings: Settings, dataset: DataSet, checkpoint: str,
+             devices: Devices = _CPU) -> Iterator[Tuple[tf.keras.Model, tf.Session]]:
+  """Builds the model as it predicts, with the checkpoint's weights.
+
+  Args:
+    settings: of the run that trained it.
+    dataset: gives the model its shapes.
+    checkpoint: its path.
+    devices: the first of them is used.
+
+  Yields:
+    The model, in a graph and a session of its own, which are the default ones, and the session.
+
+  Raises:
+    UserError: the checkpoint is of another model.
+  """
+  config = make_session_config(settings, devices)
+  if devices is _CPU:
+    config.device_count['GPU'] = 0
+  with tf.Graph().as_default(), tf.Session(config=config) as session, tf.device(devices.names[0]):
+    tf.keras.backend.set_session(session)
+    try:
+      tf.keras.backend.set_learning_phase(0)
+      model = build_model(settings, dataset)
+      check_fits(model, settings, checkpoint,
+                 model_dir.read_flags(checkpoints.run_folder(settings)))
+      with reworded(None):
+        saver(model).restore(session, checkpoint)
+      yield model, session
+    finally:
+      tf.keras.backend.set_session(None)
+
+
+def saver(model: tf.keras.Model) -> tf.train.Saver:
+  """Makes what saves and restores the model's weights, by their names in a checkpoint."""
+  return tf.train.Saver({weight.op.name: weight for weight in model.weights})
 
 
 class Predictor(NamedTuple):
   """A model that has its weights.
 
   Attributes:
-    dataset: its classes and the shape of an image.
     batch_size: of one device.
     device: what it is on.
-    checkpoint: where its weights are from.
-    global_step: of that.
     outputs: the function from pixels, [B, height, width, 1 or C] in grey levels from 0 to 255, to
-      the model's outputs, float32 [B, num_classes].
+      the probabilities of the classes, float32 [B, num_classes].
   """
-  dataset: DataSet
   batch_size: int
   device: str
-  checkpoint: str
-  global_step: int
   outputs: Callable[[np.ndarray], np.ndarray]
 
 
 @contextlib.contextmanager
-def load(settings: Settings, checkpoint: Optional[str] = None) -> Iterator[Predictor]:
-  """Builds the model and restores its weights, for as long as the context lasts.
-
-  Neither the data that it was trained on nor the devices need be there.
+def load(settings: Settings, found: Found) -> Iterator[Predictor]:
+  """Makes the model a function, for as long as the context lasts.
 
   Args:
     settings: of the run that trained it.
-    checkpoint: its path; None: the latest.
+    found: the checkpoint.
 
   Raises:
-    UserError: there is no checkpoint, or it is of another model.
+    UserError: it is of another model, or of images that no file holds.
   """
-  assert settings.model_dir is not None
-  tf.logging.set_verbosity(tf.logging.INFO if settings.verbosity > 0 else tf.logging.ERROR)
-  checkpoint = checkpoint or checkpoints.latest(settings.model_dir)[0]
-  if checkpoint is None:
-    raise UserError('there is no checkpoint to predict with', '--model_dir=' + settings.model_dir,
-                    'train first, or give the folder of a run that has')
-  dataset = datasets.describe_classes(settings)
-  model_dir.check_labels(settings.model_dir, dataset.labels)
-  model_dir.check_flags(settings, [name for name in settings._fields if name != 'image_size'])
-  height, width, channels = dataset.image_shape
+  height, width, channels = found.dataset.image_shape
   if channels not in (1, 3):
     raise UserError('images have one channel or three', '--image_size={},{},{}'.format(
         height, width, channels), 'give a --model_dir that was trained on such')
   # Those that are here, and not those that it was trained on.
   devices = find_devices(settings._replace(num_gpus=-1 if settings.num_gpus else 0))
   one = Devices(devices.names[:1], devices.labels[:1])
-  with reworded(None), tf.Graph().as_default(), tf.Session(
-      config=make_session_config(settings, one)) as session, tf.device(one.names[0]):
-    tf.keras.backend.set_session(session)
-    tf.keras.backend.set_learning_phase(0)
-    global_step = int(tf.train.load_variable(checkpoint, tf.GraphKeys.GLOBAL_STEP))
-    model = build_model(settings, dataset)
-    check_fits(model, settings, checkpoint, global_step, model_dir.read_flags(settings.model_dir))
+  with restored(settings, found.dataset, found.checkpoint, one) as (model, session):
     pixels = tf.placeholder(tf.float32, [None, height, width, None])
-    outputs = model(make_model_preprocess(model, settings)(pixels))
-    tf.train.Saver({weight.op.name: weight for weight in model.weights}).restore(
-        session, checkpoint)
-    yield Predictor(dataset, max(1, settings.batch_size // devices.num_replicas), one.names[0],
-                    checkpoint, global_step, session.make_callable(outputs, [pixels]))
-    tf.keras.backend.set_session(None)
+    outputs = probabilities.from_outputs(
+        model, model(make_model_preprocess(model, settings)(pixels)))
+    with reworded(None):
+      yield Predictor(max(1, settings.batch_size // devices.num_replicas), one.names[0],
+                      session.make_callable(outputs, [pixels]))

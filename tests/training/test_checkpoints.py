@@ -64,3 +64,17 @@ def test_left_over_initial_weights_do_not_win(train, tmp_path):
   assert (tmp_path / 'keras').is_dir()
   train(1, learning_rate=1e-20, optimizer='sgd', seed=7)
   assert not (stored(tmp_path)['dense/kernel'] == first).all()
+
+
+@pytest.mark.parametrize('called_at, saved, called', [
+    (0, [0, 5, 10, 15, 20, 25], [10, 20]),
+    pytest.param(10, [10, 15, 20], [20], id='after one that was done'),
+    pytest.param(9, [10, 15, 20], [10, 20], id='after one that was not'),
+    pytest.param(0, [0, 7, 14, 19, 23, 28, 31], [14, 23], id='other workers step too'),
+])
+def test_what_is_due_every_so_many_steps(called_at, saved, called):
+  found = []
+  listener = checkpoints.AtEverySteps(10, called_at, 30, lambda: found.append(step))
+  for step in saved:
+    listener.after_save(None, step)
+  assert found == called and len(listener.pauses) == len(called)

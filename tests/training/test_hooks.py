@@ -144,6 +144,24 @@ def test_with_others_all_stop_a_little_later(run_steps, monkeypatch):
   assert stop.has_stopped and stop.signum == signal.SIGTERM
 
 
+def test_stops_after_the_step_that_asks(run_steps):
+  stop = hooks.StopOnSignal()
+  assert run_steps([1.] * 9, [stop], lambda step: stop.ask() if step == 4 else None) == 4
+  stop.close()
+  assert stop.has_stopped and stop.signum is None
+
+
+def test_a_long_evaluation_does_not_bring_the_stop_nearer(run_steps, monkeypatch):
+  """The others need the same time to hear of it, which is several of the short steps."""
+  now = iter([0., .5, 1., 31., 31.5, 32., 32.5, 33., 33.5, 34.])
+  monkeypatch.setattr(hooks.time, 'perf_counter', lambda: next(now))
+  peers = Peers()
+  stop = hooks.StopOnSignal(peers)
+  assert run_steps([1.] * 9, [stop], lambda step: stop.ask() if step == 3 else None) == 7
+  stop.close()
+  assert peers.stop_at == 7  # Two seconds after step 3.
+
+
 def test_stops_where_another_task_wants(run_steps):
   stop = hooks.StopOnSignal(Peers(stop_at=6))
   assert run_steps([1.] * 9, [stop]) == 6

@@ -1,0 +1,141 @@
+"""`model_dir/best/`: the best checkpoint so far, with links of its own to the files.
+
+    best/best.json     which checkpoint it is, and how well it does; renamed into place last
+    best/STEP/         the files of that checkpoint; other folders are left over, or being made
+"""
+
+import contextlib
+import glob
+import json
+import logging
+import os
+import shutil
+from typing import Any, Dict, NamedTuple, Optional
+
+from estimator_train import whole_files
+from estimator_train.settings import Settings
+
+FOLDER = 'best'
+_FILE = 'best.json'
+_LOG = logging.getLogger('estimator_train')
+
+
+class Best(NamedTuple):
+  """The best checkpoint.
+
+  Attributes:
+    path: of the checkpoint.
+    global_step: of it.
+    accuracy, average_loss: how well it does.
+    last_evaluated: the global step of the last evaluation, the best or not.
+  """
+  path: str
+  global_step: int
+  accuracy: float
+  average_loss: float
+  last_evaluated: int
+
+  def as_result(self) -> Dict[str, Any]:
+    return {'global_step': self.global_step, 'checkpoint': self.path, 'accuracy': self.accuracy,
+            'average_loss': self.average_loss}
+
+
+def read(model_dir: str) -> Optional[Best]:
+  """Returns what is kept; None, and a warning if that is by mistake, where nothing is."""
+  folder = os.path.join(model_dir, FOLDER)
+  path = os.path.join(folder, _FILE)
+  try:
+    with open(path, encoding='utf-8') as file:
+      told = json.load(file)
+    best = Best(os.path.join(folder, told['checkpoint']), int(told['global_step']),
+                float(told['accuracy']), float(told['average_loss']),
+                int(told['last_evaluated']))
+  except FileNotFoundError:
+    return None
+  except (OSError, ValueError, TypeError, KeyError) as error:
+    _LOG.warning('%s cannot be read (%r): no checkpoint counts as the best one', path, error)
+    return None
+  if not _is_whole(best.path):
+    _LOG.warning('%s names %s, which is gone: no checkpoint counts as the best one', path,
+                 best.path)
+    return None
+  return best
+
+
+def hold(checkpoint: str, model_dir: str) -> str:
+  """Links the checkpoint's files into a folder of their own, before anybody deletes them.
+
+  Returns:
+    The path of the checkpoint there.
+  """
+  best = read(model_dir)
+  taken = None if best is None else os.path.dirname(best.path)
+  _clear(model_dir, taken)
+  folder = os.path.join(model_dir, FOLDER, checkpoint.rpartition('-')[2])
+  if folder == taken:  # Its step was trained again.
+    folder += '-again'
+  os.makedirs(folder)
+  for path in glob.glob(glob.escape(checkpoint) + '.*'):
+    _link(path, os.path.join(folder, os.path.basename(path)))
+  return os.path.join(folder, os.path.basename(checkpoint))
+
+
+def offer(held: str, figures: Dict[str, Any], settings: Settings) -> Best:
+  """Keeps the checkpoint that is held if it is better than the best; else lets go of it.
+
+  Args:
+    held: its path, as `hold` returns it.
+    figures: `global_step`, `accuracy` and `average_loss` of it.
+    settings: of the run.
+
+  Returns:
+    The best now.
+  """
+  assert settings.model_dir is not None
+  metric = settings.best_metric
+  best = read(settings.model_dir)
+  new = Best(held, figures['global_step'], figures['accuracy'], figures['average_loss'],
+             figures['global_step'])
+  if best is None or _is_better(getattr(new, metric), getattr(best, metric), metric):
+    best = new
+    _LOG.info('the best %s so far', metric.replace('_', ' '))
+  best = best._replace(last_evaluated=new.global_step)
+  folder = os.path.join(settings.model_dir, FOLDER)
+  # Both figures stay, as another start may go by the other one.
+  whole_files.write_json(os.path.join(folder, _FILE), {
+      'checkpoint': os.path.relpath(best.path, folder), 'global_step': best.global_step,
+      'metric': metric, 'value': getattr(best, metric), 'accuracy': best.accuracy,
+      'average_loss': best.average_loss, 'last_evaluated': best.last_evaluated})
+  _clear(settings.model_dir, os.path.dirname(best.path))
+  return best
+
+
+def _is_better(value: float, than: float, metric: str) -> bool:
+  return value > than if metric == 'accuracy' else value < than
+
+
+def _is_whole(checkpoint: str) -> bool:
+  """Whether all files of a checkpoint are there: the index, and N named `.data-I-of-N`."""
+  parts = glob.glob(glob.escape(checkpoint) + '.data-*-of-*')
+  return (os.path.exists(checkpoint + '.index') and bool(parts)
+          and len(parts) == int(parts[0].rpartition('-of-')[2]))
+
+
+def _clear(model_dir: str, but: Optional[str]) -> None:
+  """Removes the folders of checkpoints that are not the best."""
+  folder = os.path.join(model_dir, FOLDER)
+  with contextlib.suppress(FileNotFoundError):
+    for name in os.listdir(folder):
+      path = os.path.join(folder, name)
+      if os.path.isdir(path) and path != but:
+        shutil.rmtree(path)
+
+
+def _link(path: str, to: str) -> None:
+  try:
+    os.link(path, to)
+  except OSError:  # A file system without links.
+    with open(path, 'rb') as source, open(to, 'wb') as copy:
+      shutil.copyfileobj(source, copy)
+      copy.flush()
+      os.fsync(copy.fileno())

@@ -116,6 +116,20 @@ def test_an_evaluator_evaluates_each_checkpoint_once(cluster, tmp_path):
   assert evaluated == ['0', '6', '12'] and evaluator.result['examples'] == 1000
 
 
+def test_an_evaluation_stops_all_workers_at_one_step(cluster, tmp_path):
+  flags = FLAGS + TOGETHER + ['--train_steps=100000', '--eval_every_steps=20',
+                              '--stop_at_accuracy=0.01', '--model_dir={}'.format(tmp_path / 'model')]
+  tasks = cluster.start(flags, workers=2)
+  for task in tasks.values():
+    assert task.code() == 0, task.log
+  results = [task.result for task in tasks.values()]
+  assert results[0]['global_step'] == results[1]['global_step'] >= 20
+  assert results[0]['stopped_early'].endswith('reaches 0.01')
+  again = cluster.start(flags, workers=2)
+  assert [task.code() for task in again.values()] == [0, 0]
+  assert [task.result['steps_run'] for task in again.values()] == [0, 0]
+
+
 def test_another_command_than_the_chiefs_is_refused(cluster, tmp_path):
   flags = FLAGS + TOGETHER + ['--mode=train', '--train_steps=5',
                               '--model_dir={}'.format(tmp_path / 'model')]

@@ -118,7 +118,8 @@ def test_an_evaluator_evaluates_each_checkpoint_once(cluster, tmp_path):
 
 def test_an_evaluation_stops_all_workers_at_one_step(cluster, tmp_path):
   flags = FLAGS + TOGETHER + ['--train_steps=100000', '--eval_every_steps=20',
-                              '--stop_at_accuracy=0.01', '--model_dir={}'.format(tmp_path / 'model')]
+                              '--stop_at_accuracy=0.01',
+                              '--model_dir={}'.format(tmp_path / 'model')]
   tasks = cluster.start(flags, workers=2)
   for task in tasks.values():
     assert task.code() == 0, task.log

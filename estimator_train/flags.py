@@ -1,14 +1,14 @@
 """The command line: the only file that knows absl.flags; it turns them into Settings."""
 
-import difflib
 import re
-from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Sequence, Tuple
 
 from absl import flags
 
 from estimator_train import (
+    choices,
+    flag_texts,
     flagfiles,
-    learning_rate,
     own_code,
     settings as settings_lib,
     validation,
@@ -46,7 +46,7 @@ def _one_of(choices: Sequence[str]) -> str:
 # As --help shows them: (title, ((flag, definer, help), ...)). Defaults are those of Settings.
 _GROUPS: Sequence[Tuple[str, Sequence[Tuple[str, Callable[..., Any], str]]]] = (
     ('what', (
-        ('mode', _STRING, _one_of(validation.MODES)),
+        ('mode', _STRING, _one_of(choices.MODES)),
         ('dataset', _STRING, _one_of(datasets.NAMES) + ', or package.module:function, a function '
          'that returns an estimator_train.DataSet'),
         ('data_dir', _STRING, 'folder of the data set\'s files; what is missing is downloaded'),
@@ -58,7 +58,7 @@ _GROUPS: Sequence[Tuple[str, Sequence[Tuple[str, Callable[..., Any], str]]]] = (
         ('image_size', _LIST, 'height,width in pixels that images get; 224,224 when not given '
          '(synthetic: height,width or height,width,channels; 28,28,1)'),
         ('preprocess', _STRING, 'pixels to [0, 1], or as ImageNet weights expect them: '
-         + _one_of(validation.PREPROCESSINGS)),
+         + _one_of(choices.PREPROCESSINGS)),
         ('model', _STRING, _one_of(models.NAMES) + ', or package.module:function, a function that '
          'returns a Keras model'),
         ('weights', _STRING, 'initial weights: none (random), imagenet (downloads), or the path '
@@ -69,7 +69,7 @@ _GROUPS: Sequence[Tuple[str, Sequence[Tuple[str, Callable[..., Any], str]]]] = (
         ('model_dir', _STRING, 'folder of everything the run makes; a run found there goes on'),
         ('export_dir', _STRING, 'folder of exported models, a numbered folder each; training '
          'exports at its end where it is given'),
-        ('export_format', _STRING, _one_of(validation.EXPORT_FORMATS)))),
+        ('export_format', _STRING, _one_of(choices.EXPORT_FORMATS)))),
     ('how long', (
         ('train_steps', _INTEGER, 'global step to stop at (scaling: of each run)'),
         ('train_epochs', _INTEGER, 'passes over the data to stop after'),
@@ -80,14 +80,14 @@ _GROUPS: Sequence[Tuple[str, Sequence[Tuple[str, Callable[..., Any], str]]]] = (
     ('step', (
         ('batch_size', _INTEGER, 'examples a step over all replicas (global); of the '
          'run of one replica or worker (scaling)'),
-        ('optimizer', _STRING, _one_of(validation.OPTIMIZERS)),
+        ('optimizer', _STRING, _one_of(choices.OPTIMIZERS)),
         ('learning_rate', _FLOAT, 'of the optimizer; where every schedule begins'),
         ('scale_learning_rate', _STRING, 'how it grows with the global batch size: '
-         + _one_of(validation.LEARNING_RATE_SCALINGS)),
+         + _one_of(choices.LEARNING_RATE_SCALINGS)),
         ('base_batch_size', _INTEGER, 'the global batch size that --learning_rate and --lr_values '
          'are meant for'),
         ('lr_schedule', _STRING, 'how the learning rate goes on: '
-         + _one_of(learning_rate.SCHEDULES)),
+         + _one_of(choices.LR_SCHEDULES)),
         ('lr_boundaries_epochs', _LIST, 'epochs, as 3,7, at which the rate changes (piecewise), or '
          'the one at which it has fallen (exponential, cosine; the end of training when not '
          'given)'),
@@ -96,19 +96,19 @@ _GROUPS: Sequence[Tuple[str, Sequence[Tuple[str, Callable[..., Any], str]]]] = (
          'not given)'),
         ('lr_warmup_epochs', _FLOAT, 'epochs over which the learning rate first rises from 0'),
         ('class_weights', _STRING, 'balanced: each class counts alike in the training loss: '
-         + _one_of(validation.CLASS_WEIGHTS)),
+         + _one_of(choices.CLASS_WEIGHTS)),
         ('seed', _INTEGER, 'of the initial weights and of the order of the examples'))),
     ('devices', (
-        ('distribution_strategy', _STRING, _one_of(validation.STRATEGIES)),
+        ('distribution_strategy', _STRING, _one_of(choices.STRATEGIES)),
         ('num_gpus', _INTEGER, 'GPUs to use; -1: all there are, 0: none'),
         ('num_cpu_replicas', _INTEGER, 'replicas on logical CPU devices, where there is no GPU'),
         ('all_reduce_alg', _STRING,
-         'how gradients are added up over GPUs: ' + _one_of(validation.ALL_REDUCE_ALGORITHMS)),
+         'how gradients are added up over GPUs: ' + _one_of(choices.ALL_REDUCE_ALGORITHMS)),
         ('num_packs', _INTEGER, 'parts that the gradients are packed into for the all-reduce'),
         ('gpu_memory_growth', _BOOLEAN, 'take GPU memory as needed, not all at once'),
         ('dtype', _STRING, 'mixed: TensorFlow has parts of the graph compute in float16 on GPUs of '
          'compute capability 7.0 or newer, with dynamic loss scaling: '
-         + _one_of(validation.DTYPES)),
+         + _one_of(choices.DTYPES)),
         ('enable_xla', _BOOLEAN, 'have XLA compile what it can of the graph'),
         ('inter_op_parallelism_threads', _INTEGER, 'operations run at once; 0: as many as cores'),
         ('intra_op_parallelism_threads', _INTEGER, 'threads of an operation; 0: as cores'))),
@@ -121,9 +121,9 @@ _GROUPS: Sequence[Tuple[str, Sequence[Tuple[str, Callable[..., Any], str]]]] = (
         ('cache_features', _BOOLEAN, 'compute the output of the frozen layers once, and train '
          'on that; it is kept in memory, or in the folder of --cache'),
         ('cache_features_dtype', _STRING, 'how that is kept: '
-         + _one_of(validation.CACHE_FEATURES_DTYPES)),
+         + _one_of(choices.CACHE_FEATURES_DTYPES)),
         ('on_bad_image', _STRING, 'stop at an image that cannot be decoded, or train without it: '
-         + _one_of(validation.ON_BAD_IMAGE)),
+         + _one_of(choices.ON_BAD_IMAGE)),
         ('max_bad_images', _FLOAT, 'the largest share of images to skip'))),
     ('report', (
         ('throughput_warmup_steps', _INTEGER, 'first steps left out of the timing'),
@@ -133,7 +133,7 @@ _GROUPS: Sequence[Tuple[str, Sequence[Tuple[str, Callable[..., Any], str]]]] = (
         ('repeats', _INTEGER, 'times that each point of --mode=scaling is run, in mixed order'),
         ('scale_over', _STRING, 'what --mode=scaling takes more and more of; workers are processes '
          'on cores of their own: '
-         + _one_of(validation.SCALE_OVER)),
+         + _one_of(choices.SCALE_OVER)),
         ('workload', _STRING, 'the published one that --mode=reproduce runs: '
          + _one_of(tuple(WORKLOADS))),
         ('report_page', _BOOLEAN, 'write the page about the run, model_dir/report/index.html'))),
@@ -143,8 +143,8 @@ _GROUPS: Sequence[Tuple[str, Sequence[Tuple[str, Callable[..., Any], str]]]] = (
          'seconds between checkpoints (600 when neither this nor steps are given)'),
         ('keep_checkpoint_max', _INTEGER, 'checkpoints to keep, besides the best'),
         ('best_metric', _STRING, 'what makes a checkpoint the best of those that are evaluated: '
-         + _one_of(validation.BEST_METRICS)),
-        ('checkpoint', _STRING, 'the one to evaluate: ' + ', '.join(validation.KEPT_CHECKPOINTS)
+         + _one_of(choices.BEST_METRICS)),
+        ('checkpoint', _STRING, 'the one to evaluate: ' + ', '.join(choices.KEPT_CHECKPOINTS)
          + ', or the path of any, such as DIR/model.ckpt-500'),
         ('peer_timeout_secs', _INTEGER, 'seconds without a word from another task of the cluster '
          'after which it is lost, and the run ends with code 138'),
@@ -187,14 +187,14 @@ def _parsed(arguments: Sequence[flagfiles.Argument]) -> settings_lib.Settings:
     raise _reworded(error) from error
   for text in rest[1:]:
     if text != '--':
-      raise _unknown(text, list(values))
+      raise flag_texts.unknown(text, list(values))
   given = {name: values[name].value for name in settings_lib.Settings._fields}
   _let_the_command_line_choose(given, arguments)
-  given['image_size'] = _height_width(given['image_size'])
-  given['trace_steps'] = _first_last(given['trace_steps'])
+  given['image_size'] = flag_texts.height_width(given['image_size'])
+  given['trace_steps'] = flag_texts.first_last(given['trace_steps'])
   given['labels'] = tuple(given['labels'])
   for name in ('lr_boundaries_epochs', 'lr_values'):
-    given[name] = _numbers(name, given[name])
+    given[name] = flag_texts.numbers(name, given[name])
   settings = settings_lib.Settings(**given)
   if not own_code.is_own(settings.dataset):
     validation.check_choice('dataset', settings.dataset, datasets.NAMES)
@@ -259,51 +259,6 @@ def _let_the_command_line_choose(given: Dict[str, Any],
     if len(chosen) == 1:
       (other,) = set(pair) - chosen
       given[other] = None
-
-
-def _height_width(parts: Optional[List[str]]) -> Optional[Tuple[int, ...]]:
-  if parts is None:
-    return None
-  try:
-    return tuple(int(part) for part in parts)
-  except ValueError as error:
-    raise UserError('--image_size must be height,width in pixels',
-                    '--image_size=' + ','.join(parts), 'give one such as 28,28') from error
-
-
-def _numbers(name: str, parts: List[str]) -> Tuple[float, ...]:
-  try:
-    return tuple(float(part) for part in parts)
-  except ValueError as error:
-    raise UserError('--{} must be numbers'.format(name), '--{}={}'.format(name, ','.join(parts)),
-                    'give some such as 3,7.5') from error
-
-
-def _first_last(text: Optional[str]) -> Optional[Tuple[int, ...]]:
-  if text is None:
-    return None
-  match = re.match(r'(\d+):(\d+)$', text)
-  if match is None:
-    raise UserError('--trace_steps must be first:last, two steps', '--trace_steps=' + text,
-                    'give one such as 101:110')
-  return tuple(int(step) for step in match.groups())
-
-
-def _unknown(text: str, names: Sequence[str]) -> UserError:
-  """Returns the error for an argument that is none of the flags."""
-  name = text.lstrip('-').partition('=')[0]
-  if not (text.startswith('-') and name):
-    return UserError('an argument is no flag', text, 'write it as --FLAG=VALUE')
-  nearest = difflib.get_close_matches(name.lower().replace('-', '_'),
-                                      list(names) + ['flagfile', 'help'], cutoff=0.7)
-  if nearest and re.search(r'\s', name):
-    remedy = 'did you mean --{}=VALUE?'.format(nearest[0])
-  elif nearest:
-    remedy = 'did you mean --{}?'.format(', --'.join(nearest))
-  else:
-    remedy = ''
-  return UserError('unknown flag', text.partition('=')[0],
-                   '{} --help lists all'.format(remedy).strip())
 
 
 def _reworded(error: Exception) -> UserError:

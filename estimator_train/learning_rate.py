@@ -7,7 +7,6 @@ from estimator_train.errors import UserError
 # Beyond these a float32 is 0 or infinite.
 _SMALLEST, _LARGEST = 1e-37, 1e38
 _MAX_EPOCHS = 10 ** 6
-SCHEDULES = ('constant', 'piecewise', 'exponential', 'cosine')
 
 
 def check(settings: Any) -> None:

@@ -2,37 +2,9 @@
 
 from typing import Any, Iterable, Sequence, Tuple, Union
 
-from estimator_train import learning_rate, own_code
+from estimator_train import choices, experiments, learning_rate, own_code
 from estimator_train.errors import UserError
-from estimator_train.workloads import WORKLOADS
 
-MODES = ('train_and_evaluate', 'train', 'evaluate', 'predict', 'export', 'input_benchmark', 'audit',
-         'download', 'doctor', 'scaling', 'reproduce')
-WITHOUT_MODEL_DIR = ('download', 'input_benchmark', 'doctor')
-PREPROCESSINGS = ('unit', 'caffe', 'torch', 'tf')
-EXPORT_FORMATS = ('saved_model', 'h5', 'tflite')
-CLASS_WEIGHTS = ('none', 'balanced')
-OPTIMIZERS = ('adam', 'sgd', 'momentum', 'rmsprop')
-STRATEGIES = ('off', 'one_device', 'mirrored', 'central_storage', 'multi_worker_mirrored',
-              'parameter_server')
-MULTI_WORKER_STRATEGIES = ('multi_worker_mirrored', 'parameter_server')
-ALL_REDUCE_ALGORITHMS = ('nccl', 'ring', 'hierarchical_copy', 'reduction_to_one_device')
-IN_ONE_MACHINE, OVER_WORKERS = ('hierarchical_copy', 'reduction_to_one_device'), ('ring',)
-DTYPES = ('fp32', 'mixed')
-LEARNING_RATE_SCALINGS = ('none', 'linear', 'sqrt')
-CACHE_FEATURES_DTYPES = ('float32', 'float16')
-ON_BAD_IMAGE = ('error', 'skip')
-SCALE_OVER = ('replicas', 'workers')
-BEST_METRICS = ('accuracy', 'average_loss')
-KEPT_CHECKPOINTS = ('latest', 'best')
-READS_CHECKPOINT = ('evaluate', 'predict', 'export')
-# Where a published workload finds its data and runs, not what it does.
-FREE_IN_REPRODUCE = (
-    'data_dir', 'model_dir', 'weights', 'num_gpus', 'num_cpu_replicas', 'all_reduce_alg',
-    'num_packs', 'gpu_memory_growth', 'inter_op_parallelism_threads',
-    'intra_op_parallelism_threads', 'num_parallel_calls', 'seed', 'log_every_steps',
-    'save_checkpoints_secs', 'report_page', 'verbosity')
-SINGLE_REPLICA_STRATEGIES = ('off', 'one_device')
 _IN_WORDS = {str: 'a text', int: 'a whole number', float: 'a number', bool: 'True or False',
              type(None): 'None'}
 # Viewers of traces choke on more.
@@ -59,9 +31,9 @@ def check(settings: Any) -> None:
   _check_checkpoints(settings)
   _check_stopping(settings)
   if settings.mode == 'scaling':
-    _check_scaling(settings)
+    experiments.check_scaling(settings)
   if settings.mode == 'reproduce':
-    _check_reproduce(settings)
+    experiments.check_reproduce(settings)
 
 
 def _check_types(settings: Any) -> None:
@@ -82,26 +54,17 @@ def _is_of(value: Any, kind: Any) -> bool:
 
 
 def _check_choices(settings: Any) -> None:
-  for name, choices in (('mode', MODES), ('optimizer', OPTIMIZERS),
-                        ('distribution_strategy', STRATEGIES),
-                        ('scale_learning_rate', LEARNING_RATE_SCALINGS),
-                        ('lr_schedule', learning_rate.SCHEDULES),
-                        ('preprocess', PREPROCESSINGS), ('export_format', EXPORT_FORMATS),
-                        ('class_weights', CLASS_WEIGHTS),
-                        ('cache_features_dtype', CACHE_FEATURES_DTYPES),
-                        ('on_bad_image', ON_BAD_IMAGE), ('scale_over', SCALE_OVER),
-                        ('workload', tuple(WORKLOADS)), ('best_metric', BEST_METRICS),
-                        ('all_reduce_alg', ALL_REDUCE_ALGORITHMS), ('dtype', DTYPES)):
+  for name, words in choices.OF_FLAG.items():
     value = getattr(settings, name)
     if value is not None:
-      check_choice(name, value, choices)
+      check_choice(name, value, words)
 
 
-def check_choice(name: str, value: str, choices: Sequence[str]) -> None:
-  """Raises a UserError when the flag's value is none of the choices."""
-  if value not in choices:
+def check_choice(name: str, value: str, words: Sequence[str]) -> None:
+  """Raises a UserError when the flag's value is none of the words."""
+  if value not in words:
     raise UserError('--{} has no such choice'.format(name), '--{}={}'.format(name, value),
-                    'choose from ' + ', '.join(choices))
+                    'choose from ' + ', '.join(words))
 
 
 def _check_texts(settings: Any) -> None:
@@ -179,7 +142,7 @@ def _check_places(settings: Any) -> None:
                     'give --input=PATTERN, such as \'DATA/**/*.jpeg\', in quotes')
   if not settings.checkpoint:
     raise UserError('--checkpoint is empty', '--checkpoint=', 'give latest, best, or a path')
-  if settings.mode not in WITHOUT_MODEL_DIR and not settings.model_dir:
+  if settings.mode not in choices.WITHOUT_MODEL_DIR and not settings.model_dir:
     raise UserError('--model_dir is required, everything the run makes is kept there',
                     '--mode={} without --model_dir'.format(settings.mode),
                     'give --model_dir=FOLDER')
@@ -219,19 +182,19 @@ def _check_devices(settings: Any) -> None:
                         settings.num_gpus, settings.num_cpu_replicas),
                     'give one of them')
   over_workers = settings.distribution_strategy == 'multi_worker_mirrored'
-  if settings.all_reduce_alg in (IN_ONE_MACHINE if over_workers else OVER_WORKERS):
+  if settings.all_reduce_alg in (choices.IN_ONE_MACHINE if over_workers else choices.OVER_WORKERS):
     raise UserError(
         '--all_reduce_alg={} is not for --distribution_strategy={}'.format(
             settings.all_reduce_alg, settings.distribution_strategy),
         '--all_reduce_alg={}'.format(settings.all_reduce_alg),
-        'choose from ' + ', '.join(name for name in ALL_REDUCE_ALGORITHMS if name not in (
-            IN_ONE_MACHINE if over_workers else OVER_WORKERS)))
+        'choose from ' + ', '.join(name for name in choices.ALL_REDUCE_ALGORITHMS if name not in (
+            choices.IN_ONE_MACHINE if over_workers else choices.OVER_WORKERS)))
   if settings.enable_xla and settings.num_cpu_replicas > 1 and settings.trains and (
       settings.distribution_strategy in ('mirrored', 'multi_worker_mirrored')):
     raise UserError('XLA of TensorFlow 1.15 does not get variables mirrored over logical CPU '
                     'devices initialized', '--enable_xla --num_cpu_replicas={}'.format(
                         settings.num_cpu_replicas), 'leave one of them out')
-  if settings.distribution_strategy in SINGLE_REPLICA_STRATEGIES:
+  if settings.distribution_strategy in choices.SINGLE_REPLICA_STRATEGIES:
     for name in ('num_gpus', 'num_cpu_replicas'):
       if getattr(settings, name) > 1:
         raise UserError(
@@ -256,8 +219,8 @@ def _check_checkpoints(settings: Any) -> None:
                     'of --save_checkpoints_steps',
                     '--eval_every_steps={} --save_checkpoints_steps={}'.format(every, steps),
                     'give --save_checkpoints_steps={}, or leave it out'.format(every))
-  if settings.checkpoint != 'latest' and settings.mode not in READS_CHECKPOINT:
-    raise UserError('--checkpoint is for --mode=' + ', '.join(READS_CHECKPOINT),
+  if settings.checkpoint != 'latest' and settings.mode not in choices.READS_CHECKPOINT:
+    raise UserError('--checkpoint is for --mode=' + ', '.join(choices.READS_CHECKPOINT),
                     '--checkpoint={} --mode={}'.format(settings.checkpoint, settings.mode),
                     'leave it out; training goes on from the latest' if settings.trains
                     else 'leave it out')
@@ -281,46 +244,3 @@ def _check_stopping(settings: Any) -> None:
     raise UserError('--early_stopping_steps cannot be seen between two evaluations',
                     '--early_stopping_steps={} --eval_every_steps={}'.format(steps, every),
                     'give --early_stopping_steps={} or more'.format(every))
-
-
-def _check_scaling(settings: Any) -> None:
-  steps, warmup_steps = settings.train_steps, settings.throughput_warmup_steps
-  if settings.train_epochs is not None:
-    raise UserError('the points of --mode=scaling differ in batch size, and an epoch in steps',
-                    '--train_epochs={}'.format(settings.train_epochs),
-                    'give --train_steps=N after the flagfile, or neither')
-  if steps is not None and steps <= warmup_steps:
-    raise UserError('--mode=scaling times the steps after the warm-up, and there is none',
-                    '--train_steps={} --throughput_warmup_steps={}'.format(steps, warmup_steps),
-                    'give more than {} steps'.format(warmup_steps))
-  if settings.scale_over == 'workers':
-    _check_scaling_over_workers(settings)
-  elif settings.distribution_strategy in SINGLE_REPLICA_STRATEGIES:
-    raise UserError('--mode=scaling runs several replicas',
-                    '--distribution_strategy=' + settings.distribution_strategy,
-                    'give --distribution_strategy=mirrored or central_storage')
-  if settings.cache_features:
-    raise UserError('--mode=scaling compares real with made-up images, and with --cache_features '
-                    'training reads none', '--cache_features', 'leave it out')
-
-
-def _check_scaling_over_workers(settings: Any) -> None:
-  # mirrored is the default, and what a single worker's run is.
-  if settings.distribution_strategy not in ('mirrored', 'multi_worker_mirrored'):
-    raise UserError('--scale_over=workers is for workers that go step by step together',
-                    '--distribution_strategy=' + settings.distribution_strategy,
-                    'give --distribution_strategy=multi_worker_mirrored')
-  if settings.all_reduce_alg in IN_ONE_MACHINE:
-    raise UserError('--all_reduce_alg={} is not for several workers'.format(
-        settings.all_reduce_alg), '--scale_over=workers', 'leave --all_reduce_alg out')
-
-
-def _check_reproduce(settings: Any) -> None:
-  if settings.workload is None:
-    raise UserError('which workload to reproduce is not said', '--mode=reproduce',
-                    'give --workload=NAME, one of ' + ', '.join(WORKLOADS))
-  for name, default in settings._field_defaults.items():
-    if name not in FREE_IN_REPRODUCE + ('mode', 'workload') and getattr(settings, name) != default:
-      raise UserError('--mode=reproduce runs a workload as it was published',
-                      '--{}={}'.format(name, getattr(settings, name)),
-                      'leave it out, or run the flagfile by itself')

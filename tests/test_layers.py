@@ -11,8 +11,8 @@ from conftest import ROOT
 FLOORS = (
     ('errors', 'logs', 'network', 'start_up', 'tensorboard_server', 'timing', 'whole_files',
      'workloads'),
-    ('learning_rate',),
-    ('own_code',),
+    ('choices', 'flag_texts', 'learning_rate', 'own_code'),
+    ('experiments',),
     ('validation', 'flagfiles', 'child_runs', 'cluster'),
     ('settings', 'peers', 'local_tasks'),
     ('model_dir',),

@@ -9,7 +9,7 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 import tensorflow.compat.v1 as tf
 
-from estimator_train import validation
+from estimator_train import choices
 from estimator_train.errors import UserError
 from estimator_train.settings import Settings
 from estimator_train.timing import Pause
@@ -73,7 +73,7 @@ def resolve(settings: Settings) -> Tuple[str, int]:
 def run_folder(settings: Settings) -> str:
   """Returns the folder of the run whose checkpoint `--checkpoint` names."""
   assert settings.model_dir is not None
-  if settings.checkpoint in validation.KEPT_CHECKPOINTS:
+  if settings.checkpoint in choices.KEPT_CHECKPOINTS:
     return settings.model_dir
   return os.path.dirname(settings.checkpoint)
 

@@ -5,29 +5,28 @@ from typing import Any, Callable, Dict, NamedTuple, Optional, Sequence
 
 import tensorflow.compat.v1 as tf
 
-from estimator_train import own_code, validation
+from estimator_train import choices, own_code
 from estimator_train.cluster import Cluster
 from estimator_train.datasets.description import DataSet
 from estimator_train.errors import UserError
 from estimator_train.models import registry as models
 from estimator_train.settings import Settings
 from estimator_train.training import (
-    checkpoints,
-    frozen_features,
-    initial_weights,
-    input_wait,
-    losses,
-    summaries,
+  checkpoints,
+  frozen_features,
+  initial_weights,
+  input_wait,
+  losses,
+  summaries,
 )
+from estimator_train.training.building import build, check_own_optimizer, compile_with_flags
 from estimator_train.training.devices import (
-    Devices,
-    find_devices,
-    make_session_config,
-    make_strategy,
+  Devices,
+  find_devices,
+  make_session_config,
+  make_strategy,
 )
 from estimator_train.training.evaluation_metrics import make_metric_fn
-from estimator_train.training.loss_scaling import LossScaled
-from estimator_train.training.optimizers import LearningRate, make_optimizer
 from estimator_train.training.preprocessing import make_preprocess
 from estimator_train.training.schedules import Schedule
 
@@ -77,12 +76,12 @@ def convert(settings: Settings, dataset: DataSet, devices: Devices, cluster: Opt
   # built outside of the strategy's scope, which model_to_estimator needs.
   with tf.Graph().as_default():
     tf.set_random_seed(settings.seed)
-    model = _build(settings, dataset)
+    model = build(settings, dataset)
     is_own = bool(model.optimizer)
     if is_own:
-      _check_own_optimizer(settings)
+      check_own_optimizer(settings)
     else:
-      _compile(model, settings, schedule)
+      compile_with_flags(model, settings, schedule)
     if checkpoint is not None:
       check_fits(model, settings, checkpoint, flags_before)
     loss = model.loss
@@ -113,60 +112,6 @@ def convert(settings: Settings, dataset: DataSet, devices: Devices, cluster: Opt
     tf.keras.backend.set_session(None)
   return Converted(estimator, not losses.takes_class_numbers(loss), frozen, trainer,
                    None if is_own else schedule)
-
-
-def build_model(settings: Settings, dataset: DataSet) -> tf.keras.Model:
-  """Builds the Keras model and compiles it, unless it is a user's and compiled already.
-
-  Raises:
-    UserError: it cannot be built for images of this shape.
-  """
-  model = _build(settings, dataset)
-  if not model.optimizer:
-    _compile(model, settings, settings.learning_rate)
-  return model
-
-
-def _build(settings: Settings, dataset: DataSet) -> tf.keras.Model:
-  try:
-    model = models.build(settings.model, dataset.image_shape, len(dataset.labels),
-                         settings.trainable_layers)
-  except ValueError as error:
-    raise UserError('the model cannot be built for these images',
-                    '--model={} for {} ({})'.format(
-                        settings.model, 'x'.join(str(side) for side in dataset.image_shape), error),
-                    'give a larger --image_size or another --model') from error
-  if model.optimizer and losses.of(model) is not model.loss:
-    model.compile(model.optimizer, losses.of(model))
-  return model
-
-
-def _compile(model: tf.keras.Model, settings: Settings, learning_rate: LearningRate) -> None:
-  optimizer = make_optimizer(settings.optimizer, learning_rate)
-  if settings.dtype == 'mixed' and settings.trains:
-    optimizer = LossScaled(optimizer)
-  model.compile(optimizer, loss=losses.default_loss(model))
-
-
-def _check_own_optimizer(settings: Settings) -> None:
-  """Tells which flags a model's own optimizer leaves without effect.
-
-  Raises:
-    UserError: a schedule or loss scaling is asked for, which take an optimizer of ours.
-  """
-  def given(*names: str) -> str:
-    return ' '.join('--{}={}'.format(name, getattr(settings, name)) for name in names
-                    if getattr(settings, name) != settings._field_defaults[name])
-
-  refused = given('lr_schedule', 'lr_warmup_epochs', 'scale_learning_rate', 'dtype')
-  if settings.trains and refused:
-    raise UserError('the model is compiled, so it trains by its own optimizer',
-                    '--model={} {}'.format(settings.model, refused),
-                    'leave them out, or return the model without compiling it')
-  ignored = given('optimizer', 'learning_rate')
-  if settings.trains and ignored:
-    _LOG.warning('--model=%s is compiled and brings its own optimizer: %s has no effect',
-                 settings.model, ignored)
 
 
 def convert_own(model: tf.keras.Model, settings: Settings) -> tf.estimator.Estimator:
@@ -309,7 +254,7 @@ def check_fits(model: tf.keras.Model, settings: Settings, path: str,
            'preprocess', settings.preprocess) else None)):
     if difference:
       before = flags_before.get(flag, 'unknown')
-      where = 'model_dir' if settings.checkpoint in validation.KEPT_CHECKPOINTS else 'checkpoint'
+      where = 'model_dir' if settings.checkpoint in choices.KEPT_CHECKPOINTS else 'checkpoint'
       raise UserError(
           '--{} holds a checkpoint of another {}'.format(where, flag),
           '{} at step {} is of --{}={}, not of --{}={} ({})'.format(

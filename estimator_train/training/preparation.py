@@ -19,8 +19,9 @@ from estimator_train.settings import (
 )
 from estimator_train.start_up import StartUp
 from estimator_train.training import checkpoints, early_stopping, recovery, schedules, tasks
+from estimator_train.training.building import build_model
 from estimator_train.training.devices import Devices, find_devices, ready
-from estimator_train.training.estimator import Converted, build_model, convert
+from estimator_train.training.estimator import Converted, convert
 
 _LOG = logging.getLogger('estimator_train')
 

@@ -11,6 +11,7 @@ from typing import Any, Callable, Dict, Optional
 import tensorflow.compat.v1 as tf
 
 from estimator_train import cluster as clusters, peers as peers_lib
+from estimator_train.choices import MULTI_WORKER_STRATEGIES
 from estimator_train.cluster import Cluster, Task
 from estimator_train.datasets import fingerprint
 from estimator_train.datasets.description import ArraySplit, DataSet, ImageSplit
@@ -20,7 +21,6 @@ from estimator_train.settings import Settings
 from estimator_train.training import watchdog
 from estimator_train.training.devices import Devices
 from estimator_train.training.watchdog import StepWatchdog
-from estimator_train.validation import MULTI_WORKER_STRATEGIES
 
 _LOOK_SECS, _LOG_EVERY_SECS = 1., 60.
 _LOG = logging.getLogger('estimator_train')

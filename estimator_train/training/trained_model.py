@@ -12,8 +12,9 @@ from estimator_train.datasets.description import DataSet
 from estimator_train.errors import UserError
 from estimator_train.settings import Settings
 from estimator_train.training import checkpoints, probabilities
+from estimator_train.training.building import build_model
 from estimator_train.training.devices import Devices, find_devices, make_session_config
-from estimator_train.training.estimator import build_model, check_fits, make_model_preprocess
+from estimator_train.training.estimator import check_fits, make_model_preprocess
 from estimator_train.training.user_errors import reworded
 
 _CPU = Devices(('/cpu:0',), ('/cpu:0',))

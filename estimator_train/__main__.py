@@ -1,5 +1,6 @@
 """The program: parses the flags, runs the mode they name, and maps errors to exit codes."""
 
+import errno
 import json
 import os
 import signal
@@ -33,6 +34,11 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     # Python would complain when it closes that.
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return _SIGNAL + signal.SIGPIPE
+  except OSError as error:
+    if error.errno != errno.ENOSPC or error.filename is not None:
+      raise
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return _fail('standard output cannot be written to: ' + error.strerror, _USER_ERROR)
 
 
 def _run(argv: Sequence[str]) -> int:

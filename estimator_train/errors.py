@@ -48,6 +48,10 @@ class TrainingFailed(Exception):
   """Training cannot go on (the loss is not finite, say); the program ends with code 3."""
 
 
+class NotSaved(TrainingFailed):
+  """No checkpoint could be saved for too long, on the one task that saves them."""
+
+
 class PeerLost(Exception):
   """Another task of the cluster is lost, or never came: starting again resumes the run.
 

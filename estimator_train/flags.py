@@ -142,6 +142,8 @@ _GROUPS: Sequence[Tuple[str, Sequence[Tuple[str, Callable[..., Any], str]]]] = (
         ('save_checkpoints_secs', _INTEGER,
          'seconds between checkpoints (600 when neither this nor steps are given)'),
         ('keep_checkpoint_max', _INTEGER, 'checkpoints to keep, besides the best'),
+        ('save_retry_secs', _INTEGER, 'seconds to go on trying to save a checkpoint that cannot be '
+         'saved, as on a full disk, before the run ends with code 3; 0: none'),
         ('best_metric', _STRING, 'what makes a checkpoint the best of those that are evaluated: '
          + _one_of(choices.BEST_METRICS)),
         ('checkpoint', _STRING, 'the one to evaluate: ' + ', '.join(choices.KEPT_CHECKPOINTS)

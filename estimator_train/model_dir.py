@@ -2,7 +2,8 @@
 
 import json
 import os
-from typing import Dict, List, Sequence, Tuple
+import re
+from typing import Dict, List, Optional, Sequence, Tuple
 
 from estimator_train import settings as settings_lib, whole_files
 from estimator_train.errors import UserError
@@ -10,6 +11,7 @@ from estimator_train.errors import UserError
 FLAGS_FILE = 'flags.txt'
 LABELS_FILE = 'labels.txt'
 _BATCH_SIZES_FILE = 'batch_sizes.json'
+_CHECKPOINTS_FILE = 'checkpoint'  # TensorFlow's.
 
 
 def make(model_dir: str, flag: str = 'model_dir') -> None:
@@ -72,6 +74,28 @@ def differences(settings: settings_lib.Settings, names: Sequence[str]) -> List[s
 def _by_name(flagfile: str) -> Dict[str, str]:
   pairs = (line[2:].partition('=') for line in flagfile.splitlines() if line.startswith('--'))
   return {name: value for name, _, value in pairs}
+
+
+def saved_at(model_dir: Optional[str]) -> Optional[int]:
+  """Returns when TensorFlow last noted a checkpoint in the folder, in ns; None: there is none."""
+  try:
+    return os.stat(os.path.join(model_dir or '', _CHECKPOINTS_FILE)).st_mtime_ns
+  except OSError:
+    return None
+
+
+def last_checkpoint(model_dir: str) -> Optional[str]:
+  """Returns the path of the checkpoint that TensorFlow noted last; None: there is none.
+
+  That is the last good one: it is noted when all of it is written. TensorFlow is not asked, as
+  this is for when files cannot be read, too.
+  """
+  try:
+    with open(os.path.join(model_dir, _CHECKPOINTS_FILE), encoding='utf-8') as file:
+      found = re.match(r'model_checkpoint_path: "(model\.ckpt-\d+)"', file.read())
+  except (OSError, UnicodeError):
+    return None
+  return os.path.join(model_dir, found.group(1)) if found else None
 
 
 def read_labels(model_dir: str) -> Tuple[str, ...]:

@@ -71,6 +71,7 @@ class _Fields(NamedTuple):
   save_checkpoints_steps: Optional[int] = None
   save_checkpoints_secs: Optional[int] = None
   keep_checkpoint_max: int = 5
+  save_retry_secs: int = 300
   best_metric: str = 'accuracy'
   checkpoint: str = 'latest'
   peer_timeout_secs: int = 30

@@ -92,8 +92,8 @@ def _check_bounds(settings: Any) -> None:
            'save_checkpoints_steps', 'save_checkpoints_secs', 'keep_checkpoint_max', 'repeats',
            'peer_timeout_secs', 'start_timeout_secs')),
       (0, ('seed', 'num_cpu_replicas', 'num_parallel_calls', 'trainable_layers',
-           'throughput_warmup_steps', 'step_timeout_secs', 'inter_op_parallelism_threads',
-           'intra_op_parallelism_threads')),
+           'throughput_warmup_steps', 'step_timeout_secs', 'save_retry_secs',
+           'inter_op_parallelism_threads', 'intra_op_parallelism_threads')),
       (-1, ('num_gpus',)))
   for bound, names in at_least:
     for name in names:

@@ -31,9 +31,11 @@ def open_aside(path: str) -> Iterator[BinaryIO]:
       file.flush()
       os.fsync(file.fileno())
     os.replace(aside, path)
-  except BaseException:
-    if os.path.exists(aside):
+  except BaseException as error:
+    with contextlib.suppress(OSError):
       os.remove(aside)
+    if isinstance(error, OSError) and error.filename in (None, aside):
+      error.filename = path  # A disk that is full does not say where.
     raise
 
 

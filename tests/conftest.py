@@ -4,7 +4,9 @@ import gzip
 import json
 import logging
 import os
+import shutil
 import struct
+import subprocess
 import time
 from pathlib import Path
 from typing import NamedTuple
@@ -112,6 +114,32 @@ def launch(tmp_path):
     yield launch
   finally:
     launch.clean_up()
+
+
+@pytest.fixture
+def mounted(tmp_path):
+  """Mounts file systems in memory, where that is allowed; none outlives the test."""
+  folders = []
+
+  def mount(options):
+    folder = tmp_path / 'disk'
+    folder.mkdir()
+    if shutil.which('mount') is None:
+      pytest.skip('there is no program that mounts')
+    done = subprocess.run(['mount', '-t', 'tmpfs', '-o', options, 'none', str(folder)],
+                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    if done.returncode:
+      pytest.skip('nothing can be mounted here: {}'.format(done.stdout))
+    folders.append(folder)
+    return folder
+
+  try:
+    yield mount
+  finally:
+    for folder in folders:
+      # Lazily, as TensorFlow has the file of its events open.
+      while not subprocess.call(['umount', '-l', str(folder)], stderr=subprocess.DEVNULL):
+        pass
 
 
 @pytest.fixture(scope='session')

@@ -293,3 +293,19 @@ def of_another_shape(image_shape, num_classes):
 
 def no_model():
   return 'a string'
+
+
+class TooLarge(tf.keras.layers.Layer):
+  """Asks for 4 TB, which no machine gives."""
+
+  def call(self, inputs):
+    # Told by the images, so that TensorFlow does not work it out, and abort, before the first step.
+    side = tf.cast(2 ** 20 * tf.cast(tf.reduce_all(tf.is_finite(inputs)), tf.int64), tf.int32)
+    return inputs + tf.reduce_sum(tf.fill([side, side], inputs[0, 0]))
+
+
+def too_large(image_shape, num_classes):
+  layers = tf.keras.layers
+  return tf.keras.Sequential([
+      layers.Flatten(input_shape=image_shape), TooLarge(),
+      layers.Dense(num_classes, activation='softmax')])

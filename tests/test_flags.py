@@ -219,6 +219,7 @@ BAD = [
     (['--save_checkpoints_secs=0'], '--save_checkpoints_secs is out of range'),
     (['--save_checkpoints_steps=5', '--save_checkpoints_secs=5'], 'by steps or by seconds, not by'),
     (['--keep_checkpoint_max=0'], '--keep_checkpoint_max is out of range'),
+    (['--save_retry_secs=-1'], '--save_retry_secs is out of range: .*=-1: .* from 0 to'),
     (['--peer_timeout_secs=0'], '--peer_timeout_secs is out of range: .*=0: .* from 1 to'),
     (['--step_timeout_secs=-1'], '--step_timeout_secs is out of range: .*=-1: .* from 0 to'),
     (['--start_timeout_secs=0'], '--start_timeout_secs is out of range: .*=0: .* from 1 to'),

@@ -16,7 +16,7 @@ FLOORS = (
     ('validation', 'flagfiles', 'child_runs', 'cluster'),
     ('settings', 'peers', 'local_tasks'),
     ('model_dir',),
-    ('datasets', 'run_lock'),
+    ('datasets', 'disk_faults', 'run_lock'),
     ('inputs', 'models', 'sweep'),
     ('training', 'reports', 'machine'),
     ('exporting',),

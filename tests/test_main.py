@@ -70,7 +70,7 @@ def test_loss_that_is_not_finite(tmp_path):
   assert done.returncode == 3
   assert done.stdout == ''
   last = done.stderr.splitlines()[-1]
-  assert last.startswith('error: the loss is ') and 'the last checkpoint is' in last
+  assert last.startswith('error: the loss is ') and 'the last good checkpoint is' in last
   assert 'Traceback' not in done.stderr
 
 

@@ -4,7 +4,7 @@ import importlib
 import os
 from typing import Any, Dict
 
-from estimator_train import cluster, run_lock
+from estimator_train import cluster, disk_faults, model_dir, run_lock
 from estimator_train.settings import Settings
 
 # The modes that leave nothing in --model_dir, whoever else writes into it.
@@ -27,5 +27,12 @@ def run(settings: Settings) -> Dict[str, Any]:
 
 
 def _run(settings: Settings) -> Dict[str, Any]:
-  mode: Any = importlib.import_module('estimator_train.modes.' + settings.mode)
-  return mode.run(settings)
+  saved_at = model_dir.saved_at(settings.model_dir)
+  try:
+    mode: Any = importlib.import_module('estimator_train.modes.' + settings.mode)
+    return mode.run(settings)
+  except Exception as error:
+    told = disk_faults.told(error, settings, saved_at)
+    if told is None:
+      raise
+    raise told from error

@@ -1,11 +1,12 @@
 """What a checkpoint holds, whether it fits a model, and the hook that saves it."""
 
+import contextlib
 import glob
 import logging
 import os
 import re
 import time
-from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple
 
 import tensorflow.compat.v1 as tf
 
@@ -14,6 +15,7 @@ from estimator_train.errors import UserError
 from estimator_train.settings import Settings
 from estimator_train.timing import Pause
 from estimator_train.training import best_checkpoint, recovery
+from estimator_train.training.saving import PatientSaver
 
 _LOG = logging.getLogger('estimator_train')
 # Names in a checkpoint of an Estimator that was made from a Keras model: the model's variables
@@ -150,10 +152,13 @@ class OneCopyOfEach(tf.train.SessionRunHook):
 class SaveCheckpoints(tf.train.CheckpointSaverHook):
   """Saves checkpoints, the first of the weights that the run finds.
 
+  One that cannot be saved is tried again after later steps; after the last step it is waited for.
+
   Args:
     model_dir: of the run.
     save_steps: between two.
     save_secs: or so long.
+    saving: saves one.
     listeners: to call after each.
 
   Attributes:
@@ -161,31 +166,62 @@ class SaveCheckpoints(tf.train.CheckpointSaverHook):
   """
 
   def __init__(self, model_dir: str, save_steps: Optional[int], save_secs: Optional[int],
-               listeners: Sequence['AtEverySteps'] = ()) -> None:
-    super().__init__(model_dir, save_steps=save_steps, save_secs=save_secs,
-                     listeners=list(listeners))
+               saving: PatientSaver, listeners: Sequence['AtEverySteps'] = ()) -> None:
+    super().__init__(model_dir, save_steps=save_steps, save_secs=save_secs)
+    self._saving = saving
     self._calls = listeners
     self._saves: List[Pause] = []
     self._save_steps = save_steps
 
   def after_create_session(self, session: tf.Session, coord: Any) -> None:
     super().after_create_session(session, coord)
-    if self._save_steps is not None:
-      # A resumed run saves at the same multiples as one that never stopped.
-      step = int(session.run(tf.train.get_global_step()))
-      self._timer.update_last_triggered_step(step - step % self._save_steps)
+    self._count_from(int(session.run(self._global_step_tensor)))
 
   @property
   def pauses(self) -> List[Pause]:
     return self._saves + [pause for call in self._calls for pause in call.pauses]
 
-  def _save(self, session: tf.Session, step: int) -> Any:
+  def after_run(self, run_context: Any, run_values: Any) -> None:
+    if not self._saving.is_failing:
+      super().after_run(run_context, run_values)
+    elif self._saving.is_due:
+      step = int(run_context.session.run(self._global_step_tensor))
+      self._count_from(step)
+      self._save(run_context.session, step)
+
+  def end(self, session: tf.Session) -> None:
+    step = int(session.run(self._global_step_tensor))
+    if step != self._saving.step:
+      with self._timed():
+        self._saving.save_at_last(self._get_saver(), session, step)
+      self._tell(session, step)
+
+  def _save(self, session: tf.Session, step: int) -> None:
+    was_failing = self._saving.is_failing
+    with self._timed():
+      is_saved = self._saving.save(self._get_saver(), session, step)
+    if is_saved and was_failing:
+      # A disk that was full has cut a record of events short, and none after it could be read.
+      self._summary_writer.close()
+      self._summary_writer.reopen()
+    if is_saved:
+      self._tell(session, step)
+
+  def _count_from(self, step: int) -> None:
+    # A resumed run, and one with late checkpoints, saves at the same multiples as any other.
+    self._timer.update_last_triggered_step(step - step % (self._save_steps or 1))
+
+  def _tell(self, session: tf.Session, step: int) -> None:
+    self._summary_writer.add_session_log(tf.SessionLog(
+        status=tf.SessionLog.CHECKPOINT, checkpoint_path=self._save_path), step)
+    for call in self._calls:
+      call.after_save(session, step)
+
+  @contextlib.contextmanager
+  def _timed(self) -> Iterator[None]:
     began = time.perf_counter()
-    result = super()._save(session, step)
-    took = time.perf_counter() - began
-    called = sum(pause.secs for call in self._calls for pause in call.pauses if pause.at >= began)
-    self._saves.append(Pause('checkpoint', began, took - called))
-    return result
+    yield
+    self._saves.append(Pause('checkpoint', began, time.perf_counter() - began))
 
 
 class AtEverySteps(tf.train.CheckpointSaverListener):

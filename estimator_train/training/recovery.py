@@ -1,5 +1,6 @@
 """The latest checkpoint of a folder that loads, whatever a killed run or its disk left there."""
 
+import contextlib
 import logging
 import os
 import re
@@ -13,8 +14,9 @@ from estimator_train.errors import UserError
 
 _LOG = logging.getLogger('estimator_train')
 _NAME = re.compile(r'model\.ckpt-(\d+)\.(index|data-\d+-of-\d+)$')
-# Where TensorFlow writes a checkpoint before it renames it.
+# What TensorFlow writes before it renames it: a folder of a checkpoint, and single files.
 _ASIDE = re.compile(r'model\.ckpt-\d+_temp_\w+$')
+_FILE_ASIDE = re.compile(r'(checkpoint|graph\.pbtxt|model\.ckpt-\d+\.meta)\.tmp[0-9a-f]{32}$')
 
 
 class Found(NamedTuple):
@@ -71,15 +73,22 @@ def mend(model_dir: str, found: Found) -> None:
   """
   for text in found.passed_over:
     _LOG.warning('a checkpoint cannot be loaded and is passed over: %s', text)
-  if not os.path.isdir(model_dir):
-    return
-  for name in os.listdir(model_dir):
-    if _ASIDE.match(name):
-      shutil.rmtree(os.path.join(model_dir, name), ignore_errors=True)
+  clear_unfinished(model_dir)
   if found.path is not None and _named(model_dir)[:1] != [found.step]:
     older = [_path(model_dir, step) for step in reversed(_on_disk(model_dir)) if step <= found.step]
     checkpoint_management.update_checkpoint_state_internal(model_dir, found.path, older,
                                                            save_relative_paths=True)
+
+
+def clear_unfinished(model_dir: str) -> None:
+  """Removes what TensorFlow never got to rename, of a folder that nobody else writes into."""
+  with contextlib.suppress(OSError):
+    for name in os.listdir(model_dir):
+      path = os.path.join(model_dir, name)
+      if _ASIDE.match(name):
+        shutil.rmtree(path, ignore_errors=True)
+      elif _FILE_ASIDE.match(name):
+        os.remove(path)
 
 
 def _named(model_dir: str) -> List[int]:

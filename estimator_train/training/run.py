@@ -89,9 +89,10 @@ def train(run: Run, evaluate_now: Optional[Callable[[], Optional[str]]] = None) 
       _train(run, input_fn, hooks.all)
   except TrainingFailed as error:
     hooks.board.fail()
-    path, step = checkpoints.latest(run.estimator.model_dir)
-    raise TrainingFailed('{}; the last checkpoint is {} of step {}'.format(
-        error, path, step)) from error
+    last = model_dir.last_checkpoint(run.estimator.model_dir)
+    raise TrainingFailed('{}; {}'.format(
+        error, 'there is no checkpoint' if last is None else 'the last good checkpoint is ' + last
+    )) from error
   finally:
     hooks.close()
   # Another task may not have saved its checkpoint yet.

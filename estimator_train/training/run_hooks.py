@@ -17,6 +17,7 @@ from estimator_train.training import (
 )
 from estimator_train.training.epochs import LogEpochs
 from estimator_train.training.preparation import Run
+from estimator_train.training.saving import PatientSaver
 from estimator_train.training.time_history import TimeHistory
 
 _LOG = logging.getLogger('estimator_train')
@@ -117,7 +118,9 @@ def _make_saver(run: Run, evaluate_now: Optional[Callable[[], Optional[str]]],
   save_secs = settings.save_checkpoints_secs
   if save_steps is None and save_secs is None:
     save_secs = _SAVE_SECS
-  return checkpoints.SaveCheckpoints(settings.model_dir, save_steps, save_secs, listeners)
+  saving = PatientSaver(settings.model_dir, settings.save_retry_secs,
+                        is_stopping=lambda: stop.signum is not None)
+  return checkpoints.SaveCheckpoints(settings.model_dir, save_steps, save_secs, saving, listeners)
 
 
 def _evaluated_up_to(run: Run) -> int:

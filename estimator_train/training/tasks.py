@@ -15,7 +15,7 @@ from estimator_train.choices import MULTI_WORKER_STRATEGIES
 from estimator_train.cluster import Cluster, Task
 from estimator_train.datasets import fingerprint
 from estimator_train.datasets.description import ArraySplit, DataSet, ImageSplit
-from estimator_train.errors import PeerLost, TrainingFailed, UserError
+from estimator_train.errors import NotSaved, PeerLost, TrainingFailed, UserError
 from estimator_train.peers import Peers
 from estimator_train.settings import Settings
 from estimator_train.training import watchdog
@@ -165,7 +165,7 @@ def leave(peers: Optional[Peers], error: BaseException) -> None:
   """Tells the other tasks that this one ends by an error, which all of them share or not."""
   if peers is None:
     return
-  if isinstance(error, TrainingFailed):
+  if isinstance(error, TrainingFailed) and not isinstance(error, NotSaved):
     peers.finish()  # The loss is that of all workers, and each says so itself.
   else:
     peers.leave(str(error) or type(error).__name__)

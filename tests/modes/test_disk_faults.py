@@ -1,0 +1,247 @@
+"""Disks that are full, read-only or gone, and memory that is not there, in runs of the program."""
+
+import contextlib
+import errno
+import os
+import re
+import resource
+import subprocess
+import sys
+
+import pytest
+import tensorflow.compat.v1 as tf
+from conftest import ROOT
+
+from estimator_train import disk_faults, whole_files
+from estimator_train.errors import UserError
+from estimator_train.settings import Settings
+from estimator_train.training import hooks, recovery, saving
+
+QUICK = ['--dataset=synthetic', '--image_size=8,8', '--batch_size=4', '--num_gpus=0',
+         '--model=own_models:two_layers', '--log_every_steps=1000']
+NO_ROOM = tf.errors.ResourceExhaustedError(None, None, 'x/part-0; No space left on device')
+
+
+@pytest.fixture
+def no_waits(monkeypatch):
+  """Has attempts follow each other at once, with seconds passing as if they were waited for."""
+  now = [0.]
+
+  def sleep(secs):
+    now[0] += secs
+
+  def patient(*args, **kwargs):
+    return saving.PatientSaver(*args, clock=lambda: now[0], sleep=sleep, **kwargs)
+
+  monkeypatch.setattr('estimator_train.training.run_hooks.PatientSaver', patient)
+  return sleep
+
+
+def at_step(monkeypatch, step, act):
+  """Has something happen before a step, in the first run that takes it."""
+  before, acts = hooks.Progress.before_run, [act]
+
+  def before_run(self, run_context):
+    if self.step + 1 == step and acts:
+      acts.pop()()
+    return before(self, run_context)
+
+  monkeypatch.setattr(hooks.Progress, 'before_run', before_run)
+
+
+def fill(folder):
+  """Fills the disk."""
+  path = folder / 'fill'
+  with contextlib.suppress(OSError), open(str(path), 'wb', buffering=0) as file:
+    while True:
+      file.write(b'x' * 4096)
+
+
+def last_line(outcome):
+  return outcome.err.splitlines()[-1]
+
+
+def test_a_disk_that_fills_up_ends_a_run_with_its_last_good_checkpoint(
+    run_program, mounted, monkeypatch, no_waits):
+  disk = mounted('size=8m')
+  at_step(monkeypatch, 15, lambda: fill(disk))
+  done = run_program('--mode=train', '--train_steps=30', '--save_checkpoints_steps=10',
+                     '--model_dir', disk / 'run', '--save_retry_secs=20', *QUICK)
+  assert done.code == 3 and done.out == ''
+  error = last_line(done)
+  assert error.startswith('error: the checkpoint of step 30 could not be saved for 20 s '
+                          '(--save_retry_secs=20): No space left on device: ')
+  assert ' needed, 0 kB free in {0}/run; the last good checkpoint is {0}/run/model.ckpt-10'.format(
+      disk) in error
+  assert done.err.count('trying again in') >= 4 and 'Traceback' not in done.err
+  names = os.listdir(str(disk / 'run'))
+  assert not [name for name in names if '_temp_' in name or '.tmp' in name or '-20.' in name]
+  assert recovery.find(str(disk / 'run')).step == 10
+  # With room, the same command goes on from there.
+  (disk / 'fill').unlink()
+  done = run_program('--mode=train', '--train_steps=30', '--model_dir', disk / 'run', *QUICK)
+  assert done.code == 0 and 'going on from step 10' in done.err
+
+
+def steps_of_events(folder):
+  """Returns the steps of all events that can be read."""
+  steps = []
+  for path in folder.glob('events.*'):
+    with contextlib.suppress(tf.errors.DataLossError):
+      for event in tf.train.summary_iterator(str(path)):
+        steps.append(event.step)
+  return steps
+
+
+def test_a_run_outlives_a_disk_that_is_full_for_a_while(
+    run_program, mounted, monkeypatch, no_waits):
+  disk = mounted('size=8m')
+  at_step(monkeypatch, 25, lambda: fill(disk))
+
+  def make_room():
+    (disk / 'fill').unlink()
+    no_waits(60)
+
+  at_step(monkeypatch, 95, make_room)
+  done = run_program('--mode=train_and_evaluate', '--train_steps=120', '--eval_every_steps=20',
+                     '--model_dir', disk / 'run', *QUICK, '--log_every_steps=1')
+  assert done.code == 0 and done.result['global_step'] == 120
+  # Step 40 could not be saved; the next that can is evaluated in its place, then each twentieth.
+  assert 'the checkpoint of step 40 could not be saved: No space left on device' in done.err
+  assert 'the checkpoint of step 95 is saved, 60 s after' in done.err
+  state = tf.train.get_checkpoint_state(str(disk / 'run'))
+  assert [path.rpartition('-')[2] for path in state.all_model_checkpoint_paths] == [
+      '0', '20', '95', '100', '120']
+  assert {20, 100, 120} <= set(steps_of_events(disk / 'run'))
+
+
+@pytest.mark.parametrize('comes_back', [True, False])
+def test_a_folder_that_is_removed(tmp_path, run_program, monkeypatch, no_waits, comes_back):
+  folder, away = tmp_path / 'run', tmp_path / 'away'
+  at_step(monkeypatch, 15, lambda: folder.rename(away))
+  if comes_back:
+    at_step(monkeypatch, 25, lambda: (away.rename(folder), no_waits(1)))
+  done = run_program('--mode=train', '--train_steps=30', '--save_checkpoints_steps=10',
+                     '--model_dir', folder, '--save_retry_secs=2', *QUICK)
+  assert 'No such file or directory in {}'.format(folder) in done.err
+  if comes_back:
+    assert done.code == 0 and recovery.find(str(folder)).step == 30
+  else:
+    assert done.code == 3 and not folder.exists() and recovery.find(str(away)).step == 10
+
+
+def test_the_last_checkpoint_is_waited_for(tmp_path, run_program, monkeypatch, no_waits):
+  really, attempts = tf.train.Saver.save, []
+
+  def save(self, *args, **kwargs):
+    attempts.append(kwargs.get('global_step'))
+    if attempts.count(7) in (1, 2, 3):
+      raise NO_ROOM
+    return really(self, *args, **kwargs)
+
+  monkeypatch.setattr(tf.train.Saver, 'save', save)
+  done = run_program('--mode=train', '--train_steps=7', '--model_dir', tmp_path, *QUICK)
+  assert done.code == 0 and attempts[-5:] == [0, 7, 7, 7, 7]
+  assert recovery.find(str(tmp_path)).step == 7
+
+
+def test_full_from_the_start(tmp_path, run_program, monkeypatch):
+  def save(*unused_args, **unused_kwargs):
+    raise tf.errors.ResourceExhaustedError(
+        None, None, '{}/keras/part-0; No space left on device\n\t [[node save]]'.format(tmp_path))
+
+  monkeypatch.setattr('tensorflow.python.keras.engine.network.Network.save_weights', save)
+  monkeypatch.setattr(tf.train.Saver, 'save', save)
+  done = run_program('--mode=train', '--train_steps=7', '--model_dir', tmp_path, *QUICK)
+  assert done.code == 2 and len(done.err.splitlines()) == 1
+  assert done.err.startswith('error: there is no room to write: {}/keras/part-0 (No space left on '
+                             'device, '.format(tmp_path))
+  assert done.err.endswith(' free): make room, and start the same command again\n')
+
+
+def test_a_report_that_cannot_be_written_does_not_hide_the_checkpoint(
+    tmp_path, run_program, monkeypatch):
+  def fsync(number):
+    if 'throughput.json' in os.readlink('/proc/self/fd/{}'.format(number)):
+      raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+  monkeypatch.setattr(os, 'fsync', fsync)
+  done = run_program('--mode=train', '--train_steps=7', '--model_dir', tmp_path, *QUICK)
+  assert done.code == 3 and 'Traceback' not in done.err
+  assert last_line(done).startswith(
+      'error: there is no room to write: {}/throughput.json (No space left on device, '.format(
+          tmp_path))
+  assert last_line(done).endswith('; the last good checkpoint is {}/model.ckpt-7'.format(tmp_path))
+  assert not list(tmp_path.glob('throughput.json*'))
+
+
+@pytest.fixture
+def little_memory():
+  """Has the system refuse more than 100 GB: elsewhere it might promise what it does not have."""
+  before = resource.getrlimit(resource.RLIMIT_AS)
+  resource.setrlimit(resource.RLIMIT_AS, (10 ** 11, before[1]))
+  try:
+    yield
+  finally:
+    resource.setrlimit(resource.RLIMIT_AS, before)
+
+
+def test_out_of_memory_on_a_device(tmp_path, run_program, little_memory):
+  done = run_program('--mode=train', '--train_steps=3', '--model_dir', tmp_path, *QUICK,
+                     '--model=own_models:too_large')
+  assert done.code == 2 and 'Traceback' not in done.err
+  assert last_line(done).startswith(
+      'error: out of memory on /device:CPU:0: a float tensor of shape [1048576,1048576] at '
+      '--batch_size=4: give a smaller --batch_size')
+  assert recovery.find(str(tmp_path)).step == 0
+
+
+def test_of_a_gpu():
+  error = tf.errors.ResourceExhaustedError(
+      None, None, 'OOM when allocating tensor with shape[32,64,224,224] and type float on '
+      '/job:localhost/replica:0/task:0/device:GPU:1 by allocator GPU_1_bfc\n\t [[node x]]')
+  told = disk_faults.told(error, Settings(train_steps=1, model_dir='x'), None)
+  assert isinstance(told, UserError)
+  assert (told.what, told.given) == ('out of memory on /device:GPU:1', (
+      'a float tensor of shape [32,64,224,224] at --batch_size=128'))
+
+
+@pytest.mark.parametrize('error, text', [
+    (OSError(errno.EMFILE, 'x', 'a'), r'too many open files: a \(.*, ulimit -n is \d+\): raise'),
+    (tf.errors.ResourceExhaustedError(None, None, 'a; Too many open files'), 'too many open files'),
+    (OSError(errno.EDQUOT, 'x', 'a'), r'there is no room to write: a \(Disk quota exceeded, '),
+    (OSError(errno.EROFS, 'x'), r'cannot be read or written: DIR \(Read-only file system\): mend'),
+    (OSError(errno.EIO, 'x', 'a'), r'a file cannot be read or written: a \(Input/output error\)'),
+    (FileNotFoundError(errno.ENOENT, 'x', 'DIR/a'), r'a folder is gone: DIR/a \(No such file'),
+    (MemoryError(), 'out of memory on this machine: --batch_size=128: give a smaller'),
+])
+def test_words(error, text):
+  told = disk_faults.told(error, Settings(train_steps=1, model_dir='DIR'), None)
+  assert isinstance(told, UserError)
+  assert re.search(text, str(told))
+
+
+@pytest.mark.parametrize('error', [
+    FileNotFoundError(errno.ENOENT, 'x', 'a'), ConnectionError('x'), ValueError('x'),
+    tf.errors.NotFoundError(None, None, 'a; No such file or directory'),
+    UserError('a', 'b', 'c')])
+def test_other_errors_stay_what_they_are(tmp_path, error):
+  assert disk_faults.told(error, Settings(train_steps=1, model_dir=tmp_path), None) is None
+
+
+def test_a_whole_file_leaves_nothing_and_names_itself(tmp_path, monkeypatch):
+  def fsync(unused_number):
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+  monkeypatch.setattr(os, 'fsync', fsync)
+  with pytest.raises(OSError) as caught:
+    whole_files.write_text(str(tmp_path / 'a'), 'text')
+  assert caught.value.filename == str(tmp_path / 'a') and os.listdir(str(tmp_path)) == []
+
+
+def test_full_standard_output():
+  with open('/dev/full', 'w') as full:
+    done = subprocess.run([sys.executable, '-m', 'estimator_train', '--help'], cwd=str(ROOT),
+                          stdout=full, stderr=subprocess.PIPE, universal_newlines=True, timeout=60)
+  assert (done.returncode, done.stderr) == (
+      2, 'error: standard output cannot be written to: No space left on device\n')

@@ -5,9 +5,9 @@ import json
 import os
 import signal
 import sys
-from typing import Any, Optional, Sequence
+from typing import Optional, Sequence
 
-from estimator_train import flags, logs, modes
+from estimator_train import flags, logs, modes, signals
 from estimator_train.errors import (
     PeerLost,
     StoppedBySignal,
@@ -45,7 +45,7 @@ def _run(argv: Sequence[str]) -> int:
   if flags.wants_help(argv):
     print(flags.help_text())
     return 0
-  signal.signal(signal.SIGTERM, _stop)
+  signals.set_up()
   try:
     settings = flags.parse(argv)
     logs.set_up(settings.verbosity)
@@ -71,9 +71,7 @@ def _fail(text: str, code: int, prefix: str = 'error: ') -> int:
   return code
 
 
-def _stop(signum: int, frame: Any) -> None:
-  raise StoppedBySignal(signum, 'stopped by ' + signal.Signals(signum).name)
-
-
 if __name__ == '__main__':
-  sys.exit(main())
+  code = main()
+  signals.tear_down()
+  sys.exit(code)

@@ -88,6 +88,8 @@ def make_settle_in(cores: Collection[int] = ()) -> Callable[[], None]:
   def settle_in() -> None:
     if cores:
       os.sched_setaffinity(0, cores)
+    # It would end the process until the program has a handler.
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     if prctl is not None:
       prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
       if os.getppid() != parent:  # It was faster.

@@ -19,6 +19,7 @@ LR_SCHEDULES = ('constant', 'piecewise', 'exponential', 'cosine')
 LEARNING_RATE_SCALINGS = ('none', 'linear', 'sqrt')
 CACHE_FEATURES_DTYPES = ('float32', 'float16')
 ON_BAD_IMAGE = ('error', 'skip')
+ON_NAN = ('stop', 'skip')
 SCALE_OVER = ('replicas', 'workers')
 BEST_METRICS = ('accuracy', 'average_loss')
 KEPT_CHECKPOINTS = ('latest', 'best')
@@ -30,5 +31,6 @@ OF_FLAG = {
     'scale_learning_rate': LEARNING_RATE_SCALINGS, 'lr_schedule': LR_SCHEDULES,
     'preprocess': PREPROCESSINGS, 'export_format': EXPORT_FORMATS, 'class_weights': CLASS_WEIGHTS,
     'cache_features_dtype': CACHE_FEATURES_DTYPES, 'on_bad_image': ON_BAD_IMAGE,
+    'on_nan': ON_NAN,
     'scale_over': SCALE_OVER, 'workload': tuple(WORKLOADS), 'best_metric': BEST_METRICS,
     'all_reduce_alg': ALL_REDUCE_ALGORITHMS, 'dtype': DTYPES}

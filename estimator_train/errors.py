@@ -61,8 +61,10 @@ class PeerLost(Exception):
   exit_code = 138
 
 
-class StoppedBySignal(Exception):
+class StoppedBySignal(BaseException):
   """A signal asked the run to end; the program ends with code 128 + its number.
+
+  Like KeyboardInterrupt no Exception: what takes those for failures of its own lets it pass.
 
   Attributes:
     signum: the signal.

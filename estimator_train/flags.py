@@ -97,6 +97,8 @@ _GROUPS: Sequence[Tuple[str, Sequence[Tuple[str, Callable[..., Any], str]]]] = (
         ('lr_warmup_epochs', _FLOAT, 'epochs over which the learning rate first rises from 0'),
         ('class_weights', _STRING, 'balanced: each class counts alike in the training loss: '
          + _one_of(choices.CLASS_WEIGHTS)),
+        ('on_nan', _STRING, 'end the run at a loss that is not finite, or go on, as loss scaling '
+         'leaves out such a step (--dtype=mixed): ' + _one_of(choices.ON_NAN)),
         ('seed', _INTEGER, 'of the initial weights and of the order of the examples'))),
     ('devices', (
         ('distribution_strategy', _STRING, _one_of(choices.STRATEGIES)),

@@ -129,9 +129,10 @@ def _number(name: str, text: str, least: int) -> int:
 
 @contextlib.contextmanager
 def _signals() -> Iterator[List[int]]:
-  """Notes SIGINT and SIGTERM as long as it is entered, where they are not ignored."""
+  """Notes these signals as long as it is entered, where they are not ignored."""
   received: List[int] = []
-  before = {signum: signal.getsignal(signum) for signum in (signal.SIGINT, signal.SIGTERM)}
+  before = {signum: signal.getsignal(signum)
+            for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)}
   noted = [signum for signum, handler in before.items() if handler != signal.SIG_IGN]
   for signum in noted:
     signal.signal(signum, lambda signum, _: received.append(signum))

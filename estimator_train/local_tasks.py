@@ -99,6 +99,7 @@ class LocalCluster:
     self._received, self._clock, self._sleep = received, clock, sleep
     self._places = places or [Place()] * len(tasks)
     self._running: List[_Running] = []
+    self._num_passed_on = 0
 
   def run(self, max_restarts: int) -> int:
     """Starts the tasks until they end well, or for good.
@@ -113,8 +114,9 @@ class LocalCluster:
         _counted(self._tasks), self._tasks[0], self._logs))
     for number in range(max_restarts + 1):
       failures = self._run_once()
-      if self._received:
-        return _SIGNAL + self._received[0]
+      stops = [signum for signum in self._received if signum != signal.SIGUSR1]
+      if stops:
+        return _SIGNAL + stops[0]
       if not failures:
         return 0
       # Who only lost a peer is not the reason, even if it noticed that before we did.
@@ -159,7 +161,7 @@ class LocalCluster:
   def _wait(self) -> List[Failure]:
     failures: List[Failure] = []
     terminate_at = kill_at = float('inf')
-    num_passed_on, is_counted = 0, True
+    is_counted = True
     while True:
       for running in self._ended():
         code = running.process.returncode
@@ -173,10 +175,12 @@ class LocalCluster:
           terminate_at = min(terminate_at, self._clock() + self._limits.end)
       if not self._running:
         return failures
-      for signum in self._received[num_passed_on:]:
+      for signum in self._received[self._num_passed_on:]:
         self._send(signum)
-        is_counted, num_passed_on = False, num_passed_on + 1
-        kill_at = min(kill_at, self._clock() + self._limits.save)
+        self._num_passed_on += 1
+        if signum != signal.SIGUSR1:  # With that they save a checkpoint, and go on.
+          is_counted = False
+          kill_at = min(kill_at, self._clock() + self._limits.save)
       if self._clock() >= terminate_at:
         self._send(signal.SIGTERM)
         is_counted, terminate_at = False, float('inf')

@@ -42,6 +42,7 @@ class _Fields(NamedTuple):
   lr_values: Tuple[float, ...] = ()
   lr_warmup_epochs: float = 0.
   class_weights: str = 'none'
+  on_nan: str = 'stop'
   seed: int = 1
   distribution_strategy: str = 'mirrored'
   num_gpus: int = -1

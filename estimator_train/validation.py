@@ -194,6 +194,10 @@ def _check_devices(settings: Any) -> None:
     raise UserError('XLA of TensorFlow 1.15 does not get variables mirrored over logical CPU '
                     'devices initialized', '--enable_xla --num_cpu_replicas={}'.format(
                         settings.num_cpu_replicas), 'leave one of them out')
+  if settings.on_nan == 'skip' and settings.dtype != 'mixed':
+    raise UserError('it is dynamic loss scaling that leaves out a step that is not finite',
+                    '--on_nan=skip --dtype={}'.format(settings.dtype),
+                    'give --dtype=mixed, or leave --on_nan out')
   if settings.distribution_strategy in choices.SINGLE_REPLICA_STRATEGIES:
     for name in ('num_gpus', 'num_cpu_replicas'):
       if getattr(settings, name) > 1:

@@ -134,6 +134,8 @@ BAD = [
     (['--cache_features=perhaps'], '--cache_features must be true or false'),
     (['--cache_features_dtype=int8'], '--cache_features_dtype has no such choice: .*float16'),
     (['--on_bad_image=cry'], '--on_bad_image has no such choice: .*: choose from error, skip'),
+    (['--on_nan=ignore'], '--on_nan has no such choice: .*: choose from stop, skip'),
+    (['--on_nan=skip'], 'leaves out a step .*: --on_nan=skip --dtype=fp32: give --dtype=mixed'),
     (['--max_bad_images=1.5'], '--max_bad_images is a share of all images, from 0 to 1: .*=1.5: '),
     (['--max_bad_images=nan'], '--max_bad_images is a share of all images'),
     (['--model_dir='], '--model_dir is required'),

@@ -11,7 +11,7 @@ from conftest import ROOT
 FLOORS = (
     ('errors', 'logs', 'network', 'start_up', 'tensorboard_server', 'timing', 'whole_files',
      'workloads'),
-    ('choices', 'flag_texts', 'learning_rate', 'own_code'),
+    ('choices', 'flag_texts', 'learning_rate', 'own_code', 'signals'),
     ('experiments',),
     ('validation', 'flagfiles', 'child_runs', 'cluster'),
     ('settings', 'peers', 'local_tasks'),

@@ -113,6 +113,22 @@ def test_signal_is_passed_on(launch, signum):
   assert launch.log('worker-1.log') == 'worker 1 leaves\n'
 
 
+def test_a_signal_to_save_ends_nothing(launch):
+  does = ('on(signal.SIGTERM, 0); '
+          'signal.signal(signal.SIGUSR1, lambda *_: open("{0} saved", "w").close()); ready(); '
+          'wait("go")')
+  process = launch.start('--local_workers=2', limits=(LONG, LONG, SHORT),
+                         worker_0=does.format('0'), worker_1=does.format('1'))
+  for task in ('worker 0', 'worker 1'):
+    launch.started(task)
+  process.send_signal(signal.SIGUSR1)
+  for name in ('0 saved', '1 saved'):
+    wait_until((launch.folder / name).exists)
+  (launch.folder / 'go').write_text('')
+  code, _, err = launch.finish()
+  assert (code, err.splitlines()[1:]) == (0, [])
+
+
 def test_signal_kills_who_does_not_end(launch):
   process = launch.start('--local_workers=2', worker_0=IGNORES, worker_1=IGNORES,
                          limits=(LONG, LONG, SHORT))

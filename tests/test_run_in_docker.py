@@ -346,8 +346,8 @@ def test_any_python_will_do(host):
 NO_PATHS = {
     'all_reduce_alg', 'cache_features_dtype', 'class_weights', 'dataset', 'distribution_strategy',
     'dtype', 'export_format', 'image_size', 'labels', 'lr_boundaries_epochs', 'lr_schedule',
-    'lr_values', 'mode', 'model', 'on_bad_image', 'optimizer', 'preprocess', 'scale_learning_rate',
-    'scale_over', 'trace_steps', 'workload'}
+    'lr_values', 'mode', 'model', 'on_bad_image', 'on_nan', 'optimizer', 'preprocess',
+    'scale_learning_rate', 'scale_over', 'trace_steps', 'workload'}
 
 
 def test_every_flag_that_names_a_path_is_known():

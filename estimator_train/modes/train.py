@@ -5,6 +5,7 @@ from typing import Any, Dict
 from estimator_train.exporting import export as exports
 from estimator_train.reports import page, throughput
 from estimator_train.settings import Settings
+from estimator_train.signals import Noted
 from estimator_train.training import (
     learning_curves,
     preparation,
@@ -22,18 +23,19 @@ def run(settings: Settings) -> Dict[str, Any]:
   prepared = preparation.prepare(settings, cluster)
   if prepared.is_chief:
     exports.make_folder(settings)
-  trained = runs.train(prepared)
-  if cluster is not None and not cluster.is_chief:
-    runs.finish(prepared, throughput.of_worker(settings, prepared.conditions, trained.timing))
-    runs.raise_if_stopped(trained)
-    return dict(throughput.result_of(settings, trained.timing), task=str(cluster.task))
-  result = throughput.write(settings, prepared.conditions, trained.timing,
-                            runs.wait_for_workers(prepared))
-  result.update(prepared.left_out)
-  template_model.save(settings, prepared.dataset)
-  learning_curves.write(settings)
-  page.write_after(settings)
-  runs.raise_if_stopped(trained)
+  with Noted() as noted:
+    trained = runs.train(prepared, noted=noted)
+    if cluster is not None and not cluster.is_chief:
+      runs.finish(prepared, throughput.of_worker(settings, prepared.conditions, trained.timing))
+      runs.raise_if_stopped(trained, noted)
+      return dict(throughput.result_of(settings, trained.timing), task=str(cluster.task))
+    result = throughput.write(settings, prepared.conditions, trained.timing,
+                              runs.wait_for_workers(prepared))
+    result.update(prepared.left_out)
+    template_model.save(settings, prepared.dataset)
+    learning_curves.write(settings)
+    page.write_after(settings)
+    runs.raise_if_stopped(trained, noted)
   if settings.export_dir:
     result['export'] = exports.export_latest(settings, prepared.dataset)
   return result

@@ -6,6 +6,7 @@ from typing import Any, Dict
 from estimator_train.exporting import export as exports
 from estimator_train.reports import evaluation, page, throughput
 from estimator_train.settings import Settings
+from estimator_train.signals import Noted
 from estimator_train.training import (
     learning_curves,
     preparation,
@@ -22,28 +23,31 @@ def run(settings: Settings) -> Dict[str, Any]:
   if cluster is not None and cluster.task in cluster.parameter_servers:
     return tasks.serve_parameters(cluster, settings)
   prepared = preparation.prepare(settings, cluster)
-  rounds = Rounds(prepared, functools.partial(evaluation.write, settings, prepared.dataset.labels))
+  noted = Noted()
+  rounds = Rounds(prepared, functools.partial(evaluation.write, settings, prepared.dataset.labels),
+                  lambda: noted.stop is not None)
   if prepared.is_evaluator:
     return runs.evaluate_each(prepared, rounds.evaluate)
   evaluates = cluster is None or not cluster.has_evaluator
   if prepared.is_chief:
     exports.make_folder(settings)
-  trained = runs.train(prepared, rounds.evaluate_now if evaluates else None)
-  if cluster is not None and not cluster.is_chief:
-    runs.finish(prepared, throughput.of_worker(settings, prepared.conditions, trained.timing))
-    runs.raise_if_stopped(trained)
-    return dict(throughput.result_of(settings, trained.timing), task=str(cluster.task))
-  result = throughput.write(settings, prepared.conditions, trained.timing,
-                            runs.wait_for_workers(prepared))
-  result.update(prepared.left_out)
-  template_model.save(settings, prepared.dataset)
-  if evaluates and trained.stopped_by is None and not trained.is_early:
-    result.update(rounds.evaluate())
-  if trained.stopped_early is not None:
-    result['stopped_early'] = trained.stopped_early
-  learning_curves.write(settings)
-  page.write_after(settings)
-  runs.raise_if_stopped(trained)
+  with noted:
+    trained = runs.train(prepared, rounds.evaluate_now if evaluates else None, noted)
+    if cluster is not None and not cluster.is_chief:
+      runs.finish(prepared, throughput.of_worker(settings, prepared.conditions, trained.timing))
+      runs.raise_if_stopped(trained, noted)
+      return dict(throughput.result_of(settings, trained.timing), task=str(cluster.task))
+    result = throughput.write(settings, prepared.conditions, trained.timing,
+                              runs.wait_for_workers(prepared))
+    result.update(prepared.left_out)
+    template_model.save(settings, prepared.dataset)
+    if evaluates and noted.stop is None and not trained.is_early:
+      result.update(rounds.evaluate())
+    if trained.stopped_early is not None:
+      result['stopped_early'] = trained.stopped_early
+    learning_curves.write(settings)
+    page.write_after(settings)
+    runs.raise_if_stopped(trained, noted)
   if settings.export_dir:
     result['export'] = exports.export_latest(settings, prepared.dataset)
   return result

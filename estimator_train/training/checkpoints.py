@@ -14,7 +14,7 @@ from estimator_train import choices
 from estimator_train.errors import UserError
 from estimator_train.settings import Settings
 from estimator_train.timing import Pause
-from estimator_train.training import best_checkpoint, recovery
+from estimator_train.training import best_checkpoint, finite, recovery
 from estimator_train.training.saving import PatientSaver
 
 _LOG = logging.getLogger('estimator_train')
@@ -169,9 +169,14 @@ class SaveCheckpoints(tf.train.CheckpointSaverHook):
                saving: PatientSaver, listeners: Sequence['AtEverySteps'] = ()) -> None:
     super().__init__(model_dir, save_steps=save_steps, save_secs=save_secs)
     self._saving = saving
+    self._keep_finite = finite.KeepFinite(_one_copy_of_each)
     self._calls = listeners
     self._saves: List[Pause] = []
     self._save_steps = save_steps
+
+  def begin(self) -> None:
+    super().begin()
+    self._keep_finite.begin()
 
   def after_create_session(self, session: tf.Session, coord: Any) -> None:
     super().after_create_session(session, coord)
@@ -193,12 +198,25 @@ class SaveCheckpoints(tf.train.CheckpointSaverHook):
     step = int(session.run(self._global_step_tensor))
     if step != self._saving.step:
       with self._timed():
+        self._keep_finite.before_save(session, step)
         self._saving.save_at_last(self._get_saver(), session, step)
       self._tell(session, step)
+
+  def save_now(self, session: tf.Session) -> Optional[str]:
+    """Saves one out of turn, unless this step's is there.
+
+    Returns:
+      Its path; None: it cannot be saved yet, and is tried again.
+    """
+    step = int(session.run(self._global_step_tensor))
+    if self._saving.step != step:
+      self._save(session, step)
+    return '{}-{}'.format(self._save_path, step) if self._saving.step == step else None
 
   def _save(self, session: tf.Session, step: int) -> None:
     was_failing = self._saving.is_failing
     with self._timed():
+      self._keep_finite.before_save(session, step)
       is_saved = self._saving.save(self._get_saver(), session, step)
     if is_saved and was_failing:
       # A disk that was full has cut a record of events short, and none after it could be read.

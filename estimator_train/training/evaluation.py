@@ -2,12 +2,13 @@
 
 import contextlib
 import ctypes
+import math
 import os
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Callable, Dict, List, Optional, Tuple
 
 import tensorflow.compat.v1 as tf
 
-from estimator_train.errors import UserError
+from estimator_train.errors import TrainingFailed, UserError
 from estimator_train.inputs import factory as inputs
 from estimator_train.training import checkpoints
 from estimator_train.training.preparation import Run
@@ -15,15 +16,21 @@ from estimator_train.training.sample_predictions import Sample, SamplePrediction
 from estimator_train.training.user_errors import reworded
 
 
+class CutShort(Exception):
+  """The evaluation was stopped before its end."""
+
+
 class Evaluation:
   """Evaluates checkpoints of a run on every test example.
 
   Args:
     run: has the examples and the model.
+    is_stopped: whether to do no more batches.
   """
 
-  def __init__(self, run: Run) -> None:
+  def __init__(self, run: Run, is_stopped: Callable[[], bool] = lambda: False) -> None:
     self._run = run
+    self._is_stopped = is_stopped
     self._graph: Optional[_EvaluationGraph] = None
 
   def of(self, path: Optional[str] = None) -> Tuple[Dict[str, Any], List[Sample]]:
@@ -37,6 +44,8 @@ class Evaluation:
       a few of the examples)
 
     Raises:
+      CutShort: it was stopped.
+      TrainingFailed: the loss is not finite.
       UserError: the input could not be read, or not every example was counted.
     """
     run = self._run
@@ -47,12 +56,15 @@ class Evaluation:
       if self._graph is None:
         self._graph = _EvaluationGraph(run.estimator, inputs.make_eval_input_fn(
             run.dataset, run.settings, run.converted.one_hot, run.batch_size))
-      counted = self._graph.run(path, samples)
+      counted = self._graph.run(path, samples, self._is_stopped)
     _give_back_memory()
     if run.sizes.test not in (None, counted['examples']):
       raise UserError('the evaluation did not see every example',
                       '{} of {}'.format(counted['examples'], run.sizes.test),
                       'check whether the files were changed while they were read')
+    if not math.isfinite(counted['average_loss']):
+      raise TrainingFailed('the loss of the test examples is {} at step {} ({})'.format(
+          counted['average_loss'], counted['global_step'], path))
     _write_summary(run.estimator.eval_dir(), counted)
     return {
         'accuracy': float(counted['accuracy']),
@@ -93,7 +105,8 @@ class _EvaluationGraph:
       graph.finalize()
     self._session = tf.Session(graph=graph, config=estimator.config.session_config)
 
-  def run(self, checkpoint: str, samples: SamplePredictions) -> Dict[str, Any]:
+  def run(self, checkpoint: str, samples: SamplePredictions,
+          is_stopped: Callable[[], bool]) -> Dict[str, Any]:
     """Returns the metrics of all examples by their names, and the `global_step`."""
     session = self._session
     self._saver.restore(session, checkpoint)
@@ -101,6 +114,8 @@ class _EvaluationGraph:
     with session.graph.as_default():
       samples.begin()
     while True:
+      if is_stopped():
+        raise CutShort
       wanted = samples.before_run(None)
       try:
         _, results = session.run([self._update, wanted.fetches if wanted else []])

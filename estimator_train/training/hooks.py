@@ -1,47 +1,22 @@
-"""The hooks of a training run besides its clock: progress, the end by signal, the loss's health."""
+"""The hooks of a training run besides its clock: progress, and what signals ask for."""
 
 import logging
 import math
-import signal
 import sys
-import threading
 import time
-from typing import Any, Dict, Optional
+from typing import Any, Callable, Optional
 
 import tensorflow.compat.v1 as tf
 from tqdm import tqdm
 
-from estimator_train.errors import TrainingFailed
 from estimator_train.peers import Peers
+from estimator_train.signals import Noted
 from estimator_train.training import summaries
 from estimator_train.training.schedules import Schedule
 
 _LOG = logging.getLogger('estimator_train')
 # Until every other task knows what this one has told.
 _TOLD_SECS = 2.
-
-
-class StopAtNonFiniteLoss(tf.train.SessionRunHook):
-  """Ends the run by TrainingFailed at the first loss that is not finite.
-
-  Attributes:
-    loss: of the last step, the mean over its global batch; None before the first.
-  """
-
-  def __init__(self) -> None:
-    self.loss: Optional[float] = None
-
-  def begin(self) -> None:
-    self._fetch = tf.train.SessionRunArgs(summaries.training_loss())
-
-  def before_run(self, run_context: Any) -> tf.train.SessionRunArgs:
-    return self._fetch
-
-  def after_run(self, run_context: Any, run_values: Any) -> None:
-    self.loss = float(run_values.results)
-    if not math.isfinite(self.loss):
-      step = run_context.session.run(tf.train.get_global_step())
-      raise TrainingFailed('the loss is {} at step {}'.format(self.loss, step))
 
 
 class Progress(tf.train.SessionRunHook):
@@ -129,25 +104,23 @@ class Progress(tf.train.SessionRunHook):
 
 
 class StopOnSignal(tf.train.SessionRunHook):
-  """Turns SIGINT and SIGTERM into a stop after the running step; Estimator then saves and closes.
+  """Turns a signal into a stop after the running step; Estimator then saves and closes.
 
   Workers that train together have to stop at the same step, or the last would wait for ever. So
   the one that is asked to names a step a little ahead, and all stop there.
 
   It comes after the hook that evaluates, which may ask for the same.
 
-  A second SIGINT ends at once, by KeyboardInterrupt.
-
   Args:
+    noted: the signals, which it has noted as soon as there is something to save.
     peers: the other tasks; None: there are none.
 
   Attributes:
-    signum: the signal that asked to stop; None without one.
-    has_stopped: whether it, another task's, or `ask` has ended the run.
+    has_stopped: whether a signal, another task's, or `ask` has ended the run.
   """
 
-  def __init__(self, peers: Optional[Peers] = None) -> None:
-    self.signum: Optional[int] = None
+  def __init__(self, noted: Noted, peers: Optional[Peers] = None) -> None:
+    self._noted = noted
     self._peers = peers
     self.has_stopped = False
     self._is_asked = False
@@ -155,31 +128,35 @@ class StopOnSignal(tf.train.SessionRunHook):
     self._step = 0
     self._ended = 0.
     self._step_secs = math.inf
-    self._before: Dict[int, Any] = {}
 
   def after_create_session(self, session: tf.Session, coord: Any) -> None:
     self._step = int(session.run(tf.train.get_global_step()))
     self._ended = time.perf_counter()
-    if threading.current_thread() is not threading.main_thread():
-      return  # Python lets only the main thread handle signals.
-    for signum in (signal.SIGINT, signal.SIGTERM):
-      self._before[signum] = signal.signal(signum, self._on_signal)
+    self._noted.begin()
 
   def ask(self) -> None:
     """Asks for the end that a signal would bring."""
     self._is_asked = True
 
+  @property
+  def is_urgent(self) -> bool:
+    """Whether a signal, to this task or another one, wants the end."""
+    by_another = (self._peers is not None and self._peers.stop_at is not None
+                  and not self._has_told)
+    return self._noted.stop is not None or by_another
+
   def after_run(self, run_context: Any, run_values: Any) -> None:
     self._step += 1
+    is_asked = self._is_asked or self._noted.stop is not None
     if self._peers is None:
-      if self._is_asked:
+      if is_asked:
         self.has_stopped = True
         run_context.request_stop()
       return
     before, self._ended = self._ended, time.perf_counter()
     # The shortest, as checkpoints and evaluations count into others.
     self._step_secs = min(self._step_secs, self._ended - before)
-    if self._is_asked and not self._has_told:
+    if is_asked and not self._has_told:
       self._has_told = True
       steps = math.ceil(_TOLD_SECS / self._step_secs)
       self._peers.stop_all_at(self._step + steps)
@@ -188,14 +165,27 @@ class StopOnSignal(tf.train.SessionRunHook):
       self.has_stopped = True
       run_context.request_stop()
 
-  def close(self) -> None:
-    """Gives the signals back to whoever had them before the session; also when it failed."""
-    while self._before:
-      signal.signal(*self._before.popitem())
 
-  def _on_signal(self, signum: int, frame: Any) -> None:
-    if self.signum is not None and signum == signal.SIGINT:
-      raise KeyboardInterrupt
-    self.signum = signum
-    self.ask()
-    _LOG.info('%s: finishing the step, then saving a checkpoint', signal.Signals(signum).name)
+class SaveOnSignal(tf.train.SessionRunHook):
+  """Has a checkpoint saved after the step in which SIGUSR1 came; training goes on.
+
+  Args:
+    noted: the signals.
+    save_now: saves one, and returns its path, None when it cannot yet; None: another task saves.
+  """
+
+  def __init__(self, noted: Noted,
+               save_now: Optional[Callable[[tf.Session], Optional[str]]]) -> None:
+    self._noted = noted
+    self._save_now = save_now
+
+  def after_run(self, run_context: Any, run_values: Any) -> None:
+    if not self._noted.save:
+      return
+    self._noted.save = False
+    if self._save_now is None:
+      _LOG.info('SIGUSR1: it is the chief that saves checkpoints')
+      return
+    path = self._save_now(run_context.session)
+    if path is not None:
+      _LOG.info('SIGUSR1: saved %s', path)

@@ -1,6 +1,7 @@
 """`report/curves.json`: loss, accuracy and learning rate over the steps, by TensorBoard's files."""
 
 import glob
+import math
 import os
 from typing import Dict, List, Tuple
 
@@ -40,7 +41,8 @@ def _read(folder: str, tag: str) -> Curve:
     try:
       for event in tf.train.summary_iterator(path):
         for value in event.summary.value:
-          if value.tag == tag:
+          # Loss scaling may go on after a loss that is not finite, which JSON does not know.
+          if value.tag == tag and math.isfinite(value.simple_value):
             _append(curve, event.step, value.simple_value)
     except tf.errors.DataLossError:  # The process that wrote it was killed.
       continue

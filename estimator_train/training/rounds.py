@@ -1,11 +1,14 @@
 """The evaluations of a training run: each keeps the best checkpoint, and says whether to stop."""
 
+import logging
 from typing import Any, Callable, Dict, List, Optional
 
 from estimator_train.training import best_checkpoint, checkpoints, early_stopping
-from estimator_train.training.evaluation import Evaluation
+from estimator_train.training.evaluation import CutShort, Evaluation
 from estimator_train.training.preparation import Run
 from estimator_train.training.sample_predictions import Sample
+
+_LOG = logging.getLogger('estimator_train')
 
 
 class Rounds:
@@ -14,13 +17,15 @@ class Rounds:
   Args:
     run: that trains, or evaluates what others train.
     write: takes what Evaluation.of returns, and returns the result of that.
+    is_stopped: whether to cut an evaluation short.
   """
 
   def __init__(self, run: Run,
-               write: Callable[[Dict[str, Any], List[Sample]], Dict[str, Any]]) -> None:
+               write: Callable[[Dict[str, Any], List[Sample]], Dict[str, Any]],
+               is_stopped: Callable[[], bool] = lambda: False) -> None:
     self._run = run
     self._write = write
-    self._evaluation = Evaluation(run)
+    self._evaluation = Evaluation(run, is_stopped)
     self._last: Dict[str, Any] = {}
     self._reason_to_stop: Optional[str] = None
 
@@ -31,7 +36,7 @@ class Rounds:
       path: of it; None: the latest.
 
     Returns:
-      The result, with the `best` so far.
+      The result, with the `best` so far; nothing where it was cut short.
     """
     settings = self._run.settings
     assert settings.model_dir is not None
@@ -41,7 +46,11 @@ class Rounds:
       return self._last
     # Held first: the chief of a cluster may delete it while its evaluator evaluates.
     held = best_checkpoint.hold(path, settings.model_dir)
-    counted, samples = self._evaluation.of(held)
+    try:
+      counted, samples = self._evaluation.of(held)
+    except CutShort:
+      _LOG.info('the evaluation of %s is cut short; the same command makes up for it', path)
+      return {}
     counted['checkpoint'] = path
     self._last = self._write(counted, samples)
     best = best_checkpoint.offer(held, counted, settings)
@@ -53,5 +62,4 @@ class Rounds:
 
   def evaluate_now(self) -> Optional[str]:
     """Evaluates the latest checkpoint, and returns why to stop; None: go on."""
-    self.evaluate()
-    return self._reason_to_stop
+    return self._reason_to_stop if self.evaluate() else None

@@ -14,10 +14,12 @@ from estimator_train.errors import PeerLost, StoppedBySignal, TrainingFailed
 from estimator_train.inputs import factory as inputs
 from estimator_train.inputs.batching import Share
 from estimator_train.peers import TRAINED
+from estimator_train.signals import Noted
 from estimator_train.timing import Timing
 from estimator_train.training import (
     checkpoints,
     early_stopping,
+    finite,
     frozen_features,
     initial_weights,
     tasks,
@@ -45,7 +47,8 @@ class Trained(NamedTuple):
   stopped_early: Optional[str] = None
 
 
-def train(run: Run, evaluate_now: Optional[Callable[[], Optional[str]]] = None) -> Trained:
+def train(run: Run, evaluate_now: Optional[Callable[[], Optional[str]]] = None,
+          noted: Optional[Noted] = None) -> Trained:
   """Trains up to the last step, or until a signal or an evaluation asks to stop.
 
   It saves a checkpoint either way.
@@ -54,11 +57,16 @@ def train(run: Run, evaluate_now: Optional[Callable[[], Optional[str]]] = None) 
     run: what to train.
     evaluate_now: called at each checkpoint that is due for an evaluation, but for the last;
       returns why to stop, None: go on.
+    noted: notes the signals, from the first step on until its owner leaves it, so that what comes
+      after the training is not torn apart by one; None: until the training is over.
 
   Raises:
-    TrainingFailed: the loss was not finite.
+    TrainingFailed: the loss or the weights were not finite.
     UserError: the input could not be read.
   """
+  if noted is None:
+    with Noted() as own:
+      return train(run, evaluate_now, own)
   settings, stop_step = run.settings, run.stop_step
   assert stop_step is not None
   first_step = run.first_step
@@ -82,26 +90,27 @@ def train(run: Run, evaluate_now: Optional[Callable[[], Optional[str]]] = None) 
     input_fn = tasks.told_as('preparing its input', run.peers,
                              lambda: _make_train_input_fn(run))()
   run.start_up.end('data')
-  hooks = RunHooks(run, evaluate_now)
+  hooks = RunHooks(run, evaluate_now, noted)
   try:
     # Only what logs to the terminal by itself; whoever calls from Python has handlers elsewhere.
-    with logging_redirect_tqdm([_LOG] if _LOG.handlers else []), reworded(run.dataset.train):
+    with logging_redirect_tqdm([_LOG] if _LOG.handlers else []), \
+        finite.without_estimators_hook(), reworded(run.dataset.train):
       _train(run, input_fn, hooks.all)
   except TrainingFailed as error:
     hooks.board.fail()
     last = model_dir.last_checkpoint(run.estimator.model_dir)
-    raise TrainingFailed('{}; {}'.format(
-        error, 'there is no checkpoint' if last is None else 'the last good checkpoint is ' + last
-    )) from error
+    raise TrainingFailed('{}; {}; {}'.format(
+        error, hooks.finite.course, 'there is no checkpoint' if last is None
+        else 'the last good checkpoint is ' + last)) from error
   finally:
     hooks.close()
   # Another task may not have saved its checkpoint yet.
   last_step = (checkpoints.latest(run.estimator.model_dir)[1] if run.is_chief
                else hooks.progress.step)
   stop, why = hooks.stop, None
-  if stop.has_stopped and stop.signum is None:
+  if stop.has_stopped and noted.stop is None:
     why = early_stopping.recorded(settings, last_step)
-  return Trained(hooks.timing(last_step), stop.signum, stop.has_stopped and why is None, why)
+  return Trained(hooks.timing(last_step), noted.stop, stop.has_stopped and why is None, why)
 
 
 def _train(run: Run, input_fn: inputs.InputFn,
@@ -151,13 +160,13 @@ def _share(run: Run) -> Share:
   return Share(seen, run.num_workers, run.cluster.worker_number, examples // run.num_workers)
 
 
-def raise_if_stopped(trained: Trained) -> None:
-  """Raises StoppedBySignal when a signal ended the training early."""
-  if trained.stopped_by is not None:
+def raise_if_stopped(trained: Trained, noted: Noted) -> None:
+  """Raises StoppedBySignal when a signal came, be it after the training."""
+  signum = trained.stopped_by or noted.stop
+  if signum is not None:
     raise StoppedBySignal(
-        trained.stopped_by,
-        'stopped by {} at step {}, which is saved; the same command goes on from there'.format(
-            signal.Signals(trained.stopped_by).name, trained.timing.global_step))
+        signum, 'stopped by {} at step {}, which is saved; the same command goes on from there'
+        .format(signal.Signals(signum).name, trained.timing.global_step))
   if trained.is_early:
     raise PeerLost('stopped at step {}, as another task was asked to; the same command goes on '
                    'from there'.format(trained.timing.global_step))

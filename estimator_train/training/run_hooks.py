@@ -6,10 +6,12 @@ from typing import Callable, List, Optional
 import tensorflow.compat.v1 as tf
 
 from estimator_train.settings import Settings
+from estimator_train.signals import Noted
 from estimator_train.timing import Timing
 from estimator_train.training import (
     best_checkpoint,
     checkpoints,
+    finite,
     hooks,
     summaries,
     tasks,
@@ -31,36 +33,40 @@ class RunHooks:
     run: that trains.
     evaluate_now: called at each checkpoint that is due for an evaluation, but for the last;
       returns why to stop, None: go on.
+    noted: the signals that came.
 
   Attributes:
+    finite: ends it when the loss is not.
     board: writes TensorBoard's data.
     progress: shows how far it is.
     stop: ends it early.
     all: of them.
   """
 
-  def __init__(self, run: Run, evaluate_now: Optional[Callable[[], Optional[str]]]) -> None:
+  def __init__(self, run: Run, evaluate_now: Optional[Callable[[], Optional[str]]],
+               noted: Noted) -> None:
     settings, stop_step = run.settings, run.stop_step
     assert stop_step is not None
     written_to = run.estimator.model_dir if run.is_chief else None
     self._start_up = run.start_up
     self._history = TimeHistory(run.start_up)
     self._watchdog = tasks.make_watchdog(settings, run.peers)
-    self._finite = hooks.StopAtNonFiniteLoss()
+    self.finite = finite.StopAtNonFiniteLoss(settings.on_nan == 'skip', run.converted.schedule)
     self.board = summaries.WriteSummaries(written_to, settings, stop_step, run.dataset.labels)
     self.progress = hooks.Progress(
         written_to, stop_step, settings.log_every_steps, run.examples_a_step,
         takes_each_step=run.takes_each_step, schedule=run.converted.schedule)
-    self.stop = hooks.StopOnSignal(run.peers)
-    self._saver = _make_saver(run, evaluate_now, self.stop)
+    self.stop = hooks.StopOnSignal(noted, run.peers)
+    self._saver = _make_saver(run, evaluate_now, self.stop, noted)
     self._tracer = _make_tracer(settings, run.first_step, stop_step)
     # Whether the loss is finite must be known before that step's checkpoint is saved.
     self.all: List[tf.train.SessionRunHook] = [
         self._history, self._watchdog, checkpoints.OneCopyOfEach(settings.keep_checkpoint_max),
-        self._finite, self.board, self.progress]
+        self.finite, self.board, self.progress]
     if run.is_chief:
       self.all += [self._saver, self._tracer] if self._tracer else [self._saver]
-    self.all.append(self.stop)
+    self.all += [hooks.SaveOnSignal(noted, self._saver.save_now if run.is_chief else None),
+                 self.stop]
     if run.converted.schedule is not None and run.sizes.train is not None:
       self.all.append(LogEpochs(run.converted.schedule, run.sizes.train, run.examples_a_step,
                                 lambda: self.progress.step))
@@ -71,13 +77,12 @@ class RunHooks:
     """Gives back what they hold of the process; also when the run failed."""
     self._watchdog.close()
     self.progress.close()
-    self.stop.close()
 
   def timing(self, last_step: int) -> Timing:
     """Returns when the steps of the run, up to this one, began and ended."""
     history = self._history
     timing = Timing(history.began, history.ended, history.waited, self._start_up.secs, last_step,
-                    self._finite.loss, self._saver.pauses)
+                    self.finite.loss, self._saver.pauses)
     if self._tracer is None:
       return timing
     return timing._replace(pauses=self._saver.pauses + self._tracer.pauses,
@@ -98,7 +103,7 @@ def _make_tracer(settings: Settings, first_step: int,
 
 
 def _make_saver(run: Run, evaluate_now: Optional[Callable[[], Optional[str]]],
-                stop: hooks.StopOnSignal) -> checkpoints.SaveCheckpoints:
+                stop: hooks.StopOnSignal, noted: Noted) -> checkpoints.SaveCheckpoints:
   settings, stop_step = run.settings, run.stop_step
   assert stop_step is not None and settings.model_dir is not None
   listeners = []
@@ -108,6 +113,8 @@ def _make_saver(run: Run, evaluate_now: Optional[Callable[[], Optional[str]]],
     evaluate = tasks.told_as('evaluating', run.peers, evaluate_now)
 
     def evaluate_and_ask() -> None:
+      if stop.is_urgent:  # The next start makes up for it.
+        return
       why = evaluate()
       if why is not None:
         _LOG.info('stopping: %s', why)
@@ -119,7 +126,7 @@ def _make_saver(run: Run, evaluate_now: Optional[Callable[[], Optional[str]]],
   if save_steps is None and save_secs is None:
     save_secs = _SAVE_SECS
   saving = PatientSaver(settings.model_dir, settings.save_retry_secs,
-                        is_stopping=lambda: stop.signum is not None)
+                        is_stopping=lambda: noted.stop is not None)
   return checkpoints.SaveCheckpoints(settings.model_dir, save_steps, save_secs, saving, listeners)
 
 

@@ -1,5 +1,6 @@
 """The single Keras model with a checkpoint's weights, for use without Estimators."""
 
+import contextlib
 import logging
 import os
 from typing import Optional
@@ -33,15 +34,16 @@ def save(settings: Settings, dataset: DataSet) -> Optional[str]:
   aside = path + '.part'
   try:
     write(aside, settings, dataset, checkpoint)
+    os.replace(aside, path)
   except CANNOT_DESCRIBE as error:
     if not own_code.is_own(settings.model):
       raise
     _LOG.warning('%s is not written, as Keras cannot describe a layer of --model=%s: %s', FILE,
                  settings.model, error)
-    if os.path.exists(aside):
-      os.remove(aside)
     return None
-  os.replace(aside, path)
+  finally:
+    with contextlib.suppress(FileNotFoundError):
+      os.remove(aside)
   return path
 
 

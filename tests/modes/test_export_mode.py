@@ -265,6 +265,7 @@ def test_a_training_that_was_stopped_exports_nothing(run_program, trained, tmp_p
   arguments = trained() + ['--export_dir={}'.format(tmp_path / 'exports'), '--mode=train']
   whole = train_mode.runs.train
   monkeypatch.setattr(train_mode.runs, 'train',
-                      lambda run: whole(run)._replace(stopped_by=signal.SIGTERM))
+                      lambda run, **noted: whole(run, **noted)._replace(
+                          stopped_by=signal.SIGTERM))
   assert run_program(*arguments).code == 143
   assert list((tmp_path / 'exports').iterdir()) == []

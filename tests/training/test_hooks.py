@@ -9,7 +9,7 @@ import sys
 import pytest
 import tensorflow.compat.v1 as tf
 
-from estimator_train.errors import TrainingFailed
+from estimator_train.signals import Noted
 from estimator_train.training import hooks, schedules
 
 
@@ -34,25 +34,11 @@ def run_steps():
   return run
 
 
-@pytest.mark.parametrize('bad, word', [(float('nan'), 'nan'), (float('inf'), 'inf')])
-def test_a_loss_that_is_not_finite_ends_the_run(run_steps, bad, word):
-  finite = hooks.StopAtNonFiniteLoss()
-  with pytest.raises(TrainingFailed, match='the loss is {} at step 3'.format(word)):
-    run_steps([1., 2., bad, 4.], [finite])
-
-
-def test_last_loss_is_kept(run_steps):
-  finite = hooks.StopAtNonFiniteLoss()
-  assert finite.loss is None
-  assert run_steps([1., 2., 0.5], [finite]) == 3
-  assert finite.loss == 0.5
-
-
 def test_progress_lines(run_steps, caplog, monkeypatch, tmp_path):
   caplog.set_level(logging.INFO, 'estimator_train')
   run_steps([1., 2., 3., 4., 5.],
             [hooks.Progress(str(tmp_path), 5, log_every_steps=2, batch_size=10)])
-  lines = [record.getMessage() for record in caplog.records]
+  lines = [record.getMessage() for record in caplog.records if record.name == 'estimator_train']
   assert [line.split(',')[0] for line in lines] == [
       'step 2/5: loss 2.0000', 'step 4/5: loss 4.0000', 'step 5/5: loss 5.0000']
   assert all('examples/sec' in line and line.endswith('s left') for line in lines)
@@ -94,31 +80,48 @@ def test_progress_bar_on_a_terminal(run_steps, monkeypatch, tmp_path):
   assert '4/4 [' in shown and 'loss 4.0000, ' in shown and 'examples/sec' in shown
 
 
+@pytest.fixture
+def noted():
+  with Noted() as noted:
+    yield noted
+
+
 @pytest.mark.parametrize('signum', [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_the_run_after_its_step(run_steps, signum):
   before = signal.getsignal(signum)
-  stop = hooks.StopOnSignal()
-  try:
-    done = run_steps([1.] * 9, [stop],
+  with Noted() as noted:
+    done = run_steps([1.] * 9, [hooks.StopOnSignal(noted)],
                      lambda step: os.kill(os.getpid(), signum) if step == 4 else None)
-  finally:
-    stop.close()
-  assert done == 4 and stop.signum == signum
+  assert done == 4 and noted.stop == signum
   assert signal.getsignal(signum) is before
 
 
-def test_a_second_sigint_ends_at_once(run_steps):
-  stop = hooks.StopOnSignal()
-
+def test_a_second_sigint_ends_at_once(run_steps, noted):
   def interrupt_twice(step):
     os.kill(os.getpid(), signal.SIGINT)
     os.kill(os.getpid(), signal.SIGINT)
 
-  try:
-    with pytest.raises(KeyboardInterrupt):
-      run_steps([1.] * 9, [stop], interrupt_twice)
-  finally:
-    stop.close()
+  with pytest.raises(KeyboardInterrupt):
+    run_steps([1.] * 9, [hooks.StopOnSignal(noted)], interrupt_twice)
+
+
+def test_a_signal_to_save(run_steps, noted, caplog):
+  caplog.set_level(logging.INFO, 'estimator_train')
+  saved = []
+
+  def save_now(session):
+    saved.append(int(session.run(tf.train.get_global_step())))
+    return 'a path'
+
+  def ask(step):
+    if step in (2, 5):
+      os.kill(os.getpid(), signal.SIGUSR1)
+
+  assert run_steps([1.] * 6, [hooks.StopOnSignal(noted), hooks.SaveOnSignal(noted, save_now)],
+                   ask) == 6
+  assert saved == [2, 5] and caplog.text.count('SIGUSR1: saved a path') == 2
+  assert run_steps([1.] * 6, [hooks.StopOnSignal(noted), hooks.SaveOnSignal(noted, None)], ask) == 6
+  assert saved == [2, 5] and caplog.text.count('SIGUSR1: it is the chief that saves') == 2
 
 
 class Peers:
@@ -131,46 +134,39 @@ class Peers:
     self.stop_at = min(step for step in (self.stop_at, global_step) if step is not None)
 
 
-def test_with_others_all_stop_a_little_later(run_steps, monkeypatch):
+def test_with_others_all_stop_a_little_later(run_steps, noted, monkeypatch):
   monkeypatch.setattr(hooks, '_TOLD_SECS', 1e-9)  # One step suffices to tell them.
   peers = Peers()
-  stop = hooks.StopOnSignal(peers)
-  try:
-    done = run_steps([1.] * 9, [stop],
-                     lambda step: os.kill(os.getpid(), signal.SIGTERM) if step == 4 else None)
-  finally:
-    stop.close()
+  stop = hooks.StopOnSignal(noted, peers)
+  done = run_steps([1.] * 9, [stop],
+                   lambda step: os.kill(os.getpid(), signal.SIGTERM) if step == 4 else None)
   assert peers.stop_at == done == 5
-  assert stop.has_stopped and stop.signum == signal.SIGTERM
+  assert stop.has_stopped and noted.stop == signal.SIGTERM
 
 
-def test_stops_after_the_step_that_asks(run_steps):
-  stop = hooks.StopOnSignal()
+def test_stops_after_the_step_that_asks(run_steps, noted):
+  stop = hooks.StopOnSignal(noted)
   assert run_steps([1.] * 9, [stop], lambda step: stop.ask() if step == 4 else None) == 4
-  stop.close()
-  assert stop.has_stopped and stop.signum is None
+  assert stop.has_stopped and noted.stop is None
 
 
-def test_a_long_evaluation_does_not_bring_the_stop_nearer(run_steps, monkeypatch):
+def test_a_long_evaluation_does_not_bring_the_stop_nearer(run_steps, noted, monkeypatch):
   """The others need the same time to hear of it, which is several of the short steps."""
   now = iter([0., .5, 1., 31., 31.5, 32., 32.5, 33., 33.5, 34.])
   monkeypatch.setattr(hooks.time, 'perf_counter', lambda: next(now))
   peers = Peers()
-  stop = hooks.StopOnSignal(peers)
+  stop = hooks.StopOnSignal(noted, peers)
   assert run_steps([1.] * 9, [stop], lambda step: stop.ask() if step == 3 else None) == 7
-  stop.close()
   assert peers.stop_at == 7  # Two seconds after step 3.
 
 
-def test_stops_where_another_task_wants(run_steps):
-  stop = hooks.StopOnSignal(Peers(stop_at=6))
+def test_stops_where_another_task_wants(run_steps, noted):
+  stop = hooks.StopOnSignal(noted, Peers(stop_at=6))
   assert run_steps([1.] * 9, [stop]) == 6
-  stop.close()
-  assert stop.has_stopped and stop.signum is None
+  assert stop.has_stopped and noted.stop is None
 
 
-def test_runs_to_its_end_where_nobody_asks(run_steps):
-  stop = hooks.StopOnSignal(Peers())
+def test_runs_to_its_end_where_nobody_asks(run_steps, noted):
+  stop = hooks.StopOnSignal(noted, Peers())
   assert run_steps([1.] * 9, [stop]) == 9
-  stop.close()
   assert not stop.has_stopped

@@ -1,0 +1,197 @@
+"""SIGTERM, SIGINT and SIGUSR1 at every point of a run: what it leaves, and that it goes on."""
+
+import json
+import os
+import signal
+
+import own_models
+import pytest
+import tensorflow.compat.v1 as tf
+
+from estimator_train.inputs import bad_images, image_cache
+from estimator_train.models import registry as models
+from estimator_train.reports import throughput
+from estimator_train.training import (
+    checkpoints,
+    evaluation,
+    hooks,
+    preparation,
+    sample_predictions,
+    template_model,
+)
+
+COMMON = ['--model=own_models:two_layers', '--dataset=synthetic', '--image_size=8,8',
+          '--batch_size=4', '--log_every_steps=1', '--num_gpus=0']
+CODES = {signal.SIGTERM: 143, signal.SIGINT: 130}
+
+
+@pytest.fixture
+def plant(monkeypatch):
+  """Has a function send a signal, before or after it is called for the n-th time."""
+  def planted(owner, name, signum, at=1, after=False, patch=monkeypatch):
+    whole, calls = getattr(owner, name), []
+
+    def call(*args, **kwargs):
+      calls.append(None)
+      if len(calls) == at and not after:
+        os.kill(os.getpid(), signum)
+      result = whole(*args, **kwargs)
+      if len(calls) == at and after:
+        os.kill(os.getpid(), signum)
+      return result
+
+    patch.setattr(owner, name, call)
+
+  return planted
+
+
+@pytest.fixture
+def train(run_program, tmp_path):
+  def run(*arguments):
+    return run_program('--model_dir', tmp_path, *(COMMON + list(arguments)))
+
+  return run
+
+
+def left_over(folder):
+  """Returns what nobody should find after a run: locks, and what was written aside."""
+  return [path.name for path in folder.rglob('*')
+          if path.name == 'run.lock' or path.name.endswith('.part') or '_temp_' in path.name
+          or path.name.startswith('temp-')]
+
+
+def evaluated(done):
+  return [int(line.rpartition(' ')[2]) for line in done.err.splitlines()
+          if line.startswith('accuracy ')]
+
+
+STARTS = ((preparation, 'find_devices'), (preparation.datasets, 'describe'), (models, 'build'),
+          (preparation, 'convert'), (checkpoints.OneCopyOfEach, 'after_create_session'))
+
+
+def test_while_starting(train, plant, tmp_path, monkeypatch):
+  for number, (owner, name) in enumerate(STARTS):
+    signum = sorted(CODES)[number % 2]
+    with monkeypatch.context() as patch:
+      plant(owner, name, signum, patch=patch)
+      done = train('--mode=train', '--train_steps=2')
+    assert done.code == CODES[signum] and done.out == '', name
+    assert done.err.splitlines()[-1] == 'stopped by ' + signal.Signals(signum).name
+    assert 'Traceback' not in done.err and left_over(tmp_path) == []
+  done = train('--mode=train', '--train_steps=2')
+  assert done.code == 0 and done.result['global_step'] == 2, done.err
+
+
+def test_a_function_of_the_users_does_not_take_it_for_its_error(train, plant):
+  plant(own_models, 'two_layers', signal.SIGTERM)
+  done = train('--mode=train', '--train_steps=2')
+  assert done.code == 143 and done.err.splitlines()[-1] == 'stopped by SIGTERM'
+
+
+def test_while_caching(run_program, plant, image_folders, tmp_path):
+  cache = tmp_path / 'cache'
+  arguments = ['--mode=train', '--dataset=image_folder', '--model=own_models:two_layers',
+               '--train_pattern={}/train/*/*.jpeg'.format(image_folders),
+               '--eval_pattern={}/test/*/*.jpeg'.format(image_folders), '--image_size=8,8',
+               '--batch_size=4', '--train_steps=1', '--cache={}'.format(cache),
+               '--model_dir={}'.format(tmp_path / 'model'), '--on_bad_image=skip']
+  plant(bad_images, 'read', signal.SIGINT, at=3)  # In a thread; the main one gets it.
+  done = run_program(*arguments)
+  assert done.code == 130 and left_over(tmp_path) == [], done.err
+  assert not (tmp_path / 'model' / 'skipped_images.json').exists()
+  plant(image_cache, 'fill_in_batches', signal.SIGTERM, after=True)
+  done = run_program(*arguments)
+  assert done.code == 143, done.err
+  # What is there is nobody's but the next run's, which fills it anew.
+  assert [path.suffix for path in cache.iterdir()] == ['.part']
+  done = run_program(*arguments)
+  assert done.code == 0, done.err
+  assert [path.suffix for path in cache.iterdir()] == ['.npy']
+
+
+@pytest.mark.parametrize('stage, signum', [
+    ('step', signal.SIGINT), ('save', signal.SIGTERM), ('reports', signal.SIGTERM)])
+def test_while_training(train, plant, tmp_path, stage, signum):
+  """After the step; in the midst of a checkpoint's; when all is trained, and reports are left."""
+  owner, name, at = {
+      'step': (hooks.Progress, 'before_run', 3),
+      'save': (tf.train.Saver, 'save', 3),  # After the initial weights and step 0.
+      'reports': (throughput, 'write', 1)}[stage]
+  plant(owner, name, signum, at=at)
+  done = train('--train_steps=6', '--save_checkpoints_steps=3')
+  step = 6 if stage == 'reports' else 3
+  assert done.code == CODES[signum] and done.out == '', done.err
+  assert done.err.splitlines()[-1] == (
+      'stopped by {} at step {}, which is saved; the same command goes on from there'.format(
+          signal.Signals(signum).name, step))
+  assert checkpoints.latest(str(tmp_path))[1] == step and left_over(tmp_path) == []
+  assert json.loads((tmp_path / 'throughput.json').read_text())['global_step'] == step
+  assert (tmp_path / 'model.h5').exists() and not (tmp_path / 'evaluation.json').exists()
+  done = train('--train_steps=6', '--save_checkpoints_steps=3')
+  assert done.code == 0 and done.result['steps_run'] == 6 - step and evaluated(done) == [6]
+
+
+def test_an_evaluation_between_steps_is_cut_short(train, plant, tmp_path, monkeypatch):
+  batches = []
+  before_run = sample_predictions.SamplePredictions.before_run
+  monkeypatch.setattr(sample_predictions.SamplePredictions, 'before_run',
+                      lambda *given: batches.append(None) or before_run(*given))
+  plant(sample_predictions.SamplePredictions, 'before_run', signal.SIGINT, at=2)
+  done = train('--train_steps=4', '--eval_every_steps=2')
+  assert done.code == 130 and len(batches) == 2
+  assert 'the evaluation of {}/model.ckpt-2 is cut short'.format(tmp_path) in done.err
+  assert ' at step 2, which is saved' in done.err.splitlines()[-1]
+  assert (tmp_path / 'throughput.json').exists() and left_over(tmp_path) == []
+  assert not (tmp_path / 'evaluation.json').exists()
+  assert not (tmp_path / 'best' / 'best.json').exists()
+  done = train('--train_steps=4', '--eval_every_steps=2')
+  assert done.code == 0 and evaluated(done) == [2, 4]
+
+
+def test_no_evaluation_begins_after_a_signal(train, plant, monkeypatch):
+  monkeypatch.setattr(evaluation.Evaluation, 'of', None)
+  plant(hooks.Progress, 'before_run', signal.SIGTERM, at=2)
+  done = train('--train_steps=6', '--eval_every_steps=2')
+  assert done.code == 143 and ' at step 2, which is saved' in done.err.splitlines()[-1]
+
+
+def test_the_last_evaluation_is_cut_short(train, plant, tmp_path):
+  plant(sample_predictions.SamplePredictions, 'before_run', signal.SIGTERM, at=3)
+  done = train('--train_steps=2')
+  assert done.code == 143 and done.out == '' and 'is cut short' in done.err
+  assert (tmp_path / 'report' / 'curves.json').exists()
+  assert not (tmp_path / 'evaluation.json').exists()
+  done = train('--train_steps=2')
+  assert done.code == 0 and done.result['steps_run'] == 0 and evaluated(done) == [2]
+
+
+@pytest.mark.parametrize('owner, name, at, step', [
+    pytest.param(tf.train.Saver, 'save', 3, 0, id='saving'),
+    pytest.param(template_model, 'write', 1, 2, id='reports')])
+def test_a_second_sigint_ends_at_once(train, plant, tmp_path, owner, name, at, step):
+  plant(hooks.Progress, 'before_run', signal.SIGINT, at=2)
+  plant(owner, name, signal.SIGINT, at=at, after=name == 'write')
+  done = train('--mode=train', '--train_steps=6')
+  assert done.code == 130 and done.err.splitlines()[-1] == 'stopped by SIGINT'
+  assert 'Traceback' not in done.err and left_over(tmp_path) == []
+  assert checkpoints.latest(str(tmp_path))[1] == step and not (tmp_path / 'model.h5').exists()
+  done = train('--mode=train', '--train_steps=6')
+  assert done.code == 0 and done.result['steps_run'] == 6 - step
+
+
+def test_a_signal_to_save(train, plant, tmp_path):
+  plant(hooks.Progress, 'before_run', signal.SIGUSR1, at=2)
+  done = train('--mode=train', '--train_steps=7', '--save_checkpoints_steps=3')
+  assert done.code == 0, done.err
+  assert done.err.count('SIGUSR1: saved {}/model.ckpt-2\n'.format(tmp_path)) == 1
+  # The others come when they would have.
+  assert sorted(int(path.suffixes[0][len('.ckpt-'):]) for path in tmp_path.glob('*.index')) == [
+      0, 2, 3, 6, 7]
+
+
+@pytest.mark.parametrize('point', [(preparation, 'convert'), (template_model, 'save')])
+def test_nothing_to_save(train, plant, tmp_path, point):
+  plant(*point, signal.SIGUSR1)
+  done = train('--mode=train', '--train_steps=1')
+  assert done.code == 0
+  assert done.err.count('SIGUSR1: there is nothing to save between the steps') == 1

@@ -20,7 +20,7 @@ from estimator_train import child_runs, local_cluster, local_tasks
     (['--local_ps=1', '--local_workers=1'], {'chief': 1, 'ps': 1}, 'parameter_server'),
 ])
 def test_each_task_knows_the_cluster_and_its_place(launch, arguments, counts, strategy):
-  code, _, err = launch.run(*(arguments + ['--labels=c d']))
+  code, _, err = launch.run(*(arguments + ['--data_dir=c d']))
   assert code == 0, err
   tasks = [(kind, index) for kind, count in counts.items() for index in range(count)]
   configs = [launch.started('{} {}'.format(*task)) for task in tasks]
@@ -33,7 +33,7 @@ def test_each_task_knows_the_cluster_and_its_place(launch, arguments, counts, st
   assert all(address.startswith('127.0.0.1:') for address in listed)
   # What the user gives comes later, and wins.
   argv = ['--distribution_strategy=' + strategy, '--model_dir=model', '--train_steps=1',
-          '--labels=c d']
+          '--data_dir=c d']
   assert [config['argv'] for config in configs] == [argv] * len(tasks)
 
 

@@ -344,7 +344,8 @@ def test_any_python_will_do(host):
 
 # Those of text that name no file.
 NO_PATHS = {
-    'all_reduce_alg', 'cache_features_dtype', 'class_weights', 'dataset', 'distribution_strategy',
+    'all_reduce_alg', 'best_metric', 'cache_features_dtype', 'class_weights', 'dataset',
+    'distribution_strategy',
     'dtype', 'export_format', 'image_size', 'labels', 'lr_boundaries_epochs', 'lr_schedule',
     'lr_values', 'mode', 'model', 'on_bad_image', 'on_nan', 'optimizer', 'preprocess',
     'scale_learning_rate', 'scale_over', 'trace_steps', 'workload'}

@@ -204,7 +204,7 @@ def test_a_page_that_fails_leaves_the_last_one(tmp_path, monkeypatch):
   page_example.write(tmp_path)
   first = write(tmp_path).source
   (tmp_path / 'flags.txt').write_text('--mode=other\n')
-  monkeypatch.setattr(page.os, 'replace', lambda *_: (_ for _ in ()).throw(OSError('no space')))
+  monkeypatch.setattr(page.os, 'replace', lambda *_: (_ for _ in ()).throw(OSError(28, 'no space')))
   with pytest.raises(OSError, match='no space'):
     page.write(str(tmp_path))
   assert (tmp_path / 'report' / 'index.html').read_text(encoding='utf-8') == first

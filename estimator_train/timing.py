@@ -17,7 +17,7 @@ class Pause(NamedTuple):
 
 
 class Timing(NamedTuple):
-  """When the steps of one run began and ended.
+  """When the steps of one run, or of a long one the last of them, began and ended.
 
   Attributes:
     began: seconds, the clock just before each step's session.run.
@@ -29,6 +29,7 @@ class Timing(NamedTuple):
     loss: of the last step, the mean over its global batch; None without a step.
     pauses: what the run did between its steps.
     traced: the global steps that were slowed down by tracing them.
+    forgotten: the steps of the run before the first of these.
   """
   began: Sequence[float]
   ended: Sequence[float]
@@ -38,3 +39,8 @@ class Timing(NamedTuple):
   loss: Optional[float]
   pauses: Sequence[Pause] = ()
   traced: FrozenSet[int] = frozenset()
+  forgotten: int = 0
+
+  @property
+  def steps_run(self) -> int:
+    return self.forgotten + len(self.ended)

@@ -71,8 +71,9 @@ def write(settings: Settings, conditions: Dict[str, Any], timing: Timing,
   figures = summarize(steps, conditions['examples_per_step'], conditions['num_replicas'])
   if workers:
     figures.update(_of_all(settings, figures, workers, conditions['num_replicas']))
-  figures['warmup_steps'] = len(timing.ended) - len(steps.wall_secs)
-  figures['steady_state'] = len(timing.ended) > settings.throughput_warmup_steps
+  is_steady = timing.steps_run > settings.throughput_warmup_steps
+  figures['warmup_steps'] = settings.throughput_warmup_steps if is_steady else 0
+  figures['steady_state'] = is_steady
   figures['time_to_first_step_secs'] = sum(timing.start_up_secs.values())
   figures['first_step_parts_secs'] = timing.start_up_secs
   figures['global_step'] = timing.global_step
@@ -89,7 +90,7 @@ def write(settings: Settings, conditions: Dict[str, Any], timing: Timing,
 def result_of(settings: Settings, timing: Timing) -> Dict[str, Any]:
   """Returns what a task tells of its training, apart from its speed."""
   return {'mode': settings.mode, 'model_dir': settings.model_dir,
-          'global_step': timing.global_step, 'steps_run': len(timing.ended),
+          'global_step': timing.global_step, 'steps_run': timing.steps_run,
           'train_loss': timing.loss}
 
 
@@ -137,7 +138,7 @@ def timed_steps(timing: Timing, warmup_steps: int) -> Steps:
     timing: of the run, at least one step.
     warmup_steps: the first steps that are left out.
   """
-  skipped = warmup_steps if len(timing.ended) > warmup_steps else 0
+  skipped = max(warmup_steps - timing.forgotten, 0) if timing.steps_run > warmup_steps else 0
   edges = np.concatenate([timing.began[:1], timing.ended])[skipped:]
   wall_secs = np.diff(edges)
   steady_secs, pauses = _without_pauses(edges, timing.pauses)

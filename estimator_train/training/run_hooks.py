@@ -82,7 +82,7 @@ class RunHooks:
     """Returns when the steps of the run, up to this one, began and ended."""
     history = self._history
     timing = Timing(history.began, history.ended, history.waited, self._start_up.secs, last_step,
-                    self.finite.loss, self._saver.pauses)
+                    self.finite.loss, self._saver.pauses, forgotten=history.forgotten)
     if self._tracer is None:
       return timing
     return timing._replace(pauses=self._saver.pauses + self._tracer.pauses,

@@ -42,6 +42,18 @@ def test_steady_run():
       {'mean': 2, 'p50': 2, 'p90': 2.8, 'p99': 2.98, 'max': 3})
 
 
+@pytest.mark.parametrize('forgotten, timed', [(0, 1), (1, 2), (2, 3), (9, 3)])
+def test_a_long_run_whose_first_steps_are_forgotten(forgotten, timed, tmp_path):
+  settings = Settings(model_dir=str(tmp_path), train_steps=9, throughput_warmup_steps=2)
+  of_last = timing((0, 5), (0, 3), (1, 1))._replace(forgotten=forgotten)
+  result = throughput.write(settings, CONDITIONS, of_last)
+  figures = json.loads((tmp_path / 'throughput.json').read_text())
+  assert result['steps_run'] == forgotten + 3
+  assert figures['steps_timed'] == timed and figures['warmup_steps'] == 2
+  assert figures['wall_secs'] == pytest.approx({1: 2, 2: 5, 3: 10}[timed])
+  assert figures['steady_state']
+
+
 def test_rate_is_not_a_mean_of_rates():
   figures = summarize(timing((0, 1), (0, 1), (0, 3)), 1, global_batch_size=6,
                                  num_replicas=1)

@@ -4,7 +4,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from estimator_train.start_up import StartUp
-from estimator_train.training import input_wait
+from estimator_train.training import input_wait, time_history
 from estimator_train.training.time_history import TimeHistory
 
 
@@ -27,6 +27,15 @@ def test_times_of_each_step():
   assert list(history.began) == [1., 2., 5.]
   assert list(history.ended) == [1.5, 4., 5.25]
   assert list(history.waited) == [0., 0., 0.]
+
+
+def test_a_long_run_keeps_its_last_steps(monkeypatch):
+  monkeypatch.setattr(time_history, '_MOST_STEPS', 3)
+  now = iter(range(100))
+  history = TimeHistory(StartUp(), clock=lambda: next(now))
+  run_steps(history, 13)
+  assert history.forgotten == 9 and len(history.waited) == 4
+  assert list(history.began) == [18, 20, 22, 24] and list(history.ended) == [19, 21, 23, 25]
 
 
 def test_the_way_to_the_first_step():

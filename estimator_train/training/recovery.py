@@ -1,6 +1,7 @@
 """The latest checkpoint of a folder that loads, whatever a killed run or its disk left there."""
 
 import contextlib
+import glob
 import logging
 import os
 import re
@@ -14,9 +15,9 @@ from estimator_train.errors import UserError
 
 _LOG = logging.getLogger('estimator_train')
 _NAME = re.compile(r'model\.ckpt-(\d+)\.(index|data-\d+-of-\d+)$')
-# What TensorFlow writes before it renames it: a folder of a checkpoint, and single files.
-_ASIDE = re.compile(r'model\.ckpt-\d+_temp_\w+$')
-_FILE_ASIDE = re.compile(r'(checkpoint|graph\.pbtxt|model\.ckpt-\d+\.meta)\.tmp[0-9a-f]{32}$')
+# What TensorFlow, and whole_files, write before they rename it; and the folders that have such.
+_ASIDE = re.compile(r'model\.ckpt-\d+_temp_\w+$|.+\.tmp[0-9a-f]{32}$|.+\.(\d+|h5)\.part$')
+_FOLDERS = ('', 'keras', 'best', 'report')
 
 
 class Found(NamedTuple):
@@ -65,7 +66,8 @@ def find(model_dir: str) -> Found:
 def mend(model_dir: str, found: Found) -> None:
   """Has TensorFlow go on from what was found, and clears away what was never finished.
 
-  Checkpoints that do not load stay where they are until the run saves that step again.
+  Checkpoints that do not load stay where they are until the run saves that step again; but for
+  what is left of one that TensorFlow was deleting, which it would never come back to.
 
   Args:
     model_dir: of a run that nobody else writes into.
@@ -74,20 +76,36 @@ def mend(model_dir: str, found: Found) -> None:
   for text in found.passed_over:
     _LOG.warning('a checkpoint cannot be loaded and is passed over: %s', text)
   clear_unfinished(model_dir)
-  if found.path is not None and _named(model_dir)[:1] != [found.step]:
+  if found.path is None:
+    return
+  named = _named(model_dir)
+  unnamed = [step for step in _on_disk(model_dir) if step < found.step and step not in named]
+  for step in unnamed:
+    if not os.path.exists(_path(model_dir, step) + '.index'):
+      for path in glob.glob(glob.escape(_path(model_dir, step)) + '.*'):
+        os.remove(path)
+  if named[:1] != [found.step] or unnamed:
+    # Those that it knows of are those that it deletes in time.
     older = [_path(model_dir, step) for step in reversed(_on_disk(model_dir)) if step <= found.step]
     checkpoint_management.update_checkpoint_state_internal(model_dir, found.path, older,
                                                            save_relative_paths=True)
 
 
 def clear_unfinished(model_dir: str) -> None:
-  """Removes what TensorFlow never got to rename, of a folder that nobody else writes into."""
+  """Removes what was never renamed, of a folder that nobody else writes into."""
+  for folder in _FOLDERS:
+    _clear_aside(os.path.join(model_dir, folder))
+
+
+def _clear_aside(folder: str) -> None:
   with contextlib.suppress(OSError):
-    for name in os.listdir(model_dir):
-      path = os.path.join(model_dir, name)
-      if _ASIDE.match(name):
+    for name in os.listdir(folder):
+      path = os.path.join(folder, name)
+      if not _ASIDE.match(name):
+        continue
+      if os.path.isdir(path):
         shutil.rmtree(path, ignore_errors=True)
-      elif _FILE_ASIDE.match(name):
+      else:
         os.remove(path)
 
 

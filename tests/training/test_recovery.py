@@ -133,6 +133,39 @@ def test_what_was_written_aside_is_cleared_away(folder):
   assert not aside.exists() and path_of(folder, 20).exists()
 
 
+@pytest.mark.parametrize('name', [
+    'model.ckpt-30.meta.tmp' + 32 * 'a', 'checkpoint.tmp' + 32 * '0', 'flags.txt.123.part',
+    'model.h5.part', 'best/best.json.9.part', 'report/curves.json.77.part'])
+def test_halves_of_files_are_cleared_away(folder, name):
+  (folder / name).parent.mkdir(exist_ok=True)
+  (folder / name).write_text('half')
+  (folder / 'own.part').write_text('not ours')
+  assert go_on(folder) == 20
+  assert not (folder / name).exists() and (folder / 'own.part').exists()
+
+
+def keep_one(folder, name):
+  """Has the state file name one checkpoint alone, as when it keeps no more."""
+  (folder / 'checkpoint').write_text(
+      'model_checkpoint_path: "{0}"\nall_model_checkpoint_paths: "{0}"\n'.format(name))
+
+
+def test_what_was_being_deleted_is_gone(folder):
+  """TensorFlow takes it out of the state file first, and deletes the data last."""
+  keep_one(folder, 'model.ckpt-20')
+  path_of(folder, 10).unlink()
+  assert go_on(folder) == 20
+  assert not list(folder.glob('model.ckpt-10.*')) and path_of(folder, 0).exists()
+
+
+def test_what_was_to_be_deleted_will_be(folder):
+  keep_one(folder, 'model.ckpt-20')
+  assert go_on(folder) == 20
+  state = tf.train.get_checkpoint_state(str(folder))
+  assert list(state.all_model_checkpoint_paths) == [
+      str(folder / 'model.ckpt-{}'.format(step)) for step in (0, 10, 20)]
+
+
 @pytest.mark.parametrize('name', ['new', ''])
 def test_nothing_there(tmp_path, name):
   assert go_on(tmp_path / name) == 0

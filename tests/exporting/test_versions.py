@@ -29,9 +29,28 @@ def test_the_time_is_the_number(tmp_path, monkeypatch):
   assert names(tmp_path) == ['1234', '1235', '1236']
 
 
+def test_what_a_killed_export_left_is_removed(tmp_path):
+  for name in ('temp-9999-1', 'temp-mine'):
+    (tmp_path / name).mkdir()
+  version = versions.write(str(tmp_path), fill)
+  assert names(tmp_path) == [os.path.basename(version), 'temp-mine']
+
+
+def test_what_another_process_writes_stays(tmp_path, monkeypatch):
+  seen = []
+
+  def fill_while_another_exports(folder):
+    fill(folder)
+    monkeypatch.setattr(versions.os, 'getpid', lambda: 4711)
+    seen.append(versions.write(str(tmp_path), lambda other: None))
+    assert os.listdir(folder) == ['file']
+
+  version = versions.write(str(tmp_path), fill_while_another_exports)
+  assert names(tmp_path) == sorted(map(os.path.basename, seen + [version]))
+
+
 def test_others_are_passed_by(tmp_path, monkeypatch):
   monkeypatch.setattr(versions.time, 'time', lambda: 1234.5)
-  (tmp_path / 'temp-9999-1').mkdir()
   (tmp_path / '1234').write_text('a file in the way')
   assert versions.write(str(tmp_path), fill) == str(tmp_path / '1235')
   assert (tmp_path / '1234').read_text() == 'a file in the way'

@@ -1,0 +1,26 @@
+"""A run that is killed (kill -9) here and there ends as if it had been left alone."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+from conftest import ROOT
+
+# In a start, in TensorFlow's own writing, between a checkpoint's files, in an evaluation, at the
+# end, and in the export; kills.py has more of them.
+POINTS = ('keras_model|during .*1-9|state before .*-60|offer before|best.json|'
+          r'rename before .*checkpoint\$$|os.rename before')
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('arguments, kills', [
+    (['--kills=3'], 3), (['--kills=0', '--planted=' + POINTS], 9)], ids=['random', 'planted'])
+def test_the_end_is_that_of_an_undisturbed_run(arguments, kills, tmp_path):
+  process = subprocess.run(
+      [sys.executable, str(ROOT / 'tests' / 'crash' / 'kills.py'),
+       '--keep={}'.format(tmp_path)] + arguments,
+      stdout=subprocess.PIPE, stderr=subprocess.STDOUT, universal_newlines=True, timeout=600)
+  result = json.loads(process.stdout.splitlines()[-1])
+  assert result['differences'] == [] and process.returncode == 0, process.stdout
+  assert sum(result['kills'].values()) >= kills and all(result['kills'].values())

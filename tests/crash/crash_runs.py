@@ -14,6 +14,7 @@ ROOT = Path(__file__).resolve().parents[2]
 BATCH_SIZE = 32
 _DEADLINE_SECS = 300
 _HALVES = re.compile(r'\.part$|_temp_|^temp-|\.tmp|-again$|^run\.lock$')
+_OF_THE_SPEED = ('throughput.json', 'steps.json')
 _GOING_ON = re.compile(r'^going on from step (\d+), (\d+) examples', re.MULTILINE)
 
 
@@ -184,6 +185,10 @@ def differences(run, undisturbed):
   same('files', *(sorted(_stable_names(each)) for each in (run, undisturbed)))
   found += ['half of a file is left: {}'.format(path) for path in run.folder.rglob('*')
             if _HALVES.search(path.name)]
+  for name, curve in _curves(undisturbed).items():
+    # The first step of each start is there too.
+    found += ['{} lacks {}'.format(name, point) for point in curve
+              if point not in _curves(run)[name]]
   found += _other_weights(run, undisturbed)
   versions = os.listdir(str(run.export_dir))
   if not versions:
@@ -196,10 +201,17 @@ def _without_paths(path):
           if name != 'checkpoint' or path.name == 'best.json'}
 
 
+def _curves(run):
+  return json.loads((run.model_dir / 'report' / 'curves.json').read_text())
+
+
 def _stable_names(run):
-  """Returns the files of a run, relative to it; each start has event files of its own."""
+  """Returns the files of a run, relative to it.
+
+  Each start has event files of its own, and one that trained nothing measured no speed.
+  """
   for path in run.model_dir.rglob('*'):
-    if path.is_file() and 'tfevents' not in path.name:
+    if path.is_file() and 'tfevents' not in path.name and path.name not in _OF_THE_SPEED:
       yield str(path.relative_to(run.model_dir))
 
 

@@ -9,6 +9,7 @@ import time
 from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple
 
 import tensorflow.compat.v1 as tf
+from tensorflow.python.training import checkpoint_management
 
 from estimator_train import choices
 from estimator_train.errors import UserError
@@ -217,6 +218,7 @@ class SaveCheckpoints(tf.train.CheckpointSaverHook):
     was_failing = self._saving.is_failing
     with self._timed():
       self._keep_finite.before_save(session, step)
+      _delete_surplus(self._get_saver())
       is_saved = self._saving.save(self._get_saver(), session, step)
     if is_saved and was_failing:
       # A disk that was full has cut a record of events short, and none after it could be read.
@@ -240,6 +242,15 @@ class SaveCheckpoints(tf.train.CheckpointSaverHook):
     began = time.perf_counter()
     yield
     self._saves.append(Pause('checkpoint', began, time.perf_counter() - began))
+
+
+def _delete_surplus(saver: tf.train.Saver) -> None:
+  """Deletes what a killed run was to delete, as a Saver deletes but one for each that it saves."""
+  keep, paths = saver.saver_def.max_to_keep, saver.last_checkpoints
+  if keep and len(paths) > keep:
+    for path in paths[:-keep]:
+      checkpoint_management.remove_checkpoint(path)
+    saver.set_last_checkpoints_with_time(saver._last_checkpoints[-keep:])
 
 
 class AtEverySteps(tf.train.CheckpointSaverListener):

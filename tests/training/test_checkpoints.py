@@ -49,6 +49,14 @@ def test_keeps_so_many(train, tmp_path):
   assert kept == ['model.ckpt-5.index', 'model.ckpt-6.index']
 
 
+def test_keeps_so_many_after_a_resume_that_finds_more(train, tmp_path):
+  train(5, save_checkpoints_steps=1)
+  (tmp_path / 'checkpoint').write_text('model_checkpoint_path: "model.ckpt-5"\n')
+  train(7, save_checkpoints_steps=1, keep_checkpoint_max=2)
+  assert {path.name.partition('.')[2].partition('.')[0] for path in tmp_path.glob('model.*')} == {
+      'ckpt-6', 'ckpt-7'}
+
+
 def test_saves_at_the_same_multiples_after_a_resume(train, tmp_path):
   train(3)
   train(9, save_checkpoints_steps=4, keep_checkpoint_max=10)

@@ -135,14 +135,18 @@ class Run:
     if done:
       ended = ' at step {}\n'.format(self.steps) in log[done.end():]
       return 'exporting' if ended or list(self.export_dir.glob('temp-*')) else 'last evaluation'
-    if self.model_dir.exists() and any('_temp_' in name or '.tmp' in name
-                                       for name in os.listdir(str(self.model_dir))):
+    if not re.search(r'^(step \d+/|going on from)', log, re.MULTILINE):
+      return 'resume' if self.steps_saved else 'start-up'
+    if self._is_saving():
       return 'saving'
-    if self._is_evaluating():
-      return 'evaluating'
-    if re.search(r'^step \d+/', log, re.MULTILINE):
-      return 'training'
-    return 'resume' if self.starts > 1 and self.steps_saved else 'start-up'
+    return 'evaluating' if self._is_evaluating() else 'training'
+
+  def _is_saving(self):
+    """Whether there are other checkpoints than TensorFlow's file names, or one half there."""
+    names = os.listdir(str(self.model_dir))
+    steps = {int(name.split('.')[1][len('ckpt-'):]) for name in names
+             if re.match(r'model\.ckpt-\d+\.', name)}
+    return steps != self._named() or any('_temp_' in name or '.tmp' in name for name in names)
 
   def _is_evaluating(self):
     best = self.model_dir / 'best'
@@ -155,12 +159,15 @@ class Run:
 
   @property
   def steps_saved(self):
-    """The step that TensorFlow's state file names; 0 without one."""
+    """The step of the latest checkpoint, by TensorFlow's file; 0 without one."""
+    return max(self._named() or {0})
+
+  def _named(self):
     try:
       text = (self.model_dir / 'checkpoint').read_text()
     except FileNotFoundError:
-      return 0
-    return int(re.search(r'model\.ckpt-(\d+)', text).group(1))
+      return set()
+    return {int(step) for step in re.findall(r'model\.ckpt-(\d+)', text)}
 
 
 def differences(run, undisturbed):

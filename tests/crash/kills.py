@@ -1,6 +1,7 @@
 """Kills a training run (kill -9) again and again, and compares what comes of it in the end.
 
-  python tests/crash/kills.py [--kills=50] [--seed=1] [--planted[=REGEX]] [--keep=FOLDER]
+  python tests/crash/kills.py [--kills=50] [--seed=1] [--steps=400] [--planted[=REGEX]]
+      [--keep=FOLDER]
 
 First a run is left alone. Then the same command is started, killed at a random moment, and started
 again, until it comes to its end; and all over again in a new folder, until there have been so many
@@ -26,12 +27,12 @@ from pathlib import Path
 
 from crash_runs import BATCH_SIZE, ROOT, Run, differences
 
-STEPS, PLANTED_STEPS = 400, 120
+PLANTED_STEPS = 120
 
 # Point by point over a run, as planted_kills.py takes them.
 _REPLACED = ('flags.txt', 'labels.txt', 'batch_sizes.json', 'fingerprint.txt', 'evaluation.json',
              'best.json', 'throughput.json', 'model.h5', 'curves.json', 'samples.json')
-_TWICE = ('lock', '_temp_', 'state', 'rename', 'os.link', 'evaluate', 'os.rename')
+_TWICE = ('lock', '_temp_', 'state', 'rename', 'delete', 'os.link', 'evaluate', 'os.rename')
 PLANTED = [
     {'point': 'lock', 'when': 'after'},
     {'point': 'save', 'when': 'before', 'match': 'keras_model'},
@@ -49,6 +50,9 @@ PLANTED = [
     {'point': 'state', 'when': 'after', 'match': 'model.ckpt-60$'},
     {'point': 'rename', 'when': 'before', 'match': r'ckpt-60\.meta$'},
     {'point': 'save', 'when': 'after', 'match': r'model\.ckpt$', 'count': 4},
+    # As the sixth is there, and the first is to be deleted.
+    {'point': 'state', 'when': 'after', 'match': 'model.ckpt-100$'},
+    {'point': 'delete', 'when': 'before', 'match': 'model.ckpt-0.data'},
     {'point': 'os.link', 'when': 'after', 'match': 'best/80/'},
     {'point': 'evaluate', 'when': 'before', 'match': 'best/80/'},
     {'point': 'evaluate', 'when': 'after', 'match': 'best/80/'},
@@ -148,6 +152,7 @@ def main():
                                    formatter_class=argparse.RawDescriptionHelpFormatter)
   parser.add_argument('--kills', type=int, default=50, help='how many (default: 50)')
   parser.add_argument('--seed', type=int, default=1, help='of the moments (default: 1)')
+  parser.add_argument('--steps', type=int, default=400, help='of a run (default: 400)')
   parser.add_argument('--planted', nargs='?', const='', metavar='REGEX',
                       help='kill at the named points too, or at those that match')
   parser.add_argument('--keep', help='folder for the runs, which stay there')
@@ -159,10 +164,10 @@ def main():
     folder.mkdir(exist_ok=True)
     found, phases = [], {}
     if args.kills:
-      undisturbed = Run(folder / 'undisturbed', STEPS)
+      undisturbed = Run(folder / 'undisturbed', args.steps)
       _, secs = undisturbed.start()
       print('undisturbed: {:.1f} s, {}'.format(secs, json.dumps(undisturbed.result)), flush=True)
-      again = Run(folder / 'undisturbed-again', STEPS)
+      again = Run(folder / 'undisturbed-again', args.steps)
       again.start()
       found += differences(again, undisturbed)
       print('another one: {}'.format('; '.join(found) or 'the same'), flush=True)
@@ -182,7 +187,7 @@ def main():
                                                    or 'all as undisturbed'), flush=True)
         found += wrong
         phases[name] = kills
-  print(json.dumps({'kills': phases, 'seed': args.seed, 'steps': STEPS, 'differences': found}))
+  print(json.dumps({'kills': phases, 'seed': args.seed, 'steps': args.steps, 'differences': found}))
   sys.exit(1 if found else 0)
 
 

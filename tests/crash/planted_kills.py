@@ -28,6 +28,7 @@ POINTS = {
     'meta': (tf.train.Saver, 'export_meta_graph'),
     'state': (checkpoint_management, 'update_checkpoint_state_internal'),
     'rename': (file_io, 'rename'),
+    'delete': (file_io, 'delete_file'),
     'lock': (run_lock, '_acquire'),
     'evaluate': (evaluation._EvaluationGraph, 'run'),
     'offer': (best_checkpoint, 'offer'),

@@ -7,15 +7,15 @@ import sys
 import pytest
 from conftest import ROOT
 
-# In a start, in TensorFlow's own writing, between a checkpoint's files, in an evaluation, at the
-# end, and in the export; kills.py has more of them.
-POINTS = ('keras_model|during .*1-9|state before .*-60|offer before|best.json|'
-          r'rename before .*checkpoint\$$|os.rename before')
+# In TensorFlow's own writing, between a checkpoint's files, in an evaluation, and in the export;
+# kills.py has more of them.
+POINTS = 'during .*1-9|state before .*-60|offer before|os.rename before'
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize('arguments, kills', [
-    (['--kills=3'], 3), (['--kills=0', '--planted=' + POINTS], 9)], ids=['random', 'planted'])
+    (['--kills=2', '--steps=120'], 2), (['--kills=0', '--planted=' + POINTS], 7)],
+                         ids=['random', 'planted'])
 def test_the_end_is_that_of_an_undisturbed_run(arguments, kills, tmp_path):
   process = subprocess.run(
       [sys.executable, str(ROOT / 'tests' / 'crash' / 'kills.py'),

@@ -10,7 +10,7 @@ from tensorflow.python.distribute import distribute_coordinator
 from tqdm.contrib.logging import logging_redirect_tqdm
 
 from estimator_train import model_dir
-from estimator_train.errors import PeerLost, StoppedBySignal, TrainingFailed
+from estimator_train.errors import NotSaved, PeerLost, StoppedBySignal, TrainingFailed
 from estimator_train.inputs import factory as inputs
 from estimator_train.inputs.batching import Share
 from estimator_train.peers import TRAINED
@@ -99,9 +99,11 @@ def train(run: Run, evaluate_now: Optional[Callable[[], Optional[str]]] = None,
   except TrainingFailed as error:
     hooks.board.fail()
     last = model_dir.last_checkpoint(run.estimator.model_dir)
-    raise TrainingFailed('{}; {}; {}'.format(
-        error, hooks.finite.course, 'there is no checkpoint' if last is None
-        else 'the last good checkpoint is ' + last)) from error
+    text = str(error) if isinstance(error, NotSaved) else '{}; {}'.format(
+        error, hooks.finite.course)
+    raise TrainingFailed('{}; {}'.format(
+        text, 'there is no checkpoint' if last is None else 'the last good checkpoint is ' + last
+    )) from error
   finally:
     hooks.close()
   # Another task may not have saved its checkpoint yet.

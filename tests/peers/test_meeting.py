@@ -117,7 +117,7 @@ def test_late_one_is_waited_for(start, monkeypatch, late):
   last = start(addresses, index=late)
   for each in early + [last]:
     assert len(connected(each)) == 2
-  assert early[0].log[0].endswith(' s of at most 20')
+  assert early[0].log[0].endswith(' s of at most {}'.format(SECS))
 
 
 def test_a_line_a_minute():

@@ -9,6 +9,9 @@
 #                              the same as a cluster of several tasks on this machine
 #   ./run_train.sh --tensorboard [FLAG...]    the same with TensorBoard beside it
 #
+# ESTIMATOR_TRAIN_TF=onednn ./run_train.sh ...    the same on TensorFlow's build for CPUs, in
+#                              .venv-onednn/
+#
 # Works from any folder; relative paths in flags are the caller's.
 set -euo pipefail
 
@@ -45,11 +48,12 @@ if [[ $in_docker ]]; then
   exec "$python" -I "$root/deploy/docker/run.py" "${flags[@]}"
 fi
 
-ensure_venv "$root/.venv"
+venv=$root/.venv$build
+ensure_venv "$venv"
 # Where the program counts its start-up from; a first start has spent a minute on setting up.
 if [[ -r /proc/uptime ]]; then
   read -r ESTIMATOR_TRAIN_STARTED_SECS _ </proc/uptime
   export ESTIMATOR_TRAIN_STARTED_SECS
 fi
 if [[ $beside ]]; then module=estimator_train.tensorboard_beside; fi
-exec "$root/.venv/bin/python" -m "$module" "${flags[@]}"
+exec "$venv/bin/python" -m "$module" "${flags[@]}"

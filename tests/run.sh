@@ -4,17 +4,18 @@
 #   tests/run.sh [--python=3.6|3.7] [PYTEST-ARGUMENT...]
 #
 # Without --python in .venv/, as run_train.sh does; with it in .venv-VERSION/, made by exactly that
-# CPython. Without arguments all tests run, but not the benchmarks. Paths are relative to the root.
+# CPython. With ESTIMATOR_TRAIN_TF=onednn on TensorFlow's build for CPUs, in environments of that
+# name: .venv-onednn/ or .venv-VERSION-onednn/. Without arguments all tests run, but not the benchmarks. Paths are relative to the root.
 set -euo pipefail
 
 # shellcheck source=requirements/environment.sh
 source "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/../requirements/environment.sh"
 
-venv=$root/.venv
+venv=$root/.venv$build
 version=
 if [[ ${1:-} == --python=* ]]; then
   version=${1#--python=}
-  venv=$root/.venv-$version
+  venv=$root/.venv-$version$build
   shift
   if [[ ! $version =~ ^3\.[67]$ ]]; then
     echo "error: --python takes 3.6 or 3.7: $version: name one of them" >&2

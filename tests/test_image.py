@@ -36,6 +36,13 @@ def test_image_has_the_tested_pins_without_the_tests(lock, tested):
   assert {'absl-py', 'kaggle', 'tqdm', 'pillow'} <= names(lock)
 
 
+@pytest.mark.parametrize('version', ['36', '37'])
+def test_build_for_cpus_is_tested_with_the_same_pins(version):
+  stock, onednn = pins('py{}.txt'.format(version)), pins('py{}-onednn.txt'.format(version))
+  assert (stock - onednn, onednn - stock) == (
+      {'tensorflow==1.15.0'}, {'intel-tensorflow==1.15.2'})
+
+
 def test_tensorflow_is_only_where_no_base_has_it():
   assert not [name for lock in ('image36.txt', 'image37.txt') for name in names(lock)
               if 'tensor' in name]

@@ -165,6 +165,32 @@ def test_first_build_is_shown_and_takes_build_arguments(host):
           '--build-arg', 'TENSORFLOW=onednn', str(ROOT)] in done.calls
 
 
+def test_build_for_cpus_is_an_image_of_its_own(host):
+  done = host.run(ESTIMATOR_TRAIN_TF='onednn')
+  image = 'estimator-train-onednn'
+  assert [call for call in done.calls if call[0] == 'build'] == [
+      ['build', '--tag', image, '--quiet', '--build-arg', 'BASE_IMAGE=python:3.7-slim',
+       '--build-arg', 'TENSORFLOW=onednn', str(ROOT)]]
+  assert done.run[-2:] == [image, '--flagfile=' + QUICKSTART]
+
+
+@pytest.mark.parametrize('environment, image, arguments', [
+    ({}, IMAGE, {}),
+    ({'ESTIMATOR_TRAIN_TF': 'stock', 'TENSORFLOW': 'stock'}, IMAGE, {'TENSORFLOW': 'stock'}),
+    ({'ESTIMATOR_TRAIN_TF': 'onednn', 'BASE_IMAGE': 'mine'}, IMAGE + '-onednn',
+     {'BASE_IMAGE': 'mine', 'TENSORFLOW': 'onednn'})])
+def test_what_is_built(environment, image, arguments):
+  assert run_in_docker.image_and_arguments(environment) == (image, arguments)
+
+
+def test_unknown_build_is_refused():
+  with pytest.raises(run_in_docker.Failed) as failed:
+    run_in_docker.image_and_arguments({'ESTIMATOR_TRAIN_TF': 'mkl'})
+  assert str(failed.value) == (
+      'error: ESTIMATOR_TRAIN_TF takes stock or onednn: mkl: name one of them')
+  assert failed.value.code == 2
+
+
 # Of each, where HERE is the current folder: the flags, and which paths can be read or written.
 @pytest.mark.parametrize('arguments, read, written', [
     pytest.param(['--model_dir=a', '--data_dir', 'b/c', '-export_dir=d'], [], ['a', 'b/c', 'd'],

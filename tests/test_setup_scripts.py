@@ -47,7 +47,7 @@ class Machine:
                    'requirements/make_venv.py'):
       (self.root / source).parent.mkdir(exist_ok=True)
       shutil.copy(str(ROOT / source), str(self.root / source))
-    for lock in ('pip', 'py36', 'py37'):
+    for lock in ('pip', 'py36', 'py37', 'py36-onednn', 'py37-onednn'):
       self.write('requirements/{}.txt'.format(lock), '# nothing for {}\n'.format(lock))
     prints_call = 'import json, os, sys\nprint(json.dumps([os.getcwd()] + sys.argv[1:]))\n'
     self.write('estimator_train/__init__.py', "__version__ = '1.2'\n")
@@ -223,6 +223,14 @@ def test_tests_refuse_another_version(machine):
   assert result.stderr == 'error: --python takes 3.6 or 3.7: 3.9: name one of them\n'
 
 
+@pytest.mark.parametrize('script', ['run_train.sh', 'tests/run.sh'])
+@pytest.mark.parametrize('arguments', [[], ['--docker']], ids=['here', 'in Docker'])
+def test_unknown_build_of_tensorflow_is_refused(machine, script, arguments):
+  result = machine.run(script, *arguments, ESTIMATOR_TRAIN_TF='mkl')
+  assert (result.returncode, result.stdout) == (2, '')
+  assert result.stderr == 'error: ESTIMATOR_TRAIN_TF takes stock or onednn: mkl: name one of them\n'
+
+
 # Making the environment: each of these starts a real one, a few seconds.
 
 
@@ -282,10 +290,10 @@ def test_failing_install_leaves_no_marker(machine):
 # scripts there is no other, so that wanting to make it again is exit code 2.
 
 
-def finished_environment(machine):
-  machine.write('.venv/bin/python', '#!/usr/bin/env bash\necho "$*"\n')
-  lock = (machine.root / LOCK).read_text()
-  machine.write('.venv/installed.txt', '{}{}\n'.format(lock, machine.root))
+def finished_environment(machine, venv='.venv', lock=LOCK):
+  machine.write(venv + '/bin/python', '#!/usr/bin/env bash\necho "$*"\n')
+  machine.write(venv + '/installed.txt',
+                '{}{}\n'.format((machine.root / lock).read_text(), machine.root))
 
 
 def test_finished_environment_is_used(machine):
@@ -293,6 +301,25 @@ def test_finished_environment_is_used(machine):
   result = machine.run('run_train.sh', '--help')
   assert result.returncode == 0, result.stderr
   assert result.stdout.splitlines()[-1] == '-m estimator_train --help'
+
+
+ONEDNN_LOCK = LOCK.replace('.txt', '-onednn.txt')
+
+
+@pytest.mark.parametrize('script, venv, told', [
+  (['run_train.sh', '--help'], '.venv-onednn', '-m estimator_train --help'),
+  (['tests/run.sh', '-x'], '.venv-onednn', '-m pytest -p no:cacheprovider -x'),
+  (['tests/run.sh', '--python=' + VERSION, '-x'], '.venv-{}-onednn'.format(VERSION),
+   '-m pytest -p no:cacheprovider -x')])
+def test_build_for_cpus_has_environments_of_its_own(machine, script, venv, told):
+  finished_environment(machine, venv, ONEDNN_LOCK)
+  result = machine.run(*script, ESTIMATOR_TRAIN_TF='onednn')
+  assert result.returncode == 0, result.stderr
+  assert result.stdout.splitlines()[-1] == told
+  # Neither build's environment stands for the other's: there is no Python to make one with.
+  assert machine.run(*script).returncode == 2
+  finished_environment(machine, venv)
+  assert machine.run(*script, ESTIMATOR_TRAIN_TF='onednn').returncode == 2
 
 
 @pytest.mark.parametrize('flag', ['--local_workers=2', '-local_workers', '--local_ps=1',

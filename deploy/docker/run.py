@@ -7,8 +7,8 @@ changed. Files and folders that flags name are mounted at their own paths, so th
 those inside of flagfiles too, means the same in there; folders that a run writes are made first, as
 Docker would make them as root. It runs as the calling user, with the GPUs if there are any.
 
-Environment: BASE_IMAGE and TENSORFLOW are passed to the build when set. Any Python from 3.6 on
-runs this.
+Environment: BASE_IMAGE and TENSORFLOW are passed to the build when set; ESTIMATOR_TRAIN_TF=onednn
+stands for those of the build for CPUs, as an image of its own. Any Python from 3.6 on runs this.
 """
 
 import csv
@@ -21,7 +21,11 @@ import subprocess
 import sys
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-IMAGE = 'estimator-train'
+# By ESTIMATOR_TRAIN_TF: the image, and its build's arguments unless others are given.
+IMAGES = {
+    'stock': ('estimator-train', {}),
+    'onednn': ('estimator-train-onednn',
+               {'BASE_IMAGE': 'python:3.7-slim', 'TENSORFLOW': 'onednn'})}
 HOME = '/tmp'  # In the image.
 
 # What flags name.
@@ -83,11 +87,12 @@ class Mounts:
 
 def main(argv):
   try:
+    image, arguments = image_and_arguments(os.environ)
     check_docker()
     flags = read_flags(argv)
     mounts = find_mounts(flags)
-    build()
-    command = ['docker', 'run'] + options(flags) + mounts.arguments() + [IMAGE] + argv
+    build(image, arguments)
+    command = ['docker', 'run'] + options(flags) + mounts.arguments() + [image] + argv
     # In place of this process: signals, the exit code and the terminal are Docker's business.
     os.execvp('docker', command)
   except Failed as failed:
@@ -237,17 +242,26 @@ def check_docker():
                  'start it, or let this user talk to it, or leave --docker out')
 
 
-def build():
+def image_and_arguments(environment):
+  """Returns the image's name, and the arguments of its build."""
+  name = environment.get('ESTIMATOR_TRAIN_TF') or 'stock'
+  if name not in IMAGES:
+    raise Failed('ESTIMATOR_TRAIN_TF takes stock or onednn', name, 'name one of them')
+  image, arguments = IMAGES[name]
+  given = {key: environment[key] for key in ('BASE_IMAGE', 'TENSORFLOW') if environment.get(key)}
+  return image, dict(arguments, **given)
+
+
+def build(image, arguments):
   """Builds the image; silently when there is one, as then it is mostly there."""
-  command, out = ['docker', 'build', '--tag', IMAGE], sys.stderr
-  if docker('image', 'inspect', IMAGE).returncode == 0:
+  command, out = ['docker', 'build', '--tag', image], sys.stderr
+  if docker('image', 'inspect', image).returncode == 0:
     command.append('--quiet')
     out = subprocess.DEVNULL  # The image's id.
   else:
-    say('Building the image {} (minutes the first time)'.format(IMAGE))
-  for name in ('BASE_IMAGE', 'TENSORFLOW'):
-    if os.environ.get(name):
-      command += ['--build-arg', '{}={}'.format(name, os.environ[name])]
+    say('Building the image {} (minutes the first time)'.format(image))
+  for name, value in sorted(arguments.items()):
+    command += ['--build-arg', '{}={}'.format(name, value)]
   # Our standard output is the program's alone.
   done = subprocess.run(command + [ROOT], stdin=subprocess.DEVNULL, stdout=out)
   if done.returncode:

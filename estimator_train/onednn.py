@@ -5,7 +5,7 @@ import os
 # OpenMP's threads spin for 200 ms after an operation, unless told otherwise. On those cores the
 # input's threads and TensorFlow's own could run. The rest the build does well by itself: as many
 # threads as physical cores that the process may use, and two operations at once.
-# tests/benchmarks/onednn_threads.py measures this.
+# `tests/benchmarks/run.sh onednn_threads` measures this.
 THREADS = {'KMP_BLOCKTIME': '0'}
 
 

@@ -26,7 +26,8 @@ NUM_CLASSES = 10
 class TimeHistory(tf.train.SessionRunHook):
   """Keeps the time of each step, in seconds."""
 
-  def __init__(self) -> None:
+  def __init__(self, train_steps: int) -> None:
+    self._train_steps = train_steps
     self.step_secs: List[float] = []
     self._began = 0.
 
@@ -37,6 +38,8 @@ class TimeHistory(tf.train.SessionRunHook):
     self.step_secs.append(time.time() - self._began)
     if len(self.step_secs) == 1:
       print(common.ARTICLE_FIRST_STEP, flush=True)
+    if len(self.step_secs) == self._train_steps:
+      print(common.ARTICLE_LAST_STEP, flush=True)
 
 
 def main() -> None:
@@ -54,22 +57,22 @@ def main() -> None:
                  'multiple'.format(args.batch_size, num_replicas))
   per_replica = args.batch_size // num_replicas
 
-  train = _load(args.data_dir, 'train')
-  test = _load(args.data_dir, 't10k')
+  train = load(args.data_dir, 'train')
+  test = load(args.data_dir, 't10k')
   model = _fashion_cnn()
   model.compile(optimizer=tf.train.AdamOptimizer(learning_rate=0.001),
                 loss='categorical_crossentropy', metrics=['accuracy'])
   estimator = tf.keras.estimator.model_to_estimator(
       model, model_dir=args.model_dir, config=tf.estimator.RunConfig(train_distribute=strategy))
 
-  history = TimeHistory()
-  estimator.train(lambda: _input(train, None, per_replica), steps=args.train_steps,
+  history = TimeHistory(args.train_steps)
+  estimator.train(lambda: make_input(train, None, per_replica), steps=args.train_steps,
                   hooks=[history])
-  evaluation = estimator.evaluate(lambda: _input(test, 1, per_replica))
+  evaluation = estimator.evaluate(lambda: make_input(test, 1, per_replica))
   _report(history.step_secs, args.batch_size, num_replicas, evaluation)
 
 
-def _load(data_dir: str, split: str) -> Tuple[np.ndarray, np.ndarray]:
+def load(data_dir: str, split: str) -> Tuple[np.ndarray, np.ndarray]:
   """Returns images, float32 [N, 28, 28, 1] in [0, 1], and one-hot labels, float32 [N, 10]."""
   with gzip.open(os.path.join(data_dir, split + '-labels-idx1-ubyte.gz')) as file:
     labels = np.frombuffer(file.read(), np.uint8, offset=8)
@@ -92,7 +95,8 @@ def _fashion_cnn() -> tf.keras.Model:
   return model
 
 
-def _input(split: Tuple[np.ndarray, np.ndarray], epochs: Any, batch_size: int) -> tf.data.Dataset:
+def make_input(split: Tuple[np.ndarray, np.ndarray], epochs: Any,
+               batch_size: int) -> tf.data.Dataset:
   dataset = tf.data.Dataset.from_tensor_slices(split)
   return dataset.shuffle(5000).repeat(epochs).batch(batch_size).prefetch(2)
 

@@ -16,7 +16,7 @@ import tempfile
 import threading
 import time
 from pathlib import Path
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence
 
 import pkg_resources
 
@@ -26,9 +26,11 @@ DATA_FILES = ('train-images-idx3-ubyte.gz', 'train-labels-idx1-ubyte.gz',
 
 # What article_fashion_mnist.py prints; here, so that knowing it does not take importing that.
 ARTICLE_FIRST_STEP = 'first step done'
+ARTICLE_LAST_STEP = 'last step done'
 
 _TENSORFLOWS = ('tensorflow', 'tensorflow-gpu', 'intel-tensorflow', 'nvidia-tensorflow')
 _LINES_OF_A_FAILURE = 15
+NOTHING: Mapping[str, str] = {}
 
 # What is measured is this checkout, and no copy that is installed.
 sys.path.insert(0, str(ROOT))
@@ -46,7 +48,7 @@ class Parser(argparse.ArgumentParser):
 
   def add_data_dir(self, required: bool = True) -> None:
     """Adds --data_dir, which must hold the four files of Fashion-MNIST."""
-    self.add_argument('--data_dir', type=_data_dir, required=required,
+    self.add_argument('--data_dir', type=data_dir, required=required,
                       help='folder of the four gzipped idx files of Fashion-MNIST' + (
                           '' if required else ' (default: the sample that ships with the package)'))
 
@@ -88,22 +90,30 @@ class ChildFailed(Exception):
     super().__init__('\n'.join([text] + ['  ' + line for line in lines[-_LINES_OF_A_FAILURE:]]))
 
 
-def run_python(arguments: Sequence[str], deadline_secs: float) -> Child:
-  """Runs this interpreter with these arguments, in a session of its own, to its end.
+def run_python(arguments: Sequence[str], deadline_secs: float, python: str = sys.executable,
+               variables: Mapping[str, str] = NOTHING) -> Child:
+  """Runs an interpreter with these arguments, in a session of its own, to its end.
 
   The process and those it started are killed at the deadline, and when this one is stopped.
+
+  Args:
+    arguments: without the interpreter.
+    deadline_secs: after which it is killed.
+    python: the interpreter; this one when left out.
+    variables: of its environment, besides those of this process.
 
   Raises:
     ChildFailed: it did not end with code 0 before the deadline.
   """
-  command = [sys.executable] + list(arguments)
+  command = [python] + list(arguments)
   lines: List[str] = []
   line_secs: List[float] = []
   expired = threading.Event()
   began = time.perf_counter()
-  process = subprocess.Popen(command, env=_environment(), stdin=subprocess.DEVNULL,
-                             stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                             universal_newlines=True, errors='replace', start_new_session=True)
+  process = subprocess.Popen(command, env=dict(_environment(), **variables),
+                             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                             stderr=subprocess.STDOUT, universal_newlines=True,
+                             errors='replace', start_new_session=True)
   assert process.stdout is not None
 
   def expire() -> None:
@@ -146,20 +156,23 @@ class PackageRun(NamedTuple):
 
 
 def run_package(flags: Sequence[str], deadline_secs: float,
-                module: str = 'estimator_train') -> PackageRun:
+                module: str = 'estimator_train', python: str = sys.executable,
+                variables: Mapping[str, str] = NOTHING) -> PackageRun:
   """Runs the program with these flags and a new --model_dir, which is removed afterwards.
 
   Args:
     flags: all but --model_dir.
     deadline_secs: after which it is killed.
     module: the program, or what starts several of it.
+    python: the interpreter; this one when left out.
+    variables: of its environment, besides those of this process.
 
   Raises:
     ChildFailed: it did not end with code 0 before the deadline.
   """
   with tempfile.TemporaryDirectory(prefix='benchmark-') as model_dir:
     child = run_python(['-m', module, '--model_dir=' + model_dir] + list(flags),
-                       deadline_secs)
+                       deadline_secs, python, variables)
     text = (Path(model_dir) / 'throughput.json').read_text(encoding='utf-8')
   return PackageRun(child, json.loads(text))
 
@@ -242,7 +255,7 @@ def _environment() -> Dict[str, str]:
   return environment
 
 
-def _data_dir(value: str) -> str:
+def data_dir(value: str) -> str:
   for name in DATA_FILES:
     if not os.path.isfile(os.path.join(value, name)):
       raise argparse.ArgumentTypeError(

@@ -1,0 +1,134 @@
+"""This package beside its peers, for tests/benchmarks/run.sh.
+
+  tests/benchmarks/run.sh [NAME...] [--data_dir=DIR] [--train_pattern=PATTERN] [--pairs=5]
+      [--output=benchmarks.json] [--quick]
+
+NAME is one of comparisons.py; all are measured when there is none. The sides of one run in turn,
+and what counts are the ratios of their medians, with the least and the greatest ratio of a pair
+beside them. Absolute figures are context: of one machine, on one day. After each comparison the
+output is written, and the same as Markdown beside it; the last line is the output as JSON.
+
+--quick shows that all works, with tiny sizes, in one pair: its figures mean nothing.
+"""
+
+import argparse
+import json
+import os
+import sys
+from typing import Any, Dict, List
+
+import common
+import environments
+import pairs
+from comparisons import COMPARISONS
+
+from estimator_train import whole_files
+
+DATA_DIR = str(common.ROOT / 'data' / 'fashion_mnist')
+SAMPLE = str(common.ROOT / 'estimator_train' / 'datasets' / 'fashion_mnist_sample_files')
+
+
+def main() -> None:
+  parser = common.Parser(__doc__)
+  parser.add_argument('names', nargs='*', metavar='NAME', help=', '.join(COMPARISONS))
+  parser.add_argument('--data_dir', default=DATA_DIR, help='folder of the four gzipped idx files '
+                      'of Fashion-MNIST (default: data/fashion_mnist)')
+  parser.add_argument('--train_pattern', help='pattern of image files, quoted, in one folder a '
+                      'class: some hundreds or more')
+  parser.add_count('--pairs', 5, 'rounds of each comparison')
+  parser.add_argument('--quick', action='store_true', help='one pair of tiny sizes')
+  parser.add_argument('--output', default='benchmarks.json', help='default: benchmarks.json')
+  parser.add_argument('--onednn', default=environments.python_of(common.ROOT / '.venv-onednn'),
+                      help='interpreter with the oneDNN build (default: .venv-onednn\'s)')
+  parser.add_argument('--torch', help='interpreter with PyTorch (default: .venv-torch\'s, which '
+                      'is made when it is needed)')
+  parser.add_count('--deadline_secs', 3600, 'seconds after which a process is killed')
+  args = parser.parse_args()
+  names = _check(parser, args)
+
+  conditions = _conditions(args, names)
+  result: Dict[str, Any] = {
+      'benchmark': 'compare', 'machine': common.machine(), 'memory_mb': _memory_mb(),
+      'quick': args.quick, 'pairs': 1 if args.quick else args.pairs, 'load_at_end': None,
+      'versions': {build: environments.versions(python)
+                   for build, python in conditions.pythons.items()},
+      'comparisons': {}, 'failed': {}}
+  for name in names:
+    try:
+      rounds = pairs.measure(name, COMPARISONS[name], conditions, result['pairs'])
+      result['comparisons'][name] = {
+          'title': COMPARISONS[name].title, 'figures': rounds,
+          'ratios': [pairs.ratio_of(ratio, rounds) for ratio in COMPARISONS[name].ratios]}
+    except common.ChildFailed as error:
+      common.say('error: {}: {}'.format(name, error))
+      result['failed'][name] = str(error).splitlines()[0]
+    result['load_at_end'] = round(os.getloadavg()[0], 2)
+    whole_files.write_json(args.output, result)
+    whole_files.write_text(os.path.splitext(args.output)[0] + '.md', markdown(result))
+  print(markdown(result))
+  print(json.dumps(result))
+  if result['failed']:
+    sys.exit(1)
+
+
+def _check(parser: common.Parser, args: Any) -> List[str]:
+  """Returns the names of what to measure; ends the program where something for it is missing."""
+  unknown = [name for name in args.names if name not in COMPARISONS]
+  if unknown:
+    parser.error('no such comparison: {}: choose from {}'.format(
+        ', '.join(unknown), ', '.join(COMPARISONS)))
+  names = args.names or list(COMPARISONS)
+  if not args.train_pattern:
+    want = [name for name in names if 'images' in COMPARISONS[name].needs]
+    if want and args.names:
+      parser.error('image files are needed: {} without --train_pattern: give it'.format(
+          ', '.join(want)))
+    for name in want:
+      common.say('{} is left out: it needs --train_pattern'.format(name))
+    names = [name for name in names if name not in want]
+  try:
+    args.data_dir = common.data_dir(SAMPLE if args.quick else args.data_dir)
+  except argparse.ArgumentTypeError as error:
+    parser.error(str(error))
+  return names
+
+
+def _conditions(args: Any, names: List[str]) -> pairs.Conditions:
+  needs = {need for name in names for need in COMPARISONS[name].needs}
+  pythons = {'stock': sys.executable}
+  if 'onednn' in needs:
+    pythons['onednn'] = args.onednn
+  if 'torch' in needs:
+    pythons['torch'] = args.torch or environments.ensure_torch(args.deadline_secs)
+  pattern = args.train_pattern and os.path.abspath(args.train_pattern)
+  return pairs.Conditions(pythons, args.data_dir, pattern, args.quick, args.deadline_secs)
+
+
+def _memory_mb() -> int:
+  return round(os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES') / 1e6)
+
+
+def markdown(result: Dict[str, Any]) -> str:
+  """Returns the result as a page: the conditions, the ratios, and the figures behind them."""
+  parts = ['{}; memory {:,} MB; load at the end {}; {} pair(s) in turn, ratios of medians (least '
+           'to greatest of a pair)'.format(common.machine_line(result['machine']),
+                                           result['memory_mb'], result['load_at_end'],
+                                           result['pairs'])]
+  if result['quick']:
+    parts.append('Of --quick, whose sizes are tiny: NO MEASUREMENT.')
+  parts.append('\n'.join('- {}: {}'.format(build, ', '.join(
+      '{} {}'.format(*each) for each in found.items()))
+                         for build, found in result['versions'].items()))
+  for name, found in result['comparisons'].items():
+    parts.append('## {}\n\n{}'.format(name, found['title']))
+    parts.append(common.markdown_table(['ratio', 'measured', 'at least', ''],
+                                       pairs.ratio_rows(found['ratios'])))
+    parts.append(common.markdown_table(['side', 'figure', 'median', 'least to greatest'],
+                                       pairs.figure_rows(found['figures'])))
+  for name, error in result['failed'].items():
+    parts.append('## {}\n\nFailed: {}'.format(name, error))
+  return '\n\n'.join(parts) + '\n'
+
+
+if __name__ == '__main__':
+  common.exit_with(main)

@@ -1,0 +1,111 @@
+"""Comparisons: what runs in turn, the ratios of medians that come of it, and how they are told."""
+
+import statistics
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
+
+import common
+
+Figures = Dict[str, float]
+# By side and figure, a value a round.
+Rounds = Dict[str, Dict[str, List[float]]]
+
+
+class Conditions(NamedTuple):
+  """What every side of a comparison has in common with the others.
+
+  Attributes:
+    pythons: interpreters by what they have: `stock`, `onednn`, `torch`.
+    data_dir: folder of Fashion-MNIST's four files.
+    train_pattern: of image files; None: none were given.
+    quick: whether sizes are tiny, which shows that all works and gives no figures.
+    deadline_secs: after which a process is killed.
+  """
+  pythons: Dict[str, str]
+  data_dir: str
+  train_pattern: Optional[str]
+  quick: bool
+  deadline_secs: float
+
+
+Side = Callable[[Conditions], Figures]
+
+
+class Ratio(NamedTuple):
+  """How many times one figure is another one.
+
+  Attributes:
+    title: what it tells.
+    over: side and figure above the line.
+    under: those below it; of several rates, that of doing all of it for each image.
+    target: it is to be at least that; None: it is only told.
+  """
+  title: str
+  over: Tuple[str, str]
+  under: Tuple[Tuple[str, str], ...]
+  target: Optional[float]
+
+
+class Comparison(NamedTuple):
+  """Sides that do the same work, in turn.
+
+  Attributes:
+    title: what is compared, and at what size.
+    sides: what to run, by name, in their order.
+    ratios: of their figures.
+    needs: of `onednn`, `torch` and `images`, what there must be.
+  """
+  title: str
+  sides: Dict[str, Side]
+  ratios: Tuple[Ratio, ...]
+  needs: Tuple[str, ...] = ()
+
+
+def measure(name: str, comparison: Comparison, conditions: Conditions, pairs: int) -> Rounds:
+  """Runs all sides in turn, so many times.
+
+  Raises:
+    common.ChildFailed: one of them failed.
+  """
+  rounds: Rounds = {side: {} for side in comparison.sides}
+  for number in range(1, pairs + 1):
+    for side, run in comparison.sides.items():
+      figures = run(conditions)
+      for figure, value in figures.items():
+        rounds[side].setdefault(figure, []).append(value)
+      common.say('{} {}/{}: {}: {}'.format(name, number, pairs, side, ', '.join(
+          '{} {:,.5g}'.format(figure, value) for figure, value in figures.items())))
+  return rounds
+
+
+def combined(rates: Sequence[float]) -> float:
+  """Returns the rate of doing all for each image, where each by itself would have these rates.
+
+  What two parts that keep all cores busy reach at best together, on the same cores.
+  """
+  return 1 / sum(1 / rate for rate in rates)
+
+
+def ratio_of(ratio: Ratio, rounds: Rounds) -> Dict[str, Any]:
+  """Returns the ratio of the medians, the least and the greatest of a pair, and the verdict."""
+  side, figure = ratio.over
+  under = [combined(values) for values in zip(*(rounds[side][figure]
+                                                for side, figure in ratio.under))]
+  found: Dict[str, Any] = dict(common.median_ratio(rounds[side][figure], under))
+  found.update(title=ratio.title, target=ratio.target)
+  if ratio.target is not None:
+    found['reached'] = found['of_medians'] >= ratio.target
+  return found
+
+
+def ratio_rows(ratios: Sequence[Dict[str, Any]]) -> List[List[str]]:
+  """Returns the cells of a table of ratios: title, ratio with its spread, target, verdict."""
+  return [[ratio['title'], '{of_medians:.2f} ({min:.2f} to {max:.2f})'.format(**ratio)] + (
+      ['', ''] if ratio['target'] is None else
+      ['{:g}'.format(ratio['target']), common.verdict(ratio['reached'])]) for ratio in ratios]
+
+
+def figure_rows(rounds: Rounds) -> List[List[str]]:
+  """Returns the cells of a table of figures: side, figure, median, least and greatest."""
+  return [[side, figure, '{:,.5g}'.format(statistics.median(values)),
+           '{:,.5g} to {:,.5g}'.format(min(values), max(values))]
+          for side, figures in rounds.items() for figure, values in figures.items()]

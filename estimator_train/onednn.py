@@ -2,10 +2,10 @@
 
 import os
 
-# OpenMP's threads spin for 200 ms after an operation, unless told otherwise. On those cores the
-# input's threads and TensorFlow's own could run. The rest the build does well by itself: as many
-# threads as physical cores that the process may use, and two operations at once.
-# `tests/benchmarks/run.sh onednn_threads` measures this.
+# OpenMP's threads spin for 200 ms after an operation, unless told otherwise, on cores that the
+# input's threads could use. The rest the build sets by itself: as many threads as the process may
+# use cores, and as a rule two operations at once. To be measured, on any machine, by
+# `tests/benchmarks/run.sh onednn_threads`.
 THREADS = {'KMP_BLOCKTIME': '0'}
 
 

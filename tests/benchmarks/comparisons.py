@@ -12,6 +12,8 @@ from typing import Any, Dict, List, Mapping, Sequence, Tuple
 import common
 from pairs import Comparison, Conditions, Figures, Ratio, Side
 
+from estimator_train import onednn
+
 FOLDER = os.path.dirname(os.path.abspath(__file__))
 BATCH_SIZE = 256
 RATE = 'images_per_sec'
@@ -23,8 +25,11 @@ TRAINABLE_LAYERS = 4
 
 def _script(name: str, arguments: Sequence[str], build: str,
             conditions: Conditions) -> common.Child:
-  return common.run_python([os.path.join(FOLDER, name)] + list(arguments),
-                           conditions.deadline_secs, conditions.pythons[build])
+  # What the program sets by itself, for scripts that only use its modules.
+  threads = {name: os.environ.get(name, value) for name, value in onednn.THREADS.items()}
+  return common.run_python(
+      [os.path.join(FOLDER, name)] + list(arguments), conditions.deadline_secs,
+      conditions.pythons[build], threads if build == 'onednn' else common.NOTHING)
 
 
 def _figures(child: common.Child, names: Sequence[str]) -> Figures:

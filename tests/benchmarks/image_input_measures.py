@@ -22,6 +22,7 @@ from estimator_train.datasets.description import DataSet, ImageSplit
 from estimator_train.inputs import factory, image_files
 from estimator_train.inputs.measure import drop_pages, read_bytes
 from estimator_train.settings import Settings
+from estimator_train.start_up import StartUp
 from estimator_train.training import frozen_features, initial_weights, preparation
 from estimator_train.training.time_history import TimeHistory
 
@@ -254,7 +255,7 @@ def _prepare(steps: int, others: Dict[str, Any], data: Dict[str, Any], images: i
 
 def _train(run: preparation.Run, input_fn: InputFn, steps: int) -> float:
   """Returns the images a second of the last so many steps, what is between them included."""
-  history = TimeHistory()
+  history = TimeHistory(StartUp())
   run.converted.trainer.train(input_fn, hooks=[history], max_steps=run.stop_step)
   secs = history.ended[-1] - history.ended[-1 - steps]
   return steps * run.settings.batch_size / secs

@@ -20,6 +20,7 @@ import tensorflow.compat.v1 as tf
 from estimator_train.datasets import registry
 from estimator_train.datasets.description import DataSet, ImageSplit
 from estimator_train.inputs import factory, image_files
+from estimator_train.inputs.batching import ALL
 from estimator_train.inputs.measure import drop_pages, read_bytes
 from estimator_train.settings import Settings
 from estimator_train.start_up import StartUp
@@ -126,7 +127,7 @@ def features(steps: int, **rest: Any) -> Dict[str, Any]:
       factory.make_pass(run.dataset, run.settings), run.settings, run.devices)
   secs = time.perf_counter() - began
   input_fn = factory.make_feature_input_fn(run.dataset, run.settings, run.converted.one_hot,
-                                           run.batch_size, 0, computed)
+                                           run.batch_size, ALL, computed)
   return {'images_per_sec': _train(run, input_fn, steps), 'compute_secs': secs}
 
 

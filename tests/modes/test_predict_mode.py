@@ -148,9 +148,11 @@ def test_idx_files_of_another_size(run_program, trained, write_idx):
     (['--input=' + IMAGES, '--model=mnist_dense'], 'is of --model=own_models:two_layers, not of'),
     (['--input=' + IMAGES, '--preprocess=tf'], 'is of --preprocess=unit, not of --preprocess=tf'),
     (['--input=' + IMAGES, '--dataset=mnist'], '--model_dir was trained with other labels'),
-    (['--input=' + IMAGES, '--image_size=30,30'],
+    (['--input=' + IMAGES, '--image_size=30,30'], '--image_size is for --dataset='),
+    (['--input=' + IMAGES, '--dataset=synthetic', '--image_size=30,30',
+      '--labels=' + ','.join(fashion_mnist_sample.LABELS)],
      'made with other flags: no --image_size there and --image_size=30,30 here: give another'),
-    (['--input=' + IMAGES, '--model_dir=none'], 'there is no checkpoint to predict with: --mod'),
+    (['--input=' + IMAGES, '--model_dir=none'], 'there is no checkpoint to predict: --model_dir='),
 ])
 def test_wrong(run_program, trained, arguments, message, monkeypatch):
   monkeypatch.setattr(unlabelled, 'batches', None)  # Before any work.

@@ -70,8 +70,8 @@ def finish(process):
 
 
 @pytest.mark.parametrize('arguments, module, rest', [
-    (['--tensorboard', '--model_dir=a b', '--train_steps=1', '--labels=c d'], 'estimator_train',
-     ['--model_dir=a b', '--train_steps=1', '--labels=c d']),
+    (['--tensorboard', '--model_dir=a b', '--train_steps=1', '--data_dir=c d'], 'estimator_train',
+     ['--model_dir=a b', '--train_steps=1', '--data_dir=c d']),
     (['--model_dir', 'm', '--train_steps=1', '-tensorboard', '--local_workers=2'],
      'estimator_train.local_cluster', ['--model_dir', 'm', '--train_steps=1', '--local_workers=2']),
     (['--flagfile=some.flags', '--tensorboard'], 'estimator_train', ['--flagfile=some.flags']),

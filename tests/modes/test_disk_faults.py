@@ -17,6 +17,9 @@ from estimator_train.errors import UserError
 from estimator_train.settings import Settings
 from estimator_train.training import hooks, recovery, saving
 
+# What takes long here is TensorFlow, and the same on any Python.
+pytestmark = pytest.mark.slow
+
 QUICK = ['--dataset=synthetic', '--image_size=8,8', '--batch_size=4', '--num_gpus=0',
          '--model=own_models:two_layers', '--log_every_steps=1000']
 NO_ROOM = tf.errors.ResourceExhaustedError(None, None, 'x/part-0; No space left on device')

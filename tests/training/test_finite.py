@@ -8,6 +8,9 @@ import tensorflow.compat.v1 as tf
 from estimator_train.errors import TrainingFailed
 from estimator_train.training import evaluation, finite, schedules
 
+# What takes long here is TensorFlow, and the same on any Python.
+pytestmark = pytest.mark.slow
+
 NAN, INF = float('nan'), float('inf')
 COMMON = ['--dataset=synthetic', '--image_size=8,8', '--batch_size=4', '--log_every_steps=1']
 

@@ -21,6 +21,9 @@ from estimator_train.training import checkpoints, devices, preparation, run as r
 from estimator_train.training.loss_scaling import LossScaled
 from estimator_train.training.optimizers import make_optimizer
 
+# What takes long here is TensorFlow, and the same on any Python.
+pytestmark = pytest.mark.slow
+
 ON_CPU, ON_GPU = (devices.Devices((name,), (name,)) for name in ('/cpu:0', '/gpu:0'))
 
 

@@ -19,6 +19,9 @@ from estimator_train.inputs import factory as inputs
 from estimator_train.inputs.batching import Share
 from estimator_train.settings import Settings
 
+# What takes long here is TensorFlow, and the same on any Python.
+pytestmark = pytest.mark.slow
+
 FLAGS = ['--dataset=fashion_mnist_sample', '--model=own_models:two_layers', '--optimizer=sgd',
          '--learning_rate=0.05', '--batch_size=24', '--log_every_steps=2']
 SCALARS = {'loss', 'accuracy', 'gradient_norm', 'examples_per_sec', 'step_secs'}

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.slow
 
 FLAGS = ['--dataset=fashion_mnist_sample', '--model=own_models:two_layers', '--optimizer=sgd',
          '--learning_rate=0.05', '--batch_size=24', '--log_every_steps=2']
-SCALARS = {'loss', 'accuracy', 'gradient_norm', 'examples_per_sec', 'step_secs'}
+SCALARS = {'loss', 'accuracy', 'gradient_norm', 'examples_per_sec', 'step_secs', 'learning_rate'}
 
 
 def events(folder):

@@ -20,7 +20,7 @@ def test_json_reads_back(tmp_path):
 def test_failure_leaves_the_old_file_alone(tmp_path, monkeypatch):
   path = tmp_path / 'a.txt'
   path.write_text('old')
-  monkeypatch.setattr(os, 'fsync', lambda descriptor: (_ for _ in ()).throw(OSError('full')))
+  monkeypatch.setattr(os, 'fsync', lambda descriptor: (_ for _ in ()).throw(OSError(28, 'full')))
   with pytest.raises(OSError, match='full'):
     whole_files.write_text(str(path), 'new')
   assert path.read_text() == 'old'

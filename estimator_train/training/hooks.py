@@ -1,10 +1,12 @@
 """The hooks of a training run besides its clock: progress, and what signals ask for."""
 
+import collections
 import logging
 import math
+import statistics
 import sys
 import time
-from typing import Any, Callable, Optional
+from typing import Any, Callable, Deque, Optional
 
 import tensorflow.compat.v1 as tf
 from tqdm import tqdm
@@ -16,7 +18,8 @@ from estimator_train.training.schedules import Schedule
 
 _LOG = logging.getLogger('estimator_train')
 # Until every other task knows what this one has told.
-_TOLD_SECS = 2.
+_TOLD_SECS = 1.
+_STEPS = 50
 
 
 class Progress(tf.train.SessionRunHook):
@@ -127,7 +130,7 @@ class StopOnSignal(tf.train.SessionRunHook):
     self._has_told = False
     self._step = 0
     self._ended = 0.
-    self._step_secs = math.inf
+    self._step_secs: Deque[float] = collections.deque(maxlen=_STEPS)
 
   def after_create_session(self, session: tf.Session, coord: Any) -> None:
     self._step = int(session.run(tf.train.get_global_step()))
@@ -154,11 +157,11 @@ class StopOnSignal(tf.train.SessionRunHook):
         run_context.request_stop()
       return
     before, self._ended = self._ended, time.perf_counter()
-    # The shortest, as checkpoints and evaluations count into others.
-    self._step_secs = min(self._step_secs, self._ended - before)
+    self._step_secs.append(self._ended - before)
     if is_asked and not self._has_told:
       self._has_told = True
-      steps = math.ceil(_TOLD_SECS / self._step_secs)
+      # Of some steps, as checkpoints and evaluations count into others.
+      steps = math.ceil(_TOLD_SECS / statistics.median(self._step_secs))
       self._peers.stop_all_at(self._step + steps)
     stop_at = self._peers.stop_at
     if stop_at is not None and self._step >= stop_at:

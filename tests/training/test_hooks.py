@@ -156,8 +156,8 @@ def test_a_long_evaluation_does_not_bring_the_stop_nearer(run_steps, noted, monk
   monkeypatch.setattr(hooks.time, 'perf_counter', lambda: next(now))
   peers = Peers()
   stop = hooks.StopOnSignal(noted, peers)
-  assert run_steps([1.] * 9, [stop], lambda step: stop.ask() if step == 3 else None) == 7
-  assert peers.stop_at == 7  # Two seconds after step 3.
+  assert run_steps([1.] * 9, [stop], lambda step: stop.ask() if step == 3 else None) == 5
+  assert peers.stop_at == 5  # A second after step 3.
 
 
 def test_stops_where_another_task_wants(run_steps, noted):

@@ -49,13 +49,13 @@ def find(model_dir: str) -> Found:
   for step in named[:1] + [step for step in _on_disk(model_dir) if step not in named[:1]]:
     path = _path(model_dir, step)
     try:
-      _read_all(path)
+      saved_step = _read_all(path)
     except (tf.errors.OpError, OSError, ValueError) as error:
       passed_over.append('{}: {}'.format(path, _in_a_line(error)))
       # A run that was killed as it saved its first one has lost nothing.
       is_lost = is_lost or step in named or step > 0
       continue
-    return Found(path, step, passed_over)
+    return Found(path, step if saved_step is None else saved_step, passed_over)
   if is_lost:
     raise UserError('no checkpoint in --model_dir can be loaded', '; '.join(passed_over),
                     'bring back a copy of one, or give another --model_dir to begin anew; '
@@ -78,15 +78,15 @@ def mend(model_dir: str, found: Found) -> None:
   clear_unfinished(model_dir)
   if found.path is None:
     return
-  named = _named(model_dir)
-  unnamed = [step for step in _on_disk(model_dir) if step < found.step and step not in named]
+  named, number = _named(model_dir), _number(found.path)
+  unnamed = [step for step in _on_disk(model_dir) if step < number and step not in named]
   for step in unnamed:
     if not os.path.exists(_path(model_dir, step) + '.index'):
       for path in glob.glob(glob.escape(_path(model_dir, step)) + '.*'):
         os.remove(path)
-  if named[:1] != [found.step] or unnamed:
+  if named[:1] != [number] or unnamed:
     # Those that it knows of are those that it deletes in time.
-    older = [_path(model_dir, step) for step in reversed(_on_disk(model_dir)) if step <= found.step]
+    older = [_path(model_dir, step) for step in reversed(_on_disk(model_dir)) if step <= number]
     checkpoint_management.update_checkpoint_state_internal(model_dir, found.path, older,
                                                            save_relative_paths=True)
 
@@ -129,14 +129,21 @@ def _on_disk(model_dir: str) -> List[int]:
   return sorted({int(match.group(1)) for match in matches if match}, reverse=True)
 
 
+def _number(path: str) -> int:
+  return int(path.rpartition('-')[2])
+
+
 def _path(model_dir: str, step: int) -> str:
   return os.path.join(model_dir, 'model.ckpt-{}'.format(step))
 
 
-def _read_all(path: str) -> None:
+def _read_all(path: str) -> Optional[int]:
+  """Returns the global step, which other workers may have raised since the file got its name."""
   reader = tf.train.NewCheckpointReader(path)
   for name in reader.get_variable_to_shape_map():
     reader.get_tensor(name)
+  return (int(reader.get_tensor(tf.GraphKeys.GLOBAL_STEP))
+          if reader.has_tensor(tf.GraphKeys.GLOBAL_STEP) else None)
 
 
 def _in_a_line(error: Exception) -> str:

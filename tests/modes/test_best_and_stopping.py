@@ -6,6 +6,9 @@ import pytest
 
 from estimator_train.training.evaluation import Evaluation
 
+# What takes long here is TensorFlow, and the same on any Python.
+pytestmark = pytest.mark.slow
+
 COMMON = ['--dataset=synthetic', '--image_size=8,8', '--batch_size=4', '--optimizer=sgd',
           '--model=own_models:two_layers', '--distribution_strategy=off']
 ACCURACY = {2: .3, 4: .5, 6: .5, 8: .4, 10: .6, 12: .2}

@@ -9,6 +9,9 @@ import tensorflow.compat.v1 as tf
 
 from estimator_train.inputs import synthetic
 
+# What takes long here is TensorFlow, and the same on any Python.
+pytestmark = pytest.mark.slow
+
 # Long against what a busy machine adds to a step.
 DELAY_SECS = 0.1
 STEPS, WARMUP_STEPS = 25, 5

@@ -7,6 +7,9 @@ import pytest
 from conftest import REAL_DATA
 from test_training_modes import fails
 
+# What takes long here is TensorFlow, and the same on any Python.
+pytestmark = pytest.mark.slow
+
 TINY = '--model=own_models:two_layers'
 
 

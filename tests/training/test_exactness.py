@@ -30,7 +30,7 @@ OPTIMIZERS = {
 }
 STRATEGIES = [('one_device', 1)] + [
     (strategy, replicas) for strategy in ('mirrored', 'central_storage')
-    for replicas in (1, 2, 3, 4, 8)]
+    for replicas in (1, 2, 3, 8)]
 
 
 def train(folder, model, optimizer, learning_rate, strategy, replicas, **values):

@@ -9,6 +9,9 @@ from estimator_train.models import registry
 from estimator_train.settings import Settings
 from estimator_train.training import checkpoints, frozen_features, preparation, run as runs
 
+# What takes long here is TensorFlow, and the same on any Python.
+pytestmark = pytest.mark.slow
+
 
 def train(model_dir, model, **given):
   settings = Settings(**dict({'model': model, 'model_dir': str(model_dir), 'mode': 'train',

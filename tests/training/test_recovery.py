@@ -102,6 +102,18 @@ def test_what_was_not_finished_is_not_gone_on_from(folder):
   assert go_on(folder) == 10
 
 
+def test_the_step_is_what_was_saved_and_not_the_name(folder):
+  """With parameter servers the others go on while a checkpoint is saved."""
+  with tf.Graph().as_default(), tf.Session() as session:
+    step = tf.train.get_or_create_global_step()
+    session.run(step.assign(24))
+    saver = tf.train.Saver(sharded=True, save_relative_paths=True)
+    saver.set_last_checkpoints([str(folder / 'model.ckpt-10')])
+    saver.save(session, str(folder / 'model.ckpt'), global_step=20)
+  assert go_on(folder) == 24
+  assert tf.train.latest_checkpoint(str(folder)) == str(folder / 'model.ckpt-20')
+
+
 def test_none_loads(folder):
   for step in (0, 10, 20):
     truncate(path_of(folder, step), 3)

@@ -13,6 +13,9 @@ from estimator_train.training import checkpoints, preparation, run as runs, sche
 from estimator_train.training.epochs import LogEpochs
 from estimator_train.training.optimizers import make_optimizer
 
+# What takes long here is TensorFlow, and the same on any Python.
+pytestmark = pytest.mark.slow
+
 # Literal numbers, worked out by hand: (schedule, the rates of its first steps).
 BY_HAND = {
     'constant': (schedules.Schedule(0.8), [0.8] * 5),

@@ -9,6 +9,9 @@ import tensorflow.compat.v1 as tf
 from estimator_train.datasets import fashion_mnist_sample
 from estimator_train.inputs import arrays
 
+# What takes long here is TensorFlow, and the same on any Python.
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize('arguments', [
     ('--model=mnist_deep', '--distribution_strategy=central_storage', '--num_cpu_replicas=2'),

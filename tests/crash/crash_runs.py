@@ -74,8 +74,8 @@ class Run:
     environment = dict(os.environ, PYTHONPATH='{}:{}'.format(ROOT, ROOT / 'tests'))
     environment.pop('TF_CONFIG', None)
     began = time.monotonic()
-    with (self.folder / '{}.log'.format(self.starts)).open('w') as log, (
-        self.folder / '{}.out'.format(self.starts)).open('w') as out:
+    path = str(self.folder / str(self.starts))
+    with open(path + '.log', 'w') as log, open(path + '.out', 'w') as out:
       process = subprocess.Popen([sys.executable, '-m', 'estimator_train'] + self._flags,
                                  stdout=out, stderr=log, stdin=subprocess.DEVNULL,
                                  env=environment, start_new_session=True)

@@ -5,6 +5,7 @@ import json
 import logging
 import os
 import shutil
+import signal
 import struct
 import subprocess
 import time
@@ -16,6 +17,9 @@ import pytest
 
 from estimator_train import __main__ as program
 from estimator_train.reports import page
+
+# Where the tests are run in the background, the shell may have SIGINT ignored.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 ROOT = Path(__file__).resolve().parent.parent
 REAL_DATA = ROOT.parent / 'shared' / 'data'

@@ -61,7 +61,9 @@ def start(tmp_path):
   yield start
   for process in started:
     process.kill()
-    process.communicate()
+    process.wait()
+    process.stdout.close()
+    process.stderr.close()
 
 
 def finish(process):

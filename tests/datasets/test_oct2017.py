@@ -199,9 +199,10 @@ def test_own_archive_needs_no_credentials_and_stays(server, data_dir, monkeypatc
   monkeypatch.delenv('KAGGLE_KEY')
   data_dir.mkdir()
   archive = data_dir / 'kermany2018.zip'
-  archive.write_bytes(odd_archive())
+  made = odd_archive()  # Its members have the time when it is made.
+  archive.write_bytes(made)
   assert oct2017.download(str(data_dir))[0].downloaded
-  assert content(data_dir) == {'kermany2018.zip': odd_archive(), **EXPECTED}
+  assert content(data_dir) == {'kermany2018.zip': made, **EXPECTED}
   assert log.messages[-1] == '{} is unpacked and may be removed'.format(archive)
   assert not server.api_requests
 

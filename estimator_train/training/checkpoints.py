@@ -1,9 +1,7 @@
 """What a checkpoint holds, whether it fits a model, and the hook that saves it."""
 
 import contextlib
-import glob
 import logging
-import os
 import re
 import time
 from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple
@@ -11,11 +9,8 @@ from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tupl
 import tensorflow.compat.v1 as tf
 from tensorflow.python.training import checkpoint_management
 
-from estimator_train import choices
-from estimator_train.errors import UserError
-from estimator_train.settings import Settings
 from estimator_train.timing import Pause
-from estimator_train.training import best_checkpoint, finite, recovery
+from estimator_train.training import finite
 from estimator_train.training.saving import PatientSaver
 
 _LOG = logging.getLogger('estimator_train')
@@ -34,60 +29,6 @@ def latest(model_dir: str) -> Tuple[Optional[str], int]:
   if path is None:
     return None, 0
   return path, int(tf.train.load_variable(path, tf.GraphKeys.GLOBAL_STEP))
-
-
-def resolve(settings: Settings) -> Tuple[str, int]:
-  """Returns the path and global step of the checkpoint that `--checkpoint` names.
-
-  Raises:
-    UserError: there is none; it says which there are.
-  """
-  assert settings.model_dir is not None
-  name, found = settings.checkpoint, None
-  if name == 'latest':
-    found, _, passed_over = recovery.find(settings.model_dir)
-    for text in passed_over:
-      _LOG.warning('a checkpoint cannot be loaded and is passed over: %s', text)
-    if found is None:
-      raise UserError('there is no checkpoint to {}'.format(settings.mode),
-                      '--model_dir=' + settings.model_dir,
-                      'train first, or give the folder of a run that has')
-  elif name == 'best':
-    best = best_checkpoint.read(settings.model_dir)
-    if best is None:
-      raise UserError('no checkpoint is kept as the best one',
-                      '--checkpoint=best --model_dir=' + settings.model_dir,
-                      'train with --mode=train_and_evaluate and --eval_every_steps=N, or give '
-                      + _choices(settings.model_dir))
-    found = best.path
-  else:
-    found = re.sub(r'\.(index|meta|data-\d+-of-\d+)$', '', name)
-    if not os.path.isfile(found + '.index'):
-      folder = name if os.path.isdir(name) else os.path.dirname(name) or '.'
-      raise UserError('there is no such checkpoint', '--checkpoint=' + name,
-                      'give ' + _choices(folder))
-  try:
-    return found, int(tf.train.load_variable(found, tf.GraphKeys.GLOBAL_STEP))
-  except (tf.errors.OpError, ValueError) as error:
-    raise UserError('the checkpoint is damaged, or not one of training',
-                    '{} ({})'.format(found, str(error)), 'give another one') from error
-
-
-def run_folder(settings: Settings) -> str:
-  """Returns the folder of the run whose checkpoint `--checkpoint` names."""
-  assert settings.model_dir is not None
-  if settings.checkpoint in choices.KEPT_CHECKPOINTS:
-    return settings.model_dir
-  return os.path.dirname(settings.checkpoint)
-
-
-def _choices(folder: str) -> str:
-  """Returns which checkpoints a folder has."""
-  paths = [path[:-len('.index')] for path in
-           glob.glob(os.path.join(glob.escape(folder), 'model.ckpt-*.index'))]
-  if not paths:
-    return 'another: there is none in ' + folder
-  return 'one of ' + ', '.join(sorted(paths, key=lambda path: (len(path), path)))
 
 
 def model_difference(model: tf.keras.Model, checkpoint: str) -> Optional[str]:

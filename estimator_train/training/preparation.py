@@ -18,7 +18,14 @@ from estimator_train.settings import (
     total_train_steps,
 )
 from estimator_train.start_up import StartUp
-from estimator_train.training import checkpoints, early_stopping, recovery, schedules, tasks
+from estimator_train.training import (
+    checkpoints,
+    chosen_checkpoint,
+    early_stopping,
+    recovery,
+    schedules,
+    tasks,
+)
 from estimator_train.training.building import build_model
 from estimator_train.training.devices import Devices, find_devices, ready
 from estimator_train.training.estimator import Converted, convert
@@ -138,8 +145,7 @@ def prepare(settings: Settings, cluster: Optional[Cluster] = None) -> Run:
   batch_size = per_replica_batch_size(settings.batch_size, devices.num_replicas * num_workers)
   found = _find_checkpoint(settings, is_evaluator)
   stopped_early = early_stopping.recorded(settings, found.step) if settings.trains else None
-  run_folder = checkpoints.run_folder(settings)
-  dataset = _describe(settings, run_folder)
+  dataset = _describe(settings)
   model_dir.make(settings.model_dir)
   skipped: List[bad_images.BadImage] = []
   if settings.on_bad_image == 'skip':
@@ -161,7 +167,7 @@ def prepare(settings: Settings, cluster: Optional[Cluster] = None) -> Run:
     recovery.mend(settings.model_dir, found)
   converted = convert(settings, dataset, devices, cluster, writes, schedule,
                       inputs.class_counts(dataset) if balances else None,
-                      found.path, model_dir.read_flags(run_folder))
+                      found.path, model_dir.read_flags(chosen_checkpoint.run_folder(settings)))
   if peers is not None:
     peers.state(READY)
   start_up.end('model')
@@ -188,7 +194,7 @@ def _find_checkpoint(settings: Settings, is_evaluator: bool) -> recovery.Found:
   """Finds the checkpoint to go on from, or to evaluate."""
   assert settings.model_dir is not None
   if not settings.trains:
-    return recovery.Found(*checkpoints.resolve(settings), passed_over=[])
+    return recovery.Found(*chosen_checkpoint.resolve(settings), passed_over=[])
   if is_evaluator:  # The chief may delete what it looks at.
     return recovery.Found(*checkpoints.latest(settings.model_dir), passed_over=[])
   return recovery.find(settings.model_dir)
@@ -214,15 +220,14 @@ def _join(cluster: Cluster, settings: Settings, first_step: int, devices: Device
   return peers
 
 
-def _describe(settings: Settings, run_folder: str) -> DataSet:
+def _describe(settings: Settings) -> DataSet:
   """Describes the data set, gets its files where they are missing and published, and says what
   of each class there is to train on."""
   dataset = datasets.describe(settings)
   if dataset.files:
     assert settings.data_dir is not None
     download.fetch(dataset.files, settings.data_dir)
-  model_dir.check_labels(run_folder, dataset.labels,
-                         'model_dir' if run_folder == settings.model_dir else 'checkpoint')
+  chosen_checkpoint.check_labels(settings, dataset.labels)
   if isinstance(dataset.train, (ImageSplit, ArraySplit)) and settings.trains:
     counts = image_folder.class_counts(dataset.train, len(dataset.labels))
     _LOG.info('%d images to train on: %s; the largest class is %.1f times the smallest%s',

@@ -63,6 +63,12 @@ def find(model_dir: str) -> Found:
   return Found(None, 0, passed_over)
 
 
+def tell(found: Found) -> None:
+  """Logs which checkpoints were passed over."""
+  for text in found.passed_over:
+    _LOG.warning('a checkpoint cannot be loaded and is passed over: %s', text)
+
+
 def mend(model_dir: str, found: Found) -> None:
   """Has TensorFlow go on from what was found, and clears away what was never finished.
 
@@ -73,8 +79,7 @@ def mend(model_dir: str, found: Found) -> None:
     model_dir: of a run that nobody else writes into.
     found: what `find` returned for it.
   """
-  for text in found.passed_over:
-    _LOG.warning('a checkpoint cannot be loaded and is passed over: %s', text)
+  tell(found)
   clear_unfinished(model_dir)
   if found.path is None:
     return

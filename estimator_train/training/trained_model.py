@@ -11,7 +11,7 @@ from estimator_train.datasets import registry as datasets
 from estimator_train.datasets.description import DataSet
 from estimator_train.errors import UserError
 from estimator_train.settings import Settings
-from estimator_train.training import checkpoints, probabilities
+from estimator_train.training import chosen_checkpoint, probabilities
 from estimator_train.training.building import build_model
 from estimator_train.training.devices import Devices, find_devices, make_session_config
 from estimator_train.training.estimator import check_fits, make_model_preprocess
@@ -42,11 +42,9 @@ def find(settings: Settings) -> Found:
     UserError: there is none, or it was trained on something else than the flags say.
   """
   tf.logging.set_verbosity(tf.logging.INFO if settings.verbosity > 0 else tf.logging.ERROR)
-  checkpoint, global_step = checkpoints.resolve(settings)
-  run_folder = checkpoints.run_folder(settings)
+  checkpoint, global_step = chosen_checkpoint.resolve(settings)
   dataset = datasets.describe_classes(settings)
-  model_dir.check_labels(run_folder, dataset.labels,
-                         'model_dir' if run_folder == settings.model_dir else 'checkpoint')
+  chosen_checkpoint.check_labels(settings, dataset.labels)
   model_dir.check_flags(settings, [name for name in settings._fields
                                    if name not in _MUST_BE_THE_SAME])
   return Found(dataset, checkpoint, global_step)
@@ -78,7 +76,7 @@ def restored(settings: Settings, dataset: DataSet, checkpoint: str,
       tf.keras.backend.set_learning_phase(0)
       model = build_model(settings, dataset)
       check_fits(model, settings, checkpoint,
-                 model_dir.read_flags(checkpoints.run_folder(settings)))
+                 model_dir.read_flags(chosen_checkpoint.run_folder(settings)))
       with reworded(None):
         saver(model).restore(session, checkpoint)
       yield model, session

@@ -4,6 +4,7 @@ A side is a process of its own. Its figures are seconds from just before it is s
 second once it is warm, and the peak of its memory in millions of bytes.
 """
 
+import functools
 import json
 import os
 import tempfile
@@ -105,24 +106,19 @@ def _pipeline(build: str) -> Side:
   return run
 
 
-def _keras_fit(source: str) -> Side:
+def _fashion_peer(script: str, build: str, option: str) -> Side:
+  """The same training by others; the option says how their script does it."""
   def run(conditions: Conditions) -> Figures:
     steps, warmup = _steps(conditions)
-    return _figures(_script('keras_fit.py', [
-        '--data_dir=' + conditions.data_dir, '--input=' + source,
+    return _figures(_script(script, [
+        '--data_dir=' + conditions.data_dir, option,
         '--train_steps={}'.format(steps), '--warmup_steps={}'.format(warmup),
-        '--batch_size={}'.format(BATCH_SIZE)], 'stock', conditions), [RATE])
+        '--batch_size={}'.format(BATCH_SIZE)], build, conditions), [RATE])
   return run
 
 
-def _torch_fashion(layout: str) -> Side:
-  def run(conditions: Conditions) -> Figures:
-    steps, warmup = _steps(conditions)
-    return _figures(_script('torch_fashion.py', [
-        '--data_dir=' + conditions.data_dir, '--layout=' + layout,
-        '--train_steps={}'.format(steps), '--warmup_steps={}'.format(warmup),
-        '--batch_size={}'.format(BATCH_SIZE)], 'torch', conditions), [RATE])
-  return run
+_keras_fit = functools.partial(_fashion_peer, 'keras_fit.py', 'stock')
+_torch = functools.partial(_fashion_peer, 'torch_fashion.py', 'torch')
 
 
 def _torch_images(conditions: Conditions) -> Figures:
@@ -219,15 +215,15 @@ COMPARISONS: Dict[str, Comparison] = {
         ('onednn',)),
     'fashion_torch': Comparison(
         'Steady training: fashion_cnn, batch 256, PyTorch eager from memory',
-        {'onednn': _steady('onednn'), 'torch nchw': _torch_fashion('nchw'),
-         'torch nhwc': _torch_fashion('nhwc')},
+        {'onednn': _steady('onednn'), 'torch nchw': _torch('--layout=nchw'),
+         'torch nhwc': _torch('--layout=nhwc')},
         (_rates('oneDNN / PyTorch, NCHW', 'onednn', ['torch nchw'], 1.5),
          _rates('oneDNN / PyTorch, NHWC', 'onednn', ['torch nhwc'], 1.5)),
         ('onednn', 'torch')),
     'fashion_fit': Comparison(
         'Steady training: fashion_cnn, batch 256, `model.fit` of tf.keras 1.15, stock build',
-        {'stock': _steady('stock'), 'arrays': _keras_fit('arrays'),
-         'tf.data': _keras_fit('tf_data')},
+        {'stock': _steady('stock'), 'arrays': _keras_fit('--input=arrays'),
+         'tf.data': _keras_fit('--input=tf_data')},
         (_rates('stock / model.fit on arrays', 'stock', ['arrays'], 1.0),
          _rates('stock / model.fit on tf.data', 'stock', ['tf.data'], None))),
     'images_cold': Comparison(

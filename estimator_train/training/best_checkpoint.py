@@ -2,15 +2,18 @@
 
     best/best.json     which checkpoint it is, and how well it does; renamed into place last
     best/STEP/         the files of that checkpoint; other folders are left over, or being made
+    best/STEP-TASK/    the same, of the task of a cluster that evaluates beside the chief
 """
 
 import contextlib
+import fcntl
 import glob
 import json
 import logging
 import os
+import re
 import shutil
-from typing import Any, Dict, NamedTuple, Optional
+from typing import Any, Dict, Iterator, NamedTuple, Optional
 
 from estimator_train import whole_files
 from estimator_train.settings import Settings
@@ -62,52 +65,79 @@ def read(model_dir: str) -> Optional[Best]:
   return best
 
 
-def hold(checkpoint: str, model_dir: str) -> str:
+def hold(checkpoint: str, model_dir: str, task: Optional[str] = None) -> str:
   """Links the checkpoint's files into a folder of their own, before anybody deletes them.
+
+  Args:
+    checkpoint: its path.
+    model_dir: of the run.
+    task: the type of the task that holds it; None: the chief, or the only process.
 
   Returns:
     The path of the checkpoint there.
   """
-  best = read(model_dir)
-  taken = None if best is None else os.path.dirname(best.path)
-  _clear(model_dir, taken)
-  folder = os.path.join(model_dir, FOLDER, checkpoint.rpartition('-')[2])
-  if folder == taken:  # Its step was trained again.
-    folder += '-again'
-  os.makedirs(folder)
-  for path in glob.glob(glob.escape(checkpoint) + '.*'):
-    _link(path, os.path.join(folder, os.path.basename(path)))
+  step, suffix = checkpoint.rpartition('-')[2], '-' + task if task else ''
+  with _alone(model_dir) as best_folder:
+    best = read(model_dir)
+    taken = None if best is None else os.path.dirname(best.path)
+    _clear(best_folder, taken, task)
+    folder = os.path.join(best_folder, step + suffix)
+    if folder == taken:  # Its step was trained again.
+      folder = os.path.join(best_folder, step + '-again' + suffix)
+    os.makedirs(folder)
+    for path in glob.glob(glob.escape(checkpoint) + '.*'):
+      _link(path, os.path.join(folder, os.path.basename(path)))
   return os.path.join(folder, os.path.basename(checkpoint))
 
 
-def offer(held: str, figures: Dict[str, Any], settings: Settings) -> Best:
+def offer(held: str, figures: Dict[str, Any], settings: Settings,
+          task: Optional[str] = None) -> Best:
   """Keeps the checkpoint that is held if it is better than the best; else lets go of it.
 
   Args:
     held: its path, as `hold` returns it.
     figures: `global_step`, `accuracy` and `average_loss` of it.
     settings: of the run.
+    task: that holds it, as `hold` was given.
 
   Returns:
     The best now.
   """
   assert settings.model_dir is not None
   metric = settings.best_metric
-  best = read(settings.model_dir)
   new = Best(held, figures['global_step'], figures['accuracy'], figures['average_loss'],
              figures['global_step'])
-  if best is None or _is_better(getattr(new, metric), getattr(best, metric), metric):
-    best = new
-    _LOG.info('the best %s so far', metric.replace('_', ' '))
-  best = best._replace(last_evaluated=new.global_step)
-  folder = os.path.join(settings.model_dir, FOLDER)
-  # Both figures stay, as another start may go by the other one.
-  whole_files.write_json(os.path.join(folder, _FILE), {
-      'checkpoint': os.path.relpath(best.path, folder), 'global_step': best.global_step,
-      'metric': metric, 'value': getattr(best, metric), 'accuracy': best.accuracy,
-      'average_loss': best.average_loss, 'last_evaluated': best.last_evaluated})
-  _clear(settings.model_dir, os.path.dirname(best.path))
+  with _alone(settings.model_dir) as folder:
+    before = best = read(settings.model_dir)
+    if best is None or _is_better(getattr(new, metric), getattr(best, metric), metric):
+      best = new
+      _LOG.info('the best %s so far', metric.replace('_', ' '))
+    best = best._replace(last_evaluated=new.global_step)
+    # Both figures stay, as another start may go by the other one.
+    whole_files.write_json(os.path.join(folder, _FILE), {
+        'checkpoint': os.path.relpath(best.path, folder), 'global_step': best.global_step,
+        'metric': metric, 'value': getattr(best, metric), 'accuracy': best.accuracy,
+        'average_loss': best.average_loss, 'last_evaluated': best.last_evaluated})
+    _clear(folder, os.path.dirname(best.path), task)
+    if before is not None and before.path != best.path:
+      # That of another task, which is done with it.
+      shutil.rmtree(os.path.dirname(before.path), ignore_errors=True)
   return best
+
+
+@contextlib.contextmanager
+def _alone(model_dir: str) -> Iterator[str]:
+  """Gives the folder, while no other process changes it: a chief that is told of no evaluator
+  evaluates as well."""
+  folder = os.path.join(model_dir, FOLDER)
+  os.makedirs(folder, exist_ok=True)
+  descriptor = os.open(folder, os.O_RDONLY)
+  try:
+    with contextlib.suppress(OSError):  # A file system without locks.
+      fcntl.flock(descriptor, fcntl.LOCK_EX)
+    yield folder
+  finally:
+    os.close(descriptor)
 
 
 def _is_better(value: float, than: float, metric: str) -> bool:
@@ -121,14 +151,13 @@ def _is_whole(checkpoint: str) -> bool:
           and len(parts) == int(parts[0].rpartition('-of-')[2]))
 
 
-def _clear(model_dir: str, but: Optional[str]) -> None:
-  """Removes the folders of checkpoints that are not the best."""
-  folder = os.path.join(model_dir, FOLDER)
-  with contextlib.suppress(FileNotFoundError):
-    for name in os.listdir(folder):
-      path = os.path.join(folder, name)
-      if os.path.isdir(path) and path != but:
-        shutil.rmtree(path)
+def _clear(folder: str, but: Optional[str], task: Optional[str]) -> None:
+  """Removes the folders of a task's checkpoints that are not the best; another may read its own."""
+  for name in os.listdir(folder):
+    path = os.path.join(folder, name)
+    held_by = re.sub(r'^\d+(-again)?-?', '', name) or None
+    if os.path.isdir(path) and path != but and held_by == task:
+      shutil.rmtree(path)
 
 
 def _link(path: str, to: str) -> None:

@@ -36,7 +36,8 @@ def kept(folder):
   with open(best.path + '.data-00000-of-00001') as file:
     content = file.read()
   assert os.path.exists(best.path + '.index')
-  assert len([path for path in (folder / 'best').iterdir() if path.is_dir()]) == 1
+  assert [str(path) for path in (folder / 'best').iterdir() if path.is_dir()] == [
+      os.path.dirname(best.path)]
   return best.global_step, content
 
 
@@ -78,6 +79,31 @@ def test_a_step_that_was_trained_again(evaluate, tmp_path):
   assert kept(tmp_path) == (10, 'after')
   evaluate(10, .7, content='at last')
   assert kept(tmp_path) == (10, 'at last')
+
+
+def test_an_evaluator_and_a_chief_that_does_not_know_of_it(tmp_path):
+  """Neither takes the files that the other evaluates, and both go by one best."""
+  settings = Settings(mode='evaluate', model_dir=str(tmp_path))
+
+  def hold(step, task):
+    return best_checkpoint.hold(str(save(tmp_path, step)), str(tmp_path), task)
+
+  def offer(held, step, accuracy, task):
+    best = best_checkpoint.offer(held, {'global_step': step, 'accuracy': accuracy,
+                                        'average_loss': 1.}, settings, task)
+    assert os.path.exists(best.path + '.index')
+    return best.global_step
+
+  first = hold(10, 'evaluator')
+  last = hold(20, None)
+  assert os.path.exists(first + '.index')
+  assert offer(last, 20, .5, None) == 20
+  assert os.path.exists(first + '.index')
+  assert offer(first, 10, .4, 'evaluator') == 20
+  assert kept(tmp_path) == (20, '20')
+  again = hold(20, 'evaluator')
+  assert offer(again, 20, .6, 'evaluator') == 20 and kept(tmp_path) == (20, '20')
+  assert offer(hold(30, 'evaluator'), 30, .3, 'evaluator') == 20
 
 
 def test_without_links_files_are_copied(evaluate, tmp_path, monkeypatch):

@@ -131,7 +131,8 @@ _GROUPS: Sequence[Tuple[str, Sequence[Tuple[str, Callable[..., Any], str]]]] = (
         ('throughput_warmup_steps', _INTEGER, 'first steps left out of the timing'),
         ('trace_steps', _STRING, 'first:last, global steps to write a Chrome trace of: '
          'model_dir/trace.json'),
-        ('log_every_steps', _INTEGER, 'steps between two lines of progress'),
+        ('log_every_steps', _INTEGER, 'steps between two lines of progress; after 10,000 lines '
+         'twice as many, and again each time that the steps double'),
         ('repeats', _INTEGER, 'times that each point of --mode=scaling is run, in mixed order'),
         ('scale_over', _STRING, 'what --mode=scaling takes more and more of; workers are processes '
          'on cores of their own: '

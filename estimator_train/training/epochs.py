@@ -6,13 +6,14 @@ from typing import Any, Callable
 import tensorflow.compat.v1 as tf
 
 from estimator_train.settings import steps_of_epochs
+from estimator_train.training.logged_steps import is_logged
 from estimator_train.training.schedules import Schedule
 
 _LOG = logging.getLogger('estimator_train')
 
 
 class LogEpochs(tf.train.SessionRunHook):
-  """Logs the learning rate of each epoch's last step when it has been taken.
+  """Logs the learning rate of each epoch's last step when it has been taken; of later ones fewer.
 
   Args:
     schedule: the learning rate.
@@ -37,8 +38,9 @@ class LogEpochs(tf.train.SessionRunHook):
   def after_run(self, run_context: Any, run_values: Any) -> None:
     step = self._reached()
     while self._end() <= step:
-      _LOG.info('epoch %d ends at step %d: learning rate %g', self._epoch, self._end(),
-                self._schedule.rate_at(self._end() - 1))
+      if is_logged(self._epoch):
+        _LOG.info('epoch %d ends at step %d: learning rate %g', self._epoch, self._end(),
+                  self._schedule.rate_at(self._end() - 1))
       self._epoch += 1
 
   def _end(self) -> int:

@@ -13,7 +13,7 @@ from tqdm import tqdm
 
 from estimator_train.peers import Peers
 from estimator_train.signals import Noted
-from estimator_train.training import summaries
+from estimator_train.training import logged_steps, summaries
 from estimator_train.training.schedules import Schedule
 
 _LOG = logging.getLogger('estimator_train')
@@ -31,7 +31,7 @@ class Progress(tf.train.SessionRunHook):
   Args:
     model_dir: of the run; None: of another task, which writes nothing.
     stop_step: the global step to train up to.
-    log_every_steps: steps between two lines.
+    log_every_steps: steps between two lines, while they are few; see logged_steps.py.
     batch_size: examples of a step, over all replicas.
     takes_each_step: whether no other worker takes steps of its own in between.
     schedule: the learning rate, which is shown and written too; None: it is not known.
@@ -68,9 +68,9 @@ class Progress(tf.train.SessionRunHook):
 
   def before_run(self, run_context: Any) -> Optional[tf.train.SessionRunArgs]:
     self._step += 1
-    if self._step % self._every and self._step != self._stop_step:
-      return None
-    return self._fetch
+    if logged_steps.is_logged(self._step, self._every) or self._step == self._stop_step:
+      return self._fetch
+    return None
 
   def after_run(self, run_context: Any, run_values: Any) -> None:
     if run_values.results is None:

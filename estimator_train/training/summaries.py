@@ -11,6 +11,7 @@ import tensorflow.compat.v1 as tf
 from tensorboard.plugins.hparams import api_pb2 as hparams_api, summary as hparams
 
 from estimator_train.settings import Settings
+from estimator_train.training import logged_steps
 
 _SCALARS = 'estimator_train/scalars/'
 _PIXELS, _TRUE = 'estimator_train/example_pixels', 'estimator_train/example_classes'
@@ -111,7 +112,7 @@ def _add_gradient_norm(strategy: tf.distribute.Strategy, grads_and_vars: Any) ->
 
 
 class WriteSummaries(tf.train.SessionRunHook):
-  """Writes what was added, and the loss: at the first step, at every so many, and at the last.
+  """Writes what was added, and the loss, at the first and the last step and those that are logged.
 
   All workers of a cluster need it, with the same steps. The tags are those of the evaluation's
   event files where they mean the same: `loss` and `accuracy`.
@@ -161,7 +162,7 @@ class WriteSummaries(tf.train.SessionRunHook):
   def before_run(self, run_context: Any) -> Optional[tf.train.SessionRunArgs]:
     self._step += 1
     if self._step in (self._first_step, self._stop_step) or (
-        self._step % self._settings.log_every_steps == 0):
+        logged_steps.is_logged(self._step, self._settings.log_every_steps)):
       return self._fetch
     return None
 

@@ -8,6 +8,7 @@ import own_models
 import pytest
 import tensorflow.compat.v1 as tf
 
+from estimator_train.exporting import saved_model
 from estimator_train.inputs import bad_images, image_cache
 from estimator_train.models import registry as models
 from estimator_train.reports import throughput
@@ -129,6 +130,22 @@ def test_while_training(train, plant, tmp_path, stage, signum):
   assert (tmp_path / 'model.h5').exists() and not (tmp_path / 'evaluation.json').exists()
   done = train('--train_steps=6', '--save_checkpoints_steps=3')
   assert done.code == 0 and done.result['steps_run'] == 6 - step and evaluated(done) == [6]
+
+
+@pytest.mark.parametrize('signum', sorted(CODES))
+def test_while_exporting(train, plant, tmp_path, monkeypatch, signum):
+  """At the end of a training, and on its own; the SavedModel is written by then, but aside."""
+  exports = tmp_path / 'exports'
+  for arguments in (['--train_steps=2'], ['--mode=export']):
+    with monkeypatch.context() as patch:
+      plant(saved_model, 'write', signum, after=True, patch=patch)
+      done = train('--export_dir={}'.format(exports), *arguments)
+    assert done.code == CODES[signum] and done.out == '', done.err
+    assert done.err.splitlines()[-1] == 'stopped by ' + signal.Signals(signum).name
+    assert list(exports.iterdir()) == [] and left_over(tmp_path) == []
+  done = train('--train_steps=2', '--export_dir={}'.format(exports))
+  assert done.code == 0 and [str(path) for path in exports.iterdir()] == [
+      done.result['export']['path']]
 
 
 def test_an_evaluation_between_steps_is_cut_short(train, plant, tmp_path, monkeypatch):

@@ -9,6 +9,7 @@ from conftest import ROOT
 sys.path.insert(0, str(ROOT / 'tests' / 'benchmarks'))
 import common  # noqa: E402
 import compare  # noqa: E402
+import growth  # noqa: E402
 import pairs  # noqa: E402
 from comparisons import COMPARISONS  # noqa: E402
 
@@ -114,3 +115,18 @@ def test_wrong_arguments_are_one_line(arguments, told, monkeypatch, tmp_path, ca
   code, (out, err), output = run(arguments, monkeypatch, tmp_path, capsys)
   assert (code, out) == (2, '') and err.startswith('error: ' + told) and err.count('\n') == 1
   assert not output.exists()
+
+
+@pytest.mark.parametrize('medians, bound, slope, steepest, reached', [
+    ([5., 5., 5.], growth.FLAT, 0., 0., True),
+    ([1., 10., 100.], growth.LINEAR, 1., 1., True),
+    ([1., 100., 10000.], growth.LINEAR, 2., 2., False),
+    # What begins late, behind a cost that is there at every size.
+    ([100., 101., 5000.], growth.LINEAR, .85, 1.69, False),
+    ([100., 10., 1.], growth.FLAT, -1., -1., True)])
+def test_slope_is_the_power_of_the_size(medians, bound, slope, steepest, reached):
+  at = {size: [median / 2, median, 9 * median] for size, median in zip((10, 100, 1000), medians)}
+  line = growth.line_of('a title', 's', at, bound)
+  assert line['medians'] == medians
+  assert (line['slope'], line['steepest']) == pytest.approx((slope, steepest), abs=.01)
+  assert line['reached'] == reached

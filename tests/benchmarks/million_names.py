@@ -67,7 +67,7 @@ def _measure(sizes: Sequence[int], rounds: int, deadline_secs: float) -> None:
     common.say('{:,} names'.format(size))
     with tempfile.TemporaryDirectory(prefix='benchmark-') as root:
       began = time.perf_counter()
-      _make_names(root, size)
+      make_names(root, size)
       made_secs = time.perf_counter() - began
       common.say('{:,} names: made in {:.1f} s'.format(size, made_secs))
       runs = [_run(root, size, deadline_secs) for _ in range(rounds)]
@@ -79,7 +79,7 @@ def _measure(sizes: Sequence[int], rounds: int, deadline_secs: float) -> None:
   _report(machine, rounds, measured)
 
 
-def _make_names(root: str, count: int) -> None:
+def make_names(root: str, count: int) -> None:
   """Makes ROOT/part-N/LABEL/NAME, about 70 characters in a temporary folder of the system's."""
   source: Optional[str] = None
   number = 0

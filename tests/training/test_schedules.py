@@ -149,7 +149,6 @@ def train(image_folders, tmp_path):
     prepared = preparation.prepare(settings)
     # Stopped by a signal, say: what the run was asked for is as it was.
     runs.train(prepared._replace(stop_step=stop_at or prepared.stop_step))
-    tf.summary.FileWriterCache.clear()
     stored = [float(tf.train.load_variable('{}/model.ckpt-{}'.format(folder, step), 'probe/weight'))
               for step in range(checkpoints.latest(str(folder))[1] + 1)]
     return -np.diff(stored), logged(folder)

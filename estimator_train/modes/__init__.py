@@ -1,7 +1,9 @@
 """What `--mode=NAME` does: one file a mode, each with a function `run`."""
 
+import gc
 import importlib
 import os
+import sys
 from typing import Any, Dict
 
 from estimator_train import cluster, disk_faults, model_dir, run_lock
@@ -29,10 +31,25 @@ def run(settings: Settings) -> Dict[str, Any]:
 def _run(settings: Settings) -> Dict[str, Any]:
   saved_at = model_dir.saved_at(settings.model_dir)
   try:
-    mode: Any = importlib.import_module('estimator_train.modes.' + settings.mode)
-    return mode.run(settings)
+    return _import('estimator_train.modes.' + settings.mode).run(settings)
   except Exception as error:
     told = disk_faults.told(error, settings, saved_at)
     if told is None:
       raise
     raise told from error
+
+
+def _import(name: str) -> Any:
+  """Imports a module, and with it TensorFlow, without looking for garbage in what is imported.
+
+  Python looks through all objects again and again while they grow in number, then and later while
+  a graph is built; those of TensorFlow's modules stay to the end.
+  """
+  if 'tensorflow' in sys.modules or not gc.isenabled():
+    return importlib.import_module(name)
+  gc.disable()
+  try:
+    return importlib.import_module(name)
+  finally:
+    getattr(gc, 'freeze', lambda: None)()  # Of CPython 3.7.
+    gc.enable()

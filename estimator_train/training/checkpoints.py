@@ -121,8 +121,12 @@ class SaveCheckpoints(tf.train.CheckpointSaverHook):
     self._keep_finite.begin()
 
   def after_create_session(self, session: tf.Session, coord: Any) -> None:
-    super().after_create_session(session, coord)
-    self._count_from(int(session.run(self._global_step_tensor)))
+    # For TensorBoard. TensorFlow's own hook writes the graph twice more, once as text, which takes
+    # a tenth of the start; a checkpoint's .meta has all of it.
+    self._summary_writer.add_graph(session.graph)
+    step = int(session.run(self._global_step_tensor))
+    self._save(session, step)
+    self._count_from(step)
 
   @property
   def pauses(self) -> List[Pause]:

@@ -65,7 +65,7 @@ class Evaluation:
     if not math.isfinite(counted['average_loss']):
       raise TrainingFailed('the loss of the test examples is {} at step {} ({})'.format(
           counted['average_loss'], counted['global_step'], path))
-    _write_summary(run.estimator.eval_dir(), counted)
+    self._graph.write_summary(run.estimator.eval_dir(), counted)
     return {
         'accuracy': float(counted['accuracy']),
         'average_loss': float(counted['average_loss']),
@@ -125,21 +125,21 @@ class _EvaluationGraph:
     found: Dict[str, Any] = session.run(self._values)
     return found
 
+  def write_summary(self, folder: str, counted: Dict[str, Any]) -> None:
+    """Writes the figures for TensorBoard, as `Estimator.evaluate` does."""
+    # TensorFlow's own would not be writable for the group, whatever the umask says.
+    os.makedirs(folder, exist_ok=True)
+    with self._session.graph.as_default():  # A new writer writes the graph.
+      writer = tf.summary.FileWriterCache.get(folder)
+    writer.add_summary(
+        tf.Summary(value=[tf.Summary.Value(tag=name, simple_value=float(value))
+                          for name, value in counted.items()
+                          if name != tf.GraphKeys.GLOBAL_STEP and value.ndim == 0]),
+        int(counted[tf.GraphKeys.GLOBAL_STEP]))
+    writer.flush()
+
 
 def _give_back_memory() -> None:
   """Returns to the system what is free: glibc keeps it apart for each thread, and it adds up."""
   with contextlib.suppress(OSError, AttributeError):  # Another C library has no such function.
     ctypes.CDLL(None).malloc_trim(0)
-
-
-def _write_summary(folder: str, counted: Dict[str, Any]) -> None:
-  """Writes the figures for TensorBoard, as `Estimator.evaluate` does."""
-  # TensorFlow's own would not be writable for the group, whatever the umask says.
-  os.makedirs(folder, exist_ok=True)
-  writer = tf.summary.FileWriterCache.get(folder)
-  writer.add_summary(
-      tf.Summary(value=[tf.Summary.Value(tag=name, simple_value=float(value))
-                        for name, value in counted.items()
-                        if name != tf.GraphKeys.GLOBAL_STEP and value.ndim == 0]),
-      int(counted[tf.GraphKeys.GLOBAL_STEP]))
-  writer.flush()

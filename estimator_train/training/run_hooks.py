@@ -48,6 +48,8 @@ class RunHooks:
     settings, stop_step = run.settings, run.stop_step
     assert stop_step is not None
     written_to = run.estimator.model_dir if run.is_chief else None
+    if written_to is not None:
+      summaries.open_writer(written_to)
     self._start_up = run.start_up
     self._history = TimeHistory(run.start_up)
     self._watchdog = tasks.make_watchdog(settings, run.peers)

@@ -29,6 +29,12 @@ def training_loss() -> tf.Tensor:
   return tf.get_collection(tf.GraphKeys.LOSSES)[-1]
 
 
+def open_writer(model_dir: str) -> None:
+  """Opens TensorBoard's file before TensorFlow does, which would write half a graph into it."""
+  with tf.Graph().as_default():
+    _writer(model_dir)
+
+
 def write_scalars(model_dir: str, scalars: Dict[str, float], step: int) -> None:
   """Has TensorBoard show values, by their tags, at a global step."""
   writer = _writer(model_dir)

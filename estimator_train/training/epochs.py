@@ -28,20 +28,21 @@ class LogEpochs(tf.train.SessionRunHook):
     self._num_examples = num_examples
     self._step_examples = step_examples
     self._reached = reached
-    self._epoch = 1
+    self._begin(1)
 
   def after_create_session(self, session: tf.Session, coord: Any) -> None:
     step = int(session.run(tf.train.get_global_step()))
     # A resumed run tells of no epoch that was through before.
-    self._epoch = step * self._step_examples // self._num_examples + 1
+    self._begin(step * self._step_examples // self._num_examples + 1)
 
   def after_run(self, run_context: Any, run_values: Any) -> None:
     step = self._reached()
-    while self._end() <= step:
+    while self._end <= step:
       if is_logged(self._epoch):
-        _LOG.info('epoch %d ends at step %d: learning rate %g', self._epoch, self._end(),
-                  self._schedule.rate_at(self._end() - 1))
-      self._epoch += 1
+        _LOG.info('epoch %d ends at step %d: learning rate %g', self._epoch, self._end,
+                  self._schedule.rate_at(self._end - 1))
+      self._begin(self._epoch + 1)
 
-  def _end(self) -> int:
-    return steps_of_epochs(self._epoch, self._num_examples, self._step_examples)
+  def _begin(self, epoch: int) -> None:
+    self._epoch = epoch
+    self._end = steps_of_epochs(epoch, self._num_examples, self._step_examples)

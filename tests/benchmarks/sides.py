@@ -1,0 +1,214 @@
+"""The sides of the comparisons: how each is run, and what it tells.
+
+A side is a process of its own. Its figures are seconds from just before it is spawned, images a
+second once it is warm, and the peak of its memory in millions of bytes.
+"""
+
+import functools
+import json
+import os
+import tempfile
+from typing import Any, Dict, List, Mapping, NamedTuple, Sequence, Tuple
+
+import common
+from pairs import Conditions, Figures, Side
+
+from estimator_train import onednn
+
+FOLDER = os.path.dirname(os.path.abspath(__file__))
+BATCH_SIZE = 256
+RATE = 'images_per_sec'
+
+# Of a frozen VGG16: what the article trains, in batches that small machines take.
+FEATURES_BATCH_SIZE = 16
+TRAINABLE_LAYERS = 4
+
+
+def _script(name: str, arguments: Sequence[str], build: str,
+            conditions: Conditions) -> common.Child:
+  # What the program sets by itself, for scripts that only use its modules.
+  threads = {name: os.environ.get(name, value) for name, value in onednn.THREADS.items()}
+  return common.run_python(
+      [os.path.join(FOLDER, name)] + list(arguments), conditions.deadline_secs,
+      conditions.pythons[build], threads if build == 'onednn' else common.NOTHING)
+
+
+def _figures(child: common.Child, names: Sequence[str]) -> Figures:
+  told = json.loads(child.lines[-1])
+  return {name: told[name] for name in names}
+
+
+def _data(conditions: Conditions) -> List[str]:
+  return ['--dataset=' + ('fashion_mnist_sample' if conditions.quick else 'fashion_mnist'),
+          '--data_dir=' + conditions.data_dir]
+
+
+def _steps(conditions: Conditions) -> Tuple[int, int]:
+  """Returns the steps of a training and how many of them are its warm-up: within one epoch."""
+  return (5, 2) if conditions.quick else (220, 20)
+
+
+def article(train_steps: int) -> Side:
+  """The workflow of 2018: its start, its last step, its memory."""
+  def run(conditions: Conditions) -> Figures:
+    steps = 3 if conditions.quick else train_steps
+    with tempfile.TemporaryDirectory(prefix='benchmark-') as model_dir:
+      child = _script('article_fashion_mnist.py', [
+          '--data_dir=' + conditions.data_dir, '--model_dir=' + model_dir,
+          '--train_steps={}'.format(steps), '--batch_size={}'.format(BATCH_SIZE)],
+                      'stock', conditions)
+    return {'first_step_secs': child.secs_until(common.ARTICLE_FIRST_STEP),
+            'last_step_secs': child.secs_until(common.ARTICLE_LAST_STEP),
+            'peak_mb': child.peak_bytes / 1e6}
+  return run
+
+
+def package_run(build: str, train_steps: int, log_every_steps: int) -> Side:
+  """The same by this package."""
+  def run(conditions: Conditions) -> Figures:
+    steps = 3 if conditions.quick else train_steps
+    child, _ = common.run_package(
+        ['--mode=train_and_evaluate', '--train_steps={}'.format(steps),
+         '--batch_size={}'.format(BATCH_SIZE),
+         '--log_every_steps={}'.format(min(log_every_steps, steps))] + _data(conditions),
+        conditions.deadline_secs, python=conditions.pythons[build])
+    found = {'last_step_secs': child.secs_until('step {0}/{0}'.format(steps)),
+             'peak_mb': child.peak_bytes / 1e6}
+    if log_every_steps == 1:
+      found['first_step_secs'] = child.secs_until('step 1/')
+    return found
+  return run
+
+
+def steady(build: str, flags: Sequence[str] = (),
+            variables: Mapping[str, str] = common.NOTHING) -> Side:
+  """Training of `fashion_cnn` once it is warm."""
+  def run(conditions: Conditions) -> Figures:
+    steps, warmup = _steps(conditions)
+    done = common.run_package(
+        ['--mode=train', '--report_page=false', '--train_steps={}'.format(steps),
+         '--batch_size={}'.format(BATCH_SIZE), '--throughput_warmup_steps={}'.format(warmup)] +
+        _data(conditions) + list(flags), conditions.deadline_secs, python=conditions.pythons[build],
+        variables=variables)
+    return {RATE: done.throughput['examples_per_sec']}
+  return run
+
+
+class Workload(NamedTuple):
+  """A published workload, in one process.
+
+  Attributes:
+    model, optimizer: as its flagfile has them.
+    batch_size: that too, unless small machines cannot take it.
+    steps: of a training; a tenth of them are its warm-up.
+    more: further flags.
+    from_images: whether it reads image files, and not Fashion-MNIST's, which MNIST's are like.
+  """
+  model: str
+  optimizer: str
+  batch_size: int
+  steps: int
+  more: Sequence[str] = ()
+  from_images: bool = False
+
+  def flags(self, conditions: Conditions) -> List[str]:
+    """Returns what it trains, and on what."""
+    flags = ['--model=' + self.model, '--optimizer=' + self.optimizer,
+             '--batch_size={}'.format(self.batch_size)] + list(self.more)
+    if not self.from_images:
+      return flags + _data(conditions)
+    return flags + ['--dataset=image_folder', '--train_pattern={}'.format(conditions.train_pattern),
+                    '--image_size={},{}'.format(*_image_size(conditions))]
+
+
+WORKLOADS = {
+    'fashion_mnist': Workload('fashion_cnn', 'adam', BATCH_SIZE, 220),
+    'mnist_tf_data': Workload('mnist_conv8', 'adam', BATCH_SIZE, 220),
+    # A GPU's share of the published 1024.
+    'mnist_8gpu': Workload('mnist_deep', 'rmsprop', 128, 30),
+    'mnist_multi_worker_simple': Workload('mnist_dense', 'sgd', 64, 4000),
+    'mnist_multi_worker_practical': Workload('mnist_practical', 'adam', 64, 900,
+                                              ['--cache=memory']),
+    'oct2017': Workload('vgg16', 'adam', 16, 10,
+                         ['--trainable_layers={}'.format(TRAINABLE_LAYERS), '--prefetch=2'], True),
+}
+
+
+def training(workload: Workload, build: str) -> Side:
+  """A workload's training once it is warm."""
+  def run(conditions: Conditions) -> Figures:
+    steps = 5 if conditions.quick else workload.steps
+    done = common.run_package(
+        ['--mode=train', '--report_page=false', '--train_steps={}'.format(steps),
+         '--throughput_warmup_steps={}'.format(max(steps // 10, 2))] + workload.flags(conditions),
+        conditions.deadline_secs, python=conditions.pythons[build])
+    return {RATE: done.throughput['examples_per_sec']}
+  return run
+
+
+def parts(workload: Workload, build: str) -> Side:
+  """Its model alone, on made-up images, and its input alone."""
+  def run(conditions: Conditions) -> Figures:
+    with tempfile.TemporaryDirectory(prefix='benchmark-') as model_dir:
+      child = common.run_python(
+          ['-m', 'estimator_train', '--mode=input_benchmark', '--model_dir=' + model_dir]
+          + workload.flags(conditions), conditions.deadline_secs, conditions.pythons[build])
+    told = json.loads(child.lines[-1])
+    return {'model': told['model_images_per_sec'], 'input': told['warm_images_per_sec']}
+  return run
+
+
+def _fashion_peer(script: str, build: str, option: str) -> Side:
+  """The same training by others; the option says how their script does it."""
+  def run(conditions: Conditions) -> Figures:
+    steps, warmup = _steps(conditions)
+    return _figures(_script(script, [
+        '--data_dir=' + conditions.data_dir, option,
+        '--train_steps={}'.format(steps), '--warmup_steps={}'.format(warmup),
+        '--batch_size={}'.format(BATCH_SIZE)], build, conditions), [RATE])
+  return run
+
+
+keras_fit = functools.partial(_fashion_peer, 'keras_fit.py', 'stock')
+torch = functools.partial(_fashion_peer, 'torch_fashion.py', 'torch')
+
+
+def torch_images(conditions: Conditions) -> Figures:
+  assert conditions.train_pattern is not None
+  return _figures(_script('torch_images.py', [
+      '--train_pattern=' + conditions.train_pattern,
+      '--image_size={},{}'.format(*_image_size(conditions))], 'torch', conditions), [RATE])
+
+
+def _image_size(conditions: Conditions) -> Sequence[int]:
+  return (32, 32) if conditions.quick else (224, 224)
+
+
+def _measures(part: str, build: str, conditions: Conditions, **arguments: Any) -> Dict[str, Any]:
+  data = {'train_pattern': conditions.train_pattern, 'image_size': _image_size(conditions),
+          'shuffle_buffer': 2048}
+  child = _script('image_input_measures.py', [part, json.dumps(dict(arguments, data=data))],
+                  build, conditions)
+  return json.loads(child.lines[-1])
+
+
+def images(part: str, **arguments: Any) -> Side:
+  """A round of the input from image files: published, this package's, and its yardsticks."""
+  def run(conditions: Conditions) -> Figures:
+    with tempfile.TemporaryDirectory(prefix='benchmark-') as folder:
+      more = dict(arguments, folder=folder) if part == 'cache' else arguments
+      rates = _measures(part, 'stock', conditions, batch_size=32, rounds=1, **more)[RATE]
+    return {name: values[0] for name, values in rates.items()}
+  return run
+
+
+def vgg16(part: str, build: str, steps: int) -> Side:
+  """Training steps of VGG16 whose last block trains, once its features are computed."""
+  def run(conditions: Conditions) -> Figures:
+    with tempfile.TemporaryDirectory(prefix='benchmark-') as model_dir:
+      found = _measures(
+          part, build, conditions, steps=2 if conditions.quick else steps,
+          images=32 if conditions.quick else 128, batch_size=FEATURES_BATCH_SIZE, warmup_steps=2,
+          trainable_layers=TRAINABLE_LAYERS, model_dir=model_dir)
+    return {RATE: found[RATE]}
+  return run

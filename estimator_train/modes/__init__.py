@@ -45,11 +45,12 @@ def _import(name: str) -> Any:
   Python looks through all objects again and again while they grow in number, then and later while
   a graph is built; those of TensorFlow's modules stay to the end.
   """
-  if 'tensorflow' in sys.modules or not gc.isenabled():
-    return importlib.import_module(name)
-  gc.disable()
+  puts_off = gc.isenabled() and 'tensorflow' not in sys.modules
+  if puts_off:
+    gc.disable()
   try:
     return importlib.import_module(name)
   finally:
-    getattr(gc, 'freeze', lambda: None)()  # Of CPython 3.7.
-    gc.enable()
+    if puts_off:
+      getattr(gc, 'freeze', lambda: None)()  # Of CPython 3.7.
+      gc.enable()

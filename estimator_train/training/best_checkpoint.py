@@ -108,7 +108,8 @@ def offer(held: str, figures: Dict[str, Any], settings: Settings,
   new = Best(held, figures['global_step'], figures['accuracy'], figures['average_loss'],
              figures['global_step'])
   with _alone(settings.model_dir) as folder:
-    before = best = read(settings.model_dir)
+    best = read(settings.model_dir)
+    before = os.path.dirname(best.path) if best is not None else None
     if best is None or _is_better(getattr(new, metric), getattr(best, metric), metric):
       best = new
       _LOG.info('the best %s so far', metric.replace('_', ' '))
@@ -118,10 +119,8 @@ def offer(held: str, figures: Dict[str, Any], settings: Settings,
         'checkpoint': os.path.relpath(best.path, folder), 'global_step': best.global_step,
         'metric': metric, 'value': getattr(best, metric), 'accuracy': best.accuracy,
         'average_loss': best.average_loss, 'last_evaluated': best.last_evaluated})
-    _clear(folder, os.path.dirname(best.path), task)
-    if before is not None and before.path != best.path:
-      # That of another task, which is done with it.
-      shutil.rmtree(os.path.dirname(before.path), ignore_errors=True)
+    # The best before may be of another task, which is done with it.
+    _clear(folder, os.path.dirname(best.path), task, before)
   return best
 
 
@@ -151,12 +150,13 @@ def _is_whole(checkpoint: str) -> bool:
           and len(parts) == int(parts[0].rpartition('-of-')[2]))
 
 
-def _clear(folder: str, but: Optional[str], task: Optional[str]) -> None:
-  """Removes the folders of a task's checkpoints that are not the best; another may read its own."""
+def _clear(folder: str, but: Optional[str], task: Optional[str],
+           beaten: Optional[str] = None) -> None:
+  """Removes a task's folders but one, and what was beaten; another task may read its own."""
   for name in os.listdir(folder):
     path = os.path.join(folder, name)
     held_by = re.sub(r'^\d+(-again)?-?', '', name) or None
-    if os.path.isdir(path) and path != but and held_by == task:
+    if os.path.isdir(path) and path != but and (held_by == task or path == beaten):
       shutil.rmtree(path)
 
 

@@ -106,6 +106,21 @@ def test_an_evaluator_and_a_chief_that_does_not_know_of_it(tmp_path):
   assert offer(hold(30, 'evaluator'), 30, .3, 'evaluator') == 20
 
 
+def test_what_is_named_elsewhere_is_left_alone(evaluate, tmp_path):
+  """A marker that somebody wrote by hand."""
+  evaluate(10, .5)
+  marker = tmp_path / 'best' / 'best.json'
+  save(tmp_path / 'best' / '..', 5)
+  marker.write_text(json.dumps(dict(json.loads(marker.read_text()),
+                                    checkpoint='../model.ckpt-5')))
+  save(tmp_path, 20)
+  held = best_checkpoint.hold(str(tmp_path / 'model.ckpt-20'), str(tmp_path))
+  best = best_checkpoint.offer(held, {'global_step': 20, 'accuracy': .9, 'average_loss': 1.},
+                               Settings(mode='evaluate', model_dir=str(tmp_path)))
+  assert best.global_step == 20 and kept(tmp_path) == (20, '20')
+  assert (tmp_path / 'model.ckpt-5.index').exists()
+
+
 def test_without_links_files_are_copied(evaluate, tmp_path, monkeypatch):
   def refuse(*given):
     raise PermissionError('no links here')

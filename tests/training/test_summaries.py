@@ -169,3 +169,12 @@ def test_frozen_features_are_no_images(run_program, tmp_path):
   assert not [value for event in events(tmp_path) for value in event.summary.value
               if value.HasField('image')]
   assert [sorted(scalars(tmp_path, tag)) for tag in ('accuracy', 'gradient_norm')] == [[1, 2]] * 2
+
+
+def test_each_graph_is_written_once(model_dir):
+  """Of training again when it goes on; what TensorFlow writes of a new file's graph is empty."""
+  sizes = {folder: [len(event.graph_def) for event in events(model_dir / folder)
+                    if event.HasField('graph_def')] for folder in ('', 'eval')}
+  whole = [size for size in sizes[''] if size > 1000]
+  assert len(whole) == 2 and len(sizes['']) == 3
+  assert len(sizes['eval']) == 1 and 1000 < sizes['eval'][0] < whole[0]

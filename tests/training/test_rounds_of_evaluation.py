@@ -32,8 +32,9 @@ def test_memory_after_200_rounds(tmp_path):
       [sys.executable, '-c', PROGRAM, '--model_dir={}'.format(tmp_path), '--train_steps=400',
        '--eval_every_steps=2', '--dataset=synthetic', '--image_size=18,18', '--batch_size=4',
        '--num_gpus=0', '--noreport_page'], cwd=str(ROOT), stdout=subprocess.PIPE, timeout=900,
-      env=dict(os.environ, PYTHONPATH=str(ROOT)), universal_newlines=True)
+      # What each thread's arena keeps of memory that is free comes and goes by 5 % of the peak.
+      env=dict(os.environ, PYTHONPATH=str(ROOT), MALLOC_ARENA_MAX='1'), universal_newlines=True)
   assert ran.returncode == 0
   peaks = [int(line.split()[1]) for line in ran.stdout.splitlines() if line.startswith('peak')]
   assert len(peaks) == 200
-  assert peaks[-1] <= 1.05 * peaks[19]
+  assert peaks[-1] <= 1.03 * peaks[19]

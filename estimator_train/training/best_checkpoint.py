@@ -90,15 +90,13 @@ def hold(checkpoint: str, model_dir: str, task: Optional[str] = None) -> str:
   return os.path.join(folder, os.path.basename(checkpoint))
 
 
-def offer(held: str, figures: Dict[str, Any], settings: Settings,
-          task: Optional[str] = None) -> Best:
+def offer(held: str, figures: Dict[str, Any], settings: Settings) -> Best:
   """Keeps the checkpoint that is held if it is better than the best; else lets go of it.
 
   Args:
     held: its path, as `hold` returns it.
     figures: `global_step`, `accuracy` and `average_loss` of it.
     settings: of the run.
-    task: that holds it, as `hold` was given.
 
   Returns:
     The best now.
@@ -120,7 +118,7 @@ def offer(held: str, figures: Dict[str, Any], settings: Settings,
         'metric': metric, 'value': getattr(best, metric), 'accuracy': best.accuracy,
         'average_loss': best.average_loss, 'last_evaluated': best.last_evaluated})
     # The best before may be of another task, which is done with it.
-    _clear(folder, os.path.dirname(best.path), task, before)
+    _clear(folder, os.path.dirname(best.path), _task(os.path.dirname(held)), before)
   return best
 
 
@@ -155,9 +153,13 @@ def _clear(folder: str, but: Optional[str], task: Optional[str],
   """Removes a task's folders but one, and what was beaten; another task may read its own."""
   for name in os.listdir(folder):
     path = os.path.join(folder, name)
-    held_by = re.sub(r'^\d+(-again)?-?', '', name) or None
-    if os.path.isdir(path) and path != but and (held_by == task or path == beaten):
+    if os.path.isdir(path) and path != but and (_task(path) == task or path == beaten):
       shutil.rmtree(path)
+
+
+def _task(folder: str) -> Optional[str]:
+  """Returns the type of the task whose folder it is, by its name."""
+  return re.sub(r'^\d+(-again)?-?', '', os.path.basename(folder)) or None
 
 
 def _link(path: str, to: str) -> None:

@@ -45,8 +45,8 @@ class Rounds:
     if self._last.get('checkpoint') == path:
       return self._last
     # Held first: the chief of a cluster may delete it while its evaluator evaluates.
-    task = 'evaluator' if self._run.is_evaluator else None
-    held = best_checkpoint.hold(path, settings.model_dir, task)
+    held = best_checkpoint.hold(path, settings.model_dir,
+                                'evaluator' if self._run.is_evaluator else None)
     try:
       counted, samples = self._evaluation.of(held)
     except CutShort:
@@ -54,7 +54,7 @@ class Rounds:
       return {}
     counted['checkpoint'] = path
     self._last = self._write(counted, samples)
-    best = best_checkpoint.offer(held, counted, settings, task)
+    best = best_checkpoint.offer(held, counted, settings)
     self._last['best'] = best.as_result()
     self._reason_to_stop = early_stopping.reason(settings, counted, best)
     if self._reason_to_stop is not None:

@@ -88,22 +88,22 @@ def test_an_evaluator_and_a_chief_that_does_not_know_of_it(tmp_path):
   def hold(step, task):
     return best_checkpoint.hold(str(save(tmp_path, step)), str(tmp_path), task)
 
-  def offer(held, step, accuracy, task):
+  def offer(held, step, accuracy):
     best = best_checkpoint.offer(held, {'global_step': step, 'accuracy': accuracy,
-                                        'average_loss': 1.}, settings, task)
+                                        'average_loss': 1.}, settings)
     assert os.path.exists(best.path + '.index')
     return best.global_step
 
   first = hold(10, 'evaluator')
   last = hold(20, None)
   assert os.path.exists(first + '.index')
-  assert offer(last, 20, .5, None) == 20
+  assert offer(last, 20, .5) == 20
   assert os.path.exists(first + '.index')
-  assert offer(first, 10, .4, 'evaluator') == 20
+  assert offer(first, 10, .4) == 20
   assert kept(tmp_path) == (20, '20')
   again = hold(20, 'evaluator')
-  assert offer(again, 20, .6, 'evaluator') == 20 and kept(tmp_path) == (20, '20')
-  assert offer(hold(30, 'evaluator'), 30, .3, 'evaluator') == 20
+  assert offer(again, 20, .6) == 20 and kept(tmp_path) == (20, '20')
+  assert offer(hold(30, 'evaluator'), 30, .3) == 20
 
 
 def test_what_is_named_elsewhere_is_left_alone(evaluate, tmp_path):

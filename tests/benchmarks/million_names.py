@@ -21,6 +21,7 @@ import time
 from typing import Any, Dict, List, Optional, Sequence
 
 import common
+import numpy as np
 
 from estimator_train.datasets import registry
 from estimator_train.datasets.description import DataSet, ImageSplit
@@ -185,9 +186,7 @@ def _report(machine: Dict[str, Any], rounds: int, measured: List[Dict[str, Any]]
 
 def _slope(xs: Sequence[float], ys: Sequence[float]) -> float:
   """Returns the slope of the line with the least squares of distances."""
-  mean_x, mean_y = statistics.mean(xs), statistics.mean(ys)
-  return (sum((x - mean_x) * (y - mean_y) for x, y in zip(xs, ys))
-          / sum((x - mean_x) ** 2 for x in xs))
+  return float(np.polyfit(xs, ys, 1)[0])
 
 
 def _sizes(value: str) -> Sequence[int]:

@@ -43,9 +43,10 @@ def _data(conditions: Conditions) -> List[str]:
           '--data_dir=' + conditions.data_dir]
 
 
-def _steps(conditions: Conditions) -> Tuple[int, int]:
-  """Returns the steps of a training and how many of them are its warm-up: within one epoch."""
-  return (5, 2) if conditions.quick else (220, 20)
+def _steps(conditions: Conditions, measured: int) -> Tuple[int, int]:
+  """Returns the steps of a training and how many of them are its warm-up: a tenth of the others."""
+  warmup = 2 if conditions.quick else max(measured // 10, 2)
+  return (3 if conditions.quick else measured) + warmup, warmup
 
 
 def article(train_steps: int) -> Side:
@@ -80,27 +81,13 @@ def package_run(build: str, train_steps: int, log_every_steps: int) -> Side:
   return run
 
 
-def steady(build: str, flags: Sequence[str] = (),
-            variables: Mapping[str, str] = common.NOTHING) -> Side:
-  """Training of `fashion_cnn` once it is warm."""
-  def run(conditions: Conditions) -> Figures:
-    steps, warmup = _steps(conditions)
-    done = common.run_package(
-        ['--mode=train', '--report_page=false', '--train_steps={}'.format(steps),
-         '--batch_size={}'.format(BATCH_SIZE), '--throughput_warmup_steps={}'.format(warmup)] +
-        _data(conditions) + list(flags), conditions.deadline_secs, python=conditions.pythons[build],
-        variables=variables)
-    return {RATE: done.throughput['examples_per_sec']}
-  return run
-
-
 class Workload(NamedTuple):
   """A published workload, in one process.
 
   Attributes:
     model, optimizer: as its flagfile has them.
     batch_size: that too, unless small machines cannot take it.
-    steps: of a training; a tenth of them are its warm-up.
+    steps: of a training, besides its warm-up.
     more: further flags.
     from_images: whether it reads image files, and not Fashion-MNIST's, which MNIST's are like.
   """
@@ -122,8 +109,8 @@ class Workload(NamedTuple):
 
 
 WORKLOADS = {
-    'fashion_mnist': Workload('fashion_cnn', 'adam', BATCH_SIZE, 220),
-    'mnist_tf_data': Workload('mnist_conv8', 'adam', BATCH_SIZE, 220),
+    'fashion_mnist': Workload('fashion_cnn', 'adam', BATCH_SIZE, 200),
+    'mnist_tf_data': Workload('mnist_conv8', 'adam', BATCH_SIZE, 200),
     # A GPU's share of the published 1024.
     'mnist_8gpu': Workload('mnist_deep', 'rmsprop', 128, 30),
     'mnist_multi_worker_simple': Workload('mnist_dense', 'sgd', 64, 4000),
@@ -134,16 +121,20 @@ WORKLOADS = {
 }
 
 
-def training(workload: Workload, build: str) -> Side:
+def training(workload: Workload, build: str, flags: Sequence[str] = (),
+             variables: Mapping[str, str] = common.NOTHING) -> Side:
   """A workload's training once it is warm."""
   def run(conditions: Conditions) -> Figures:
-    steps = 5 if conditions.quick else workload.steps
+    steps, warmup = _steps(conditions, workload.steps)
     done = common.run_package(
         ['--mode=train', '--report_page=false', '--train_steps={}'.format(steps),
-         '--throughput_warmup_steps={}'.format(max(steps // 10, 2))] + workload.flags(conditions),
-        conditions.deadline_secs, python=conditions.pythons[build])
+         '--throughput_warmup_steps={}'.format(warmup)] + workload.flags(conditions) + list(flags),
+        conditions.deadline_secs, python=conditions.pythons[build], variables=variables)
     return {RATE: done.throughput['examples_per_sec']}
   return run
+
+
+steady = functools.partial(training, WORKLOADS['fashion_mnist'])
 
 
 def parts(workload: Workload, build: str) -> Side:
@@ -161,7 +152,7 @@ def parts(workload: Workload, build: str) -> Side:
 def _fashion_peer(script: str, build: str, option: str) -> Side:
   """The same training by others; the option says how their script does it."""
   def run(conditions: Conditions) -> Figures:
-    steps, warmup = _steps(conditions)
+    steps, warmup = _steps(conditions, WORKLOADS['fashion_mnist'].steps)
     return _figures(_script(script, [
         '--data_dir=' + conditions.data_dir, option,
         '--train_steps={}'.format(steps), '--warmup_steps={}'.format(warmup),

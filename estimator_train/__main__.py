@@ -7,7 +7,7 @@ import signal
 import sys
 from typing import Optional, Sequence
 
-from estimator_train import flags, logs, modes, onednn, signals
+from estimator_train import flags, logs, modes, signals, tensorflow_variables
 from estimator_train.errors import (
     PeerLost,
     StoppedBySignal,
@@ -49,7 +49,7 @@ def _run(argv: Sequence[str]) -> int:
   try:
     settings = flags.parse(argv)
     logs.set_up(settings.verbosity)
-    onednn.set_up()
+    tensorflow_variables.set_up()
     result = modes.run(settings)
     print(json.dumps(result), flush=True)
     return 0

@@ -5,11 +5,12 @@ import warnings
 from contextlib import contextmanager
 from typing import Any, Dict, Iterator, Optional
 
-from estimator_train import cluster, logs, modes, onednn, start_up
+from estimator_train import cluster, logs, modes, start_up, tensorflow_variables
 from estimator_train.errors import UserError
 from estimator_train.settings import Settings
 
-_VARIABLES = ('TF_CONFIG', logs.CPP_LEVEL_VARIABLE, start_up.STARTED_VARIABLE, *onednn.THREADS)
+_VARIABLES = ('TF_CONFIG', logs.CPP_LEVEL_VARIABLE, start_up.STARTED_VARIABLE,
+              *tensorflow_variables.NAMES)
 
 
 def train(settings: Settings) -> Dict[str, Any]:
@@ -60,7 +61,7 @@ def _as_guest(settings: Settings) -> Iterator[None]:
   os.environ[start_up.STARTED_VARIABLE] = start_up.uptime()
   if settings.verbosity < 1:
     logs.silence_tensorflow()
-  onednn.set_up()
+  tensorflow_variables.set_up()
   try:
     with warnings.catch_warnings():
       if settings.verbosity < 1:

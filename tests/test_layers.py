@@ -9,8 +9,8 @@ from conftest import ROOT
 
 # From the ground up; what shares a line is one floor, whose rooms do not know each other.
 FLOORS = (
-    ('errors', 'logs', 'network', 'onednn', 'start_up', 'tensorboard_server', 'timing',
-     'whole_files', 'workloads'),
+    ('errors', 'logs', 'network', 'start_up', 'tensorboard_server', 'tensorflow_variables',
+     'timing', 'whole_files', 'workloads'),
     ('choices', 'flag_texts', 'learning_rate', 'own_code', 'signals'),
     ('experiments',),
     ('validation', 'flagfiles', 'child_runs', 'cluster'),

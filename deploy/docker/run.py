@@ -41,7 +41,7 @@ PATH_FLAGS = WRITTEN_FOLDERS + WRITTEN_FILES + PATTERNS + FILES + ('flagfile',)
 SYSTEM_FOLDERS = ('/', '/bin', '/dev', '/etc', '/lib', '/lib64', '/opt', '/proc', '/sbin', '/sys',
                   '/usr', '/usr/bin', '/usr/lib', '/usr/local', '/opt/estimator_train')
 # What the program and its libraries read; passed by name, as `ps` would show values.
-VARIABLES = re.compile(r'(TF_|NCCL_|XLA_|OMP_|KMP_)\w+$|CUDA_(VISIBLE_DEVICES|DEVICE_ORDER)$|'
+VARIABLES = re.compile(r'(TF_|NCCL_|XLA_|OMP_|KMP_|MKL_)\w+$|CUDA_(VISIBLE_DEVICES|DEVICE_ORDER)$|'
                        r'(?i:https?_proxy|no_proxy)$')
 KAGGLE_VARIABLES = ('KAGGLE_USERNAME', 'KAGGLE_KEY')
 

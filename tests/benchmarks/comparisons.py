@@ -4,7 +4,7 @@ from typing import Any, Dict, List, Sequence
 
 import sides
 from pairs import Comparison, Ratio, Side
-from sides import RATE
+from sides import PEAK, RATE
 
 
 def _rates(title: str, over: str, under: Sequence[str], target: Any) -> Ratio:
@@ -25,21 +25,33 @@ def _limit(name: str, build: str) -> Comparison:
 
 
 _ARTICLE_START = sides.article(100)
-# Each is a change of what the program sets by itself.
-_THREADS: Dict[str, Side] = {
+
+
+def _changed(workload: str, build: str, variable: str) -> Side:
+  name, value = variable.split('=', 1)
+  return sides.training(sides.WORKLOADS[workload], build, variables={name: value})
+
+
+# Each but the first of a workload is a change of what the program sets by itself.
+_STOCK_VARIABLES: Dict[str, Side] = {
+    'as set': sides.steady('stock'),
+    'TF_CPU_ALLOCATOR_USE_BFC=0': _changed('fashion_mnist', 'stock', 'TF_CPU_ALLOCATOR_USE_BFC=0'),
+}
+_ONEDNN_VARIABLES: Dict[str, Side] = {
     'as set': sides.steady('onednn'),
-    'KMP_BLOCKTIME=1': sides.steady('onednn', variables={'KMP_BLOCKTIME': '1'}),
-    'KMP_BLOCKTIME=200': sides.steady('onednn', variables={'KMP_BLOCKTIME': '200'}),
-    'OMP_NUM_THREADS=1': sides.steady('onednn', variables={'OMP_NUM_THREADS': '1'}),
-    'KMP_AFFINITY': sides.steady('onednn',
-                                 variables={'KMP_AFFINITY': 'granularity=fine,compact,1,0'}),
+    **{variable: _changed('fashion_mnist', 'onednn', variable) for variable in (
+        'KMP_BLOCKTIME=0', 'KMP_BLOCKTIME=200', 'OMP_NUM_THREADS=1',
+        'KMP_AFFINITY=granularity=fine,compact,1,0', 'TF_CPU_ALLOCATOR_USE_BFC=1')},
     'inter-op 1': sides.steady('onednn', flags=['--inter_op_parallelism_threads=1']),
     'intra-op 1': sides.steady('onednn', flags=['--intra_op_parallelism_threads=1']),
+    'mnist_dense, as set': sides.training(sides.WORKLOADS['mnist_multi_worker_simple'], 'onednn'),
+    'mnist_dense, MKL_DEBUG_CPU_TYPE=0': _changed('mnist_multi_worker_simple', 'onednn',
+                                                  'MKL_DEBUG_CPU_TYPE=0'),
 }
 
 
-def _against(over: str, others: Sequence[str]) -> List[Ratio]:
-  return [_rates('{} / {}'.format(side, over), side, [over], None)
+def _against(over: str, others: Sequence[str], figure: str = RATE) -> List[Ratio]:
+  return [Ratio('{} / {}, {}'.format(side, over, figure), (side, figure), ((over, figure),), None)
           for side in others if side != over]
 
 
@@ -49,8 +61,8 @@ COMPARISONS: Dict[str, Comparison] = {
         {'article': _ARTICLE_START, 'package': sides.package_run('stock', 100, 1)},
         (Ratio('process start to first step: the article\'s script / package',
                ('article', 'first_step_secs'), (('package', 'first_step_secs'),), 8),
-         Ratio('peak memory: the article\'s script / package', ('article', 'peak_mb'),
-               (('package', 'peak_mb'),), 4))),
+         Ratio('peak memory: the article\'s script / package', ('article', PEAK),
+               (('package', PEAK),), 4))),
     'fashion_1000': Comparison(
         'Process start to the end of 1,000 steps: Fashion-MNIST, batch 256',
         {'article': sides.article(1000), 'stock': sides.package_run('stock', 1000, 100),
@@ -100,9 +112,15 @@ COMPARISONS: Dict[str, Comparison] = {
          _rates('--cache_features / the whole network, oneDNN', 'onednn, features', ['onednn'],
                 3.8)),
         ('onednn', 'images')),
-    'onednn_threads': Comparison(
-        'Settings of the build with oneDNN: fashion_cnn, batch 256', _THREADS,
-        tuple(_against('as set', list(_THREADS))), ('onednn',)),
+    'variables_stock': Comparison(
+        'What the program sets for the stock build: fashion_cnn, batch 256', _STOCK_VARIABLES,
+        tuple(_against('as set', list(_STOCK_VARIABLES))
+              + _against('as set', list(_STOCK_VARIABLES), PEAK))),
+    'variables_onednn': Comparison(
+        'What it sets for the build with oneDNN: fashion_cnn, batch 256, and mnist_dense, batch 64',
+        _ONEDNN_VARIABLES,
+        tuple(_against('as set', list(_ONEDNN_VARIABLES)[:-2])
+              + _against('mnist_dense, as set', list(_ONEDNN_VARIABLES)[-2:])), ('onednn',)),
 }
 COMPARISONS.update(('limit_{}_{}'.format(name, build), _limit(name, build))
                    for name in sides.WORKLOADS for build in ('stock', 'onednn'))

@@ -13,24 +13,21 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Sequence, Tuple
 import common
 from pairs import Conditions, Figures, Side
 
-from estimator_train import onednn
+from estimator_train import tensorflow_variables
 
 FOLDER = os.path.dirname(os.path.abspath(__file__))
 BATCH_SIZE = 256
-RATE = 'images_per_sec'
+RATE, PEAK = 'images_per_sec', 'peak_mb'
 
 # Of a frozen VGG16: what the article trains, in batches that small machines take.
 FEATURES_BATCH_SIZE = 16
 TRAINABLE_LAYERS = 4
 
 
-def _script(name: str, arguments: Sequence[str], build: str,
-            conditions: Conditions) -> common.Child:
-  # What the program sets by itself, for scripts that only use its modules.
-  threads = {name: os.environ.get(name, value) for name, value in onednn.THREADS.items()}
-  return common.run_python(
-      [os.path.join(FOLDER, name)] + list(arguments), conditions.deadline_secs,
-      conditions.pythons[build], threads if build == 'onednn' else common.NOTHING)
+def _script(name: str, arguments: Sequence[str], build: str, conditions: Conditions,
+            variables: Mapping[str, str] = common.NOTHING) -> common.Child:
+  return common.run_python([os.path.join(FOLDER, name)] + list(arguments),
+                           conditions.deadline_secs, conditions.pythons[build], variables)
 
 
 def _figures(child: common.Child, names: Sequence[str]) -> Figures:
@@ -60,7 +57,7 @@ def article(train_steps: int) -> Side:
                       'stock', conditions)
     return {'first_step_secs': child.secs_until(common.ARTICLE_FIRST_STEP),
             'last_step_secs': child.secs_until(common.ARTICLE_LAST_STEP),
-            'peak_mb': child.peak_bytes / 1e6}
+            PEAK: child.peak_bytes / 1e6}
   return run
 
 
@@ -74,7 +71,7 @@ def package_run(build: str, train_steps: int, log_every_steps: int) -> Side:
          '--log_every_steps={}'.format(min(log_every_steps, steps))] + _data(conditions),
         conditions.deadline_secs, python=conditions.pythons[build])
     found = {'last_step_secs': child.secs_until('step {0}/{0}'.format(steps)),
-             'peak_mb': child.peak_bytes / 1e6}
+             PEAK: child.peak_bytes / 1e6}
     if log_every_steps == 1:
       found['first_step_secs'] = child.secs_until('step 1/')
     return found
@@ -113,7 +110,7 @@ WORKLOADS = {
     'mnist_tf_data': Workload('mnist_conv8', 'adam', BATCH_SIZE, 200),
     # A GPU's share of the published 1024.
     'mnist_8gpu': Workload('mnist_deep', 'rmsprop', 128, 30),
-    'mnist_multi_worker_simple': Workload('mnist_dense', 'sgd', 64, 4000),
+    'mnist_multi_worker_simple': Workload('mnist_dense', 'sgd', 64, 1000),
     'mnist_multi_worker_practical': Workload('mnist_practical', 'adam', 64, 900,
                                               ['--cache=memory']),
     'oct2017': Workload('vgg16', 'adam', 16, 10,
@@ -123,14 +120,14 @@ WORKLOADS = {
 
 def training(workload: Workload, build: str, flags: Sequence[str] = (),
              variables: Mapping[str, str] = common.NOTHING) -> Side:
-  """A workload's training once it is warm."""
+  """A workload's training once it is warm, and its memory."""
   def run(conditions: Conditions) -> Figures:
     steps, warmup = _steps(conditions, workload.steps)
     done = common.run_package(
         ['--mode=train', '--report_page=false', '--train_steps={}'.format(steps),
          '--throughput_warmup_steps={}'.format(warmup)] + workload.flags(conditions) + list(flags),
         conditions.deadline_secs, python=conditions.pythons[build], variables=variables)
-    return {RATE: done.throughput['examples_per_sec']}
+    return {RATE: done.throughput['examples_per_sec'], PEAK: done.child.peak_bytes / 1e6}
   return run
 
 
@@ -178,8 +175,11 @@ def _image_size(conditions: Conditions) -> Sequence[int]:
 def _measures(part: str, build: str, conditions: Conditions, **arguments: Any) -> Dict[str, Any]:
   data = {'train_pattern': conditions.train_pattern, 'image_size': _image_size(conditions),
           'shuffle_buffer': 2048}
+  # What the program sets by itself; this only uses its modules.
+  sets = tensorflow_variables.onednn() if build == 'onednn' else tensorflow_variables.stock()
   child = _script('image_input_measures.py', [part, json.dumps(dict(arguments, data=data))],
-                  build, conditions)
+                  build, conditions,
+                  {name: os.environ.get(name, value) for name, value in sets.items()})
   return json.loads(child.lines[-1])
 
 

@@ -1,0 +1,79 @@
+"""What the program sets for TensorFlow before it imports it."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+from conftest import ROOT
+
+from estimator_train import tensorflow_variables
+
+INTEL = 'vendor_id\t: GenuineIntel\nflags\t\t: fpu avx avx2\n\nvendor_id\t: GenuineIntel\n'
+AMD = INTEL.replace('GenuineIntel', 'AuthenticAMD')
+
+# What the program has set by the time that TensorFlow is imported.
+ASKS = '''
+import os, sys
+from estimator_train import __main__, modes, tensorflow_variables
+modes.run = lambda settings: dict(
+  {name: os.environ.get(name) for name in tensorflow_variables.NAMES},
+  tensorflow='tensorflow' in sys.modules)
+sys.exit(__main__.main(['--model_dir=x', '--train_steps=1']))
+'''
+
+
+@pytest.fixture
+def asks(tmp_path):
+  """Runs a process that has a `tensorflow` beside others, by their names; returns what it has set.
+
+  Neither is imported: that would end it.
+  """
+  def run(*beside, **given):
+    for name in ('tensorflow', *beside):
+      (tmp_path / name).mkdir()
+      (tmp_path / name / '__init__.py').write_text('raise SystemExit(9)\n')
+    environment = {name: text for name, text in os.environ.items()
+                   if name not in tensorflow_variables.NAMES}
+    done = subprocess.run([sys.executable, '-c', ASKS], cwd=str(ROOT), timeout=60, check=True,
+                          env=dict(environment, PYTHONPATH=str(tmp_path), **given),
+                          stdout=subprocess.PIPE, universal_newlines=True)
+    found = json.loads(done.stdout)
+    assert not found.pop('tensorflow')
+    return {name: value for name, value in found.items() if value is not None}
+  return run
+
+
+def test_the_stock_build_gets_an_allocator_without_a_limit(asks):
+  assert asks() == tensorflow_variables.stock()
+
+
+def test_the_build_with_onednn_gets_threads_that_soon_sleep(asks):
+  found = asks('intel_tensorflow-1.15.2.dist-info')
+  assert found == tensorflow_variables.onednn() and found['KMP_BLOCKTIME'] == '1'
+
+
+def test_what_the_user_has_set_stays(asks):
+  given = {'KMP_BLOCKTIME': '7', 'MKL_DEBUG_CPU_TYPE': '4', 'TF_CPU_ALLOCATOR_USE_BFC': '0'}
+  assert asks('intel_tensorflow-1.15.2.dist-info', **given) == given
+
+
+@pytest.mark.parametrize('cpu_info, names', [
+    (AMD, {'KMP_BLOCKTIME', 'MKL_DEBUG_CPU_TYPE'}),
+    (AMD.replace('avx2', 'sse4a'), {'KMP_BLOCKTIME'}),
+    (INTEL, {'KMP_BLOCKTIME'}),
+    (None, {'KMP_BLOCKTIME'}),
+])
+def test_mkl_is_told_of_avx2_on_amd_only(tmp_path, monkeypatch, cpu_info, names):
+  path = tmp_path / 'cpuinfo'
+  if cpu_info is not None:
+    path.write_text(cpu_info)
+  monkeypatch.setattr(tensorflow_variables, '_CPU_INFO', str(path))
+  assert set(tensorflow_variables.onednn()) == names
+
+
+@pytest.mark.parametrize('has_driver', [False, True])
+def test_the_allocator_is_for_machines_without_gpus(monkeypatch, has_driver):
+  monkeypatch.setattr(os.path, 'exists', lambda path: has_driver)
+  assert tensorflow_variables.stock() == ({} if has_driver else tensorflow_variables.STOCK)

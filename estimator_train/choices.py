@@ -17,6 +17,7 @@ IN_ONE_MACHINE, OVER_WORKERS = ('hierarchical_copy', 'reduction_to_one_device'),
 DTYPES = ('fp32', 'mixed')
 LR_SCHEDULES = ('constant', 'piecewise', 'exponential', 'cosine')
 LEARNING_RATE_SCALINGS = ('none', 'linear', 'sqrt')
+CACHES = ('auto', 'none', 'memory')  # Or a folder.
 CACHE_FEATURES_DTYPES = ('float32', 'float16')
 ON_BAD_IMAGE = ('error', 'skip')
 ON_NAN = ('stop', 'skip')

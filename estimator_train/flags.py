@@ -119,7 +119,7 @@ _GROUPS: Sequence[Tuple[str, Sequence[Tuple[str, Callable[..., Any], str]]]] = (
         ('num_parallel_calls', _INTEGER, 'images decoded at once; 0: as many as cores'),
         ('prefetch', _INTEGER, 'batches prepared ahead'),
         ('cache', _STRING, 'keep the training examples, decoded and resized to uint8: none, '
-         'memory, or a folder'),
+         'memory, a folder, or auto, which is memory for idx files of up to 256 MiB'),
         ('cache_features', _BOOLEAN, 'compute the output of the frozen layers once, and train '
          'on that; it is kept in memory, or in the folder of --cache'),
         ('cache_features_dtype', _STRING, 'how that is kept: '

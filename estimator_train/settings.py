@@ -57,7 +57,7 @@ class _Fields(NamedTuple):
   shuffle_buffer: int = 5000
   num_parallel_calls: int = 0
   prefetch: int = 2
-  cache: str = 'none'
+  cache: str = 'auto'
   cache_features: bool = False
   cache_features_dtype: str = 'float32'
   on_bad_image: str = 'error'

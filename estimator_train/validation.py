@@ -133,7 +133,8 @@ def _check_places(settings: Any) -> None:
   if not settings.weights:
     raise UserError('--weights is empty', '--weights=', 'give none, or the path of a file')
   if not settings.cache:
-    raise UserError('--cache is empty', '--cache=', 'give none, memory, or a folder')
+    raise UserError('--cache is empty', '--cache=',
+                    'give {}, or a folder'.format(', '.join(choices.CACHES)))
   if not settings.output:
     raise UserError('--output is empty', '--output=',
                     'give a file, or - for standard output')

@@ -52,7 +52,7 @@ def test_errors_of_tf_config_import_no_tensorflow(config, told):
        '--train_steps=1'], cwd=str(ROOT), timeout=SECS, env=dict(os.environ, TF_CONFIG=config),
       stdout=subprocess.PIPE, stderr=subprocess.PIPE, universal_newlines=True)
   assert done.returncode == 2 and '\nerror: ' + told in done.stderr
-  assert 'tensorflow' not in done.stderr.partition('\nerror: ')[0]
+  assert "import 'tensorflow" not in done.stderr.partition('\nerror: ')[0]
 
 
 def test_results_and_logs_keep_apart(tmp_path):

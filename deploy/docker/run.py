@@ -33,7 +33,7 @@ WRITTEN_FOLDERS = ('model_dir', 'data_dir', 'export_dir', 'cache')
 WRITTEN_FILES = ('output',)
 PATTERNS = ('train_pattern', 'eval_pattern', 'input')
 FILES = ('weights', 'checkpoint')  # Or folders, or what a checkpoint's files begin with.
-WORDS = {'cache': ('none', 'memory'), 'weights': ('none', 'imagenet'),
+WORDS = {'cache': ('auto', 'none', 'memory'), 'weights': ('none', 'imagenet'),
          'checkpoint': ('latest', 'best'), 'output': ('-',)}
 PATH_FLAGS = WRITTEN_FOLDERS + WRITTEN_FILES + PATTERNS + FILES + ('flagfile',)
 

@@ -66,6 +66,25 @@ def count(split: IdxSplit) -> int:
   return _read_header(split.images, 'images', IMAGE_MAGIC, IMAGE_HEADER_BYTES)[0]
 
 
+def elements(split: IdxSplit) -> Tuple[memoryview, memoryview]:
+  """Returns what follows the headers of a split's files: images and labels, a byte an element.
+
+  Raises:
+    UserError: a file cannot be read.
+  """
+  return (_decompressed(split.images)[IMAGE_HEADER_BYTES:],
+          _decompressed(split.labels)[LABEL_HEADER_BYTES:])
+
+
+def _decompressed(path: str) -> memoryview:
+  try:
+    with open(path, 'rb') as file:
+      # Unlike gzip's, this goes on without the lock that Python code has to hold.
+      return memoryview(zlib.decompress(file.read(), zlib.MAX_WBITS | 16))
+  except (OSError, zlib.error) as error:
+    raise _unreadable(path, error) from error
+
+
 def _read_header(path: str, what: str, magic: int, header_bytes: int) -> Tuple[int, ...]:
   """Returns the dimensions of an idx file."""
   try:

@@ -1,6 +1,7 @@
 """An `input_fn` from NumPy arrays, in memory or mapped to a file, that stay out of the graph."""
 
 import gzip
+from concurrent import futures
 from typing import Callable, Optional, Tuple
 
 import numpy as np
@@ -17,9 +18,8 @@ def read_idx(split: IdxSplit, image_shape: Tuple[int, int, int]) -> Tuple[np.nda
   Returns:
     Images, uint8 [N, height, width, channels], and class numbers, uint8 [N].
   """
-  with gzip.open(split.images) as file:
-    images = np.frombuffer(file.read(), np.uint8, offset=idx.IMAGE_HEADER_BYTES)
-  return images.reshape((-1,) + image_shape), read_idx_labels(split)
+  images, labels = (np.frombuffer(each, np.uint8) for each in idx.elements(split))
+  return images.reshape((-1,) + image_shape), labels
 
 
 def read_idx_labels(split: IdxSplit) -> np.ndarray:
@@ -48,7 +48,21 @@ def make_train_input_fn(examples: np.ndarray, labels: np.ndarray, batching: Batc
   """
   def input_fn() -> tf.data.Dataset:
     numbers = batching.shuffled(tf.data.Dataset.range(len(examples)), len(examples))
-    return _batches(numbers, examples, labels, batching, order)
+    return _batches(numbers, lambda: (examples, labels), examples, batching, order)
+
+  return input_fn
+
+
+def make_idx_train_input_fn(split: IdxSplit, batching: Batching) -> Callable[[], tf.data.Dataset]:
+  """Makes the same from idx files, which a thread reads while the graph is built."""
+  num_examples = idx.count(split)
+  # The one thread ends with its work.
+  reading = futures.ThreadPoolExecutor(1).submit(read_idx, split, batching.image_shape)
+  like = np.empty((0,) + batching.image_shape, np.uint8)
+
+  def input_fn() -> tf.data.Dataset:
+    numbers = batching.shuffled(tf.data.Dataset.range(num_examples), num_examples)
+    return _batches(numbers, reading.result, like, batching, None)
 
   return input_fn
 
@@ -57,21 +71,25 @@ def make_eval_input_fn(examples: np.ndarray, labels: np.ndarray,
                        batching: Batching) -> Callable[[], tf.data.Dataset]:
   """Makes the `input_fn` of evaluation: every example once, in their order; see above."""
   def input_fn() -> tf.data.Dataset:
-    return _batches(tf.data.Dataset.range(len(examples)), examples, labels, batching, None)
+    return _batches(tf.data.Dataset.range(len(examples)), lambda: (examples, labels), examples,
+                    batching, None)
 
   return input_fn
 
 
-def _batches(numbers: tf.data.Dataset, examples: np.ndarray, labels: np.ndarray,
-             batching: Batching, order: Optional[np.ndarray]) -> tf.data.Dataset:
+def _batches(numbers: tf.data.Dataset, get: Callable[[], Tuple[np.ndarray, np.ndarray]],
+             like: np.ndarray, batching: Batching,
+             order: Optional[np.ndarray]) -> tf.data.Dataset:
+  """Looks up batches of examples and labels in what `get` returns, which is `like` that."""
   def look_up(numbers: np.ndarray) -> Tuple[np.ndarray, np.ndarray]:
+    examples, labels = get()
     chosen = numbers if order is None else order[numbers]
     return examples[chosen], labels[chosen].astype(np.int64)
 
   @tf.autograph.experimental.do_not_convert
   def batch(numbers: tf.Tensor) -> Tuple[tf.Tensor, tf.Tensor]:
-    values, classes = tf.numpy_function(look_up, [numbers], [examples.dtype, tf.int64])
-    values.set_shape((None,) + examples.shape[1:])
+    values, classes = tf.numpy_function(look_up, [numbers], [like.dtype, tf.int64])
+    values.set_shape((None,) + like.shape[1:])
     classes.set_shape([None])
     return values, batching.labels(classes)
 

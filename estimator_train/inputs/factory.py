@@ -5,6 +5,7 @@ from typing import Callable, List, NamedTuple, Optional
 import numpy as np
 import tensorflow.compat.v1 as tf
 
+from estimator_train import choices
 from estimator_train.datasets import fingerprint, idx
 from estimator_train.datasets.description import (
     ArraySplit,
@@ -20,6 +21,9 @@ from estimator_train.inputs.batching import ALL, Batching, Share
 from estimator_train.settings import Settings
 
 InputFn = Callable[[], tf.data.Dataset]
+
+# Of idx files, decompressed: up to here memory holds them unless the user says otherwise.
+_SMALL_BYTES = 256 << 20
 
 
 class SplitSizes(NamedTuple):
@@ -58,11 +62,21 @@ def check_files(dataset: DataSet, settings: Settings) -> SplitSizes:
     assert isinstance(split, (ImageSplit, ArraySplit))
     return len(split.classes)
 
-  if isinstance(dataset.train, (IdxSplit, ArraySplit)) and settings.cache not in ('none', 'memory'):
+  if isinstance(dataset.train, (IdxSplit, ArraySplit)) and settings.cache not in choices.CACHES:
     raise UserError('a cache in a folder is for image files',
                     '--cache={} --dataset={}'.format(settings.cache, settings.dataset),
                     'give --cache=memory, or leave it out')
   return SplitSizes(count(dataset.train, settings.trains), count(dataset.test, settings.evaluates))
+
+
+def cache_of(dataset: DataSet, settings: Settings) -> str:
+  """Returns where training examples are kept: `memory`, `none`, or a folder."""
+  if settings.cache != 'auto':
+    return settings.cache
+  split = dataset.train
+  is_small = (isinstance(split, IdxSplit)
+              and idx.count(split) * int(np.prod(dataset.image_shape)) <= _SMALL_BYTES)
+  return 'memory' if is_small else 'none'
 
 
 def class_counts(dataset: DataSet) -> List[int]:
@@ -83,17 +97,17 @@ def make_train_input_fn(dataset: DataSet, settings: Settings, one_hot: bool, bat
   """
   split = dataset.train
   batching = make_batching(dataset, settings, one_hot, batch_size, share)
+  cache = cache_of(dataset, settings)
   if isinstance(split, ImageSplit):
-    if settings.cache == 'none':
+    if cache == 'none':
       return image_files.make_train_input_fn(split, batching)
     return arrays.make_train_input_fn(
-        image_cache.images(split, batching, settings.cache), split.classes, batching,
+        image_cache.images(split, batching, cache), split.classes, batching,
         order=batching.order(len(split.files)))
   if isinstance(split, IdxSplit):
-    if settings.cache == 'none':
+    if cache == 'none':
       return idx_files.make_train_input_fn(split, batching)
-    return arrays.make_train_input_fn(
-        *arrays.read_idx(split, dataset.image_shape), batching=batching)
+    return arrays.make_idx_train_input_fn(split, batching)
   if isinstance(split, ArraySplit):
     return arrays.make_train_input_fn(split.images, split.classes, batching,
                                       order=batching.order(len(split.classes)))

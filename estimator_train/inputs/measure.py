@@ -65,9 +65,10 @@ def measure(dataset: DataSet, settings: Settings, one_hot: bool,
   """
   assert dataset.train is not None
   batching = factory.make_batching(dataset, settings, one_hot, settings.batch_size)
-  cached = settings.cache != 'none' or isinstance(dataset.train, ArraySplit)
+  cache = factory.cache_of(dataset, settings)
+  cached = cache != 'none' or isinstance(dataset.train, ArraySplit)
   files = _files(dataset)
-  dropped = files + _cache_files(settings.cache)
+  dropped = files + _cache_files(cache)
   epoch = None if num_examples is None else math.ceil(num_examples / settings.batch_size)
   drop_pages(dropped)
   before, began = read_bytes(), time.perf_counter()

@@ -4,6 +4,7 @@ import os
 import shutil
 from typing import List, NamedTuple
 
+from estimator_train import choices
 from estimator_train.machine.findings import Finding, error, ok, warning
 from estimator_train.settings import Settings
 
@@ -39,7 +40,7 @@ def look(settings: Settings) -> List[Folder]:
   """Looks at the folders that the settings name."""
   named = [('--model_dir', settings.model_dir), ('--export_dir', settings.export_dir),
            ('--data_dir', settings.data_dir)]
-  if settings.cache not in ('none', 'memory'):
+  if settings.cache not in choices.CACHES:
     named.append(('--cache', settings.cache))
   return [_look(flag, path) for flag, path in named if path]
 

@@ -12,7 +12,7 @@ from estimator_train.datasets.description import (
     SyntheticSplit,
 )
 from estimator_train.errors import UserError
-from estimator_train.inputs import image_files, measure, memory
+from estimator_train.inputs import factory, image_files, measure, memory
 from estimator_train.inputs.measure import Measured
 from estimator_train.models import registry as models
 from estimator_train.reports import input_benchmark, page
@@ -42,7 +42,8 @@ def run(settings: Settings) -> Dict[str, Any]:
     _LOG.info('measuring the model')
     model = model_rate.measure(prepared, measured.image_shape, measured.pixels_dtype)
   result = input_benchmark.write(
-      settings, prepared.conditions, _described(prepared.dataset, measured), model,
+      settings._replace(cache=factory.cache_of(prepared.dataset, settings)),
+      prepared.conditions, _described(prepared.dataset, measured), model,
       Machine(image_files.available_cores(), free_bytes,
               all(name.startswith('/cpu') for name in prepared.devices.names),
               models.is_pretrained(settings.model)))

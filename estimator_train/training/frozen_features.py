@@ -72,7 +72,7 @@ def compute(frozen: tf.keras.Model, checkpoint: str, examples: inputs.Pass, sett
   dtype = np.dtype(settings.cache_features_dtype).type
   values = [tf.train.load_variable(checkpoint, weight.op.name) for weight in frozen.weights]
   shape = (examples.num_examples,) + frozen.output_shape[1:]
-  cache = 'memory' if settings.cache == 'none' else settings.cache
+  cache = 'memory' if settings.cache in ('auto', 'none') else settings.cache
 
   def fill(array: np.ndarray) -> None:
     _fill(array, frozen, values, examples, settings, devices)

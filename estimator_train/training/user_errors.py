@@ -7,7 +7,8 @@ from typing import Iterator, Optional
 
 import tensorflow.compat.v1 as tf
 
-from estimator_train.datasets.description import ImageSplit, Split
+from estimator_train.datasets import idx
+from estimator_train.datasets.description import IdxSplit, ImageSplit, Split
 from estimator_train.errors import UserError, printable
 from estimator_train.inputs import bad_images
 
@@ -34,6 +35,8 @@ def reworded(split: Optional[Split]) -> Iterator[None]:
       raise UserError('--model_dir holds a checkpoint of another model or optimizer',
                       re.sub(r'.*?(Key \S+ not found in checkpoint).*', r'\1', error.message,
                              flags=re.DOTALL), 'give another --model_dir') from error
+    if isinstance(split, IdxSplit):
+      idx.elements(split)  # Says what is wrong with a file, and which it is.
     if not isinstance(split, ImageSplit):
       raise
     bad = next(bad_images.find(split.files), None)

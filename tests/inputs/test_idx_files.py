@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 from conftest import batches
 
-from estimator_train.datasets.description import IdxSplit
-from estimator_train.inputs import arrays, idx_files
+from estimator_train.datasets.description import DataSet, IdxSplit
+from estimator_train.inputs import arrays, factory, idx_files
 from estimator_train.inputs.batching import Batching, Share
+from estimator_train.settings import Settings
 
 EXAMPLES, SHAPE, CLASSES = 10, (2, 3, 1), 4
 BATCHING = Batching(SHAPE, CLASSES, one_hot=True, batch_size=4, shuffle_buffer=5, prefetch=2)
@@ -90,7 +91,7 @@ def test_arrays_deliver_the_same(split):
   for one_hot in (True, False):
     batching = BATCHING._replace(one_hot=one_hot, seed=3, share=Share(skip_examples=7))
     streamed, _ = batches(idx_files.make_train_input_fn(split, batching), 6)
-    held, _ = batches(arrays.make_train_input_fn(*arrays.read_idx(split, SHAPE), batching), 6)
+    held, _ = batches(arrays.make_idx_train_input_fn(split, batching), 6)
     for (images, labels), (images_held, labels_held) in zip(streamed, held):
       np.testing.assert_array_equal(images, images_held)
       np.testing.assert_array_equal(labels, labels_held)
@@ -101,7 +102,22 @@ def test_arrays_deliver_the_same(split):
 def test_no_array_in_the_graph(write_idx, held):
   split = IdxSplit(*write_idx(np.random.RandomState(0).randint(256, size=(5000, 2, 3)),
                               np.zeros(5000)))
-  input_fn = (arrays.make_train_input_fn(*arrays.read_idx(split, SHAPE), BATCHING) if held
+  input_fn = (arrays.make_idx_train_input_fn(split, BATCHING) if held
               else idx_files.make_train_input_fn(split, BATCHING))
   _, graph = batches(input_fn, 1)
   assert graph.as_graph_def().ByteSize() < 20000
+
+
+@pytest.mark.parametrize('given, small_bytes, cache', [
+    ('auto', EXAMPLES * 6, 'memory'), ('auto', EXAMPLES * 6 - 1, 'none'), ('none', 1000, 'none'),
+    ('memory', 0, 'memory')])
+def test_small_files_are_held_unless_the_user_says_otherwise(split, monkeypatch, given,
+                                                             small_bytes, cache):
+  monkeypatch.setattr(factory, '_SMALL_BYTES', small_bytes)
+  dataset = DataSet('own', tuple('abcd'), SHAPE, split, split)
+  settings = Settings(model_dir='any', train_steps=1, cache=given, batch_size=4)
+  assert factory.cache_of(dataset, settings) == cache
+  _, graph = batches(factory.make_train_input_fn(dataset, settings, True, 4), 1)
+  reads = [node for function in graph.as_graph_def().library.function for node in function.node_def
+           if node.op.startswith('FixedLengthRecordDataset')]
+  assert bool(reads) == (cache == 'none')

@@ -5,6 +5,7 @@ import errno
 import os
 import re
 import resource
+import shutil
 import subprocess
 import sys
 
@@ -13,6 +14,7 @@ import tensorflow.compat.v1 as tf
 from conftest import ROOT
 
 from estimator_train import disk_faults, whole_files
+from estimator_train.datasets import fashion_mnist_sample, idx
 from estimator_train.errors import UserError
 from estimator_train.settings import Settings
 from estimator_train.training import hooks, recovery, saving
@@ -248,3 +250,23 @@ def test_full_standard_output():
                           stdout=full, stderr=subprocess.PIPE, universal_newlines=True, timeout=60)
   assert (done.returncode, done.stderr) == (
       2, 'error: standard output cannot be written to: No space left on device\n')
+
+
+def test_a_data_file_that_is_gone_by_the_time_it_is_read(run_program, tmp_path, monkeypatch):
+  folder = str(tmp_path / 'data')
+  shutil.copytree(fashion_mnist_sample.FOLDER, folder)
+  monkeypatch.setattr(fashion_mnist_sample, 'FOLDER', folder)
+  read, gone = idx.elements, os.path.join(folder, 'train-images-idx3-ubyte.gz')
+
+  def elements(split):
+    with contextlib.suppress(FileNotFoundError):
+      os.unlink(gone)
+    return read(split)
+
+  monkeypatch.setattr(idx, 'elements', elements)
+  done = run_program('--mode=train', '--dataset=fashion_mnist_sample', '--train_steps=2',
+                     '--model_dir', tmp_path / 'run', *QUICK[2:])
+  assert (done.code, done.out) == (2, '')
+  assert last_line(done) == (
+      'error: cannot read a data file: {}: No such file or directory: check that it is a readable '
+      'file, or remove it and get it again with --mode=download'.format(gone))

@@ -81,11 +81,18 @@ def test_with_a_cache(run_program, flags, tmp_path, cache):
 
 
 def test_replicas(run_program):
-  done = run_program(*COMMON, '--num_cpu_replicas=2')
+  done = run_program(*COMMON, '--num_cpu_replicas=2', '--cache=none')
   assert done.code == 0, done.err
   assert done.result['num_replicas'] == 2 and done.result['per_replica_batch_size'] == 4
   assert done.result['dataset'] == 'fashion_mnist_sample' and done.result['model_dir'] is None
   assert list(done.result['stages']) == ['read', 'batch', 'decode']
+  assert is_consistent(done.result)
+
+
+def test_small_files_are_held_in_memory(run_program):
+  done = run_program(*COMMON)
+  assert done.code == 0, done.err
+  assert done.result['cache'] == 'memory' and list(done.result['stages']) == ['batch']
   assert is_consistent(done.result)
 
 
@@ -114,7 +121,7 @@ def test_a_slow_input(run_program, monkeypatch):
   monkeypatch.setattr(factory, 'make_train_input_fn',
                       lambda *given: lambda: whole(*given)().map(
                           tf.autograph.experimental.do_not_convert(slow)))
-  done = run_program(*COMMON)
+  done = run_program(*COMMON, '--cache=none')
   assert done.code == 0, done.err
   assert done.result['verdict'] == 'input-bound' and is_consistent(done.result)
   assert done.result['warm_images_per_sec'] <= 8 / DELAY

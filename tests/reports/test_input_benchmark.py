@@ -8,7 +8,7 @@ from estimator_train.reports import input_benchmark
 from estimator_train.reports.input_benchmark import Input, Machine
 from estimator_train.settings import Settings
 
-SETTINGS = Settings(mode='input_benchmark', batch_size=8)
+SETTINGS = Settings(mode='input_benchmark', batch_size=8, cache='none')
 ON_CPU = Machine(cores=4, free_bytes=10 ** 9, is_shared=True, pretrained=False)
 ON_GPU = ON_CPU._replace(is_shared=False)
 

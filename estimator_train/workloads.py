@@ -136,13 +136,13 @@ _OCT2017 = Workload((
 ))
 
 _MNIST_TF_DATA = Workload((
-    Part('files', 'mnist_tf_data', {}, (
+    Part('files', 'mnist_tf_data', {'cache': 'none'}, (
         Figure('test accuracy, tf.data', None, None, '10 epochs at 256 per replica', _accuracy,
                '{:.4f}'),), folder='files'),
     Part('arrays', 'mnist_tf_data', {'cache': 'memory'}, (
         Figure('test accuracy, NumPy arrays', None, None, '10 epochs at 256 per replica',
                _accuracy, '{:.4f}'),), folder='arrays'),
-    Part('replicas', 'mnist_tf_data', {'batch_size': 512, 'num_cpu_replicas': 2}, (
+    Part('replicas', 'mnist_tf_data', {'cache': 'none', 'batch_size': 512, 'num_cpu_replicas': 2}, (
         Figure('test accuracy, tf.data on 2 replicas', None, None, '10 epochs at 256 per replica',
                _accuracy, '{:.4f}'),), folder='replicas',
          gpus=2),

@@ -119,10 +119,12 @@ def markdown(result: Dict[str, Any]) -> str:
   parts.append('\n'.join('- {}: {}'.format(build, ', '.join(
       '{} {}'.format(*each) for each in found.items()))
                          for build, found in result['versions'].items()))
+  parts.append(common.markdown_table(
+      ['name', 'ratio', 'measured', 'at least', ''],
+      [['`{}`'.format(name)] + row for name, found in result['comparisons'].items()
+       for row in pairs.ratio_rows(found['ratios'])]))
   for name, found in result['comparisons'].items():
     parts.append('## {}\n\n{}'.format(name, found['title']))
-    parts.append(common.markdown_table(['ratio', 'measured', 'at least', ''],
-                                       pairs.ratio_rows(found['ratios'])))
     parts.append(common.markdown_table(['side', 'figure', 'median', 'least to greatest'],
                                        pairs.figure_rows(found['figures'])))
   for name, error in result['failed'].items():

@@ -210,8 +210,9 @@ def _replicas(size: int, unused_folder: str) -> Dict[str, float]:
 
 
 SUBJECTS: Dict[str, Subject] = {
-    'examples': Subject('examples in two gzipped files', (6000, 60000, 600000), (60, 120, 240),
-                        _examples, {FIRST_STEP: LINEAR, PEAK: LINEAR}),
+    # The first three are held in memory, the last one is streamed.
+    'examples': Subject('examples in two gzipped files', (6000, 60000, 300000, 600000),
+                        (60, 120, 240), _examples, {FIRST_STEP: LINEAR, PEAK: LINEAR}),
     'files': Subject('image files', (1000, 10000, 100000), (64, 128, 256), _files,
                      {FIRST_STEP: LINEAR, PEAK: LINEAR}),
     'source_size': Subject('side of the image files, pixels', (128, 256, 512, 1024), (16, 32, 64),

@@ -66,21 +66,21 @@ def count(split: IdxSplit) -> int:
   return _read_header(split.images, 'images', IMAGE_MAGIC, IMAGE_HEADER_BYTES)[0]
 
 
-def elements(split: IdxSplit) -> Tuple[memoryview, memoryview]:
-  """Returns what follows the headers of a split's files: images and labels, a byte an element.
-
-  Raises:
-    UserError: a file cannot be read.
-  """
-  return (_decompressed(split.images)[IMAGE_HEADER_BYTES:],
-          _decompressed(split.labels)[LABEL_HEADER_BYTES:])
+def read_images(split: IdxSplit) -> memoryview:
+  """Returns the images' elements, a byte each; UserError where the file cannot be read."""
+  return _read(split.images, IMAGE_HEADER_BYTES)
 
 
-def _decompressed(path: str) -> memoryview:
+def read_labels(split: IdxSplit) -> memoryview:
+  """Returns the labels, a byte each; UserError where the file cannot be read."""
+  return _read(split.labels, LABEL_HEADER_BYTES)
+
+
+def _read(path: str, header_bytes: int) -> memoryview:
   try:
     with open(path, 'rb') as file:
       # Unlike gzip's, this goes on without the lock that Python code has to hold.
-      return memoryview(zlib.decompress(file.read(), zlib.MAX_WBITS | 16))
+      return memoryview(zlib.decompress(file.read(), zlib.MAX_WBITS | 16))[header_bytes:]
   except (OSError, zlib.error) as error:
     raise _unreadable(path, error) from error
 

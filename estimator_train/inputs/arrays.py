@@ -1,6 +1,5 @@
 """An `input_fn` from NumPy arrays, in memory or mapped to a file, that stay out of the graph."""
 
-import gzip
 from concurrent import futures
 from typing import Callable, Optional, Tuple
 
@@ -18,14 +17,13 @@ def read_idx(split: IdxSplit, image_shape: Tuple[int, int, int]) -> Tuple[np.nda
   Returns:
     Images, uint8 [N, height, width, channels], and class numbers, uint8 [N].
   """
-  images, labels = (np.frombuffer(each, np.uint8) for each in idx.elements(split))
-  return images.reshape((-1,) + image_shape), labels
+  images = np.frombuffer(idx.read_images(split), np.uint8)
+  return images.reshape((-1,) + image_shape), read_idx_labels(split)
 
 
 def read_idx_labels(split: IdxSplit) -> np.ndarray:
   """Reads the class numbers alone, uint8 [N]."""
-  with gzip.open(split.labels) as file:
-    return np.frombuffer(file.read(), np.uint8, offset=idx.LABEL_HEADER_BYTES)
+  return np.frombuffer(idx.read_labels(split), np.uint8)
 
 
 def make_train_input_fn(examples: np.ndarray, labels: np.ndarray, batching: Batching,

@@ -36,7 +36,9 @@ def reworded(split: Optional[Split]) -> Iterator[None]:
                       re.sub(r'.*?(Key \S+ not found in checkpoint).*', r'\1', error.message,
                              flags=re.DOTALL), 'give another --model_dir') from error
     if isinstance(split, IdxSplit):
-      idx.elements(split)  # Says what is wrong with a file, and which it is.
+      # They say what is wrong with a file, and which it is.
+      idx.read_images(split)
+      idx.read_labels(split)
     if not isinstance(split, ImageSplit):
       raise
     bad = next(bad_images.find(split.files), None)

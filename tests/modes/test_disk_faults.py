@@ -256,14 +256,14 @@ def test_a_data_file_that_is_gone_by_the_time_it_is_read(run_program, tmp_path, 
   folder = str(tmp_path / 'data')
   shutil.copytree(fashion_mnist_sample.FOLDER, folder)
   monkeypatch.setattr(fashion_mnist_sample, 'FOLDER', folder)
-  read, gone = idx.elements, os.path.join(folder, 'train-images-idx3-ubyte.gz')
+  read, gone = idx.read_images, os.path.join(folder, 'train-images-idx3-ubyte.gz')
 
-  def elements(split):
+  def read_images(split):
     with contextlib.suppress(FileNotFoundError):
       os.unlink(gone)
     return read(split)
 
-  monkeypatch.setattr(idx, 'elements', elements)
+  monkeypatch.setattr(idx, 'read_images', read_images)
   done = run_program('--mode=train', '--dataset=fashion_mnist_sample', '--train_steps=2',
                      '--model_dir', tmp_path / 'run', *QUICK[2:])
   assert (done.code, done.out) == (2, '')

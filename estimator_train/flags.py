@@ -112,7 +112,8 @@ _GROUPS: Sequence[Tuple[str, Sequence[Tuple[str, Callable[..., Any], str]]]] = (
          'compute capability 7.0 or newer, with dynamic loss scaling: '
          + _one_of(choices.DTYPES)),
         ('enable_xla', _BOOLEAN, 'have XLA compile what it can of the graph'),
-        ('inter_op_parallelism_threads', _INTEGER, 'operations run at once; 0: as many as cores'),
+        ('inter_op_parallelism_threads', _INTEGER,
+         'operations run at once; 0: as many as cores, but one with oneDNN'),
         ('intra_op_parallelism_threads', _INTEGER, 'threads of an operation; 0: as cores'))),
     ('input', (
         ('shuffle_buffer', _INTEGER, 'examples to shuffle among'),

@@ -12,10 +12,10 @@ from typing import Dict
 # has to zero it for the next one. TensorFlow's own allocator keeps it, without a limit here: what
 # it asks for is the kernel's to refuse, as it is without it. The build with oneDNN has one already.
 STOCK = {'TF_CPU_ALLOCATOR_USE_BFC': '1', 'TF_CPU_BFC_MEM_LIMIT_IN_MB': str(2 ** 30)}
-# OpenMP's threads spin for 200 ms after an operation, on cores that the input's threads could use;
-# at 0 they have to be woken for each. The rest the build sets by itself: as many threads as the
-# process may use cores, and as a rule two operations at once.
-ONEDNN = {'KMP_BLOCKTIME': '1'}
+# OpenMP's threads spin for 200 ms after an operation, on cores that the input's threads could use.
+# This is about a step of a small network: they need not be woken for each operation of it. By
+# themselves they are as many as the process may use cores.
+ONEDNN = {'KMP_BLOCKTIME': '30'}
 # MKL, which that build multiplies matrices with, knows AVX2 on Intel's processors only; this is
 # its own name for it. Theirs it leaves to MKL, which may know better.
 ONEDNN_ON_AMD = {'MKL_DEBUG_CPU_TYPE': '5'}
@@ -26,7 +26,7 @@ _CPU_INFO = '/proc/cpuinfo'
 
 def set_up() -> None:
   """Sets what the user has not set; to be called before TensorFlow is imported."""
-  found = onednn() if _has_onednn() else stock()
+  found = onednn() if has_onednn() else stock()
   for name, value in found.items():
     os.environ.setdefault(name, value)
 
@@ -44,7 +44,8 @@ def onednn() -> Dict[str, str]:
   return dict(ONEDNN, **(ONEDNN_ON_AMD if _is_amd_with_avx2() else {}))
 
 
-def _has_onednn() -> bool:
+def has_onednn() -> bool:
+  """Whether the TensorFlow that is imported, or would be, is the build with oneDNN."""
   # What is installed beside the package: to import it would be too late, and slow.
   spec = importlib.util.find_spec('tensorflow')
   return spec is not None and spec.origin is not None and bool(glob.glob(os.path.join(

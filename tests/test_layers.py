@@ -15,7 +15,7 @@ FLOORS = (
     ('experiments',),
     ('validation', 'flagfiles', 'child_runs', 'cluster'),
     ('settings', 'peers', 'local_tasks'),
-    ('model_dir',),
+    ('model_dir', 'threads'),
     ('datasets', 'disk_faults', 'run_lock'),
     ('inputs', 'models', 'sweep'),
     ('training', 'reports', 'machine'),
@@ -27,7 +27,8 @@ FLOORS = (
 LEVEL = {room: level for level, rooms in enumerate(FLOORS) for room in rooms}
 WITHOUT_TENSORFLOW = ('settings', 'cluster', 'peers', 'model_dir', 'run_lock', 'flags', 'datasets',
                       'reports', 'machine', 'child_runs', 'sweep', 'local_cluster',
-                      'tensorboard_beside', 'modes.doctor', 'modes.scaling', 'models.registry')
+                      'tensorboard_beside', 'modes.doctor', 'modes.scaling', 'models.registry',
+                      'threads')
 
 MODULES = sorted(
     path.relative_to(ROOT) for path in (ROOT / 'estimator_train').rglob('*.py')

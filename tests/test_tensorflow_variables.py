@@ -51,7 +51,7 @@ def test_the_stock_build_gets_an_allocator_without_a_limit(asks):
 
 def test_the_build_with_onednn_gets_threads_that_soon_sleep(asks):
   found = asks('intel_tensorflow-1.15.2.dist-info')
-  assert found == tensorflow_variables.onednn() and found['KMP_BLOCKTIME'] == '1'
+  assert found == tensorflow_variables.onednn() and found['KMP_BLOCKTIME'] == '30'
 
 
 def test_what_the_user_has_set_stays(asks):

@@ -91,4 +91,4 @@ def _batches(numbers: tf.data.Dataset, get: Callable[[], Tuple[np.ndarray, np.nd
     classes.set_shape([None])
     return values, batching.labels(classes)
 
-  return numbers.batch(batching.batch_size).map(batch).prefetch(batching.prefetch)
+  return batching.prefetched(numbers.batch(batching.batch_size).map(batch))

@@ -42,6 +42,8 @@ class Batching(NamedTuple):
     prefetch: batches prepared ahead.
     seed: of the order of the examples.
     share: of the examples of training.
+    private_threads: that run the functions of the input, and nothing else; 0: those that run the
+      operations of the graph do.
   """
   image_shape: Tuple[int, int, int]
   num_classes: int
@@ -52,6 +54,7 @@ class Batching(NamedTuple):
   prefetch: int = 1
   seed: int = 1
   share: Share = ALL
+  private_threads: int = 0
 
   def shuffled(self, examples: tf.data.Dataset, num_examples: int) -> tf.data.Dataset:
     """Returns the examples of training: shuffled and repeated without end, from the next one on.
@@ -80,6 +83,18 @@ class Batching(NamedTuple):
       return shuffled
     return (shuffled.batch(self.share.step_examples)
             .shard(self.share.num_workers, self.share.worker_number).unbatch())
+
+  def prefetched(self, batches: tf.data.Dataset) -> tf.data.Dataset:
+    """Returns the complete input, whose batches are prepared ahead."""
+    return self.on_its_threads(batches.prefetch(self.prefetch))
+
+  def on_its_threads(self, examples: tf.data.Dataset) -> tf.data.Dataset:
+    """Returns the same from the threads that it is to run on."""
+    if not self.private_threads:
+      return examples
+    options = tf.data.Options()
+    options.experimental_threading.private_threadpool_size = self.private_threads
+    return examples.with_options(options)
 
   def order(self, num_examples: int) -> np.ndarray:
     """Returns the order, int32 [num_examples], in which files are listed to be shuffled.

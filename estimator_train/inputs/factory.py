@@ -5,7 +5,7 @@ from typing import Callable, List, NamedTuple, Optional
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from estimator_train import choices
+from estimator_train import choices, threads
 from estimator_train.datasets import fingerprint, idx
 from estimator_train.datasets.description import (
     ArraySplit,
@@ -176,6 +176,5 @@ def make_batching(dataset: DataSet, settings: Settings, one_hot: bool, batch_siz
                   share: Share = ALL) -> Batching:
   """Returns how the data set's examples become batches."""
   return Batching(dataset.image_shape, len(dataset.labels), one_hot, batch_size,
-                  settings.shuffle_buffer,
-                  settings.num_parallel_calls or image_files.available_cores(),
-                  settings.prefetch, settings.seed, share)
+                  settings.shuffle_buffer, threads.num_parallel_calls(settings), settings.prefetch,
+                  settings.seed, share, threads.private_to_input(settings))

@@ -56,4 +56,4 @@ def _batches(examples: tf.data.Dataset, batching: Batching) -> tf.data.Dataset:
     classes = tf.cast(tf.reshape(tf.decode_raw(labels, tf.uint8), [-1]), tf.int64)
     return pixels, batching.labels(classes)
 
-  return examples.batch(batching.batch_size).map(decode).prefetch(batching.prefetch)
+  return batching.prefetched(examples.batch(batching.batch_size).map(decode))

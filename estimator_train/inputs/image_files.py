@@ -94,11 +94,11 @@ def _evenly(files: Sequence[bytes], count: int) -> Iterator[bytes]:
 
 def _batches(examples: tf.data.Dataset, split: ImageSplit, batching: Batching) -> tf.data.Dataset:
   load = make_load(batching, is_grey(split.files))
-  return (examples
-          .apply(tf.data.experimental.map_and_batch(
-              load, batching.batch_size, num_parallel_calls=batching.num_parallel_calls))
-          .map(_make_complete(batching))
-          .prefetch(batching.prefetch))
+  return batching.prefetched(
+      examples
+      .apply(tf.data.experimental.map_and_batch(
+          load, batching.batch_size, num_parallel_calls=batching.num_parallel_calls))
+      .map(_make_complete(batching)))
 
 
 def _look_up(numbers: tf.data.Dataset, split: ImageSplit, order: np.ndarray) -> tf.data.Dataset:
@@ -172,8 +172,3 @@ def _make_complete(batching: Batching) -> Callable[..., Tuple[tf.Tensor, tf.Tens
     return pixels, batching.labels(classes)
 
   return complete
-
-
-def available_cores() -> int:
-  """Returns the number of cores that this process may use."""
-  return len(os.sched_getaffinity(0))

@@ -10,6 +10,7 @@ from typing import Any, Callable, Dict, Iterable, Iterator, List, NamedTuple, Op
 
 import tensorflow.compat.v1 as tf
 
+from estimator_train import threads
 from estimator_train.datasets.description import ArraySplit, DataSet, IdxSplit, ImageSplit
 from estimator_train.inputs import factory, stages
 from estimator_train.settings import Settings
@@ -178,10 +179,9 @@ def _opened(input_fns: Dict[str, factory.InputFn],
   with tf.Graph().as_default():
     pipelines = {name: _Pipeline(input_fn, settings.batch_size)
                  for name, input_fn in input_fns.items()}
-    with tf.Session(config=tf.ConfigProto(
-        device_count={'GPU': 0},
-        inter_op_parallelism_threads=settings.inter_op_parallelism_threads,
-        intra_op_parallelism_threads=settings.intra_op_parallelism_threads)) as session:
+    config = tf.ConfigProto(device_count={'GPU': 0})
+    threads.set_up(config, settings)
+    with tf.Session(config=config) as session:
       for pipeline in pipelines.values():
         pipeline.connect(session)
       yield pipelines

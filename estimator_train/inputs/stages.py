@@ -58,8 +58,9 @@ def _of_image_files(split: ImageSplit, batching: Batching) -> Dict[str, InputFn]
     return load(path, class_number)[0][0, 0, 0]
 
   def make_input_fn(stage: Callable[..., tf.Tensor]) -> InputFn:
-    return lambda: image_files.listed(split, batching).apply(tf.data.experimental.map_and_batch(
-        stage, batching.batch_size, num_parallel_calls=batching.num_parallel_calls))
+    return lambda: batching.on_its_threads(image_files.listed(split, batching).apply(
+        tf.data.experimental.map_and_batch(
+            stage, batching.batch_size, num_parallel_calls=batching.num_parallel_calls)))
 
   return {'read': make_input_fn(read), 'decode': make_input_fn(decode),
           'resize': make_input_fn(resize)}

@@ -66,7 +66,8 @@ def quota_cores(text: str) -> Optional[float]:
 
 def check(host: Host, build: Optional[Build]) -> List[Finding]:
   """Says whether CPU, cores, memory and limits suffice."""
-  return [_check_cpu(host.cpu_flags, build), _check_cores(host.cores, host.quota_cores),
+  return [_check_cpu(host.cpu_flags, build),
+          _check_cores(host.cores, host.quota_cores, build is not None and build.is_intels),
           _check_memory(host.memory_bytes), _check_files(host.open_files)]
 
 
@@ -86,13 +87,16 @@ def _check_cpu(flags: FrozenSet[str], build: Optional[Build]) -> Finding:
   return ok('cpu', ', '.join(has))
 
 
-def _check_cores(cores: int, quota: Optional[float]) -> Finding:
+def _check_cores(cores: int, quota: Optional[float], has_onednn: bool) -> Finding:
   if quota is not None and quota < cores:
     threads = max(1, int(quota))
+    # With oneDNN one operation runs at a time, on OpenMP's threads.
+    remedy = ('set `OMP_NUM_THREADS={0}` and give ' if has_onednn
+              else 'give --inter_op_parallelism_threads={0} ')
     return warning('cores', '{}, but the container gets the time of {:g}; TensorFlow starts a '
                    'thread a core, and they are throttled'.format(cores, round(quota, 2)),
-                   'give --intra_op_parallelism_threads={0} --inter_op_parallelism_threads={0} '
-                   '--num_parallel_calls={0}'.format(threads))
+                   (remedy + '--intra_op_parallelism_threads={0} --num_parallel_calls={0}').format(
+                       threads))
   return ok('cores', str(cores))
 
 

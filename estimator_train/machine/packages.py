@@ -51,6 +51,11 @@ class Build(NamedTuple):
     """Whether it is NVIDIA's, which knows GPUs that CUDA 10.0 does not."""
     return self.name == 'nvidia-tensorflow' or '+nv' in self.version
 
+  @property
+  def is_intels(self) -> bool:
+    """Whether it is Intel's, with oneDNN."""
+    return self.name.startswith('intel')
+
 
 def look_at_python() -> Interpreter:
   """Returns the facts about this interpreter."""
@@ -113,7 +118,7 @@ def check_tensorflow(installed: Dict[str, str], has_gpu: bool, in_image: bool = 
     return error('tensorflow', text, 'this program is for 1.15: ' + _INSTALL)
   if only.is_nvidias:
     return ok('tensorflow', text + ', NVIDIA\'s build')
-  if only.name.startswith('intel'):
+  if only.is_intels:
     return ok('tensorflow', text + ', with oneDNN for CPUs')
   faster = _FASTER_IMAGE if in_image else _FASTER.format(only.name)
   return ok('tensorflow', text + ', the stock build', '' if has_gpu else faster)

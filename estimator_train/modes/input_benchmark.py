@@ -4,7 +4,7 @@ import logging
 import tempfile
 from typing import Any, Dict
 
-from estimator_train import model_dir
+from estimator_train import model_dir, threads
 from estimator_train.datasets.description import (
     ArraySplit,
     DataSet,
@@ -12,7 +12,7 @@ from estimator_train.datasets.description import (
     SyntheticSplit,
 )
 from estimator_train.errors import UserError
-from estimator_train.inputs import factory, image_files, measure, memory
+from estimator_train.inputs import factory, measure, memory
 from estimator_train.inputs.measure import Measured
 from estimator_train.models import registry as models
 from estimator_train.reports import input_benchmark, page
@@ -44,7 +44,7 @@ def run(settings: Settings) -> Dict[str, Any]:
   result = input_benchmark.write(
       settings._replace(cache=factory.cache_of(prepared.dataset, settings)),
       prepared.conditions, _described(prepared.dataset, measured), model,
-      Machine(image_files.available_cores(), free_bytes,
+      Machine(threads.available_cores(), free_bytes,
               all(name.startswith('/cpu') for name in prepared.devices.names),
               models.is_pretrained(settings.model)))
   page.write_after(settings)

@@ -9,8 +9,9 @@ import numpy as np
 from tqdm import tqdm
 from tqdm.contrib.logging import logging_redirect_tqdm
 
+from estimator_train import threads
 from estimator_train.errors import UserError
-from estimator_train.inputs import image_files, unlabelled
+from estimator_train.inputs import unlabelled
 from estimator_train.reports import predictions
 from estimator_train.settings import Settings
 from estimator_train.training import trained_model
@@ -33,7 +34,7 @@ def run(settings: Settings) -> Dict[str, Any]:
               model.device, model.batch_size)
     batches = unlabelled.batches(
         files, found.dataset.image_shape, model.batch_size,
-        settings.num_parallel_calls or image_files.available_cores())
+        threads.num_parallel_calls(settings))
     with predictions.write_to(settings.output, found.dataset.labels) as written, \
         contextlib.closing(batches):
       for batch in _with_progress(batches, settings.log_every_steps):

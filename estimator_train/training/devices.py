@@ -10,6 +10,7 @@ import tensorflow.compat.v1 as tf
 from tensorflow.core.protobuf.rewriter_config_pb2 import RewriterConfig
 from tensorflow.python.client import device_lib
 
+from estimator_train import threads
 from estimator_train.choices import SINGLE_REPLICA_STRATEGIES
 from estimator_train.cluster import Cluster
 from estimator_train.errors import UserError
@@ -124,12 +125,11 @@ def _loss_as_it_is() -> Iterator[None]:
   yield
 
 
-def make_session_config(settings: Settings, devices: Devices) -> tf.ConfigProto:
-  """Makes the configuration of every session of the run."""
-  config = tf.ConfigProto(
-      allow_soft_placement=True,
-      inter_op_parallelism_threads=settings.inter_op_parallelism_threads,
-      intra_op_parallelism_threads=settings.intra_op_parallelism_threads)
+def make_session_config(settings: Settings, devices: Devices,
+                        others_input: bool = False) -> tf.ConfigProto:
+  """Makes the configuration of every session of the run; see `threads.set_up`."""
+  config = tf.ConfigProto(allow_soft_placement=True)
+  threads.set_up(config, settings, others_input)
   config.gpu_options.allow_growth = settings.gpu_memory_growth
   if settings.dtype == 'mixed':
     # What tf.train.experimental.enable_mixed_precision_graph_rewrite does for a whole process.

@@ -138,7 +138,7 @@ def convert_own(model: tf.keras.Model, settings: Settings) -> tf.estimator.Estim
   estimator = _to_estimator(model, tf.estimator.RunConfig(
       model_dir=settings.model_dir, tf_random_seed=settings.seed,
       train_distribute=make_strategy(settings, devices, None),
-      session_config=make_session_config(settings, devices)), settings)
+      session_config=make_session_config(settings, devices, others_input=True)), settings)
   initial_weights.record(model, settings)
 
   def model_fn(features: Any, labels: Any, mode: str,

@@ -40,9 +40,9 @@ _STOCK_VARIABLES: Dict[str, Side] = {
 _ONEDNN_VARIABLES: Dict[str, Side] = {
     'as set': sides.steady('onednn'),
     **{variable: _changed('fashion_mnist', 'onednn', variable) for variable in (
-        'KMP_BLOCKTIME=0', 'KMP_BLOCKTIME=200', 'OMP_NUM_THREADS=1',
+        'KMP_BLOCKTIME=1', 'KMP_BLOCKTIME=200', 'OMP_NUM_THREADS=1',
         'KMP_AFFINITY=granularity=fine,compact,1,0', 'TF_CPU_ALLOCATOR_USE_BFC=1')},
-    'inter-op 1': sides.steady('onednn', flags=['--inter_op_parallelism_threads=1']),
+    'inter-op 2': sides.steady('onednn', flags=['--inter_op_parallelism_threads=2']),
     'intra-op 1': sides.steady('onednn', flags=['--intra_op_parallelism_threads=1']),
 }
 _MKL_VARIABLES: Dict[str, Side] = {

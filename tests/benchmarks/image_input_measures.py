@@ -17,9 +17,10 @@ import common
 import numpy as np
 import tensorflow.compat.v1 as tf
 
+from estimator_train import threads
 from estimator_train.datasets import registry
 from estimator_train.datasets.description import DataSet, ImageSplit
-from estimator_train.inputs import factory, image_files
+from estimator_train.inputs import factory
 from estimator_train.inputs.batching import ALL
 from estimator_train.inputs.measure import drop_pages, read_bytes
 from estimator_train.settings import Settings
@@ -186,7 +187,7 @@ def _make_published_input_fn(dataset: DataSet, batch_size: int) -> InputFn:
   return lambda: (
       _shuffled_paths(split)
       .apply(tf.data.experimental.map_and_batch(
-          load, batch_size, num_parallel_calls=image_files.available_cores()))
+          load, batch_size, num_parallel_calls=threads.available_cores()))
       .prefetch(tf.data.experimental.AUTOTUNE))
 
 
@@ -199,7 +200,7 @@ def _make_decoding_input_fn(split: ImageSplit, batch_size: int) -> InputFn:
     return tf.shape(tf.image.decode_jpeg(tf.read_file(path)))[0]
 
   return lambda: _shuffled_paths(split).apply(tf.data.experimental.map_and_batch(
-      load, batch_size, num_parallel_calls=image_files.available_cores()))
+      load, batch_size, num_parallel_calls=threads.available_cores()))
 
 
 def _shuffled_paths(split: ImageSplit) -> tf.data.Dataset:

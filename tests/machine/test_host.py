@@ -32,10 +32,14 @@ def test_host(change, build, name, level):
       {name: level} if name else {})
 
 
-def test_fewer_threads_where_the_quota_is_less_than_a_core():
-  (_, finding, _, _) = host.check(GOOD._replace(quota_cores=.5), STOCK)
-  assert 'the time of 0.5' in finding.found
-  assert '--intra_op_parallelism_threads=1 ' in finding.remedy
+@pytest.mark.parametrize('build, remedy', [
+    (STOCK, 'give --inter_op_parallelism_threads=1 '),
+    (Build('intel-tensorflow', '1.15.2'), 'set `OMP_NUM_THREADS=1` and give '),
+])
+def test_fewer_threads_where_the_quota_is_less_than_a_core(build, remedy):
+  (_, finding, _, _) = host.check(GOOD._replace(quota_cores=.5), build)
+  assert 'the time of 0.5' in finding.found and finding.remedy == (
+      remedy + '--intra_op_parallelism_threads=1 --num_parallel_calls=1')
 
 
 @pytest.mark.parametrize('text, cores', [

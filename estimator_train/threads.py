@@ -15,20 +15,21 @@ def inter_op(settings: Settings) -> int:
   return settings.inter_op_parallelism_threads or int(tensorflow_variables.has_onednn())
 
 
-def set_up(config: Any, settings: Settings, others_input: bool = False) -> None:
+def set_up(config: Any, settings: Settings, others_input: bool = False,
+           in_cluster: bool = False) -> None:
   """Sets the threads of operations in a session's `tf.ConfigProto`.
 
   Args:
     config: is changed.
     settings: say how many.
     others_input: whether the session's input is not this package's, and has no threads of its own.
+    in_cluster: whether the session is of a cluster, whose servers have their own threads.
   """
   config.intra_op_parallelism_threads = settings.intra_op_parallelism_threads
   at_once = settings.inter_op_parallelism_threads if others_input else inter_op(settings)
   config.inter_op_parallelism_threads = at_once
-  if at_once:
-    # Sessions share the threads of the process's first one, with its number, unless they have
-    # their own.
+  if at_once and not in_cluster:
+    # Or it would share those of the process's first session, with its number.
     config.session_inter_op_thread_pool.add(num_threads=at_once)
 
 

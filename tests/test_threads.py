@@ -52,15 +52,20 @@ def config_of(inter_op, **given):
   return config
 
 
-@pytest.mark.parametrize('has_onednn, inter_op, others_input, pools', [
+@pytest.mark.parametrize('has_onednn, inter_op, others_input, threads_of_its_own', [
     (False, 0, False, []), (True, 0, False, [1]), (True, 0, True, []), (True, 3, False, [3]),
     (True, 3, True, [3])])
-def test_set_up(build, has_onednn, inter_op, others_input, pools):
+def test_set_up(build, has_onednn, inter_op, others_input, threads_of_its_own):
   build(has_onednn)
   config = config_of(inter_op, others_input=others_input)
   assert config.intra_op_parallelism_threads == 7
-  assert [pool.num_threads for pool in config.session_inter_op_thread_pool] == pools
-  assert config.inter_op_parallelism_threads == sum(pools)  # Clusters' servers know only this.
+  assert [pool.num_threads for pool in config.session_inter_op_thread_pool] == threads_of_its_own
+  assert config.inter_op_parallelism_threads == sum(threads_of_its_own)
+
+
+def test_sessions_of_clusters_have_their_servers_threads():
+  config = config_of(3, in_cluster=True)
+  assert config.inter_op_parallelism_threads == 3 and not config.session_inter_op_thread_pool
 
 
 class Meeting:

@@ -126,10 +126,11 @@ def _loss_as_it_is() -> Iterator[None]:
 
 
 def make_session_config(settings: Settings, devices: Devices,
-                        others_input: bool = False) -> tf.ConfigProto:
+                        others_input: bool = False,
+                        in_cluster: bool = False) -> tf.ConfigProto:
   """Makes the configuration of every session of the run; see `threads.set_up`."""
   config = tf.ConfigProto(allow_soft_placement=True)
-  threads.set_up(config, settings, others_input)
+  threads.set_up(config, settings, others_input, in_cluster)
   config.gpu_options.allow_growth = settings.gpu_memory_growth
   if settings.dtype == 'mixed':
     # What tf.train.experimental.enable_mixed_precision_graph_rewrite does for a whole process.

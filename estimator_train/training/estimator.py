@@ -173,7 +173,7 @@ def _make_run_config(settings: Settings, devices: Devices,
       model_dir=settings.model_dir,
       tf_random_seed=settings.seed,
       train_distribute=make_strategy(settings, devices, cluster),
-      session_config=make_session_config(settings, devices),
+      session_config=make_session_config(settings, devices, in_cluster=cluster is not None),
       save_checkpoints_steps=None,  # checkpoints.SaveCheckpoints saves them.
       save_checkpoints_secs=None,
       save_summary_steps=settings.log_every_steps if cluster is None else 0,

@@ -29,8 +29,8 @@ DEADLINE_SECS = 1800
 FIRST_STEP, STEP, PEAK, IMAGE = ('s to the first step', 's a step', 'MB at most', 's an image')
 # What an own data set of these runs reads.
 FOLDER_VARIABLE = 'ESTIMATOR_TRAIN_GROWTH_FOLDER'
-# A cost that is flat, one that is so but for a little of each, and one that is linear, with room for
-# noise: more of it between neighbours.
+# A cost that is flat, one that is so but for a little of each, and one that is linear, with room
+# for noise: more of it between neighbours.
 FLAT, NEARLY_FLAT, LINEAR = .05, .2, 1.05
 _NEIGHBOURS = .15
 

@@ -13,6 +13,7 @@ FLAGS = ['--dataset=fashion_mnist_sample', '--model=own_models:two_layers', '--o
          '--learning_rate=0.05', '--batch_size=24', '--throughput_warmup_steps=5',
          '--log_every_steps=5', '--noreport_page']
 TOGETHER = ['--distribution_strategy=multi_worker_mirrored']
+ONE_AT_A_TIME = ['--inter_op_parallelism_threads=1']  # No operation may wait for another's thread.
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 
@@ -73,7 +74,8 @@ def test_only_the_chief_writes(cluster, tmp_path):
   """The same files as without workers; TensorFlow lets each keep a folder of events."""
   alone, together = tmp_path / 'alone', tmp_path / 'together'
   flags = FLAGS + ['--train_steps=12', '--eval_every_steps=6']
-  tasks = cluster.start(flags + TOGETHER + ['--model_dir={}'.format(together)], workers=2)
+  tasks = cluster.start(flags + TOGETHER + ONE_AT_A_TIME + ['--model_dir={}'.format(together)],
+                        workers=2)
   assert program.main(flags + ['--model_dir={}'.format(alone)]) == 0
   for task in tasks.values():
     assert task.code() == 0, task.log
@@ -90,7 +92,7 @@ def test_only_the_chief_writes(cluster, tmp_path):
 
 
 def test_parameter_servers(cluster, tmp_path):
-  tasks = cluster.start(FLAGS + [
+  tasks = cluster.start(FLAGS + ONE_AT_A_TIME + [
       '--mode=train', '--distribution_strategy=parameter_server', '--train_steps=200',
       '--model_dir={}'.format(tmp_path / 'model')], chief=1, workers=1, ps=2)
   for task in tasks.values():

@@ -11,6 +11,7 @@ from estimator_train.child_runs import ChildRun
 from estimator_train.datasets.description import DataSet, SyntheticSplit
 from estimator_train.model_dir import FLAGS_FILE
 from estimator_train.settings import Settings
+from estimator_train.threads import available_cores
 
 FOLDER = 'points'
 LOG_FILE = 'log.txt'
@@ -147,7 +148,7 @@ def cpu_workers() -> Tuple[int, int]:
   A worker has as many in a small point as in the largest, or small ones would be too fast. Two on a
   single core have none of their own.
   """
-  cores = len(os.sched_getaffinity(0))
+  cores = available_cores()
   most = max(2, 2 ** (cores.bit_length() - 1))
   return most, cores // most
 

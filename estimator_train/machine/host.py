@@ -1,6 +1,5 @@
 """The CPU, the memory and the limits of the machine, or of the container."""
 
-import os
 import re
 import resource
 from typing import FrozenSet, List, NamedTuple, Optional
@@ -8,6 +7,7 @@ from typing import FrozenSet, List, NamedTuple, Optional
 from estimator_train.inputs import memory
 from estimator_train.machine.findings import Finding, error, ok, warning
 from estimator_train.machine.packages import Build
+from estimator_train.threads import available_cores
 
 # Fashion-MNIST takes 0.5 GB (README), an image network on a CPU several times that.
 _LITTLE_MEMORY_BYTES = 2 * 10**9
@@ -40,7 +40,7 @@ def look() -> Host:
   """Asks the kernel."""
   files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
   return Host(
-      _of_cpu('model name'), frozenset(_of_cpu('flags').split()), len(os.sched_getaffinity(0)),
+      _of_cpu('model name'), frozenset(_of_cpu('flags').split()), available_cores(),
       quota_cores(_read(_QUOTA_V2) or '{} {}'.format(_read(_QUOTA_V1), _read(_PERIOD_V1))),
       memory.available_bytes(), None if files == resource.RLIM_INFINITY else files)
 

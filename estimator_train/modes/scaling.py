@@ -21,6 +21,7 @@ from estimator_train.machine import tensorflow_import
 from estimator_train.reports import page, scaling
 from estimator_train.settings import Settings
 from estimator_train.sweep import Outcome, Point
+from estimator_train.threads import available_cores
 
 _LOG = logging.getLogger('estimator_train')
 # What may change from one start of a sweep to the next.
@@ -84,7 +85,7 @@ def _devices(settings: Settings) -> Tuple[str, int]:
     return sweep.GPU, gpus
   most, _ = sweep.cpu_workers()
   _LOG.info('no GPU: 1 to %d replicas on logical CPU devices, for %d core(s)', most,
-            len(os.sched_getaffinity(0)))
+            available_cores())
   return sweep.CPU, most
 
 

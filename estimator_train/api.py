@@ -5,7 +5,7 @@ import warnings
 from contextlib import contextmanager
 from typing import Any, Dict, Iterator, Optional
 
-from estimator_train import cluster, logs, modes, start_up, tensorflow_variables
+from estimator_train import cluster, logs, malloc, modes, start_up, tensorflow_variables
 from estimator_train.errors import UserError
 from estimator_train.settings import Settings
 
@@ -55,13 +55,13 @@ def _check_alone(settings: Settings) -> None:
 
 @contextmanager
 def _as_guest(settings: Settings) -> Iterator[None]:
-  """Leaves the process as it was: its environment, TensorFlow's log and the Keras session."""
+  """Leaves the process as it was: environment, TensorFlow's log, malloc and the Keras session."""
   variables = {name: os.environ.get(name) for name in _VARIABLES}
   # The time to the first step counts from here, however long the notebook has been open.
   os.environ[start_up.STARTED_VARIABLE] = start_up.uptime()
   if settings.verbosity < 1:
     logs.silence_tensorflow()
-  tensorflow_variables.set_up()
+  keeps_memory = tensorflow_variables.set_up()
   try:
     with warnings.catch_warnings():
       if settings.verbosity < 1:
@@ -77,6 +77,8 @@ def _as_guest(settings: Settings) -> Iterator[None]:
       tf.logging.set_verbosity(log_level)
       backend._SESSION.session = session
   finally:
+    if keeps_memory:
+      malloc.return_freed_memory()
     for name, value in variables.items():
       _set(name, value)
 

@@ -1,6 +1,7 @@
-"""What makes TensorFlow faster on CPUs by variables that it reads when it is imported.
+"""What makes TensorFlow faster on CPUs: malloc for the stock build, variables for the other one.
 
-Measured by `tests/benchmarks/run.sh variables_stock variables_onednn`, on any machine.
+TensorFlow reads the variables when it is imported. Measured by
+`tests/benchmarks/run.sh variables_stock variables_onednn`, on any machine.
 """
 
 import glob
@@ -8,10 +9,8 @@ import importlib.util
 import os
 from typing import Dict
 
-# The stock build gives the memory of large tensors back to the kernel after each operation, which
-# has to zero it for the next one. TensorFlow's own allocator keeps it, without a limit here: what
-# it asks for is the kernel's to refuse, as it is without it. The build with oneDNN has one already.
-STOCK = {'TF_CPU_ALLOCATOR_USE_BFC': '1', 'TF_CPU_BFC_MEM_LIMIT_IN_MB': str(2 ** 30)}
+from estimator_train import malloc, memory
+
 # OpenMP's threads spin for 200 ms after an operation, on cores that the input's threads could use.
 # This is about a step of a small network: they need not be woken for each operation of it. By
 # themselves they are as many as the process may use cores.
@@ -19,29 +18,34 @@ ONEDNN = {'KMP_BLOCKTIME': '30'}
 # MKL, which that build multiplies matrices with, knows AVX2 on Intel's processors only; this is
 # its own name for it. Theirs it leaves to MKL, which may know better.
 ONEDNN_ON_AMD = {'MKL_DEBUG_CPU_TYPE': '5'}
-NAMES = (*STOCK, *ONEDNN, *ONEDNN_ON_AMD)
+# The most that the allocator of that build takes, in bytes; by itself all of the machine's memory.
+# What the system refuses below that leaves it unable to grow.
+MEMORY_LIMIT = 'TF_MKL_ALLOC_MAX_BYTES'
+NAMES = (*ONEDNN, *ONEDNN_ON_AMD, MEMORY_LIMIT)
 
 _CPU_INFO = '/proc/cpuinfo'
 
 
-def set_up() -> None:
-  """Sets what the user has not set; to be called before TensorFlow is imported."""
-  found = onednn() if has_onednn() else stock()
-  for name, value in found.items():
-    os.environ.setdefault(name, value)
+def set_up() -> bool:
+  """Sets what the user has not set; to be called before TensorFlow is imported.
 
-
-def stock() -> Dict[str, str]:
-  """Returns what to set for the builds without oneDNN; nothing where there are GPUs.
-
-  There the CPUs' tensors are the input's, many threads' at once, and the allocator's lock is one.
+  Returns:
+    Whether malloc keeps freed memory now, for `malloc.return_freed_memory` to end.
   """
-  return {} if os.path.exists('/proc/driver/nvidia') else dict(STOCK)
+  if has_onednn():
+    for name, value in onednn().items():
+      os.environ.setdefault(name, value)
+    return False
+  # Where there are GPUs the CPUs' tensors are the input's, many threads' at once, and the only
+  # arena of malloc has one lock.
+  return not os.path.exists('/proc/driver/nvidia') and malloc.keep_freed_memory()
 
 
 def onednn() -> Dict[str, str]:
-  """Returns what to set for the build with oneDNN on this processor."""
-  return dict(ONEDNN, **(ONEDNN_ON_AMD if _is_amd_with_avx2() else {}))
+  """Returns what to set for the build with oneDNN on this processor, under these limits."""
+  variables = dict(ONEDNN, **(ONEDNN_ON_AMD if _is_amd_with_avx2() else {}))
+  limit = memory.process_limit_bytes()
+  return variables if limit is None else dict(variables, **{MEMORY_LIMIT: str(limit)})
 
 
 def has_onednn() -> bool:

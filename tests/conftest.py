@@ -1,14 +1,19 @@
 """What the tests share: a clean environment, the program in this process, and the real data."""
 
 import gzip
+import itertools
 import json
 import logging
 import os
+import random
+import resource
 import shutil
 import signal
 import struct
 import subprocess
+import sys
 import time
+import warnings
 from pathlib import Path
 from typing import NamedTuple
 
@@ -69,8 +74,55 @@ def wait_until(condition, secs=30):
     time.sleep(0.01)
 
 
+def pytest_addoption(parser):
+  parser.addoption('--order', default='file', metavar='file|reversed|SEED',
+                   help='order of the tests: as in the files, reversed, or shuffled by a number: '
+                        'files first, then the tests of each')
+
+
+def pytest_collection_modifyitems(config, items):
+  order = config.getoption('--order')
+  if order == 'reversed':
+    items.reverse()
+  elif order != 'file':
+    randoms = random.Random(int(order))
+    files = {}
+    for item in items:
+      files.setdefault(item.fspath, []).append(item)
+    tests = [randoms.sample(of_file, len(of_file)) for of_file in files.values()]
+    items[:] = itertools.chain.from_iterable(randoms.sample(tests, len(tests)))
+
+
+def pytest_terminal_summary(terminalreporter):
+  if 'TESTS_BEGAN_SECS' in os.environ:
+    secs = int(time.time()) - int(os.environ['TESTS_BEGAN_SECS'])
+    terminalreporter.write_line('tests/run.sh took {} min {} s with its set-up, on {} cores'.format(
+        secs // 60, secs % 60, len(os.sched_getaffinity(0))))
+
+
 @pytest.fixture(autouse=True)
-def clean_environment(monkeypatch):
+def restored_process():
+  """Restores what a run of the program in this process changes, and what tests may."""
+  environment, folder, paths = dict(os.environ), os.getcwd(), list(sys.path)
+  handlers = {number: signal.getsignal(number)
+              for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)}
+  limits = {number: resource.getrlimit(number)
+            for number in (resource.RLIMIT_AS, resource.RLIMIT_FSIZE, resource.RLIMIT_NOFILE)}
+  filters = list(warnings.filters)
+  yield
+  warnings.filters[:] = filters
+  for number, limit in limits.items():
+    resource.setrlimit(number, limit)
+  for number, handler in handlers.items():
+    signal.signal(number, handler)
+  sys.path[:] = paths
+  os.chdir(folder)
+  os.environ.clear()
+  os.environ.update(environment)
+
+
+@pytest.fixture(autouse=True)
+def clean_environment(restored_process, monkeypatch):
   monkeypatch.delenv('TF_CONFIG', raising=False)
   # An earlier run of the program has sent the log to its own standard error.
   log = logging.getLogger('estimator_train')

@@ -5,7 +5,9 @@
 #
 # Without --python in .venv/, as run_train.sh does; with it in .venv-VERSION/, made by exactly that
 # CPython. With ESTIMATOR_TRAIN_TF=onednn on TensorFlow's build for CPUs, in environments of that
-# name: .venv-onednn/ or .venv-VERSION-onednn/. Without arguments all tests run, but not the benchmarks. Paths are relative to the root.
+# name: .venv-onednn/ or .venv-VERSION-onednn/. Without arguments, or with --order alone, all tests
+# run, but not the benchmarks. Paths are relative to the root. --order=reversed and --order=NUMBER run
+# them in another order.
 set -euo pipefail
 
 # shellcheck source=requirements/environment.sh
@@ -23,10 +25,12 @@ if [[ ${1:-} == --python=* ]]; then
   fi
 fi
 
+TESTS_BEGAN_SECS=$(date +%s)
+export TESTS_BEGAN_SECS
 ensure_venv "$venv" ${version:+"$version"}
 # Most of a test's time is Python building a graph, on one core.
-if (($# == 0)); then
-  set -- tests --ignore=tests/benchmarks --numprocesses=auto --maxprocesses=4 --dist=loadfile
+if (($# == 0)) || [[ $# == 1 && $1 == --order=* ]]; then
+  set -- tests --ignore=tests/benchmarks --numprocesses=auto --maxprocesses=4 --dist=loadfile "$@"
 fi
 cd "$root"
 exec "$venv/bin/python" -m pytest -p no:cacheprovider "$@"

@@ -8,7 +8,7 @@ import sys
 import pytest
 from conftest import ROOT
 
-from estimator_train import tensorflow_variables
+from estimator_train import malloc, memory, tensorflow_variables
 
 INTEL = 'vendor_id\t: GenuineIntel\nflags\t\t: fpu avx avx2\n\nvendor_id\t: GenuineIntel\n'
 AMD = INTEL.replace('GenuineIntel', 'AuthenticAMD')
@@ -45,8 +45,8 @@ def asks(tmp_path):
   return run
 
 
-def test_the_stock_build_gets_an_allocator_without_a_limit(asks):
-  assert asks() == tensorflow_variables.stock()
+def test_the_stock_build_gets_no_variable(asks):
+  assert asks() == {}
 
 
 def test_the_build_with_onednn_gets_threads_that_soon_sleep(asks):
@@ -55,7 +55,7 @@ def test_the_build_with_onednn_gets_threads_that_soon_sleep(asks):
 
 
 def test_what_the_user_has_set_stays(asks):
-  given = {'KMP_BLOCKTIME': '7', 'MKL_DEBUG_CPU_TYPE': '4', 'TF_CPU_ALLOCATOR_USE_BFC': '0'}
+  given = {'KMP_BLOCKTIME': '7', 'MKL_DEBUG_CPU_TYPE': '4', 'TF_MKL_ALLOC_MAX_BYTES': '5000000000'}
   assert asks('intel_tensorflow-1.15.2.dist-info', **given) == given
 
 
@@ -66,6 +66,7 @@ def test_what_the_user_has_set_stays(asks):
     (None, {'KMP_BLOCKTIME'}),
 ])
 def test_mkl_is_told_of_avx2_on_amd_only(tmp_path, monkeypatch, cpu_info, names):
+  monkeypatch.setattr(memory, 'process_limit_bytes', lambda: None)
   path = tmp_path / 'cpuinfo'
   if cpu_info is not None:
     path.write_text(cpu_info)
@@ -73,7 +74,16 @@ def test_mkl_is_told_of_avx2_on_amd_only(tmp_path, monkeypatch, cpu_info, names)
   assert set(tensorflow_variables.onednn()) == names
 
 
+@pytest.mark.parametrize('limit, expected', [(None, None), (2 ** 31, str(2 ** 31))])
+def test_onednn_allocates_within_the_limits_of_the_process(monkeypatch, limit, expected):
+  monkeypatch.setattr(memory, 'process_limit_bytes', lambda: limit)
+  assert tensorflow_variables.onednn().get('TF_MKL_ALLOC_MAX_BYTES') == expected
+
+
+@pytest.mark.parametrize('has_onednn', [False, True])
 @pytest.mark.parametrize('has_driver', [False, True])
-def test_the_allocator_is_for_machines_without_gpus(monkeypatch, has_driver):
+def test_malloc_keeps_memory_for_the_stock_build_without_gpus(monkeypatch, has_onednn, has_driver):
+  monkeypatch.setattr(tensorflow_variables, 'has_onednn', lambda: has_onednn)
   monkeypatch.setattr(os.path, 'exists', lambda path: has_driver)
-  assert tensorflow_variables.stock() == ({} if has_driver else tensorflow_variables.STOCK)
+  monkeypatch.setattr(malloc, 'keep_freed_memory', lambda: True)
+  assert tensorflow_variables.set_up() == (not has_onednn and not has_driver)

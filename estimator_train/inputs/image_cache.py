@@ -14,7 +14,7 @@ from estimator_train.datasets.description import ImageSplit
 from estimator_train.errors import UserError
 from estimator_train.inputs import image_files
 from estimator_train.inputs.batching import Batching
-from estimator_train.inputs.memory import available_bytes
+from estimator_train.memory import available_bytes
 from estimator_train.whole_files import open_locked
 
 _LOG = logging.getLogger('estimator_train')

@@ -4,7 +4,7 @@ import re
 import resource
 from typing import FrozenSet, List, NamedTuple, Optional
 
-from estimator_train.inputs import memory
+from estimator_train import memory
 from estimator_train.machine.findings import Finding, error, ok, warning
 from estimator_train.machine.packages import Build
 from estimator_train.threads import available_cores

@@ -4,15 +4,15 @@ import logging
 import tempfile
 from typing import Any, Dict
 
-from estimator_train import model_dir, threads
+from estimator_train import memory, model_dir, threads
 from estimator_train.datasets.description import (
-    ArraySplit,
-    DataSet,
-    ImageSplit,
-    SyntheticSplit,
+  ArraySplit,
+  DataSet,
+  ImageSplit,
+  SyntheticSplit,
 )
 from estimator_train.errors import UserError
-from estimator_train.inputs import factory, measure, memory
+from estimator_train.inputs import factory, measure
 from estimator_train.inputs.measure import Measured
 from estimator_train.models import registry as models
 from estimator_train.reports import input_benchmark, page

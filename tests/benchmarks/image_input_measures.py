@@ -17,7 +17,7 @@ import common
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from estimator_train import threads
+from estimator_train import tensorflow_variables, threads
 from estimator_train.datasets import registry
 from estimator_train.datasets.description import DataSet, ImageSplit
 from estimator_train.inputs import factory
@@ -151,6 +151,7 @@ def head(steps: int, **rest: Any) -> Dict[str, Any]:
 
 def main() -> None:
   part, arguments = sys.argv[1:]
+  tensorflow_variables.set_up()
   tf.logging.set_verbosity(tf.logging.ERROR)
   measured = {function.__name__: function for function in (cold, cache, plain, features, head)}[
       part](**json.loads(arguments))

@@ -175,8 +175,8 @@ def _image_size(conditions: Conditions) -> Sequence[int]:
 def _measures(part: str, build: str, conditions: Conditions, **arguments: Any) -> Dict[str, Any]:
   data = {'train_pattern': conditions.train_pattern, 'image_size': _image_size(conditions),
           'shuffle_buffer': 2048}
-  # What the program sets by itself; this only uses its modules.
-  sets = tensorflow_variables.onednn() if build == 'onednn' else tensorflow_variables.stock()
+  # What the program sets by itself before TensorFlow is imported; this only uses its modules.
+  sets = tensorflow_variables.onednn() if build == 'onednn' else {}
   child = _script('image_input_measures.py', [part, json.dumps(dict(arguments, data=data))],
                   build, conditions,
                   {name: os.environ.get(name, value) for name, value in sets.items()})

@@ -1,10 +1,9 @@
-"""Disks that are full, read-only or gone, and memory that is not there, in runs of the program."""
+"""Disks that are full, read-only or gone, in runs of the program."""
 
 import contextlib
 import errno
 import os
 import re
-import resource
 import shutil
 import subprocess
 import sys
@@ -178,27 +177,6 @@ def test_a_report_that_cannot_be_written_does_not_hide_the_checkpoint(
           tmp_path))
   assert last_line(done).endswith('; the last good checkpoint is {}/model.ckpt-7'.format(tmp_path))
   assert not list(tmp_path.glob('throughput.json*'))
-
-
-@pytest.fixture
-def little_memory():
-  """Has the system refuse more than 100 GB: elsewhere it might promise what it does not have."""
-  before = resource.getrlimit(resource.RLIMIT_AS)
-  resource.setrlimit(resource.RLIMIT_AS, (10 ** 11, before[1]))
-  try:
-    yield
-  finally:
-    resource.setrlimit(resource.RLIMIT_AS, before)
-
-
-def test_out_of_memory_on_a_device(tmp_path, run_program, little_memory):
-  done = run_program('--mode=train', '--train_steps=3', '--model_dir', tmp_path, *QUICK,
-                     '--model=own_models:too_large')
-  assert done.code == 2 and 'Traceback' not in done.err
-  assert last_line(done).startswith(
-      'error: out of memory on /device:CPU:0: a float tensor of shape [1048576,1048576] at '
-      '--batch_size=4: give a smaller --batch_size')
-  assert recovery.find(str(tmp_path)).step == 0
 
 
 def test_of_a_gpu():

@@ -7,14 +7,15 @@ import signal
 import sys
 from typing import Optional, Sequence
 
-from estimator_train import flags, logs, modes, signals, tensorflow_variables
+from estimator_train import flags, modes
 from estimator_train.errors import (
-    PeerLost,
-    StoppedBySignal,
-    TrainingFailed,
-    UserError,
-    one_line,
+  PeerLost,
+  StoppedBySignal,
+  TrainingFailed,
+  UserError,
+  one_line,
 )
+from estimator_train.process import cpu_tuning, logs, signals
 
 _USER_ERROR, _TRAINING_FAILED, _SIGNAL = 2, 3, 128
 
@@ -49,7 +50,7 @@ def _run(argv: Sequence[str]) -> int:
   try:
     settings = flags.parse(argv)
     logs.set_up(settings.verbosity)
-    tensorflow_variables.set_up()
+    cpu_tuning.set_up()
     result = modes.run(settings)
     print(json.dumps(result), flush=True)
     return 0

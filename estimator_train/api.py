@@ -5,12 +5,13 @@ import warnings
 from contextlib import contextmanager
 from typing import Any, Dict, Iterator, Optional
 
-from estimator_train import cluster, logs, malloc, modes, start_up, tensorflow_variables
+from estimator_train import cluster, modes
 from estimator_train.errors import UserError
+from estimator_train.process import cpu_tuning, logs, malloc, start_up
 from estimator_train.settings import Settings
 
 _VARIABLES = ('TF_CONFIG', logs.CPP_LEVEL_VARIABLE, start_up.STARTED_VARIABLE,
-              *tensorflow_variables.NAMES)
+              *cpu_tuning.NAMES)
 
 
 def train(settings: Settings) -> Dict[str, Any]:
@@ -61,7 +62,7 @@ def _as_guest(settings: Settings) -> Iterator[None]:
   os.environ[start_up.STARTED_VARIABLE] = start_up.uptime()
   if settings.verbosity < 1:
     logs.silence_tensorflow()
-  keeps_memory = tensorflow_variables.set_up()
+  keeps_memory = cpu_tuning.set_up()
   try:
     with warnings.catch_warnings():
       if settings.verbosity < 1:

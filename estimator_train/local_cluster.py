@@ -16,14 +16,15 @@ import signal
 import sys
 from typing import Iterator, List, NamedTuple, NoReturn, Optional, Sequence
 
-from estimator_train import child_runs, flags, model_dir as model_dirs
+from estimator_train import flags, model_dir as model_dirs
 from estimator_train.errors import UserError
+from estimator_train.files import paths
 from estimator_train.local_tasks import LIMITS, Limits, LocalCluster, Place, Task, say
+from estimator_train.process import child_process
 
 _PROGRAM = (sys.executable, '-m', 'estimator_train')
 # What the program is given where nothing is.
-QUICKSTART = '--flagfile=' + os.path.join(os.path.dirname(os.path.abspath(__file__)), 'configs',
-                                          'quickstart.flags')
+QUICKSTART = '--flagfile=' + paths.QUICKSTART
 FLAGS = ('local_workers', 'local_ps', 'max_restarts', 'local_cores', 'local_gpus')
 _USER_ERROR = 2
 _MOST = 999
@@ -56,7 +57,7 @@ def main(argv: Optional[Sequence[str]] = None, program: Sequence[str] = _PROGRAM
     command = list(program) + ['--distribution_strategy=' + strategy] + (
         arguments or [QUICKSTART])
     if flags.wants_help(arguments):
-      os.execve(command[0], command, child_runs.environment())
+      os.execve(command[0], command, child_process.environment())
     settings = flags.parse(command[len(program):])
     if not settings.trains:
       raise UserError('a cluster only trains', '--local_workers --mode=' + settings.mode,

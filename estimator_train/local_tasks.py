@@ -10,7 +10,7 @@ import sys
 import time
 from typing import Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
-from estimator_train import child_runs
+from estimator_train.process import child_process
 
 _SIGNAL, _PEER_LOST = 128, 138  # Codes from the former on are worth another start.
 _POLL_SECS = 0.1
@@ -155,7 +155,7 @@ class LocalCluster:
           self._command, env=environment, stdin=subprocess.DEVNULL, stdout=out, stderr=out,
           # A terminal's Ctrl-C would reach it twice, and a second one means to end at once.
           start_new_session=True,
-          preexec_fn=child_runs.make_settle_in(place.cores))  # noqa: PLW1509 (it takes no lock)
+          preexec_fn=child_process.make_settle_in(place.cores))  # noqa: PLW1509 (it takes no lock)
     return _Running(task, process, log, offset)
 
   def _wait(self) -> List[Failure]:
@@ -208,7 +208,7 @@ def _failure(running: _Running) -> Failure:
   code = running.process.returncode
   error = 'see above'  # The leader's own last words.
   if code < 0 or running.log:
-    error = child_runs.error_of(code, running.log or os.devnull, running.offset)
+    error = child_process.error_of(code, running.log or os.devnull, running.offset)
   has_said_so = running.log is None and code > 0
   code = _SIGNAL - code if code < 0 else code
   failure = Failure(code, '{} ended with code {}: {}'.format(running.task, code, error))
@@ -224,7 +224,7 @@ def _environments(tasks: Sequence[Task], ports: Sequence[int]) -> Iterator[Dict[
     cluster.setdefault(task.type, []).append('127.0.0.1:{}'.format(port))
   for task in tasks:
     config = {'cluster': cluster, 'task': {'type': task.type, 'index': task.index}}
-    yield dict(child_runs.environment(), TF_CONFIG=json.dumps(config))
+    yield dict(child_process.environment(), TF_CONFIG=json.dumps(config))
 
 
 @contextlib.contextmanager

@@ -5,8 +5,9 @@ import os
 import re
 from typing import Dict, List, Optional, Sequence, Tuple
 
-from estimator_train import settings as settings_lib, whole_files
+from estimator_train import settings as settings_lib
 from estimator_train.errors import UserError
+from estimator_train.files import atomic
 
 FLAGS_FILE = 'flags.txt'
 LABELS_FILE = 'labels.txt'
@@ -122,13 +123,13 @@ def record(settings: settings_lib.Settings, labels: Sequence[str]) -> None:
   """Writes flags.txt and labels.txt."""
   assert settings.model_dir is not None
   record_flags(settings)
-  whole_files.write_text(os.path.join(settings.model_dir, LABELS_FILE), '\n'.join(labels) + '\n')
+  atomic.write_text(os.path.join(settings.model_dir, LABELS_FILE), '\n'.join(labels) + '\n')
 
 
 def record_flags(settings: settings_lib.Settings) -> None:
   """Writes flags.txt."""
   assert settings.model_dir is not None
-  whole_files.write_text(os.path.join(settings.model_dir, FLAGS_FILE),
+  atomic.write_text(os.path.join(settings.model_dir, FLAGS_FILE),
                          settings_lib.to_flagfile(settings))
 
 
@@ -140,7 +141,7 @@ def record_batch_size(model_dir: str, first_step: int, examples_a_step: int) -> 
   before = [(step, examples) for step, examples in _batch_sizes(model_dir) if step < first_step]
   if not before or before[-1][1] != examples_a_step:
     before.append((first_step, examples_a_step))
-  whole_files.write_text(os.path.join(model_dir, _BATCH_SIZES_FILE), json.dumps(before) + '\n')
+  atomic.write_text(os.path.join(model_dir, _BATCH_SIZES_FILE), json.dumps(before) + '\n')
 
 
 def examples_seen(model_dir: str, global_step: int, examples_a_step: int) -> int:

@@ -11,9 +11,10 @@ from contextlib import contextmanager
 from typing import Any, Callable, Iterator
 
 from estimator_train.errors import UserError
+from estimator_train.files import paths
 
 _LOG = logging.getLogger('estimator_train')
-_LIBRARIES = (os.path.dirname(os.__file__) + os.sep, os.path.dirname(__file__) + os.sep)
+_LIBRARIES = (os.path.dirname(os.__file__) + os.sep, paths.PACKAGE + os.sep)
 
 
 def is_own(name: str) -> bool:

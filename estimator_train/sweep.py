@@ -6,10 +6,11 @@ import random
 import shutil
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
-from estimator_train import settings as settings_lib, whole_files
-from estimator_train.child_runs import ChildRun
+from estimator_train import settings as settings_lib
 from estimator_train.datasets.description import DataSet, SyntheticSplit
+from estimator_train.files import atomic
 from estimator_train.model_dir import FLAGS_FILE
+from estimator_train.process.child_process import ChildRun
 from estimator_train.settings import Settings
 from estimator_train.threads import available_cores
 
@@ -205,7 +206,7 @@ def end(point: Point, settings: Settings, ran: ChildRun, secs: float) -> Outcome
   if ran.code:
     return Outcome(point, secs, None, ran.code, ran.error)
   figures = _read(point, settings, _FIGURES_FILE)
-  whole_files.write_json(os.path.join(path, _DONE_FILE), {'point': point.name, 'secs': secs})
+  atomic.write_json(os.path.join(path, _DONE_FILE), {'point': point.name, 'secs': secs})
   return Outcome(point, secs, figures)
 
 

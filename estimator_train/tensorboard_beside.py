@@ -13,9 +13,10 @@ import subprocess
 import sys
 from typing import List, NoReturn, Optional, Sequence
 
-from estimator_train import child_runs, flags, local_cluster, model_dir as model_dirs
+from estimator_train import flags, local_cluster, model_dir as model_dirs
 from estimator_train.errors import UserError
 from estimator_train.local_tasks import say
+from estimator_train.process import child_process
 
 LOG = 'tensorboard.log'
 _SERVER = (sys.executable, '-m', 'estimator_train.tensorboard_server')
@@ -51,7 +52,7 @@ def main(argv: Optional[Sequence[str]] = None, program: Sequence[str] = _PROGRAM
     sys.exit(_USER_ERROR)
   command = [*program, module, *(arguments or [local_cluster.QUICKSTART])]
   os.execve(command[0], command,
-            dict(os.environ, PYTHONPATH=child_runs.environment()['PYTHONPATH']))
+            dict(os.environ, PYTHONPATH=child_process.environment()['PYTHONPATH']))
 
 
 def without_tensorboard(argv: Sequence[str]) -> List[str]:
@@ -64,11 +65,11 @@ def _start(server: Sequence[str], model_dir: str) -> None:
   model_dirs.make(logs)
   with open(os.path.join(logs, LOG), 'ab') as log:
     subprocess.Popen(
-        list(server) + [model_dir], env=child_runs.environment(), stdin=subprocess.DEVNULL,
+        list(server) + [model_dir], env=child_process.environment(), stdin=subprocess.DEVNULL,
         stdout=sys.__stderr__.fileno(), stderr=log,
         # Ctrl-C asks the training to finish its step, which is to be seen still.
         start_new_session=True,
-        preexec_fn=child_runs.make_settle_in())  # noqa: PLW1509 (it takes no lock)
+        preexec_fn=child_process.make_settle_in())  # noqa: PLW1509 (it takes no lock)
 
 
 if __name__ == '__main__':

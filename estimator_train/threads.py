@@ -3,7 +3,7 @@
 import os
 from typing import Any
 
-from estimator_train import tensorflow_variables
+from estimator_train.process import cpu_tuning
 from estimator_train.settings import Settings
 
 
@@ -12,7 +12,7 @@ def inter_op(settings: Settings) -> int:
 
   With oneDNN each runs on all cores, and a second one at the same time takes them from it.
   """
-  return settings.inter_op_parallelism_threads or int(tensorflow_variables.has_onednn())
+  return settings.inter_op_parallelism_threads or int(cpu_tuning.has_onednn())
 
 
 def set_up(config: Any, settings: Settings, others_input: bool = False,

@@ -1,4 +1,4 @@
-"""The floors of the package: a module imports from floors below its own only."""
+"""The layers of the package: a module imports from its own package and from layers below only."""
 
 import ast
 import subprocess
@@ -7,26 +7,25 @@ import sys
 import pytest
 from conftest import ROOT
 
-# From the ground up; what shares a line is one floor, whose rooms do not know each other.
-FLOORS = (
-    ('errors', 'logs', 'network', 'start_up', 'tensorboard_server', 'tensorflow_variables',
-     'timing', 'whole_files', 'workloads'),
-    ('choices', 'flag_texts', 'learning_rate', 'own_code', 'signals'),
-    ('experiments',),
-    ('validation', 'flagfiles', 'child_runs', 'cluster'),
-    ('settings', 'peers', 'local_tasks'),
-    ('model_dir', 'threads'),
-    ('datasets', 'disk_faults', 'run_lock'),
-    ('inputs', 'models', 'sweep'),
-    ('training', 'reports', 'machine'),
-    ('exporting',),
-    ('flags', 'modes'),
-    ('__main__', 'api', 'local_cluster'),
-    ('tensorboard_beside',),
+# From the bottom up; packages that share a layer do not import each other.
+LAYERS = (
+  ('errors', 'files', 'network', 'tensorboard_server', 'timing', 'workloads'),
+  ('choices', 'cluster', 'flag_texts', 'flagfiles', 'learning_rate', 'own_code', 'process'),
+  ('experiments', 'local_tasks', 'models', 'peers'),
+  ('validation',),
+  ('settings',),
+  ('model_dir', 'threads'),
+  ('datasets', 'disk_faults', 'run_lock'),
+  ('flags', 'inputs', 'machine', 'sweep'),
+  ('local_cluster', 'reports', 'training'),
+  ('exporting', 'tensorboard_beside'),
+  ('modes',),
+  ('__main__', 'api'),
 )
-LEVEL = {room: level for level, rooms in enumerate(FLOORS) for room in rooms}
-WITHOUT_TENSORFLOW = ('settings', 'cluster', 'peers', 'model_dir', 'run_lock', 'flags', 'datasets',
-                      'reports', 'machine', 'child_runs', 'sweep', 'local_cluster',
+LEVEL = {package: level for level, packages in enumerate(LAYERS) for package in packages}
+MOST_LAYERS = 12
+WITHOUT_TENSORFLOW = ('files', 'process', 'settings', 'cluster', 'peers', 'model_dir', 'run_lock',
+                      'flags', 'datasets', 'reports', 'machine', 'sweep', 'local_cluster',
                       'tensorboard_beside', 'modes.doctor', 'modes.scaling', 'models.registry',
                       'threads')
 
@@ -35,30 +34,79 @@ MODULES = sorted(
     if path.relative_to(ROOT).parts != ('estimator_train', '__init__.py'))
 
 
+def name_of(path):
+  """Returns the dotted name of the module in a file."""
+  parts = path.with_suffix('').parts
+  return '.'.join(parts[:-1] if parts[-1] == '__init__' else parts)
+
+
+NAMES = {name_of(path) for path in MODULES}
+
+
+def tree_of(path):
+  return ast.parse((ROOT / path).read_text(encoding='utf-8'))
+
+
 def own_imports(path):
-  """Yields the dotted names of this package that a file imports."""
-  for node in ast.walk(ast.parse((ROOT / path).read_text(encoding='utf-8'))):
+  """Yields the dotted names of this package that a file imports, of modules where they are."""
+  for node in ast.walk(tree_of(path)):
     if isinstance(node, ast.Import):
       yield from (name.name for name in node.names if name.name.startswith('estimator_train'))
     elif isinstance(node, ast.ImportFrom):
       assert not node.level, '{}: relative import'.format(path)
       if node.module.startswith('estimator_train'):
-        # `from estimator_train.room import module` and `from estimator_train.module import name`
-        # look alike; the first two parts are what counts.
         yield from ('{}.{}'.format(node.module, name.name) for name in node.names)
+
+
+def package_of(name):
+  return name.split('.')[1]
+
+
+def test_layers_are_few():
+  assert len(LAYERS) <= MOST_LAYERS
+  assert set(LEVEL) == {package_of(name) for name in NAMES}
 
 
 @pytest.mark.parametrize('path', MODULES, ids=str)
 def test_imports_go_down(path):
-  room = path.with_suffix('').parts[1]
+  own = package_of(name_of(path))
   for name in own_imports(path):
-    if name == 'estimator_train.__version__':
+    if name == 'estimator_train.__version__' or package_of(name) == own != 'modes':
       continue
-    imported = name.split('.')[1]
-    if imported == room and room != 'modes':
-      continue
-    # flags knows the names of models and data sets; modes may not know each other.
-    assert LEVEL[imported] < LEVEL[room], '{} imports {}'.format(path, name)
+    # Modes do not know each other.
+    assert LEVEL[package_of(name)] < LEVEL[own], '{} imports {}'.format(path, name)
+
+
+def test_no_module_imports_itself_by_way_of_others():
+  graph = {name_of(path): {name if name in NAMES else name.rpartition('.')[0]
+                           for name in own_imports(path)} & NAMES for path in MODULES}
+  done = set()
+
+  def visit(name, above):
+    assert name not in above, ' -> '.join(above[above.index(name):] + [name])
+    if name not in done:
+      for imported in sorted(graph[name]):
+        visit(imported, above + [name])
+      done.add(name)
+
+  for name in sorted(graph):
+    visit(name, [])
+
+
+@pytest.mark.parametrize('path', MODULES, ids=str)
+def test_private_names_stay_in_their_module(path):
+  modules = {}
+  for node in ast.walk(tree_of(path)):
+    if isinstance(node, ast.ImportFrom) and node.module.startswith('estimator_train'):
+      for name in node.names:
+        full = '{}.{}'.format(node.module, name.name)
+        assert not name.name.startswith('_') or name.name.startswith('__'), full
+        if full in NAMES:
+          modules[name.asname or name.name] = full
+  for node in ast.walk(tree_of(path)):
+    if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+      private = node.attr.startswith('_') and node.value.id in modules
+      assert not private, '{}: {}.{}'.format(path, node.value.id, node.attr)
 
 
 def test_every_file_has_one_subject():
@@ -67,13 +115,13 @@ def test_every_file_has_one_subject():
   assert {path: length for path, length in lengths.items() if length > 300} == {}
 
 
-@pytest.mark.parametrize('room', WITHOUT_TENSORFLOW)
-def test_imports_without_tensorflow(room):
+@pytest.mark.parametrize('package', WITHOUT_TENSORFLOW)
+def test_imports_without_tensorflow(package):
   code = '''
 import importlib, pkgutil, sys
 module = importlib.import_module('estimator_train.{}')
 for found in pkgutil.iter_modules(getattr(module, '__path__', []), module.__name__ + '.'):
   importlib.import_module(found.name)
 assert not [name for name in sys.modules if name.startswith('tensorflow')], 'TensorFlow is there'
-'''.format(room)
+'''.format(package)
   subprocess.run([sys.executable, '-c', code], cwd=str(ROOT), check=True, timeout=60)

@@ -9,7 +9,8 @@ import pytest
 from conftest import ROOT
 from launches import LAUNCHER, LONG, SECS
 
-from estimator_train import child_runs, local_cluster, local_tasks
+from estimator_train import local_cluster, local_tasks
+from estimator_train.process import child_process
 
 
 @pytest.mark.parametrize('arguments, counts, strategy', [
@@ -148,7 +149,7 @@ def test_wrong_values(arguments, told, capsys):
 def test_what_the_program_says_without_a_cluster(tmp_path, arguments, code, out, err):
   done = subprocess.run(
       [sys.executable, '-m', 'estimator_train.local_cluster', '--local_workers=2'] + arguments,
-      cwd=str(tmp_path), env=child_runs.environment(), universal_newlines=True, timeout=SECS,
+      cwd=str(tmp_path), env=child_process.environment(), universal_newlines=True, timeout=SECS,
       stdout=subprocess.PIPE, stderr=subprocess.PIPE)
   assert done.returncode == code
   assert done.stdout.startswith(out) and done.stderr.startswith(err)

@@ -5,8 +5,8 @@ import os
 import pytest
 
 from estimator_train import flags, settings as settings_lib, sweep
-from estimator_train.child_runs import ChildRun
 from estimator_train.datasets import registry
+from estimator_train.process.child_process import ChildRun
 from estimator_train.settings import Settings
 from estimator_train.sweep import BOTH, CPU, GPU, REAL, STRONG, SYNTHETIC, WEAK, WORKER, Point
 

@@ -6,10 +6,11 @@ import threading
 import pytest
 import tensorflow.compat.v1 as tf
 
-from estimator_train import tensorflow_variables, threads
+from estimator_train import threads
 from estimator_train.datasets.description import DataSet
 from estimator_train.inputs import factory
 from estimator_train.inputs.batching import Batching
+from estimator_train.process import cpu_tuning
 from estimator_train.settings import Settings
 
 NONE_SECS, MOST_SECS = .3, 30.
@@ -23,7 +24,7 @@ def settings_of(**values):
 def build(monkeypatch):
   """Pretends that TensorFlow is built with oneDNN, or without."""
   def pretend(has_onednn):
-    monkeypatch.setattr(tensorflow_variables, 'has_onednn', lambda: has_onednn)
+    monkeypatch.setattr(cpu_tuning, 'has_onednn', lambda: has_onednn)
   return pretend
 
 

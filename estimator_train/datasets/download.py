@@ -11,7 +11,7 @@ from urllib.request import Request, urlopen
 
 from estimator_train.datasets.description import DataFile
 from estimator_train.errors import UserError
-from estimator_train.whole_files import open_locked
+from estimator_train.files.atomic import open_locked
 
 LOG = logging.getLogger('estimator_train')
 

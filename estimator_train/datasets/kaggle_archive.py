@@ -17,7 +17,7 @@ from urllib.parse import urljoin, urlsplit
 from estimator_train.datasets.download import Fetched, start_over
 from estimator_train.datasets.unpack import check_space, show_progress
 from estimator_train.errors import UserError
-from estimator_train.whole_files import open_locked
+from estimator_train.files.atomic import open_locked
 
 LOG = logging.getLogger('estimator_train')
 

@@ -12,7 +12,7 @@ from typing import Dict, Iterator, List, Optional, Tuple
 from estimator_train.datasets import kaggle_archive, unpack
 from estimator_train.datasets.download import Fetched
 from estimator_train.errors import UserError
-from estimator_train.whole_files import open_locked
+from estimator_train.files.atomic import open_locked
 
 LOG = logging.getLogger('estimator_train')
 

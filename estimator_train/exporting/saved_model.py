@@ -16,10 +16,11 @@ from typing import Callable, Dict, Sequence
 
 import tensorflow.compat.v1 as tf
 
-from estimator_train import model_dir, whole_files
+from estimator_train import model_dir
 from estimator_train.datasets.description import TOP_K
 from estimator_train.errors import UserError
 from estimator_train.exporting import serving_warm_up
+from estimator_train.files import atomic
 from estimator_train.inputs import image_files
 from estimator_train.training import probabilities, trained_model
 
@@ -67,7 +68,7 @@ def write(folder: str, model: tf.keras.Model, session: tf.Session,
 
 def write_labels(path: str, labels: Sequence[str]) -> None:
   """Writes the classes' names, one a line."""
-  whole_files.write_text(path, '\n'.join(labels) + '\n')
+  atomic.write_text(path, '\n'.join(labels) + '\n')
 
 
 def _from_bytes(model: tf.keras.Model, preprocess: Callable[[tf.Tensor], tf.Tensor],

@@ -8,8 +8,8 @@ from typing import Iterator
 
 import tensorflow.compat.v1 as tf
 
-from estimator_train import whole_files
 from estimator_train.errors import UserError
+from estimator_train.files import atomic
 from estimator_train.training import probabilities
 
 FILE = 'model.tflite'
@@ -34,7 +34,7 @@ def write(folder: str, model: tf.keras.Model, session: tf.Session) -> None:
     except Exception as error:  # It raises what the converter's own process printed.
       raise UserError('TensorFlow 1.15\'s converter to TFLite cannot convert the model',
                       _reason(str(error)), 'give --export_format=saved_model or h5') from error
-  whole_files.write_bytes(os.path.join(folder, FILE), converted)
+  atomic.write_bytes(os.path.join(folder, FILE), converted)
 
 
 @contextlib.contextmanager

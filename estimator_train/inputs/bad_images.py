@@ -11,10 +11,10 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 from tqdm import tqdm
 
-from estimator_train import whole_files
 from estimator_train.datasets import fingerprint, image_folder
 from estimator_train.datasets.description import DataSet, ImageSplit, Split
 from estimator_train.errors import UserError, printable
+from estimator_train.files import atomic
 from estimator_train.settings import Settings
 from estimator_train.threads import available_cores
 
@@ -156,5 +156,5 @@ def _remembered(split: ImageSplit, name: str, model_dir: Optional[str]) -> List[
   files = fingerprint.of_files(split.files)
   if memory.get(name, {}).get('files') != files:
     memory[name] = {'files': files, 'bad': list(find(split.files))}
-    whole_files.write_json(path, memory)
+    atomic.write_json(path, memory)
   return [(index, why) for index, why in memory[name]['bad']]

@@ -12,10 +12,10 @@ from tqdm import tqdm
 from estimator_train.datasets import fingerprint
 from estimator_train.datasets.description import ImageSplit
 from estimator_train.errors import UserError
+from estimator_train.files.atomic import open_locked
 from estimator_train.inputs import image_files
 from estimator_train.inputs.batching import Batching
-from estimator_train.memory import available_bytes
-from estimator_train.whole_files import open_locked
+from estimator_train.process.memory import available_bytes
 
 _LOG = logging.getLogger('estimator_train')
 _FILL_BATCH = 64

@@ -4,9 +4,9 @@ import re
 import resource
 from typing import FrozenSet, List, NamedTuple, Optional
 
-from estimator_train import memory
 from estimator_train.machine.findings import Finding, error, ok, warning
 from estimator_train.machine.packages import Build
+from estimator_train.process import memory
 from estimator_train.threads import available_cores
 
 # Fashion-MNIST takes 0.5 GB (README), an image network on a CPU several times that.

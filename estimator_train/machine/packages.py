@@ -11,9 +11,9 @@ from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import pkg_resources
 
+from estimator_train.files import paths
 from estimator_train.machine.findings import Finding, error, ok, warning
 
-_REQUIREMENTS = Path(__file__).resolve().parent.parent / 'install_requires.txt'
 _PINNED = ('protobuf', 'h5py', 'numpy')
 _BREAKS = ('protobuf', 'h5py')  # Newer ones do; a newer NumPy at first only fills the log.
 _DISTRIBUTIONS = ('tensorflow', 'tensorflow-gpu', 'tensorflow-cpu', 'intel-tensorflow',
@@ -127,7 +127,7 @@ def check_tensorflow(installed: Dict[str, str], has_gpu: bool, in_image: bool = 
 def look_at_requirements() -> List[str]:
   """Returns the package's requirements, which setup.py reads from the same file."""
   lines = (line.partition('#')[0].strip()
-           for line in _REQUIREMENTS.read_text(encoding='utf-8').splitlines())
+           for line in Path(paths.REQUIREMENTS).read_text(encoding='utf-8').splitlines())
   return [line for line in lines if line]
 
 

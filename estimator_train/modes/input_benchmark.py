@@ -4,7 +4,7 @@ import logging
 import tempfile
 from typing import Any, Dict
 
-from estimator_train import memory, model_dir, threads
+from estimator_train import model_dir, threads
 from estimator_train.datasets.description import (
   ArraySplit,
   DataSet,
@@ -15,6 +15,7 @@ from estimator_train.errors import UserError
 from estimator_train.inputs import factory, measure
 from estimator_train.inputs.measure import Measured
 from estimator_train.models import registry as models
+from estimator_train.process import memory
 from estimator_train.reports import input_benchmark, page
 from estimator_train.reports.input_benchmark import Input, Machine
 from estimator_train.settings import Settings

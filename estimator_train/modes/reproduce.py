@@ -5,21 +5,22 @@ import logging
 import os
 from typing import Any, Callable, Dict, Optional, Sequence
 
-from estimator_train import child_runs, model_dir, settings as settings_lib, whole_files
+from estimator_train import model_dir, settings as settings_lib
 from estimator_train.errors import UserError
+from estimator_train.files import atomic, paths
 from estimator_train.machine import host, tensorflow_import
+from estimator_train.process import child_process
 from estimator_train.reports import evaluation, ledger, page, throughput
 from estimator_train.settings import Settings
 from estimator_train.workloads import WORKLOADS, Part, Ran
 
 _LOG = logging.getLogger('estimator_train')
-_CONFIGS = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), 'configs')
 # What may change from one start to the next.
 _FREE_FLAGS = ('model_dir', 'log_every_steps', 'verbosity')
-RunChild = Callable[[Sequence[str], str], child_runs.ChildRun]
+RunChild = Callable[[Sequence[str], str], child_process.ChildRun]
 
 
-def run(settings: Settings, run_child: RunChild = child_runs.run,
+def run(settings: Settings, run_child: RunChild = child_process.run,
         count_gpus: Callable[[], int] = tensorflow_import.count_gpus) -> Dict[str, Any]:
   """Returns the result: the published figures beside the measured ones.
 
@@ -69,7 +70,7 @@ def _run(settings: Settings, part: Part, gpus: int, run_child: RunChild,
     with open(os.path.join(folder, file), encoding='utf-8') as content:
       ran[name] = json.load(content)
   # The next part may go on in the same folder.
-  whole_files.write_json(_path(settings.model_dir, part, 'json'), ran)
+  atomic.write_json(_path(settings.model_dir, part, 'json'), ran)
   return ran
 
 
@@ -88,7 +89,7 @@ def arguments_of(part: Part, settings: Settings, gpus: int) -> Sequence[str]:
     own.pop('num_cpu_replicas', None)
     own['num_gpus'] = part.gpus
   own['model_dir'] = os.path.join(str(settings.model_dir), part.folder)
-  return (['--flagfile=' + os.path.join(_CONFIGS, part.flagfile + '.flags')]
+  return (['--flagfile=' + os.path.join(paths.CONFIGS, part.flagfile + '.flags')]
           + ['--{}={}'.format(name, value) for name, value in own.items()]
           + [argument for argument in settings_lib.to_arguments(settings)
              if argument.partition('=')[0] not in ('--mode', '--workload', '--model_dir')])

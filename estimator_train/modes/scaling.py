@@ -13,11 +13,12 @@ from typing import Any, Callable, Dict, Iterable, List, Sequence, Tuple
 from tqdm import tqdm
 from tqdm.contrib.logging import logging_redirect_tqdm
 
-from estimator_train import child_runs, model_dir, sweep
+from estimator_train import model_dir, sweep
 from estimator_train.datasets import registry
 from estimator_train.datasets.description import DataSet
 from estimator_train.errors import StoppedBySignal, UserError
 from estimator_train.machine import tensorflow_import
+from estimator_train.process import child_process
 from estimator_train.reports import page, scaling
 from estimator_train.settings import Settings
 from estimator_train.sweep import Outcome, Point
@@ -26,10 +27,10 @@ from estimator_train.threads import available_cores
 _LOG = logging.getLogger('estimator_train')
 # What may change from one start of a sweep to the next.
 _FREE_FLAGS = ('model_dir', 'repeats', 'verbosity')
-RunChild = Callable[..., child_runs.ChildRun]
+RunChild = Callable[..., child_process.ChildRun]
 
 
-def run(settings: Settings, run_child: RunChild = child_runs.run) -> Dict[str, Any]:
+def run(settings: Settings, run_child: RunChild = child_process.run) -> Dict[str, Any]:
   """Returns the result: the rate, speed-up and efficiency at each number of replicas or workers.
 
   Raises:

@@ -3,15 +3,15 @@
 from typing import Any, Dict
 
 from estimator_train.exporting import export as exports
+from estimator_train.process.signals import Noted
 from estimator_train.reports import page, throughput
 from estimator_train.settings import Settings
-from estimator_train.signals import Noted
 from estimator_train.training import (
-    learning_curves,
-    preparation,
-    run as runs,
-    tasks,
-    template_model,
+  learning_curves,
+  preparation,
+  run as runs,
+  tasks,
+  template_model,
 )
 
 

@@ -8,7 +8,7 @@ from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tu
 
 import numpy as np
 
-from estimator_train import whole_files
+from estimator_train.files import atomic
 from estimator_train.settings import Settings
 
 FILE = 'audit.json'
@@ -153,7 +153,7 @@ def write(settings: Settings, parts: Sequence[Part], findings: Sequence[Finding]
       'undecodable': sum(figures['undecodable'] for figures in splits.values()),
       'kinds': {kind: kinds[kind] for kind in KINDS if kinds[kind]},
   }
-  whole_files.write_json(path, {
+  atomic.write_json(path, {
       'dataset': settings.dataset, 'train_pattern': settings.train_pattern,
       'eval_pattern': settings.eval_pattern, **counted, 'splits': splits,
       'findings': [dict(zip(Finding._fields, finding)) for finding in findings]})

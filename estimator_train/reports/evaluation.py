@@ -4,7 +4,7 @@ import logging
 import os
 from typing import Any, Dict, Optional, Sequence
 
-from estimator_train import whole_files
+from estimator_train.files import atomic
 from estimator_train.reports import samples
 from estimator_train.settings import Settings
 
@@ -25,7 +25,7 @@ def write(settings: Settings, labels: Sequence[str], counted: Dict[str, Any],
   """
   figures = dict(counted, per_class=per_class(labels, counted['confusion_matrix']))
   assert settings.model_dir is not None
-  whole_files.write_json(os.path.join(settings.model_dir, FILE), figures)
+  atomic.write_json(os.path.join(settings.model_dir, FILE), figures)
   samples.write(settings.model_dir, labels, some)
   _LOG.info('accuracy %.4f, average loss %.4f over %d examples at step %d', counted['accuracy'],
             counted['average_loss'], counted['examples'], counted['global_step'])

@@ -4,7 +4,7 @@ import os
 import statistics
 from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
-from estimator_train import whole_files
+from estimator_train.files import atomic
 from estimator_train.settings import Settings
 
 FILE = 'input_benchmark.json'
@@ -67,7 +67,7 @@ def write(settings: Settings, conditions: Dict[str, Any], measured: Input, model
   for line in _table(result):
     print(line)
   if settings.model_dir:
-    whole_files.write_json(os.path.join(settings.model_dir, FILE), result)
+    atomic.write_json(os.path.join(settings.model_dir, FILE), result)
   return result
 
 

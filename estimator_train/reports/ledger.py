@@ -3,7 +3,7 @@
 import os
 from typing import Any, Dict, Iterator, List, Mapping, Optional
 
-from estimator_train import whole_files
+from estimator_train.files import atomic
 from estimator_train.settings import Settings
 from estimator_train.workloads import WORKLOADS, Figure, Part, Ran
 
@@ -33,8 +33,8 @@ def write(settings: Settings, runs: Mapping[str, Ran], skipped: Mapping[str, str
   table = list(_markdown(settings.workload, machine, rows))
   for line in table:
     print(line)
-  whole_files.write_text(os.path.join(settings.model_dir, MARKDOWN_FILE), '\n'.join(table) + '\n')
-  whole_files.write_json(os.path.join(settings.model_dir, FILE), result)
+  atomic.write_text(os.path.join(settings.model_dir, MARKDOWN_FILE), '\n'.join(table) + '\n')
+  atomic.write_json(os.path.join(settings.model_dir, FILE), result)
   return result
 
 

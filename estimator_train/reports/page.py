@@ -6,7 +6,8 @@ import os
 import platform
 from typing import Any, Dict, Optional
 
-from estimator_train import __version__, whole_files
+from estimator_train import __version__
+from estimator_train.files import atomic
 from estimator_train.reports import classes, page_figures, page_files, words
 from estimator_train.reports.step_curve import FOLDER
 from estimator_train.settings import Settings
@@ -67,12 +68,12 @@ def write(model_dir: str) -> Optional[str]:
   for name in _PICTURES:
     path = os.path.join(folder, name)
     if name in drawn:
-      whole_files.write_bytes(path, drawn[name].png)
+      atomic.write_bytes(path, drawn[name].png)
     elif os.path.exists(path):
       os.remove(path)
   path = os.path.join(folder, FILE)
   # A file's name may hold bytes that are no text.
-  whole_files.write_bytes(path, text.encode('utf-8', 'backslashreplace'))
+  atomic.write_bytes(path, text.encode('utf-8', 'backslashreplace'))
   return path
 
 

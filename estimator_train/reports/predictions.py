@@ -11,9 +11,9 @@ from typing import Any, Dict, Iterator, List, Optional, Sequence, TextIO, Tuple
 
 import numpy as np
 
-from estimator_train import whole_files
 from estimator_train.datasets.description import TOP_K
 from estimator_train.errors import UserError
+from estimator_train.files import atomic
 from estimator_train.reports.samples import as_probabilities
 
 _LOG = logging.getLogger('estimator_train')
@@ -113,7 +113,7 @@ def write_to(output: str, labels: Sequence[str]) -> Iterator[Predictions]:
     if output == STANDARD_OUTPUT:
       yield Predictions(None, False, labels)
       return
-    with whole_files.open_aside(os.path.realpath(output)) as file:
+    with atomic.open_aside(os.path.realpath(output)) as file:
       # Bytes of names that are no text come out as they are.
       text = io.TextIOWrapper(file, 'utf-8', 'surrogateescape', newline='')
       yield Predictions(text, output.lower().endswith('.csv'), labels)

@@ -6,7 +6,7 @@ from typing import Any, Sequence
 
 import numpy as np
 
-from estimator_train import whole_files
+from estimator_train.files import atomic
 from estimator_train.reports.step_curve import FOLDER
 
 FILE = 'samples.json'
@@ -33,12 +33,12 @@ def write(model_dir: str, labels: Sequence[str], samples: Sequence[Any]) -> None
     pixels = np.clip(sample.image, 0, 255).astype(np.uint8)
     png = io.BytesIO()
     Image.fromarray(pixels[..., 0] if pixels.shape[-1] == 1 else pixels).save(png, 'PNG')
-    whole_files.write_bytes(os.path.join(folder, name), png.getvalue())
+    atomic.write_bytes(os.path.join(folder, name), png.getvalue())
     probabilities = as_probabilities(sample.outputs)
     predicted = int(np.argmax(probabilities))
     told.append({'label': labels[sample.true], 'predicted': labels[predicted],
                  'probability': float(probabilities[predicted]), 'image': name})
-  whole_files.write_json(os.path.join(folder, FILE), {'samples': told})
+  atomic.write_json(os.path.join(folder, FILE), {'samples': told})
 
 
 def as_probabilities(outputs: np.ndarray) -> np.ndarray:

@@ -6,7 +6,8 @@ import os
 import statistics
 from typing import Any, Dict, Iterator, List, Optional, Sequence
 
-from estimator_train import sweep, whole_files
+from estimator_train import sweep
+from estimator_train.files import atomic
 from estimator_train.settings import Settings
 from estimator_train.sweep import Outcome
 
@@ -25,8 +26,8 @@ def write(settings: Settings, outcomes: Sequence[Outcome]) -> Dict[str, Any]:
   result = summarize(settings, outcomes)
   for line in _in_words(result):
     print(line)
-  whole_files.write_text(os.path.join(settings.model_dir, CSV_FILE), _csv(result['table']))
-  whole_files.write_json(os.path.join(settings.model_dir, FILE), result)
+  atomic.write_text(os.path.join(settings.model_dir, CSV_FILE), _csv(result['table']))
+  atomic.write_json(os.path.join(settings.model_dir, FILE), result)
   return result
 
 

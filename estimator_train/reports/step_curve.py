@@ -4,7 +4,7 @@ import os
 
 import numpy as np
 
-from estimator_train import whole_files
+from estimator_train.files import atomic
 
 FOLDER = 'report'
 FILE = 'steps.json'
@@ -25,7 +25,7 @@ def write(model_dir: str, global_step: np.ndarray, secs: np.ndarray) -> None:
   # The few slowest would leave the others one bar; they are counted in the last.
   low, high = np.percentile(secs, [0, 99])
   edges = np.linspace(low, max(high, low * 1.001), min(_MAX_BARS, len(secs)) + 1)
-  whole_files.write_json(os.path.join(folder, FILE), {
+  atomic.write_json(os.path.join(folder, FILE), {
       'global_step': [int(global_step[part[-1]]) for part in parts],
       'mean_secs': [float(secs[part].mean()) for part in parts],
       'max_secs': [float(secs[part].max()) for part in parts],

@@ -7,7 +7,8 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tup
 
 import numpy as np
 
-from estimator_train import model_dir, whole_files
+from estimator_train import model_dir
+from estimator_train.files import atomic
 from estimator_train.reports import step_curve
 from estimator_train.settings import Settings
 from estimator_train.timing import Pause, Timing
@@ -79,7 +80,7 @@ def write(settings: Settings, conditions: Dict[str, Any], timing: Timing,
   figures['global_step'] = timing.global_step
   figures['examples_seen'] = result['examples_seen']
   figures.update(conditions)
-  whole_files.write_json(os.path.join(settings.model_dir, FILE), figures)
+  atomic.write_json(os.path.join(settings.model_dir, FILE), figures)
   step_curve.write(settings.model_dir, steps.steady.global_step, steps.steady.steady_secs)
   _LOG.info('%s', _in_words(figures))
   result.update((name, figures[name]) for name in (

@@ -15,7 +15,7 @@ import re
 import shutil
 from typing import Any, Dict, Iterator, NamedTuple, Optional
 
-from estimator_train import whole_files
+from estimator_train.files import atomic
 from estimator_train.settings import Settings
 
 FOLDER = 'best'
@@ -113,7 +113,7 @@ def offer(held: str, figures: Dict[str, Any], settings: Settings) -> Best:
       _LOG.info('the best %s so far', metric.replace('_', ' '))
     best = best._replace(last_evaluated=new.global_step)
     # Both figures stay, as another start may go by the other one.
-    whole_files.write_json(os.path.join(folder, _FILE), {
+    atomic.write_json(os.path.join(folder, _FILE), {
         'checkpoint': os.path.relpath(best.path, folder), 'global_step': best.global_step,
         'metric': metric, 'value': getattr(best, metric), 'accuracy': best.accuracy,
         'average_loss': best.average_loss, 'last_evaluated': best.last_evaluated})

@@ -5,7 +5,7 @@ import json
 import os
 from typing import Any, Dict, Optional
 
-from estimator_train import whole_files
+from estimator_train.files import atomic
 from estimator_train.settings import Settings
 from estimator_train.training.best_checkpoint import Best
 
@@ -32,7 +32,7 @@ def reason(settings: Settings, figures: Dict[str, Any], best: Best) -> Optional[
 
 def record(settings: Settings, global_step: int, why: str) -> None:
   """Notes that training was stopped, so that the same command does not train on."""
-  whole_files.write_json(_path(settings), dict(_rules(settings), global_step=global_step, why=why))
+  atomic.write_json(_path(settings), dict(_rules(settings), global_step=global_step, why=why))
 
 
 def recorded(settings: Settings, global_step: int) -> Optional[str]:

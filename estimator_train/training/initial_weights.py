@@ -10,8 +10,8 @@ import h5py
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from estimator_train import whole_files
 from estimator_train.errors import UserError
+from estimator_train.files import atomic
 from estimator_train.models import registry as models
 from estimator_train.settings import Settings
 from estimator_train.training import checkpoints
@@ -134,7 +134,7 @@ def record(model: Optional[tf.keras.Model], settings: Settings) -> None:
     for weight, value in zip(model.weights, model.get_weights()):
       if not np.array_equal(tf.train.load_variable(written, weight.op.name), value):
         raise RuntimeError('{} has not arrived in {}'.format(weight.op.name, written))
-  whole_files.write_text(os.path.join(os.path.dirname(written), _FINGERPRINT_FILE),
+  atomic.write_text(os.path.join(os.path.dirname(written), _FINGERPRINT_FILE),
                          fingerprint(settings) + '\n')
 
 

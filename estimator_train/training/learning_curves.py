@@ -7,7 +7,7 @@ from typing import Dict, List, Tuple
 
 import tensorflow.compat.v1 as tf
 
-from estimator_train import whole_files
+from estimator_train.files import atomic
 from estimator_train.settings import Settings
 
 FILE = os.path.join('report', 'curves.json')
@@ -26,7 +26,7 @@ def write(settings: Settings) -> None:
   assert settings.model_dir is not None
   path = os.path.join(settings.model_dir, FILE)
   os.makedirs(os.path.dirname(path), exist_ok=True)
-  whole_files.write_json(path, read(settings.model_dir))
+  atomic.write_json(path, read(settings.model_dir))
 
 
 def read(model_dir: str) -> Dict[str, Curve]:

@@ -11,20 +11,20 @@ from estimator_train.datasets import download, image_folder, registry as dataset
 from estimator_train.datasets.description import ArraySplit, DataSet, ImageSplit
 from estimator_train.inputs import bad_images, factory as inputs
 from estimator_train.peers import READY, Peers
+from estimator_train.process.start_up import StartUp
 from estimator_train.settings import (
-    Settings,
-    examples_a_step,
-    per_replica_batch_size,
-    total_train_steps,
+  Settings,
+  examples_a_step,
+  per_replica_batch_size,
+  total_train_steps,
 )
-from estimator_train.start_up import StartUp
 from estimator_train.training import (
-    checkpoints,
-    chosen_checkpoint,
-    early_stopping,
-    recovery,
-    schedules,
-    tasks,
+  checkpoints,
+  chosen_checkpoint,
+  early_stopping,
+  recovery,
+  schedules,
+  tasks,
 )
 from estimator_train.training.building import build_model
 from estimator_train.training.devices import Devices, find_devices, ready

@@ -14,7 +14,7 @@ from estimator_train.errors import NotSaved, PeerLost, StoppedBySignal, Training
 from estimator_train.inputs import factory as inputs
 from estimator_train.inputs.batching import Share
 from estimator_train.peers import TRAINED
-from estimator_train.signals import Noted
+from estimator_train.process.signals import Noted
 from estimator_train.timing import Timing
 from estimator_train.training import (
     checkpoints,

@@ -5,17 +5,17 @@ from typing import Callable, List, Optional
 
 import tensorflow.compat.v1 as tf
 
+from estimator_train.process.signals import Noted
 from estimator_train.settings import Settings
-from estimator_train.signals import Noted
 from estimator_train.timing import Timing
 from estimator_train.training import (
-    best_checkpoint,
-    checkpoints,
-    finite,
-    hooks,
-    summaries,
-    tasks,
-    trace,
+  best_checkpoint,
+  checkpoints,
+  finite,
+  hooks,
+  summaries,
+  tasks,
+  trace,
 )
 from estimator_train.training.epochs import LogEpochs
 from estimator_train.training.preparation import Run

@@ -6,7 +6,7 @@ from typing import Any, Callable, Optional
 
 import tensorflow.compat.v1 as tf
 
-from estimator_train.start_up import StartUp
+from estimator_train.process.start_up import StartUp
 from estimator_train.training import input_wait
 
 # At 24 bytes a step, all steps of a week would fill the memory.

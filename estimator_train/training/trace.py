@@ -8,7 +8,7 @@ from typing import Any, Dict, FrozenSet, List, Optional
 import tensorflow.compat.v1 as tf
 from tensorflow.python.client import timeline
 
-from estimator_train import whole_files
+from estimator_train.files import atomic
 from estimator_train.timing import Pause
 
 FILE = 'trace.json'
@@ -86,5 +86,5 @@ class TraceSteps(tf.train.SessionRunHook):
         show_dataflow=False))  # Its arrows join operations of the same name, of whatever step.
     name = {'name': 'process_name', 'ph': 'M', 'pid': _STEPS_PID, 'args': {'name': 'Steps'}}
     trace['traceEvents'] += [name] + self._steps
-    whole_files.write_text(self._path, json.dumps(trace))
+    atomic.write_text(self._path, json.dumps(trace))
     self.pauses.append(Pause('trace', began, time.perf_counter() - began))

@@ -22,7 +22,7 @@ import environments
 import pairs
 from comparisons import COMPARISONS
 
-from estimator_train import whole_files
+from estimator_train.files import atomic
 
 DATA_DIR = str(common.ROOT / 'data' / 'fashion_mnist')
 SAMPLE = str(common.ROOT / 'estimator_train' / 'datasets' / 'fashion_mnist_sample_files')
@@ -63,8 +63,8 @@ def main() -> None:
       common.say('error: {}: {}'.format(name, error))
       result['failed'][name] = str(error).splitlines()[0]
     result['load_at_end'] = round(os.getloadavg()[0], 2)
-    whole_files.write_json(args.output, result)
-    whole_files.write_text(os.path.splitext(args.output)[0] + '.md', markdown(result))
+    atomic.write_json(args.output, result)
+    atomic.write_text(os.path.splitext(args.output)[0] + '.md', markdown(result))
   print(markdown(result))
   print(json.dumps(result))
   if result['failed']:

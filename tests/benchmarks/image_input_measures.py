@@ -17,14 +17,15 @@ import common
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from estimator_train import tensorflow_variables, threads
+from estimator_train import threads
 from estimator_train.datasets import registry
 from estimator_train.datasets.description import DataSet, ImageSplit
 from estimator_train.inputs import factory
 from estimator_train.inputs.batching import ALL
 from estimator_train.inputs.measure import drop_pages, read_bytes
+from estimator_train.process import cpu_tuning
+from estimator_train.process.start_up import StartUp
 from estimator_train.settings import Settings
-from estimator_train.start_up import StartUp
 from estimator_train.training import frozen_features, initial_weights, preparation
 from estimator_train.training.time_history import TimeHistory
 
@@ -151,7 +152,7 @@ def head(steps: int, **rest: Any) -> Dict[str, Any]:
 
 def main() -> None:
   part, arguments = sys.argv[1:]
-  tensorflow_variables.set_up()
+  cpu_tuning.set_up()
   tf.logging.set_verbosity(tf.logging.ERROR)
   measured = {function.__name__: function for function in (cold, cache, plain, features, head)}[
       part](**json.loads(arguments))

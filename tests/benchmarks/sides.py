@@ -13,7 +13,7 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Sequence, Tuple
 import common
 from pairs import Conditions, Figures, Side
 
-from estimator_train import tensorflow_variables
+from estimator_train.process import cpu_tuning
 
 FOLDER = os.path.dirname(os.path.abspath(__file__))
 BATCH_SIZE = 256
@@ -176,7 +176,7 @@ def _measures(part: str, build: str, conditions: Conditions, **arguments: Any) -
   data = {'train_pattern': conditions.train_pattern, 'image_size': _image_size(conditions),
           'shuffle_buffer': 2048}
   # What the program sets by itself before TensorFlow is imported; this only uses its modules.
-  sets = tensorflow_variables.onednn() if build == 'onednn' else {}
+  sets = cpu_tuning.onednn() if build == 'onednn' else {}
   child = _script('image_input_measures.py', [part, json.dumps(dict(arguments, data=data))],
                   build, conditions,
                   {name: os.environ.get(name, value) for name, value in sets.items()})

@@ -18,7 +18,7 @@ import common
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from estimator_train.start_up import StartUp
+from estimator_train.process.start_up import StartUp
 from estimator_train.training import input_wait
 from estimator_train.training.time_history import TimeHistory
 

@@ -12,9 +12,10 @@ import pytest
 import tensorflow.compat.v1 as tf
 from conftest import ROOT
 
-from estimator_train import disk_faults, whole_files
+from estimator_train import disk_faults
 from estimator_train.datasets import fashion_mnist_sample, idx
 from estimator_train.errors import UserError
+from estimator_train.files import atomic
 from estimator_train.settings import Settings
 from estimator_train.training import hooks, recovery, saving
 
@@ -218,7 +219,7 @@ def test_a_whole_file_leaves_nothing_and_names_itself(tmp_path, monkeypatch):
 
   monkeypatch.setattr(os, 'fsync', fsync)
   with pytest.raises(OSError) as caught:
-    whole_files.write_text(str(tmp_path / 'a'), 'text')
+    atomic.write_text(str(tmp_path / 'a'), 'text')
   assert caught.value.filename == str(tmp_path / 'a') and os.listdir(str(tmp_path)) == []
 
 

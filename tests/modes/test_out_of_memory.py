@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from conftest import ROOT
 
-from estimator_train import tensorflow_variables
+from estimator_train.process import cpu_tuning
 
 # What takes long here is TensorFlow, and the same on any Python.
 pytestmark = pytest.mark.slow
@@ -25,7 +25,7 @@ TOO_LARGE = ['--model=own_models:too_large', '--batch_size=4']
 OUT_OF_MEMORY = ('error: out of memory on /device:CPU:0: a float tensor of shape [262144,{}] at '
                  '--batch_size=4: give a smaller --batch_size')
 # By itself TensorFlow's allocator in that build retries for ten seconds; no setting changes it.
-MOST_SECS = 30 if tensorflow_variables.has_onednn() else 5
+MOST_SECS = 30 if cpu_tuning.has_onednn() else 5
 
 
 def run_in_process(folder, runs, imports=(), limit_gb=None, cgroup=None, tensor_mb=2 ** 22):

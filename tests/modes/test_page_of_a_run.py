@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from estimator_train import whole_files
+from estimator_train.files import atomic
 from estimator_train.reports import page
 
 pytestmark = pytest.mark.page
@@ -51,7 +51,7 @@ def test_a_page_that_cannot_be_written_does_not_undo_the_run(run_program, argume
       raise OSError(28, 'No space left on device')
     return write_bytes(path, content)
 
-  write_bytes = whole_files.write_bytes
+  write_bytes = atomic.write_bytes
   monkeypatch.setattr(page.whole_files, 'write_bytes', full)
   done = run_program(*arguments)
   assert done.code == 0 and done.result['examples'] == 1000

@@ -6,9 +6,11 @@ import os
 import pytest
 from conftest import ROOT
 
-from estimator_train import child_runs, flags
+from estimator_train import flags
 from estimator_train.errors import UserError
+from estimator_train.files import paths
 from estimator_train.modes import reproduce
+from estimator_train.process import child_process
 from estimator_train.reports import ledger
 from estimator_train.settings import Settings
 from estimator_train.workloads import WORKLOADS
@@ -26,7 +28,7 @@ class Runner:
     number = len(self.ran)
     self.ran.append(settings)
     if number in self.fails:
-      return child_runs.ChildRun(2, None, 'no such file: data: get it')
+      return child_process.ChildRun(2, None, 'no such file: data: get it')
     os.makedirs(settings.model_dir, exist_ok=True)
     replicas = settings.num_cpu_replicas or max(settings.num_gpus, 1)
     kind = 'gpu' if settings.num_gpus > 0 else 'cpu'
@@ -38,7 +40,7 @@ class Runner:
         ('evaluation', {'accuracy': .88 + .01 * number, 'average_loss': .5})):
       with open(os.path.join(settings.model_dir, name + '.json'), 'w') as file:
         json.dump(figures, file)
-    return child_runs.ChildRun(0, {}, None)
+    return child_process.ChildRun(0, {}, None)
 
 
 @pytest.fixture
@@ -175,7 +177,7 @@ def test_a_real_run(run_program, tmp_path, monkeypatch):
   (part, *_) = WORKLOADS['fashion_mnist'].parts
   monkeypatch.setitem(WORKLOADS, 'fashion_mnist',
                       WORKLOADS['fashion_mnist']._replace(parts=[part]))
-  monkeypatch.setattr(reproduce, '_CONFIGS', str(tmp_path))
+  monkeypatch.setattr(paths, 'CONFIGS', str(tmp_path))
   monkeypatch.setenv('PYTHONPATH', str(ROOT / 'tests'))
   done = run_program('--mode=reproduce', '--workload=fashion_mnist',
                      '--model_dir={}'.format(tmp_path / 'out'))

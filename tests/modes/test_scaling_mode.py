@@ -12,10 +12,11 @@ import time
 import pytest
 from conftest import ROOT
 
-from estimator_train import child_runs, flags, local_cluster
+from estimator_train import flags, local_cluster
 from estimator_train.errors import StoppedBySignal, UserError
 from estimator_train.machine import commands, tensorflow_import
 from estimator_train.modes import scaling
+from estimator_train.process import child_process
 
 SECS = 120
 
@@ -47,11 +48,11 @@ class Runs:
     replicas = workers * (settings.num_cpu_replicas or settings.num_gpus)
     self.now += 10. * replicas
     if self.fails(settings):
-      return child_runs.ChildRun(2, None, 'odd: {}: mend it'.format(settings.batch_size))
+      return child_process.ChildRun(2, None, 'odd: {}: mend it'.format(settings.batch_size))
     with open(os.path.join(settings.model_dir, 'throughput.json'), 'w') as file:
       json.dump({'steady_examples_per_sec': 100. * replicas, 'devices': ['/some:0'] * replicas,
                  'tensorflow_version': '1.15.0', 'shares': {'input': 0.25}}, file)
-    return child_runs.ChildRun(0, {}, None)
+    return child_process.ChildRun(0, {}, None)
 
 
 @pytest.fixture

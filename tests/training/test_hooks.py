@@ -9,7 +9,7 @@ import sys
 import pytest
 import tensorflow.compat.v1 as tf
 
-from estimator_train.signals import Noted
+from estimator_train.process.signals import Noted
 from estimator_train.training import hooks, schedules
 
 

@@ -3,7 +3,7 @@
 import pytest
 import tensorflow.compat.v1 as tf
 
-from estimator_train.start_up import StartUp
+from estimator_train.process.start_up import StartUp
 from estimator_train.training import input_wait, time_history
 from estimator_train.training.time_history import TimeHistory
 

@@ -9,7 +9,7 @@ import importlib.util
 import os
 from typing import Dict
 
-from estimator_train import malloc, memory
+from estimator_train.process import malloc, memory
 
 # OpenMP's threads spin for 200 ms after an operation, on cores that the input's threads could use.
 # This is about a step of a small network: they need not be woken for each operation of it. By

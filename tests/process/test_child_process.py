@@ -8,9 +8,9 @@ import sys
 import pytest
 from conftest import ROOT, is_alive, wait_until
 
-from estimator_train import child_runs
 from estimator_train.errors import StoppedBySignal
-from estimator_train.start_up import STARTED_VARIABLE
+from estimator_train.process import child_process
+from estimator_train.process.start_up import STARTED_VARIABLE
 
 SECS = 30
 
@@ -38,7 +38,7 @@ def test_from_any_folder(tmp_path, monkeypatch, arguments, code, error):
   monkeypatch.chdir(str(tmp_path))
   monkeypatch.delenv('PYTHONPATH', raising=False)
   log = tmp_path / 'log.txt'
-  assert child_runs.run(arguments, str(log)) == child_runs.ChildRun(code, None, error)
+  assert child_process.run(arguments, str(log)) == child_process.ChildRun(code, None, error)
   assert log.read_text() == ('' if error is None else 'error: ' + error + '\n')
 
 
@@ -47,12 +47,12 @@ def test_from_any_folder(tmp_path, monkeypatch, arguments, code, error):
     ('[1]\n', None), ('', None)])
 def test_result(stand_in, printed, result):
   log = stand_in('print({!r}, end="")'.format(printed))
-  assert child_runs.run([], log) == child_runs.ChildRun(0, result, None)
+  assert child_process.run([], log) == child_process.ChildRun(0, result, None)
 
 
 def test_arguments(stand_in):
   log = stand_in('print(json.dumps({"argv": sys.argv[1:]}))')
-  assert child_runs.run(['--a=b c', '--d'], log).result == {'argv': ['--a=b c', '--d']}
+  assert child_process.run(['--a=b c', '--d'], log).result == {'argv': ['--a=b c', '--d']}
 
 
 @pytest.mark.parametrize('line, code, error', [
@@ -65,7 +65,7 @@ def test_arguments(stand_in):
 ])
 def test_failure(stand_in, line, code, error):
   log = stand_in(line)
-  assert child_runs.run([], log) == child_runs.ChildRun(code, None, error)
+  assert child_process.run([], log) == child_process.ChildRun(code, None, error)
 
 
 def test_module_and_cores(stand_in):
@@ -73,8 +73,8 @@ def test_module_and_cores(stand_in):
   with open('another.py', 'w') as module:
     module.write('import json, os; print(json.dumps({"cores": list(os.sched_getaffinity(0))}))')
   core = max(os.sched_getaffinity(0))
-  assert child_runs.run([], log, 'another', [core]).result == {'cores': [core]}
-  assert child_runs.run([], log, 'another').result == {'cores': sorted(os.sched_getaffinity(0))}
+  assert child_process.run([], log, 'another', [core]).result == {'cores': [core]}
+  assert child_process.run([], log, 'another').result == {'cores': sorted(os.sched_getaffinity(0))}
 
 
 def test_environment(stand_in, monkeypatch):
@@ -82,7 +82,7 @@ def test_environment(stand_in, monkeypatch):
   monkeypatch.setenv('TF_CONFIG', '{}')
   monkeypatch.setenv('PYTHONPATH', 'some:others')
   log = stand_in('print(json.dumps(dict(os.environ)))')
-  inherited = child_runs.run([], log).result
+  inherited = child_process.run([], log).result
   assert STARTED_VARIABLE not in inherited and 'TF_CONFIG' not in inherited
   assert inherited['PYTHONPATH'] == 'some:others:{}'.format(ROOT)
   assert inherited['PATH'] == os.environ['PATH']
@@ -97,14 +97,14 @@ def test_stops_with_the_wait(stand_in, monkeypatch, on_sigterm, grace_secs, stop
   def stop(signum, _):
     raise StoppedBySignal(signum, 'stopped')
 
-  monkeypatch.setattr(child_runs, '_GRACE_SECS', grace_secs)
+  monkeypatch.setattr(child_process, '_GRACE_SECS', grace_secs)
   log = stand_in('signal.signal(signal.SIGTERM, {})'.format(on_sigterm),
                  'open("pid", "w").write(str(os.getpid()))',
                  'os.kill(os.getppid(), signal.SIGUSR1)', 'time.sleep(60)')
   before = signal.signal(signal.SIGUSR1, stop)
   try:
     with pytest.raises(StoppedBySignal):
-      child_runs.run([], log)
+      child_process.run([], log)
   finally:
     signal.signal(signal.SIGUSR1, before)
   with open('pid') as pid, open(log) as written:
@@ -115,7 +115,7 @@ def test_stops_with_the_wait(stand_in, monkeypatch, on_sigterm, grace_secs, stop
 def test_dies_with_its_parent(stand_in, tmp_path):
   stand_in('open("part", "w").write(str(os.getpid()))', 'os.rename("part", "pid")',
            'time.sleep(60)')
-  code = 'import sys; sys.path[0] = {!r}; from estimator_train import child_runs; ' \
+  code = 'import sys; sys.path[0] = {!r}; from estimator_train.process import child_process; ' \
          'child_runs.run([], "log.txt")'.format(str(ROOT))
   parent = subprocess.Popen([sys.executable, '-c', code], cwd=str(tmp_path))
   try:

@@ -12,7 +12,8 @@ import sys
 import tempfile
 from typing import Any, Callable, Collection, Dict, NamedTuple, Optional, Sequence
 
-from estimator_train import start_up
+from estimator_train.files import paths
+from estimator_train.process import start_up
 
 _ERROR = 'error: '
 # After SIGTERM a run finishes its step and saves a checkpoint, which is of no use here.
@@ -67,9 +68,8 @@ def environment() -> Dict[str, str]:
   """Returns this process's variables, with which the child finds the same modules."""
   variables = {name: value for name, value in os.environ.items() if name not in _NOT_INHERITED}
   # Last, as there may be other packages beside this one, which need not be the ones to use.
-  package = os.path.dirname(os.path.abspath(__file__))
-  paths = [variables['PYTHONPATH']] if variables.get('PYTHONPATH') else []
-  variables['PYTHONPATH'] = os.pathsep.join(paths + [os.path.dirname(package)])
+  found = [variables['PYTHONPATH']] if variables.get('PYTHONPATH') else []
+  variables['PYTHONPATH'] = os.pathsep.join(found + [paths.PARENT])
   return variables
 
 

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from estimator_train.start_up import STARTED_VARIABLE, StartUp, process_age_secs
+from estimator_train.process.start_up import STARTED_VARIABLE, StartUp, process_age_secs
 
 
 def test_process_age_grows_from_the_start_of_the_process():

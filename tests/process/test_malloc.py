@@ -11,7 +11,7 @@ from conftest import ROOT
 # page faults of the last rounds, and the memory that stays resident after each stage.
 SCRIPT = '''
 import ctypes, json, resource, sys, threading
-from estimator_train import malloc
+from estimator_train.process import malloc
 
 libc = ctypes.CDLL(None)
 libc.malloc.restype = ctypes.c_void_p

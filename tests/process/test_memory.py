@@ -9,7 +9,7 @@ import sys
 import pytest
 from conftest import ROOT
 
-from estimator_train import memory
+from estimator_train.process import memory
 
 GB = 10 ** 9
 
@@ -77,7 +77,7 @@ def test_a_cgroup_that_is_full_leaves_what_a_start_takes(cgroups):
 
 
 def test_address_space():
-  code = ('import json; from estimator_train import memory; memory._CGROUPS = ();'
+  code = ('import json; from estimator_train.process import memory; memory._CGROUPS = ();'
           'print(json.dumps(memory.process_limit_bytes()))')
   done = subprocess.run(
       [sys.executable, '-c', code], cwd=str(ROOT), check=True, timeout=60, stdout=subprocess.PIPE,

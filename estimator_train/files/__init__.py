@@ -1,0 +1,1 @@
+"""Files: atomic writes, and where the files of the package are."""

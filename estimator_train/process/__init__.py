@@ -1,0 +1,1 @@
+"""This process and its children: signals, logs, start-up time, memory limits, environment."""

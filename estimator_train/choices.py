@@ -1,6 +1,6 @@
 """The words that flags choose from."""
 
-from estimator_train.workloads import WORKLOADS
+from estimator_train.configs.workloads import WORKLOADS
 
 MODES = ('train_and_evaluate', 'train', 'evaluate', 'predict', 'export', 'input_benchmark', 'audit',
          'download', 'doctor', 'scaling', 'reproduce')

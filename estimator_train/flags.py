@@ -6,17 +6,17 @@ from typing import Any, Callable, Dict, Sequence, Tuple
 from absl import flags
 
 from estimator_train import (
-    choices,
-    flag_texts,
-    flagfiles,
-    own_code,
-    settings as settings_lib,
-    validation,
+  choices,
+  flag_texts,
+  flagfiles,
+  own_code,
+  settings as settings_lib,
+  validation,
 )
+from estimator_train.configs.workloads import WORKLOADS
 from estimator_train.datasets import registry as datasets
 from estimator_train.errors import UserError
 from estimator_train.models import registry as models
-from estimator_train.workloads import WORKLOADS
 
 _USAGE = """\
 python -m estimator_train --flagfile=estimator_train/configs/NAME.flags [--FLAG=VALUE...]

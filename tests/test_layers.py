@@ -9,7 +9,7 @@ from conftest import ROOT
 
 # From the bottom up; packages that share a layer do not import each other.
 LAYERS = (
-  ('errors', 'files', 'network', 'tensorboard_server', 'timing', 'workloads'),
+  ('configs', 'errors', 'files', 'network', 'tensorboard_server', 'timing'),
   ('choices', 'cluster', 'flag_texts', 'flagfiles', 'learning_rate', 'own_code', 'process'),
   ('experiments', 'local_tasks', 'models', 'peers'),
   ('validation',),
@@ -26,8 +26,8 @@ LEVEL = {package: level for level, packages in enumerate(LAYERS) for package in 
 MOST_LAYERS = 12
 WITHOUT_TENSORFLOW = ('files', 'process', 'settings', 'cluster', 'peers', 'model_dir', 'run_lock',
                       'flags', 'datasets', 'reports', 'machine', 'sweep', 'local_cluster',
-                      'tensorboard_beside', 'modes.doctor', 'modes.scaling', 'models.registry',
-                      'threads')
+                      'tensorboard_beside', 'configs', 'modes.doctor', 'modes.scaling',
+                      'models.registry', 'threads')
 
 MODULES = sorted(
     path.relative_to(ROOT) for path in (ROOT / 'estimator_train').rglob('*.py')

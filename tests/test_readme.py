@@ -8,7 +8,7 @@ import pytest
 from conftest import ROOT
 
 from estimator_train import flags, local_cluster, tensorboard_beside
-from estimator_train.workloads import WORKLOADS
+from estimator_train.configs.workloads import WORKLOADS
 
 README = (ROOT / 'README.md').read_text(encoding='utf-8')
 DOCKER_README = (ROOT / 'deploy' / 'docker' / 'README.md').read_text(encoding='utf-8')

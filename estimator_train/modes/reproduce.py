@@ -6,13 +6,13 @@ import os
 from typing import Any, Callable, Dict, Optional, Sequence
 
 from estimator_train import model_dir, settings as settings_lib
+from estimator_train.configs.workloads import WORKLOADS, Part, Ran
 from estimator_train.errors import UserError
 from estimator_train.files import atomic, paths
 from estimator_train.machine import host, tensorflow_import
 from estimator_train.process import child_process
 from estimator_train.reports import evaluation, ledger, page, throughput
 from estimator_train.settings import Settings
-from estimator_train.workloads import WORKLOADS, Part, Ran
 
 _LOG = logging.getLogger('estimator_train')
 # What may change from one start to the next.

@@ -3,9 +3,9 @@
 import os
 from typing import Any, Dict, Iterator, List, Mapping, Optional
 
+from estimator_train.configs.workloads import WORKLOADS, Figure, Part, Ran
 from estimator_train.files import atomic
 from estimator_train.settings import Settings
-from estimator_train.workloads import WORKLOADS, Figure, Part, Ran
 
 FILE, MARKDOWN_FILE = 'ledger.json', 'ledger.md'
 NOT_MEASURED = 'not measured here'

@@ -7,13 +7,13 @@ import pytest
 from conftest import ROOT
 
 from estimator_train import flags
+from estimator_train.configs.workloads import WORKLOADS
 from estimator_train.errors import UserError
 from estimator_train.files import paths
 from estimator_train.modes import reproduce
 from estimator_train.process import child_process
 from estimator_train.reports import ledger
 from estimator_train.settings import Settings
-from estimator_train.workloads import WORKLOADS
 
 
 class Runner:

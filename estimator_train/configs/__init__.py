@@ -1,0 +1,1 @@
+"""The published workloads: their flagfiles and their figures."""

@@ -5,18 +5,12 @@ from typing import Any, Callable, Dict, Sequence, Tuple
 
 from absl import flags
 
-from estimator_train import (
-  choices,
-  flag_texts,
-  flagfiles,
-  own_code,
-  settings as settings_lib,
-  validation,
-)
+from estimator_train import settings as settings_lib
 from estimator_train.configs.workloads import WORKLOADS
 from estimator_train.datasets import registry as datasets
 from estimator_train.errors import UserError
 from estimator_train.models import registry as models
+from estimator_train.settings import choices, flag_parsing, flagfiles, user_code, validation
 
 _USAGE = """\
 python -m estimator_train --flagfile=estimator_train/configs/NAME.flags [--FLAG=VALUE...]
@@ -193,18 +187,18 @@ def _parsed(arguments: Sequence[flagfiles.Argument]) -> settings_lib.Settings:
     raise _reworded(error) from error
   for text in rest[1:]:
     if text != '--':
-      raise flag_texts.unknown(text, list(values))
+      raise flag_parsing.unknown(text, list(values))
   given = {name: values[name].value for name in settings_lib.Settings._fields}
   _let_the_command_line_choose(given, arguments)
-  given['image_size'] = flag_texts.height_width(given['image_size'])
-  given['trace_steps'] = flag_texts.first_last(given['trace_steps'])
+  given['image_size'] = flag_parsing.height_width(given['image_size'])
+  given['trace_steps'] = flag_parsing.first_last(given['trace_steps'])
   given['labels'] = tuple(given['labels'])
   for name in ('lr_boundaries_epochs', 'lr_values'):
-    given[name] = flag_texts.numbers(name, given[name])
+    given[name] = flag_parsing.numbers(name, given[name])
   settings = settings_lib.Settings(**given)
-  if not own_code.is_own(settings.dataset):
+  if not user_code.is_own(settings.dataset):
     validation.check_choice('dataset', settings.dataset, datasets.NAMES)
-  if not own_code.is_own(settings.model):
+  if not user_code.is_own(settings.model):
     validation.check_choice('model', settings.model, models.NAMES)
   return settings
 

@@ -5,16 +5,15 @@ from typing import Any, Sequence, Tuple
 
 import numpy as np
 
-from estimator_train import own_code
 from estimator_train.datasets.description import (
-    ArraySplit,
-    DataSet,
-    IdxSplit,
-    ImageSplit,
-    SyntheticSplit,
+  ArraySplit,
+  DataSet,
+  IdxSplit,
+  ImageSplit,
+  SyntheticSplit,
 )
 from estimator_train.errors import UserError
-from estimator_train.settings import Settings
+from estimator_train.settings import Settings, user_code
 
 _SPLITS = (ArraySplit, ImageSplit, IdxSplit, SyntheticSplit)
 
@@ -26,7 +25,7 @@ def describe(settings: Settings) -> DataSet:
     UserError: it is not there or raises, or what it returns is no data set for this mode.
   """
   given = '--dataset=' + settings.dataset
-  dataset = own_code.call('dataset', settings.dataset, 'settings', settings)
+  dataset = user_code.call('dataset', settings.dataset, 'settings', settings)
   if not isinstance(dataset, DataSet):
     raise UserError('the function of --dataset returns no data set',
                     '{} returns {}'.format(given, type(dataset).__name__),

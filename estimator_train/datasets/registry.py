@@ -4,20 +4,19 @@ import glob
 import os
 from typing import Callable, Dict, List
 
-from estimator_train import own_code
 from estimator_train.datasets import (
-    download,
-    fashion_mnist,
-    fashion_mnist_sample,
-    image_folder,
-    mnist,
-    oct2017,
-    own,
-    synthetic,
+  download,
+  fashion_mnist,
+  fashion_mnist_sample,
+  image_folder,
+  mnist,
+  oct2017,
+  own,
+  synthetic,
 )
 from estimator_train.datasets.description import DataSet
 from estimator_train.errors import UserError
-from estimator_train.settings import Settings
+from estimator_train.settings import Settings, user_code
 
 _DESCRIBE_IN_DATA_DIR: Dict[str, Callable[[str], DataSet]] = {
     'fashion_mnist': fashion_mnist.describe,
@@ -36,7 +35,7 @@ def describe(settings: Settings) -> DataSet:
       the user's own function does not return one.
   """
   name = settings.dataset
-  if own_code.is_own(name):
+  if user_code.is_own(name):
     dataset = own.describe(settings)
     if dataset.files:
       _data_dir(settings)
@@ -82,7 +81,7 @@ def get(settings: Settings) -> List[download.Fetched]:
   """
   if settings.dataset in ('fashion_mnist_sample', 'image_folder', 'synthetic'):
     return []
-  if own_code.is_own(settings.dataset):
+  if user_code.is_own(settings.dataset):
     files = describe(settings).files
     return download.fetch(files, _data_dir(settings)) if files else []
   data_dir = _data_dir(settings)

@@ -5,20 +5,20 @@ from typing import Callable, List, NamedTuple, Optional
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from estimator_train import choices, threads
+from estimator_train import threads
 from estimator_train.datasets import fingerprint, idx
 from estimator_train.datasets.description import (
-    ArraySplit,
-    DataSet,
-    IdxSplit,
-    ImageSplit,
-    Split,
-    SyntheticSplit,
+  ArraySplit,
+  DataSet,
+  IdxSplit,
+  ImageSplit,
+  Split,
+  SyntheticSplit,
 )
 from estimator_train.errors import UserError
 from estimator_train.inputs import arrays, idx_files, image_cache, image_files, synthetic
 from estimator_train.inputs.batching import ALL, Batching, Share
-from estimator_train.settings import Settings
+from estimator_train.settings import Settings, choices
 
 InputFn = Callable[[], tf.data.Dataset]
 

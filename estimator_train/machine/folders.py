@@ -4,9 +4,8 @@ import os
 import shutil
 from typing import List, NamedTuple
 
-from estimator_train import choices
 from estimator_train.machine.findings import Finding, error, ok, warning
-from estimator_train.settings import Settings
+from estimator_train.settings import Settings, choices
 
 # No checkpoint of an ImageNet network fits: 25 million weights, and as many pairs in Adam, are
 # 300 MB, and it is written before an old one goes.

@@ -3,8 +3,8 @@
 import importlib
 from typing import Any, Optional, Sequence, Tuple
 
-from estimator_train import own_code
 from estimator_train.errors import UserError
+from estimator_train.settings import user_code
 
 _OURS = ('fashion_cnn', 'mnist_conv8', 'mnist_deep', 'mnist_dense', 'mnist_practical')
 # By their names in tf.keras.applications.
@@ -52,9 +52,9 @@ def build(name: str, image_shape: Tuple[int, int, int], num_classes: int,
     raise UserError('--trainable_layers is for pretrained networks',
                     '--trainable_layers={} --model={}'.format(trainable_layers, name),
                     'leave it out, or choose from ' + ', '.join(_APPLICATIONS))
-  if not own_code.is_own(name):
+  if not user_code.is_own(name):
     return importlib.import_module('estimator_train.models.' + name).build(image_shape, num_classes)
-  model = own_code.call('model', name, 'image_shape, num_classes', image_shape, num_classes)
+  model = user_code.call('model', name, 'image_shape, num_classes', image_shape, num_classes)
   check_kind(model, '--model=' + name)
   _check_shapes(name, model, image_shape, num_classes)
   return model

@@ -7,9 +7,9 @@ from typing import Sequence, Tuple
 
 import tensorflow.compat.v1 as tf
 
-from estimator_train import choices, model_dir as model_dirs
+from estimator_train import model_dir as model_dirs
 from estimator_train.errors import UserError
-from estimator_train.settings import Settings
+from estimator_train.settings import Settings, choices
 from estimator_train.training import best_checkpoint, recovery
 
 

@@ -11,10 +11,10 @@ from tensorflow.core.protobuf.rewriter_config_pb2 import RewriterConfig
 from tensorflow.python.client import device_lib
 
 from estimator_train import threads
-from estimator_train.choices import SINGLE_REPLICA_STRATEGIES
 from estimator_train.cluster import Cluster
 from estimator_train.errors import UserError
 from estimator_train.settings import Settings
+from estimator_train.settings.choices import SINGLE_REPLICA_STRATEGIES
 from estimator_train.training import central_storage, multi_worker
 
 _LOG = logging.getLogger('estimator_train')

@@ -5,12 +5,11 @@ from typing import Any, Callable, Dict, NamedTuple, Optional, Sequence
 
 import tensorflow.compat.v1 as tf
 
-from estimator_train import choices, own_code
 from estimator_train.cluster import Cluster
 from estimator_train.datasets.description import DataSet
 from estimator_train.errors import UserError
 from estimator_train.models import registry as models
-from estimator_train.settings import Settings
+from estimator_train.settings import Settings, choices, user_code
 from estimator_train.training import (
   checkpoints,
   frozen_features,
@@ -159,9 +158,9 @@ def convert_own(model: tf.keras.Model, settings: Settings) -> tf.estimator.Estim
 def _to_estimator(model: tf.keras.Model, config: tf.estimator.RunConfig,
                   settings: Settings) -> tf.estimator.Estimator:
   """Calls model_to_estimator, which makes the model anew from its layers' own descriptions."""
-  if not own_code.is_own(settings.model):
+  if not user_code.is_own(settings.model):
     return tf.keras.estimator.model_to_estimator(model, config=config)
-  with own_code.told('the model cannot be converted to an Estimator', '--model=' + settings.model):
+  with user_code.told('the model cannot be converted to an Estimator', '--model=' + settings.model):
     return tf.keras.estimator.model_to_estimator(model, config=config)
 
 

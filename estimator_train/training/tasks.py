@@ -11,13 +11,13 @@ from typing import Any, Callable, Dict, Optional
 import tensorflow.compat.v1 as tf
 
 from estimator_train import cluster as clusters, peers as peers_lib
-from estimator_train.choices import MULTI_WORKER_STRATEGIES
 from estimator_train.cluster import Cluster, Task
 from estimator_train.datasets import fingerprint
 from estimator_train.datasets.description import ArraySplit, DataSet, ImageSplit
 from estimator_train.errors import NotSaved, PeerLost, TrainingFailed, UserError
 from estimator_train.peers import Peers
 from estimator_train.settings import Settings
+from estimator_train.settings.choices import MULTI_WORKER_STRATEGIES
 from estimator_train.training import watchdog
 from estimator_train.training.devices import Devices
 from estimator_train.training.watchdog import StepWatchdog

@@ -5,9 +5,8 @@ import logging
 import os
 from typing import Optional
 
-from estimator_train import own_code
 from estimator_train.datasets.description import DataSet
-from estimator_train.settings import Settings
+from estimator_train.settings import Settings, user_code
 from estimator_train.training import checkpoints, trained_model
 from estimator_train.training.optimizers import make_optimizer
 
@@ -36,7 +35,7 @@ def save(settings: Settings, dataset: DataSet) -> Optional[str]:
     write(aside, settings, dataset, checkpoint)
     os.replace(aside, path)
   except CANNOT_DESCRIBE as error:
-    if not own_code.is_own(settings.model):
+    if not user_code.is_own(settings.model):
       raise
     _LOG.warning('%s is not written, as Keras cannot describe a layer of --model=%s: %s', FILE,
                  settings.model, error)

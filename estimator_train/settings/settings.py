@@ -7,8 +7,8 @@ import os
 from fractions import Fraction
 from typing import Any, List, NamedTuple, Optional, Tuple, Union
 
-from estimator_train import own_code, validation
 from estimator_train.errors import UserError
+from estimator_train.settings import user_code, validation
 
 
 class _Fields(NamedTuple):
@@ -207,7 +207,7 @@ def to_arguments(settings: Settings) -> List[str]:
 def _as_a_flag(value: Any) -> Any:
   """Returns a value as the command line would give it."""
   if callable(value):
-    return own_code.name_of(value)
+    return user_code.name_of(value)
   if isinstance(value, os.PathLike):
     return os.fspath(value)
   return tuple(value) if isinstance(value, list) else value

@@ -2,8 +2,8 @@
 
 from typing import Any, Iterable, Sequence, Tuple, Union
 
-from estimator_train import choices, experiments, learning_rate, own_code
 from estimator_train.errors import UserError
+from estimator_train.settings import choices, experiment_checks, learning_rate_checks, user_code
 
 _IN_WORDS = {str: 'a text', int: 'a whole number', float: 'a number', bool: 'True or False',
              type(None): 'None'}
@@ -24,16 +24,16 @@ def check(settings: Any) -> None:
   _check_choices(settings)
   _check_texts(settings)
   _check_bounds(settings)
-  learning_rate.check(settings)
+  learning_rate_checks.check(settings)
   _check_places(settings)
   _check_length(settings)
   _check_devices(settings)
   _check_checkpoints(settings)
   _check_stopping(settings)
   if settings.mode == 'scaling':
-    experiments.check_scaling(settings)
+    experiment_checks.check_scaling(settings)
   if settings.mode == 'reproduce':
-    experiments.check_reproduce(settings)
+    experiment_checks.check_reproduce(settings)
 
 
 def _check_types(settings: Any) -> None:
@@ -152,7 +152,7 @@ def _check_places(settings: Any) -> None:
                     'give --export_dir=FOLDER')
   for name, datasets in _ONLY_FOR:
     if getattr(settings, name) and settings.dataset not in datasets and (
-        not own_code.is_own(settings.dataset)):
+        not user_code.is_own(settings.dataset)):
       raise UserError('--{} is for --dataset={}'.format(name, ' or '.join(datasets)),
                       '--{} and --dataset={}'.format(name, settings.dataset),
                       'give that, or leave --{} out'.format(name))

@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from estimator_train import choices
 from estimator_train.configs.workloads import WORKLOADS
 from estimator_train.errors import UserError
+from estimator_train.settings import choices
 
 # Where a published workload finds its data and runs, not what it does.
 _FREE_IN_REPRODUCE = (

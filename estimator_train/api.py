@@ -5,7 +5,8 @@ import warnings
 from contextlib import contextmanager
 from typing import Any, Dict, Iterator, Optional
 
-from estimator_train import cluster, modes
+from estimator_train import modes
+from estimator_train.cluster import tf_config
 from estimator_train.errors import UserError
 from estimator_train.process import cpu_tuning, logs, malloc, start_up
 from estimator_train.settings import Settings
@@ -47,10 +48,10 @@ def _run(settings: Settings) -> Dict[str, Any]:
 
 def _check_alone(settings: Settings) -> None:
   """Raises a UserError in a task of a cluster, whose process ends when another one is lost."""
-  found = cluster.of_run(os.environ, settings.distribution_strategy)
+  found = tf_config.of_run(os.environ, settings.distribution_strategy)
   if found is not None and len(found.members) > 1:
     raise UserError('tasks of a cluster are processes of their own',
-                    'TF_CONFIG has ' + cluster.counts(found),
+                    'TF_CONFIG has ' + tf_config.counts(found),
                     'run python -m estimator_train, or unset TF_CONFIG')
 
 

@@ -9,9 +9,9 @@ from conftest import ROOT
 
 # From the bottom up; packages that share a layer do not import each other.
 LAYERS = (
-  ('configs', 'errors', 'files', 'network', 'tensorboard_server', 'timing'),
+  ('configs', 'errors', 'files', 'tensorboard_server', 'timing'),
   ('cluster', 'process', 'settings'),
-  ('local_tasks', 'model_dir', 'models', 'peers', 'threads'),
+  ('local_tasks', 'model_dir', 'models', 'threads'),
   ('datasets', 'disk_faults', 'run_lock'),
   ('flags', 'inputs', 'machine', 'sweep'),
   ('local_cluster', 'reports', 'training'),
@@ -21,8 +21,8 @@ LAYERS = (
 )
 LEVEL = {package: level for level, packages in enumerate(LAYERS) for package in packages}
 MOST_LAYERS = 10
-WITHOUT_TENSORFLOW = ('files', 'process', 'settings', 'cluster', 'peers', 'model_dir', 'run_lock',
-                      'flags', 'datasets', 'reports', 'machine', 'sweep', 'local_cluster',
+WITHOUT_TENSORFLOW = ('files', 'process', 'settings', 'cluster', 'model_dir', 'run_lock', 'flags',
+                      'datasets', 'reports', 'machine', 'sweep', 'local_cluster',
                       'tensorboard_beside', 'configs', 'modes.doctor', 'modes.scaling',
                       'models.registry', 'threads')
 

@@ -2,7 +2,7 @@
 
 from typing import Optional
 
-from estimator_train import cluster as cluster_lib
+from estimator_train.cluster import tf_config
 from estimator_train.errors import UserError
 from estimator_train.machine.findings import Finding, error, ok
 
@@ -12,10 +12,10 @@ def check(text: Optional[str]) -> Finding:
   if not text:
     return ok('TF_CONFIG', 'not set: this machine alone')
   try:
-    cluster = cluster_lib.read({'TF_CONFIG': text})
+    cluster = tf_config.read({'TF_CONFIG': text})
   except UserError as wrong:
-    found = '{}: {}'.format(wrong.what[len(cluster_lib.PREFIX):], wrong.given)
+    found = '{}: {}'.format(wrong.what[len(tf_config.PREFIX):], wrong.given)
     return error('TF_CONFIG', found, wrong.remedy)
   if cluster is None:
     return ok('TF_CONFIG', 'names no cluster: this machine alone')
-  return ok('TF_CONFIG', '{} of {}'.format(cluster.task, cluster_lib.counts(cluster)))
+  return ok('TF_CONFIG', '{} of {}'.format(cluster.task, tf_config.counts(cluster)))

@@ -6,7 +6,8 @@ import os
 import sys
 from typing import Any, Dict
 
-from estimator_train import cluster, disk_faults, model_dir, run_lock
+from estimator_train import disk_faults, model_dir, run_lock
+from estimator_train.cluster import tf_config
 from estimator_train.settings import Settings
 
 # The modes that leave nothing in --model_dir, whoever else writes into it.
@@ -20,7 +21,7 @@ def run(settings: Settings) -> Dict[str, Any]:
     The result of the mode.
   """
   # Before TensorFlow is imported, which takes seconds.
-  tasks = cluster.of_run(os.environ, settings.distribution_strategy) if settings.trains else None
+  tasks = tf_config.of_run(os.environ, settings.distribution_strategy) if settings.trains else None
   is_reader = settings.mode in _ONLY_READING or (tasks is not None and not tasks.is_chief)
   if is_reader or not settings.model_dir:
     return _run(settings)

@@ -5,7 +5,7 @@ from typing import Any, Callable, Dict, NamedTuple, Optional, Sequence
 
 import tensorflow.compat.v1 as tf
 
-from estimator_train.cluster import Cluster
+from estimator_train.cluster.tf_config import Cluster
 from estimator_train.datasets.description import DataSet
 from estimator_train.errors import UserError
 from estimator_train.models import registry as models

@@ -11,7 +11,7 @@ from typing import Any, Callable, Deque, Optional
 import tensorflow.compat.v1 as tf
 from tqdm import tqdm
 
-from estimator_train.peers import Peers
+from estimator_train.cluster.heartbeats import Peers
 from estimator_train.process.signals import Noted
 from estimator_train.training import logged_steps, summaries
 from estimator_train.training.schedules import Schedule

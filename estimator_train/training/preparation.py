@@ -6,11 +6,11 @@ from typing import Any, Dict, List, NamedTuple, Optional
 import tensorflow.compat.v1 as tf
 
 from estimator_train import model_dir
-from estimator_train.cluster import Cluster
+from estimator_train.cluster.heartbeats import READY, Peers
+from estimator_train.cluster.tf_config import Cluster
 from estimator_train.datasets import download, image_folder, registry as datasets
 from estimator_train.datasets.description import ArraySplit, DataSet, ImageSplit
 from estimator_train.inputs import bad_images, factory as inputs
-from estimator_train.peers import READY, Peers
 from estimator_train.process.start_up import StartUp
 from estimator_train.settings import (
   Settings,

@@ -10,19 +10,19 @@ from tensorflow.python.distribute import distribute_coordinator
 from tqdm.contrib.logging import logging_redirect_tqdm
 
 from estimator_train import model_dir
+from estimator_train.cluster.heartbeats import TRAINED
 from estimator_train.errors import NotSaved, PeerLost, StoppedBySignal, TrainingFailed
 from estimator_train.inputs import factory as inputs
 from estimator_train.inputs.batching import Share
-from estimator_train.peers import TRAINED
 from estimator_train.process.signals import Noted
 from estimator_train.timing import Timing
 from estimator_train.training import (
-    checkpoints,
-    early_stopping,
-    finite,
-    frozen_features,
-    initial_weights,
-    tasks,
+  checkpoints,
+  early_stopping,
+  finite,
+  frozen_features,
+  initial_weights,
+  tasks,
 )
 from estimator_train.training.preparation import Run
 from estimator_train.training.run_hooks import RunHooks

@@ -10,12 +10,12 @@ from typing import Any, Callable, Dict, Optional
 
 import tensorflow.compat.v1 as tf
 
-from estimator_train import cluster as clusters, peers as peers_lib
-from estimator_train.cluster import Cluster, Task
+from estimator_train.cluster import heartbeats, rendezvous, tf_config
+from estimator_train.cluster.heartbeats import Peers
+from estimator_train.cluster.tf_config import Cluster, Task
 from estimator_train.datasets import fingerprint
 from estimator_train.datasets.description import ArraySplit, DataSet, ImageSplit
 from estimator_train.errors import NotSaved, PeerLost, TrainingFailed, UserError
-from estimator_train.peers import Peers
 from estimator_train.settings import Settings
 from estimator_train.settings.choices import MULTI_WORKER_STRATEGIES
 from estimator_train.training import watchdog
@@ -38,7 +38,7 @@ def find_cluster(settings: Settings) -> Optional[Cluster]:
   """
   cluster = None
   if settings.trains:
-    cluster = clusters.of_run(os.environ, settings.distribution_strategy)
+    cluster = tf_config.of_run(os.environ, settings.distribution_strategy)
   if cluster is not None and cluster.has_evaluator and (
       settings.early_stopping_steps or settings.stop_at_accuracy):
     raise UserError('a task of type evaluator cannot stop the others',
@@ -68,9 +68,9 @@ def _wait_for_names(cluster: Cluster, timeout_secs: float) -> None:
   log_at = time.monotonic()
   while True:
     try:
-      clusters.check_network(cluster)
+      tf_config.check_network(cluster)
       return
-    except clusters.NoAddress as error:
+    except tf_config.NoAddress as error:
       if time.monotonic() > give_up:
         raise
       if time.monotonic() >= log_at:
@@ -93,9 +93,9 @@ def join(cluster: Cluster, settings: Settings, facts: Dict[str, str]) -> Peers:
   """
   facts = dict({'--' + name: str(value) for name, value in zip(settings._fields, settings)
                 if name not in _OWN_FLAGS}, **facts, **{'TensorFlow': tf.version.VERSION})
-  peers = peers_lib.meet(cluster, facts, settings.start_timeout_secs, _LOG.info)
+  peers = rendezvous.meet(cluster, facts, settings.start_timeout_secs, _LOG.info)
   peers.watch(settings.peer_timeout_secs, _end)
-  _LOG.info('all %d tasks are there: %s', len(cluster.members), clusters.counts(cluster))
+  _LOG.info('all %d tasks are there: %s', len(cluster.members), tf_config.counts(cluster))
   return peers
 
 
@@ -139,7 +139,7 @@ def serve_parameters(cluster: Cluster, settings: Settings) -> Dict[str, Any]:
       tf.train.ClusterSpec({kind: list(addresses) for kind, addresses in cluster.addresses.items()
                             if kind != 'evaluator'}),
       cluster.task.type, cluster.task.index, config=config)
-  peers.state(peers_lib.TRAINING)
+  peers.state(heartbeats.TRAINING)
   peers.wait_until_finished(cluster.workers)
   peers.finish()
   del server
@@ -178,7 +178,7 @@ def told_as(word: str, peers: Optional[Peers], call: Callable[[], Any]) -> Calla
       peers.state(word)
     result = call()
     if peers is not None:
-      peers.state(peers_lib.TRAINING)
+      peers.state(heartbeats.TRAINING)
     return result
 
   return called
@@ -191,7 +191,7 @@ class TellPeers(tf.train.SessionRunHook):
     self._peers = peers
 
   def after_create_session(self, session: tf.Session, coord: Any) -> None:
-    self._peers.state(peers_lib.TRAINING)
+    self._peers.state(heartbeats.TRAINING)
 
 
 def make_watchdog(settings: Settings, peers: Optional[Peers]) -> StepWatchdog:
@@ -201,7 +201,7 @@ def make_watchdog(settings: Settings, peers: Optional[Peers]) -> StepWatchdog:
 
   def end(secs: float) -> None:
     watchdog.dump_stacks()
-    peers_lib.end_now(
+    heartbeats.end_now(
         'no step came to its end for {:.0f} s (--step_timeout_secs): above is where each thread '
         'is; what was saved is kept, and the same command goes on from there; on several GPUs '
         'NCCL_DEBUG=INFO tells more, and --all_reduce_alg=hierarchical_copy (in one machine) or '
@@ -211,5 +211,5 @@ def make_watchdog(settings: Settings, peers: Optional[Peers]) -> StepWatchdog:
 
 
 def _end(task: Task, reason: str) -> None:
-  peers_lib.end_now('lost {}: {}; what was saved is kept, and the same command goes on from '
+  heartbeats.end_now('lost {}: {}; what was saved is kept, and the same command goes on from '
                     'there'.format(task, reason))

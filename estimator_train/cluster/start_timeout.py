@@ -8,7 +8,7 @@ from estimator_train.errors import PeerLost
 _LOG_EVERY_SECS = 60.
 
 
-class Patience:
+class StartTimeout:
   """A time that runs out, with a line of log each minute.
 
   Attributes:

@@ -2,12 +2,12 @@
 
 from typing import Any, Dict, List, Optional, Sequence
 
-from estimator_train import network
-from estimator_train.cluster import Cluster, Task
+from estimator_train.cluster import network
+from estimator_train.cluster.mesh import Mesh, Place
+from estimator_train.cluster.messages import Connection, is_port, task_of, wait_readable
+from estimator_train.cluster.start_timeout import StartTimeout
+from estimator_train.cluster.tf_config import Cluster, Task
 from estimator_train.errors import UserError
-from estimator_train.peers.mesh import Mesh, Place
-from estimator_train.peers.messages import Connection, is_port, task_of, wait_readable
-from estimator_train.peers.patience import Patience
 
 _CONNECT_SECS = 5.
 _PAUSE_SECS = .5
@@ -19,7 +19,7 @@ _ANSWER_SECS = 5.
 _SILENT_SECS = 30.
 
 
-def meet(cluster: Cluster, facts: Dict[str, str], mesh: Mesh, patience: Patience) -> None:
+def meet(cluster: Cluster, facts: Dict[str, str], mesh: Mesh, timeout: StartTimeout) -> None:
   """Returns once the mesh is complete and everyone else's is too."""
   host, port = network.split_address(cluster.address(cluster.chief))
   missing = '{} at {}'.format(cluster.chief, cluster.address(cluster.chief))
@@ -31,12 +31,12 @@ def meet(cluster: Cluster, facts: Dict[str, str], mesh: Mesh, patience: Patience
     else:
       try:
         connection.send(hello=1, task=list(cluster.task), facts=facts, port=mesh.port)
-        if _Stay(cluster, facts, mesh, patience, connection).until_told_to_go():
+        if _Stay(cluster, facts, mesh, timeout, connection).until_told_to_go():
           return
       finally:
         connection.close()
       mesh.drop()
-    patience.check([missing])
+    timeout.check([missing])
     wait_readable(mesh.sockets(), _PAUSE_SECS)
     mesh.take_turn()
 
@@ -44,16 +44,16 @@ def meet(cluster: Cluster, facts: Dict[str, str], mesh: Mesh, patience: Patience
 class _Stay:
   """One connection to the chief, until it ends."""
 
-  def __init__(self, cluster: Cluster, facts: Dict[str, str], mesh: Mesh, patience: Patience,
+  def __init__(self, cluster: Cluster, facts: Dict[str, str], mesh: Mesh, timeout: StartTimeout,
                connection: Connection) -> None:
     self._cluster, self._facts, self._mesh = cluster, facts, mesh
-    self._patience, self._chief = patience, connection
+    self._timeout, self._chief = timeout, connection
     self._heard_at: Optional[float] = None
     self._missing: Sequence[str] = [str(cluster.chief)]
 
   def until_told_to_go(self) -> bool:
     """Returns True when told so; False when the chief is gone, or was none."""
-    clock = self._patience.clock
+    clock = self._timeout.clock
     began = clock()
     sent_at = began
     while not self._chief.ended:
@@ -73,7 +73,7 @@ class _Stay:
                              else (self._heard_at, _SILENT_SECS))
       if now - silent_since > limit:
         return False
-      self._patience.check(self._waits_for())
+      self._timeout.check(self._waits_for())
     return False
 
   def _waits_for(self) -> Sequence[str]:

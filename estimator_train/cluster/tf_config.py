@@ -9,7 +9,7 @@ import re
 import socket
 from typing import Any, Dict, Mapping, NamedTuple, Optional, Tuple
 
-from estimator_train import network
+from estimator_train.cluster import network
 from estimator_train.errors import UserError
 
 PREFIX = 'TF_CONFIG: '

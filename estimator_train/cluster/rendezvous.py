@@ -13,11 +13,11 @@ import logging
 import time
 from typing import Callable, Dict
 
-from estimator_train.cluster import Cluster, counts
-from estimator_train.peers import chief, member
-from estimator_train.peers.heartbeats import Peers
-from estimator_train.peers.mesh import Mesh
-from estimator_train.peers.patience import Patience
+from estimator_train.cluster import chief_rendezvous, member_rendezvous
+from estimator_train.cluster.heartbeats import Peers
+from estimator_train.cluster.mesh import Mesh
+from estimator_train.cluster.start_timeout import StartTimeout
+from estimator_train.cluster.tf_config import Cluster, counts
 
 
 def meet(cluster: Cluster, facts: Dict[str, str], start_timeout_secs: float,
@@ -38,11 +38,11 @@ def meet(cluster: Cluster, facts: Dict[str, str], start_timeout_secs: float,
       chief's port cannot be had.
   """
   facts = {'TF_CONFIG': counts(cluster), **facts}
-  patience = Patience(start_timeout_secs, log, clock)
+  timeout = StartTimeout(start_timeout_secs, log, clock)
   mesh = Mesh(cluster.task, cluster.members, clock)
   try:
-    meeting = chief.meet if cluster.is_chief else member.meet
-    meeting(cluster, facts, mesh, patience)
+    meeting = chief_rendezvous.meet if cluster.is_chief else member_rendezvous.meet
+    meeting(cluster, facts, mesh, timeout)
     connections, mesh.connections = mesh.connections, {}
     return Peers(cluster.task, connections)
   finally:

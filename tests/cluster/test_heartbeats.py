@@ -7,10 +7,11 @@ import threading
 import pytest
 from peer_helpers import SECS, wait_until
 
-from estimator_train.cluster import Task
+from estimator_train.cluster import heartbeats
+from estimator_train.cluster.heartbeats import Peers, end_now
+from estimator_train.cluster.messages import Connection
+from estimator_train.cluster.tf_config import Task
 from estimator_train.errors import PeerLost
-from estimator_train.peers import Peers, end_now, heartbeats
-from estimator_train.peers.messages import Connection
 
 W0, W1, W2, PS = Task('worker', 0), Task('worker', 1), Task('worker', 2), Task('ps', 0)
 

@@ -8,9 +8,9 @@ import threading
 import pytest
 from peer_helpers import SECS, Started, cluster_of, free_ports, wait_until, workers
 
-from estimator_train.cluster import Task
+from estimator_train.cluster import chief_rendezvous, member_rendezvous, start_timeout
+from estimator_train.cluster.tf_config import Task
 from estimator_train.errors import PeerLost, UserError
-from estimator_train.peers import chief, member, patience
 
 W0, W1 = (Task('worker', index) for index in range(2))
 
@@ -108,7 +108,7 @@ def test_all_are_connected_and_the_port_is_free(start, addresses):
 
 @pytest.mark.parametrize('late', [0, 2])
 def test_late_one_is_waited_for(start, monkeypatch, late):
-  monkeypatch.setattr(patience, '_LOG_EVERY_SECS', .3)
+  monkeypatch.setattr(start_timeout, '_LOG_EVERY_SECS', .3)
   addresses = workers(3)
   early = [start(addresses, index=index) for index in range(3) if index != late]
   wait_until(lambda: all(any('waiting for worker {}'.format(late) in line for line in each.log)
@@ -122,7 +122,7 @@ def test_late_one_is_waited_for(start, monkeypatch, late):
 
 def test_a_line_a_minute():
   log, times = [], iter([0, 1, 59, 60, 61, 119, 121, 600])
-  waiting = patience.Patience(600, log.append, lambda: next(times))
+  waiting = start_timeout.StartTimeout(600, log.append, lambda: next(times))
   for _ in range(6):
     waiting.check(['worker 1', 'ps 0'])
   assert log == ['waiting for worker 1, ps 0: 60 s of at most 600',
@@ -186,7 +186,7 @@ def test_second_of_a_task_is_refused(start):
 @pytest.mark.parametrize('is_gone', [True, False], ids=['gone', 'silent'])
 def test_second_of_a_task_replaces_the_first(start, monkeypatch, is_gone):
   if not is_gone:
-    monkeypatch.setattr(chief, '_CONTEST_SECS', .5)
+    monkeypatch.setattr(chief_rendezvous, '_CONTEST_SECS', .5)
   addresses = workers(2)
   first = start(addresses)
   with hello(addresses, 1) as older:
@@ -226,7 +226,7 @@ def test_garbage_does_not_disturb(start, garbage):
 
 @pytest.mark.parametrize('says', [b'\0\0\x12\4\0\0\0\0\0\0', b'hello\n', b''], ids=repr)
 def test_chiefs_port_answers_otherwise(start, monkeypatch, says):
-  monkeypatch.setattr(member, '_ANSWER_SECS', .3)
+  monkeypatch.setattr(member_rendezvous, '_ANSWER_SECS', .3)
   addresses = workers(2)
   port = int(addresses['worker'][0].rpartition(':')[2])
   with socket.socket() as server:
@@ -276,7 +276,7 @@ def test_nobody_goes_before_all_are_connected(start):
 def test_port_is_free_before_anyone_goes(start, monkeypatch):
   addresses = workers(2)
   port = int(addresses['worker'][0].rpartition(':')[2])
-  let_go, answered = chief._Meeting.let_go, []
+  let_go, answered = chief_rendezvous._Meeting.let_go, []
 
   def look_first(meeting):
     try:
@@ -286,6 +286,6 @@ def test_port_is_free_before_anyone_goes(start, monkeypatch):
       answered.append(False)
     let_go(meeting)
 
-  monkeypatch.setattr(chief._Meeting, 'let_go', look_first)
+  monkeypatch.setattr(chief_rendezvous._Meeting, 'let_go', look_first)
   started = [start(addresses, index=index) for index in range(2)]
   assert [len(connected(each)) for each in started] == [1, 1] and answered == [False]

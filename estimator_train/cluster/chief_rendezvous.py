@@ -4,11 +4,11 @@ import os
 import socket
 from typing import Any, Dict, List, Optional, Tuple
 
-from estimator_train import network
-from estimator_train.cluster import Cluster, Task, take_port
-from estimator_train.peers.mesh import GREETING_SECS, Mesh, accepted
-from estimator_train.peers.messages import Connection, is_port, task_of, wait_readable
-from estimator_train.peers.patience import Patience
+from estimator_train.cluster import network
+from estimator_train.cluster.mesh import GREETING_SECS, Mesh, accepted
+from estimator_train.cluster.messages import Connection, is_port, task_of, wait_readable
+from estimator_train.cluster.start_timeout import StartTimeout
+from estimator_train.cluster.tf_config import Cluster, Task, take_port
 
 _TURN_SECS = .2
 _BEAT_SECS = 1.
@@ -34,12 +34,12 @@ class _Member:
     self.meshed: Optional[str] = None
 
 
-def meet(cluster: Cluster, facts: Dict[str, str], mesh: Mesh, patience: Patience) -> None:
+def meet(cluster: Cluster, facts: Dict[str, str], mesh: Mesh, timeout: StartTimeout) -> None:
   """Returns once everyone's mesh is complete; the port is free again then."""
   if len(cluster.members) == 1:
     return
   listener = take_port(cluster)
-  meeting = _Meeting(cluster, facts, mesh, patience, listener)
+  meeting = _Meeting(cluster, facts, mesh, timeout, listener)
   try:
     while not meeting.is_over:
       meeting.take_turn()
@@ -54,15 +54,15 @@ def meet(cluster: Cluster, facts: Dict[str, str], mesh: Mesh, patience: Patience
 class _Meeting:
   """Who is there, and who wants in."""
 
-  def __init__(self, cluster: Cluster, facts: Dict[str, str], mesh: Mesh, patience: Patience,
+  def __init__(self, cluster: Cluster, facts: Dict[str, str], mesh: Mesh, timeout: StartTimeout,
                listener: socket.socket) -> None:
     self._cluster, self._facts, self._mesh = cluster, facts, mesh
-    self._patience, self._listener = patience, listener
+    self._timeout, self._listener = timeout, listener
     self._callers: List[Tuple[Connection, float]] = []
     self._refused: List[Tuple[Connection, float]] = []
     self._members: Dict[Task, _Member] = {}
     self._contenders: Dict[Task, _Member] = {}
-    self._sent_at = patience.clock()
+    self._sent_at = timeout.clock()
 
   @property
   def is_over(self) -> bool:
@@ -75,7 +75,7 @@ class _Meeting:
     connections = [connection for connection, _ in self._callers + self._refused]
     connections += [each.connection for each in self._all()]
     wait_readable([self._listener, *connections, *self._mesh.sockets()], _TURN_SECS)
-    now = self._patience.clock()
+    now = self._timeout.clock()
     self._callers += [(connection, now) for connection in accepted(self._listener)]
     self._callers = [caller for caller in self._callers if not self._greet(*caller, now)]
     self._refused = [each for each in self._refused if not self._has_left(*each, now)]
@@ -86,17 +86,17 @@ class _Meeting:
     self._mesh.take_turn()
     if now - self._sent_at >= _BEAT_SECS:
       self._tell_who_is_missing(now)
-    self._patience.check([str(task) for task in self._missing()] or [
+    self._timeout.check([str(task) for task in self._missing()] or [
         'the connections of {}'.format(task) for task, each in self._members.items()
         if each.meshed is None])
 
   def let_go(self) -> None:
     """Tells all to go, and waits for them to hang up, so that nothing of it stays on the port."""
-    began = self._patience.clock()
+    began = self._timeout.clock()
     leaving = [each.connection for each in self._members.values()]
     for connection in leaving:
       connection.send(go=self._mesh.run)
-    while leaving and self._patience.clock() - began < _GOODBYE_SECS:
+    while leaving and self._timeout.clock() - began < _GOODBYE_SECS:
       for connection in wait_readable(leaving, _TURN_SECS):
         connection.receive()
       leaving = [connection for connection in leaving if not connection.ended]
@@ -134,7 +134,7 @@ class _Meeting:
     name = next((name for name in names if facts.get(name) != self._facts.get(name)), None)
     if name is not None:
       there = ' '.join(str(facts.get(name)).split())[:_SHOWN]
-      self._patience.log('refused {}: {}={} there and {} here'.format(
+      self._timeout.log('refused {}: {}={} there and {} here'.format(
           task, name[:_SHOWN], there, self._facts.get(name)))
       self._refuse(newcomer, refused=name, chief=self._facts.get(name))
     elif task == self._cluster.task or task not in self._cluster.members:
@@ -149,7 +149,7 @@ class _Meeting:
 
   def _register(self, task: Task, newcomer: _Member) -> None:
     self._members[task] = newcomer
-    newcomer.heard_at = self._patience.clock()
+    newcomer.heard_at = self._timeout.clock()
     self._bid_to_wait(newcomer)
 
   def _bid_to_wait(self, newcomer: _Member) -> None:
@@ -158,7 +158,7 @@ class _Meeting:
   def _refuse(self, newcomer: _Member, **message: Any) -> None:
     newcomer.connection.send(**message)
     newcomer.connection.end_sending()
-    self._refused.append((newcomer.connection, self._patience.clock()))
+    self._refused.append((newcomer.connection, self._timeout.clock()))
 
   def _has_left(self, connection: Connection, since: float, now: float) -> bool:
     connection.receive()
@@ -182,7 +182,7 @@ class _Meeting:
       self._mesh.drop()
       for each in self._members.values():
         each.meshed = None
-      self._tell_who_is_missing(self._patience.clock())
+      self._tell_who_is_missing(self._timeout.clock())
 
   def _settle_contests(self, now: float) -> None:
     """Gives a task that two processes claim to the older if that is heard of, or the newer."""
@@ -198,7 +198,7 @@ class _Meeting:
       if older is None:
         self._register(task, self._contenders.pop(task))
       elif older.heard_at > newcomer.came_at:
-        self._patience.log('refused a second {}'.format(task))
+        self._timeout.log('refused a second {}'.format(task))
         self._refuse(self._contenders.pop(task), taken=True)
 
   def _start(self) -> None:

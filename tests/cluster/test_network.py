@@ -5,7 +5,7 @@ import socket
 
 import pytest
 
-from estimator_train import network
+from estimator_train.cluster import network
 
 
 @pytest.mark.parametrize('host', ['127.0.0.1', '::1', 'localhost'])

@@ -6,9 +6,9 @@ import threading
 import time
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
-from estimator_train.cluster import Task
+from estimator_train.cluster.messages import Connection, task_of, wait_readable
+from estimator_train.cluster.tf_config import Task
 from estimator_train.errors import PeerLost
-from estimator_train.peers.messages import Connection, task_of, wait_readable
 
 STARTING, READY, TRAINING, TRAINED = 'starting', 'ready', 'training', 'trained'
 _BEAT_SECS = 1.

@@ -8,16 +8,16 @@ import time
 
 import pytest
 from conftest import ROOT
-from peer_helpers import SECS, tf_config, wait_until, workers
+from peer_helpers import SECS, tf_config_text, wait_until, workers
 
 TIMEOUT_SECS = 2
 # A task whose main thread is stuck for ever, as in TensorFlow's C++.
 STUCK = '''
 import os, sys, threading
-from estimator_train import cluster as cluster_lib, peers as peers_lib
+from estimator_train.cluster import heartbeats, rendezvous, tf_config
 from estimator_train.errors import PeerLost
-peers = peers_lib.meet(cluster_lib.read(os.environ), {'--seed': '1'}, 20)
-peers.watch(float(sys.argv[1]), lambda *loss: peers_lib.end_now('lost {}: {}'.format(*loss)))
+peers = rendezvous.meet(tf_config.read(os.environ), {'--seed': '1'}, 20)
+peers.watch(float(sys.argv[1]), lambda *loss: heartbeats.end_now('lost {}: {}'.format(*loss)))
 peers.state('training')
 print('met', flush=True)
 '''
@@ -25,9 +25,9 @@ FOR_EVER = STUCK + 'threading.Event().wait()\n'
 A_MOMENT = STUCK + 'sys.stdin.readline(); peers.finish()\n'
 SERVER = STUCK + '''
 try:
-  peers.wait_until_finished(cluster_lib.read(os.environ).workers)
+  peers.wait_until_finished(tf_config.read(os.environ).workers)
 except PeerLost as lost:  # The watching thread may come first: it says the same.
-  peers_lib.end_now(str(lost))
+  heartbeats.end_now(str(lost))
 peers.finish()
 print('all are done', flush=True)
 '''
@@ -38,7 +38,7 @@ def start():
   processes = []
 
   def begin(addresses, code, kind='worker', index=0, timeout_secs=TIMEOUT_SECS):
-    environment = dict(os.environ, TF_CONFIG=tf_config(addresses, kind, index))
+    environment = dict(os.environ, TF_CONFIG=tf_config_text(addresses, kind, index))
     process = subprocess.Popen(
         [sys.executable, '-c', code, str(timeout_secs)], cwd=str(ROOT), env=environment,
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,

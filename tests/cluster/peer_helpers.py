@@ -5,7 +5,7 @@ import socket
 import threading
 import time
 
-from estimator_train import cluster as cluster_lib, peers as peers_lib
+from estimator_train.cluster import rendezvous, tf_config
 
 SECS = 60
 
@@ -22,12 +22,12 @@ def free_ports(count):
       each.close()
 
 
-def tf_config(addresses, kind, index):
+def tf_config_text(addresses, kind, index):
   return json.dumps({'cluster': addresses, 'task': {'type': kind, 'index': index}})
 
 
 def cluster_of(addresses, kind='worker', index=0):
-  return cluster_lib.read({'TF_CONFIG': tf_config(addresses, kind, index)})
+  return tf_config.read({'TF_CONFIG': tf_config_text(addresses, kind, index)})
 
 
 def workers(count):
@@ -52,7 +52,7 @@ class Started:
 
   def _run(self):
     try:
-      self.peers = peers_lib.meet(*self._arguments)
+      self.peers = rendezvous.meet(*self._arguments)
     except Exception as error:
       self.error = error
 

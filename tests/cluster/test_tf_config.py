@@ -7,8 +7,8 @@ import socket
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from estimator_train import cluster as cluster_lib, network
-from estimator_train.cluster import Task
+from estimator_train.cluster import network, tf_config
+from estimator_train.cluster.tf_config import Task
 from estimator_train.errors import UserError
 
 WORKERS = {'worker': ['a:1', 'b:2']}
@@ -17,7 +17,7 @@ SERVERS = {'chief': ['c:1'], 'worker': ['a:1', 'b:2'], 'ps': ['d:3']}
 
 def read(cluster, kind='worker', index=0):
   text = json.dumps({'cluster': cluster, 'task': {'type': kind, 'index': index}})
-  return cluster_lib.read({'TF_CONFIG': text})
+  return tf_config.read({'TF_CONFIG': text})
 
 
 @pytest.mark.parametrize('environ', [
@@ -25,7 +25,7 @@ def read(cluster, kind='worker', index=0):
     {'TF_CONFIG': '{"cluster": {}, "task": {"type": "worker", "index": 0}}'},
 ])
 def test_no_cluster(environ):
-  assert cluster_lib.read(environ) is None
+  assert tf_config.read(environ) is None
 
 
 def test_worker_0_is_chief_where_there_is_none():
@@ -116,7 +116,7 @@ BAD = [
 @pytest.mark.parametrize('cluster, task, message', BAD, ids=[case[2][:60] for case in BAD])
 def test_bad(cluster, task, message):
   with pytest.raises(UserError) as caught:
-    cluster_lib.read({'TF_CONFIG': json.dumps({'cluster': cluster, 'task': task})})
+    tf_config.read({'TF_CONFIG': json.dumps({'cluster': cluster, 'task': task})})
   assert str(caught.value).startswith('TF_CONFIG: ' + message)
 
 
@@ -127,7 +127,7 @@ def test_bad(cluster, task, message):
 ])
 def test_broken(text, message):
   with pytest.raises(UserError) as caught:
-    cluster_lib.read({'TF_CONFIG': text})
+    tf_config.read({'TF_CONFIG': text})
   assert str(caught.value).startswith(message) and len(str(caught.value).splitlines()) == 1
 
 
@@ -136,7 +136,7 @@ ANYTHING = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
     max_leaves=10)
 ADDRESS = st.from_regex(r'\[?[a-z:.]{1,4}\]?:[0-9]{1,6}') | ANYTHING
-KIND = st.sampled_from(cluster_lib.TYPES + ('master', 'x'))
+KIND = st.sampled_from(tf_config.TYPES + ('master', 'x'))
 NEARLY = st.fixed_dictionaries({
     'cluster': st.dictionaries(KIND, st.lists(ADDRESS, max_size=3) | ANYTHING, max_size=4),
     'task': st.fixed_dictionaries({'type': KIND | ANYTHING,
@@ -147,7 +147,7 @@ NEARLY = st.fixed_dictionaries({
 @given(ANYTHING | NEARLY)
 def test_any_value_gives_a_cluster_or_a_user_error(config):
   try:
-    cluster = cluster_lib.read({'TF_CONFIG': json.dumps(config)})
+    cluster = tf_config.read({'TF_CONFIG': json.dumps(config)})
   except UserError as error:
     assert str(error).startswith('TF_CONFIG: ') and len(str(error).splitlines()) == 1
     return
@@ -161,7 +161,7 @@ def test_any_value_gives_a_cluster_or_a_user_error(config):
     ({'worker': ['a:1']}, 'mirrored'), ({'chief': ['a:1'], 'evaluator': ['b:1']}, 'off'),
 ])
 def test_strategy_fits(cluster, strategy):
-  cluster_lib.check_for(read(cluster, list(cluster)[0]), strategy)
+  tf_config.check_for(read(cluster, list(cluster)[0]), strategy)
 
 
 @pytest.mark.parametrize('cluster, strategy, message', [
@@ -175,7 +175,7 @@ def test_strategy_fits(cluster, strategy):
 ])
 def test_strategy_does_not_fit(cluster, strategy, message):
   with pytest.raises(UserError, match=message):
-    cluster_lib.check_for(read(cluster, list(cluster)[0]), strategy)
+    tf_config.check_for(read(cluster, list(cluster)[0]), strategy)
 
 
 @pytest.fixture
@@ -194,13 +194,13 @@ def free_port():
 
 def test_network_is_ready(taken):
   # Another's port may be taken, and one's own name need not have an address.
-  cluster_lib.check_network(read({'worker': ['no.such.host.invalid:{}'.format(free_port()),
+  tf_config.check_network(read({'worker': ['no.such.host.invalid:{}'.format(free_port()),
                                              'localhost:{}'.format(taken)]}))
 
 
 def test_own_port_is_taken(taken):
   with pytest.raises(UserError) as caught:
-    cluster_lib.check_network(read({'worker': ['localhost:{}'.format(taken)]}))
+    tf_config.check_network(read({'worker': ['localhost:{}'.format(taken)]}))
   given = r'cluster.worker[0]=localhost:{} (process {} ('.format(taken, os.getpid())
   assert given in str(caught.value) and 'the port of this task cannot be had' in str(caught.value)
 
@@ -208,15 +208,15 @@ def test_own_port_is_taken(taken):
 def test_own_port_is_taken_by_who_knows_whom(taken, monkeypatch):
   monkeypatch.setattr(network, 'holder', lambda port: '')
   with pytest.raises(UserError, match='localhost:{} .*in use'.format(taken)):
-    cluster_lib.check_network(read({'worker': ['localhost:{}'.format(taken)]}))
+    tf_config.check_network(read({'worker': ['localhost:{}'.format(taken)]}))
 
 
 @pytest.mark.parametrize('host', ['no.such.host.invalid', 'a..b'])
 def test_host_has_no_address(host):
   with pytest.raises(UserError, match=r'a host has no address: cluster.ps\[0\]={}:1 '.format(host)):
-    cluster_lib.check_network(read({'worker': ['localhost:{}'.format(free_port())],
+    tf_config.check_network(read({'worker': ['localhost:{}'.format(free_port())],
                                     'ps': [host + ':1']}))
 
 
 def test_evaluator_needs_no_port(taken):
-  cluster_lib.check_network(read({'worker': ['localhost:{}'.format(taken)]}, 'evaluator'))
+  tf_config.check_network(read({'worker': ['localhost:{}'.format(taken)]}, 'evaluator'))

@@ -5,7 +5,7 @@ import select
 import socket
 from typing import Any, Dict, List, Optional, Sequence
 
-from estimator_train.cluster import TYPES, Task
+from estimator_train.cluster.tf_config import TYPES, Task
 
 MAX_BYTES = 64 * 1024
 _AT_ONCE = 64 * 1024

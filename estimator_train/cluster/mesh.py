@@ -3,9 +3,9 @@
 import time
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
-from estimator_train import network
-from estimator_train.cluster import Task
-from estimator_train.peers.messages import Connection, task_of
+from estimator_train.cluster import network
+from estimator_train.cluster.messages import Connection, task_of
+from estimator_train.cluster.tf_config import Task
 
 _CONNECT_SECS = 2.
 _PAUSE_SECS = .5

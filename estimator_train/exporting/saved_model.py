@@ -22,7 +22,8 @@ from estimator_train.errors import UserError
 from estimator_train.exporting import serving_warm_up
 from estimator_train.files import atomic
 from estimator_train.inputs import image_files
-from estimator_train.training import probabilities, trained_model
+from estimator_train.models import probabilities
+from estimator_train.training import trained_model
 
 BYTES, TENSOR = 'serving_default', 'images'
 _CHANNELS = (1, 3)

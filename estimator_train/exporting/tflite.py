@@ -10,7 +10,7 @@ import tensorflow.compat.v1 as tf
 
 from estimator_train.errors import UserError
 from estimator_train.files import atomic
-from estimator_train.training import probabilities
+from estimator_train.models import probabilities
 
 FILE = 'model.tflite'
 

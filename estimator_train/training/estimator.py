@@ -9,6 +9,7 @@ from estimator_train.cluster.tf_config import Cluster
 from estimator_train.datasets.description import DataSet
 from estimator_train.errors import UserError
 from estimator_train.models import registry as models
+from estimator_train.models.preprocessing import make_preprocess
 from estimator_train.settings import Settings, choices, user_code
 from estimator_train.training import (
   checkpoints,
@@ -26,7 +27,6 @@ from estimator_train.training.devices import (
   make_strategy,
 )
 from estimator_train.training.evaluation_metrics import make_metric_fn
-from estimator_train.training.preprocessing import make_preprocess
 from estimator_train.training.schedules import Schedule
 
 _LOG = logging.getLogger('estimator_train')

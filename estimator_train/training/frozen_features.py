@@ -8,9 +8,9 @@ import tensorflow.compat.v1 as tf
 
 from estimator_train.errors import UserError
 from estimator_train.inputs import factory as inputs, image_cache
+from estimator_train.models.preprocessing import make_preprocess
 from estimator_train.settings import Settings
 from estimator_train.training.devices import Devices, make_session_config
-from estimator_train.training.preprocessing import make_preprocess
 
 _BATCH_SIZE = 32
 

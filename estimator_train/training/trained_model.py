@@ -10,8 +10,9 @@ from estimator_train import model_dir
 from estimator_train.datasets import registry as datasets
 from estimator_train.datasets.description import DataSet
 from estimator_train.errors import UserError
+from estimator_train.models import probabilities
 from estimator_train.settings import Settings
-from estimator_train.training import chosen_checkpoint, probabilities
+from estimator_train.training import chosen_checkpoint
 from estimator_train.training.building import build_model
 from estimator_train.training.devices import Devices, find_devices, make_session_config
 from estimator_train.training.estimator import check_fits, make_model_preprocess

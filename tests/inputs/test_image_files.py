@@ -8,7 +8,7 @@ from conftest import batches
 from estimator_train.datasets.description import ImageSplit
 from estimator_train.inputs import image_files
 from estimator_train.inputs.batching import Batching, Share
-from estimator_train.training.preprocessing import make_preprocess
+from estimator_train.models.preprocessing import make_preprocess
 
 SIZE = (40, 32)
 

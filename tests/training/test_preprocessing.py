@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
-from estimator_train.training.preprocessing import make_preprocess
+from estimator_train.models.preprocessing import make_preprocess
 
 PIXELS = np.random.RandomState(1).randint(0, 256, (2, 3, 4, 3)).astype(np.uint8)
 

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
-from estimator_train.training import losses, probabilities
+from estimator_train.models import probabilities
+from estimator_train.training import losses
 
 
 def own_loss(labels, outputs):

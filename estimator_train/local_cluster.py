@@ -16,11 +16,12 @@ import signal
 import sys
 from typing import Iterator, List, NamedTuple, NoReturn, Optional, Sequence
 
-from estimator_train import flags, model_dir as model_dirs
+from estimator_train import flags
 from estimator_train.errors import UserError
 from estimator_train.files import paths
 from estimator_train.local_tasks import LIMITS, Limits, LocalCluster, Place, Task, say
 from estimator_train.process import child_process
+from estimator_train.run_dir import run_files
 
 _PROGRAM = (sys.executable, '-m', 'estimator_train')
 # What the program is given where nothing is.
@@ -64,7 +65,7 @@ def main(argv: Optional[Sequence[str]] = None, program: Sequence[str] = _PROGRAM
                       'leave one of them out')
     assert settings.model_dir is not None
     logs = os.path.join(settings.model_dir, 'logs')
-    model_dirs.make(logs)
+    run_files.make(logs)
     with _signals() as received:
       return LocalCluster(tasks, command, logs, received, limits,
                           places=places).run(max_restarts)

@@ -13,10 +13,11 @@ import subprocess
 import sys
 from typing import List, NoReturn, Optional, Sequence
 
-from estimator_train import flags, local_cluster, model_dir as model_dirs
+from estimator_train import flags, local_cluster
 from estimator_train.errors import UserError
 from estimator_train.local_tasks import say
 from estimator_train.process import child_process
+from estimator_train.run_dir import run_files
 
 LOG = 'tensorboard.log'
 _SERVER = (sys.executable, '-m', 'estimator_train.tensorboard_server')
@@ -62,7 +63,7 @@ def without_tensorboard(argv: Sequence[str]) -> List[str]:
 
 def _start(server: Sequence[str], model_dir: str) -> None:
   logs = os.path.join(model_dir, 'logs')
-  model_dirs.make(logs)
+  run_files.make(logs)
   with open(os.path.join(logs, LOG), 'ab') as log:
     subprocess.Popen(
         list(server) + [model_dir], env=child_process.environment(), stdin=subprocess.DEVNULL,

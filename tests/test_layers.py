@@ -11,8 +11,8 @@ from conftest import ROOT
 LAYERS = (
   ('configs', 'errors', 'files', 'tensorboard_server', 'timing'),
   ('cluster', 'process', 'settings'),
-  ('local_tasks', 'model_dir', 'models', 'threads'),
-  ('datasets', 'disk_faults', 'run_lock'),
+  ('local_tasks', 'models', 'run_dir', 'threads'),
+  ('datasets',),
   ('flags', 'inputs', 'machine', 'sweep'),
   ('local_cluster', 'reports', 'training'),
   ('exporting', 'tensorboard_beside'),
@@ -21,10 +21,9 @@ LAYERS = (
 )
 LEVEL = {package: level for level, packages in enumerate(LAYERS) for package in packages}
 MOST_LAYERS = 10
-WITHOUT_TENSORFLOW = ('files', 'process', 'settings', 'cluster', 'model_dir', 'run_lock', 'flags',
-                      'datasets', 'reports', 'machine', 'sweep', 'local_cluster',
-                      'tensorboard_beside', 'configs', 'modes.doctor', 'modes.scaling',
-                      'models.registry', 'threads')
+WITHOUT_TENSORFLOW = ('files', 'process', 'settings', 'cluster', 'run_dir', 'flags', 'datasets',
+                      'reports', 'machine', 'sweep', 'local_cluster', 'tensorboard_beside',
+                      'configs', 'modes.doctor', 'modes.scaling', 'models.registry', 'threads')
 
 MODULES = sorted(
     path.relative_to(ROOT) for path in (ROOT / 'estimator_train').rglob('*.py')

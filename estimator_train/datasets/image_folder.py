@@ -5,10 +5,10 @@ from typing import Dict, List, Optional, Sequence, Tuple, Union
 
 import numpy as np
 
-from estimator_train import model_dir
 from estimator_train.datasets import file_pattern
 from estimator_train.datasets.description import ArraySplit, DataSet, ImageSplit
 from estimator_train.errors import UserError, printable
+from estimator_train.run_dir import run_files
 from estimator_train.settings import Settings
 
 IMAGE_SIZE = (224, 224)
@@ -29,7 +29,7 @@ def describe_patterns(settings: Settings, train_pattern: Optional[str],
   """Does the same for patterns that a published data set knows by itself."""
   labels = settings.labels
   if not labels and not settings.trains and settings.model_dir:
-    labels = model_dir.read_labels(settings.model_dir)
+    labels = run_files.read_labels(settings.model_dir)
   reads_train = settings.mode != 'evaluate'
   reads_eval = settings.evaluates or (settings.mode == 'audit' and bool(eval_pattern))
   train_files = _list('train_pattern', train_pattern) if reads_train or not labels else []
@@ -53,10 +53,10 @@ def describe_classes(settings: Settings) -> DataSet:
     UserError: the classes are told neither by the settings nor by `model_dir`.
   """
   assert settings.model_dir is not None
-  labels = settings.labels or model_dir.read_labels(settings.model_dir)
+  labels = settings.labels or run_files.read_labels(settings.model_dir)
   if not labels:
     raise UserError('the classes are not known', 'no {} in --model_dir={}'.format(
-        model_dir.LABELS_FILE, settings.model_dir), 'give the --model_dir of a run, or --labels')
+        run_files.LABELS_FILE, settings.model_dir), 'give the --model_dir of a run, or --labels')
   return _make(settings, labels, None, None)
 
 

@@ -5,10 +5,10 @@ from typing import Any, Dict
 
 import tensorflow.compat.v1 as tf
 
-from estimator_train import model_dir
 from estimator_train.datasets.description import DataSet
 from estimator_train.errors import UserError
 from estimator_train.exporting import saved_model, tflite, versions
+from estimator_train.run_dir import run_files
 from estimator_train.settings import Settings
 from estimator_train.training import checkpoints, template_model, trained_model
 from estimator_train.training.estimator import make_model_preprocess
@@ -17,7 +17,7 @@ from estimator_train.training.estimator import make_model_preprocess
 def make_folder(settings: Settings) -> None:
   """Makes `--export_dir`, where it is given: at the end of a training it would be late to fail."""
   if settings.export_dir:
-    model_dir.make(settings.export_dir, 'export_dir')
+    run_files.make(settings.export_dir, 'export_dir')
 
 
 def export(settings: Settings, dataset: DataSet, checkpoint: str) -> Dict[str, Any]:
@@ -47,7 +47,7 @@ def export(settings: Settings, dataset: DataSet, checkpoint: str) -> Dict[str, A
                             dataset.labels)
           return
         tflite.write(folder, model, session)
-    saved_model.write_labels(os.path.join(folder, model_dir.LABELS_FILE), dataset.labels)
+    saved_model.write_labels(os.path.join(folder, run_files.LABELS_FILE), dataset.labels)
 
   path = versions.write(settings.export_dir, fill)
   result: Dict[str, Any] = {'path': path, 'format': settings.export_format}

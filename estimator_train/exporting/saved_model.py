@@ -16,13 +16,13 @@ from typing import Callable, Dict, Sequence
 
 import tensorflow.compat.v1 as tf
 
-from estimator_train import model_dir
 from estimator_train.datasets.description import TOP_K
 from estimator_train.errors import UserError
 from estimator_train.exporting import serving_warm_up
 from estimator_train.files import atomic
 from estimator_train.inputs import image_files
 from estimator_train.models import probabilities
+from estimator_train.run_dir import run_files
 from estimator_train.training import trained_model
 
 BYTES, TENSOR = 'serving_default', 'images'
@@ -50,7 +50,7 @@ def write(folder: str, model: tf.keras.Model, session: tf.Session,
       TENSOR: _signature({'images': model.inputs[0]}, _outputs(model, model.outputs[0], labels)),
   }
   builder = tf.saved_model.Builder(folder)
-  asset = os.path.join(folder, 'assets', model_dir.LABELS_FILE)
+  asset = os.path.join(folder, 'assets', run_files.LABELS_FILE)
   os.makedirs(os.path.dirname(asset))
   write_labels(asset, labels)
   tf.add_to_collection(tf.GraphKeys.ASSET_FILEPATHS, tf.constant(asset, name='labels_file'))

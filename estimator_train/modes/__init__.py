@@ -6,8 +6,8 @@ import os
 import sys
 from typing import Any, Dict
 
-from estimator_train import disk_faults, model_dir, run_lock
 from estimator_train.cluster import tf_config
+from estimator_train.run_dir import disk_errors, run_files, run_lock
 from estimator_train.settings import Settings
 
 # The modes that leave nothing in --model_dir, whoever else writes into it.
@@ -30,11 +30,11 @@ def run(settings: Settings) -> Dict[str, Any]:
 
 
 def _run(settings: Settings) -> Dict[str, Any]:
-  saved_at = model_dir.saved_at(settings.model_dir)
+  saved_at = run_files.saved_at(settings.model_dir)
   try:
     return _import('estimator_train.modes.' + settings.mode).run(settings)
   except Exception as error:
-    told = disk_faults.told(error, settings, saved_at)
+    told = disk_errors.told(error, settings, saved_at)
     if told is None:
       raise
     raise told from error

@@ -10,13 +10,13 @@ from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 import numpy as np
 
-from estimator_train import model_dir
 from estimator_train.datasets import registry
 from estimator_train.datasets.description import DataSet, ImageSplit
 from estimator_train.errors import UserError
 from estimator_train.inputs import bad_images, image_headers
 from estimator_train.inputs.image_headers import Problem
 from estimator_train.reports import audit
+from estimator_train.run_dir import run_files
 from estimator_train.settings import Settings
 
 _LOG = logging.getLogger('estimator_train')
@@ -38,7 +38,7 @@ def run(settings: Settings) -> Dict[str, Any]:
   parts = [_part(name, split, dataset)
            for name, split in (('train', dataset.train), ('eval', dataset.test))
            if split is not None]
-  model_dir.make(settings.model_dir)
+  run_files.make(settings.model_dir)
   began = time.monotonic()
   findings = _inspect(parts)
   count, secs = sum(len(part.files) for part in parts), time.monotonic() - began

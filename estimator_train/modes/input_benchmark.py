@@ -4,7 +4,7 @@ import logging
 import tempfile
 from typing import Any, Dict
 
-from estimator_train import model_dir, threads
+from estimator_train import threads
 from estimator_train.datasets.description import (
   ArraySplit,
   DataSet,
@@ -18,6 +18,7 @@ from estimator_train.models import registry as models
 from estimator_train.process import memory
 from estimator_train.reports import input_benchmark, page
 from estimator_train.reports.input_benchmark import Input, Machine
+from estimator_train.run_dir import run_files
 from estimator_train.settings import Settings
 from estimator_train.training import model_rate, preparation
 from estimator_train.training.user_errors import reworded
@@ -31,7 +32,7 @@ def run(settings: Settings) -> Dict[str, Any]:
     raise UserError('--mode=input_benchmark measures images, and with --cache_features training '
                     'reads none', '--cache_features', 'leave it out')
   if settings.model_dir:
-    model_dir.make(settings.model_dir)
+    run_files.make(settings.model_dir)
   # The user's model_dir may hold a run of anything: what is trained here is nobody's.
   with tempfile.TemporaryDirectory(prefix='input_benchmark-') as folder:
     prepared = preparation.prepare(_for_training(settings, folder))

@@ -5,13 +5,14 @@ import logging
 import os
 from typing import Any, Callable, Dict, Optional, Sequence
 
-from estimator_train import model_dir, settings as settings_lib
+from estimator_train import settings as settings_lib
 from estimator_train.configs.workloads import WORKLOADS, Part, Ran
 from estimator_train.errors import UserError
 from estimator_train.files import atomic, paths
 from estimator_train.machine import host, tensorflow_import
 from estimator_train.process import child_process
 from estimator_train.reports import evaluation, ledger, page, throughput
+from estimator_train.run_dir import run_files
 from estimator_train.settings import Settings
 
 _LOG = logging.getLogger('estimator_train')
@@ -30,9 +31,9 @@ def run(settings: Settings, run_child: RunChild = child_process.run,
     UserError: no part could be run; it has the result.
   """
   assert settings.workload is not None and settings.model_dir is not None
-  model_dir.check_flags(settings, _FREE_FLAGS)
-  model_dir.make(settings.model_dir)
-  model_dir.record_flags(settings)
+  run_files.check_flags(settings, _FREE_FLAGS)
+  run_files.make(settings.model_dir)
+  run_files.record_flags(settings)
   gpus = count_gpus()
   runs: Dict[str, Ran] = {}
   skipped: Dict[str, str] = {}

@@ -13,13 +13,14 @@ from typing import Any, Callable, Dict, Iterable, List, Sequence, Tuple
 from tqdm import tqdm
 from tqdm.contrib.logging import logging_redirect_tqdm
 
-from estimator_train import model_dir, sweep
+from estimator_train import sweep
 from estimator_train.datasets import registry
 from estimator_train.datasets.description import DataSet
 from estimator_train.errors import StoppedBySignal, UserError
 from estimator_train.machine import tensorflow_import
 from estimator_train.process import child_process
 from estimator_train.reports import page, scaling
+from estimator_train.run_dir import run_files
 from estimator_train.settings import Settings
 from estimator_train.sweep import Outcome, Point
 from estimator_train.threads import available_cores
@@ -37,11 +38,11 @@ def run(settings: Settings, run_child: RunChild = child_process.run) -> Dict[str
     UserError: every point failed; it has the result.
   """
   assert settings.model_dir is not None
-  model_dir.check_flags(settings, _FREE_FLAGS)
+  run_files.check_flags(settings, _FREE_FLAGS)
   dataset = registry.describe(settings._replace(mode='train'))
   unit, most, each = _units(settings)
-  model_dir.make(os.path.join(settings.model_dir, sweep.FOLDER))
-  model_dir.record_flags(settings)
+  run_files.make(os.path.join(settings.model_dir, sweep.FOLDER))
+  run_files.record_flags(settings)
   outcomes = _run_points(sweep.plan(settings, unit, most), each, dataset, run_child)
   result = scaling.write(each, outcomes)
   page.write_after(settings)

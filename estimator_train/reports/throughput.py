@@ -7,9 +7,9 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tup
 
 import numpy as np
 
-from estimator_train import model_dir
 from estimator_train.files import atomic
 from estimator_train.reports import step_curve
+from estimator_train.run_dir import run_files
 from estimator_train.settings import Settings
 from estimator_train.timing import Pause, Timing
 
@@ -64,7 +64,7 @@ def write(settings: Settings, conditions: Dict[str, Any], timing: Timing,
   """
   result = result_of(settings, timing)
   assert settings.model_dir is not None
-  result['examples_seen'] = model_dir.examples_seen(
+  result['examples_seen'] = run_files.examples_seen(
       settings.model_dir, timing.global_step, conditions['examples_per_step'])
   if not timing.ended:
     return result

@@ -7,8 +7,8 @@ from typing import Sequence, Tuple
 
 import tensorflow.compat.v1 as tf
 
-from estimator_train import model_dir as model_dirs
 from estimator_train.errors import UserError
+from estimator_train.run_dir import run_files
 from estimator_train.settings import Settings, choices
 from estimator_train.training import best_checkpoint, recovery
 
@@ -61,7 +61,7 @@ def run_folder(settings: Settings) -> str:
 def check_labels(settings: Settings, labels: Sequence[str]) -> None:
   """Raises a UserError when the run whose checkpoint it is was trained with other classes."""
   folder = run_folder(settings)
-  model_dirs.check_labels(folder, labels,
+  run_files.check_labels(folder, labels,
                           'model_dir' if folder == settings.model_dir else 'checkpoint')
 
 

@@ -5,13 +5,13 @@ from typing import Any, Dict, List, NamedTuple, Optional
 
 import tensorflow.compat.v1 as tf
 
-from estimator_train import model_dir
 from estimator_train.cluster.heartbeats import READY, Peers
 from estimator_train.cluster.tf_config import Cluster
 from estimator_train.datasets import download, image_folder, registry as datasets
 from estimator_train.datasets.description import ArraySplit, DataSet, ImageSplit
 from estimator_train.inputs import bad_images, factory as inputs
 from estimator_train.process.start_up import StartUp
+from estimator_train.run_dir import run_files
 from estimator_train.settings import (
   Settings,
   examples_a_step,
@@ -146,7 +146,7 @@ def prepare(settings: Settings, cluster: Optional[Cluster] = None) -> Run:
   found = _find_checkpoint(settings, is_evaluator)
   stopped_early = early_stopping.recorded(settings, found.step) if settings.trains else None
   dataset = _describe(settings)
-  model_dir.make(settings.model_dir)
+  run_files.make(settings.model_dir)
   skipped: List[bad_images.BadImage] = []
   if settings.on_bad_image == 'skip':
     dataset, skipped = bad_images.without_bad(dataset, settings)
@@ -154,7 +154,7 @@ def prepare(settings: Settings, cluster: Optional[Cluster] = None) -> Run:
   start_up.end('data')
   seen, stop_step, schedule = 0, None, schedules.Schedule(settings.learning_rate)
   if settings.trains:
-    seen = model_dir.examples_seen(settings.model_dir, found.step, step_examples)
+    seen = run_files.examples_seen(settings.model_dir, found.step, step_examples)
     stop_step = total_train_steps(settings, sizes.train, step_examples, found.step, seen)
     schedule = schedules.make(settings, sizes.train, step_examples, stop_step)
   peers = None
@@ -167,14 +167,14 @@ def prepare(settings: Settings, cluster: Optional[Cluster] = None) -> Run:
     recovery.mend(settings.model_dir, found)
   converted = convert(settings, dataset, devices, cluster, writes, schedule,
                       inputs.class_counts(dataset) if balances else None,
-                      found.path, model_dir.read_flags(chosen_checkpoint.run_folder(settings)))
+                      found.path, run_files.read_flags(chosen_checkpoint.run_folder(settings)))
   if peers is not None:
     peers.state(READY)
   start_up.end('model')
   if settings.trains and writes:
     if converted.schedule is not None and 0 < found.step < (stop_step or 0):
       _warn_of_another_rate(settings, found.step)
-    model_dir.record(settings, dataset.labels)
+    run_files.record(settings, dataset.labels)
   _LOG.info('%s on %s: %s, %d replica(s) on %s, batch size %d global, %d per replica',
             settings.model, settings.dataset, settings.distribution_strategy,
             devices.num_replicas * num_workers,
@@ -202,7 +202,7 @@ def _find_checkpoint(settings: Settings, is_evaluator: bool) -> recovery.Found:
 
 def _warn_of_another_rate(settings: Settings, first_step: int) -> None:
   assert settings.model_dir is not None
-  different = model_dir.differences(settings, schedules.flags_of(settings))
+  different = run_files.differences(settings, schedules.flags_of(settings))
   if different:
     _LOG.warning('from step %d on the learning rate is not what it would have been in the run '
                  'before: %s', first_step, ', '.join(different))

@@ -9,12 +9,12 @@ import tensorflow.compat.v1 as tf
 from tensorflow.python.distribute import distribute_coordinator
 from tqdm.contrib.logging import logging_redirect_tqdm
 
-from estimator_train import model_dir
 from estimator_train.cluster.heartbeats import TRAINED
 from estimator_train.errors import NotSaved, PeerLost, StoppedBySignal, TrainingFailed
 from estimator_train.inputs import factory as inputs
 from estimator_train.inputs.batching import Share
 from estimator_train.process.signals import Noted
+from estimator_train.run_dir import run_files
 from estimator_train.timing import Timing
 from estimator_train.training import (
   checkpoints,
@@ -85,7 +85,7 @@ def train(run: Run, evaluate_now: Optional[Callable[[], Optional[str]]] = None,
     _LOG.info('going on from step %d, %d examples, in %s', first_step, run.examples_seen,
               run.estimator.model_dir)
   if run.is_chief:
-    model_dir.record_batch_size(run.estimator.model_dir, first_step, run.examples_a_step)
+    run_files.record_batch_size(run.estimator.model_dir, first_step, run.examples_a_step)
   with reworded(run.dataset.train):
     input_fn = tasks.told_as('preparing its input', run.peers,
                              lambda: _make_train_input_fn(run))()
@@ -98,7 +98,7 @@ def train(run: Run, evaluate_now: Optional[Callable[[], Optional[str]]] = None,
       _train(run, input_fn, hooks.all)
   except TrainingFailed as error:
     hooks.board.fail()
-    last = model_dir.last_checkpoint(run.estimator.model_dir)
+    last = run_files.last_checkpoint(run.estimator.model_dir)
     text = str(error) if isinstance(error, NotSaved) else '{}; {}'.format(
         error, hooks.finite.course)
     raise TrainingFailed('{}; {}'.format(

@@ -10,8 +10,8 @@ from typing import Callable, FrozenSet, Optional
 
 import tensorflow.compat.v1 as tf
 
-from estimator_train import disk_faults, model_dir as model_dirs
 from estimator_train.errors import NotSaved
+from estimator_train.run_dir import disk_errors, run_files
 from estimator_train.training import recovery
 
 _LOG = logging.getLogger('estimator_train')
@@ -113,13 +113,13 @@ class PatientSaver:
     except (tf.errors.OpError, OSError) as error:
       recovery.clear_unfinished(self._model_dir)
       _LOG.warning('%s could not be written (%s); the checkpoint is whole without it', name,
-                   disk_faults.why(error))
+                   disk_errors.why(error))
 
   def _check_folder(self) -> None:
     """Raises an OSError when the folder is gone, which saving would not always notice."""
     # Made again, it might be on another disk than the one that was to be mounted.
     device = os.stat(self._model_dir).st_dev
-    if device != self._device and model_dirs.last_checkpoint(self._model_dir) is None:
+    if device != self._device and run_files.last_checkpoint(self._model_dir) is None:
       raise OSError('another file system is there, without the checkpoints')
 
   def _bear(self, error: Exception, step: int, session: tf.Session) -> None:
@@ -128,7 +128,7 @@ class PatientSaver:
     if self._failed_at is None:
       self._failed_at = now
     left = self._failed_at + self._retry_secs - now
-    why = '{} in {}'.format(disk_faults.with_room(error, self._bytes(session), self._model_dir),
+    why = '{} in {}'.format(disk_errors.with_room(error, self._bytes(session), self._model_dir),
                             self._model_dir)
     text = 'the checkpoint of step {} could not be saved'.format(step)
     if left <= 0:
@@ -139,13 +139,13 @@ class PatientSaver:
     pause = min(self._pause, left)
     _LOG.warning('%s: %s; trying again in %.0f s, and for %.0f s in all (--save_retry_secs); '
                  'the last good checkpoint is %s', text, why, pause, left,
-                 model_dirs.last_checkpoint(self._model_dir))
+                 run_files.last_checkpoint(self._model_dir))
     self._next_at = now + pause
     self._pause = min(2 * self._pause, _LONGEST_PAUSE_SECS)
 
   def _bytes(self, session: tf.Session) -> int:
     """Returns how large a checkpoint is: the last one, or else its variables."""
-    last = model_dirs.last_checkpoint(self._model_dir)
+    last = run_files.last_checkpoint(self._model_dir)
     with contextlib.suppress(OSError):
       if last is not None:
         return sum(os.path.getsize(path) for path in glob.glob(glob.escape(last) + '.*'))
@@ -165,7 +165,7 @@ class PatientSaver:
       Whether this step's checkpoint is surely none of the folder's.
     """
     recovery.clear_unfinished(self._model_dir)
-    last = model_dirs.last_checkpoint(self._model_dir)
+    last = run_files.last_checkpoint(self._model_dir)
     files = self._files()
     if files is None or files_before is None or (
         last is not None and last.endswith('model.ckpt-{}'.format(step))):

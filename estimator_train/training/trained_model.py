@@ -6,11 +6,11 @@ from typing import Callable, Iterator, NamedTuple, Tuple
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from estimator_train import model_dir
 from estimator_train.datasets import registry as datasets
 from estimator_train.datasets.description import DataSet
 from estimator_train.errors import UserError
 from estimator_train.models import probabilities
+from estimator_train.run_dir import run_files
 from estimator_train.settings import Settings
 from estimator_train.training import chosen_checkpoint
 from estimator_train.training.building import build_model
@@ -46,7 +46,7 @@ def find(settings: Settings) -> Found:
   checkpoint, global_step = chosen_checkpoint.resolve(settings)
   dataset = datasets.describe_classes(settings)
   chosen_checkpoint.check_labels(settings, dataset.labels)
-  model_dir.check_flags(settings, [name for name in settings._fields
+  run_files.check_flags(settings, [name for name in settings._fields
                                    if name not in _MUST_BE_THE_SAME])
   return Found(dataset, checkpoint, global_step)
 
@@ -77,7 +77,7 @@ def restored(settings: Settings, dataset: DataSet, checkpoint: str,
       tf.keras.backend.set_learning_phase(0)
       model = build_model(settings, dataset)
       check_fits(model, settings, checkpoint,
-                 model_dir.read_flags(chosen_checkpoint.run_folder(settings)))
+                 run_files.read_flags(chosen_checkpoint.run_folder(settings)))
       with reworded(None):
         saver(model).restore(session, checkpoint)
       yield model, session

@@ -13,9 +13,9 @@ import tensorflow.compat.v1 as tf
 from tensorflow.python.lib.io import file_io
 from tensorflow.python.training import checkpoint_management
 
-from estimator_train import run_lock
 from estimator_train.modes import train_and_evaluate
 from estimator_train.reports import page
+from estimator_train.run_dir import run_lock
 from estimator_train.training import best_checkpoint, evaluation
 
 # What is called at each point.

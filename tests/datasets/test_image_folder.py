@@ -5,9 +5,9 @@ import os
 import numpy as np
 import pytest
 
-from estimator_train import model_dir
 from estimator_train.datasets import image_folder
 from estimator_train.errors import UserError
+from estimator_train.run_dir import run_files
 from estimator_train.settings import Settings
 
 
@@ -106,5 +106,5 @@ def test_a_damaged_file_of_the_run(folders, name):
   (folders / 'model').mkdir()
   (folders / 'model' / name).write_bytes(b'\xff\n')
   with pytest.raises(UserError, match='it is no text in UTF-8: .*/model/{}: give'.format(name)):
-    model_dir.read_flags(str(folders / 'model'))
-    model_dir.read_labels(str(folders / 'model'))
+    run_files.read_flags(str(folders / 'model'))
+    run_files.read_labels(str(folders / 'model'))

@@ -12,10 +12,10 @@ import pytest
 import tensorflow.compat.v1 as tf
 from conftest import ROOT
 
-from estimator_train import disk_faults
 from estimator_train.datasets import fashion_mnist_sample, idx
 from estimator_train.errors import UserError
 from estimator_train.files import atomic
+from estimator_train.run_dir import disk_errors
 from estimator_train.settings import Settings
 from estimator_train.training import hooks, recovery, saving
 
@@ -184,7 +184,7 @@ def test_of_a_gpu():
   error = tf.errors.ResourceExhaustedError(
       None, None, 'OOM when allocating tensor with shape[32,64,224,224] and type float on '
       '/job:localhost/replica:0/task:0/device:GPU:1 by allocator GPU_1_bfc\n\t [[node x]]')
-  told = disk_faults.told(error, Settings(train_steps=1, model_dir='x'), None)
+  told = disk_errors.told(error, Settings(train_steps=1, model_dir='x'), None)
   assert isinstance(told, UserError)
   assert (told.what, told.given) == ('out of memory on /device:GPU:1', (
       'a float tensor of shape [32,64,224,224] at --batch_size=128'))
@@ -200,7 +200,7 @@ def test_of_a_gpu():
     (MemoryError(), 'out of memory on this machine: --batch_size=128: give a smaller'),
 ])
 def test_words(error, text):
-  told = disk_faults.told(error, Settings(train_steps=1, model_dir='DIR'), None)
+  told = disk_errors.told(error, Settings(train_steps=1, model_dir='DIR'), None)
   assert isinstance(told, UserError)
   assert re.search(text, str(told))
 
@@ -210,7 +210,7 @@ def test_words(error, text):
     tf.errors.NotFoundError(None, None, 'a; No such file or directory'),
     UserError('a', 'b', 'c')])
 def test_other_errors_stay_what_they_are(tmp_path, error):
-  assert disk_faults.told(error, Settings(train_steps=1, model_dir=tmp_path), None) is None
+  assert disk_errors.told(error, Settings(train_steps=1, model_dir=tmp_path), None) is None
 
 
 def test_a_whole_file_leaves_nothing_and_names_itself(tmp_path, monkeypatch):

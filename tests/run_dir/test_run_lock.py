@@ -13,12 +13,12 @@ import threading
 import pytest
 from conftest import ROOT, wait_until
 
-from estimator_train import run_lock
 from estimator_train.errors import UserError
+from estimator_train.run_dir import run_lock
 
 HOLDER = '''
 import sys
-from estimator_train import run_lock
+from estimator_train.run_dir import run_lock
 with run_lock.held(sys.argv[1]):
   print('held', flush=True)
   sys.stdin.readline()

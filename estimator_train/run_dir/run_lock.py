@@ -11,8 +11,8 @@ import threading
 import time
 from typing import Any, BinaryIO, Callable, Dict, Iterator, Optional
 
-from estimator_train import model_dir as model_dirs
 from estimator_train.errors import UserError
+from estimator_train.run_dir import run_files
 
 _LOG = logging.getLogger('estimator_train')
 LOCK_FILE = 'run.lock'
@@ -41,7 +41,7 @@ def held(model_dir: str, touch_secs: float = _TOUCH_SECS,
     UserError: another process holds it, or the folder cannot be written to.
   """
   is_new = not os.path.isdir(model_dir)
-  model_dirs.make(model_dir)
+  run_files.make(model_dir)
   path = os.path.join(model_dir, LOCK_FILE)
   try:
     file = _acquire(path, watch_secs)

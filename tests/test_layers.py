@@ -9,7 +9,7 @@ from conftest import ROOT
 
 # From the bottom up; packages that share a layer do not import each other.
 LAYERS = (
-  ('configs', 'errors', 'files', 'tensorboard_server', 'timing'),
+  ('configs', 'errors', 'files', 'tensorboard_server', 'tf_patches', 'timing'),
   ('cluster', 'process', 'settings'),
   ('local_tasks', 'models', 'run_dir', 'threads'),
   ('datasets',),

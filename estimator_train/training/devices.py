@@ -15,7 +15,7 @@ from estimator_train.cluster.tf_config import Cluster
 from estimator_train.errors import UserError
 from estimator_train.settings import Settings
 from estimator_train.settings.choices import SINGLE_REPLICA_STRATEGIES
-from estimator_train.training import central_storage, multi_worker
+from estimator_train.tf_patches import central_storage, multi_worker_mirrored
 
 _LOG = logging.getLogger('estimator_train')
 _FAST_FLOAT16 = (7, 0)  # Volta.
@@ -105,7 +105,7 @@ def make_strategy(settings: Settings, devices: Devices,
     if settings.distribution_strategy == 'parameter_server':
       strategy = tf.distribute.experimental.ParameterServerStrategy()
     else:
-      strategy = multi_worker.make(devices.names, _COMMUNICATION[settings.all_reduce_alg])
+      strategy = multi_worker_mirrored.make(devices.names, _COMMUNICATION[settings.all_reduce_alg])
   elif settings.distribution_strategy == 'one_device':
     strategy = tf.distribute.OneDeviceStrategy(devices.names[0])
   elif settings.distribution_strategy in ('central_storage', 'parameter_server'):

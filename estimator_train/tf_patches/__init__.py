@@ -1,0 +1,1 @@
+"""Workarounds for defects of TensorFlow 1.15."""

@@ -8,11 +8,11 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from estimator_train import settings as settings_lib
 from estimator_train.datasets.description import DataSet, SyntheticSplit
+from estimator_train.distribution.threads import available_cores
 from estimator_train.files import atomic
 from estimator_train.process.child_process import ChildRun
 from estimator_train.run_dir.run_files import FLAGS_FILE
 from estimator_train.settings import Settings
-from estimator_train.threads import available_cores
 
 FOLDER = 'points'
 LOG_FILE = 'log.txt'

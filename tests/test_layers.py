@@ -11,7 +11,7 @@ from conftest import ROOT
 LAYERS = (
   ('configs', 'errors', 'files', 'tensorboard_server', 'tf_patches', 'timing'),
   ('cluster', 'process', 'settings'),
-  ('local_tasks', 'models', 'run_dir', 'threads'),
+  ('distribution', 'local_tasks', 'models', 'run_dir'),
   ('datasets',),
   ('flags', 'inputs', 'machine', 'sweep'),
   ('local_cluster', 'reports', 'training'),
@@ -23,7 +23,8 @@ LEVEL = {package: level for level, packages in enumerate(LAYERS) for package in 
 MOST_LAYERS = 10
 WITHOUT_TENSORFLOW = ('files', 'process', 'settings', 'cluster', 'run_dir', 'flags', 'datasets',
                       'reports', 'machine', 'sweep', 'local_cluster', 'tensorboard_beside',
-                      'configs', 'modes.doctor', 'modes.scaling', 'models.registry', 'threads')
+                      'configs', 'modes.doctor', 'modes.scaling', 'models.registry',
+                      'distribution.threads')
 
 MODULES = sorted(
     path.relative_to(ROOT) for path in (ROOT / 'estimator_train').rglob('*.py')

@@ -13,10 +13,10 @@ from tqdm import tqdm
 
 from estimator_train.datasets import fingerprint, image_folder
 from estimator_train.datasets.description import DataSet, ImageSplit, Split
+from estimator_train.distribution.threads import available_cores
 from estimator_train.errors import UserError, printable
 from estimator_train.files import atomic
 from estimator_train.settings import Settings
-from estimator_train.threads import available_cores
 
 _LOG = logging.getLogger('estimator_train')
 _FILE = 'skipped_images.json'

@@ -5,7 +5,6 @@ from typing import Callable, List, NamedTuple, Optional
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from estimator_train import threads
 from estimator_train.datasets import fingerprint, idx
 from estimator_train.datasets.description import (
   ArraySplit,
@@ -15,6 +14,7 @@ from estimator_train.datasets.description import (
   Split,
   SyntheticSplit,
 )
+from estimator_train.distribution import threads
 from estimator_train.errors import UserError
 from estimator_train.inputs import arrays, idx_files, image_cache, image_files, synthetic
 from estimator_train.inputs.batching import ALL, Batching, Share

@@ -10,8 +10,8 @@ from typing import Any, Callable, Dict, Iterable, Iterator, List, NamedTuple, Op
 
 import tensorflow.compat.v1 as tf
 
-from estimator_train import threads
 from estimator_train.datasets.description import ArraySplit, DataSet, IdxSplit, ImageSplit
+from estimator_train.distribution import threads
 from estimator_train.inputs import factory, stages
 from estimator_train.settings import Settings
 

@@ -4,10 +4,10 @@ import re
 import resource
 from typing import FrozenSet, List, NamedTuple, Optional
 
+from estimator_train.distribution.threads import available_cores
 from estimator_train.machine.findings import Finding, error, ok, warning
 from estimator_train.machine.packages import Build
 from estimator_train.process import memory
-from estimator_train.threads import available_cores
 
 # Fashion-MNIST takes 0.5 GB (README), an image network on a CPU several times that.
 _LITTLE_MEMORY_BYTES = 2 * 10**9

@@ -4,13 +4,13 @@ import logging
 import tempfile
 from typing import Any, Dict
 
-from estimator_train import threads
 from estimator_train.datasets.description import (
   ArraySplit,
   DataSet,
   ImageSplit,
   SyntheticSplit,
 )
+from estimator_train.distribution import threads
 from estimator_train.errors import UserError
 from estimator_train.inputs import factory, measure
 from estimator_train.inputs.measure import Measured

@@ -9,7 +9,7 @@ import numpy as np
 from tqdm import tqdm
 from tqdm.contrib.logging import logging_redirect_tqdm
 
-from estimator_train import threads
+from estimator_train.distribution import threads
 from estimator_train.errors import UserError
 from estimator_train.inputs import unlabelled
 from estimator_train.reports import predictions

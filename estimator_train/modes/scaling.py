@@ -16,6 +16,7 @@ from tqdm.contrib.logging import logging_redirect_tqdm
 from estimator_train import sweep
 from estimator_train.datasets import registry
 from estimator_train.datasets.description import DataSet
+from estimator_train.distribution.threads import available_cores
 from estimator_train.errors import StoppedBySignal, UserError
 from estimator_train.machine import tensorflow_import
 from estimator_train.process import child_process
@@ -23,7 +24,6 @@ from estimator_train.reports import page, scaling
 from estimator_train.run_dir import run_files
 from estimator_train.settings import Settings
 from estimator_train.sweep import Outcome, Point
-from estimator_train.threads import available_cores
 
 _LOG = logging.getLogger('estimator_train')
 # What may change from one start of a sweep to the next.

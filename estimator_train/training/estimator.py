@@ -7,6 +7,12 @@ import tensorflow.compat.v1 as tf
 
 from estimator_train.cluster.tf_config import Cluster
 from estimator_train.datasets.description import DataSet
+from estimator_train.distribution.devices import (
+  Devices,
+  find_devices,
+  make_session_config,
+  make_strategy,
+)
 from estimator_train.errors import UserError
 from estimator_train.models import registry as models
 from estimator_train.models.preprocessing import make_preprocess
@@ -20,12 +26,6 @@ from estimator_train.training import (
   summaries,
 )
 from estimator_train.training.building import build, check_own_optimizer, compile_with_flags
-from estimator_train.training.devices import (
-  Devices,
-  find_devices,
-  make_session_config,
-  make_strategy,
-)
 from estimator_train.training.evaluation_metrics import make_metric_fn
 from estimator_train.training.schedules import Schedule
 

@@ -6,11 +6,11 @@ from typing import Any, List, NamedTuple
 import numpy as np
 import tensorflow.compat.v1 as tf
 
+from estimator_train.distribution.devices import Devices, make_session_config
 from estimator_train.errors import UserError
 from estimator_train.inputs import factory as inputs, image_cache
 from estimator_train.models.preprocessing import make_preprocess
 from estimator_train.settings import Settings
-from estimator_train.training.devices import Devices, make_session_config
 
 _BATCH_SIZE = 32
 

@@ -9,6 +9,7 @@ from estimator_train.cluster.heartbeats import READY, Peers
 from estimator_train.cluster.tf_config import Cluster
 from estimator_train.datasets import download, image_folder, registry as datasets
 from estimator_train.datasets.description import ArraySplit, DataSet, ImageSplit
+from estimator_train.distribution.devices import Devices, find_devices, ready
 from estimator_train.inputs import bad_images, factory as inputs
 from estimator_train.process.start_up import StartUp
 from estimator_train.run_dir import run_files
@@ -27,7 +28,6 @@ from estimator_train.training import (
   tasks,
 )
 from estimator_train.training.building import build_model
-from estimator_train.training.devices import Devices, find_devices, ready
 from estimator_train.training.estimator import Converted, convert
 
 _LOG = logging.getLogger('estimator_train')

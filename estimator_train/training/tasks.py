@@ -15,11 +15,11 @@ from estimator_train.cluster.heartbeats import Peers
 from estimator_train.cluster.tf_config import Cluster, Task
 from estimator_train.datasets import fingerprint
 from estimator_train.datasets.description import ArraySplit, DataSet, ImageSplit
+from estimator_train.distribution.devices import Devices
 from estimator_train.errors import NotSaved, PeerLost, TrainingFailed, UserError
 from estimator_train.settings import Settings
 from estimator_train.settings.choices import MULTI_WORKER_STRATEGIES
 from estimator_train.training import watchdog
-from estimator_train.training.devices import Devices
 from estimator_train.training.watchdog import StepWatchdog
 
 _LOOK_SECS, _LOG_EVERY_SECS = 1., 60.

@@ -8,13 +8,13 @@ import tensorflow.compat.v1 as tf
 
 from estimator_train.datasets import registry as datasets
 from estimator_train.datasets.description import DataSet
+from estimator_train.distribution.devices import Devices, find_devices, make_session_config
 from estimator_train.errors import UserError
 from estimator_train.models import probabilities
 from estimator_train.run_dir import run_files
 from estimator_train.settings import Settings
 from estimator_train.training import chosen_checkpoint
 from estimator_train.training.building import build_model
-from estimator_train.training.devices import Devices, find_devices, make_session_config
 from estimator_train.training.estimator import check_fits, make_model_preprocess
 from estimator_train.training.user_errors import reworded
 

@@ -17,9 +17,9 @@ import common
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from estimator_train import threads
 from estimator_train.datasets import registry
 from estimator_train.datasets.description import DataSet, ImageSplit
+from estimator_train.distribution import threads
 from estimator_train.inputs import factory
 from estimator_train.inputs.batching import ALL
 from estimator_train.inputs.measure import drop_pages, read_bytes

@@ -3,9 +3,9 @@
 import pytest
 import tensorflow.compat.v1 as tf
 
+from estimator_train.distribution import devices
 from estimator_train.errors import UserError
 from estimator_train.settings import Settings
-from estimator_train.training import devices
 
 
 @pytest.fixture

@@ -14,10 +14,11 @@ from conftest import ROOT
 from tensorflow.core.protobuf.device_properties_pb2 import DeviceProperties, NamedDevice
 from tensorflow.python.grappler import cluster, tf_optimizer
 
+from estimator_train.distribution import devices
 from estimator_train.errors import UserError
 from estimator_train.models import registry
 from estimator_train.settings import Settings
-from estimator_train.training import checkpoints, devices, preparation, run as runs
+from estimator_train.training import checkpoints, preparation, run as runs
 from estimator_train.training.loss_scaling import LossScaled
 from estimator_train.training.optimizers import make_optimizer
 

@@ -6,8 +6,8 @@ import threading
 import pytest
 import tensorflow.compat.v1 as tf
 
-from estimator_train import threads
 from estimator_train.datasets.description import DataSet
+from estimator_train.distribution import threads
 from estimator_train.inputs import factory
 from estimator_train.inputs.batching import Batching
 from estimator_train.process import cpu_tuning

@@ -10,8 +10,8 @@ import tensorflow.compat.v1 as tf
 from tensorflow.core.protobuf.rewriter_config_pb2 import RewriterConfig
 from tensorflow.python.client import device_lib
 
-from estimator_train import threads
 from estimator_train.cluster.tf_config import Cluster
+from estimator_train.distribution import threads
 from estimator_train.errors import UserError
 from estimator_train.settings import Settings
 from estimator_train.settings.choices import SINGLE_REPLICA_STRATEGIES

@@ -13,9 +13,9 @@ from typing import Deque, Generator, Iterator, List, NamedTuple, Optional, Tuple
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from estimator_train.datasets import file_pattern, idx_images
+from estimator_train.datasets import file_pattern
 from estimator_train.errors import UserError
-from estimator_train.inputs import image_files
+from estimator_train.inputs import idx_images, image_files
 
 
 class Image(NamedTuple):

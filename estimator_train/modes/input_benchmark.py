@@ -13,6 +13,7 @@ from estimator_train.datasets.description import (
 from estimator_train.distribution import threads
 from estimator_train.errors import UserError
 from estimator_train.inputs import factory, measure
+from estimator_train.inputs.file_errors import reworded
 from estimator_train.inputs.measure import Measured
 from estimator_train.models import registry as models
 from estimator_train.process import memory
@@ -21,7 +22,6 @@ from estimator_train.reports.input_benchmark import Input, Machine
 from estimator_train.run_dir import run_files
 from estimator_train.settings import Settings
 from estimator_train.training import model_rate, preparation
-from estimator_train.training.user_errors import reworded
 
 _LOG = logging.getLogger('estimator_train')
 

@@ -10,10 +10,10 @@ import tensorflow.compat.v1 as tf
 
 from estimator_train.errors import TrainingFailed, UserError
 from estimator_train.inputs import factory as inputs
+from estimator_train.inputs.file_errors import reworded
 from estimator_train.training import checkpoints
 from estimator_train.training.preparation import Run
 from estimator_train.training.sample_predictions import Sample, SamplePredictions
-from estimator_train.training.user_errors import reworded
 
 
 class CutShort(Exception):

@@ -13,6 +13,7 @@ from estimator_train.cluster.heartbeats import TRAINED
 from estimator_train.errors import NotSaved, PeerLost, StoppedBySignal, TrainingFailed
 from estimator_train.inputs import factory as inputs
 from estimator_train.inputs.batching import Share
+from estimator_train.inputs.file_errors import reworded
 from estimator_train.process.signals import Noted
 from estimator_train.run_dir import run_files
 from estimator_train.timing import Timing
@@ -26,7 +27,6 @@ from estimator_train.training import (
 )
 from estimator_train.training.preparation import Run
 from estimator_train.training.run_hooks import RunHooks
-from estimator_train.training.user_errors import reworded
 
 _LOG = logging.getLogger('estimator_train')
 _LOOK_SECS = 1.

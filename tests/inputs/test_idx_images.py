@@ -7,7 +7,7 @@ import struct
 import numpy as np
 import pytest
 
-from estimator_train.datasets import idx_images
+from estimator_train.inputs import idx_images
 
 IMAGES = np.random.RandomState(1).randint(0, 256, (40, 3, 5)).astype(np.uint8)
 CONTENT = struct.pack('>4I', 0x803, *IMAGES.shape) + IMAGES.tobytes()

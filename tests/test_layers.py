@@ -13,7 +13,7 @@ LAYERS = (
   ('cluster', 'process', 'settings'),
   ('distribution', 'local_tasks', 'models', 'run_dir'),
   ('datasets',),
-  ('flags', 'inputs', 'machine', 'sweep'),
+  ('doctor', 'flags', 'inputs', 'sweep'),
   ('local_cluster', 'reports', 'training'),
   ('exporting', 'tensorboard_beside'),
   ('modes',),
@@ -22,7 +22,7 @@ LAYERS = (
 LEVEL = {package: level for level, packages in enumerate(LAYERS) for package in packages}
 MOST_LAYERS = 10
 WITHOUT_TENSORFLOW = ('files', 'process', 'settings', 'cluster', 'run_dir', 'flags', 'datasets',
-                      'reports', 'machine', 'sweep', 'local_cluster', 'tensorboard_beside',
+                      'reports', 'doctor', 'sweep', 'local_cluster', 'tensorboard_beside',
                       'configs', 'modes.doctor', 'modes.scaling', 'models.registry',
                       'distribution.threads')
 

@@ -3,18 +3,18 @@
 import os
 from typing import Any, Dict, Iterator, Optional
 
-from estimator_train.errors import UserError
-from estimator_train.machine import (
-    folders,
-    gpu_use,
-    gpus,
-    host,
-    kaggle_key,
-    packages,
-    tensorflow_import,
-    tf_config,
+from estimator_train.doctor import (
+  folders,
+  gpu_use,
+  gpus,
+  host,
+  kaggle_key,
+  packages,
+  tensorflow_import,
+  tf_config_check,
 )
-from estimator_train.machine.findings import ERROR, OK, WARNING, Finding
+from estimator_train.doctor.check_results import ERROR, OK, WARNING, Finding
+from estimator_train.errors import UserError
 from estimator_train.settings import Settings
 
 IMAGE_VARIABLE = 'ESTIMATOR_TRAIN_IMAGE'  # Set in the Dockerfile.
@@ -61,7 +61,7 @@ def _findings(settings: Settings) -> Iterator[Finding]:
     yield from _gpu_use(len(there.gpus), build, imported)
   yield from host.check(host.look(), build)
   yield from folders.check(folders.look(settings))
-  yield tf_config.check(os.environ.get('TF_CONFIG'))
+  yield tf_config_check.check(os.environ.get('TF_CONFIG'))
   yield kaggle_key.check(kaggle_key.look(os.environ), settings.dataset == 'oct2017',
                          in_image)
 

@@ -7,9 +7,9 @@ from typing import Any, Callable, Dict, Optional, Sequence
 
 from estimator_train import settings as settings_lib
 from estimator_train.configs.workloads import WORKLOADS, Part, Ran
+from estimator_train.doctor import host, tensorflow_import
 from estimator_train.errors import UserError
 from estimator_train.files import atomic, paths
-from estimator_train.machine import host, tensorflow_import
 from estimator_train.process import child_process
 from estimator_train.reports import evaluation, ledger, page, throughput
 from estimator_train.run_dir import run_files

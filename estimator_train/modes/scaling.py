@@ -17,8 +17,8 @@ from estimator_train import sweep
 from estimator_train.datasets import registry
 from estimator_train.datasets.description import DataSet
 from estimator_train.distribution.threads import available_cores
+from estimator_train.doctor import tensorflow_import
 from estimator_train.errors import StoppedBySignal, UserError
-from estimator_train.machine import tensorflow_import
 from estimator_train.process import child_process
 from estimator_train.reports import page, scaling
 from estimator_train.run_dir import run_files

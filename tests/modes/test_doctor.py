@@ -7,7 +7,7 @@ import sys
 import pytest
 from conftest import ROOT
 
-from estimator_train.machine import gpu_use, gpus, packages, tensorflow_import
+from estimator_train.doctor import gpu_use, gpus, packages, tensorflow_import
 from estimator_train.modes import doctor
 
 

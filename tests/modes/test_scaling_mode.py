@@ -13,8 +13,8 @@ import pytest
 from conftest import ROOT
 
 from estimator_train import flags, local_cluster
+from estimator_train.doctor import commands, tensorflow_import
 from estimator_train.errors import StoppedBySignal, UserError
-from estimator_train.machine import commands, tensorflow_import
 from estimator_train.modes import scaling
 from estimator_train.process import child_process
 

@@ -4,8 +4,8 @@ import os
 
 import pytest
 
-from estimator_train.machine import folders, host
-from estimator_train.machine.packages import Build
+from estimator_train.doctor import folders, host
+from estimator_train.doctor.packages import Build
 from estimator_train.settings import Settings
 
 STOCK = Build('tensorflow', '1.15.0')

@@ -9,8 +9,8 @@ import resource
 import sys
 from typing import List, NamedTuple, Optional, Tuple
 
-from estimator_train.machine import commands
-from estimator_train.machine.findings import Finding, error, ok, warning
+from estimator_train.doctor import commands
+from estimator_train.doctor.check_results import Finding, error, ok, warning
 
 DEADLINE_SECS = 30.
 _GIB = 1 << 30

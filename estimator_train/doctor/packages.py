@@ -11,8 +11,8 @@ from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import pkg_resources
 
+from estimator_train.doctor.check_results import Finding, error, ok, warning
 from estimator_train.files import paths
-from estimator_train.machine.findings import Finding, error, ok, warning
 
 _PINNED = ('protobuf', 'h5py', 'numpy')
 _BREAKS = ('protobuf', 'h5py')  # Newer ones do; a newer NumPy at first only fills the log.

@@ -3,8 +3,8 @@
 from typing import Optional
 
 from estimator_train.cluster import tf_config
+from estimator_train.doctor.check_results import Finding, error, ok
 from estimator_train.errors import UserError
-from estimator_train.machine.findings import Finding, error, ok
 
 
 def check(text: Optional[str]) -> Finding:

@@ -9,7 +9,7 @@ import stat
 from typing import List, Mapping, NamedTuple
 
 from estimator_train.datasets.kaggle_archive import SIGN_IN
-from estimator_train.machine.findings import Finding, ok, warning
+from estimator_train.doctor.check_results import Finding, ok, warning
 
 _VARIABLES = ('KAGGLE_USERNAME', 'KAGGLE_KEY')
 _IN_IMAGE = '; in the image give `-v ~/.kaggle:/tmp/.kaggle:ro`'

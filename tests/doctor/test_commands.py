@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from estimator_train.machine import commands
+from estimator_train.doctor import commands
 
 
 def python(code):

@@ -4,7 +4,7 @@ import os
 import shutil
 from typing import List, NamedTuple
 
-from estimator_train.machine.findings import Finding, error, ok, warning
+from estimator_train.doctor.check_results import Finding, error, ok, warning
 from estimator_train.settings import Settings, choices
 
 # No checkpoint of an ImageNet network fits: 25 million weights, and as many pairs in Adam, are

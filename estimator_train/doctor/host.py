@@ -5,8 +5,8 @@ import resource
 from typing import FrozenSet, List, NamedTuple, Optional
 
 from estimator_train.distribution.threads import available_cores
-from estimator_train.machine.findings import Finding, error, ok, warning
-from estimator_train.machine.packages import Build
+from estimator_train.doctor.check_results import Finding, error, ok, warning
+from estimator_train.doctor.packages import Build
 from estimator_train.process import memory
 
 # Fashion-MNIST takes 0.5 GB (README), an image network on a CPU several times that.

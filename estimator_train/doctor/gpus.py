@@ -9,9 +9,9 @@ import os
 import re
 from typing import List, NamedTuple, Optional, Tuple
 
-from estimator_train.machine import commands
-from estimator_train.machine.findings import Finding, error, ok, warning
-from estimator_train.machine.packages import Build
+from estimator_train.doctor import commands
+from estimator_train.doctor.check_results import Finding, error, ok, warning
+from estimator_train.doctor.packages import Build
 
 CONTAINER = 'nvcr.io/nvidia/tensorflow:23.03-tf1-py3'
 DEADLINE_SECS = 20.  # The first call after boot loads the driver, which takes seconds a GPU.

@@ -4,8 +4,8 @@ import os
 
 import pytest
 
-from estimator_train.machine import gpu_use, gpus
-from estimator_train.machine.packages import Build
+from estimator_train.doctor import gpu_use, gpus
+from estimator_train.doctor.packages import Build
 
 STOCK = Build('tensorflow', '1.15.0')
 NVIDIAS = Build('nvidia-tensorflow', '1.15.5+nv23.3')

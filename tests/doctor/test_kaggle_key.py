@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from estimator_train.machine import kaggle_key
+from estimator_train.doctor import kaggle_key
 
 SECRET = 'a0b1c2d3e4'
 

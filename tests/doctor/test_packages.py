@@ -2,7 +2,7 @@
 
 import pytest
 
-from estimator_train.machine import packages
+from estimator_train.doctor import packages
 
 HERE = packages.Interpreter('CPython', (3, 7, 16), 64, 'Linux', 'x86_64')
 

@@ -6,9 +6,9 @@ import signal
 import sys
 from typing import NamedTuple, Optional
 
+from estimator_train.doctor import commands
+from estimator_train.doctor.check_results import Finding, error, ok, warning
 from estimator_train.errors import UserError
-from estimator_train.machine import commands
-from estimator_train.machine.findings import Finding, error, ok, warning
 
 # From a slow network disk an import can take a minute; the first touch of a GPU compiles
 # for it where the build has no code for it, which takes longer than anyone will wait.

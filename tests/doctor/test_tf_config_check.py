@@ -4,18 +4,18 @@ import json
 
 import pytest
 
-from estimator_train.machine import tf_config
+from estimator_train.doctor import tf_config_check
 
 CLUSTER = {'worker': ['a:1', 'b:2'], 'ps': ['c:3']}
 
 
 def check(cluster, task):
-  return tf_config.check(json.dumps({'cluster': cluster, 'task': task}))
+  return tf_config_check.check(json.dumps({'cluster': cluster, 'task': task}))
 
 
 @pytest.mark.parametrize('text', [None, '', '{}', '{"task": {"type": "worker", "index": 0}}'])
 def test_no_cluster(text):
-  finding = tf_config.check(text)
+  finding = tf_config_check.check(text)
   assert finding.level == 'ok' and 'this machine alone' in finding.found
 
 
@@ -39,6 +39,6 @@ def test_right(task, found):
      'an address is there twice: cluster.worker[1]=a:1, as cluster.worker[0]', 'its own'),
 ])
 def test_wrong(text, found, remedy):
-  finding = tf_config.check(text)
+  finding = tf_config_check.check(text)
   assert finding.level == 'error'
   assert finding.found.startswith(found) and remedy in finding.remedy

@@ -2,8 +2,8 @@
 
 import pytest
 
-from estimator_train.machine import tensorflow_import
-from estimator_train.machine.commands import Done
+from estimator_train.doctor import tensorflow_import
+from estimator_train.doctor.commands import Done
 
 WORKS = Done(0, '', '', 2.)
 

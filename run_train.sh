@@ -25,7 +25,7 @@ flags=()
 for flag; do
   if [[ $flag == --docker ]]; then in_docker=1; else flags+=("$flag"); fi
   if [[ $flag =~ ^--?(local_workers|local_ps|max_restarts|local_cores|local_gpus)(=|$) ]]; then
-    module=estimator_train.local_cluster
+    module=estimator_train.launcher.local_cluster
   fi
   if [[ $flag =~ ^--?tensorboard$ ]]; then beside=1; fi
 done
@@ -55,5 +55,5 @@ if [[ -r /proc/uptime ]]; then
   read -r ESTIMATOR_TRAIN_STARTED_SECS _ </proc/uptime
   export ESTIMATOR_TRAIN_STARTED_SECS
 fi
-if [[ $beside ]]; then module=estimator_train.tensorboard_beside; fi
+if [[ $beside ]]; then module=estimator_train.launcher.with_tensorboard; fi
 exec "$venv/bin/python" -m "$module" "${flags[@]}"

@@ -164,7 +164,7 @@ def launch(point: Point, settings: Settings, dataset: DataSet) -> Launch:
     return Launch(arguments, cores=sorted(os.sched_getaffinity(0))[:cores])
   places = ['--local_workers={}'.format(point.count), '--local_cores={}'.format(cores),
             '--local_gpus={}'.format(settings.num_gpus)]
-  return Launch(places + arguments, 'estimator_train.local_cluster')
+  return Launch(places + arguments, 'estimator_train.launcher.local_cluster')
 
 
 def folder(point: Point, settings: Settings) -> str:

@@ -43,7 +43,7 @@ LAUNCHER = '''
 import signal, sys
 signal.signal(signal.SIGINT, signal.default_int_handler)
 sys.path.insert(0, {root!r})
-from estimator_train import local_cluster, local_tasks
+from estimator_train.launcher import local_cluster; from estimator_train.launcher import local_tasks
 program = [sys.executable, 'stand_in.py']
 sys.exit(local_cluster.main(sys.argv[1:], program, local_tasks.Limits{limits!r}))
 '''

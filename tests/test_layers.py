@@ -9,22 +9,21 @@ from conftest import ROOT
 
 # From the bottom up; packages that share a layer do not import each other.
 LAYERS = (
-  ('configs', 'errors', 'files', 'tensorboard_server', 'tf_patches', 'timing'),
+  ('configs', 'errors', 'files', 'tf_patches', 'timing'),
   ('cluster', 'process', 'settings'),
-  ('distribution', 'local_tasks', 'models', 'run_dir'),
+  ('distribution', 'models', 'run_dir'),
   ('datasets',),
   ('doctor', 'flags', 'inputs', 'sweep'),
-  ('local_cluster', 'reports', 'training'),
-  ('exporting', 'tensorboard_beside'),
+  ('launcher', 'reports', 'training'),
+  ('exporting',),
   ('modes',),
   ('__main__', 'api'),
 )
 LEVEL = {package: level for level, packages in enumerate(LAYERS) for package in packages}
 MOST_LAYERS = 10
 WITHOUT_TENSORFLOW = ('files', 'process', 'settings', 'cluster', 'run_dir', 'flags', 'datasets',
-                      'reports', 'doctor', 'sweep', 'local_cluster', 'tensorboard_beside',
-                      'configs', 'modes.doctor', 'modes.scaling', 'models.registry',
-                      'distribution.threads')
+                      'reports', 'doctor', 'launcher', 'sweep', 'configs', 'modes.doctor',
+                      'modes.scaling', 'models.registry', 'distribution.threads')
 
 MODULES = sorted(
     path.relative_to(ROOT) for path in (ROOT / 'estimator_train').rglob('*.py')

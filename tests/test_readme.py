@@ -7,8 +7,9 @@ import shlex
 import pytest
 from conftest import ROOT
 
-from estimator_train import flags, local_cluster, tensorboard_beside
+from estimator_train import flags
 from estimator_train.configs.workloads import WORKLOADS
+from estimator_train.launcher import local_cluster, with_tensorboard
 
 README = (ROOT / 'README.md').read_text(encoding='utf-8')
 DOCKER_README = (ROOT / 'deploy' / 'docker' / 'README.md').read_text(encoding='utf-8')
@@ -30,7 +31,7 @@ def test_command(command, monkeypatch):
   monkeypatch.chdir(str(ROOT))
   program = PROGRAM.match(command)
   if program:
-    arguments = tensorboard_beside.without_tensorboard(shlex.split(command[program.end():]))
+    arguments = with_tensorboard.without_tensorboard(shlex.split(command[program.end():]))
     if '--local_workers' in command:
       arguments = local_cluster.own_flags(arguments)
     arguments = arguments or ['--flagfile=estimator_train/configs/quickstart.flags']

@@ -329,7 +329,7 @@ def test_local_cluster_is_started_in_place_of_the_program(machine, flag):
   result = machine.run('run_train.sh', '--batch_size=8', flag, '--local_workersx')
   assert result.returncode == 0, result.stderr
   assert result.stdout.splitlines()[-1] == (
-    '-m estimator_train.local_cluster --batch_size=8 {} --local_workersx'.format(flag))
+    '-m estimator_train.launcher.local_cluster --batch_size=8 {} --local_workersx'.format(flag))
 
 
 @pytest.mark.parametrize('flag', ['--local_workersx=2', 'local_workers=2', '--labels=--local_ps',
@@ -347,7 +347,7 @@ def test_tensorboard_is_started_first(machine, flag, other):
   result = machine.run('run_train.sh', flag, other)
   assert result.returncode == 0, result.stderr
   assert result.stdout.splitlines()[-1] == (
-    '-m estimator_train.tensorboard_beside {} {}'.format(flag, other))
+    '-m estimator_train.launcher.with_tensorboard {} {}'.format(flag, other))
 
 
 def test_docker_starts_no_tensorboard(machine):

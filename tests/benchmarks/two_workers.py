@@ -60,7 +60,7 @@ def _run(workers: int, core: int, flags: List[str], deadline_secs: float) -> Dic
     with _pinned_to(core):
       return common.run_package(flags, deadline_secs).throughput
   return common.run_package(['--local_workers={}'.format(workers), '--local_cores=1'] + flags,
-                            deadline_secs, 'estimator_train.local_cluster').throughput
+                            deadline_secs, 'estimator_train.launcher.local_cluster').throughput
 
 
 @contextlib.contextmanager

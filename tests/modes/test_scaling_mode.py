@@ -12,9 +12,10 @@ import time
 import pytest
 from conftest import ROOT
 
-from estimator_train import flags, local_cluster
+from estimator_train import flags
 from estimator_train.doctor import commands, tensorflow_import
 from estimator_train.errors import StoppedBySignal, UserError
+from estimator_train.launcher import local_cluster
 from estimator_train.modes import scaling
 from estimator_train.process import child_process
 
@@ -36,7 +37,7 @@ class Runs:
 
   def __call__(self, arguments, log, module='estimator_train', cores=()):
     workers = 1
-    if module == 'estimator_train.local_cluster':
+    if module == 'estimator_train.launcher.local_cluster':
       asked = local_cluster._parse(arguments)
       workers, arguments = len(asked.tasks), asked.flags
     settings = flags.parse(arguments)

@@ -1,6 +1,6 @@
 """TensorBoard for one folder, until it is killed: what run_train.sh --tensorboard starts.
 
-  python -m estimator_train.tensorboard_server LOGDIR
+  python -m estimator_train.launcher.tensorboard_server LOGDIR
 
 One line on standard output says where it is.
 """

@@ -8,7 +8,7 @@ import pytest
 from conftest import is_alive, wait_until
 from launches import IGNORES, LONG, OBEYS, SHORT
 
-from estimator_train import local_tasks
+from estimator_train.launcher import local_tasks
 
 # What the launcher says of it; the leader has said for itself why it failed.
 SEE = ': see model/logs/worker-1.log\n'

@@ -9,7 +9,7 @@ import pytest
 from conftest import ROOT
 from launches import LAUNCHER, LONG, SECS
 
-from estimator_train import local_cluster, local_tasks
+from estimator_train.launcher import local_cluster, local_tasks
 from estimator_train.process import child_process
 
 
@@ -148,7 +148,8 @@ def test_wrong_values(arguments, told, capsys):
 ])
 def test_what_the_program_says_without_a_cluster(tmp_path, arguments, code, out, err):
   done = subprocess.run(
-      [sys.executable, '-m', 'estimator_train.local_cluster', '--local_workers=2'] + arguments,
+      [sys.executable, '-m', 'estimator_train.launcher.local_cluster', '--local_workers=2',
+       *arguments],
       cwd=str(tmp_path), env=child_process.environment(), universal_newlines=True, timeout=SECS,
       stdout=subprocess.PIPE, stderr=subprocess.PIPE)
   assert done.returncode == code

@@ -37,8 +37,8 @@ LAUNCHER = '''
 import signal, sys
 signal.signal(signal.SIGINT, signal.default_int_handler)
 sys.path.insert(0, {root!r})
-from estimator_train import tensorboard_beside
-tensorboard_beside.main(
+from estimator_train.launcher import with_tensorboard
+with_tensorboard.main(
     program=[sys.executable, 'program.py'], server=[sys.executable, 'server.py'])
 '''
 WAITS = 'while not os.path.exists("server"): time.sleep(.01)\n'
@@ -75,7 +75,8 @@ def finish(process):
     (['--tensorboard', '--model_dir=a b', '--train_steps=1', '--data_dir=c d'], 'estimator_train',
      ['--model_dir=a b', '--train_steps=1', '--data_dir=c d']),
     (['--model_dir', 'm', '--train_steps=1', '-tensorboard', '--local_workers=2'],
-     'estimator_train.local_cluster', ['--model_dir', 'm', '--train_steps=1', '--local_workers=2']),
+     'estimator_train.launcher.local_cluster',
+     ['--model_dir', 'm', '--train_steps=1', '--local_workers=2']),
     (['--flagfile=some.flags', '--tensorboard'], 'estimator_train', ['--flagfile=some.flags']),
 ])
 def test_training_takes_the_place_of_the_launcher(start, tmp_path, arguments, module, rest):
@@ -137,7 +138,7 @@ def test_real_one(tmp_path):
   model_dir = tmp_path / 'a:b, c'
   with (tmp_path / 'err').open('w') as err:
     process = subprocess.Popen(
-        [sys.executable, '-m', 'estimator_train.tensorboard_beside', '--tensorboard',
+        [sys.executable, '-m', 'estimator_train.launcher.with_tensorboard', '--tensorboard',
          '--dataset=synthetic', '--image_size=8,8', '--batch_size=4', '--log_every_steps=100',
          '--model=own_models:two_layers', '--train_steps=1000000',
          '--model_dir={}'.format(model_dir)], cwd=str(ROOT), stdout=subprocess.DEVNULL, stderr=err,

@@ -1,7 +1,7 @@
 r"""A cluster on this machine: several tasks of the program, started and stopped together.
 
-  python -m estimator_train.local_cluster --local_workers=N [--local_ps=M] [--max_restarts=K] \
-    [--local_cores=C] [--local_gpus=G] [FLAG...]
+  python -m estimator_train.launcher.local_cluster --local_workers=N [--local_ps=M] \
+    [--max_restarts=K] [--local_cores=C] [--local_gpus=G] [FLAG...]
 
 Each task is the program with the same flags and a TF_CONFIG of its own. The one that leads has the
 outputs of this process; those of the others are in model_dir/logs/. With --local_cores and
@@ -19,7 +19,7 @@ from typing import Iterator, List, NamedTuple, NoReturn, Optional, Sequence
 from estimator_train import flags
 from estimator_train.errors import UserError
 from estimator_train.files import paths
-from estimator_train.local_tasks import LIMITS, Limits, LocalCluster, Place, Task, say
+from estimator_train.launcher.local_tasks import LIMITS, Limits, LocalCluster, Place, Task, say
 from estimator_train.process import child_process
 from estimator_train.run_dir import run_files
 

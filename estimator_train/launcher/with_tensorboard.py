@@ -1,6 +1,6 @@
 """run_train.sh --tensorboard: TensorBoard beside the training.
 
-  python -m estimator_train.tensorboard_beside --tensorboard [FLAG...]
+  python -m estimator_train.launcher.with_tensorboard --tensorboard [FLAG...]
 
 TensorBoard is a child of this process, which then becomes the program itself, or the launcher of a
 local cluster. So the training has its terminal, signals and exit code as ever, and however it ends,
@@ -13,14 +13,15 @@ import subprocess
 import sys
 from typing import List, NoReturn, Optional, Sequence
 
-from estimator_train import flags, local_cluster
+from estimator_train import flags
 from estimator_train.errors import UserError
-from estimator_train.local_tasks import say
+from estimator_train.launcher import local_cluster
+from estimator_train.launcher.local_tasks import say
 from estimator_train.process import child_process
 from estimator_train.run_dir import run_files
 
 LOG = 'tensorboard.log'
-_SERVER = (sys.executable, '-m', 'estimator_train.tensorboard_server')
+_SERVER = (sys.executable, '-m', 'estimator_train.launcher.tensorboard_server')
 _PROGRAM = (sys.executable, '-m')
 _USER_ERROR = 2
 
@@ -38,7 +39,7 @@ def main(argv: Optional[Sequence[str]] = None, program: Sequence[str] = _PROGRAM
   module = 'estimator_train'
   if any(re.match('--?({})(=|$)'.format('|'.join(local_cluster.FLAGS)), argument)
          for argument in arguments):
-    module = 'estimator_train.local_cluster'
+    module = 'estimator_train.launcher.local_cluster'
   try:
     if not flags.wants_help(arguments):
       of_program = arguments if module == 'estimator_train' else local_cluster.own_flags(arguments)

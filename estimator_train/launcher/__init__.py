@@ -1,0 +1,1 @@
+"""Starts a cluster on this machine, or TensorBoard next to a run."""

@@ -9,12 +9,13 @@ from conftest import ROOT
 
 # From the bottom up; packages that share a layer do not import each other.
 LAYERS = (
-  ('configs', 'errors', 'files', 'tf_patches', 'timing'),
+  ('configs', 'errors', 'files', 'tf_patches'),
   ('cluster', 'process', 'settings'),
   ('distribution', 'models', 'run_dir'),
   ('datasets',),
   ('doctor', 'flags', 'inputs', 'sweep'),
-  ('launcher', 'reports', 'training'),
+  ('launcher', 'reports'),
+  ('training',),
   ('exporting',),
   ('modes',),
   ('__main__', 'api'),

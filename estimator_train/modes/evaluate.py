@@ -2,9 +2,9 @@
 
 from typing import Any, Dict
 
-from estimator_train.reports import evaluation, page
+from estimator_train.reports import evaluation, learning_curves, page
 from estimator_train.settings import Settings
-from estimator_train.training import learning_curves, preparation
+from estimator_train.training import preparation
 from estimator_train.training.evaluation import Evaluation
 
 

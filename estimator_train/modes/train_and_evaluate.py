@@ -5,15 +5,9 @@ from typing import Any, Dict
 
 from estimator_train.exporting import export as exports
 from estimator_train.process.signals import Noted
-from estimator_train.reports import evaluation, page, throughput
+from estimator_train.reports import evaluation, learning_curves, page, throughput
 from estimator_train.settings import Settings
-from estimator_train.training import (
-  learning_curves,
-  preparation,
-  run as runs,
-  tasks,
-  template_model,
-)
+from estimator_train.training import preparation, run as runs, tasks, template_model
 from estimator_train.training.rounds import Rounds
 
 

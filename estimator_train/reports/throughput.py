@@ -9,9 +9,9 @@ import numpy as np
 
 from estimator_train.files import atomic
 from estimator_train.reports import step_curve
+from estimator_train.reports.step_times import Pause, Timing
 from estimator_train.run_dir import run_files
 from estimator_train.settings import Settings
-from estimator_train.timing import Pause, Timing
 
 _LOG = logging.getLogger('estimator_train')
 FILE = 'throughput.json'

@@ -9,7 +9,7 @@ from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tupl
 import tensorflow.compat.v1 as tf
 from tensorflow.python.training import checkpoint_management
 
-from estimator_train.timing import Pause
+from estimator_train.reports.step_times import Pause
 from estimator_train.training import finite
 from estimator_train.training.saving import PatientSaver
 

@@ -15,8 +15,8 @@ from estimator_train.inputs import factory as inputs
 from estimator_train.inputs.batching import Share
 from estimator_train.inputs.file_errors import reworded
 from estimator_train.process.signals import Noted
+from estimator_train.reports.step_times import Timing
 from estimator_train.run_dir import run_files
-from estimator_train.timing import Timing
 from estimator_train.training import (
   checkpoints,
   early_stopping,

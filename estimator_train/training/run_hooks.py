@@ -6,8 +6,8 @@ from typing import Callable, List, Optional
 import tensorflow.compat.v1 as tf
 
 from estimator_train.process.signals import Noted
+from estimator_train.reports.step_times import Timing
 from estimator_train.settings import Settings
-from estimator_train.timing import Timing
 from estimator_train.training import (
   best_checkpoint,
   checkpoints,

@@ -9,7 +9,7 @@ import tensorflow.compat.v1 as tf
 from tensorflow.python.client import timeline
 
 from estimator_train.files import atomic
-from estimator_train.timing import Pause
+from estimator_train.reports.step_times import Pause
 
 FILE = 'trace.json'
 _TRACE = tf.train.SessionRunArgs([], options=tf.RunOptions(trace_level=tf.RunOptions.FULL_TRACE))

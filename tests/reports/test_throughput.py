@@ -6,8 +6,8 @@ import os
 import pytest
 
 from estimator_train.reports import throughput
+from estimator_train.reports.step_times import Pause, Timing
 from estimator_train.settings import Settings
-from estimator_train.timing import Pause, Timing
 
 START_UP = {'import': 3., 'model': 1., 'first_step': 0.5}
 

@@ -3,7 +3,7 @@
 import pytest
 import tensorflow.compat.v1 as tf
 
-from estimator_train.training import learning_curves
+from estimator_train.reports import learning_curves
 
 
 @pytest.fixture

@@ -35,8 +35,8 @@ def convert(model: Any, model_dir: str, **values: Any) -> Any:
                       model=getattr(model, 'name', 'none'), **values)
   _check_alone(settings)
   with _as_guest(settings):
-    from estimator_train.training import estimator
-    return estimator.convert_own(model, settings)
+    from estimator_train.training import converter
+    return converter.convert_own(model, settings)
 
 
 def _run(settings: Settings) -> Dict[str, Any]:

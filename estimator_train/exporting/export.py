@@ -10,8 +10,9 @@ from estimator_train.errors import UserError
 from estimator_train.exporting import saved_model, tflite, versions
 from estimator_train.run_dir import run_files
 from estimator_train.settings import Settings
-from estimator_train.training import checkpoints, template_model, trained_model
-from estimator_train.training.estimator import make_model_preprocess
+from estimator_train.training import template_model, trained_model
+from estimator_train.training.checkpoints import save_hook
+from estimator_train.training.converter import make_model_preprocess
 
 
 def make_folder(settings: Settings) -> None:
@@ -60,7 +61,7 @@ def export(settings: Settings, dataset: DataSet, checkpoint: str) -> Dict[str, A
 def export_latest(settings: Settings, dataset: DataSet) -> Dict[str, Any]:
   """Exports the latest checkpoint, at the end of a training."""
   assert settings.model_dir is not None
-  checkpoint, _ = checkpoints.latest(settings.model_dir)
+  checkpoint, _ = save_hook.latest(settings.model_dir)
   assert checkpoint is not None
   return export(settings, dataset, checkpoint)
 

@@ -21,7 +21,7 @@ from estimator_train.reports import input_benchmark, page
 from estimator_train.reports.input_benchmark import Input, Machine
 from estimator_train.run_dir import run_files
 from estimator_train.settings import Settings
-from estimator_train.training import model_rate, preparation
+from estimator_train.training import model_rate, plan
 
 _LOG = logging.getLogger('estimator_train')
 
@@ -35,7 +35,7 @@ def run(settings: Settings) -> Dict[str, Any]:
     run_files.make(settings.model_dir)
   # The user's model_dir may hold a run of anything: what is trained here is nobody's.
   with tempfile.TemporaryDirectory(prefix='input_benchmark-') as folder:
-    prepared = preparation.prepare(_for_training(settings, folder))
+    prepared = plan.prepare(_for_training(settings, folder))
     free_bytes = memory.available_bytes()
     _LOG.info('measuring the input')
     with reworded(prepared.dataset.train):

@@ -6,15 +6,15 @@ from estimator_train.exporting import export as exports
 from estimator_train.process.signals import Noted
 from estimator_train.reports import learning_curves, page, throughput
 from estimator_train.settings import Settings
-from estimator_train.training import preparation, run as runs, tasks, template_model
+from estimator_train.training import cluster_tasks, plan, template_model, trainer as runs
 
 
 def run(settings: Settings) -> Dict[str, Any]:
   """Returns the result: what was trained and how fast."""
-  cluster = tasks.find_cluster(settings)
+  cluster = cluster_tasks.find_cluster(settings)
   if cluster is not None and cluster.task in cluster.parameter_servers:
-    return tasks.serve_parameters(cluster, settings)
-  prepared = preparation.prepare(settings, cluster)
+    return cluster_tasks.serve_parameters(cluster, settings)
+  prepared = plan.prepare(settings, cluster)
   if prepared.is_chief:
     exports.make_folder(settings)
   with Noted() as noted:

@@ -7,16 +7,16 @@ from estimator_train.exporting import export as exports
 from estimator_train.process.signals import Noted
 from estimator_train.reports import evaluation, learning_curves, page, throughput
 from estimator_train.settings import Settings
-from estimator_train.training import preparation, run as runs, tasks, template_model
-from estimator_train.training.rounds import Rounds
+from estimator_train.training import cluster_tasks, plan, template_model, trainer as runs
+from estimator_train.training.evaluation.loop import Rounds
 
 
 def run(settings: Settings) -> Dict[str, Any]:
   """Returns the result: what was trained, how fast, and how well it does."""
-  cluster = tasks.find_cluster(settings)
+  cluster = cluster_tasks.find_cluster(settings)
   if cluster is not None and cluster.task in cluster.parameter_servers:
-    return tasks.serve_parameters(cluster, settings)
-  prepared = preparation.prepare(settings, cluster)
+    return cluster_tasks.serve_parameters(cluster, settings)
+  prepared = plan.prepare(settings, cluster)
   noted = Noted()
   rounds = Rounds(prepared, functools.partial(evaluation.write, settings, prepared.dataset.labels),
                   lambda: noted.stop is not None)

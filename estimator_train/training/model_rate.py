@@ -8,7 +8,7 @@ import tensorflow.compat.v1 as tf
 
 from estimator_train.errors import TrainingFailed
 from estimator_train.inputs import factory as inputs, synthetic
-from estimator_train.training.preparation import Run
+from estimator_train.training.plan import Run
 
 # A warm-up is over after --throughput_warmup_steps, or after this: of a large network on a CPU,
 # every step takes seconds.

@@ -8,19 +8,13 @@ import tensorflow.compat.v1 as tf
 from estimator_train.process.signals import Noted
 from estimator_train.reports.step_times import Timing
 from estimator_train.settings import Settings
-from estimator_train.training import (
-  best_checkpoint,
-  checkpoints,
-  finite,
-  hooks,
-  summaries,
-  tasks,
-  trace,
-)
-from estimator_train.training.epochs import LogEpochs
-from estimator_train.training.preparation import Run
-from estimator_train.training.saving import PatientSaver
-from estimator_train.training.time_history import TimeHistory
+from estimator_train.training import cluster_tasks
+from estimator_train.training.checkpoints import best_checkpoint, save_hook
+from estimator_train.training.checkpoints.retrying_saver import PatientSaver
+from estimator_train.training.hooks import finite, progress, summaries, trace
+from estimator_train.training.hooks.epochs import LogEpochs
+from estimator_train.training.hooks.time_history import TimeHistory
+from estimator_train.training.plan import Run
 
 _LOG = logging.getLogger('estimator_train')
 _SAVE_SECS = 600
@@ -52,28 +46,28 @@ class RunHooks:
       summaries.open_writer(written_to)
     self._start_up = run.start_up
     self._history = TimeHistory(run.start_up)
-    self._watchdog = tasks.make_watchdog(settings, run.peers)
+    self._watchdog = cluster_tasks.make_watchdog(settings, run.peers)
     self.finite = finite.StopAtNonFiniteLoss(settings.on_nan == 'skip', run.converted.schedule)
     self.board = summaries.WriteSummaries(written_to, settings, stop_step, run.dataset.labels)
-    self.progress = hooks.Progress(
+    self.progress = progress.Progress(
         written_to, stop_step, settings.log_every_steps, run.examples_a_step,
         takes_each_step=run.takes_each_step, schedule=run.converted.schedule)
-    self.stop = hooks.StopOnSignal(noted, run.peers)
+    self.stop = progress.StopOnSignal(noted, run.peers)
     self._saver = _make_saver(run, evaluate_now, self.stop, noted)
     self._tracer = _make_tracer(settings, run.first_step, stop_step)
     # Whether the loss is finite must be known before that step's checkpoint is saved.
     self.all: List[tf.train.SessionRunHook] = [
-        self._history, self._watchdog, checkpoints.OneCopyOfEach(settings.keep_checkpoint_max),
+        self._history, self._watchdog, save_hook.OneCopyOfEach(settings.keep_checkpoint_max),
         self.finite, self.board, self.progress]
     if run.is_chief:
       self.all += [self._saver, self._tracer] if self._tracer else [self._saver]
-    self.all += [hooks.SaveOnSignal(noted, self._saver.save_now if run.is_chief else None),
+    self.all += [progress.SaveOnSignal(noted, self._saver.save_now if run.is_chief else None),
                  self.stop]
     if run.converted.schedule is not None and run.sizes.train is not None:
       self.all.append(LogEpochs(run.converted.schedule, run.sizes.train, run.examples_a_step,
                                 lambda: self.progress.step))
     if run.peers is not None:
-      self.all.append(tasks.TellPeers(run.peers))
+      self.all.append(cluster_tasks.TellPeers(run.peers))
 
   def close(self) -> None:
     """Gives back what they hold of the process; also when the run failed."""
@@ -105,14 +99,14 @@ def _make_tracer(settings: Settings, first_step: int,
 
 
 def _make_saver(run: Run, evaluate_now: Optional[Callable[[], Optional[str]]],
-                stop: hooks.StopOnSignal, noted: Noted) -> checkpoints.SaveCheckpoints:
+                stop: progress.StopOnSignal, noted: Noted) -> save_hook.SaveCheckpoints:
   settings, stop_step = run.settings, run.stop_step
   assert stop_step is not None and settings.model_dir is not None
   listeners = []
   save_steps = settings.save_checkpoints_steps
   if settings.eval_every_steps and evaluate_now:
     save_steps = save_steps or settings.eval_every_steps
-    evaluate = tasks.told_as('evaluating', run.peers, evaluate_now)
+    evaluate = cluster_tasks.told_as('evaluating', run.peers, evaluate_now)
 
     def evaluate_and_ask() -> None:
       if stop.is_urgent:  # The next start makes up for it.
@@ -122,14 +116,14 @@ def _make_saver(run: Run, evaluate_now: Optional[Callable[[], Optional[str]]],
         _LOG.info('stopping: %s', why)
         stop.ask()
 
-    listeners.append(checkpoints.AtEverySteps(
+    listeners.append(save_hook.AtEverySteps(
         settings.eval_every_steps, _evaluated_up_to(run), stop_step, evaluate_and_ask))
   save_secs = settings.save_checkpoints_secs
   if save_steps is None and save_secs is None:
     save_secs = _SAVE_SECS
   saving = PatientSaver(settings.model_dir, settings.save_retry_secs,
                         is_stopping=lambda: noted.stop is not None)
-  return checkpoints.SaveCheckpoints(settings.model_dir, save_steps, save_secs, saving, listeners)
+  return save_hook.SaveCheckpoints(settings.model_dir, save_steps, save_secs, saving, listeners)
 
 
 def _evaluated_up_to(run: Run) -> int:

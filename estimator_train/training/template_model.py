@@ -7,7 +7,8 @@ from typing import Optional
 
 from estimator_train.datasets.description import DataSet
 from estimator_train.settings import Settings, user_code
-from estimator_train.training import checkpoints, trained_model
+from estimator_train.training import trained_model
+from estimator_train.training.checkpoints import save_hook
 from estimator_train.training.optimizers import make_optimizer
 
 FILE = 'model.h5'
@@ -27,7 +28,7 @@ def save(settings: Settings, dataset: DataSet) -> Optional[str]:
     The file's path; None where Keras cannot save a model of the user's.
   """
   assert settings.model_dir is not None
-  checkpoint, _ = checkpoints.latest(settings.model_dir)
+  checkpoint, _ = save_hook.latest(settings.model_dir)
   assert checkpoint is not None
   path = os.path.join(settings.model_dir, FILE)
   aside = path + '.part'

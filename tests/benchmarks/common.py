@@ -179,7 +179,7 @@ def run_package(flags: Sequence[str], deadline_secs: float,
 
 def warm_up(deadline_secs: float) -> None:
   """Imports once what the runs import, so that the first one finds the files in memory too."""
-  run_python(['-c', 'import estimator_train.training.run'], deadline_secs)
+  run_python(['-c', 'import estimator_train.training.trainer'], deadline_secs)
 
 
 def machine() -> Dict[str, Any]:

@@ -26,8 +26,9 @@ from estimator_train.inputs.measure import drop_pages, read_bytes
 from estimator_train.process import cpu_tuning
 from estimator_train.process.start_up import StartUp
 from estimator_train.settings import Settings
-from estimator_train.training import frozen_features, initial_weights, preparation
-from estimator_train.training.time_history import TimeHistory
+from estimator_train.training import frozen_features, plan
+from estimator_train.training.checkpoints import initial_weights
+from estimator_train.training.hooks.time_history import TimeHistory
 
 # Small enough to diverge on no labels; a step costs the same at any rate.
 LEARNING_RATE = 1e-6
@@ -234,7 +235,7 @@ def _images_per_sec(take: Take, batch_size: int, min_batches: int, min_secs: flo
 
 def _prepare(steps: int, others: Dict[str, Any], data: Dict[str, Any], images: int,
              batch_size: int, warmup_steps: int, trainable_layers: int,
-             model_dir: str) -> preparation.Run:
+             model_dir: str) -> plan.Run:
   """Prepares a training of VGG16 with random weights.
 
   Args:
@@ -247,7 +248,7 @@ def _prepare(steps: int, others: Dict[str, Any], data: Dict[str, Any], images: i
     trainable_layers: the last layers of the network that train.
     model_dir: an empty folder.
   """
-  run = preparation.prepare(_settings(
+  run = plan.prepare(_settings(
       data, mode='train', model='vgg16', trainable_layers=trainable_layers, model_dir=model_dir,
       batch_size=batch_size, train_steps=warmup_steps + steps, learning_rate=LEARNING_RATE,
       **others))
@@ -257,7 +258,7 @@ def _prepare(steps: int, others: Dict[str, Any], data: Dict[str, Any], images: i
       [split.files[index] for index in chosen], split.classes[chosen])))
 
 
-def _train(run: preparation.Run, input_fn: InputFn, steps: int) -> float:
+def _train(run: plan.Run, input_fn: InputFn, steps: int) -> float:
   """Returns the images a second of the last so many steps, what is between them included."""
   history = TimeHistory(StartUp())
   run.converted.trainer.train(input_fn, hooks=[history], max_steps=run.stop_step)

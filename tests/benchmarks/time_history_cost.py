@@ -19,8 +19,8 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 from estimator_train.process.start_up import StartUp
-from estimator_train.training import input_wait
-from estimator_train.training.time_history import TimeHistory
+from estimator_train.training.hooks import input_wait
+from estimator_train.training.hooks.time_history import TimeHistory
 
 TARGET_MICROSECS = 50.
 WARMUP_STEPS = 200

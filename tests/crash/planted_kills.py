@@ -16,7 +16,8 @@ from tensorflow.python.training import checkpoint_management
 from estimator_train.modes import train_and_evaluate
 from estimator_train.reports import page
 from estimator_train.run_dir import run_lock
-from estimator_train.training import best_checkpoint, evaluation
+from estimator_train.training.checkpoints import best_checkpoint
+from estimator_train.training.evaluation import evaluator
 
 # What is called at each point.
 POINTS = {
@@ -30,7 +31,7 @@ POINTS = {
     'rename': (file_io, 'rename'),
     'delete': (file_io, 'delete_file'),
     'lock': (run_lock, '_acquire'),
-    'evaluate': (evaluation._EvaluationGraph, 'run'),
+    'evaluate': (evaluator._EvaluationGraph, 'run'),
     'offer': (best_checkpoint, 'offer'),
     'page': (page, 'write_after'),
     'saved_model': (tf.saved_model.Builder, 'save'),

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from estimator_train.training.evaluation import Evaluation
+from estimator_train.training.evaluation.evaluator import Evaluation
 
 # What takes long here is TensorFlow, and the same on any Python.
 pytestmark = pytest.mark.slow
@@ -94,7 +94,7 @@ def test_an_evaluation_that_was_killed_is_made_up_for(train, monkeypatch):
 
   assert train(2).code == 0
   with monkeypatch.context() as patch:
-    patch.setattr('estimator_train.training.best_checkpoint.offer', interrupt)
+    patch.setattr('estimator_train.training.checkpoints.best_checkpoint.offer', interrupt)
     assert train(6).code == 130
   done = train(6)
   assert done.code == 0 and evaluated(done) == [4, 6]

@@ -17,7 +17,8 @@ from estimator_train.errors import UserError
 from estimator_train.files import atomic
 from estimator_train.run_dir import disk_errors
 from estimator_train.settings import Settings
-from estimator_train.training import hooks, recovery, saving
+from estimator_train.training.checkpoints import recovery, retrying_saver
+from estimator_train.training.hooks import progress
 
 # What takes long here is TensorFlow, and the same on any Python.
 pytestmark = pytest.mark.slow
@@ -36,7 +37,7 @@ def no_waits(monkeypatch):
     now[0] += secs
 
   def patient(*args, **kwargs):
-    return saving.PatientSaver(*args, clock=lambda: now[0], sleep=sleep, **kwargs)
+    return retrying_saver.PatientSaver(*args, clock=lambda: now[0], sleep=sleep, **kwargs)
 
   monkeypatch.setattr('estimator_train.training.run_hooks.PatientSaver', patient)
   return sleep
@@ -44,14 +45,14 @@ def no_waits(monkeypatch):
 
 def at_step(monkeypatch, step, act):
   """Has something happen before a step, in the first run that takes it."""
-  before, acts = hooks.Progress.before_run, [act]
+  before, acts = progress.Progress.before_run, [act]
 
   def before_run(self, run_context):
     if self.step + 1 == step and acts:
       acts.pop()()
     return before(self, run_context)
 
-  monkeypatch.setattr(hooks.Progress, 'before_run', before_run)
+  monkeypatch.setattr(progress.Progress, 'before_run', before_run)
 
 
 def fill(folder):

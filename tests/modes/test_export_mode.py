@@ -12,12 +12,12 @@ from test_training_modes import fails
 from estimator_train import flags
 from estimator_train.inputs import factory as inputs
 from estimator_train.modes import train as train_mode
-from estimator_train.training import preparation
+from estimator_train.training import plan
 
 
 def images_and_predictions(arguments, count):
   """Returns the first test examples, and the Estimator's outputs of the checkpoint for them."""
-  run = preparation.prepare(flags.parse(arguments + ['--mode=evaluate', '--num_cpu_replicas=1']))
+  run = plan.prepare(flags.parse(arguments + ['--mode=evaluate', '--num_cpu_replicas=1']))
   make = inputs.make_eval_input_fn(run.dataset, run.settings, run.converted.one_hot, count)
 
   def first():

@@ -8,7 +8,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from estimator_train.inputs import factory, measure
-from estimator_train.training import estimator, model_rate
+from estimator_train.training import converter, model_rate
 
 KEYS = {'mode', 'cold_images_per_sec', 'warm_images_per_sec', 'model_images_per_sec', 'verdict',
         'verdict_ratio', 'advice', 'stages', 'expected_images_per_sec', 'spread',
@@ -133,8 +133,8 @@ def test_a_slow_model(run_program, monkeypatch):
   def make_preprocess(*given):
     return lambda pixels: slow(make(*given)(pixels))[0]
 
-  make = estimator.make_preprocess
-  monkeypatch.setattr(estimator, 'make_preprocess', make_preprocess)
+  make = converter.make_preprocess
+  monkeypatch.setattr(converter, 'make_preprocess', make_preprocess)
   done = run_program(*COMMON)
   assert done.code == 0, done.err
   assert done.result['verdict'] == 'compute-bound' and is_consistent(done.result)
@@ -143,7 +143,7 @@ def test_a_slow_model(run_program, monkeypatch):
 
 def test_the_model_is_measured_on_what_the_input_delivers(run_program, flags, monkeypatch):
   seen = []
-  make = estimator.make_preprocess
+  make = converter.make_preprocess
 
   def make_preprocess(*given):
     def preprocess(pixels):
@@ -151,7 +151,7 @@ def test_the_model_is_measured_on_what_the_input_delivers(run_program, flags, mo
       return make(*given)(pixels)
     return preprocess
 
-  monkeypatch.setattr(estimator, 'make_preprocess', make_preprocess)
+  monkeypatch.setattr(converter, 'make_preprocess', make_preprocess)
   assert run_program(*flags).code == 0
   assert run_program('--cache=memory', *flags).code == 0
   assert seen == [([8, 16, 20, 1], tf.float32), ([8, 16, 20, 1], tf.uint8)]

@@ -12,14 +12,10 @@ from estimator_train.exporting import saved_model
 from estimator_train.inputs import bad_images, image_cache
 from estimator_train.models import registry as models
 from estimator_train.reports import throughput
-from estimator_train.training import (
-    checkpoints,
-    evaluation,
-    hooks,
-    preparation,
-    sample_predictions,
-    template_model,
-)
+from estimator_train.training import plan, template_model
+from estimator_train.training.checkpoints import save_hook
+from estimator_train.training.evaluation import evaluator, sample_predictions
+from estimator_train.training.hooks import progress
 
 COMMON = ['--model=own_models:two_layers', '--dataset=synthetic', '--image_size=8,8',
           '--batch_size=4', '--log_every_steps=1', '--num_gpus=0']
@@ -66,8 +62,8 @@ def evaluated(done):
           if line.startswith('accuracy ')]
 
 
-STARTS = ((preparation, 'find_devices'), (preparation.datasets, 'describe'), (models, 'build'),
-          (preparation, 'convert'), (checkpoints.OneCopyOfEach, 'after_create_session'))
+STARTS = ((plan, 'find_devices'), (plan.datasets, 'describe'), (models, 'build'),
+          (plan, 'convert'), (save_hook.OneCopyOfEach, 'after_create_session'))
 
 
 def test_while_starting(train, plant, tmp_path, monkeypatch):
@@ -115,7 +111,7 @@ def test_while_caching(run_program, plant, image_folders, tmp_path):
 def test_while_training(train, plant, tmp_path, stage, signum):
   """After the step; in the midst of a checkpoint's; when all is trained, and reports are left."""
   owner, name, at = {
-      'step': (hooks.Progress, 'before_run', 3),
+      'step': (progress.Progress, 'before_run', 3),
       'save': (tf.train.Saver, 'save', 3),  # After the initial weights and step 0.
       'reports': (throughput, 'write', 1)}[stage]
   plant(owner, name, signum, at=at)
@@ -125,7 +121,7 @@ def test_while_training(train, plant, tmp_path, stage, signum):
   assert done.err.splitlines()[-1] == (
       'stopped by {} at step {}, which is saved; the same command goes on from there'.format(
           signal.Signals(signum).name, step))
-  assert checkpoints.latest(str(tmp_path))[1] == step and left_over(tmp_path) == []
+  assert save_hook.latest(str(tmp_path))[1] == step and left_over(tmp_path) == []
   assert json.loads((tmp_path / 'throughput.json').read_text())['global_step'] == step
   assert (tmp_path / 'model.h5').exists() and not (tmp_path / 'evaluation.json').exists()
   done = train('--train_steps=6', '--save_checkpoints_steps=3')
@@ -166,8 +162,8 @@ def test_an_evaluation_between_steps_is_cut_short(train, plant, tmp_path, monkey
 
 
 def test_no_evaluation_begins_after_a_signal(train, plant, monkeypatch):
-  monkeypatch.setattr(evaluation.Evaluation, 'of', None)
-  plant(hooks.Progress, 'before_run', signal.SIGTERM, at=2)
+  monkeypatch.setattr(evaluator.Evaluation, 'of', None)
+  plant(progress.Progress, 'before_run', signal.SIGTERM, at=2)
   done = train('--train_steps=6', '--eval_every_steps=2')
   assert done.code == 143 and ' at step 2, which is saved' in done.err.splitlines()[-1]
 
@@ -186,18 +182,18 @@ def test_the_last_evaluation_is_cut_short(train, plant, tmp_path):
     pytest.param(tf.train.Saver, 'save', 3, 0, id='saving'),
     pytest.param(template_model, 'write', 1, 2, id='reports')])
 def test_a_second_sigint_ends_at_once(train, plant, tmp_path, owner, name, at, step):
-  plant(hooks.Progress, 'before_run', signal.SIGINT, at=2)
+  plant(progress.Progress, 'before_run', signal.SIGINT, at=2)
   plant(owner, name, signal.SIGINT, at=at, after=name == 'write')
   done = train('--mode=train', '--train_steps=6')
   assert done.code == 130 and done.err.splitlines()[-1] == 'stopped by SIGINT'
   assert 'Traceback' not in done.err and left_over(tmp_path) == []
-  assert checkpoints.latest(str(tmp_path))[1] == step and not (tmp_path / 'model.h5').exists()
+  assert save_hook.latest(str(tmp_path))[1] == step and not (tmp_path / 'model.h5').exists()
   done = train('--mode=train', '--train_steps=6')
   assert done.code == 0 and done.result['steps_run'] == 6 - step
 
 
 def test_a_signal_to_save(train, plant, tmp_path):
-  plant(hooks.Progress, 'before_run', signal.SIGUSR1, at=2)
+  plant(progress.Progress, 'before_run', signal.SIGUSR1, at=2)
   done = train('--mode=train', '--train_steps=7', '--save_checkpoints_steps=3')
   assert done.code == 0, done.err
   assert done.err.count('SIGUSR1: saved {}/model.ckpt-2\n'.format(tmp_path)) == 1
@@ -206,7 +202,7 @@ def test_a_signal_to_save(train, plant, tmp_path):
       0, 2, 3, 6, 7]
 
 
-@pytest.mark.parametrize('point', [(preparation, 'convert'), (template_model, 'save')])
+@pytest.mark.parametrize('point', [(plan, 'convert'), (template_model, 'save')])
 def test_nothing_to_save(train, plant, tmp_path, point):
   plant(*point, signal.SIGUSR1)
   done = train('--mode=train', '--train_steps=1')

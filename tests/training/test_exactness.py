@@ -13,7 +13,7 @@ from tensorflow.python.framework import test_util
 
 from estimator_train.reports import throughput
 from estimator_train.settings import Settings
-from estimator_train.training import preparation, run as runs
+from estimator_train.training import plan, trainer as runs
 
 pytestmark = pytest.mark.slow
 
@@ -40,7 +40,7 @@ def train(folder, model, optimizer, learning_rate, strategy, replicas, **values)
       dict(mode='train', model_dir=str(folder), model=model, optimizer=optimizer,  # noqa: C408
            learning_rate=learning_rate, distribution_strategy=strategy, num_cpu_replicas=replicas,
            train_steps=STEPS, batch_size=48, log_every_steps=5), **values))
-  run = preparation.prepare(settings)
+  run = plan.prepare(settings)
   timing = runs.train(run).timing
   throughput.write(settings, run.conditions, timing)
   checkpoint = tf.train.latest_checkpoint(str(folder))

@@ -18,7 +18,8 @@ from estimator_train.distribution import devices
 from estimator_train.errors import UserError
 from estimator_train.models import registry
 from estimator_train.settings import Settings
-from estimator_train.training import checkpoints, preparation, run as runs
+from estimator_train.training import plan, trainer as runs
+from estimator_train.training.checkpoints import save_hook
 from estimator_train.training.loss_scaling import LossScaled
 from estimator_train.training.optimizers import make_optimizer
 
@@ -105,12 +106,12 @@ def train(tmp_path):
   """Trains three steps, and returns the checkpoints after each by their steps."""
   def run(name='model', **values):
     folder = tmp_path / name
-    runs.train(preparation.prepare(settings_of(**dict(dict(  # noqa: C408
+    runs.train(plan.prepare(settings_of(**dict(dict(  # noqa: C408
         model='own_models:two_layers', model_dir=str(folder), batch_size=4, optimizer='momentum',
         train_steps=3, save_checkpoints_steps=1,
         dtype='mixed'), **values))))
     return {step: stored('{}/model.ckpt-{}'.format(folder, step))
-            for step in range(checkpoints.latest(str(folder))[1] + 1)}
+            for step in range(save_hook.latest(str(folder))[1] + 1)}
 
   return run
 

@@ -9,8 +9,9 @@ import tensorflow.compat.v1 as tf
 
 from estimator_train.errors import UserError
 from estimator_train.settings import Settings, growth_of_learning_rate
-from estimator_train.training import checkpoints, preparation, run as runs, schedules
-from estimator_train.training.epochs import LogEpochs
+from estimator_train.training import plan, schedules, trainer as runs
+from estimator_train.training.checkpoints import save_hook
+from estimator_train.training.hooks.epochs import LogEpochs
 from estimator_train.training.optimizers import make_optimizer
 
 # What takes long here is TensorFlow, and the same on any Python.
@@ -146,11 +147,11 @@ def train(image_folders, tmp_path):
         train_pattern=str(image_folders / 'train' / '**' / '*.jpeg'), image_size=(8, 8),
         batch_size=6, optimizer='sgd', learning_rate=1., train_steps=8, log_every_steps=1,
         save_checkpoints_steps=1, keep_checkpoint_max=20), **values))
-    prepared = preparation.prepare(settings)
+    prepared = plan.prepare(settings)
     # Stopped by a signal, say: what the run was asked for is as it was.
     runs.train(prepared._replace(stop_step=stop_at or prepared.stop_step))
     stored = [float(tf.train.load_variable('{}/model.ckpt-{}'.format(folder, step), 'probe/weight'))
-              for step in range(checkpoints.latest(str(folder))[1] + 1)]
+              for step in range(save_hook.latest(str(folder))[1] + 1)]
     return -np.diff(stored), logged(folder)
 
   return run

@@ -1,0 +1,1 @@
+"""Checkpoints: found, saved, retained, recovered, compared."""

@@ -1,0 +1,241 @@
+"""What a checkpoint holds, whether it fits a model, and the hook that saves it."""
+
+import contextlib
+import logging
+import re
+import time
+from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple
+
+import tensorflow.compat.v1 as tf
+from tensorflow.python.training import checkpoint_management
+
+from estimator_train.reports.step_times import Pause
+from estimator_train.training.checkpoints.retrying_saver import PatientSaver
+from estimator_train.training.hooks import finite
+
+_LOG = logging.getLogger('estimator_train')
+# Names in a checkpoint of an Estimator that was made from a Keras model: the model's variables
+# under their own names, the optimizer's under `training`, its hyperparameters one level below its
+# name (training/Adam/learning_rate), its slots further down (training/Adam/conv2d/kernel/m).
+_TRAINING = re.compile(r'training(_\d+)?/([^/]+)/')
+_HYPERPARAMETER = re.compile(r'training(_\d+)?/[^/]+/[^/]+$')
+_LOSS_SCALE = re.compile(r'training(_\d+)?/current_loss_scale$')
+_OF_ANOTHER_REPLICA = re.compile(r'/replica_\d+(/|$)')
+
+
+def latest(model_dir: str) -> Tuple[Optional[str], int]:
+  """Returns the path and global step of the latest checkpoint; (None, 0) without one."""
+  path = tf.train.latest_checkpoint(model_dir)
+  if path is None:
+    return None, 0
+  return path, int(tf.train.load_variable(path, tf.GraphKeys.GLOBAL_STEP))
+
+
+def model_difference(model: tf.keras.Model, checkpoint: str) -> Optional[str]:
+  """Returns how the checkpoint's model differs from this one; None when they are alike."""
+  wanted = {weight.op.name: weight.shape.as_list() for weight in model.weights}
+  # A `tf.train` optimizer's slots are below the weights' names, and its other variables scalars.
+  stored: Dict[str, List[int]] = {
+      name: shape for name, shape in tf.train.list_variables(checkpoint)
+      if name in wanted or (
+          shape and not _TRAINING.match(name) and name.rpartition('/')[0] not in wanted)}
+  for name in sorted(set(stored) | set(wanted)):
+    if stored.get(name) != wanted.get(name):
+      return '{} is {} there and {} here'.format(
+          name, stored.get(name, 'missing'), wanted.get(name, 'missing'))
+  return None
+
+
+def optimizer_difference(model: tf.keras.Model, checkpoint: str) -> Optional[str]:
+  """Returns how the optimizer that wrote the checkpoint differs; None when they are alike."""
+  stored = {match.group(2) for match in (
+      _TRAINING.match(name) for name, _ in tf.train.list_variables(checkpoint)) if match}
+  try:
+    name = model.optimizer.get_config()['name']
+  except NotImplementedError:  # A `tf.train` optimizer, which leaves no such names.
+    return None
+  if stored and name not in stored:
+    return '{} there and {} here'.format(', '.join(sorted(stored)), name)
+  return None
+
+
+def lacks_loss_scale(checkpoint: str) -> bool:
+  """Whether the checkpoint is of a training in fp32 alone."""
+  return not any(_LOSS_SCALE.match(name) for name, _ in tf.train.list_variables(checkpoint))
+
+
+class OneCopyOfEach(tf.train.SessionRunHook):
+  """Has one copy of each variable saved and restored, and lets the flags' hyperparameters stand.
+
+  TensorFlow's default also saves every further replica's copy of the optimizer's slots, so that a
+  checkpoint from one replica could not be resumed on two; and it restores the learning rate over
+  the one that was asked for. Every worker needs this, and before SaveCheckpoints.
+
+  Args:
+    keep_max: checkpoints to keep.
+  """
+
+  def __init__(self, keep_max: int) -> None:
+    self._keep_max = keep_max
+
+  def begin(self) -> None:
+    # Estimator's own saver is there already; the session is made, and restored, after this.
+    savers = tf.get_collection_ref(tf.GraphKeys.SAVERS)
+    savers[:] = [tf.train.Saver(_one_copy_of_each(), max_to_keep=self._keep_max, sharded=True,
+                                save_relative_paths=True)]
+    self._reset_hyperparameters = tf.group(*[
+        variable.initializer for variable in tf.global_variables()
+        if _HYPERPARAMETER.match(variable.op.name)])
+
+  def after_create_session(self, session: tf.Session, coord: Any) -> None:
+    session.run(self._reset_hyperparameters)
+
+
+class SaveCheckpoints(tf.train.CheckpointSaverHook):
+  """Saves checkpoints, the first of the weights that the run finds.
+
+  One that cannot be saved is tried again after later steps; after the last step it is waited for.
+
+  Args:
+    model_dir: of the run.
+    save_steps: between two.
+    save_secs: or so long.
+    saving: saves one.
+    listeners: to call after each.
+
+  Attributes:
+    pauses: what saving took each time, and what its listeners took.
+  """
+
+  def __init__(self, model_dir: str, save_steps: Optional[int], save_secs: Optional[int],
+               saving: PatientSaver, listeners: Sequence['AtEverySteps'] = ()) -> None:
+    super().__init__(model_dir, save_steps=save_steps, save_secs=save_secs)
+    self._saving = saving
+    self._keep_finite = finite.KeepFinite(_one_copy_of_each)
+    self._calls = listeners
+    self._saves: List[Pause] = []
+    self._save_steps = save_steps
+
+  def begin(self) -> None:
+    super().begin()
+    self._keep_finite.begin()
+
+  def after_create_session(self, session: tf.Session, coord: Any) -> None:
+    # For TensorBoard. TensorFlow's own hook writes the graph twice more, once as text, which takes
+    # a tenth of the start; a checkpoint's .meta has all of it.
+    self._summary_writer.add_graph(session.graph)
+    step = int(session.run(self._global_step_tensor))
+    self._save(session, step)
+    self._count_from(step)
+
+  @property
+  def pauses(self) -> List[Pause]:
+    return self._saves + [pause for call in self._calls for pause in call.pauses]
+
+  def after_run(self, run_context: Any, run_values: Any) -> None:
+    if not self._saving.is_failing:
+      super().after_run(run_context, run_values)
+    elif self._saving.is_due:
+      step = int(run_context.session.run(self._global_step_tensor))
+      self._count_from(step)
+      self._save(run_context.session, step)
+
+  def end(self, session: tf.Session) -> None:
+    step = int(session.run(self._global_step_tensor))
+    if step != self._saving.step:
+      with self._timed():
+        self._keep_finite.before_save(session, step)
+        self._saving.save_at_last(self._get_saver(), session, step)
+      self._tell(session, step)
+
+  def save_now(self, session: tf.Session) -> Optional[str]:
+    """Saves one out of turn, unless this step's is there.
+
+    Returns:
+      Its path; None: it cannot be saved yet, and is tried again.
+    """
+    step = int(session.run(self._global_step_tensor))
+    if self._saving.step != step:
+      self._save(session, step)
+    return '{}-{}'.format(self._save_path, step) if self._saving.step == step else None
+
+  def _save(self, session: tf.Session, step: int) -> None:
+    was_failing = self._saving.is_failing
+    with self._timed():
+      self._keep_finite.before_save(session, step)
+      _delete_surplus(self._get_saver())
+      is_saved = self._saving.save(self._get_saver(), session, step)
+    if is_saved and was_failing:
+      # A disk that was full has cut a record of events short, and none after it could be read.
+      self._summary_writer.close()
+      self._summary_writer.reopen()
+    if is_saved:
+      self._tell(session, step)
+
+  def _count_from(self, step: int) -> None:
+    # A resumed run, and one with late checkpoints, saves at the same multiples as any other.
+    self._timer.update_last_triggered_step(step - step % (self._save_steps or 1))
+
+  def _tell(self, session: tf.Session, step: int) -> None:
+    self._summary_writer.add_session_log(tf.SessionLog(
+        status=tf.SessionLog.CHECKPOINT, checkpoint_path=self._save_path), step)
+    for call in self._calls:
+      call.after_save(session, step)
+
+  @contextlib.contextmanager
+  def _timed(self) -> Iterator[None]:
+    began = time.perf_counter()
+    yield
+    self._saves.append(Pause('checkpoint', began, time.perf_counter() - began))
+
+
+def _delete_surplus(saver: tf.train.Saver) -> None:
+  """Deletes what a killed run was to delete, as a Saver deletes but one for each that it saves."""
+  keep, paths = saver.saver_def.max_to_keep, saver.last_checkpoints
+  if keep and len(paths) > keep:
+    for path in paths[:-keep]:
+      checkpoint_management.remove_checkpoint(path)
+    saver.set_last_checkpoints_with_time(saver._last_checkpoints[-keep:])
+
+
+class AtEverySteps(tf.train.CheckpointSaverListener):
+  """Calls a function after the first checkpoint of every so many steps, but for the last step's.
+
+  Args:
+    every_steps: a multiple of the steps between checkpoints.
+    called_at: the global step up to which that has been done.
+    last_step: where the training ends.
+    call: what to call, an evaluation; the checkpoint is the latest then.
+
+  Attributes:
+    pauses: what the calls took.
+  """
+
+  def __init__(self, every_steps: int, called_at: int, last_step: int,
+               call: Callable[[], Any]) -> None:
+    self._every_steps = every_steps
+    self._count = called_at // every_steps
+    self._last_step = last_step
+    self._call = call
+    self.pauses: List[Pause] = []
+
+  def after_save(self, session: tf.Session, global_step_value: int) -> None:
+    # With parameter servers the steps of others count too, and some are passed by.
+    count = global_step_value // self._every_steps
+    if count > self._count and global_step_value < self._last_step:
+      self._count = count
+      began = time.perf_counter()
+      self._call()
+      self.pauses.append(Pause('evaluation', began, time.perf_counter() - began))
+
+
+def _one_copy_of_each() -> List[Any]:
+  """Returns what to save: the variable that spans the replicas where there is one."""
+  chosen: Dict[str, Any] = {}
+  for variable in tf.global_variables():
+    name = variable.op.name
+    if _OF_ANOTHER_REPLICA.search(name):
+      continue
+    if name not in chosen or hasattr(variable, 'values'):
+      chosen[name] = variable
+  return list(chosen.values())

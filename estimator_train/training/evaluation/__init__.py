@@ -1,0 +1,1 @@
+"""Exact evaluation, during training and on its own."""

@@ -1,0 +1,145 @@
+"""Evaluation of checkpoints, one after the other, in a graph that is built once."""
+
+import contextlib
+import ctypes
+import math
+import os
+from typing import Any, Callable, Dict, List, Optional, Tuple
+
+import tensorflow.compat.v1 as tf
+
+from estimator_train.errors import TrainingFailed, UserError
+from estimator_train.inputs import factory as inputs
+from estimator_train.inputs.file_errors import reworded
+from estimator_train.training.checkpoints import save_hook
+from estimator_train.training.evaluation.sample_predictions import Sample, SamplePredictions
+from estimator_train.training.plan import Run
+
+
+class CutShort(Exception):
+  """The evaluation was stopped before its end."""
+
+
+class Evaluation:
+  """Evaluates checkpoints of a run on every test example.
+
+  Args:
+    run: has the examples and the model.
+    is_stopped: whether to do no more batches.
+  """
+
+  def __init__(self, run: Run, is_stopped: Callable[[], bool] = lambda: False) -> None:
+    self._run = run
+    self._is_stopped = is_stopped
+    self._graph: Optional[_EvaluationGraph] = None
+
+  def of(self, path: Optional[str] = None) -> Tuple[Dict[str, Any], List[Sample]]:
+    """Evaluates a checkpoint.
+
+    Args:
+      path: of it; None: the latest.
+
+    Returns:
+      (`accuracy`, `average_loss`, `examples`, `confusion_matrix`, `global_step` and `checkpoint`,
+      a few of the examples)
+
+    Raises:
+      CutShort: it was stopped.
+      TrainingFailed: the loss is not finite.
+      UserError: the input could not be read, or not every example was counted.
+    """
+    run = self._run
+    path = path or save_hook.latest(run.estimator.model_dir)[0]
+    assert path is not None
+    samples = SamplePredictions(run.sizes.test, run.batch_size)
+    with reworded(run.dataset.test):
+      if self._graph is None:
+        self._graph = _EvaluationGraph(run.estimator, inputs.make_eval_input_fn(
+            run.dataset, run.settings, run.converted.one_hot, run.batch_size))
+      counted = self._graph.run(path, samples, self._is_stopped)
+    _give_back_memory()
+    if run.sizes.test not in (None, counted['examples']):
+      raise UserError('the evaluation did not see every example',
+                      '{} of {}'.format(counted['examples'], run.sizes.test),
+                      'check whether the files were changed while they were read')
+    if not math.isfinite(counted['average_loss']):
+      raise TrainingFailed('the loss of the test examples is {} at step {} ({})'.format(
+          counted['average_loss'], counted['global_step'], path))
+    self._graph.write_summary(run.estimator.eval_dir(), counted)
+    return {
+        'accuracy': float(counted['accuracy']),
+        'average_loss': float(counted['average_loss']),
+        'examples': int(counted['examples']),
+        'confusion_matrix': counted['confusion_matrix'].tolist(),
+        'global_step': int(counted['global_step']),
+        'checkpoint': path,
+    }, samples.samples
+
+
+class _EvaluationGraph:
+  """What `Estimator.evaluate` builds anew for each checkpoint: a graph, and a session for it.
+
+  That takes longer than to evaluate a small model, and graphs that are done with lie in memory
+  until Python looks for cycles.
+
+  Args:
+    estimator: has the model.
+    input_fn: of the examples, each once.
+  """
+
+  def __init__(self, estimator: tf.estimator.Estimator, input_fn: inputs.InputFn) -> None:
+    with tf.Graph().as_default() as graph:
+      tf.set_random_seed(estimator.config.tf_random_seed)
+      global_step = tf.train.create_global_step()
+      with tf.device('/cpu:0'):
+        iterator = tf.data.make_initializable_iterator(input_fn())
+        features, labels = iterator.get_next()
+      spec = estimator.model_fn(features, labels, tf.estimator.ModeKeys.EVAL, estimator.config)
+      metrics = dict(spec.eval_metric_ops, loss=tf.metrics.mean(spec.loss))
+      self._update = tf.group(*[update for _, update in metrics.values()])
+      self._values = {name: value for name, (value, _) in metrics.items()}
+      self._values[tf.GraphKeys.GLOBAL_STEP] = global_step
+      self._start = tf.group(tf.local_variables_initializer(), tf.tables_initializer(),
+                             iterator.initializer)
+      self._saver = tf.train.Saver(sharded=True)
+      graph.finalize()
+    self._session = tf.Session(graph=graph, config=estimator.config.session_config)
+
+  def run(self, checkpoint: str, samples: SamplePredictions,
+          is_stopped: Callable[[], bool]) -> Dict[str, Any]:
+    """Returns the metrics of all examples by their names, and the `global_step`."""
+    session = self._session
+    self._saver.restore(session, checkpoint)
+    session.run(self._start)
+    with session.graph.as_default():
+      samples.begin()
+    while True:
+      if is_stopped():
+        raise CutShort
+      wanted = samples.before_run(None)
+      try:
+        _, results = session.run([self._update, wanted.fetches if wanted else []])
+      except tf.errors.OutOfRangeError:
+        break
+      samples.after_run(None, tf.train.SessionRunValues(results if wanted else None, None, None))
+    found: Dict[str, Any] = session.run(self._values)
+    return found
+
+  def write_summary(self, folder: str, counted: Dict[str, Any]) -> None:
+    """Writes the figures for TensorBoard, as `Estimator.evaluate` does."""
+    # TensorFlow's own would not be writable for the group, whatever the umask says.
+    os.makedirs(folder, exist_ok=True)
+    with self._session.graph.as_default():  # A new writer writes the graph.
+      writer = tf.summary.FileWriterCache.get(folder)
+    writer.add_summary(
+        tf.Summary(value=[tf.Summary.Value(tag=name, simple_value=float(value))
+                          for name, value in counted.items()
+                          if name != tf.GraphKeys.GLOBAL_STEP and value.ndim == 0]),
+        int(counted[tf.GraphKeys.GLOBAL_STEP]))
+    writer.flush()
+
+
+def _give_back_memory() -> None:
+  """Returns to the system what is free: glibc keeps it apart for each thread, and it adds up."""
+  with contextlib.suppress(OSError, AttributeError):  # Another C library has no such function.
+    ctypes.CDLL(None).malloc_trim(0)

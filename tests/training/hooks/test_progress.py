@@ -1,0 +1,174 @@
+"""The hooks of a run, each in a session of its own."""
+
+import io
+import logging
+import os
+import signal
+import sys
+
+import pytest
+import tensorflow.compat.v1 as tf
+
+from estimator_train.process.signals import Noted
+from estimator_train.training import schedules
+from estimator_train.training.hooks import progress
+
+
+@pytest.fixture
+def run_steps():
+  """Runs steps whose loss is taken from a list; returns the global step that was reached."""
+  def run(losses, run_hooks, before_step=lambda step: None):
+    with tf.Graph().as_default():
+      step = tf.train.get_or_create_global_step()
+      train_op = step.assign_add(1)
+      with tf.control_dependencies([train_op]):
+        loss = tf.gather(tf.constant(losses), step.read_value() - 1)
+      tf.add_to_collection(tf.GraphKeys.LOSSES, loss)
+      done = 0
+      with tf.train.MonitoredSession(hooks=run_hooks) as session:
+        while not session.should_stop() and done < len(losses):
+          before_step(done + 1)
+          session.run(train_op)
+          done += 1
+      return done
+
+  return run
+
+
+def test_progress_lines(run_steps, caplog, monkeypatch, tmp_path):
+  caplog.set_level(logging.INFO, 'estimator_train')
+  run_steps([1., 2., 3., 4., 5.],
+            [progress.Progress(str(tmp_path), 5, log_every_steps=2, batch_size=10)])
+  lines = [record.getMessage() for record in caplog.records if record.name == 'estimator_train']
+  assert [line.split(',')[0] for line in lines] == [
+      'step 2/5: loss 2.0000', 'step 4/5: loss 4.0000', 'step 5/5: loss 5.0000']
+  assert all('examples/sec' in line and line.endswith('s left') for line in lines)
+
+
+def test_tensorboard_gets_the_rate(run_steps, monkeypatch, tmp_path):
+  now = iter([10., 14., 15.])  # When the session was there, and after steps 2 and 3.
+  monkeypatch.setattr(progress.time, 'perf_counter', lambda: next(now))
+  run_steps([1., 2., 3.], [progress.Progress(str(tmp_path), 3, log_every_steps=2, batch_size=10)])
+  tf.summary.FileWriterCache.clear()
+  (path,) = tmp_path.glob('events*')
+  found = {(event.step, value.tag): value.simple_value
+           for event in tf.train.summary_iterator(str(path)) for value in event.summary.value}
+  assert found == {(2, 'examples_per_sec'): 5., (2, 'step_secs'): 2.,
+                   (3, 'examples_per_sec'): 10., (3, 'step_secs'): 1.}
+
+
+def test_the_learning_rate_is_that_of_the_step(run_steps, caplog, tmp_path):
+  caplog.set_level(logging.INFO, 'estimator_train')
+  run_steps([1., 2., 3.], [progress.Progress(str(tmp_path), 3, log_every_steps=1, batch_size=10,
+                                          schedule=schedules.Piecewise([0.5, 0.25], [2]))])
+  tf.summary.FileWriterCache.clear()
+  assert [record.getMessage().split(', ')[1] for record in caplog.records] == [
+      'learning rate 0.5', 'learning rate 0.5', 'learning rate 0.25']
+  (path,) = tmp_path.glob('events*')
+  assert [(event.step, value.simple_value) for event in tf.train.summary_iterator(str(path))
+          for value in event.summary.value if value.tag == 'learning_rate'] == [
+              (1, 0.5), (2, 0.5), (3, 0.25)]
+
+
+def test_progress_bar_on_a_terminal(run_steps, monkeypatch, tmp_path):
+  terminal = io.StringIO()
+  terminal.isatty = lambda: True
+  monkeypatch.setattr(sys, 'stderr', terminal)
+  hook = progress.Progress(str(tmp_path), 4, log_every_steps=2, batch_size=10)
+  run_steps([1., 2., 3., 4.], [hook])
+  hook.close()
+  shown = terminal.getvalue().splitlines()[-1]
+  assert '4/4 [' in shown and 'loss 4.0000, ' in shown and 'examples/sec' in shown
+
+
+@pytest.fixture
+def noted():
+  with Noted() as noted:
+    yield noted
+
+
+@pytest.mark.parametrize('signum', [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_the_run_after_its_step(run_steps, signum):
+  before = signal.getsignal(signum)
+  with Noted() as noted:
+    done = run_steps([1.] * 9, [progress.StopOnSignal(noted)],
+                     lambda step: os.kill(os.getpid(), signum) if step == 4 else None)
+  assert done == 4 and noted.stop == signum
+  assert signal.getsignal(signum) is before
+
+
+def test_a_second_sigint_ends_at_once(run_steps, noted):
+  def interrupt_twice(step):
+    os.kill(os.getpid(), signal.SIGINT)
+    os.kill(os.getpid(), signal.SIGINT)
+
+  with pytest.raises(KeyboardInterrupt):
+    run_steps([1.] * 9, [progress.StopOnSignal(noted)], interrupt_twice)
+
+
+def test_a_signal_to_save(run_steps, noted, caplog):
+  caplog.set_level(logging.INFO, 'estimator_train')
+  saved = []
+
+  def save_now(session):
+    saved.append(int(session.run(tf.train.get_global_step())))
+    return 'a path'
+
+  def ask(step):
+    if step in (2, 5):
+      os.kill(os.getpid(), signal.SIGUSR1)
+
+  assert run_steps([1.] * 6, [progress.StopOnSignal(noted), progress.SaveOnSignal(noted, save_now)],
+                   ask) == 6
+  assert saved == [2, 5] and caplog.text.count('SIGUSR1: saved a path') == 2
+  hooks = [progress.StopOnSignal(noted), progress.SaveOnSignal(noted, None)]
+  assert run_steps([1.] * 6, hooks, ask) == 6
+  assert saved == [2, 5] and caplog.text.count('SIGUSR1: it is the chief that saves') == 2
+
+
+class Peers:
+  """Stands in for the other tasks."""
+
+  def __init__(self, stop_at=None):
+    self.stop_at = stop_at
+
+  def stop_all_at(self, global_step):
+    self.stop_at = min(step for step in (self.stop_at, global_step) if step is not None)
+
+
+def test_with_others_all_stop_a_little_later(run_steps, noted, monkeypatch):
+  monkeypatch.setattr(progress, '_TOLD_SECS', 1e-9)  # One step suffices to tell them.
+  peers = Peers()
+  stop = progress.StopOnSignal(noted, peers)
+  done = run_steps([1.] * 9, [stop],
+                   lambda step: os.kill(os.getpid(), signal.SIGTERM) if step == 4 else None)
+  assert peers.stop_at == done == 5
+  assert stop.has_stopped and noted.stop == signal.SIGTERM
+
+
+def test_stops_after_the_step_that_asks(run_steps, noted):
+  stop = progress.StopOnSignal(noted)
+  assert run_steps([1.] * 9, [stop], lambda step: stop.ask() if step == 4 else None) == 4
+  assert stop.has_stopped and noted.stop is None
+
+
+def test_a_long_evaluation_does_not_bring_the_stop_nearer(run_steps, noted, monkeypatch):
+  """The others need the same time to hear of it, which is several of the short steps."""
+  now = iter([0., .5, 1., 31., 31.5, 32., 32.5, 33., 33.5, 34.])
+  monkeypatch.setattr(progress.time, 'perf_counter', lambda: next(now))
+  peers = Peers()
+  stop = progress.StopOnSignal(noted, peers)
+  assert run_steps([1.] * 9, [stop], lambda step: stop.ask() if step == 3 else None) == 5
+  assert peers.stop_at == 5  # A second after step 3.
+
+
+def test_stops_where_another_task_wants(run_steps, noted):
+  stop = progress.StopOnSignal(noted, Peers(stop_at=6))
+  assert run_steps([1.] * 9, [stop]) == 6
+  assert stop.has_stopped and noted.stop is None
+
+
+def test_runs_to_its_end_where_nobody_asks(run_steps, noted):
+  stop = progress.StopOnSignal(noted, Peers())
+  assert run_steps([1.] * 9, [stop]) == 9
+  assert not stop.has_stopped

@@ -1,0 +1,68 @@
+"""`TimeHistory` under a clock that is given to it."""
+
+import pytest
+import tensorflow.compat.v1 as tf
+
+from estimator_train.process.start_up import StartUp
+from estimator_train.training.hooks import input_wait, time_history
+from estimator_train.training.hooks.time_history import TimeHistory
+
+
+def run_steps(history, count, step=tf.no_op):
+  with tf.Graph().as_default():
+    tf.train.get_or_create_global_step()
+    work = step()
+    with tf.train.MonitoredSession(hooks=[history]) as session:
+      for _ in range(count):
+        try:
+          session.run(work)
+        except tf.errors.InvalidArgumentError:
+          pass
+
+
+def test_times_of_each_step():
+  now = iter([1., 1.5, 2., 4., 5., 5.25])
+  history = TimeHistory(StartUp(), clock=lambda: next(now))
+  run_steps(history, 3)
+  assert list(history.began) == [1., 2., 5.]
+  assert list(history.ended) == [1.5, 4., 5.25]
+  assert list(history.waited) == [0., 0., 0.]
+
+
+def test_a_long_run_keeps_its_last_steps(monkeypatch):
+  monkeypatch.setattr(time_history, '_MOST_STEPS', 3)
+  now = iter(range(100))
+  history = TimeHistory(StartUp(), clock=lambda: next(now))
+  run_steps(history, 13)
+  assert history.forgotten == 9 and len(history.waited) == 4
+  assert list(history.began) == [18, 20, 22, 24] and list(history.ended) == [19, 21, 23, 25]
+
+
+def test_the_way_to_the_first_step():
+  now = iter([10., 12., 15., 21., 99.])
+  start_up = StartUp(clock=lambda: next(now), process_age=lambda: 1.)
+  run_steps(TimeHistory(start_up), 2)
+  assert start_up.secs == {'import': 1., 'graph': 2., 'session': 3., 'first_batch': 0.,
+                           'first_step': 6.}
+
+
+def test_a_run_that_failed_is_no_step():
+  now = iter([1., 2., 3., 4., 5.])
+  history = TimeHistory(StartUp(), clock=lambda: next(now))
+
+  def fails_at_first():
+    runs = tf.get_variable('runs', [], tf.int32, tf.zeros_initializer(), use_resource=True)
+    return tf.debugging.assert_greater(runs.assign_add(1), 1)
+
+  run_steps(history, 3, fails_at_first)
+  assert list(history.began) == [2., 4.] and list(history.ended) == [3., 5.]
+
+
+@pytest.mark.parametrize('waits, expected', [([], 0.), ([0.25], 0.25), ([0.25, 0.5, 0.125], 0.5)])
+def test_the_last_replicas_batch_counts(waits, expected, monkeypatch):
+  times = iter([time for wait in waits for time in (3., 3. + wait)])
+  monkeypatch.setattr(tf, 'timestamp', lambda: tf.constant(next(times), tf.float64))
+  with tf.Graph().as_default(), tf.Session() as session:
+    for _ in waits:
+      input_wait.mark({'image': tf.zeros([2, 3])})
+    assert session.run(input_wait.secs()) == expected

@@ -7,10 +7,9 @@ import tensorflow.compat.v1 as tf
 
 from estimator_train.datasets.description import DataSet
 from estimator_train.errors import UserError
-from estimator_train.exporting import saved_model, tflite, versions
+from estimator_train.exporting import saved_model, template_model, tflite, trained_model, versions
 from estimator_train.run_dir import run_files
 from estimator_train.settings import Settings
-from estimator_train.training import template_model, trained_model
 from estimator_train.training.checkpoints import save_hook
 from estimator_train.training.converter import make_model_preprocess
 

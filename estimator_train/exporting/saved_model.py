@@ -18,12 +18,11 @@ import tensorflow.compat.v1 as tf
 
 from estimator_train.datasets.description import TOP_K
 from estimator_train.errors import UserError
-from estimator_train.exporting import serving_warm_up
+from estimator_train.exporting import serving_warm_up, trained_model
 from estimator_train.files import atomic
 from estimator_train.inputs import image_files
 from estimator_train.models import probabilities
 from estimator_train.run_dir import run_files
-from estimator_train.training import trained_model
 
 BYTES, TENSOR = 'serving_default', 'images'
 _CHANNELS = (1, 3)

@@ -2,9 +2,8 @@
 
 from typing import Any, Dict
 
-from estimator_train.exporting import export as exports
+from estimator_train.exporting import export as exports, trained_model
 from estimator_train.settings import Settings
-from estimator_train.training import trained_model
 
 
 def run(settings: Settings) -> Dict[str, Any]:

@@ -11,10 +11,10 @@ from tqdm.contrib.logging import logging_redirect_tqdm
 
 from estimator_train.distribution import threads
 from estimator_train.errors import UserError
+from estimator_train.exporting import trained_model
 from estimator_train.inputs import unlabelled
 from estimator_train.reports import predictions
 from estimator_train.settings import Settings
-from estimator_train.training import trained_model
 
 _LOG = logging.getLogger('estimator_train')
 

@@ -3,11 +3,11 @@
 import functools
 from typing import Any, Dict
 
-from estimator_train.exporting import export as exports
+from estimator_train.exporting import export as exports, template_model
 from estimator_train.process.signals import Noted
 from estimator_train.reports import evaluation, learning_curves, page, throughput
 from estimator_train.settings import Settings
-from estimator_train.training import cluster_tasks, plan, template_model, trainer as runs
+from estimator_train.training import cluster_tasks, plan, trainer as runs
 from estimator_train.training.evaluation.loop import Rounds
 
 

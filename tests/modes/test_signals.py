@@ -8,11 +8,11 @@ import own_models
 import pytest
 import tensorflow.compat.v1 as tf
 
-from estimator_train.exporting import saved_model
+from estimator_train.exporting import saved_model, template_model
 from estimator_train.inputs import bad_images, image_cache
 from estimator_train.models import registry as models
 from estimator_train.reports import throughput
-from estimator_train.training import plan, template_model
+from estimator_train.training import plan
 from estimator_train.training.checkpoints import save_hook
 from estimator_train.training.evaluation import evaluator, sample_predictions
 from estimator_train.training.hooks import progress

@@ -6,8 +6,8 @@ import os
 from typing import Optional
 
 from estimator_train.datasets.description import DataSet
+from estimator_train.exporting import trained_model
 from estimator_train.settings import Settings, user_code
-from estimator_train.training import trained_model
 from estimator_train.training.checkpoints import save_hook
 from estimator_train.training.optimizers import make_optimizer
 

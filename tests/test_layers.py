@@ -13,18 +13,17 @@ LAYERS = (
   ('cluster', 'process', 'settings'),
   ('distribution', 'models', 'run_dir'),
   ('datasets',),
-  ('doctor', 'flags', 'inputs', 'sweep'),
-  ('launcher', 'reports'),
-  ('training',),
-  ('exporting',),
+  ('doctor', 'flags', 'inputs', 'reports'),
+  ('launcher', 'training'),
+  ('benchmarking', 'exporting'),
   ('modes',),
   ('__main__', 'api'),
 )
 LEVEL = {package: level for level, packages in enumerate(LAYERS) for package in packages}
 MOST_LAYERS = 10
 WITHOUT_TENSORFLOW = ('files', 'process', 'settings', 'cluster', 'run_dir', 'flags', 'datasets',
-                      'reports', 'doctor', 'launcher', 'sweep', 'configs', 'modes.doctor',
-                      'modes.scaling', 'models.registry', 'distribution.threads')
+                      'reports', 'doctor', 'launcher', 'configs', 'modes.doctor', 'modes.scaling',
+                      'models.registry', 'distribution.threads')
 
 MODULES = sorted(
     path.relative_to(ROOT) for path in (ROOT / 'estimator_train').rglob('*.py')

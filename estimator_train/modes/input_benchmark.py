@@ -4,6 +4,8 @@ import logging
 import tempfile
 from typing import Any, Dict
 
+from estimator_train.benchmarking import input_rate, model_rate
+from estimator_train.benchmarking.input_rate import Measured
 from estimator_train.datasets.description import (
   ArraySplit,
   DataSet,
@@ -12,16 +14,15 @@ from estimator_train.datasets.description import (
 )
 from estimator_train.distribution import threads
 from estimator_train.errors import UserError
-from estimator_train.inputs import factory, measure
+from estimator_train.inputs import factory
 from estimator_train.inputs.file_errors import reworded
-from estimator_train.inputs.measure import Measured
 from estimator_train.models import registry as models
 from estimator_train.process import memory
 from estimator_train.reports import input_benchmark, page
 from estimator_train.reports.input_benchmark import Input, Machine
 from estimator_train.run_dir import run_files
 from estimator_train.settings import Settings
-from estimator_train.training import model_rate, plan
+from estimator_train.training import plan
 
 _LOG = logging.getLogger('estimator_train')
 
@@ -39,7 +40,7 @@ def run(settings: Settings) -> Dict[str, Any]:
     free_bytes = memory.available_bytes()
     _LOG.info('measuring the input')
     with reworded(prepared.dataset.train):
-      measured = measure.measure(prepared.dataset, prepared.settings, prepared.converted.one_hot,
+      measured = input_rate.measure(prepared.dataset, prepared.settings, prepared.converted.one_hot,
                                  prepared.sizes.train)
     _LOG.info('measuring the model')
     model = model_rate.measure(prepared, measured.image_shape, measured.pixels_dtype)

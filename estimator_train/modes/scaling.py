@@ -13,17 +13,17 @@ from typing import Any, Callable, Dict, Iterable, List, Sequence, Tuple
 from tqdm import tqdm
 from tqdm.contrib.logging import logging_redirect_tqdm
 
-from estimator_train import sweep
+from estimator_train.benchmarking import scaling_report, sweep
+from estimator_train.benchmarking.sweep import Outcome, Point
 from estimator_train.datasets import registry
 from estimator_train.datasets.description import DataSet
 from estimator_train.distribution.threads import available_cores
 from estimator_train.doctor import tensorflow_import
 from estimator_train.errors import StoppedBySignal, UserError
 from estimator_train.process import child_process
-from estimator_train.reports import page, scaling
+from estimator_train.reports import page
 from estimator_train.run_dir import run_files
 from estimator_train.settings import Settings
-from estimator_train.sweep import Outcome, Point
 
 _LOG = logging.getLogger('estimator_train')
 # What may change from one start of a sweep to the next.
@@ -44,7 +44,7 @@ def run(settings: Settings, run_child: RunChild = child_process.run) -> Dict[str
   run_files.make(os.path.join(settings.model_dir, sweep.FOLDER))
   run_files.record_flags(settings)
   outcomes = _run_points(sweep.plan(settings, unit, most), each, dataset, run_child)
-  result = scaling.write(each, outcomes)
+  result = scaling_report.write(each, outcomes)
   page.write_after(settings)
   if len(result['failures']) == len(outcomes):
     raise UserError('no point of the sweep could be run', result['failures'][0]['error'],

@@ -2,7 +2,7 @@
 
 import pytest
 
-from estimator_train.training import model_rate
+from estimator_train.benchmarking import model_rate
 
 
 class Context:

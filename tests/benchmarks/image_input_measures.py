@@ -17,12 +17,12 @@ import common
 import numpy as np
 import tensorflow.compat.v1 as tf
 
+from estimator_train.benchmarking.input_rate import drop_pages, read_bytes
 from estimator_train.datasets import registry
 from estimator_train.datasets.description import DataSet, ImageSplit
 from estimator_train.distribution import threads
 from estimator_train.inputs import factory
 from estimator_train.inputs.batching import ALL
-from estimator_train.inputs.measure import drop_pages, read_bytes
 from estimator_train.process import cpu_tuning
 from estimator_train.process.start_up import StartUp
 from estimator_train.settings import Settings

@@ -7,8 +7,9 @@ import time
 import pytest
 import tensorflow.compat.v1 as tf
 
-from estimator_train.inputs import factory, measure
-from estimator_train.training import converter, model_rate
+from estimator_train.benchmarking import input_rate, model_rate
+from estimator_train.inputs import factory
+from estimator_train.training import converter
 
 KEYS = {'mode', 'cold_images_per_sec', 'warm_images_per_sec', 'model_images_per_sec', 'verdict',
         'verdict_ratio', 'advice', 'stages', 'expected_images_per_sec', 'spread',
@@ -20,7 +21,7 @@ COMMON = ('--mode=input_benchmark', '--batch_size=8', '--model=own_models:two_la
 
 @pytest.fixture(autouse=True)
 def short(monkeypatch):
-  for module, name, value in ((measure, '_COLD_SECS', 0.02), (measure, '_WARM_SECS', 0.02),
+  for module, name, value in ((input_rate, '_COLD_SECS', 0.02), (input_rate, '_WARM_SECS', 0.02),
                               (model_rate, '_SECS', 0.1), (model_rate, '_WARMUP_SECS', 0.1)):
     monkeypatch.setattr(module, name, value)
 

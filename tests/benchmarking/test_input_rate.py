@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
+from estimator_train.benchmarking import input_rate, input_stages
 from estimator_train.datasets.description import DataSet, IdxSplit, ImageSplit, SyntheticSplit
-from estimator_train.inputs import factory, image_files, measure, stages
+from estimator_train.inputs import factory, image_files
 from estimator_train.inputs.batching import Batching
 from estimator_train.settings import Settings
 
@@ -37,7 +38,7 @@ class Clock:
 ])
 def test_take(from_start, secs, most, batches, taken):
   clock = Clock(7, 1, 1, 1, 2, 2, 2)
-  assert measure.take(clock.following, 8, secs, most, from_start, clock) == (batches * 8, taken)
+  assert input_rate.take(clock.following, 8, secs, most, from_start, clock) == (batches * 8, taken)
   assert clock.taken == batches + (not from_start)
 
 
@@ -46,7 +47,7 @@ def filesystem(path):
 
 
 def test_drop_pages(tmp_path):
-  if filesystem(tmp_path) in ('tmpfs', 'ramfs') or measure.read_bytes() is None:
+  if filesystem(tmp_path) in ('tmpfs', 'ramfs') or input_rate.read_bytes() is None:
     pytest.skip('nothing is read from storage here, or the kernel does not tell')
   path = tmp_path / 'file'
   with path.open('wb') as file:
@@ -54,12 +55,12 @@ def test_drop_pages(tmp_path):
     os.fsync(file.fileno())
 
   def fetched():
-    before = measure.read_bytes()
+    before = input_rate.read_bytes()
     path.read_bytes()
-    return measure.read_bytes() - before
+    return input_rate.read_bytes() - before
 
   fetched()
-  measure.drop_pages([str(path), str(tmp_path / 'missing')])
+  input_rate.drop_pages([str(path), str(tmp_path / 'missing')])
   assert fetched() >= 1 << 20
 
 
@@ -99,7 +100,7 @@ def counting(function, counts, name):
     ('batch', True, True)])
 def test_stages_of_image_files_do_their_work(split, monkeypatch, stage, decodes, resizes):
   whole = image_files.make_train_input_fn(split, BATCHING)
-  input_fns = stages.make_input_fns(split, BATCHING, False, whole)
+  input_fns = input_stages.make_input_fns(split, BATCHING, False, whole)
   assert list(input_fns) == ['read', 'decode', 'resize', 'batch']
   assert input_fns['batch'] is whole
   counts = {'decode': 0, 'resize': 0}
@@ -117,7 +118,7 @@ def test_stages_of_image_files_do_their_work(split, monkeypatch, stage, decodes,
 def test_stages_of_idx_files(write_idx):
   split = IdxSplit(*write_idx(np.zeros((10, 10, 12)), np.arange(10)))
   batching = BATCHING._replace(image_shape=(10, 12, 1))
-  input_fns = stages.make_input_fns(split, batching, False, whole='whole')
+  input_fns = input_stages.make_input_fns(split, batching, False, whole='whole')
   assert list(input_fns) == ['read', 'batch', 'decode'] and input_fns['decode'] == 'whole'
   with tf.Graph().as_default(), tf.Session() as session:
     _, label = tf.data.make_one_shot_iterator(input_fns['read']()).get_next()
@@ -128,15 +129,15 @@ def test_stages_of_idx_files(write_idx):
 
 
 def test_what_is_cached_or_made_up_has_no_such_stages(split):
-  assert stages.make_input_fns(split, BATCHING, True, 'whole') == {'batch': 'whole'}
+  assert input_stages.make_input_fns(split, BATCHING, True, 'whole') == {'batch': 'whole'}
   for cached in (False, True):
-    assert stages.make_input_fns(SyntheticSplit(None), BATCHING, cached, 'whole') == {}
+    assert input_stages.make_input_fns(SyntheticSplit(None), BATCHING, cached, 'whole') == {}
 
 
 @pytest.fixture
 def short(monkeypatch):
   for name in ('_COLD_SECS', '_WARM_SECS'):
-    monkeypatch.setattr(measure, name, 0.01)
+    monkeypatch.setattr(input_rate, name, 0.01)
 
 
 @pytest.mark.parametrize('cache, passes, names', [
@@ -144,11 +145,11 @@ def short(monkeypatch):
     ('folder', 1, ['batch'])])
 def test_measure(split, short, tmp_path, monkeypatch, cache, passes, names):
   dropped = []
-  monkeypatch.setattr(measure, 'drop_pages', lambda paths: dropped.append(list(paths)))
+  monkeypatch.setattr(input_rate, 'drop_pages', lambda paths: dropped.append(list(paths)))
   folder = tmp_path / 'cache'
   settings = Settings(model_dir='any', train_steps=1, batch_size=4,
                       cache=str(folder) if cache == 'folder' else cache)
-  measured = measure.measure(dataset_of(split), settings, True, 8)
+  measured = input_rate.measure(dataset_of(split), settings, True, 8)
   assert len(measured.cold) == len(dropped) == passes and len(measured.warm) == 5
   assert list(measured.stages) == names and measured.stages[names[-1]] == measured.warm
   assert all(examples >= 12 and secs > 0 for examples, secs in measured.cold + measured.warm)
@@ -159,7 +160,7 @@ def test_measure(split, short, tmp_path, monkeypatch, cache, passes, names):
   least = measured.bytes_per_example if cache == 'none' else min(sum(sizes) / 8, 10 * 12)
   assert measured.bytes_expected == sum(examples for examples, _ in measured.cold) * least
   if cache == 'folder':
-    measure.measure(dataset_of(split), settings, True, 8)
+    input_rate.measure(dataset_of(split), settings, True, 8)
     assert dropped[1][:8] == split.files and dropped[1][8:] == [
         str(path) for path in folder.glob('images-*.npy')] != []
 
@@ -171,13 +172,13 @@ def test_warm_passes_stay_with_what_the_cold_ones_read(split, monkeypatch):
     limits.append((from_start, max_batches))
     return 20, 1.
 
-  monkeypatch.setattr(measure, 'take', take)
+  monkeypatch.setattr(input_rate, 'take', take)
   settings = Settings(model_dir='any', train_steps=1, batch_size=4)
-  measure.measure(dataset_of(split), settings, True, num_examples=1000)
+  input_rate.measure(dataset_of(split), settings, True, num_examples=1000)
   assert limits[:3] == [(True, 250)] * 3  # An epoch: later ones would find the files in memory.
   assert set(limits[3:]) == {(False, 4)}  # Five batches, of which the first is not timed.
   del limits[:]
-  measure.measure(dataset_of(split), settings, True, num_examples=18)
+  input_rate.measure(dataset_of(split), settings, True, num_examples=18)
   assert limits[0] == (True, 5) and set(limits[3:]) == {(False, None)}
 
 
@@ -188,15 +189,15 @@ def test_prepare_secs_count_what_comes_before_the_first_example(split, short, mo
     clock.now += 50
     return lambda: tf.data.Dataset.from_tensors((tf.zeros((4, 2, 2, 1)), 0)).repeat()
 
-  monkeypatch.setattr(measure.time, 'perf_counter', clock)
+  monkeypatch.setattr(input_rate.time, 'perf_counter', clock)
   monkeypatch.setattr(factory, 'make_train_input_fn', make)
   settings = Settings(model_dir='any', train_steps=1, batch_size=4, cache='memory')
-  assert measure.measure(dataset_of(split), settings, True, 8).prepare_secs == 50
+  assert input_rate.measure(dataset_of(split), settings, True, 8).prepare_secs == 50
 
 
 def test_made_up_images(short):
   settings = Settings(model_dir='any', train_steps=1, batch_size=4)
-  measured = measure.measure(dataset_of(SyntheticSplit(None)), settings, True, None)
+  measured = input_rate.measure(dataset_of(SyntheticSplit(None)), settings, True, None)
   assert measured.stages == {} and len(measured.warm) == 5
   assert measured.bytes_per_example is None and measured.bytes_expected == 0
   assert measured.image_shape == (10, 12, 3) and measured.pixels_dtype == 'uint8'

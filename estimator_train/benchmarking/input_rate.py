@@ -10,9 +10,10 @@ from typing import Any, Callable, Dict, Iterable, Iterator, List, NamedTuple, Op
 
 import tensorflow.compat.v1 as tf
 
+from estimator_train.benchmarking import input_stages
 from estimator_train.datasets.description import ArraySplit, DataSet, IdxSplit, ImageSplit
 from estimator_train.distribution import threads
-from estimator_train.inputs import factory, stages
+from estimator_train.inputs import factory
 from estimator_train.settings import Settings
 
 Path = Union[str, bytes]
@@ -86,7 +87,7 @@ def measure(dataset: DataSet, settings: Settings, one_hot: bool,
     pixels = opened['whole'].first()
   seen = min(examples for examples, _ in cold) // settings.batch_size
   limit = None if cached or epoch is None or seen >= epoch else seen - 1  # One is not timed.
-  by_stage = stages.make_input_fns(dataset.train, batching, cached, whole)
+  by_stage = input_stages.make_input_fns(dataset.train, batching, cached, whole)
   warm = _interleaved(by_stage or {'whole': whole}, settings, limit)
   size = sum(map(_size, files))
   each = size / num_examples if files and num_examples else None

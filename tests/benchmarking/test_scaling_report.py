@@ -6,9 +6,8 @@ import os
 
 import pytest
 
-from estimator_train.reports import scaling
-from estimator_train.settings import Settings
-from estimator_train.sweep import (
+from estimator_train.benchmarking import scaling_report
+from estimator_train.benchmarking.sweep import (
   BOTH,
   CPU,
   GPU,
@@ -20,6 +19,7 @@ from estimator_train.sweep import (
   Outcome,
   Point,
 )
+from estimator_train.settings import Settings
 
 
 def outcome(replicas, kind, rate, repeat=1, device=GPU, share=None, data=REAL):
@@ -47,7 +47,7 @@ OUTCOMES = [
 
 
 def rows(outcomes, **values):
-  table = scaling.summarize(settings(**values), outcomes)['table']
+  table = scaling_report.summarize(settings(**values), outcomes)['table']
   return {(row['scaling'], row['input'], row['replicas']): row for row in table}
 
 
@@ -70,7 +70,7 @@ def test_figures():
 
 
 def test_failures():
-  result = scaling.summarize(settings(), OUTCOMES)
+  result = scaling_report.summarize(settings(), OUTCOMES)
   table = {(row['scaling'], row['replicas']): row for row in result['table']}
   some, none = table[WEAK, 2], table[WEAK, 3]
   assert (some['runs'], some['failed'], some['spread']) == (2, 1, 0.)
@@ -103,7 +103,7 @@ def test_real_and_made_up_input_have_their_own_baselines():
 @pytest.mark.parametrize('device, kind, has_note', [(GPU, 'gpu', False),
                                                     (CPU, 'cpu (logical)', True)])
 def test_conditions(device, kind, has_note):
-  result = scaling.summarize(settings(repeats=5), [outcome(1, BOTH, 1., device=device),
+  result = scaling_report.summarize(settings(repeats=5), [outcome(1, BOTH, 1., device=device),
                                                    outcome(2, WEAK, 1., device=device)])
   assert result['device_kind'] == kind
   assert bool(result['note']) == has_note
@@ -120,7 +120,7 @@ def test_conditions(device, kind, has_note):
     (0, 1, 'cpu', 0, 'share a single core')])
 def test_conditions_over_workers(monkeypatch, gpus, cores, kind, each, note):
   monkeypatch.setattr(os, 'sched_getaffinity', lambda _: set(range(cores)))
-  result = scaling.summarize(
+  result = scaling_report.summarize(
       settings(scale_over='workers', num_gpus=gpus),
       [outcome(1, BOTH, 100., device=WORKER), outcome(2, WEAK, 150., device=WORKER)])
   assert (result['device_kind'], result['cores_per_worker']) == (kind, each)
@@ -131,7 +131,7 @@ def test_conditions_over_workers(monkeypatch, gpus, cores, kind, each, note):
 
 
 def test_files_and_table(tmp_path, capsys):
-  result = scaling.write(settings(tmp_path), OUTCOMES)
+  result = scaling_report.write(settings(tmp_path), OUTCOMES)
   assert json.loads((tmp_path / 'scaling.json').read_text()) == result
   with (tmp_path / 'scaling.csv').open() as file:
     read = list(csv.DictReader(file))

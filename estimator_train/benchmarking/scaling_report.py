@@ -6,10 +6,10 @@ import os
 import statistics
 from typing import Any, Dict, Iterator, List, Optional, Sequence
 
-from estimator_train import sweep
+from estimator_train.benchmarking import sweep
+from estimator_train.benchmarking.sweep import Outcome
 from estimator_train.files import atomic
 from estimator_train.settings import Settings
-from estimator_train.sweep import Outcome
 
 FILE, CSV_FILE = 'scaling.json', 'scaling.csv'
 _NOTE = ('CPU replicas share the same cores, so no speed-up is to be expected of them: the figures '

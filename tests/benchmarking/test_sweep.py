@@ -4,11 +4,22 @@ import os
 
 import pytest
 
-from estimator_train import flags, settings as settings_lib, sweep
+from estimator_train import flags, settings as settings_lib
+from estimator_train.benchmarking import sweep
+from estimator_train.benchmarking.sweep import (
+  BOTH,
+  CPU,
+  GPU,
+  REAL,
+  STRONG,
+  SYNTHETIC,
+  WEAK,
+  WORKER,
+  Point,
+)
 from estimator_train.datasets import registry
 from estimator_train.process.child_process import ChildRun
 from estimator_train.settings import Settings
-from estimator_train.sweep import BOTH, CPU, GPU, REAL, STRONG, SYNTHETIC, WEAK, WORKER, Point
 
 
 def sweep_settings(**values):

@@ -12,6 +12,7 @@ what goes wrong is raised, UserError when something that was given is wrong. The
 `logging.getLogger('estimator_train')`, which has no handler of ours.
 """
 
+import os
 from typing import Any, Dict
 
 from estimator_train.datasets.description import ArraySplit, DataSet, IdxSplit, ImageSplit
@@ -43,8 +44,10 @@ def train(settings: Settings) -> Dict[str, Any]:
     TrainingFailed: the loss was not finite.
     StoppedBySignal: a signal ended the run.
   """
-  from estimator_train import api
-  return api.train(settings)
+  if not settings.trains:
+    raise UserError('train() takes settings that train', 'mode={!r}'.format(settings.mode),
+                    'give mode=\'train_and_evaluate\' or \'train\', or call evaluate()')
+  return _run(settings)
 
 
 def evaluate(settings: Settings) -> Dict[str, Any]:
@@ -56,8 +59,7 @@ def evaluate(settings: Settings) -> Dict[str, Any]:
   Raises:
     UserError: something that was given is wrong.
   """
-  from estimator_train import api
-  return api.evaluate(settings)
+  return _run(settings._replace(mode='evaluate'))
 
 
 def convert(model: Any, model_dir: str, distribution_strategy: str = 'mirrored',
@@ -85,6 +87,35 @@ def convert(model: Any, model_dir: str, distribution_strategy: str = 'mirrored',
   Raises:
     UserError: the model cannot be converted, or `model_dir` holds another one's checkpoint.
   """
-  from estimator_train import api
-  return api.convert(model, model_dir, distribution_strategy=distribution_strategy,
-                     num_gpus=num_gpus, num_cpu_replicas=num_cpu_replicas, seed=seed)
+  from estimator_train.process import guest
+
+  # How long to train is for the Estimator's caller to say.
+  settings = Settings(mode='train', model_dir=model_dir, train_steps=1,
+                      model=getattr(model, 'name', 'none'), num_gpus=num_gpus, seed=seed,
+                      num_cpu_replicas=num_cpu_replicas,
+                      distribution_strategy=distribution_strategy)
+  _check_alone(settings)
+  with guest.process_left_as_it_was(settings.verbosity):
+    from estimator_train.training import converter
+    return converter.convert_own(model, settings)
+
+
+def _run(settings: Settings) -> Dict[str, Any]:
+  from estimator_train import modes
+  from estimator_train.process import guest
+
+  _check_alone(settings)
+  with guest.process_left_as_it_was(settings.verbosity):
+    # What ends the process after so long would end the user's.
+    return modes.run(settings._replace(step_timeout_secs=0))
+
+
+def _check_alone(settings: Settings) -> None:
+  """Raises a UserError in a task of a cluster, whose process ends when another one is lost."""
+  from estimator_train.cluster import tf_config
+
+  cluster = tf_config.of_run(os.environ, settings.distribution_strategy)
+  if cluster is not None and len(cluster.members) > 1:
+    raise UserError('tasks of a cluster are processes of their own',
+                    'TF_CONFIG has ' + tf_config.counts(cluster),
+                    'run python -m estimator_train, or unset TF_CONFIG')

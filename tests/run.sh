@@ -25,7 +25,7 @@ if [[ ${1:-} == --python=* ]]; then
   fi
 fi
 
-TESTS_BEGAN_SECS=$(date +%s)
+printf -v TESTS_BEGAN_SECS '%(%s)T' -1
 export TESTS_BEGAN_SECS
 ensure_venv "$venv" ${version:+"$version"}
 # Most of a test's time is Python building a graph, on one core.

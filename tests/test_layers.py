@@ -17,7 +17,7 @@ LAYERS = (
   ('launcher', 'training'),
   ('benchmarking', 'exporting'),
   ('modes',),
-  ('__main__', 'api'),
+  ('__main__',),
 )
 LEVEL = {package: level for level, packages in enumerate(LAYERS) for package in packages}
 MOST_LAYERS = 10
@@ -56,6 +56,11 @@ def own_imports(path):
 
 def package_of(name):
   return name.split('.')[1]
+
+
+def test_the_top_level_has_four_modules():
+  modules = {path.name for path in (ROOT / 'estimator_train').glob('*.py')}
+  assert modules == {'__init__.py', '__main__.py', 'errors.py', 'flags.py'}
 
 
 def test_layers_are_few():

@@ -55,7 +55,7 @@ def test_command(command, monkeypatch):
     assert not argument.startswith('tests/') or (ROOT / argument).exists()
 
 
-@pytest.mark.parametrize('flagfile', sorted((ROOT / 'estimator_train' / 'configs').iterdir()),
+@pytest.mark.parametrize('flagfile', sorted((ROOT / 'estimator_train' / 'configs').glob('*.flags')),
                          ids=lambda path: path.name)
 def test_flagfile_parses(flagfile):
   assert flags.parse(['--flagfile={}'.format(flagfile)]).model_dir

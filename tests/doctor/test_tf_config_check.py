@@ -29,7 +29,7 @@ def test_right(task, found):
   assert finding.level == 'ok' and finding.found == found
 
 
-# One of each kind; tests/test_cluster.py has every mistake.
+# One of each kind; tests/cluster/test_tf_config.py has every mistake.
 @pytest.mark.parametrize('text, found, remedy', [
     ('{"cluster": ', 'it is no JSON', 'give {"cluster": '),
     ('{"task": 0}', 'task is no object: 0', 'give {"cluster": '),

@@ -11,8 +11,6 @@ from pathlib import Path
 import pytest
 from conftest import ROOT
 
-from estimator_train.process import cpu_tuning
-
 # What takes long here is TensorFlow, and the same on any Python.
 pytestmark = pytest.mark.slow
 
@@ -24,12 +22,10 @@ ORDINARY = ['--model=fashion_cnn', '--batch_size=256']
 TOO_LARGE = ['--model=own_models:too_large', '--batch_size=4']
 OUT_OF_MEMORY = ('error: out of memory on /device:CPU:0: a float tensor of shape [262144,{}] at '
                  '--batch_size=4: give a smaller --batch_size')
-# By itself TensorFlow's allocator in that build retries for ten seconds; no setting changes it.
-MOST_SECS = 30 if cpu_tuning.has_onednn() else 5
 
 
 def run_in_process(folder, runs, imports=(), limit_gb=None, cgroup=None, tensor_mb=2 ** 22):
-  """Runs the program several times in one new process; returns codes, errors and seconds.
+  """Runs the program several times in one new process; returns codes and errors.
 
   Args:
     folder: for the model directories.
@@ -40,14 +36,14 @@ def run_in_process(folder, runs, imports=(), limit_gb=None, cgroup=None, tensor_
     tensor_mb: what the model that is too large asks for, in MiB.
   """
   script = '\n'.join([*imports, '''
-import contextlib, io, json, sys, time
+import contextlib, io, json, sys
 from estimator_train.__main__ import main
 outcomes = []
 for index, flags in enumerate(json.loads(sys.argv[1])):
-  began, err = time.monotonic(), io.StringIO()
+  err = io.StringIO()
   with contextlib.redirect_stderr(err), contextlib.redirect_stdout(io.StringIO()):
     code = main(flags + ['--model_dir={}/{}'.format(sys.argv[2], index)])
-  outcomes.append((code, err.getvalue(), time.monotonic() - began))
+  outcomes.append((code, err.getvalue()))
 print(json.dumps(outcomes))
 '''])
 
@@ -68,11 +64,10 @@ print(json.dumps(outcomes))
 
 def check(outcomes, tensor_mb=2 ** 22):
   """Asserts that the first run had too little memory, and that the others trained."""
-  (code, err, secs), *others = outcomes
+  (code, err), *others = outcomes
   assert code == 2 and 'Traceback' not in err
   assert err.splitlines()[-1].startswith(OUT_OF_MEMORY.format(tensor_mb))
-  assert secs < MOST_SECS
-  assert [code for code, *_ in others] == [0] * len(others), others
+  assert [code for code, _ in others] == [0] * len(others), others
 
 
 @pytest.mark.parametrize('imports', [

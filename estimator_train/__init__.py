@@ -47,7 +47,7 @@ def train(settings: Settings) -> Dict[str, Any]:
   if not settings.trains:
     raise UserError('train() takes settings that train', 'mode={!r}'.format(settings.mode),
                     'give mode=\'train_and_evaluate\' or \'train\', or call evaluate()')
-  return _run(settings)
+  return _run(settings.for_mode(settings.mode))
 
 
 def evaluate(settings: Settings) -> Dict[str, Any]:
@@ -59,7 +59,7 @@ def evaluate(settings: Settings) -> Dict[str, Any]:
   Raises:
     UserError: something that was given is wrong.
   """
-  return _run(settings._replace(mode='evaluate'))
+  return _run(settings.for_mode('evaluate'))
 
 
 def convert(model: Any, model_dir: str, distribution_strategy: str = 'mirrored',
@@ -107,7 +107,7 @@ def _run(settings: Settings) -> Dict[str, Any]:
   _check_alone(settings)
   with guest.process_left_as_it_was(settings.verbosity):
     # What ends the process after so long would end the user's.
-    return modes.run(settings._replace(step_timeout_secs=0))
+    return modes.run(settings.evolve(step_timeout_secs=0))
 
 
 def _check_alone(settings: Settings) -> None:

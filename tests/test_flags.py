@@ -5,6 +5,7 @@ from hypothesis import given, settings, strategies as st
 
 from estimator_train import flags, settings as settings_lib
 from estimator_train.errors import UserError
+from estimator_train.settings.flag import all_flags
 
 ENOUGH = ['--model_dir=somewhere', '--train_steps=10']
 
@@ -39,7 +40,7 @@ def test_rates_that_agree(rate, epochs):
 
 def test_parsing_has_no_memory():
   flags.parse(ENOUGH + ['--batch_size=64'])
-  assert flags.parse(ENOUGH).batch_size == settings_lib.Settings._field_defaults['batch_size']
+  assert flags.parse(ENOUGH).batch_size == all_flags()['batch_size'].default
 
 
 @pytest.mark.parametrize('arguments', [
@@ -72,12 +73,12 @@ def test_arguments_are_those_off_their_defaults():
 
 def test_flagfile_has_every_flag():
   text = settings_lib.to_flagfile(flags.parse(ENOUGH))
-  for name in settings_lib.Settings._fields:
+  for name in all_flags():
     assert '--{}'.format(name) in text
 
 
 def test_help_explains_every_flag():
-  for name in settings_lib.Settings._fields:
+  for name in all_flags():
     assert '\n  --{}: '.format(name) in flags.help_text()
 
 
@@ -206,7 +207,6 @@ BAD = [
     (['--log_every_steps=0'], '--log_every_steps is out of range'),
     (['--repeats=0'], '--repeats is out of range: --repeats=0: '),
     (['--scale_over=hosts'], '--scale_over has no such choice: .*from replicas, workers$'),
-    (['--mode=scaling', '--train_epochs=1'], 'differ in batch size.*: --train_epochs=1: give --tr'),
     (['--mode=scaling'], 'after the warm-up, and there is none: --train_steps=10 --throughput_warm'
      'up_steps=10: give more than 10'),
     (['--mode=scaling', '--train_steps=11', '--distribution_strategy=off'],
@@ -267,11 +267,13 @@ def test_bad(arguments, message):
 
 def test_every_flag_is_given_wrongly_once():
   wrong = {argument[2:].partition('=')[0] for arguments, _ in BAD for argument in arguments}
-  assert set(settings_lib.Settings._fields) <= wrong
+  assert set(all_flags()) <= wrong
 
 
 @pytest.mark.parametrize('arguments, message', [
     (['--model_dir=x'], 'how long to train is not said'),
+    (['--mode=scaling', '--model_dir=x', '--train_epochs=1'],
+     'differ in batch size.*: --train_epochs=1: give --train_steps=N'),
     (['--train_steps=1'], '--model_dir is required'),
 ])
 def test_left_out(arguments, message):
@@ -289,35 +291,35 @@ def test_what_only_training_needs(arguments):
   assert not flags.parse(arguments).trains
 
 
-# Any flag, with its definer, so that flags of later days are tried as well.
-DEFINERS = {name: definer.__name__ for _, group in flags._GROUPS for name, definer, _ in group}
+# Any flag, with its kind, so that flags of later days are tried as well.
+KINDS = {name: flag.kind for name, flag in all_flags().items()}
 NO_NUMBERS = ['', ' ', 'nan', 'x', '1.5', '--1', '1e3', '1 2', '1,2', '\u00bd', '\udcff']
 NO_INTEGERS = NO_NUMBERS + ['inf', '-inf']
 
 
-@pytest.mark.parametrize('name', [name for name in DEFINERS if name not in ('trace_steps',)])
+@pytest.mark.parametrize('name', [name for name in KINDS if name not in ('trace_steps',)])
 def test_every_flag_of_a_wrong_type(name):
-  kind = DEFINERS[name]
-  wrong = {'DEFINE_integer': NO_INTEGERS, 'DEFINE_boolean': ['', 'maybe', '2', '\udcff'],
-           'DEFINE_float': ['', ' ', 'nan', 'inf', '-inf', '1e400', 'x', '1,5', '\udcff'],
-           'DEFINE_string': ['a\nb', 'a\0b', '\udcff'], 'DEFINE_list': ['"a', 'a\nb', '\udcff']}
+  kind = KINDS[name]
+  wrong = {int: NO_INTEGERS, bool: ['', 'maybe', '2', '\udcff'],
+           float: ['', ' ', 'nan', 'inf', '-inf', '1e400', 'x', '1,5', '\udcff'],
+           str: ['a\nb', 'a\0b', '\udcff'], tuple: ['"a', 'a\nb', '\udcff']}
   for value in wrong[kind]:
     with pytest.raises(UserError) as caught:
       flags.parse(ENOUGH + ['--{}={}'.format(name, value)])
     text = str(caught.value)
     assert '--' + name in text and len(text.splitlines()) == 1 and text.isprintable()
-  if kind != 'DEFINE_boolean':
+  if kind is not bool:
     for arguments in (['--' + name], ['--' + name, '--seed=1'], ['--no' + name]):
       with pytest.raises(UserError, match='has no value|unknown flag') as caught:
         flags.parse(ENOUGH + arguments)
       assert name in str(caught.value)
 
 
-@pytest.mark.parametrize('name', [name for name, kind in DEFINERS.items()
-                                  if kind in ('DEFINE_integer', 'DEFINE_float')])
+@pytest.mark.parametrize('name', [name for name, kind in KINDS.items()
+                                  if kind in (int, float)])
 @pytest.mark.parametrize('value', ['-2', str(2 ** 31), str(2 ** 63), '1' + '0' * 100, '-1e-9'])
 def test_every_number_out_of_range(name, value):
-  if name == 'verbosity' or (DEFINERS[name], value) == ('DEFINE_integer', '-1e-9'):
+  if name == 'verbosity' or (KINDS[name], value) == (int, '-1e-9'):
     return
   if name == 'learning_rate' and not value.startswith('-') and float(value) <= 1e38:
     return
@@ -325,10 +327,10 @@ def test_every_number_out_of_range(name, value):
     flags.parse(ENOUGH + ['--{}={}'.format(name, value)])
 
 
-@pytest.mark.parametrize('name', DEFINERS)
+@pytest.mark.parametrize('name', KINDS)
 def test_every_misspelled_flag_is_proposed(name):
   for wrong in (name[:-1] + 'x', name[1:], name.replace('_', '-') + 's', name.upper() + '_'):
-    if wrong in DEFINERS:
+    if wrong in KINDS:
       continue
     with pytest.raises(UserError, match='unknown flag: --{}: .*--{}[,?]'.format(wrong, name)):
       flags.parse(ENOUGH + ['--{}=1'.format(wrong)])
@@ -339,7 +341,7 @@ TEXTS = st.text() | st.text(st.characters(whitelist_categories=('Cs', 'Cc', 'Zs'
 
 
 @settings(max_examples=100, deadline=None, database=None)
-@given(arguments=st.lists(st.tuples(st.sampled_from(sorted(DEFINERS)), TEXTS), max_size=4))
+@given(arguments=st.lists(st.tuples(st.sampled_from(sorted(KINDS)), TEXTS), max_size=4))
 def test_any_text_gives_settings_or_a_user_error(arguments):
   try:
     parsed = flags.parse(ENOUGH + ['--{}={}'.format(*argument) for argument in arguments])
@@ -366,11 +368,11 @@ def takes_any_text(name):
 
 
 AWKWARD = st.text(' \t\n\r\x85\u2028\ud800\0"\'#,=-é', max_size=4) | st.text(max_size=4)
-VALUES = {'DEFINE_integer': st.integers(-1, 2 ** 31), 'DEFINE_boolean': st.booleans(),
-          'DEFINE_float': st.floats(), 'DEFINE_string': AWKWARD}
+VALUES = {int: st.integers(-1, 2 ** 31), bool: st.booleans(),
+          float: st.floats(), str: AWKWARD}
 OF_FIELDS = dict(
-    {name: VALUES[kind] for name, kind in DEFINERS.items()
-     if kind in VALUES and (kind != 'DEFINE_string' or takes_any_text(name))},
+    {name: VALUES[kind] for name, kind in KINDS.items()
+     if kind in VALUES and (kind is not str or takes_any_text(name))},
     labels=st.lists(AWKWARD, max_size=3).map(tuple),
     image_size=st.lists(st.integers(0, 40000), min_size=1, max_size=4).map(tuple),
     trace_steps=st.tuples(st.integers(0, 12), st.integers(0, 12)))
@@ -382,7 +384,8 @@ OF_FIELDS = dict(
 def test_any_settings_replay(tmp_path_factory, given):
   try:
     expected = settings_lib.Settings(
-        **dict({'model_dir': 'x', 'train_steps': 10, 'dataset': 'image_folder'}, **given))
+        **dict({'model_dir': 'x', 'train_steps': 10, 'dataset': 'image_folder'}, **given)
+    ).for_mode('train_and_evaluate')
   except UserError:
     return
   flagfile = tmp_path_factory.getbasetemp() / 'any.flags'

@@ -123,7 +123,7 @@ def global_batch_size(point: Point, settings: Settings) -> int:
 def settings_of(point: Point, settings: Settings, dataset: DataSet) -> Settings:
   """Returns the settings of the run that measures a point; the devices of a worker are those of
   the settings given."""
-  changed = settings._replace(
+  changed = settings.evolve(
       mode='train', model_dir=folder(point, settings), export_dir=None,
       train_steps=train_steps(settings),
       batch_size=global_batch_size(point, settings),
@@ -133,11 +133,11 @@ def settings_of(point: Point, settings: Settings, dataset: DataSet) -> Settings:
       weights='none', learning_rate=1e-9, lr_schedule='constant',
       lr_boundaries_epochs=(), lr_values=(), lr_warmup_epochs=0., report_page=False)
   if point.unit != WORKER:
-    changed = changed._replace(num_gpus=point.count if point.unit == GPU else 0,
+    changed = changed.evolve(num_gpus=point.count if point.unit == GPU else 0,
                                num_cpu_replicas=point.count if point.unit == CPU else 0)
   if point.input == SYNTHETIC and not isinstance(dataset.train, SyntheticSplit):
     # As much work for the model; made-up examples cannot be counted by class.
-    changed = changed._replace(dataset='synthetic', train_pattern=None, eval_pattern=None,
+    changed = changed.evolve(dataset='synthetic', train_pattern=None, eval_pattern=None,
                                image_size=dataset.image_shape, labels=dataset.labels,
                                class_weights='none')
   return changed

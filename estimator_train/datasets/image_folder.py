@@ -21,13 +21,12 @@ def describe(settings: Settings) -> DataSet:
     UserError: a pattern is missing or matches nothing, a file is of no class, or a class has no
       file to train on.
   """
-  return describe_patterns(settings, settings.train_pattern, settings.eval_pattern)
+  return describe_patterns(settings, settings.train_pattern, settings.eval_pattern, settings.labels)
 
 
 def describe_patterns(settings: Settings, train_pattern: Optional[str],
-                      eval_pattern: Optional[str]) -> DataSet:
-  """Does the same for patterns that a published data set knows by itself."""
-  labels = settings.labels
+                      eval_pattern: Optional[str], labels: Tuple[str, ...]) -> DataSet:
+  """Does the same for patterns, and classes, that a published data set knows by itself."""
   if not labels and not settings.trains and settings.model_dir:
     labels = run_files.read_labels(settings.model_dir)
   reads_train = settings.mode != 'evaluate'
@@ -46,14 +45,18 @@ def describe_patterns(settings: Settings, train_pattern: Optional[str],
                _split(eval_files, labels) if reads_eval else None)
 
 
-def describe_classes(settings: Settings) -> DataSet:
+def describe_classes(settings: Settings, labels: Tuple[str, ...]) -> DataSet:
   """Describes the images without listing any.
+
+  Args:
+    settings: of the run.
+    labels: the classes; empty: those in `model_dir`.
 
   Raises:
     UserError: the classes are told neither by the settings nor by `model_dir`.
   """
   assert settings.model_dir is not None
-  labels = settings.labels or run_files.read_labels(settings.model_dir)
+  labels = labels or run_files.read_labels(settings.model_dir)
   if not labels:
     raise UserError('the classes are not known', 'no {} in --model_dir={}'.format(
         run_files.LABELS_FILE, settings.model_dir), 'give the --model_dir of a run, or --labels')

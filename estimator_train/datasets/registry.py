@@ -23,9 +23,6 @@ _DESCRIBE_IN_DATA_DIR: Dict[str, Callable[[str], DataSet]] = {
     'mnist': mnist.describe,
 }
 
-NAMES = ('fashion_mnist_sample',) + tuple(_DESCRIBE_IN_DATA_DIR) + (
-    'oct2017', 'image_folder', 'synthetic')
-
 
 def describe(settings: Settings) -> DataSet:
   """Returns the description of the data set that the settings name.
@@ -51,7 +48,7 @@ def describe(settings: Settings) -> DataSet:
     root = oct2017.find(data_dir)
     train, test = (os.path.join(glob.escape(folder), '*', '*.jpeg') for folder in (
         os.path.join(root, 'train'), oct2017.eval_folder(root)))
-    return image_folder.describe_patterns(settings._replace(labels=oct2017.LABELS), train, test)
+    return image_folder.describe_patterns(settings, train, test, oct2017.LABELS)
   return _DESCRIBE_IN_DATA_DIR[name](data_dir)
 
 
@@ -63,9 +60,9 @@ def describe_classes(settings: Settings) -> DataSet:
   """
   name = settings.dataset
   if name == 'oct2017':
-    dataset = image_folder.describe_classes(settings._replace(labels=oct2017.LABELS))
+    dataset = image_folder.describe_classes(settings, oct2017.LABELS)
   elif name == 'image_folder':
-    dataset = image_folder.describe_classes(settings)
+    dataset = image_folder.describe_classes(settings, settings.labels)
   elif name in _DESCRIBE_IN_DATA_DIR:
     dataset = _DESCRIBE_IN_DATA_DIR[name](settings.data_dir or '')
   else:

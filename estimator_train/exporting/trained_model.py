@@ -46,7 +46,7 @@ def find(settings: Settings) -> Found:
   checkpoint, global_step = chosen_checkpoint.resolve(settings)
   dataset = datasets.describe_classes(settings)
   chosen_checkpoint.check_labels(settings, dataset.labels)
-  run_files.check_flags(settings, [name for name in settings._fields
+  run_files.check_flags(settings, [name for name, _ in settings.items()
                                    if name not in _MUST_BE_THE_SAME])
   return Found(dataset, checkpoint, global_step)
 
@@ -120,7 +120,7 @@ def load(settings: Settings, found: Found) -> Iterator[Predictor]:
     raise UserError('images have one channel or three', '--image_size={},{},{}'.format(
         height, width, channels), 'give a --model_dir that was trained on such')
   # Those that are here, and not those that it was trained on.
-  devices = find_devices(settings._replace(num_gpus=-1 if settings.num_gpus else 0))
+  devices = find_devices(settings.evolve(num_gpus=-1 if settings.num_gpus else 0))
   one = Devices(devices.names[:1], devices.labels[:1])
   with restored(settings, found.dataset, found.checkpoint, one) as (model, session):
     pixels = tf.placeholder(tf.float32, [None, height, width, None])

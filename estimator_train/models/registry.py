@@ -6,15 +6,12 @@ from typing import Any, Optional, Sequence, Tuple
 from estimator_train.errors import UserError
 from estimator_train.settings import user_code
 
-_OURS = ('fashion_cnn', 'mnist_conv8', 'mnist_deep', 'mnist_dense', 'mnist_practical')
 # By their names in tf.keras.applications.
 _APPLICATIONS = {function.lower(): function for function in (
     'VGG16', 'VGG19', 'ResNet50', 'ResNet101', 'ResNet152', 'ResNet50V2', 'ResNet101V2',
     'ResNet152V2', 'InceptionV3', 'InceptionResNetV2', 'Xception', 'MobileNet', 'MobileNetV2',
     'DenseNet121', 'DenseNet169', 'DenseNet201', 'NASNetMobile', 'NASNetLarge')}
 _TRAINABLE_LAYERS = {'vgg16': 4}  # As published; all of the others.
-
-NAMES = _OURS + tuple(_APPLICATIONS)
 
 
 def is_pretrained(name: str) -> bool:
@@ -27,8 +24,8 @@ def build(name: str, image_shape: Tuple[int, int, int], num_classes: int,
   """Builds the Keras model of that name.
 
   Args:
-    name: one of NAMES; the module of that name beside this one has the function `build`. Or
-      `package.module:function`, where the function takes nothing, or an image's shape and the
+    name: one of choices.MODELS; the module of that name beside this one has the function `build`.
+      Or `package.module:function`, where the function takes nothing, or an image's shape and the
       number of classes.
     image_shape: (height, width, channels) of an image.
     num_classes: the number of outputs.

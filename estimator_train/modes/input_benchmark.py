@@ -45,7 +45,7 @@ def run(settings: Settings) -> Dict[str, Any]:
     _LOG.info('measuring the model')
     model = model_rate.measure(prepared, measured.image_shape, measured.pixels_dtype)
   result = input_benchmark.write(
-      settings._replace(cache=factory.cache_of(prepared.dataset, settings)),
+      settings.evolve(cache=factory.cache_of(prepared.dataset, settings)),
       prepared.conditions, _described(prepared.dataset, measured), model,
       Machine(threads.available_cores(), free_bytes,
               all(name.startswith('/cpu') for name in prepared.devices.names),
@@ -56,7 +56,7 @@ def run(settings: Settings) -> Dict[str, Any]:
 
 def _for_training(settings: Settings, folder: str) -> Settings:
   """Returns the settings of a training that costs the same and leaves nothing."""
-  return settings._replace(
+  return settings.evolve(
       mode='train', model_dir=folder, train_steps=2 ** 31 - 1, train_epochs=None,
       weights='none',
       # Made-up labels cannot be learned, and a loss that is not finite would end it.

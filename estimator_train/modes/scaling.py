@@ -39,7 +39,7 @@ def run(settings: Settings, run_child: RunChild = child_process.run) -> Dict[str
   """
   assert settings.model_dir is not None
   run_files.check_flags(settings, _FREE_FLAGS)
-  dataset = registry.describe(settings._replace(mode='train'))
+  dataset = registry.describe(settings.evolve(mode='train'))
   unit, most, each = _units(settings)
   run_files.make(os.path.join(settings.model_dir, sweep.FOLDER))
   run_files.record_flags(settings)
@@ -61,18 +61,18 @@ def _units(settings: Settings) -> Tuple[str, int, Settings]:
 
 def _workers(settings: Settings) -> Tuple[int, Settings]:
   """Returns the most workers, and the settings of one."""
-  settings = settings._replace(distribution_strategy='multi_worker_mirrored')
+  settings = settings.evolve(distribution_strategy='multi_worker_mirrored')
   wants_gpus = settings.num_gpus and not settings.num_cpu_replicas
   gpus = tensorflow_import.count_gpus() if wants_gpus else 0
   if gpus or (wants_gpus and settings.num_gpus > 0):
     of_one = max(settings.num_gpus, 1)
     most = max(gpus // of_one, 1)
     _LOG.info('1 to %d workers with %d of %d GPU(s) each', most, of_one, gpus)
-    return most, settings._replace(num_gpus=of_one)
+    return most, settings.evolve(num_gpus=of_one)
   most, cores = sweep.cpu_workers()
   _LOG.info('1 to %d workers, %s', most, 'each on {} core(s) of its own'.format(cores) if cores
             else 'which share the only core')
-  return most, settings._replace(
+  return most, settings.evolve(
       num_gpus=0, num_cpu_replicas=max(settings.num_cpu_replicas, 1))
 
 

@@ -54,7 +54,7 @@ def _damaged(model_dir: str, name: str) -> UserError:
 def check_flags(settings: settings_lib.Settings, free: Sequence[str]) -> None:
   """Raises a UserError when the folder was made with other flags than these, but for some."""
   assert settings.model_dir is not None
-  different = differences(settings, [name for name in settings._fields if name not in free])
+  different = differences(settings, [name for name, _ in settings.items() if name not in free])
   if different:
     raise UserError('--model_dir was made with other flags', different[0],
                     'give another --model_dir, or the flags of {}'.format(

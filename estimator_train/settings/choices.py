@@ -1,10 +1,18 @@
 """The words that flags choose from."""
 
-from estimator_train.configs.workloads import WORKLOADS
-
 MODES = ('train_and_evaluate', 'train', 'evaluate', 'predict', 'export', 'input_benchmark', 'audit',
          'download', 'doctor', 'scaling', 'reproduce')
+TRAINS = ('train_and_evaluate', 'train')
 WITHOUT_MODEL_DIR = ('download', 'input_benchmark', 'doctor')
+DATASETS = ('fashion_mnist_sample', 'fashion_mnist', 'mnist', 'oct2017', 'image_folder',
+            'synthetic')
+# Modules of models/, and networks of tf.keras.applications.
+OWN_MODELS = ('fashion_cnn', 'mnist_conv8', 'mnist_deep', 'mnist_dense', 'mnist_practical')
+APPLICATIONS = (
+    'vgg16', 'vgg19', 'resnet50', 'resnet101', 'resnet152', 'resnet50v2', 'resnet101v2',
+    'resnet152v2', 'inceptionv3', 'inceptionresnetv2', 'xception', 'mobilenet', 'mobilenetv2',
+    'densenet121', 'densenet169', 'densenet201', 'nasnetmobile', 'nasnetlarge')
+MODELS = OWN_MODELS + APPLICATIONS
 PREPROCESSINGS = ('unit', 'caffe', 'torch', 'tf')
 EXPORT_FORMATS = ('saved_model', 'h5', 'tflite')
 CLASS_WEIGHTS = ('none', 'balanced')
@@ -26,12 +34,3 @@ BEST_METRICS = ('accuracy', 'average_loss')
 KEPT_CHECKPOINTS = ('latest', 'best')
 READS_CHECKPOINT = ('evaluate', 'predict', 'export')
 SINGLE_REPLICA_STRATEGIES = ('off', 'one_device')
-# By their flags.
-OF_FLAG = {
-    'mode': MODES, 'optimizer': OPTIMIZERS, 'distribution_strategy': STRATEGIES,
-    'scale_learning_rate': LEARNING_RATE_SCALINGS, 'lr_schedule': LR_SCHEDULES,
-    'preprocess': PREPROCESSINGS, 'export_format': EXPORT_FORMATS, 'class_weights': CLASS_WEIGHTS,
-    'cache_features_dtype': CACHE_FEATURES_DTYPES, 'on_bad_image': ON_BAD_IMAGE,
-    'on_nan': ON_NAN,
-    'scale_over': SCALE_OVER, 'workload': tuple(WORKLOADS), 'best_metric': BEST_METRICS,
-    'all_reduce_alg': ALL_REDUCE_ALGORITHMS, 'dtype': DTYPES}

@@ -5,6 +5,8 @@ from typing import Any
 from estimator_train.configs.workloads import WORKLOADS
 from estimator_train.errors import UserError
 from estimator_train.settings import choices
+from estimator_train.settings.constraints import requirement
+from estimator_train.settings.flag import all_flags
 
 # Where a published workload finds its data and runs, not what it does.
 _FREE_IN_REPRODUCE = (
@@ -14,7 +16,8 @@ _FREE_IN_REPRODUCE = (
     'save_checkpoints_secs', 'save_retry_secs', 'report_page', 'verbosity')
 
 
-def check_scaling(settings: Any) -> None:
+@requirement('scaling')
+def _check_scaling(settings: Any) -> None:
   """Raises a UserError for what a sweep cannot be made of."""
   steps, warmup_steps = settings.train_steps, settings.throughput_warmup_steps
   if settings.train_epochs is not None:
@@ -47,13 +50,15 @@ def _check_over_workers(settings: Any) -> None:
         settings.all_reduce_alg), '--scale_over=workers', 'leave --all_reduce_alg out')
 
 
-def check_reproduce(settings: Any) -> None:
+@requirement('reproduce')
+def _check_reproduce(settings: Any) -> None:
   """Raises a UserError for what would not be the published workload."""
   if settings.workload is None:
     raise UserError('which workload to reproduce is not said', '--mode=reproduce',
                     'give --workload=NAME, one of ' + ', '.join(WORKLOADS))
-  for name, default in settings._field_defaults.items():
-    if name not in _FREE_IN_REPRODUCE + ('mode', 'workload') and getattr(settings, name) != default:
+  for name, flag in all_flags().items():
+    if name not in _FREE_IN_REPRODUCE + ('mode', 'workload') and (
+        getattr(settings, name) != flag.default):
       raise UserError('--mode=reproduce runs a workload as it was published',
                       '--{}={}'.format(name, getattr(settings, name)),
                       'leave it out, or run the flagfile by itself')

@@ -5,109 +5,106 @@ import io
 import math
 import os
 from fractions import Fraction
-from typing import Any, List, NamedTuple, Optional, Tuple, Union
+from typing import Any, Dict, List, Optional, Tuple, Type
 
 from estimator_train.errors import UserError
-from estimator_train.settings import user_code, validation
+from estimator_train.settings import choices, experiment_checks, learning_rate_checks, user_code
+from estimator_train.settings.constraints import CONSTRAINTS, REQUIREMENTS
+from estimator_train.settings.flag import Group, all_flags, flags_of, groups
+
+# Imported for their rules.
+RULES = (experiment_checks, learning_rate_checks)
 
 
-class _Fields(NamedTuple):
-  """The fields of Settings; each is the flag of the same name in flags.py, and is told there."""
-  mode: str = 'train_and_evaluate'
-  dataset: str = 'fashion_mnist_sample'
-  data_dir: Optional[str] = None
-  train_pattern: Optional[str] = None
-  eval_pattern: Optional[str] = None
-  labels: Tuple[str, ...] = ()
-  image_size: Optional[Union[Tuple[int, int], Tuple[int, int, int]]] = None
-  preprocess: str = 'unit'
-  model: str = 'fashion_cnn'
-  weights: str = 'none'
-  trainable_layers: Optional[int] = None
-  model_dir: Optional[str] = None
-  export_dir: Optional[str] = None
-  export_format: str = 'saved_model'
-  train_steps: Optional[int] = None
-  train_epochs: Optional[int] = None
-  eval_every_steps: Optional[int] = None
-  early_stopping_steps: Optional[int] = None
-  stop_at_accuracy: Optional[float] = None
-  batch_size: int = 128
-  optimizer: str = 'adam'
-  learning_rate: float = 0.001
-  scale_learning_rate: str = 'none'
-  base_batch_size: int = 128
-  lr_schedule: str = 'constant'
-  lr_boundaries_epochs: Tuple[float, ...] = ()
-  lr_values: Tuple[float, ...] = ()
-  lr_warmup_epochs: float = 0.
-  class_weights: str = 'none'
-  on_nan: str = 'stop'
-  seed: int = 1
-  distribution_strategy: str = 'mirrored'
-  num_gpus: int = -1
-  num_cpu_replicas: int = 0
-  all_reduce_alg: Optional[str] = None
-  num_packs: int = 1
-  gpu_memory_growth: bool = True
-  dtype: str = 'fp32'
-  enable_xla: bool = False
-  inter_op_parallelism_threads: int = 0
-  intra_op_parallelism_threads: int = 0
-  shuffle_buffer: int = 5000
-  num_parallel_calls: int = 0
-  prefetch: int = 2
-  cache: str = 'auto'
-  cache_features: bool = False
-  cache_features_dtype: str = 'float32'
-  on_bad_image: str = 'error'
-  max_bad_images: float = 0.01
-  throughput_warmup_steps: int = 10
-  trace_steps: Optional[Tuple[int, int]] = None
-  log_every_steps: int = 100
-  repeats: int = 3
-  scale_over: str = 'replicas'
-  workload: Optional[str] = None
-  report_page: bool = True
-  save_checkpoints_steps: Optional[int] = None
-  save_checkpoints_secs: Optional[int] = None
-  keep_checkpoint_max: int = 5
-  save_retry_secs: int = 300
-  best_metric: str = 'accuracy'
-  checkpoint: str = 'latest'
-  peer_timeout_secs: int = 30
-  step_timeout_secs: int = 600
-  start_timeout_secs: int = 600
-  input: Optional[str] = None
-  output: str = '-'
-  verbosity: int = 0
-
-
-class Settings(_Fields):
+class Settings:
   """Every flag's value, valid by itself and together with the others.
 
   `Settings(FLAG=VALUE, ...)`; what is left out is as without the flag, and --help explains each.
-  `model` and `dataset` may be functions, which are known by their names from then on.
+  `model` and `dataset` may be functions, which are known by their names from then on. A flag's
+  value is the attribute of its name; `settings[GROUP]` is a group of them, such as
+  `settings[groups.Devices]`. Settings do not change.
 
   Raises:
     UserError: when it is made of values that cannot be.
   """
-  __slots__ = ()
+  __slots__ = ('_groups',)
 
-  def __new__(cls, **values: Any) -> 'Settings':
-    settings = super().__new__(cls, **{name: _as_a_flag(value) for name, value in values.items()})
-    validation.check(settings)
+  def __init__(self, **values: Any) -> None:
+    flags = all_flags()
+    for name in values:
+      if name not in flags:
+        raise UserError('there is no such setting', name, 'python -m estimator_train --help lists '
+                        'all')
+    values = {name: _as_a_flag(value) for name, value in values.items()}
+    for name, value in values.items():
+      flags[name].check_value(value)
+    made = {group: group(**{flag.name: values[flag.name] for flag in flags_of(group)
+                            if flag.name in values}) for group in groups()}
+    object.__setattr__(self, '_groups', made)
+    for read, rule in CONSTRAINTS:
+      rule(*(self[group] for group in read))
+
+  def __getitem__(self, group: Type[Group]) -> Group:
+    return self._groups[group]
+
+  def __getattr__(self, name: str) -> Any:
+    if not name.startswith('_'):
+      for values in self._groups.values():
+        if hasattr(values, name):
+          return getattr(values, name)
+    raise AttributeError(name)
+
+  def __setattr__(self, name: str, value: Any) -> None:
+    raise AttributeError('settings do not change: use evolve({}=...)'.format(name))
+
+  def __eq__(self, other: object) -> bool:
+    return isinstance(other, Settings) and self.items() == other.items()
+
+  def __hash__(self) -> int:
+    return hash(tuple(self.items()))
+
+  def __repr__(self) -> str:
+    flags = all_flags()
+    return 'Settings({})'.format(', '.join(
+        '{}={!r}'.format(name, value) for name, value in self.items()
+        if value != flags[name].default))
+
+  def __reduce__(self) -> Any:
+    return _make_settings, (dict(self.items()),)
+
+  def items(self) -> List[Tuple[str, Any]]:
+    """Returns the names and values of all flags."""
+    return [(name, getattr(self, name)) for name in all_flags()]
+
+  def evolve(self, **changes: Any) -> 'Settings':
+    """Returns the settings with other values, which are checked as by the constructor."""
+    return Settings(**dict(self.items(), **changes))
+
+  def for_mode(self, mode: str) -> 'Settings':
+    """Returns the settings of a run in that mode.
+
+    Raises:
+      UserError: a value that the mode requires is not given, or one is not for that mode.
+    """
+    settings = self.evolve(mode=mode)
+    for modes, rule in REQUIREMENTS:
+      if mode in modes:
+        rule(settings)
     return settings
 
   @property
   def trains(self) -> bool:
     """Whether this run updates weights."""
-    return self.mode in ('train_and_evaluate', 'train')
+    return self.mode in choices.TRAINS
 
   @property
   def evaluates(self) -> bool:
     """Whether this run evaluates a checkpoint on the test examples."""
     return self.mode in ('train_and_evaluate', 'evaluate')
+
+
+def _make_settings(values: Dict[str, Any]) -> Settings:
+  return Settings(**values)
 
 
 def per_replica_batch_size(global_batch_size: int, num_replicas: int) -> int:
@@ -190,7 +187,7 @@ def growth_of_learning_rate(settings: Settings) -> float:
 def to_flagfile(settings: Settings) -> str:
   """Returns every flag's value as a text that `--flagfile` reads; unset ones as comments."""
   lines = []
-  for name, value in zip(settings._fields, settings):
+  for name, value in settings.items():
     if value is None or value == ():
       lines.append('# --{} is not set'.format(name))
     else:
@@ -200,8 +197,9 @@ def to_flagfile(settings: Settings) -> str:
 
 def to_arguments(settings: Settings) -> List[str]:
   """Returns the command line that the settings are parsed from: the flags off their defaults."""
-  return [_argument(name, value) for name, value in zip(settings._fields, settings)
-          if value != settings._field_defaults[name]]
+  flags = all_flags()
+  return [_argument(name, value) for name, value in settings.items()
+          if value != flags[name].default]
 
 
 def _as_a_flag(value: Any) -> Any:
@@ -218,7 +216,7 @@ def _argument(name: str, value: Any) -> str:
     value = str(value).lower()
   elif isinstance(value, tuple):
     row = io.StringIO()
-    csv.writer(row, delimiter=':' if name == 'trace_steps' else ',',
+    csv.writer(row, delimiter=all_flags()[name].separator,
                lineterminator='').writerow(value)
     value = row.getvalue()
   return '--{}={}'.format(name, value)

@@ -8,6 +8,7 @@ from estimator_train.datasets.description import DataSet
 from estimator_train.errors import UserError
 from estimator_train.models import registry as models
 from estimator_train.settings import Settings
+from estimator_train.settings.flag import all_flags
 from estimator_train.training import losses
 from estimator_train.training.loss_scaling import LossScaled
 from estimator_train.training.optimizers import LearningRate, make_optimizer
@@ -63,7 +64,7 @@ def check_own_optimizer(settings: Settings) -> None:
   """
   def given(*names: str) -> str:
     return ' '.join('--{}={}'.format(name, getattr(settings, name)) for name in names
-                    if getattr(settings, name) != settings._field_defaults[name])
+                    if getattr(settings, name) != all_flags()[name].default)
 
   refused = given('lr_schedule', 'lr_warmup_epochs', 'scale_learning_rate', 'dtype')
   if settings.trains and refused:

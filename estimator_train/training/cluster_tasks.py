@@ -91,7 +91,7 @@ def join(cluster: Cluster, settings: Settings, facts: Dict[str, str]) -> Peers:
     PeerLost: one did not come in time.
     UserError: this task was started otherwise than the chief.
   """
-  facts = dict({'--' + name: str(value) for name, value in zip(settings._fields, settings)
+  facts = dict({'--' + name: str(value) for name, value in settings.items()
                 if name not in _OWN_FLAGS}, **facts, **{'TensorFlow': tf.version.VERSION})
   peers = rendezvous.meet(cluster, facts, settings.start_timeout_secs, _LOG.info)
   peers.watch(settings.peer_timeout_secs, _end)

@@ -57,7 +57,7 @@ def test_made_up_data_has_no_real_input():
 
 def arguments(point, settings):
   """Returns the flags of a point, parsed as its process does."""
-  dataset = registry.describe(settings._replace(mode='train'))
+  dataset = registry.describe(settings.evolve(mode='train'))
   return flags.parse(settings_lib.to_arguments(sweep.settings_of(point, settings, dataset)))
 
 
@@ -133,7 +133,7 @@ def leave(folder):
 
 
 def test_a_point_is_done_when_that_is_written(tmp_path):
-  settings = sweep_settings()._replace(model_dir=str(tmp_path))
+  settings = sweep_settings().evolve(model_dir=str(tmp_path))
   point, other = Point(CPU, 1, BOTH, REAL, 1), Point(CPU, 1, BOTH, SYNTHETIC, 1)
   for each in (point, other):
     sweep.begin(each, settings)
@@ -149,7 +149,7 @@ def test_a_point_is_done_when_that_is_written(tmp_path):
 
 
 def test_a_failed_point_is_not_done(tmp_path):
-  settings = sweep_settings()._replace(model_dir=str(tmp_path))
+  settings = sweep_settings().evolve(model_dir=str(tmp_path))
   point = Point(CPU, 2, STRONG, REAL, 1)
   sweep.begin(point, settings)
   leave(sweep.folder(point, settings))

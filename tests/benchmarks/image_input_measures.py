@@ -100,7 +100,7 @@ def cache(data: Dict[str, Any], batch_size: int, rounds: int, window_secs: float
   for name, value in (('memory', 'memory'), ('folder', folder)):
     began = time.perf_counter()
     input_fns[name] = factory.make_train_input_fn(
-        dataset, settings._replace(cache=value), True, batch_size)
+        dataset, settings.evolve(cache=value), True, batch_size)
     fill_secs[name] = time.perf_counter() - began
   rates: Dict[str, List[float]] = {name: [] for name in input_fns}
   for _ in range(rounds):

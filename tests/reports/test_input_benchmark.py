@@ -24,7 +24,7 @@ FILES = Input(kind='image_files', num_examples=1000, prepare_secs=0., cold=at(40
 
 
 def summarize(measured=FILES, model=(50,), machine=ON_GPU, **flags):
-  return input_benchmark.summarize(SETTINGS._replace(**flags), measured, at(*model), machine)
+  return input_benchmark.summarize(SETTINGS.evolve(**flags), measured, at(*model), machine)
 
 
 def test_rates_and_spread():
@@ -115,7 +115,7 @@ CONDITIONS = {'model': 'm', 'dataset': 'd', 'global_batch_size': 8, 'devices': [
 
 
 def test_table_file_and_result(tmp_path, capsys):
-  settings = SETTINGS._replace(model_dir=str(tmp_path))
+  settings = SETTINGS.evolve(model_dir=str(tmp_path))
   measured = FILES._replace(stages={'read': at(400), 'batch': at(200)}, was_cold=False)
   result = input_benchmark.write(settings, CONDITIONS, measured, at(50), ON_CPU)
   assert json.loads((tmp_path / 'input_benchmark.json').read_text()) == result

@@ -6,8 +6,7 @@
 #     Ampere, Ada and Hopper, on NVIDIA's (TensorFlow 1.15.5+nv, Python 3.8)
 #   docker build -t estimator-train --build-arg BASE_IMAGE=python:3.7-slim \
 #     --build-arg TENSORFLOW=onednn .
-#     CPUs; TENSORFLOW is base (the base's own), stock or onednn. The same as
-#     ESTIMATOR_TRAIN_TF=onednn ./run_train.sh --docker builds
+#     CPUs; TENSORFLOW is base (the base's own), stock or onednn
 #
 #   docker run --rm --gpus all -v DATA:/data -v OUT:/model estimator-train FLAG...
 #     The flagfiles' data/ and runs/ are /data and /model; README tells of hosts

@@ -3,7 +3,6 @@
 #
 #   ./run_train.sh             the quickstart, on data that ships with the package
 #   ./run_train.sh FLAG...     python -m estimator_train FLAG...
-#   ./run_train.sh --docker [FLAG...]    the same in Docker, whose image is built first
 #   ./run_train.sh --local_workers=N [--local_ps=M] [--max_restarts=K]
 #                  [--local_cores=C] [--local_gpus=G] [FLAG...]
 #                              the same as a cluster of several tasks on this machine
@@ -18,12 +17,10 @@ set -euo pipefail
 # shellcheck source=requirements/environment.sh
 source "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/requirements/environment.sh"
 
-in_docker=
 beside=
 module=estimator_train
-flags=()
+flags=("$@")
 for flag; do
-  if [[ $flag == --docker ]]; then in_docker=1; else flags+=("$flag"); fi
   if [[ $flag =~ ^--?(local_workers|local_ps|max_restarts|local_cores|local_gpus)(=|$) ]]; then
     module=estimator_train.launcher.local_cluster
   fi
@@ -31,21 +28,6 @@ for flag; do
 done
 if ((${#flags[@]} == 0)); then
   flags=("--flagfile=$root/estimator_train/configs/quickstart.flags")
-fi
-
-if [[ $in_docker ]]; then
-  if [[ $beside ]]; then
-    echo 'error: --docker starts no TensorBoard: --tensorboard is there too: leave it out, and' \
-      'run .venv/bin/tensorboard --logdir=MODEL_DIR beside it' >&2
-    exit 2
-  fi
-  if [[ $module != estimator_train ]]; then
-    echo 'error: --docker is for one process: --local_workers is there too:' \
-      'leave one of them out' >&2
-    exit 2
-  fi
-  python=$(any_python)
-  exec "$python" -I "$root/deploy/docker/run.py" "${flags[@]}"
 fi
 
 venv=$root/.venv$build

@@ -38,15 +38,3 @@ ensure_venv() {  # VENV [VERSION]
   "$python" -I "$root/requirements/make_venv.py" "$venv" \
     "$root/requirements/py$version$build.txt"
 }
-
-# Prints a Python from 3.6 on, whatever else it lacks: one that runs a script of ours.
-any_python() {
-  local name
-  for name in python3 python; do
-    if "$name" -I -S -c 'import sys; sys.exit(sys.version_info < (3, 6))' 2>/dev/null; then
-      echo "$name"
-      return
-    fi
-  done
-  "$root/requirements/find_python.sh"
-}

@@ -17,7 +17,7 @@ COMMANDS = [line for block in re.findall(r'```bash\n(.*?)```', README + DOCKER_R
             for line in block.splitlines()]
 # What stands before the program's flags; in the image, relative paths are as in the checkout.
 PROGRAM = re.compile(
-    r'./run_train.sh( --docker)?|python -m estimator_train|docker run .* estimator-train(?= )|'
+    r'./run_train.sh|python -m estimator_train|docker run .* estimator-train(?= )|'
     r'docker compose -f deploy/docker/compose.yaml run --rm train(-cpu)?|'
     r'deploy/docker/two_hosts.sh \d \S+|sbatch --nodes=\d deploy/slurm/train.sbatch')
 

@@ -224,9 +224,8 @@ def test_tests_refuse_another_version(machine):
 
 
 @pytest.mark.parametrize('script', ['run_train.sh', 'tests/run.sh'])
-@pytest.mark.parametrize('arguments', [[], ['--docker']], ids=['here', 'in Docker'])
-def test_unknown_build_of_tensorflow_is_refused(machine, script, arguments):
-  result = machine.run(script, *arguments, ESTIMATOR_TRAIN_TF='mkl')
+def test_unknown_build_of_tensorflow_is_refused(machine, script):
+  result = machine.run(script, ESTIMATOR_TRAIN_TF='mkl')
   assert (result.returncode, result.stdout) == (2, '')
   assert result.stderr == 'error: ESTIMATOR_TRAIN_TF takes stock or onednn: mkl: name one of them\n'
 
@@ -348,21 +347,6 @@ def test_tensorboard_is_started_first(machine, flag, other):
   assert result.returncode == 0, result.stderr
   assert result.stdout.splitlines()[-1] == (
     '-m estimator_train.launcher.with_tensorboard {} {}'.format(flag, other))
-
-
-def test_docker_starts_no_tensorboard(machine):
-  result = machine.run('run_train.sh', '--docker', '--tensorboard')
-  assert (result.returncode, result.stdout) == (2, '')
-  assert result.stderr == (
-    'error: --docker starts no TensorBoard: --tensorboard is there too: leave it out, and run '
-    '.venv/bin/tensorboard --logdir=MODEL_DIR beside it\n')
-
-
-def test_docker_is_for_one_process(machine):
-  result = machine.run('run_train.sh', '--local_workers=2', '--docker')
-  assert (result.returncode, result.stdout) == (2, '')
-  assert result.stderr == ('error: --docker is for one process: --local_workers is there too: '
-                           'leave one of them out\n')
 
 
 def change_lock(machine):

@@ -22,9 +22,8 @@ _INSTALL = './run_train.sh sets an environment up, `pip install .` installs into
 _FASTER = ('`ESTIMATOR_TRAIN_TF=onednn ./run_train.sh` uses the same built with oneDNN, which is '
            'faster on CPUs; in an environment of yours, `pip uninstall {}` and then '
            '`pip install intel-tensorflow==1.15.2`')
-_FASTER_IMAGE = ('`ESTIMATOR_TRAIN_TF=onednn ./run_train.sh --docker` or `docker build --build-arg '
-                 'BASE_IMAGE=python:3.7-slim --build-arg TENSORFLOW=onednn` gives the same built '
-                 'with oneDNN, which is faster on CPUs')
+_FASTER_IMAGE = ('`docker build --build-arg BASE_IMAGE=python:3.7-slim --build-arg '
+                 'TENSORFLOW=onednn` gives the same built with oneDNN, which is faster on CPUs')
 
 
 class Interpreter(NamedTuple):

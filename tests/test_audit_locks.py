@@ -1,4 +1,4 @@
-"""requirements/audit.py: what pip-audit found against the table in SECURITY.md; and that table."""
+"""scripts/audit.py: what pip-audit found against the table in SECURITY.md; and that table."""
 
 import importlib.util
 import json
@@ -7,7 +7,7 @@ import re
 import pytest
 from conftest import ROOT
 
-SPEC = importlib.util.spec_from_file_location('audit', str(ROOT / 'requirements' / 'audit.py'))
+SPEC = importlib.util.spec_from_file_location('audit', str(ROOT / 'scripts' / 'audit.py'))
 audit = importlib.util.module_from_spec(SPEC)
 SPEC.loader.exec_module(audit)
 

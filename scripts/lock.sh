@@ -1,26 +1,27 @@
 #!/usr/bin/env bash
-# Writes the lock files beside it: py36.txt and py37.txt (the package with its extras), the same on
-# TensorFlow's build for CPUs (py36-onednn.txt and py37-onednn.txt), lint.txt (the linters, for
-# CPython 3.7), pip.txt (what every environment starts with), and those of the Dockerfile, with the
-# same pins but without the tests': image36.txt and image37.txt beside a base's TensorFlow,
+# Writes the lock files in requirements/: py36.txt and py37.txt (the package with its extras), the
+# same on TensorFlow's build for CPUs (py36-onednn.txt and py37-onednn.txt), lint.txt (the linters,
+# for CPython 3.7), pip.txt (what every environment starts with), and those of the Dockerfile, with
+# the same pins but without the tests': image36.txt and image37.txt beside a base's TensorFlow,
 # image37-stock.txt and image37-onednn.txt with one of their own.
 #
-#   requirements/lock.sh                           after setup.py, install_requires.txt or a list below
-#                                                  changed
-#   requirements/lock.sh --upgrade-package=NAME    to move one pin
-#   requirements/lock.sh --upgrade                 to move all
+#   scripts/lock.sh                           after a change of setup.py, install_requires.txt or a
+#                                             list below
+#   scripts/lock.sh --upgrade-package=NAME    to move one pin
+#   scripts/lock.sh --upgrade                 to move all
 #
 # Arguments go to pip-compile; without any, pins that still fit stay. Needs CPython 3.6 and 3.7.
 set -euo pipefail
 
-requirements=$(cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")" && pwd -P)
+root=$(cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/.." && pwd -P)
+requirements=$root/requirements
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
 # A lock holds the hashes of the index's files: local wheels would be other files.
 export PIP_CONFIG_FILE=/dev/null
 unset PIP_FIND_LINKS PIP_EXTRA_INDEX_URL
-export CUSTOM_COMPILE_COMMAND=requirements/lock.sh
+export CUSTOM_COMPILE_COMMAND=scripts/lock.sh
 
 # The last pip-tools for each Python, and the pip they work with.
 make_pip_tools() {  # VERSION PACKAGE...
@@ -35,9 +36,9 @@ make_pip_tools 3.7 pip==23.2.1 pip-tools==6.14.0
 # Building the metadata writes an egg-info beside setup.py: not into the checkout.
 copy_package() {  # FOLDER [SED-SCRIPT-FOR-ITS-REQUIREMENTS]
   mkdir -p "$1/estimator_train"
-  cp "$requirements/../setup.py" "$1/"
-  cp "$requirements/../estimator_train/__init__.py" "$1/estimator_train/"
-  sed "${2:-}" "$requirements/../estimator_train/install_requires.txt" \
+  cp "$root/setup.py" "$1/"
+  cp "$root/estimator_train/__init__.py" "$1/estimator_train/"
+  sed "${2:-}" "$root/estimator_train/install_requires.txt" \
     >"$1/estimator_train/install_requires.txt"
 }
 cd "$work"

@@ -1,6 +1,6 @@
 """Compares what pip-audit found with the table of findings in SECURITY.md, for audit.sh.
 
-  PYTHON requirements/audit.py SECURITY.md PIP-AUDITS-JSON...
+  PYTHON scripts/audit.py SECURITY.md PIP-AUDITS-JSON...
 """
 
 import json

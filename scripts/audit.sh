@@ -3,10 +3,10 @@
 # is thrown away, and compares them with the table in SECURITY.md. Ends with 1 when one is not told
 # there, and with 2 when the index does not say. Takes any CPython from 3.9 on.
 #
-#   requirements/audit.sh
+#   scripts/audit.sh
 set -euo pipefail
 
-requirements=$(cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")" && pwd -P)
+root=$(cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/.." && pwd -P)
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
@@ -23,7 +23,7 @@ if [[ ! -x $work/venv/bin/python ]]; then
 fi
 "$work/venv/bin/python" -m pip install --quiet --disable-pip-version-check pip-audit
 
-for lock in "$requirements"/*.txt; do
+for lock in "$root/requirements"/*.txt; do
   name=$(basename "$lock" .txt)
   # Names and versions alone: pip-audit leaves out, without a word, what the markers leave out on
   # the Python that runs it.
@@ -37,4 +37,4 @@ for lock in "$requirements"/*.txt; do
     exit 2
   fi
 done
-"$work/venv/bin/python" -I "$requirements/audit.py" "$requirements/../SECURITY.md" "$work"/*.json
+"$work/venv/bin/python" -I "$root/scripts/audit.py" "$root/SECURITY.md" "$work"/*.json

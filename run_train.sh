@@ -17,25 +17,17 @@ set -euo pipefail
 # shellcheck source=requirements/environment.sh
 source "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/requirements/environment.sh"
 
-beside=
 module=estimator_train
-flags=("$@")
 for flag; do
   if [[ $flag =~ ^--?(local_workers|local_ps|max_restarts|local_cores|local_gpus)(=|$) ]]; then
     module=estimator_train.launcher.local_cluster
+  elif [[ $flag =~ ^--?tensorboard$ ]]; then
+    module=estimator_train.launcher.with_tensorboard  # It starts the cluster, if there is one.
+    break
   fi
-  if [[ $flag =~ ^--?tensorboard$ ]]; then beside=1; fi
 done
-if ((${#flags[@]} == 0)); then
-  flags=("--flagfile=$root/estimator_train/configs/quickstart.flags")
-fi
+if (($# == 0)); then set -- "--flagfile=$root/estimator_train/configs/quickstart.flags"; fi
 
-venv=$root/.venv$build
-ensure_venv "$venv"
-# Where the program counts its start-up from; a first start has spent a minute on setting up.
-if [[ -r /proc/uptime ]]; then
-  read -r ESTIMATOR_TRAIN_STARTED_SECS _ </proc/uptime
-  export ESTIMATOR_TRAIN_STARTED_SECS
-fi
-if [[ $beside ]]; then module=estimator_train.launcher.with_tensorboard; fi
-exec "$venv/bin/python" -m "$module" "${flags[@]}"
+ensure_venv "$root/.venv$build"
+export_start_time
+exec "$root/.venv$build/bin/python" -m "$module" "$@"

@@ -38,3 +38,12 @@ ensure_venv() {  # VENV [VERSION]
   "$python" -I "$root/requirements/make_venv.py" "$venv" \
     "$root/requirements/py$version$build.txt"
 }
+
+# Exports where the program counts its start-up from; a first start has spent a minute on setting
+# up.
+export_start_time() {
+  if [[ -r /proc/uptime ]]; then
+    read -r ESTIMATOR_TRAIN_STARTED_SECS _ </proc/uptime
+    export ESTIMATOR_TRAIN_STARTED_SECS
+  fi
+}

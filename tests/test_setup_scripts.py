@@ -322,7 +322,7 @@ def test_build_for_cpus_has_environments_of_its_own(machine, script, venv, told)
 
 
 @pytest.mark.parametrize('flag', ['--local_workers=2', '-local_workers', '--local_ps=1',
-                                  '--max_restarts=x'])
+                                  '--max_restarts=x', '--local_cores=1', '--local_gpus=1'])
 def test_local_cluster_is_started_in_place_of_the_program(machine, flag):
   finished_environment(machine)
   result = machine.run('run_train.sh', '--batch_size=8', flag, '--local_workersx')
@@ -341,12 +341,25 @@ def test_other_flags_start_the_program(machine, flag):
 
 @pytest.mark.parametrize('flag', ['--tensorboard', '-tensorboard'])
 @pytest.mark.parametrize('other', ['--batch_size=8', '--local_workers=2'])
-def test_tensorboard_is_started_first(machine, flag, other):
+def test_tensorboard_is_started_wherever_its_flag_stands(machine, flag, other):
   finished_environment(machine)
-  result = machine.run('run_train.sh', flag, other)
-  assert result.returncode == 0, result.stderr
-  assert result.stdout.splitlines()[-1] == (
-    '-m estimator_train.launcher.with_tensorboard {} {}'.format(flag, other))
+  for flags in ((flag, other), (other, flag)):
+    result = machine.run('run_train.sh', *flags)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.splitlines()[-1] == (
+      '-m estimator_train.launcher.with_tensorboard {} {}'.format(*flags))
+
+
+def test_the_program_counts_from_when_the_environment_is_there(machine):
+  finished_environment(machine)
+  machine.write('.venv/bin/python', '#!/usr/bin/env bash\necho "$ESTIMATOR_TRAIN_STARTED_SECS"\n')
+  before = uptime_secs()
+  result = machine.run('run_train.sh', '--help')
+  assert before <= float(result.stdout.splitlines()[-1]) <= uptime_secs()
+
+
+def uptime_secs():
+  return float(Path('/proc/uptime').read_text().split()[0])
 
 
 def change_lock(machine):

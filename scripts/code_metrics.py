@@ -1,0 +1,323 @@
+"""Measures the size and the structure of a checkout.
+
+  PYTHON scripts/code_metrics.py [CHECKOUT] [--json] [--list]
+
+Code lines are lines without docstrings, comments and blank lines. Only the text of the files is
+read: any commit of the project will do, on any Python from 3.6 on.
+"""
+
+import argparse
+import ast
+import io
+import json
+import sys
+import tokenize
+from pathlib import Path
+
+PACKAGE = 'estimator_train'
+BENCHMARKS = 'tests/benchmarks'
+PATCHES = 'tf_patches'  # The one place where TensorFlow's private names belong.
+MOST_LINES, MOST_PARAMETERS, MOST_ATTRIBUTES = 40, 6, 10
+TENSORFLOW = ('tensorflow', 'tensorflow_core', 'tensorflow_estimator')
+TENSORFLOW_INTERNAL = ('tensorflow.python', 'tensorflow_core', 'tensorflow_estimator.python')
+NO_CODE = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT,
+           tokenize.ENDMARKER)
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def main(arguments=None):
+  parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+  parser.add_argument('checkout', nargs='?', type=Path, default=ROOT)
+  parser.add_argument('--json', action='store_true', help='end with all figures on one line')
+  parser.add_argument('--list', action='store_true', help='name what is counted')
+  options = parser.parse_args(arguments)
+  if not (options.checkout / PACKAGE).is_dir():
+    parser.error('CHECKOUT must contain {}/: got {}: give the root of a checkout'.format(
+        PACKAGE, options.checkout))
+  metrics = measure(options.checkout)
+  print(describe(metrics, options.list))
+  if options.json:
+    print(json.dumps(metrics, sort_keys=True))
+
+
+def measure(checkout):
+  """Returns the metrics of a checkout as plain data."""
+  package = read_files(checkout, PACKAGE)
+  tests = read_files(checkout, 'tests')
+  benchmarks = [file for file in tests if file.path.startswith(BENCHMARKS + '/')]
+  graph = import_graph(package)
+  path, cycles = longest_path(graph)
+  return {
+      'code_lines': {
+          'package': sum(len(file.code_lines) for file in package),
+          'tests': sum(len(file.code_lines) for file in tests if file not in benchmarks),
+          'benchmarks': sum(len(file.code_lines) for file in benchmarks)},
+      'modules': len(package),
+      'top_level_modules': sorted(name_of(file).split('.')[1] if '.' in name_of(file)
+                                  else '__init__' for file in package
+                                  if file.path.count('/') == 1),
+      'top_level_packages': sorted({file.path.split('/')[1] for file in package
+                                    if file.path.count('/') > 1}),
+      'layers': len(path),
+      'longest_import_path': path,
+      'import_cycles': cycles,
+      'functions_over_40_lines': collect(package, long_functions),
+      'functions_over_40_code_lines': collect(package, long_in_code),
+      'functions_over_6_parameters': collect(package, functions_with_many_parameters),
+      'classes_over_10_attributes': collect(package, classes_with_many_attributes),
+      'tensorflow_private_names': collect(
+          [file for file in package if not file.path.startswith('{}/{}'.format(PACKAGE, PATCHES))],
+          tensorflow_private_names)}
+
+
+def describe(metrics, with_names=False):
+  """Returns the metrics as text."""
+  lines = []
+
+  def add(title, value, names=()):
+    lines.append('{:34} {}'.format(title, value))
+    if with_names:
+      lines.extend('    {}'.format(name) for name in names)
+
+  for part in ('package', 'tests', 'benchmarks'):
+    add('code lines, ' + part, metrics['code_lines'][part])
+  add('modules of the package', metrics['modules'])
+  for key in ('top_level_modules', 'top_level_packages'):
+    add(key.replace('_', ' ').replace('top level', 'top-level'), len(metrics[key]), metrics[key])
+  add('layers', metrics['layers'], [' > '.join(metrics['longest_import_path'])])
+  cycles = [' <> '.join(cycle) for cycle in metrics['import_cycles']]
+  add('import cycles', '; '.join(cycles) or 0)
+  for key in ('functions_over_40_lines', 'functions_over_40_code_lines',
+              'functions_over_6_parameters', 'classes_over_10_attributes',
+              'tensorflow_private_names'):
+    add(key.replace('_', ' ').replace('tensorflow', "TensorFlow's"), len(metrics[key]),
+        metrics[key])
+  return '\n'.join(lines)
+
+
+def collect(files, find):
+  """Returns `PATH:LINE WHAT` for all that `find` yields from each file."""
+  return ['{}:{} {}'.format(file.path, line, what) for file in files for line, what in find(file)]
+
+
+class File:
+  """A file of Python code: its tokens, syntax tree, and the numbers of its code lines."""
+
+  def __init__(self, path, text):
+    self.path = path  # Relative to the checkout, with slashes.
+    self.tree = ast.parse(text, path)
+    self.tokens = list(tokenize.generate_tokens(io.StringIO(text).readline))
+    self.code_lines = find_code_lines(self.tokens, text.split('\n'))
+
+
+def read_files(checkout, folder):
+  return [File(path.relative_to(checkout).as_posix(), path.read_text(encoding='utf-8'))
+          for path in sorted((checkout / folder).rglob('*.py'))]
+
+
+def find_code_lines(tokens, lines):
+  """Returns the set of numbers of the code lines.
+
+  A statement that is nothing but strings is taken for a docstring. Syntax trees do not tell where
+  a string begins before Python 3.8.
+  """
+  found, statement = set(), []
+  for token in tokens:
+    if token.type not in NO_CODE:
+      statement.append(token)
+    elif token.type in (tokenize.NEWLINE, tokenize.ENDMARKER):
+      if any(part.type != tokenize.STRING for part in statement):
+        found.update(number for part in statement
+                     for number in range(part.start[0], part.end[0] + 1))
+      statement = []
+  return {number for number in found if lines[number - 1].strip()}
+
+
+# Imports.
+
+
+def name_of(file):
+  """Returns the dotted name of a file's module; of a package for its `__init__`."""
+  parts = file.path[:-len('.py')].split('/')
+  return '.'.join(parts[:-1] if parts[-1] == '__init__' else parts)
+
+
+def import_graph(files):
+  """Returns the top-level packages and modules that each of them imports.
+
+  Imports in functions count. `__init__` imports, but importing anything imports it: as a target it
+  is left out.
+  """
+  units = {file.path.split('/')[1].partition('.')[0] for file in files}
+  graph = {unit: set() for unit in units}
+  for file in files:
+    unit = file.path.split('/')[1].partition('.')[0]
+    for name in imported_names(file):
+      parts = name.split('.')
+      if parts[0] == PACKAGE and len(parts) > 1 and parts[1] in units - {unit, '__init__'}:
+        graph[unit].add(parts[1])
+  return graph
+
+
+def imported_names(file):
+  """Yields the dotted names of what a file imports."""
+  package = name_of(file).split('.')
+  if not file.path.endswith('/__init__.py'):
+    package.pop()
+  for node in ast.walk(file.tree):
+    if isinstance(node, ast.Import):
+      yield from (alias.name for alias in node.names)
+    elif isinstance(node, ast.ImportFrom):
+      base = package[:len(package) - node.level + 1] if node.level else []
+      base = base + ([node.module] if node.module else [])
+      yield from ('.'.join(base + [alias.name]) for alias in node.names)
+
+
+def longest_path(graph):
+  """Returns the longest path along imports, top first, and the cycles.
+
+  What imports each other is one layer, named in the path by its first unit.
+  """
+  reached = {unit: reachable(graph, unit) for unit in graph}
+  group = {unit: tuple(sorted({unit} | {other for other in reached[unit]
+                                        if unit in reached[other]})) for unit in graph}
+  paths = {}
+
+  def path_from(members):
+    if members not in paths:
+      below = {group[target] for unit in members for target in graph[unit]} - {members}
+      longest = max((path_from(other) for other in sorted(below)), key=len, default=[])
+      paths[members] = [members[0]] + longest
+    return paths[members]
+
+  path = max((path_from(members) for members in sorted(set(group.values()))), key=len, default=[])
+  return path, sorted(list(members) for members in set(group.values()) if len(members) > 1)
+
+
+def reachable(graph, start):
+  found, waiting = set(), [start]
+  while waiting:
+    for target in graph[waiting.pop()] - found:
+      found.add(target)
+      waiting.append(target)
+  return found
+
+
+# Functions and classes. Each yields the line and what is there.
+
+
+def extents(tokens):
+  """Yields the name, first and last line of each function, without decorators."""
+  depth, at_start, last_line = 0, True, 0
+  pending, begun = None, []  # A `def` before its body; functions whose body is being read.
+  for index, token in enumerate(tokens):
+    if token.type == tokenize.INDENT:
+      depth += 1
+      if pending:
+        begun.append(pending + (depth,))
+        pending = None
+    elif token.type == tokenize.DEDENT:
+      depth -= 1
+      while begun and begun[-1][2] > depth:
+        name, first, _ = begun.pop()
+        yield name, first, last_line
+    elif token.type == tokenize.NEWLINE:
+      at_start = True
+    elif token.type not in NO_CODE:
+      if pending and at_start:  # The body was on the line of its `def`.
+        yield pending + (last_line,)
+        pending = None
+      if at_start and token.string == 'def':
+        pending = (tokens[index + 1].string, token.start[0])
+      at_start = at_start and token.string == 'async'
+      last_line = token.end[0]
+  if pending:
+    yield pending + (last_line,)
+
+
+def long_functions(file):
+  for name, first, last in sorted(extents(file.tokens), key=lambda extent: extent[1]):
+    if last - first + 1 > MOST_LINES:
+      yield first, '{}: {} lines'.format(name, last - first + 1)
+
+
+def long_in_code(file):
+  for name, first, last in sorted(extents(file.tokens), key=lambda extent: extent[1]):
+    count = sum(first <= line <= last for line in file.code_lines)
+    if count > MOST_LINES:
+      yield first, '{}: {} code lines'.format(name, count)
+
+
+def functions_with_many_parameters(file):
+  """`*args` and `**kwargs` are one parameter each; `self` and `cls` are none."""
+  for node in ast.walk(file.tree):
+    if isinstance(node, FUNCTIONS):
+      arguments = node.args
+      names = [argument.arg for argument in
+               getattr(arguments, 'posonlyargs', []) + arguments.args]
+      count = (len(names[1:] if names[:1] in (['self'], ['cls']) else names)
+               + len(arguments.kwonlyargs) + bool(arguments.vararg) + bool(arguments.kwarg))
+      if count > MOST_PARAMETERS:
+        yield node.lineno, '{}: {} parameters'.format(node.name, count)
+
+
+def classes_with_many_attributes(file):
+  """Counts annotated fields of the class, and attributes that are assigned to `self`."""
+  for node in ast.walk(file.tree):
+    if isinstance(node, ast.ClassDef):
+      names = {field.target.id for field in node.body
+               if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)}
+      names.update(attribute.attr for attribute in walk_class(node)
+                   if isinstance(attribute, ast.Attribute) and isinstance(attribute.ctx, ast.Store)
+                   and isinstance(attribute.value, ast.Name) and attribute.value.id == 'self')
+      if len(names) > MOST_ATTRIBUTES:
+        yield node.lineno, '{}: {} attributes'.format(node.name, len(names))
+
+
+def walk_class(node):
+  """Yields the nodes below a class, but for those of classes inside it."""
+  for child in ast.iter_child_nodes(node):
+    if not isinstance(child, ast.ClassDef):
+      yield child
+      yield from walk_class(child)
+
+
+def tensorflow_private_names(file):
+  """Imports of internal modules, and private names of modules that were imported.
+
+  Each imported name counts. Private attributes of objects cannot be told from those of others.
+  """
+  aliases = set()
+  for node in ast.walk(file.tree):
+    if isinstance(node, (ast.Import, ast.ImportFrom)):
+      module = getattr(node, 'module', None)
+      for alias in node.names:
+        name = '{}.{}'.format(module, alias.name) if module else alias.name
+        if name.split('.')[0] not in TENSORFLOW or getattr(node, 'level', 0):
+          continue
+        aliases.add(alias.asname or (alias.name if module else name.split('.')[0]))
+        if any((name + '.').startswith(internal + '.') for internal in TENSORFLOW_INTERNAL):
+          yield node.lineno, name
+  for node in ast.walk(file.tree):
+    if isinstance(node, ast.Attribute) and is_private(node.attr):
+      names = dotted(node)
+      if names and names[0] in aliases:
+        yield node.lineno, '.'.join(names)
+
+
+def is_private(name):
+  return name.startswith('_') and not name.endswith('__')
+
+
+def dotted(node):
+  """Returns the names in `a.b.c`, or None for anything else."""
+  names = []
+  while isinstance(node, ast.Attribute):
+    names.append(node.attr)
+    node = node.value
+  return [node.id] + names[::-1] if isinstance(node, ast.Name) else None
+
+
+if __name__ == '__main__':
+  sys.exit(main())

@@ -52,7 +52,7 @@ def test_a_page_that_cannot_be_written_does_not_undo_the_run(run_program, argume
     return write_bytes(path, content)
 
   write_bytes = atomic.write_bytes
-  monkeypatch.setattr(page.whole_files, 'write_bytes', full)
+  monkeypatch.setattr(page.atomic, 'write_bytes', full)
   done = run_program(*arguments)
   assert done.code == 0 and done.result['examples'] == 1000
   assert 'the page about the run could not be written: [Errno 28] No space left' in done.err

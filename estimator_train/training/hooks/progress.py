@@ -35,17 +35,20 @@ class Progress(tf.train.SessionRunHook):
     batch_size: examples of a step, over all replicas.
     takes_each_step: whether no other worker takes steps of its own in between.
     schedule: the learning rate, which is shown and written too; None: it is not known.
+    clock: in seconds.
   """
 
   def __init__(self, model_dir: Optional[str], stop_step: int, log_every_steps: int,
                batch_size: int, takes_each_step: bool = True,
-               schedule: Optional[Schedule] = None) -> None:
+               schedule: Optional[Schedule] = None,
+               clock: Callable[[], float] = time.perf_counter) -> None:
     self._model_dir = model_dir
     self._stop_step = stop_step
     self._every = log_every_steps
     self._batch_size = batch_size
     self._takes_each_step = takes_each_step
     self._schedule = schedule
+    self._clock = clock
     self._step = 0
     self._shown_step = 0
     self._shown_at = 0.
@@ -61,7 +64,7 @@ class Progress(tf.train.SessionRunHook):
 
   def after_create_session(self, session: tf.Session, coord: Any) -> None:
     self._step = self._shown_step = int(session.run(tf.train.get_global_step()))
-    self._shown_at = time.perf_counter()
+    self._shown_at = self._clock()
     if sys.stderr.isatty():
       self._bar = tqdm(total=self._stop_step, initial=self._step, unit='step', file=sys.stderr,
                        dynamic_ncols=True)
@@ -79,7 +82,7 @@ class Progress(tf.train.SessionRunHook):
     if not self._takes_each_step:
       self._step = max(int(run_context.session.run(tf.train.get_global_step())), self._step)
     self._move_bar()
-    now = time.perf_counter()
+    now = self._clock()
     step_secs = (now - self._shown_at) / (self._step - self._shown_step)
     rate = self._batch_size / step_secs
     self._shown_step, self._shown_at = self._step, now
@@ -117,14 +120,17 @@ class StopOnSignal(tf.train.SessionRunHook):
   Args:
     noted: the signals, which it has noted as soon as there is something to save.
     peers: the other tasks; None: there are none.
+    clock: in seconds.
 
   Attributes:
     has_stopped: whether a signal, another task's, or `ask` has ended the run.
   """
 
-  def __init__(self, noted: Noted, peers: Optional[Peers] = None) -> None:
+  def __init__(self, noted: Noted, peers: Optional[Peers] = None,
+               clock: Callable[[], float] = time.perf_counter) -> None:
     self._noted = noted
     self._peers = peers
+    self._clock = clock
     self.has_stopped = False
     self._is_asked = False
     self._has_told = False
@@ -134,7 +140,7 @@ class StopOnSignal(tf.train.SessionRunHook):
 
   def after_create_session(self, session: tf.Session, coord: Any) -> None:
     self._step = int(session.run(tf.train.get_global_step()))
-    self._ended = time.perf_counter()
+    self._ended = self._clock()
     self._noted.begin()
 
   def ask(self) -> None:
@@ -156,7 +162,7 @@ class StopOnSignal(tf.train.SessionRunHook):
         self.has_stopped = True
         run_context.request_stop()
       return
-    before, self._ended = self._ended, time.perf_counter()
+    before, self._ended = self._ended, self._clock()
     self._step_secs.append(self._ended - before)
     if is_asked and not self._has_told:
       self._has_told = True

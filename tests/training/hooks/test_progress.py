@@ -35,20 +35,26 @@ def run_steps():
   return run
 
 
-def test_progress_lines(run_steps, caplog, monkeypatch, tmp_path):
+def readings(*secs):
+  """Returns a clock that shows these times, one after the other."""
+  return iter(secs).__next__
+
+
+def test_progress_lines(run_steps, caplog, tmp_path):
   caplog.set_level(logging.INFO, 'estimator_train')
   run_steps([1., 2., 3., 4., 5.],
-            [progress.Progress(str(tmp_path), 5, log_every_steps=2, batch_size=10)])
-  lines = [record.getMessage() for record in caplog.records if record.name == 'estimator_train']
-  assert [line.split(',')[0] for line in lines] == [
-      'step 2/5: loss 2.0000', 'step 4/5: loss 4.0000', 'step 5/5: loss 5.0000']
-  assert all('examples/sec' in line and line.endswith('s left') for line in lines)
+            [progress.Progress(str(tmp_path), 5, log_every_steps=2, batch_size=10,
+                               clock=readings(10., 14., 15., 17.))])
+  assert [record.getMessage() for record in caplog.records if record.name == 'estimator_train'] == [
+      'step 2/5: loss 2.0000, 5 examples/sec, 6 s left',
+      'step 4/5: loss 4.0000, 20 examples/sec, 0 s left',
+      'step 5/5: loss 5.0000, 5 examples/sec, 0 s left']
 
 
-def test_tensorboard_gets_the_rate(run_steps, monkeypatch, tmp_path):
-  now = iter([10., 14., 15.])  # When the session was there, and after steps 2 and 3.
-  monkeypatch.setattr(progress.time, 'perf_counter', lambda: next(now))
-  run_steps([1., 2., 3.], [progress.Progress(str(tmp_path), 3, log_every_steps=2, batch_size=10)])
+def test_tensorboard_gets_the_rate(run_steps, tmp_path):
+  # When the session was there, and after steps 2 and 3.
+  run_steps([1., 2., 3.], [progress.Progress(str(tmp_path), 3, log_every_steps=2, batch_size=10,
+                                             clock=readings(10., 14., 15.))])
   tf.summary.FileWriterCache.clear()
   (path,) = tmp_path.glob('events*')
   found = {(event.step, value.tag): value.simple_value
@@ -136,10 +142,10 @@ class Peers:
     self.stop_at = min(step for step in (self.stop_at, global_step) if step is not None)
 
 
-def test_with_others_all_stop_a_little_later(run_steps, noted, monkeypatch):
-  monkeypatch.setattr(progress, '_TOLD_SECS', 1e-9)  # One step suffices to tell them.
+def test_with_others_all_stop_a_little_later(run_steps, noted):
   peers = Peers()
-  stop = progress.StopOnSignal(noted, peers)
+  # Steps of a second: one of them suffices to tell the others.
+  stop = progress.StopOnSignal(noted, peers, clock=readings(*range(10)))
   done = run_steps([1.] * 9, [stop],
                    lambda step: os.kill(os.getpid(), signal.SIGTERM) if step == 4 else None)
   assert peers.stop_at == done == 5
@@ -152,12 +158,11 @@ def test_stops_after_the_step_that_asks(run_steps, noted):
   assert stop.has_stopped and noted.stop is None
 
 
-def test_a_long_evaluation_does_not_bring_the_stop_nearer(run_steps, noted, monkeypatch):
+def test_a_long_evaluation_does_not_bring_the_stop_nearer(run_steps, noted):
   """The others need the same time to hear of it, which is several of the short steps."""
-  now = iter([0., .5, 1., 31., 31.5, 32., 32.5, 33., 33.5, 34.])
-  monkeypatch.setattr(progress.time, 'perf_counter', lambda: next(now))
   peers = Peers()
-  stop = progress.StopOnSignal(noted, peers)
+  stop = progress.StopOnSignal(
+      noted, peers, clock=readings(0., .5, 1., 31., 31.5, 32., 32.5, 33., 33.5, 34.))
   assert run_steps([1.] * 9, [stop], lambda step: stop.ask() if step == 3 else None) == 5
   assert peers.stop_at == 5  # A second after step 3.
 

@@ -55,11 +55,19 @@ class Measured(NamedTuple):
 
 
 def measure(dataset: DataSet, settings: Settings, one_hot: bool,
-            num_examples: Optional[int]) -> Measured:
+            num_examples: Optional[int],
+            clock: Callable[[], float] = time.perf_counter) -> Measured:
   """Measures the input of training at the global batch size.
 
   Every figure takes a few seconds, however large the data set; only to fill a cache takes as long
   as it takes. Passes that are to be warm read what the cold ones have read.
+
+  Args:
+    dataset: what to train on.
+    settings: of the run.
+    one_hot: whether the labels are.
+    num_examples: of an epoch; None: without end.
+    clock: in seconds.
 
   Raises:
     UserError: the cache has no room.
@@ -73,10 +81,10 @@ def measure(dataset: DataSet, settings: Settings, one_hot: bool,
   dropped = files + _cache_files(cache)
   epoch = None if num_examples is None else math.ceil(num_examples / settings.batch_size)
   drop_pages(dropped)
-  before, began = read_bytes(), time.perf_counter()
+  before, began = read_bytes(), clock()
   whole = factory.make_train_input_fn(dataset, settings, one_hot, settings.batch_size)
-  prepare_secs = time.perf_counter() - began
-  with _opened({'whole': whole}, settings) as opened:
+  prepare_secs = clock() - began
+  with _opened({'whole': whole}, settings, clock) as opened:
     cold = []
     # What is cached is cached by now, and its pages stay as long as they are in use.
     for number in range(1 if cached else _COLD_PASSES):
@@ -88,7 +96,7 @@ def measure(dataset: DataSet, settings: Settings, one_hot: bool,
   seen = min(examples for examples, _ in cold) // settings.batch_size
   limit = None if cached or epoch is None or seen >= epoch else seen - 1  # One is not timed.
   by_stage = input_stages.make_input_fns(dataset.train, batching, cached, whole)
-  warm = _interleaved(by_stage or {'whole': whole}, settings, limit)
+  warm = _interleaved(by_stage or {'whole': whole}, settings, limit, clock)
   size = sum(map(_size, files))
   each = size / num_examples if files and num_examples else None
   return Measured(
@@ -147,8 +155,10 @@ def read_bytes() -> Optional[int]:
 class _Pipeline:
   """One dataset in an open session."""
 
-  def __init__(self, input_fn: factory.InputFn, batch_size: int) -> None:
+  def __init__(self, input_fn: factory.InputFn, batch_size: int,
+               clock: Callable[[], float]) -> None:
     self._batch_size = batch_size
+    self._clock = clock
     self._iterator = tf.data.make_initializable_iterator(input_fn())
     self._elements = tf.nest.flatten(self._iterator.get_next())
 
@@ -161,7 +171,8 @@ class _Pipeline:
   def run(self, secs: float, max_batches: Optional[int], from_start: bool = False) -> Pass:
     self._restart()
     try:
-      return take(self._following, self._batch_size, secs, max_batches, from_start)
+      return take(self._following, self._batch_size, secs, max_batches, from_start,
+                  self._clock)
     finally:
       self._restart()  # Ends the threads that prepare the next batches.
 
@@ -175,10 +186,10 @@ class _Pipeline:
 
 
 @contextlib.contextmanager
-def _opened(input_fns: Dict[str, factory.InputFn],
-            settings: Settings) -> Iterator[Dict[str, _Pipeline]]:
+def _opened(input_fns: Dict[str, factory.InputFn], settings: Settings,
+            clock: Callable[[], float]) -> Iterator[Dict[str, _Pipeline]]:
   with tf.Graph().as_default():
-    pipelines = {name: _Pipeline(input_fn, settings.batch_size)
+    pipelines = {name: _Pipeline(input_fn, settings.batch_size, clock)
                  for name, input_fn in input_fns.items()}
     config = tf.ConfigProto(device_count={'GPU': 0})
     threads.set_up(config, settings)
@@ -189,10 +200,11 @@ def _opened(input_fns: Dict[str, factory.InputFn],
 
 
 def _interleaved(input_fns: Dict[str, factory.InputFn], settings: Settings,
-                 max_batches: Optional[int]) -> Dict[str, List[Pass]]:
+                 max_batches: Optional[int],
+                 clock: Callable[[], float]) -> Dict[str, List[Pass]]:
   """Runs the pipelines in turn, so that what else the machine does hits all of them alike."""
   passes: Dict[str, List[Pass]] = {name: [] for name in input_fns}
-  with _opened(input_fns, settings) as opened:
+  with _opened(input_fns, settings, clock) as opened:
     for _ in range(_WARM_PASSES):
       for name, pipeline in opened.items():
         passes[name].append(pipeline.run(_WARM_SECS, max_batches))

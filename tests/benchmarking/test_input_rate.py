@@ -1,7 +1,6 @@
 """What a pass over the input counts and times, and that every stage does all of its work."""
 
 import os
-import subprocess
 
 import numpy as np
 import pytest
@@ -42,26 +41,31 @@ def test_take(from_start, secs, most, batches, taken):
   assert clock.taken == batches + (not from_start)
 
 
-def filesystem(path):
-  return subprocess.check_output(['stat', '-f', '-c', '%T', str(path)]).decode().strip()
+def test_drop_pages(tmp_path, monkeypatch):
+  paths = [tmp_path / 'a', tmp_path / 'b']
+  for path in paths:
+    path.write_bytes(b'some')
+  advice = []
+
+  def advise(descriptor, start, length, what):
+    advice.append((os.readlink('/proc/self/fd/{}'.format(descriptor)), start, length, what))
+
+  monkeypatch.setattr(os, 'posix_fadvise', advise)
+  before = os.listdir('/proc/self/fd')
+  input_rate.drop_pages([str(paths[0]), str(tmp_path / 'missing'), bytes(paths[1])])
+  assert advice == [(str(path), 0, 0, os.POSIX_FADV_DONTNEED) for path in paths]
+  assert len(os.listdir('/proc/self/fd')) == len(before)
 
 
-def test_drop_pages(tmp_path):
-  if filesystem(tmp_path) in ('tmpfs', 'ramfs') or input_rate.read_bytes() is None:
-    pytest.skip('nothing is read from storage here, or the kernel does not tell')
-  path = tmp_path / 'file'
-  with path.open('wb') as file:
-    file.write(os.urandom(1 << 20))
-    os.fsync(file.fileno())
-
-  def fetched():
-    before = input_rate.read_bytes()
-    path.read_bytes()
-    return input_rate.read_bytes() - before
-
-  fetched()
-  input_rate.drop_pages([str(path), str(tmp_path / 'missing')])
-  assert fetched() >= 1 << 20
+def test_bytes_that_the_kernel_gets_from_storage(monkeypatch, tmp_path):
+  (tmp_path / 'io').write_text('rchar: 5\nread_bytes: 4096\ncancelled_write_bytes: 7\n')
+  monkeypatch.setattr(input_rate, 'open', lambda path: (tmp_path / os.path.basename(path)).open(),
+                      raising=False)
+  assert input_rate.read_bytes() == 4096
+  (tmp_path / 'io').write_text('rchar: 5\n')
+  assert input_rate.read_bytes() is None
+  (tmp_path / 'io').unlink()
+  assert input_rate.read_bytes() is None
 
 
 BATCHING = Batching((10, 12, 3), 3, one_hot=False, batch_size=4, shuffle_buffer=8,
@@ -134,25 +138,30 @@ def test_what_is_cached_or_made_up_has_no_such_stages(split):
     assert input_stages.make_input_fns(SyntheticSplit(None), BATCHING, cached, 'whole') == {}
 
 
-@pytest.fixture
-def short(monkeypatch):
-  for name in ('_COLD_SECS', '_WARM_SECS'):
-    monkeypatch.setattr(input_rate, name, 0.01)
+class Ticks:
+  """A clock that goes on by a second at each look, so that a pass always takes three batches."""
+
+  def __init__(self):
+    self.now = 0.
+
+  def __call__(self):
+    self.now += 1
+    return self.now
 
 
 @pytest.mark.parametrize('cache, passes, names', [
     ('none', 3, ['read', 'decode', 'resize', 'batch']), ('memory', 1, ['batch']),
     ('folder', 1, ['batch'])])
-def test_measure(split, short, tmp_path, monkeypatch, cache, passes, names):
+def test_measure(split, tmp_path, monkeypatch, cache, passes, names):
   dropped = []
   monkeypatch.setattr(input_rate, 'drop_pages', lambda paths: dropped.append(list(paths)))
   folder = tmp_path / 'cache'
   settings = Settings(model_dir='any', train_steps=1, batch_size=4,
                       cache=str(folder) if cache == 'folder' else cache)
-  measured = input_rate.measure(dataset_of(split), settings, True, 8)
+  measured = input_rate.measure(dataset_of(split), settings, True, 8, Ticks())
   assert len(measured.cold) == len(dropped) == passes and len(measured.warm) == 5
   assert list(measured.stages) == names and measured.stages[names[-1]] == measured.warm
-  assert all(examples >= 12 and secs > 0 for examples, secs in measured.cold + measured.warm)
+  assert measured.cold + measured.warm == [(12, 3.)] * (passes + 5)
   assert measured.image_shape == (10, 12, 1)
   assert measured.pixels_dtype == ('float32' if cache == 'none' else 'uint8')
   sizes = [os.stat(path).st_size for path in split.files]
@@ -160,7 +169,7 @@ def test_measure(split, short, tmp_path, monkeypatch, cache, passes, names):
   least = measured.bytes_per_example if cache == 'none' else min(sum(sizes) / 8, 10 * 12)
   assert measured.bytes_expected == sum(examples for examples, _ in measured.cold) * least
   if cache == 'folder':
-    input_rate.measure(dataset_of(split), settings, True, 8)
+    input_rate.measure(dataset_of(split), settings, True, 8, Ticks())
     assert dropped[1][:8] == split.files and dropped[1][8:] == [
         str(path) for path in folder.glob('images-*.npy')] != []
 
@@ -168,7 +177,7 @@ def test_measure(split, short, tmp_path, monkeypatch, cache, passes, names):
 def test_warm_passes_stay_with_what_the_cold_ones_read(split, monkeypatch):
   limits = []
 
-  def take(following, batch_size, secs, max_batches, from_start):
+  def take(following, batch_size, secs, max_batches, from_start, clock):
     limits.append((from_start, max_batches))
     return 20, 1.
 
@@ -182,22 +191,22 @@ def test_warm_passes_stay_with_what_the_cold_ones_read(split, monkeypatch):
   assert limits[0] == (True, 5) and set(limits[3:]) == {(False, None)}
 
 
-def test_prepare_secs_count_what_comes_before_the_first_example(split, short, monkeypatch):
-  clock = Clock(0)
+def test_prepare_secs_count_what_comes_before_the_first_example(split, monkeypatch):
+  clock = Ticks()
 
   def make(*given):
     clock.now += 50
     return lambda: tf.data.Dataset.from_tensors((tf.zeros((4, 2, 2, 1)), 0)).repeat()
 
-  monkeypatch.setattr(input_rate.time, 'perf_counter', clock)
   monkeypatch.setattr(factory, 'make_train_input_fn', make)
   settings = Settings(model_dir='any', train_steps=1, batch_size=4, cache='memory')
-  assert input_rate.measure(dataset_of(split), settings, True, 8).prepare_secs == 50
+  measured = input_rate.measure(dataset_of(split), settings, True, 8, clock)
+  assert measured.prepare_secs == 51  # With the look at the clock itself.
 
 
-def test_made_up_images(short):
+def test_made_up_images():
   settings = Settings(model_dir='any', train_steps=1, batch_size=4)
-  measured = input_rate.measure(dataset_of(SyntheticSplit(None)), settings, True, None)
+  measured = input_rate.measure(dataset_of(SyntheticSplit(None)), settings, True, None, Ticks())
   assert measured.stages == {} and len(measured.warm) == 5
   assert measured.bytes_per_example is None and measured.bytes_expected == 0
   assert measured.image_shape == (10, 12, 3) and measured.pixels_dtype == 'uint8'

@@ -66,7 +66,7 @@ def is_alive(pid):
     return False
 
 
-def wait_until(condition, secs=120):
+def wait_until(condition, secs=300):
   """Waits for what another process does."""
   deadline = time.monotonic() + secs
   while not condition():

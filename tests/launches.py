@@ -8,9 +8,10 @@ import sys
 
 from conftest import ROOT, is_alive, wait_until
 
-SECS = 60
-# Short where a test waits for what is to happen, long where it must not.
-SHORT, LONG = 0.2, 40.
+# A deadline for what hangs, however slow the machine is.
+SECS = 300
+# Short where a test waits for what is to happen; longer than any test where it must not.
+SHORT, LONG = 0.2, 2. * SECS
 
 # Writes down what it was given, then does what PLAN tells its task at this start.
 STAND_IN = '''
@@ -23,10 +24,19 @@ def leave(code):
   print(task, 'leaves', file=sys.stderr, flush=True)
   os._exit(code)
 def wait(name=None):
-  deadline = time.monotonic() + 60
-  while name is None or not os.path.exists(name):
+  wait_until(lambda: name is not None and os.path.exists(name))
+def wait_until(condition):
+  deadline = time.monotonic() + SECS
+  while not condition():
     assert time.monotonic() < deadline
     time.sleep(0.01)
+def wait_for_end(task):
+  # What has ended keeps its number until the launcher, its parent, has noticed.
+  name = '{} start {}'.format(task, start)
+  wait(name)
+  with open(name) as file:
+    folder = '/proc/{}'.format(json.load(file)['pid'])
+  wait_until(lambda: not os.path.exists(folder))
 start = 1 + len([name for name in os.listdir('.') if name.startswith(task + ' start ')])
 def ready():
   with open('part of ' + task, 'w') as file:
@@ -57,7 +67,7 @@ class Launch:
 
   def __init__(self, folder):
     self.folder = folder
-    (folder / 'stand_in.py').write_text(STAND_IN)
+    (folder / 'stand_in.py').write_text('SECS = {}\n'.format(SECS) + STAND_IN)
     self._process = None
 
   def start(self, *arguments, limits=(LONG, LONG, LONG), **plan):

@@ -13,28 +13,31 @@ from estimator_train.launcher import local_tasks
 # What the launcher says of it; the leader has said for itself why it failed.
 SEE = ': see model/logs/worker-1.log\n'
 KILLED = 'killed, as they did not end by themselves: worker 0\n'
-LATER = 'wait("worker 1 start 1"); time.sleep(1); '
+LATER = 'wait_for_end("worker 1"); '
+# For tasks that end by themselves, or when they are told to.
+PATIENT = (LONG, SHORT, LONG)
+# For tasks that have to be killed.
+IMPATIENT = (SHORT, SHORT, SHORT)
 
 
-@pytest.mark.parametrize('leader, worker, code, told', [
-    pytest.param('wait("worker 1 start 1"); sys.exit(3)', OBEYS.format('SIGTERM', 143), 3, '',
-                 id='leader'),
+@pytest.mark.parametrize('leader, worker, limits, code, told', [
+    pytest.param('wait("worker 1 start 1"); sys.exit(3)', OBEYS.format('SIGTERM', 143), PATIENT, 3,
+                 '', id='leader'),
     pytest.param('wait("worker 1 start 1"); os.kill(os.getpid(), signal.SIGSEGV)',
-                 'wait("go")', 139, 'worker 0 ended with code 139: killed by SIGSEGV\n'
+                 'wait("go")', IMPATIENT, 139, 'worker 0 ended with code 139: killed by SIGSEGV\n'
                  + KILLED.replace('0', '1'), id='leader killed'),
-    pytest.param(IGNORES, 'wait("worker 0 start 1"); sys.exit("error: odd: 1: 2")', 1,
-                 'worker 1 ended with code 1: odd: 1: 2' + SEE + KILLED, id='worker'),
-    pytest.param(IGNORES, 'print("LOST"); sys.exit(138)', 138,
+    pytest.param(IGNORES, 'wait("worker 0 start 1"); sys.exit("error: odd: 1: 2")', IMPATIENT,
+                 1, 'worker 1 ended with code 1: odd: 1: 2' + SEE + KILLED, id='worker'),
+    pytest.param(IGNORES, 'print("LOST"); sys.exit(138)', IMPATIENT, 138,
                  'worker 1 ended with code 138: LOST' + SEE + KILLED, id='worth a restart'),
-    pytest.param(LATER + 'sys.exit(138)', 'os.kill(os.getpid(), signal.SIGSEGV)', 139,
-                 'worker 1 ended with code 139: killed by SIGSEGV' + SEE, id='the first one'),
-    pytest.param(LATER + 'sys.exit(139)', 'print("LOST"); sys.exit(138)', 139,
+    pytest.param(LATER + 'sys.exit(138)', 'os.kill(os.getpid(), signal.SIGSEGV)', PATIENT,
+                 139, 'worker 1 ended with code 139: killed by SIGSEGV' + SEE, id='the first one'),
+    pytest.param(LATER + 'sys.exit(139)', 'print("LOST"); sys.exit(138)', PATIENT, 139,
                  'worker 1 ended with code 138: LOST' + SEE, id='the one that lost no peer'),
-    pytest.param(LATER + 'sys.exit(3)', 'print("LOST"); sys.exit(138)', 3,
+    pytest.param(LATER + 'sys.exit(3)', 'print("LOST"); sys.exit(138)', PATIENT, 3,
                  'worker 1 ended with code 138: LOST' + SEE, id='the one for good'),
 ])
-def test_failure_ends_all(launch, leader, worker, code, told):
-  limits = (LONG if leader.startswith(LATER) else SHORT, 1., 1.)
+def test_failure_ends_all(launch, leader, worker, limits, code, told):
   found, out, err = launch.run('--local_workers=2', limits=limits, worker_0=leader,
                                worker_1=worker)
   assert (found, out) == (code, '')
@@ -64,9 +67,8 @@ def test_others_have_time_to_notice_a_lost_peer(launch):
     pytest.param('sys.exit(128)', 128, 2, id='above'),
 ])
 def test_restarts(launch, does, code, restarts):
-  leader = 'wait("worker 1 start {0}".format(start)); time.sleep(.5); sys.exit(0)'
   found, _, err = launch.run('--local_workers=2', '--max_restarts=2', worker_1=does,
-                             worker_0=leader)
+                             worker_0=LATER + 'sys.exit(0)')
   assert found == code, err
   lines = [line for line in err.splitlines() if line.startswith('starting all tasks again ')]
   assert [line.split(':')[0] for line in lines] == [
@@ -86,13 +88,14 @@ def test_error_is_that_of_the_last_start(launch):
   assert 'worker 1 ended with code 138: new: see' in err
 
 
-@pytest.mark.parametrize('worker, ps', [
-    pytest.param('sys.exit(0)', OBEYS.format('SIGTERM', 143), id='obeys'),
-    pytest.param('time.sleep(.5); sys.exit(138)', IGNORES, id='does not'),
+@pytest.mark.parametrize('worker, ps, limits', [
+    pytest.param('sys.exit(0)', OBEYS.format('SIGTERM', 143), PATIENT, id='obeys'),
+    pytest.param('signal.signal(signal.SIGTERM, signal.SIG_IGN); wait_for_end("chief 0"); '
+                 'sys.exit(138)', IGNORES, IMPATIENT, id='does not'),
 ])
-def test_servers_end_with_the_leader(launch, worker, ps):
+def test_servers_end_with_the_leader(launch, worker, ps, limits):
   code, out, err = launch.run(
-      '--local_workers=2', '--local_ps=1', '--max_restarts=1', limits=(LONG, 1., 1.),
+      '--local_workers=2', '--local_ps=1', '--max_restarts=1', limits=limits,
       chief_0='wait("ps 0 start 1"); wait("worker 0 start 1"); print(1)',
       worker_0=worker, ps_0=ps)
   assert (code, out) == (0, '1\n'), err

@@ -4,13 +4,13 @@ import io
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
-from conftest import ROOT
+from conftest import ROOT, wait_until
 
 from estimator_train import flags
 from estimator_train.doctor import commands, tensorflow_import
@@ -19,7 +19,7 @@ from estimator_train.launcher import local_cluster
 from estimator_train.modes import scaling
 from estimator_train.process import child_process
 
-SECS = 120
+SECS = 600
 
 
 class Runs:
@@ -294,15 +294,26 @@ def below(pid):
 
 
 class Sweeping:
-  """The sweep as a process with real runs; where strong scaling is of two, it fails."""
+  """The sweep as a process with real runs; where strong scaling is of two, it fails.
 
-  def __init__(self, folder, *more):
-    self._folder = folder
+  Args:
+    folder: of all sweeps of a test.
+    more: flags.
+    runs: how many processes may train; what comes after them waits, to be ended with the sweep.
+  """
+
+  def __init__(self, folder, *more, runs):
+    self._folder, self._tokens = folder, folder / 'tokens'
+    shutil.rmtree(str(self._tokens), ignore_errors=True)
+    self._tokens.mkdir()
+    for number in range(runs):
+      (self._tokens / 'token {}'.format(number)).write_text('')
     self._process = subprocess.Popen(
         [sys.executable, '-m', 'estimator_train', '--mode=scaling', '--model_dir=here',
-         '--model=own_models:two_layers', '--batch_size=7', '--repeats=1', '--train_steps=4',
+         '--model=own_models:on_a_token', '--batch_size=7', '--repeats=1', '--train_steps=4',
          '--throughput_warmup_steps=2'] + list(more), cwd=str(folder),
-        env=dict(os.environ, PYTHONPATH='{}:{}'.format(ROOT, ROOT / 'tests')),
+        env=dict(os.environ, PYTHONPATH='{}:{}'.format(ROOT, ROOT / 'tests'),
+                 TOKENS=str(self._tokens)),
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, universal_newlines=True)
 
   def __enter__(self):
@@ -324,15 +335,14 @@ class Sweeping:
   def pid(self):
     return self._process.pid
 
-  def is_running(self):
-    return self._process.poll() is None
+  def wait(self, processes=1):
+    """Waits until one may not train, and returns the processes below, at least that many."""
+    def is_reached():
+      assert self._process.poll() is None, self._process.communicate()
+      return (self._tokens / 'waiting').exists() and len(below(self.pid)) >= processes
 
-  def wait_for(self, count):
-    """Waits until so many points are done, and the next is running."""
-    deadline = time.monotonic() + SECS
-    while len(done_at(self._folder)) < count or not below(self.pid):
-      time.sleep(0.05)
-      assert self.is_running() and time.monotonic() < deadline
+    wait_until(is_reached, SECS)
+    return below(self.pid)
 
 
 def done_at(folder):
@@ -342,25 +352,20 @@ def done_at(folder):
 
 
 def wait_for_the_end(pids):
-  deadline = time.monotonic() + 10
-  while any(os.path.exists('/proc/{}/exe'.format(pid)) for pid in pids):
-    assert time.monotonic() < deadline
-    time.sleep(0.05)
+  wait_until(lambda: not any(os.path.exists('/proc/{}/exe'.format(pid)) for pid in pids))
 
 
 @pytest.mark.slow
 def test_killed_sweep_goes_on(tmp_path):
-  with Sweeping(tmp_path, '--num_cpu_replicas=2') as killed:
-    killed.wait_for(1)
-    children = below(killed.pid)
+  with Sweeping(tmp_path, '--num_cpu_replicas=2', runs=1) as killed:
+    children = killed.wait()
     assert killed.end(signal.SIGKILL)[0] == -signal.SIGKILL
   wait_for_the_end(children)
   first = done_at(tmp_path)
-  assert first and not (tmp_path / 'here' / 'scaling.json').exists()
+  assert len(first) == 1 and not (tmp_path / 'here' / 'scaling.json').exists()
 
-  with Sweeping(tmp_path, '--num_cpu_replicas=2') as stopped:
-    stopped.wait_for(len(first) + 1)
-    children = below(stopped.pid)
+  with Sweeping(tmp_path, '--num_cpu_replicas=2', runs=1) as stopped:
+    children = stopped.wait()
     code, out, err = stopped.end(signal.SIGTERM)
   assert code == 143 and out == ''
   assert '{} of 6 points are done already; going on'.format(len(first)) in err
@@ -369,11 +374,11 @@ def test_killed_sweep_goes_on(tmp_path):
                                   'goes on from there'.format(len(second)))
   wait_for_the_end(children)
 
-  with Sweeping(tmp_path, '--num_cpu_replicas=2') as last:
+  with Sweeping(tmp_path, '--num_cpu_replicas=2', runs=2) as last:
     code, out, err = last.end()
   assert code == 0, err
   third = done_at(tmp_path)
-  assert len(first) < len(second) < len(third) == 4
+  assert (len(second), len(third)) == (2, 4)
   assert first.items() <= second.items() <= third.items()  # Nothing was run twice.
   result = json.loads(out.splitlines()[-1])
   assert json.loads((tmp_path / 'here' / 'scaling.json').read_text()) == result
@@ -400,16 +405,12 @@ def two_cores():
 @pytest.mark.cluster
 def test_real_sweep_over_workers(tmp_path, two_cores):
   flags_given = ('--scale_over=workers', '--dataset=synthetic', '--num_gpus=0')
-  with Sweeping(tmp_path, *flags_given) as stopped:
-    deadline = time.monotonic() + SECS
-    while len(below(stopped.pid)) < 3:  # A cluster, and its two tasks.
-      time.sleep(0.05)
-      assert stopped.is_running() and time.monotonic() < deadline
-    processes = below(stopped.pid)
+  with Sweeping(tmp_path, *flags_given, runs=1) as stopped:
+    processes = stopped.wait(processes=3)  # A cluster, and its two tasks.
     assert stopped.end(signal.SIGTERM)[0] == 143
   wait_for_the_end(processes)
 
-  with Sweeping(tmp_path, *flags_given) as last:
+  with Sweeping(tmp_path, *flags_given, runs=9) as last:
     code, out, err = last.end()
   assert code == 0, err
   result = json.loads(out.splitlines()[-1])

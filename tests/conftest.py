@@ -17,6 +17,7 @@ import warnings
 from pathlib import Path
 from typing import NamedTuple
 
+import generated_data
 import numpy as np
 import pytest
 
@@ -27,7 +28,9 @@ from estimator_train.reports import page
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 ROOT = Path(__file__).resolve().parent.parent
-REAL_DATA = ROOT.parent / 'shared' / 'data'
+# The variable is for the tests of the tests.
+REAL_DATA = Path(os.environ.get('TESTS_REAL_DATA', str(ROOT.parent / 'shared' / 'data')))
+_NO_DATA = 'it needs the data sets in ../shared/data'
 
 
 class Outcome(NamedTuple):
@@ -93,7 +96,22 @@ def pytest_collection_modifyitems(config, items):
     items[:] = itertools.chain.from_iterable(randoms.sample(tests, len(tests)))
 
 
+def real_data(name):
+  """Returns a folder of the real data, or skips the test where that is not there."""
+  folder = REAL_DATA / name
+  if not folder.is_dir():
+    pytest.skip('{}: {}'.format(_NO_DATA, name))
+  return folder
+
+
 def pytest_terminal_summary(terminalreporter):
+  count = sum(_NO_DATA in str(report.longrepr)
+              for report in terminalreporter.stats.get('skipped', []))
+  if count:
+    tests, they = ('1 test was', 'it needs') if count == 1 else (
+        '{} tests were'.format(count), 'they need')
+    terminalreporter.write_line('{} skipped: {} the data sets in ../shared/data, which are not next '
+                                'to this checkout'.format(tests, they))
   if 'TESTS_BEGAN_SECS' in os.environ:
     secs = int(time.time()) - int(os.environ['TESTS_BEGAN_SECS'])
     terminalreporter.write_line('tests/run.sh took {} min {} s with its set-up, on {} cores'.format(
@@ -198,21 +216,33 @@ def mounted(tmp_path):
         pass
 
 
-@pytest.fixture(scope='session')
-def fashion_mnist_dir():
-  """The folder of the real Fashion-MNIST files."""
-  folder = REAL_DATA / 'fashion-mnist'
-  if not folder.is_dir():
-    pytest.skip('the real files are not beside the checkout: {}'.format(folder))
+@pytest.fixture(scope='session', params=['real', 'generated'])
+def fashion_mnist_dir(request, tmp_path_factory):
+  """The folder of the real Fashion-MNIST files, and one of small files by their names."""
+  if request.param == 'real':
+    return real_data('fashion-mnist')
+  folder = tmp_path_factory.mktemp('fashion-mnist')
+  generated_data.write_idx_files(folder, 60, 20)
   return folder
 
 
-@pytest.fixture(scope='session')
-def oct2017_dir():
-  """The folder of the real retina images: 991 to train on, 32 in `val`."""
-  folder = REAL_DATA / 'oct2017'
-  if not folder.is_dir():
-    pytest.skip('the real files are not beside the checkout: {}'.format(folder))
+@pytest.fixture(scope='session', params=['real', 'generated'])
+def oct2017_dir(request, tmp_path_factory):
+  """The folder of real retina images, and one of small ones; both have 32 in `val`."""
+  if request.param == 'real':
+    return real_data('oct2017')
+  folder = tmp_path_factory.mktemp('oct2017')
+  generated_data.write_oct2017(folder)
+  return folder
+
+
+@pytest.fixture(scope='session', params=['real', 'generated'])
+def awkward_images(request, tmp_path_factory):
+  """The folder of ten images that are damaged or unusual: as found, and written here."""
+  if request.param == 'real':
+    return real_data('bad-images')
+  folder = tmp_path_factory.mktemp('bad-images')
+  generated_data.write_awkward_images(folder)
   return folder
 
 

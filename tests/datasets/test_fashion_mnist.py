@@ -6,14 +6,13 @@ import hashlib
 import importlib.util
 import os
 
+import generated_data
 import pytest
+from conftest import real_data
 
 from estimator_train.datasets import fashion_mnist, fashion_mnist_sample, idx
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-REAL = os.path.join(os.path.dirname(ROOT), 'shared', 'data', 'fashion-mnist')
-needs_real_files = pytest.mark.skipif(
-    not os.path.isdir(REAL), reason='the published files are not in ' + REAL)
 
 
 def read_gz(path):
@@ -21,20 +20,19 @@ def read_gz(path):
     return file.read()
 
 
-@needs_real_files
 @pytest.mark.parametrize('file', fashion_mnist.FILES, ids=lambda file: file.name)
 def test_published_file(file):
-  path = os.path.join(REAL, file.name)
+  path = str(real_data('fashion-mnist') / file.name)
   assert os.path.getsize(path) == file.size
   with open(path, 'rb') as data:
     assert hashlib.md5(data.read()).hexdigest() == file.md5
 
 
-@needs_real_files
-def test_published_files_pass_the_check():
-  data_set = fashion_mnist.describe(REAL)
-  assert idx.check_split(data_set.train, data_set.image_shape, len(data_set.labels), False) == 60000
-  assert idx.check_split(data_set.test, data_set.image_shape, len(data_set.labels), False) == 10000
+def test_files_pass_the_check(fashion_mnist_dir):
+  data_set = fashion_mnist.describe(str(fashion_mnist_dir))
+  counts = [idx.check_split(split, data_set.image_shape, len(data_set.labels), False)
+            for split in (data_set.train, data_set.test)]
+  assert counts in ([60000, 10000], [60, 20])  # The real ones, and the generated.
 
 
 def test_addresses():
@@ -70,13 +68,32 @@ def test_sample_is_balanced(split, per_class):
   assert collections.Counter(labels) == dict.fromkeys(range(10), per_class)
 
 
-@needs_real_files
-def test_sample_is_what_the_script_makes(tmp_path):
+@pytest.fixture
+def script():
   path = os.path.join(ROOT, 'tests', 'tools', 'make_fashion_mnist_sample.py')
   spec = importlib.util.spec_from_file_location('make_fashion_mnist_sample', path)
   script = importlib.util.module_from_spec(spec)
   spec.loader.exec_module(script)
-  script.make(REAL, str(tmp_path))
+  return script
+
+
+def test_sample_has_the_first_of_each_class(script, tmp_path, monkeypatch):
+  monkeypatch.setattr(script, 'PER_CLASS', {'train': 2, 't10k': 1})
+  generated_data.write_idx_files(tmp_path / 'all', 50, 30)  # Classes in turn.
+  generated_data.write_idx_files(tmp_path / 'first', 20, 10)
+  script.make(str(tmp_path / 'all'), str(tmp_path / 'made'))
+  for split, count in (('train', 20), ('t10k', 10)):
+    images, labels = (split + '-images-idx3-ubyte.gz', split + '-labels-idx1-ubyte.gz')
+    assert (read_gz(str(tmp_path / 'made' / labels))
+            == read_gz(str(tmp_path / 'first' / labels)))
+    made, source = (read_gz(str(tmp_path / folder / images)) for folder in ('made', 'all'))
+    assert int.from_bytes(made[4:8], 'big') == count
+    assert made[16:] == source[16:16 + 28 * 28 * count]
+  assert (tmp_path / 'made' / 'LICENSE').read_text(encoding='utf-8') == script.LICENSE
+
+
+def test_sample_is_what_the_script_makes(script, tmp_path):
+  script.make(str(real_data('fashion-mnist')), str(tmp_path))
   names = sorted(os.listdir(str(tmp_path)))
   assert names == sorted(os.listdir(fashion_mnist_sample.FOLDER))
   for name in names:

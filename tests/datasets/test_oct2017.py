@@ -8,7 +8,6 @@ import shutil
 import zipfile
 
 import pytest
-from conftest import REAL_DATA
 from test_kaggle_archive import API_PATH, forget_kaggle, kaggle_server
 
 from estimator_train.datasets import oct2017, unpack
@@ -135,12 +134,9 @@ def test_find_in_a_file(tmp_path):
     oct2017.find(str(tmp_path / 'file'))
 
 
-def test_find_in_the_real_sample(log):
-  folder = REAL_DATA / 'oct2017'
-  if not folder.is_dir():
-    pytest.skip('the real files are not beside the checkout: {}'.format(folder))
-  assert oct2017.find(str(folder)) == str(folder)
-  assert oct2017.eval_folder(str(folder)) == str(folder / 'val')
+def test_find_in_a_sample(log, oct2017_dir):
+  assert oct2017.find(str(oct2017_dir)) == str(oct2017_dir)
+  assert oct2017.eval_folder(str(oct2017_dir)) == str(oct2017_dir / 'val')
 
 
 def test_eval_folder(tmp_path, log):

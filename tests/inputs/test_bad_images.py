@@ -8,7 +8,6 @@ import zlib
 
 import numpy as np
 import pytest
-from conftest import REAL_DATA
 
 from estimator_train.datasets.description import DataSet, ImageSplit
 from estimator_train.errors import UserError
@@ -75,10 +74,8 @@ def test_pixels_that_a_header_promises_take_no_memory(tmp_path, image_folders):
     ('truncated_half', True), ('zero_bytes', True), ('cmyk', False),
     ('exif_orientation_6', False), ('gif_renamed', False), ('png16_gray_renamed', False),
     ('progressive', False)])
-def test_awkward_files(name, is_bad):
-  path = REAL_DATA / 'bad-images' / (name + '.jpeg')
-  if not path.exists():
-    pytest.skip('the real files are not beside the checkout: {}'.format(path))
+def test_awkward_files(awkward_images, name, is_bad):
+  path = awkward_images / (name + '.jpeg')
   assert bool(list(bad_images.find([str(path).encode()]))) == is_bad
 
 

@@ -58,7 +58,7 @@ def test_the_published_pixels(images, monkeypatch):
       np.testing.assert_allclose(image, published(images[number]), atol=1e-6)
 
 
-def test_the_published_pixels_of_real_images(oct2017_dir):
+def test_the_published_pixels_of_retina_images(oct2017_dir):
   paths = sorted((oct2017_dir / 'val').glob('*/*.jpeg'))[::4]
   ((pixels, _),), _ = batches(image_files.make_eval_input_fn(split_of(paths),
                                                              batching(batch_size=8)))

@@ -5,7 +5,7 @@ import os
 
 import numpy as np
 import pytest
-from conftest import REAL_DATA, batches
+from conftest import batches
 
 from estimator_train.datasets.description import ImageSplit
 from estimator_train.errors import UserError
@@ -38,10 +38,9 @@ def in_three(image):
 
 
 @pytest.mark.parametrize('batch_size', [1, 3, 100])
-def test_pixels_are_those_of_evaluation(images, batch_size):
-  awkward = [REAL_DATA / 'bad-images' / (name + '.jpeg') for name in (
+def test_pixels_are_those_of_evaluation(images, awkward_images, batch_size):
+  files = images + [awkward_images / (name + '.jpeg') for name in (
       'cmyk', 'exif_orientation_6', 'gif_renamed', 'png16_gray_renamed', 'progressive')]
-  files = images + [path for path in awkward if path.exists()]
   split = ImageSplit([bytes(path) for path in files], np.zeros(len(files), np.int32))
   batching = Batching(SHAPE, 2, False, batch_size)
   expected, _ = batches(image_files.make_eval_input_fn(split, batching))

@@ -6,7 +6,6 @@ import shutil
 import sys
 
 import pytest
-from conftest import REAL_DATA
 from PIL import Image
 
 BAD_IMAGES = {
@@ -65,11 +64,8 @@ def test_one_split_only(audit):
   assert done.result['files'] == 18 and list(written['splits']) == ['train']
 
 
-def test_bad_images_among_good_ones(audit, image_folders):
-  folder = REAL_DATA / 'bad-images'
-  if not folder.is_dir():
-    pytest.skip('the real files are not beside the checkout: {}'.format(folder))
-  there = sorted(folder.iterdir())
+def test_bad_images_among_good_ones(audit, image_folders, awkward_images):
+  there = sorted(awkward_images.iterdir())
   assert {path.name for path in there} == set(BAD_IMAGES)
   for path in there:
     shutil.copy(str(path), str(image_folders / 'train' / 'B'))
@@ -186,7 +182,7 @@ def test_without_pillow(run_program, image_folders, tmp_path, monkeypatch):
 
 
 def test_oct2017(run_program, oct2017_dir, tmp_path):
-  """Of the real folders a few files each, by links."""
+  """Of each folder a few files, by links."""
   for split in ('train', 'val'):
     for folder in (oct2017_dir / split).iterdir():
       (tmp_path / 'data' / split / folder.name).mkdir(parents=True)

@@ -1,5 +1,6 @@
 """`--mode=download`, end to end; the addresses are those of a server in this process."""
 
+import hashlib
 import http.server
 import threading
 
@@ -10,8 +11,13 @@ from estimator_train.datasets import fashion_mnist
 
 @pytest.fixture
 def published(fashion_mnist_dir, monkeypatch):
-  """Serves the real files, and has the data set come from there; yields the paths asked for."""
+  """Serves the files, and has the data set come from there; yields the paths asked for."""
   asked = []
+
+  def published_as(file):
+    content = (fashion_mnist_dir / file.name).read_bytes()
+    return file._replace(urls=(address + file.name,), size=len(content),
+                         md5=hashlib.md5(content).hexdigest())
 
   class Handler(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
@@ -27,8 +33,7 @@ def published(fashion_mnist_dir, monkeypatch):
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
     address = 'http://127.0.0.1:{}/'.format(server.server_port)
-    monkeypatch.setattr(fashion_mnist, 'FILES', tuple(
-        file._replace(urls=(address + file.name,)) for file in fashion_mnist.FILES))
+    monkeypatch.setattr(fashion_mnist, 'FILES', tuple(map(published_as, fashion_mnist.FILES)))
     yield asked
     server.shutdown()
     thread.join(10)

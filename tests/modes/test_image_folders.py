@@ -4,7 +4,6 @@ import json
 import os
 
 import pytest
-from conftest import REAL_DATA
 from test_training_modes import fails
 
 # What takes long here is TensorFlow, and the same on any Python.
@@ -108,10 +107,8 @@ def test_too_many_to_skip(run_program, folders, bad_image):
 
 @pytest.mark.parametrize('name', ['broken_png_renamed', 'jpeg_12bit', 'text_renamed',
                                   'truncated_half', 'zero_bytes'])
-def test_real_bad_images_are_named(run_program, folders, image_folders, name):
-  bad = REAL_DATA / 'bad-images' / (name + '.jpeg')
-  if not bad.exists():
-    pytest.skip('the real files are not beside the checkout: {}'.format(bad))
+def test_damaged_images_are_named(run_program, folders, image_folders, awkward_images, name):
+  bad = awkward_images / (name + '.jpeg')
   (image_folders / 'train' / 'B' / bad.name).write_bytes(bad.read_bytes())
   assert fails(run_program('--mode=train', '--train_epochs=1', *folders), bad.name)
 
@@ -149,14 +146,11 @@ def test_bad_images_of_odd_names(run_program, folders, image_folders):
                'an image cannot be decoded: {}/train/A/n\\n\\x1b'.format(image_folders))
 
 
-def test_real_awkward_images_train(run_program, folders, image_folders):
+def test_awkward_images_train(run_program, folders, image_folders, awkward_images):
   """Those that decode: among grey images, in colour, CMYK, 16 bit, GIF, progressive, rotated."""
-  folder = REAL_DATA / 'bad-images'
-  if not folder.is_dir():
-    pytest.skip('the real files are not beside the checkout: {}'.format(folder))
   for name in ('cmyk', 'exif_orientation_6', 'gif_renamed', 'png16_gray_renamed', 'progressive'):
     (image_folders / 'train' / 'B' / (name + '.jpeg')).write_bytes(
-        (folder / (name + '.jpeg')).read_bytes())
+        (awkward_images / (name + '.jpeg')).read_bytes())
   done = run_program('--mode=train', '--train_epochs=1', '--model=own_models:two_layers', *folders)
   assert done.code == 0, done.err
 

@@ -11,7 +11,7 @@ import sys
 
 import numpy as np
 import pytest
-from conftest import REAL_DATA, ROOT
+from conftest import ROOT
 from test_training_modes import fails
 
 from estimator_train import __main__ as program
@@ -110,10 +110,8 @@ def test_nothing_but_the_folder_of_the_run(run_program, image_folders, tmp_path)
   assert np.mean(right) == done.result['accuracy']
 
 
-def test_real_awkward_images(run_program, trained):
-  folder = REAL_DATA / 'bad-images'
-  if not folder.is_dir():
-    pytest.skip('the real files are not beside the checkout: {}'.format(folder))
+def test_awkward_images(run_program, trained, awkward_images):
+  folder = awkward_images
   done = predict(run_program, trained, '--input={}/*.jpeg'.format(folder))
   assert done.code == 2 and done.result['predicted'] == 5
   bad = ['broken_png_renamed', 'jpeg_12bit', 'text_renamed', 'truncated_half', 'zero_bytes']

@@ -110,8 +110,8 @@ def pytest_terminal_summary(terminalreporter):
   if count:
     tests, they = ('1 test was', 'it needs') if count == 1 else (
         '{} tests were'.format(count), 'they need')
-    terminalreporter.write_line('{} skipped: {} the data sets in ../shared/data, which are not next '
-                                'to this checkout'.format(tests, they))
+    terminalreporter.write_line('{} skipped: {} the data sets in ../shared/data, which are not '
+                                'next to this checkout'.format(tests, they))
   if 'TESTS_BEGAN_SECS' in os.environ:
     secs = int(time.time()) - int(os.environ['TESTS_BEGAN_SECS'])
     terminalreporter.write_line('tests/run.sh took {} min {} s with its set-up, on {} cores'.format(

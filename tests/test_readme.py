@@ -12,8 +12,10 @@ from estimator_train.configs.workloads import WORKLOADS
 from estimator_train.launcher import local_cluster, with_tensorboard
 
 README = (ROOT / 'README.md').read_text(encoding='utf-8')
+DEVELOPMENT = (ROOT / 'docs' / 'development.md').read_text(encoding='utf-8')
 DOCKER_README = (ROOT / 'deploy' / 'docker' / 'README.md').read_text(encoding='utf-8')
-COMMANDS = [line for block in re.findall(r'```bash\n(.*?)```', README + DOCKER_README, re.DOTALL)
+COMMANDS = [line for block in re.findall(r'```bash\n(.*?)```', README + DOCKER_README + DEVELOPMENT,
+                                            re.DOTALL)
             for line in block.splitlines()]
 # What stands before the program's flags; in the image, relative paths are as in the checkout.
 PROGRAM = re.compile(

@@ -1,26 +1,26 @@
 """Which devices a run is on, the strategy that spreads it over them, and the session's settings."""
 
 import logging
-import os
 import re
-from contextlib import contextmanager
-from typing import Iterator, NamedTuple, Optional, Tuple
+from typing import NamedTuple, Optional, Tuple
 
 import tensorflow.compat.v1 as tf
-from tensorflow.core.protobuf.rewriter_config_pb2 import RewriterConfig
-from tensorflow.python.client import device_lib
 
 from estimator_train.cluster.tf_config import Cluster
 from estimator_train.distribution import threads
 from estimator_train.errors import UserError
 from estimator_train.settings import Settings
 from estimator_train.settings.choices import SINGLE_REPLICA_STRATEGIES
-from estimator_train.tf_patches import central_storage, multi_worker_mirrored
+from estimator_train.tf_patches import (
+  central_storage,
+  devices as tensorflow_devices,
+  estimator as estimator_patches,
+  multi_worker_mirrored,
+  xla,
+)
 
 _LOG = logging.getLogger('estimator_train')
 _FAST_FLOAT16 = (7, 0)  # Volta.
-# Without it XLA compiles what is on GPUs only.
-_XLA_FLAGS, _XLA_ON_CPU = 'TF_XLA_FLAGS', '--tf_xla_cpu_global_jit'
 _COMMUNICATION = {None: 'AUTO', 'nccl': 'NCCL', 'ring': 'RING'}
 
 
@@ -64,20 +64,14 @@ def find_devices(settings: Settings) -> Devices:
 
 
 def ready(settings: Settings, devices: Devices) -> None:
-  """Prepares the devices for what the settings have them do, and warns of what they cannot.
-
-  TensorFlow reads XLA's flags once, when it makes its devices: in a process that has made some
-  before, XLA compiles nothing for CPUs.
-  """
+  """Prepares the devices for what the settings have them do, and warns of what they cannot."""
   on_cpu = devices.names[0].startswith('/cpu')
-  flags = os.environ.get(_XLA_FLAGS, '')
-  if settings.enable_xla and on_cpu and _XLA_ON_CPU not in flags:
-    os.environ[_XLA_FLAGS] = '{} {}'.format(flags, _XLA_ON_CPU).strip()
+  if settings.enable_xla and on_cpu:
+    xla.compile_for_cpus()
   if settings.dtype == 'mixed' and settings.trains:
     without = list(devices.labels) if on_cpu else [
-        device.physical_device_desc for device in device_lib.list_local_devices(
-            make_session_config(settings, devices))
-        if device.device_type == 'GPU' and not _has_fast_float16(device.physical_device_desc)]
+        gpu for gpu in tensorflow_devices.gpu_descriptions(make_session_config(settings, devices))
+        if not _has_fast_float16(gpu)]
     if without:
       _LOG.warning('--dtype=mixed: computed in float32 all the same, with dynamic loss scaling, as '
                    'float16 takes GPUs of compute capability %d.%d or newer, unlike %s',
@@ -113,16 +107,8 @@ def make_strategy(settings: Settings, devices: Devices,
   else:
     strategy = tf.distribute.MirroredStrategy(
         devices.names, cross_device_ops=_cross_device_ops(settings))
-  # Estimator has `tf.train` optimizers divide the loss by the number of replicas, which Keras's
-  # losses have done already: their steps would be too short by that factor, and so would be the
-  # loss in the log.
-  strategy._scale_loss_for_estimator_enabled = _loss_as_it_is  # pylint: disable=protected-access
+  estimator_patches.keep_loss_unscaled(strategy)
   return strategy
-
-
-@contextmanager
-def _loss_as_it_is() -> Iterator[None]:
-  yield
 
 
 def make_session_config(settings: Settings, devices: Devices,
@@ -134,7 +120,8 @@ def make_session_config(settings: Settings, devices: Devices,
   config.gpu_options.allow_growth = settings.gpu_memory_growth
   if settings.dtype == 'mixed':
     # What tf.train.experimental.enable_mixed_precision_graph_rewrite does for a whole process.
-    config.graph_options.rewrite_options.auto_mixed_precision = RewriterConfig.ON
+    rewrite_options = config.graph_options.rewrite_options
+    rewrite_options.auto_mixed_precision = rewrite_options.ON
   if settings.enable_xla:
     config.graph_options.optimizer_options.global_jit_level = tf.OptimizerOptions.ON_1
   if devices.names[0].startswith('/cpu'):

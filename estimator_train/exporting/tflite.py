@@ -1,16 +1,14 @@
 """The model for TensorFlow Lite, by the converter of TensorFlow 1.15."""
 
-import contextlib
 import os
 import re
-import sys
-from typing import Iterator
 
 import tensorflow.compat.v1 as tf
 
 from estimator_train.errors import UserError
 from estimator_train.files import atomic
 from estimator_train.models import probabilities
+from estimator_train.tf_patches.converter_command import own_commands_first
 
 FILE = 'model.tflite'
 
@@ -28,24 +26,13 @@ def write(folder: str, model: tf.keras.Model, session: tf.Session) -> None:
   """
   outputs = probabilities.from_outputs(model, model.outputs[0])
   converter = tf.lite.TFLiteConverter.from_session(session, model.inputs, [outputs])
-  with _own_commands_first():
+  with own_commands_first():
     try:
       converted = converter.convert()
     except Exception as error:  # It raises what the converter's own process printed.
       raise UserError('TensorFlow 1.15\'s converter to TFLite cannot convert the model',
                       _reason(str(error)), 'give --export_format=saved_model or h5') from error
   atomic.write_bytes(os.path.join(folder, FILE), converted)
-
-
-@contextlib.contextmanager
-def _own_commands_first() -> Iterator[None]:
-  """Lets the converter's command be found, which a virtual environment has beside its Python."""
-  before = os.environ.get('PATH', os.defpath)
-  os.environ['PATH'] = os.path.dirname(sys.executable) + os.pathsep + before
-  try:
-    yield
-  finally:
-    os.environ['PATH'] = before
 
 
 def _reason(text: str) -> str:

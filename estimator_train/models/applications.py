@@ -10,23 +10,13 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 from estimator_train.errors import UserError
+from estimator_train.tf_patches.keras import BatchNormalization
 
 _CONNECT_SECS = 30.
 
 
-class BatchNormalization(tf.keras.layers.BatchNormalization):
-  """Batch norm that is in inference mode where it is frozen, as in TensorFlow 2.
-
-  In TensorFlow 1.15 a frozen one still takes the statistics of the batch, which are not those that
-  the weights of the layers around it were trained with. Files name its class as Keras's own.
-  """
-
-  def call(self, inputs: tf.Tensor, training: Any = None) -> tf.Tensor:
-    return super().call(inputs, training=training if self.trainable else False)
-
-
 class _Layers:
-  """`tf.keras.layers` with that batch norm, and convolutions that begin as in He et al. 2015.
+  """`tf.keras.layers` with batch norm that freezes, and convolutions initialized by He et al. 2015.
 
   (arXiv:1502.01852.) With Keras's own beginning, what is left of an image after the 13 layers of
   VGG16 is a thousandth of it, and nothing is learnt from random weights.

@@ -75,6 +75,8 @@ def check_kind(model: Any, given: str) -> None:
   """Raises a UserError, which says what was given, where it cannot become an Estimator."""
   import tensorflow.compat.v1 as tf  # Whoever builds a model has it already.
 
+  from estimator_train.tf_patches.keras import is_graph_network
+
   given = '{} is of {}'.format(given, type(model).__name__)
   if not isinstance(model, tf.keras.Model):
     raise UserError('this is no Keras model', given,
@@ -83,7 +85,7 @@ def check_kind(model: Any, given: str) -> None:
     raise UserError('a Sequential model must know the shape of its input', given,
                     'give its first layer input_shape')
   # Of others model_to_estimator loses the weights.
-  if not model._is_graph_network:
+  if not is_graph_network(model):
     raise UserError('a subclass of tf.keras.Model cannot become an Estimator', given,
                     'give a tf.keras.Sequential or tf.keras.Model(inputs, outputs); their layers '
                     'may be of your own classes')

@@ -30,15 +30,15 @@ def process_left_as_it_was(verbosity: int) -> Iterator[None]:
       if verbosity < 1:
         warnings.simplefilter('ignore')
       import tensorflow.compat.v1 as tf
-      from tensorflow.python.keras import backend
+
+      from estimator_train.tf_patches import keras
     log_level = tf.logging.get_verbosity()
-    session = getattr(backend._SESSION, 'session', None)
     tf.logging.set_verbosity(tf.logging.INFO if verbosity > 0 else tf.logging.ERROR)
     try:
-      yield
+      with keras.session_restored():
+        yield
     finally:
       tf.logging.set_verbosity(log_level)
-      backend._SESSION.session = session
   finally:
     if keeps_memory:
       malloc.return_freed_memory()

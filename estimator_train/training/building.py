@@ -9,8 +9,8 @@ from estimator_train.errors import UserError
 from estimator_train.models import registry as models
 from estimator_train.settings import Settings
 from estimator_train.settings.flag import all_flags
+from estimator_train.tf_patches.loss_scaling import LossScaled
 from estimator_train.training import losses
-from estimator_train.training.loss_scaling import LossScaled
 from estimator_train.training.optimizers import LearningRate, make_optimizer
 
 _LOG = logging.getLogger('estimator_train')

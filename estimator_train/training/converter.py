@@ -17,6 +17,7 @@ from estimator_train.errors import UserError
 from estimator_train.models import registry as models
 from estimator_train.models.preprocessing import make_preprocess
 from estimator_train.settings import Settings, choices, user_code
+from estimator_train.tf_patches import model_to_estimator, replicated_variables
 from estimator_train.training import frozen_features, losses
 from estimator_train.training.building import build, check_own_optimizer, compile_with_flags
 from estimator_train.training.checkpoints import initial_weights, save_hook
@@ -140,10 +141,10 @@ def convert_own(model: tf.keras.Model, settings: Settings) -> tf.estimator.Estim
     spec = estimator.model_fn(features, labels, mode, config)
     if mode != tf.estimator.ModeKeys.TRAIN:
       return spec
-    one_copy = save_hook.OneCopyOfEach(config.keep_checkpoint_max)
+    one_copy = replicated_variables.OneCopyOfEach(config.keep_checkpoint_max)
     return spec._replace(training_hooks=tuple(spec.training_hooks or ()) + (one_copy,))
 
-  complete = _make_estimator(model_fn, estimator.config, model)
+  complete = model_to_estimator.with_all_weights(model_fn, estimator.config, model)
   loss = losses.of(model)
   if not losses.is_of_classes(loss) or len(model.outputs) != 1 or model.outputs[0].shape.ndims != 2:
     return complete
@@ -203,7 +204,7 @@ def _with_preprocessing(estimator: tf.estimator.Estimator, model: tf.keras.Model
       summaries.add_batch(features, labels, *spec.predictions.values())
     return spec
 
-  return _make_estimator(model_fn, estimator.config, model)
+  return model_to_estimator.with_all_weights(model_fn, estimator.config, model)
 
 
 def _with_frozen_weights(estimator: tf.estimator.Estimator, model: tf.keras.Model,
@@ -219,18 +220,7 @@ def _with_frozen_weights(estimator: tf.estimator.Estimator, model: tf.keras.Mode
                       tf.zeros_initializer(), trainable=False, use_resource=True)
     return spec
 
-  return _make_estimator(model_fn, estimator.config, model)
-
-
-def _make_estimator(model_fn: Callable[..., tf.estimator.EstimatorSpec],
-                    config: tf.estimator.RunConfig,
-                    model: tf.keras.Model) -> tf.estimator.Estimator:
-  """Has all of the model's weights arrive; model_to_estimator lets only the trainable ones."""
-  return tf.estimator.Estimator(
-      model_fn, config=config,
-      warm_start_from=tf.estimator.WarmStartSettings(
-          initial_weights.written_to(config.model_dir),
-          vars_to_warm_start=['^{}(:0)?$'.format(weight.op.name) for weight in model.weights]))
+  return model_to_estimator.with_all_weights(model_fn, estimator.config, model)
 
 
 def check_fits(model: tf.keras.Model, settings: Settings, path: str,

@@ -11,6 +11,7 @@ from estimator_train.errors import UserError
 from estimator_train.inputs import factory as inputs, image_cache
 from estimator_train.models.preprocessing import make_preprocess
 from estimator_train.settings import Settings
+from estimator_train.tf_patches.keras import source_layers
 
 _BATCH_SIZE = 32
 
@@ -47,7 +48,7 @@ def cut(model: tf.keras.Model, name: str) -> Parts:
   features = tf.keras.layers.Input(frozen.output_shape[1:])
   outputs = {layers[count - 1]: features}
   for layer in layers[count:]:
-    sources = [outputs[source] for source in _sources(layer)]
+    sources = [outputs[source] for source in source_layers(layer)]
     outputs[layer] = layer(sources if len(sources) > 1 else sources[0])
   return Parts(frozen, tf.keras.Model(features, outputs[layers[-1]]))
 
@@ -88,16 +89,10 @@ def _frozen_count(layers: List[Any]) -> int:
     count += 1
   while count:
     later = set(layers[count:]) | {layers[count - 1]}
-    if all(source in later for layer in layers[count:] for source in _sources(layer)):
+    if all(source in later for layer in layers[count:] for source in source_layers(layer)):
       return count
     count -= 1
   return 0
-
-
-def _sources(layer: Any) -> List[Any]:
-  """Returns the layers whose outputs a layer takes."""
-  tensors = layer.input if isinstance(layer.input, list) else [layer.input]
-  return [tensor._keras_history[0] for tensor in tensors]
 
 
 def _key(frozen: tf.keras.Model, values: List[np.ndarray], examples: inputs.Pass,

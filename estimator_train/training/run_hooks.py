@@ -8,6 +8,7 @@ import tensorflow.compat.v1 as tf
 from estimator_train.process.signals import Noted
 from estimator_train.reports.step_times import Timing
 from estimator_train.settings import Settings
+from estimator_train.tf_patches import estimator as estimator_patches, replicated_variables
 from estimator_train.training import cluster_tasks
 from estimator_train.training.checkpoints import best_checkpoint, save_hook
 from estimator_train.training.checkpoints.retrying_saver import PatientSaver
@@ -43,7 +44,7 @@ class RunHooks:
     assert stop_step is not None
     written_to = run.estimator.model_dir if run.is_chief else None
     if written_to is not None:
-      summaries.open_writer(written_to)
+      estimator_patches.open_event_file(written_to)
     self._start_up = run.start_up
     self._history = TimeHistory(run.start_up)
     self._watchdog = cluster_tasks.make_watchdog(settings, run.peers)
@@ -57,7 +58,8 @@ class RunHooks:
     self._tracer = _make_tracer(settings, run.first_step, stop_step)
     # Whether the loss is finite must be known before that step's checkpoint is saved.
     self.all: List[tf.train.SessionRunHook] = [
-        self._history, self._watchdog, save_hook.OneCopyOfEach(settings.keep_checkpoint_max),
+        self._history, self._watchdog,
+        replicated_variables.OneCopyOfEach(settings.keep_checkpoint_max),
         self.finite, self.board, self.progress]
     if run.is_chief:
       self.all += [self._saver, self._tracer] if self._tracer else [self._saver]

@@ -13,6 +13,7 @@ import tensorflow.compat.v1 as tf
 
 from estimator_train.errors import UserError
 from estimator_train.settings import Settings, growth_of_learning_rate, steps_of_epochs
+from estimator_train.tf_patches import model_to_estimator
 
 
 class Schedule(tf.keras.optimizers.schedules.LearningRateSchedule):
@@ -129,9 +130,7 @@ class Cosine(Exponential):
         1. + ops.cos(math.pi * self._fallen(step, ops))) / 2.
 
 
-# model_to_estimator makes the optimizer again from its configuration, which names the class.
-for _schedule in (Schedule, Piecewise, Exponential, Cosine):
-  tf.keras.utils.get_custom_objects()[_schedule.__name__] = _schedule
+model_to_estimator.register_schedules(Schedule, Piecewise, Exponential, Cosine)
 
 
 def make(settings: Settings, num_examples: Optional[int], step_examples: int,

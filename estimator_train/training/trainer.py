@@ -6,7 +6,6 @@ import time
 from typing import Any, Callable, Dict, NamedTuple, Optional, Sequence, Set
 
 import tensorflow.compat.v1 as tf
-from tensorflow.python.distribute import distribute_coordinator
 from tqdm.contrib.logging import logging_redirect_tqdm
 
 from estimator_train.cluster.heartbeats import TRAINED
@@ -17,10 +16,10 @@ from estimator_train.inputs.file_errors import reworded
 from estimator_train.process.signals import Noted
 from estimator_train.reports.step_times import Timing
 from estimator_train.run_dir import run_files
+from estimator_train.tf_patches import estimator as estimator_patches, model_to_estimator
 from estimator_train.training import cluster_tasks, frozen_features
-from estimator_train.training.checkpoints import initial_weights, save_hook
+from estimator_train.training.checkpoints import save_hook
 from estimator_train.training.evaluation import early_stopping
-from estimator_train.training.hooks import finite
 from estimator_train.training.plan import Run
 from estimator_train.training.run_hooks import RunHooks
 
@@ -90,7 +89,7 @@ def train(run: Run, evaluate_now: Optional[Callable[[], Optional[str]]] = None,
   try:
     # Only what logs to the terminal by itself; whoever calls from Python has handlers elsewhere.
     with logging_redirect_tqdm([_LOG] if _LOG.handlers else []), \
-        finite.without_estimators_hook(), reworded(run.dataset.train):
+        estimator_patches.without_nan_hook(), reworded(run.dataset.train):
       _train(run, input_fn, hooks.all)
   except TrainingFailed as error:
     hooks.board.fail()
@@ -128,8 +127,7 @@ def _train(run: Run, input_fn: inputs.InputFn,
     cluster_tasks.leave(run.peers, error)
     raise
   finally:
-    # Python would complain about it at its end.
-    distribute_coordinator._thread_local.server = None
+    estimator_patches.release_server()
 
 
 def _make_train_input_fn(run: Run) -> inputs.InputFn:
@@ -141,7 +139,7 @@ def _make_train_input_fn(run: Run) -> inputs.InputFn:
   assert settings.model_dir is not None
   checkpoint, _ = save_hook.latest(settings.model_dir)
   features = frozen_features.compute(
-      converted.frozen, checkpoint or initial_weights.written_to(settings.model_dir),
+      converted.frozen, checkpoint or model_to_estimator.initial_weights_path(settings.model_dir),
       inputs.make_pass(run.dataset, settings), settings, run.devices)
   return inputs.make_feature_input_fn(run.dataset, settings, converted.one_hot, run.batch_size,
                                       share, features)

@@ -26,8 +26,8 @@ from estimator_train.inputs.batching import ALL
 from estimator_train.process import cpu_tuning
 from estimator_train.process.start_up import StartUp
 from estimator_train.settings import Settings
+from estimator_train.tf_patches import model_to_estimator
 from estimator_train.training import frozen_features, plan
-from estimator_train.training.checkpoints import initial_weights
 from estimator_train.training.hooks.time_history import TimeHistory
 
 # Small enough to diverge on no labels; a step costs the same at any rate.
@@ -126,7 +126,7 @@ def features(steps: int, **rest: Any) -> Dict[str, Any]:
   assert run.converted.frozen is not None and run.settings.model_dir is not None
   began = time.perf_counter()
   computed = frozen_features.compute(
-      run.converted.frozen, initial_weights.written_to(run.settings.model_dir),
+      run.converted.frozen, model_to_estimator.initial_weights_path(run.settings.model_dir),
       factory.make_pass(run.dataset, run.settings), run.settings, run.devices)
   secs = time.perf_counter() - began
   input_fn = factory.make_feature_input_fn(run.dataset, run.settings, run.converted.one_hot,

@@ -12,6 +12,7 @@ from estimator_train.exporting import saved_model, template_model
 from estimator_train.inputs import bad_images, image_cache
 from estimator_train.models import registry as models
 from estimator_train.reports import throughput
+from estimator_train.tf_patches import replicated_variables
 from estimator_train.training import plan
 from estimator_train.training.checkpoints import save_hook
 from estimator_train.training.evaluation import evaluator, sample_predictions
@@ -63,7 +64,7 @@ def evaluated(done):
 
 
 STARTS = ((plan, 'find_devices'), (plan.datasets, 'describe'), (models, 'build'),
-          (plan, 'convert'), (save_hook.OneCopyOfEach, 'after_create_session'))
+          (plan, 'convert'), (replicated_variables.OneCopyOfEach, 'after_create_session'))
 
 
 def test_while_starting(train, plant, tmp_path, monkeypatch):

@@ -18,9 +18,10 @@ from estimator_train.distribution import devices
 from estimator_train.errors import UserError
 from estimator_train.models import registry
 from estimator_train.settings import Settings
+from estimator_train.tf_patches import devices as tensorflow_devices
+from estimator_train.tf_patches.loss_scaling import LossScaled
 from estimator_train.training import plan, trainer as runs
 from estimator_train.training.checkpoints import save_hook
-from estimator_train.training.loss_scaling import LossScaled
 from estimator_train.training.optimizers import make_optimizer
 
 # What takes long here is TensorFlow, and the same on any Python.
@@ -212,7 +213,7 @@ def test_gpus_that_are_too_old_are_named(monkeypatch, caplog, capabilities, old)
       self.physical_device_desc = (
           'device: {}, name: A, pci bus id: 0, compute capability: {}'.format(index, capability))
 
-  monkeypatch.setattr(devices.device_lib, 'list_local_devices', lambda config: [
+  monkeypatch.setattr(tensorflow_devices.device_lib, 'list_local_devices', lambda config: [
       Device(index, capability) for index, capability in enumerate(capabilities)])
   devices.ready(settings_of(dtype='mixed'), ON_GPU)
   assert [part.partition(',')[0] for part in caplog.text.split('device: ')[1:]] == old

@@ -3,7 +3,6 @@
 import hashlib
 import logging
 import os
-import shutil
 from typing import List, Optional, Tuple, Union
 
 import h5py
@@ -14,15 +13,11 @@ from estimator_train.errors import UserError
 from estimator_train.files import atomic
 from estimator_train.models import registry as models
 from estimator_train.settings import Settings
+from estimator_train.tf_patches import model_to_estimator
 from estimator_train.training.checkpoints import save_hook
 
 _LOG = logging.getLogger('estimator_train')
 _FINGERPRINT_FILE = 'fingerprint.txt'
-
-
-def written_to(model_dir: str) -> str:
-  """Returns where model_to_estimator writes a model's initial weights."""
-  return os.path.join(model_dir, 'keras', 'keras_model.ckpt')
 
 
 def load(model: tf.keras.Model, settings: Settings, image_shape: Tuple[int, int, int]) -> None:
@@ -103,12 +98,10 @@ def clear_stale(settings: Settings) -> None:
   those that the run began with are reported.
   """
   assert settings.model_dir is not None
-  folder = os.path.dirname(written_to(settings.model_dir))
+  folder = os.path.dirname(model_to_estimator.initial_weights_path(settings.model_dir))
   path, step = save_hook.latest(settings.model_dir)
   if path is None:
-    shutil.rmtree(folder, ignore_errors=True)
-    # TensorFlow makes folders that only their owner can write to, whatever the umask says.
-    os.makedirs(folder, exist_ok=True)
+    model_to_estimator.clear_initial_weights(settings.model_dir)
     return
   before = _read_fingerprint(folder)
   if before is not None and before != fingerprint(settings):
@@ -129,7 +122,7 @@ def record(model: Optional[tf.keras.Model], settings: Settings) -> None:
   assert settings.model_dir is not None
   if save_hook.latest(settings.model_dir)[0] is not None:
     return
-  written = written_to(settings.model_dir)
+  written = model_to_estimator.initial_weights_path(settings.model_dir)
   if model is not None:
     for weight, value in zip(model.weights, model.get_weights()):
       if not np.array_equal(tf.train.load_variable(written, weight.op.name), value):

@@ -9,9 +9,9 @@ import shutil
 from typing import List, NamedTuple, Optional
 
 import tensorflow.compat.v1 as tf
-from tensorflow.python.training import checkpoint_management
 
 from estimator_train.errors import UserError
+from estimator_train.tf_patches import saver as saver_patches
 
 _LOG = logging.getLogger('estimator_train')
 _NAME = re.compile(r'model\.ckpt-(\d+)\.(index|data-\d+-of-\d+)$')
@@ -92,8 +92,7 @@ def mend(model_dir: str, found: Found) -> None:
   if named[:1] != [number] or unnamed:
     # Those that it knows of are those that it deletes in time.
     older = [_path(model_dir, step) for step in reversed(_on_disk(model_dir)) if step <= number]
-    checkpoint_management.update_checkpoint_state_internal(model_dir, found.path, older,
-                                                           save_relative_paths=True)
+    saver_patches.write_checkpoint_state(model_dir, found.path, older)
 
 
 def clear_unfinished(model_dir: str) -> None:

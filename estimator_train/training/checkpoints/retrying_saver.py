@@ -12,6 +12,7 @@ import tensorflow.compat.v1 as tf
 
 from estimator_train.errors import NotSaved
 from estimator_train.run_dir import disk_errors, run_files
+from estimator_train.tf_patches import saver as saver_patches
 from estimator_train.training.checkpoints import recovery
 
 _LOG = logging.getLogger('estimator_train')
@@ -72,7 +73,7 @@ class PatientSaver:
       NotSaved: it could not, for as long as that is borne.
     """
     files_before = self._files()
-    kept, due = list(saver._last_checkpoints), list(saver._checkpoints_to_be_deleted)
+    restore_retention = saver_patches.retention(saver)
     try:
       self._check_folder()
       saver.save(session, os.path.join(self._model_dir, 'model.ckpt'), global_step=step,
@@ -84,8 +85,7 @@ class PatientSaver:
         raise
       if self._clear(step, files_before):
         # It must not name, and later delete, what is not there.
-        saver.set_last_checkpoints_with_time(kept)
-        saver._checkpoints_to_be_deleted = due
+        restore_retention()
       self._bear(error, step, session)
       return False
     if self._failed_at is not None:

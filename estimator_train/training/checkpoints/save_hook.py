@@ -7,9 +7,9 @@ import time
 from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple
 
 import tensorflow.compat.v1 as tf
-from tensorflow.python.training import checkpoint_management
 
 from estimator_train.reports.step_times import Pause
+from estimator_train.tf_patches import replicated_variables, saver as saver_patches
 from estimator_train.training.checkpoints.retrying_saver import PatientSaver
 from estimator_train.training.hooks import finite
 
@@ -18,9 +18,7 @@ _LOG = logging.getLogger('estimator_train')
 # under their own names, the optimizer's under `training`, its hyperparameters one level below its
 # name (training/Adam/learning_rate), its slots further down (training/Adam/conv2d/kernel/m).
 _TRAINING = re.compile(r'training(_\d+)?/([^/]+)/')
-_HYPERPARAMETER = re.compile(r'training(_\d+)?/[^/]+/[^/]+$')
 _LOSS_SCALE = re.compile(r'training(_\d+)?/current_loss_scale$')
-_OF_ANOTHER_REPLICA = re.compile(r'/replica_\d+(/|$)')
 
 
 def latest(model_dir: str) -> Tuple[Optional[str], int]:
@@ -64,33 +62,6 @@ def lacks_loss_scale(checkpoint: str) -> bool:
   return not any(_LOSS_SCALE.match(name) for name, _ in tf.train.list_variables(checkpoint))
 
 
-class OneCopyOfEach(tf.train.SessionRunHook):
-  """Has one copy of each variable saved and restored, and lets the flags' hyperparameters stand.
-
-  TensorFlow's default also saves every further replica's copy of the optimizer's slots, so that a
-  checkpoint from one replica could not be resumed on two; and it restores the learning rate over
-  the one that was asked for. Every worker needs this, and before SaveCheckpoints.
-
-  Args:
-    keep_max: checkpoints to keep.
-  """
-
-  def __init__(self, keep_max: int) -> None:
-    self._keep_max = keep_max
-
-  def begin(self) -> None:
-    # Estimator's own saver is there already; the session is made, and restored, after this.
-    savers = tf.get_collection_ref(tf.GraphKeys.SAVERS)
-    savers[:] = [tf.train.Saver(_one_copy_of_each(), max_to_keep=self._keep_max, sharded=True,
-                                save_relative_paths=True)]
-    self._reset_hyperparameters = tf.group(*[
-        variable.initializer for variable in tf.global_variables()
-        if _HYPERPARAMETER.match(variable.op.name)])
-
-  def after_create_session(self, session: tf.Session, coord: Any) -> None:
-    session.run(self._reset_hyperparameters)
-
-
 class SaveCheckpoints(tf.train.CheckpointSaverHook):
   """Saves checkpoints, the first of the weights that the run finds.
 
@@ -111,7 +82,7 @@ class SaveCheckpoints(tf.train.CheckpointSaverHook):
                saving: PatientSaver, listeners: Sequence['AtEverySteps'] = ()) -> None:
     super().__init__(model_dir, save_steps=save_steps, save_secs=save_secs)
     self._saving = saving
-    self._keep_finite = finite.KeepFinite(_one_copy_of_each)
+    self._keep_finite = finite.KeepFinite(replicated_variables.one_copy_of_each)
     self._calls = listeners
     self._saves: List[Pause] = []
     self._save_steps = save_steps
@@ -163,7 +134,7 @@ class SaveCheckpoints(tf.train.CheckpointSaverHook):
     was_failing = self._saving.is_failing
     with self._timed():
       self._keep_finite.before_save(session, step)
-      _delete_surplus(self._get_saver())
+      saver_patches.delete_surplus(self._get_saver())
       is_saved = self._saving.save(self._get_saver(), session, step)
     if is_saved and was_failing:
       # A disk that was full has cut a record of events short, and none after it could be read.
@@ -187,15 +158,6 @@ class SaveCheckpoints(tf.train.CheckpointSaverHook):
     began = time.perf_counter()
     yield
     self._saves.append(Pause('checkpoint', began, time.perf_counter() - began))
-
-
-def _delete_surplus(saver: tf.train.Saver) -> None:
-  """Deletes what a killed run was to delete, as a Saver deletes but one for each that it saves."""
-  keep, paths = saver.saver_def.max_to_keep, saver.last_checkpoints
-  if keep and len(paths) > keep:
-    for path in paths[:-keep]:
-      checkpoint_management.remove_checkpoint(path)
-    saver.set_last_checkpoints_with_time(saver._last_checkpoints[-keep:])
 
 
 class AtEverySteps(tf.train.CheckpointSaverListener):
@@ -227,15 +189,3 @@ class AtEverySteps(tf.train.CheckpointSaverListener):
       began = time.perf_counter()
       self._call()
       self.pauses.append(Pause('evaluation', began, time.perf_counter() - began))
-
-
-def _one_copy_of_each() -> List[Any]:
-  """Returns what to save: the variable that spans the replicas where there is one."""
-  chosen: Dict[str, Any] = {}
-  for variable in tf.global_variables():
-    name = variable.op.name
-    if _OF_ANOTHER_REPLICA.search(name):
-      continue
-    if name not in chosen or hasattr(variable, 'values'):
-      chosen[name] = variable
-  return list(chosen.values())

@@ -1,10 +1,9 @@
 """Whether a training is still sound: its loss, and the weights that are saved, must be finite."""
 
 import collections
-import contextlib
 import logging
 import math
-from typing import Any, Callable, Deque, Dict, Iterator, List, Optional, Tuple
+from typing import Any, Callable, Deque, Dict, List, Optional, Tuple
 
 import tensorflow.compat.v1 as tf
 
@@ -73,18 +72,6 @@ class StopAtNonFiniteLoss(tf.train.SessionRunHook):
           ', the {}th such step in a row'.format(self._in_a_row) if self._most > 1 else ''))
     _LOG.warning('the loss is %s at step %d: loss scaling leaves out an update whose gradients '
                  'are not finite (--on_nan=skip)', loss, self._step)
-
-
-@contextlib.contextmanager
-def without_estimators_hook() -> Iterator[None]:
-  """Keeps quiet the hook that Estimator adds by itself, which ends the run at any nan."""
-  kind = tf.train.NanTensorHook
-  after_run = kind.after_run
-  kind.after_run = lambda *given: None
-  try:
-    yield
-  finally:
-    kind.after_run = after_run
 
 
 class KeepFinite(tf.train.CheckpointSaverListener):

@@ -11,6 +11,7 @@ import tensorflow.compat.v1 as tf
 from tensorboard.plugins.hparams import api_pb2 as hparams_api, summary as hparams
 
 from estimator_train.settings import Settings
+from estimator_train.tf_patches import estimator as estimator_patches, model_to_estimator
 from estimator_train.training.hooks import logged_steps
 
 _SCALARS = 'estimator_train/scalars/'
@@ -27,12 +28,6 @@ _METRICS = (('eval', 'accuracy'), ('eval', 'average_loss'), ('', 'loss'), ('', '
 def training_loss() -> tf.Tensor:
   """Returns the tensor of the training loss, the mean over the global batch."""
   return tf.get_collection(tf.GraphKeys.LOSSES)[-1]
-
-
-def open_writer(model_dir: str) -> None:
-  """Opens TensorBoard's file before TensorFlow does, which would write half a graph into it."""
-  with tf.Graph().as_default():
-    _writer(model_dir)
 
 
 def write_scalars(model_dir: str, scalars: Dict[str, float], step: int) -> None:
@@ -84,13 +79,9 @@ def record_gradient_norm(optimizer: Any) -> None:
   clips.
 
   Args:
-    optimizer: of a compiled Keras model, Keras's or one of `tf.train`. model_to_estimator makes it
-      again from its class, so that is what changes.
+    optimizer: of a compiled Keras model, Keras's or one of `tf.train`.
   """
-  optimizer = getattr(optimizer, 'optimizer', optimizer)  # Keras wraps those of `tf.train`.
-  kind = type(optimizer)
-  if not issubclass(kind, _RecordsGradientNorm):
-    optimizer.__class__ = type(kind.__name__, (_RecordsGradientNorm, kind), {})
+  model_to_estimator.add_base_class(optimizer, _RecordsGradientNorm)
 
 
 class _RecordsGradientNorm:
@@ -140,10 +131,7 @@ class WriteSummaries(tf.train.SessionRunHook):
 
   def begin(self) -> None:
     loss = training_loss()
-    # Estimator's own of it, whose tag is not the evaluation's.
-    summaries = tf.get_collection_ref(tf.GraphKeys.SUMMARIES)
-    summaries[:] = [summary for summary in summaries
-                    if not any(tensor is loss for tensor in summary.op.inputs)]
+    estimator_patches.remove_loss_summary(loss)
     scalars = {key[len(_SCALARS):]: tf.get_collection(key)[0]
                for key in tf.get_default_graph().get_all_collection_keys()
                if str(key).startswith(_SCALARS)}

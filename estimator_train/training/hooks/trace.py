@@ -6,10 +6,10 @@ import time
 from typing import Any, Dict, FrozenSet, List, Optional
 
 import tensorflow.compat.v1 as tf
-from tensorflow.python.client import timeline
 
 from estimator_train.files import atomic
 from estimator_train.reports.step_times import Pause
+from estimator_train.tf_patches import trace as trace_patches
 
 FILE = 'trace.json'
 _TRACE = tf.train.SessionRunArgs([], options=tf.RunOptions(trace_level=tf.RunOptions.FULL_TRACE))
@@ -82,8 +82,7 @@ class TraceSteps(tf.train.SessionRunHook):
 
   def _write(self) -> None:
     began = time.perf_counter()
-    trace = json.loads(timeline.Timeline(self._operations).generate_chrome_trace_format(
-        show_dataflow=False))  # Its arrows join operations of the same name, of whatever step.
+    trace = json.loads(trace_patches.chrome_trace(self._operations))
     name = {'name': 'process_name', 'ph': 'M', 'pid': _STEPS_PID, 'args': {'name': 'Steps'}}
     trace['traceEvents'] += [name] + self._steps
     atomic.write_text(self._path, json.dumps(trace))

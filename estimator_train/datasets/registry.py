@@ -28,8 +28,8 @@ def describe(settings: Settings) -> DataSet:
   """Returns the description of the data set that the settings name.
 
   Raises:
-    UserError: it needs a folder or patterns that are not given, or image files are missing; or
-      the user's own function does not return one.
+    UserError: there is no such data set; it needs a folder or patterns that are not given, or image
+      files are missing; or the user's own function does not return one.
   """
   name = settings.dataset
   if user_code.is_own(name):
@@ -43,6 +43,7 @@ def describe(settings: Settings) -> DataSet:
     return synthetic.describe(settings)
   if name == 'image_folder':
     return image_folder.describe(settings)
+  _check_name(name)
   data_dir = _data_dir(settings)
   if name == 'oct2017':
     root = oct2017.find(data_dir)
@@ -81,10 +82,17 @@ def get(settings: Settings) -> List[download.Fetched]:
   if user_code.is_own(settings.dataset):
     files = describe(settings).files
     return download.fetch(files, _data_dir(settings)) if files else []
+  _check_name(settings.dataset)
   data_dir = _data_dir(settings)
   if settings.dataset == 'oct2017':
     return oct2017.download(data_dir)
   return download.fetch(_DESCRIBE_IN_DATA_DIR[settings.dataset](data_dir).files, data_dir)
+
+
+def _check_name(name: str) -> None:
+  if name not in NAMES:
+    raise UserError('there is no such data set', '--dataset=' + name,
+                    'choose from {}, or give package.module:function'.format(', '.join(NAMES)))
 
 
 def _data_dir(settings: Settings) -> str:

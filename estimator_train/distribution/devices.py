@@ -10,7 +10,7 @@ from estimator_train.cluster.tf_config import Cluster
 from estimator_train.distribution import threads
 from estimator_train.errors import UserError
 from estimator_train.settings import Settings
-from estimator_train.settings.choices import SINGLE_REPLICA_STRATEGIES
+from estimator_train.settings.choices import MULTI_WORKER_STRATEGIES, SINGLE_REPLICA_STRATEGIES
 from estimator_train.tf_patches import (
   central_storage,
   devices as tensorflow_devices,
@@ -92,21 +92,29 @@ def make_strategy(settings: Settings, devices: Devices,
     settings: of the run.
     devices: of this task.
     cluster: of several tasks; None: this one trains alone.
+
+  Raises:
+    ValueError: there is no such strategy, or no such all-reduce algorithm for it.
   """
   if settings.distribution_strategy == 'off':
     return None
   if cluster is not None:
+    if settings.distribution_strategy not in MULTI_WORKER_STRATEGIES:
+      raise ValueError('no strategy of several workers is implemented for {!r}'.format(
+          settings.distribution_strategy))
     if settings.distribution_strategy == 'parameter_server':
       strategy = tf.distribute.experimental.ParameterServerStrategy()
     else:
-      strategy = multi_worker_mirrored.make(devices.names, _COMMUNICATION[settings.all_reduce_alg])
+      strategy = multi_worker_mirrored.make(devices.names, _communication(settings))
   elif settings.distribution_strategy == 'one_device':
     strategy = tf.distribute.OneDeviceStrategy(devices.names[0])
   elif settings.distribution_strategy in ('central_storage', 'parameter_server'):
     strategy = central_storage.make(devices.names, '/cpu:0')
-  else:
+  elif settings.distribution_strategy in ('mirrored', 'multi_worker_mirrored'):
     strategy = tf.distribute.MirroredStrategy(
         devices.names, cross_device_ops=_cross_device_ops(settings))
+  else:
+    raise ValueError('no strategy is implemented for {!r}'.format(settings.distribution_strategy))
   estimator_patches.keep_loss_unscaled(strategy)
   return strategy
 
@@ -141,4 +149,18 @@ def _cross_device_ops(settings: Settings) -> Optional[tf.distribute.CrossDeviceO
     return tf.distribute.HierarchicalCopyAllReduce(num_packs=settings.num_packs)
   if settings.all_reduce_alg == 'reduction_to_one_device':
     return tf.distribute.ReductionToOneDevice()
-  return None
+  if settings.all_reduce_alg in (None, 'ring'):  # `ring` is for several workers.
+    return None
+  raise _no_algorithm(settings)
+
+
+def _communication(settings: Settings) -> str:
+  """Returns how gradients are added up over several workers."""
+  if settings.all_reduce_alg not in _COMMUNICATION:
+    raise _no_algorithm(settings)
+  return _COMMUNICATION[settings.all_reduce_alg]
+
+
+def _no_algorithm(settings: Settings) -> ValueError:
+  return ValueError('no all-reduce algorithm is implemented for {!r} with {}'.format(
+      settings.all_reduce_alg, settings.distribution_strategy))

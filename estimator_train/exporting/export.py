@@ -13,6 +13,8 @@ from estimator_train.settings import Settings
 from estimator_train.training.checkpoints import save_hook
 from estimator_train.training.converter import make_model_preprocess
 
+_FORMATS = ('saved_model', 'h5', 'tflite')
+
 
 def make_folder(settings: Settings) -> None:
   """Makes `--export_dir`, where it is given: at the end of a training it would be late to fail."""
@@ -34,8 +36,11 @@ def export(settings: Settings, dataset: DataSet, checkpoint: str) -> Dict[str, A
 
   Raises:
     UserError: the model cannot be exported to this format, or the folder cannot be written to.
+    ValueError: there is no such format.
   """
   assert settings.export_dir is not None
+  if settings.export_format not in _FORMATS:
+    raise ValueError('no export is implemented for {!r}'.format(settings.export_format))
 
   def fill(folder: str) -> None:
     if settings.export_format == 'h5':

@@ -23,7 +23,13 @@ def make_preprocess(name: str, height: int, width: int,
   Returns:
     A function of grey levels from 0 to 255, uint8 or float32 [B, height, width, 1 or channels],
     that returns float32 [B, height, width, channels].
+
+  Raises:
+    ValueError: there is no such preprocessing.
   """
+  if name not in _SCALE:
+    raise ValueError('no preprocessing is implemented for {!r}'.format(name))
+
   def preprocess(pixels: tf.Tensor) -> tf.Tensor:
     pixels = tf.cast(pixels, tf.float32)
     shape = tf.concat([tf.shape(pixels)[:3], [channels]], 0)

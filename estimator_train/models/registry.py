@@ -36,8 +36,8 @@ def build(name: str, image_shape: Tuple[int, int, int], num_classes: int,
     not compiled, the user's may be. Pretrained networks take three channels, of grey images too.
 
   Raises:
-    UserError: the user's function is not there, raises, or returns no such model; or no layers of
-      this model can be frozen.
+    UserError: there is no such model; the user's function is not there, raises, or returns no such
+      model; or no layers of this model can be frozen.
     ValueError: the images are too small for the model.
   """
   if is_pretrained(name):
@@ -50,6 +50,9 @@ def build(name: str, image_shape: Tuple[int, int, int], num_classes: int,
                     '--trainable_layers={} --model={}'.format(trainable_layers, name),
                     'leave it out, or choose from ' + ', '.join(_APPLICATIONS))
   if not user_code.is_own(name):
+    if name not in _OURS:
+      raise UserError('there is no such model', '--model=' + name,
+                      'choose from {}, or give package.module:function'.format(', '.join(NAMES)))
     return importlib.import_module('estimator_train.models.' + name).build(image_shape, num_classes)
   model = user_code.call('model', name, 'image_shape, num_classes', image_shape, num_classes)
   check_kind(model, '--model=' + name)

@@ -179,9 +179,16 @@ def growth_of_learning_rate(settings: Settings) -> float:
   They are those of `--base_batch_size`. `linear` keeps the step per example as the batch grows
   (Goyal et al. 2017, arXiv:1706.02677), `sqrt` the variance of the step (Krizhevsky 2014,
   arXiv:1404.5997).
+
+  Raises:
+    ValueError: there is no such scaling.
   """
   growth = settings.batch_size / settings.base_batch_size
-  return {'none': 1., 'linear': growth, 'sqrt': math.sqrt(growth)}[settings.scale_learning_rate]
+  growths = {'none': 1., 'linear': growth, 'sqrt': math.sqrt(growth)}
+  if settings.scale_learning_rate not in growths:
+    raise ValueError('no scaling of the learning rate is implemented for {!r}'.format(
+        settings.scale_learning_rate))
+  return growths[settings.scale_learning_rate]
 
 
 def to_flagfile(settings: Settings) -> str:

@@ -13,6 +13,9 @@ def make_optimizer(name: str, learning_rate: LearningRate) -> tf.keras.optimizer
   """Makes the optimizer of that name, one of settings.OPTIMIZERS.
 
   Their names differ, so that a checkpoint tells which one wrote it.
+
+  Raises:
+    ValueError: there is no such optimizer.
   """
   optimizers = tf.keras.optimizers
   if name == 'adam':
@@ -21,4 +24,6 @@ def make_optimizer(name: str, learning_rate: LearningRate) -> tf.keras.optimizer
     return optimizers.SGD(learning_rate, name='SGD')
   if name == 'momentum':
     return optimizers.SGD(learning_rate, momentum=_MOMENTUM, name='Momentum')
-  return optimizers.RMSprop(learning_rate, name='RMSprop')
+  if name == 'rmsprop':
+    return optimizers.RMSprop(learning_rate, name='RMSprop')
+  raise ValueError('no optimizer is implemented for {!r}'.format(name))

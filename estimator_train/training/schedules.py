@@ -130,6 +130,7 @@ class Cosine(Exponential):
         1. + ops.cos(math.pi * self._fallen(step, ops))) / 2.
 
 
+_FALLING = {'exponential': Exponential, 'cosine': Cosine}
 model_to_estimator.register_schedules(Schedule, Piecewise, Exponential, Cosine)
 
 
@@ -145,6 +146,7 @@ def make(settings: Settings, num_examples: Optional[int], step_examples: int,
 
   Raises:
     UserError: epochs of a data set without end, or a warm-up that leaves no step to fall in.
+    ValueError: there is no such schedule.
   """
   def steps(name: str, epochs: float) -> int:
     if epochs and num_examples is None:
@@ -162,14 +164,15 @@ def make(settings: Settings, num_examples: Optional[int], step_examples: int,
     return Schedule(rate, warmup_steps)
   if settings.lr_schedule == 'piecewise':
     return Piecewise(values, boundaries, warmup_steps)
+  if settings.lr_schedule not in _FALLING:
+    raise ValueError('no schedule is implemented for {!r}'.format(settings.lr_schedule))
   end_step = boundaries[0] if boundaries else stop_step
   if warmup_steps >= end_step:
     raise UserError('the warm-up leaves no step for the learning rate to fall in',
                     '--lr_warmup_epochs={} is {} steps, and the rate is to have fallen at step {}'
                     .format(settings.lr_warmup_epochs, warmup_steps, end_step),
                     'give a shorter --lr_warmup_epochs, or train longer')
-  kind = Exponential if settings.lr_schedule == 'exponential' else Cosine
-  return kind(rate, values[0] if values else 0., end_step, warmup_steps)
+  return _FALLING[settings.lr_schedule](rate, values[0] if values else 0., end_step, warmup_steps)
 
 
 def flags_of(settings: Settings) -> List[str]:

@@ -1,0 +1,58 @@
+"""A choice that a flag allows, but that nothing implements, is an error; never another choice."""
+
+import pytest
+import tensorflow.compat.v1 as tf
+
+from estimator_train.datasets import registry as datasets
+from estimator_train.distribution import devices
+from estimator_train.errors import UserError
+from estimator_train.exporting import export
+from estimator_train.models import preprocessing, registry as models
+from estimator_train.settings import Settings, choices, growth_of_learning_rate
+from estimator_train.training import optimizers, schedules
+
+SETTINGS = Settings(mode='train', dataset='synthetic', model_dir='x', train_steps=1)
+ONE, TWO = (devices.Devices(names, names) for names in (('/cpu:0',), ('/cpu:0', '/cpu:1')))
+
+
+def with_made_up(field, **values):
+  """Returns settings with a value that is no choice, which the constructor would refuse."""
+  return SETTINGS._replace(**dict({field: 'made_up'}, **values))
+
+
+@pytest.mark.parametrize('make, error', [
+    (lambda: optimizers.make_optimizer('made_up', 0.1), ValueError),
+    (lambda: schedules.make(with_made_up('lr_schedule'), 10, 1, 10), ValueError),
+    (lambda: growth_of_learning_rate(with_made_up('scale_learning_rate')), ValueError),
+    (lambda: preprocessing.make_preprocess('made_up', 8, 8, 1), ValueError),
+    (lambda: models.build('made_up', (8, 8, 1), 2), UserError),
+    (lambda: models.build('registry', (8, 8, 1), 2), UserError),  # A module, but no model.
+    (lambda: models.imagenet_weights('made_up', (8, 8, 1)), UserError),
+    (lambda: datasets.describe(with_made_up('dataset', data_dir='y')), UserError),
+    (lambda: datasets.describe_classes(with_made_up('dataset', data_dir='y')), UserError),
+    (lambda: datasets.get(with_made_up('dataset', data_dir='y')), UserError),
+    (lambda: export.export(with_made_up('export_format', export_dir='y'), None, 'x'), ValueError),
+    (lambda: devices.make_strategy(with_made_up('distribution_strategy'), ONE, None), ValueError),
+    (lambda: devices.make_strategy(with_made_up('distribution_strategy'), ONE, 'cluster'),
+     ValueError),
+    (lambda: devices.make_strategy(with_made_up('all_reduce_alg'), TWO, None), ValueError),
+    (lambda: devices.make_strategy(with_made_up(
+        'all_reduce_alg', distribution_strategy='multi_worker_mirrored'), ONE, 'cluster'),
+     ValueError),
+])
+def test_a_choice_without_an_implementation_is_an_error(make, error):
+  with pytest.raises(error, match='made_up|registry'):
+    make()
+
+
+def test_every_choice_has_an_implementation():
+  with tf.Graph().as_default():
+    for name in choices.OPTIMIZERS:
+      assert optimizers.make_optimizer(name, 0.1).get_config()['name'].lower() == name
+    for name in choices.PREPROCESSINGS:
+      preprocessing.make_preprocess(name, 8, 8, 3)
+    for name in choices.LR_SCHEDULES:
+      schedules.make(SETTINGS._replace(lr_schedule=name, lr_boundaries_epochs=(1.,),
+                                       lr_values=(0.1, 0.01)), 10, 1, 10)
+  for name in choices.LEARNING_RATE_SCALINGS:
+    growth_of_learning_rate(SETTINGS._replace(scale_learning_rate=name))

@@ -242,3 +242,9 @@ def test_what_cannot_be_converted(tmp_path, make, options, message):
     with pytest.raises(UserError, match=message):
       estimator_train.convert(model, str(tmp_path), **options)
     tf.keras.backend.set_session(None)
+
+
+def test_xla_of_a_call_does_not_outlast_it(tmp_path, monkeypatch):
+  monkeypatch.setenv('TF_XLA_FLAGS', '--tf_xla_min_cluster_size=2')
+  estimator_train.train(Settings(model_dir=tmp_path, train_steps=1, enable_xla=True, **QUICK))
+  assert os.environ['TF_XLA_FLAGS'] == '--tf_xla_min_cluster_size=2'

@@ -6,8 +6,10 @@ from contextlib import contextmanager
 from typing import Iterator, Optional
 
 from estimator_train.process import cpu_tuning, logs, malloc, start_up
+from estimator_train.tf_patches import xla
 
-_VARIABLES = ('TF_CONFIG', logs.CPP_LEVEL_VARIABLE, start_up.STARTED_VARIABLE, *cpu_tuning.NAMES)
+_VARIABLES = ('TF_CONFIG', xla.VARIABLE, logs.CPP_LEVEL_VARIABLE, start_up.STARTED_VARIABLE,
+              *cpu_tuning.NAMES)
 
 
 @contextmanager

@@ -1,6 +1,7 @@
 """The layers of the package: a module imports from its own package and from layers below only."""
 
 import ast
+import re
 import subprocess
 import sys
 
@@ -108,6 +109,89 @@ def test_private_names_stay_in_their_module(path):
     if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
       private = node.attr.startswith('_') and node.value.id in modules
       assert not private, '{}: {}.{}'.format(path, node.value.id, node.attr)
+
+
+OUTSIDE_TF_PATCHES = [path for path in MODULES if 'tf_patches' not in path.parts]
+# Of named tuples, whose methods begin with an underscore so that fields can have any name.
+PUBLIC_ALL_THE_SAME = {'_asdict', '_field_defaults', '_field_types', '_fields', '_make', '_replace'}
+
+
+def imported_modules(tree):
+  for node in ast.walk(tree):
+    if isinstance(node, ast.Import):
+      yield from (name.name for name in node.names)
+    elif isinstance(node, ast.ImportFrom):
+      yield from ('{}.{}'.format(node.module, name.name) for name in node.names)
+
+
+def private_attributes(tree):
+  """Yields where an attribute that begins with one underscore is of another object than self."""
+  for node in ast.walk(tree):
+    if (isinstance(node, ast.Attribute) and node.attr.startswith('_')
+        and not node.attr.startswith('__') and node.attr not in PUBLIC_ALL_THE_SAME
+        and not (isinstance(node.value, ast.Name) and node.value.id in ('self', 'cls', 'os'))
+        and not (isinstance(node.value, ast.Call) and isinstance(node.value.func, ast.Name)
+                 and node.value.func.id == 'super')):
+      yield node
+
+
+def own_names(cls, classes):
+  """Returns what a class, and its bases in the same module, define or set."""
+  names = {node.name for node in ast.walk(cls) if isinstance(node, ast.FunctionDef)}
+  names |= {node.attr for node in ast.walk(cls)
+            if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)}
+  names |= {node.id for node in ast.walk(cls)
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+  for base in cls.bases:
+    if isinstance(base, ast.Name) and base.id in classes:
+      names |= own_names(classes[base.id], classes)
+  return names
+
+
+def inherited_private_attributes(tree):
+  """Yields where a method uses a private attribute that a base of another module brings."""
+  classes = {node.name: node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)}
+  for cls in classes.values():
+    names = own_names(cls, classes)
+    for node in ast.walk(cls):
+      if (isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)
+          and node.value.id == 'self' and node.attr.startswith('_')
+          and not node.attr.startswith('__') and node.attr not in PUBLIC_ALL_THE_SAME | names):
+        yield node
+
+
+@pytest.mark.parametrize('path', OUTSIDE_TF_PATCHES, ids=str)
+def test_only_tf_patches_uses_private_names_of_tensorflow(path):
+  tree = tree_of(path)
+  for name in imported_modules(tree):
+    if name.split('.')[0].startswith('tensorflow'):
+      assert name.startswith('tensorflow.compat.v1'), '{} imports {}'.format(path, name)
+  for found in (private_attributes, inherited_private_attributes):
+    for node in found(tree):
+      raise AssertionError('{}:{} uses {}'.format(path, node.lineno, node.attr))
+
+
+@pytest.mark.parametrize('text', [
+    'backend._SESSION', 'saver._last_checkpoints[0]', 'strategy.extended._cross_device_ops = 1',
+    'class Hook(tf.train.CheckpointSaverHook):\n  def end(self):\n    self._timer.reset()'])
+def test_private_names_are_found(text):
+  tree = ast.parse(text)
+  assert len(list(private_attributes(tree)) + list(inherited_private_attributes(tree))) == 1
+
+
+def test_workarounds_are_documented():
+  """The overview in `tf_patches/__init__.py` names each function and class, and its test."""
+  overview = ast.get_docstring(tree_of('estimator_train/tf_patches/__init__.py'))
+  for path in MODULES:
+    if 'tf_patches' not in path.parts or path.name == '__init__.py':
+      continue
+    for node in tree_of(path).body:
+      if isinstance(node, (ast.FunctionDef, ast.ClassDef)) and not node.name.startswith('_'):
+        text = ast.get_docstring(node)
+        assert 'Defect: ' in text or 'Private name' in text or 'See ' in text, node.name
+        assert '`{}.{}`'.format(path.stem, node.name) in overview, node.name
+  for test in re.findall(r'tests/[a-z_/]+\.py', overview):
+    assert (ROOT / test).is_file(), test
 
 
 def test_every_file_has_one_subject():

@@ -53,7 +53,7 @@ def release_server() -> None:
 
 
 def open_event_file(model_dir: str) -> tf.summary.FileWriter:
-  """Opens TensorBoard's file of the training, and returns its writer, before Estimator does.
+  """Opens TensorBoard's file, and returns its writer, before Estimator's hooks do.
 
   Defect: a `FileWriter` that is opened while there is a default graph writes that graph
   (tensorflow_core/python/summary/writer/writer_cache.py:62), and Estimator's hooks open it in

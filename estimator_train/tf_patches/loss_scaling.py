@@ -14,8 +14,11 @@ class LossScaled(tf.keras.optimizers.Optimizer):
   finite on all replicas. The update of that step is left out; it counts as a step all the same, so
   that the global step tells the examples that were taken.
 
-  TensorFlow's own LossScaleOptimizer cannot be made from a configuration, which
-  model_to_estimator does, and names the optimizer's variables otherwise.
+  Defect: TensorFlow's own LossScaleOptimizer
+  (tensorflow_core/python/keras/mixed_precision/experimental/loss_scale_optimizer.py:47) has neither
+  `get_config` nor `from_config`, by which model_to_estimator makes the optimizer again. Symptom: a
+  model with it cannot be converted to an Estimator; and it names the optimizer's variables
+  otherwise, so that no run could resume with or without it.
 
   Args:
     optimizer: the one that updates; its variables have the names that they have without this.

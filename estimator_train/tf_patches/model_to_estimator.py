@@ -11,7 +11,10 @@ import tensorflow.compat.v1 as tf
 
 
 def initial_weights_path(model_dir: str) -> str:
-  """Returns where model_to_estimator writes a model's initial weights (lines 368 and 406)."""
+  """Returns where model_to_estimator writes a model's initial weights.
+
+  Private name, no workaround: the path is written in lines 368 and 406 only.
+  """
   return os.path.join(model_dir, 'keras', 'keras_model.ckpt')
 
 

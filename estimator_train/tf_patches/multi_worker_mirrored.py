@@ -13,7 +13,7 @@ from tensorflow.python.distribute import (
 
 
 def make(devices: Tuple[str, ...], communication: str) -> tf.distribute.Strategy:
-  """Makes the strategy of this worker; TF_CONFIG names the others.
+  """Makes the strategy of this worker; TF_CONFIG names the others. See the class below.
 
   Args:
     devices: of this worker, such as `/gpu:0`; each worker has as many.
@@ -25,8 +25,13 @@ def make(devices: Tuple[str, ...], communication: str) -> tf.distribute.Strategy
 
 
 class MultiWorkerMirroredStrategy(tf.distribute.experimental.MultiWorkerMirroredStrategy):
-  """TensorFlow's, whose name Estimator goes by, on some devices; it would take every GPU, or one
-  CPU device."""
+  """TensorFlow's, whose name Estimator goes by, on the devices that it is given.
+
+  Defect: tensorflow_core/python/distribute/collective_all_reduce_strategy.py:277 to 283 takes every
+  GPU, or one CPU device, and no argument names others. Symptom: `--num_gpus` and
+  `--num_cpu_replicas` have no effect in a cluster. The class keeps its name, by which Estimator
+  chooses its coordinator (tensorflow_estimator/python/estimator/estimator.py:1407).
+  """
 
   def __init__(self, devices: Tuple[str, ...],
                communication: cross_device_ops.CollectiveCommunication) -> None:

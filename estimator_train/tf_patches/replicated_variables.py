@@ -41,7 +41,10 @@ class OneCopyOfEach(tf.train.SessionRunHook):
 
 
 def one_copy_of_each() -> List[Any]:
-  """Returns what to save: the variable that spans the replicas where there is one."""
+  """Returns what to save: the variable that spans the replicas where there is one.
+
+  See OneCopyOfEach.
+  """
   chosen: Dict[str, Any] = {}
   for variable in tf.global_variables():
     name = variable.op.name

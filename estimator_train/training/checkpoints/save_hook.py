@@ -10,6 +10,7 @@ import tensorflow.compat.v1 as tf
 
 from estimator_train.reports.step_times import Pause
 from estimator_train.tf_patches import replicated_variables, saver as saver_patches
+from estimator_train.tf_patches.checkpoint_hook import CheckpointHook
 from estimator_train.training.checkpoints.retrying_saver import PatientSaver
 from estimator_train.training.hooks import finite
 
@@ -62,7 +63,7 @@ def lacks_loss_scale(checkpoint: str) -> bool:
   return not any(_LOSS_SCALE.match(name) for name, _ in tf.train.list_variables(checkpoint))
 
 
-class SaveCheckpoints(tf.train.CheckpointSaverHook):
+class SaveCheckpoints(CheckpointHook):
   """Saves checkpoints, the first of the weights that the run finds.
 
   One that cannot be saved is tried again after later steps; after the last step it is waited for.
@@ -80,24 +81,15 @@ class SaveCheckpoints(tf.train.CheckpointSaverHook):
 
   def __init__(self, model_dir: str, save_steps: Optional[int], save_secs: Optional[int],
                saving: PatientSaver, listeners: Sequence['AtEverySteps'] = ()) -> None:
-    super().__init__(model_dir, save_steps=save_steps, save_secs=save_secs)
+    super().__init__(model_dir, save_steps, save_secs)
     self._saving = saving
     self._keep_finite = finite.KeepFinite(replicated_variables.one_copy_of_each)
     self._calls = listeners
     self._saves: List[Pause] = []
-    self._save_steps = save_steps
 
   def begin(self) -> None:
     super().begin()
     self._keep_finite.begin()
-
-  def after_create_session(self, session: tf.Session, coord: Any) -> None:
-    # For TensorBoard. TensorFlow's own hook writes the graph twice more, once as text, which takes
-    # a tenth of the start; a checkpoint's .meta has all of it.
-    self._summary_writer.add_graph(session.graph)
-    step = int(session.run(self._global_step_tensor))
-    self._save(session, step)
-    self._count_from(step)
 
   @property
   def pauses(self) -> List[Pause]:
@@ -107,16 +99,16 @@ class SaveCheckpoints(tf.train.CheckpointSaverHook):
     if not self._saving.is_failing:
       super().after_run(run_context, run_values)
     elif self._saving.is_due:
-      step = int(run_context.session.run(self._global_step_tensor))
-      self._count_from(step)
-      self._save(run_context.session, step)
+      step = self.global_step(run_context.session)
+      self.count_from(step)
+      self.save(run_context.session, step)
 
   def end(self, session: tf.Session) -> None:
-    step = int(session.run(self._global_step_tensor))
+    step = self.global_step(session)
     if step != self._saving.step:
       with self._timed():
         self._keep_finite.before_save(session, step)
-        self._saving.save_at_last(self._get_saver(), session, step)
+        self._saving.save_at_last(self.saver, session, step)
       self._tell(session, step)
 
   def save_now(self, session: tf.Session) -> Optional[str]:
@@ -125,31 +117,27 @@ class SaveCheckpoints(tf.train.CheckpointSaverHook):
     Returns:
       Its path; None: it cannot be saved yet, and is tried again.
     """
-    step = int(session.run(self._global_step_tensor))
+    step = self.global_step(session)
     if self._saving.step != step:
-      self._save(session, step)
-    return '{}-{}'.format(self._save_path, step) if self._saving.step == step else None
+      self.save(session, step)
+    return '{}-{}'.format(self.prefix, step) if self._saving.step == step else None
 
-  def _save(self, session: tf.Session, step: int) -> None:
+  def save(self, session: tf.Session, step: int) -> None:
     was_failing = self._saving.is_failing
     with self._timed():
       self._keep_finite.before_save(session, step)
-      saver_patches.delete_surplus(self._get_saver())
-      is_saved = self._saving.save(self._get_saver(), session, step)
+      saver_patches.delete_surplus(self.saver)
+      is_saved = self._saving.save(self.saver, session, step)
     if is_saved and was_failing:
       # A disk that was full has cut a record of events short, and none after it could be read.
-      self._summary_writer.close()
-      self._summary_writer.reopen()
+      self.writer.close()
+      self.writer.reopen()
     if is_saved:
       self._tell(session, step)
 
-  def _count_from(self, step: int) -> None:
-    # A resumed run, and one with late checkpoints, saves at the same multiples as any other.
-    self._timer.update_last_triggered_step(step - step % (self._save_steps or 1))
-
   def _tell(self, session: tf.Session, step: int) -> None:
-    self._summary_writer.add_session_log(tf.SessionLog(
-        status=tf.SessionLog.CHECKPOINT, checkpoint_path=self._save_path), step)
+    self.writer.add_session_log(tf.SessionLog(
+        status=tf.SessionLog.CHECKPOINT, checkpoint_path=self.prefix), step)
     for call in self._calls:
       call.after_save(session, step)
 

@@ -1,0 +1,138 @@
+"""Workarounds for TensorFlow 1.15, each beside what TensorFlow does without it."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+import tensorflow.compat.v1 as tf
+from tensorflow.python.distribute import distribute_coordinator
+
+from estimator_train.tf_patches import (
+    converter_command,
+    estimator,
+    keras,
+    model_to_estimator,
+    saver,
+)
+
+
+def train(folder, replicas=1, is_patched=False, learning_rate=1., loss_of=lambda weight: weight):
+  """Takes a step of a weight that begins with 1; returns what it becomes."""
+  strategy = tf.distribute.MirroredStrategy(['/cpu:{}'.format(index) for index in range(replicas)])
+  if is_patched:
+    estimator.keep_loss_unscaled(strategy)
+
+  def model_fn(features, labels, mode):
+    weight = tf.get_variable('weight', (), initializer=tf.ones_initializer())
+    loss = loss_of(weight) + 0. * tf.reduce_sum(features)
+    step = tf.train.GradientDescentOptimizer(learning_rate).minimize(
+        loss, tf.train.get_global_step())
+    return tf.estimator.EstimatorSpec(mode, loss=loss, train_op=step)
+
+  made = tf.estimator.Estimator(model_fn, config=tf.estimator.RunConfig(
+      model_dir=str(folder), train_distribute=strategy,
+      session_config=tf.ConfigProto(device_count={'CPU': replicas})))
+  made.train(lambda: tf.data.Dataset.from_tensors([0.]).repeat(), steps=1)
+  return made.get_variable_value('weight')
+
+
+def test_the_loss_is_not_divided_by_the_replicas(tmp_path):
+  # The gradient of each replica counts: their sum is 2.
+  assert train(tmp_path / 'patched', replicas=2, is_patched=True) == -1
+  assert train(tmp_path / 'stock', replicas=2) == 0
+
+
+def test_estimators_nan_hook_is_quiet(tmp_path):
+  def loss_of(weight):
+    return weight * float('nan')
+
+  after_run = tf.train.NanTensorHook.after_run
+  with estimator.without_nan_hook():
+    train(tmp_path / 'patched', loss_of=loss_of)
+  assert tf.train.NanTensorHook.after_run is after_run
+  with pytest.raises(tf.train.NanLossDuringTrainingError):
+    train(tmp_path / 'stock', loss_of=loss_of)
+
+
+def test_the_server_is_released():
+  distribute_coordinator._thread_local.server = object()
+  estimator.release_server()
+  assert distribute_coordinator._thread_local.server is None
+
+
+def test_an_event_file_begins_without_a_graph(tmp_path):
+  def has_graph(folder):
+    tf.summary.FileWriterCache.get(str(folder)).flush()
+    (path,) = folder.glob('events.*')
+    return any(tf.GraphDef.FromString(event.graph_def).node
+               for event in tf.train.summary_iterator(str(path)))
+
+  with tf.Graph().as_default():
+    tf.constant(1)
+    estimator.open_event_file(str(tmp_path / 'patched'))
+    tf.summary.FileWriterCache.get(str(tmp_path / 'stock'))
+    assert not has_graph(tmp_path / 'patched') and has_graph(tmp_path / 'stock')
+
+
+def test_only_the_summary_of_the_loss_is_removed():
+  with tf.Graph().as_default():
+    loss, other = tf.constant(1.), tf.constant(2.)
+    tf.summary.scalar('loss', loss)
+    kept = tf.summary.scalar('other', other)
+    estimator.remove_loss_summary(loss)
+    assert tf.get_collection(tf.GraphKeys.SUMMARIES) == [kept]
+
+
+@pytest.mark.parametrize('has_session', [True, False])
+def test_keras_session_is_restored(has_session):
+  with tf.Graph().as_default(), tf.Session() as session:
+    tf.keras.backend.set_session(session if has_session else None)
+    with keras.session_restored():
+      tf.keras.backend.set_session(tf.Session(graph=tf.Graph()))
+    assert keras.backend._SESSION.session is (session if has_session else None)
+    tf.keras.backend.set_session(None)
+
+
+def test_a_registered_schedule_is_made_again():
+  class Halved(tf.keras.optimizers.schedules.LearningRateSchedule):
+    def __call__(self, step):
+      return 0.5
+
+    def get_config(self):
+      return {}
+
+  config = tf.keras.optimizers.SGD(Halved()).get_config()
+  with tf.keras.utils.custom_object_scope({}):
+    with pytest.raises(ValueError, match='Unknown decay: Halved'):
+      tf.keras.optimizers.SGD.from_config(dict(config))
+    model_to_estimator.register_schedules(Halved)
+    made = tf.keras.optimizers.SGD.from_config(dict(config))
+    assert isinstance(made._hyper['learning_rate'], Halved)
+
+
+def test_a_base_class_outlives_the_optimizer():
+  class Base:
+    pass
+
+  optimizer = tf.keras.optimizers.SGD(0.1)
+  for _ in range(2):
+    model_to_estimator.add_base_class(optimizer, Base)
+  made = type(optimizer).from_config(optimizer.get_config())
+  assert isinstance(made, Base) and isinstance(made, tf.keras.optimizers.SGD)
+  assert type(made).__name__ == 'SGD' and type(made).__mro__.count(Base) == 1
+
+
+def test_the_checkpoint_file_has_relative_paths(tmp_path):
+  paths = [str(tmp_path / 'model.ckpt-{}'.format(step)) for step in (1, 2)]
+  saver.write_checkpoint_state(str(tmp_path), paths[1], paths)
+  assert str(tmp_path) not in (tmp_path / 'checkpoint').read_text()
+  tf.train.update_checkpoint_state(str(tmp_path), paths[1], paths)
+  assert str(tmp_path) in (tmp_path / 'checkpoint').read_text()
+
+
+def test_the_converters_command_is_found(monkeypatch):
+  monkeypatch.setenv('PATH', '/nowhere')
+  with converter_command.own_commands_first():
+    subprocess.run([os.path.basename(sys.executable), '-c', ''], check=True)
+  assert os.environ['PATH'] == '/nowhere'

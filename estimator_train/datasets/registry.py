@@ -16,7 +16,7 @@ from estimator_train.datasets import (
 )
 from estimator_train.datasets.description import DataSet
 from estimator_train.errors import UserError
-from estimator_train.settings import Settings, user_code
+from estimator_train.settings import Settings, choices, user_code
 
 _DESCRIBE_IN_DATA_DIR: Dict[str, Callable[[str], DataSet]] = {
     'fashion_mnist': fashion_mnist.describe,
@@ -90,9 +90,10 @@ def get(settings: Settings) -> List[download.Fetched]:
 
 
 def _check_name(name: str) -> None:
-  if name not in NAMES:
+  if name not in choices.DATASETS:
     raise UserError('there is no such data set', '--dataset=' + name,
-                    'choose from {}, or give package.module:function'.format(', '.join(NAMES)))
+                    'choose from {}, or give package.module:function'.format(
+                        ', '.join(choices.DATASETS)))
 
 
 def _data_dir(settings: Settings) -> str:

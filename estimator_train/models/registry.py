@@ -4,7 +4,7 @@ import importlib
 from typing import Any, Optional, Sequence, Tuple
 
 from estimator_train.errors import UserError
-from estimator_train.settings import user_code
+from estimator_train.settings import choices, user_code
 
 # By their names in tf.keras.applications.
 _APPLICATIONS = {function.lower(): function for function in (
@@ -50,9 +50,10 @@ def build(name: str, image_shape: Tuple[int, int, int], num_classes: int,
                     '--trainable_layers={} --model={}'.format(trainable_layers, name),
                     'leave it out, or choose from ' + ', '.join(_APPLICATIONS))
   if not user_code.is_own(name):
-    if name not in _OURS:
+    if name not in choices.OWN_MODELS:
       raise UserError('there is no such model', '--model=' + name,
-                      'choose from {}, or give package.module:function'.format(', '.join(NAMES)))
+                      'choose from {}, or give package.module:function'.format(
+                          ', '.join(choices.MODELS)))
     return importlib.import_module('estimator_train.models.' + name).build(image_shape, num_classes)
   model = user_code.call('model', name, 'image_shape, num_classes', image_shape, num_classes)
   check_kind(model, '--model=' + name)

@@ -28,6 +28,7 @@ class Settings:
     UserError: when it is made of values that cannot be.
   """
   __slots__ = ('_groups',)
+  _groups: Dict[type, Any]
 
   def __init__(self, **values: Any) -> None:
     flags = all_flags()

@@ -59,7 +59,8 @@ def test_three_input_routes_reach_the_same_place(run_program, flagfile, tmp_path
   accuracies = []
   flags = flagfile('mnist_tf_data', 'mnist', 'any')
   for route in ('--cache=none', '--cache=memory', '--num_cpu_replicas=2'):
-    done = run_program(*flags, '--model_dir={}'.format(tmp_path / route), '--train_epochs=1', '--batch_size={}'.format(batch_size), route)
+    done = run_program(*flags, '--model_dir={}'.format(tmp_path / route), '--train_epochs=1',
+                       '--batch_size={}'.format(batch_size), route)
     assert done.code == 0, done.err
     accuracies.append(done.result['accuracy'])
   assert min(accuracies) >= at_least

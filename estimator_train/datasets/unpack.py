@@ -4,6 +4,7 @@ import collections
 import contextlib
 import errno
 import logging
+import lzma
 import os
 import re
 import shutil
@@ -33,7 +34,8 @@ CLUTTER_PREFIX = '._'
 ASIDE = '.unpacking'
 
 # What zipfile raises for bytes that make no sense, for encryption and for unknown methods.
-_DAMAGES = (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, ValueError, struct.error)
+_DAMAGES = (zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, RuntimeError, ValueError,
+            struct.error)
 
 
 class Unpacked(NamedTuple):
@@ -79,7 +81,8 @@ def unpack(archive: str, folder: str, second_copy: str = '') -> Unpacked:
   except _DAMAGES as error:
     raise _damaged(archive, error) from error
   except OSError as error:
-    if error.errno == errno.EINVAL and not error.filename:  # A place before the archive's begin.
+    # Without a number: of bz2. EINVAL: a place before the archive's begin.
+    if error.errno in (None, errno.EINVAL) and not error.filename:
       raise _damaged(archive, error) from error
     raise UserError('cannot unpack ' + archive,
                     '{}: {}'.format(error.filename or folder, error.strerror or error),

@@ -265,6 +265,17 @@ def test_damage(tmp_path, damage, written):
   assert len(there) == written and there.items() <= FILES.items()
 
 
+@pytest.mark.parametrize('compression', [zipfile.ZIP_DEFLATED, zipfile.ZIP_LZMA, zipfile.ZIP_BZIP2])
+def test_damage_of_compressed_data(tmp_path, compression):
+  path = make_archive(tmp_path, [('a', os.urandom(1000))], compression)
+  with open(path, 'r+b') as file:
+    file.seek(31 + 9)  # After the member's header, and LZMA's properties.
+    file.write(b'\xff' * 100)
+  with pytest.raises(UserError, match='damaged, or not a zip file: {} .*remove it'.format(path)):
+    unpack.unpack(path, str(tmp_path / 'out'))
+  assert not content(tmp_path / 'out')
+
+
 def test_encrypted(archive, tmp_path):
   path = archive([('a', b'data')])
   with open(path, 'rb') as file:

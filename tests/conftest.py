@@ -18,11 +18,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 import generated_data
+import hypothesis
 import numpy as np
 import pytest
 
 from estimator_train import __main__ as program
 from estimator_train.reports import page
+
+hypothesis.settings.register_profile('long', max_examples=10000)
 
 # Where the tests are run in the background, the shell may have SIGINT ignored.
 signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -31,8 +31,14 @@ _FREE_FLAGS = ('model_dir', 'repeats', 'verbosity')
 RunChild = Callable[..., child_process.ChildRun]
 
 
-def run(settings: Settings, run_child: RunChild = child_process.run) -> Dict[str, Any]:
+def run(settings: Settings, run_child: RunChild = child_process.run,
+        clock: Callable[[], float] = time.monotonic) -> Dict[str, Any]:
   """Returns the result: the rate, speed-up and efficiency at each number of replicas or workers.
+
+  Args:
+    settings: of the sweep.
+    run_child: runs a point.
+    clock: in seconds.
 
   Raises:
     UserError: every point failed; it has the result.
@@ -43,7 +49,7 @@ def run(settings: Settings, run_child: RunChild = child_process.run) -> Dict[str
   unit, most, each = _units(settings)
   run_files.make(os.path.join(settings.model_dir, sweep.FOLDER))
   run_files.record_flags(settings)
-  outcomes = _run_points(sweep.plan(settings, unit, most), each, dataset, run_child)
+  outcomes = _run_points(sweep.plan(settings, unit, most), each, dataset, run_child, clock)
   result = scaling_report.write(each, outcomes)
   page.write_after(settings)
   if len(result['failures']) == len(outcomes):
@@ -92,7 +98,7 @@ def _devices(settings: Settings) -> Tuple[str, int]:
 
 
 def _run_points(points: List[Point], settings: Settings, dataset: DataSet,
-                run_child: RunChild) -> List[Outcome]:
+                run_child: RunChild, clock: Callable[[], float]) -> List[Outcome]:
   """Runs the points that are not done yet, one by one, and returns what came of all."""
   outcomes = sweep.read_done(points, settings)
   done = {outcome.point for outcome in outcomes}
@@ -104,7 +110,7 @@ def _run_points(points: List[Point], settings: Settings, dataset: DataSet,
     with logging_redirect_tqdm([_LOG]), \
         tqdm(total=len(points), initial=len(done), unit='point', disable=None) as bar:
       for number, point in enumerate(missing, 1):
-        outcomes.append(_run_point(point, settings, dataset, run_child))
+        outcomes.append(_run_point(point, settings, dataset, run_child, clock))
         left = _seconds_left(missing[number:], outcomes)
         bar.update()
         bar.set_postfix_str('about {:.0f} s left'.format(left))
@@ -117,13 +123,13 @@ def _run_points(points: List[Point], settings: Settings, dataset: DataSet,
   return outcomes
 
 
-def _run_point(point: Point, settings: Settings, dataset: DataSet,
-               run_child: RunChild) -> Outcome:
+def _run_point(point: Point, settings: Settings, dataset: DataSet, run_child: RunChild,
+               clock: Callable[[], float]) -> Outcome:
   launch = sweep.launch(point, settings, dataset)
   log = sweep.begin(point, settings)
-  began = time.monotonic()
+  began = clock()
   ran = run_child(launch.arguments, log, launch.module, launch.cores)
-  return sweep.end(point, settings, ran, time.monotonic() - began)
+  return sweep.end(point, settings, ran, clock() - began)
 
 
 def _stopped(signum: int, done: int, count: int) -> StoppedBySignal:

@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 
 import pytest
 from conftest import ROOT, wait_until
@@ -59,9 +60,10 @@ class Runs:
 @pytest.fixture
 def sweep(tmp_path):
   """Sweeps over 1 and 2 CPU replicas, twice each: 12 points."""
-  def run(runs, *more):
+  def run(runs, *more, clock=time.monotonic):
     return scaling.run(flags.parse(['--mode=scaling', '--model_dir={}'.format(tmp_path),
-                                    '--num_cpu_replicas=2', '--repeats=2'] + list(more)), runs)
+                                    '--num_cpu_replicas=2', '--repeats=2'] + list(more)), runs,
+                       clock)
 
   return run
 
@@ -100,10 +102,9 @@ def test_progress(sweep, log_lines, monkeypatch):
         r's left$'.format(number), line), line
 
 
-def test_time_left(sweep, log_lines, monkeypatch):
+def test_time_left(sweep, log_lines):
   runs = Runs()
-  monkeypatch.setattr(scaling.time, 'monotonic', lambda: runs.now)
-  sweep(runs)
+  sweep(runs, clock=lambda: runs.now)
   secs = [10 * int(name[len('cpu')]) for name in runs.seen]
   told = [int(re.search(r'about (\d+) s left', line).group(1)) for line in log_lines()]
   # At first others are taken to be like those that are known; from the second round on it is known.

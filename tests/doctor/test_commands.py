@@ -3,7 +3,6 @@
 import os
 import select
 import sys
-import time
 
 import pytest
 
@@ -17,7 +16,7 @@ def python(code):
 def test_output_and_environment():
   done = commands.run(python('import os, sys; print(os.environ["X_Y"]); sys.stderr.write("e")'), 60,
                       {'X_Y': 'given'})
-  assert done[:3] == (0, 'given\n', 'e') and 0 < done.secs < 60
+  assert done[:3] == (0, 'given\n', 'e') and done.secs > 0
 
 
 @pytest.mark.parametrize('code, reason', [
@@ -34,13 +33,15 @@ def test_hanging_command_and_its_child_are_killed(tmp_path):
   os.mkfifo(str(tmp_path / 'held'))
   held = os.open(str(tmp_path / 'held'), os.O_RDONLY | os.O_NONBLOCK)
   try:
-    began = time.monotonic()
-    done = commands.run(['sh', '-c', 'exec 3>"$0"; echo begun; sleep 600 & sleep 600',
-                         str(tmp_path / 'held')], 0.5)
-    assert done.code is None and done.out == 'begun\n' and time.monotonic() - began < 30
+    for secs in (0.5, 5., 50.):  # A busy machine may take a while to begin.
+      done = commands.run(['sh', '-c', 'exec 3>"$0"; echo begun; sleep 3600 & sleep 3600',
+                           str(tmp_path / 'held')], secs)
+      if done.out:
+        break
+    assert done.code is None and done.out == 'begun\n'
     assert done.reason().startswith('no answer within ')
     # The end is there to read when nobody has it open any more.
-    assert select.select([held], [], [], 10)[0] and os.read(held, 1) == b''
+    assert select.select([held], [], [], 300)[0] and os.read(held, 1) == b''
   finally:
     os.close(held)
 

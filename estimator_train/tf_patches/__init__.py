@@ -44,7 +44,7 @@ fail without the workaround. A defect in brackets is none: what is needed has no
     defect: a new FileWriter writes the graph, unfinished
     location: summary/writer/writer_cache.py:62
     symptom: half a graph in the event file
-    test: tests/training/hooks/test_summaries.py
+    test: tests/tf_patches/test_tf_patches.py
 - `estimator.remove_loss_summary`
     defect: a loss summary that no setting leaves out
     location: estimator.py:1377 (E)
@@ -111,7 +111,7 @@ fail without the workaround. A defect in brackets is none: what is needed has no
     defect: slots of all replicas and the learning rate are saved
     location: estimator.py:1394 (E)
     symptom: no resume on other devices
-    test: tests/training/checkpoints/test_save_hook.py
+    test: tests/tf_patches/test_tf_patches.py (rate), tests/training/checkpoints/test_save_hook.py
 - `replicated_variables.one_copy_of_each`
     defect: used by the class above
     test: tests/training/checkpoints/test_save_hook.py
@@ -119,7 +119,7 @@ fail without the workaround. A defect in brackets is none: what is needed has no
     defect: a failed attempt counts as a checkpoint
     location: training/saver.py:930
     symptom: a good checkpoint is deleted
-    test: tests/training/checkpoints/test_retrying_saver.py
+    test: tests/tf_patches/test_tf_patches.py
 - `saver.delete_surplus`
     defect: one checkpoint is deleted for each saved
     location: training/saver.py:933

@@ -13,6 +13,7 @@ from estimator_train.tf_patches import (
     estimator,
     keras,
     model_to_estimator,
+    replicated_variables,
     saver,
 )
 
@@ -136,3 +137,40 @@ def test_the_converters_command_is_found(monkeypatch):
   with converter_command.own_commands_first():
     subprocess.run([os.path.basename(sys.executable), '-c', ''], check=True)
   assert os.environ['PATH'] == '/nowhere'
+
+
+def test_a_failed_attempt_to_save_is_forgotten(tmp_path):
+  with tf.Graph().as_default(), tf.Session() as session:
+    session.run(tf.get_variable('a', (), initializer=tf.ones_initializer()).initializer)
+    checkpoints = tf.train.Saver(max_to_keep=1)
+    checkpoints.save(session, str(tmp_path / 'model.ckpt'), global_step=1)
+    before = checkpoints.last_checkpoints
+    restore = saver.retention(checkpoints)
+    (tmp_path / 'checkpoint').unlink()
+    (tmp_path / 'checkpoint').mkdir()  # Cannot be written.
+    with pytest.raises(tf.errors.OpError):
+      checkpoints.save(session, str(tmp_path / 'model.ckpt'), global_step=2)
+    assert checkpoints.last_checkpoints != before  # TensorFlow keeps what failed.
+    assert checkpoints._checkpoints_to_be_deleted
+    restore()
+    assert checkpoints.last_checkpoints == before
+    assert not checkpoints._checkpoints_to_be_deleted
+
+
+@pytest.mark.parametrize('is_patched, found', [(True, 0.5), (False, 0.1)])
+def test_the_learning_rate_is_not_restored(tmp_path, is_patched, found):
+  path = str(tmp_path / 'model.ckpt')
+  for rate in (0.1, 0.5):
+    with tf.Graph().as_default(), tf.Session() as session:
+      variable = tf.get_variable('training/SGD/learning_rate', initializer=rate)
+      hook = replicated_variables.OneCopyOfEach(1)
+      hook.begin()
+      (checkpoints,) = tf.get_collection(tf.GraphKeys.SAVERS)
+      if rate == 0.1:
+        session.run(variable.initializer)
+        checkpoints.save(session, path)
+        continue
+      checkpoints.restore(session, path)
+      if is_patched:
+        hook.after_create_session(session, None)
+      assert session.run(variable) == pytest.approx(found)

@@ -2,8 +2,8 @@
 
 Each function or class is one workaround, and its docstring states the defect, where it is, and the
 symptom. Nothing here imports anything of the package but `errors`. Locations are in
-tensorflow_core/python/, those with (E) in tensorflow_estimator/python/estimator/; the tests named
-fail without the workaround. A defect in brackets is none: what is needed has no public name.
+tensorflow_core/python/, those with (E) in tensorflow_estimator/python/estimator/; the test named
+covers the workaround. A defect in brackets is none: what is needed has no public name.
 
 - `central_storage.make`
     defect: AggregatingVariable hides `trainable` and initial values
@@ -88,7 +88,7 @@ fail without the workaround. A defect in brackets is none: what is needed has no
     defect: only trainable weights are warm-started
     location: training/warm_starting_util.py:341
     symptom: frozen weights begin random
-    test: tests/test_api.py
+    test: tests/training/checkpoints/test_initial_weights.py
 - `model_to_estimator.register_schedules`
     defect: no custom objects for the optimizer
     location: keras/models.py:665

@@ -11,7 +11,7 @@ from test_training_modes import fails
 
 from estimator_train import flags
 from estimator_train.inputs import factory as inputs
-from estimator_train.modes import train as train_mode
+from estimator_train.modes import train_and_evaluate
 from estimator_train.training import plan
 
 
@@ -231,7 +231,7 @@ def test_what_cannot_be_exported(run_program, trained, tmp_path, extra, format_,
 
 
 def test_what_keras_cannot_write(run_program, trained, tmp_path, monkeypatch):
-  monkeypatch.setattr(train_mode.template_model, 'save', lambda *given: None)
+  monkeypatch.setattr(train_and_evaluate.template_model, 'save', lambda *given: None)
   arguments = trained('--model=test_export_mode:not_as_text')
   done = run_program(*arguments + ['--mode=export', '--export_format=h5',
                                    '--export_dir={}'.format(tmp_path / 'exports')])
@@ -263,8 +263,8 @@ def test_a_folder_that_cannot_be_is_told_before_the_training(run_program, tmp_pa
 
 def test_a_training_that_was_stopped_exports_nothing(run_program, trained, tmp_path, monkeypatch):
   arguments = trained() + ['--export_dir={}'.format(tmp_path / 'exports'), '--mode=train']
-  whole = train_mode.runs.train
-  monkeypatch.setattr(train_mode.runs, 'train',
+  whole = train_and_evaluate.trainer.train
+  monkeypatch.setattr(train_and_evaluate.trainer, 'train',
                       lambda run, **noted: whole(run, **noted)._replace(
                           stopped_by=signal.SIGTERM))
   assert run_program(*arguments).code == 143

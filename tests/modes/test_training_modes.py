@@ -2,10 +2,12 @@
 
 import json
 import os
+import traceback
 
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
+from conftest import ROOT
 
 from estimator_train import flags
 from estimator_train.datasets import fashion_mnist_sample, registry
@@ -262,3 +264,17 @@ def test_goes_on_from_the_checkpoint_before_a_damaged_one(run_program, arguments
   for mode in ('train', 'evaluate'):
     done = run_program('--mode=' + mode, '--train_steps=9', *arguments)
     assert done.code == 2 and done.err.startswith('error: no checkpoint in --model_dir can be')
+
+
+def test_at_most_six_functions_between_the_program_and_the_estimator(run_program, arguments,
+                                                                     monkeypatch):
+  names = []
+
+  def train(self, *unused_args, **unused_kwargs):
+    names.extend(frame.name for frame in traceback.extract_stack()
+                 if str(ROOT / 'estimator_train') in frame.filename)
+    raise KeyboardInterrupt
+
+  monkeypatch.setattr(tf.estimator.Estimator, 'train', train)
+  assert run_program(*arguments, '--train_steps=3').code == 130
+  assert len(names[names.index('main') + 1:]) <= 6, names

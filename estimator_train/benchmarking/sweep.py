@@ -60,7 +60,7 @@ class Point(NamedTuple):
 
 
 class Launch(NamedTuple):
-  """What to run for a point: the arguments of child_runs.run."""
+  """What to run for a point: the arguments of child_process.run."""
   arguments: List[str]
   module: str = 'estimator_train'
   cores: Sequence[int] = ()

@@ -116,7 +116,7 @@ def test_dies_with_its_parent(stand_in, tmp_path):
   stand_in('open("part", "w").write(str(os.getpid()))', 'os.rename("part", "pid")',
            'time.sleep(60)')
   code = 'import sys; sys.path[0] = {!r}; from estimator_train.process import child_process; ' \
-         'child_runs.run([], "log.txt")'.format(str(ROOT))
+         'child_process.run([], "log.txt")'.format(str(ROOT))
   parent = subprocess.Popen([sys.executable, '-c', code], cwd=str(tmp_path))
   try:
     wait_until((tmp_path / 'pid').exists)

@@ -15,7 +15,7 @@ from estimator_train.tf_patches import saver as saver_patches
 
 _LOG = logging.getLogger('estimator_train')
 _NAME = re.compile(r'model\.ckpt-(\d+)\.(index|data-\d+-of-\d+)$')
-# What TensorFlow, and whole_files, write before they rename it; and the folders that have such.
+# What TensorFlow, and files.atomic, write before they rename it; and the folders that have such.
 _ASIDE = re.compile(r'model\.ckpt-\d+_temp_\w+$|.+\.tmp[0-9a-f]{32}$|.+\.(\d+|h5)\.part$')
 _FOLDERS = ('', 'keras', 'best', 'report')
 

@@ -1,5 +1,7 @@
 """A choice that a flag allows, but that nothing implements, is an error; never another choice."""
 
+import types
+
 import pytest
 import tensorflow.compat.v1 as tf
 
@@ -15,9 +17,14 @@ SETTINGS = Settings(mode='train', dataset='synthetic', model_dir='x', train_step
 ONE, TWO = (devices.Devices(names, names) for names in (('/cpu:0',), ('/cpu:0', '/cpu:1')))
 
 
+def unchecked(**values):
+  """Returns what looks like settings with these values, which the constructor would refuse."""
+  return types.SimpleNamespace(**dict(SETTINGS.items(), trains=True, evaluates=False, **values))
+
+
 def with_made_up(field, **values):
-  """Returns settings with a value that is no choice, which the constructor would refuse."""
-  return SETTINGS._replace(**dict({field: 'made_up'}, **values))
+  """Returns settings with a value that is no choice."""
+  return unchecked(**dict({field: 'made_up'}, **values))
 
 
 @pytest.mark.parametrize('make, error', [
@@ -52,7 +59,7 @@ def test_every_choice_has_an_implementation():
     for name in choices.PREPROCESSINGS:
       preprocessing.make_preprocess(name, 8, 8, 3)
     for name in choices.LR_SCHEDULES:
-      schedules.make(SETTINGS._replace(lr_schedule=name, lr_boundaries_epochs=(1.,),
-                                       lr_values=(0.1, 0.01)), 10, 1, 10)
+      schedules.make(unchecked(lr_schedule=name, lr_boundaries_epochs=(1.,),
+                               lr_values=(0.1, 0.01)), 10, 1, 10)
   for name in choices.LEARNING_RATE_SCALINGS:
-    growth_of_learning_rate(SETTINGS._replace(scale_learning_rate=name))
+    growth_of_learning_rate(SETTINGS.evolve(scale_learning_rate=name))

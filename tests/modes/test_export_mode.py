@@ -265,7 +265,7 @@ def test_a_training_that_was_stopped_exports_nothing(run_program, trained, tmp_p
   arguments = trained() + ['--export_dir={}'.format(tmp_path / 'exports'), '--mode=train']
   whole = train_and_evaluate.trainer.train
   monkeypatch.setattr(train_and_evaluate.trainer, 'train',
-                      lambda run, **noted: whole(run, **noted)._replace(
+                      lambda *given: whole(*given)._replace(
                           stopped_by=signal.SIGTERM))
   assert run_program(*arguments).code == 143
   assert list((tmp_path / 'exports').iterdir()) == []

@@ -76,7 +76,8 @@ def test_a_resumed_worker_goes_on_with_its_next(make_input_fn):
 def test_image_files_are_shared_by_name(image_folders):
   """A worker decodes no image of another's."""
   split = image_folder.describe_patterns(
-      Settings(mode='input_benchmark'), str(image_folders / 'train' / '**' / '*.jpeg'), None).train
+      Settings(mode='input_benchmark'), str(image_folders / 'train' / '**' / '*.jpeg'), None,
+      ()).train
   batching = Batching((8, 8, 1), 2, one_hot=False, batch_size=2, shuffle_buffer=18, seed=1)
   listed = [[path for path, _ in batches(lambda share=share: image_files.listed(
       split, batching._replace(share=share)), 9)[0]]

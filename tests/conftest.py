@@ -219,34 +219,30 @@ def mounted(tmp_path):
         pass
 
 
-@pytest.fixture(scope='session', params=['real', 'generated'])
-def fashion_mnist_dir(request, tmp_path_factory):
-  """The folder of the real Fashion-MNIST files, and one of small files by their names."""
-  if request.param == 'real':
-    return real_data('fashion-mnist')
-  folder = tmp_path_factory.mktemp('fashion-mnist')
-  generated_data.write_idx_files(folder, 60, 20)
+def real_or_generated(name, write):
+  """Returns a fixture: the folder of that name in the shared data, and one of small files.
+
+  Args:
+    name: of the folder.
+    write: writes the small files into a folder.
+  """
+  @pytest.fixture(scope='session', params=['real', 'generated'])
+  def folder(request, tmp_path_factory):
+    if request.param == 'real':
+      return real_data(name)
+    generated = tmp_path_factory.mktemp(name)
+    write(generated)
+    return generated
+
   return folder
 
 
-@pytest.fixture(scope='session', params=['real', 'generated'])
-def oct2017_dir(request, tmp_path_factory):
-  """The folder of real retina images, and one of small ones; both have 32 in `val`."""
-  if request.param == 'real':
-    return real_data('oct2017')
-  folder = tmp_path_factory.mktemp('oct2017')
-  generated_data.write_oct2017(folder)
-  return folder
-
-
-@pytest.fixture(scope='session', params=['real', 'generated'])
-def awkward_images(request, tmp_path_factory):
-  """The folder of ten images that are damaged or unusual: as found, and written here."""
-  if request.param == 'real':
-    return real_data('bad-images')
-  folder = tmp_path_factory.mktemp('bad-images')
-  generated_data.write_awkward_images(folder)
-  return folder
+fashion_mnist_dir = real_or_generated(
+    'fashion-mnist', lambda folder: generated_data.write_idx_files(folder, 60, 20))
+# Both have 32 images in `val`.
+oct2017_dir = real_or_generated('oct2017', generated_data.write_oct2017)
+# Ten images that are damaged or unusual.
+awkward_images = real_or_generated('bad-images', generated_data.write_awkward_images)
 
 
 @pytest.fixture(scope='session')

@@ -134,12 +134,12 @@ def settings_of(point: Point, settings: Settings, dataset: DataSet) -> Settings:
       lr_boundaries_epochs=(), lr_values=(), lr_warmup_epochs=0., report_page=False)
   if point.unit != WORKER:
     changed = changed.evolve(num_gpus=point.count if point.unit == GPU else 0,
-                               num_cpu_replicas=point.count if point.unit == CPU else 0)
+                             num_cpu_replicas=point.count if point.unit == CPU else 0)
   if point.input == SYNTHETIC and not isinstance(dataset.train, SyntheticSplit):
     # As much work for the model; made-up examples cannot be counted by class.
     changed = changed.evolve(dataset='synthetic', train_pattern=None, eval_pattern=None,
-                               image_size=dataset.image_shape, labels=dataset.labels,
-                               class_weights='none')
+                             image_size=dataset.image_shape, labels=dataset.labels,
+                             class_weights='none')
   return changed
 
 

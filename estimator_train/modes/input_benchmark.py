@@ -41,7 +41,7 @@ def run(settings: Settings) -> Dict[str, Any]:
     _LOG.info('measuring the input')
     with reworded(prepared.dataset.train):
       measured = input_rate.measure(prepared.dataset, prepared.settings, prepared.converted.one_hot,
-                                 prepared.sizes.train)
+                                    prepared.sizes.train)
     _LOG.info('measuring the model')
     model = model_rate.measure(prepared, measured.image_shape, measured.pixels_dtype)
   result = input_benchmark.write(

@@ -130,7 +130,7 @@ def record_flags(settings: settings_lib.Settings) -> None:
   """Writes flags.txt."""
   assert settings.model_dir is not None
   atomic.write_text(os.path.join(settings.model_dir, FLAGS_FILE),
-                         settings_lib.to_flagfile(settings))
+                    settings_lib.to_flagfile(settings))
 
 
 def record_batch_size(model_dir: str, first_step: int, examples_a_step: int) -> None:

@@ -212,4 +212,4 @@ def make_watchdog(settings: Settings, peers: Optional[Peers]) -> StepWatchdog:
 
 def _end(task: Task, reason: str) -> None:
   heartbeats.end_now('lost {}: {}; what was saved is kept, and the same command goes on from '
-                    'there'.format(task, reason))
+                     'there'.format(task, reason))

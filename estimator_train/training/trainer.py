@@ -83,7 +83,7 @@ def train(run: Run, evaluate_now: Optional[Callable[[], Optional[str]]] = None,
     run_files.record_batch_size(run.estimator.model_dir, first_step, run.examples_a_step)
   with reworded(run.dataset.train):
     input_fn = cluster_tasks.told_as('preparing its input', run.peers,
-                             lambda: _make_train_input_fn(run))()
+                                     lambda: _make_train_input_fn(run))()
   run.start_up.end('data')
   hooks = RunHooks(run, evaluate_now, noted)
   try:

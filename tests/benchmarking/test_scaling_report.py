@@ -104,7 +104,7 @@ def test_real_and_made_up_input_have_their_own_baselines():
                                                     (CPU, 'cpu (logical)', True)])
 def test_conditions(device, kind, has_note):
   result = scaling_report.summarize(settings(repeats=5), [outcome(1, BOTH, 1., device=device),
-                                                   outcome(2, WEAK, 1., device=device)])
+                                                          outcome(2, WEAK, 1., device=device)])
   assert result['device_kind'] == kind
   assert bool(result['note']) == has_note
   if has_note:

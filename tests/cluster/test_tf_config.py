@@ -195,7 +195,7 @@ def free_port():
 def test_network_is_ready(taken):
   # Another's port may be taken, and one's own name need not have an address.
   tf_config.check_network(read({'worker': ['no.such.host.invalid:{}'.format(free_port()),
-                                             'localhost:{}'.format(taken)]}))
+                                           'localhost:{}'.format(taken)]}))
 
 
 def test_own_port_is_taken(taken):
@@ -215,7 +215,7 @@ def test_own_port_is_taken_by_who_knows_whom(taken, monkeypatch):
 def test_host_has_no_address(host):
   with pytest.raises(UserError, match=r'a host has no address: cluster.ps\[0\]={}:1 '.format(host)):
     tf_config.check_network(read({'worker': ['localhost:{}'.format(free_port())],
-                                    'ps': [host + ':1']}))
+                                  'ps': [host + ':1']}))
 
 
 def test_evaluator_needs_no_port(taken):

@@ -62,7 +62,7 @@ def check_labels(settings: Settings, labels: Sequence[str]) -> None:
   """Raises a UserError when the run whose checkpoint it is was trained with other classes."""
   folder = run_folder(settings)
   run_files.check_labels(folder, labels,
-                          'model_dir' if folder == settings.model_dir else 'checkpoint')
+                         'model_dir' if folder == settings.model_dir else 'checkpoint')
 
 
 def _choices(folder: str) -> str:

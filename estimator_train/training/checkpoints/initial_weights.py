@@ -128,7 +128,7 @@ def record(model: Optional[tf.keras.Model], settings: Settings) -> None:
       if not np.array_equal(tf.train.load_variable(written, weight.op.name), value):
         raise RuntimeError('{} has not arrived in {}'.format(weight.op.name, written))
   atomic.write_text(os.path.join(os.path.dirname(written), _FINGERPRINT_FILE),
-                         fingerprint(settings) + '\n')
+                    fingerprint(settings) + '\n')
 
 
 def _read_fingerprint(folder: str) -> Optional[str]:

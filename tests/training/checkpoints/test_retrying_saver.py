@@ -51,7 +51,7 @@ class Case:
     self.folder, self.time, self.fault, self.is_stopping = folder, Time(), None, False
     self.attempts = []
     self.saving = retrying_saver.PatientSaver(str(folder), retry_secs, lambda: self.is_stopping,
-                                      self.time, self.time.sleep)
+                                              self.time, self.time.sleep)
     self.saver = tf.train.Saver(sharded=True, save_relative_paths=True, max_to_keep=2)
     self._really_save, self.saver.save = self.saver.save, self._save
     self.session = tf.Session()

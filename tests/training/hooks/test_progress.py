@@ -66,7 +66,7 @@ def test_tensorboard_gets_the_rate(run_steps, tmp_path):
 def test_the_learning_rate_is_that_of_the_step(run_steps, caplog, tmp_path):
   caplog.set_level(logging.INFO, 'estimator_train')
   run_steps([1., 2., 3.], [progress.Progress(str(tmp_path), 3, log_every_steps=1, batch_size=10,
-                                          schedule=schedules.Piecewise([0.5, 0.25], [2]))])
+                                             schedule=schedules.Piecewise([0.5, 0.25], [2]))])
   tf.summary.FileWriterCache.clear()
   assert [record.getMessage().split(', ')[1] for record in caplog.records] == [
       'learning rate 0.5', 'learning rate 0.5', 'learning rate 0.25']

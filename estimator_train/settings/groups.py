@@ -41,7 +41,7 @@ def _check_traced_steps(name: str, steps: Tuple[int, ...]) -> None:
 class Run:
   mode: str = flag('train_and_evaluate', choices=choices.MODES)
   model_dir: Optional[str] = flag(
-      None, 'folder of everything the run makes; a run found there goes on')
+      None, 'folder of everything the run makes; a run found there is resumed')
   verbosity: int = flag(0, 'TensorFlow\'s own log and warnings too, where it is 1')
 
 
@@ -127,7 +127,7 @@ class Optimizer:
   base_batch_size: int = flag(
       128, 'the global batch size that --learning_rate and --lr_values are meant for',
       check=whole_number(1))
-  lr_schedule: str = flag('constant', 'how the learning rate goes on',
+  lr_schedule: str = flag('constant', 'how the learning rate changes over the steps',
                           choices=choices.LR_SCHEDULES)
   lr_boundaries_epochs: Tuple[float, ...] = flag(
       (), 'epochs, as 3,7, at which the rate changes (piecewise), or the one at which it has '
@@ -183,8 +183,8 @@ class Cluster:
   start_timeout_secs: int = flag(600, 'seconds to wait for all tasks of the cluster to come',
                                  check=whole_number(1))
   peer_timeout_secs: int = flag(
-      30, 'seconds without a word from another task of the cluster after which it is lost, and the '
-      'run ends with code 138', check=whole_number(1))
+      30, 'seconds without a heartbeat from another task of the cluster after which it is lost, '
+      'and the run ends with code 138', check=whole_number(1))
   step_timeout_secs: int = flag(
       600, 'seconds without a step after which a run on a cluster ends with code 138; 0: never',
       check=whole_number(0))
@@ -226,7 +226,7 @@ class Checkpoints:
   keep_checkpoint_max: int = flag(5, 'checkpoints to keep, besides the best',
                                   check=whole_number(1))
   save_retry_secs: int = flag(
-      300, 'seconds to go on trying to save a checkpoint that cannot be saved, as on a full disk, '
+      300, 'seconds to retry saving a checkpoint that cannot be saved, as on a full disk, '
       'before the run ends with code 3; 0: none', check=whole_number(0))
   checkpoint: str = flag(
       'latest', 'the one to evaluate: {}, or the path of any, such as DIR/model.ckpt-500'.format(

@@ -94,28 +94,33 @@ def convert(model: Any, model_dir: str, distribution_strategy: str = 'mirrored',
                       model=getattr(model, 'name', 'none'), num_gpus=num_gpus, seed=seed,
                       num_cpu_replicas=num_cpu_replicas,
                       distribution_strategy=distribution_strategy)
-  _check_alone(settings)
+  _find_worker(settings)
   with guest.process_left_as_it_was(settings.verbosity):
-    from estimator_train.training import converter
-    return converter.convert_own(model, settings)
+    from estimator_train.training import convert_own
+    return convert_own.convert(model, settings)
 
 
 def _run(settings: Settings) -> Dict[str, Any]:
   from estimator_train import modes
   from estimator_train.process import guest
 
-  _check_alone(settings)
+  worker = _find_worker(settings)
   with guest.process_left_as_it_was(settings.verbosity):
     # What ends the process after so long would end the user's.
-    return modes.run(settings.evolve(step_timeout_secs=0))
+    return modes.run(settings.evolve(step_timeout_secs=0), worker)
 
 
-def _check_alone(settings: Settings) -> None:
-  """Raises a UserError in a task of a cluster, whose process ends when another one is lost."""
-  from estimator_train.cluster import tf_config
+def _find_worker(settings: Settings) -> Any:
+  """Returns which process of a run this one is.
 
-  cluster = tf_config.of_run(os.environ, settings.distribution_strategy)
-  if cluster is not None and len(cluster.members) > 1:
+  Raises:
+    UserError: it is a task of a cluster, whose process ends when another one is lost.
+  """
+  from estimator_train.cluster import tf_config, worker
+
+  found = worker.find(os.environ, settings.distribution_strategy)
+  if found.cluster is not None and len(found.cluster.members) > 1:
     raise UserError('tasks of a cluster are processes of their own',
-                    'TF_CONFIG has ' + tf_config.counts(cluster),
+                    'TF_CONFIG has ' + tf_config.counts(found.cluster),
                     'run python -m estimator_train, or unset TF_CONFIG')
+  return found

@@ -5,8 +5,10 @@ import types
 import pytest
 import tensorflow.compat.v1 as tf
 
+from estimator_train.cluster.worker import Worker
 from estimator_train.datasets import registry as datasets
 from estimator_train.distribution import devices
+from estimator_train.distribution.engines import make_engine
 from estimator_train.errors import UserError
 from estimator_train.exporting import export
 from estimator_train.models import preprocessing, registry as models
@@ -39,13 +41,11 @@ def with_made_up(field, **values):
     (lambda: datasets.describe_classes(with_made_up('dataset', data_dir='y')), UserError),
     (lambda: datasets.get(with_made_up('dataset', data_dir='y')), UserError),
     (lambda: export.export(with_made_up('export_format', export_dir='y'), None, 'x'), ValueError),
-    (lambda: devices.make_strategy(with_made_up('distribution_strategy'), ONE, None), ValueError),
-    (lambda: devices.make_strategy(with_made_up('distribution_strategy'), ONE, 'cluster'),
-     ValueError),
-    (lambda: devices.make_strategy(with_made_up('all_reduce_alg'), TWO, None), ValueError),
-    (lambda: devices.make_strategy(with_made_up(
-        'all_reduce_alg', distribution_strategy='multi_worker_mirrored'), ONE, 'cluster'),
-     ValueError),
+    (lambda: devices.make_local_strategy(with_made_up('distribution_strategy'), ONE), ValueError),
+    (lambda: make_engine(with_made_up('distribution_strategy'), Worker(size=2), ONE), ValueError),
+    (lambda: devices.make_local_strategy(with_made_up('all_reduce_alg'), TWO), ValueError),
+    (lambda: devices.collective_communication(with_made_up(
+        'all_reduce_alg', distribution_strategy='multi_worker_mirrored')), ValueError),
 ])
 def test_a_choice_without_an_implementation_is_an_error(make, error):
   with pytest.raises(error, match='made_up|registry'):

@@ -8,7 +8,8 @@ import tensorflow.compat.v1 as tf
 
 from estimator_train.errors import TrainingFailed
 from estimator_train.inputs import factory as inputs, synthetic
-from estimator_train.training.plan import Run
+from estimator_train.training.plan import Plan
+from estimator_train.training.prepared_model import PreparedModel
 
 # A warm-up is over after --throughput_warmup_steps, or after this: of a large network on a CPU,
 # every step takes seconds.
@@ -19,11 +20,13 @@ _SECS, _MIN_STEPS, _STRETCHES = 4., 3, 5
 Pass = Tuple[int, float]
 
 
-def measure(run: Run, image_shape: Tuple[int, int, int], pixels_dtype: str) -> List[Pass]:
-  """Trains for a few seconds on one made-up batch, over and over.
+def measure(plan: Plan, model: PreparedModel, image_shape: Tuple[int, int, int],
+            pixels_dtype: str) -> List[Pass]:
+  """Trains for a few seconds on one synthetic batch, over and over.
 
   Args:
-    run: what to train, of a `model_dir` that is for nothing else.
+    plan: of a run in a `model_dir` that is for nothing else.
+    model: to train.
     image_shape: (height, width, C) of the pixels that the input delivers.
     pixels_dtype: of them.
 
@@ -33,15 +36,15 @@ def measure(run: Run, image_shape: Tuple[int, int, int], pixels_dtype: str) -> L
   Raises:
     TrainingFailed: the loss was not finite.
   """
-  batching = inputs.make_batching(run.dataset, run.settings, run.converted.one_hot,
-                                  run.batch_size)._replace(image_shape=image_shape)
-  clock = StepClock(run.settings.throughput_warmup_steps)
+  batching = inputs.make_batching(plan.data.dataset, plan.settings, model.one_hot,
+                                  plan.engine.batch_size)._replace(image_shape=image_shape)
+  clock = StepClock(plan.settings.throughput_warmup_steps)
   try:
-    run.converted.trainer.train(_make_input_fn(synthetic.make_input_fn(batching, 1), pixels_dtype),
-                                hooks=[clock])
+    model.training_estimator.train(
+        _make_input_fn(synthetic.make_input_fn(batching, 1), pixels_dtype), hooks=[clock])
   except tf.train.NanLossDuringTrainingError as error:
-    raise TrainingFailed('the loss on made-up images is not finite') from error
-  return stretches(clock.ended, run.settings.batch_size, _STRETCHES)
+    raise TrainingFailed('the loss on synthetic images is not finite') from error
+  return stretches(clock.ended, plan.settings.batch_size, _STRETCHES)
 
 
 class StepClock(tf.train.SessionRunHook):

@@ -128,18 +128,6 @@ def read(environ: Mapping[str, str]) -> Optional[Cluster]:
   return Cluster(addresses, _task(config.get('task', {}), addresses))
 
 
-def of_run(environ: Mapping[str, str], strategy: str) -> Optional[Cluster]:
-  """Returns the cluster that a run by this --distribution_strategy is a part of.
-
-  Raises:
-    UserError: TF_CONFIG is wrong, or not for this strategy.
-  """
-  cluster = read(environ)
-  if cluster is not None:
-    check_for(cluster, strategy)
-  return cluster
-
-
 def check_for(cluster: Cluster, strategy: str) -> None:
   """Raises a UserError when a --distribution_strategy cannot train on the cluster."""
   servers = ['cluster.ps[{}]={}'.format(task.index, cluster.address(task))

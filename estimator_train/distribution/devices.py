@@ -6,16 +6,13 @@ from typing import NamedTuple, Optional, Tuple
 
 import tensorflow.compat.v1 as tf
 
-from estimator_train.cluster.tf_config import Cluster
 from estimator_train.distribution import threads
 from estimator_train.errors import UserError
 from estimator_train.settings import Settings
-from estimator_train.settings.choices import MULTI_WORKER_STRATEGIES, SINGLE_REPLICA_STRATEGIES
+from estimator_train.settings.choices import SINGLE_REPLICA_STRATEGIES
 from estimator_train.tf_patches import (
   central_storage,
   devices as tensorflow_devices,
-  estimator as estimator_patches,
-  multi_worker_mirrored,
   xla,
 )
 
@@ -84,39 +81,23 @@ def _has_fast_float16(description: str) -> bool:
   return match is not None and tuple(map(int, match.groups())) >= _FAST_FLOAT16
 
 
-def make_strategy(settings: Settings, devices: Devices,
-                  cluster: Optional[Cluster]) -> Optional[tf.distribute.Strategy]:
-  """Makes the strategy for a RunConfig; None is the Estimator's own way on one device.
-
-  Args:
-    settings: of the run.
-    devices: of this task.
-    cluster: of several tasks; None: this one trains alone.
+def make_local_strategy(settings: Settings, devices: Devices) -> Optional[tf.distribute.Strategy]:
+  """Makes the strategy of one process; None is the Estimator's own way on one device.
 
   Raises:
     ValueError: there is no such strategy, or no such all-reduce algorithm for it.
   """
-  if settings.distribution_strategy == 'off':
+  name = settings.distribution_strategy
+  if name == 'off':
     return None
-  if cluster is not None:
-    if settings.distribution_strategy not in MULTI_WORKER_STRATEGIES:
-      raise ValueError('no strategy of several workers is implemented for {!r}'.format(
-          settings.distribution_strategy))
-    if settings.distribution_strategy == 'parameter_server':
-      strategy = tf.distribute.experimental.ParameterServerStrategy()
-    else:
-      strategy = multi_worker_mirrored.make(devices.names, _communication(settings))
-  elif settings.distribution_strategy == 'one_device':
-    strategy = tf.distribute.OneDeviceStrategy(devices.names[0])
-  elif settings.distribution_strategy in ('central_storage', 'parameter_server'):
-    strategy = central_storage.make(devices.names, '/cpu:0')
-  elif settings.distribution_strategy in ('mirrored', 'multi_worker_mirrored'):
-    strategy = tf.distribute.MirroredStrategy(
+  if name == 'one_device':
+    return tf.distribute.OneDeviceStrategy(devices.names[0])
+  if name in ('central_storage', 'parameter_server'):
+    return central_storage.make(devices.names, '/cpu:0')
+  if name in ('mirrored', 'multi_worker_mirrored'):
+    return tf.distribute.MirroredStrategy(
         devices.names, cross_device_ops=_cross_device_ops(settings))
-  else:
-    raise ValueError('no strategy is implemented for {!r}'.format(settings.distribution_strategy))
-  estimator_patches.keep_loss_unscaled(strategy)
-  return strategy
+  raise ValueError('no strategy is implemented for {!r}'.format(name))
 
 
 def make_session_config(settings: Settings, devices: Devices,
@@ -154,7 +135,7 @@ def _cross_device_ops(settings: Settings) -> Optional[tf.distribute.CrossDeviceO
   raise _no_algorithm(settings)
 
 
-def _communication(settings: Settings) -> str:
+def collective_communication(settings: Settings) -> str:
   """Returns how gradients are added up over several workers."""
   if settings.all_reduce_alg not in _COMMUNICATION:
     raise _no_algorithm(settings)

@@ -10,8 +10,8 @@ from estimator_train.errors import UserError
 from estimator_train.exporting import saved_model, template_model, tflite, trained_model, versions
 from estimator_train.run_dir import run_files
 from estimator_train.settings import Settings
+from estimator_train.training.building import make_model_preprocess
 from estimator_train.training.checkpoints import save_hook
-from estimator_train.training.converter import make_model_preprocess
 
 _FORMATS = ('saved_model', 'h5', 'tflite')
 

@@ -14,9 +14,8 @@ from estimator_train.inputs.file_errors import reworded
 from estimator_train.models import probabilities
 from estimator_train.run_dir import run_files
 from estimator_train.settings import Settings
-from estimator_train.training.building import build_model
+from estimator_train.training.building import build_model, check_fits, make_model_preprocess
 from estimator_train.training.checkpoints import chosen_checkpoint
-from estimator_train.training.converter import check_fits, make_model_preprocess
 
 _CPU = Devices(('/cpu:0',), ('/cpu:0',))
 # What the checkpoint itself may not tell from another value.

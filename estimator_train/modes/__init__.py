@@ -5,9 +5,10 @@ import gc
 import importlib
 import os
 import sys
-from typing import Any, ContextManager, Dict
+from typing import Any, ContextManager, Dict, Optional
 
-from estimator_train.cluster import tf_config
+from estimator_train.cluster import worker as workers
+from estimator_train.cluster.worker import Worker
 from estimator_train.run_dir import disk_errors, run_files, run_lock
 from estimator_train.settings import Settings
 
@@ -16,17 +17,25 @@ _MODULES = {'train': 'train_and_evaluate'}
 _ONLY_READING = ('predict', 'export', 'download', 'doctor')
 
 
-def run(settings: Settings) -> Dict[str, Any]:
+def run(settings: Settings, worker: Optional[Worker] = None) -> Dict[str, Any]:
   """Runs the mode of these settings, alone in its `model_dir` where it writes into that.
+
+  Args:
+    settings: of the run.
+    worker: which process of the run this is; None: as TF_CONFIG says.
 
   Returns:
     The result of the mode.
   """
-  with _lock(settings):
+  # Before TensorFlow is imported, which takes seconds.
+  if worker is None and settings.trains:
+    worker = workers.find(os.environ, settings.distribution_strategy)
+  with _lock(settings, worker):
     saved_at = run_files.saved_at(settings.model_dir)
     module = _MODULES.get(settings.mode, settings.mode)
     try:
-      return _import('estimator_train.modes.' + module).run(settings)
+      mode = _import('estimator_train.modes.' + module)
+      return mode.run(settings, worker) if settings.trains else mode.run(settings)
     except Exception as error:
       told = disk_errors.told(error, settings, saved_at)
       if told is None:
@@ -34,11 +43,9 @@ def run(settings: Settings) -> Dict[str, Any]:
       raise told from error
 
 
-def _lock(settings: Settings) -> ContextManager[Any]:
+def _lock(settings: Settings, worker: Optional[Worker]) -> ContextManager[Any]:
   """Returns what holds the lock of `model_dir`, where the mode writes into that."""
-  # Before TensorFlow is imported, which takes seconds.
-  tasks = tf_config.of_run(os.environ, settings.distribution_strategy) if settings.trains else None
-  is_reader = settings.mode in _ONLY_READING or (tasks is not None and not tasks.is_chief)
+  is_reader = settings.mode in _ONLY_READING or (worker is not None and not worker.is_chief)
   if is_reader or not settings.model_dir:
     return contextlib.ExitStack()
   return run_lock.held(settings.model_dir)

@@ -2,18 +2,22 @@
 
 from typing import Any, Dict
 
+from estimator_train.process.start_up import StartUp
 from estimator_train.reports import evaluation, learning_curves, page
 from estimator_train.settings import Settings
-from estimator_train.training import plan
-from estimator_train.training.evaluation.evaluator import Evaluation
+from estimator_train.training.evaluation.evaluator import Evaluator
+from estimator_train.training.plan import make_plan
+from estimator_train.training.prepared_model import prepare_model
 
 
 def run(settings: Settings) -> Dict[str, Any]:
-  """Returns the result: how well the checkpoint does on the test examples."""
-  prepared = plan.prepare(settings)
-  result = evaluation.write(settings, prepared.dataset.labels,
-                            *Evaluation(prepared).of(prepared.checkpoint))
-  result.update(prepared.left_out)
+  """Returns the result: how good the checkpoint is on the test examples."""
+  start_up = StartUp()
+  plan = make_plan(settings, start_up)
+  evaluator = Evaluator(plan, prepare_model(plan, start_up))
+  result = evaluation.write(settings, plan.data.dataset.labels,
+                            *evaluator.evaluate(plan.checkpoint.path))
+  result.update(plan.skipped_images)
   learning_curves.write(settings)
   page.write_after(settings)
   return result

@@ -18,11 +18,13 @@ from estimator_train.inputs import factory
 from estimator_train.inputs.file_errors import reworded
 from estimator_train.models import registry as models
 from estimator_train.process import memory
+from estimator_train.process.start_up import StartUp
 from estimator_train.reports import input_benchmark, page
 from estimator_train.reports.input_benchmark import Input, Machine
 from estimator_train.run_dir import run_files
 from estimator_train.settings import Settings
-from estimator_train.training import plan
+from estimator_train.training.plan import make_plan
+from estimator_train.training.prepared_model import prepare_model
 
 _LOG = logging.getLogger('estimator_train')
 
@@ -36,19 +38,22 @@ def run(settings: Settings) -> Dict[str, Any]:
     run_files.make(settings.model_dir)
   # The user's model_dir may hold a run of anything: what is trained here is nobody's.
   with tempfile.TemporaryDirectory(prefix='input_benchmark-') as folder:
-    prepared = plan.prepare(_for_training(settings, folder))
+    start_up = StartUp()
+    plan = make_plan(_for_training(settings, folder), start_up)
+    trained_model = prepare_model(plan, start_up)
     free_bytes = memory.available_bytes()
     _LOG.info('measuring the input')
-    with reworded(prepared.dataset.train):
-      measured = input_rate.measure(prepared.dataset, prepared.settings, prepared.converted.one_hot,
-                                    prepared.sizes.train)
+    dataset = plan.data.dataset
+    with reworded(dataset.train):
+      measured = input_rate.measure(dataset, plan.settings, trained_model.one_hot,
+                                    plan.data.sizes.train)
     _LOG.info('measuring the model')
-    model = model_rate.measure(prepared, measured.image_shape, measured.pixels_dtype)
+    model = model_rate.measure(plan, trained_model, measured.image_shape, measured.pixels_dtype)
   result = input_benchmark.write(
-      settings.evolve(cache=factory.cache_of(prepared.dataset, settings)),
-      prepared.conditions, _described(prepared.dataset, measured), model,
+      settings.evolve(cache=factory.cache_of(dataset, settings)),
+      plan.conditions, _described(dataset, measured), model,
       Machine(threads.available_cores(), free_bytes,
-              all(name.startswith('/cpu') for name in prepared.devices.names),
+              all(name.startswith('/cpu') for name in plan.engine.devices.names),
               models.is_pretrained(settings.model)))
   page.write_after(settings)
   return result

@@ -1,56 +1,63 @@
 """`--mode=train_and_evaluate`, and `--mode=train`, which is the same without any evaluation."""
 
-import functools
-from typing import Any, Dict, Optional
+from typing import Any, Dict
 
-from estimator_train.cluster.tf_config import Cluster
+from estimator_train.cluster.worker import ALONE, EVALUATOR, PARAMETER_SERVER, Worker
+from estimator_train.distribution.engines import parameter_server
 from estimator_train.exporting import export as exports, template_model
-from estimator_train.process.signals import Noted
+from estimator_train.process.signals import SignalState
 from estimator_train.reports import evaluation, learning_curves, page, throughput
 from estimator_train.settings import Settings
-from estimator_train.training import cluster_tasks, plan, trainer
-from estimator_train.training.evaluation.loop import Rounds
+from estimator_train.training.trainer import (
+  Trained,
+  Trainer,
+  follow_checkpoints,
+  raise_if_stopped,
+)
 
 
-def run(settings: Settings) -> Dict[str, Any]:
-  """Returns the result: what was trained, how fast, and how well it does."""
-  cluster = cluster_tasks.find_cluster(settings)
-  if cluster is not None and cluster.task in cluster.parameter_servers:
-    return cluster_tasks.serve_parameters(cluster, settings)
-  prepared = plan.prepare(settings, cluster)
-  signals = Noted()
-  rounds = Rounds(prepared, functools.partial(evaluation.write, settings, prepared.dataset.labels),
-                  lambda: signals.stop is not None)
-  if prepared.is_evaluator:
-    return trainer.evaluate_each(prepared, rounds.evaluate)
-  if prepared.is_chief:
-    exports.make_folder(settings)
-  evaluates = settings.evaluates and (cluster is None or not cluster.has_evaluator)
+def run(settings: Settings, worker: Worker = ALONE) -> Dict[str, Any]:
+  """Returns the result: what was trained, how fast, and how good the model is."""
+  if worker.role == PARAMETER_SERVER:
+    return parameter_server.serve(settings, worker)
+  if worker.role == EVALUATOR:
+    return follow_checkpoints(settings, worker, evaluation.write)
+  signals = SignalState()
+  evaluates = settings.evaluates and not worker.has_evaluator
+  trainer = Trainer(settings, signals, evaluation.write if evaluates else None, worker)
+  if not worker.is_chief:
+    return _run_worker(trainer, signals, worker)
+  exports.make_folder(settings)
   with signals:
-    result = _train(prepared, rounds if evaluates else None, signals, cluster)
-  if prepared.is_chief and settings.export_dir:
-    result['export'] = exports.export_latest(settings, prepared.dataset)
+    trained = trainer.train()
+    result = _report(trainer, trained, settings, signals)
+    raise_if_stopped(trained, signals)
+  if settings.export_dir:
+    result['export'] = exports.export_latest(settings, trainer.plan.data.dataset)
   return result
 
 
-def _train(prepared: plan.Run, rounds: Optional[Rounds], signals: Noted,
-           cluster: Optional[Cluster]) -> Dict[str, Any]:
-  """Trains, evaluates the last checkpoint, and writes the reports, which a signal cuts short."""
-  settings = prepared.settings
-  trained = trainer.train(prepared, rounds.evaluate_now if rounds else None, signals)
-  if cluster is not None and not cluster.is_chief:
-    trainer.finish(prepared, throughput.of_worker(settings, prepared.conditions, trained.timing))
-    trainer.raise_if_stopped(trained, signals)
-    return dict(throughput.result_of(settings, trained.timing), task=str(cluster.task))
-  result = throughput.write(settings, prepared.conditions, trained.timing,
-                            trainer.wait_for_workers(prepared))
-  result.update(prepared.left_out)
-  template_model.save(settings, prepared.dataset)
-  if rounds and signals.stop is None and not trained.is_early:
-    result.update(rounds.evaluate())
-  if trained.stopped_early is not None:
-    result['stopped_early'] = trained.stopped_early
+def _run_worker(trainer: Trainer, signals: SignalState, worker: Worker) -> Dict[str, Any]:
+  """Trains as a worker that is not the chief, which reports for all."""
+  settings, conditions = trainer.plan.settings, trainer.plan.conditions
+  with signals:
+    trained = trainer.train()
+    trainer.finish(throughput.of_worker(settings, conditions, trained.timing))
+    raise_if_stopped(trained, signals)
+  return dict(throughput.result_of(settings, trained.timing), task=worker.name)
+
+
+def _report(trainer: Trainer, trained: Trained, settings: Settings,
+            signals: SignalState) -> Dict[str, Any]:
+  """Evaluates the last checkpoint, which a signal cuts short, and writes the reports."""
+  plan = trainer.plan
+  result = throughput.write(settings, plan.conditions, trained.timing, trainer.finish())
+  result.update(plan.skipped_images)
+  template_model.save(settings, plan.data.dataset)
+  if trainer.evaluation and signals.stop is None and not trained.is_early:
+    result.update(trainer.evaluation.evaluate())
+  if trained.stop_reason is not None:
+    result['stopped_early'] = trained.stop_reason.text
   learning_curves.write(settings)
   page.write_after(settings)
-  trainer.raise_if_stopped(trained, signals)
   return result

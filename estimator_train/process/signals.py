@@ -28,7 +28,7 @@ def tear_down() -> None:
   signal.signal(signal.SIGUSR1, signal.SIG_IGN)
 
 
-class Noted:
+class SignalState:
   """Notes the signals from `begin` on, until it is left; whoever works meanwhile looks here.
 
   The first SIGINT or SIGTERM asks to stop, SIGUSR1 to save a checkpoint. A second SIGINT ends at
@@ -44,7 +44,7 @@ class Noted:
     self.save = False
     self._before: Dict[int, Any] = {}
 
-  def __enter__(self) -> 'Noted':
+  def __enter__(self) -> 'SignalState':
     return self
 
   def begin(self) -> None:

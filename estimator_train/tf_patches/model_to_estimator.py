@@ -5,7 +5,7 @@ Lines are of tensorflow_estimator/python/estimator/keras.py unless another file 
 
 import os
 import shutil
-from typing import Any, Callable
+from typing import Any, Callable, Sequence
 
 import tensorflow.compat.v1 as tf
 
@@ -34,7 +34,7 @@ def clear_initial_weights(model_dir: str) -> None:
 
 def with_all_weights(model_fn: Callable[..., tf.estimator.EstimatorSpec],
                      config: tf.estimator.RunConfig,
-                     model: tf.keras.Model) -> tf.estimator.Estimator:
+                     weights: Sequence[tf.Variable]) -> tf.estimator.Estimator:
   """Makes an Estimator in which all of the model's initial weights arrive.
 
   Defect: line 593 warm-starts with the default pattern, which is of trainable variables only
@@ -44,13 +44,13 @@ def with_all_weights(model_fn: Callable[..., tf.estimator.EstimatorSpec],
   Args:
     model_fn: of the Estimator that model_to_estimator made, or one around it.
     config: of that Estimator.
-    model: that was converted.
+    weights: of the model that was converted.
   """
   return tf.estimator.Estimator(
       model_fn, config=config,
       warm_start_from=tf.estimator.WarmStartSettings(
           initial_weights_path(config.model_dir),
-          vars_to_warm_start=['^{}(:0)?$'.format(weight.op.name) for weight in model.weights]))
+          vars_to_warm_start=['^{}(:0)?$'.format(weight.op.name) for weight in weights]))
 
 
 def register_schedules(*schedules: type) -> None:

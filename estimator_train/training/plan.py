@@ -1,223 +1,184 @@
-"""What a run finds out and makes before its first step: data, devices, and the Estimator."""
+"""What a run is going to do, found out before its model is built: data, devices and steps."""
 
 import logging
-from typing import Any, Dict, List, NamedTuple, Optional
+import time
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 import tensorflow.compat.v1 as tf
 
-from estimator_train.cluster.heartbeats import READY, Peers
-from estimator_train.cluster.tf_config import Cluster
+from estimator_train.cluster.worker import ALONE, EVALUATOR, Worker
 from estimator_train.datasets import download, image_folder, registry as datasets
 from estimator_train.datasets.description import ArraySplit, DataSet, ImageSplit
-from estimator_train.distribution.devices import Devices, find_devices, ready
+from estimator_train.distribution.devices import find_devices, ready
+from estimator_train.distribution.engines import make_engine
+from estimator_train.distribution.engines.engine import Engine
+from estimator_train.errors import PeerLost, UserError
 from estimator_train.inputs import bad_images, factory as inputs
 from estimator_train.process.start_up import StartUp
 from estimator_train.run_dir import run_files
-from estimator_train.settings import (
-  Settings,
-  examples_a_step,
-  per_replica_batch_size,
-  total_train_steps,
-)
-from estimator_train.training import cluster_tasks, schedules
-from estimator_train.training.building import build_model
+from estimator_train.settings import Settings, total_train_steps
+from estimator_train.training import schedules
 from estimator_train.training.checkpoints import chosen_checkpoint, recovery, save_hook
-from estimator_train.training.converter import Converted, convert
 from estimator_train.training.evaluation import early_stopping
+from estimator_train.training.evaluation.early_stopping import StopReason
+from estimator_train.training.schedules import Schedule
 
 _LOG = logging.getLogger('estimator_train')
+_RETRY_SECS = 1.
 
 
-class Run(NamedTuple):
-  """What a run has found out before its first step.
+class Data(NamedTuple):
+  """The examples of a run.
 
   Attributes:
-    settings: what was asked for.
-    dataset: what it reads.
-    sizes: how many examples that has.
-    skipped: the images that it has besides, and that cannot be decoded.
-    devices: where this task of it runs, a replica each.
-    cluster: the tasks that train together; None: this one trains alone.
-    peers: the connections to them.
-    checkpoint: that it goes on from, or is to evaluate; None: a new run.
-    first_step: the global step of it.
-    examples_seen: the examples that the steps up to it took.
-    batch_size: per replica.
-    stop_step: the global step to train up to; None where the run does not train.
-    converted: the model as an Estimator.
-    start_up: what the time since the start of the process went into.
-    is_evaluator: whether it only evaluates what the tasks of a cluster save.
-    stopped_early: why an evaluation ended the training before; None where none did.
+    dataset: where they are.
+    sizes: how many each split has.
+    skipped: the images besides, which cannot be decoded.
   """
-  settings: Settings
   dataset: DataSet
   sizes: inputs.SplitSizes
   skipped: List[bad_images.BadImage]
-  devices: Devices
-  cluster: Optional[Cluster]
-  peers: Optional[Peers]
-  checkpoint: Optional[str]
-  first_step: int
+
+
+class Plan(NamedTuple):
+  """What a run is going to do.
+
+  Attributes:
+    settings: what was asked for.
+    data: the examples that it reads.
+    engine: the devices and processes that it runs on.
+    checkpoint: that it resumes from, or evaluates.
+    examples_seen: the examples that the steps up to the checkpoint's took.
+    stop_step: the global step to train up to; None where the run does not train.
+    schedule: the learning rate; a model that is compiled already has its own.
+    stop_reason: why an evaluation stopped the training before; None where none did.
+  """
+  settings: Settings
+  data: Data
+  engine: Engine
+  checkpoint: recovery.Found
   examples_seen: int
-  batch_size: int
   stop_step: Optional[int]
-  converted: Converted
-  start_up: StartUp
-  is_evaluator: bool
-  stopped_early: Optional[str]
+  schedule: Schedule
+  stop_reason: Optional[StopReason]
 
   @property
-  def num_workers(self) -> int:
-    return 1 if self.cluster is None else self.cluster.num_workers
-
-  @property
-  def takes_each_step(self) -> bool:
-    """Whether each global step is one of this task, and not of some worker."""
-    return self.cluster is None or self.settings.distribution_strategy != 'parameter_server'
-
-  @property
-  def examples_a_step(self) -> int:
-    """The examples of a global step."""
-    return examples_a_step(self.settings, self.num_workers)
-
-  @property
-  def is_chief(self) -> bool:
-    """Whether this task is the one that writes."""
-    return self.cluster is None or self.cluster.is_chief
-
-  @property
-  def estimator(self) -> tf.estimator.Estimator:
-    return self.converted.estimator
+  def first_step(self) -> int:
+    """The global step of the checkpoint."""
+    return self.checkpoint.step
 
   @property
   def conditions(self) -> Dict[str, Any]:
     """What a figure of this run depends on, by the names in the reports."""
+    engine = self.engine
     return {
         'global_batch_size': self.settings.batch_size,
-        'per_replica_batch_size': self.batch_size,
-        'num_replicas': self.devices.num_replicas * self.num_workers,
-        'num_workers': self.num_workers,
-        'examples_per_step': self.examples_a_step,
+        'per_replica_batch_size': engine.batch_size,
+        'num_replicas': engine.num_replicas,
+        'num_workers': engine.size,
+        'examples_per_step': engine.examples_per_step,
         'dataset': self.settings.dataset,
         'model': self.settings.model,
         'distribution_strategy': self.settings.distribution_strategy,
-        'devices': list(self.devices.labels),
+        'devices': list(engine.devices.labels),
         'dtype': self.settings.dtype,
         'enable_xla': self.settings.enable_xla,
         'tensorflow_version': tf.version.VERSION,
     }
 
   @property
-  def left_out(self) -> Dict[str, Any]:
-    """What a result says of the examples that were left out; nothing unless that was allowed."""
+  def skipped_images(self) -> Dict[str, Any]:
+    """What a result reports of skipped images; nothing unless skipping them was allowed."""
     if self.settings.on_bad_image != 'skip':
       return {}
-    return {'skipped_images': [image._asdict() for image in self.skipped]}
+    return {'skipped_images': [image._asdict() for image in self.data.skipped]}
 
 
-def prepare(settings: Settings, cluster: Optional[Cluster] = None) -> Run:
-  """Gets and checks the data, finds the devices, and makes the Estimator.
+def make_plan(settings: Settings, start_up: StartUp, worker: Worker = ALONE) -> Plan:
+  """Gets and checks the data, and finds the devices, the checkpoint and the steps.
 
   Args:
     settings: of the run.
-    cluster: the tasks that train together; None: this one does alone.
+    start_up: gets the part `data`.
+    worker: which process of the run this is.
 
   Raises:
-    PeerLost: another task did not come.
     UserError: something that was given is wrong; nothing has been trained yet.
   """
   assert settings.model_dir is not None
-  start_up = StartUp()
   tf.logging.set_verbosity(tf.logging.INFO if settings.verbosity > 0 else tf.logging.ERROR)
-  step_examples = examples_a_step(settings, 1 if cluster is None else cluster.num_workers)
-  is_evaluator = cluster is not None and cluster.task.type == 'evaluator'
-  if is_evaluator:
-    cluster = None
-    cluster_tasks.wait_for_checkpoint(settings)
-  num_workers = 1 if cluster is None else cluster.num_workers
+  _check_evaluator(settings, worker)
+  if worker.role == EVALUATOR:
+    _wait_for_checkpoint(settings)
   devices = find_devices(settings)
   ready(settings, devices)
-  batch_size = per_replica_batch_size(settings.batch_size, devices.num_replicas * num_workers)
-  found = _find_checkpoint(settings, is_evaluator)
-  stopped_early = early_stopping.recorded(settings, found.step) if settings.trains else None
+  engine = make_engine(settings, worker, devices)
+  checkpoint = _find_checkpoint(settings, worker)
+  stop_reason = early_stopping.read(settings, checkpoint.step) if settings.trains else None
+  data = _prepare_data(settings)
+  start_up.end('data')
+  schedule = Schedule(settings.learning_rate)
+  if not settings.trains:
+    return Plan(settings, data, engine, checkpoint, 0, None, schedule, stop_reason)
+  seen, stop_step = _steps(settings, data, engine, checkpoint)
+  schedule = schedules.make(settings, data.sizes.train, engine.examples_per_step, stop_step)
+  return Plan(settings, data, engine, checkpoint, seen, stop_step, schedule, stop_reason)
+
+
+def _steps(settings: Settings, data: Data, engine: Engine,
+           checkpoint: recovery.Found) -> Tuple[int, int]:
+  """Returns the examples seen up to the checkpoint, and the global step to train up to."""
+  assert settings.model_dir is not None
+  seen = run_files.examples_seen(settings.model_dir, checkpoint.step, engine.examples_per_step)
+  return seen, total_train_steps(settings, data.sizes.train, engine.examples_per_step,
+                                 checkpoint.step, seen)
+
+
+def _check_evaluator(settings: Settings, worker: Worker) -> None:
+  """Raises a UserError for flags that need the chief to evaluate, where another task does."""
+  if worker.has_evaluator and (settings.early_stopping_steps or settings.stop_at_accuracy):
+    raise UserError('a task of type evaluator cannot stop the others',
+                    '--early_stopping_steps or --stop_at_accuracy with an evaluator in TF_CONFIG',
+                    'leave the evaluator out, so that the chief evaluates, or the flags')
+
+
+def _wait_for_checkpoint(settings: Settings) -> None:
+  """Waits until the chief has saved a first checkpoint.
+
+  Raises:
+    PeerLost: there is none within `--start_timeout_secs`.
+  """
+  deadline = time.monotonic() + settings.start_timeout_secs
+  while tf.train.latest_checkpoint(settings.model_dir) is None:
+    if time.monotonic() > deadline:
+      raise PeerLost('no checkpoint came to {} for {} s (--start_timeout_secs)'.format(
+          settings.model_dir, settings.start_timeout_secs))
+    time.sleep(_RETRY_SECS)
+
+
+def _find_checkpoint(settings: Settings, worker: Worker) -> recovery.Found:
+  """Finds the checkpoint to resume from, or to evaluate."""
+  assert settings.model_dir is not None
+  if not settings.trains:
+    return recovery.Found(*chosen_checkpoint.resolve(settings), passed_over=[])
+  if worker.role == EVALUATOR:  # The chief may delete what it reads.
+    return recovery.Found(*save_hook.latest(settings.model_dir), passed_over=[])
+  return recovery.find(settings.model_dir)
+
+
+def _prepare_data(settings: Settings) -> Data:
+  """Describes, gets and checks the examples."""
+  assert settings.model_dir is not None
   dataset = _describe(settings)
   run_files.make(settings.model_dir)
   skipped: List[bad_images.BadImage] = []
   if settings.on_bad_image == 'skip':
     dataset, skipped = bad_images.without_bad(dataset, settings)
-  sizes = inputs.check_files(dataset, settings)
-  start_up.end('data')
-  seen, stop_step, schedule = 0, None, schedules.Schedule(settings.learning_rate)
-  if settings.trains:
-    seen = run_files.examples_seen(settings.model_dir, found.step, step_examples)
-    stop_step = total_train_steps(settings, sizes.train, step_examples, found.step, seen)
-    schedule = schedules.make(settings, sizes.train, step_examples, stop_step)
-  peers = None
-  if cluster is not None:
-    peers = _join(cluster, settings, found.step, devices, dataset)
-    start_up.end('peers')
-  balances = settings.trains and settings.class_weights == 'balanced'
-  writes = not is_evaluator and (cluster is None or cluster.is_chief)
-  if writes and settings.trains:
-    recovery.mend(settings.model_dir, found)
-  converted = convert(settings, dataset, devices, cluster, writes, schedule,
-                      inputs.class_counts(dataset) if balances else None,
-                      found.path, run_files.read_flags(chosen_checkpoint.run_folder(settings)))
-  if peers is not None:
-    peers.state(READY)
-  start_up.end('model')
-  if settings.trains and writes:
-    if converted.schedule is not None and 0 < found.step < (stop_step or 0):
-      _warn_of_another_rate(settings, found.step)
-    run_files.record(settings, dataset.labels)
-  _LOG.info('%s on %s: %s, %d replica(s) on %s, batch size %d global, %d per replica',
-            settings.model, settings.dataset, settings.distribution_strategy,
-            devices.num_replicas * num_workers,
-            ', '.join(devices.labels) + (' of {} workers'.format(num_workers) if cluster else ''),
-            settings.batch_size, batch_size)
-  if settings.trains and converted.schedule is not None and (
-      settings.lr_schedule, settings.lr_warmup_epochs, settings.scale_learning_rate) != (
-          'constant', 0., 'none'):
-    _LOG.info('learning rate %s%s', converted.schedule, '' if (
-        settings.scale_learning_rate == 'none') else '; scaled ({}) from batch size {}'.format(
-            settings.scale_learning_rate, settings.base_batch_size))
-  return Run(settings, dataset, sizes, skipped, devices, cluster, peers, found.path, found.step,
-             seen, batch_size, stop_step, converted, start_up, is_evaluator, stopped_early)
-
-
-def _find_checkpoint(settings: Settings, is_evaluator: bool) -> recovery.Found:
-  """Finds the checkpoint to go on from, or to evaluate."""
-  assert settings.model_dir is not None
-  if not settings.trains:
-    return recovery.Found(*chosen_checkpoint.resolve(settings), passed_over=[])
-  if is_evaluator:  # The chief may delete what it looks at.
-    return recovery.Found(*save_hook.latest(settings.model_dir), passed_over=[])
-  return recovery.find(settings.model_dir)
-
-
-def _warn_of_another_rate(settings: Settings, first_step: int) -> None:
-  assert settings.model_dir is not None
-  different = run_files.differences(settings, schedules.flags_of(settings))
-  if different:
-    _LOG.warning('from step %d on the learning rate is not what it would have been in the run '
-                 'before: %s', first_step, ', '.join(different))
-
-
-def _join(cluster: Cluster, settings: Settings, first_step: int, devices: Devices,
-          dataset: DataSet) -> Peers:
-  """Waits for the other tasks, and until the chief has converted the model."""
-  with tf.Graph().as_default():
-    model = build_model(settings, dataset)
-    peers = cluster_tasks.join(cluster, settings, cluster_tasks.facts_of_worker(
-        first_step, devices, dataset, model))
-  if not cluster.is_chief:
-    peers.wait_until_started(cluster.chief)
-  return peers
+  return Data(dataset, inputs.check_files(dataset, settings), skipped)
 
 
 def _describe(settings: Settings) -> DataSet:
-  """Describes the data set, gets its files where they are missing and published, and says what
-  of each class there is to train on."""
+  """Describes the data set, gets published files that are missing, and logs its classes."""
   dataset = datasets.describe(settings)
   if dataset.files:
     assert settings.data_dir is not None

@@ -1,80 +1,93 @@
-"""The hooks of a training run, put together."""
+"""The hooks of a training, in their order."""
 
 import logging
+import math
 from typing import Callable, List, Optional
 
 import tensorflow.compat.v1 as tf
 
-from estimator_train.process.signals import Noted
+from estimator_train.cluster import heartbeats
+from estimator_train.process.signals import SignalState
+from estimator_train.process.start_up import StartUp
 from estimator_train.reports.step_times import Timing
 from estimator_train.settings import Settings
-from estimator_train.tf_patches import estimator as estimator_patches, replicated_variables
-from estimator_train.training import cluster_tasks
+from estimator_train.tf_patches import estimator as estimator_patches
 from estimator_train.training.checkpoints import best_checkpoint, save_hook
 from estimator_train.training.checkpoints.retrying_saver import PatientSaver
-from estimator_train.training.hooks import finite, progress, summaries, trace
+from estimator_train.training.evaluation.early_stopping import StopReason
+from estimator_train.training.hooks import finite, progress, signals as signal_hooks, trace
 from estimator_train.training.hooks.epochs import LogEpochs
+from estimator_train.training.hooks.step_counter import StepCounter
+from estimator_train.training.hooks.summaries import WriteSummaries
 from estimator_train.training.hooks.time_history import TimeHistory
-from estimator_train.training.plan import Run
+from estimator_train.training.hooks.watchdog import StepWatchdog, dump_stacks
+from estimator_train.training.plan import Plan
+from estimator_train.training.prepared_model import PreparedModel
 
 _LOG = logging.getLogger('estimator_train')
 _SAVE_SECS = 600
 
+EvaluateLatest = Callable[[], Optional[StopReason]]
+
 
 class RunHooks:
-  """What goes on around the steps of a run, in this order.
+  """The hooks of a training.
 
   Args:
-    run: that trains.
-    evaluate_now: called at each checkpoint that is due for an evaluation, but for the last;
-      returns why to stop, None: go on.
-    noted: the signals that came.
+    plan: of the run.
+    model: that trains.
+    start_up: gets the parts up to the first step.
+    signals: received so far.
+    evaluate_latest: is called at each checkpoint that is due for an evaluation, but for the last;
+      returns why to stop, None: continue.
 
   Attributes:
-    finite: ends it when the loss is not.
-    board: writes TensorBoard's data.
-    progress: shows how far it is.
-    stop: ends it early.
-    all: of them.
+    counter: counts the steps.
+    finite: stops the training at a loss that is not finite.
+    summaries: writes TensorBoard's data.
+    stop: stops the training early.
+    all: in the order in which the Estimator calls them.
   """
 
-  def __init__(self, run: Run, evaluate_now: Optional[Callable[[], Optional[str]]],
-               noted: Noted) -> None:
-    settings, stop_step = run.settings, run.stop_step
+  def __init__(self, plan: Plan, model: PreparedModel, start_up: StartUp, signals: SignalState,
+               evaluate_latest: Optional[EvaluateLatest]) -> None:
+    settings, stop_step, engine = plan.settings, plan.stop_step, plan.engine
     assert stop_step is not None
-    written_to = run.estimator.model_dir if run.is_chief else None
-    if written_to is not None:
-      estimator_patches.open_event_file(written_to)
-    self._start_up = run.start_up
-    self._history = TimeHistory(run.start_up)
-    self._watchdog = cluster_tasks.make_watchdog(settings, run.peers)
-    self.finite = finite.StopAtNonFiniteLoss(settings.on_nan == 'skip', run.converted.schedule)
-    self.board = summaries.WriteSummaries(written_to, settings, stop_step, run.dataset.labels)
-    self.progress = progress.Progress(
-        written_to, stop_step, settings.log_every_steps, run.examples_a_step,
-        takes_each_step=run.takes_each_step, schedule=run.converted.schedule)
-    self.stop = progress.StopOnSignal(noted, run.peers)
-    self._saver = _make_saver(run, evaluate_now, self.stop, noted)
-    self._tracer = _make_tracer(settings, run.first_step, stop_step)
+    is_chief = engine.worker.is_chief
+    event_dir = model.estimator.model_dir if is_chief else None
+    if event_dir is not None:
+      estimator_patches.open_event_file(event_dir)
+    self._start_up = start_up
+    self._history = TimeHistory(start_up)
+    self._watchdog = StepWatchdog(settings.step_timeout_secs or math.inf,
+                                  engine.is_waiting_for_peer, _end_process)
+    self.counter = StepCounter(engine.counts_own_steps)
+    self.finite = finite.StopAtNonFiniteLoss(self.counter, settings.on_nan == 'skip',
+                                             model.schedule)
+    self.summaries = WriteSummaries(self.counter, event_dir, settings, stop_step,
+                                    plan.data.dataset.labels)
+    self._progress = progress.Progress(self.counter, event_dir, stop_step,
+                                       settings.log_every_steps, engine.examples_per_step,
+                                       model.schedule)
+    self.stop = signal_hooks.StopOnSignal(signals, engine, self.counter)
+    self._saver = _make_saver(plan, evaluate_latest, self.stop, signals)
+    self._tracer = _make_tracer(plan, self.counter)
     # Whether the loss is finite must be known before that step's checkpoint is saved.
     self.all: List[tf.train.SessionRunHook] = [
-        self._history, self._watchdog,
-        replicated_variables.OneCopyOfEach(settings.keep_checkpoint_max),
-        self.finite, self.board, self.progress]
-    if run.is_chief:
+        self._history, self.counter, self._watchdog, self.finite, self.summaries, self._progress]
+    if is_chief:
       self.all += [self._saver, self._tracer] if self._tracer else [self._saver]
-    self.all += [progress.SaveOnSignal(noted, self._saver.save_now if run.is_chief else None),
+    self.all += [signal_hooks.SaveOnSignal(signals, self._saver.save_now if is_chief else None),
                  self.stop]
-    if run.converted.schedule is not None and run.sizes.train is not None:
-      self.all.append(LogEpochs(run.converted.schedule, run.sizes.train, run.examples_a_step,
-                                lambda: self.progress.step))
-    if run.peers is not None:
-      self.all.append(cluster_tasks.TellPeers(run.peers))
+    if model.schedule is not None and plan.data.sizes.train is not None:
+      self.all.append(LogEpochs(model.schedule, plan.data.sizes.train, engine.examples_per_step,
+                                self.counter))
+    self.all += engine.hooks()
 
   def close(self) -> None:
-    """Gives back what they hold of the process; also when the run failed."""
+    """Releases what they hold of the process; also when the run failed."""
     self._watchdog.close()
-    self.progress.close()
+    self._progress.close()
 
   def timing(self, last_step: int) -> Timing:
     """Returns when the steps of the run, up to this one, began and ended."""
@@ -87,56 +100,66 @@ class RunHooks:
                            traced=self._tracer.traced)
 
 
-def _make_tracer(settings: Settings, first_step: int,
-                 stop_step: int) -> Optional[trace.TraceSteps]:
+def _make_tracer(plan: Plan, counter: StepCounter) -> Optional[trace.TraceSteps]:
+  settings, stop_step = plan.settings, plan.stop_step
   if settings.trace_steps is None:
     return None
-  assert settings.model_dir is not None
+  assert settings.model_dir is not None and stop_step is not None
   first, last = settings.trace_steps
-  if last <= first_step or first > stop_step:
+  if last <= plan.first_step or first > stop_step:
     _LOG.warning('no step of --trace_steps=%d:%d is run: this run is of steps %d to %d', first,
-                 last, first_step + 1, stop_step)
+                 last, plan.first_step + 1, stop_step)
     return None
-  return trace.TraceSteps(settings.model_dir, first, min(last, stop_step))
+  return trace.TraceSteps(counter, settings.model_dir, first, min(last, stop_step))
 
 
-def _make_saver(run: Run, evaluate_now: Optional[Callable[[], Optional[str]]],
-                stop: progress.StopOnSignal, noted: Noted) -> save_hook.SaveCheckpoints:
-  settings, stop_step = run.settings, run.stop_step
-  assert stop_step is not None and settings.model_dir is not None
+def _make_saver(plan: Plan, evaluate_latest: Optional[EvaluateLatest],
+                stop: signal_hooks.StopOnSignal,
+                signals: SignalState) -> save_hook.SaveCheckpoints:
+  settings = plan.settings
+  assert plan.stop_step is not None and settings.model_dir is not None
   listeners = []
   save_steps = settings.save_checkpoints_steps
-  if settings.eval_every_steps and evaluate_now:
+  if settings.eval_every_steps and evaluate_latest:
     save_steps = save_steps or settings.eval_every_steps
-    evaluate = cluster_tasks.told_as('evaluating', run.peers, evaluate_now)
 
-    def evaluate_and_ask() -> None:
+    def evaluate() -> None:
       if stop.is_urgent:  # The next start makes up for it.
         return
-      why = evaluate()
-      if why is not None:
-        _LOG.info('stopping: %s', why)
-        stop.ask()
+      with plan.engine.busy('evaluating'):
+        stop_reason = evaluate_latest()
+      if stop_reason is not None:
+        _LOG.info('stopping: %s', stop_reason.text)
+        stop.request()
 
     listeners.append(save_hook.AtEverySteps(
-        settings.eval_every_steps, _evaluated_up_to(run), stop_step, evaluate_and_ask))
+        settings.eval_every_steps, _evaluated_up_to(settings, plan.first_step), plan.stop_step,
+        evaluate))
   save_secs = settings.save_checkpoints_secs
   if save_steps is None and save_secs is None:
     save_secs = _SAVE_SECS
-  saving = PatientSaver(settings.model_dir, settings.save_retry_secs,
-                        is_stopping=lambda: noted.stop is not None)
-  return save_hook.SaveCheckpoints(settings.model_dir, save_steps, save_secs, saving, listeners)
+  saver = PatientSaver(settings.model_dir, settings.save_retry_secs,
+                       is_stopping=lambda: signals.stop is not None)
+  return save_hook.SaveCheckpoints(settings.model_dir, save_steps, save_secs, saver, listeners)
 
 
-def _evaluated_up_to(run: Run) -> int:
-  """Returns the step before which no evaluation is due any more.
+def _evaluated_up_to(settings: Settings, first_step: int) -> int:
+  """Returns the step up to which no evaluation is due any more.
 
-  That of the checkpoint that the run goes on from is, if the run before was killed in it.
+  That of the checkpoint from which the run resumes is due if the run before was killed in it.
   """
-  settings = run.settings
   assert settings.model_dir is not None and settings.eval_every_steps is not None
   best = best_checkpoint.read(settings.model_dir)
-  is_missing = best is None or best.last_evaluated != run.first_step
-  if is_missing and run.first_step % settings.eval_every_steps == 0:
-    return max(run.first_step - 1, 0)
-  return run.first_step
+  is_missing = best is None or best.last_evaluated != first_step
+  if is_missing and first_step % settings.eval_every_steps == 0:
+    return max(first_step - 1, 0)
+  return first_step
+
+
+def _end_process(secs: float) -> None:
+  dump_stacks()
+  heartbeats.end_now(
+      'no step came to its end for {:.0f} s (--step_timeout_secs): above is where each thread '
+      'is; what was saved is kept, and the same command goes on from there; on several GPUs '
+      'NCCL_DEBUG=INFO tells more, and --all_reduce_alg=hierarchical_copy (in one machine) or '
+      'ring (over several) does without NCCL'.format(secs))

@@ -1,164 +1,190 @@
-"""Training and evaluation of a run that has been prepared."""
+"""A training run: from its plan to its last checkpoint."""
 
+import functools
 import logging
 import signal
-import time
-from typing import Any, Callable, Dict, NamedTuple, Optional, Sequence, Set
+from typing import Any, Callable, Dict, NamedTuple, Optional
 
-import tensorflow.compat.v1 as tf
 from tqdm.contrib.logging import logging_redirect_tqdm
 
-from estimator_train.cluster.heartbeats import TRAINED
+from estimator_train.cluster.worker import ALONE, Worker
 from estimator_train.errors import NotSaved, PeerLost, StoppedBySignal, TrainingFailed
 from estimator_train.inputs import factory as inputs
 from estimator_train.inputs.batching import Share
 from estimator_train.inputs.file_errors import reworded
-from estimator_train.process.signals import Noted
+from estimator_train.process.signals import SignalState
+from estimator_train.process.start_up import StartUp
 from estimator_train.reports.step_times import Timing
 from estimator_train.run_dir import run_files
+from estimator_train.settings import Settings
 from estimator_train.tf_patches import estimator as estimator_patches, model_to_estimator
-from estimator_train.training import cluster_tasks, frozen_features
+from estimator_train.training import frozen_features
 from estimator_train.training.checkpoints import save_hook
 from estimator_train.training.evaluation import early_stopping
-from estimator_train.training.plan import Run
+from estimator_train.training.evaluation.early_stopping import StopReason
+from estimator_train.training.evaluation.evaluator import Evaluator
+from estimator_train.training.evaluation.loop import EvaluationLoop
+from estimator_train.training.plan import Plan, make_plan
+from estimator_train.training.prepared_model import PreparedModel, prepare_model
 from estimator_train.training.run_hooks import RunHooks
 
 _LOG = logging.getLogger('estimator_train')
-_LOOK_SECS = 1.
 
 
 class Trained(NamedTuple):
-  """What came of a training.
+  """The outcome of a training.
 
   Attributes:
     timing: when its steps began and ended; no step when there was nothing left to train.
-    stopped_by: the signal that ended it early; None without one.
-    is_early: whether that, or one of another task, ended it before its last step.
-    stopped_early: why an evaluation ended it before; None where none did.
+    signum: the signal that stopped it; None: none did.
+    is_early: whether that, or a signal to another worker, stopped it before its last step.
+    stop_reason: why an evaluation stopped it; None: none did.
   """
   timing: Timing
-  stopped_by: Optional[int] = None
+  signum: Optional[int] = None
   is_early: bool = False
-  stopped_early: Optional[str] = None
+  stop_reason: Optional[StopReason] = None
 
 
-def train(run: Run, evaluate_now: Optional[Callable[[], Optional[str]]] = None,
-          noted: Optional[Noted] = None) -> Trained:
-  """Trains up to the last step, or until a signal or an evaluation asks to stop.
-
-  It saves a checkpoint either way.
+class Trainer:
+  """Trains a model up to the last step, or until a signal or an evaluation requests the end.
 
   Args:
-    run: what to train.
-    evaluate_now: called at each checkpoint that is due for an evaluation, but for the last;
-      returns why to stop, None: go on.
-    noted: notes the signals, from the first step on until its owner leaves it, so that what comes
-      after the training is not torn apart by one; None: until the training is over.
+    settings: of the run.
+    signals: is entered by its owner, so that the reports after the training are not torn apart by
+      a signal.
+    report: writes the reports of an evaluation, from the settings, the class names and what
+      Evaluator.evaluate returns, and returns its result; None: nothing is evaluated.
+    worker: which process of the run this is.
+
+  Attributes:
+    plan: what the run is going to do.
+    evaluation: the evaluation loop; None: this process evaluates nothing.
 
   Raises:
-    TrainingFailed: the loss or the weights were not finite.
-    UserError: the input could not be read.
+    PeerLost: another worker did not come.
+    UserError: something that was given is wrong; nothing has been trained yet.
   """
-  if noted is None:
-    with Noted() as own:
-      return train(run, evaluate_now, own)
-  settings, stop_step = run.settings, run.stop_step
-  assert stop_step is not None
-  first_step = run.first_step
-  if first_step >= stop_step:
-    _LOG.info('%s is at step %d already, and %d are asked for: nothing to train',
-              run.estimator.model_dir, first_step, stop_step)
-    return Trained(Timing([], [], [], {}, first_step, None))
-  if run.stopped_early is not None:
-    _LOG.info('%s was stopped at step %d (%s): nothing to train; another --early_stopping_steps '
-              'or --stop_at_accuracy, or none, goes on', run.estimator.model_dir, first_step,
-              run.stopped_early)
-    return Trained(Timing([], [], [], {}, first_step, None), stopped_early=run.stopped_early)
-  if run.is_chief:
-    early_stopping.forget(settings)
-  if first_step:
-    _LOG.info('going on from step %d, %d examples, in %s', first_step, run.examples_seen,
-              run.estimator.model_dir)
-  if run.is_chief:
-    run_files.record_batch_size(run.estimator.model_dir, first_step, run.examples_a_step)
-  with reworded(run.dataset.train):
-    input_fn = cluster_tasks.told_as('preparing its input', run.peers,
-                                     lambda: _make_train_input_fn(run))()
-  run.start_up.end('data')
-  hooks = RunHooks(run, evaluate_now, noted)
-  try:
-    # Only what logs to the terminal by itself; whoever calls from Python has handlers elsewhere.
-    with logging_redirect_tqdm([_LOG] if _LOG.handlers else []), \
-        estimator_patches.without_nan_hook(), reworded(run.dataset.train):
-      _train(run, input_fn, hooks.all)
-  except TrainingFailed as error:
-    hooks.board.fail()
-    last = run_files.last_checkpoint(run.estimator.model_dir)
+
+  def __init__(self, settings: Settings, signals: SignalState,
+               report: Optional[Callable[..., Dict[str, Any]]] = None,
+               worker: Worker = ALONE) -> None:
+    self._settings, self._signals = settings, signals
+    self._start_up = StartUp()
+    self.plan: Plan = make_plan(settings, self._start_up, worker)
+    self._engine = self.plan.engine
+    self._model: PreparedModel = prepare_model(self.plan, self._start_up)
+    self.evaluation: Optional[EvaluationLoop] = None
+    if report is not None:
+      evaluator = Evaluator(self.plan, self._model, lambda: signals.stop is not None)
+      self.evaluation = EvaluationLoop(
+          settings, evaluator, functools.partial(report, settings, self.plan.data.dataset.labels),
+          None if worker.is_chief else worker.role)
+
+  def train(self) -> Trained:
+    """Trains, and saves a checkpoint at the end, wherever that is.
+
+    Raises:
+      StoppedBySignal: before the first step.
+      TrainingFailed: the loss or the weights were not finite, or no checkpoint could be saved.
+      UserError: the input could not be read.
+    """
+    plan, model_dir = self.plan, self._model.estimator.model_dir
+    assert plan.stop_step is not None
+    if plan.first_step >= plan.stop_step or plan.stop_reason is not None:
+      return self._nothing_to_train()
+    if plan.first_step:
+      _LOG.info('going on from step %d, %d examples, in %s', plan.first_step, plan.examples_seen,
+                model_dir)
+    if self._engine.worker.is_chief:
+      early_stopping.clear(self._settings)
+      run_files.record_batch_size(model_dir, plan.first_step, self._engine.examples_per_step)
+    train_split = plan.data.dataset.train
+    with reworded(train_split), self._engine.busy('preparing its input'):
+      input_fn = self._make_input_fn()
+    self._start_up.end('data')
+    hooks = RunHooks(plan, self._model, self._start_up, self._signals,
+                     self.evaluation.evaluate_latest if self.evaluation else None)
+    try:
+      # Only what logs to the terminal by itself; whoever calls from Python has handlers elsewhere.
+      with logging_redirect_tqdm([_LOG] if _LOG.handlers else []), \
+          estimator_patches.without_nan_hook(), reworded(train_split):
+        self._engine.train(self._model.training_estimator, input_fn, hooks.all, plan.stop_step)
+    except TrainingFailed as error:
+      hooks.summaries.fail()
+      raise self._failure(error, hooks) from error
+    finally:
+      hooks.close()
+    return self._trained(hooks)
+
+  def finish(self, figures: Optional[Dict[str, Any]] = None) -> Dict[str, Dict[str, Any]]:
+    """Waits, on the chief, for the other workers to finish, and parts from them.
+
+    Args:
+      figures: of this worker, for the report of the chief.
+
+    Returns:
+      The figures of each other worker by its name, on the chief.
+    """
+    return self._engine.finish(figures)
+
+  def _nothing_to_train(self) -> Trained:
+    plan, model_dir = self.plan, self._model.estimator.model_dir
+    timing = Timing([], [], [], {}, plan.first_step, None)
+    if plan.stop_step is not None and plan.first_step >= plan.stop_step:
+      _LOG.info('%s is at step %d already, and %d are asked for: nothing to train', model_dir,
+                plan.first_step, plan.stop_step)
+      return Trained(timing)
+    assert plan.stop_reason is not None
+    _LOG.info('%s was stopped at step %d (%s): nothing to train; another --early_stopping_steps or '
+              '--stop_at_accuracy, or none, goes on', model_dir, plan.first_step,
+              plan.stop_reason.text)
+    return Trained(timing, stop_reason=plan.stop_reason)
+
+  def _make_input_fn(self) -> inputs.InputFn:
+    plan, model, engine = self.plan, self._model, self._engine
+    assert engine.worker.rank is not None and self._settings.model_dir is not None
+    share = Share(engine.first_example(plan.examples_seen), engine.size, engine.worker.rank,
+                  engine.examples_per_worker)
+    if model.frozen_part is None:
+      return inputs.make_train_input_fn(plan.data.dataset, self._settings, model.one_hot,
+                                        engine.batch_size, share)
+    model_dir = self._settings.model_dir
+    features = frozen_features.compute(
+        model.frozen_part,
+        save_hook.latest(model_dir)[0] or model_to_estimator.initial_weights_path(model_dir),
+        inputs.make_pass(plan.data.dataset, self._settings), self._settings, engine.devices)
+    return inputs.make_feature_input_fn(plan.data.dataset, self._settings, model.one_hot,
+                                        engine.batch_size, share, features)
+
+  def _failure(self, error: TrainingFailed, hooks: RunHooks) -> TrainingFailed:
+    """Returns the error with what led to it, and the checkpoint that is left."""
+    last = run_files.last_checkpoint(self._model.estimator.model_dir)
     text = str(error) if isinstance(error, NotSaved) else '{}; {}'.format(
         error, hooks.finite.course)
-    raise TrainingFailed('{}; {}'.format(
-        text, 'there is no checkpoint' if last is None else 'the last good checkpoint is ' + last
-    )) from error
-  finally:
-    hooks.close()
-  # Another task may not have saved its checkpoint yet.
-  last_step = (save_hook.latest(run.estimator.model_dir)[1] if run.is_chief
-               else hooks.progress.step)
-  stop, why = hooks.stop, None
-  if stop.has_stopped and noted.stop is None:
-    why = early_stopping.recorded(settings, last_step)
-  return Trained(hooks.timing(last_step), noted.stop, stop.has_stopped and why is None, why)
+    return TrainingFailed('{}; {}'.format(
+        text, 'there is no checkpoint' if last is None else 'the last good checkpoint is ' + last))
+
+  def _trained(self, hooks: RunHooks) -> Trained:
+    # Another task may not have saved its checkpoint yet.
+    is_chief = self._engine.worker.is_chief
+    last_step = (save_hook.latest(self._model.estimator.model_dir)[1] if is_chief
+                 else hooks.counter.global_step)
+    has_stopped, signum, stop_reason = hooks.stop.has_stopped, self._signals.stop, None
+    if has_stopped and signum is None:
+      stop_reason = early_stopping.read(self._settings, last_step)
+    return Trained(hooks.timing(last_step), signum, has_stopped and stop_reason is None,
+                   stop_reason)
 
 
-def _train(run: Run, input_fn: inputs.InputFn,
-           some_hooks: Sequence[tf.train.SessionRunHook]) -> None:
-  if run.cluster is None or run.peers is None:
-    run.converted.trainer.train(input_fn, hooks=some_hooks, max_steps=run.stop_step)
-    return
-  try:
-    # The only way into TensorFlow's coordinator of workers. It evaluates nothing here.
-    tf.estimator.train_and_evaluate(
-        run.converted.trainer, tf.estimator.TrainSpec(input_fn, run.stop_step, some_hooks),
-        tf.estimator.EvalSpec(input_fn))
-    run.peers.state(TRAINED)
-    # The last step of others may still take something from here.
-    run.peers.wait_until_trained(run.cluster.workers)
-  except BaseException as error:
-    cluster_tasks.leave(run.peers, error)
-    raise
-  finally:
-    estimator_patches.release_server()
+def raise_if_stopped(trained: Trained, signals: SignalState) -> None:
+  """Raises StoppedBySignal when a signal came, even one after the training.
 
-
-def _make_train_input_fn(run: Run) -> inputs.InputFn:
-  settings, converted = run.settings, run.converted
-  share = _share(run)
-  if converted.frozen is None:
-    return inputs.make_train_input_fn(run.dataset, settings, converted.one_hot, run.batch_size,
-                                      share)
-  assert settings.model_dir is not None
-  checkpoint, _ = save_hook.latest(settings.model_dir)
-  features = frozen_features.compute(
-      converted.frozen, checkpoint or model_to_estimator.initial_weights_path(settings.model_dir),
-      inputs.make_pass(run.dataset, settings), settings, run.devices)
-  return inputs.make_feature_input_fn(run.dataset, settings, converted.one_hot, run.batch_size,
-                                      share, features)
-
-
-def _share(run: Run) -> Share:
-  """Returns which examples are next for this worker."""
-  examples = run.settings.batch_size
-  if run.cluster is None:
-    return Share(run.examples_seen)
-  # Where each worker's step counts as one, some of the last batch may come once more.
-  seen = run.examples_seen // examples * examples
-  assert run.cluster.worker_number is not None
-  return Share(seen, run.num_workers, run.cluster.worker_number, examples // run.num_workers)
-
-
-def raise_if_stopped(trained: Trained, noted: Noted) -> None:
-  """Raises StoppedBySignal when a signal came, be it after the training."""
-  signum = trained.stopped_by or noted.stop
+  Raises:
+    PeerLost: another worker got the signal.
+    StoppedBySignal: this one did.
+  """
+  signum = trained.signum or signals.stop
   if signum is not None:
     raise StoppedBySignal(
         signum, 'stopped by {} at step {}, which is saved; the same command goes on from there'
@@ -168,48 +194,18 @@ def raise_if_stopped(trained: Trained, noted: Noted) -> None:
                    'from there'.format(trained.timing.global_step))
 
 
-def finish(run: Run, figures: Dict[str, Any]) -> None:
-  """Says goodbye to the other tasks, and tells them how fast this worker was."""
-  if run.peers is not None:
-    run.peers.finish(figures)
-
-
-def wait_for_workers(run: Run) -> Dict[str, Dict[str, Any]]:
-  """Waits, on the chief, until the others have said goodbye, and does so too.
-
-  Returns:
-    The figures of each other worker, by its name.
-  """
-  if run.peers is None or run.cluster is None:
-    return {}
-  notes = run.peers.wait_until_finished(run.cluster.workers)
-  run.peers.finish()
-  return {str(task): note for task, note in notes.items()}
-
-
-def evaluate_each(run: Run, evaluate_one: Callable[[str], Dict[str, Any]]) -> Dict[str, Any]:
-  """Evaluates each checkpoint once, as they come, up to that of the last step.
+def follow_checkpoints(settings: Settings, worker: Worker,
+                       report: Callable[..., Dict[str, Any]]) -> Dict[str, Any]:
+  """Evaluates the checkpoints that the other processes save, in a process of its own.
 
   Args:
-    run: of the evaluator of a cluster.
-    evaluate_one: evaluates the checkpoint of this path.
+    settings: of the run.
+    worker: the evaluator.
+    report: as of Trainer.
 
   Returns:
-    What the last evaluation did.
+    The result of the last evaluation.
   """
-  assert run.stop_step is not None
-  result: Dict[str, Any] = {'global_step': -1}
-  seen: Set[str] = set()
-  while result['global_step'] < run.stop_step:
-    state = tf.train.get_checkpoint_state(run.estimator.model_dir)
-    new = [path for path in (state.all_model_checkpoint_paths if state else ())
-           if path not in seen and tf.train.checkpoint_exists(path)]
-    if not new:
-      time.sleep(_LOOK_SECS)
-      continue
-    seen.add(new[0])
-    try:
-      result = evaluate_one(new[0])
-    except FileNotFoundError:
-      _LOG.warning('%s was deleted before it could be evaluated', new[0])
-  return result
+  trainer = Trainer(settings, SignalState(), report, worker)
+  assert trainer.evaluation is not None and trainer.plan.stop_step is not None
+  return trainer.evaluation.follow(trainer.plan.stop_step)

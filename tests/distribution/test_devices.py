@@ -65,7 +65,7 @@ def test_session_config(gpus):
 def test_strategies(gpus, name, kind):
   gpus(0)
   settings = Settings(model_dir='x', train_steps=1, distribution_strategy=name)
-  strategy = devices.make_strategy(settings, devices.find_devices(settings), None)
+  strategy = devices.make_local_strategy(settings, devices.find_devices(settings))
   assert isinstance(strategy, kind)
   if strategy is not None:
     assert strategy.num_replicas_in_sync == 1
@@ -75,6 +75,6 @@ def test_strategies(gpus, name, kind):
 def test_all_reduce_algorithms(gpus, name):
   gpus(0)
   settings = Settings(model_dir='x', train_steps=1, all_reduce_alg=name, num_cpu_replicas=2)
-  strategy = devices.make_strategy(settings, devices.find_devices(settings), None)
+  strategy = devices.make_local_strategy(settings, devices.find_devices(settings))
   chosen = strategy.extended._cross_device_ops  # pylint: disable=protected-access
   assert type(chosen).__name__.lower().startswith(name.replace('_', ''))

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from estimator_train.training.evaluation.evaluator import Evaluation
+from estimator_train.training.evaluation.evaluator import Evaluator
 
 # What takes long here is TensorFlow, and the same on any Python.
 pytestmark = pytest.mark.slow
@@ -17,7 +17,7 @@ ACCURACY = {2: .3, 4: .5, 6: .5, 8: .4, 10: .6, 12: .2}
 @pytest.fixture
 def train(run_program, monkeypatch, tmp_path):
   """Trains with evaluations every two steps that find the accuracies above."""
-  of = Evaluation.of
+  of = Evaluator.evaluate
 
   def made_up(self, path=None):
     counted, samples = of(self, path)
@@ -25,7 +25,7 @@ def train(run_program, monkeypatch, tmp_path):
 
   def run(steps, *arguments):
     with monkeypatch.context() as patch:
-      patch.setattr(Evaluation, 'of', made_up)
+      patch.setattr(Evaluator, 'evaluate', made_up)
       return run_program('--model_dir', tmp_path, '--train_steps={}'.format(steps),
                          '--eval_every_steps=2', *COMMON, *arguments)
 
@@ -94,7 +94,7 @@ def test_an_evaluation_that_was_killed_is_made_up_for(train, monkeypatch):
 
   assert train(2).code == 0
   with monkeypatch.context() as patch:
-    patch.setattr('estimator_train.training.checkpoints.best_checkpoint.offer', interrupt)
+    patch.setattr('estimator_train.training.checkpoints.best_checkpoint.promote', interrupt)
     assert train(6).code == 130
   done = train(6)
   assert done.code == 0 and evaluated(done) == [4, 6]

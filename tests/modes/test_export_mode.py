@@ -7,23 +7,24 @@ import signal
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
+import training_runs
 from test_training_modes import fails
 
 from estimator_train import flags
 from estimator_train.inputs import factory as inputs
 from estimator_train.modes import train_and_evaluate
-from estimator_train.training import plan
 
 
 def images_and_predictions(arguments, count):
   """Returns the first test examples, and the Estimator's outputs of the checkpoint for them."""
-  run = plan.prepare(flags.parse(arguments + ['--mode=evaluate', '--num_cpu_replicas=1']))
-  make = inputs.make_eval_input_fn(run.dataset, run.settings, run.converted.one_hot, count)
+  settings = flags.parse(arguments + ['--mode=evaluate', '--num_cpu_replicas=1'])
+  plan, model = training_runs.prepare(settings)
+  make = inputs.make_eval_input_fn(plan.data.dataset, settings, model.one_hot, count)
 
   def first():
     return make().take(1)
 
-  outputs = np.array([list(found.values())[0] for found in run.estimator.predict(first)])
+  outputs = np.array([list(found.values())[0] for found in model.estimator.predict(first)])
   with tf.Graph().as_default(), tf.Session() as session:
     images, _ = session.run(tf.data.make_one_shot_iterator(first()).get_next())
   return images, outputs

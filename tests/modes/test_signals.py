@@ -12,11 +12,10 @@ from estimator_train.exporting import saved_model, template_model
 from estimator_train.inputs import bad_images, image_cache
 from estimator_train.models import registry as models
 from estimator_train.reports import throughput
-from estimator_train.tf_patches import replicated_variables
-from estimator_train.training import plan
+from estimator_train.training import plan, prepared_model
 from estimator_train.training.checkpoints import save_hook
 from estimator_train.training.evaluation import evaluator, sample_predictions
-from estimator_train.training.hooks import progress
+from estimator_train.training.hooks import progress, step_counter
 
 COMMON = ['--model=own_models:two_layers', '--dataset=synthetic', '--image_size=8,8',
           '--batch_size=4', '--log_every_steps=1', '--num_gpus=0']
@@ -64,7 +63,8 @@ def evaluated(done):
 
 
 STARTS = ((plan, 'find_devices'), (plan.datasets, 'describe'), (models, 'build'),
-          (plan, 'convert'), (replicated_variables.OneCopyOfEach, 'after_create_session'))
+          (prepared_model, 'to_estimator'),
+          (step_counter.StepCounter, 'after_create_session'))
 
 
 def test_while_starting(train, plant, tmp_path, monkeypatch):
@@ -163,7 +163,7 @@ def test_an_evaluation_between_steps_is_cut_short(train, plant, tmp_path, monkey
 
 
 def test_no_evaluation_begins_after_a_signal(train, plant, monkeypatch):
-  monkeypatch.setattr(evaluator.Evaluation, 'of', None)
+  monkeypatch.setattr(evaluator.Evaluator, 'evaluate', None)
   plant(progress.Progress, 'before_run', signal.SIGTERM, at=2)
   done = train('--train_steps=6', '--eval_every_steps=2')
   assert done.code == 143 and ' at step 2, which is saved' in done.err.splitlines()[-1]
@@ -203,7 +203,7 @@ def test_a_signal_to_save(train, plant, tmp_path):
       0, 2, 3, 6, 7]
 
 
-@pytest.mark.parametrize('point', [(plan, 'convert'), (template_model, 'save')])
+@pytest.mark.parametrize('point', [(prepared_model, 'to_estimator'), (template_model, 'save')])
 def test_nothing_to_save(train, plant, tmp_path, point):
   plant(*point, signal.SIGUSR1)
   done = train('--mode=train', '--train_steps=1')

@@ -9,11 +9,11 @@ import json
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
+import training_runs
 from tensorflow.python.framework import test_util
 
 from estimator_train.reports import throughput
 from estimator_train.settings import Settings
-from estimator_train.training import plan, trainer as runs
 
 pytestmark = pytest.mark.slow
 
@@ -40,9 +40,9 @@ def train(folder, model, optimizer, learning_rate, strategy, replicas, **values)
       dict(mode='train', model_dir=str(folder), model=model, optimizer=optimizer,  # noqa: C408
            learning_rate=learning_rate, distribution_strategy=strategy, num_cpu_replicas=replicas,
            train_steps=STEPS, batch_size=48, log_every_steps=5), **values))
-  run = plan.prepare(settings)
-  timing = runs.train(run).timing
-  throughput.write(settings, run.conditions, timing)
+  plan, trained = training_runs.train(settings)
+  timing = trained.timing
+  throughput.write(settings, plan.conditions, timing)
   checkpoint = tf.train.latest_checkpoint(str(folder))
   weights = {name: tf.train.load_variable(checkpoint, name)
              for name, shape in tf.train.list_variables(checkpoint)

@@ -3,11 +3,12 @@
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
+import training_runs
 
 from estimator_train.errors import UserError
 from estimator_train.models import registry
 from estimator_train.settings import Settings
-from estimator_train.training import frozen_features, plan, trainer as runs
+from estimator_train.training import frozen_features
 from estimator_train.training.checkpoints import save_hook
 
 # What takes long here is TensorFlow, and the same on any Python.
@@ -18,7 +19,7 @@ def train(model_dir, model, **given):
   settings = Settings(**dict({'model': model, 'model_dir': str(model_dir), 'mode': 'train',
                               'batch_size': 12, 'optimizer': 'sgd', 'learning_rate': 0.05,
                               'train_steps': 20, 'num_gpus': 0}, **given))
-  runs.train(plan.prepare(settings))
+  training_runs.train(settings)
   path, _ = save_hook.latest(str(model_dir))
   return {name: tf.train.load_variable(path, name) for name, _ in tf.train.list_variables(path)}
 

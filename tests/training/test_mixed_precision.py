@@ -13,6 +13,7 @@ import tensorflow.compat.v1 as tf
 from conftest import ROOT
 from tensorflow.core.protobuf.device_properties_pb2 import DeviceProperties, NamedDevice
 from tensorflow.python.grappler import cluster, tf_optimizer
+from training_runs import train as train_settings
 
 from estimator_train.distribution import devices
 from estimator_train.errors import UserError
@@ -20,7 +21,6 @@ from estimator_train.models import registry
 from estimator_train.settings import Settings
 from estimator_train.tf_patches import devices as tensorflow_devices
 from estimator_train.tf_patches.loss_scaling import LossScaled
-from estimator_train.training import plan, trainer as runs
 from estimator_train.training.checkpoints import save_hook
 from estimator_train.training.optimizers import make_optimizer
 
@@ -107,10 +107,10 @@ def train(tmp_path):
   """Trains three steps, and returns the checkpoints after each by their steps."""
   def run(name='model', **values):
     folder = tmp_path / name
-    runs.train(plan.prepare(settings_of(**dict(dict(  # noqa: C408
+    train_settings(settings_of(**dict(dict(  # noqa: C408
         model='own_models:two_layers', model_dir=str(folder), batch_size=4, optimizer='momentum',
         train_steps=3, save_checkpoints_steps=1,
-        dtype='mixed'), **values))))
+        dtype='mixed'), **values)))
     return {step: stored('{}/model.ckpt-{}'.format(folder, step))
             for step in range(save_hook.latest(str(folder))[1] + 1)}
 

@@ -6,12 +6,14 @@ import logging
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
+import training_runs
 
 from estimator_train.errors import UserError
 from estimator_train.settings import Settings, growth_of_learning_rate
-from estimator_train.training import plan, schedules, trainer as runs
+from estimator_train.training import schedules
 from estimator_train.training.checkpoints import save_hook
 from estimator_train.training.hooks.epochs import LogEpochs
+from estimator_train.training.hooks.step_counter import StepCounter
 from estimator_train.training.optimizers import make_optimizer
 
 # What takes long here is TensorFlow, and the same on any Python.
@@ -147,9 +149,8 @@ def train(image_folders, tmp_path):
         train_pattern=str(image_folders / 'train' / '**' / '*.jpeg'), image_size=(8, 8),
         batch_size=6, optimizer='sgd', learning_rate=1., train_steps=8, log_every_steps=1,
         save_checkpoints_steps=1, keep_checkpoint_max=20), **values))
-    prepared = plan.prepare(settings)
     # Stopped by a signal, say: what the run was asked for is as it was.
-    runs.train(prepared._replace(stop_step=stop_at or prepared.stop_step))
+    training_runs.train(settings, stop_step=stop_at)
     stored = [float(tf.train.load_variable('{}/model.ckpt-{}'.format(folder, step), 'probe/weight'))
               for step in range(save_hook.latest(str(folder))[1] + 1)]
     return -np.diff(stored), logged(folder)
@@ -227,15 +228,16 @@ def test_a_compiled_model_says_what_has_no_effect(train, caplog):
 def test_epochs_that_end_within_steps(caplog, first, taken, ended):
   """Of 9 examples in steps of 6, epochs end at 1.5, 3 and 4.5."""
   caplog.set_level(logging.INFO, 'estimator_train')
-  reached = iter(taken)
-  hook = LogEpochs(schedules.Piecewise([1., 0.5], [2]), 9, 6, lambda: next(reached))
+  counter = StepCounter()
+  hook = LogEpochs(schedules.Piecewise([1., 0.5], [2]), 9, 6, counter)
   with tf.Graph().as_default():
     step = tf.Variable(first, name='global_step', dtype=tf.int64, trainable=False,
                        collections=[tf.GraphKeys.GLOBAL_STEP, tf.GraphKeys.GLOBAL_VARIABLES])
     with tf.Session() as session:
       session.run(step.initializer)
+      counter.after_create_session(session, None)
       hook.after_create_session(session, None)
-  for _ in taken:
+  for counter.global_step in taken:
     hook.after_run(None, None)
   assert [record.getMessage() for record in caplog.records] == [
       'epoch {} ends at step {}: learning rate {:g}'.format(epoch, end, 1. if end == 2 else 0.5)

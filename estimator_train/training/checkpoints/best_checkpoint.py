@@ -65,13 +65,13 @@ def read(model_dir: str) -> Optional[Best]:
   return best
 
 
-def hold(checkpoint: str, model_dir: str, task: Optional[str] = None) -> str:
+def pin(checkpoint: str, model_dir: str, task: Optional[str] = None) -> str:
   """Links the checkpoint's files into a folder of their own, before anybody deletes them.
 
   Args:
     checkpoint: its path.
     model_dir: of the run.
-    task: the type of the task that holds it; None: the chief, or the only process.
+    task: the type of the task that pins it; None: the chief, or the only process.
 
   Returns:
     The path of the checkpoint there.
@@ -90,11 +90,11 @@ def hold(checkpoint: str, model_dir: str, task: Optional[str] = None) -> str:
   return os.path.join(folder, os.path.basename(checkpoint))
 
 
-def offer(held: str, figures: Dict[str, Any], settings: Settings) -> Best:
-  """Keeps the checkpoint that is held if it is better than the best; else lets go of it.
+def promote(pinned: str, figures: Dict[str, Any], settings: Settings) -> Best:
+  """Makes a pinned checkpoint the best one if it is better; else unpins it.
 
   Args:
-    held: its path, as `hold` returns it.
+    pinned: its path, as `pin` returns it.
     figures: `global_step`, `accuracy` and `average_loss` of it.
     settings: of the run.
 
@@ -103,7 +103,7 @@ def offer(held: str, figures: Dict[str, Any], settings: Settings) -> Best:
   """
   assert settings.model_dir is not None
   metric = settings.best_metric
-  new = Best(held, figures['global_step'], figures['accuracy'], figures['average_loss'],
+  new = Best(pinned, figures['global_step'], figures['accuracy'], figures['average_loss'],
              figures['global_step'])
   with _alone(settings.model_dir) as folder:
     best = read(settings.model_dir)
@@ -118,7 +118,7 @@ def offer(held: str, figures: Dict[str, Any], settings: Settings) -> Best:
         'metric': metric, 'value': getattr(best, metric), 'accuracy': best.accuracy,
         'average_loss': best.average_loss, 'last_evaluated': best.last_evaluated})
     # The best before may be of another task, which is done with it.
-    _clear(folder, os.path.dirname(best.path), _task(os.path.dirname(held)), before)
+    _clear(folder, os.path.dirname(best.path), _task(os.path.dirname(pinned)), before)
   return best
 
 

@@ -1,9 +1,9 @@
-"""When evaluations say that it is time to stop, and `stopped.json`, which says that it was."""
+"""When an evaluation stops the training, and `stopped.json`, which records that it did."""
 
 import contextlib
 import json
 import os
-from typing import Any, Dict, Optional
+from typing import Any, Dict, NamedTuple, Optional
 
 from estimator_train.files import atomic
 from estimator_train.settings import Settings
@@ -13,8 +13,19 @@ _FILE = 'stopped.json'
 _RULES = ('early_stopping_steps', 'stop_at_accuracy', 'best_metric')
 
 
-def reason(settings: Settings, figures: Dict[str, Any], best: Best) -> Optional[str]:
-  """Returns why to stop after an evaluation; None: go on.
+class StopReason(NamedTuple):
+  """Why an evaluation stopped a training.
+
+  Attributes:
+    global_step: of the checkpoint that was evaluated.
+    text: the reason, for the log and the result.
+  """
+  global_step: int
+  text: str
+
+
+def reason(settings: Settings, figures: Dict[str, Any], best: Best) -> Optional[StopReason]:
+  """Returns why to stop after an evaluation; None: continue.
 
   Args:
     settings: of the run.
@@ -22,33 +33,35 @@ def reason(settings: Settings, figures: Dict[str, Any], best: Best) -> Optional[
     best: so far.
   """
   if settings.stop_at_accuracy is not None and figures['accuracy'] >= settings.stop_at_accuracy:
-    return 'accuracy {:.4f} reaches {:g}'.format(figures['accuracy'], settings.stop_at_accuracy)
+    return StopReason(figures['global_step'], 'accuracy {:.4f} reaches {:g}'.format(
+        figures['accuracy'], settings.stop_at_accuracy))
   steps = settings.early_stopping_steps
   if steps is not None and figures['global_step'] - best.global_step >= steps:
-    return 'no better {} for {} steps'.format(
-        settings.best_metric.replace('_', ' '), figures['global_step'] - best.global_step)
+    return StopReason(figures['global_step'], 'no better {} for {} steps'.format(
+        settings.best_metric.replace('_', ' '), figures['global_step'] - best.global_step))
   return None
 
 
-def record(settings: Settings, global_step: int, why: str) -> None:
-  """Notes that training was stopped, so that the same command does not train on."""
-  atomic.write_json(_path(settings), dict(_rules(settings), global_step=global_step, why=why))
+def write(settings: Settings, stop_reason: StopReason) -> None:
+  """Records that training was stopped, so that the same command does not continue it."""
+  atomic.write_json(_path(settings), dict(_rules(settings), global_step=stop_reason.global_step,
+                                          why=stop_reason.text))
 
 
-def recorded(settings: Settings, global_step: int) -> Optional[str]:
+def read(settings: Settings, global_step: int) -> Optional[StopReason]:
   """Returns why training was stopped, by these rules and not after this step; None: it was not."""
   try:
     with open(_path(settings), encoding='utf-8') as file:
-      told = json.load(file)
-    if told['global_step'] <= global_step and _rules(settings).items() <= told.items():
-      return str(told['why'])
+      recorded = json.load(file)
+    if recorded['global_step'] <= global_step and _rules(settings).items() <= recorded.items():
+      return StopReason(recorded['global_step'], str(recorded['why']))
   except (OSError, ValueError, TypeError, KeyError, AttributeError):
     pass  # One more evaluation finds out.
   return None
 
 
-def forget(settings: Settings) -> None:
-  """Removes the note, as training goes on."""
+def clear(settings: Settings) -> None:
+  """Removes the record, as training continues."""
   with contextlib.suppress(FileNotFoundError):
     os.remove(_path(settings))
 

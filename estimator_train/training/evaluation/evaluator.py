@@ -13,27 +13,30 @@ from estimator_train.inputs import factory as inputs
 from estimator_train.inputs.file_errors import reworded
 from estimator_train.training.checkpoints import save_hook
 from estimator_train.training.evaluation.sample_predictions import Sample, SamplePredictions
-from estimator_train.training.plan import Run
+from estimator_train.training.plan import Plan
+from estimator_train.training.prepared_model import PreparedModel
 
 
-class CutShort(Exception):
+class EvaluationStopped(Exception):
   """The evaluation was stopped before its end."""
 
 
-class Evaluation:
+class Evaluator:
   """Evaluates checkpoints of a run on every test example.
 
   Args:
-    run: has the examples and the model.
+    plan: has the examples.
+    model: to evaluate.
     is_stopped: whether to do no more batches.
   """
 
-  def __init__(self, run: Run, is_stopped: Callable[[], bool] = lambda: False) -> None:
-    self._run = run
+  def __init__(self, plan: Plan, model: PreparedModel,
+               is_stopped: Callable[[], bool] = lambda: False) -> None:
+    self._plan, self._model = plan, model
     self._is_stopped = is_stopped
     self._graph: Optional[_EvaluationGraph] = None
 
-  def of(self, path: Optional[str] = None) -> Tuple[Dict[str, Any], List[Sample]]:
+  def evaluate(self, path: Optional[str] = None) -> Tuple[Dict[str, Any], List[Sample]]:
     """Evaluates a checkpoint.
 
     Args:
@@ -44,28 +47,29 @@ class Evaluation:
       a few of the examples)
 
     Raises:
-      CutShort: it was stopped.
+      EvaluationStopped: it was stopped.
       TrainingFailed: the loss is not finite.
       UserError: the input could not be read, or not every example was counted.
     """
-    run = self._run
-    path = path or save_hook.latest(run.estimator.model_dir)[0]
+    data, batch_size = self._plan.data, self._plan.engine.batch_size
+    estimator = self._model.estimator
+    path = path or save_hook.latest(estimator.model_dir)[0]
     assert path is not None
-    samples = SamplePredictions(run.sizes.test, run.batch_size)
-    with reworded(run.dataset.test):
+    samples = SamplePredictions(data.sizes.test, batch_size)
+    with reworded(data.dataset.test):
       if self._graph is None:
-        self._graph = _EvaluationGraph(run.estimator, inputs.make_eval_input_fn(
-            run.dataset, run.settings, run.converted.one_hot, run.batch_size))
+        self._graph = _EvaluationGraph(estimator, inputs.make_eval_input_fn(
+            data.dataset, self._plan.settings, self._model.one_hot, batch_size))
       counted = self._graph.run(path, samples, self._is_stopped)
     _give_back_memory()
-    if run.sizes.test not in (None, counted['examples']):
+    if data.sizes.test not in (None, counted['examples']):
       raise UserError('the evaluation did not see every example',
-                      '{} of {}'.format(counted['examples'], run.sizes.test),
+                      '{} of {}'.format(counted['examples'], data.sizes.test),
                       'check whether the files were changed while they were read')
     if not math.isfinite(counted['average_loss']):
       raise TrainingFailed('the loss of the test examples is {} at step {} ({})'.format(
           counted['average_loss'], counted['global_step'], path))
-    self._graph.write_summary(run.estimator.eval_dir(), counted)
+    self._graph.write_summary(estimator.eval_dir(), counted)
     return {
         'accuracy': float(counted['accuracy']),
         'average_loss': float(counted['average_loss']),
@@ -115,7 +119,7 @@ class _EvaluationGraph:
       samples.begin()
     while True:
       if is_stopped():
-        raise CutShort
+        raise EvaluationStopped
       wanted = samples.before_run(None)
       try:
         _, results = session.run([self._update, wanted.fetches if wanted else []])

@@ -1,34 +1,42 @@
-"""The evaluations of a training run: each keeps the best checkpoint, and says whether to stop."""
+"""The evaluation loop of a training: each evaluation may promote or end something."""
 
 import logging
-from typing import Any, Callable, Dict, List, Optional
+import time
+from typing import Any, Callable, Dict, List, Optional, Set
 
+import tensorflow.compat.v1 as tf
+
+from estimator_train.settings import Settings
 from estimator_train.training.checkpoints import best_checkpoint, save_hook
 from estimator_train.training.evaluation import early_stopping
-from estimator_train.training.evaluation.evaluator import CutShort, Evaluation
+from estimator_train.training.evaluation.early_stopping import StopReason
+from estimator_train.training.evaluation.evaluator import EvaluationStopped, Evaluator
 from estimator_train.training.evaluation.sample_predictions import Sample
-from estimator_train.training.plan import Run
 
 _LOG = logging.getLogger('estimator_train')
+_POLL_SECS = 1.
+
+# Gets what Evaluator.evaluate returns, writes the reports, and returns the result.
+Report = Callable[[Dict[str, Any], List[Sample]], Dict[str, Any]]
 
 
-class Rounds:
-  """Evaluates the checkpoints of a run as they come.
+class EvaluationLoop:
+  """Evaluates the checkpoints of a training, and promotes the best of them.
 
   Args:
-    run: that trains, or evaluates what others train.
-    write: takes what Evaluation.of returns, and returns the result of that.
-    is_stopped: whether to cut an evaluation short.
+    settings: of the run.
+    evaluator: evaluates one checkpoint.
+    report: gets each evaluation.
+    task: the type of the task that evaluates beside the chief; None: the chief does.
   """
 
-  def __init__(self, run: Run,
-               write: Callable[[Dict[str, Any], List[Sample]], Dict[str, Any]],
-               is_stopped: Callable[[], bool] = lambda: False) -> None:
-    self._run = run
-    self._write = write
-    self._evaluation = Evaluation(run, is_stopped)
+  def __init__(self, settings: Settings, evaluator: Evaluator, report: Report,
+               task: Optional[str] = None) -> None:
+    assert settings.model_dir is not None
+    self._settings, self._model_dir = settings, settings.model_dir
+    self._evaluator, self._report, self._task = evaluator, report, task
     self._last: Dict[str, Any] = {}
-    self._reason_to_stop: Optional[str] = None
+    self._stop_reason: Optional[StopReason] = None
 
   def evaluate(self, path: Optional[str] = None) -> Dict[str, Any]:
     """Evaluates a checkpoint, unless it was the last that was evaluated.
@@ -37,31 +45,50 @@ class Rounds:
       path: of it; None: the latest.
 
     Returns:
-      The result, with the `best` so far; nothing where it was cut short.
+      The result, with the `best` so far; empty where a signal stopped the evaluation.
     """
-    settings = self._run.settings
-    assert settings.model_dir is not None
-    path = path or save_hook.latest(settings.model_dir)[0]
+    path = path or save_hook.latest(self._model_dir)[0]
     assert path is not None
     if self._last.get('checkpoint') == path:
       return self._last
-    # Held first: the chief of a cluster may delete it while its evaluator evaluates.
-    held = best_checkpoint.hold(path, settings.model_dir,
-                                'evaluator' if self._run.is_evaluator else None)
+    # Pinned first: the chief of a cluster may delete it while its evaluator evaluates.
+    pinned = best_checkpoint.pin(path, self._model_dir, self._task)
     try:
-      counted, samples = self._evaluation.of(held)
-    except CutShort:
+      figures, samples = self._evaluator.evaluate(pinned)
+    except EvaluationStopped:
       _LOG.info('the evaluation of %s is cut short; the same command makes up for it', path)
       return {}
-    counted['checkpoint'] = path
-    self._last = self._write(counted, samples)
-    best = best_checkpoint.offer(held, counted, settings)
+    figures['checkpoint'] = path
+    self._last = self._report(figures, samples)
+    best = best_checkpoint.promote(pinned, figures, self._settings)
     self._last['best'] = best.as_result()
-    self._reason_to_stop = early_stopping.reason(settings, counted, best)
-    if self._reason_to_stop is not None:
-      early_stopping.record(settings, counted['global_step'], self._reason_to_stop)
+    self._stop_reason = early_stopping.reason(self._settings, figures, best)
+    if self._stop_reason is not None:
+      early_stopping.write(self._settings, self._stop_reason)
     return self._last
 
-  def evaluate_now(self) -> Optional[str]:
-    """Evaluates the latest checkpoint, and returns why to stop; None: go on."""
-    return self._reason_to_stop if self.evaluate() else None
+  def evaluate_latest(self) -> Optional[StopReason]:
+    """Evaluates the latest checkpoint, and returns why to stop; None: continue."""
+    return self._stop_reason if self.evaluate() else None
+
+  def follow(self, last_step: int) -> Dict[str, Any]:
+    """Evaluates each checkpoint once, as another process saves them, up to that of a last step.
+
+    Returns:
+      The result of the last evaluation.
+    """
+    result: Dict[str, Any] = {'global_step': -1}
+    seen: Set[str] = set()
+    while result['global_step'] < last_step:
+      state = tf.train.get_checkpoint_state(self._model_dir)
+      new = [path for path in (state.all_model_checkpoint_paths if state else ())
+             if path not in seen and tf.train.checkpoint_exists(path)]
+      if not new:
+        time.sleep(_POLL_SECS)
+        continue
+      seen.add(new[0])
+      try:
+        result = self.evaluate(new[0])
+      except FileNotFoundError:
+        _LOG.warning('%s was deleted before it could be evaluated', new[0])
+    return result

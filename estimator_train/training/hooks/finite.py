@@ -9,6 +9,7 @@ import tensorflow.compat.v1 as tf
 
 from estimator_train.errors import TrainingFailed
 from estimator_train.training.hooks import summaries
+from estimator_train.training.hooks.step_counter import StepCounter, read_global_step
 from estimator_train.training.schedules import Schedule
 
 _LOG = logging.getLogger('estimator_train')
@@ -21,6 +22,7 @@ class StopAtNonFiniteLoss(tf.train.SessionRunHook):
   """Ends the run by TrainingFailed at the first loss that is not finite.
 
   Args:
+    counter: counts the steps.
     skips: whether loss scaling leaves out such a step, so that many in a row are what ends it.
     schedule: the learning rate; None: it is not known.
 
@@ -28,10 +30,12 @@ class StopAtNonFiniteLoss(tf.train.SessionRunHook):
     loss: the last finite one, the mean over its step's global batch; None before the first.
   """
 
-  def __init__(self, skips: bool = False, schedule: Optional[Schedule] = None) -> None:
+  def __init__(self, counter: StepCounter, skips: bool = False,
+               schedule: Optional[Schedule] = None) -> None:
+    self._counter = counter
+    self._failed_step = 0
     self._most = MAX_SKIPPED if skips else 1
     self._schedule = schedule
-    self._step = 0
     self._in_a_row = 0
     self._last: Deque[Tuple[int, float]] = collections.deque(maxlen=_REMEMBERED)
 
@@ -44,34 +48,30 @@ class StopAtNonFiniteLoss(tf.train.SessionRunHook):
     """What led to a failure: the last finite losses, and the learning rate of the step."""
     losses = ', '.join('{:.6g} at step {}'.format(loss, step) for step, loss in self._last)
     rate = "the model's own" if self._schedule is None else '{:g}'.format(
-        self._schedule.rate_at(max(self._step - 1, 0)))
+        self._schedule.rate_at(max((self._failed_step or self._counter.step) - 1, 0)))
     return 'the last finite losses: {}; learning rate {}'.format(losses or 'none', rate)
 
   def begin(self) -> None:
     self._fetch = tf.train.SessionRunArgs(summaries.training_loss())
-
-  def after_create_session(self, session: tf.Session, coord: Any) -> None:
-    self._step = int(session.run(tf.train.get_global_step()))
 
   def before_run(self, run_context: Any) -> tf.train.SessionRunArgs:
     return self._fetch
 
   def after_run(self, run_context: Any, run_values: Any) -> None:
     loss = float(run_values.results)
-    self._step += 1
     if math.isfinite(loss):
       self._in_a_row = 0
-      self._last.append((self._step, loss))
+      self._last.append((self._counter.step, loss))
       return
     # Other workers may have taken steps of their own.
-    self._step = int(run_context.session.run(tf.train.get_global_step()))
+    self._failed_step = read_global_step(run_context.session)
     self._in_a_row += 1
     if self._in_a_row >= self._most:
       raise TrainingFailed('the loss is {} at step {}{}'.format(
-          loss, self._step,
+          loss, self._failed_step,
           ', the {}th such step in a row'.format(self._in_a_row) if self._most > 1 else ''))
     _LOG.warning('the loss is %s at step %d: loss scaling leaves out an update whose gradients '
-                 'are not finite (--on_nan=skip)', loss, self._step)
+                 'are not finite (--on_nan=skip)', loss, self._failed_step)
 
 
 class KeepFinite(tf.train.CheckpointSaverListener):

@@ -13,6 +13,7 @@ from tensorboard.plugins.hparams import api_pb2 as hparams_api, summary as hpara
 from estimator_train.settings import Settings
 from estimator_train.tf_patches import estimator as estimator_patches, model_to_estimator
 from estimator_train.training.hooks import logged_steps
+from estimator_train.training.hooks.step_counter import StepCounter, read_global_step
 
 _SCALARS = 'estimator_train/scalars/'
 _PIXELS, _TRUE = 'estimator_train/example_pixels', 'estimator_train/example_classes'
@@ -115,19 +116,20 @@ class WriteSummaries(tf.train.SessionRunHook):
   event files where they mean the same: `loss` and `accuracy`.
 
   Args:
+    counter: counts the steps.
     model_dir: of the run; None: of another task, which writes nothing.
     settings: of the run.
     stop_step: the global step to train up to.
     labels: the class names.
   """
 
-  def __init__(self, model_dir: Optional[str], settings: Settings, stop_step: int,
-               labels: Sequence[str]) -> None:
+  def __init__(self, counter: StepCounter, model_dir: Optional[str], settings: Settings,
+               stop_step: int, labels: Sequence[str]) -> None:
+    self._counter = counter
     self._model_dir = model_dir
     self._settings = settings
     self._stop_step = stop_step
     self._labels = labels
-    self._step = self._first_step = 0
 
   def begin(self) -> None:
     loss = training_loss()
@@ -143,20 +145,18 @@ class WriteSummaries(tf.train.SessionRunHook):
       self._png = tf.image.encode_png(tf.saturate_cast(tf.round(self._image), tf.uint8))
 
   def after_create_session(self, session: tf.Session, coord: Any) -> None:
-    self._step = int(session.run(tf.train.get_global_step()))
-    self._first_step = self._step + 1
     if self._model_dir is not None:
       # TensorBoard then forgets what a run that was killed had written of these steps.
       _writer(self._model_dir).add_session_log(
-          tf.SessionLog(status=tf.SessionLog.START), self._first_step)
+          tf.SessionLog(status=tf.SessionLog.START), self._counter.first_step + 1)
       _writer(self._model_dir).add_summary(
           hparams.session_start_pb(_hyperparameters(self._settings)))
       _writer(self._model_dir).add_summary(_experiment())
 
   def before_run(self, run_context: Any) -> Optional[tf.train.SessionRunArgs]:
-    self._step += 1
-    if self._step in (self._first_step, self._stop_step) or (
-        logged_steps.is_logged(self._step, self._settings.log_every_steps)):
+    step = self._counter.step + 1
+    if step in (self._counter.first_step + 1, self._stop_step) or (
+        logged_steps.is_logged(step, self._settings.log_every_steps)):
       return self._fetch
     return None
 
@@ -165,13 +165,12 @@ class WriteSummaries(tf.train.SessionRunHook):
       return
     scalars, examples = run_values.results
     # Other workers may have taken steps of their own.
-    step = int(run_context.session.run(tf.train.get_global_step()))
-    write_scalars(self._model_dir, scalars, step)
-    if examples and self._step == 1:
+    write_scalars(self._model_dir, scalars, read_global_step(run_context.session))
+    if examples and self._counter.step == 1:
       self._write_images(run_context.session, *examples)
 
   def end(self, session: tf.Session) -> None:
-    if self._step >= self._stop_step:
+    if self._counter.step >= self._stop_step:
       self._write_end(hparams_api.STATUS_SUCCESS)
 
   def fail(self) -> None:
@@ -193,7 +192,7 @@ class WriteSummaries(tf.train.SessionRunHook):
           image=tf.Summary.Image(
               height=height, width=width, colorspace=channels,
               encoded_image_string=session.run(self._png, {self._image: image})))
-    _writer(self._model_dir).add_summary(summary, self._step)
+    _writer(self._model_dir).add_summary(summary, self._counter.step)
 
 
 def _hyperparameters(settings: Settings) -> Dict[str, Any]:

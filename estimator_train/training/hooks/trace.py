@@ -10,6 +10,7 @@ import tensorflow.compat.v1 as tf
 from estimator_train.files import atomic
 from estimator_train.reports.step_times import Pause
 from estimator_train.tf_patches import trace as trace_patches
+from estimator_train.training.hooks.step_counter import StepCounter
 
 FILE = 'trace.json'
 _TRACE = tf.train.SessionRunArgs([], options=tf.RunOptions(trace_level=tf.RunOptions.FULL_TRACE))
@@ -23,6 +24,7 @@ class TraceSteps(tf.train.SessionRunHook):
   Open the file in chrome://tracing or Perfetto. Tracing slows a step down.
 
   Args:
+    counter: counts the steps.
     model_dir: gets `trace.json`.
     first: global step.
     last: global step, traced too.
@@ -31,11 +33,11 @@ class TraceSteps(tf.train.SessionRunHook):
     pauses: what writing the file took.
   """
 
-  def __init__(self, model_dir: str, first: int, last: int) -> None:
+  def __init__(self, counter: StepCounter, model_dir: str, first: int, last: int) -> None:
+    self._counter = counter
     self._path = os.path.join(model_dir, FILE)
     self._first = first
     self._last = last
-    self._step = 0
     self._began = 0.
     self._operations = tf.RunMetadata().step_stats
     self._steps: List[Dict[str, Any]] = []
@@ -46,29 +48,26 @@ class TraceSteps(tf.train.SessionRunHook):
     """The global steps that were traced."""
     return frozenset(step['args']['global_step'] for step in self._steps)
 
-  def after_create_session(self, session: tf.Session, coord: Any) -> None:
-    self._step = int(session.run(tf.train.get_global_step()))
-
   def before_run(self, run_context: Any) -> Optional[tf.train.SessionRunArgs]:
-    if not self._first <= self._step + 1 <= self._last:
+    if not self._first <= self._counter.step + 1 <= self._last:
       return None
     self._began = time.time()
     return _TRACE
 
   def after_run(self, run_context: Any, run_values: Any) -> None:
-    self._step += 1
-    if not self._first <= self._step <= self._last:
+    step = self._counter.step
+    if not self._first <= step <= self._last:
       return
     self._steps.append({
-        'name': 'step {}'.format(self._step), 'ph': 'X', 'pid': _STEPS_PID, 'tid': 0,
+        'name': 'step {}'.format(step), 'ph': 'X', 'pid': _STEPS_PID, 'tid': 0,
         'ts': 1e6 * self._began, 'dur': 1e6 * (time.time() - self._began),
-        'args': {'global_step': self._step}})
+        'args': {'global_step': step}})
     self._add(run_values.run_metadata.step_stats)
-    if self._step == self._last:
+    if step == self._last:
       self._write()
 
   def end(self, session: tf.Session) -> None:
-    if self._steps and self._step < self._last:  # Training stopped in between.
+    if self._steps and self._counter.step < self._last:  # Training stopped in between.
       self._write()
 
   def _add(self, operations: Any) -> None:

@@ -14,8 +14,8 @@ def evaluate(tmp_path):
   """Saves a checkpoint, holds it, offers it with its figures, and deletes it as TensorFlow does."""
   def run(step, accuracy, average_loss=1., metric='accuracy', content=None):
     path = save(tmp_path, step, content)
-    held = best_checkpoint.hold(str(path), str(tmp_path))
-    best = best_checkpoint.offer(
+    held = best_checkpoint.pin(str(path), str(tmp_path))
+    best = best_checkpoint.promote(
         held, {'global_step': step, 'accuracy': accuracy, 'average_loss': average_loss},
         Settings(mode='evaluate', model_dir=str(tmp_path), best_metric=metric))
     for file in tmp_path.glob('model.ckpt-*'):
@@ -63,7 +63,7 @@ def test_another_metric_compares_with_the_best_there_is(evaluate, tmp_path):
 
 def test_a_run_that_was_killed_before_the_marker(evaluate, tmp_path):
   evaluate(10, .5)
-  best_checkpoint.hold(str(save(tmp_path, 20)), str(tmp_path))
+  best_checkpoint.pin(str(save(tmp_path, 20)), str(tmp_path))
   assert best_checkpoint.read(str(tmp_path)).global_step == 10
   assert evaluate(30, .4) == 10
   assert kept(tmp_path) == (10, '10')
@@ -71,7 +71,7 @@ def test_a_run_that_was_killed_before_the_marker(evaluate, tmp_path):
 
 def test_a_step_that_was_trained_again(evaluate, tmp_path):
   evaluate(10, .5, content='before')
-  best_checkpoint.hold(str(save(tmp_path, 10, 'after')), str(tmp_path))
+  best_checkpoint.pin(str(save(tmp_path, 10, 'after')), str(tmp_path))
   assert best_checkpoint.read(str(tmp_path)).path.endswith('best/10/model.ckpt-10')
   assert evaluate(10, .5, content='after') == 10
   assert kept(tmp_path) == (10, 'before')
@@ -86,10 +86,10 @@ def test_an_evaluator_and_a_chief_that_does_not_know_of_it(tmp_path):
   settings = Settings(mode='evaluate', model_dir=str(tmp_path))
 
   def hold(step, task):
-    return best_checkpoint.hold(str(save(tmp_path, step)), str(tmp_path), task)
+    return best_checkpoint.pin(str(save(tmp_path, step)), str(tmp_path), task)
 
   def offer(held, step, accuracy):
-    best = best_checkpoint.offer(held, {'global_step': step, 'accuracy': accuracy,
+    best = best_checkpoint.promote(held, {'global_step': step, 'accuracy': accuracy,
                                         'average_loss': 1.}, settings)
     assert os.path.exists(best.path + '.index')
     return best.global_step
@@ -114,8 +114,8 @@ def test_what_is_named_elsewhere_is_left_alone(evaluate, tmp_path):
   marker.write_text(json.dumps(dict(json.loads(marker.read_text()),
                                     checkpoint='../model.ckpt-5')))
   save(tmp_path, 20)
-  held = best_checkpoint.hold(str(tmp_path / 'model.ckpt-20'), str(tmp_path))
-  best = best_checkpoint.offer(held, {'global_step': 20, 'accuracy': .9, 'average_loss': 1.},
+  held = best_checkpoint.pin(str(tmp_path / 'model.ckpt-20'), str(tmp_path))
+  best = best_checkpoint.promote(held, {'global_step': 20, 'accuracy': .9, 'average_loss': 1.},
                                Settings(mode='evaluate', model_dir=str(tmp_path)))
   assert best.global_step == 20 and kept(tmp_path) == (20, '20')
   assert (tmp_path / 'model.ckpt-5.index').exists()
@@ -132,7 +132,7 @@ def test_without_links_files_are_copied(evaluate, tmp_path, monkeypatch):
 
 def test_links_take_no_room(tmp_path):
   path = save(tmp_path, 10)
-  held = best_checkpoint.hold(str(path), str(tmp_path))
+  held = best_checkpoint.pin(str(path), str(tmp_path))
   assert os.path.samefile(held + '.index', str(path) + '.index')
 
 

@@ -7,12 +7,12 @@ import numpy as np
 import own_models
 import pytest
 import tensorflow.compat.v1 as tf
+import training_runs
 from tensorflow.python.keras import utils as keras_utils
 
 from estimator_train.errors import UserError
 from estimator_train.models import registry
 from estimator_train.settings import Settings
-from estimator_train.training import plan, trainer as runs
 from estimator_train.training.checkpoints import initial_weights
 
 MODEL = 'own_models:partly_frozen'
@@ -25,7 +25,7 @@ def run_once(tmp_path):
     settings = Settings(**dict(
         dict(mode='train', model_dir=str(tmp_path / name), model=MODEL,  # noqa: C408
              dataset='synthetic', image_size=(28, 28), batch_size=8, train_steps=steps), **values))
-    runs.train(plan.prepare(settings))
+    training_runs.train(settings)
     before = str(tmp_path / name / 'model.ckpt-0')
     return {key: tf.train.load_variable(before, key)
             for key, shape in tf.train.list_variables(before)

@@ -2,9 +2,9 @@
 
 import pytest
 import tensorflow.compat.v1 as tf
+import training_runs
 
 from estimator_train.settings import Settings
-from estimator_train.training import plan, trainer as runs
 from estimator_train.training.checkpoints import save_hook
 
 
@@ -14,7 +14,7 @@ def train(tmp_path):
   def run(steps, **values):
     settings = Settings(mode='train', dataset='synthetic', image_size=(18, 18), batch_size=12,
                         model_dir=str(tmp_path), train_steps=steps, **values)
-    return runs.train(plan.prepare(settings)).timing.global_step
+    return training_runs.train(settings)[1].timing.global_step
 
   return run
 

@@ -2,27 +2,26 @@
 
 import numpy as np
 import tensorflow.compat.v1 as tf
+import training_runs
 
 from estimator_train.inputs import factory
 from estimator_train.settings import Settings
-from estimator_train.training import plan, trainer as runs
-from estimator_train.training.evaluation.evaluator import Evaluation
+from estimator_train.training.evaluation.evaluator import Evaluator
 
 COMMON = {'model': 'own_models:with_dropout', 'batch_size': 48, 'optimizer': 'sgd',
           'learning_rate': 0.1, 'distribution_strategy': 'off', 'intra_op_parallelism_threads': 1}
 
 
 def train(folder, **values):
-  run = plan.prepare(Settings(
-      mode='train_and_evaluate', model_dir=str(folder), **dict(COMMON, **values)))
-  evaluation = Evaluation(run)
   evaluated = []
 
-  def evaluate():
-    evaluated.append(evaluation.of()[0])
+  def report(settings, labels, figures, samples):
+    evaluated.append(figures)
+    return figures
 
-  runs.train(run, evaluate)
-  return run, evaluated
+  settings = Settings(mode='train_and_evaluate', model_dir=str(folder), **dict(COMMON, **values))
+  training_runs.train(settings, report)
+  return settings, evaluated
 
 
 def weights(folder):
@@ -31,10 +30,11 @@ def weights(folder):
 
 
 def test_figures_are_those_of_estimator(tmp_path):
-  run, evaluated = train(tmp_path, train_steps=6, eval_every_steps=2)
+  settings, evaluated = train(tmp_path, train_steps=6, eval_every_steps=2)
+  plan, model = training_runs.prepare(settings)
   for counted in evaluated:
-    expected = run.estimator.evaluate(
-        factory.make_eval_input_fn(run.dataset, run.settings, True, run.batch_size),
+    expected = model.estimator.evaluate(
+        factory.make_eval_input_fn(plan.data.dataset, settings, True, plan.engine.batch_size),
         checkpoint_path=counted['checkpoint'], name='estimators')
     assert counted['global_step'] == expected['global_step']
     assert counted['accuracy'] == expected['accuracy']
@@ -61,13 +61,14 @@ def test_training_goes_on_as_if_there_was_no_evaluation(tmp_path):
 
 
 def test_evaluation_leaves_keras_alone(tmp_path):
-  run, _ = train(tmp_path, train_steps=1)
+  settings, _ = train(tmp_path, train_steps=1)
+  evaluator = Evaluator(*training_runs.prepare(settings))
   with tf.Graph().as_default(), tf.Session() as session:
     tf.keras.backend.set_session(session)
     try:
       model = tf.keras.Sequential([tf.keras.layers.Dense(2, input_shape=(3,))])
       before = model.get_weights()
-      Evaluation(run).of()
+      evaluator.evaluate()
       assert tf.keras.backend.get_session() is session
       assert tf.get_default_graph() is session.graph
       np.testing.assert_array_equal(model.get_weights()[0], before[0])

@@ -1,4 +1,4 @@
-"""Rounds of a little training and an evaluation, in one process: its memory does not grow."""
+"""Training and evaluation in turns, in one process: its memory does not grow."""
 
 import os
 import subprocess
@@ -11,23 +11,23 @@ from conftest import ROOT
 PROGRAM = """
 import re, sys
 from estimator_train import __main__ as program
-from estimator_train.training.evaluation.evaluator import Evaluation
+from estimator_train.training.evaluation.evaluator import Evaluator
 
-of = Evaluation.of
+evaluate = Evaluator.evaluate
 
 def measured(self, path=None):
-  found = of(self, path)
+  found = evaluate(self, path)
   with open('/proc/self/status') as status:
     print('peak', re.search(r'VmHWM:\\s+(\\d+)', status.read()).group(1))
   return found
 
-Evaluation.of = measured
+Evaluator.evaluate = measured
 sys.exit(program.main(sys.argv[1:]))
 """
 
 
 @pytest.mark.slow
-def test_memory_after_200_rounds(tmp_path):
+def test_memory_after_200_evaluations(tmp_path):
   ran = subprocess.run(
       [sys.executable, '-c', PROGRAM, '--model_dir={}'.format(tmp_path), '--train_steps=400',
        '--eval_every_steps=2', '--dataset=synthetic', '--image_size=18,18', '--batch_size=4',

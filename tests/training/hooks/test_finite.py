@@ -9,6 +9,7 @@ from estimator_train.errors import TrainingFailed
 from estimator_train.training import schedules
 from estimator_train.training.evaluation import evaluator
 from estimator_train.training.hooks import finite
+from estimator_train.training.hooks.step_counter import StepCounter
 
 # What takes long here is TensorFlow, and the same on any Python.
 pytestmark = pytest.mark.slow
@@ -18,7 +19,12 @@ COMMON = ['--dataset=synthetic', '--image_size=8,8', '--batch_size=4', '--log_ev
 
 
 @pytest.fixture
-def run_steps():
+def counter():
+  return StepCounter()
+
+
+@pytest.fixture
+def run_steps(counter):
   """Runs steps whose losses, after a number of steps before, are these."""
   def run(losses, hook, before=0):
     with tf.Graph().as_default():
@@ -26,7 +32,7 @@ def run_steps():
       tf.add_to_collection(tf.GraphKeys.LOSSES, tf.placeholder_with_default(0., ()))
       loss, = tf.get_collection(tf.GraphKeys.LOSSES)
       add = step.assign_add(1)
-      with tf.train.MonitoredSession(hooks=[Start(step, before), hook]) as session:
+      with tf.train.MonitoredSession(hooks=[Start(step, before), counter, hook]) as session:
         for value in losses:
           session.run(add, {loss: value})
 
@@ -46,16 +52,16 @@ class Start(tf.train.SessionRunHook):
 
 
 @pytest.mark.parametrize('bad, word', [(NAN, 'nan'), (INF, 'inf')])
-def test_a_loss_that_is_not_finite_ends_the_run(run_steps, bad, word):
-  hook = finite.StopAtNonFiniteLoss(schedule=schedules.Piecewise([.5, .25], [12]))
+def test_a_loss_that_is_not_finite_ends_the_run(run_steps, counter, bad, word):
+  hook = finite.StopAtNonFiniteLoss(counter, schedule=schedules.Piecewise([.5, .25], [12]))
   with pytest.raises(TrainingFailed, match='^the loss is {} at step 13$'.format(word)):
     run_steps([1., 2., bad, 4.], hook, before=10)
   assert hook.loss == 2
   assert hook.course == 'the last finite losses: 1 at step 11, 2 at step 12; learning rate 0.25'
 
 
-def test_last_losses_are_kept(run_steps):
-  hook = finite.StopAtNonFiniteLoss()
+def test_last_losses_are_kept(run_steps, counter):
+  hook = finite.StopAtNonFiniteLoss(counter)
   assert hook.loss is None and hook.course.startswith('the last finite losses: none; ')
   run_steps([.1 * number for number in range(9)], hook)
   assert hook.loss == pytest.approx(.8)
@@ -63,13 +69,13 @@ def test_last_losses_are_kept(run_steps):
                          "at step 8, 0.8 at step 9; learning rate the model's own")
 
 
-def test_skipped_steps(run_steps, monkeypatch, caplog):
+def test_skipped_steps(run_steps, counter, monkeypatch, caplog):
   monkeypatch.setattr(finite, 'MAX_SKIPPED', 3)
-  hook = finite.StopAtNonFiniteLoss(skips=True)
+  hook = finite.StopAtNonFiniteLoss(counter, skips=True)
   run_steps([1., NAN, INF, 2., NAN, NAN, 3., NAN], hook)
   assert hook.loss == 3 and caplog.text.count('loss scaling leaves out') == 5
   with pytest.raises(TrainingFailed, match='the loss is inf at step 4, the 3th such step in a row'):
-    run_steps([4., NAN, NAN, INF, 1.], finite.StopAtNonFiniteLoss(skips=True))
+    run_steps([4., NAN, NAN, INF, 1.], finite.StopAtNonFiniteLoss(counter, skips=True))
 
 
 def test_weights_that_are_not_finite_are_not_saved():

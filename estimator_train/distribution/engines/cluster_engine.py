@@ -1,0 +1,133 @@
+"""What the engines of several processes have in common: peers, and TensorFlow's coordinator."""
+
+import contextlib
+import logging
+from typing import Any, Dict, Iterator, Mapping, Optional, Sequence
+
+import tensorflow.compat.v1 as tf
+
+from estimator_train.cluster import heartbeats, rendezvous, tf_config
+from estimator_train.cluster.heartbeats import Peers
+from estimator_train.cluster.tf_config import Cluster, Task
+from estimator_train.cluster.worker import Worker, wait_for_network
+from estimator_train.distribution.devices import Devices
+from estimator_train.distribution.engines.engine import Engine
+from estimator_train.errors import NotSaved, TrainingFailed
+from estimator_train.settings import Settings
+from estimator_train.tf_patches import estimator as estimator_patches
+
+_LOG = logging.getLogger('estimator_train')
+# Flags that may differ between tasks.
+_OWN_FLAGS = ('data_dir', 'cache', 'inter_op_parallelism_threads', 'intra_op_parallelism_threads',
+              'num_parallel_calls', 'prefetch', 'gpu_memory_growth',
+              'report_page', 'verbosity')
+
+
+class ClusterEngine(Engine):
+  """Trains in the tasks of TF_CONFIG; see Engine."""
+
+  def __init__(self, settings: Settings, worker: Worker, devices: Devices) -> None:
+    super().__init__(settings, worker, devices)
+    assert worker.cluster is not None
+    self._cluster: Cluster = worker.cluster
+    self._joined: Optional[Peers] = None
+    wait_for_network(self._cluster, settings.start_timeout_secs)
+
+  def join(self, facts: Mapping[str, str]) -> None:
+    self._joined = join_peers(self.settings, self._cluster, facts)
+    if not self.worker.is_chief:  # It writes the initial weights, which the others read.
+      self._joined.wait_until_started(self._cluster.chief)
+
+  def train(self, estimator: tf.estimator.Estimator, input_fn: Any,
+            hooks: Sequence[tf.train.SessionRunHook], max_steps: int) -> None:
+    try:
+      # The only way into TensorFlow's coordinator of workers. It evaluates nothing here.
+      tf.estimator.train_and_evaluate(
+          estimator, tf.estimator.TrainSpec(input_fn, max_steps, hooks),
+          tf.estimator.EvalSpec(input_fn))
+      self.peers.state(heartbeats.TRAINED)
+      # The last step of others may still take something from here.
+      self.peers.wait_until_trained(self._cluster.workers)
+    except BaseException as error:
+      self._leave(error)
+      raise
+    finally:
+      estimator_patches.release_server()
+
+  def hooks(self) -> Sequence[tf.train.SessionRunHook]:
+    return (_AnnounceTraining(self),)
+
+  def announce(self, state: str) -> None:
+    self.peers.state(state)
+
+  @contextlib.contextmanager
+  def busy(self, activity: str) -> Iterator[None]:
+    self.peers.state(activity)
+    yield
+    self.peers.state(heartbeats.TRAINING)
+
+  def is_waiting_for_peer(self) -> bool:
+    return self.peers.busy() is not None
+
+  @property
+  def stop_at(self) -> Optional[int]:  # type: ignore[override]
+    return self.peers.stop_at
+
+  def stop_all_at(self, global_step: int) -> None:
+    self.peers.stop_all_at(global_step)
+
+  def finish(self, figures: Optional[Dict[str, Any]] = None) -> Dict[str, Dict[str, Any]]:
+    if not self.worker.is_chief:
+      self.peers.finish(figures)
+      return {}
+    notes = self.peers.wait_until_finished(self._cluster.workers)
+    self.peers.finish()
+    return {str(task): note for task, note in notes.items()}
+
+  @property
+  def peers(self) -> Peers:
+    """The other tasks, once they have been joined."""
+    assert self._joined is not None
+    return self._joined
+
+  def _leave(self, error: BaseException) -> None:
+    """Lets the other tasks know of the error that ends this one, unless they have it as well."""
+    if isinstance(error, TrainingFailed) and not isinstance(error, NotSaved):
+      self.peers.finish()  # The loss is that of all workers, and each reports it itself.
+    else:
+      self.peers.leave(str(error) or type(error).__name__)
+
+
+def join_peers(settings: Settings, cluster: Cluster, facts: Mapping[str, str]) -> Peers:
+  """Waits for the other tasks; from then on this process ends when one is lost.
+
+  Args:
+    settings: that all tasks must share, but for some.
+    cluster: the tasks.
+    facts: what they must agree on as well.
+
+  Raises:
+    PeerLost: one did not come in time.
+    UserError: this task was started otherwise than the chief.
+  """
+  shared = {'--' + name: str(value) for name, value in settings.items() if name not in _OWN_FLAGS}
+  peers = rendezvous.meet(cluster, dict(shared, **facts, TensorFlow=tf.version.VERSION),
+                          settings.start_timeout_secs, _LOG.info)
+  peers.watch(settings.peer_timeout_secs, _end_process)
+  _LOG.info('all %d tasks are there: %s', len(cluster.members), tf_config.counts(cluster))
+  return peers
+
+
+class _AnnounceTraining(tf.train.SessionRunHook):
+  """Lets the other tasks know when this one trains."""
+
+  def __init__(self, engine: ClusterEngine) -> None:
+    self._engine = engine
+
+  def after_create_session(self, session: tf.Session, coord: Any) -> None:
+    self._engine.announce(heartbeats.TRAINING)
+
+
+def _end_process(task: Task, reason: str) -> None:
+  heartbeats.end_now('lost {}: {}; what was saved is kept, and the same command goes on from '
+                     'there'.format(task, reason))

@@ -1,0 +1,17 @@
+"""The engine of workers that take each step together, by collective operations."""
+
+from typing import Optional
+
+import tensorflow.compat.v1 as tf
+
+from estimator_train.distribution.devices import collective_communication
+from estimator_train.distribution.engines.cluster_engine import ClusterEngine
+from estimator_train.tf_patches import multi_worker_mirrored
+
+
+class Collective(ClusterEngine):
+  """Trains by MultiWorkerMirroredStrategy; see Engine."""
+
+  def make_strategy(self) -> Optional[tf.distribute.Strategy]:
+    return multi_worker_mirrored.make(self.devices.names,
+                                      collective_communication(self.settings))

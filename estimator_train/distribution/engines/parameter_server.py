@@ -1,0 +1,44 @@
+"""The engine of workers that take steps of their own, and the parameter servers they share."""
+
+from typing import Any, Dict, Optional
+
+import tensorflow.compat.v1 as tf
+
+from estimator_train.cluster import heartbeats
+from estimator_train.cluster.worker import Worker, wait_for_network
+from estimator_train.distribution.engines.cluster_engine import ClusterEngine, join_peers
+from estimator_train.settings import Settings
+
+
+class ParameterServer(ClusterEngine):
+  """Trains by ParameterServerStrategy: each step of a worker is a global step; see Engine."""
+  counts_own_steps = False
+
+  def first_example(self, examples_seen: int) -> int:
+    # As each worker's step counts, some of the last batch may come once more.
+    batch_size = self.settings.batch_size
+    return examples_seen // batch_size * batch_size
+
+  def make_strategy(self) -> Optional[tf.distribute.Strategy]:
+    return tf.distribute.experimental.ParameterServerStrategy()
+
+
+def serve(settings: Settings, worker: Worker) -> Dict[str, Any]:
+  """Holds variables for the workers until all of them have finished.
+
+  Returns:
+    The result of this task.
+  """
+  cluster = worker.cluster
+  assert cluster is not None
+  wait_for_network(cluster, settings.start_timeout_secs)
+  peers = join_peers(settings, cluster, {})
+  server = tf.train.Server(
+      tf.train.ClusterSpec({kind: list(addresses) for kind, addresses in cluster.addresses.items()
+                            if kind != 'evaluator'}),
+      cluster.task.type, cluster.task.index, config=tf.ConfigProto(device_count={'GPU': 0}))
+  peers.state(heartbeats.TRAINING)
+  peers.wait_until_finished(cluster.workers)
+  peers.finish()
+  del server
+  return {'mode': settings.mode, 'model_dir': settings.model_dir, 'task': worker.name}

@@ -9,6 +9,7 @@ from typing import Any, Dict, Iterator, List, Optional, Sequence
 from estimator_train.benchmarking import sweep
 from estimator_train.benchmarking.sweep import Outcome
 from estimator_train.files import atomic
+from estimator_train.run_dir.run_files import RunDir
 from estimator_train.settings import Settings
 
 FILE, CSV_FILE = 'scaling.json', 'scaling.csv'
@@ -22,12 +23,12 @@ _SHARED_NOTE = ('the workers share a single core, so no speed-up is to be expect
 
 def write(settings: Settings, outcomes: Sequence[Outcome]) -> Dict[str, Any]:
   """Prints the table, writes both files, and returns the content of `scaling.json`."""
-  assert settings.model_dir is not None
+  run_dir = RunDir(settings.model_dir)
   result = summarize(settings, outcomes)
   for line in _in_words(result):
     print(line)
-  atomic.write_text(os.path.join(settings.model_dir, CSV_FILE), _csv(result['table']))
-  atomic.write_json(os.path.join(settings.model_dir, FILE), result)
+  atomic.write_text(run_dir.file(CSV_FILE), _csv(result['table']))
+  atomic.write_json(run_dir.file(FILE), result)
   return result
 
 

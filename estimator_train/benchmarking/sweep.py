@@ -11,7 +11,7 @@ from estimator_train.datasets.description import DataSet, SyntheticSplit
 from estimator_train.distribution.threads import available_cores
 from estimator_train.files import atomic
 from estimator_train.process.child_process import ChildRun
-from estimator_train.run_dir.run_files import FLAGS_FILE
+from estimator_train.run_dir.run_files import FLAGS_FILE, RunDir
 from estimator_train.settings import Settings
 
 FOLDER = 'points'
@@ -169,8 +169,7 @@ def launch(point: Point, settings: Settings, dataset: DataSet) -> Launch:
 
 def folder(point: Point, settings: Settings) -> str:
   """Returns the point's own folder."""
-  assert settings.model_dir is not None
-  return os.path.join(settings.model_dir, FOLDER, point.name)
+  return RunDir(settings.model_dir).file(FOLDER, point.name)
 
 
 def read_done(points: Sequence[Point], settings: Settings) -> List[Outcome]:

@@ -8,7 +8,7 @@ import numpy as np
 from estimator_train.datasets import file_pattern
 from estimator_train.datasets.description import ArraySplit, DataSet, ImageSplit
 from estimator_train.errors import UserError, printable
-from estimator_train.run_dir import run_files
+from estimator_train.run_dir.run_files import LABELS_FILE, RunDir
 from estimator_train.settings import Settings
 
 IMAGE_SIZE = (224, 224)
@@ -28,7 +28,7 @@ def describe_patterns(settings: Settings, train_pattern: Optional[str],
                       eval_pattern: Optional[str], labels: Tuple[str, ...]) -> DataSet:
   """Does the same for patterns, and classes, that a published data set knows by itself."""
   if not labels and not settings.trains and settings.model_dir:
-    labels = run_files.read_labels(settings.model_dir)
+    labels = RunDir(settings.model_dir).labels()
   reads_train = settings.mode != 'evaluate'
   reads_eval = settings.evaluates or (settings.mode == 'audit' and bool(eval_pattern))
   train_files = _list('train_pattern', train_pattern) if reads_train or not labels else []
@@ -55,11 +55,11 @@ def describe_classes(settings: Settings, labels: Tuple[str, ...]) -> DataSet:
   Raises:
     UserError: the classes are told neither by the settings nor by `model_dir`.
   """
-  assert settings.model_dir is not None
-  labels = labels or run_files.read_labels(settings.model_dir)
+  run_dir = RunDir(settings.model_dir)
+  labels = labels or run_dir.labels()
   if not labels:
     raise UserError('the classes are not known', 'no {} in --model_dir={}'.format(
-        run_files.LABELS_FILE, settings.model_dir), 'give the --model_dir of a run, or --labels')
+        LABELS_FILE, run_dir.path), 'give the --model_dir of a run, or --labels')
   return _make(settings, labels, None, None)
 
 

@@ -19,7 +19,7 @@ _FORMATS = ('saved_model', 'h5', 'tflite')
 def make_folder(settings: Settings) -> None:
   """Makes `--export_dir`, where it is given: at the end of a training it would be late to fail."""
   if settings.export_dir:
-    run_files.make(settings.export_dir, 'export_dir')
+    run_files.make_folder(settings.export_dir, 'export_dir')
 
 
 def export(settings: Settings, dataset: DataSet, checkpoint: str) -> Dict[str, Any]:
@@ -64,8 +64,7 @@ def export(settings: Settings, dataset: DataSet, checkpoint: str) -> Dict[str, A
 
 def export_latest(settings: Settings, dataset: DataSet) -> Dict[str, Any]:
   """Exports the latest checkpoint, at the end of a training."""
-  assert settings.model_dir is not None
-  checkpoint, _ = save_hook.latest(settings.model_dir)
+  checkpoint, _ = save_hook.latest(run_files.RunDir(settings.model_dir).path)
   assert checkpoint is not None
   return export(settings, dataset, checkpoint)
 

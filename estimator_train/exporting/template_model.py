@@ -7,6 +7,7 @@ from typing import Optional
 
 from estimator_train.datasets.description import DataSet
 from estimator_train.exporting import trained_model
+from estimator_train.run_dir.run_files import RunDir
 from estimator_train.settings import Settings, user_code
 from estimator_train.training.checkpoints import save_hook
 from estimator_train.training.optimizers import make_optimizer
@@ -27,10 +28,10 @@ def save(settings: Settings, dataset: DataSet) -> Optional[str]:
   Returns:
     The file's path; None where Keras cannot save a model of the user's.
   """
-  assert settings.model_dir is not None
-  checkpoint, _ = save_hook.latest(settings.model_dir)
+  run_dir = RunDir(settings.model_dir)
+  checkpoint, _ = save_hook.latest(run_dir.path)
   assert checkpoint is not None
-  path = os.path.join(settings.model_dir, FILE)
+  path = run_dir.file(FILE)
   aside = path + '.part'
   try:
     write(aside, settings, dataset, checkpoint)

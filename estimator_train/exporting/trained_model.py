@@ -12,7 +12,7 @@ from estimator_train.distribution.devices import Devices, find_devices, make_ses
 from estimator_train.errors import UserError
 from estimator_train.inputs.file_errors import reworded
 from estimator_train.models import probabilities
-from estimator_train.run_dir import run_files
+from estimator_train.run_dir.run_files import RunDir
 from estimator_train.settings import Settings
 from estimator_train.training.building import build_model, check_fits, make_model_preprocess
 from estimator_train.training.checkpoints import chosen_checkpoint
@@ -45,8 +45,8 @@ def find(settings: Settings) -> Found:
   checkpoint, global_step = chosen_checkpoint.resolve(settings)
   dataset = datasets.describe_classes(settings)
   chosen_checkpoint.check_labels(settings, dataset.labels)
-  run_files.check_flags(settings, [name for name, _ in settings.items()
-                                   if name not in _MUST_BE_THE_SAME])
+  RunDir(settings.model_dir).check_flags(
+      settings, [name for name, _ in settings.items() if name not in _MUST_BE_THE_SAME])
   return Found(dataset, checkpoint, global_step)
 
 
@@ -76,7 +76,7 @@ def restored(settings: Settings, dataset: DataSet, checkpoint: str,
       tf.keras.backend.set_learning_phase(0)
       model = build_model(settings, dataset)
       check_fits(model, settings, checkpoint,
-                 run_files.read_flags(chosen_checkpoint.run_folder(settings)))
+                 chosen_checkpoint.find_run_dir(settings).flags())
       with reworded(None):
         saver(model).restore(session, checkpoint)
       yield model, session

@@ -63,9 +63,8 @@ def main(argv: Optional[Sequence[str]] = None, program: Sequence[str] = _PROGRAM
     if not settings.trains:
       raise UserError('a cluster only trains', '--local_workers --mode=' + settings.mode,
                       'leave one of them out')
-    assert settings.model_dir is not None
-    logs = os.path.join(settings.model_dir, 'logs')
-    run_files.make(logs)
+    logs = run_files.RunDir(settings.model_dir).file('logs')
+    run_files.make_folder(logs)
     with _signals() as received:
       return LocalCluster(tasks, command, logs, received, limits,
                           places=places).run(max_restarts)

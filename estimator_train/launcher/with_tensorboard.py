@@ -47,8 +47,7 @@ def main(argv: Optional[Sequence[str]] = None, program: Sequence[str] = _PROGRAM
       if not settings.trains:
         raise UserError('TensorBoard is started beside a training',
                         '--tensorboard --mode=' + settings.mode, 'leave one of them out')
-      assert settings.model_dir is not None
-      _start(server, settings.model_dir)
+      _start(server, run_files.RunDir(settings.model_dir).path)
   except UserError as error:
     say('error: {}'.format(error))
     sys.exit(_USER_ERROR)
@@ -64,7 +63,7 @@ def without_tensorboard(argv: Sequence[str]) -> List[str]:
 
 def _start(server: Sequence[str], model_dir: str) -> None:
   logs = os.path.join(model_dir, 'logs')
-  run_files.make(logs)
+  run_files.make_folder(logs)
   with open(os.path.join(logs, LOG), 'ab') as log:
     subprocess.Popen(
         list(server) + [model_dir], env=child_process.environment(), stdin=subprocess.DEVNULL,

@@ -9,7 +9,8 @@ from typing import Any, ContextManager, Dict, Optional
 
 from estimator_train.cluster import worker as workers
 from estimator_train.cluster.worker import Worker
-from estimator_train.run_dir import disk_errors, run_files, run_lock
+from estimator_train.run_dir import disk_errors, run_lock
+from estimator_train.run_dir.run_files import RunDir
 from estimator_train.settings import Settings
 
 _MODULES = {'train': 'train_and_evaluate'}
@@ -31,7 +32,7 @@ def run(settings: Settings, worker: Optional[Worker] = None) -> Dict[str, Any]:
   if worker is None and settings.trains:
     worker = workers.find(os.environ, settings.distribution_strategy)
   with _lock(settings, worker):
-    saved_at = run_files.saved_at(settings.model_dir)
+    saved_at = RunDir(settings.model_dir).saved_at() if settings.model_dir else None
     module = _MODULES.get(settings.mode, settings.mode)
     try:
       mode = _import('estimator_train.modes.' + module)

@@ -16,7 +16,7 @@ from estimator_train.errors import UserError
 from estimator_train.inputs import bad_images, image_headers
 from estimator_train.inputs.image_headers import Problem
 from estimator_train.reports import audit
-from estimator_train.run_dir import run_files
+from estimator_train.run_dir.run_files import RunDir
 from estimator_train.settings import Settings
 
 _LOG = logging.getLogger('estimator_train')
@@ -32,13 +32,12 @@ class _Inspected(NamedTuple):
 
 def run(settings: Settings) -> Dict[str, Any]:
   """Returns the result: how many files there are, and how many findings of each kind."""
-  assert settings.model_dir is not None
   image_headers.load_pillow()
   dataset = registry.describe(settings)
   parts = [_part(name, split, dataset)
            for name, split in (('train', dataset.train), ('eval', dataset.test))
            if split is not None]
-  run_files.make(settings.model_dir)
+  RunDir(settings.model_dir).make()
   began = time.monotonic()
   findings = _inspect(parts)
   count, secs = sum(len(part.files) for part in parts), time.monotonic() - began

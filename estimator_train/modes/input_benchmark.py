@@ -21,7 +21,7 @@ from estimator_train.process import memory
 from estimator_train.process.start_up import StartUp
 from estimator_train.reports import input_benchmark, page
 from estimator_train.reports.input_benchmark import Input, Machine
-from estimator_train.run_dir import run_files
+from estimator_train.run_dir.run_files import RunDir
 from estimator_train.settings import Settings
 from estimator_train.training.plan import make_plan
 from estimator_train.training.prepared_model import prepare_model
@@ -35,7 +35,7 @@ def run(settings: Settings) -> Dict[str, Any]:
     raise UserError('--mode=input_benchmark measures images, and with --cache_features training '
                     'reads none', '--cache_features', 'leave it out')
   if settings.model_dir:
-    run_files.make(settings.model_dir)
+    RunDir(settings.model_dir).make()
   # The user's model_dir may hold a run of anything: what is trained here is nobody's.
   with tempfile.TemporaryDirectory(prefix='input_benchmark-') as folder:
     start_up = StartUp()

@@ -12,7 +12,7 @@ from estimator_train.errors import UserError
 from estimator_train.files import atomic, paths
 from estimator_train.process import child_process
 from estimator_train.reports import evaluation, ledger, page, throughput
-from estimator_train.run_dir import run_files
+from estimator_train.run_dir.run_files import RunDir
 from estimator_train.settings import Settings
 
 _LOG = logging.getLogger('estimator_train')
@@ -30,10 +30,11 @@ def run(settings: Settings, run_child: RunChild = child_process.run,
   Raises:
     UserError: no part could be run; it has the result.
   """
-  assert settings.workload is not None and settings.model_dir is not None
-  run_files.check_flags(settings, _FREE_FLAGS)
-  run_files.make(settings.model_dir)
-  run_files.record_flags(settings)
+  assert settings.workload is not None
+  run_dir = RunDir(settings.model_dir)
+  run_dir.check_flags(settings, _FREE_FLAGS)
+  run_dir.make()
+  run_dir.record_flags(settings)
   gpus = count_gpus()
   runs: Dict[str, Ran] = {}
   skipped: Dict[str, str] = {}
@@ -43,29 +44,29 @@ def run(settings: Settings, run_child: RunChild = child_process.run,
       skipped[part.name] = 'takes {} GPU(s), and this machine has {}'.format(
           part.gpus, gpus or 'none')
       continue
-    ran = _read(settings.model_dir, part) or _run(settings, part, gpus, run_child, failed)
+    ran = _read(run_dir.path, part) or _run(settings, part, gpus, run_child, failed)
     if ran is not None:
       runs[part.name] = ran
   result = ledger.write(settings, runs, skipped, failed, _machine())
   page.write_after(settings)
   if failed and not runs:
     raise UserError('no part of the workload could be run', next(iter(failed.values())),
-                    'the logs are in ' + settings.model_dir, result)
+                    'the logs are in ' + run_dir.path, result)
   return result
 
 
 def _run(settings: Settings, part: Part, gpus: int, run_child: RunChild,
          failed: Dict[str, str]) -> Optional[Ran]:
   """Runs a part and returns what it left; None, and a word in `failed`, where it did."""
-  assert settings.model_dir is not None
+  run_dir = RunDir(settings.model_dir)
   arguments = arguments_of(part, settings, gpus)
   _LOG.info('%s: %s', part.name, ' '.join(arguments))
-  child = run_child(arguments, _path(settings.model_dir, part, 'log'))
+  child = run_child(arguments, _path(run_dir.path, part, 'log'))
   if child.error is not None:
     _LOG.warning('%s: failed: %s', part.name, child.error)
     failed[part.name] = child.error
     return None
-  folder = os.path.join(settings.model_dir, part.folder)
+  folder = run_dir.file(part.folder)
   ran = {}
   for name, file in (('throughput', throughput.FILE), ('evaluation', evaluation.FILE)):
     with open(os.path.join(folder, file), encoding='utf-8') as content:

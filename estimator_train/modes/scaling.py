@@ -4,7 +4,6 @@ Each run is in processes of its own.
 """
 
 import logging
-import os
 import signal
 import statistics
 import time
@@ -43,18 +42,19 @@ def run(settings: Settings, run_child: RunChild = child_process.run,
   Raises:
     UserError: every point failed; it has the result.
   """
-  assert settings.model_dir is not None
-  run_files.check_flags(settings, _FREE_FLAGS)
+  run_dir = run_files.RunDir(settings.model_dir)
+  logs = run_dir.file(sweep.FOLDER)
+  run_dir.check_flags(settings, _FREE_FLAGS)
   dataset = registry.describe(settings.evolve(mode='train'))
   unit, most, each = _units(settings)
-  run_files.make(os.path.join(settings.model_dir, sweep.FOLDER))
-  run_files.record_flags(settings)
+  run_files.make_folder(logs)
+  run_dir.record_flags(settings)
   outcomes = _run_points(sweep.plan(settings, unit, most), each, dataset, run_child, clock)
   result = scaling_report.write(each, outcomes)
   page.write_after(settings)
   if len(result['failures']) == len(outcomes):
     raise UserError('no point of the sweep could be run', result['failures'][0]['error'],
-                    'the logs are in ' + os.path.join(settings.model_dir, sweep.FOLDER), result)
+                    'the logs are in ' + logs, result)
   return result
 
 

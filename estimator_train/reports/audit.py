@@ -9,6 +9,7 @@ from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tu
 import numpy as np
 
 from estimator_train.files import atomic
+from estimator_train.run_dir.run_files import RunDir
 from estimator_train.settings import Settings
 
 FILE = 'audit.json'
@@ -142,8 +143,7 @@ def write(settings: Settings, parts: Sequence[Part], findings: Sequence[Finding]
     parts: train and, where it was read, eval.
     findings: all there are, in any order.
   """
-  assert settings.model_dir is not None
-  path = os.path.join(settings.model_dir, FILE)
+  path = RunDir(settings.model_dir).file(FILE)
   findings = sorted(findings)
   splits = {part.name: part.figures() for part in parts}
   kinds = collections.Counter(finding.kind for finding in findings)

@@ -1,11 +1,11 @@
 """From what an evaluation counted to `evaluation.json`."""
 
 import logging
-import os
 from typing import Any, Dict, Optional, Sequence
 
 from estimator_train.files import atomic
 from estimator_train.reports import samples
+from estimator_train.run_dir.run_files import RunDir
 from estimator_train.settings import Settings
 
 _LOG = logging.getLogger('estimator_train')
@@ -24,9 +24,9 @@ def write(settings: Settings, labels: Sequence[str], counted: Dict[str, Any],
     some: examples, as samples.py takes them.
   """
   figures = dict(counted, per_class=per_class(labels, counted['confusion_matrix']))
-  assert settings.model_dir is not None
-  atomic.write_json(os.path.join(settings.model_dir, FILE), figures)
-  samples.write(settings.model_dir, labels, some)
+  run_dir = RunDir(settings.model_dir)
+  atomic.write_json(run_dir.file(FILE), figures)
+  samples.write(run_dir.path, labels, some)
   _LOG.info('accuracy %.4f, average loss %.4f over %d examples at step %d', counted['accuracy'],
             counted['average_loss'], counted['examples'], counted['global_step'])
   return {'mode': settings.mode, 'model_dir': settings.model_dir,

@@ -7,6 +7,7 @@ import struct
 from typing import Any, Dict, Iterator, List, Tuple
 
 from estimator_train.files import atomic
+from estimator_train.run_dir.run_files import RunDir
 from estimator_train.settings import Settings
 
 FILE = os.path.join('report', 'curves.json')
@@ -22,10 +23,10 @@ Curve = List[Tuple[int, float]]
 
 def write(settings: Settings) -> None:
   """Writes the curves of all runs in the `model_dir`."""
-  assert settings.model_dir is not None
-  path = os.path.join(settings.model_dir, FILE)
+  run_dir = RunDir(settings.model_dir)
+  path = run_dir.file(FILE)
   os.makedirs(os.path.dirname(path), exist_ok=True)
-  atomic.write_json(path, read(settings.model_dir))
+  atomic.write_json(path, read(run_dir.path))
 
 
 def read(model_dir: str) -> Dict[str, Curve]:

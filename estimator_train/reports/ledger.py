@@ -1,10 +1,10 @@
 """`ledger.json` and `ledger.md`: what was published of a workload beside what was measured."""
 
-import os
 from typing import Any, Dict, Iterator, List, Mapping, Optional
 
 from estimator_train.configs.workloads import WORKLOADS, Figure, Part, Ran
 from estimator_train.files import atomic
+from estimator_train.run_dir.run_files import RunDir
 from estimator_train.settings import Settings
 
 FILE, MARKDOWN_FILE = 'ledger.json', 'ledger.md'
@@ -26,15 +26,16 @@ def write(settings: Settings, runs: Mapping[str, Ran], skipped: Mapping[str, str
     failed: why those that were run gave nothing.
     machine: that they ran on.
   """
-  assert settings.workload is not None and settings.model_dir is not None
+  assert settings.workload is not None
+  run_dir = RunDir(settings.model_dir)
   rows = list(_rows(settings.workload, runs, skipped, failed))
   result = {'mode': settings.mode, 'model_dir': settings.model_dir, 'workload': settings.workload,
             'machine': machine, 'rows': rows}
   table = list(_markdown(settings.workload, machine, rows))
   for line in table:
     print(line)
-  atomic.write_text(os.path.join(settings.model_dir, MARKDOWN_FILE), '\n'.join(table) + '\n')
-  atomic.write_json(os.path.join(settings.model_dir, FILE), result)
+  atomic.write_text(run_dir.file(MARKDOWN_FILE), '\n'.join(table) + '\n')
+  atomic.write_json(run_dir.file(FILE), result)
   return result
 
 

@@ -1,7 +1,6 @@
 """From the times of the steps to `throughput.json`."""
 
 import logging
-import os
 from types import MappingProxyType
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
@@ -10,7 +9,7 @@ import numpy as np
 from estimator_train.files import atomic
 from estimator_train.reports import step_curve
 from estimator_train.reports.step_times import Pause, Timing
-from estimator_train.run_dir import run_files
+from estimator_train.run_dir.run_files import RunDir
 from estimator_train.settings import Settings
 
 _LOG = logging.getLogger('estimator_train')
@@ -63,9 +62,9 @@ def write(settings: Settings, conditions: Dict[str, Any], timing: Timing,
     The run's headline figures.
   """
   result = result_of(settings, timing)
-  assert settings.model_dir is not None
-  result['examples_seen'] = run_files.examples_seen(
-      settings.model_dir, timing.global_step, conditions['examples_per_step'])
+  run_dir = RunDir(settings.model_dir)
+  result['examples_seen'] = run_dir.examples_seen(
+      timing.global_step, conditions['examples_per_step'])
   if not timing.ended:
     return result
   steps = timed_steps(timing, settings.throughput_warmup_steps)
@@ -80,8 +79,8 @@ def write(settings: Settings, conditions: Dict[str, Any], timing: Timing,
   figures['global_step'] = timing.global_step
   figures['examples_seen'] = result['examples_seen']
   figures.update(conditions)
-  atomic.write_json(os.path.join(settings.model_dir, FILE), figures)
-  step_curve.write(settings.model_dir, steps.steady.global_step, steps.steady.steady_secs)
+  atomic.write_json(run_dir.file(FILE), figures)
+  step_curve.write(run_dir.path, steps.steady.global_step, steps.steady.steady_secs)
   _LOG.info('%s', _in_words(figures))
   result.update((name, figures[name]) for name in (
       'examples_per_sec', 'time_to_first_step_secs', 'steady_state', 'verdict'))

@@ -8,7 +8,7 @@ import shutil
 from typing import Any, Optional
 
 from estimator_train.errors import TrainingFailed, UserError, one_line
-from estimator_train.run_dir import run_files
+from estimator_train.run_dir.run_files import RunDir
 from estimator_train.settings import Settings
 
 # What is wrong with the place that was written to, or with the limits of the process.
@@ -44,9 +44,9 @@ def told(error: BaseException, settings: Settings, before: Optional[int]) -> Opt
   path = _path_of(error) or folder
   wrong, remedy = _wrong(code), _remedy(code)
   given = '{} ({}{})'.format(path or 'a file', os.strerror(code), _free(code, path))
-  if settings.trains and folder is not None and run_files.saved_at(folder) not in (None, before):
+  if settings.trains and folder is not None and RunDir(folder).saved_at() not in (None, before):
     return TrainingFailed('{}: {}: {}; the last good checkpoint is {}'.format(
-        wrong, given, remedy, run_files.last_checkpoint(folder)))
+        wrong, given, remedy, RunDir(folder).last_checkpoint()))
   return UserError(wrong, given, remedy)
 
 

@@ -1,4 +1,4 @@
-"""The folder of a run: what it records there beside the checkpoints."""
+"""The folder of a run, and what it records there beside the checkpoints."""
 
 import json
 import os
@@ -15,153 +15,161 @@ _BATCH_SIZES_FILE = 'batch_sizes.json'
 _CHECKPOINTS_FILE = 'checkpoint'  # TensorFlow's.
 
 
-def make(model_dir: str, flag: str = 'model_dir') -> None:
-  """Makes the folder where it is missing, and finds out whether it can be written to.
+def make_folder(path: str, flag: str = 'model_dir') -> None:
+  """Makes a folder where it is missing, and finds out whether it can be written to.
 
   Args:
-    model_dir: the path.
+    path: of the folder.
     flag: that names it.
 
   Raises:
     UserError: when it cannot.
   """
   try:
-    os.makedirs(model_dir, exist_ok=True)
-    if not os.access(model_dir, os.W_OK | os.X_OK):
+    os.makedirs(path, exist_ok=True)
+    if not os.access(path, os.W_OK | os.X_OK):
       raise PermissionError('no permission to write')
   except OSError as error:
     raise UserError('--{} cannot be written to'.format(flag),
-                    '{} ({})'.format(model_dir, error.strerror or error),
+                    '{} ({})'.format(path, error.strerror or error),
                     'give a folder that this user can write to') from error
 
 
-def read_flags(model_dir: str) -> Dict[str, str]:
-  """Returns the flags that the folder was last trained with, by name; none when it is new."""
-  try:
-    with open(os.path.join(model_dir, FLAGS_FILE), encoding='utf-8') as file:
-      return _by_name(file.read())
-  except OSError:
-    return {}
-  except UnicodeError as error:
-    raise _damaged(model_dir, FLAGS_FILE) from error
+class RunDir:
+  """The `--model_dir` of a run.
 
-
-def _damaged(model_dir: str, name: str) -> UserError:
-  return UserError('a file of --model_dir is damaged, it is no text in UTF-8',
-                   os.path.join(model_dir, name), 'give another --model_dir, or remove the file')
-
-
-def check_flags(settings: settings_lib.Settings, free: Sequence[str]) -> None:
-  """Raises a UserError when the folder was made with other flags than these, but for some."""
-  assert settings.model_dir is not None
-  different = differences(settings, [name for name, _ in settings.items() if name not in free])
-  if different:
-    raise UserError('--model_dir was made with other flags', different[0],
-                    'give another --model_dir, or the flags of {}'.format(
-                        os.path.join(settings.model_dir, FLAGS_FILE)))
-
-
-def differences(settings: settings_lib.Settings, names: Sequence[str]) -> List[str]:
-  """Returns which of these flags are others than the folder was last trained with, and how."""
-  assert settings.model_dir is not None
-  recorded = read_flags(settings.model_dir)
-  here = _by_name(settings_lib.to_flagfile(settings))
-  return ['{} there and {} here'.format(*(
-      'no --' + name if flags.get(name) is None else '--{}={}'.format(name, flags[name])
-      for flags in (recorded, here)))
-          for name in names if recorded and recorded.get(name) != here.get(name)]
-
-
-def _by_name(flagfile: str) -> Dict[str, str]:
-  pairs = (line[2:].partition('=') for line in flagfile.splitlines() if line.startswith('--'))
-  return {name: value for name, _, value in pairs}
-
-
-def saved_at(model_dir: Optional[str]) -> Optional[int]:
-  """Returns when TensorFlow last noted a checkpoint in the folder, in ns; None: there is none."""
-  try:
-    return os.stat(os.path.join(model_dir or '', _CHECKPOINTS_FILE)).st_mtime_ns
-  except OSError:
-    return None
-
-
-def last_checkpoint(model_dir: str) -> Optional[str]:
-  """Returns the path of the checkpoint that TensorFlow noted last; None: there is none.
-
-  That is the last good one: it is noted when all of it is written. TensorFlow is not asked, as
-  this is for when files cannot be read, too.
-  """
-  try:
-    with open(os.path.join(model_dir, _CHECKPOINTS_FILE), encoding='utf-8') as file:
-      found = re.match(r'model_checkpoint_path: "(model\.ckpt-\d+)"', file.read())
-  except (OSError, UnicodeError):
-    return None
-  return os.path.join(model_dir, found.group(1)) if found else None
-
-
-def read_labels(model_dir: str) -> Tuple[str, ...]:
-  """Returns the class names that the folder was trained with; none when it is new."""
-  try:
-    with open(os.path.join(model_dir, LABELS_FILE), encoding='utf-8') as file:
-      return tuple(file.read().split('\n')[:-1])
-  except OSError:
-    return ()
-  except UnicodeError as error:
-    raise _damaged(model_dir, LABELS_FILE) from error
-
-
-def check_labels(model_dir: str, labels: Sequence[str], flag: str = 'model_dir') -> None:
-  """Raises a UserError when the folder was trained with other classes, or in another order."""
-  recorded = read_labels(model_dir)
-  if recorded and recorded != tuple(labels):
-    raise UserError('--{} was trained with other labels'.format(flag),
-                    '{} there and {} here'.format(','.join(recorded), ','.join(labels)),
-                    'give another --{}; of an image folder, or --labels in that order'.format(flag))
-
-
-def record(settings: settings_lib.Settings, labels: Sequence[str]) -> None:
-  """Writes flags.txt and labels.txt."""
-  assert settings.model_dir is not None
-  record_flags(settings)
-  atomic.write_text(os.path.join(settings.model_dir, LABELS_FILE), '\n'.join(labels) + '\n')
-
-
-def record_flags(settings: settings_lib.Settings) -> None:
-  """Writes flags.txt."""
-  assert settings.model_dir is not None
-  atomic.write_text(os.path.join(settings.model_dir, FLAGS_FILE),
-                    settings_lib.to_flagfile(settings))
-
-
-def record_batch_size(model_dir: str, first_step: int, examples_a_step: int) -> None:
-  """Notes how many examples each step takes from this one on.
-
-  Written before the first of these steps, it is right for every checkpoint that there can be.
-  """
-  before = [(step, examples) for step, examples in _batch_sizes(model_dir) if step < first_step]
-  if not before or before[-1][1] != examples_a_step:
-    before.append((first_step, examples_a_step))
-  atomic.write_text(os.path.join(model_dir, _BATCH_SIZES_FILE), json.dumps(before) + '\n')
-
-
-def examples_seen(model_dir: str, global_step: int, examples_a_step: int) -> int:
-  """Returns the examples that the steps up to this one took, over all runs of the folder.
+      flags.txt          the flags of the last training, a flagfile
+      labels.txt         the class names, one a line
+      batch_sizes.json   [[first global step, examples per step], ...]
+      checkpoint         TensorFlow's list of checkpoints, written last of all
+      model.ckpt-STEP.*  the checkpoints
+      keras/             the initial weights
+      best/              the best checkpoint
+      eval/, events.*    TensorBoard's data
+      report/, *.json    the reports
+      run.lock           held by the process that writes
 
   Args:
-    model_dir: of the run.
-    global_step: of a checkpoint of it.
-    examples_a_step: for a folder that does not say so.
+    path: of the folder; it need not be there.
   """
-  sizes = [(0, examples_a_step)] + _batch_sizes(model_dir)
-  ends = [step for step, _ in sizes[1:]] + [global_step]
-  return sum(max(min(end, global_step) - begin, 0) * examples
-             for (begin, examples), end in zip(sizes, ends))
+
+  def __init__(self, path: Optional[str]) -> None:
+    if path is None:
+      raise ValueError('this mode needs a model_dir')
+    self.path = path
+
+  def file(self, *names: str) -> str:
+    """Returns the path of a file in the folder."""
+    return os.path.join(self.path, *names)
+
+  def make(self) -> None:
+    """Makes the folder where it is missing; raises a UserError when it cannot be written to."""
+    make_folder(self.path)
+
+  def flags(self) -> Dict[str, str]:
+    """Returns the flags of the last training in the folder, by name; none when it is new."""
+    return _flags_by_name(self._read(FLAGS_FILE))
+
+  def check_flags(self, settings: settings_lib.Settings, free: Sequence[str]) -> None:
+    """Raises a UserError when the folder was made with other flags than these, but for some."""
+    different = self.differences(settings, [name for name, _ in settings.items()
+                                            if name not in free])
+    if different:
+      raise UserError('--model_dir was made with other flags', different[0],
+                      'give another --model_dir, or the flags of ' + self.file(FLAGS_FILE))
+
+  def differences(self, settings: settings_lib.Settings, names: Sequence[str]) -> List[str]:
+    """Returns which of these flags differ from those of the last training, and how."""
+    recorded, here = self.flags(), _flags_by_name(settings_lib.to_flagfile(settings))
+    return ['{} there and {} here'.format(*(
+        'no --' + name if flags.get(name) is None else '--{}={}'.format(name, flags[name])
+        for flags in (recorded, here)))
+            for name in names if recorded and recorded.get(name) != here.get(name)]
+
+  def labels(self) -> Tuple[str, ...]:
+    """Returns the class names that the folder was trained with; none when it is new."""
+    return tuple(self._read(LABELS_FILE).split('\n')[:-1])
+
+  def check_labels(self, labels: Sequence[str], flag: str = 'model_dir') -> None:
+    """Raises a UserError when the folder was trained with other classes, or in another order."""
+    recorded = self.labels()
+    if recorded and recorded != tuple(labels):
+      raise UserError('--{} was trained with other labels'.format(flag), '{} there and {} here'
+                      .format(','.join(recorded), ','.join(labels)),
+                      'give another --{}; of an image folder, or --labels in that order'
+                      .format(flag))
+
+  def record(self, settings: settings_lib.Settings, labels: Sequence[str]) -> None:
+    """Writes flags.txt and labels.txt."""
+    self.record_flags(settings)
+    atomic.write_text(self.file(LABELS_FILE), '\n'.join(labels) + '\n')
+
+  def record_flags(self, settings: settings_lib.Settings) -> None:
+    """Writes flags.txt."""
+    atomic.write_text(self.file(FLAGS_FILE), settings_lib.to_flagfile(settings))
+
+  def record_batch_size(self, first_step: int, examples_per_step: int) -> None:
+    """Records how many examples each step takes from this one on.
+
+    Written before the first of these steps, it is right for every checkpoint that there can be.
+    """
+    before = [(step, examples) for step, examples in self._batch_sizes() if step < first_step]
+    if not before or before[-1][1] != examples_per_step:
+      before.append((first_step, examples_per_step))
+    atomic.write_text(self.file(_BATCH_SIZES_FILE), json.dumps(before) + '\n')
+
+  def examples_seen(self, global_step: int, examples_per_step: int) -> int:
+    """Returns the examples that the steps up to this one took, over all runs of the folder.
+
+    Args:
+      global_step: of a checkpoint in the folder.
+      examples_per_step: for a folder that has no record of it.
+    """
+    sizes = [(0, examples_per_step)] + self._batch_sizes()
+    ends = [step for step, _ in sizes[1:]] + [global_step]
+    return sum(max(min(end, global_step) - begin, 0) * examples
+               for (begin, examples), end in zip(sizes, ends))
+
+  def saved_at(self) -> Optional[int]:
+    """Returns when TensorFlow last listed a checkpoint, in ns; None: there is none."""
+    try:
+      return os.stat(self.file(_CHECKPOINTS_FILE)).st_mtime_ns
+    except OSError:
+      return None
+
+  def last_checkpoint(self) -> Optional[str]:
+    """Returns the path of the checkpoint that TensorFlow listed last; None: there is none.
+
+    That is the last good one: it is listed when all of it is written. TensorFlow is not asked, as
+    this is for when files cannot be read, too.
+    """
+    try:
+      with open(self.file(_CHECKPOINTS_FILE), encoding='utf-8') as file:
+        found = re.match(r'model_checkpoint_path: "(model\.ckpt-\d+)"', file.read())
+    except (OSError, UnicodeError):
+      return None
+    return self.file(found.group(1)) if found else None
+
+  def _read(self, name: str) -> str:
+    """Returns a text file of the folder; an empty one where it is missing."""
+    try:
+      with open(self.file(name), encoding='utf-8') as file:
+        return file.read()
+    except OSError:
+      return ''
+    except UnicodeError as error:
+      raise UserError('a file of --model_dir is damaged, it is no text in UTF-8', self.file(name),
+                      'give another --model_dir, or remove the file') from error
+
+  def _batch_sizes(self) -> List[Tuple[int, int]]:
+    """Returns (the first global step, examples per step) of each batch size, in their order."""
+    try:
+      with open(self.file(_BATCH_SIZES_FILE), encoding='utf-8') as file:
+        return [(int(step), int(examples)) for step, examples in json.load(file)]
+    except (OSError, ValueError, TypeError):
+      return []
 
 
-def _batch_sizes(model_dir: str) -> List[Tuple[int, int]]:
-  """Returns (the first global step, examples a step) of each batch size, in their order."""
-  try:
-    with open(os.path.join(model_dir, _BATCH_SIZES_FILE), encoding='utf-8') as file:
-      return [(int(step), int(examples)) for step, examples in json.load(file)]
-  except (OSError, ValueError, TypeError):
-    return []
+def _flags_by_name(flagfile: str) -> Dict[str, str]:
+  pairs = (line[2:].partition('=') for line in flagfile.splitlines() if line.startswith('--'))
+  return {name: value for name, _, value in pairs}

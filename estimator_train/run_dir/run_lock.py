@@ -41,7 +41,7 @@ def held(model_dir: str, touch_secs: float = _TOUCH_SECS,
     UserError: another process holds it, or the folder cannot be written to.
   """
   is_new = not os.path.isdir(model_dir)
-  run_files.make(model_dir)
+  run_files.make_folder(model_dir)
   path = os.path.join(model_dir, LOCK_FILE)
   try:
     file = _acquire(path, watch_secs)

@@ -9,6 +9,7 @@ from estimator_train.distribution.devices import (
 )
 from estimator_train.errors import UserError
 from estimator_train.models import registry as models
+from estimator_train.run_dir.run_files import RunDir
 from estimator_train.settings import Settings
 from estimator_train.tf_patches import estimator as estimator_patches
 from estimator_train.training.building import check_fits
@@ -30,8 +31,7 @@ def convert(model: tf.keras.Model, settings: Settings) -> tf.estimator.Estimator
   if not model.optimizer:
     raise UserError('the model is not compiled', repr(model.name),
                     'call model.compile(optimizer, loss) first')
-  assert settings.model_dir is not None
-  checkpoint, _ = save_hook.latest(settings.model_dir)
+  checkpoint, _ = save_hook.latest(RunDir(settings.model_dir).path)
   if checkpoint is not None:
     check_fits(model, settings, checkpoint, {})
   model.get_weights()  # Draws those that were not set, for only such are converted as they are.

@@ -2,7 +2,7 @@
 
 import logging
 import time
-from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional
 
 import tensorflow.compat.v1 as tf
 
@@ -15,7 +15,7 @@ from estimator_train.distribution.engines.engine import Engine
 from estimator_train.errors import PeerLost, UserError
 from estimator_train.inputs import bad_images, factory as inputs
 from estimator_train.process.start_up import StartUp
-from estimator_train.run_dir import run_files
+from estimator_train.run_dir.run_files import RunDir
 from estimator_train.settings import Settings, total_train_steps
 from estimator_train.training import schedules
 from estimator_train.training.checkpoints import chosen_checkpoint, recovery, save_hook
@@ -45,6 +45,7 @@ class Plan(NamedTuple):
 
   Attributes:
     settings: what was asked for.
+    run_dir: the folder of the run.
     data: the examples that it reads.
     engine: the devices and processes that it runs on.
     checkpoint: that it resumes from, or evaluates.
@@ -54,6 +55,7 @@ class Plan(NamedTuple):
     stop_reason: why an evaluation stopped the training before; None where none did.
   """
   settings: Settings
+  run_dir: RunDir
   data: Data
   engine: Engine
   checkpoint: recovery.Found
@@ -105,7 +107,7 @@ def make_plan(settings: Settings, start_up: StartUp, worker: Worker = ALONE) -> 
   Raises:
     UserError: something that was given is wrong; nothing has been trained yet.
   """
-  assert settings.model_dir is not None
+  run_dir = RunDir(settings.model_dir)
   tf.logging.set_verbosity(tf.logging.INFO if settings.verbosity > 0 else tf.logging.ERROR)
   _check_evaluator(settings, worker)
   if worker.role == EVALUATOR:
@@ -113,25 +115,23 @@ def make_plan(settings: Settings, start_up: StartUp, worker: Worker = ALONE) -> 
   devices = find_devices(settings)
   ready(settings, devices)
   engine = make_engine(settings, worker, devices)
-  checkpoint = _find_checkpoint(settings, worker)
+  checkpoint = _find_checkpoint(settings, run_dir, worker)
   stop_reason = early_stopping.read(settings, checkpoint.step) if settings.trains else None
-  data = _prepare_data(settings)
+  data = _prepare_data(settings, run_dir)
   start_up.end('data')
   schedule = Schedule(settings.learning_rate)
-  if not settings.trains:
-    return Plan(settings, data, engine, checkpoint, 0, None, schedule, stop_reason)
-  seen, stop_step = _steps(settings, data, engine, checkpoint)
-  schedule = schedules.make(settings, data.sizes.train, engine.examples_per_step, stop_step)
-  return Plan(settings, data, engine, checkpoint, seen, stop_step, schedule, stop_reason)
+  plan = Plan(settings, run_dir, data, engine, checkpoint, 0, None, schedule, stop_reason)
+  return _with_steps(plan) if settings.trains else plan
 
 
-def _steps(settings: Settings, data: Data, engine: Engine,
-           checkpoint: recovery.Found) -> Tuple[int, int]:
-  """Returns the examples seen up to the checkpoint, and the global step to train up to."""
-  assert settings.model_dir is not None
-  seen = run_files.examples_seen(settings.model_dir, checkpoint.step, engine.examples_per_step)
-  return seen, total_train_steps(settings, data.sizes.train, engine.examples_per_step,
-                                 checkpoint.step, seen)
+def _with_steps(plan: Plan) -> Plan:
+  """Returns the plan of a training with its steps and its schedule."""
+  settings, num_examples = plan.settings, plan.data.sizes.train
+  per_step = plan.engine.examples_per_step
+  seen = plan.run_dir.examples_seen(plan.first_step, per_step)
+  stop_step = total_train_steps(settings, num_examples, per_step, plan.first_step, seen)
+  return plan._replace(examples_seen=seen, stop_step=stop_step, schedule=schedules.make(
+      settings, num_examples, per_step, stop_step))
 
 
 def _check_evaluator(settings: Settings, worker: Worker) -> None:
@@ -156,21 +156,19 @@ def _wait_for_checkpoint(settings: Settings) -> None:
     time.sleep(_RETRY_SECS)
 
 
-def _find_checkpoint(settings: Settings, worker: Worker) -> recovery.Found:
+def _find_checkpoint(settings: Settings, run_dir: RunDir, worker: Worker) -> recovery.Found:
   """Finds the checkpoint to resume from, or to evaluate."""
-  assert settings.model_dir is not None
   if not settings.trains:
     return recovery.Found(*chosen_checkpoint.resolve(settings), passed_over=[])
   if worker.role == EVALUATOR:  # The chief may delete what it reads.
-    return recovery.Found(*save_hook.latest(settings.model_dir), passed_over=[])
-  return recovery.find(settings.model_dir)
+    return recovery.Found(*save_hook.latest(run_dir.path), passed_over=[])
+  return recovery.find(run_dir.path)
 
 
-def _prepare_data(settings: Settings) -> Data:
+def _prepare_data(settings: Settings, run_dir: RunDir) -> Data:
   """Describes, gets and checks the examples."""
-  assert settings.model_dir is not None
   dataset = _describe(settings)
-  run_files.make(settings.model_dir)
+  run_dir.make()
   skipped: List[bad_images.BadImage] = []
   if settings.on_bad_image == 'skip':
     dataset, skipped = bad_images.without_bad(dataset, settings)

@@ -14,7 +14,6 @@ from estimator_train.datasets.description import ArraySplit, DataSet, ImageSplit
 from estimator_train.distribution.devices import make_session_config
 from estimator_train.inputs import factory as inputs
 from estimator_train.process.start_up import StartUp
-from estimator_train.run_dir import run_files
 from estimator_train.settings import Settings, user_code
 from estimator_train.training import building, frozen_features, losses, schedules
 from estimator_train.training.checkpoints import chosen_checkpoint, initial_weights, recovery
@@ -67,14 +66,14 @@ def prepare_model(plan: Plan, start_up: StartUp) -> PreparedModel:
       start_up.end('peers')
     writes = engine.worker.is_chief
     if writes and settings.trains:
-      recovery.mend(str(settings.model_dir), plan.checkpoint)
+      recovery.mend(plan.run_dir.path, plan.checkpoint)
     prepared = _convert(plan, model)
   engine.announce(READY)
   start_up.end('model')
   if settings.trains and writes:
     if prepared.schedule is not None and 0 < plan.first_step < (plan.stop_step or 0):
-      _warn_of_another_rate(settings, plan.first_step)
-    run_files.record(settings, dataset.labels)
+      _warn_of_another_rate(plan)
+    plan.run_dir.record(settings, dataset.labels)
   _log(plan, prepared.schedule)
   return prepared
 
@@ -89,8 +88,8 @@ def _convert(plan: Plan, model: tf.keras.Model) -> PreparedModel:
   else:
     building.compile_with_flags(model, settings, plan.schedule)
   if plan.checkpoint.path is not None:
-    building.check_fits(model, settings, plan.checkpoint.path, run_files.read_flags(
-        chosen_checkpoint.run_folder(settings)))
+    building.check_fits(model, settings, plan.checkpoint.path,
+                        chosen_checkpoint.find_run_dir(settings).flags())
   summaries.record_gradient_norm(model.optimizer)
   loads = settings.weights != 'none'
   if loads:
@@ -155,11 +154,11 @@ def _digest_of_classes(dataset: DataSet) -> str:
   return fingerprint.of_arrays([dataset.train.classes])
 
 
-def _warn_of_another_rate(settings: Settings, first_step: int) -> None:
-  different = run_files.differences(settings, schedules.flags_of(settings))
+def _warn_of_another_rate(plan: Plan) -> None:
+  different = plan.run_dir.differences(plan.settings, schedules.flags_of(plan.settings))
   if different:
     _LOG.warning('from step %d on the learning rate is not what it would have been in the run '
-                 'before: %s', first_step, ', '.join(different))
+                 'before: %s', plan.first_step, ', '.join(different))
 
 
 def _log(plan: Plan, schedule: Optional[Schedule]) -> None:

@@ -10,10 +10,9 @@ from estimator_train.cluster import heartbeats
 from estimator_train.process.signals import SignalState
 from estimator_train.process.start_up import StartUp
 from estimator_train.reports.step_times import Timing
-from estimator_train.settings import Settings
 from estimator_train.tf_patches import estimator as estimator_patches
 from estimator_train.training.checkpoints import best_checkpoint, save_hook
-from estimator_train.training.checkpoints.retrying_saver import PatientSaver
+from estimator_train.training.checkpoints.retrying_saver import RetryingSaver
 from estimator_train.training.evaluation.early_stopping import StopReason
 from estimator_train.training.hooks import finite, progress, signals as signal_hooks, trace
 from estimator_train.training.hooks.epochs import LogEpochs
@@ -54,7 +53,7 @@ class RunHooks:
     settings, stop_step, engine = plan.settings, plan.stop_step, plan.engine
     assert stop_step is not None
     is_chief = engine.worker.is_chief
-    event_dir = model.estimator.model_dir if is_chief else None
+    event_dir = plan.run_dir.path if is_chief else None
     if event_dir is not None:
       estimator_patches.open_event_file(event_dir)
     self._start_up = start_up
@@ -104,20 +103,20 @@ def _make_tracer(plan: Plan, counter: StepCounter) -> Optional[trace.TraceSteps]
   settings, stop_step = plan.settings, plan.stop_step
   if settings.trace_steps is None:
     return None
-  assert settings.model_dir is not None and stop_step is not None
+  assert stop_step is not None
   first, last = settings.trace_steps
   if last <= plan.first_step or first > stop_step:
     _LOG.warning('no step of --trace_steps=%d:%d is run: this run is of steps %d to %d', first,
                  last, plan.first_step + 1, stop_step)
     return None
-  return trace.TraceSteps(counter, settings.model_dir, first, min(last, stop_step))
+  return trace.TraceSteps(counter, plan.run_dir.path, first, min(last, stop_step))
 
 
 def _make_saver(plan: Plan, evaluate_latest: Optional[EvaluateLatest],
                 stop: signal_hooks.StopOnSignal,
                 signals: SignalState) -> save_hook.SaveCheckpoints:
   settings = plan.settings
-  assert plan.stop_step is not None and settings.model_dir is not None
+  assert plan.stop_step is not None
   listeners = []
   save_steps = settings.save_checkpoints_steps
   if settings.eval_every_steps and evaluate_latest:
@@ -133,27 +132,26 @@ def _make_saver(plan: Plan, evaluate_latest: Optional[EvaluateLatest],
         stop.request()
 
     listeners.append(save_hook.AtEverySteps(
-        settings.eval_every_steps, _evaluated_up_to(settings, plan.first_step), plan.stop_step,
-        evaluate))
+        settings.eval_every_steps, _evaluated_up_to(plan, settings.eval_every_steps),
+        plan.stop_step, evaluate))
   save_secs = settings.save_checkpoints_secs
   if save_steps is None and save_secs is None:
     save_secs = _SAVE_SECS
-  saver = PatientSaver(settings.model_dir, settings.save_retry_secs,
+  saver = RetryingSaver(plan.run_dir, settings.save_retry_secs,
                        is_stopping=lambda: signals.stop is not None)
-  return save_hook.SaveCheckpoints(settings.model_dir, save_steps, save_secs, saver, listeners)
+  return save_hook.SaveCheckpoints(plan.run_dir.path, save_steps, save_secs, saver, listeners)
 
 
-def _evaluated_up_to(settings: Settings, first_step: int) -> int:
+def _evaluated_up_to(plan: Plan, every_steps: int) -> int:
   """Returns the step up to which no evaluation is due any more.
 
   That of the checkpoint from which the run resumes is due if the run before was killed in it.
   """
-  assert settings.model_dir is not None and settings.eval_every_steps is not None
-  best = best_checkpoint.read(settings.model_dir)
-  is_missing = best is None or best.last_evaluated != first_step
-  if is_missing and first_step % settings.eval_every_steps == 0:
-    return max(first_step - 1, 0)
-  return first_step
+  best = best_checkpoint.read(plan.run_dir.path)
+  is_missing = best is None or best.last_evaluated != plan.first_step
+  if is_missing and plan.first_step % every_steps == 0:
+    return max(plan.first_step - 1, 0)
+  return plan.first_step
 
 
 def _end_process(secs: float) -> None:

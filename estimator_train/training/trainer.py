@@ -15,7 +15,6 @@ from estimator_train.inputs.file_errors import reworded
 from estimator_train.process.signals import SignalState
 from estimator_train.process.start_up import StartUp
 from estimator_train.reports.step_times import Timing
-from estimator_train.run_dir import run_files
 from estimator_train.settings import Settings
 from estimator_train.tf_patches import estimator as estimator_patches, model_to_estimator
 from estimator_train.training import frozen_features
@@ -89,7 +88,7 @@ class Trainer:
       TrainingFailed: the loss or the weights were not finite, or no checkpoint could be saved.
       UserError: the input could not be read.
     """
-    plan, model_dir = self.plan, self._model.estimator.model_dir
+    plan, model_dir = self.plan, self.plan.run_dir.path
     assert plan.stop_step is not None
     if plan.first_step >= plan.stop_step or plan.stop_reason is not None:
       return self._nothing_to_train()
@@ -98,7 +97,7 @@ class Trainer:
                 model_dir)
     if self._engine.worker.is_chief:
       early_stopping.clear(self._settings)
-      run_files.record_batch_size(model_dir, plan.first_step, self._engine.examples_per_step)
+      plan.run_dir.record_batch_size(plan.first_step, self._engine.examples_per_step)
     train_split = plan.data.dataset.train
     with reworded(train_split), self._engine.busy('preparing its input'):
       input_fn = self._make_input_fn()
@@ -129,7 +128,7 @@ class Trainer:
     return self._engine.finish(figures)
 
   def _nothing_to_train(self) -> Trained:
-    plan, model_dir = self.plan, self._model.estimator.model_dir
+    plan, model_dir = self.plan, self.plan.run_dir.path
     timing = Timing([], [], [], {}, plan.first_step, None)
     if plan.stop_step is not None and plan.first_step >= plan.stop_step:
       _LOG.info('%s is at step %d already, and %d are asked for: nothing to train', model_dir,
@@ -143,13 +142,13 @@ class Trainer:
 
   def _make_input_fn(self) -> inputs.InputFn:
     plan, model, engine = self.plan, self._model, self._engine
-    assert engine.worker.rank is not None and self._settings.model_dir is not None
+    assert engine.worker.rank is not None
     share = Share(engine.first_example(plan.examples_seen), engine.size, engine.worker.rank,
                   engine.examples_per_worker)
     if model.frozen_part is None:
       return inputs.make_train_input_fn(plan.data.dataset, self._settings, model.one_hot,
                                         engine.batch_size, share)
-    model_dir = self._settings.model_dir
+    model_dir = plan.run_dir.path
     features = frozen_features.compute(
         model.frozen_part,
         save_hook.latest(model_dir)[0] or model_to_estimator.initial_weights_path(model_dir),
@@ -159,7 +158,7 @@ class Trainer:
 
   def _failure(self, error: TrainingFailed, hooks: RunHooks) -> TrainingFailed:
     """Returns the error with what led to it, and the checkpoint that is left."""
-    last = run_files.last_checkpoint(self._model.estimator.model_dir)
+    last = self.plan.run_dir.last_checkpoint()
     text = str(error) if isinstance(error, NotSaved) else '{}; {}'.format(
         error, hooks.finite.course)
     return TrainingFailed('{}; {}'.format(
@@ -168,7 +167,7 @@ class Trainer:
   def _trained(self, hooks: RunHooks) -> Trained:
     # Another task may not have saved its checkpoint yet.
     is_chief = self._engine.worker.is_chief
-    last_step = (save_hook.latest(self._model.estimator.model_dir)[1] if is_chief
+    last_step = (save_hook.latest(self.plan.run_dir.path)[1] if is_chief
                  else hooks.counter.global_step)
     has_stopped, signum, stop_reason = hooks.stop.has_stopped, self._signals.stop, None
     if has_stopped and signum is None:

@@ -32,7 +32,7 @@ POINTS = {
     'delete': (file_io, 'delete_file'),
     'lock': (run_lock, '_acquire'),
     'evaluate': (evaluator._EvaluationGraph, 'run'),
-    'offer': (best_checkpoint, 'offer'),
+    'promote': (best_checkpoint, 'promote'),
     'page': (page, 'write_after'),
     'saved_model': (tf.saved_model.Builder, 'save'),
     'model.h5': (train_and_evaluate.template_model, 'write'),

@@ -9,7 +9,7 @@ from conftest import ROOT
 
 # In TensorFlow's own writing, between a checkpoint's files, in an evaluation, and in the export;
 # kills.py has more of them.
-POINTS = 'during .*1-9|state before .*-60|offer before|os.rename before'
+POINTS = 'during .*1-9|state before .*-60|promote before|os.rename before'
 
 
 @pytest.mark.slow

@@ -7,7 +7,7 @@ import pytest
 
 from estimator_train.datasets import image_folder
 from estimator_train.errors import UserError
-from estimator_train.run_dir import run_files
+from estimator_train.run_dir.run_files import RunDir
 from estimator_train.settings import Settings
 
 
@@ -106,5 +106,5 @@ def test_a_damaged_file_of_the_run(folders, name):
   (folders / 'model').mkdir()
   (folders / 'model' / name).write_bytes(b'\xff\n')
   with pytest.raises(UserError, match='it is no text in UTF-8: .*/model/{}: give'.format(name)):
-    run_files.read_flags(str(folders / 'model'))
-    run_files.read_labels(str(folders / 'model'))
+    RunDir(str(folders / 'model')).flags()
+    RunDir(str(folders / 'model')).labels()

@@ -37,9 +37,9 @@ def no_waits(monkeypatch):
     now[0] += secs
 
   def patient(*args, **kwargs):
-    return retrying_saver.PatientSaver(*args, clock=lambda: now[0], sleep=sleep, **kwargs)
+    return retrying_saver.RetryingSaver(*args, clock=lambda: now[0], sleep=sleep, **kwargs)
 
-  monkeypatch.setattr('estimator_train.training.run_hooks.PatientSaver', patient)
+  monkeypatch.setattr('estimator_train.training.run_hooks.RetryingSaver', patient)
   return sleep
 
 
@@ -48,7 +48,7 @@ def at_step(monkeypatch, step, act):
   before, acts = progress.Progress.before_run, [act]
 
   def before_run(self, run_context):
-    if self.step + 1 == step and acts:
+    if self._counter.step + 1 == step and acts:
       acts.pop()()
     return before(self, run_context)
 

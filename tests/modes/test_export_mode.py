@@ -264,9 +264,8 @@ def test_a_folder_that_cannot_be_is_told_before_the_training(run_program, tmp_pa
 
 def test_a_training_that_was_stopped_exports_nothing(run_program, trained, tmp_path, monkeypatch):
   arguments = trained() + ['--export_dir={}'.format(tmp_path / 'exports'), '--mode=train']
-  whole = train_and_evaluate.trainer.train
-  monkeypatch.setattr(train_and_evaluate.trainer, 'train',
-                      lambda *given: whole(*given)._replace(
-                          stopped_by=signal.SIGTERM))
+  whole = train_and_evaluate.Trainer.train
+  monkeypatch.setattr(train_and_evaluate.Trainer, 'train',
+                      lambda self: whole(self)._replace(signum=signal.SIGTERM))
   assert run_program(*arguments).code == 143
   assert list((tmp_path / 'exports').iterdir()) == []

@@ -9,7 +9,7 @@ import tensorflow.compat.v1 as tf
 
 from estimator_train.benchmarking import input_rate, model_rate
 from estimator_train.inputs import factory
-from estimator_train.training import converter
+from estimator_train.training import building
 
 KEYS = {'mode', 'cold_images_per_sec', 'warm_images_per_sec', 'model_images_per_sec', 'verdict',
         'verdict_ratio', 'advice', 'stages', 'expected_images_per_sec', 'spread',
@@ -134,8 +134,8 @@ def test_a_slow_model(run_program, monkeypatch):
   def make_preprocess(*given):
     return lambda pixels: slow(make(*given)(pixels))[0]
 
-  make = converter.make_preprocess
-  monkeypatch.setattr(converter, 'make_preprocess', make_preprocess)
+  make = building.make_preprocess
+  monkeypatch.setattr(building, 'make_preprocess', make_preprocess)
   done = run_program(*COMMON)
   assert done.code == 0, done.err
   assert done.result['verdict'] == 'compute-bound' and is_consistent(done.result)
@@ -144,7 +144,7 @@ def test_a_slow_model(run_program, monkeypatch):
 
 def test_the_model_is_measured_on_what_the_input_delivers(run_program, flags, monkeypatch):
   seen = []
-  make = converter.make_preprocess
+  make = building.make_preprocess
 
   def make_preprocess(*given):
     def preprocess(pixels):
@@ -152,7 +152,7 @@ def test_the_model_is_measured_on_what_the_input_delivers(run_program, flags, mo
       return make(*given)(pixels)
     return preprocess
 
-  monkeypatch.setattr(converter, 'make_preprocess', make_preprocess)
+  monkeypatch.setattr(building, 'make_preprocess', make_preprocess)
   assert run_program(*flags).code == 0
   assert run_program('--cache=memory', *flags).code == 0
   assert seen == [([8, 16, 20, 1], tf.float32), ([8, 16, 20, 1], tf.uint8)]

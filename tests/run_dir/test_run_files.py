@@ -2,7 +2,7 @@
 
 import pytest
 
-from estimator_train.run_dir import run_files
+from estimator_train.run_dir.run_files import RunDir
 
 FILE = 'batch_sizes.json'
 
@@ -11,19 +11,19 @@ FILE = 'batch_sizes.json'
 def folder(tmp_path):
   """Of steps of 10 examples, from the fifth on of 30, from the eighth on of 20."""
   for step, examples in ((0, 10), (5, 30), (8, 20)):
-    run_files.record_batch_size(str(tmp_path), step, examples)
+    RunDir(str(tmp_path)).record_batch_size(step, examples)
   return tmp_path
 
 
 @pytest.mark.parametrize('step, seen', [(0, 0), (3, 30), (5, 50), (6, 80), (8, 140), (10, 180)])
 def test_examples_seen(folder, step, seen):
-  assert run_files.examples_seen(str(folder), step, 7) == seen
+  assert RunDir(str(folder)).examples_seen(step, 7) == seen
 
 
 def test_steps_that_were_lost_do_not_count(folder):
-  run_files.record_batch_size(str(folder), 6, 1)
+  RunDir(str(folder)).record_batch_size(6, 1)
   assert (folder / FILE).read_text() == '[[0, 10], [5, 30], [6, 1]]\n'
-  run_files.record_batch_size(str(folder), 2, 10)
+  RunDir(str(folder)).record_batch_size(2, 10)
   assert (folder / FILE).read_text() == '[[0, 10]]\n'
 
 
@@ -31,6 +31,6 @@ def test_steps_that_were_lost_do_not_count(folder):
 def test_a_folder_that_does_not_say(tmp_path, content):
   if content is not None:
     (tmp_path / FILE).write_text(content)
-  assert run_files.examples_seen(str(tmp_path), 4, 7) == 28
-  run_files.record_batch_size(str(tmp_path), 4, 5)
-  assert run_files.examples_seen(str(tmp_path), 6, 7) == 28 + 10
+  assert RunDir(str(tmp_path)).examples_seen(4, 7) == 28
+  RunDir(str(tmp_path)).record_batch_size(4, 5)
+  assert RunDir(str(tmp_path)).examples_seen(6, 7) == 28 + 10

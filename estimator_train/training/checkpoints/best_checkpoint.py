@@ -16,6 +16,7 @@ import shutil
 from typing import Any, Dict, Iterator, NamedTuple, Optional
 
 from estimator_train.files import atomic
+from estimator_train.run_dir.run_files import RunDir
 from estimator_train.settings import Settings
 
 FOLDER = 'best'
@@ -101,12 +102,11 @@ def promote(pinned: str, figures: Dict[str, Any], settings: Settings) -> Best:
   Returns:
     The best now.
   """
-  assert settings.model_dir is not None
-  metric = settings.best_metric
+  model_dir, metric = RunDir(settings.model_dir).path, settings.best_metric
   new = Best(pinned, figures['global_step'], figures['accuracy'], figures['average_loss'],
              figures['global_step'])
-  with _alone(settings.model_dir) as folder:
-    best = read(settings.model_dir)
+  with _alone(model_dir) as folder:
+    best = read(model_dir)
     before = os.path.dirname(best.path) if best is not None else None
     if best is None or _is_better(getattr(new, metric), getattr(best, metric), metric):
       best = new

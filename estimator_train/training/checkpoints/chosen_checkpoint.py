@@ -8,7 +8,7 @@ from typing import Sequence, Tuple
 import tensorflow.compat.v1 as tf
 
 from estimator_train.errors import UserError
-from estimator_train.run_dir import run_files
+from estimator_train.run_dir.run_files import RunDir
 from estimator_train.settings import Settings, choices
 from estimator_train.training.checkpoints import best_checkpoint, recovery
 
@@ -19,23 +19,23 @@ def resolve(settings: Settings) -> Tuple[str, int]:
   Raises:
     UserError: there is none; it says which there are.
   """
-  assert settings.model_dir is not None
+  run_dir = RunDir(settings.model_dir)
   name, found = settings.checkpoint, None
   if name == 'latest':
-    latest_sound = recovery.find(settings.model_dir)
+    latest_sound = recovery.find(run_dir.path)
     recovery.tell(latest_sound)
     found = latest_sound.path
     if found is None:
       raise UserError('there is no checkpoint to {}'.format(settings.mode),
-                      '--model_dir=' + settings.model_dir,
+                      '--model_dir=' + run_dir.path,
                       'train first, or give the folder of a run that has')
   elif name == 'best':
-    best = best_checkpoint.read(settings.model_dir)
+    best = best_checkpoint.read(run_dir.path)
     if best is None:
       raise UserError('no checkpoint is kept as the best one',
                       '--checkpoint=best --model_dir=' + settings.model_dir,
                       'train with --mode=train_and_evaluate and --eval_every_steps=N, or give '
-                      + _choices(settings.model_dir))
+                      + _choices(run_dir.path))
     found = best.path
   else:
     found = re.sub(r'\.(index|meta|data-\d+-of-\d+)$', '', name)
@@ -50,19 +50,18 @@ def resolve(settings: Settings) -> Tuple[str, int]:
                     '{} ({})'.format(found, str(error)), 'give another one') from error
 
 
-def run_folder(settings: Settings) -> str:
+def find_run_dir(settings: Settings) -> RunDir:
   """Returns the folder of the run whose checkpoint `--checkpoint` names."""
-  assert settings.model_dir is not None
   if settings.checkpoint in choices.KEPT_CHECKPOINTS:
-    return settings.model_dir
-  return os.path.dirname(settings.checkpoint)
+    return RunDir(settings.model_dir)
+  return RunDir(os.path.dirname(settings.checkpoint))
 
 
 def check_labels(settings: Settings, labels: Sequence[str]) -> None:
   """Raises a UserError when the run whose checkpoint it is was trained with other classes."""
-  folder = run_folder(settings)
-  run_files.check_labels(folder, labels,
-                         'model_dir' if folder == settings.model_dir else 'checkpoint')
+  run_dir = find_run_dir(settings)
+  run_dir.check_labels(labels,
+                       'model_dir' if run_dir.path == settings.model_dir else 'checkpoint')
 
 
 def _choices(folder: str) -> str:

@@ -12,6 +12,7 @@ import tensorflow.compat.v1 as tf
 from estimator_train.errors import UserError
 from estimator_train.files import atomic
 from estimator_train.models import registry as models
+from estimator_train.run_dir.run_files import RunDir
 from estimator_train.settings import Settings
 from estimator_train.tf_patches import model_to_estimator
 from estimator_train.training.checkpoints import save_hook
@@ -97,11 +98,11 @@ def clear_stale(settings: Settings) -> None:
   be left over, and is removed; after it the checkpoint stands, and other initial weights than
   those that the run began with are reported.
   """
-  assert settings.model_dir is not None
-  folder = os.path.dirname(model_to_estimator.initial_weights_path(settings.model_dir))
-  path, step = save_hook.latest(settings.model_dir)
+  model_dir = RunDir(settings.model_dir).path
+  folder = os.path.dirname(model_to_estimator.initial_weights_path(model_dir))
+  path, step = save_hook.latest(model_dir)
   if path is None:
-    model_to_estimator.clear_initial_weights(settings.model_dir)
+    model_to_estimator.clear_initial_weights(model_dir)
     return
   before = _read_fingerprint(folder)
   if before is not None and before != fingerprint(settings):
@@ -119,10 +120,10 @@ def record(model: Optional[tf.keras.Model], settings: Settings) -> None:
   Raises:
     RuntimeError: what was written are not the model's weights.
   """
-  assert settings.model_dir is not None
-  if save_hook.latest(settings.model_dir)[0] is not None:
+  model_dir = RunDir(settings.model_dir).path
+  if save_hook.latest(model_dir)[0] is not None:
     return
-  written = model_to_estimator.initial_weights_path(settings.model_dir)
+  written = model_to_estimator.initial_weights_path(model_dir)
   if model is not None:
     for weight, value in zip(model.weights, model.get_weights()):
       if not np.array_equal(tf.train.load_variable(written, weight.op.name), value):

@@ -11,7 +11,8 @@ from typing import Callable, FrozenSet, Optional
 import tensorflow.compat.v1 as tf
 
 from estimator_train.errors import NotSaved
-from estimator_train.run_dir import disk_errors, run_files
+from estimator_train.run_dir import disk_errors
+from estimator_train.run_dir.run_files import RunDir
 from estimator_train.tf_patches import saver as saver_patches
 from estimator_train.training.checkpoints import recovery
 
@@ -22,11 +23,11 @@ _TURN_SECS = 0.2
 _NOT_OF_THE_DISK = (tf.errors.AbortedError, tf.errors.UnavailableError, tf.errors.CancelledError)
 
 
-class PatientSaver:
+class RetryingSaver:
   """Saves checkpoints into a folder, and bears that it cannot for some time.
 
   Args:
-    model_dir: of the run.
+    run_dir: of the run.
     retry_secs: how long to go on trying after the first attempt that failed.
     is_stopping: whether a signal has asked the run to end.
     clock: in seconds.
@@ -36,16 +37,16 @@ class PatientSaver:
     step: the global step of the last checkpoint that was saved; None before the first.
   """
 
-  def __init__(self, model_dir: str, retry_secs: float, is_stopping: Callable[[], bool],
+  def __init__(self, run_dir: RunDir, retry_secs: float, is_stopping: Callable[[], bool],
                clock: Callable[[], float] = time.monotonic,
                sleep: Callable[[float], None] = time.sleep) -> None:
-    self._model_dir = model_dir
+    self._run_dir = run_dir
     self._retry_secs = retry_secs
     self._is_stopping = is_stopping
     self._clock = clock
     self._sleep = sleep
     # Another one there later is what lies under the file system that was mounted.
-    self._device = os.stat(model_dir).st_dev
+    self._device = os.stat(run_dir.path).st_dev
     self._failed_at: Optional[float] = None
     self._pause = _FIRST_PAUSE_SECS
     self._next_at = 0.
@@ -76,12 +77,12 @@ class PatientSaver:
     restore_retention = saver_patches.retention(saver)
     try:
       self._check_folder()
-      saver.save(session, os.path.join(self._model_dir, 'model.ckpt'), global_step=step,
+      saver.save(session, os.path.join(self._run_dir.path, 'model.ckpt'), global_step=step,
                  write_meta_graph=False)
     except (tf.errors.OpError, OSError, ValueError) as error:
       if isinstance(error, _NOT_OF_THE_DISK) or (
           # What the saver makes of a folder that is gone.
-          isinstance(error, ValueError) and os.path.isdir(self._model_dir)):
+          isinstance(error, ValueError) and os.path.isdir(self._run_dir.path)):
         raise
       if self._clear(step, files_before):
         # It must not name, and later delete, what is not there.
@@ -109,17 +110,17 @@ class PatientSaver:
     """Writes what other programs can rebuild the graph from; the checkpoint is whole without."""
     try:
       with session.graph.as_default():
-        saver.export_meta_graph(os.path.join(self._model_dir, name))
+        saver.export_meta_graph(os.path.join(self._run_dir.path, name))
     except (tf.errors.OpError, OSError) as error:
-      recovery.clear_unfinished(self._model_dir)
+      recovery.clear_unfinished(self._run_dir.path)
       _LOG.warning('%s could not be written (%s); the checkpoint is whole without it', name,
                    disk_errors.why(error))
 
   def _check_folder(self) -> None:
     """Raises an OSError when the folder is gone, which saving would not always notice."""
     # Made again, it might be on another disk than the one that was to be mounted.
-    device = os.stat(self._model_dir).st_dev
-    if device != self._device and run_files.last_checkpoint(self._model_dir) is None:
+    device = os.stat(self._run_dir.path).st_dev
+    if device != self._device and self._run_dir.last_checkpoint() is None:
       raise OSError('another file system is there, without the checkpoints')
 
   def _bear(self, error: Exception, step: int, session: tf.Session) -> None:
@@ -128,8 +129,8 @@ class PatientSaver:
     if self._failed_at is None:
       self._failed_at = now
     left = self._failed_at + self._retry_secs - now
-    why = '{} in {}'.format(disk_errors.with_room(error, self._bytes(session), self._model_dir),
-                            self._model_dir)
+    why = '{} in {}'.format(disk_errors.with_room(error, self._bytes(session), self._run_dir.path),
+                            self._run_dir.path)
     text = 'the checkpoint of step {} could not be saved'.format(step)
     if left <= 0:
       raise NotSaved('{} for {:.0f} s (--save_retry_secs={}): {}'.format(
@@ -139,13 +140,13 @@ class PatientSaver:
     pause = min(self._pause, left)
     _LOG.warning('%s: %s; trying again in %.0f s, and for %.0f s in all (--save_retry_secs); '
                  'the last good checkpoint is %s', text, why, pause, left,
-                 run_files.last_checkpoint(self._model_dir))
+                 self._run_dir.last_checkpoint())
     self._next_at = now + pause
     self._pause = min(2 * self._pause, _LONGEST_PAUSE_SECS)
 
   def _bytes(self, session: tf.Session) -> int:
     """Returns how large a checkpoint is: the last one, or else its variables."""
-    last = run_files.last_checkpoint(self._model_dir)
+    last = self._run_dir.last_checkpoint()
     with contextlib.suppress(OSError):
       if last is not None:
         return sum(os.path.getsize(path) for path in glob.glob(glob.escape(last) + '.*'))
@@ -154,7 +155,7 @@ class PatientSaver:
 
   def _files(self) -> Optional[FrozenSet[str]]:
     try:
-      return frozenset(os.listdir(self._model_dir))
+      return frozenset(os.listdir(self._run_dir.path))
     except OSError:
       return None
 
@@ -164,8 +165,8 @@ class PatientSaver:
     Returns:
       Whether this step's checkpoint is surely none of the folder's.
     """
-    recovery.clear_unfinished(self._model_dir)
-    last = run_files.last_checkpoint(self._model_dir)
+    recovery.clear_unfinished(self._run_dir.path)
+    last = self._run_dir.last_checkpoint()
     files = self._files()
     if files is None or files_before is None or (
         last is not None and last.endswith('model.ckpt-{}'.format(step))):
@@ -173,5 +174,5 @@ class PatientSaver:
     part = re.compile(r'model\.ckpt-{}\.(index|meta|data-\d+-of-\d+)$'.format(step))
     for name in filter(part.match, files - files_before):
       with contextlib.suppress(OSError):
-        os.remove(os.path.join(self._model_dir, name))
+        os.remove(os.path.join(self._run_dir.path, name))
     return True

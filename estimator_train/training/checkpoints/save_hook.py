@@ -11,7 +11,7 @@ import tensorflow.compat.v1 as tf
 from estimator_train.reports.step_times import Pause
 from estimator_train.tf_patches import replicated_variables, saver as saver_patches
 from estimator_train.tf_patches.checkpoint_hook import CheckpointHook
-from estimator_train.training.checkpoints.retrying_saver import PatientSaver
+from estimator_train.training.checkpoints.retrying_saver import RetryingSaver
 from estimator_train.training.hooks import finite
 
 _LOG = logging.getLogger('estimator_train')
@@ -80,7 +80,7 @@ class SaveCheckpoints(CheckpointHook):
   """
 
   def __init__(self, model_dir: str, save_steps: Optional[int], save_secs: Optional[int],
-               saving: PatientSaver, listeners: Sequence['AtEverySteps'] = ()) -> None:
+               saving: RetryingSaver, listeners: Sequence['AtEverySteps'] = ()) -> None:
     super().__init__(model_dir, save_steps, save_secs)
     self._saving = saving
     self._keep_finite = finite.KeepFinite(replicated_variables.one_copy_of_each)

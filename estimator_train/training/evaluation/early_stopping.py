@@ -6,6 +6,7 @@ import os
 from typing import Any, Dict, NamedTuple, Optional
 
 from estimator_train.files import atomic
+from estimator_train.run_dir.run_files import RunDir
 from estimator_train.settings import Settings
 from estimator_train.training.checkpoints.best_checkpoint import Best
 
@@ -71,5 +72,4 @@ def _rules(settings: Settings) -> Dict[str, Any]:
 
 
 def _path(settings: Settings) -> str:
-  assert settings.model_dir is not None
-  return os.path.join(settings.model_dir, _FILE)
+  return RunDir(settings.model_dir).file(_FILE)

@@ -6,6 +6,7 @@ from typing import Any, Callable, Dict, List, Optional, Set
 
 import tensorflow.compat.v1 as tf
 
+from estimator_train.run_dir.run_files import RunDir
 from estimator_train.settings import Settings
 from estimator_train.training.checkpoints import best_checkpoint, save_hook
 from estimator_train.training.evaluation import early_stopping
@@ -32,8 +33,7 @@ class EvaluationLoop:
 
   def __init__(self, settings: Settings, evaluator: Evaluator, report: Report,
                task: Optional[str] = None) -> None:
-    assert settings.model_dir is not None
-    self._settings, self._model_dir = settings, settings.model_dir
+    self._settings, self._model_dir = settings, RunDir(settings.model_dir).path
     self._evaluator, self._report, self._task = evaluator, report, task
     self._last: Dict[str, Any] = {}
     self._stop_reason: Optional[StopReason] = None

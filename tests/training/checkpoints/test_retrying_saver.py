@@ -11,6 +11,7 @@ import tensorflow.compat.v1 as tf
 from tensorflow.python.training import checkpoint_management
 
 from estimator_train.errors import NotSaved
+from estimator_train.run_dir.run_files import RunDir
 from estimator_train.training.checkpoints import recovery, retrying_saver
 
 NO_ROOM = tf.errors.ResourceExhaustedError(
@@ -50,8 +51,8 @@ class Case:
   def __init__(self, folder, retry_secs=300):
     self.folder, self.time, self.fault, self.is_stopping = folder, Time(), None, False
     self.attempts = []
-    self.saving = retrying_saver.PatientSaver(str(folder), retry_secs, lambda: self.is_stopping,
-                                              self.time, self.time.sleep)
+    self.saving = retrying_saver.RetryingSaver(
+        RunDir(str(folder)), retry_secs, lambda: self.is_stopping, self.time, self.time.sleep)
     self.saver = tf.train.Saver(sharded=True, save_relative_paths=True, max_to_keep=2)
     self._really_save, self.saver.save = self.saver.save, self._save
     self.session = tf.Session()

@@ -6,17 +6,16 @@ import math
 import os
 import re
 import time
-from typing import Any, Callable, Dict, Iterable, Iterator, List, NamedTuple, Optional, Tuple, Union
+from typing import Any, Callable, Dict, Iterable, Iterator, List, NamedTuple, Optional, Tuple
 
 import tensorflow.compat.v1 as tf
 
-from estimator_train.benchmarking import input_stages
-from estimator_train.datasets.description import ArraySplit, DataSet, IdxSplit, ImageSplit
+from estimator_train.datasets.description import DataSet
 from estimator_train.distribution import threads
 from estimator_train.inputs import factory
+from estimator_train.inputs.source import InputFn, Path
 from estimator_train.settings import Settings
 
-Path = Union[str, bytes]
 # Examples, and the seconds that they took.
 Pass = Tuple[int, float]
 
@@ -73,11 +72,11 @@ def measure(dataset: DataSet, settings: Settings, one_hot: bool,
     UserError: the cache has no room.
     tf.errors.OpError: a file cannot be read.
   """
-  assert dataset.train is not None
+  source = factory.make_source(dataset, dataset.train)
   batching = factory.make_batching(dataset, settings, one_hot, settings.batch_size)
   cache = factory.cache_of(dataset, settings)
-  cached = cache != 'none' or isinstance(dataset.train, ArraySplit)
-  files = _files(dataset)
+  cached = cache != 'none' or source.is_in_memory
+  files = source.files()
   dropped = files + _cache_files(cache)
   epoch = None if num_examples is None else math.ceil(num_examples / settings.batch_size)
   drop_pages(dropped)
@@ -95,7 +94,7 @@ def measure(dataset: DataSet, settings: Settings, one_hot: bool,
     pixels = opened['whole'].first()
   seen = min(examples for examples, _ in cold) // settings.batch_size
   limit = None if cached or epoch is None or seen >= epoch else seen - 1  # One is not timed.
-  by_stage = input_stages.make_input_fns(dataset.train, batching, cached, whole)
+  by_stage = source.stages(batching, cached, whole)
   warm = _interleaved(by_stage or {'whole': whole}, settings, limit, clock)
   size = sum(map(_size, files))
   each = size / num_examples if files and num_examples else None
@@ -155,7 +154,7 @@ def read_bytes() -> Optional[int]:
 class _Pipeline:
   """One dataset in an open session."""
 
-  def __init__(self, input_fn: factory.InputFn, batch_size: int,
+  def __init__(self, input_fn: InputFn, batch_size: int,
                clock: Callable[[], float]) -> None:
     self._batch_size = batch_size
     self._clock = clock
@@ -186,7 +185,7 @@ class _Pipeline:
 
 
 @contextlib.contextmanager
-def _opened(input_fns: Dict[str, factory.InputFn], settings: Settings,
+def _opened(input_fns: Dict[str, InputFn], settings: Settings,
             clock: Callable[[], float]) -> Iterator[Dict[str, _Pipeline]]:
   with tf.Graph().as_default():
     pipelines = {name: _Pipeline(input_fn, settings.batch_size, clock)
@@ -199,7 +198,7 @@ def _opened(input_fns: Dict[str, factory.InputFn], settings: Settings,
       yield pipelines
 
 
-def _interleaved(input_fns: Dict[str, factory.InputFn], settings: Settings,
+def _interleaved(input_fns: Dict[str, InputFn], settings: Settings,
                  max_batches: Optional[int],
                  clock: Callable[[], float]) -> Dict[str, List[Pass]]:
   """Runs the pipelines in turn, so that what else the machine does hits all of them alike."""
@@ -209,14 +208,6 @@ def _interleaved(input_fns: Dict[str, factory.InputFn], settings: Settings,
       for name, pipeline in opened.items():
         passes[name].append(pipeline.run(_WARM_SECS, max_batches))
   return passes
-
-
-def _files(dataset: DataSet) -> List[Path]:
-  if isinstance(dataset.train, ImageSplit):
-    return list(dataset.train.files)
-  if isinstance(dataset.train, IdxSplit):
-    return list(dataset.train)
-  return []
 
 
 def _cache_files(cache: str) -> List[Path]:

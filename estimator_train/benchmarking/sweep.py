@@ -7,7 +7,7 @@ import shutil
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from estimator_train import settings as settings_lib
-from estimator_train.datasets.description import DataSet, SyntheticSplit
+from estimator_train.datasets.description import DataSet
 from estimator_train.distribution.threads import available_cores
 from estimator_train.files import atomic
 from estimator_train.process.child_process import ChildRun
@@ -135,7 +135,7 @@ def settings_of(point: Point, settings: Settings, dataset: DataSet) -> Settings:
   if point.unit != WORKER:
     changed = changed.evolve(num_gpus=point.count if point.unit == GPU else 0,
                              num_cpu_replicas=point.count if point.unit == CPU else 0)
-  if point.input == SYNTHETIC and not isinstance(dataset.train, SyntheticSplit):
+  if point.input == SYNTHETIC and not dataset.is_synthetic:
     # As much work for the model; made-up examples cannot be counted by class.
     changed = changed.evolve(dataset='synthetic', train_pattern=None, eval_pattern=None,
                              image_size=dataset.image_shape, labels=dataset.labels,

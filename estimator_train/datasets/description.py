@@ -54,7 +54,7 @@ class ArraySplit(NamedTuple):
 
 
 class SyntheticSplit(NamedTuple):
-  """Made-up images.
+  """Synthetic images.
 
   Attributes:
     num_batches: how many; None: without end.
@@ -82,3 +82,8 @@ class DataSet(NamedTuple):
   train: Optional[Split] = None
   test: Optional[Split] = None
   files: Tuple[DataFile, ...] = ()
+
+  @property
+  def is_synthetic(self) -> bool:
+    """Whether training examples are made, not read."""
+    return type(self.train) is SyntheticSplit

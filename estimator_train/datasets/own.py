@@ -1,7 +1,7 @@
 """A data set of the user's own: a function that returns its description."""
 
 import os
-from typing import Any, Sequence, Tuple
+from typing import Any, Callable, Dict, Sequence, Tuple
 
 import numpy as np
 
@@ -14,8 +14,6 @@ from estimator_train.datasets.description import (
 )
 from estimator_train.errors import UserError
 from estimator_train.settings import Settings, user_code
-
-_SPLITS = (ArraySplit, ImageSplit, IdxSplit, SyntheticSplit)
 
 
 def describe(settings: Settings) -> DataSet:
@@ -71,21 +69,35 @@ def _checked_split(name: str, split: Any, dataset: DataSet) -> Any:
   if split is None:
     return None
   given = '--dataset={}: {}'.format(dataset.name, name)
-  if not isinstance(split, _SPLITS):
+  if type(split) not in _CHECKS:
     raise UserError('a split of a data set is of no kind that can be read',
                     '{} is {}'.format(given, type(split).__name__),
-                    'give one of ' + ', '.join(kind.__name__ for kind in _SPLITS))
-  if isinstance(split, ArraySplit):
-    images = np.asanyarray(split.images)
-    _check_images(images, dataset.image_shape, given)
-    split = ArraySplit(images, _checked_classes(split.classes, len(images), dataset, name))
-  elif isinstance(split, ImageSplit):
-    if isinstance(split.files, (str, bytes)):
-      raise UserError('the files of a split must be a list', '{}: {!r}'.format(given, split.files),
-                      'give a list of paths')
-    files = [os.fsencode(path) for path in split.files]
-    split = ImageSplit(files, _checked_classes(split.classes, len(files), dataset, name))
+                    'give one of ' + ', '.join(kind.__name__ for kind in _CHECKS))
+  return _CHECKS[type(split)](split, dataset, name, given)
+
+
+def _checked_arrays(split: ArraySplit, dataset: DataSet, name: str, given: str) -> ArraySplit:
+  images = np.asanyarray(split.images)
+  _check_images(images, dataset.image_shape, given)
+  return ArraySplit(images, _checked_classes(split.classes, len(images), dataset, name))
+
+
+def _checked_files(split: ImageSplit, dataset: DataSet, name: str, given: str) -> ImageSplit:
+  if isinstance(split.files, (str, bytes)):
+    raise UserError('the files of a split must be a list', '{}: {!r}'.format(given, split.files),
+                    'give a list of paths')
+  files = [os.fsencode(path) for path in split.files]
+  return ImageSplit(files, _checked_classes(split.classes, len(files), dataset, name))
+
+
+def _checked_later(split: Any, *unused: Any) -> Any:
+  """Returns a split that is checked when its files are."""
   return split
+
+
+_CHECKS: Dict[type, Callable[..., Any]] = {
+    ArraySplit: _checked_arrays, ImageSplit: _checked_files, IdxSplit: _checked_later,
+    SyntheticSplit: _checked_later}
 
 
 def _check_images(images: np.ndarray, shape: Tuple[int, int, int], given: str) -> None:

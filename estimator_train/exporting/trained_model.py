@@ -10,7 +10,7 @@ from estimator_train.datasets import registry as datasets
 from estimator_train.datasets.description import DataSet
 from estimator_train.distribution.devices import Devices, find_devices, make_session_config
 from estimator_train.errors import UserError
-from estimator_train.inputs.file_errors import reworded
+from estimator_train.inputs.file_errors import translate_errors
 from estimator_train.models import probabilities
 from estimator_train.run_dir.run_files import RunDir
 from estimator_train.settings import Settings
@@ -77,7 +77,7 @@ def restored(settings: Settings, dataset: DataSet, checkpoint: str,
       model = build_model(settings, dataset)
       check_fits(model, settings, checkpoint,
                  chosen_checkpoint.find_run_dir(settings).flags())
-      with reworded(None):
+      with translate_errors():
         saver(model).restore(session, checkpoint)
       yield model, session
     finally:
@@ -125,6 +125,6 @@ def load(settings: Settings, found: Found) -> Iterator[Predictor]:
     pixels = tf.placeholder(tf.float32, [None, height, width, None])
     outputs = probabilities.from_outputs(
         model, model(make_model_preprocess(model, settings)(pixels)))
-    with reworded(None):
+    with translate_errors():
       yield Predictor(max(1, settings.batch_size // devices.num_replicas), one.names[0],
                       session.make_callable(outputs, [pixels]))

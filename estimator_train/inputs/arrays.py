@@ -6,9 +6,33 @@ from typing import Callable, Optional, Tuple
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from estimator_train.datasets import idx
+from estimator_train.datasets import fingerprint, idx
 from estimator_train.datasets.description import IdxSplit
 from estimator_train.inputs.batching import Batching
+from estimator_train.inputs.source import InputFn, Source
+
+
+class ArraySource(Source):
+  """NumPy arrays of a user's data set."""
+  kind = 'arrays'
+  lists_classes = True
+  is_in_memory = True
+
+  def check(self) -> Optional[int]:
+    return len(self.split.classes)
+
+  def make_train_input_fn(self, batching: Batching, cache: str) -> InputFn:
+    return make_train_input_fn(self.split.images, self.split.classes, batching,
+                               self.order(batching))
+
+  def make_eval_input_fn(self, batching: Batching) -> InputFn:
+    return make_eval_input_fn(self.split.images, self.split.classes, batching)
+
+  def classes(self) -> np.ndarray:
+    return np.asarray(self.split.classes)
+
+  def cache_key(self) -> str:
+    return fingerprint.of_arrays(self.split)
 
 
 def read_idx(split: IdxSplit, image_shape: Tuple[int, int, int]) -> Tuple[np.ndarray, np.ndarray]:

@@ -5,28 +5,23 @@ import logging
 import os
 import stat
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Callable, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Iterator, List, Optional, Sequence, Tuple
 
 import numpy as np
 import tensorflow.compat.v1 as tf
 from tqdm import tqdm
 
-from estimator_train.datasets import fingerprint, image_folder
-from estimator_train.datasets.description import DataSet, ImageSplit, Split
+from estimator_train.datasets import fingerprint
+from estimator_train.datasets.description import ImageSplit
 from estimator_train.distribution.threads import available_cores
 from estimator_train.errors import UserError, printable
 from estimator_train.files import atomic
+from estimator_train.inputs.source import BadImage
 from estimator_train.settings import Settings
 
 _LOG = logging.getLogger('estimator_train')
 _FILE = 'skipped_images.json'
 _AT_ONCE = 1024  # Files handed to the threads at a time; a million would need a GB of futures.
-
-
-class BadImage(NamedTuple):
-  """A file that cannot be decoded, and why."""
-  file: str
-  reason: str
 
 
 class Decoder:
@@ -98,29 +93,17 @@ def find(files: Sequence[bytes]) -> Iterator[Tuple[int, str]]:
     decoder.close()
 
 
-def without_bad(dataset: DataSet, settings: Settings) -> Tuple[DataSet, List[BadImage]]:
-  """Returns the data set without the images that cannot be decoded, and those.
+def skip(split: ImageSplit, name: str,
+         settings: Settings) -> Tuple[ImageSplit, List[BadImage]]:
+  """Returns the split without the images that cannot be decoded, and those.
 
   All of them are decoded once, before the first step, so that every step and every epoch is as
   long as it would be without them. `model_dir` remembers the outcome for as long as no file
   changes.
 
   Raises:
-    UserError: more of them are bad than `--max_bad_images`, or a class has no other.
+    UserError: more of them are bad than `--max_bad_images`.
   """
-  skipped: List[BadImage] = []
-  train = _good(dataset.train, 'train', settings, skipped)
-  test = _good(dataset.test, 'test', settings, skipped)
-  if isinstance(train, ImageSplit):
-    image_folder.check_classes(dataset.labels, train)
-  return dataset._replace(train=train, test=test), skipped
-
-
-def _good(split: Optional[Split], name: str, settings: Settings,
-          skipped: List[BadImage]) -> Optional[Split]:
-  """Returns the split without its bad images, and appends those to `skipped`."""
-  if not isinstance(split, ImageSplit):
-    return split
   bad = [(index, BadImage(os.fsdecode(split.files[index]), why))
          for index, why in _remembered(split, name, settings.model_dir)]
   if len(bad) > settings.max_bad_images * len(split.files):
@@ -131,8 +114,7 @@ def _good(split: Optional[Split], name: str, settings: Settings,
                     'mend or remove them, --mode=audit lists all; or give a larger share')
   for _, image in bad:
     _LOG.warning('skipping %s (%s)', printable(image.file), image.reason)
-    skipped.append(image)
-  return _without(split, [index for index, _ in bad])
+  return _without(split, [index for index, _ in bad]), [image for _, image in bad]
 
 
 def _without(split: ImageSplit, indexes: Sequence[int]) -> ImageSplit:

@@ -10,23 +10,23 @@ _NO_END = 2 ** 62
 _SEEDS_APART = 1000003
 
 
-class Share(NamedTuple):
-  """Which of the training examples are for this worker, from where on.
+class Shard(NamedTuple):
+  """The part of the training examples that one worker reads, and from where on.
 
   Attributes:
-    skip_examples: the examples that earlier runs of a training took, which are passed over so that
-      a resumed run goes on where they stopped.
-    num_workers: that share the examples.
-    worker_number: which of them this one is.
+    skip_examples: the examples that earlier runs of a training took, so that a resumed run
+      continues where they stopped.
+    num_workers: that read them together.
+    rank: which of these this one is.
     step_examples: of a step that are for one worker, all its replicas together.
   """
   skip_examples: int = 0
   num_workers: int = 1
-  worker_number: int = 0
+  rank: int = 0
   step_examples: int = 0
 
 
-ALL = Share()
+ALL = Shard()
 
 
 class Batching(NamedTuple):
@@ -35,13 +35,13 @@ class Batching(NamedTuple):
   Attributes:
     image_shape: (height, width, channels).
     num_classes: the length of a one-hot label.
-    one_hot: whether labels are one-hot, not class numbers.
+    one_hot: whether labels are one-hot, not class indices.
     batch_size: per replica.
     shuffle_buffer: examples to shuffle among.
     num_parallel_calls: images decoded at once.
     prefetch: batches prepared ahead.
     seed: of the order of the examples.
-    share: of the examples of training.
+    shard: of the examples of training.
     private_threads: that run the functions of the input, and nothing else; 0: those that run the
       operations of the graph do.
   """
@@ -53,7 +53,7 @@ class Batching(NamedTuple):
   num_parallel_calls: int = 1
   prefetch: int = 1
   seed: int = 1
-  share: Share = ALL
+  shard: Shard = ALL
   private_threads: int = 0
 
   def shuffled(self, examples: tf.data.Dataset, num_examples: int) -> tf.data.Dataset:
@@ -63,14 +63,14 @@ class Batching(NamedTuple):
     of its own, by its number, so that a resumed run begins in its epoch, however many it has behind
     it; `shuffle_and_repeat` has to go through them all.
 
-    Workers go through the same order, and each takes its part of every step: together they train on
-    what one process with as many replicas would, and none runs out before the others.
+    Workers go through the same order, and each takes its shard of every step: together they train
+    on what one process with as many replicas would, and none runs out before the others.
 
     Args:
       examples: of an epoch.
       num_examples: how many these are.
     """
-    first_epoch, done = divmod(self.share.skip_examples, num_examples)
+    first_epoch, done = divmod(self.shard.skip_examples, num_examples)
 
     # AutoGraph would take its time to find that there is nothing to convert.
     @tf.autograph.experimental.do_not_convert
@@ -79,10 +79,10 @@ class Batching(NamedTuple):
                               reshuffle_each_iteration=False)
 
     shuffled = tf.data.Dataset.range(first_epoch, _NO_END).flat_map(in_order).skip(done)
-    if self.share.num_workers == 1:
+    if self.shard.num_workers == 1:
       return shuffled
-    return (shuffled.batch(self.share.step_examples)
-            .shard(self.share.num_workers, self.share.worker_number).unbatch())
+    return (shuffled.batch(self.shard.step_examples)
+            .shard(self.shard.num_workers, self.shard.rank).unbatch())
 
   def prefetched(self, batches: tf.data.Dataset) -> tf.data.Dataset:
     """Returns the complete input, whose batches are prepared ahead."""
@@ -104,5 +104,5 @@ class Batching(NamedTuple):
     return np.random.RandomState(self.seed).permutation(num_examples).astype(np.int32)
 
   def labels(self, classes: tf.Tensor) -> tf.Tensor:
-    """Turns class numbers, int64 [B], into labels: those, or float32 [B, num_classes]."""
+    """Turns class indices, int64 [B], into labels: those, or float32 [B, num_classes]."""
     return tf.one_hot(classes, self.num_classes) if self.one_hot else classes

@@ -1,28 +1,24 @@
-"""What TensorFlow says of files, as errors that a user can act on."""
+"""Errors of TensorFlow about files, translated for users."""
 
-import os
 import re
 from contextlib import contextmanager
 from typing import Iterator, Optional
 
 import tensorflow.compat.v1 as tf
 
-from estimator_train.datasets import idx
-from estimator_train.datasets.description import IdxSplit, ImageSplit, Split
-from estimator_train.errors import UserError, printable
-from estimator_train.inputs import bad_images
+from estimator_train.errors import UserError
+from estimator_train.inputs.source import Source
 
 _OF_A_FILE = (tf.errors.InvalidArgumentError, tf.errors.NotFoundError, tf.errors.UnknownError,
               tf.errors.PermissionDeniedError, tf.errors.FailedPreconditionError)
 
 
 @contextmanager
-def reworded(split: Optional[Split]) -> Iterator[None]:
-  """Turns errors about the data, or about checkpoints, into UserErrors.
+def translate_errors(source: Optional[Source] = None) -> Iterator[None]:
+  """Raises UserErrors in place of errors about the data, or about checkpoints.
 
   Args:
-    split: what is read meanwhile. TensorFlow does not name the image that it cannot decode, so
-      they are decoded again, one by one, up to the first that fails.
+    source: what is read meanwhile; it finds the file that TensorFlow may not name.
   """
   try:
     yield
@@ -35,17 +31,7 @@ def reworded(split: Optional[Split]) -> Iterator[None]:
       raise UserError('--model_dir holds a checkpoint of another model or optimizer',
                       re.sub(r'.*?(Key \S+ not found in checkpoint).*', r'\1', error.message,
                              flags=re.DOTALL), 'give another --model_dir') from error
-    if isinstance(split, IdxSplit):
-      # They say what is wrong with a file, and which it is.
-      idx.read_images(split)
-      idx.read_labels(split)
-    if not isinstance(split, ImageSplit):
+    explained = source.explain_failure() if source is not None else None
+    if explained is None:
       raise
-    bad = next(bad_images.find(split.files), None)
-    if bad is None:
-      raise
-    index, why = bad
-    raise UserError('an image cannot be decoded',
-                    '{} ({})'.format(printable(os.fsdecode(split.files[index])), why),
-                    'mend or remove it, --mode=audit lists all; or give --on_bad_image=skip'
-                    ) from error
+    raise explained from error

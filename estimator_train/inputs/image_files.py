@@ -16,8 +16,7 @@ import tensorflow.compat.v1 as tf
 
 from estimator_train.datasets.description import ImageSplit
 from estimator_train.inputs.batching import Batching
-
-InputFn = Callable[[], tf.data.Dataset]
+from estimator_train.inputs.source import InputFn
 
 # Paths looked up in one call to Python, which takes as long as decoding a tenth of an image.
 _PATHS_AT_ONCE = 64

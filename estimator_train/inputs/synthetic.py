@@ -1,14 +1,31 @@
-"""An `input_fn` that costs nothing: one random batch, over and over."""
+"""Synthetic examples, which cost nothing: one random batch, over and over."""
 
-from typing import Callable, Optional
+from typing import Optional
 
 import tensorflow.compat.v1 as tf
 
 from estimator_train.inputs.batching import Batching
+from estimator_train.inputs.source import InputFn, Source
+
+
+class SyntheticSource(Source):
+  """One random batch, over and over."""
+  kind = 'made_up'
+  caches_in_folder = True  # Nothing is kept there.
+  last_stage = None
+
+  def check(self) -> Optional[int]:
+    return None
+
+  def make_train_input_fn(self, batching: Batching, cache: str) -> InputFn:
+    return make_input_fn(batching, self.split.num_batches)
+
+  def make_eval_input_fn(self, batching: Batching) -> InputFn:
+    return make_input_fn(batching, self.split.num_batches)
 
 
 def make_input_fn(batching: Batching,
-                  num_batches: Optional[int] = None) -> Callable[[], tf.data.Dataset]:
+                  num_batches: Optional[int] = None) -> InputFn:
   """Makes an `input_fn` of the same random batch.
 
   Args:

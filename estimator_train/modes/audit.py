@@ -11,9 +11,10 @@ from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 import numpy as np
 
 from estimator_train.datasets import registry
-from estimator_train.datasets.description import DataSet, ImageSplit
+from estimator_train.datasets.description import DataSet
 from estimator_train.errors import UserError
 from estimator_train.inputs import bad_images, image_headers
+from estimator_train.inputs.factory import make_source
 from estimator_train.inputs.image_headers import Problem
 from estimator_train.reports import audit
 from estimator_train.run_dir.run_files import RunDir
@@ -46,10 +47,11 @@ def run(settings: Settings) -> Dict[str, Any]:
 
 
 def _part(name: str, split: Any, dataset: DataSet) -> audit.Part:
-  if not isinstance(split, ImageSplit):
+  source = make_source(dataset, split)
+  if not source.is_auditable:
     raise UserError('--mode=audit is for image files', '--dataset=' + dataset.name,
                     'give --dataset=image_folder with --train_pattern, or --dataset=oct2017')
-  return audit.Part(name, split.files, split.classes, dataset.labels)
+  return audit.Part(name, split.files, source.classes(), dataset.labels)
 
 
 def _inspect(parts: List[audit.Part]) -> List[audit.Finding]:

@@ -6,16 +6,11 @@ from typing import Any, Dict
 
 from estimator_train.benchmarking import input_rate, model_rate
 from estimator_train.benchmarking.input_rate import Measured
-from estimator_train.datasets.description import (
-  ArraySplit,
-  DataSet,
-  ImageSplit,
-  SyntheticSplit,
-)
+from estimator_train.datasets.description import DataSet
 from estimator_train.distribution import threads
 from estimator_train.errors import UserError
 from estimator_train.inputs import factory
-from estimator_train.inputs.file_errors import reworded
+from estimator_train.inputs.file_errors import translate_errors
 from estimator_train.models import registry as models
 from estimator_train.process import memory
 from estimator_train.process.start_up import StartUp
@@ -44,7 +39,7 @@ def run(settings: Settings) -> Dict[str, Any]:
     free_bytes = memory.available_bytes()
     _LOG.info('measuring the input')
     dataset = plan.data.dataset
-    with reworded(dataset.train):
+    with translate_errors(factory.make_source(dataset, dataset.train)):
       measured = input_rate.measure(dataset, plan.settings, trained_model.one_hot,
                                     plan.data.sizes.train)
     _LOG.info('measuring the model')
@@ -73,14 +68,12 @@ def _described(dataset: DataSet, measured: Measured) -> Input:
   """Returns what the report is to know of what was measured."""
   count = measured.num_examples
   height, width, channels = measured.image_shape
-  kind = ('made_up' if isinstance(dataset.train, SyntheticSplit) else
-          'arrays' if isinstance(dataset.train, ArraySplit) else
-          'image_files' if isinstance(dataset.train, ImageSplit) else 'idx_files')
   was_cold = None
   if measured.bytes_from_storage is not None and measured.bytes_per_example is not None:
     was_cold = measured.bytes_from_storage >= measured.bytes_expected / 2
   return Input(
-      kind=kind, num_examples=count, prepare_secs=measured.prepare_secs, cold=measured.cold,
-      warm=measured.warm, stages=measured.stages, bytes_per_example=measured.bytes_per_example,
+      kind=factory.make_source(dataset, dataset.train).kind, num_examples=count,
+      prepare_secs=measured.prepare_secs, cold=measured.cold, warm=measured.warm,
+      stages=measured.stages, bytes_per_example=measured.bytes_per_example,
       was_cold=was_cold,
       cache_bytes=None if count is None else count * height * width * channels)

@@ -98,7 +98,7 @@ def _frozen_count(layers: List[Any]) -> int:
 def _key(frozen: tf.keras.Model, values: List[np.ndarray], examples: inputs.Pass,
          settings: Settings) -> str:
   digest = hashlib.md5('{} {} {} {}'.format(
-      examples.fingerprint, settings.preprocess, settings.cache_features_dtype,
+      examples.cache_key, settings.preprocess, settings.cache_features_dtype,
       frozen.to_json()).encode())
   for value in values:
     digest.update(value.tobytes())

@@ -7,13 +7,14 @@ from typing import Any, Dict, List, NamedTuple, Optional
 import tensorflow.compat.v1 as tf
 
 from estimator_train.cluster.worker import ALONE, EVALUATOR, Worker
-from estimator_train.datasets import download, image_folder, registry as datasets
-from estimator_train.datasets.description import ArraySplit, DataSet, ImageSplit
+from estimator_train.datasets import download, registry as datasets
+from estimator_train.datasets.description import DataSet
 from estimator_train.distribution.devices import find_devices, ready
 from estimator_train.distribution.engines import make_engine
 from estimator_train.distribution.engines.engine import Engine
 from estimator_train.errors import PeerLost, UserError
-from estimator_train.inputs import bad_images, factory as inputs
+from estimator_train.inputs import factory as inputs
+from estimator_train.inputs.source import BadImage
 from estimator_train.process.start_up import StartUp
 from estimator_train.run_dir.run_files import RunDir
 from estimator_train.settings import Settings, total_train_steps
@@ -37,7 +38,7 @@ class Data(NamedTuple):
   """
   dataset: DataSet
   sizes: inputs.SplitSizes
-  skipped: List[bad_images.BadImage]
+  skipped: List[BadImage]
 
 
 class Plan(NamedTuple):
@@ -169,9 +170,9 @@ def _prepare_data(settings: Settings, run_dir: RunDir) -> Data:
   """Describes, gets and checks the examples."""
   dataset = _describe(settings)
   run_dir.make()
-  skipped: List[bad_images.BadImage] = []
+  skipped: List[BadImage] = []
   if settings.on_bad_image == 'skip':
-    dataset, skipped = bad_images.without_bad(dataset, settings)
+    dataset, skipped = inputs.skip_bad(dataset, settings)
   return Data(dataset, inputs.check_files(dataset, settings), skipped)
 
 
@@ -182,8 +183,8 @@ def _describe(settings: Settings) -> DataSet:
     assert settings.data_dir is not None
     download.fetch(dataset.files, settings.data_dir)
   chosen_checkpoint.check_labels(settings, dataset.labels)
-  if isinstance(dataset.train, (ImageSplit, ArraySplit)) and settings.trains:
-    counts = image_folder.class_counts(dataset.train, len(dataset.labels))
+  if settings.trains and inputs.make_source(dataset, dataset.train).lists_classes:
+    counts = inputs.class_counts(dataset)
     _LOG.info('%d images to train on: %s; the largest class is %.1f times the smallest%s',
               sum(counts), ', '.join(map('{} {}'.format, dataset.labels, counts)),
               max(counts) / min(counts),

@@ -9,8 +9,6 @@ from typing import Any, ContextManager, Dict, NamedTuple, Optional
 import tensorflow.compat.v1 as tf
 
 from estimator_train.cluster.heartbeats import READY
-from estimator_train.datasets import fingerprint
-from estimator_train.datasets.description import ArraySplit, DataSet, ImageSplit
 from estimator_train.distribution.devices import make_session_config
 from estimator_train.inputs import factory as inputs
 from estimator_train.process.start_up import StartUp
@@ -142,16 +140,10 @@ def _facts(plan: Plan, model: tf.keras.Model) -> Dict[str, str]:
       'the number of replicas': str(plan.engine.devices.num_replicas),
       'the image shape': str(dataset.image_shape),
       'the labels': ','.join(dataset.labels)[:1000],
-      'the training examples (a digest of their classes)': _digest_of_classes(dataset),
+      'the training examples (a digest of their classes)': inputs.make_source(
+          dataset, dataset.train).content_digest(),
       "the model's weights (a digest)": hashlib.md5(layers.encode('utf-8')).hexdigest(),
   }
-
-
-def _digest_of_classes(dataset: DataSet) -> str:
-  """Returns what distinguishes lists of examples, which files and arrays of a machine may be."""
-  if not isinstance(dataset.train, (ImageSplit, ArraySplit)):
-    return ''  # The same everywhere: checked when it was downloaded, or synthetic.
-  return fingerprint.of_arrays([dataset.train.classes])
 
 
 def _warn_of_another_rate(plan: Plan) -> None:

@@ -10,8 +10,8 @@ from tqdm.contrib.logging import logging_redirect_tqdm
 from estimator_train.cluster.worker import ALONE, Worker
 from estimator_train.errors import NotSaved, PeerLost, StoppedBySignal, TrainingFailed
 from estimator_train.inputs import factory as inputs
-from estimator_train.inputs.batching import Share
-from estimator_train.inputs.file_errors import reworded
+from estimator_train.inputs.batching import Shard
+from estimator_train.inputs.file_errors import translate_errors
 from estimator_train.process.signals import SignalState
 from estimator_train.process.start_up import StartUp
 from estimator_train.reports.step_times import Timing
@@ -98,8 +98,8 @@ class Trainer:
     if self._engine.worker.is_chief:
       early_stopping.clear(self._settings)
       plan.run_dir.record_batch_size(plan.first_step, self._engine.examples_per_step)
-    train_split = plan.data.dataset.train
-    with reworded(train_split), self._engine.busy('preparing its input'):
+    source = inputs.make_source(plan.data.dataset, plan.data.dataset.train)
+    with translate_errors(source), self._engine.busy('preparing its input'):
       input_fn = self._make_input_fn()
     self._start_up.end('data')
     hooks = RunHooks(plan, self._model, self._start_up, self._signals,
@@ -107,7 +107,7 @@ class Trainer:
     try:
       # Only what logs to the terminal by itself; whoever calls from Python has handlers elsewhere.
       with logging_redirect_tqdm([_LOG] if _LOG.handlers else []), \
-          estimator_patches.without_nan_hook(), reworded(train_split):
+          estimator_patches.without_nan_hook(), translate_errors(source):
         self._engine.train(self._model.training_estimator, input_fn, hooks.all, plan.stop_step)
     except TrainingFailed as error:
       hooks.summaries.fail()
@@ -143,18 +143,18 @@ class Trainer:
   def _make_input_fn(self) -> inputs.InputFn:
     plan, model, engine = self.plan, self._model, self._engine
     assert engine.worker.rank is not None
-    share = Share(engine.first_example(plan.examples_seen), engine.size, engine.worker.rank,
+    shard = Shard(engine.first_example(plan.examples_seen), engine.size, engine.worker.rank,
                   engine.examples_per_worker)
     if model.frozen_part is None:
       return inputs.make_train_input_fn(plan.data.dataset, self._settings, model.one_hot,
-                                        engine.batch_size, share)
+                                        engine.batch_size, shard)
     model_dir = plan.run_dir.path
     features = frozen_features.compute(
         model.frozen_part,
         save_hook.latest(model_dir)[0] or model_to_estimator.initial_weights_path(model_dir),
         inputs.make_pass(plan.data.dataset, self._settings), self._settings, engine.devices)
     return inputs.make_feature_input_fn(plan.data.dataset, self._settings, model.one_hot,
-                                        engine.batch_size, share, features)
+                                        engine.batch_size, shard, features)
 
   def _failure(self, error: TrainingFailed, hooks: RunHooks) -> TrainingFailed:
     """Returns the error with what led to it, and the checkpoint that is left."""

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
-from estimator_train.benchmarking import input_rate, input_stages
+from estimator_train.benchmarking import input_rate
 from estimator_train.datasets.description import DataSet, IdxSplit, ImageSplit, SyntheticSplit
 from estimator_train.inputs import factory, image_files
 from estimator_train.inputs.batching import Batching
@@ -99,12 +99,17 @@ def counting(function, counts, name):
   return counted
 
 
+def stages_of(split, *given):
+  dataset = DataSet('any', ('a', 'b'), (2, 2, 1))
+  return factory.make_source(dataset, split).stages(*given)
+
+
 @pytest.mark.parametrize('stage, decodes, resizes', [
     ('read', False, False), ('decode', True, False), ('resize', True, True),
     ('batch', True, True)])
 def test_stages_of_image_files_do_their_work(split, monkeypatch, stage, decodes, resizes):
   whole = image_files.make_train_input_fn(split, BATCHING)
-  input_fns = input_stages.make_input_fns(split, BATCHING, False, whole)
+  input_fns = stages_of(split, BATCHING, False, whole)
   assert list(input_fns) == ['read', 'decode', 'resize', 'batch']
   assert input_fns['batch'] is whole
   counts = {'decode': 0, 'resize': 0}
@@ -122,7 +127,7 @@ def test_stages_of_image_files_do_their_work(split, monkeypatch, stage, decodes,
 def test_stages_of_idx_files(write_idx):
   split = IdxSplit(*write_idx(np.zeros((10, 10, 12)), np.arange(10)))
   batching = BATCHING._replace(image_shape=(10, 12, 1))
-  input_fns = input_stages.make_input_fns(split, batching, False, whole='whole')
+  input_fns = stages_of(split, batching, False, 'whole')
   assert list(input_fns) == ['read', 'batch', 'decode'] and input_fns['decode'] == 'whole'
   with tf.Graph().as_default(), tf.Session() as session:
     _, label = tf.data.make_one_shot_iterator(input_fns['read']()).get_next()
@@ -133,9 +138,9 @@ def test_stages_of_idx_files(write_idx):
 
 
 def test_what_is_cached_or_made_up_has_no_such_stages(split):
-  assert input_stages.make_input_fns(split, BATCHING, True, 'whole') == {'batch': 'whole'}
+  assert stages_of(split, BATCHING, True, 'whole') == {'batch': 'whole'}
   for cached in (False, True):
-    assert input_stages.make_input_fns(SyntheticSplit(None), BATCHING, cached, 'whole') == {}
+    assert stages_of(SyntheticSplit(None), BATCHING, cached, 'whole') == {}
 
 
 class Ticks:

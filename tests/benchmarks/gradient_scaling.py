@@ -16,11 +16,11 @@ import common
 import numpy as np
 import tensorflow.compat.v1 as tf
 
+import estimator_train
 from estimator_train.datasets import fashion_mnist_sample
 from estimator_train.inputs import idx_files
 from estimator_train.inputs.batching import Batching
 from estimator_train.settings import Settings
-from estimator_train.training import plan, trainer as runs
 
 BATCH_SIZE = 64
 Weights = Dict[str, np.ndarray]
@@ -81,7 +81,7 @@ def _train_by_package(replicas: int, steps: int) -> Weights:
     settings = Settings(mode='train', model='gradient_scaling:two_layers', model_dir=model_dir,
                         train_steps=steps, batch_size=BATCH_SIZE, seed=1,
                         num_cpu_replicas=replicas)
-    runs.train(plan.prepare(settings))
+    estimator_train.train(settings)
     return _weights(model_dir)
 
 

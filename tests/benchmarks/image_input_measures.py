@@ -11,7 +11,7 @@ import json
 import os
 import sys
 import time
-from typing import Any, Callable, Dict, Iterator, List
+from typing import Any, Callable, Dict, Iterator, List, Tuple
 
 import common
 import numpy as np
@@ -27,8 +27,10 @@ from estimator_train.process import cpu_tuning
 from estimator_train.process.start_up import StartUp
 from estimator_train.settings import Settings
 from estimator_train.tf_patches import model_to_estimator
-from estimator_train.training import frozen_features, plan
+from estimator_train.training import frozen_features
 from estimator_train.training.hooks.time_history import TimeHistory
+from estimator_train.training.plan import Plan, make_plan
+from estimator_train.training.prepared_model import PreparedModel, prepare_model
 
 # Small enough to diverge on no labels; a step costs the same at any rate.
 LEARNING_RATE = 1e-6
@@ -114,41 +116,40 @@ def cache(data: Dict[str, Any], batch_size: int, rounds: int, window_secs: float
 
 def plain(steps: int, **rest: Any) -> Dict[str, Any]:
   """Measures training steps of the whole network, on images from memory; see _prepare."""
-  run = _prepare(steps, {'cache': 'memory'}, **rest)
-  input_fn = factory.make_train_input_fn(run.dataset, run.settings, run.converted.one_hot,
-                                         run.batch_size)
-  return {'images_per_sec': _train(run, input_fn, steps)}
+  plan, model = _prepare(steps, {'cache': 'memory'}, **rest)
+  input_fn = factory.make_train_input_fn(plan.data.dataset, plan.settings, model.one_hot,
+                                         plan.engine.batch_size)
+  return {'images_per_sec': _train(plan, model, input_fn, steps)}
 
 
 def features(steps: int, **rest: Any) -> Dict[str, Any]:
   """Measures training steps with --cache_features, and what computing these takes."""
-  run = _prepare(steps, {'cache_features': True}, **rest)
-  assert run.converted.frozen is not None and run.settings.model_dir is not None
+  plan, model = _prepare(steps, {'cache_features': True}, **rest)
+  dataset, settings, engine = plan.data.dataset, plan.settings, plan.engine
+  assert model.frozen_part is not None
   began = time.perf_counter()
   computed = frozen_features.compute(
-      run.converted.frozen, model_to_estimator.initial_weights_path(run.settings.model_dir),
-      factory.make_pass(run.dataset, run.settings), run.settings, run.devices)
+      model.frozen_part, model_to_estimator.initial_weights_path(plan.run_dir.path),
+      factory.make_pass(dataset, settings), settings, engine.devices)
   secs = time.perf_counter() - began
-  input_fn = factory.make_feature_input_fn(run.dataset, run.settings, run.converted.one_hot,
-                                           run.batch_size, ALL, computed)
-  return {'images_per_sec': _train(run, input_fn, steps), 'compute_secs': secs}
+  input_fn = factory.make_feature_input_fn(dataset, settings, model.one_hot, engine.batch_size,
+                                           ALL, computed)
+  return {'images_per_sec': _train(plan, model, input_fn, steps), 'compute_secs': secs}
 
 
 def head(steps: int, **rest: Any) -> Dict[str, Any]:
   """Measures the same steps on one random batch of features, over and over."""
-  run = _prepare(steps, {'cache_features': True}, **rest)
-  frozen = run.converted.frozen
+  plan, model = _prepare(steps, {'cache_features': True}, **rest)
+  frozen, labels = model.frozen_part, plan.data.dataset.labels
+  batch_size, seed = plan.engine.batch_size, plan.settings.seed
   assert frozen is not None
-  labels = run.dataset.labels
 
   def input_fn() -> tf.data.Dataset:
-    made_up = tf.random.stateless_uniform(
-        (run.batch_size,) + frozen.output_shape[1:], [run.settings.seed, 0])
-    classes = tf.random.stateless_uniform(
-        [run.batch_size], [run.settings.seed, 1], 0, len(labels), tf.int64)
-    return tf.data.Dataset.from_tensors((made_up, tf.one_hot(classes, len(labels)))).repeat()
+    synthetic = tf.random.stateless_uniform((batch_size,) + frozen.output_shape[1:], [seed, 0])
+    classes = tf.random.stateless_uniform([batch_size], [seed, 1], 0, len(labels), tf.int64)
+    return tf.data.Dataset.from_tensors((synthetic, tf.one_hot(classes, len(labels)))).repeat()
 
-  return {'images_per_sec': _train(run, input_fn, steps)}
+  return {'images_per_sec': _train(plan, model, input_fn, steps)}
 
 
 def main() -> None:
@@ -235,7 +236,7 @@ def _images_per_sec(take: Take, batch_size: int, min_batches: int, min_secs: flo
 
 def _prepare(steps: int, others: Dict[str, Any], data: Dict[str, Any], images: int,
              batch_size: int, warmup_steps: int, trainable_layers: int,
-             model_dir: str) -> plan.Run:
+             model_dir: str) -> Tuple[Plan, PreparedModel]:
   """Prepares a training of VGG16 with random weights.
 
   Args:
@@ -248,22 +249,25 @@ def _prepare(steps: int, others: Dict[str, Any], data: Dict[str, Any], images: i
     trainable_layers: the last layers of the network that train.
     model_dir: an empty folder.
   """
-  run = plan.prepare(_settings(
+  start_up = StartUp()
+  plan = make_plan(_settings(
       data, mode='train', model='vgg16', trainable_layers=trainable_layers, model_dir=model_dir,
       batch_size=batch_size, train_steps=warmup_steps + steps, learning_rate=LEARNING_RATE,
-      **others))
-  split = _split(run.dataset)
+      **others), start_up)
+  dataset = plan.data.dataset
+  split = _split(dataset)
   chosen = np.linspace(0, len(split.files) - 1, images).astype(int)
-  return run._replace(dataset=run.dataset._replace(train=ImageSplit(
-      [split.files[index] for index in chosen], split.classes[chosen])))
+  some = dataset._replace(train=ImageSplit(
+      [split.files[index] for index in chosen], split.classes[chosen]))
+  return (plan._replace(data=plan.data._replace(dataset=some)), prepare_model(plan, start_up))
 
 
-def _train(run: plan.Run, input_fn: InputFn, steps: int) -> float:
+def _train(plan: Plan, model: PreparedModel, input_fn: InputFn, steps: int) -> float:
   """Returns the images a second of the last so many steps, what is between them included."""
   history = TimeHistory(StartUp())
-  run.converted.trainer.train(input_fn, hooks=[history], max_steps=run.stop_step)
+  model.training_estimator.train(input_fn, hooks=[history], max_steps=plan.stop_step)
   secs = history.ended[-1] - history.ended[-1 - steps]
-  return steps * run.settings.batch_size / secs
+  return steps * plan.settings.batch_size / secs
 
 
 if __name__ == '__main__':

@@ -10,7 +10,7 @@ from conftest import batches
 from estimator_train import ArraySplit, DataSet, IdxSplit, ImageSplit, UserError
 from estimator_train.datasets import own
 from estimator_train.inputs import factory
-from estimator_train.inputs.batching import Share
+from estimator_train.inputs.batching import Shard
 from estimator_train.settings import Settings
 
 LABELS, SHAPE = ('dark', 'light'), (4, 5, 1)
@@ -57,7 +57,7 @@ def test_arrays_are_trained_on_in_mixed_order_in_shares(describe):
   # A buffer that is small beside a class would not mix them.
   assert len(set(CLASSES[whole[:6]])) == 2
   shares = [numbers(batches(factory.make_train_input_fn(
-      dataset, settings, True, 3, Share(0, 2, worker, 3)), 4)[0]) for worker in range(2)]
+      dataset, settings, True, 3, Shard(0, 2, worker, 3)), 4)[0]) for worker in range(2)]
   together = [number for step in range(4) for share in shares
               for number in share[3 * step:3 * step + 3]]
   assert together == whole
@@ -79,7 +79,7 @@ def test_only_what_the_mode_reads_must_be_there(describe):
 
 def test_fingerprint_is_of_the_content(describe):
   def fingerprint(data):
-    return factory.make_pass(*describe(data)).fingerprint
+    return factory.make_pass(*describe(data)).cache_key
 
   changed = IMAGES.copy()
   changed[-1, -1, -1, -1] += 1

@@ -15,9 +15,8 @@ pytestmark = pytest.mark.slow
 
 @pytest.mark.parametrize('arguments', [
     ('--model=mnist_deep', '--distribution_strategy=central_storage', '--num_cpu_replicas=2'),
-    ('--model=mnist_deep', '--distribution_strategy=mirrored', '--num_cpu_replicas=2',
+    ('--model=mnist_practical', '--distribution_strategy=mirrored', '--num_cpu_replicas=2',
      '--optimizer=rmsprop'),
-    ('--model=mnist_practical',),
     ('--model=own_models:compiled_with_momentum',),
 ], ids=' '.join)
 def test_plain_keras_scores_the_same(run_program, tmp_path, arguments):

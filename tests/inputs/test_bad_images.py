@@ -11,7 +11,7 @@ import pytest
 
 from estimator_train.datasets.description import DataSet, ImageSplit
 from estimator_train.errors import UserError
-from estimator_train.inputs import bad_images
+from estimator_train.inputs import bad_images, factory
 from estimator_train.settings import Settings
 
 
@@ -82,7 +82,7 @@ def test_awkward_files(awkward_images, name, is_bad):
 def without_bad(files, tmp_path, **given):
   split = ImageSplit(files, np.arange(len(files), dtype=np.int32) % 2)
   dataset = DataSet('image_folder', ('A', 'B'), (8, 8, 3), train=split, test=None, files=())
-  return bad_images.without_bad(dataset, Settings(
+  return factory.skip_bad(dataset, Settings(
       dataset='image_folder', model_dir=str(tmp_path), train_steps=1, **given))
 
 

@@ -6,7 +6,7 @@ from conftest import batches
 
 from estimator_train.datasets.description import DataSet, IdxSplit
 from estimator_train.inputs import arrays, factory, idx_files
-from estimator_train.inputs.batching import Batching, Share
+from estimator_train.inputs.batching import Batching, Shard
 from estimator_train.settings import Settings
 
 EXAMPLES, SHAPE, CLASSES = 10, (2, 3, 1), 4
@@ -27,7 +27,7 @@ def examples_of(images):
 def train_fn(split, batch_size=4, skip=0, seed=1, shuffle_buffer=5):
   return idx_files.make_train_input_fn(split, BATCHING._replace(
       batch_size=batch_size, shuffle_buffer=shuffle_buffer, seed=seed,
-      share=Share(skip_examples=skip)))
+      shard=Shard(skip_examples=skip)))
 
 
 def order(split, count, **options):
@@ -89,7 +89,7 @@ def test_labels_as_class_numbers(split):
 
 def test_arrays_deliver_the_same(split):
   for one_hot in (True, False):
-    batching = BATCHING._replace(one_hot=one_hot, seed=3, share=Share(skip_examples=7))
+    batching = BATCHING._replace(one_hot=one_hot, seed=3, shard=Shard(skip_examples=7))
     streamed, _ = batches(idx_files.make_train_input_fn(split, batching), 6)
     held, _ = batches(arrays.make_idx_train_input_fn(split, batching), 6)
     for (images, labels), (images_held, labels_held) in zip(streamed, held):
@@ -113,7 +113,7 @@ def test_no_array_in_the_graph(write_idx, held):
     ('memory', 0, 'memory')])
 def test_small_files_are_held_unless_the_user_says_otherwise(split, monkeypatch, given,
                                                              small_bytes, cache):
-  monkeypatch.setattr(factory, '_SMALL_BYTES', small_bytes)
+  monkeypatch.setattr(idx_files, '_SMALL_BYTES', small_bytes)
   dataset = DataSet('own', tuple('abcd'), SHAPE, split, split)
   settings = Settings(model_dir='any', train_steps=1, cache=given, batch_size=4)
   assert factory.cache_of(dataset, settings) == cache

@@ -7,7 +7,7 @@ from conftest import batches
 
 from estimator_train.datasets.description import ImageSplit
 from estimator_train.inputs import image_files
-from estimator_train.inputs.batching import Batching, Share
+from estimator_train.inputs.batching import Batching, Shard
 from estimator_train.models.preprocessing import make_preprocess
 
 SIZE = (40, 32)
@@ -107,4 +107,4 @@ def test_the_order_is_that_of_the_seed(images):
 def test_a_resumed_run_goes_on_with_the_next(images):
   split = split_of(images)
   straight, _ = order(split, 5, shuffle_buffer=4)
-  assert order(split, 3, shuffle_buffer=4, share=Share(skip_examples=8))[0] == straight[8:]
+  assert order(split, 3, shuffle_buffer=4, shard=Shard(skip_examples=8))[0] == straight[8:]

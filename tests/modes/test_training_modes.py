@@ -245,10 +245,11 @@ def test_an_evaluation_that_loses_examples(run_program, arguments, trained, monk
 
 
 @pytest.mark.slow
-def test_accuracy_of_the_quickstart(run_program, tmp_path):
+def test_the_quickstart_learns(run_program, tmp_path):
+  """In a fifth of its epochs; scripts/check_quickstart trains them all."""
   done = run_program('--flagfile=estimator_train/configs/quickstart.flags',
-                     '--model_dir={}'.format(tmp_path))
-  assert done.code == 0 and done.result['accuracy'] >= 0.8
+                     '--model_dir={}'.format(tmp_path), '--train_epochs=2')
+  assert done.code == 0 and done.result['accuracy'] >= 0.7
 
 
 def test_goes_on_from_the_checkpoint_before_a_damaged_one(run_program, arguments, tmp_path):

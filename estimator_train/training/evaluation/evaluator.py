@@ -10,7 +10,7 @@ import tensorflow.compat.v1 as tf
 
 from estimator_train.errors import TrainingFailed, UserError
 from estimator_train.inputs import factory as inputs
-from estimator_train.inputs.file_errors import reworded
+from estimator_train.inputs.file_errors import translate_errors
 from estimator_train.training.checkpoints import save_hook
 from estimator_train.training.evaluation.sample_predictions import Sample, SamplePredictions
 from estimator_train.training.plan import Plan
@@ -56,7 +56,7 @@ class Evaluator:
     path = path or save_hook.latest(estimator.model_dir)[0]
     assert path is not None
     samples = SamplePredictions(data.sizes.test, batch_size)
-    with reworded(data.dataset.test):
+    with translate_errors(inputs.make_source(data.dataset, data.dataset.test)):
       if self._graph is None:
         self._graph = _EvaluationGraph(estimator, inputs.make_eval_input_fn(
             data.dataset, self._plan.settings, self._model.one_hot, batch_size))

@@ -16,7 +16,7 @@ from tensorboard.plugins.hparams import (
 
 from estimator_train.datasets import registry as datasets
 from estimator_train.inputs import factory as inputs
-from estimator_train.inputs.batching import Share
+from estimator_train.inputs.batching import Shard
 from estimator_train.settings import Settings
 
 # What takes long here is TensorFlow, and the same on any Python.
@@ -46,7 +46,7 @@ def by_hand(model_dir):
 
   def input_fn():
     tf.set_random_seed(settings.seed)  # As Estimator does.
-    return inputs.make_train_input_fn(dataset, settings, True, 24, Share(0))()
+    return inputs.make_train_input_fn(dataset, settings, True, 24, Shard(0))()
 
   ((pixels, labels),), _ = batches(input_fn, 1)
   checkpoint = str(model_dir / 'model.ckpt-0')

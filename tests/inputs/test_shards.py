@@ -1,4 +1,4 @@
-"""The workers' shares of the examples: together all of them, once an epoch, in one order."""
+"""The workers' shards of the examples: together all of them, once an epoch, in one order."""
 
 from collections import Counter
 
@@ -9,7 +9,7 @@ from conftest import batches
 from estimator_train.datasets import image_folder
 from estimator_train.datasets.description import IdxSplit
 from estimator_train.inputs import arrays, idx_files, image_files
-from estimator_train.inputs.batching import Batching, Share
+from estimator_train.inputs.batching import Batching, Shard
 from estimator_train.settings import Settings
 
 SHAPE = (2, 2, 1)
@@ -46,8 +46,8 @@ def test_workers_take_what_one_process_would(make_input_fn, kind, workers, repli
   steps = 12
   of_one = seen(make_input_fn(kind, batch_size=batch_size), steps * workers * replicas)
   for worker in range(workers):
-    share = Share(0, workers, worker, replicas * batch_size)
-    own = seen(make_input_fn(kind, batch_size=batch_size, share=share), steps * replicas)
+    shard = Shard(0, workers, worker, replicas * batch_size)
+    own = seen(make_input_fn(kind, batch_size=batch_size, shard=shard), steps * replicas)
     expected = [of_one[step * workers * replicas + worker * replicas + replica]
                 for step in range(steps) for replica in range(replicas)]
     assert own == expected
@@ -58,7 +58,7 @@ def test_every_example_once_an_epoch(make_input_fn, kind):
   workers, batch_size = 3, 1
   steps = 2 * COUNT // workers
   by_step = zip(*(seen(make_input_fn(kind, batch_size=batch_size,
-                                     share=Share(0, workers, worker, batch_size)), steps)
+                                     shard=Shard(0, workers, worker, batch_size)), steps)
                   for worker in range(workers)))
   order = [number for step in by_step for classes in step for number in classes]
   first, second = order[:COUNT], order[COUNT:]
@@ -67,9 +67,9 @@ def test_every_example_once_an_epoch(make_input_fn, kind):
 
 
 def test_a_resumed_worker_goes_on_with_its_next(make_input_fn):
-  share = Share(0, 2, 1, 3)
-  straight = seen(make_input_fn('idx', batch_size=3, share=share), 9)
-  resumed = seen(make_input_fn('idx', batch_size=3, share=share._replace(skip_examples=4 * 6)), 5)
+  shard = Shard(0, 2, 1, 3)
+  straight = seen(make_input_fn('idx', batch_size=3, shard=shard), 9)
+  resumed = seen(make_input_fn('idx', batch_size=3, shard=shard._replace(skip_examples=4 * 6)), 5)
   assert resumed == straight[4:]
 
 
@@ -79,7 +79,7 @@ def test_image_files_are_shared_by_name(image_folders):
       Settings(mode='input_benchmark'), str(image_folders / 'train' / '**' / '*.jpeg'), None,
       ()).train
   batching = Batching((8, 8, 1), 2, one_hot=False, batch_size=2, shuffle_buffer=18, seed=1)
-  listed = [[path for path, _ in batches(lambda share=share: image_files.listed(
-      split, batching._replace(share=share)), 9)[0]]
-            for share in (Share(0, 2, 0, 3), Share(0, 2, 1, 3))]
+  listed = [[path for path, _ in batches(lambda shard=shard: image_files.listed(
+      split, batching._replace(shard=shard)), 9)[0]]
+            for shard in (Shard(0, 2, 0, 3), Shard(0, 2, 1, 3))]
   assert len(set(listed[0]) | set(listed[1])) == 18 and not set(listed[0]) & set(listed[1])

@@ -4,10 +4,10 @@ import contextlib
 import glob
 import math
 import os
-import re
 import time
 from typing import Any, Callable, Dict, Iterable, Iterator, List, NamedTuple, Optional, Tuple
 
+import psutil
 import tensorflow.compat.v1 as tf
 
 from estimator_train.datasets.description import DataSet
@@ -144,11 +144,9 @@ def drop_pages(paths: Iterable[Path]) -> None:
 def read_bytes() -> Optional[int]:
   """Returns the bytes that this process has made the kernel get from storage; None: unknown."""
   try:
-    with open('/proc/self/io') as file:
-      match = re.search(r'^read_bytes: (\d+)$', file.read(), re.MULTILINE)
-  except OSError:
+    return int(psutil.Process().io_counters().read_bytes)
+  except (OSError, psutil.Error, AttributeError):  # The last: a system without such counters.
     return None
-  return int(match.group(1)) if match else None
 
 
 class _Pipeline:

@@ -1,14 +1,10 @@
 """TCP between the tasks of a cluster: addresses, listeners, connections, who has a port."""
 
+import contextlib
 import errno
-import glob
-import os
-import re
 import socket
 import struct
-from typing import Optional, Tuple
-
-_LISTENING = '0A'  # As /proc/net/tcp says it.
+from typing import Tuple
 
 
 def split_address(address: str) -> Tuple[str, int]:
@@ -95,27 +91,10 @@ def peer_host(connection: socket.socket) -> str:
 
 def holder(port: int) -> str:
   """Returns the process that listens to a port of this machine, or where nothing tells, ''."""
-  inode = _listener_inode(port)
-  for path in glob.glob('/proc/[0-9]*/fd/*') if inode else ():
-    try:
-      if os.readlink(path) == 'socket:[{}]'.format(inode):
-        pid = path.split('/')[2]
-        with open('/proc/{}/comm'.format(pid), encoding='utf-8', errors='replace') as comm:
-          return 'process {} ({})'.format(pid, comm.read().strip())
-    except OSError:  # It has ended, or is another user's.
-      pass
+  import psutil  # Only where an address is in use.
+  with contextlib.suppress(psutil.Error):  # It has ended, or is another user's.
+    for connection in psutil.net_connections('tcp'):
+      if (connection.status == psutil.CONN_LISTEN and connection.laddr.port == port
+          and connection.pid):
+        return 'process {} ({})'.format(connection.pid, psutil.Process(connection.pid).name())
   return ''
-
-
-def _listener_inode(port: int) -> Optional[str]:
-  for table in ('/proc/net/tcp', '/proc/net/tcp6'):
-    try:
-      with open(table, encoding='ascii') as file:
-        rows = [line.split() for line in file]
-    except OSError:
-      continue
-    for row in rows:
-      # proc(5): the local address and port in hexadecimal, its state; the inode is the tenth.
-      if len(row) > 9 and row[3] == _LISTENING and re.search(':{:04X}$'.format(port), row[1]):
-        return row[9]
-  return None

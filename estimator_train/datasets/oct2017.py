@@ -10,7 +10,7 @@ import os
 from typing import Dict, Iterator, List, Optional, Tuple
 
 from estimator_train.datasets import kaggle_archive, unpack
-from estimator_train.datasets.download import Fetched
+from estimator_train.datasets.transfer import Fetched
 from estimator_train.errors import UserError
 from estimator_train.files.atomic import open_locked
 

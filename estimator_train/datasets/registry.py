@@ -13,6 +13,7 @@ from estimator_train.datasets import (
   oct2017,
   own,
   synthetic,
+  transfer,
 )
 from estimator_train.datasets.description import DataSet
 from estimator_train.errors import UserError
@@ -71,7 +72,7 @@ def describe_classes(settings: Settings) -> DataSet:
   return dataset._replace(train=None, test=None, files=())
 
 
-def get(settings: Settings) -> List[download.Fetched]:
+def get(settings: Settings) -> List[transfer.Fetched]:
   """Gets what is missing of the data set's files; nothing where there is nothing to get.
 
   Raises:

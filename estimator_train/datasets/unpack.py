@@ -12,8 +12,9 @@ import stat
 import struct
 import zipfile
 import zlib
-from typing import Callable, Dict, Iterator, List, NamedTuple, Sequence, Set
+from typing import Dict, List, NamedTuple, Sequence, Set
 
+from estimator_train.datasets.transfer import check_space, show_progress
 from estimator_train.errors import UserError
 
 LOG = logging.getLogger('estimator_train')
@@ -98,30 +99,6 @@ def _damaged(archive: str, error: Exception) -> UserError:
 def is_clutter(name: str) -> bool:
   """Whether a file or folder of that name is what a Mac adds."""
   return name in CLUTTER or name.startswith(CLUTTER_PREFIX)
-
-
-def check_space(folder: str, needed: int) -> None:
-  """Raises a UserError when the disk of an existing folder has fewer bytes free."""
-  free = shutil.disk_usage(folder).free
-  if free < needed:
-    raise UserError('the disk is too small',
-                    '{} has {:,} bytes free, needed are {:,}'.format(folder, free, needed),
-                    'make room, or choose a --data_dir on a larger disk')
-
-
-@contextlib.contextmanager
-def show_progress(what: str, total: int, done: int = 0) -> Iterator[Callable[[int], None]]:
-  """Yields a function to tell of further bytes: a bar on a terminal, elsewhere a line a tenth."""
-  from tqdm import tqdm  # Only where it is needed: the program's start should be fast.
-  with tqdm(total=total, initial=done, unit='B', unit_scale=True, desc=what, disable=None) as bar:
-    def advance(count: int) -> None:
-      nonlocal done
-      bar.update(count)
-      before, done = done, done + count
-      if bar.disable and total and done * 10 // total > before * 10 // total:
-        LOG.info('%s: %d %%', what, done * 100 // total)
-
-    yield advance
 
 
 def _check_bounds(opened: zipfile.ZipFile, archive: str) -> None:

@@ -72,10 +72,10 @@ def check_libraries(missing: Tuple[str, ...]) -> Finding:
 
 def check_seen(num_gpus: int, seen: int, has_cuda: bool,
                visible_devices: Optional[str]) -> Finding:
-  """Says whether TensorFlow sees the GPUs that nvidia-smi lists.
+  """Says whether TensorFlow sees the GPUs that NVML lists.
 
   Args:
-    num_gpus: GPUs that nvidia-smi lists.
+    num_gpus: GPUs that NVML lists.
     seen: GPUs that TensorFlow lists.
     has_cuda: whether its build has code for GPUs.
     visible_devices: CUDA_VISIBLE_DEVICES; None when that is not set.

@@ -1,12 +1,14 @@
 """The GPUs of the machine, and whether the build of TensorFlow that is installed knows them.
 
-Written from NVIDIA's documentation (CUDA release notes, the containers' release notes, nvidia-smi),
-and not run on a GPU.
+Written from NVIDIA's documentation (CUDA release notes, the containers' release notes, NVML), and
+not run on a GPU.
 """
 
 import glob
+import json
 import os
 import re
+import sys
 from typing import List, NamedTuple, Optional, Tuple
 
 from estimator_train.doctor import commands
@@ -27,35 +29,35 @@ _NVIDIAS_CAPABILITIES = ((6, 0), (10, 0))
 _STOCK_DRIVER = (410, 48)
 _NVIDIAS_DRIVERS = ((450, 51), (470, 57), (510, 47), (515, 65), (525, 85), (530, 0))
 
-# Drivers before 2021 do not tell the capability. They know no GPU after Ampere. The first that
-# matches counts.
-_CAPABILITIES_BY_NAME = (
-    (r'A100\b|A30\b', (8, 0)),
-    (r'A40\b|A10\b|A16\b|A2\b|RTX A\d{4}|RTX 30\d\d', (8, 6)),
-    (r'T4\b|RTX 20\d\d|GTX 16\d\d|Quadro RTX|TITAN RTX', (7, 5)),
-    (r'V100|TITAN V|GV100', (7, 0)),
-    (r'P100|GP100', (6, 0)),
-    (r'P40\b|P4\b|P6\b|GTX 10\d\d|TITAN X[p ]|Quadro P\d+|MX150', (6, 1)),
-    (r'M40\b|M60\b|M4\b|M6\b|GTX 9\d\d|GTX TITAN X|Quadro M[456]000', (5, 2)),
-    (r'K80\b', (3, 7)),
-    (r'K40|K20|GTX TITAN', (3, 5)),
-)
+# In a child process, as a driver may hang. Without a driver there is no library either.
+_CHILD = '''
+import json, pynvml
+try:
+  pynvml.nvmlInit()
+except pynvml.NVMLError_LibraryNotFound:
+  raise SystemExit
+driver = pynvml.nvmlSystemGetDriverVersion()
+for index in range(pynvml.nvmlDeviceGetCount()):
+  gpu = pynvml.nvmlDeviceGetHandleByIndex(index)
+  print(json.dumps([pynvml.nvmlDeviceGetName(gpu), pynvml.nvmlDeviceGetCudaComputeCapability(gpu),
+                    driver, pynvml.nvmlDeviceGetMemoryInfo(gpu).total]))
+'''
 
 
 class Gpu(NamedTuple):
-  """A GPU as nvidia-smi tells it; the capability is None where that is not known."""
+  """A GPU as NVML describes it; `memory` is in bytes."""
   name: str
-  capability: Optional[Tuple[int, int]]
+  capability: Tuple[int, int]
   driver: str
-  memory: str
+  memory: int
 
 
 class Gpus(NamedTuple):
   """What there is.
 
   Attributes:
-    gpus: what nvidia-smi lists.
-    failure: why it does not; None when it does, or when there is no nvidia-smi.
+    gpus: what NVML lists.
+    failure: why it does not; None when it does, or when there is no driver.
     num_pci_devices: graphics devices by NVIDIA that the kernel lists, with a driver or without.
   """
   gpus: Tuple[Gpu, ...] = ()
@@ -64,24 +66,13 @@ class Gpus(NamedTuple):
 
 
 def look(deadline_secs: float = DEADLINE_SECS) -> Gpus:
-  """Asks nvidia-smi."""
-  num_pci_devices = _num_pci_devices()
-  try:
-    done = _query('name,driver_version,memory.total,compute_cap', deadline_secs)
-    if done.code and 'not a valid field' in done.out + done.err:
-      done = _query('name,driver_version,memory.total', deadline_secs)
-  except OSError:  # There is no nvidia-smi.
-    return Gpus((), None, num_pci_devices)
-  if done.code == 0:
-    return Gpus(parse(done.out), None, num_pci_devices)
-  if 'No devices were found' in done.out + done.err:
-    return Gpus((), None, num_pci_devices)
-  return Gpus((), done.reason(), num_pci_devices)
-
-
-def _query(fields: str, deadline_secs: float) -> commands.Done:
-  return commands.run(['nvidia-smi', '--query-gpu=' + fields, '--format=csv,noheader'],
-                      deadline_secs)
+  """Asks NVML, NVIDIA's management library, which comes with the driver."""
+  done = commands.run([sys.executable, '-c', _CHILD], deadline_secs)
+  if done.code != 0:
+    return Gpus(failure=done.reason())
+  rows = [json.loads(line) for line in done.out.splitlines()]
+  return Gpus(tuple(Gpu(name, tuple(capability), driver, memory)
+                    for name, capability, driver, memory in rows), None, _num_pci_devices())
 
 
 def _num_pci_devices() -> int:
@@ -96,35 +87,19 @@ def _num_pci_devices() -> int:
   return count
 
 
-def parse(text: str) -> Tuple[Gpu, ...]:
-  """Returns the GPUs in nvidia-smi's lines: name, driver, memory, and maybe the capability."""
-  rows = [[cell.strip() for cell in line.split(',')] for line in text.splitlines()]
-  return tuple(
-      Gpu(row[0], _capability(row), row[1], row[2]) for row in rows if len(row) >= 3)
-
-
-def _capability(row: List[str]) -> Optional[Tuple[int, int]]:
-  told = re.match(r'(\d+)\.(\d+)$', row[3]) if len(row) > 3 else None
-  if told:
-    return int(told.group(1)), int(told.group(2))
-  return next((capability for pattern, capability in _CAPABILITIES_BY_NAME
-               if re.search(pattern, row[0])), None)
-
-
 def check(found: Gpus, build: Optional[Build]) -> List[Finding]:
   """Says which GPUs there are, and whether the build and the driver fit them."""
   if found.failure is not None:
-    return [error('gpus', 'nvidia-smi fails: ' + found.failure,
-                  'see dmesg for the driver; install it again or restart the machine. In a '
+    return [error('gpus', 'the driver fails: ' + found.failure,
+                  'see dmesg; install it again or restart the machine. In a '
                   'container, start that again')]
   if not found.gpus:
     if found.num_pci_devices:
       return [warning('gpus', '{} by NVIDIA in the machine, but no driver works here'.format(
           found.num_pci_devices), 'install the driver; in Docker, give `--gpus all`')]
     return [ok('gpus', 'no GPU: training is on the CPU')]
-  findings = [ok('gpus', ', '.join('{} ({}, {})'.format(
-      gpu.name, gpu.memory, 'compute capability ' + _dotted(gpu.capability)
-      if gpu.capability else 'unknown compute capability') for gpu in found.gpus))]
+  findings = [ok('gpus', ', '.join('{} ({} MiB, compute capability {})'.format(
+      gpu.name, gpu.memory >> 20, _dotted(gpu.capability)) for gpu in found.gpus))]
   if build is not None:
     for gpu in sorted(set(found.gpus)):
       findings.extend(_check_capability(gpu, build))
@@ -133,8 +108,6 @@ def check(found: Gpus, build: Optional[Build]) -> List[Finding]:
 
 
 def _check_capability(gpu: Gpu, build: Build) -> List[Finding]:
-  if gpu.capability is None:
-    return []
   lowest, too_new = _NVIDIAS_CAPABILITIES if build.is_nvidias else _STOCK_CAPABILITIES
   if lowest <= gpu.capability < too_new:
     return []

@@ -9,7 +9,7 @@ import importlib.util
 import os
 from typing import Dict
 
-from estimator_train.process import malloc, memory
+from estimator_train.process import logs, malloc, memory
 
 # OpenMP's threads spin for 200 ms after an operation, on cores that the input's threads could use.
 # This is about a step of a small network: they need not be woken for each operation of it. By
@@ -38,7 +38,7 @@ def set_up() -> bool:
     return False
   # Where there are GPUs the CPUs' tensors are the input's, many threads' at once, and the only
   # arena of malloc has one lock.
-  return not os.path.exists('/proc/driver/nvidia') and malloc.keep_freed_memory()
+  return not logs.has_nvidia_driver() and malloc.keep_freed_memory()
 
 
 def onednn() -> Dict[str, str]:

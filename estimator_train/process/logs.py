@@ -22,5 +22,9 @@ def set_up(verbosity: int) -> None:
 def silence_tensorflow() -> None:
   """Keeps the log of TensorFlow's C++ to its errors; to be called before it is imported."""
   # Without an NVIDIA driver its only errors are about that.
-  has_driver = os.path.exists('/proc/driver/nvidia')
-  os.environ.setdefault(CPP_LEVEL_VARIABLE, '2' if has_driver else '3')
+  os.environ.setdefault(CPP_LEVEL_VARIABLE, '2' if has_nvidia_driver() else '3')
+
+
+def has_nvidia_driver() -> bool:
+  """Whether the kernel has loaded NVIDIA's driver."""
+  return os.path.exists('/proc/driver/nvidia')

@@ -15,7 +15,8 @@ _LEAST_LIMIT = 256 << 20
 
 def available_bytes() -> int:
   """Returns the bytes that the kernel can give without swapping, within the cgroups' limits."""
-  available = _value('/proc/meminfo', r'^MemAvailable: +(\d+) kB$') * 1024
+  import psutil  # Only where it is needed: the program's start should be fast.
+  available = int(psutil.virtual_memory().available)
   left = _left_in_cgroups()
   return available if left is None else min(available, left)
 
@@ -32,7 +33,8 @@ def process_limit_bytes() -> Optional[int]:
 
 def _left_in_cgroups() -> Optional[int]:
   """Returns what is left under the lowest limit that is below the machine's memory, in bytes."""
-  physical = os.sysconf('SC_PHYS_PAGES') * os.sysconf('SC_PAGE_SIZE')
+  import psutil
+  physical = psutil.virtual_memory().total
   left = []
   for limit_path, usage_path, statistics_path in _cgroup_files():
     try:
@@ -72,7 +74,8 @@ def _left_addresses() -> Optional[int]:
   limit = resource.getrlimit(resource.RLIMIT_AS)[0]
   if limit == resource.RLIM_INFINITY:
     return None
-  return limit - _value('/proc/self/status', r'^VmSize:\s+(\d+) kB$') * 1024 - _RESERVED_ADDRESSES
+  import psutil
+  return limit - int(psutil.Process().memory_info().vms) - _RESERVED_ADDRESSES
 
 
 def _value(path: str, pattern: str) -> int:

@@ -1,5 +1,6 @@
 """The comparisons that tests/benchmarks/run.sh measures, by name."""
 
+import itertools
 from typing import Any, Dict, List, Sequence
 
 import sides
@@ -58,6 +59,13 @@ def _against(over: str, others: Sequence[str], figure: str = RATE) -> List[Ratio
           for side in others if side != over]
 
 
+_GROWING_BATCH: Dict[str, Side] = {'batch 128, none': sides.accuracy(128, 'none', 0)}
+for _batch_size, (_scaling, _warmup) in itertools.product((512, 2048), (
+    ('none', 0), ('sqrt', 0), ('sqrt', 1), ('linear', 0), ('linear', 1))):
+  _GROWING_BATCH['batch {}, {}{}'.format(
+      _batch_size, _scaling, ', warm-up 1' if _warmup else '')] = sides.accuracy(
+          _batch_size, _scaling, _warmup)
+
 COMPARISONS: Dict[str, Comparison] = {
     'fashion_start': Comparison(
         'Start and memory: Fashion-MNIST, batch 256, 100 steps and an evaluation, stock build',
@@ -88,6 +96,21 @@ COMPARISONS: Dict[str, Comparison] = {
          'tf.data': sides.keras_fit('--input=tf_data')},
         (_rates('stock / model.fit on arrays', 'stock', ['arrays'], 1.0),
          _rates('stock / model.fit on tf.data', 'stock', ['tf.data'], None))),
+    'fashion_input': Comparison(
+        'Whether the input keeps up with the model: Fashion-MNIST and made-up images, batch 256',
+        {'real': sides.steady('stock'),
+         'synthetic': sides.steady('stock', flags=['--dataset=synthetic', '--image_size=28,28'])},
+        (_rates('real / synthetic', 'real', ['synthetic'], .95),)),
+    'two_workers': Comparison(
+        'What a second worker brings: fashion_cnn, 128 images a step on each core',
+        {'one': sides.workers(1), 'two': sides.workers(2)},
+        (_rates('two workers / one', 'two', ['one'], 1.6),
+         Ratio('two workers / one, a step', ('two', 'p50_step_ms'), (('one', 'p50_step_ms'),),
+               None))),
+    'growing_batch': Comparison(
+        'What a growing batch costs in accuracy, and what a scaled learning rate brings back: '
+        'three epochs of Fashion-MNIST, --scale_learning_rate and --lr_warmup_epochs',
+        _GROWING_BATCH, tuple(_against('batch 128, none', list(_GROWING_BATCH), 'accuracy'))),
     'images_cold': Comparison(
         'Input from image files to 224x224, cold, batch 32',
         {'tensorflow': sides.images('cold'), 'torch': sides.torch_images},
@@ -109,11 +132,16 @@ COMPARISONS: Dict[str, Comparison] = {
         'VGG16 at 224x224 whose last block trains, batch 16, from the second epoch on',
         {'stock': sides.vgg16('plain', 'stock', 4),
          'stock, features': sides.vgg16('features', 'stock', 10),
+         'stock, head alone': sides.vgg16('head', 'stock', 10),
          'onednn': sides.vgg16('plain', 'onednn', 4),
          'onednn, features': sides.vgg16('features', 'onednn', 10)},
         (_rates('--cache_features / the whole network, stock', 'stock, features', ['stock'], 3.2),
          _rates('--cache_features / the whole network, oneDNN', 'onednn, features', ['onednn'],
-                3.8)),
+                3.8),
+         _rates('--cache_features / the head alone on made-up features, stock', 'stock, features',
+                ['stock, head alone'], .9),
+         Ratio('computing the features / the whole network, stock',
+               ('stock, features', 'computed_per_sec'), (('stock', RATE),), None)),
         ('onednn', 'images')),
     'variables_stock': Comparison(
         'What the program sets for the stock build: fashion_cnn, batch 256', _STOCK_VARIABLES,

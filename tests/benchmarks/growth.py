@@ -11,6 +11,7 @@ above its bound the exit code is 1.
 --quick shows that all works, at tiny sizes: its slopes mean nothing.
 """
 
+import base64
 import gzip
 import json
 import os
@@ -19,10 +20,9 @@ import struct
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any, Callable, Dict, List, NamedTuple, Sequence
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence
 
 import common
-import million_names
 import numpy as np
 
 DEADLINE_SECS = 1800
@@ -33,6 +33,16 @@ FOLDER_VARIABLE = 'ESTIMATOR_TRAIN_GROWTH_FOLDER'
 # for noise: more of it between neighbours.
 FLAT, NEARLY_FLAT, LINEAR = .05, .2, 1.05
 _NEIGHBOURS = .15
+
+
+LABELS = ('CNV', 'DME', 'DRUSEN', 'NORMAL')
+NUM_PARTS = 8
+
+# Grey, 8x8.
+_JPEG = base64.b64decode(
+    '/9j/4AAQSkZJRgABAQEBLAEsAAD/2wBDABALDA4MChAODQ4SERATGCgaGBYWGDEjJR0oOjM9PDkzODdASFxOQERXRTc4UG'
+    '1RV19iZ2hnPk1xeXBkeFxlZ2P/wAALCAAIAAgBAREA/8QAFAABAAAAAAAAAAAAAAAAAAAABf/EABgQAAIDAAAAAAAAAAAA'
+    'AAAAAAAEBSEy/9oACAEBAAA/ACYRPNH/2Q==')
 
 
 class Subject(NamedTuple):
@@ -152,12 +162,40 @@ def idx_files() -> Any:
 
 
 def _files(size: int, folder: str) -> Dict[str, float]:
-  million_names.make_names(folder, size)
+  _make_names(folder, size)
   return _only(_train(['--dataset=image_folder', '--model=own_models:two_layers',
                        '--image_size=8,8', '--batch_size=32', '--train_steps=20',
                        '--train_pattern=' + os.path.join(folder, '**', '*.jpeg'),
                        '--eval_pattern=' + os.path.join(folder, 'part-00', '*', '*.jpeg')]),
                FIRST_STEP, PEAK)
+
+
+def _make_names(root: str, count: int) -> None:
+  """Makes ROOT/part-N/LABEL/NAME, about 70 characters in a temporary folder of the system's."""
+  source: Optional[str] = None
+  number = 0
+  folders = [os.path.join(root, 'part-{:02d}'.format(part), label)
+             for part in range(NUM_PARTS) for label in LABELS]
+  for index, folder in enumerate(folders, 1):
+    os.makedirs(folder)
+    label = os.path.basename(folder)
+    while number < count * index // len(folders):
+      name = '{}-{:09d}-{:06d}-{:02d}.jpeg'.format(label, number, number // 100, number % 100)
+      source = _link(source, os.path.join(folder, name))
+      number += 1
+
+
+def _link(source: Optional[str], path: str) -> str:
+  """Gives an image one more name, and returns the name to link the next one to."""
+  if source is not None:
+    try:
+      os.link(source, path)
+      return source
+    except OSError:  # It has as many names as it may have, or may have one only.
+      pass
+  with open(path, 'wb') as file:
+    file.write(_JPEG)
+  return path
 
 
 def _source_size(size: int, folder: str) -> Dict[str, float]:
@@ -214,7 +252,7 @@ SUBJECTS: Dict[str, Subject] = {
     # The first three are held in memory, the last one is streamed.
     'examples': Subject('examples in two gzipped files', (6000, 60000, 300000, 600000),
                         (60, 120, 240), _examples, {FIRST_STEP: LINEAR, PEAK: LINEAR}),
-    'files': Subject('image files', (1000, 10000, 100000), (64, 128, 256), _files,
+    'files': Subject('image files', (10000, 100000, 1000000), (64, 128, 256), _files,
                      {FIRST_STEP: LINEAR, PEAK: LINEAR}),
     'source_size': Subject('side of the image files, pixels', (128, 256, 512, 1024), (16, 32, 64),
                            _source_size, {IMAGE: 2 * LINEAR}),

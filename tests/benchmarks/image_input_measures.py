@@ -1,4 +1,4 @@
-"""What image_input.py measures, a part in a process of its own; not to be called by hand.
+"""What the comparisons of image files measure, a part in a process of its own.
 
   python tests/benchmarks/image_input_measures.py PART ARGUMENTS
 
@@ -39,7 +39,7 @@ InputFn = Callable[[], tf.data.Dataset]
 Take = Callable[[], None]
 
 
-def cold(data: Dict[str, Any], batch_size: int, rounds: int) -> Dict[str, Any]:
+def cold(data: Dict[str, Any], batch_size: int) -> Dict[str, float]:
   """Measures whole passes over the files, each begun with none of them in memory.
 
   The first batch of a pass is left out, with what it takes to start the threads.
@@ -47,39 +47,36 @@ def cold(data: Dict[str, Any], batch_size: int, rounds: int) -> Dict[str, Any]:
   Args:
     data: the settings that say what is read.
     batch_size: images of a batch.
-    rounds: passes of each.
 
   Returns:
-    `images_per_sec`, lists of a figure a round; `images_timed` of a pass; and `read_share`, the
-    least share of the files' bytes that a pass made the kernel get from storage, if it tells.
+    Images a second of each input; and `read_share`, the least share of the files' bytes that a pass
+    made the kernel get from storage, where it tells.
   """
   settings = _settings(data)
   dataset = registry.describe(settings)
   split = _split(dataset)
   batches = -(-len(split.files) // batch_size)
   size = sum(os.stat(file).st_size for file in split.files)
-  rates: Dict[str, List[float]] = {'published': [], 'package': [], 'decoding': []}
+  figures: Dict[str, float] = {}
   shares: List[float] = []
   os.sync()  # Pages that are still to be written cannot be dropped.
-  for _ in range(rounds):
-    for name, input_fn in (
-        ('published', _make_published_input_fn(dataset, batch_size)),
-        ('package', factory.make_train_input_fn(dataset, settings, True, batch_size)),
-        ('decoding', _make_decoding_input_fn(split, batch_size))):
-      with _opened(input_fn) as take:
-        drop_pages(split.files)
-        before = read_bytes()
-        take()
-        rates[name].append(_images_per_sec(take, batch_size, batches - 1))
-        after = read_bytes()
-      if before is not None and after is not None:
-        shares.append((after - before) / size)
-  return {'images_per_sec': rates, 'images_timed': (batches - 1) * batch_size,
-          'read_share': min(shares) if shares else None}
+  for name, input_fn in (
+      ('published', _make_published_input_fn(dataset, batch_size)),
+      ('package', factory.make_train_input_fn(dataset, settings, True, batch_size)),
+      ('decoding', _make_decoding_input_fn(split, batch_size))):
+    with _opened(input_fn) as take:
+      drop_pages(split.files)
+      before = read_bytes()
+      take()
+      figures[name] = _images_per_sec(take, batch_size, batches - 1)
+      after = read_bytes()
+    if before is not None and after is not None:
+      shares.append((after - before) / size)
+  return dict(figures, read_share=min(shares)) if shares else figures
 
 
-def cache(data: Dict[str, Any], batch_size: int, rounds: int, window_secs: float,
-          folder: str) -> Dict[str, Any]:
+def cache(data: Dict[str, Any], batch_size: int, window_secs: float,
+          folder: str) -> Dict[str, float]:
   """Measures the second epoch and later ones: of files in the page cache, and of caches.
 
   Every window comes after a whole epoch in the same session, for all three.
@@ -87,34 +84,31 @@ def cache(data: Dict[str, Any], batch_size: int, rounds: int, window_secs: float
   Args:
     data: the settings that say what is read.
     batch_size: images of a batch.
-    rounds: windows of each.
     window_secs: the least length of a window.
     folder: for the cache.
 
   Returns:
-    `images_per_sec`, lists of a figure a round; and `fill_secs` of each cache.
+    Images a second of each input, and the seconds that filling each cache took.
   """
   settings = _settings(data)
   dataset = registry.describe(settings)
   batches = -(-len(_split(dataset).files) // batch_size)
   input_fns = {'published': _make_published_input_fn(dataset, batch_size)}
-  fill_secs = {}
+  figures: Dict[str, float] = {}
   for name, value in (('memory', 'memory'), ('folder', folder)):
     began = time.perf_counter()
     input_fns[name] = factory.make_train_input_fn(
         dataset, settings.evolve(cache=value), True, batch_size)
-    fill_secs[name] = time.perf_counter() - began
-  rates: Dict[str, List[float]] = {name: [] for name in input_fns}
-  for _ in range(rounds):
-    for name, input_fn in input_fns.items():
-      with _opened(input_fn) as take:
-        for _ in range(batches):
-          take()
-        rates[name].append(_images_per_sec(take, batch_size, 1, window_secs))
-  return {'images_per_sec': rates, 'fill_secs': fill_secs}
+    figures['fill_{}_secs'.format(name)] = time.perf_counter() - began
+  for name, input_fn in input_fns.items():
+    with _opened(input_fn) as take:
+      for _ in range(batches):
+        take()
+      figures[name] = _images_per_sec(take, batch_size, 1, window_secs)
+  return figures
 
 
-def plain(steps: int, **rest: Any) -> Dict[str, Any]:
+def plain(steps: int, **rest: Any) -> Dict[str, float]:
   """Measures training steps of the whole network, on images from memory; see _prepare."""
   plan, model = _prepare(steps, {'cache': 'memory'}, **rest)
   input_fn = factory.make_train_input_fn(plan.data.dataset, plan.settings, model.one_hot,
@@ -122,7 +116,7 @@ def plain(steps: int, **rest: Any) -> Dict[str, Any]:
   return {'images_per_sec': _train(plan, model, input_fn, steps)}
 
 
-def features(steps: int, **rest: Any) -> Dict[str, Any]:
+def features(steps: int, **rest: Any) -> Dict[str, float]:
   """Measures training steps with --cache_features, and what computing these takes."""
   plan, model = _prepare(steps, {'cache_features': True}, **rest)
   dataset, settings, engine = plan.data.dataset, plan.settings, plan.engine
@@ -134,10 +128,11 @@ def features(steps: int, **rest: Any) -> Dict[str, Any]:
   secs = time.perf_counter() - began
   input_fn = factory.make_feature_input_fn(dataset, settings, model.one_hot, engine.batch_size,
                                            ALL, computed)
-  return {'images_per_sec': _train(plan, model, input_fn, steps), 'compute_secs': secs}
+  return {'images_per_sec': _train(plan, model, input_fn, steps),
+          'computed_per_sec': rest['images'] / secs}
 
 
-def head(steps: int, **rest: Any) -> Dict[str, Any]:
+def head(steps: int, **rest: Any) -> Dict[str, float]:
   """Measures the same steps on one random batch of features, over and over."""
   plan, model = _prepare(steps, {'cache_features': True}, **rest)
   frozen, labels = model.frozen_part, plan.data.dataset.labels

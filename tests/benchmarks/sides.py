@@ -4,11 +4,13 @@ A side is a process of its own. Its figures are seconds from just before it is s
 second once it is warm, and the peak of its memory in millions of bytes.
 """
 
+import contextlib
 import functools
+import itertools
 import json
 import os
 import tempfile
-from typing import Any, Dict, List, Mapping, NamedTuple, Sequence, Tuple
+from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Sequence, Tuple
 
 import common
 from pairs import Conditions, Figures, Side
@@ -188,8 +190,7 @@ def images(part: str, **arguments: Any) -> Side:
   def run(conditions: Conditions) -> Figures:
     with tempfile.TemporaryDirectory(prefix='benchmark-') as folder:
       more = dict(arguments, folder=folder) if part == 'cache' else arguments
-      rates = _measures(part, 'stock', conditions, batch_size=32, rounds=1, **more)[RATE]
-    return {name: values[0] for name, values in rates.items()}
+      return _measures(part, 'stock', conditions, batch_size=32, **more)
   return run
 
 
@@ -197,9 +198,59 @@ def vgg16(part: str, build: str, steps: int) -> Side:
   """Training steps of VGG16 whose last block trains, once its features are computed."""
   def run(conditions: Conditions) -> Figures:
     with tempfile.TemporaryDirectory(prefix='benchmark-') as model_dir:
-      found = _measures(
+      return _measures(
           part, build, conditions, steps=2 if conditions.quick else steps,
           images=32 if conditions.quick else 128, batch_size=FEATURES_BATCH_SIZE, warmup_steps=2,
           trainable_layers=TRAINABLE_LAYERS, model_dir=model_dir)
-    return {RATE: found[RATE]}
+  return run
+
+
+def workers(count: int) -> Side:
+  """Workers with a core each, of which a single one takes each in turn."""
+  cores = itertools.cycle(sorted(os.sched_getaffinity(0)))
+  workload = WORKLOADS['fashion_mnist']._replace(batch_size=128 * count, steps=100)
+  cluster = 'estimator_train.launcher.local_cluster'
+
+  def run(conditions: Conditions) -> Figures:
+    steps, warmup = _steps(conditions, workload.steps)
+    flags = (['--mode=train', '--report_page=false', '--train_steps={}'.format(steps),
+              '--throughput_warmup_steps={}'.format(warmup), '--num_gpus=0',
+              '--distribution_strategy=multi_worker_mirrored',
+              # One to compute, and one to take what comes from the other worker meanwhile.
+              '--intra_op_parallelism_threads=1', '--inter_op_parallelism_threads=2']
+             + workload.flags(conditions))
+    if count == 1:
+      with _pinned_to(next(cores)):
+        done = common.run_package(flags, conditions.deadline_secs)
+    else:
+      done = common.run_package(['--local_workers={}'.format(count), '--local_cores=1'] + flags,
+                                conditions.deadline_secs, cluster)
+    return {RATE: done.throughput['examples_per_sec'],
+            'p50_step_ms': 1e3 * done.throughput['step_secs']['p50']}
+  return run
+
+
+@contextlib.contextmanager
+def _pinned_to(core: int) -> Iterator[None]:
+  """Keeps this process, and those it starts, on one core as long as it is entered."""
+  before = os.sched_getaffinity(0)
+  os.sched_setaffinity(0, [core])
+  try:
+    yield
+  finally:
+    os.sched_setaffinity(0, before)
+
+
+def accuracy(batch_size: int, scaling: str, warmup_epochs: int) -> Side:
+  """Three epochs of Fashion-MNIST, with another seed each round."""
+  seeds = itertools.count(1)
+
+  def run(conditions: Conditions) -> Figures:
+    workload = WORKLOADS['fashion_mnist']._replace(batch_size=batch_size)
+    done = common.run_package(
+        ['--train_epochs={}'.format(1 if conditions.quick else 3),
+         '--scale_learning_rate=' + scaling, '--base_batch_size=128',
+         '--lr_warmup_epochs={}'.format(warmup_epochs), '--seed={}'.format(next(seeds))]
+        + workload.flags(conditions), conditions.deadline_secs)
+    return {'accuracy': json.loads(done.child.lines[-1])['accuracy']}
   return run

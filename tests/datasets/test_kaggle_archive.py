@@ -6,18 +6,14 @@ import http.server
 import json
 import logging
 import re
-import resource
 import shutil
-import socket
 import socketserver
-import subprocess
 import sys
 import threading
 
 import pytest
-from conftest import ROOT
 
-from estimator_train.datasets import kaggle_archive, unpack
+from estimator_train.datasets import kaggle_archive, transfer, unpack
 from estimator_train.errors import UserError
 
 DEADLINE_SECS = 30.
@@ -144,7 +140,7 @@ def forget_kaggle(monkeypatch):
 
 @pytest.fixture
 def server(monkeypatch, tmp_path):
-  monkeypatch.setattr(kaggle_archive, 'CHUNK_BYTES', CHUNK_BYTES)
+  monkeypatch.setattr(transfer, 'CHUNK_BYTES', CHUNK_BYTES)
   with kaggle_server(monkeypatch, tmp_path / 'config') as result:
     yield result
 
@@ -192,20 +188,6 @@ def test_second_call_makes_no_request(server, path, monkeypatch):
   assert len(server.api_requests) == 1
 
 
-def test_lines_of_progress(server, path, log):
-  fetch(path)
-  tenths = [message for message in log.messages if message.endswith(' %')]
-  assert tenths == ['name.zip.part: {} %'.format(tenth * 10) for tenth in range(1, 11)]
-
-
-def test_bar_on_a_terminal(server, path, monkeypatch, capsys):
-  monkeypatch.setattr(sys.stderr, 'isatty', lambda: True, raising=False)
-  fetch(path)
-  out, err = capsys.readouterr()
-  assert not out
-  assert 'name.zip.part: 100%' in err and '256k/256k' in err
-
-
 def test_cut_connection_is_resumed(server, path):
   server.cuts = [1000, HALF]
   fetch(path)
@@ -214,38 +196,11 @@ def test_cut_connection_is_resumed(server, path):
   assert content(path) == {'name.zip': BODY}
 
 
-def test_always_cut_connection_ends(server, path):
-  server.cuts = [1000] * 9
-  message = '(cut after 5,000 of 256,000 bytes|IncompleteRead), tried 5 .*goes on after 5,000 bytes'
-  with pytest.raises(UserError, match=message):
-    fetch(path)
-  assert len(server.ranges) == kaggle_archive.ATTEMPTS
-  assert content(path) == {'name.zip.part': BODY[:5000]}
-  server.cuts = []
-  fetch(path)
-  assert server.ranges[-1] == 'bytes=5000-'
-  assert content(path) == {'name.zip': BODY}
-
-
 def test_cuts_after_much_are_no_failures(server, path, monkeypatch):
-  monkeypatch.setattr(kaggle_archive, 'WORTH_BYTES', 10000)
+  monkeypatch.setattr(transfer, 'WORTH_BYTES', 10000)
   server.cuts = [10000] * 20
   fetch(path)
   assert content(path) == {'name.zip': BODY}
-
-
-def test_silent_server_counts_as_cut(server, path, monkeypatch):
-  monkeypatch.setattr(kaggle_archive, 'TIMEOUT_SECS', 0.2)
-  server.hold = threading.Event()
-  done = []
-  thread = threading.Thread(target=lambda: done.append(fetch(path)))
-  thread.start()
-  assert server.begun.wait(DEADLINE_SECS)
-  hold, server.hold = server.hold, None
-  thread.join(DEADLINE_SECS)
-  hold.set()
-  assert done and content(path) == {'name.zip': BODY}
-  assert server.ranges[1:] and re.match(r'bytes=\d+-$', server.ranges[-1])
 
 
 @pytest.mark.parametrize('size', [1, HALF, len(BODY) - 1, len(BODY)])
@@ -253,31 +208,6 @@ def test_part_is_resumed(server, path, size):
   write_part(path, BODY[:size])
   fetch(path)
   assert server.ranges == ['bytes={}-'.format(size)]
-  assert content(path) == {'name.zip': BODY}
-
-
-@pytest.mark.parametrize('status, headers', [
-    pytest.param(200, {'Content-Range': None, 'Content-Length': str(len(BODY))}, id='no ranges'),
-    pytest.param(206, {'Content-Range': 'bytes 0-255999/256000'}, id='other start'),
-    pytest.param(206, {'Content-Range': None}, id='no Content-Range'),
-    pytest.param(416, {'Content-Range': 'bytes */7', 'Content-Length': '0'}, id='416'),
-])
-def test_useless_answer_to_a_range_starts_over(server, path, status, headers):
-  write_part(path, BODY[:HALF])
-  server.storage_status, server.headers = status, headers
-  plain = server.storage
-
-  def odd_then_plain(handler):
-    server.storage = plain
-    if status == 200:
-      del handler.headers['Range']
-    plain(handler)
-    server.storage_status, server.headers = None, {}
-
-  server.storage = odd_then_plain
-  fetch(path)
-  expected = ['bytes={}-'.format(HALF), None]
-  assert server.ranges == ([None] if status == 200 else expected)  # None: as if not asked for.
   assert content(path) == {'name.zip': BODY}
 
 
@@ -313,7 +243,7 @@ def test_page_instead_of_the_archive(server, path):
   write_part(path, BODY[:HALF])
   server.storage_status = 200
   server.headers = {'Content-Type': 'text/html; charset=utf-8', 'Content-Range': None}
-  with pytest.raises(UserError, match='a page of the type text/html; .*this network'):
+  with pytest.raises(UserError, match='a page of the type text/html; .*check the network'):
     fetch(path)
   assert content(path) == {'name.zip.part': BODY[:HALF]}
 
@@ -329,16 +259,6 @@ def test_wrong_key(server, path, monkeypatch):
   monkeypatch.setenv('KAGGLE_KEY', 'wrong')
   with pytest.raises(UserError, match='HTTP 403'):
     fetch(path)
-  assert not content(path)
-
-
-def test_nobody_listens(server, path, monkeypatch):
-  # Bound and not listening: refused, and nobody else gets the port meanwhile.
-  with socket.socket() as bound:
-    bound.bind(('127.0.0.1', 0))
-    monkeypatch.setenv('KAGGLE_API_ENDPOINT', 'http://127.0.0.1:%d' % bound.getsockname()[1])
-    with pytest.raises(UserError, match='Connection refused, tried 5 times: check the network'):
-      fetch(path)
   assert not content(path)
 
 
@@ -361,7 +281,7 @@ def test_no_credentials(server, path, monkeypatch, tmp_path, capsys, config):
       'both: create an API key at kaggle.com/settings, and put its kaggle.json into ~/.kaggle (or '
       'the folder KAGGLE_CONFIG_DIR), or set KAGGLE_USERNAME and KAGGLE_KEY; or get the archive of '
       'kaggle.com/datasets/owner/name yourself, as {}'.format(path))
-  assert not path.parent.exists() and not server.api_requests
+  assert not content(path) and not server.api_requests
   assert not capsys.readouterr().out
 
 
@@ -468,79 +388,6 @@ def test_disk_too_small(server, path, monkeypatch):
   assert not server.api_requests
   assert content(path) == {'name.zip.part': BODY[:HALF]}
   fetch(path, 4000000 + HALF)
-  assert content(path) == {'name.zip': BODY}
-
-
-def test_full_disk(server, path):
-  # The limit on the size of a file stands for the disk: writing fails in the middle likewise.
-  soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-  resource.setrlimit(resource.RLIMIT_FSIZE, (HALF, hard))
-  try:
-    with pytest.raises(UserError, match='File too large: .* has 256,000 bytes free'):
-      fetch(path)
-  finally:
-    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-  assert len(server.ranges) == 1
-  fetch(path)
-  assert content(path) == {'name.zip': BODY}
-
-
-def test_folder_that_cannot_be(server, tmp_path):
-  (tmp_path / 'file').write_text('')
-  with pytest.raises(UserError, match='{}/file: .*can be written'.format(tmp_path)):
-    fetch(tmp_path / 'file' / 'name.zip')
-
-
-def test_interrupt_keeps_the_part(server, path, monkeypatch):
-
-  @contextlib.contextmanager
-  def interrupting(*unused_args):
-    def advance(unused_count):
-      raise KeyboardInterrupt
-    yield advance
-
-  with monkeypatch.context() as patch:
-    patch.setattr(kaggle_archive, 'show_progress', interrupting)
-    with pytest.raises(KeyboardInterrupt):
-      fetch(path)
-  assert content(path) == {'name.zip.part': BODY[:1000]}
-  fetch(path)
-  assert server.ranges == [None, 'bytes=1000-']
-  assert content(path) == {'name.zip': BODY}
-
-
-FETCH = '''
-import logging, sys
-from estimator_train.datasets import kaggle_archive
-logging.basicConfig(level=logging.INFO, format='%(message)s')
-print(kaggle_archive.fetch(sys.argv[1], sys.argv[2], 1).downloaded)
-'''
-
-
-def test_two_processes_at_once(server, path):
-  server.hold = threading.Event()
-  processes = []
-  timer = threading.Timer(DEADLINE_SECS, lambda: [process.kill() for process in processes])
-  timer.start()
-  try:
-    for _ in range(2):
-      processes.append(subprocess.Popen(
-          [sys.executable, '-c', FETCH, DATASET, str(path)], cwd=str(ROOT), stdout=subprocess.PIPE,
-          stderr=subprocess.PIPE, universal_newlines=True))
-      assert server.begun.wait(DEADLINE_SECS), 'the first process sent no request'
-    assert processes[1].stderr.readline().startswith('waiting for another process')
-    server.hold.set()
-    assert [process.communicate(timeout=DEADLINE_SECS)[0] for process in processes] == [
-        'True\n', 'False\n']
-  finally:
-    timer.cancel()
-    server.hold.set()
-    for process in processes:
-      process.kill()
-      process.wait(DEADLINE_SECS)
-      process.stdout.close()
-      process.stderr.close()
-  assert len(server.api_requests) == 1
   assert content(path) == {'name.zip': BODY}
 
 

@@ -1,66 +1,53 @@
-"""GPUs, from what nvidia-smi prints: no GPU is needed, and none was there to try it on."""
+"""GPUs, as a stand-in for NVML tells of them: no GPU was there to try it on."""
 
-import os
+import importlib
+import re
 
 import pytest
 
 from estimator_train.doctor import gpu_use, gpus
 from estimator_train.doctor.packages import Build
+from estimator_train.process.logs import has_nvidia_driver
 
 STOCK = Build('tensorflow', '1.15.0')
 NVIDIAS = Build('nvidia-tensorflow', '1.15.5+nv23.3')
-# As nvidia-smi prints name, driver, memory and compute capability.
-AMPERE = 'NVIDIA A100-SXM4-40GB, 535.104.05, 40960 MiB, 8.0'
-TURING = 'Tesla T4, 535.104.05, 15360 MiB, 7.5'
+AMPERE = gpus.Gpu('NVIDIA A100-SXM4-40GB', (8, 0), '535.104.05', 40 << 30)
+TURING = gpus.Gpu('Tesla T4', (7, 5), '535.104.05', 15 << 30)
+HOPPER = gpus.Gpu('NVIDIA H100 PCIe', (9, 0), '535.1', 80 << 30)
+BLACKWELL = gpus.Gpu('NVIDIA B200', (10, 0), '570.1', 180 << 30)
+KEPLER = gpus.Gpu('Tesla K80', (3, 7), '450.51', 11 << 30)
 
 
 def levels(findings):
   return {finding.name: finding.level for finding in findings}
 
 
-def check(text, build):
-  return gpus.check(gpus.Gpus(gpus.parse(text)), build)
+def check(found, build):
+  return gpus.check(gpus.Gpus((found,)), build)
 
 
-@pytest.mark.parametrize('text, build, remedy', [
+@pytest.mark.parametrize('gpu, build, remedy', [
     pytest.param(TURING, STOCK, None, id='Turing'),
-    pytest.param('Tesla K80, 410.48, 11441 MiB', STOCK, None, id='Kepler'),
+    pytest.param(KEPLER, STOCK, None, id='Kepler'),
     pytest.param(AMPERE, STOCK, gpus.CONTAINER, id='Ampere'),
-    pytest.param('NVIDIA H100 PCIe, 535.1, 81559 MiB, 9.0', STOCK, gpus.CONTAINER, id='Hopper'),
-    pytest.param('NVIDIA B200, 570.1, 1 MiB, 10.0', STOCK, 'no build', id='Blackwell'),
-    pytest.param('GRID K520, 410.48, 1 MiB, 3.0', STOCK, 'no build', id='old'),
+    pytest.param(HOPPER, STOCK, gpus.CONTAINER, id='Hopper'),
+    pytest.param(BLACKWELL, STOCK, 'no build', id='Blackwell'),
+    pytest.param(KEPLER._replace(capability=(3, 0)), STOCK, 'no build', id='old'),
     pytest.param(AMPERE, NVIDIAS, None, id='Ampere in the container'),
-    pytest.param('NVIDIA H100 PCIe, 535.1, 81559 MiB, 9.0', NVIDIAS, None,
-                 id='Hopper in the container'),
-    pytest.param('NVIDIA B200, 570.1, 1 MiB, 10.0', NVIDIAS, 'no build',
-                 id='Blackwell in the container'),
-    pytest.param('Tesla K80, 450.51, 11441 MiB, 3.7', NVIDIAS, 'stock', id='K80 in the container'),
-    pytest.param('Some GPU, 535.1, 1 MiB', STOCK, None, id='unknown'),
+    pytest.param(HOPPER, NVIDIAS, None, id='Hopper in the container'),
+    pytest.param(BLACKWELL, NVIDIAS, 'no build', id='Blackwell in the container'),
+    pytest.param(KEPLER, NVIDIAS, 'stock', id='K80 in the container'),
 ])
-def test_capability(text, build, remedy):
-  found = [finding for finding in check(text, build) if finding.name == 'gpu build']
+def test_capability(gpu, build, remedy):
+  found = [finding for finding in check(gpu, build) if finding.name == 'gpu build']
   assert [finding.level for finding in found] == ([] if remedy is None else ['error'])
   assert all(remedy in finding.remedy for finding in found)
 
 
 def test_each_kind_of_gpu_is_told_once():
-  found = check('\n'.join([AMPERE, AMPERE, TURING, '']), STOCK)
+  found = gpus.check(gpus.Gpus((AMPERE, AMPERE, TURING)), STOCK)
   assert [finding.name for finding in found] == ['gpus', 'gpu build', 'gpu driver']
   assert found[0].found.count('compute capability') == 3
-
-
-@pytest.mark.parametrize('name, capability', [
-    ('A100-PCIE-40GB', (8, 0)), ('RTX A1000', (8, 6)), ('GeForce RTX 3090', (8, 6)),
-    ('GeForce RTX 2080 Ti', (7, 5)), ('GeForce GTX 1660', (7, 5)), ('Quadro RTX 6000', (7, 5)),
-    ('Tesla V100-SXM2-16GB', (7, 0)), ('TITAN V', (7, 0)), ('Tesla P100-PCIE-16GB', (6, 0)),
-    ('GeForce GTX 1080 Ti', (6, 1)), ('TITAN X (Pascal)', (6, 1)), ('TITAN Xp', (6, 1)),
-    ('Tesla P4', (6, 1)), ('Tesla M60', (5, 2)), ('GeForce GTX TITAN X', (5, 2)),
-    ('Tesla K80', (3, 7)), ('Tesla K40m', (3, 5)), ('GeForce 9800', None),
-])
-def test_capability_by_name(name, capability):
-  (gpu,) = gpus.parse(name + ', 440.33.01, 1 MiB')
-  assert gpu.capability == capability
-  assert gpus.parse(name + ', 440.33.01, 1 MiB, [N/A]') == (gpu,)
 
 
 @pytest.mark.parametrize('driver, build, level', [
@@ -70,7 +57,7 @@ def test_capability_by_name(name, capability):
     ('440.33.01', NVIDIAS, 'warning'), ('[N/A]', STOCK, 'ok'),
 ])
 def test_driver(driver, build, level):
-  found = levels(check('Tesla T4, {}, 15360 MiB, 7.5'.format(driver), build))
+  found = levels(check(TURING._replace(driver=driver), build))
   assert found['gpu driver'] == level and found['gpus'] == 'ok'
 
 
@@ -84,51 +71,59 @@ def test_none(found, level, text):
   assert finding.level == level and text in finding.found
 
 
+# What NVML answers where the driver works; `{}` comes before.
+NVML = '''
+import os, time, types
+class NVMLError_LibraryNotFound(Exception): pass
+class NVMLError_DriverNotLoaded(Exception): pass
+def nvmlInit(): {}
+def nvmlSystemGetDriverVersion(): return '535.104.05'
+def nvmlDeviceGetCount(): return 2
+def nvmlDeviceGetHandleByIndex(index): return index
+def nvmlDeviceGetName(index): return ['NVIDIA A100-SXM4-40GB', 'Tesla T4'][index]
+def nvmlDeviceGetCudaComputeCapability(index): return [(8, 0), (7, 5)][index]
+def nvmlDeviceGetMemoryInfo(index): return types.SimpleNamespace(total=[40 << 30, 15 << 30][index])
+'''
+
+
 @pytest.fixture
-def nvidia_smi(tmp_path, monkeypatch):
-  """Puts a shell script on PATH as nvidia-smi."""
-  def write(text):
-    path = tmp_path / 'nvidia-smi'
-    path.write_text('#!/bin/sh\n' + text)
-    path.chmod(0o755)
-    monkeypatch.setenv('PATH', '{}:{}'.format(tmp_path, os.environ['PATH']))
+def nvml(tmp_path, monkeypatch):
+  """Puts a stand-in for NVIDIA's package, and so for a driver, where a child process finds it."""
+  def write(init):
+    (tmp_path / 'pynvml.py').write_text(NVML.format(init))
+    monkeypatch.setenv('PYTHONPATH', str(tmp_path))
 
   return write
 
 
-def test_asks_nvidia_smi(nvidia_smi):
-  nvidia_smi('test "$*" = "--query-gpu=name,driver_version,memory.total,compute_cap '
-             '--format=csv,noheader" && echo "{}"'.format(TURING))
-  assert gpus.look().gpus == (gpus.Gpu('Tesla T4', (7, 5), '535.104.05', '15360 MiB'),)
+def test_asks_nvml(nvml):
+  nvml('pass')
+  assert gpus.look().gpus == (AMPERE, TURING)
 
 
-def test_driver_that_does_not_know_the_capability(nvidia_smi):
-  nvidia_smi('case "$1" in *compute_cap*) echo \'Field "compute_cap" is not a valid field to '
-             'query.\'; exit 2;; esac\necho "Tesla V100-SXM2-16GB, 418.67, 16130 MiB"')
-  assert gpus.look().gpus == (
-      gpus.Gpu('Tesla V100-SXM2-16GB', (7, 0), '418.67', '16130 MiB'),)
-
-
-@pytest.mark.parametrize('script, deadline_secs, failure', [
-    ('sleep 600', 1., 'no answer within 1 s'),
-    ('echo cannot communicate with the driver; exit 9', 300.,
-     'exit code 9: cannot communicate with'),
-    ('kill -SEGV $$', 300., 'ended by SIGSEGV'),
+@pytest.mark.parametrize('init, deadline_secs, failure', [
+    ('time.sleep(600)', 1., 'no answer within 1 s'),
+    ('raise NVMLError_DriverNotLoaded("Driver Not Loaded")', 300.,
+     'exit code 1: pynvml.NVMLError_DriverNotLoaded: Driver Not Loaded'),
+    ('os.abort()', 300., 'ended by SIGABRT'),
 ])
-def test_nvidia_smi_fails(nvidia_smi, script, deadline_secs, failure):
-  nvidia_smi(script)
+def test_driver_fails(nvml, init, deadline_secs, failure):
+  nvml(init)
   found = gpus.look(deadline_secs=deadline_secs)
-  assert found.gpus == () and found.failure.startswith(failure)
+  assert found.gpus == () and found.failure == failure
 
 
-def test_no_devices(nvidia_smi):
-  nvidia_smi('echo No devices were found; exit 6')
+def test_no_driver():
+  """As on this machine; with NVIDIA's own package, so that its names are the right ones."""
+  if has_nvidia_driver():
+    pytest.skip('there is a driver here')
   assert gpus.look()[:2] == ((), None)
 
 
-def test_no_nvidia_smi(monkeypatch, tmp_path):
-  monkeypatch.setenv('PATH', str(tmp_path))
-  assert gpus.look()[:2] == ((), None)
+def test_package_has_what_is_asked_of_it():
+  pynvml = importlib.import_module('pynvml')
+  asked = set(re.findall(r'pynvml\.(\w+)', gpus._CHILD))
+  assert len(asked) == 8 and not [name for name in asked if not hasattr(pynvml, name)]
 
 
 def test_counts_graphics_devices(monkeypatch, tmp_path):
@@ -138,7 +133,6 @@ def test_counts_graphics_devices(monkeypatch, tmp_path):
     (tmp_path / name / 'vendor').write_text(vendor + '\n')
     (tmp_path / name / 'class').write_text(kind + '\n')
   monkeypatch.setattr(gpus, '_NVIDIA_DEVICES', str(tmp_path / '*'))
-  monkeypatch.setenv('PATH', str(tmp_path))
   assert gpus.look().num_pci_devices == 1
 
 

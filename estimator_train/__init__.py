@@ -17,7 +17,7 @@ from typing import Any, Dict
 
 from estimator_train.datasets.description import ArraySplit, DataSet, IdxSplit, ImageSplit
 from estimator_train.errors import StoppedBySignal, TrainingFailed, UserError
-from estimator_train.settings import Settings
+from estimator_train.settings import Settings, groups
 
 __all__ = ['ArraySplit', 'DataSet', 'IdxSplit', 'ImageSplit', 'Settings', 'StoppedBySignal',
            'TrainingFailed', 'UserError', 'convert', 'evaluate', 'train']
@@ -94,7 +94,7 @@ def convert(model: Any, model_dir: str, distribution_strategy: str = 'mirrored',
                       model=getattr(model, 'name', 'none'), num_gpus=num_gpus, seed=seed,
                       num_cpu_replicas=num_cpu_replicas,
                       distribution_strategy=distribution_strategy)
-  _find_worker(settings)
+  _find_worker(settings[groups.Devices])
   with guest.process_left_as_it_was(settings.verbosity):
     from estimator_train.training import convert_own
     return convert_own.convert(model, settings)
@@ -104,13 +104,13 @@ def _run(settings: Settings) -> Dict[str, Any]:
   from estimator_train import modes
   from estimator_train.process import guest
 
-  worker = _find_worker(settings)
+  worker = _find_worker(settings[groups.Devices])
   with guest.process_left_as_it_was(settings.verbosity):
     # What ends the process after so long would end the user's.
     return modes.run(settings.evolve(step_timeout_secs=0), worker)
 
 
-def _find_worker(settings: Settings) -> Any:
+def _find_worker(settings: groups.Devices) -> Any:
   """Returns which process of a run this one is.
 
   Raises:

@@ -1,5 +1,6 @@
 """What the tests share: a clean environment, the program in this process, and the real data."""
 
+import gc
 import gzip
 import itertools
 import json
@@ -24,6 +25,10 @@ import pytest
 
 from estimator_train import __main__ as program
 from estimator_train.reports import page
+
+# Graphs of TensorFlow are many objects, most of them for as long as a test: by its own thresholds
+# Python spends a tenth of the time looking for those that have gone.
+gc.set_threshold(200000, 50, 50)
 
 hypothesis.settings.register_profile('long', max_examples=10000)
 

@@ -19,9 +19,16 @@ SETTINGS = Settings(mode='train', dataset='synthetic', model_dir='x', train_step
 ONE, TWO = (devices.Devices(names, names) for names in (('/cpu:0',), ('/cpu:0', '/cpu:1')))
 
 
+class Unchecked(types.SimpleNamespace):
+  """What looks like settings, and like each group of them."""
+
+  def __getitem__(self, group):
+    return self
+
+
 def unchecked(**values):
   """Returns what looks like settings with these values, which the constructor would refuse."""
-  return types.SimpleNamespace(**dict(SETTINGS.items(), trains=True, evaluates=False, **values))
+  return Unchecked(**dict(SETTINGS.items(), trains=True, evaluates=False, **values))
 
 
 def with_made_up(field, **values):

@@ -14,7 +14,7 @@ from estimator_train.datasets.description import DataSet
 from estimator_train.distribution import threads
 from estimator_train.inputs import factory
 from estimator_train.inputs.source import InputFn, Path
-from estimator_train.settings import Settings
+from estimator_train.settings import Settings, groups
 
 # Examples, and the seconds that they took.
 Pass = Tuple[int, float]
@@ -74,7 +74,7 @@ def measure(dataset: DataSet, settings: Settings, one_hot: bool,
   """
   source = factory.make_source(dataset, dataset.train)
   batching = factory.make_batching(dataset, settings, one_hot, settings.batch_size)
-  cache = factory.cache_of(dataset, settings)
+  cache = factory.cache_of(dataset, settings[groups.Input])
   cached = cache != 'none' or source.is_in_memory
   files = source.files()
   dropped = files + _cache_files(cache)
@@ -189,7 +189,7 @@ def _opened(input_fns: Dict[str, InputFn], settings: Settings,
     pipelines = {name: _Pipeline(input_fn, settings.batch_size, clock)
                  for name, input_fn in input_fns.items()}
     config = tf.ConfigProto(device_count={'GPU': 0})
-    threads.set_up(config, settings)
+    threads.set_up(config, settings[groups.Devices])
     with tf.Session(config=config) as session:
       for pipeline in pipelines.values():
         pipeline.connect(session)

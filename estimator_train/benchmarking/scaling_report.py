@@ -10,7 +10,7 @@ from estimator_train.benchmarking import sweep
 from estimator_train.benchmarking.sweep import Outcome
 from estimator_train.files import atomic
 from estimator_train.run_dir.run_files import RunDir
-from estimator_train.settings import Settings
+from estimator_train.settings import Settings, groups
 
 FILE, CSV_FILE = 'scaling.json', 'scaling.csv'
 _NOTE = ('CPU replicas share the same cores, so no speed-up is to be expected of them: the figures '
@@ -50,7 +50,7 @@ def summarize(settings: Settings, outcomes: Sequence[Outcome]) -> Dict[str, Any]
       'mode': settings.mode, 'model_dir': settings.model_dir, 'scale_over': settings.scale_over,
       'device_kind': _device_kind(unit, on_gpus), 'note': _note(unit, cores),
       'cores_per_worker': cores,
-      'table': _table(settings, outcomes), 'failures': _failures(settings, outcomes),
+      'table': _table(settings, outcomes), 'failures': _failures(settings[groups.Run], outcomes),
       'dataset': settings.dataset, 'model': settings.model,
       'distribution_strategy': settings.distribution_strategy, 'devices': figures.get('devices'),
       'tensorflow_version': figures.get('tensorflow_version'), 'batch_size': settings.batch_size,
@@ -85,7 +85,8 @@ def _table(settings: Settings, outcomes: Sequence[Outcome]) -> List[Dict[str, An
         of_this_row = [outcome for outcome in of_this_kind if outcome.point.count == count]
         row: Dict[str, Any] = {
             'scaling': scaling, 'input': kind, units: count,
-            'global_batch_size': sweep.global_batch_size(of_this_row[0].point, settings)}
+            'global_batch_size': sweep.global_batch_size(of_this_row[0].point,
+                                                         settings[groups.Optimizer])}
         row.update(_rates(of_this_row))
         if count == 1:
           alone = row['examples_per_sec']
@@ -117,7 +118,7 @@ def _others(outcomes: Sequence[Outcome]) -> Dict[str, Any]:
           'error': errors[0] if errors else None}
 
 
-def _failures(settings: Settings, outcomes: Sequence[Outcome]) -> List[Dict[str, Any]]:
+def _failures(settings: groups.Run, outcomes: Sequence[Outcome]) -> List[Dict[str, Any]]:
   return [{'point': outcome.point.name, 'repeat': outcome.point.repeat, 'code': outcome.code,
            'error': outcome.error,
            'log': os.path.join(sweep.folder(outcome.point, settings), sweep.LOG_FILE)}

@@ -12,7 +12,7 @@ from estimator_train.distribution.threads import available_cores
 from estimator_train.files import atomic
 from estimator_train.process.child_process import ChildRun
 from estimator_train.run_dir.run_files import FLAGS_FILE, RunDir
-from estimator_train.settings import Settings
+from estimator_train.settings import Settings, groups
 
 FOLDER = 'points'
 LOG_FILE = 'log.txt'
@@ -115,7 +115,7 @@ def counts(most: int) -> List[int]:
   return sorted({2 ** power for power in range(most.bit_length())} | {most})
 
 
-def global_batch_size(point: Point, settings: Settings) -> int:
+def global_batch_size(point: Point, settings: groups.Optimizer) -> int:
   """Returns the examples of a step; `--batch_size` is that of the run of a single unit."""
   return settings.batch_size * (point.count if point.scaling == WEAK else 1)
 
@@ -124,9 +124,9 @@ def settings_of(point: Point, settings: Settings, dataset: DataSet) -> Settings:
   """Returns the settings of the run that measures a point; the devices of a worker are those of
   the settings given."""
   changed = settings.evolve(
-      mode='train', model_dir=folder(point, settings), export_dir=None,
+      mode='train', model_dir=folder(point, settings[groups.Run]), export_dir=None,
       train_steps=train_steps(settings),
-      batch_size=global_batch_size(point, settings),
+      batch_size=global_batch_size(point, settings[groups.Optimizer]),
       eval_every_steps=None, early_stopping_steps=None, stop_at_accuracy=None,
       save_checkpoints_steps=None, save_checkpoints_secs=_NEVER_SECS,
       # What costs the same and cannot fail: a loss that is not finite would end the run.
@@ -167,12 +167,12 @@ def launch(point: Point, settings: Settings, dataset: DataSet) -> Launch:
   return Launch(places + arguments, 'estimator_train.launcher.local_cluster')
 
 
-def folder(point: Point, settings: Settings) -> str:
+def folder(point: Point, settings: groups.Run) -> str:
   """Returns the point's own folder."""
   return RunDir(settings.model_dir).file(FOLDER, point.name)
 
 
-def read_done(points: Sequence[Point], settings: Settings) -> List[Outcome]:
+def read_done(points: Sequence[Point], settings: groups.Run) -> List[Outcome]:
   """Returns the points that an earlier start of this sweep is done with."""
   outcomes = []
   for point in points:
@@ -184,7 +184,7 @@ def read_done(points: Sequence[Point], settings: Settings) -> List[Outcome]:
   return outcomes
 
 
-def begin(point: Point, settings: Settings) -> str:
+def begin(point: Point, settings: groups.Run) -> str:
   """Makes the point's folder, without what a start that was killed has left there; returns the
   path of its log."""
   path = folder(point, settings)
@@ -193,7 +193,7 @@ def begin(point: Point, settings: Settings) -> str:
   return os.path.join(path, LOG_FILE)
 
 
-def end(point: Point, settings: Settings, ran: ChildRun, secs: float) -> Outcome:
+def end(point: Point, settings: groups.Run, ran: ChildRun, secs: float) -> Outcome:
   """Keeps what is small of a point's folder, and its being done, unless it failed."""
   path = folder(point, settings)
   for name in set(os.listdir(path)).difference(_KEPT):
@@ -209,6 +209,6 @@ def end(point: Point, settings: Settings, ran: ChildRun, secs: float) -> Outcome
   return Outcome(point, secs, figures)
 
 
-def _read(point: Point, settings: Settings, name: str) -> Dict[str, Any]:
+def _read(point: Point, settings: groups.Run, name: str) -> Dict[str, Any]:
   with open(os.path.join(folder(point, settings), name), encoding='utf-8') as file:
     return json.load(file)

@@ -2,6 +2,9 @@
 
 from typing import Any, NamedTuple, Optional, Sequence, Tuple, Union
 
+from estimator_train.errors import UserError
+from estimator_train.settings import groups
+
 TOP_K = 5  # Classes that a prediction tells, the most probable first; all where there are fewer.
 
 
@@ -87,3 +90,12 @@ class DataSet(NamedTuple):
   def is_synthetic(self) -> bool:
     """Whether training examples are made, not read."""
     return type(self.train) is SyntheticSplit
+
+
+def required_data_dir(settings: groups.Data) -> str:
+  """Returns `--data_dir`, or raises a UserError where it is not given."""
+  if not settings.data_dir:
+    raise UserError('--data_dir is required for this data set',
+                    '--dataset={} without --data_dir'.format(settings.dataset),
+                    'give --data_dir=FOLDER; --mode=download fills it')
+  return settings.data_dir

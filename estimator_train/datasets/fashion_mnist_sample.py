@@ -4,6 +4,7 @@
 """
 
 import os
+from typing import Any
 
 from estimator_train.datasets import fashion_mnist, mnist_files
 from estimator_train.datasets.description import DataSet
@@ -12,6 +13,6 @@ LABELS = fashion_mnist.LABELS
 FOLDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), 'fashion_mnist_sample_files')
 
 
-def describe() -> DataSet:
+def describe(unused_settings: Any = None) -> DataSet:
   """The sample in the installed package; there is nothing to download."""
   return mnist_files.describe('fashion_mnist_sample', LABELS, (), FOLDER)

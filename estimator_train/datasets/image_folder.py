@@ -7,9 +7,10 @@ import numpy as np
 
 from estimator_train.datasets import file_pattern
 from estimator_train.datasets.description import ArraySplit, DataSet, ImageSplit
+from estimator_train.datasets.transfer import Fetched
 from estimator_train.errors import UserError, printable
 from estimator_train.run_dir.run_files import LABELS_FILE, RunDir
-from estimator_train.settings import Settings
+from estimator_train.settings import Settings, groups
 
 IMAGE_SIZE = (224, 224)
 
@@ -41,29 +42,34 @@ def describe_patterns(settings: Settings, train_pattern: Optional[str],
   train = _split(train_files, labels)
   if reads_train:
     check_classes(labels, train)
-  return _make(settings, labels, train if reads_train else None,
+  return _make(settings[groups.Data], labels, train if reads_train else None,
                _split(eval_files, labels) if reads_eval else None)
 
 
-def describe_classes(settings: Settings, labels: Tuple[str, ...]) -> DataSet:
+def get(unused_settings: Settings) -> Sequence[Fetched]:
+  """Gets nothing: the files are the user's."""
+  return []
+
+
+def describe_classes(settings: Settings, labels: Tuple[str, ...] = ()) -> DataSet:
   """Describes the images without listing any.
 
   Args:
     settings: of the run.
-    labels: the classes; empty: those in `model_dir`.
+    labels: the classes; empty: those of the settings, or else those in `model_dir`.
 
   Raises:
     UserError: the classes are told neither by the settings nor by `model_dir`.
   """
   run_dir = RunDir(settings.model_dir)
-  labels = labels or run_dir.labels()
+  labels = labels or settings.labels or run_dir.labels()
   if not labels:
     raise UserError('the classes are not known', 'no {} in --model_dir={}'.format(
         LABELS_FILE, run_dir.path), 'give the --model_dir of a run, or --labels')
-  return _make(settings, labels, None, None)
+  return _make(settings[groups.Data], labels, None, None)
 
 
-def _make(settings: Settings, labels: Tuple[str, ...], train: Optional[ImageSplit],
+def _make(settings: groups.Data, labels: Tuple[str, ...], train: Optional[ImageSplit],
           test: Optional[ImageSplit]) -> DataSet:
   height, width = (settings.image_size or IMAGE_SIZE)[:2]
   return DataSet(name=settings.dataset, labels=labels, image_shape=(height, width, 3),

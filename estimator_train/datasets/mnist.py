@@ -2,6 +2,7 @@
 
 from estimator_train.datasets import mnist_files
 from estimator_train.datasets.description import DataSet
+from estimator_train.settings import groups
 
 LABELS = tuple(str(digit) for digit in range(10))
 
@@ -17,6 +18,6 @@ FILES = mnist_files.published(
 )
 
 
-def describe(data_dir: str) -> DataSet:
-  """MNIST with its files in `data_dir`, whether they are there yet or not."""
-  return mnist_files.describe('mnist', LABELS, FILES, data_dir)
+def describe(settings: groups.Data) -> DataSet:
+  """MNIST with its files in `--data_dir`, whether they are there yet or not."""
+  return mnist_files.describe('mnist', LABELS, FILES, settings.data_dir or '')

@@ -5,14 +5,17 @@ folder `OCT2017 `, with a blank at its end, has one folder a class below `train`
 The archive has all of it a second time, below `oct2017`.
 """
 
+import glob
 import logging
 import os
 from typing import Dict, Iterator, List, Optional, Tuple
 
-from estimator_train.datasets import kaggle_archive, unpack
+from estimator_train.datasets import image_folder, kaggle_archive, unpack
+from estimator_train.datasets.description import DataSet, required_data_dir
 from estimator_train.datasets.transfer import Fetched
 from estimator_train.errors import UserError
 from estimator_train.files.atomic import open_locked
+from estimator_train.settings import Settings, groups
 
 LOG = logging.getLogger('estimator_train')
 
@@ -35,6 +38,28 @@ IMAGE_BYTES = 6 * 10**9
 
 # Levels of folders that are searched; data_dir is the first.
 _DEPTH = 4
+
+
+def describe(settings: Settings) -> DataSet:
+  """Lists the images that are there.
+
+  Raises:
+    UserError: there are none, or data_dir is not given or cannot be read.
+  """
+  root = find(required_data_dir(settings[groups.Data]))
+  train, test = (os.path.join(glob.escape(folder), '*', '*.jpeg') for folder in (
+      os.path.join(root, 'train'), eval_folder(root)))
+  return image_folder.describe_patterns(settings, train, test, LABELS)
+
+
+def describe_classes(settings: Settings) -> DataSet:
+  """Describes the images without listing any."""
+  return image_folder.describe_classes(settings, LABELS)
+
+
+def get(settings: Settings) -> List[Fetched]:
+  """Does what `download` does, in `--data_dir`."""
+  return download(required_data_dir(settings[groups.Data]))
 
 
 def find(data_dir: str) -> str:

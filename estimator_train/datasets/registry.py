@@ -1,28 +1,16 @@
-"""The data sets by name."""
+"""The data sets by name: those of --dataset, which are modules of this package, and the user's own.
 
-import glob
-import os
-from typing import Callable, Dict, List
+A module has the function `describe(settings)`, which returns a DataSet. It may have two more:
+`describe_classes(settings)`, where describing all would list files, and `get(settings)`, where
+getting the data is more than downloading its `files`.
+"""
 
-from estimator_train.datasets import (
-  download,
-  fashion_mnist,
-  fashion_mnist_sample,
-  image_folder,
-  mnist,
-  oct2017,
-  own,
-  synthetic,
-  transfer,
-)
-from estimator_train.datasets.description import DataSet
-from estimator_train.errors import UserError
-from estimator_train.settings import Settings, choices, user_code
+import importlib
+from typing import Any, List
 
-_DESCRIBE_IN_DATA_DIR: Dict[str, Callable[[str], DataSet]] = {
-    'fashion_mnist': fashion_mnist.describe,
-    'mnist': mnist.describe,
-}
+from estimator_train.datasets import download, own, transfer
+from estimator_train.datasets.description import DataSet, required_data_dir
+from estimator_train.settings import Settings, choices, groups, user_code
 
 
 def describe(settings: Settings) -> DataSet:
@@ -32,26 +20,10 @@ def describe(settings: Settings) -> DataSet:
     UserError: there is no such data set; it needs a folder or patterns that are not given, or image
       files are missing; or the user's own function does not return one.
   """
-  name = settings.dataset
-  if user_code.is_own(name):
-    dataset = own.describe(settings)
-    if dataset.files:
-      _data_dir(settings)
-    return dataset
-  if name == 'fashion_mnist_sample':
-    return fashion_mnist_sample.describe()
-  if name == 'synthetic':
-    return synthetic.describe(settings)
-  if name == 'image_folder':
-    return image_folder.describe(settings)
-  _check_name(name)
-  data_dir = _data_dir(settings)
-  if name == 'oct2017':
-    root = oct2017.find(data_dir)
-    train, test = (os.path.join(glob.escape(folder), '*', '*.jpeg') for folder in (
-        os.path.join(root, 'train'), oct2017.eval_folder(root)))
-    return image_folder.describe_patterns(settings, train, test, oct2017.LABELS)
-  return _DESCRIBE_IN_DATA_DIR[name](data_dir)
+  dataset: DataSet = _module(settings.dataset).describe(settings)
+  if dataset.files:
+    required_data_dir(settings[groups.Data])
+  return dataset
 
 
 def describe_classes(settings: Settings) -> DataSet:
@@ -60,15 +32,8 @@ def describe_classes(settings: Settings) -> DataSet:
   Raises:
     UserError: the classes are told neither by the settings nor by `model_dir`.
   """
-  name = settings.dataset
-  if name == 'oct2017':
-    dataset = image_folder.describe_classes(settings, oct2017.LABELS)
-  elif name == 'image_folder':
-    dataset = image_folder.describe_classes(settings, settings.labels)
-  elif name in _DESCRIBE_IN_DATA_DIR:
-    dataset = _DESCRIBE_IN_DATA_DIR[name](settings.data_dir or '')
-  else:
-    dataset = describe(settings)
+  module = _module(settings.dataset)
+  dataset: DataSet = getattr(module, 'describe_classes', module.describe)(settings)
   return dataset._replace(train=None, test=None, files=())
 
 
@@ -78,28 +43,16 @@ def get(settings: Settings) -> List[transfer.Fetched]:
   Raises:
     UserError: they cannot be had, or cannot be stored.
   """
-  if settings.dataset in ('fashion_mnist_sample', 'image_folder', 'synthetic'):
-    return []
-  if user_code.is_own(settings.dataset):
-    files = describe(settings).files
-    return download.fetch(files, _data_dir(settings)) if files else []
-  _check_name(settings.dataset)
-  data_dir = _data_dir(settings)
-  if settings.dataset == 'oct2017':
-    return oct2017.download(data_dir)
-  return download.fetch(_DESCRIBE_IN_DATA_DIR[settings.dataset](data_dir).files, data_dir)
+  module = _module(settings.dataset)
+  if hasattr(module, 'get'):
+    fetched: List[transfer.Fetched] = module.get(settings)
+    return fetched
+  files = describe(settings).files
+  return download.fetch(files, required_data_dir(settings[groups.Data])) if files else []
 
 
-def _check_name(name: str) -> None:
-  if name not in choices.DATASETS:
-    raise UserError('there is no such data set', '--dataset=' + name,
-                    'choose from {}, or give package.module:function'.format(
-                        ', '.join(choices.DATASETS)))
-
-
-def _data_dir(settings: Settings) -> str:
-  if not settings.data_dir:
-    raise UserError('--data_dir is required for this data set',
-                    '--dataset={} without --data_dir'.format(settings.dataset),
-                    'give --data_dir=FOLDER; --mode=download fills it')
-  return settings.data_dir
+def _module(name: str) -> Any:
+  if user_code.is_own(name):
+    return own
+  user_code.check_name('dataset', name, choices.DATASETS)
+  return importlib.import_module('estimator_train.datasets.' + name)

@@ -3,13 +3,13 @@
 from typing import Tuple
 
 from estimator_train.datasets.description import DataSet, SyntheticSplit
-from estimator_train.settings import Settings
+from estimator_train.settings import groups
 
 _IMAGE_SHAPE = (28, 28, 1)
 _EVAL_BATCHES = 10
 
 
-def describe(settings: Settings) -> DataSet:
+def describe(settings: groups.Data) -> DataSet:
   """Returns images of the size and the classes asked for: ten, of grey 28x28, unless they are."""
   size: Tuple[int, ...] = settings.image_size or ()
   height, width, channels = size + _IMAGE_SHAPE[len(size):]

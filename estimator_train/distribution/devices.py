@@ -8,7 +8,7 @@ import tensorflow.compat.v1 as tf
 
 from estimator_train.distribution import threads
 from estimator_train.errors import UserError
-from estimator_train.settings import Settings
+from estimator_train.settings import Settings, groups
 from estimator_train.settings.choices import SINGLE_REPLICA_STRATEGIES
 from estimator_train.tf_patches import (
   central_storage,
@@ -36,7 +36,7 @@ class Devices(NamedTuple):
     return len(self.names)
 
 
-def find_devices(settings: Settings) -> Devices:
+def find_devices(settings: groups.Devices) -> Devices:
   """Chooses the devices that the settings ask for.
 
   Raises:
@@ -67,7 +67,8 @@ def ready(settings: Settings, devices: Devices) -> None:
     xla.compile_for_cpus()
   if settings.dtype == 'mixed' and settings.trains:
     without = list(devices.labels) if on_cpu else [
-        gpu for gpu in tensorflow_devices.gpu_descriptions(make_session_config(settings, devices))
+        gpu for gpu in tensorflow_devices.gpu_descriptions(
+            make_session_config(settings[groups.Devices], devices))
         if not _has_fast_float16(gpu)]
     if without:
       _LOG.warning('--dtype=mixed: computed in float32 all the same, with dynamic loss scaling, as '
@@ -81,7 +82,8 @@ def _has_fast_float16(description: str) -> bool:
   return match is not None and tuple(map(int, match.groups())) >= _FAST_FLOAT16
 
 
-def make_local_strategy(settings: Settings, devices: Devices) -> Optional[tf.distribute.Strategy]:
+def make_local_strategy(settings: groups.Devices,
+                        devices: Devices) -> Optional[tf.distribute.Strategy]:
   """Makes the strategy of one process; None is the Estimator's own way on one device.
 
   Raises:
@@ -100,7 +102,7 @@ def make_local_strategy(settings: Settings, devices: Devices) -> Optional[tf.dis
   raise ValueError('no strategy is implemented for {!r}'.format(name))
 
 
-def make_session_config(settings: Settings, devices: Devices,
+def make_session_config(settings: groups.Devices, devices: Devices,
                         others_input: bool = False,
                         in_cluster: bool = False) -> tf.ConfigProto:
   """Makes the configuration of every session of the run; see `threads.set_up`."""
@@ -119,7 +121,7 @@ def make_session_config(settings: Settings, devices: Devices,
   return config
 
 
-def _cross_device_ops(settings: Settings) -> Optional[tf.distribute.CrossDeviceOps]:
+def _cross_device_ops(settings: groups.Devices) -> Optional[tf.distribute.CrossDeviceOps]:
   """Returns how gradients are added up; None leaves the choice to TensorFlow.
 
   NCCL and hierarchical copy need several GPUs: written for them, not tried on any.
@@ -135,13 +137,13 @@ def _cross_device_ops(settings: Settings) -> Optional[tf.distribute.CrossDeviceO
   raise _no_algorithm(settings)
 
 
-def collective_communication(settings: Settings) -> str:
+def collective_communication(settings: groups.Devices) -> str:
   """Returns how gradients are added up over several workers."""
   if settings.all_reduce_alg not in _COMMUNICATION:
     raise _no_algorithm(settings)
   return _COMMUNICATION[settings.all_reduce_alg]
 
 
-def _no_algorithm(settings: Settings) -> ValueError:
+def _no_algorithm(settings: groups.Devices) -> ValueError:
   return ValueError('no all-reduce algorithm is implemented for {!r} with {}'.format(
       settings.all_reduce_alg, settings.distribution_strategy))

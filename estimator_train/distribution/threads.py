@@ -4,10 +4,10 @@ import os
 from typing import Any
 
 from estimator_train.process import cpu_tuning
-from estimator_train.settings import Settings
+from estimator_train.settings import Settings, groups
 
 
-def inter_op(settings: Settings) -> int:
+def inter_op(settings: groups.Devices) -> int:
   """Returns how many operations may run at once; 0: as many as cores, which TensorFlow counts.
 
   With oneDNN each runs on all cores, and a second one at the same time takes them from it.
@@ -15,7 +15,7 @@ def inter_op(settings: Settings) -> int:
   return settings.inter_op_parallelism_threads or int(cpu_tuning.has_onednn())
 
 
-def set_up(config: Any, settings: Settings, others_input: bool = False,
+def set_up(config: Any, settings: groups.Devices, others_input: bool = False,
            in_cluster: bool = False) -> None:
   """Sets the threads of operations in a session's `tf.ConfigProto`.
 
@@ -33,7 +33,7 @@ def set_up(config: Any, settings: Settings, others_input: bool = False,
     config.session_inter_op_thread_pool.add(num_threads=at_once)
 
 
-def num_parallel_calls(settings: Settings) -> int:
+def num_parallel_calls(settings: groups.Input) -> int:
   """Returns how many functions of the input may run at once."""
   return settings.num_parallel_calls or available_cores()
 
@@ -43,7 +43,7 @@ def private_to_input(settings: Settings) -> int:
 
   0: the operations' run them as well. Those that are fewer than cores would be too few.
   """
-  return num_parallel_calls(settings) if inter_op(settings) else 0
+  return num_parallel_calls(settings[groups.Input]) if inter_op(settings[groups.Devices]) else 0
 
 
 def available_cores() -> int:

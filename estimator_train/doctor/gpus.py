@@ -71,8 +71,8 @@ def look(deadline_secs: float = DEADLINE_SECS) -> Gpus:
   if done.code != 0:
     return Gpus(failure=done.reason())
   rows = [json.loads(line) for line in done.out.splitlines()]
-  return Gpus(tuple(Gpu(name, tuple(capability), driver, memory)
-                    for name, capability, driver, memory in rows), None, _num_pci_devices())
+  return Gpus(tuple(Gpu(name, (major, minor), driver, memory)
+                    for name, (major, minor), driver, memory in rows), None, _num_pci_devices())
 
 
 def _num_pci_devices() -> int:

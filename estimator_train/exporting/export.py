@@ -9,14 +9,14 @@ from estimator_train.datasets.description import DataSet
 from estimator_train.errors import UserError
 from estimator_train.exporting import saved_model, template_model, tflite, trained_model, versions
 from estimator_train.run_dir import run_files
-from estimator_train.settings import Settings
+from estimator_train.settings import Settings, groups
 from estimator_train.training.building import make_model_preprocess
 from estimator_train.training.checkpoints import save_hook
 
 _FORMATS = ('saved_model', 'h5', 'tflite')
 
 
-def make_folder(settings: Settings) -> None:
+def make_folder(settings: groups.PredictionAndExport) -> None:
   """Makes `--export_dir`, where it is given: at the end of a training it would be late to fail."""
   if settings.export_dir:
     run_files.make_folder(settings.export_dir, 'export_dir')
@@ -48,8 +48,8 @@ def export(settings: Settings, dataset: DataSet, checkpoint: str) -> Dict[str, A
     else:
       with trained_model.restored(settings, dataset, checkpoint) as (model, session):
         if settings.export_format == 'saved_model':
-          saved_model.write(folder, model, session, make_model_preprocess(model, settings),
-                            dataset.labels)
+          preprocess = make_model_preprocess(model, settings[groups.Model])
+          saved_model.write(folder, model, session, preprocess, dataset.labels)
           return
         tflite.write(folder, model, session)
     saved_model.write_labels(os.path.join(folder, run_files.LABELS_FILE), dataset.labels)

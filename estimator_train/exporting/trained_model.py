@@ -13,7 +13,7 @@ from estimator_train.errors import UserError
 from estimator_train.inputs.file_errors import translate_errors
 from estimator_train.models import probabilities
 from estimator_train.run_dir.run_files import RunDir
-from estimator_train.settings import Settings
+from estimator_train.settings import Settings, groups
 from estimator_train.training.building import build_model, check_fits, make_model_preprocess
 from estimator_train.training.checkpoints import chosen_checkpoint
 
@@ -67,7 +67,7 @@ def restored(settings: Settings, dataset: DataSet, checkpoint: str,
   Raises:
     UserError: the checkpoint is of another model.
   """
-  config = make_session_config(settings, devices)
+  config = make_session_config(settings[groups.Devices], devices)
   if devices is _CPU:
     config.device_count['GPU'] = 0
   with tf.Graph().as_default(), tf.Session(config=config) as session, tf.device(devices.names[0]):
@@ -119,12 +119,13 @@ def load(settings: Settings, found: Found) -> Iterator[Predictor]:
     raise UserError('images have one channel or three', '--image_size={},{},{}'.format(
         height, width, channels), 'give a --model_dir that was trained on such')
   # Those that are here, and not those that it was trained on.
-  devices = find_devices(settings.evolve(num_gpus=-1 if settings.num_gpus else 0))
+  here = settings.evolve(num_gpus=-1 if settings.num_gpus else 0)
+  devices = find_devices(here[groups.Devices])
   one = Devices(devices.names[:1], devices.labels[:1])
   with restored(settings, found.dataset, found.checkpoint, one) as (model, session):
     pixels = tf.placeholder(tf.float32, [None, height, width, None])
     outputs = probabilities.from_outputs(
-        model, model(make_model_preprocess(model, settings)(pixels)))
+        model, model(make_model_preprocess(model, settings[groups.Model])(pixels)))
     with translate_errors():
       yield Predictor(max(1, settings.batch_size // devices.num_replicas), one.names[0],
                       session.make_callable(outputs, [pixels]))

@@ -21,7 +21,7 @@ from estimator_train.inputs.idx_files import IdxSource
 from estimator_train.inputs.image_source import ImageSource
 from estimator_train.inputs.source import BadImage, InputFn, Source
 from estimator_train.inputs.synthetic import SyntheticSource
-from estimator_train.settings import Settings, choices
+from estimator_train.settings import Settings, choices, groups
 
 SOURCES: Dict[type, Callable[..., Source]] = {
     IdxSplit: IdxSource,
@@ -97,7 +97,7 @@ def check_files(dataset: DataSet, settings: Settings) -> SplitSizes:
       make_source(dataset, dataset.test).check() if settings.evaluates else None)
 
 
-def cache_of(dataset: DataSet, settings: Settings) -> str:
+def cache_of(dataset: DataSet, settings: groups.Input) -> str:
   """Returns where training examples are kept: `memory`, `none`, or a folder."""
   if settings.cache != 'auto':
     return settings.cache
@@ -123,7 +123,7 @@ def make_train_input_fn(dataset: DataSet, settings: Settings, one_hot: bool, bat
   """
   batching = make_batching(dataset, settings, one_hot, batch_size, shard)
   return make_source(dataset, dataset.train).make_train_input_fn(
-      batching, cache_of(dataset, settings))
+      batching, cache_of(dataset, settings[groups.Input]))
 
 
 def make_feature_input_fn(dataset: DataSet, settings: Settings, one_hot: bool, batch_size: int,
@@ -158,5 +158,5 @@ def make_batching(dataset: DataSet, settings: Settings, one_hot: bool, batch_siz
                   shard: Shard = ALL) -> Batching:
   """Returns how the examples of the data set become batches."""
   return Batching(dataset.image_shape, len(dataset.labels), one_hot, batch_size,
-                  settings.shuffle_buffer, threads.num_parallel_calls(settings), settings.prefetch,
-                  settings.seed, shard, threads.private_to_input(settings))
+                  settings.shuffle_buffer, threads.num_parallel_calls(settings[groups.Input]),
+                  settings.prefetch, settings.seed, shard, threads.private_to_input(settings))

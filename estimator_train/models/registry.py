@@ -50,10 +50,7 @@ def build(name: str, image_shape: Tuple[int, int, int], num_classes: int,
                     '--trainable_layers={} --model={}'.format(trainable_layers, name),
                     'leave it out, or choose from ' + ', '.join(_APPLICATIONS))
   if not user_code.is_own(name):
-    if name not in choices.OWN_MODELS:
-      raise UserError('there is no such model', '--model=' + name,
-                      'choose from {}, or give package.module:function'.format(
-                          ', '.join(choices.MODELS)))
+    user_code.check_name('model', name, choices.MODELS)
     return importlib.import_module('estimator_train.models.' + name).build(image_shape, num_classes)
   model = user_code.call('model', name, 'image_shape, num_classes', image_shape, num_classes)
   check_kind(model, '--model=' + name)

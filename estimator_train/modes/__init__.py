@@ -11,7 +11,7 @@ from estimator_train.cluster import worker as workers
 from estimator_train.cluster.worker import Worker
 from estimator_train.run_dir import disk_errors, run_lock
 from estimator_train.run_dir.run_files import RunDir
-from estimator_train.settings import Settings
+from estimator_train.settings import Settings, groups
 
 _MODULES = {'train': 'train_and_evaluate'}
 # The modes that leave nothing in --model_dir, whoever else writes into it.
@@ -31,7 +31,7 @@ def run(settings: Settings, worker: Optional[Worker] = None) -> Dict[str, Any]:
   # Before TensorFlow is imported, which takes seconds.
   if worker is None and settings.trains:
     worker = workers.find(os.environ, settings.distribution_strategy)
-  with _lock(settings, worker):
+  with _lock(settings[groups.Run], worker):
     saved_at = RunDir(settings.model_dir).saved_at() if settings.model_dir else None
     module = _MODULES.get(settings.mode, settings.mode)
     try:
@@ -44,7 +44,7 @@ def run(settings: Settings, worker: Optional[Worker] = None) -> Dict[str, Any]:
       raise told from error
 
 
-def _lock(settings: Settings, worker: Optional[Worker]) -> ContextManager[Any]:
+def _lock(settings: groups.Run, worker: Optional[Worker]) -> ContextManager[Any]:
   """Returns what holds the lock of `model_dir`, where the mode writes into that."""
   is_reader = settings.mode in _ONLY_READING or (worker is not None and not worker.is_chief)
   if is_reader or not settings.model_dir:

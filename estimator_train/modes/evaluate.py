@@ -4,7 +4,7 @@ from typing import Any, Dict
 
 from estimator_train.process.start_up import StartUp
 from estimator_train.reports import evaluation, learning_curves, page
-from estimator_train.settings import Settings
+from estimator_train.settings import Settings, groups
 from estimator_train.training.evaluation.evaluator import Evaluator
 from estimator_train.training.plan import make_plan
 from estimator_train.training.prepared_model import prepare_model
@@ -15,9 +15,9 @@ def run(settings: Settings) -> Dict[str, Any]:
   start_up = StartUp()
   plan = make_plan(settings, start_up)
   evaluator = Evaluator(plan, prepare_model(plan, start_up))
-  result = evaluation.write(settings, plan.data.dataset.labels,
+  result = evaluation.write(settings[groups.Run], plan.data.dataset.labels,
                             *evaluator.evaluate(plan.checkpoint.path))
   result.update(plan.skipped_images)
-  learning_curves.write(settings)
+  learning_curves.write(settings[groups.Run])
   page.write_after(settings)
   return result

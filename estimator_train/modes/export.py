@@ -3,7 +3,7 @@
 from typing import Any, Dict
 
 from estimator_train.exporting import export as exports, trained_model
-from estimator_train.settings import Settings
+from estimator_train.settings import Settings, groups
 
 
 def run(settings: Settings) -> Dict[str, Any]:
@@ -13,6 +13,6 @@ def run(settings: Settings) -> Dict[str, Any]:
     UserError: there is no checkpoint, or it is of another model; or it cannot be exported.
   """
   found = trained_model.find(settings)
-  exports.make_folder(settings)
+  exports.make_folder(settings[groups.PredictionAndExport])
   return dict(mode=settings.mode, model_dir=settings.model_dir,
               **exports.export(settings, found.dataset, found.checkpoint))

@@ -17,7 +17,7 @@ from estimator_train.process.start_up import StartUp
 from estimator_train.reports import input_benchmark, page
 from estimator_train.reports.input_benchmark import Input, Machine
 from estimator_train.run_dir.run_files import RunDir
-from estimator_train.settings import Settings
+from estimator_train.settings import Settings, groups
 from estimator_train.training.plan import make_plan
 from estimator_train.training.prepared_model import prepare_model
 
@@ -45,7 +45,7 @@ def run(settings: Settings) -> Dict[str, Any]:
     _LOG.info('measuring the model')
     model = model_rate.measure(plan, trained_model, measured.image_shape, measured.pixels_dtype)
   result = input_benchmark.write(
-      settings.evolve(cache=factory.cache_of(dataset, settings)),
+      settings.evolve(cache=factory.cache_of(dataset, settings[groups.Input])),
       plan.conditions, _described(dataset, measured), model,
       Machine(threads.available_cores(), free_bytes,
               all(name.startswith('/cpu') for name in plan.engine.devices.names),

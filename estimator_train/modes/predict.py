@@ -14,7 +14,7 @@ from estimator_train.errors import UserError
 from estimator_train.exporting import trained_model
 from estimator_train.inputs import unlabelled
 from estimator_train.reports import predictions
-from estimator_train.settings import Settings
+from estimator_train.settings import Settings, groups
 
 _LOG = logging.getLogger('estimator_train')
 
@@ -34,7 +34,7 @@ def run(settings: Settings) -> Dict[str, Any]:
               model.device, model.batch_size)
     batches = unlabelled.batches(
         files, found.dataset.image_shape, model.batch_size,
-        threads.num_parallel_calls(settings))
+        threads.num_parallel_calls(settings[groups.Input]))
     with predictions.write_to(settings.output, found.dataset.labels) as written, \
         contextlib.closing(batches):
       for batch in _with_progress(batches, settings.log_every_steps):

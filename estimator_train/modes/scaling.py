@@ -22,7 +22,7 @@ from estimator_train.errors import StoppedBySignal, UserError
 from estimator_train.process import child_process
 from estimator_train.reports import page
 from estimator_train.run_dir import run_files
-from estimator_train.settings import Settings
+from estimator_train.settings import Settings, groups
 
 _LOG = logging.getLogger('estimator_train')
 # What may change from one start of a sweep to the next.
@@ -62,7 +62,7 @@ def _units(settings: Settings) -> Tuple[str, int, Settings]:
   """Returns what there are more and more of, the most of them, and the settings of the runs."""
   if settings.scale_over == 'workers':
     return (sweep.WORKER,) + _workers(settings)
-  return _devices(settings) + (settings,)
+  return _devices(settings[groups.Devices]) + (settings,)
 
 
 def _workers(settings: Settings) -> Tuple[int, Settings]:
@@ -82,7 +82,7 @@ def _workers(settings: Settings) -> Tuple[int, Settings]:
       num_gpus=0, num_cpu_replicas=max(settings.num_cpu_replicas, 1))
 
 
-def _devices(settings: Settings) -> Tuple[str, int]:
+def _devices(settings: groups.Devices) -> Tuple[str, int]:
   """Returns of what the replicas are, and the largest number of them."""
   if settings.num_gpus > 0:
     return sweep.GPU, settings.num_gpus
@@ -100,7 +100,7 @@ def _devices(settings: Settings) -> Tuple[str, int]:
 def _run_points(points: List[Point], settings: Settings, dataset: DataSet,
                 run_child: RunChild, clock: Callable[[], float]) -> List[Outcome]:
   """Runs the points that are not done yet, one by one, and returns what came of all."""
-  outcomes = sweep.read_done(points, settings)
+  outcomes = sweep.read_done(points, settings[groups.Run])
   done = {outcome.point for outcome in outcomes}
   missing = [point for point in points if point not in done]
   if done:
@@ -126,10 +126,10 @@ def _run_points(points: List[Point], settings: Settings, dataset: DataSet,
 def _run_point(point: Point, settings: Settings, dataset: DataSet, run_child: RunChild,
                clock: Callable[[], float]) -> Outcome:
   launch = sweep.launch(point, settings, dataset)
-  log = sweep.begin(point, settings)
+  log = sweep.begin(point, settings[groups.Run])
   began = clock()
   ran = run_child(launch.arguments, log, launch.module, launch.cores)
-  return sweep.end(point, settings, ran, clock() - began)
+  return sweep.end(point, settings[groups.Run], ran, clock() - began)
 
 
 def _stopped(signum: int, done: int, count: int) -> StoppedBySignal:

@@ -7,7 +7,7 @@ from estimator_train.distribution.engines import parameter_server
 from estimator_train.exporting import export as exports, template_model
 from estimator_train.process.signals import SignalState
 from estimator_train.reports import evaluation, learning_curves, page, throughput
-from estimator_train.settings import Settings
+from estimator_train.settings import Settings, groups
 from estimator_train.training.trainer import (
   Trained,
   Trainer,
@@ -27,7 +27,7 @@ def run(settings: Settings, worker: Worker = ALONE) -> Dict[str, Any]:
   trainer = Trainer(settings, signals, evaluation.write if evaluates else None, worker)
   if not worker.is_chief:
     return _run_worker(trainer, signals, worker)
-  exports.make_folder(settings)
+  exports.make_folder(settings[groups.PredictionAndExport])
   with signals:
     trained = trainer.train()
     result = _report(trainer, trained, settings, signals)
@@ -42,9 +42,9 @@ def _run_worker(trainer: Trainer, signals: SignalState, worker: Worker) -> Dict[
   settings, conditions = trainer.plan.settings, trainer.plan.conditions
   with signals:
     trained = trainer.train()
-    trainer.finish(throughput.of_worker(settings, conditions, trained.timing))
+    trainer.finish(throughput.of_worker(settings[groups.Reporting], conditions, trained.timing))
     raise_if_stopped(trained, signals)
-  return dict(throughput.result_of(settings, trained.timing), task=worker.name)
+  return dict(throughput.result_of(settings[groups.Run], trained.timing), task=worker.name)
 
 
 def _report(trainer: Trainer, trained: Trained, settings: Settings,
@@ -58,6 +58,6 @@ def _report(trainer: Trainer, trained: Trained, settings: Settings,
     result.update(trainer.evaluation.evaluate())
   if trained.stop_reason is not None:
     result['stopped_early'] = trained.stop_reason.text
-  learning_curves.write(settings)
+  learning_curves.write(settings[groups.Run])
   page.write_after(settings)
   return result

@@ -1,5 +1,6 @@
 """How long this process has been running, from before Python's imports, and what that went into."""
 
+import math
 import os
 import time
 from typing import Callable, Dict
@@ -57,7 +58,12 @@ class StartUp:
     self._since = now
 
   def end_first_step(self, waited_secs: float) -> None:
-    """Ends the last two parts: the first batch, which took so long, and the rest of its step."""
-    self.secs['first_batch'] = waited_secs
+    """Ends the last two parts: the first batch, which took so long, and the rest of its step.
+
+    Args:
+      waited_secs: nan where it was not observed; then there is one part.
+    """
     self.end('first_step')
-    self.secs['first_step'] -= waited_secs
+    if not math.isnan(waited_secs):
+      first_step = self.secs.pop('first_step')
+      self.secs.update(first_batch=waited_secs, first_step=first_step - waited_secs)

@@ -6,13 +6,13 @@ from typing import Any, Dict, Optional, Sequence
 from estimator_train.files import atomic
 from estimator_train.reports import samples
 from estimator_train.run_dir.run_files import RunDir
-from estimator_train.settings import Settings
+from estimator_train.settings import groups
 
 _LOG = logging.getLogger('estimator_train')
 FILE = 'evaluation.json'
 
 
-def write(settings: Settings, labels: Sequence[str], counted: Dict[str, Any],
+def write(settings: groups.Run, labels: Sequence[str], counted: Dict[str, Any],
           some: Sequence[Any]) -> Dict[str, Any]:
   """Writes `evaluation.json` and some of the examples; returns the evaluation's headline figures.
 

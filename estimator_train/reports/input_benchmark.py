@@ -5,7 +5,7 @@ import statistics
 from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from estimator_train.files import atomic
-from estimator_train.settings import Settings
+from estimator_train.settings import Settings, groups
 
 FILE = 'input_benchmark.json'
 INPUT_BOUND, COMPUTE_BOUND = 'input-bound', 'compute-bound'
@@ -60,7 +60,7 @@ def write(settings: Settings, conditions: Dict[str, Any], measured: Input, model
           machine: Machine) -> Dict[str, Any]:
   """Prints a table, writes `input_benchmark.json` where there is a `model_dir`, and returns it."""
   result: Dict[str, Any] = {'mode': settings.mode, 'model_dir': settings.model_dir}
-  result.update(summarize(settings, measured, model, machine))
+  result.update(summarize(settings[groups.Input], measured, model, machine))
   result.update(conditions, cache=settings.cache, cores=machine.cores,
                 num_parallel_calls=settings.num_parallel_calls or machine.cores,
                 shuffle_buffer=settings.shuffle_buffer, prefetch=settings.prefetch)
@@ -71,7 +71,7 @@ def write(settings: Settings, conditions: Dict[str, Any], measured: Input, model
   return result
 
 
-def summarize(settings: Settings, measured: Input, model: Sequence[Pass],
+def summarize(settings: groups.Input, measured: Input, model: Sequence[Pass],
               machine: Machine) -> Dict[str, Any]:
   """Works out the rates, the verdict and the advice, by their names in `input_benchmark.json`.
 
@@ -131,7 +131,7 @@ def _stages(passes: Mapping[str, Sequence[Pass]]) -> Dict[str, Dict[str, float]]
   return figures
 
 
-def _advice(settings: Settings, result: Dict[str, Any], measured: Input,
+def _advice(settings: groups.Input, result: Dict[str, Any], measured: Input,
             machine: Machine) -> str:
   warm, model = result['warm_images_per_sec'], result['model_images_per_sec']
   if result['verdict'] == INPUT_BOUND:
@@ -160,7 +160,7 @@ def _advice(settings: Settings, result: Dict[str, Any], measured: Input,
   return '; '.join(parts)
 
 
-def _of_the_input(settings: Settings, measured: Input, machine: Machine) -> str:
+def _of_the_input(settings: groups.Input, measured: Input, machine: Machine) -> str:
   if measured.kind == 'made_up':
     return 'made-up images cost next to nothing, and no flag makes them cheaper'
   if settings.cache != 'none' or measured.kind == 'arrays':

@@ -8,7 +8,7 @@ from typing import Any, Dict, Iterator, List, Tuple
 
 from estimator_train.files import atomic
 from estimator_train.run_dir.run_files import RunDir
-from estimator_train.settings import Settings
+from estimator_train.settings import groups
 
 FILE = os.path.join('report', 'curves.json')
 # (folder of events, tag there, name of the curve). The evaluation's `loss` goes by the batch size.
@@ -21,7 +21,7 @@ _MAX_POINTS = 1000
 Curve = List[Tuple[int, float]]
 
 
-def write(settings: Settings) -> None:
+def write(settings: groups.Run) -> None:
   """Writes the curves of all runs in the `model_dir`."""
   run_dir = RunDir(settings.model_dir)
   path = run_dir.file(FILE)

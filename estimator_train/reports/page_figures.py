@@ -143,7 +143,7 @@ def verdict(files: Files) -> Optional[Dict[str, Any]]:
   return {
       'name': name, 'text': _VERDICTS.get(name or '', ''),
       'bar': [Segment(text, words.percent(shares[key]), shares[key])
-              for key, text in _SHARES if shares.get(key, 0) > 0],
+              for key, text in _SHARES if (shares.get(key) or 0) > 0],
       'input': {'verdict': measured.get('verdict'), 'advice': measured.get('advice'),
                 'rates': rates}}
 

@@ -22,7 +22,8 @@ class Timing(NamedTuple):
   Attributes:
     began: seconds, the clock just before each step's session.run.
     ended: seconds, the clock just after it.
-    waited: seconds of each session.run until the step's batch was there, on all replicas.
+    waited: seconds of each session.run until the step's batch was there, on all replicas; nan where
+      that was not observed.
     start_up_secs: by part, from the start of the process to the end of its first step; empty
       without a step.
     global_step: the step of the checkpoint that the run left.

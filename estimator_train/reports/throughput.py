@@ -10,7 +10,7 @@ from estimator_train.files import atomic
 from estimator_train.reports import step_curve
 from estimator_train.reports.step_times import Pause, Timing
 from estimator_train.run_dir.run_files import RunDir
-from estimator_train.settings import Settings
+from estimator_train.settings import Settings, groups
 
 _LOG = logging.getLogger('estimator_train')
 FILE = 'throughput.json'
@@ -27,7 +27,7 @@ class Steps(NamedTuple):
     global_step: their numbers.
     wall_secs: from the end of the step before to the end of this one.
     run_secs: of that, inside the session's run.
-    wait_secs: of that, until the step's batch was there.
+    wait_secs: of that, until the step's batch was there; nan where that was not observed.
     steady_secs: the wall time without the pauses in it.
     is_steady: whether it was left alone, not traced.
     pauses: by kind how many there were, and their seconds.
@@ -61,7 +61,7 @@ def write(settings: Settings, conditions: Dict[str, Any], timing: Timing,
   Returns:
     The run's headline figures.
   """
-  result = result_of(settings, timing)
+  result = result_of(settings[groups.Run], timing)
   run_dir = RunDir(settings.model_dir)
   result['examples_seen'] = run_dir.examples_seen(
       timing.global_step, conditions['examples_per_step'])
@@ -70,7 +70,7 @@ def write(settings: Settings, conditions: Dict[str, Any], timing: Timing,
   steps = timed_steps(timing, settings.throughput_warmup_steps)
   figures = summarize(steps, conditions['examples_per_step'], conditions['num_replicas'])
   if workers:
-    figures.update(_of_all(settings, figures, workers, conditions['num_replicas']))
+    figures.update(_of_all(settings[groups.Devices], figures, workers, conditions['num_replicas']))
   is_steady = timing.steps_run > settings.throughput_warmup_steps
   figures['warmup_steps'] = settings.throughput_warmup_steps if is_steady else 0
   figures['steady_state'] = is_steady
@@ -87,14 +87,15 @@ def write(settings: Settings, conditions: Dict[str, Any], timing: Timing,
   return result
 
 
-def result_of(settings: Settings, timing: Timing) -> Dict[str, Any]:
+def result_of(settings: groups.Run, timing: Timing) -> Dict[str, Any]:
   """Returns what a task tells of its training, apart from its speed."""
   return {'mode': settings.mode, 'model_dir': settings.model_dir,
           'global_step': timing.global_step, 'steps_run': timing.steps_run,
           'train_loss': timing.loss}
 
 
-def of_worker(settings: Settings, conditions: Dict[str, Any], timing: Timing) -> Dict[str, Any]:
+def of_worker(settings: groups.Reporting, conditions: Dict[str, Any],
+              timing: Timing) -> Dict[str, Any]:
   """Returns the figures of a worker that the chief's report is to have; none without a step."""
   if not timing.ended:
     return {}
@@ -106,13 +107,13 @@ def of_worker(settings: Settings, conditions: Dict[str, Any], timing: Timing) ->
 def _as_one_of_several(figures: Dict[str, Any]) -> Dict[str, Any]:
   """Returns of a worker's figures those that tell it from the others."""
   told = {name: figures[name] for name in ('steps_timed', 'wall_secs', 'examples', 'shares')}
-  told.update((name + '_p50', figures[name]['p50']) for name in (
+  told.update((name + '_p50', figures[name] and figures[name]['p50']) for name in (
       'step_secs', 'session_run_secs', 'input_wait_secs', 'between_secs'))
   return told
 
 
-def _of_all(settings: Settings, figures: Dict[str, Any], workers: Mapping[str, Dict[str, Any]],
-            num_replicas: int) -> Dict[str, Any]:
+def _of_all(settings: groups.Devices, figures: Dict[str, Any],
+            workers: Mapping[str, Dict[str, Any]], num_replicas: int) -> Dict[str, Any]:
   """Returns the figures of all workers, the chief's among them.
 
   In step, each has counted the examples of all; else theirs are added up, over the same wall time.
@@ -122,9 +123,8 @@ def _of_all(settings: Settings, figures: Dict[str, Any], workers: Mapping[str, D
   told = {'chief': _as_one_of_several(figures), **workers}
   in_step = settings.distribution_strategy != 'parameter_server'
   parts = ('input_wait_secs_p50', 'between_secs_p50') if in_step else ('step_secs_p50',)
-  of_all: Dict[str, Any] = {
-      'workers': told,
-      'slowest_worker': max(told, key=lambda name: sum(told[name].get(part, 0) for part in parts))}
+  slowest = max(told, key=lambda name: sum(told[name].get(part) or 0 for part in parts))
+  of_all: Dict[str, Any] = {'workers': told, 'slowest_worker': slowest}
   if not in_step:
     rate = sum(worker.get('examples', 0) for worker in told.values()) / figures['wall_secs']
     of_all.update(examples_per_sec=rate, examples_per_sec_per_replica=rate / num_replicas)
@@ -191,21 +191,26 @@ def summarize(steps: Steps, global_batch_size: int, num_replicas: int) -> Dict[s
   return figures
 
 
-def _shares(steady: Steps) -> Dict[str, float]:
-  """Returns what the steady steps' time goes into, as shares of it."""
+def _shares(steady: Steps) -> Dict[str, Optional[float]]:
+  """Returns what the steady steps' time goes into, as shares of it; None: not observed."""
   total = float(steady.steady_secs.sum())
   run, wait = float(steady.run_secs.sum()), float(steady.wait_secs.sum())
+  if np.isnan(wait):
+    return {'input': None, 'compute': None, 'between': 1 - run / total}
   return {'input': wait / total, 'compute': (run - wait) / total, 'between': 1 - run / total}
 
 
-def _verdict(shares: Dict[str, float]) -> str:
+def _verdict(shares: Dict[str, Optional[float]]) -> Optional[str]:
   """Returns which of input, computing and the time between steps holds the training back.
 
   An input that is prepared ahead and keeps up is not waited for, however long it takes by itself;
-  so a wait that would be worth removing says that the input is the slower of the two.
+  so a wait that would be worth removing says that the input is the slower of the two. Where it was
+  not observed, only much time between the steps can be told: None otherwise.
   """
-  most = max(('input', 'between'), key=lambda part: shares[part])
-  return _BOUND[most if shares[most] >= _WORTH_IT else 'compute']
+  most = max(('input', 'between'), key=lambda part: shares[part] or 0.)
+  if (shares[most] or 0.) >= _WORTH_IT:
+    return _BOUND[most]
+  return None if shares['input'] is None else _BOUND['compute']
 
 
 def _without_pauses(edges: np.ndarray,
@@ -259,8 +264,13 @@ def _in_words(figures: Dict[str, Any]) -> str:
   """Returns a line for people."""
   text = '{:,.0f} examples/sec over {} steps, p50 {:.1f} ms a step'.format(
       figures['examples_per_sec'], figures['steps_timed'], 1e3 * figures['step_secs']['p50'])
-  text += '; {} ({:.0%} of the time for input, {:.0%} between steps)'.format(
-      figures['verdict'], figures['shares']['input'], figures['shares']['between'])
+  shares = figures['shares']
+  if shares['input'] is None:
+    text += '; {:.0%} of the time between steps, the wait for input was not observed'.format(
+        shares['between'])
+  else:
+    text += '; {} ({:.0%} of the time for input, {:.0%} between steps)'.format(
+        figures['verdict'], shares['input'], shares['between'])
   if figures['pauses']:
     text += '; {:,.0f} without {}'.format(figures['steady_examples_per_sec'], ' and '.join(
         '{count} {}(s) of {secs:.1f} s'.format(what, **of_kind)
@@ -270,7 +280,10 @@ def _in_words(figures: Dict[str, Any]) -> str:
   return text
 
 
-def _spread(secs: np.ndarray) -> Dict[str, Optional[float]]:
+def _spread(secs: np.ndarray) -> Optional[Dict[str, float]]:
+  """Returns the spread of a figure over the steps; None where it was not observed."""
+  if np.isnan(secs).any():
+    return None
   p50, p90, p99 = np.percentile(secs, [50, 90, 99])
   return {'mean': float(np.mean(secs)), 'p50': float(p50), 'p90': float(p90), 'p99': float(p99),
           'max': float(np.max(secs))}

@@ -9,7 +9,7 @@ from typing import Any, Optional
 
 from estimator_train.errors import TrainingFailed, UserError, one_line
 from estimator_train.run_dir.run_files import RunDir
-from estimator_train.settings import Settings
+from estimator_train.settings import Settings, groups
 
 # What is wrong with the place that was written to, or with the limits of the process.
 _ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO,
@@ -32,7 +32,7 @@ def told(error: BaseException, settings: Settings, before: Optional[int]) -> Opt
   cause = error.__cause__
   if isinstance(error, UserError) and cause is not None and not isinstance(cause, OSError):
     error = cause  # It was taken for one of the user's code, say.
-  memory = _out_of_memory(error, settings)
+  memory = _out_of_memory(error, settings[groups.Optimizer])
   if memory is not None:
     return memory
   code = errno_of(error)
@@ -110,7 +110,7 @@ def _free(code: Optional[int], path: Optional[str]) -> str:
   return text + (' and no file' if files.f_files and not files.f_favail else '')
 
 
-def _out_of_memory(error: BaseException, settings: Settings) -> Optional[UserError]:
+def _out_of_memory(error: BaseException, settings: groups.Optimizer) -> Optional[UserError]:
   found = _OUT_OF_MEMORY.search(_first_line(error))
   if found:
     shape, kind, device = found.groups()

@@ -44,6 +44,16 @@ class Run:
       None, 'folder of everything the run makes; a run found there is resumed')
   verbosity: int = flag(0, 'TensorFlow\'s own log and warnings too, where it is 1')
 
+  @property
+  def trains(self) -> bool:
+    """Whether a run updates weights."""
+    return self.mode in choices.TRAINS
+
+  @property
+  def evaluates(self) -> bool:
+    """Whether a run evaluates a checkpoint on the test examples."""
+    return self.mode in ('train_and_evaluate', 'evaluate')
+
 
 @flag_group('data')
 @attr.s(auto_attribs=True, frozen=True)

@@ -8,9 +8,10 @@ from fractions import Fraction
 from typing import Any, Dict, List, Optional, Tuple, Type
 
 from estimator_train.errors import UserError
-from estimator_train.settings import choices, experiment_checks, learning_rate_checks, user_code
+from estimator_train.settings import experiment_checks, learning_rate_checks, user_code
 from estimator_train.settings.constraints import CONSTRAINTS, REQUIREMENTS
 from estimator_train.settings.flag import Group, all_flags, flags_of, groups
+from estimator_train.settings.groups import Optimizer
 
 # Imported for their rules.
 RULES = (experiment_checks, learning_rate_checks)
@@ -93,16 +94,6 @@ class Settings:
         rule(settings)
     return settings
 
-  @property
-  def trains(self) -> bool:
-    """Whether this run updates weights."""
-    return self.mode in choices.TRAINS
-
-  @property
-  def evaluates(self) -> bool:
-    """Whether this run evaluates a checkpoint on the test examples."""
-    return self.mode in ('train_and_evaluate', 'evaluate')
-
 
 def _make_settings(values: Dict[str, Any]) -> Settings:
   return Settings(**values)
@@ -174,7 +165,7 @@ def total_train_steps(settings: Settings, num_examples: Optional[int], step_exam
   return first_step + max(math.ceil(examples_left / step_examples), 0)
 
 
-def growth_of_learning_rate(settings: Settings) -> float:
+def growth_of_learning_rate(settings: Optimizer) -> float:
   """Returns what the global batch size multiplies the learning rates by.
 
   They are those of `--base_batch_size`. `linear` keeps the step per example as the batch grows

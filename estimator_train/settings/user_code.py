@@ -8,7 +8,7 @@ import os
 import sys
 import traceback
 from contextlib import contextmanager
-from typing import Any, Callable, Iterator
+from typing import Any, Callable, Iterator, Sequence
 
 from estimator_train.errors import UserError
 from estimator_train.files import paths
@@ -20,6 +20,13 @@ _LIBRARIES = (os.path.dirname(os.__file__) + os.sep, paths.PACKAGE + os.sep)
 def is_own(name: str) -> bool:
   """Whether a flag's value is the name of a function, `package.module:function`."""
   return ':' in name
+
+
+def check_name(flag: str, name: str, names: Sequence[str]) -> None:
+  """Raises a UserError where a name of something built in is none of those there are."""
+  if name not in names:
+    raise UserError('--{} has no such choice'.format(flag), '--{}={}'.format(flag, name),
+                    'choose from {}, or give package.module:function'.format(', '.join(names)))
 
 
 def name_of(function: Callable[..., Any]) -> str:

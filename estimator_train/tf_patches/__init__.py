@@ -15,6 +15,11 @@ covers the workaround. A defect in brackets is none: what is needed has no publi
     location: training/basic_session_run_hooks.py:570
     symptom: slow start; other steps after a resume
     test: tests/training/checkpoints/test_save_hook.py
+- `control_inputs.run_before`
+    defect: (no public name for an order of operations that are there)
+    location: framework/ops.py:2089
+    symptom: with a single thread the wait for input includes the model
+    test: tests/training/hooks/test_input_wait.py
 - `converter_command.own_commands_first`
     defect: `toco_from_protos` is looked for in PATH only
     location: ../lite/python/convert.py:49

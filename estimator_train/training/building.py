@@ -9,7 +9,7 @@ from estimator_train.datasets.description import DataSet
 from estimator_train.errors import UserError
 from estimator_train.models import registry as models
 from estimator_train.models.preprocessing import make_preprocess
-from estimator_train.settings import Settings, choices
+from estimator_train.settings import Settings, choices, groups
 from estimator_train.settings.flag import all_flags
 from estimator_train.tf_patches.loss_scaling import LossScaled
 from estimator_train.training import losses
@@ -25,13 +25,13 @@ def build_model(settings: Settings, dataset: DataSet) -> tf.keras.Model:
   Raises:
     UserError: it cannot be built for images of this shape.
   """
-  model = build(settings, dataset)
+  model = build(settings[groups.Model], dataset)
   if not model.optimizer:
     compile_with_flags(model, settings, settings.learning_rate)
   return model
 
 
-def build(settings: Settings, dataset: DataSet) -> tf.keras.Model:
+def build(settings: groups.Model, dataset: DataSet) -> tf.keras.Model:
   """Builds the Keras model as its function returns it, compiled or not.
 
   Raises:
@@ -81,7 +81,7 @@ def check_own_optimizer(settings: Settings) -> None:
 
 
 def make_model_preprocess(model: tf.keras.Model,
-                          settings: Settings) -> Callable[[tf.Tensor], tf.Tensor]:
+                          settings: groups.Model) -> Callable[[tf.Tensor], tf.Tensor]:
   """Makes the function that scales pixels for the model; see preprocessing.py.
 
   Raises:

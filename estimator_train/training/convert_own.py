@@ -10,7 +10,7 @@ from estimator_train.distribution.devices import (
 from estimator_train.errors import UserError
 from estimator_train.models import registry as models
 from estimator_train.run_dir.run_files import RunDir
-from estimator_train.settings import Settings
+from estimator_train.settings import Settings, groups
 from estimator_train.tf_patches import estimator as estimator_patches
 from estimator_train.training.building import check_fits
 from estimator_train.training.checkpoints import initial_weights, save_hook
@@ -36,12 +36,12 @@ def convert(model: tf.keras.Model, settings: Settings) -> tf.estimator.Estimator
     check_fits(model, settings, checkpoint, {})
   model.get_weights()  # Draws those that were not set, for only such are converted as they are.
   initial_weights.clear_stale(settings)
-  devices = find_devices(settings)
-  strategy = make_local_strategy(settings, devices)
+  devices = find_devices(settings[groups.Devices])
+  strategy = make_local_strategy(settings[groups.Devices], devices)
   if strategy is not None:
     estimator_patches.keep_loss_unscaled(strategy)
   estimator = to_estimator(model, tf.estimator.RunConfig(
       model_dir=settings.model_dir, tf_random_seed=settings.seed, train_distribute=strategy,
-      session_config=make_session_config(settings, devices, others_input=True)))
+      session_config=make_session_config(settings[groups.Devices], devices, others_input=True)))
   initial_weights.record(model, settings)
   return estimator

@@ -7,7 +7,6 @@ import tensorflow.compat.v1 as tf
 from estimator_train.tf_patches import model_to_estimator, replicated_variables
 from estimator_train.training import losses
 from estimator_train.training.evaluation.metrics import make_metric_fn
-from estimator_train.training.hooks import input_wait
 
 Preprocess = Callable[[Any], Any]
 # Gets the features, the labels and the outputs of a replica's training batch.
@@ -49,7 +48,6 @@ def to_estimator(model: tf.keras.Model, run_config: tf.estimator.RunConfig, *,
                config: tf.estimator.RunConfig) -> tf.estimator.EstimatorSpec:
     if mode != tf.estimator.ModeKeys.TRAIN:
       return converted.model_fn(_preprocessed(features), labels, mode, config)
-    features = input_wait.mark(features)
     spec = converted.model_fn(_preprocessed(features), labels, mode, config)
     if observe_batch is not None:
       observe_batch(features, labels, *spec.predictions.values())

@@ -10,7 +10,7 @@ from estimator_train.distribution.devices import Devices, make_session_config
 from estimator_train.errors import UserError
 from estimator_train.inputs import factory as inputs, image_cache
 from estimator_train.models.preprocessing import make_preprocess
-from estimator_train.settings import Settings
+from estimator_train.settings import Settings, groups
 from estimator_train.tf_patches.keras import source_layers
 
 _BATCH_SIZE = 32
@@ -108,19 +108,19 @@ def _key(frozen: tf.keras.Model, values: List[np.ndarray], examples: inputs.Pass
 def _fill(array: np.ndarray, frozen: tf.keras.Model, values: List[np.ndarray],
           examples: inputs.Pass, settings: Settings, devices: Devices) -> None:
   with tf.Graph().as_default(), \
-      tf.Session(config=make_session_config(settings, devices)) as session:
+      tf.Session(config=make_session_config(settings[groups.Devices], devices)) as session:
     tf.keras.backend.set_session(session)
     with tf.device(devices.names[0]):
       model = tf.keras.models.clone_model(frozen)
       pixels, _ = tf.data.make_one_shot_iterator(examples.make_input_fn(_BATCH_SIZE)()).get_next()
       features = model(make_preprocess(settings.preprocess, *model.input_shape[1:])(pixels))
-    _check_the_same_in_training(features, settings)
+    _check_the_same_in_training(features, settings[groups.Model])
     model.set_weights(values)
     image_cache.fill_in_batches(array, session.make_callable(features), 'frozen layers')
     tf.keras.backend.set_session(None)
 
 
-def _check_the_same_in_training(features: tf.Tensor, settings: Settings) -> None:
+def _check_the_same_in_training(features: tf.Tensor, settings: groups.Model) -> None:
   """Raises a UserError when the features depend on whether the network trains, as by dropout."""
   seen, waiting = set(), [features.op]
   while waiting:

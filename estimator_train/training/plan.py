@@ -17,7 +17,7 @@ from estimator_train.inputs import factory as inputs
 from estimator_train.inputs.source import BadImage
 from estimator_train.process.start_up import StartUp
 from estimator_train.run_dir.run_files import RunDir
-from estimator_train.settings import Settings, total_train_steps
+from estimator_train.settings import Settings, groups, total_train_steps
 from estimator_train.training import schedules
 from estimator_train.training.checkpoints import chosen_checkpoint, recovery, save_hook
 from estimator_train.training.evaluation import early_stopping
@@ -110,14 +110,15 @@ def make_plan(settings: Settings, start_up: StartUp, worker: Worker = ALONE) -> 
   """
   run_dir = RunDir(settings.model_dir)
   tf.logging.set_verbosity(tf.logging.INFO if settings.verbosity > 0 else tf.logging.ERROR)
-  _check_evaluator(settings, worker)
+  _check_evaluator(settings[groups.Evaluation], worker)
   if worker.role == EVALUATOR:
-    _wait_for_checkpoint(settings)
-  devices = find_devices(settings)
+    _wait_for_checkpoint(run_dir, settings.start_timeout_secs)
+  devices = find_devices(settings[groups.Devices])
   ready(settings, devices)
   engine = make_engine(settings, worker, devices)
   checkpoint = _find_checkpoint(settings, run_dir, worker)
-  stop_reason = early_stopping.read(settings, checkpoint.step) if settings.trains else None
+  stop_reason = early_stopping.read(
+      run_dir, settings[groups.Evaluation], checkpoint.step) if settings.trains else None
   data = _prepare_data(settings, run_dir)
   start_up.end('data')
   schedule = Schedule(settings.learning_rate)
@@ -135,7 +136,7 @@ def _with_steps(plan: Plan) -> Plan:
       settings, num_examples, per_step, stop_step))
 
 
-def _check_evaluator(settings: Settings, worker: Worker) -> None:
+def _check_evaluator(settings: groups.Evaluation, worker: Worker) -> None:
   """Raises a UserError for flags that need the chief to evaluate, where another task does."""
   if worker.has_evaluator and (settings.early_stopping_steps or settings.stop_at_accuracy):
     raise UserError('a task of type evaluator cannot stop the others',
@@ -143,17 +144,17 @@ def _check_evaluator(settings: Settings, worker: Worker) -> None:
                     'leave the evaluator out, so that the chief evaluates, or the flags')
 
 
-def _wait_for_checkpoint(settings: Settings) -> None:
+def _wait_for_checkpoint(run_dir: RunDir, timeout_secs: int) -> None:
   """Waits until the chief has saved a first checkpoint.
 
   Raises:
     PeerLost: there is none within `--start_timeout_secs`.
   """
-  deadline = time.monotonic() + settings.start_timeout_secs
-  while tf.train.latest_checkpoint(settings.model_dir) is None:
+  deadline = time.monotonic() + timeout_secs
+  while tf.train.latest_checkpoint(run_dir.path) is None:
     if time.monotonic() > deadline:
       raise PeerLost('no checkpoint came to {} for {} s (--start_timeout_secs)'.format(
-          settings.model_dir, settings.start_timeout_secs))
+          run_dir.path, timeout_secs))
     time.sleep(_RETRY_SECS)
 
 

@@ -12,7 +12,7 @@ from estimator_train.cluster.heartbeats import READY
 from estimator_train.distribution.devices import make_session_config
 from estimator_train.inputs import factory as inputs
 from estimator_train.process.start_up import StartUp
-from estimator_train.settings import Settings, user_code
+from estimator_train.settings import groups, user_code
 from estimator_train.training import building, frozen_features, losses, schedules
 from estimator_train.training.checkpoints import chosen_checkpoint, initial_weights, recovery
 from estimator_train.training.converter import to_estimator
@@ -58,7 +58,7 @@ def prepare_model(plan: Plan, start_up: StartUp) -> PreparedModel:
   # built outside of the strategy's scope, which model_to_estimator needs.
   with tf.Graph().as_default():
     tf.set_random_seed(settings.seed)
-    model = building.build(settings, dataset)
+    model = building.build(settings[groups.Model], dataset)
     if engine.size > 1:
       engine.join(_facts(plan, model))
       start_up.end('peers')
@@ -92,16 +92,17 @@ def _convert(plan: Plan, model: tf.keras.Model) -> PreparedModel:
   loads = settings.weights != 'none'
   if loads:
     # The first Keras session stays, whatever the RunConfig says later.
-    tf.keras.backend.set_session(tf.Session(config=make_session_config(settings, engine.devices)))
-    initial_weights.load(model, settings, dataset.image_shape)
+    config = make_session_config(settings[groups.Devices], engine.devices)
+    tf.keras.backend.set_session(tf.Session(config=config))
+    initial_weights.load(model, settings[groups.Model], dataset.image_shape)
   if engine.worker.is_chief:
     initial_weights.clear_stale(settings)
   config = engine.make_run_config()
   one_hot = not losses.takes_class_numbers(losses.of(model))
   frozen_part = None
-  with _translate_errors(settings):
+  with _translate_errors(settings[groups.Model]):
     estimator = training_estimator = to_estimator(
-        model, config, preprocess=building.make_model_preprocess(model, settings),
+        model, config, preprocess=building.make_model_preprocess(model, settings[groups.Model]),
         num_classes=len(dataset.labels), class_weights=_class_weights(plan),
         observe_batch=summaries.add_batch)
   if engine.worker.is_chief:
@@ -109,7 +110,7 @@ def _convert(plan: Plan, model: tf.keras.Model) -> PreparedModel:
   if settings.cache_features and settings.trains:
     frozen_part, rest = frozen_features.cut(model, settings.model)
     rest.compile(model.optimizer, model.loss)
-    with _translate_errors(settings):
+    with _translate_errors(settings[groups.Model]):
       training_estimator = to_estimator(
           rest, config, preprocess=lambda features: tf.cast(features, tf.float32),
           frozen_part=frozen_part, observe_batch=summaries.add_batch)
@@ -123,7 +124,7 @@ def _class_weights(plan: Plan) -> Any:
   return losses.balanced_weights(inputs.class_counts(plan.data.dataset))
 
 
-def _translate_errors(settings: Settings) -> ContextManager[Any]:
+def _translate_errors(settings: groups.Model) -> ContextManager[Any]:
   """Returns what makes a UserError of an error in the conversion of a user's model."""
   if not user_code.is_own(settings.model):
     return contextlib.ExitStack()
@@ -147,7 +148,8 @@ def _facts(plan: Plan, model: tf.keras.Model) -> Dict[str, str]:
 
 
 def _warn_of_another_rate(plan: Plan) -> None:
-  different = plan.run_dir.differences(plan.settings, schedules.flags_of(plan.settings))
+  flags = schedules.flags_of(plan.settings[groups.Optimizer])
+  different = plan.run_dir.differences(plan.settings, flags)
   if different:
     _LOG.warning('from step %d on the learning rate is not what it would have been in the run '
                  'before: %s', plan.first_step, ', '.join(different))

@@ -12,7 +12,7 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 from estimator_train.errors import UserError
-from estimator_train.settings import Settings, growth_of_learning_rate, steps_of_epochs
+from estimator_train.settings import Settings, groups, growth_of_learning_rate, steps_of_epochs
 from estimator_train.tf_patches import model_to_estimator
 
 
@@ -155,7 +155,7 @@ def make(settings: Settings, num_examples: Optional[int], step_examples: int,
                       'leave --{} out'.format(name))
     return steps_of_epochs(epochs, num_examples or 0, step_examples)
 
-  growth = growth_of_learning_rate(settings)
+  growth = growth_of_learning_rate(settings[groups.Optimizer])
   rate = settings.learning_rate * growth
   warmup_steps = steps('lr_warmup_epochs', settings.lr_warmup_epochs)
   boundaries = [steps('lr_boundaries_epochs', epochs) for epochs in settings.lr_boundaries_epochs]
@@ -175,7 +175,7 @@ def make(settings: Settings, num_examples: Optional[int], step_examples: int,
   return _FALLING[settings.lr_schedule](rate, values[0] if values else 0., end_step, warmup_steps)
 
 
-def flags_of(settings: Settings) -> List[str]:
+def flags_of(settings: groups.Optimizer) -> List[str]:
   """Returns the flags that the learning rate of a step depends on."""
   names = ['learning_rate', 'lr_schedule', 'lr_boundaries_epochs', 'lr_values', 'lr_warmup_epochs',
            'scale_learning_rate']

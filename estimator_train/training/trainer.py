@@ -15,7 +15,7 @@ from estimator_train.inputs.file_errors import translate_errors
 from estimator_train.process.signals import SignalState
 from estimator_train.process.start_up import StartUp
 from estimator_train.reports.step_times import Timing
-from estimator_train.settings import Settings
+from estimator_train.settings import Settings, groups
 from estimator_train.tf_patches import estimator as estimator_patches, model_to_estimator
 from estimator_train.training import frozen_features
 from estimator_train.training.checkpoints import save_hook
@@ -77,7 +77,8 @@ class Trainer:
     if report is not None:
       evaluator = Evaluator(self.plan, self._model, lambda: signals.stop is not None)
       self.evaluation = EvaluationLoop(
-          settings, evaluator, functools.partial(report, settings, self.plan.data.dataset.labels),
+          self.plan.run_dir, settings[groups.Evaluation], evaluator,
+          functools.partial(report, settings[groups.Run], self.plan.data.dataset.labels),
           None if worker.is_chief else worker.role)
 
   def train(self) -> Trained:
@@ -96,7 +97,7 @@ class Trainer:
       _LOG.info('going on from step %d, %d examples, in %s', plan.first_step, plan.examples_seen,
                 model_dir)
     if self._engine.worker.is_chief:
-      early_stopping.clear(self._settings)
+      early_stopping.clear(plan.run_dir)
       plan.run_dir.record_batch_size(plan.first_step, self._engine.examples_per_step)
     source = inputs.make_source(plan.data.dataset, plan.data.dataset.train)
     with translate_errors(source), self._engine.busy('preparing its input'):
@@ -171,7 +172,8 @@ class Trainer:
                  else hooks.counter.global_step)
     has_stopped, signum, stop_reason = hooks.stop.has_stopped, self._signals.stop, None
     if has_stopped and signum is None:
-      stop_reason = early_stopping.read(self._settings, last_step)
+      stop_reason = early_stopping.read(self.plan.run_dir, self._settings[groups.Evaluation],
+                                        last_step)
     return Trained(hooks.timing(last_step), signum, has_stopped and stop_reason is None,
                    stop_reason)
 

@@ -11,6 +11,7 @@ import pytest
 from conftest import real_data
 
 from estimator_train.datasets import fashion_mnist, fashion_mnist_sample, idx
+from estimator_train.settings import Settings
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
@@ -29,7 +30,7 @@ def test_published_file(file):
 
 
 def test_files_pass_the_check(fashion_mnist_dir):
-  data_set = fashion_mnist.describe(str(fashion_mnist_dir))
+  data_set = fashion_mnist.describe(Settings(data_dir=fashion_mnist_dir))
   counts = [idx.check_split(split, data_set.image_shape, len(data_set.labels), False)
             for split in (data_set.train, data_set.test)]
   assert counts in ([60000, 10000], [60, 20])  # The real ones, and the generated.
@@ -42,7 +43,7 @@ def test_addresses():
 
 
 def test_describe():
-  data_set = fashion_mnist.describe('somewhere')
+  data_set = fashion_mnist.describe(Settings(data_dir='somewhere'))
   paths = data_set.train + data_set.test
   assert paths == tuple(os.path.join('somewhere', name) for name in (
       'train-images-idx3-ubyte.gz', 'train-labels-idx1-ubyte.gz',

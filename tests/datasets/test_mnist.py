@@ -7,6 +7,7 @@ import pytest
 from conftest import real_data
 
 from estimator_train.datasets import idx, mnist
+from estimator_train.settings import Settings
 
 
 def test_published_files():
@@ -28,7 +29,7 @@ def test_files_pass_the_check(tmp_path, data, expected):
     folder = real_data('mnist')
   else:
     generated_data.write_idx_files(folder, *expected)
-  data_set = mnist.describe(str(folder))
+  data_set = mnist.describe(Settings(data_dir=folder))
   counts = [idx.check_split(split, data_set.image_shape, len(data_set.labels), True)
             for split in (data_set.train, data_set.test)]
   assert counts == expected

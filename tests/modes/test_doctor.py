@@ -56,19 +56,22 @@ def test_error_ends_with_2_after_everything_is_told(run_program, monkeypatch, tm
   assert done.out.splitlines()[-2].split()[1] == 'kaggle:'
 
 
+T4 = gpus.Gpu('Tesla T4', (7, 5), '535.1', 15 << 30)
+
+
 # Of machines that are not here, whose GPUs the stock build does not see.
 @pytest.mark.usefixtures('imports_quickly')
 @pytest.mark.parametrize('gpu, count, told', [
-    pytest.param('NVIDIA A100-SXM4-40GB, 535.1, 40960 MiB, 8.0', 2, {
+    pytest.param(gpus.Gpu('NVIDIA A100-SXM4-40GB', (8, 0), '535.1', 40 << 30), 2, {
         'gpus': 'ok', 'gpu build': 'error', 'gpu driver': 'ok'}, id='that it does not know'),
-    pytest.param('Tesla T4, 535.1, 15360 MiB, 7.5', 1, {
+    pytest.param(T4, 1, {
         'gpus': 'ok', 'gpu driver': 'ok', 'cuda': 'error', 'gpus seen': 'error'}, id='one'),
-    pytest.param('Tesla T4, 535.1, 15360 MiB, 7.5', 2, {
+    pytest.param(T4, 2, {
         'gpus': 'ok', 'gpu driver': 'ok', 'cuda': 'error', 'gpus seen': 'error',
         'nccl': 'warning'}, id='several'),
 ])
 def test_gpus(run_program, monkeypatch, gpu, count, told):
-  monkeypatch.setattr(gpus, 'look', lambda: gpus.Gpus(gpus.parse('\n'.join([gpu] * count))))
+  monkeypatch.setattr(gpus, 'look', lambda: gpus.Gpus((gpu,) * count))
   monkeypatch.setattr(gpu_use, 'look_at_memory', lambda: gpu_use.Memory(1 << 26, None))
   monkeypatch.setattr(gpu_use, 'look_for_libraries', lambda: ('libcudnn.so.7',))
   monkeypatch.delenv('CUDA_VISIBLE_DEVICES', raising=False)

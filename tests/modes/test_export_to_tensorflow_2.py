@@ -1,6 +1,5 @@
 """What is exported, served by a process of TensorFlow 2.15."""
 
-import shutil
 import subprocess
 
 import numpy as np
@@ -15,8 +14,8 @@ INSTALLS = (['tensorflow-cpu==2.15.*', 'numpy<2'],
 
 
 @pytest.fixture(scope='session')
-def tensorflow_2(tmp_path_factory):
-  """The Python of an environment with TensorFlow 2.15 and Serving's messages."""
+def tensorflow_2():
+  """The Python of an environment with TensorFlow 2.15 and Serving's messages, which stays."""
   def run(*command):
     done = subprocess.run([str(part) for part in command], stdout=subprocess.PIPE,
                           stderr=subprocess.STDOUT, universal_newlines=True, timeout=900)
@@ -24,13 +23,16 @@ def tensorflow_2(tmp_path_factory):
       pytest.skip('no TensorFlow 2.15 here: ' + done.stdout.strip().rpartition('\n')[2])
     return done.stdout.strip().rpartition('\n')[2]
 
-  folder = tmp_path_factory.mktemp('tensorflow_2') / 'venv'
-  run(run(ROOT / 'requirements' / 'find_python.sh', '3.11'), '-I', '-m', 'venv', folder)
-  python = folder / 'bin' / 'python'
-  for packages in INSTALLS:
-    run(python, '-I', '-m', 'pip', 'install', '--quiet', '--disable-pip-version-check', *packages)
-  yield python
-  shutil.rmtree(str(folder))  # It is 1.2 GB.
+  folder = ROOT / '.venv-tensorflow2'
+  python, installed = folder / 'bin' / 'python', folder / 'installed.txt'
+  if not installed.exists() or installed.read_text() != repr(INSTALLS):
+    base = run(ROOT / 'requirements' / 'find_python.sh', '3.11')
+    run(base, '-I', '-m', 'venv', '--clear', folder)
+    for packages in INSTALLS:
+      run(python, '-I', '-m', 'pip', 'install', '--quiet', '--disable-pip-version-check',
+          *packages)
+    installed.write_text(repr(INSTALLS))
+  return python
 
 
 def with_every_kind_of_layer(image_shape, num_classes):

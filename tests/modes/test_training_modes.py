@@ -29,7 +29,8 @@ def read(folder, name):
 
 @pytest.fixture
 def arguments(tmp_path):
-  return ['--model_dir={}'.format(tmp_path), '--batch_size=32', '--log_every_steps=5']
+  return ['--model_dir={}'.format(tmp_path), '--batch_size=32', '--log_every_steps=5',
+          '--model=own_models:two_layers']
 
 
 def test_train_and_evaluate(run_program, arguments, tmp_path):
@@ -71,7 +72,7 @@ def test_resume_continues_the_global_step_and_the_data(run_program, arguments, t
   done = run_program('--model_dir', halved, '--train_steps=6', *common)
   assert done.result['global_step'] == 6 and done.result['steps_run'] == 3
   assert 'going on from step 3' in done.err
-  for name in ('conv2d/kernel', 'dense_1/bias'):
+  for name in ('dense/kernel', 'dense_1/bias'):
     values = [tf.train.load_variable(str(folder), name) for folder in (straight, halved)]
     assert abs(values[0] - values[1]).max() < 1e-6, name
 
@@ -112,7 +113,7 @@ def test_train_then_evaluate(run_program, arguments, tmp_path):
 
   losses = set()
   for batch_size in (1000, 999, 7):
-    done = run_program('--mode=evaluate', arguments[0], '--batch_size={}'.format(batch_size))
+    done = run_program('--mode=evaluate', *arguments + ['--batch_size={}'.format(batch_size)])
     assert done.code == 0, done.err
     evaluation = read(tmp_path, 'evaluation.json')
     assert evaluation['examples'] == 1000 and evaluation['global_step'] == 2
@@ -189,17 +190,18 @@ def test_another_optimizers_checkpoint(run_program, arguments, trained, tmp_path
 def test_another_models_checkpoint(run_program, arguments, tmp_path):
   assert run_program('--mode=train', '--train_steps=1', '--dataset=synthetic', *arguments).code == 0
   flagfile = tmp_path / 'flags.txt'
-  flagfile.write_text(flagfile.read_text().replace('--model=fashion_cnn', '--model=mnist_deep'))
+  flagfile.write_text(flagfile.read_text().replace('--model=own_models:two_layers', '--model=mnist_deep'))
   done = run_program('--train_steps=2', '--dataset=synthetic', '--image_size=32,32', *arguments)
-  assert fails(done, 'at step 1 is of --model=mnist_deep, not of --model=fashion_cnn (dense/kernel '
-                     'is [576, 64] there and [1024, 64] here)')
+  assert fails(done, 'at step 1 is of --model=mnist_deep, not of --model=own_models:two_layers '
+                     '(dense/kernel is [784, 32] there and [1024, 32] here)')
 
 
 @pytest.mark.parametrize('extra, message', [
     (['--num_cpu_replicas=3'], '--batch_size=32 over 3 replicas: the nearest that work are 30'),
     (['--num_gpus=64'], '--num_gpus=64 where'),
     (['--dataset=synthetic', '--train_epochs=1'], 'a data set without end has no epochs'),
-    (['--dataset=synthetic', '--image_size=5,5', '--train_steps=1'], 'larger --image_size'),
+    (['--dataset=synthetic', '--model=fashion_cnn', '--image_size=5,5', '--train_steps=1'],
+     'larger --image_size'),
     (['--dataset=fashion_mnist'], '--data_dir is required'),
 ])
 def test_wrong_together_with_the_machine_or_the_data(run_program, arguments, extra, message,

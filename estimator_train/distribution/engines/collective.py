@@ -6,6 +6,7 @@ import tensorflow.compat.v1 as tf
 
 from estimator_train.distribution.devices import collective_communication
 from estimator_train.distribution.engines.cluster_engine import ClusterEngine
+from estimator_train.settings import groups
 from estimator_train.tf_patches import multi_worker_mirrored
 
 
@@ -14,4 +15,4 @@ class Collective(ClusterEngine):
 
   def make_strategy(self) -> Optional[tf.distribute.Strategy]:
     return multi_worker_mirrored.make(self.devices.names,
-                                      collective_communication(self.settings))
+                                      collective_communication(self.settings[groups.Devices]))

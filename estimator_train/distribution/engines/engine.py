@@ -7,7 +7,7 @@ import tensorflow.compat.v1 as tf
 
 from estimator_train.cluster.worker import EVALUATOR, Worker
 from estimator_train.distribution.devices import Devices, make_local_strategy, make_session_config
-from estimator_train.settings import Settings, per_replica_batch_size
+from estimator_train.settings import Settings, groups, per_replica_batch_size
 from estimator_train.tf_patches import estimator as estimator_patches
 
 
@@ -60,7 +60,7 @@ class Engine:
 
   def make_strategy(self) -> Optional[tf.distribute.Strategy]:
     """Makes the strategy of training; None is the Estimator's own way on one device."""
-    return make_local_strategy(self.settings, self.devices)
+    return make_local_strategy(self.settings[groups.Devices], self.devices)
 
   def make_run_config(self) -> tf.estimator.RunConfig:
     """Makes the RunConfig of training and evaluation."""
@@ -71,7 +71,7 @@ class Engine:
         model_dir=self.settings.model_dir,
         tf_random_seed=self.settings.seed,
         train_distribute=strategy,
-        session_config=make_session_config(self.settings, self.devices,
+        session_config=make_session_config(self.settings[groups.Devices], self.devices,
                                            in_cluster=self.size > 1),
         save_checkpoints_steps=None,  # The hook SaveCheckpoints saves them.
         save_checkpoints_secs=None,

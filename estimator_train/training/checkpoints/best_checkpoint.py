@@ -16,8 +16,6 @@ import shutil
 from typing import Any, Dict, Iterator, NamedTuple, Optional
 
 from estimator_train.files import atomic
-from estimator_train.run_dir.run_files import RunDir
-from estimator_train.settings import Settings
 
 FOLDER = 'best'
 _FILE = 'best.json'
@@ -91,18 +89,18 @@ def pin(checkpoint: str, model_dir: str, task: Optional[str] = None) -> str:
   return os.path.join(folder, os.path.basename(checkpoint))
 
 
-def promote(pinned: str, figures: Dict[str, Any], settings: Settings) -> Best:
+def promote(pinned: str, figures: Dict[str, Any], metric: str, model_dir: str) -> Best:
   """Makes a pinned checkpoint the best one if it is better; else unpins it.
 
   Args:
     pinned: its path, as `pin` returns it.
     figures: `global_step`, `accuracy` and `average_loss` of it.
-    settings: of the run.
+    metric: which of the last two makes a checkpoint the best.
+    model_dir: of the run.
 
   Returns:
     The best now.
   """
-  model_dir, metric = RunDir(settings.model_dir).path, settings.best_metric
   new = Best(pinned, figures['global_step'], figures['accuracy'], figures['average_loss'],
              figures['global_step'])
   with _alone(model_dir) as folder:

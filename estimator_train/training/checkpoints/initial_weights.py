@@ -13,7 +13,7 @@ from estimator_train.errors import UserError
 from estimator_train.files import atomic
 from estimator_train.models import registry as models
 from estimator_train.run_dir.run_files import RunDir
-from estimator_train.settings import Settings
+from estimator_train.settings import Settings, groups
 from estimator_train.tf_patches import model_to_estimator
 from estimator_train.training.checkpoints import save_hook
 
@@ -21,7 +21,7 @@ _LOG = logging.getLogger('estimator_train')
 _FINGERPRINT_FILE = 'fingerprint.txt'
 
 
-def load(model: tf.keras.Model, settings: Settings, image_shape: Tuple[int, int, int]) -> None:
+def load(model: tf.keras.Model, settings: groups.Model, image_shape: Tuple[int, int, int]) -> None:
   """Sets the model's weights as `--weights` says, in Keras's own session.
 
   Args:

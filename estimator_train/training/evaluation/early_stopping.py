@@ -7,7 +7,7 @@ from typing import Any, Dict, NamedTuple, Optional
 
 from estimator_train.files import atomic
 from estimator_train.run_dir.run_files import RunDir
-from estimator_train.settings import Settings
+from estimator_train.settings import groups
 from estimator_train.training.checkpoints.best_checkpoint import Best
 
 _FILE = 'stopped.json'
@@ -25,11 +25,12 @@ class StopReason(NamedTuple):
   text: str
 
 
-def reason(settings: Settings, figures: Dict[str, Any], best: Best) -> Optional[StopReason]:
+def reason(settings: groups.Evaluation, figures: Dict[str, Any],
+           best: Best) -> Optional[StopReason]:
   """Returns why to stop after an evaluation; None: continue.
 
   Args:
-    settings: of the run.
+    settings: the rules.
     figures: `accuracy` and `global_step` of the evaluation.
     best: so far.
   """
@@ -43,16 +44,17 @@ def reason(settings: Settings, figures: Dict[str, Any], best: Best) -> Optional[
   return None
 
 
-def write(settings: Settings, stop_reason: StopReason) -> None:
+def write(run_dir: RunDir, settings: groups.Evaluation, stop_reason: StopReason) -> None:
   """Records that training was stopped, so that the same command does not continue it."""
-  atomic.write_json(_path(settings), dict(_rules(settings), global_step=stop_reason.global_step,
-                                          why=stop_reason.text))
+  atomic.write_json(run_dir.file(_FILE), dict(
+      _rules(settings), global_step=stop_reason.global_step, why=stop_reason.text))
 
 
-def read(settings: Settings, global_step: int) -> Optional[StopReason]:
+def read(run_dir: RunDir, settings: groups.Evaluation,
+         global_step: int) -> Optional[StopReason]:
   """Returns why training was stopped, by these rules and not after this step; None: it was not."""
   try:
-    with open(_path(settings), encoding='utf-8') as file:
+    with open(run_dir.file(_FILE), encoding='utf-8') as file:
       recorded = json.load(file)
     if recorded['global_step'] <= global_step and _rules(settings).items() <= recorded.items():
       return StopReason(recorded['global_step'], str(recorded['why']))
@@ -61,15 +63,11 @@ def read(settings: Settings, global_step: int) -> Optional[StopReason]:
   return None
 
 
-def clear(settings: Settings) -> None:
+def clear(run_dir: RunDir) -> None:
   """Removes the record, as training continues."""
   with contextlib.suppress(FileNotFoundError):
-    os.remove(_path(settings))
+    os.remove(run_dir.file(_FILE))
 
 
-def _rules(settings: Settings) -> Dict[str, Any]:
+def _rules(settings: groups.Evaluation) -> Dict[str, Any]:
   return {name: getattr(settings, name) for name in _RULES}
-
-
-def _path(settings: Settings) -> str:
-  return RunDir(settings.model_dir).file(_FILE)

@@ -7,7 +7,7 @@ from typing import Any, Callable, Dict, List, Optional, Set
 import tensorflow.compat.v1 as tf
 
 from estimator_train.run_dir.run_files import RunDir
-from estimator_train.settings import Settings
+from estimator_train.settings import groups
 from estimator_train.training.checkpoints import best_checkpoint, save_hook
 from estimator_train.training.evaluation import early_stopping
 from estimator_train.training.evaluation.early_stopping import StopReason
@@ -25,15 +25,16 @@ class EvaluationLoop:
   """Evaluates the checkpoints of a training, and promotes the best of them.
 
   Args:
-    settings: of the run.
+    run_dir: of the training.
+    settings: the rules that stop it, and what makes a checkpoint the best.
     evaluator: evaluates one checkpoint.
     report: gets each evaluation.
     task: the type of the task that evaluates beside the chief; None: the chief does.
   """
 
-  def __init__(self, settings: Settings, evaluator: Evaluator, report: Report,
-               task: Optional[str] = None) -> None:
-    self._settings, self._model_dir = settings, RunDir(settings.model_dir).path
+  def __init__(self, run_dir: RunDir, settings: groups.Evaluation, evaluator: Evaluator,
+               report: Report, task: Optional[str] = None) -> None:
+    self._run_dir, self._settings = run_dir, settings
     self._evaluator, self._report, self._task = evaluator, report, task
     self._last: Dict[str, Any] = {}
     self._stop_reason: Optional[StopReason] = None
@@ -47,12 +48,12 @@ class EvaluationLoop:
     Returns:
       The result, with the `best` so far; empty where a signal stopped the evaluation.
     """
-    path = path or save_hook.latest(self._model_dir)[0]
+    path = path or save_hook.latest(self._run_dir.path)[0]
     assert path is not None
     if self._last.get('checkpoint') == path:
       return self._last
     # Pinned first: the chief of a cluster may delete it while its evaluator evaluates.
-    pinned = best_checkpoint.pin(path, self._model_dir, self._task)
+    pinned = best_checkpoint.pin(path, self._run_dir.path, self._task)
     try:
       figures, samples = self._evaluator.evaluate(pinned)
     except EvaluationStopped:
@@ -60,11 +61,12 @@ class EvaluationLoop:
       return {}
     figures['checkpoint'] = path
     self._last = self._report(figures, samples)
-    best = best_checkpoint.promote(pinned, figures, self._settings)
+    best = best_checkpoint.promote(pinned, figures, self._settings.best_metric,
+                                   self._run_dir.path)
     self._last['best'] = best.as_result()
     self._stop_reason = early_stopping.reason(self._settings, figures, best)
     if self._stop_reason is not None:
-      early_stopping.write(self._settings, self._stop_reason)
+      early_stopping.write(self._run_dir, self._settings, self._stop_reason)
     return self._last
 
   def evaluate_latest(self) -> Optional[StopReason]:
@@ -80,7 +82,7 @@ class EvaluationLoop:
     result: Dict[str, Any] = {'global_step': -1}
     seen: Set[str] = set()
     while result['global_step'] < last_step:
-      state = tf.train.get_checkpoint_state(self._model_dir)
+      state = tf.train.get_checkpoint_state(self._run_dir.path)
       new = [path for path in (state.all_model_checkpoint_paths if state else ())
              if path not in seen and tf.train.checkpoint_exists(path)]
       if not new:

@@ -1,39 +1,41 @@
-"""How long a training step waits for its batch, measured in the graph."""
+"""A probe in the graph of training, which measures how long a step waits for its batch."""
 
-from typing import Any
+from typing import Optional
 
 import tensorflow.compat.v1 as tf
 
-_WAITS = 'estimator_train/input_wait_secs'
+from estimator_train.tf_patches import control_inputs
+
+# What takes the next batch of a tf.data pipeline, once in each replica.
+_TAKES_A_BATCH = ('IteratorGetNext', 'IteratorGetNextSync', 'IteratorGetNextAsOptional')
 
 
-def mark(features: Any) -> Any:
-  """Has the graph tell how long after the beginning of a step this replica's batch is there.
+def install(graph: tf.Graph) -> Optional[tf.Tensor]:
+  """Has a graph measure how long after the beginning of a step the last replica has its batch.
 
   Beginning and arrival are readings of one clock, taken by operations: the first depends on
   nothing, the second on the batch. What else the step does before it has its batch, reading
-  variables, say, goes on meanwhile, and is over in microseconds.
-
-  Args:
-    features: what the `input_fn` delivers.
+  variables, say, goes on meanwhile, and is over in microseconds. The model begins when the arrival
+  has been noted, which with a single thread would otherwise have to wait for the model.
 
   Returns:
-    The same, for the model: it begins when the arrival has been noted, which with a single thread
-    would otherwise have to wait for the model.
+    The seconds, a float64 scalar; None where the batches come from no tf.data pipeline, and so
+    nothing can be observed.
   """
-  with tf.device('/cpu:0'):
+  with graph.as_default():
+    waits = [_wait(take) for take in graph.get_operations() if take.type in _TAKES_A_BATCH]
+    with tf.device('/cpu:0'):
+      return tf.reduce_max(tf.stack(waits)) if len(waits) > 1 else next(iter(waits), None)
+
+
+def _wait(take: tf.Operation) -> tf.Tensor:
+  consumers = [consumer for output in take.outputs for consumer in output.consumers()]
+  device = tf.DeviceSpec.from_string(take.device)
+  with tf.control_dependencies(None), tf.device(
+      device.replace(device_type='CPU', device_index=0).to_string()):
     began = tf.timestamp()
-    with tf.control_dependencies(tf.nest.flatten(features)):
+    with tf.control_dependencies([take]):
       arrived = tf.timestamp()
-    tf.add_to_collection(_WAITS, arrived - began)
-  with tf.control_dependencies([arrived]):
-    return tf.nest.map_structure(tf.identity, features)
-
-
-def secs() -> tf.Tensor:
-  """Returns the seconds until the last replica had its batch, a float64 scalar; 0 without marks."""
-  with tf.device('/cpu:0'):
-    waits = tf.get_collection(_WAITS)
-    if len(waits) == 1:
-      return waits[0]
-    return tf.reduce_max(tf.stack(waits)) if waits else tf.zeros([], tf.float64)
+    wait = arrived - began
+  control_inputs.run_before(arrived.op, consumers)
+  return wait

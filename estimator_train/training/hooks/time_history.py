@@ -1,5 +1,6 @@
 """`TimeHistory`: the hook that measures every training step."""
 
+import math
 import time
 from array import array
 from typing import Any, Callable, Optional
@@ -28,7 +29,8 @@ class TimeHistory(tf.train.SessionRunHook):
   Attributes:
     began: seconds, the clock just before each step's session.run.
     ended: seconds, the clock just after it.
-    waited: seconds of it until the batch was there, on all replicas.
+    waited: seconds of it until the batch was there, on all replicas; nan where that was not
+      observed.
     forgotten: steps before these; of a long run the last hundred thousand, at least, are kept.
   """
 
@@ -44,7 +46,8 @@ class TimeHistory(tf.train.SessionRunHook):
 
   def begin(self) -> None:
     self._start_up.end('graph')
-    self._fetch = tf.train.SessionRunArgs(input_wait.secs())
+    probe = input_wait.install(tf.get_default_graph())
+    self._fetch = None if probe is None else tf.train.SessionRunArgs(probe)
 
   def before_run(self, run_context: Any) -> Optional[tf.train.SessionRunArgs]:
     if not self.began:
@@ -56,7 +59,7 @@ class TimeHistory(tf.train.SessionRunHook):
     self.ended.append(self._clock())
     # Only now, as a run that failed is not a step.
     self.began.append(self._before)
-    self.waited.append(run_values.results)
+    self.waited.append(math.nan if self._fetch is None else run_values.results)
     if len(self.ended) == 1:
       self._start_up.end_first_step(self.waited[0])
     if len(self.ended) == 2 * _MOST_STEPS:

@@ -5,7 +5,6 @@ import os
 
 import pytest
 
-from estimator_train.settings import Settings
 from estimator_train.training.checkpoints import best_checkpoint
 
 
@@ -17,7 +16,7 @@ def evaluate(tmp_path):
     held = best_checkpoint.pin(str(path), str(tmp_path))
     best = best_checkpoint.promote(
         held, {'global_step': step, 'accuracy': accuracy, 'average_loss': average_loss},
-        Settings(mode='evaluate', model_dir=str(tmp_path), best_metric=metric))
+        metric, str(tmp_path))
     for file in tmp_path.glob('model.ckpt-*'):
       file.unlink()
     return best.global_step
@@ -83,14 +82,13 @@ def test_a_step_that_was_trained_again(evaluate, tmp_path):
 
 def test_an_evaluator_and_a_chief_that_does_not_know_of_it(tmp_path):
   """Neither takes the files that the other evaluates, and both go by one best."""
-  settings = Settings(mode='evaluate', model_dir=str(tmp_path))
-
   def hold(step, task):
     return best_checkpoint.pin(str(save(tmp_path, step)), str(tmp_path), task)
 
   def offer(held, step, accuracy):
     best = best_checkpoint.promote(held, {'global_step': step, 'accuracy': accuracy,
-                                        'average_loss': 1.}, settings)
+                                        'average_loss': 1.},
+                                   'accuracy', str(tmp_path))
     assert os.path.exists(best.path + '.index')
     return best.global_step
 
@@ -116,7 +114,7 @@ def test_what_is_named_elsewhere_is_left_alone(evaluate, tmp_path):
   save(tmp_path, 20)
   held = best_checkpoint.pin(str(tmp_path / 'model.ckpt-20'), str(tmp_path))
   best = best_checkpoint.promote(held, {'global_step': 20, 'accuracy': .9, 'average_loss': 1.},
-                               Settings(mode='evaluate', model_dir=str(tmp_path)))
+                               'accuracy', str(tmp_path))
   assert best.global_step == 20 and kept(tmp_path) == (20, '20')
   assert (tmp_path / 'model.ckpt-5.index').exists()
 

@@ -12,8 +12,9 @@ from estimator_train.training.checkpoints import save_hook
 def train(tmp_path):
   """Trains a little and returns the global step; into the same folder each time."""
   def run(steps, **values):
-    settings = Settings(mode='train', dataset='synthetic', image_size=(18, 18), batch_size=12,
-                        model_dir=str(tmp_path), train_steps=steps, **values)
+    settings = Settings(**dict(
+        {'mode': 'train', 'dataset': 'synthetic', 'image_size': (18, 18), 'batch_size': 12,
+         'model': 'own_models:two_layers'}, model_dir=str(tmp_path), train_steps=steps, **values))
     return training_runs.train(settings)[1].timing.global_step
 
   return run

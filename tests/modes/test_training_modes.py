@@ -190,7 +190,8 @@ def test_another_optimizers_checkpoint(run_program, arguments, trained, tmp_path
 def test_another_models_checkpoint(run_program, arguments, tmp_path):
   assert run_program('--mode=train', '--train_steps=1', '--dataset=synthetic', *arguments).code == 0
   flagfile = tmp_path / 'flags.txt'
-  flagfile.write_text(flagfile.read_text().replace('--model=own_models:two_layers', '--model=mnist_deep'))
+  flagfile.write_text(flagfile.read_text().replace('--model=own_models:two_layers',
+                                                   '--model=mnist_deep'))
   done = run_program('--train_steps=2', '--dataset=synthetic', '--image_size=32,32', *arguments)
   assert fails(done, 'at step 1 is of --model=mnist_deep, not of --model=own_models:two_layers '
                      '(dense/kernel is [784, 32] there and [1024, 32] here)')

@@ -110,7 +110,8 @@ FORBIDDEN_CALLS = {'eval', 'exec', 'popen', 'load_model', 'load_op_library', 'lo
                    '_create_unverified_context', 'extractall', 'mktemp', 'mkstemp',
                    'NamedTemporaryFile'}
 # The user's function; else the modules of this package, by a name that was checked.
-IMPORTERS = {'modes/__init__.py': 1, 'models/registry.py': 3, 'settings/user_code.py': 1}
+IMPORTERS = {'datasets/registry.py': 1, 'models/registry.py': 3, 'modes/__init__.py': 1,
+             'settings/user_code.py': 1}
 
 
 def test_the_users_function_is_the_only_door():
@@ -139,10 +140,18 @@ def test_the_users_function_is_the_only_door():
 
 @pytest.mark.parametrize('model', ['os', 'os.system', '../registry', 'registry', 'sys:exit.x',
                                    'estimator_train.models.registry', 'eval:x'])
-def test_a_name_that_is_no_door_imports_nothing(run_program, tmp_path, model):
+def test_a_model_name_that_is_no_door_imports_nothing(run_program, tmp_path, model):
   done = run_program('--dataset=synthetic', '--model=' + model, '--train_steps=1',
                      '--model_dir={}'.format(tmp_path / 'made'))
   assert done.code == 2 and model in done.err and 'Traceback' not in done.err
+
+
+@pytest.mark.parametrize('dataset', ['os', 'os.path', '../registry', 'registry', 'download',
+                                     'estimator_train.datasets.registry', 'eval:x'])
+def test_a_data_set_name_that_is_no_door_imports_nothing(run_program, tmp_path, dataset):
+  done = run_program('--dataset=' + dataset, '--train_steps=1',
+                     '--model_dir={}'.format(tmp_path / 'made'))
+  assert done.code == 2 and dataset in done.err and 'Traceback' not in done.err
 
 
 def test_every_test_that_is_named_is_there():

@@ -8,7 +8,7 @@ import tensorflow.compat.v1 as tf
 
 from estimator_train.distribution import threads
 from estimator_train.errors import UserError
-from estimator_train.settings import Settings, groups
+from estimator_train.settings import groups
 from estimator_train.settings.choices import SINGLE_REPLICA_STRATEGIES
 from estimator_train.tf_patches import (
   central_storage,
@@ -60,15 +60,15 @@ def find_devices(settings: groups.Devices) -> Devices:
   return Devices(names, tuple(name + ' (logical)' for name in names))
 
 
-def ready(settings: Settings, devices: Devices) -> None:
+def ready(settings: groups.Devices, devices: Devices, trains: bool) -> None:
   """Prepares the devices for what the settings have them do, and warns of what they cannot."""
   on_cpu = devices.names[0].startswith('/cpu')
   if settings.enable_xla and on_cpu:
     xla.compile_for_cpus()
-  if settings.dtype == 'mixed' and settings.trains:
+  if settings.dtype == 'mixed' and trains:
     without = list(devices.labels) if on_cpu else [
         gpu for gpu in tensorflow_devices.gpu_descriptions(
-            make_session_config(settings[groups.Devices], devices))
+            make_session_config(settings, devices))
         if not _has_fast_float16(gpu)]
     if without:
       _LOG.warning('--dtype=mixed: computed in float32 all the same, with dynamic loss scaling, as '

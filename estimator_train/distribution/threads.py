@@ -4,7 +4,7 @@ import os
 from typing import Any
 
 from estimator_train.process import cpu_tuning
-from estimator_train.settings import Settings, groups
+from estimator_train.settings import groups
 
 
 def inter_op(settings: groups.Devices) -> int:
@@ -38,12 +38,12 @@ def num_parallel_calls(settings: groups.Input) -> int:
   return settings.num_parallel_calls or available_cores()
 
 
-def private_to_input(settings: Settings) -> int:
+def private_to_input(settings: groups.Input, devices: groups.Devices) -> int:
   """Returns how many threads run the input's functions and nothing else.
 
   0: the operations' run them as well. Those that are fewer than cores would be too few.
   """
-  return num_parallel_calls(settings[groups.Input]) if inter_op(settings[groups.Devices]) else 0
+  return num_parallel_calls(settings) if inter_op(devices) else 0
 
 
 def available_cores() -> int:

@@ -42,9 +42,9 @@ def find(settings: Settings) -> Found:
     UserError: there is none, or it was trained on something else than the flags say.
   """
   tf.logging.set_verbosity(tf.logging.INFO if settings.verbosity > 0 else tf.logging.ERROR)
-  checkpoint, global_step = chosen_checkpoint.resolve(settings)
+  checkpoint, global_step = chosen_checkpoint.resolve(settings[groups.Run], settings.checkpoint)
   dataset = datasets.describe_classes(settings)
-  chosen_checkpoint.check_labels(settings, dataset.labels)
+  chosen_checkpoint.check_labels(settings.model_dir, settings.checkpoint, dataset.labels)
   RunDir(settings.model_dir).check_flags(
       settings, [name for name, _ in settings.items() if name not in _MUST_BE_THE_SAME])
   return Found(dataset, checkpoint, global_step)
@@ -76,7 +76,7 @@ def restored(settings: Settings, dataset: DataSet, checkpoint: str,
       tf.keras.backend.set_learning_phase(0)
       model = build_model(settings, dataset)
       check_fits(model, settings, checkpoint,
-                 chosen_checkpoint.find_run_dir(settings).flags())
+                 chosen_checkpoint.find_run_dir(settings.model_dir, settings.checkpoint).flags())
       with translate_errors():
         saver(model).restore(session, checkpoint)
       yield model, session

@@ -17,7 +17,7 @@ from estimator_train.distribution.threads import available_cores
 from estimator_train.errors import UserError, printable
 from estimator_train.files import atomic
 from estimator_train.inputs.source import BadImage
-from estimator_train.settings import Settings
+from estimator_train.settings import groups
 
 _LOG = logging.getLogger('estimator_train')
 _FILE = 'skipped_images.json'
@@ -93,8 +93,8 @@ def find(files: Sequence[bytes]) -> Iterator[Tuple[int, str]]:
     decoder.close()
 
 
-def skip(split: ImageSplit, name: str,
-         settings: Settings) -> Tuple[ImageSplit, List[BadImage]]:
+def skip(split: ImageSplit, name: str, settings: groups.Input,
+         model_dir: str) -> Tuple[ImageSplit, List[BadImage]]:
   """Returns the split without the images that cannot be decoded, and those.
 
   All of them are decoded once, before the first step, so that every step and every epoch is as
@@ -105,7 +105,7 @@ def skip(split: ImageSplit, name: str,
     UserError: more of them are bad than `--max_bad_images`.
   """
   bad = [(index, BadImage(os.fsdecode(split.files[index]), why))
-         for index, why in _remembered(split, name, settings.model_dir)]
+         for index, why in _remembered(split, name, model_dir)]
   if len(bad) > settings.max_bad_images * len(split.files):
     raise UserError('more images cannot be decoded than --max_bad_images allows',
                     '{} of {} with --max_bad_images={:g}, the first is {} ({})'.format(
@@ -125,10 +125,8 @@ def _without(split: ImageSplit, indexes: Sequence[int]) -> ImageSplit:
                     np.delete(split.classes, indexes))
 
 
-def _remembered(split: ImageSplit, name: str, model_dir: Optional[str]) -> List[Tuple[int, str]]:
+def _remembered(split: ImageSplit, name: str, model_dir: str) -> List[Tuple[int, str]]:
   """Returns what `find` does, from `model_dir` where the same files have been checked before."""
-  if model_dir is None:
-    return list(find(split.files))
   path = os.path.join(model_dir, _FILE)
   try:
     with open(path, encoding='utf-8') as file:

@@ -61,7 +61,8 @@ def make_source(dataset: DataSet, split: Optional[Split]) -> Source:
   return SOURCES[type(split)](dataset, split)
 
 
-def skip_bad(dataset: DataSet, settings: Settings) -> Tuple[DataSet, List[BadImage]]:
+def skip_bad(dataset: DataSet, settings: groups.Input,
+             model_dir: str) -> Tuple[DataSet, List[BadImage]]:
   """Returns the data set without the examples that cannot be decoded, and those.
 
   Raises:
@@ -72,7 +73,7 @@ def skip_bad(dataset: DataSet, settings: Settings) -> Tuple[DataSet, List[BadIma
   def good(name: str, split: Optional[Split]) -> Optional[Split]:
     if split is None:
       return None
-    split, bad = make_source(dataset, split).skip_bad(name, settings)
+    split, bad = make_source(dataset, split).skip_bad(name, settings, model_dir)
     skipped.extend(bad)
     return split
 
@@ -159,4 +160,5 @@ def make_batching(dataset: DataSet, settings: Settings, one_hot: bool, batch_siz
   """Returns how the examples of the data set become batches."""
   return Batching(dataset.image_shape, len(dataset.labels), one_hot, batch_size,
                   settings.shuffle_buffer, threads.num_parallel_calls(settings[groups.Input]),
-                  settings.prefetch, settings.seed, shard, threads.private_to_input(settings))
+                  settings.prefetch, settings.seed, shard, threads.private_to_input(
+                      settings[groups.Input], settings[groups.Devices]))

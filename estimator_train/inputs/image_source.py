@@ -12,7 +12,7 @@ from estimator_train.errors import UserError, printable
 from estimator_train.inputs import arrays, bad_images, image_cache, image_files
 from estimator_train.inputs.batching import Batching
 from estimator_train.inputs.source import BadImage, InputFn, Path, Source
-from estimator_train.settings import Settings
+from estimator_train.settings import groups
 
 
 class ImageSource(Source):
@@ -69,8 +69,9 @@ class ImageSource(Source):
     return {'read': make_input_fn(read), 'decode': make_input_fn(decode),
             'resize': make_input_fn(resize)}
 
-  def skip_bad(self, name: str, settings: Settings) -> Tuple[ImageSplit, List[BadImage]]:
-    split, skipped = bad_images.skip(self.split, name, settings)
+  def skip_bad(self, name: str, settings: groups.Input,
+               model_dir: str) -> Tuple[ImageSplit, List[BadImage]]:
+    split, skipped = bad_images.skip(self.split, name, settings, model_dir)
     if name == 'train':
       image_folder.check_classes(self.dataset.labels, split)
     return split, skipped

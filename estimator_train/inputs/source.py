@@ -10,7 +10,7 @@ from estimator_train.datasets import fingerprint
 from estimator_train.datasets.description import DataSet, Split
 from estimator_train.errors import UserError
 from estimator_train.inputs.batching import Batching
-from estimator_train.settings import Settings
+from estimator_train.settings import groups
 
 InputFn = Callable[[], tf.data.Dataset]
 Path = Union[str, bytes]
@@ -92,12 +92,14 @@ class Source(abc.ABC):
     """
     return fingerprint.of_arrays([self.classes()]) if self.lists_classes else ''
 
-  def skip_bad(self, name: str, settings: Settings) -> Tuple[Split, List[BadImage]]:
+  def skip_bad(self, name: str, settings: groups.Input,
+               model_dir: str) -> Tuple[Split, List[BadImage]]:
     """Returns the split without the examples that cannot be decoded, and those.
 
     Args:
       name: of the split, `train` or `test`.
       settings: of the run.
+      model_dir: remembers which are bad.
 
     Raises:
       UserError: there are more of them than `--max_bad_images` allows, or a class has no other

@@ -18,7 +18,7 @@ from estimator_train.inputs.factory import make_source
 from estimator_train.inputs.image_headers import Problem
 from estimator_train.reports import audit
 from estimator_train.run_dir.run_files import RunDir
-from estimator_train.settings import Settings
+from estimator_train.settings import Settings, groups
 
 _LOG = logging.getLogger('estimator_train')
 
@@ -43,7 +43,7 @@ def run(settings: Settings) -> Dict[str, Any]:
   findings = _inspect(parts)
   count, secs = sum(len(part.files) for part in parts), time.monotonic() - began
   _LOG.info('%d images in %.1f s, %.0f images/sec', count, secs, count / secs)
-  return audit.write(settings, parts, findings)
+  return audit.write(settings[groups.Run], settings[groups.Data], parts, findings)
 
 
 def _part(name: str, split: Any, dataset: DataSet) -> audit.Part:

@@ -19,5 +19,5 @@ def run(settings: Settings) -> Dict[str, Any]:
                             *evaluator.evaluate(plan.checkpoint.path))
   result.update(plan.skipped_images)
   learning_curves.write(settings[groups.Run])
-  page.write_after(settings)
+  page.write_after(settings.model_dir, settings[groups.Reporting])
   return result

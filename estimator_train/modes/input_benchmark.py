@@ -4,6 +4,8 @@ import logging
 import tempfile
 from typing import Any, Dict
 
+import attr
+
 from estimator_train.benchmarking import input_rate, model_rate
 from estimator_train.benchmarking.input_rate import Measured
 from estimator_train.datasets.description import DataSet
@@ -45,12 +47,12 @@ def run(settings: Settings) -> Dict[str, Any]:
     _LOG.info('measuring the model')
     model = model_rate.measure(plan, trained_model, measured.image_shape, measured.pixels_dtype)
   result = input_benchmark.write(
-      settings.evolve(cache=factory.cache_of(dataset, settings[groups.Input])),
-      plan.conditions, _described(dataset, measured), model,
+      settings[groups.Run], attr.evolve(settings[groups.Input], cache=factory.cache_of(
+          dataset, settings[groups.Input])), plan.conditions, _described(dataset, measured), model,
       Machine(threads.available_cores(), free_bytes,
               all(name.startswith('/cpu') for name in plan.engine.devices.names),
               models.is_pretrained(settings.model)))
-  page.write_after(settings)
+  page.write_after(settings.model_dir, settings[groups.Reporting])
   return result
 
 

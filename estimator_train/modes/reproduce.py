@@ -13,7 +13,7 @@ from estimator_train.files import atomic, paths
 from estimator_train.process import child_process
 from estimator_train.reports import evaluation, ledger, page, throughput
 from estimator_train.run_dir.run_files import RunDir
-from estimator_train.settings import Settings
+from estimator_train.settings import Settings, groups
 
 _LOG = logging.getLogger('estimator_train')
 # What may change from one start to the next.
@@ -47,8 +47,8 @@ def run(settings: Settings, run_child: RunChild = child_process.run,
     ran = _read(run_dir.path, part) or _run(settings, part, gpus, run_child, failed)
     if ran is not None:
       runs[part.name] = ran
-  result = ledger.write(settings, runs, skipped, failed, _machine())
-  page.write_after(settings)
+  result = ledger.write(settings[groups.Run], settings.workload, runs, skipped, failed, _machine())
+  page.write_after(settings.model_dir, settings[groups.Reporting])
   if failed and not runs:
     raise UserError('no part of the workload could be run', next(iter(failed.values())),
                     'the logs are in ' + run_dir.path, result)

@@ -51,7 +51,7 @@ def run(settings: Settings, run_child: RunChild = child_process.run,
   run_dir.record_flags(settings)
   outcomes = _run_points(sweep.plan(settings, unit, most), each, dataset, run_child, clock)
   result = scaling_report.write(each, outcomes)
-  page.write_after(settings)
+  page.write_after(settings.model_dir, settings[groups.Reporting])
   if len(result['failures']) == len(outcomes):
     raise UserError('no point of the sweep could be run', result['failures'][0]['error'],
                     'the logs are in ' + logs, result)

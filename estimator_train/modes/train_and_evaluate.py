@@ -59,5 +59,5 @@ def _report(trainer: Trainer, trained: Trained, settings: Settings,
   if trained.stop_reason is not None:
     result['stopped_early'] = trained.stop_reason.text
   learning_curves.write(settings[groups.Run])
-  page.write_after(settings)
+  page.write_after(settings.model_dir, settings[groups.Reporting])
   return result

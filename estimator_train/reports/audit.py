@@ -10,7 +10,7 @@ import numpy as np
 
 from estimator_train.files import atomic
 from estimator_train.run_dir.run_files import RunDir
-from estimator_train.settings import Settings
+from estimator_train.settings import groups
 
 FILE = 'audit.json'
 # The kinds of findings, in the order of the table. Training fails on files of the first ones.
@@ -135,15 +135,16 @@ def _in_words(part: Part, index: int) -> str:
   return '{} ({})'.format(os.fsdecode(part.files[index]), part.name)
 
 
-def write(settings: Settings, parts: Sequence[Part], findings: Sequence[Finding]) -> Dict[str, Any]:
+def write(run: groups.Run, data: groups.Data, parts: Sequence[Part],
+          findings: Sequence[Finding]) -> Dict[str, Any]:
   """Writes `audit.json`, prints a table of it, and returns the headline figures.
 
   Args:
-    settings: of the run.
+    run, data: flags of the run.
     parts: train and, where it was read, eval.
     findings: all there are, in any order.
   """
-  path = RunDir(settings.model_dir).file(FILE)
+  path = RunDir(run.model_dir).file(FILE)
   findings = sorted(findings)
   splits = {part.name: part.figures() for part in parts}
   kinds = collections.Counter(finding.kind for finding in findings)
@@ -154,11 +155,11 @@ def write(settings: Settings, parts: Sequence[Part], findings: Sequence[Finding]
       'kinds': {kind: kinds[kind] for kind in KINDS if kinds[kind]},
   }
   atomic.write_json(path, {
-      'dataset': settings.dataset, 'train_pattern': settings.train_pattern,
-      'eval_pattern': settings.eval_pattern, **counted, 'splits': splits,
+      'dataset': data.dataset, 'train_pattern': data.train_pattern,
+      'eval_pattern': data.eval_pattern, **counted, 'splits': splits,
       'findings': [dict(zip(Finding._fields, finding)) for finding in findings]})
   _print([*_table(splits), '', *_list(findings), 'All of it is in ' + _printable(path)])
-  return {'mode': settings.mode, 'model_dir': settings.model_dir, 'files': counted['files'],
+  return {'mode': run.mode, 'model_dir': run.model_dir, 'files': counted['files'],
           'findings': counted['kinds'], 'undecodable': counted['undecodable'], 'audit': path}
 
 

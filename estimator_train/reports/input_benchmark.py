@@ -5,7 +5,7 @@ import statistics
 from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from estimator_train.files import atomic
-from estimator_train.settings import Settings, groups
+from estimator_train.settings import groups
 
 FILE = 'input_benchmark.json'
 INPUT_BOUND, COMPUTE_BOUND = 'input-bound', 'compute-bound'
@@ -56,18 +56,18 @@ class Machine(NamedTuple):
   pretrained: bool
 
 
-def write(settings: Settings, conditions: Dict[str, Any], measured: Input, model: Sequence[Pass],
-          machine: Machine) -> Dict[str, Any]:
+def write(run: groups.Run, settings: groups.Input, conditions: Dict[str, Any], measured: Input,
+          model: Sequence[Pass], machine: Machine) -> Dict[str, Any]:
   """Prints a table, writes `input_benchmark.json` where there is a `model_dir`, and returns it."""
-  result: Dict[str, Any] = {'mode': settings.mode, 'model_dir': settings.model_dir}
-  result.update(summarize(settings[groups.Input], measured, model, machine))
+  result: Dict[str, Any] = {'mode': run.mode, 'model_dir': run.model_dir}
+  result.update(summarize(settings, measured, model, machine))
   result.update(conditions, cache=settings.cache, cores=machine.cores,
                 num_parallel_calls=settings.num_parallel_calls or machine.cores,
                 shuffle_buffer=settings.shuffle_buffer, prefetch=settings.prefetch)
   for line in _table(result):
     print(line)
-  if settings.model_dir:
-    atomic.write_json(os.path.join(settings.model_dir, FILE), result)
+  if run.model_dir:
+    atomic.write_json(os.path.join(run.model_dir, FILE), result)
   return result
 
 

@@ -5,7 +5,7 @@ from typing import Any, Dict, Iterator, List, Mapping, Optional
 from estimator_train.configs.workloads import WORKLOADS, Figure, Part, Ran
 from estimator_train.files import atomic
 from estimator_train.run_dir.run_files import RunDir
-from estimator_train.settings import Settings
+from estimator_train.settings import groups
 
 FILE, MARKDOWN_FILE = 'ledger.json', 'ledger.md'
 NOT_MEASURED = 'not measured here'
@@ -15,23 +15,23 @@ _COLUMNS = (('what', 'figure'), ('published', 'published'), ('published_conditio
             ('why', 'why they differ'))
 
 
-def write(settings: Settings, runs: Mapping[str, Ran], skipped: Mapping[str, str],
+def write(settings: groups.Run, workload: str, runs: Mapping[str, Ran], skipped: Mapping[str, str],
           failed: Mapping[str, str], machine: str) -> Dict[str, Any]:
   """Prints the table, writes both files, and returns the content of `ledger.json`.
 
   Args:
-    settings: name the workload.
+    settings: of the run.
+    workload: its name.
     runs: what the parts left, by their names.
     skipped: why the others were not run.
     failed: why those that were run gave nothing.
     machine: that they ran on.
   """
-  assert settings.workload is not None
   run_dir = RunDir(settings.model_dir)
-  rows = list(_rows(settings.workload, runs, skipped, failed))
-  result = {'mode': settings.mode, 'model_dir': settings.model_dir, 'workload': settings.workload,
+  rows = list(_rows(workload, runs, skipped, failed))
+  result = {'mode': settings.mode, 'model_dir': settings.model_dir, 'workload': workload,
             'machine': machine, 'rows': rows}
-  table = list(_markdown(settings.workload, machine, rows))
+  table = list(_markdown(workload, machine, rows))
   for line in table:
     print(line)
   atomic.write_text(run_dir.file(MARKDOWN_FILE), '\n'.join(table) + '\n')

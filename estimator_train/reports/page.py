@@ -10,7 +10,7 @@ from estimator_train import __version__
 from estimator_train.files import atomic
 from estimator_train.reports import classes, page_figures, page_files, words
 from estimator_train.reports.step_curve import FOLDER
-from estimator_train.settings import Settings
+from estimator_train.settings import groups
 
 _LOG = logging.getLogger('estimator_train')
 FILE = 'index.html'
@@ -20,14 +20,14 @@ _PICTURES = ('step-time.png', 'step-histogram.png', 'loss.png', 'accuracy.png',
 _SAMPLE_WIDTH = 112  # CSS pixels: three beside each other on a phone.
 
 
-def write_after(settings: Settings) -> None:
-  """Writes the page about a run that is over, if it has a `model_dir` and its flags ask for one.
+def write_after(model_dir: Optional[str], settings: groups.Reporting) -> None:
+  """Writes the page of a finished run, if it has a `model_dir` and its flags ask for one.
 
-  A page that cannot be written is told, and does not undo what the run has done.
+  Failing to write the page logs a warning; the results of the run are kept.
   """
-  if settings.report_page and settings.model_dir:
+  if settings.report_page and model_dir:
     try:
-      write(settings.model_dir)
+      write(model_dir)
     except OSError as error:
       _LOG.warning('the page about the run could not be written: %s', error)
 

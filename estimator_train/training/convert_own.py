@@ -31,11 +31,12 @@ def convert(model: tf.keras.Model, settings: Settings) -> tf.estimator.Estimator
   if not model.optimizer:
     raise UserError('the model is not compiled', repr(model.name),
                     'call model.compile(optimizer, loss) first')
-  checkpoint, _ = save_hook.latest(RunDir(settings.model_dir).path)
+  run_dir = RunDir(settings.model_dir)
+  checkpoint, _ = save_hook.latest(run_dir.path)
   if checkpoint is not None:
     check_fits(model, settings, checkpoint, {})
   model.get_weights()  # Draws those that were not set, for only such are converted as they are.
-  initial_weights.clear_stale(settings)
+  initial_weights.clear_stale(run_dir, settings[groups.Model], settings.seed)
   devices = find_devices(settings[groups.Devices])
   strategy = make_local_strategy(settings[groups.Devices], devices)
   if strategy is not None:
@@ -43,5 +44,5 @@ def convert(model: tf.keras.Model, settings: Settings) -> tf.estimator.Estimator
   estimator = to_estimator(model, tf.estimator.RunConfig(
       model_dir=settings.model_dir, tf_random_seed=settings.seed, train_distribute=strategy,
       session_config=make_session_config(settings[groups.Devices], devices, others_input=True)))
-  initial_weights.record(model, settings)
+  initial_weights.record(model, run_dir, settings[groups.Model], settings.seed)
   return estimator

@@ -114,7 +114,7 @@ def make_plan(settings: Settings, start_up: StartUp, worker: Worker = ALONE) -> 
   if worker.role == EVALUATOR:
     _wait_for_checkpoint(run_dir, settings.start_timeout_secs)
   devices = find_devices(settings[groups.Devices])
-  ready(settings, devices)
+  ready(settings[groups.Devices], devices, settings.trains)
   engine = make_engine(settings, worker, devices)
   checkpoint = _find_checkpoint(settings, run_dir, worker)
   stop_reason = early_stopping.read(
@@ -161,7 +161,8 @@ def _wait_for_checkpoint(run_dir: RunDir, timeout_secs: int) -> None:
 def _find_checkpoint(settings: Settings, run_dir: RunDir, worker: Worker) -> recovery.Found:
   """Finds the checkpoint to resume from, or to evaluate."""
   if not settings.trains:
-    return recovery.Found(*chosen_checkpoint.resolve(settings), passed_over=[])
+    return recovery.Found(*chosen_checkpoint.resolve(
+        settings[groups.Run], settings.checkpoint), passed_over=[])
   if worker.role == EVALUATOR:  # The chief may delete what it reads.
     return recovery.Found(*save_hook.latest(run_dir.path), passed_over=[])
   return recovery.find(run_dir.path)
@@ -173,7 +174,7 @@ def _prepare_data(settings: Settings, run_dir: RunDir) -> Data:
   run_dir.make()
   skipped: List[BadImage] = []
   if settings.on_bad_image == 'skip':
-    dataset, skipped = inputs.skip_bad(dataset, settings)
+    dataset, skipped = inputs.skip_bad(dataset, settings[groups.Input], run_dir.path)
   return Data(dataset, inputs.check_files(dataset, settings), skipped)
 
 
@@ -183,7 +184,7 @@ def _describe(settings: Settings) -> DataSet:
   if dataset.files:
     assert settings.data_dir is not None
     download.fetch(dataset.files, settings.data_dir)
-  chosen_checkpoint.check_labels(settings, dataset.labels)
+  chosen_checkpoint.check_labels(settings.model_dir, settings.checkpoint, dataset.labels)
   if settings.trains and inputs.make_source(dataset, dataset.train).lists_classes:
     counts = inputs.class_counts(dataset)
     _LOG.info('%d images to train on: %s; the largest class is %.1f times the smallest%s',

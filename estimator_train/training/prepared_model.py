@@ -87,7 +87,8 @@ def _convert(plan: Plan, model: tf.keras.Model) -> PreparedModel:
     building.compile_with_flags(model, settings, plan.schedule)
   if plan.checkpoint.path is not None:
     building.check_fits(model, settings, plan.checkpoint.path,
-                        chosen_checkpoint.find_run_dir(settings).flags())
+                        chosen_checkpoint.find_run_dir(
+                            settings.model_dir, settings.checkpoint).flags())
   summaries.record_gradient_norm(model.optimizer)
   loads = settings.weights != 'none'
   if loads:
@@ -96,7 +97,7 @@ def _convert(plan: Plan, model: tf.keras.Model) -> PreparedModel:
     tf.keras.backend.set_session(tf.Session(config=config))
     initial_weights.load(model, settings[groups.Model], dataset.image_shape)
   if engine.worker.is_chief:
-    initial_weights.clear_stale(settings)
+    initial_weights.clear_stale(plan.run_dir, settings[groups.Model], settings.seed)
   config = engine.make_run_config()
   one_hot = not losses.takes_class_numbers(losses.of(model))
   frozen_part = None
@@ -106,7 +107,8 @@ def _convert(plan: Plan, model: tf.keras.Model) -> PreparedModel:
         num_classes=len(dataset.labels), class_weights=_class_weights(plan),
         observe_batch=summaries.add_batch)
   if engine.worker.is_chief:
-    initial_weights.record(model if loads else None, settings)
+    initial_weights.record(model if loads else None, plan.run_dir, settings[groups.Model],
+                           settings.seed)
   if settings.cache_features and settings.trains:
     frozen_part, rest = frozen_features.cut(model, settings.model)
     rest.compile(model.optimizer, model.loss)

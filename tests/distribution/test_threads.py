@@ -11,7 +11,7 @@ from estimator_train.distribution import threads
 from estimator_train.inputs import factory
 from estimator_train.inputs.batching import Batching
 from estimator_train.process import cpu_tuning
-from estimator_train.settings import Settings
+from estimator_train.settings import Settings, groups
 
 NONE_SECS, MOST_SECS = .3, 30.
 
@@ -40,7 +40,7 @@ def test_numbers(build, has_onednn, given, operations, private):
   build(has_onednn)
   settings = settings_of(**given)
   assert threads.inter_op(settings) == operations
-  assert threads.private_to_input(settings) == private
+  assert threads.private_to_input(settings[groups.Input], settings[groups.Devices]) == private
   batching = factory.make_batching(DataSet('x', ('a', 'b'), (2, 2, 1), None, None), settings, False,
                                    batch_size=1)
   assert batching.private_threads == private

@@ -12,7 +12,7 @@ import pytest
 from estimator_train.datasets.description import DataSet, ImageSplit
 from estimator_train.errors import UserError
 from estimator_train.inputs import bad_images, factory
-from estimator_train.settings import Settings
+from estimator_train.settings import groups
 
 
 @pytest.fixture
@@ -82,8 +82,7 @@ def test_awkward_files(awkward_images, name, is_bad):
 def without_bad(files, tmp_path, **given):
   split = ImageSplit(files, np.arange(len(files), dtype=np.int32) % 2)
   dataset = DataSet('image_folder', ('A', 'B'), (8, 8, 3), train=split, test=None, files=())
-  return factory.skip_bad(dataset, Settings(
-      dataset='image_folder', model_dir=str(tmp_path), train_steps=1, **given))
+  return factory.skip_bad(dataset, groups.Input(**given), str(tmp_path))
 
 
 def test_skip(files, tmp_path):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from estimator_train.reports import audit
-from estimator_train.settings import Settings
+from estimator_train.settings import groups
 
 LABELS = ('A', 'B', 'C')
 
@@ -88,14 +88,15 @@ def test_half_a_digest_is_not_enough():
   assert not list(audit.same_contents(parts, np.arange(2), np.array([[2, 1], [2, 3]], np.uint64)))
 
 
-def settings_in(folder):
-  return Settings(mode='audit', dataset='image_folder', model_dir=str(folder), train_pattern='*')
+def write_in(folder, parts, findings):
+  return audit.write(groups.Run('audit', str(folder)),
+                     groups.Data('image_folder', train_pattern='*'), parts, findings)
 
 
 def test_many_findings_are_cut_in_the_table_only(tmp_path, capsys):
   part = parts_of([(b'%03d' % number, 0) for number in range(25)])[0]
   findings = [part.finding(number, 'cmyk', 'why') for number in reversed(range(25))]
-  result = audit.write(settings_in(tmp_path), [part], findings)
+  result = write_in(tmp_path, [part], findings)
   out = capsys.readouterr().out
   assert '  019 - why\n' in out and '  020 - why\n' not in out and '5 more files' in out
   written = json.loads((tmp_path / 'audit.json').read_text())
@@ -110,8 +111,7 @@ def test_odd_names_on_any_terminal(tmp_path, monkeypatch, encoding):
   part = parts_of([(name, 0) for name in names])[0]
   screen = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
   monkeypatch.setattr(sys, 'stdout', screen)
-  audit.write(settings_in(tmp_path), [part],
-              [part.finding(number, 'cmyk', 'why') for number in range(5)])
+  write_in(tmp_path, [part], [part.finding(number, 'cmyk', 'why') for number in range(5)])
   screen.flush()
   out = screen.buffer.getvalue().decode(encoding)
   for shown in ('"a\\nb.jpeg" - why', '"\\udcff.jpeg" - why', '"\\u001b[31m.jpeg" - why',

@@ -6,7 +6,7 @@ import pytest
 
 from estimator_train.reports import input_benchmark
 from estimator_train.reports.input_benchmark import Input, Machine
-from estimator_train.settings import Settings
+from estimator_train.settings import Settings, groups
 
 SETTINGS = Settings(mode='input_benchmark', batch_size=8, cache='none')
 ON_CPU = Machine(cores=4, free_bytes=10 ** 9, is_shared=True, pretrained=False)
@@ -115,9 +115,9 @@ CONDITIONS = {'model': 'm', 'dataset': 'd', 'global_batch_size': 8, 'devices': [
 
 
 def test_table_file_and_result(tmp_path, capsys):
-  settings = SETTINGS.evolve(model_dir=str(tmp_path))
   measured = FILES._replace(stages={'read': at(400), 'batch': at(200)}, was_cold=False)
-  result = input_benchmark.write(settings, CONDITIONS, measured, at(50), ON_CPU)
+  result = input_benchmark.write(groups.Run('input_benchmark', str(tmp_path)),
+                                 SETTINGS[groups.Input], CONDITIONS, measured, at(50), ON_CPU)
   assert json.loads((tmp_path / 'input_benchmark.json').read_text()) == result
   assert result['mode'] == 'input_benchmark' and result['num_parallel_calls'] == 4
   lines = capsys.readouterr().out.splitlines()
@@ -132,6 +132,7 @@ def test_table_file_and_result(tmp_path, capsys):
 @pytest.mark.parametrize('was_cold', [True, None])
 def test_nothing_is_said_of_cold_passes_that_were(was_cold, capsys):
   measured = FILES._replace(was_cold=was_cold, bytes_per_example=None)
-  result = input_benchmark.write(SETTINGS, CONDITIONS, measured, at(50), ON_CPU)
+  result = input_benchmark.write(SETTINGS[groups.Run], SETTINGS[groups.Input], CONDITIONS,
+                                 measured, at(50), ON_CPU)
   assert 'cold is not' not in capsys.readouterr().out
   assert result['cold_is_from_storage'] is was_cold and result['warm_mb_per_sec'] is None

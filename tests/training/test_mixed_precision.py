@@ -18,7 +18,7 @@ from training_runs import train as train_settings
 from estimator_train.distribution import devices
 from estimator_train.errors import UserError
 from estimator_train.models import registry
-from estimator_train.settings import Settings
+from estimator_train.settings import Settings, groups
 from estimator_train.tf_patches import devices as tensorflow_devices
 from estimator_train.tf_patches.loss_scaling import LossScaled
 from estimator_train.training.checkpoints import save_hook
@@ -32,6 +32,10 @@ ON_CPU, ON_GPU = (devices.Devices((name,), (name,)) for name in ('/cpu:0', '/gpu
 
 def settings_of(**values):
   return Settings(**dict({'mode': 'train', 'model_dir': 'x', 'train_steps': 1}, **values))
+
+
+def ready(settings, on):
+  devices.ready(settings[groups.Devices], on, settings.trains)
 
 
 class Scaled:
@@ -215,7 +219,7 @@ def test_gpus_that_are_too_old_are_named(monkeypatch, caplog, capabilities, old)
 
   monkeypatch.setattr(tensorflow_devices.device_lib, 'list_local_devices', lambda config: [
       Device(index, capability) for index, capability in enumerate(capabilities)])
-  devices.ready(settings_of(dtype='mixed'), ON_GPU)
+  ready(settings_of(dtype='mixed'), ON_GPU)
   assert [part.partition(',')[0] for part in caplog.text.split('device: ')[1:]] == old
 
 
@@ -223,18 +227,18 @@ def test_gpus_that_are_too_old_are_named(monkeypatch, caplog, capabilities, old)
     ({}, False), ({'dtype': 'mixed'}, True), ({'dtype': 'mixed', 'mode': 'evaluate'}, False)])
 def test_warns_on_a_cpu_where_it_trains(caplog, values, warns):
   caplog.set_level(logging.INFO, 'estimator_train')
-  devices.ready(settings_of(**values), ON_CPU)
+  ready(settings_of(**values), ON_CPU)
   assert ('7.0 or newer, unlike /cpu:0' in caplog.text) == warns
 
 
 @pytest.mark.parametrize('given', ['', '--tf_xla_min_cluster_size=2'])
 def test_xla_is_let_compile_for_cpus(monkeypatch, given):
   monkeypatch.setenv('TF_XLA_FLAGS', given)
-  devices.ready(settings_of(), ON_CPU)
-  devices.ready(settings_of(enable_xla=True), ON_GPU)
+  ready(settings_of(), ON_CPU)
+  ready(settings_of(enable_xla=True), ON_GPU)
   assert os.environ['TF_XLA_FLAGS'] == given
   for _ in range(2):
-    devices.ready(settings_of(enable_xla=True), ON_CPU)
+    ready(settings_of(enable_xla=True), ON_CPU)
     assert os.environ['TF_XLA_FLAGS'] == (given + ' --tf_xla_cpu_global_jit').strip()
 
 

@@ -3,24 +3,23 @@
 import glob
 import os
 import re
-from typing import Sequence, Tuple
+from typing import Optional, Sequence, Tuple
 
 import tensorflow.compat.v1 as tf
 
 from estimator_train.errors import UserError
 from estimator_train.run_dir.run_files import RunDir
-from estimator_train.settings import Settings, choices
+from estimator_train.settings import choices, groups
 from estimator_train.training.checkpoints import best_checkpoint, recovery
 
 
-def resolve(settings: Settings) -> Tuple[str, int]:
+def resolve(settings: groups.Run, name: str) -> Tuple[str, int]:
   """Returns the path and global step of the checkpoint that `--checkpoint` names.
 
   Raises:
     UserError: there is none; it says which there are.
   """
   run_dir = RunDir(settings.model_dir)
-  name, found = settings.checkpoint, None
   if name == 'latest':
     latest_sound = recovery.find(run_dir.path)
     recovery.tell(latest_sound)
@@ -33,7 +32,7 @@ def resolve(settings: Settings) -> Tuple[str, int]:
     best = best_checkpoint.read(run_dir.path)
     if best is None:
       raise UserError('no checkpoint is kept as the best one',
-                      '--checkpoint=best --model_dir=' + settings.model_dir,
+                      '--checkpoint=best --model_dir=' + run_dir.path,
                       'train with --mode=train_and_evaluate and --eval_every_steps=N, or give '
                       + _choices(run_dir.path))
     found = best.path
@@ -50,18 +49,18 @@ def resolve(settings: Settings) -> Tuple[str, int]:
                     '{} ({})'.format(found, str(error)), 'give another one') from error
 
 
-def find_run_dir(settings: Settings) -> RunDir:
+def find_run_dir(model_dir: Optional[str], name: str) -> RunDir:
   """Returns the folder of the run whose checkpoint `--checkpoint` names."""
-  if settings.checkpoint in choices.KEPT_CHECKPOINTS:
-    return RunDir(settings.model_dir)
-  return RunDir(os.path.dirname(settings.checkpoint))
+  if name in choices.KEPT_CHECKPOINTS:
+    return RunDir(model_dir)
+  return RunDir(os.path.dirname(name))
 
 
-def check_labels(settings: Settings, labels: Sequence[str]) -> None:
+def check_labels(model_dir: Optional[str], name: str, labels: Sequence[str]) -> None:
   """Raises a UserError when the run whose checkpoint it is was trained with other classes."""
-  run_dir = find_run_dir(settings)
+  run_dir = find_run_dir(model_dir, name)
   run_dir.check_labels(labels,
-                       'model_dir' if run_dir.path == settings.model_dir else 'checkpoint')
+                       'model_dir' if run_dir.path == model_dir else 'checkpoint')
 
 
 def _choices(folder: str) -> str:

@@ -13,7 +13,7 @@ from estimator_train.errors import UserError
 from estimator_train.files import atomic
 from estimator_train.models import registry as models
 from estimator_train.run_dir.run_files import RunDir
-from estimator_train.settings import Settings, groups
+from estimator_train.settings import groups
 from estimator_train.tf_patches import model_to_estimator
 from estimator_train.training.checkpoints import save_hook
 
@@ -77,12 +77,12 @@ def _leads_elsewhere(unused_name: str, item: Union[h5py.Group, h5py.Dataset]) ->
   return any(isinstance(item.get(name, getlink=True), h5py.ExternalLink) for name in item) or None
 
 
-def fingerprint(settings: Settings) -> str:
+def fingerprint(settings: groups.Model, seed: int) -> str:
   """Returns what tells these initial weights from others: the model, and the seed or the file."""
   if settings.weights == 'none':
-    return '--model={} --seed={}'.format(settings.model, settings.seed)
+    return '--model={} --seed={}'.format(settings.model, seed)
   if settings.weights == 'imagenet':
-    return '--model={} --weights=imagenet --seed={}'.format(settings.model, settings.seed)
+    return '--model={} --weights=imagenet --seed={}'.format(settings.model, seed)
   digest = hashlib.md5()
   for path in _files_of(settings.weights):
     with open(path, 'rb') as file:
@@ -91,45 +91,46 @@ def fingerprint(settings: Settings) -> str:
   return '--model={} --weights md5 {}'.format(settings.model, digest.hexdigest())
 
 
-def clear_stale(settings: Settings) -> None:
+def clear_stale(run_dir: RunDir, settings: groups.Model, seed: int) -> None:
   """Makes sure that model_to_estimator will write these initial weights, not find others.
 
   It takes what lies in `model_dir/keras` without a look. Before the first checkpoint that can only
   be left over, and is removed; after it the checkpoint stands, and other initial weights than
   those that the run began with are reported.
   """
-  model_dir = RunDir(settings.model_dir).path
-  folder = os.path.dirname(model_to_estimator.initial_weights_path(model_dir))
-  path, step = save_hook.latest(model_dir)
+  folder = os.path.dirname(model_to_estimator.initial_weights_path(run_dir.path))
+  path, step = save_hook.latest(run_dir.path)
   if path is None:
-    model_to_estimator.clear_initial_weights(model_dir)
+    model_to_estimator.clear_initial_weights(run_dir.path)
     return
-  before = _read_fingerprint(folder)
-  if before is not None and before != fingerprint(settings):
+  before, now = _read_fingerprint(folder), fingerprint(settings, seed)
+  if before is not None and before != now:
     _LOG.warning('going on from the checkpoint of step %d, which began with %s; the initial '
-                 'weights of %s are not used', step, before, fingerprint(settings))
+                 'weights of %s are not used', step, before, now)
 
 
-def record(model: Optional[tf.keras.Model], settings: Settings) -> None:
+def record(model: Optional[tf.keras.Model], run_dir: RunDir, settings: groups.Model,
+           seed: int) -> None:
   """Checks what model_to_estimator has written before the first checkpoint, and notes whose it is.
 
   Args:
     model: the one whose weights were loaded; None where they are random.
+    run_dir: of this run.
     settings: of this run.
+    seed: of random weights.
 
   Raises:
     RuntimeError: what was written are not the model's weights.
   """
-  model_dir = RunDir(settings.model_dir).path
-  if save_hook.latest(model_dir)[0] is not None:
+  if save_hook.latest(run_dir.path)[0] is not None:
     return
-  written = model_to_estimator.initial_weights_path(model_dir)
+  written = model_to_estimator.initial_weights_path(run_dir.path)
   if model is not None:
     for weight, value in zip(model.weights, model.get_weights()):
       if not np.array_equal(tf.train.load_variable(written, weight.op.name), value):
         raise RuntimeError('{} has not arrived in {}'.format(weight.op.name, written))
   atomic.write_text(os.path.join(os.path.dirname(written), _FINGERPRINT_FILE),
-                    fingerprint(settings) + '\n')
+                    fingerprint(settings, seed) + '\n')
 
 
 def _read_fingerprint(folder: str) -> Optional[str]:

@@ -53,7 +53,8 @@ def survivors_end(tasks, victim):
 
 def test_a_worker_is_asked_and_killed_and_stopped_and_the_chief_is_killed(cluster, tmp_path):
   model_dir = tmp_path / 'model'
-  flags = FLAGS + TOGETHER + ['--model_dir={}'.format(model_dir), '--train_steps={}'.format(ENDLESS)]
+  flags = FLAGS + TOGETHER + ['--model_dir={}'.format(model_dir),
+                              '--train_steps={}'.format(ENDLESS)]
   reached = 0
   for victim, signum in (('worker 1', signal.SIGTERM), ('worker 1', signal.SIGKILL),
                          ('worker 0', signal.SIGKILL), ('worker 1', signal.SIGSTOP)):

@@ -1,17 +1,17 @@
 #!/usr/bin/env bash
-# Trains: sets up what is missing (once, in .venv/), then runs the program with the given flags.
+# Creates the environment in .venv/ if it is missing, then runs the program with the given flags.
 #
 #   ./run_train.sh             the quickstart, on data that ships with the package
 #   ./run_train.sh FLAG...     python -m estimator_train FLAG...
 #   ./run_train.sh --local_workers=N [--local_ps=M] [--max_restarts=K]
 #                  [--local_cores=C] [--local_gpus=G] [FLAG...]
-#                              the same as a cluster of several tasks on this machine
-#   ./run_train.sh --tensorboard [FLAG...]    the same with TensorBoard beside it
+#                              starts a cluster of several tasks on this machine
+#   ./run_train.sh --tensorboard [FLAG...]    also starts TensorBoard
 #
-# ESTIMATOR_TRAIN_TF=onednn ./run_train.sh ...    the same on TensorFlow's build for CPUs, in
+# ESTIMATOR_TRAIN_TF=onednn ./run_train.sh ...    uses TensorFlow's build for CPUs, in
 #                              .venv-onednn/
 #
-# Works from any folder; relative paths in flags are the caller's.
+# Can be called from any folder; relative paths in flags refer to the current folder.
 set -euo pipefail
 
 # shellcheck source=requirements/environment.sh

@@ -1,15 +1,15 @@
-"""Trains Keras models through TensorFlow 1.15's Estimators, on one to many devices.
+"""Trains Keras models as TensorFlow 1.15 Estimators, on one device or many.
 
-From Python:
+Example:
 
     import estimator_train
 
     settings = estimator_train.Settings(model_dir='runs/mine', train_steps=100)
     result = estimator_train.train(settings)
 
-TensorFlow is imported by the first call. Nothing here parses a command line or ends the process:
-what goes wrong is raised, UserError when something that was given is wrong. The log goes to
-`logging.getLogger('estimator_train')`, which has no handler of ours.
+TensorFlow is imported by the first call. The functions neither parse a command line nor end the
+process; they raise exceptions, UserError if an argument is invalid. Log messages go to
+`logging.getLogger('estimator_train')`, to which the package adds no handler.
 """
 
 import os
@@ -26,76 +26,81 @@ __version__ = '0.1.0'
 
 
 def train(settings: Settings) -> Dict[str, Any]:
-  """Trains, and unless `mode='train'` evaluates, as the program does by the flags of these names.
+  """Trains a model and, unless `mode='train'`, evaluates it.
 
-  A run that is in `model_dir` already goes on. SIGINT, which is what a notebook sends to interrupt
-  a cell, and SIGTERM end the run after the running step, with a checkpoint; from another thread
-  than the main one signals are left alone.
+  If `model_dir` contains a run, training resumes. SIGINT, which a notebook sends to interrupt a
+  cell, and SIGTERM end the run after the current step, with a checkpoint. In threads other than the
+  main one, signals are not handled.
 
   Args:
-    settings: `model` and `dataset` may be functions of your own.
+    settings: the values of the program's flags; `model` and `dataset` may be functions.
 
   Returns:
-    The result, the object of the last line that the program prints: `accuracy`, `global_step`,
+    The JSON object that the program prints last, as a dict: `accuracy`, `global_step`,
     `examples_per_sec` and others.
 
   Raises:
-    UserError: something that was given is wrong.
-    TrainingFailed: the loss was not finite.
+    UserError: a setting, the data or the model is invalid.
+    TrainingFailed: training cannot continue, for example because the loss is not finite.
     StoppedBySignal: a signal ended the run.
   """
   if not settings.trains:
-    raise UserError('train() takes settings that train', 'mode={!r}'.format(settings.mode),
+    raise UserError('train() requires a mode that trains', 'mode={!r}'.format(settings.mode),
                     'give mode=\'train_and_evaluate\' or \'train\', or call evaluate()')
   return _run(settings.for_mode(settings.mode))
 
 
 def evaluate(settings: Settings) -> Dict[str, Any]:
-  """Evaluates the latest checkpoint in `model_dir`; the settings may be those that trained it.
+  """Evaluates a checkpoint in `model_dir` on the test examples.
+
+  Args:
+    settings: the settings of the training run, with any `mode`. `checkpoint` chooses the
+      checkpoint, by default the latest one.
 
   Returns:
-    The result: `accuracy`, `average_loss`, `examples`, `per_class` and others.
+    A dict with `accuracy`, `average_loss`, `examples` and others.
 
   Raises:
-    UserError: something that was given is wrong.
+    UserError: a setting, the data or the checkpoint is invalid.
   """
   return _run(settings.for_mode('evaluate'))
 
 
 def convert(model: Any, model_dir: str, distribution_strategy: str = 'mirrored',
             num_gpus: int = -1, num_cpu_replicas: int = 0, seed: int = 1) -> Any:
-  """Converts a compiled Keras model to an Estimator, for an `input_fn` of your own.
+  """Converts a compiled Keras model to an Estimator that can be used with any `input_fn`.
 
-  As `tf.keras.estimator.model_to_estimator` does, but N replicas train like one by any optimizer,
-  all of the model's weights arrive, those of frozen layers among them, and checkpoints go on on
-  another number of replicas. Where the loss is a categorical cross-entropy, evaluations tell
-  `accuracy`, `average_loss` per example, `examples` and `confusion_matrix`.
+  It differs from `tf.keras.estimator.model_to_estimator` as follows: N replicas train like one with
+  any optimizer, training starts from all weights of the model, including those of frozen layers,
+  and checkpoints can be resumed on another number of replicas. If the loss is a categorical
+  cross-entropy, evaluations report `accuracy`, `average_loss` per example, `examples` and
+  `confusion_matrix`.
 
   Args:
-    model: a compiled tf.keras.Model, Sequential or of inputs and outputs, with the weights to begin
-      with. They count until `model_dir` has a checkpoint, which stands from then on.
+    model: a compiled tf.keras.Sequential or tf.keras.Model(inputs, outputs). Training starts from
+      its weights unless `model_dir` contains a checkpoint.
     model_dir: the folder of the Estimator's checkpoints.
     distribution_strategy: `off`, `one_device`, `mirrored` or `central_storage`.
-    num_gpus: GPUs to use, a replica each; -1: all there are.
-    num_cpu_replicas: replicas on logical CPU devices, where there is no GPU.
-    seed: of what is random in a step, such as dropout.
+    num_gpus: the number of GPUs to use, one replica on each; -1: all GPUs.
+    num_cpu_replicas: the number of replicas on logical CPU devices, on a machine without GPUs.
+    seed: the seed of random operations in a step, such as dropout.
 
   Returns:
-    A tf.estimator.Estimator. The batches of its `input_fn` are per replica; it evaluates on one
+    A tf.estimator.Estimator. Its `input_fn` must return batches per replica. It evaluates on one
     device.
 
   Raises:
-    UserError: the model cannot be converted, or `model_dir` holds another one's checkpoint.
+    UserError: the model cannot be converted, or the checkpoint in `model_dir` is of another model.
   """
   from estimator_train.process import guest
 
-  # How long to train is for the Estimator's caller to say.
+  # train_steps has no effect: the caller passes steps to Estimator.train.
   settings = Settings(mode='train', model_dir=model_dir, train_steps=1,
                       model=getattr(model, 'name', 'none'), num_gpus=num_gpus, seed=seed,
                       num_cpu_replicas=num_cpu_replicas,
                       distribution_strategy=distribution_strategy)
   _find_worker(settings[groups.Devices])
-  with guest.process_left_as_it_was(settings.verbosity):
+  with guest.restored_process_state(settings.verbosity):
     from estimator_train.training import convert_own
     return convert_own.convert(model, settings)
 
@@ -105,22 +110,23 @@ def _run(settings: Settings) -> Dict[str, Any]:
   from estimator_train.process import guest
 
   worker = _find_worker(settings[groups.Devices])
-  with guest.process_left_as_it_was(settings.verbosity):
-    # What ends the process after so long would end the user's.
+  with guest.restored_process_state(settings.verbosity):
+    # When this timeout expires, the process ends, and here it is the user's process.
     return modes.run(settings.evolve(step_timeout_secs=0), worker)
 
 
 def _find_worker(settings: groups.Devices) -> Any:
-  """Returns which process of a run this one is.
+  """Returns the role of this process in the run.
 
   Raises:
-    UserError: it is a task of a cluster, whose process ends when another one is lost.
+    UserError: TF_CONFIG describes several tasks. The process of a task ends when another task is
+      lost, so it cannot be the user's process.
   """
   from estimator_train.cluster import tf_config, worker
 
-  found = worker.find(os.environ, settings.distribution_strategy)
+  found = worker.make_worker(os.environ, settings.distribution_strategy)
   if found.cluster is not None and len(found.cluster.members) > 1:
-    raise UserError('tasks of a cluster are processes of their own',
-                    'TF_CONFIG has ' + tf_config.counts(found.cluster),
+    raise UserError('the tasks of a cluster must be processes of their own',
+                    'TF_CONFIG has ' + tf_config.count_tasks(found.cluster),
                     'run python -m estimator_train, or unset TF_CONFIG')
   return found

@@ -46,11 +46,11 @@ def _run(argv: Sequence[str]) -> int:
   if flags.wants_help(argv):
     print(flags.help_text())
     return 0
-  signals.set_up()
+  signals.install_handlers()
   try:
     settings = flags.parse(argv)
     logs.set_up(settings.verbosity)
-    cpu_tuning.set_up()
+    cpu_tuning.tune_cpu()
     result = modes.run(settings)
     print(json.dumps(result), flush=True)
     return 0
@@ -75,5 +75,5 @@ def _fail(text: str, code: int, prefix: str = 'error: ') -> int:
 
 if __name__ == '__main__':
   code = main()
-  signals.tear_down()
+  signals.restore_default_handlers()
   sys.exit(code)

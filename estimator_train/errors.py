@@ -1,20 +1,21 @@
-"""The ways in which a run ends early, each with an exit code of its own."""
+"""Exceptions that end a run early, each with its own exit code."""
 
 from typing import Any, Dict, Optional
 
-_SHOWN = 1000  # Characters: a path may have four times as many, but hardly one that a user reads.
+# In characters. Longer paths are possible, but nobody reads them.
+_MAX_PART_LENGTH = 1000
 
 
 class UserError(Exception):
-  """What the user gave is wrong; the program ends with code 2.
+  """The user's input is invalid: a flag, a path, data or a model. The exit code is 2.
 
-  Its text is one line, `what is wrong: what was given: what to do`.
+  The text of the exception is one line, `rule: value: remedy`.
 
   Attributes:
-    what: the rule that was broken.
-    given: the value that broke it.
-    remedy: what to do about it.
-    result: what the mode has to say all the same, for standard output; mostly None.
+    what: the rule that was broken, or what failed.
+    given: the value that broke the rule.
+    remedy: how to correct the input.
+    result: the result that the mode prints on standard output in spite of the error, or None.
   """
 
   def __init__(self, what: str, given: Any, remedy: str,
@@ -23,51 +24,52 @@ class UserError(Exception):
     self.what, self.given, self.remedy, self.result = what, given, remedy, result
 
   def __str__(self) -> str:
-    return ': '.join(_shortened(one_line(str(part)))
+    return ': '.join(_shorten(one_line(str(part)))
                      for part in (self.what, self.given, self.remedy))
 
 
 def one_line(text: str) -> str:
-  """Returns the text, which may have several lines and names of any characters, in one."""
+  """Joins the lines of a text, and escapes its control characters."""
   return printable(' '.join(line.strip() for line in text.splitlines()))
 
 
 def printable(text: str) -> str:
-  """Returns the text, such as a file's name, with escapes for line breaks and control codes."""
+  """Escapes line breaks and control characters in a text, such as the name of a file."""
   return ''.join(character if character.isprintable() else ascii(character)[1:-1]
                  for character in text)
 
 
-def _shortened(text: str) -> str:
-  if len(text) <= _SHOWN:
+def _shorten(text: str) -> str:
+  if len(text) <= _MAX_PART_LENGTH:
     return text
-  return '{}... ({} characters) ...{}'.format(text[:_SHOWN // 2], len(text), text[-_SHOWN // 2:])
+  half = _MAX_PART_LENGTH // 2
+  return '{}... ({} characters) ...{}'.format(text[:half], len(text), text[-half:])
 
 
 class TrainingFailed(Exception):
-  """Training cannot go on (the loss is not finite, say); the program ends with code 3."""
+  """Training cannot continue, for example because the loss is not finite. The exit code is 3."""
 
 
-class NotSaved(TrainingFailed):
-  """No checkpoint could be saved for too long, on the one task that saves them."""
+class CheckpointNotSaved(TrainingFailed):
+  """Saving a checkpoint failed for longer than `--save_retry_secs`."""
 
 
 class PeerLost(Exception):
-  """Another task of the cluster is lost, or never came: starting again resumes the run.
+  """Another task of the cluster was lost, or did not start; a restarted run resumes.
 
   Attributes:
-    exit_code: what the program ends with.
+    exit_code: the exit code of the process.
   """
   exit_code = 138
 
 
 class StoppedBySignal(BaseException):
-  """A signal asked the run to end; the program ends with code 128 + its number.
+  """A signal ended the run. The exit code is 128 + the number of the signal.
 
-  Like KeyboardInterrupt no Exception: what takes those for failures of its own lets it pass.
+  Like KeyboardInterrupt, it is not an Exception, so that `except Exception` does not catch it.
 
   Attributes:
-    signum: the signal.
+    signum: the number of the signal.
   """
 
   def __init__(self, signum: int, text: str) -> None:

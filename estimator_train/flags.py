@@ -1,4 +1,4 @@
-"""The command line: the only file that knows absl.flags; it turns them into Settings."""
+"""Parses the command line into Settings; the only module that uses absl.flags."""
 
 import re
 from typing import Any, Dict, Sequence
@@ -13,52 +13,53 @@ from estimator_train.settings.flag import Flag, all_flags, flags_of, groups
 _USAGE = """\
 python -m estimator_train --flagfile=estimator_train/configs/NAME.flags [--FLAG=VALUE...]
 
-Trains a Keras model as a TensorFlow 1.15 Estimator, evaluates it, and reports how fast it trained.
-Flags after the flagfile win. The last line on standard output is the result, as JSON.
+Trains a Keras model as a TensorFlow 1.15 Estimator, evaluates it, and reports the training speed.
+Flags on the command line override those in the flagfile. The last line of standard output is the
+result as a JSON object.
 """
 
-# By the kinds of flags: how absl defines them, and what a value must be where absl cannot read it.
-_DEFINERS = {str: (flags.DEFINE_string, 'a text'),
-             int: (flags.DEFINE_integer, 'a whole number'),
+# By the type of a flag: absl's function to define it, and the rule when absl cannot parse a value.
+_DEFINERS = {str: (flags.DEFINE_string, 'a string'),
+             int: (flags.DEFINE_integer, 'an integer'),
              float: (flags.DEFINE_float, 'a number'),
              bool: (flags.DEFINE_boolean, 'true or false'),
-             tuple: (flags.DEFINE_list, 'a list with commas between, and quotes in pairs')}
+             tuple: (flags.DEFINE_list, 'a comma-separated list with balanced quotes')}
 
-# Pairs of which a run takes one.
+# Pairs of flags that exclude each other.
 _ALTERNATIVES = (('train_steps', 'train_epochs'),
                  ('save_checkpoints_steps', 'save_checkpoints_secs'))
 
 
 def parse(argv: Sequence[str]) -> settings_lib.Settings:
-  """Turns a command line into Settings.
+  """Parses a command line into Settings.
 
   Args:
     argv: the arguments, without the program's name.
 
   Raises:
-    UserError: a flag that is unknown, of the wrong type, out of range, or against another.
+    UserError: a flag is unknown, has an invalid value, or contradicts another flag.
   """
-  arguments = flagfiles.expand(argv)
+  arguments = flagfiles.expand_arguments(argv)
   try:
-    return _parsed(arguments)
+    return _parse_arguments(arguments)
   except UserError as error:
-    raise flagfiles.with_places(error, arguments) from error
+    raise flagfiles.with_locations(error, arguments) from error
 
 
-def _parsed(arguments: Sequence[flagfiles.Argument]) -> settings_lib.Settings:
-  values = _define()
-  _check_values_are_there(arguments, values)
+def _parse_arguments(arguments: Sequence[flagfiles.Argument]) -> settings_lib.Settings:
+  values = _define_flags()
+  _check_values_present(arguments, values)
   try:
-    # known_only: what absl does to propose the nearest name fails for a long one.
+    # known_only, because absl's search for the nearest flag fails for long names.
     rest = values(['estimator_train'] + [argument.text for argument in arguments], known_only=True)
   except (flags.Error, ValueError) as error:
-    raise _reworded(error) from error
+    raise _translate_error(error) from error
   for text in rest[1:]:
     if text != '--':
-      raise flag_parsing.unknown(text, list(values))
+      raise flag_parsing.unknown_flag_error(text, list(values))
   declared = all_flags()
   given = {name: values[name].value for name in declared}
-  _let_the_command_line_choose(given, arguments)
+  _prefer_command_line(given, arguments)
   for name, flag in declared.items():
     if flag.kind is tuple:
       given[name] = flag.parse(given[name])
@@ -67,42 +68,42 @@ def _parsed(arguments: Sequence[flagfiles.Argument]) -> settings_lib.Settings:
 
 
 def help_text() -> str:
-  """Returns what `--help` prints."""
+  """Returns the text that `--help` prints."""
   lines = [_USAGE]
   for group, title in groups().items():
     lines.append('{}:'.format(title))
     for flag in flags_of(group):
       default = flag.default
-      shown = '' if default in (None, ()) else ' (default: {})'.format(str(default).lower())
-      lines.append('  --{}: {}{}'.format(flag.name, _explanation(flag), shown))
+      suffix = '' if default in (None, ()) else ' (default: {})'.format(str(default).lower())
+      lines.append('  --{}: {}{}'.format(flag.name, _describe_flag(flag), suffix))
     lines.append('')
-  lines.append('  --flagfile: read flags from this file, one a line\n  --help: this text\n\n'
+  lines.append('  --flagfile: file to read flags from, one per line\n  --help: print this text\n\n'
                './run_train.sh --local_workers=N [--local_ps=M] [--max_restarts=K] FLAG...\n'
-               '  a cluster of N workers on this machine\n'
+               '  trains on a cluster of N worker processes on this machine\n'
                './run_train.sh --tensorboard FLAG...\n'
-               '  with TensorBoard beside the training')
+               '  trains and runs TensorBoard at the same time')
   return '\n'.join(lines)
 
 
-def _explanation(flag: Flag) -> str:
-  """Returns the help of a flag with its choices."""
+def _describe_flag(flag: Flag) -> str:
+  """Returns the help of a flag, including its choices."""
   if not flag.choices:
-    return flag.help.replace('{names}', _one_of(flag.names))
-  return (flag.help + ': ' if flag.help else '') + _one_of(flag.choices)
+    return flag.help.replace('{names}', _format_choices(flag.names))
+  return (flag.help + ': ' if flag.help else '') + _format_choices(flag.choices)
 
 
-def _one_of(words: Sequence[str]) -> str:
-  return '{' + ', '.join(words) + '}'
+def _format_choices(values: Sequence[str]) -> str:
+  return '{' + ', '.join(values) + '}'
 
 
 def wants_help(argv: Sequence[str]) -> bool:
-  """Whether the command line asks for the flags' explanation."""
+  """Whether the command line contains `--help` or one of its variants."""
   return any(argument in ('--help', '-help', '-h', '--helpfull', '--helpshort')
              for argument in argv)
 
 
-def _define() -> flags.FlagValues:
-  """Returns newly defined flags, apart from absl's global ones, so that parsing has no memory."""
+def _define_flags() -> flags.FlagValues:
+  """Defines the flags in a new FlagValues instead of absl's global one, so parsing is stateless."""
   values = flags.FlagValues()
   for flag in all_flags().values():
     definer, _ = _DEFINERS[flag.kind]
@@ -110,9 +111,9 @@ def _define() -> flags.FlagValues:
   return values
 
 
-def _check_values_are_there(arguments: Sequence[flagfiles.Argument],
-                            values: flags.FlagValues) -> None:
-  """Raises a UserError where a flag's value would be the next flag, or nothing."""
+def _check_values_present(arguments: Sequence[flagfiles.Argument],
+                          values: flags.FlagValues) -> None:
+  """Raises a UserError if a flag has no value, or absl would take the next flag as its value."""
   texts = [argument.text for argument in arguments]
   for text, following in zip(texts, texts[1:] + ['--']):
     name = text.lstrip('-')
@@ -122,19 +123,19 @@ def _check_values_are_there(arguments: Sequence[flagfiles.Argument],
                       'write it as --{}=VALUE'.format(name))
 
 
-def _let_the_command_line_choose(given: Dict[str, Any],
-                                 arguments: Sequence[flagfiles.Argument]) -> None:
-  """Unsets the flagfile's one of two alternatives where the other is on the command line itself."""
-  directly = {argument.flag for argument in arguments if not argument.place}
+def _prefer_command_line(given: Dict[str, Any],
+                         arguments: Sequence[flagfiles.Argument]) -> None:
+  """Unsets a flag of a flagfile if the command line has the flag that it excludes."""
+  on_command_line = {argument.flag for argument in arguments if not argument.location}
   for pair in _ALTERNATIVES:
-    chosen = directly.intersection(pair)
+    chosen = on_command_line.intersection(pair)
     if len(chosen) == 1:
       (other,) = set(pair) - chosen
       given[other] = None
 
 
-def _reworded(error: Exception) -> UserError:
-  """Returns absl's error in the form of ours."""
+def _translate_error(error: Exception) -> UserError:
+  """Translates an error of absl into a UserError."""
   text = str(error)
   match = re.match(r'flag --(\w+)=(.*?): ', text, re.DOTALL)
   if match:
@@ -144,7 +145,7 @@ def _reworded(error: Exception) -> UserError:
                      '--{}={}'.format(name, value), 'see --help')
   match = re.match(r'--?no(\w+)=(.*) does not take an argument', text, re.DOTALL)
   if match:
-    return UserError('a flag with no before its name takes no value',
+    return UserError('a flag in the form --noFLAG takes no value',
                      '--no{}={}'.format(*match.groups()),
                      'write --{0}=true or --{0}=false'.format(match.group(1)))
-  return UserError('the flags cannot be read', text, 'see --help')
+  return UserError('the flags cannot be parsed', text, 'see --help')

@@ -3,8 +3,8 @@
 #
 #   requirements/find_python.sh [3.6|3.7]
 #
-# Looks on PATH, then under pyenv, then asks uv to install one. When there is none it says what it
-# tried and exits with 2.
+# Looks on PATH, then under pyenv, then asks uv to install one. If all fail, prints what was tried
+# and exits with 2.
 set -euo pipefail
 
 if (($#)); then wanted=("$1"); else wanted=(3.7 3.6); fi
@@ -12,16 +12,17 @@ tried=()
 work=
 trap '[[ -z $work ]] || rm -rf "$work"' EXIT
 
-# Imports what an environment needs (distributions split venv off, self-built Pythons may lack ssl)
-# and prints "IMPLEMENTATION VERSION BITS MACHINE EXECUTABLE". The executable is the real one, so
-# that nothing depends on a version manager's shim or on another virtual environment.
+# Imports the modules that an environment requires (some distributions package venv separately, and
+# self-built Pythons may lack ssl) and prints "IMPLEMENTATION VERSION BITS MACHINE EXECUTABLE". The
+# executable is resolved, so that nothing depends on a version manager's shim or on another virtual
+# environment.
 probe='
 import ensurepip, os, platform, ssl, struct, sys, venv
 print(platform.python_implementation(), "%d.%d" % sys.version_info[:2], 8 * struct.calcsize("P"),
       platform.machine(), os.path.realpath(sys.executable))'
 
-# Sets the variables named by the probe's fields, or fails; notes either. The last line counts: it
-# says what went wrong with a broken candidate, and a shim may warn before it works.
+# Sets the variables of the probe's fields, or fails; adds the result to `tried`. Only the last line
+# of the output is used: it is the error of a broken candidate, and a shim may print warnings first.
 examine() {  # CANDIDATE
   local output
   if ! output=$("$1" -I -c "$probe" 2>&1 </dev/null); then
@@ -46,7 +47,7 @@ candidates() {
   done
 }
 
-fallback=  # the first of the second choice
+fallback=  # the first candidate with the second choice of version
 newer=     # a Python that can install uv
 while read -r candidate; do
   examine "$candidate" || continue
@@ -64,7 +65,7 @@ if [[ -n $fallback ]]; then
   exit
 fi
 
-# Runs a command that speaks only when it fails; then its last line becomes the note.
+# Runs a command without output. If it fails, adds the last line of its output to `tried`.
 quietly() {  # TITLE COMMAND...
   local output
   if ! output=$("${@:2}" 2>&1 </dev/null); then
@@ -73,7 +74,7 @@ quietly() {  # TITLE COMMAND...
   fi
 }
 
-# Prints the Python that uv installs and ends the search, or notes why there is none.
+# Prints the Python that uv installs and exits, or adds the reason for the failure to `tried`.
 try_uv() {  # UV TITLE
   local uv=$1 title="$2: python install ${wanted[0]}"
   echo "No CPython ${wanted[*]} found: asking uv to install ${wanted[0]}" >&2
@@ -83,21 +84,21 @@ try_uv() {  # UV TITLE
     echo "$executable"
     exit
   fi
-  tried+=("$title: done, but uv finds no usable one: ${candidate:-no answer}")
+  tried+=("$title: done, but uv finds no usable Python: ${candidate:-no output}")
 }
 
 if [[ ${wanted[0]} == 3.6 ]]; then
-  tried+=("uv: offers no CPython 3.6")
+  tried+=("uv: does not provide CPython 3.6")
 else
-  # The tool is only borrowed: no commands in ~/.local/bin. From /, where no project and no virtual
-  # environment changes the answer.
+  # uv must not add commands to ~/.local/bin. It runs in /, where no project and no virtual
+  # environment affects its result.
   export UV_PYTHON_INSTALL_BIN=0
   unset VIRTUAL_ENV
   cd /
   if uv=$(type -P uv); then try_uv "$uv" "$uv"; else tried+=("uv: not on PATH"); fi
   if [[ -n $newer ]]; then
     work=$(mktemp -d)
-    # The last series that offers CPython 3.7.
+    # uv 0.6 is the last series that provides CPython 3.7.
     title="uv from the package index, by $newer"
     if quietly "$title" "$newer" -m venv "$work/uv" &&
       quietly "$title" "$work/uv/bin/python" -I -m pip install --quiet \

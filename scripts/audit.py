@@ -1,4 +1,4 @@
-"""Compares what pip-audit found with the table of findings in SECURITY.md, for audit.sh.
+"""Compares the vulnerabilities that pip-audit found with the table in SECURITY.md, for audit.sh.
 
   PYTHON scripts/audit.py SECURITY.md PIP-AUDITS-JSON...
 """
@@ -12,32 +12,32 @@ ALL = 'all'
 
 
 def main(arguments):
-  listed = read_table(Path(arguments[0]).read_text(encoding='utf-8'))
-  found, unanswered = {}, set()
+  listed = read_vulnerability_table(Path(arguments[0]).read_text(encoding='utf-8'))
+  found, unknown = {}, set()
   for path in arguments[1:]:
     for package in json.loads(Path(path).read_text(encoding='utf-8'))['dependencies']:
-      # pip-audit counts a package that it could ask nobody about among those without a finding.
+      # pip-audit also lists packages about which the index has no information.
       if 'skip_reason' in package:
-        unanswered.add(package['name'])
+        unknown.add(package['name'])
         continue
-      for hole in package['vulns']:
-        ids = {hole['id'], *hole.get('aliases', ())}
+      for vulnerability in package['vulns']:
+        ids = {vulnerability['id'], *vulnerability.get('aliases', ())}
         found.setdefault((package['name'].lower(), package['version']), []).append(ids)
-  new = [(pin, ids) for pin, holes in sorted(found.items()) for ids in holes
+  new = [(pin, ids) for pin, vulnerabilities in sorted(found.items()) for ids in vulnerabilities
          if not listed.get(pin, set()) & {ALL, *ids}]
   for (name, version), ids in new:
     print('not in SECURITY.md: {} {}: {}'.format(name, version, ', '.join(sorted(ids))))
-  if unanswered:
-    names = sorted(unanswered)
-    print('the index did not say anything about {} package(s): {}{}'.format(
+  if unknown:
+    names = sorted(unknown)
+    print('the index has no information about {} package(s): {}{}'.format(
       len(names), ', '.join(names[:5]), ', ...' if len(names) > 5 else ''))
-  print('{} finding(s) in {} pins, {} of them not in SECURITY.md'.format(
+  print('vulnerabilities: {} in {} pins, {} of them not in SECURITY.md'.format(
     sum(map(len, found.values())), len(found), len(new)))
-  return 1 if new else 2 if unanswered else 0
+  return 1 if new else 2 if unknown else 0
 
 
-def read_table(text):
-  """Returns the ids of each (package, version) in the table; ALL stands for any."""
+def read_vulnerability_table(text):
+  """Returns the vulnerability ids of each (package, version) in the table; ALL matches any id."""
   table = text.partition('<!-- findings: begin -->')[2].partition('<!-- findings: end -->')[0]
   listed = {}
   for line in table.splitlines():

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Asks the package index which locked packages have known holes, by pip-audit in an environment that
-# is thrown away, and compares them with the table in SECURITY.md. Ends with 1 when one is not told
-# there, and with 2 when the index does not say. Takes any CPython from 3.9 on.
+# Asks the package index for known vulnerabilities of the locked packages, with pip-audit in a
+# temporary environment, and compares them with the table in SECURITY.md. Requires CPython 3.9 or
+# later. Exit code 1: the table lacks a vulnerability. Exit code 2: the index has no information.
 #
 #   scripts/audit.sh
 set -euo pipefail
@@ -18,17 +18,17 @@ for python in python3 python3.{9..14} "${PYENV_ROOT:-$HOME/.pyenv}"/versions/3.{
   fi
 done
 if [[ ! -x $work/venv/bin/python ]]; then
-  echo 'error: pip-audit needs a newer Python: no CPython from 3.9 on: install one' >&2
+  echo 'error: pip-audit requires CPython 3.9 or later: none found: install one' >&2
   exit 2
 fi
 "$work/venv/bin/python" -m pip install --quiet --disable-pip-version-check pip-audit
 
 for lock in "$root/requirements"/*.txt; do
   name=$(basename "$lock" .txt)
-  # Names and versions alone: pip-audit leaves out, without a word, what the markers leave out on
-  # the Python that runs it.
+  # Names and versions only: pip-audit silently skips packages whose markers exclude the Python that
+  # runs it.
   sed -nE 's/^([A-Za-z0-9._-]+==[^ ;]+).*/\1/p' "$lock" >"$work/$name.txt"
-  # Its exit code does not tell a finding from a failure; that the file is missing does.
+  # The exit code is the same for a vulnerability and a failure, but only a failure writes no file.
   "$work/venv/bin/pip-audit" --requirement="$work/$name.txt" --disable-pip --no-deps --format=json \
     --progress-spinner=off --output="$work/$name.json" 2>"$work/$name.log" || true
   if [[ ! -s $work/$name.json ]]; then

@@ -1,9 +1,10 @@
-"""Finds words that the project does not use, since readers cannot search for them.
+"""Finds words that are not terms of the project: see the TERMS below for the replacements.
 
   PYTHON scripts/check_terms.py [PATH...]
 
-Reads the package, the documentation and the messages of later commits, or the files and folders
-given. Prints each word with its place and the term to use, and exits with 1 if there is any.
+Checks the given files and folders, or by default the package, the documentation and the messages of
+the commits after LAST_UNCHECKED_COMMIT. Prints the location of each such word and the term to use,
+and exits with 1 if there is any.
 """
 
 import re
@@ -17,8 +18,8 @@ CHECKED = ('estimator_train', 'scripts', 'docs', 'deploy', 'README.md', 'CONTRIB
 SUFFIXES = ('.py', '.md', '.flags', '.html', '.sh', '.yaml')
 # Messages of commits after this one are checked.
 LAST_UNCHECKED_COMMIT = '14a1eb3e6f'
-# A regular expression, and the term to use in its place. A letter before or after is no match, but
-# an underscore is one: identifiers are text, too.
+# (regular expression, replacement). Matches whole words; an underscore ends a word, so that the
+# parts of identifiers are checked, too.
 TERMS = (
     ('class numbers?', 'class index'),
     ('gr[ae]y levels?', 'pixel value'),
@@ -69,13 +70,13 @@ def _files(names):
       yield path
 
 
-def _check(where, text):
-  if Path(str(where)) == Path(__file__).resolve():
+def _check(location, text):
+  if Path(str(location)) == Path(__file__).resolve():
     return
   for number, line in enumerate(text.splitlines(), 1):
     for match in PATTERN.finditer(line):
       term = TERMS[int(match.lastgroup[1:])][1]
-      yield '{}:{}: "{}": use {}'.format(where, number, match.group(), term)
+      yield '{}:{}: "{}": use {}'.format(location, number, match.group(), term)
 
 
 def _check_commits():

@@ -2,8 +2,8 @@
 
   PYTHON scripts/code_metrics.py [CHECKOUT] [--json] [--list]
 
-Code lines are lines without docstrings, comments and blank lines. Only the text of the files is
-read: any commit of the project will do, on any Python from 3.6 on.
+Code lines are all lines except docstrings, comments and blank lines. The files are only parsed, not
+imported, so any commit of the project can be measured, with Python 3.6 or later.
 """
 
 import argparse
@@ -16,8 +16,8 @@ from pathlib import Path
 
 PACKAGE = 'estimator_train'
 BENCHMARKS = 'tests/benchmarks'
-PATCHES = 'tf_patches'  # The one place where TensorFlow's private names belong.
-MOST_LINES, MOST_PARAMETERS, MOST_ATTRIBUTES = 40, 6, 10
+PATCHES = 'tf_patches'  # The only package that may use TensorFlow's private names.
+MAX_LINES, MAX_PARAMETERS, MAX_ATTRIBUTES = 40, 6, 10
 TENSORFLOW = ('tensorflow', 'tensorflow_core', 'tensorflow_estimator')
 TENSORFLOW_INTERNAL = ('tensorflow.python', 'tensorflow_core', 'tensorflow_estimator.python')
 NO_CODE = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT,
@@ -29,8 +29,10 @@ ROOT = Path(__file__).resolve().parents[1]
 def main(arguments=None):
   parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
   parser.add_argument('checkout', nargs='?', type=Path, default=ROOT)
-  parser.add_argument('--json', action='store_true', help='end with all figures on one line')
-  parser.add_argument('--list', action='store_true', help='name what is counted')
+  parser.add_argument('--json', action='store_true',
+                      help='also print all figures as JSON, on the last line')
+  parser.add_argument('--list', action='store_true',
+                      help='list the functions, classes and modules that are counted')
   options = parser.parse_args(arguments)
   if not (options.checkout / PACKAGE).is_dir():
     parser.error('CHECKOUT must contain {}/: got {}: give the root of a checkout'.format(
@@ -97,12 +99,12 @@ def describe(metrics, with_names=False):
 
 
 def collect(files, find):
-  """Returns `PATH:LINE WHAT` for all that `find` yields from each file."""
+  """Returns `PATH:LINE WHAT` for each (line, what) that `find` yields from a file."""
   return ['{}:{} {}'.format(file.path, line, what) for file in files for line, what in find(file)]
 
 
 class File:
-  """A file of Python code: its tokens, syntax tree, and the numbers of its code lines."""
+  """A Python file: its tokens, its syntax tree, and the numbers of its code lines."""
 
   def __init__(self, path, text):
     self.path = path  # Relative to the checkout, with slashes.
@@ -119,8 +121,8 @@ def read_files(checkout, folder):
 def find_code_lines(tokens, lines):
   """Returns the set of numbers of the code lines.
 
-  A statement that is nothing but strings is taken for a docstring. Syntax trees do not tell where
-  a string begins before Python 3.8.
+  A statement that consists of strings only counts as a docstring. The tokens are used because
+  syntax trees lack the first line of a string before Python 3.8.
   """
   found, statement = set(), []
   for token in tokens:
@@ -146,8 +148,8 @@ def name_of(file):
 def import_graph(files):
   """Returns the top-level packages and modules that each of them imports.
 
-  Imports in functions count. `__init__` imports, but importing anything imports it: as a target it
-  is left out.
+  Imports in functions count. `__init__` is left out as a target, because importing any module
+  imports it.
   """
   units = {file.path.split('/')[1].partition('.')[0] for file in files}
   graph = {unit: set() for unit in units}
@@ -177,7 +179,7 @@ def imported_names(file):
 def longest_path(graph):
   """Returns the longest path along imports, top first, and the cycles.
 
-  What imports each other is one layer, named in the path by its first unit.
+  Modules that import each other form one layer, which the path lists by its first module.
   """
   reached = {unit: reachable(graph, unit) for unit in graph}
   group = {unit: tuple(sorted({unit} | {other for other in reached[unit]
@@ -204,13 +206,13 @@ def reachable(graph, start):
   return found
 
 
-# Functions and classes. Each yields the line and what is there.
+# Functions and classes. Each of the following functions yields lines and descriptions.
 
 
 def extents(tokens):
-  """Yields the name, first and last line of each function, without decorators."""
+  """Yields the name, the first and the last line of each function, without its decorators."""
   depth, at_start, last_line = 0, True, 0
-  pending, begun = None, []  # A `def` before its body; functions whose body is being read.
+  pending, begun = None, []  # A `def` whose body has not begun; functions whose body has begun.
   for index, token in enumerate(tokens):
     if token.type == tokenize.INDENT:
       depth += 1
@@ -225,7 +227,7 @@ def extents(tokens):
     elif token.type == tokenize.NEWLINE:
       at_start = True
     elif token.type not in NO_CODE:
-      if pending and at_start:  # The body was on the line of its `def`.
+      if pending and at_start:  # The body is on the line of the `def`.
         yield pending + (last_line,)
         pending = None
       if at_start and token.string == 'def':
@@ -238,19 +240,19 @@ def extents(tokens):
 
 def long_functions(file):
   for name, first, last in sorted(extents(file.tokens), key=lambda extent: extent[1]):
-    if last - first + 1 > MOST_LINES:
+    if last - first + 1 > MAX_LINES:
       yield first, '{}: {} lines'.format(name, last - first + 1)
 
 
 def long_in_code(file):
   for name, first, last in sorted(extents(file.tokens), key=lambda extent: extent[1]):
     count = sum(first <= line <= last for line in file.code_lines)
-    if count > MOST_LINES:
+    if count > MAX_LINES:
       yield first, '{}: {} code lines'.format(name, count)
 
 
 def functions_with_many_parameters(file):
-  """`*args` and `**kwargs` are one parameter each; `self` and `cls` are none."""
+  """Counts `*args` and `**kwargs` as one parameter each; `self` and `cls` do not count."""
   for node in ast.walk(file.tree):
     if isinstance(node, FUNCTIONS):
       arguments = node.args
@@ -258,12 +260,12 @@ def functions_with_many_parameters(file):
                getattr(arguments, 'posonlyargs', []) + arguments.args]
       count = (len(names[1:] if names[:1] in (['self'], ['cls']) else names)
                + len(arguments.kwonlyargs) + bool(arguments.vararg) + bool(arguments.kwarg))
-      if count > MOST_PARAMETERS:
+      if count > MAX_PARAMETERS:
         yield node.lineno, '{}: {} parameters'.format(node.name, count)
 
 
 def classes_with_many_attributes(file):
-  """Counts annotated fields of the class, and attributes that are assigned to `self`."""
+  """Counts annotated class attributes and attributes assigned to `self`."""
   for node in ast.walk(file.tree):
     if isinstance(node, ast.ClassDef):
       names = {field.target.id for field in node.body
@@ -271,12 +273,12 @@ def classes_with_many_attributes(file):
       names.update(attribute.attr for attribute in walk_class(node)
                    if isinstance(attribute, ast.Attribute) and isinstance(attribute.ctx, ast.Store)
                    and isinstance(attribute.value, ast.Name) and attribute.value.id == 'self')
-      if len(names) > MOST_ATTRIBUTES:
+      if len(names) > MAX_ATTRIBUTES:
         yield node.lineno, '{}: {} attributes'.format(node.name, len(names))
 
 
 def walk_class(node):
-  """Yields the nodes below a class, but for those of classes inside it."""
+  """Yields the nodes of a class, without those of nested classes."""
   for child in ast.iter_child_nodes(node):
     if not isinstance(child, ast.ClassDef):
       yield child
@@ -284,9 +286,10 @@ def walk_class(node):
 
 
 def tensorflow_private_names(file):
-  """Imports of internal modules, and private names of modules that were imported.
+  """Yields imports of internal modules, and private names of imported modules.
 
-  Each imported name counts. Private attributes of objects cannot be told from those of others.
+  Each imported name counts. Private attributes of objects are not found, because the class of an
+  object is not known.
   """
   aliases = set()
   for node in ast.walk(file.tree):

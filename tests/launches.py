@@ -55,7 +55,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 sys.path.insert(0, {root!r})
 from estimator_train.launcher import local_cluster; from estimator_train.launcher import local_tasks
 program = [sys.executable, 'stand_in.py']
-sys.exit(local_cluster.main(sys.argv[1:], program, local_tasks.Limits{limits!r}))
+sys.exit(local_cluster.main(sys.argv[1:], program, local_tasks.Timeouts{limits!r}))
 '''
 # Ends with the wanted code on the signal, and is only there once it would.
 OBEYS = 'on(signal.{}, {}); ready(); wait()'

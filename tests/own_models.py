@@ -28,7 +28,7 @@ def with_dropout(image_shape, num_classes):
 
 
 class Wait(tf.keras.layers.Layer):
-  """Waits in every step, for as long as the test says that planted it here."""
+  """Waits in every step, for as long as the test says that added it here."""
   delay = None
 
   def call(self, inputs):

@@ -1,13 +1,12 @@
 #!/usr/bin/env bash
-# Runs the tests: sets up what is missing, then pytest.
+# Creates the environment if it is missing, then runs the tests with pytest.
 #
 #   tests/run.sh [--python=3.6|3.7] [PYTEST-ARGUMENT...]
 #
-# Without --python in .venv/, as run_train.sh does; with it in .venv-VERSION/, made by exactly that
-# CPython. With ESTIMATOR_TRAIN_TF=onednn on TensorFlow's build for CPUs, in environments of that
-# name: .venv-onednn/ or .venv-VERSION-onednn/. Without arguments, or with --order alone, all tests
-# run, but not the benchmarks. Paths are relative to the root. --order=reversed and --order=NUMBER run
-# them in another order.
+# Uses the environment .venv/, as run_train.sh does; with --python, .venv-VERSION/ with that version
+# of CPython. With ESTIMATOR_TRAIN_TF=onednn, uses TensorFlow's build for CPUs, in .venv-onednn/ or
+# .venv-VERSION-onednn/. Without arguments, or with only --order, runs all tests except the
+# benchmarks. Paths are relative to the root. --order=reversed and --order=NUMBER change the order.
 set -euo pipefail
 
 # shellcheck source=requirements/environment.sh
@@ -20,7 +19,7 @@ if [[ ${1:-} == --python=* ]]; then
   venv=$root/.venv-$version$build
   shift
   if [[ ! $version =~ ^3\.[67]$ ]]; then
-    echo "error: --python takes 3.6 or 3.7: $version: name one of them" >&2
+    echo "error: --python must be 3.6 or 3.7: got $version: give one of them" >&2
     exit 2
   fi
 fi
@@ -28,7 +27,7 @@ fi
 printf -v TESTS_BEGAN_SECS '%(%s)T' -1
 export TESTS_BEGAN_SECS
 ensure_venv "$venv" ${version:+"$version"}
-# Most of a test's time is Python building a graph, on one core.
+# Tests run in parallel because most of their time is spent in Python on one core, building graphs.
 if (($# == 0)) || [[ $# == 1 && $1 == --order=* ]]; then
   set -- tests --ignore=tests/benchmarks --numprocesses=auto --maxprocesses=4 --dist=loadfile "$@"
 fi

@@ -93,19 +93,19 @@ def test_in_a_notebook(tmp_path):
   assert done.returncode == 0, done.stderr
   assert json.loads(done.stdout) == {
       'runs': [3, 2, 40], 'went on': [2, 5], 'evaluation': 40, 'thread': 2,
-      'error': "train() takes settings that train: mode='evaluate': give "
+      'error': "train() requires a mode that trains: mode='evaluate': give "
                "mode='train_and_evaluate' or 'train', or call evaluate()"}
   assert 'Traceback' not in done.stderr and 'deprecated' not in done.stderr, done.stderr
   assert '\n--model=__main__:net\n' in (tmp_path / 'one' / 'flags.txt').read_text()
 
 
-def test_what_is_public_is_there_and_told():
+def test_public_names_are_documented():
+  pages = ''.join(path.read_text(encoding='utf-8') for path in (ROOT / 'docs').glob('*.md'))
+  reference = (ROOT / 'docs' / 'reference' / 'api.md').read_text(encoding='utf-8')
   for name in estimator_train.__all__:
     assert getattr(estimator_train, name).__doc__
-  for name in ('train', 'evaluate', 'convert', 'Settings', 'DataSet', 'ArraySplit'):
-    assert name in estimator_train.__all__
-    assert '`{}'.format(name) in (ROOT / 'README.md').read_text(encoding='utf-8') or \
-        'estimator_train.' + name in (ROOT / 'README.md').read_text(encoding='utf-8')
+    assert '::: estimator_train.' + name in reference
+    assert name in pages
 
 
 def test_interrupting_saves_and_raises(tmp_path):
@@ -151,17 +151,17 @@ def test_settings_take_what_python_has():
 
 
 @pytest.mark.parametrize('values, message', [
-    ({'model': lambda: None}, 'must be found by its name: <function <lambda>'),
-    ({'dataset': own_models.Hang().apply}, 'must be found by its name: <bound method'),
-    ({'train_steps': '10'}, "train_steps is of the wrong type: train_steps='10': give a whole num"),
-    ({'train_steps': 1.5}, 'train_steps=1.5: give a whole number or None$'),
-    ({'batch_size': True}, 'batch_size=True: give a whole number$'),
-    ({'batch_size': None}, 'batch_size=None: give a whole number$'),
+    ({'model': lambda: None}, 'must be importable by its name: <function <lambda>'),
+    ({'dataset': own_models.Hang().apply}, 'must be importable by its name: <bound method'),
+    ({'train_steps': '10'}, "train_steps has the wrong type: train_steps='10': give an integer"),
+    ({'train_steps': 1.5}, 'train_steps=1.5: give an integer or None$'),
+    ({'batch_size': True}, 'batch_size=True: give an integer$'),
+    ({'batch_size': None}, 'batch_size=None: give an integer$'),
     ({'report_page': 1}, 'report_page=1: give True or False$'),
     ({'learning_rate': 'fast'}, "learning_rate='fast': give a number$"),
     ({'image_size': '8,8'}, "image_size='8,8': give a tuple"),
     ({'labels': 'ab'}, "labels='ab': give a tuple$"),
-    ({'model': 1}, 'model=1: give a text$'),
+    ({'model': 1}, 'model=1: give a string$'),
 ])
 def test_settings_of_the_wrong_type(values, message):
   with pytest.raises(UserError, match=message):
@@ -230,11 +230,11 @@ def uncompiled():
 
 
 @pytest.mark.parametrize('make, options, message', [
-    (lambda: 'text', {}, 'this is no Keras model: model is of str'),
+    (lambda: 'text', {}, 'must be a tf.keras.Model: model is of type str'),
     (uncompiled, {}, "the model is not compiled: 'sequential.*': call model.compile"),
-    (lambda: own_models.Subclass(3), {}, 'a subclass of tf.keras.Model cannot become'),
+    (lambda: own_models.Subclass(3), {}, 'a subclass of tf.keras.Model cannot be converted'),
     (compiled, {'distribution_strategy': 'horovod'}, 'no such choice'),
-    (compiled, {'num_gpus': 1000}, 'not so many GPUs'),
+    (compiled, {'num_gpus': 1000}, 'exceeds the GPUs that TensorFlow can use'),
 ])
 def test_what_cannot_be_converted(tmp_path, make, options, message):
   with tf.Graph().as_default():

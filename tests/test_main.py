@@ -42,9 +42,9 @@ def test_help_and_flag_errors_import_no_tensorflow(argument, code):
 
 
 @pytest.mark.parametrize('config, told', [
-    ('{', 'TF_CONFIG: it is no JSON: '),
+    ('{', 'TF_CONFIG: it must be JSON: '),
     ('{"cluster": {"worker": ["a:1", "b:2"]}, "task": {"type": "worker", "index": 0}}',
-     'TF_CONFIG: it names several tasks, and --distribution_strategy=mirrored runs in one: '),
+     'TF_CONFIG: it names several tasks, but --distribution_strategy=mirrored runs in one: '),
 ])
 def test_errors_of_tf_config_import_no_tensorflow(config, told):
   done = subprocess.run(

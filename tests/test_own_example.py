@@ -1,4 +1,4 @@
-"""The README's own model and data, word for word in an empty folder."""
+"""The documentation's example of an own model and data, word for word in an empty folder."""
 
 import json
 import os
@@ -10,8 +10,8 @@ import sys
 from conftest import ROOT
 
 SECS = 300
-SECTION = re.search(r'\n## Your own model and data\n(.*?)\n## ',
-                    (ROOT / 'README.md').read_text(encoding='utf-8'), re.DOTALL).group(1)
+PAGE = (ROOT / 'docs' / 'data_and_models.md').read_text(encoding='utf-8')
+SECTION = re.search(r'\n## Your own model and data\n(.*?)\n## ', PAGE, re.DOTALL).group(1)
 PROGRAM = {'/path/to/run_train.sh': [sys.executable, '-m', 'estimator_train'],
            'python': [sys.executable]}
 

@@ -12,7 +12,7 @@ from estimator_train.distribution.engines import make_engine
 from estimator_train.errors import UserError
 from estimator_train.exporting import export
 from estimator_train.models import preprocessing, registry as models
-from estimator_train.settings import Settings, choices, growth_of_learning_rate
+from estimator_train.settings import Settings, choices, learning_rate_scale
 from estimator_train.training import optimizers, schedules
 
 SETTINGS = Settings(mode='train', dataset='synthetic', model_dir='x', train_steps=1)
@@ -38,8 +38,8 @@ def with_made_up(field, **values):
 
 @pytest.mark.parametrize('make, error', [
     (lambda: optimizers.make_optimizer('made_up', 0.1), ValueError),
-    (lambda: schedules.make(with_made_up('lr_schedule'), 10, 1, 10), ValueError),
-    (lambda: growth_of_learning_rate(with_made_up('scale_learning_rate')), ValueError),
+    (lambda: schedules.make_schedule(with_made_up('lr_schedule'), 10, 1, 10), ValueError),
+    (lambda: learning_rate_scale(with_made_up('scale_learning_rate')), ValueError),
     (lambda: preprocessing.make_preprocess('made_up', 8, 8, 1), ValueError),
     (lambda: models.build('made_up', (8, 8, 1), 2), UserError),
     (lambda: models.build('registry', (8, 8, 1), 2), UserError),  # A module, but no model.
@@ -47,7 +47,8 @@ def with_made_up(field, **values):
     (lambda: datasets.describe(with_made_up('dataset', data_dir='y')), UserError),
     (lambda: datasets.describe_classes(with_made_up('dataset', data_dir='y')), UserError),
     (lambda: datasets.get(with_made_up('dataset', data_dir='y')), UserError),
-    (lambda: export.export(with_made_up('export_format', export_dir='y'), None, 'x'), ValueError),
+    (lambda: export.export_checkpoint(with_made_up('export_format', export_dir='y'), None, 'x'),
+     ValueError),
     (lambda: devices.make_local_strategy(with_made_up('distribution_strategy'), ONE), ValueError),
     (lambda: make_engine(with_made_up('distribution_strategy'), Worker(size=2), ONE), ValueError),
     (lambda: devices.make_local_strategy(with_made_up('all_reduce_alg'), TWO), ValueError),
@@ -66,7 +67,7 @@ def test_every_choice_has_an_implementation():
     for name in choices.PREPROCESSINGS:
       preprocessing.make_preprocess(name, 8, 8, 3)
     for name in choices.LR_SCHEDULES:
-      schedules.make(unchecked(lr_schedule=name, lr_boundaries_epochs=(1.,),
-                               lr_values=(0.1, 0.01)), 10, 1, 10)
+      schedules.make_schedule(unchecked(lr_schedule=name, lr_boundaries_epochs=(1.,),
+                                        lr_values=(0.1, 0.01)), 10, 1, 10)
   for name in choices.LEARNING_RATE_SCALINGS:
-    growth_of_learning_rate(SETTINGS.evolve(scale_learning_rate=name))
+    learning_rate_scale(SETTINGS.evolve(scale_learning_rate=name))

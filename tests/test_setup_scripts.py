@@ -220,14 +220,15 @@ def test_no_python_is_one_message_with_a_way_out(machine, script):
 def test_tests_refuse_another_version(machine):
   result = machine.run('tests/run.sh', '--python=3.9')
   assert result.returncode == 2
-  assert result.stderr == 'error: --python takes 3.6 or 3.7: 3.9: name one of them\n'
+  assert result.stderr == 'error: --python must be 3.6 or 3.7: got 3.9: give one of them\n'
 
 
 @pytest.mark.parametrize('script', ['run_train.sh', 'tests/run.sh'])
 def test_unknown_build_of_tensorflow_is_refused(machine, script):
   result = machine.run(script, ESTIMATOR_TRAIN_TF='mkl')
   assert (result.returncode, result.stdout) == (2, '')
-  assert result.stderr == 'error: ESTIMATOR_TRAIN_TF takes stock or onednn: mkl: name one of them\n'
+  assert result.stderr == (
+    'error: ESTIMATOR_TRAIN_TF must be stock or onednn: got mkl: use one of them\n')
 
 
 # Making the environment: each of these starts a real one, a few seconds.

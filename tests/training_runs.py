@@ -1,7 +1,7 @@
 """Trainings by settings, without the command line and the reports."""
 
 from estimator_train.process.signals import SignalState
-from estimator_train.process.start_up import StartUp
+from estimator_train.process.start_up import StartUpTimer
 from estimator_train.training.plan import make_plan
 from estimator_train.training.prepared_model import prepare_model
 from estimator_train.training.trainer import Trainer
@@ -24,6 +24,6 @@ def train(settings, report=None, stop_step=None):
 
 def prepare(settings):
   """Returns the plan of a run and its model."""
-  start_up = StartUp()
+  start_up = StartUpTimer()
   plan = make_plan(settings, start_up)
   return plan, prepare_model(plan, start_up)

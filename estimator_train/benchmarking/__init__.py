@@ -1,1 +1,1 @@
-"""Measurements: the sweep over replicas, the rates of the input, its stages, and of a model."""
+"""Measurements: the scaling sweep, and the rates of the input pipeline and of the model."""

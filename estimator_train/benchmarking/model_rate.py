@@ -1,4 +1,4 @@
-"""How fast a model trains when its input costs nothing."""
+"""Measures the training rate of the model alone, on a synthetic batch."""
 
 import time
 from array import array
@@ -11,30 +11,29 @@ from estimator_train.inputs import factory as inputs, synthetic
 from estimator_train.training.plan import Plan
 from estimator_train.training.prepared_model import PreparedModel
 
-# A warm-up is over after --throughput_warmup_steps, or after this: of a large network on a CPU,
-# every step takes seconds.
+# The warm-up ends after --throughput_warmup_steps, or after this time if steps take seconds, as
+# with a large network on a CPU.
 _WARMUP_SECS = 5.
-_SECS, _MIN_STEPS, _STRETCHES = 4., 3, 5
+_SECS, _MIN_STEPS, _MAX_SEGMENTS = 4., 3, 5
 
-# Examples, and the seconds that they took.
-Pass = Tuple[int, float]
+ExamplesAndSecs = Tuple[int, float]
 
 
 def measure(plan: Plan, model: PreparedModel, image_shape: Tuple[int, int, int],
-            pixels_dtype: str) -> List[Pass]:
-  """Trains for a few seconds on one synthetic batch, over and over.
+            pixels_dtype: str) -> List[ExamplesAndSecs]:
+  """Trains for a few seconds on one synthetic batch, which is repeated.
 
   Args:
-    plan: of a run in a `model_dir` that is for nothing else.
-    model: to train.
-    image_shape: (height, width, C) of the pixels that the input delivers.
-    pixels_dtype: of them.
+    plan: plan of a run in a temporary `model_dir`.
+    model: model to train.
+    image_shape: (height, width, channels) of the pixels that the input delivers.
+    pixels_dtype: name of their dtype.
 
   Returns:
-    (examples, seconds) of some stretches of steps, one after the other.
+    (examples, seconds) of consecutive segments of steps.
 
   Raises:
-    TrainingFailed: the loss was not finite.
+    TrainingFailed: the loss is not finite.
   """
   batching = inputs.make_batching(plan.data.dataset, plan.settings, model.one_hot,
                                   plan.engine.batch_size)._replace(image_shape=image_shape)
@@ -44,14 +43,14 @@ def measure(plan: Plan, model: PreparedModel, image_shape: Tuple[int, int, int],
         _make_input_fn(synthetic.make_input_fn(batching, 1), pixels_dtype), hooks=[clock])
   except tf.train.NanLossDuringTrainingError as error:
     raise TrainingFailed('the loss on synthetic images is not finite') from error
-  return stretches(clock.ended, plan.settings.batch_size, _STRETCHES)
+  return split_into_segments(clock.ended, plan.settings.batch_size, _MAX_SEGMENTS)
 
 
 class StepClock(tf.train.SessionRunHook):
-  """Keeps when the steps ended, and ends the training when that is enough to tell their rate.
+  """Records when steps end, and stops the training when there are enough steps to compute a rate.
 
   Attributes:
-    ended: seconds, at the end of the last step of the warm-up and of each step after it.
+    ended: times in seconds at the end of the last warm-up step and of each step after it.
   """
 
   def __init__(self, warmup_steps: int, clock: Callable[[], float] = time.perf_counter) -> None:
@@ -64,7 +63,7 @@ class StepClock(tf.train.SessionRunHook):
   def after_run(self, run_context: Any, run_values: Any) -> None:
     now = self._clock()
     self._steps += 1
-    if self._first is None:  # This step took what it takes to get started.
+    if self._first is None:  # The first step includes start-up and is never timed.
       self._first = now
     if self.ended or self._steps >= self._warmup_steps or now - self._first >= _WARMUP_SECS:
       self.ended.append(now)
@@ -72,16 +71,17 @@ class StepClock(tf.train.SessionRunHook):
       run_context.request_stop()
 
 
-def stretches(ended: Sequence[float], batch_size: int, most: int) -> List[Pass]:
-  """Returns (examples, seconds) of up to `most` stretches of about as many steps each.
+def split_into_segments(ended: Sequence[float], batch_size: int,
+                        max_segments: int) -> List[ExamplesAndSecs]:
+  """Returns (examples, seconds) of up to `max_segments` segments of about equally many steps.
 
   Args:
-    ended: seconds, at the beginning of the first step and at the end of each.
-    batch_size: examples a step.
-    most: stretches.
+    ended: start of the first step, then the end of each step, in seconds.
+    batch_size: examples per step.
+    max_segments: maximum number of segments.
   """
   steps = len(ended) - 1
-  count = min(most, steps)
+  count = min(max_segments, steps)
   edges = [steps * number // count for number in range(count + 1)]
   return [((last - first) * batch_size, ended[last] - ended[first])
           for first, last in zip(edges, edges[1:])]

@@ -1,4 +1,4 @@
-"""From the runs of a sweep to a table, `scaling.json` and `scaling.csv`."""
+"""The report of a scaling sweep: writes `scaling.json` and `scaling.csv`, and prints a table."""
 
 import csv
 import io
@@ -7,50 +7,50 @@ import statistics
 from typing import Any, Dict, Iterator, List, Optional, Sequence
 
 from estimator_train.benchmarking import sweep
-from estimator_train.benchmarking.sweep import Outcome
+from estimator_train.benchmarking.sweep import PointResult
 from estimator_train.files import atomic
 from estimator_train.run_dir.run_files import RunDir
 from estimator_train.settings import Settings, groups
 
 FILE, CSV_FILE = 'scaling.json', 'scaling.csv'
-_NOTE = ('CPU replicas share the same cores, so no speed-up is to be expected of them: the figures '
-         'show what replicas cost, not what more devices bring')
-_WORKERS_NOTE = ('each worker is on {} core(s) of its own, whatever their number, so one worker is '
-                 'as fast as it is beside others, and slower than with all cores')
-_SHARED_NOTE = ('the workers share a single core, so no speed-up is to be expected of them: the '
-                'figures show what workers cost')
+_NOTE = ('CPU replicas share the same cores, so no speed-up is expected: the figures show the '
+         'overhead of replicas, not the benefit of more devices')
+_WORKERS_NOTE = ('each worker is pinned to {} core(s), regardless of the number of workers, so a '
+                 'single worker is slower than on all cores')
+_SHARED_NOTE = ('the workers share a single core, so no speed-up is expected: the figures show the '
+                'overhead of workers')
 
 
-def write(settings: Settings, outcomes: Sequence[Outcome]) -> Dict[str, Any]:
-  """Prints the table, writes both files, and returns the content of `scaling.json`."""
+def write_scaling_report(settings: Settings, results: Sequence[PointResult]) -> Dict[str, Any]:
+  """Prints the table, writes both files, and returns the contents of `scaling.json`."""
   run_dir = RunDir(settings.model_dir)
-  result = summarize(settings, outcomes)
-  for line in _in_words(result):
+  result = summarize(settings, results)
+  for line in _format_table(result):
     print(line)
   atomic.write_text(run_dir.file(CSV_FILE), _csv(result['table']))
   atomic.write_json(run_dir.file(FILE), result)
   return result
 
 
-def summarize(settings: Settings, outcomes: Sequence[Outcome]) -> Dict[str, Any]:
-  """Works out the table; what cannot be told is None.
+def summarize(settings: Settings, results: Sequence[PointResult]) -> Dict[str, Any]:
+  """Computes the contents of `scaling.json`. Figures that are not available are None.
 
   Args:
-    settings: of the sweep.
-    outcomes: of all its points.
+    settings: settings of the sweep.
+    results: results of all points.
   """
-  unit = outcomes[0].point.unit
+  unit = results[0].point.unit
   on_gpus = unit == sweep.GPU or (unit == sweep.WORKER and settings.num_gpus > 0)
   cores = None if unit != sweep.WORKER or on_gpus else sweep.cpu_workers()[1]
-  # Of the most: the devices of the others are among them.
-  widest = max((outcome for outcome in outcomes if outcome.figures is not None),
-               key=lambda outcome: outcome.point.count, default=None)
-  figures: Dict[str, Any] = (widest and widest.figures) or {}
+  # The devices of the largest point include those of all others.
+  largest = max((result for result in results if result.figures is not None),
+                key=lambda result: result.point.count, default=None)
+  figures: Dict[str, Any] = (largest and largest.figures) or {}
   return {
       'mode': settings.mode, 'model_dir': settings.model_dir, 'scale_over': settings.scale_over,
       'device_kind': _device_kind(unit, on_gpus), 'note': _note(unit, cores),
       'cores_per_worker': cores,
-      'table': _table(settings, outcomes), 'failures': _failures(settings[groups.Run], outcomes),
+      'table': _make_rows(settings, results), 'failures': _failures(settings[groups.Run], results),
       'dataset': settings.dataset, 'model': settings.model,
       'distribution_strategy': settings.distribution_strategy, 'devices': figures.get('devices'),
       'tensorflow_version': figures.get('tensorflow_version'), 'batch_size': settings.batch_size,
@@ -73,56 +73,56 @@ def _note(unit: str, cores: Optional[int]) -> Optional[str]:
   return _WORKERS_NOTE.format(cores) if cores else _SHARED_NOTE
 
 
-def _table(settings: Settings, outcomes: Sequence[Outcome]) -> List[Dict[str, Any]]:
+def _make_rows(settings: Settings, results: Sequence[PointResult]) -> List[Dict[str, Any]]:
   rows = []
-  units = settings.scale_over
+  unit_key = settings.scale_over
   for scaling in (sweep.WEAK, sweep.STRONG):
     for kind in (sweep.REAL, sweep.SYNTHETIC):
-      of_this_kind = [outcome for outcome in outcomes if outcome.point.input == kind
-                      and outcome.point.scaling in (scaling, sweep.BOTH)]
-      alone: Optional[float] = None
-      for count in sorted({outcome.point.count for outcome in of_this_kind}):
-        of_this_row = [outcome for outcome in of_this_kind if outcome.point.count == count]
+      of_this_kind = [result for result in results if result.point.input == kind
+                      and result.point.scaling in (scaling, sweep.BOTH)]
+      baseline: Optional[float] = None
+      for count in sorted({result.point.count for result in of_this_kind}):
+        of_this_row = [result for result in of_this_kind if result.point.count == count]
         row: Dict[str, Any] = {
-            'scaling': scaling, 'input': kind, units: count,
+            'scaling': scaling, 'input': kind, unit_key: count,
             'global_batch_size': sweep.global_batch_size(of_this_row[0].point,
                                                          settings[groups.Optimizer])}
         row.update(_rates(of_this_row))
         if count == 1:
-          alone = row['examples_per_sec']
+          baseline = row['examples_per_sec']
         rate = row['examples_per_sec']
-        speed_up = rate / alone if rate and alone else None
+        speed_up = rate / baseline if rate and baseline else None
         row.update(speed_up=speed_up, efficiency=speed_up and speed_up / count)
-        row.update(_others(of_this_row))
+        row.update(_input_share_and_error(of_this_row))
         rows.append(row)
   return rows
 
 
-def _rates(outcomes: Sequence[Outcome]) -> Dict[str, Any]:
-  """Returns the rates of runs of the same point, without the pauses of a run."""
-  rates = [outcome.figures['steady_examples_per_sec'] for outcome in outcomes
-           if outcome.figures is not None]
+def _rates(results: Sequence[PointResult]) -> Dict[str, Any]:
+  """Returns the median and the range of the steady rates of all repeats of a point."""
+  rates = [result.figures['steady_examples_per_sec'] for result in results
+           if result.figures is not None]
   median = statistics.median(rates) if rates else None
-  return {'runs': len(rates), 'failed': len(outcomes) - len(rates), 'examples_per_sec': median,
+  return {'runs': len(rates), 'failed': len(results) - len(rates), 'examples_per_sec': median,
           'min': min(rates, default=None), 'max': max(rates, default=None),
-          # One run has none that is known.
+          # A single run has no spread.
           'spread': (max(rates) - min(rates)) / median if median and len(rates) > 1 else None}
 
 
-def _others(outcomes: Sequence[Outcome]) -> Dict[str, Any]:
-  shares = [(outcome.figures.get('shares') or {}).get('input') for outcome in outcomes
-            if outcome.figures is not None]
-  told = [share for share in shares if share is not None]
-  errors = [outcome.error for outcome in outcomes if outcome.error is not None]
-  return {'input_share': statistics.median(told) if told else None,
+def _input_share_and_error(results: Sequence[PointResult]) -> Dict[str, Any]:
+  shares = [(result.figures.get('shares') or {}).get('input') for result in results
+            if result.figures is not None]
+  observed = [share for share in shares if share is not None]
+  errors = [result.error for result in results if result.error is not None]
+  return {'input_share': statistics.median(observed) if observed else None,
           'error': errors[0] if errors else None}
 
 
-def _failures(settings: groups.Run, outcomes: Sequence[Outcome]) -> List[Dict[str, Any]]:
-  return [{'point': outcome.point.name, 'repeat': outcome.point.repeat, 'code': outcome.code,
-           'error': outcome.error,
-           'log': os.path.join(sweep.folder(outcome.point, settings), sweep.LOG_FILE)}
-          for outcome in outcomes if outcome.error is not None]
+def _failures(settings: groups.Run, results: Sequence[PointResult]) -> List[Dict[str, Any]]:
+  return [{'point': result.point.name, 'repeat': result.point.repeat, 'code': result.code,
+           'error': result.error,
+           'log': os.path.join(sweep.point_folder(result.point, settings), sweep.LOG_FILE)}
+          for result in results if result.error is not None]
 
 
 def _csv(rows: Sequence[Dict[str, Any]]) -> str:
@@ -133,30 +133,31 @@ def _csv(rows: Sequence[Dict[str, Any]]) -> str:
   return text.getvalue()
 
 
-def _in_words(result: Dict[str, Any]) -> Iterator[str]:
-  units = result['scale_over']
-  yield '{} on {}: {}, {} steps a run, {} of them warm-up; {} on {}{}'.format(
+def _format_table(result: Dict[str, Any]) -> Iterator[str]:
+  unit_key = result['scale_over']
+  yield '{} on {}: {}, {} steps per run, {} of them warm-up; {} on {}{}'.format(
       result['model'], result['dataset'], result['distribution_strategy'], result['steps'],
-      result['warmup_steps'], units, ', '.join(result['devices'] or [result['device_kind']]),
-      ' each' if units == 'workers' else '')
-  yield _line('scaling', 'input', units, 'batch', 'runs', 'examples/sec',
-              'slowest to fastest', 'spread', 'speed-up', 'efficiency', 'waits for input')
+      result['warmup_steps'], unit_key, ', '.join(result['devices'] or [result['device_kind']]),
+      ' each' if unit_key == 'workers' else '')
+  yield _format_row('scaling', 'input', unit_key, 'batch', 'runs', 'examples/sec',
+                    'slowest to fastest', 'spread', 'speed-up', 'efficiency', 'waits for input')
   for row in result['table']:
-    yield _line(
-        row['scaling'], row['input'], row[units], row['global_batch_size'], row['runs'],
-        _told('{:,.0f}', row['examples_per_sec']),
-        _told('{:,.0f} to {:,.0f}', row['min'], row['max']), _told('{:.1%}', row['spread']),
-        _told('{:.2f}', row['speed_up']), _told('{:.0%}', row['efficiency']),
-        _told('{:.1%}', row['input_share']))
+    yield _format_row(
+        row['scaling'], row['input'], row[unit_key], row['global_batch_size'], row['runs'],
+        _format_figures('{:,.0f}', row['examples_per_sec']),
+        _format_figures('{:,.0f} to {:,.0f}', row['min'], row['max']),
+        _format_figures('{:.1%}', row['spread']), _format_figures('{:.2f}', row['speed_up']),
+        _format_figures('{:.0%}', row['efficiency']),
+        _format_figures('{:.1%}', row['input_share']))
   for failure in result['failures']:
     yield '{point} failed: {error}'.format(**failure)
   if result['note']:
     yield result['note']
 
 
-def _line(*cells: Any) -> str:
+def _format_row(*cells: Any) -> str:
   return '{:8}{:10}{:>9}{:>8}{:>6}{:>14}{:>22}{:>9}{:>10}{:>12}{:>17}'.format(*cells)
 
 
-def _told(form: str, *figures: Optional[float]) -> str:
-  return '-' if None in figures else form.format(*figures)
+def _format_figures(template: str, *figures: Optional[float]) -> str:
+  return '-' if None in figures else template.format(*figures)

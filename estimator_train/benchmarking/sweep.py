@@ -1,4 +1,4 @@
-"""A sweep: its points, the flags of each, and what stays of those that were run."""
+"""The points of a scaling sweep: their order, their flags, and their files on disk."""
 
 import json
 import os
@@ -17,15 +17,15 @@ from estimator_train.settings import Settings, groups
 FOLDER = 'points'
 LOG_FILE = 'log.txt'
 _FIGURES_FILE = 'throughput.json'
-# Written last: a point without it is not done.
+# Written last: a point without this file is not complete.
 _DONE_FILE = 'done.json'
-# The last: what the workers but the first have written.
-_KEPT = (FLAGS_FILE, LOG_FILE, _FIGURES_FILE, 'logs')
+# `logs` has the output of all workers except the first.
+_KEPT_FILES = (FLAGS_FILE, LOG_FILE, _FIGURES_FILE, 'logs')
 
 GPU, CPU, WORKER = 'gpu', 'cpu', 'worker'
 WEAK, STRONG, BOTH = 'weak', 'strong', 'both'
 REAL, SYNTHETIC = 'real', 'synthetic'
-# After the warm-up, where --train_steps does not say: some seconds of a small network on a CPU.
+# The steps after the warm-up without --train_steps: a few seconds of a small network on a CPU.
 _TIMED_STEPS = 20
 _NEVER_SECS = 2 ** 31 - 1
 
@@ -34,47 +34,48 @@ class Point(NamedTuple):
   """One run of a sweep.
 
   Attributes:
-    unit: what there are more and more of: replicas on a GPU or CPU each, or WORKERs.
-    count: of them.
-    scaling: WEAK (a unit's batch stays), STRONG (the global batch stays), or BOTH: with one unit
-      they are the same.
+    unit: GPU or CPU if the number of replicas varies, WORKER if the number of workers varies.
+    count: number of replicas or workers.
+    scaling: WEAK (constant batch size per unit), STRONG (constant global batch size), or BOTH:
+      with a single unit, weak and strong scaling are the same.
     input: REAL or SYNTHETIC.
-    repeat: counts from 1.
+    repeat: number of the repeat, from 1.
   """
   unit: str
-  count: int  # type: ignore[assignment]  # It hides tuple's method, as index does in Task.
+  count: int  # type: ignore[assignment]  # Hides tuple.count.
   scaling: str
   input: str
   repeat: int
 
   @property
   def name(self) -> str:
-    """The name of its folder."""
+    """The name of the folder of the point."""
     return '{}{}-{}-{}-{}'.format(*self)
 
-  def in_words(self) -> str:
+  def describe(self) -> str:
+    """Returns a description for the log."""
     return '{}, {} {}{}, {} input, repeat {}'.format(
         'weak and strong' if self.scaling == BOTH else self.scaling, self.count,
         WORKER if self.unit == WORKER else 'replica', '' if self.count == 1 else 's', self.input,
         self.repeat)
 
 
-class Launch(NamedTuple):
-  """What to run for a point: the arguments of child_process.run."""
+class LaunchCommand(NamedTuple):
+  """The process of a point: arguments of `child_process.run_program`."""
   arguments: List[str]
   module: str = 'estimator_train'
   cores: Sequence[int] = ()
 
 
-class Outcome(NamedTuple):
-  """What came of a point.
+class PointResult(NamedTuple):
+  """The result of a point.
 
   Attributes:
-    point: which.
-    secs: the life of its process.
-    figures: its throughput.json; None where it failed.
-    code: of its process.
-    error: why it failed; None where it did not.
+    point: the point.
+    secs: run time of its process in seconds.
+    figures: contents of its throughput.json; None if it failed.
+    code: exit code of its process.
+    error: error message; None if it succeeded.
   """
   point: Point
   secs: float
@@ -84,59 +85,65 @@ class Outcome(NamedTuple):
 
 
 def train_steps(settings: Settings) -> int:
-  """Returns the steps of every point, with those of the warm-up."""
+  """Returns the number of steps of each point, including the warm-up."""
   return settings.train_steps or settings.throughput_warmup_steps + _TIMED_STEPS
 
 
-def plan(settings: Settings, unit: str, most: int) -> List[Point]:
+def plan_points(settings: Settings, unit: str, max_count: int) -> List[Point]:
   """Returns the points in the order in which to run them.
 
-  Each round has every point once, in an order of its own: what else the machine does for a while
-  meets points of all kinds.
+  Each repeat runs every point once, in a different random order, so that other load on the machine
+  affects all points alike.
 
   Args:
-    settings: of the sweep.
+    settings: settings of the sweep.
     unit: GPU, CPU or WORKER.
-    most: the largest number of them.
+    max_count: largest number of replicas or workers.
   """
   inputs = [SYNTHETIC] if settings.dataset == 'synthetic' else [REAL, SYNTHETIC]
   points = []
   for repeat in range(1, settings.repeats + 1):
-    of_this_round = [
-        Point(unit, count, scaling, kind, repeat) for count in counts(most)
+    of_this_repeat = [
+        Point(unit, count, scaling, kind, repeat) for count in unit_counts(max_count)
         for scaling in ((BOTH,) if count == 1 else (WEAK, STRONG)) for kind in inputs]
-    random.Random('{} {}'.format(settings.seed, repeat)).shuffle(of_this_round)
-    points.extend(of_this_round)
+    random.Random('{} {}'.format(settings.seed, repeat)).shuffle(of_this_repeat)
+    points.extend(of_this_repeat)
   return points
 
 
-def counts(most: int) -> List[int]:
-  """Returns the powers of two up to a number, and that number."""
-  return sorted({2 ** power for power in range(most.bit_length())} | {most})
+def unit_counts(max_count: int) -> List[int]:
+  """Returns the powers of two up to `max_count`, and `max_count`."""
+  return sorted({2 ** power for power in range(max_count.bit_length())} | {max_count})
 
 
 def global_batch_size(point: Point, settings: groups.Optimizer) -> int:
-  """Returns the examples of a step; `--batch_size` is that of the run of a single unit."""
+  """Returns the global batch size of a point; `--batch_size` is that of a single unit."""
   return settings.batch_size * (point.count if point.scaling == WEAK else 1)
 
 
-def settings_of(point: Point, settings: Settings, dataset: DataSet) -> Settings:
-  """Returns the settings of the run that measures a point; the devices of a worker are those of
-  the settings given."""
+def point_settings(point: Point, settings: Settings, dataset: DataSet) -> Settings:
+  """Returns the settings of the training run of a point.
+
+  Args:
+    point: the point.
+    settings: settings of the sweep. If the point is over workers, they also have the devices of
+      one worker.
+    dataset: data set of the sweep.
+  """
   changed = settings.evolve(
-      mode='train', model_dir=folder(point, settings[groups.Run]), export_dir=None,
+      mode='train', model_dir=point_folder(point, settings[groups.Run]), export_dir=None,
       train_steps=train_steps(settings),
       batch_size=global_batch_size(point, settings[groups.Optimizer]),
       eval_every_steps=None, early_stopping_steps=None, stop_at_accuracy=None,
       save_checkpoints_steps=None, save_checkpoints_secs=_NEVER_SECS,
-      # What costs the same and cannot fail: a loss that is not finite would end the run.
+      # This costs the same as regular training and keeps the loss finite.
       weights='none', learning_rate=1e-9, lr_schedule='constant',
       lr_boundaries_epochs=(), lr_values=(), lr_warmup_epochs=0., report_page=False)
   if point.unit != WORKER:
     changed = changed.evolve(num_gpus=point.count if point.unit == GPU else 0,
                              num_cpu_replicas=point.count if point.unit == CPU else 0)
   if point.input == SYNTHETIC and not dataset.is_synthetic:
-    # As much work for the model; made-up examples cannot be counted by class.
+    # The same work for the model. Synthetic examples have no class counts for balanced weights.
     changed = changed.evolve(dataset='synthetic', train_pattern=None, eval_pattern=None,
                              image_size=dataset.image_shape, labels=dataset.labels,
                              class_weights='none')
@@ -144,71 +151,81 @@ def settings_of(point: Point, settings: Settings, dataset: DataSet) -> Settings:
 
 
 def cpu_workers() -> Tuple[int, int]:
-  """Returns how many workers the cores are for at most, a power of two, and the cores of each.
+  """Returns the largest number of workers on the available cores, and the cores per worker.
 
-  A worker has as many in a small point as in the largest, or small ones would be too fast. Two on a
-  single core have none of their own.
+  The number of workers is a power of two, and at least two. Workers have the same number of cores
+  at every point, so that rates are comparable. On a single core, the cores per worker are 0: the
+  workers share it.
   """
   cores = available_cores()
-  most = max(2, 2 ** (cores.bit_length() - 1))
-  return most, cores // most
+  max_workers = max(2, 2 ** (cores.bit_length() - 1))
+  return max_workers, cores // max_workers
 
 
-def launch(point: Point, settings: Settings, dataset: DataSet) -> Launch:
-  """Returns what to run for a point; its settings are those of settings_of."""
-  arguments = settings_lib.to_arguments(settings_of(point, settings, dataset))
+def make_launch_command(point: Point, settings: Settings, dataset: DataSet) -> LaunchCommand:
+  """Returns the command of a point; the arguments are those of `point_settings`."""
+  arguments = settings_lib.to_arguments(point_settings(point, settings, dataset))
   if point.unit != WORKER:
-    return Launch(arguments)
+    return LaunchCommand(arguments)
   cores = 0 if settings.num_gpus else cpu_workers()[1]
   if point.count == 1:
-    return Launch(arguments, cores=sorted(os.sched_getaffinity(0))[:cores])
-  places = ['--local_workers={}'.format(point.count), '--local_cores={}'.format(cores),
-            '--local_gpus={}'.format(settings.num_gpus)]
-  return Launch(places + arguments, 'estimator_train.launcher.local_cluster')
+    return LaunchCommand(arguments, cores=sorted(os.sched_getaffinity(0))[:cores])
+  cluster_flags = ['--local_workers={}'.format(point.count), '--local_cores={}'.format(cores),
+                   '--local_gpus={}'.format(settings.num_gpus)]
+  return LaunchCommand(cluster_flags + arguments, 'estimator_train.launcher.local_cluster')
 
 
-def folder(point: Point, settings: groups.Run) -> str:
-  """Returns the point's own folder."""
+def point_folder(point: Point, settings: groups.Run) -> str:
+  """Returns the path of the folder of a point."""
   return RunDir(settings.model_dir).file(FOLDER, point.name)
 
 
-def read_done(points: Sequence[Point], settings: groups.Run) -> List[Outcome]:
-  """Returns the points that an earlier start of this sweep is done with."""
-  outcomes = []
+def read_completed_points(points: Sequence[Point], settings: groups.Run) -> List[PointResult]:
+  """Returns the results of the points that earlier starts of this sweep have completed."""
+  results = []
   for point in points:
     try:
-      done = _read(point, settings, _DONE_FILE)
-      outcomes.append(Outcome(point, done['secs'], _read(point, settings, _FIGURES_FILE)))
+      done = _read_json(point, settings, _DONE_FILE)
+      results.append(PointResult(point, done['secs'], _read_json(point, settings, _FIGURES_FILE)))
     except (OSError, ValueError):
       continue
-  return outcomes
+  return results
 
 
-def begin(point: Point, settings: groups.Run) -> str:
-  """Makes the point's folder, without what a start that was killed has left there; returns the
-  path of its log."""
-  path = folder(point, settings)
+def make_point_folder(point: Point, settings: groups.Run) -> str:
+  """Creates the folder of a point and returns the path of its log.
+
+  Files of an earlier start that was killed are removed.
+  """
+  path = point_folder(point, settings)
   shutil.rmtree(path, ignore_errors=True)
   os.makedirs(path)
   return os.path.join(path, LOG_FILE)
 
 
-def end(point: Point, settings: groups.Run, ran: ChildRun, secs: float) -> Outcome:
-  """Keeps what is small of a point's folder, and its being done, unless it failed."""
-  path = folder(point, settings)
-  for name in set(os.listdir(path)).difference(_KEPT):
+def finish_point(point: Point, settings: groups.Run, ran: ChildRun, secs: float) -> PointResult:
+  """Removes large files from the folder of a point, and marks the point complete if it succeeded.
+
+  Args:
+    point: the point.
+    settings: flag group of the sweep.
+    ran: outcome of the child process.
+    secs: run time of the child process in seconds.
+  """
+  path = point_folder(point, settings)
+  for name in set(os.listdir(path)).difference(_KEPT_FILES):
     each = os.path.join(path, name)
     if os.path.isdir(each):
       shutil.rmtree(each)
     else:
       os.remove(each)
   if ran.code:
-    return Outcome(point, secs, None, ran.code, ran.error)
-  figures = _read(point, settings, _FIGURES_FILE)
+    return PointResult(point, secs, None, ran.code, ran.error)
+  figures = _read_json(point, settings, _FIGURES_FILE)
   atomic.write_json(os.path.join(path, _DONE_FILE), {'point': point.name, 'secs': secs})
-  return Outcome(point, secs, figures)
+  return PointResult(point, secs, figures)
 
 
-def _read(point: Point, settings: groups.Run, name: str) -> Dict[str, Any]:
-  with open(os.path.join(folder(point, settings), name), encoding='utf-8') as file:
+def _read_json(point: Point, settings: groups.Run, name: str) -> Dict[str, Any]:
+  with open(os.path.join(point_folder(point, settings), name), encoding='utf-8') as file:
     return json.load(file)

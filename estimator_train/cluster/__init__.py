@@ -1,5 +1,5 @@
-"""The tasks of a cluster: who this process is, where the others are, and whether they are alive.
+"""The tasks of a cluster: TF_CONFIG, the rendezvous at start, and heartbeats.
 
-In TensorFlow 1.15 the survivors of a killed task wait for ever, inside of C++. So the tasks keep
-connections of their own, from a rendezvous before TensorFlow starts to the end of the run.
+In TensorFlow 1.15 the survivors of a killed task wait forever, inside C++. The tasks therefore keep
+connections of their own, from a rendezvous before TensorFlow starts until the end of the run.
 """

@@ -1,76 +1,78 @@
-"""A member that is not the chief, before TensorFlow starts: calls the chief and does as told."""
+"""The other members' side of the rendezvous: connects to the chief, then to each other member."""
 
 from typing import Any, Dict, List, Optional, Sequence
 
 from estimator_train.cluster import network
-from estimator_train.cluster.mesh import Mesh, Place
-from estimator_train.cluster.messages import Connection, is_port, task_of, wait_readable
+from estimator_train.cluster.mesh import Address, Mesh
+from estimator_train.cluster.messages import Connection, is_port, parse_task, wait_readable
 from estimator_train.cluster.start_timeout import StartTimeout
 from estimator_train.cluster.tf_config import Cluster, Task
 from estimator_train.errors import UserError
 
-_CONNECT_SECS = 5.
-_PAUSE_SECS = .5
-_TURN_SECS = .2
-_BEAT_SECS = 1.
-# What answers otherwise, or not at all, is no waiting chief: TensorFlow's server, where the chief
-# is training still because the others have not noticed yet that this task was lost.
-_ANSWER_SECS = 5.
-_SILENT_SECS = 30.
+_CONNECT_TIMEOUT_SECS = 5.
+_RETRY_SECS = .5
+_POLL_SECS = .2
+_HEARTBEAT_SECS = 1.
+# Without an answer in the protocol, the port is not that of a waiting chief but of TensorFlow's
+# server: the chief still trains, as long as no task has noticed the loss of this one.
+_ANSWER_TIMEOUT_SECS = 5.
+_SILENCE_TIMEOUT_SECS = 30.
+_MAX_NAME_CHARS = 40
 
 
-def meet(cluster: Cluster, facts: Dict[str, str], mesh: Mesh, timeout: StartTimeout) -> None:
-  """Returns once the mesh is complete and everyone else's is too."""
+def connect_as_member(cluster: Cluster, facts: Dict[str, str], mesh: Mesh,
+                      timeout: StartTimeout) -> None:
+  """Waits until the mesh of this member and those of all others are complete."""
   host, port = network.split_address(cluster.address(cluster.chief))
   missing = '{} at {}'.format(cluster.chief, cluster.address(cluster.chief))
   while True:
     try:
-      connection = Connection(network.connect(host, port, _CONNECT_SECS))
+      connection = Connection(network.connect(host, port, _CONNECT_TIMEOUT_SECS))
     except OSError:
       pass
     else:
       try:
         connection.send(hello=1, task=list(cluster.task), facts=facts, port=mesh.port)
-        if _Stay(cluster, facts, mesh, timeout, connection).until_told_to_go():
+        if _ChiefSession(cluster, facts, mesh, timeout, connection).wait_until_released():
           return
       finally:
         connection.close()
       mesh.drop()
     timeout.check([missing])
-    wait_readable(mesh.sockets(), _PAUSE_SECS)
-    mesh.take_turn()
+    wait_readable(mesh.sockets(), _RETRY_SECS)
+    mesh.poll()
 
 
-class _Stay:
-  """One connection to the chief, until it ends."""
+class _ChiefSession:
+  """One connection to the chief, from the hello to its end."""
 
   def __init__(self, cluster: Cluster, facts: Dict[str, str], mesh: Mesh, timeout: StartTimeout,
                connection: Connection) -> None:
     self._cluster, self._facts, self._mesh = cluster, facts, mesh
     self._timeout, self._chief = timeout, connection
-    self._heard_at: Optional[float] = None
+    self._last_message_at: Optional[float] = None
     self._missing: Sequence[str] = [str(cluster.chief)]
 
-  def until_told_to_go(self) -> bool:
-    """Returns True when told so; False when the chief is gone, or was none."""
+  def wait_until_released(self) -> bool:
+    """Returns True when the chief releases this member; False when the connection is lost."""
     clock = self._timeout.clock
     began = clock()
     sent_at = began
     while not self._chief.ended:
-      wait_readable([self._chief] + self._mesh.sockets(), _TURN_SECS)
+      wait_readable([self._chief] + self._mesh.sockets(), _POLL_SECS)
       now = clock()
       for message in self._chief.receive():
-        self._heard_at = now
-        if self._obey(message):
+        self._last_message_at = now
+        if self._handle(message):
           return True
       was_complete = self._mesh.is_complete
-      self._mesh.take_turn()
-      if now - sent_at >= _BEAT_SECS or self._mesh.is_complete != was_complete:
+      self._mesh.poll()
+      if now - sent_at >= _HEARTBEAT_SECS or self._mesh.is_complete != was_complete:
         sent_at = now
         self._chief.send(meshed=self._mesh.run if self._mesh.is_complete else None)
       self._chief.flush()
-      silent_since, limit = ((began, _ANSWER_SECS) if self._heard_at is None
-                             else (self._heard_at, _SILENT_SECS))
+      silent_since, limit = ((began, _ANSWER_TIMEOUT_SECS) if self._last_message_at is None
+                             else (self._last_message_at, _SILENCE_TIMEOUT_SECS))
       if now - silent_since > limit:
         return False
       self._timeout.check(self._waits_for())
@@ -81,51 +83,54 @@ class _Stay:
       return ['a connection to {}'.format(task) for task in self._mesh.missing]
     return self._missing
 
-  def _obey(self, message: Dict[str, Any]) -> bool:
-    """Does what the chief says; returns whether that is to go."""
+  def _handle(self, message: Dict[str, Any]) -> bool:
+    """Handles a message of the chief; returns whether it releases this member."""
     run = message.get('run')
     if 'refused' in message:
-      raise _refusal(self._cluster.task, self._facts, message)
+      raise _refusal_error(self._cluster.task, self._facts, message)
     if message.get('taken'):
-      raise UserError('another process is {} already'.format(self._cluster.task),
+      raise UserError('another process already runs as {}'.format(self._cluster.task),
                       'TF_CONFIG: task.type={} task.index={}'.format(*self._cluster.task),
-                      'end that one, or give each process a task of its own')
+                      'stop that process, or give each process its own task')
     if 'go' in message:
       return self._mesh.is_complete and message['go'] == self._mesh.run
     if isinstance(message.get('missing'), list):
-      self._missing = [str(name)[:40] for name in message['missing']] or self._missing
-      if run is None and self._mesh.run is not None:  # One was lost: it begins anew.
+      self._missing = [str(name)[:_MAX_NAME_CHARS] for name in message['missing']] or self._missing
+      if run is None and self._mesh.run is not None:  # A member was lost: a new run will follow.
         self._mesh.drop()
     if isinstance(run, str) and isinstance(message.get('members'), list):
-      self._mesh.start(run, self._places(message['members']))
+      self._mesh.start(run, self._addresses(message['members']))
     return False
 
-  def _places(self, members: Sequence[Any]) -> Dict[Task, List[Place]]:
-    """Returns where to call each: at its address in TF_CONFIG, and at that which the chief sees."""
-    places: Dict[Task, List[Place]] = {}
+  def _addresses(self, members: Sequence[Any]) -> Dict[Task, List[Address]]:
+    """Returns the addresses to try for each member.
+
+    The first has its host from TF_CONFIG, the second the IP address that the chief observes.
+    """
+    addresses: Dict[Task, List[Address]] = {}
     for entry in members:
-      task = task_of(entry.get('task')) if isinstance(entry, dict) else None
+      task = parse_task(entry.get('task')) if isinstance(entry, dict) else None
       if task not in self._cluster.members or not is_port(entry.get('port')):
         continue
       assert task is not None
-      seen = (network.peer_host(self._chief.socket) if task == self._cluster.chief
-              else str(entry.get('host')))
-      hosts = [network.split_address(self._cluster.address(task))[0], seen]
-      places[task] = [(host, entry['port']) for host in dict.fromkeys(hosts) if host]
-    return places
+      observed = (network.peer_host(self._chief.socket) if task == self._cluster.chief
+                  else str(entry.get('host')))
+      hosts = [network.split_address(self._cluster.address(task))[0], observed]
+      addresses[task] = [(host, entry['port']) for host in dict.fromkeys(hosts) if host]
+    return addresses
 
 
-def _refusal(task: Task, facts: Dict[str, str], message: Dict[str, Any]) -> UserError:
-  """Returns the error that says which fact differs from the chief's."""
+def _refusal_error(task: Task, facts: Dict[str, str], message: Dict[str, Any]) -> UserError:
+  """Returns the error that names the fact in which this task differs from the chief."""
   name, theirs = str(message['refused']), message.get('chief')
-  shown = ['{}={}'.format(name, facts[name]) if name in facts else 'no {}'.format(name),
-           'none' if theirs is None else str(theirs)]
-  given = '{} here and {} on the chief'.format(*shown)
+  values = ['{}={}'.format(name, facts[name]) if name in facts else 'no {}'.format(name),
+            'none' if theirs is None else str(theirs)]
+  given = '{} here and {} on the chief'.format(*values)
   if name.startswith('--'):
-    return UserError('this {} was started with other flags than the chief'.format(task.type),
+    return UserError('this {} must be started with the flags of the chief'.format(task.type),
                      given, 'give all tasks the same flags')
   if name == 'TF_CONFIG':
-    return UserError('this {} was started with another cluster than the chief'.format(task.type),
-                     given, 'give all tasks the same TF_CONFIG but for its task')
-  return UserError('this {} is not like the chief'.format(task.type), given,
+    return UserError('this {} must be started with the cluster of the chief'.format(task.type),
+                     given, 'give all tasks the same TF_CONFIG, except for its task')
+  return UserError('this {} must match the chief'.format(task.type), given,
                    'make {} the same for all tasks'.format(name))

@@ -4,32 +4,32 @@ import time
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from estimator_train.cluster import network
-from estimator_train.cluster.messages import Connection, task_of
+from estimator_train.cluster.messages import Connection, parse_task
 from estimator_train.cluster.tf_config import Task
 
-_CONNECT_SECS = 2.
-_PAUSE_SECS = .5
-# Whoever calls must say in this time who it is, and whoever is called answer.
-GREETING_SECS = 10.
+_CONNECT_TIMEOUT_SECS = 2.
+_RETRY_SECS = .5
+# How long both ends of a new connection may take to identify themselves.
+HANDSHAKE_TIMEOUT_SECS = 10.
 
-Place = Tuple[str, int]
+Address = Tuple[str, int]
 
 
-class _Caller(NamedTuple):
-  """Someone at the other end of a connection who is yet to say, or to be believed, who it is."""
+class _PendingConnection(NamedTuple):
+  """A connection whose other end is not identified yet."""
   connection: Connection
   since: float
   greeting: Dict[str, Any]
 
 
 class Mesh:
-  """This task's part in it: the later of two members calls the earlier.
+  """The connections of this task: of two members, the later one in the cluster calls the earlier.
 
-  Nothing in it blocks for longer than a connection takes; `take_turn` is called again and again.
+  No method blocks for longer than one connection attempt; `poll` is to be called repeatedly.
 
   Attributes:
-    connections: those that both ends agree on, by the task at the other end.
-    run: what all members of this attempt were told to call it; None while there is none.
+    connections: the connections that both ends have agreed on, by the task at the other end.
+    run: the identifier of the current attempt, the same on all members; None between attempts.
   """
 
   def __init__(self, task: Task, members: Sequence[Task],
@@ -39,9 +39,9 @@ class Mesh:
     self.port = int(self._listener.getsockname()[1])
     self.run: Optional[str] = None
     self.connections: Dict[Task, Connection] = {}
-    self._places: Dict[Task, List[Place]] = {}
-    self._callers: List[_Caller] = []
-    self._called: Dict[Task, _Caller] = {}
+    self._addresses: Dict[Task, List[Address]] = {}
+    self._incoming: List[_PendingConnection] = []
+    self._outgoing: Dict[Task, _PendingConnection] = {}
     self._tried_at: Dict[Task, float] = {}
 
   @property
@@ -52,102 +52,103 @@ class Mesh:
 
   @property
   def is_complete(self) -> bool:
-    """Whether there is one to every other member."""
+    """Whether this task is connected to every other member."""
     return self.run is not None and not self.missing
 
   def sockets(self) -> List[Any]:
-    """Returns what to wait for: when one of it can be read, it is time for a turn."""
+    """Returns the sockets to wait for: when one becomes readable, `poll` has work to do."""
     return [self._listener] + [
-        caller.connection for caller in self._callers + list(self._called.values())
-        if not caller.greeting]
+        pending.connection for pending in self._incoming + list(self._outgoing.values())
+        if not pending.greeting]
 
-  def start(self, run: str, places: Dict[Task, List[Place]]) -> None:
-    """Begins an attempt.
+  def start(self, run: str, addresses: Dict[Task, List[Address]]) -> None:
+    """Starts an attempt.
 
     Args:
-      run: the name of it.
-      places: of each member that is to be called, where it may be listening; the likeliest first.
+      run: its identifier.
+      addresses: of each earlier member, the addresses to try, the most likely first.
     """
     self.drop()
-    self.run, self._places = run, places
+    self.run, self._addresses = run, addresses
 
   def drop(self) -> None:
-    """Gives the attempt up, and closes what it has brought."""
+    """Abandons the attempt, and closes its connections."""
     for connection in [*self.connections.values(),
-                       *(called.connection for called in self._called.values())]:
+                       *(pending.connection for pending in self._outgoing.values())]:
       connection.close()
     self.run = None
-    self.connections, self._called, self._tried_at = {}, {}, {}
+    self.connections, self._outgoing, self._tried_at = {}, {}, {}
 
-  def take_turn(self) -> None:
-    """Accepts, greets and calls whom there is to accept, greet and call."""
+  def poll(self) -> None:
+    """Accepts connections, handles handshakes, and calls at most one member."""
     now = self._clock()
-    self._callers += [_Caller(connection, now, {}) for connection in accepted(self._listener)]
-    self._callers = [caller for caller in map(self._listen_to, self._callers) if caller]
+    self._incoming += [_PendingConnection(connection, now, {})
+                       for connection in accept_connections(self._listener)]
+    self._incoming = [pending for pending in map(self._handle_greeting, self._incoming) if pending]
     if self.run is None:
       return
-    for task, called in list(self._called.items()):
-      self._hear_answer(task, called)
+    for task, pending in list(self._outgoing.items()):
+      self._handle_answer(task, pending)
     earlier = self._members[:self._members.index(self._task)]
     for task in earlier:
-      waited = now - self._tried_at.get(task, -_PAUSE_SECS)
-      if task not in self.connections and task not in self._called and waited >= _PAUSE_SECS:
+      waited = now - self._tried_at.get(task, -_RETRY_SECS)
+      if task not in self.connections and task not in self._outgoing and waited >= _RETRY_SECS:
         self._call(task)
-        return  # One a turn: each may take its time, and the chief is to hear of this task.
+        return  # Only one: each call may block for a while, and the chief expects heartbeats.
 
   def close(self) -> None:
-    """Ends everything but the connections that have been made."""
+    """Closes the listener and all pending connections, but not the established ones."""
     self._listener.close()
-    for caller in [*self._callers, *self._called.values()]:
-      caller.connection.close()
+    for pending in [*self._incoming, *self._outgoing.values()]:
+      pending.connection.close()
 
-  def _listen_to(self, caller: _Caller) -> Optional[_Caller]:
-    """Returns the caller with what it has said; None once it is accepted or given up."""
-    connection, since, greeting = caller
+  def _handle_greeting(self, pending: _PendingConnection) -> Optional[_PendingConnection]:
+    """Returns the connection with its greeting; None once it is established or closed."""
+    connection, since, greeting = pending
     greeting = greeting or next(iter(connection.receive()), {})
-    task = task_of(greeting.get('task'))
-    # One may call before this task was told the name of the run.
+    task = parse_task(greeting.get('task'))
+    # A member may call before the chief has sent the run's identifier to this task.
     if greeting.get('run') == self.run and self.run is not None and task in self._members:
       assert task is not None
-      if task in self.connections:  # It calls again because it has not heard the answer.
+      if task in self.connections:  # It calls again because it has not received the answer.
         self.connections[task].close()
       connection.send(run=self.run, task=list(self._task))
       self.connections[task] = connection
       return None
-    if connection.ended or self._clock() - since > GREETING_SECS:
+    if connection.ended or self._clock() - since > HANDSHAKE_TIMEOUT_SECS:
       connection.close()
       return None
-    return _Caller(connection, since, greeting)
+    return _PendingConnection(connection, since, greeting)
 
   def _call(self, task: Task) -> None:
-    """Calls a member: at another of its places each time."""
+    """Connects to a member, at the next of its addresses each time."""
     self._tried_at[task] = self._clock()
-    places = self._places.get(task)
-    if not places:
+    addresses = self._addresses.get(task)
+    if not addresses:
       return
-    self._places[task] = places[1:] + places[:1]
+    self._addresses[task] = addresses[1:] + addresses[:1]
     try:
-      connection = Connection(network.connect(*places[0], timeout_secs=_CONNECT_SECS))
+      connection = Connection(network.connect(*addresses[0], timeout_secs=_CONNECT_TIMEOUT_SECS))
     except OSError:
       return
     connection.send(run=self.run, task=list(self._task))
-    self._called[task] = _Caller(connection, self._clock(), {})
+    self._outgoing[task] = _PendingConnection(connection, self._clock(), {})
 
-  def _hear_answer(self, task: Task, called: _Caller) -> None:
-    connection = called.connection
+  def _handle_answer(self, task: Task, pending: _PendingConnection) -> None:
+    connection = pending.connection
     for answer in connection.receive():
-      if answer.get('run') == self.run and task_of(answer.get('task')) == task:
-        self.connections[task] = self._called.pop(task).connection
+      if answer.get('run') == self.run and parse_task(answer.get('task')) == task:
+        self.connections[task] = self._outgoing.pop(task).connection
         return
-    if connection.ended or self._clock() - called.since > GREETING_SECS:
-      self._called.pop(task).connection.close()
+    if connection.ended or self._clock() - pending.since > HANDSHAKE_TIMEOUT_SECS:
+      self._outgoing.pop(task).connection.close()
 
 
-def accepted(listener: Any) -> List[Connection]:
-  """Returns the connections to all who have called a listener."""
+def accept_connections(listener: Any) -> List[Connection]:
+  """Accepts and returns all connections that wait at a listener."""
   connections = []
   try:
     while True:
       connections.append(Connection(listener.accept()[0]))
-  except OSError:  # There are no more, or one has hung up already.
+  except OSError:  # No more are waiting, or one has disconnected already.
     return connections

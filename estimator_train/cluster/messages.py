@@ -1,4 +1,4 @@
-"""JSON objects, one a line, over a connection that never blocks."""
+"""JSON messages, one per line, over a non-blocking connection."""
 
 import json
 import select
@@ -8,14 +8,14 @@ from typing import Any, Dict, List, Optional, Sequence
 from estimator_train.cluster.tf_config import TYPES, Task
 
 MAX_BYTES = 64 * 1024
-_AT_ONCE = 64 * 1024
+_RECEIVE_BYTES = 64 * 1024
 
 
 class Connection:
-  """A connection to another task, or to whoever called.
+  """A connection to another task, or from a caller that is not identified yet.
 
   Attributes:
-    ended: why nothing more comes; empty as long as something may.
+    ended: why no more messages will come; empty while the connection is open.
   """
 
   def __init__(self, connection: socket.socket) -> None:
@@ -26,34 +26,34 @@ class Connection:
     self._incoming = self._outgoing = b''
 
   def fileno(self) -> int:
-    """Returns the file descriptor, as select asks for it."""
+    """Returns the file descriptor, for poll."""
     return self.socket.fileno()
 
   @property
   def is_sent(self) -> bool:
-    """Whether all that was said is on its way."""
+    """Whether all messages have been passed to the kernel."""
     return not self._outgoing
 
   def send(self, **message: Any) -> None:
-    """Sends a message, now or as soon as the other end takes it."""
+    """Sends a message; what the socket does not accept yet is queued."""
     self._outgoing += json.dumps(message).encode() + b'\n'
     self.flush()
 
   def flush(self) -> None:
-    """Sends what the other end has not taken yet."""
+    """Sends as much of the queue as the socket accepts."""
     try:
       while self._outgoing:
         self._outgoing = self._outgoing[self.socket.send(self._outgoing):]
     except BlockingIOError:
       pass
     except OSError:
-      # What it said before it ended may still be there: receive() is to find the end after that.
+      # Messages from before the end may still be unread: receive() finds the end after them.
       self._outgoing = b''
 
   def receive(self) -> List[Dict[str, Any]]:
-    """Returns the messages that have come; notes it when there will be no more."""
+    """Returns the messages received so far; sets `ended` when there will be no more."""
     try:
-      data = self.socket.recv(_AT_ONCE)
+      data = self.socket.recv(_RECEIVE_BYTES)
     except BlockingIOError:
       return []
     except OSError as error:
@@ -64,9 +64,9 @@ class Connection:
     *lines, self._incoming = (self._incoming + data).split(b'\n')
     messages = []
     for line in lines:
-      message = _parsed(line)
+      message = _parse_message(line)
       if message is None:
-        self.ended = 'it speaks another protocol'
+        self.ended = 'it uses another protocol'
         break
       messages.append(message)
     if len(self._incoming) > MAX_BYTES:
@@ -74,19 +74,19 @@ class Connection:
     return messages
 
   def end_sending(self) -> None:
-    """Tells the other end that nothing more comes from this one."""
+    """Signals that this end will send no more."""
     try:
       self.socket.shutdown(socket.SHUT_WR)
-    except OSError:  # It has ended.
+    except OSError:  # The connection has ended.
       pass
 
   def close(self) -> None:
-    """Ends it, in both directions."""
+    """Closes the connection in both directions."""
     self.ended = self.ended or 'closed here'
     self.socket.close()
 
 
-def _parsed(line: bytes) -> Optional[Dict[str, Any]]:
+def _parse_message(line: bytes) -> Optional[Dict[str, Any]]:
   if len(line) > MAX_BYTES:
     return None
   try:
@@ -96,8 +96,8 @@ def _parsed(line: bytes) -> Optional[Dict[str, Any]]:
   return message if isinstance(message, dict) else None
 
 
-def task_of(value: Any) -> Optional[Task]:
-  """Returns the task that a message names; None where it names none."""
+def parse_task(value: Any) -> Optional[Task]:
+  """Returns the task that a value in a message names; None if it names none."""
   if (isinstance(value, list) and len(value) == 2 and value[0] in TYPES
       and isinstance(value[1], int) and not isinstance(value[1], bool)):
     return Task(*value)
@@ -105,14 +105,19 @@ def task_of(value: Any) -> Optional[Task]:
 
 
 def is_port(value: Any) -> bool:
-  """Whether a message's value can be a port."""
+  """Whether a value in a message is a valid port."""
   return isinstance(value, int) and 0 < value < 2 ** 16
 
 
 def wait_readable(sockets: Sequence[Any], secs: float) -> List[Any]:
-  """Returns those that have something to read, after waiting for the first of them."""
-  poll = select.poll()  # select itself takes no file descriptor above 1023.
-  by_number = {each.fileno(): each for each in sockets}
-  for number in by_number:
-    poll.register(number, select.POLLIN)
-  return [by_number[number] for number, _ in poll.poll(secs * 1000)]
+  """Waits until a socket is readable, and returns all that are.
+
+  Args:
+    sockets: objects with `fileno`.
+    secs: seconds to wait at most.
+  """
+  poll = select.poll()  # select() is limited to file descriptors up to 1023.
+  by_descriptor = {each.fileno(): each for each in sockets}
+  for descriptor in by_descriptor:
+    poll.register(descriptor, select.POLLIN)
+  return [by_descriptor[descriptor] for descriptor, _ in poll.poll(secs * 1000)]

@@ -1,4 +1,4 @@
-"""TCP between the tasks of a cluster: addresses, listeners, connections, who has a port."""
+"""TCP between the tasks of a cluster: addresses, listeners, connections, and owners of ports."""
 
 import contextlib
 import errno
@@ -8,21 +8,21 @@ from typing import Tuple
 
 
 def split_address(address: str) -> Tuple[str, int]:
-  """Returns host and port of HOST:PORT; an IPv6 address without its brackets."""
+  """Splits HOST:PORT into host and port; removes the brackets of an IPv6 address."""
   host, _, port = address.rpartition(':')
   return host.strip('[]'), int(port)
 
 
 def listen(port: int) -> socket.socket:
-  """Returns a listener on all interfaces, of IPv6 as well as of IPv4 where there is both.
+  """Returns a non-blocking listener on all interfaces, for IPv4 and, where available, IPv6.
 
-  As it listens to no name of its own, a container need not be able to resolve its own.
+  It is bound to no host name, so a container need not be able to resolve its own.
 
   Args:
-    port: 0 for one that is free.
+    port: the port; 0 for any free one.
 
   Raises:
-    OSError: when the port cannot be had.
+    OSError: the port cannot be opened.
   """
   try:
     return _listen(socket.AF_INET6, '::', port)
@@ -35,7 +35,7 @@ def listen(port: int) -> socket.socket:
 def _listen(family: socket.AddressFamily, host: str, port: int) -> socket.socket:
   listener = socket.socket(family, socket.SOCK_STREAM)
   try:
-    # What the kernel keeps of ended connections is no reason against the port.
+    # Connections in TIME_WAIT must not make the port unavailable.
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     if family == socket.AF_INET6:
       listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
@@ -49,27 +49,27 @@ def _listen(family: socket.AddressFamily, host: str, port: int) -> socket.socket
 
 
 def connect(host: str, port: int, timeout_secs: float) -> socket.socket:
-  """Returns a connection.
+  """Connects to a host, trying each of its addresses.
 
   Raises:
-    OSError: when there is none to be had, or the host has no address.
+    OSError: no connection was possible, or the host name cannot be resolved.
   """
   try:
     found = socket.getaddrinfo(host, port, 0, socket.SOCK_STREAM)
-  except UnicodeError as error:  # A name that cannot be one.
+  except UnicodeError as error:  # The name is not a valid host name.
     raise OSError(str(error)) from error
-  failure = OSError('{} has no address'.format(host))
+  failure = OSError('{} cannot be resolved'.format(host))
   for family, kind, protocol, _, address in found:
     connection = socket.socket(family, kind, protocol)
     try:
-      # Its own port may, by chance, be the one that a task of this machine listens to next.
+      # The local port may, by chance, be the one that a task on this machine will listen on.
       connection.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
       connection.settimeout(timeout_secs)
       connection.connect(address)
       if connection.getsockname() == connection.getpeername():
-        # Where nobody listens on this machine, Linux can connect a port to itself.
+        # Without a listener on this machine, Linux may connect the port to itself.
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack('ii', 1, 0))
-        raise ConnectionRefusedError('nobody listens')
+        raise ConnectionRefusedError('no process listens there')
       return connection
     except OSError as error:
       connection.close()
@@ -81,18 +81,18 @@ def connect(host: str, port: int, timeout_secs: float) -> socket.socket:
 
 
 def peer_host(connection: socket.socket) -> str:
-  """Returns the address of the other end."""
+  """Returns the IP address of the other end; empty if it has disconnected."""
   try:
     host = str(connection.getpeername()[0])
-  except OSError:  # It has hung up.
+  except OSError:
     return ''
   return host[len('::ffff:'):] if host.startswith('::ffff:') else host
 
 
-def holder(port: int) -> str:
-  """Returns the process that listens to a port of this machine, or where nothing tells, ''."""
-  import psutil  # Only where an address is in use.
-  with contextlib.suppress(psutil.Error):  # It has ended, or is another user's.
+def listening_process(port: int) -> str:
+  """Returns the ID and name of the process that listens on a local port; empty if unknown."""
+  import psutil  # Here, since it is needed for error messages only.
+  with contextlib.suppress(psutil.Error):  # The process has ended, or is another user's.
     for connection in psutil.net_connections('tcp'):
       if (connection.status == psutil.CONN_LISTEN and connection.laddr.port == port
           and connection.pid):

@@ -1,4 +1,4 @@
-"""How long the members wait for each other, and what they say meanwhile."""
+"""The timeout of the rendezvous, and its log lines."""
 
 import time
 from typing import Callable, Sequence
@@ -9,11 +9,11 @@ _LOG_EVERY_SECS = 60.
 
 
 class StartTimeout:
-  """A time that runs out, with a line of log each minute.
+  """A timeout that logs once a minute what is still missing.
 
   Attributes:
-    log: gets a line.
-    clock: seconds from any start.
+    log: called with each line to log.
+    clock: returns the time in seconds, from any origin.
   """
 
   def __init__(self, timeout_secs: float, log: Callable[[str], None],
@@ -23,10 +23,10 @@ class StartTimeout:
     self._logged_at = self._began
 
   def check(self, missing: Sequence[str]) -> None:
-    """Raises a PeerLost when the time is over; says now and then who is missing.
+    """Raises PeerLost after the timeout; before it, logs what is missing once a minute.
 
     Args:
-      missing: what is waited for, in words.
+      missing: descriptions of what is waited for.
     """
     now = self.clock()
     if now - self._began >= self._timeout_secs:

@@ -1,4 +1,4 @@
-"""Which process of a run this is, however the processes of the run find each other."""
+"""The role of this process in a run: its rank, and whether it trains, serves or evaluates."""
 
 import logging
 import time
@@ -17,10 +17,10 @@ class Worker(NamedTuple):
   """One process of a run.
 
   Attributes:
-    rank: its place among the processes that train; None: it does not train.
-    size: how many processes train.
+    rank: index among the processes that train, from 0; None if it does not train.
+    size: number of processes that train.
     role: CHIEF, which writes the files of the run; WORKER; PARAMETER_SERVER; or EVALUATOR.
-    cluster: the tasks and addresses of TF_CONFIG; None: this process trains alone.
+    cluster: the tasks and addresses of TF_CONFIG; None if this process trains alone.
   """
   rank: Optional[int] = 0
   size: int = 1
@@ -34,46 +34,52 @@ class Worker(NamedTuple):
 
   @property
   def has_evaluator(self) -> bool:
-    """Whether a process of its own evaluates the checkpoints."""
+    """Whether a separate process evaluates the checkpoints."""
     return self.cluster is not None and self.cluster.has_evaluator
 
   @property
   def name(self) -> str:
-    """The name of its task, such as `worker 1`."""
+    """The name of the task, such as `worker 1`."""
     return self.role if self.cluster is None else str(self.cluster.task)
 
 
 ALONE = Worker()
 
 
-def find(environ: Mapping[str, str], strategy: str) -> Worker:
-  """Returns which process of a run by this --distribution_strategy this one is.
+def make_worker(environ: Mapping[str, str], strategy: str) -> Worker:
+  """Makes the Worker that describes this process.
 
   Args:
-    environ: the environment, which may have a TF_CONFIG.
-    strategy: `--distribution_strategy`.
+    environ: the environment variables, which may include TF_CONFIG.
+    strategy: the value of `--distribution_strategy`.
 
   Raises:
-    UserError: TF_CONFIG is wrong, or not for this strategy.
+    UserError: TF_CONFIG is invalid, or does not fit the strategy.
   """
-  cluster = tf_config.read(environ)
+  cluster = tf_config.parse_cluster(environ)
   if cluster is None:
     return ALONE
-  tf_config.check_for(cluster, strategy)
+  tf_config.check_strategy(cluster, strategy)
   if len(cluster.members) == 1 and not cluster.has_evaluator:
     return ALONE
   kind = cluster.task.type
   role = CHIEF if cluster.is_chief else kind
-  return Worker(cluster.worker_number, cluster.num_workers, role, cluster)
+  return Worker(cluster.rank, cluster.num_workers, role, cluster)
 
 
 def wait_for_network(cluster: Cluster, timeout_secs: float,
                      clock: Callable[[], float] = time.monotonic,
                      sleep: Callable[[float], None] = time.sleep) -> None:
-  """Waits until the name of each host has an address: in Kubernetes that is when its pod is up.
+  """Waits until all host names resolve: in Kubernetes, that is when their pods are up.
+
+  Args:
+    cluster: the cluster.
+    timeout_secs: seconds to wait.
+    clock: returns the time in seconds.
+    sleep: waits for a number of seconds.
 
   Raises:
-    UserError: the port of this task is taken, or a host has no address after this time.
+    UserError: the port of this task is in use, or a host name cannot be resolved in time.
   """
   deadline = clock() + timeout_secs
   log_at = clock()
@@ -81,7 +87,7 @@ def wait_for_network(cluster: Cluster, timeout_secs: float,
     try:
       tf_config.check_network(cluster)
       return
-    except tf_config.NoAddress as error:
+    except tf_config.UnresolvedHost as error:
       if clock() > deadline:
         raise
       if clock() >= log_at:

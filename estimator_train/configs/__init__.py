@@ -1,1 +1,1 @@
-"""The published workloads: their flagfiles and their figures."""
+"""The published workloads: their flagfiles and figures."""

@@ -1,21 +1,22 @@
-"""What a data set is: its files, where they come from, its classes and the shape of an image."""
+"""Descriptions of data sets: class names, image shape, splits, and files to download."""
 
 from typing import Any, NamedTuple, Optional, Sequence, Tuple, Union
 
 from estimator_train.errors import UserError
 from estimator_train.settings import groups
 
-TOP_K = 5  # Classes that a prediction tells, the most probable first; all where there are fewer.
+# The number of most probable classes in a prediction; all classes if there are fewer.
+TOP_K = 5
 
 
 class DataFile(NamedTuple):
   """A published file.
 
   Attributes:
-    name: its name in `data_dir`, and at the end of each address.
-    size: its length in bytes.
-    md5: its MD5 checksum as 32 hexadecimal digits.
-    urls: where to get it, the publisher's address first.
+    name: the file's name in `data_dir`, which is also the end of each URL.
+    size: the size in bytes.
+    md5: the MD5 checksum, as 32 hexadecimal digits.
+    urls: the URLs to download from, the publisher's first.
   """
   name: str
   size: int
@@ -24,43 +25,43 @@ class DataFile(NamedTuple):
 
 
 class IdxSplit(NamedTuple):
-  """One split (train or test) of a data set in two gzipped idx files.
+  """A split (train or test) in two gzipped idx files.
 
   Attributes:
-    images: path of the images, uint8 [examples, height, width].
-    labels: path of the labels, uint8 [examples].
+    images: the path of the images, uint8 [examples, height, width].
+    labels: the path of the class indices, uint8 [examples].
   """
   images: str
   labels: str
 
 
 class ImageSplit(NamedTuple):
-  """One split of a data set in image files.
+  """A split in image files: JPEG, PNG or GIF.
 
   Attributes:
-    files: their paths, as bytes.
-    classes: the class number of each, an int32 array [examples].
+    files: the paths of the files.
+    classes: the class index of each file, an integer array [examples].
   """
   files: Sequence[bytes]
   classes: Any
 
 
 class ArraySplit(NamedTuple):
-  """One split of a data set in NumPy arrays, which may be mapped to files (`np.load(mmap_mode)`).
+  """A split in NumPy arrays, which may be memory-mapped (`np.load(path, mmap_mode='r')`).
 
   Attributes:
     images: uint8 [examples, height, width, channels].
-    classes: the class number of each, an integer array [examples].
+    classes: the class index of each image, an integer array [examples].
   """
   images: Any
   classes: Any
 
 
 class SyntheticSplit(NamedTuple):
-  """Synthetic images.
+  """A split of synthetic images.
 
   Attributes:
-    num_batches: how many; None: without end.
+    num_batches: the number of batches; None: infinite.
   """
   num_batches: Optional[int]
 
@@ -69,15 +70,15 @@ Split = Union[IdxSplit, ImageSplit, ArraySplit, SyntheticSplit]
 
 
 class DataSet(NamedTuple):
-  """A data set as the rest of the package sees it.
+  """A data set for image classification.
 
   Attributes:
-    name: its value of `--dataset`.
+    name: the name of the data set. A data set of the user gets the value of `--dataset`.
     labels: the class names, in the order of the model's outputs.
-    image_shape: (height, width, channels) of an image.
-    train: where the training examples are; None where this mode does not read them.
-    test: where the test examples are; the same.
-    files: what `--mode=download` gets; empty where there is nothing to get.
+    image_shape: (height, width, channels) of the model's input.
+    train: the training examples, or None if the mode does not read them.
+    test: the test examples, or None if the mode does not read them.
+    files: the files that `--mode=download` downloads.
   """
   name: str
   labels: Tuple[str, ...]
@@ -88,14 +89,14 @@ class DataSet(NamedTuple):
 
   @property
   def is_synthetic(self) -> bool:
-    """Whether training examples are made, not read."""
+    """Whether the training examples are synthetic."""
     return type(self.train) is SyntheticSplit
 
 
 def required_data_dir(settings: groups.Data) -> str:
-  """Returns `--data_dir`, or raises a UserError where it is not given."""
+  """Returns `--data_dir`; raises a UserError if it is not given."""
   if not settings.data_dir:
     raise UserError('--data_dir is required for this data set',
                     '--dataset={} without --data_dir'.format(settings.dataset),
-                    'give --data_dir=FOLDER; --mode=download fills it')
+                    'give --data_dir=FOLDER; --mode=download downloads the files into it')
   return settings.data_dir

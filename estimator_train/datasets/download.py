@@ -1,4 +1,4 @@
-"""Gets the published files of a data set, which are compared with their checksums before use."""
+"""Downloads the published files of a data set and verifies their checksums."""
 
 import functools
 import hashlib
@@ -13,66 +13,67 @@ from estimator_train.errors import UserError
 LOG = logging.getLogger('estimator_train')
 
 
-def fetch(files: Sequence[DataFile], data_dir: str) -> List[transfer.Fetched]:
-  """Makes sure that all files are in `data_dir`, which is made where it is missing.
+def download_files(files: Sequence[DataFile], data_dir: str) -> List[transfer.FetchedFile]:
+  """Downloads the files that are missing from `data_dir`, which is created if it does not exist.
 
-  A file that is there, whole, is left alone, without a request. Several processes may call this at
-  once.
+  A complete file causes no request. Several processes may call this function at the same time.
 
   Raises:
-    UserError: a file cannot be had or stored, or another has its name.
+    UserError: a file cannot be downloaded or stored, or an existing file is not the published one.
   """
-  # All of them first: a wrong file should not come to light after minutes of downloading.
+  # Check existing files first, so that a wrong one is reported before a long download.
   for file in files:
-    _is_there(file, os.path.join(data_dir, file.name))
-  return [transfer.fetch(os.path.join(data_dir, file.name), file.size,
-                         functools.partial(_is_there, file), functools.partial(_complete, file))
+    _is_present(file, os.path.join(data_dir, file.name))
+  return [transfer.fetch_file(os.path.join(data_dir, file.name), file.size,
+                              functools.partial(_is_present, file),
+                              functools.partial(_download_remainder, file))
           for file in files]
 
 
-def _is_there(file: DataFile, path: str) -> bool:
-  """Whether the file has its final name; raises UserError where it is another or damaged."""
+def _is_present(file: DataFile, path: str) -> bool:
+  """Whether the file exists under its final name; raises a UserError if its content is wrong."""
   if not os.path.exists(path):
     return False
   size = os.path.getsize(path)
   if size != file.size:
     raise UserError('a data file has the wrong size',
-                    '{} ({} bytes, published are {})'.format(path, size, file.size),
+                    '{} ({} bytes instead of {})'.format(path, size, file.size),
                     'remove it and run --mode=download again')
   md5 = _md5(path)
   if md5 != file.md5:
     raise UserError('a data file is damaged',
-                    '{} (md5 {}, published is {})'.format(path, md5, file.md5),
+                    '{} (md5 {} instead of {})'.format(path, md5, file.md5),
                     'remove it and run --mode=download again')
   return True
 
 
-def _complete(file: DataFile, part: BinaryIO) -> None:
-  """Appends to a part what it lacks, from the first address that gives the right file."""
+def _download_remainder(file: DataFile, part: BinaryIO) -> None:
+  """Completes a partial file from the first URL that serves the published file."""
   LOG.info('downloading %s (%d bytes)', file.name, file.size)
   reasons = []
   for url in file.urls:
     try:
-      _download(url, file, part)
+      _download_from(url, file, part)
       return
-    except transfer.Rejected as error:
+    except transfer.DownloadRejected as error:
       reasons.append('{} ({})'.format(url, error))
-  remedy = 'try again, or put the file {} ({} bytes, md5 {}) into {}'.format(
+  remedy = 'try again, or copy the file {} ({} bytes, md5 {}) to {}'.format(
       file.name, file.size, file.md5, os.path.dirname(part.name))
   raise UserError('cannot download {}'.format(file.name), ', '.join(reasons), remedy)
 
 
-def _download(url: str, file: DataFile, part: BinaryIO) -> None:
-  # If the bytes of an earlier run or of another address are wrong, this address is not to blame.
-  for _ in range(2 if part.tell() else 1):
+def _download_from(url: str, file: DataFile, part: BinaryIO) -> None:
+  # Try twice if the partial file has bytes of an earlier run or another URL, which may be wrong.
+  for _ in range(2 if transfer.partial_size(part) else 1):
     with transfer.new_session() as session:
-      transfer.receive(lambda headers: transfer.get(session, url, headers), part, file.size)
+      transfer.receive_file(
+          lambda headers: transfer.send_request(session, url, headers), part, file.size)
     part.flush()
-    md5 = _md5(part.name)  # A part longer than the file fails this, and starts over too.
+    md5 = _md5(part.name)  # Differs as well if the partial file is longer than the published one.
     if md5 == file.md5:
       return
-    transfer.start_over(part)
-  raise transfer.Rejected('wrong md5 {}'.format(md5))
+    transfer.discard_contents(part)
+  raise transfer.DownloadRejected('wrong md5 {}'.format(md5))
 
 
 def _md5(path: str) -> str:

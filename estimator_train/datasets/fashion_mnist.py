@@ -1,4 +1,4 @@
-"""Fashion-MNIST: 60,000 training and 10,000 test images of clothes, 28x28 grey, in ten classes."""
+"""Fashion-MNIST: 60,000 training and 10,000 test images of clothes, 28x28 pixels, ten classes."""
 
 from estimator_train.datasets import mnist_files
 from estimator_train.datasets.description import DataSet
@@ -10,7 +10,7 @@ LABELS = ('T-shirt/top', 'Trouser', 'Pullover', 'Dress', 'Coat', 'Sandal', 'Shir
 _ADDRESSES = ('http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/',
               'https://storage.googleapis.com/tensorflow/tf-keras-datasets/')
 
-FILES = mnist_files.published(
+FILES = mnist_files.make_data_files(
     _ADDRESSES,
     ('train-images-idx3-ubyte.gz', 26421880, '8d4fb7e6c68d591d4c3dfef9ec88bf0d'),
     ('train-labels-idx1-ubyte.gz', 29515, '25c81989df183df01b3e8a0aad5dffbe'),
@@ -20,5 +20,5 @@ FILES = mnist_files.published(
 
 
 def describe(settings: groups.Data) -> DataSet:
-  """Fashion-MNIST with its files in `--data_dir`, whether they are there yet or not."""
+  """Describes Fashion-MNIST with its files in `--data_dir`, which need not exist yet."""
   return mnist_files.describe('fashion_mnist', LABELS, FILES, settings.data_dir or '')

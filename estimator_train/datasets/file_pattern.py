@@ -1,4 +1,4 @@
-"""File patterns: `*`, `?` and `[...]` within a name, `**` for folders of any depth."""
+"""File patterns: `*`, `?` and `[...]` within a name, `**` for any number of folders."""
 
 import fnmatch
 import glob
@@ -7,29 +7,30 @@ from typing import Iterator, List, Sequence, Tuple
 
 from estimator_train.errors import UserError
 
-_Folders = Tuple[Tuple[int, int], ...]  # (device, inode) of each folder that a path leads through.
+# (device, inode) of the folders on a path.
+_FolderIds = Tuple[Tuple[int, int], ...]
 
 
 def expand(pattern: str) -> List[bytes]:
-  """Returns the files that match, in the same order on every machine.
+  """Returns the matching files, in the same order on every machine.
 
-  As in `glob`, names that begin with a dot match only a part that does so too. Unlike there, links
-  that lead back to a folder above themselves are not followed.
+  As with `glob`, a name that starts with a dot is matched only by a pattern that starts with a dot.
+  Unlike with `glob`, a link to a folder above itself is not followed.
 
   Args:
-    pattern: such as `data/train/**/*.jpeg`.
+    pattern: a pattern such as `data/train/**/*.jpeg`.
 
   Returns:
-    Paths as bytes, since names of files need not be text.
+    The paths, as bytes because file names need not be valid text.
 
   Raises:
     UserError: a folder cannot be listed.
   """
-  return list(walk(pattern))
+  return list(iter_files(pattern))
 
 
-def walk(pattern: str) -> Iterator[bytes]:
-  """Yields what `expand` returns, folder by folder.
+def iter_files(pattern: str) -> Iterator[bytes]:
+  """Yields the files of `expand`, folder by folder.
 
   Raises:
     UserError: a folder cannot be listed.
@@ -37,12 +38,12 @@ def walk(pattern: str) -> Iterator[bytes]:
   parts = [part for part in os.fsencode(pattern).split(b'/') if part]
   if parts and parts[-1] == b'**':
     parts.append(b'*')
-  found = _matches(b'/' if pattern.startswith('/') else b'', parts, ())
-  # With several of these, the same file can be found in several ways.
-  return iter(dict.fromkeys(found)) if parts.count(b'**') > 1 else found
+  matches = _matches(b'/' if pattern.startswith('/') else b'', parts, ())
+  # A pattern with several `**` can match a file more than once.
+  return iter(dict.fromkeys(matches)) if parts.count(b'**') > 1 else matches
 
 
-def _matches(folder: bytes, parts: Sequence[bytes], above: _Folders) -> Iterator[bytes]:
+def _matches(folder: bytes, parts: Sequence[bytes], above: _FolderIds) -> Iterator[bytes]:
   if not parts:
     return
   part, rest = parts[0], parts[1:]
@@ -54,21 +55,21 @@ def _matches(folder: bytes, parts: Sequence[bytes], above: _Folders) -> Iterator
       yield path
   elif part == b'**':
     yield from _matches(folder, rest, above)
-    below = above + (_identity(folder),)
-    for name in _names(folder, b'*', folders=True):
+    below = above + (_folder_id(folder),)
+    for name in _list_names(folder, b'*', folders=True):
       path = os.path.join(folder, name)
-      if _identity(path) not in below:
+      if _folder_id(path) not in below:
         yield from _matches(path, parts, below)
   elif rest:
-    for name in _names(folder, part, folders=True):
+    for name in _list_names(folder, part, folders=True):
       yield from _matches(os.path.join(folder, name), rest, above)
   else:
-    for name in _names(folder, part, folders=False):
+    for name in _list_names(folder, part, folders=False):
       yield os.path.join(folder, name)
 
 
-def _names(folder: bytes, part: bytes, folders: bool) -> List[bytes]:
-  """Returns the names in a folder that match, sorted: those of folders, or of everything else."""
+def _list_names(folder: bytes, part: bytes, folders: bool) -> List[bytes]:
+  """Returns the sorted matching names of the folders, or of the other files, in a folder."""
   try:
     with os.scandir(folder or b'.') as entries:
       return sorted(entry.name for entry in entries
@@ -80,17 +81,17 @@ def _names(folder: bytes, part: bytes, folders: bool) -> List[bytes]:
   except OSError as error:
     raise UserError('a folder cannot be listed',
                     '{} ({})'.format(os.fsdecode(folder or b'.'), error.strerror),
-                    'make it readable, or give a pattern that passes by it') from error
+                    'make it readable, or give a pattern that does not include it') from error
 
 
 def _is_folder(entry: 'os.DirEntry[bytes]') -> bool:
   try:
     return entry.is_dir()
-  except OSError:  # A link that leads to itself, say; whoever reads it will tell.
+  except OSError:  # For example a link to itself, which is reported when it is read.
     return False
 
 
-def _identity(folder: bytes) -> Tuple[int, int]:
+def _folder_id(folder: bytes) -> Tuple[int, int]:
   try:
     status = os.stat(folder or b'.')
   except OSError:

@@ -1,4 +1,4 @@
-"""What tells examples from others: files without reading them, arrays by their content."""
+"""Fingerprints of examples: of files by path, size and modification time, of arrays by content."""
 
 import hashlib
 import os
@@ -8,24 +8,24 @@ import numpy as np
 
 
 def of_files(paths: Sequence[Union[str, bytes]]) -> str:
-  """Returns a digest of the files' paths, sizes and times of change, in their order."""
+  """Returns an MD5 digest of the paths, sizes and modification times of the files, in order."""
   digest = hashlib.md5()
   for path in paths:
     try:
       status = os.stat(path)
-      size, changed = status.st_size, status.st_mtime_ns
-    except OSError:  # A link to nowhere, say; whoever reads it will tell.
-      size = changed = -1
-    digest.update(b'%s\0%d\0%d\0' % (os.path.abspath(os.fsencode(path)), size, changed))
+      size, modified = status.st_size, status.st_mtime_ns
+    except OSError:  # For example a broken link, which is reported when it is read.
+      size = modified = -1
+    digest.update(b'%s\0%d\0%d\0' % (os.path.abspath(os.fsencode(path)), size, modified))
   return digest.hexdigest()
 
 
 def of_arrays(arrays: Sequence[Any]) -> str:
-  """Returns a digest of the arrays' types, shapes and values, in their order."""
+  """Returns an MD5 digest of the dtypes, shapes and values of the arrays, in order."""
   digest = hashlib.md5()
   for array in arrays:
     digest.update('{} {}\0'.format(array.dtype, array.shape).encode('ascii'))
-    # In parts, as one that is mapped to a file need not fit into memory.
-    for part in np.array_split(array, max(1, array.nbytes >> 24)):
-      digest.update(np.ascontiguousarray(part))
+    # In chunks, because a memory-mapped array may not fit into memory.
+    for chunk in np.array_split(array, max(1, array.nbytes >> 24)):
+      digest.update(np.ascontiguousarray(chunk))
   return digest.hexdigest()

@@ -1,4 +1,4 @@
-"""Image files in one folder a class, found by file patterns."""
+"""Image files in one folder per class, listed by file patterns."""
 
 import os
 from typing import Dict, List, Optional, Sequence, Tuple, Union
@@ -7,7 +7,7 @@ import numpy as np
 
 from estimator_train.datasets import file_pattern
 from estimator_train.datasets.description import ArraySplit, DataSet, ImageSplit
-from estimator_train.datasets.transfer import Fetched
+from estimator_train.datasets.transfer import FetchedFile
 from estimator_train.errors import UserError, printable
 from estimator_train.run_dir.run_files import LABELS_FILE, RunDir
 from estimator_train.settings import Settings, groups
@@ -16,72 +16,72 @@ IMAGE_SIZE = (224, 224)
 
 
 def describe(settings: Settings) -> DataSet:
-  """Lists the files of `--train_pattern` and `--eval_pattern`, as far as this mode reads them.
+  """Describes the files of `--train_pattern` and `--eval_pattern` that the mode reads.
 
   Raises:
-    UserError: a pattern is missing or matches nothing, a file is of no class, or a class has no
-      file to train on.
+    UserError: a pattern is not given or matches no file, the folder of a file is not a class, or a
+      class has no training file.
   """
   return describe_patterns(settings, settings.train_pattern, settings.eval_pattern, settings.labels)
 
 
 def describe_patterns(settings: Settings, train_pattern: Optional[str],
                       eval_pattern: Optional[str], labels: Tuple[str, ...]) -> DataSet:
-  """Does the same for patterns, and classes, that a published data set knows by itself."""
+  """Like `describe`, for a data set that determines the patterns and classes itself."""
   if not labels and not settings.trains and settings.model_dir:
     labels = RunDir(settings.model_dir).labels()
   reads_train = settings.mode != 'evaluate'
   reads_eval = settings.evaluates or (settings.mode == 'audit' and bool(eval_pattern))
-  train_files = _list('train_pattern', train_pattern) if reads_train or not labels else []
-  eval_files = _list('eval_pattern', eval_pattern) if reads_eval else []
+  train_files = _list_files('train_pattern', train_pattern) if reads_train or not labels else []
+  eval_files = _list_files('eval_pattern', eval_pattern) if reads_eval else []
   labels = labels or _folder_names(train_files)
   if len(labels) < 2:
-    raise UserError('there must be two classes or more, a folder each',
+    raise UserError('there must be at least two classes, one folder each',
                     '--train_pattern={} with {}'.format(train_pattern, ', '.join(labels)),
-                    'give a pattern of several folders, or --labels=A,B')
-  train = _split(train_files, labels)
+                    'give a pattern that matches several folders, or --labels=A,B')
+  train = _make_split(train_files, labels)
   if reads_train:
     check_classes(labels, train)
-  return _make(settings[groups.Data], labels, train if reads_train else None,
-               _split(eval_files, labels) if reads_eval else None)
+  return _make_data_set(settings[groups.Data], labels, train if reads_train else None,
+                        _make_split(eval_files, labels) if reads_eval else None)
 
 
-def get(unused_settings: Settings) -> Sequence[Fetched]:
-  """Gets nothing: the files are the user's."""
+def get(unused_settings: Settings) -> Sequence[FetchedFile]:
+  """Returns []: the files are provided by the user."""
   return []
 
 
 def describe_classes(settings: Settings, labels: Tuple[str, ...] = ()) -> DataSet:
-  """Describes the images without listing any.
+  """Describes the data set without listing files.
 
   Args:
-    settings: of the run.
-    labels: the classes; empty: those of the settings, or else those in `model_dir`.
+    settings: the settings of the run.
+    labels: the class names; empty: those of the settings or, without these, those in `model_dir`.
 
   Raises:
-    UserError: the classes are told neither by the settings nor by `model_dir`.
+    UserError: neither the settings nor `model_dir` determine the classes.
   """
   run_dir = RunDir(settings.model_dir)
   labels = labels or settings.labels or run_dir.labels()
   if not labels:
-    raise UserError('the classes are not known', 'no {} in --model_dir={}'.format(
+    raise UserError('the classes are unknown', 'no {} in --model_dir={}'.format(
         LABELS_FILE, run_dir.path), 'give the --model_dir of a run, or --labels')
-  return _make(settings[groups.Data], labels, None, None)
+  return _make_data_set(settings[groups.Data], labels, None, None)
 
 
-def _make(settings: groups.Data, labels: Tuple[str, ...], train: Optional[ImageSplit],
-          test: Optional[ImageSplit]) -> DataSet:
+def _make_data_set(settings: groups.Data, labels: Tuple[str, ...], train: Optional[ImageSplit],
+                   test: Optional[ImageSplit]) -> DataSet:
   height, width = (settings.image_size or IMAGE_SIZE)[:2]
   return DataSet(name=settings.dataset, labels=labels, image_shape=(height, width, 3),
                  train=train, test=test, files=())
 
 
 def check_classes(labels: Sequence[str], train: ImageSplit) -> None:
-  """Raises a UserError when a class has no image to train on."""
+  """Raises a UserError if a class has no training image."""
   missing = [label for label, count in zip(labels, class_counts(train, len(labels))) if not count]
   if missing:
-    raise UserError('a class has no image to train on', ', '.join(missing),
-                    'add images to its folder, or give --labels without it')
+    raise UserError('a class has no training images', ', '.join(missing),
+                    'add images to its folder, or omit the class from --labels')
 
 
 def class_counts(split: Union[ImageSplit, ArraySplit], num_classes: int) -> List[int]:
@@ -89,42 +89,42 @@ def class_counts(split: Union[ImageSplit, ArraySplit], num_classes: int) -> List
   return np.bincount(split.classes, minlength=num_classes).tolist()
 
 
-def _list(flag: str, pattern: Optional[str]) -> List[bytes]:
+def _list_files(flag: str, pattern: Optional[str]) -> List[bytes]:
   if not pattern:
-    raise UserError('--{} is required here'.format(flag), 'no --' + flag,
-                    'give one such as --{}=\'DATA/train/**/*.jpeg\''.format(flag))
+    raise UserError('--{} is required for this data set and mode'.format(flag), 'no --' + flag,
+                    'give a pattern such as --{}=\'DATA/train/**/*.jpeg\''.format(flag))
   files = file_pattern.expand(pattern)
   if not files:
     raise UserError('--{} matches no file'.format(flag), '--{}={}'.format(flag, pattern),
-                    'give one such as \'DATA/train/**/*.jpeg\', in quotes')
+                    'give a pattern such as \'DATA/train/**/*.jpeg\', in quotes')
   return files
 
 
 def _folder_names(files: Sequence[bytes]) -> Tuple[str, ...]:
   folders = {os.path.dirname(path) for path in files}
-  return tuple(sorted({_label(folder) for folder in folders}))
+  return tuple(sorted({_class_name(folder) for folder in folders}))
 
 
-def _label(folder: bytes) -> str:
+def _class_name(folder: bytes) -> str:
   name = os.path.basename(os.path.abspath(folder)).decode('utf-8', 'backslashreplace')
-  if name.splitlines() not in ([], [name]):  # A line each in labels.txt, and in flags.txt.
-    raise UserError('a class\'s name has a line break', repr(os.fsdecode(folder)),
+  if name.splitlines() not in ([], [name]):  # Class names are lines of labels.txt and flags.txt.
+    raise UserError('a class name must not have a line break', repr(os.fsdecode(folder)),
                     'rename the folder')
   return name
 
 
-def _split(files: List[bytes], labels: Sequence[str]) -> ImageSplit:
-  numbers = {label: number for number, label in enumerate(labels)}
-  number_of_folder: Dict[bytes, int] = {}
+def _make_split(files: List[bytes], labels: Sequence[str]) -> ImageSplit:
+  class_indices = {label: index for index, label in enumerate(labels)}
+  class_of_folder: Dict[bytes, int] = {}
   classes = np.empty(len(files), np.int32)
   for index, path in enumerate(files):
     folder = os.path.dirname(path)
-    if folder not in number_of_folder:
-      label = _label(folder)
-      if label not in numbers:
-        raise UserError('a file\'s folder is not among the labels',
+    if folder not in class_of_folder:
+      label = _class_name(folder)
+      if label not in class_indices:
+        raise UserError('the folder of a file is not among the labels',
                         '{} (labels: {})'.format(printable(os.fsdecode(path)), ', '.join(labels)),
-                        'give a pattern that passes by it, or --labels with ' + label)
-      number_of_folder[folder] = numbers[label]
-    classes[index] = number_of_folder[folder]
+                        'give a pattern that does not match it, or add it to --labels: ' + label)
+      class_of_folder[folder] = class_indices[label]
+    classes[index] = class_of_folder[folder]
   return ImageSplit(files, classes)

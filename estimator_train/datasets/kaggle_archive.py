@@ -1,9 +1,9 @@
-"""Gets the archive of a Kaggle data set: one zip file.
+"""Downloads the archive of a Kaggle data set, a zip file.
 
-The `kaggle` package signs in and knows the address. It does not transfer the file: release 1.7.4.5
-reads a whole archive into memory and fails where it should resume; 1.6.17 writes under the final
-name, takes an interrupted connection for the end of the file, and appends whatever the server
-answers to the request to resume.
+The `kaggle` package provides the credentials and the address, but does not download the file:
+release 1.7.4.5 reads the complete archive into memory and fails to resume; 1.6.17 writes to the
+final name, takes an interrupted connection for the end of the file, and appends any response to the
+request to resume.
 """
 
 import contextlib
@@ -19,70 +19,72 @@ from estimator_train.errors import UserError
 
 LOG = logging.getLogger('estimator_train')
 
-_THIS_MACHINE = ('localhost', '127.0.0.1', '::1')
+_LOCAL_HOSTS = ('localhost', '127.0.0.1', '::1')
 
-SIGN_IN = ('create an API key at kaggle.com/settings, and put its kaggle.json into ~/.kaggle (or '
-           'the folder KAGGLE_CONFIG_DIR), or set KAGGLE_USERNAME and KAGGLE_KEY')
+SIGN_IN_REMEDY = (
+    'create an API key at kaggle.com/settings, and put its kaggle.json into ~/.kaggle (or the '
+    'folder KAGGLE_CONFIG_DIR), or set KAGGLE_USERNAME and KAGGLE_KEY')
 _REMEDIES = {
-    0: 'check the network and run it again; what is there already is kept',
-    401: 'the key is wrong or expired: ' + SIGN_IN,
-    403: 'look at kaggle.com/datasets/{} whether this user may download it (signed in, terms '
-         'accepted, telephone verified), and check the key: ' + SIGN_IN,
-    404: 'look at kaggle.com/datasets/{} whether it is still there',
-    410: 'look at kaggle.com/datasets/{} whether it is still there'}
+    0: 'check the network and run it again; the download resumes',
+    401: 'the key is wrong or expired: ' + SIGN_IN_REMEDY,
+    403: 'check at kaggle.com/datasets/{} that this user may download it (signed in, terms '
+         'accepted, telephone verified), and check the key: ' + SIGN_IN_REMEDY,
+    404: 'check that kaggle.com/datasets/{} still exists',
+    410: 'check that kaggle.com/datasets/{} still exists'}
 
 
-class _Access(NamedTuple):
-  """What a request needs.
+class _KaggleAccess(NamedTuple):
+  """Access to Kaggle's API.
 
   Attributes:
-    session: a requests.Session with the user's name and key.
-    url: where Kaggle's interface begins.
-    user: the user's name.
+    session: a requests.Session with the name and key of the user.
+    url: the base URL of the API.
+    user: the name of the user.
   """
   session: Any
   url: str
   user: str
 
 
-def fetch(dataset: str, path: str, needed: int) -> transfer.Fetched:
-  """Makes sure that the archive of a data set is at `path`.
+def fetch_archive(dataset: str, path: str, needed: int) -> transfer.FetchedFile:
+  """Downloads the archive of a data set unless it is present.
 
-  One that is there is left alone, without a request; what is in it is for the unpacking to check.
-  Several processes may call this at once.
+  An archive that is present causes no request; its content is checked when it is unpacked. Several
+  processes may call this function at the same time.
 
   Args:
     dataset: OWNER/NAME on Kaggle.
-    path: where the archive goes; its folder is made where it is missing.
-    needed: bytes that the archive, and what comes out of it, will take on the disk.
+    path: the path of the archive; its folder is created if it does not exist.
+    needed: the disk space, in bytes, for the archive and for what is unpacked from it.
 
   Raises:
-    UserError: there are no credentials, the disk is too small, or the archive cannot be had.
+    UserError: there are no credentials, the disk is too small, or the archive cannot be downloaded.
   """
-  return transfer.fetch(path, needed, os.path.exists,
-                        lambda part: _complete(dataset, path, part))
+  return transfer.fetch_file(path, needed, os.path.exists,
+                             lambda part: _download_remainder(dataset, path, part))
 
 
-def _complete(dataset: str, path: str, part: BinaryIO) -> None:
+def _download_remainder(dataset: str, path: str, part: BinaryIO) -> None:
   access = _sign_in(dataset, path)
+  size = transfer.partial_size(part)
   LOG.info('downloading %s from Kaggle%s', dataset,
-           ' (%d bytes are there)' % part.tell() if part.tell() else '')
+           ', resuming after %d bytes' % size if size else '')
   try:
     with access.session:
-      transfer.receive(functools.partial(_request, access, dataset), part)
-  except transfer.Rejected as error:
+      transfer.receive_file(functools.partial(_send_request, access, dataset), part)
+  except transfer.DownloadRejected as error:
     given = '{} for the user {}'.format(error, access.user) if error.status else str(error)
-    remedy = _REMEDIES.get(error.status, 'run it again later; what is there already is kept')
+    remedy = _REMEDIES.get(error.status, 'run it again later; the download resumes')
     raise UserError('cannot download {} from Kaggle'.format(dataset), given,
                     remedy.format(dataset)) from error
 
 
-def _sign_in(dataset: str, path: str) -> _Access:
-  """Reads the user's name and key, which appear in no message."""
+def _sign_in(dataset: str, path: str) -> _KaggleAccess:
+  """Reads the name and key of the user. Messages must not contain the key."""
   printed = io.StringIO()
   try:
-    # Importing the package signs in, prints to standard output, and raises various exceptions
-    # (older releases end the process).
+    # The import authenticates, prints to standard output, and raises various exceptions; older
+    # releases end the process.
     with contextlib.redirect_stdout(printed):
       import kaggle
       from kaggle.configuration import Configuration
@@ -91,25 +93,25 @@ def _sign_in(dataset: str, path: str) -> _Access:
     url = Configuration().host
   except (OSError, ValueError, KeyError, SystemExit) as error:
     if isinstance(error, OSError) and error.errno:
-      raise UserError('the kaggle package cannot read or make its folder',
+      raise UserError('the kaggle package cannot read or create its folder',
                       '{}: {}'.format(error.filename, error.strerror),
-                      'set KAGGLE_CONFIG_DIR to a folder that can be written') from error
-    raise UserError('Kaggle asks for credentials',
-                    'no KAGGLE_USERNAME and KAGGLE_KEY, and no kaggle.json that has both',
-                    '{}; or get the archive of kaggle.com/datasets/{} yourself, as {}'.format(
-                        SIGN_IN, dataset, path)) from error
+                      'set KAGGLE_CONFIG_DIR to a writable folder') from error
+    raise UserError('Kaggle requires credentials',
+                    'no KAGGLE_USERNAME and KAGGLE_KEY, and no kaggle.json with both',
+                    '{}; or download the archive of kaggle.com/datasets/{} to {}'.format(
+                        SIGN_IN_REMEDY, dataset, path)) from error
   if printed.getvalue().strip():
     LOG.warning('kaggle: %s', ' '.join(printed.getvalue().split()))
   session = transfer.new_session()
   session.auth = (str(user).encode(), str(key).encode())
-  # The package has these two in kaggle.json.
+  # These two settings of the package are in kaggle.json.
   session.verify = config.get('ssl_ca_cert') or session.verify
   if config.get('proxy'):
     session.proxies = {'http': config['proxy'], 'https': config['proxy']}
-  return _Access(session, url, str(user))
+  return _KaggleAccess(session, url, str(user))
 
 
-def _request(access: _Access, dataset: str, headers: Dict[str, str]) -> Any:
+def _send_request(access: _KaggleAccess, dataset: str, headers: Dict[str, str]) -> Any:
   url = '{}/datasets/download/{}'.format(access.url, dataset)
   _check_tls(url)
 
@@ -118,13 +120,13 @@ def _request(access: _Access, dataset: str, headers: Dict[str, str]) -> Any:
     if target:
       _check_tls(urljoin(response.url, target))
 
-  return transfer.get(access.session, url, headers, hooks={'response': check_redirect})
+  return transfer.send_request(access.session, url, headers, hooks={'response': check_redirect})
 
 
 def _check_tls(url: str) -> None:
-  """Raises a UserError where the key could be read, or the archive replaced, on the way."""
+  """Raises a UserError if the connection would not protect the key and the archive."""
   address = urlsplit(url)
-  if address.scheme != 'https' and address.hostname not in _THIS_MACHINE:
-    raise UserError('Kaggle is asked over TLS alone',
+  if address.scheme != 'https' and address.hostname not in _LOCAL_HOSTS:
+    raise UserError('requests to Kaggle must use TLS',
                     '{}://{}'.format(address.scheme, address.hostname),
-                    'check KAGGLE_API_ENDPOINT, and that this network leads to kaggle.com')
+                    'check KAGGLE_API_ENDPOINT, and that the network does not redirect kaggle.com')

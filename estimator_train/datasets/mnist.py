@@ -1,4 +1,4 @@
-"""MNIST: 60,000 training and 10,000 test images of handwritten digits, 28x28 grey."""
+"""MNIST: 60,000 training and 10,000 test images of handwritten digits, 28x28 pixels."""
 
 from estimator_train.datasets import mnist_files
 from estimator_train.datasets.description import DataSet
@@ -9,7 +9,7 @@ LABELS = tuple(str(digit) for digit in range(10))
 _ADDRESSES = ('http://yann.lecun.com/exdb/mnist/',
               'https://storage.googleapis.com/cvdf-datasets/mnist/')
 
-FILES = mnist_files.published(
+FILES = mnist_files.make_data_files(
     _ADDRESSES,
     ('train-images-idx3-ubyte.gz', 9912422, 'f68b3c2dcbeaaa9fbdd348bbdeb94873'),
     ('train-labels-idx1-ubyte.gz', 28881, 'd53e105ee54ea40749a09fcbcd1e9432'),
@@ -19,5 +19,5 @@ FILES = mnist_files.published(
 
 
 def describe(settings: groups.Data) -> DataSet:
-  """MNIST with its files in `--data_dir`, whether they are there yet or not."""
+  """Describes MNIST with its files in `--data_dir`, which need not exist yet."""
   return mnist_files.describe('mnist', LABELS, FILES, settings.data_dir or '')

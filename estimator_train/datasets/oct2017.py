@@ -1,8 +1,8 @@
-"""Retinal OCT images of four classes (Kermany 2018): where their folders are, and how to get them.
+"""Retinal OCT images of four classes (Kermany 2018): finds their folders and downloads them.
 
-Published as `paultimothymooney/kermany2018` on Kaggle (CC BY 4.0): one archive of some 11 GB whose
-folder `OCT2017 `, with a blank at its end, has one folder a class below `train`, `val` and `test`.
-The archive has all of it a second time, below `oct2017`.
+They are published as `paultimothymooney/kermany2018` on Kaggle (CC BY 4.0): an archive of about
+11 GB. Its folder `OCT2017 `, with a trailing space, has one folder per class in `train`, `val` and
+`test`. The archive contains a second copy in `oct2017`.
 """
 
 import glob
@@ -12,7 +12,7 @@ from typing import Dict, Iterator, List, Optional, Tuple
 
 from estimator_train.datasets import image_folder, kaggle_archive, unpack
 from estimator_train.datasets.description import DataSet, required_data_dir
-from estimator_train.datasets.transfer import Fetched
+from estimator_train.datasets.transfer import FetchedFile
 from estimator_train.errors import UserError
 from estimator_train.files.atomic import open_locked
 from estimator_train.settings import Settings, groups
@@ -25,51 +25,52 @@ FOLDER = 'OCT2017 '
 SECOND_COPY = 'oct2017/'
 
 LABELS = ('CNV', 'DME', 'DRUSEN', 'NORMAL')
-# 84,484 images by split, in the order of LABELS. (The data set's page says 84,495.)
-COUNTS = {
+# The number of images per split and class, in the order of LABELS: 84,484 images in total. (84,495
+# according to the page of the data set.)
+IMAGE_COUNTS = {
     'train': (37205, 11348, 8616, 26315),
     'val': (8, 8, 8, 8),
     'test': (242, 242, 242, 242),
 }
-# The archive, with its second copy, and the images once: an image has 65,850 bytes on average
-# (measured over 1,023 of them).
+# The sizes of the archive, which includes the second copy, and of the images: 65,850 bytes per
+# image on average, measured over 1,023 images.
 ARCHIVE_BYTES = 11 * 10**9
 IMAGE_BYTES = 6 * 10**9
 
-# Levels of folders that are searched; data_dir is the first.
-_DEPTH = 4
+# The number of folder levels that are searched, including data_dir.
+_MAX_DEPTH = 4
 
 
 def describe(settings: Settings) -> DataSet:
-  """Lists the images that are there.
+  """Describes the images in `--data_dir`.
 
   Raises:
-    UserError: there are none, or data_dir is not given or cannot be read.
+    UserError: there are no images, or `--data_dir` is not given or cannot be read.
   """
-  root = find(required_data_dir(settings[groups.Data]))
+  root = find_images(required_data_dir(settings[groups.Data]))
   train, test = (os.path.join(glob.escape(folder), '*', '*.jpeg') for folder in (
       os.path.join(root, 'train'), eval_folder(root)))
   return image_folder.describe_patterns(settings, train, test, LABELS)
 
 
 def describe_classes(settings: Settings) -> DataSet:
-  """Describes the images without listing any."""
+  """Describes the data set without listing files."""
   return image_folder.describe_classes(settings, LABELS)
 
 
-def get(settings: Settings) -> List[Fetched]:
-  """Does what `download` does, in `--data_dir`."""
-  return download(required_data_dir(settings[groups.Data]))
+def get(settings: Settings) -> List[FetchedFile]:
+  """Downloads the data set to `--data_dir`; see download_images."""
+  return download_images(required_data_dir(settings[groups.Data]))
 
 
-def find(data_dir: str) -> str:
-  """Returns the folder whose `train` has a folder for each class, whatever unpacking made of it.
+def find_images(data_dir: str) -> str:
+  """Returns the folder whose `train` has a folder for each class, wherever it was unpacked to.
 
-  It is `data_dir` or a few levels below. Of several copies, the one with the fewest levels is
-  taken, and among these the first by name.
+  The folder is `data_dir` or up to three levels below. Of several copies, the one with the fewest
+  levels is returned; of these, the first by name.
 
   Raises:
-    UserError: there is none, or data_dir cannot be read.
+    UserError: there is no such folder, or `data_dir` cannot be read.
   """
   try:
     os.listdir(data_dir)
@@ -77,102 +78,105 @@ def find(data_dir: str) -> str:
     pass
   except OSError as error:
     raise UserError('--data_dir cannot be read', '{} ({})'.format(data_dir, error.strerror),
-                    'give the folder that has or will have the images') from error
-  copies = list(_copies(data_dir))
+                    'give the folder that contains the images, or an empty folder') from error
+  copies = list(_iter_copies(data_dir))
   if not copies:
-    raise UserError('the images of oct2017 are not there',
+    raise UserError('the images of oct2017 are missing',
                     'no folder of train/{} in {}'.format(', train/'.join(LABELS), data_dir),
-                    'get them with --mode=download --dataset=oct2017 --data_dir=' + data_dir)
+                    'download them with --mode=download --dataset=oct2017 --data_dir=' + data_dir)
   for other in copies[1:]:
-    LOG.info('%r is used; another copy is ignored: %r', copies[0], other)
+    LOG.info('using %r; ignoring another copy: %r', copies[0], other)
   return copies[0]
 
 
 def eval_folder(root: str) -> str:
-  """Returns the folder to evaluate on, below what `find` returned: `test`, or else `val`.
+  """Returns the folder of the test images: `test` or, if it does not exist, `val`.
+
+  Args:
+    root: the folder that find_images returned.
 
   Raises:
-    UserError: there is neither.
+    UserError: neither folder exists.
   """
   for split in ('test', 'val'):
     folder = os.path.join(root, split)
     if os.path.isdir(folder):
       if split == 'val':
-        LOG.info('there is no test folder; evaluating on %r, which has few images', folder)
+        LOG.info('no test folder: evaluating on %r, which has few images', folder)
       return folder
-  raise UserError('there is nothing to evaluate on', 'neither test nor val in {!r}'.format(root),
-                  'get the whole data set: --mode=download --dataset=oct2017')
+  raise UserError('there are no images to evaluate on', 'neither test nor val in {!r}'.format(root),
+                  'download the data set with --mode=download --dataset=oct2017')
 
 
-def download(data_dir: str) -> List[Fetched]:
-  """Makes sure that all images are below `data_dir`, and returns their folder as the one item.
+def download_images(data_dir: str) -> List[FetchedFile]:
+  """Downloads the images to `data_dir` unless all are present; returns a list of their folder.
 
-  What is there and complete is left alone, without a request and without credentials. The archive
-  is downloaded unless it is there, and unpacked without its second copy. It is removed at the end
-  when this call downloaded it. Several processes may call this at once.
+  If all images are present, no request and no credentials are required. Otherwise, the archive is
+  downloaded unless it is present, and unpacked without its second copy. It is removed at the end if
+  this call downloaded it. Several processes may call this function at the same time.
 
   Raises:
-    UserError: the images cannot be had or stored, or they are not all there.
+    UserError: the images cannot be downloaded or stored, or are incomplete.
   """
-  root = _complete(data_dir)
+  root = _find_complete_copy(data_dir)
   if root:
-    return [_describe(root, data_dir, False)]
+    return [_make_result(root, data_dir, False)]
   try:
     os.makedirs(data_dir, exist_ok=True)
     with open_locked(os.path.join(data_dir, ARCHIVE + '.lock')) as lock:
       try:
-        return [_download(data_dir)]
+        return [_download_archive(data_dir)]
       finally:
         os.remove(lock.name)
   except OSError as error:
     raise UserError('cannot store the data set',
                     '{}: {}'.format(error.filename or data_dir, error.strerror or error),
-                    'choose a --data_dir that can be written') from error
+                    'choose a writable --data_dir') from error
 
 
-def _download(data_dir: str) -> Fetched:
-  root = _complete(data_dir)  # Another process may have been faster.
+def _download_archive(data_dir: str) -> FetchedFile:
+  root = _find_complete_copy(data_dir)  # Another process may have unpacked it in the meantime.
   if root:
-    return _describe(root, data_dir, False)
+    return _make_result(root, data_dir, False)
   archive = os.path.join(data_dir, ARCHIVE)
   target = os.path.join(data_dir, FOLDER)
   _check_target(data_dir, target, archive)
-  needed = ARCHIVE_BYTES + max(0, IMAGE_BYTES - _size(target))
-  fetched = kaggle_archive.fetch(DATASET, archive, needed)
-  unpack.unpack(archive, data_dir, SECOND_COPY)
-  root = next(_copies(data_dir), target)
-  wrong = _differences(root)
-  if wrong:
-    raise UserError('the images of oct2017 are not all there', '{!r} ({})'.format(root, wrong),
+  needed = ARCHIVE_BYTES + max(0, IMAGE_BYTES - _total_bytes(target))
+  fetched = kaggle_archive.fetch_archive(DATASET, archive, needed)
+  unpack.unpack_zip(archive, data_dir, SECOND_COPY)
+  root = next(_iter_copies(data_dir), target)
+  differences = _describe_differences(root)
+  if differences:
+    raise UserError('the images of oct2017 are incomplete', '{!r} ({})'.format(root, differences),
                     'remove that folder and {}, and run it again'.format(archive))
   if fetched.downloaded:
-    os.sync()  # The archive goes when what came out of it is safe.
+    os.sync()  # Write the images to the disk before the archive is removed.
     os.remove(archive)
   else:
-    LOG.info('%s is unpacked and may be removed', archive)
-  return _describe(root, data_dir, True)
+    LOG.info('%s has been unpacked and can be removed', archive)
+  return _make_result(root, data_dir, True)
 
 
 def _check_target(data_dir: str, target: str, archive: str) -> None:
-  """Raises a UserError when images are there that unpacking would not complete."""
-  root = next(_copies(data_dir), target)
-  # With the archive beside it, it may be what an interrupted call began to unpack.
+  """Raises a UserError if there is an incomplete copy that unpacking would not complete."""
+  root = next(_iter_copies(data_dir), target)
+  # If the archive is present, an interrupted call may have started to unpack it.
   if root != target and not os.path.exists(archive):
-    raise UserError('the images of oct2017 are not all there',
-                    '{!r} ({})'.format(root, _differences(root)),
+    raise UserError('the images of oct2017 are incomplete',
+                    '{!r} ({})'.format(root, _describe_differences(root)),
                     'remove or complete that folder, or give another --data_dir')
 
 
-def _complete(data_dir: str) -> Optional[str]:
-  """Returns the folder that `find` would, when all images are in it."""
-  root = next(_copies(data_dir), None)
-  return root if root and not _differences(root) else None
+def _find_complete_copy(data_dir: str) -> Optional[str]:
+  """Returns the folder that find_images would return if it has all images, else None."""
+  root = next(_iter_copies(data_dir), None)
+  return root if root and not _describe_differences(root) else None
 
 
-def _copies(data_dir: str) -> Iterator[str]:
-  """Yields the folders that have all classes, those with the fewest levels first, by name."""
+def _iter_copies(data_dir: str) -> Iterator[str]:
+  """Yields the folders that have all classes, level by level, sorted by name."""
   level = [data_dir]
-  for _ in range(_DEPTH):
+  for _ in range(_MAX_DEPTH):
     below: List[str] = []
     for folder in sorted(level):
       if all(os.path.isdir(os.path.join(folder, 'train', label)) for label in LABELS):
@@ -186,13 +190,13 @@ def _subfolders(folder: str) -> List[str]:
   try:
     with os.scandir(folder) as entries:
       return [entry.path for entry in entries
-              if not entry.name.startswith('.') and not unpack.is_clutter(entry.name)
+              if not entry.name.startswith('.') and not unpack.is_macos_metadata(entry.name)
               and entry.is_dir()]
   except OSError:
     return []
 
 
-def _images(folder: str) -> Iterator[os.DirEntry]:
+def _iter_images(folder: str) -> Iterator[os.DirEntry]:
   try:
     with os.scandir(folder) as entries:
       yield from (entry for entry in entries
@@ -201,26 +205,26 @@ def _images(folder: str) -> Iterator[os.DirEntry]:
     pass
 
 
-def _class_folders(root: str) -> Iterator[Tuple[str, int]]:
-  """Yields each folder of images, and how many are published."""
-  for split, counts in COUNTS.items():
+def _iter_class_folders(root: str) -> Iterator[Tuple[str, int]]:
+  """Yields the folder of each split and class, and the published number of images."""
+  for split, counts in IMAGE_COUNTS.items():
     for label, count in zip(LABELS, counts):
       yield os.path.join(root, split, label), count
 
 
-def _differences(root: str) -> str:
-  """Returns which folders have another number of images than published, as a list to read."""
-  found: Dict[str, Tuple[int, int]] = {
-      os.path.relpath(folder, root): (sum(1 for _ in _images(folder)), count)
-      for folder, count in _class_folders(root)}
-  return ', '.join('{}: {} of {}'.format(name, there, count)
-                   for name, (there, count) in found.items() if there != count)
+def _describe_differences(root: str) -> str:
+  """Returns the folders whose number of images differs from the published one, as text."""
+  counts: Dict[str, Tuple[int, int]] = {
+      os.path.relpath(folder, root): (sum(1 for _ in _iter_images(folder)), count)
+      for folder, count in _iter_class_folders(root)}
+  return ', '.join('{}: {} of {}'.format(name, present, published)
+                   for name, (present, published) in counts.items() if present != published)
 
 
-def _size(root: str) -> int:
-  return sum(image.stat().st_size for folder, _ in _class_folders(root)
-             for image in _images(folder))
+def _total_bytes(root: str) -> int:
+  return sum(image.stat().st_size for folder, _ in _iter_class_folders(root)
+             for image in _iter_images(folder))
 
 
-def _describe(root: str, data_dir: str, downloaded: bool) -> Fetched:
-  return Fetched(os.path.relpath(root, data_dir), _size(root), downloaded)
+def _make_result(root: str, data_dir: str, downloaded: bool) -> FetchedFile:
+  return FetchedFile(os.path.relpath(root, data_dir), _total_bytes(root), downloaded)

@@ -1,8 +1,8 @@
-"""The data sets by name: those of --dataset, which are modules of this package, and the user's own.
+"""Finds the data set of --dataset: a module of this package, or a function of the user.
 
-A module has the function `describe(settings)`, which returns a DataSet. It may have two more:
-`describe_classes(settings)`, where describing all would list files, and `get(settings)`, where
-getting the data is more than downloading its `files`.
+A module has a function `describe(settings)`, which returns a DataSet. It may also have
+`describe_classes(settings)`, if `describe` would list files, and `get(settings)`, if downloading
+takes more than the `files` of the DataSet.
 """
 
 import importlib
@@ -14,11 +14,11 @@ from estimator_train.settings import Settings, choices, groups, user_code
 
 
 def describe(settings: Settings) -> DataSet:
-  """Returns the description of the data set that the settings name.
+  """Describes the data set of the settings.
 
   Raises:
-    UserError: there is no such data set; it needs a folder or patterns that are not given, or image
-      files are missing; or the user's own function does not return one.
+    UserError: the data set does not exist, a required folder or pattern is not given, image files
+      are missing, or the user's function does not return a DataSet.
   """
   dataset: DataSet = _module(settings.dataset).describe(settings)
   if dataset.files:
@@ -27,32 +27,32 @@ def describe(settings: Settings) -> DataSet:
 
 
 def describe_classes(settings: Settings) -> DataSet:
-  """Describes the data set as far as a model needs it, without any of its examples.
+  """Describes the data set without its splits: only what is required to build the model.
 
   Raises:
-    UserError: the classes are told neither by the settings nor by `model_dir`.
+    UserError: neither the settings nor `model_dir` determine the classes.
   """
   module = _module(settings.dataset)
   dataset: DataSet = getattr(module, 'describe_classes', module.describe)(settings)
   return dataset._replace(train=None, test=None, files=())
 
 
-def get(settings: Settings) -> List[transfer.Fetched]:
-  """Gets what is missing of the data set's files; nothing where there is nothing to get.
+def get(settings: Settings) -> List[transfer.FetchedFile]:
+  """Downloads the files of the data set that are missing; returns [] if it has no such files.
 
   Raises:
-    UserError: they cannot be had, or cannot be stored.
+    UserError: the files cannot be downloaded or stored.
   """
   module = _module(settings.dataset)
   if hasattr(module, 'get'):
-    fetched: List[transfer.Fetched] = module.get(settings)
-    return fetched
+    fetched_files: List[transfer.FetchedFile] = module.get(settings)
+    return fetched_files
   files = describe(settings).files
-  return download.fetch(files, required_data_dir(settings[groups.Data])) if files else []
+  return download.download_files(files, required_data_dir(settings[groups.Data])) if files else []
 
 
 def _module(name: str) -> Any:
-  if user_code.is_own(name):
+  if user_code.is_function_name(name):
     return own
-  user_code.check_name('dataset', name, choices.DATASETS)
+  user_code.check_built_in_name('dataset', name, choices.DATASETS)
   return importlib.import_module('estimator_train.datasets.' + name)

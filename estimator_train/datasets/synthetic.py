@@ -1,4 +1,4 @@
-"""Made-up images, to measure a model without its input."""
+"""Synthetic images, to measure a model without an input pipeline."""
 
 from typing import Tuple
 
@@ -10,7 +10,7 @@ _EVAL_BATCHES = 10
 
 
 def describe(settings: groups.Data) -> DataSet:
-  """Returns images of the size and the classes asked for: ten, of grey 28x28, unless they are."""
+  """Describes images with `--image_size` and `--labels`, by default 28x28x1 and ten classes."""
   size: Tuple[int, ...] = settings.image_size or ()
   height, width, channels = size + _IMAGE_SHAPE[len(size):]
   return DataSet(

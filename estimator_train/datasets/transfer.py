@@ -1,4 +1,4 @@
-"""Transfers a file by HTTP into `NAME.part`, which is resumed, and renamed when it is complete."""
+"""Downloads a file by HTTP to `NAME.part`, resumes it if interrupted, and renames it at the end."""
 
 import contextlib
 import logging
@@ -12,27 +12,28 @@ from estimator_train.files.atomic import open_locked
 
 LOG = logging.getLogger('estimator_train')
 
-# To connect, and for each read; a server that is silent for longer counts as an interruption.
+# Timeouts to connect and for each read. A timeout counts as an interruption.
 TIMEOUT_SECS = (10., 30.)
-# In a row. One that brought as many bytes as WORTH_BYTES is no failure: archives are large.
-ATTEMPTS = 5
-WORTH_BYTES = 1 << 24
-# What an interruption costs at most: urllib3 2 yields whole chunks, and drops the last.
+# Consecutive failures after which a download ends. An attempt that receives PROGRESS_BYTES resets
+# the count, as archives are large.
+MAX_ATTEMPTS = 5
+PROGRESS_BYTES = 1 << 24
+# The most that an interruption discards: urllib3 2 yields complete chunks only.
 CHUNK_BYTES = 1 << 16
 
 
-class Fetched(NamedTuple):
-  """What became of a file: `downloaded` is False where it was there."""
+class FetchedFile(NamedTuple):
+  """A file that is present; `downloaded` is False if it was present before."""
   name: str
   size: int
   downloaded: bool
 
 
-class Rejected(Exception):
-  """The server does not give the file; asking it again would not help.
+class DownloadRejected(Exception):
+  """The server does not provide the file, and a retry would not help.
 
   Attributes:
-    status: of the HTTP response, where that is the reason; else 0.
+    status: the HTTP status code that is the reason, or 0 for another reason.
   """
 
   def __init__(self, reason: str, status: int = 0) -> None:
@@ -40,115 +41,121 @@ class Rejected(Exception):
     self.status = status
 
 
-class _Interrupted(Exception):
-  """The connection broke, or the part cannot be continued; the next request may succeed."""
+class _DownloadInterrupted(Exception):
+  """The connection failed, or the partial file cannot be resumed; the next request may succeed."""
 
 
-def fetch(path: str, needed: int, is_there: Callable[[str], bool],
-          complete: Callable[[BinaryIO], None]) -> Fetched:
-  """Makes sure that a file is at `path`; several processes may call this at once.
+def fetch_file(path: str, needed: int, is_present: Callable[[str], bool],
+               download: Callable[[BinaryIO], None]) -> FetchedFile:
+  """Downloads a file unless it is present. Several processes may call this at the same time.
 
-  A file that is there is left alone. Any other is written to `path`.part, and gets its name when it
-  is complete. What an interrupted call leaves in the part is resumed by the next.
+  The file is downloaded to `path`.part and renamed when it is complete. If a call is interrupted,
+  the next one resumes the download.
 
   Args:
-    path: where the file goes; its folder is made where it is missing.
-    needed: bytes that the file, and what comes out of it, will take on the disk.
-    is_there: whether the file at a path is the right one; raises a UserError where it is another.
-    complete: appends to the part what it lacks.
+    path: the path of the file; its folder is created if it does not exist.
+    needed: the disk space, in bytes, for the file and for what is unpacked from it.
+    is_present: whether the file at a path is complete; raises a UserError if its content is wrong.
+    download: appends the missing bytes to the partial file.
 
   Raises:
-    UserError: the disk is too small or cannot be written, or `complete` raised it.
+    UserError: the disk is too small or cannot be written, or `download` raised it.
   """
   name, folder = os.path.basename(path), os.path.dirname(path) or '.'
   try:
-    if is_there(path):
-      return Fetched(name, os.path.getsize(path), False)
+    if is_present(path):
+      return FetchedFile(name, os.path.getsize(path), False)
     os.makedirs(folder, exist_ok=True)
     with open_locked(path + '.part') as part:
-      if is_there(path):  # Another process was faster.
+      if is_present(path):  # Another process has downloaded it in the meantime.
         os.remove(part.name)
-        return Fetched(name, os.path.getsize(path), False)
+        return FetchedFile(name, os.path.getsize(path), False)
       try:
-        check_space(folder, needed - part.tell())
+        check_free_space(folder, needed - partial_size(part))
         started = time.monotonic()
-        complete(part)
+        download(part)
       except BaseException:
-        if not part.tell():
+        if not partial_size(part):
           os.remove(part.name)
         raise
       part.flush()
       os.fsync(part.fileno())
       os.replace(part.name, path)
-      LOG.info('downloaded %s (%d bytes) in %.1f s', name, part.tell(), time.monotonic() - started)
-      return Fetched(name, part.tell(), True)
+      size = partial_size(part)
+      LOG.info('downloaded %s (%d bytes) in %.1f s', name, size, time.monotonic() - started)
+      return FetchedFile(name, size, True)
   except OSError as error:
     raise UserError('cannot store the data set',
                     '{}: {}'.format(error.filename or folder, error.strerror or error),
-                    'choose a --data_dir that can be written and has {:,} bytes free'.format(
+                    'choose a writable --data_dir with {:,} bytes of free space'.format(
                         needed)) from error
 
 
 def new_session() -> Any:
-  """Returns a requests.Session that verifies every certificate."""
+  """Returns a requests.Session that verifies all certificates."""
   import requests
   session = requests.Session()
-  # The variables are those that requests reads itself, but up to 2.27 it takes an empty one for a
-  # wish to verify nothing.
+  # requests reads these variables itself, but up to release 2.27 it disables verification if one of
+  # them is empty.
   session.verify = (os.environ.get('REQUESTS_CA_BUNDLE') or os.environ.get('CURL_CA_BUNDLE')
                     or requests.certs.where())
   return session
 
 
-def get(session: Any, url: str, headers: Dict[str, str], **options: Any) -> Any:
-  """Sends a request; returns the response before its body is read."""
+def send_request(session: Any, url: str, headers: Dict[str, str], **options: Any) -> Any:
+  """Sends a GET request and returns the response, whose body is not read yet."""
   return session.get(url, headers=headers, stream=True, timeout=TIMEOUT_SECS,
                      verify=session.verify, **options)
 
 
-def receive(request: Callable[[Dict[str, str]], Any], part: BinaryIO, size: int = 0) -> None:
-  """Appends to `part` what it lacks; requests the rest again where the connection is interrupted.
+def receive_file(request: Callable[[Dict[str, str]], Any], part: BinaryIO, size: int = 0) -> None:
+  """Appends the missing bytes to a partial file, and retries after interruptions.
 
   Args:
-    request: sends a request with these headers, and returns the response.
-    part: opened for appending.
-    size: of the whole file; 0: what the server says.
+    request: sends a request with the given headers and returns the response.
+    part: the partial file, open for appending.
+    size: the size of the complete file in bytes; 0: the size that the server reports.
 
   Raises:
-    Rejected: the file cannot be had from this server.
+    DownloadRejected: this server does not provide the file.
   """
   failures = 0
-  while not size or part.tell() < size:
-    start = part.tell()
+  while not size or partial_size(part) < size:
+    start = partial_size(part)
     try:
-      _receive_rest(request, part, size)
+      _receive_remainder(request, part, size)
       return
-    except _Interrupted as error:
-      failures = 1 if part.tell() - start >= WORTH_BYTES else failures + 1
-      if failures == ATTEMPTS:
-        raise Rejected('{}, tried {} times'.format(error, ATTEMPTS)) from error
-      LOG.info('trying again: %s', error)
+    except _DownloadInterrupted as error:
+      failures = 1 if partial_size(part) - start >= PROGRESS_BYTES else failures + 1
+      if failures == MAX_ATTEMPTS:
+        raise DownloadRejected('{}, tried {} times'.format(error, MAX_ATTEMPTS)) from error
+      LOG.info('retrying the download: %s', error)
 
 
-def start_over(part: BinaryIO) -> None:
-  """Empties a file that is half-written."""
+def partial_size(part: BinaryIO) -> int:
+  """Returns the number of bytes in a file that is open for appending."""
+  return part.seek(0, os.SEEK_END)
+
+
+def discard_contents(part: BinaryIO) -> None:
+  """Empties a partial file."""
   part.seek(0)
   part.truncate()
 
 
-def check_space(folder: str, needed: int) -> None:
-  """Raises a UserError when the disk of an existing folder has fewer bytes free."""
+def check_free_space(folder: str, needed: int) -> None:
+  """Raises a UserError if the disk of an existing folder has less than `needed` bytes free."""
   free = shutil.disk_usage(folder).free
   if free < needed:
     raise UserError('the disk is too small',
-                    '{} has {:,} bytes free, needed are {:,}'.format(folder, free, needed),
-                    'make room, or choose a --data_dir on a larger disk')
+                    '{} has {:,} bytes free, {:,} are required'.format(folder, free, needed),
+                    'free some space, or choose a --data_dir on a larger disk')
 
 
 @contextlib.contextmanager
 def show_progress(what: str, total: int, done: int = 0) -> Iterator[Callable[[int], None]]:
-  """Yields a function that takes further bytes: a bar on a terminal, elsewhere a line a tenth."""
-  from tqdm import tqdm  # Only where it is needed: the program's start should be fast.
+  """Shows a progress bar on a terminal, else logs every tenth; yields a function to add bytes."""
+  from tqdm import tqdm  # Imported here to keep the start of the program fast.
   with tqdm(total=total, initial=done, unit='B', unit_scale=True, desc=what, disable=None) as bar:
     def advance(count: int) -> None:
       nonlocal done
@@ -160,75 +167,76 @@ def show_progress(what: str, total: int, done: int = 0) -> Iterator[Callable[[in
     yield advance
 
 
-def _receive_rest(request: Callable[[Dict[str, str]], Any], part: BinaryIO, size: int) -> None:
+def _receive_remainder(request: Callable[[Dict[str, str]], Any], part: BinaryIO, size: int) -> None:
   from requests import RequestException
-  start = part.tell()
-  # Some servers unpack or pack what they send, unless asked not to.
+  start = partial_size(part)
+  # Without this header, some servers compress or decompress the file.
   headers = {'Accept-Encoding': 'identity'}
   if start:
     headers['Range'] = 'bytes={}-'.format(start)
   try:
     response = request(headers)
   except RequestException as error:
-    raise _Interrupted(_first_cause(error)) from error
+    raise _DownloadInterrupted(_root_cause(error)) from error
   with response:
     total = _total_size(response, start, size)
-    if total and total == start:  # Interrupted between the last byte and the final name.
+    if total and total == start:  # The previous run ended before it renamed the complete file.
       return
     if response.status_code != 206 or not total:
-      start_over(part)
+      discard_contents(part)
     if not total:
-      raise _Interrupted('HTTP {} with Content-Length {} and Content-Range {}'.format(
+      raise _DownloadInterrupted('HTTP {} with Content-Length {} and Content-Range {}'.format(
           response.status_code,
           *map(response.headers.get, ('Content-Length', 'Content-Range'))))
-    _append(response, part, total)
+    _append_body(response, part, total)
 
 
 def _total_size(response: Any, start: int, size: int) -> int:
-  """Returns the size of the whole file; 0 where the response cannot be used.
+  """Returns the size of the complete file in bytes, or 0 if the response cannot be used.
 
   Raises:
-    Rejected: another request would not help.
+    DownloadRejected: a retry would not help.
   """
   status, headers = response.status_code, response.headers
   if status not in (200, 206, 416):
-    raise Rejected('HTTP {} {}'.format(status, response.reason), status)
+    raise DownloadRejected('HTTP {} {}'.format(status, response.reason), status)
   if status == 200:
     kind, length = headers.get('Content-Type', ''), headers.get('Content-Length', '')
-    # Of a proxy that asks to log in, say; not worth the bytes that are here already.
+    # For example the login page of a proxy. Keep the bytes that were received before.
     if kind.startswith(('text/', 'application/json')):
-      raise Rejected('a page of the type {} came instead'.format(kind))
+      raise DownloadRejected('received a page of type {} instead'.format(kind))
     if size and length not in ('', str(size)):
-      raise Rejected('sends {} bytes'.format(length))
+      raise DownloadRejected('the server sends {} bytes'.format(length))
     return size or int(length if length.isdigit() else 0)
-  given = headers.get('Content-Range', '')
-  total = given.rpartition('/')[2]
+  content_range = headers.get('Content-Range', '')
+  total = content_range.rpartition('/')[2]
   if not total.isdigit() or size not in (0, int(total)):
     return 0
   sent = '*' if status == 416 else '{}-{}'.format(start, int(total) - 1)
-  is_continued = given == 'bytes {}/{}'.format(sent, total)
-  return int(total) if is_continued and (status == 206 or int(total) == start) else 0
+  is_resumed = content_range == 'bytes {}/{}'.format(sent, total)
+  return int(total) if is_resumed and (status == 206 or int(total) == start) else 0
 
 
-def _append(response: Any, part: BinaryIO, total: int) -> None:
+def _append_body(response: Any, part: BinaryIO, total: int) -> None:
   from urllib3.exceptions import HTTPError
-  with show_progress(os.path.basename(part.name), total, part.tell()) as advance:
-    # Below what requests reads with, which would unpack a file that was published packed.
+  with show_progress(os.path.basename(part.name), total, partial_size(part)) as advance:
+    # Read with urllib3, because requests would decompress a file that is published compressed.
     chunks = response.raw.stream(CHUNK_BYTES, decode_content=False)
-    while part.tell() < total:
-      # Writing stays outside of the try: a full disk is no matter of the connection.
+    while partial_size(part) < total:
+      # Write outside of the try block: a full disk is not an interruption.
       try:
         chunk = next(chunks, b'')
       except HTTPError as error:
-        raise _Interrupted(_first_cause(error)) from error
-      if not chunk:  # With urllib3 1, an interruption looks like the end.
-        raise _Interrupted('cut after {:,} of {:,} bytes'.format(part.tell(), total))
+        raise _DownloadInterrupted(_root_cause(error)) from error
+      if not chunk:  # urllib3 1 reports an interruption as the end of the body.
+        raise _DownloadInterrupted('interrupted after {:,} of {:,} bytes'.format(
+            partial_size(part), total))
       part.write(chunk)
       advance(len(chunk))
 
 
-def _first_cause(error: BaseException) -> str:
-  """Returns the first cause: the texts on top of it have addresses that let others download."""
+def _root_cause(error: BaseException) -> str:
+  """Returns the text of the first cause; later ones contain signed URLs, which must stay secret."""
   from requests import RequestException
   while error.__context__ is not None:
     error = error.__context__

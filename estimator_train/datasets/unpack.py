@@ -1,4 +1,4 @@
-"""Unpacks a zip archive into a folder; the archive may be damaged, hostile, or half unpacked."""
+"""Unpacks a zip archive, which may be damaged, malicious, or partly unpacked already."""
 
 import collections
 import contextlib
@@ -14,145 +14,146 @@ import zipfile
 import zlib
 from typing import Dict, List, NamedTuple, Sequence, Set
 
-from estimator_train.datasets.transfer import check_space, show_progress
+from estimator_train.datasets.transfer import check_free_space, show_progress
 from estimator_train.errors import UserError
 
 LOG = logging.getLogger('estimator_train')
 
-# An archive that would unpack to more is refused: the largest data set here is some 170,000 files
-# and 11 GB (with its second copy), and photographs hardly get smaller in an archive. A bomb of
-# zeros, on the other hand, shrinks to a thousandth and less.
+# Limits on the unpacked archive, against decompression bombs. The largest data set has about
+# 170,000 files and 11 GB (including its second copy). Photographs hardly compress, while zeros
+# compress by a factor of 1,000 and more.
 MAX_FILES = 1000 * 1000
 MAX_BYTES = 1 << 36
 MAX_RATIO = 100
 CHUNK_BYTES = 1 << 20
 
-# What a Mac adds to folders and archives.
-CLUTTER = ('__MACOSX', '.DS_Store')
-CLUTTER_PREFIX = '._'
-# In the folder of the file that is being written. Hidden, so that no file pattern takes it; the
-# same in each run, so that the next overwrites what a killed one left.
-ASIDE = '.unpacking'
+# Names of the metadata files that macOS adds to folders and archives.
+MACOS_NAMES = ('__MACOSX', '.DS_Store')
+MACOS_PREFIX = '._'
+# The temporary name of a file while it is written. It is hidden, so that file patterns do not match
+# it, and constant, so that the next run overwrites the file of a killed run.
+TEMPORARY_NAME = '.unpacking'
 
-# What zipfile raises for bytes that make no sense, for encryption and for unknown methods.
-_DAMAGES = (zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, RuntimeError, ValueError,
-            struct.error)
+# Exceptions of zipfile for damaged archives, encryption and unknown compression methods.
+_DAMAGE_ERRORS = (zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, RuntimeError,
+                  ValueError, struct.error)
 
 
-class Unpacked(NamedTuple):
-  """How many members were written, were there already, and were left out."""
+class UnpackCounts(NamedTuple):
+  """The numbers of archive members that were written, already present, and skipped."""
   written: int
   present: int
   skipped: int
 
 
-def unpack(archive: str, folder: str, second_copy: str = '') -> Unpacked:
-  """Unpacks the files of a zip archive below `folder`, one process at a time.
+def unpack_zip(archive: str, folder: str, second_copy: str = '') -> UnpackCounts:
+  """Unpacks the files of a zip archive into a folder. Only one process may do so at a time.
 
-  Each file is written aside and gets its name when its CRC-32 is right. One that is there with the
-  size and the CRC-32 of the archive is not written again, so that an interrupted call can be
-  repeated; reading a file costs less than inflating and writing it.
+  Each file is written to a temporary name, and renamed when its CRC-32 is verified. A file that is
+  present with the right size and CRC-32 is not written again, so an interrupted call can be
+  repeated; reading a file is faster than decompressing and writing it.
 
-  Links, devices, the clutter of Macs and empty folders are left out, and so are later files of a
-  name that differs from an earlier one in nothing but case: not every file system holds both. The
-  access rights are those that the user gives new files, whatever the archive says.
+  Links, devices, macOS metadata and empty folders are skipped, as are files whose name differs from
+  that of an earlier file only in case, because some file systems cannot store both. Files get the
+  user's default permissions, not those in the archive.
 
   Args:
-    archive: path of the archive.
-    folder: where its files go; it is made where it is missing.
-    second_copy: a folder of the archive, with a slash at the end. A file below it is left out when
-      the archive has the same (path, size, CRC-32) outside of it.
+    archive: the path of the archive.
+    folder: the folder to unpack into; it is created if it does not exist.
+    second_copy: a folder in the archive, with a trailing slash. A file in it is skipped if the
+      archive has a file of the same relative path, size and CRC-32 outside of this folder.
 
   Raises:
-    UserError: the archive is damaged, has a member that would leave the folder or would unpack to
-      more than the bounds above, or it cannot be stored. In the first case, the files before the
-      damage are there; in the second and third, nothing is.
+    UserError: the archive is damaged, has a member with a path outside of the folder, exceeds the
+      limits above, or cannot be stored. If it is damaged, the files before the damage are written;
+      in the next two cases, nothing is written.
   """
   needed = 0
   try:
     with zipfile.ZipFile(archive) as opened:
       _check_bounds(opened, archive)
-      members = _choose(opened, archive, second_copy)
+      members = _choose_members(opened, archive, second_copy)
       os.makedirs(folder, exist_ok=True)
       needed = sum(info.file_size for info in members
-                   if not _has_size(_path(folder, info), info.file_size))
-      check_space(folder, needed)
-      written = _write_all(opened, members, folder)
-      return Unpacked(written, len(members) - written, len(opened.infolist()) - len(members))
-  except _DAMAGES as error:
-    raise _damaged(archive, error) from error
+                   if not _has_size(_member_path(folder, info), info.file_size))
+      check_free_space(folder, needed)
+      written = _write_members(opened, members, folder)
+      return UnpackCounts(written, len(members) - written, len(opened.infolist()) - len(members))
+  except _DAMAGE_ERRORS as error:
+    raise _damaged_error(archive, error) from error
   except OSError as error:
-    # Without a number: of bz2. EINVAL: a place before the archive's begin.
+    # bz2 raises OSError without errno; EINVAL comes from an offset before the start of the archive.
     if error.errno in (None, errno.EINVAL) and not error.filename:
-      raise _damaged(archive, error) from error
+      raise _damaged_error(archive, error) from error
     raise UserError('cannot unpack ' + archive,
                     '{}: {}'.format(error.filename or folder, error.strerror or error),
-                    'choose a folder that can be written and has {:,} bytes free'.format(
+                    'choose a writable folder with {:,} bytes of free space'.format(
                         needed)) from error
 
 
-def _damaged(archive: str, error: Exception) -> UserError:
+def _damaged_error(archive: str, error: Exception) -> UserError:
   return UserError('an archive is damaged, or not a zip file', '{} ({})'.format(archive, error),
-                   'remove it and get it again (--mode=download)')
+                   'remove it and download it again with --mode=download')
 
 
-def is_clutter(name: str) -> bool:
-  """Whether a file or folder of that name is what a Mac adds."""
-  return name in CLUTTER or name.startswith(CLUTTER_PREFIX)
+def is_macos_metadata(name: str) -> bool:
+  """Whether a file or folder with this name is metadata of macOS."""
+  return name in MACOS_NAMES or name.startswith(MACOS_PREFIX)
 
 
 def _check_bounds(opened: zipfile.ZipFile, archive: str) -> None:
   files, packed = len(opened.infolist()), os.path.getsize(archive)
   unpacked = sum(info.file_size for info in opened.infolist())
   if files > MAX_FILES or unpacked > MAX_BYTES or unpacked > MAX_RATIO * packed:
-    raise UserError('an archive would unpack to more than is sensible',
-                    '{} ({:,} files and {:,} bytes out of {:,})'.format(
+    raise UserError('an archive would unpack to more than the allowed size',
+                    '{} ({:,} files and {:,} bytes from {:,})'.format(
                         archive, files, unpacked, packed),
-                    'get it from its publisher again')
+                    'download it from its publisher again')
 
 
-def _choose(opened: zipfile.ZipFile, archive: str, second_copy: str) -> List[zipfile.ZipInfo]:
+def _choose_members(opened: zipfile.ZipFile, archive: str,
+                    second_copy: str) -> List[zipfile.ZipInfo]:
   """Returns the members to unpack, in the order of the archive."""
   chosen: List[zipfile.ZipInfo] = []
-  seen: Set[str] = set()
-  left_out: Dict[str, int] = collections.Counter()
+  chosen_paths: Set[str] = set()
+  skipped: Dict[str, int] = collections.Counter()
   for info in opened.infolist():
     _check_name(info, archive)
-    parts = _parts(info)
+    parts = _path_parts(info)
     if info.filename.endswith('/'):
       continue
-    if any(is_clutter(part) for part in parts):
-      left_out['clutter'] += 1
-    elif _kind(info) not in (0, stat.S_IFREG):  # 0: not from Unix, or not said.
-      left_out['links and devices'] += 1
+    if any(is_macos_metadata(part) for part in parts):
+      skipped['macOS metadata'] += 1
+    elif _file_type(info) not in (0, stat.S_IFREG):  # 0: unknown.
+      skipped['links and devices'] += 1
     elif second_copy and _is_copy(opened, info, second_copy):
-      left_out['second copies'] += 1
-    elif '/'.join(parts).casefold() in seen:
-      left_out['files of the same name'] += 1
+      skipped['second copies'] += 1
+    elif '/'.join(parts).casefold() in chosen_paths:
+      skipped['files of the same name'] += 1
     else:
-      seen.add('/'.join(parts).casefold())
+      chosen_paths.add('/'.join(parts).casefold())
       chosen.append(info)
-  if left_out:
-    LOG.info('%s: left out %s', archive, ', '.join(
-        '{} ({})'.format(what, count) for what, count in sorted(left_out.items())))
+  if skipped:
+    LOG.info('%s: skipped %s', archive, ', '.join(
+        '{} ({})'.format(what, count) for what, count in sorted(skipped.items())))
   return chosen
 
 
 def _check_name(info: zipfile.ZipInfo, archive: str) -> None:
-  # Before zipfile cut it at a NUL. A backslash and a drive's letter mean something on Windows only,
-  # but no archive to trust has them.
+  # orig_filename, because zipfile truncates filename at a null character. Backslashes and drive
+  # letters are special on Windows only, but trustworthy archives do not contain them.
   name = info.orig_filename
   if (name.startswith('/') or '\\' in name or '\0' in name or re.match('[A-Za-z]:', name)
-      or '..' in name.split('/') or not (_parts(info) or name.endswith('/'))):
-    raise UserError('an archive has a member that would leave its folder',
-                    '{} ({!r})'.format(archive, name), 'get it from its publisher again')
+      or '..' in name.split('/') or not (_path_parts(info) or name.endswith('/'))):
+    raise UserError('an archive has a member with a path outside of its folder',
+                    '{} ({!r})'.format(archive, name), 'download it from its publisher again')
 
 
-def _parts(info: zipfile.ZipInfo) -> List[str]:
+def _path_parts(info: zipfile.ZipInfo) -> List[str]:
   return [part for part in info.filename.split('/') if part not in ('', '.')]
 
 
-def _kind(info: zipfile.ZipInfo) -> int:
+def _file_type(info: zipfile.ZipInfo) -> int:
   return stat.S_IFMT(info.external_attr >> 16)
 
 
@@ -163,12 +164,13 @@ def _is_copy(opened: zipfile.ZipFile, info: zipfile.ZipInfo, second_copy: str) -
     first = opened.getinfo(info.filename[len(second_copy):])
   except KeyError:
     return False
-  return ((first.file_size, first.CRC, _kind(first)) == (info.file_size, info.CRC, _kind(info))
+  return ((first.file_size, first.CRC, _file_type(first))
+          == (info.file_size, info.CRC, _file_type(info))
           and not first.filename.startswith(second_copy))
 
 
-def _path(folder: str, info: zipfile.ZipInfo) -> str:
-  return os.path.join(folder, *_parts(info))
+def _member_path(folder: str, info: zipfile.ZipInfo) -> str:
+  return os.path.join(folder, *_path_parts(info))
 
 
 def _has_size(path: str, size: int) -> bool:
@@ -179,37 +181,37 @@ def _has_size(path: str, size: int) -> bool:
   return stat.S_ISREG(status.st_mode) and status.st_size == size
 
 
-def _write_all(opened: zipfile.ZipFile, members: Sequence[zipfile.ZipInfo], folder: str) -> int:
-  """Writes what is not there yet; returns how many that were."""
-  made: Set[str] = set()
+def _write_members(opened: zipfile.ZipFile, members: Sequence[zipfile.ZipInfo], folder: str) -> int:
+  """Writes the members that are not present; returns their number."""
+  created_folders: Set[str] = set()
   written = 0
   with show_progress('unpacking', sum(info.file_size for info in members)) as advance:
     for info in members:
-      path = _path(folder, info)
-      if not (_has_size(path, info.file_size) and _crc(path) == info.CRC):
-        if os.path.dirname(path) not in made:
+      path = _member_path(folder, info)
+      if not (_has_size(path, info.file_size) and _file_crc(path) == info.CRC):
+        if os.path.dirname(path) not in created_folders:
           os.makedirs(os.path.dirname(path), exist_ok=True)
-          made.add(os.path.dirname(path))
-        _write(opened, info, path)
+          created_folders.add(os.path.dirname(path))
+        _write_member(opened, info, path)
         written += 1
       advance(info.file_size)
   return written
 
 
-def _write(opened: zipfile.ZipFile, info: zipfile.ZipInfo, path: str) -> None:
-  aside = os.path.join(os.path.dirname(path), ASIDE)
+def _write_member(opened: zipfile.ZipFile, info: zipfile.ZipInfo, path: str) -> None:
+  temporary = os.path.join(os.path.dirname(path), TEMPORARY_NAME)
   try:
-    # zipfile yields no more than the size that was counted above, and checks the CRC at its end.
-    with opened.open(info) as source, open(aside, 'wb') as target:
+    # zipfile yields at most the size that _check_bounds counted, and verifies the CRC at the end.
+    with opened.open(info) as source, open(temporary, 'wb') as target:
       shutil.copyfileobj(source, target, CHUNK_BYTES)
-    os.replace(aside, path)
+    os.replace(temporary, path)
   except BaseException:
     with contextlib.suppress(OSError):
-      os.remove(aside)
+      os.remove(temporary)
     raise
 
 
-def _crc(path: str) -> int:
+def _file_crc(path: str) -> int:
   crc = 0
   with open(path, 'rb') as file:
     for chunk in iter(lambda: file.read(CHUNK_BYTES), b''):

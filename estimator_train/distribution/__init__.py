@@ -1,1 +1,1 @@
-"""The devices and threads of a run, and the strategy that spreads it over them."""
+"""The devices, threads and distribution strategy of a run."""

@@ -1,4 +1,4 @@
-"""Which devices a run is on, the strategy that spreads it over them, and the session's settings."""
+"""The devices of a run, its distribution strategy, and the configuration of its sessions."""
 
 import logging
 import re
@@ -22,11 +22,11 @@ _COMMUNICATION = {None: 'AUTO', 'nccl': 'NCCL', 'ring': 'RING'}
 
 
 class Devices(NamedTuple):
-  """The devices that hold a replica each.
+  """The devices of a process, with one replica on each.
 
   Attributes:
-    names: TensorFlow's names of them, such as `/gpu:0`.
-    labels: what to call them in reports; logical CPU devices are told from real ones.
+    names: their names in TensorFlow, such as `/gpu:0`.
+    labels: their names in reports, where logical CPU devices are marked as such.
   """
   names: Tuple[str, ...]
   labels: Tuple[str, ...]
@@ -37,15 +37,15 @@ class Devices(NamedTuple):
 
 
 def find_devices(settings: groups.Devices) -> Devices:
-  """Chooses the devices that the settings ask for.
+  """Finds the devices that the settings request.
 
   Raises:
-    UserError: when there are fewer GPUs than asked for.
+    UserError: there are fewer GPUs than requested.
   """
   gpus = len(tf.config.experimental.list_physical_devices('GPU'))
   if settings.num_gpus > gpus:
-    raise UserError('there are not so many GPUs that TensorFlow can use',
-                    '--num_gpus={} where {} are found'.format(settings.num_gpus, gpus),
+    raise UserError('--num_gpus exceeds the GPUs that TensorFlow can use',
+                    '--num_gpus={}, and {} available'.format(settings.num_gpus, gpus),
                     'give --num_gpus={}, or --num_cpu_replicas=N for CPU devices'.format(gpus))
   wanted = gpus if settings.num_gpus < 0 else settings.num_gpus
   if settings.distribution_strategy in SINGLE_REPLICA_STRATEGIES:
@@ -60,8 +60,8 @@ def find_devices(settings: groups.Devices) -> Devices:
   return Devices(names, tuple(name + ' (logical)' for name in names))
 
 
-def ready(settings: groups.Devices, devices: Devices, trains: bool) -> None:
-  """Prepares the devices for what the settings have them do, and warns of what they cannot."""
+def prepare_devices(settings: groups.Devices, devices: Devices, trains: bool) -> None:
+  """Enables XLA on CPUs if requested, and warns if the devices have no fast float16."""
   on_cpu = devices.names[0].startswith('/cpu')
   if settings.enable_xla and on_cpu:
     xla.compile_for_cpus()
@@ -71,23 +71,23 @@ def ready(settings: groups.Devices, devices: Devices, trains: bool) -> None:
             make_session_config(settings, devices))
         if not _has_fast_float16(gpu)]
     if without:
-      _LOG.warning('--dtype=mixed: computed in float32 all the same, with dynamic loss scaling, as '
-                   'float16 takes GPUs of compute capability %d.%d or newer, unlike %s',
+      _LOG.warning('--dtype=mixed: computing in float32, with dynamic loss scaling, since float16 '
+                   'requires GPUs of compute capability %d.%d or newer, unlike %s',
                    *_FAST_FLOAT16, ', '.join(without))
 
 
 def _has_fast_float16(description: str) -> bool:
-  """Whether TensorFlow rewrites graphs for a GPU that it describes so."""
+  """Whether TensorFlow uses float16 on the GPU with this description."""
   match = re.search(r'compute capability: (\d+)\.(\d+)', description)
   return match is not None and tuple(map(int, match.groups())) >= _FAST_FLOAT16
 
 
 def make_local_strategy(settings: groups.Devices,
                         devices: Devices) -> Optional[tf.distribute.Strategy]:
-  """Makes the strategy of one process; None is the Estimator's own way on one device.
+  """Makes the strategy of one process; None for the Estimator's default on one device.
 
   Raises:
-    ValueError: there is no such strategy, or no such all-reduce algorithm for it.
+    ValueError: the strategy, or its all-reduce algorithm, is not implemented.
   """
   name = settings.distribution_strategy
   if name == 'off':
@@ -95,7 +95,7 @@ def make_local_strategy(settings: groups.Devices,
   if name == 'one_device':
     return tf.distribute.OneDeviceStrategy(devices.names[0])
   if name in ('central_storage', 'parameter_server'):
-    return central_storage.make(devices.names, '/cpu:0')
+    return central_storage.make_strategy(devices.names, '/cpu:0')
   if name in ('mirrored', 'multi_worker_mirrored'):
     return tf.distribute.MirroredStrategy(
         devices.names, cross_device_ops=_cross_device_ops(settings))
@@ -103,14 +103,14 @@ def make_local_strategy(settings: groups.Devices,
 
 
 def make_session_config(settings: groups.Devices, devices: Devices,
-                        others_input: bool = False,
+                        has_foreign_input: bool = False,
                         in_cluster: bool = False) -> tf.ConfigProto:
-  """Makes the configuration of every session of the run; see `threads.set_up`."""
+  """Makes the configuration of the run's sessions; see `threads.set_thread_counts`."""
   config = tf.ConfigProto(allow_soft_placement=True)
-  threads.set_up(config, settings, others_input, in_cluster)
+  threads.set_thread_counts(config, settings, has_foreign_input, in_cluster)
   config.gpu_options.allow_growth = settings.gpu_memory_growth
   if settings.dtype == 'mixed':
-    # What tf.train.experimental.enable_mixed_precision_graph_rewrite does for a whole process.
+    # As tf.train.experimental.enable_mixed_precision_graph_rewrite does for the whole process.
     rewrite_options = config.graph_options.rewrite_options
     rewrite_options.auto_mixed_precision = rewrite_options.ON
   if settings.enable_xla:
@@ -122,9 +122,9 @@ def make_session_config(settings: groups.Devices, devices: Devices,
 
 
 def _cross_device_ops(settings: groups.Devices) -> Optional[tf.distribute.CrossDeviceOps]:
-  """Returns how gradients are added up; None leaves the choice to TensorFlow.
+  """Returns the all-reduce of the gradients; None leaves the choice to TensorFlow.
 
-  NCCL and hierarchical copy need several GPUs: written for them, not tried on any.
+  NCCL and hierarchical copy need several GPUs, on which they have not been tested.
   """
   if settings.all_reduce_alg == 'nccl':
     return tf.distribute.NcclAllReduce(num_packs=settings.num_packs)
@@ -138,7 +138,7 @@ def _cross_device_ops(settings: groups.Devices) -> Optional[tf.distribute.CrossD
 
 
 def collective_communication(settings: groups.Devices) -> str:
-  """Returns how gradients are added up over several workers."""
+  """Returns the communication method of the all-reduce over several workers."""
   if settings.all_reduce_alg not in _COMMUNICATION:
     raise _no_algorithm(settings)
   return _COMMUNICATION[settings.all_reduce_alg]

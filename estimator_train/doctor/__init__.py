@@ -1,5 +1,5 @@
-"""What this machine has, and whether training can run on it: for --mode=doctor.
+"""Diagnostics of the machine for --mode=doctor: what it has, and whether training can run on it.
 
-Each check is a function of facts, and a function beside it looks the facts up. TensorFlow is only
-imported in a child process, as that may crash or hang on the very machines that need a doctor.
+Each check is a function of facts, which another function of the module collects. TensorFlow is
+imported in a child process only, since the import may crash or hang on a faulty machine.
 """

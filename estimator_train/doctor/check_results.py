@@ -1,19 +1,19 @@
-"""What a check says: all is well, be warned, or this does not work."""
+"""The result of a diagnostic check: ok, warning or error."""
 
 from typing import NamedTuple
 
 OK, WARNING, ERROR = 'ok', 'warning', 'error'
 
 
-class Finding(NamedTuple):
-  """One line of the doctor.
+class CheckResult(NamedTuple):
+  """The result of one check, a line of the doctor's output.
 
   Attributes:
-    name: what was looked at.
-    level: OK, WARNING or ERROR. A warning is about what some runs need, or what makes them slow;
-      with an error no run works, or none on the GPUs that are there.
+    name: name of the check.
+    level: OK, WARNING or ERROR. A warning affects some runs, or makes them slow; with an error no
+      run works, or none on the GPUs of the machine.
     found: what was found.
-    remedy: what to do about it; where all is well, a hint or nothing.
+    remedy: what to do about it; with OK, a hint or empty.
   """
   name: str
   level: str
@@ -21,21 +21,21 @@ class Finding(NamedTuple):
   remedy: str
 
   def line(self) -> str:
-    """Returns it as one line for people, whatever a command or a path had to say."""
+    """Returns the result as one line of text; line breaks in its parts are removed."""
     parts = [part for part in (self.name, self.found, self.remedy) if part]
     return '{:<7}  {}'.format(self.level, ' '.join(': '.join(parts).split()))
 
 
-def ok(name: str, found: str, hint: str = '') -> Finding:
-  """Returns the finding that nothing need be done."""
-  return Finding(name, OK, found, hint)
+def ok(name: str, found: str, hint: str = '') -> CheckResult:
+  """Makes a result that requires no action."""
+  return CheckResult(name, OK, found, hint)
 
 
-def warning(name: str, found: str, remedy: str) -> Finding:
-  """Returns a finding that some runs suffer from."""
-  return Finding(name, WARNING, found, remedy)
+def warning(name: str, found: str, remedy: str) -> CheckResult:
+  """Makes a result that affects some runs."""
+  return CheckResult(name, WARNING, found, remedy)
 
 
-def error(name: str, found: str, remedy: str) -> Finding:
-  """Returns a finding that stops runs."""
-  return Finding(name, ERROR, found, remedy)
+def error(name: str, found: str, remedy: str) -> CheckResult:
+  """Makes a result that prevents runs."""
+  return CheckResult(name, ERROR, found, remedy)

@@ -1,4 +1,4 @@
-"""Commands that may crash or hang."""
+"""Runs commands that may crash or hang."""
 
 import contextlib
 import os
@@ -8,26 +8,26 @@ import tempfile
 import time
 from typing import IO, Dict, NamedTuple, Optional, Sequence
 
-_AFTER_KILL_SECS = 1.
+_KILL_TIMEOUT_SECS = 1.
 
 
-class Done(NamedTuple):
-  """How a command ended.
+class CommandResult(NamedTuple):
+  """The outcome of a command.
 
   Attributes:
-    code: its exit code, minus the number of the signal that ended it, or None when it was still
+    code: exit code, or the negative number of the signal that ended it; None if it was still
       running at the deadline.
     out: its standard output.
     err: its standard error.
-    secs: how long it took.
+    secs: its duration in seconds.
   """
   code: Optional[int]
   out: str
   err: str
   secs: float
 
-  def reason(self) -> str:
-    """Returns in a few words why it failed."""
+  def failure_reason(self) -> str:
+    """Returns a short description of the failure."""
     if self.code is None:
       return 'no answer within {:.0f} s'.format(self.secs)
     if self.code < 0:
@@ -36,20 +36,20 @@ class Done(NamedTuple):
     return 'exit code {}{}'.format(self.code, ': ' + lines[-1].strip() if lines else '')
 
 
-def run(command: Sequence[str], deadline_secs: float,
-        environment: Optional[Dict[str, str]] = None) -> Done:
-  """Runs a command, and kills it with its children when it takes too long.
+def run_command(command: Sequence[str], deadline_secs: float,
+                environment: Optional[Dict[str, str]] = None) -> CommandResult:
+  """Runs a command, and kills it with its children after the deadline.
 
   Args:
     command: the program and its arguments.
-    deadline_secs: what it may take.
-    environment: variables that it gets beside those of this process.
+    deadline_secs: seconds after which it is killed.
+    environment: environment variables in addition to those of this process.
 
   Raises:
-    OSError: there is no such program, or it cannot be started.
+    OSError: the program does not exist, or cannot be started.
   """
   began = time.monotonic()
-  # Into files: a pipe stays open for as long as any grandchild holds it.
+  # Into files, since a pipe stays open until all descendants of the command have closed it.
   with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
     process = subprocess.Popen(
         command, stdin=subprocess.DEVNULL, stdout=out, stderr=err, start_new_session=True,
@@ -60,17 +60,17 @@ def run(command: Sequence[str], deadline_secs: float,
       code = None
     finally:
       _kill(process)
-    return Done(code, _text(out), _text(err), time.monotonic() - began)
+    return CommandResult(code, _read_text(out), _read_text(err), time.monotonic() - began)
 
 
 def _kill(process: 'subprocess.Popen[bytes]') -> None:
   with contextlib.suppress(ProcessLookupError, PermissionError):
     os.killpg(process.pid, signal.SIGKILL)
-  # What hangs inside of a driver cannot even be killed: it is left behind.
+  # A process that hangs inside a driver cannot be killed, and is left behind.
   with contextlib.suppress(subprocess.TimeoutExpired):
-    process.wait(_AFTER_KILL_SECS)
+    process.wait(_KILL_TIMEOUT_SECS)
 
 
-def _text(file: IO[bytes]) -> str:
+def _read_text(file: IO[bytes]) -> str:
   file.seek(0)
   return file.read().decode('utf-8', 'replace')

@@ -1,6 +1,6 @@
-"""Python and the packages that TensorFlow 1.15 stands on, by what is installed, without importing.
+"""Checks Python and the packages that TensorFlow 1.15 needs, without importing them.
 
-pkg_resources knows this on every Python that is supported; importlib.metadata begins with 3.8.
+pkg_resources is available on all supported versions of Python; importlib.metadata is new in 3.8.
 """
 
 import platform
@@ -11,23 +11,24 @@ from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import pkg_resources
 
-from estimator_train.doctor.check_results import Finding, error, ok, warning
+from estimator_train.doctor.check_results import CheckResult, error, ok, warning
 from estimator_train.files import paths
 
 _PINNED = ('protobuf', 'h5py', 'numpy')
-_BREAKS = ('protobuf', 'h5py')  # Newer ones do; a newer NumPy at first only fills the log.
+# Newer versions of these break TensorFlow; newer versions of NumPy cause warnings at first.
+_BREAKING = ('protobuf', 'h5py')
 _DISTRIBUTIONS = ('tensorflow', 'tensorflow-gpu', 'tensorflow-cpu', 'intel-tensorflow',
                   'intel-tensorflow-avx512', 'nvidia-tensorflow')
-_INSTALL = './run_train.sh sets an environment up, `pip install .` installs into yours'
-_FASTER = ('`ESTIMATOR_TRAIN_TF=onednn ./run_train.sh` uses the same built with oneDNN, which is '
-           'faster on CPUs; in an environment of yours, `pip uninstall {}` and then '
+_INSTALL = './run_train.sh creates an environment, `pip install .` installs into yours'
+_FASTER = ('`ESTIMATOR_TRAIN_TF=onednn ./run_train.sh` uses the build with oneDNN, which is '
+           'faster on CPUs; in your own environment, `pip uninstall {}` and then '
            '`pip install intel-tensorflow==1.15.2`')
 _FASTER_IMAGE = ('`docker build --build-arg BASE_IMAGE=python:3.7-slim --build-arg '
-                 'TENSORFLOW=onednn` gives the same built with oneDNN, which is faster on CPUs')
+                 'TENSORFLOW=onednn` uses the build with oneDNN, which is faster on CPUs')
 
 
 class Interpreter(NamedTuple):
-  """The Python that runs this."""
+  """The Python interpreter of this process."""
   implementation: str
   version: Tuple[int, ...]
   bits: int
@@ -36,85 +37,86 @@ class Interpreter(NamedTuple):
 
 
 class Build(NamedTuple):
-  """The TensorFlow that is installed.
+  """The installed build of TensorFlow.
 
   Attributes:
-    name: of its distribution.
-    version: of it.
+    name: name of its distribution.
+    version: version of its distribution.
   """
   name: str
   version: str
 
   @property
   def is_nvidias(self) -> bool:
-    """Whether it is NVIDIA's, which knows GPUs that CUDA 10.0 does not."""
+    """Whether it is NVIDIA's build, which supports GPUs that CUDA 10.0 does not."""
     return self.name == 'nvidia-tensorflow' or '+nv' in self.version
 
   @property
   def is_intels(self) -> bool:
-    """Whether it is Intel's, with oneDNN."""
+    """Whether it is Intel's build, with oneDNN."""
     return self.name.startswith('intel')
 
 
-def look_at_python() -> Interpreter:
-  """Returns the facts about this interpreter."""
+def inspect_python() -> Interpreter:
+  """Returns the properties of this interpreter."""
   return Interpreter(platform.python_implementation(), tuple(sys.version_info[:3]),
                      8 * struct.calcsize('P'), platform.system(), platform.machine())
 
 
-def check_python(python: Interpreter) -> Finding:
-  """Says whether TensorFlow 1.15 exists for this Python."""
+def check_python(python: Interpreter) -> CheckResult:
+  """Checks that TensorFlow 1.15 supports this Python."""
   found = '{} {}, {} bit, {} {}'.format(
       python.implementation, '.'.join(map(str, python.version)), python.bits, python.system,
       python.machine)
   if python.implementation != 'CPython' or not (3, 6) <= python.version[:2] <= (3, 8):
     return error('python', found, 'use CPython 3.7 or 3.6 (3.8 in NVIDIA\'s container); '
-                 './run_train.sh finds one')
+                 './run_train.sh searches for one')
   if python.bits != 64 or (python.system, python.machine) != ('Linux', 'x86_64'):
     return error('python', found, 'TensorFlow 1.15 has builds for 64-bit x86 Linux: use such a '
                  'machine')
   return ok('python', found)
 
 
-def look_at_installed() -> Dict[str, str]:
-  """Returns the versions of what is installed, by name in lower case."""
-  # A set made now: the process's own is as old as the first import.
-  return {found.key: found.version for found in pkg_resources.WorkingSet()}
+def installed_versions() -> Dict[str, str]:
+  """Returns the versions of the installed distributions, by name in lower case."""
+  # A new set, since the global one is not updated after the import of pkg_resources.
+  return {distribution.key: distribution.version for distribution in pkg_resources.WorkingSet()}
 
 
-def build(installed: Dict[str, str]) -> Optional[Build]:
-  """Returns the build of TensorFlow that is installed; None unless it is exactly one."""
-  found = _builds(installed)
+def installed_build(installed: Dict[str, str]) -> Optional[Build]:
+  """Returns the installed build of TensorFlow; None if there is not exactly one."""
+  found = _installed_builds(installed)
   return found[0] if len(found) == 1 else None
 
 
-def _builds(installed: Dict[str, str]) -> List[Build]:
+def _installed_builds(installed: Dict[str, str]) -> List[Build]:
   found = [Build(name, installed[name]) for name in _DISTRIBUTIONS if name in installed]
-  # NVIDIA's may go by two names for the same files.
+  # NVIDIA's build may be installed under two names for the same files.
   if len({each.version for each in found}) == 1 and found[0].is_nvidias:
     return found[-1:]
   return found
 
 
-def check_tensorflow(installed: Dict[str, str], has_gpu: bool, in_image: bool = False) -> Finding:
-  """Says whether one build of TensorFlow 1.15 is installed.
+def check_tensorflow(installed: Dict[str, str], has_gpu: bool,
+                     in_image: bool = False) -> CheckResult:
+  """Checks that exactly one build of TensorFlow 1.15 is installed.
 
   Args:
-    installed: versions by name.
+    installed: versions of the installed distributions by name.
     has_gpu: whether there is a GPU to train on.
-    in_image: whether this is the Dockerfile's image, where nobody installs anything.
+    in_image: whether this is the Dockerfile's image, where packages are not installed by hand.
   """
-  found = _builds(installed)
+  found = _installed_builds(installed)
   text = ' and '.join('{} {}'.format(*each) for each in found)
   if not found:
-    return error('tensorflow', 'none is installed', _INSTALL)
+    return error('tensorflow', 'not installed', _INSTALL)
   if len(found) > 1:
-    return error('tensorflow', text + ' are installed over each other, as both own the same files',
+    return error('tensorflow', text + ' are installed over each other, and have files in common',
                  '`pip uninstall {}`, then install the one you want'.format(
                      ' '.join(each.name for each in found)))
   (only,) = found
   if not only.version.startswith('1.15.'):
-    return error('tensorflow', text, 'this program is for 1.15: ' + _INSTALL)
+    return error('tensorflow', text, 'this program requires 1.15: ' + _INSTALL)
   if only.is_nvidias:
     return ok('tensorflow', text + ', NVIDIA\'s build')
   if only.is_intels:
@@ -123,37 +125,43 @@ def check_tensorflow(installed: Dict[str, str], has_gpu: bool, in_image: bool = 
   return ok('tensorflow', text + ', the stock build', '' if has_gpu else faster)
 
 
-def look_at_requirements() -> List[str]:
-  """Returns the package's requirements, which setup.py reads from the same file."""
+def read_requirements() -> List[str]:
+  """Reads the requirements of the package, from the file that setup.py uses."""
   lines = (line.partition('#')[0].strip()
            for line in Path(paths.REQUIREMENTS).read_text(encoding='utf-8').splitlines())
   return [line for line in lines if line]
 
 
 def check_pins(installed: Dict[str, str], requirements: Sequence[str],
-               python_version: Optional[str] = None) -> List[Finding]:
-  """Says whether packages whose newer releases do not suit TensorFlow 1.15 are within bounds."""
+               python_version: Optional[str] = None) -> List[CheckResult]:
+  """Checks the versions of packages whose newer releases do not work with TensorFlow 1.15.
+
+  Args:
+    installed: versions of the installed distributions by name.
+    requirements: the requirements of the package.
+    python_version: such as `3.7`, for their markers; None: that of this process.
+  """
   environment = python_version and {'python_version': python_version}
-  only = build(installed)
-  findings = []
+  build = installed_build(installed)
+  results = []
   for requirement in map(pkg_resources.Requirement.parse, requirements):
     name, marker = requirement.key, requirement.marker
     if name not in _PINNED or (marker and not marker.evaluate(environment)):
       continue
     version = installed.get(name, 'not installed')
     if name in installed and version in requirement:
-      findings.append(ok(name, version))
+      results.append(ok(name, version))
       continue
-    # NVIDIA's container brings what it was built with.
-    level = error if name in _BREAKS and not (only and only.is_nvidias) else warning
-    findings.append(level(
+    # NVIDIA's container includes the versions that its build was made with.
+    level = error if name in _BREAKING and not (build and build.is_nvidias) else warning
+    results.append(level(
         name, '{}, and TensorFlow 1.15 was tested with {}'.format(version, requirement.specifier),
         '`pip install "{}{}"`'.format(name, requirement.specifier)))
-  return findings
+  return results
 
 
-def check_pillow(installed: Dict[str, str]) -> Finding:
-  """Says whether --mode=audit can run."""
+def check_pillow(installed: Dict[str, str]) -> CheckResult:
+  """Checks that --mode=audit can run."""
   if 'pillow' in installed:
     return ok('pillow', installed['pillow'])
   return warning('pillow', 'not installed; --mode=audit reads the headers of images with it',

@@ -1,4 +1,4 @@
-"""Whether TensorFlow can be imported, and what it sees: found out by a child process."""
+"""Imports TensorFlow in a child process, and lists the GPUs that it sees."""
 
 import json
 import re
@@ -7,15 +7,15 @@ import sys
 from typing import NamedTuple, Optional
 
 from estimator_train.doctor import commands
-from estimator_train.doctor.check_results import Finding, error, ok, warning
+from estimator_train.doctor.check_results import CheckResult, error, ok, warning
 from estimator_train.errors import UserError
 
-# From a slow network disk an import can take a minute; the first touch of a GPU compiles
-# for it where the build has no code for it, which takes longer than anyone will wait.
+# From a slow network disk an import can take a minute. On a GPU for which the build has no code,
+# the first use compiles all kernels, which takes longer than this.
 DEADLINE_SECS = 120.
 _SLOW_SECS = 30.
 
-# A line after each step, so that what hangs or crashes can be told.
+# It prints a line after each step, which shows the step that hangs or crashes.
 _CHILD = '''
 import json, time
 began = time.monotonic()
@@ -26,75 +26,82 @@ print(json.dumps({'gpus': len(tf.config.experimental.list_physical_devices('GPU'
 '''
 
 
-class Imported(NamedTuple):
-  """What became of the import.
+class ImportResult(NamedTuple):
+  """The outcome of the import.
 
   Attributes:
-    done: how the child ended.
-    version: TensorFlow's; None when the import failed.
-    secs: how long the import took.
-    has_cuda: whether this build has code for GPUs.
-    gpus: how many it sees; None when it failed to look.
+    command: the outcome of the child process.
+    version: version of TensorFlow; None if the import failed.
+    secs: duration of the import in seconds.
+    has_cuda: whether the build supports GPUs.
+    gpus: number of GPUs that it sees; None if listing them failed.
   """
-  done: commands.Done
+  command: commands.CommandResult
   version: Optional[str] = None
   secs: float = 0.
   has_cuda: bool = False
   gpus: Optional[int] = None
 
 
-def look(deadline_secs: float = DEADLINE_SECS, python: Optional[str] = None) -> Imported:
-  """Imports TensorFlow in a child process."""
-  done = commands.run([python or sys.executable, '-W', 'ignore', '-c', _CHILD], deadline_secs,
-                      {'TF_CPP_MIN_LOG_LEVEL': '0'})
-  told = {}
-  for line in done.out.splitlines():
+def import_in_child(deadline_secs: float = DEADLINE_SECS,
+                    python: Optional[str] = None) -> ImportResult:
+  """Imports TensorFlow in a child process.
+
+  Args:
+    deadline_secs: seconds after which the child is killed.
+    python: path of the interpreter; None: that of this process.
+  """
+  result = commands.run_command([python or sys.executable, '-W', 'ignore', '-c', _CHILD],
+                                deadline_secs, {'TF_CPP_MIN_LOG_LEVEL': '0'})
+  values = {}
+  for line in result.out.splitlines():
     if line.startswith('{'):
-      told.update(json.loads(line))
-  return Imported(done, **told)
+      values.update(json.loads(line))
+  return ImportResult(result, **values)
 
 
 def count_gpus() -> int:
-  """Returns how many GPUs TensorFlow sees, while this process keeps no memory of any.
+  """Returns the number of GPUs that TensorFlow sees, without allocating GPU memory in this process.
 
   Raises:
-    UserError: it could not be asked.
+    UserError: TensorFlow cannot be imported, or cannot list the GPUs.
   """
-  imported = look()
+  imported = import_in_child()
   if imported.gpus is None:
-    raise UserError('the GPUs cannot be counted', check(imported).found,
+    raise UserError('the GPUs cannot be counted', check_import(imported).found,
                     'see --mode=doctor, or give --num_gpus=N or --num_cpu_replicas=N')
   return imported.gpus
 
 
-def check(imported: Imported) -> Finding:
-  """Says whether the import works."""
+def check_import(imported: ImportResult) -> CheckResult:
+  """Checks that the import works."""
   if imported.version is None:
-    return error('import', 'TensorFlow cannot be imported: ' + _reason(imported.done),
-                 _remedy(imported.done))
+    return error('import', 'TensorFlow cannot be imported: ' + _failure_reason(imported.command),
+                 _remedy(imported.command))
   found = 'TensorFlow {} in {:.1f} s'.format(imported.version, imported.secs)
   if imported.gpus is None:
-    return error('import', '{}, but it fails to look for GPUs: {}'.format(
-        found, _reason(imported.done)), 'see the system log (dmesg) for the GPU\'s driver; '
-                 'CUDA_VISIBLE_DEVICES= (empty) trains on the CPU')
+    return error('import', '{}, but it fails to list GPUs: {}'.format(
+        found, _failure_reason(imported.command)), 'see the system log (dmesg) for messages of '
+                 'the GPU\'s driver; CUDA_VISIBLE_DEVICES= (empty) trains on the CPU')
   if imported.secs > _SLOW_SECS:
-    return warning('import', found, 'each start takes as long: put the environment on a local disk')
+    return warning('import', found,
+                   'every start takes this long: put the environment on a local disk')
   return ok('import', found)
 
 
-def _reason(done: commands.Done) -> str:
-  """Returns the exception's line: some have more lines, with advice, after it."""
-  raised = re.findall(r'^\w*Error: .*$', done.err, re.MULTILINE)
-  return raised[-1] if raised and done.code == 1 else done.reason()
+def _failure_reason(command: commands.CommandResult) -> str:
+  """Returns the line of the exception, which lines with advice may follow."""
+  raised = re.findall(r'^\w*Error: .*$', command.err, re.MULTILINE)
+  return raised[-1] if raised and command.code == 1 else command.failure_reason()
 
 
-def _remedy(done: commands.Done) -> str:
-  if done.code is None:
-    return 'see whether the disk of the environment is slow, or a GPU\'s driver hangs (dmesg)'
-  if done.code == -signal.SIGILL:
+def _remedy(command: commands.CommandResult) -> str:
+  if command.code is None:
+    return 'check whether the disk of the environment is slow, or a GPU\'s driver hangs (dmesg)'
+  if command.code == -signal.SIGILL:
     return 'this CPU lacks an instruction that the build uses; see the line `cpu`'
-  if 'Descriptors cannot' in done.err or 'protobuf' in done.err:
+  if 'Descriptors cannot' in command.err or 'protobuf' in command.err:
     return 'see the line `protobuf`'
-  if 'No module named' in done.err:
-    return './run_train.sh sets an environment up, `pip install .` installs into yours'
-  return 'run `{} -c "import tensorflow"` to see all of it'.format(sys.executable)
+  if 'No module named' in command.err:
+    return './run_train.sh creates an environment, `pip install .` installs into yours'
+  return 'run `{} -c "import tensorflow"` to see the full error'.format(sys.executable)

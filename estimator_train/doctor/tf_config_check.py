@@ -1,21 +1,21 @@
-"""TF_CONFIG: which process of a cluster this is, as TensorFlow and cluster managers tell it."""
+"""Checks TF_CONFIG, which cluster managers set, and TensorFlow reads."""
 
 from typing import Optional
 
 from estimator_train.cluster import tf_config
-from estimator_train.doctor.check_results import Finding, error, ok
+from estimator_train.doctor.check_results import CheckResult, error, ok
 from estimator_train.errors import UserError
 
 
-def check(text: Optional[str]) -> Finding:
-  """Says whether TF_CONFIG has the right form; whether the addresses answer is not asked."""
+def check_tf_config(text: Optional[str]) -> CheckResult:
+  """Checks the form of TF_CONFIG, but not whether its addresses can be reached."""
   if not text:
     return ok('TF_CONFIG', 'not set: this machine alone')
   try:
-    cluster = tf_config.read({'TF_CONFIG': text})
-  except UserError as wrong:
-    found = '{}: {}'.format(wrong.what[len(tf_config.PREFIX):], wrong.given)
-    return error('TF_CONFIG', found, wrong.remedy)
+    cluster = tf_config.parse_cluster({'TF_CONFIG': text})
+  except UserError as invalid:
+    found = '{}: {}'.format(invalid.what[len(tf_config.ERROR_PREFIX):], invalid.given)
+    return error('TF_CONFIG', found, invalid.remedy)
   if cluster is None:
-    return ok('TF_CONFIG', 'names no cluster: this machine alone')
-  return ok('TF_CONFIG', '{} of {}'.format(cluster.task, tf_config.counts(cluster)))
+    return ok('TF_CONFIG', 'has no cluster: this machine alone')
+  return ok('TF_CONFIG', '{} of {}'.format(cluster.task, tf_config.count_tasks(cluster)))

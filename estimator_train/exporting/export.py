@@ -1,4 +1,4 @@
-"""Exports a checkpoint, in the format that is asked for."""
+"""Exports a checkpoint in the format given by `--export_format`."""
 
 import os
 from typing import Any, Dict
@@ -16,27 +16,27 @@ from estimator_train.training.checkpoints import save_hook
 _FORMATS = ('saved_model', 'h5', 'tflite')
 
 
-def make_folder(settings: groups.PredictionAndExport) -> None:
-  """Makes `--export_dir`, where it is given: at the end of a training it would be late to fail."""
+def make_export_dir(settings: groups.PredictionAndExport) -> None:
+  """Makes `--export_dir` if it is given; called before the training, so that errors come early."""
   if settings.export_dir:
     run_files.make_folder(settings.export_dir, 'export_dir')
 
 
-def export(settings: Settings, dataset: DataSet, checkpoint: str) -> Dict[str, Any]:
+def export_checkpoint(settings: Settings, dataset: DataSet, checkpoint: str) -> Dict[str, Any]:
   """Exports a checkpoint as a new version in `--export_dir`.
 
   Args:
-    settings: of the run that trained.
-    dataset: gives the model its shapes and labels.
-    checkpoint: the path.
+    settings: the settings of the run that trained the model.
+    dataset: the data set, for the shapes and class names of the model.
+    checkpoint: the path of the checkpoint.
 
   Returns:
-    `path` of the version, `format`, `signatures` (of a SavedModel), `checkpoint` and its
-    `global_step`.
+    A dict of `path` (of the version), `format`, `signatures` (SavedModel only), `checkpoint` and
+    its `global_step`.
 
   Raises:
     UserError: the model cannot be exported to this format, or the folder cannot be written to.
-    ValueError: there is no such format.
+    ValueError: the format is unknown.
   """
   assert settings.export_dir is not None
   if settings.export_format not in _FORMATS:
@@ -44,36 +44,37 @@ def export(settings: Settings, dataset: DataSet, checkpoint: str) -> Dict[str, A
 
   def fill(folder: str) -> None:
     if settings.export_format == 'h5':
-      _write_h5(folder, settings, dataset, checkpoint)
+      _export_h5(folder, settings, dataset, checkpoint)
     else:
-      with trained_model.restored(settings, dataset, checkpoint) as (model, session):
+      with trained_model.restored_model(settings, dataset, checkpoint) as (model, session):
         if settings.export_format == 'saved_model':
           preprocess = make_model_preprocess(model, settings[groups.Model])
-          saved_model.write(folder, model, session, preprocess, dataset.labels)
+          saved_model.write_saved_model(folder, model, session, preprocess, dataset.labels)
           return
-        tflite.write(folder, model, session)
+        tflite.write_tflite(folder, model, session)
     saved_model.write_labels(os.path.join(folder, run_files.LABELS_FILE), dataset.labels)
 
-  path = versions.write(settings.export_dir, fill)
+  path = versions.write_version(settings.export_dir, fill)
   result: Dict[str, Any] = {'path': path, 'format': settings.export_format}
   if settings.export_format == 'saved_model':
-    result['signatures'] = [saved_model.BYTES, saved_model.TENSOR]
+    result['signatures'] = [saved_model.BYTES_SIGNATURE, saved_model.TENSOR_SIGNATURE]
   return dict(result, checkpoint=checkpoint, global_step=int(
       tf.train.load_variable(checkpoint, tf.GraphKeys.GLOBAL_STEP)))
 
 
 def export_latest(settings: Settings, dataset: DataSet) -> Dict[str, Any]:
-  """Exports the latest checkpoint, at the end of a training."""
-  checkpoint, _ = save_hook.latest(run_files.RunDir(settings.model_dir).path)
+  """Exports the latest checkpoint after the training."""
+  checkpoint, _ = save_hook.latest_checkpoint(run_files.RunDir(settings.model_dir).path)
   assert checkpoint is not None
-  return export(settings, dataset, checkpoint)
+  return export_checkpoint(settings, dataset, checkpoint)
 
 
-def _write_h5(folder: str, settings: Settings, dataset: DataSet, checkpoint: str) -> None:
+def _export_h5(folder: str, settings: Settings, dataset: DataSet, checkpoint: str) -> None:
   try:
-    template_model.write(os.path.join(folder, template_model.FILE), settings, dataset, checkpoint)
-  except template_model.CANNOT_DESCRIBE as error:
+    path = os.path.join(folder, template_model.FILE)
+    template_model.write_h5(path, settings, dataset, checkpoint)
+  except template_model.SERIALIZATION_ERRORS as error:
     raise UserError('the model cannot be saved as an .h5 file',
                     '--model={} ({})'.format(settings.model, error),
-                    'give its layers a get_config of plain values, or --export_format=saved_model'
+                    'implement get_config in its layers, or give --export_format=saved_model'
                     ) from error

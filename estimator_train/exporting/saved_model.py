@@ -1,14 +1,14 @@
-"""The SavedModel, with a signature for files of images and one for the tensor of the network.
+"""Writes a SavedModel with two signatures: one for image files, one for preprocessed tensors.
 
 `serving_default` takes `image_bytes`, string [B]: the contents of JPEG or PNG files of any size.
 They are decoded, resized and scaled in the graph, as in training. `images` takes `images`, float32
-[B, height, width, C]: pixels as the network itself takes them, scaled already. Both return
+[B, height, width, C]: pixel values that are scaled already, as the network takes them. Both return
 
   probabilities: float32 [B, num_classes];
-  labels: string [B, num_classes], the classes' names in that order, in each row the same:
-    TensorFlow Serving wants every output to have a row for each example;
-  top_probabilities: float32 [B, K], the largest of them;
-  top_labels: string [B, K], their names.
+  labels: string [B, num_classes], the class names in the same order, repeated for each example,
+    because TensorFlow Serving requires all outputs to have the batch dimension;
+  top_probabilities: float32 [B, K], the K largest probabilities;
+  top_labels: string [B, K], the names of their classes.
 """
 
 import os
@@ -24,29 +24,31 @@ from estimator_train.inputs import image_files
 from estimator_train.models import probabilities
 from estimator_train.run_dir import run_files
 
-BYTES, TENSOR = 'serving_default', 'images'
+BYTES_SIGNATURE, TENSOR_SIGNATURE = 'serving_default', 'images'
 _CHANNELS = (1, 3)
 
 Tensors = Dict[str, tf.Tensor]
 
 
-def write(folder: str, model: tf.keras.Model, session: tf.Session,
-          preprocess: Callable[[tf.Tensor], tf.Tensor], labels: Sequence[str]) -> None:
-  """Writes the SavedModel, its labels and its warm-up requests.
+def write_saved_model(folder: str, model: tf.keras.Model, session: tf.Session,
+                      preprocess: Callable[[tf.Tensor], tf.Tensor],
+                      labels: Sequence[str]) -> None:
+  """Writes the SavedModel, its class names and its warm-up requests.
 
   Args:
-    folder: to write them to; it is empty.
-    model: in the default graph.
-    session: that has its weights.
-    preprocess: what scales the pixels for it.
-    labels: the classes' names.
+    folder: an empty folder to write to.
+    model: the model, in the default graph.
+    session: the session that holds its weights.
+    preprocess: the function that scales pixel values for the model.
+    labels: the class names.
 
   Raises:
-    UserError: images have not so many channels as the model takes.
+    UserError: the model takes a number of channels other than 1 or 3.
   """
   signatures = {
-      BYTES: _signature(*_from_bytes(model, preprocess, labels)),
-      TENSOR: _signature({'images': model.inputs[0]}, _outputs(model, model.outputs[0], labels)),
+      BYTES_SIGNATURE: _signature(*_image_file_tensors(model, preprocess, labels)),
+      TENSOR_SIGNATURE: _signature({'images': model.inputs[0]},
+                                   _output_tensors(model, model.outputs[0], labels)),
   }
   builder = tf.saved_model.Builder(folder)
   asset = os.path.join(folder, 'assets', run_files.LABELS_FILE)
@@ -56,45 +58,46 @@ def write(folder: str, model: tf.keras.Model, session: tf.Session,
   builder.add_meta_graph_and_variables(
       session, [tf.saved_model.tag_constants.SERVING], signatures,
       assets_collection=tf.get_collection(tf.GraphKeys.ASSET_FILEPATHS),
-      saver=trained_model.saver(model), strip_default_attrs=True)
+      saver=trained_model.make_saver(model), strip_default_attrs=True)
   builder.save()
   height, width, channels = model.input_shape[1:]
   black = session.run(tf.image.encode_jpeg(tf.zeros((height, width, channels), tf.uint8)))
-  serving_warm_up.write(folder, {
-      BYTES: {'image_bytes': tf.make_tensor_proto([black])},
-      TENSOR: {'images': tf.make_tensor_proto(0., shape=(1, height, width, channels))},
+  serving_warm_up.write_warm_up_requests(folder, {
+      BYTES_SIGNATURE: {'image_bytes': tf.make_tensor_proto([black])},
+      TENSOR_SIGNATURE: {'images': tf.make_tensor_proto(0., shape=(1, height, width, channels))},
   })
 
 
 def write_labels(path: str, labels: Sequence[str]) -> None:
-  """Writes the classes' names, one a line."""
+  """Writes the class names, one per line."""
   atomic.write_text(path, '\n'.join(labels) + '\n')
 
 
-def _from_bytes(model: tf.keras.Model, preprocess: Callable[[tf.Tensor], tf.Tensor],
-                labels: Sequence[str]) -> Sequence[Tensors]:
-  """Returns the inputs and the outputs of the signature that takes files."""
+def _image_file_tensors(model: tf.keras.Model, preprocess: Callable[[tf.Tensor], tf.Tensor],
+                        labels: Sequence[str]) -> Sequence[Tensors]:
+  """Returns the inputs and the outputs of the signature for image files."""
   height, width, channels = model.input_shape[1:]
   if channels not in _CHANNELS:
-    raise UserError('JPEGs and PNGs are decoded to one channel or three',
-                    'a model that takes {}'.format(channels), 'give --export_format=h5 or tflite')
+    raise UserError('a SavedModel for image files requires one or three channels',
+                    'the model takes {}'.format(channels), 'give --export_format=h5 or tflite')
   image_bytes = tf.placeholder(tf.string, [None], name='image_bytes')
 
   def load(content: tf.Tensor) -> tf.Tensor:
     return image_files.resize(image_files.decode_content(content, channels), height, width)
 
   pixels = tf.map_fn(load, image_bytes, tf.float32, back_prop=False)
-  return {'image_bytes': image_bytes}, _outputs(model, model(preprocess(pixels)), labels)
+  return {'image_bytes': image_bytes}, _output_tensors(
+      model, model(preprocess(pixels)), labels)
 
 
-def _outputs(model: tf.keras.Model, outputs: tf.Tensor, labels: Sequence[str]) -> Tensors:
-  of_classes = probabilities.from_outputs(model, outputs)
+def _output_tensors(model: tf.keras.Model, outputs: tf.Tensor, labels: Sequence[str]) -> Tensors:
+  class_probabilities = probabilities.from_outputs(model, outputs)
   names = tf.constant([label.encode('utf-8') for label in labels])
-  of_rows = tf.tile(names[tf.newaxis], [tf.shape(of_classes)[0], 1])
-  of_rows.set_shape((None, len(labels)))
-  top = tf.math.top_k(of_classes, min(TOP_K, len(labels)))
-  return {'probabilities': of_classes, 'labels': of_rows, 'top_probabilities': top.values,
-          'top_labels': tf.gather(names, top.indices)}
+  repeated_names = tf.tile(names[tf.newaxis], [tf.shape(class_probabilities)[0], 1])
+  repeated_names.set_shape((None, len(labels)))
+  top = tf.math.top_k(class_probabilities, min(TOP_K, len(labels)))
+  return {'probabilities': class_probabilities, 'labels': repeated_names,
+          'top_probabilities': top.values, 'top_labels': tf.gather(names, top.indices)}
 
 
 def _signature(inputs: Tensors, outputs: Tensors) -> tf.saved_model.build_signature_def:

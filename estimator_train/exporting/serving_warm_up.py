@@ -1,8 +1,8 @@
-"""The requests that TensorFlow Serving makes to a model before it serves it to others.
+"""Warm-up requests, which TensorFlow Serving sends to a model before serving it.
 
-They are records of `tensorflow.serving.PredictionLog`, which TensorFlow itself does not bring
-along. All that is needed of it are fields inside of fields, so that they are written as protocol
-buffers have them on the wire: the field's number and type, the length, the content.
+They are records of `tensorflow.serving.PredictionLog`, which is not part of TensorFlow. The needed
+fields are all nested messages or strings, so they are encoded here in the wire format of protocol
+buffers: field number and type, length, content.
 """
 
 import os
@@ -12,20 +12,21 @@ import tensorflow.compat.v1 as tf
 
 FILE = os.path.join('assets.extra', 'tf_serving_warmup_requests')
 
-# The fields' numbers in Serving's prediction_log.proto, predict.proto and model.proto.
+# Field numbers of TensorFlow Serving's prediction_log.proto, predict.proto and model.proto.
 _LOG_PREDICT, _PREDICT_REQUEST = 6, 1
 _REQUEST_SPEC, _REQUEST_INPUTS = 1, 2
 _SPEC_SIGNATURE = 3
-_KEY, _VALUE = 1, 2  # Of an entry of any map.
-_WITH_LENGTH = 2  # The type of all of them.
+_KEY, _VALUE = 1, 2  # The fields of an entry of a map.
+_LENGTH_DELIMITED = 2  # The wire type of all these fields.
 
 
-def write(folder: str, requests: Dict[str, Dict[str, tf.make_tensor_proto]]) -> None:
-  """Writes the file of requests.
+def write_warm_up_requests(folder: str,
+                           requests: Dict[str, Dict[str, tf.make_tensor_proto]]) -> None:
+  """Writes the file with the warm-up requests.
 
   Args:
-    folder: of the SavedModel.
-    requests: by signature: the inputs' TensorProtos by name.
+    folder: the folder of the SavedModel.
+    requests: for each signature, the TensorProtos of its inputs by name.
   """
   path = os.path.join(folder, FILE)
   os.makedirs(os.path.dirname(path), exist_ok=True)
@@ -39,11 +40,11 @@ def write(folder: str, requests: Dict[str, Dict[str, tf.make_tensor_proto]]) -> 
 
 
 def _field(number: int, content: bytes) -> bytes:
-  return bytes([number << 3 | _WITH_LENGTH]) + _varint(len(content)) + content
+  return bytes([number << 3 | _LENGTH_DELIMITED]) + _varint(len(content)) + content
 
 
 def _varint(number: int) -> bytes:
-  """Returns seven bits a byte, the lowest first; the eighth says that more follow."""
+  """Encodes seven bits per byte, the lowest first; the eighth bit is set if more bytes follow."""
   if number < 128:
     return bytes([number])
   return bytes([number % 128 | 128]) + _varint(number // 128)

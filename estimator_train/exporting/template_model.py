@@ -1,4 +1,4 @@
-"""The single Keras model with a checkpoint's weights, for use without Estimators."""
+"""Saves the trained model as a Keras .h5 file, for use without Estimators."""
 
 import contextlib
 import logging
@@ -13,48 +13,48 @@ from estimator_train.training.checkpoints import save_hook
 from estimator_train.training.optimizers import make_optimizer
 
 FILE = 'model.h5'
-# What Keras raises of a model whose layers have no description of plain values.
-CANNOT_DESCRIBE = (TypeError, ValueError, NotImplementedError, RuntimeError)
+# The exceptions of Keras for a model with a layer that it cannot serialize.
+SERIALIZATION_ERRORS = (TypeError, ValueError, NotImplementedError, RuntimeError)
 _LOG = logging.getLogger('estimator_train')
 
 
-def save(settings: Settings, dataset: DataSet) -> Optional[str]:
-  """Writes the latest checkpoint's weights to `model.h5` in `--model_dir`.
+def save_trained_model(settings: Settings, dataset: DataSet) -> Optional[str]:
+  """Saves the model with the weights of the latest checkpoint to `model.h5` in `--model_dir`.
 
   Args:
-    settings: of the run that trained.
-    dataset: gives the model its shapes.
+    settings: the settings of the run that trained the model.
+    dataset: the data set, for the shapes of the model.
 
   Returns:
-    The file's path; None where Keras cannot save a model of the user's.
+    The path of the file; None: Keras cannot serialize the user's model.
   """
   run_dir = RunDir(settings.model_dir)
-  checkpoint, _ = save_hook.latest(run_dir.path)
+  checkpoint, _ = save_hook.latest_checkpoint(run_dir.path)
   assert checkpoint is not None
   path = run_dir.file(FILE)
-  aside = path + '.part'
+  temporary_path = path + '.part'
   try:
-    write(aside, settings, dataset, checkpoint)
-    os.replace(aside, path)
-  except CANNOT_DESCRIBE as error:
-    if not user_code.is_own(settings.model):
+    write_h5(temporary_path, settings, dataset, checkpoint)
+    os.replace(temporary_path, path)
+  except SERIALIZATION_ERRORS as error:
+    if not user_code.is_function_name(settings.model):
       raise
-    _LOG.warning('%s is not written, as Keras cannot describe a layer of --model=%s: %s', FILE,
-                 settings.model, error)
+    _LOG.warning('%s is not written, because Keras cannot serialize a layer of --model=%s: %s',
+                 FILE, settings.model, error)
     return None
   finally:
     with contextlib.suppress(FileNotFoundError):
-      os.remove(aside)
+      os.remove(temporary_path)
   return path
 
 
-def write(path: str, settings: Settings, dataset: DataSet, checkpoint: str) -> None:
-  """Writes the model, with the weights of this checkpoint, to an HDF5 file.
+def write_h5(path: str, settings: Settings, dataset: DataSet, checkpoint: str) -> None:
+  """Writes the model with the weights of a checkpoint to an HDF5 file.
 
   `tf.keras.models.load_model` loads it, compiled for `evaluate`.
   """
-  with trained_model.restored(settings, dataset, checkpoint) as (model, _):
-    # The optimizer of the training may be one that plain Keras does not know.
+  with trained_model.restored_model(settings, dataset, checkpoint) as (model, _):
+    # Not the optimizer of the training, which Keras may be unable to load without this package.
     model.compile(make_optimizer('sgd', settings.learning_rate), metrics=['accuracy'],
                   loss=model.loss)
     model.save(path, save_format='h5')

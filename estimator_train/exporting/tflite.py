@@ -1,4 +1,4 @@
-"""The model for TensorFlow Lite, by the converter of TensorFlow 1.15."""
+"""Converts the model to TensorFlow Lite with the converter of TensorFlow 1.15."""
 
 import os
 import re
@@ -8,37 +8,41 @@ import tensorflow.compat.v1 as tf
 from estimator_train.errors import UserError
 from estimator_train.files import atomic
 from estimator_train.models import probabilities
-from estimator_train.tf_patches.converter_command import own_commands_first
+from estimator_train.tf_patches.converter_command import converter_on_path
 
 FILE = 'model.tflite'
 
 
-def write(folder: str, model: tf.keras.Model, session: tf.Session) -> None:
-  """Writes the model: float32 [1, height, width, C], scaled, to probabilities [1, num_classes].
+def write_tflite(folder: str, model: tf.keras.Model, session: tf.Session) -> None:
+  """Writes the TensorFlow Lite model.
+
+  It takes scaled pixel values, float32 [1, height, width, C], and returns probabilities, float32
+  [1, num_classes].
 
   Args:
-    folder: to write it to.
-    model: in the default graph.
-    session: that has its weights.
+    folder: the folder to write to.
+    model: the model, in the default graph.
+    session: the session that holds its weights.
 
   Raises:
-    UserError: the converter does not know an operation of the model.
+    UserError: the converter does not support an operation of the model.
   """
   outputs = probabilities.from_outputs(model, model.outputs[0])
   converter = tf.lite.TFLiteConverter.from_session(session, model.inputs, [outputs])
-  with own_commands_first():
+  with converter_on_path():
     try:
       converted = converter.convert()
-    except Exception as error:  # It raises what the converter's own process printed.
+    except Exception as error:  # Its text is the output of the converter's process.
       raise UserError('TensorFlow 1.15\'s converter to TFLite cannot convert the model',
-                      _reason(str(error)), 'give --export_format=saved_model or h5') from error
+                      _failure_reason(str(error)),
+                      'give --export_format=saved_model or h5') from error
   atomic.write_bytes(os.path.join(folder, FILE), converted)
 
 
-def _reason(text: str) -> str:
-  """Returns which operations it is about, else what it says last."""
+def _failure_reason(text: str) -> str:
+  """Returns the unsupported operations, or the last line of the converter's output."""
   match = re.search(r'list of operators for which you will need custom implementations: ([\w, ]+)',
                     text)
   if match:
-    return 'it has no ' + match.group(1).strip()
-  return (text.strip().splitlines() or ['no reason is given'])[-1]
+    return 'unsupported operations: ' + match.group(1).strip()
+  return (text.strip().splitlines() or ['unknown reason'])[-1]

@@ -1,4 +1,4 @@
-"""The Keras model with the weights of a checkpoint; neither data nor devices of its training."""
+"""Restores the Keras model of a checkpoint, without the data and the devices of its training."""
 
 import contextlib
 from typing import Callable, Iterator, NamedTuple, Tuple
@@ -14,55 +14,59 @@ from estimator_train.inputs.file_errors import translate_errors
 from estimator_train.models import probabilities
 from estimator_train.run_dir.run_files import RunDir
 from estimator_train.settings import Settings, groups
-from estimator_train.training.building import build_model, check_fits, make_model_preprocess
+from estimator_train.training.building import (
+  build_compiled_model,
+  check_fits_checkpoint,
+  make_model_preprocess,
+)
 from estimator_train.training.checkpoints import chosen_checkpoint
 
 _CPU = Devices(('/cpu:0',), ('/cpu:0',))
-# What the checkpoint itself may not tell from another value.
-_MUST_BE_THE_SAME = ('image_size',)
+# Flags compared with those of the run, because a checkpoint may also fit a wrong value.
+_FLAGS_THAT_MUST_MATCH = ('image_size',)
 
 
-class Found(NamedTuple):
-  """The checkpoint that `--checkpoint` names.
+class TrainedCheckpoint(NamedTuple):
+  """The checkpoint that `--checkpoint` names, and the data set on which it was trained.
 
   Attributes:
-    dataset: the classes and the shape of an image; none of the examples.
-    checkpoint: its path.
-    global_step: of it.
+    dataset: a data set with the class names and the image shape, but without examples.
+    checkpoint: the path of the checkpoint.
+    global_step: its global step.
   """
   dataset: DataSet
   checkpoint: str
   global_step: int
 
 
-def find(settings: Settings) -> Found:
-  """Finds the checkpoint that `--checkpoint` names, and what it was trained on.
+def find_checkpoint(settings: Settings) -> TrainedCheckpoint:
+  """Finds the checkpoint that `--checkpoint` names, and describes its data set.
 
   Raises:
-    UserError: there is none, or it was trained on something else than the flags say.
+    UserError: the checkpoint does not exist, or was trained with other classes or image sizes.
   """
   tf.logging.set_verbosity(tf.logging.INFO if settings.verbosity > 0 else tf.logging.ERROR)
   checkpoint, global_step = chosen_checkpoint.resolve(settings[groups.Run], settings.checkpoint)
   dataset = datasets.describe_classes(settings)
   chosen_checkpoint.check_labels(settings.model_dir, settings.checkpoint, dataset.labels)
   RunDir(settings.model_dir).check_flags(
-      settings, [name for name, _ in settings.items() if name not in _MUST_BE_THE_SAME])
-  return Found(dataset, checkpoint, global_step)
+      settings, [name for name, _ in settings.items() if name not in _FLAGS_THAT_MUST_MATCH])
+  return TrainedCheckpoint(dataset, checkpoint, global_step)
 
 
 @contextlib.contextmanager
-def restored(settings: Settings, dataset: DataSet, checkpoint: str,
-             devices: Devices = _CPU) -> Iterator[Tuple[tf.keras.Model, tf.Session]]:
-  """Builds the model as it predicts, with the checkpoint's weights.
+def restored_model(settings: Settings, dataset: DataSet, checkpoint: str,
+                   devices: Devices = _CPU) -> Iterator[Tuple[tf.keras.Model, tf.Session]]:
+  """Builds the model in inference mode, and restores its weights from a checkpoint.
 
   Args:
-    settings: of the run that trained it.
-    dataset: gives the model its shapes.
-    checkpoint: its path.
-    devices: the first of them is used.
+    settings: the settings of the run that trained the model.
+    dataset: the data set, for the shapes of the model.
+    checkpoint: the path of the checkpoint.
+    devices: the devices, of which the first one is used.
 
   Yields:
-    The model, in a graph and a session of its own, which are the default ones, and the session.
+    The model and its session; the graph and the session are new, and are the default ones.
 
   Raises:
     UserError: the checkpoint is of another model.
@@ -74,29 +78,29 @@ def restored(settings: Settings, dataset: DataSet, checkpoint: str,
     tf.keras.backend.set_session(session)
     try:
       tf.keras.backend.set_learning_phase(0)
-      model = build_model(settings, dataset)
-      check_fits(model, settings, checkpoint,
-                 chosen_checkpoint.find_run_dir(settings.model_dir, settings.checkpoint).flags())
+      model = build_compiled_model(settings, dataset)
+      run_dir = chosen_checkpoint.find_run_dir(settings.model_dir, settings.checkpoint)
+      check_fits_checkpoint(model, settings, checkpoint, run_dir.flags())
       with translate_errors():
-        saver(model).restore(session, checkpoint)
+        make_saver(model).restore(session, checkpoint)
       yield model, session
     finally:
       tf.keras.backend.set_session(None)
 
 
-def saver(model: tf.keras.Model) -> tf.train.Saver:
-  """Makes what saves and restores the model's weights, by their names in a checkpoint."""
+def make_saver(model: tf.keras.Model) -> tf.train.Saver:
+  """Makes the saver of the model's weights, by their names in a checkpoint."""
   return tf.train.Saver({weight.op.name: weight for weight in model.weights})
 
 
 class Predictor(NamedTuple):
-  """A model that has its weights.
+  """A restored model as a function.
 
   Attributes:
-    batch_size: of one device.
-    device: what it is on.
-    outputs: the function from pixels, [B, height, width, 1 or C] in grey levels from 0 to 255, to
-      the probabilities of the classes, float32 [B, num_classes].
+    batch_size: the largest batch size, that of one replica.
+    device: the name of its device.
+    outputs: a function of pixel values from 0 to 255, [B, height, width, 1 or C], that returns the
+      class probabilities, float32 [B, num_classes].
   """
   batch_size: int
   device: str
@@ -104,28 +108,28 @@ class Predictor(NamedTuple):
 
 
 @contextlib.contextmanager
-def load(settings: Settings, found: Found) -> Iterator[Predictor]:
-  """Makes the model a function, for as long as the context lasts.
+def load_predictor(settings: Settings, trained: TrainedCheckpoint) -> Iterator[Predictor]:
+  """Restores the model of a checkpoint as a function, which is valid within the context.
 
   Args:
-    settings: of the run that trained it.
-    found: the checkpoint.
+    settings: the settings of the run that trained the model.
+    trained: the checkpoint.
 
   Raises:
-    UserError: it is of another model, or of images that no file holds.
+    UserError: the checkpoint is of another model, or its images have other than 1 or 3 channels.
   """
-  height, width, channels = found.dataset.image_shape
+  height, width, channels = trained.dataset.image_shape
   if channels not in (1, 3):
-    raise UserError('images have one channel or three', '--image_size={},{},{}'.format(
-        height, width, channels), 'give a --model_dir that was trained on such')
-  # Those that are here, and not those that it was trained on.
-  here = settings.evolve(num_gpus=-1 if settings.num_gpus else 0)
-  devices = find_devices(here[groups.Devices])
-  one = Devices(devices.names[:1], devices.labels[:1])
-  with restored(settings, found.dataset, found.checkpoint, one) as (model, session):
+    raise UserError('images must have one channel or three', '--image_size={},{},{}'.format(
+        height, width, channels), 'give a --model_dir that was trained on such images')
+  # The devices of this machine, which may differ from those of the training.
+  local_settings = settings.evolve(num_gpus=-1 if settings.num_gpus else 0)
+  devices = find_devices(local_settings[groups.Devices])
+  first = Devices(devices.names[:1], devices.labels[:1])
+  with restored_model(settings, trained.dataset, trained.checkpoint, first) as (model, session):
     pixels = tf.placeholder(tf.float32, [None, height, width, None])
     outputs = probabilities.from_outputs(
         model, model(make_model_preprocess(model, settings[groups.Model])(pixels)))
     with translate_errors():
-      yield Predictor(max(1, settings.batch_size // devices.num_replicas), one.names[0],
+      yield Predictor(max(1, settings.batch_size // devices.num_replicas), first.names[0],
                       session.make_callable(outputs, [pixels]))

@@ -1,1 +1,1 @@
-"""Files: atomic writes, and where the files of the package are."""
+"""Files: atomic writes, and the paths of the package."""

@@ -1,9 +1,9 @@
-"""Where the files of the package are, wherever it is installed."""
+"""Paths of files in the package, as it is installed."""
 
 import os
 
 PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-# The folder to import the package from; of a checkout, its root.
+# The folder that contains the package; in a checkout, its root.
 PARENT = os.path.dirname(PACKAGE)
 CONFIGS = os.path.join(PACKAGE, 'configs')
 QUICKSTART = os.path.join(CONFIGS, 'quickstart.flags')

@@ -1,4 +1,4 @@
-"""Finds the images that cannot be decoded, with the decoder that training uses."""
+"""Finds images that cannot be decoded by the decoder that training uses."""
 
 import json
 import logging
@@ -20,12 +20,13 @@ from estimator_train.inputs.source import BadImage
 from estimator_train.settings import groups
 
 _LOG = logging.getLogger('estimator_train')
-_FILE = 'skipped_images.json'
-_AT_ONCE = 1024  # Files handed to the threads at a time; a million would need a GB of futures.
+_CACHE_FILE = 'skipped_images.json'
+# Files that are submitted to the threads at a time. The futures of a million files would take 1 GB.
+_FILES_PER_CHUNK = 1024
 
 
 class Decoder:
-  """Decodes images one by one; several threads may share it."""
+  """Decodes single images. It can be shared by several threads."""
 
   def __init__(self) -> None:
     with tf.Graph().as_default() as graph:
@@ -35,7 +36,7 @@ class Decoder:
     self._fetch = self._session.make_callable(self._shape, [self._contents])
 
   def shape(self, contents: bytes) -> Tuple[int, int, int]:
-    """Returns (height, width, channels); raises a ValueError that says why where it cannot."""
+    """Returns (height, width, channels); raises a ValueError with the reason if decoding fails."""
     try:
       height, width, channels = self._fetch(contents)
     except tf.errors.OpError as error:
@@ -46,25 +47,34 @@ class Decoder:
     self._session.close()
 
 
-def each_in_threads(function: Callable[[bytes], Any], files: Sequence[bytes],
-                    what: str) -> Iterator[Any]:
-  """Yields the function of each file, in their order, with progress on standard error."""
+def map_files(function: Callable[[bytes], Any], files: Sequence[bytes],
+              description: str) -> Iterator[Any]:
+  """Applies a function to files in parallel, and shows the progress on standard error.
+
+  Args:
+    function: takes the path of a file.
+    files: the paths.
+    description: describes the operation in the progress.
+
+  Yields:
+    The result for each file, in order.
+  """
   with ThreadPoolExecutor(available_cores()) as threads, \
-      tqdm(total=len(files), desc=what, unit='image', disable=None) as bar:
+      tqdm(total=len(files), desc=description, unit='image', disable=None) as bar:
     if bar.disable:
-      _LOG.info('%s: %d images', what, len(files))
-    for start in range(0, len(files), _AT_ONCE):
-      for result in threads.map(function, files[start:start + _AT_ONCE]):
+      _LOG.info('%s: %d images', description, len(files))
+    for start in range(0, len(files), _FILES_PER_CHUNK):
+      for result in threads.map(function, files[start:start + _FILES_PER_CHUNK]):
         bar.update()
         yield result
 
 
-def read(path: bytes) -> bytes:
-  """Returns a file's bytes.
+def read_regular_file(path: bytes) -> bytes:
+  """Returns the content of a regular file.
 
   Raises:
-    OSError: it cannot be read, or is none: a named pipe would be waited for without end, and a
-      device may have no end.
+    OSError: the file cannot be read or is not a regular file. Reading a named pipe would block, and
+      a device may be infinite.
   """
   if not stat.S_ISREG(os.stat(path).st_mode):
     raise OSError('not a regular file')
@@ -72,13 +82,13 @@ def read(path: bytes) -> bytes:
     return file.read()
 
 
-def find(files: Sequence[bytes]) -> Iterator[Tuple[int, str]]:
-  """Reads and decodes the files; yields the index of each that cannot be, and why."""
+def find_undecodable(files: Sequence[bytes]) -> Iterator[Tuple[int, str]]:
+  """Yields the index of each file that cannot be read or decoded, and the reason."""
   decoder = Decoder()
 
   def reason(path: bytes) -> Optional[str]:
     try:
-      decoder.shape(read(path))
+      decoder.shape(read_regular_file(path))
     except OSError as error:
       return error.strerror or str(error)
     except ValueError as error:
@@ -86,55 +96,57 @@ def find(files: Sequence[bytes]) -> Iterator[Tuple[int, str]]:
     return None
 
   try:
-    for index, why in enumerate(each_in_threads(reason, files, 'checking images')):
+    for index, why in enumerate(map_files(reason, files, 'checking images')):
       if why is not None:
         yield index, why
   finally:
     decoder.close()
 
 
-def skip(split: ImageSplit, name: str, settings: groups.Input,
-         model_dir: str) -> Tuple[ImageSplit, List[BadImage]]:
-  """Returns the split without the images that cannot be decoded, and those.
+def drop_undecodable(split: ImageSplit, name: str, settings: groups.Input,
+                     model_dir: str) -> Tuple[ImageSplit, List[BadImage]]:
+  """Removes the images that cannot be decoded from a split.
 
-  All of them are decoded once, before the first step, so that every step and every epoch is as
-  long as it would be without them. `model_dir` remembers the outcome for as long as no file
-  changes.
+  All images are decoded once before the first step, so that the numbers of steps and examples are
+  known from the start. The result is stored in `model_dir` and used until a file changes.
+
+  Returns:
+    The split without these images, and the images.
 
   Raises:
-    UserError: more of them are bad than `--max_bad_images`.
+    UserError: their fraction exceeds `--max_bad_images`.
   """
   bad = [(index, BadImage(os.fsdecode(split.files[index]), why))
-         for index, why in _remembered(split, name, model_dir)]
+         for index, why in _find_undecodable_cached(split, name, model_dir)]
   if len(bad) > settings.max_bad_images * len(split.files):
-    raise UserError('more images cannot be decoded than --max_bad_images allows',
+    raise UserError('more images than --max_bad_images allows cannot be decoded',
                     '{} of {} with --max_bad_images={:g}, the first is {} ({})'.format(
                         len(bad), len(split.files), settings.max_bad_images,
                         printable(bad[0][1].file), bad[0][1].reason),
-                    'mend or remove them, --mode=audit lists all; or give a larger share')
+                    'repair or remove them, --mode=audit lists all; or give a larger fraction')
   for _, image in bad:
     _LOG.warning('skipping %s (%s)', printable(image.file), image.reason)
-  return _without(split, [index for index, _ in bad]), [image for _, image in bad]
+  return _without_indices(split, [index for index, _ in bad]), [image for _, image in bad]
 
 
-def _without(split: ImageSplit, indexes: Sequence[int]) -> ImageSplit:
+def _without_indices(split: ImageSplit, indexes: Sequence[int]) -> ImageSplit:
   if not indexes:
     return split
-  gone = set(indexes)
-  return ImageSplit([file for index, file in enumerate(split.files) if index not in gone],
+  dropped = set(indexes)
+  return ImageSplit([file for index, file in enumerate(split.files) if index not in dropped],
                     np.delete(split.classes, indexes))
 
 
-def _remembered(split: ImageSplit, name: str, model_dir: str) -> List[Tuple[int, str]]:
-  """Returns what `find` does, from `model_dir` where the same files have been checked before."""
-  path = os.path.join(model_dir, _FILE)
+def _find_undecodable_cached(split: ImageSplit, name: str, model_dir: str) -> List[Tuple[int, str]]:
+  """Like find_undecodable, but reuses the result in `model_dir` if no file has changed."""
+  path = os.path.join(model_dir, _CACHE_FILE)
   try:
     with open(path, encoding='utf-8') as file:
-      memory = json.load(file)
+      results = json.load(file)
   except (OSError, ValueError):
-    memory = {}
+    results = {}
   files = fingerprint.of_files(split.files)
-  if memory.get(name, {}).get('files') != files:
-    memory[name] = {'files': files, 'bad': list(find(split.files))}
-    atomic.write_json(path, memory)
-  return [(index, why) for index, why in memory[name]['bad']]
+  if results.get(name, {}).get('files') != files:
+    results[name] = {'files': files, 'bad': list(find_undecodable(split.files))}
+    atomic.write_json(path, results)
+  return [(index, why) for index, why in results[name]['bad']]

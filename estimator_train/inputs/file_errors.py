@@ -1,4 +1,4 @@
-"""Errors of TensorFlow about files, translated for users."""
+"""Translates TensorFlow's errors about files into UserErrors."""
 
 import re
 from contextlib import contextmanager
@@ -9,24 +9,24 @@ import tensorflow.compat.v1 as tf
 from estimator_train.errors import UserError
 from estimator_train.inputs.source import Source
 
-_OF_A_FILE = (tf.errors.InvalidArgumentError, tf.errors.NotFoundError, tf.errors.UnknownError,
+_FILE_ERRORS = (tf.errors.InvalidArgumentError, tf.errors.NotFoundError, tf.errors.UnknownError,
               tf.errors.PermissionDeniedError, tf.errors.FailedPreconditionError)
 
 
 @contextmanager
 def translate_errors(source: Optional[Source] = None) -> Iterator[None]:
-  """Raises UserErrors in place of errors about the data, or about checkpoints.
+  """Raises a UserError in place of TensorFlow's errors about data files and checkpoints.
 
   Args:
-    source: what is read meanwhile; it finds the file that TensorFlow may not name.
+    source: the source that is read, which finds the file if TensorFlow's error does not name it.
   """
   try:
     yield
   except tf.errors.DataLossError as error:
     raise UserError('a file of the data or of --model_dir is damaged',
                     error.message.splitlines()[0],
-                    'remove it; get data again with --mode=download') from error
-  except _OF_A_FILE as error:
+                    'remove it; --mode=download downloads data again') from error
+  except _FILE_ERRORS as error:
     if 'not found in checkpoint' in error.message:
       raise UserError('--model_dir holds a checkpoint of another model or optimizer',
                       re.sub(r'.*?(Key \S+ not found in checkpoint).*', r'\1', error.message,

@@ -1,6 +1,6 @@
-"""`input_fn`s that stream gzipped idx files; no array enters the graph.
+"""`input_fn`s that stream gzipped idx files, without constants in the graph.
 
-They return datasets of (uint8 [B, height, width, channels], labels), the labels float32 [B,
+They return datasets of (images, labels): uint8 [B, height, width, channels], and float32 [B,
 num_classes] or int64 [B].
 """
 
@@ -16,21 +16,21 @@ from estimator_train.inputs import arrays
 from estimator_train.inputs.batching import Batching
 from estimator_train.inputs.source import InputFn, Path, Source
 
-# Decompressed: up to here memory holds them unless the user says otherwise.
-_SMALL_BYTES = 256 << 20
+# --cache=auto keeps the images in memory up to this size.
+_MAX_CACHED_BYTES = 256 << 20
 
 
 class IdxSource(Source):
-  """A pair of gzipped idx files: streamed, or held in memory.
+  """The source of an IdxSplit: gzipped idx files, streamed or read into memory.
 
-  A worker that streams decompresses all of them, as gzip cannot be entered in the middle, and
-  decodes its own examples only.
+  A worker that streams decompresses the complete files, because gzip does not support random
+  access, but decodes only its own examples.
   """
   kind = 'idx_files'
   last_stage = 'decode'
 
   def check(self) -> Optional[int]:
-    # Published files have been compared with their checksums when they were downloaded.
+    # Published files were compared with their checksums when they were downloaded.
     return idx.check_split(self.split, self.dataset.image_shape, len(self.dataset.labels),
                            checksummed=bool(self.dataset.files))
 
@@ -43,8 +43,8 @@ class IdxSource(Source):
 
   @property
   def default_cache(self) -> str:
-    size = idx.count(self.split) * int(np.prod(self.dataset.image_shape))
-    return 'memory' if size <= _SMALL_BYTES else 'none'
+    size = idx.count_examples(self.split) * int(np.prod(self.dataset.image_shape))
+    return 'memory' if size <= _MAX_CACHED_BYTES else 'none'
 
   def classes(self) -> np.ndarray:
     return arrays.read_idx_labels(self.split)
@@ -62,11 +62,11 @@ class IdxSource(Source):
     size = batching.batch_size
 
     def read() -> tf.data.Dataset:
-      # The last of every so many: the others are read, and go nowhere.
-      return examples(self.split, batching).repeat().shard(size, size - 1)
+      # Reads all examples, and returns the last one of each batch.
+      return make_record_dataset(self.split, batching).repeat().shard(size, size - 1)
 
     def batch() -> tf.data.Dataset:
-      return batching.shuffled(examples(self.split, batching), idx.count(self.split)).batch(size)
+      return _shuffle_records(self.split, batching).batch(size)
 
     return {'read': read, 'batch': batch}
 
@@ -80,28 +80,28 @@ class IdxSource(Source):
 
 
 def make_train_input_fn(split: IdxSplit, batching: Batching) -> InputFn:
-  """Makes the `input_fn` of training: shuffled, without end, every batch full.
+  """Makes the `input_fn` of training: shuffled, infinite, with full batches.
 
   Args:
-    split: the files; idx.check_split has found them right.
-    batching: how they become batches.
+    split: the files, which idx.check_split has checked.
+    batching: how the examples are combined into batches.
   """
   def input_fn() -> tf.data.Dataset:
-    return _batches(batching.shuffled(examples(split, batching), idx.count(split)), batching)
+    return _decode_batches(_shuffle_records(split, batching), batching)
 
   return input_fn
 
 
 def make_eval_input_fn(split: IdxSplit, batching: Batching) -> InputFn:
-  """Makes the `input_fn` of evaluation: every example once, in the order of the files."""
+  """Makes the `input_fn` of evaluation: each example once, in the order of the files."""
   def input_fn() -> tf.data.Dataset:
-    return _batches(examples(split, batching), batching)
+    return _decode_batches(make_record_dataset(split, batching), batching)
 
   return input_fn
 
 
-def examples(split: IdxSplit, batching: Batching) -> tf.data.Dataset:
-  """Returns a dataset of (image bytes, label byte), both scalar strings."""
+def make_record_dataset(split: IdxSplit, batching: Batching) -> tf.data.Dataset:
+  """Returns a dataset of the encoded (image, label), scalar strings, in the order of the files."""
   height, width, channels = batching.image_shape
   images = tf.data.FixedLengthRecordDataset(
       split.images, height * width * channels, header_bytes=idx.IMAGE_HEADER_BYTES,
@@ -111,13 +111,18 @@ def examples(split: IdxSplit, batching: Batching) -> tf.data.Dataset:
   return tf.data.Dataset.zip((images, labels))
 
 
-def _batches(examples: tf.data.Dataset, batching: Batching) -> tf.data.Dataset:
-  """Batches the records first and decodes a batch at a time, which costs one call, not B."""
-  # AutoGraph would take half a second to find that there is nothing to convert.
+def _shuffle_records(split: IdxSplit, batching: Batching) -> tf.data.Dataset:
+  return batching.shuffle_and_shard(make_record_dataset(split, batching),
+                                    idx.count_examples(split))
+
+
+def _decode_batches(records: tf.data.Dataset, batching: Batching) -> tf.data.Dataset:
+  """Combines records into batches and decodes each batch in one call."""
+  # AutoGraph would spend half a second to find that there is nothing to convert.
   @tf.autograph.experimental.do_not_convert
   def decode(images: tf.Tensor, labels: tf.Tensor) -> Tuple[tf.Tensor, tf.Tensor]:
     pixels = tf.reshape(tf.decode_raw(images, tf.uint8), (-1,) + batching.image_shape)
     classes = tf.cast(tf.reshape(tf.decode_raw(labels, tf.uint8), [-1]), tf.int64)
-    return pixels, batching.labels(classes)
+    return pixels, batching.encode_labels(classes)
 
-  return batching.prefetched(examples.batch(batching.batch_size).map(decode))
+  return batching.prefetch_batches(records.batch(batching.batch_size).map(decode))

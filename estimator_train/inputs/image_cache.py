@@ -1,4 +1,4 @@
-"""Decoded, resized images as uint8, kept in memory or in a file: read and decoded once."""
+"""Caches decoded and resized images as uint8, in memory or in a file."""
 
 import hashlib
 import logging
@@ -23,25 +23,25 @@ Fill = Callable[[np.ndarray], None]
 
 
 class _NotGrey(Exception):
-  """An image in colour among grey ones."""
+  """A colour image was found while grey images were cached."""
 
 
-def images(split: ImageSplit, batching: Batching, cache: str) -> np.ndarray:
-  """Returns all images of a split, rounded to whole grey levels.
+def load_images(split: ImageSplit, batching: Batching, cache: str) -> np.ndarray:
+  """Returns all images of a split, with pixel values rounded to integers.
 
-  The rounding takes a pixel at most half a level, 0.002 of the scale, from where it was.
+  Rounding changes a pixel value by at most 0.5, which is 0.002 of the range.
 
   Args:
-    split: the files.
-    batching: says their size, and how many to decode at once.
-    cache: `memory`, or a folder, in which other files, sizes, times of change or image sizes make
-      another cache.
+    split: the image files.
+    batching: the image size, and the number of images to decode in parallel.
+    cache: `memory`, or a folder. In a folder, the cache is reused if the paths, sizes and
+      modification times of the files and the image size are the same.
 
   Returns:
-    uint8 [N, height, width, C] in the order of the list; C is 1 where all of them are grey.
+    uint8 [N, height, width, C], in the order of the files; C is 1 if all images are grey, else 3.
 
   Raises:
-    UserError: memory or disk do not suffice; it says how much would.
+    UserError: there is not enough memory or disk space; the error has the required size.
     tf.errors.OpError: an image cannot be decoded.
   """
   height, width, _ = batching.image_shape
@@ -49,52 +49,55 @@ def images(split: ImageSplit, batching: Batching, cache: str) -> np.ndarray:
       fingerprint.of_files(split.files), height, width).encode()).hexdigest()
 
   def fill(array: np.ndarray) -> None:
-    _fill(array, split, batching)
+    _fill_with_images(array, split, batching)
 
-  channels = (1, 3) if image_files.is_grey(split.files) else (3,)
-  for number in channels:
+  for channels in (1, 3) if image_files.is_grey(split.files) else (3,):
+    shape = (len(split.files), height, width, channels)
     try:
-      return keep(cache, 'images-' + key, (len(split.files), height, width, number), np.uint8, fill)
+      return load_array(cache, 'images-' + key, shape, np.uint8, fill)
     except _NotGrey:
       _LOG.info('not all images are grey: caching three channels')
-  raise AssertionError('three channels hold every image')
+  raise AssertionError('every image fits into three channels')
 
 
-def keep(cache: str, name: str, shape: Tuple[int, ...], dtype: type, fill: Fill) -> np.ndarray:
-  """Returns an array that is filled once: in memory, or in `NAME.npy` in a folder.
+def load_array(cache: str, name: str, shape: Tuple[int, ...], dtype: type,
+               fill: Fill) -> np.ndarray:
+  """Returns an array that is filled once, in memory or in the file `NAME.npy` of a folder.
 
-  A file that a killed run has left half-filled has no final name, and is filled anew. Of several
-  processes one fills it, and the others wait.
+  The file gets its name when it is complete; the incomplete file of a killed run is filled again.
+  If several processes call this function, one fills the file and the others wait.
 
   Args:
     cache: `memory`, or a folder.
-    name: of the file, different for different contents.
-    shape: of the array.
-    dtype: of its elements.
-    fill: fills it.
+    name: the name of the file, unique for its content.
+    shape: the shape of the array.
+    dtype: the dtype of the array.
+    fill: the function that fills the array.
 
   Raises:
-    UserError: memory or disk do not suffice, or the folder cannot be written to.
+    UserError: there is not enough memory or disk space, or the folder is not writable.
   """
   size = _num_bytes(shape, dtype)
-  what = '{} {} of {}'.format(np.dtype(dtype).name, 'x'.join(map(str, shape)), _readable(size))
+  description = '{} {} of {}'.format(np.dtype(dtype).name, 'x'.join(map(str, shape)),
+                                     _format_size(size))
   if cache == 'memory':
     free = available_bytes()
     if size > free:
       raise UserError('the cache does not fit into memory',
-                      '--cache=memory for {}, {} are free'.format(what, _readable(free)),
+                      '--cache=memory for {}, {} are free'.format(
+                          description, _format_size(free)),
                       'give --cache=FOLDER, or a smaller --image_size')
-    _LOG.info('caching %s in memory', what)
+    _LOG.info('caching %s in memory', description)
     array = np.empty(shape, dtype)
     fill(array)
     return array
   path = os.path.join(cache, name + '.npy')
   try:
     os.makedirs(cache, exist_ok=True)
-    if not _is_whole(path, shape, dtype):
+    if not _is_complete(path, shape, dtype):
       with open_locked(path + '.part') as part:
-        if not _is_whole(path, shape, dtype):
-          _LOG.info('caching %s in %s', what, path)
+        if not _is_complete(path, shape, dtype):
+          _LOG.info('caching %s in %s', description, path)
           _fill_file(part, shape, dtype, fill)
           os.replace(part.name, path)
         elif os.path.exists(part.name):
@@ -102,24 +105,25 @@ def keep(cache: str, name: str, shape: Tuple[int, ...], dtype: type, fill: Fill)
     return np.load(path, mmap_mode='r', allow_pickle=False)
   except OSError as error:
     raise UserError('the cache cannot be stored',
-                    '--cache={} for {} ({})'.format(cache, what, error.strerror or error),
-                    'give a folder that can be written to and has as much free') from error
+                    '--cache={} for {} ({})'.format(cache, description, error.strerror or error),
+                    'give a writable folder on a disk with enough free space') from error
 
 
-def fill_in_batches(array: np.ndarray, following: Callable[[], np.ndarray], what: str) -> None:
-  """Fills an array, in its order, with the batches of one pass, and shows progress.
+def fill_in_batches(array: np.ndarray, next_batch: Callable[[], np.ndarray],
+                    description: str) -> None:
+  """Fills an array with consecutive batches, and shows the progress.
 
   Args:
-    array: [N, ...].
-    following: returns the next batch, [B, ...].
-    what: to call it.
+    array: the array to fill, [N, ...].
+    next_batch: returns the next batch, [B, ...].
+    description: describes the operation in the progress.
   """
-  with tqdm(total=len(array), desc=what, unit='image', disable=None) as bar:
-    done = 0
-    while done < len(array):
-      batch = following()
-      array[done:done + len(batch)] = batch
-      done += len(batch)
+  with tqdm(total=len(array), desc=description, unit='image', disable=None) as bar:
+    filled = 0
+    while filled < len(array):
+      batch = next_batch()
+      array[filled:filled + len(batch)] = batch
+      filled += len(batch)
       bar.update(len(batch))
 
 
@@ -127,12 +131,12 @@ def _num_bytes(shape: Tuple[int, ...], dtype: type) -> int:
   return int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
 
 
-def _is_whole(path: str, shape: Tuple[int, ...], dtype: type) -> bool:
+def _is_complete(path: str, shape: Tuple[int, ...], dtype: type) -> bool:
   if not os.path.exists(path):
     return False
   try:
     array = np.load(path, mmap_mode='r', allow_pickle=False)
-  except ValueError:  # Cut, or something else under that name.
+  except ValueError:  # Truncated, or not an array.
     return False
   return array.shape == shape and array.dtype == dtype
 
@@ -143,38 +147,38 @@ def _fill_file(part: BinaryIO, shape: Tuple[int, ...], dtype: type, fill: Fill) 
       'descr': np.lib.format.dtype_to_descr(np.dtype(dtype)), 'fortran_order': False,
       'shape': shape})
   part.flush()
-  start = part.tell()
+  header_bytes = os.fstat(part.fileno()).st_size
   try:
-    # Takes the space now: a disk that fills up under a mapped file would kill the process.
-    os.posix_fallocate(part.fileno(), start, _num_bytes(shape, dtype))
+    # Allocates the space first: a full disk under a memory-mapped file would kill the process.
+    os.posix_fallocate(part.fileno(), header_bytes, _num_bytes(shape, dtype))
   except OSError:
-    part.truncate(0)  # What there was of it is for others.
+    part.truncate(0)  # Release the space that was allocated.
     raise
-  array = np.memmap(part.name, dtype, 'r+', start, shape)
+  array = np.memmap(part.name, dtype, 'r+', header_bytes, shape)
   fill(array)
   array.flush()
   os.fsync(part.fileno())
 
 
-def _fill(array: np.ndarray, split: ImageSplit, batching: Batching) -> None:
-  """Fills uint8 [N, height, width, C]; raises _NotGrey where C is 1 and does not do."""
+def _fill_with_images(array: np.ndarray, split: ImageSplit, batching: Batching) -> None:
+  """Fills uint8 [N, height, width, C]; raises _NotGrey if C is 1 and an image has colours."""
   input_fn = image_files.make_eval_input_fn(split, batching._replace(
       batch_size=_FILL_BATCH, one_hot=False))
   with tf.Graph().as_default(), tf.Session(
       config=tf.ConfigProto(device_count={'GPU': 0})) as session:
     pixels, _ = tf.data.make_one_shot_iterator(input_fn()).get_next()
-    following = session.make_callable(tf.cast(tf.round(pixels), tf.uint8))
+    run_batch = session.make_callable(tf.cast(tf.round(pixels), tf.uint8))
 
     def next_images() -> np.ndarray:
-      batch = following()
+      batch = run_batch()
       if batch.shape[-1] > array.shape[-1]:
         raise _NotGrey
-      return batch  # Where it alone is grey, it goes into all channels.
+      return batch  # A grey batch is broadcast to three channels.
 
     fill_in_batches(array, next_images, 'caching')
 
 
-def _readable(size: float) -> str:
+def _format_size(size: float) -> str:
   for unit in ('bytes', 'kB', 'MB'):
     if size < 1000:
       return '{:.2f} {}'.format(size, unit)

@@ -1,8 +1,8 @@
-"""Why an image cannot be decoded, and what is odd about one that can: told by its header.
+"""Finds problems of image files in their headers, without decoding pixels.
 
-Whether an image is good, only the decoder that training uses says. This says what follows from the
-bytes around the pixels, which stay as they are: the first bytes, the segments, and Pillow's reading
-of the header. Kinds of findings are those of reports/audit.py.
+Whether an image can be decoded is determined by the decoder that training uses. This module
+explains why not, and finds properties that the decoder ignores, from the first bytes, the segments
+or chunks, and the header as Pillow reads it. The kinds of problems are those of reports/audit.py.
 """
 
 import io
@@ -14,165 +14,165 @@ from typing import Any, Callable, Dict, Iterator, NamedTuple, Optional, Tuple
 
 from estimator_train.errors import UserError
 
-# By these the decoder tells the formats, whatever a file's name says.
+# The first bytes by which the decoder recognizes the format; it ignores the file name.
 _SIGNATURES = ((b'\xff\xd8\xff', 'JPEG'), (b'\x89PNG\r\n\x1a\n', 'PNG'), (b'GIF8', 'GIF'))
-# Formats that the decoder does not read, and that are hard to mistake something else for.
+# Formats that the decoder does not support and that Pillow recognizes reliably.
 _OTHER_FORMATS = ('BMP', 'JPEG2000', 'TIFF', 'WEBP')
-_ORIENTATION = 0x0112
-_PNG_DEPTH_AT = 24
+_ORIENTATION_TAG = 0x0112
+_PNG_DEPTH_OFFSET = 24
 
 
 class Problem(NamedTuple):
-  """Something found in a file: what kind, and in words."""
+  """A problem of a file: its kind, and the reason as text."""
   kind: str
   reason: str
 
 
 def load_pillow() -> None:
-  """Makes Pillow ready for several threads.
+  """Imports Pillow and prepares it for use in several threads.
 
   Raises:
-    UserError: it is not installed.
+    UserError: Pillow is not installed.
   """
   try:
     from PIL import Image
   except ImportError as error:
-    raise UserError('--mode=audit reads the headers of images with Pillow',
-                    'there is none ({})'.format(error),
+    raise UserError('--mode=audit requires Pillow to read the headers of images',
+                    'it cannot be imported ({})'.format(error),
                     'install it with `pip install Pillow`, or this package with its extra '
                     '`images`') from error
-  # What Pillow thinks of a file is no news for the user. Filters are the process's, so that threads
-  # cannot set them one by one.
+  # The audit reports problems itself. Warning filters are global, so they cannot be set per thread.
   warnings.filterwarnings('ignore', module=r'PIL\.')
   logging.getLogger('PIL').setLevel(logging.CRITICAL + 1)
-  Image.MAX_IMAGE_PIXELS = None  # A limit for those who decode: here no pixel is.
+  Image.MAX_IMAGE_PIXELS = None  # This limit is for decoding, and pixels are not decoded here.
   Image.init()
 
 
-def problems(path: bytes, contents: bytes, refusal: Optional[str]) -> Iterator[Problem]:
-  """Yields what there is to say about a file.
+def find_problems(path: bytes, contents: bytes, refusal: Optional[str]) -> Iterator[Problem]:
+  """Yields the problems of a file.
 
   Args:
-    path: its name.
-    contents: all of its bytes.
-    refusal: why the decoder cannot decode them; None when it can.
+    path: the path of the file.
+    contents: the content of the file.
+    refusal: the error of the decoder, or None if it can decode the file.
   """
-  name = _format(contents)
-  image, doubt = _open(contents, name)
+  name = _detect_format(contents)
+  image, pillow_error = _open_with_pillow(contents, name)
   if refusal is not None:
-    yield _why_not(contents, name, image, refusal, doubt)
+    yield _explain_refusal(contents, name, image, refusal, pillow_error)
   if name is not None:
-    yield from _wrong_extension(path, name)
+    yield from _check_extension(path, name)
   if re.match('Got [0-9]+ frames', refusal or ''):
-    yield Problem('animated', 'the decoder takes no GIF of several frames')
+    yield Problem('animated', 'the decoder does not support GIFs with several frames')
   if image is not None and refusal is None:
-    yield from _not_as_meant(contents, image)
+    yield from _find_lossy_decoding(contents, image)
 
 
-def _format(contents: bytes) -> Optional[str]:
+def _detect_format(contents: bytes) -> Optional[str]:
   for signature, name in _SIGNATURES:
     if contents.startswith(signature):
       return name
   return None
 
 
-def _open(contents: bytes, name: Optional[str]) -> Tuple[Any, str]:
-  """Returns Pillow's image, its pixels not decoded, and '', or None and why there is none."""
+def _open_with_pillow(contents: bytes, name: Optional[str]) -> Tuple[Any, str]:
+  """Returns Pillow's image, with undecoded pixels, and ''; or None and Pillow's error."""
   from PIL import GifImagePlugin, Image, JpegImagePlugin, PngImagePlugin
   file = io.BytesIO(contents)
   try:
     if name is None:
       return Image.open(file, formats=_OTHER_FORMATS), ''
-    # Not Image.open: of all that went wrong it says that it cannot identify the file.
+    # Not Image.open, which replaces every error by 'cannot identify image file'.
     return {'JPEG': JpegImagePlugin.JpegImageFile, 'PNG': PngImagePlugin.PngImageFile,
             'GIF': GifImagePlugin.GifImageFile}[name](file), ''
-  except Exception as error:  # Pillow raises all sorts on files that are not as they should be.
+  except Exception as error:  # Pillow raises various exceptions for damaged files.
     return None, str(error)
 
 
-def _why_not(contents: bytes, name: Optional[str], image: Any, refusal: str,
-             doubt: str) -> Problem:
+def _explain_refusal(contents: bytes, name: Optional[str], image: Any, refusal: str,
+                     pillow_error: str) -> Problem:
   if not contents:
-    return Problem('empty', 'it has no bytes')
+    return Problem('empty', 'the file has no bytes')
   if name is None:
     if image is None:
       return Problem('not_an_image', refusal)
     return Problem('cannot_be_decoded', 'a {} image: {}'.format(image.format, refusal))
-  if _ENDS_EARLY[name](contents):
-    return Problem('truncated', 'its data end early: ' + refusal)
+  if _IS_TRUNCATED[name](contents):
+    return Problem('truncated', 'the data ends early: ' + refusal)
   return Problem('cannot_be_decoded',
-                 '{} (Pillow: {})'.format(refusal, doubt) if doubt else refusal)
+                 '{} (Pillow: {})'.format(refusal, pillow_error) if pillow_error else refusal)
 
 
-def _jpeg_ends_early(contents: bytes) -> bool:
-  """Whether the segments, or the pixels after them, go on where the file does not."""
-  at = 2
+def _is_jpeg_truncated(contents: bytes) -> bool:
+  """Whether the file ends within a segment, or before the end marker of the pixel data."""
+  position = 2
   while True:
-    head = contents[at:at + 4]
+    head = contents[position:position + 4]
     if len(head) < 4:
       return True
     if head[0] != 0xff:
-      return False  # No segment: something else is wrong.
-    if head[1] == 0xff:  # Segments may be padded.
-      at += 1
+      return False  # Not a segment: the file is damaged in another way.
+    if head[1] == 0xff:  # Padding before a segment.
+      position += 1
     elif head[1] == 0xda:
-      # Pixels begin. Among them 0xff is followed by 0, so that this can only be their end.
-      return contents.find(b'\xff\xd9', at) < 0
+      # Start of the pixel data, in which 0xff is followed by 0, so this can only be the end marker.
+      return contents.find(b'\xff\xd9', position) < 0
     else:
-      at += 2 + int.from_bytes(head[2:], 'big')
+      position += 2 + int.from_bytes(head[2:], 'big')
 
 
-def _png_ends_early(contents: bytes) -> bool:
-  """Whether the file ends within a chunk, or before the one that is the last of every PNG."""
-  at = 8
+def _is_png_truncated(contents: bytes) -> bool:
+  """Whether the file ends within a chunk, or before the IEND chunk."""
+  position = 8
   while True:
-    length, name = int.from_bytes(contents[at:at + 4], 'big'), contents[at + 4:at + 8]
+    length = int.from_bytes(contents[position:position + 4], 'big')
+    name = contents[position + 4:position + 8]
     if len(name) == 4 and not re.match(b'[A-Za-z]{4}', name):
-      return False  # No chunk: something else is wrong.
-    at += 12 + length
-    if at > len(contents):
+      return False  # Not a chunk: the file is damaged in another way.
+    position += 12 + length
+    if position > len(contents):
       return True
     if name == b'IEND':
       return False
 
 
-def _gif_ends_early(contents: bytes) -> bool:
-  """Whether the last byte, but for padding, is not that of every GIF.
+def _is_gif_truncated(contents: bytes) -> bool:
+  """Whether the last byte, ignoring padding, is not the trailer of a GIF.
 
-  Of GIFs that do end early, one in 256 has that byte there by chance, and counts as broken.
+  One in 256 truncated GIFs ends with this byte by chance, and is not recognized as truncated.
   """
   return not contents.rstrip(b'\0').endswith(b';')
 
 
-_ENDS_EARLY: Dict[str, Callable[[bytes], bool]] = {
-    'JPEG': _jpeg_ends_early, 'PNG': _png_ends_early, 'GIF': _gif_ends_early}
+_IS_TRUNCATED: Dict[str, Callable[[bytes], bool]] = {
+    'JPEG': _is_jpeg_truncated, 'PNG': _is_png_truncated, 'GIF': _is_gif_truncated}
 
 
-def _wrong_extension(path: bytes, name: str) -> Iterator[Problem]:
+def _check_extension(path: bytes, name: str) -> Iterator[Problem]:
   from PIL import Image
   extension = os.path.splitext(os.fsdecode(path))[1].lower()
-  if Image.EXTENSION.get(extension, name) != name:  # A name of no format claims nothing.
+  if Image.EXTENSION.get(extension, name) != name:  # Unknown extensions are accepted.
     yield Problem('wrong_extension', 'a {} named {}'.format(name, extension))
 
 
-def _not_as_meant(contents: bytes, image: Any) -> Iterator[Problem]:
-  """Yields what the decoder drops without a word."""
+def _find_lossy_decoding(contents: bytes, image: Any) -> Iterator[Problem]:
+  """Yields the properties of an image that the decoder silently ignores."""
   if image.mode == 'CMYK':
-    yield Problem('cmyk', 'the decoder turns CMYK into RGB without its colour profile')
-  if image.format == 'PNG' and contents[_PNG_DEPTH_AT] == 16:
+    yield Problem('cmyk', 'the decoder converts CMYK to RGB without the colour profile')
+  if image.format == 'PNG' and contents[_PNG_DEPTH_OFFSET] == 16:
     yield Problem('16_bit', 'the decoder keeps 8 of 16 bits')
   if getattr(image, 'is_animated', False) and image.format == 'PNG':
-    yield Problem('animated', 'the decoder takes the first frame')
-  orientation = _orientation(image)
+    yield Problem('animated', 'the decoder reads only the first frame')
+  orientation = _exif_orientation(image)
   if 2 <= orientation <= 8:
-    yield Problem('exif_rotated', 'the decoder does not turn it as EXIF orientation {} asks'.format(
-        orientation))
+    yield Problem('exif_rotated',
+                  'the decoder does not apply EXIF orientation {}'.format(orientation))
 
 
-def _orientation(image: Any) -> int:
+def _exif_orientation(image: Any) -> int:
   from PIL import Image
   try:
-    # Of the base class: that of a PNG decodes the pixels to look for EXIF data behind them.
-    return int(Image.Image.getexif(image).get(_ORIENTATION, 1))
-  except Exception:  # As above. EXIF data that cannot be read turn nothing.
+    # The base class, because the PNG class decodes the pixels to find EXIF data after them.
+    return int(Image.Image.getexif(image).get(_ORIENTATION_TAG, 1))
+  except Exception:  # As above. Unreadable EXIF data counts as no orientation.
     return 1

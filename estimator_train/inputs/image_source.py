@@ -1,4 +1,4 @@
-"""The source of images in files: read for each epoch, or cached."""
+"""The source of image files, which are read in each epoch or cached."""
 
 import os
 from typing import Callable, Dict, List, Optional, Tuple
@@ -16,7 +16,7 @@ from estimator_train.settings import groups
 
 
 class ImageSource(Source):
-  """Image files; a worker opens its own only."""
+  """The source of an ImageSplit; a worker opens only its own files."""
   kind = 'image_files'
   lists_classes = True
   is_auditable = True
@@ -28,8 +28,8 @@ class ImageSource(Source):
   def make_train_input_fn(self, batching: Batching, cache: str) -> InputFn:
     if cache == 'none':
       return image_files.make_train_input_fn(self.split, batching)
-    return arrays.make_train_input_fn(image_cache.images(self.split, batching, cache),
-                                      self.split.classes, batching, self.order(batching))
+    return arrays.make_train_input_fn(image_cache.load_images(self.split, batching, cache),
+                                      self.split.classes, batching, self.example_order(batching))
 
   def make_eval_input_fn(self, batching: Batching) -> InputFn:
     return image_files.make_eval_input_fn(self.split, batching)
@@ -45,10 +45,10 @@ class ImageSource(Source):
 
   def make_stages(self, batching: Batching) -> Dict[str, InputFn]:
     grey = image_files.is_grey(self.split.files)
-    load = image_files.make_load(batching, grey)
+    load_image = image_files.make_load_image(batching, grey)
 
-    # Images of different sizes make no batch, and a batch takes a copy: something small that needs
-    # all of the stage's work stands for its result.
+    # Each stage returns a scalar that depends on its result. The result itself could not be batched
+    # when images have different sizes, and batching would copy it.
     @tf.autograph.experimental.do_not_convert
     def read(path: tf.Tensor, class_index: tf.Tensor) -> tf.Tensor:
       return tf.strings.length(tf.read_file(path))
@@ -59,29 +59,30 @@ class ImageSource(Source):
 
     @tf.autograph.experimental.do_not_convert
     def resize(path: tf.Tensor, class_index: tf.Tensor) -> tf.Tensor:
-      return load(path, class_index)[0][0, 0, 0]
+      return load_image(path, class_index)[0][0, 0, 0]
 
     def make_input_fn(stage: Callable[..., tf.Tensor]) -> InputFn:
-      return lambda: batching.on_its_threads(image_files.listed(self.split, batching).apply(
-          tf.data.experimental.map_and_batch(
-              stage, batching.batch_size, num_parallel_calls=batching.num_parallel_calls)))
+      return lambda: batching.use_private_threads(
+          image_files.make_path_dataset(self.split, batching).apply(
+              tf.data.experimental.map_and_batch(
+                  stage, batching.batch_size, num_parallel_calls=batching.num_parallel_calls)))
 
     return {'read': make_input_fn(read), 'decode': make_input_fn(decode),
             'resize': make_input_fn(resize)}
 
-  def skip_bad(self, name: str, settings: groups.Input,
-               model_dir: str) -> Tuple[ImageSplit, List[BadImage]]:
-    split, skipped = bad_images.skip(self.split, name, settings, model_dir)
+  def skip_bad_examples(self, name: str, settings: groups.Input,
+                        model_dir: str) -> Tuple[ImageSplit, List[BadImage]]:
+    split, skipped = bad_images.drop_undecodable(self.split, name, settings, model_dir)
     if name == 'train':
       image_folder.check_classes(self.dataset.labels, split)
     return split, skipped
 
   def explain_failure(self) -> Optional[UserError]:
-    # TensorFlow does not name the image that it cannot decode.
-    bad = next(bad_images.find(self.split.files), None)
-    if bad is None:
+    # TensorFlow's error does not name the file.
+    first = next(bad_images.find_undecodable(self.split.files), None)
+    if first is None:
       return None
-    index, why = bad
+    index, why = first
     return UserError('an image cannot be decoded',
                      '{} ({})'.format(printable(os.fsdecode(self.split.files[index])), why),
-                     'mend or remove it, --mode=audit lists all; or give --on_bad_image=skip')
+                     'repair or remove it, --mode=audit lists all; or give --on_bad_image=skip')

@@ -1,4 +1,4 @@
-"""What the package needs to know of the examples of a split, whatever format they are in."""
+"""The interface to the examples of a split, with one implementation per format."""
 
 import abc
 from typing import Any, Callable, ClassVar, Dict, List, NamedTuple, Optional, Tuple, Union
@@ -17,26 +17,26 @@ Path = Union[str, bytes]
 
 
 class BadImage(NamedTuple):
-  """A file that cannot be decoded, and why."""
+  """An image file that cannot be decoded, and the reason."""
   file: str
   reason: str
 
 
 class Source(abc.ABC):
-  """The examples of a split; one subclass for each format.
+  """The examples of a split; each format has a subclass.
 
   Args:
-    dataset: that the split is of.
-    split: where the examples are.
+    dataset: the data set of the split.
+    split: the location of the examples.
 
   Attributes:
-    split: as given.
     kind: the name of the format in reports.
-    lists_classes: whether the class of each example is known without reading a file.
-    is_auditable: whether its files are images, which an audit can decode one by one.
-    caches_in_folder: whether its examples are worth a cache in a folder.
-    is_in_memory: whether examples need neither reading nor decoding.
-    last_stage: the name of the last stage of training; None: there is nothing to measure in it.
+    lists_classes: whether the class indices are known without reading a file.
+    is_auditable: whether the files are images, which --mode=audit can check.
+    caches_in_folder: whether the examples can be cached in a folder.
+    is_in_memory: whether the examples are in memory, so that nothing is read or decoded.
+    last_stage: the name of the last stage of the input pipeline; None: the pipeline has no stages
+      to measure.
   """
   kind: ClassVar[str]
   lists_classes = False
@@ -50,98 +50,102 @@ class Source(abc.ABC):
 
   @abc.abstractmethod
   def check(self) -> Optional[int]:
-    """Checks the files as far as that is quick, and returns the number of examples.
+    """Runs quick checks of the files.
 
     Returns:
-      None: there is no end to them.
+      The number of examples, or None if they are infinite.
 
     Raises:
-      UserError: a file is missing or is not what it should be; it names the file.
+      UserError: a file is missing or invalid.
     """
 
   @abc.abstractmethod
   def make_train_input_fn(self, batching: Batching, cache: str) -> InputFn:
-    """Makes the `input_fn` of training: shuffled, without end, every batch full.
+    """Makes the `input_fn` of training: shuffled, infinite, with full batches.
 
     Args:
-      batching: how examples become batches.
-      cache: where they are kept: `memory`, `none` or a folder.
+      batching: how the examples are combined into batches.
+      cache: where the examples are cached: `memory`, `none` or the path of a folder.
     """
 
   @abc.abstractmethod
   def make_eval_input_fn(self, batching: Batching) -> InputFn:
-    """Makes the `input_fn` of evaluation: every example once, in the order of the list."""
+    """Makes the `input_fn` of evaluation: each example once, in the order of the split."""
 
   @property
   def default_cache(self) -> str:
-    """What `--cache=auto` stands for."""
+    """The value of `--cache` that `auto` stands for."""
     return 'none'
 
   def classes(self) -> np.ndarray:
-    """Returns the class index of each example, integer [N]; UserError where there is no end."""
-    raise self._endless()
+    """Returns the class index of each example, integer [N]; UserError if they are infinite."""
+    raise self._infinite_error()
 
   def cache_key(self) -> str:
-    """Returns what distinguishes these examples from others on this machine."""
-    raise self._endless()
+    """Returns a key that identifies the examples on this machine; UserError if infinite."""
+    raise self._infinite_error()
 
   def content_digest(self) -> str:
-    """Returns what distinguishes their list from others, and is equal on all machines.
+    """Returns a digest of the list of examples that is equal on all machines.
 
-    Empty where that is ensured otherwise, as by the checksums of published files.
+    It is '' if the list is verified otherwise, for example by the checksums of published files.
     """
     return fingerprint.of_arrays([self.classes()]) if self.lists_classes else ''
 
-  def skip_bad(self, name: str, settings: groups.Input,
-               model_dir: str) -> Tuple[Split, List[BadImage]]:
-    """Returns the split without the examples that cannot be decoded, and those.
+  def skip_bad_examples(self, name: str, settings: groups.Input,
+                        model_dir: str) -> Tuple[Split, List[BadImage]]:
+    """Removes the examples that cannot be decoded.
 
     Args:
-      name: of the split, `train` or `test`.
-      settings: of the run.
-      model_dir: remembers which are bad.
+      name: the name of the split, `train` or `test`.
+      settings: the input flags of the run.
+      model_dir: the folder in which the result is stored for the next run.
+
+    Returns:
+      The split without these examples, and the examples.
 
     Raises:
-      UserError: there are more of them than `--max_bad_images` allows, or a class has no other
-        example to train on.
+      UserError: their fraction exceeds `--max_bad_images`, or a class has no other training
+        examples.
     """
     return self.split, []
 
-  def order(self, batching: Batching) -> Optional[np.ndarray]:
-    """Returns the order in which examples are listed to be shuffled; None: their own."""
-    return batching.order(len(self.classes()))
+  def example_order(self, batching: Batching) -> Optional[np.ndarray]:
+    """Returns the permutation of the examples before they are shuffled; None: no permutation."""
+    return batching.permutation(len(self.classes()))
 
   def files(self) -> List[Path]:
-    """Returns the paths of the files that hold the examples; none where no file does."""
+    """Returns the paths of the files with the examples; [] if there are no files."""
     return []
 
-  def stages(self, batching: Batching, cached: bool, whole: InputFn) -> Dict[str, InputFn]:
-    """Returns an `input_fn` for each stage of training, that stage and all before it, in order.
+  def stages(self, batching: Batching, is_cached: bool,
+             train_input_fn: InputFn) -> Dict[str, InputFn]:
+    """Returns an `input_fn` for each stage of the input pipeline, which runs all stages up to it.
 
     Args:
-      batching: how examples become batches.
-      cached: whether only batches are left to be made.
-      whole: the `input_fn` of training, which is the last stage.
+      batching: how the examples are combined into batches.
+      is_cached: whether the examples are cached, so that only batches are made.
+      train_input_fn: the `input_fn` of training, which runs all stages.
     """
     if self.last_stage is None:
       return {}
-    if cached or self.is_in_memory:
-      return {'batch': whole}
-    return dict(self.make_stages(batching), **{self.last_stage: whole})
+    if is_cached or self.is_in_memory:
+      return {'batch': train_input_fn}
+    return dict(self.make_stages(batching), **{self.last_stage: train_input_fn})
 
   def make_stages(self, batching: Batching) -> Dict[str, InputFn]:
-    """Makes the `input_fn`s of the stages but the last, of training without a cache.
+    """Makes the `input_fn`s of all stages but the last one, for training without a cache.
 
-    Of a stage that ends before there are batches the datasets deliver one element in the time of a
-    batch.
+    Before examples are combined into batches, the dataset of a stage yields one element per batch
+    of examples.
     """
     return {}
 
   def explain_failure(self) -> Optional[UserError]:
-    """Returns the error that names the file because of which reading failed, if one is found."""
+    """Returns an error that names the file that cannot be read, or None if all can be read."""
     return None
 
-  def _endless(self) -> UserError:
-    return UserError('made-up examples have no end, and cannot be gone through',
+  def _infinite_error(self) -> UserError:
+    return UserError('this requires a finite data set, but synthetic data is infinite',
                      '--dataset=' + self.dataset.name,
-                     'leave --class_weights and --cache_features out')
+                     'omit --class_weights and --cache_features')

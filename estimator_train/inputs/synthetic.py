@@ -1,4 +1,4 @@
-"""Synthetic examples, which cost nothing: one random batch, over and over."""
+"""Synthetic examples, which take no time to read: one random batch, repeated."""
 
 from typing import Optional
 
@@ -9,9 +9,9 @@ from estimator_train.inputs.source import InputFn, Source
 
 
 class SyntheticSource(Source):
-  """One random batch, over and over."""
-  kind = 'made_up'
-  caches_in_folder = True  # Nothing is kept there.
+  """The source of a SyntheticSplit: one random batch, repeated."""
+  kind = 'synthetic'
+  caches_in_folder = True  # Accepted, but nothing is written.
   last_stage = None
 
   def check(self) -> Optional[int]:
@@ -26,15 +26,15 @@ class SyntheticSource(Source):
 
 def make_input_fn(batching: Batching,
                   num_batches: Optional[int] = None) -> InputFn:
-  """Makes an `input_fn` of the same random batch.
+  """Makes an `input_fn` that repeats one random batch.
 
   Args:
-    batching: the batch's shape, and its seed.
-    num_batches: how many times; None: without end.
+    batching: the shape and the seed of the batch.
+    num_batches: the number of batches; None: infinite.
 
   Returns:
-    A function that returns a dataset of (uint8 [B, height, width, channels], float32
-    [B, num_classes] or int64 [B]).
+    A function that returns a dataset of (images, labels): uint8 [B, height, width, channels], and
+    float32 [B, num_classes] or int64 [B].
   """
   def input_fn() -> tf.data.Dataset:
     images = tf.cast(tf.random.stateless_uniform(
@@ -42,6 +42,7 @@ def make_input_fn(batching: Batching,
         tf.uint8)
     classes = tf.random.stateless_uniform(
         [batching.batch_size], [batching.seed, 1], 0, batching.num_classes, tf.int64)
-    return tf.data.Dataset.from_tensors((images, batching.labels(classes))).repeat(num_batches)
+    batch = images, batching.encode_labels(classes)
+    return tf.data.Dataset.from_tensors(batch).repeat(num_batches)
 
   return input_fn

@@ -1,6 +1,7 @@
-"""Images without labels, in batches as they come: from image files and idx files, for predictions.
+"""Reads batches of images without labels, from image files and idx files, for predictions.
 
-Pixels are those of evaluation; see image_files.py. What cannot be read takes its place among them.
+Pixel values are those of evaluation; see image_files.py. A file that cannot be read has an entry in
+the batch as well.
 """
 
 import collections
@@ -22,122 +23,122 @@ class Image(NamedTuple):
   """An image.
 
   Attributes:
-    name: the file's path; `:` and its number from 0 on follow where the file has several.
-    pixels: [height, width, 1 or 3], grey levels from 0 to 255.
+    name: the path of the file; for an idx file, followed by `:` and the index of the image.
+    pixels: [height, width, 1 or 3], pixel values from 0 to 255.
   """
   name: bytes
   pixels: np.ndarray
 
 
-class Bad(NamedTuple):
-  """A file that cannot be read, or not to its end, and why."""
+class UnreadableFile(NamedTuple):
+  """A file that cannot be read completely, and the reason."""
   name: bytes
   reason: str
 
 
-Example = Union[Image, Bad]
+Entry = Union[Image, UnreadableFile]
 
 
-def find(pattern: str) -> Iterator[bytes]:
-  """Returns the files of `--input`, in their usual order; the name of a file is no pattern.
+def find_input_files(pattern: str) -> Iterator[bytes]:
+  """Returns the files of `--input`, sorted; an existing file is not interpreted as a pattern.
 
   Raises:
-    UserError: there is none, or a folder cannot be listed.
+    UserError: no file matches, or a folder cannot be listed.
   """
   if os.path.isfile(pattern):
     return iter([os.fsencode(pattern)])
-  files = file_pattern.walk(pattern)
+  files = file_pattern.iter_files(pattern)
   first = next(files, None)
   if first is None:
     raise UserError('--input matches no file', '--input=' + pattern,
-                    'give one such as \'DATA/**/*.jpeg\', in quotes')
+                    'give a pattern such as \'DATA/**/*.jpeg\', in quotes')
   return itertools.chain([first], files)
 
 
-def batches(files: Iterator[bytes], image_shape: Tuple[int, int, int], batch_size: int,
-            num_parallel_calls: int) -> Generator[List[Example], None, None]:
-  """Reads the files, a batch ahead of whoever takes them.
+def read_batches(files: Iterator[bytes], image_shape: Tuple[int, int, int], batch_size: int,
+                 num_parallel_calls: int) -> Generator[List[Entry], None, None]:
+  """Reads files in batches, one batch ahead of the caller.
 
   Args:
-    files: image files and idx files, as their content says.
-    image_shape: (height, width, channels) that the model takes.
-    batch_size: examples of a batch, good and bad; the last may be shorter.
-    num_parallel_calls: images decoded at once.
+    files: the paths of image files and idx files, whose format is recognized by their content.
+    image_shape: (height, width, channels) of the model's input.
+    batch_size: the number of entries per batch; the last batch may be smaller.
+    num_parallel_calls: the number of images that are decoded in parallel.
 
   Yields:
-    Lists of examples, in the order of the files.
+    Lists of entries, in the order of the files.
   """
   decoder = _Decoder(image_shape)
-  examples = _examples(files, decoder, image_shape, batch_size, num_parallel_calls)
+  entries = _read_entries(files, decoder, image_shape, batch_size, num_parallel_calls)
   try:
     while True:
-      batch = list(itertools.islice(examples, batch_size))
+      batch = list(itertools.islice(entries, batch_size))
       if not batch:
         return
       yield batch
   finally:
-    examples.close()  # The threads end first.
+    entries.close()  # Ends the threads, which use the decoder.
     decoder.close()
 
 
-def stack(images: List[Image]) -> np.ndarray:
-  """Returns float32 [B, height, width, C]; C is 1 where all of the images are grey, else 3."""
+def stack_images(images: List[Image]) -> np.ndarray:
+  """Stacks images to float32 [B, height, width, C]; C is 1 if all images are grey, else 3."""
   channels = max(image.pixels.shape[2] for image in images)
   return np.stack([image.pixels if image.pixels.shape[2] == channels
                    else np.repeat(image.pixels, channels, 2)
                    for image in images]).astype(np.float32, copy=False)
 
 
-def _examples(files: Iterator[bytes], decoder: '_Decoder', image_shape: Tuple[int, int, int],
-              ahead: int, num_threads: int) -> Generator[Example, None, None]:
+def _read_entries(files: Iterator[bytes], decoder: '_Decoder', image_shape: Tuple[int, int, int],
+                  ahead: int, num_threads: int) -> Generator[Entry, None, None]:
   height, width, _ = image_shape
-  under_way: Deque[Tuple[bytes, Future]] = collections.deque()
+  pending: Deque[Tuple[bytes, Future]] = collections.deque()
   with ThreadPoolExecutor(num_threads) as threads:
     try:
       while True:
-        for path in itertools.islice(files, ahead - len(under_way)):
-          under_way.append((path, threads.submit(_read, path, decoder)))
-        if not under_way:
+        for path in itertools.islice(files, ahead - len(pending)):
+          pending.append((path, threads.submit(_read_image_file, path, decoder)))
+        if not pending:
           return
-        path, future = under_way.popleft()
-        example = future.result()
-        if example is None:
-          yield from _of_idx_file(path, height, width)
+        path, future = pending.popleft()
+        entry = future.result()
+        if entry is None:
+          yield from _read_idx_file(path, height, width)
         else:
-          yield example
+          yield entry
     finally:
-      for _, future in under_way:
+      for _, future in pending:
         future.cancel()
 
 
-def _read(path: bytes, decoder: '_Decoder') -> Optional[Example]:
-  """Reads and decodes an image; None is an idx file."""
+def _read_image_file(path: bytes, decoder: '_Decoder') -> Optional[Entry]:
+  """Reads and decodes an image file; returns None for an idx file."""
   try:
     if not stat.S_ISREG(os.stat(path).st_mode):
-      return Bad(path, 'not a regular file')  # Reading a named pipe would wait for ever.
+      return UnreadableFile(path, 'not a regular file')  # Reading a named pipe would block.
     with open(path, 'rb') as file:
-      if idx_images.begins_like_one(file.peek(4)):
+      if idx_images.is_idx_or_gzip(file.peek(4)):
         return None
       return Image(path, decoder.pixels(file.read()))
   except OSError as error:
-    return Bad(path, error.strerror or str(error))
+    return UnreadableFile(path, error.strerror or str(error))
   except ValueError as error:
-    return Bad(path, str(error))
+    return UnreadableFile(path, str(error))
 
 
-def _of_idx_file(path: bytes, height: int, width: int) -> Iterator[Example]:
+def _read_idx_file(path: bytes, height: int, width: int) -> Iterator[Entry]:
   try:
-    for number, pixels in enumerate(idx_images.read(path, height, width)):
-      yield Image(path + b':%d' % number, pixels)
+    for index, pixels in enumerate(idx_images.iter_images(path, height, width)):
+      yield Image(path + b':%d' % index, pixels)
   except ValueError as error:
-    yield Bad(path, str(error))
+    yield UnreadableFile(path, str(error))
 
 
 class _Decoder:
-  """Decodes and resizes images one by one; several threads may share it.
+  """Decodes and resizes single images. It can be shared by several threads.
 
   Args:
-    image_shape: (height, width, channels) that the model takes; one channel, or three.
+    image_shape: (height, width, channels) of the model's input, with 1 or 3 channels.
   """
 
   def __init__(self, image_shape: Tuple[int, int, int]) -> None:
@@ -145,7 +146,7 @@ class _Decoder:
     with tf.Graph().as_default() as graph:
       contents = tf.placeholder(tf.string, [])
       image = tf.image.decode_jpeg(contents)
-      # Transparency, of grey or in colour, is left away.
+      # Two or four channels: discard the alpha channel.
       image = tf.cond(tf.equal(tf.shape(image)[2] % 2, 1), lambda: image,
                       lambda: tf.image.decode_jpeg(contents, channels=3))
       pixels = image_files.resize(image, height, width)
@@ -156,7 +157,7 @@ class _Decoder:
     self._fetch = self._session.make_callable(pixels, [contents])
 
   def pixels(self, contents: bytes) -> np.ndarray:
-    """Returns float32 [height, width, 1 or 3]; raises a ValueError that says why not."""
+    """Returns float32 [height, width, 1 or 3]; raises a ValueError with the reason on failure."""
     try:
       return self._fetch(contents)
     except tf.errors.OpError as error:

@@ -1,1 +1,1 @@
-"""Starts a cluster on this machine, or TensorBoard next to a run."""
+"""Launchers: a cluster on this machine, and TensorBoard for a training run."""

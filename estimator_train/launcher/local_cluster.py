@@ -1,11 +1,12 @@
-r"""A cluster on this machine: several tasks of the program, started and stopped together.
+r"""Starts a cluster on this machine: several tasks of the program, which end together.
 
   python -m estimator_train.launcher.local_cluster --local_workers=N [--local_ps=M] \
     [--max_restarts=K] [--local_cores=C] [--local_gpus=G] [FLAG...]
 
-Each task is the program with the same flags and a TF_CONFIG of its own. The one that leads has the
-outputs of this process; those of the others are in model_dir/logs/. With --local_cores and
---local_gpus each task has so many of its own, in the order of their numbers.
+Each task runs the program with the same flags and its own TF_CONFIG. The first task, the leader,
+inherits the outputs of this process; the other tasks write theirs to model_dir/logs/. With
+--local_cores and --local_gpus each task gets that many cores and GPUs for itself, in the order of
+their IDs.
 """
 
 import argparse
@@ -19,100 +20,120 @@ from typing import Iterator, List, NamedTuple, NoReturn, Optional, Sequence
 from estimator_train import flags
 from estimator_train.errors import UserError
 from estimator_train.files import paths
-from estimator_train.launcher.local_tasks import LIMITS, Limits, LocalCluster, Place, Task, say
+from estimator_train.launcher.local_tasks import (
+  TIMEOUTS,
+  LocalCluster,
+  Task,
+  TaskResources,
+  Timeouts,
+  print_error,
+)
 from estimator_train.process import child_process
 from estimator_train.run_dir import run_files
 
 _PROGRAM = (sys.executable, '-m', 'estimator_train')
-# What the program is given where nothing is.
+# The arguments of the program if none are given.
 QUICKSTART = '--flagfile=' + paths.QUICKSTART
 FLAGS = ('local_workers', 'local_ps', 'max_restarts', 'local_cores', 'local_gpus')
-_USER_ERROR = 2
-_MOST = 999
+_USER_ERROR_EXIT_CODE = 2
+_MAX_COUNT = 999
 
 
-class _Asked(NamedTuple):
-  """The arguments: the tasks, the leader first, what each has of the machine, how often they may be
-  started again, and the program's flags."""
+class _Arguments(NamedTuple):
+  """The parsed command line.
+
+  Attributes:
+    tasks: the tasks of the cluster, the leader first.
+    resources: the cores and GPUs of each task.
+    max_restarts: how often a failed cluster is restarted.
+    program_flags: the flags of the program.
+  """
   tasks: List[Task]
-  places: List[Place]
+  resources: List[TaskResources]
   max_restarts: int
-  flags: List[str]
+  program_flags: List[str]
 
 
 def main(argv: Optional[Sequence[str]] = None, program: Sequence[str] = _PROGRAM,
-         limits: Limits = LIMITS) -> int:
+         timeouts: Timeouts = TIMEOUTS) -> int:
   """Runs the cluster.
 
   Args:
-    argv: the arguments, without the program's name; those of the process when left out.
+    argv: the arguments, without the program's name; by default those of this process.
     program: the command of a task, without its flags.
-    limits: how long tasks are waited for.
+    timeouts: how long to wait for tasks to end.
 
   Returns:
     The exit code.
   """
   try:
-    tasks, places, max_restarts, arguments = _parse(sys.argv[1:] if argv is None else argv)
+    tasks, resources, max_restarts, arguments = _parse_arguments(
+        sys.argv[1:] if argv is None else argv)
     strategy = 'multi_worker_mirrored' if tasks[-1].type != 'ps' else 'parameter_server'
     command = list(program) + ['--distribution_strategy=' + strategy] + (
         arguments or [QUICKSTART])
     if flags.wants_help(arguments):
-      os.execve(command[0], command, child_process.environment())
+      os.execve(command[0], command, child_process.child_environment())
     settings = flags.parse(command[len(program):])
     if not settings.trains:
-      raise UserError('a cluster only trains', '--local_workers --mode=' + settings.mode,
+      raise UserError('a local cluster can only train', '--local_workers --mode=' + settings.mode,
                       'leave one of them out')
     logs = run_files.RunDir(settings.model_dir).file('logs')
     run_files.make_folder(logs)
-    with _signals() as received:
-      return LocalCluster(tasks, command, logs, received, limits,
-                          places=places).run(max_restarts)
+    with _recorded_signals() as received:
+      return LocalCluster(tasks, command, logs, received, timeouts,
+                          resources=resources).run(max_restarts)
   except UserError as error:
-    say('error: {}'.format(error))
-    return _USER_ERROR
+    print_error('error: {}'.format(error))
+    return _USER_ERROR_EXIT_CODE
 
 
-def own_flags(argv: Sequence[str]) -> List[str]:
-  """Returns those of the arguments that are the program's.
+def program_flags(argv: Sequence[str]) -> List[str]:
+  """Returns the arguments that are flags of the program, without those of the launcher.
 
   Raises:
-    UserError: one of the cluster's is wrong.
+    UserError: a flag of the launcher is invalid.
   """
-  return _parse(argv).flags
+  return _parse_arguments(argv).program_flags
 
 
-def _parse(argv: Sequence[str]) -> _Asked:
+def _parse_arguments(argv: Sequence[str]) -> _Arguments:
   parser = _Parser(add_help=False, allow_abbrev=False)
   for name in FLAGS:
     parser.add_argument('--' + name, '-' + name, default=None if name == 'local_workers' else '0')
   own, rest = parser.parse_known_args(list(argv))
   if own.local_workers is None:
-    raise UserError('how many tasks the cluster has is not said', '--local_workers is missing',
+    raise UserError('a local cluster needs a number of workers', '--local_workers is missing',
                     'give --local_workers=N')
-  num_workers = _number('local_workers', own.local_workers, 1)
-  num_ps = _number('local_ps', own.local_ps, 0)
-  max_restarts = _number('max_restarts', own.max_restarts, 0)
+  num_workers = _parse_count('local_workers', own.local_workers, 1)
+  num_ps = _parse_count('local_ps', own.local_ps, 0)
+  max_restarts = _parse_count('max_restarts', own.max_restarts, 0)
   counts = {'worker': num_workers}
   if num_ps:
     counts = {'chief': 1, 'worker': num_workers - 1, 'ps': num_ps}
   tasks = [Task(kind, index) for kind, count in counts.items() for index in range(count)]
-  places = _places(tasks, _number('local_cores', own.local_cores, 0),
-                   _number('local_gpus', own.local_gpus, 0))
-  return _Asked(tasks, places, max_restarts, rest)
+  resources = _divide_resources(tasks, _parse_count('local_cores', own.local_cores, 0),
+                                _parse_count('local_gpus', own.local_gpus, 0))
+  return _Arguments(tasks, resources, max_restarts, rest)
 
 
-def _places(tasks: Sequence[Task], cores: int, gpus: int) -> List[Place]:
-  """Returns what each task has of the machine: so many cores and GPUs of its own; 0: all."""
-  ours = sorted(os.sched_getaffinity(0)) if cores else []
-  if cores and len(ours) < cores * len(tasks):
-    raise UserError('there are not so many cores', '--local_cores={} for {} tasks on {}'.format(
-        cores, len(tasks), len(ours)), 'give fewer, or leave it out to share them')
+def _divide_resources(tasks: Sequence[Task], cores: int, gpus: int) -> List[TaskResources]:
+  """Assigns cores and GPUs to the tasks.
+
+  Args:
+    tasks: the tasks.
+    cores: number of cores for each task alone; 0: all tasks share all cores.
+    gpus: number of GPUs for each task alone; 0: all tasks share all GPUs.
+  """
+  available = sorted(os.sched_getaffinity(0)) if cores else []
+  if cores and len(available) < cores * len(tasks):
+    raise UserError('there are too few cores', '--local_cores={} for {} tasks on {} cores'.format(
+        cores, len(tasks), len(available)), 'give fewer, or leave the flag out to share the cores')
   given = os.environ.get('CUDA_VISIBLE_DEVICES')
   visible = given.split(',') if given else [str(gpu) for gpu in range(gpus * len(tasks))]
-  return [Place(tuple(ours[number * cores:][:cores]),
-                ','.join(visible[number * gpus:][:gpus]) if gpus else None)
-          for number in range(len(tasks))]
+  return [TaskResources(tuple(available[index * cores:][:cores]),
+                        ','.join(visible[index * gpus:][:gpus]) if gpus else None)
+          for index in range(len(tasks))]
 
 
 class _Parser(argparse.ArgumentParser):
@@ -121,26 +142,26 @@ class _Parser(argparse.ArgumentParser):
     raise UserError('the flags cannot be read', message, 'see --help')
 
 
-def _number(name: str, text: str, least: int) -> int:
-  if not re.match(r'[0-9]{1,3}\Z', text) or int(text) < least:
-    raise UserError('--{} is no such number'.format(name), '--{}={}'.format(name, text),
-                    'give a whole number from {} to {}'.format(least, _MOST))
+def _parse_count(name: str, text: str, minimum: int) -> int:
+  if not re.match(r'[0-9]{1,3}\Z', text) or int(text) < minimum:
+    raise UserError('--{} is not a valid number'.format(name), '--{}={}'.format(name, text),
+                    'give a whole number from {} to {}'.format(minimum, _MAX_COUNT))
   return int(text)
 
 
 @contextlib.contextmanager
-def _signals() -> Iterator[List[int]]:
-  """Notes these signals as long as it is entered, where they are not ignored."""
+def _recorded_signals() -> Iterator[List[int]]:
+  """Yields a list to which SIGINT, SIGTERM and SIGUSR1 are appended, unless they are ignored."""
   received: List[int] = []
   before = {signum: signal.getsignal(signum)
             for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)}
-  noted = [signum for signum, handler in before.items() if handler != signal.SIG_IGN]
-  for signum in noted:
+  recorded = [signum for signum, handler in before.items() if handler != signal.SIG_IGN]
+  for signum in recorded:
     signal.signal(signum, lambda signum, _: received.append(signum))
   try:
     yield received
   finally:
-    for signum in noted:
+    for signum in recorded:
       signal.signal(signum, before[signum])
 
 

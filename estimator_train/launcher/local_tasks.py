@@ -1,4 +1,4 @@
-"""The tasks of a cluster on this machine: started, watched, stopped and started again together."""
+"""The tasks of a cluster on this machine, which are started, stopped and restarted together."""
 
 import contextlib
 import json
@@ -12,24 +12,28 @@ from typing import Callable, Dict, Iterator, List, NamedTuple, Optional, Sequenc
 
 from estimator_train.process import child_process
 
-_SIGNAL, _PEER_LOST = 128, 138  # Codes from the former on are worth another start.
+# Exit codes. Those from 128 on are worth a restart.
+_SIGNAL, _PEER_LOST = 128, 138
 _POLL_SECS = 0.1
 
 
-class Limits(NamedTuple):
-  """How long tasks are waited for, in seconds.
+class Timeouts(NamedTuple):
+  """How long to wait for tasks to end.
 
   Attributes:
-    notice: until those who lost a peer have ended by themselves; then they are killed.
-    end: until all have ended where one has done all, or failed for good; then they are told to.
-    save: until those that were told to end have saved a checkpoint; then they are killed.
+    peer_loss_secs: after the loss of a task, until the others have ended by themselves; those that
+      have not are killed.
+    finish_secs: after a task has finished the run or failed for good, until the others have ended;
+      those that have not get SIGTERM.
+    save_secs: after a signal, until the tasks have saved a checkpoint and ended; those that have
+      not are killed.
   """
-  notice: float = 60.
-  end: float = 5.
-  save: float = 10.
+  peer_loss_secs: float = 60.
+  finish_secs: float = 5.
+  save_secs: float = 10.
 
 
-LIMITS = Limits()
+TIMEOUTS = Timeouts()
 
 
 class Task(NamedTuple):
@@ -37,39 +41,46 @@ class Task(NamedTuple):
 
   Attributes:
     type: chief, worker or ps.
-    index: its place among those of its type.
+    index: index among the tasks of this type, from 0.
   """
   type: str
-  index: int  # type: ignore[assignment]  # It hides tuple's method, which nobody needs here.
+  index: int  # type: ignore[assignment]  # It hides tuple.index, which is not used here.
 
   def __str__(self) -> str:
     return self.type if self.type == 'chief' else '{} {}'.format(self.type, self.index)
 
 
-class Place(NamedTuple):
-  """What of the machine is a task's own.
+class TaskResources(NamedTuple):
+  """The cores and GPUs of a task.
 
   Attributes:
-    cores: the numbers of its cores; none: those of this process.
-    gpus: what its CUDA_VISIBLE_DEVICES says; None: that of this process.
+    cores: IDs of its cores; empty: those of this process.
+    gpus: its CUDA_VISIBLE_DEVICES; None: that of this process.
   """
   cores: Tuple[int, ...] = ()
   gpus: Optional[str] = None
 
 
-class Failure(NamedTuple):
-  """A task that ended with an error by itself.
+class TaskFailure(NamedTuple):
+  """A task that failed by itself.
 
   Attributes:
-    code: its exit code, as a shell has it: 128 + n when signal n killed it.
-    reason: that in words, with the task's name.
+    code: its exit code as in a shell: 128 + n if signal n killed it.
+    reason: a description with the task's name, the code and the error.
   """
   code: int
   reason: str
 
 
-class _Running(NamedTuple):
-  """A started task; `log` and the `offset` of what it writes there are of all but the leader."""
+class _RunningTask(NamedTuple):
+  """A started task.
+
+  Attributes:
+    task: the task.
+    process: its process.
+    log: path of its log file; None for the leader, which has none.
+    offset: position in the log file, in bytes, where the output of this start begins.
+  """
   task: Task
   process: 'subprocess.Popen[bytes]'
   log: Optional[str]
@@ -77,41 +88,41 @@ class _Running(NamedTuple):
 
 
 class LocalCluster:
-  """The tasks, from start to start.
+  """The tasks of a cluster on this machine.
 
   Args:
-    tasks: the leader first.
-    command: what each of them runs.
-    logs: the folder of their logs.
-    received: signals that this process gets; it grows.
-    limits: how long tasks are waited for.
+    tasks: the tasks, the leader first.
+    command: the command that each of them runs.
+    logs: path of the folder of their log files.
+    received: the signals that this process has received so far; signals are appended while it runs.
+    timeouts: how long to wait for tasks to end.
     clock: returns the time in seconds.
-    sleep: lets seconds pass.
-    places: of the tasks, in their order; none: all have the whole machine.
+    sleep: waits for a number of seconds.
+    resources: cores and GPUs of each task; empty: all tasks share the machine.
   """
 
   def __init__(self, tasks: Sequence[Task], command: Sequence[str], logs: str,
-               received: List[int], limits: Limits = LIMITS,
+               received: List[int], timeouts: Timeouts = TIMEOUTS,
                clock: Callable[[], float] = time.monotonic,
                sleep: Callable[[float], None] = time.sleep,
-               places: Sequence[Place] = ()) -> None:
-    self._tasks, self._command, self._logs, self._limits = tasks, command, logs, limits
+               resources: Sequence[TaskResources] = ()) -> None:
+    self._tasks, self._command, self._logs, self._timeouts = tasks, command, logs, timeouts
     self._received, self._clock, self._sleep = received, clock, sleep
-    self._places = places or [Place()] * len(tasks)
-    self._running: List[_Running] = []
-    self._num_passed_on = 0
+    self._resources = resources or [TaskResources()] * len(tasks)
+    self._running: List[_RunningTask] = []
+    self._num_forwarded = 0
 
   def run(self, max_restarts: int) -> int:
-    """Starts the tasks until they end well, or for good.
+    """Runs the tasks, and restarts them after failures from which a run can resume.
 
     Args:
-      max_restarts: how often they are started again after a failure that is worth it.
+      max_restarts: maximum number of restarts.
 
     Returns:
       The exit code.
     """
-    say('{}: what {} says follows, of the others see {}'.format(
-        _counted(self._tasks), self._tasks[0], self._logs))
+    print_error('{}: the output of {} follows, that of the other tasks is in {}'.format(
+        _count_tasks(self._tasks), self._tasks[0], self._logs))
     for number in range(max_restarts + 1):
       failures = self._run_once()
       stops = [signum for signum in self._received if signum != signal.SIGUSR1]
@@ -119,22 +130,22 @@ class LocalCluster:
         return _SIGNAL + stops[0]
       if not failures:
         return 0
-      # Who only lost a peer is not the reason, even if it noticed that before we did.
+      # A task that lost a peer is not the cause, even if its failure was detected first.
       failure = min(failures, key=lambda failure: (failure.code >= _SIGNAL,
                                                    failure.code == _PEER_LOST))
       if failure.code < _SIGNAL or number == max_restarts:
         return failure.code
-      say('starting all tasks again ({} of {}): {}'.format(
+      print_error('restarting all tasks ({} of {}): {}'.format(
           number + 1, max_restarts, failure.reason))
     raise AssertionError('not reached')
 
-  def _run_once(self) -> List[Failure]:
-    """Runs all tasks to their end, and returns the failures in their order."""
+  def _run_once(self) -> List[TaskFailure]:
+    """Runs all tasks until they have ended, and returns the failures in their order."""
     with _free_ports(len(self._tasks)) as ports:
       try:
-        for environment, task, place in zip(
-            _environments(self._tasks, ports), self._tasks, self._places):
-          self._running.append(self._start(task, environment, place))
+        for environment, task, resources in zip(
+            _environments(self._tasks, ports), self._tasks, self._resources):
+          self._running.append(self._start(task, environment, resources))
         return self._wait()
       finally:
         self._send(signal.SIGKILL)
@@ -142,24 +153,26 @@ class LocalCluster:
           running.process.wait()
         self._running = []
 
-  def _start(self, task: Task, environment: Dict[str, str], place: Place) -> _Running:
+  def _start(self, task: Task, environment: Dict[str, str],
+             resources: TaskResources) -> _RunningTask:
     log, offset, out = None, 0, None
-    if place.gpus is not None:
-      environment['CUDA_VISIBLE_DEVICES'] = place.gpus
+    if resources.gpus is not None:
+      environment['CUDA_VISIBLE_DEVICES'] = resources.gpus
+    preexec_fn = child_process.make_preexec_fn(resources.cores)
     with contextlib.ExitStack() as files:
       if task != self._tasks[0]:
         log = os.path.join(self._logs, str(task).replace(' ', '-') + '.log')
         out = files.enter_context(open(log, 'ab'))
-        offset = out.tell()
+        offset = os.fstat(out.fileno()).st_size
       process = subprocess.Popen(
           self._command, env=environment, stdin=subprocess.DEVNULL, stdout=out, stderr=out,
-          # A terminal's Ctrl-C would reach it twice, and a second one means to end at once.
+          # Otherwise a terminal's Ctrl-C would reach it twice, and the second one aborts the task.
           start_new_session=True,
-          preexec_fn=child_process.make_settle_in(place.cores))  # noqa: PLW1509 (it takes no lock)
-    return _Running(task, process, log, offset)
+          preexec_fn=preexec_fn)  # noqa: PLW1509 (it takes no lock)
+    return _RunningTask(task, process, log, offset)
 
-  def _wait(self) -> List[Failure]:
-    failures: List[Failure] = []
+  def _wait(self) -> List[TaskFailure]:
+    failures: List[TaskFailure] = []
     terminate_at = kill_at = float('inf')
     is_counted = True
     while True:
@@ -168,32 +181,32 @@ class LocalCluster:
         if code and is_counted:
           failures.append(_failure(running))
           if failures[-1].code >= _SIGNAL:
-            kill_at = min(kill_at, self._clock() + self._limits.notice)
-        # Nobody else has anything to do, or a chance.
+            kill_at = min(kill_at, self._clock() + self._timeouts.peer_loss_secs)
+        # The run is finished, or cannot be resumed: the other tasks have to end, too.
         if (code == 0 and running.task == self._tasks[0]) or 0 < code < _SIGNAL:
           is_counted = is_counted and code != 0
-          terminate_at = min(terminate_at, self._clock() + self._limits.end)
+          terminate_at = min(terminate_at, self._clock() + self._timeouts.finish_secs)
       if not self._running:
         return failures
-      for signum in self._received[self._num_passed_on:]:
+      for signum in self._received[self._num_forwarded:]:
         self._send(signum)
-        self._num_passed_on += 1
-        if signum != signal.SIGUSR1:  # With that they save a checkpoint, and go on.
+        self._num_forwarded += 1
+        if signum != signal.SIGUSR1:  # SIGUSR1 saves a checkpoint, and training continues.
           is_counted = False
-          kill_at = min(kill_at, self._clock() + self._limits.save)
+          kill_at = min(kill_at, self._clock() + self._timeouts.save_secs)
       if self._clock() >= terminate_at:
         self._send(signal.SIGTERM)
         is_counted, terminate_at = False, float('inf')
-        kill_at = min(kill_at, self._clock() + self._limits.save)
+        kill_at = min(kill_at, self._clock() + self._timeouts.save_secs)
       if self._clock() >= kill_at:
-        say('killed, as they did not end by themselves: {}'.format(
+        print_error('killed tasks that did not end in time: {}'.format(
             ', '.join(str(running.task) for running in self._running)))
         self._send(signal.SIGKILL)
         is_counted, kill_at = False, float('inf')
       self._sleep(_POLL_SECS)
 
-  def _ended(self) -> List[_Running]:
-    """Returns those that ended since it was asked last, and forgets them."""
+  def _ended(self) -> List[_RunningTask]:
+    """Returns the tasks that have ended since the last call, and removes them from the list."""
     ended = [running for running in self._running if running.process.poll() is not None]
     self._running = [running for running in self._running if running not in ended]
     return ended
@@ -203,53 +216,53 @@ class LocalCluster:
       running.process.send_signal(signum)
 
 
-def _failure(running: _Running) -> Failure:
-  """Returns how a task failed, and says so unless it has in front of all."""
+def _failure(running: _RunningTask) -> TaskFailure:
+  """Returns the failure of a task; prints it unless the leader has printed its own error."""
   code = running.process.returncode
-  error = 'see above'  # The leader's own last words.
+  error = 'see above'  # The leader's own error message.
   if code < 0 or running.log:
-    error = child_process.error_of(code, running.log or os.devnull, running.offset)
-  has_said_so = running.log is None and code > 0
+    error = child_process.failure_reason(code, running.log or os.devnull, running.offset)
+  has_printed_error = running.log is None and code > 0
   code = _SIGNAL - code if code < 0 else code
-  failure = Failure(code, '{} ended with code {}: {}'.format(running.task, code, error))
-  if not has_said_so:
-    say(failure.reason + ('' if running.log is None else ': see ' + running.log))
+  failure = TaskFailure(code, '{} ended with code {}: {}'.format(running.task, code, error))
+  if not has_printed_error:
+    print_error(failure.reason + ('' if running.log is None else ': see ' + running.log))
   return failure
 
 
 def _environments(tasks: Sequence[Task], ports: Sequence[int]) -> Iterator[Dict[str, str]]:
-  """Yields the variables of each task."""
+  """Yields the environment variables of each task."""
   cluster: Dict[str, List[str]] = {}
   for task, port in zip(tasks, ports):
     cluster.setdefault(task.type, []).append('127.0.0.1:{}'.format(port))
   for task in tasks:
     config = {'cluster': cluster, 'task': {'type': task.type, 'index': task.index}}
-    yield dict(child_process.environment(), TF_CONFIG=json.dumps(config))
+    yield dict(child_process.child_environment(), TF_CONFIG=json.dumps(config))
 
 
 @contextlib.contextmanager
 def _free_ports(count: int) -> Iterator[List[int]]:
-  """Finds ports for others to listen to, and keeps connections of this machine from taking them.
+  """Reserves free ports for the tasks: no connection of this machine gets one as its local port.
 
-  As long as both have SO_REUSEADDR and only one listens, Linux gives a port twice.
+  Linux lets two sockets bind the same port if both set SO_REUSEADDR and only one listens.
   """
   with contextlib.ExitStack() as sockets:
     ports = []
     for _ in range(count):
-      held = sockets.enter_context(socket.socket())
-      held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-      held.bind(('', 0))
-      ports.append(held.getsockname()[1])
+      reserved = sockets.enter_context(socket.socket())
+      reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+      reserved.bind(('', 0))
+      ports.append(reserved.getsockname()[1])
     yield ports
 
 
-def _counted(tasks: Sequence[Task]) -> str:
-  """Returns how many tasks there are of each type, such as `1 chief, 2 worker`."""
+def _count_tasks(tasks: Sequence[Task]) -> str:
+  """Returns the number of tasks of each type as text, such as `1 chief, 2 worker`."""
   kinds = [task.type for task in tasks]
   return ', '.join('{} {}'.format(kinds.count(kind), kind)
                    for kind in sorted(set(kinds), key=kinds.index))
 
 
-def say(text: str) -> None:
+def print_error(text: str) -> None:
   """Prints a line to standard error."""
   print(text, file=sys.stderr, flush=True)

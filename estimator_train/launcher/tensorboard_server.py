@@ -1,8 +1,8 @@
-"""TensorBoard for one folder, until it is killed: what run_train.sh --tensorboard starts.
+"""Serves TensorBoard for one folder until it is killed; `run_train.sh --tensorboard` starts it.
 
   python -m estimator_train.launcher.tensorboard_server LOGDIR
 
-One line on standard output says where it is.
+One line on standard output gives its URL.
 """
 
 import os
@@ -14,16 +14,16 @@ _NICENESS = 10
 
 
 def main(argv: Sequence[str]) -> None:
-  """Serves the folder to this machine, on a port that is free.
+  """Serves the folder on a free port of localhost.
 
   Args:
-    argv: the folder.
+    argv: the path of the folder.
   """
-  os.nice(_NICENESS)  # The training comes first.
+  os.nice(_NICENESS)  # So that training keeps its share of the CPU.
   os.environ['CUDA_VISIBLE_DEVICES'] = ''
   try:
-    os.chdir(argv[0])  # TensorBoard would read a colon or a comma in the path as more than a name.
-    from tensorboard import program  # It takes a second.
+    os.chdir(argv[0])  # In a logdir, TensorBoard gives colons and commas a meaning.
+    from tensorboard import program  # Here, since the import takes a second.
     board = program.TensorBoard()
     board.configure(logdir='.', host='localhost', port=0)
     url = board.launch()

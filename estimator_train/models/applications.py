@@ -1,4 +1,4 @@
-"""The networks of `tf.keras.applications`, with a head for the classes of the data set."""
+"""Builds the networks of `tf.keras.applications`, with a head for the classes of the data set."""
 
 import contextlib
 import functools
@@ -12,14 +12,14 @@ import tensorflow.compat.v1 as tf
 from estimator_train.errors import UserError
 from estimator_train.tf_patches.keras import BatchNormalization
 
-_CONNECT_SECS = 30.
+_SOCKET_TIMEOUT_SECS = 30.
 
 
 class _Layers:
-  """`tf.keras.layers` with batch norm that freezes, and convolutions initialized by He et al. 2015.
+  """`tf.keras.layers` with batch norm that can be frozen, and He initialization of convolutions.
 
-  (arXiv:1502.01852.) With Keras's own beginning, what is left of an image after the 13 layers of
-  VGG16 is a thousandth of it, and nothing is learnt from random weights.
+  See He et al. 2015, arXiv:1502.01852. With Keras's default initialization the activations shrink
+  to about a thousandth over the 13 convolutions of VGG16, and training from random weights fails.
   """
   BatchNormalization = BatchNormalization
   Conv2D = functools.partial(tf.keras.layers.Conv2D, kernel_initializer='he_normal')
@@ -33,24 +33,24 @@ def build(function: str, image_shape: Tuple[int, int, int], num_classes: int,
   """Builds a network without its top, flattens its output, and adds a dense layer.
 
   Args:
-    function: its name in `tf.keras.applications`.
-    image_shape: (height, width, any): grey images are repeated to three channels.
+    function: the name of the function in `tf.keras.applications`.
+    image_shape: (height, width, channels) of an image; a single channel is repeated to three.
     num_classes: the number of outputs.
-    trainable_layers: the last layers that are not frozen, the head apart; None: all.
+    trainable_layers: the number of last layers, without the head, that are not frozen; None: all.
 
   Returns:
-    An uncompiled model of random weights: float32 [B, height, width, 3] to probabilities [B,
+    An uncompiled model with random weights: float32 [B, height, width, 3] to probabilities [B,
     num_classes].
 
   Raises:
-    ValueError: the images are too small for it.
-    UserError: it has not so many layers.
+    ValueError: the images are too small for the network.
+    UserError: the network has fewer layers than trainable_layers.
   """
   backbone = _backbone(function, image_shape, weights=None)
   layers = backbone.layers[1:]  # The first is the input.
   if trainable_layers is not None:
     if trainable_layers > len(layers):
-      raise UserError('--trainable_layers is more than the network has',
+      raise UserError('--trainable_layers must not exceed the number of layers',
                       '--trainable_layers={} of {}'.format(trainable_layers, function),
                       'give a number up to {}'.format(len(layers)))
     for layer in layers[:len(layers) - trainable_layers]:
@@ -61,22 +61,22 @@ def build(function: str, image_shape: Tuple[int, int, int], num_classes: int,
 
 
 def imagenet_weights(function: str, image_shape: Tuple[int, int, int]) -> List[np.ndarray]:
-  """Returns the weights that the network got on ImageNet, in the order of its layers.
+  """Returns the ImageNet weights of the network, in the order of its layers.
 
-  They are downloaded to `~/.keras/models` once, and compared with their published checksum.
+  They are downloaded to `~/.keras/models` once, and verified by their published checksum.
 
   Raises:
-    UserError: they cannot be downloaded.
+    UserError: the weights cannot be downloaded.
   """
   timeout = socket.getdefaulttimeout()
-  socket.setdefaulttimeout(_CONNECT_SECS)
+  socket.setdefaulttimeout(_SOCKET_TIMEOUT_SECS)
   try:
     with tf.Graph().as_default(), tf.Session(
         config=tf.ConfigProto(device_count={'GPU': 0})) as session:
       tf.keras.backend.set_session(session)
-      with contextlib.redirect_stdout(sys.stderr):  # Where Keras prints its progress.
+      with contextlib.redirect_stdout(sys.stderr):  # Keras prints its progress to standard output.
         return _backbone(function, image_shape, weights='imagenet').get_weights()
-  except Exception as error:  # Keras raises nothing narrower.
+  except Exception as error:  # Keras raises plain Exception.
     raise UserError('the ImageNet weights cannot be downloaded',
                     '--weights=imagenet ({})'.format(error),
                     'give --weights=PATH of the .h5 file "notop" of this network, or '

@@ -8,8 +8,8 @@ import tensorflow.compat.v1 as tf
 def build(image_shape: Tuple[int, int, int], num_classes: int) -> tf.keras.Model:
   """Three 3x3 convolutions (32, 256, 128), batch norm, pooling, dropout and a dense layer of 128.
 
-  Its batch-norm statistics are of each replica's share of the batch, and its dropout masks are
-  drawn by each replica, so its weights depend a little on the number of replicas.
+  Batch norm computes its statistics over the batch of each replica, and each replica draws its own
+  dropout masks, so the trained weights depend slightly on the number of replicas.
 
   Args:
     image_shape: (height, width, channels).

@@ -1,11 +1,12 @@
-"""From the pixels that the input delivers to those that a network takes, in the model's graph."""
+"""Scales pixel values from the input pipeline for a network, in the graph of the model."""
 
 from typing import Callable
 
 import tensorflow.compat.v1 as tf
 
-# Of ImageNet, as the networks of tf.keras.applications were trained with: caffe's means of blue,
-# green and red in grey levels; torch's mean and deviation of red, green and blue in [0, 1].
+# ImageNet statistics with which the networks of tf.keras.applications were trained. Caffe: means of
+# blue, green and red, in [0, 255]. Torch: means and standard deviations of red, green and blue, in
+# [0, 1].
 _CAFFE_MEANS = (103.939, 116.779, 123.68)
 _TORCH_MEANS, _TORCH_DEVIATIONS = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
@@ -15,17 +16,17 @@ def make_preprocess(name: str, height: int, width: int,
   """Makes the function that scales a batch of images on the device of the model.
 
   Args:
-    name: a choice of `--preprocess`.
-    height: of the images.
-    width: of the images.
-    channels: that the model takes; a single one is repeated to as many.
+    name: a value of `--preprocess`.
+    height: the height of the images, in pixels.
+    width: the width of the images, in pixels.
+    channels: the number of channels that the model takes; a single channel is repeated.
 
   Returns:
-    A function of grey levels from 0 to 255, uint8 or float32 [B, height, width, 1 or channels],
+    A function of pixel values from 0 to 255, uint8 or float32 [B, height, width, 1 or channels],
     that returns float32 [B, height, width, channels].
 
   Raises:
-    ValueError: there is no such preprocessing.
+    ValueError: there is no preprocessing of this name.
   """
   if name not in _SCALE:
     raise ValueError('no preprocessing is implemented for {!r}'.format(name))

@@ -1,14 +1,15 @@
-"""From a model's outputs to the probabilities of the classes."""
+"""Computes class probabilities from the outputs of a model."""
 
 import tensorflow.compat.v1 as tf
 
 
 def from_outputs(model: tf.keras.Model, outputs: tf.Tensor) -> tf.Tensor:
-  """Returns the outputs of a compiled model, or their softmax where they are logits.
+  """Returns the outputs of a compiled model if they are probabilities, or else their softmax.
 
   Args:
-    model: its loss says what its outputs are; where that does not, its last operation does.
-    outputs: of the model, float [B, num_classes].
+    model: a compiled model. Its loss determines whether its outputs are logits, or, if the loss
+      does not, its last operation.
+    outputs: the outputs of the model, float [B, num_classes].
   """
   config = model.loss.get_config() if isinstance(model.loss, tf.keras.losses.Loss) else {}
   name = model.loss if isinstance(model.loss, str) else getattr(model.loss, '__name__', '')

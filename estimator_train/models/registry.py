@@ -1,4 +1,4 @@
-"""The models by name, and the user's own; TensorFlow is imported only when one is built."""
+"""Builds models by name, including the user's; imports TensorFlow only when one is built."""
 
 import importlib
 from typing import Any, Optional, Sequence, Tuple
@@ -6,88 +6,97 @@ from typing import Any, Optional, Sequence, Tuple
 from estimator_train.errors import UserError
 from estimator_train.settings import choices, user_code
 
-# By their names in tf.keras.applications.
+# Names of functions in tf.keras.applications.
 _APPLICATIONS = {function.lower(): function for function in (
     'VGG16', 'VGG19', 'ResNet50', 'ResNet101', 'ResNet152', 'ResNet50V2', 'ResNet101V2',
     'ResNet152V2', 'InceptionV3', 'InceptionResNetV2', 'Xception', 'MobileNet', 'MobileNetV2',
     'DenseNet121', 'DenseNet169', 'DenseNet201', 'NASNetMobile', 'NASNetLarge')}
-_TRAINABLE_LAYERS = {'vgg16': 4}  # As published; all of the others.
+# As in the published training; all layers of the other networks are trainable.
+_DEFAULT_TRAINABLE_LAYERS = {'vgg16': 4}
 
 
 def is_pretrained(name: str) -> bool:
-  """Whether there are ImageNet weights of the model."""
+  """Returns whether there are ImageNet weights for the model."""
   return name in _APPLICATIONS
 
 
 def build(name: str, image_shape: Tuple[int, int, int], num_classes: int,
           trainable_layers: Optional[int] = None) -> Any:
-  """Builds the Keras model of that name.
+  """Builds a Keras model by name.
 
   Args:
-    name: one of choices.MODELS; the module of that name beside this one has the function `build`.
-      Or `package.module:function`, where the function takes nothing, or an image's shape and the
-      number of classes.
+    name: one of choices.MODELS, which is built by the function `build` of the module of this name
+      in this package, or `package.module:function`, where the function takes either no arguments
+      or an image shape and the number of classes.
     image_shape: (height, width, channels) of an image.
     num_classes: the number of outputs.
-    trainable_layers: the last layers of a pretrained network that train; None: its default.
+    trainable_layers: the number of last layers of a pretrained network to train; None: the default
+      of the network.
 
   Returns:
-    A tf.keras.Model, float32 [B, height, width, channels] to float32 [B, num_classes]; ours is
-    not compiled, the user's may be. Pretrained networks take three channels, of grey images too.
+    A tf.keras.Model, float32 [B, height, width, channels] to float32 [B, num_classes]. It is
+    uncompiled, except that the user's function may return a compiled model. Pretrained networks
+    take three channels, also for images of one channel.
 
   Raises:
-    UserError: there is no such model; the user's function is not there, raises, or returns no such
-      model; or no layers of this model can be frozen.
+    UserError: there is no model of this name; the user's function does not exist, raises, or does
+      not return such a model; or trainable_layers is given for a model that is not pretrained.
     ValueError: the images are too small for the model.
   """
   if is_pretrained(name):
     applications = importlib.import_module('estimator_train.models.applications')
     if trainable_layers is None:
-      trainable_layers = _TRAINABLE_LAYERS.get(name)
+      trainable_layers = _DEFAULT_TRAINABLE_LAYERS.get(name)
     return applications.build(_APPLICATIONS[name], image_shape, num_classes, trainable_layers)
   if trainable_layers is not None:
     raise UserError('--trainable_layers is for pretrained networks',
                     '--trainable_layers={} --model={}'.format(trainable_layers, name),
-                    'leave it out, or choose from ' + ', '.join(_APPLICATIONS))
-  if not user_code.is_own(name):
-    user_code.check_name('model', name, choices.MODELS)
+                    'omit it, or choose from ' + ', '.join(_APPLICATIONS))
+  if not user_code.is_function_name(name):
+    user_code.check_built_in_name('model', name, choices.MODELS)
     return importlib.import_module('estimator_train.models.' + name).build(image_shape, num_classes)
-  model = user_code.call('model', name, 'image_shape, num_classes', image_shape, num_classes)
-  check_kind(model, '--model=' + name)
+  model = user_code.call_function('model', name, 'image_shape, num_classes', image_shape,
+                                  num_classes)
+  check_convertible(model, '--model=' + name)
   _check_shapes(name, model, image_shape, num_classes)
   return model
 
 
 def imagenet_weights(name: str, image_shape: Tuple[int, int, int]) -> Any:
-  """Returns the ImageNet weights of a network without its head, NumPy arrays in its order.
+  """Returns the ImageNet weights of a network without its head, as NumPy arrays in its order.
 
   Raises:
-    UserError: there are none of this model, or they cannot be downloaded.
+    UserError: there are no ImageNet weights for this model, or they cannot be downloaded.
   """
   if not is_pretrained(name):
-    raise UserError('there are no ImageNet weights of this model',
+    raise UserError('there are no ImageNet weights for this model',
                     '--weights=imagenet --model=' + name,
                     'give --weights=none, or choose from ' + ', '.join(_APPLICATIONS))
   applications = importlib.import_module('estimator_train.models.applications')
   return applications.imagenet_weights(_APPLICATIONS[name], image_shape)
 
 
-def check_kind(model: Any, given: str) -> None:
-  """Raises a UserError, which says what was given, where it cannot become an Estimator."""
-  import tensorflow.compat.v1 as tf  # Whoever builds a model has it already.
+def check_convertible(model: Any, name: str) -> None:
+  """Raises a UserError if model_to_estimator cannot convert the model.
+
+  Args:
+    model: the model.
+    name: the name of the argument or flag that gave the model, for the error.
+  """
+  import tensorflow.compat.v1 as tf  # Already imported if the model is a Keras model.
 
   from estimator_train.tf_patches.keras import is_graph_network
 
-  given = '{} is of {}'.format(given, type(model).__name__)
+  given = '{} is of type {}'.format(name, type(model).__name__)
   if not isinstance(model, tf.keras.Model):
-    raise UserError('this is no Keras model', given,
-                    'give a tf.keras.Model; one of plain Keras, `import keras`, is another')
+    raise UserError('the model must be a tf.keras.Model', given,
+                    'give a tf.keras.Model; models of the separate package `keras` are different')
   if isinstance(model, tf.keras.Sequential) and not model.built:
-    raise UserError('a Sequential model must know the shape of its input', given,
-                    'give its first layer input_shape')
-  # Of others model_to_estimator loses the weights.
+    raise UserError('a Sequential model must have an input shape', given,
+                    'pass input_shape to its first layer')
+  # model_to_estimator loses the weights of other models.
   if not is_graph_network(model):
-    raise UserError('a subclass of tf.keras.Model cannot become an Estimator', given,
+    raise UserError('a subclass of tf.keras.Model cannot be converted to an Estimator', given,
                     'give a tf.keras.Sequential or tf.keras.Model(inputs, outputs); their layers '
                     'may be of your own classes')
 
@@ -96,8 +105,8 @@ def _check_shapes(name: str, model: Any, image_shape: Tuple[int, int, int],
                   num_classes: int) -> None:
   given = (model.input_shape, model.output_shape)
   expected = ((None,) + image_shape, (None, num_classes))
-  in_colour = expected[0][:3] + (3,)  # Grey is repeated.
-  if not (any(_fits(given[0], shape) for shape in (expected[0], in_colour))
+  in_colour = expected[0][:3] + (3,)  # A single channel is repeated.
+  if not (any(_input_fits(given[0], shape) for shape in (expected[0], in_colour))
           and given[1] == expected[1]):
     raise UserError('the model does not fit the data set',
                     '--model={}: {} to {}, expected a Keras model of {} to {}'.format(
@@ -105,7 +114,7 @@ def _check_shapes(name: str, model: Any, image_shape: Tuple[int, int, int],
                     'change its input and output, or choose another --dataset')
 
 
-def _fits(given: Any, expected: Sequence[Optional[int]]) -> bool:
-  """Whether a model's input takes images of this shape; it may leave height and width open."""
+def _input_fits(given: Any, expected: Sequence[Optional[int]]) -> bool:
+  """Returns whether an input shape accepts images; its height and width may be None."""
   return (isinstance(given, tuple) and len(given) == len(expected) and given[3] == expected[3]
           and all(side in (None, size) for side, size in zip(given, expected)))

@@ -1,4 +1,4 @@
-"""What `--mode=NAME` does: a module of that name, or that of _MODULES, with a function `run`."""
+"""The modes of the program: `--mode=NAME` calls `run` of the module NAME, or of _MODULES[NAME]."""
 
 import contextlib
 import gc
@@ -9,61 +9,73 @@ from typing import Any, ContextManager, Dict, Optional
 
 from estimator_train.cluster import worker as workers
 from estimator_train.cluster.worker import Worker
+from estimator_train.process.phases import Phase
 from estimator_train.run_dir import disk_errors, run_lock
 from estimator_train.run_dir.run_files import RunDir
 from estimator_train.settings import Settings, groups
 
 _MODULES = {'train': 'train_and_evaluate'}
-# The modes that leave nothing in --model_dir, whoever else writes into it.
-_ONLY_READING = ('predict', 'export', 'download', 'doctor')
+# These modes do not write to --model_dir, so they run while another process writes to it.
+_READ_ONLY_MODES = ('predict', 'export', 'download', 'doctor')
+# These modes start it in other processes, or not at all.
+_MODES_WITHOUT_TENSORFLOW = ('download', 'doctor', 'scaling', 'reproduce')
 
 
 def run(settings: Settings, worker: Optional[Worker] = None) -> Dict[str, Any]:
-  """Runs the mode of these settings, alone in its `model_dir` where it writes into that.
+  """Runs the mode of the settings, and locks `model_dir` if the mode writes to it.
 
   Args:
-    settings: of the run.
-    worker: which process of the run this is; None: as TF_CONFIG says.
+    settings: settings of the run.
+    worker: role of this process in the cluster; None to read it from TF_CONFIG.
 
   Returns:
     The result of the mode.
   """
-  # Before TensorFlow is imported, which takes seconds.
+  # Errors in TF_CONFIG are reported before the import of TensorFlow, which takes seconds.
   if worker is None and settings.trains:
-    worker = workers.find(os.environ, settings.distribution_strategy)
+    worker = workers.make_worker(os.environ, settings.distribution_strategy)
   with _lock(settings[groups.Run], worker):
-    saved_at = RunDir(settings.model_dir).saved_at() if settings.model_dir else None
+    saved_at = RunDir(settings.model_dir).last_save_ns() if settings.model_dir else None
     module = _MODULES.get(settings.mode, settings.mode)
     try:
-      mode = _import('estimator_train.modes.' + module)
+      with _import_phase(settings.mode):
+        mode = _import('estimator_train.modes.' + module)
       return mode.run(settings, worker) if settings.trains else mode.run(settings)
     except Exception as error:
-      told = disk_errors.told(error, settings, saved_at)
-      if told is None:
+      translated = disk_errors.translate_error(error, settings, saved_at)
+      if translated is None:
         raise
-      raise told from error
+      raise translated from error
+
+
+def _import_phase(mode: str) -> ContextManager[Any]:
+  """Returns a context that logs the import of TensorFlow, for modes that import it at once."""
+  if mode in _MODES_WITHOUT_TENSORFLOW or 'tensorflow' in sys.modules:
+    return contextlib.ExitStack()
+  return Phase('importing TensorFlow')
 
 
 def _lock(settings: groups.Run, worker: Optional[Worker]) -> ContextManager[Any]:
-  """Returns what holds the lock of `model_dir`, where the mode writes into that."""
-  is_reader = settings.mode in _ONLY_READING or (worker is not None and not worker.is_chief)
+  """Returns a context that locks `model_dir` if this process writes to it."""
+  is_reader = settings.mode in _READ_ONLY_MODES or (worker is not None and not worker.is_chief)
   if is_reader or not settings.model_dir:
     return contextlib.ExitStack()
-  return run_lock.held(settings.model_dir)
+  return run_lock.locked(settings.model_dir)
 
 
 def _import(name: str) -> Any:
-  """Imports a module, and with it TensorFlow, without looking for garbage in what is imported.
+  """Imports a module, and with it TensorFlow, without garbage collection.
 
-  Python looks through all objects again and again while they grow in number, then and later while
-  a graph is built; those of TensorFlow's modules stay to the end.
+  While objects are created, during the import and later while a graph is built, Python repeatedly
+  scans all existing objects. The objects of TensorFlow's modules are never freed, so they are
+  excluded from these scans.
   """
-  puts_off = gc.isenabled() and 'tensorflow' not in sys.modules
-  if puts_off:
+  pause_gc = gc.isenabled() and 'tensorflow' not in sys.modules
+  if pause_gc:
     gc.disable()
   try:
     return importlib.import_module(name)
   finally:
-    if puts_off:
-      getattr(gc, 'freeze', lambda: None)()  # Of CPython 3.7.
+    if pause_gc:
+      getattr(gc, 'freeze', lambda: None)()  # CPython 3.7 and later.
       gc.enable()

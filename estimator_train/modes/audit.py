@@ -1,4 +1,4 @@
-"""`--mode=audit`: reads every image file as training would, and tells what is wrong or odd."""
+"""`--mode=audit`: decodes every image file as training does, and reports issues."""
 
 import contextlib
 import hashlib
@@ -23,8 +23,15 @@ from estimator_train.settings import Settings, groups
 _LOG = logging.getLogger('estimator_train')
 
 
-class _Inspected(NamedTuple):
-  """What is kept of a file: its size and digest (None: not read), image shape and problems."""
+class _InspectedFile(NamedTuple):
+  """The results for one file.
+
+  Attributes:
+    size: size in bytes.
+    digest: digest of the contents; None if the file is empty or cannot be read.
+    shape: (height, width, channels); None if the file cannot be decoded.
+    problems: problems of the file.
+  """
   size: int
   digest: Optional[bytes]
   shape: Optional[Tuple[int, int, int]]
@@ -32,61 +39,61 @@ class _Inspected(NamedTuple):
 
 
 def run(settings: Settings) -> Dict[str, Any]:
-  """Returns the result: how many files there are, and how many findings of each kind."""
+  """Returns the result: the number of files, and of issues by kind."""
   image_headers.load_pillow()
   dataset = registry.describe(settings)
-  parts = [_part(name, split, dataset)
-           for name, split in (('train', dataset.train), ('eval', dataset.test))
-           if split is not None]
+  splits = [_make_split(name, split, dataset)
+            for name, split in (('train', dataset.train), ('eval', dataset.test))
+            if split is not None]
   RunDir(settings.model_dir).make()
   began = time.monotonic()
-  findings = _inspect(parts)
-  count, secs = sum(len(part.files) for part in parts), time.monotonic() - began
+  issues = _inspect_files(splits)
+  count, secs = sum(len(split.files) for split in splits), time.monotonic() - began
   _LOG.info('%d images in %.1f s, %.0f images/sec', count, secs, count / secs)
-  return audit.write(settings[groups.Run], settings[groups.Data], parts, findings)
+  return audit.write_audit_report(settings[groups.Run], settings[groups.Data], splits, issues)
 
 
-def _part(name: str, split: Any, dataset: DataSet) -> audit.Part:
+def _make_split(name: str, split: Any, dataset: DataSet) -> audit.AuditedSplit:
   source = make_source(dataset, split)
   if not source.is_auditable:
-    raise UserError('--mode=audit is for image files', '--dataset=' + dataset.name,
+    raise UserError('--mode=audit requires a data set of image files', '--dataset=' + dataset.name,
                     'give --dataset=image_folder with --train_pattern, or --dataset=oct2017')
-  return audit.Part(name, split.files, source.classes(), dataset.labels)
+  return audit.AuditedSplit(name, split.files, source.classes(), dataset.labels)
 
 
-def _inspect(parts: List[audit.Part]) -> List[audit.Finding]:
-  """Reads all files, adds them up in their parts, and returns what was found."""
-  files = list(itertools.chain.from_iterable(part.files for part in parts))
+def _inspect_files(splits: List[audit.AuditedSplit]) -> List[audit.ImageIssue]:
+  """Reads all files, adds them to the statistics of their splits, and returns all issues."""
+  files = list(itertools.chain.from_iterable(split.files for split in splits))
   digests = np.zeros((len(files), 2), np.uint64)
   has_content = np.zeros(len(files), bool)
-  findings: List[audit.Finding] = []
+  issues: List[audit.ImageIssue] = []
   with contextlib.closing(bad_images.Decoder()) as decoder:
-    for number, seen in enumerate(bad_images.each_in_threads(
+    for number, inspected in enumerate(bad_images.map_files(
         lambda path: _inspect_file(path, decoder), files, 'auditing')):
-      part, index = audit.place(parts, number)
-      part.add(seen.size, seen.shape)
-      findings.extend(part.finding(index, *problem) for problem in seen.problems)
-      if seen.digest is not None:
-        digests[number] = np.frombuffer(seen.digest, np.uint64)
+      split, index = audit.locate_file(splits, number)
+      split.add(inspected.size, inspected.shape)
+      issues.extend(split.make_issue(index, *problem) for problem in inspected.problems)
+      if inspected.digest is not None:
+        digests[number] = np.frombuffer(inspected.digest, np.uint64)
         has_content[number] = True
-  findings.extend(audit.same_contents(parts, np.flatnonzero(has_content), digests[has_content]))
-  return findings
+  issues.extend(audit.find_duplicates(splits, np.flatnonzero(has_content), digests[has_content]))
+  return issues
 
 
-def _inspect_file(path: bytes, decoder: bad_images.Decoder) -> _Inspected:
+def _inspect_file(path: bytes, decoder: bad_images.Decoder) -> _InspectedFile:
   try:
-    contents = bad_images.read(path)
+    contents = bad_images.read_regular_file(path)
   except OSError as error:
     reason = error.strerror or str(error)
     if os.path.islink(path) and not os.path.exists(path):
-      reason = 'a link to nowhere'
-    return _Inspected(0, None, None, (Problem('unreadable', reason),))
+      reason = 'a broken link'
+    return _InspectedFile(0, None, None, (Problem('unreadable', reason),))
   shape, refusal = None, None
   try:
     shape = decoder.shape(contents)
   except ValueError as error:
     refusal = str(error)
-  # Empty files are all alike, which is not worth a finding.
+  # Empty files have no digest, so that they are not reported as duplicates of each other.
   digest = hashlib.blake2b(contents, digest_size=16).digest() if contents else None
-  return _Inspected(len(contents), digest, shape,
-                    tuple(image_headers.problems(path, contents, refusal)))
+  return _InspectedFile(len(contents), digest, shape,
+                        tuple(image_headers.find_problems(path, contents, refusal)))

@@ -1,8 +1,8 @@
-"""`--mode=evaluate`: evaluates a checkpoint, mostly one of a model_dir."""
+"""`--mode=evaluate`: evaluates a checkpoint."""
 
 from typing import Any, Dict
 
-from estimator_train.process.start_up import StartUp
+from estimator_train.process.start_up import StartUpTimer
 from estimator_train.reports import evaluation, learning_curves, page
 from estimator_train.settings import Settings, groups
 from estimator_train.training.evaluation.evaluator import Evaluator
@@ -11,13 +11,13 @@ from estimator_train.training.prepared_model import prepare_model
 
 
 def run(settings: Settings) -> Dict[str, Any]:
-  """Returns the result: how good the checkpoint is on the test examples."""
-  start_up = StartUp()
+  """Returns the result: the metrics of the checkpoint on the test examples."""
+  start_up = StartUpTimer()
   plan = make_plan(settings, start_up)
   evaluator = Evaluator(plan, prepare_model(plan, start_up))
-  result = evaluation.write(settings[groups.Run], plan.data.dataset.labels,
-                            *evaluator.evaluate(plan.checkpoint.path))
+  result = evaluation.write_evaluation_report(
+      settings[groups.Run], plan.data.dataset.labels, *evaluator.evaluate(plan.checkpoint.path))
   result.update(plan.skipped_images)
-  learning_curves.write(settings[groups.Run])
-  page.write_after(settings.model_dir, settings[groups.Reporting])
+  learning_curves.write_learning_curves(settings[groups.Run])
+  page.write_page_of_finished_run(settings.model_dir, settings[groups.Reporting])
   return result

@@ -1,4 +1,4 @@
-"""`--mode=export`: exports a checkpoint of a model_dir for serving; it needs none of the data."""
+"""`--mode=export`: exports a checkpoint of a model_dir for serving. The data is not needed."""
 
 from typing import Any, Dict
 
@@ -7,12 +7,12 @@ from estimator_train.settings import Settings, groups
 
 
 def run(settings: Settings) -> Dict[str, Any]:
-  """Returns the result: the exported version, and of which checkpoint it is.
+  """Returns the result: the exported version and its checkpoint.
 
   Raises:
-    UserError: there is no checkpoint, or it is of another model; or it cannot be exported.
+    UserError: there is no checkpoint, the checkpoint does not fit the model, or the export failed.
   """
-  found = trained_model.find(settings)
-  exports.make_folder(settings[groups.PredictionAndExport])
+  found = trained_model.find_checkpoint(settings)
+  exports.make_export_dir(settings[groups.PredictionAndExport])
   return dict(mode=settings.mode, model_dir=settings.model_dir,
-              **exports.export(settings, found.dataset, found.checkpoint))
+              **exports.export_checkpoint(settings, found.dataset, found.checkpoint))

@@ -1,4 +1,4 @@
-"""`--mode=input_benchmark`: measures the input alone, and says whether training waits for it."""
+"""`--mode=input_benchmark`: measures the input and the model separately to find the bottleneck."""
 
 import logging
 import tempfile
@@ -7,7 +7,7 @@ from typing import Any, Dict
 import attr
 
 from estimator_train.benchmarking import input_rate, model_rate
-from estimator_train.benchmarking.input_rate import Measured
+from estimator_train.benchmarking.input_rate import InputMeasurement
 from estimator_train.datasets.description import DataSet
 from estimator_train.distribution import threads
 from estimator_train.errors import UserError
@@ -15,9 +15,9 @@ from estimator_train.inputs import factory
 from estimator_train.inputs.file_errors import translate_errors
 from estimator_train.models import registry as models
 from estimator_train.process import memory
-from estimator_train.process.start_up import StartUp
+from estimator_train.process.start_up import StartUpTimer
 from estimator_train.reports import input_benchmark, page
-from estimator_train.reports.input_benchmark import Input, Machine
+from estimator_train.reports.input_benchmark import Environment, InputFigures
 from estimator_train.run_dir.run_files import RunDir
 from estimator_train.settings import Settings, groups
 from estimator_train.training.plan import make_plan
@@ -27,15 +27,15 @@ _LOG = logging.getLogger('estimator_train')
 
 
 def run(settings: Settings) -> Dict[str, Any]:
-  """Returns the result: the rates of the input and of the model, and which is the slower."""
+  """Returns the result: the rates of the input and of the model, a verdict and advice."""
   if settings.cache_features:
-    raise UserError('--mode=input_benchmark measures images, and with --cache_features training '
-                    'reads none', '--cache_features', 'leave it out')
+    raise UserError('--mode=input_benchmark cannot be combined with --cache_features, with which '
+                    'training reads no images', '--cache_features', 'leave it out')
   if settings.model_dir:
     RunDir(settings.model_dir).make()
-  # The user's model_dir may hold a run of anything: what is trained here is nobody's.
+  # The user's model_dir may have checkpoints of another model, so the model is trained elsewhere.
   with tempfile.TemporaryDirectory(prefix='input_benchmark-') as folder:
-    start_up = StartUp()
+    start_up = StartUpTimer()
     plan = make_plan(_for_training(settings, folder), start_up)
     trained_model = prepare_model(plan, start_up)
     free_bytes = memory.available_bytes()
@@ -46,34 +46,34 @@ def run(settings: Settings) -> Dict[str, Any]:
                                     plan.data.sizes.train)
     _LOG.info('measuring the model')
     model = model_rate.measure(plan, trained_model, measured.image_shape, measured.pixels_dtype)
-  result = input_benchmark.write(
-      settings[groups.Run], attr.evolve(settings[groups.Input], cache=factory.cache_of(
-          dataset, settings[groups.Input])), plan.conditions, _described(dataset, measured), model,
-      Machine(threads.available_cores(), free_bytes,
+  result = input_benchmark.write_input_benchmark_report(
+      settings[groups.Run], attr.evolve(settings[groups.Input], cache=factory.resolve_cache(
+          dataset, settings[groups.Input])), plan.conditions, _to_figures(dataset, measured), model,
+      Environment(threads.available_cores(), free_bytes,
               all(name.startswith('/cpu') for name in plan.engine.devices.names),
               models.is_pretrained(settings.model)))
-  page.write_after(settings.model_dir, settings[groups.Reporting])
+  page.write_page_of_finished_run(settings.model_dir, settings[groups.Reporting])
   return result
 
 
 def _for_training(settings: Settings, folder: str) -> Settings:
-  """Returns the settings of a training that costs the same and leaves nothing."""
+  """Returns the settings of a training run in a temporary folder that costs the same."""
   return settings.evolve(
       mode='train', model_dir=folder, train_steps=2 ** 31 - 1, train_epochs=None,
       weights='none',
-      # Made-up labels cannot be learned, and a loss that is not finite would end it.
+      # Keeps the loss finite: random labels cannot be learned.
       learning_rate=1e-9, lr_schedule='constant', lr_boundaries_epochs=(), lr_values=(),
       lr_warmup_epochs=0.)
 
 
-def _described(dataset: DataSet, measured: Measured) -> Input:
-  """Returns what the report is to know of what was measured."""
+def _to_figures(dataset: DataSet, measured: InputMeasurement) -> InputFigures:
+  """Converts the measurements to the figures of the report."""
   count = measured.num_examples
   height, width, channels = measured.image_shape
   was_cold = None
   if measured.bytes_from_storage is not None and measured.bytes_per_example is not None:
     was_cold = measured.bytes_from_storage >= measured.bytes_expected / 2
-  return Input(
+  return InputFigures(
       kind=factory.make_source(dataset, dataset.train).kind, num_examples=count,
       prepare_secs=measured.prepare_secs, cold=measured.cold, warm=measured.warm,
       stages=measured.stages, bytes_per_example=measured.bytes_per_example,

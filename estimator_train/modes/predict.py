@@ -1,4 +1,4 @@
-"""`--mode=predict`: tells the classes of images, in the order of the input, as they are read."""
+"""`--mode=predict`: predicts the classes of images, in the order of the input."""
 
 import contextlib
 import logging
@@ -20,52 +20,53 @@ _LOG = logging.getLogger('estimator_train')
 
 
 def run(settings: Settings) -> Dict[str, Any]:
-  """Returns the result: how many images were predicted, and how many files are bad.
+  """Returns the result: the number of images predicted, and of bad files.
 
   Raises:
-    UserError: a file is bad; it has the result, and everything else has been predicted.
+    UserError: a file is bad. All other files have been predicted, and the error has the result of
+      the mode.
   """
   assert settings.input is not None
-  predictions.check_output(settings.output)
-  files = unlabelled.find(settings.input)
-  found = trained_model.find(settings)
-  with trained_model.load(settings, found) as model:
+  predictions.check_output_path(settings.output)
+  files = unlabelled.find_input_files(settings.input)
+  found = trained_model.find_checkpoint(settings)
+  with trained_model.load_predictor(settings, found) as model:
     _LOG.info('%s of step %d on %s, %d images at a time', settings.model, found.global_step,
               model.device, model.batch_size)
-    batches = unlabelled.batches(
+    batches = unlabelled.read_batches(
         files, found.dataset.image_shape, model.batch_size,
         threads.num_parallel_calls(settings[groups.Input]))
-    with predictions.write_to(settings.output, found.dataset.labels) as written, \
+    with predictions.open_prediction_writer(settings.output, found.dataset.labels) as writer, \
         contextlib.closing(batches):
       for batch in _with_progress(batches, settings.log_every_steps):
-        _predict(batch, model.outputs, written)
+        _predict_batch(batch, model.outputs, writer)
   result = {'mode': settings.mode, 'model_dir': settings.model_dir, 'output': settings.output,
-            'predicted': written.predicted, 'bad': written.bad,
+            'predicted': writer.num_predicted, 'bad': writer.num_bad,
             'global_step': found.global_step, 'checkpoint': found.checkpoint}
-  if written.first_bad is not None:
-    raise UserError('not everything could be predicted',
+  if writer.first_bad is not None:
+    raise UserError('some files could not be predicted',
                     '{} bad file(s), the first is {!r} ({})'.format(
-                        written.bad, *written.first_bad),
-                    'mend or remove them; the output says `error` of each', result)
+                        writer.num_bad, *writer.first_bad),
+                    'repair or remove the files with an `error` in the output', result)
   return result
 
 
-def _predict(batch: List[unlabelled.Example], outputs: Callable[[np.ndarray], np.ndarray],
-             written: predictions.Predictions) -> None:
-  """Writes the predictions of a batch."""
+def _predict_batch(batch: List[unlabelled.Entry], outputs: Callable[[np.ndarray], np.ndarray],
+                   writer: predictions.PredictionWriter) -> None:
+  """Predicts a batch and writes the predictions."""
   images = [example for example in batch if isinstance(example, unlabelled.Image)]
-  following = iter(outputs(unlabelled.stack(images)) if images else ())
+  image_outputs = iter(outputs(unlabelled.stack_images(images)) if images else ())
   for example in batch:
-    if isinstance(example, unlabelled.Bad):
-      written.add_bad(*example)
+    if isinstance(example, unlabelled.UnreadableFile):
+      writer.add_bad(*example)
     else:
-      written.add(example.name, next(following))
-  written.flush()
+      writer.add(example.name, next(image_outputs))
+  writer.flush()
 
 
-def _with_progress(batches: Iterator[List[unlabelled.Example]],
-                   log_every: int) -> Iterator[List[unlabelled.Example]]:
-  """Yields the batches, and shows how many examples there have been: a bar on a terminal."""
+def _with_progress(batches: Iterator[List[unlabelled.Entry]],
+                   log_every: int) -> Iterator[List[unlabelled.Entry]]:
+  """Yields the batches and shows progress: a bar on a terminal, else log lines."""
   began, count = time.perf_counter(), 0
   with logging_redirect_tqdm([_LOG]), tqdm(desc='predicting', unit='image', disable=None) as bar:
     for number, batch in enumerate(batches, 1):

@@ -1,6 +1,6 @@
-"""`--mode=scaling`: measures how the rate grows with the replicas, or with the workers.
+"""`--mode=scaling`: measures the throughput over the number of replicas or workers.
 
-Each run is in processes of its own.
+Each point of the sweep is a training in separate processes.
 """
 
 import logging
@@ -13,7 +13,7 @@ from tqdm import tqdm
 from tqdm.contrib.logging import logging_redirect_tqdm
 
 from estimator_train.benchmarking import scaling_report, sweep
-from estimator_train.benchmarking.sweep import Outcome, Point
+from estimator_train.benchmarking.sweep import Point, PointResult
 from estimator_train.datasets import registry
 from estimator_train.datasets.description import DataSet
 from estimator_train.distribution.threads import available_cores
@@ -25,65 +25,67 @@ from estimator_train.run_dir import run_files
 from estimator_train.settings import Settings, groups
 
 _LOG = logging.getLogger('estimator_train')
-# What may change from one start of a sweep to the next.
-_FREE_FLAGS = ('model_dir', 'repeats', 'verbosity')
+# Flags that may differ between starts of the same sweep.
+_CHANGEABLE_FLAGS = ('model_dir', 'repeats', 'verbosity')
 RunChild = Callable[..., child_process.ChildRun]
 
 
-def run(settings: Settings, run_child: RunChild = child_process.run,
+def run(settings: Settings, run_child: RunChild = child_process.run_program,
         clock: Callable[[], float] = time.monotonic) -> Dict[str, Any]:
   """Returns the result: the rate, speed-up and efficiency at each number of replicas or workers.
 
   Args:
-    settings: of the sweep.
-    run_child: runs a point.
-    clock: in seconds.
+    settings: settings of the sweep.
+    run_child: runs a point in a child process.
+    clock: returns the time in seconds.
 
   Raises:
-    UserError: every point failed; it has the result.
+    UserError: every point failed; the error has the result of the mode.
   """
   run_dir = run_files.RunDir(settings.model_dir)
   logs = run_dir.file(sweep.FOLDER)
-  run_dir.check_flags(settings, _FREE_FLAGS)
+  run_dir.check_flags(settings, _CHANGEABLE_FLAGS)
   dataset = registry.describe(settings.evolve(mode='train'))
-  unit, most, each = _units(settings)
+  unit, max_count, base_settings = _scaling_unit(settings)
   run_files.make_folder(logs)
   run_dir.record_flags(settings)
-  outcomes = _run_points(sweep.plan(settings, unit, most), each, dataset, run_child, clock)
-  result = scaling_report.write(each, outcomes)
-  page.write_after(settings.model_dir, settings[groups.Reporting])
-  if len(result['failures']) == len(outcomes):
-    raise UserError('no point of the sweep could be run', result['failures'][0]['error'],
-                    'the logs are in ' + logs, result)
+  results = _run_points(sweep.plan_points(settings, unit, max_count), base_settings, dataset,
+                        run_child, clock)
+  result = scaling_report.write_scaling_report(base_settings, results)
+  page.write_page_of_finished_run(settings.model_dir, settings[groups.Reporting])
+  if len(result['failures']) == len(results):
+    raise UserError('all points of the sweep failed', result['failures'][0]['error'],
+                    'see the logs in ' + logs, result)
   return result
 
 
-def _units(settings: Settings) -> Tuple[str, int, Settings]:
-  """Returns what there are more and more of, the most of them, and the settings of the runs."""
+def _scaling_unit(settings: Settings) -> Tuple[str, int, Settings]:
+  """Returns the unit of the sweep, its largest number, and the settings common to all points."""
   if settings.scale_over == 'workers':
-    return (sweep.WORKER,) + _workers(settings)
-  return _devices(settings[groups.Devices]) + (settings,)
+    return (sweep.WORKER,) + _max_workers(settings)
+  return _max_replicas(settings[groups.Devices]) + (settings,)
 
 
-def _workers(settings: Settings) -> Tuple[int, Settings]:
-  """Returns the most workers, and the settings of one."""
+def _max_workers(settings: Settings) -> Tuple[int, Settings]:
+  """Returns the largest number of workers, and the settings of one worker."""
   settings = settings.evolve(distribution_strategy='multi_worker_mirrored')
   wants_gpus = settings.num_gpus and not settings.num_cpu_replicas
   gpus = tensorflow_import.count_gpus() if wants_gpus else 0
   if gpus or (wants_gpus and settings.num_gpus > 0):
-    of_one = max(settings.num_gpus, 1)
-    most = max(gpus // of_one, 1)
-    _LOG.info('1 to %d workers with %d of %d GPU(s) each', most, of_one, gpus)
-    return most, settings.evolve(num_gpus=of_one)
-  most, cores = sweep.cpu_workers()
-  _LOG.info('1 to %d workers, %s', most, 'each on {} core(s) of its own'.format(cores) if cores
-            else 'which share the only core')
-  return most, settings.evolve(
+    gpus_per_worker = max(settings.num_gpus, 1)
+    max_workers = max(gpus // gpus_per_worker, 1)
+    _LOG.info('measuring 1 to %d workers with %d of %d GPU(s) each', max_workers, gpus_per_worker,
+              gpus)
+    return max_workers, settings.evolve(num_gpus=gpus_per_worker)
+  max_workers, cores = sweep.cpu_workers()
+  _LOG.info('measuring 1 to %d workers, %s', max_workers,
+            'each pinned to {} core(s)'.format(cores) if cores else 'which share the only core')
+  return max_workers, settings.evolve(
       num_gpus=0, num_cpu_replicas=max(settings.num_cpu_replicas, 1))
 
 
-def _devices(settings: groups.Devices) -> Tuple[str, int]:
-  """Returns of what the replicas are, and the largest number of them."""
+def _max_replicas(settings: groups.Devices) -> Tuple[str, int]:
+  """Returns the device type of the replicas, and their largest number."""
   if settings.num_gpus > 0:
     return sweep.GPU, settings.num_gpus
   if settings.num_cpu_replicas:
@@ -91,60 +93,60 @@ def _devices(settings: groups.Devices) -> Tuple[str, int]:
   gpus = tensorflow_import.count_gpus() if settings.num_gpus < 0 else 0
   if gpus:
     return sweep.GPU, gpus
-  most, _ = sweep.cpu_workers()
-  _LOG.info('no GPU: 1 to %d replicas on logical CPU devices, for %d core(s)', most,
-            available_cores())
-  return sweep.CPU, most
+  max_replicas, _ = sweep.cpu_workers()
+  _LOG.info('without GPUs: measuring 1 to %d replicas on logical CPU devices, on %d core(s)',
+            max_replicas, available_cores())
+  return sweep.CPU, max_replicas
 
 
 def _run_points(points: List[Point], settings: Settings, dataset: DataSet,
-                run_child: RunChild, clock: Callable[[], float]) -> List[Outcome]:
-  """Runs the points that are not done yet, one by one, and returns what came of all."""
-  outcomes = sweep.read_done(points, settings[groups.Run])
-  done = {outcome.point for outcome in outcomes}
+                run_child: RunChild, clock: Callable[[], float]) -> List[PointResult]:
+  """Runs the points that are not complete, one by one, and returns the results of all points."""
+  results = sweep.read_completed_points(points, settings[groups.Run])
+  done = {result.point for result in results}
   missing = [point for point in points if point not in done]
   if done:
-    _LOG.info('%d of %d points are done already%s', len(done), len(points),
-              '; going on with the others' if missing else '')
+    _LOG.info('%d of %d points are already complete%s', len(done), len(points),
+              '; resuming with the others' if missing else '')
   try:
     with logging_redirect_tqdm([_LOG]), \
         tqdm(total=len(points), initial=len(done), unit='point', disable=None) as bar:
       for number, point in enumerate(missing, 1):
-        outcomes.append(_run_point(point, settings, dataset, run_child, clock))
-        left = _seconds_left(missing[number:], outcomes)
+        results.append(_run_point(point, settings, dataset, run_child, clock))
+        left = _seconds_left(missing[number:], results)
         bar.update()
         bar.set_postfix_str('about {:.0f} s left'.format(left))
-        if bar.disable or outcomes[-1].error:
-          _LOG.info('point %d/%d: %s: %s; about %.0f s left', len(outcomes), len(points),
-                    point.in_words(), _in_words(outcomes[-1]), left)
+        if bar.disable or results[-1].error:
+          _LOG.info('point %d/%d: %s: %s; about %.0f s left', len(results), len(points),
+                    point.describe(), _format_result(results[-1]), left)
   except (KeyboardInterrupt, StoppedBySignal) as stopped:
     raise _stopped(getattr(stopped, 'signum', signal.SIGINT),
-                   sum(outcome.error is None for outcome in outcomes), len(points)) from stopped
-  return outcomes
+                   sum(result.error is None for result in results), len(points)) from stopped
+  return results
 
 
 def _run_point(point: Point, settings: Settings, dataset: DataSet, run_child: RunChild,
-               clock: Callable[[], float]) -> Outcome:
-  launch = sweep.launch(point, settings, dataset)
-  log = sweep.begin(point, settings[groups.Run])
+               clock: Callable[[], float]) -> PointResult:
+  command = sweep.make_launch_command(point, settings, dataset)
+  log = sweep.make_point_folder(point, settings[groups.Run])
   began = clock()
-  ran = run_child(launch.arguments, log, launch.module, launch.cores)
-  return sweep.end(point, settings[groups.Run], ran, clock() - began)
+  ran = run_child(command.arguments, log, command.module, command.cores)
+  return sweep.finish_point(point, settings[groups.Run], ran, clock() - began)
 
 
 def _stopped(signum: int, done: int, count: int) -> StoppedBySignal:
-  return StoppedBySignal(signum, 'stopped by {} with {} of {} points done; the same command goes '
-                         'on from there'.format(signal.Signals(signum).name, done, count))
+  return StoppedBySignal(signum, 'stopped by {} with {} of {} points complete; the same command '
+                         'resumes from there'.format(signal.Signals(signum).name, done, count))
 
 
-def _in_words(outcome: Outcome) -> str:
-  if outcome.figures is None:
-    return 'failed: {}'.format(outcome.error)
-  return '{:,.0f} examples/sec'.format(outcome.figures['steady_examples_per_sec'])
+def _format_result(result: PointResult) -> str:
+  if result.figures is None:
+    return 'failed: {}'.format(result.error)
+  return '{:,.0f} examples/sec'.format(result.figures['steady_examples_per_sec'])
 
 
-def _seconds_left(missing: Iterable[Point], outcomes: Sequence[Outcome]) -> float:
-  """Returns how long the points will take: as the same one in an earlier round, or as the mean."""
-  secs = {outcome.point._replace(repeat=0): outcome.secs for outcome in outcomes}
+def _seconds_left(missing: Iterable[Point], results: Sequence[PointResult]) -> float:
+  """Estimates the time of the missing points by earlier repeats of a point, or by the mean."""
+  secs = {result.point._replace(repeat=0): result.secs for result in results}
   mean = statistics.mean(secs.values())
   return sum(secs.get(point._replace(repeat=0), mean) for point in missing)

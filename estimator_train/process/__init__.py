@@ -1,1 +1,1 @@
-"""This process and its children: signals, logs, start-up time, memory limits, environment."""
+"""This process and its children: signals, logs, start-up time, memory and CPU settings."""

@@ -1,6 +1,6 @@
-"""The program itself, run in a process of its own.
+"""Runs the program in a child process.
 
-A run that is measured must find the machine, TensorFlow and the memory as every other run does.
+Each measured run starts in a new process, so that no earlier run affects its TensorFlow or memory.
 """
 
 import ctypes
@@ -16,86 +16,86 @@ from estimator_train.files import paths
 from estimator_train.process import start_up
 
 _ERROR = 'error: '
-# After SIGTERM a run finishes its step and saves a checkpoint, which is of no use here.
+# On SIGTERM a run finishes its step and saves a checkpoint, which is not needed here.
 _GRACE_SECS = 5.
-# Would make the child's run another one: a start long ago, and a worker of the parent's cluster.
+# These would give the child the start time of its parent, and make it a worker of its cluster.
 _NOT_INHERITED = (start_up.STARTED_VARIABLE, 'TF_CONFIG')
 _PR_SET_PDEATHSIG = 1
 
 
 class ChildRun(NamedTuple):
-  """How a run ended.
+  """The outcome of a run in a child process.
 
   Attributes:
-    code: its exit code, or minus the number of the signal that killed it.
-    result: the object on the last line of its standard output; None where there is none.
-    error: why it failed, in a line; None when its code is 0.
+    code: exit code, or the negative number of the signal that killed it.
+    result: the JSON object on the last line of its standard output; None if there is none.
+    error: one line with the reason of the failure; None if the code is 0.
   """
   code: int
   result: Optional[Dict[str, Any]]
   error: Optional[str]
 
 
-def run(arguments: Sequence[str], log: str, module: str = 'estimator_train',
-        cores: Collection[int] = ()) -> ChildRun:
-  """Runs the program, and waits for its end.
+def run_program(arguments: Sequence[str], log: str, module: str = 'estimator_train',
+                cores: Collection[int] = ()) -> ChildRun:
+  """Runs the program in a child process, and waits until it ends.
 
-  It does not outlive this process, whatever ends that, and it is stopped when an exception, such
-  as that of a signal, ends the wait. To be called from the main thread: the kernel takes the end
-  of the thread that started a process for the end of its parent.
+  The child never outlives this process, and is stopped when an exception, such as one raised by a
+  signal handler, interrupts the wait. Call this from the main thread: for the kernel, a child's
+  parent ends with the thread that started it.
 
   Args:
     arguments: the flags.
-    log: path of a file for its standard error.
-    module: what to run; the program, or one that runs it.
-    cores: to stay on; none: those of this process.
+    log: path of the file for its standard error.
+    module: the module to run: the program, or a launcher of it.
+    cores: IDs of the cores that it may use; empty: those of this process.
   """
   with open(log, 'wb') as err, tempfile.TemporaryFile() as out:
     process = subprocess.Popen(
         [sys.executable, '-m', module] + list(arguments), stdin=subprocess.DEVNULL,
-        stdout=out, stderr=err, env=environment(),
-        preexec_fn=make_settle_in(cores))  # noqa: PLW1509 (it takes no lock)
+        stdout=out, stderr=err, env=child_environment(),
+        preexec_fn=make_preexec_fn(cores))  # noqa: PLW1509 (it takes no lock)
     try:
       code = process.wait()
     except BaseException:
       _stop(process)
       raise
     out.seek(0)
-    return ChildRun(code, _result(out.read()), error_of(code, log) if code else None)
+    return ChildRun(code, _parse_result(out.read()), failure_reason(code, log) if code else None)
 
 
-def environment() -> Dict[str, str]:
-  """Returns this process's variables, with which the child finds the same modules."""
+def child_environment() -> Dict[str, str]:
+  """Returns the environment of a child process, in which it imports the same package."""
   variables = {name: value for name, value in os.environ.items() if name not in _NOT_INHERITED}
-  # Last, as there may be other packages beside this one, which need not be the ones to use.
-  found = [variables['PYTHONPATH']] if variables.get('PYTHONPATH') else []
-  variables['PYTHONPATH'] = os.pathsep.join(found + [paths.PARENT])
+  # Appended, since the folder may contain other packages, which must not hide the user's.
+  given = [variables['PYTHONPATH']] if variables.get('PYTHONPATH') else []
+  variables['PYTHONPATH'] = os.pathsep.join(given + [paths.PARENT])
   return variables
 
 
-def make_settle_in(cores: Collection[int] = ()) -> Callable[[], None]:
-  """Makes what a new process calls to be killed when this one ends, and to stay on its cores.
+def make_preexec_fn(cores: Collection[int] = ()) -> Callable[[], None]:
+  """Makes the `preexec_fn` of a child that is killed when this process ends, and is bound to cores.
 
-  Elsewhere than on Linux it does not do the former.
+  The kill works on Linux only.
 
   Args:
-    cores: their numbers; none: those of this process.
+    cores: IDs of the cores that the child may use; empty: those of this process.
   """
   parent = os.getpid()
-  # PyDLL keeps the lock of Python's threads, of which the new process has no other.
+  # PyDLL keeps the GIL during a call; the child has no other thread that could use it.
   prctl = getattr(ctypes.PyDLL(None), 'prctl', None)
 
-  def settle_in() -> None:
+  def preexec_fn() -> None:
     if cores:
       os.sched_setaffinity(0, cores)
-    # It would end the process until the program has a handler.
+    # By default SIGUSR1 ends a process; the program sets its handler later.
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     if prctl is not None:
       prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-      if os.getppid() != parent:  # It was faster.
+      if os.getppid() != parent:  # The parent ended before the call of prctl.
         os._exit(1)
 
-  return settle_in
+  return preexec_fn
 
 
 def _stop(process: 'subprocess.Popen[bytes]') -> None:
@@ -104,12 +104,12 @@ def _stop(process: 'subprocess.Popen[bytes]') -> None:
     process.wait(_GRACE_SECS)
   except subprocess.TimeoutExpired:
     pass
-  finally:  # Another signal may end this wait.
+  finally:  # A signal may interrupt the wait, too.
     process.kill()
     process.wait()
 
 
-def _result(out: bytes) -> Optional[Dict[str, Any]]:
+def _parse_result(out: bytes) -> Optional[Dict[str, Any]]:
   lines = out.decode('utf-8', 'replace').splitlines()
   try:
     result = json.loads(lines[-1])
@@ -118,22 +118,22 @@ def _result(out: bytes) -> Optional[Dict[str, Any]]:
   return result if isinstance(result, dict) else None
 
 
-def error_of(code: int, log: str, offset: int = 0) -> str:
-  """Returns why a process failed, in a line.
+def failure_reason(code: int, log: str, offset: int = 0) -> str:
+  """Returns one line with the reason why a process failed.
 
   Args:
-    code: its exit code, or minus the number of the signal that killed it.
-    log: path of the file of its standard error.
-    offset: where in that its part begins.
+    code: its exit code, or the negative number of the signal that killed it.
+    log: path of the file with its standard error.
+    offset: position in the file, in bytes, where its output begins.
   """
   if code < 0:
     name = signal.Signals(-code).name
-    # Nobody else sends that without having been asked to.
-    return 'killed by {}{}'.format(name, ', for want of memory perhaps (see dmesg)'
+    # Besides users, only the kernel sends SIGKILL, when memory runs out.
+    return 'killed by {}{}'.format(name, ', possibly out of memory (see dmesg)'
                                    if -code == signal.SIGKILL else '')
   with open(log, 'rb') as file:
     file.seek(offset)
     text = file.read().decode('utf-8', 'replace')
   lines = [line.strip() for line in text.splitlines() if line.strip()]
   errors = [line[len(_ERROR):] for line in lines if line.startswith(_ERROR)]
-  return (errors or lines or ['exit code {} without a word'.format(code)])[-1]
+  return (errors or lines or ['exit code {} without any output'.format(code)])[-1]

@@ -1,4 +1,4 @@
-"""The package as a guest in a Python process of the user's: a notebook, or a script."""
+"""Calls of the library in a Python process of the user, such as a notebook."""
 
 import os
 import warnings
@@ -8,25 +8,25 @@ from typing import Iterator, Optional
 from estimator_train.process import cpu_tuning, logs, malloc, start_up
 from estimator_train.tf_patches import xla
 
-_VARIABLES = ('TF_CONFIG', xla.VARIABLE, logs.CPP_LEVEL_VARIABLE, start_up.STARTED_VARIABLE,
-              *cpu_tuning.NAMES)
+_VARIABLES = ('TF_CONFIG', xla.FLAGS_VARIABLE, logs.CPP_LEVEL_VARIABLE, start_up.STARTED_VARIABLE,
+              *cpu_tuning.VARIABLE_NAMES)
 
 
 @contextmanager
-def process_left_as_it_was(verbosity: int) -> Iterator[None]:
-  """Imports TensorFlow, and restores what a call of the library changes in the process.
+def restored_process_state(verbosity: int) -> Iterator[None]:
+  """Imports TensorFlow, and restores the process state that a call of the library changes.
 
-  That is its environment, TensorFlow's log, malloc's parameters and the Keras session.
+  That is the environment, TensorFlow's log level, malloc's parameters and the Keras session.
 
   Args:
-    verbosity: of the log of TensorFlow; below 1 its warnings are left out.
+    verbosity: verbosity of TensorFlow's log; below 1 its warnings are not shown.
   """
   variables = {name: os.environ.get(name) for name in _VARIABLES}
-  # The time to the first step counts from here, however long the notebook has been open.
+  # So that the time to the first step is measured from this call, not from the notebook's start.
   os.environ[start_up.STARTED_VARIABLE] = start_up.uptime()
   if verbosity < 1:
     logs.silence_tensorflow()
-  keeps_memory = cpu_tuning.set_up()
+  keeps_memory = cpu_tuning.tune_cpu()
   try:
     with warnings.catch_warnings():
       if verbosity < 1:
@@ -37,7 +37,7 @@ def process_left_as_it_was(verbosity: int) -> Iterator[None]:
     log_level = tf.logging.get_verbosity()
     tf.logging.set_verbosity(tf.logging.INFO if verbosity > 0 else tf.logging.ERROR)
     try:
-      with keras.session_restored():
+      with keras.restored_session():
         yield
     finally:
       tf.logging.set_verbosity(log_level)
@@ -45,10 +45,10 @@ def process_left_as_it_was(verbosity: int) -> Iterator[None]:
     if keeps_memory:
       malloc.return_freed_memory()
     for name, value in variables.items():
-      _set(name, value)
+      _set_variable(name, value)
 
 
-def _set(name: str, value: Optional[str]) -> None:
+def _set_variable(name: str, value: Optional[str]) -> None:
   if value is None:
     os.environ.pop(name, None)
   else:

@@ -1,48 +1,51 @@
-"""How much memory this process may still take, within the limits of its cgroups and its own."""
+"""The memory available to this process, within its own limits and those of its cgroups."""
 
 import os
 import re
 import resource
 from typing import Iterator, Optional, Tuple
 
-# (folder, limit, in use) of cgroup v2 and v1.
+# (folder, file of the limit, file of the usage) of cgroup v2 and v1.
 _CGROUPS = (('/sys/fs/cgroup', 'memory.max', 'memory.current'),
             ('/sys/fs/cgroup/memory', 'memory.limit_in_bytes', 'memory.usage_in_bytes'))
-# Of address space, for TensorFlow's libraries, the stacks of threads and malloc's arenas.
-_RESERVED_ADDRESSES = 2 << 30
-_LEAST_LIMIT = 256 << 20
+# Address space, in bytes, for TensorFlow's libraries, the stacks of threads and malloc's arenas.
+_RESERVED_ADDRESS_BYTES = 2 << 30
+_MIN_LIMIT_BYTES = 256 << 20
 
 
 def available_bytes() -> int:
-  """Returns the bytes that the kernel can give without swapping, within the cgroups' limits."""
-  import psutil  # Only where it is needed: the program's start should be fast.
+  """Returns the memory in bytes that is available without swapping, within the cgroups' limits."""
+  import psutil  # Here, so that the program starts fast.
   available = int(psutil.virtual_memory().available)
   left = _left_in_cgroups()
   return available if left is None else min(available, left)
 
 
 def process_limit_bytes() -> Optional[int]:
-  """Returns the most that tensors can take under a limit of this process; None: without one.
+  """Returns the memory in bytes that tensors may use under the limits of this process.
 
-  Limits are those of its cgroups, and of its address space (`ulimit -v`).
+  Those are the limits of its cgroups and of its address space (`ulimit -v`); None without a limit.
   """
-  limits = [_left_in_cgroups(), _left_addresses()]
-  found = [max(limit, _LEAST_LIMIT) for limit in limits if limit is not None]
+  limits = [_left_in_cgroups(), _left_address_space()]
+  found = [max(limit, _MIN_LIMIT_BYTES) for limit in limits if limit is not None]
   return min(found, default=None)
 
 
 def _left_in_cgroups() -> Optional[int]:
-  """Returns what is left under the lowest limit that is below the machine's memory, in bytes."""
+  """Returns the bytes left under the limits of the cgroups; None without a limit.
+
+  A limit that is not below the machine's memory is ignored.
+  """
   import psutil
   physical = psutil.virtual_memory().total
   left = []
   for limit_path, usage_path, statistics_path in _cgroup_files():
     try:
-      limit = _value(limit_path, r'^(\d+)$')
-      # Pages of files that nobody uses count as in use there, and are given up when needed.
-      used = (_value(usage_path, r'^(\d+)$')
-              - _value(statistics_path, r'^(?:total_)?inactive_file (\d+)$'))
-    except (OSError, ValueError):  # No such cgroup, or a limit of "max".
+      limit = _read_number(limit_path, r'^(\d+)$')
+      # The usage includes inactive pages of files, which the kernel evicts when necessary.
+      used = (_read_number(usage_path, r'^(\d+)$')
+              - _read_number(statistics_path, r'^(?:total_)?inactive_file (\d+)$'))
+    except (OSError, ValueError):  # The cgroup does not exist, or its limit is "max".
       continue
     if limit < physical:
       left.append(max(0, limit - used))
@@ -50,9 +53,9 @@ def _left_in_cgroups() -> Optional[int]:
 
 
 def _cgroup_files() -> Iterator[Tuple[str, str, str]]:
-  """Yields the files of limit, use and statistics of this process's cgroups, and of those above.
+  """Yields the paths (limit, usage, statistics) for each cgroup of this process and its parents.
 
-  In a container only the root can be there, which is the container's own.
+  In a container, only the root may be visible, which is the cgroup of the container.
   """
   try:
     with open('/proc/self/cgroup') as file:
@@ -70,15 +73,15 @@ def _cgroup_files() -> Iterator[Tuple[str, str, str]]:
                   for name in (limit, usage, 'memory.stat'))
 
 
-def _left_addresses() -> Optional[int]:
+def _left_address_space() -> Optional[int]:
   limit = resource.getrlimit(resource.RLIMIT_AS)[0]
   if limit == resource.RLIM_INFINITY:
     return None
   import psutil
-  return limit - int(psutil.Process().memory_info().vms) - _RESERVED_ADDRESSES
+  return limit - int(psutil.Process().memory_info().vms) - _RESERVED_ADDRESS_BYTES
 
 
-def _value(path: str, pattern: str) -> int:
+def _read_number(path: str, pattern: str) -> int:
   with open(path) as file:
     match = re.search(pattern, file.read(), re.MULTILINE)
   if match is None:

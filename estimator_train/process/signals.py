@@ -1,4 +1,4 @@
-"""What SIGINT, SIGTERM and SIGUSR1 do: end at once, or be noted until nothing is left half done."""
+"""Handlers of SIGINT, SIGTERM and SIGUSR1: end the process, or record the signal for training."""
 
 import logging
 import signal
@@ -11,17 +11,17 @@ _LOG = logging.getLogger('estimator_train')
 _STOPS = (signal.SIGINT, signal.SIGTERM)
 
 
-def set_up() -> None:
-  """Has SIGTERM raise StoppedBySignal, as SIGINT raises KeyboardInterrupt by itself.
+def install_handlers() -> None:
+  """Makes SIGTERM raise StoppedBySignal, and SIGUSR1 log that there is nothing to save.
 
-  SIGUSR1, which would end the process, says that there is nothing to save.
+  By default SIGUSR1 would end the process. SIGINT raises KeyboardInterrupt, as Python's default.
   """
-  signal.signal(signal.SIGTERM, _raise)
-  signal.signal(signal.SIGUSR1, _nothing_to_save)
+  signal.signal(signal.SIGTERM, _raise_stopped)
+  signal.signal(signal.SIGUSR1, _log_nothing_to_save)
 
 
-def tear_down() -> None:
-  """Has signals end the process by themselves: an exception would be a traceback from here on."""
+def restore_default_handlers() -> None:
+  """Makes SIGINT and SIGTERM end the process by default, without a traceback; ignores SIGUSR1."""
   for signum in _STOPS:
     if signal.getsignal(signum) != signal.SIG_IGN:
       signal.signal(signum, signal.SIG_DFL)
@@ -29,14 +29,14 @@ def tear_down() -> None:
 
 
 class SignalState:
-  """Notes the signals from `begin` on, until it is left; whoever works meanwhile looks here.
+  """The signals received since `begin`, until the end of the `with` block.
 
-  The first SIGINT or SIGTERM asks to stop, SIGUSR1 to save a checkpoint. A second SIGINT ends at
-  once, by KeyboardInterrupt.
+  The first SIGINT or SIGTERM requests a stop, SIGUSR1 a checkpoint. A second SIGINT raises
+  KeyboardInterrupt.
 
   Attributes:
-    stop: the signal that asked to stop; None without one.
-    save: whether a checkpoint is asked for, and not saved yet.
+    stop: the signal that requested a stop; None without one.
+    save: whether a checkpoint is requested and not saved yet.
   """
 
   def __init__(self) -> None:
@@ -48,19 +48,19 @@ class SignalState:
     return self
 
   def begin(self) -> None:
-    """Takes the signals from whoever had them; Python lets only the main thread do that."""
+    """Installs the handlers; does nothing outside of the main thread, where Python forbids it."""
     if threading.current_thread() is not threading.main_thread():
       return
     for signum in _STOPS + (signal.SIGUSR1,):
-      self._before.setdefault(signum, signal.signal(signum, self._note))
+      self._before.setdefault(signum, signal.signal(signum, self._record))
 
   def __exit__(self, *error: Any) -> None:
     while self._before:
       signal.signal(*self._before.popitem())
     if self.save:
-      _nothing_to_save(signal.SIGUSR1, None)
+      _log_nothing_to_save(signal.SIGUSR1, None)
 
-  def _note(self, signum: int, frame: Any) -> None:
+  def _record(self, signum: int, frame: Any) -> None:
     if signum == signal.SIGUSR1:
       self.save = True
       return
@@ -72,12 +72,11 @@ class SignalState:
                 signal.Signals(signum).name)
 
 
-def _raise(signum: int, frame: Any) -> None:
-  # Another one would end what clears up after this one.
+def _raise_stopped(signum: int, frame: Any) -> None:
+  # A second signal would interrupt the clean-up after this one.
   signal.signal(signum, signal.SIG_IGN)
   raise StoppedBySignal(signum, 'stopped by ' + signal.Signals(signum).name)
 
 
-def _nothing_to_save(signum: int, frame: Any) -> None:
-  _LOG.info('%s: there is nothing to save between the steps of a training',
-            signal.Signals(signum).name)
+def _log_nothing_to_save(signum: int, frame: Any) -> None:
+  _LOG.info('%s: nothing to save, since no training is in progress', signal.Signals(signum).name)

@@ -1,4 +1,4 @@
-"""How long this process has been running, from before Python's imports, and what that went into."""
+"""The start-up time of this process: its age, and the phases up to the end of the first step."""
 
 import math
 import os
@@ -7,29 +7,29 @@ from typing import Callable, Dict
 
 _IMPORTED = time.perf_counter()
 
-# run_train.sh notes here, on the clock of /proc/uptime, when it was done with setting up: exec
-# keeps the process, and with it the time that the kernel tells.
+# run_train.sh records here, as a time of /proc/uptime, when its set-up was complete: it executes
+# Python in its own process, whose start time in the kernel includes the set-up.
 STARTED_VARIABLE = 'ESTIMATOR_TRAIN_STARTED_SECS'
 
 
 def process_age_secs() -> float:
-  """Returns the seconds since the kernel started this process.
+  """Returns the seconds since the start of this process, without the set-up by run_train.sh.
 
-  Linux tells the start in clock ticks after boot (proc(5), field 22 of stat), to 10 ms. Elsewhere
-  the count begins when this module is imported.
+  Linux records the start in clock ticks after boot (proc(5), field 22 of stat), to 10 ms. On other
+  systems the time is measured from the import of this module.
   """
   try:
     with open('/proc/self/stat') as stat, open('/proc/uptime') as uptime:
-      # The second field is the command's name in brackets, and may hold blanks.
+      # The second field, the command's name in parentheses, may contain spaces.
       started = int(stat.read().rpartition(')')[2].split()[19]) / os.sysconf('SC_CLK_TCK')
-      noted = float(os.environ.get(STARTED_VARIABLE, '0'))
-      return round(float(uptime.read().split()[0]) - max(started, noted), 2)
+      recorded = float(os.environ.get(STARTED_VARIABLE, '0'))
+      return round(float(uptime.read().split()[0]) - max(started, recorded), 2)
   except (OSError, ValueError, IndexError):
     return time.perf_counter() - _IMPORTED
 
 
 def uptime() -> str:
-  """Returns now, as STARTED_VARIABLE notes it; nothing that counts where that is unknown."""
+  """Returns the current time as a value of STARTED_VARIABLE; `0` if it is unknown."""
   try:
     with open('/proc/uptime') as file:
       return file.read().split()[0]
@@ -37,12 +37,12 @@ def uptime() -> str:
     return '0'
 
 
-class StartUp:
-  """What the time from the start of the process to the end of its first step goes into.
+class StartUpTimer:
+  """Measures the phases from the start of the process to the end of its first step.
 
   Attributes:
-    secs: by part, in the order in which they began: `import`, which is all that came before this
-      object was made, and those that were ended since.
+    secs: seconds by phase, in the order of the phases: `import`, which is the time before this
+      object was made, and those that have ended since.
   """
 
   def __init__(self, clock: Callable[[], float] = time.perf_counter,
@@ -51,19 +51,20 @@ class StartUp:
     self._clock = clock
     self._since = clock()
 
-  def end(self, part: str) -> None:
-    """Adds what has passed since the last part ended to this one."""
+  def end_phase(self, phase: str) -> None:
+    """Adds the time since the end of the last phase to this one."""
     now = self._clock()
-    self.secs[part] = self.secs.get(part, 0.) + now - self._since
+    self.secs[phase] = self.secs.get(phase, 0.) + now - self._since
     self._since = now
 
   def end_first_step(self, waited_secs: float) -> None:
-    """Ends the last two parts: the first batch, which took so long, and the rest of its step.
+    """Ends the last two phases: `first_batch`, and `first_step`, the rest of that step.
 
     Args:
-      waited_secs: nan where it was not observed; then there is one part.
+      waited_secs: seconds that the step waited for its batch; nan if that was not measured, which
+        leaves `first_batch` out.
     """
-    self.end('first_step')
+    self.end_phase('first_step')
     if not math.isnan(waited_secs):
       first_step = self.secs.pop('first_step')
       self.secs.update(first_batch=waited_secs, first_step=first_step - waited_secs)

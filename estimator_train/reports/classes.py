@@ -1,22 +1,24 @@
-"""Which classes of an evaluation are shown where there are too many for a picture or a table."""
+"""Selects the classes that a report shows if there are too many for a chart or a table."""
 
 from typing import Any, Dict, List, NamedTuple, Optional
 
 import numpy as np
 
-MAX_SHOWN = 30  # So many names can be read beside a picture as wide as a page.
+MAX_SHOWN = 30  # The number of class names that are legible next to a chart of the page's width.
 _MAX_CONFUSIONS = 10
 
 
-class Row(NamedTuple):
-  """A class: its place among the model's outputs, its name, and its figures.
+class ClassMetrics(NamedTuple):
+  """The metrics of a class.
 
   Attributes:
-    precision: None where nothing was predicted to be of the class.
-    recall: None where no example is of it.
-    support: the number of its examples.
+    class_index: index of the model's output.
+    label: class name.
+    precision: fraction; None if no example was predicted as this class.
+    recall: fraction; None if no example is of this class.
+    support: number of examples of this class.
   """
-  number: int
+  class_index: int
   label: str
   precision: Optional[float]
   recall: Optional[float]
@@ -24,33 +26,40 @@ class Row(NamedTuple):
 
 
 class Confusion(NamedTuple):
-  """How often examples of one class were taken for another."""
+  """The number of examples of one class that were predicted as another class.
+
+  Attributes:
+    label: name of the true class.
+    predicted: name of the predicted class.
+    examples: number of such examples.
+    share: fraction of the examples of the true class.
+  """
   label: str
   predicted: str
   examples: int
-  share: float  # Of the examples of the true class.
+  share: float
 
 
-class Classes(NamedTuple):
-  """The classes that are shown.
+class ShownClasses(NamedTuple):
+  """The classes that a report shows.
 
   Attributes:
     total: number of all classes.
-    rows: of those shown, in the order of the model's outputs.
-    matrix: int [len(rows), len(rows)], the confusions among these.
-    confusions: the most frequent ones among all classes.
+    rows: metrics of the shown classes, in the order of the model's outputs.
+    matrix: confusion matrix of the shown classes, int [len(rows), len(rows)].
+    confusions: the most frequent confusions among all classes, in descending order.
   """
   total: int
-  rows: List[Row]
+  rows: List[ClassMetrics]
   matrix: np.ndarray
   confusions: List[Confusion]
 
 
-def choose(evaluation: Dict[str, Any]) -> Optional[Classes]:
-  """Returns the classes to show, those with the most mistakes; None without an evaluation.
+def select_classes(evaluation: Dict[str, Any]) -> Optional[ShownClasses]:
+  """Returns the classes with the most mistakes, or None if there is no evaluation.
 
   Args:
-    evaluation: `evaluation.json`.
+    evaluation: the contents of `evaluation.json`.
   """
   matrix = np.array(evaluation.get('confusion_matrix', []), np.int64)
   per_class = evaluation.get('per_class', {})
@@ -60,18 +69,18 @@ def choose(evaluation: Dict[str, Any]) -> Optional[Classes]:
   mistakes = matrix - np.diag(np.diag(matrix))
   worst = np.argsort(-(mistakes.sum(axis=0) + mistakes.sum(axis=1)), kind='stable')
   shown = np.sort(worst[:MAX_SHOWN])
-  rows = [Row(int(number), labels[number], **per_class[labels[number]]) for number in shown]
-  return Classes(len(labels), rows, matrix[np.ix_(shown, shown)],
-                 _confusions(labels, mistakes, matrix.sum(axis=1)))
+  rows = [ClassMetrics(int(index), labels[index], **per_class[labels[index]]) for index in shown]
+  return ShownClasses(len(labels), rows, matrix[np.ix_(shown, shown)],
+                      _most_frequent_confusions(labels, mistakes, matrix.sum(axis=1)))
 
 
-def _confusions(labels: List[str], mistakes: np.ndarray,
-                supports: np.ndarray) -> List[Confusion]:
-  """Returns the most frequent mistakes, the first first."""
+def _most_frequent_confusions(labels: List[str], mistakes: np.ndarray,
+                              supports: np.ndarray) -> List[Confusion]:
+  """Returns the most frequent confusions in descending order."""
   order = np.argsort(-mistakes, axis=None, kind='stable')[:_MAX_CONFUSIONS]
-  found = []
+  confusions = []
   for true, predicted in zip(*np.unravel_index(order, mistakes.shape)):
     count = int(mistakes[true, predicted])
     if count:
-      found.append(Confusion(labels[true], labels[predicted], count, count / supports[true]))
-  return found
+      confusions.append(Confusion(labels[true], labels[predicted], count, count / supports[true]))
+  return confusions

@@ -1,4 +1,7 @@
-"""How the pictures of the page look; imports matplotlib, so import it where a picture is drawn."""
+"""Style and rendering of the report page's charts.
+
+Imports matplotlib, so import this module only where a chart is drawn.
+"""
 
 import contextlib
 import io
@@ -10,11 +13,11 @@ from matplotlib import font_manager, ticker
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-WIDTH = 480  # CSS pixels: a phone shows it at 3/4, where its letters can still be read.
+WIDTH = 480  # CSS pixels. A phone scales charts to 3/4 of this width, where text is still legible.
 _CSS_DPI = 100
-_PIXELS_PER_CSS_PIXEL = 2  # What phones and printers can show.
+_PIXELS_PER_CSS_PIXEL = 2  # The resolution of phones and printers.
 INK, FAINT = '#1f2933', '#6b7785'
-# Okabe and Ito's colours, which colour-blind people can tell apart too.
+# The palette of Okabe and Ito, which colour-blind readers can distinguish.
 BLUE, RED, GREEN, PURPLE = '#0072b2', '#d55e00', '#009e73', '#cc79a7'
 _STYLE: Dict[str, Any] = {
     'axes.axisbelow': True,
@@ -24,7 +27,7 @@ _STYLE: Dict[str, Any] = {
     'axes.labelsize': 9,
     'axes.spines.right': False,
     'axes.spines.top': False,
-    'font.family': 'DejaVu Sans',  # Comes with matplotlib: the same on every machine.
+    'font.family': 'DejaVu Sans',  # Ships with matplotlib, so it is the same on every machine.
     'font.size': 9,
     'grid.color': '#e6eaee',
     'legend.fontsize': 8.5,
@@ -41,15 +44,15 @@ _MAX_LABEL = 18
 _NUMBERS = ticker.StrMethodFormatter('{x:,.10g}')
 
 
-class Picture(NamedTuple):
-  """A picture of the page.
+class Chart(NamedTuple):
+  """A rendered chart of the report page.
 
   Attributes:
-    name: of its file, and what the page calls it by.
-    alt: what it shows, for who does not see it.
-    caption: what is to be said beside it.
-    width, height: CSS pixels.
-    png: the file.
+    name: file name, and key in the page's template.
+    alt: alternative text for readers who cannot see the chart.
+    caption: caption below the chart; may be empty.
+    width, height: size in CSS pixels.
+    png: contents of the PNG file.
   """
   name: str
   alt: str
@@ -60,24 +63,24 @@ class Picture(NamedTuple):
 
 
 @contextlib.contextmanager
-def style() -> Iterator[None]:
-  """Draws as this module says, whatever the user's settings of matplotlib are."""
+def chart_style() -> Iterator[None]:
+  """Applies the style of this module in place of the user's matplotlib settings."""
   with matplotlib.rc_context(), warnings.catch_warnings():
-    # Of a layout that is tight: the picture is as good as it gets.
+    # tight_layout warns if labels do not fit; the best available layout is used then.
     warnings.simplefilter('ignore')
     matplotlib.rcdefaults()
-    # matplotlib 3.3 has no colour for the labels of ticks.
+    # matplotlib 3.3 has no separate colour for tick labels.
     matplotlib.rcParams.update(
         {name: value for name, value in _STYLE.items() if name in matplotlib.rcParams})
     yield
 
 
 def make_axes(height: int, rows: Sequence[int] = (1,)) -> Tuple[Figure, Any]:
-  """Returns a figure of a height in CSS pixels, and its axes below each other.
+  """Returns a figure and an array of its axes, from top to bottom.
 
   Args:
-    height: of the figure.
-    rows: the relative heights of the axes, which share their x axis.
+    height: height of the figure in CSS pixels.
+    rows: relative heights of the axes, which share their x axis.
   """
   figure = Figure(figsize=(WIDTH / _CSS_DPI, height / _CSS_DPI))
   FigureCanvasAgg(figure)
@@ -89,30 +92,30 @@ def make_axes(height: int, rows: Sequence[int] = (1,)) -> Tuple[Figure, Any]:
   return figure, axes[:, 0]
 
 
-def finish(figure: Figure, name: str, alt: str, caption: str = '') -> Picture:
-  """Returns the picture of a figure."""
+def render_chart(figure: Figure, name: str, alt: str, caption: str = '') -> Chart:
+  """Renders a figure as PNG."""
   figure.tight_layout(pad=0.4)
   buffer = io.BytesIO()
   figure.savefig(buffer, format='png', dpi=_CSS_DPI * _PIXELS_PER_CSS_PIXEL, facecolor='white')
   width, height = (int(round(inches * _CSS_DPI)) for inches in figure.get_size_inches())
-  return Picture(name, alt, caption, width, height, buffer.getvalue())
+  return Chart(name, alt, caption, width, height, buffer.getvalue())
 
 
-def label(text: str, otherwise: str) -> str:
-  """Returns a text of the user's as one short line for matplotlib.
+def chart_label(text: str, fallback: str) -> str:
+  """Converts text from the user to one short line that matplotlib can draw.
 
   Args:
-    text: anything.
-    otherwise: what stands for it where the font has not all its letters.
+    text: any text.
+    fallback: returned if the font lacks a glyph of the text.
   """
   line = ' '.join(text.split())
   if len(line) > _MAX_LABEL:
     line = line[:_MAX_LABEL - 1] + '…'
-  if not line or not line.isprintable() or not _has_letters(line):
-    line = otherwise
-  return line.replace('$', r'\$')  # Two of them would be a formula.
+  if not line or not line.isprintable() or not _has_glyphs(line):
+    line = fallback
+  return line.replace('$', r'\$')  # matplotlib parses text between two `$` as a formula.
 
 
-def _has_letters(line: str) -> bool:
+def _has_glyphs(line: str) -> bool:
   font = font_manager.get_font(font_manager.findfont('DejaVu Sans'))
-  return all(font.get_char_index(ord(letter)) for letter in line)
+  return all(font.get_char_index(ord(character)) for character in line)

@@ -1,4 +1,4 @@
-"""From what an evaluation counted to `evaluation.json`."""
+"""The report of an evaluation: writes `evaluation.json`."""
 
 import logging
 from typing import Any, Dict, Optional, Sequence
@@ -12,38 +12,40 @@ _LOG = logging.getLogger('estimator_train')
 FILE = 'evaluation.json'
 
 
-def write(settings: groups.Run, labels: Sequence[str], counted: Dict[str, Any],
-          some: Sequence[Any]) -> Dict[str, Any]:
-  """Writes `evaluation.json` and some of the examples; returns the evaluation's headline figures.
+def write_evaluation_report(settings: groups.Run, labels: Sequence[str], metrics: Dict[str, Any],
+                            sample_predictions: Sequence[Any]) -> Dict[str, Any]:
+  """Writes `evaluation.json` and the sample predictions, and returns the headline figures.
 
   Args:
-    settings: of the run.
-    labels: the class names.
-    counted: `accuracy`, `average_loss`, `examples`, `confusion_matrix`, `global_step` and
+    settings: flag group of the run.
+    labels: class names.
+    metrics: `accuracy`, `average_loss`, `examples`, `confusion_matrix`, `global_step` and
       `checkpoint`.
-    some: examples, as samples.py takes them.
+    sample_predictions: as `samples.write_samples` takes them.
   """
-  figures = dict(counted, per_class=per_class(labels, counted['confusion_matrix']))
+  figures = dict(metrics, per_class=per_class_metrics(labels, metrics['confusion_matrix']))
   run_dir = RunDir(settings.model_dir)
   atomic.write_json(run_dir.file(FILE), figures)
-  samples.write(run_dir.path, labels, some)
-  _LOG.info('accuracy %.4f, average loss %.4f over %d examples at step %d', counted['accuracy'],
-            counted['average_loss'], counted['examples'], counted['global_step'])
+  samples.write_samples(run_dir.path, labels, sample_predictions)
+  _LOG.info('accuracy %.4f, average loss %.4f over %d examples at step %d', metrics['accuracy'],
+            metrics['average_loss'], metrics['examples'], metrics['global_step'])
   return {'mode': settings.mode, 'model_dir': settings.model_dir,
-          **{name: counted[name] for name in (
+          **{name: metrics[name] for name in (
               'global_step', 'checkpoint', 'accuracy', 'average_loss', 'examples')}}
 
 
-def per_class(labels: Sequence[str], matrix: Sequence[Sequence[int]]) -> Dict[str, Dict[str, Any]]:
-  """Works out precision, recall and support of each class.
+def per_class_metrics(labels: Sequence[str],
+                      matrix: Sequence[Sequence[int]]) -> Dict[str, Dict[str, Any]]:
+  """Computes precision, recall and support of each class.
 
   Args:
-    labels: the class names.
-    matrix: a row a true class, a column a predicted class, in the order of the labels.
+    labels: class names.
+    matrix: confusion matrix, a row per true class and a column per predicted class, in the order
+      of the labels.
 
   Returns:
-    By label: `precision` (None where nothing was predicted to be of the class), `recall` (None
-    where no example is of it) and `support`, the number of its examples.
+    By label: `precision` (None if no example was predicted as this class), `recall` (None if no
+    example is of this class) and `support`, the number of examples of this class.
   """
   figures = {}
   for index, label in enumerate(labels):

@@ -1,4 +1,4 @@
-"""`report/curves.json`: loss, accuracy and learning rate over the steps, by TensorBoard's files."""
+"""Writes `report/curves.json`: loss, accuracy and learning rate by step, read from event files."""
 
 import glob
 import math
@@ -11,58 +11,62 @@ from estimator_train.run_dir.run_files import RunDir
 from estimator_train.settings import groups
 
 FILE = os.path.join('report', 'curves.json')
-# (folder of events, tag there, name of the curve). The evaluation's `loss` goes by the batch size.
+# (folder of event files, tag, name of the curve). The evaluation's own `loss` is not used because
+# it depends on the batch size.
 _CURVES = (('', 'loss', 'train_loss'),
            ('', 'learning_rate', 'learning_rate'),
            ('eval', 'average_loss', 'eval_loss'),
            ('eval', 'accuracy', 'eval_accuracy'))
 _MAX_POINTS = 1000
 
-Curve = List[Tuple[int, float]]
+Curve = List[Tuple[int, float]]  # (global step, value)
 
 
-def write(settings: groups.Run) -> None:
-  """Writes the curves of all runs in the `model_dir`."""
+def write_learning_curves(settings: groups.Run) -> None:
+  """Writes the curves over all runs in the `model_dir`."""
   run_dir = RunDir(settings.model_dir)
   path = run_dir.file(FILE)
   os.makedirs(os.path.dirname(path), exist_ok=True)
-  atomic.write_json(path, read(run_dir.path))
+  atomic.write_json(path, read_learning_curves(run_dir.path))
 
 
-def read(model_dir: str) -> Dict[str, Curve]:
-  """Returns (global step, value) by curve: those of _CURVES."""
-  return {name: _thinned(_read(os.path.join(model_dir, folder), tag))
+def read_learning_curves(model_dir: str) -> Dict[str, Curve]:
+  """Returns the curves by their names in _CURVES; a curve without events is empty."""
+  return {name: _thin_out(_read_curve(os.path.join(model_dir, folder), tag))
           for folder, tag, name in _CURVES}
 
 
-def _read(folder: str, tag: str) -> Curve:
+def _read_curve(folder: str, tag: str) -> Curve:
   curve: Curve = []
   for path in sorted(glob.glob(os.path.join(glob.escape(folder), 'events.out.tfevents.*'))):
-    for event in _events(path):
+    for event in _read_events(path):
       for value in event.summary.value:
-        # Loss scaling may go on after a loss that is not finite, which JSON does not know.
+        # With loss scaling, training may continue after a loss that is not finite, and JSON has no
+        # representation of such a value.
         if value.tag == tag and math.isfinite(value.simple_value):
-          _append(curve, event.step, value.simple_value)
+          _append_point(curve, event.step, value.simple_value)
   return curve
 
 
-def _events(path: str) -> Iterator[Any]:
-  """Yields the `Event` messages of an event file, up to where its writer was killed.
+def _read_events(path: str) -> Iterator[Any]:
+  """Yields the `Event` messages of an event file, which may be truncated if its writer was killed.
 
-  TensorBoard's messages are those of TensorFlow, and import in a tenth of a second. A record is its
-  length, uint64, a checksum of that, uint32, the message, and a checksum of that.
+  TensorBoard has the same messages as TensorFlow, and imports in 0.1 s. A record consists of the
+  length of the message (uint64), a checksum of the length (uint32), the message, and a checksum of
+  the message (uint32).
   """
   from google.protobuf.message import DecodeError
   from tensorboard.compat.proto.event_pb2 import Event
 
   with open(path, 'rb') as file:
-    size = os.fstat(file.fileno()).st_size
+    size, offset = os.fstat(file.fileno()).st_size, 0
     while True:
       header = file.read(12)
       if len(header) < 12:
         return
       length, _ = struct.unpack('<QI', header)
-      if file.tell() + length + 4 > size:
+      offset += len(header) + length + 4
+      if offset > size:
         return
       try:
         event = Event.FromString(file.read(length))
@@ -72,14 +76,14 @@ def _events(path: str) -> Iterator[Any]:
       yield event
 
 
-def _append(curve: Curve, step: int, value: float) -> None:
-  # A run that was killed may have got further than the one that went on from its checkpoint.
+def _append_point(curve: Curve, step: int, value: float) -> None:
+  # A killed run may have logged steps after its last checkpoint. The resumed run repeats them.
   while curve and curve[-1][0] >= step:
     curve.pop()
   curve.append((step, value))
 
 
-def _thinned(curve: Curve) -> Curve:
-  """Returns at most so many points, the last one among them."""
-  every = -(-len(curve) // _MAX_POINTS) or 1
-  return curve[::-1][::every][::-1]
+def _thin_out(curve: Curve) -> Curve:
+  """Returns at most _MAX_POINTS points at equal intervals, including the last point."""
+  interval = -(-len(curve) // _MAX_POINTS) or 1
+  return curve[::-1][::interval][::-1]

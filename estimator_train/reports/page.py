@@ -1,4 +1,4 @@
-"""One page about a run, `report/index.html` in its `model_dir`, which needs nothing else."""
+"""The report page of a run: `report/index.html` in its `model_dir`, a self-contained file."""
 
 import base64
 import logging
@@ -9,70 +9,76 @@ from typing import Any, Dict, Optional
 from estimator_train import __version__
 from estimator_train.files import atomic
 from estimator_train.reports import classes, page_figures, page_files, words
-from estimator_train.reports.step_curve import FOLDER
+from estimator_train.reports.step_curve import REPORT_FOLDER
 from estimator_train.settings import groups
 
 _LOG = logging.getLogger('estimator_train')
 FILE = 'index.html'
-# All that there can be; those of an earlier run may not apply to this one.
-_PICTURES = ('step-time.png', 'step-histogram.png', 'loss.png', 'accuracy.png',
-             'confusion-matrix.png', 'scaling.png')
-_SAMPLE_WIDTH = 112  # CSS pixels: three beside each other on a phone.
+# The names of all charts. Charts of an earlier run that do not apply to this one are removed.
+_CHART_FILES = ('step-time.png', 'step-histogram.png', 'loss.png', 'accuracy.png',
+                'confusion-matrix.png', 'scaling.png')
+_SAMPLE_WIDTH = 112  # CSS pixels: three samples fit in a row on a phone.
 
 
-def write_after(model_dir: Optional[str], settings: groups.Reporting) -> None:
-  """Writes the page of a finished run, if it has a `model_dir` and its flags ask for one.
+def write_page_of_finished_run(model_dir: Optional[str],
+                               settings: groups.Reporting) -> Optional[str]:
+  """Writes the page if the run has a `model_dir` and its flags ask for a page.
 
-  Failing to write the page logs a warning; the results of the run are kept.
+  Logs a warning if the page cannot be written, so that the run still succeeds.
+
+  Returns:
+    The path of the page; None if it was not written.
   """
   if settings.report_page and model_dir:
     try:
-      write(model_dir)
+      return write_page(model_dir)
     except OSError as error:
-      _LOG.warning('the page about the run could not be written: %s', error)
+      _LOG.warning('the report page could not be written: %s', error)
+  return None
 
 
-def write(model_dir: str) -> Optional[str]:
-  """Writes the page and its pictures about what is in a `model_dir`.
+def write_page(model_dir: str) -> Optional[str]:
+  """Writes the page and its charts.
 
   Args:
-    model_dir: its files may all be missing; the page is without their part then.
+    model_dir: model_dir of the run. Sections whose file is missing are left out.
 
   Returns:
-    The path of the page; None where a package that it takes is not installed.
+    The path of the page; None if a package that it requires is not installed.
   """
-  # Imported only here: they take a second, and a run can do without them. matplotlib tells of a
-  # home folder that it cannot write to, which does not matter to who trains.
+  # The packages are optional and take a second to import. matplotlib warns if it cannot write to
+  # the home folder, which is irrelevant here.
   logging.getLogger('matplotlib').setLevel(logging.ERROR)
   try:
     import jinja2
 
     from estimator_train.reports import pictures
   except ImportError as error:
-    _LOG.info('there is no page about the run (%s): `pip install estimator_train[report]`', error)
+    _LOG.info('the report page is not written (%s): install its packages with '
+              '`pip install estimator_train[report]`', error)
     return None
-  files = page_files.read(model_dir)
-  shown = classes.choose(files.evaluation)
-  drawn = pictures.draw(files, shown)
+  data = page_files.read_page_data(model_dir)
+  shown_classes = classes.select_classes(data.evaluation)
+  charts = pictures.draw_charts(data, shown_classes)
   environment = jinja2.Environment(
       loader=jinja2.FileSystemLoader(os.path.dirname(__file__)), autoescape=True,
       trim_blocks=True, lstrip_blocks=True)
-  environment.filters.update(number=words.number, percent=words.percent, secs=words.secs,
-                             times=words.times, data_uri=_data_uri)
+  environment.filters.update(number=words.format_number, percent=words.format_percent,
+                             ratio=words.format_ratio, data_uri=_data_uri)
   text = environment.get_template('page.html').render(
-      files=files, figures=page_figures, pictures=drawn, classes=shown,
-      samples=[_sample(model_dir, sample) for sample in files.samples], version=__version__,
+      data=data, figures=page_figures, charts=charts, classes=shown_classes,
+      samples=[_load_sample(model_dir, sample) for sample in data.samples], version=__version__,
       python=platform.python_version())
-  folder = os.path.join(model_dir, FOLDER)
+  folder = os.path.join(model_dir, REPORT_FOLDER)
   os.makedirs(folder, exist_ok=True)
-  for name in _PICTURES:
+  for name in _CHART_FILES:
     path = os.path.join(folder, name)
-    if name in drawn:
-      atomic.write_bytes(path, drawn[name].png)
+    if name in charts:
+      atomic.write_bytes(path, charts[name].png)
     elif os.path.exists(path):
       os.remove(path)
   path = os.path.join(folder, FILE)
-  # A file's name may hold bytes that are no text.
+  # File names may contain surrogate escapes, which UTF-8 cannot encode.
   atomic.write_bytes(path, text.encode('utf-8', 'backslashreplace'))
   return path
 
@@ -81,8 +87,8 @@ def _data_uri(png: bytes) -> str:
   return 'data:image/png;base64,' + base64.b64encode(png).decode('ascii')
 
 
-def _sample(model_dir: str, sample: Dict[str, Any]) -> Dict[str, Any]:
-  """Returns a sample with its image's bytes, and the size that the page shows it in."""
+def _load_sample(model_dir: str, sample: Dict[str, Any]) -> Dict[str, Any]:
+  """Returns a sample with the bytes of its image, and the size at which the page shows it."""
   image = page_files.read_image(model_dir, sample.get('image') or '')
   if image is None:
     return dict(sample, png=None)

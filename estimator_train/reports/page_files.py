@@ -1,4 +1,4 @@
-"""What a run left in its `model_dir`, read for the page."""
+"""Reads the files of a `model_dir` that the report page shows."""
 
 import json
 import logging
@@ -8,28 +8,29 @@ import struct
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 from estimator_train.reports import evaluation, input_benchmark, throughput
-from estimator_train.reports.step_curve import FOLDER
+from estimator_train.reports.step_curve import REPORT_FOLDER
 
 _LOG = logging.getLogger('estimator_train')
-_PNG = b'\x89PNG\r\n\x1a\n'
+_PNG_SIGNATURE = b'\x89PNG\r\n\x1a\n'
 
 
-class Flags(NamedTuple):
-  """The flags of `flags.txt`: those that have a value, and the names of the others."""
+class RecordedFlags(NamedTuple):
+  """The flags in `flags.txt`: values by name, and the names of the flags that are not set."""
   given: Dict[str, str]
   not_set: List[str]
 
 
-class Files(NamedTuple):
-  """The contents of the files; a file that is missing is empty.
+class PageData(NamedTuple):
+  """The contents of the files in a `model_dir`; empty for a file that is missing.
 
   Attributes:
-    flags: of `flags.txt`.
-    throughput, evaluation, input_benchmark, scaling, ledger: of the files of these names.
-    steps, curves: of the files of these names in `report/`.
-    samples: of `report/samples.json`, the list.
+    flags: flags in `flags.txt`.
+    throughput, evaluation, input_benchmark, scaling, ledger: contents of `throughput.json`,
+      `evaluation.json` and so on.
+    steps, curves: contents of `report/steps.json` and `report/curves.json`.
+    samples: the list in `report/samples.json`.
   """
-  flags: Flags
+  flags: RecordedFlags
   throughput: Dict[str, Any]
   evaluation: Dict[str, Any]
   input_benchmark: Dict[str, Any]
@@ -40,61 +41,62 @@ class Files(NamedTuple):
   samples: List[Dict[str, Any]]
 
 
-def read(model_dir: str) -> Files:
-  """Reads the files of a `model_dir`."""
+def read_page_data(model_dir: str) -> PageData:
+  """Reads the files in a `model_dir`."""
   def read_json(*name: str) -> Dict[str, Any]:
     return _read_json(os.path.join(model_dir, *name))
 
-  return Files(
+  return PageData(
       flags=_read_flags(os.path.join(model_dir, 'flags.txt')),
       throughput=read_json(throughput.FILE),
       evaluation=read_json(evaluation.FILE),
       input_benchmark=read_json(input_benchmark.FILE),
       scaling=read_json('scaling.json'),
       ledger=read_json('ledger.json'),
-      steps=read_json(FOLDER, 'steps.json'),
-      curves=read_json(FOLDER, 'curves.json'),
-      samples=read_json(FOLDER, 'samples.json').get('samples', []))
+      steps=read_json(REPORT_FOLDER, 'steps.json'),
+      curves=read_json(REPORT_FOLDER, 'curves.json'),
+      samples=read_json(REPORT_FOLDER, 'samples.json').get('samples', []))
 
 
 def _read_json(path: str) -> Dict[str, Any]:
   try:
     with open(path, encoding='utf-8') as file:
-      found = json.load(file)
-    if not isinstance(found, dict):
-      raise ValueError('it is no JSON object')
-    return found
+      content = json.load(file)
+    if not isinstance(content, dict):
+      raise ValueError('not a JSON object')
+    return content
   except FileNotFoundError:
     return {}
   except (OSError, ValueError) as error:
-    _LOG.warning('the page is without %s: %s', path, error)
+    _LOG.warning('the report page omits %s, which cannot be read: %s', path, error)
     return {}
 
 
-def _read_flags(path: str) -> Flags:
+def _read_flags(path: str) -> RecordedFlags:
   try:
     with open(path, encoding='utf-8') as file:
       text = file.read()
   except FileNotFoundError:
     text = ''
-  return Flags(dict(re.findall(r'^--(\w+)=(.*)$', text, re.MULTILINE)),
-               re.findall(r'^# --(\w+) is not set$', text, re.MULTILINE))
+  return RecordedFlags(dict(re.findall(r'^--(\w+)=(.*)$', text, re.MULTILINE)),
+                       re.findall(r'^# --(\w+) is not set$', text, re.MULTILINE))
 
 
 def read_image(model_dir: str, name: str) -> Optional[Tuple[bytes, int, int]]:
-  """Reads a PNG in `report/`.
+  """Reads a PNG file in `report/`.
 
   Returns:
-    Its bytes, width and height; None where there is no such file, or it is no PNG.
+    The bytes of the file, and the width and height of the image in pixels; None if the file does
+    not exist or is not a PNG.
   """
-  if os.path.basename(name) != name:  # Others are not of this report.
+  if os.path.basename(name) != name:  # Only files in `report/` belong to the report.
     return None
   try:
-    with open(os.path.join(model_dir, FOLDER, name), 'rb') as file:
+    with open(os.path.join(model_dir, REPORT_FOLDER, name), 'rb') as file:
       content = file.read()
-  except (OSError, ValueError):  # ValueError: a name that no file can have.
+  except (OSError, ValueError):  # ValueError: the name contains a null byte.
     return None
-  if content[:8] != _PNG or content[12:16] != b'IHDR' or len(content) < 24:
+  if content[:8] != _PNG_SIGNATURE or content[12:16] != b'IHDR' or len(content) < 24:
     return None
   width, height = struct.unpack('>II', content[16:24])
   return (content, width, height) if width and height else None

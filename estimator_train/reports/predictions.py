@@ -1,4 +1,4 @@
-"""Predictions as JSON lines or CSV, written as they come."""
+"""Writes predictions as JSON lines or CSV."""
 
 import contextlib
 import csv
@@ -20,41 +20,41 @@ _LOG = logging.getLogger('estimator_train')
 STANDARD_OUTPUT = '-'
 
 
-def check_output(output: str) -> None:
-  """Raises a UserError when there is no writing to `--output`."""
+def check_output_path(output: str) -> None:
+  """Raises a UserError if `--output` cannot be written."""
   if output == STANDARD_OUTPUT:
     return
   path = os.path.realpath(output)
   folder = os.path.dirname(path)
-  why = None
+  reason = None
   if not os.path.isdir(folder):
-    why = 'there is no folder {}'.format(folder)
+    reason = 'the folder {} does not exist'.format(folder)
   elif not os.access(folder, os.W_OK | os.X_OK):
-    why = 'no permission to write to {}'.format(folder)
+    reason = 'no permission to write to {}'.format(folder)
   elif os.path.exists(path) and not stat.S_ISREG(os.stat(path).st_mode):
-    why = 'it is no file'
-  if why:
-    raise UserError('--output cannot be written', '{} ({})'.format(output, why),
-                    'give a file in a folder that is there, or - for standard output')
+    reason = 'not a regular file'
+  if reason:
+    raise UserError('--output cannot be written', '{} ({})'.format(output, reason),
+                    'give a file in an existing folder, or - for standard output')
 
 
-class Predictions:
-  """Writes predictions, and counts them.
+class PredictionWriter:
+  """Writes and counts predictions.
 
   Args:
-    file: where to; None: standard output.
-    as_csv: whether as CSV, not as JSON lines.
-    labels: the class names.
+    file: text file to write to; None for standard output.
+    as_csv: whether to write CSV instead of JSON lines.
+    labels: class names.
 
   Attributes:
-    predicted: the number of images.
-    bad: the number of files that could not be read, or not to their end.
-    first_bad: the first of these and why; None without one.
+    num_predicted: number of images predicted.
+    num_bad: number of files that could not be predicted completely.
+    first_bad: name of the first such file and the reason; None if there is none.
   """
 
   def __init__(self, file: Optional[TextIO], as_csv: bool, labels: Sequence[str]) -> None:
-    self.predicted = 0
-    self.bad = 0
+    self.num_predicted = 0
+    self.num_bad = 0
     self.first_bad: Optional[Tuple[str, str]] = None
     self._file = file
     self._labels = labels
@@ -62,37 +62,43 @@ class Predictions:
     self._top_k = min(TOP_K, len(labels))
     if as_csv:
       self._write_row(['file', 'label', 'probability'] + [
-          'top{}_{}'.format(place + 1, what) for place in range(self._top_k)
-          for what in ('label', 'probability')] + ['error'])
+          'top{}_{}'.format(rank + 1, column) for rank in range(self._top_k)
+          for column in ('label', 'probability')] + ['error'])
 
   def add(self, name: bytes, outputs: np.ndarray) -> None:
-    """Writes what the model's outputs, [num_classes], say of an image."""
+    """Writes the prediction of an image.
+
+    Args:
+      name: file name.
+      outputs: outputs of the model, float [num_classes].
+    """
     if not np.isfinite(outputs).all():
       self.add_bad(name, 'the model\'s outputs are not finite')
       return
-    self.predicted += 1
+    self.num_predicted += 1
     probabilities = as_probabilities(outputs)
-    # Of equal ones the first, as in an evaluation.
+    # A stable sort: of equal outputs the first wins, as with argmax in an evaluation.
     best = np.argsort(-outputs, kind='mergesort')[:self._top_k]
     top = [(self._labels[index], float(probabilities[index])) for index in best]
     if self._as_csv:
-      self._write_row([_text(name), *top[0]] + [cell for pair in top for cell in pair] + [''])
+      self._write_row(
+          [_decode_name(name), *top[0]] + [cell for pair in top for cell in pair] + [''])
     else:
       pairs = [{'label': label, 'probability': probability} for label, probability in top]
-      self._write_json({'file': _text(name), **pairs[0], 'top': pairs})
+      self._write_json({'file': _decode_name(name), **pairs[0], 'top': pairs})
 
   def add_bad(self, name: bytes, reason: str) -> None:
-    """Writes that there is no prediction, or no further, of a file."""
-    self.bad += 1
-    self.first_bad = self.first_bad or (_text(name), reason)
-    _LOG.warning('cannot predict %r (%s)', _text(name), reason)
+    """Writes an error in place of the prediction, or of the remaining predictions, of a file."""
+    self.num_bad += 1
+    self.first_bad = self.first_bad or (_decode_name(name), reason)
+    _LOG.warning('cannot predict %r (%s)', _decode_name(name), reason)
     if self._as_csv:
-      self._write_row([_text(name)] + [''] * (2 + 2 * self._top_k) + [reason])
+      self._write_row([_decode_name(name)] + [''] * (2 + 2 * self._top_k) + [reason])
     else:
-      self._write_json({'file': _text(name), 'error': reason})
+      self._write_json({'file': _decode_name(name), 'error': reason})
 
   def flush(self) -> None:
-    """Hands on what has been written."""
+    """Flushes the file."""
     print(end='', file=self._file, flush=True)
 
   def _write_json(self, line: Dict[str, Any]) -> None:
@@ -103,29 +109,29 @@ class Predictions:
 
 
 @contextlib.contextmanager
-def write_to(output: str, labels: Sequence[str]) -> Iterator[Predictions]:
-  """Writes predictions to `--output`, which gets its name when it is whole.
+def open_prediction_writer(output: str, labels: Sequence[str]) -> Iterator[PredictionWriter]:
+  """Opens `--output` for predictions. The file gets its name when it is complete.
 
   Raises:
-    UserError: it cannot be written.
+    UserError: the output cannot be written.
   """
   try:
     if output == STANDARD_OUTPUT:
-      yield Predictions(None, False, labels)
+      yield PredictionWriter(None, False, labels)
       return
-    with atomic.open_aside(os.path.realpath(output)) as file:
-      # Bytes of names that are no text come out as they are.
+    with atomic.open_atomic(os.path.realpath(output)) as file:
+      # surrogateescape restores the bytes of file names that are not valid UTF-8.
       text = io.TextIOWrapper(file, 'utf-8', 'surrogateescape', newline='')
-      yield Predictions(text, output.lower().endswith('.csv'), labels)
-      text.detach()  # Which flushes it.
+      yield PredictionWriter(text, output.lower().endswith('.csv'), labels)
+      text.detach()  # Flushes the text without closing the file.
   except BrokenPipeError:
-    raise  # Who reads standard output has had enough.
+    raise  # The reader of standard output has closed it.
   except OSError as error:
     raise UserError('--output cannot be written',
                     '{} ({})'.format(output, error.strerror or error),
-                    'give a file with room for it') from error
+                    'free disk space, or give another file') from error
 
 
-def _text(name: bytes) -> str:
-  """Returns a name of a file as text; `encode('utf-8', 'surrogateescape')` gives it back."""
+def _decode_name(name: bytes) -> str:
+  """Decodes a file name; `encode('utf-8', 'surrogateescape')` reverses this."""
   return name.decode('utf-8', 'surrogateescape')

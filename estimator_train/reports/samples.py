@@ -1,4 +1,4 @@
-"""`report/samples.json` and its pictures: a few examples and what the model made of them."""
+"""Writes `report/samples.json` and its images: a few examples with their predictions."""
 
 import io
 import os
@@ -7,27 +7,27 @@ from typing import Any, Sequence
 import numpy as np
 
 from estimator_train.files import atomic
-from estimator_train.reports.step_curve import FOLDER
+from estimator_train.reports.step_curve import REPORT_FOLDER
 
 FILE = 'samples.json'
 
 
-def write(model_dir: str, labels: Sequence[str], samples: Sequence[Any]) -> None:
-  """Writes the examples with their images, where Pillow is installed; else nothing.
+def write_samples(model_dir: str, labels: Sequence[str], samples: Sequence[Any]) -> None:
+  """Writes the examples and their images, or nothing if Pillow is not installed.
 
   Args:
-    model_dir: of the run.
-    labels: the class names.
-    samples: each with `image` (grey levels from 0 to 255, [height, width, 1 or 3]), `true` (a
-      class number) and `outputs` (of the model, [num_classes]).
+    model_dir: model_dir of the run.
+    labels: class names.
+    samples: examples with the attributes `image` (pixel values from 0 to 255,
+      [height, width, 1 or 3]), `true` (class index) and `outputs` (of the model, [num_classes]).
   """
   try:
-    from PIL import Image  # Only --mode=audit and the page need it.
+    from PIL import Image  # Optional: only --mode=audit and the report page use Pillow.
   except ImportError:
     return
-  folder = os.path.join(model_dir, FOLDER)
+  folder = os.path.join(model_dir, REPORT_FOLDER)
   os.makedirs(folder, exist_ok=True)
-  told = []
+  entries = []
   for number, sample in enumerate(samples):
     name = 'sample-{:02d}.png'.format(number)
     pixels = np.clip(sample.image, 0, 255).astype(np.uint8)
@@ -36,13 +36,13 @@ def write(model_dir: str, labels: Sequence[str], samples: Sequence[Any]) -> None
     atomic.write_bytes(os.path.join(folder, name), png.getvalue())
     probabilities = as_probabilities(sample.outputs)
     predicted = int(np.argmax(probabilities))
-    told.append({'label': labels[sample.true], 'predicted': labels[predicted],
-                 'probability': float(probabilities[predicted]), 'image': name})
-  atomic.write_json(os.path.join(folder, FILE), {'samples': told})
+    entries.append({'label': labels[sample.true], 'predicted': labels[predicted],
+                    'probability': float(probabilities[predicted]), 'image': name})
+  atomic.write_json(os.path.join(folder, FILE), {'samples': entries})
 
 
 def as_probabilities(outputs: np.ndarray) -> np.ndarray:
-  """Returns the outputs [num_classes] as they are if they are probabilities, else their softmax."""
+  """Returns the outputs, [num_classes], if they are probabilities, else their softmax."""
   outputs = outputs.astype(np.float64)
   if outputs.min() >= 0 and abs(outputs.sum() - 1) < 1e-3:
     return outputs

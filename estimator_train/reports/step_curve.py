@@ -1,4 +1,4 @@
-"""`report/steps.json`: the time of the steps over a run, in no more points than a picture shows."""
+"""Writes `report/steps.json`: the step times of a run, reduced to the resolution of a chart."""
 
 import os
 
@@ -6,25 +6,26 @@ import numpy as np
 
 from estimator_train.files import atomic
 
-FOLDER = 'report'
+REPORT_FOLDER = 'report'
 FILE = 'steps.json'
-_MAX_POINTS, _MAX_BARS = 500, 60
+_MAX_POINTS, _MAX_BINS = 500, 60
 
 
-def write(model_dir: str, global_step: np.ndarray, secs: np.ndarray) -> None:
-  """Writes the curve and the histogram of the steps' times.
+def write_step_curve(model_dir: str, global_step: np.ndarray, secs: np.ndarray) -> None:
+  """Writes the curve and the histogram of the step times.
 
   Args:
-    model_dir: of the run.
-    global_step: the steps' numbers, at least one.
-    secs: how long each took.
+    model_dir: model_dir of the run.
+    global_step: global steps, int [num_steps], with at least one step.
+    secs: duration of each step in seconds, float [num_steps].
   """
-  folder = os.path.join(model_dir, FOLDER)
+  folder = os.path.join(model_dir, REPORT_FOLDER)
   os.makedirs(folder, exist_ok=True)
   parts = np.array_split(np.arange(len(secs)), min(_MAX_POINTS, len(secs)))
-  # The few slowest would leave the others one bar; they are counted in the last.
+  # The bins end at the 99th percentile and the last one includes all slower steps. Otherwise a few
+  # outliers would squeeze all other steps into one bin.
   low, high = np.percentile(secs, [0, 99])
-  edges = np.linspace(low, max(high, low * 1.001), min(_MAX_BARS, len(secs)) + 1)
+  edges = np.linspace(low, max(high, low * 1.001), min(_MAX_BINS, len(secs)) + 1)
   atomic.write_json(os.path.join(folder, FILE), {
       'global_step': [int(global_step[part[-1]]) for part in parts],
       'mean_secs': [float(secs[part].mean()) for part in parts],

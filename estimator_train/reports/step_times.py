@@ -1,36 +1,36 @@
-"""What a training run measured of itself, on its way from the hooks to the reports."""
+"""Measured times of a training run: written by the hooks, read by the reports."""
 
 from typing import Dict, FrozenSet, NamedTuple, Optional, Sequence
 
 
 class Pause(NamedTuple):
-  """Time between two steps that went into something else.
+  """Time between two steps spent on a checkpoint, an evaluation or a trace.
 
   Attributes:
-    what: `checkpoint`, `evaluation` or `trace`.
-    at: seconds, the clock of the steps when it began.
-    secs: how long it took.
+    kind: `checkpoint`, `evaluation` or `trace`.
+    began: start time in seconds, by the clock of the steps.
+    secs: duration in seconds.
   """
-  what: str
-  at: float
+  kind: str
+  began: float
   secs: float
 
 
 class Timing(NamedTuple):
-  """When the steps of one run, or of a long one the last of them, began and ended.
+  """The times of the steps of one run. For a long run, only the times of its last steps are kept.
 
   Attributes:
-    began: seconds, the clock just before each step's session.run.
-    ended: seconds, the clock just after it.
-    waited: seconds of each session.run until the step's batch was there, on all replicas; nan where
-      that was not observed.
-    start_up_secs: by part, from the start of the process to the end of its first step; empty
-      without a step.
-    global_step: the step of the checkpoint that the run left.
-    loss: of the last step, the mean over its global batch; None without a step.
-    pauses: what the run did between its steps.
-    traced: the global steps that were slowed down by tracing them.
-    forgotten: the steps of the run before the first of these.
+    began: time just before each step's session.run, in seconds.
+    ended: time just after it, in seconds.
+    waited: seconds of each session.run until the step's batch was available on all replicas; nan
+      if that was not observed.
+    start_up_secs: seconds by part, from the start of the process to the end of its first step;
+      empty if no step was run.
+    global_step: global step of the last checkpoint of the run.
+    loss: loss of the last step, the mean over its global batch; None if no step was run.
+    pauses: pauses between the steps.
+    traced: global steps that were traced, which slows them down.
+    discarded_steps: number of earlier steps of the run whose times were not kept.
   """
   began: Sequence[float]
   ended: Sequence[float]
@@ -40,8 +40,9 @@ class Timing(NamedTuple):
   loss: Optional[float]
   pauses: Sequence[Pause] = ()
   traced: FrozenSet[int] = frozenset()
-  forgotten: int = 0
+  discarded_steps: int = 0
 
   @property
   def steps_run(self) -> int:
-    return self.forgotten + len(self.ended)
+    """The number of steps of the run."""
+    return self.discarded_steps + len(self.ended)

@@ -1,4 +1,4 @@
-"""From the times of the steps to `throughput.json`."""
+"""The throughput report: computes the figures of `throughput.json` from the step times."""
 
 import logging
 from types import MappingProxyType
@@ -15,22 +15,23 @@ from estimator_train.settings import Settings, groups
 _LOG = logging.getLogger('estimator_train')
 FILE = 'throughput.json'
 _MAX_OUTLIERS = 20
-# A share of the time that is worth removing.
-_WORTH_IT = 0.1
-_BOUND = {'input': 'input-bound', 'compute': 'compute-bound', 'between': 'overhead-bound'}
+# The fraction of the step time from which input or the time between steps counts as a bottleneck.
+_BOTTLENECK_SHARE = 0.1
+_VERDICTS = {'input': 'input-bound', 'compute': 'compute-bound', 'between': 'overhead-bound'}
 
 
-class Steps(NamedTuple):
-  """The timed steps of a run, each array a figure a step.
+class TimedSteps(NamedTuple):
+  """The timed steps of a run. All arrays have shape [num_steps].
 
   Attributes:
-    global_step: their numbers.
-    wall_secs: from the end of the step before to the end of this one.
-    run_secs: of that, inside the session's run.
-    wait_secs: of that, until the step's batch was there; nan where that was not observed.
-    steady_secs: the wall time without the pauses in it.
-    is_steady: whether it was left alone, not traced.
-    pauses: by kind how many there were, and their seconds.
+    global_step: global steps, int.
+    wall_secs: seconds from the end of the previous step to the end of this step.
+    run_secs: the part of `wall_secs` inside session.run.
+    wait_secs: the part of `run_secs` until the step's batch was available; nan if that was not
+      observed.
+    steady_secs: `wall_secs` without pauses.
+    is_steady: whether the step was not traced, bool.
+    pauses: `count` and total `secs` of the pauses, by kind.
   """
   global_step: np.ndarray
   wall_secs: np.ndarray
@@ -41,36 +42,38 @@ class Steps(NamedTuple):
   pauses: Dict[str, Dict[str, Any]]
 
   @property
-  def steady(self) -> 'Steps':
-    """Those that were left alone; all, if none was."""
+  def steady(self) -> 'TimedSteps':
+    """The steps that were not traced; all steps if all were traced."""
     chosen = self.is_steady if self.is_steady.any() else ~self.is_steady
     return self._replace(**{name: getattr(self, name)[chosen]
                             for name in self._fields if name != 'pauses'})
 
 
-def write(settings: Settings, conditions: Dict[str, Any], timing: Timing,
-          workers: Mapping[str, Dict[str, Any]] = MappingProxyType({})) -> Dict[str, Any]:
+def write_throughput_report(
+    settings: Settings, conditions: Dict[str, Any], timing: Timing,
+    workers: Mapping[str, Dict[str, Any]] = MappingProxyType({})) -> Dict[str, Any]:
   """Writes `throughput.json` and `report/steps.json`, unless no step was run.
 
   Args:
-    settings: of the run.
-    conditions: what the figures depend on, by their names in the file.
-    timing: of the steps.
-    workers: the figures of the other workers, by their names, as of_worker tells them.
+    settings: settings of the run.
+    conditions: conditions that the figures depend on, by their keys in `throughput.json`.
+    timing: times of the steps.
+    workers: figures of the other workers by task name, as `worker_figures` returns them.
 
   Returns:
-    The run's headline figures.
+    The headline figures of the run.
   """
-  result = result_of(settings[groups.Run], timing)
+  result = training_result(settings[groups.Run], timing)
   run_dir = RunDir(settings.model_dir)
   result['examples_seen'] = run_dir.examples_seen(
       timing.global_step, conditions['examples_per_step'])
   if not timing.ended:
     return result
-  steps = timed_steps(timing, settings.throughput_warmup_steps)
+  steps = select_timed_steps(timing, settings.throughput_warmup_steps)
   figures = summarize(steps, conditions['examples_per_step'], conditions['num_replicas'])
   if workers:
-    figures.update(_of_all(settings[groups.Devices], figures, workers, conditions['num_replicas']))
+    figures.update(_cluster_figures(settings[groups.Devices], figures, workers,
+                                    conditions['num_replicas']))
   is_steady = timing.steps_run > settings.throughput_warmup_steps
   figures['warmup_steps'] = settings.throughput_warmup_steps if is_steady else 0
   figures['steady_state'] = is_steady
@@ -80,90 +83,93 @@ def write(settings: Settings, conditions: Dict[str, Any], timing: Timing,
   figures['examples_seen'] = result['examples_seen']
   figures.update(conditions)
   atomic.write_json(run_dir.file(FILE), figures)
-  step_curve.write(run_dir.path, steps.steady.global_step, steps.steady.steady_secs)
-  _LOG.info('%s', _in_words(figures))
+  step_curve.write_step_curve(run_dir.path, steps.steady.global_step, steps.steady.steady_secs)
+  _LOG.info('%s', _format_log_line(figures))
   result.update((name, figures[name]) for name in (
       'examples_per_sec', 'time_to_first_step_secs', 'steady_state', 'verdict'))
   return result
 
 
-def result_of(settings: groups.Run, timing: Timing) -> Dict[str, Any]:
-  """Returns what a task tells of its training, apart from its speed."""
+def training_result(settings: groups.Run, timing: Timing) -> Dict[str, Any]:
+  """Returns the result of a training task, without the throughput."""
   return {'mode': settings.mode, 'model_dir': settings.model_dir,
           'global_step': timing.global_step, 'steps_run': timing.steps_run,
           'train_loss': timing.loss}
 
 
-def of_worker(settings: groups.Reporting, conditions: Dict[str, Any],
-              timing: Timing) -> Dict[str, Any]:
-  """Returns the figures of a worker that the chief's report is to have; none without a step."""
+def worker_figures(settings: groups.Reporting, conditions: Dict[str, Any],
+                   timing: Timing) -> Dict[str, Any]:
+  """Returns the figures of a worker for the chief's report; empty if no step was run."""
   if not timing.ended:
     return {}
-  steps = timed_steps(timing, settings.throughput_warmup_steps)
+  steps = select_timed_steps(timing, settings.throughput_warmup_steps)
   figures = summarize(steps, conditions['examples_per_step'], conditions['num_replicas'])
-  return _as_one_of_several(figures)
+  return _select_worker_figures(figures)
 
 
-def _as_one_of_several(figures: Dict[str, Any]) -> Dict[str, Any]:
-  """Returns of a worker's figures those that tell it from the others."""
-  told = {name: figures[name] for name in ('steps_timed', 'wall_secs', 'examples', 'shares')}
-  told.update((name + '_p50', figures[name] and figures[name]['p50']) for name in (
+def _select_worker_figures(figures: Dict[str, Any]) -> Dict[str, Any]:
+  """Returns the figures that may differ between the workers of a cluster."""
+  selected = {name: figures[name] for name in ('steps_timed', 'wall_secs', 'examples', 'shares')}
+  selected.update((name + '_p50', figures[name] and figures[name]['p50']) for name in (
       'step_secs', 'session_run_secs', 'input_wait_secs', 'between_secs'))
-  return told
+  return selected
 
 
-def _of_all(settings: groups.Devices, figures: Dict[str, Any],
-            workers: Mapping[str, Dict[str, Any]], num_replicas: int) -> Dict[str, Any]:
-  """Returns the figures of all workers, the chief's among them.
+def _cluster_figures(settings: groups.Devices, figures: Dict[str, Any],
+                     workers: Mapping[str, Dict[str, Any]], num_replicas: int) -> Dict[str, Any]:
+  """Returns the figures of all workers, including the chief.
 
-  In step, each has counted the examples of all; else theirs are added up, over the same wall time.
-  The slowest is the one that the others wait for: it takes longest for its input and between its
-  steps. Where nobody waits it is the one with the longest steps.
+  With synchronous training, each worker counts the examples of the whole cluster, and the slowest
+  worker is the one that the others wait for: the one that spends the most time waiting for input
+  and between steps. With parameter servers, each worker counts its own examples, which are summed
+  here over the chief's wall time, and the slowest worker is the one with the longest steps.
   """
-  told = {'chief': _as_one_of_several(figures), **workers}
-  in_step = settings.distribution_strategy != 'parameter_server'
-  parts = ('input_wait_secs_p50', 'between_secs_p50') if in_step else ('step_secs_p50',)
-  slowest = max(told, key=lambda name: sum(told[name].get(part) or 0 for part in parts))
-  of_all: Dict[str, Any] = {'workers': told, 'slowest_worker': slowest}
-  if not in_step:
-    rate = sum(worker.get('examples', 0) for worker in told.values()) / figures['wall_secs']
-    of_all.update(examples_per_sec=rate, examples_per_sec_per_replica=rate / num_replicas)
-  return of_all
+  all_workers = {'chief': _select_worker_figures(figures), **workers}
+  is_synchronous = settings.distribution_strategy != 'parameter_server'
+  parts = ('input_wait_secs_p50', 'between_secs_p50') if is_synchronous else ('step_secs_p50',)
+  slowest = max(all_workers,
+                key=lambda name: sum(all_workers[name].get(part) or 0 for part in parts))
+  result: Dict[str, Any] = {'workers': all_workers, 'slowest_worker': slowest}
+  if not is_synchronous:
+    examples = sum(worker.get('examples', 0) for worker in all_workers.values())
+    rate = examples / figures['wall_secs']
+    result.update(examples_per_sec=rate, examples_per_sec_per_replica=rate / num_replicas)
+  return result
 
 
-def timed_steps(timing: Timing, warmup_steps: int) -> Steps:
-  """Returns the steps after the warm-up; a run that is over before has no other than all.
+def select_timed_steps(timing: Timing, warmup_steps: int) -> TimedSteps:
+  """Returns the steps after the warm-up, or all steps if the run is not longer than its warm-up.
 
   Args:
-    timing: of the run, at least one step.
-    warmup_steps: the first steps that are left out.
+    timing: times of the run, with at least one step.
+    warmup_steps: number of steps at the beginning of the run that are not timed.
   """
-  skipped = max(warmup_steps - timing.forgotten, 0) if timing.steps_run > warmup_steps else 0
+  skipped = max(warmup_steps - timing.discarded_steps, 0) if timing.steps_run > warmup_steps else 0
   edges = np.concatenate([timing.began[:1], timing.ended])[skipped:]
   wall_secs = np.diff(edges)
-  steady_secs, pauses = _without_pauses(edges, timing.pauses)
+  steady_secs, pauses = _subtract_pauses(edges, timing.pauses)
   global_step = np.arange(len(wall_secs)) + timing.global_step - len(wall_secs) + 1
   run_secs = np.subtract(timing.ended, timing.began)[skipped:]
-  # The clock of the waits is the system's, which can be set while a step runs.
+  # Waits are measured by the system clock, which may be adjusted during a step.
   wait_secs = np.clip(timing.waited[skipped:], 0, run_secs)
-  return Steps(global_step, wall_secs, run_secs, wait_secs, steady_secs,
-               ~np.isin(global_step, list(timing.traced)), pauses)
+  return TimedSteps(global_step, wall_secs, run_secs, wait_secs, steady_secs,
+                    ~np.isin(global_step, list(timing.traced)), pauses)
 
 
-def summarize(steps: Steps, global_batch_size: int, num_replicas: int) -> Dict[str, Any]:
-  """Works out the rate and the spread of a run's steps.
+def summarize(steps: TimedSteps, global_batch_size: int, num_replicas: int) -> Dict[str, Any]:
+  """Computes the rates and the distributions of the step times.
 
-  The rate is examples over the wall time from the end of the last warm-up step to the end of the
-  last step, so it counts what happens between steps too; it is never a mean of rates. In the
-  steady rate neither checkpoints and evaluations in between count nor traced steps.
+  The rate is examples ÷ wall time from the end of the last warm-up step to the end of the last
+  step. It includes the time between steps and is never a mean of rates. The steady rate excludes
+  pauses and traced steps.
 
   Args:
-    steps: at least one.
-    global_batch_size: examples a step.
-    num_replicas: over how many replicas.
+    steps: timed steps, at least one.
+    global_batch_size: examples per step.
+    num_replicas: number of replicas.
 
   Returns:
-    The figures by their names in `throughput.json`; seconds, and examples a second.
+    The figures by their keys in `throughput.json`, in seconds and examples/sec.
   """
   steady = steps.steady
   wall_secs = float(steps.wall_secs.sum())
@@ -172,11 +178,11 @@ def summarize(steps: Steps, global_batch_size: int, num_replicas: int) -> Dict[s
       'examples_per_sec': examples / wall_secs,
       'examples_per_sec_per_replica': examples / wall_secs / num_replicas,
       'steady_examples_per_sec': global_batch_size / float(steady.steady_secs.mean()),
-      'step_secs': _spread(steps.wall_secs),
-      'session_run_secs': _spread(steps.run_secs),
-      'between_secs': _spread(steps.wall_secs - steps.run_secs),
-      'input_wait_secs': _spread(steps.wait_secs),
-      'steady_step_secs': _spread(steady.steady_secs),
+      'step_secs': _distribution(steps.wall_secs),
+      'session_run_secs': _distribution(steps.run_secs),
+      'between_secs': _distribution(steps.wall_secs - steps.run_secs),
+      'input_wait_secs': _distribution(steps.wait_secs),
+      'steady_step_secs': _distribution(steady.steady_secs),
       'standard_error_secs': _standard_error(steady.steady_secs),
       'drift': _drift(steady.steady_secs),
       'outliers': _outliers(steady),
@@ -191,8 +197,8 @@ def summarize(steps: Steps, global_batch_size: int, num_replicas: int) -> Dict[s
   return figures
 
 
-def _shares(steady: Steps) -> Dict[str, Optional[float]]:
-  """Returns what the steady steps' time goes into, as shares of it; None: not observed."""
+def _shares(steady: TimedSteps) -> Dict[str, Optional[float]]:
+  """Returns the parts of the steady step time as fractions; None if not observed."""
   total = float(steady.steady_secs.sum())
   run, wait = float(steady.run_secs.sum()), float(steady.wait_secs.sum())
   if np.isnan(wait):
@@ -201,56 +207,60 @@ def _shares(steady: Steps) -> Dict[str, Optional[float]]:
 
 
 def _verdict(shares: Dict[str, Optional[float]]) -> Optional[str]:
-  """Returns which of input, computing and the time between steps holds the training back.
+  """Returns the bottleneck of the training: input, computation, or the time between steps.
 
-  An input that is prepared ahead and keeps up is not waited for, however long it takes by itself;
-  so a wait that would be worth removing says that the input is the slower of the two. Where it was
-  not observed, only much time between the steps can be told: None otherwise.
+  The input pipeline is prefetched, so a step waits only if the input is slower than the model. If
+  the wait was not observed, only the time between steps can be identified as the bottleneck, and
+  the verdict is None otherwise.
   """
-  most = max(('input', 'between'), key=lambda part: shares[part] or 0.)
-  if (shares[most] or 0.) >= _WORTH_IT:
-    return _BOUND[most]
-  return None if shares['input'] is None else _BOUND['compute']
+  largest = max(('input', 'between'), key=lambda part: shares[part] or 0.)
+  if (shares[largest] or 0.) >= _BOTTLENECK_SHARE:
+    return _VERDICTS[largest]
+  return None if shares['input'] is None else _VERDICTS['compute']
 
 
-def _without_pauses(edges: np.ndarray,
-                    pauses: Sequence[Pause]) -> Tuple[np.ndarray, Dict[str, Dict[str, Any]]]:
-  """Takes the pauses out of the steps that they lie in.
+def _subtract_pauses(edges: np.ndarray,
+                     pauses: Sequence[Pause]) -> Tuple[np.ndarray, Dict[str, Dict[str, Any]]]:
+  """Subtracts each pause from the time of the step that contains it.
 
   Args:
-    edges: seconds, when the first step began and when each ended.
-    pauses: some may lie before or after.
+    edges: start of the first step, then the end of each step, in seconds.
+    pauses: pauses, some of which may be before the first or after the last of these steps.
 
   Returns:
-    The seconds of each step without them; and by kind how many there were, and their seconds.
+    The seconds of each step without pauses; and `count` and total `secs` of the pauses, by kind.
   """
   secs = np.diff(edges)
-  found: Dict[str, Dict[str, Any]] = {}
+  totals: Dict[str, Dict[str, Any]] = {}
   for pause in pauses:
-    step = int(np.searchsorted(edges, pause.at, side='right')) - 1
+    step = int(np.searchsorted(edges, pause.began, side='right')) - 1
     if 0 <= step < len(secs):
       secs[step] -= pause.secs
-      of_kind = found.setdefault(pause.what, {'count': 0, 'secs': 0.})
+      of_kind = totals.setdefault(pause.kind, {'count': 0, 'secs': 0.})
       of_kind['count'] += 1
       of_kind['secs'] += pause.secs
-  return secs, found
+  return secs, totals
 
 
 def _standard_error(secs: np.ndarray) -> Optional[float]:
-  """Returns the standard error of the mean; None where one step tells nothing of it."""
+  """Returns the standard error of the mean; None for a single step."""
   return float(np.std(secs, ddof=1) / np.sqrt(len(secs))) if len(secs) > 1 else None
 
 
 def _drift(secs: np.ndarray) -> Optional[float]:
-  """Returns by what share the last quarter of the steps took longer than the first; or None."""
+  """Returns the relative increase of the mean step time from the first to the last quarter.
+
+  None for fewer than four steps.
+  """
   quarter = len(secs) // 4
   return float(np.mean(secs[-quarter:]) / np.mean(secs[:quarter]) - 1) if quarter else None
 
 
-def _outliers(steady: Steps) -> List[Dict[str, Any]]:
-  """Returns the slowest steps among those far outside of the rest, by their global step.
+def _outliers(steady: TimedSteps) -> List[Dict[str, Any]]:
+  """Returns the slowest outliers, at most _MAX_OUTLIERS, in the order of their global steps.
 
-  Far is more than three times the middle half's width above it (Tukey 1977, "far out").
+  Outliers are more than three interquartile ranges above the third quartile (Tukey 1977, "far
+  out").
   """
   secs = steady.steady_secs
   low, high = np.percentile(secs, [25, 75])
@@ -260,28 +270,28 @@ def _outliers(steady: Steps) -> List[Dict[str, Any]]:
           for index in slowest]
 
 
-def _in_words(figures: Dict[str, Any]) -> str:
-  """Returns a line for people."""
-  text = '{:,.0f} examples/sec over {} steps, p50 {:.1f} ms a step'.format(
+def _format_log_line(figures: Dict[str, Any]) -> str:
+  text = '{:,.0f} examples/sec over {} steps, p50 {:.1f} ms per step'.format(
       figures['examples_per_sec'], figures['steps_timed'], 1e3 * figures['step_secs']['p50'])
   shares = figures['shares']
   if shares['input'] is None:
-    text += '; {:.0%} of the time between steps, the wait for input was not observed'.format(
+    text += '; {:.0%} of the time between steps; the wait for input was not observed'.format(
         shares['between'])
   else:
     text += '; {} ({:.0%} of the time for input, {:.0%} between steps)'.format(
         figures['verdict'], shares['input'], shares['between'])
   if figures['pauses']:
-    text += '; {:,.0f} without {}'.format(figures['steady_examples_per_sec'], ' and '.join(
-        '{count} {}(s) of {secs:.1f} s'.format(what, **of_kind)
-        for what, of_kind in sorted(figures['pauses'].items())))
+    text += '; {:,.0f} examples/sec without {}'.format(
+        figures['steady_examples_per_sec'], ' and '.join(
+            '{count} {}(s) of {secs:.1f} s in total'.format(kind, **of_kind)
+            for kind, of_kind in sorted(figures['pauses'].items())))
   if not figures['steady_state']:
     text += '; no steady state: the run is shorter than its warm-up'
   return text
 
 
-def _spread(secs: np.ndarray) -> Optional[Dict[str, float]]:
-  """Returns the spread of a figure over the steps; None where it was not observed."""
+def _distribution(secs: np.ndarray) -> Optional[Dict[str, float]]:
+  """Returns the distribution of a figure over the steps; None if it was not observed."""
   if np.isnan(secs).any():
     return None
   p50, p90, p99 = np.percentile(secs, [50, 90, 99])

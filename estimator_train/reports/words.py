@@ -1,10 +1,10 @@
-"""Numbers as a reader wants them: with their unit, and no more digits than they are worth."""
+"""Formats numbers for the report page, with units and three significant digits."""
 
 import math
 from typing import Any, Optional, Tuple
 
-NOTHING = '–'
-_SPACE = '\u00a0'  # Keeps a number and its unit on one line.
+MISSING = '–'
+_SPACE = '\u00a0'  # A no-break space keeps a number and its unit on one line.
 
 
 def is_number(value: Any) -> bool:
@@ -12,42 +12,42 @@ def is_number(value: Any) -> bool:
   return isinstance(value, (int, float)) and math.isfinite(value)
 
 
-def number(value: Optional[float]) -> str:
-  """Returns a number by itself, to three digits or, from a hundred on, to one."""
+def format_number(value: Optional[float]) -> str:
+  """Formats whole numbers and numbers from 100 on as integers, others with three digits."""
   if not is_number(value):
-    return NOTHING
+    return MISSING
   assert value is not None
-  # A hundred and what is rounded to it need no decimals; zeros say that a digit is known.
+  # 99.95 is formatted as 100. `#` keeps trailing zeros, which are significant digits.
   if value == int(value) or abs(value) >= 99.95:
     return '{:,.0f}'.format(value)
   return '{:#.3g}'.format(value)
 
 
-def quantity(value: Optional[float], unit: str) -> str:
-  """Returns a number with its unit."""
-  return number(value) + _SPACE + unit if is_number(value) else NOTHING
+def format_quantity(value: Optional[float], unit: str) -> str:
+  """Formats a number with its unit."""
+  return format_number(value) + _SPACE + unit if is_number(value) else MISSING
 
 
 def secs_unit(secs: float) -> Tuple[float, str]:
-  """Returns by what to multiply seconds of this size, and the unit that they have then."""
+  """Returns the factor that converts seconds of this magnitude to a readable unit, and the unit."""
   return (1., 's') if secs >= 1 else (1e3, 'ms') if secs >= 1e-3 else (1e6, 'µs')
 
 
-def secs(value: Optional[float]) -> str:
-  """Returns a time."""
+def format_secs(value: Optional[float]) -> str:
+  """Formats a duration in s, ms or µs."""
   if not is_number(value):
-    return NOTHING
+    return MISSING
   assert value is not None
   factor, unit = secs_unit(abs(value) or 1.)
-  return quantity(value * factor, unit)
+  return format_quantity(value * factor, unit)
 
 
-def percent(share: Optional[float]) -> str:
-  """Returns a share of one as a percentage, to a tenth."""
-  return '{:.1f}{}%'.format(1e2 * share, _SPACE) if share is not None and is_number(
-      share) else NOTHING
+def format_percent(fraction: Optional[float]) -> str:
+  """Formats a fraction as a percentage with one decimal."""
+  return '{:.1f}{}%'.format(1e2 * fraction, _SPACE) if fraction is not None and is_number(
+      fraction) else MISSING
 
 
-def times(ratio: Optional[float]) -> str:
-  """Returns a ratio."""
-  return '{:.2f}×'.format(ratio) if ratio is not None and is_number(ratio) else NOTHING
+def format_ratio(value: Optional[float]) -> str:
+  """Formats a ratio, for example a speed-up."""
+  return '{:.2f}×'.format(value) if value is not None and is_number(value) else MISSING

@@ -1,1 +1,1 @@
-"""The directory of a run: its files and their names, its lock, and errors of its disk."""
+"""The directory of a run: its files, its lock, and disk errors."""

@@ -1,4 +1,4 @@
-"""One run, one `model_dir`: the lock that keeps a second process from writing into it."""
+"""The lock that keeps a second run from writing into the same `model_dir`."""
 
 import contextlib
 import errno
@@ -16,29 +16,30 @@ from estimator_train.run_dir import run_files
 
 _LOG = logging.getLogger('estimator_train')
 LOCK_FILE = 'run.lock'
-# How often the holder touches its lock, and how long another host waits to see that.
+# How often the owner touches the lock file, and how long another host watches it for a change.
 _TOUCH_SECS, _WATCH_SECS = 5., 15.
-_LOOK_SECS = 0.5
-# What file systems say that know no locks.
+_POLL_SECS = 0.5
+# Errors of file systems without locks.
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
 
 
 @contextlib.contextmanager
-def held(model_dir: str, touch_secs: float = _TOUCH_SECS,
-         watch_secs: float = _WATCH_SECS) -> Iterator[None]:
-  """Holds the lock of the folder, which is made where it is missing.
+def locked(model_dir: str, touch_secs: float = _TOUCH_SECS,
+           watch_secs: float = _WATCH_SECS) -> Iterator[None]:
+  """Locks the folder, which is made if it is missing.
 
-  The kernel's lock of the file decides between processes of one machine; it ends with the process.
-  A network mount may keep such locks from other machines, or know none. So the holder touches the
-  file all the while, and whoever finds the lock of another machine watches it for a moment.
+  Between processes of one machine the kernel's lock on the file decides; it ends with the process.
+  On a network mount such locks may not reach other machines, or not exist. The owner therefore
+  touches the file regularly, and a process that finds the lock file of another machine watches it
+  for a change.
 
   Args:
-    model_dir: of the run.
-    touch_secs: between two touches.
-    watch_secs: without a touch after which the holder is taken for dead.
+    model_dir: path of the folder.
+    touch_secs: seconds between two touches.
+    watch_secs: seconds without a touch after which the owner is considered to have ended.
 
   Raises:
-    UserError: another process holds it, or the folder cannot be written to.
+    UserError: another process has locked the folder, or it is not writable.
   """
   is_new = not os.path.isdir(model_dir)
   run_files.make_folder(model_dir)
@@ -48,7 +49,7 @@ def held(model_dir: str, touch_secs: float = _TOUCH_SECS,
   except OSError as error:
     raise UserError('--model_dir cannot be written to',
                     '{} ({})'.format(path, error.strerror),
-                    'make room, or give a folder that this user can write to') from error
+                    'free some space, or give a folder that this user can write to') from error
   is_over = threading.Event()
   threading.Thread(target=_touch, args=(file, touch_secs, is_over), name='run lock',
                    daemon=True).start()
@@ -56,26 +57,26 @@ def held(model_dir: str, touch_secs: float = _TOUCH_SECS,
     yield
   finally:
     is_over.set()
-    # Removed before it is let go, so that nobody finds it without its holder.
+    # Removed before it is unlocked, so that no process finds it without its owner.
     with contextlib.suppress(OSError):
       os.remove(path)
     file.close()
     if is_new:
-      # A run that was refused before it wrote anything leaves nothing.
+      # A run that fails before it writes anything leaves no folder.
       with contextlib.suppress(OSError):
         os.rmdir(model_dir)
 
 
 def _acquire(path: str, watch_secs: float) -> BinaryIO:
-  """Returns the file, locked and with this process's name in it."""
+  """Opens and locks the file, and records this process in it."""
   while True:
     with contextlib.ExitStack() as stack:
       file = stack.enter_context(open(path, 'a+b', buffering=0))
-      knows_locks = _lock(file, path)
-      # Whoever had the lock may have removed the file by now.
+      has_locks = _lock(file, path)
+      # The previous owner may have removed the file meanwhile.
       with contextlib.suppress(FileNotFoundError):
         if os.path.samestat(os.fstat(file.fileno()), os.stat(path)):
-          _check_holder(path, knows_locks, watch_secs)
+          _check_owner(path, has_locks, watch_secs)
           file.truncate(0)
           file.write(json.dumps(_this_process()).encode('utf-8'))
           stack.pop_all()
@@ -83,11 +84,15 @@ def _acquire(path: str, watch_secs: float) -> BinaryIO:
 
 
 def _lock(file: BinaryIO, path: str) -> bool:
-  """Returns whether the file system knows locks; raises a UserError when another has this one."""
+  """Locks the file; returns False if the file system has no locks.
+
+  Raises:
+    UserError: another process has locked the file.
+  """
   try:
     fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
   except BlockingIOError:
-    raise _refusal(path, _read(path)) from None
+    raise _locked_error(path, _read_owner(path)) from None
   except OSError as error:
     if error.errno not in _NO_LOCKS:
       raise
@@ -95,45 +100,50 @@ def _lock(file: BinaryIO, path: str) -> bool:
   return True
 
 
-def _check_holder(path: str, knows_locks: bool, watch_secs: float) -> None:
-  """Raises a UserError when the process that is named in the file lives."""
-  holder = _read(path)
-  if holder is None:
+def _check_owner(path: str, has_locks: bool, watch_secs: float) -> None:
+  """Raises a UserError if the process that is recorded in the file is alive."""
+  owner = _read_owner(path)
+  if owner is None:
     return
-  is_here = holder.get('boot') == _boot_id()
-  if is_here and not knows_locks:
-    is_alive = _started(holder.get('pid')) == holder.get('started')
+  is_here = owner.get('boot') == _boot_id()
+  if is_here and not has_locks:
+    is_alive = _start_ticks(owner.get('pid')) == owner.get('started')
   elif is_here:
-    is_alive = False  # Or it would hold the lock.
+    is_alive = False  # Otherwise it would have locked the file.
   else:
-    _LOG.info('%s was left by %s: looking for %.0f s whether that lives', path, _name(holder),
-              watch_secs)
+    _LOG.info('%s was left by %s: checking for %.0f s whether that process is alive', path,
+              _describe_owner(owner), watch_secs)
     is_alive = _is_touched(path, watch_secs)
   if is_alive:
-    raise _refusal(path, holder)
-  _LOG.info('%s was left by %s, which is gone: taken over', path, _name(holder))
+    raise _locked_error(path, owner)
+  _LOG.info('%s was left by %s, which has ended: taking over the lock', path,
+            _describe_owner(owner))
 
 
 def _is_touched(path: str, watch_secs: float) -> bool:
-  """Returns whether the file changes within this time, or goes, as its holder ends."""
-  give_up = time.monotonic() + watch_secs
+  """Returns whether the file is touched within this time.
+
+  Raises:
+    FileNotFoundError: the owner has ended and removed the file.
+  """
+  deadline = time.monotonic() + watch_secs
   before = _touched_at(path)
-  while time.monotonic() < give_up:
-    time.sleep(min(_LOOK_SECS, watch_secs))
+  while time.monotonic() < deadline:
+    time.sleep(min(_POLL_SECS, watch_secs))
     if _touched_at(path) != before:
       return True
   return False
 
 
 def _touched_at(path: str) -> int:
-  # Opening a file is what makes NFS ask its server for the file's times.
+  # NFS requests the current times of a file from its server when the file is opened.
   with open(path, 'rb') as file:
     return os.fstat(file.fileno()).st_mtime_ns
 
 
 def _touch(file: BinaryIO, every_secs: float, is_over: threading.Event) -> None:
   while not is_over.wait(every_secs):
-    # The folder may be gone, or full, for a while: that is told by who writes into it.
+    # The folder may be full or missing for a while, which is reported where files are written.
     with contextlib.suppress(OSError, ValueError):
       os.utime(file.fileno())
 
@@ -141,44 +151,44 @@ def _touch(file: BinaryIO, every_secs: float, is_over: threading.Event) -> None:
 def _this_process() -> Dict[str, Any]:
   return {'host': socket.gethostname(), 'pid': os.getpid(),
           'since': time.strftime('%Y-%m-%d %H:%M:%S %z'), 'boot': _boot_id(),
-          'started': _started(os.getpid())}
+          'started': _start_ticks(os.getpid())}
 
 
-def _read(path: str) -> Optional[Dict[str, Any]]:
-  """Returns what the file says of its holder; None when it says nothing that can be read."""
+def _read_owner(path: str) -> Optional[Dict[str, Any]]:
+  """Returns the process that is recorded in the file; None if the file cannot be read."""
   try:
     with open(path, 'rb') as file:
-      holder = json.loads(file.read().decode('utf-8'))
+      owner = json.loads(file.read().decode('utf-8'))
   except (OSError, ValueError):
     return None
-  return holder if isinstance(holder, dict) else None
+  return owner if isinstance(owner, dict) else None
 
 
-def _refusal(path: str, holder: Optional[Dict[str, Any]]) -> UserError:
+def _locked_error(path: str, owner: Optional[Dict[str, Any]]) -> UserError:
   return UserError('another run writes into this --model_dir',
-                   '{} is held by {}'.format(path, _name(holder or {})),
+                   '{} is locked by {}'.format(path, _describe_owner(owner or {})),
                    'wait for it or stop it, or give another --model_dir')
 
 
-def _name(holder: Dict[str, Any]) -> str:
+def _describe_owner(owner: Dict[str, Any]) -> str:
   return 'process {} on {} since {}'.format(
-      *[holder.get(name, '(unknown)') for name in ('pid', 'host', 'since')])
+      *[owner.get(name, '(unknown)') for name in ('pid', 'host', 'since')])
 
 
 def _boot_id() -> Optional[str]:
-  """Returns what tells this boot of this machine from all others; None where it is not told."""
-  return _of_file('/proc/sys/kernel/random/boot_id', str.strip)
+  """Returns the ID of the current boot of this machine; None if the system has none."""
+  return _read_field('/proc/sys/kernel/random/boot_id', str.strip)
 
 
-def _started(pid: Any) -> Optional[str]:
-  """Returns when the process began, in the kernel's ticks; None when there is no such process."""
-  # The name before it, in parentheses, may hold anything.
-  return _of_file('/proc/{}/stat'.format(pid), lambda stat: stat.rpartition(')')[2].split()[19])
+def _start_ticks(pid: Any) -> Optional[str]:
+  """Returns the start time of a process in the kernel's ticks; None if it does not exist."""
+  # The command's name, in parentheses before it, may contain any characters.
+  return _read_field('/proc/{}/stat'.format(pid), lambda stat: stat.rpartition(')')[2].split()[19])
 
 
-def _of_file(path: str, find: Callable[[str], str]) -> Optional[str]:
+def _read_field(path: str, extract: Callable[[str], str]) -> Optional[str]:
   try:
     with open(path) as file:
-      return find(file.read())
+      return extract(file.read())
   except OSError:
     return None

@@ -1,15 +1,15 @@
-"""What a run was asked to do: the settings, their checks, and where they come from."""
+"""The settings of a run: one value per flag, the rules between them, and flagfiles."""
 
 from estimator_train.settings.settings import (
     Settings,
-    examples_a_step,
-    growth_of_learning_rate,
+    examples_per_step,
+    learning_rate_scale,
     per_replica_batch_size,
-    steps_of_epochs,
+    steps_for_epochs,
     to_arguments,
     to_flagfile,
     total_train_steps,
 )
 
-__all__ = ['Settings', 'examples_a_step', 'growth_of_learning_rate', 'per_replica_batch_size',
-           'steps_of_epochs', 'to_arguments', 'to_flagfile', 'total_train_steps']
+__all__ = ['Settings', 'examples_per_step', 'learning_rate_scale', 'per_replica_batch_size',
+           'steps_for_epochs', 'to_arguments', 'to_flagfile', 'total_train_steps']

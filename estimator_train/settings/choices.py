@@ -1,18 +1,18 @@
-"""The words that flags choose from."""
+"""The values that flags choose from, and subsets of them."""
 
 MODES = ('train_and_evaluate', 'train', 'evaluate', 'predict', 'export', 'input_benchmark', 'audit',
          'download', 'doctor', 'scaling', 'reproduce')
-TRAINS = ('train_and_evaluate', 'train')
-WITHOUT_MODEL_DIR = ('download', 'input_benchmark', 'doctor')
+TRAINING_MODES = ('train_and_evaluate', 'train')
+MODES_WITHOUT_MODEL_DIR = ('download', 'input_benchmark', 'doctor')
 DATASETS = ('fashion_mnist_sample', 'fashion_mnist', 'mnist', 'oct2017', 'image_folder',
             'synthetic')
-# Modules of models/, and networks of tf.keras.applications.
-OWN_MODELS = ('fashion_cnn', 'mnist_conv8', 'mnist_deep', 'mnist_dense', 'mnist_practical')
+# PACKAGE_MODELS are modules of models/, APPLICATIONS networks of tf.keras.applications.
+PACKAGE_MODELS = ('fashion_cnn', 'mnist_conv8', 'mnist_deep', 'mnist_dense', 'mnist_practical')
 APPLICATIONS = (
     'vgg16', 'vgg19', 'resnet50', 'resnet101', 'resnet152', 'resnet50v2', 'resnet101v2',
     'resnet152v2', 'inceptionv3', 'inceptionresnetv2', 'xception', 'mobilenet', 'mobilenetv2',
     'densenet121', 'densenet169', 'densenet201', 'nasnetmobile', 'nasnetlarge')
-MODELS = OWN_MODELS + APPLICATIONS
+MODELS = PACKAGE_MODELS + APPLICATIONS
 PREPROCESSINGS = ('unit', 'caffe', 'torch', 'tf')
 EXPORT_FORMATS = ('saved_model', 'h5', 'tflite')
 CLASS_WEIGHTS = ('none', 'balanced')
@@ -21,16 +21,17 @@ STRATEGIES = ('off', 'one_device', 'mirrored', 'central_storage', 'multi_worker_
               'parameter_server')
 MULTI_WORKER_STRATEGIES = ('multi_worker_mirrored', 'parameter_server')
 ALL_REDUCE_ALGORITHMS = ('nccl', 'ring', 'hierarchical_copy', 'reduction_to_one_device')
-IN_ONE_MACHINE, OVER_WORKERS = ('hierarchical_copy', 'reduction_to_one_device'), ('ring',)
+SINGLE_HOST_ALL_REDUCE = ('hierarchical_copy', 'reduction_to_one_device')
+MULTI_WORKER_ALL_REDUCE = ('ring',)
 DTYPES = ('fp32', 'mixed')
 LR_SCHEDULES = ('constant', 'piecewise', 'exponential', 'cosine')
 LEARNING_RATE_SCALINGS = ('none', 'linear', 'sqrt')
-CACHES = ('auto', 'none', 'memory')  # Or a folder.
+CACHES = ('auto', 'none', 'memory')  # Any other value is the path of a folder.
 CACHE_FEATURES_DTYPES = ('float32', 'float16')
 ON_BAD_IMAGE = ('error', 'skip')
 ON_NAN = ('stop', 'skip')
 SCALE_OVER = ('replicas', 'workers')
 BEST_METRICS = ('accuracy', 'average_loss')
-KEPT_CHECKPOINTS = ('latest', 'best')
-READS_CHECKPOINT = ('evaluate', 'predict', 'export')
+NAMED_CHECKPOINTS = ('latest', 'best')
+CHECKPOINT_MODES = ('evaluate', 'predict', 'export')
 SINGLE_REPLICA_STRATEGIES = ('off', 'one_device')

@@ -1,4 +1,4 @@
-"""What the flags of --mode=scaling and --mode=reproduce may be."""
+"""Rules for the flags of --mode=scaling and --mode=reproduce."""
 
 from typing import Any
 
@@ -8,8 +8,8 @@ from estimator_train.settings import choices
 from estimator_train.settings.constraints import requirement
 from estimator_train.settings.flag import all_flags
 
-# Where a published workload finds its data and runs, not what it does.
-_FREE_IN_REPRODUCE = (
+# Flags that do not change what a published workload computes.
+_FLAGS_OF_REPRODUCE = (
     'data_dir', 'model_dir', 'weights', 'num_gpus', 'num_cpu_replicas', 'all_reduce_alg',
     'num_packs', 'gpu_memory_growth', 'inter_op_parallelism_threads',
     'intra_op_parallelism_threads', 'num_parallel_calls', 'seed', 'log_every_steps',
@@ -18,47 +18,47 @@ _FREE_IN_REPRODUCE = (
 
 @requirement('scaling')
 def _check_scaling(settings: Any) -> None:
-  """Raises a UserError for what a sweep cannot be made of."""
+  """Checks the flags of a sweep over replica counts."""
   steps, warmup_steps = settings.train_steps, settings.throughput_warmup_steps
   if settings.train_epochs is not None:
-    raise UserError('the points of --mode=scaling differ in batch size, and an epoch in steps',
+    raise UserError('--mode=scaling takes no --train_epochs, as its runs differ in steps per epoch',
                     '--train_epochs={}'.format(settings.train_epochs),
                     'give --train_steps=N after the flagfile, or neither')
   if steps is not None and steps <= warmup_steps:
-    raise UserError('--mode=scaling times the steps after the warm-up, and there is none',
+    raise UserError('--mode=scaling requires more steps than --throughput_warmup_steps',
                     '--train_steps={} --throughput_warmup_steps={}'.format(steps, warmup_steps),
                     'give more than {} steps'.format(warmup_steps))
   if settings.scale_over == 'workers':
-    _check_over_workers(settings)
+    _check_scaling_over_workers(settings)
   elif settings.distribution_strategy in choices.SINGLE_REPLICA_STRATEGIES:
-    raise UserError('--mode=scaling runs several replicas',
+    raise UserError('--mode=scaling requires a strategy for several replicas',
                     '--distribution_strategy=' + settings.distribution_strategy,
                     'give --distribution_strategy=mirrored or central_storage')
   if settings.cache_features:
-    raise UserError('--mode=scaling compares real with made-up images, and with --cache_features '
-                    'training reads none', '--cache_features', 'leave it out')
+    raise UserError('--mode=scaling compares real with synthetic images, but training with '
+                    '--cache_features reads no images', '--cache_features', 'omit it')
 
 
-def _check_over_workers(settings: Any) -> None:
-  # mirrored is the default, and what a single worker's run is.
+def _check_scaling_over_workers(settings: Any) -> None:
+  # mirrored is the default, and the strategy of the run with a single worker.
   if settings.distribution_strategy not in ('mirrored', 'multi_worker_mirrored'):
-    raise UserError('--scale_over=workers is for workers that go step by step together',
+    raise UserError('--scale_over=workers requires synchronous workers',
                     '--distribution_strategy=' + settings.distribution_strategy,
                     'give --distribution_strategy=multi_worker_mirrored')
-  if settings.all_reduce_alg in choices.IN_ONE_MACHINE:
-    raise UserError('--all_reduce_alg={} is not for several workers'.format(
-        settings.all_reduce_alg), '--scale_over=workers', 'leave --all_reduce_alg out')
+  if settings.all_reduce_alg in choices.SINGLE_HOST_ALL_REDUCE:
+    raise UserError('--all_reduce_alg={} does not support several workers'.format(
+        settings.all_reduce_alg), '--scale_over=workers', 'omit --all_reduce_alg')
 
 
 @requirement('reproduce')
 def _check_reproduce(settings: Any) -> None:
-  """Raises a UserError for what would not be the published workload."""
+  """Checks that no flag changes the published workload."""
   if settings.workload is None:
-    raise UserError('which workload to reproduce is not said', '--mode=reproduce',
+    raise UserError('--mode=reproduce requires --workload', '--mode=reproduce without --workload',
                     'give --workload=NAME, one of ' + ', '.join(WORKLOADS))
   for name, flag in all_flags().items():
-    if name not in _FREE_IN_REPRODUCE + ('mode', 'workload') and (
+    if name not in _FLAGS_OF_REPRODUCE + ('mode', 'workload') and (
         getattr(settings, name) != flag.default):
-      raise UserError('--mode=reproduce runs a workload as it was published',
+      raise UserError('--mode=reproduce runs a workload with its published flags',
                       '--{}={}'.format(name, getattr(settings, name)),
-                      'leave it out, or run the flagfile by itself')
+                      'omit it, or run the flagfile without --mode=reproduce')

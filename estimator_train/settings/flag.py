@@ -1,11 +1,12 @@
-"""Declares flags, each once: a field of its group, with default, help, choices and check.
+"""Declares each flag once, as a field of its group with default, help, choices and check.
 
     @flag_group('devices')
     @attr.s(auto_attribs=True, frozen=True)
     class Devices:
-      num_gpus: int = flag(-1, 'GPUs to use; -1: all, 0: none', check=whole_number(-1))
+      num_gpus: int = flag(-1, 'number of GPUs; -1: all, 0: none', check=int_range(-1))
 
-The command line, `--help`, `flags.txt`, validation and keyword arguments follow from that.
+The command line, `--help`, `flags.txt`, the validation and the keyword arguments of Settings are
+derived from this declaration.
 """
 
 from typing import (
@@ -26,30 +27,30 @@ import attr
 
 from estimator_train.errors import UserError
 
-# Raises a UserError for a value of the flag of that name.
+# Takes the name and a value of a flag, and raises a UserError if the value is invalid.
 Check = Callable[[str, Any], None]
 Group = TypeVar('Group')
 
-_LARGEST = 2 ** 31 - 1
-_IN_WORDS = {str: 'a text', int: 'a whole number', float: 'a number', bool: 'True or False',
-             type(None): 'None'}
+_MAX_INT = 2 ** 31 - 1
+_TYPE_NAMES = {str: 'a string', int: 'an integer', float: 'a number', bool: 'True or False',
+               type(None): 'None'}
 
 
 class Flag(NamedTuple):
   """A declared flag.
 
   Attributes:
-    name: without dashes.
-    group: the class that has it as a field.
-    types: of its values: str, int, float, bool, NoneType, or Tuple types of the former.
-    default: its value where it is not given.
-    help: a sentence, without the choices.
-    choices: the values that it can have; empty: any.
-    names: the same for values that may also be `package.module:function`.
-    check: of its values that are not None; None: there is nothing more to check.
-    rule: what a text of it that cannot be parsed breaks; '' where absl says so.
-    remedy: what to do about that.
-    separator: between the items of a tuple.
+    name: the name, without dashes.
+    group: the class that has the flag as a field.
+    types: the allowed types: str, int, float, bool, NoneType, or Tuple types of these.
+    default: the value if the flag is not given.
+    help: the line of --help, without the choices; `{names}` stands for `names`.
+    choices: the allowed values; empty: any value.
+    names: the names of built-in values, if `package.module:function` is allowed as well.
+    check: checks values other than None; None: no further check.
+    rule: for tuples, the first part of the error for a text that cannot be parsed.
+    remedy: the last part of that error.
+    separator: the text between the items of a tuple on the command line.
   """
   name: str
   group: type
@@ -65,12 +66,12 @@ class Flag(NamedTuple):
 
   @property
   def kind(self) -> type:
-    """str, int, float, bool or tuple."""
+    """The type of the values on the command line: str, int, float, bool or tuple."""
     first = self.types[0]
-    return first if first in _IN_WORDS else tuple
+    return first if first in _TYPE_NAMES else tuple
 
   def parse(self, parts: Optional[Sequence[str]]) -> Optional[Tuple[Any, ...]]:
-    """Returns the tuple that the command line gives by these texts."""
+    """Parses the comma-separated parts that absl read from the command line; None if not given."""
     if parts is None:
       return None
     if self.separator != ',':
@@ -84,11 +85,11 @@ class Flag(NamedTuple):
                       self.remedy) from error
 
   def check_value(self, value: Any) -> None:
-    """Raises a UserError where the flag cannot have that value, whatever the others are."""
-    if not any(_is_of(value, kind) for kind in self.types):
+    """Raises a UserError if the value is invalid, independently of the other flags."""
+    if not any(_has_type(value, kind) for kind in self.types):
       raise UserError(
-          '{} is of the wrong type'.format(self.name), '{}={!r}'.format(self.name, value),
-          'give ' + ' or '.join(_IN_WORDS.get(kind, 'a tuple') for kind in self.types))
+          '{} has the wrong type'.format(self.name), '{}={!r}'.format(self.name, value),
+          'give ' + ' or '.join(_TYPE_NAMES.get(kind, 'a tuple') for kind in self.types))
     if value is None:
       return
     if self.choices:
@@ -113,7 +114,7 @@ def flag(default: Any, help: str = '', choices: Sequence[str] = (), names: Seque
 
 
 def flag_group(title: str) -> Callable[[Type[Group]], Type[Group]]:
-  """Registers a class of flags, under that title in `--help`."""
+  """Registers a class whose fields are flags; `title` is the heading of the group in `--help`."""
   def register(cls: Type[Group]) -> Type[Group]:
     _GROUPS[cls] = title
     return cls
@@ -121,85 +122,87 @@ def flag_group(title: str) -> Callable[[Type[Group]], Type[Group]]:
 
 
 def remove_group(group: type) -> None:
-  """Undoes `flag_group`."""
+  """Unregisters a class that was registered by `flag_group`."""
   del _GROUPS[group]
 
 
 def groups() -> Dict[type, str]:
-  """Returns the classes of flags and their titles, in the order of their declaration."""
+  """Returns the registered classes and their titles, in the order of their declaration."""
   return dict(_GROUPS)
 
 
 def flags_of(group: type) -> List[Flag]:
-  """Returns the flags of a class."""
-  return [Flag(name=field.name, group=group, types=_types(field.type), default=field.default,
+  """Returns the flags of a registered class."""
+  return [Flag(name=field.name, group=group, types=_types_of(field.type), default=field.default,
                **field.metadata) for field in attr.fields(group)]
 
 
 def all_flags() -> Dict[str, Flag]:
-  """Returns all flags by their names."""
+  """Returns the flags of all groups by name."""
   return {each.name: each for group in _GROUPS for each in flags_of(group)}
 
 
-def check_choice(name: str, value: str, words: Sequence[str]) -> None:
-  """Raises a UserError when the flag's value is none of the words."""
-  if value not in words:
+def check_choice(name: str, value: str, choices: Sequence[str]) -> None:
+  """Raises a UserError if the flag's value is not among the choices."""
+  if value not in choices:
     raise UserError('--{} has no such choice'.format(name), '--{}={}'.format(name, value),
-                    'choose from ' + ', '.join(words))
+                    'choose from ' + ', '.join(choices))
 
 
-def whole_number(first: int, last: int = _LARGEST) -> Check:
-  """Returns a check that a number is within these bounds, both included."""
+def int_range(first: int, last: int = _MAX_INT) -> Check:
+  """Returns a check that an integer is between `first` and `last`, both included."""
   def check(name: str, value: int) -> None:
     if not first <= value <= last:
       raise UserError('--{} is out of range'.format(name), '--{}={}'.format(name, value),
-                      'give a whole number from {} to {}'.format(first, last))
+                      'give an integer from {} to {}'.format(first, last))
   return check
 
 
 def satisfies(is_valid: Callable[[Any], bool], rule: str, example: str) -> Check:
-  """Returns a check by a predicate.
+  """Returns a check that a predicate holds.
 
   Args:
-    is_valid: of the value.
-    rule: that the others break, after the flag's name.
-    example: what to do instead.
+    is_valid: the predicate, a function of the value.
+    rule: the rule in the error, which follows the flag's name, such as 'must be positive'.
+    example: the remedy in the error.
   """
   def check(name: str, value: Any) -> None:
     if not is_valid(value):
-      raise UserError('--{} {}'.format(name, rule), '--{}={}'.format(name, text_of(value)), example)
+      raise UserError('--{} {}'.format(name, rule), '--{}={}'.format(name, format_value(value)),
+                      example)
   return check
 
 
 def not_empty(example: str) -> Check:
-  """Returns a check that a text is not empty."""
+  """Returns a check that a string is not empty."""
   return satisfies(bool, 'is empty', example)
 
 
-def text_of(value: Any, separator: str = ',') -> str:
-  """Returns a value in words, as a command line has it but for quotes."""
+def format_value(value: Any, separator: str = ',') -> str:
+  """Formats a value as on the command line, but without quotes."""
   return separator.join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
-def _types(annotation: Any) -> Tuple[Any, ...]:
+def _types_of(annotation: Any) -> Tuple[Any, ...]:
   is_union = getattr(annotation, '__origin__', None) is Union
   return annotation.__args__ if is_union else (annotation,)
 
 
-def _is_of(value: Any, kind: Any) -> bool:
+def _has_type(value: Any, kind: Any) -> bool:
   if kind is float:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
-  return type(value) is kind if kind in _IN_WORDS else isinstance(value, tuple)
+  return type(value) is kind if kind in _TYPE_NAMES else isinstance(value, tuple)
 
 
 def _check_text(name: str, text: str) -> None:
-  """Raises a UserError for a text that a flagfile could not give again, or no file can have."""
+  """Raises a UserError for a string that a flagfile or a file name cannot contain."""
   given = '--{}={!r}'.format(name, text)
   if '\0' in text or text.splitlines() not in ([], [text]):
     raise UserError('--{} has a line break or a null character'.format(name), given,
-                    'give one without')
+                    'remove it')
   if text != text.strip():
-    raise UserError('--{} begins or ends with a blank'.format(name), given, 'give one without')
+    raise UserError('--{} begins or ends with whitespace'.format(name), given, 'remove it')
   if any('\ud800' <= character <= '\udfff' for character in text):
     raise UserError('--{} is not UTF-8'.format(name), given,
-                    'give one that is, in a locale such as LANG=C.UTF-8; * stands for any name')
+                    'use a UTF-8 name and a locale such as LANG=C.UTF-8; in a pattern, * matches '
+                    'any name')

@@ -1,4 +1,4 @@
-"""What an argument that is no flag may have been meant as."""
+"""Errors for arguments that are not flags, with a proposal of the nearest flag."""
 
 import difflib
 import re
@@ -7,11 +7,11 @@ from typing import Sequence
 from estimator_train.errors import UserError
 
 
-def unknown(text: str, names: Sequence[str]) -> UserError:
-  """Returns the error for an argument that is none of the flags."""
+def unknown_flag_error(text: str, names: Sequence[str]) -> UserError:
+  """Returns the error for an argument that does not match any flag."""
   name = text.lstrip('-').partition('=')[0]
   if not (text.startswith('-') and name):
-    return UserError('an argument is no flag', text, 'write it as --FLAG=VALUE')
+    return UserError('an argument is not a flag', text, 'write it as --FLAG=VALUE')
   nearest = difflib.get_close_matches(name.lower().replace('-', '_'),
                                       list(names) + ['flagfile', 'help'], cutoff=0.7)
   if nearest and re.search(r'\s', name):
@@ -21,4 +21,4 @@ def unknown(text: str, names: Sequence[str]) -> UserError:
   else:
     remedy = ''
   return UserError('unknown flag', text.partition('=')[0],
-                   '{} --help lists all'.format(remedy).strip())
+                   '{} --help lists all flags'.format(remedy).strip())

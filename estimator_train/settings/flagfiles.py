@@ -1,4 +1,4 @@
-"""Flagfiles: their lines in the place of --flagfile, each with the file and line it is from."""
+"""Expands --flagfile into the arguments of the file, each with its file name and line number."""
 
 import os
 import re
@@ -11,29 +11,32 @@ _COMMENTS = ('#', '//')
 
 
 class Argument(NamedTuple):
-  """An argument, and where it was read.
+  """A command-line argument and its origin.
 
   Attributes:
-    text: such as `--batch_size=64`.
-    place: FILE:LINE; empty for the command line itself.
+    text: the argument, such as `--batch_size=64`.
+    location: `FILE:LINE` for an argument of a flagfile, '' for one of the command line.
   """
   text: str
-  place: str
+  location: str
 
   @property
   def flag(self) -> str:
-    """The flag's name."""
+    """The name of the flag, without dashes."""
     return self.text.lstrip('-').partition('=')[0]
 
 
-def expand(argv: Sequence[str]) -> List[Argument]:
-  """Returns the arguments of a command line with those of flagfiles, and of theirs, in place.
+def expand_arguments(argv: Sequence[str]) -> List[Argument]:
+  """Replaces each --flagfile of a command line, and of the flagfiles, by the flags in the file.
 
-  As absl reads them: a flag a line; blank lines and those that begin with # or // say nothing;
-  paths are relative to the current folder.
+  Arguments of the command line are returned last, so that they override those of flagfiles,
+  regardless of the order on the command line.
+
+  The format is that of absl: one flag per line; blank lines and lines that begin with # or // are
+  ignored; paths are relative to the current folder.
 
   Raises:
-    UserError: a file cannot be read, or reads itself.
+    UserError: a flagfile cannot be read, or includes itself.
   """
   arguments: List[Argument] = []
   rest = list(argv)
@@ -41,48 +44,54 @@ def expand(argv: Sequence[str]) -> List[Argument]:
     text = rest.pop(0)
     if text in ('--flagfile', '-flagfile') and rest:
       text = '--flagfile=' + rest.pop(0)
-    arguments += _expanded(Argument(text, ''), ())
-  return arguments
+    arguments += _expand_argument(Argument(text, ''), ())
+  # The last value of a flag is used. The sort is stable, so it keeps the order within each group.
+  return sorted(arguments, key=lambda argument: not argument.location)
 
 
-def with_places(error: UserError, arguments: Sequence[Argument]) -> UserError:
-  """Returns the error with the file and line of what was given, where that is from a flagfile."""
+def with_locations(error: UserError, arguments: Sequence[Argument]) -> UserError:
+  """Adds the location in the flagfile to an error whose value comes from a flagfile."""
   last = {argument.flag: argument for argument in arguments}
-  places = [argument.place for flag, argument in last.items() if argument.place and (
+  locations = [argument.location for flag, argument in last.items() if argument.location and (
       error.given in (argument.text, argument.text.partition('=')[0])
       or re.search(r'(^|\s)--{}(?![\w-])'.format(re.escape(flag)), str(error.given)))]
-  if not places:
+  if not locations:
     return error
-  return UserError(error.what, '{} ({})'.format(error.given, ', '.join(places)), error.remedy)
+  return UserError(error.what, '{} ({})'.format(error.given, ', '.join(locations)), error.remedy)
 
 
-def _expanded(argument: Argument, above: Tuple[str, ...]) -> List[Argument]:
-  """Returns the argument or, where it is a flagfile, what that says; `above` are the open ones."""
+def _expand_argument(argument: Argument, above: Tuple[str, ...]) -> List[Argument]:
+  """Returns the argument itself or, if it is a --flagfile, the arguments in that file.
+
+  Args:
+    argument: the argument to expand.
+    above: the real paths of the flagfiles that are being read, to detect cycles.
+  """
   match = _FLAGFILE.fullmatch(argument.text)
   if match is None:
     return [argument]
   path = os.path.expanduser((match.group(1) or '').strip())
-  shown = path + (', read by ' + argument.place if argument.place else '')
+  shown = path + (', included by ' + argument.location if argument.location else '')
   if not path or '\0' in path:
-    raise UserError('--flagfile names no file', argument.place or argument.text,
+    raise UserError('--flagfile has no file name', argument.location or argument.text,
                     'give --flagfile=FILE')
   if os.path.realpath(path) in above:
-    raise UserError('a flagfile reads itself', shown, 'take that line out')
+    raise UserError('a flagfile must not include itself', shown, 'remove that line')
   arguments: List[Argument] = []
-  for number, line in enumerate(_lines(path, shown), 1):
+  for number, line in enumerate(_read_lines(path, shown), 1):
     if line and not line.startswith(_COMMENTS):
-      arguments += _expanded(Argument(line, '{}:{}'.format(path, number)),
-                             above + (os.path.realpath(path),))
+      arguments += _expand_argument(Argument(line, '{}:{}'.format(path, number)),
+                                    above + (os.path.realpath(path),))
   return arguments
 
 
-def _lines(path: str, shown: str) -> List[str]:
+def _read_lines(path: str, shown: str) -> List[str]:
   try:
-    with open(path, encoding='utf-8-sig') as file:  # Some editors begin a file with a mark.
+    with open(path, encoding='utf-8-sig') as file:  # utf-8-sig: some editors add a BOM.
       return [line.strip() for line in file]
   except OSError as error:
     reason = error.strerror
   except UnicodeError:
-    reason = 'it is no text in UTF-8'
+    reason = 'it is not UTF-8 text'
   raise UserError('the flagfile cannot be read', '{} ({})'.format(shown, reason),
-                  'give --flagfile=FILE, a text with a flag a line')
+                  'give --flagfile=FILE, a text file with one flag per line')

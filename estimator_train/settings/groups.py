@@ -1,4 +1,4 @@
-"""The flags, in the groups that `--help` shows. Rules between them are in constraints.py."""
+"""The flags, in the groups of `--help`. Rules between flags are in constraints.py."""
 
 from typing import Optional, Tuple, Union
 
@@ -10,48 +10,49 @@ from estimator_train.settings import choices
 from estimator_train.settings.flag import (
     flag,
     flag_group,
+    format_value,
+    int_range,
     not_empty,
     satisfies,
-    text_of,
-    whole_number,
 )
 
-# Of numbers of which each costs a thread, a device or a batch in memory.
-_MOST = 1000
-# Viewers of traces choke on more.
+# For flags whose value is a number of threads, devices or batches in memory.
+_MAX_COUNT = 1000
+# Trace viewers cannot show more.
 MAX_TRACED_STEPS = 1000
-# Beyond these a float32 is 0 or infinite.
-_SMALLEST_RATE, _LARGEST_RATE = 1e-37, 1e38
+# Outside of this range, a float32 is 0 or infinite.
+_MIN_LEARNING_RATE, _MAX_LEARNING_RATE = 1e-37, 1e38
 MAX_EPOCHS = 10 ** 6
 
 
 def _check_traced_steps(name: str, steps: Tuple[int, ...]) -> None:
-  given = '--{}={}'.format(name, text_of(steps, ':'))
+  given = '--{}={}'.format(name, format_value(steps, ':'))
   if len(steps) != 2:
     raise UserError('--{} must be first:last, two steps'.format(name), given,
-                    'give one such as 101:110')
+                    'give steps such as 101:110')
   first, last = steps
   if not 1 <= first <= last < first + MAX_TRACED_STEPS:
-    raise UserError('--{} must be first:last, from 1 on and no more than {} steps'.format(
-        name, MAX_TRACED_STEPS), given, 'give one such as 101:110')
+    raise UserError('--{} must be first:last, starting from 1, at most {} steps'.format(
+        name, MAX_TRACED_STEPS), given, 'give steps such as 101:110')
 
 
 @flag_group('run')
 @attr.s(auto_attribs=True, frozen=True)
 class Run:
-  mode: str = flag('train_and_evaluate', choices=choices.MODES)
+  mode: str = flag('train_and_evaluate', 'what to do', choices=choices.MODES)
   model_dir: Optional[str] = flag(
-      None, 'folder of everything the run makes; a run found there is resumed')
-  verbosity: int = flag(0, 'TensorFlow\'s own log and warnings too, where it is 1')
+      None, 'folder for everything that the run writes; a run that it already contains is resumed')
+  verbosity: int = flag(0, '1: also show debug messages, tracebacks, and the log and warnings of '
+                        'TensorFlow')
 
   @property
   def trains(self) -> bool:
-    """Whether a run updates weights."""
-    return self.mode in choices.TRAINS
+    """Whether the mode trains."""
+    return self.mode in choices.TRAINING_MODES
 
   @property
   def evaluates(self) -> bool:
-    """Whether a run evaluates a checkpoint on the test examples."""
+    """Whether the mode evaluates checkpoints on the test examples."""
     return self.mode in ('train_and_evaluate', 'evaluate')
 
 
@@ -62,20 +63,21 @@ class Data:
       'fashion_mnist_sample', '{names}, or package.module:function, a function that returns an '
       'estimator_train.DataSet', names=choices.DATASETS)
   data_dir: Optional[str] = flag(
-      None, 'folder of the data set\'s files; what is missing is downloaded')
+      None, 'folder of the files of the data set; missing files are downloaded')
   train_pattern: Optional[str] = flag(
-      None, 'image files to train on, such as \'DATA/train/**/*.jpeg\'; a file\'s folder is its '
-      'class (image_folder)')
-  eval_pattern: Optional[str] = flag(None, 'image files to evaluate on (image_folder)')
+      None, 'pattern of the image files to train on, such as \'DATA/train/**/*.jpeg\'; the class '
+      'of a file is the name of its folder (image_folder)')
+  eval_pattern: Optional[str] = flag(
+      None, 'pattern of the image files to evaluate on (image_folder)')
   labels: Tuple[str, ...] = flag(
-      (), 'the classes in the order of the outputs; the folders\' names, sorted, when not given '
-      '(image_folder; synthetic: ten)',
+      (), 'class names, in the order of the model\'s outputs; if not given, the names of the '
+      'folders, sorted (image_folder), or ten classes (synthetic)',
       check=satisfies(lambda labels: len(set(labels)) == len(labels) and all(labels),
-                      'must be different names', 'name each class once'))
+                      'must be different names, none of them empty', 'name each class once'))
   image_size: Optional[Union[Tuple[int, int], Tuple[int, int, int]]] = flag(
-      None, 'height,width in pixels that images get; 224,224 when not given (synthetic: '
-      'height,width or height,width,channels; 28,28,1)',
-      rule='must be height,width in pixels', remedy='give one such as 28,28')
+      None, 'height,width in pixels to which images are resized; 224,224 if not given (synthetic: '
+      'height,width or height,width,channels; 28,28,1 if not given)',
+      rule='must be height,width in pixels', remedy='give a size such as 28,28')
 
 
 @flag_group('model')
@@ -85,39 +87,40 @@ class Model:
       'fashion_cnn', '{names}, or package.module:function, a function that returns a Keras model',
       names=choices.MODELS)
   weights: str = flag(
-      'none', 'initial weights: none (random), imagenet (downloads), or the path of an .h5 file '
-      'or a checkpoint', check=not_empty('give none, or the path of a file'))
+      'none', 'initial weights: none (random), imagenet (downloaded), or the path of an .h5 file, '
+      'a checkpoint or a model_dir', check=not_empty('give none, or the path of a file'))
   trainable_layers: Optional[int] = flag(
-      None, 'the last layers of a pretrained network that train, its head apart; 4 of vgg16 and '
-      'all of others when not given', check=whole_number(0))
-  preprocess: str = flag('unit', 'pixels to [0, 1], or as ImageNet weights expect them',
-                         choices=choices.PREPROCESSINGS)
+      None, 'number of last layers of a pretrained network that are trained in addition to the new '
+      'head; if not given, 4 for vgg16 and all for other networks', check=int_range(0))
+  preprocess: str = flag(
+      'unit', 'scaling of pixel values, to [0, 1] or as required by ImageNet weights',
+      choices=choices.PREPROCESSINGS)
 
 
 @flag_group('duration')
 @attr.s(auto_attribs=True, frozen=True)
 class Duration:
   train_steps: Optional[int] = flag(
-      None, 'global step to stop at (scaling: of each run)', check=whole_number(1))
+      None, 'global step at which training stops (scaling: in each run)', check=int_range(1))
   train_epochs: Optional[int] = flag(
-      None, 'passes over the data to stop after', check=whole_number(1))
+      None, 'number of epochs after which training stops', check=int_range(1))
 
 
 @flag_group('evaluation')
 @attr.s(auto_attribs=True, frozen=True)
 class Evaluation:
   eval_every_steps: Optional[int] = flag(
-      None, 'evaluate each so many steps, not only at the end', check=whole_number(1))
+      None, 'steps between evaluations; if not given, evaluate only at the end',
+      check=int_range(1))
   early_stopping_steps: Optional[int] = flag(
-      None, 'stop when --best_metric has not become better for so many steps',
-      check=whole_number(1))
+      None, 'stop when --best_metric has not improved for this many steps',
+      check=int_range(1))
   stop_at_accuracy: Optional[float] = flag(
-      None, 'stop once an evaluation reaches it, such as 0.9',
-      check=satisfies(lambda share: 0 < share <= 1,
-                      'is a share of the test examples, above 0 and up to 1',
-                      'give one such as 0.9'))
+      None, 'stop when an evaluation reaches this accuracy, such as 0.9',
+      check=satisfies(lambda accuracy: 0 < accuracy <= 1, 'must be above 0 and at most 1',
+                      'give an accuracy such as 0.9'))
   best_metric: str = flag(
-      'accuracy', 'what makes a checkpoint the best of those that are evaluated',
+      'accuracy', 'metric by which the best of the evaluated checkpoints is chosen',
       choices=choices.BEST_METRICS)
 
 
@@ -125,148 +128,153 @@ class Evaluation:
 @attr.s(auto_attribs=True, frozen=True)
 class Optimizer:
   batch_size: int = flag(
-      128, 'examples a step over all replicas (global); of the run of one replica or worker '
-      '(scaling)', check=whole_number(1))
-  optimizer: str = flag('adam', choices=choices.OPTIMIZERS)
+      128, 'global batch size, examples per step over all replicas (scaling: of the run on one '
+      'replica or worker)', check=int_range(1))
+  optimizer: str = flag('adam', 'optimizer of a model that is not compiled',
+                        choices=choices.OPTIMIZERS)
   learning_rate: float = flag(
-      .001, 'of the optimizer; where every schedule begins',
-      check=satisfies(lambda rate: _SMALLEST_RATE <= rate <= _LARGEST_RATE,
-                      'must be positive and finite', 'give one such as 0.001'))
-  scale_learning_rate: str = flag('none', 'how it grows with the global batch size',
+      .001, 'learning rate of the optimizer; schedules start from it, after the warm-up',
+      check=satisfies(lambda rate: _MIN_LEARNING_RATE <= rate <= _MAX_LEARNING_RATE,
+                      'must be positive and finite', 'give a rate such as 0.001'))
+  scale_learning_rate: str = flag('none', 'how the learning rate grows with the global batch size',
                                   choices=choices.LEARNING_RATE_SCALINGS)
   base_batch_size: int = flag(
-      128, 'the global batch size that --learning_rate and --lr_values are meant for',
-      check=whole_number(1))
-  lr_schedule: str = flag('constant', 'how the learning rate changes over the steps',
+      128, 'global batch size for which --learning_rate and --lr_values are given',
+      check=int_range(1))
+  lr_schedule: str = flag('constant', 'how the learning rate changes during training',
                           choices=choices.LR_SCHEDULES)
   lr_boundaries_epochs: Tuple[float, ...] = flag(
-      (), 'epochs, as 3,7, at which the rate changes (piecewise), or the one at which it has '
-      'fallen (exponential, cosine; the end of training when not given)',
+      (), 'piecewise: epochs at which the learning rate changes, such as 3,7; exponential and '
+      'cosine: the epoch at which the decay ends, the end of training if not given',
       check=satisfies(lambda boundaries: all(low < high <= MAX_EPOCHS for low, high in zip(
-          (0., *boundaries), boundaries)), 'must be positive and rise', 'give some such as 3,7.5'),
-      rule='must be numbers', remedy='give some such as 3,7.5')
+          (0., *boundaries), boundaries)), 'must be positive and increasing',
+                      'give epochs such as 3,7.5'),
+      rule='must be numbers', remedy='give epochs such as 3,7.5')
   lr_values: Tuple[float, ...] = flag(
-      (), 'the rates before, between and after the boundaries, as 1e-3,1e-4,1e-5 (piecewise), or '
-      'the one that it falls to (exponential; cosine: 0 when not given)',
-      check=satisfies(lambda values: all(0 <= value <= _LARGEST_RATE for value in values),
-                      'must be 0 or more, and finite', 'give some such as 1e-3,1e-4'),
-      rule='must be numbers', remedy='give some such as 3,7.5')
+      (), 'piecewise: learning rates before, between and after the boundaries, such as '
+      '1e-3,1e-4,1e-5; exponential and cosine: the final learning rate (cosine: 0 if not given)',
+      check=satisfies(lambda values: all(0 <= value <= _MAX_LEARNING_RATE for value in values),
+                      'must be 0 or more, and finite', 'give rates such as 1e-3,1e-4'),
+      rule='must be numbers', remedy='give rates such as 1e-3,1e-4')
   lr_warmup_epochs: float = flag(
-      0., 'epochs over which the learning rate first rises from 0',
+      0., 'number of epochs over which the learning rate warms up from 0',
       check=satisfies(lambda epochs: 0 <= epochs <= MAX_EPOCHS,
-                      'must be from 0 to {}'.format(MAX_EPOCHS), 'give one such as 0.5'))
-  class_weights: str = flag('none', 'balanced: each class counts alike in the training loss',
+                      'must be from 0 to {}'.format(MAX_EPOCHS), 'give a number such as 0.5'))
+  class_weights: str = flag('none', 'balanced: each class has the same weight in the training loss',
                             choices=choices.CLASS_WEIGHTS)
   on_nan: str = flag(
-      'stop', 'end the run at a loss that is not finite, or go on, as loss scaling leaves out such '
-      'a step (--dtype=mixed)', choices=choices.ON_NAN)
-  seed: int = flag(1, 'of the initial weights and of the order of the examples',
-                   check=whole_number(0))
+      'stop', 'if the loss is not finite, stop the run, or skip the update, which requires the '
+      'loss scaling of --dtype=mixed', choices=choices.ON_NAN)
+  seed: int = flag(1, 'seed of the initial weights and of the order of the examples',
+                   check=int_range(0))
 
 
 @flag_group('devices')
 @attr.s(auto_attribs=True, frozen=True)
 class Devices:
-  distribution_strategy: str = flag('mirrored', choices=choices.STRATEGIES)
-  num_gpus: int = flag(-1, 'GPUs to use; -1: all there are, 0: none', check=whole_number(-1))
-  num_cpu_replicas: int = flag(0, 'replicas on logical CPU devices, where there is no GPU',
-                               check=whole_number(0, _MOST))
-  all_reduce_alg: Optional[str] = flag(None, 'how gradients are added up over GPUs',
+  distribution_strategy: str = flag('mirrored', 'how training is distributed over devices',
+                                    choices=choices.STRATEGIES)
+  num_gpus: int = flag(-1, 'number of GPUs to use; -1: all, 0: none', check=int_range(-1))
+  num_cpu_replicas: int = flag(0, 'number of replicas on logical CPU devices, without GPUs',
+                               check=int_range(0, _MAX_COUNT))
+  all_reduce_alg: Optional[str] = flag(None, 'algorithm that sums the gradients of the replicas',
                                        choices=choices.ALL_REDUCE_ALGORITHMS)
-  num_packs: int = flag(1, 'parts that the gradients are packed into for the all-reduce',
-                        check=whole_number(1))
-  gpu_memory_growth: bool = flag(True, 'take GPU memory as needed, not all at once')
+  num_packs: int = flag(1, 'number of packs that the gradients are split into for the all-reduce',
+                        check=int_range(1))
+  gpu_memory_growth: bool = flag(True, 'allocate GPU memory as needed instead of all at the start')
   dtype: str = flag(
-      'fp32', 'mixed: TensorFlow has parts of the graph compute in float16 on GPUs of compute '
+      'fp32', 'mixed: TensorFlow computes parts of the graph in float16, on GPUs of compute '
       'capability 7.0 or newer, with dynamic loss scaling', choices=choices.DTYPES)
-  enable_xla: bool = flag(False, 'have XLA compile what it can of the graph')
+  enable_xla: bool = flag(False, 'compile the parts of the graph that XLA supports')
   inter_op_parallelism_threads: int = flag(
-      0, 'operations run at once; 0: as many as cores, but one with oneDNN',
-      check=whole_number(0, _MOST))
-  intra_op_parallelism_threads: int = flag(0, 'threads of an operation; 0: as cores',
-                                           check=whole_number(0, _MOST))
+      0, 'operations that run in parallel; 0: the number of cores, or 1 with oneDNN',
+      check=int_range(0, _MAX_COUNT))
+  intra_op_parallelism_threads: int = flag(0, 'threads per operation; 0: the number of cores',
+                                           check=int_range(0, _MAX_COUNT))
 
 
 @flag_group('cluster')
 @attr.s(auto_attribs=True, frozen=True)
 class Cluster:
-  start_timeout_secs: int = flag(600, 'seconds to wait for all tasks of the cluster to come',
-                                 check=whole_number(1))
+  start_timeout_secs: int = flag(600, 'seconds to wait until all tasks of the cluster have started',
+                                 check=int_range(1))
   peer_timeout_secs: int = flag(
-      30, 'seconds without a heartbeat from another task of the cluster after which it is lost, '
-      'and the run ends with code 138', check=whole_number(1))
+      30, 'seconds without a heartbeat from another task of the cluster after which the task '
+      'counts as lost and the run ends with exit code 138', check=int_range(1))
   step_timeout_secs: int = flag(
-      600, 'seconds without a step after which a run on a cluster ends with code 138; 0: never',
-      check=whole_number(0))
+      600, 'seconds without a step after which a run on a cluster ends with exit code 138; '
+      '0: no limit',
+      check=int_range(0))
 
 
 @flag_group('input')
 @attr.s(auto_attribs=True, frozen=True)
 class Input:
-  shuffle_buffer: int = flag(5000, 'examples to shuffle among', check=whole_number(1))
-  num_parallel_calls: int = flag(0, 'images decoded at once; 0: as many as cores',
-                                 check=whole_number(0, _MOST))
-  prefetch: int = flag(2, 'batches prepared ahead', check=whole_number(1, _MOST))
+  shuffle_buffer: int = flag(5000, 'examples in the shuffle buffer', check=int_range(1))
+  num_parallel_calls: int = flag(0, 'images decoded in parallel; 0: the number of cores',
+                                 check=int_range(0, _MAX_COUNT))
+  prefetch: int = flag(2, 'batches prepared ahead', check=int_range(1, _MAX_COUNT))
   cache: str = flag(
-      'auto', 'keep the training examples, decoded and resized to uint8: none, memory, a folder, '
-      'or auto, which is memory for idx files of up to 256 MiB',
+      'auto', 'where decoded and resized training examples are kept as uint8: none, memory, a '
+      'folder, or auto, which is memory for idx files of up to 256 MiB, else none',
       check=not_empty('give {}, or a folder'.format(', '.join(choices.CACHES))))
   cache_features: bool = flag(
-      False, 'compute the output of the frozen layers once, and train on that; it is kept in '
-      'memory, or in the folder of --cache')
-  cache_features_dtype: str = flag('float32', 'how that is kept',
+      False, 'compute the output of the frozen layers once and train on it; it is kept in memory, '
+      'or in the folder of --cache')
+  cache_features_dtype: str = flag('float32', 'dtype of the features of --cache_features',
                                    choices=choices.CACHE_FEATURES_DTYPES)
   on_bad_image: str = flag(
-      'error', 'stop at an image that cannot be decoded, or train without it',
+      'error', 'stop at an image that cannot be decoded, or skip it',
       choices=choices.ON_BAD_IMAGE)
   max_bad_images: float = flag(
-      .01, 'the largest share of images to skip',
-      check=satisfies(lambda share: 0 <= share <= 1, 'is a share of all images, from 0 to 1',
-                      'give one such as 0.01'))
+      .01, 'largest fraction of the images that --on_bad_image=skip may skip',
+      check=satisfies(lambda fraction: 0 <= fraction <= 1, 'must be from 0 to 1',
+                      'give a fraction such as 0.01'))
 
 
 @flag_group('checkpoints')
 @attr.s(auto_attribs=True, frozen=True)
 class Checkpoints:
   save_checkpoints_steps: Optional[int] = flag(None, 'steps between checkpoints',
-                                               check=whole_number(1))
+                                               check=int_range(1))
   save_checkpoints_secs: Optional[int] = flag(
-      None, 'seconds between checkpoints (600 when neither this nor steps are given)',
-      check=whole_number(1))
-  keep_checkpoint_max: int = flag(5, 'checkpoints to keep, besides the best',
-                                  check=whole_number(1))
+      None, 'seconds between checkpoints; 600 if --save_checkpoints_steps is not given either',
+      check=int_range(1))
+  keep_checkpoint_max: int = flag(
+      5, 'number of recent checkpoints to keep, in addition to the best one', check=int_range(1))
   save_retry_secs: int = flag(
-      300, 'seconds to retry saving a checkpoint that cannot be saved, as on a full disk, '
-      'before the run ends with code 3; 0: none', check=whole_number(0))
+      300, 'seconds for which a failed save is retried, for example on a full disk, before the run '
+      'ends with exit code 3; 0: no retry', check=int_range(0))
   checkpoint: str = flag(
-      'latest', 'the one to evaluate: {}, or the path of any, such as DIR/model.ckpt-500'.format(
-          ', '.join(choices.KEPT_CHECKPOINTS)), check=not_empty('give latest, best, or a path'))
+      'latest', 'checkpoint that evaluate, predict and export read: {}, or a path such as '
+      'DIR/model.ckpt-500'.format(', '.join(choices.NAMED_CHECKPOINTS)),
+      check=not_empty('give latest, best, or a path'))
 
 
 @flag_group('reporting')
 @attr.s(auto_attribs=True, frozen=True)
 class Reporting:
-  throughput_warmup_steps: int = flag(10, 'first steps left out of the timing',
-                                      check=whole_number(0))
+  throughput_warmup_steps: int = flag(10, 'number of first steps that are not timed',
+                                      check=int_range(0))
   trace_steps: Optional[Tuple[int, int]] = flag(
-      None, 'first:last, global steps to write a Chrome trace of: model_dir/trace.json',
+      None, 'first:last, the global steps to record as a Chrome trace, model_dir/trace.json',
       check=_check_traced_steps, rule='must be first:last, two steps',
-      remedy='give one such as 101:110', separator=':')
+      remedy='give steps such as 101:110', separator=':')
   log_every_steps: int = flag(
-      100, 'steps between two lines of progress; after 10,000 lines twice as many, and again each '
-      'time that the steps double', check=whole_number(1))
-  report_page: bool = flag(True, 'write the page about the run, model_dir/report/index.html')
+      100, 'steps between progress lines; doubled after 10,000 lines, and again each time the '
+      'number of steps doubles', check=int_range(1))
+  report_page: bool = flag(True, 'write the report page, model_dir/report/index.html')
 
 
 @flag_group('experiments')
 @attr.s(auto_attribs=True, frozen=True)
 class Experiments:
-  repeats: int = flag(3, 'times that each point of --mode=scaling is run, in mixed order',
-                      check=whole_number(1))
+  repeats: int = flag(3, 'number of times that --mode=scaling runs each point, in mixed order',
+                      check=int_range(1))
   scale_over: str = flag(
-      'replicas', 'what --mode=scaling takes more and more of; workers are processes on cores of '
-      'their own', choices=choices.SCALE_OVER)
-  workload: Optional[str] = flag(None, 'the published one that --mode=reproduce runs',
+      'replicas', 'what --mode=scaling increases the number of; workers are processes, each on '
+      'its own cores', choices=choices.SCALE_OVER)
+  workload: Optional[str] = flag(None, 'published workload that --mode=reproduce runs',
                                  choices=tuple(WORKLOADS))
 
 
@@ -274,12 +282,13 @@ class Experiments:
 @attr.s(auto_attribs=True, frozen=True)
 class PredictionAndExport:
   input: Optional[str] = flag(
-      None, 'what to predict: image files or idx files of images, as a pattern such as '
-      '\'DATA/**/*.jpeg\'')
+      None, 'pattern of the files to predict, such as \'DATA/**/*.jpeg\': image files, or idx '
+      'files of images')
   output: str = flag(
-      '-', 'file of the predictions, JSON lines, or CSV where its name ends in .csv; -: standard '
-      'output', check=not_empty('give a file, or - for standard output'))
+      '-', 'file for the predictions, as JSON lines, or as CSV if its name ends in .csv; '
+      '-: standard output', check=not_empty('give a file, or - for standard output'))
   export_dir: Optional[str] = flag(
-      None, 'folder of exported models, a numbered folder each; training exports at its end where '
-      'it is given')
-  export_format: str = flag('saved_model', choices=choices.EXPORT_FORMATS)
+      None, 'folder for exported models, each in a numbered subfolder; if given, training exports '
+      'at its end')
+  export_format: str = flag('saved_model', 'format of the exported model',
+                            choices=choices.EXPORT_FORMATS)

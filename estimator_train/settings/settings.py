@@ -1,4 +1,4 @@
-"""What a run was asked to do, checked: one value a flag, and what follows from them."""
+"""Settings: the validated value of every flag, and quantities that are computed from them."""
 
 import csv
 import io
@@ -13,20 +13,23 @@ from estimator_train.settings.constraints import CONSTRAINTS, REQUIREMENTS
 from estimator_train.settings.flag import Group, all_flags, flags_of, groups
 from estimator_train.settings.groups import Optimizer
 
-# Imported for their rules.
+# Imported so that they register their rules.
 RULES = (experiment_checks, learning_rate_checks)
 
 
 class Settings:
-  """Every flag's value, valid by itself and together with the others.
+  """The values of all flags, validated and immutable.
 
-  `Settings(FLAG=VALUE, ...)`; what is left out is as without the flag, and --help explains each.
-  `model` and `dataset` may be functions, which are known by their names from then on. A flag's
-  value is the attribute of its name; `settings[GROUP]` is a group of them, such as
-  `settings[groups.Devices]`. Settings do not change.
+  Omitted flags have their defaults; `--help` explains each flag. A path may be a `pathlib.Path`, a
+  tuple may be a list, and `model` and `dataset` may be functions, which are stored by name. Each
+  flag is an attribute, such as `settings.batch_size`; `settings[groups.Devices]` is a group of
+  flags.
+
+  Args:
+    **values: the values of flags, by the flags' names.
 
   Raises:
-    UserError: when it is made of values that cannot be.
+    UserError: a value is invalid, by itself or in combination with others.
   """
   __slots__ = ('_groups',)
   _groups: Dict[type, Any]
@@ -36,15 +39,15 @@ class Settings:
     for name in values:
       if name not in flags:
         raise UserError('there is no such setting', name, 'python -m estimator_train --help lists '
-                        'all')
-    values = {name: _as_a_flag(value) for name, value in values.items()}
+                        'all flags')
+    values = {name: _to_flag_value(value) for name, value in values.items()}
     for name, value in values.items():
       flags[name].check_value(value)
-    made = {group: group(**{flag.name: values[flag.name] for flag in flags_of(group)
-                            if flag.name in values}) for group in groups()}
-    object.__setattr__(self, '_groups', made)
-    for read, rule in CONSTRAINTS:
-      rule(*(self[group] for group in read))
+    by_group = {group: group(**{flag.name: values[flag.name] for flag in flags_of(group)
+                                if flag.name in values}) for group in groups()}
+    object.__setattr__(self, '_groups', by_group)
+    for required_groups, rule in CONSTRAINTS:
+      rule(*(self[group] for group in required_groups))
 
   def __getitem__(self, group: Type[Group]) -> Group:
     return self._groups[group]
@@ -57,7 +60,7 @@ class Settings:
     raise AttributeError(name)
 
   def __setattr__(self, name: str, value: Any) -> None:
-    raise AttributeError('settings do not change: use evolve({}=...)'.format(name))
+    raise AttributeError('settings are immutable: use evolve({}=...)'.format(name))
 
   def __eq__(self, other: object) -> bool:
     return isinstance(other, Settings) and self.items() == other.items()
@@ -75,18 +78,18 @@ class Settings:
     return _make_settings, (dict(self.items()),)
 
   def items(self) -> List[Tuple[str, Any]]:
-    """Returns the names and values of all flags."""
+    """Returns the name and value of each flag."""
     return [(name, getattr(self, name)) for name in all_flags()]
 
   def evolve(self, **changes: Any) -> 'Settings':
-    """Returns the settings with other values, which are checked as by the constructor."""
+    """Returns a copy with other values of some flags, validated like a new object."""
     return Settings(**dict(self.items(), **changes))
 
   def for_mode(self, mode: str) -> 'Settings':
-    """Returns the settings of a run in that mode.
+    """Returns a copy for a run in the given mode.
 
     Raises:
-      UserError: a value that the mode requires is not given, or one is not for that mode.
+      UserError: a flag that the mode requires is missing, or a flag does not apply to the mode.
     """
     settings = self.evolve(mode=mode)
     for modes, rule in REQUIREMENTS:
@@ -100,64 +103,66 @@ def _make_settings(values: Dict[str, Any]) -> Settings:
 
 
 def per_replica_batch_size(global_batch_size: int, num_replicas: int) -> int:
-  """Returns the examples that one replica takes in one step.
+  """Returns the number of examples per step and replica.
 
   Raises:
-    UserError: when the replicas' shares would not be equal; it proposes sizes that are.
+    UserError: the global batch size is not divisible by the number of replicas. The error proposes
+      the nearest batch sizes that are.
   """
   if global_batch_size % num_replicas == 0:
     return global_batch_size // num_replicas
   below = global_batch_size - global_batch_size % num_replicas
   near = [size for size in (below, below + num_replicas) if size > 0]
-  raise UserError('--batch_size is over all replicas and must divide evenly by their number',
-                  '--batch_size={} over {} replicas'.format(global_batch_size, num_replicas),
-                  'the nearest that work are ' + ' and '.join(str(size) for size in near))
+  raise UserError('--batch_size must be divisible by the number of replicas',
+                  '--batch_size={} for {} replicas'.format(global_batch_size, num_replicas),
+                  'use ' + ' or '.join(str(size) for size in near))
 
 
-def examples_a_step(settings: Settings, num_workers: int) -> int:
-  """Returns the examples of a global step.
+def examples_per_step(settings: Settings, num_workers: int) -> int:
+  """Returns the number of examples per global step.
 
-  Under parameter servers each worker's step counts as one, and takes that worker's share.
+  With parameter servers, each step of a single worker increments the global step, so a global step
+  has the examples of one worker.
   """
-  alone = settings.distribution_strategy == 'parameter_server'
-  return settings.batch_size // (num_workers if alone else 1)
+  is_asynchronous = settings.distribution_strategy == 'parameter_server'
+  return settings.batch_size // (num_workers if is_asynchronous else 1)
 
 
-def steps_of_epochs(epochs: float, num_examples: int, step_examples: int) -> int:
-  """Returns the global step at which so many epochs are through.
+def steps_for_epochs(epochs: float, num_examples: int, step_examples: int) -> int:
+  """Returns the global step at which a number of epochs is complete.
 
-  Epochs follow each other without a break, so a step can end one and begin the next.
+  A batch may contain the last examples of one epoch and the first of the next.
 
   Args:
-    epochs: taken as the decimal that was written, not as its nearest binary fraction.
-    num_examples: of an epoch.
-    step_examples: of a global step.
+    epochs: the number of epochs, taken as the decimal fraction that was written, not as the nearest
+      binary fraction.
+    num_examples: the number of examples per epoch.
+    step_examples: the number of examples per global step.
   """
   return math.ceil(Fraction(str(epochs)) * num_examples / step_examples)
 
 
 def total_train_steps(settings: Settings, num_examples: Optional[int], step_examples: int,
                       first_step: int = 0, examples_seen: int = 0) -> int:
-  """Returns the global step to stop at.
+  """Returns the global step at which training stops.
 
-  Only the last step of all can lack examples of the epochs asked for; it is filled from the next
-  epoch, as every step takes a whole batch.
+  Every step takes a full batch, so the last one may include examples of a further epoch.
 
   Args:
-    settings: one of `train_steps` and `train_epochs` is set.
-    num_examples: the examples of an epoch; None where the data set has no end.
-    step_examples: of a global step.
-    first_step: the global step that a resumed run goes on from.
-    examples_seen: in the steps before that, which may have had other batch sizes.
+    settings: settings with either `train_steps` or `train_epochs`.
+    num_examples: the number of examples per epoch; None if the data set is infinite.
+    step_examples: the number of examples per global step.
+    first_step: the global step from which the run resumes.
+    examples_seen: the number of examples in the steps before, which may have had other batch sizes.
 
   Raises:
-    UserError: when epochs of a data set without end are asked for.
+    UserError: `train_epochs` is given for an infinite data set.
   """
   if settings.train_steps is not None:
     return settings.train_steps
   assert settings.train_epochs is not None
   if num_examples is None:
-    raise UserError('a data set without end has no epochs',
+    raise UserError('an infinite data set has no epochs',
                     '--dataset={} --train_epochs={}'.format(settings.dataset,
                                                             settings.train_epochs),
                     'give --train_steps instead')
@@ -165,52 +170,52 @@ def total_train_steps(settings: Settings, num_examples: Optional[int], step_exam
   return first_step + max(math.ceil(examples_left / step_examples), 0)
 
 
-def growth_of_learning_rate(settings: Optimizer) -> float:
-  """Returns what the global batch size multiplies the learning rates by.
+def learning_rate_scale(settings: Optimizer) -> float:
+  """Returns the factor by which `--scale_learning_rate` multiplies the learning rates.
 
-  They are those of `--base_batch_size`. `linear` keeps the step per example as the batch grows
-  (Goyal et al. 2017, arXiv:1706.02677), `sqrt` the variance of the step (Krizhevsky 2014,
-  arXiv:1404.5997).
+  The learning rates of the flags are for `--base_batch_size`. As the batch grows, `linear` keeps
+  the update per example (Goyal et al. 2017, arXiv:1706.02677), `sqrt` the variance of the update
+  (Krizhevsky 2014, arXiv:1404.5997).
 
   Raises:
-    ValueError: there is no such scaling.
+    ValueError: no such scaling is implemented.
   """
-  growth = settings.batch_size / settings.base_batch_size
-  growths = {'none': 1., 'linear': growth, 'sqrt': math.sqrt(growth)}
-  if settings.scale_learning_rate not in growths:
+  ratio = settings.batch_size / settings.base_batch_size
+  factors = {'none': 1., 'linear': ratio, 'sqrt': math.sqrt(ratio)}
+  if settings.scale_learning_rate not in factors:
     raise ValueError('no scaling of the learning rate is implemented for {!r}'.format(
         settings.scale_learning_rate))
-  return growths[settings.scale_learning_rate]
+  return factors[settings.scale_learning_rate]
 
 
 def to_flagfile(settings: Settings) -> str:
-  """Returns every flag's value as a text that `--flagfile` reads; unset ones as comments."""
+  """Returns the content of a flagfile with the values of all flags; unset flags are comments."""
   lines = []
   for name, value in settings.items():
     if value is None or value == ():
       lines.append('# --{} is not set'.format(name))
     else:
-      lines.append(_argument(name, value))
+      lines.append(_format_argument(name, value))
   return '\n'.join(lines) + '\n'
 
 
 def to_arguments(settings: Settings) -> List[str]:
-  """Returns the command line that the settings are parsed from: the flags off their defaults."""
+  """Returns command-line arguments that give these settings, without flags at their defaults."""
   flags = all_flags()
-  return [_argument(name, value) for name, value in settings.items()
+  return [_format_argument(name, value) for name, value in settings.items()
           if value != flags[name].default]
 
 
-def _as_a_flag(value: Any) -> Any:
-  """Returns a value as the command line would give it."""
+def _to_flag_value(value: Any) -> Any:
+  """Converts a keyword argument to the type that the command line gives."""
   if callable(value):
-    return user_code.name_of(value)
+    return user_code.function_name(value)
   if isinstance(value, os.PathLike):
     return os.fspath(value)
   return tuple(value) if isinstance(value, list) else value
 
 
-def _argument(name: str, value: Any) -> str:
+def _format_argument(name: str, value: Any) -> str:
   if isinstance(value, bool):
     value = str(value).lower()
   elif isinstance(value, tuple):

@@ -1,4 +1,4 @@
-"""The user's own functions, `package.module:function`: found and called, errors in one line."""
+"""Imports and calls functions of the user, `package.module:function`, with one-line errors."""
 
 import difflib
 import importlib
@@ -17,47 +17,47 @@ _LOG = logging.getLogger('estimator_train')
 _LIBRARIES = (os.path.dirname(os.__file__) + os.sep, paths.PACKAGE + os.sep)
 
 
-def is_own(name: str) -> bool:
-  """Whether a flag's value is the name of a function, `package.module:function`."""
+def is_function_name(name: str) -> bool:
+  """Whether the value of a flag names a function, `package.module:function`."""
   return ':' in name
 
 
-def check_name(flag: str, name: str, names: Sequence[str]) -> None:
-  """Raises a UserError where a name of something built in is none of those there are."""
+def check_built_in_name(flag: str, name: str, names: Sequence[str]) -> None:
+  """Raises a UserError if a name without a colon is not one of the built-in names."""
   if name not in names:
     raise UserError('--{} has no such choice'.format(flag), '--{}={}'.format(flag, name),
                     'choose from {}, or give package.module:function'.format(', '.join(names)))
 
 
-def name_of(function: Callable[..., Any]) -> str:
-  """Returns the name of a function, by which `call` finds it again.
+def function_name(function: Callable[..., Any]) -> str:
+  """Returns the name `package.module:function` by which `call_function` imports the function.
 
   Raises:
-    UserError: it cannot be found by a name.
+    UserError: the function cannot be imported by a name.
   """
   module = getattr(function, '__module__', None)
   name = getattr(function, '__qualname__', '')
   if getattr(sys.modules.get(module or ''), name, None) is not function:
-    raise UserError('a function of your own must be found by its name', repr(function),
-                    'define it by itself in a module or a notebook\'s cell, not as a lambda, a '
-                    'method or inside of a function')
+    raise UserError('a function given as a setting must be importable by its name', repr(function),
+                    'define it at the top level of a module or notebook, not as a lambda, a method '
+                    'or a nested function')
   return '{}:{}'.format(module, name)
 
 
-def call(flag: str, name: str, what_for: str, *arguments: Any) -> Any:
-  """Imports a function and calls it, with the arguments or, where it takes none, without.
+def call_function(flag: str, name: str, parameter_names: str, *arguments: Any) -> Any:
+  """Imports a function and calls it with the arguments or, if it has no parameters, without.
 
   Args:
-    flag: that names it.
-    name: the flag's value.
-    what_for: the arguments, as an error names them.
-    *arguments: that it may take.
+    flag: the name of the flag that names the function.
+    name: the value of the flag, `package.module:function`.
+    parameter_names: the names of the arguments, for the error.
+    *arguments: the arguments that the function may take.
 
   Raises:
-    UserError: it is not there, takes something else, or raises.
+    UserError: the function does not exist, has other parameters, or raises an exception.
   """
   given = '--{}={}'.format(flag, name)
-  function = _find(flag, name, given)
+  function = _import_function(flag, name, given)
   try:
     parameters = inspect.signature(function).parameters.values()
     required = [parameter for parameter in parameters
@@ -66,20 +66,20 @@ def call(flag: str, name: str, what_for: str, *arguments: Any) -> Any:
     chosen = arguments if required else ()
     inspect.signature(function).bind(*chosen)
   except (TypeError, ValueError) as error:
-    raise UserError('the function of --{} takes something else'.format(flag),
+    raise UserError('the function of --{} has the wrong parameters'.format(flag),
                     '{} ({})'.format(given, error),
-                    'let it take nothing or ({})'.format(what_for)) from error
-  with told('the function of --{} fails'.format(flag), given):
+                    'define it without parameters or with ({})'.format(parameter_names)) from error
+  with translate_errors('the function of --{} failed'.format(flag), given):
     return function(*chosen)
 
 
 @contextmanager
-def told(what: str, given: str) -> Iterator[None]:
-  """Turns what the user's code raises into a UserError that names its file and line.
+def translate_errors(what: str, given: str) -> Iterator[None]:
+  """Translates exceptions of the user's code into a UserError with the file and line.
 
   Args:
-    what: has failed.
-    given: the flag that named the code.
+    what: what failed, the first part of the error.
+    given: the flag that names the code, with its value.
   """
   try:
     yield
@@ -87,18 +87,18 @@ def told(what: str, given: str) -> Iterator[None]:
     raise
   except (Exception, SystemExit) as error:
     _LOG.debug('%s: %s', what, given, exc_info=True)
-    raise UserError(what, '{} ({}{})'.format(given, _place(error), _in_words(error)),
-                    'mend it; --verbosity=1 shows the traceback') from error
+    raise UserError(what, '{} ({}{})'.format(given, _error_location(error), _describe_error(error)),
+                    'fix this code; --verbosity=1 shows the traceback') from error
 
 
-def _find(flag: str, name: str, given: str) -> Any:
+def _import_function(flag: str, name: str, given: str) -> Any:
   module_name, _, function_name = name.partition(':')
   try:
-    with told('the module of --{} fails'.format(flag), given):
+    with translate_errors('the module of --{} failed'.format(flag), given):
       module = importlib.import_module(module_name)
   except UserError as error:
     cause = error.__cause__
-    # A module that is missing in the user's module is an error of that one.
+    # A failing import inside of the user's module is an error of that module.
     if isinstance(cause, ImportError) and cause.name and (module_name + '.').startswith(
         cause.name + '.') or isinstance(cause, ValueError) and not module_name:
       raise UserError('--{} names a module that cannot be found'.format(flag),
@@ -109,16 +109,16 @@ def _find(flag: str, name: str, given: str) -> Any:
   function = getattr(module, function_name, None)
   if callable(function):
     return function
-  there = [key for key, value in vars(module).items()
-           if callable(value) and getattr(value, '__module__', None) == module.__name__]
-  near = difflib.get_close_matches(function_name, there) or sorted(there)
-  raise UserError('--{} names a function that is not there'.format(flag), given,
-                  'did you mean {}?'.format(', '.join(near[:5])) if near
-                  else '{} defines none'.format(getattr(module, '__file__', module_name)))
+  defined = [key for key, value in vars(module).items()
+             if callable(value) and getattr(value, '__module__', None) == module.__name__]
+  near = difflib.get_close_matches(function_name, defined) or sorted(defined)
+  raise UserError('--{} names a function that does not exist'.format(flag), given,
+                  'did you mean {}?'.format(', '.join(near[:5])) if near else
+                  '{} defines no function'.format(getattr(module, '__file__', module_name)))
 
 
-def _place(error: BaseException) -> str:
-  """Returns where the user's code was, the last line of it that ran: `file:line: `."""
+def _error_location(error: BaseException) -> str:
+  """Returns the innermost line of the user's code in the traceback, `file:line: `, or ''."""
   if isinstance(error, SyntaxError) and error.filename:
     return '{}:{}: '.format(error.filename, error.lineno)
   places = ['{}:{}: '.format(frame.filename, frame.lineno)
@@ -128,6 +128,6 @@ def _place(error: BaseException) -> str:
   return places[-1] if places else ''
 
 
-def _in_words(error: BaseException) -> str:
+def _describe_error(error: BaseException) -> str:
   text = error.msg if isinstance(error, SyntaxError) else str(error)
   return ': '.join(filter(None, (type(error).__name__, text)))

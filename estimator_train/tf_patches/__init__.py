@@ -1,44 +1,45 @@
 """Workarounds for defects of TensorFlow 1.15.0, and all uses of its private names.
 
-Each function or class is one workaround, and its docstring states the defect, where it is, and the
-symptom. Nothing here imports anything of the package but `errors`. Locations are in
-tensorflow_core/python/, those with (E) in tensorflow_estimator/python/estimator/; the test named
-covers the workaround. A defect in brackets is none: what is needed has no public name.
+Each function or class is one workaround; its docstring describes the defect, its location and the
+symptom. These modules import nothing else of the package except `errors`. Locations are relative to
+tensorflow_core/python/, those with (E) to tensorflow_estimator/python/estimator/; the test covers
+the workaround. A text in parentheses describes no defect: TensorFlow has no public name for what is
+needed.
 
-- `central_storage.make`
+- `central_storage.make_strategy`
     defect: AggregatingVariable hides `trainable` and initial values
     location: distribute/values.py:1489
-    symptom: no layer can be built; weights begin random
+    symptom: no layer can be built; training starts from random weights
     test: tests/training/test_exactness.py
 - `checkpoint_hook.CheckpointHook`
-    defect: the graph is written three times; steps count from the start
+    defect: the graph is written three times; steps are counted from the start of the run
     location: training/basic_session_run_hooks.py:570
-    symptom: slow start; other steps after a resume
+    symptom: slow start; a resumed run saves at other steps
     test: tests/training/checkpoints/test_save_hook.py
 - `control_inputs.run_before`
-    defect: (no public name for an order of operations that are there)
+    defect: (no public function adds a control input to an existing operation)
     location: framework/ops.py:2089
-    symptom: with a single thread the wait for input includes the model
+    symptom: with a single thread the measured wait for input includes the model
     test: tests/training/hooks/test_input_wait.py
-- `converter_command.own_commands_first`
-    defect: `toco_from_protos` is looked for in PATH only
+- `converter_command.converter_on_path`
+    defect: `toco_from_protos` is searched in PATH only
     location: ../lite/python/convert.py:49
     symptom: `toco_from_protos: not found`
     test: tests/tf_patches/test_tf_patches.py
 - `devices.gpu_descriptions`
-    defect: (no public name for the compute capability)
+    defect: (no public function returns the compute capability)
     location: client/device_lib.py:25
     symptom: no warning on older GPUs
     test: tests/training/test_mixed_precision.py
 - `estimator.without_nan_hook`
-    defect: NanTensorHook in every training
+    defect: NanTensorHook is added to every training
     location: estimator.py:1381 (E)
-    symptom: loss scaling ends the run at a nan
+    symptom: a step that loss scaling skips ends the run
     test: tests/training/hooks/test_finite.py
 - `estimator.keep_loss_unscaled`
-    defect: the loss is divided by the replicas twice
+    defect: the loss is divided by the number of replicas twice
     location: estimator.py:1244 (E)
-    symptom: steps of `tf.train` optimizers are too short
+    symptom: steps of `tf.train` optimizers are too small
     test: tests/tf_patches/test_tf_patches.py
 - `estimator.release_server`
     defect: the server is kept in a thread-local variable
@@ -46,34 +47,34 @@ covers the workaround. A defect in brackets is none: what is needed has no publi
     symptom: an exception is printed at exit
     test: tests/tf_patches/test_tf_patches.py
 - `estimator.open_event_file`
-    defect: a new FileWriter writes the graph, unfinished
+    defect: a new FileWriter writes the graph before it is complete
     location: summary/writer/writer_cache.py:62
-    symptom: half a graph in the event file
+    symptom: an incomplete graph in the event file
     test: tests/tf_patches/test_tf_patches.py
 - `estimator.remove_loss_summary`
-    defect: a loss summary that no setting leaves out
+    defect: no setting disables Estimator's own loss summary
     location: estimator.py:1377 (E)
-    symptom: the loss is there twice
+    symptom: two loss curves in TensorBoard
     test: tests/tf_patches/test_tf_patches.py
-- `keras.session_restored`
-    defect: no function reads Keras's session
+- `keras.restored_session`
+    defect: no function returns Keras's session without making one
     location: keras/backend.py:95
     symptom: a user's model loses its weights
     test: tests/tf_patches/test_tf_patches.py
 - `keras.BatchNormalization`
-    defect: a frozen layer uses the batch's statistics
+    defect: a frozen layer uses the statistics of the batch
     location: keras/layers/normalization.py:633
     symptom: wrong features of frozen layers
     test: tests/models/test_models.py
 - `keras.source_layers`
-    defect: (no public name for a tensor's layer)
+    defect: (no public attribute refers to the layer of a tensor)
     location: keras/engine/base_layer_utils.py:159
-    symptom: a network cannot be cut
+    symptom: a network cannot be split
     test: tests/training/test_frozen_features.py
 - `keras.is_graph_network`
     defect: weights of subclassed models are lost
     location: keras.py:574 (E)
-    symptom: training begins with random weights
+    symptom: training starts from random weights
     test: tests/test_api.py
 - `loss_scaling.LossScaled`
     defect: LossScaleOptimizer has no configuration
@@ -81,62 +82,62 @@ covers the workaround. A defect in brackets is none: what is needed has no publi
     symptom: the model cannot be converted
     test: tests/training/test_mixed_precision.py
 - `model_to_estimator.initial_weights_path`
-    defect: (the path is not public)
+    defect: (no public name for the path)
     location: keras.py:406 (E)
     test: tests/training/checkpoints/test_initial_weights.py
 - `model_to_estimator.clear_initial_weights`
-    defect: old initial weights are taken
+    defect: existing initial weights are reused
     location: keras.py:370 (E)
-    symptom: new weights are ignored
+    symptom: the weights of a new model are ignored
     test: tests/training/checkpoints/test_save_hook.py
-- `model_to_estimator.with_all_weights`
+- `model_to_estimator.warm_start_all_weights`
     defect: only trainable weights are warm-started
     location: training/warm_starting_util.py:341
-    symptom: frozen weights begin random
+    symptom: frozen weights start random
     test: tests/training/checkpoints/test_initial_weights.py
 - `model_to_estimator.register_schedules`
-    defect: no custom objects for the optimizer
+    defect: the optimizer is deserialized without custom objects
     location: keras/models.py:665
     symptom: `Unknown decay: Cosine`
     test: tests/tf_patches/test_tf_patches.py
-- `model_to_estimator.add_base_class`
-    defect: the optimizer is made again from its class
+- `model_to_estimator.add_optimizer_base_class`
+    defect: the optimizer is created again from its class and configuration
     location: keras/models.py:665
-    symptom: what wraps the instance is lost
+    symptom: changes of the instance are lost
     test: tests/training/hooks/test_summaries.py
-- `multi_worker_mirrored.make`
-    defect: makes the class below
+- `multi_worker_mirrored.make_strategy`
+    defect: (makes the class below)
     test: tests/cluster/test_workers.py
 - `multi_worker_mirrored.MultiWorkerMirroredStrategy`
-    defect: takes every GPU, or one CPU device
+    defect: it uses every GPU, or one CPU device
     location: distribute/collective_all_reduce_strategy.py:277
     symptom: `--num_gpus` has no effect
     test: tests/cluster/test_workers.py
-- `replicated_variables.OneCopyOfEach`
-    defect: slots of all replicas and the learning rate are saved
+- `replicated_variables.SingleCopySaver`
+    defect: the slots of all replicas are saved, and the learning rate is restored
     location: estimator.py:1394 (E)
-    symptom: no resume on other devices
+    symptom: a run cannot resume on other devices
     test: tests/tf_patches/test_tf_patches.py (rate), tests/training/checkpoints/test_save_hook.py
-- `replicated_variables.one_copy_of_each`
-    defect: used by the class above
+- `replicated_variables.single_copy_variables`
+    defect: (used by the class above)
     test: tests/training/checkpoints/test_save_hook.py
-- `saver.retention`
+- `saver.checkpoint_list_restorer`
     defect: a failed attempt counts as a checkpoint
     location: training/saver.py:930
     symptom: a good checkpoint is deleted
     test: tests/tf_patches/test_tf_patches.py
-- `saver.delete_surplus`
-    defect: one checkpoint is deleted for each saved
+- `saver.delete_surplus_checkpoints`
+    defect: only one checkpoint is deleted for each that is saved
     location: training/saver.py:933
-    symptom: too many checkpoints stay
+    symptom: too many checkpoints are kept
     test: tests/training/checkpoints/test_save_hook.py
 - `saver.write_checkpoint_state`
-    defect: no public `save_relative_paths`
+    defect: (the public function has no `save_relative_paths`)
     location: training/checkpoint_management.py:129
-    symptom: a moved folder does not resume
+    symptom: a run in a moved folder cannot resume
     test: tests/tf_patches/test_tf_patches.py
 - `trace.chrome_trace`
-    defect: (no public name)
+    defect: (no public function makes a Chrome trace)
     location: client/timeline.py:346
     symptom: no trace
     test: tests/training/hooks/test_trace.py

@@ -6,22 +6,22 @@ import tensorflow.compat.v1 as tf
 from tensorflow.python.distribute import values
 
 
-def make(devices: Sequence[str], parameter_device: str) -> Any:
+def make_strategy(devices: Sequence[str], parameter_device: str) -> Any:
   """Makes the strategy: variables on one device, a replica on each of the others.
 
   Defect: with more than one replica its variables are `AggregatingVariable`s
-  (tensorflow_core/python/distribute/values.py:1471), which wrap the real ones but do not pass on
-  two things, as `__getattr__` (line 1489) is not asked for what the base class has. `trainable`
-  raises NotImplementedError (tensorflow_core/python/ops/variables.py:477); initial weights from a
-  checkpoint are set on the wrapper, where nothing reads them. Symptom: no Keras layer can be built;
-  and if it could, training would begin with random weights.
+  (tensorflow_core/python/distribute/values.py:1471), which wrap the real ones but do not forward
+  attributes that the base class defines, for which `__getattr__` (line 1489) is not called.
+  `trainable` raises NotImplementedError (tensorflow_core/python/ops/variables.py:477); initial
+  weights from a checkpoint are set on the wrapper, where they are never read. Symptom: no Keras
+  layer can be built; and if it could, training would start from random weights.
   """
   for name in ('trainable', '_initializer_op', '_initial_value'):
-    setattr(values.AggregatingVariable, name, _passed_on(name))
+    setattr(values.AggregatingVariable, name, _forwarded_property(name))
   return tf.distribute.experimental.CentralStorageStrategy(devices, parameter_device)
 
 
-def _passed_on(name: str) -> property:
-  """Returns a property that is the wrapped variable's."""
+def _forwarded_property(name: str) -> property:
+  """Returns a property that forwards to the wrapped variable."""
   return property(lambda wrapper: getattr(wrapper.get(), name),
                   lambda wrapper, value: setattr(wrapper.get(), name, value))

@@ -7,34 +7,34 @@ import tensorflow.compat.v1 as tf
 
 
 class CheckpointHook(tf.train.CheckpointSaverHook):
-  """`CheckpointSaverHook` that leaves to a subclass how a checkpoint is saved.
+  """A `CheckpointSaverHook` whose subclass implements how a checkpoint is saved.
 
   Defect: tensorflow_core/python/training/basic_session_run_hooks.py:570 and 578 write the graph
   twice more than TensorBoard needs, once as text, and line 581 counts the steps to the next
-  checkpoint from the step of the start. Its saver, writer and timer have private names only.
-  Symptom: a tenth of the start goes into graph.pbtxt; a resumed run saves at other steps than one
-  that was not interrupted.
+  checkpoint from the first step of the run. Its saver, writer and timer have private names only.
+  Symptom: a tenth of the start-up time is spent on graph.pbtxt; a resumed run saves at other steps
+  than a run without interruption.
 
   Args:
-    model_dir: of the run.
-    save_steps: between two.
-    save_secs: or so long.
+    model_dir: path of the folder of the run.
+    save_steps: steps between two checkpoints; None to use `save_secs`.
+    save_secs: seconds between two checkpoints; None to use `save_steps`.
   """
 
   def __init__(self, model_dir: str, save_steps: Optional[int], save_secs: Optional[int]) -> None:
     super().__init__(model_dir, save_steps=save_steps, save_secs=save_secs)
-    self._between = save_steps or 1
+    self._save_interval = save_steps or 1
 
   def save(self, session: tf.Session, step: int) -> None:
     """Saves a checkpoint; to be overridden."""
     raise NotImplementedError
 
   def after_create_session(self, session: tf.Session, coord: Any) -> None:
-    # For TensorBoard; a checkpoint's .meta has all of the graph.
+    # For TensorBoard. The .meta of a checkpoint contains the graph, too.
     self.writer.add_graph(session.graph)
     step = self.global_step(session)
     self.save(session, step)
-    self.count_from(step)
+    self.reset_timer(step)
 
   @property
   def saver(self) -> tf.train.Saver:
@@ -47,15 +47,15 @@ class CheckpointHook(tf.train.CheckpointSaverHook):
 
   @property
   def prefix(self) -> str:
-    """The path of a checkpoint without its step."""
+    """The path of a checkpoint up to its step."""
     return os.fspath(self._save_path)
 
   def global_step(self, session: tf.Session) -> int:
     return int(session.run(self._global_step_tensor))
 
-  def count_from(self, step: int) -> None:
+  def reset_timer(self, step: int) -> None:
     """Counts the steps to the next checkpoint from the last multiple of `save_steps`."""
-    self._timer.update_last_triggered_step(step - step % self._between)
+    self._timer.update_last_triggered_step(step - step % self._save_interval)
 
   def _save(self, session: tf.Session, step: int) -> None:
     self.save(session, step)

@@ -1,4 +1,4 @@
-"""The command of the converter to TensorFlow Lite."""
+"""The command that converts to TensorFlow Lite."""
 
 import contextlib
 import os
@@ -7,12 +7,12 @@ from typing import Iterator
 
 
 @contextlib.contextmanager
-def own_commands_first() -> Iterator[None]:
-  """Lets the converter's command be found, which a virtual environment has beside its Python.
+def converter_on_path() -> Iterator[None]:
+  """Puts the folder of this Python, which contains the converter's command, first in PATH.
 
-  Defect: tensorflow_core/lite/python/convert.py:49 starts `toco_from_protos` by its name alone
-  (line 175), by way of PATH. Symptom: in an environment that is not activated, `toco_from_protos:
-  not found`, or the command of another TensorFlow.
+  Defect: tensorflow_core/lite/python/convert.py:49 starts `toco_from_protos` by its name (line
+  175), which is searched in PATH. Symptom: in a virtual environment that is not activated,
+  `toco_from_protos: not found`, or the command of another TensorFlow.
   """
   before = os.environ.get('PATH', os.defpath)
   os.environ['PATH'] = os.path.dirname(sys.executable) + os.pathsep + before

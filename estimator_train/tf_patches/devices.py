@@ -1,4 +1,4 @@
-"""What TensorFlow knows of the devices of this machine."""
+"""TensorFlow's descriptions of the devices of this machine."""
 
 from typing import List
 
@@ -7,15 +7,15 @@ from tensorflow.python.client import device_lib
 
 
 def gpu_descriptions(config: tf.ConfigProto) -> List[str]:
-  """Returns TensorFlow's description of each GPU, which names its compute capability.
+  """Returns TensorFlow's description of each GPU, which includes its compute capability.
 
   Private name, no workaround: `tf.config.experimental.list_physical_devices`
-  (tensorflow_core/python/framework/config.py:297) returns names and types only, so only
-  tensorflow_core/python/client/device_lib.py:25 tells the compute capability. Without it,
+  (tensorflow_core/python/framework/config.py:297) returns names and types only; only
+  tensorflow_core/python/client/device_lib.py:25 returns the compute capability. Without it,
   `--dtype=mixed` would compute in float32 on an older GPU without a warning.
 
   Args:
-    config: of the sessions of the run; it is the first that makes the devices.
+    config: configuration of the run's sessions, with which this call creates the devices.
   """
   return [device.physical_device_desc for device in device_lib.list_local_devices(config)
           if device.device_type == 'GPU']

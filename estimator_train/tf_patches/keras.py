@@ -1,6 +1,6 @@
-"""Keras: its session, its batch norm, and what it knows of a model's structure.
+"""Keras: its session, its batch normalization, and the structure of models.
 
-Lines are of files in tensorflow_core/python/keras/.
+Paths are relative to tensorflow_core/python/keras/.
 """
 
 import contextlib
@@ -11,13 +11,13 @@ from tensorflow.python.keras import backend
 
 
 @contextlib.contextmanager
-def session_restored() -> Iterator[None]:
-  """Restores Keras's session of this thread, or that there is none.
+def restored_session() -> Iterator[None]:
+  """Restores Keras's session of this thread at the end, even if there was none.
 
-  Defect: backend.py has no function that reads the session (`_SESSION`, line 95):
-  `tf.keras.backend.get_session` (lines 446 to 454) makes one where there is none, or where it is of
-  another graph than the default one. Symptom: after a call of the library, a model that the user
-  trained has lost its session, and with it its weights.
+  Defect: backend.py has no function that only returns the session (`_SESSION`, line 95):
+  `tf.keras.backend.get_session` (lines 446 to 454) makes a new one if there is none, or if it is of
+  another graph than the default graph. Symptom: after a call of the library, a model that the user
+  has trained loses its session, and so its weights.
   """
   session = getattr(backend._SESSION, 'session', None)
   try:
@@ -27,11 +27,11 @@ def session_restored() -> Iterator[None]:
 
 
 class BatchNormalization(tf.keras.layers.BatchNormalization):
-  """Batch norm that is in inference mode where it is frozen, as in TensorFlow 2.
+  """Batch normalization that runs in inference mode while it is frozen, as in TensorFlow 2.
 
-  Defect: layers/normalization.py:633 makes it so under TensorFlow 2's behaviour only (off in line
-  870). Symptom: a frozen one takes the statistics of the batch, which are not those that the
-  weights of the layers around it were trained with. Files name its class as Keras's own.
+  Defect: layers/normalization.py:633 does so only if TensorFlow 2 behavior is enabled (line 870
+  disables it). Symptom: a frozen layer uses the statistics of the batch instead of those with which
+  the weights of the network were trained. Saved models contain the class name of Keras's own layer.
   """
 
   def call(self, inputs: tf.Tensor, training: Any = None) -> tf.Tensor:
@@ -39,21 +39,21 @@ class BatchNormalization(tf.keras.layers.BatchNormalization):
 
 
 def source_layers(layer: tf.keras.layers.Layer) -> List[tf.keras.layers.Layer]:
-  """Returns the layers whose outputs a layer takes.
+  """Returns the layers whose outputs are the inputs of a layer.
 
-  Private name, no workaround: only `_keras_history` (engine/base_layer_utils.py:159) tells which
-  layer made a tensor. Without it a network cannot be cut in two.
+  Private name, no workaround: only `_keras_history` (engine/base_layer_utils.py:159) refers to the
+  layer of a tensor. Without it a network cannot be split in two.
   """
   tensors = layer.input if isinstance(layer.input, list) else [layer.input]
   return [tensor._keras_history[0] for tensor in tensors]
 
 
 def is_graph_network(model: tf.keras.Model) -> bool:
-  """Whether a model is made of inputs and outputs, and is no subclass with a `call` of its own.
+  """Whether a model is defined by its inputs and outputs, not by a subclass with its own `call`.
 
-  Defect: model_to_estimator takes subclassed models, and loses their weights with a warning in
-  TensorFlow's log only (tensorflow_estimator/python/estimator/keras.py:574 to 581); no public
-  attribute tells them (engine/network.py:276 and 376). Symptom: such a model trains from random
-  weights, whatever it had.
+  Defect: model_to_estimator accepts subclassed models, and loses their weights with only a warning
+  in TensorFlow's log (tensorflow_estimator/python/estimator/keras.py:574 to 581); no public
+  attribute identifies them (engine/network.py:276 and 376). Symptom: such a model is trained from
+  random weights instead of its own.
   """
   return bool(model._is_graph_network)

@@ -7,21 +7,21 @@ from tensorflow.python.keras import backend
 
 
 class LossScaled(tf.keras.optimizers.Optimizer):
-  """Has another optimizer take gradients of a larger loss, made small again afterwards.
+  """An optimizer that computes the gradients of a scaled loss, and divides them by the scale.
 
-  float16 knows nothing below 6e-8, which many gradients are. TensorFlow's DynamicLossScale begins
-  at 2^15, doubles after 2,000 good steps, and halves after one whose gradients were not all
-  finite on all replicas. The update of that step is left out; it counts as a step all the same, so
-  that the global step tells the examples that were taken.
+  float16 cannot represent values below 6e-8, as many gradients are. TensorFlow's DynamicLossScale
+  starts at 2^15, doubles after 2,000 good steps, and halves after a step whose gradients are not
+  all finite on all replicas. The update of that step is skipped, but the step counts, so that the
+  global step is proportional to the number of examples.
 
   Defect: TensorFlow's own LossScaleOptimizer
-  (tensorflow_core/python/keras/mixed_precision/experimental/loss_scale_optimizer.py:47) has neither
-  `get_config` nor `from_config`, by which model_to_estimator makes the optimizer again. Symptom: a
-  model with it cannot be converted to an Estimator; and it names the optimizer's variables
-  otherwise, so that no run could resume with or without it.
+  (tensorflow_core/python/keras/mixed_precision/experimental/loss_scale_optimizer.py:47) lacks
+  `get_config` and `from_config`, which model_to_estimator needs to create the optimizer again.
+  Symptom: a model with it cannot be converted to an Estimator; and it gives the optimizer's
+  variables other names, so that a run could not resume with another `--dtype`.
 
   Args:
-    optimizer: the one that updates; its variables have the names that they have without this.
+    optimizer: the optimizer that applies the gradients; the names of its variables do not change.
   """
 
   def __init__(self, optimizer: tf.keras.optimizers.Optimizer) -> None:
@@ -37,10 +37,10 @@ class LossScaled(tf.keras.optimizers.Optimizer):
     self._optimizer.iterations = variable
 
   def get_gradients(self, loss: tf.Tensor, params: Sequence[tf.Variable]) -> List[tf.Tensor]:
-    # Its variables are of this graph, and only training has them.
+    # Made here, since its variables belong to this graph, and only training needs them.
     self._scale = tf.train.experimental.DynamicLossScale()
     for weight in self._scale._weights.values():
-      backend.track_variable(weight)  # Keras's session initializes what it knows of.
+      backend.track_variable(weight)  # So that Keras's session initializes it.
     factor = self._scale()
     return [None if gradient is None else gradient / factor
             for gradient in self._optimizer.get_gradients(loss * factor, params)]
@@ -49,12 +49,12 @@ class LossScaled(tf.keras.optimizers.Optimizer):
                       name: Optional[str] = None) -> tf.Operation:
     pairs = [(gradient, variable) for gradient, variable in grads_and_vars if gradient is not None]
     optimizer = self._optimizer
-    # Made within the condition below they would have it in their names.
+    # Inside tf.cond below, the variables would get its name scope.
     with backend.name_scope(self._name), tf.init_scope():
       optimizer._create_hypers()
       optimizer._create_slots([variable for _, variable in pairs])
     gradients, variables = zip(*pairs)
-    # As a function they are not taken apart into those of the replicas, whose sum they take.
+    # merge_call would split the variables by replica, but not a function that returns them.
     return tf.distribute.get_replica_context().merge_call(
         self._apply_if_finite, args=(gradients, lambda: variables))
 
@@ -77,5 +77,5 @@ class LossScaled(tf.keras.optimizers.Optimizer):
 
   @classmethod
   def from_config(cls, config: Dict[str, Any], custom_objects: Any = None) -> 'LossScaled':
-    # Keras changes the one it is given.
+    # A copy, since Keras modifies its argument.
     return cls(tf.keras.optimizers.deserialize(dict(config['optimizer'])))

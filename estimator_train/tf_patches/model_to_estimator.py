@@ -1,6 +1,6 @@
-"""`tf.keras.estimator.model_to_estimator`: which weights and which optimizer arrive.
+"""`tf.keras.estimator.model_to_estimator`: the weights and the optimizer of the converted model.
 
-Lines are of tensorflow_estimator/python/estimator/keras.py unless another file is named.
+Line numbers refer to tensorflow_estimator/python/estimator/keras.py, unless a file is named.
 """
 
 import os
@@ -11,40 +11,40 @@ import tensorflow.compat.v1 as tf
 
 
 def initial_weights_path(model_dir: str) -> str:
-  """Returns where model_to_estimator writes a model's initial weights.
+  """Returns the path to which model_to_estimator writes a model's initial weights.
 
-  Private name, no workaround: the path is written in lines 368 and 406 only.
+  Private name, no workaround: the path is defined in lines 368 and 406 only.
   """
   return os.path.join(model_dir, 'keras', 'keras_model.ckpt')
 
 
 def clear_initial_weights(model_dir: str) -> None:
-  """Removes initial weights that are left over, so that model_to_estimator writes its own.
+  """Removes stale initial weights, so that model_to_estimator writes those of the model.
 
-  Defect: lines 370 and 371 take what lies in `model_dir/keras` without a look. Symptom: the new
-  model's weights are ignored, and training begins with those of another run.
+  Defect: lines 370 and 371 reuse the weights in `model_dir/keras` without a check. Symptom: the
+  weights of a new model are ignored, and training starts from those of another run.
 
-  The folder is made again here, as TensorFlow makes folders that only their owner can write to
-  (line 376), whatever the umask says.
+  The folder is made again here, because TensorFlow (line 376) ignores the umask and makes folders
+  that only their owner can write to.
   """
   folder = os.path.dirname(initial_weights_path(model_dir))
   shutil.rmtree(folder, ignore_errors=True)
   os.makedirs(folder, exist_ok=True)
 
 
-def with_all_weights(model_fn: Callable[..., tf.estimator.EstimatorSpec],
-                     config: tf.estimator.RunConfig,
-                     weights: Sequence[tf.Variable]) -> tf.estimator.Estimator:
-  """Makes an Estimator in which all of the model's initial weights arrive.
+def warm_start_all_weights(model_fn: Callable[..., tf.estimator.EstimatorSpec],
+                           config: tf.estimator.RunConfig,
+                           weights: Sequence[tf.Variable]) -> tf.estimator.Estimator:
+  """Makes an Estimator that starts from all of the model's initial weights.
 
-  Defect: line 593 warm-starts with the default pattern, which is of trainable variables only
+  Defect: line 593 warm-starts with the default pattern, which matches trainable variables only
   (tensorflow_core/python/training/warm_starting_util.py:341). Symptom: weights of frozen layers,
-  and the statistics of batch norm, begin random.
+  and the statistics of batch normalization, start random.
 
   Args:
-    model_fn: of the Estimator that model_to_estimator made, or one around it.
-    config: of that Estimator.
-    weights: of the model that was converted.
+    model_fn: the model_fn of the Estimator from model_to_estimator, or one that wraps it.
+    config: the configuration of that Estimator.
+    weights: the weights of the converted model.
   """
   return tf.estimator.Estimator(
       model_fn, config=config,
@@ -54,9 +54,9 @@ def with_all_weights(model_fn: Callable[..., tf.estimator.EstimatorSpec],
 
 
 def register_schedules(*schedules: type) -> None:
-  """Registers classes of learning rate schedules, so that an optimizer with one can be converted.
+  """Registers classes of learning rate schedules, so that optimizers with them can be converted.
 
-  Defect: the optimizer is made again from its configuration without custom objects
+  Defect: the optimizer is created again from its configuration, without custom objects
   (tensorflow_core/python/keras/models.py:665, optimizer_v2/optimizer_v2.py:717). Symptom:
   `ValueError: Unknown decay: Cosine` from model_to_estimator.
   """
@@ -64,19 +64,19 @@ def register_schedules(*schedules: type) -> None:
     tf.keras.utils.get_custom_objects()[schedule.__name__] = schedule
 
 
-def add_base_class(optimizer: Any, base: type) -> None:
-  """Puts a base class before the class of a compiled model's optimizer.
+def add_optimizer_base_class(optimizer: Any, base: type) -> None:
+  """Replaces the class of a compiled model's optimizer by a subclass of it and of a base class.
 
-  Defect: model_to_estimator makes the optimizer again by `opt.__class__.from_config`
+  Defect: model_to_estimator creates the optimizer again by `opt.__class__.from_config`
   (tensorflow_core/python/keras/models.py:665). Symptom: a method that is replaced on the instance,
-  or a wrapper around it, is lost. The class is what arrives, so the class is what changes; its name
-  stays, as variables are named by it.
+  or a wrapper around it, is lost. Only the class is preserved. The subclass keeps its name, since
+  the names of variables contain it.
 
   Args:
-    optimizer: Keras's or one of `tf.train`.
-    base: whose methods come before those of the optimizer.
+    optimizer: an optimizer of Keras or of `tf.train`.
+    base: a class whose methods override those of the optimizer.
   """
-  optimizer = getattr(optimizer, 'optimizer', optimizer)  # Keras wraps those of `tf.train`.
+  optimizer = getattr(optimizer, 'optimizer', optimizer)  # Keras wraps optimizers of `tf.train`.
   kind = type(optimizer)
   if not issubclass(kind, base):
     optimizer.__class__ = type(kind.__name__, (base, kind), {})

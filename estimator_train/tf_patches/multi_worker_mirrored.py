@@ -1,4 +1,4 @@
-"""`MultiWorkerMirroredStrategy` of TensorFlow 1.15 on the devices that the flags name."""
+"""`MultiWorkerMirroredStrategy` of TensorFlow 1.15 on selected devices."""
 
 from typing import Any, Tuple
 
@@ -12,12 +12,12 @@ from tensorflow.python.distribute import (
 )
 
 
-def make(devices: Tuple[str, ...], communication: str) -> tf.distribute.Strategy:
-  """Makes the strategy of this worker; TF_CONFIG names the others. See the class below.
+def make_strategy(devices: Tuple[str, ...], communication: str) -> tf.distribute.Strategy:
+  """Makes the strategy of this worker in the cluster of TF_CONFIG. See the class below.
 
   Args:
-    devices: of this worker, such as `/gpu:0`; each worker has as many.
-    communication: between devices: AUTO, RING or NCCL.
+    devices: the devices of this worker, such as `/gpu:0`; each worker has the same number.
+    communication: method of the collective operations: AUTO, RING or NCCL.
   """
   return MultiWorkerMirroredStrategy(
       tuple('/device:' + name[1:].upper() for name in devices),
@@ -25,12 +25,12 @@ def make(devices: Tuple[str, ...], communication: str) -> tf.distribute.Strategy
 
 
 class MultiWorkerMirroredStrategy(tf.distribute.experimental.MultiWorkerMirroredStrategy):
-  """TensorFlow's, whose name Estimator goes by, on the devices that it is given.
+  """TensorFlow's strategy on the given devices.
 
-  Defect: tensorflow_core/python/distribute/collective_all_reduce_strategy.py:277 to 283 takes every
-  GPU, or one CPU device, and no argument names others. Symptom: `--num_gpus` and
+  Defect: tensorflow_core/python/distribute/collective_all_reduce_strategy.py:277 to 283 uses every
+  GPU, or one CPU device, and no argument selects others. Symptom: `--num_gpus` and
   `--num_cpu_replicas` have no effect in a cluster. The class keeps its name, by which Estimator
-  chooses its coordinator (tensorflow_estimator/python/estimator/estimator.py:1407).
+  chooses the coordinator (tensorflow_estimator/python/estimator/estimator.py:1407).
   """
 
   def __init__(self, devices: Tuple[str, ...],
@@ -39,22 +39,22 @@ class MultiWorkerMirroredStrategy(tf.distribute.experimental.MultiWorkerMirrored
 
 
 class _Extended(collective_all_reduce_strategy.CollectiveAllReduceExtended):
-  """How it is done."""
+  """The implementation, which replaces the devices that the base class has chosen."""
 
   def __init__(self, strategy: tf.distribute.Strategy, devices: Tuple[str, ...],
                communication: cross_device_ops.CollectiveCommunication) -> None:
-    self._wanted = devices
+    self._selected_devices = devices
     super().__init__(strategy, communication)
 
   def _initialize_multi_worker(self, cluster_resolver: Any) -> None:
     super()._initialize_multi_worker(cluster_resolver)
-    # The same once more for other devices than those that it has chosen.
+    # As in the base class, but for the given devices.
     self._cross_device_ops = cross_device_ops.CollectiveAllReduce(
-        num_workers=self._num_workers, num_gpus_per_worker=len(self._wanted),
+        num_workers=self._num_workers, num_gpus_per_worker=len(self._selected_devices),
         collective_keys=self._collective_keys)
     worker = self._worker_device
     mirrored_strategy.MirroredExtended._initialize_local(
-        self, tuple(worker + name for name in self._wanted))
+        self, tuple(worker + name for name in self._selected_devices))
     self._input_workers = input_lib.InputWorkers(
         self._device_map, [(worker, self.worker_devices)])
     self._default_device = worker

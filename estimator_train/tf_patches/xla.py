@@ -1,23 +1,23 @@
-"""XLA on CPUs. This module imports without TensorFlow.
+"""XLA on CPUs. This module does not import TensorFlow.
 
-TensorFlow reads the variable once, when it makes its devices.
+TensorFlow reads the environment variable once, when it creates its devices.
 """
 
 import os
 
-VARIABLE, _ON_CPU = 'TF_XLA_FLAGS', '--tf_xla_cpu_global_jit'
+FLAGS_VARIABLE, _CPU_FLAG = 'TF_XLA_FLAGS', '--tf_xla_cpu_global_jit'
 
 
 def compile_for_cpus() -> None:
-  """Has XLA compile for CPUs too, where the session's `global_jit_level` asks for XLA.
+  """Makes XLA compile for CPUs, too, if the session's `global_jit_level` enables XLA.
 
-  Defect: TensorFlow 1.15 ignores `global_jit_level` for CPUs unless a flag, which only the
+  Defect: TensorFlow 1.15 ignores `global_jit_level` on CPUs unless a flag, which only the
   environment can set, allows it: tensorflow/compiler/jit/flags.cc, `tf_xla_cpu_global_jit`, which
-  mark_for_compilation_pass.cc asks for (both in C++, not in the wheel). Symptom: `--enable_xla` has
-  no effect on a CPU, and nothing says so.
+  mark_for_compilation_pass.cc reads (both in C++, not in the wheel). Symptom: `--enable_xla` has
+  no effect on CPUs, without a warning.
 
-  In a process that has made devices before, it has no effect either.
+  This function has no effect in a process that has created its devices already.
   """
-  flags = os.environ.get(VARIABLE, '')
-  if _ON_CPU not in flags:
-    os.environ[VARIABLE] = '{} {}'.format(flags, _ON_CPU).strip()
+  flags = os.environ.get(FLAGS_VARIABLE, '')
+  if _CPU_FLAG not in flags:
+    os.environ[FLAGS_VARIABLE] = '{} {}'.format(flags, _CPU_FLAG).strip()

@@ -1,4 +1,4 @@
-"""The Keras model of a run, compiled by its flags unless it is a user's and compiled already."""
+"""Builds the Keras model of a run, and compiles it by the flags unless the user has compiled it."""
 
 import logging
 from typing import Callable, Dict
@@ -19,23 +19,23 @@ from estimator_train.training.optimizers import LearningRate, make_optimizer
 _LOG = logging.getLogger('estimator_train')
 
 
-def build_model(settings: Settings, dataset: DataSet) -> tf.keras.Model:
-  """Builds the Keras model and compiles it, unless it is a user's and compiled already.
+def build_compiled_model(settings: Settings, dataset: DataSet) -> tf.keras.Model:
+  """Builds the Keras model, and compiles it by the flags unless the user has compiled it.
 
   Raises:
-    UserError: it cannot be built for images of this shape.
+    UserError: the model cannot be built for images of this shape.
   """
-  model = build(settings[groups.Model], dataset)
+  model = build_from_registry(settings[groups.Model], dataset)
   if not model.optimizer:
     compile_with_flags(model, settings, settings.learning_rate)
   return model
 
 
-def build(settings: groups.Model, dataset: DataSet) -> tf.keras.Model:
+def build_from_registry(settings: groups.Model, dataset: DataSet) -> tf.keras.Model:
   """Builds the Keras model as its function returns it, compiled or not.
 
   Raises:
-    UserError: it cannot be built for images of this shape.
+    UserError: the model cannot be built for images of this shape.
   """
   try:
     model = models.build(settings.model, dataset.image_shape, len(dataset.labels),
@@ -45,14 +45,14 @@ def build(settings: groups.Model, dataset: DataSet) -> tf.keras.Model:
                     '--model={} for {} ({})'.format(
                         settings.model, 'x'.join(str(side) for side in dataset.image_shape), error),
                     'give a larger --image_size or another --model') from error
-  if model.optimizer and losses.of(model) is not model.loss:
-    model.compile(model.optimizer, losses.of(model))
+  if model.optimizer and losses.get_loss(model) is not model.loss:
+    model.compile(model.optimizer, losses.get_loss(model))
   return model
 
 
 def compile_with_flags(model: tf.keras.Model, settings: Settings,
                        learning_rate: LearningRate) -> None:
-  """Compiles the model with the optimizer of the flags, and the loss that fits its last layer."""
+  """Compiles the model with the optimizer given by the flags, and the loss for its last layer."""
   optimizer = make_optimizer(settings.optimizer, learning_rate)
   if settings.dtype == 'mixed' and settings.trains:
     optimizer = LossScaled(optimizer)
@@ -60,60 +60,70 @@ def compile_with_flags(model: tf.keras.Model, settings: Settings,
 
 
 def check_own_optimizer(settings: Settings) -> None:
-  """Warns of the flags that a model's own optimizer leaves without effect.
+  """Warns about flags that have no effect on a model with its own optimizer.
 
   Raises:
-    UserError: a schedule or loss scaling is asked for, which take an optimizer of ours.
+    UserError: a flag requests a schedule or loss scaling, which need an optimizer of this package.
   """
-  def given(*names: str) -> str:
+  def non_default(*names: str) -> str:
     return ' '.join('--{}={}'.format(name, getattr(settings, name)) for name in names
                     if getattr(settings, name) != all_flags()[name].default)
 
-  refused = given('lr_schedule', 'lr_warmup_epochs', 'scale_learning_rate', 'dtype')
-  if settings.trains and refused:
-    raise UserError('the model is compiled, so it trains by its own optimizer',
-                    '--model={} {}'.format(settings.model, refused),
-                    'leave them out, or return the model without compiling it')
-  ignored = given('optimizer', 'learning_rate')
+  rejected = non_default('lr_schedule', 'lr_warmup_epochs', 'scale_learning_rate', 'dtype')
+  if settings.trains and rejected:
+    raise UserError('a compiled model trains with its own optimizer',
+                    '--model={} {}'.format(settings.model, rejected),
+                    'omit these flags, or return the model without compiling it')
+  ignored = non_default('optimizer', 'learning_rate')
   if settings.trains and ignored:
-    _LOG.warning('--model=%s is compiled and brings its own optimizer: %s has no effect',
+    _LOG.warning('--model=%s is compiled with its own optimizer: %s has no effect',
                  settings.model, ignored)
 
 
 def make_model_preprocess(model: tf.keras.Model,
                           settings: groups.Model) -> Callable[[tf.Tensor], tf.Tensor]:
-  """Makes the function that scales pixels for the model; see preprocessing.py.
+  """Makes the function that scales pixel values for the model; see preprocessing.py.
 
   Raises:
-    UserError: `--preprocess` is not for its channels.
+    UserError: `--preprocess` does not support the model's number of channels.
   """
   _, height, width, channels = model.input_shape
   if settings.preprocess in ('caffe', 'torch') and channels != 3:
-    raise UserError('--preprocess={} is for three channels'.format(settings.preprocess),
+    raise UserError('--preprocess={} requires three channels'.format(settings.preprocess),
                     '--model={} takes {}'.format(settings.model, channels),
                     'give --preprocess=unit or tf')
   return make_preprocess(settings.preprocess, height, width, channels)
 
 
-def check_fits(model: tf.keras.Model, settings: Settings, path: str,
-               flags_before: Dict[str, str]) -> None:
-  """Raises a UserError that names both when the checkpoint is of another model, say."""
+def check_fits_checkpoint(model: tf.keras.Model, settings: Settings, path: str,
+                          flags_before: Dict[str, str]) -> None:
+  """Checks that the checkpoint was trained with this model, optimizer, dtype and preprocessing.
+
+  Args:
+    model: the model of this run.
+    settings: the settings of this run.
+    path: the path of the checkpoint.
+    flags_before: the flags of the run that saved the checkpoint, as far as they are known.
+
+  Raises:
+    UserError: the checkpoint differs; the error names both values.
+  """
   for flag, given, difference in (
       ('model', settings.model, save_hook.model_difference(model, path)),
       ('optimizer', settings.optimizer,
        save_hook.optimizer_difference(model, path) if settings.trains else None),
-      ('dtype', settings.dtype, 'without a loss scale'
+      ('dtype', settings.dtype, 'it has no loss scale'
        if settings.trains and settings.dtype == 'mixed' and save_hook.lacks_loss_scale(path)
        else None),
       ('preprocess', settings.preprocess,
-       'its pixels are scaled otherwise' if settings.preprocess != flags_before.get(
+       'its pixel values were scaled differently' if settings.preprocess != flags_before.get(
            'preprocess', settings.preprocess) else None)):
     if difference:
       before = flags_before.get(flag, 'unknown')
-      where = 'model_dir' if settings.checkpoint in choices.KEPT_CHECKPOINTS else 'checkpoint'
+      where = 'model_dir' if settings.checkpoint in choices.NAMED_CHECKPOINTS else 'checkpoint'
       raise UserError(
           '--{} holds a checkpoint of another {}'.format(where, flag),
-          '{} at step {} is of --{}={}, not of --{}={} ({})'.format(
+          '{} at step {} was trained with --{}={}, not --{}={} ({})'.format(
               getattr(settings, where), tf.train.load_variable(path, tf.GraphKeys.GLOBAL_STEP),
               flag, before, flag, given, difference),
           'give another --' + where + (

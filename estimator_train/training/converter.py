@@ -1,4 +1,4 @@
-"""From a compiled Keras model to an Estimator, through `tf.keras.estimator.model_to_estimator`."""
+"""Converts a compiled Keras model to an Estimator by `tf.keras.estimator.model_to_estimator`."""
 
 from typing import Any, Callable, Optional, Sequence
 
@@ -9,7 +9,7 @@ from estimator_train.training import losses
 from estimator_train.training.evaluation.metrics import make_metric_fn
 
 Preprocess = Callable[[Any], Any]
-# Gets the features, the labels and the outputs of a replica's training batch.
+# Called with the features, the labels and the outputs of a replica's training batch.
 BatchObserver = Callable[[Any, Any, tf.Tensor], None]
 
 
@@ -21,25 +21,26 @@ def to_estimator(model: tf.keras.Model, run_config: tf.estimator.RunConfig, *,
                  observe_batch: Optional[BatchObserver] = None) -> tf.estimator.Estimator:
   """Converts a compiled Keras model to an Estimator that trains and evaluates exactly.
 
-  As many replicas as there are train like one. All initial weights arrive, those of frozen layers
-  among them. A checkpoint has one copy of each variable, so that it can be resumed on another
-  number of replicas. The metrics of a classifier are those of make_metric_fn.
+  Several replicas train exactly like one. All initial weights are transferred, including those of
+  frozen layers. A checkpoint has one copy of each variable, so that a run can be resumed with
+  another number of replicas. A classifier has the metrics of make_metric_fn.
 
   Args:
-    model: begins with the weights that it has.
-    run_config: of the Estimator; without a strategy that was changed for evaluation: TensorFlow
-      1.15 loses the examples of short batches under `eval_distribute`.
-    preprocess: applied to the features before the model.
-    num_classes: of a classifier; None: it is one if the loss is a categorical cross-entropy.
+    model: a compiled model; training starts from its current weights.
+    run_config: the configuration of the Estimator. It must not set `eval_distribute`, under which
+      TensorFlow 1.15 loses the examples of short batches.
+    preprocess: applied to the features before the model; None: the features are used as they are.
+    num_classes: the number of classes of a classifier; None: the width of the output if the loss is
+      a categorical cross-entropy, otherwise the model is no classifier.
     class_weights: the weight of each class in the training loss; None: all are equal.
-    frozen_part: the layers before the model, whose outputs are its features; their weights are kept
-      in the checkpoints.
-    observe_batch: is called as the training graph is built, in each replica.
+    frozen_part: the layers before the model, whose outputs are its features; their weights are
+      included in the checkpoints.
+    observe_batch: called in each replica while the training graph is built.
 
   Raises:
     ValueError, TypeError, NotImplementedError: TensorFlow cannot convert the model.
   """
-  loss = losses.of(model)
+  loss = losses.get_loss(model)
   if class_weights is not None:
     model.compile(model.optimizer, losses.ClassWeighted(loss, class_weights))
   converted = tf.keras.estimator.model_to_estimator(model, config=run_config)
@@ -54,15 +55,15 @@ def to_estimator(model: tf.keras.Model, run_config: tf.estimator.RunConfig, *,
     for weight in frozen_part.weights if frozen_part is not None else ():
       tf.get_variable(weight.op.name, weight.shape, weight.dtype.base_dtype,
                       tf.zeros_initializer(), trainable=False, use_resource=True)
-    one_copy = replicated_variables.OneCopyOfEach(config.keep_checkpoint_max)
-    return spec._replace(training_hooks=(*(spec.training_hooks or ()), one_copy))
+    saver_hook = replicated_variables.SingleCopySaver(config.keep_checkpoint_max)
+    return spec._replace(training_hooks=(*(spec.training_hooks or ()), saver_hook))
 
   def _preprocessed(features: Any) -> Any:
     return features if preprocess is None else preprocess(features)
 
   weights = [*model.weights, *(frozen_part.weights if frozen_part is not None else ())]
-  estimator = model_to_estimator.with_all_weights(model_fn, converted.config, weights)
-  if num_classes is None and losses.is_of_classes(loss):
+  estimator = model_to_estimator.warm_start_all_weights(model_fn, converted.config, weights)
+  if num_classes is None and losses.is_categorical_crossentropy(loss):
     num_classes = _num_outputs(model)
   if num_classes is None:
     return estimator
@@ -70,6 +71,6 @@ def to_estimator(model: tf.keras.Model, run_config: tf.estimator.RunConfig, *,
 
 
 def _num_outputs(model: tf.keras.Model) -> Optional[int]:
-  """Returns the width of the model's output; None unless it is one vector per example."""
+  """Returns the width of the model's output, or None if it is not one vector per example."""
   is_vector = len(model.outputs) == 1 and model.outputs[0].shape.ndims == 2
   return model.output_shape[-1] if is_vector else None

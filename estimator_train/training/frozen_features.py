@@ -1,4 +1,4 @@
-"""The frozen first part of a network: its output is computed once, and training runs on that."""
+"""Caches the output of the frozen first layers of a network, on which the rest is trained."""
 
 import hashlib
 from typing import Any, List, NamedTuple
@@ -16,56 +16,56 @@ from estimator_train.tf_patches.keras import source_layers
 _BATCH_SIZE = 32
 
 
-class Parts(NamedTuple):
-  """A network cut in two.
+class SplitModel(NamedTuple):
+  """A network split in two models.
 
   Attributes:
-    frozen: from images to features, without a weight that trains.
-    rest: from features to the output; its layers are those of the network.
+    frozen: from images to features; it has no trainable weights.
+    rest: from features to the output; it shares its layers with the network.
   """
   frozen: tf.keras.Model
   rest: tf.keras.Model
 
 
-def cut(model: tf.keras.Model, name: str) -> Parts:
-  """Cuts a network after the last layer before which nothing trains.
+def split_model(model: tf.keras.Model, name: str) -> SplitModel:
+  """Splits a network after as many of its first layers as are frozen.
 
   Args:
-    model: a network of one input and one output.
-    name: what to call it in errors.
+    model: a network with one input and one output.
+    name: the value of `--model`, for errors.
 
   Raises:
-    UserError: nothing is frozen up to a point that all paths lead through.
+    UserError: there are no frozen layers before a point through which all paths pass.
   """
   layers = [layer for layer in model.layers
             if not isinstance(layer, tf.keras.layers.InputLayer)]
-  count = _frozen_count(layers)
+  count = _num_frozen_layers(layers)
   if not any(layer.weights for layer in layers[:count]):
     raise UserError('--cache_features needs frozen layers at the beginning of the network',
-                    '--model=' + name, 'give a pretrained one and --trainable_layers=N, or '
-                    'leave --cache_features out')
+                    '--model=' + name, 'give a pretrained network and --trainable_layers=N, or '
+                    'omit --cache_features')
   frozen = tf.keras.Model(model.input, layers[count - 1].output)
   features = tf.keras.layers.Input(frozen.output_shape[1:])
   outputs = {layers[count - 1]: features}
   for layer in layers[count:]:
     sources = [outputs[source] for source in source_layers(layer)]
     outputs[layer] = layer(sources if len(sources) > 1 else sources[0])
-  return Parts(frozen, tf.keras.Model(features, outputs[layers[-1]]))
+  return SplitModel(frozen, tf.keras.Model(features, outputs[layers[-1]]))
 
 
-def compute(frozen: tf.keras.Model, checkpoint: str, examples: inputs.Pass, settings: Settings,
-            devices: Devices) -> np.ndarray:
-  """Returns the features of all training examples, from `--cache` where they are there.
+def compute_features(frozen: tf.keras.Model, checkpoint: str, examples: inputs.SingleEpoch,
+                     settings: Settings, devices: Devices) -> np.ndarray:
+  """Returns the features of all training examples, from `--cache` if they are stored there.
 
   Args:
-    frozen: the first part of the network.
-    checkpoint: the path of its weights.
-    examples: one pass over the training examples, in the order of the list.
-    settings: of this run.
-    devices: the first one computes them.
+    frozen: the frozen part of the network.
+    checkpoint: the path of the checkpoint with its weights.
+    examples: all training examples once, in the order of the list.
+    settings: the settings of the run.
+    devices: the devices, the first of which computes the features.
 
   Returns:
-    float32 or float16 [N, ...].
+    The features, float32 or float16 [N, ...].
 
   Raises:
     UserError: the features differ from step to step, or there is no room for them.
@@ -76,14 +76,14 @@ def compute(frozen: tf.keras.Model, checkpoint: str, examples: inputs.Pass, sett
   cache = 'memory' if settings.cache in ('auto', 'none') else settings.cache
 
   def fill(array: np.ndarray) -> None:
-    _fill(array, frozen, values, examples, settings, devices)
+    _compute_into(array, frozen, values, examples, settings, devices)
 
-  return image_cache.keep(cache, 'features-' + _key(frozen, values, examples, settings), shape,
-                          dtype, fill)
+  name = 'features-' + _cache_key(frozen, values, examples, settings)
+  return image_cache.load_array(cache, name, shape, dtype, fill)
 
 
-def _frozen_count(layers: List[Any]) -> int:
-  """Returns how many of the first layers can be computed once: the largest number that works."""
+def _num_frozen_layers(layers: List[Any]) -> int:
+  """Returns the largest number of leading layers that can be computed once."""
   count = 0
   while count < len(layers) - 1 and not layers[count].trainable_weights:
     count += 1
@@ -95,8 +95,8 @@ def _frozen_count(layers: List[Any]) -> int:
   return 0
 
 
-def _key(frozen: tf.keras.Model, values: List[np.ndarray], examples: inputs.Pass,
-         settings: Settings) -> str:
+def _cache_key(frozen: tf.keras.Model, values: List[np.ndarray], examples: inputs.SingleEpoch,
+               settings: Settings) -> str:
   digest = hashlib.md5('{} {} {} {}'.format(
       examples.cache_key, settings.preprocess, settings.cache_features_dtype,
       frozen.to_json()).encode())
@@ -105,8 +105,8 @@ def _key(frozen: tf.keras.Model, values: List[np.ndarray], examples: inputs.Pass
   return digest.hexdigest()
 
 
-def _fill(array: np.ndarray, frozen: tf.keras.Model, values: List[np.ndarray],
-          examples: inputs.Pass, settings: Settings, devices: Devices) -> None:
+def _compute_into(array: np.ndarray, frozen: tf.keras.Model, values: List[np.ndarray],
+                  examples: inputs.SingleEpoch, settings: Settings, devices: Devices) -> None:
   with tf.Graph().as_default(), \
       tf.Session(config=make_session_config(settings[groups.Devices], devices)) as session:
     tf.keras.backend.set_session(session)
@@ -114,24 +114,24 @@ def _fill(array: np.ndarray, frozen: tf.keras.Model, values: List[np.ndarray],
       model = tf.keras.models.clone_model(frozen)
       pixels, _ = tf.data.make_one_shot_iterator(examples.make_input_fn(_BATCH_SIZE)()).get_next()
       features = model(make_preprocess(settings.preprocess, *model.input_shape[1:])(pixels))
-    _check_the_same_in_training(features, settings[groups.Model])
+    _check_same_in_training(features, settings[groups.Model])
     model.set_weights(values)
     image_cache.fill_in_batches(array, session.make_callable(features), 'frozen layers')
     tf.keras.backend.set_session(None)
 
 
-def _check_the_same_in_training(features: tf.Tensor, settings: groups.Model) -> None:
-  """Raises a UserError when the features depend on whether the network trains, as by dropout."""
-  seen, waiting = set(), [features.op]
-  while waiting:
-    operation = waiting.pop()
-    if operation in seen:
+def _check_same_in_training(features: tf.Tensor, settings: groups.Model) -> None:
+  """Raises a UserError if the features depend on Keras's learning phase, for example by dropout."""
+  visited, pending = set(), [features.op]
+  while pending:
+    operation = pending.pop()
+    if operation in visited:
       continue
-    seen.add(operation)
+    visited.add(operation)
     if operation.name.startswith('keras_learning_phase'):
-      raise UserError('the frozen layers\' output differs from step to step (by dropout, or by '
-                      'batch norm over the batch), and cannot be computed once',
+      raise UserError('the frozen layers\' output differs from step to step (because of dropout, '
+                      'or of batch norm over the batch), so it cannot be computed once',
                       '--model={} --cache_features'.format(settings.model),
-                      'leave --cache_features out')
-    waiting.extend(tensor.op for tensor in operation.inputs)
-    waiting.extend(operation.control_inputs)
+                      'omit --cache_features')
+    pending.extend(tensor.op for tensor in operation.inputs)
+    pending.extend(operation.control_inputs)

@@ -1,11 +1,11 @@
-"""Which loss a model has, and how to have it per example."""
+"""The loss of a model: how it takes labels, per-example values, class weights."""
 
 import copy
 from typing import Any, Callable, Sequence
 
 import tensorflow.compat.v1 as tf
 
-Loss = Any  # What Keras takes: a name, a function or a tf.keras.losses.Loss.
+Loss = Any  # A loss as Keras accepts it: a name, a function or a tf.keras.losses.Loss.
 
 
 def default_loss(model: tf.keras.Model) -> Loss:
@@ -14,40 +14,40 @@ def default_loss(model: tf.keras.Model) -> Loss:
   return tf.keras.losses.CategoricalCrossentropy(from_logits=not is_probabilities)
 
 
-def of(model: tf.keras.Model) -> Loss:
-  """Returns the loss of a compiled model of one output; Keras takes it in a list or dict too."""
+def get_loss(model: tf.keras.Model) -> Loss:
+  """Returns the loss of a compiled model with one output, also if it is in a list or dict."""
   loss = model.loss
   if isinstance(loss, dict):
     loss = list(loss.values())
   return loss[0] if isinstance(loss, (list, tuple)) and len(loss) == 1 else loss
 
 
-def takes_class_numbers(loss: Loss) -> bool:
-  """Whether the loss takes labels as class numbers [B], not one-hot [B, num_classes]."""
-  return _name(loss).startswith('sparse')
+def takes_class_indices(loss: Loss) -> bool:
+  """Returns whether the loss takes class indices [B] instead of one-hot [B, num_classes]."""
+  return _loss_name(loss).startswith('sparse')
 
 
-def _name(loss: Loss) -> str:
+def _loss_name(loss: Loss) -> str:
   name = loss if isinstance(loss, str) else getattr(loss, '__name__', type(loss).__name__)
   return name.lower()
 
 
-def is_of_classes(loss: Loss) -> bool:
-  """Whether the loss is a categorical cross-entropy, so that the outputs are of one class each."""
-  return _name(loss).replace('_', '').endswith('categoricalcrossentropy')
+def is_categorical_crossentropy(loss: Loss) -> bool:
+  """Returns whether the loss is a categorical cross-entropy, so that the model is a classifier."""
+  return _loss_name(loss).replace('_', '').endswith('categoricalcrossentropy')
 
 
-def balanced_weights(class_counts: Sequence[int]) -> Sequence[float]:
-  """Returns the weight of each class with which all count alike, and an average example is 1."""
+def balanced_class_weights(class_counts: Sequence[int]) -> Sequence[float]:
+  """Returns class weights that balance the classes; their mean over all examples is 1."""
   return [sum(class_counts) / (len(class_counts) * count) for count in class_counts]
 
 
 class ClassWeighted(tf.keras.losses.Loss):
-  """A loss in which each example counts by its class.
+  """A loss that multiplies the loss of each example by the weight of its class.
 
   Args:
-    loss: the loss of an example.
-    weights: one a class.
+    loss: the unweighted loss.
+    weights: the weight of each class.
   """
 
   def __init__(self, loss: Loss, weights: Sequence[float]) -> None:
@@ -57,17 +57,17 @@ class ClassWeighted(tf.keras.losses.Loss):
 
   def call(self, y_true: tf.Tensor, y_pred: tf.Tensor) -> tf.Tensor:
     weights = tf.constant(self.weights, tf.float32)
-    if takes_class_numbers(self.loss):
-      of_example = tf.gather(weights, tf.cast(tf.reshape(y_true, [-1]), tf.int32))
+    if takes_class_indices(self.loss):
+      example_weights = tf.gather(weights, tf.cast(tf.reshape(y_true, [-1]), tf.int32))
     else:
-      of_example = tf.reduce_sum(y_true * weights, -1)
-    return of_example * per_example(self.loss)(y_true, y_pred)
+      example_weights = tf.reduce_sum(y_true * weights, -1)
+    return example_weights * per_example_loss(self.loss)(y_true, y_pred)
 
 
-def per_example(loss: Loss) -> Callable[[tf.Tensor, tf.Tensor], tf.Tensor]:
-  """Returns the loss as a function of (labels, outputs) to float [B].
+def per_example_loss(loss: Loss) -> Callable[[tf.Tensor, tf.Tensor], tf.Tensor]:
+  """Returns a function of (labels, outputs) that returns the loss of each example, float [B].
 
-  Of a loss that is a mean over the batch, each example gets that mean.
+  If the loss itself is a mean over the batch, the function returns that mean for each example.
   """
   if isinstance(loss, tf.keras.losses.Loss):
     function = copy.copy(loss)
@@ -75,10 +75,10 @@ def per_example(loss: Loss) -> Callable[[tf.Tensor, tf.Tensor], tf.Tensor]:
   else:
     function = tf.keras.losses.get(loss)
 
-  def of_examples(labels: tf.Tensor, outputs: tf.Tensor) -> tf.Tensor:
+  def compute_losses(labels: tf.Tensor, outputs: tf.Tensor) -> tf.Tensor:
     values = function(labels, outputs)
     if values.shape.ndims == 0:
       return tf.fill(tf.shape(outputs)[:1], values)
     return tf.reduce_mean(values, list(range(1, values.shape.ndims)))
 
-  return of_examples
+  return compute_losses

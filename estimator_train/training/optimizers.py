@@ -1,4 +1,4 @@
-"""The optimizers by name."""
+"""Makes optimizers by name."""
 
 from typing import Union
 
@@ -10,9 +10,13 @@ LearningRate = Union[float, tf.keras.optimizers.schedules.LearningRateSchedule]
 
 
 def make_optimizer(name: str, learning_rate: LearningRate) -> tf.keras.optimizers.Optimizer:
-  """Makes the optimizer of that name, one of settings.OPTIMIZERS.
+  """Makes an optimizer by name.
 
-  Their names differ, so that a checkpoint tells which one wrote it.
+  Each optimizer has a Keras name of its own, by which a checkpoint identifies it.
+
+  Args:
+    name: one of choices.OPTIMIZERS.
+    learning_rate: the learning rate or its schedule.
 
   Raises:
     ValueError: there is no such optimizer.

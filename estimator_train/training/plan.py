@@ -1,4 +1,4 @@
-"""What a run is going to do, found out before its model is built: data, devices and steps."""
+"""The plan of a run, made before its model is built: data, devices, checkpoint and steps."""
 
 import logging
 import time
@@ -9,32 +9,34 @@ import tensorflow.compat.v1 as tf
 from estimator_train.cluster.worker import ALONE, EVALUATOR, Worker
 from estimator_train.datasets import download, registry as datasets
 from estimator_train.datasets.description import DataSet
-from estimator_train.distribution.devices import find_devices, ready
+from estimator_train.distribution.devices import find_devices, prepare_devices
 from estimator_train.distribution.engines import make_engine
 from estimator_train.distribution.engines.engine import Engine
 from estimator_train.errors import PeerLost, UserError
 from estimator_train.inputs import factory as inputs
 from estimator_train.inputs.source import BadImage
-from estimator_train.process.start_up import StartUp
+from estimator_train.process.phases import Phase
+from estimator_train.process.start_up import StartUpTimer
 from estimator_train.run_dir.run_files import RunDir
 from estimator_train.settings import Settings, groups, total_train_steps
 from estimator_train.training import schedules
 from estimator_train.training.checkpoints import chosen_checkpoint, recovery, save_hook
+from estimator_train.training.checkpoints.recovery import RecoveredCheckpoint
 from estimator_train.training.evaluation import early_stopping
 from estimator_train.training.evaluation.early_stopping import StopReason
 from estimator_train.training.schedules import Schedule
 
 _LOG = logging.getLogger('estimator_train')
-_RETRY_SECS = 1.
+_POLL_SECS = 1.
 
 
-class Data(NamedTuple):
+class RunData(NamedTuple):
   """The examples of a run.
 
   Attributes:
-    dataset: where they are.
-    sizes: how many each split has.
-    skipped: the images besides, which cannot be decoded.
+    dataset: the data set.
+    sizes: the number of examples of each split.
+    skipped: the images that cannot be decoded and are not part of the data set.
   """
   dataset: DataSet
   sizes: inputs.SplitSizes
@@ -42,24 +44,24 @@ class Data(NamedTuple):
 
 
 class Plan(NamedTuple):
-  """What a run is going to do.
+  """The plan of a run.
 
   Attributes:
-    settings: what was asked for.
-    run_dir: the folder of the run.
-    data: the examples that it reads.
-    engine: the devices and processes that it runs on.
-    checkpoint: that it resumes from, or evaluates.
-    examples_seen: the examples that the steps up to the checkpoint's took.
-    stop_step: the global step to train up to; None where the run does not train.
-    schedule: the learning rate; a model that is compiled already has its own.
-    stop_reason: why an evaluation stopped the training before; None where none did.
+    settings: the settings of the run.
+    run_dir: the directory of the run.
+    data: the examples that the run reads.
+    engine: the devices and processes that the run uses.
+    checkpoint: the checkpoint to resume from, or to evaluate.
+    examples_seen: the number of examples consumed by the steps up to that of the checkpoint.
+    stop_step: the global step to train up to; None: the run does not train.
+    schedule: the learning rate schedule; not used if the model is compiled already.
+    stop_reason: the reason why an evaluation stopped the previous run; None: it was not stopped.
   """
   settings: Settings
   run_dir: RunDir
-  data: Data
+  data: RunData
   engine: Engine
-  checkpoint: recovery.Found
+  checkpoint: RecoveredCheckpoint
   examples_seen: int
   stop_step: Optional[int]
   schedule: Schedule
@@ -72,7 +74,7 @@ class Plan(NamedTuple):
 
   @property
   def conditions(self) -> Dict[str, Any]:
-    """What a figure of this run depends on, by the names in the reports."""
+    """The conditions under which results are measured, by their names in the reports."""
     engine = self.engine
     return {
         'global_batch_size': self.settings.batch_size,
@@ -91,22 +93,22 @@ class Plan(NamedTuple):
 
   @property
   def skipped_images(self) -> Dict[str, Any]:
-    """What a result reports of skipped images; nothing unless skipping them was allowed."""
+    """The entry of the result for skipped images; empty unless `--on_bad_image=skip`."""
     if self.settings.on_bad_image != 'skip':
       return {}
     return {'skipped_images': [image._asdict() for image in self.data.skipped]}
 
 
-def make_plan(settings: Settings, start_up: StartUp, worker: Worker = ALONE) -> Plan:
-  """Gets and checks the data, and finds the devices, the checkpoint and the steps.
+def make_plan(settings: Settings, start_up: StartUpTimer, worker: Worker = ALONE) -> Plan:
+  """Prepares and checks the data, and determines the devices, the checkpoint and the steps.
 
   Args:
-    settings: of the run.
-    start_up: gets the part `data`.
-    worker: which process of the run this is.
+    settings: the settings of the run.
+    start_up: records the phase `data`.
+    worker: the role of this process in the run.
 
   Raises:
-    UserError: something that was given is wrong; nothing has been trained yet.
+    UserError: a flag, the data or the checkpoint is invalid; nothing has been trained yet.
   """
   run_dir = RunDir(settings.model_dir)
   tf.logging.set_verbosity(tf.logging.INFO if settings.verbosity > 0 else tf.logging.ERROR)
@@ -114,82 +116,84 @@ def make_plan(settings: Settings, start_up: StartUp, worker: Worker = ALONE) -> 
   if worker.role == EVALUATOR:
     _wait_for_checkpoint(run_dir, settings.start_timeout_secs)
   devices = find_devices(settings[groups.Devices])
-  ready(settings[groups.Devices], devices, settings.trains)
+  prepare_devices(settings[groups.Devices], devices, settings.trains)
   engine = make_engine(settings, worker, devices)
   checkpoint = _find_checkpoint(settings, run_dir, worker)
-  stop_reason = early_stopping.read(
+  stop_reason = early_stopping.read_stop_reason(
       run_dir, settings[groups.Evaluation], checkpoint.step) if settings.trains else None
-  data = _prepare_data(settings, run_dir)
-  start_up.end('data')
+  with Phase('preparing the data'):
+    data = _prepare_data(settings, run_dir)
+  start_up.end_phase('data')
   schedule = Schedule(settings.learning_rate)
   plan = Plan(settings, run_dir, data, engine, checkpoint, 0, None, schedule, stop_reason)
   return _with_steps(plan) if settings.trains else plan
 
 
 def _with_steps(plan: Plan) -> Plan:
-  """Returns the plan of a training with its steps and its schedule."""
+  """Returns the plan of a training run, completed with its steps and its schedule."""
   settings, num_examples = plan.settings, plan.data.sizes.train
   per_step = plan.engine.examples_per_step
   seen = plan.run_dir.examples_seen(plan.first_step, per_step)
   stop_step = total_train_steps(settings, num_examples, per_step, plan.first_step, seen)
-  return plan._replace(examples_seen=seen, stop_step=stop_step, schedule=schedules.make(
-      settings, num_examples, per_step, stop_step))
+  schedule = schedules.make_schedule(settings, num_examples, per_step, stop_step)
+  return plan._replace(examples_seen=seen, stop_step=stop_step, schedule=schedule)
 
 
 def _check_evaluator(settings: groups.Evaluation, worker: Worker) -> None:
-  """Raises a UserError for flags that need the chief to evaluate, where another task does."""
+  """Raises a UserError for flags that require evaluation by the chief if another task evaluates."""
   if worker.has_evaluator and (settings.early_stopping_steps or settings.stop_at_accuracy):
-    raise UserError('a task of type evaluator cannot stop the others',
+    raise UserError('a task of type evaluator cannot stop the training',
                     '--early_stopping_steps or --stop_at_accuracy with an evaluator in TF_CONFIG',
-                    'leave the evaluator out, so that the chief evaluates, or the flags')
+                    'remove the evaluator, so that the chief evaluates, or omit these flags')
 
 
 def _wait_for_checkpoint(run_dir: RunDir, timeout_secs: int) -> None:
   """Waits until the chief has saved a first checkpoint.
 
   Raises:
-    PeerLost: there is none within `--start_timeout_secs`.
+    PeerLost: no checkpoint was saved within `--start_timeout_secs`.
   """
   deadline = time.monotonic() + timeout_secs
   while tf.train.latest_checkpoint(run_dir.path) is None:
     if time.monotonic() > deadline:
-      raise PeerLost('no checkpoint came to {} for {} s (--start_timeout_secs)'.format(
+      raise PeerLost('no checkpoint appeared in {} within {} s (--start_timeout_secs)'.format(
           run_dir.path, timeout_secs))
-    time.sleep(_RETRY_SECS)
+    time.sleep(_POLL_SECS)
 
 
-def _find_checkpoint(settings: Settings, run_dir: RunDir, worker: Worker) -> recovery.Found:
+def _find_checkpoint(settings: Settings, run_dir: RunDir,
+                     worker: Worker) -> RecoveredCheckpoint:
   """Finds the checkpoint to resume from, or to evaluate."""
   if not settings.trains:
-    return recovery.Found(*chosen_checkpoint.resolve(
-        settings[groups.Run], settings.checkpoint), passed_over=[])
-  if worker.role == EVALUATOR:  # The chief may delete what it reads.
-    return recovery.Found(*save_hook.latest(run_dir.path), passed_over=[])
-  return recovery.find(run_dir.path)
+    return RecoveredCheckpoint(*chosen_checkpoint.resolve(
+        settings[groups.Run], settings.checkpoint), skipped=[])
+  if worker.role == EVALUATOR:  # The chief may delete a checkpoint while it is being verified.
+    return RecoveredCheckpoint(*save_hook.latest_checkpoint(run_dir.path), skipped=[])
+  return recovery.find_checkpoint(run_dir.path)
 
 
-def _prepare_data(settings: Settings, run_dir: RunDir) -> Data:
-  """Describes, gets and checks the examples."""
-  dataset = _describe(settings)
+def _prepare_data(settings: Settings, run_dir: RunDir) -> RunData:
+  """Describes the data set, downloads missing files, and checks the examples."""
+  dataset = _describe_dataset(settings)
   run_dir.make()
   skipped: List[BadImage] = []
   if settings.on_bad_image == 'skip':
-    dataset, skipped = inputs.skip_bad(dataset, settings[groups.Input], run_dir.path)
-  return Data(dataset, inputs.check_files(dataset, settings), skipped)
+    dataset, skipped = inputs.skip_bad_examples(dataset, settings[groups.Input], run_dir.path)
+  return RunData(dataset, inputs.check_files(dataset, settings), skipped)
 
 
-def _describe(settings: Settings) -> DataSet:
-  """Describes the data set, gets published files that are missing, and logs its classes."""
+def _describe_dataset(settings: Settings) -> DataSet:
+  """Describes the data set, downloads missing files, and logs the number of images per class."""
   dataset = datasets.describe(settings)
   if dataset.files:
     assert settings.data_dir is not None
-    download.fetch(dataset.files, settings.data_dir)
+    download.download_files(dataset.files, settings.data_dir)
   chosen_checkpoint.check_labels(settings.model_dir, settings.checkpoint, dataset.labels)
   if settings.trains and inputs.make_source(dataset, dataset.train).lists_classes:
     counts = inputs.class_counts(dataset)
-    _LOG.info('%d images to train on: %s; the largest class is %.1f times the smallest%s',
+    _LOG.info('%d training images: %s; the largest class has %.1f times as many as the smallest%s',
               sum(counts), ', '.join(map('{} {}'.format, dataset.labels, counts)),
               max(counts) / min(counts),
               '' if settings.class_weights != 'none' or max(counts) < 1.5 * min(counts)
-              else ' (--class_weights=balanced evens that out)')
+              else ' (--class_weights=balanced compensates for that)')
   return dataset

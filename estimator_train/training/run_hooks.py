@@ -7,8 +7,9 @@ from typing import Callable, List, Optional
 import tensorflow.compat.v1 as tf
 
 from estimator_train.cluster import heartbeats
+from estimator_train.process.phases import Phase
 from estimator_train.process.signals import SignalState
-from estimator_train.process.start_up import StartUp
+from estimator_train.process.start_up import StartUpTimer
 from estimator_train.reports.step_times import Timing
 from estimator_train.tf_patches import estimator as estimator_patches
 from estimator_train.training.checkpoints import best_checkpoint, save_hook
@@ -30,25 +31,25 @@ EvaluateLatest = Callable[[], Optional[StopReason]]
 
 
 class RunHooks:
-  """The hooks of a training.
+  """The hooks of a training run.
 
   Args:
-    plan: of the run.
-    model: that trains.
-    start_up: gets the parts up to the first step.
-    signals: received so far.
-    evaluate_latest: is called at each checkpoint that is due for an evaluation, but for the last;
-      returns why to stop, None: continue.
+    plan: what the run does.
+    model: the model to train.
+    start_up: measures the time to the first step.
+    signals: the signals received so far.
+    evaluate_latest: evaluates the latest checkpoint. Called at every checkpoint that is due for an
+      evaluation except the last; returns the reason to stop, or None to continue.
 
   Attributes:
     counter: counts the steps.
     finite: stops the training at a loss that is not finite.
     summaries: writes TensorBoard's data.
     stop: stops the training early.
-    all: in the order in which the Estimator calls them.
+    all: the hooks, in the order in which the Estimator calls them.
   """
 
-  def __init__(self, plan: Plan, model: PreparedModel, start_up: StartUp, signals: SignalState,
+  def __init__(self, plan: Plan, model: PreparedModel, start_up: StartUpTimer, signals: SignalState,
                evaluate_latest: Optional[EvaluateLatest]) -> None:
     settings, stop_step, engine = plan.settings, plan.stop_step, plan.engine
     assert stop_step is not None
@@ -57,6 +58,7 @@ class RunHooks:
     if event_dir is not None:
       estimator_patches.open_event_file(event_dir)
     self._start_up = start_up
+    self._phase = Phase('building the graph and running the first step')
     self._history = TimeHistory(start_up)
     self._watchdog = StepWatchdog(settings.step_timeout_secs or math.inf,
                                   engine.is_waiting_for_peer, _end_process)
@@ -65,34 +67,36 @@ class RunHooks:
                                              model.schedule)
     self.summaries = WriteSummaries(self.counter, event_dir, settings, stop_step,
                                     plan.data.dataset.labels)
+    num_examples = plan.data.sizes.train
     self._progress = progress.Progress(self.counter, event_dir, stop_step,
                                        settings.log_every_steps, engine.examples_per_step,
-                                       model.schedule)
+                                       num_examples, model.schedule, self._phase.end)
     self.stop = signal_hooks.StopOnSignal(signals, engine, self.counter)
     self._saver = _make_saver(plan, evaluate_latest, self.stop, signals)
     self._tracer = _make_tracer(plan, self.counter)
     # Whether the loss is finite must be known before that step's checkpoint is saved.
     self.all: List[tf.train.SessionRunHook] = [
         self._history, self.counter, self._watchdog, self.finite, self.summaries, self._progress]
+    if num_examples is not None:
+      self.all.append(LogEpochs(model.schedule, num_examples, engine.examples_per_step, stop_step,
+                                self.counter))
     if is_chief:
       self.all += [self._saver, self._tracer] if self._tracer else [self._saver]
     self.all += [signal_hooks.SaveOnSignal(signals, self._saver.save_now if is_chief else None),
                  self.stop]
-    if model.schedule is not None and plan.data.sizes.train is not None:
-      self.all.append(LogEpochs(model.schedule, plan.data.sizes.train, engine.examples_per_step,
-                                self.counter))
     self.all += engine.hooks()
 
   def close(self) -> None:
-    """Releases what they hold of the process; also when the run failed."""
+    """Stops the threads and clears the progress bar; to be called after a failure as well."""
+    self._phase.end()
     self._watchdog.close()
     self._progress.close()
 
   def timing(self, last_step: int) -> Timing:
-    """Returns when the steps of the run, up to this one, began and ended."""
+    """Returns the start and end times of the steps of the run, up to `last_step`."""
     history = self._history
     timing = Timing(history.began, history.ended, history.waited, self._start_up.secs, last_step,
-                    self.finite.loss, self._saver.pauses, forgotten=history.forgotten)
+                    self.finite.loss, self._saver.pauses, discarded_steps=history.discarded_steps)
     if self._tracer is None:
       return timing
     return timing._replace(pauses=self._saver.pauses + self._tracer.pauses,
@@ -123,7 +127,7 @@ def _make_saver(plan: Plan, evaluate_latest: Optional[EvaluateLatest],
     save_steps = save_steps or settings.eval_every_steps
 
     def evaluate() -> None:
-      if stop.is_urgent:  # The next start makes up for it.
+      if stop.is_urgent:  # The next start runs this evaluation.
         return
       with plan.engine.busy('evaluating'):
         stop_reason = evaluate_latest()
@@ -131,7 +135,7 @@ def _make_saver(plan: Plan, evaluate_latest: Optional[EvaluateLatest],
         _LOG.info('stopping: %s', stop_reason.text)
         stop.request()
 
-    listeners.append(save_hook.AtEverySteps(
+    listeners.append(save_hook.CallEveryNSteps(
         settings.eval_every_steps, _evaluated_up_to(plan, settings.eval_every_steps),
         plan.stop_step, evaluate))
   save_secs = settings.save_checkpoints_secs
@@ -143,11 +147,12 @@ def _make_saver(plan: Plan, evaluate_latest: Optional[EvaluateLatest],
 
 
 def _evaluated_up_to(plan: Plan, every_steps: int) -> int:
-  """Returns the step up to which no evaluation is due any more.
+  """Returns the last step whose evaluation has been run.
 
-  That of the checkpoint from which the run resumes is due if the run before was killed in it.
+  If the previous run was killed during the evaluation of the checkpoint from which this run
+  resumes, that evaluation is still due.
   """
-  best = best_checkpoint.read(plan.run_dir.path)
+  best = best_checkpoint.read_best(plan.run_dir.path)
   is_missing = best is None or best.last_evaluated != plan.first_step
   if is_missing and plan.first_step % every_steps == 0:
     return max(plan.first_step - 1, 0)
@@ -156,8 +161,8 @@ def _evaluated_up_to(plan: Plan, every_steps: int) -> int:
 
 def _end_process(secs: float) -> None:
   dump_stacks()
-  heartbeats.end_now(
-      'no step came to its end for {:.0f} s (--step_timeout_secs): above is where each thread '
-      'is; what was saved is kept, and the same command goes on from there; on several GPUs '
-      'NCCL_DEBUG=INFO tells more, and --all_reduce_alg=hierarchical_copy (in one machine) or '
-      'ring (over several) does without NCCL'.format(secs))
+  heartbeats.exit_now(
+      'no step finished for {:.0f} s (--step_timeout_secs): the stack of each thread is above; '
+      'the same command resumes from the last checkpoint; on several GPUs NCCL_DEBUG=INFO logs '
+      'the cause, and --all_reduce_alg=hierarchical_copy (in one machine) or ring (over several '
+      'machines) avoids NCCL'.format(secs))

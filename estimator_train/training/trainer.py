@@ -1,4 +1,4 @@
-"""A training run: from its plan to its last checkpoint."""
+"""The trainer: runs a training from its plan to its last checkpoint."""
 
 import functools
 import logging
@@ -8,12 +8,12 @@ from typing import Any, Callable, Dict, NamedTuple, Optional
 from tqdm.contrib.logging import logging_redirect_tqdm
 
 from estimator_train.cluster.worker import ALONE, Worker
-from estimator_train.errors import NotSaved, PeerLost, StoppedBySignal, TrainingFailed
+from estimator_train.errors import CheckpointNotSaved, PeerLost, StoppedBySignal, TrainingFailed
 from estimator_train.inputs import factory as inputs
 from estimator_train.inputs.batching import Shard
 from estimator_train.inputs.file_errors import translate_errors
 from estimator_train.process.signals import SignalState
-from estimator_train.process.start_up import StartUp
+from estimator_train.process.start_up import StartUpTimer
 from estimator_train.reports.step_times import Timing
 from estimator_train.settings import Settings, groups
 from estimator_train.tf_patches import estimator as estimator_patches, model_to_estimator
@@ -30,14 +30,14 @@ from estimator_train.training.run_hooks import RunHooks
 _LOG = logging.getLogger('estimator_train')
 
 
-class Trained(NamedTuple):
-  """The outcome of a training.
+class TrainingOutcome(NamedTuple):
+  """The outcome of a training run.
 
   Attributes:
-    timing: when its steps began and ended; no step when there was nothing left to train.
-    signum: the signal that stopped it; None: none did.
-    is_early: whether that, or a signal to another worker, stopped it before its last step.
-    stop_reason: why an evaluation stopped it; None: none did.
+    timing: the times of its steps; without steps if there was nothing left to train.
+    signum: the number of the signal that stopped it; None: no signal to this process did.
+    is_early: whether a signal, to this worker or another one, stopped it before its last step.
+    stop_reason: the reason why an evaluation stopped it; None: no evaluation did.
   """
   timing: Timing
   signum: Optional[int] = None
@@ -46,30 +46,30 @@ class Trained(NamedTuple):
 
 
 class Trainer:
-  """Trains a model up to the last step, or until a signal or an evaluation requests the end.
+  """Trains a model up to the last step, or until a signal or an evaluation requests a stop.
 
   Args:
-    settings: of the run.
-    signals: is entered by its owner, so that the reports after the training are not torn apart by
-      a signal.
-    report: writes the reports of an evaluation, from the settings, the class names and what
-      Evaluator.evaluate returns, and returns its result; None: nothing is evaluated.
-    worker: which process of the run this is.
+    settings: the settings of the run.
+    signals: the signals received so far. The caller enters this context, so that a signal does not
+      interrupt the reports after the training either.
+    report: called with the settings, the class names and the return values of Evaluator.evaluate;
+      writes the reports and returns the result. None: this process does not evaluate.
+    worker: the role of this process in the run.
 
   Attributes:
-    plan: what the run is going to do.
-    evaluation: the evaluation loop; None: this process evaluates nothing.
+    plan: the plan of the run.
+    evaluation: the evaluation loop; None: this process does not evaluate.
 
   Raises:
-    PeerLost: another worker did not come.
-    UserError: something that was given is wrong; nothing has been trained yet.
+    PeerLost: another worker did not join.
+    UserError: a flag, the data or the checkpoint is invalid; nothing has been trained yet.
   """
 
   def __init__(self, settings: Settings, signals: SignalState,
                report: Optional[Callable[..., Dict[str, Any]]] = None,
                worker: Worker = ALONE) -> None:
     self._settings, self._signals = settings, signals
-    self._start_up = StartUp()
+    self._start_up = StartUpTimer()
     self.plan: Plan = make_plan(settings, self._start_up, worker)
     self._engine = self.plan.engine
     self._model: PreparedModel = prepare_model(self.plan, self._start_up)
@@ -81,12 +81,12 @@ class Trainer:
           functools.partial(report, settings[groups.Run], self.plan.data.dataset.labels),
           None if worker.is_chief else worker.role)
 
-  def train(self) -> Trained:
-    """Trains, and saves a checkpoint at the end, wherever that is.
+  def train(self) -> TrainingOutcome:
+    """Trains, and saves a checkpoint after the last step or where the training is stopped.
 
     Raises:
-      StoppedBySignal: before the first step.
-      TrainingFailed: the loss or the weights were not finite, or no checkpoint could be saved.
+      StoppedBySignal: a signal arrived before the first step.
+      TrainingFailed: the loss or the weights are not finite, or no checkpoint could be saved.
       UserError: the input could not be read.
     """
     plan, model_dir = self.plan, self.plan.run_dir.path
@@ -94,52 +94,52 @@ class Trainer:
     if plan.first_step >= plan.stop_step or plan.stop_reason is not None:
       return self._nothing_to_train()
     if plan.first_step:
-      _LOG.info('going on from step %d, %d examples, in %s', plan.first_step, plan.examples_seen,
+      _LOG.info('resuming from step %d, %d examples, in %s', plan.first_step, plan.examples_seen,
                 model_dir)
     if self._engine.worker.is_chief:
-      early_stopping.clear(plan.run_dir)
+      early_stopping.remove_stop_reason(plan.run_dir)
       plan.run_dir.record_batch_size(plan.first_step, self._engine.examples_per_step)
     source = inputs.make_source(plan.data.dataset, plan.data.dataset.train)
     with translate_errors(source), self._engine.busy('preparing its input'):
       input_fn = self._make_input_fn()
-    self._start_up.end('data')
+    self._start_up.end_phase('data')
     hooks = RunHooks(plan, self._model, self._start_up, self._signals,
                      self.evaluation.evaluate_latest if self.evaluation else None)
     try:
-      # Only what logs to the terminal by itself; whoever calls from Python has handlers elsewhere.
+      # Only the program's own handler is redirected; the handlers of a Python caller are not.
       with logging_redirect_tqdm([_LOG] if _LOG.handlers else []), \
           estimator_patches.without_nan_hook(), translate_errors(source):
         self._engine.train(self._model.training_estimator, input_fn, hooks.all, plan.stop_step)
     except TrainingFailed as error:
-      hooks.summaries.fail()
-      raise self._failure(error, hooks) from error
+      hooks.summaries.record_failure()
+      raise self._failure_with_context(error, hooks) from error
     finally:
       hooks.close()
-    return self._trained(hooks)
+    return self._make_outcome(hooks)
 
   def finish(self, figures: Optional[Dict[str, Any]] = None) -> Dict[str, Dict[str, Any]]:
-    """Waits, on the chief, for the other workers to finish, and parts from them.
+    """Leaves the cluster; the chief waits for the other workers to finish.
 
     Args:
-      figures: of this worker, for the report of the chief.
+      figures: the figures of this worker, for the report of the chief.
 
     Returns:
-      The figures of each other worker by its name, on the chief.
+      On the chief, the figures of the other workers, by the name of the worker.
     """
     return self._engine.finish(figures)
 
-  def _nothing_to_train(self) -> Trained:
+  def _nothing_to_train(self) -> TrainingOutcome:
     plan, model_dir = self.plan, self.plan.run_dir.path
     timing = Timing([], [], [], {}, plan.first_step, None)
     if plan.stop_step is not None and plan.first_step >= plan.stop_step:
-      _LOG.info('%s is at step %d already, and %d are asked for: nothing to train', model_dir,
-                plan.first_step, plan.stop_step)
-      return Trained(timing)
+      _LOG.info('nothing to train: %s is at step %d of %d', model_dir, plan.first_step,
+                plan.stop_step)
+      return TrainingOutcome(timing)
     assert plan.stop_reason is not None
-    _LOG.info('%s was stopped at step %d (%s): nothing to train; another --early_stopping_steps or '
-              '--stop_at_accuracy, or none, goes on', model_dir, plan.first_step,
+    _LOG.info('nothing to train: %s was stopped at step %d (%s); to continue, change or omit '
+              '--early_stopping_steps or --stop_at_accuracy', model_dir, plan.first_step,
               plan.stop_reason.text)
-    return Trained(timing, stop_reason=plan.stop_reason)
+    return TrainingOutcome(timing, stop_reason=plan.stop_reason)
 
   def _make_input_fn(self) -> inputs.InputFn:
     plan, model, engine = self.plan, self._model, self._engine
@@ -150,59 +150,60 @@ class Trainer:
       return inputs.make_train_input_fn(plan.data.dataset, self._settings, model.one_hot,
                                         engine.batch_size, shard)
     model_dir = plan.run_dir.path
-    features = frozen_features.compute(
+    features = frozen_features.compute_features(
         model.frozen_part,
-        save_hook.latest(model_dir)[0] or model_to_estimator.initial_weights_path(model_dir),
-        inputs.make_pass(plan.data.dataset, self._settings), self._settings, engine.devices)
+        save_hook.latest_checkpoint(model_dir)[0]
+        or model_to_estimator.initial_weights_path(model_dir),
+        inputs.make_single_epoch(plan.data.dataset, self._settings), self._settings, engine.devices)
     return inputs.make_feature_input_fn(plan.data.dataset, self._settings, model.one_hot,
                                         engine.batch_size, shard, features)
 
-  def _failure(self, error: TrainingFailed, hooks: RunHooks) -> TrainingFailed:
-    """Returns the error with what led to it, and the checkpoint that is left."""
+  def _failure_with_context(self, error: TrainingFailed, hooks: RunHooks) -> TrainingFailed:
+    """Returns the error with the loss history and the last good checkpoint added to its text."""
     last = self.plan.run_dir.last_checkpoint()
-    text = str(error) if isinstance(error, NotSaved) else '{}; {}'.format(
-        error, hooks.finite.course)
+    text = str(error) if isinstance(error, CheckpointNotSaved) else '{}; {}'.format(
+        error, hooks.finite.loss_history)
     return TrainingFailed('{}; {}'.format(
         text, 'there is no checkpoint' if last is None else 'the last good checkpoint is ' + last))
 
-  def _trained(self, hooks: RunHooks) -> Trained:
-    # Another task may not have saved its checkpoint yet.
+  def _make_outcome(self, hooks: RunHooks) -> TrainingOutcome:
+    # The chief may not have saved its checkpoint yet when another task arrives here.
     is_chief = self._engine.worker.is_chief
-    last_step = (save_hook.latest(self.plan.run_dir.path)[1] if is_chief
+    last_step = (save_hook.latest_checkpoint(self.plan.run_dir.path)[1] if is_chief
                  else hooks.counter.global_step)
     has_stopped, signum, stop_reason = hooks.stop.has_stopped, self._signals.stop, None
     if has_stopped and signum is None:
-      stop_reason = early_stopping.read(self.plan.run_dir, self._settings[groups.Evaluation],
-                                        last_step)
-    return Trained(hooks.timing(last_step), signum, has_stopped and stop_reason is None,
-                   stop_reason)
+      stop_reason = early_stopping.read_stop_reason(
+          self.plan.run_dir, self._settings[groups.Evaluation], last_step)
+    return TrainingOutcome(hooks.timing(last_step), signum, has_stopped and stop_reason is None,
+                           stop_reason)
 
 
-def raise_if_stopped(trained: Trained, signals: SignalState) -> None:
-  """Raises StoppedBySignal when a signal came, even one after the training.
+def raise_if_stopped(trained: TrainingOutcome, signals: SignalState) -> None:
+  """Raises an error if a signal stopped the training, or arrived after it.
 
   Raises:
-    PeerLost: another worker got the signal.
-    StoppedBySignal: this one did.
+    PeerLost: another worker received the signal.
+    StoppedBySignal: this process received the signal.
   """
   signum = trained.signum or signals.stop
   if signum is not None:
     raise StoppedBySignal(
-        signum, 'stopped by {} at step {}, which is saved; the same command goes on from there'
+        signum, 'stopped by {} at step {}, which is saved; the same command resumes from there'
         .format(signal.Signals(signum).name, trained.timing.global_step))
   if trained.is_early:
-    raise PeerLost('stopped at step {}, as another task was asked to; the same command goes on '
-                   'from there'.format(trained.timing.global_step))
+    raise PeerLost('stopped at step {}, because another task received a signal; the same command '
+                   'resumes from there'.format(trained.timing.global_step))
 
 
 def follow_checkpoints(settings: Settings, worker: Worker,
                        report: Callable[..., Dict[str, Any]]) -> Dict[str, Any]:
-  """Evaluates the checkpoints that the other processes save, in a process of its own.
+  """Evaluates the checkpoints saved by the other processes; the evaluator task runs this.
 
   Args:
-    settings: of the run.
-    worker: the evaluator.
-    report: as of Trainer.
+    settings: the settings of the run.
+    worker: the role of this process, the evaluator.
+    report: see Trainer.
 
   Returns:
     The result of the last evaluation.

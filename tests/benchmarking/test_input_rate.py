@@ -25,12 +25,12 @@ class Clock:
   def __call__(self):
     return self.now
 
-  def following(self):
+  def next_batch(self):
     self.now += self.secs[self.taken]
     self.taken += 1
 
 
-@pytest.mark.parametrize('from_start, secs, most, batches, taken', [
+@pytest.mark.parametrize('from_start, secs, max_batches, batches, taken', [
     (False, 2.5, None, 3, 3.),  # 1 + 1 + 1: over the time after the third.
     (True, 2.5, None, 3, 9.),  # The first one is over the time already, and three are taken.
     (False, 3.5, None, 4, 5.),
@@ -38,13 +38,14 @@ class Clock:
     (False, 0., 1, 3, 3.),  # One would say too little.
     (True, 10., None, 4, 10.),
 ])
-def test_take(from_start, secs, most, batches, taken):
+def test_take_batches(from_start, secs, max_batches, batches, taken):
   clock = Clock(7, 1, 1, 1, 2, 2, 2)
-  assert input_rate.take(clock.following, 8, secs, most, from_start, clock) == (batches * 8, taken)
+  assert input_rate.take_batches(
+      clock.next_batch, 8, secs, max_batches, from_start, clock) == (batches * 8, taken)
   assert clock.taken == batches + (not from_start)
 
 
-def test_drop_pages(tmp_path, monkeypatch):
+def test_evict_from_page_cache(tmp_path, monkeypatch):
   paths = [tmp_path / 'a', tmp_path / 'b']
   for path in paths:
     path.write_bytes(b'some')
@@ -55,7 +56,7 @@ def test_drop_pages(tmp_path, monkeypatch):
 
   monkeypatch.setattr(os, 'posix_fadvise', advise)
   before = os.listdir('/proc/self/fd')
-  input_rate.drop_pages([str(paths[0]), str(tmp_path / 'missing'), bytes(paths[1])])
+  input_rate.evict_from_page_cache([str(paths[0]), str(tmp_path / 'missing'), bytes(paths[1])])
   assert advice == [(str(path), 0, 0, os.POSIX_FADV_DONTNEED) for path in paths]
   assert len(os.listdir('/proc/self/fd')) == len(before)
 
@@ -66,9 +67,9 @@ def test_drop_pages(tmp_path, monkeypatch):
     (mock.Mock(side_effect=FileNotFoundError), None),  # A kernel without task I/O accounting.
 ])
 def test_bytes_that_the_kernel_gets_from_storage(monkeypatch, counters, expected):
-  assert input_rate.read_bytes() >= 0
+  assert input_rate.bytes_read_from_storage() >= 0
   monkeypatch.setattr(psutil.Process, 'io_counters', lambda process: counters())
-  assert input_rate.read_bytes() == expected
+  assert input_rate.bytes_read_from_storage() == expected
 
 
 BATCHING = Batching((10, 12, 3), 3, one_hot=False, batch_size=4, shuffle_buffer=8,
@@ -161,35 +162,36 @@ class Ticks:
     ('none', 3, ['read', 'decode', 'resize', 'batch']), ('memory', 1, ['batch']),
     ('folder', 1, ['batch'])])
 def test_measure(split, tmp_path, monkeypatch, cache, passes, names):
-  dropped = []
-  monkeypatch.setattr(input_rate, 'drop_pages', lambda paths: dropped.append(list(paths)))
+  evicted = []
+  monkeypatch.setattr(
+      input_rate, 'evict_from_page_cache', lambda paths: evicted.append(list(paths)))
   folder = tmp_path / 'cache'
   settings = Settings(model_dir='any', train_steps=1, batch_size=4,
                       cache=str(folder) if cache == 'folder' else cache)
   measured = input_rate.measure(dataset_of(split), settings, True, 8, Ticks())
-  assert len(measured.cold) == len(dropped) == passes and len(measured.warm) == 5
+  assert len(measured.cold) == len(evicted) == passes and len(measured.warm) == 5
   assert list(measured.stages) == names and measured.stages[names[-1]] == measured.warm
   assert measured.cold + measured.warm == [(12, 3.)] * (passes + 5)
   assert measured.image_shape == (10, 12, 1)
   assert measured.pixels_dtype == ('float32' if cache == 'none' else 'uint8')
   sizes = [os.stat(path).st_size for path in split.files]
-  assert measured.bytes_per_example == sum(sizes) / 8 and dropped[0] == split.files
+  assert measured.bytes_per_example == sum(sizes) / 8 and evicted[0] == split.files
   least = measured.bytes_per_example if cache == 'none' else min(sum(sizes) / 8, 10 * 12)
   assert measured.bytes_expected == sum(examples for examples, _ in measured.cold) * least
   if cache == 'folder':
     input_rate.measure(dataset_of(split), settings, True, 8, Ticks())
-    assert dropped[1][:8] == split.files and dropped[1][8:] == [
+    assert evicted[1][:8] == split.files and evicted[1][8:] == [
         str(path) for path in folder.glob('images-*.npy')] != []
 
 
 def test_warm_passes_stay_with_what_the_cold_ones_read(split, monkeypatch):
   limits = []
 
-  def take(following, batch_size, secs, max_batches, from_start, clock):
+  def take_batches(next_batch, batch_size, secs, max_batches, from_start, clock):
     limits.append((from_start, max_batches))
     return 20, 1.
 
-  monkeypatch.setattr(input_rate, 'take', take)
+  monkeypatch.setattr(input_rate, 'take_batches', take_batches)
   settings = Settings(model_dir='any', train_steps=1, batch_size=4)
   input_rate.measure(dataset_of(split), settings, True, num_examples=1000)
   assert limits[:3] == [(True, 250)] * 3  # An epoch: later ones would find the files in memory.

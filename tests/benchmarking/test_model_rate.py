@@ -50,5 +50,5 @@ def test_the_first_step_never_counts():
     ([10, 11, 13, 14], [(8, 1), (16, 3)]),
     ([10, 12], [(8, 2)]),
 ])
-def test_stretches(ended, expected):
-  assert model_rate.stretches(ended, batch_size=8, most=2) == expected
+def test_segments(ended, expected):
+  assert model_rate.split_into_segments(ended, batch_size=8, max_segments=2) == expected

@@ -16,8 +16,8 @@ from estimator_train.benchmarking.sweep import (
   SYNTHETIC,
   WEAK,
   WORKER,
-  Outcome,
   Point,
+  PointResult,
 )
 from estimator_train.settings import Settings
 
@@ -25,12 +25,12 @@ from estimator_train.settings import Settings
 def outcome(replicas, kind, rate, repeat=1, device=GPU, share=None, data=REAL):
   point = Point(device, replicas, kind, data, repeat)
   if rate is None:
-    return Outcome(point, 1., None, 2, 'what: {}: remedy'.format(point.name))
+    return PointResult(point, 1., None, 2, 'what: {}: remedy'.format(point.name))
   figures = {'steady_examples_per_sec': rate, 'tensorflow_version': '1.15.0',
              'devices': ['/gpu:{}'.format(number) for number in range(replicas)]}
   if share is not None:
     figures['shares'] = {'input': share, 'compute': 1 - share, 'between': 0.}
-  return Outcome(point, 1., figures)
+  return PointResult(point, 1., figures)
 
 
 def settings(model_dir='x', **values):
@@ -108,7 +108,7 @@ def test_conditions(device, kind, has_note):
   assert result['device_kind'] == kind
   assert bool(result['note']) == has_note
   if has_note:
-    assert 'no speed-up is to be expected' in result['note']
+    assert 'no speed-up is expected' in result['note']
   assert result['devices'] == ['/gpu:0', '/gpu:1'] and result['tensorflow_version'] == '1.15.0'
   assert (result['repeats'], result['steps'], result['warmup_steps']) == (5, 30, 10)
   assert result['mode'] == 'scaling' and result['scale_over'] == 'replicas'
@@ -116,7 +116,7 @@ def test_conditions(device, kind, has_note):
 
 
 @pytest.mark.parametrize('gpus, cores, kind, each, note', [
-    (1, 8, 'gpu', None, None), (0, 8, 'cpu', 1, 'on 1 core(s) of its own'),
+    (1, 8, 'gpu', None, None), (0, 8, 'cpu', 1, 'pinned to 1 core(s)'),
     (0, 1, 'cpu', 0, 'share a single core')])
 def test_conditions_over_workers(monkeypatch, gpus, cores, kind, each, note):
   monkeypatch.setattr(os, 'sched_getaffinity', lambda _: set(range(cores)))
@@ -131,7 +131,7 @@ def test_conditions_over_workers(monkeypatch, gpus, cores, kind, each, note):
 
 
 def test_files_and_table(tmp_path, capsys):
-  result = scaling_report.write(settings(tmp_path), OUTCOMES)
+  result = scaling_report.write_scaling_report(settings(tmp_path), OUTCOMES)
   assert json.loads((tmp_path / 'scaling.json').read_text()) == result
   with (tmp_path / 'scaling.csv').open() as file:
     read = list(csv.DictReader(file))

@@ -26,14 +26,14 @@ def sweep_settings(**values):
   return Settings(mode='scaling', model_dir='x', **values)
 
 
-@pytest.mark.parametrize('most, expected', [
+@pytest.mark.parametrize('max_count, expected', [
     (1, [1]), (2, [1, 2]), (3, [1, 2, 3]), (4, [1, 2, 4]), (6, [1, 2, 4, 6]), (8, [1, 2, 4, 8])])
-def test_counts(most, expected):
-  assert sweep.counts(most) == expected
+def test_unit_counts(max_count, expected):
+  assert sweep.unit_counts(max_count) == expected
 
 
 def test_each_round_has_every_point_once_in_an_order_of_its_own():
-  points = sweep.plan(sweep_settings(repeats=3), CPU, 4)
+  points = sweep.plan_points(sweep_settings(repeats=3), CPU, 4)
   rounds = [[point._replace(repeat=0) for point in points[start:start + 10]]
             for start in (0, 10, 20)]
   assert len(points) == 30
@@ -46,19 +46,19 @@ def test_each_round_has_every_point_once_in_an_order_of_its_own():
 
 
 def test_order_is_of_the_seed():
-  orders = [sweep.plan(sweep_settings(seed=seed), CPU, 4) for seed in (1, 1, 2)]
+  orders = [sweep.plan_points(sweep_settings(seed=seed), CPU, 4) for seed in (1, 1, 2)]
   assert orders[0] == orders[1] != orders[2]
 
 
 def test_made_up_data_has_no_real_input():
-  points = sweep.plan(sweep_settings(dataset='synthetic'), GPU, 2)
+  points = sweep.plan_points(sweep_settings(dataset='synthetic'), GPU, 2)
   assert {point.input for point in points} == {SYNTHETIC} and len(points) == 9
 
 
 def arguments(point, settings):
   """Returns the flags of a point, parsed as its process does."""
   dataset = registry.describe(settings.evolve(mode='train'))
-  return flags.parse(settings_lib.to_arguments(sweep.settings_of(point, settings, dataset)))
+  return flags.parse(settings_lib.to_arguments(sweep.point_settings(point, settings, dataset)))
 
 
 @pytest.mark.parametrize('point, batch_size, gpus, cpus', [
@@ -136,24 +136,25 @@ def test_a_point_is_done_when_that_is_written(tmp_path):
   settings = sweep_settings().evolve(model_dir=str(tmp_path))
   point, other = Point(CPU, 1, BOTH, REAL, 1), Point(CPU, 1, BOTH, SYNTHETIC, 1)
   for each in (point, other):
-    sweep.begin(each, settings)
-    leave(sweep.folder(each, settings))
-  done = sweep.end(point, settings, ChildRun(0, {}, None), 2.5)
-  assert done == sweep.Outcome(point, 2.5, {'steady_examples_per_sec': 5.}, 0, None)
-  assert sorted(os.listdir(sweep.folder(point, settings))) == [
+    sweep.make_point_folder(each, settings)
+    leave(sweep.point_folder(each, settings))
+  done = sweep.finish_point(point, settings, ChildRun(0, {}, None), 2.5)
+  assert done == sweep.PointResult(point, 2.5, {'steady_examples_per_sec': 5.}, 0, None)
+  assert sorted(os.listdir(sweep.point_folder(point, settings))) == [
       'done.json', 'flags.txt', 'log.txt', 'logs', 'throughput.json']
-  assert sweep.read_done([other, point], settings) == [done]
+  assert sweep.read_completed_points([other, point], settings) == [done]
   # What the other left when it was killed is gone when it begins again.
-  assert sweep.begin(other, settings) == os.path.join(sweep.folder(other, settings), 'log.txt')
-  assert os.listdir(sweep.folder(other, settings)) == []
+  folder = sweep.point_folder(other, settings)
+  assert sweep.make_point_folder(other, settings) == os.path.join(folder, 'log.txt')
+  assert os.listdir(folder) == []
 
 
 def test_a_failed_point_is_not_done(tmp_path):
   settings = sweep_settings().evolve(model_dir=str(tmp_path))
   point = Point(CPU, 2, STRONG, REAL, 1)
-  sweep.begin(point, settings)
-  leave(sweep.folder(point, settings))
-  outcome = sweep.end(point, settings, ChildRun(3, None, 'the loss is nan'), 2.5)
-  assert outcome == sweep.Outcome(point, 2.5, None, 3, 'the loss is nan')
-  assert sweep.read_done([point], settings) == []
-  assert 'model.ckpt-3.index' not in os.listdir(sweep.folder(point, settings))
+  sweep.make_point_folder(point, settings)
+  leave(sweep.point_folder(point, settings))
+  outcome = sweep.finish_point(point, settings, ChildRun(3, None, 'the loss is nan'), 2.5)
+  assert outcome == sweep.PointResult(point, 2.5, None, 3, 'the loss is nan')
+  assert sweep.read_completed_points([point], settings) == []
+  assert 'model.ckpt-3.index' not in os.listdir(sweep.point_folder(point, settings))

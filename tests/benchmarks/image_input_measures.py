@@ -17,14 +17,14 @@ import common
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from estimator_train.benchmarking.input_rate import drop_pages, read_bytes
+from estimator_train.benchmarking.input_rate import bytes_read_from_storage, evict_from_page_cache
 from estimator_train.datasets import registry
 from estimator_train.datasets.description import DataSet, ImageSplit
 from estimator_train.distribution import threads
 from estimator_train.inputs import factory
-from estimator_train.inputs.batching import ALL
+from estimator_train.inputs.batching import UNSHARDED
 from estimator_train.process import cpu_tuning
-from estimator_train.process.start_up import StartUp
+from estimator_train.process.start_up import StartUpTimer
 from estimator_train.settings import Settings
 from estimator_train.tf_patches import model_to_estimator
 from estimator_train.training import frozen_features
@@ -65,11 +65,11 @@ def cold(data: Dict[str, Any], batch_size: int) -> Dict[str, float]:
       ('package', factory.make_train_input_fn(dataset, settings, True, batch_size)),
       ('decoding', _make_decoding_input_fn(split, batch_size))):
     with _opened(input_fn) as take:
-      drop_pages(split.files)
-      before = read_bytes()
+      evict_from_page_cache(split.files)
+      before = bytes_read_from_storage()
       take()
       figures[name] = _images_per_sec(take, batch_size, batches - 1)
-      after = read_bytes()
+      after = bytes_read_from_storage()
     if before is not None and after is not None:
       shares.append((after - before) / size)
   return dict(figures, read_share=min(shares)) if shares else figures
@@ -122,12 +122,12 @@ def features(steps: int, **rest: Any) -> Dict[str, float]:
   dataset, settings, engine = plan.data.dataset, plan.settings, plan.engine
   assert model.frozen_part is not None
   began = time.perf_counter()
-  computed = frozen_features.compute(
+  computed = frozen_features.compute_features(
       model.frozen_part, model_to_estimator.initial_weights_path(plan.run_dir.path),
-      factory.make_pass(dataset, settings), settings, engine.devices)
+      factory.make_single_epoch(dataset, settings), settings, engine.devices)
   secs = time.perf_counter() - began
   input_fn = factory.make_feature_input_fn(dataset, settings, model.one_hot, engine.batch_size,
-                                           ALL, computed)
+                                           UNSHARDED, computed)
   return {'images_per_sec': _train(plan, model, input_fn, steps),
           'computed_per_sec': rest['images'] / secs}
 
@@ -149,7 +149,7 @@ def head(steps: int, **rest: Any) -> Dict[str, float]:
 
 def main() -> None:
   part, arguments = sys.argv[1:]
-  cpu_tuning.set_up()
+  cpu_tuning.tune_cpu()
   tf.logging.set_verbosity(tf.logging.ERROR)
   measured = {function.__name__: function for function in (cold, cache, plain, features, head)}[
       part](**json.loads(arguments))
@@ -244,7 +244,7 @@ def _prepare(steps: int, others: Dict[str, Any], data: Dict[str, Any], images: i
     trainable_layers: the last layers of the network that train.
     model_dir: an empty folder.
   """
-  start_up = StartUp()
+  start_up = StartUpTimer()
   plan = make_plan(_settings(
       data, mode='train', model='vgg16', trainable_layers=trainable_layers, model_dir=model_dir,
       batch_size=batch_size, train_steps=warmup_steps + steps, learning_rate=LEARNING_RATE,
@@ -259,7 +259,7 @@ def _prepare(steps: int, others: Dict[str, Any], data: Dict[str, Any], images: i
 
 def _train(plan: Plan, model: PreparedModel, input_fn: InputFn, steps: int) -> float:
   """Returns the images a second of the last so many steps, what is between them included."""
-  history = TimeHistory(StartUp())
+  history = TimeHistory(StartUpTimer())
   model.training_estimator.train(input_fn, hooks=[history], max_steps=plan.stop_step)
   secs = history.ended[-1] - history.ended[-1 - steps]
   return steps * plan.settings.batch_size / secs

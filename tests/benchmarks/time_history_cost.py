@@ -18,7 +18,7 @@ import common
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from estimator_train.process.start_up import StartUp
+from estimator_train.process.start_up import StartUpTimer
 from estimator_train.training.hooks.time_history import TimeHistory
 
 TARGET_MICROSECS = 50.
@@ -72,7 +72,7 @@ def _called_directly(calls: int) -> float:
     context = tf.train.SessionRunContext(tf.train.SessionRunArgs(step), session)
     metadata = tf.RunMetadata()
     values = tf.train.SessionRunValues(0., tf.RunOptions(), metadata)
-    hook = TimeHistory(StartUp())
+    hook = TimeHistory(StartUpTimer())
     hook.begin()
     hook.before_run(context)
     hook.after_run(context, values)  # Only the first one asks how old the process is.
@@ -89,7 +89,7 @@ def _make_loop(measured: bool) -> Loop:
     features = tf.data.make_one_shot_iterator(images).get_next()
     loss = tf.reduce_sum(features[0, 0, 0])
     step = tf.group(tf.train.create_global_step().assign_add(1, read_value=False), loss)
-    hooks = [TimeHistory(StartUp())] if measured else []
+    hooks = [TimeHistory(StartUpTimer())] if measured else []
     hooks += [tf.train.StopAtStepHook(last_step=2 ** 31 - 1), tf.train.NanTensorHook(loss)]
     return Loop(tf.train.MonitoredTrainingSession(hooks=hooks), step)
 

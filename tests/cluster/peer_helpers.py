@@ -27,7 +27,7 @@ def tf_config_text(addresses, kind, index):
 
 
 def cluster_of(addresses, kind='worker', index=0):
-  return tf_config.read({'TF_CONFIG': tf_config_text(addresses, kind, index)})
+  return tf_config.parse_cluster({'TF_CONFIG': tf_config_text(addresses, kind, index)})
 
 
 def workers(count):
@@ -42,7 +42,7 @@ def wait_until(condition, secs=SECS):
 
 
 class Started:
-  """A `meet` in a thread of its own."""
+  """A `connect_peers` in a thread of its own."""
 
   def __init__(self, cluster, facts=None, start_timeout_secs=SECS):
     self.task, self.log, self.peers, self.error = cluster.task, [], None, None
@@ -52,7 +52,7 @@ class Started:
 
   def _run(self):
     try:
-      self.peers = rendezvous.meet(*self._arguments)
+      self.peers = rendezvous.connect_peers(*self._arguments)
     except Exception as error:
       self.error = error
 
@@ -61,7 +61,7 @@ class Started:
     return not self._thread.is_alive()
 
   def wait(self):
-    """Returns the Peers; raises what `meet` has raised."""
+    """Returns the Peers; raises what `connect_peers` has raised."""
     self._thread.join(SECS)
     assert self.is_done, self.log
     if self.error is not None:

@@ -8,7 +8,7 @@ import pytest
 from peer_helpers import SECS, wait_until
 
 from estimator_train.cluster import heartbeats
-from estimator_train.cluster.heartbeats import Peers, end_now
+from estimator_train.cluster.heartbeats import Peers, exit_now
 from estimator_train.cluster.messages import Connection
 from estimator_train.cluster.tf_config import Task
 from estimator_train.errors import PeerLost
@@ -82,21 +82,21 @@ def losses(peers):
 
 def test_busy_until_all_train(make, others):
   peers = make()
-  assert peers.busy() == (W1, 'starting')
+  assert peers.busy_peer() == (W1, 'starting')
   others[W1].say(state='training')
-  wait_until(lambda: peers.busy() == (W2, 'starting'))
+  wait_until(lambda: peers.busy_peer() == (W2, 'starting'))
   others[W2].say(state='training')
-  wait_until(lambda: peers.busy() is None)
+  wait_until(lambda: peers.busy_peer() is None)
   others[W1].say(state='evaluating')
-  wait_until(lambda: peers.busy() == (W1, 'evaluating'))
+  wait_until(lambda: peers.busy_peer() == (W1, 'evaluating'))
   others[W1].say(bye=True)
-  wait_until(lambda: peers.busy() is None)
+  wait_until(lambda: peers.busy_peer() is None)
 
 
 def test_state_is_told(make, others):
   peers = make()
   assert others[W1].hear('state') == {'state': 'starting', 'stop_at': None}
-  peers.state('saving')
+  peers.announce_state('saving')
   wait_until(lambda: others[W1].hear('state')['state'] == 'saving')
 
 
@@ -122,17 +122,17 @@ def test_silence(make, others):
     others[W1].hear('state')
     others[W1].say(unknown='word')
   (task, reason), = losses(peers)
-  assert (task, reason) == (W2, 'nothing was heard from it for 2 s')
+  assert (task, reason) == (W2, 'no message from it for 2 s')
 
 
 def test_one_that_does_not_listen_blocks_nothing(make, others, monkeypatch):
-  monkeypatch.setattr(heartbeats, '_BEAT_SECS', 0)
-  monkeypatch.setattr(heartbeats, '_TURN_SECS', .001)
+  monkeypatch.setattr(heartbeats, '_HEARTBEAT_SECS', 0)
+  monkeypatch.setattr(heartbeats, '_POLL_SECS', .001)
   peers = make(2, clock=heartbeats.boot_clock)
-  peers.state('x' * 1000000)
+  peers.announce_state('x' * 1000000)
   wait_until(lambda: others[W2].hear('state')['state'] != 'starting')
   others[W2].say(state='training')
-  wait_until(lambda: peers.busy() != (W2, 'starting'))
+  wait_until(lambda: peers.busy_peer() != (W2, 'starting'))
   assert losses(peers)[0][0] == W1
 
 
@@ -141,7 +141,7 @@ def test_cause_comes_before_its_consequence(make, others):
   others[W1].close()  # It has heard of the loss of the server first, and ends because of that.
   wait_until(lambda: peers._peers[W1].ended_at is not None)
   others[W2].say(lost=list(PS), reason='its connection ended')
-  assert losses(peers) == [(PS, 'its connection ended (says worker 2)')]
+  assert losses(peers) == [(PS, 'its connection ended (reported by worker 2)')]
 
 
 def test_one_that_leaves_says_why(make, others):
@@ -153,7 +153,7 @@ def test_one_that_leaves_says_why(make, others):
 
 def test_leave_tells_all(make, others):
   peers = make(30)
-  leaving = threading.Thread(target=peers.leave, args=['the loss is nan'])
+  leaving = threading.Thread(target=peers.report_failure, args=['the loss is nan'])
   leaving.start()
   for other in others.values():
     assert other.hear('lost') == {'lost': ['worker', 0], 'reason': 'the loss is nan'}
@@ -164,10 +164,11 @@ def test_leave_tells_all(make, others):
 
 def test_given_up_by_others(make, others):
   peers = make(30)
-  others[W2].say(lost=list(W0), reason='nothing was heard from it for 30 s')
+  others[W2].say(lost=list(W0), reason='no message from it for 30 s')
   (task, reason), = losses(peers)
   assert task == W0
-  assert reason.startswith('this task was given up by worker 2 (nothing was heard from it for 30')
+  assert reason.startswith(
+      'this task was reported as lost by worker 2 (no message from it for 30 s); its longest')
 
 
 def test_own_pause_is_not_the_others_fault(make):
@@ -186,13 +187,13 @@ def test_short_pause_is_nothing(make, others):
       other.say(state='training')
     times[0] = now
     others[W1].hear('state')
-    wait_until(lambda now=now: peers._turned_at == now)
+    wait_until(lambda now=now: peers._polled_at == now)
   assert peers._thread.is_alive() and peers.lost == []
 
 
 def test_goodbye_is_no_loss(make, others, monkeypatch):
   monkeypatch.setattr(heartbeats, '_GRACE_SECS', 0.)
-  monkeypatch.setattr(heartbeats, '_BEAT_SECS', .3)
+  monkeypatch.setattr(heartbeats, '_HEARTBEAT_SECS', .3)
   peers = make(1)
   others[W1].say(bye=True)
   peers.wait_until_finished([W0, W1])
@@ -233,7 +234,7 @@ def test_what_is_no_message_ends_the_connection(make, others, line):
 def test_end_now(monkeypatch, capsys):
   codes = []
   monkeypatch.setattr(heartbeats.os, '_exit', codes.append)
-  end_now('lost worker 1:\nits connection ended')
+  exit_now('lost worker 1:\nits connection ended')
   assert codes == [138] and capsys.readouterr().err == 'lost worker 1: its connection ended\n'
 
 
@@ -244,8 +245,8 @@ def test_who_may_take_long(make, others, state, is_busy):
   peers = make()
   others[W2].say(state='training')
   others[W1].say(state=state, stop_at=1)
-  wait_until(lambda: peers.stop_at == 1 and peers.busy() != (W2, 'starting'))
-  assert peers.busy() == ((W1, state) if is_busy else None)
+  wait_until(lambda: peers.stop_at == 1 and peers.busy_peer() != (W2, 'starting'))
+  assert peers.busy_peer() == ((W1, state) if is_busy else None)
 
 
 def test_the_first_step_that_anyone_wants_to_stop_at(make, others):
@@ -260,7 +261,7 @@ def test_the_first_step_that_anyone_wants_to_stop_at(make, others):
   wait_until(lambda: peers.stop_at == 50)
   others[W1].say(state='training', stop_at=90)
   others[W2].say(state='training', stop_at='soon')
-  wait_until(lambda: peers.busy() is None)
+  wait_until(lambda: peers.busy_peer() is None)
   assert peers.stop_at == 50
 
 

@@ -16,18 +16,18 @@ STUCK = '''
 import os, sys, threading
 from estimator_train.cluster import heartbeats, rendezvous, tf_config
 from estimator_train.errors import PeerLost
-peers = rendezvous.meet(tf_config.read(os.environ), {'--seed': '1'}, 300)
-peers.watch(float(sys.argv[1]), lambda *loss: heartbeats.end_now('lost {}: {}'.format(*loss)))
-peers.state('training')
+peers = rendezvous.connect_peers(tf_config.parse_cluster(os.environ), {'--seed': '1'}, 300)
+peers.watch(float(sys.argv[1]), lambda *loss: heartbeats.exit_now('lost {}: {}'.format(*loss)))
+peers.announce_state('training')
 print('met', flush=True)
 '''
 FOR_EVER = STUCK + 'threading.Event().wait()\n'
 A_MOMENT = STUCK + 'sys.stdin.readline(); peers.finish()\n'
 SERVER = STUCK + '''
 try:
-  peers.wait_until_finished(tf_config.read(os.environ).workers)
+  peers.wait_until_finished(tf_config.parse_cluster(os.environ).workers)
 except PeerLost as lost:  # The watching thread may come first: it says the same.
-  heartbeats.end_now(str(lost))
+  heartbeats.exit_now(str(lost))
 peers.finish()
 print('all are done', flush=True)
 '''
@@ -85,7 +85,7 @@ def test_stopped_and_woken(start):
   victim.send_signal(signal.SIGSTOP)
   for process in (first, second):
     err = end(process)
-    assert err.startswith('lost worker 2: nothing was heard from it for '), err
+    assert err.startswith('lost worker 2: no message from it for '), err
   victim.send_signal(signal.SIGCONT)
   err = end(victim)
   assert err.startswith('lost worker 2: this task was '), err

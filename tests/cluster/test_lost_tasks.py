@@ -73,7 +73,7 @@ def test_a_worker_is_asked_and_killed_and_stopped_and_the_chief_is_killed(cluste
   tasks = cluster.start(flags + ['--train_steps={}'.format(steps)], workers=2)
   for task in tasks.values():
     assert task.code() == 0, task.log
-    assert 'going on from step {}'.format(saved) in task.log
+    assert 'resuming from step {}'.format(saved) in task.log
   assert_undisturbed(model_dir, tmp_path, steps)
 
 
@@ -90,7 +90,7 @@ def test_a_parameter_server_is_killed(cluster, tmp_path):
   tasks = cluster.start(flags + ['--train_steps={}'.format(steps)], chief=1, workers=1, ps=1)
   for task in tasks.values():
     assert task.code() == 0, task.log
-  assert 'going on from step {}'.format(saved) in tasks['chief'].log
+  assert 'resuming from step {}'.format(saved) in tasks['chief'].log
   assert weights(tmp_path / 'model')['global_step'] >= steps
 
 
@@ -100,7 +100,7 @@ def test_a_step_that_hangs_while_all_live(cluster, tmp_path):
       '--save_checkpoints_steps=10', '--model_dir={}'.format(tmp_path / 'model')], workers=2)
   for task in tasks.values():
     assert task.code() == 138
-    assert ('no step came to its end for 8 s (--step_timeout_secs)' in task.log or
+    assert ('no step finished for 8 s (--step_timeout_secs)' in task.log or
             re.search('^lost worker', task.log, re.MULTILINE))
   assert any('Current thread' in task.log or 'Thread 0x' in task.log for task in tasks.values())
   assert weights(tmp_path / 'model')['global_step'] == 10
@@ -189,7 +189,7 @@ def test_a_cut_cable(cluster, tmp_path, two_hosts):
         '02:00:00:00:00:99', 'dev', 'cable', 'nud', 'permanent')
   for name, other in (('worker 0', 'worker 1'), ('worker 1', 'worker 0')):
     assert tasks[name].code(SECS) == 138
-    assert 'lost {}: nothing was heard from it for '.format(other) in tasks[name].log
+    assert 'lost {}: no message from it for '.format(other) in tasks[name].log
   for number, name in enumerate(names):
     run('-n', name, 'neigh', 'delete', '10.99.0.{}'.format(2 - number), 'dev', 'cable')
   steps = int(weights(model_dir)['global_step']) + 60

@@ -15,8 +15,8 @@ def test_listener_is_on_all_interfaces(host):
     with network.connect(host, port, 5) as connection, listener.accept()[0] as accepted:
       assert network.peer_host(connection) in ('127.0.0.1', '::1')
       assert network.peer_host(accepted) == network.peer_host(connection)
-    assert network.holder(port).startswith('process {} ('.format(os.getpid()))
-  assert network.holder(port) == ''
+    assert network.listening_process(port).startswith('process {} ('.format(os.getpid()))
+  assert network.listening_process(port) == ''
 
 
 def test_without_ipv6(monkeypatch):
@@ -47,5 +47,5 @@ def test_connection_to_itself_is_none(monkeypatch):
     free.bind(('127.0.0.1', 0))
     port = free.getsockname()[1]
   monkeypatch.setattr(network.socket, 'socket', Unlucky)
-  with pytest.raises(ConnectionRefusedError, match='nobody listens'):
+  with pytest.raises(ConnectionRefusedError, match='no process listens'):
     network.connect('127.0.0.1', port, 5)

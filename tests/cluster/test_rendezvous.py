@@ -17,7 +17,7 @@ W0, W1 = (Task('worker', index) for index in range(2))
 
 @pytest.fixture
 def start():
-  """Starts the meeting of a task, and ends its peers with the test."""
+  """Starts the rendezvous of a task, and ends its peers with the test."""
   started = []
 
   def begin(addresses, kind='worker', index=0, **arguments):
@@ -140,12 +140,14 @@ def test_nobody_comes(start, index, missing):
 
 @pytest.mark.parametrize('theirs, message, logged', [
     ({'--seed': '1', '--batch_size': '64'},
-     'this worker was started with other flags than the chief: --batch_size=64 here and 128 on '
-     'the chief: give all tasks the same flags', 'refused worker 1: --batch_size=64 there and 128'),
-    ({'--seed': '1'}, 'no --batch_size here and 128 on', 'refused worker 1: --batch_size=None'),
+     'this worker must be started with the flags of the chief: --batch_size=64 here and 128 on '
+     'the chief: give all tasks the same flags',
+     'refused worker 1: it has --batch_size=64, the chief has 128'),
+    ({'--seed': '1'}, 'no --batch_size here and 128 on',
+     'refused worker 1: it has --batch_size=None'),
     ({'--seed': '1', '--batch_size': '128', 'numpy': '1.2'},
-     'this worker is not like the chief: numpy=1.2 here and none on the chief: make numpy the same',
-     'refused worker 1: numpy=1.2 there and None here'),
+     'this worker must match the chief: numpy=1.2 here and none on the chief: make numpy the same',
+     'refused worker 1: it has numpy=1.2, the chief has None'),
 ])
 def test_other_facts_are_refused_and_the_right_ones_awaited(start, theirs, message, logged):
   ours = {'--batch_size': '128', '--seed': '1'}
@@ -162,16 +164,18 @@ def test_other_facts_are_refused_and_the_right_ones_awaited(start, theirs, messa
 def test_other_cluster_is_refused(start):
   addresses = workers(2)
   start(addresses)
-  with pytest.raises(UserError, match='other cluster .*: TF_CONFIG=3 worker here and 2 worker on'):
+  message = 'the cluster of the chief: TF_CONFIG=3 worker here and 2 worker on'
+  with pytest.raises(UserError, match=message):
     start({'worker': addresses['worker'] + ['localhost:1']}, index=2).wait()
 
 
 def test_second_of_a_task_is_refused(start):
   addresses = workers(3)
   first, second = start(addresses), start(addresses, index=1)
-  with hello_and_beat(addresses, 2), pytest.raises(UserError, match='process is worker 2 already'):
+  with hello_and_beat(addresses, 2), pytest.raises(
+      UserError, match='process already runs as worker 2'):
     start(addresses, index=2).wait()
-  assert 'refused a second worker 2' in first.log
+  assert 'refused a second process for worker 2' in first.log
   last = start(addresses, index=2)
   assert [len(connected(each)) for each in (first, second, last)] == [2, 2, 2]
 
@@ -179,7 +183,7 @@ def test_second_of_a_task_is_refused(start):
 @pytest.mark.parametrize('is_gone', [True, False], ids=['gone', 'silent'])
 def test_second_of_a_task_replaces_the_first(start, monkeypatch, is_gone):
   if not is_gone:
-    monkeypatch.setattr(chief_rendezvous, '_CONTEST_SECS', .5)
+    monkeypatch.setattr(chief_rendezvous, '_CONTEST_TIMEOUT_SECS', .5)
   addresses = workers(2)
   first = start(addresses)
   with hello(addresses, 1) as older:
@@ -219,7 +223,7 @@ def test_garbage_does_not_disturb(start, garbage):
 
 @pytest.mark.parametrize('says', [b'\0\0\x12\4\0\0\0\0\0\0', b'hello\n', b''], ids=repr)
 def test_chiefs_port_answers_otherwise(start, monkeypatch, says):
-  monkeypatch.setattr(member_rendezvous, '_ANSWER_SECS', .3)
+  monkeypatch.setattr(member_rendezvous, '_ANSWER_TIMEOUT_SECS', .3)
   addresses = workers(2)
   port = int(addresses['worker'][0].rpartition(':')[2])
   with socket.socket() as server:
@@ -241,7 +245,7 @@ def test_chiefs_port_is_taken(start):
   with socket.socket() as server:
     server.bind(('127.0.0.1', int(addresses['worker'][0].rpartition(':')[2])))
     server.listen(1)
-    with pytest.raises(UserError, match='the port of this task cannot be had'):
+    with pytest.raises(UserError, match='the port of this task cannot be opened'):
       start(addresses).wait()
 
 
@@ -269,16 +273,16 @@ def test_nobody_goes_before_all_are_connected(start):
 def test_port_is_free_before_anyone_goes(start, monkeypatch):
   addresses = workers(2)
   port = int(addresses['worker'][0].rpartition(':')[2])
-  let_go, answered = chief_rendezvous._Meeting.let_go, []
+  release, answered = chief_rendezvous._ChiefRendezvous.release_members, []
 
-  def look_first(meeting):
+  def look_first(rendezvous):
     try:
       socket.create_connection(('127.0.0.1', port)).close()
       answered.append(True)
     except OSError:
       answered.append(False)
-    let_go(meeting)
+    release(rendezvous)
 
-  monkeypatch.setattr(chief_rendezvous._Meeting, 'let_go', look_first)
+  monkeypatch.setattr(chief_rendezvous._ChiefRendezvous, 'release_members', look_first)
   started = [start(addresses, index=index) for index in range(2)]
   assert [len(connected(each)) for each in started] == [1, 1] and answered == [False]

@@ -17,7 +17,7 @@ SERVERS = {'chief': ['c:1'], 'worker': ['a:1', 'b:2'], 'ps': ['d:3']}
 
 def read(cluster, kind='worker', index=0):
   text = json.dumps({'cluster': cluster, 'task': {'type': kind, 'index': index}})
-  return tf_config.read({'TF_CONFIG': text})
+  return tf_config.parse_cluster({'TF_CONFIG': text})
 
 
 @pytest.mark.parametrize('environ', [
@@ -25,7 +25,7 @@ def read(cluster, kind='worker', index=0):
     {'TF_CONFIG': '{"cluster": {}, "task": {"type": "worker", "index": 0}}'},
 ])
 def test_no_cluster(environ):
-  assert tf_config.read(environ) is None
+  assert tf_config.parse_cluster(environ) is None
 
 
 def test_worker_0_is_chief_where_there_is_none():
@@ -33,7 +33,7 @@ def test_worker_0_is_chief_where_there_is_none():
   assert cluster.task == Task('worker', 1) and str(cluster.task) == 'worker 1'
   assert cluster.chief == Task('worker', 0) and not cluster.is_chief
   assert read(WORKERS, index=0).is_chief
-  assert (cluster.num_workers, cluster.worker_number) == (2, 1)
+  assert (cluster.num_workers, cluster.rank) == (2, 1)
   assert cluster.workers == cluster.members == (Task('worker', 0), Task('worker', 1))
   assert cluster.address(cluster.task) == 'b:2'
 
@@ -42,17 +42,17 @@ def test_chief_comes_first():
   cluster = read(SERVERS, 'worker', 0)
   assert cluster.chief == Task('chief', 0) and str(cluster.chief) == 'chief'
   assert cluster.workers == (Task('chief', 0), Task('worker', 0), Task('worker', 1))
-  assert (cluster.num_workers, cluster.worker_number) == (3, 1)
+  assert (cluster.num_workers, cluster.rank) == (3, 1)
   assert cluster.parameter_servers == (Task('ps', 0),)
   assert cluster.members == cluster.workers + cluster.parameter_servers
-  assert read(SERVERS, 'chief').is_chief and read(SERVERS, 'ps').worker_number is None
+  assert read(SERVERS, 'chief').is_chief and read(SERVERS, 'ps').rank is None
 
 
 @pytest.mark.parametrize('extra', [{}, {'evaluator': ['e:1']}])
 def test_evaluator_is_no_member(extra):
   cluster = read(dict(SERVERS, **extra), 'evaluator')
   assert str(cluster.task) == 'evaluator' and cluster.task not in cluster.members
-  assert cluster.worker_number is None and not cluster.is_chief
+  assert cluster.rank is None and not cluster.is_chief
 
 
 @pytest.mark.parametrize('address, place', [
@@ -66,68 +66,83 @@ def test_addresses(address, place):
 
 # (cluster, task, the whole message after `TF_CONFIG: `, up to its remedy)
 BAD = [
-    (['a:1'], {}, 'cluster is no object: a list'),
-    (WORKERS, 'worker', 'task is no object: worker'),
-    ({'worker': 'a:1'}, {}, 'a type of task has no list of addresses: cluster.worker="a:1"'),
-    ({'worker': []}, {}, 'a type of task has no list of addresses: cluster.worker=a list with'),
-    ({'ps': {}}, {}, 'a type of task has no list of addresses: cluster.ps=an object with nothing'),
-    ({'worker': [1]}, {}, 'an address is no HOST:PORT: cluster.worker[0]=1'),
-    ({'worker': ['a']}, {}, 'an address is no HOST:PORT: cluster.worker[0]=a'),
-    ({'worker': [':1']}, {}, 'an address is no HOST:PORT: cluster.worker[0]=":1"'),
-    ({'worker': ['a:x']}, {}, 'an address is no HOST:PORT: cluster.worker[0]="a:x"'),
-    ({'worker': ['a b:1']}, {}, 'an address is no HOST:PORT: cluster.worker[0]="a b:1"'),
-    ({'worker': ['a:1\n']}, {}, 'an address is no HOST:PORT: cluster.worker[0]="a:1\\n"'),
-    ({'worker': ['::1:2222']}, {}, 'an address is no HOST:PORT: cluster.worker[0]="::1:2222"'),
-    ({'worker': ['[zz]:22']}, {}, 'an address is no HOST:PORT: cluster.worker[0]="[zz]:22"'),
-    ({'worker': ['grpc://a:1']}, {}, 'an address is no HOST:PORT: cluster.worker[0]="grpc://a:'),
-    ({'worker': ['a' * 99]}, {}, 'an address is no HOST:PORT: cluster.worker[0]=' + 'a' * 60 + '.'),
+    (['a:1'], {}, 'cluster must be an object: a list'),
+    (WORKERS, 'worker', 'task must be an object: worker'),
+    ({'worker': 'a:1'}, {},
+     'each type of task must have a list of addresses: cluster.worker="a:1"'),
+    ({'worker': []}, {},
+     'each type of task must have a list of addresses: cluster.worker=an empty list'),
+    ({'ps': {}}, {},
+     'each type of task must have a list of addresses: cluster.ps=an empty object'),
+    ({'worker': [1]}, {}, 'an address must be HOST:PORT: cluster.worker[0]=1'),
+    ({'worker': ['a']}, {}, 'an address must be HOST:PORT: cluster.worker[0]=a'),
+    ({'worker': [':1']}, {}, 'an address must be HOST:PORT: cluster.worker[0]=":1"'),
+    ({'worker': ['a:x']}, {}, 'an address must be HOST:PORT: cluster.worker[0]="a:x"'),
+    ({'worker': ['a b:1']}, {}, 'an address must be HOST:PORT: cluster.worker[0]="a b:1"'),
+    ({'worker': ['a:1\n']}, {}, 'an address must be HOST:PORT: cluster.worker[0]="a:1\\n"'),
+    ({'worker': ['::1:2222']}, {}, 'an address must be HOST:PORT: cluster.worker[0]="::1:2222"'),
+    ({'worker': ['[zz]:22']}, {}, 'an address must be HOST:PORT: cluster.worker[0]="[zz]:22"'),
+    ({'worker': ['grpc://a:1']}, {}, 'an address must be HOST:PORT: cluster.worker[0]="grpc://a:'),
+    ({'worker': ['a' * 99]}, {},
+     'an address must be HOST:PORT: cluster.worker[0]=' + 'a' * 60 + '.'),
     ({'worker': ['a:0']}, {}, 'a port is out of range: cluster.worker[0]="a:0"'),
     ({'worker': ['a:65536']}, {}, 'a port is out of range: cluster.worker[0]="a:65536"'),
     ({'worker': ['a:2', 'a:2']}, {},
-     'an address is there twice: cluster.worker[1]=a:2, as cluster.worker[0]: give each task its'),
+     'each task must have its own address: cluster.worker[1]=a:2, the same as cluster.worker[0]: '
+     'give each task another address'),
     ({'worker': ['a:2'], 'ps': ['A:02']}, {},
-     'an address is there twice: cluster.ps[0]=A:02, as cluster.worker[0]'),
-    ({'worker': ['[::1]:2', '[0::1]:2']}, {}, 'an address is there twice: cluster.worker[1]=[0::1'),
-    ({'chief': ['a:1', 'b:1']}, {}, 'a cluster has one chief: cluster.chief has 2 addresses'),
-    ({'worker': ['w:1'], 'evaluator': ['a:1', 'b:1']}, {}, 'a cluster has one evaluator: cluster'),
-    ({'master': ['a:1']}, {}, 'the type master is of old versions: cluster.master: write chief'),
-    (WORKERS, {'type': 'master', 'index': 0}, 'the type master is of old versions: task.type=mas'),
-    ({'wrkr': ['a:1']}, {}, 'there is no such type of task: cluster.wrkr: choose from chief, w'),
-    (WORKERS, {'type': 'wrkr', 'index': 0}, 'there is no such type of task: task.type=wrkr: choo'),
-    (WORKERS, {'type': ['worker'], 'index': 0}, 'there is no such type of task: task.type=a list'),
-    ({'ps': ['a:1']}, {'type': 'ps', 'index': 0}, 'no task trains: cluster has neither chief nor'),
-    (WORKERS, {}, 'which task this is is not said: task.type is missing'),
-    (WORKERS, {'type': 'worker'}, 'which task this is is not said: task.index is missing'),
+     'each task must have its own address: cluster.ps[0]=A:02, the same as cluster.worker[0]'),
+    ({'worker': ['[::1]:2', '[0::1]:2']}, {},
+     'each task must have its own address: cluster.worker[1]=[0::1'),
+    ({'chief': ['a:1', 'b:1']}, {},
+     'a cluster can have only one chief: cluster.chief has 2 addresses'),
+    ({'worker': ['w:1'], 'evaluator': ['a:1', 'b:1']}, {},
+     'a cluster can have only one evaluator: cluster'),
+    ({'master': ['a:1']}, {}, 'the task type master is obsolete: cluster.master: use chief'),
+    (WORKERS, {'type': 'master', 'index': 0}, 'the task type master is obsolete: task.type=master'),
+    ({'wrkr': ['a:1']}, {}, 'unknown task type: cluster.wrkr: choose from chief, w'),
+    (WORKERS, {'type': 'wrkr', 'index': 0}, 'unknown task type: task.type=wrkr: choo'),
+    (WORKERS, {'type': ['worker'], 'index': 0}, 'unknown task type: task.type=a list'),
+    ({'ps': ['a:1']}, {'type': 'ps', 'index': 0},
+     'a cluster must have a chief or a worker: cluster has neither'),
+    (WORKERS, {}, 'task must have a type and an index: task.type is missing'),
+    (WORKERS, {'type': 'worker'}, 'task must have a type and an index: task.index is missing'),
     (WORKERS, {'type': 'chief', 'index': 0},
-     'this task is none of the cluster\'s: task.type=chief, and cluster has worker: add'),
+     'this task is not in the cluster: task.type=chief, and cluster has worker: add'),
     (WORKERS, {'type': 'worker', 'index': 2},
-     'this task is none of the cluster\'s: task.type=worker task.index=2: give an index from 0'),
-    (WORKERS, {'type': 'worker', 'index': -1}, 'this task is none of the cluster\'s: task.type=wo'),
-    (WORKERS, {'type': 'evaluator', 'index': 1}, 'this task is none of the cluster\'s: task.type='),
-    (WORKERS, {'type': 'worker', 'index': '0x1'}, 'task.index is no whole number: task.index=0x1'),
-    (WORKERS, {'type': 'worker', 'index': '1\n'}, 'task.index is no whole number: task.index="1'),
-    (WORKERS, {'type': 'worker', 'index': '-1'}, 'task.index is no whole number: task.index=-1'),
-    (WORKERS, {'type': 'worker', 'index': 1.0}, 'task.index is no whole number: task.index=1.0'),
-    (WORKERS, {'type': 'worker', 'index': True}, 'task.index is no whole number: task.index=true'),
-    (WORKERS, {'type': 'worker', 'index': {}}, 'task.index is no whole number: task.index=an obj'),
+     'this task is not in the cluster: task.type=worker task.index=2: give an index from 0'),
+    (WORKERS, {'type': 'worker', 'index': -1}, 'this task is not in the cluster: task.type=wo'),
+    (WORKERS, {'type': 'evaluator', 'index': 1}, 'this task is not in the cluster: task.type='),
+    (WORKERS, {'type': 'worker', 'index': '0x1'},
+     'task.index must be a whole number: task.index=0x1'),
+    (WORKERS, {'type': 'worker', 'index': '1\n'},
+     'task.index must be a whole number: task.index="1'),
+    (WORKERS, {'type': 'worker', 'index': '-1'},
+     'task.index must be a whole number: task.index=-1'),
+    (WORKERS, {'type': 'worker', 'index': 1.0},
+     'task.index must be a whole number: task.index=1.0'),
+    (WORKERS, {'type': 'worker', 'index': True},
+     'task.index must be a whole number: task.index=true'),
+    (WORKERS, {'type': 'worker', 'index': {}},
+     'task.index must be a whole number: task.index=an empty obj'),
 ]
 
 
 @pytest.mark.parametrize('cluster, task, message', BAD, ids=[case[2][:60] for case in BAD])
 def test_bad(cluster, task, message):
   with pytest.raises(UserError) as caught:
-    tf_config.read({'TF_CONFIG': json.dumps({'cluster': cluster, 'task': task})})
+    tf_config.parse_cluster({'TF_CONFIG': json.dumps({'cluster': cluster, 'task': task})})
   assert str(caught.value).startswith('TF_CONFIG: ' + message)
 
 
 @pytest.mark.parametrize('text, message', [
-    ('{"cluster": ', 'TF_CONFIG: it is no JSON: Expecting value'),
-    ('[' * 100000, 'TF_CONFIG: it is no JSON: '),
-    ('[1]', 'TF_CONFIG: it is no JSON object: a list: give {"cluster": '),
+    ('{"cluster": ', 'TF_CONFIG: it must be JSON: Expecting value'),
+    ('[' * 100000, 'TF_CONFIG: it must be JSON: '),
+    ('[1]', 'TF_CONFIG: it must be a JSON object: a list: give {"cluster": '),
 ])
 def test_broken(text, message):
   with pytest.raises(UserError) as caught:
-    tf_config.read({'TF_CONFIG': text})
+    tf_config.parse_cluster({'TF_CONFIG': text})
   assert str(caught.value).startswith(message) and len(str(caught.value).splitlines()) == 1
 
 
@@ -147,7 +162,7 @@ NEARLY = st.fixed_dictionaries({
 @given(ANYTHING | NEARLY)
 def test_any_value_gives_a_cluster_or_a_user_error(config):
   try:
-    cluster = tf_config.read({'TF_CONFIG': json.dumps(config)})
+    cluster = tf_config.parse_cluster({'TF_CONFIG': json.dumps(config)})
   except UserError as error:
     assert str(error).startswith('TF_CONFIG: ') and len(str(error).splitlines()) == 1
     return
@@ -161,21 +176,21 @@ def test_any_value_gives_a_cluster_or_a_user_error(config):
     ({'worker': ['a:1']}, 'mirrored'), ({'chief': ['a:1'], 'evaluator': ['b:1']}, 'off'),
 ])
 def test_strategy_fits(cluster, strategy):
-  tf_config.check_for(read(cluster, list(cluster)[0]), strategy)
+  tf_config.check_strategy(read(cluster, list(cluster)[0]), strategy)
 
 
 @pytest.mark.parametrize('cluster, strategy, message', [
-    (SERVERS, 'multi_worker_mirrored', 'multi_worker_mirrored has no parameter servers: '
+    (SERVERS, 'multi_worker_mirrored', 'multi_worker_mirrored uses no parameter servers: '
      r'cluster.ps\[0\]=d:3: leave cluster.ps out, or give --distribution_strategy=parameter_serv'),
     (WORKERS, 'parameter_server', 'parameter_server needs a chief: cluster has 2 worker: add "ch'),
     ({'chief': ['a:1']}, 'parameter_server', 'needs a parameter server: cluster has 1 chief: add'),
-    (WORKERS, 'mirrored', 'several tasks, and --distribution_strategy=mirrored runs in one: '
+    (WORKERS, 'mirrored', 'several tasks, but --distribution_strategy=mirrored runs in one: '
      'cluster has 2 worker: give --distribution_strategy=multi_worker_mirrored to every task'),
     (SERVERS, 'off', 'give --distribution_strategy=parameter_server to every task'),
 ])
 def test_strategy_does_not_fit(cluster, strategy, message):
   with pytest.raises(UserError, match=message):
-    tf_config.check_for(read(cluster, list(cluster)[0]), strategy)
+    tf_config.check_strategy(read(cluster, list(cluster)[0]), strategy)
 
 
 @pytest.fixture
@@ -202,18 +217,20 @@ def test_own_port_is_taken(taken):
   with pytest.raises(UserError) as caught:
     tf_config.check_network(read({'worker': ['localhost:{}'.format(taken)]}))
   given = r'cluster.worker[0]=localhost:{} (process {} ('.format(taken, os.getpid())
-  assert given in str(caught.value) and 'the port of this task cannot be had' in str(caught.value)
+  message = str(caught.value)
+  assert given in message and 'the port of this task cannot be opened' in message
 
 
 def test_own_port_is_taken_by_who_knows_whom(taken, monkeypatch):
-  monkeypatch.setattr(network, 'holder', lambda port: '')
+  monkeypatch.setattr(network, 'listening_process', lambda port: '')
   with pytest.raises(UserError, match='localhost:{} .*in use'.format(taken)):
     tf_config.check_network(read({'worker': ['localhost:{}'.format(taken)]}))
 
 
 @pytest.mark.parametrize('host', ['no.such.host.invalid', 'a..b'])
 def test_host_has_no_address(host):
-  with pytest.raises(UserError, match=r'a host has no address: cluster.ps\[0\]={}:1 '.format(host)):
+  message = r'a host name cannot be resolved: cluster.ps\[0\]={}:1 '.format(host)
+  with pytest.raises(UserError, match=message):
     tf_config.check_network(read({'worker': ['localhost:{}'.format(free_port())],
                                   'ps': [host + ':1']}))
 

@@ -31,7 +31,7 @@ def environ(task, **counts):
     ('mirrored', 'chief', {'chief': 1, 'evaluator': 1}, (0, 1, CHIEF)),
 ])
 def test_rank_size_and_role(strategy, task, counts, expected):
-  found = worker.find(environ(task, **counts), strategy)
+  found = worker.make_worker(environ(task, **counts), strategy)
   assert (found.rank, found.size, found.role) == expected
   assert found.is_chief == (found.role == CHIEF) and found.name in (task, task + ' 0')
   assert found.has_evaluator == ('evaluator' in counts)
@@ -39,22 +39,22 @@ def test_rank_size_and_role(strategy, task, counts, expected):
 
 @pytest.mark.parametrize('variables', [{}, {'TF_CONFIG': ''}, environ('worker 0', worker=1)])
 def test_alone(variables):
-  assert worker.find(variables, 'mirrored') == ALONE
+  assert worker.make_worker(variables, 'mirrored') == ALONE
   assert ALONE.is_chief and not ALONE.has_evaluator and ALONE.name == CHIEF
 
 
 def test_a_cluster_of_another_strategy():
   with pytest.raises(UserError, match='names several tasks'):
-    worker.find(environ('worker 0', worker=2), 'mirrored')
+    worker.make_worker(environ('worker 0', worker=2), 'mirrored')
 
 
 def test_waits_until_a_host_has_an_address(monkeypatch):
   now, known_at = [0.], 5
-  cluster = tf_config.read(environ('worker 0', worker=2))
+  cluster = tf_config.parse_cluster(environ('worker 0', worker=2))
 
   def check_network(unused_cluster):
     if now[0] < known_at:
-      raise tf_config.NoAddress('a host has no address', 'x', 'correct it')
+      raise tf_config.UnresolvedHost('a host name cannot be resolved', 'x', 'correct it')
 
   def sleep(secs):
     now[0] += secs
@@ -63,6 +63,6 @@ def test_waits_until_a_host_has_an_address(monkeypatch):
   worker.wait_for_network(cluster, 60, lambda: now[0], sleep)
   assert now == [5]
   known_at = 1000
-  with pytest.raises(tf_config.NoAddress):
+  with pytest.raises(tf_config.UnresolvedHost):
     worker.wait_for_network(cluster, 60, lambda: now[0], sleep)
   assert 60 < now[0] - 5 <= 62

@@ -139,7 +139,7 @@ def test_another_command_than_the_chiefs_is_refused(cluster, tmp_path):
                               '--model_dir={}'.format(tmp_path / 'model')]
   tasks = cluster.start(flags, workers=2, per_task={'worker 1': ['--learning_rate=0.25']})
   assert tasks['worker 1'].code() == 2
-  assert ('error: this worker was started with other flags than the chief: --learning_rate=0.25 '
+  assert ('error: this worker must be started with the flags of the chief: --learning_rate=0.25 '
           'here and 0.05 on the chief: give all tasks the same flags') in tasks['worker 1'].log
   again = cluster.add('worker', 1, flags)
   assert again.code() == tasks['worker 0'].code() == 0
@@ -154,4 +154,4 @@ def test_one_worker_needs_no_cluster(run_program, tmp_path, monkeypatch):
                                   '"task": {"type": "worker", "index": 0}}')
   done = run_program('--mode=train', '--train_steps=5', '--model_dir={}'.format(tmp_path),
                      *FLAGS, *TOGETHER)
-  assert done.code == 0 and 'TF_CONFIG names no other' in done.err
+  assert done.code == 0 and 'TF_CONFIG names no other task' in done.err

@@ -15,7 +15,7 @@ BATCH_SIZE = 32
 _DEADLINE_SECS = 300
 _HALVES = re.compile(r'\.part$|_temp_|^temp-|\.tmp|-again$|^run\.lock$')
 _OF_THE_SPEED = ('throughput.json', 'steps.json')
-_GOING_ON = re.compile(r'^going on from step (\d+), (\d+) examples', re.MULTILINE)
+_GOING_ON = re.compile(r'^resuming from step (\d+), (\d+) examples', re.MULTILINE)
 
 
 class Run:
@@ -91,15 +91,15 @@ class Run:
     return code != 0, time.monotonic() - began
 
   def start_here(self, kill_at=None):
-    """Starts it as a copy of this process, which has TensorFlow imported, and plants a kill.
+    """Starts it as a copy of this process, which has TensorFlow imported, and injects a kill.
 
     Args:
-      kill_at: arguments of planted_kills.plant; None: it is left alone.
+      kill_at: arguments of injected_kills.inject; None: it is left alone.
 
     Returns:
       Whether it was killed.
     """
-    import planted_kills
+    import injected_kills
 
     from estimator_train import __main__ as program
 
@@ -115,7 +115,7 @@ class Run:
         signal.alarm(_DEADLINE_SECS)
         os.chdir(str(self.folder))
         if kill_at is not None:
-          planted_kills.plant(**kill_at)
+          injected_kills.inject(**kill_at)
         os._exit(program.main(self._flags))
       finally:
         os._exit(1)
@@ -131,11 +131,11 @@ class Run:
   def phase(self):
     """What the run was at when it was killed, by its log and by what is there."""
     log = self.log
-    done = re.search('examples/sec over|: nothing to train$', log, re.MULTILINE)
+    done = re.search('examples/sec over|^nothing to train: .*$', log, re.MULTILINE)
     if done:
       ended = ' at step {}\n'.format(self.steps) in log[done.end():]
       return 'exporting' if ended or list(self.export_dir.glob('temp-*')) else 'last evaluation'
-    if not re.search(r'^(step \d+/|going on from)', log, re.MULTILINE):
+    if not re.search(r'^(step \d+/|resuming from)', log, re.MULTILINE):
       return 'resume' if self.steps_saved else 'start-up'
     if self._is_saving():
       return 'saving'

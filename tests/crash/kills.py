@@ -1,6 +1,6 @@
 """Kills a training run (kill -9) again and again, and compares what comes of it in the end.
 
-  python tests/crash/kills.py [--kills=50] [--seed=1] [--steps=400] [--planted[=REGEX]]
+  python tests/crash/kills.py [--kills=50] [--seed=1] [--steps=400] [--points[=REGEX]]
       [--keep=FOLDER]
 
 First a run is left alone. Then the same command is started, killed at a random moment, and started
@@ -8,7 +8,7 @@ again, until it comes to its end; and all over again in a new folder, until ther
 kills. Each is told with the phase that it met and the step that the next start went on from. At the
 end of each training everything it left must be what the undisturbed run left: the weights and the
 optimizer's slots bit for bit, the evaluation, the best checkpoint, `model.h5`, the export, and no
-file that is half of one. `--planted` kills before and after what is done at named points besides,
+file that is half of one. `--points` kills before and after what is done at named points besides,
 of those that match, and at some again in the next start.
 
 The input goes on with the remaining examples of its epoch, so that nothing may differ. Exit code 1
@@ -27,9 +27,9 @@ from pathlib import Path
 
 from crash_runs import BATCH_SIZE, ROOT, Run, differences
 
-PLANTED_STEPS = 120
+POINTS_STEPS = 120
 
-# Point by point over a run, as planted_kills.py takes them.
+# Point by point over a run, as injected_kills.py takes them.
 _REPLACED = ('flags.txt', 'labels.txt', 'batch_sizes.json', 'fingerprint.txt', 'evaluation.json',
              'best.json', 'throughput.json', 'model.h5', 'curves.json', 'samples.json')
 _TWICE = ('lock', '_temp_', 'state', 'rename', 'delete', 'os.link', 'evaluate', 'os.rename')
@@ -153,7 +153,7 @@ def main():
   parser.add_argument('--kills', type=int, default=50, help='how many (default: 50)')
   parser.add_argument('--seed', type=int, default=1, help='of the moments (default: 1)')
   parser.add_argument('--steps', type=int, default=400, help='of a run (default: 400)')
-  parser.add_argument('--planted', nargs='?', const='', metavar='REGEX',
+  parser.add_argument('--points', nargs='?', const='', metavar='REGEX',
                       help='kill at the named points too, or at those that match')
   parser.add_argument('--keep', help='folder for the runs, which stay there')
   args = parser.parse_args()
@@ -174,14 +174,14 @@ def main():
       wrong, phases = kill_at_random(folder, undisturbed, args.kills, secs, args.seed,
                                      lambda text: print(text, flush=True))
       found += wrong
-    if args.planted is not None:
-      undisturbed = Run(folder / 'undisturbed-planted', PLANTED_STEPS)
+    if args.points is not None:
+      undisturbed = Run(folder / 'undisturbed-points', POINTS_STEPS)
       undisturbed.start_here()
       for number, kill_at in enumerate(PLANTED):
         name = ' '.join(map(str, kill_at.values()))
-        if not re.search(args.planted, name):
+        if not re.search(args.points, name):
           continue
-        wrong, run, kills = kill_at_point(folder / 'planted-{}'.format(number), undisturbed,
+        wrong, run, kills = kill_at_point(folder / 'point-{}'.format(number), undisturbed,
                                           kill_at)
         print('{}: {} kill(s), then {}: {}'.format(name, kills, _resumed(run), '; '.join(wrong)
                                                    or 'all as undisturbed'), flush=True)

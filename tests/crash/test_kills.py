@@ -14,8 +14,8 @@ POINTS = 'during .*1-9|state before .*-60|promote before|os.rename before'
 
 @pytest.mark.slow
 @pytest.mark.parametrize('arguments, kills', [
-    (['--kills=2', '--steps=120'], 2), (['--kills=0', '--planted=' + POINTS], 7)],
-                         ids=['random', 'planted'])
+    (['--kills=2', '--steps=120'], 2), (['--kills=0', '--points=' + POINTS], 7)],
+                         ids=['random', 'points'])
 def test_the_end_is_that_of_an_undisturbed_run(arguments, kills, tmp_path):
   process = subprocess.run(
       [sys.executable, str(ROOT / 'tests' / 'crash' / 'kills.py'),

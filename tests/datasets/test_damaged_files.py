@@ -37,7 +37,7 @@ IDX_CONTENTS = [content for pair in PAIRS for content in pair]
 NUMBERS = (0, 1, 0x7f, 0x80, 0xff, 0x7fff, 0xffff, 0x7fffffff, 0x80000000, 0xfffffffe, 0xffffffff)
 NAME_PARTS = ('/', '../', '..', '.', '\\', ':', 'C', 'a', 'A', 'b', ' ', '\0', '~', '\n',
               '\x1b[2J', 'é', '__MACOSX', '._', '.DS_Store', 'x' * 300, 'a/' * 3000, 'copy/',
-              unpack.ASIDE)
+              unpack.TEMPORARY_NAME)
 NAMES = ('a', 'b', 'A', 'a/b', 'a/../b', '../b', '../../a', 'copy/a', 'copy/b', '.b', '__MACOSX/a')
 KINDS = (0, 0, stat.S_IFREG, stat.S_IFLNK, stat.S_IFDIR, stat.S_IFCHR, stat.S_IFIFO, stat.S_IFSOCK)
 MAX_UNPACKED_BYTES = 1 << 22  # Of what some kB may become.
@@ -147,8 +147,8 @@ def check_unpack(data):
     write(folder, 'outside', b'mine')
     inside = os.path.join(folder, 'far', 'down', 'be', 'low')  # A name goes up by five at most.
     try:
-      first = unpack.unpack(path, inside, second_copy='copy/')
-      again = unpack.unpack(path, inside, second_copy='copy/')
+      first = unpack.unpack_zip(path, inside, second_copy='copy/')
+      again = unpack.unpack_zip(path, inside, second_copy='copy/')
       assert again == (0, first.written + first.present, first.skipped)
     finally:  # Also where it was refused.
       check_unpacked(folder, inside)
@@ -165,7 +165,7 @@ def check_unpacked(folder, inside):
     for name in folders + files:
       status = os.lstat(os.path.join(parent, name))
       assert stat.S_ISDIR(status.st_mode) if name in folders else stat.S_ISREG(status.st_mode)
-      assert not unpack.is_clutter(name) and not status.st_mode & stat.S_ISUID
+      assert not unpack.is_macos_metadata(name) and not status.st_mode & stat.S_ISUID
       total += status.st_size if name in files else 0
   assert total <= MAX_UNPACKED_BYTES
 

@@ -1,4 +1,4 @@
-"""download.fetch against a server on the loopback that misbehaves as told."""
+"""download.download_files with a local server that misbehaves as configured."""
 
 import contextlib
 import hashlib
@@ -154,7 +154,7 @@ def content(folder) -> Dict[str, bytes]:
 def test_plain(server, tmp_path, log):
   server.answers['/a'] = [ranged()]
   data_dir = tmp_path / 'made' / 'on the way'
-  assert download.fetch([server.file('/a')], str(data_dir)) == [(NAME, len(BODY), True)]
+  assert download.download_files([server.file('/a')], str(data_dir)) == [(NAME, len(BODY), True)]
   assert content(data_dir) == {NAME: BODY}
   assert server.requests == [('/a', None)]
   begin, *tenths, end = log.messages
@@ -166,7 +166,7 @@ def test_plain(server, tmp_path, log):
 def test_bar_on_a_terminal(server, tmp_path, monkeypatch, capsys):
   monkeypatch.setattr(sys.stderr, 'isatty', lambda: True, raising=False)
   server.answers['/a'] = [ranged(cut_after=HALF), ranged()]
-  download.fetch([server.file('/a')], str(tmp_path))
+  download.download_files([server.file('/a')], str(tmp_path))
   out, err = capsys.readouterr()
   assert not out
   assert NAME + '.part: 100%' in err and '256k/256k' in err
@@ -174,24 +174,24 @@ def test_bar_on_a_terminal(server, tmp_path, monkeypatch, capsys):
 
 def test_second_call_makes_no_request(server, tmp_path):
   server.answers['/a'] = [ranged()]
-  download.fetch([server.file('/a')], str(tmp_path))
-  assert download.fetch([server.file('/a')], str(tmp_path)) == [(NAME, len(BODY), False)]
+  download.download_files([server.file('/a')], str(tmp_path))
+  assert download.download_files([server.file('/a')], str(tmp_path)) == [(NAME, len(BODY), False)]
   assert len(server.requests) == 1
 
 
 def test_cut_connection_is_resumed(server, tmp_path):
   server.answers['/a'] = [ranged(cut_after=1000), ranged(cut_after=HALF), ranged()]
-  download.fetch([server.file('/a')], str(tmp_path))
+  download.download_files([server.file('/a')], str(tmp_path))
   assert server.ranges() == [None, 'bytes=1000-', 'bytes={}-'.format(1000 + HALF)]
   assert content(tmp_path) == {NAME: BODY}
 
 
 def test_always_cut_connection_ends(server, tmp_path):
   server.answers['/a'] = [ranged(cut_after=10)]
-  message = '(cut after 50 of 256,000 bytes|IncompleteRead), tried 5 times'
+  message = '(interrupted after 50 of 256,000 bytes|IncompleteRead), tried 5 times'
   with pytest.raises(UserError, match=message):
-    download.fetch([server.file('/a')], str(tmp_path))
-  assert len(server.requests) == transfer.ATTEMPTS
+    download.download_files([server.file('/a')], str(tmp_path))
+  assert len(server.requests) == transfer.MAX_ATTEMPTS
   assert content(tmp_path) == {NAME + '.part': BODY[:50]}
 
 
@@ -200,7 +200,7 @@ def test_silent_server_counts_as_cut(server, tmp_path, monkeypatch):
   event = threading.Event()
   server.answers['/a'] = [held(event), ranged()]
   try:
-    download.fetch([server.file('/a')], str(tmp_path))
+    download.download_files([server.file('/a')], str(tmp_path))
   finally:
     event.set()
   first, second = server.ranges()
@@ -211,7 +211,7 @@ def test_silent_server_counts_as_cut(server, tmp_path, monkeypatch):
 def test_server_without_ranges_starts_over(server, tmp_path):
   (tmp_path / (NAME + '.part')).write_bytes(BODY[:HALF])
   server.answers['/a'] = [whole()]
-  download.fetch([server.file('/a')], str(tmp_path))
+  download.download_files([server.file('/a')], str(tmp_path))
   assert server.ranges() == ['bytes={}-'.format(HALF)]
   assert content(tmp_path) == {NAME: BODY}
 
@@ -220,14 +220,14 @@ def test_server_without_ranges_starts_over(server, tmp_path):
 def test_part_is_resumed(server, tmp_path, size):
   (tmp_path / (NAME + '.part')).write_bytes(BODY[:size])
   server.answers['/a'] = [ranged()]
-  download.fetch([server.file('/a')], str(tmp_path))
+  download.download_files([server.file('/a')], str(tmp_path))
   assert server.ranges() == ['bytes={}-'.format(size)]
   assert content(tmp_path) == {NAME: BODY}
 
 
 def test_complete_part_needs_no_request(server, tmp_path):
   (tmp_path / (NAME + '.part')).write_bytes(BODY)
-  download.fetch([server.file('/a')], str(tmp_path))
+  download.download_files([server.file('/a')], str(tmp_path))
   assert not server.requests
   assert content(tmp_path) == {NAME: BODY}
 
@@ -240,7 +240,7 @@ def test_complete_part_needs_no_request(server, tmp_path):
 def test_useless_part_is_replaced(server, tmp_path, part, expected_ranges):
   (tmp_path / (NAME + '.part')).write_bytes(part)
   server.answers['/a'] = [ranged()]
-  download.fetch([server.file('/a')], str(tmp_path))
+  download.download_files([server.file('/a')], str(tmp_path))
   assert server.ranges() == expected_ranges
   assert content(tmp_path) == {NAME: BODY}
 
@@ -254,7 +254,7 @@ def test_useless_part_is_replaced(server, tmp_path, part, expected_ranges):
 def test_wrong_answer_to_a_range_starts_over(server, tmp_path, answer):
   (tmp_path / (NAME + '.part')).write_bytes(BODY[:HALF])
   server.answers['/a'] = [answer, ranged()]
-  download.fetch([server.file('/a')], str(tmp_path))
+  download.download_files([server.file('/a')], str(tmp_path))
   assert server.ranges() == ['bytes={}-'.format(HALF), None]
   assert content(tmp_path) == {NAME: BODY}
 
@@ -273,7 +273,7 @@ def test_wrong_answer_to_a_range_starts_over(server, tmp_path, answer):
 ])
 def test_fallback(server, tmp_path, publisher, expected_requests):
   server.answers.update({'/a': [publisher], '/b': [ranged()]})
-  download.fetch([server.file('/a', '/b')], str(tmp_path))
+  download.download_files([server.file('/a', '/b')], str(tmp_path))
   assert server.requests == expected_requests
   assert content(tmp_path) == {NAME: BODY}
 
@@ -281,7 +281,7 @@ def test_fallback(server, tmp_path, publisher, expected_requests):
 def test_another_page_does_not_cost_the_part(server, tmp_path):
   (tmp_path / (NAME + '.part')).write_bytes(BODY[:HALF])
   server.answers.update({'/a': [whole(b'log in first')], '/b': [ranged()]})
-  download.fetch([server.file('/a', '/b')], str(tmp_path))
+  download.download_files([server.file('/a', '/b')], str(tmp_path))
   assert server.ranges() == ['bytes={}-'.format(HALF)] * 2
 
 
@@ -289,10 +289,10 @@ def test_wrong_everywhere(server, tmp_path):
   server.answers.update({'/a': [ranged(FLIPPED)], '/b': [status(404)]})
   file = server.file('/a', '/b')
   with pytest.raises(UserError) as caught:
-    download.fetch([file], str(tmp_path))
+    download.download_files([file], str(tmp_path))
   assert str(caught.value) == (
       'cannot download {name}: {a} (wrong md5 {flipped}), {b} (HTTP 404 Not Found): try again, or '
-      'put the file {name} (256000 bytes, md5 {md5}) into {folder}'.format(
+      'copy the file {name} (256000 bytes, md5 {md5}) to {folder}'.format(
           name=NAME, a=file.urls[0], b=file.urls[1], md5=file.md5, folder=tmp_path,
           flipped=hashlib.md5(FLIPPED).hexdigest()))
   assert not content(tmp_path)
@@ -305,7 +305,7 @@ def test_nobody_listens(tmp_path, monkeypatch):
     bound.bind(('127.0.0.1', 0))
     url = 'http://127.0.0.1:{}/a'.format(bound.getsockname()[1])
     with pytest.raises(UserError, match=re.escape(url) + r' \(.*[Rr]efused'):
-      download.fetch([data_file(url)], str(tmp_path))
+      download.download_files([data_file(url)], str(tmp_path))
   assert not content(tmp_path)
 
 
@@ -313,7 +313,7 @@ def test_wrong_size_is_kept_and_named(server, tmp_path):
   (tmp_path / NAME).write_bytes(b'mine')
   other = server.file('/a')._replace(name='other')
   with pytest.raises(UserError, match=re.escape(str(tmp_path / NAME)) + r' \(4 bytes.*remove it'):
-    download.fetch([other, server.file('/a')], str(tmp_path))
+    download.download_files([other, server.file('/a')], str(tmp_path))
   assert content(tmp_path) == {NAME: b'mine'}
   assert not server.requests
 
@@ -323,7 +323,7 @@ def test_damage_is_kept_and_named(server, tmp_path):
   (tmp_path / NAME).write_bytes(bytes(file.size))
   message = 'damaged: ' + re.escape(str(tmp_path / NAME)) + '.*remove it'
   with pytest.raises(UserError, match=message):
-    download.fetch([file], str(tmp_path))
+    download.download_files([file], str(tmp_path))
   assert content(tmp_path) == {NAME: bytes(file.size)}
   assert not server.requests
 
@@ -332,8 +332,8 @@ def test_damage_is_kept_and_named(server, tmp_path):
 def test_data_dir_that_cannot_be(server, tmp_path, data_dir):
   (tmp_path / 'file').write_bytes(b'')
   data_dir = str(tmp_path / data_dir)
-  with pytest.raises(UserError, match='{}: .*has 256,000 bytes free'.format(data_dir)):
-    download.fetch([server.file('/a')], data_dir)
+  with pytest.raises(UserError, match='{}: .*with 256,000 bytes of free'.format(data_dir)):
+    download.download_files([server.file('/a')], data_dir)
 
 
 def test_full_disk(server, tmp_path):
@@ -343,11 +343,11 @@ def test_full_disk(server, tmp_path):
   resource.setrlimit(resource.RLIMIT_FSIZE, (HALF, hard))
   try:
     with pytest.raises(UserError, match='{}: File too large: .*256,000 bytes'.format(tmp_path)):
-      download.fetch([server.file('/a')], str(tmp_path))
+      download.download_files([server.file('/a')], str(tmp_path))
   finally:
     resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
   assert len(server.requests) == 1
-  download.fetch([server.file('/a')], str(tmp_path))
+  download.download_files([server.file('/a')], str(tmp_path))
   assert content(tmp_path) == {NAME: BODY}
 
 
@@ -358,10 +358,10 @@ def test_interrupt_keeps_the_part(server, tmp_path, monkeypatch):
   with monkeypatch.context() as patch:
     patch.setattr('tqdm.tqdm.update', interrupt)
     with pytest.raises(KeyboardInterrupt):
-      download.fetch([server.file('/a')], str(tmp_path))
+      download.download_files([server.file('/a')], str(tmp_path))
   kept = content(tmp_path)[NAME + '.part']
   assert kept and BODY.startswith(kept)
-  download.fetch([server.file('/a')], str(tmp_path))
+  download.download_files([server.file('/a')], str(tmp_path))
   assert server.ranges() == [None, 'bytes={}-'.format(len(kept))]
   assert content(tmp_path) == {NAME: BODY}
 
@@ -372,7 +372,7 @@ from estimator_train.datasets import description, download
 logging.basicConfig(level=logging.INFO, format='%(message)s')
 name, size, md5, url, data_dir = sys.argv[1:]
 file = description.DataFile(name, int(size), md5, (url,))
-print(download.fetch([file], data_dir)[0].downloaded)
+print(download.download_files([file], data_dir)[0].downloaded)
 '''
 
 
@@ -414,7 +414,8 @@ def test_many_threads_at_once_when_the_publisher_is_wrong(server, tmp_path):
   results = []
   threads = [
       threading.Thread(
-          target=lambda: results.extend(download.fetch([server.file('/a', '/b')], str(tmp_path))))
+          target=lambda: results.extend(
+              download.download_files([server.file('/a', '/b')], str(tmp_path))))
       for _ in range(5)]
   for thread in threads:
     thread.start()

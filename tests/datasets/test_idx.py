@@ -56,15 +56,15 @@ def test_checksummed_images_are_not_decompressed(tmp_path):
 
 
 @pytest.mark.parametrize('images_gz, labels_gz, message', [
-    pytest.param(None, GOOD_LABELS, 'no such data file: .*images.gz: .*--mode=download',
+    pytest.param(None, GOOD_LABELS, 'a data file does not exist: .*images.gz: .*--mode=download',
                  id='no images'),
-    pytest.param(GOOD_IMAGES, None, 'no such data file: .*labels.gz: .*--mode=download',
+    pytest.param(GOOD_IMAGES, None, 'a data file does not exist: .*labels.gz: .*--mode=download',
                  id='no labels'),
-    pytest.param(images(), GOOD_LABELS, 'not gzip: .*images.gz:', id='images not gzip'),
-    pytest.param(GOOD_IMAGES, labels(), 'not gzip: .*labels.gz:', id='labels not gzip'),
-    pytest.param(b'', GOOD_LABELS, 'not gzip: .*images.gz:', id='empty file'),
+    pytest.param(images(), GOOD_LABELS, 'not in gzip format: .*images.gz:', id='images not gzip'),
+    pytest.param(GOOD_IMAGES, labels(), 'not in gzip format: .*labels.gz:', id='labels not gzip'),
+    pytest.param(b'', GOOD_LABELS, 'not in gzip format: .*images.gz:', id='empty file'),
     pytest.param(GOOD_LABELS, GOOD_IMAGES,
-                 'images.gz: expected at least 16 bytes decompressed, found 13', id='swapped'),
+                 'images.gz: expected at least 16 decompressed bytes, found 13', id='swapped'),
     pytest.param(gzip.compress(images(magic=0x801)), GOOD_LABELS,
                  'not an idx file of images: .*images.gz: magic number 0x801, expected 0x803',
                  id='magic of images'),
@@ -74,27 +74,28 @@ def test_checksummed_images_are_not_decompressed(tmp_path):
     pytest.param(gzip.compress(images(height=WIDTH, width=HEIGHT)), GOOD_LABELS,
                  'wrong size: .*images.gz: 3x4, expected 4x3', id='height and width'),
     pytest.param(gzip.compress(images()[:10]), GOOD_LABELS,
-                 'images.gz: expected at least 16 bytes decompressed, found 10', id='short header'),
+                 'images.gz: expected at least 16 decompressed bytes, found 10', id='short header'),
     pytest.param(gzip.compress(images()[:-1]), GOOD_LABELS,
-                 'images.gz: expected 76 bytes decompressed, found 75', id='images short'),
+                 'images.gz: expected 76 decompressed bytes, found 75', id='images short'),
     pytest.param(gzip.compress(images() + b'!'), GOOD_LABELS,
-                 'images.gz: expected 76 bytes decompressed, found 77', id='images long'),
+                 'images.gz: expected 76 decompressed bytes, found 77', id='images long'),
     # TensorFlow 1.15 reads the first gzip member alone.
     pytest.param(members(images()[:20], images()[20:]), GOOD_LABELS,
-                 'images.gz: expected 76 bytes decompressed, found 20', id='images in two members'),
+                 'images.gz: expected 76 decompressed bytes, found 20', id='images in two members'),
     pytest.param(members(images()[:3], images()[3:]), GOOD_LABELS,
-                 'images.gz: expected 76 bytes decompressed, found 3', id='header in two members'),
+                 'images.gz: expected 76 decompressed bytes, found 3', id='header in two members'),
     pytest.param(GOOD_IMAGES, members(labels()[:10], labels()[10:]),
-                 'labels.gz: expected 13 bytes decompressed, found 10', id='labels in two members'),
+                 'labels.gz: expected 13 decompressed bytes, found 10', id='labels in two members'),
     pytest.param(GOOD_IMAGES[:-9], GOOD_LABELS,
-                 r'images.gz: expected 76 bytes decompressed, found \d+ and then a cut',
+                 r'images.gz: expected 76 decompressed bytes, found \d+, then the file ends',
                  id='images truncated'),
     pytest.param(GOOD_IMAGES[:11], GOOD_LABELS, 'cannot read a data file: .*images.gz: ',
                  id='images truncated in the header'),
-    pytest.param(GOOD_IMAGES, GOOD_LABELS[:-2], 'labels.gz: expected 13 .* found 13 and then a cut',
+    pytest.param(GOOD_IMAGES, GOOD_LABELS[:-2],
+                 'labels.gz: expected 13 .* found 13, then the file ends',
                  id='labels truncated in the trailer'),
     pytest.param(GOOD_IMAGES, gzip.compress(labels()[:-2]),
-                 'labels.gz: expected 13 bytes decompressed, found 11', id='labels short'),
+                 'labels.gz: expected 13 decompressed bytes, found 11', id='labels short'),
     pytest.param(GOOD_IMAGES[:10] + b'\xff' * 50, GOOD_LABELS,
                  'cannot read a data file: .*images.gz: .*invalid', id='not deflate'),
     pytest.param(GOOD_IMAGES, GOOD_LABELS[:-8] + bytes(4) + GOOD_LABELS[-4:],
@@ -106,7 +107,8 @@ def test_checksummed_images_are_not_decompressed(tmp_path):
     pytest.param(GOOD_IMAGES, gzip.compress(labels(0, b'')), 'no examples: .*labels.gz:',
                  id='no labels in it'),
     pytest.param(GOOD_IMAGES, gzip.compress(labels(values=b'\x00\x01\x02\x03\x00')),
-                 'number of classes, 3: .*labels.gz: label 3 at position 3:', id='label too high'),
+                 'less than the number of classes, 3: .*labels.gz: label 3 at position 3:',
+                 id='label too high'),
 ])
 def test_bad(tmp_path, images_gz, labels_gz, message):
   with pytest.raises(UserError) as caught:
@@ -135,8 +137,8 @@ def test_bomb(tmp_path, count):
       packer.compress(bytes(1 << 20)) for _ in range(60)) + packer.flush()
   tracemalloc.start()
   try:
-    with pytest.raises(UserError, match='expected {} bytes decompressed, found {}'.format(
-        16 + 12 * count, '76 and more' if count == EXAMPLES else (60 << 20) + 16)):
+    with pytest.raises(UserError, match='expected {} decompressed bytes, found {}'.format(
+        16 + 12 * count, 'more than 76' if count == EXAMPLES else (60 << 20) + 16)):
       check(tmp_path, bomb, GOOD_LABELS)
     assert tracemalloc.get_traced_memory()[1] < 20e6
   finally:
@@ -168,5 +170,6 @@ def test_lengths_over_several_chunks(tmp_path, monkeypatch, extra):
   monkeypatch.setattr(idx, '_CHUNK_BYTES', 7)
   files = gzip.compress(images(1000, PIXELS * 200)), gzip.compress(labels(1000, LABELS * 200))
   assert check(tmp_path, *files) == 1000
-  with pytest.raises(UserError, match='expected 12016 bytes decompressed, found .* and then a cut'):
+  with pytest.raises(UserError,
+                     match='expected 12016 decompressed bytes, found .*, then the file ends'):
     check(tmp_path, files[0][:-1 - extra], files[1])

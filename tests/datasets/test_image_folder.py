@@ -59,13 +59,14 @@ def test_training_alone_needs_no_test_images(folders):
 @pytest.mark.parametrize('given, message', [
     ({'train': 'none/*.jpeg'}, '--train_pattern matches no file: --train_pattern=.*/none/'),
     ({'test': 'test/*.png'}, '--eval_pattern matches no file: --eval_pattern=.*/test/'),
-    ({'train': None}, '--train_pattern is required here'),
-    ({'test': None}, '--eval_pattern is required here'),
+    ({'train': None}, '--train_pattern is required for this data set and mode'),
+    ({'test': None}, '--eval_pattern is required for this data set and mode'),
     ({'test': 'test/**/*.jpeg'},
-     'folder is not among the labels: .*/test/D/8.jpeg .labels: A, B, C.: .*--labels with D'),
+     'the folder of a file is not among the labels: .*/test/D/8.jpeg .labels: A, B, C.: '
+     '.*--labels: D'),
     ({'labels': ('A', 'B')}, 'not among the labels: .*/x/C/3.jpeg .labels: A, B.'),
-    ({'labels': ('A', 'B', 'C', 'E')}, 'a class has no image to train on: E: '),
-    ({'train': 'train/B/*'}, 'two classes or more, a folder each: --train_pattern=.* with B: '),
+    ({'labels': ('A', 'B', 'C', 'E')}, 'a class has no training images: E: '),
+    ({'train': 'train/B/*'}, 'at least two classes, one folder each: --train_pattern=.* with B: '),
 ])
 def test_what_cannot_be(folders, given, message):
   with pytest.raises(UserError, match=message):
@@ -81,7 +82,7 @@ def test_a_class_by_an_odd_name(folders):
   assert describe(folders).labels == ('A', 'B', 'C', '\\xff "\'', 'é')
   (folders / 'train' / 'line\nbreak').mkdir()
   (folders / 'train' / 'line\nbreak' / 'x.jpeg').write_text('')
-  with pytest.raises(UserError, match='name has a line break: .*line.*break'):
+  with pytest.raises(UserError, match='name must not have a line break: .*line.*break'):
     describe(folders)
 
 
@@ -89,7 +90,8 @@ def test_a_class_by_an_odd_name(folders):
 def test_a_class_whose_name_breaks_the_line(folders, name):
   (folders / 'train' / name).mkdir()
   (folders / 'train' / name / 'x.jpeg').write_text('')
-  with pytest.raises(UserError, match='name has a line break: .*: rename the folder') as caught:
+  with pytest.raises(UserError,
+                     match='name must not have a line break: .*: rename the folder') as caught:
     describe(folders)
   assert len(str(caught.value).splitlines()) == 1
 
@@ -105,6 +107,6 @@ def test_an_odd_name_of_a_file_is_told_in_one_line(folders):
 def test_a_damaged_file_of_the_run(folders, name):
   (folders / 'model').mkdir()
   (folders / 'model' / name).write_bytes(b'\xff\n')
-  with pytest.raises(UserError, match='it is no text in UTF-8: .*/model/{}: give'.format(name)):
+  with pytest.raises(UserError, match='is not UTF-8 text: .*/model/{}: give'.format(name)):
     RunDir(str(folders / 'model')).flags()
     RunDir(str(folders / 'model')).labels()

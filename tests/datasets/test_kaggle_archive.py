@@ -1,4 +1,4 @@
-"""kaggle_archive.fetch against a server on the loopback that does as Kaggle's interface does."""
+"""kaggle_archive.fetch_archive with a local server that behaves like Kaggle's API."""
 
 import base64
 import contextlib
@@ -157,7 +157,7 @@ def path(tmp_path):
 
 
 def fetch(path, needed=256000):
-  return kaggle_archive.fetch(DATASET, str(path), needed)
+  return kaggle_archive.fetch_archive(DATASET, str(path), needed)
 
 
 def content(path):
@@ -197,7 +197,7 @@ def test_cut_connection_is_resumed(server, path):
 
 
 def test_cuts_after_much_are_no_failures(server, path, monkeypatch):
-  monkeypatch.setattr(transfer, 'WORTH_BYTES', 10000)
+  monkeypatch.setattr(transfer, 'PROGRESS_BYTES', 10000)
   server.cuts = [10000] * 20
   fetch(path)
   assert content(path) == {'name.zip': BODY}
@@ -220,8 +220,8 @@ def test_part_longer_than_the_archive_starts_over(server, path):
 
 @pytest.mark.parametrize('status, remedy', [
     (401, 'the key is wrong or expired: create an API key at kaggle.com/settings'),
-    (403, 'look at kaggle.com/datasets/owner/name whether this user may download it'),
-    (404, 'look at kaggle.com/datasets/owner/name whether it is still there'),
+    (403, 'check at kaggle.com/datasets/owner/name that this user may download it'),
+    (404, 'check that kaggle.com/datasets/owner/name still exists'),
     (429, 'run it again later'),
     (500, 'run it again later'),
     (503, 'run it again later'),
@@ -243,7 +243,7 @@ def test_page_instead_of_the_archive(server, path):
   write_part(path, BODY[:HALF])
   server.storage_status = 200
   server.headers = {'Content-Type': 'text/html; charset=utf-8', 'Content-Range': None}
-  with pytest.raises(UserError, match='a page of the type text/html; .*check the network'):
+  with pytest.raises(UserError, match='received a page of type text/html; .*check the network'):
     fetch(path)
   assert content(path) == {'name.zip.part': BODY[:HALF]}
 
@@ -277,10 +277,10 @@ def test_no_credentials(server, path, monkeypatch, tmp_path, capsys, config):
   with pytest.raises(UserError) as caught:
     fetch(path)
   assert str(caught.value) == (
-      'Kaggle asks for credentials: no KAGGLE_USERNAME and KAGGLE_KEY, and no kaggle.json that has '
+      'Kaggle requires credentials: no KAGGLE_USERNAME and KAGGLE_KEY, and no kaggle.json with '
       'both: create an API key at kaggle.com/settings, and put its kaggle.json into ~/.kaggle (or '
-      'the folder KAGGLE_CONFIG_DIR), or set KAGGLE_USERNAME and KAGGLE_KEY; or get the archive of '
-      'kaggle.com/datasets/owner/name yourself, as {}'.format(path))
+      'the folder KAGGLE_CONFIG_DIR), or set KAGGLE_USERNAME and KAGGLE_KEY; or download the '
+      'archive of kaggle.com/datasets/owner/name to {}'.format(path))
   assert not content(path) and not server.api_requests
   assert not capsys.readouterr().out
 
@@ -291,7 +291,7 @@ def test_package_that_ends_the_process(path, monkeypatch, tmp_path):
   (tmp_path / 'kaggle').mkdir()
   (tmp_path / 'kaggle' / '__init__.py').write_text('print("no key"); exit(1)')
   monkeypatch.syspath_prepend(str(tmp_path))
-  with pytest.raises(UserError, match='Kaggle asks for credentials'):
+  with pytest.raises(UserError, match='Kaggle requires credentials'):
     fetch(path)
 
 
@@ -299,14 +299,14 @@ def test_no_credentials_for_help(server, path, monkeypatch):
   """With such an argument, the package does without credentials, and says nothing."""
   monkeypatch.delenv('KAGGLE_KEY')
   monkeypatch.setattr(sys, 'argv', ['program', '-v'])
-  with pytest.raises(UserError, match='Kaggle asks for credentials'):
+  with pytest.raises(UserError, match='Kaggle requires credentials'):
     fetch(path)
 
 
 def test_config_dir_that_cannot_be(server, path, monkeypatch, tmp_path):
   (tmp_path / 'file').write_text('')
   monkeypatch.setenv('KAGGLE_CONFIG_DIR', str(tmp_path / 'file' / 'below'))
-  with pytest.raises(UserError, match='Not a directory: set KAGGLE_CONFIG_DIR to a folder'):
+  with pytest.raises(UserError, match='Not a directory: set KAGGLE_CONFIG_DIR to a writable'):
     fetch(path)
 
 
@@ -336,7 +336,7 @@ def test_without_tls_nothing_is_sent(server, path, monkeypatch, endpoint):
   monkeypatch.setenv('KAGGLE_PROXY', server.endpoint)  # Which would hear of it.
   monkeypatch.setenv('KAGGLE_API_ENDPOINT', endpoint)
   monkeypatch.delenv('no_proxy')
-  with pytest.raises(UserError, match='over TLS alone: {}: check'.format(endpoint)):
+  with pytest.raises(UserError, match='must use TLS: {}: check'.format(endpoint)):
     fetch(path)
   assert not server.api_requests and not server.ranges and not content(path)
 
@@ -349,7 +349,7 @@ def test_sent_on_to_an_address_without_tls(server, path, monkeypatch):
     handler.end_headers()
 
   server.api = send_on
-  with pytest.raises(UserError, match='over TLS alone: http://kaggle.invalid: ') as caught:
+  with pytest.raises(UserError, match='must use TLS: http://kaggle.invalid: ') as caught:
     fetch(path)
   assert SIGNATURE not in str(caught.value) and not content(path)
 
@@ -383,8 +383,8 @@ def test_disk_too_small(server, path, monkeypatch):
   with pytest.raises(UserError) as caught:
     fetch(path, 4000000 + HALF + 1)
   assert str(caught.value) == (
-      'the disk is too small: {} has 4,000,000 bytes free, needed are 4,000,001: make room, or '
-      'choose a --data_dir on a larger disk'.format(path.parent))
+      'the disk is too small: {} has 4,000,000 bytes free, 4,000,001 are required: free some '
+      'space, or choose a --data_dir on a larger disk'.format(path.parent))
   assert not server.api_requests
   assert content(path) == {'name.zip.part': BODY[:HALF]}
   fetch(path, 4000000 + HALF)
@@ -394,4 +394,4 @@ def test_disk_too_small(server, path, monkeypatch):
 def test_archive_is_for_unpack_to_check(server, path, tmp_path):
   fetch(path)
   with pytest.raises(UserError, match='damaged, or not a zip file'):
-    unpack.unpack(str(path), str(tmp_path))
+    unpack.unpack_zip(str(path), str(tmp_path))

@@ -32,7 +32,8 @@ def files_below(folder):
     lambda server: server.http.socket.close(),
 ], ids=['cut', 'wrong key', 'storage fails', 'no length', 'nobody listens'])
 @pytest.mark.parametrize('in_file', [False, True], ids=['variables', 'kaggle.json'])
-def test_a_failing_download_never_tells_the_key(run_program, monkeypatch, tmp_path, fails, in_file):
+def test_a_failing_download_never_prints_the_key(run_program, monkeypatch, tmp_path, fails,
+                                                 in_file):
   config, data = tmp_path / 'config', tmp_path / 'data'
   usage = shutil.disk_usage('/')
   monkeypatch.setattr(shutil, 'disk_usage',
@@ -50,7 +51,7 @@ def test_a_failing_download_never_tells_the_key(run_program, monkeypatch, tmp_pa
     assert done.code == 2 and 'Traceback' not in done.err
     forget_kaggle(monkeypatch)
     with pytest.raises(UserError) as caught:
-      oct2017.download(str(data))
+      oct2017.download_images(str(data))
   # Of causes, which nobody is shown, the key alone: addresses in them are of this request.
   causes = ''.join(traceback.format_exception(caught.type, caught.value, caught.tb))
   texts = [done.out, done.err, str(caught.value)] + [
@@ -99,7 +100,7 @@ def test_published_files_are_not_taken_from_an_impostor(impostor, tmp_path):
   address, asked = impostor
   file = DataFile('name', 4, 'f' * 32, (address + '/name',))
   with pytest.raises(UserError, match='certificate verify failed'):
-    download.fetch([file], str(tmp_path / 'data'))
+    download.download_files([file], str(tmp_path / 'data'))
   assert not asked
 
 
@@ -114,5 +115,5 @@ def test_kaggles_key_is_not_sent_to_an_impostor(impostor, monkeypatch, tmp_path,
                       ('KAGGLE_USERNAME', 'user'), ('KAGGLE_KEY', KEY), (variable, '')):
     monkeypatch.setenv(name, value)
   with pytest.raises(UserError, match='SSLError|certificate verify failed|CERTIFICATE_VERIFY'):
-    kaggle_archive.fetch('owner/name', str(tmp_path / 'name.zip'), 1)
+    kaggle_archive.fetch_archive('owner/name', str(tmp_path / 'name.zip'), 1)
   assert not asked and not (tmp_path / 'name.zip').exists()

@@ -79,7 +79,7 @@ def test_only_what_the_mode_reads_must_be_there(describe):
 
 def test_fingerprint_is_of_the_content(describe):
   def fingerprint(data):
-    return factory.make_pass(*describe(data)).cache_key
+    return factory.make_single_epoch(*describe(data)).cache_key
 
   changed = IMAGES.copy()
   changed[-1, -1, -1, -1] += 1
@@ -95,34 +95,40 @@ def train(**values):
 
 
 @pytest.mark.parametrize('data, message', [
-    ({'train': 1}, 'returns no data set: --dataset=mine:data returns dict: return an estimator_t'),
+    ({'train': 1},
+     'must return an estimator_train.DataSet: --dataset=mine:data returns dict: return estimator_'),
     (DATA._replace(train=None), 'has no examples to train on: --dataset=mine:data with train=None'),
     (DATA._replace(test=None), 'has no examples to evaluate on: --dataset=mine:data with test=N'),
-    (DATA._replace(labels='ab'), "labels must be strings: --dataset=mine:data: 'ab': name each"),
-    (DATA._replace(labels=(0, 1)), 'labels must be strings'),
-    (DATA._replace(labels=('a', 'a')), 'must be two or more, each another'),
-    (DATA._replace(labels=('a',)), 'must be two or more, each another'),
-    (DATA._replace(labels=('a\nb', 'c')), 'in one line'),
+    (DATA._replace(labels='ab'), "labels of a data set must be strings: --dataset=mine:data: 'ab'"),
+    (DATA._replace(labels=(0, 1)), 'labels of a data set must be strings'),
+    (DATA._replace(labels=('a', 'a')), 'must have two or more labels, all different'),
+    (DATA._replace(labels=('a',)), 'must have two or more labels, all different'),
+    (DATA._replace(labels=('a\nb', 'c')), 'without line breaks'),
     (DATA._replace(image_shape=(4, 5)), r'must be \(height, width, channels\).*: \(4, 5\): give'),
-    (DATA._replace(image_shape=(4, 5, 2)), '1 or 3 channels'),
-    (DATA._replace(train=(IMAGES, CLASSES)), 'train is tuple: give one of ArraySplit, ImageSplit'),
-    (train(images=IMAGES / 255), r'uint8, from 0 to 255: .* train has float64 of \(12, 4, 5, 1\): '
+    (DATA._replace(image_shape=(4, 5, 2)), 'with 1 or 3 channels'),
+    (DATA._replace(train=(IMAGES, CLASSES)), 'train is tuple: give ArraySplit or ImageSplit'),
+    (train(images=IMAGES / 255),
+     r'uint8, from 0 to 255: .* train has dtype float64 and shape \(12, 4, 5, 1\): '
      r'for images in \[0, 1\] give \(images \* 255\)'),
-    (train(images=IMAGES[..., 0]), r'image_shape: .*\(12, 4, 5\), expected \(examples, 4, 5, 1\): '
+    (train(images=IMAGES[..., 0]), r'data set: .*\(12, 4, 5\), expected \(examples, 4, 5, 1\): '
      r'give images\[..., np.newaxis\]'),
-    (DATA._replace(test=ArraySplit(IMAGES[:, :3], CLASSES)), r'test has \(12, 3, 5, 1\), expected'),
+    (DATA._replace(test=ArraySplit(IMAGES[:, :3], CLASSES)),
+     r'test has shape \(12, 3, 5, 1\), expected'),
     (train(classes=CLASSES[:11]), 'as many classes as images: .* has 12 images and 11 classes'),
-    (train(classes=CLASSES + 1), 'number of labels, 2: .* train has class 2 at position 6: number'),
+    (train(classes=CLASSES + 1),
+     'number of labels, 2: .* train has class 2 at position 6: give ind'),
     (train(classes=CLASSES - 1), 'train has class -1 at position 0'),
-    (train(classes=np.eye(2)[CLASSES]), r'whole numbers, one an example: .*float64 of \(12, 2\)'),
-    (train(classes=CLASSES * 1.), 'whole numbers, one an example'),
-    (train(classes=['dark'] * 12), 'for names the places in labels'),
-    (train(classes=CLASSES * 0), 'no example to train on: .* train lacks light: add some'),
+    (train(classes=np.eye(2)[CLASSES]),
+     r'integers, one per example: .*float64 and shape \(12, 2\)'),
+    (train(classes=CLASSES * 1.), 'integers, one per example'),
+    (train(classes=['dark'] * 12), 'or the indices of names in labels'),
+    (train(classes=CLASSES * 0), 'no training examples: .* train lacks light: add examples'),
     (train(images=IMAGES[:0], classes=[]), 'a split of the data set has no examples'),
     (DATA._replace(train=ImageSplit('a.jpeg', [0])), "must be a list: .*'a.jpeg'"),
     (DATA._replace(train=ImageSplit(['a.jpeg'], [0, 1])), '1 images and 2 classes'),
-    (lambda: 1 / 0, r'the function of --dataset fails: .*test_own_dataset.py:\d+: ZeroDivision'),
-    (lambda first, second: DATA, 'takes something else: .*: let it take nothing or .settings.$'),
+    (lambda: 1 / 0, r'the function of --dataset failed: .*test_own_dataset.py:\d+: ZeroDivision'),
+    (lambda first, second: DATA,
+     'wrong parameters: .*: define it without parameters or with .settings.$'),
 ])
 def test_wrong(describe, data, message):
   with pytest.raises(UserError, match=message) as caught:
@@ -132,7 +138,7 @@ def test_wrong(describe, data, message):
 
 def test_a_folder_is_no_cache_of_arrays(describe):
   dataset, settings = describe(DATA, cache='somewhere')
-  with pytest.raises(UserError, match='a cache in a folder is for image files'):
+  with pytest.raises(UserError, match='only image files can be cached in a folder'):
     factory.check_files(dataset, settings)
 
 
@@ -160,4 +166,4 @@ def test_runs_from_its_flags(run_program, tmp_path, monkeypatch, describe):
   assert again.code == 0 and again.result['steps_run'] == 2, again.err
   describe(DATA._replace(labels=('light', 'dark')))
   other = run_program('--train_steps=6', *flags)
-  assert other.code == 2 and 'was trained with other labels' in other.err
+  assert other.code == 2 and 'was trained with other class names' in other.err

@@ -1,4 +1,4 @@
-"""unpack.unpack on archives that are plain, odd, hostile, damaged, and half unpacked."""
+"""unpack.unpack_zip with regular, unusual, malicious, damaged and partly unpacked archives."""
 
 import logging
 import os
@@ -56,14 +56,14 @@ def content(folder):
 
 def test_plain(archive, tmp_path, log):
   folder = tmp_path / 'made' / 'on the way'
-  assert unpack.unpack(archive(), str(folder)) == (4, 0, 0)
+  assert unpack.unpack_zip(archive(), str(folder)) == (4, 0, 0)
   assert content(folder) == FILES
   assert log.messages == ['unpacking: 37 %', 'unpacking: 100 %']
 
 
 def test_bar_on_a_terminal(archive, tmp_path, monkeypatch, log, capsys):
   monkeypatch.setattr(sys.stderr, 'isatty', lambda: True, raising=False)
-  unpack.unpack(archive(), str(tmp_path / 'out'))
+  unpack.unpack_zip(archive(), str(tmp_path / 'out'))
   out, err = capsys.readouterr()
   assert not out and not log.messages
   assert 'unpacking: 100%' in err and '8.00k/8.00k' in err
@@ -72,7 +72,7 @@ def test_bar_on_a_terminal(archive, tmp_path, monkeypatch, log, capsys):
 def test_umask_and_not_the_archive_says_the_rights(archive, tmp_path):
   before = os.umask(0o027)
   try:
-    unpack.unpack(archive([(member('a/setuid', 0o104777), b'')]), str(tmp_path / 'out'))
+    unpack.unpack_zip(archive([(member('a/setuid', 0o104777), b'')]), str(tmp_path / 'out'))
   finally:
     os.umask(before)
   assert stat.S_IMODE((tmp_path / 'out' / 'a' / 'setuid').stat().st_mode) == 0o640
@@ -81,9 +81,9 @@ def test_umask_and_not_the_archive_says_the_rights(archive, tmp_path):
 
 def test_repeated_writes_nothing(archive, tmp_path):
   path = archive()
-  unpack.unpack(path, str(tmp_path / 'out'))
+  unpack.unpack_zip(path, str(tmp_path / 'out'))
   inodes = {file: file.stat().st_ino for file in (tmp_path / 'out').rglob('*')}
-  assert unpack.unpack(path, str(tmp_path / 'out')) == (0, 4, 0)
+  assert unpack.unpack_zip(path, str(tmp_path / 'out')) == (0, 4, 0)
   assert inodes == {file: file.stat().st_ino for file in (tmp_path / 'out').rglob('*')}
 
 
@@ -92,7 +92,7 @@ def test_other_file_of_that_name_is_replaced(archive, tmp_path, data):
   (tmp_path / 'out' / 'a').mkdir(parents=True)
   (tmp_path / 'out' / 'a' / '1.jpeg').write_bytes(data)
   (tmp_path / 'out' / 'mine').write_bytes(b'stays')
-  assert unpack.unpack(archive(), str(tmp_path / 'out')).written == 4
+  assert unpack.unpack_zip(archive(), str(tmp_path / 'out')).written == 4
   assert content(tmp_path / 'out') == {'mine': b'stays', **FILES}
 
 
@@ -108,11 +108,11 @@ def test_killed_half_way_and_repeated(archive, tmp_path):
       if len(data) == 3000:
         os.kill(os.getpid(), 9)
     shutil.copyfileobj = die
-    unpack.unpack(path, str(tmp_path / 'out'))
+    unpack.unpack_zip(path, str(tmp_path / 'out'))
     os._exit(0)
   assert os.waitpid(child, 0)[1] == 9
   assert content(tmp_path / 'out') == {'a/1.jpeg': b'one', 'a/.unpacking': (b'two' * 1000)[:2500]}
-  assert unpack.unpack(path, str(tmp_path / 'out')) == (3, 1, 0)
+  assert unpack.unpack_zip(path, str(tmp_path / 'out')) == (3, 1, 0)
   assert content(tmp_path / 'out') == FILES
 
 
@@ -126,7 +126,7 @@ def test_interrupt_leaves_whole_files_only(archive, tmp_path, monkeypatch):
   with monkeypatch.context() as patch:
     patch.setattr(shutil, 'copyfileobj', interrupt)
     with pytest.raises(KeyboardInterrupt):
-      unpack.unpack(archive(), str(tmp_path / 'out'))
+      unpack.unpack_zip(archive(), str(tmp_path / 'out'))
   assert content(tmp_path / 'out') == {'a/1.jpeg': b'one'}
 
 
@@ -137,10 +137,10 @@ def test_interrupt_leaves_whole_files_only(archive, tmp_path, monkeypatch):
 def test_member_that_would_leave_the_folder(archive, tmp_path, name):
   path = archive([('fine', b''), (name, b'data')])
   if name in ('./',):  # A folder that is the folder itself.
-    assert unpack.unpack(path, str(tmp_path / 'out')) == (1, 0, 1)
+    assert unpack.unpack_zip(path, str(tmp_path / 'out')) == (1, 0, 1)
     return
-  with pytest.raises(UserError, match='would leave its folder: ' + re.escape(path)):
-    unpack.unpack(path, str(tmp_path / 'out'))
+  with pytest.raises(UserError, match='path outside of its folder: ' + re.escape(path)):
+    unpack.unpack_zip(path, str(tmp_path / 'out'))
   assert list(content(tmp_path)) == ['archive.zip']
 
 
@@ -151,7 +151,7 @@ def test_member_that_would_leave_the_folder(archive, tmp_path, name):
 def test_odd_names(archive, tmp_path, name, expected):
   if name == 'a:b':
     name = expected = 'aa:b'  # A single letter would be a drive's.
-  unpack.unpack(archive([(name, b'data')]), str(tmp_path / 'out'))
+  unpack.unpack_zip(archive([(name, b'data')]), str(tmp_path / 'out'))
   assert content(tmp_path / 'out') == {expected: b'data'}
 
 
@@ -160,41 +160,41 @@ def test_links_devices_and_clutter_are_left_out(archive, tmp_path, log):
       ('a/1', b'one'), (member('a/link', LINK), b'/etc'), (member('null', DEVICE), b''),
       (member('a/regular', stat.S_IFREG | 0o644), b'two'), ('__MACOSX/a/._1', b''),
       ('__MACOSX/b', b''), ('a/.DS_Store', b''), ('a/._1', b''), ('empty/', b'')])
-  assert unpack.unpack(path, str(tmp_path / 'out')) == (2, 0, 7)
+  assert unpack.unpack_zip(path, str(tmp_path / 'out')) == (2, 0, 7)
   assert content(tmp_path / 'out') == {'a/1': b'one', 'a/regular': b'two'}
   assert sorted(os.listdir(str(tmp_path / 'out'))) == ['a']
-  assert path + ': left out clutter (4), links and devices (2)' in log.messages
+  assert path + ': skipped links and devices (2), macOS metadata (4)' in log.messages
 
 
 def test_member_through_a_link_of_the_archive(archive, tmp_path):
   outside = tmp_path / 'outside'
   outside.mkdir()
   path = archive([(member('link', LINK), str(outside).encode()), ('link/file', b'data')])
-  unpack.unpack(path, str(tmp_path / 'out'))
+  unpack.unpack_zip(path, str(tmp_path / 'out'))
   assert content(tmp_path / 'out') == {'link/file': b'data'} and not content(outside)
 
 
 @pytest.mark.filterwarnings('ignore:Duplicate name')
 def test_first_of_the_same_name_stays(archive, tmp_path, log):
   path = archive([('a/x', b'1'), ('a/x', b'22'), ('A/X', b'333'), ('./a/x', b'4'), ('b', b'5')])
-  assert unpack.unpack(path, str(tmp_path / 'out')) == (2, 0, 3)
+  assert unpack.unpack_zip(path, str(tmp_path / 'out')) == (2, 0, 3)
   assert content(tmp_path / 'out') == {'a/x': b'1', 'b': b'5'}
-  assert path + ': left out files of the same name (3)' in log.messages
+  assert path + ': skipped files of the same name (3)' in log.messages
 
 
 def test_second_copy_is_left_out(archive, tmp_path, log):
   path = archive([
       ('copy/A /1', b'one'), ('A /1', b'one'), ('copy/A /2', b'other'), ('A /2', b'two'),
       ('copy/A /3', b'only here'), ('copy/copy/A /3', b'only here')])
-  assert unpack.unpack(path, str(tmp_path / 'out'), 'copy/').skipped == 1
+  assert unpack.unpack_zip(path, str(tmp_path / 'out'), 'copy/').skipped == 1
   assert content(tmp_path / 'out') == {'A /1': b'one', 'A /2': b'two', 'copy/A /2': b'other',
                                        'copy/A /3': b'only here', 'copy/copy/A /3': b'only here'}
-  assert path + ': left out second copies (1)' in log.messages
+  assert path + ': skipped second copies (1)' in log.messages
 
 
 def test_second_copy_of_a_link_stays(archive, tmp_path):
-  unpack.unpack(archive([(member('1', LINK), b'one'), ('copy/1', b'one')]), str(tmp_path / 'out'),
-                'copy/')
+  unpack.unpack_zip(archive([(member('1', LINK), b'one'), ('copy/1', b'one')]),
+                    str(tmp_path / 'out'), 'copy/')
   assert content(tmp_path / 'out') == {'copy/1': b'one'}
 
 
@@ -202,14 +202,14 @@ def test_second_copy_of_a_link_stays(archive, tmp_path):
 def test_bomb(archive, tmp_path, monkeypatch, bound, value):
   path = archive()
   monkeypatch.setattr(unpack, bound, value)
-  with pytest.raises(UserError, match=r'more than is sensible: .* \(4 files and 8,003 bytes out'):
-    unpack.unpack(path, str(tmp_path / 'out'))
+  with pytest.raises(UserError, match=r'the allowed size: .* \(4 files and 8,003 bytes from'):
+    unpack.unpack_zip(path, str(tmp_path / 'out'))
   assert not (tmp_path / 'out').exists()
 
 
 def test_bomb_of_zeros(archive, tmp_path):
-  with pytest.raises(UserError, match='more than is sensible'):
-    unpack.unpack(archive([('zeros', bytes(10000000))]), str(tmp_path / 'out'))
+  with pytest.raises(UserError, match='more than the allowed size'):
+    unpack.unpack_zip(archive([('zeros', bytes(10000000))]), str(tmp_path / 'out'))
 
 
 def test_bomb_of_members_that_share_their_bytes(archive, tmp_path):
@@ -222,8 +222,8 @@ def test_bomb_of_members_that_share_their_bytes(archive, tmp_path):
   with open(path, 'wb') as file:
     file.write(data[:start] + 200 * entry + end[:8]
                + struct.pack('<2HL', 200, 200, 200 * len(entry)) + end[16:])
-  with pytest.raises(UserError, match=r'sensible: .* \(200 files and 20,000,000 bytes out of 11'):
-    unpack.unpack(path, str(tmp_path / 'out'))
+  with pytest.raises(UserError, match=r'allowed size: .* \(200 files and 20,000,000 bytes from 11'):
+    unpack.unpack_zip(path, str(tmp_path / 'out'))
   assert not (tmp_path / 'out').exists()
 
 
@@ -234,7 +234,7 @@ def test_bomb_that_lies_about_its_size(archive, tmp_path):
     file.seek(0)
     file.write(data.replace(struct.pack('<L', 10000000), struct.pack('<L', 1000)))
   with pytest.raises(UserError, match='damaged'):
-    unpack.unpack(path, str(tmp_path / 'out'))
+    unpack.unpack_zip(path, str(tmp_path / 'out'))
   assert not content(tmp_path / 'out')
 
 
@@ -260,7 +260,7 @@ def test_damage(tmp_path, damage, written):
   with open(path, 'wb') as file:
     file.write(data)
   with pytest.raises(UserError, match='damaged, or not a zip file: {} .*remove it'.format(path)):
-    unpack.unpack(path, str(tmp_path / 'out'))
+    unpack.unpack_zip(path, str(tmp_path / 'out'))
   there = content(tmp_path / 'out')
   assert len(there) == written and there.items() <= FILES.items()
 
@@ -272,7 +272,7 @@ def test_damage_of_compressed_data(tmp_path, compression):
     file.seek(31 + 9)  # After the member's header, and LZMA's properties.
     file.write(b'\xff' * 100)
   with pytest.raises(UserError, match='damaged, or not a zip file: {} .*remove it'.format(path)):
-    unpack.unpack(path, str(tmp_path / 'out'))
+    unpack.unpack_zip(path, str(tmp_path / 'out'))
   assert not content(tmp_path / 'out')
 
 
@@ -285,13 +285,13 @@ def test_encrypted(archive, tmp_path):
   with open(path, 'wb') as file:
     file.write(data)
   with pytest.raises(UserError, match='encrypted'):
-    unpack.unpack(path, str(tmp_path / 'out'))
+    unpack.unpack_zip(path, str(tmp_path / 'out'))
 
 
 def test_no_archive(tmp_path):
   with pytest.raises(UserError, match='cannot unpack {0}: {0}: No such file'.format(
       tmp_path / 'none.zip')):
-    unpack.unpack(str(tmp_path / 'none.zip'), str(tmp_path / 'out'))
+    unpack.unpack_zip(str(tmp_path / 'none.zip'), str(tmp_path / 'out'))
 
 
 @pytest.mark.parametrize('members', [
@@ -301,8 +301,8 @@ def test_no_archive(tmp_path):
 ])
 def test_members_that_cannot_be(archive, tmp_path, members):
   path = archive(members)
-  with pytest.raises(UserError, match='cannot unpack {}: .*choose a folder'.format(path)):
-    unpack.unpack(path, str(tmp_path / 'out'))
+  with pytest.raises(UserError, match='cannot unpack {}: .*choose a writable folder'.format(path)):
+    unpack.unpack_zip(path, str(tmp_path / 'out'))
 
 
 def test_disk_too_small(archive, tmp_path, monkeypatch):
@@ -311,11 +311,11 @@ def test_disk_too_small(archive, tmp_path, monkeypatch):
   (tmp_path / 'out' / '4').write_bytes(FILES['4'])
   usage = shutil.disk_usage('/')
   monkeypatch.setattr(shutil, 'disk_usage', lambda folder: usage._replace(free=3002))
-  with pytest.raises(UserError, match='3,002 bytes free, needed are 3,003: make room'):
-    unpack.unpack(path, str(tmp_path / 'out'))
+  with pytest.raises(UserError, match='3,002 bytes free, 3,003 are required: free some'):
+    unpack.unpack_zip(path, str(tmp_path / 'out'))
   assert content(tmp_path / 'out') == {'4': FILES['4']}
   monkeypatch.setattr(shutil, 'disk_usage', lambda folder: usage._replace(free=3003))
-  assert unpack.unpack(path, str(tmp_path / 'out')) == (3, 1, 0)
+  assert unpack.unpack_zip(path, str(tmp_path / 'out')) == (3, 1, 0)
 
 
 def test_full_disk(archive, tmp_path):
@@ -324,12 +324,12 @@ def test_full_disk(archive, tmp_path):
   soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
   resource.setrlimit(resource.RLIMIT_FSIZE, (2000, hard))
   try:
-    with pytest.raises(UserError, match='File too large: choose .* has 8,003 bytes free'):
-      unpack.unpack(path, str(tmp_path / 'out'))
+    with pytest.raises(UserError, match='File too large: choose .* with 8,003 bytes of free'):
+      unpack.unpack_zip(path, str(tmp_path / 'out'))
   finally:
     resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
   assert content(tmp_path / 'out') == {'a/1.jpeg': b'one'}
-  assert unpack.unpack(path, str(tmp_path / 'out')) == (3, 1, 0)
+  assert unpack.unpack_zip(path, str(tmp_path / 'out')) == (3, 1, 0)
 
 
 # Names of what matters to paths, put together at random.
@@ -349,7 +349,7 @@ def test_no_member_leaves_the_folder(tmp_path_factory, members):
   (top / 'a').write_bytes(b'mine')
   folder = top / 'b' / 'out'
   try:
-    done = unpack.unpack(path, str(folder))
+    done = unpack.unpack_zip(path, str(folder))
   except UserError as error:
     assert '\n' not in str(error)
     done = None
@@ -359,7 +359,7 @@ def test_no_member_leaves_the_folder(tmp_path_factory, members):
   assert not [path for path in folder.rglob('*') if path.is_symlink()]
   for name, data in inside.items():
     assert os.path.normpath(data.decode()) == name
-    assert not any(unpack.is_clutter(part) for part in name.split('/'))
+    assert not any(unpack.is_macos_metadata(part) for part in name.split('/'))
   if done:
     assert len(inside) == done.written and sum(done) == len(names)
     assert not [name for name in names if name.startswith('/') or '..' in name.split('/')]
@@ -377,7 +377,7 @@ def test_no_byte_breaks_it(tmp_path_factory, place, byte):
   with open(path, 'wb') as file:
     file.write(data)
   try:
-    unpack.unpack(path, str(top / 'out'))
+    unpack.unpack_zip(path, str(top / 'out'))
   except UserError:
     pass
   # A name may have changed, the bytes under it may not.
@@ -389,7 +389,7 @@ def test_memory_is_flat(tmp_path):
   tracemalloc.start()
   try:
     for expected in ((1, 0, 0), (0, 1, 0)):
-      assert unpack.unpack(path, str(tmp_path / 'out')) == expected
+      assert unpack.unpack_zip(path, str(tmp_path / 'out')) == expected
     assert tracemalloc.get_traced_memory()[1] < 1 << 23
   finally:
     tracemalloc.stop()

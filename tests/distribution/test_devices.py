@@ -38,7 +38,7 @@ def test_devices(gpus, present, values, names):
 
 def test_too_few_gpus(gpus):
   gpus(1)
-  with pytest.raises(UserError, match='--num_gpus=2 where 1 are found'):
+  with pytest.raises(UserError, match='--num_gpus=2, and 1 available'):
     find(num_gpus=2)
 
 

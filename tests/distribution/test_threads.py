@@ -39,8 +39,8 @@ def build(monkeypatch):
 def test_numbers(build, has_onednn, given, operations, private):
   build(has_onednn)
   settings = settings_of(**given)
-  assert threads.inter_op(settings) == operations
-  assert threads.private_to_input(settings[groups.Input], settings[groups.Devices]) == private
+  assert threads.inter_op_threads(settings) == operations
+  assert threads.private_input_threads(settings[groups.Input], settings[groups.Devices]) == private
   batching = factory.make_batching(DataSet('x', ('a', 'b'), (2, 2, 1), None, None), settings, False,
                                    batch_size=1)
   assert batching.private_threads == private
@@ -48,17 +48,17 @@ def test_numbers(build, has_onednn, given, operations, private):
 
 def config_of(inter_op, **given):
   config = tf.ConfigProto()
-  threads.set_up(config, settings_of(inter_op_parallelism_threads=inter_op,
+  threads.set_thread_counts(config, settings_of(inter_op_parallelism_threads=inter_op,
                                      intra_op_parallelism_threads=7), **given)
   return config
 
 
-@pytest.mark.parametrize('has_onednn, inter_op, others_input, threads_of_its_own', [
+@pytest.mark.parametrize('has_onednn, inter_op, has_foreign_input, threads_of_its_own', [
     (False, 0, False, []), (True, 0, False, [1]), (True, 0, True, []), (True, 3, False, [3]),
     (True, 3, True, [3])])
-def test_set_up(build, has_onednn, inter_op, others_input, threads_of_its_own):
+def test_set_up(build, has_onednn, inter_op, has_foreign_input, threads_of_its_own):
   build(has_onednn)
-  config = config_of(inter_op, others_input=others_input)
+  config = config_of(inter_op, has_foreign_input=has_foreign_input)
   assert config.intra_op_parallelism_threads == 7
   assert [pool.num_threads for pool in config.session_inter_op_thread_pool] == threads_of_its_own
   assert config.inter_op_parallelism_threads == sum(threads_of_its_own)
@@ -100,7 +100,7 @@ def test_input_has_its_own_threads(private):
   meeting = Meeting(MOST_SECS if private == 2 else NONE_SECS)
   batching = Batching((1, 1, 1), 2, one_hot=False, batch_size=1, private_threads=private)
   with tf.Graph().as_default():
-    examples = batching.prefetched(tf.data.Dataset.range(2).map(
+    examples = batching.prefetch_batches(tf.data.Dataset.range(2).map(
         lambda number: tf.py_func(meeting, [number], tf.bool), num_parallel_calls=2))
     following = tf.data.make_one_shot_iterator(examples).get_next()
     with tf.Session(config=config_of(1)) as session:

@@ -14,8 +14,8 @@ def python(code):
 
 
 def test_output_and_environment():
-  done = commands.run(python('import os, sys; print(os.environ["X_Y"]); sys.stderr.write("e")'), 60,
-                      {'X_Y': 'given'})
+  code = 'import os, sys; print(os.environ["X_Y"]); sys.stderr.write("e")'
+  done = commands.run_command(python(code), 60, {'X_Y': 'given'})
   assert done[:3] == (0, 'given\n', 'e') and done.secs > 0
 
 
@@ -26,7 +26,7 @@ def test_output_and_environment():
     ('raise SystemExit(3)', 'exit code 3'),
 ])
 def test_reasons(code, reason):
-  assert commands.run(python(code), 60).reason() == reason
+  assert commands.run_command(python(code), 60).failure_reason() == reason
 
 
 def test_hanging_command_and_its_child_are_killed(tmp_path):
@@ -34,12 +34,13 @@ def test_hanging_command_and_its_child_are_killed(tmp_path):
   held = os.open(str(tmp_path / 'held'), os.O_RDONLY | os.O_NONBLOCK)
   try:
     for secs in (0.5, 5., 50.):  # A busy machine may take a while to begin.
-      done = commands.run(['sh', '-c', 'exec 3>"$0"; echo begun; sleep 3600 & sleep 3600',
-                           str(tmp_path / 'held')], secs)
+      done = commands.run_command(
+          ['sh', '-c', 'exec 3>"$0"; echo begun; sleep 3600 & sleep 3600', str(tmp_path / 'held')],
+          secs)
       if done.out:
         break
     assert done.code is None and done.out == 'begun\n'
-    assert done.reason().startswith('no answer within ')
+    assert done.failure_reason().startswith('no answer within ')
     # The end is there to read when nobody has it open any more.
     assert select.select([held], [], [], 300)[0] and os.read(held, 1) == b''
   finally:
@@ -48,4 +49,4 @@ def test_hanging_command_and_its_child_are_killed(tmp_path):
 
 def test_no_such_command():
   with pytest.raises(OSError):
-    commands.run(['/no/such/command'], 1)
+    commands.run_command(['/no/such/command'], 1)

@@ -23,7 +23,7 @@ def levels(findings):
 
 
 def check(found, build):
-  return gpus.check(gpus.Gpus((found,)), build)
+  return gpus.check_gpus(gpus.GpuInventory((found,)), build)
 
 
 @pytest.mark.parametrize('gpu, build, remedy', [
@@ -45,7 +45,7 @@ def test_capability(gpu, build, remedy):
 
 
 def test_each_kind_of_gpu_is_told_once():
-  found = gpus.check(gpus.Gpus((AMPERE, AMPERE, TURING)), STOCK)
+  found = gpus.check_gpus(gpus.GpuInventory((AMPERE, AMPERE, TURING)), STOCK)
   assert [finding.name for finding in found] == ['gpus', 'gpu build', 'gpu driver']
   assert found[0].found.count('compute capability') == 3
 
@@ -62,12 +62,12 @@ def test_driver(driver, build, level):
 
 
 @pytest.mark.parametrize('found, level, text', [
-    (gpus.Gpus(), 'ok', 'no GPU'),
-    (gpus.Gpus(num_pci_devices=2), 'warning', '2 by NVIDIA'),
-    (gpus.Gpus(failure='exit code 9: no driver'), 'error', 'exit code 9: no driver'),
+    (gpus.GpuInventory(), 'ok', 'no GPU'),
+    (gpus.GpuInventory(num_pci_devices=2), 'warning', '2 by NVIDIA'),
+    (gpus.GpuInventory(failure='exit code 9: no driver'), 'error', 'exit code 9: no driver'),
 ])
 def test_none(found, level, text):
-  (finding,) = gpus.check(found, STOCK)
+  (finding,) = gpus.check_gpus(found, STOCK)
   assert finding.level == level and text in finding.found
 
 
@@ -98,7 +98,7 @@ def nvml(tmp_path, monkeypatch):
 
 def test_asks_nvml(nvml):
   nvml('pass')
-  assert gpus.look().gpus == (AMPERE, TURING)
+  assert gpus.inspect_gpus().gpus == (AMPERE, TURING)
 
 
 @pytest.mark.parametrize('init, deadline_secs, failure', [
@@ -109,7 +109,7 @@ def test_asks_nvml(nvml):
 ])
 def test_driver_fails(nvml, init, deadline_secs, failure):
   nvml(init)
-  found = gpus.look(deadline_secs=deadline_secs)
+  found = gpus.inspect_gpus(deadline_secs=deadline_secs)
   assert found.gpus == () and found.failure == failure
 
 
@@ -117,7 +117,7 @@ def test_no_driver():
   """As on this machine; with NVIDIA's own package, so that its names are the right ones."""
   if has_nvidia_driver():
     pytest.skip('there is a driver here')
-  assert gpus.look()[:2] == ((), None)
+  assert gpus.inspect_gpus()[:2] == ((), None)
 
 
 def test_package_has_what_is_asked_of_it():
@@ -133,19 +133,19 @@ def test_counts_graphics_devices(monkeypatch, tmp_path):
     (tmp_path / name / 'vendor').write_text(vendor + '\n')
     (tmp_path / name / 'class').write_text(kind + '\n')
   monkeypatch.setattr(gpus, '_NVIDIA_DEVICES', str(tmp_path / '*'))
-  assert gpus.look().num_pci_devices == 1
+  assert gpus.inspect_gpus().num_pci_devices == 1
 
 
 @pytest.mark.parametrize('seen, has_cuda, visible, level, text', [
     (2, True, None, 'ok', '2 of 2'),
     (0, True, None, 'error', 'usual reasons'),
     (1, True, None, 'error', '1 of 2'),
-    (0, False, None, 'error', 'no code for GPUs'),
+    (0, False, None, 'error', 'does not support GPUs'),
     (0, True, '', 'warning', 'CUDA_VISIBLE_DEVICES='),
     (1, True, '0', 'warning', 'CUDA_VISIBLE_DEVICES=0'),
 ])
 def test_seen(seen, has_cuda, visible, level, text):
-  finding = gpu_use.check_seen(2, seen, has_cuda, visible)
+  finding = gpu_use.check_visible_gpus(2, seen, has_cuda, visible)
   assert finding.level == level and text in finding.line()
 
 
@@ -156,7 +156,7 @@ def test_seen(seen, has_cuda, visible, level, text):
     (64 << 20, 65536, ['warning', 'warning']),
 ])
 def test_nccl(shm_bytes, locked_bytes, found):
-  findings = gpu_use.check_nccl(2, gpu_use.Memory(shm_bytes, locked_bytes))
+  findings = gpu_use.check_nccl(2, gpu_use.NcclMemory(shm_bytes, locked_bytes))
   assert [finding.level for finding in findings] == found
   for finding in findings:
     assert '--all_reduce_alg=hierarchical_copy' in finding.remedy
@@ -164,11 +164,11 @@ def test_nccl(shm_bytes, locked_bytes, found):
 
 
 def test_memory_here():
-  assert gpu_use.look_at_memory().shm_bytes > 0
+  assert gpu_use.inspect_memory().shm_bytes > 0
 
 
 def test_libraries():
-  assert gpu_use.look_for_libraries(('libc.so.6', 'libnone.so.1')) == ('libnone.so.1',)
+  assert gpu_use.find_missing_libraries(('libc.so.6', 'libnone.so.1')) == ('libnone.so.1',)
   assert gpu_use.check_libraries(()).level == 'ok'
   finding = gpu_use.check_libraries(('libcudnn.so.7',))
   assert finding.level == 'error' and 'libcudnn.so.7' in finding.found

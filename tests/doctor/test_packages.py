@@ -23,7 +23,7 @@ def test_python(change, level):
 
 
 def test_this_python_is_right():
-  assert packages.check_python(packages.look_at_python()).level == 'ok'
+  assert packages.check_python(packages.inspect_python()).level == 'ok'
 
 
 @pytest.mark.parametrize('installed, level, found', [
@@ -33,7 +33,7 @@ def test_this_python_is_right():
     pytest.param({'nvidia-tensorflow': '1.15.5+nv23.3'}, 'ok', 'NVIDIA', id='NVIDIA'),
     pytest.param({'nvidia-tensorflow': '1.15.5+nv23.3', 'tensorflow': '1.15.5+nv23.3'}, 'ok',
                  'NVIDIA', id='NVIDIA under two names'),
-    pytest.param({}, 'error', 'none is installed', id='none'),
+    pytest.param({}, 'error', 'not installed', id='none'),
     pytest.param({'tensorflow': '2.4.0'}, 'error', 'tensorflow 2.4.0', id='another version'),
     pytest.param({'tensorflow': '1.14.0'}, 'error', 'tensorflow 1.14.0', id='an older version'),
     pytest.param({'tensorflow': '1.15.0', 'tensorflow-gpu': '1.15.0'}, 'error',
@@ -44,7 +44,8 @@ def test_this_python_is_right():
 def test_tensorflow(installed, level, found):
   finding = packages.check_tensorflow(installed, has_gpu=False)
   assert finding.level == level and found in finding.found
-  assert bool(packages.build(installed)) == (found != 'none is installed' and ' are' not in found)
+  is_single = found != 'not installed' and ' are' not in found
+  assert bool(packages.installed_build(installed)) == is_single
   if ' are' in found:
     assert 'pip uninstall ' + ' '.join(sorted(installed, key=packages._DISTRIBUTIONS.index)) in (
         finding.remedy)
@@ -88,7 +89,7 @@ GOOD = {'tensorflow': '1.15.0', 'protobuf': '3.19.6', 'h5py': '2.10.0', 'numpy':
                  id='what NVIDIA brings'),
 ])
 def test_pins(change, python, levels):
-  findings = packages.check_pins(dict(GOOD, **change), packages.look_at_requirements(), python)
+  findings = packages.check_pins(dict(GOOD, **change), packages.read_requirements(), python)
   assert [finding.name for finding in findings] == ['protobuf', 'h5py', 'numpy']
   assert ' '.join(finding.level for finding in findings) == levels
   for finding in findings:
@@ -97,7 +98,7 @@ def test_pins(change, python, levels):
 
 def test_pin_that_is_missing():
   installed = {name: version for name, version in GOOD.items() if name != 'h5py'}
-  (_, h5py, _) = packages.check_pins(installed, packages.look_at_requirements(), '3.7')
+  (_, h5py, _) = packages.check_pins(installed, packages.read_requirements(), '3.7')
   assert h5py.level == 'error' and 'not installed' in h5py.found
 
 
@@ -107,5 +108,5 @@ def test_pillow(installed, level):
 
 
 def test_what_is_installed_here():
-  installed = packages.look_at_installed()
-  assert installed['protobuf'].startswith('3.') and packages.build(installed) is not None
+  installed = packages.installed_versions()
+  assert installed['protobuf'].startswith('3.') and packages.installed_build(installed) is not None

@@ -3,9 +3,9 @@
 import pytest
 
 from estimator_train.doctor import tensorflow_import
-from estimator_train.doctor.commands import Done
+from estimator_train.doctor.commands import CommandResult
 
-WORKS = Done(0, '', '', 2.)
+WORKS = CommandResult(0, '', '', 2.)
 
 
 @pytest.fixture
@@ -22,9 +22,9 @@ def stand_in(tmp_path, monkeypatch):
 
 
 def test_the_real_one():
-  imported = tensorflow_import.look()
+  imported = tensorflow_import.import_in_child()
   assert imported.version.startswith('1.15') and imported.secs > 0 and imported.gpus == 0
-  finding = tensorflow_import.check(imported)
+  finding = tensorflow_import.check_import(imported)
   assert finding.level == 'ok' and 'TensorFlow 1.15' in finding.found
 
 
@@ -43,13 +43,13 @@ PROTOBUF = 'raise TypeError("Descriptors cannot be created directly.\\nMore info
 ])
 def test_import_fails(stand_in, init, found, remedy):
   stand_in(init)
-  finding = tensorflow_import.check(tensorflow_import.look())
+  finding = tensorflow_import.check_import(tensorflow_import.import_in_child())
   assert finding.level == 'error' and found in finding.found and remedy in finding.remedy
 
 
 def test_import_hangs(stand_in):
   stand_in('import time\ntime.sleep(600)')
-  finding = tensorflow_import.check(tensorflow_import.look(deadline_secs=1.))
+  finding = tensorflow_import.check_import(tensorflow_import.import_in_child(deadline_secs=1.))
   assert finding.level == 'error' and 'no answer within 1 s' in finding.found
 
 
@@ -70,14 +70,14 @@ class config:
 
 __version__ = '1.15.9'
 ''')
-  imported = tensorflow_import.look()
+  imported = tensorflow_import.import_in_child()
   assert imported[1:] == ('1.15.9', imported.secs, True, None)
-  finding = tensorflow_import.check(imported)
+  finding = tensorflow_import.check_import(imported)
   assert finding.level == 'error'
-  assert 'fails to look for GPUs: ended by SIGSEGV' in finding.found
+  assert 'fails to list GPUs: ended by SIGSEGV' in finding.found
 
 
 @pytest.mark.parametrize('secs, level', [(2., 'ok'), (31., 'warning')])
 def test_slow_import(secs, level):
-  imported = tensorflow_import.Imported(WORKS, '1.15.0', secs, True, 0)
-  assert tensorflow_import.check(imported).level == level
+  imported = tensorflow_import.ImportResult(WORKS, '1.15.0', secs, True, 0)
+  assert tensorflow_import.check_import(imported).level == level

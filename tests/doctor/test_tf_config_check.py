@@ -10,12 +10,12 @@ CLUSTER = {'worker': ['a:1', 'b:2'], 'ps': ['c:3']}
 
 
 def check(cluster, task):
-  return tf_config_check.check(json.dumps({'cluster': cluster, 'task': task}))
+  return tf_config_check.check_tf_config(json.dumps({'cluster': cluster, 'task': task}))
 
 
 @pytest.mark.parametrize('text', [None, '', '{}', '{"task": {"type": "worker", "index": 0}}'])
 def test_no_cluster(text):
-  finding = tf_config_check.check(text)
+  finding = tf_config_check.check_tf_config(text)
   assert finding.level == 'ok' and 'this machine alone' in finding.found
 
 
@@ -31,14 +31,15 @@ def test_right(task, found):
 
 # One of each kind; tests/cluster/test_tf_config.py has every mistake.
 @pytest.mark.parametrize('text, found, remedy', [
-    ('{"cluster": ', 'it is no JSON', 'give {"cluster": '),
-    ('{"task": 0}', 'task is no object: 0', 'give {"cluster": '),
+    ('{"cluster": ', 'it must be JSON', 'give {"cluster": '),
+    ('{"task": 0}', 'task must be an object: 0', 'give {"cluster": '),
     ('{"cluster": {"worker": ["a:1"]}, "task": {"type": "worker", "index": 1}}',
-     'this task is none of the cluster\'s: task.type=worker task.index=1', 'index from 0 to 0'),
+     'this task is not in the cluster: task.type=worker task.index=1', 'index from 0 to 0'),
     ('{"cluster": {"worker": ["a:1", "a:1"]}}',
-     'an address is there twice: cluster.worker[1]=a:1, as cluster.worker[0]', 'its own'),
+     'each task must have its own address: cluster.worker[1]=a:1, the same as cluster.worker[0]',
+     'give each task another'),
 ])
 def test_wrong(text, found, remedy):
-  finding = tf_config_check.check(text)
+  finding = tf_config_check.check_tf_config(text)
   assert finding.level == 'error'
   assert finding.found.startswith(found) and remedy in finding.remedy

@@ -33,7 +33,7 @@ def prediction_log():
 
 def test_requests_come_back(tmp_path):
   content = bytes(range(256)) * 300  # Its length takes three bytes.
-  serving_warm_up.write(str(tmp_path), {
+  serving_warm_up.write_warm_up_requests(str(tmp_path), {
       'first': {'content': tf.make_tensor_proto([content])},
       'second': {'a': tf.make_tensor_proto(0., shape=(1, 5)), 'b': tf.make_tensor_proto([3])},
   })

@@ -29,7 +29,7 @@ def files(image_folders):
 
 
 def test_find(files):
-  found = dict(bad_images.find(files))
+  found = dict(bad_images.find_undecodable(files))
   assert sorted(found) == [5, 6, 7, 8]
   assert 'Invalid JPEG data' in found[5] and 'unknown format' in found[6]
   assert 'empty file' in found[7] and found[8] == 'No such file or directory'
@@ -40,7 +40,8 @@ def test_pipes_and_devices_are_not_read(tmp_path):
   os.mkfifo(str(tmp_path / 'pipe.jpeg'))
   (tmp_path / 'zero.jpeg').symlink_to('/dev/zero')
   paths = [str(tmp_path / name).encode() for name in ('pipe.jpeg', 'zero.jpeg')]
-  assert list(bad_images.find(paths)) == [(0, 'not a regular file'), (1, 'not a regular file')]
+  assert list(bad_images.find_undecodable(paths)) == [
+      (0, 'not a regular file'), (1, 'not a regular file')]
 
 
 def png(width, height):
@@ -65,7 +66,7 @@ def test_pixels_that_a_header_promises_take_no_memory(tmp_path, image_folders):
     paths.append(str(tmp_path / name).encode())
     (tmp_path / name).write_bytes(content)
   before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-  assert [index for index, _ in bad_images.find(paths)] == [0, 1, 2, 3]
+  assert [index for index, _ in bad_images.find_undecodable(paths)] == [0, 1, 2, 3]
   assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 500e3  # kB.
 
 
@@ -76,13 +77,13 @@ def test_pixels_that_a_header_promises_take_no_memory(tmp_path, image_folders):
     ('progressive', False)])
 def test_awkward_files(awkward_images, name, is_bad):
   path = awkward_images / (name + '.jpeg')
-  assert bool(list(bad_images.find([str(path).encode()]))) == is_bad
+  assert bool(list(bad_images.find_undecodable([str(path).encode()]))) == is_bad
 
 
 def without_bad(files, tmp_path, **given):
   split = ImageSplit(files, np.arange(len(files), dtype=np.int32) % 2)
   dataset = DataSet('image_folder', ('A', 'B'), (8, 8, 3), train=split, test=None, files=())
-  return factory.skip_bad(dataset, groups.Input(**given), str(tmp_path))
+  return factory.skip_bad_examples(dataset, groups.Input(**given), str(tmp_path))
 
 
 def test_skip(files, tmp_path):
@@ -99,14 +100,15 @@ def test_more_than_allowed(files, tmp_path):
 
 
 def test_a_class_of_bad_ones_only(files, tmp_path):
-  with pytest.raises(UserError, match='a class has no image to train on: B'):
+  with pytest.raises(UserError, match='a class has no training images: B'):
     without_bad([files[0], files[5]], tmp_path, max_bad_images=0.5)
 
 
 def test_the_outcome_is_remembered_until_a_file_changes(files, tmp_path, monkeypatch):
   searched = []
-  find = bad_images.find
-  monkeypatch.setattr(bad_images, 'find', lambda files: searched.append(1) or find(files))
+  find = bad_images.find_undecodable
+  monkeypatch.setattr(bad_images, 'find_undecodable',
+                      lambda files: searched.append(1) or find(files))
   _, first = without_bad(files, tmp_path, max_bad_images=0.3)
   _, again = without_bad(files, tmp_path, max_bad_images=0.3)
   assert first == again and len(searched) == 1

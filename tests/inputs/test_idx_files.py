@@ -113,10 +113,10 @@ def test_no_array_in_the_graph(write_idx, held):
     ('memory', 0, 'memory')])
 def test_small_files_are_held_unless_the_user_says_otherwise(split, monkeypatch, given,
                                                              small_bytes, cache):
-  monkeypatch.setattr(idx_files, '_SMALL_BYTES', small_bytes)
+  monkeypatch.setattr(idx_files, '_MAX_CACHED_BYTES', small_bytes)
   dataset = DataSet('own', tuple('abcd'), SHAPE, split, split)
   settings = Settings(model_dir='any', train_steps=1, cache=given, batch_size=4)
-  assert factory.cache_of(dataset, settings) == cache
+  assert factory.resolve_cache(dataset, settings) == cache
   _, graph = batches(factory.make_train_input_fn(dataset, settings, True, 4), 1)
   reads = [node for function in graph.as_graph_def().library.function for node in function.node_def
            if node.op.startswith('FixedLengthRecordDataset')]

@@ -18,10 +18,10 @@ def read(tmp_path, content):
   """Returns the images and why there are no more of them."""
   path = tmp_path / 'some.idx'
   path.write_bytes(content)
-  assert idx_images.begins_like_one(content[:4])
+  assert idx_images.is_idx_or_gzip(content[:4])
   images = []
   try:
-    for image in idx_images.read(bytes(path), 3, 5):
+    for image in idx_images.iter_images(bytes(path), 3, 5):
       images.append(image[:, :, 0])
   except ValueError as error:
     return images, str(error)
@@ -44,15 +44,15 @@ def damaged(content, at):
 @pytest.mark.parametrize('content, count, why', [
     (CONTENT[:16 + 15 * 7 + 3], 7, 'the file ends, after 7 of 40 images'),
     (CONTENT[:16], 0, 'the file ends, after 0 of 40 images'),
-    (CONTENT + b'x', 40, 'more in the file than its header says, after 40 of 40 images'),
+    (CONTENT + b'x', 40, 'longer than its header indicates, after 40 of 40 images'),
     (damaged(PACKED, len(PACKED) - 6), 40, 'CRC check failed .*, after 40 of 40'),
     (PACKED[:-4], 40, 'ended before .*, after 40 of 40 images'),
     (CONTENT[:9], 0, 'the file ends in its header$'),
     (PACKED[:4], 0, 'ended before the end-of-stream marker was reached$'),
-    (gzip.compress(b'some text'), 0, 'not an idx file of images: it begins with 0x736f6d65, e'),
-    (struct.pack('>2I', 0x801, 4) + b'1234', 0, 'begins with 0x00000801, expected 0x00000803$'),
-    (struct.pack('>4I', 0x803, 2, 28, 28), 0, 'images are 28x28, and the model takes 3x5$'),
-    (struct.pack('>4I', 0x803, 0, 3, 5), 0, 'it has no images$'),
+    (gzip.compress(b'some text'), 0, 'not an idx file of images: it starts with 0x736f6d65, e'),
+    (struct.pack('>2I', 0x801, 4) + b'1234', 0, 'starts with 0x00000801, expected 0x00000803$'),
+    (struct.pack('>4I', 0x803, 2, 28, 28), 0, 'images are 28x28, but the model requires 3x5$'),
+    (struct.pack('>4I', 0x803, 0, 3, 5), 0, 'the file has no images$'),
 ], ids=['cut', 'no image', 'longer', 'checksum', 'no checksum', 'cut in the header',
         'gzip cut in the header', 'gzipped text', 'labels', 'other size', 'empty'])
 def test_broken(tmp_path, content, count, why):
@@ -69,4 +69,4 @@ def test_half_of_a_gzip_file_gives_half_of_the_images(tmp_path):
 
 @pytest.mark.parametrize('start', [b'\xff\xd8\xff\xe0', b'\x89PNG', b'GIF8', b'', b'text'])
 def test_others(start):
-  assert not idx_images.begins_like_one(start)
+  assert not idx_images.is_idx_or_gzip(start)

@@ -26,8 +26,8 @@ def split(image_folders):
 def filled(monkeypatch):
   """Counts how often a cache is filled."""
   calls = []
-  fill = image_cache._fill
-  monkeypatch.setattr(image_cache, '_fill',
+  fill = image_cache._fill_with_images
+  monkeypatch.setattr(image_cache, '_fill_with_images',
                       lambda *given: calls.append(given[0].shape) or fill(*given))
   return calls
 
@@ -45,7 +45,7 @@ def cache(request, tmp_path):
 
 
 def test_images_rounded_to_the_nearest(split, cache):
-  images = image_cache.images(split, BATCHING, cache)
+  images = image_cache.load_images(split, BATCHING, cache)
   assert images.dtype == np.uint8 and images.shape == (18, 20, 16, 1)
   np.testing.assert_allclose(images, uncached(split), atol=0.5001)
 
@@ -54,27 +54,27 @@ def test_a_colour_image_among_grey_ones(split, cache, write_images, tmp_path, fi
   odd = tmp_path / 'odd.jpeg'
   write_images({odd: np.full((9, 9, 3), (250, 0, 9), np.uint8)})
   split = ImageSplit(split.files[:5] + [str(odd).encode()] + split.files[5:], np.zeros(19, 'i4'))
-  images = image_cache.images(split, BATCHING, cache)
+  images = image_cache.load_images(split, BATCHING, cache)
   assert images.shape[-1] == 3 and [shape[-1] for shape in filled] in ([3], [1, 3])
   np.testing.assert_allclose(images, uncached(split), atol=0.5001)
 
 
 def test_a_surprise_in_colour(split, cache, write_images, tmp_path, filled, monkeypatch):
-  monkeypatch.setattr(image_files, '_SAMPLE', 1)
+  monkeypatch.setattr(image_files, '_SAMPLE_SIZE', 1)
   test_a_colour_image_among_grey_ones(split, cache, write_images, tmp_path, filled)
   assert [shape[-1] for shape in filled] == [1, 3]
 
 
 def test_a_folder_is_filled_once(split, tmp_path, filled):
-  first = image_cache.images(split, BATCHING, str(tmp_path / 'cache'))
-  again = image_cache.images(split, BATCHING, str(tmp_path / 'cache'))
+  first = image_cache.load_images(split, BATCHING, str(tmp_path / 'cache'))
+  again = image_cache.load_images(split, BATCHING, str(tmp_path / 'cache'))
   np.testing.assert_array_equal(first, again)
   assert len(filled) == 1 and len(os.listdir(str(tmp_path / 'cache'))) == 1
 
 
 @pytest.mark.parametrize('change', ['fewer', 'order', 'content', 'time', 'image size'])
 def test_another_cache_is_not_used(split, tmp_path, filled, change):
-  image_cache.images(split, BATCHING, str(tmp_path / 'cache'))
+  image_cache.load_images(split, BATCHING, str(tmp_path / 'cache'))
   batching, files = BATCHING, split.files
   path = os.fsdecode(files[0])
   if change == 'fewer':
@@ -90,7 +90,8 @@ def test_another_cache_is_not_used(split, tmp_path, filled, change):
     os.utime(path, ns=(0, 0))
   else:
     batching = BATCHING._replace(image_shape=(16, 20, 3))
-  images = image_cache.images(ImageSplit(files, split.classes), batching, str(tmp_path / 'cache'))
+  images = image_cache.load_images(ImageSplit(files, split.classes), batching,
+                                   str(tmp_path / 'cache'))
   assert len(filled) == 2 and images.shape[1:3] == batching.image_shape[:2]
   assert len(os.listdir(str(tmp_path / 'cache'))) == 2  # And the first one is still there.
 
@@ -98,14 +99,14 @@ def test_another_cache_is_not_used(split, tmp_path, filled, change):
 @pytest.mark.parametrize('left', ['half', 'longer', 'empty', 'text'])
 def test_what_a_killed_run_left_is_done_again(split, tmp_path, filled, left):
   folder = tmp_path / 'cache'
-  whole = np.array(image_cache.images(split, BATCHING, str(folder)))
+  whole = np.array(image_cache.load_images(split, BATCHING, str(folder)))
   (path,) = folder.iterdir()
   content = path.read_bytes()
   path.rename(str(path) + '.part')
   part = folder / (path.name + '.part')
   part.write_bytes({'half': content[:len(content) // 2], 'longer': content * 2, 'empty': b'',
                     'text': b'text'}[left])
-  np.testing.assert_array_equal(image_cache.images(split, BATCHING, str(folder)), whole)
+  np.testing.assert_array_equal(image_cache.load_images(split, BATCHING, str(folder)), whole)
   assert len(filled) == 2 and os.listdir(str(folder)) == [path.name]
 
 
@@ -114,19 +115,19 @@ def test_a_fill_that_fails_leaves_no_final_name(split, tmp_path, monkeypatch):
     array[0] = 1
     raise KeyboardInterrupt
 
-  monkeypatch.setattr(image_cache, '_fill', fill)
+  monkeypatch.setattr(image_cache, '_fill_with_images', fill)
   with pytest.raises(KeyboardInterrupt):
-    image_cache.images(split, BATCHING, str(tmp_path / 'cache'))
+    image_cache.load_images(split, BATCHING, str(tmp_path / 'cache'))
   assert not list((tmp_path / 'cache').glob('*.npy'))
 
 
 @pytest.mark.parametrize('damage', [b'', b'\x93NUMPY', None])
 def test_a_damaged_cache_is_done_again(split, tmp_path, filled, damage):
   folder = tmp_path / 'cache'
-  whole = np.array(image_cache.images(split, BATCHING, str(folder)))
+  whole = np.array(image_cache.load_images(split, BATCHING, str(folder)))
   (path,) = folder.iterdir()
   path.write_bytes(path.read_bytes()[:-7] if damage is None else damage)
-  np.testing.assert_array_equal(image_cache.images(split, BATCHING, str(folder)), whole)
+  np.testing.assert_array_equal(image_cache.load_images(split, BATCHING, str(folder)), whole)
   assert len(filled) == 2
 
 
@@ -134,7 +135,7 @@ def test_memory_that_does_not_suffice_is_foreseen(split, filled, monkeypatch):
   monkeypatch.setattr(image_cache, 'available_bytes', lambda: 5000)
   with pytest.raises(UserError, match='does not fit into memory: --cache=memory for uint8 '
                                       '18x20x16x1 of 5.76 kB, 5.00 kB are free: give --cache=F'):
-    image_cache.images(split, BATCHING, 'memory')
+    image_cache.load_images(split, BATCHING, 'memory')
   assert not filled
 
 
@@ -144,23 +145,23 @@ def test_a_full_disk_is_foreseen(split, tmp_path, filled, monkeypatch):
 
   monkeypatch.setattr(os, 'posix_fallocate', fallocate)
   with pytest.raises(UserError, match='cannot be stored: --cache=.*cache for uint8 18x20x16x1 of '
-                                      '5.76 kB .No space left on device.: give a folder'):
-    image_cache.images(split, BATCHING, str(tmp_path / 'cache'))
+                                      '5.76 kB .No space left on device.: give a writable folder'):
+    image_cache.load_images(split, BATCHING, str(tmp_path / 'cache'))
   assert not filled and not list((tmp_path / 'cache').glob('*.npy'))
 
 
 def test_a_folder_that_cannot_be(split, tmp_path):
   (tmp_path / 'file').write_text('')
   with pytest.raises(UserError, match='cannot be stored: --cache=.*/file/below for '):
-    image_cache.images(split, BATCHING, str(tmp_path / 'file' / 'below'))
+    image_cache.load_images(split, BATCHING, str(tmp_path / 'file' / 'below'))
 
 
 def test_the_same_order_with_and_without(split, cache):
   """Each epoch is shuffled anew, and as without a cache."""
   batching = BATCHING._replace(shuffle_buffer=5)
-  images = image_cache.images(split, batching, cache)
+  images = image_cache.load_images(split, batching, cache)
   cached, _ = batches(arrays.make_train_input_fn(
-      images, split.classes, batching, batching.order(18)), 12)
+      images, split.classes, batching, batching.permutation(18)), 12)
   read, _ = batches(image_files.make_train_input_fn(split, batching), 12)
   for (quick, quick_labels), (slow, slow_labels) in zip(cached, read):
     assert quick.dtype == np.uint8
@@ -185,6 +186,7 @@ class Evil:
 def test_a_pickle_under_the_caches_name_is_not_loaded(tmp_path, write):
   with open(str(tmp_path / 'name.npy'), 'wb') as file:
     write(file, Evil(str(tmp_path / 'pwned')))
-  found = image_cache.keep(str(tmp_path), 'name', (2, 3), np.uint8, lambda array: array.fill(7))
+  found = image_cache.load_array(str(tmp_path), 'name', (2, 3), np.uint8,
+                                 lambda array: array.fill(7))
   assert found.tolist() == [[7] * 3] * 2
   assert os.listdir(str(tmp_path)) == ['name.npy']

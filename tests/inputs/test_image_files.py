@@ -49,7 +49,7 @@ def images(tmp_path, write_images):
 
 
 def test_the_published_pixels(images, monkeypatch):
-  monkeypatch.setattr(image_files, '_SAMPLE', 1)  # So that the colour one comes as a surprise.
+  monkeypatch.setattr(image_files, '_SAMPLE_SIZE', 1)  # So that the colour one comes as a surprise.
   found, _ = batches(image_files.make_eval_input_fn(split_of(images), batching(batch_size=2)))
   assert [pixels.shape[-1] for pixels, _ in found] == [1, 1, 3]  # The colour one is in the last.
   assert np.concatenate([classes for _, classes in found]).tolist() == [0, 1, 2, 3, 4, 5]

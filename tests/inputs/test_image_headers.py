@@ -29,7 +29,7 @@ def found(decoder):
       refusal = None
     except ValueError as error:
       refusal = str(error)
-    return dict(image_headers.problems(path, contents, refusal))
+    return dict(image_headers.find_problems(path, contents, refusal))
 
   return find
 
@@ -183,7 +183,7 @@ def test_damaged_bytes_never_raise_or_warn(warned, caplog):
                'png with orientation 8', 'gif of frames', 'webp', 'tiff'):
     for _ in range(40):
       for refusal in (None, 'refused'):
-        list(image_headers.problems(b'a.jpeg', damaged(FILES[name], random), refusal))
+        list(image_headers.find_problems(b'a.jpeg', damaged(FILES[name], random), refusal))
   assert [str(warning.message) for warning in warned] == [] and not caplog.records
 
 
@@ -197,7 +197,7 @@ def damaged(whole, random):
 def test_a_decompression_bomb_is_no_matter_here(warned):
   contents = bytearray(FILES['bmp'])
   contents[18:26] = b'\xff\xff\0\0' * 2  # 65,535 pixels each way.
-  (problem,) = image_headers.problems(b'a.bmp', bytes(contents), 'refused')
+  (problem,) = image_headers.find_problems(b'a.bmp', bytes(contents), 'refused')
   assert problem.reason == 'a BMP image: refused' and not warned
 
 

@@ -79,7 +79,7 @@ def test_image_files_are_shared_by_name(image_folders):
       Settings(mode='input_benchmark'), str(image_folders / 'train' / '**' / '*.jpeg'), None,
       ()).train
   batching = Batching((8, 8, 1), 2, one_hot=False, batch_size=2, shuffle_buffer=18, seed=1)
-  listed = [[path for path, _ in batches(lambda shard=shard: image_files.listed(
+  listed = [[path for path, _ in batches(lambda shard=shard: image_files.make_path_dataset(
       split, batching._replace(shard=shard)), 9)[0]]
             for shard in (Shard(0, 2, 0, 3), Shard(0, 2, 1, 3))]
   assert len(set(listed[0]) | set(listed[1])) == 18 and not set(listed[0]) & set(listed[1])

@@ -23,7 +23,7 @@ def test_each_split_has_a_source():
   dataset = DataSet('any', ('a', 'b'), (2, 2, 1))
   for split, kind in ((IdxSplit('images', 'labels'), 'idx_files'),
                       (ImageSplit([], []), 'image_files'), (ArraySplit([], []), 'arrays'),
-                      (SyntheticSplit(None), 'made_up')):
+                      (SyntheticSplit(None), 'synthetic')):
     assert factory.make_source(dataset, split).kind == kind
 
 

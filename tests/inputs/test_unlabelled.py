@@ -30,7 +30,7 @@ def images(tmp_path, write_images):
 
 
 def read(files, shape=SHAPE, batch_size=3):
-  return list(unlabelled.batches((bytes(file) for file in files), shape, batch_size, 2))
+  return list(unlabelled.read_batches((bytes(file) for file in files), shape, batch_size, 2))
 
 
 def in_three(image):
@@ -47,7 +47,7 @@ def test_pixels_are_those_of_evaluation(images, awkward_images, batch_size):
   found = read(files, batch_size=batch_size)
   assert [len(batch) for batch in found] == [len(pixels) for pixels, _ in expected]
   for batch, (pixels, _) in zip(found, expected):
-    stacked = unlabelled.stack(batch)
+    stacked = unlabelled.stack_images(batch)
     assert stacked.dtype == np.float32
     assert stacked.shape[3] == max(example.pixels.shape[2] for example in batch)
     for one, other in zip(stacked, pixels):
@@ -56,7 +56,7 @@ def test_pixels_are_those_of_evaluation(images, awkward_images, batch_size):
 
 def test_colour_for_a_grey_model(images):
   found, = read(images, (20, 24, 1), 10)
-  assert unlabelled.stack(found).shape == (7, 20, 24, 1)
+  assert unlabelled.stack_images(found).shape == (7, 20, 24, 1)
   in_colour = read(images[2:3])[0][0].pixels
   assert found[2].pixels[:, :, 0] == pytest.approx(in_colour.dot([0.2989, 0.587, 0.114]), abs=0.01)
 
@@ -79,7 +79,7 @@ def test_every_file_has_its_place(images, tmp_path, write_idx):
       + ['g.jpeg', 'train-labels.gz'] + ['short.idx:{}'.format(number) for number in range(5)]
       + ['short.idx', 'b.png'])
   bad = {os.path.basename(example.name).decode(): example.reason for example in found
-         if isinstance(example, unlabelled.Bad)}
+         if isinstance(example, unlabelled.UnreadableFile)}
   assert list(bad) == ['b2.png', 'c2.jpeg', 'd2.jpeg', 'train-labels.gz', 'short.idx']
   assert 'Invalid PNG' in bad['b2.png'] and bad['c2.jpeg'] == 'not a regular file'
   assert bad['d2.jpeg'] == 'No such file or directory'
@@ -94,7 +94,7 @@ def test_no_more_is_read_than_a_batch_ahead(images):
       taken.append(number)
       yield bytes(images[number % 7])
 
-  some = unlabelled.batches(files(), SHAPE, 10, 2)
+  some = unlabelled.read_batches(files(), SHAPE, 10, 2)
   for number in range(1, 4):
     assert len(next(some)) == 10
     assert len(taken) <= 10 * number + 10
@@ -106,7 +106,7 @@ def test_the_name_of_a_file_is_no_pattern(tmp_path, monkeypatch, name):
   monkeypatch.chdir(str(tmp_path))
   for other in (name, '1x.png'):
     (tmp_path / other).write_text('')
-  assert list(unlabelled.find(name)) == [name.encode()]
+  assert list(unlabelled.find_input_files(name)) == [name.encode()]
 
 
 def test_patterns(tmp_path):
@@ -115,7 +115,7 @@ def test_patterns(tmp_path):
     os.makedirs(os.path.dirname(path), exist_ok=True)
     open(path, 'wb').close()
   found = [os.path.relpath(path, bytes(tmp_path))
-           for path in unlabelled.find('{}/**/*.png'.format(tmp_path))]
+           for path in unlabelled.find_input_files('{}/**/*.png'.format(tmp_path))]
   assert found == [b'a.png', b'b.png', b'\xff.png', b'below/c.png']
 
 
@@ -123,4 +123,4 @@ def test_patterns(tmp_path):
 def test_nothing_to_predict(tmp_path, monkeypatch, pattern):
   monkeypatch.chdir(str(tmp_path))
   with pytest.raises(UserError, match='--input matches no file: --input='):
-    unlabelled.find(pattern)
+    unlabelled.find_input_files(pattern)

@@ -50,18 +50,18 @@ def test_what_each_task_has_of_the_machine(monkeypatch, arguments, visible, core
     monkeypatch.delenv('CUDA_VISIBLE_DEVICES', raising=False)
   else:
     monkeypatch.setenv('CUDA_VISIBLE_DEVICES', visible)
-  asked = local_cluster._parse(['--local_workers=2', '--seed=3'] + arguments)
-  assert asked.flags == ['--seed=3']
-  assert [place.cores for place in asked.places] == cores
-  assert [place.gpus for place in asked.places] == gpus
+  asked = local_cluster._parse_arguments(['--local_workers=2', '--seed=3'] + arguments)
+  assert asked.program_flags == ['--seed=3']
+  assert [resources.cores for resources in asked.resources] == cores
+  assert [resources.gpus for resources in asked.resources] == gpus
 
 
 def test_more_cores_than_there_are(monkeypatch, capsys):
   monkeypatch.setattr(os, 'sched_getaffinity', lambda _: {0, 1, 2})
   assert local_cluster.main(['--local_workers=2', '--local_cores=2', '--model_dir=x']) == 2
   assert capsys.readouterr().err == (
-      'error: there are not so many cores: --local_cores=2 for 2 tasks on 3: give fewer, or leave '
-      'it out to share them\n')
+      'error: there are too few cores: --local_cores=2 for 2 tasks on 3 cores: give fewer, or '
+      'leave the flag out to share the cores\n')
 
 
 def test_tasks_are_in_their_places(launch):
@@ -91,7 +91,8 @@ def test_leader_is_in_front_and_the_others_have_logs(launch):
                                 worker_0=says.format('{"result": 1}'),
                                 worker_1=says.format('other'))
     assert (code, out) == (0, '{"result": 1}\n')
-    assert err == ('2 worker: what worker 0 says follows, of the others see model/logs\n'
+    assert err == ('2 worker: the output of worker 0 follows, that of the other tasks is in '
+                   'model/logs\n'
                    '{"result": 1} too\n')
   # A log is gone on with, as the run is.
   assert sorted(launch.log('worker-1.log').splitlines()) == ['other'] * 2 + ['other too'] * 2
@@ -119,20 +120,21 @@ def test_leader_has_the_terminal(launch):
 
 
 @pytest.mark.parametrize('arguments, told', [
-    (['--local_workers=0'], '--local_workers is no such number: --local_workers=0: give a whole '
-                            'number from 1 to 999'),
-    (['--local_workers=x'], '--local_workers is no such number: --local_workers=x: '),
-    (['--local_workers=1000'], '--local_workers is no such number: --local_workers=1000: '),
-    (['--local_workers='], '--local_workers is no such number: --local_workers=: '),
-    (['--local_workers=2', '--local_ps=-1'], '--local_ps is no such number: --local_ps=-1: give a '
-                                             'whole number from 0 to 999'),
-    (['--local_workers=2', '--max_restarts=1.5'], '--max_restarts is no such number: '),
-    (['--local_ps=2'], 'how many tasks the cluster has is not said: '),
+    (['--local_workers=0'], '--local_workers is not a valid number: --local_workers=0: give a '
+                            'whole number from 1 to 999'),
+    (['--local_workers=x'], '--local_workers is not a valid number: --local_workers=x: '),
+    (['--local_workers=1000'], '--local_workers is not a valid number: --local_workers=1000: '),
+    (['--local_workers='], '--local_workers is not a valid number: --local_workers=: '),
+    (['--local_workers=2', '--local_ps=-1'],
+     '--local_ps is not a valid number: --local_ps=-1: give a whole number from 0 to 999'),
+    (['--local_workers=2', '--max_restarts=1.5'], '--max_restarts is not a valid number: '),
+    (['--local_ps=2'], 'a local cluster needs a number of workers: '),
     (['--model_dir=x', '--local_workers'], 'the flags cannot be read: '),
     (['--local_workers=2', '--train_steps=1', '--model_dir=/dev/null/x'],
      '--model_dir cannot be written to: '),
-    (['--local_workers=2', '--model_dir=x', '--train_steps=x'], '--train_steps must be a whole '),
-    (['--local_workers=2', '--mode=doctor'], 'a cluster only trains: --local_workers --mode=doct'),
+    (['--local_workers=2', '--model_dir=x', '--train_steps=x'], '--train_steps must be an integer'),
+    (['--local_workers=2', '--mode=doctor'],
+     'a local cluster can only train: --local_workers --mode=doctor'),
 ])
 def test_wrong_values(arguments, told, capsys):
   assert local_cluster.main(arguments) == 2
@@ -150,8 +152,8 @@ def test_what_the_program_says_without_a_cluster(tmp_path, arguments, code, out,
   done = subprocess.run(
       [sys.executable, '-m', 'estimator_train.launcher.local_cluster', '--local_workers=2',
        *arguments],
-      cwd=str(tmp_path), env=child_process.environment(), universal_newlines=True, timeout=SECS,
-      stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+      cwd=str(tmp_path), env=child_process.child_environment(), universal_newlines=True,
+      timeout=SECS, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
   assert done.returncode == code
   assert done.stdout.startswith(out) and done.stderr.startswith(err)
   assert done.stderr.count('\n') == (1 if err else 0)

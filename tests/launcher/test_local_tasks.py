@@ -10,9 +10,9 @@ from launches import IGNORES, LONG, OBEYS, SHORT
 
 from estimator_train.launcher import local_tasks
 
-# What the launcher says of it; the leader has said for itself why it failed.
+# Printed by the launcher; the leader prints its own error.
 SEE = ': see model/logs/worker-1.log\n'
-KILLED = 'killed, as they did not end by themselves: worker 0\n'
+KILLED = 'killed tasks that did not end in time: worker 0\n'
 LATER = 'wait_for_end("worker 1"); '
 # For tasks that end by themselves, or when they are told to.
 PATIENT = (LONG, SHORT, LONG)
@@ -70,9 +70,9 @@ def test_restarts(launch, does, code, restarts):
   found, _, err = launch.run('--local_workers=2', '--max_restarts=2', worker_1=does,
                              worker_0=LATER + 'sys.exit(0)')
   assert found == code, err
-  lines = [line for line in err.splitlines() if line.startswith('starting all tasks again ')]
+  lines = [line for line in err.splitlines() if line.startswith('restarting all tasks ')]
   assert [line.split(':')[0] for line in lines] == [
-      'starting all tasks again ({} of 2)'.format(number + 1) for number in range(restarts)]
+      'restarting all tasks ({} of 2)'.format(number + 1) for number in range(restarts)]
   assert all(': worker 1 ended with code 1' in line for line in lines)
   starts = [launch.started('worker 1', 1 + number)['cluster'] for number in range(restarts + 1)]
   assert all(first != second for first, second in zip(starts, starts[1:]))
@@ -99,7 +99,7 @@ def test_servers_end_with_the_leader(launch, worker, ps, limits):
       chief_0='wait("ps 0 start 1"); wait("worker 0 start 1"); print(1)',
       worker_0=worker, ps_0=ps)
   assert (code, out) == (0, '1\n'), err
-  assert 'again' not in err
+  assert 'restarting' not in err
   assert (launch.log('ps-0.log') == 'ps 0 leaves\n') == (ps != IGNORES)
 
 
@@ -140,7 +140,7 @@ def test_signal_kills_who_does_not_end(launch):
   process.terminate()
   code, _, err = launch.finish()
   assert code == 143
-  assert 'killed, as they did not end by themselves: worker 0, worker 1' in err
+  assert 'killed tasks that did not end in time: worker 0, worker 1' in err
 
 
 def test_a_terminals_signal_reaches_tasks_once(launch):
@@ -158,7 +158,7 @@ def test_tasks_die_with_the_launcher(launch):
 
 
 def test_waits_as_long_as_documented():
-  assert local_tasks.LIMITS == (60, 5, 10)
+  assert local_tasks.TIMEOUTS == (60, 5, 10)
 
 
 def test_limits_count_from_what_happened(tmp_path, monkeypatch):
@@ -183,7 +183,7 @@ def test_limits_count_from_what_happened(tmp_path, monkeypatch):
                                      sleep=lambda secs: None)
   lost, hangs = Process(138), Process(None)
   processes = iter((hangs, lost))
-  monkeypatch.setattr(cluster, '_start', lambda task, *_: local_tasks._Running(
+  monkeypatch.setattr(cluster, '_start', lambda task, *_: local_tasks._RunningTask(
       task, next(processes), None, 0))
   assert cluster.run(max_restarts=0) == 138
   (signum, seconds), = hangs.signals

@@ -107,10 +107,11 @@ def test_both_end_by_a_signal(start, tmp_path, signum):
 
 
 @pytest.mark.parametrize('arguments, told', [
-    (['--mode=doctor'], 'TensorBoard is started beside a training: --tensorboard --mode=doctor: '),
+    (['--mode=doctor'],
+     'TensorBoard can only be started with training: --tensorboard --mode=doctor: '),
     (['--train_steps=1', '--model_dir=/dev/null/x'], '--model_dir cannot be written to: '),
     (['--no_such_flag'], 'unknown flag: --no_such_flag: '),
-    (['--local_workers=x', '--model_dir=m'], '--local_workers is no such number: '),
+    (['--local_workers=x', '--model_dir=m'], '--local_workers is not a valid number: '),
 ])
 def test_wrong_values(start, tmp_path, arguments, told):
   code, out, err = finish(start('--tensorboard', *arguments))

@@ -92,18 +92,19 @@ def test_users_own():
     ('no_such_module:build', 'names a module that cannot be found: --model=no_such_module:build '
      "(No module named 'no_such_module')"),
     (':build', 'names a module that cannot be found: --model=:build (Empty module name)'),
-    ('own_models:two_layer', 'names a function that is not there: --model=own_models:two_layer: '
+    ('own_models:two_layer', 'names a function that does not exist: --model=own_models:two_layer: '
      'did you mean two_layers'),
-    ('own_models:', 'names a function that is not there: --model=own_models:: did you mean '),
-    ('json:decoder', 'names a function that is not there: --model=json:decoder'),
-    ('own_models:of_three_arguments', "takes something else: --model=own_models:of_three_arguments "
-     "(missing a required argument: 'what_else'): let it take nothing or (image_shape, num_cl"),
+    ('own_models:', 'names a function that does not exist: --model=own_models:: did you mean '),
+    ('json:decoder', 'names a function that does not exist: --model=json:decoder'),
+    ('own_models:of_three_arguments', 'has the wrong parameters: '
+     "--model=own_models:of_three_arguments (missing a required argument: 'what_else'): define it "
+     'without parameters or with (image_shape, num_cl'),
     ('own_models:raises', "own_models.py:"),
-    ('own_models:raises', ": KeyError: 'no such key'): mend it; --verbosity=1"),
-    ('own_models:no_model', 'this is no Keras model: --model=own_models:no_model is of str'),
-    ('own_models:subclassed', 'cannot become an Estimator: --model=own_models:subclassed is of '
-     'Subclass: give a tf.keras.Sequential'),
-    ('own_models:without_input_shape', 'must know the shape of its input'),
+    ('own_models:raises', ": KeyError: 'no such key'): fix this code; --verbosity=1"),
+    ('own_models:no_model', 'must be a tf.keras.Model: --model=own_models:no_model is of type str'),
+    ('own_models:subclassed', 'cannot be converted to an Estimator: --model=own_models:subclassed '
+     'is of type Subclass: give a tf.keras.Sequential'),
+    ('own_models:without_input_shape', 'must have an input shape'),
     ('own_models:of_two_inputs', '[(None, 28, 28, 1), (None, 3)] to (None, 10), expected a Keras '
      'model of (None, 28, 28, 1) to (None, 10)'),
     ('own_models:of_two_outputs', '(None, 28, 28, 1) to [(None, 10), (None, 10)], expected a'),

@@ -54,7 +54,7 @@ def test_nothing_found(audit, image_folders, tmp_path):
   assert all(size['width'] == 30 and 24 <= size['height'] < 33 for size in train['sizes'])
   assert written['bytes'] == train['bytes'] + test['bytes'] == sum(
       file.stat().st_size for file in image_folders.rglob('*.jpeg'))
-  assert 'nothing found' in done.out and path in done.out
+  assert 'no issues found' in done.out and path in done.out
   assert 'auditing: 28 images' in done.err and 'images/sec' in done.err
   assert os.listdir(str(tmp_path / 'out')) == ['audit.json']
 
@@ -121,7 +121,7 @@ def test_unreadable(audit, image_folders):
   done, written = audit()
   assert [(os.path.basename(finding['file']), finding['kind'], finding['reason'])
           for finding in written['findings']] == [
-              ('link.jpeg', 'unreadable', 'a link to nowhere'),
+              ('link.jpeg', 'unreadable', 'a broken link'),
               ('pipe.jpeg', 'unreadable', 'not a regular file')]
   assert done.result['undecodable'] == 2
 
@@ -144,7 +144,7 @@ def test_odd_names(audit, image_folders):
   assert {os.fsencode(finding['file']) for finding in written['findings']} == {
       os.path.join(folder, name) for name in names}
   listed = done.out.split('empty: 4\n')[1].splitlines()
-  assert len([line for line in listed if line.endswith(' - it has no bytes')]) == 4
+  assert len([line for line in listed if line.endswith(' - the file has no bytes')]) == 4
   done.out.encode('utf-8')
 
 
@@ -168,8 +168,8 @@ def fails(done, message):
 
 def test_a_data_set_of_other_files(run_program, tmp_path):
   done = run_program('--mode=audit', '--model_dir', tmp_path / 'out')
-  assert fails(done, '--mode=audit is for image files: --dataset=fashion_mnist_sample: give '
-                     '--dataset=image_folder')
+  assert fails(done, '--mode=audit requires a data set of image files: '
+                     '--dataset=fashion_mnist_sample: give --dataset=image_folder')
   assert not (tmp_path / 'out').exists()
 
 

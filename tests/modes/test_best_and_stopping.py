@@ -66,14 +66,15 @@ def test_early_stopping_over_restarts(train):
   assert 'stopped_early' not in train(6, *rules).result
   done = train(12, *rules)
   assert done.code == 0, done.err
-  assert done.result['stopped_early'] == 'no better accuracy for 4 steps'
+  assert done.result['stopped_early'] == 'no improvement in accuracy for 4 steps'
   assert done.result['global_step'] == 8 and done.result['steps_run'] == 2
   assert evaluated(done) == [8] and done.result['accuracy'] == .4
 
   again = train(12, *rules)
   assert again.code == 0 and again.result['steps_run'] == 0
-  assert again.result['stopped_early'] == 'no better accuracy for 4 steps'
-  assert 'was stopped at step 8 (no better accuracy for 4 steps): nothing to train' in again.err
+  assert again.result['stopped_early'] == 'no improvement in accuracy for 4 steps'
+  assert 'was stopped at step 8 (no improvement in accuracy for 4 steps); to continue' in again.err
+  assert 'nothing to train: ' in again.err
 
   longer = train(12, '--early_stopping_steps=6')
   assert longer.result['global_step'] == 12 and 'stopped_early' not in longer.result
@@ -104,12 +105,12 @@ def test_an_evaluation_that_was_killed_is_made_up_for(train, monkeypatch):
 def test_no_best(run_program, tmp_path):
   assert run_program('--mode=train', '--train_steps=1', '--model_dir', tmp_path, *COMMON).code == 0
   for name, message in (
-      ('best', 'no checkpoint is kept as the best one: --checkpoint=best --model_dir={0}: train '
+      ('best', 'there is no best checkpoint: --checkpoint=best --model_dir={0}: train '
        'with --mode=train_and_evaluate and --eval_every_steps=N, or give one of '
        '{0}/model.ckpt-0, {0}/model.ckpt-1'),
       ('{0}/model.ckpt-7', 'there is no such checkpoint: --checkpoint={0}/model.ckpt-7: give one '
        'of {0}/model.ckpt-0, {0}/model.ckpt-1'),
-      ('{0}/none/model.ckpt-7', 'give another: there is none in {0}/none'),
+      ('{0}/none/model.ckpt-7', 'give another one: there is none in {0}/none'),
       ('{0}', 'there is no such checkpoint: --checkpoint={0}: give one of {0}/model.ckpt-0')):
     done = run_program('--mode=evaluate', '--model_dir', tmp_path, *COMMON,
                        '--checkpoint=' + name.format(tmp_path))
@@ -132,4 +133,4 @@ def test_an_evaluator_cannot_stop_the_others(run_program, tmp_path, monkeypatch)
   done = run_program('--model_dir', tmp_path, '--train_steps=4', '--eval_every_steps=2', *COMMON,
                      '--distribution_strategy=multi_worker_mirrored', '--stop_at_accuracy=0.5')
   assert done.code == 2
-  assert 'a task of type evaluator cannot stop the others' in done.err.splitlines()[-1]
+  assert 'a task of type evaluator cannot stop the training' in done.err.splitlines()[-1]

@@ -79,14 +79,14 @@ def test_a_disk_that_fills_up_ends_a_run_with_its_last_good_checkpoint(
                           '(--save_retry_secs=20): No space left on device: ')
   assert ' needed, 0 kB free in {0}/run; the last good checkpoint is {0}/run/model.ckpt-10'.format(
       disk) in error
-  assert done.err.count('trying again in') >= 4 and 'Traceback' not in done.err
+  assert done.err.count('retrying in') >= 4 and 'Traceback' not in done.err
   names = os.listdir(str(disk / 'run'))
   assert not [name for name in names if '_temp_' in name or '.tmp' in name or '-20.' in name]
-  assert recovery.find(str(disk / 'run')).step == 10
+  assert recovery.find_checkpoint(str(disk / 'run')).step == 10
   # With room, the same command goes on from there.
   (disk / 'fill').unlink()
   done = run_program('--mode=train', '--train_steps=30', '--model_dir', disk / 'run', *QUICK)
-  assert done.code == 0 and 'going on from step 10' in done.err
+  assert done.code == 0 and 'resuming from step 10' in done.err
 
 
 def steps_of_events(folder):
@@ -131,9 +131,9 @@ def test_a_folder_that_is_removed(tmp_path, run_program, monkeypatch, no_waits, 
                      '--model_dir', folder, '--save_retry_secs=2', *QUICK)
   assert 'No such file or directory in {}'.format(folder) in done.err
   if comes_back:
-    assert done.code == 0 and recovery.find(str(folder)).step == 30
+    assert done.code == 0 and recovery.find_checkpoint(str(folder)).step == 30
   else:
-    assert done.code == 3 and not folder.exists() and recovery.find(str(away)).step == 10
+    assert done.code == 3 and not folder.exists() and recovery.find_checkpoint(str(away)).step == 10
 
 
 def test_the_last_checkpoint_is_waited_for(tmp_path, run_program, monkeypatch, no_waits):
@@ -148,7 +148,7 @@ def test_the_last_checkpoint_is_waited_for(tmp_path, run_program, monkeypatch, n
   monkeypatch.setattr(tf.train.Saver, 'save', save)
   done = run_program('--mode=train', '--train_steps=7', '--model_dir', tmp_path, *QUICK)
   assert done.code == 0 and attempts[-5:] == [0, 7, 7, 7, 7]
-  assert recovery.find(str(tmp_path)).step == 7
+  assert recovery.find_checkpoint(str(tmp_path)).step == 7
 
 
 def test_full_from_the_start(tmp_path, run_program, monkeypatch):
@@ -160,9 +160,9 @@ def test_full_from_the_start(tmp_path, run_program, monkeypatch):
   monkeypatch.setattr(tf.train.Saver, 'save', save)
   done = run_program('--mode=train', '--train_steps=7', '--model_dir', tmp_path, *QUICK)
   assert done.code == 2 and len(done.err.splitlines()) == 1
-  assert done.err.startswith('error: there is no room to write: {}/keras/part-0 (No space left on '
-                             'device, '.format(tmp_path))
-  assert done.err.endswith(' free): make room, and start the same command again\n')
+  assert done.err.startswith('error: there is no space to write: {}/keras/part-0 (No space left '
+                             'on device, '.format(tmp_path))
+  assert done.err.endswith(' free): free some space, and run the same command again\n')
 
 
 def test_a_report_that_cannot_be_written_does_not_hide_the_checkpoint(
@@ -175,7 +175,7 @@ def test_a_report_that_cannot_be_written_does_not_hide_the_checkpoint(
   done = run_program('--mode=train', '--train_steps=7', '--model_dir', tmp_path, *QUICK)
   assert done.code == 3 and 'Traceback' not in done.err
   assert last_line(done).startswith(
-      'error: there is no room to write: {}/throughput.json (No space left on device, '.format(
+      'error: there is no space to write: {}/throughput.json (No space left on device, '.format(
           tmp_path))
   assert last_line(done).endswith('; the last good checkpoint is {}/model.ckpt-7'.format(tmp_path))
   assert not list(tmp_path.glob('throughput.json*'))
@@ -185,7 +185,7 @@ def test_of_a_gpu():
   error = tf.errors.ResourceExhaustedError(
       None, None, 'OOM when allocating tensor with shape[32,64,224,224] and type float on '
       '/job:localhost/replica:0/task:0/device:GPU:1 by allocator GPU_1_bfc\n\t [[node x]]')
-  told = disk_errors.told(error, Settings(train_steps=1, model_dir='x'), None)
+  told = disk_errors.translate_error(error, Settings(train_steps=1, model_dir='x'), None)
   assert isinstance(told, UserError)
   assert (told.what, told.given) == ('out of memory on /device:GPU:1', (
       'a float tensor of shape [32,64,224,224] at --batch_size=128'))
@@ -194,14 +194,14 @@ def test_of_a_gpu():
 @pytest.mark.parametrize('error, text', [
     (OSError(errno.EMFILE, 'x', 'a'), r'too many open files: a \(.*, ulimit -n is \d+\): raise'),
     (tf.errors.ResourceExhaustedError(None, None, 'a; Too many open files'), 'too many open files'),
-    (OSError(errno.EDQUOT, 'x', 'a'), r'there is no room to write: a \(Disk quota exceeded, '),
-    (OSError(errno.EROFS, 'x'), r'cannot be read or written: DIR \(Read-only file system\): mend'),
+    (OSError(errno.EDQUOT, 'x', 'a'), r'there is no space to write: a \(Disk quota exceeded, '),
+    (OSError(errno.EROFS, 'x'), r'cannot be read or written: DIR \(Read-only file system\): fix'),
     (OSError(errno.EIO, 'x', 'a'), r'a file cannot be read or written: a \(Input/output error\)'),
-    (FileNotFoundError(errno.ENOENT, 'x', 'DIR/a'), r'a folder is gone: DIR/a \(No such file'),
+    (FileNotFoundError(errno.ENOENT, 'x', 'DIR/a'), r'a folder is missing: DIR/a \(No such file'),
     (MemoryError(), 'out of memory on this machine: --batch_size=128: give a smaller'),
 ])
 def test_words(error, text):
-  told = disk_errors.told(error, Settings(train_steps=1, model_dir='DIR'), None)
+  told = disk_errors.translate_error(error, Settings(train_steps=1, model_dir='DIR'), None)
   assert isinstance(told, UserError)
   assert re.search(text, str(told))
 
@@ -211,7 +211,8 @@ def test_words(error, text):
     tf.errors.NotFoundError(None, None, 'a; No such file or directory'),
     UserError('a', 'b', 'c')])
 def test_other_errors_stay_what_they_are(tmp_path, error):
-  assert disk_errors.told(error, Settings(train_steps=1, model_dir=tmp_path), None) is None
+  settings = Settings(train_steps=1, model_dir=tmp_path)
+  assert disk_errors.translate_error(error, settings, None) is None
 
 
 def test_a_whole_file_leaves_nothing_and_names_itself(tmp_path, monkeypatch):
@@ -249,4 +250,4 @@ def test_a_data_file_that_is_gone_by_the_time_it_is_read(run_program, tmp_path, 
   assert (done.code, done.out) == (2, '')
   assert last_line(done) == (
       'error: cannot read a data file: {}: No such file or directory: check that it is a readable '
-      'file, or remove it and get it again with --mode=download'.format(gone))
+      'file, or remove it and download it again with --mode=download'.format(gone))

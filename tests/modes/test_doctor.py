@@ -14,9 +14,9 @@ from estimator_train.modes import doctor
 @pytest.fixture
 def imports_quickly(monkeypatch):
   """Stands in for the import of TensorFlow, which one test does for all."""
-  imported = tensorflow_import.Imported(tensorflow_import.commands.Done(0, '', '', 1.), '1.15.0',
-                                        1., True, 0)
-  monkeypatch.setattr(tensorflow_import, 'look', lambda: imported)
+  imported = tensorflow_import.ImportResult(
+      tensorflow_import.commands.CommandResult(0, '', '', 1.), '1.15.0', 1., True, 0)
+  monkeypatch.setattr(tensorflow_import, 'import_in_child', lambda: imported)
 
 
 def levels(result):
@@ -49,8 +49,8 @@ def test_error_ends_with_2_after_everything_is_told(run_program, monkeypatch, tm
   (tmp_path / 'file').write_text('')
   done = run_program('--mode=doctor', '--model_dir', tmp_path / 'file')
   assert done.code == 2
-  assert done.err == ('error: this machine is not ready: 2 error(s): --model_dir, TF_CONFIG: do '
-                      'what the lines say\n')
+  assert done.err == ('error: this machine is not ready: 2 error(s): --model_dir, TF_CONFIG: fix '
+                      'the errors printed above\n')
   found = levels(done.result)
   assert done.result['errors'] == 2 and found['TF_CONFIG'] == found['--model_dir'] == 'error'
   assert done.out.splitlines()[-2].split()[1] == 'kaggle:'
@@ -71,9 +71,9 @@ T4 = gpus.Gpu('Tesla T4', (7, 5), '535.1', 15 << 30)
         'nccl': 'warning'}, id='several'),
 ])
 def test_gpus(run_program, monkeypatch, gpu, count, told):
-  monkeypatch.setattr(gpus, 'look', lambda: gpus.Gpus((gpu,) * count))
-  monkeypatch.setattr(gpu_use, 'look_at_memory', lambda: gpu_use.Memory(1 << 26, None))
-  monkeypatch.setattr(gpu_use, 'look_for_libraries', lambda: ('libcudnn.so.7',))
+  monkeypatch.setattr(gpus, 'inspect_gpus', lambda: gpus.GpuInventory((gpu,) * count))
+  monkeypatch.setattr(gpu_use, 'inspect_memory', lambda: gpu_use.NcclMemory(1 << 26, None))
+  monkeypatch.setattr(gpu_use, 'find_missing_libraries', lambda: ('libcudnn.so.7',))
   monkeypatch.delenv('CUDA_VISIBLE_DEVICES', raising=False)
   done = run_program('--mode=doctor')
   assert done.code == 2 and (gpus.CONTAINER in done.out) == ('gpu build' in told)
@@ -95,7 +95,7 @@ def test_oct2017_asks_for_credentials(run_program, monkeypatch, tmp_path):
 def test_in_the_image_nothing_is_to_be_installed(run_program, monkeypatch):
   assert doctor.IMAGE_VARIABLE + '=' in (ROOT / 'Dockerfile').read_text()
   monkeypatch.setenv(doctor.IMAGE_VARIABLE, '1')
-  monkeypatch.setattr(packages, 'look_at_installed', lambda: {
+  monkeypatch.setattr(packages, 'installed_versions', lambda: {
       'tensorflow': '1.15.0', 'protobuf': '3.19.6', 'h5py': '2.10.0', 'numpy': '1.18.5',
       'pillow': '8.4.0'})
   done = run_program('--mode=doctor')

@@ -66,7 +66,7 @@ def test_no_network(run_program, monkeypatch, tmp_path):
   assert done.code == 2 and done.out == ''
   last = done.err.splitlines()[-1]
   assert last.startswith('error: cannot download train-images-idx3-ubyte.gz: ')
-  assert 'put the file train-images-idx3-ubyte.gz' in last and str(tmp_path) in last
+  assert 'copy the file train-images-idx3-ubyte.gz' in last and str(tmp_path) in last
   assert not list(tmp_path.iterdir())
 
 

@@ -184,7 +184,7 @@ def test_it_takes_no_data(run_program, folders, image_folders, tmp_path):
   assert fails(run_program(*again + ['--image_size=16,21']), '--image_size=16,20 there and '
                '--image_size=16,21 here')
   (tmp_path / 'model' / 'labels.txt').unlink()
-  assert fails(run_program(*again), 'the classes are not known: no labels.txt in')
+  assert fails(run_program(*again), 'the classes are unknown: no labels.txt in')
   assert len(list((tmp_path / 'exports').iterdir())) == 2
 
 
@@ -222,8 +222,9 @@ def not_as_text(image_shape, num_classes):
 
 
 @pytest.mark.parametrize('extra, format_, message', [
-    (['--model=test_export_mode:erf'], 'tflite', 'cannot convert the model: it has no Erf: give'),
-    (['--image_size=8,8,2'], 'saved_model', 'to one channel or three: a model that takes 2'),
+    (['--model=test_export_mode:erf'], 'tflite',
+     'cannot convert the model: unsupported operations: Erf: give'),
+    (['--image_size=8,8,2'], 'saved_model', 'requires one or three channels: the model takes 2'),
 ])
 def test_what_cannot_be_exported(run_program, trained, tmp_path, extra, format_, message):
   arguments = trained(*extra) + ['--mode=export', '--export_dir={}'.format(tmp_path / 'exports')]
@@ -232,7 +233,7 @@ def test_what_cannot_be_exported(run_program, trained, tmp_path, extra, format_,
 
 
 def test_what_keras_cannot_write(run_program, trained, tmp_path, monkeypatch):
-  monkeypatch.setattr(train_and_evaluate.template_model, 'save', lambda *given: None)
+  monkeypatch.setattr(train_and_evaluate.template_model, 'save_trained_model', lambda *given: None)
   arguments = trained('--model=test_export_mode:not_as_text')
   done = run_program(*arguments + ['--mode=export', '--export_format=h5',
                                    '--export_dir={}'.format(tmp_path / 'exports')])
@@ -246,10 +247,10 @@ def test_wrong_together_with_the_model_dir(run_program, trained, tmp_path):
                'there is no checkpoint to export: --model_dir={}'.format(tmp_path / 'none'))
   arguments = trained() + arguments
   for extra, message in (
-      (['--labels=a,b,c'], 'trained with other labels: é,b,c there and a,b,c here'),
-      (['--model=own_models:partly_frozen'], 'of --model=own_models:two_layers, not of'),
-      (['--preprocess=tf'], 'is of --preprocess=unit, not of --preprocess=tf'),
-      (['--model=own_models:no_such'], 'names a function that is not there')):
+      (['--labels=a,b,c'], 'trained with other class names: é,b,c there and a,b,c here'),
+      (['--model=own_models:partly_frozen'], 'was trained with --model=own_models:two_layers, not'),
+      (['--preprocess=tf'], 'was trained with --preprocess=unit, not --preprocess=tf'),
+      (['--model=own_models:no_such'], 'names a function that does not exist')):
     assert fails(run_program(*arguments + extra), message)
   assert not list((tmp_path / 'exports').iterdir())
 

@@ -22,8 +22,8 @@ def folders(image_folders, tmp_path):
 def test_train_and_evaluate(run_program, folders, tmp_path):
   done = run_program('--train_epochs=20', '--class_weights=balanced', *folders)
   assert done.code == 0, done.err
-  assert '18 images to train on: A 12, B 6; the largest class is 2.0 times' in done.err
-  assert 'evens that out' not in done.err
+  assert '18 training images: A 12, B 6; the largest class has 2.0 times' in done.err
+  assert 'compensates for that' not in done.err
   assert (tmp_path / 'model' / 'labels.txt').read_text() == 'A\nB\n'
   assert done.result['examples'] == 10 and done.result['global_step'] == 60
   assert done.result['accuracy'] >= 0.9  # A is dark and B is bright.
@@ -37,7 +37,7 @@ def test_class_weights_change_the_training_loss_only(run_program, folders, tmp_p
     done = run_program('--train_steps=1', '--learning_rate=1e-9', '--class_weights=' + weights,
                        *folders + ['--model_dir={}'.format(tmp_path / weights)])
     assert done.code == 0, done.err
-    assert ('--class_weights=balanced evens that out' in done.err) == (weights == 'none')
+    assert ('--class_weights=balanced compensates for that' in done.err) == (weights == 'none')
     found[weights] = done.result
   assert found['none']['train_loss'] != pytest.approx(found['balanced']['train_loss'], rel=1e-4)
   assert found['none']['average_loss'] == pytest.approx(found['balanced']['average_loss'], rel=1e-5)
@@ -58,7 +58,7 @@ def test_other_labels_than_trained_with(run_program, folders):
   assert run_program('--mode=train', '--train_steps=1', *folders).code == 0
   for mode in ('train', 'evaluate'):
     assert fails(run_program('--mode=' + mode, '--train_steps=2', '--labels=B,A', *folders),
-                 '--model_dir was trained with other labels: A,B there and B,A here')
+                 '--model_dir was trained with other class names: A,B there and B,A here')
 
 
 @pytest.fixture
@@ -157,11 +157,11 @@ def test_awkward_images_train(run_program, folders, image_folders, awkward_image
 
 @pytest.mark.parametrize('extra, message', [
     (['--cache_features'], 'needs frozen layers'),
-    (['--weights=imagenet'], 'there are no ImageNet weights of this model'),
+    (['--weights=imagenet'], 'there are no ImageNet weights for this model'),
     (['--trainable_layers=3'], '--trainable_layers is for pretrained networks'),
     (['--train_pattern=/none/*.jpeg'], '--train_pattern matches no file: --train_pattern=/none/'),
-    (['--labels=A,B,C'], 'a class has no image to train on: C'),
-    (['--labels=A'], 'two classes or more'),
+    (['--labels=A,B,C'], 'a class has no training images: C'),
+    (['--labels=A'], 'at least two classes'),
 ])
 def test_what_cannot_be(run_program, folders, extra, message, tmp_path):
   assert fails(run_program('--train_steps=1', *folders + extra), message)
@@ -169,9 +169,9 @@ def test_what_cannot_be(run_program, folders, extra, message, tmp_path):
 
 
 @pytest.mark.parametrize('extra, message', [
-    (['--dataset=fashion_mnist_sample', '--cache=folder'], 'a cache in a folder is for image'),
-    (['--dataset=fashion_mnist_sample', '--preprocess=caffe'], '--preprocess=caffe is for three'),
-    (['--dataset=synthetic', '--class_weights=balanced'], 'made-up examples have no end'),
+    (['--dataset=fashion_mnist_sample', '--cache=folder'], 'only image files can be cached in'),
+    (['--dataset=fashion_mnist_sample', '--preprocess=caffe'], '--preprocess=caffe requires three'),
+    (['--dataset=synthetic', '--class_weights=balanced'], 'this requires a finite data set'),
 ])
 def test_what_is_for_images_in_folders(run_program, extra, message, tmp_path):
   assert fails(run_program('--train_steps=1', '--model_dir={}'.format(tmp_path / 'model'), *extra),
@@ -182,4 +182,4 @@ def test_what_is_for_images_in_folders(run_program, extra, message, tmp_path):
 def test_another_preprocessing_than_trained_with(run_program, folders):
   assert run_program('--mode=train', '--train_steps=1', *folders).code == 0
   assert fails(run_program('--mode=evaluate', '--preprocess=tf', *folders),
-               'is of --preprocess=unit, not of --preprocess=tf')
+               'was trained with --preprocess=unit, not --preprocess=tf')

@@ -160,7 +160,7 @@ def test_the_model_is_measured_on_what_the_input_delivers(run_program, flags, mo
 
 @pytest.mark.parametrize('extra, message', [
     (['--cache_features'], 'leave it out'),
-    (['--batch_size=9', '--num_cpu_replicas=2'], 'the nearest that work are 8 and 10'),
+    (['--batch_size=9', '--num_cpu_replicas=2'], '--batch_size=9 for 2 replicas: use 8 or 10'),
     (['--dataset=fashion_mnist'], '--data_dir is required'),
 ])
 def test_what_cannot_be_measured(run_program, tmp_path, extra, message):

@@ -55,4 +55,4 @@ def test_a_page_that_cannot_be_written_does_not_undo_the_run(run_program, argume
   monkeypatch.setattr(page.atomic, 'write_bytes', full)
   done = run_program(*arguments)
   assert done.code == 0 and done.result['examples'] == 1000
-  assert 'the page about the run could not be written: [Errno 28] No space left' in done.err
+  assert 'the report page could not be written: [Errno 28] No space left' in done.err

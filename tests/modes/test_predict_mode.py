@@ -97,7 +97,7 @@ def test_nothing_but_the_folder_of_the_run(run_program, image_folders, tmp_path)
   assert there.code == 2 and there.result['predicted'] == 10 and there.result['bad'] == 1
   half = moved / 'test' / 'A' / '2 half.jpeg'
   assert there.err.splitlines()[-1].startswith(
-      "error: not everything could be predicted: 1 bad file(s), the first is '{}' (Invalid JPEG"
+      "error: some files could not be predicted: 1 bad file(s), the first is '{}' (Invalid JPEG"
       .format(half))
   assert "cannot predict '{}' (Invalid JPEG".format(half) in there.err
   with open(str(output), newline='') as file:
@@ -120,7 +120,7 @@ def test_awkward_images(run_program, trained, awkward_images):
   assert [os.path.basename(line['file'])[:-5] for line in found if 'error' in line] == bad
   for name in bad:
     assert "cannot predict '{}/{}.jpeg' (".format(folder, name) in done.err
-  assert 'error: not everything could be predicted: 5 bad file(s)' in done.err.splitlines()[-1]
+  assert 'error: some files could not be predicted: 5 bad file(s)' in done.err.splitlines()[-1]
 
 
 def test_an_idx_file_that_breaks_off(run_program, trained, tmp_path):
@@ -137,35 +137,38 @@ def test_idx_files_of_another_size(run_program, trained, write_idx):
   path, _ = write_idx(np.zeros((2, 30, 28)), [0, 1])
   done = predict(run_program, trained, '--input=' + path)
   assert done.code == 2 and done.result['predicted'] == 0
-  assert '(its images are 30x28, and the model takes 28x28)' in done.err.splitlines()[-1]
+  assert '(the images are 30x28, but the model requires 28x28)' in done.err.splitlines()[-1]
 
 
 @pytest.mark.parametrize('arguments, message', [
-    (['--input=none/*.png'], '--input matches no file: --input=none/*.png: give one such as'),
-    (['--input=' + IMAGES, '--output=none/out'], '--output cannot be written: none/out (there is'),
-    (['--input=' + IMAGES, '--model=mnist_dense'], 'is of --model=own_models:two_layers, not of'),
-    (['--input=' + IMAGES, '--preprocess=tf'], 'is of --preprocess=unit, not of --preprocess=tf'),
-    (['--input=' + IMAGES, '--dataset=mnist'], '--model_dir was trained with other labels'),
-    (['--input=' + IMAGES, '--image_size=30,30'], '--image_size is for --dataset='),
+    (['--input=none/*.png'], '--input matches no file: --input=none/*.png: give a pattern such as'),
+    (['--input=' + IMAGES, '--output=none/out'],
+     '--output cannot be written: none/out (the folder'),
+    (['--input=' + IMAGES, '--model=mnist_dense'],
+     'was trained with --model=own_models:two_layers, not --model=mnist_dense'),
+    (['--input=' + IMAGES, '--preprocess=tf'],
+     'was trained with --preprocess=unit, not --preprocess=tf'),
+    (['--input=' + IMAGES, '--dataset=mnist'], '--model_dir was trained with other class names'),
+    (['--input=' + IMAGES, '--image_size=30,30'], '--image_size is only for --dataset='),
     (['--input=' + IMAGES, '--dataset=synthetic', '--image_size=30,30',
       '--labels=' + ','.join(fashion_mnist_sample.LABELS)],
-     'made with other flags: no --image_size there and --image_size=30,30 here: give another'),
+     'created with other flags: no --image_size there and --image_size=30,30 here: give another'),
     (['--input=' + IMAGES, '--model_dir=none'], 'there is no checkpoint to predict: --model_dir='),
 ])
 def test_wrong(run_program, trained, arguments, message, monkeypatch):
-  monkeypatch.setattr(unlabelled, 'batches', None)  # Before any work.
+  monkeypatch.setattr(unlabelled, 'read_batches', None)  # Before any work.
   assert fails(predict(run_program, trained, *arguments), message)
 
 
 def test_unknown_classes(run_program, model_dir):
   os.remove(os.path.join(model_dir, 'labels.txt'))
   assert fails(predict(run_program, model_dir, '--input=' + IMAGES, '--dataset=image_folder'),
-               'the classes are not known: no labels.txt in --model_dir=')
+               'the classes are unknown: no labels.txt in --model_dir=')
 
 
 @pytest.mark.parametrize('signum, code', [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 def test_stopped(run_program, trained, tmp_path, monkeypatch, signum, code):
-  stack, batches = unlabelled.stack, []
+  stack, batches = unlabelled.stack_images, []
 
   def stop_at_the_third(images):
     batches.append(len(images))
@@ -173,7 +176,7 @@ def test_stopped(run_program, trained, tmp_path, monkeypatch, signum, code):
       os.kill(os.getpid(), signum)
     return stack(images)
 
-  monkeypatch.setattr(unlabelled, 'stack', stop_at_the_third)
+  monkeypatch.setattr(unlabelled, 'stack_images', stop_at_the_third)
   folder = tmp_path / 'out'
   folder.mkdir()
   done = predict(run_program, trained, '--input=' + IMAGES,

@@ -66,7 +66,7 @@ def test_ledger_of_fashion_mnist(run, tmp_path, capsys):
   steps = rows['steps/s']
   assert (steps['published'], steps['measured'], steps['ratio']) == ('230', '2.0', '0.0087')
   assert steps['conditions'] == '1 replica on /cpu:0, 256 per replica, step 77'
-  assert steps['why'] == '2 GPUs there, CPU cores here'
+  assert steps['why'] == 'published on 2 GPUs, measured on CPU cores'
   assert rows['test accuracy at step 1,000']['ratio'] == '{:.3g}'.format(.88 / .883)
   assert rows['test accuracy at step 2,000']['measured'] == '0.8900'
   assert rows['test loss at step 2,000']['ratio'] == '{:.3g}'.format(.5 / .283)
@@ -93,7 +93,7 @@ def test_on_gpus_as_many_as_published(run):
   runner = Runner()
   rows = run('fashion_mnist', runner, gpus=3)['rows']
   assert [ran.num_gpus for ran in runner.ran] == [2, 2, 2]
-  assert rows[1]['why'] == 'other GPUs'
+  assert rows[1]['why'] == 'different GPUs'
   assert rows[1]['conditions'] == '2 replicas on /gpu:0, /gpu:1, 128 per replica, step 77'
 
 
@@ -108,7 +108,7 @@ def test_what_would_take_days_is_not_run(run):
   result = run('mnist_8gpu', runner)
   assert not runner.ran
   assert {row['measured'] for row in result['rows']} == {'not measured here'}
-  assert result['rows'][0]['why'] == 'takes 1 GPU(s), and this machine has none'
+  assert result['rows'][0]['why'] == 'requires 1 GPU(s), this machine has none'
 
 
 def test_some_gpus_run_some_of_it(run):
@@ -117,7 +117,7 @@ def test_some_gpus_run_some_of_it(run):
   assert [(ran.num_gpus, ran.batch_size) for ran in runner.ran] == [(1, 128)]
   assert [row['measured'] for row in rows] == [
       '117.2', '0.8800', 'not measured here', 'not measured here', 'not measured here']
-  assert rows[2]['why'] == 'takes 8 GPU(s), and this machine has 2'
+  assert rows[2]['why'] == 'requires 8 GPU(s), this machine has 2'
 
 
 def test_speed_up_of_8_gpus(run):
@@ -150,12 +150,14 @@ def test_parts_that_were_run_are_not_run_again(run):
 
 def test_another_workloads_folder(run):
   run('mnist_8gpu', Runner())
-  with pytest.raises(UserError, match='--model_dir was made with other flags: --workload=mnist_8g'):
+  message = '--model_dir was created with other flags: --workload=mnist_8g'
+  with pytest.raises(UserError, match=message):
     run('oct2017', Runner())
 
 
 def test_nothing_could_be_run(run, tmp_path):
-  with pytest.raises(UserError, match='no part .* could be run: no such file: data: ') as error:
+  message = 'no part of the workload succeeded: no such file: data: '
+  with pytest.raises(UserError, match=message) as error:
     run('fashion_mnist', Runner(fails=[0, 1, 2]))
   assert error.value.result['rows'][0]['measured'] == 'failed'
   assert (tmp_path / 'ledger.json').exists()
@@ -165,7 +167,7 @@ def test_nothing_could_be_run(run, tmp_path):
 def test_every_part_has_its_flagfile(workload):
   for part in WORKLOADS[workload].parts:
     for gpus in (0, 8):
-      arguments = reproduce.arguments_of(
+      arguments = reproduce.part_arguments(
           part, Settings(mode='reproduce', workload=workload, model_dir='x'), gpus)
       assert flags.parse(arguments).mode == 'train_and_evaluate'
 

@@ -39,8 +39,8 @@ class Runs:
   def __call__(self, arguments, log, module='estimator_train', cores=()):
     workers = 1
     if module == 'estimator_train.launcher.local_cluster':
-      asked = local_cluster._parse(arguments)
-      workers, arguments = len(asked.tasks), asked.flags
+      asked = local_cluster._parse_arguments(arguments)
+      workers, arguments = len(asked.tasks), asked.program_flags
     settings = flags.parse(arguments)
     self.launches.append((workers, cores, settings))
     self.seen.append(os.path.basename(settings.model_dir))
@@ -138,7 +138,8 @@ def test_a_failed_point_is_told_and_tried_again(sweep):
 
 
 def test_when_all_fail(sweep, tmp_path):
-  with pytest.raises(UserError, match='no point of the sweep.*: odd: 128: mend it: the logs are'):
+  message = 'all points of the sweep failed: odd: 128: mend it: see the logs'
+  with pytest.raises(UserError, match=message):
     sweep(Runs(fails=lambda settings: True), '--dataset=synthetic', '--num_cpu_replicas=1')
   written = json.loads((tmp_path / 'scaling.json').read_text())
   assert len(written['failures']) == 2 and written['table'][0]['runs'] == 0
@@ -149,14 +150,14 @@ def test_when_all_fail(sweep, tmp_path):
     (StoppedBySignal(signal.SIGTERM, ''), signal.SIGTERM, 'SIGTERM'),
     (KeyboardInterrupt(), signal.SIGINT, 'SIGINT')])
 def test_stopped(sweep, stop, signum, name):
-  with pytest.raises(StoppedBySignal, match='with 0 of 12 points done'):
+  with pytest.raises(StoppedBySignal, match='with 0 of 12 points complete'):
     sweep(Runs(fails=lambda settings: True, stop=stop))
   stopped = Runs(stop=stop)
   with pytest.raises(StoppedBySignal) as caught:
     sweep(stopped)
   assert caught.value.signum == signum
-  assert str(caught.value) == ('stopped by {} with 2 of 12 points done; the same command goes on '
-                               'from there'.format(name))
+  assert str(caught.value) == ('stopped by {} with 2 of 12 points complete; the same command '
+                               'resumes from there'.format(name))
   rest = Runs()
   sweep(rest)
   # The third was under way.
@@ -178,7 +179,7 @@ def test_more_repeats_are_added(sweep):
 def test_another_sweep_is_refused(sweep, flag, there):
   sweep(Runs())
   runs = Runs()
-  with pytest.raises(UserError, match='--model_dir was made with other flags: ' + there):
+  with pytest.raises(UserError, match='--model_dir was created with other flags: ' + there):
     sweep(runs, flag)
   assert runs.seen == []
 
@@ -206,9 +207,9 @@ def test_what_is_wrong_with_the_data_is_told_at_once(sweep):
     pytest.param(0, 1, [], 'cpu2', id='one core'),
 ])
 def test_number_of_replicas(tmp_path, monkeypatch, gpus, cores, more, most):
-  done = commands.Done(0, '', '', 1.)
-  monkeypatch.setattr(tensorflow_import, 'look',
-                      lambda: tensorflow_import.Imported(done, '1.15.0', 1., True, gpus))
+  done = commands.CommandResult(0, '', '', 1.)
+  monkeypatch.setattr(tensorflow_import, 'import_in_child',
+                      lambda: tensorflow_import.ImportResult(done, '1.15.0', 1., True, gpus))
   monkeypatch.setattr(os, 'sched_getaffinity', lambda _: set(range(cores)))
   runs = Runs()
   scaling.run(flags.parse(['--mode=scaling', '--model_dir={}'.format(tmp_path), '--repeats=1',
@@ -220,9 +221,9 @@ def test_number_of_replicas(tmp_path, monkeypatch, gpus, cores, more, most):
 def over_workers(tmp_path, monkeypatch):
   """Sweeps over workers on a machine that is made up."""
   def run(runs, *more, cores=2, gpus=0):
-    done = commands.Done(0, '', '', 1.)
-    monkeypatch.setattr(tensorflow_import, 'look',
-                        lambda: tensorflow_import.Imported(done, '1.15.0', 1., True, gpus))
+    done = commands.CommandResult(0, '', '', 1.)
+    monkeypatch.setattr(tensorflow_import, 'import_in_child',
+                        lambda: tensorflow_import.ImportResult(done, '1.15.0', 1., True, gpus))
     monkeypatch.setattr(os, 'sched_getaffinity', lambda _: set(range(4, 4 + cores)))
     return scaling.run(flags.parse(
         ['--mode=scaling', '--scale_over=workers', '--model_dir={}'.format(tmp_path),
@@ -246,13 +247,13 @@ def test_result_over_workers(over_workers, tmp_path, capsys, log_lines):
               ('strong', 2, 128, 2.)]
   assert result['scale_over'] == 'workers' and result['device_kind'] == 'cpu'
   assert result['distribution_strategy'] == 'multi_worker_mirrored'
-  assert result['cores_per_worker'] == 1 and '1 core(s) of its own' in result['note']
+  assert result['cores_per_worker'] == 1 and 'pinned to 1 core(s)' in result['note']
   assert json.loads((tmp_path / 'scaling.json').read_text()) == result
   assert (tmp_path / 'scaling.csv').read_text().startswith('scaling,input,workers,')
   head, titles = capsys.readouterr().out.splitlines()[:2]
   assert 'workers on /some:0' in head and head.endswith(' each')
   assert titles.split()[:3] == ['scaling', 'input', 'workers']
-  assert log_lines()[0] == '1 to 2 workers, each on 1 core(s) of its own'
+  assert log_lines()[0] == 'measuring 1 to 2 workers, each pinned to 1 core(s)'
   assert any(': weak, 2 workers, real input, repeat 1: ' in line for line in log_lines())
 
 
@@ -266,9 +267,9 @@ def test_result_over_workers(over_workers, tmp_path, capsys, log_lines):
     pytest.param({'gpus': 1}, ['--num_gpus=2'], 1, (0, 2), None, id='too few GPUs')])
 def test_number_of_workers(over_workers, monkeypatch, machine, more, most, each, own):
   asked = []
-  places = local_cluster._places
-  monkeypatch.setattr(local_cluster, '_places',
-                      lambda *given: asked.append(given[1:]) or places(*given))
+  divide = local_cluster._divide_resources
+  monkeypatch.setattr(local_cluster, '_divide_resources',
+                      lambda *given: asked.append(given[1:]) or divide(*given))
   runs = Runs()
   over_workers(runs, '--dataset=synthetic', *more, **machine)
   assert max(workers for workers, _, _ in runs.launches) == most
@@ -278,8 +279,9 @@ def test_number_of_workers(over_workers, monkeypatch, machine, more, most, each,
 
 
 def test_gpus_that_cannot_be_counted(tmp_path, monkeypatch):
-  crashed = commands.Done(-11, '', '', 1.)
-  monkeypatch.setattr(tensorflow_import, 'look', lambda: tensorflow_import.Imported(crashed))
+  crashed = commands.CommandResult(-11, '', '', 1.)
+  monkeypatch.setattr(tensorflow_import, 'import_in_child',
+                      lambda: tensorflow_import.ImportResult(crashed))
   with pytest.raises(UserError, match='GPUs cannot be counted: .*ended by SIGSEGV: see --mode=doc'):
     scaling.run(flags.parse(['--mode=scaling', '--model_dir={}'.format(tmp_path)]), Runs())
 
@@ -369,10 +371,10 @@ def test_killed_sweep_goes_on(tmp_path):
     children = stopped.wait()
     code, out, err = stopped.end(signal.SIGTERM)
   assert code == 143 and out == ''
-  assert '{} of 6 points are done already; going on'.format(len(first)) in err
+  assert '{} of 6 points are already complete; resuming'.format(len(first)) in err
   second = done_at(tmp_path)
-  assert err.splitlines()[-1] == ('stopped by SIGTERM with {} of 6 points done; the same command '
-                                  'goes on from there'.format(len(second)))
+  assert err.splitlines()[-1] == ('stopped by SIGTERM with {} of 6 points complete; the same '
+                                  'command resumes from there'.format(len(second)))
   wait_for_the_end(children)
 
   with Sweeping(tmp_path, '--num_cpu_replicas=2', runs=2) as last:
@@ -388,8 +390,8 @@ def test_killed_sweep_goes_on(tmp_path):
     assert (row['runs'], row['failed']) == ((0, 1) if fails else (1, 0))
     assert fails or row['examples_per_sec'] > 0
   assert {failure['error'] for failure in result['failures']} == {
-      '--batch_size is over all replicas and must divide evenly by their number: --batch_size=7 '
-      'over 2 replicas: the nearest that work are 6 and 8'}
+      '--batch_size must be divisible by the number of replicas: --batch_size=7 for 2 replicas: '
+      'use 6 or 8'}
   assert result['devices'] == ['/cpu:0 (logical)', '/cpu:1 (logical)']
 
 
@@ -419,9 +421,8 @@ def test_real_sweep_over_workers(tmp_path, two_cores):
           for row in result['table']] == [
               ('weak', 1, 1, 0), ('weak', 2, 1, 0), ('strong', 1, 1, 0), ('strong', 2, 0, 1)]
   # What the tasks have said is there, of the failure too.
-  assert {failure['error'].partition(': the')[0] for failure in result['failures']} == {
-      '--batch_size is over all replicas and must divide evenly by their number: --batch_size=7 '
-      'over 2 replicas'}
+  assert {failure['error'].partition(': use')[0] for failure in result['failures']} == {
+      '--batch_size must be divisible by the number of replicas: --batch_size=7 for 2 replicas'}
   points = tmp_path / 'here' / 'points'
   for name in ('worker2-weak-synthetic-1', 'worker2-strong-synthetic-1'):
     assert (points / name / 'logs' / 'worker-1.log').exists()

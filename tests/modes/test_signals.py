@@ -23,9 +23,9 @@ CODES = {signal.SIGTERM: 143, signal.SIGINT: 130}
 
 
 @pytest.fixture
-def plant(monkeypatch):
+def inject(monkeypatch):
   """Has a function send a signal, before or after it is called for the n-th time."""
-  def planted(owner, name, signum, at=1, after=False, patch=monkeypatch):
+  def injected(owner, name, signum, at=1, after=False, patch=monkeypatch):
     whole, calls = getattr(owner, name), []
 
     def call(*args, **kwargs):
@@ -39,7 +39,7 @@ def plant(monkeypatch):
 
     patch.setattr(owner, name, call)
 
-  return planted
+  return injected
 
 
 @pytest.fixture
@@ -67,11 +67,11 @@ STARTS = ((plan, 'find_devices'), (plan.datasets, 'describe'), (models, 'build')
           (step_counter.StepCounter, 'after_create_session'))
 
 
-def test_while_starting(train, plant, tmp_path, monkeypatch):
+def test_while_starting(train, inject, tmp_path, monkeypatch):
   for number, (owner, name) in enumerate(STARTS):
     signum = sorted(CODES)[number % 2]
     with monkeypatch.context() as patch:
-      plant(owner, name, signum, patch=patch)
+      inject(owner, name, signum, patch=patch)
       done = train('--mode=train', '--train_steps=2')
     assert done.code == CODES[signum] and done.out == '', name
     assert done.err.splitlines()[-1] == 'stopped by ' + signal.Signals(signum).name
@@ -80,24 +80,24 @@ def test_while_starting(train, plant, tmp_path, monkeypatch):
   assert done.code == 0 and done.result['global_step'] == 2, done.err
 
 
-def test_a_function_of_the_users_does_not_take_it_for_its_error(train, plant):
-  plant(own_models, 'two_layers', signal.SIGTERM)
+def test_a_function_of_the_users_does_not_take_it_for_its_error(train, inject):
+  inject(own_models, 'two_layers', signal.SIGTERM)
   done = train('--mode=train', '--train_steps=2')
   assert done.code == 143 and done.err.splitlines()[-1] == 'stopped by SIGTERM'
 
 
-def test_while_caching(run_program, plant, image_folders, tmp_path):
+def test_while_caching(run_program, inject, image_folders, tmp_path):
   cache = tmp_path / 'cache'
   arguments = ['--mode=train', '--dataset=image_folder', '--model=own_models:two_layers',
                '--train_pattern={}/train/*/*.jpeg'.format(image_folders),
                '--eval_pattern={}/test/*/*.jpeg'.format(image_folders), '--image_size=8,8',
                '--batch_size=4', '--train_steps=1', '--cache={}'.format(cache),
                '--model_dir={}'.format(tmp_path / 'model'), '--on_bad_image=skip']
-  plant(bad_images, 'read', signal.SIGINT, at=3)  # In a thread; the main one gets it.
+  inject(bad_images, 'read_regular_file', signal.SIGINT, at=3)  # In a thread; the main one gets it.
   done = run_program(*arguments)
   assert done.code == 130 and left_over(tmp_path) == [], done.err
   assert not (tmp_path / 'model' / 'skipped_images.json').exists()
-  plant(image_cache, 'fill_in_batches', signal.SIGTERM, after=True)
+  inject(image_cache, 'fill_in_batches', signal.SIGTERM, after=True)
   done = run_program(*arguments)
   assert done.code == 143, done.err
   # What is there is nobody's but the next run's, which fills it anew.
@@ -109,20 +109,20 @@ def test_while_caching(run_program, plant, image_folders, tmp_path):
 
 @pytest.mark.parametrize('stage, signum', [
     ('step', signal.SIGINT), ('save', signal.SIGTERM), ('reports', signal.SIGTERM)])
-def test_while_training(train, plant, tmp_path, stage, signum):
+def test_while_training(train, inject, tmp_path, stage, signum):
   """After the step; in the midst of a checkpoint's; when all is trained, and reports are left."""
   owner, name, at = {
       'step': (progress.Progress, 'before_run', 3),
       'save': (tf.train.Saver, 'save', 3),  # After the initial weights and step 0.
-      'reports': (throughput, 'write', 1)}[stage]
-  plant(owner, name, signum, at=at)
+      'reports': (throughput, 'write_throughput_report', 1)}[stage]
+  inject(owner, name, signum, at=at)
   done = train('--train_steps=6', '--save_checkpoints_steps=3')
   step = 6 if stage == 'reports' else 3
   assert done.code == CODES[signum] and done.out == '', done.err
   assert done.err.splitlines()[-1] == (
-      'stopped by {} at step {}, which is saved; the same command goes on from there'.format(
+      'stopped by {} at step {}, which is saved; the same command resumes from there'.format(
           signal.Signals(signum).name, step))
-  assert save_hook.latest(str(tmp_path))[1] == step and left_over(tmp_path) == []
+  assert save_hook.latest_checkpoint(str(tmp_path))[1] == step and left_over(tmp_path) == []
   assert json.loads((tmp_path / 'throughput.json').read_text())['global_step'] == step
   assert (tmp_path / 'model.h5').exists() and not (tmp_path / 'evaluation.json').exists()
   done = train('--train_steps=6', '--save_checkpoints_steps=3')
@@ -130,12 +130,12 @@ def test_while_training(train, plant, tmp_path, stage, signum):
 
 
 @pytest.mark.parametrize('signum', sorted(CODES))
-def test_while_exporting(train, plant, tmp_path, monkeypatch, signum):
+def test_while_exporting(train, inject, tmp_path, monkeypatch, signum):
   """At the end of a training, and on its own; the SavedModel is written by then, but aside."""
   exports = tmp_path / 'exports'
   for arguments in (['--train_steps=2'], ['--mode=export']):
     with monkeypatch.context() as patch:
-      plant(saved_model, 'write', signum, after=True, patch=patch)
+      inject(saved_model, 'write_saved_model', signum, after=True, patch=patch)
       done = train('--export_dir={}'.format(exports), *arguments)
     assert done.code == CODES[signum] and done.out == '', done.err
     assert done.err.splitlines()[-1] == 'stopped by ' + signal.Signals(signum).name
@@ -145,15 +145,15 @@ def test_while_exporting(train, plant, tmp_path, monkeypatch, signum):
       done.result['export']['path']]
 
 
-def test_an_evaluation_between_steps_is_cut_short(train, plant, tmp_path, monkeypatch):
+def test_an_evaluation_between_steps_is_cut_short(train, inject, tmp_path, monkeypatch):
   batches = []
   before_run = sample_predictions.SamplePredictions.before_run
   monkeypatch.setattr(sample_predictions.SamplePredictions, 'before_run',
                       lambda *given: batches.append(None) or before_run(*given))
-  plant(sample_predictions.SamplePredictions, 'before_run', signal.SIGINT, at=2)
+  inject(sample_predictions.SamplePredictions, 'before_run', signal.SIGINT, at=2)
   done = train('--train_steps=4', '--eval_every_steps=2')
   assert done.code == 130 and len(batches) == 2
-  assert 'the evaluation of {}/model.ckpt-2 is cut short'.format(tmp_path) in done.err
+  assert 'the evaluation of {}/model.ckpt-2 was interrupted'.format(tmp_path) in done.err
   assert ' at step 2, which is saved' in done.err.splitlines()[-1]
   assert (tmp_path / 'throughput.json').exists() and left_over(tmp_path) == []
   assert not (tmp_path / 'evaluation.json').exists()
@@ -162,17 +162,17 @@ def test_an_evaluation_between_steps_is_cut_short(train, plant, tmp_path, monkey
   assert done.code == 0 and evaluated(done) == [2, 4]
 
 
-def test_no_evaluation_begins_after_a_signal(train, plant, monkeypatch):
+def test_no_evaluation_begins_after_a_signal(train, inject, monkeypatch):
   monkeypatch.setattr(evaluator.Evaluator, 'evaluate', None)
-  plant(progress.Progress, 'before_run', signal.SIGTERM, at=2)
+  inject(progress.Progress, 'before_run', signal.SIGTERM, at=2)
   done = train('--train_steps=6', '--eval_every_steps=2')
   assert done.code == 143 and ' at step 2, which is saved' in done.err.splitlines()[-1]
 
 
-def test_the_last_evaluation_is_cut_short(train, plant, tmp_path):
-  plant(sample_predictions.SamplePredictions, 'before_run', signal.SIGTERM, at=3)
+def test_the_last_evaluation_is_cut_short(train, inject, tmp_path):
+  inject(sample_predictions.SamplePredictions, 'before_run', signal.SIGTERM, at=3)
   done = train('--train_steps=2')
-  assert done.code == 143 and done.out == '' and 'is cut short' in done.err
+  assert done.code == 143 and done.out == '' and 'was interrupted' in done.err
   assert (tmp_path / 'report' / 'curves.json').exists()
   assert not (tmp_path / 'evaluation.json').exists()
   done = train('--train_steps=2')
@@ -181,20 +181,21 @@ def test_the_last_evaluation_is_cut_short(train, plant, tmp_path):
 
 @pytest.mark.parametrize('owner, name, at, step', [
     pytest.param(tf.train.Saver, 'save', 3, 0, id='saving'),
-    pytest.param(template_model, 'write', 1, 2, id='reports')])
-def test_a_second_sigint_ends_at_once(train, plant, tmp_path, owner, name, at, step):
-  plant(progress.Progress, 'before_run', signal.SIGINT, at=2)
-  plant(owner, name, signal.SIGINT, at=at, after=name == 'write')
+    pytest.param(template_model, 'write_h5', 1, 2, id='reports')])
+def test_a_second_sigint_ends_at_once(train, inject, tmp_path, owner, name, at, step):
+  inject(progress.Progress, 'before_run', signal.SIGINT, at=2)
+  inject(owner, name, signal.SIGINT, at=at, after=name == 'write_h5')
   done = train('--mode=train', '--train_steps=6')
   assert done.code == 130 and done.err.splitlines()[-1] == 'stopped by SIGINT'
   assert 'Traceback' not in done.err and left_over(tmp_path) == []
-  assert save_hook.latest(str(tmp_path))[1] == step and not (tmp_path / 'model.h5').exists()
+  assert save_hook.latest_checkpoint(str(tmp_path))[1] == step
+  assert not (tmp_path / 'model.h5').exists()
   done = train('--mode=train', '--train_steps=6')
   assert done.code == 0 and done.result['steps_run'] == 6 - step
 
 
-def test_a_signal_to_save(train, plant, tmp_path):
-  plant(progress.Progress, 'before_run', signal.SIGUSR1, at=2)
+def test_a_signal_to_save(train, inject, tmp_path):
+  inject(progress.Progress, 'before_run', signal.SIGUSR1, at=2)
   done = train('--mode=train', '--train_steps=7', '--save_checkpoints_steps=3')
   assert done.code == 0, done.err
   assert done.err.count('SIGUSR1: saved {}/model.ckpt-2\n'.format(tmp_path)) == 1
@@ -203,9 +204,10 @@ def test_a_signal_to_save(train, plant, tmp_path):
       0, 2, 3, 6, 7]
 
 
-@pytest.mark.parametrize('point', [(prepared_model, 'to_estimator'), (template_model, 'save')])
-def test_nothing_to_save(train, plant, tmp_path, point):
-  plant(*point, signal.SIGUSR1)
+@pytest.mark.parametrize('point', [(prepared_model, 'to_estimator'),
+                                   (template_model, 'save_trained_model')])
+def test_nothing_to_save(train, inject, tmp_path, point):
+  inject(*point, signal.SIGUSR1)
   done = train('--mode=train', '--train_steps=1')
   assert done.code == 0
-  assert done.err.count('SIGUSR1: there is nothing to save between the steps') == 1
+  assert done.err.count('SIGUSR1: nothing to save, since no training is in progress') == 1

@@ -71,7 +71,7 @@ def test_resume_continues_the_global_step_and_the_data(run_program, arguments, t
   assert run_program('--model_dir', halved, '--train_steps=3', *common).code == 0
   done = run_program('--model_dir', halved, '--train_steps=6', *common)
   assert done.result['global_step'] == 6 and done.result['steps_run'] == 3
-  assert 'going on from step 3' in done.err
+  assert 'resuming from step 3' in done.err
   for name in ('dense/kernel', 'dense_1/bias'):
     values = [tf.train.load_variable(str(folder), name) for folder in (straight, halved)]
     assert abs(values[0] - values[1]).max() < 1e-6, name
@@ -86,7 +86,7 @@ def test_resume_with_other_batch_sizes_goes_on_with_the_next_example(run_program
     assert done.code == 0 and done.result['examples_seen'] == seen, done.err
     assert read(tmp_path, 'throughput.json')['examples_seen'] == seen
   done = run_program('--train_epochs=1', '--batch_size=591', *common)
-  assert 'going on from step 7, 90 examples' in done.err
+  assert 'resuming from step 7, 90 examples' in done.err
   assert done.result['global_step'] == 17 and done.result['examples_seen'] == 6000
   again = run_program('--train_epochs=1', '--batch_size=10', *common)
   assert again.result['steps_run'] == 0 and again.result['examples_seen'] == 6000
@@ -97,7 +97,7 @@ def test_a_finished_run_says_so_and_evaluates(run_program, arguments, tmp_path):
   throughput = (tmp_path / 'throughput.json').read_text()
   again = run_program('--train_steps=3', *arguments)
   assert again.code == 0
-  assert 'at step 3 already, and 3 are asked for: nothing to train' in again.err
+  assert 'nothing to train: {} is at step 3 of 3'.format(tmp_path) in again.err
   assert again.result['steps_run'] == 0
   assert again.result['accuracy'] == first.result['accuracy']
   assert (tmp_path / 'throughput.json').read_text() == throughput
@@ -183,7 +183,7 @@ def fails(done, message):
 def test_another_optimizers_checkpoint(run_program, arguments, trained, tmp_path):
   recorded = (tmp_path / 'flags.txt').read_text()
   assert fails(run_program('--train_steps=2', '--optimizer=momentum', *arguments),
-               'is of --optimizer=adam, not of --optimizer=momentum')
+               'was trained with --optimizer=adam, not --optimizer=momentum')
   assert (tmp_path / 'flags.txt').read_text() == recorded
 
 
@@ -193,14 +193,15 @@ def test_another_models_checkpoint(run_program, arguments, tmp_path):
   flagfile.write_text(flagfile.read_text().replace('--model=own_models:two_layers',
                                                    '--model=mnist_deep'))
   done = run_program('--train_steps=2', '--dataset=synthetic', '--image_size=32,32', *arguments)
-  assert fails(done, 'at step 1 is of --model=mnist_deep, not of --model=own_models:two_layers '
-                     '(dense/kernel is [784, 32] there and [1024, 32] here)')
+  assert fails(done, 'at step 1 was trained with --model=mnist_deep, not '
+                     '--model=own_models:two_layers (dense/kernel is [784, 32] in the checkpoint '
+                     'and [1024, 32] in the model)')
 
 
 @pytest.mark.parametrize('extra, message', [
-    (['--num_cpu_replicas=3'], '--batch_size=32 over 3 replicas: the nearest that work are 30'),
-    (['--num_gpus=64'], '--num_gpus=64 where'),
-    (['--dataset=synthetic', '--train_epochs=1'], 'a data set without end has no epochs'),
+    (['--num_cpu_replicas=3'], '--batch_size=32 for 3 replicas: use 30 or 33'),
+    (['--num_gpus=64'], '--num_gpus=64, and '),
+    (['--dataset=synthetic', '--train_epochs=1'], 'an infinite data set has no epochs'),
     (['--dataset=synthetic', '--model=fashion_cnn', '--image_size=5,5', '--train_steps=1'],
      'larger --image_size'),
     (['--dataset=fashion_mnist'], '--data_dir is required'),
@@ -214,7 +215,7 @@ def test_wrong_together_with_the_machine_or_the_data(run_program, arguments, ext
 
 def test_another_data_sets_labels(run_program, arguments, trained):
   assert fails(run_program('--train_steps=2', '--dataset=synthetic', *arguments),
-               'trained with other labels: T-shirt/top,Trouser')
+               'trained with other class names: T-shirt/top,Trouser')
 
 
 def test_model_dir_that_cannot_be(run_program, tmp_path):
@@ -244,7 +245,7 @@ def test_an_evaluation_that_loses_examples(run_program, arguments, trained, monk
   monkeypatch.setattr(factory, 'make_eval_input_fn',
                       lambda *given: lambda: whole(*given)().take(3))
   assert fails(run_program('--mode=evaluate', *arguments),
-               'the evaluation did not see every example: 96 of 1000')
+               'the evaluation did not read all examples: 96 of 1000')
 
 
 @pytest.mark.slow
@@ -261,8 +262,9 @@ def test_goes_on_from_the_checkpoint_before_a_damaged_one(run_program, arguments
   os.truncate(str(tmp_path / 'model.ckpt-4.index'), 10)
   done = run_program('--mode=train', '--train_steps=5', *arguments)
   assert done.code == 0, done.err
-  assert 'passed over: {}/model.ckpt-4: '.format(tmp_path) in done.err
-  assert 'going on from step 2' in done.err and done.result['steps_run'] == 3
+  assert 'skipping a checkpoint that cannot be loaded: {}/model.ckpt-4: '.format(
+      tmp_path) in done.err
+  assert 'resuming from step 2' in done.err and done.result['steps_run'] == 3
   for index in tmp_path.glob('model.ckpt-*.index'):
     os.truncate(str(index), 10)
   for mode in ('train', 'evaluate'):

@@ -98,8 +98,8 @@ def test_oct2017_takes_a_few_steps(run_program, flagfile, data, tmp_path):
   done = run_program(*flagfile('oct2017', 'oct2017', tmp_path), '--image_size=32,32',
                      '--weights=none', '--train_steps=2', '--batch_size=8')
   assert done.code == 0, done.err
-  counts = {'real': '991 images to train on: CNV 342, DME 108, DRUSEN 81, NORMAL 460',
-            'generated': '8 images to train on: CNV 2, DME 2, DRUSEN 2, NORMAL 2'}
+  counts = {'real': '991 training images: CNV 342, DME 108, DRUSEN 81, NORMAL 460',
+            'generated': '8 training images: CNV 2, DME 2, DRUSEN 2, NORMAL 2'}
   assert counts[data] in done.err
   assert done.result['global_step'] == 2 and done.result['examples'] == 32
   assert (tmp_path / 'labels.txt').read_text().split() == ['CNV', 'DME', 'DRUSEN', 'NORMAL']

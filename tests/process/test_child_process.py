@@ -32,13 +32,13 @@ def stand_in(tmp_path, monkeypatch):
 @pytest.mark.parametrize('arguments, code, error', [
     (['--help'], 0, None),
     (['--batch_size=0', '--train_steps=1', '--model_dir=x'], 2,
-     '--batch_size is out of range: --batch_size=0: give a whole number from 1 to 2147483647'),
+     '--batch_size is out of range: --batch_size=0: give an integer from 1 to 2147483647'),
 ])
 def test_from_any_folder(tmp_path, monkeypatch, arguments, code, error):
   monkeypatch.chdir(str(tmp_path))
   monkeypatch.delenv('PYTHONPATH', raising=False)
   log = tmp_path / 'log.txt'
-  assert child_process.run(arguments, str(log)) == child_process.ChildRun(code, None, error)
+  assert child_process.run_program(arguments, str(log)) == child_process.ChildRun(code, None, error)
   assert log.read_text() == ('' if error is None else 'error: ' + error + '\n')
 
 
@@ -47,25 +47,25 @@ def test_from_any_folder(tmp_path, monkeypatch, arguments, code, error):
     ('[1]\n', None), ('', None)])
 def test_result(stand_in, printed, result):
   log = stand_in('print({!r}, end="")'.format(printed))
-  assert child_process.run([], log) == child_process.ChildRun(0, result, None)
+  assert child_process.run_program([], log) == child_process.ChildRun(0, result, None)
 
 
 def test_arguments(stand_in):
   log = stand_in('print(json.dumps({"argv": sys.argv[1:]}))')
-  assert child_process.run(['--a=b c', '--d'], log).result == {'argv': ['--a=b c', '--d']}
+  assert child_process.run_program(['--a=b c', '--d'], log).result == {'argv': ['--a=b c', '--d']}
 
 
 @pytest.mark.parametrize('line, code, error', [
     ('sys.exit("error: first: 1: 2\\nerror: last: 3: 4\\nafter it")', 1, 'last: 3: 4'),
     ('raise ValueError("odd")', 1, 'ValueError: odd'),
-    ('sys.exit(7)', 7, 'exit code 7 without a word'),
+    ('sys.exit(7)', 7, 'exit code 7 without any output'),
     ('os.kill(os.getpid(), signal.SIGSEGV)', -signal.SIGSEGV, 'killed by SIGSEGV'),
     ('os.kill(os.getpid(), signal.SIGKILL)', -signal.SIGKILL,
-     'killed by SIGKILL, for want of memory perhaps (see dmesg)'),
+     'killed by SIGKILL, possibly out of memory (see dmesg)'),
 ])
 def test_failure(stand_in, line, code, error):
   log = stand_in(line)
-  assert child_process.run([], log) == child_process.ChildRun(code, None, error)
+  assert child_process.run_program([], log) == child_process.ChildRun(code, None, error)
 
 
 def test_module_and_cores(stand_in):
@@ -73,8 +73,9 @@ def test_module_and_cores(stand_in):
   with open('another.py', 'w') as module:
     module.write('import json, os; print(json.dumps({"cores": list(os.sched_getaffinity(0))}))')
   core = max(os.sched_getaffinity(0))
-  assert child_process.run([], log, 'another', [core]).result == {'cores': [core]}
-  assert child_process.run([], log, 'another').result == {'cores': sorted(os.sched_getaffinity(0))}
+  assert child_process.run_program([], log, 'another', [core]).result == {'cores': [core]}
+  assert child_process.run_program([], log, 'another').result == {
+      'cores': sorted(os.sched_getaffinity(0))}
 
 
 def test_environment(stand_in, monkeypatch):
@@ -82,7 +83,7 @@ def test_environment(stand_in, monkeypatch):
   monkeypatch.setenv('TF_CONFIG', '{}')
   monkeypatch.setenv('PYTHONPATH', 'some:others')
   log = stand_in('print(json.dumps(dict(os.environ)))')
-  inherited = child_process.run([], log).result
+  inherited = child_process.run_program([], log).result
   assert STARTED_VARIABLE not in inherited and 'TF_CONFIG' not in inherited
   assert inherited['PYTHONPATH'] == 'some:others:{}'.format(ROOT)
   assert inherited['PATH'] == os.environ['PATH']
@@ -104,7 +105,7 @@ def test_stops_with_the_wait(stand_in, monkeypatch, on_sigterm, grace_secs, stop
   before = signal.signal(signal.SIGUSR1, stop)
   try:
     with pytest.raises(StoppedBySignal):
-      child_process.run([], log)
+      child_process.run_program([], log)
   finally:
     signal.signal(signal.SIGUSR1, before)
   with open('pid') as pid, open(log) as written:
@@ -116,7 +117,7 @@ def test_dies_with_its_parent(stand_in, tmp_path):
   stand_in('open("part", "w").write(str(os.getpid()))', 'os.rename("part", "pid")',
            'time.sleep(60)')
   code = 'import sys; sys.path[0] = {!r}; from estimator_train.process import child_process; ' \
-         'child_process.run([], "log.txt")'.format(str(ROOT))
+         'child_process.run_program([], "log.txt")'.format(str(ROOT))
   parent = subprocess.Popen([sys.executable, '-c', code], cwd=str(tmp_path))
   try:
     wait_until((tmp_path / 'pid').exists)

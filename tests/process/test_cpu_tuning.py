@@ -18,7 +18,7 @@ ASKS = '''
 import os, sys
 from estimator_train import __main__, modes; from estimator_train.process import cpu_tuning
 modes.run = lambda settings: dict(
-  {name: os.environ.get(name) for name in cpu_tuning.NAMES},
+  {name: os.environ.get(name) for name in cpu_tuning.VARIABLE_NAMES},
   tensorflow='tensorflow' in sys.modules)
 sys.exit(__main__.main(['--model_dir=x', '--train_steps=1']))
 '''
@@ -35,7 +35,7 @@ def asks(tmp_path):
       (tmp_path / name).mkdir()
       (tmp_path / name / '__init__.py').write_text('raise SystemExit(9)\n')
     environment = {name: text for name, text in os.environ.items()
-                   if name not in cpu_tuning.NAMES}
+                   if name not in cpu_tuning.VARIABLE_NAMES}
     done = subprocess.run([sys.executable, '-c', ASKS], cwd=str(ROOT), timeout=60, check=True,
                           env=dict(environment, PYTHONPATH=str(tmp_path), **given),
                           stdout=subprocess.PIPE, universal_newlines=True)
@@ -51,7 +51,7 @@ def test_the_stock_build_gets_no_variable(asks):
 
 def test_the_build_with_onednn_gets_threads_that_soon_sleep(asks):
   found = asks('intel_tensorflow-1.15.2.dist-info')
-  assert found == cpu_tuning.onednn() and found['KMP_BLOCKTIME'] == '30'
+  assert found == cpu_tuning.onednn_variables() and found['KMP_BLOCKTIME'] == '30'
 
 
 def test_what_the_user_has_set_stays(asks):
@@ -71,13 +71,13 @@ def test_mkl_is_told_of_avx2_on_amd_only(tmp_path, monkeypatch, cpu_info, names)
   if cpu_info is not None:
     path.write_text(cpu_info)
   monkeypatch.setattr(cpu_tuning, '_CPU_INFO', str(path))
-  assert set(cpu_tuning.onednn()) == names
+  assert set(cpu_tuning.onednn_variables()) == names
 
 
 @pytest.mark.parametrize('limit, expected', [(None, None), (2 ** 31, str(2 ** 31))])
 def test_onednn_allocates_within_the_limits_of_the_process(monkeypatch, limit, expected):
   monkeypatch.setattr(memory, 'process_limit_bytes', lambda: limit)
-  assert cpu_tuning.onednn().get('TF_MKL_ALLOC_MAX_BYTES') == expected
+  assert cpu_tuning.onednn_variables().get('TF_MKL_ALLOC_MAX_BYTES') == expected
 
 
 @pytest.mark.parametrize('has_onednn', [False, True])
@@ -86,4 +86,4 @@ def test_malloc_keeps_memory_for_the_stock_build_without_gpus(monkeypatch, has_o
   monkeypatch.setattr(cpu_tuning, 'has_onednn', lambda: has_onednn)
   monkeypatch.setattr(os.path, 'exists', lambda path: has_driver)
   monkeypatch.setattr(malloc, 'keep_freed_memory', lambda: True)
-  assert cpu_tuning.set_up() == (not has_onednn and not has_driver)
+  assert cpu_tuning.tune_cpu() == (not has_onednn and not has_driver)

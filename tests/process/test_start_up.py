@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from estimator_train.process.start_up import STARTED_VARIABLE, StartUp, process_age_secs
+from estimator_train.process.start_up import STARTED_VARIABLE, StartUpTimer, process_age_secs
 
 
 def test_process_age_grows_from_the_start_of_the_process():
@@ -26,9 +26,9 @@ def test_process_age_leaves_out_the_set_up_before_it(monkeypatch):
 
 def test_parts_add_up():
   now = iter([100., 101., 103., 103.5, 110.])
-  start_up = StartUp(clock=lambda: next(now), process_age=lambda: 2.5)
+  start_up = StartUpTimer(clock=lambda: next(now), process_age=lambda: 2.5)
   for part in ('data', 'model', 'data'):
-    start_up.end(part)
+    start_up.end_phase(part)
   start_up.end_first_step(4.)
   assert start_up.secs == {'import': 2.5, 'data': 1.5, 'model': 2., 'first_batch': 4.,
                            'first_step': 2.5}

@@ -13,10 +13,10 @@ from estimator_train.settings import groups
 LABELS = ('A', 'B', 'C')
 
 
-def parts_of(train, evaluated=()):
-  """Parts of (name, class) pairs."""
-  return [audit.Part(name, [file for file, _ in some], np.array([label for _, label in some], int),
-                     LABELS)
+def splits_of(train, evaluated=()):
+  """Splits of (name, class) pairs."""
+  return [audit.AuditedSplit(name, [file for file, _ in some],
+                             np.array([label for _, label in some], int), LABELS)
           for name, some in (('train', train), ('eval', evaluated)) if some]
 
 
@@ -24,17 +24,17 @@ def digests(*contents):
   return np.array([[1, content] for content in contents], np.uint64).reshape(-1, 2)
 
 
-def same(parts, numbers, *contents):
-  return [(finding.file, finding.split, finding.kind, finding.reason)
-          for finding in sorted(audit.same_contents(parts, np.array(numbers, int),
+def same(splits, numbers, *contents):
+  return [(issue.file, issue.split, issue.kind, issue.reason)
+          for issue in sorted(audit.find_duplicates(splits, np.array(numbers, int),
                                                     digests(*contents)))]
 
 
 def test_figures():
-  part = parts_of([(b'1', 0), (b'2', 0), (b'3', 0), (b'4', 1), (b'5', 1), (b'6', 2)])[0]
+  split = splits_of([(b'1', 0), (b'2', 0), (b'3', 0), (b'4', 1), (b'5', 1), (b'6', 2)])[0]
   for shape in ((20, 30, 1), (20, 30, 3), (9, 9, 2), (20, 30, 1), (20, 30, 4), None):
-    part.add(100, shape)
-  assert part.figures() == {
+    split.add(100, shape)
+  assert split.statistics() == {
       'files': 6, 'bytes': 600, 'undecodable': 1, 'classes': {'A': 3, 'B': 2, 'C': 1},
       'imbalance': 3., 'grey': 3, 'colour': 2, 'sizes': [
           {'height': 20, 'width': 30, 'channels': 1, 'files': 2},
@@ -44,28 +44,28 @@ def test_figures():
 
 
 def test_imbalance_without_a_class():
-  figures = parts_of([(b'1', 0), (b'2', 1)])[0].figures()
+  figures = splits_of([(b'1', 0), (b'2', 1)])[0].statistics()
   assert figures['classes'] == {'A': 1, 'B': 1, 'C': 0} and figures['imbalance'] is None
 
 
 def test_duplicates_within_a_class():
-  parts = parts_of([(b'1', 0), (b'2', 0), (b'3', 0), (b'4', 0)])
-  assert same(parts, [0, 1, 2, 3], 7, 8, 7, 7) == [
+  splits = splits_of([(b'1', 0), (b'2', 0), (b'3', 0), (b'4', 0)])
+  assert same(splits, [0, 1, 2, 3], 7, 8, 7, 7) == [
       ('3', 'train', 'duplicate', 'the same contents as 1 (train)'),
       ('4', 'train', 'duplicate', 'the same contents as 1 (train)')]
 
 
 def test_the_same_under_two_labels():
-  parts = parts_of([(b'1', 0), (b'2', 2)])
-  assert same(parts, [0, 1], 7, 7) == [
-      ('1', 'train', 'under_several_labels', 'the same contents are under A, C'),
+  splits = splits_of([(b'1', 0), (b'2', 2)])
+  assert same(splits, [0, 1], 7, 7) == [
+      ('1', 'train', 'under_several_labels', 'the same contents have the labels A, C'),
       ('2', 'train', 'duplicate', 'the same contents as 1 (train)'),
-      ('2', 'train', 'under_several_labels', 'the same contents are under A, C')]
+      ('2', 'train', 'under_several_labels', 'the same contents have the labels A, C')]
 
 
 def test_the_same_in_train_and_eval():
-  parts = parts_of([(b'1', 0), (b'2', 0)], [(b'3', 1), (b'4', 0)])
-  assert same(parts, [0, 1, 2, 3], 7, 8, 9, 8) == [
+  splits = splits_of([(b'1', 0), (b'2', 0)], [(b'3', 1), (b'4', 0)])
+  assert same(splits, [0, 1, 2, 3], 7, 8, 9, 8) == [
       ('2', 'train', 'in_train_and_eval', 'the same contents as 4 (eval)'),
       ('4', 'eval', 'duplicate', 'the same contents as 2 (train)'),
       ('4', 'eval', 'in_train_and_eval', 'the same contents as 2 (train)')]
@@ -73,30 +73,31 @@ def test_the_same_in_train_and_eval():
 
 @pytest.mark.parametrize('numbers, contents', [([], []), ([2], [7]), ([0, 2], [7, 8])])
 def test_nothing_is_the_same(numbers, contents):
-  parts = parts_of([(b'1', 0), (b'2', 0), (b'3', 0)])
-  assert same(parts, numbers, *contents) == []
+  splits = splits_of([(b'1', 0), (b'2', 0), (b'3', 0)])
+  assert same(splits, numbers, *contents) == []
 
 
 def test_files_without_contents_are_passed_by():
-  parts = parts_of([(b'1', 0), (b'2', 0), (b'3', 0)])
-  assert [row[0] for row in same(parts, [0, 2], 7, 7)] == ['3']
+  splits = splits_of([(b'1', 0), (b'2', 0), (b'3', 0)])
+  assert [row[0] for row in same(splits, [0, 2], 7, 7)] == ['3']
 
 
 def test_half_a_digest_is_not_enough():
-  parts = parts_of([(b'1', 0), (b'2', 0)])
-  assert not list(audit.same_contents(parts, np.arange(2), np.array([[1, 2], [3, 2]], np.uint64)))
-  assert not list(audit.same_contents(parts, np.arange(2), np.array([[2, 1], [2, 3]], np.uint64)))
+  splits = splits_of([(b'1', 0), (b'2', 0)])
+  for pair in ([[1, 2], [3, 2]], [[2, 1], [2, 3]]):
+    assert not list(audit.find_duplicates(splits, np.arange(2), np.array(pair, np.uint64)))
 
 
-def write_in(folder, parts, findings):
-  return audit.write(groups.Run('audit', str(folder)),
-                     groups.Data('image_folder', train_pattern='*'), parts, findings)
+def write_in(folder, splits, issues):
+  return audit.write_audit_report(
+      groups.Run('audit', str(folder)), groups.Data('image_folder', train_pattern='*'), splits,
+      issues)
 
 
 def test_many_findings_are_cut_in_the_table_only(tmp_path, capsys):
-  part = parts_of([(b'%03d' % number, 0) for number in range(25)])[0]
-  findings = [part.finding(number, 'cmyk', 'why') for number in reversed(range(25))]
-  result = write_in(tmp_path, [part], findings)
+  split = splits_of([(b'%03d' % number, 0) for number in range(25)])[0]
+  issues = [split.make_issue(number, 'cmyk', 'why') for number in reversed(range(25))]
+  result = write_in(tmp_path, [split], issues)
   out = capsys.readouterr().out
   assert '  019 - why\n' in out and '  020 - why\n' not in out and '5 more files' in out
   written = json.loads((tmp_path / 'audit.json').read_text())
@@ -108,10 +109,10 @@ def test_many_findings_are_cut_in_the_table_only(tmp_path, capsys):
 @pytest.mark.parametrize('encoding', ['ascii', 'utf-8'])
 def test_odd_names_on_any_terminal(tmp_path, monkeypatch, encoding):
   names = [b'a\nb.jpeg', b'\xff.jpeg', 'ä.jpeg'.encode(), b'\x1b[31m.jpeg', b'"\' .jpeg']
-  part = parts_of([(name, 0) for name in names])[0]
+  split = splits_of([(name, 0) for name in names])[0]
   screen = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
   monkeypatch.setattr(sys, 'stdout', screen)
-  write_in(tmp_path, [part], [part.finding(number, 'cmyk', 'why') for number in range(5)])
+  write_in(tmp_path, [split], [split.make_issue(number, 'cmyk', 'why') for number in range(5)])
   screen.flush()
   out = screen.buffer.getvalue().decode(encoding)
   for shown in ('"a\\nb.jpeg" - why', '"\\udcff.jpeg" - why', '"\\u001b[31m.jpeg" - why',

@@ -5,12 +5,12 @@ import json
 import pytest
 
 from estimator_train.reports import input_benchmark
-from estimator_train.reports.input_benchmark import Input, Machine
+from estimator_train.reports.input_benchmark import Environment, InputFigures
 from estimator_train.settings import Settings, groups
 
 SETTINGS = Settings(mode='input_benchmark', batch_size=8, cache='none')
-ON_CPU = Machine(cores=4, free_bytes=10 ** 9, is_shared=True, pretrained=False)
-ON_GPU = ON_CPU._replace(is_shared=False)
+ON_CPU = Environment(cores=4, free_bytes=10 ** 9, model_shares_cores=True, is_pretrained=False)
+ON_GPU = ON_CPU._replace(model_shares_cores=False)
 
 
 def at(*rates):
@@ -18,13 +18,13 @@ def at(*rates):
   return [(rate * secs, secs) for secs, rate in enumerate(rates, 1)]
 
 
-FILES = Input(kind='image_files', num_examples=1000, prepare_secs=0., cold=at(40, 60, 50),
-              warm=at(100, 300, 200), stages={}, bytes_per_example=2e6, was_cold=True,
-              cache_bytes=5 * 10 ** 8)
+FILES = InputFigures(kind='image_files', num_examples=1000, prepare_secs=0., cold=at(40, 60, 50),
+                     warm=at(100, 300, 200), stages={}, bytes_per_example=2e6, was_cold=True,
+                     cache_bytes=5 * 10 ** 8)
 
 
-def summarize(measured=FILES, model=(50,), machine=ON_GPU, **flags):
-  return input_benchmark.summarize(SETTINGS.evolve(**flags), measured, at(*model), machine)
+def summarize(measured=FILES, model=(50,), environment=ON_GPU, **flags):
+  return input_benchmark.summarize(SETTINGS.evolve(**flags), measured, at(*model), environment)
 
 
 def test_rates_and_spread():
@@ -57,10 +57,10 @@ def test_stages():
 
 
 @pytest.mark.parametrize('model, verdict, text', [
-    (500, 'input-bound', 'input-bound: the model could take 500 images/sec, 2.50 times what the '
-     'input gives (200)'),
-    (50, 'compute-bound', 'compute-bound: the input gives 200 images/sec, 4.00 times what the '
-     'model takes (50.0)'),
+    (500, 'input-bound', 'input-bound: the model can process 500 images/sec, 2.50 times the rate '
+     'of the input (200)'),
+    (50, 'compute-bound', 'compute-bound: the input delivers 200 images/sec, 4.00 times the rate '
+     'of the model (50.0)'),
     (200, 'compute-bound', '1.00 times')])
 def test_verdict(model, verdict, text):
   result = summarize(model=[model])
@@ -71,44 +71,46 @@ def test_verdict(model, verdict, text):
   assert 'same' not in result['advice'] and not result['model_shares_cores']
 
 
-def test_shared_cores_are_told_of():
-  advice = summarize(model=[200], machine=ON_CPU)['advice']
-  assert 'the same 4 core(s), training gets to about 100 images/sec, and the input takes 50%' \
-         ' of the time (with cores of its own: 200 images/sec)' in advice
-  assert 'to save of that: give --cache=memory' in advice and 'a GPU' in advice
-  advice = summarize(model=[2], machine=ON_CPU)['advice']
-  assert 'the input takes 1% of the time' in advice and 'nothing in the input helps' in advice
+def test_shared_cores_are_reported():
+  advice = summarize(model=[200], environment=ON_CPU)['advice']
+  assert 'the same 4 core(s), so training reaches about 100 images/sec and the input takes 50%' \
+         ' of the time (on separate cores: 200 images/sec)' in advice
+  assert 'to reduce the time of the input: set --cache=memory' in advice and 'a GPU' in advice
+  advice = summarize(model=[2], environment=ON_CPU)['advice']
+  assert 'the input takes 1% of the time' in advice
+  assert 'a faster input would not help' in advice
   assert '--cache=' not in advice
 
 
-FITS = '--cache=memory (0.5 GB, of memory 1 GB are free)'
+FITS = '--cache=memory (needs 0.5 GB, 1 GB of memory are free)'
 
 
 @pytest.mark.parametrize('measured, flags, expected', [
-    (FILES, {}, 'give ' + FITS),
+    (FILES, {}, 'set ' + FITS),
     (FILES, {'num_parallel_calls': 3},
-     'give --num_parallel_calls=0 (as many as cores, 4, instead of 3) and ' + FITS),
-    (FILES, {'num_parallel_calls': 4}, 'give ' + FITS),
+     'set --num_parallel_calls=0 (one per core, 4, instead of 3) and ' + FITS),
+    (FILES, {'num_parallel_calls': 4}, 'set ' + FITS),
     (FILES._replace(cache_bytes=2 * 10 ** 9), {},
-     'give --cache=FOLDER (2 GB, of memory 1 GB are free)'),
+     'set --cache=FOLDER (needs 2 GB, 1 GB of memory are free)'),
     (FILES, {'cache': 'memory', 'num_parallel_calls': 1},
-     'the input is cached already, and no flag makes it faster'),
-    (FILES._replace(kind='idx_files'), {'num_parallel_calls': 1}, 'give ' + FITS),
+     'the input is already cached, and no flag makes it faster'),
+    (FILES._replace(kind='idx_files'), {'num_parallel_calls': 1}, 'set ' + FITS),
     (FILES._replace(kind='idx_files', cache_bytes=2 * 10 ** 9), {},
-     'no flag helps: a cache does not fit (2 GB, of memory 1 GB are free)'),
-    (FILES._replace(kind='made_up', cache_bytes=None), {},
-     'made-up images cost next to nothing, and no flag makes them cheaper'),
+     'no flag helps: the cache does not fit into memory (needs 2 GB, 1 GB of memory are free)'),
+    (FILES._replace(kind='synthetic', cache_bytes=None), {},
+     'synthetic images cost almost nothing, and no flag makes them faster'),
 ])
 def test_which_flag_to_turn_for_the_input(measured, flags, expected):
   assert summarize(measured, [500], **flags)['advice'].endswith('; ' + expected)
 
 
-@pytest.mark.parametrize('machine, expected', [
-    (ON_GPU, 'nothing in the input helps; for the model, try a larger --batch_size or more GPUs'),
-    (ON_GPU._replace(pretrained=True), 'more GPUs or --cache_features if the first layers are'),
-    (ON_CPU, 'for the model, try a larger --batch_size or a GPU')])
-def test_which_flag_to_turn_for_the_model(machine, expected):
-  assert expected in summarize(machine=machine)['advice']
+@pytest.mark.parametrize('environment, expected', [
+    (ON_GPU, 'a faster input would not help; to speed up the model, try a larger --batch_size or '
+     'more GPUs'),
+    (ON_GPU._replace(is_pretrained=True), 'more GPUs or --cache_features if the first layers are'),
+    (ON_CPU, 'to speed up the model, try a larger --batch_size or a GPU')])
+def test_which_flag_to_turn_for_the_model(environment, expected):
+  assert expected in summarize(environment=environment)['advice']
 
 
 CONDITIONS = {'model': 'm', 'dataset': 'd', 'global_batch_size': 8, 'devices': ['/cpu:0']}
@@ -116,8 +118,9 @@ CONDITIONS = {'model': 'm', 'dataset': 'd', 'global_batch_size': 8, 'devices': [
 
 def test_table_file_and_result(tmp_path, capsys):
   measured = FILES._replace(stages={'read': at(400), 'batch': at(200)}, was_cold=False)
-  result = input_benchmark.write(groups.Run('input_benchmark', str(tmp_path)),
-                                 SETTINGS[groups.Input], CONDITIONS, measured, at(50), ON_CPU)
+  result = input_benchmark.write_input_benchmark_report(
+      groups.Run('input_benchmark', str(tmp_path)), SETTINGS[groups.Input], CONDITIONS, measured,
+      at(50), ON_CPU)
   assert json.loads((tmp_path / 'input_benchmark.json').read_text()) == result
   assert result['mode'] == 'input_benchmark' and result['num_parallel_calls'] == 4
   lines = capsys.readouterr().out.splitlines()
@@ -125,14 +128,14 @@ def test_table_file_and_result(tmp_path, capsys):
   assert rows['read'] == ['read', '400', '400', 'to', '400', '50%']
   assert rows['warm'] == ['warm', '200', '100', 'to', '300', '400.0']
   assert rows['model'] == ['model', '50.0', '50.0', 'to', '50.0']
-  assert lines[-2].startswith('cold is not: the files stayed in memory')
+  assert lines[-2].startswith('the cold rate is not from storage: the files stayed in memory')
   assert lines[-1] == result['advice']
 
 
 @pytest.mark.parametrize('was_cold', [True, None])
-def test_nothing_is_said_of_cold_passes_that_were(was_cold, capsys):
+def test_no_note_if_cold_passes_read_from_storage(was_cold, capsys):
   measured = FILES._replace(was_cold=was_cold, bytes_per_example=None)
-  result = input_benchmark.write(SETTINGS[groups.Run], SETTINGS[groups.Input], CONDITIONS,
-                                 measured, at(50), ON_CPU)
-  assert 'cold is not' not in capsys.readouterr().out
+  result = input_benchmark.write_input_benchmark_report(
+      SETTINGS[groups.Run], SETTINGS[groups.Input], CONDITIONS, measured, at(50), ON_CPU)
+  assert 'the cold rate is not' not in capsys.readouterr().out
   assert result['cold_is_from_storage'] is was_cold and result['warm_mb_per_sec'] is None

@@ -25,7 +25,7 @@ def write(tmp_path):
 def test_each_curve_has_its_place(write, tmp_path):
   write(1, [('loss', 1, 4.), ('step_secs', 1, 9.), ('learning_rate', 1, .25), ('loss', 11, 2.)])
   write(1, [('accuracy', 10, .5), ('average_loss', 10, 3.), ('loss', 10, 9.)], folder='eval')
-  assert learning_curves.read(str(tmp_path)) == {
+  assert learning_curves.read_learning_curves(str(tmp_path)) == {
       'train_loss': [(1, 4.), (11, 2.)], 'learning_rate': [(1, .25)], 'eval_loss': [(10, 3.)],
       'eval_accuracy': [(10, .5)]}
 
@@ -33,19 +33,20 @@ def test_each_curve_has_its_place(write, tmp_path):
 def test_what_a_killed_run_did_beyond_its_checkpoint_is_left_out(write, tmp_path):
   write(1, [('loss', 1, 4.), ('loss', 11, 3.), ('loss', 21, 9.)])
   write(2, [('loss', 11, 2.5), ('loss', 16, 2.)])
-  assert learning_curves.read(str(tmp_path))['train_loss'] == [(1, 4.), (11, 2.5), (16, 2.)]
+  assert learning_curves.read_learning_curves(str(tmp_path))['train_loss'] == [
+      (1, 4.), (11, 2.5), (16, 2.)]
 
 
 def test_a_file_that_was_cut_off(write, tmp_path):
   path = write(1, [('loss', 1, 4.), ('loss', 11, 3.)])
   path.write_bytes(path.read_bytes()[:-3])
   write(2, [('loss', 12, 2.)])
-  assert learning_curves.read(str(tmp_path))['train_loss'] == [(1, 4.), (12, 2.)]
+  assert learning_curves.read_learning_curves(str(tmp_path))['train_loss'] == [(1, 4.), (12, 2.)]
 
 
 def test_long_curves_are_thinned_but_keep_their_end(write, tmp_path):
   write(1, [('loss', step, float(step)) for step in range(1, 2502)])
-  curve = learning_curves.read(str(tmp_path))['train_loss']
+  curve = learning_curves.read_learning_curves(str(tmp_path))['train_loss']
   assert curve[-1] == (2501, 2501.) and len(curve) == 834
   assert curve == sorted(curve)
 
@@ -53,5 +54,5 @@ def test_long_curves_are_thinned_but_keep_their_end(write, tmp_path):
 def test_a_folder_with_odd_characters_and_no_events(tmp_path):
   folder = tmp_path / '[a]*'
   folder.mkdir()
-  assert learning_curves.read(str(folder)) == {
+  assert learning_curves.read_learning_curves(str(folder)) == {
       'train_loss': [], 'learning_rate': [], 'eval_loss': [], 'eval_accuracy': []}

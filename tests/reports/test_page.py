@@ -73,7 +73,7 @@ class Page(HTMLParser):
 
 
 def write(model_dir):
-  path = page.write(str(model_dir))
+  path = page.write_page(str(model_dir))
   assert path == str(model_dir / 'report' / 'index.html')
   return Page(path)
 
@@ -88,16 +88,17 @@ def test_everything_is_on_the_page(tmp_path):
   found = write(tmp_path)
   assert found.sections == SECTIONS
   assert pictures(tmp_path) == PICTURES
-  for text in ('2,462', '± 24.6 examples/s', '51.1\u00a0ms', '99 of 100 steps within 71.2\u00a0ms',
-               '4.40\u00a0s', 'imports', '2.20\u00a0s', '84.70\u00a0%',
+  for text in ('2,462', '± 24.6 examples/sec', '51.1\u00a0ms',
+               '99 of 100 steps within 71.2\u00a0ms', '4.40\u00a0s', 'imports', '2.20\u00a0s',
+               '84.70\u00a0%',
                '± 1.14 percentage points', '1.15.0',
                'compute-bound', 'waiting for input 8.0\u00a0%', 'nothing in the input <helps>',
-               'The last quarter of the steps took 2.1\u00a0% less than the first.',
-               'Pauses for checkpoint: 2, 1.50\u00a0s in all.', 'step 16 (900\u00a0ms)',
-               '1 of 4 points reach beyond the picture, up to 900\u00a0ms',
+               'The last quarter of the steps took 2.1\u00a0% less time than the first quarter.',
+               'Pauses for checkpoint: 2, 1.50\u00a0s in total.', 'step 16 (900\u00a0ms)',
+               '1 of 4 points are above the top of the chart, up to 900\u00a0ms',
                'exit code 2: <no> batch', '3, 3 failed', 'no GPU & no time', 'a note & more',
                '--train_pattern=<b>/*.jpeg & "more"=x', 'Not set: --labels.',
-               'mirrored', '/cpu:0, /cpu:1', '128\u00a0examples, 64 a replica'):
+               'mirrored', '/cpu:0, /cpu:1', '128\u00a0examples, 64 per replica'):
     assert text in re.sub(r'[ \n]+', ' ', found.text), text
 
 
@@ -165,10 +166,10 @@ def test_pictures_are_within_the_page_and_described(tmp_path):
 def test_pictures_tell_their_gist(tmp_path):
   page_example.write(tmp_path)
   alts = ' '.join(image['alt'] for image in write(tmp_path).all('img'))
-  for gist in ('mostly 51.5\u00a0ms, at most 900\u00a0ms', 'Histogram of the time of 8 steps',
+  for gist in ('median 51.5\u00a0ms, maximum 900\u00a0ms', 'Histogram of the times of 8 steps',
                'loss: in training, 2.30 at step 1 to 0.500 at step 469; in evaluation, 0.443',
-               'weak scaling on real input from 1,000\u00a0examples/s on 1 to '
-               '2,000\u00a0examples/s on 4', 'logical CPU devices, which share the same cores',
+               'weak scaling on real input from 1,000\u00a0examples/sec on 1 to '
+               '2,000\u00a0examples/sec on 4', 'logical CPU devices, which share the same cores',
                'Confusion matrix of 11 classes'):
     assert gist in alts, gist
 
@@ -206,7 +207,7 @@ def test_a_page_that_fails_leaves_the_last_one(tmp_path, monkeypatch):
   (tmp_path / 'flags.txt').write_text('--mode=other\n')
   monkeypatch.setattr(page.os, 'replace', lambda *_: (_ for _ in ()).throw(OSError(28, 'no space')))
   with pytest.raises(OSError, match='no space'):
-    page.write(str(tmp_path))
+    page.write_page(str(tmp_path))
   assert (tmp_path / 'report' / 'index.html').read_text(encoding='utf-8') == first
   assert not list(tmp_path.rglob('*.part'))
 
@@ -217,7 +218,7 @@ def test_a_broken_file_is_left_out_and_named(tmp_path, caplog, content):
   (tmp_path / 'throughput.json').write_bytes(content.encode('utf-8', 'surrogateescape'))
   assert '2,462' not in write(tmp_path).text
   assert [record.getMessage().split(': ')[0] for record in caplog.records] == [
-      'the page is without {}'.format(tmp_path / 'throughput.json')]
+      'the report page omits {}, which cannot be read'.format(tmp_path / 'throughput.json')]
 
 
 @pytest.mark.parametrize('name', ['../secret.png', '/etc/hostname', 'absent.png', 'broken.png', '',
@@ -241,7 +242,7 @@ def test_without_its_packages_there_is_one_line(tmp_path, caplog, monkeypatch, p
     monkeypatch.delattr(reports, name, raising=False)
   page_example.write(tmp_path)
   with caplog.at_level(logging.INFO):
-    assert page.write(str(tmp_path)) is None
+    assert page.write_page(str(tmp_path)) is None
   message, = caplog.messages
   assert 'pip install estimator_train[report]' in message and package in message
   assert not (tmp_path / 'report' / 'index.html').exists()
@@ -276,16 +277,17 @@ def test_of_many_classes_the_worst_are_shown(tmp_path):
   assert '700 class 700 90.0' in text and 'class 999' not in text  # and of the figures.
   assert len(found.all('tr')) == 1 + 30 + 1 + 1
   assert len(found.source) < 400000
-  assert 'class 700 taken for class 3, 4 times' in found.all('img')[0]['alt']
+  assert 'class 700 predicted as class 3, 4 times' in found.all('img')[0]['alt']
 
 
 def test_classes_keep_their_order_and_figures():
-  chosen = classes.choose(page_example.example(('a', 'b'))['evaluation.json'])
+  chosen = classes.select_classes(page_example.example(('a', 'b'))['evaluation.json'])
   assert [row.label for row in chosen.rows] == ['a', 'b'] and chosen.total == 2
   assert chosen.matrix.tolist() == [[9, 0], [0, 10]]
   assert chosen.confusions == []
-  assert classes.choose({}) is None
-  assert classes.choose({'confusion_matrix': [[1, 0], [0, 1]], 'per_class': {'a': {}}}) is None
+  assert classes.select_classes({}) is None
+  assert classes.select_classes(
+      {'confusion_matrix': [[1, 0], [0, 1]], 'per_class': {'a': {}}}) is None
 
 
 @pytest.mark.parametrize('text, expected', [
@@ -293,7 +295,7 @@ def test_classes_keep_their_order_and_figures():
     ('x' * 40, 'x' * 17 + '…'),
     ('视网膜', 'class 1'), ('\udcff', 'class 1'), ('', 'class 1'), ('a\u202eb', 'class 1')])
 def test_labels_in_pictures(text, expected):
-  assert drawing.label(text, 'class 1') == expected
+  assert drawing.chart_label(text, 'class 1') == expected
 
 
 @pytest.mark.parametrize('value, number, secs', [
@@ -302,7 +304,7 @@ def test_labels_in_pictures(text, expected):
     (99.97, '100', '100\u00a0s'),
     (3, '3', '3\u00a0s'), (0, '0', '0\u00a0s'), (None, '–', '–'), (float('nan'), '–', '–')])
 def test_numbers_have_as_many_digits_as_they_are_worth(value, number, secs):
-  assert (words.number(value), words.secs(value)) == (number, secs)
+  assert (words.format_number(value), words.format_secs(value)) == (number, secs)
 
 
 @pytest.mark.parametrize('kind, axis', [
@@ -322,14 +324,14 @@ def test_sweep_over_workers(tmp_path):
   found = write(tmp_path)
   alts = [image['alt'] for image in found.all('img')]
   assert any('over the number of workers with 1 core(s) each: weak scaling on real input from '
-             '1,000\u00a0examples/s on 1 to 2,000\u00a0examples/s on 4' in alt for alt in alts)
+             '1,000\u00a0examples/sec on 1 to 2,000\u00a0examples/sec on 4' in alt for alt in alts)
   labels = [region['aria-label'] for region in found.all('div') if 'aria-label' in region]
   assert 'Rates by the number of workers' in labels
-  assert 'one worker times their number' in found.text
+  assert 'one worker times the number of workers' in found.text
   assert picture_of_scaling._x_label(sweep) == 'workers with 1 core(s) each'
 
 
 def test_flags_are_read_as_they_were_written(tmp_path):
   (tmp_path / 'flags.txt').write_text('--a=b=c\n--empty=\n# --unset is not set\n# a remark\n')
-  flags = page_files.read(str(tmp_path)).flags
+  flags = page_files.read_page_data(str(tmp_path)).flags
   assert flags == ({'a': 'b=c', 'empty': ''}, ['unset'])

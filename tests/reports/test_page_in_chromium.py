@@ -93,7 +93,7 @@ def _addresses(net_log):
 @pytest.fixture
 def index(tmp_path):
   page_example.write(tmp_path / 'run')
-  page.write(str(tmp_path / 'run'))
+  page.write_page(str(tmp_path / 'run'))
   return tmp_path / 'run' / 'report' / 'index.html'
 
 

@@ -17,10 +17,10 @@ NAMES = [b'x.png', b'a b.png', b'q"\'.png', b'x,y\r\nz.png', b'\xff\xfe.png', 'Ã
 
 
 def write(path, *outputs, labels=LABELS):
-  with predictions.write_to(str(path), labels) as written:
+  with predictions.open_prediction_writer(str(path), labels) as writer:
     for name, some in zip(NAMES, outputs):
-      written.add(name, some)
-  return written
+      writer.add(name, some)
+  return writer
 
 
 def lines(path):
@@ -28,13 +28,13 @@ def lines(path):
 
 
 def test_json_lines(tmp_path):
-  written = write(tmp_path / 'out', OUTPUTS)
+  writer = write(tmp_path / 'out', OUTPUTS)
   line, = lines(tmp_path / 'out')
   assert list(line) == ['file', 'label', 'probability', 'top']
   assert (line['label'], line['probability']) == ('b,"c"', 0.5)
   assert line['top'][0] == {'label': 'b,"c"', 'probability': 0.5}
   assert [each['label'] for each in line['top']] == ['b,"c"', 'Ã©', 'd', 'g', 'a']
-  assert (written.predicted, written.bad, written.first_bad) == (1, 0, None)
+  assert (writer.num_predicted, writer.num_bad, writer.first_bad) == (1, 0, None)
 
 
 def test_names_come_back(tmp_path):
@@ -53,11 +53,11 @@ def test_names_come_back(tmp_path):
 
 @pytest.mark.parametrize('name', ['out.jsonl', 'out.CSV'])
 def test_bad_files(tmp_path, caplog, name):
-  with predictions.write_to(str(tmp_path / name), LABELS) as written:
-    written.add_bad(b'half\n.png', 'it ends early')
-    written.add(b'nan.png', OUTPUTS * np.nan)
-  assert written.bad == 2 and written.predicted == 0
-  assert written.first_bad == ('half\n.png', 'it ends early')
+  with predictions.open_prediction_writer(str(tmp_path / name), LABELS) as writer:
+    writer.add_bad(b'half\n.png', 'it ends early')
+    writer.add(b'nan.png', OUTPUTS * np.nan)
+  assert writer.num_bad == 2 and writer.num_predicted == 0
+  assert writer.first_bad == ('half\n.png', 'it ends early')
   assert caplog.messages == ["cannot predict 'half\\n.png' (it ends early)",
                              "cannot predict 'nan.png' (the model's outputs are not finite)"]
   if name == 'out.jsonl':
@@ -79,9 +79,9 @@ def test_fewer_classes_and_logits_and_ties(tmp_path):
 def test_only_whole_files_have_the_name(tmp_path):
   (tmp_path / 'out').write_text('of another run')
   with pytest.raises(KeyboardInterrupt), \
-      predictions.write_to(str(tmp_path / 'out'), LABELS) as written:
-    written.add(b'x', OUTPUTS)
-    written.flush()
+      predictions.open_prediction_writer(str(tmp_path / 'out'), LABELS) as writer:
+    writer.add(b'x', OUTPUTS)
+    writer.flush()
     assert (tmp_path / 'out').read_text() == 'of another run'
     raise KeyboardInterrupt
   assert os.listdir(str(tmp_path)) == ['out']
@@ -102,16 +102,16 @@ def test_standard_output(capsys):
 
 def test_no_room(tmp_path):
   with pytest.raises(UserError, match='--output cannot be written: .* .No space left'), \
-      predictions.write_to(str(tmp_path / 'out'), LABELS):
+      predictions.open_prediction_writer(str(tmp_path / 'out'), LABELS):
     raise OSError(28, 'No space left on device')
 
 
 @pytest.mark.parametrize('output, why', [
-    ('none/out.csv', 'there is no folder {}/none'), ('.', 'it is no file'),
-    ('/dev/null', 'it is no file')])
+    ('none/out.csv', 'the folder {}/none does not exist'), ('.', 'not a regular file'),
+    ('/dev/null', 'not a regular file')])
 def test_no_such_output(tmp_path, monkeypatch, output, why):
   monkeypatch.chdir(str(tmp_path))
   with pytest.raises(UserError) as caught:
-    predictions.check_output(output)
+    predictions.check_output_path(output)
   assert str(caught.value).startswith('--output cannot be written: {} ({}): give a file'.format(
       output, why.format(tmp_path)))

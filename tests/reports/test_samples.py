@@ -25,7 +25,7 @@ def test_pictures_and_what_was_made_of_them(tmp_path):
   image_module = pytest.importorskip('PIL.Image', reason='Pillow is not installed')
   colour = np.zeros((2, 2, 3), np.uint8)
   colour[0, 1] = 10, 20, 30
-  samples.write(str(tmp_path), ['a', 'b', 'c'], [
+  samples.write_samples(str(tmp_path), ['a', 'b', 'c'], [
       Sample(grey(77), 2, np.array([.25, .5, .25], np.float32)),
       Sample(colour, 0, np.array([0, math.log(2), -100.], np.float32))])
   told = json.loads((tmp_path / 'report' / 'samples.json').read_text())['samples']
@@ -41,7 +41,7 @@ def test_pictures_and_what_was_made_of_them(tmp_path):
 
 def test_without_pillow(tmp_path, monkeypatch):
   monkeypatch.setitem(sys.modules, 'PIL', None)
-  samples.write(str(tmp_path), ['a'], [Sample(grey(1), 0, np.ones(1, np.float32))])
+  samples.write_samples(str(tmp_path), ['a'], [Sample(grey(1), 0, np.ones(1, np.float32))])
   assert not list(tmp_path.iterdir())
 
 

@@ -9,7 +9,7 @@ from estimator_train.reports import step_curve
 
 
 def written(tmp_path, global_step, secs):
-  step_curve.write(str(tmp_path), np.asarray(global_step), np.asarray(secs, float))
+  step_curve.write_step_curve(str(tmp_path), np.asarray(global_step), np.asarray(secs, float))
   return json.loads((tmp_path / 'report' / 'steps.json').read_text())
 
 

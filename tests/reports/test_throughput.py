@@ -25,8 +25,8 @@ def timing(*spans, pauses=(), traced=()):
 
 
 def summarize(timing, warmup_steps, global_batch_size=1, num_replicas=1):
-  return throughput.summarize(throughput.timed_steps(timing, warmup_steps), global_batch_size,
-                              num_replicas)
+  return throughput.summarize(throughput.select_timed_steps(timing, warmup_steps),
+                              global_batch_size, num_replicas)
 
 
 def test_steady_run():
@@ -42,13 +42,13 @@ def test_steady_run():
       {'mean': 2, 'p50': 2, 'p90': 2.8, 'p99': 2.98, 'max': 3})
 
 
-@pytest.mark.parametrize('forgotten, timed', [(0, 1), (1, 2), (2, 3), (9, 3)])
-def test_a_long_run_whose_first_steps_are_forgotten(forgotten, timed, tmp_path):
+@pytest.mark.parametrize('discarded, timed', [(0, 1), (1, 2), (2, 3), (9, 3)])
+def test_a_long_run_whose_first_steps_are_discarded(discarded, timed, tmp_path):
   settings = Settings(model_dir=str(tmp_path), train_steps=9, throughput_warmup_steps=2)
-  of_last = timing((0, 5), (0, 3), (1, 1))._replace(forgotten=forgotten)
-  result = throughput.write(settings, CONDITIONS, of_last)
+  of_last = timing((0, 5), (0, 3), (1, 1))._replace(discarded_steps=discarded)
+  result = throughput.write_throughput_report(settings, CONDITIONS, of_last)
   figures = json.loads((tmp_path / 'throughput.json').read_text())
-  assert result['steps_run'] == forgotten + 3
+  assert result['steps_run'] == discarded + 3
   assert figures['steps_timed'] == timed and figures['warmup_steps'] == 2
   assert figures['wall_secs'] == pytest.approx({1: 2, 2: 5, 3: 10}[timed])
   assert figures['steady_state']
@@ -64,7 +64,8 @@ def test_rate_is_not_a_mean_of_rates():
 def test_runs_about_as_long_as_the_warmup(warmup_steps, steady, tmp_path):
   settings = Settings(model_dir=str(tmp_path), train_steps=2, batch_size=10,
                       throughput_warmup_steps=warmup_steps)
-  throughput.write(settings, {'num_replicas': 1, 'examples_per_step': 10}, timing((0, 3), (1, 1)))
+  throughput.write_throughput_report(
+      settings, {'num_replicas': 1, 'examples_per_step': 10}, timing((0, 3), (1, 1)))
   figures = json.loads((tmp_path / 'throughput.json').read_text())
   assert figures['steady_state'] is steady
   timed = 1 if warmup_steps == 1 else 2
@@ -145,7 +146,7 @@ CONDITIONS = {'global_batch_size': 8, 'examples_per_step': 8, 'num_replicas': 1,
 
 def test_files_and_result(tmp_path):
   settings = Settings(model_dir=str(tmp_path), train_steps=2, batch_size=8)
-  result = throughput.write(settings, CONDITIONS, timing((0, 1), (0, 1)))
+  result = throughput.write_throughput_report(settings, CONDITIONS, timing((0, 1), (0, 1)))
   assert result['steps_run'] == 2 and result['train_loss'] == 0.25
   assert result['time_to_first_step_secs'] == 4.5 and not result['steady_state']
   assert result['verdict'] == 'compute-bound'
@@ -159,8 +160,8 @@ def test_files_and_result(tmp_path):
 def write_of_two(tmp_path, strategy, other):
   settings = Settings(model_dir=str(tmp_path), train_steps=2, distribution_strategy=strategy,
                       throughput_warmup_steps=0)
-  throughput.write(settings, dict(CONDITIONS, num_replicas=2),
-                   timing((0, 1, .25), (1, 3, .25)), {'worker 1': other})
+  throughput.write_throughput_report(settings, dict(CONDITIONS, num_replicas=2),
+                                     timing((0, 1, .25), (1, 3, .25)), {'worker 1': other})
   return json.loads((tmp_path / 'throughput.json').read_text())
 
 
@@ -191,15 +192,15 @@ def test_workers_that_do_not_wait_for_each_other(tmp_path):
 
 def test_what_a_worker_tells_the_chief(tmp_path):
   settings = Settings(model_dir=str(tmp_path), train_steps=2, throughput_warmup_steps=1)
-  told = throughput.of_worker(settings, CONDITIONS, timing((0, 9), (1, 3, .25)))
+  told = throughput.worker_figures(settings, CONDITIONS, timing((0, 9), (1, 3, .25)))
   assert set(told) == set(worker())
   assert (told['steps_timed'], told['wall_secs'], told['examples']) == (1, pytest.approx(4), 8)
   assert told['input_wait_secs_p50'] == pytest.approx(.25)
-  assert throughput.of_worker(settings, CONDITIONS, Timing([], [], [], {}, 2, None)) == {}
+  assert throughput.worker_figures(settings, CONDITIONS, Timing([], [], [], {}, 2, None)) == {}
   assert not list(tmp_path.iterdir())
 
 
 def test_no_step_writes_no_file(tmp_path):
   settings = Settings(model_dir=str(tmp_path), train_steps=2)
-  result = throughput.write(settings, CONDITIONS, Timing([], [], [], {}, 2, None))
+  result = throughput.write_throughput_report(settings, CONDITIONS, Timing([], [], [], {}, 2, None))
   assert result['steps_run'] == 0 and os.listdir(str(tmp_path)) == []

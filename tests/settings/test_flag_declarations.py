@@ -1,4 +1,4 @@
-"""A flag is declared once and known everywhere; modes have requirements; settings do not change."""
+"""Flags are declared once and known everywhere; modes have requirements; settings are immutable."""
 
 import pickle
 
@@ -56,7 +56,7 @@ def test_modes_require_what_they_use():
   settings = Settings(model_dir='x', input='*.jpeg')
   assert settings.for_mode('predict').mode == 'predict'
   assert settings.for_mode('evaluate').input == '*.jpeg'
-  with pytest.raises(UserError, match='how long to train is not said'):
+  with pytest.raises(UserError, match='training requires --train_steps or'):
     settings.for_mode('train')
   with pytest.raises(UserError, match='--export_dir'):
     settings.for_mode('export')

@@ -1,4 +1,4 @@
-"""Flagfiles: what is read from them, and mistakes told with their file and line."""
+"""Flagfiles: what is read from them, and errors with the file and line."""
 
 import os
 
@@ -44,20 +44,22 @@ def test_a_flagfile_in_another_is_in_its_place(write, tmp_path):
 @pytest.mark.parametrize('text, message', [
     ('\n--batchsize=3\n', 'unknown flag: --batchsize (a.flags:4): did you mean --batch_size'),
     ('--batch_size 3\n', 'unknown flag: --batch_size 3 (a.flags:3): did you mean --batch_size=VAL'),
-    ('batch_size=3\n', 'an argument is no flag: batch_size=3 (a.flags:3): write it as --FLAG'),
-    ('--batch_size=x\n', '--batch_size must be a whole number: --batch_size=x (a.flags:3): see'),
-    ('--batch_size=0\n', '--batch_size is out of range: --batch_size=0 (a.flags:3): give a whole'),
+    ('batch_size=3\n', 'an argument is not a flag: batch_size=3 (a.flags:3): write it as --FLAG'),
+    ('--batch_size=x\n', '--batch_size must be an integer: --batch_size=x (a.flags:3): see'),
+    ('--batch_size=0\n', '--batch_size is out of range: --batch_size=0 (a.flags:3): give an int'),
     ('--seed\n--batch_size=1\n', '--seed has no value: --seed (a.flags:3): write it as --seed=V'),
-    ('--train_epochs=1\n', 'both say how long to train: --train_steps=1 --train_epochs=1 '
+    ('--train_epochs=1\n', 'exclude each other: --train_steps=1 --train_epochs=1 '
      '(a.flags:2, a.flags:3): give one of them'),
-    ('--weights=a\0b\n', "line break or a null character: --weights='a\\x00b' (a.flags:3): give"),
-    ('--flagfile=gone.flags\n', 'the flagfile cannot be read: gone.flags, read by a.flags:3 (No suc'
-     'h file or directory): give --flagfile=FILE'),
-    ('--flagfile=a.flags\n', 'a flagfile reads itself: a.flags, read by a.flags:3: take that'),
-    ('--flagfile=b.flags\n', 'a flagfile reads itself: ./a.flags, read by b.flags:1: take that'),
-    ('--flagfile\n', '--flagfile names no file: a.flags:3: give --flagfile=FILE'),
-    ('--flagfile=\0\n', '--flagfile names no file: a.flags:3: give --flagfile=FILE'),
-    (b'--labels=\xff\n', 'the flagfile cannot be read: a.flags (it is no text in UTF-8): give'),
+    ('--weights=a\0b\n', "line break or a null character: --weights='a\\x00b' (a.flags:3): remove"),
+    ('--flagfile=gone.flags\n', 'the flagfile cannot be read: gone.flags, included by a.flags:3 '
+     '(No such file or directory): give --flagfile=FILE'),
+    ('--flagfile=a.flags\n', 'a flagfile must not include itself: a.flags, included by a.flags:3: '
+     'remove that'),
+    ('--flagfile=b.flags\n', 'a flagfile must not include itself: ./a.flags, included by b.flags'
+     ':1: remove that'),
+    ('--flagfile\n', '--flagfile has no file name: a.flags:3: give --flagfile=FILE'),
+    ('--flagfile=\0\n', '--flagfile has no file name: a.flags:3: give --flagfile=FILE'),
+    (b'--labels=\xff\n', 'the flagfile cannot be read: a.flags (it is not UTF-8 text): give'),
 ])
 def test_bad(write, text, message):
   write('a.flags', ENOUGH.encode() + (text if isinstance(text, bytes) else text.encode()))
@@ -74,8 +76,8 @@ def test_the_flagfile_is_not_blamed_for_the_command_line(write):
 
 
 @pytest.mark.parametrize('arguments, message', [
-    (['--flagfile'], '--flagfile names no file: --flagfile: '),
-    (['--flagfile='], '--flagfile names no file: --flagfile=: '),
+    (['--flagfile'], '--flagfile has no file name: --flagfile: '),
+    (['--flagfile='], '--flagfile has no file name: --flagfile=: '),
     (['--flagfile=.'], 'cannot be read: . (Is a directory): '),
     (['--flagfile=' + 'n' * 4000], 'nnn... (4021 characters) ...nnn'),
     (['--flagfile=' + 'n' * 4000], 'nnn (File name too long): give --flagfile=FILE'),

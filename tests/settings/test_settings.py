@@ -5,9 +5,9 @@ import pytest
 from estimator_train.errors import UserError
 from estimator_train.settings import (
     Settings,
-    examples_a_step,
+    examples_per_step,
     per_replica_batch_size,
-    steps_of_epochs,
+    steps_for_epochs,
     total_train_steps,
 )
 
@@ -18,7 +18,7 @@ def test_per_replica_batch_size(global_size, replicas, share):
 
 
 @pytest.mark.parametrize('global_size, replicas, proposed', [
-    (128, 3, '126 and 129'), (7, 2, '6 and 8'), (3, 8, 'work are 8')])
+    (128, 3, '126 or 129'), (7, 2, '6 or 8'), (3, 8, 'use 8')])
 def test_uneven_batch_proposes_the_nearest(global_size, replicas, proposed):
   with pytest.raises(UserError, match=proposed + '$'):
     per_replica_batch_size(global_size, replicas)
@@ -37,13 +37,13 @@ def test_epochs_to_steps(epochs, examples, batch_size, steps):
     ('parameter_server', 1, 12, 5)])
 def test_a_global_step_of_several_workers(strategy, workers, examples, steps):
   settings = Settings(model_dir='x', train_epochs=2, batch_size=12, distribution_strategy=strategy)
-  assert examples_a_step(settings, workers) == examples
+  assert examples_per_step(settings, workers) == examples
   assert total_train_steps(settings, 30, examples) == steps
 
 
 @pytest.mark.parametrize('epochs, steps', [(0.1, 1), (1.1, 11), (1e-05, 1), (2, 20), (0.7001, 8)])
 def test_epochs_are_the_decimals_that_were_written(epochs, steps):
-  assert steps_of_epochs(epochs, 10, 1) == steps
+  assert steps_for_epochs(epochs, 10, 1) == steps
 
 
 def test_epochs_without_end():

@@ -89,7 +89,7 @@ def test_only_the_summary_of_the_loss_is_removed():
 def test_keras_session_is_restored(has_session):
   with tf.Graph().as_default(), tf.Session() as session:
     tf.keras.backend.set_session(session if has_session else None)
-    with keras.session_restored():
+    with keras.restored_session():
       tf.keras.backend.set_session(tf.Session(graph=tf.Graph()))
     assert keras.backend._SESSION.session is (session if has_session else None)
     tf.keras.backend.set_session(None)
@@ -118,7 +118,7 @@ def test_a_base_class_outlives_the_optimizer():
 
   optimizer = tf.keras.optimizers.SGD(0.1)
   for _ in range(2):
-    model_to_estimator.add_base_class(optimizer, Base)
+    model_to_estimator.add_optimizer_base_class(optimizer, Base)
   made = type(optimizer).from_config(optimizer.get_config())
   assert isinstance(made, Base) and isinstance(made, tf.keras.optimizers.SGD)
   assert type(made).__name__ == 'SGD' and type(made).__mro__.count(Base) == 1
@@ -134,7 +134,7 @@ def test_the_checkpoint_file_has_relative_paths(tmp_path):
 
 def test_the_converters_command_is_found(monkeypatch):
   monkeypatch.setenv('PATH', '/nowhere')
-  with converter_command.own_commands_first():
+  with converter_command.converter_on_path():
     subprocess.run([os.path.basename(sys.executable), '-c', ''], check=True)
   assert os.environ['PATH'] == '/nowhere'
 
@@ -145,7 +145,7 @@ def test_a_failed_attempt_to_save_is_forgotten(tmp_path):
     checkpoints = tf.train.Saver(max_to_keep=1)
     checkpoints.save(session, str(tmp_path / 'model.ckpt'), global_step=1)
     before = checkpoints.last_checkpoints
-    restore = saver.retention(checkpoints)
+    restore = saver.checkpoint_list_restorer(checkpoints)
     (tmp_path / 'checkpoint').unlink()
     (tmp_path / 'checkpoint').mkdir()  # Cannot be written.
     with pytest.raises(tf.errors.OpError):
@@ -163,7 +163,7 @@ def test_the_learning_rate_is_not_restored(tmp_path, is_patched, found):
   for rate in (0.1, 0.5):
     with tf.Graph().as_default(), tf.Session() as session:
       variable = tf.get_variable('training/SGD/learning_rate', initializer=rate)
-      hook = replicated_variables.OneCopyOfEach(1)
+      hook = replicated_variables.SingleCopySaver(1)
       hook.begin()
       (checkpoints,) = tf.get_collection(tf.GraphKeys.SAVERS)
       if rate == 0.1:

@@ -42,7 +42,7 @@ def train(folder, model, optimizer, learning_rate, strategy, replicas, **values)
            train_steps=STEPS, batch_size=48, log_every_steps=5), **values))
   plan, trained = training_runs.train(settings)
   timing = trained.timing
-  throughput.write(settings, plan.conditions, timing)
+  throughput.write_throughput_report(settings, plan.conditions, timing)
   checkpoint = tf.train.latest_checkpoint(str(folder))
   weights = {name: tf.train.load_variable(checkpoint, name)
              for name, shape in tf.train.list_variables(checkpoint)

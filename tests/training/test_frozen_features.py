@@ -20,7 +20,7 @@ def train(model_dir, model, **given):
                               'batch_size': 12, 'optimizer': 'sgd', 'learning_rate': 0.05,
                               'train_steps': 20, 'num_gpus': 0}, **given))
   training_runs.train(settings)
-  path, _ = save_hook.latest(str(model_dir))
+  path, _ = save_hook.latest_checkpoint(str(model_dir))
   return {name: tf.train.load_variable(path, name) for name, _ in tf.train.list_variables(path)}
 
 
@@ -102,7 +102,7 @@ def test_other_features_are_not_used(tmp_path, of_folders, seed, preprocess, fil
 def test_where_the_network_is_cut(name, trainable, last_frozen):
   with tf.Graph().as_default():
     model = registry.build(name, (64, 64, 3), 4, trainable)
-    frozen, rest = frozen_features.cut(model, name)
+    frozen, rest = frozen_features.split_model(model, name)
     assert frozen.layers[-1].name == last_frozen
     assert not frozen.trainable_weights
     assert frozen.weights + rest.weights == model.weights
@@ -122,5 +122,5 @@ def test_what_cannot_be(tmp_path, model, message):
 
 
 def test_made_up_examples_have_no_features(tmp_path):
-  with pytest.raises(UserError, match='made-up examples have no end.*--cache_features'):
+  with pytest.raises(UserError, match='requires a finite data set.*--cache_features'):
     train(tmp_path, 'own_models:frozen_first', cache_features=True, dataset='synthetic')

@@ -22,15 +22,15 @@ SOFTMAX = np.exp(OUTPUTS) / np.exp(OUTPUTS).sum(-1, keepdims=True)
 ])
 def test_per_example(loss, labels, probabilities):
   with tf.Graph().as_default(), tf.Session() as session:
-    found = session.run(losses.per_example(loss)(tf.constant(labels), tf.constant(OUTPUTS)))
+    found = session.run(losses.per_example_loss(loss)(tf.constant(labels), tf.constant(OUTPUTS)))
   assert found == pytest.approx(-np.log(probabilities[[0, 1], CLASSES]), rel=1e-5)
-  assert losses.takes_class_numbers(loss) == (labels is CLASSES)
+  assert losses.takes_class_indices(loss) == (labels is CLASSES)
 
 
 def test_balanced_weights_even_classes_out():
-  assert losses.balanced_weights([1, 3]) == [2., 4 / 6]
+  assert losses.balanced_class_weights([1, 3]) == [2., 4 / 6]
   counts = [342, 108, 81, 460]
-  weights = losses.balanced_weights(counts)
+  weights = losses.balanced_class_weights(counts)
   assert sum(weight * count for weight, count in zip(weights, counts)) == pytest.approx(991)
   assert len({round(weight * count, 6) for weight, count in zip(weights, counts)}) == 1
 

@@ -35,7 +35,7 @@ def settings_of(**values):
 
 
 def ready(settings, on):
-  devices.ready(settings[groups.Devices], on, settings.trains)
+  devices.prepare_devices(settings[groups.Devices], on, settings.trains)
 
 
 class Scaled:
@@ -116,7 +116,7 @@ def train(tmp_path):
         train_steps=3, save_checkpoints_steps=1,
         dtype='mixed'), **values)))
     return {step: stored('{}/model.ckpt-{}'.format(folder, step))
-            for step in range(save_hook.latest(str(folder))[1] + 1)}
+            for step in range(save_hook.latest_checkpoint(str(folder))[1] + 1)}
 
   return run
 
@@ -167,7 +167,7 @@ def test_resumes_with_its_scale_and_without(train):
   train(train_steps=2)
   assert train()[3]['training/good_steps'] == 3
   assert train(train_steps=4, dtype='fp32')[4]['global_step'] == 4
-  with pytest.raises(UserError, match='another dtype: .* of --dtype=fp32, not of --dtype=mixed'):
+  with pytest.raises(UserError, match='another dtype: .* with --dtype=fp32, not --dtype=mixed'):
     train(train_steps=5)
 
 
@@ -175,7 +175,7 @@ def test_evaluates_whatever_it_was_trained_in(run_program, tmp_path):
   arguments = ['--model_dir={}'.format(tmp_path), '--model=own_models:two_layers']
   done = run_program('--train_steps=2', '--batch_size=8', '--dtype=mixed', *arguments)
   assert done.code == 0, done.err
-  assert '--dtype=mixed: computed in float32 all the same' in done.err
+  assert '--dtype=mixed: computing in float32' in done.err
   for dtype in ('mixed', 'fp32'):
     again = run_program('--mode=evaluate', '--dtype=' + dtype, *arguments)
     assert again.code == 0, again.err

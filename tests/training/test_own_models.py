@@ -28,7 +28,7 @@ def test_what_keras_cannot_save_is_trained_all_the_same(run_program, tmp_path):
   done = run_program('--model=own_models:with_unsaveable_layer',
                      '--model_dir={}'.format(tmp_path), *QUICK)
   assert done.code == 0 and done.result['examples'] == 40
-  assert 'model.h5 is not written, as Keras cannot describe a layer of' in done.err
+  assert 'model.h5 is not written, because Keras cannot serialize a layer of' in done.err
   assert not list(tmp_path.glob('model.h5*'))
 
 
@@ -39,5 +39,6 @@ def test_layer_that_does_not_describe_itself(run_program, tmp_path):
   last, = done.err.splitlines()
   assert last.startswith('error: the model cannot be converted to an Estimator: --model=own_models:'
                          'with_undescribed_layer (NotImplementedError: ')
-  assert 'get_config' in last and last.endswith(': mend it; --verbosity=1 shows the traceback')
+  assert 'get_config' in last
+  assert last.endswith(': fix this code; --verbosity=1 shows the traceback')
   assert tf.train.latest_checkpoint(str(tmp_path)) is None

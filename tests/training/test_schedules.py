@@ -9,7 +9,7 @@ import tensorflow.compat.v1 as tf
 import training_runs
 
 from estimator_train.errors import UserError
-from estimator_train.settings import Settings, growth_of_learning_rate
+from estimator_train.settings import Settings, learning_rate_scale
 from estimator_train.training import schedules
 from estimator_train.training.checkpoints import save_hook
 from estimator_train.training.hooks.epochs import LogEpochs
@@ -82,15 +82,15 @@ def test_large_steps_are_told_apart():
 
 @pytest.mark.parametrize('scaling, batch_size, growth', [
     ('none', 512, 1), ('linear', 512, 4), ('sqrt', 512, 2), ('linear', 64, 0.5)])
-def test_growth_of_learning_rate(scaling, batch_size, growth):
+def test_learning_rate_scale(scaling, batch_size, growth):
   settings = Settings(model_dir='x', train_steps=1, batch_size=batch_size,
                       scale_learning_rate=scaling, base_batch_size=128)
-  assert growth_of_learning_rate(settings) == pytest.approx(growth)
+  assert learning_rate_scale(settings) == pytest.approx(growth)
 
 
 def make(num_examples=100, step_examples=10, stop_step=40, **values):
   settings = Settings(model_dir='x', train_steps=stop_step, batch_size=10, **values)
-  return schedules.make(settings, num_examples, step_examples, stop_step).get_config()
+  return schedules.make_schedule(settings, num_examples, step_examples, stop_step).get_config()
 
 
 @pytest.mark.parametrize('epochs, steps', [(0, 0), (1, 10), (0.25, 3), (0.3, 3)])
@@ -121,7 +121,8 @@ def test_epochs_without_end(values, message):
 
 
 def test_warm_up_that_leaves_nothing():
-  with pytest.raises(UserError, match='no step .* to fall in: .*=4 is 40 steps, .* at step 40'):
+  with pytest.raises(UserError,
+                     match='must end before the decay .*: .*=4 is 40 steps, .* at step 40'):
     make(lr_schedule='cosine', lr_warmup_epochs=4)
 
 
@@ -152,7 +153,7 @@ def train(image_folders, tmp_path):
     # Stopped by a signal, say: what the run was asked for is as it was.
     training_runs.train(settings, stop_step=stop_at)
     stored = [float(tf.train.load_variable('{}/model.ckpt-{}'.format(folder, step), 'probe/weight'))
-              for step in range(save_hook.latest(str(folder))[1] + 1)]
+              for step in range(save_hook.latest_checkpoint(str(folder))[1] + 1)]
     return -np.diff(stored), logged(folder)
 
   return run
@@ -177,10 +178,11 @@ def test_what_updates_use_with_a_stop_in_the_middle(train, caplog, name):
   assert used == pytest.approx(expected, abs=1e-6)
   assert told == pytest.approx(expected, abs=1e-6)
   lines = [record.getMessage() for record in caplog.records]
-  assert [line for line in lines if line.startswith('epoch')] == [
-      'epoch {} ends at step {}: learning rate {:g}'.format(
-          epoch, 3 * epoch, round(expected[3 * epoch - 1], 7)) for epoch in (1, 2)]
-  assert not any('would have been' in line for line in lines)
+  rates = [expected[0]] + [expected[2], expected[5]]
+  assert [line.partition(', learning rate ')[2] for line in lines if line.startswith('epoch')] == [
+      '' if rate == before else '{:g}'.format(round(rate, 7))
+      for before, rate in ((expected[0], rates[1]), (expected[4], rates[2]))]
+  assert not any('learning rate differs' in line for line in lines)
 
 
 @pytest.mark.parametrize('strategy, replicas', [
@@ -200,8 +202,8 @@ def test_a_longer_run_falls_otherwise_and_says_so(train, caplog):
   assert used == pytest.approx([1, 1 / 16, 1 / 16, 1 / 64], abs=1e-6)
   (warning,) = [record.getMessage() for record in caplog.records
                 if record.levelno == logging.WARNING]
-  assert warning == ('from step 2 on the learning rate is not what it would have been in the run '
-                     'before: --train_steps=2 there and --train_steps=4 here')
+  assert warning == ('from step 2 on, the learning rate differs from that of the previous run: '
+                     '--train_steps=2 there and --train_steps=4 here')
   caplog.clear()
   train(train_steps=6, lr_boundaries_epochs=(2,), **values)
   assert '--lr_boundaries_epochs=2 here' in caplog.text
@@ -211,7 +213,7 @@ def test_a_longer_run_falls_otherwise_and_says_so(train, caplog):
     {'lr_schedule': 'cosine'}, {'lr_warmup_epochs': 1.}, {'scale_learning_rate': 'linear'},
     {'dtype': 'mixed'}])
 def test_a_compiled_model_has_its_own_rate(train, values):
-  with pytest.raises(UserError, match='compiled, so it trains by .*compiled_with_sgd --' + (
+  with pytest.raises(UserError, match='compiled model trains with .*compiled_with_sgd --' + (
       list(values)[0])):
     train(model='own_models:compiled_with_sgd', **values)
 
@@ -223,13 +225,13 @@ def test_a_compiled_model_says_what_has_no_effect(train, caplog):
 
 
 @pytest.mark.parametrize('first, taken, ended', [
-    (0, [1, 2, 3, 4, 5], [(1, 2), (2, 3), (3, 5)]), (2, [3, 4, 5], [(2, 3), (3, 5)]),
-    (3, [5], [(3, 5)]), (0, [5], [(1, 2), (2, 3), (3, 5)])])
+    (0, [1, 2, 3, 4, 5], [(1, ''), (2, '0.5'), (3, '')]), (2, [3, 4, 5], [(2, ''), (3, '')]),
+    (3, [5], [(3, '')]), (0, [5], [(3, '0.5')])])
 def test_epochs_that_end_within_steps(caplog, first, taken, ended):
   """Of 9 examples in steps of 6, epochs end at 1.5, 3 and 4.5."""
   caplog.set_level(logging.INFO, 'estimator_train')
   counter = StepCounter()
-  hook = LogEpochs(schedules.Piecewise([1., 0.5], [2]), 9, 6, counter)
+  hook = LogEpochs(schedules.Piecewise([1., 0.5], [2]), 9, 6, 5, counter)
   with tf.Graph().as_default():
     step = tf.Variable(first, name='global_step', dtype=tf.int64, trainable=False,
                        collections=[tf.GraphKeys.GLOBAL_STEP, tf.GraphKeys.GLOBAL_VARIABLES])
@@ -238,7 +240,6 @@ def test_epochs_that_end_within_steps(caplog, first, taken, ended):
       counter.after_create_session(session, None)
       hook.after_create_session(session, None)
   for counter.global_step in taken:
-    hook.after_run(None, None)
-  assert [record.getMessage() for record in caplog.records] == [
-      'epoch {} ends at step {}: learning rate {:g}'.format(epoch, end, 1. if end == 2 else 0.5)
-      for epoch, end in ended]
+    hook.after_run(None, tf.train.SessionRunValues((1., 1.), None, None))
+  lines = [record.getMessage() for record in caplog.records]
+  assert [(int(line[6]), line.partition(', learning rate ')[2]) for line in lines] == ended

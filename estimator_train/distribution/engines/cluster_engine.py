@@ -1,4 +1,4 @@
-"""What the engines of several processes have in common: peers, and TensorFlow's coordinator."""
+"""The base class of engines for several processes: peers, and TensorFlow's coordinator."""
 
 import contextlib
 import logging
@@ -12,15 +12,15 @@ from estimator_train.cluster.tf_config import Cluster, Task
 from estimator_train.cluster.worker import Worker, wait_for_network
 from estimator_train.distribution.devices import Devices
 from estimator_train.distribution.engines.engine import Engine
-from estimator_train.errors import NotSaved, TrainingFailed
+from estimator_train.errors import CheckpointNotSaved, TrainingFailed
 from estimator_train.settings import Settings
 from estimator_train.tf_patches import estimator as estimator_patches
 
 _LOG = logging.getLogger('estimator_train')
 # Flags that may differ between tasks.
-_OWN_FLAGS = ('data_dir', 'cache', 'inter_op_parallelism_threads', 'intra_op_parallelism_threads',
-              'num_parallel_calls', 'prefetch', 'gpu_memory_growth',
-              'report_page', 'verbosity')
+_TASK_FLAGS = ('data_dir', 'cache', 'inter_op_parallelism_threads', 'intra_op_parallelism_threads',
+               'num_parallel_calls', 'prefetch', 'gpu_memory_growth',
+               'report_page', 'verbosity')
 
 
 class ClusterEngine(Engine):
@@ -35,21 +35,21 @@ class ClusterEngine(Engine):
 
   def join(self, facts: Mapping[str, str]) -> None:
     self._joined = join_peers(self.settings, self._cluster, facts)
-    if not self.worker.is_chief:  # It writes the initial weights, which the others read.
+    if not self.worker.is_chief:  # The chief writes the initial weights, which the others read.
       self._joined.wait_until_started(self._cluster.chief)
 
   def train(self, estimator: tf.estimator.Estimator, input_fn: Any,
             hooks: Sequence[tf.train.SessionRunHook], max_steps: int) -> None:
     try:
-      # The only way into TensorFlow's coordinator of workers. It evaluates nothing here.
+      # Only this function uses TensorFlow's coordinator of workers. It does not evaluate here.
       tf.estimator.train_and_evaluate(
           estimator, tf.estimator.TrainSpec(input_fn, max_steps, hooks),
           tf.estimator.EvalSpec(input_fn))
-      self.peers.state(heartbeats.TRAINED)
-      # The last step of others may still take something from here.
+      self.peers.announce_state(heartbeats.TRAINED)
+      # The last step of another worker may still need this one.
       self.peers.wait_until_trained(self._cluster.workers)
     except BaseException as error:
-      self._leave(error)
+      self._report_failure(error)
       raise
     finally:
       estimator_patches.release_server()
@@ -58,16 +58,16 @@ class ClusterEngine(Engine):
     return (_AnnounceTraining(self),)
 
   def announce(self, state: str) -> None:
-    self.peers.state(state)
+    self.peers.announce_state(state)
 
   @contextlib.contextmanager
   def busy(self, activity: str) -> Iterator[None]:
-    self.peers.state(activity)
+    self.peers.announce_state(activity)
     yield
-    self.peers.state(heartbeats.TRAINING)
+    self.peers.announce_state(heartbeats.TRAINING)
 
   def is_waiting_for_peer(self) -> bool:
-    return self.peers.busy() is not None
+    return self.peers.busy_peer() is not None
 
   @property
   def stop_at(self) -> Optional[int]:  # type: ignore[override]
@@ -86,40 +86,41 @@ class ClusterEngine(Engine):
 
   @property
   def peers(self) -> Peers:
-    """The other tasks, once they have been joined."""
+    """The other tasks, after `join`."""
     assert self._joined is not None
     return self._joined
 
-  def _leave(self, error: BaseException) -> None:
-    """Lets the other tasks know of the error that ends this one, unless they have it as well."""
-    if isinstance(error, TrainingFailed) and not isinstance(error, NotSaved):
-      self.peers.finish()  # The loss is that of all workers, and each reports it itself.
+  def _report_failure(self, error: BaseException) -> None:
+    """Reports the error that ends this task to the others, unless it occurs on all of them."""
+    if isinstance(error, TrainingFailed) and not isinstance(error, CheckpointNotSaved):
+      self.peers.finish()  # All workers have the same loss, and each reports the error itself.
     else:
-      self.peers.leave(str(error) or type(error).__name__)
+      self.peers.report_failure(str(error) or type(error).__name__)
 
 
 def join_peers(settings: Settings, cluster: Cluster, facts: Mapping[str, str]) -> Peers:
-  """Waits for the other tasks; from then on this process ends when one is lost.
+  """Connects to the other tasks; from then on this process ends when one of them is lost.
 
   Args:
-    settings: that all tasks must share, but for some.
+    settings: the flags, which must be the same on all tasks, except those of `_TASK_FLAGS`.
     cluster: the tasks.
-    facts: what they must agree on as well.
+    facts: further values that must be the same on all tasks.
 
   Raises:
-    PeerLost: one did not come in time.
-    UserError: this task was started otherwise than the chief.
+    PeerLost: a task did not connect in time.
+    UserError: the flags or facts of this task differ from those of the chief.
   """
-  shared = {'--' + name: str(value) for name, value in settings.items() if name not in _OWN_FLAGS}
-  peers = rendezvous.meet(cluster, dict(shared, **facts, TensorFlow=tf.version.VERSION),
-                          settings.start_timeout_secs, _LOG.info)
+  shared = {'--' + name: str(value) for name, value in settings.items() if name not in _TASK_FLAGS}
+  peers = rendezvous.connect_peers(
+      cluster, dict(shared, **facts, TensorFlow=tf.version.VERSION), settings.start_timeout_secs,
+      _LOG.info)
   peers.watch(settings.peer_timeout_secs, _end_process)
-  _LOG.info('all %d tasks are there: %s', len(cluster.members), tf_config.counts(cluster))
+  _LOG.info('all %d tasks are connected: %s', len(cluster.members), tf_config.count_tasks(cluster))
   return peers
 
 
 class _AnnounceTraining(tf.train.SessionRunHook):
-  """Lets the other tasks know when this one trains."""
+  """Announces to the other tasks that this one trains."""
 
   def __init__(self, engine: ClusterEngine) -> None:
     self._engine = engine
@@ -129,5 +130,5 @@ class _AnnounceTraining(tf.train.SessionRunHook):
 
 
 def _end_process(task: Task, reason: str) -> None:
-  heartbeats.end_now('lost {}: {}; what was saved is kept, and the same command goes on from '
-                     'there'.format(task, reason))
+  heartbeats.exit_now('lost {}: {}; the same command resumes from the last checkpoint'.format(
+      task, reason))

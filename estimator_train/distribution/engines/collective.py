@@ -1,4 +1,4 @@
-"""The engine of workers that take each step together, by collective operations."""
+"""The engine of synchronous training on several workers, by collective operations."""
 
 from typing import Optional
 
@@ -10,9 +10,9 @@ from estimator_train.settings import groups
 from estimator_train.tf_patches import multi_worker_mirrored
 
 
-class Collective(ClusterEngine):
-  """Trains by MultiWorkerMirroredStrategy; see Engine."""
+class CollectiveEngine(ClusterEngine):
+  """Trains with MultiWorkerMirroredStrategy; see Engine."""
 
   def make_strategy(self) -> Optional[tf.distribute.Strategy]:
-    return multi_worker_mirrored.make(self.devices.names,
-                                      collective_communication(self.settings[groups.Devices]))
+    return multi_worker_mirrored.make_strategy(
+        self.devices.names, collective_communication(self.settings[groups.Devices]))

@@ -1,4 +1,4 @@
-"""The engine of one process, and the interface of all engines."""
+"""The engine for training in one process, and the interface of all engines."""
 
 import contextlib
 from typing import Any, Dict, Iterator, Mapping, Optional, Sequence
@@ -12,22 +12,22 @@ from estimator_train.tf_patches import estimator as estimator_patches
 
 
 class Engine:
-  """Trains an Estimator; here in one process, on one replica or several.
+  """Trains an Estimator; this class in one process, on one replica or several.
 
   Args:
-    settings: of the run.
-    worker: which process of the run this is.
-    devices: of this process, one replica each.
+    settings: the settings of the run.
+    worker: the role of this process in the run.
+    devices: the devices of this process, with one replica on each.
 
   Attributes:
-    settings, worker, devices: as given.
-    size: the processes that train together.
+    settings, worker, devices: the arguments.
+    size: number of processes that train together.
     batch_size: examples per replica and step.
-    counts_own_steps: whether each global step is one of this process, and not of some worker.
-    stop_at: the global step at which all processes are to stop; None: none has asked for it.
+    counts_own_steps: whether this process takes part in every global step.
+    stop_at: the global step at which all processes are asked to stop; None without a request.
 
   Raises:
-    UserError: the batch size cannot be divided among the replicas.
+    UserError: the batch size is not divisible by the number of replicas.
   """
   counts_own_steps = True
   stop_at: Optional[int] = None
@@ -39,27 +39,27 @@ class Engine:
 
   @property
   def num_replicas(self) -> int:
-    """The replicas of all processes."""
+    """Number of replicas in all processes."""
     return self.devices.num_replicas * self.size
 
   @property
   def examples_per_step(self) -> int:
-    """The examples of a global step."""
-    # An evaluator counts the steps of the processes that train.
-    in_turn = self.settings.distribution_strategy == 'parameter_server'
-    return self.settings.batch_size // (self.worker.size if in_turn else 1)
+    """Number of examples per global step."""
+    # By the flag, since an evaluator, too, counts the steps of the workers.
+    is_asynchronous = self.settings.distribution_strategy == 'parameter_server'
+    return self.settings.batch_size // (self.worker.size if is_asynchronous else 1)
 
   @property
   def examples_per_worker(self) -> int:
-    """The examples of a step that this process takes."""
+    """Number of examples per step of this process."""
     return self.batch_size * self.devices.num_replicas
 
   def first_example(self, examples_seen: int) -> int:
-    """Returns the position in the order of examples from which the processes read on."""
+    """Returns the index, in the order of the examples, at which a resumed run starts to read."""
     return examples_seen
 
   def make_strategy(self) -> Optional[tf.distribute.Strategy]:
-    """Makes the strategy of training; None is the Estimator's own way on one device."""
+    """Makes the strategy of training; None for the Estimator's default on one device."""
     return make_local_strategy(self.settings[groups.Devices], self.devices)
 
   def make_run_config(self) -> tf.estimator.RunConfig:
@@ -76,17 +76,20 @@ class Engine:
         save_checkpoints_steps=None,  # The hook SaveCheckpoints saves them.
         save_checkpoints_secs=None,
         keep_checkpoint_max=self.settings.keep_checkpoint_max,
-        # Summaries can hold collective operations, so that all processes would have to run them.
-        # Those of this package come from WriteSummaries.
+        # Not in a cluster: summaries can contain collective operations, which all processes would
+        # have to run. WriteSummaries writes those of this package.
         save_summary_steps=self.settings.log_every_steps if self.size == 1 else 0,
         log_step_count_steps=None)
 
   def join(self, facts: Mapping[str, str]) -> None:
-    """Waits for the other processes, and checks that all agree on these facts.
+    """Waits for the other processes, and checks that their flags and facts are the same.
+
+    Args:
+      facts: values that must be the same in all processes, by name.
 
     Raises:
-      PeerLost: one did not come in time.
-      UserError: this one was started otherwise than the chief.
+      PeerLost: a process did not connect in time.
+      UserError: the flags or facts of this process differ from those of the chief.
     """
 
   def train(self, estimator: tf.estimator.Estimator, input_fn: Any,
@@ -99,28 +102,28 @@ class Engine:
     return ()
 
   def announce(self, state: str) -> None:
-    """Lets the other processes know what this one does."""
+    """Announces the state of this process to the others."""
 
   @contextlib.contextmanager
   def busy(self, activity: str) -> Iterator[None]:
-    """Lets the other processes, which wait meanwhile, know what this one does between steps."""
+    """Announces an activity between steps to the other processes, which wait meanwhile."""
     yield
 
   def is_waiting_for_peer(self) -> bool:
-    """Whether another process is busy between steps, so that no step may end here."""
+    """Whether another process is busy between steps, so that no step of this one can end."""
     return False
 
   def stop_all_at(self, global_step: int) -> None:
-    """Has all processes stop at this global step."""
+    """Asks all processes to stop at a global step."""
     self.stop_at = global_step
 
   def finish(self, figures: Optional[Dict[str, Any]] = None) -> Dict[str, Dict[str, Any]]:
-    """Waits, on the chief, until the other processes have finished, and parts from them.
+    """Finishes the run of this process; the chief first waits until the others have finished.
 
     Args:
-      figures: of this process, for the report of the chief.
+      figures: measurements of this process, for the report of the chief.
 
     Returns:
-      The figures of each other worker by its name, on the chief.
+      On the chief, the measurements of each other worker by its name; else an empty dict.
     """
     return {}

@@ -1,4 +1,4 @@
-"""The engine of workers that take steps of their own, and the parameter servers they share."""
+"""The engine of asynchronous training on several workers, and the parameter servers."""
 
 from typing import Any, Dict, Optional
 
@@ -10,12 +10,12 @@ from estimator_train.distribution.engines.cluster_engine import ClusterEngine, j
 from estimator_train.settings import Settings
 
 
-class ParameterServer(ClusterEngine):
-  """Trains by ParameterServerStrategy: each step of a worker is a global step; see Engine."""
+class ParameterServerEngine(ClusterEngine):
+  """Trains with ParameterServerStrategy: each step of a worker is a global step; see Engine."""
   counts_own_steps = False
 
   def first_example(self, examples_seen: int) -> int:
-    # As each worker's step counts, some of the last batch may come once more.
+    # Each worker's step is a global step: the last batch may be incomplete, and is repeated.
     batch_size = self.settings.batch_size
     return examples_seen // batch_size * batch_size
 
@@ -23,8 +23,8 @@ class ParameterServer(ClusterEngine):
     return tf.distribute.experimental.ParameterServerStrategy()
 
 
-def serve(settings: Settings, worker: Worker) -> Dict[str, Any]:
-  """Holds variables for the workers until all of them have finished.
+def serve_variables(settings: Settings, worker: Worker) -> Dict[str, Any]:
+  """Serves variables to the workers until all of them have finished.
 
   Returns:
     The result of this task.
@@ -37,7 +37,7 @@ def serve(settings: Settings, worker: Worker) -> Dict[str, Any]:
       tf.train.ClusterSpec({kind: list(addresses) for kind, addresses in cluster.addresses.items()
                             if kind != 'evaluator'}),
       cluster.task.type, cluster.task.index, config=tf.ConfigProto(device_count={'GPU': 0}))
-  peers.state(heartbeats.TRAINING)
+  peers.announce_state(heartbeats.TRAINING)
   peers.wait_until_finished(cluster.workers)
   peers.finish()
   del server

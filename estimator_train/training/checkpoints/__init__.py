@@ -1,1 +1,1 @@
-"""Checkpoints: found, saved, retained, recovered, compared."""
+"""Checkpoints: saving, selecting, comparing, and recovering from damaged ones."""

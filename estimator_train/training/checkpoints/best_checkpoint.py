@@ -1,8 +1,8 @@
-"""`model_dir/best/`: the best checkpoint so far, with links of its own to the files.
+"""`model_dir/best/`: the best checkpoint so far, with its own hard links to the files.
 
-    best/best.json     which checkpoint it is, and how well it does; renamed into place last
-    best/STEP/         the files of that checkpoint; other folders are left over, or being made
-    best/STEP-TASK/    the same, of the task of a cluster that evaluates beside the chief
+    best/best.json     the path and metrics of the best checkpoint; renamed into place last
+    best/STEP/         the files of that checkpoint; other folders are stale or being written
+    best/STEP-TASK/    the same, written by a task other than the chief that evaluates
 """
 
 import contextlib
@@ -22,14 +22,14 @@ _FILE = 'best.json'
 _LOG = logging.getLogger('estimator_train')
 
 
-class Best(NamedTuple):
+class BestCheckpoint(NamedTuple):
   """The best checkpoint.
 
   Attributes:
-    path: of the checkpoint.
-    global_step: of it.
-    accuracy, average_loss: how well it does.
-    last_evaluated: the global step of the last evaluation, the best or not.
+    path: its path.
+    global_step: its global step.
+    accuracy, average_loss: its metrics.
+    last_evaluated: the global step of the last evaluation, whether it was the best or not.
   """
   path: str
   global_step: int
@@ -42,129 +42,134 @@ class Best(NamedTuple):
             'average_loss': self.average_loss}
 
 
-def read(model_dir: str) -> Optional[Best]:
-  """Returns what is kept; None, and a warning if that is by mistake, where nothing is."""
+def read_best(model_dir: str) -> Optional[BestCheckpoint]:
+  """Returns the best checkpoint, or None; warns if there should be one but it is damaged."""
   folder = os.path.join(model_dir, FOLDER)
   path = os.path.join(folder, _FILE)
   try:
     with open(path, encoding='utf-8') as file:
-      told = json.load(file)
-    best = Best(os.path.join(folder, told['checkpoint']), int(told['global_step']),
-                float(told['accuracy']), float(told['average_loss']),
-                int(told['last_evaluated']))
+      record = json.load(file)
+    best = BestCheckpoint(os.path.join(folder, record['checkpoint']), int(record['global_step']),
+                          float(record['accuracy']), float(record['average_loss']),
+                          int(record['last_evaluated']))
   except FileNotFoundError:
     return None
   except (OSError, ValueError, TypeError, KeyError) as error:
-    _LOG.warning('%s cannot be read (%r): no checkpoint counts as the best one', path, error)
+    _LOG.warning('%s cannot be read (%r): continuing without a best checkpoint', path, error)
     return None
-  if not _is_whole(best.path):
-    _LOG.warning('%s names %s, which is gone: no checkpoint counts as the best one', path,
+  if not _is_complete(best.path):
+    _LOG.warning('%s names %s, whose files are missing: continuing without a best checkpoint', path,
                  best.path)
     return None
   return best
 
 
 def pin(checkpoint: str, model_dir: str, task: Optional[str] = None) -> str:
-  """Links the checkpoint's files into a folder of their own, before anybody deletes them.
+  """Protects a checkpoint from deletion, by linking its files into a folder of their own.
 
   Args:
-    checkpoint: its path.
-    model_dir: of the run.
+    checkpoint: the path of the checkpoint.
+    model_dir: the directory of the run.
     task: the type of the task that pins it; None: the chief, or the only process.
 
   Returns:
-    The path of the checkpoint there.
+    The path of the pinned checkpoint.
   """
   step, suffix = checkpoint.rpartition('-')[2], '-' + task if task else ''
-  with _alone(model_dir) as best_folder:
-    best = read(model_dir)
-    taken = None if best is None else os.path.dirname(best.path)
-    _clear(best_folder, taken, task)
+  with _locked_folder(model_dir) as best_folder:
+    best = read_best(model_dir)
+    folder_of_best = None if best is None else os.path.dirname(best.path)
+    _remove_folders(best_folder, folder_of_best, task)
     folder = os.path.join(best_folder, step + suffix)
-    if folder == taken:  # Its step was trained again.
+    if folder == folder_of_best:  # The run was resumed before this step, and reached it again.
       folder = os.path.join(best_folder, step + '-again' + suffix)
     os.makedirs(folder)
     for path in glob.glob(glob.escape(checkpoint) + '.*'):
-      _link(path, os.path.join(folder, os.path.basename(path)))
+      _link_or_copy(path, os.path.join(folder, os.path.basename(path)))
   return os.path.join(folder, os.path.basename(checkpoint))
 
 
-def promote(pinned: str, figures: Dict[str, Any], metric: str, model_dir: str) -> Best:
-  """Makes a pinned checkpoint the best one if it is better; else unpins it.
+def promote(pinned: str, metrics: Dict[str, Any], metric: str, model_dir: str) -> BestCheckpoint:
+  """Makes a pinned checkpoint the best one if it is better, otherwise unpins it.
 
   Args:
-    pinned: its path, as `pin` returns it.
-    figures: `global_step`, `accuracy` and `average_loss` of it.
-    metric: which of the last two makes a checkpoint the best.
-    model_dir: of the run.
+    pinned: its path, as returned by `pin`.
+    metrics: its `global_step`, `accuracy` and `average_loss`.
+    metric: the metric that decides, `accuracy` or `average_loss`.
+    model_dir: the directory of the run.
 
   Returns:
-    The best now.
+    The best checkpoint now.
   """
-  new = Best(pinned, figures['global_step'], figures['accuracy'], figures['average_loss'],
-             figures['global_step'])
-  with _alone(model_dir) as folder:
-    best = read(model_dir)
+  new = BestCheckpoint(pinned, metrics['global_step'], metrics['accuracy'],
+                       metrics['average_loss'], metrics['global_step'])
+  with _locked_folder(model_dir) as folder:
+    best = read_best(model_dir)
     before = os.path.dirname(best.path) if best is not None else None
     if best is None or _is_better(getattr(new, metric), getattr(best, metric), metric):
       best = new
-      _LOG.info('the best %s so far', metric.replace('_', ' '))
+      _LOG.info('best %s so far', metric.replace('_', ' '))
     best = best._replace(last_evaluated=new.global_step)
-    # Both figures stay, as another start may go by the other one.
+    # Both metrics are stored, because a later start may use the other one as --best_metric.
     atomic.write_json(os.path.join(folder, _FILE), {
         'checkpoint': os.path.relpath(best.path, folder), 'global_step': best.global_step,
         'metric': metric, 'value': getattr(best, metric), 'accuracy': best.accuracy,
         'average_loss': best.average_loss, 'last_evaluated': best.last_evaluated})
-    # The best before may be of another task, which is done with it.
-    _clear(folder, os.path.dirname(best.path), _task(os.path.dirname(pinned)), before)
+    # The replaced checkpoint may be that of another task, which no longer needs it.
+    _remove_folders(folder, os.path.dirname(best.path), _task_type(os.path.dirname(pinned)), before)
   return best
 
 
 @contextlib.contextmanager
-def _alone(model_dir: str) -> Iterator[str]:
-  """Gives the folder, while no other process changes it: a chief that is told of no evaluator
-  evaluates as well."""
+def _locked_folder(model_dir: str) -> Iterator[str]:
+  """Yields the folder while holding its lock.
+
+  Two processes may evaluate: a chief whose TF_CONFIG lists no evaluator evaluates too.
+  """
   folder = os.path.join(model_dir, FOLDER)
   os.makedirs(folder, exist_ok=True)
   descriptor = os.open(folder, os.O_RDONLY)
   try:
-    with contextlib.suppress(OSError):  # A file system without locks.
+    with contextlib.suppress(OSError):  # The file system does not support locks.
       fcntl.flock(descriptor, fcntl.LOCK_EX)
     yield folder
   finally:
     os.close(descriptor)
 
 
-def _is_better(value: float, than: float, metric: str) -> bool:
-  return value > than if metric == 'accuracy' else value < than
+def _is_better(value: float, best: float, metric: str) -> bool:
+  return value > best if metric == 'accuracy' else value < best
 
 
-def _is_whole(checkpoint: str) -> bool:
-  """Whether all files of a checkpoint are there: the index, and N named `.data-I-of-N`."""
-  parts = glob.glob(glob.escape(checkpoint) + '.data-*-of-*')
-  return (os.path.exists(checkpoint + '.index') and bool(parts)
-          and len(parts) == int(parts[0].rpartition('-of-')[2]))
+def _is_complete(checkpoint: str) -> bool:
+  """Returns whether all files of a checkpoint exist: the index, and N files `.data-I-of-N`."""
+  shards = glob.glob(glob.escape(checkpoint) + '.data-*-of-*')
+  return (os.path.exists(checkpoint + '.index') and bool(shards)
+          and len(shards) == int(shards[0].rpartition('-of-')[2]))
 
 
-def _clear(folder: str, but: Optional[str], task: Optional[str],
-           beaten: Optional[str] = None) -> None:
-  """Removes a task's folders but one, and what was beaten; another task may read its own."""
-  for name in os.listdir(folder):
-    path = os.path.join(folder, name)
-    if os.path.isdir(path) and path != but and (_task(path) == task or path == beaten):
+def _remove_folders(best_folder: str, kept: Optional[str], task: Optional[str],
+                    replaced: Optional[str] = None) -> None:
+  """Removes the folders of a task except `kept`, and the folder `replaced` of any task.
+
+  The other folders of another task stay, because that task may be reading them.
+  """
+  for name in os.listdir(best_folder):
+    path = os.path.join(best_folder, name)
+    if os.path.isdir(path) and path != kept and (_task_type(path) == task or path == replaced):
       shutil.rmtree(path)
 
 
-def _task(folder: str) -> Optional[str]:
-  """Returns the type of the task whose folder it is, by its name."""
+def _task_type(folder: str) -> Optional[str]:
+  """Returns the type of the task that wrote a folder, by the name of the folder."""
   return re.sub(r'^\d+(-again)?-?', '', os.path.basename(folder)) or None
 
 
-def _link(path: str, to: str) -> None:
+def _link_or_copy(path: str, target: str) -> None:
   try:
-    os.link(path, to)
-  except OSError:  # A file system without links.
-    with open(path, 'rb') as source, open(to, 'wb') as copy:
+    os.link(path, target)
+  except OSError:  # The file system does not support hard links.
+    with open(path, 'rb') as source, open(target, 'wb') as copy:
       shutil.copyfileobj(source, copy)
       copy.flush()
       os.fsync(copy.fileno())

@@ -1,4 +1,4 @@
-"""The checkpoint that `--checkpoint` names, and the run that it is of."""
+"""The checkpoint that `--checkpoint` names, and the run that saved it."""
 
 import glob
 import os
@@ -17,56 +17,56 @@ def resolve(settings: groups.Run, name: str) -> Tuple[str, int]:
   """Returns the path and global step of the checkpoint that `--checkpoint` names.
 
   Raises:
-    UserError: there is none; it says which there are.
+    UserError: it does not exist or cannot be read; the error lists the existing ones.
   """
   run_dir = RunDir(settings.model_dir)
   if name == 'latest':
-    latest_sound = recovery.find(run_dir.path)
-    recovery.tell(latest_sound)
-    found = latest_sound.path
-    if found is None:
+    recovered = recovery.find_checkpoint(run_dir.path)
+    recovery.log_skipped(recovered)
+    path = recovered.path
+    if path is None:
       raise UserError('there is no checkpoint to {}'.format(settings.mode),
                       '--model_dir=' + run_dir.path,
-                      'train first, or give the folder of a run that has')
+                      'train first, or give the --model_dir of a run that has one')
   elif name == 'best':
-    best = best_checkpoint.read(run_dir.path)
+    best = best_checkpoint.read_best(run_dir.path)
     if best is None:
-      raise UserError('no checkpoint is kept as the best one',
+      raise UserError('there is no best checkpoint',
                       '--checkpoint=best --model_dir=' + run_dir.path,
                       'train with --mode=train_and_evaluate and --eval_every_steps=N, or give '
-                      + _choices(run_dir.path))
-    found = best.path
+                      + _describe_checkpoints(run_dir.path))
+    path = best.path
   else:
-    found = re.sub(r'\.(index|meta|data-\d+-of-\d+)$', '', name)
-    if not os.path.isfile(found + '.index'):
+    path = re.sub(r'\.(index|meta|data-\d+-of-\d+)$', '', name)
+    if not os.path.isfile(path + '.index'):
       folder = name if os.path.isdir(name) else os.path.dirname(name) or '.'
       raise UserError('there is no such checkpoint', '--checkpoint=' + name,
-                      'give ' + _choices(folder))
+                      'give ' + _describe_checkpoints(folder))
   try:
-    return found, int(tf.train.load_variable(found, tf.GraphKeys.GLOBAL_STEP))
+    return path, int(tf.train.load_variable(path, tf.GraphKeys.GLOBAL_STEP))
   except (tf.errors.OpError, ValueError) as error:
-    raise UserError('the checkpoint is damaged, or not one of training',
-                    '{} ({})'.format(found, str(error)), 'give another one') from error
+    raise UserError('the checkpoint is damaged, or was not saved by a training run',
+                    '{} ({})'.format(path, str(error)), 'give another one') from error
 
 
 def find_run_dir(model_dir: Optional[str], name: str) -> RunDir:
-  """Returns the folder of the run whose checkpoint `--checkpoint` names."""
-  if name in choices.KEPT_CHECKPOINTS:
+  """Returns the directory of the run whose checkpoint `--checkpoint` names."""
+  if name in choices.NAMED_CHECKPOINTS:
     return RunDir(model_dir)
   return RunDir(os.path.dirname(name))
 
 
 def check_labels(model_dir: Optional[str], name: str, labels: Sequence[str]) -> None:
-  """Raises a UserError when the run whose checkpoint it is was trained with other classes."""
+  """Raises a UserError if the run that saved the checkpoint was trained with other classes."""
   run_dir = find_run_dir(model_dir, name)
   run_dir.check_labels(labels,
                        'model_dir' if run_dir.path == model_dir else 'checkpoint')
 
 
-def _choices(folder: str) -> str:
-  """Returns which checkpoints a folder has."""
+def _describe_checkpoints(folder: str) -> str:
+  """Returns a phrase that lists the checkpoints of a folder, for a remedy."""
   paths = [path[:-len('.index')] for path in
            glob.glob(os.path.join(glob.escape(folder), 'model.ckpt-*.index'))]
   if not paths:
-    return 'another: there is none in ' + folder
+    return 'another one: there is none in ' + folder
   return 'one of ' + ', '.join(sorted(paths, key=lambda path: (len(path), path)))

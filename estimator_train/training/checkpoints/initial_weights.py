@@ -1,4 +1,4 @@
-"""The weights that a training begins with: read from a file, and never those of another run."""
+"""The initial weights of a training run: loaded from a file, and never those of another run."""
 
 import hashlib
 import logging
@@ -21,17 +21,19 @@ _LOG = logging.getLogger('estimator_train')
 _FINGERPRINT_FILE = 'fingerprint.txt'
 
 
-def load(model: tf.keras.Model, settings: groups.Model, image_shape: Tuple[int, int, int]) -> None:
-  """Sets the model's weights as `--weights` says, in Keras's own session.
+def load_initial_weights(model: tf.keras.Model, settings: groups.Model,
+                         image_shape: Tuple[int, int, int]) -> None:
+  """Loads the weights given by `--weights` into the model, in Keras's session.
 
   Args:
-    model: one of the same layers; an Estimator's checkpoint goes by the variables' names. Of
-      ImageNet weights, and of a file without the last layer's, the last layer stays random.
-    settings: of this run.
-    image_shape: (height, width, channels) of the data.
+    model: a model with the same layers; the weights of an Estimator's checkpoint are matched by
+      variable name. ImageNet weights, and a file without weights for the last layer, leave the last
+      layer random.
+    settings: the settings of the run.
+    image_shape: (height, width, channels) of the images.
 
   Raises:
-    UserError: there is no such file, or it holds other weights.
+    UserError: the file does not exist, or its weights do not fit the model.
   """
   if settings.weights == 'imagenet':
     values = models.imagenet_weights(settings.model, image_shape)
@@ -46,7 +48,7 @@ def load(model: tf.keras.Model, settings: groups.Model, image_shape: Tuple[int, 
       model.set_weights([tf.train.load_variable(checkpoint, weight.op.name)
                          for weight in model.weights])
     else:
-      raise UserError('there are no weights', '--weights=' + path,
+      raise UserError('there are no weights at this path', '--weights=' + path,
                       'give an .h5 file, a checkpoint, or the --model_dir of a run')
   except (ValueError, KeyError, OSError, tf.errors.OpError) as error:
     raise UserError('the weights do not fit the model',
@@ -55,80 +57,83 @@ def load(model: tf.keras.Model, settings: groups.Model, image_shape: Tuple[int, 
 
 
 def _load_h5(model: tf.keras.Model, path: str) -> None:
-  """Loads a file of all layers' weights, or of all but the last layer's."""
+  """Loads an .h5 file with the weights of all layers, or of all layers except the last one."""
   with h5py.File(path, 'r') as file:
-    if _leads_elsewhere('', file) or file.visititems(_leads_elsewhere):
-      raise UserError('a file of weights leads to other files', '--weights=' + path,
-                      'give one that holds all of them; check where this one comes from')
+    if _refers_to_other_files('', file) or file.visititems(_refers_to_other_files):
+      raise UserError('a weights file must not refer to other files', '--weights=' + path,
+                      'give a file that contains all weights; check where this one comes from')
     group = file.get('model_weights', file)
     stored = [name.decode('utf-8') for name in group.attrs.get('layer_names', ())
               if len(group[name].attrs['weight_names'])]
   own = [layer.name for layer in model.layers if layer.weights]
   without_last = bool(stored) and stored == own[:-1]
   if without_last:
-    _LOG.info('%s has no weights of the layer %s, which begins random', path, own[-1])
+    _LOG.info('%s has no weights for the layer %s, which is initialized randomly', path, own[-1])
   model.load_weights(path, by_name=without_last)
 
 
-def _leads_elsewhere(unused_name: str, item: Union[h5py.Group, h5py.Dataset]) -> Optional[bool]:
-  """Returns True where HDF5 would read another file, any of the user's, into the weights."""
+def _refers_to_other_files(unused_name: str,
+                           item: Union[h5py.Group, h5py.Dataset]) -> Optional[bool]:
+  """Returns True if HDF5 would read weights from another file, which may be any of the user's."""
   if isinstance(item, h5py.Dataset):
-    return bool(item.external or item.is_virtual) or None  # Other than None ends the visit.
+    return bool(item.external or item.is_virtual) or None  # Only None continues visititems.
   return any(isinstance(item.get(name, getlink=True), h5py.ExternalLink) for name in item) or None
 
 
 def fingerprint(settings: groups.Model, seed: int) -> str:
-  """Returns what tells these initial weights from others: the model, and the seed or the file."""
+  """Returns text that identifies the initial weights: the model, and the seed or the file."""
   if settings.weights == 'none':
     return '--model={} --seed={}'.format(settings.model, seed)
   if settings.weights == 'imagenet':
     return '--model={} --weights=imagenet --seed={}'.format(settings.model, seed)
   digest = hashlib.md5()
-  for path in _files_of(settings.weights):
+  for path in _weight_files(settings.weights):
     with open(path, 'rb') as file:
       for chunk in iter(lambda: file.read(1 << 20), b''):
         digest.update(chunk)
   return '--model={} --weights md5 {}'.format(settings.model, digest.hexdigest())
 
 
-def clear_stale(run_dir: RunDir, settings: groups.Model, seed: int) -> None:
-  """Makes sure that model_to_estimator will write these initial weights, not find others.
+def clear_stale_weights(run_dir: RunDir, settings: groups.Model, seed: int) -> None:
+  """Ensures that model_to_estimator writes the initial weights instead of using stale ones.
 
-  It takes what lies in `model_dir/keras` without a look. Before the first checkpoint that can only
-  be left over, and is removed; after it the checkpoint stands, and other initial weights than
-  those that the run began with are reported.
+  model_to_estimator uses existing files in `model_dir/keras` without a check. Before the first
+  checkpoint such files are stale, and are removed. After it the run resumes from the checkpoint,
+  and a warning is logged if the initial weights differ from those that the run began with.
   """
   folder = os.path.dirname(model_to_estimator.initial_weights_path(run_dir.path))
-  path, step = save_hook.latest(run_dir.path)
+  path, step = save_hook.latest_checkpoint(run_dir.path)
   if path is None:
     model_to_estimator.clear_initial_weights(run_dir.path)
     return
   before, now = _read_fingerprint(folder), fingerprint(settings, seed)
   if before is not None and before != now:
-    _LOG.warning('going on from the checkpoint of step %d, which began with %s; the initial '
-                 'weights of %s are not used', step, before, now)
+    _LOG.warning('resuming from the checkpoint of step %d, whose run began with %s; the initial '
+                 'weights of %s are ignored', step, before, now)
 
 
-def record(model: Optional[tf.keras.Model], run_dir: RunDir, settings: groups.Model,
-           seed: int) -> None:
-  """Checks what model_to_estimator has written before the first checkpoint, and notes whose it is.
+def record_fingerprint(model: Optional[tf.keras.Model], run_dir: RunDir, settings: groups.Model,
+                       seed: int) -> None:
+  """Checks the initial weights written by model_to_estimator, and records their fingerprint.
+
+  Does nothing once there is a checkpoint.
 
   Args:
-    model: the one whose weights were loaded; None where they are random.
-    run_dir: of this run.
-    settings: of this run.
-    seed: of random weights.
+    model: the model whose weights were loaded; None: the weights are random.
+    run_dir: the directory of the run.
+    settings: the settings of the run.
+    seed: the seed of random weights.
 
   Raises:
-    RuntimeError: what was written are not the model's weights.
+    RuntimeError: the files contain other weights than the model.
   """
-  if save_hook.latest(run_dir.path)[0] is not None:
+  if save_hook.latest_checkpoint(run_dir.path)[0] is not None:
     return
   written = model_to_estimator.initial_weights_path(run_dir.path)
   if model is not None:
     for weight, value in zip(model.weights, model.get_weights()):
       if not np.array_equal(tf.train.load_variable(written, weight.op.name), value):
-        raise RuntimeError('{} has not arrived in {}'.format(weight.op.name, written))
+        raise RuntimeError('the value of {} in {} is wrong'.format(weight.op.name, written))
   atomic.write_text(os.path.join(os.path.dirname(written), _FINGERPRINT_FILE),
                     fingerprint(settings, seed) + '\n')
 
@@ -141,8 +146,8 @@ def _read_fingerprint(folder: str) -> Optional[str]:
     return None
 
 
-def _files_of(path: str) -> List[str]:
-  """Returns the files of the weights: the .h5 file, or those that make a checkpoint."""
+def _weight_files(path: str) -> List[str]:
+  """Returns the files that contain the weights: the .h5 file, or the files of the checkpoint."""
   if os.path.isfile(path):
     return [path]
   prefix = tf.train.latest_checkpoint(path) if os.path.isdir(path) else path

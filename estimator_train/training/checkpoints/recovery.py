@@ -1,4 +1,4 @@
-"""The latest checkpoint of a folder that loads, whatever a killed run or its disk left there."""
+"""Recovery of a model_dir: finds the latest checkpoint that loads, and removes unfinished files."""
 
 import contextlib
 import glob
@@ -15,97 +15,99 @@ from estimator_train.tf_patches import saver as saver_patches
 
 _LOG = logging.getLogger('estimator_train')
 _NAME = re.compile(r'model\.ckpt-(\d+)\.(index|data-\d+-of-\d+)$')
-# What TensorFlow, and files.atomic, write before they rename it; and the folders that have such.
-_ASIDE = re.compile(r'model\.ckpt-\d+_temp_\w+$|.+\.tmp[0-9a-f]{32}$|.+\.(\d+|h5)\.part$')
+# Temporary names of TensorFlow and files.atomic, and the folders in which they occur.
+_TEMPORARY = re.compile(r'model\.ckpt-\d+_temp_\w+$|.+\.tmp[0-9a-f]{32}$|.+\.(\d+|h5)\.part$')
 _FOLDERS = ('', 'keras', 'best', 'report')
 
 
-class Found(NamedTuple):
-  """The checkpoint to go on from.
+class RecoveredCheckpoint(NamedTuple):
+  """The checkpoint to resume from.
 
   Attributes:
-    path: of the latest that loads; None: there is none, and never was.
-    step: its global step; 0 without one.
-    passed_over: why later ones do not load, one text each.
+    path: the path of the latest checkpoint that loads; None: no checkpoint was ever saved.
+    step: its global step; 0 without a checkpoint.
+    skipped: the reason why each later checkpoint does not load.
   """
   path: Optional[str]
   step: int
-  passed_over: List[str]
+  skipped: List[str]
 
 
-def find(model_dir: str) -> Found:
-  """Finds the latest checkpoint whose every value can be read and is as it was written.
+def find_checkpoint(model_dir: str) -> RecoveredCheckpoint:
+  """Finds the latest checkpoint that can be read completely and has correct checksums.
 
-  That is the one that TensorFlow's `checkpoint` file names, which is written last of all, or else
-  the newest there is. Reads all of it, as only that tells; each value has a checksum. Changes
-  nothing.
+  Tries the checkpoint named by TensorFlow's `checkpoint` file first, which is written last, then
+  the others, the newest first. Reads all values, because only that verifies their checksums.
+  Changes no file.
 
   Raises:
-    UserError: there are checkpoints, and none of them loads.
+    UserError: there are checkpoints, but none of them loads.
   """
-  named = _named(model_dir)
-  passed_over = []
+  named = _steps_in_checkpoint_file(model_dir)
+  skipped = []
   is_lost = False
-  for step in named[:1] + [step for step in _on_disk(model_dir) if step not in named[:1]]:
-    path = _path(model_dir, step)
+  for step in named[:1] + [step for step in _steps_on_disk(model_dir) if step not in named[:1]]:
+    path = _checkpoint_path(model_dir, step)
     try:
       saved_step = _read_all(path)
     except (tf.errors.OpError, OSError, ValueError) as error:
-      passed_over.append('{}: {}'.format(path, _in_a_line(error)))
-      # A run that was killed as it saved its first one has lost nothing.
+      skipped.append('{}: {}'.format(path, _one_line(error)))
+      # A run that was killed while saving its first checkpoint has lost no step.
       is_lost = is_lost or step in named or step > 0
       continue
-    return Found(path, step if saved_step is None else saved_step, passed_over)
+    return RecoveredCheckpoint(path, step if saved_step is None else saved_step, skipped)
   if is_lost:
-    raise UserError('no checkpoint in --model_dir can be loaded', '; '.join(passed_over),
-                    'bring back a copy of one, or give another --model_dir to begin anew; '
+    raise UserError('no checkpoint in --model_dir can be loaded', '; '.join(skipped),
+                    'restore a copy of a checkpoint, or give another --model_dir to start over; '
                     'nothing was deleted')
-  return Found(None, 0, passed_over)
+  return RecoveredCheckpoint(None, 0, skipped)
 
 
-def tell(found: Found) -> None:
-  """Logs which checkpoints were passed over."""
-  for text in found.passed_over:
-    _LOG.warning('a checkpoint cannot be loaded and is passed over: %s', text)
+def log_skipped(recovered: RecoveredCheckpoint) -> None:
+  """Logs which checkpoints were skipped, and why."""
+  for text in recovered.skipped:
+    _LOG.warning('skipping a checkpoint that cannot be loaded: %s', text)
 
 
-def mend(model_dir: str, found: Found) -> None:
-  """Has TensorFlow go on from what was found, and clears away what was never finished.
+def repair_model_dir(model_dir: str, recovered: RecoveredCheckpoint) -> None:
+  """Makes TensorFlow resume from the recovered checkpoint, and removes unfinished files.
 
-  Checkpoints that do not load stay where they are until the run saves that step again; but for
-  what is left of one that TensorFlow was deleting, which it would never come back to.
+  A checkpoint that does not load stays until the run saves the same step again. The remaining files
+  of a checkpoint that TensorFlow had begun to delete are removed, because TensorFlow would not
+  delete them.
 
   Args:
-    model_dir: of a run that nobody else writes into.
-    found: what `find` returned for it.
+    model_dir: the directory of the run; no other process may write to it.
+    recovered: the return value of `find_checkpoint` for this directory.
   """
-  tell(found)
-  clear_unfinished(model_dir)
-  if found.path is None:
+  log_skipped(recovered)
+  remove_unfinished_files(model_dir)
+  if recovered.path is None:
     return
-  named, number = _named(model_dir), _number(found.path)
-  unnamed = [step for step in _on_disk(model_dir) if step < number and step not in named]
+  named, last_step = _steps_in_checkpoint_file(model_dir), _step_of(recovered.path)
+  unnamed = [step for step in _steps_on_disk(model_dir) if step < last_step and step not in named]
   for step in unnamed:
-    if not os.path.exists(_path(model_dir, step) + '.index'):
-      for path in glob.glob(glob.escape(_path(model_dir, step)) + '.*'):
+    if not os.path.exists(_checkpoint_path(model_dir, step) + '.index'):
+      for path in glob.glob(glob.escape(_checkpoint_path(model_dir, step)) + '.*'):
         os.remove(path)
-  if named[:1] != [number] or unnamed:
-    # Those that it knows of are those that it deletes in time.
-    older = [_path(model_dir, step) for step in reversed(_on_disk(model_dir)) if step <= number]
-    saver_patches.write_checkpoint_state(model_dir, found.path, older)
+  if named[:1] != [last_step] or unnamed:
+    # TensorFlow deletes old checkpoints only if the `checkpoint` file lists them.
+    paths = [_checkpoint_path(model_dir, step) for step in reversed(_steps_on_disk(model_dir))
+             if step <= last_step]
+    saver_patches.write_checkpoint_state(model_dir, recovered.path, paths)
 
 
-def clear_unfinished(model_dir: str) -> None:
-  """Removes what was never renamed, of a folder that nobody else writes into."""
+def remove_unfinished_files(model_dir: str) -> None:
+  """Removes files with temporary names; no other process may write to the folder."""
   for folder in _FOLDERS:
-    _clear_aside(os.path.join(model_dir, folder))
+    _remove_temporary_files(os.path.join(model_dir, folder))
 
 
-def _clear_aside(folder: str) -> None:
+def _remove_temporary_files(folder: str) -> None:
   with contextlib.suppress(OSError):
     for name in os.listdir(folder):
       path = os.path.join(folder, name)
-      if not _ASIDE.match(name):
+      if not _TEMPORARY.match(name):
         continue
       if os.path.isdir(path):
         shutil.rmtree(path, ignore_errors=True)
@@ -113,11 +115,11 @@ def _clear_aside(folder: str) -> None:
         os.remove(path)
 
 
-def _named(model_dir: str) -> List[int]:
-  """Returns the steps that TensorFlow's file names, the one it would take first."""
+def _steps_in_checkpoint_file(model_dir: str) -> List[int]:
+  """Returns the steps named by TensorFlow's `checkpoint` file; the latest one comes first."""
   try:
     state = tf.train.get_checkpoint_state(model_dir)
-  except ValueError:  # It is empty.
+  except ValueError:  # The file is empty.
     state = None
   if state is None:
     return []
@@ -125,24 +127,28 @@ def _named(model_dir: str) -> List[int]:
   return [int(match.group(1)) for match in map(re.compile(r'.*-(\d+)$').match, paths) if match]
 
 
-def _on_disk(model_dir: str) -> List[int]:
-  """Returns the steps of which there is some file of a checkpoint, the newest first."""
+def _steps_on_disk(model_dir: str) -> List[int]:
+  """Returns the steps with at least one checkpoint file, the newest first."""
   if not os.path.isdir(model_dir):
     return []
   matches = map(_NAME.match, os.listdir(model_dir))
   return sorted({int(match.group(1)) for match in matches if match}, reverse=True)
 
 
-def _number(path: str) -> int:
+def _step_of(path: str) -> int:
   return int(path.rpartition('-')[2])
 
 
-def _path(model_dir: str, step: int) -> str:
+def _checkpoint_path(model_dir: str, step: int) -> str:
   return os.path.join(model_dir, 'model.ckpt-{}'.format(step))
 
 
 def _read_all(path: str) -> Optional[int]:
-  """Returns the global step, which other workers may have raised since the file got its name."""
+  """Reads all values, and returns the global step in the checkpoint.
+
+  The global step may be higher than the one in the file name, because other workers may have
+  incremented it before its value was saved.
+  """
   reader = tf.train.NewCheckpointReader(path)
   for name in reader.get_variable_to_shape_map():
     reader.get_tensor(name)
@@ -150,5 +156,5 @@ def _read_all(path: str) -> Optional[int]:
           if reader.has_tensor(tf.GraphKeys.GLOBAL_STEP) else None)
 
 
-def _in_a_line(error: Exception) -> str:
+def _one_line(error: Exception) -> str:
   return ' '.join(str(getattr(error, 'message', error)).split())

@@ -1,4 +1,4 @@
-"""What a checkpoint holds, whether it fits a model, and the hook that saves it."""
+"""The hook that saves checkpoints, and functions that compare a checkpoint with a model."""
 
 import contextlib
 import logging
@@ -15,15 +15,15 @@ from estimator_train.training.checkpoints.retrying_saver import RetryingSaver
 from estimator_train.training.hooks import finite
 
 _LOG = logging.getLogger('estimator_train')
-# Names in a checkpoint of an Estimator that was made from a Keras model: the model's variables
-# under their own names, the optimizer's under `training`, its hyperparameters one level below its
-# name (training/Adam/learning_rate), its slots further down (training/Adam/conv2d/kernel/m).
+# Variable names in a checkpoint of an Estimator made from a Keras model: the model's variables keep
+# their names; the optimizer's are under `training`, with its hyperparameters one level below its
+# name (training/Adam/learning_rate) and its slots further down (training/Adam/conv2d/kernel/m).
 _TRAINING = re.compile(r'training(_\d+)?/([^/]+)/')
 _LOSS_SCALE = re.compile(r'training(_\d+)?/current_loss_scale$')
 
 
-def latest(model_dir: str) -> Tuple[Optional[str], int]:
-  """Returns the path and global step of the latest checkpoint; (None, 0) without one."""
+def latest_checkpoint(model_dir: str) -> Tuple[Optional[str], int]:
+  """Returns the path and global step of the latest checkpoint, or (None, 0)."""
   path = tf.train.latest_checkpoint(model_dir)
   if path is None:
     return None, 0
@@ -31,134 +31,138 @@ def latest(model_dir: str) -> Tuple[Optional[str], int]:
 
 
 def model_difference(model: tf.keras.Model, checkpoint: str) -> Optional[str]:
-  """Returns how the checkpoint's model differs from this one; None when they are alike."""
-  wanted = {weight.op.name: weight.shape.as_list() for weight in model.weights}
-  # A `tf.train` optimizer's slots are below the weights' names, and its other variables scalars.
+  """Returns how the model of the checkpoint differs from this one, or None if they are equal."""
+  expected = {weight.op.name: weight.shape.as_list() for weight in model.weights}
+  # The slots of a `tf.train` optimizer are below the names of the weights; its other variables are
+  # scalars.
   stored: Dict[str, List[int]] = {
       name: shape for name, shape in tf.train.list_variables(checkpoint)
-      if name in wanted or (
-          shape and not _TRAINING.match(name) and name.rpartition('/')[0] not in wanted)}
-  for name in sorted(set(stored) | set(wanted)):
-    if stored.get(name) != wanted.get(name):
-      return '{} is {} there and {} here'.format(
-          name, stored.get(name, 'missing'), wanted.get(name, 'missing'))
+      if name in expected or (
+          shape and not _TRAINING.match(name) and name.rpartition('/')[0] not in expected)}
+  for name in sorted(set(stored) | set(expected)):
+    if stored.get(name) != expected.get(name):
+      return '{} is {} in the checkpoint and {} in the model'.format(
+          name, stored.get(name, 'missing'), expected.get(name, 'missing'))
   return None
 
 
 def optimizer_difference(model: tf.keras.Model, checkpoint: str) -> Optional[str]:
-  """Returns how the optimizer that wrote the checkpoint differs; None when they are alike."""
+  """Returns how the optimizer of the checkpoint differs, or None if they are equal."""
   stored = {match.group(2) for match in (
       _TRAINING.match(name) for name, _ in tf.train.list_variables(checkpoint)) if match}
   try:
     name = model.optimizer.get_config()['name']
-  except NotImplementedError:  # A `tf.train` optimizer, which leaves no such names.
+  except NotImplementedError:  # A `tf.train` optimizer, whose variables have no such names.
     return None
   if stored and name not in stored:
-    return '{} there and {} here'.format(', '.join(sorted(stored)), name)
+    return '{} in the checkpoint and {} in the model'.format(', '.join(sorted(stored)), name)
   return None
 
 
 def lacks_loss_scale(checkpoint: str) -> bool:
-  """Whether the checkpoint is of a training in fp32 alone."""
+  """Returns whether the checkpoint was saved by a training run without loss scaling."""
   return not any(_LOSS_SCALE.match(name) for name, _ in tf.train.list_variables(checkpoint))
 
 
 class SaveCheckpoints(CheckpointHook):
-  """Saves checkpoints, the first of the weights that the run finds.
+  """Saves checkpoints, the first one before the first step.
 
-  One that cannot be saved is tried again after later steps; after the last step it is waited for.
+  If saving fails, it is retried after later steps; after the last step the hook waits and retries.
 
   Args:
-    model_dir: of the run.
-    save_steps: between two.
-    save_secs: or so long.
-    saving: saves one.
-    listeners: to call after each.
+    model_dir: the directory of the run.
+    save_steps: the number of steps between two checkpoints, or None.
+    save_secs: the number of seconds between two checkpoints, or None.
+    retrying_saver: saves a checkpoint.
+    listeners: called after each checkpoint.
 
   Attributes:
-    pauses: what saving took each time, and what its listeners took.
+    pauses: the time taken by each checkpoint, and by each listener.
   """
 
   def __init__(self, model_dir: str, save_steps: Optional[int], save_secs: Optional[int],
-               saving: RetryingSaver, listeners: Sequence['AtEverySteps'] = ()) -> None:
+               retrying_saver: RetryingSaver,
+               listeners: Sequence['CallEveryNSteps'] = ()) -> None:
     super().__init__(model_dir, save_steps, save_secs)
-    self._saving = saving
-    self._keep_finite = finite.KeepFinite(replicated_variables.one_copy_of_each)
-    self._calls = listeners
-    self._saves: List[Pause] = []
+    self._retrying_saver = retrying_saver
+    self._check_finite = finite.CheckWeightsFinite(replicated_variables.single_copy_variables)
+    self._listeners = listeners
+    self._save_pauses: List[Pause] = []
 
   def begin(self) -> None:
     super().begin()
-    self._keep_finite.begin()
+    self._check_finite.begin()
 
   @property
   def pauses(self) -> List[Pause]:
-    return self._saves + [pause for call in self._calls for pause in call.pauses]
+    return self._save_pauses + [
+        pause for listener in self._listeners for pause in listener.pauses]
 
   def after_run(self, run_context: Any, run_values: Any) -> None:
-    if not self._saving.is_failing:
+    if not self._retrying_saver.is_failing:
       super().after_run(run_context, run_values)
-    elif self._saving.is_due:
+    elif self._retrying_saver.is_due:
       step = self.global_step(run_context.session)
-      self.count_from(step)
+      self.reset_timer(step)
       self.save(run_context.session, step)
 
   def end(self, session: tf.Session) -> None:
     step = self.global_step(session)
-    if step != self._saving.step:
-      with self._timed():
-        self._keep_finite.before_save(session, step)
-        self._saving.save_at_last(self.saver, session, step)
-      self._tell(session, step)
+    if step != self._retrying_saver.step:
+      with self._record_pause():
+        self._check_finite.before_save(session, step)
+        self._retrying_saver.save_final(self.saver, session, step)
+      self._notify_listeners(session, step)
 
   def save_now(self, session: tf.Session) -> Optional[str]:
-    """Saves one out of turn, unless this step's is there.
+    """Saves a checkpoint now, unless the one of this step is saved already.
 
     Returns:
-      Its path; None: it cannot be saved yet, and is tried again.
+      Its path; None: saving failed, and will be retried.
     """
     step = self.global_step(session)
-    if self._saving.step != step:
+    if self._retrying_saver.step != step:
       self.save(session, step)
-    return '{}-{}'.format(self.prefix, step) if self._saving.step == step else None
+    return '{}-{}'.format(self.prefix, step) if self._retrying_saver.step == step else None
 
   def save(self, session: tf.Session, step: int) -> None:
-    was_failing = self._saving.is_failing
-    with self._timed():
-      self._keep_finite.before_save(session, step)
-      saver_patches.delete_surplus(self.saver)
-      is_saved = self._saving.save(self.saver, session, step)
+    was_failing = self._retrying_saver.is_failing
+    with self._record_pause():
+      self._check_finite.before_save(session, step)
+      saver_patches.delete_surplus_checkpoints(self.saver)
+      is_saved = self._retrying_saver.save(self.saver, session, step)
     if is_saved and was_failing:
-      # A disk that was full has cut a record of events short, and none after it could be read.
+      # The full disk may have truncated a record of the event file, and records after a truncated
+      # one cannot be read.
       self.writer.close()
       self.writer.reopen()
     if is_saved:
-      self._tell(session, step)
+      self._notify_listeners(session, step)
 
-  def _tell(self, session: tf.Session, step: int) -> None:
+  def _notify_listeners(self, session: tf.Session, step: int) -> None:
     self.writer.add_session_log(tf.SessionLog(
         status=tf.SessionLog.CHECKPOINT, checkpoint_path=self.prefix), step)
-    for call in self._calls:
-      call.after_save(session, step)
+    for listener in self._listeners:
+      listener.after_save(session, step)
 
   @contextlib.contextmanager
-  def _timed(self) -> Iterator[None]:
+  def _record_pause(self) -> Iterator[None]:
     began = time.perf_counter()
     yield
-    self._saves.append(Pause('checkpoint', began, time.perf_counter() - began))
+    self._save_pauses.append(Pause('checkpoint', began, time.perf_counter() - began))
 
 
-class AtEverySteps(tf.train.CheckpointSaverListener):
-  """Calls a function after the first checkpoint of every so many steps, but for the last step's.
+class CallEveryNSteps(tf.train.CheckpointSaverListener):
+  """Calls a function after the first checkpoint of every N steps, except after the last step.
 
   Args:
-    every_steps: a multiple of the steps between checkpoints.
-    called_at: the global step up to which that has been done.
-    last_step: where the training ends.
-    call: what to call, an evaluation; the checkpoint is the latest then.
+    every_steps: N, a multiple of the number of steps between checkpoints.
+    called_at: the global step up to which no call is due.
+    last_step: the global step at which the training ends.
+    call: the function, an evaluation of the latest checkpoint.
 
   Attributes:
-    pauses: what the calls took.
+    pauses: the time taken by each call.
   """
 
   def __init__(self, every_steps: int, called_at: int, last_step: int,
@@ -170,7 +174,8 @@ class AtEverySteps(tf.train.CheckpointSaverListener):
     self.pauses: List[Pause] = []
 
   def after_save(self, session: tf.Session, global_step_value: int) -> None:
-    # With parameter servers the steps of others count too, and some are passed by.
+    # With parameter servers, other workers increment the global step too, so that it may skip a
+    # multiple of N.
     count = global_step_value // self._every_steps
     if count > self._count and global_step_value < self._last_step:
       self._count = count

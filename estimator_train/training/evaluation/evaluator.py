@@ -1,4 +1,4 @@
-"""Evaluation of checkpoints, one after the other, in a graph that is built once."""
+"""Evaluates one checkpoint after the other in a graph that is built once."""
 
 import contextlib
 import ctypes
@@ -18,16 +18,16 @@ from estimator_train.training.prepared_model import PreparedModel
 
 
 class EvaluationStopped(Exception):
-  """The evaluation was stopped before its end."""
+  """The evaluation was interrupted before it had read all examples."""
 
 
 class Evaluator:
-  """Evaluates checkpoints of a run on every test example.
+  """Evaluates checkpoints of a run on all test examples.
 
   Args:
-    plan: has the examples.
-    model: to evaluate.
-    is_stopped: whether to do no more batches.
+    plan: the plan of the run, with its data.
+    model: the model to evaluate.
+    is_stopped: polled before each batch; True interrupts the evaluation.
   """
 
   def __init__(self, plan: Plan, model: PreparedModel,
@@ -40,20 +40,20 @@ class Evaluator:
     """Evaluates a checkpoint.
 
     Args:
-      path: of it; None: the latest.
+      path: the path of the checkpoint; None: the latest one.
 
     Returns:
-      (`accuracy`, `average_loss`, `examples`, `confusion_matrix`, `global_step` and `checkpoint`,
-      a few of the examples)
+      A tuple: a dict of `accuracy`, `average_loss`, `examples`, `confusion_matrix`, `global_step`
+      and `checkpoint`; and a few examples with the model's outputs.
 
     Raises:
-      EvaluationStopped: it was stopped.
+      EvaluationStopped: the evaluation was interrupted.
       TrainingFailed: the loss is not finite.
-      UserError: the input could not be read, or not every example was counted.
+      UserError: the input could not be read, or some examples were not evaluated.
     """
     data, batch_size = self._plan.data, self._plan.engine.batch_size
     estimator = self._model.estimator
-    path = path or save_hook.latest(estimator.model_dir)[0]
+    path = path or save_hook.latest_checkpoint(estimator.model_dir)[0]
     assert path is not None
     samples = SamplePredictions(data.sizes.test, batch_size)
     with translate_errors(inputs.make_source(data.dataset, data.dataset.test)):
@@ -61,11 +61,11 @@ class Evaluator:
         self._graph = _EvaluationGraph(estimator, inputs.make_eval_input_fn(
             data.dataset, self._plan.settings, self._model.one_hot, batch_size))
       counted = self._graph.run(path, samples, self._is_stopped)
-    _give_back_memory()
+    _release_free_memory()
     if data.sizes.test not in (None, counted['examples']):
-      raise UserError('the evaluation did not see every example',
+      raise UserError('the evaluation did not read all examples',
                       '{} of {}'.format(counted['examples'], data.sizes.test),
-                      'check whether the files were changed while they were read')
+                      'check whether the files were changed during the evaluation')
     if not math.isfinite(counted['average_loss']):
       raise TrainingFailed('the loss of the test examples is {} at step {} ({})'.format(
           counted['average_loss'], counted['global_step'], path))
@@ -81,14 +81,14 @@ class Evaluator:
 
 
 class _EvaluationGraph:
-  """What `Estimator.evaluate` builds anew for each checkpoint: a graph, and a session for it.
+  """An evaluation graph and its session, reused for all checkpoints.
 
-  That takes longer than to evaluate a small model, and graphs that are done with lie in memory
-  until Python looks for cycles.
+  `Estimator.evaluate` builds both again for each checkpoint. Building takes longer than evaluating
+  a small model, and discarded graphs stay in memory until Python's cycle collector runs.
 
   Args:
-    estimator: has the model.
-    input_fn: of the examples, each once.
+    estimator: the estimator that provides the model_fn and the configuration.
+    input_fn: the input function of the test examples, each of which it yields once.
   """
 
   def __init__(self, estimator: tf.estimator.Estimator, input_fn: inputs.InputFn) -> None:
@@ -111,7 +111,7 @@ class _EvaluationGraph:
 
   def run(self, checkpoint: str, samples: SamplePredictions,
           is_stopped: Callable[[], bool]) -> Dict[str, Any]:
-    """Returns the metrics of all examples by their names, and the `global_step`."""
+    """Returns the metrics over all examples by name, and `global_step`."""
     session = self._session
     self._saver.restore(session, checkpoint)
     session.run(self._start)
@@ -126,14 +126,14 @@ class _EvaluationGraph:
       except tf.errors.OutOfRangeError:
         break
       samples.after_run(None, tf.train.SessionRunValues(results if wanted else None, None, None))
-    found: Dict[str, Any] = session.run(self._values)
-    return found
+    values: Dict[str, Any] = session.run(self._values)
+    return values
 
   def write_summary(self, folder: str, counted: Dict[str, Any]) -> None:
-    """Writes the figures for TensorBoard, as `Estimator.evaluate` does."""
-    # TensorFlow's own would not be writable for the group, whatever the umask says.
+    """Writes the scalar metrics for TensorBoard, as `Estimator.evaluate` does."""
+    # A folder made by TensorFlow is not writable for the group, whatever the umask allows.
     os.makedirs(folder, exist_ok=True)
-    with self._session.graph.as_default():  # A new writer writes the graph.
+    with self._session.graph.as_default():  # A new writer writes the default graph.
       writer = tf.summary.FileWriterCache.get(folder)
     writer.add_summary(
         tf.Summary(value=[tf.Summary.Value(tag=name, simple_value=float(value))
@@ -143,7 +143,7 @@ class _EvaluationGraph:
     writer.flush()
 
 
-def _give_back_memory() -> None:
-  """Returns to the system what is free: glibc keeps it apart for each thread, and it adds up."""
-  with contextlib.suppress(OSError, AttributeError):  # Another C library has no such function.
+def _release_free_memory() -> None:
+  """Returns free memory to the system; glibc keeps it in one arena per thread, which adds up."""
+  with contextlib.suppress(OSError, AttributeError):  # Only glibc has malloc_trim.
     ctypes.CDLL(None).malloc_trim(0)

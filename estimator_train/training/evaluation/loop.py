@@ -1,4 +1,4 @@
-"""The evaluation loop of a training: each evaluation may promote or end something."""
+"""The evaluation loop: evaluates checkpoints, promotes the best one, and stops the training."""
 
 import logging
 import time
@@ -17,19 +17,19 @@ from estimator_train.training.evaluation.sample_predictions import Sample
 _LOG = logging.getLogger('estimator_train')
 _POLL_SECS = 1.
 
-# Gets what Evaluator.evaluate returns, writes the reports, and returns the result.
+# Takes the return values of Evaluator.evaluate, writes the reports, and returns the result.
 Report = Callable[[Dict[str, Any], List[Sample]], Dict[str, Any]]
 
 
 class EvaluationLoop:
-  """Evaluates the checkpoints of a training, and promotes the best of them.
+  """Evaluates the checkpoints of a training run, and promotes the best of them.
 
   Args:
-    run_dir: of the training.
-    settings: the rules that stop it, and what makes a checkpoint the best.
+    run_dir: the directory of the run.
+    settings: the early stopping rules, and the metric that selects the best checkpoint.
     evaluator: evaluates one checkpoint.
-    report: gets each evaluation.
-    task: the type of the task that evaluates beside the chief; None: the chief does.
+    report: called with each evaluation.
+    task: the type of the task that evaluates in a process of its own; None: the chief evaluates.
   """
 
   def __init__(self, run_dir: RunDir, settings: groups.Evaluation, evaluator: Evaluator,
@@ -40,55 +40,55 @@ class EvaluationLoop:
     self._stop_reason: Optional[StopReason] = None
 
   def evaluate(self, path: Optional[str] = None) -> Dict[str, Any]:
-    """Evaluates a checkpoint, unless it was the last that was evaluated.
+    """Evaluates a checkpoint, unless it is the one that was evaluated last.
 
     Args:
-      path: of it; None: the latest.
+      path: the path of the checkpoint; None: the latest one.
 
     Returns:
-      The result, with the `best` so far; empty where a signal stopped the evaluation.
+      The result, with the `best` checkpoint so far; empty if a signal interrupted the evaluation.
     """
-    path = path or save_hook.latest(self._run_dir.path)[0]
+    path = path or save_hook.latest_checkpoint(self._run_dir.path)[0]
     assert path is not None
     if self._last.get('checkpoint') == path:
       return self._last
-    # Pinned first: the chief of a cluster may delete it while its evaluator evaluates.
+    # Pinned first, because the chief may delete the checkpoint while an evaluator task reads it.
     pinned = best_checkpoint.pin(path, self._run_dir.path, self._task)
     try:
-      figures, samples = self._evaluator.evaluate(pinned)
+      metrics, samples = self._evaluator.evaluate(pinned)
     except EvaluationStopped:
-      _LOG.info('the evaluation of %s is cut short; the same command makes up for it', path)
+      _LOG.info('the evaluation of %s was interrupted; the same command repeats it', path)
       return {}
-    figures['checkpoint'] = path
-    self._last = self._report(figures, samples)
-    best = best_checkpoint.promote(pinned, figures, self._settings.best_metric,
+    metrics['checkpoint'] = path
+    self._last = self._report(metrics, samples)
+    best = best_checkpoint.promote(pinned, metrics, self._settings.best_metric,
                                    self._run_dir.path)
     self._last['best'] = best.as_result()
-    self._stop_reason = early_stopping.reason(self._settings, figures, best)
+    self._stop_reason = early_stopping.find_stop_reason(self._settings, metrics, best)
     if self._stop_reason is not None:
-      early_stopping.write(self._run_dir, self._settings, self._stop_reason)
+      early_stopping.write_stop_reason(self._run_dir, self._settings, self._stop_reason)
     return self._last
 
   def evaluate_latest(self) -> Optional[StopReason]:
-    """Evaluates the latest checkpoint, and returns why to stop; None: continue."""
+    """Evaluates the latest checkpoint, and returns the reason to stop, or None to continue."""
     return self._stop_reason if self.evaluate() else None
 
   def follow(self, last_step: int) -> Dict[str, Any]:
-    """Evaluates each checkpoint once, as another process saves them, up to that of a last step.
+    """Evaluates each checkpoint that another process saves, up to that of the last step.
 
     Returns:
       The result of the last evaluation.
     """
     result: Dict[str, Any] = {'global_step': -1}
-    seen: Set[str] = set()
+    evaluated: Set[str] = set()
     while result['global_step'] < last_step:
       state = tf.train.get_checkpoint_state(self._run_dir.path)
       new = [path for path in (state.all_model_checkpoint_paths if state else ())
-             if path not in seen and tf.train.checkpoint_exists(path)]
+             if path not in evaluated and tf.train.checkpoint_exists(path)]
       if not new:
         time.sleep(_POLL_SECS)
         continue
-      seen.add(new[0])
+      evaluated.add(new[0])
       try:
         result = self.evaluate(new[0])
       except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""What an evaluation counts, in the graph: each example once, whatever the batch size."""
+"""Evaluation metrics that count each example once, whatever the batch size."""
 
 from typing import Any, Callable, Dict, Tuple
 
@@ -15,27 +15,28 @@ def make_metric_fn(loss: losses.Loss, num_classes: int) -> Callable[..., Metrics
 
   An Estimator made from a Keras model reports the mean of the batches' mean losses, which depends
   on the batch size when the last batch is short. `average_loss` is per example, and is summed in
-  float64, so that neither the batch size nor the order shows in the seventh digit.
+  float64, so that neither the batch size nor the order of the examples affects seven digits.
 
   Args:
-    loss: the model's, as Keras takes it.
+    loss: the loss of the model, in any form that Keras accepts.
     num_classes: the width of the predictions.
 
   Returns:
     A function of (features: images [B, height, width, C], labels: one-hot [B, num_classes] or class
-    numbers [B], as the loss takes them, predictions: {name: [B, num_classes]}) that returns
-    metrics: `accuracy`, `average_loss` (both float), `examples` (int64) and `confusion_matrix`
-    (int64 [num_classes, num_classes], a row a true class, a column a predicted).
+    indices [B], whichever the loss takes, predictions: {name: [B, num_classes]}) that returns the
+    metrics `accuracy`, `average_loss` (both float), `examples` (int64) and `confusion_matrix`
+    (int64 [num_classes, num_classes], one row per true class, one column per predicted class).
   """
   def metric_fn(features: tf.Tensor, labels: tf.Tensor,
                 predictions: Dict[str, tf.Tensor]) -> Metrics:
     (outputs,) = predictions.values()
-    true = tf.reshape(labels, [-1]) if losses.takes_class_numbers(loss) else tf.argmax(labels, -1)
-    sample_predictions.offer(features, true, outputs)
+    true = tf.reshape(labels, [-1]) if losses.takes_class_indices(loss) else tf.argmax(labels, -1)
+    sample_predictions.register_batch(features, true, outputs)
     counts = tf.math.confusion_matrix(true, tf.argmax(outputs, -1), num_classes, dtype=tf.int64)
     matrix, add_matrix = _running_sum(counts, 'confusion_matrix')
+    example_losses = losses.per_example_loss(loss)(labels, outputs)
     loss_sum, add_loss = _running_sum(
-        tf.reduce_sum(tf.cast(losses.per_example(loss)(labels, outputs), tf.float64)), 'loss_sum')
+        tf.reduce_sum(tf.cast(example_losses, tf.float64)), 'loss_sum')
     examples = tf.reduce_sum(matrix)
     return {
         'confusion_matrix': (matrix, add_matrix),
@@ -48,7 +49,7 @@ def make_metric_fn(loss: losses.Loss, num_classes: int) -> Callable[..., Metrics
 
 
 def _running_sum(value: tf.Tensor, name: str) -> Tuple[Any, tf.Operation]:
-  """Returns a variable that is zero when a session starts, and the op that adds the value to it."""
+  """Returns the value of a local variable, initially zero, and the op that adds to it."""
   total = tf.Variable(
       tf.zeros(value.shape, value.dtype), trainable=False, use_resource=True, name=name,
       collections=[tf.GraphKeys.LOCAL_VARIABLES, tf.GraphKeys.METRIC_VARIABLES])

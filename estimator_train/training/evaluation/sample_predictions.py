@@ -1,41 +1,47 @@
-"""The hook that keeps a few of an evaluation's images, with what the model made of them."""
+"""The hook that collects a few images of an evaluation, with the outputs of the model."""
 
 from typing import Any, List, NamedTuple, Optional
 
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-_OFFERED = 'estimator_train/sample_predictions'
-_COUNT = 12
+_COLLECTION_KEY = 'estimator_train/sample_predictions'
+_NUM_SAMPLES = 12
 
 
 class Sample(NamedTuple):
   """One example of an evaluation.
 
   Attributes:
-    image: [height, width, C], as the input delivered it.
-    true: its class number.
-    outputs: float32 [num_classes], of the model.
+    image: [height, width, C], as the input pipeline delivered it.
+    true: the class index.
+    outputs: float32 [num_classes], the outputs of the model.
   """
   image: np.ndarray
   true: int
   outputs: np.ndarray
 
 
-def offer(images: Any, true: tf.Tensor, outputs: tf.Tensor) -> None:
-  """Lets the hook know a batch: images [B, height, width, C], classes [B], outputs [B, classes]."""
-  tf.get_default_graph().get_collection_ref(_OFFERED)[:] = [images, true, outputs]
+def register_batch(images: Any, true: tf.Tensor, outputs: tf.Tensor) -> None:
+  """Registers the tensors of a batch for SamplePredictions, in a collection of the default graph.
+
+  Args:
+    images: [B, height, width, C].
+    true: the class indices, [B].
+    outputs: the outputs of the model, [B, num_classes].
+  """
+  tf.get_default_graph().get_collection_ref(_COLLECTION_KEY)[:] = [images, true, outputs]
 
 
 class SamplePredictions(tf.train.SessionRunHook):
-  """Keeps a dozen examples from all over an evaluation; folders of images come class by class.
+  """Collects a dozen examples, evenly spaced because image folders are read class by class.
 
   Args:
-    num_examples: of the evaluation; None where that is unknown: the first ones are kept.
-    batch_size: of it.
+    num_examples: the number of examples of the evaluation; None: unknown, the first ones are taken.
+    batch_size: the batch size of the evaluation.
 
   Attributes:
-    samples: what was kept.
+    samples: the collected examples.
   """
 
   def __init__(self, num_examples: Optional[int], batch_size: int) -> None:
@@ -43,13 +49,13 @@ class SamplePredictions(tf.train.SessionRunHook):
     self._batch_size = batch_size
     self._batch = 0
     if num_examples is None:
-      self._wanted = np.arange(_COUNT)
+      self._wanted = np.arange(_NUM_SAMPLES)
     else:
-      self._wanted = np.unique(np.linspace(0, num_examples - 1, _COUNT).astype(int))
+      self._wanted = np.unique(np.linspace(0, num_examples - 1, _NUM_SAMPLES).astype(int))
 
   def begin(self) -> None:
-    offered = tf.get_collection(_OFFERED)
-    self._fetch = tf.train.SessionRunArgs(offered) if offered else None
+    batch = tf.get_collection(_COLLECTION_KEY)
+    self._fetch = tf.train.SessionRunArgs(batch) if batch else None
 
   def before_run(self, run_context: Any) -> Optional[tf.train.SessionRunArgs]:
     return self._fetch if (self._wanted // self._batch_size == self._batch).any() else None

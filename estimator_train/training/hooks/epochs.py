@@ -1,12 +1,16 @@
-"""The hook that logs the end of each epoch, and its learning rate."""
+"""The hook that logs each epoch when it ends."""
 
 import logging
-from typing import Any
+import math
+import time
+from typing import Any, Callable, Optional
 
 import tensorflow.compat.v1 as tf
 
-from estimator_train.settings import steps_of_epochs
+from estimator_train.settings import steps_for_epochs
+from estimator_train.training.hooks import batch_metrics
 from estimator_train.training.hooks.logged_steps import is_logged
+from estimator_train.training.hooks.progress import duration, unless_nan
 from estimator_train.training.hooks.step_counter import StepCounter
 from estimator_train.training.schedules import Schedule
 
@@ -14,34 +18,76 @@ _LOG = logging.getLogger('estimator_train')
 
 
 class LogEpochs(tf.train.SessionRunHook):
-  """Logs the learning rate of each epoch's last step when it has been taken; of later ones fewer.
+  """Logs the loss, the accuracy and the rate of each epoch; of later ones fewer.
+
+  Loss and accuracy are means over the steps of this process since the last epoch ended. A step
+  that contains the end of an epoch counts for that epoch.
 
   Args:
-    schedule: the learning rate.
+    schedule: the learning rate, which is logged when it has changed; None: it is not known.
     num_examples: of an epoch.
     examples_per_step: of a global step.
+    stop_step: the global step to train up to.
     counter: counts the steps.
+    clock: in seconds.
   """
 
-  def __init__(self, schedule: Schedule, num_examples: int, examples_per_step: int,
-               counter: StepCounter) -> None:
+  def __init__(self, schedule: Optional[Schedule], num_examples: int, examples_per_step: int,
+               stop_step: int, counter: StepCounter,
+               clock: Callable[[], float] = time.perf_counter) -> None:
     self._schedule = schedule
     self._num_examples = num_examples
     self._examples_per_step = examples_per_step
+    self._epochs = -(-stop_step * examples_per_step // num_examples)
     self._counter = counter
-    self._begin(1)
+    self._clock = clock
+    self._rate: Optional[float] = None
+
+  def begin(self) -> None:
+    self._fetch = tf.train.SessionRunArgs(batch_metrics.fetches())
 
   def after_create_session(self, session: tf.Session, coord: Any) -> None:
     # A resumed run logs no epoch that had ended before.
-    self._begin(self._counter.first_step * self._examples_per_step // self._num_examples + 1)
+    first_step = self._counter.first_step
+    self._begin_epoch(first_step * self._examples_per_step // self._num_examples + 1, first_step)
+    if self._schedule is not None:
+      self._rate = self._schedule.rate_at(first_step)
+
+  def before_run(self, run_context: Any) -> tf.train.SessionRunArgs:
+    return self._fetch
 
   def after_run(self, run_context: Any, run_values: Any) -> None:
-    while self._end <= self._counter.global_step:
-      if is_logged(self._epoch):
-        _LOG.info('epoch %d ends at step %d: learning rate %g', self._epoch, self._end,
-                  self._schedule.rate_at(self._end - 1))
-      self._begin(self._epoch + 1)
+    loss, accuracy = run_values.results
+    if math.isfinite(loss):  # Loss scaling skips the other steps.
+      self._losses += loss
+      self._accuracies += accuracy
+      self._steps += 1
+    step = self._counter.global_step
+    if step < self._end:
+      return
+    # With other workers' steps in between, several epochs may have ended.
+    ended = step * self._examples_per_step // self._num_examples
+    if is_logged(ended):
+      self._log(ended, step)
+    self._begin_epoch(ended + 1, step)
 
-  def _begin(self, epoch: int) -> None:
-    self._epoch = epoch
-    self._end = steps_of_epochs(epoch, self._num_examples, self._examples_per_step)
+  def _log(self, epoch: int, step: int) -> None:
+    secs = max(self._clock() - self._began, 1e-9)
+    examples = (step - self._first_step) * self._examples_per_step
+    steps = max(self._steps, 1)
+    _LOG.info('epoch %d/%d: loss %.4f%s, %s, %.0f examples/sec%s', epoch, self._epochs,
+              self._losses / steps, unless_nan(', accuracy {:.4f}', self._accuracies / steps),
+              duration(secs), examples / secs, self._changed_rate(step))
+
+  def _changed_rate(self, step: int) -> str:
+    if self._schedule is None:
+      return ''
+    before, self._rate = self._rate, self._schedule.rate_at(step - 1)
+    return '' if before == self._rate else ', learning rate {:g}'.format(self._rate)
+
+  def _begin_epoch(self, epoch: int, first_step: int) -> None:
+    self._first_step = first_step
+    self._end = steps_for_epochs(epoch, self._num_examples, self._examples_per_step)
+    self._losses = self._accuracies = 0.
+    self._steps = 0
+    self._began = self._clock()

@@ -1,4 +1,4 @@
-"""A probe in the graph of training, which measures how long a step waits for its batch."""
+"""A probe in the training graph that measures how long a step waits for its batch."""
 
 from typing import Optional
 
@@ -6,35 +6,39 @@ import tensorflow.compat.v1 as tf
 
 from estimator_train.tf_patches import control_inputs
 
-# What takes the next batch of a tf.data pipeline, once in each replica.
-_TAKES_A_BATCH = ('IteratorGetNext', 'IteratorGetNextSync', 'IteratorGetNextAsOptional')
+# The types of the operations that get the next batch of a tf.data pipeline, once per replica.
+_GET_NEXT_TYPES = ('IteratorGetNext', 'IteratorGetNextSync', 'IteratorGetNextAsOptional')
 
 
-def install(graph: tf.Graph) -> Optional[tf.Tensor]:
-  """Has a graph measure how long after the beginning of a step the last replica has its batch.
+def add_probe(graph: tf.Graph) -> Optional[tf.Tensor]:
+  """Adds operations that measure the time from the start of a step until all replicas have a batch.
 
-  Beginning and arrival are readings of one clock, taken by operations: the first depends on
-  nothing, the second on the batch. What else the step does before it has its batch, reading
-  variables, say, goes on meanwhile, and is over in microseconds. The model begins when the arrival
-  has been noted, which with a single thread would otherwise have to wait for the model.
+  Two operations read the same clock: the first has no inputs, the second runs after the batch has
+  arrived. Operations that do not need the batch, such as reads of variables, run meanwhile and take
+  microseconds. The model runs after the second operation: otherwise, with a single thread, the
+  second operation could be scheduled after the model.
+
+  Args:
+    graph: the training graph.
 
   Returns:
-    The seconds, a float64 scalar; None where the batches come from no tf.data pipeline, and so
-    nothing can be observed.
+    The waiting time in seconds, a float64 scalar; None if the graph has no tf.data iterator, so
+    that nothing can be measured.
   """
   with graph.as_default():
-    waits = [_wait(take) for take in graph.get_operations() if take.type in _TAKES_A_BATCH]
+    waits = [_measure_wait(operation) for operation in graph.get_operations()
+             if operation.type in _GET_NEXT_TYPES]
     with tf.device('/cpu:0'):
       return tf.reduce_max(tf.stack(waits)) if len(waits) > 1 else next(iter(waits), None)
 
 
-def _wait(take: tf.Operation) -> tf.Tensor:
-  consumers = [consumer for output in take.outputs for consumer in output.consumers()]
-  device = tf.DeviceSpec.from_string(take.device)
+def _measure_wait(get_next: tf.Operation) -> tf.Tensor:
+  consumers = [consumer for output in get_next.outputs for consumer in output.consumers()]
+  device = tf.DeviceSpec.from_string(get_next.device)
   with tf.control_dependencies(None), tf.device(
       device.replace(device_type='CPU', device_index=0).to_string()):
     began = tf.timestamp()
-    with tf.control_dependencies([take]):
+    with tf.control_dependencies([get_next]):
       arrived = tf.timestamp()
     wait = arrived - began
   control_inputs.run_before(arrived.op, consumers)

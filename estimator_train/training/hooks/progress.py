@@ -1,25 +1,32 @@
 """The hook that shows the progress of a training."""
 
+import collections
 import logging
+import math
+import shutil
 import sys
 import time
-from typing import Any, Callable, Optional
+from typing import Any, Callable, Deque, Optional, Tuple
 
 import tensorflow.compat.v1 as tf
 from tqdm import tqdm
 
-from estimator_train.training.hooks import logged_steps, summaries
+from estimator_train.training.hooks import batch_metrics, logged_steps, summaries
 from estimator_train.training.hooks.step_counter import StepCounter
 from estimator_train.training.schedules import Schedule
 
 _LOG = logging.getLogger('estimator_train')
+_REFRESH_SECS = 1.
+# The rate on the bar is that of the last ten seconds.
+_WINDOW = 10
+_WIDE = 100  # Columns that the long form of the bar needs.
 
 
 class Progress(tf.train.SessionRunHook):
-  """Shows step, loss, examples/sec and time left: a bar on a terminal, elsewhere plain lines.
+  """Shows the state of the training: a bar on a terminal, elsewhere a line now and then.
 
   TensorBoard gets `examples_per_sec` and `step_secs`: examples and steps over the wall time since
-  it got them last, with whatever happened between the steps; and `learning_rate`, that of the step.
+  the last logged step, pauses included; and the `learning_rate` of the step.
 
   Args:
     counter: counts the steps.
@@ -27,70 +34,121 @@ class Progress(tf.train.SessionRunHook):
     stop_step: the global step to train up to.
     log_every_steps: steps between two lines, while they are few; see logged_steps.py.
     examples_per_step: over all replicas.
-    schedule: the learning rate, which is shown and written too; None: it is not known.
+    num_examples: of an epoch; None: the data set has no end.
+    schedule: the learning rate; None: it is not known.
+    after_first_step: is called then.
     clock: in seconds.
   """
 
   def __init__(self, counter: StepCounter, model_dir: Optional[str], stop_step: int,
-               log_every_steps: int, examples_per_step: int, schedule: Optional[Schedule] = None,
+               log_every_steps: int, examples_per_step: int, num_examples: Optional[int] = None,
+               schedule: Optional[Schedule] = None,
+               after_first_step: Callable[[], None] = lambda: None,
                clock: Callable[[], float] = time.perf_counter) -> None:
     self._counter = counter
     self._model_dir = model_dir
     self._stop_step = stop_step
     self._every = log_every_steps
     self._examples_per_step = examples_per_step
+    self._num_examples = num_examples
     self._schedule = schedule
+    self._after_first_step = after_first_step
     self._clock = clock
-    self._shown_step = 0
-    self._shown_at = 0.
+    self._logged_step, self._logged_at = 0, 0.
+    self._refresh_at = 0.
+    self._recent: Deque[Tuple[int, float]] = collections.deque(maxlen=_WINDOW + 1)
     self._bar: Optional[tqdm] = None
 
   def begin(self) -> None:
-    self._fetch = tf.train.SessionRunArgs(summaries.training_loss())
+    # The same tensors in every step: TensorFlow prepares the graph anew for each set of fetches.
+    self._fetch = tf.train.SessionRunArgs(batch_metrics.fetches())
 
   def after_create_session(self, session: tf.Session, coord: Any) -> None:
-    self._shown_step = self._counter.global_step
-    self._shown_at = self._clock()
+    step, now = self._counter.global_step, self._clock()
+    self._logged_step, self._logged_at = step, now
+    self._recent.append((step, now))
     if sys.stderr.isatty():
-      self._bar = tqdm(total=self._stop_step, initial=self._shown_step, unit='step',
-                       file=sys.stderr, dynamic_ncols=True)
+      self._bar = tqdm(total=self._stop_step, initial=step, file=sys.stderr, leave=False,
+                       dynamic_ncols=True, mininterval=math.inf, bar_format='{desc}')
 
-  def before_run(self, run_context: Any) -> Optional[tf.train.SessionRunArgs]:
-    step = self._counter.global_step + 1
-    if logged_steps.is_logged(step, self._every) or step == self._stop_step:
-      return self._fetch
-    return None
+  def before_run(self, run_context: Any) -> tf.train.SessionRunArgs:
+    return self._fetch
 
   def after_run(self, run_context: Any, run_values: Any) -> None:
-    if run_values.results is not None:
+    if self._counter.step == self._counter.first_step + 1:
+      self._after_first_step()
+    step = self._counter.global_step
+    is_due = self._bar is not None and self._clock() >= self._refresh_at
+    if logged_steps.is_logged(step, self._every) or step >= self._stop_step:
       self._counter.refresh(run_context.session)
-    self._move_bar()
-    if run_values.results is not None:
-      self._show(run_values.results)
+      self._log(*run_values.results)
+    elif not is_due:
+      return
+    if self._bar is not None:
+      self._refresh(*run_values.results)
 
-  def _show(self, loss: float) -> None:
+  def _log(self, loss: float, accuracy: float) -> None:
     now, step = self._clock(), self._counter.global_step
-    step_secs = (now - self._shown_at) / (step - self._shown_step)
+    step_secs = (now - self._logged_at) / max(step - self._logged_step, 1)
     rate = self._examples_per_step / step_secs
-    self._shown_step, self._shown_at = step, now
-    scalars = {'examples_per_sec': rate, 'step_secs': step_secs}
-    text = 'loss {:.4f}, '.format(loss)
-    if self._schedule is not None:
-      scalars['learning_rate'] = self._schedule.rate_at(step - 1)
-      text += 'learning rate {:g}, '.format(scalars['learning_rate'])
+    self._logged_step, self._logged_at = step, now
     if self._model_dir is not None:
+      scalars = {'examples_per_sec': rate, 'step_secs': step_secs}
+      if self._schedule is not None:
+        scalars['learning_rate'] = self._schedule.rate_at(step - 1)
       summaries.write_scalars(self._model_dir, scalars, step)
-    if self._bar is not None:
-      self._bar.set_postfix_str('{}{:,.0f} examples/sec'.format(text, rate))
-    else:
-      _LOG.info('step %d/%d: %s%.0f examples/sec, %.0f s left', step, self._stop_step, text,
-                rate, (self._stop_step - step) * step_secs)
+    if self._bar is None:
+      _LOG.info('step %d/%d%s: loss %.4f%s, %.0f examples/sec, %s left', step, self._stop_step,
+                self._epoch(' (epoch {}/{})'), loss, unless_nan(', accuracy {:.4f}', accuracy),
+                rate, duration((self._stop_step - step) * step_secs))
 
-  def _move_bar(self) -> None:
-    if self._bar is not None:
-      self._bar.update(self._counter.global_step - self._bar.n)
+  def _refresh(self, loss: float, accuracy: float) -> None:
+    """Redraws the bar."""
+    assert self._bar is not None
+    now, step = self._clock(), self._counter.global_step
+    self._refresh_at = now + _REFRESH_SECS
+    first_step, began = self._recent[0]
+    self._recent.append((step, now))
+    step_secs = (now - began) / max(step - first_step, 1)
+    rate, left = self._examples_per_step / step_secs, duration((self._stop_step - step) * step_secs)
+    columns = shutil.get_terminal_size().columns
+    if columns >= _WIDE:
+      text = 'step {}/{}{}, loss {:.4f}{}, {:,.0f} examples/sec, {} left'.format(
+          step, self._stop_step, self._epoch(', epoch {}/{}'), loss,
+          unless_nan(', accuracy {:.4f}', accuracy), rate, left)
+      self._bar.bar_format = '{desc} |{bar}|'
+    else:
+      text = '{}/{}{} loss {:.3f}{} {:,.0f}/s {}'.format(
+          step, self._stop_step, self._epoch(' ep {}/{}'), loss,
+          unless_nan(' acc {:.3f}', accuracy), rate, left)[:columns - 1]
+      self._bar.bar_format = '{desc}'
+    self._bar.n = step
+    self._bar.set_description_str(text)
+
+  def _epoch(self, text: str) -> str:
+    """Returns the text with the epoch of the step and the number of epochs, if there are any."""
+    if self._num_examples is None:
+      return ''
+    epoch, epochs = (max(-(-step * self._examples_per_step // self._num_examples), 1)
+                     for step in (self._counter.global_step, self._stop_step))
+    return text.format(epoch, epochs)
 
   def close(self) -> None:
-    """Leaves the terminal tidy; also when the run failed."""
+    """Removes the bar from the terminal; also when the run failed."""
     if self._bar is not None:
       self._bar.close()
+
+
+def unless_nan(text: str, value: float) -> str:
+  """Returns the text with the value in it, or nothing where there is no value."""
+  return '' if math.isnan(value) else text.format(value)
+
+
+def duration(secs: float) -> str:
+  """Returns a duration as 42 s, 3:05 or 2:03:05."""
+  if secs < 60:
+    return '{:.0f} s'.format(secs)
+  minutes, seconds = divmod(round(secs), 60)
+  hours, minutes = divmod(minutes, 60)
+  return '{}:{:02}:{:02}'.format(hours, minutes, seconds) if hours else '{}:{:02}'.format(
+      minutes, seconds)

@@ -1,4 +1,4 @@
-"""The hooks for what signals request: the end of the training, or a checkpoint."""
+"""The hooks that respond to signals: stop the training, or save a checkpoint."""
 
 import collections
 import logging
@@ -14,27 +14,30 @@ from estimator_train.process.signals import SignalState
 from estimator_train.training.hooks.step_counter import StepCounter
 
 _LOG = logging.getLogger('estimator_train')
-# Until every other task knows what this one has announced.
+# The time after which every other task has received an announcement.
 _ANNOUNCE_SECS = 1.
-_STEPS = 50
+_NUM_STEP_TIMES = 50
 
 
 class StopOnSignal(tf.train.SessionRunHook):
-  """Turns a signal into a stop after the running step; Estimator then saves and closes.
+  """Stops the training after the running step when a signal arrives.
 
-  Workers that train together have to stop at the same step, or the last would wait for ever. So
-  the one that gets the signal names a step a little ahead, and all stop there.
+  Estimator then saves a checkpoint and closes the session. Workers that train together have to stop
+  at the same step, or the last one would wait forever. So the worker that receives the signal
+  announces a step a little ahead, at which all of them stop.
 
-  It comes after the hook that evaluates, which may request the same.
+  It must come after the hook that evaluates, because an evaluation may request a stop too.
 
   Args:
-    signals: received from the first step on, when there is something to save.
-    engine: has the other workers, if any.
-    counter: counts the steps.
-    clock: in seconds.
+    signals: the signals received so far; `begin` is called before the first step, because from then
+      on there is something to save.
+    engine: the engine, which reaches the other workers.
+    counter: the step counter.
+    clock: returns the time in seconds.
 
   Attributes:
-    has_stopped: whether a signal, another task's, or `request` has ended the run.
+    has_stopped: whether the training was stopped, by a signal to this task or another one, or by
+      `request`.
   """
 
   def __init__(self, signals: SignalState, engine: Engine, counter: StepCounter,
@@ -45,19 +48,19 @@ class StopOnSignal(tf.train.SessionRunHook):
     self._is_requested = False
     self._has_announced = False
     self._ended = 0.
-    self._step_secs: Deque[float] = collections.deque(maxlen=_STEPS)
+    self._step_secs: Deque[float] = collections.deque(maxlen=_NUM_STEP_TIMES)
 
   def after_create_session(self, session: tf.Session, coord: Any) -> None:
     self._ended = self._clock()
     self._signals.begin()
 
   def request(self) -> None:
-    """Requests the end that a signal would bring."""
+    """Requests the same stop as a signal does."""
     self._is_requested = True
 
   @property
   def is_urgent(self) -> bool:
-    """Whether a signal, to this task or another one, requests the end."""
+    """Whether a signal, to this task or another one, requests a stop."""
     by_another = self._engine.stop_at is not None and not self._has_announced
     return self._signals.stop is not None or by_another
 
@@ -73,19 +76,20 @@ class StopOnSignal(tf.train.SessionRunHook):
       run_context.request_stop()
 
   def _steps_ahead(self) -> int:
-    """Returns after how many steps all workers know of a request."""
+    """Returns the number of steps after which all workers know of a request."""
     if self._engine.size == 1:
       return 0
-    # Steps of different lengths: those with a checkpoint or an evaluation count into others.
+    # The median, because steps with a checkpoint or an evaluation take longer.
     return math.ceil(_ANNOUNCE_SECS / statistics.median(self._step_secs))
 
 
 class SaveOnSignal(tf.train.SessionRunHook):
-  """Has a checkpoint saved after the step in which SIGUSR1 came; training goes on.
+  """Saves a checkpoint after the step during which SIGUSR1 arrived; training continues.
 
   Args:
-    signals: received so far.
-    save_now: saves one, and returns its path, None when it cannot yet; None: another task saves.
+    signals: the signals received so far.
+    save_now: saves a checkpoint, and returns its path, or None if that failed and will be retried;
+      None instead of a function: another task saves the checkpoints.
   """
 
   def __init__(self, signals: SignalState,
@@ -98,7 +102,7 @@ class SaveOnSignal(tf.train.SessionRunHook):
       return
     self._signals.save = False
     if self._save_now is None:
-      _LOG.info('SIGUSR1: it is the chief that saves checkpoints')
+      _LOG.info('SIGUSR1: ignored, because only the chief saves checkpoints')
       return
     path = self._save_now(run_context.session)
     if path is not None:

@@ -1,4 +1,4 @@
-"""The hook that counts the steps, for all others."""
+"""The hook that counts the steps for all other hooks."""
 
 from typing import Any
 
@@ -6,16 +6,18 @@ import tensorflow.compat.v1 as tf
 
 
 class StepCounter(tf.train.SessionRunHook):
-  """Counts the steps from that of the checkpoint; to be given before the hooks that read it.
+  """Counts the steps, starting at the step of the checkpoint.
+
+  It must come before the hooks that read it.
 
   Args:
-    counts_own_steps: whether each global step is one of this process. Where other workers take
-      steps in between, `global_step` is refreshed now and then.
+    counts_own_steps: whether each global step is a step of this process. If other workers increment
+      the global step too, `refresh` updates `global_step` from time to time.
 
   Attributes:
     first_step: the global step at which the session began.
-    step: that plus the steps of this process since, the running one not counted.
-    global_step: the global step that is known to be reached, at least `step`.
+    step: `first_step` plus the number of steps that this process has completed since.
+    global_step: the last known value of the global step, at least `step`.
   """
 
   def __init__(self, counts_own_steps: bool = True) -> None:
@@ -30,11 +32,11 @@ class StepCounter(tf.train.SessionRunHook):
     self.global_step += 1
 
   def refresh(self, session: tf.Session) -> None:
-    """Reads the global step where others take steps, too."""
+    """Reads the global step from the session if other workers increment it too."""
     if not self._counts_own_steps:
       self.global_step = max(read_global_step(session), self.global_step)
 
 
 def read_global_step(session: tf.Session) -> int:
-  """Returns the value of the global step's variable."""
+  """Returns the value of the global step variable."""
   return int(session.run(tf.train.get_global_step(session.graph)))

@@ -1,4 +1,4 @@
-"""The hook behind `--trace_steps`: some steps, operation by operation, as a Chrome trace."""
+"""The hook for `--trace_steps`, which writes the operations of some steps as a Chrome trace."""
 
 import json
 import os
@@ -14,23 +14,23 @@ from estimator_train.training.hooks.step_counter import StepCounter
 
 FILE = 'trace.json'
 _TRACE = tf.train.SessionRunArgs([], options=tf.RunOptions(trace_level=tf.RunOptions.FULL_TRACE))
-# Of the row that shows the steps; TensorFlow's own count from 0.
+# The process id of the row that shows the steps; those of TensorFlow's rows count from 0.
 _STEPS_PID = 1000
 
 
 class TraceSteps(tf.train.SessionRunHook):
-  """Traces the steps from the first to the last, and writes them when the last is done.
+  """Traces a range of steps, and writes the trace after the last of them.
 
-  Open the file in chrome://tracing or Perfetto. Tracing slows a step down.
+  Open the file in chrome://tracing or Perfetto. Traced steps are slower than others.
 
   Args:
-    counter: counts the steps.
-    model_dir: gets `trace.json`.
-    first: global step.
-    last: global step, traced too.
+    counter: the step counter.
+    model_dir: the directory for `trace.json`.
+    first: the first global step to trace.
+    last: the last global step to trace.
 
   Attributes:
-    pauses: what writing the file took.
+    pauses: the time taken to write the file.
   """
 
   def __init__(self, counter: StepCounter, model_dir: str, first: int, last: int) -> None:
@@ -45,7 +45,7 @@ class TraceSteps(tf.train.SessionRunHook):
 
   @property
   def traced(self) -> FrozenSet[int]:
-    """The global steps that were traced."""
+    """Returns the global steps that were traced."""
     return frozenset(step['args']['global_step'] for step in self._steps)
 
   def before_run(self, run_context: Any) -> Optional[tf.train.SessionRunArgs]:
@@ -62,16 +62,16 @@ class TraceSteps(tf.train.SessionRunHook):
         'name': 'step {}'.format(step), 'ph': 'X', 'pid': _STEPS_PID, 'tid': 0,
         'ts': 1e6 * self._began, 'dur': 1e6 * (time.time() - self._began),
         'args': {'global_step': step}})
-    self._add(run_values.run_metadata.step_stats)
+    self._merge(run_values.run_metadata.step_stats)
     if step == self._last:
       self._write()
 
   def end(self, session: tf.Session) -> None:
-    if self._steps and self._counter.step < self._last:  # Training stopped in between.
+    if self._steps and self._counter.step < self._last:  # Training stopped within the range.
       self._write()
 
-  def _add(self, operations: Any) -> None:
-    """Keeps the operations beside those of the steps before, device by device."""
+  def _merge(self, operations: Any) -> None:
+    """Appends the operations to those of the earlier steps, per device."""
     rows = {row.device: row for row in self._operations.dev_stats}
     for row in operations.dev_stats:
       if row.device in rows:

@@ -1,4 +1,4 @@
-"""The hook that ends a run in which no step comes to its end any more."""
+"""The hook that ends a run whose steps no longer complete."""
 
 import faulthandler
 import sys
@@ -8,20 +8,20 @@ from typing import Any, Callable, Optional
 
 import tensorflow.compat.v1 as tf
 
-_TURN_SECS = 1.
+_POLL_SECS = 1.
 
 
 class StepWatchdog(tf.train.SessionRunHook):
-  """Watches that the session is made, and every run of it comes to an end, from a thread.
+  """Checks from a thread that creating the session, and each of its steps, ends within a timeout.
 
-  Inside of a collective operation the main thread can wait for ever, and handles no signal. What
-  happens between the steps is not watched: evaluations take as long as they take.
+  Inside a collective operation the main thread can wait forever, and handles no signals. The time
+  between steps is not limited: an evaluation may take any time.
 
   Args:
-    timeout_secs: how long a step, or making the session, may take.
-    is_excused: whether there is a reason to wait, such as an evaluation on another task.
-    on_timeout: called once with the seconds, from the thread.
-    clock: in seconds.
+    timeout_secs: the longest duration, in seconds, of a step or of creating the session.
+    is_excused: returns whether there is a reason to wait, such as an evaluation on another task.
+    on_timeout: called once, from the thread, with timeout_secs.
+    clock: returns the time in seconds.
   """
 
   def __init__(self, timeout_secs: float, is_excused: Callable[[], bool],
@@ -48,11 +48,11 @@ class StepWatchdog(tf.train.SessionRunHook):
     self._since = None
 
   def close(self) -> None:
-    """Ends the watch; also when the run failed."""
+    """Stops the thread; must also be called if the run failed."""
     self._is_over.set()
 
-  def look(self) -> bool:
-    """Returns whether the step that runs has taken too long."""
+  def has_timed_out(self) -> bool:
+    """Returns whether the running step has exceeded the timeout."""
     since = self._since
     if since is None:
       return False
@@ -62,12 +62,12 @@ class StepWatchdog(tf.train.SessionRunHook):
     return self._clock() - since > self._timeout_secs
 
   def _watch(self) -> None:
-    while not self._is_over.wait(_TURN_SECS):
-      if self.look():
+    while not self._is_over.wait(_POLL_SECS):
+      if self.has_timed_out():
         self._on_timeout(self._timeout_secs)
         return
 
 
 def dump_stacks() -> None:
-  """Writes where each thread of the process is to standard error."""
+  """Writes the stack of each thread of the process to standard error."""
   faulthandler.dump_traceback(sys.__stderr__, all_threads=True)

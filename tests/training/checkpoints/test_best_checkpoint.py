@@ -31,7 +31,7 @@ def save(folder, step, content=None):
 
 
 def kept(folder):
-  best = best_checkpoint.read(str(folder))
+  best = best_checkpoint.read_best(str(folder))
   with open(best.path + '.data-00000-of-00001') as file:
     content = file.read()
   assert os.path.exists(best.path + '.index')
@@ -63,7 +63,7 @@ def test_another_metric_compares_with_the_best_there_is(evaluate, tmp_path):
 def test_a_run_that_was_killed_before_the_marker(evaluate, tmp_path):
   evaluate(10, .5)
   best_checkpoint.pin(str(save(tmp_path, 20)), str(tmp_path))
-  assert best_checkpoint.read(str(tmp_path)).global_step == 10
+  assert best_checkpoint.read_best(str(tmp_path)).global_step == 10
   assert evaluate(30, .4) == 10
   assert kept(tmp_path) == (10, '10')
 
@@ -71,7 +71,7 @@ def test_a_run_that_was_killed_before_the_marker(evaluate, tmp_path):
 def test_a_step_that_was_trained_again(evaluate, tmp_path):
   evaluate(10, .5, content='before')
   best_checkpoint.pin(str(save(tmp_path, 10, 'after')), str(tmp_path))
-  assert best_checkpoint.read(str(tmp_path)).path.endswith('best/10/model.ckpt-10')
+  assert best_checkpoint.read_best(str(tmp_path)).path.endswith('best/10/model.ckpt-10')
   assert evaluate(10, .5, content='after') == 10
   assert kept(tmp_path) == (10, 'before')
   evaluate(10, .6, content='after')
@@ -87,7 +87,7 @@ def test_an_evaluator_and_a_chief_that_does_not_know_of_it(tmp_path):
 
   def offer(held, step, accuracy):
     best = best_checkpoint.promote(held, {'global_step': step, 'accuracy': accuracy,
-                                        'average_loss': 1.},
+                                          'average_loss': 1.},
                                    'accuracy', str(tmp_path))
     assert os.path.exists(best.path + '.index')
     return best.global_step
@@ -150,7 +150,7 @@ def lose_file(folder):
 def test_what_is_damaged_counts_as_none(evaluate, tmp_path, caplog, damage):
   evaluate(10, .9)
   damage(tmp_path / 'best')
-  assert best_checkpoint.read(str(tmp_path)) is None
-  assert 'no checkpoint counts as the best one' in caplog.text
+  assert best_checkpoint.read_best(str(tmp_path)) is None
+  assert 'continuing without a best checkpoint' in caplog.text
   assert evaluate(20, .1) == 20
   assert kept(tmp_path) == (20, '20')

@@ -78,8 +78,8 @@ def test_every_replica_begins_alike(run_once):
 
 
 @pytest.mark.parametrize('make, message', [
-    (lambda folder: folder / 'none.h5', 'there are no weights: --weights='),
-    (lambda folder: folder, 'there are no weights: --weights='),
+    (lambda folder: folder / 'none.h5', 'there are no weights at this path: --weights='),
+    (lambda folder: folder, 'there are no weights at this path: --weights='),
     (lambda folder: write(folder / 'text.h5', b'no hdf5'), 'the weights do not fit the model'),
     (lambda folder: save_h5(folder / 'other.h5'), 'the weights do not fit the model'),
 ], ids=['missing', 'folder without a checkpoint', 'not hdf5', 'of another model'])
@@ -130,9 +130,9 @@ def test_other_weights_are_reported_after_it(run_once, odd_weights, caplog, monk
   run_once(steps=2)
   assert 'initial weights' not in caplog.text
   run_once(steps=3, weights=odd_weights[0])
-  assert 'going on from the checkpoint of step 2, which began with --model={} --seed=1'.format(
+  assert 'resuming from the checkpoint of step 2, whose run began with --model={} --seed=1'.format(
       MODEL) in caplog.text
-  assert 'are not used' in caplog.text
+  assert 'are ignored' in caplog.text
 
 
 @pytest.fixture(scope='module')
@@ -154,7 +154,7 @@ def built(weights, image_shape=(32, 32, 3)):
   with tf.Graph().as_default(), tf.Session() as session:
     tf.keras.backend.set_session(session)
     model = registry.build('vgg16', image_shape, 4)
-    initial_weights.load(model, settings, image_shape)
+    initial_weights.load_initial_weights(model, settings, image_shape)
     values = dict(zip([weight.op.name for weight in model.weights], model.get_weights()))
     tf.keras.backend.set_session(None)
   return values
@@ -234,7 +234,7 @@ def test_code_in_a_file_of_weights_does_not_run(evil_model):
   with tf.Graph().as_default(), tf.Session() as session:
     tf.keras.backend.set_session(session)
     model = own_models.two_layers((28, 28, 1), 10)
-    initial_weights.load(model, settings, (28, 28, 1))
+    initial_weights.load_initial_weights(model, settings, (28, 28, 1))
     found = model.get_weights()
     assert not os.path.exists(pwned)
     evil = tf.keras.models.load_model(path)  # This runs it, which is why nothing here does this.
@@ -275,5 +275,5 @@ def test_weights_that_would_be_read_from_another_file(run_once, odd_weights, tmp
     lead(group, 'bias:0', shape, elsewhere)
   with h5py.File(path, 'r') as file:
     assert np.all(file['dense/dense/bias:0'][...] != 0)  # The attack is one.
-  with pytest.raises(UserError, match='leads to other files: --weights=' + path):
+  with pytest.raises(UserError, match='must not refer to other files: --weights=' + path):
     run_once(weights=path)

@@ -52,8 +52,8 @@ FAULTS = {
 
 def go_on(folder):
   """Returns the step that a run goes on from, by this package's word and then TensorFlow's."""
-  found = recovery.find(str(folder))
-  recovery.mend(str(folder), found)
+  found = recovery.find_checkpoint(str(folder))
+  recovery.repair_model_dir(str(folder), found)
   assert found.path == tf.train.latest_checkpoint(str(folder))
   if found.path is not None:
     assert tf.train.load_variable(found.path, 'global_step') == found.step
@@ -71,7 +71,8 @@ def test_one_before_a_damaged_one(folder, fault, caplog):
   FAULTS[fault](folder)
   files = sorted(path.name for path in folder.iterdir())
   assert go_on(folder) == 10
-  assert 'cannot be loaded and is passed over: {}/model.ckpt-20: '.format(folder) in caplog.text
+  assert 'skipping a checkpoint that cannot be loaded: {}/model.ckpt-20: '.format(
+      folder) in caplog.text
   assert sorted(path.name for path in folder.iterdir()) == files
   caplog.clear()
   assert go_on(folder) == 10 and not caplog.text
@@ -119,7 +120,7 @@ def test_none_loads(folder):
     truncate(path_of(folder, step), 3)
   files = {path: path.read_bytes() for path in folder.iterdir()}
   with pytest.raises(UserError) as refused:
-    recovery.find(str(folder))
+    recovery.find_checkpoint(str(folder))
   for step in (0, 10, 20):
     assert '{}/model.ckpt-{}: file is too short'.format(folder, step) in str(refused.value)
   assert 'nothing was deleted' in str(refused.value)
@@ -133,8 +134,8 @@ def test_killed_while_it_saved_its_first(folder, part):
     if path != path_of(folder, 0, part):
       path.unlink()
   truncate(path_of(folder, 0, part), -1)
-  found = recovery.find(str(folder))
-  assert found[:2] == (None, 0) and len(found.passed_over) == 1
+  found = recovery.find_checkpoint(str(folder))
+  assert found[:2] == (None, 0) and len(found.skipped) == 1
 
 
 def test_what_was_written_aside_is_cleared_away(folder):

@@ -10,7 +10,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 from tensorflow.python.training import checkpoint_management
 
-from estimator_train.errors import NotSaved
+from estimator_train.errors import CheckpointNotSaved
 from estimator_train.run_dir.run_files import RunDir
 from estimator_train.training.checkpoints import recovery, retrying_saver
 
@@ -42,11 +42,11 @@ class Time:
 
 def latest(folder):
   """Returns the number in the name of the latest checkpoint that loads."""
-  return int(recovery.find(str(folder)).path.rpartition('-')[2])
+  return int(recovery.find_checkpoint(str(folder)).path.rpartition('-')[2])
 
 
 class Case:
-  """A session, a folder, and a saver that fails when a fault is planted."""
+  """A session, a folder, and a saver that fails when a fault is injected."""
 
   def __init__(self, folder, retry_secs=300):
     self.folder, self.time, self.fault, self.is_stopping = folder, Time(), None, False
@@ -67,8 +67,8 @@ class Case:
   def save(self, step):
     return self.saving.save(self.saver, self.session, step)
 
-  def save_at_last(self, step):
-    self.saving.save_at_last(self.saver, self.session, step)
+  def save_final(self, step):
+    self.saving.save_final(self.saver, self.session, step)
 
   def names(self):
     return sorted(path.name for path in self.folder.iterdir())
@@ -98,7 +98,7 @@ def test_a_fault_is_told_and_borne_until_it_is_over(case, caplog, name):
   warning = caplog.records[-1]
   assert warning.levelno == logging.WARNING
   assert warning.message.startswith('the checkpoint of step 20 could not be saved: ')
-  assert 'trying again in 1 s, and for 300 s in all (--save_retry_secs)' in warning.message
+  assert 'retrying in 1 s, for at most 300 s more (--save_retry_secs)' in warning.message
   assert warning.message.endswith('the last good checkpoint is {}/model.ckpt-10'.format(
       case.folder))
   case.time.now += 1
@@ -106,7 +106,7 @@ def test_a_fault_is_told_and_borne_until_it_is_over(case, caplog, name):
   case.fault = None
   assert case.save(23) and not case.saving.is_failing and case.saving.step == 23
   assert caplog.records[-1].message == (
-      'the checkpoint of step 23 is saved, 1 s after the first attempt that failed')
+      'saved the checkpoint of step 23, 1 s after the first failed attempt')
   assert latest(case.folder) == 23
 
 
@@ -125,9 +125,10 @@ def test_pauses_grow_and_then_it_is_over(case):
   case.save(10)
   before = case.names()
   case.fault = NO_ROOM
-  with pytest.raises(NotSaved, match=r'of step 20 could not be saved for 300 s \(--save_retry_secs'
+  with pytest.raises(CheckpointNotSaved,
+                     match=r'of step 20 could not be saved for 300 s \(--save_retry_secs'
                                      r'=300\): No space left on device: 407 kB needed'):
-    case.save_at_last(20)
+    case.save_final(20)
   began = case.attempts[1]
   pauses = [round(later - earlier) for earlier, later in zip(case.attempts[1:], case.attempts[2:])]
   assert pauses[:7] == [1, 2, 4, 8, 16, 30, 30] and pytest.approx(case.attempts[-1], abs=1) == (
@@ -138,7 +139,7 @@ def test_pauses_grow_and_then_it_is_over(case):
 def test_no_retries_are_waited_for_when_none_are_asked_for(case):
   case.saving._retry_secs = 0
   case.fault = NO_ROOM
-  with pytest.raises(NotSaved, match='for 0 s'):
+  with pytest.raises(CheckpointNotSaved, match='for 0 s'):
     case.save(10)
 
 
@@ -149,8 +150,8 @@ def test_a_signal_ends_the_wait_after_one_more_attempt(case):
     case.is_stopping = case.time.now > 100.5
 
   case.time.when_slept = stop_after_a_while
-  with pytest.raises(NotSaved, match='the run was asked to end: No space'):
-    case.save_at_last(10)
+  with pytest.raises(CheckpointNotSaved, match='a signal requests the end of the run: No space'):
+    case.save_final(10)
   assert len(case.attempts) == 2 and case.time.now < 101
 
 
@@ -243,7 +244,8 @@ def test_a_folder_that_was_emptied_is_used(case):
 def test_another_disk_in_its_place_is_not_written_to(case, caplog):
   case.saving._device += 1
   assert not case.save(20)
-  assert 'another file system is there, without the checkpoints in' in caplog.records[-1].message
+  assert ('another file system is mounted there, without the checkpoints in'
+          in caplog.records[-1].message)
   assert case.names() == []
 
 
@@ -256,7 +258,7 @@ def test_a_real_disk_without_inodes(mounted, caplog):
       for number in range(30):
         (disk / 'other{}'.format(number)).touch()
     assert not case.save(20)
-    assert ' free and no file in ' in caplog.records[-1].message
+    assert ' free and no inodes in ' in caplog.records[-1].message
     for path in disk.glob('other*'):
       path.unlink()
     assert case.names() == before and latest(disk) == 10
@@ -281,4 +283,5 @@ def test_what_is_below_a_disk_that_is_unmounted_is_not_written_to(mounted, caplo
     assert case.save(10)
     subprocess.check_call(['umount', str(disk)])
     assert not case.save(20) and case.names() == []
-    assert 'another file system is there, without the checkpoints in' in caplog.records[-1].message
+    assert ('another file system is mounted there, without the checkpoints in'
+            in caplog.records[-1].message)

@@ -21,7 +21,7 @@ def train(tmp_path):
 
 
 def stored(folder):
-  path, _ = save_hook.latest(str(folder))
+  path, _ = save_hook.latest_checkpoint(str(folder))
   return {name: tf.train.load_variable(path, name) for name, _ in tf.train.list_variables(path)}
 
 
@@ -84,7 +84,7 @@ def test_left_over_initial_weights_do_not_win(train, tmp_path):
 ])
 def test_what_is_due_every_so_many_steps(called_at, saved, called):
   found = []
-  listener = save_hook.AtEverySteps(10, called_at, 30, lambda: found.append(step))
+  listener = save_hook.CallEveryNSteps(10, called_at, 30, lambda: found.append(step))
   for step in saved:
     listener.after_save(None, step)
   assert found == called and len(listener.pauses) == len(called)

@@ -14,7 +14,7 @@ def kept(num_examples, batch_size, told=True):
     tf.train.get_or_create_global_step()
     numbers = tf.data.make_one_shot_iterator(
         tf.data.Dataset.range(num_examples).batch(batch_size)).get_next()
-    sample_predictions.offer(tf.reshape(numbers, [-1, 1, 1, 1]), numbers, numbers[:, None])
+    sample_predictions.register_batch(tf.reshape(numbers, [-1, 1, 1, 1]), numbers, numbers[:, None])
     with tf.train.MonitoredSession(hooks=[hook]) as session:
       for _ in range(-(-num_examples // batch_size)):
         session.run(numbers)

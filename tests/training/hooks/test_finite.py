@@ -57,23 +57,25 @@ def test_a_loss_that_is_not_finite_ends_the_run(run_steps, counter, bad, word):
   with pytest.raises(TrainingFailed, match='^the loss is {} at step 13$'.format(word)):
     run_steps([1., 2., bad, 4.], hook, before=10)
   assert hook.loss == 2
-  assert hook.course == 'the last finite losses: 1 at step 11, 2 at step 12; learning rate 0.25'
+  assert hook.loss_history == ('the last finite losses: 1 at step 11, 2 at step 12; '
+                               'learning rate 0.25')
 
 
 def test_last_losses_are_kept(run_steps, counter):
   hook = finite.StopAtNonFiniteLoss(counter)
-  assert hook.loss is None and hook.course.startswith('the last finite losses: none; ')
+  assert hook.loss is None and hook.loss_history.startswith('the last finite losses: none; ')
   run_steps([.1 * number for number in range(9)], hook)
   assert hook.loss == pytest.approx(.8)
-  assert hook.course == ('the last finite losses: 0.4 at step 5, 0.5 at step 6, 0.6 at step 7, 0.7 '
-                         "at step 8, 0.8 at step 9; learning rate the model's own")
+  assert hook.loss_history == (
+      'the last finite losses: 0.4 at step 5, 0.5 at step 6, 0.6 at step 7, 0.7 at step 8, 0.8 at '
+      "step 9; learning rate the model's own")
 
 
 def test_skipped_steps(run_steps, counter, monkeypatch, caplog):
   monkeypatch.setattr(finite, 'MAX_SKIPPED', 3)
   hook = finite.StopAtNonFiniteLoss(counter, skips=True)
   run_steps([1., NAN, INF, 2., NAN, NAN, 3., NAN], hook)
-  assert hook.loss == 3 and caplog.text.count('loss scaling leaves out') == 5
+  assert hook.loss == 3 and caplog.text.count('loss scaling skips') == 5
   with pytest.raises(TrainingFailed, match='the loss is inf at step 4, the 3th such step in a row'):
     run_steps([4., NAN, NAN, INF, 1.], finite.StopAtNonFiniteLoss(counter, skips=True))
 
@@ -82,7 +84,7 @@ def test_weights_that_are_not_finite_are_not_saved():
   with tf.Graph().as_default(), tf.Session() as session:
     weights = [tf.get_variable(name, initializer=tf.constant(value)) for name, value in (
         ('a', [1., 2.]), ('mask', [0., -INF]), ('count', 3), ('b', [1., 2.]))]
-    keep = finite.KeepFinite(lambda: weights)
+    keep = finite.CheckWeightsFinite(lambda: weights)
     keep.begin()
     session.run(tf.global_variables_initializer())
     keep.before_save(session, 0)
@@ -122,7 +124,7 @@ def test_the_last_good_checkpoint(run_program, tmp_path, monkeypatch, replicas):
   assert last.endswith(' is {}/model.ckpt-2'.format(tmp_path))
   monkeypatch.setattr(own_models.Probe, 'gradient', staticmethod(own_models.one_over_all_replicas))
   done = run_program(*arguments)
-  assert done.code == 0 and 'going on from step 2' in done.err
+  assert done.code == 0 and 'resuming from step 2' in done.err
 
 
 def test_a_loss_of_the_test_examples_that_is_not_finite(run_program, tmp_path, monkeypatch):
@@ -156,7 +158,7 @@ def test_skipping_goes_on(run_program, tmp_path, monkeypatch):
   done = run_program('--mode=train', '--model=own_models:slow', '--train_steps=4', '--dtype=mixed',
                      '--on_nan=skip', '--model_dir', tmp_path, *COMMON)
   assert done.code == 0, done.err
-  assert done.err.count('the loss is nan at step 3: loss scaling leaves out') == 1
+  assert done.err.count('the loss is nan at step 3: loss scaling skips') == 1
   assert tf.train.load_variable(str(tmp_path), 'training/current_loss_scale') == 2 ** 14
   for name, _ in tf.train.list_variables(str(tmp_path)):
     assert np.isfinite(tf.train.load_variable(str(tmp_path), name)).all(), name

@@ -28,7 +28,7 @@ def batches(secs):
 def test_without_a_pipeline_nothing_is_observed():
   with tf.Graph().as_default() as graph:
     tf.zeros([]) + tf.placeholder(tf.float32)
-    assert input_wait.install(graph) is None
+    assert input_wait.add_probe(graph) is None
 
 
 def test_the_last_replicas_batch_counts(monkeypatch):
@@ -37,7 +37,7 @@ def test_the_last_replicas_batch_counts(monkeypatch):
   with tf.Graph().as_default() as graph, tf.Session() as session:
     for _ in range(3):
       batches(0.)
-    assert session.run(input_wait.install(graph)) == .5
+    assert session.run(input_wait.add_probe(graph)) == .5
 
 
 @pytest.mark.parametrize('threads', [1, 0], ids=['one thread', 'all'])
@@ -46,7 +46,7 @@ def test_the_wait_is_for_the_batch_and_not_for_the_model(threads):
   config = tf.ConfigProto(inter_op_parallelism_threads=threads)
   with tf.Graph().as_default() as graph, tf.Session(config=config) as session:
     model = slow(_LONG_SECS)(batches(0.))
-    wait = input_wait.install(graph)
+    wait = input_wait.add_probe(graph)
     measured = [session.run([wait, model])[0] for _ in range(3)]
   assert np.median(measured) < _LONG_SECS
 
@@ -54,6 +54,6 @@ def test_the_wait_is_for_the_batch_and_not_for_the_model(threads):
 def test_a_slow_input_is_waited_for():
   with tf.Graph().as_default() as graph, tf.Session() as session:
     batch = batches(_LONG_SECS)
-    wait = input_wait.install(graph)
+    wait = input_wait.add_probe(graph)
     # An input without a buffer takes as long each time; the clock of the wait is the system's.
     assert max(session.run([wait, batch])[0] for _ in range(3)) >= .9 * _LONG_SECS

@@ -1,7 +1,9 @@
 """The hooks of a run, each in a session of its own."""
 
 import io
+import itertools
 import logging
+import math
 import os
 import signal
 import sys
@@ -11,7 +13,12 @@ import tensorflow.compat.v1 as tf
 
 from estimator_train.process.signals import SignalState
 from estimator_train.training import schedules
-from estimator_train.training.hooks import progress, signals as signal_hooks
+from estimator_train.training.hooks import (
+  batch_metrics,
+  epochs,
+  progress,
+  signals as signal_hooks,
+)
 from estimator_train.training.hooks.step_counter import StepCounter
 
 
@@ -22,14 +29,17 @@ def counter():
 
 @pytest.fixture
 def run_steps(counter):
-  """Runs steps whose loss is taken from a list; returns the global step that was reached."""
-  def run(losses, run_hooks, before_step=lambda step: None):
+  """Runs steps whose loss is taken from a list; their accuracy is a tenth of it."""
+  def run(losses, run_hooks, before_step=lambda step: None, has_accuracy=True):
     with tf.Graph().as_default():
       step = tf.train.get_or_create_global_step()
       train_op = step.assign_add(1)
       with tf.control_dependencies([train_op]):
         loss = tf.gather(tf.constant(losses), step.read_value() - 1)
       tf.add_to_collection(tf.GraphKeys.LOSSES, loss)
+      if has_accuracy:  # A tenth of the loss.
+        is_first = tf.cast(tf.range(100) < tf.cast(loss * 10 + .5, tf.int32), tf.int64)
+        batch_metrics.observe(tf.ones([100], tf.int64), tf.one_hot(is_first, 2))
       done = 0
       with tf.train.MonitoredSession(hooks=[counter, *run_hooks]) as session:
         while not session.should_stop() and done < len(losses):
@@ -46,22 +56,37 @@ def readings(*secs):
   return iter(secs).__next__
 
 
+def make_progress(counter, tmp_path, stop_step, log_every_steps, **more):
+  return progress.Progress(counter, str(tmp_path), stop_step, log_every_steps,
+                           examples_per_step=10, **more)
+
+
+def lines_of(caplog):
+  return [record.getMessage() for record in caplog.records if record.name == 'estimator_train']
+
+
 def test_progress_lines(run_steps, counter, caplog, tmp_path):
   caplog.set_level(logging.INFO, 'estimator_train')
-  run_steps([1., 2., 3., 4., 5.],
-            [progress.Progress(counter, str(tmp_path), 5, log_every_steps=2, examples_per_step=10,
-                               clock=readings(10., 14., 15., 17.))])
-  assert [record.getMessage() for record in caplog.records if record.name == 'estimator_train'] == [
-      'step 2/5: loss 2.0000, 5 examples/sec, 6 s left',
-      'step 4/5: loss 4.0000, 20 examples/sec, 0 s left',
-      'step 5/5: loss 5.0000, 5 examples/sec, 0 s left']
+  run_steps([1., 2., 3., 4., 5.], [make_progress(
+      counter, tmp_path, 5, log_every_steps=2, num_examples=20,
+      clock=readings(10., 14., 15., 17.))])
+  assert lines_of(caplog) == [
+      'step 2/5 (epoch 1/3): loss 2.0000, accuracy 0.2000, 5 examples/sec, 6 s left',
+      'step 4/5 (epoch 2/3): loss 4.0000, accuracy 0.4000, 20 examples/sec, 0 s left',
+      'step 5/5 (epoch 3/3): loss 5.0000, accuracy 0.5000, 5 examples/sec, 0 s left']
+
+
+def test_progress_of_a_model_without_accuracy_on_endless_data(run_steps, counter, caplog, tmp_path):
+  caplog.set_level(logging.INFO, 'estimator_train')
+  run_steps([1., 2.], [make_progress(counter, tmp_path, 2, log_every_steps=2,
+                                     clock=readings(10., 14.))], has_accuracy=False)
+  assert lines_of(caplog) == ['step 2/2: loss 2.0000, 5 examples/sec, 0 s left']
 
 
 def test_tensorboard_gets_the_rate(run_steps, counter, tmp_path):
-  # When the session was there, and after steps 2 and 3.
-  run_steps([1., 2., 3.], [progress.Progress(
-      counter, str(tmp_path), 3, log_every_steps=2, examples_per_step=10,
-      clock=readings(10., 14., 15.))])
+  # The clock is read when the session is created, and after steps 2 and 3.
+  run_steps([1., 2., 3.], [make_progress(counter, tmp_path, 3, log_every_steps=2,
+                                         clock=readings(10., 14., 15.))])
   tf.summary.FileWriterCache.clear()
   (path,) = tmp_path.glob('events*')
   found = {(event.step, value.tag): value.simple_value
@@ -70,29 +95,75 @@ def test_tensorboard_gets_the_rate(run_steps, counter, tmp_path):
                    (3, 'examples_per_sec'): 10., (3, 'step_secs'): 1.}
 
 
-def test_the_learning_rate_is_that_of_the_step(run_steps, counter, caplog, tmp_path):
-  caplog.set_level(logging.INFO, 'estimator_train')
-  run_steps([1., 2., 3.], [progress.Progress(
-      counter, str(tmp_path), 3, log_every_steps=1, examples_per_step=10,
-      schedule=schedules.Piecewise([0.5, 0.25], [2]))])
+def test_the_learning_rate_is_that_of_the_step(run_steps, counter, tmp_path):
+  run_steps([1., 2., 3.], [make_progress(counter, tmp_path, 3, log_every_steps=1,
+                                         schedule=schedules.Piecewise([0.5, 0.25], [2]))])
   tf.summary.FileWriterCache.clear()
-  assert [record.getMessage().split(', ')[1] for record in caplog.records] == [
-      'learning rate 0.5', 'learning rate 0.5', 'learning rate 0.25']
   (path,) = tmp_path.glob('events*')
   assert [(event.step, value.simple_value) for event in tf.train.summary_iterator(str(path))
           for value in event.summary.value if value.tag == 'learning_rate'] == [
               (1, 0.5), (2, 0.5), (3, 0.25)]
 
 
-def test_progress_bar_on_a_terminal(run_steps, counter, monkeypatch, tmp_path):
+@pytest.mark.parametrize('columns, shown', [
+    (120, 'step 3/4, epoch 2/2, loss 3.0000, accuracy 0.3000, 12 examples/sec, 1 s left |'),
+    (60, '3/4 ep 2/2 loss 3.000 acc 0.300 12/s 1 s'),
+    (20, '3/4 ep 2/2 loss 3.0')])
+def test_bar_on_a_terminal(run_steps, counter, monkeypatch, tmp_path, columns, shown):
   terminal = io.StringIO()
   terminal.isatty = lambda: True
   monkeypatch.setattr(sys, 'stderr', terminal)
-  hook = progress.Progress(counter, str(tmp_path), 4, log_every_steps=2, examples_per_step=10)
+  monkeypatch.setenv('COLUMNS', str(columns))
+  # The clock moves by 0.5 s at each reading: the bar is redrawn at steps 1, 3 and 4.
+  hook = make_progress(counter, tmp_path, 4, log_every_steps=1000, num_examples=20,
+                       clock=(number / 2 for number in itertools.count()).__next__)
   run_steps([1., 2., 3., 4.], [hook])
   hook.close()
-  shown = terminal.getvalue().splitlines()[-1]
-  assert '4/4 [' in shown and 'loss 4.0000, ' in shown and 'examples/sec' in shown
+  bars = [text for text in terminal.getvalue().split('\r') if text.strip()]
+  assert all(len(text) <= columns for text in bars)
+  assert any(text.startswith(shown) for text in bars), bars
+
+
+def test_a_bar_is_redrawn_once_a_second(run_steps, counter, monkeypatch, tmp_path):
+  terminal = io.StringIO()
+  terminal.isatty = lambda: True
+  monkeypatch.setattr(sys, 'stderr', terminal)
+  monkeypatch.setenv('COLUMNS', '60')
+  clock = [0.]
+  hook = make_progress(counter, tmp_path, 100, log_every_steps=100, clock=lambda: clock[0])
+
+  def tick(step):
+    clock[0] += .125
+
+  run_steps([float(step) for step in range(40)], [hook], tick)
+  hook.close()
+  steps = [int(text.split('/')[0]) for text in terminal.getvalue().split('\r')
+           if '/100' in text]
+  assert sorted(set(steps)) == [1, 9, 17, 25, 33]
+
+
+@pytest.mark.parametrize('secs, text', [(0., '0 s'), (59.4, '59 s'), (60., '1:00'), (185., '3:05'),
+                                        (7385., '2:03:05')])
+def test_duration(secs, text):
+  assert progress.duration(secs) == text
+
+
+def test_epoch_lines(run_steps, counter, caplog):
+  caplog.set_level(logging.INFO, 'estimator_train')
+  # Of 25 examples, by 10 a step: epochs end in steps 3, 5 and 8.
+  run_steps([1., 2., 3., 4., 5., 6., 7., 8.], [epochs.LogEpochs(
+      schedules.Piecewise([0.5, 0.25], [4]), 25, 10, 8, counter, readings(0., 3., 3., 4., 4., 7., 7.))])
+  assert lines_of(caplog) == [
+      'epoch 1/4: loss 2.0000, accuracy 0.2000, 3 s, 10 examples/sec',
+      'epoch 2/4: loss 4.5000, accuracy 0.4500, 1 s, 20 examples/sec, learning rate 0.25',
+      'epoch 3/4: loss 7.0000, accuracy 0.7000, 3 s, 10 examples/sec']
+
+
+def test_an_epoch_without_the_steps_that_loss_scaling_skips(run_steps, counter, caplog):
+  caplog.set_level(logging.INFO, 'estimator_train')
+  run_steps([1., math.nan, 3.], [epochs.LogEpochs(None, 30, 10, 3, counter,
+                                                  readings(0., 3., 3.))])
+  assert lines_of(caplog) == ['epoch 1/1: loss 2.0000, accuracy 0.2000, 3 s, 10 examples/sec']
 
 
 class Engine:
@@ -149,7 +220,7 @@ def test_a_signal_to_save(run_steps, counter, signals, caplog):
   hooks = [signal_hooks.StopOnSignal(signals, Engine(), counter),
            signal_hooks.SaveOnSignal(signals, None)]
   assert run_steps([1.] * 6, hooks, ask) == 6
-  assert saved == [2, 5] and caplog.text.count('SIGUSR1: it is the chief that saves') == 2
+  assert saved == [2, 5] and caplog.text.count('SIGUSR1: ignored, because only the chief') == 2
 
 
 def test_with_others_all_stop_a_little_later(run_steps, counter, signals):

@@ -3,7 +3,7 @@
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from estimator_train.process.start_up import StartUp
+from estimator_train.process.start_up import StartUpTimer
 from estimator_train.training.hooks import time_history
 from estimator_train.training.hooks.time_history import TimeHistory
 
@@ -22,7 +22,7 @@ def run_steps(history, count, step=tf.no_op):
 
 def test_times_of_each_step():
   now = iter([1., 1.5, 2., 4., 5., 5.25])
-  history = TimeHistory(StartUp(), clock=lambda: next(now))
+  history = TimeHistory(StartUpTimer(), clock=lambda: next(now))
   run_steps(history, 3)
   assert list(history.began) == [1., 2., 5.]
   assert list(history.ended) == [1.5, 4., 5.25]
@@ -30,24 +30,24 @@ def test_times_of_each_step():
 
 
 def test_a_long_run_keeps_its_last_steps(monkeypatch):
-  monkeypatch.setattr(time_history, '_MOST_STEPS', 3)
+  monkeypatch.setattr(time_history, '_MAX_STEPS', 3)
   now = iter(range(100))
-  history = TimeHistory(StartUp(), clock=lambda: next(now))
+  history = TimeHistory(StartUpTimer(), clock=lambda: next(now))
   run_steps(history, 13)
-  assert history.forgotten == 9 and len(history.waited) == 4
+  assert history.discarded_steps == 9 and len(history.waited) == 4
   assert list(history.began) == [18, 20, 22, 24] and list(history.ended) == [19, 21, 23, 25]
 
 
 def test_the_way_to_the_first_step():
   now = iter([10., 12., 15., 21., 99.])
-  start_up = StartUp(clock=lambda: next(now), process_age=lambda: 1.)
+  start_up = StartUpTimer(clock=lambda: next(now), process_age=lambda: 1.)
   run_steps(TimeHistory(start_up), 2)
   assert start_up.secs == {'import': 1., 'graph': 2., 'session': 3., 'first_step': 6.}
 
 
 def test_a_run_that_failed_is_no_step():
   now = iter([1., 2., 3., 4., 5.])
-  history = TimeHistory(StartUp(), clock=lambda: next(now))
+  history = TimeHistory(StartUpTimer(), clock=lambda: next(now))
 
   def fails_at_first():
     runs = tf.get_variable('runs', [], tf.int32, tf.zeros_initializer(), use_resource=True)

@@ -28,23 +28,23 @@ def make(clock, is_excused=lambda: False, on_timeout=lambda secs: None, timeout_
 def test_only_a_step_that_runs_can_take_too_long(clock):
   watched = make(clock)
   clock.now = 100.
-  assert not watched.look()
+  assert not watched.has_timed_out()
   watched.before_run(None)
   clock.now = 110.
-  assert not watched.look()
+  assert not watched.has_timed_out()
   clock.now = 110.1
-  assert watched.look()
+  assert watched.has_timed_out()
   watched.after_run(None, None)
-  assert not watched.look()
+  assert not watched.has_timed_out()
 
 
 def test_a_session_that_is_not_made(clock):
   watched = make(clock)
   watched.begin()
   clock.now = 11.
-  assert watched.look()
+  assert watched.has_timed_out()
   watched.after_create_session(None, None)
-  assert not watched.look()
+  assert not watched.has_timed_out()
   watched.close()
 
 
@@ -53,23 +53,23 @@ def test_an_excuse_starts_the_time_anew(clock):
   watched = make(clock, lambda: excused)
   watched.before_run(None)
   clock.now = 50.
-  assert not watched.look()
+  assert not watched.has_timed_out()
   excused = False
   clock.now = 60.
-  assert not watched.look()
+  assert not watched.has_timed_out()
   clock.now = 61.
-  assert watched.look()
+  assert watched.has_timed_out()
 
 
 def test_no_limit(clock):
   watched = make(clock, timeout_secs=float('inf'))
   watched.before_run(None)
   clock.now = 1e9
-  assert not watched.look()
+  assert not watched.has_timed_out()
 
 
 def test_the_thread_reports_once_and_ends(clock, monkeypatch):
-  monkeypatch.setattr(watchdog, '_TURN_SECS', .01)
+  monkeypatch.setattr(watchdog, '_POLL_SECS', .01)
   reported, was_reported = [], threading.Event()
 
   def on_timeout(secs):
@@ -88,7 +88,7 @@ def test_the_thread_reports_once_and_ends(clock, monkeypatch):
 
 
 def test_the_thread_ends_with_the_run(clock, monkeypatch):
-  monkeypatch.setattr(watchdog, '_TURN_SECS', .01)
+  monkeypatch.setattr(watchdog, '_POLL_SECS', .01)
   watched = make(clock)
   watched.begin()
   thread, = (thread for thread in threading.enumerate() if thread.name == 'step watchdog')

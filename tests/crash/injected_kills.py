@@ -33,13 +33,13 @@ POINTS = {
     'lock': (run_lock, '_acquire'),
     'evaluate': (evaluator._EvaluationGraph, 'run'),
     'promote': (best_checkpoint, 'promote'),
-    'page': (page, 'write_after'),
+    'page': (page, 'write_page_of_finished_run'),
     'saved_model': (tf.saved_model.Builder, 'save'),
-    'model.h5': (train_and_evaluate.template_model, 'write'),
+    'model.h5': (train_and_evaluate.template_model, 'write_h5'),
 }
 
 
-def plant(point, when, match='', count=1):
+def inject(point, when, match='', count=1):
   """Has the process die at a call.
 
   Args:

@@ -1,0 +1,196 @@
+"""The README and the pages of docs/: their commands run, their links lead somewhere."""
+
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from conftest import ROOT, real_data
+
+from estimator_train import flags
+from estimator_train.configs.workloads import WORKLOADS
+from estimator_train.settings import choices
+
+PAGES = [ROOT / 'README.md', ROOT / 'CONTRIBUTING.md', ROOT / 'SECURITY.md',
+         *sorted((ROOT / 'docs').glob('**/*.md')), ROOT / 'tests' / 'benchmarks' / 'README.md']
+TEXTS = {str(path.relative_to(ROOT)): path.read_text(encoding='utf-8') for path in PAGES}
+README, DOCS = TEXTS['README.md'], {name[len('docs/'):]: text for name, text in TEXTS.items()
+                                    if name.startswith('docs/')}
+COMMANDS = list(dict.fromkeys(
+    line for text in TEXTS.values() for block in re.findall(r'```bash\n(.*?)```', text, re.DOTALL)
+    for line in block.splitlines()))
+# The program, with what precedes its flags; relative paths in the image are those of the checkout.
+PROGRAM = re.compile(r'(?:ESTIMATOR_TRAIN_TF=onednn )?(?:./run_train.sh|python -m estimator_train)')
+# Other commands that end with flags of the program.
+STARTERS = re.compile(
+    r'docker run .* estimator-train(?= )|'
+    r'docker compose -f deploy/docker/compose.yaml run --rm train(-cpu)?|'
+    r'deploy/docker/two_hosts.sh \d \S+|sbatch --nodes=\d deploy/slurm/train.sbatch')
+# Commands that are not executed here: what they require, or the test that executes them.
+ELSEWHERE = (
+    (r'(docker|mkdir) ', 'requires Docker; tests/deploy, scripts/check_image'),
+    (r'deploy/docker/two_hosts.sh |sbatch |kubectl ', 'requires a cluster; tests/deploy'),
+    (r'.*--dataset=oct2017|.*configs/oct2017.flags', 'requires a Kaggle account; '
+     'tests/modes/test_workloads.py'),
+    (r'.*--local_workers', 'tests/launcher/test_local_cluster.py, tests/cluster'),
+    (r'.*--tensorboard', 'tests/launcher/test_with_tensorboard.py'),
+    (r'.*--mode=scaling', 'tests/modes/test_scaling_mode.py'),
+    (r'.*--mode=reproduce', 'tests/modes/test_reproduce_mode.py'),
+    (r'tests/benchmarks/run.sh|.*python tests/benchmarks/', 'takes minutes to hours; '
+     'tests/benchmarks'),
+    (r'.*python tests/crash/kills.py', 'takes minutes; tests/crash/test_kills.py'),
+    (r'CLUSTER_KILL_ROUNDS=20 tests/run.sh', 'takes minutes; tests/cluster/test_lost_tasks.py'),
+    (r'tests/run.sh|scripts/lint|.ci/run', '.ci/run'),
+    (r'scripts/audit.sh', 'requires the package index; scripts/audit.sh'),
+)
+EXECUTED = [command for command in COMMANDS
+            if not any(re.match(pattern, command) for pattern, _ in ELSEWHERE)]
+
+
+def test_opens_with_the_two_commands():
+  assert COMMANDS[:2] == ['./run_train.sh', 'tests/run.sh']
+
+
+def arguments_of(command):
+  """Returns the flags of the program that a command has, or None if it is another program."""
+  match = PROGRAM.match(command) or STARTERS.match(command)
+  if match is None:
+    return None
+  return shlex.split(command[match.end():]) or [
+      '--flagfile=estimator_train/configs/quickstart.flags']
+
+
+@pytest.mark.parametrize('command', [command for command in COMMANDS if command not in EXECUTED])
+def test_command_that_is_not_executed_here(command, monkeypatch):
+  monkeypatch.chdir(str(ROOT))
+  reason = next(reason for pattern, reason in ELSEWHERE if re.match(pattern, command))
+  assert (ROOT / reason.split('; ')[-1].split(', ')[0]).exists()
+  arguments = arguments_of(command)
+  if arguments is not None:
+    arguments = [argument for argument in arguments if argument != '--tensorboard'
+                 and not argument.startswith(('--local_', '--max_restarts'))]
+    assert flags.wants_help(arguments) or flags.parse(arguments)
+    return
+  words = [word for word in shlex.split(command) if '=' not in word or word.startswith('-')]
+  files = [word for word in words if '/' in word and not word.startswith(('-', '$', 'DATA'))]
+  for name in files:
+    assert (ROOT / name).exists() or name.startswith('.venv/')
+
+
+@pytest.fixture(scope='module')
+def workspace(tmp_path_factory, write_images):
+  """A folder like the checkout, with image files in DATA/ and an empty data/."""
+  folder = tmp_path_factory.mktemp('checkout')
+  (folder / 'estimator_train').symlink_to(ROOT / 'estimator_train')
+  (folder / 'data').mkdir()
+  random = np.random.RandomState(1)
+  write_images({folder / 'DATA' / split / label / '{}.jpeg'.format(number):
+                random.randint(0, 256, (64, 64, 1)).astype(np.uint8)
+                for split in ('train', 'test') for label in ('A', 'B') for number in range(64)})
+  return folder
+
+
+def shortened(arguments):
+  """Returns the flags with a few steps in place of the whole training."""
+  settings = flags.parse(arguments)
+  if settings.mode not in choices.TRAINING_MODES:
+    return arguments
+  if any(argument.startswith('--train_epochs') for argument in arguments):
+    return arguments + ['--train_epochs=1']
+  return arguments + ['--train_steps=3', '--eval_every_steps=2']
+
+
+def needed_run(arguments):
+  """Returns the flags of the training whose run a command uses, if there is one."""
+  settings = flags.parse(arguments)
+  if settings.mode not in ('evaluate', 'predict', 'export'):
+    return None
+  kept = [argument for argument in arguments if not argument.startswith(
+      ('--mode=', '--input=', '--output=', '--export_', '--checkpoint='))]
+  if settings.dataset == 'image_folder' and not settings.train_pattern:
+    kept += ['--train_pattern=DATA/train/**/*.jpeg', '--eval_pattern=DATA/test/**/*.jpeg']
+  return kept + ['--train_steps=3', '--eval_every_steps=2']
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('command', EXECUTED)
+def test_command(command, workspace, run_program, monkeypatch):
+  monkeypatch.chdir(str(workspace))
+  arguments = arguments_of(command)
+  assert arguments is not None
+  if flags.wants_help(arguments):
+    assert run_program(*arguments).code == 0
+    return
+  settings = flags.parse(arguments)
+  if settings.data_dir:
+    names = {'fashion_mnist': 'fashion-mnist', 'mnist': 'mnist'}
+    link = workspace / settings.data_dir
+    if not link.exists():
+      link.symlink_to(real_data(names[settings.dataset]))
+  before = needed_run(arguments)
+  if before is not None and not (workspace / settings.model_dir / 'best').exists():
+    assert run_program(*before).code == 0
+  done = run_program(*shortened(arguments))
+  assert done.code == 0, done.err
+  assert done.result.get('mode', 'download') == settings.mode
+
+
+@pytest.mark.parametrize('flagfile', sorted((ROOT / 'estimator_train' / 'configs').glob('*.flags')),
+                         ids=lambda path: path.name)
+def test_flagfile_parses(flagfile):
+  assert flags.parse(['--flagfile={}'.format(flagfile)]).model_dir
+
+
+def test_tasks_on_several_machines_are_of_one_cluster():
+  page = DOCS['distribution.md']
+  configs = [json.loads(config) for config in re.findall(r"TF_CONFIG='(.*)'", page)]
+  first, second = configs
+  assert first['cluster'] == second['cluster'] == {'worker': ['host-a:2222', 'host-b:2222']}
+  assert [config['task'] for config in configs] == [
+      {'type': 'worker', 'index': index} for index in range(2)]
+  command, = re.findall(r'^both\$ ./run_train.sh (.*)$', page, re.MULTILINE)
+  assert flags.parse(shlex.split(command)).distribution_strategy == 'multi_worker_mirrored'
+
+
+def test_every_output_file_is_documented():
+  for name in ('flags.txt', 'labels.txt', 'throughput.json', 'evaluation.json'):
+    assert '`{}`'.format(name) in DOCS['reports.md']
+
+
+@pytest.mark.parametrize('name', sorted(WORKLOADS))
+def test_ledger_has_every_figure(name):
+  """The tables are those that the command writes: their first columns are the workloads'."""
+  section = DOCS['performance.md'].partition('<!-- ledger: begin -->')[2].partition(
+      '<!-- ledger: end -->')[0]
+  table = section.partition('`{}` on '.format(name))[2].partition('\n`')[0]
+  rows = [tuple(cell.strip() for cell in line.split('|')[1:4])
+          for line in table.splitlines() if line.startswith('|')][2:]
+  figures = [figure for part in WORKLOADS[name].parts for figure in part.figures]
+  assert rows == [(figure.name, figure.published or '', figure.conditions)
+                  for figure in figures + list(WORKLOADS[name].combined_figures)]
+
+
+def test_flag_reference_is_generated():
+  page = subprocess.run([sys.executable, 'scripts/flag_reference.py'], cwd=str(ROOT), check=True,
+                        stdout=subprocess.PIPE, universal_newlines=True, timeout=60).stdout
+  assert DOCS['reference/flags.md'] == page
+
+
+@pytest.mark.parametrize('name', sorted(TEXTS))
+def test_links_lead_somewhere(name):
+  for target in re.findall(r'\]\(([^)\s]+)\)', re.sub(r'`[^`]*`', '', TEXTS[name])):
+    path, _, anchor = target.partition('#')
+    page = os.path.normpath(os.path.join(os.path.dirname(name), path)) if path else name
+    assert (ROOT / page).exists(), target
+    if anchor:
+      headings = re.findall(r'^#+ (.*)$', TEXTS[page], re.MULTILINE)
+      assert anchor in [anchor_of(heading) for heading in headings], target
+
+
+def anchor_of(heading):
+  """Returns the anchor of a heading, as GitHub and MkDocs make it."""
+  return re.sub(r'[^\w\- ]', '', heading.lower()).strip().replace(' ', '-')

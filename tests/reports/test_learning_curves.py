@@ -23,11 +23,11 @@ def write(tmp_path):
 
 
 def test_each_curve_has_its_place(write, tmp_path):
-  write(1, [('loss', 1, 4.), ('step_secs', 1, 9.), ('learning_rate', 1, .25), ('loss', 11, 2.)])
+  write(1, [('loss', 1, 4.), ('accuracy', 1, .25), ('step_secs', 1, 9.), ('learning_rate', 1, .25), ('loss', 11, 2.)])
   write(1, [('accuracy', 10, .5), ('average_loss', 10, 3.), ('loss', 10, 9.)], folder='eval')
   assert learning_curves.read_learning_curves(str(tmp_path)) == {
-      'train_loss': [(1, 4.), (11, 2.)], 'learning_rate': [(1, .25)], 'eval_loss': [(10, 3.)],
-      'eval_accuracy': [(10, .5)]}
+      'train_loss': [(1, 4.), (11, 2.)], 'train_accuracy': [(1, .25)],
+      'learning_rate': [(1, .25)], 'eval_loss': [(10, 3.)], 'eval_accuracy': [(10, .5)]}
 
 
 def test_what_a_killed_run_did_beyond_its_checkpoint_is_left_out(write, tmp_path):
@@ -55,4 +55,4 @@ def test_a_folder_with_odd_characters_and_no_events(tmp_path):
   folder = tmp_path / '[a]*'
   folder.mkdir()
   assert learning_curves.read_learning_curves(str(folder)) == {
-      'train_loss': [], 'learning_rate': [], 'eval_loss': [], 'eval_accuracy': []}
+      'train_loss': [], 'train_accuracy': [], 'learning_rate': [], 'eval_loss': [], 'eval_accuracy': []}

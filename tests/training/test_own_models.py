@@ -36,7 +36,8 @@ def test_layer_that_does_not_describe_itself(run_program, tmp_path):
   done = run_program('--model=own_models:with_undescribed_layer',
                      '--model_dir={}'.format(tmp_path), *QUICK)
   assert done.code == 2 and done.out == ''
-  last, = done.err.splitlines()
+  last = done.err.splitlines()[-1]
+  assert 'Traceback' not in done.err
   assert last.startswith('error: the model cannot be converted to an Estimator: --model=own_models:'
                          'with_undescribed_layer (NotImplementedError: ')
   assert 'get_config' in last

@@ -12,6 +12,7 @@ from estimator_train.errors import UserError
 from estimator_train.settings import Settings, learning_rate_scale
 from estimator_train.training import schedules
 from estimator_train.training.checkpoints import save_hook
+from estimator_train.training.hooks.batch_metrics import BatchMetrics
 from estimator_train.training.hooks.epochs import LogEpochs
 from estimator_train.training.hooks.step_counter import StepCounter
 from estimator_train.training.optimizers import make_optimizer
@@ -231,7 +232,7 @@ def test_epochs_that_end_within_steps(caplog, first, taken, ended):
   """Of 9 examples in steps of 6, epochs end at 1.5, 3 and 4.5."""
   caplog.set_level(logging.INFO, 'estimator_train')
   counter = StepCounter()
-  hook = LogEpochs(schedules.Piecewise([1., 0.5], [2]), 9, 6, 5, counter)
+  hook = LogEpochs(schedules.Piecewise([1., 0.5], [2]), 9, 6, 5, counter, BatchMetrics())
   with tf.Graph().as_default():
     step = tf.Variable(first, name='global_step', dtype=tf.int64, trainable=False,
                        collections=[tf.GraphKeys.GLOBAL_STEP, tf.GraphKeys.GLOBAL_VARIABLES])
@@ -240,6 +241,6 @@ def test_epochs_that_end_within_steps(caplog, first, taken, ended):
       counter.after_create_session(session, None)
       hook.after_create_session(session, None)
   for counter.global_step in taken:
-    hook.after_run(None, tf.train.SessionRunValues((1., 1.), None, None))
+    hook.after_run(None, None)
   lines = [record.getMessage() for record in caplog.records]
   assert [(int(line[6]), line.partition(', learning rate ')[2]) for line in lines] == ended

@@ -1,31 +1,27 @@
-"""The loss and the accuracy of each training step, for the hooks that show progress."""
+"""The hook that fetches the loss and the accuracy of each training step, for other hooks."""
 
-from typing import Tuple
+import math
+from typing import Any
 
 import tensorflow.compat.v1 as tf
 
 _CORRECT = 'estimator_train/correct_of_replica'
 
 
-def observe(labels: tf.Tensor, outputs: tf.Tensor) -> tf.Tensor:
+def observe(class_indices: tf.Tensor, outputs: tf.Tensor) -> tf.Tensor:
   """Adds the accuracy of a replica's batch to the graph; to be called when its model is built.
 
   Args:
-    labels: one-hot [B, num_classes] or class indices [B].
+    class_indices: the labels, [B].
     outputs: of the model, [B, num_classes].
 
   Returns:
     The accuracy, a float32 scalar.
   """
-  correct = tf.equal(tf.cast(class_indices(labels), tf.int64), tf.argmax(outputs, -1))
+  correct = tf.equal(tf.cast(class_indices, tf.int64), tf.argmax(outputs, -1))
   accuracy = tf.reduce_mean(tf.cast(correct, tf.float32))
   tf.add_to_collection(_CORRECT, accuracy)
   return accuracy
-
-
-def class_indices(labels: tf.Tensor) -> tf.Tensor:
-  """Returns labels that are one-hot [B, num_classes] or class indices [B] as class indices."""
-  return labels if labels.shape.ndims == 1 else tf.argmax(labels, -1)
 
 
 def training_loss() -> tf.Tensor:
@@ -33,13 +29,29 @@ def training_loss() -> tf.Tensor:
   return tf.get_collection(tf.GraphKeys.LOSSES)[-1]
 
 
-def fetches() -> Tuple[tf.Tensor, tf.Tensor]:
-  """Returns the loss of the step, and its accuracy over the replicas of this process.
+class BatchMetrics(tf.train.SessionRunHook):
+  """Fetches the loss and the accuracy of each step, once for all hooks that come after this one.
 
-  The accuracy over all workers would be a collective operation, which every worker would have to
-  run in every step. It is nan where the model was not observed.
+  The accuracy is that of the replicas of this process: over all workers it would be a collective
+  operation, which every worker would have to run in every step.
+
+  Attributes:
+    loss: the loss of the last step, the mean over the global batch.
+    accuracy: the accuracy of the last step; nan if the model was not observed.
   """
-  replicas = tf.get_collection(_CORRECT)
-  if not replicas:
-    return training_loss(), tf.constant(float('nan'))
-  return training_loss(), tf.add_n(replicas) / len(replicas) if replicas[1:] else replicas[0]
+
+  def __init__(self) -> None:
+    self.loss = self.accuracy = math.nan
+
+  def begin(self) -> None:
+    replicas = tf.get_collection(_CORRECT)
+    accuracy = tf.add_n(replicas) / len(replicas) if replicas[1:] else (
+        replicas or [tf.constant(math.nan)])[0]
+    # The same tensors in every step: TensorFlow prepares the graph anew for each set of fetches.
+    self._fetch = tf.train.SessionRunArgs([training_loss(), accuracy])
+
+  def before_run(self, run_context: Any) -> tf.train.SessionRunArgs:
+    return self._fetch
+
+  def after_run(self, run_context: Any, run_values: Any) -> None:
+    self.loss, self.accuracy = run_values.results

@@ -8,10 +8,10 @@ from typing import Any, Callable, Optional
 import tensorflow.compat.v1 as tf
 
 from estimator_train.settings import steps_for_epochs
-from estimator_train.training.hooks import batch_metrics
+from estimator_train.training.hooks.batch_metrics import BatchMetrics
 from estimator_train.training.hooks.logged_steps import is_logged
-from estimator_train.training.hooks.progress import duration, unless_nan
 from estimator_train.training.hooks.step_counter import StepCounter
+from estimator_train.training.hooks.text import duration, epochs_of, unless_nan
 from estimator_train.training.schedules import Schedule
 
 _LOG = logging.getLogger('estimator_train')
@@ -29,22 +29,21 @@ class LogEpochs(tf.train.SessionRunHook):
     examples_per_step: of a global step.
     stop_step: the global step to train up to.
     counter: counts the steps.
+    metrics: has the loss and the accuracy of the step.
     clock: in seconds.
   """
 
   def __init__(self, schedule: Optional[Schedule], num_examples: int, examples_per_step: int,
-               stop_step: int, counter: StepCounter,
+               stop_step: int, counter: StepCounter, metrics: BatchMetrics,
                clock: Callable[[], float] = time.perf_counter) -> None:
     self._schedule = schedule
     self._num_examples = num_examples
     self._examples_per_step = examples_per_step
-    self._epochs = -(-stop_step * examples_per_step // num_examples)
+    self._epochs = epochs_of(stop_step, num_examples, examples_per_step)
     self._counter = counter
+    self._metrics = metrics
     self._clock = clock
     self._rate: Optional[float] = None
-
-  def begin(self) -> None:
-    self._fetch = tf.train.SessionRunArgs(batch_metrics.fetches())
 
   def after_create_session(self, session: tf.Session, coord: Any) -> None:
     # A resumed run logs no epoch that had ended before.
@@ -53,14 +52,10 @@ class LogEpochs(tf.train.SessionRunHook):
     if self._schedule is not None:
       self._rate = self._schedule.rate_at(first_step)
 
-  def before_run(self, run_context: Any) -> tf.train.SessionRunArgs:
-    return self._fetch
-
   def after_run(self, run_context: Any, run_values: Any) -> None:
-    loss, accuracy = run_values.results
-    if math.isfinite(loss):  # Loss scaling skips the other steps.
-      self._losses += loss
-      self._accuracies += accuracy
+    if math.isfinite(self._metrics.loss):  # Loss scaling skips the other steps.
+      self._losses += self._metrics.loss
+      self._accuracies += self._metrics.accuracy
       self._steps += 1
     step = self._counter.global_step
     if step < self._end:
@@ -75,9 +70,9 @@ class LogEpochs(tf.train.SessionRunHook):
     secs = max(self._clock() - self._began, 1e-9)
     examples = (step - self._first_step) * self._examples_per_step
     steps = max(self._steps, 1)
-    _LOG.info('epoch %d/%d: loss %.4f%s, %s, %.0f examples/sec%s', epoch, self._epochs,
+    _LOG.info('epoch %d/%d: loss %.4f%s, %s, %s examples/sec%s', epoch, self._epochs,
               self._losses / steps, unless_nan(', accuracy {:.4f}', self._accuracies / steps),
-              duration(secs), examples / secs, self._changed_rate(step))
+              duration(secs), '{:,.0f}'.format(examples / secs), self._changed_rate(step))
 
   def _changed_rate(self, step: int) -> str:
     if self._schedule is None:

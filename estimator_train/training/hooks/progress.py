@@ -11,8 +11,10 @@ from typing import Any, Callable, Deque, Optional, Tuple
 import tensorflow.compat.v1 as tf
 from tqdm import tqdm
 
-from estimator_train.training.hooks import batch_metrics, logged_steps, summaries
+from estimator_train.training.hooks import logged_steps, summaries
+from estimator_train.training.hooks.batch_metrics import BatchMetrics
 from estimator_train.training.hooks.step_counter import StepCounter
+from estimator_train.training.hooks.text import duration, epochs_of, unless_nan
 from estimator_train.training.schedules import Schedule
 
 _LOG = logging.getLogger('estimator_train')
@@ -30,6 +32,7 @@ class Progress(tf.train.SessionRunHook):
 
   Args:
     counter: counts the steps.
+    metrics: has the loss and the accuracy of the step.
     model_dir: of the run; None: of another task, which writes nothing.
     stop_step: the global step to train up to.
     log_every_steps: steps between two lines, while they are few; see logged_steps.py.
@@ -40,12 +43,14 @@ class Progress(tf.train.SessionRunHook):
     clock: in seconds.
   """
 
-  def __init__(self, counter: StepCounter, model_dir: Optional[str], stop_step: int,
-               log_every_steps: int, examples_per_step: int, num_examples: Optional[int] = None,
+  def __init__(self, counter: StepCounter, metrics: BatchMetrics, model_dir: Optional[str],
+               stop_step: int, log_every_steps: int, examples_per_step: int,
+               num_examples: Optional[int] = None,
                schedule: Optional[Schedule] = None,
                after_first_step: Callable[[], None] = lambda: None,
                clock: Callable[[], float] = time.perf_counter) -> None:
     self._counter = counter
+    self._metrics = metrics
     self._model_dir = model_dir
     self._stop_step = stop_step
     self._every = log_every_steps
@@ -59,10 +64,6 @@ class Progress(tf.train.SessionRunHook):
     self._recent: Deque[Tuple[int, float]] = collections.deque(maxlen=_WINDOW + 1)
     self._bar: Optional[tqdm] = None
 
-  def begin(self) -> None:
-    # The same tensors in every step: TensorFlow prepares the graph anew for each set of fetches.
-    self._fetch = tf.train.SessionRunArgs(batch_metrics.fetches())
-
   def after_create_session(self, session: tf.Session, coord: Any) -> None:
     step, now = self._counter.global_step, self._clock()
     self._logged_step, self._logged_at = step, now
@@ -71,9 +72,6 @@ class Progress(tf.train.SessionRunHook):
       self._bar = tqdm(total=self._stop_step, initial=step, file=sys.stderr, leave=False,
                        dynamic_ncols=True, mininterval=math.inf, bar_format='{desc}')
 
-  def before_run(self, run_context: Any) -> tf.train.SessionRunArgs:
-    return self._fetch
-
   def after_run(self, run_context: Any, run_values: Any) -> None:
     if self._counter.step == self._counter.first_step + 1:
       self._after_first_step()
@@ -81,11 +79,11 @@ class Progress(tf.train.SessionRunHook):
     is_due = self._bar is not None and self._clock() >= self._refresh_at
     if logged_steps.is_logged(step, self._every) or step >= self._stop_step:
       self._counter.refresh(run_context.session)
-      self._log(*run_values.results)
+      self._log(self._metrics.loss, self._metrics.accuracy)
     elif not is_due:
       return
     if self._bar is not None:
-      self._refresh(*run_values.results)
+      self._refresh(self._metrics.loss, self._metrics.accuracy)
 
   def _log(self, loss: float, accuracy: float) -> None:
     now, step = self._clock(), self._counter.global_step
@@ -98,9 +96,9 @@ class Progress(tf.train.SessionRunHook):
         scalars['learning_rate'] = self._schedule.rate_at(step - 1)
       summaries.write_scalars(self._model_dir, scalars, step)
     if self._bar is None:
-      _LOG.info('step %d/%d%s: loss %.4f%s, %.0f examples/sec, %s left', step, self._stop_step,
+      _LOG.info('step %d/%d%s: loss %.4f%s, %s examples/sec, %s left', step, self._stop_step,
                 self._epoch(' (epoch {}/{})'), loss, unless_nan(', accuracy {:.4f}', accuracy),
-                rate, duration((self._stop_step - step) * step_secs))
+                '{:,.0f}'.format(rate), duration((self._stop_step - step) * step_secs))
 
   def _refresh(self, loss: float, accuracy: float) -> None:
     """Redraws the bar."""
@@ -129,7 +127,7 @@ class Progress(tf.train.SessionRunHook):
     """Returns the text with the epoch of the step and the number of epochs, if there are any."""
     if self._num_examples is None:
       return ''
-    epoch, epochs = (max(-(-step * self._examples_per_step // self._num_examples), 1)
+    epoch, epochs = (epochs_of(step, self._num_examples, self._examples_per_step)
                      for step in (self._counter.global_step, self._stop_step))
     return text.format(epoch, epochs)
 
@@ -137,18 +135,3 @@ class Progress(tf.train.SessionRunHook):
     """Removes the bar from the terminal; also when the run failed."""
     if self._bar is not None:
       self._bar.close()
-
-
-def unless_nan(text: str, value: float) -> str:
-  """Returns the text with the value in it, or nothing where there is no value."""
-  return '' if math.isnan(value) else text.format(value)
-
-
-def duration(secs: float) -> str:
-  """Returns a duration as 42 s, 3:05 or 2:03:05."""
-  if secs < 60:
-    return '{:.0f} s'.format(secs)
-  minutes, seconds = divmod(round(secs), 60)
-  hours, minutes = divmod(minutes, 60)
-  return '{}:{:02}:{:02}'.format(hours, minutes, seconds) if hours else '{}:{:02}'.format(
-      minutes, seconds)

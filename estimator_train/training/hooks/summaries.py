@@ -56,7 +56,8 @@ def add_batch(features: tf.Tensor, labels: tf.Tensor, outputs: tf.Tensor) -> Non
     labels: one-hot [B, num_classes] or class indices [B].
     outputs: the outputs of the model, [B, num_classes].
   """
-  accuracy = batch_metrics.observe(labels, outputs)
+  class_indices = labels if labels.shape.ndims == 1 else tf.argmax(labels, -1)
+  accuracy = batch_metrics.observe(class_indices, outputs)
   # The replicas have equal parts of the batch, so the mean over them is that of the batch.
   tf.distribute.get_replica_context().merge_call(
       lambda strategy, right: add_scalar(
@@ -64,7 +65,7 @@ def add_batch(features: tf.Tensor, labels: tf.Tensor, outputs: tf.Tensor) -> Non
       args=(accuracy,))
   if features.shape.ndims == 4 and features.shape[-1].value in (1, 3):
     tf.add_to_collection(_PIXELS, features[:_MAX_EXAMPLES])
-    tf.add_to_collection(_TRUE, batch_metrics.class_indices(labels)[:_MAX_EXAMPLES])
+    tf.add_to_collection(_TRUE, class_indices[:_MAX_EXAMPLES])
 
 
 def record_gradient_norm(optimizer: Any) -> None:

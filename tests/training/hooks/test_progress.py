@@ -18,6 +18,7 @@ from estimator_train.training.hooks import (
   epochs,
   progress,
   signals as signal_hooks,
+  text as text_lib,
 )
 from estimator_train.training.hooks.step_counter import StepCounter
 
@@ -28,7 +29,12 @@ def counter():
 
 
 @pytest.fixture
-def run_steps(counter):
+def metrics():
+  return batch_metrics.BatchMetrics()
+
+
+@pytest.fixture
+def run_steps(counter, metrics):
   """Runs steps whose loss is taken from a list; their accuracy is a tenth of it."""
   def run(losses, run_hooks, before_step=lambda step: None, has_accuracy=True):
     with tf.Graph().as_default():
@@ -41,7 +47,7 @@ def run_steps(counter):
         is_first = tf.cast(tf.range(100) < tf.cast(loss * 10 + .5, tf.int32), tf.int64)
         batch_metrics.observe(tf.ones([100], tf.int64), tf.one_hot(is_first, 2))
       done = 0
-      with tf.train.MonitoredSession(hooks=[counter, *run_hooks]) as session:
+      with tf.train.MonitoredSession(hooks=[counter, metrics, *run_hooks]) as session:
         while not session.should_stop() and done < len(losses):
           before_step(done + 1)
           session.run(train_op)
@@ -56,19 +62,23 @@ def readings(*secs):
   return iter(secs).__next__
 
 
-def make_progress(counter, tmp_path, stop_step, log_every_steps, **more):
-  return progress.Progress(counter, str(tmp_path), stop_step, log_every_steps,
-                           examples_per_step=10, **more)
+@pytest.fixture
+def make_progress(counter, metrics, tmp_path):
+  def make(stop_step, log_every_steps, **more):
+    return progress.Progress(counter, metrics, str(tmp_path), stop_step, log_every_steps,
+                             examples_per_step=10, **more)
+
+  return make
 
 
 def lines_of(caplog):
   return [record.getMessage() for record in caplog.records if record.name == 'estimator_train']
 
 
-def test_progress_lines(run_steps, counter, caplog, tmp_path):
+def test_progress_lines(run_steps, make_progress, caplog, tmp_path):
   caplog.set_level(logging.INFO, 'estimator_train')
   run_steps([1., 2., 3., 4., 5.], [make_progress(
-      counter, tmp_path, 5, log_every_steps=2, num_examples=20,
+      5, log_every_steps=2, num_examples=20,
       clock=readings(10., 14., 15., 17.))])
   assert lines_of(caplog) == [
       'step 2/5 (epoch 1/3): loss 2.0000, accuracy 0.2000, 5 examples/sec, 6 s left',
@@ -76,16 +86,16 @@ def test_progress_lines(run_steps, counter, caplog, tmp_path):
       'step 5/5 (epoch 3/3): loss 5.0000, accuracy 0.5000, 5 examples/sec, 0 s left']
 
 
-def test_progress_of_a_model_without_accuracy_on_endless_data(run_steps, counter, caplog, tmp_path):
+def test_progress_of_a_model_without_accuracy_on_endless_data(run_steps, make_progress, caplog, tmp_path):
   caplog.set_level(logging.INFO, 'estimator_train')
-  run_steps([1., 2.], [make_progress(counter, tmp_path, 2, log_every_steps=2,
+  run_steps([1., 2.], [make_progress(2, log_every_steps=2,
                                      clock=readings(10., 14.))], has_accuracy=False)
   assert lines_of(caplog) == ['step 2/2: loss 2.0000, 5 examples/sec, 0 s left']
 
 
-def test_tensorboard_gets_the_rate(run_steps, counter, tmp_path):
+def test_tensorboard_gets_the_rate(run_steps, make_progress, tmp_path):
   # The clock is read when the session is created, and after steps 2 and 3.
-  run_steps([1., 2., 3.], [make_progress(counter, tmp_path, 3, log_every_steps=2,
+  run_steps([1., 2., 3.], [make_progress(3, log_every_steps=2,
                                          clock=readings(10., 14., 15.))])
   tf.summary.FileWriterCache.clear()
   (path,) = tmp_path.glob('events*')
@@ -95,8 +105,8 @@ def test_tensorboard_gets_the_rate(run_steps, counter, tmp_path):
                    (3, 'examples_per_sec'): 10., (3, 'step_secs'): 1.}
 
 
-def test_the_learning_rate_is_that_of_the_step(run_steps, counter, tmp_path):
-  run_steps([1., 2., 3.], [make_progress(counter, tmp_path, 3, log_every_steps=1,
+def test_the_learning_rate_is_that_of_the_step(run_steps, make_progress, tmp_path):
+  run_steps([1., 2., 3.], [make_progress(3, log_every_steps=1,
                                          schedule=schedules.Piecewise([0.5, 0.25], [2]))])
   tf.summary.FileWriterCache.clear()
   (path,) = tmp_path.glob('events*')
@@ -109,13 +119,13 @@ def test_the_learning_rate_is_that_of_the_step(run_steps, counter, tmp_path):
     (120, 'step 3/4, epoch 2/2, loss 3.0000, accuracy 0.3000, 12 examples/sec, 1 s left |'),
     (60, '3/4 ep 2/2 loss 3.000 acc 0.300 12/s 1 s'),
     (20, '3/4 ep 2/2 loss 3.0')])
-def test_bar_on_a_terminal(run_steps, counter, monkeypatch, tmp_path, columns, shown):
+def test_bar_on_a_terminal(run_steps, make_progress, monkeypatch, tmp_path, columns, shown):
   terminal = io.StringIO()
   terminal.isatty = lambda: True
   monkeypatch.setattr(sys, 'stderr', terminal)
   monkeypatch.setenv('COLUMNS', str(columns))
   # The clock moves by 0.5 s at each reading: the bar is redrawn at steps 1, 3 and 4.
-  hook = make_progress(counter, tmp_path, 4, log_every_steps=1000, num_examples=20,
+  hook = make_progress(4, log_every_steps=1000, num_examples=20,
                        clock=(number / 2 for number in itertools.count()).__next__)
   run_steps([1., 2., 3., 4.], [hook])
   hook.close()
@@ -124,13 +134,13 @@ def test_bar_on_a_terminal(run_steps, counter, monkeypatch, tmp_path, columns, s
   assert any(text.startswith(shown) for text in bars), bars
 
 
-def test_a_bar_is_redrawn_once_a_second(run_steps, counter, monkeypatch, tmp_path):
+def test_a_bar_is_redrawn_once_a_second(run_steps, make_progress, monkeypatch, tmp_path):
   terminal = io.StringIO()
   terminal.isatty = lambda: True
   monkeypatch.setattr(sys, 'stderr', terminal)
   monkeypatch.setenv('COLUMNS', '60')
   clock = [0.]
-  hook = make_progress(counter, tmp_path, 100, log_every_steps=100, clock=lambda: clock[0])
+  hook = make_progress(100, log_every_steps=100, clock=lambda: clock[0])
 
   def tick(step):
     clock[0] += .125
@@ -145,23 +155,29 @@ def test_a_bar_is_redrawn_once_a_second(run_steps, counter, monkeypatch, tmp_pat
 @pytest.mark.parametrize('secs, text', [(0., '0 s'), (59.4, '59 s'), (60., '1:00'), (185., '3:05'),
                                         (7385., '2:03:05')])
 def test_duration(secs, text):
-  assert progress.duration(secs) == text
+  assert text_lib.duration(secs) == text
 
 
-def test_epoch_lines(run_steps, counter, caplog):
+@pytest.mark.parametrize('step, epochs', [(1, 1), (46, 1), (47, 1), (48, 2), (94, 2), (469, 10)])
+def test_epochs_of_steps(step, epochs):
+  # 6,000 examples by 128: epoch 1 ends within step 47, epoch 10 within step 469.
+  assert text_lib.epochs_of(step, 6000, 128) == epochs
+
+
+def test_epoch_lines(run_steps, counter, metrics, caplog):
   caplog.set_level(logging.INFO, 'estimator_train')
   # Of 25 examples, by 10 a step: epochs end in steps 3, 5 and 8.
   run_steps([1., 2., 3., 4., 5., 6., 7., 8.], [epochs.LogEpochs(
-      schedules.Piecewise([0.5, 0.25], [4]), 25, 10, 8, counter, readings(0., 3., 3., 4., 4., 7., 7.))])
+      schedules.Piecewise([0.5, 0.25], [4]), 25, 10, 8, counter, metrics, readings(0., 3., 3., 4., 4., 7., 7.))])
   assert lines_of(caplog) == [
-      'epoch 1/4: loss 2.0000, accuracy 0.2000, 3 s, 10 examples/sec',
-      'epoch 2/4: loss 4.5000, accuracy 0.4500, 1 s, 20 examples/sec, learning rate 0.25',
-      'epoch 3/4: loss 7.0000, accuracy 0.7000, 3 s, 10 examples/sec']
+      'epoch 1/3: loss 2.0000, accuracy 0.2000, 3 s, 10 examples/sec',
+      'epoch 2/3: loss 4.5000, accuracy 0.4500, 1 s, 20 examples/sec, learning rate 0.25',
+      'epoch 3/3: loss 7.0000, accuracy 0.7000, 3 s, 10 examples/sec']
 
 
-def test_an_epoch_without_the_steps_that_loss_scaling_skips(run_steps, counter, caplog):
+def test_an_epoch_without_the_steps_that_loss_scaling_skips(run_steps, counter, metrics, caplog):
   caplog.set_level(logging.INFO, 'estimator_train')
-  run_steps([1., math.nan, 3.], [epochs.LogEpochs(None, 30, 10, 3, counter,
+  run_steps([1., math.nan, 3.], [epochs.LogEpochs(None, 30, 10, 3, counter, metrics,
                                                   readings(0., 3., 3.))])
   assert lines_of(caplog) == ['epoch 1/1: loss 2.0000, accuracy 0.2000, 3 s, 10 examples/sec']
 

@@ -13,8 +13,8 @@ from estimator_train.errors import PeerLost
 STARTING, READY, TRAINING, TRAINED = 'starting', 'ready', 'training', 'trained'
 _HEARTBEAT_SECS = 1.
 _POLL_SECS = .2
-# A task whose connection ends may have ended because of the loss of another task; a third one
-# reports that loss within this time.
+# The wait before a task whose connection ended is reported as lost. It may have ended because it
+# lost another task; a third task then reports that first loss within this time.
 _GRACE_SECS = .5
 _GOODBYE_TIMEOUT_SECS = 2.
 _PRINT_TIMEOUT_SECS = 2.
@@ -96,7 +96,7 @@ class Peers:
     self._thread.start()
 
   def announce_state(self, state: str) -> None:
-    """Sends the state of this task: a constant above, or an activity that may take long."""
+    """Sends this task's state: READY, TRAINING, TRAINED, or text that names a long activity."""
     with self._changed:
       self._state = state
       self._sent_at = -float('inf')
@@ -109,7 +109,7 @@ class Peers:
 
   @property
   def stop_at(self) -> Optional[int]:
-    """The lowest global step at which a task asks all to stop; None without one."""
+    """The lowest global step at which a task asks all to stop; None if no task asks."""
     with self._changed:
       steps = [self._stop_at] + [peer.stop_at for peer in self._peers.values()]
     return min((step for step in steps if step is not None), default=None)
@@ -120,13 +120,13 @@ class Peers:
     Args:
       peer_timeout_secs: seconds without a message after which a task is lost.
       on_lost: called once, from a thread, with the task that was lost first and the reason. If this
-        process was stopped for longer than the timeout, that is its own task.
+        process itself was suspended for longer than the timeout, the lost task is its own.
     """
     with self._changed:
       self._timeout_secs, self._on_lost = peer_timeout_secs, on_lost
 
   def busy_peer(self) -> Optional[Tuple[Task, str]]:
-    """Returns a task that is not training and may take long, with its state; None without one."""
+    """Returns a task that may take long between steps, and its state; None if there is none."""
     with self._changed:
       for task, peer in self._peers.items():
         if not peer.is_finished and peer.state not in (READY, TRAINING, TRAINED):
@@ -142,7 +142,7 @@ class Peers:
     self._wait_until(lambda: self._peers[task].state != STARTING)
 
   def wait_until_trained(self, tasks: Sequence[Task]) -> None:
-    """Waits until all of the tasks, except this one, have trained and need no peer any more.
+    """Waits until all of the tasks, except this one, have trained and no longer need their peers.
 
     Raises:
       PeerLost: a task was lost meanwhile.
@@ -154,7 +154,7 @@ class Peers:
     """Waits until all of the tasks, except this one, have finished.
 
     Returns:
-      The note of each, which `finish` sent.
+      The note that each of them passed to `finish`.
 
     Raises:
       PeerLost: a task was lost meanwhile.
@@ -220,7 +220,7 @@ class Peers:
     if now - self._sent_at >= _HEARTBEAT_SECS:
       self._sent_at = now
       for peer in self._peers.values():
-        if peer.is_open and peer.connection.is_sent:  # Its queue must not grow if it does not read.
+        if peer.is_open and peer.connection.is_sent:  # Do not let the queue of a stalled peer grow.
           peer.connection.send(state=self._state, stop_at=self._stop_at)
     self._detect_losses(now)
 
@@ -236,7 +236,7 @@ class Peers:
       if message.get('bye'):
         peer.is_finished = True
         peer.note = message['note'] if isinstance(message.get('note'), dict) else {}
-        peer.connection.close()  # Which acknowledges the goodbye.
+        peer.connection.close()  # Closing acknowledges the goodbye.
         return
       if lost is not None:
         reason = str(message.get('reason'))[:_MAX_REASON_CHARS]
@@ -245,7 +245,7 @@ class Peers:
       peer.ended_at = now
 
   def _reason_of_report(self, sender: Task, lost: Task, reason: str) -> str:
-    """Returns the reason of a loss that another task reports, with the name of that task."""
+    """Returns the reason for a loss; names the sender unless it reports its own loss."""
     if lost == sender:
       return reason
     if lost == self.task:

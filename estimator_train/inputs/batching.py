@@ -43,7 +43,7 @@ class Batching(NamedTuple):
     seed: the seed of the order of the examples.
     shard: the training examples that this worker reads.
     private_threads: the number of threads that only run the input pipeline; 0: the input pipeline
-      uses the threads of the graph.
+      shares TensorFlow's threads with the model.
   """
   image_shape: Tuple[int, int, int]
   num_classes: int
@@ -57,7 +57,8 @@ class Batching(NamedTuple):
   private_threads: int = 0
 
   def shuffle_and_shard(self, examples: tf.data.Dataset, num_examples: int) -> tf.data.Dataset:
-    """Returns the training examples of this worker: shuffled, infinite, without skipped examples.
+    """Returns the training examples of this worker: shuffled, infinite, starting after the examples
+    used before a resume.
 
     Batches may span two epochs, so that all batches are full. The order of an epoch depends on the
     seed and the number of the epoch only, so that a resumed run starts in the current epoch;
@@ -73,7 +74,7 @@ class Batching(NamedTuple):
     """
     first_epoch, skipped = divmod(self.shard.skip_examples, num_examples)
 
-    # AutoGraph would spend time to find that there is nothing to convert.
+    # AutoGraph would spend time finding that there is nothing to convert.
     @tf.autograph.experimental.do_not_convert
     def shuffle_epoch(epoch: tf.Tensor) -> tf.data.Dataset:
       return examples.shuffle(self.shuffle_buffer, seed=self.seed * _SEED_STRIDE + epoch,
@@ -106,5 +107,6 @@ class Batching(NamedTuple):
     return np.random.RandomState(self.seed).permutation(num_examples).astype(np.int32)
 
   def encode_labels(self, classes: tf.Tensor) -> tf.Tensor:
-    """Converts class indices, int64 [B], to labels: the same, or float32 [B, num_classes]."""
+    """Converts class indices, int64 [B], to labels: unchanged, or one-hot, float32 [B,
+    num_classes]."""
     return tf.one_hot(classes, self.num_classes) if self.one_hot else classes

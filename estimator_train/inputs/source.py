@@ -53,7 +53,7 @@ class Source(abc.ABC):
     """Runs quick checks of the files.
 
     Returns:
-      The number of examples, or None if they are infinite.
+      The number of examples, or None if the data set is infinite.
 
     Raises:
       UserError: a file is missing or invalid.
@@ -78,17 +78,20 @@ class Source(abc.ABC):
     return 'none'
 
   def classes(self) -> np.ndarray:
-    """Returns the class index of each example, integer [N]; UserError if they are infinite."""
+    """Returns the class index of each example, integer [N]; UserError if the data set is
+    infinite."""
     raise self._infinite_error()
 
   def cache_key(self) -> str:
-    """Returns a key that identifies the examples on this machine; UserError if infinite."""
+    """Returns a key that identifies the examples on this machine; UserError if there are infinitely
+    many."""
     raise self._infinite_error()
 
   def content_digest(self) -> str:
     """Returns a digest of the list of examples that is equal on all machines.
 
-    It is '' if the list is verified otherwise, for example by the checksums of published files.
+    It is '' if the list is verified in another way, for example by the checksums of published
+    files.
     """
     return fingerprint.of_arrays([self.classes()]) if self.lists_classes else ''
 
@@ -102,11 +105,11 @@ class Source(abc.ABC):
       model_dir: the folder in which the result is stored for the next run.
 
     Returns:
-      The split without these examples, and the examples.
+      The split without these examples, and the removed examples.
 
     Raises:
-      UserError: their fraction exceeds `--max_bad_images`, or a class has no other training
-        examples.
+      UserError: their fraction exceeds `--max_bad_images`, or a class would have no training
+        examples left.
     """
     return self.split, []
 
@@ -120,11 +123,11 @@ class Source(abc.ABC):
 
   def stages(self, batching: Batching, is_cached: bool,
              train_input_fn: InputFn) -> Dict[str, InputFn]:
-    """Returns an `input_fn` for each stage of the input pipeline, which runs all stages up to it.
+    """Returns one `input_fn` per stage of the input pipeline; each runs all stages up to its own.
 
     Args:
       batching: how the examples are combined into batches.
-      is_cached: whether the examples are cached, so that only batches are made.
+      is_cached: whether the examples are cached, in which case only the batch stage runs.
       train_input_fn: the `input_fn` of training, which runs all stages.
     """
     if self.last_stage is None:
@@ -136,8 +139,7 @@ class Source(abc.ABC):
   def make_stages(self, batching: Batching) -> Dict[str, InputFn]:
     """Makes the `input_fn`s of all stages but the last one, for training without a cache.
 
-    Before examples are combined into batches, the dataset of a stage yields one element per batch
-    of examples.
+    The datasets of stages before batching yield one element per `batch_size` examples.
     """
     return {}
 

@@ -26,7 +26,7 @@ from estimator_train.launcher.local_tasks import (
   Task,
   TaskResources,
   Timeouts,
-  print_error,
+  print_to_stderr,
 )
 from estimator_train.process import child_process
 from estimator_train.run_dir import run_files
@@ -84,7 +84,7 @@ def main(argv: Optional[Sequence[str]] = None, program: Sequence[str] = _PROGRAM
       return LocalCluster(tasks, command, logs, received, timeouts,
                           resources=resources).run(max_restarts)
   except UserError as error:
-    print_error('error: {}'.format(error))
+    print_to_stderr('error: {}'.format(error))
     return _USER_ERROR_EXIT_CODE
 
 

@@ -13,7 +13,7 @@ from typing import Callable, Dict, Iterator, List, NamedTuple, Optional, Sequenc
 from estimator_train.process import child_process
 
 # Exit codes. Those from 128 on are worth a restart.
-_SIGNAL, _PEER_LOST = 128, 138
+_SIGNAL_CODE_BASE, _PEER_LOST = 128, 138
 _POLL_SECS = 0.1
 
 
@@ -21,12 +21,12 @@ class Timeouts(NamedTuple):
   """How long to wait for tasks to end.
 
   Attributes:
-    peer_loss_secs: after the loss of a task, until the others have ended by themselves; those that
-      have not are killed.
-    finish_secs: after a task has finished the run or failed for good, until the others have ended;
-      those that have not get SIGTERM.
-    save_secs: after a signal, until the tasks have saved a checkpoint and ended; those that have
-      not are killed.
+    peer_loss_secs: how long the other tasks may take to end after a task is lost, before they are
+      killed.
+    finish_secs: how long the others may take to end after a task has finished the run or failed for
+      good, before they get SIGTERM.
+    save_secs: how long the tasks may take to save a checkpoint and end after a signal, before they
+      are killed.
   """
   peer_loss_secs: float = 60.
   finish_secs: float = 5.
@@ -62,7 +62,7 @@ class TaskResources(NamedTuple):
 
 
 class TaskFailure(NamedTuple):
-  """A task that failed by itself.
+  """The failure of a task that the launcher did not end.
 
   Attributes:
     code: its exit code as in a shell: 128 + n if signal n killed it.
@@ -79,12 +79,12 @@ class _RunningTask(NamedTuple):
     task: the task.
     process: its process.
     log: path of its log file; None for the leader, which has none.
-    offset: position in the log file, in bytes, where the output of this start begins.
+    log_offset: position in the log file, in bytes, where the output of this start begins.
   """
   task: Task
   process: 'subprocess.Popen[bytes]'
   log: Optional[str]
-  offset: int
+  log_offset: int
 
 
 class LocalCluster:
@@ -94,7 +94,8 @@ class LocalCluster:
     tasks: the tasks, the leader first.
     command: the command that each of them runs.
     logs: path of the folder of their log files.
-    received: the signals that this process has received so far; signals are appended while it runs.
+    received: the signals that this process has received; a handler appends to the list while the
+      cluster runs.
     timeouts: how long to wait for tasks to end.
     clock: returns the time in seconds.
     sleep: waits for a number of seconds.
@@ -121,26 +122,26 @@ class LocalCluster:
     Returns:
       The exit code.
     """
-    print_error('{}: the output of {} follows, that of the other tasks is in {}'.format(
-        _count_tasks(self._tasks), self._tasks[0], self._logs))
+    print_to_stderr('{}: the output of {} follows, that of the other tasks is in {}'.format(
+        _describe_counts(self._tasks), self._tasks[0], self._logs))
     for number in range(max_restarts + 1):
       failures = self._run_once()
       stops = [signum for signum in self._received if signum != signal.SIGUSR1]
       if stops:
-        return _SIGNAL + stops[0]
+        return _SIGNAL_CODE_BASE + stops[0]
       if not failures:
         return 0
       # A task that lost a peer is not the cause, even if its failure was detected first.
-      failure = min(failures, key=lambda failure: (failure.code >= _SIGNAL,
+      failure = min(failures, key=lambda failure: (failure.code >= _SIGNAL_CODE_BASE,
                                                    failure.code == _PEER_LOST))
-      if failure.code < _SIGNAL or number == max_restarts:
+      if failure.code < _SIGNAL_CODE_BASE or number == max_restarts:
         return failure.code
-      print_error('restarting all tasks ({} of {}): {}'.format(
+      print_to_stderr('restarting all tasks ({} of {}): {}'.format(
           number + 1, max_restarts, failure.reason))
     raise AssertionError('not reached')
 
   def _run_once(self) -> List[TaskFailure]:
-    """Runs all tasks until they have ended, and returns the failures in their order."""
+    """Runs all tasks until they have ended, and returns the failures in the order of detection."""
     with _free_ports(len(self._tasks)) as ports:
       try:
         for environment, task, resources in zip(
@@ -172,6 +173,11 @@ class LocalCluster:
     return _RunningTask(task, process, log, offset)
 
   def _wait(self) -> List[TaskFailure]:
+    """Waits until all tasks have ended, forwards signals, and ends tasks that exceed a timeout.
+
+    Returns:
+      The failures that occurred before the launcher began to end the tasks.
+    """
     failures: List[TaskFailure] = []
     terminate_at = kill_at = float('inf')
     is_counted = True
@@ -179,11 +185,11 @@ class LocalCluster:
       for running in self._ended():
         code = running.process.returncode
         if code and is_counted:
-          failures.append(_failure(running))
-          if failures[-1].code >= _SIGNAL:
+          failures.append(_report_failure(running))
+          if failures[-1].code >= _SIGNAL_CODE_BASE:
             kill_at = min(kill_at, self._clock() + self._timeouts.peer_loss_secs)
         # The run is finished, or cannot be resumed: the other tasks have to end, too.
-        if (code == 0 and running.task == self._tasks[0]) or 0 < code < _SIGNAL:
+        if (code == 0 and running.task == self._tasks[0]) or 0 < code < _SIGNAL_CODE_BASE:
           is_counted = is_counted and code != 0
           terminate_at = min(terminate_at, self._clock() + self._timeouts.finish_secs)
       if not self._running:
@@ -199,7 +205,7 @@ class LocalCluster:
         is_counted, terminate_at = False, float('inf')
         kill_at = min(kill_at, self._clock() + self._timeouts.save_secs)
       if self._clock() >= kill_at:
-        print_error('killed tasks that did not end in time: {}'.format(
+        print_to_stderr('killed tasks that did not end in time: {}'.format(
             ', '.join(str(running.task) for running in self._running)))
         self._send(signal.SIGKILL)
         is_counted, kill_at = False, float('inf')
@@ -216,17 +222,17 @@ class LocalCluster:
       running.process.send_signal(signum)
 
 
-def _failure(running: _RunningTask) -> TaskFailure:
+def _report_failure(running: _RunningTask) -> TaskFailure:
   """Returns the failure of a task; prints it unless the leader has printed its own error."""
   code = running.process.returncode
   error = 'see above'  # The leader's own error message.
   if code < 0 or running.log:
-    error = child_process.failure_reason(code, running.log or os.devnull, running.offset)
+    error = child_process.failure_reason(code, running.log or os.devnull, running.log_offset)
   has_printed_error = running.log is None and code > 0
-  code = _SIGNAL - code if code < 0 else code
+  code = _SIGNAL_CODE_BASE - code if code < 0 else code
   failure = TaskFailure(code, '{} ended with code {}: {}'.format(running.task, code, error))
   if not has_printed_error:
-    print_error(failure.reason + ('' if running.log is None else ': see ' + running.log))
+    print_to_stderr(failure.reason + ('' if running.log is None else ': see ' + running.log))
   return failure
 
 
@@ -242,7 +248,7 @@ def _environments(tasks: Sequence[Task], ports: Sequence[int]) -> Iterator[Dict[
 
 @contextlib.contextmanager
 def _free_ports(count: int) -> Iterator[List[int]]:
-  """Reserves free ports for the tasks: no connection of this machine gets one as its local port.
+  """Reserves free ports for the tasks, so that no outgoing connection of this machine takes one.
 
   Linux lets two sockets bind the same port if both set SO_REUSEADDR and only one listens.
   """
@@ -256,13 +262,13 @@ def _free_ports(count: int) -> Iterator[List[int]]:
     yield ports
 
 
-def _count_tasks(tasks: Sequence[Task]) -> str:
+def _describe_counts(tasks: Sequence[Task]) -> str:
   """Returns the number of tasks of each type as text, such as `1 chief, 2 worker`."""
   kinds = [task.type for task in tasks]
   return ', '.join('{} {}'.format(kinds.count(kind), kind)
                    for kind in sorted(set(kinds), key=kinds.index))
 
 
-def print_error(text: str) -> None:
+def print_to_stderr(text: str) -> None:
   """Prints a line to standard error."""
   print(text, file=sys.stderr, flush=True)

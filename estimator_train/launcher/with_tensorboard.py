@@ -16,7 +16,7 @@ from typing import List, NoReturn, Optional, Sequence
 from estimator_train import flags
 from estimator_train.errors import UserError
 from estimator_train.launcher import local_cluster
-from estimator_train.launcher.local_tasks import print_error
+from estimator_train.launcher.local_tasks import print_to_stderr
 from estimator_train.process import child_process
 from estimator_train.run_dir import run_files
 
@@ -50,7 +50,7 @@ def main(argv: Optional[Sequence[str]] = None, program: Sequence[str] = _PROGRAM
                         '--tensorboard --mode=' + settings.mode, 'leave one of them out')
       _start_tensorboard(server, run_files.RunDir(settings.model_dir).path)
   except UserError as error:
-    print_error('error: {}'.format(error))
+    print_to_stderr('error: {}'.format(error))
     sys.exit(_USER_ERROR_EXIT_CODE)
   command = [*program, module, *(arguments or [local_cluster.QUICKSTART])]
   os.execve(command[0], command,

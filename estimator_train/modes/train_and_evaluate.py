@@ -57,7 +57,7 @@ def _report(trainer: Trainer, trained: TrainingOutcome, settings: Settings,
       settings, plan.conditions, trained.timing, trainer.finish())
   result.update(plan.skipped_images)
   model_file = template_model.save_trained_model(settings, plan.data.dataset)
-  if trainer.evaluation and signals.stop is None and not trained.is_early:
+  if trainer.evaluation and signals.stop is None and not trained.stopped_by_signal:
     result.update(trainer.evaluation.evaluate())
   if trained.stop_reason is not None:
     result['stopped_early'] = trained.stop_reason.text

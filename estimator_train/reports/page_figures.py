@@ -96,7 +96,7 @@ def _throughput_headlines(throughput: Dict[str, Any]) -> Iterator[Headline]:
     spread = '± ' + words.format_number(rate * error / mean)
     notes[0] = '± standard error; ' + notes[0]
   if throughput.get('steady_state') is False:
-    notes = ['no steady state: the run is shorter than its warm-up, so all steps are timed']
+    notes = ['no steady state: the run is not longer than its warm-up, so all steps are timed']
   if throughput.get('pauses'):
     notes.append('excluding checkpoints and evaluations; {} including them'.format(
         words.format_quantity(throughput.get('examples_per_sec'), 'examples/sec')))

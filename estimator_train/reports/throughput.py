@@ -15,7 +15,7 @@ from estimator_train.settings import Settings, groups
 _LOG = logging.getLogger('estimator_train')
 FILE = 'throughput.json'
 _MAX_OUTLIERS = 20
-# The fraction of the step time from which input or the time between steps counts as a bottleneck.
+# Input or the time between steps is a bottleneck from this fraction of the step time on.
 _BOTTLENECK_SHARE = 0.1
 _VERDICTS = {'input': 'input-bound', 'compute': 'compute-bound', 'between': 'overhead-bound'}
 
@@ -117,12 +117,12 @@ def _select_worker_figures(figures: Dict[str, Any]) -> Dict[str, Any]:
 
 def _cluster_figures(settings: groups.Devices, figures: Dict[str, Any],
                      workers: Mapping[str, Dict[str, Any]], num_replicas: int) -> Dict[str, Any]:
-  """Returns the figures of all workers, including the chief.
+  """Returns the figures per worker, the slowest worker and, with parameter servers, total rates.
 
   With synchronous training, each worker counts the examples of the whole cluster, and the slowest
   worker is the one that the others wait for: the one that spends the most time waiting for input
-  and between steps. With parameter servers, each worker counts its own examples, which are summed
-  here over the chief's wall time, and the slowest worker is the one with the longest steps.
+  and between steps. With parameter servers, each worker counts its own examples; their sum is
+  divided by the chief's wall time, and the slowest worker is the one with the longest median step.
   """
   all_workers = {'chief': _select_worker_figures(figures), **workers}
   is_synchronous = settings.distribution_strategy != 'parameter_server'
@@ -156,7 +156,7 @@ def select_timed_steps(timing: Timing, warmup_steps: int) -> TimedSteps:
                     ~np.isin(global_step, list(timing.traced)), pauses)
 
 
-def summarize(steps: TimedSteps, global_batch_size: int, num_replicas: int) -> Dict[str, Any]:
+def summarize(steps: TimedSteps, examples_per_step: int, num_replicas: int) -> Dict[str, Any]:
   """Computes the rates and the distributions of the step times.
 
   The rate is examples ÷ wall time from the end of the last warm-up step to the end of the last
@@ -165,7 +165,7 @@ def summarize(steps: TimedSteps, global_batch_size: int, num_replicas: int) -> D
 
   Args:
     steps: timed steps, at least one.
-    global_batch_size: examples per step.
+    examples_per_step: examples per step.
     num_replicas: number of replicas.
 
   Returns:
@@ -173,11 +173,11 @@ def summarize(steps: TimedSteps, global_batch_size: int, num_replicas: int) -> D
   """
   steady = steps.steady
   wall_secs = float(steps.wall_secs.sum())
-  examples = len(steps.wall_secs) * global_batch_size
+  examples = len(steps.wall_secs) * examples_per_step
   figures: Dict[str, Any] = {
       'examples_per_sec': examples / wall_secs,
       'examples_per_sec_per_replica': examples / wall_secs / num_replicas,
-      'steady_examples_per_sec': global_batch_size / float(steady.steady_secs.mean()),
+      'steady_examples_per_sec': examples_per_step / float(steady.steady_secs.mean()),
       'step_secs': _distribution(steps.wall_secs),
       'session_run_secs': _distribution(steps.run_secs),
       'between_secs': _distribution(steps.wall_secs - steps.run_secs),
@@ -286,7 +286,7 @@ def _format_log_line(figures: Dict[str, Any]) -> str:
             '{count} {}(s) of {secs:.1f} s in total'.format(kind, **of_kind)
             for kind, of_kind in sorted(figures['pauses'].items())))
   if not figures['steady_state']:
-    text += '; no steady state: the run is shorter than its warm-up'
+    text += '; no steady state: the run is not longer than its warm-up'
   return text
 
 

@@ -36,7 +36,7 @@ class RunData(NamedTuple):
   Attributes:
     dataset: the data set.
     sizes: the number of examples of each split.
-    skipped: the images that cannot be decoded and are not part of the data set.
+    skipped: the images that were removed from the data set because they cannot be decoded.
   """
   dataset: DataSet
   sizes: inputs.SplitSizes
@@ -52,10 +52,11 @@ class Plan(NamedTuple):
     data: the examples that the run reads.
     engine: the devices and processes that the run uses.
     checkpoint: the checkpoint to resume from, or to evaluate.
-    examples_seen: the number of examples consumed by the steps up to that of the checkpoint.
+    examples_seen: the number of examples used up to the checkpoint.
     stop_step: the global step to train up to; None: the run does not train.
     schedule: the learning rate schedule; not used if the model is compiled already.
-    stop_reason: the reason why an evaluation stopped the previous run; None: it was not stopped.
+    stop_reason: the reason why an evaluation stopped the previous run; None if no evaluation
+      stopped it.
   """
   settings: Settings
   run_dir: RunDir
@@ -140,7 +141,7 @@ def _with_steps(plan: Plan) -> Plan:
 
 
 def _check_evaluator(settings: groups.Evaluation, worker: Worker) -> None:
-  """Raises a UserError for flags that require evaluation by the chief if another task evaluates."""
+  """Raises a UserError for early-stopping flags if an evaluator task evaluates, not the chief."""
   if worker.has_evaluator and (settings.early_stopping_steps or settings.stop_at_accuracy):
     raise UserError('a task of type evaluator cannot stop the training',
                     '--early_stopping_steps or --stop_at_accuracy with an evaluator in TF_CONFIG',
@@ -174,7 +175,7 @@ def _find_checkpoint(settings: Settings, run_dir: RunDir,
 
 def _prepare_data(settings: Settings, run_dir: RunDir) -> RunData:
   """Describes the data set, downloads missing files, and checks the examples."""
-  dataset = _describe_dataset(settings)
+  dataset = _obtain_dataset(settings)
   run_dir.make()
   skipped: List[BadImage] = []
   if settings.on_bad_image == 'skip':
@@ -182,8 +183,8 @@ def _prepare_data(settings: Settings, run_dir: RunDir) -> RunData:
   return RunData(dataset, inputs.check_files(dataset, settings), skipped)
 
 
-def _describe_dataset(settings: Settings) -> DataSet:
-  """Describes the data set, downloads missing files, and logs the number of images per class."""
+def _obtain_dataset(settings: Settings) -> DataSet:
+  """Describes the data set, downloads missing files, checks class names, and logs class counts."""
   dataset = datasets.describe(settings)
   if dataset.files:
     assert settings.data_dir is not None

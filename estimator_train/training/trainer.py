@@ -34,14 +34,15 @@ class TrainingOutcome(NamedTuple):
   """The outcome of a training run.
 
   Attributes:
-    timing: the times of its steps; without steps if there was nothing left to train.
-    signum: the number of the signal that stopped it; None: no signal to this process did.
-    is_early: whether a signal, to this worker or another one, stopped it before its last step.
-    stop_reason: the reason why an evaluation stopped it; None: no evaluation did.
+    timing: the times of its steps; empty if there was nothing left to train.
+    signum: the number of the signal that stopped it; None if no signal to this process stopped it.
+    stopped_by_signal: whether a signal, to this worker or another one, stopped it before its last
+      step.
+    stop_reason: the reason why an evaluation stopped it; None if no evaluation stopped it.
   """
   timing: Timing
   signum: Optional[int] = None
-  is_early: bool = False
+  stopped_by_signal: bool = False
   stop_reason: Optional[StopReason] = None
 
 
@@ -50,8 +51,8 @@ class Trainer:
 
   Args:
     settings: the settings of the run.
-    signals: the signals received so far. The caller enters this context, so that a signal does not
-      interrupt the reports after the training either.
+    signals: the signals received so far. the caller uses it in a `with` statement around training
+      and reports, so that a signal interrupts neither.
     report: called with the settings, the class names and the return values of Evaluator.evaluate;
       writes the reports and returns the result. None: this process does not evaluate.
     worker: the role of this process in the run.
@@ -106,7 +107,7 @@ class Trainer:
     hooks = RunHooks(plan, self._model, self._start_up, self._signals,
                      self.evaluation.evaluate_latest if self.evaluation else None)
     try:
-      # Only the program's own handler is redirected; the handlers of a Python caller are not.
+      # The program's log handler must not break the progress bar.
       with logging_redirect_tqdm([_LOG] if _LOG.handlers else []), \
           estimator_patches.without_nan_hook(), translate_errors(source):
         self._engine.train(self._model.training_estimator, input_fn, hooks.all, plan.stop_step)
@@ -167,7 +168,7 @@ class Trainer:
         text, 'there is no checkpoint' if last is None else 'the last good checkpoint is ' + last))
 
   def _make_outcome(self, hooks: RunHooks) -> TrainingOutcome:
-    # The chief may not have saved its checkpoint yet when another task arrives here.
+    # Other tasks use their own counter, because the chief may not have saved its checkpoint yet.
     is_chief = self._engine.worker.is_chief
     last_step = (save_hook.latest_checkpoint(self.plan.run_dir.path)[1] if is_chief
                  else hooks.counter.global_step)
@@ -191,7 +192,7 @@ def raise_if_stopped(trained: TrainingOutcome, signals: SignalState) -> None:
     raise StoppedBySignal(
         signum, 'stopped by {} at step {}, which is saved; the same command resumes from there'
         .format(signal.Signals(signum).name, trained.timing.global_step))
-  if trained.is_early:
+  if trained.stopped_by_signal:
     raise PeerLost('stopped at step {}, because another task received a signal; the same command '
                    'resumes from there'.format(trained.timing.global_step))
 

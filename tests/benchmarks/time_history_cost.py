@@ -8,8 +8,8 @@ MonitoredTrainingSession, Estimator's own kind, with the hooks that Estimator al
 that stops at the last step, and the one that looks whether the loss is finite). Its step is one
 assign_add and a loss. It runs with TimeHistory and what that has the graph measure, and without
 them in turn; with `--hooks=progress` it is the hooks of the progress bar and of the epochs' lines,
-on a terminal that goes nowhere. Both sessions stay open meanwhile and the loops are short, some 20 ms, so that a slow
-moment of the machine meets both, or falls out of the median.
+on a terminal that goes nowhere. Both sessions stay open meanwhile and the loops are short, some 20
+ms, so that a slow moment of the machine meets both, or falls out of the median.
 """
 
 import io
@@ -123,7 +123,8 @@ def _make_loop(hooks_name: str) -> Loop:
     step = tf.group(tf.train.create_global_step().assign_add(1, read_value=False), loss)
     tf.add_to_collection(tf.GraphKeys.LOSSES, loss)
     batch_metrics.observe(tf.zeros([128], tf.int64), tf.ones([128, 10]))
-    hooks = _make_hooks(hooks_name) + [tf.train.StopAtStepHook(last_step=2 ** 31 - 1), tf.train.NanTensorHook(loss)]
+    hooks = _make_hooks(hooks_name) + [tf.train.StopAtStepHook(last_step=2 ** 31 - 1),
+                                       tf.train.NanTensorHook(loss)]
     return Loop(tf.train.MonitoredTrainingSession(hooks=hooks), step)
 
 

@@ -32,8 +32,9 @@ POINTS_STEPS = 120
 # Point by point over a run, as injected_kills.py takes them.
 _REPLACED = ('flags.txt', 'labels.txt', 'batch_sizes.json', 'fingerprint.txt', 'evaluation.json',
              'best.json', 'throughput.json', 'model.h5', 'curves.json', 'samples.json')
+_TEMP_ATTEMPTS = 10
 _TWICE = ('lock', '_temp_', 'state', 'rename', 'delete', 'os.link', 'evaluate', 'os.rename')
-PLANTED = [
+KILL_POINTS = [
     {'point': 'lock', 'when': 'after'},
     {'point': 'save', 'when': 'before', 'match': 'keras_model'},
     {'point': 'meta', 'when': 'before', 'match': 'keras_model'},
@@ -111,6 +112,7 @@ def kill_at_random(folder, undisturbed, kills, longest_secs, seed, say=print):
   return found, phases
 
 
+
 def kill_at_point(folder, undisturbed, kill_at):
   """Kills a run at a point, at some again as it comes by again, and goes on.
 
@@ -177,12 +179,16 @@ def main():
     if args.points is not None:
       undisturbed = Run(folder / 'undisturbed-points', POINTS_STEPS)
       undisturbed.start_here()
-      for number, kill_at in enumerate(PLANTED):
+      for number, kill_at in enumerate(KILL_POINTS):
         name = ' '.join(map(str, kill_at.values()))
         if not re.search(args.points, name):
           continue
-        wrong, run, kills = kill_at_point(folder / 'point-{}'.format(number), undisturbed,
-                                          kill_at)
+        # A busy machine may rename TensorFlow's temporary files before the waiting thread runs.
+        for attempt in range(_TEMP_ATTEMPTS if kill_at['point'] == '_temp_' else 1):
+          wrong, run, kills = kill_at_point(
+              folder / 'point-{}-{}'.format(number, attempt), undisturbed, kill_at)
+          if kills:
+            break
         print('{}: {} kill(s), then {}: {}'.format(name, kills, _resumed(run), '; '.join(wrong)
                                                    or 'all as undisturbed'), flush=True)
         found += wrong

@@ -23,7 +23,8 @@ def write(tmp_path):
 
 
 def test_each_curve_has_its_place(write, tmp_path):
-  write(1, [('loss', 1, 4.), ('accuracy', 1, .25), ('step_secs', 1, 9.), ('learning_rate', 1, .25), ('loss', 11, 2.)])
+  write(1, [('loss', 1, 4.), ('accuracy', 1, .25), ('step_secs', 1, 9.),
+            ('learning_rate', 1, .25), ('loss', 11, 2.)])
   write(1, [('accuracy', 10, .5), ('average_loss', 10, 3.), ('loss', 10, 9.)], folder='eval')
   assert learning_curves.read_learning_curves(str(tmp_path)) == {
       'train_loss': [(1, 4.), (11, 2.)], 'train_accuracy': [(1, .25)],
@@ -55,4 +56,5 @@ def test_a_folder_with_odd_characters_and_no_events(tmp_path):
   folder = tmp_path / '[a]*'
   folder.mkdir()
   assert learning_curves.read_learning_curves(str(folder)) == {
-      'train_loss': [], 'train_accuracy': [], 'learning_rate': [], 'eval_loss': [], 'eval_accuracy': []}
+      'train_loss': [], 'train_accuracy': [], 'learning_rate': [], 'eval_loss': [],
+      'eval_accuracy': []}

@@ -86,7 +86,7 @@ def test_progress_lines(run_steps, make_progress, caplog, tmp_path):
       'step 5/5 (epoch 3/3): loss 5.0000, accuracy 0.5000, 5 examples/sec, 0 s left']
 
 
-def test_progress_of_a_model_without_accuracy_on_endless_data(run_steps, make_progress, caplog, tmp_path):
+def test_progress_of_a_model_without_accuracy_on_infinite_data(run_steps, make_progress, caplog):
   caplog.set_level(logging.INFO, 'estimator_train')
   run_steps([1., 2.], [make_progress(2, log_every_steps=2,
                                      clock=readings(10., 14.))], has_accuracy=False)
@@ -168,7 +168,8 @@ def test_epoch_lines(run_steps, counter, metrics, caplog):
   caplog.set_level(logging.INFO, 'estimator_train')
   # Of 25 examples, by 10 a step: epochs end in steps 3, 5 and 8.
   run_steps([1., 2., 3., 4., 5., 6., 7., 8.], [epochs.LogEpochs(
-      schedules.Piecewise([0.5, 0.25], [4]), 25, 10, 8, counter, metrics, readings(0., 3., 3., 4., 4., 7., 7.))])
+      schedules.Piecewise([0.5, 0.25], [4]), 25, 10, 8, counter, metrics,
+      readings(0., 3., 3., 4., 4., 7., 7.))])
   assert lines_of(caplog) == [
       'epoch 1/3: loss 2.0000, accuracy 0.2000, 3 s, 10 examples/sec',
       'epoch 2/3: loss 4.5000, accuracy 0.4500, 1 s, 20 examples/sec, learning rate 0.25',

@@ -31,8 +31,8 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
   """
   try:
     return _run(sys.argv[1:] if argv is None else argv)
-  except BrokenPipeError:  # Who reads standard output has had enough, as `head` does.
-    # Python would complain when it closes that.
+  except BrokenPipeError:  # The reader of standard output closed it, like `head`.
+    # Otherwise Python logs an error when it closes standard output.
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return _SIGNAL + signal.SIGPIPE
   except OSError as error:

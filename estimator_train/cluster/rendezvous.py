@@ -4,9 +4,18 @@ The chief listens at its address in TF_CONFIG, which TensorFlow's server takes o
 members connect to it. When all are registered and have the same facts, the chief sends everyone the
 addresses of the others, and when each member is connected to each, it releases them.
 
-Messages to the chief: `hello` (task, facts, port of the mesh), then each second `meshed` (the run
-whose mesh is complete, or null). From the chief: each second `missing` (names) and `run`; `refused`
-(a fact, and its value on the chief) or `taken`; `run` with `members`; `go` (the run).
+The mesh is the connections between all members; a run is the random ID of one attempt to
+build it; another attempt begins when a member is replaced.
+
+| from | message | content | when |
+|---|---|---|---|
+| member | `hello` | its task, facts, and port for the mesh | once connected |
+| member | `meshed` | the run whose mesh it has completed, or null | each second |
+| chief | `refused` | a fact, and its value on the chief | instead of registering a member |
+| chief | `taken` | | if another process is registered as this task |
+| chief | `missing` | the names of the missing tasks, and the current run or null | each second |
+| chief | `run` | the run, and the addresses of all `members` | when all are registered |
+| chief | `go` | the run | when every member has completed its mesh |
 """
 
 import logging

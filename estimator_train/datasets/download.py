@@ -55,7 +55,7 @@ def _download_remainder(file: DataFile, part: BinaryIO) -> None:
     try:
       _download_from(url, file, part)
       return
-    except transfer.DownloadRejected as error:
+    except transfer.DownloadFailed as error:
       reasons.append('{} ({})'.format(url, error))
   remedy = 'try again, or copy the file {} ({} bytes, md5 {}) to {}'.format(
       file.name, file.size, file.md5, os.path.dirname(part.name))
@@ -73,7 +73,7 @@ def _download_from(url: str, file: DataFile, part: BinaryIO) -> None:
     if md5 == file.md5:
       return
     transfer.discard_contents(part)
-  raise transfer.DownloadRejected('wrong md5 {}'.format(md5))
+  raise transfer.DownloadFailed('wrong md5 {}'.format(md5))
 
 
 def _md5(path: str) -> str:

@@ -72,7 +72,7 @@ def _download_remainder(dataset: str, path: str, part: BinaryIO) -> None:
   try:
     with access.session:
       transfer.receive_file(functools.partial(_send_request, access, dataset), part)
-  except transfer.DownloadRejected as error:
+  except transfer.DownloadFailed as error:
     given = '{} for the user {}'.format(error, access.user) if error.status else str(error)
     remedy = _REMEDIES.get(error.status, 'run it again later; the download resumes')
     raise UserError('cannot download {} from Kaggle'.format(dataset), given,

@@ -14,8 +14,8 @@ LOG = logging.getLogger('estimator_train')
 
 # Timeouts to connect and for each read. A timeout counts as an interruption.
 TIMEOUT_SECS = (10., 30.)
-# Consecutive failures after which a download ends. An attempt that receives PROGRESS_BYTES resets
-# the count, as archives are large.
+# Consecutive failures after which a download ends. An attempt that receives at least PROGRESS_BYTES
+# restarts the count, so that a large archive survives many interruptions.
 MAX_ATTEMPTS = 5
 PROGRESS_BYTES = 1 << 24
 # The most that an interruption discards: urllib3 2 yields complete chunks only.
@@ -29,8 +29,8 @@ class FetchedFile(NamedTuple):
   downloaded: bool
 
 
-class DownloadRejected(Exception):
-  """The server does not provide the file, and a retry would not help.
+class DownloadFailed(Exception):
+  """The download failed: the server does not provide the file, or every attempt was interrupted.
 
   Attributes:
     status: the HTTP status code that is the reason, or 0 for another reason.
@@ -117,7 +117,7 @@ def receive_file(request: Callable[[Dict[str, str]], Any], part: BinaryIO, size:
     size: the size of the complete file in bytes; 0: the size that the server reports.
 
   Raises:
-    DownloadRejected: this server does not provide the file.
+    DownloadFailed: this server does not provide the file, or MAX_ATTEMPTS attempts failed.
   """
   failures = 0
   while not size or partial_size(part) < size:
@@ -128,7 +128,7 @@ def receive_file(request: Callable[[Dict[str, str]], Any], part: BinaryIO, size:
     except _DownloadInterrupted as error:
       failures = 1 if partial_size(part) - start >= PROGRESS_BYTES else failures + 1
       if failures == MAX_ATTEMPTS:
-        raise DownloadRejected('{}, tried {} times'.format(error, MAX_ATTEMPTS)) from error
+        raise DownloadFailed('{}, tried {} times'.format(error, MAX_ATTEMPTS)) from error
       LOG.info('retrying the download: %s', error)
 
 
@@ -154,7 +154,8 @@ def check_free_space(folder: str, needed: int) -> None:
 
 @contextlib.contextmanager
 def show_progress(what: str, total: int, done: int = 0) -> Iterator[Callable[[int], None]]:
-  """Shows a progress bar on a terminal, else logs every tenth; yields a function to add bytes."""
+  """Shows a progress bar on a terminal, else logs each further 10 % of the total; yields a function
+  to add bytes."""
   from tqdm import tqdm  # Imported here to keep the start of the program fast.
   with tqdm(total=total, initial=done, unit='B', unit_scale=True, desc=what, disable=None) as bar:
     def advance(count: int) -> None:
@@ -195,18 +196,18 @@ def _total_size(response: Any, start: int, size: int) -> int:
   """Returns the size of the complete file in bytes, or 0 if the response cannot be used.
 
   Raises:
-    DownloadRejected: a retry would not help.
+    DownloadFailed: a retry would not help.
   """
   status, headers = response.status_code, response.headers
   if status not in (200, 206, 416):
-    raise DownloadRejected('HTTP {} {}'.format(status, response.reason), status)
+    raise DownloadFailed('HTTP {} {}'.format(status, response.reason), status)
   if status == 200:
     kind, length = headers.get('Content-Type', ''), headers.get('Content-Length', '')
     # For example the login page of a proxy. Keep the bytes that were received before.
     if kind.startswith(('text/', 'application/json')):
-      raise DownloadRejected('received a page of type {} instead'.format(kind))
+      raise DownloadFailed('received a page of type {} instead'.format(kind))
     if size and length not in ('', str(size)):
-      raise DownloadRejected('the server sends {} bytes'.format(length))
+      raise DownloadFailed('the server sends {} bytes'.format(length))
     return size or int(length if length.isdigit() else 0)
   content_range = headers.get('Content-Range', '')
   total = content_range.rpartition('/')[2]
@@ -236,7 +237,7 @@ def _append_body(response: Any, part: BinaryIO, total: int) -> None:
 
 
 def _root_cause(error: BaseException) -> str:
-  """Returns the text of the first cause; later ones contain signed URLs, which must stay secret."""
+  """Returns the text of the innermost exception if it is an OSError, else only its type."""
   from requests import RequestException
   while error.__context__ is not None:
     error = error.__context__

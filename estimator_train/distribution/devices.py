@@ -61,7 +61,7 @@ def find_devices(settings: groups.Devices) -> Devices:
 
 
 def prepare_devices(settings: groups.Devices, devices: Devices, trains: bool) -> None:
-  """Enables XLA on CPUs if requested, and warns if the devices have no fast float16."""
+  """Enables XLA on CPUs if requested, and warns of mixed precision without fast float16."""
   on_cpu = devices.names[0].startswith('/cpu')
   if settings.enable_xla and on_cpu:
     xla.compile_for_cpus()
@@ -84,7 +84,8 @@ def _has_fast_float16(description: str) -> bool:
 
 def make_local_strategy(settings: groups.Devices,
                         devices: Devices) -> Optional[tf.distribute.Strategy]:
-  """Makes the strategy of one process; None for the Estimator's default on one device.
+  """Makes the strategy of a run in a single process; None for the Estimator's default on one
+  device.
 
   Raises:
     ValueError: the strategy, or its all-reduce algorithm, is not implemented.

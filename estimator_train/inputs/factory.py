@@ -66,7 +66,7 @@ def skip_bad_examples(dataset: DataSet, settings: groups.Input,
   """Removes the images that cannot be decoded from a data set.
 
   Returns:
-    The data set without these images, and the images.
+    The data set without these images, and the removed images with their reasons.
 
   Raises:
     UserError: their fraction exceeds `--max_bad_images`, or a class has no other images.
@@ -115,7 +115,7 @@ def class_counts(dataset: DataSet) -> List[int]:
 
 def make_train_input_fn(dataset: DataSet, settings: Settings, one_hot: bool, batch_size: int,
                         shard: Shard = UNSHARDED) -> InputFn:
-  """Makes the `input_fn` of training; the module of the source describes its output.
+  """Makes the `input_fn` of training, which yields (features, labels).
 
   Args:
     dataset: the data set.

@@ -1,4 +1,4 @@
-"""Where the log goes: ours to standard error, TensorFlow's nowhere unless it is asked for."""
+"""Sets up logging: this package's log to standard error, TensorFlow's only on request."""
 
 import logging
 import os
@@ -9,7 +9,7 @@ CPP_LEVEL_VARIABLE = 'TF_CPP_MIN_LOG_LEVEL'
 
 
 def set_up(verbosity: int) -> None:
-  """Sends our log to standard error and, unless asked for, keeps TensorFlow's to itself."""
+  """Sends the package's log to standard error, and silences TensorFlow's unless requested."""
   log = logging.getLogger('estimator_train')
   log.setLevel(logging.DEBUG if verbosity > 0 else logging.INFO)
   log.propagate = False
@@ -20,11 +20,11 @@ def set_up(verbosity: int) -> None:
 
 
 def silence_tensorflow() -> None:
-  """Keeps the log of TensorFlow's C++ to its errors; to be called before it is imported."""
-  # Without an NVIDIA driver its only errors are about that.
+  """Limits the log of TensorFlow's C++ code to errors; must be called before its import."""
+  # Without an NVIDIA driver, the only errors are about the missing driver.
   os.environ.setdefault(CPP_LEVEL_VARIABLE, '2' if has_nvidia_driver() else '3')
 
 
 def has_nvidia_driver() -> bool:
-  """Whether the kernel has loaded NVIDIA's driver."""
+  """Returns whether the kernel has loaded NVIDIA's driver."""
   return os.path.exists('/proc/driver/nvidia')

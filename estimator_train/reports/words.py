@@ -1,4 +1,4 @@
-"""Formats numbers for the report page, with units and three significant digits."""
+"""Formats numbers for the report page, with units, most with three significant digits."""
 
 import math
 from typing import Any, Optional, Tuple

@@ -57,7 +57,7 @@ def locked(model_dir: str, touch_secs: float = _TOUCH_SECS,
     yield
   finally:
     is_over.set()
-    # Removed before it is unlocked, so that no process finds it without its owner.
+    # Removed while still locked: otherwise another process could lock the file and lose it here.
     with contextlib.suppress(OSError):
       os.remove(path)
     file.close()
@@ -182,7 +182,7 @@ def _boot_id() -> Optional[str]:
 
 def _start_ticks(pid: Any) -> Optional[str]:
   """Returns the start time of a process in the kernel's ticks; None if it does not exist."""
-  # The command's name, in parentheses before it, may contain any characters.
+  # Field 22 of the line. Field 2, the command's name, may contain spaces and parentheses.
   return _read_field('/proc/{}/stat'.format(pid), lambda stat: stat.rpartition(')')[2].split()[19])
 
 

@@ -18,7 +18,7 @@ from estimator_train.settings.groups import (
   Optimizer,
 )
 
-# Pairs of the groups that a rule reads and the rule, and of the modes of a rule and the rule.
+# (Groups that the rule reads, rule), and (modes in which the rule applies, rule).
 CONSTRAINTS: List[Tuple[Tuple[type, ...], Callable[..., None]]] = []
 REQUIREMENTS: List[Tuple[Sequence[str], Callable[[Any], None]]] = []
 
@@ -128,7 +128,7 @@ def _check_checkpoints(checkpoints: Checkpoints, evaluation: Evaluation) -> None
 
 
 @requirement(*choices.MODES)
-def _check_names(settings: Any) -> None:
+def _check_built_in_names(settings: Any) -> None:
   for flag in all_flags().values():
     value = getattr(settings, flag.name)
     if flag.names and not user_code.is_function_name(value):

@@ -38,8 +38,8 @@ def warm_start_all_weights(model_fn: Callable[..., tf.estimator.EstimatorSpec],
   """Makes an Estimator that starts from all of the model's initial weights.
 
   Defect: line 593 warm-starts with the default pattern, which matches trainable variables only
-  (tensorflow_core/python/training/warm_starting_util.py:341). Symptom: weights of frozen layers,
-  and the statistics of batch normalization, start random.
+  (tensorflow_core/python/training/warm_starting_util.py:341). Symptom: weights of frozen layers
+  start random, and the statistics of batch normalization at 0 and 1.
 
   Args:
     model_fn: the model_fn of the Estimator from model_to_estimator, or one that wraps it.

@@ -19,7 +19,7 @@ def to_estimator(model: tf.keras.Model, run_config: tf.estimator.RunConfig, *,
                  class_weights: Optional[Sequence[float]] = None,
                  frozen_part: Optional[tf.keras.Model] = None,
                  observe_batch: Optional[BatchObserver] = None) -> tf.estimator.Estimator:
-  """Converts a compiled Keras model to an Estimator that trains and evaluates exactly.
+  """Converts a compiled Keras model to an Estimator whose result does not depend on the replicas.
 
   Several replicas train exactly like one. All initial weights are transferred, including those of
   frozen layers. A checkpoint has one copy of each variable, so that a run can be resumed with
@@ -64,13 +64,13 @@ def to_estimator(model: tf.keras.Model, run_config: tf.estimator.RunConfig, *,
   weights = [*model.weights, *(frozen_part.weights if frozen_part is not None else ())]
   estimator = model_to_estimator.warm_start_all_weights(model_fn, converted.config, weights)
   if num_classes is None and losses.is_categorical_crossentropy(loss):
-    num_classes = _num_outputs(model)
+    num_classes = _output_width(model)
   if num_classes is None:
     return estimator
   return tf.estimator.add_metrics(estimator, make_metric_fn(loss, num_classes))
 
 
-def _num_outputs(model: tf.keras.Model) -> Optional[int]:
+def _output_width(model: tf.keras.Model) -> Optional[int]:
   """Returns the width of the model's output, or None if it is not one vector per example."""
   is_vector = len(model.outputs) == 1 and model.outputs[0].shape.ndims == 2
   return model.output_shape[-1] if is_vector else None

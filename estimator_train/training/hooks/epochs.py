@@ -18,7 +18,7 @@ _LOG = logging.getLogger('estimator_train')
 
 
 class LogEpochs(tf.train.SessionRunHook):
-  """Logs the loss, the accuracy and the rate of each epoch; of later ones fewer.
+  """Logs loss, accuracy and examples/sec at the end of each epoch; of some after 10,000 of them.
 
   Loss and accuracy are means over the steps of this process since the last epoch ended. A step
   that contains the end of an epoch counts for that epoch.
@@ -43,22 +43,22 @@ class LogEpochs(tf.train.SessionRunHook):
     self._counter = counter
     self._metrics = metrics
     self._clock = clock
-    self._rate: Optional[float] = None
+    self._learning_rate: Optional[float] = None
 
   def after_create_session(self, session: tf.Session, coord: Any) -> None:
     # A resumed run logs no epoch that had ended before.
     first_step = self._counter.first_step
     self._begin_epoch(first_step * self._examples_per_step // self._num_examples + 1, first_step)
     if self._schedule is not None:
-      self._rate = self._schedule.rate_at(first_step)
+      self._learning_rate = self._schedule.rate_at(first_step)
 
   def after_run(self, run_context: Any, run_values: Any) -> None:
     if math.isfinite(self._metrics.loss):  # Loss scaling skips the other steps.
-      self._losses += self._metrics.loss
-      self._accuracies += self._metrics.accuracy
+      self._loss_sum += self._metrics.loss
+      self._accuracy_sum += self._metrics.accuracy
       self._steps += 1
     step = self._counter.global_step
-    if step < self._end:
+    if step < self._end_step:
       return
     # With other workers' steps in between, several epochs may have ended.
     ended = step * self._examples_per_step // self._num_examples
@@ -67,22 +67,25 @@ class LogEpochs(tf.train.SessionRunHook):
     self._begin_epoch(ended + 1, step)
 
   def _log(self, epoch: int, step: int) -> None:
-    secs = max(self._clock() - self._began, 1e-9)
+    secs = max(self._clock() - self._began_at, 1e-9)
     examples = (step - self._first_step) * self._examples_per_step
     steps = max(self._steps, 1)
     _LOG.info('epoch %d/%d: loss %.4f%s, %s, %s examples/sec%s', epoch, self._epochs,
-              self._losses / steps, unless_nan(', accuracy {:.4f}', self._accuracies / steps),
-              duration(secs), '{:,.0f}'.format(examples / secs), self._changed_rate(step))
+              self._loss_sum / steps, unless_nan(', accuracy {:.4f}', self._accuracy_sum / steps),
+              duration(secs), '{:,.0f}'.format(examples / secs),
+              self._format_changed_learning_rate(step))
 
-  def _changed_rate(self, step: int) -> str:
+  def _format_changed_learning_rate(self, step: int) -> str:
     if self._schedule is None:
       return ''
-    before, self._rate = self._rate, self._schedule.rate_at(step - 1)
-    return '' if before == self._rate else ', learning rate {:g}'.format(self._rate)
+    before, self._learning_rate = self._learning_rate, self._schedule.rate_at(step - 1)
+    if before == self._learning_rate:
+      return ''
+    return ', learning rate {:g}'.format(self._learning_rate)
 
   def _begin_epoch(self, epoch: int, first_step: int) -> None:
     self._first_step = first_step
-    self._end = steps_for_epochs(epoch, self._num_examples, self._examples_per_step)
-    self._losses = self._accuracies = 0.
+    self._end_step = steps_for_epochs(epoch, self._num_examples, self._examples_per_step)
+    self._loss_sum = self._accuracy_sum = 0.
     self._steps = 0
-    self._began = self._clock()
+    self._began_at = self._clock()

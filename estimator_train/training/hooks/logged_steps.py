@@ -1,14 +1,15 @@
-"""Which steps of a run are logged, so that the log and the event files of a long one stay small."""
+"""Which steps of a run are logged, so that the log and the event files of a long run stay small."""
 
-# Of them each is logged; of as many again every second one, of twice as many again every fourth.
+# Up to here all candidates are logged; then every second one, from twice as many on every fourth.
 _EACH_UP_TO = 10000
 
 
 def is_logged(step: int, every: int = 1) -> bool:
-  """Returns whether a step is logged that is one of each so many.
+  """Returns whether a step is logged.
 
-  The first 10,000 of them are, and then 5,000 whenever the steps double: 45,000 in a run that would
-  have a million. It goes by the step alone, so that all workers, and a resumed run, agree.
+  Multiples of `every` are candidates. The first 10,000 of them are logged, and then 5,000 each time
+  that their number doubles: 45,000 of a million. The result depends on the step alone, so that all
+  workers, and a resumed run, agree.
 
   Args:
     step: the global step, or the number of an epoch.

@@ -19,27 +19,28 @@ from estimator_train.training.schedules import Schedule
 
 _LOG = logging.getLogger('estimator_train')
 _REFRESH_SECS = 1.
-# The rate on the bar is that of the last ten seconds.
-_WINDOW = 10
+# The rate on the bar is over about the last ten refreshes, usually one per second.
+_RATE_WINDOW_REFRESHES = 10
 _WIDE = 100  # Columns that the long form of the bar needs.
 
 
 class Progress(tf.train.SessionRunHook):
   """Shows the state of the training: a bar on a terminal, elsewhere a line now and then.
 
-  TensorBoard gets `examples_per_sec` and `step_secs`: examples and steps over the wall time since
-  the last logged step, pauses included; and the `learning_rate` of the step.
+  TensorBoard gets `examples_per_sec` and `step_secs`, the mean rate and the mean time per step
+  since the last logged step, pauses included; and the `learning_rate` of the step.
 
   Args:
     counter: counts the steps.
     metrics: has the loss and the accuracy of the step.
-    model_dir: of the run; None: of another task, which writes nothing.
+    model_dir: the folder for summaries; None: this task writes none.
     stop_step: the global step to train up to.
-    log_every_steps: steps between two lines, while they are few; see logged_steps.py.
+    log_every_steps: steps between two lines and summaries; they become fewer after 10,000, see
+      logged_steps.py.
     examples_per_step: over all replicas.
     num_examples: of an epoch; None: the data set has no end.
     schedule: the learning rate; None: it is not known.
-    after_first_step: is called then.
+    after_first_step: called once, after the first step of this process.
     clock: in seconds.
   """
 
@@ -53,7 +54,7 @@ class Progress(tf.train.SessionRunHook):
     self._metrics = metrics
     self._model_dir = model_dir
     self._stop_step = stop_step
-    self._every = log_every_steps
+    self._log_every_steps = log_every_steps
     self._examples_per_step = examples_per_step
     self._num_examples = num_examples
     self._schedule = schedule
@@ -61,7 +62,7 @@ class Progress(tf.train.SessionRunHook):
     self._clock = clock
     self._logged_step, self._logged_at = 0, 0.
     self._refresh_at = 0.
-    self._recent: Deque[Tuple[int, float]] = collections.deque(maxlen=_WINDOW + 1)
+    self._recent: Deque[Tuple[int, float]] = collections.deque(maxlen=_RATE_WINDOW_REFRESHES + 1)
     self._bar: Optional[tqdm] = None
 
   def after_create_session(self, session: tf.Session, coord: Any) -> None:
@@ -77,7 +78,7 @@ class Progress(tf.train.SessionRunHook):
       self._after_first_step()
     step = self._counter.global_step
     is_due = self._bar is not None and self._clock() >= self._refresh_at
-    if logged_steps.is_logged(step, self._every) or step >= self._stop_step:
+    if logged_steps.is_logged(step, self._log_every_steps) or step >= self._stop_step:
       self._counter.refresh(run_context.session)
       self._log(self._metrics.loss, self._metrics.accuracy)
     elif not is_due:
@@ -123,13 +124,13 @@ class Progress(tf.train.SessionRunHook):
     self._bar.n = step
     self._bar.set_description_str(text)
 
-  def _epoch(self, text: str) -> str:
-    """Returns the text with the epoch of the step and the number of epochs, if there are any."""
+  def _epoch(self, template: str) -> str:
+    """Formats the template with the epoch and their number; '' if the data set has no end."""
     if self._num_examples is None:
       return ''
     epoch, epochs = (epochs_of(step, self._num_examples, self._examples_per_step)
                      for step in (self._counter.global_step, self._stop_step))
-    return text.format(epoch, epochs)
+    return template.format(epoch, epochs)
 
   def close(self) -> None:
     """Removes the bar from the terminal; also when the run failed."""

@@ -3,7 +3,6 @@
 import time
 
 import numpy as np
-import pytest
 import tensorflow.compat.v1 as tf
 
 from estimator_train.training.hooks import input_wait
@@ -40,11 +39,18 @@ def test_the_last_replicas_batch_counts(monkeypatch):
     assert session.run(input_wait.add_probe(graph)) == .5
 
 
-@pytest.mark.parametrize('threads', [1, 0], ids=['one thread', 'all'])
-def test_the_wait_is_for_the_batch_and_not_for_the_model(threads):
-  """With one thread, too, on which the model could run before the clock is read."""
-  config = tf.ConfigProto(inter_op_parallelism_threads=threads)
-  with tf.Graph().as_default() as graph, tf.Session(config=config) as session:
+def test_the_model_runs_after_the_clock_is_read():
+  """With a single thread the clock could otherwise be read after the model has run."""
+  with tf.Graph().as_default() as graph:
+    batch = batches(0.)
+    model = batch + 1
+    input_wait.add_probe(graph)
+  assert [operation.type for operation in model.op.control_inputs] == ['Timestamp']
+  assert model.op.control_inputs[0].control_inputs == [batch.op]
+
+
+def test_the_wait_is_for_the_batch_and_not_for_the_model():
+  with tf.Graph().as_default() as graph, tf.Session() as session:
     model = slow(_LONG_SECS)(batches(0.))
     wait = input_wait.add_probe(graph)
     measured = [session.run([wait, model])[0] for _ in range(3)]

@@ -134,11 +134,7 @@ def make_feature_input_fn(dataset: DataSet, settings: Settings, one_hot: bool, b
   """Makes the `input_fn` of training on cached features, in the order of training on the images.
 
   Args:
-    dataset: the data set.
-    settings: the settings of the run.
-    one_hot: whether labels are one-hot vectors instead of class indices.
-    batch_size: the batch size per replica.
-    shard: the examples that this worker reads.
+    dataset, settings, one_hot, batch_size, shard: as in make_train_input_fn.
     features: the features of all examples, [N, ...], in the order of make_single_epoch.
   """
   source = make_source(dataset, dataset.train)

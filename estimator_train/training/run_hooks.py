@@ -64,12 +64,12 @@ class RunHooks:
     self._watchdog = StepWatchdog(settings.step_timeout_secs or math.inf,
                                   engine.is_waiting_for_peer, _end_process)
     self.counter = StepCounter(engine.counts_own_steps)
-    self.finite = finite.StopAtNonFiniteLoss(self.counter, settings.on_nan == 'skip',
+    metrics = BatchMetrics()
+    self.finite = finite.StopAtNonFiniteLoss(self.counter, metrics, settings.on_nan == 'skip',
                                              model.schedule)
     self.summaries = WriteSummaries(self.counter, event_dir, settings, stop_step,
                                     plan.data.dataset.labels)
     num_examples = plan.data.sizes.train
-    metrics = BatchMetrics()
     self._progress = progress.Progress(self.counter, metrics, event_dir, stop_step,
                                        settings.log_every_steps, engine.examples_per_step,
                                        num_examples, model.schedule, self._phase.end)

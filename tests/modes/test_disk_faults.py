@@ -186,9 +186,9 @@ def test_of_a_gpu():
   error = tf.errors.ResourceExhaustedError(
       None, None, 'OOM when allocating tensor with shape[32,64,224,224] and type float on '
       '/job:localhost/replica:0/task:0/device:GPU:1 by allocator GPU_1_bfc\n\t [[node x]]')
-  told = disk_errors.translate_error(error, Settings(train_steps=1, model_dir='x'), None)
-  assert isinstance(told, UserError)
-  assert (told.what, told.given) == ('out of memory on /device:GPU:1', (
+  translated = disk_errors.translate_error(error, Settings(train_steps=1, model_dir='x'), None)
+  assert isinstance(translated, UserError)
+  assert (translated.what, translated.given) == ('out of memory on /device:GPU:1', (
       'a float tensor of shape [32,64,224,224] at --batch_size=128'))
 
 
@@ -202,9 +202,9 @@ def test_of_a_gpu():
     (MemoryError(), 'out of memory on this machine: --batch_size=128: give a smaller'),
 ])
 def test_words(error, text):
-  told = disk_errors.translate_error(error, Settings(train_steps=1, model_dir='DIR'), None)
-  assert isinstance(told, UserError)
-  assert re.search(text, str(told))
+  translated = disk_errors.translate_error(error, Settings(train_steps=1, model_dir='DIR'), None)
+  assert isinstance(translated, UserError)
+  assert re.search(text, str(translated))
 
 
 @pytest.mark.parametrize('error', [

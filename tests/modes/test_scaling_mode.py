@@ -50,7 +50,7 @@ class Runs:
     replicas = workers * (settings.num_cpu_replicas or settings.num_gpus)
     self.now += 10. * replicas
     if self.fails(settings):
-      return child_process.ChildRun(2, None, 'odd: {}: mend it'.format(settings.batch_size))
+      return child_process.ChildRun(2, None, 'odd: {}: fix it'.format(settings.batch_size))
     with open(os.path.join(settings.model_dir, 'throughput.json'), 'w') as file:
       json.dump({'steady_examples_per_sec': 100. * replicas, 'devices': ['/some:0'] * replicas,
                  'tensorflow_version': '1.15.0', 'shares': {'input': 0.25}}, file)
@@ -98,7 +98,7 @@ def test_progress(sweep, log_lines, monkeypatch):
   for number, line in enumerate(lines, 1):
     assert re.match(
         r'point {}/12: (weak and strong, 1 replica|weak, 2 replicas|strong, 2 replicas), (real|'
-        r'synthetic) input, repeat [12]: (\d+ examples/sec|failed: odd: \d+: mend it); about \d+ '
+        r'synthetic) input, repeat [12]: (\d+ examples/sec|failed: odd: \d+: fix it); about \d+ '
         r's left$'.format(number), line), line
 
 
@@ -130,7 +130,7 @@ def test_a_failed_point_is_told_and_tried_again(sweep):
       'cpu2-strong-real', 'cpu2-strong-synthetic'}
   failed = [row for row in result['table'] if row['failed']]
   assert [(row['scaling'], row['replicas'], row['runs'], row['error']) for row in failed] == [
-      ('strong', 2, 0, 'odd: 128: mend it')] * 2
+      ('strong', 2, 0, 'odd: 128: fix it')] * 2
   again = Runs()
   result = sweep(again)
   assert len(again.seen) == 4 and all(name.startswith('cpu2-strong') for name in again.seen)
@@ -138,7 +138,7 @@ def test_a_failed_point_is_told_and_tried_again(sweep):
 
 
 def test_when_all_fail(sweep, tmp_path):
-  message = 'all points of the sweep failed: odd: 128: mend it: see the logs'
+  message = 'all points of the sweep failed: odd: 128: fix it: see the logs'
   with pytest.raises(UserError, match=message):
     sweep(Runs(fails=lambda settings: True), '--dataset=synthetic', '--num_cpu_replicas=1')
   written = json.loads((tmp_path / 'scaling.json').read_text())

@@ -74,7 +74,7 @@ def test_runs_about_as_long_as_the_warmup(warmup_steps, steady, tmp_path):
   assert figures['examples_per_sec'] == pytest.approx({1: 10 / 2, 2: 20 / 5}[timed])
 
 
-def test_pauses_are_told_and_taken_out():
+def test_pauses_are_reported_and_taken_out():
   # Steps end at 101, 102, 107, 108 and 113; the first pause is in the warm-up, the last after all.
   pauses = [Pause('checkpoint', 101.2, 0.1), Pause('checkpoint', 102.5, 1.5),
             Pause('evaluation', 104., 2.), Pause('checkpoint', 108.5, 3.),
@@ -129,7 +129,7 @@ def test_pauses_are_no_share_of_the_time():
   assert figures['shares'] == pytest.approx({'input': 0, 'between': 0, 'compute': 1})
 
 
-def test_traced_steps_are_told_and_taken_out():
+def test_traced_steps_are_reported_and_taken_out():
   spans = [(0, 1), (0, 2), (0, 9, 9), (0, 9, 9), (0, 3)]
   figures = summarize(timing(*spans, traced=[103, 104]), 0, global_batch_size=5)
   assert figures['traced_steps'] == 2 and figures['steps_timed'] == 5
@@ -190,12 +190,12 @@ def test_workers_that_do_not_wait_for_each_other(tmp_path):
   assert figures['slowest_worker'] == 'chief'
 
 
-def test_what_a_worker_tells_the_chief(tmp_path):
+def test_what_a_worker_reports_to_the_chief(tmp_path):
   settings = Settings(model_dir=str(tmp_path), train_steps=2, throughput_warmup_steps=1)
-  told = throughput.worker_figures(settings, CONDITIONS, timing((0, 9), (1, 3, .25)))
-  assert set(told) == set(worker())
-  assert (told['steps_timed'], told['wall_secs'], told['examples']) == (1, pytest.approx(4), 8)
-  assert told['input_wait_secs_p50'] == pytest.approx(.25)
+  figures = throughput.worker_figures(settings, CONDITIONS, timing((0, 9), (1, 3, .25)))
+  assert set(figures) == set(worker())
+  assert (figures['steps_timed'], figures['wall_secs'], figures['examples']) == (1, pytest.approx(4), 8)
+  assert figures['input_wait_secs_p50'] == pytest.approx(.25)
   assert throughput.worker_figures(settings, CONDITIONS, Timing([], [], [], {}, 2, None)) == {}
   assert not list(tmp_path.iterdir())
 

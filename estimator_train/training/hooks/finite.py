@@ -8,7 +8,7 @@ from typing import Any, Callable, Deque, Dict, List, Optional, Tuple
 import tensorflow.compat.v1 as tf
 
 from estimator_train.errors import TrainingFailed
-from estimator_train.training.hooks import batch_metrics
+from estimator_train.training.hooks.batch_metrics import BatchMetrics
 from estimator_train.training.hooks.step_counter import StepCounter, read_global_step
 from estimator_train.training.schedules import Schedule
 
@@ -24,6 +24,7 @@ class StopAtNonFiniteLoss(tf.train.SessionRunHook):
 
   Args:
     counter: the step counter.
+    metrics: has the loss of the step.
     skips: whether loss scaling skips the update of such a step, so that only MAX_SKIPPED of them in
       a row end the run.
     schedule: the learning rate schedule; None: unknown.
@@ -32,9 +33,9 @@ class StopAtNonFiniteLoss(tf.train.SessionRunHook):
     loss: the last finite loss, the mean over the global batch of its step; None before the first.
   """
 
-  def __init__(self, counter: StepCounter, skips: bool = False,
+  def __init__(self, counter: StepCounter, metrics: BatchMetrics, skips: bool = False,
                schedule: Optional[Schedule] = None) -> None:
-    self._counter = counter
+    self._counter, self._metrics = counter, metrics
     self._failed_step = 0
     self._max_in_a_row = MAX_SKIPPED if skips else 1
     self._schedule = schedule
@@ -53,14 +54,8 @@ class StopAtNonFiniteLoss(tf.train.SessionRunHook):
         self._schedule.rate_at(max((self._failed_step or self._counter.step) - 1, 0)))
     return 'the last finite losses: {}; learning rate {}'.format(losses or 'none', rate)
 
-  def begin(self) -> None:
-    self._fetch = tf.train.SessionRunArgs(batch_metrics.training_loss())
-
-  def before_run(self, run_context: Any) -> tf.train.SessionRunArgs:
-    return self._fetch
-
   def after_run(self, run_context: Any, run_values: Any) -> None:
-    loss = float(run_values.results)
+    loss = float(self._metrics.loss)
     if math.isfinite(loss):
       self._in_a_row = 0
       self._last.append((self._counter.step, loss))

@@ -9,6 +9,7 @@ from estimator_train.errors import TrainingFailed
 from estimator_train.training import schedules
 from estimator_train.training.evaluation import evaluator
 from estimator_train.training.hooks import finite
+from estimator_train.training.hooks.batch_metrics import BatchMetrics
 from estimator_train.training.hooks.step_counter import StepCounter
 
 # What takes long here is TensorFlow, and the same on any Python.
@@ -24,7 +25,12 @@ def counter():
 
 
 @pytest.fixture
-def run_steps(counter):
+def metrics():
+  return BatchMetrics()
+
+
+@pytest.fixture
+def run_steps(counter, metrics):
   """Runs steps whose losses, after a number of steps before, are these."""
   def run(losses, hook, before=0):
     with tf.Graph().as_default():
@@ -32,7 +38,8 @@ def run_steps(counter):
       tf.add_to_collection(tf.GraphKeys.LOSSES, tf.placeholder_with_default(0., ()))
       loss, = tf.get_collection(tf.GraphKeys.LOSSES)
       add = step.assign_add(1)
-      with tf.train.MonitoredSession(hooks=[Start(step, before), counter, hook]) as session:
+      hooks = [Start(step, before), counter, metrics, hook]
+      with tf.train.MonitoredSession(hooks=hooks) as session:
         for value in losses:
           session.run(add, {loss: value})
 
@@ -52,8 +59,8 @@ class Start(tf.train.SessionRunHook):
 
 
 @pytest.mark.parametrize('bad, word', [(NAN, 'nan'), (INF, 'inf')])
-def test_a_loss_that_is_not_finite_ends_the_run(run_steps, counter, bad, word):
-  hook = finite.StopAtNonFiniteLoss(counter, schedule=schedules.Piecewise([.5, .25], [12]))
+def test_a_loss_that_is_not_finite_ends_the_run(run_steps, counter, metrics, bad, word):
+  hook = finite.StopAtNonFiniteLoss(counter, metrics, schedule=schedules.Piecewise([.5, .25], [12]))
   with pytest.raises(TrainingFailed, match='^the loss is {} at step 13$'.format(word)):
     run_steps([1., 2., bad, 4.], hook, before=10)
   assert hook.loss == 2
@@ -61,8 +68,8 @@ def test_a_loss_that_is_not_finite_ends_the_run(run_steps, counter, bad, word):
                                'learning rate 0.25')
 
 
-def test_last_losses_are_kept(run_steps, counter):
-  hook = finite.StopAtNonFiniteLoss(counter)
+def test_last_losses_are_kept(run_steps, counter, metrics):
+  hook = finite.StopAtNonFiniteLoss(counter, metrics)
   assert hook.loss is None and hook.loss_history.startswith('the last finite losses: none; ')
   run_steps([.1 * number for number in range(9)], hook)
   assert hook.loss == pytest.approx(.8)
@@ -71,13 +78,13 @@ def test_last_losses_are_kept(run_steps, counter):
       "step 9; learning rate the model's own")
 
 
-def test_skipped_steps(run_steps, counter, monkeypatch, caplog):
+def test_skipped_steps(run_steps, counter, metrics, monkeypatch, caplog):
   monkeypatch.setattr(finite, 'MAX_SKIPPED', 3)
-  hook = finite.StopAtNonFiniteLoss(counter, skips=True)
+  hook = finite.StopAtNonFiniteLoss(counter, metrics, skips=True)
   run_steps([1., NAN, INF, 2., NAN, NAN, 3., NAN], hook)
   assert hook.loss == 3 and caplog.text.count('loss scaling skips') == 5
   with pytest.raises(TrainingFailed, match='the loss is inf at step 4, the 3th such step in a row'):
-    run_steps([4., NAN, NAN, INF, 1.], finite.StopAtNonFiniteLoss(counter, skips=True))
+    run_steps([4., NAN, NAN, INF, 1.], finite.StopAtNonFiniteLoss(counter, metrics, skips=True))
 
 
 def test_weights_that_are_not_finite_are_not_saved():

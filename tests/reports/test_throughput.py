@@ -194,7 +194,8 @@ def test_what_a_worker_reports_to_the_chief(tmp_path):
   settings = Settings(model_dir=str(tmp_path), train_steps=2, throughput_warmup_steps=1)
   figures = throughput.worker_figures(settings, CONDITIONS, timing((0, 9), (1, 3, .25)))
   assert set(figures) == set(worker())
-  assert (figures['steps_timed'], figures['wall_secs'], figures['examples']) == (1, pytest.approx(4), 8)
+  assert (figures['steps_timed'], figures['examples']) == (1, 8)
+  assert figures['wall_secs'] == pytest.approx(4)
   assert figures['input_wait_secs_p50'] == pytest.approx(.25)
   assert throughput.worker_figures(settings, CONDITIONS, Timing([], [], [], {}, 2, None)) == {}
   assert not list(tmp_path.iterdir())

@@ -1,32 +1,34 @@
-# The program in an image.
+# An image with the program. See docs/docker.md.
 #
 #   docker build -t estimator-train .
-#     GPUs up to Turing, on TensorFlow's own image of 1.15 (CUDA 10.0, Python 3.6)
+#     for GPUs up to Turing, based on TensorFlow's image of 1.15 (CUDA 10.0, Python 3.6)
 #   docker build -t estimator-train --build-arg BASE_IMAGE=nvcr.io/nvidia/tensorflow:23.03-tf1-py3 .
-#     Ampere, Ada and Hopper, on NVIDIA's (TensorFlow 1.15.5+nv, Python 3.8)
+#     for Ampere, Ada and Hopper GPUs, based on NVIDIA's image (TensorFlow 1.15.5+nv, Python 3.8)
 #   docker build -t estimator-train --build-arg BASE_IMAGE=python:3.7-slim \
 #     --build-arg TENSORFLOW=onednn .
-#     CPUs; TENSORFLOW is base (the base's own), stock or onednn
+#     for CPUs. TENSORFLOW is base (that of the base image), stock or onednn
 #
 #   docker run --rm --gpus all -v DATA:/data -v OUT:/model estimator-train FLAG...
-#     The flagfiles' data/ and runs/ are /data and /model; README tells of hosts
+#     In the image, the folders data/ and runs/ of the flagfiles are /data and /model
 ARG BASE_IMAGE=tensorflow/tensorflow:1.15.0-gpu-py3
 
-# In stages of their own, so that the image gets their outcome without pip's traces and, when only
-# the program changed, no package is installed again.
+# Packages and program are prepared in separate stages, so that the image does not contain the files
+# that pip leaves behind, and a change in the program does not install the packages again.
 FROM ${BASE_IMAGE} AS packages
 ARG TENSORFLOW=base
 COPY requirements/install_image.py requirements/pip.txt requirements/image*.txt /tmp/requirements/
 RUN python3 /tmp/requirements/install_image.py "${TENSORFLOW}" /opt/estimator_train/packages
 
-# Readable by any user, whatever the checkout's umask; compiled, as a run may not write here.
+# Makes the program readable by any user, whatever the permissions in the checkout, and compiles it,
+# because a run may have no permission to write the compiled files.
 FROM ${BASE_IMAGE} AS program
 COPY estimator_train /opt/estimator_train/estimator_train
 RUN chmod -R u=rwX,go=rX /opt/estimator_train && python3 -m compileall -q /opt/estimator_train
 
 FROM ${BASE_IMAGE}
-# Fresh volumes take the mode of these folders: any user may write there. Flagfiles name data/ and
-# runs/ in the working directory, which lead to them. Not every base has `python`, or means 3 by it.
+# New volumes get the permissions of these folders, so that any user can write to them. The links
+# data/ and runs/, which flagfiles refer to, lead to them. In some base images, `python` does not
+# exist or is Python 2.
 RUN mkdir -p /data /model /opt/estimator_train && chmod 1777 /data /model \
  && ln -s /data /opt/estimator_train/data && ln -s /model /opt/estimator_train/runs \
  && { python -c 'import sys; sys.exit(sys.version_info < (3,))' 2>/dev/null \
@@ -34,7 +36,7 @@ RUN mkdir -p /data /model /opt/estimator_train && chmod 1777 /data /model \
 COPY --from=packages /opt/estimator_train/packages /opt/estimator_train/packages
 COPY --from=program /opt/estimator_train/estimator_train /opt/estimator_train/estimator_train
 
-# /tmp is the one folder that every user can write, also where the rest is read-only.
+# /tmp is the only folder that every user can write to, even if the root file system is read-only.
 ENV PYTHONPATH=/opt/estimator_train:/opt/estimator_train/packages${PYTHONPATH:+:${PYTHONPATH}} \
     PYTHONUNBUFFERED=1 LANG=C.UTF-8 HOME=/tmp ESTIMATOR_TRAIN_IMAGE=1
 VOLUME /data /model

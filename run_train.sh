@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
 # Creates the environment in .venv/ if it is missing, then runs the program with the given flags.
 #
-#   ./run_train.sh             the quickstart, on data that ships with the package
-#   ./run_train.sh FLAG...     python -m estimator_train FLAG...
+#   ./run_train.sh             trains the quickstart, on data that ships with the package
+#   ./run_train.sh FLAG...     runs python -m estimator_train FLAG...
 #   ./run_train.sh --local_workers=N [--local_ps=M] [--max_restarts=K]
 #                  [--local_cores=C] [--local_gpus=G] [FLAG...]
 #                              starts a cluster of several tasks on this machine
 #   ./run_train.sh --tensorboard [FLAG...]    also starts TensorBoard
 #
-# ESTIMATOR_TRAIN_TF=onednn ./run_train.sh ...    uses TensorFlow's build for CPUs, in
-#                              .venv-onednn/
+# ESTIMATOR_TRAIN_TF=onednn ./run_train.sh ...
+#                              uses the oneDNN build of TensorFlow, for CPUs, in .venv-onednn/
 #
 # Can be called from any folder; relative paths in flags refer to the current folder.
 set -euo pipefail
@@ -22,7 +22,7 @@ for flag; do
   if [[ $flag =~ ^--?(local_workers|local_ps|max_restarts|local_cores|local_gpus)(=|$) ]]; then
     module=estimator_train.launcher.local_cluster
   elif [[ $flag =~ ^--?tensorboard$ ]]; then
-    module=estimator_train.launcher.with_tensorboard  # It starts the cluster, if there is one.
+    module=estimator_train.launcher.with_tensorboard  # Also starts the cluster, if there is one.
     break
   fi
 done

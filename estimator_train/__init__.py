@@ -7,9 +7,9 @@ Example:
     settings = estimator_train.Settings(model_dir='runs/mine', train_steps=100)
     result = estimator_train.train(settings)
 
-TensorFlow is imported by the first call. The functions neither parse a command line nor end the
-process; they raise exceptions, UserError if an argument is invalid. Log messages go to
-`logging.getLogger('estimator_train')`, to which the package adds no handler.
+The first call of a function imports TensorFlow. The functions neither parse a command line nor end
+the process; they raise exceptions, such as UserError if an argument is invalid. They log to
+`logging.getLogger('estimator_train')`, and add no handler to it.
 """
 
 import os
@@ -28,16 +28,16 @@ __version__ = '0.1.0'
 def train(settings: Settings) -> Dict[str, Any]:
   """Trains a model and, unless `mode='train'`, evaluates it.
 
-  If `model_dir` contains a run, training resumes. SIGINT, which a notebook sends to interrupt a
-  cell, and SIGTERM end the run after the current step, with a checkpoint. In threads other than the
-  main one, signals are not handled.
+  If `model_dir` contains an earlier run, training resumes from its last checkpoint. SIGINT (which a
+  notebook sends to interrupt a cell) and SIGTERM end the run after the current step and save a
+  checkpoint; they are handled only if train() is called in the main thread.
 
   Args:
     settings: the values of the program's flags; `model` and `dataset` may be functions.
 
   Returns:
-    The JSON object that the program prints last, as a dict: `accuracy`, `global_step`,
-    `examples_per_sec` and others.
+    The result that the program prints as JSON in its last line, as a dict: `accuracy`,
+    `global_step`, `examples_per_sec` and others.
 
   Raises:
     UserError: a setting, the data or the model is invalid.
@@ -70,11 +70,11 @@ def convert(model: Any, model_dir: str, distribution_strategy: str = 'mirrored',
             num_gpus: int = -1, num_cpu_replicas: int = 0, seed: int = 1) -> Any:
   """Converts a compiled Keras model to an Estimator that can be used with any `input_fn`.
 
-  It differs from `tf.keras.estimator.model_to_estimator` as follows: N replicas train like one with
-  any optimizer, training starts from all weights of the model, including those of frozen layers,
-  and checkpoints can be resumed on another number of replicas. If the loss is a categorical
-  cross-entropy, evaluations report `accuracy`, `average_loss` per example, `examples` and
-  `confusion_matrix`.
+  It differs from `tf.keras.estimator.model_to_estimator` as follows: with any optimizer, N replicas
+  reach the same weights as one; training starts from all weights of the model, including those of
+  frozen layers; and training can resume from a checkpoint with another number of replicas. If the
+  loss is a categorical cross-entropy, evaluations report `accuracy`, `average_loss` per example,
+  `examples` and `confusion_matrix`.
 
   Args:
     model: a compiled tf.keras.Sequential or tf.keras.Model(inputs, outputs). Training starts from
@@ -86,11 +86,11 @@ def convert(model: Any, model_dir: str, distribution_strategy: str = 'mirrored',
     seed: the seed of random operations in a step, such as dropout.
 
   Returns:
-    A tf.estimator.Estimator. Its `input_fn` must return batches per replica. It evaluates on one
-    device.
+    A tf.estimator.Estimator. Its `input_fn` must return batches of the per-replica batch size.
+    Evaluation uses a single device.
 
   Raises:
-    UserError: the model cannot be converted, or the checkpoint in `model_dir` is of another model.
+    UserError: the model cannot be converted, or `model_dir` has a checkpoint of another model.
   """
   from estimator_train.process import guest
 
@@ -99,7 +99,7 @@ def convert(model: Any, model_dir: str, distribution_strategy: str = 'mirrored',
                       model=getattr(model, 'name', 'none'), num_gpus=num_gpus, seed=seed,
                       num_cpu_replicas=num_cpu_replicas,
                       distribution_strategy=distribution_strategy)
-  _find_worker(settings[groups.Devices])
+  _make_single_worker(settings[groups.Devices])
   with guest.restored_process_state(settings.verbosity):
     from estimator_train.training import convert_own
     return convert_own.convert(model, settings)
@@ -109,24 +109,24 @@ def _run(settings: Settings) -> Dict[str, Any]:
   from estimator_train import modes
   from estimator_train.process import guest
 
-  worker = _find_worker(settings[groups.Devices])
+  worker = _make_single_worker(settings[groups.Devices])
   with guest.restored_process_state(settings.verbosity):
-    # When this timeout expires, the process ends, and here it is the user's process.
+    # When step_timeout_secs expires, the process is ended. Here, that would be the user's process.
     return modes.run(settings.evolve(step_timeout_secs=0), worker)
 
 
-def _find_worker(settings: groups.Devices) -> Any:
-  """Returns the role of this process in the run.
+def _make_single_worker(settings: groups.Devices) -> Any:
+  """Returns the Worker of this process, which must be the only task of the run.
 
   Raises:
     UserError: TF_CONFIG describes several tasks. The process of a task ends when another task is
       lost, so it cannot be the user's process.
   """
-  from estimator_train.cluster import tf_config, worker
+  from estimator_train.cluster import tf_config, worker as workers
 
-  found = worker.make_worker(os.environ, settings.distribution_strategy)
-  if found.cluster is not None and len(found.cluster.members) > 1:
-    raise UserError('the tasks of a cluster must be processes of their own',
-                    'TF_CONFIG has ' + tf_config.count_tasks(found.cluster),
+  worker = workers.make_worker(os.environ, settings.distribution_strategy)
+  if worker.cluster is not None and len(worker.cluster.members) > 1:
+    raise UserError('train(), evaluate() and convert() cannot run in a cluster of several tasks',
+                    'TF_CONFIG has ' + tf_config.count_tasks(worker.cluster),
                     'run python -m estimator_train, or unset TF_CONFIG')
-  return found
+  return worker

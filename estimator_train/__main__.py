@@ -1,4 +1,4 @@
-"""The program: parses the flags, runs the mode they name, and maps errors to exit codes."""
+"""The program: parses the flags, runs the mode of `--mode`, and maps errors to exit codes."""
 
 import errno
 import json
@@ -17,29 +17,32 @@ from estimator_train.errors import (
 )
 from estimator_train.process import cpu_tuning, logs, signals
 
-_USER_ERROR, _TRAINING_FAILED, _SIGNAL = 2, 3, 128
+# Exit codes; that of a signal is _SIGNAL_CODE_BASE plus its number.
+_USER_ERROR_CODE, _TRAINING_FAILED_CODE, _SIGNAL_CODE_BASE = 2, 3, 128
 
 
 def main(argv: Optional[Sequence[str]] = None) -> int:
   """Runs the program.
 
   Args:
-    argv: the arguments, without the program's name; those of the process when left out.
+    argv: the arguments, without the program's name; None: those of this process.
 
   Returns:
     The exit code.
   """
   try:
     return _run(sys.argv[1:] if argv is None else argv)
-  except BrokenPipeError:  # The reader of standard output closed it, like `head`.
-    # Otherwise Python logs an error when it closes standard output.
+  except BrokenPipeError:  # The reader of standard output, such as `head`, closed it.
+    # Otherwise Python prints an error when it flushes standard output at exit.
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return _SIGNAL + signal.SIGPIPE
+    return _SIGNAL_CODE_BASE + signal.SIGPIPE
   except OSError as error:
+    # Errors of writing to other files have the file name.
     if error.errno != errno.ENOSPC or error.filename is not None:
       raise
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return _fail('standard output cannot be written to: ' + error.strerror, _USER_ERROR)
+    return _print_error('cannot write to standard output: {}: free some space, or redirect the '
+                        'output to another disk'.format(error.strerror), _USER_ERROR_CODE)
 
 
 def _run(argv: Sequence[str]) -> int:
@@ -57,23 +60,24 @@ def _run(argv: Sequence[str]) -> int:
   except UserError as error:
     if error.result is not None:
       print(json.dumps(error.result), flush=True)
-    return _fail(str(error), _USER_ERROR)
+    return _print_error(str(error), _USER_ERROR_CODE)
   except TrainingFailed as error:
-    return _fail(str(error), _TRAINING_FAILED)
+    return _print_error(str(error), _TRAINING_FAILED_CODE)
   except PeerLost as lost:
-    return _fail(str(lost), lost.exit_code, prefix='')
+    return _print_error(str(lost), lost.exit_code, prefix='')
   except StoppedBySignal as stopped:
-    return _fail(str(stopped), _SIGNAL + stopped.signum, prefix='')
+    return _print_error(str(stopped), _SIGNAL_CODE_BASE + stopped.signum, prefix='')
   except KeyboardInterrupt:
-    return _fail('stopped by SIGINT', _SIGNAL + signal.SIGINT, prefix='')
+    return _print_error('stopped by SIGINT', _SIGNAL_CODE_BASE + signal.SIGINT, prefix='')
 
 
-def _fail(text: str, code: int, prefix: str = 'error: ') -> int:
+def _print_error(text: str, exit_code: int, prefix: str = 'error: ') -> int:
+  """Prints an error and returns its exit code."""
   print(prefix + one_line(text), file=sys.stderr, flush=True)
-  return code
+  return exit_code
 
 
 if __name__ == '__main__':
-  code = main()
+  exit_code = main()
   signals.restore_default_handlers()
-  sys.exit(code)
+  sys.exit(exit_code)

@@ -2,7 +2,7 @@
 
 from typing import Any, Dict, Optional
 
-# In characters. Longer paths are possible, but nobody reads them.
+# In characters. A longer part of an error, such as a very long path, is cut in the middle.
 _MAX_PART_LENGTH = 1000
 
 
@@ -55,7 +55,7 @@ class CheckpointNotSaved(TrainingFailed):
 
 
 class PeerLost(Exception):
-  """Another task of the cluster was lost, or did not start; a restarted run resumes.
+  """Another task of the cluster was lost or did not start. The same command resumes the run.
 
   Attributes:
     exit_code: the exit code of the process.

@@ -18,7 +18,7 @@ Flags on the command line override those in the flagfile. The last line of stand
 result as a JSON object.
 """
 
-# By the type of a flag: absl's function to define it, and the rule when absl cannot parse a value.
+# For each type of flag: absl's function that defines it, and a description of its valid values.
 _DEFINERS = {str: (flags.DEFINE_string, 'a string'),
              int: (flags.DEFINE_integer, 'an integer'),
              float: (flags.DEFINE_float, 'a number'),
@@ -26,8 +26,8 @@ _DEFINERS = {str: (flags.DEFINE_string, 'a string'),
              tuple: (flags.DEFINE_list, 'a comma-separated list with balanced quotes')}
 
 # Pairs of flags that exclude each other.
-_ALTERNATIVES = (('train_steps', 'train_epochs'),
-                 ('save_checkpoints_steps', 'save_checkpoints_secs'))
+_EXCLUSIVE_PAIRS = (('train_steps', 'train_epochs'),
+                    ('save_checkpoints_steps', 'save_checkpoints_secs'))
 
 
 def parse(argv: Sequence[str]) -> settings_lib.Settings:
@@ -47,23 +47,25 @@ def parse(argv: Sequence[str]) -> settings_lib.Settings:
 
 
 def _parse_arguments(arguments: Sequence[flagfiles.Argument]) -> settings_lib.Settings:
-  values = _define_flags()
-  _check_values_present(arguments, values)
+  absl_flags = _define_flags()
+  _check_values_present(arguments, absl_flags)
   try:
-    # known_only, because absl's search for the nearest flag fails for long names.
-    rest = values(['estimator_train'] + [argument.text for argument in arguments], known_only=True)
+    # With known_only, absl returns unknown flags. Otherwise it would search for similar names to
+    # propose, and that search fails for long names.
+    unknown = absl_flags(['estimator_train'] + [argument.text for argument in arguments],
+                         known_only=True)[1:]
   except (flags.Error, ValueError) as error:
     raise _translate_error(error) from error
-  for text in rest[1:]:
+  for text in unknown:
     if text != '--':
-      raise flag_parsing.unknown_flag_error(text, list(values))
+      raise flag_parsing.unknown_flag_error(text, list(absl_flags))
   declared = all_flags()
-  given = {name: values[name].value for name in declared}
-  _prefer_command_line(given, arguments)
+  values = {name: absl_flags[name].value for name in declared}
+  _prefer_command_line(values, arguments)
   for name, flag in declared.items():
-    if flag.kind is tuple:
-      given[name] = flag.parse(given[name])
-  settings = settings_lib.Settings(**given)
+    if flag.value_type is tuple:
+      values[name] = flag.parse(values[name])
+  settings = settings_lib.Settings(**values)
   return settings.for_mode(settings.mode)
 
 
@@ -79,7 +81,8 @@ def help_text() -> str:
     lines.append('')
   lines.append('  --flagfile: file to read flags from, one per line\n  --help: print this text\n\n'
                './run_train.sh --local_workers=N [--local_ps=M] [--max_restarts=K] FLAG...\n'
-               '  trains on a cluster of N worker processes on this machine\n'
+               '  trains with N workers and M parameter servers on this machine; restarts them up '
+               'to K times\n'
                './run_train.sh --tensorboard FLAG...\n'
                '  trains and runs TensorBoard at the same time')
   return '\n'.join(lines)
@@ -88,7 +91,7 @@ def help_text() -> str:
 def _describe_flag(flag: Flag) -> str:
   """Returns the help of a flag, including its choices."""
   if not flag.choices:
-    return flag.help.replace('{names}', _format_choices(flag.names))
+    return flag.help.replace('{names}', _format_choices(flag.built_in_names))
   return (flag.help + ': ' if flag.help else '') + _format_choices(flag.choices)
 
 
@@ -103,35 +106,35 @@ def wants_help(argv: Sequence[str]) -> bool:
 
 
 def _define_flags() -> flags.FlagValues:
-  """Defines the flags in a new FlagValues instead of absl's global one, so parsing is stateless."""
-  values = flags.FlagValues()
+  """Defines the flags in a new FlagValues; absl's global one would keep values between calls."""
+  absl_flags = flags.FlagValues()
   for flag in all_flags().values():
-    definer, _ = _DEFINERS[flag.kind]
-    definer(flag.name, flag.default, flag.help, flag_values=values)
-  return values
+    definer, _ = _DEFINERS[flag.value_type]
+    definer(flag.name, flag.default, flag.help, flag_values=absl_flags)
+  return absl_flags
 
 
 def _check_values_present(arguments: Sequence[flagfiles.Argument],
-                          values: flags.FlagValues) -> None:
+                          absl_flags: flags.FlagValues) -> None:
   """Raises a UserError if a flag has no value, or absl would take the next flag as its value."""
   texts = [argument.text for argument in arguments]
   for text, following in zip(texts, texts[1:] + ['--']):
     name = text.lstrip('-')
     if text.startswith('-') and following.startswith('--') and (
-        name in values and not values[name].boolean):
+        name in absl_flags and not absl_flags[name].boolean):
       raise UserError('--{} has no value'.format(name), text,
                       'write it as --{}=VALUE'.format(name))
 
 
-def _prefer_command_line(given: Dict[str, Any],
+def _prefer_command_line(values: Dict[str, Any],
                          arguments: Sequence[flagfiles.Argument]) -> None:
-  """Unsets a flag of a flagfile if the command line has the flag that it excludes."""
+  """Unsets one flag of an exclusive pair if only the other one is on the command line."""
   on_command_line = {argument.flag for argument in arguments if not argument.location}
-  for pair in _ALTERNATIVES:
+  for pair in _EXCLUSIVE_PAIRS:
     chosen = on_command_line.intersection(pair)
     if len(chosen) == 1:
       (other,) = set(pair) - chosen
-      given[other] = None
+      values[other] = None
 
 
 def _translate_error(error: Exception) -> UserError:
@@ -140,7 +143,7 @@ def _translate_error(error: Exception) -> UserError:
   match = re.match(r'flag --(\w+)=(.*?): ', text, re.DOTALL)
   if match:
     name, value = match.groups()
-    _, expected = _DEFINERS[all_flags()[name].kind]
+    _, expected = _DEFINERS[all_flags()[name].value_type]
     return UserError('--{} must be {}'.format(name, expected),
                      '--{}={}'.format(name, value), 'see --help')
   match = re.match(r'--?no(\w+)=(.*) does not take an argument', text, re.DOTALL)

@@ -1,6 +1,8 @@
 """Compares the vulnerabilities that pip-audit found with the table in SECURITY.md, for audit.sh.
 
-  PYTHON scripts/audit.py SECURITY.md PIP-AUDITS-JSON...
+  PYTHON scripts/audit.py SECURITY.md JSON-FILE...
+
+The JSON files are the output of pip-audit, one for each lock file.
 """
 
 import json

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Asks the package index for known vulnerabilities of the locked packages, with pip-audit in a
+# Queries the package index for known vulnerabilities of the locked packages, with pip-audit in a
 # temporary environment, and compares them with the table in SECURITY.md. Requires CPython 3.9 or
-# later. Exit code 1: the table lacks a vulnerability. Exit code 2: the index has no information.
+# later. Exit code 1: a vulnerability is missing in the table. Exit code 2: the index has no
+# information about a package, or pip-audit could not be run.
 #
 #   scripts/audit.sh
 set -euo pipefail
@@ -28,7 +29,8 @@ for lock in "$root/requirements"/*.txt; do
   # Names and versions only: pip-audit silently skips packages whose markers exclude the Python that
   # runs it.
   sed -nE 's/^([A-Za-z0-9._-]+==[^ ;]+).*/\1/p' "$lock" >"$work/$name.txt"
-  # The exit code is the same for a vulnerability and a failure, but only a failure writes no file.
+  # pip-audit has the same exit code for a vulnerability and for a failure, but after a failure
+  # there is no output file.
   "$work/venv/bin/pip-audit" --requirement="$work/$name.txt" --disable-pip --no-deps --format=json \
     --progress-spinner=off --output="$work/$name.json" 2>"$work/$name.log" || true
   if [[ ! -s $work/$name.json ]]; then

@@ -1,8 +1,9 @@
-"""Makes docs/images/: the terminal and the report page of a quickstart run.
+"""Makes the images in docs/images/: the terminal and the report page of a quickstart run.
 
   .venv/bin/python scripts/doc_images.py
 
-Runs the quickstart on a terminal of 100 columns, and takes the picture of its page with Chromium.
+Runs the quickstart on a terminal of 100 columns, and takes a screenshot of its report page with
+Chromium.
 """
 
 import fcntl
@@ -46,7 +47,7 @@ def _run(arguments, folder):
   while True:
     try:
       read = os.read(leader, 65536)
-    except OSError:  # Linux ends a terminal without a process like that.
+    except OSError:  # On Linux, reading from a terminal fails after its last process has ended.
       break
     output += read
   if process.wait():

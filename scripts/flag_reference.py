@@ -30,11 +30,11 @@ def main():
 def _default(flag):
   if flag.default in (None, ()):
     return ''
-  return '`{}`'.format(str(flag.default).lower() if flag.kind is bool else flag.default)
+  return '`{}`'.format(str(flag.default).lower() if flag.value_type is bool else flag.default)
 
 
 def _meaning(flag):
-  values = ', '.join('`{}`'.format(value) for value in flag.choices or flag.names)
+  values = ', '.join('`{}`'.format(value) for value in flag.choices or flag.built_in_names)
   if '{names}' in flag.help:
     return _escaped(flag.help).replace('{names}', values)
   text = _escaped(flag.help)

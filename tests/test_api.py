@@ -136,7 +136,7 @@ def test_tf_config(tmp_path, monkeypatch, members, is_refused):
   settings = Settings(model_dir=tmp_path, train_steps=1,
                       distribution_strategy='multi_worker_mirrored', **QUICK)
   if is_refused:
-    with pytest.raises(UserError, match='processes of their own: TF_CONFIG has 2 worker: run pyth'):
+    with pytest.raises(UserError, match='of several tasks: TF_CONFIG has 2 worker: run python'):
       estimator_train.train(settings)
   else:
     assert estimator_train.train(settings)['global_step'] == 1
@@ -234,7 +234,7 @@ def uncompiled():
     (uncompiled, {}, "the model is not compiled: 'sequential.*': call model.compile"),
     (lambda: own_models.Subclass(3), {}, 'a subclass of tf.keras.Model cannot be converted'),
     (compiled, {'distribution_strategy': 'horovod'}, 'no such choice'),
-    (compiled, {'num_gpus': 1000}, 'exceeds the GPUs that TensorFlow can use'),
+    (compiled, {'num_gpus': 1000}, 'exceeds the number of GPUs that TensorFlow can use'),
 ])
 def test_what_cannot_be_converted(tmp_path, make, options, message):
   with tf.Graph().as_default():

@@ -274,7 +274,7 @@ BAD = [
     (['--lr_warmup_epochs=1e308'], '--lr_warmup_epochs must be from 0 to 1000000: .*=1e\\+308: '),
     (['--inter_op_parallelism_threads=1001'], 'is out of range: .*=1001: .*from 0 to 1000$'),
     (['--train_pattern=a/*'], '--train_pattern is only for --dataset=image_folder: --train_pattern '
-     'and --dataset=fashion_mnist_sample: give such a data set, or omit --train_pattern'),
+     'and --dataset=fashion_mnist_sample: change --dataset, or omit --train_pattern'),
     (['--labels=a,b'], '--labels is only for --dataset=image_folder or synthetic: '),
     (['--image_size=9,9', '--dataset=mnist'],
      '--image_size is only for --dataset=image_folder or oct'),
@@ -317,7 +317,7 @@ def test_what_only_training_needs(arguments):
 
 
 # Any flag, with its kind, so that flags of later days are tried as well.
-KINDS = {name: flag.kind for name, flag in all_flags().items()}
+KINDS = {name: flag.value_type for name, flag in all_flags().items()}
 NO_NUMBERS = ['', ' ', 'nan', 'x', '1.5', '--1', '1e3', '1 2', '1,2', '\u00bd', '\udcff']
 NO_INTEGERS = NO_NUMBERS + ['inf', '-inf']
 

@@ -7,16 +7,16 @@ from estimator_train.training.prepared_model import prepare_model
 from estimator_train.training.trainer import Trainer
 
 
-def train(settings, report=None, stop_step=None):
+def train(settings, write_reports=None, stop_step=None):
   """Trains, and returns the plan and the outcome.
 
   Args:
     settings: of the run.
-    report: as of Trainer.
+    write_reports: as of Trainer.
     stop_step: where to stop, as a signal would; the plan goes on as it was.
   """
   with SignalState() as signals:
-    trainer = Trainer(settings, signals, report)
+    trainer = Trainer(settings, signals, write_reports)
     if stop_step is not None:
       trainer.plan = trainer.plan._replace(stop_step=stop_step)
     return trainer.plan, trainer.train()

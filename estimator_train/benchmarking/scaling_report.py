@@ -12,13 +12,13 @@ from estimator_train.files import atomic
 from estimator_train.run_dir.run_files import RunDir
 from estimator_train.settings import Settings, groups
 
-FILE, CSV_FILE = 'scaling.json', 'scaling.csv'
-_NOTE = ('CPU replicas share the same cores, so no speed-up is expected: the figures show the '
-         'overhead of replicas, not the benefit of more devices')
-_WORKERS_NOTE = ('each worker is pinned to {} core(s), regardless of the number of workers, so a '
-                 'single worker is slower than on all cores')
-_SHARED_NOTE = ('the workers share a single core, so no speed-up is expected: the figures show the '
-                'overhead of workers')
+JSON_FILE, CSV_FILE = 'scaling.json', 'scaling.csv'
+_CPU_REPLICAS_NOTE = ('CPU replicas share the same cores, so no speed-up is expected: the '
+                      'figures show the overhead of replicas, not the benefit of more devices')
+_PINNED_WORKERS_NOTE = ('each worker is pinned to {} core(s), regardless of the number of workers, '
+                        'so a single worker is slower than it would be on all cores')
+_SHARED_CORE_NOTE = ('the workers share a single core, so no speed-up is expected: the figures '
+                     'show the overhead of workers')
 
 
 def write_scaling_report(settings: Settings, results: Sequence[PointResult]) -> Dict[str, Any]:
@@ -27,8 +27,8 @@ def write_scaling_report(settings: Settings, results: Sequence[PointResult]) -> 
   result = summarize(settings, results)
   for line in _format_table(result):
     print(line)
-  atomic.write_text(run_dir.file(CSV_FILE), _csv(result['table']))
-  atomic.write_json(run_dir.file(FILE), result)
+  atomic.write_text(run_dir.path_to(CSV_FILE), _format_csv(result['table']))
+  atomic.write_json(run_dir.path_to(JSON_FILE), result)
   return result
 
 
@@ -41,20 +41,23 @@ def summarize(settings: Settings, results: Sequence[PointResult]) -> Dict[str, A
   """
   unit = results[0].point.unit
   on_gpus = unit == sweep.GPU or (unit == sweep.WORKER and settings.num_gpus > 0)
-  cores = None if unit != sweep.WORKER or on_gpus else sweep.cpu_workers()[1]
-  # The devices of the largest point include those of all others.
+  cores_per_worker = None if unit != sweep.WORKER or on_gpus else sweep.plan_cpu_workers()[1]
+  # The devices of the largest point include those of all other points.
   largest = max((result for result in results if result.figures is not None),
                 key=lambda result: result.point.count, default=None)
-  figures: Dict[str, Any] = (largest and largest.figures) or {}
+  largest_figures: Dict[str, Any] = (largest and largest.figures) or {}
   return {
       'mode': settings.mode, 'model_dir': settings.model_dir, 'scale_over': settings.scale_over,
-      'device_kind': _device_kind(unit, on_gpus), 'note': _note(unit, cores),
-      'cores_per_worker': cores,
-      'table': _make_rows(settings, results), 'failures': _failures(settings[groups.Run], results),
+      'device_kind': _device_kind(unit, on_gpus), 'note': _select_note(unit, cores_per_worker),
+      'cores_per_worker': cores_per_worker,
+      'table': _make_rows(settings, results),
+      'failures': _list_failures(settings[groups.Run], results),
       'dataset': settings.dataset, 'model': settings.model,
-      'distribution_strategy': settings.distribution_strategy, 'devices': figures.get('devices'),
-      'tensorflow_version': figures.get('tensorflow_version'), 'batch_size': settings.batch_size,
-      'repeats': settings.repeats, 'steps': sweep.train_steps(settings),
+      'distribution_strategy': settings.distribution_strategy,
+      'devices': largest_figures.get('devices'),
+      'tensorflow_version': largest_figures.get('tensorflow_version'),
+      'batch_size': settings.batch_size, 'repeats': settings.repeats,
+      'steps': sweep.steps_per_point(settings),
       'warmup_steps': settings.throughput_warmup_steps,
   }
 
@@ -65,67 +68,67 @@ def _device_kind(unit: str, on_gpus: bool) -> str:
   return 'cpu' if unit == sweep.WORKER else 'cpu (logical)'
 
 
-def _note(unit: str, cores: Optional[int]) -> Optional[str]:
+def _select_note(unit: str, cores_per_worker: Optional[int]) -> Optional[str]:
   if unit == sweep.CPU:
-    return _NOTE
-  if cores is None:
+    return _CPU_REPLICAS_NOTE
+  if cores_per_worker is None:
     return None
-  return _WORKERS_NOTE.format(cores) if cores else _SHARED_NOTE
+  return _PINNED_WORKERS_NOTE.format(cores_per_worker) if cores_per_worker else _SHARED_CORE_NOTE
 
 
 def _make_rows(settings: Settings, results: Sequence[PointResult]) -> List[Dict[str, Any]]:
   rows = []
   unit_key = settings.scale_over
   for scaling in (sweep.WEAK, sweep.STRONG):
-    for kind in (sweep.REAL, sweep.SYNTHETIC):
-      of_this_kind = [result for result in results if result.point.input == kind
-                      and result.point.scaling in (scaling, sweep.BOTH)]
+    for input_name in (sweep.REAL, sweep.SYNTHETIC):
+      series = [result for result in results if result.point.input == input_name
+                and result.point.scaling in (scaling, sweep.BOTH)]
       baseline: Optional[float] = None
-      for count in sorted({result.point.count for result in of_this_kind}):
-        of_this_row = [result for result in of_this_kind if result.point.count == count]
+      for count in sorted({result.point.count for result in series}):
+        repeats = [result for result in series if result.point.count == count]
         row: Dict[str, Any] = {
-            'scaling': scaling, 'input': kind, unit_key: count,
-            'global_batch_size': sweep.global_batch_size(of_this_row[0].point,
+            'scaling': scaling, 'input': input_name, unit_key: count,
+            'global_batch_size': sweep.global_batch_size(repeats[0].point,
                                                          settings[groups.Optimizer])}
-        row.update(_rates(of_this_row))
+        row.update(_summarize_rates(repeats))
         if count == 1:
           baseline = row['examples_per_sec']
         rate = row['examples_per_sec']
         speed_up = rate / baseline if rate and baseline else None
         row.update(speed_up=speed_up, efficiency=speed_up and speed_up / count)
-        row.update(_input_share_and_error(of_this_row))
+        row.update(_input_share_and_error(repeats))
         rows.append(row)
   return rows
 
 
-def _rates(results: Sequence[PointResult]) -> Dict[str, Any]:
-  """Returns the median and the range of the steady rates of all repeats of a point."""
-  rates = [result.figures['steady_examples_per_sec'] for result in results
+def _summarize_rates(repeats: Sequence[PointResult]) -> Dict[str, Any]:
+  """Returns the numbers of repeats, and the median and the range of their steady rates."""
+  rates = [result.figures['steady_examples_per_sec'] for result in repeats
            if result.figures is not None]
   median = statistics.median(rates) if rates else None
-  return {'runs': len(rates), 'failed': len(results) - len(rates), 'examples_per_sec': median,
+  return {'runs': len(rates), 'failed': len(repeats) - len(rates), 'examples_per_sec': median,
           'min': min(rates, default=None), 'max': max(rates, default=None),
           # A single run has no spread.
           'spread': (max(rates) - min(rates)) / median if median and len(rates) > 1 else None}
 
 
-def _input_share_and_error(results: Sequence[PointResult]) -> Dict[str, Any]:
-  shares = [(result.figures.get('shares') or {}).get('input') for result in results
+def _input_share_and_error(repeats: Sequence[PointResult]) -> Dict[str, Any]:
+  shares = [(result.figures.get('shares') or {}).get('input') for result in repeats
             if result.figures is not None]
   observed = [share for share in shares if share is not None]
-  errors = [result.error for result in results if result.error is not None]
+  errors = [result.error for result in repeats if result.error is not None]
   return {'input_share': statistics.median(observed) if observed else None,
           'error': errors[0] if errors else None}
 
 
-def _failures(settings: groups.Run, results: Sequence[PointResult]) -> List[Dict[str, Any]]:
-  return [{'point': result.point.name, 'repeat': result.point.repeat, 'code': result.code,
+def _list_failures(settings: groups.Run, results: Sequence[PointResult]) -> List[Dict[str, Any]]:
+  return [{'point': result.point.name, 'repeat': result.point.repeat, 'code': result.exit_code,
            'error': result.error,
            'log': os.path.join(sweep.point_folder(result.point, settings), sweep.LOG_FILE)}
           for result in results if result.error is not None]
 
 
-def _csv(rows: Sequence[Dict[str, Any]]) -> str:
+def _format_csv(rows: Sequence[Dict[str, Any]]) -> str:
   text = io.StringIO()
   writer = csv.DictWriter(text, list(rows[0]), lineterminator='\n')
   writer.writeheader()

@@ -14,19 +14,19 @@ from estimator_train.process.child_process import ChildRun
 from estimator_train.run_dir.run_files import FLAGS_FILE, RunDir
 from estimator_train.settings import Settings, groups
 
-FOLDER = 'points'
+POINTS_FOLDER = 'points'
 LOG_FILE = 'log.txt'
 _FIGURES_FILE = 'throughput.json'
 # Written last: a point without this file is not complete.
 _DONE_FILE = 'done.json'
-# `logs` has the output of all workers except the first.
+# `logs` is a folder with the output of all workers except the first.
 _KEPT_FILES = (FLAGS_FILE, LOG_FILE, _FIGURES_FILE, 'logs')
 
 GPU, CPU, WORKER = 'gpu', 'cpu', 'worker'
 WEAK, STRONG, BOTH = 'weak', 'strong', 'both'
 REAL, SYNTHETIC = 'real', 'synthetic'
-# The steps after the warm-up without --train_steps: a few seconds of a small network on a CPU.
-_TIMED_STEPS = 20
+# Default number of steps after the warm-up; a small network on a CPU takes a few seconds for them.
+_DEFAULT_TIMED_STEPS = 20
 _NEVER_SECS = 2 ** 31 - 1
 
 
@@ -36,8 +36,8 @@ class Point(NamedTuple):
   Attributes:
     unit: GPU or CPU if the number of replicas varies, WORKER if the number of workers varies.
     count: number of replicas or workers.
-    scaling: WEAK (constant batch size per unit), STRONG (constant global batch size), or BOTH:
-      with a single unit, weak and strong scaling are the same.
+    scaling: WEAK (constant batch size per unit), STRONG (constant global batch size), or, if there
+      is a single unit, BOTH: weak and strong scaling are then the same.
     input: REAL or SYNTHETIC.
     repeat: number of the repeat, from 1.
   """
@@ -61,7 +61,7 @@ class Point(NamedTuple):
 
 
 class LaunchCommand(NamedTuple):
-  """The process of a point: arguments of `child_process.run_program`."""
+  """The arguments with which `child_process.run_program` starts the process of a point."""
   arguments: List[str]
   module: str = 'estimator_train'
   cores: Sequence[int] = ()
@@ -72,28 +72,28 @@ class PointResult(NamedTuple):
 
   Attributes:
     point: the point.
-    secs: run time of its process in seconds.
-    figures: contents of its throughput.json; None if it failed.
-    code: exit code of its process.
-    error: error message; None if it succeeded.
+    secs: run time of the process in seconds.
+    figures: contents of the throughput.json of the point; None if the process failed.
+    exit_code: exit code of the process.
+    error: error message; None if the process succeeded.
   """
   point: Point
   secs: float
   figures: Optional[Dict[str, Any]]
-  code: int = 0
+  exit_code: int = 0
   error: Optional[str] = None
 
 
-def train_steps(settings: Settings) -> int:
+def steps_per_point(settings: Settings) -> int:
   """Returns the number of steps of each point, including the warm-up."""
-  return settings.train_steps or settings.throughput_warmup_steps + _TIMED_STEPS
+  return settings.train_steps or settings.throughput_warmup_steps + _DEFAULT_TIMED_STEPS
 
 
 def plan_points(settings: Settings, unit: str, max_count: int) -> List[Point]:
   """Returns the points in the order in which to run them.
 
-  Each repeat runs every point once, in a different random order, so that other load on the machine
-  affects all points alike.
+  Each repeat runs every combination of count, scaling and input once, in a different random order,
+  so that other load on the machine affects all combinations alike.
 
   Args:
     settings: settings of the sweep.
@@ -103,21 +103,21 @@ def plan_points(settings: Settings, unit: str, max_count: int) -> List[Point]:
   inputs = [SYNTHETIC] if settings.dataset == 'synthetic' else [REAL, SYNTHETIC]
   points = []
   for repeat in range(1, settings.repeats + 1):
-    of_this_repeat = [
-        Point(unit, count, scaling, kind, repeat) for count in unit_counts(max_count)
-        for scaling in ((BOTH,) if count == 1 else (WEAK, STRONG)) for kind in inputs]
-    random.Random('{} {}'.format(settings.seed, repeat)).shuffle(of_this_repeat)
-    points.extend(of_this_repeat)
+    points_of_repeat = [
+        Point(unit, count, scaling, input_name, repeat) for count in unit_counts(max_count)
+        for scaling in ((BOTH,) if count == 1 else (WEAK, STRONG)) for input_name in inputs]
+    random.Random('{} {}'.format(settings.seed, repeat)).shuffle(points_of_repeat)
+    points.extend(points_of_repeat)
   return points
 
 
 def unit_counts(max_count: int) -> List[int]:
-  """Returns the powers of two up to `max_count`, and `max_count`."""
+  """Returns the counts to measure: the powers of two up to `max_count`, and `max_count` itself."""
   return sorted({2 ** power for power in range(max_count.bit_length())} | {max_count})
 
 
 def global_batch_size(point: Point, settings: groups.Optimizer) -> int:
-  """Returns the global batch size of a point; `--batch_size` is that of a single unit."""
+  """Returns the global batch size of a point: for weak scaling, `--batch_size` per unit."""
   return settings.batch_size * (point.count if point.scaling == WEAK else 1)
 
 
@@ -126,36 +126,36 @@ def point_settings(point: Point, settings: Settings, dataset: DataSet) -> Settin
 
   Args:
     point: the point.
-    settings: settings of the sweep. If the point is over workers, they also have the devices of
-      one worker.
+    settings: settings of the sweep. For a WORKER point, the device flags are those of one worker.
     dataset: data set of the sweep.
   """
-  changed = settings.evolve(
+  run_settings = settings.evolve(
       mode='train', model_dir=point_folder(point, settings[groups.Run]), export_dir=None,
-      train_steps=train_steps(settings),
+      train_steps=steps_per_point(settings),
       batch_size=global_batch_size(point, settings[groups.Optimizer]),
       eval_every_steps=None, early_stopping_steps=None, stop_at_accuracy=None,
       save_checkpoints_steps=None, save_checkpoints_secs=_NEVER_SECS,
-      # This costs the same as regular training and keeps the loss finite.
+      # Random weights and a tiny learning rate keep the loss finite at the same cost per step.
       weights='none', learning_rate=1e-9, lr_schedule='constant',
       lr_boundaries_epochs=(), lr_values=(), lr_warmup_epochs=0., report_page=False)
   if point.unit != WORKER:
-    changed = changed.evolve(num_gpus=point.count if point.unit == GPU else 0,
-                             num_cpu_replicas=point.count if point.unit == CPU else 0)
+    run_settings = run_settings.evolve(num_gpus=point.count if point.unit == GPU else 0,
+                                       num_cpu_replicas=point.count if point.unit == CPU else 0)
   if point.input == SYNTHETIC and not dataset.is_synthetic:
-    # The same work for the model. Synthetic examples have no class counts for balanced weights.
-    changed = changed.evolve(dataset='synthetic', train_pattern=None, eval_pattern=None,
-                             image_size=dataset.image_shape, labels=dataset.labels,
-                             class_weights='none')
-  return changed
+    # With the same image shape and classes, the model does the same work. Class weights are off,
+    # because synthetic examples have no class counts.
+    run_settings = run_settings.evolve(
+        dataset='synthetic', train_pattern=None, eval_pattern=None, image_size=dataset.image_shape,
+        labels=dataset.labels, class_weights='none')
+  return run_settings
 
 
-def cpu_workers() -> Tuple[int, int]:
+def plan_cpu_workers() -> Tuple[int, int]:
   """Returns the largest number of workers on the available cores, and the cores per worker.
 
   The number of workers is a power of two, and at least two. Workers have the same number of cores
   at every point, so that rates are comparable. On a single core, the cores per worker are 0: the
-  workers share it.
+  workers share the core.
   """
   cores = available_cores()
   max_workers = max(2, 2 ** (cores.bit_length() - 1))
@@ -163,11 +163,11 @@ def cpu_workers() -> Tuple[int, int]:
 
 
 def make_launch_command(point: Point, settings: Settings, dataset: DataSet) -> LaunchCommand:
-  """Returns the command of a point; the arguments are those of `point_settings`."""
+  """Returns the command that runs a point with the settings that `point_settings` returns."""
   arguments = settings_lib.to_arguments(point_settings(point, settings, dataset))
   if point.unit != WORKER:
     return LaunchCommand(arguments)
-  cores = 0 if settings.num_gpus else cpu_workers()[1]
+  cores = 0 if settings.num_gpus else plan_cpu_workers()[1]
   if point.count == 1:
     return LaunchCommand(arguments, cores=sorted(os.sched_getaffinity(0))[:cores])
   cluster_flags = ['--local_workers={}'.format(point.count), '--local_cores={}'.format(cores),
@@ -177,16 +177,16 @@ def make_launch_command(point: Point, settings: Settings, dataset: DataSet) -> L
 
 def point_folder(point: Point, settings: groups.Run) -> str:
   """Returns the path of the folder of a point."""
-  return RunDir(settings.model_dir).file(FOLDER, point.name)
+  return RunDir(settings.model_dir).path_to(POINTS_FOLDER, point.name)
 
 
 def read_completed_points(points: Sequence[Point], settings: groups.Run) -> List[PointResult]:
-  """Returns the results of the points that earlier starts of this sweep have completed."""
+  """Returns the results of the points that are already complete."""
   results = []
   for point in points:
     try:
-      done = _read_json(point, settings, _DONE_FILE)
-      results.append(PointResult(point, done['secs'], _read_json(point, settings, _FIGURES_FILE)))
+      secs = _read_json(point, settings, _DONE_FILE)['secs']
+      results.append(PointResult(point, secs, _read_json(point, settings, _FIGURES_FILE)))
     except (OSError, ValueError):
       continue
   return results
@@ -195,7 +195,7 @@ def read_completed_points(points: Sequence[Point], settings: groups.Run) -> List
 def make_point_folder(point: Point, settings: groups.Run) -> str:
   """Creates the folder of a point and returns the path of its log.
 
-  Files of an earlier start that was killed are removed.
+  Files that an incomplete run of the point left in the folder are removed.
   """
   path = point_folder(point, settings)
   shutil.rmtree(path, ignore_errors=True)
@@ -203,26 +203,27 @@ def make_point_folder(point: Point, settings: groups.Run) -> str:
   return os.path.join(path, LOG_FILE)
 
 
-def finish_point(point: Point, settings: groups.Run, ran: ChildRun, secs: float) -> PointResult:
-  """Removes large files from the folder of a point, and marks the point complete if it succeeded.
+def finish_point(point: Point, settings: groups.Run, child_run: ChildRun,
+                 secs: float) -> PointResult:
+  """Deletes all but _KEPT_FILES from the folder of a point, and marks it complete if it succeeded.
 
   Args:
     point: the point.
     settings: flag group of the sweep.
-    ran: outcome of the child process.
+    child_run: outcome of the child process.
     secs: run time of the child process in seconds.
   """
-  path = point_folder(point, settings)
-  for name in set(os.listdir(path)).difference(_KEPT_FILES):
-    each = os.path.join(path, name)
-    if os.path.isdir(each):
-      shutil.rmtree(each)
+  folder = point_folder(point, settings)
+  for name in set(os.listdir(folder)).difference(_KEPT_FILES):
+    path = os.path.join(folder, name)
+    if os.path.isdir(path):
+      shutil.rmtree(path)
     else:
-      os.remove(each)
-  if ran.code:
-    return PointResult(point, secs, None, ran.code, ran.error)
+      os.remove(path)
+  if child_run.code:
+    return PointResult(point, secs, None, child_run.code, child_run.error)
   figures = _read_json(point, settings, _FIGURES_FILE)
-  atomic.write_json(os.path.join(path, _DONE_FILE), {'point': point.name, 'secs': secs})
+  atomic.write_json(os.path.join(folder, _DONE_FILE), {'point': point.name, 'secs': secs})
   return PointResult(point, secs, figures)
 
 

@@ -10,11 +10,12 @@ from estimator_train.cluster.messages import Connection, parse_task, wait_readab
 from estimator_train.cluster.tf_config import Task
 from estimator_train.errors import PeerLost
 
+# States of a task; READY means that its model is prepared.
 STARTING, READY, TRAINING, TRAINED = 'starting', 'ready', 'training', 'trained'
 _HEARTBEAT_SECS = 1.
 _POLL_SECS = .2
-# The wait before a task whose connection ended is reported as lost. It may have ended because it
-# lost another task; a third task then reports that first loss within this time.
+# How long to wait before a task whose connection ended is reported as lost. If that task ended
+# because it had lost another one, a third task reports the earlier loss within this time.
 _GRACE_SECS = .5
 _GOODBYE_TIMEOUT_SECS = 2.
 _PRINT_TIMEOUT_SECS = 2.
@@ -38,9 +39,9 @@ class _Peer:
     last_message_at: time of its last message.
     state: its last reported state.
     is_finished: whether it has sent its goodbye.
-    note: the object that came with the goodbye.
-    stop_at: the global step at which it asks all tasks to stop.
-    ended_at: when its connection ended without a goodbye.
+    figures: the measurements that it sent with its goodbye.
+    stop_step: the global step at which it asks all tasks to stop; None without a request.
+    ended_at: when its connection ended without a goodbye; None otherwise.
   """
 
   def __init__(self, connection: Connection, now: float) -> None:
@@ -48,17 +49,17 @@ class _Peer:
     self.last_message_at = now
     self.state = STARTING
     self.is_finished = False
-    self.note: Dict[str, Any] = {}
-    self.stop_at: Optional[int] = None
+    self.figures: Dict[str, Any] = {}
+    self.stop_step: Optional[int] = None
     self.ended_at: Optional[float] = None
 
   @property
   def is_open(self) -> bool:
-    return not self.connection.ended
+    return not self.connection.end_reason
 
 
 def boot_clock() -> float:
-  """Returns a time in seconds that includes suspension of the machine, where supported."""
+  """Returns a monotonic time in seconds; where supported, it includes suspension of the machine."""
   try:
     return time.clock_gettime(7)  # CLOCK_BOOTTIME, for which CPython 3.6 has no constant.
   except (AttributeError, OSError):
@@ -68,7 +69,7 @@ def boot_clock() -> float:
 class Peers:
   """The connections to all other members of the cluster.
 
-  A thread sends a heartbeat each second, and receives those of the others. All methods are
+  A thread sends a heartbeat each second, and receives those of the other members. All methods are
   thread-safe.
 
   Args:
@@ -85,11 +86,11 @@ class Peers:
     self._peers = {peer: _Peer(connection, now) for peer, connection in connections.items()}
     self._changed = threading.Condition()  # Guards the attributes below.
     self._state = STARTING
-    self._stop_at: Optional[int] = None
+    self._stop_step: Optional[int] = None
     self._timeout_secs: Optional[float] = None
     self._on_lost: Optional[OnLost] = None
     self._loss: Optional[_LostTask] = None
-    self._last_message: Optional[Dict[str, Any]] = None
+    self._final_message: Optional[Dict[str, Any]] = None
     self._polled_at, self._sent_at = now, -float('inf')
     self._longest_pause = 0.
     self._thread = threading.Thread(target=self._run, name='peers', daemon=True)
@@ -104,29 +105,29 @@ class Peers:
   def stop_all_at(self, global_step: int) -> None:
     """Asks all tasks to stop at a global step that none of them has reached yet."""
     with self._changed:
-      self._stop_at = global_step
+      self._stop_step = global_step
       self._sent_at = -float('inf')
 
   @property
-  def stop_at(self) -> Optional[int]:
-    """The lowest global step at which a task asks all to stop; None if no task asks."""
+  def stop_step(self) -> Optional[int]:
+    """The lowest global step at which a task asks all to stop; None without a request."""
     with self._changed:
-      steps = [self._stop_at] + [peer.stop_at for peer in self._peers.values()]
+      steps = [self._stop_step] + [peer.stop_step for peer in self._peers.values()]
     return min((step for step in steps if step is not None), default=None)
 
-  def watch(self, peer_timeout_secs: float, on_lost: OnLost) -> None:
-    """Reports the first lost task, even if it was lost before this call.
+  def set_loss_handler(self, peer_timeout_secs: float, on_lost: OnLost) -> None:
+    """Sets the function to call when the first task is lost, or at once if one has been lost.
 
     Args:
-      peer_timeout_secs: seconds without a message after which a task is lost.
+      peer_timeout_secs: seconds without a message after which a task counts as lost.
       on_lost: called once, from a thread, with the task that was lost first and the reason. If this
-        process itself was suspended for longer than the timeout, the lost task is its own.
+        process itself was suspended for longer than the timeout, that task is its own.
     """
     with self._changed:
       self._timeout_secs, self._on_lost = peer_timeout_secs, on_lost
 
   def busy_peer(self) -> Optional[Tuple[Task, str]]:
-    """Returns a task that may take long between steps, and its state; None if there is none."""
+    """Returns a task that may need long until its next step, with its state; None without one."""
     with self._changed:
       for task, peer in self._peers.items():
         if not peer.is_finished and peer.state not in (READY, TRAINING, TRAINED):
@@ -137,54 +138,54 @@ class Peers:
     """Waits until another task has left the state STARTING.
 
     Raises:
-      PeerLost: a task was lost meanwhile.
+      PeerLost: a task was lost during the wait.
     """
     self._wait_until(lambda: self._peers[task].state != STARTING)
 
   def wait_until_trained(self, tasks: Sequence[Task]) -> None:
-    """Waits until all of the tasks, except this one, have trained and no longer need their peers.
+    """Waits until all of the tasks, except this one, have ended their training.
 
     Raises:
-      PeerLost: a task was lost meanwhile.
+      PeerLost: a task was lost during the wait.
     """
     others = [self._peers[task] for task in tasks if task != self.task]
     self._wait_until(lambda: all(peer.is_finished or peer.state == TRAINED for peer in others))
 
   def wait_until_finished(self, tasks: Sequence[Task]) -> Dict[Task, Dict[str, Any]]:
-    """Waits until all of the tasks, except this one, have finished.
+    """Waits until all of the tasks, except this one, have called `finish`.
 
     Returns:
-      The note that each of them passed to `finish`.
+      The figures that each of them passed to `finish`.
 
     Raises:
-      PeerLost: a task was lost meanwhile.
+      PeerLost: a task was lost during the wait.
     """
     waited_for = {task: self._peers[task] for task in tasks if task != self.task}
     self._wait_until(lambda: all(peer.is_finished for peer in waited_for.values()))
-    return {task: peer.note for task, peer in waited_for.items()}
+    return {task: peer.figures for task, peer in waited_for.items()}
 
   def _wait_until(self, condition: Callable[[], bool]) -> None:
     with self._changed:
       while not condition():
         if self._loss is not None:
           raise PeerLost(str(self._loss))
-        self._changed.wait(_POLL_SECS)  # With a timeout, so that signals are handled.
+        self._changed.wait(_POLL_SECS)  # With a timeout, so that Python can handle signals.
 
-  def finish(self, note: Optional[Dict[str, Any]] = None) -> None:
+  def finish(self, figures: Optional[Dict[str, Any]] = None) -> None:
     """Sends a goodbye: from now on this task reports no losses, and is not reported as lost.
 
     Args:
-      note: sent to the others with the goodbye; less than 60 kB as JSON.
+      figures: measurements to send to the others with the goodbye; less than 60 kB as JSON.
     """
-    self._end({'bye': True, 'note': note or {}})
+    self._end({'bye': True, 'note': figures or {}})
 
   def report_failure(self, reason: str) -> None:
-    """Ends the run on all tasks: reports this one to the others as lost, with the reason."""
+    """Ends the run on all tasks: reports this task to the others as lost, with the reason."""
     self._end({'lost': list(self.task), 'reason': reason})
 
-  def _end(self, last_message: Dict[str, Any]) -> None:
+  def _end(self, final_message: Dict[str, Any]) -> None:
     with self._changed:
-      self._last_message = self._last_message or last_message
+      self._final_message = self._final_message or final_message
     if threading.current_thread() is not self._thread:
       self._thread.join(2 * _GOODBYE_TIMEOUT_SECS)
 
@@ -193,16 +194,16 @@ class Peers:
       while True:
         wait_readable(self._open_connections(), _POLL_SECS)
         with self._changed:
-          if self._last_message is not None:
+          if self._final_message is not None:
             break
           self._poll()
           self._changed.notify_all()
           on_lost = self._on_lost if self._loss is not None else None
         if on_lost is not None and self._loss is not None:
-          self._send_last({'lost': list(self._loss.task), 'reason': self._loss.reason}, 0.)
+          self._send_final({'lost': list(self._loss.task), 'reason': self._loss.reason}, 0.)
           on_lost(*self._loss)
           return
-      self._send_last(self._last_message, _GOODBYE_TIMEOUT_SECS)
+      self._send_final(self._final_message, _GOODBYE_TIMEOUT_SECS)
     finally:
       for peer in self._peers.values():
         peer.connection.close()
@@ -212,16 +213,17 @@ class Peers:
     pause, self._polled_at = now - self._polled_at, now
     self._longest_pause = max(pause, self._longest_pause)
     if self._timeout_secs is not None and pause > self._timeout_secs:
-      # It was this task that was silent, not the others, whose messages are still unread.
-      self._record_loss(self.task, 'this task was stopped for {:.0f} s'.format(pause))
+      # The other tasks were not silent: their messages of this time are still unread.
+      self._record_loss(self.task, 'this task was suspended for {:.0f} s'.format(pause))
     for task, peer in self._peers.items():
       if peer.is_open:
         self._receive(task, peer, now)
     if now - self._sent_at >= _HEARTBEAT_SECS:
       self._sent_at = now
       for peer in self._peers.values():
-        if peer.is_open and peer.connection.is_sent:  # Do not let the queue of a stalled peer grow.
-          peer.connection.send(state=self._state, stop_at=self._stop_at)
+        # The queue of a peer that does not receive must not grow.
+        if peer.is_open and peer.connection.has_sent_all:
+          peer.connection.send(state=self._state, stop_at=self._stop_step)
     self._detect_losses(now)
 
   def _receive(self, sender: Task, peer: _Peer, now: float) -> None:
@@ -231,26 +233,26 @@ class Peers:
       peer.last_message_at = now
       peer.state = str(message.get('state', peer.state))[:_MAX_STATE_CHARS]
       if isinstance(message.get('stop_at'), int):
-        peer.stop_at = message['stop_at']
+        peer.stop_step = message['stop_at']
       lost = parse_task(message.get('lost'))
       if message.get('bye'):
         peer.is_finished = True
-        peer.note = message['note'] if isinstance(message.get('note'), dict) else {}
+        peer.figures = message['note'] if isinstance(message.get('note'), dict) else {}
         peer.connection.close()  # Closing acknowledges the goodbye.
         return
       if lost is not None:
         reason = str(message.get('reason'))[:_MAX_REASON_CHARS]
-        self._record_loss(lost, self._reason_of_report(sender, lost, reason))
-    if peer.connection.ended:
+        self._record_loss(lost, self._describe_loss(sender, lost, reason))
+    if peer.connection.end_reason:
       peer.ended_at = now
 
-  def _reason_of_report(self, sender: Task, lost: Task, reason: str) -> str:
-    """Returns the reason for a loss; names the sender unless it reports its own loss."""
+  def _describe_loss(self, sender: Task, lost: Task, reason: str) -> str:
+    """Returns the reason for a loss; names the sender, unless that is the lost task."""
     if lost == sender:
       return reason
     if lost == self.task:
-      return 'this task was reported as lost by {} ({}); its longest pause was {:.1f} s'.format(
-          sender, reason, self._longest_pause)
+      return ('this task was reported as lost by {} ({}); the longest pause of this task was '
+              '{:.1f} s').format(sender, reason, self._longest_pause)
     return '{} (reported by {})'.format(reason, sender)
 
   def _detect_losses(self, now: float) -> None:
@@ -258,7 +260,7 @@ class Peers:
              if peer.ended_at is not None]
     if ended and now - min(ended)[0] >= _GRACE_SECS:
       first = min(ended)[1]
-      self._record_loss(first, self._peers[first].connection.ended)
+      self._record_loss(first, self._peers[first].connection.end_reason)
     silent = [(peer.last_message_at, task) for task, peer in self._peers.items()
               if not peer.is_finished and peer.ended_at is None]
     if silent and self._timeout_secs is not None and now - min(silent)[0] > self._timeout_secs:
@@ -266,16 +268,16 @@ class Peers:
       self._record_loss(task, 'no message from it for {:.0f} s'.format(now - last_message_at))
 
   def _record_loss(self, task: Task, reason: str) -> None:
-    """Records the first loss; later ones are its consequences."""
+    """Records the first loss; later losses are its consequences."""
     if self._loss is None:
       self._loss = _LostTask(task, reason)
 
-  def _send_last(self, message: Dict[str, Any], wait_secs: float) -> None:
-    """Sends the last message to all, and waits until they have received it, or the time is up."""
+  def _send_final(self, message: Dict[str, Any], timeout_secs: float) -> None:
+    """Sends the final message to all tasks, and waits until they have received it."""
     for connection in self._open_connections():
       connection.send(**message)
       connection.end_sending()
-    deadline = time.monotonic() + wait_secs
+    deadline = time.monotonic() + timeout_secs
     while self._open_connections() and time.monotonic() < deadline:
       for connection in wait_readable(self._open_connections(), _POLL_SECS):
         connection.receive()
@@ -290,9 +292,9 @@ def exit_now(message: str) -> None:
   Args:
     message: printed to standard error, as one line.
   """
-  # In a thread, since a thread that hangs may own the lock of standard error.
-  printing = threading.Thread(
+  # Printed in another thread, because a thread that hangs may own the lock of standard error.
+  printer = threading.Thread(
       target=lambda: print(' '.join(message.split()), file=sys.stderr, flush=True), daemon=True)
-  printing.start()
-  printing.join(_PRINT_TIMEOUT_SECS)
+  printer.start()
+  printer.join(_PRINT_TIMEOUT_SECS)
   os._exit(PeerLost.exit_code)

@@ -1,4 +1,4 @@
-"""The other members' side of the rendezvous: connects to the chief, then to each other member."""
+"""The rendezvous on a member that is not the chief: connects to the chief, then to the others."""
 
 from typing import Any, Dict, List, Optional, Sequence
 
@@ -13,8 +13,8 @@ _CONNECT_TIMEOUT_SECS = 5.
 _RETRY_SECS = .5
 _POLL_SECS = .2
 _HEARTBEAT_SECS = 1.
-# Without an answer in the protocol, the port is not that of a waiting chief but of TensorFlow's
-# server: the chief still trains, as long as no task has noticed the loss of this one.
+# If no valid answer comes, TensorFlow's server uses the port: the chief is still training, because
+# no task has noticed yet that an earlier process of this task was lost.
 _ANSWER_TIMEOUT_SECS = 5.
 _SILENCE_TIMEOUT_SECS = 30.
 _MAX_NAME_CHARS = 40
@@ -22,7 +22,7 @@ _MAX_NAME_CHARS = 40
 
 def connect_as_member(cluster: Cluster, facts: Dict[str, str], mesh: Mesh,
                       timeout: StartTimeout) -> None:
-  """Waits until the mesh of this member and those of all others are complete."""
+  """Waits until the chief reports that every two members are connected."""
   host, port = network.split_address(cluster.address(cluster.chief))
   missing = '{} at {}'.format(cluster.chief, cluster.address(cluster.chief))
   while True:
@@ -37,14 +37,14 @@ def connect_as_member(cluster: Cluster, facts: Dict[str, str], mesh: Mesh,
           return
       finally:
         connection.close()
-      mesh.drop()
-    timeout.check([missing])
+      mesh.abandon()
+    timeout.log_or_raise([missing])
     wait_readable(mesh.sockets(), _RETRY_SECS)
     mesh.poll()
 
 
 class _ChiefSession:
-  """One connection to the chief, from the hello to its end."""
+  """One connection to the chief, from the hello of this member until the connection ends."""
 
   def __init__(self, cluster: Cluster, facts: Dict[str, str], mesh: Mesh, timeout: StartTimeout,
                connection: Connection) -> None:
@@ -56,36 +56,37 @@ class _ChiefSession:
   def wait_until_released(self) -> bool:
     """Returns True when the chief releases this member; False when the connection is lost."""
     clock = self._timeout.clock
-    began = clock()
-    sent_at = began
-    while not self._chief.ended:
+    started_at = clock()
+    sent_at = started_at
+    while not self._chief.end_reason:
       wait_readable([self._chief] + self._mesh.sockets(), _POLL_SECS)
       now = clock()
       for message in self._chief.receive():
         self._last_message_at = now
-        if self._handle(message):
+        if self._handle_message(message):
           return True
       was_complete = self._mesh.is_complete
       self._mesh.poll()
       if now - sent_at >= _HEARTBEAT_SECS or self._mesh.is_complete != was_complete:
         sent_at = now
-        self._chief.send(meshed=self._mesh.run if self._mesh.is_complete else None)
+        self._chief.send(meshed=self._mesh.attempt_id if self._mesh.is_complete else None)
       self._chief.flush()
-      silent_since, limit = ((began, _ANSWER_TIMEOUT_SECS) if self._last_message_at is None
-                             else (self._last_message_at, _SILENCE_TIMEOUT_SECS))
-      if now - silent_since > limit:
+      silent_since, timeout_secs = (
+          (started_at, _ANSWER_TIMEOUT_SECS) if self._last_message_at is None
+          else (self._last_message_at, _SILENCE_TIMEOUT_SECS))
+      if now - silent_since > timeout_secs:
         return False
-      self._timeout.check(self._waits_for())
+      self._timeout.log_or_raise(self._describe_missing())
     return False
 
-  def _waits_for(self) -> Sequence[str]:
-    if self._mesh.run is not None and self._mesh.missing:
+  def _describe_missing(self) -> Sequence[str]:
+    if self._mesh.attempt_id is not None and self._mesh.missing:
       return ['a connection to {}'.format(task) for task in self._mesh.missing]
     return self._missing
 
-  def _handle(self, message: Dict[str, Any]) -> bool:
-    """Handles a message of the chief; returns whether it releases this member."""
-    run = message.get('run')
+  def _handle_message(self, message: Dict[str, Any]) -> bool:
+    """Handles a message of the chief; returns whether the message releases this member."""
+    attempt_id = message.get('run')
     if 'refused' in message:
       raise _refusal_error(self._cluster.task, self._facts, message)
     if message.get('taken'):
@@ -93,19 +94,20 @@ class _ChiefSession:
                       'TF_CONFIG: task.type={} task.index={}'.format(*self._cluster.task),
                       'stop that process, or give each process its own task')
     if 'go' in message:
-      return self._mesh.is_complete and message['go'] == self._mesh.run
+      return self._mesh.is_complete and message['go'] == self._mesh.attempt_id
     if isinstance(message.get('missing'), list):
       self._missing = [str(name)[:_MAX_NAME_CHARS] for name in message['missing']] or self._missing
-      if run is None and self._mesh.run is not None:  # A member was lost: a new run will follow.
-        self._mesh.drop()
-    if isinstance(run, str) and isinstance(message.get('members'), list):
-      self._mesh.start(run, self._addresses(message['members']))
+      if attempt_id is None and self._mesh.attempt_id is not None:
+        self._mesh.abandon()  # A member was lost: the chief will start another attempt.
+    if isinstance(attempt_id, str) and isinstance(message.get('members'), list):
+      self._mesh.start(attempt_id, self._addresses(message['members']))
     return False
 
   def _addresses(self, members: Sequence[Any]) -> Dict[Task, List[Address]]:
     """Returns the addresses to try for each member.
 
-    The first has its host from TF_CONFIG, the second the IP address that the chief observes.
+    The first has the host of TF_CONFIG, the second the IP address of the member as the chief sees
+    it. For the chief itself, the second has the IP address as this task sees it.
     """
     addresses: Dict[Task, List[Address]] = {}
     for entry in members:
@@ -121,10 +123,10 @@ class _ChiefSession:
 
 
 def _refusal_error(task: Task, facts: Dict[str, str], message: Dict[str, Any]) -> UserError:
-  """Returns the error that names the fact in which this task differs from the chief."""
-  name, theirs = str(message['refused']), message.get('chief')
+  """Returns the error that names the fact that differs between this task and the chief."""
+  name, chief_value = str(message['refused']), message.get('chief')
   values = ['{}={}'.format(name, facts[name]) if name in facts else 'no {}'.format(name),
-            'none' if theirs is None else str(theirs)]
+            'none' if chief_value is None else str(chief_value)]
   given = '{} here and {} on the chief'.format(*values)
   if name.startswith('--'):
     return UserError('this {} must be started with the flags of the chief'.format(task.type),

@@ -1,4 +1,4 @@
-"""A connection between each two members of a cluster."""
+"""Connections between every two members of a cluster."""
 
 import time
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
@@ -16,20 +16,20 @@ Address = Tuple[str, int]
 
 
 class _PendingConnection(NamedTuple):
-  """A connection whose other end is not identified yet."""
+  """A connection on which the other process has not identified itself yet."""
   connection: Connection
-  since: float
-  greeting: Dict[str, Any]
+  opened_at: float
+  greeting: Dict[str, Any]  # The first message; empty until it arrives.
 
 
 class Mesh:
-  """The connections of this task: of two members, the later one in the cluster calls the earlier.
+  """The connections of this task: each member connects to all that precede it in the cluster.
 
-  No method blocks for longer than one connection attempt; `poll` is to be called repeatedly.
+  Call `poll` repeatedly; no method blocks for longer than one attempt to connect.
 
   Attributes:
-    connections: the connections that both ends have agreed on, by the task at the other end.
-    run: the identifier of the current attempt, the same on all members; None between attempts.
+    connections: the established connections, by the task of the other process.
+    attempt_id: ID of the attempt to build the mesh, the same on all members; None between attempts.
   """
 
   def __init__(self, task: Task, members: Sequence[Task],
@@ -37,7 +37,7 @@ class Mesh:
     self._task, self._members, self._clock = task, tuple(members), clock
     self._listener = network.listen(0)
     self.port = int(self._listener.getsockname()[1])
-    self.run: Optional[str] = None
+    self.attempt_id: Optional[str] = None
     self.connections: Dict[Task, Connection] = {}
     self._addresses: Dict[Task, List[Address]] = {}
     self._incoming: List[_PendingConnection] = []
@@ -53,7 +53,7 @@ class Mesh:
   @property
   def is_complete(self) -> bool:
     """Whether this task is connected to every other member."""
-    return self.run is not None and not self.missing
+    return self.attempt_id is not None and not self.missing
 
   def sockets(self) -> List[Any]:
     """Returns the sockets to wait for: when one becomes readable, `poll` has work to do."""
@@ -61,40 +61,40 @@ class Mesh:
         pending.connection for pending in self._incoming + list(self._outgoing.values())
         if not pending.greeting]
 
-  def start(self, run: str, addresses: Dict[Task, List[Address]]) -> None:
-    """Starts an attempt.
+  def start(self, attempt_id: str, addresses: Dict[Task, List[Address]]) -> None:
+    """Starts an attempt to connect to all other members.
 
     Args:
-      run: its identifier.
-      addresses: of each earlier member, the addresses to try, the most likely first.
+      attempt_id: ID of the attempt.
+      addresses: the addresses to try for each preceding member, the most likely first.
     """
-    self.drop()
-    self.run, self._addresses = run, addresses
+    self.abandon()
+    self.attempt_id, self._addresses = attempt_id, addresses
 
-  def drop(self) -> None:
+  def abandon(self) -> None:
     """Abandons the attempt, and closes its connections."""
     for connection in [*self.connections.values(),
                        *(pending.connection for pending in self._outgoing.values())]:
       connection.close()
-    self.run = None
+    self.attempt_id = None
     self.connections, self._outgoing, self._tried_at = {}, {}, {}
 
   def poll(self) -> None:
-    """Accepts connections, handles handshakes, and calls at most one member."""
+    """Accepts connections, handles handshakes, and connects to at most one member."""
     now = self._clock()
     self._incoming += [_PendingConnection(connection, now, {})
                        for connection in accept_connections(self._listener)]
     self._incoming = [pending for pending in map(self._handle_greeting, self._incoming) if pending]
-    if self.run is None:
+    if self.attempt_id is None:
       return
     for task, pending in list(self._outgoing.items()):
       self._handle_answer(task, pending)
-    earlier = self._members[:self._members.index(self._task)]
-    for task in earlier:
+    preceding = self._members[:self._members.index(self._task)]
+    for task in preceding:
       waited = now - self._tried_at.get(task, -_RETRY_SECS)
       if task not in self.connections and task not in self._outgoing and waited >= _RETRY_SECS:
-        self._call(task)
-        return  # Only one: each call may block for a while, and the chief expects heartbeats.
+        self._connect(task)
+        return  # Only one, since each may block for a while, and the chief expects heartbeats.
 
   def close(self) -> None:
     """Closes the listener and all pending connections, but not the established ones."""
@@ -104,24 +104,25 @@ class Mesh:
 
   def _handle_greeting(self, pending: _PendingConnection) -> Optional[_PendingConnection]:
     """Returns the connection with its greeting; None once it is established or closed."""
-    connection, since, greeting = pending
+    connection, opened_at, greeting = pending
     greeting = greeting or next(iter(connection.receive()), {})
     task = parse_task(greeting.get('task'))
-    # A member may call before the chief has sent the run's identifier to this task.
-    if greeting.get('run') == self.run and self.run is not None and task in self._members:
+    # Other greetings are kept: the chief may not have sent the ID of the attempt to this task yet.
+    if (greeting.get('run') == self.attempt_id and self.attempt_id is not None
+        and task in self._members):
       assert task is not None
-      if task in self.connections:  # It calls again because it has not received the answer.
+      if task in self.connections:  # The member has not received the answer, and connects again.
         self.connections[task].close()
-      connection.send(run=self.run, task=list(self._task))
+      connection.send(run=self.attempt_id, task=list(self._task))
       self.connections[task] = connection
       return None
-    if connection.ended or self._clock() - since > HANDSHAKE_TIMEOUT_SECS:
+    if connection.end_reason or self._clock() - opened_at > HANDSHAKE_TIMEOUT_SECS:
       connection.close()
       return None
-    return _PendingConnection(connection, since, greeting)
+    return _PendingConnection(connection, opened_at, greeting)
 
-  def _call(self, task: Task) -> None:
-    """Connects to a member, at the next of its addresses each time."""
+  def _connect(self, task: Task) -> None:
+    """Connects to a member; each call tries the next of its addresses."""
     self._tried_at[task] = self._clock()
     addresses = self._addresses.get(task)
     if not addresses:
@@ -131,24 +132,24 @@ class Mesh:
       connection = Connection(network.connect(*addresses[0], timeout_secs=_CONNECT_TIMEOUT_SECS))
     except OSError:
       return
-    connection.send(run=self.run, task=list(self._task))
+    connection.send(run=self.attempt_id, task=list(self._task))
     self._outgoing[task] = _PendingConnection(connection, self._clock(), {})
 
   def _handle_answer(self, task: Task, pending: _PendingConnection) -> None:
     connection = pending.connection
     for answer in connection.receive():
-      if answer.get('run') == self.run and parse_task(answer.get('task')) == task:
+      if answer.get('run') == self.attempt_id and parse_task(answer.get('task')) == task:
         self.connections[task] = self._outgoing.pop(task).connection
         return
-    if connection.ended or self._clock() - pending.since > HANDSHAKE_TIMEOUT_SECS:
+    if connection.end_reason or self._clock() - pending.opened_at > HANDSHAKE_TIMEOUT_SECS:
       self._outgoing.pop(task).connection.close()
 
 
 def accept_connections(listener: Any) -> List[Connection]:
-  """Accepts and returns all connections that wait at a listener."""
+  """Accepts and returns all connections that are waiting at a listener."""
   connections = []
   try:
     while True:
       connections.append(Connection(listener.accept()[0]))
-  except OSError:  # No more are waiting, or one has disconnected already.
+  except OSError:  # No connection is waiting any more, or the next one has already ended.
     return connections

@@ -5,24 +5,24 @@ import select
 import socket
 from typing import Any, Dict, List, Optional, Sequence
 
-from estimator_train.cluster.tf_config import TYPES, Task
+from estimator_train.cluster.tf_config import TASK_TYPES, Task
 
-MAX_BYTES = 64 * 1024
+MAX_MESSAGE_BYTES = 64 * 1024
 _RECEIVE_BYTES = 64 * 1024
 
 
 class Connection:
-  """A connection to another task, or from a caller that is not identified yet.
+  """A connection to another task, or to a process that has not identified itself yet.
 
   Attributes:
-    ended: why no more messages will come; empty while the connection is open.
+    end_reason: why no more messages will arrive; empty while the connection is open.
   """
 
   def __init__(self, connection: socket.socket) -> None:
     connection.setblocking(False)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     self.socket = connection
-    self.ended = ''
+    self.end_reason = ''
     self._incoming = self._outgoing = b''
 
   def fileno(self) -> int:
@@ -30,64 +30,64 @@ class Connection:
     return self.socket.fileno()
 
   @property
-  def is_sent(self) -> bool:
+  def has_sent_all(self) -> bool:
     """Whether all messages have been passed to the kernel."""
     return not self._outgoing
 
   def send(self, **message: Any) -> None:
-    """Sends a message; what the socket does not accept yet is queued."""
+    """Sends a message; queues the bytes that the socket does not accept yet."""
     self._outgoing += json.dumps(message).encode() + b'\n'
     self.flush()
 
   def flush(self) -> None:
-    """Sends as much of the queue as the socket accepts."""
+    """Sends as many of the queued bytes as the socket accepts."""
     try:
       while self._outgoing:
         self._outgoing = self._outgoing[self.socket.send(self._outgoing):]
     except BlockingIOError:
       pass
     except OSError:
-      # Messages from before the end may still be unread: receive() finds the end after them.
+      # Not reported here: receive() first returns the messages that arrived before the error.
       self._outgoing = b''
 
   def receive(self) -> List[Dict[str, Any]]:
-    """Returns the messages received so far; sets `ended` when there will be no more."""
+    """Returns the newly received messages; sets `end_reason` if no more will arrive."""
     try:
       data = self.socket.recv(_RECEIVE_BYTES)
     except BlockingIOError:
       return []
     except OSError as error:
-      self.ended = 'its connection ended ({})'.format(error.strerror or error)
+      self.end_reason = 'its connection ended ({})'.format(error.strerror or error)
       return []
     if not data:
-      self.ended = 'its connection ended'
+      self.end_reason = 'its connection ended'
     *lines, self._incoming = (self._incoming + data).split(b'\n')
     messages = []
     for line in lines:
       message = _parse_message(line)
       if message is None:
-        self.ended = 'it uses another protocol'
+        self.end_reason = 'it uses another protocol'
         break
       messages.append(message)
-    if len(self._incoming) > MAX_BYTES:
-      self.ended = 'it sent more than {} bytes in one message'.format(MAX_BYTES)
+    if len(self._incoming) > MAX_MESSAGE_BYTES:
+      self.end_reason = 'it sent more than {} bytes in one message'.format(MAX_MESSAGE_BYTES)
     return messages
 
   def end_sending(self) -> None:
-    """Signals that this end will send no more."""
+    """Signals to the other process that this one will send no more messages."""
     try:
       self.socket.shutdown(socket.SHUT_WR)
-    except OSError:  # The connection has ended.
+    except OSError:  # The connection has already ended.
       pass
 
   def close(self) -> None:
     """Closes the connection in both directions."""
-    self.ended = self.ended or 'closed here'
+    self.end_reason = self.end_reason or 'closed by this process'
     self.socket.close()
 
 
 def _parse_message(line: bytes) -> Optional[Dict[str, Any]]:
-  if len(line) > MAX_BYTES:
+  if len(line) > MAX_MESSAGE_BYTES:
     return None
   try:
     message = json.loads(line.decode())
@@ -97,8 +97,8 @@ def _parse_message(line: bytes) -> Optional[Dict[str, Any]]:
 
 
 def parse_task(value: Any) -> Optional[Task]:
-  """Returns the task that a value in a message names; None if it names none."""
-  if (isinstance(value, list) and len(value) == 2 and value[0] in TYPES
+  """Converts a value of a message, [type, index], to a task; returns None if it is invalid."""
+  if (isinstance(value, list) and len(value) == 2 and value[0] in TASK_TYPES
       and isinstance(value[1], int) and not isinstance(value[1], bool)):
     return Task(*value)
   return None
@@ -109,15 +109,15 @@ def is_port(value: Any) -> bool:
   return isinstance(value, int) and 0 < value < 2 ** 16
 
 
-def wait_readable(sockets: Sequence[Any], secs: float) -> List[Any]:
-  """Waits until a socket is readable, and returns all that are.
+def wait_readable(sockets: Sequence[Any], timeout_secs: float) -> List[Any]:
+  """Waits until at least one socket is readable, and returns all readable ones.
 
   Args:
-    sockets: objects with `fileno`.
-    secs: seconds to wait at most.
+    sockets: objects with a `fileno` method.
+    timeout_secs: maximum number of seconds to wait.
   """
-  poll = select.poll()  # select() is limited to file descriptors up to 1023.
+  poll = select.poll()  # Not select(), which is limited to file descriptors below 1024.
   by_descriptor = {each.fileno(): each for each in sockets}
   for descriptor in by_descriptor:
     poll.register(descriptor, select.POLLIN)
-  return [by_descriptor[descriptor] for descriptor, _ in poll.poll(secs * 1000)]
+  return [by_descriptor[descriptor] for descriptor, _ in poll.poll(timeout_secs * 1000)]

@@ -1,4 +1,4 @@
-"""TCP between the tasks of a cluster: addresses, listeners, connections, and owners of ports."""
+"""TCP between the tasks: addresses, listeners, connections, and the processes that use a port."""
 
 import contextlib
 import errno
@@ -16,10 +16,10 @@ def split_address(address: str) -> Tuple[str, int]:
 def listen(port: int) -> socket.socket:
   """Returns a non-blocking listener on all interfaces, for IPv4 and, where available, IPv6.
 
-  It is bound to no host name, so a container need not be able to resolve its own.
+  It is not bound to a host name, because a container may be unable to resolve its own name.
 
   Args:
-    port: the port; 0 for any free one.
+    port: the port; 0: any free port.
 
   Raises:
     OSError: the port cannot be opened.
@@ -35,7 +35,7 @@ def listen(port: int) -> socket.socket:
 def _listen(family: socket.AddressFamily, host: str, port: int) -> socket.socket:
   listener = socket.socket(family, socket.SOCK_STREAM)
   try:
-    # Connections in TIME_WAIT must not make the port unavailable.
+    # Without this, earlier connections in TIME_WAIT would make the port unavailable.
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     if family == socket.AF_INET6:
       listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
@@ -55,33 +55,33 @@ def connect(host: str, port: int, timeout_secs: float) -> socket.socket:
     OSError: no connection was possible, or the host name cannot be resolved.
   """
   try:
-    found = socket.getaddrinfo(host, port, 0, socket.SOCK_STREAM)
+    resolved = socket.getaddrinfo(host, port, 0, socket.SOCK_STREAM)
   except UnicodeError as error:  # The name is not a valid host name.
     raise OSError(str(error)) from error
-  failure = OSError('{} cannot be resolved'.format(host))
-  for family, kind, protocol, _, address in found:
-    connection = socket.socket(family, kind, protocol)
+  last_error = OSError('{} cannot be resolved'.format(host))
+  for family, socket_type, protocol, _, address in resolved:
+    connection = socket.socket(family, socket_type, protocol)
     try:
-      # The local port may, by chance, be the one that a task on this machine will listen on.
+      # So that a task on this machine can listen on the local port that the kernel assigns.
       connection.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
       connection.settimeout(timeout_secs)
       connection.connect(address)
       if connection.getsockname() == connection.getpeername():
-        # Without a listener on this machine, Linux may connect the port to itself.
+        # If no process on this machine listens on the port, Linux may connect it to itself.
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack('ii', 1, 0))
-        raise ConnectionRefusedError('no process listens there')
+        raise ConnectionRefusedError('no process listens on this port')
       return connection
     except OSError as error:
       connection.close()
-      failure = error
+      last_error = error
     except BaseException:
       connection.close()
       raise
-  raise failure
+  raise last_error
 
 
 def peer_host(connection: socket.socket) -> str:
-  """Returns the IP address of the other end; empty if it has disconnected."""
+  """Returns the IP address of the other process; empty if it has disconnected."""
   try:
     host = str(connection.getpeername()[0])
   except OSError:
@@ -91,8 +91,9 @@ def peer_host(connection: socket.socket) -> str:
 
 def listening_process(port: int) -> str:
   """Returns the ID and name of the process that listens on a local port; empty if unknown."""
-  import psutil  # Here, since it is needed for error messages only.
-  with contextlib.suppress(psutil.Error):  # The process has ended, or is another user's.
+  import psutil  # Imported here, because only error messages need it.
+  # psutil raises an error if the process has ended, or belongs to another user.
+  with contextlib.suppress(psutil.Error):
     for connection in psutil.net_connections('tcp'):
       if (connection.status == psutil.CONN_LISTEN and connection.laddr.port == port
           and connection.pid):

@@ -1,21 +1,22 @@
 """The rendezvous: the members of a cluster find each other before TensorFlow starts.
 
-The chief listens at its address in TF_CONFIG, which TensorFlow's server takes over later; all other
-members connect to it. When all are registered and have the same facts, the chief sends everyone the
-addresses of the others, and when each member is connected to each, it releases them.
+The members are all tasks except the evaluator. The chief listens at its address in TF_CONFIG, which
+TensorFlow's server uses later, and the other members connect to it. Their facts, such as flags and
+versions, must be those of the chief. Once all members are registered, the chief sends the addresses
+of all to each of them. Once every two members are connected, the chief releases all of them.
 
-The mesh is the connections between all members; a run is the random ID of one attempt to
-build it; another attempt begins when a member is replaced.
+The mesh is the set of connections between every two members. Each attempt to build it has a random
+ID. Another attempt begins if a member is lost and its process is replaced.
 
 | from | message | content | when |
 |---|---|---|---|
-| member | `hello` | its task, facts, and port for the mesh | once connected |
-| member | `meshed` | the run whose mesh it has completed, or null | each second |
-| chief | `refused` | a fact, and its value on the chief | instead of registering a member |
-| chief | `taken` | | if another process is registered as this task |
-| chief | `missing` | the names of the missing tasks, and the current run or null | each second |
-| chief | `run` | the run, and the addresses of all `members` | when all are registered |
-| chief | `go` | the run | when every member has completed its mesh |
+| member | `hello` | its task, its facts, and its `port` for the mesh | once connected |
+| member | `meshed` | the ID of the attempt if connected to all members, else null | each second |
+| chief | `refused` | the name of a fact that differs, its value on the chief | after `hello` |
+| chief | `taken` | true | if another process is registered as this task |
+| chief | `missing` | the missing tasks; `run`: the ID of the attempt, or null | each second |
+| chief | `run` | the ID of a new attempt; `members`: all addresses | when all are registered |
+| chief | `go` | the ID of the attempt | when every two members are connected |
 """
 
 import logging
@@ -32,19 +33,19 @@ from estimator_train.cluster.tf_config import Cluster, count_tasks
 def connect_peers(cluster: Cluster, facts: Dict[str, str], start_timeout_secs: float,
                   log: Callable[[str], None] = logging.getLogger(__name__).info,
                   clock: Callable[[], float] = time.monotonic) -> Peers:
-  """Waits for all other members, and returns when each is connected to each.
+  """Waits for all other members, and returns once every two members are connected.
 
   Args:
-    cluster: the cluster; its task is a member, not the evaluator.
+    cluster: the cluster, in which the task of this process is not the evaluator.
     facts: values that must be the same on all members, such as flags and versions, by name.
-    start_timeout_secs: seconds to wait for the others.
+    start_timeout_secs: seconds to wait for the other members.
     log: called with each line to log, such as the missing members once a minute.
     clock: returns the time in seconds, from any origin.
 
   Raises:
     PeerLost: a member did not connect in time.
-    UserError: this task has other facts than the chief, another process already has this task, or
-      the chief's port cannot be opened.
+    UserError: a fact of this task differs from the chief's, another process is already registered
+      as this task, or the chief's port cannot be opened.
   """
   facts = {'TF_CONFIG': count_tasks(cluster), **facts}
   timeout = StartTimeout(start_timeout_secs, log, clock)
@@ -56,5 +57,5 @@ def connect_peers(cluster: Cluster, facts: Dict[str, str], start_timeout_secs: f
     connections, mesh.connections = mesh.connections, {}
     return Peers(cluster.task, connections)
   finally:
-    mesh.drop()
+    mesh.abandon()
     mesh.close()

@@ -1,4 +1,4 @@
-"""The timeout of the rendezvous, and its log lines."""
+"""The timeout of the rendezvous, which also logs the missing tasks."""
 
 import time
 from typing import Callable, Sequence
@@ -19,20 +19,20 @@ class StartTimeout:
   def __init__(self, timeout_secs: float, log: Callable[[str], None],
                clock: Callable[[], float] = time.monotonic) -> None:
     self.log, self.clock = log, clock
-    self._timeout_secs, self._began = timeout_secs, clock()
-    self._logged_at = self._began
+    self._timeout_secs, self._started_at = timeout_secs, clock()
+    self._logged_at = self._started_at
 
-  def check(self, missing: Sequence[str]) -> None:
-    """Raises PeerLost after the timeout; before it, logs what is missing once a minute.
+  def log_or_raise(self, missing: Sequence[str]) -> None:
+    """Logs once a minute what is still missing, and raises PeerLost after the timeout.
 
     Args:
-      missing: descriptions of what is waited for.
+      missing: descriptions of the tasks or connections that this task waits for.
     """
     now = self.clock()
-    if now - self._began >= self._timeout_secs:
+    if now - self._started_at >= self._timeout_secs:
       raise PeerLost('gave up waiting for {} after {:.0f} s (--start_timeout_secs)'.format(
           ', '.join(missing), self._timeout_secs))
     if now - self._logged_at >= _LOG_EVERY_SECS:
       self._logged_at = now
       self.log('waiting for {}: {:.0f} s of at most {:.0f}'.format(
-          ', '.join(missing), now - self._began, self._timeout_secs))
+          ', '.join(missing), now - self._started_at, self._timeout_secs))

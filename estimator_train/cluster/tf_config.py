@@ -1,6 +1,6 @@
 """TF_CONFIG: the tasks of a cluster and the task of this process, checked before TensorFlow starts.
 
-TensorFlow itself waits forever on most mistakes in it.
+With most mistakes in TF_CONFIG, TensorFlow itself waits forever.
 """
 
 import ipaddress
@@ -13,11 +13,11 @@ from estimator_train.cluster import network
 from estimator_train.errors import UserError
 
 ERROR_PREFIX = 'TF_CONFIG: '
-TYPES = ('chief', 'worker', 'ps', 'evaluator')
-_SINGLE = ('chief', 'evaluator')
-_EXAMPLE = ('give {"cluster": {"worker": ["HOST:PORT", ...]}, '
-            '"task": {"type": "worker", "index": 0}}, or unset it to train on this machine alone')
-_HOST = re.compile(r'[A-Za-z0-9_.-]+')
+TASK_TYPES = ('chief', 'worker', 'ps', 'evaluator')
+_SINGLE_TASK_TYPES = ('chief', 'evaluator')
+_EXAMPLE_REMEDY = ('give {"cluster": {"worker": ["HOST:PORT", ...]}, '
+            '"task": {"type": "worker", "index": 0}}, or unset TF_CONFIG to train in one process')
+_HOST_PATTERN = re.compile(r'[A-Za-z0-9_.-]+')
 _MAX_SHOWN_CHARS = 60
 
 
@@ -36,7 +36,7 @@ class Task(NamedTuple):
   index: int  # type: ignore[assignment]  # It hides tuple.index, which is not used here.
 
   def __str__(self) -> str:
-    return self.type if self.type in _SINGLE else '{} {}'.format(self.type, self.index)
+    return self.type if self.type in _SINGLE_TASK_TYPES else '{} {}'.format(self.type, self.index)
 
 
 class Cluster(NamedTuple):
@@ -93,16 +93,16 @@ class Cluster(NamedTuple):
     """Returns the HOST:PORT of a task.
 
     Raises:
-      KeyError: the task has none; an evaluator need not have one.
+      KeyError: the task has no address; an evaluator may have none.
     """
     return self.addresses[task.type][task.index]
 
-  def _tasks_of_type(self, kind: str) -> Tuple[Task, ...]:
-    return tuple(Task(kind, index) for index in range(len(self.addresses.get(kind, ()))))
+  def _tasks_of_type(self, task_type: str) -> Tuple[Task, ...]:
+    return tuple(Task(task_type, index) for index in range(len(self.addresses.get(task_type, ()))))
 
 
 def parse_cluster(environ: Mapping[str, str]) -> Optional[Cluster]:
-  """Parses TF_CONFIG; returns None if it is not set, or has no cluster.
+  """Parses TF_CONFIG; returns None if the variable is not set or contains no cluster.
 
   Args:
     environ: the environment variables.
@@ -116,12 +116,12 @@ def parse_cluster(environ: Mapping[str, str]) -> Optional[Cluster]:
   try:
     config = json.loads(text)
   except (ValueError, RecursionError) as error:
-    raise _error('it must be JSON', str(error), _EXAMPLE) from error
+    raise _error('it must be JSON', str(error), _EXAMPLE_REMEDY) from error
   if not isinstance(config, dict):
-    raise _error('it must be a JSON object', _describe(config), _EXAMPLE)
+    raise _error('it must be a JSON object', _describe(config), _EXAMPLE_REMEDY)
   for field in ('cluster', 'task'):
     if not isinstance(config.get(field, {}), dict):
-      raise _error('{} must be an object'.format(field), _describe(config[field]), _EXAMPLE)
+      raise _error('{} must be an object'.format(field), _describe(config[field]), _EXAMPLE_REMEDY)
   if not config.get('cluster'):
     return None
   addresses = _parse_addresses(config['cluster'])
@@ -129,7 +129,7 @@ def parse_cluster(environ: Mapping[str, str]) -> Optional[Cluster]:
 
 
 def check_strategy(cluster: Cluster, strategy: str) -> None:
-  """Raises a UserError if a --distribution_strategy cannot train on the cluster."""
+  """Raises a UserError if the --distribution_strategy cannot be used on the cluster."""
   servers = ['cluster.ps[{}]={}'.format(task.index, cluster.address(task))
              for task in cluster.parameter_servers]
   if strategy == 'multi_worker_mirrored':
@@ -138,11 +138,11 @@ def check_strategy(cluster: Cluster, strategy: str) -> None:
                    servers[0], 'leave cluster.ps out, or give '
                    '--distribution_strategy=parameter_server')
   elif strategy == 'parameter_server':
-    for kind, required in (('chief', 'a chief'), ('ps', 'a parameter server')):
-      if kind not in cluster.addresses:
+    for task_type, required in (('chief', 'a chief'), ('ps', 'a parameter server')):
+      if task_type not in cluster.addresses:
         raise _error('--distribution_strategy=parameter_server needs ' + required,
                      'cluster has ' + count_tasks(cluster),
-                     'add "{}": ["HOST:PORT"] to the cluster of every task'.format(kind))
+                     'add "{}": ["HOST:PORT"] to the cluster of every task'.format(task_type))
   elif len(cluster.members) > 1:
     raise _error('it names several tasks, but --distribution_strategy={} runs in one'.format(
         strategy), 'cluster has ' + count_tasks(cluster),
@@ -152,8 +152,8 @@ def check_strategy(cluster: Cluster, strategy: str) -> None:
 
 def count_tasks(cluster: Cluster) -> str:
   """Returns the number of tasks of each type as text, such as `1 chief, 2 worker`."""
-  return ', '.join('{} {}'.format(len(cluster.addresses[kind]), kind)
-                   for kind in TYPES if kind in cluster.addresses)
+  return ', '.join('{} {}'.format(len(cluster.addresses[task_type]), task_type)
+                   for task_type in TASK_TYPES if task_type in cluster.addresses)
 
 
 def check_network(cluster: Cluster) -> None:
@@ -172,7 +172,7 @@ def check_network(cluster: Cluster) -> None:
       socket.getaddrinfo(host, port, 0, socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:
       raise UnresolvedHost(ERROR_PREFIX + 'a host name cannot be resolved', '{}={} ({})'.format(
-          _field(task.type, task.index), cluster.address(task),
+          _field_name(task.type, task.index), cluster.address(task),
           getattr(error, 'strerror', None) or error),
                            'correct the name, or its DNS entry') from error
 
@@ -189,36 +189,38 @@ def listen_on_own_port(cluster: Cluster) -> socket.socket:
     return network.listen(port)
   except OSError as error:
     raise _error('the port of this task cannot be opened', '{}={} ({})'.format(
-        _field(*cluster.task), address, network.listening_process(port) or error.strerror or error),
+        _field_name(*cluster.task), address,
+        network.listening_process(port) or error.strerror or error),
                  'stop the process that uses it, or give the task another port') from error
 
 
 def _parse_addresses(cluster: Mapping[str, Any]) -> Dict[str, Tuple[str, ...]]:
-  """Checks the addresses, and returns them by type."""
-  fields: Dict[Tuple[str, int], str] = {}
-  for kind, listed in cluster.items():
-    _check_type('cluster.{}'.format(_describe(kind)), kind)
-    name = 'cluster.{}'.format(kind)
+  """Checks the addresses, and returns them by type of task."""
+  fields_by_address: Dict[Tuple[str, int], str] = {}
+  for task_type, listed in cluster.items():
+    _check_type('cluster.{}'.format(_describe(task_type)), task_type)
+    name = 'cluster.{}'.format(task_type)
     if not isinstance(listed, list) or not listed:
       raise _error('each type of task must have a list of addresses',
-                   '{}={}'.format(name, _describe(listed)), _EXAMPLE)
-    if kind in _SINGLE and len(listed) > 1:
-      raise _error('a cluster can have only one {}'.format(kind),
+                   '{}={}'.format(name, _describe(listed)), _EXAMPLE_REMEDY)
+    if task_type in _SINGLE_TASK_TYPES and len(listed) > 1:
+      raise _error('a cluster can have only one {}'.format(task_type),
                    '{} has {} addresses'.format(name, len(listed)), 'keep one of them')
     for index, address in enumerate(listed):
-      host_and_port = _parse_address(_field(kind, index), address)
-      if host_and_port in fields:
+      host_and_port = _parse_address(_field_name(task_type, index), address)
+      if host_and_port in fields_by_address:
         raise _error('each task must have its own address', '{}={}, the same as {}'.format(
-            _field(kind, index), address, fields[host_and_port]), 'give each task another address')
-      fields[host_and_port] = _field(kind, index)
+            _field_name(task_type, index), address, fields_by_address[host_and_port]),
+                     'change one of the two addresses')
+      fields_by_address[host_and_port] = _field_name(task_type, index)
   if 'chief' not in cluster and 'worker' not in cluster:
     raise _error('a cluster must have a chief or a worker', 'cluster has neither',
-                 _EXAMPLE)
-  return {kind: tuple(listed) for kind, listed in cluster.items()}
+                 _EXAMPLE_REMEDY)
+  return {task_type: tuple(listed) for task_type, listed in cluster.items()}
 
 
 def _parse_address(field: str, address: Any) -> Tuple[str, int]:
-  """Returns the host and port in a canonical spelling."""
+  """Returns the host and port in canonical form, in which equal addresses are equal."""
   match = isinstance(address, str) and re.fullmatch(r'(.+):([0-9]{1,5})', address)
   given = '{}={}'.format(field, _describe(address))
   if not match:
@@ -228,9 +230,9 @@ def _parse_address(field: str, address: Any) -> Tuple[str, int]:
     raise _error('a port is out of range', given, 'give one from 1 to 65535')
   if host.startswith('[') and host.endswith(']') and _is_ipv6(host[1:-1]):
     return str(ipaddress.IPv6Address(host[1:-1])), int(port)
-  if not _HOST.fullmatch(host):
+  if not _HOST_PATTERN.fullmatch(host):
     raise _error('an address must be HOST:PORT', given,
-                 'give one such as host:2222, without grpc://; an IPv6 address as [::1]:2222')
+                 'give one such as host:2222 or [::1]:2222, without grpc://')
   return host.lower(), int(port)
 
 
@@ -246,42 +248,42 @@ def _parse_task(task: Mapping[str, Any], addresses: Mapping[str, Tuple[str, ...]
   for field in ('type', 'index'):
     if task.get(field) is None:
       raise _error('task must have a type and an index', 'task.{} is missing'.format(field),
-                   _EXAMPLE)
-  kind, index = task['type'], task['index']
-  _check_type('task.type={}'.format(_describe(kind)), kind)
-  listed = addresses.get(kind, ())
-  if not listed and kind != 'evaluator':  # TensorFlow does not list the evaluator.
+                   _EXAMPLE_REMEDY)
+  task_type, index = task['type'], task['index']
+  _check_type('task.type={}'.format(_describe(task_type)), task_type)
+  listed = addresses.get(task_type, ())
+  if not listed and task_type != 'evaluator':  # TensorFlow does not require its address.
     raise _error('this task is not in the cluster', 'task.type={}, and cluster has {}'.format(
-        kind, ', '.join(addresses)), 'add cluster.{}, or correct task.type'.format(kind))
+        task_type, ', '.join(addresses)), 'add cluster.{}, or correct task.type'.format(task_type))
   is_digits = isinstance(index, str) and re.fullmatch('[0-9]{1,9}', index)
   if isinstance(index, bool) or not (isinstance(index, int) or is_digits):
     raise _error('task.index must be a whole number', 'task.index={}'.format(_describe(index)),
                  'count from 0')
-  number, last = int(index), max(len(listed), 1) - 1
-  if not 0 <= number <= last:
+  number, max_index = int(index), max(len(listed), 1) - 1
+  if not 0 <= number <= max_index:
     raise _error('this task is not in the cluster', 'task.type={} task.index={}'.format(
-        kind, _describe(index)), 'give an index from 0 to {}'.format(last))
-  return Task(kind, number)
+        task_type, _describe(index)), 'give an index from 0 to {}'.format(max_index))
+  return Task(task_type, number)
 
 
-def _check_type(given: str, kind: Any) -> None:
-  if kind == 'master':
+def _check_type(given: str, task_type: Any) -> None:
+  if task_type == 'master':
     raise _error('the task type master is obsolete', given, 'use chief instead')
-  if kind not in TYPES:
-    raise _error('unknown task type', given, 'choose from ' + ', '.join(TYPES))
+  if task_type not in TASK_TYPES:
+    raise _error('unknown task type', given, 'choose from ' + ', '.join(TASK_TYPES))
 
 
-def _field(kind: str, index: int) -> str:
-  return 'cluster.{}[{}]'.format(kind, index)
+def _field_name(task_type: str, index: int) -> str:
+  return 'cluster.{}[{}]'.format(task_type, index)
 
 
 def _describe(value: Any) -> str:
-  """Returns a short description of a value for an error; nested values are not shown."""
+  """Returns a short description of a value for an error, without nested values."""
   if isinstance(value, dict):
     return 'an object' if value else 'an empty object'
   if isinstance(value, list):
     return 'a list' if value else 'an empty list'
-  text = value if isinstance(value, str) and _HOST.fullmatch(value) else json.dumps(value)
+  text = value if isinstance(value, str) and _HOST_PATTERN.fullmatch(value) else json.dumps(value)
   return text if len(text) <= _MAX_SHOWN_CHARS else text[:_MAX_SHOWN_CHARS] + '...'
 
 

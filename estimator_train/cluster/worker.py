@@ -1,4 +1,4 @@
-"""The role of this process in a run: its rank, and whether it trains, serves or evaluates."""
+"""The role of this process in a run: whether it trains, serves variables or evaluates."""
 
 import logging
 import time
@@ -20,7 +20,7 @@ class Worker(NamedTuple):
     rank: index among the processes that train, from 0; None if it does not train.
     size: number of processes that train.
     role: CHIEF, which writes the files of the run; WORKER; PARAMETER_SERVER; or EVALUATOR.
-    cluster: the tasks and addresses of TF_CONFIG; None if this process trains alone.
+    cluster: the cluster of TF_CONFIG; None if the run has only this process.
   """
   rank: Optional[int] = 0
   size: int = 1
@@ -43,7 +43,7 @@ class Worker(NamedTuple):
     return self.role if self.cluster is None else str(self.cluster.task)
 
 
-ALONE = Worker()
+SINGLE_WORKER = Worker()
 
 
 def make_worker(environ: Mapping[str, str], strategy: str) -> Worker:
@@ -58,23 +58,22 @@ def make_worker(environ: Mapping[str, str], strategy: str) -> Worker:
   """
   cluster = tf_config.parse_cluster(environ)
   if cluster is None:
-    return ALONE
+    return SINGLE_WORKER
   tf_config.check_strategy(cluster, strategy)
   if len(cluster.members) == 1 and not cluster.has_evaluator:
-    return ALONE
-  kind = cluster.task.type
-  role = CHIEF if cluster.is_chief else kind
+    return SINGLE_WORKER
+  role = CHIEF if cluster.is_chief else cluster.task.type
   return Worker(cluster.rank, cluster.num_workers, role, cluster)
 
 
 def wait_for_network(cluster: Cluster, timeout_secs: float,
                      clock: Callable[[], float] = time.monotonic,
                      sleep: Callable[[float], None] = time.sleep) -> None:
-  """Waits until all host names resolve: in Kubernetes, that is when their pods are up.
+  """Waits until all host names can be resolved; in Kubernetes, they cannot until the pods are up.
 
   Args:
     cluster: the cluster.
-    timeout_secs: seconds to wait.
+    timeout_secs: maximum number of seconds to wait.
     clock: returns the time in seconds.
     sleep: waits for a number of seconds.
 
@@ -82,7 +81,7 @@ def wait_for_network(cluster: Cluster, timeout_secs: float,
     UserError: the port of this task is in use, or a host name cannot be resolved in time.
   """
   deadline = clock() + timeout_secs
-  log_at = clock()
+  next_log_at = clock()
   while True:
     try:
       tf_config.check_network(cluster)
@@ -90,7 +89,7 @@ def wait_for_network(cluster: Cluster, timeout_secs: float,
     except tf_config.UnresolvedHost as error:
       if clock() > deadline:
         raise
-      if clock() >= log_at:
-        log_at += _LOG_EVERY_SECS
+      if clock() >= next_log_at:
+        next_log_at += _LOG_EVERY_SECS
         _LOG.info('%s; retrying for another %.0f s', error, deadline - clock())
       sleep(_RETRY_SECS)

@@ -1,7 +1,7 @@
 """The figures of the published workloads, and the runs that reproduce them.
 
-Figures are quoted as published; known errors are mentioned in their notes. The settings of the runs
-are in their flagfiles.
+Figures are quoted as published; caveats mention known errors. The settings of the runs are in their
+flagfiles.
 """
 
 from typing import Any, Callable, Dict, NamedTuple, Optional, Sequence, Tuple
@@ -16,13 +16,13 @@ class Figure(NamedTuple):
   Attributes:
     name: the quantity, with its unit.
     published: the published figure, quoted; None if none was published.
-    published_range: its lowest and highest value; None if it is not a number.
+    published_range: the lowest and highest published value; None if they are not numbers.
     conditions: the conditions of the published measurement.
-    measure: computes the figure from the reports of a run or, for a combined figure, from the
-      reports of all runs by the names of the parts.
+    measure: computes the measured figure from the reports of a run or, for a combined figure, from
+      the reports of all runs, by the names of their parts.
     number_format: the format string of the measured figure.
     depends_on_devices: whether the figure is a speed or a time.
-    note: a further difference between the published and the measured figure.
+    caveat: a further reason why the published and the measured figure differ.
   """
   name: str
   published: Optional[str]
@@ -31,7 +31,7 @@ class Figure(NamedTuple):
   measure: Callable[[Any], float]
   number_format: str
   depends_on_devices: bool = False
-  note: Optional[str] = None
+  caveat: Optional[str] = None
 
 
 class WorkloadPart(NamedTuple):
@@ -96,7 +96,7 @@ def _speed_up_of_8_gpus(runs: Dict[str, RunResults]) -> float:
   return _images_per_sec(runs['8_gpus']) / _images_per_sec(runs['1_gpu'])
 
 
-_SEED = 'different seed and order of the examples'
+_OTHER_SEED = 'different seed and order of the examples'
 _FASHION_2_GPUS = '2 GPUs, 128 per replica'
 _FASHION_2_GPUS_1024 = '2 GPUs, 512 per replica, 5 epochs'
 _OCT_2_GPUS = '2 GPUs, 32 per replica, ImageNet weights'
@@ -104,35 +104,36 @@ _OCT_2_GPUS = '2 GPUs, 32 per replica, ImageNet weights'
 _FASHION_MNIST = Workload((
     WorkloadPart('1000_steps', 'fashion_mnist', {}, (
         Figure('test accuracy at step 1,000', '0.883 to 0.890', (.883, .890), _FASHION_2_GPUS,
-               _accuracy, '{:.4f}', note=_SEED),
+               _accuracy, '{:.4f}', caveat=_OTHER_SEED),
         Figure('steps/s', '230', (230., 230.), _FASHION_2_GPUS, _steps_per_sec, '{:.1f}',
                depends_on_devices=True)), folder='256', gpus=2),
     WorkloadPart('2000_steps', 'fashion_mnist', {'train_steps': 2000}, (
         Figure('test accuracy at step 2,000', '0.8965', (.8965, .8965), _FASHION_2_GPUS,
-               _accuracy, '{:.4f}', note=_SEED),
+               _accuracy, '{:.4f}', caveat=_OTHER_SEED),
         Figure('test loss at step 2,000', '0.283', (.283, .283), _FASHION_2_GPUS, _average_loss,
-               '{:.3f}', note=_SEED + '; mean over batches (published) or examples (measured)')),
+               '{:.3f}',
+               caveat=_OTHER_SEED + '; mean over batches (published) or examples (measured)')),
                  folder='256', gpus=2),
     WorkloadPart('batch_1024', 'fashion_mnist', {'batch_size': 1024, 'train_epochs': 5}, (
         Figure('test accuracy after 293 steps', '0.845', (.845, .845), _FASHION_2_GPUS_1024,
-               _accuracy, '{:.4f}', note=_SEED),
+               _accuracy, '{:.4f}', caveat=_OTHER_SEED),
         Figure('images/s', '60,560', (60560., 60560.), _FASHION_2_GPUS_1024, _images_per_sec,
                '{:,.0f}', True, 'batch size / mean step time (published) or examples / wall time '
                '(measured)'),
         Figure('total time of 293 steps', 'half the actual time', None, _FASHION_2_GPUS_1024,
                _secs_for_examples(293 * 1024), '{:.1f} s', True,
-               'the first release is wrong: it divided the sum of the step times by the number of '
-               'GPUs, which run in parallel; double its figure to compare')),
+               'the figure of the first release is wrong: it divided the sum of the step times by '
+               'the number of GPUs, which run in parallel; double it to compare')),
                  folder='1024', gpus=2),
 ))
 
 _OCT2017 = Workload((
     WorkloadPart('1000_steps', 'oct2017', {'train_steps': 1000}, (
         Figure('test accuracy at step 1,000', '0.950', (.95, .95), _OCT_2_GPUS, _accuracy,
-               '{:.4f}', note=_SEED),), folder='64', gpus=2, needs_gpus=True),
+               '{:.4f}', caveat=_OTHER_SEED),), folder='64', gpus=2, needs_gpus=True),
     WorkloadPart('2_epochs', 'oct2017', {}, (
         Figure('test accuracy at step 2,609', '0.979', (.979, .979), _OCT_2_GPUS, _accuracy,
-               '{:.4f}', note=_SEED),
+               '{:.4f}', caveat=_OTHER_SEED),
         Figure('images/s', '637', (637., 637.), _OCT_2_GPUS, _images_per_sec, '{:,.0f}',
                depends_on_devices=True)),
                  folder='64', gpus=2, needs_gpus=True),
@@ -153,7 +154,7 @@ _MNIST_TF_DATA = Workload((
 ), (
     Figure('largest difference of the three test accuracies', 'the same result', None, '',
            _accuracy_spread, '{:.4f}',
-           note='the same epochs with twice the global batch size are half as many steps'),
+           caveat='with twice the global batch size, the same epochs take half as many steps'),
 ))
 
 _MNIST_8GPU = Workload((
@@ -161,12 +162,12 @@ _MNIST_8GPU = Workload((
         Figure('seconds per epoch', '47', (47., 47.), '1 GPU, 128 per replica',
                _secs_for_examples(60000), '{:.1f}', depends_on_devices=True),
         Figure('test accuracy after 12 epochs', '0.989', (.989, .989), '1 GPU, 128 per replica',
-               _accuracy, '{:.4f}', note=_SEED)), folder='1_gpu', gpus=1, needs_gpus=True),
+               _accuracy, '{:.4f}', caveat=_OTHER_SEED)), folder='1_gpu', gpus=1, needs_gpus=True),
     WorkloadPart('8_gpus', 'mnist_8gpu', {}, (
         Figure('seconds per epoch', '7', (7., 7.), '8 GPUs, 128 per replica',
                _secs_for_examples(60000), '{:.1f}', depends_on_devices=True),
         Figure('test accuracy after 12 epochs', '0.992', (.992, .992), '8 GPUs, 128 per replica',
-               _accuracy, '{:.4f}', note=_SEED)), folder='8_gpus', gpus=8, needs_gpus=True),
+               _accuracy, '{:.4f}', caveat=_OTHER_SEED)), folder='8_gpus', gpus=8, needs_gpus=True),
 ), (
     Figure('speed-up of 8 GPUs', '6.7', (6.7, 6.7), '8 GPUs and 1 GPU, 84 % efficiency',
            _speed_up_of_8_gpus, '{:.1f}', depends_on_devices=True),

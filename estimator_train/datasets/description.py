@@ -5,18 +5,18 @@ from typing import Any, NamedTuple, Optional, Sequence, Tuple, Union
 from estimator_train.errors import UserError
 from estimator_train.settings import groups
 
-# The number of most probable classes in a prediction; all classes if there are fewer.
+# A prediction lists this number of most probable classes, or all classes if there are fewer.
 TOP_K = 5
 
 
 class DataFile(NamedTuple):
-  """A published file.
+  """A file that the publisher of a data set provides for download.
 
   Attributes:
-    name: the file's name in `data_dir`, which is also the end of each URL.
+    name: the name of the file in `data_dir`, and the last part of each URL.
     size: the size in bytes.
     md5: the MD5 checksum, as 32 hexadecimal digits.
-    urls: the URLs to download from, the publisher's first.
+    urls: the URLs to download from; the publisher's own is the first.
   """
   name: str
   size: int
@@ -25,18 +25,18 @@ class DataFile(NamedTuple):
 
 
 class IdxSplit(NamedTuple):
-  """A split (train or test) in two gzipped idx files.
+  """A split (train or test) stored in two gzipped idx files.
 
   Attributes:
-    images: the path of the images, uint8 [examples, height, width].
-    labels: the path of the class indices, uint8 [examples].
+    images: the path of the file of images, uint8 [examples, height, width].
+    labels: the path of the file of class indices, uint8 [examples].
   """
   images: str
   labels: str
 
 
 class ImageSplit(NamedTuple):
-  """A split in image files: JPEG, PNG or GIF.
+  """A split stored in image files: JPEG, PNG or GIF.
 
   Attributes:
     files: the paths of the files.
@@ -47,7 +47,7 @@ class ImageSplit(NamedTuple):
 
 
 class ArraySplit(NamedTuple):
-  """A split in NumPy arrays, which may be memory-mapped (`np.load(path, mmap_mode='r')`).
+  """A split stored in NumPy arrays, which may be memory-mapped (`np.load(path, mmap_mode='r')`).
 
   Attributes:
     images: uint8 [examples, height, width, channels].
@@ -61,7 +61,7 @@ class SyntheticSplit(NamedTuple):
   """A split of synthetic images.
 
   Attributes:
-    num_batches: the number of batches; None: infinite.
+    num_batches: the number of batches, or None if the batches never end.
   """
   num_batches: Optional[int]
 
@@ -73,12 +73,12 @@ class DataSet(NamedTuple):
   """A data set for image classification.
 
   Attributes:
-    name: the name of the data set. A data set of the user gets the value of `--dataset`.
+    name: the name of the data set; for a data set of the user, the value of `--dataset`.
     labels: the class names, in the order of the model's outputs.
     image_shape: (height, width, channels) of the model's input.
     train: the training examples, or None if the mode does not read them.
     test: the test examples, or None if the mode does not read them.
-    files: the files that `--mode=download` downloads.
+    files: the published files, which are downloaded if they are missing.
   """
   name: str
   labels: Tuple[str, ...]
@@ -93,7 +93,7 @@ class DataSet(NamedTuple):
     return type(self.train) is SyntheticSplit
 
 
-def required_data_dir(settings: groups.Data) -> str:
+def require_data_dir(settings: groups.Data) -> str:
   """Returns `--data_dir`; raises a UserError if it is not given."""
   if not settings.data_dir:
     raise UserError('--data_dir is required for this data set',

@@ -16,22 +16,22 @@ LOG = logging.getLogger('estimator_train')
 def download_files(files: Sequence[DataFile], data_dir: str) -> List[transfer.FetchedFile]:
   """Downloads the files that are missing from `data_dir`, which is created if it does not exist.
 
-  A complete file causes no request. Several processes may call this function at the same time.
+  No request is sent for a file that is present. Several processes may call this function at once.
 
   Raises:
     UserError: a file cannot be downloaded or stored, or an existing file is not the published one.
   """
   # Check existing files first, so that a wrong one is reported before a long download.
   for file in files:
-    _is_present(file, os.path.join(data_dir, file.name))
+    _verify_if_present(file, os.path.join(data_dir, file.name))
   return [transfer.fetch_file(os.path.join(data_dir, file.name), file.size,
-                              functools.partial(_is_present, file),
+                              functools.partial(_verify_if_present, file),
                               functools.partial(_download_remainder, file))
           for file in files]
 
 
-def _is_present(file: DataFile, path: str) -> bool:
-  """Whether the file exists under its final name; raises a UserError if its content is wrong."""
+def _verify_if_present(file: DataFile, path: str) -> bool:
+  """Returns whether the file is present; raises a UserError if it is not the published one."""
   if not os.path.exists(path):
     return False
   size = os.path.getsize(path)
@@ -47,32 +47,32 @@ def _is_present(file: DataFile, path: str) -> bool:
   return True
 
 
-def _download_remainder(file: DataFile, part: BinaryIO) -> None:
+def _download_remainder(file: DataFile, part_file: BinaryIO) -> None:
   """Completes a partial file from the first URL that serves the published file."""
   LOG.info('downloading %s (%d bytes)', file.name, file.size)
-  reasons = []
+  failures = []
   for url in file.urls:
     try:
-      _download_from(url, file, part)
+      _download_from(url, file, part_file)
       return
     except transfer.DownloadFailed as error:
-      reasons.append('{} ({})'.format(url, error))
+      failures.append('{} ({})'.format(url, error))
   remedy = 'try again, or copy the file {} ({} bytes, md5 {}) to {}'.format(
-      file.name, file.size, file.md5, os.path.dirname(part.name))
-  raise UserError('cannot download {}'.format(file.name), ', '.join(reasons), remedy)
+      file.name, file.size, file.md5, os.path.dirname(part_file.name))
+  raise UserError('cannot download {}'.format(file.name), ', '.join(failures), remedy)
 
 
-def _download_from(url: str, file: DataFile, part: BinaryIO) -> None:
-  # Try twice if the partial file has bytes of an earlier run or another URL, which may be wrong.
-  for _ in range(2 if transfer.partial_size(part) else 1):
+def _download_from(url: str, file: DataFile, part_file: BinaryIO) -> None:
+  # Try twice if the partial file has bytes of an earlier run or another URL: they may be wrong.
+  for _ in range(2 if transfer.partial_size(part_file) else 1):
     with transfer.new_session() as session:
       transfer.receive_file(
-          lambda headers: transfer.send_request(session, url, headers), part, file.size)
-    part.flush()
-    md5 = _md5(part.name)  # Differs as well if the partial file is longer than the published one.
+          lambda headers: transfer.send_request(session, url, headers), part_file, file.size)
+    part_file.flush()
+    md5 = _md5(part_file.name)  # Also detects a partial file that is longer than the published one.
     if md5 == file.md5:
       return
-    transfer.discard_contents(part)
+    transfer.discard_contents(part_file)
   raise transfer.DownloadFailed('wrong md5 {}'.format(md5))
 
 

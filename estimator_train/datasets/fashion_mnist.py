@@ -7,11 +7,11 @@ from estimator_train.settings import groups
 LABELS = ('T-shirt/top', 'Trouser', 'Pullover', 'Dress', 'Coat', 'Sandal', 'Shirt', 'Sneaker',
           'Bag', 'Ankle boot')
 
-_ADDRESSES = ('http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/',
+_BASE_URLS = ('http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/',
               'https://storage.googleapis.com/tensorflow/tf-keras-datasets/')
 
 FILES = mnist_files.make_data_files(
-    _ADDRESSES,
+    _BASE_URLS,
     ('train-images-idx3-ubyte.gz', 26421880, '8d4fb7e6c68d591d4c3dfef9ec88bf0d'),
     ('train-labels-idx1-ubyte.gz', 29515, '25c81989df183df01b3e8a0aad5dffbe'),
     ('t10k-images-idx3-ubyte.gz', 4422102, 'bef4ecab320f06d8554ea6380940ec79'),
@@ -20,5 +20,5 @@ FILES = mnist_files.make_data_files(
 
 
 def describe(settings: groups.Data) -> DataSet:
-  """Describes Fashion-MNIST with its files in `--data_dir`, which need not exist yet."""
+  """Describes Fashion-MNIST. Its files in `--data_dir` need not exist yet."""
   return mnist_files.describe('fashion_mnist', LABELS, FILES, settings.data_dir or '')

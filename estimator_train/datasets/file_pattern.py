@@ -1,4 +1,4 @@
-"""File patterns: `*`, `?` and `[...]` within a name, `**` for any number of folders."""
+"""Expands file patterns: `*`, `?` and `[...]` within a name, `**` for any number of folders."""
 
 import fnmatch
 import glob
@@ -7,7 +7,7 @@ from typing import Iterator, List, Sequence, Tuple
 
 from estimator_train.errors import UserError
 
-# (device, inode) of the folders on a path.
+# (device, inode) of each folder on the path to a file.
 _FolderIds = Tuple[Tuple[int, int], ...]
 
 
@@ -15,7 +15,7 @@ def expand(pattern: str) -> List[bytes]:
   """Returns the matching files, in the same order on every machine.
 
   As with `glob`, a name that starts with a dot is matched only by a pattern that starts with a dot.
-  Unlike with `glob`, a link to a folder above itself is not followed.
+  Unlike with `glob`, a symbolic link to one of its own parent folders is not followed.
 
   Args:
     pattern: a pattern such as `data/train/**/*.jpeg`.
@@ -30,7 +30,7 @@ def expand(pattern: str) -> List[bytes]:
 
 
 def iter_files(pattern: str) -> Iterator[bytes]:
-  """Yields the files of `expand`, folder by folder.
+  """Yields the files that `expand` returns, one folder after the other.
 
   Raises:
     UserError: a folder cannot be listed.
@@ -38,42 +38,43 @@ def iter_files(pattern: str) -> Iterator[bytes]:
   parts = [part for part in os.fsencode(pattern).split(b'/') if part]
   if parts and parts[-1] == b'**':
     parts.append(b'*')
-  matches = _matches(b'/' if pattern.startswith('/') else b'', parts, ())
+  matches = _iter_matches(b'/' if pattern.startswith('/') else b'', parts, ())
   # A pattern with several `**` can match a file more than once.
   return iter(dict.fromkeys(matches)) if parts.count(b'**') > 1 else matches
 
 
-def _matches(folder: bytes, parts: Sequence[bytes], above: _FolderIds) -> Iterator[bytes]:
+def _iter_matches(folder: bytes, parts: Sequence[bytes], ancestors: _FolderIds) -> Iterator[bytes]:
+  """Yields the files in a folder that match the parts of a pattern; `ancestors` end link loops."""
   if not parts:
     return
   part, rest = parts[0], parts[1:]
   if not glob.has_magic(part):
     path = os.path.join(folder, part)
     if rest:
-      yield from _matches(path, rest, above)
+      yield from _iter_matches(path, rest, ancestors)
     elif os.path.lexists(path) and not os.path.isdir(path):
       yield path
   elif part == b'**':
-    yield from _matches(folder, rest, above)
-    below = above + (_folder_id(folder),)
-    for name in _list_names(folder, b'*', folders=True):
+    yield from _iter_matches(folder, rest, ancestors)
+    ancestors_below = ancestors + (_folder_id(folder),)
+    for name in _list_names(folder, b'*', of_folders=True):
       path = os.path.join(folder, name)
-      if _folder_id(path) not in below:
-        yield from _matches(path, parts, below)
+      if _folder_id(path) not in ancestors_below:
+        yield from _iter_matches(path, parts, ancestors_below)
   elif rest:
-    for name in _list_names(folder, part, folders=True):
-      yield from _matches(os.path.join(folder, name), rest, above)
+    for name in _list_names(folder, part, of_folders=True):
+      yield from _iter_matches(os.path.join(folder, name), rest, ancestors)
   else:
-    for name in _list_names(folder, part, folders=False):
+    for name in _list_names(folder, part, of_folders=False):
       yield os.path.join(folder, name)
 
 
-def _list_names(folder: bytes, part: bytes, folders: bool) -> List[bytes]:
-  """Returns the sorted matching names of the folders, or of the other files, in a folder."""
+def _list_names(folder: bytes, part: bytes, of_folders: bool) -> List[bytes]:
+  """Returns the sorted names in a folder that match `part`, either of folders or of files."""
   try:
     with os.scandir(folder or b'.') as entries:
       return sorted(entry.name for entry in entries
-                    if _is_folder(entry) == folders
+                    if _is_folder(entry) == of_folders
                     and (part.startswith(b'.') or not entry.name.startswith(b'.'))
                     and fnmatch.fnmatchcase(entry.name, part))
   except (FileNotFoundError, NotADirectoryError):
@@ -87,7 +88,7 @@ def _list_names(folder: bytes, part: bytes, folders: bool) -> List[bytes]:
 def _is_folder(entry: 'os.DirEntry[bytes]') -> bool:
   try:
     return entry.is_dir()
-  except OSError:  # For example a link to itself, which is reported when it is read.
+  except OSError:  # For example a link to itself; reading it later reports the error.
     return False
 
 

@@ -1,4 +1,4 @@
-"""Fingerprints of examples: of files by path, size and modification time, of arrays by content."""
+"""Computes fingerprints: of files from path, size and modification time, of arrays from content."""
 
 import hashlib
 import os
@@ -14,7 +14,7 @@ def of_files(paths: Sequence[Union[str, bytes]]) -> str:
     try:
       status = os.stat(path)
       size, modified = status.st_size, status.st_mtime_ns
-    except OSError:  # For example a broken link, which is reported when it is read.
+    except OSError:  # For example a broken link; reading it later reports the error.
       size = modified = -1
     digest.update(b'%s\0%d\0%d\0' % (os.path.abspath(os.fsencode(path)), size, modified))
   return digest.hexdigest()

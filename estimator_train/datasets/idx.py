@@ -1,4 +1,4 @@
-"""Checks and reads gzipped idx files, so that a damaged file is reported and not trained on.
+"""Checks and reads gzipped idx files. A damaged file is reported instead of being trained on.
 
 The header of an idx file consists of big-endian 32-bit integers: a magic number and the dimensions.
 One byte per element follows.
@@ -23,22 +23,22 @@ _DOWNLOAD_AGAIN = 'remove it and download it again with --mode=download'
 
 def check_split(split: IdxSplit, image_shape: Sequence[int], num_classes: int,
                 checksummed: bool) -> int:
-  """Checks that the images and labels of a split are complete and match each other and the model.
+  """Checks that both files of a split are complete, and match each other and the model.
 
-  TensorFlow 1.15 does not verify the CRC of a gzip file, and trains on damaged data.
+  TensorFlow 1.15 does not verify the CRC of a gzip file, so it would train on damaged data.
 
   Args:
     split: the two files.
     image_shape: the required image size, (height, width, ...).
-    num_classes: the number of classes, which all labels must be below.
-    checksummed: whether the files were compared with published checksums. In this case, the images
-      are not decompressed.
+    num_classes: the number of classes; each label must be less than it.
+    checksummed: whether the files have already been compared with published checksums. If so, the
+      images are not decompressed.
 
   Returns:
     The number of examples.
 
   Raises:
-    UserError: a file is missing, unreadable, damaged or in another format.
+    UserError: a file is missing, unreadable, damaged or in another format, or does not match.
   """
   num_images, height, width = _read_header(split.images, 'images', IMAGE_MAGIC, IMAGE_HEADER_BYTES)
   if (height, width) != tuple(image_shape[:2]):
@@ -62,17 +62,17 @@ def check_split(split: IdxSplit, image_shape: Sequence[int], num_classes: int,
 
 
 def count_examples(split: IdxSplit) -> int:
-  """Returns the number of examples in the header of the images; UserError if it is invalid."""
+  """Returns the number of images, from the header; raises a UserError if the header is invalid."""
   return _read_header(split.images, 'images', IMAGE_MAGIC, IMAGE_HEADER_BYTES)[0]
 
 
 def read_images(split: IdxSplit) -> memoryview:
-  """Returns the pixels of all images, one byte each; UserError if the file cannot be read."""
+  """Returns all pixel values, one byte each; raises a UserError if the file cannot be read."""
   return _read_elements(split.images, IMAGE_HEADER_BYTES)
 
 
 def read_labels(split: IdxSplit) -> memoryview:
-  """Returns the labels, one byte each; UserError if the file cannot be read."""
+  """Returns the labels, one byte each; raises a UserError if the file cannot be read."""
   return _read_elements(split.labels, LABEL_HEADER_BYTES)
 
 
@@ -85,8 +85,8 @@ def _read_elements(path: str, header_bytes: int) -> memoryview:
     raise _unreadable_error(path, error) from error
 
 
-def _read_header(path: str, what: str, magic: int, header_bytes: int) -> Tuple[int, ...]:
-  """Returns the dimensions in the header of an idx file; UserError if the header is invalid."""
+def _read_header(path: str, content: str, magic: int, header_bytes: int) -> Tuple[int, ...]:
+  """Returns the dimensions of an idx file; raises a UserError if the header is invalid."""
   try:
     with open(path, 'rb') as file:
       if file.read(2) != b'\x1f\x8b':
@@ -102,9 +102,9 @@ def _read_header(path: str, what: str, magic: int, header_bytes: int) -> Tuple[i
     raise _wrong_length_error(path, 'at least {}'.format(header_bytes), str(len(header)))
   found_magic, *dimensions = struct.unpack('>{}I'.format(header_bytes // 4), header)
   if found_magic != magic:
-    raise UserError('not an idx file of {}'.format(what),
+    raise UserError('not an idx file of {}'.format(content),
                     '{}: magic number {:#x}, expected {:#x}'.format(path, found_magic, magic),
-                    'give the file of {}, or {}'.format(what, _DOWNLOAD_AGAIN))
+                    'give the file of {}, or {}'.format(content, _DOWNLOAD_AGAIN))
   if not dimensions[0]:
     raise UserError('a data file has no examples', path, _DOWNLOAD_AGAIN)
   return tuple(dimensions)
@@ -118,11 +118,11 @@ def _check_length(path: str, expected: int) -> None:
   length = 0
   try:
     with open(path, 'rb') as file:
-      member = zlib.decompressobj(zlib.MAX_WBITS | 16)  # 16: gzip format.
-      while not member.eof and length <= expected:  # Bounded, in case of a decompression bomb.
+      member = zlib.decompressobj(zlib.MAX_WBITS | 16)  # Adding 16 selects the gzip format.
+      while not member.eof and length <= expected:  # A decompression bomb is not read to its end.
         chunk = member.unconsumed_tail or file.read(_CHUNK_BYTES)
         if not chunk:
-          raise _wrong_length_error(path, str(expected), '{}, then the file ends'.format(length))
+          raise _wrong_length_error(path, str(expected), '{} in a truncated file'.format(length))
         length += len(member.decompress(chunk, _CHUNK_BYTES))
   except (OSError, zlib.error) as error:
     raise _unreadable_error(path, error) from error

@@ -1,4 +1,4 @@
-"""Image files in one folder per class, listed by file patterns."""
+"""Data sets of image files, one folder per class, selected by file patterns."""
 
 import os
 import stat
@@ -13,7 +13,7 @@ from estimator_train.errors import UserError, printable
 from estimator_train.run_dir.run_files import LABELS_FILE, RunDir
 from estimator_train.settings import Settings, groups
 
-IMAGE_SIZE = (224, 224)
+DEFAULT_IMAGE_SIZE = (224, 224)
 
 
 def describe(settings: Settings) -> DataSet:
@@ -28,27 +28,27 @@ def describe(settings: Settings) -> DataSet:
 
 def describe_patterns(settings: Settings, train_pattern: Optional[str],
                       eval_pattern: Optional[str], labels: Tuple[str, ...]) -> DataSet:
-  """Like `describe`, for a data set that determines the patterns and classes itself."""
+  """Like `describe`, with patterns and class names from the caller instead of the settings."""
   if not labels and not settings.trains and settings.model_dir:
-    labels = RunDir(settings.model_dir).labels()
+    labels = RunDir(settings.model_dir).class_names()
   reads_train = settings.mode != 'evaluate'
   reads_eval = settings.evaluates or (settings.mode == 'audit' and bool(eval_pattern))
   train_files = _list_files('train_pattern', train_pattern) if reads_train or not labels else []
   eval_files = _list_files('eval_pattern', eval_pattern) if reads_eval else []
-  labels = labels or _folder_names(train_files)
+  labels = labels or _class_names(train_files)
   if len(labels) < 2:
     raise UserError('there must be at least two classes, one folder each',
-                    '--train_pattern={} with {}'.format(train_pattern, ', '.join(labels)),
+                    '--train_pattern={} (classes: {})'.format(train_pattern, ', '.join(labels)),
                     'give a pattern that matches several folders, or --labels=A,B')
   train = _make_split(train_files, labels)
   if reads_train:
-    check_classes(labels, train)
+    check_no_class_missing(labels, train)
   return _make_data_set(settings[groups.Data], labels, train if reads_train else None,
                         _make_split(eval_files, labels) if reads_eval else None)
 
 
 def get(unused_settings: Settings) -> Sequence[FetchedFile]:
-  """Returns []: the files are provided by the user."""
+  """Returns []: the user provides the files, so there is nothing to download."""
   return []
 
 
@@ -57,13 +57,13 @@ def describe_classes(settings: Settings, labels: Tuple[str, ...] = ()) -> DataSe
 
   Args:
     settings: the settings of the run.
-    labels: the class names; empty: those of the settings or, without these, those in `model_dir`.
+    labels: the class names; if empty, those of the settings or else those in `model_dir`.
 
   Raises:
-    UserError: neither the settings nor `model_dir` determine the classes.
+    UserError: neither the settings nor `model_dir` determines the classes.
   """
   run_dir = RunDir(settings.model_dir)
-  labels = labels or settings.labels or run_dir.labels()
+  labels = labels or settings.labels or run_dir.class_names()
   if not labels:
     raise UserError('the classes are unknown', 'no {} in --model_dir={}'.format(
         LABELS_FILE, run_dir.path), 'give the --model_dir of a run, or --labels')
@@ -72,12 +72,12 @@ def describe_classes(settings: Settings, labels: Tuple[str, ...] = ()) -> DataSe
 
 def _make_data_set(settings: groups.Data, labels: Tuple[str, ...], train: Optional[ImageSplit],
                    test: Optional[ImageSplit]) -> DataSet:
-  height, width = (settings.image_size or IMAGE_SIZE)[:2]
+  height, width = (settings.image_size or DEFAULT_IMAGE_SIZE)[:2]
   return DataSet(name=settings.dataset, labels=labels, image_shape=(height, width, 3),
                  train=train, test=test, files=())
 
 
-def check_classes(labels: Sequence[str], train: ImageSplit) -> None:
+def check_no_class_missing(labels: Sequence[str], train: ImageSplit) -> None:
   """Raises a UserError if a class has no training image."""
   missing = [label for label, count in zip(labels, class_counts(train, len(labels))) if not count]
   if missing:
@@ -108,8 +108,8 @@ def _list_files(flag: str, pattern: Optional[str]) -> List[bytes]:
 def _is_tfrecord(path: bytes) -> bool:
   """Returns whether a file begins like an uncompressed TFRecord file.
 
-  A record is the length of the message (uint64), 4 bytes, the message, and 4 bytes. The lengths of
-  the first records must lead from one to the next, within the file.
+  A record consists of the message's length (uint64), a 4-byte CRC, the message, and a 4-byte CRC.
+  Each of the first three lengths must lead to the next record or to the end of the file.
   """
   try:
     if not stat.S_ISREG(os.stat(path).st_mode):
@@ -121,7 +121,7 @@ def _is_tfrecord(path: bytes) -> bool:
         if offset and not header:
           return True
         offset += 16 + int.from_bytes(header, 'little')
-        if len(header) < 8 or offset > size or offset == 16:  # A first record is not empty.
+        if len(header) < 8 or offset > size or offset == 16:  # 16: the first record is empty.
           return False
         file.seek(offset)
   except OSError:  # The decoder reports a file that cannot be read.
@@ -129,14 +129,14 @@ def _is_tfrecord(path: bytes) -> bool:
   return True
 
 
-def _folder_names(files: Sequence[bytes]) -> Tuple[str, ...]:
+def _class_names(files: Sequence[bytes]) -> Tuple[str, ...]:
   folders = {os.path.dirname(path) for path in files}
   return tuple(sorted({_class_name(folder) for folder in folders}))
 
 
 def _class_name(folder: bytes) -> str:
   name = os.path.basename(os.path.abspath(folder)).decode('utf-8', 'backslashreplace')
-  if name.splitlines() not in ([], [name]):  # Class names are lines of labels.txt and flags.txt.
+  if name.splitlines() not in ([], [name]):  # labels.txt and flags.txt are read by line.
     raise UserError('a class name must not have a line break', repr(os.fsdecode(folder)),
                     'rename the folder')
   return name

@@ -1,9 +1,9 @@
 """Downloads the archive of a Kaggle data set, a zip file.
 
-The `kaggle` package provides the credentials and the address, but does not download the file:
-release 1.7.4.5 reads the complete archive into memory and fails to resume; 1.6.17 writes to the
-final name, takes an interrupted connection for the end of the file, and appends any response to the
-request to resume.
+The `kaggle` package provides only the credentials and the URL, because its own download is
+unreliable: release 1.7.4.5 reads the complete archive into memory and fails to resume; 1.6.17
+writes to the final file name, mistakes an interrupted connection for the end of the file and, when
+it resumes, appends whatever the server sends.
 """
 
 import contextlib
@@ -24,8 +24,8 @@ _LOCAL_HOSTS = ('localhost', '127.0.0.1', '::1')
 SIGN_IN_REMEDY = (
     'create an API key at kaggle.com/settings, and put its kaggle.json into ~/.kaggle (or the '
     'folder KAGGLE_CONFIG_DIR), or set KAGGLE_USERNAME and KAGGLE_KEY')
-_REMEDIES = {
-    0: 'check the network and run it again; the download resumes',
+_REMEDIES_BY_STATUS = {
+    0: 'check the network and try again; the download resumes',  # Not an HTTP error.
     401: 'the key is wrong or expired: ' + SIGN_IN_REMEDY,
     403: 'check at kaggle.com/datasets/{} that this user may download it (signed in, terms '
          'accepted, telephone verified), and check the key: ' + SIGN_IN_REMEDY,
@@ -37,50 +37,50 @@ class _KaggleAccess(NamedTuple):
   """Access to Kaggle's API.
 
   Attributes:
-    session: a requests.Session with the name and key of the user.
+    session: a requests.Session with the user name and the API key.
     url: the base URL of the API.
-    user: the name of the user.
+    user: the user name.
   """
   session: Any
   url: str
   user: str
 
 
-def fetch_archive(dataset: str, path: str, needed: int) -> transfer.FetchedFile:
+def fetch_archive(dataset: str, path: str, needed_bytes: int) -> transfer.FetchedFile:
   """Downloads the archive of a data set unless it is present.
 
-  An archive that is present causes no request; its content is checked when it is unpacked. Several
+  No request is sent if the archive is present; its content is checked when it is unpacked. Several
   processes may call this function at the same time.
 
   Args:
     dataset: OWNER/NAME on Kaggle.
     path: the path of the archive; its folder is created if it does not exist.
-    needed: the disk space, in bytes, for the archive and for what is unpacked from it.
+    needed_bytes: the disk space for the archive and the files that are unpacked from it.
 
   Raises:
     UserError: there are no credentials, the disk is too small, or the archive cannot be downloaded.
   """
-  return transfer.fetch_file(path, needed, os.path.exists,
-                             lambda part: _download_remainder(dataset, path, part))
+  return transfer.fetch_file(path, needed_bytes, os.path.exists,
+                             lambda part_file: _download_remainder(dataset, path, part_file))
 
 
-def _download_remainder(dataset: str, path: str, part: BinaryIO) -> None:
+def _download_remainder(dataset: str, path: str, part_file: BinaryIO) -> None:
   access = _sign_in(dataset, path)
-  size = transfer.partial_size(part)
+  size = transfer.partial_size(part_file)
   LOG.info('downloading %s from Kaggle%s', dataset,
            ', resuming after %d bytes' % size if size else '')
   try:
     with access.session:
-      transfer.receive_file(functools.partial(_send_request, access, dataset), part)
+      transfer.receive_file(functools.partial(_send_request, access, dataset), part_file)
   except transfer.DownloadFailed as error:
     given = '{} for the user {}'.format(error, access.user) if error.status else str(error)
-    remedy = _REMEDIES.get(error.status, 'run it again later; the download resumes')
+    remedy = _REMEDIES_BY_STATUS.get(error.status, 'try again later; the download resumes')
     raise UserError('cannot download {} from Kaggle'.format(dataset), given,
                     remedy.format(dataset)) from error
 
 
 def _sign_in(dataset: str, path: str) -> _KaggleAccess:
-  """Reads the name and key of the user. Messages must not contain the key."""
+  """Reads the user name and the API key. Log and error messages must not contain the key."""
   printed = io.StringIO()
   try:
     # The import authenticates, prints to standard output, and raises various exceptions; older
@@ -104,7 +104,7 @@ def _sign_in(dataset: str, path: str) -> _KaggleAccess:
     LOG.warning('kaggle: %s', ' '.join(printed.getvalue().split()))
   session = transfer.new_session()
   session.auth = (str(user).encode(), str(key).encode())
-  # These two settings of the package are in kaggle.json.
+  # kaggle.json may contain these two settings of the kaggle package.
   session.verify = config.get('ssl_ca_cert') or session.verify
   if config.get('proxy'):
     session.proxies = {'http': config['proxy'], 'https': config['proxy']}

@@ -6,11 +6,11 @@ from estimator_train.settings import groups
 
 LABELS = tuple(str(digit) for digit in range(10))
 
-_ADDRESSES = ('http://yann.lecun.com/exdb/mnist/',
+_BASE_URLS = ('http://yann.lecun.com/exdb/mnist/',
               'https://storage.googleapis.com/cvdf-datasets/mnist/')
 
 FILES = mnist_files.make_data_files(
-    _ADDRESSES,
+    _BASE_URLS,
     ('train-images-idx3-ubyte.gz', 9912422, 'f68b3c2dcbeaaa9fbdd348bbdeb94873'),
     ('train-labels-idx1-ubyte.gz', 28881, 'd53e105ee54ea40749a09fcbcd1e9432'),
     ('t10k-images-idx3-ubyte.gz', 1648877, '9fb629c4189551a2d022fa330f9573f3'),
@@ -19,5 +19,5 @@ FILES = mnist_files.make_data_files(
 
 
 def describe(settings: groups.Data) -> DataSet:
-  """Describes MNIST with its files in `--data_dir`, which need not exist yet."""
+  """Describes MNIST. Its files in `--data_dir` need not exist yet."""
   return mnist_files.describe('mnist', LABELS, FILES, settings.data_dir or '')

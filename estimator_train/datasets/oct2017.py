@@ -1,8 +1,8 @@
-"""Retinal OCT images of four classes (Kermany 2018): finds their folders and downloads them.
+"""Finds and downloads the retinal OCT images of Kermany (2018), which have four classes.
 
 They are published as `paultimothymooney/kermany2018` on Kaggle (CC BY 4.0): an archive of about
 11 GB. Its folder `OCT2017 `, with a trailing space, has one folder per class in `train`, `val` and
-`test`. The archive contains a second copy in `oct2017`.
+`test`. The archive contains a second copy of this folder in `oct2017`.
 """
 
 import glob
@@ -11,7 +11,7 @@ import os
 from typing import Dict, Iterator, List, Optional, Tuple
 
 from estimator_train.datasets import image_folder, kaggle_archive, unpack
-from estimator_train.datasets.description import DataSet, required_data_dir
+from estimator_train.datasets.description import DataSet, require_data_dir
 from estimator_train.datasets.transfer import FetchedFile
 from estimator_train.errors import UserError
 from estimator_train.files.atomic import open_locked
@@ -19,21 +19,21 @@ from estimator_train.settings import Settings, groups
 
 LOG = logging.getLogger('estimator_train')
 
-DATASET = 'paultimothymooney/kermany2018'
-ARCHIVE = 'kermany2018.zip'
-FOLDER = 'OCT2017 '
-SECOND_COPY = 'oct2017/'
+KAGGLE_DATASET = 'paultimothymooney/kermany2018'
+ARCHIVE_NAME = 'kermany2018.zip'
+ARCHIVE_FOLDER = 'OCT2017 '
+SECOND_COPY_FOLDER = 'oct2017/'
 
 LABELS = ('CNV', 'DME', 'DRUSEN', 'NORMAL')
-# The number of images per split and class, in the order of LABELS: 84,484 images in total. (84,495
-# according to the page of the data set.)
+# The number of images per split and class, in the order of LABELS: 84,484 images in total, although
+# the page of the data set states 84,495.
 IMAGE_COUNTS = {
     'train': (37205, 11348, 8616, 26315),
     'val': (8, 8, 8, 8),
     'test': (242, 242, 242, 242),
 }
-# The sizes of the archive, which includes the second copy, and of the images: 65,850 bytes per
-# image on average, measured over 1,023 images.
+# The approximate sizes of the archive, including the second copy, and of the unpacked images. The
+# latter is based on a sample of 1,023 images, which have 65,850 bytes on average.
 ARCHIVE_BYTES = 11 * 10**9
 IMAGE_BYTES = 6 * 10**9
 
@@ -47,7 +47,7 @@ def describe(settings: Settings) -> DataSet:
   Raises:
     UserError: there are no images, or `--data_dir` is not given or cannot be read.
   """
-  root = find_images(required_data_dir(settings[groups.Data]))
+  root = find_image_root(require_data_dir(settings[groups.Data]))
   train, test = (os.path.join(glob.escape(folder), '*', '*.jpeg') for folder in (
       os.path.join(root, 'train'), eval_folder(root)))
   return image_folder.describe_patterns(settings, train, test, LABELS)
@@ -60,14 +60,14 @@ def describe_classes(settings: Settings) -> DataSet:
 
 def get(settings: Settings) -> List[FetchedFile]:
   """Downloads the data set to `--data_dir`; see download_images."""
-  return download_images(required_data_dir(settings[groups.Data]))
+  return download_images(require_data_dir(settings[groups.Data]))
 
 
-def find_images(data_dir: str) -> str:
-  """Returns the folder whose `train` has a folder for each class, wherever it was unpacked to.
+def find_image_root(data_dir: str) -> str:
+  """Returns the folder whose subfolder `train` has a folder for each class.
 
-  The folder is `data_dir` or up to three levels below. Of several copies, the one with the fewest
-  levels is returned; of these, the first by name.
+  The folder may be `data_dir` or up to three levels below it. If there are several copies, the one
+  on the highest level is returned and, if several are on that level, the first by name.
 
   Raises:
     UserError: there is no such folder, or `data_dir` cannot be read.
@@ -82,7 +82,7 @@ def find_images(data_dir: str) -> str:
   copies = list(_iter_copies(data_dir))
   if not copies:
     raise UserError('the images of oct2017 are missing',
-                    'no folder of train/{} in {}'.format(', train/'.join(LABELS), data_dir),
+                    'no folder in {} has train/{}'.format(data_dir, ', train/'.join(LABELS)),
                     'download them with --mode=download --dataset=oct2017 --data_dir=' + data_dir)
   for other in copies[1:]:
     LOG.info('using %r; ignoring another copy: %r', copies[0], other)
@@ -93,7 +93,7 @@ def eval_folder(root: str) -> str:
   """Returns the folder of the test images: `test` or, if it does not exist, `val`.
 
   Args:
-    root: the folder that find_images returned.
+    root: the folder that find_image_root returned.
 
   Raises:
     UserError: neither folder exists.
@@ -109,23 +109,23 @@ def eval_folder(root: str) -> str:
 
 
 def download_images(data_dir: str) -> List[FetchedFile]:
-  """Downloads the images to `data_dir` unless all are present; returns a list of their folder.
+  """Downloads the images to `data_dir` unless all are present; returns a list with their folder.
 
-  If all images are present, no request and no credentials are required. Otherwise, the archive is
-  downloaded unless it is present, and unpacked without its second copy. It is removed at the end if
-  this call downloaded it. Several processes may call this function at the same time.
+  If all images are present, no request is sent and no credentials are required. Otherwise, the
+  archive is downloaded unless it is present, unpacked without its second copy, and removed if this
+  call downloaded it. Several processes may call this function at the same time.
 
   Raises:
     UserError: the images cannot be downloaded or stored, or are incomplete.
   """
   root = _find_complete_copy(data_dir)
   if root:
-    return [_make_result(root, data_dir, False)]
+    return [_make_fetched_folder(root, data_dir, False)]
   try:
     os.makedirs(data_dir, exist_ok=True)
-    with open_locked(os.path.join(data_dir, ARCHIVE + '.lock')) as lock:
+    with open_locked(os.path.join(data_dir, ARCHIVE_NAME + '.lock')) as lock:
       try:
-        return [_download_archive(data_dir)]
+        return [_download_and_unpack(data_dir)]
       finally:
         os.remove(lock.name)
   except OSError as error:
@@ -134,33 +134,33 @@ def download_images(data_dir: str) -> List[FetchedFile]:
                     'choose a writable --data_dir') from error
 
 
-def _download_archive(data_dir: str) -> FetchedFile:
-  root = _find_complete_copy(data_dir)  # Another process may have unpacked it in the meantime.
+def _download_and_unpack(data_dir: str) -> FetchedFile:
+  root = _find_complete_copy(data_dir)  # Another process may have unpacked the archive.
   if root:
-    return _make_result(root, data_dir, False)
-  archive = os.path.join(data_dir, ARCHIVE)
-  target = os.path.join(data_dir, FOLDER)
-  _check_target(data_dir, target, archive)
-  needed = ARCHIVE_BYTES + max(0, IMAGE_BYTES - _total_bytes(target))
-  fetched = kaggle_archive.fetch_archive(DATASET, archive, needed)
-  unpack.unpack_zip(archive, data_dir, SECOND_COPY)
+    return _make_fetched_folder(root, data_dir, False)
+  archive = os.path.join(data_dir, ARCHIVE_NAME)
+  target = os.path.join(data_dir, ARCHIVE_FOLDER)
+  _check_incomplete_copy(data_dir, target, archive)
+  needed_bytes = ARCHIVE_BYTES + max(0, IMAGE_BYTES - _total_bytes(target))
+  fetched = kaggle_archive.fetch_archive(KAGGLE_DATASET, archive, needed_bytes)
+  unpack.unpack_zip(archive, data_dir, SECOND_COPY_FOLDER)
   root = next(_iter_copies(data_dir), target)
   differences = _describe_differences(root)
   if differences:
     raise UserError('the images of oct2017 are incomplete', '{!r} ({})'.format(root, differences),
-                    'remove that folder and {}, and run it again'.format(archive))
+                    'remove that folder and {}, and try again'.format(archive))
   if fetched.downloaded:
     os.sync()  # Write the images to the disk before the archive is removed.
     os.remove(archive)
   else:
     LOG.info('%s has been unpacked and can be removed', archive)
-  return _make_result(root, data_dir, True)
+  return _make_fetched_folder(root, data_dir, True)
 
 
-def _check_target(data_dir: str, target: str, archive: str) -> None:
+def _check_incomplete_copy(data_dir: str, target: str, archive: str) -> None:
   """Raises a UserError if there is an incomplete copy that unpacking would not complete."""
   root = next(_iter_copies(data_dir), target)
-  # If the archive is present, an interrupted call may have started to unpack it.
+  # If the archive is present, the copy may be that of an interrupted call that was unpacking it.
   if root != target and not os.path.exists(archive):
     raise UserError('the images of oct2017 are incomplete',
                     '{!r} ({})'.format(root, _describe_differences(root)),
@@ -168,22 +168,22 @@ def _check_target(data_dir: str, target: str, archive: str) -> None:
 
 
 def _find_complete_copy(data_dir: str) -> Optional[str]:
-  """Returns the folder that find_images would return if it has all images, else None."""
+  """Returns the folder that find_image_root would return if it has all images, else None."""
   root = next(_iter_copies(data_dir), None)
   return root if root and not _describe_differences(root) else None
 
 
 def _iter_copies(data_dir: str) -> Iterator[str]:
-  """Yields the folders that have all classes, level by level, sorted by name."""
+  """Yields the folders that have all classes, level by level and sorted by name in each level."""
   level = [data_dir]
   for _ in range(_MAX_DEPTH):
-    below: List[str] = []
+    next_level: List[str] = []
     for folder in sorted(level):
       if all(os.path.isdir(os.path.join(folder, 'train', label)) for label in LABELS):
         yield folder
       else:
-        below.extend(_subfolders(folder))
-    level = below
+        next_level.extend(_subfolders(folder))
+    level = next_level
 
 
 def _subfolders(folder: str) -> List[str]:
@@ -213,7 +213,7 @@ def _iter_class_folders(root: str) -> Iterator[Tuple[str, int]]:
 
 
 def _describe_differences(root: str) -> str:
-  """Returns the folders whose number of images differs from the published one, as text."""
+  """Returns text that lists the folders whose number of images differs from the published one."""
   counts: Dict[str, Tuple[int, int]] = {
       os.path.relpath(folder, root): (sum(1 for _ in _iter_images(folder)), count)
       for folder, count in _iter_class_folders(root)}
@@ -226,5 +226,5 @@ def _total_bytes(root: str) -> int:
              for image in _iter_images(folder))
 
 
-def _make_result(root: str, data_dir: str, downloaded: bool) -> FetchedFile:
+def _make_fetched_folder(root: str, data_dir: str, downloaded: bool) -> FetchedFile:
   return FetchedFile(os.path.relpath(root, data_dir), _total_bytes(root), downloaded)

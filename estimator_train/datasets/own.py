@@ -65,40 +65,42 @@ def _check_shape(shape: Any, given: str) -> Tuple[int, int, int]:
   return height, width, channels
 
 
-def _check_split(name: str, split: Any, dataset: DataSet) -> Any:
-  """Returns the split in the form of built-in data sets; raises a UserError if it is invalid."""
+def _check_split(split_name: str, split: Any, dataset: DataSet) -> Any:
+  """Checks a split, and returns it in the form that the splits of built-in data sets have."""
   if split is None:
     return None
-  given = '--dataset={}: {}'.format(dataset.name, name)
+  given = '--dataset={}: {}'.format(dataset.name, split_name)
   if type(split) not in _CHECKS_BY_TYPE:
     raise UserError('a split of a data set has an unsupported type',
                     '{} is {}'.format(given, type(split).__name__),
-                    'give ' + ' or '.join(kind.__name__ for kind in _CHECKS_BY_TYPE))
-  return _CHECKS_BY_TYPE[type(split)](split, dataset, name, given)
+                    'give ' + ' or '.join(split_type.__name__ for split_type in _CHECKS_BY_TYPE))
+  return _CHECKS_BY_TYPE[type(split)](split, dataset, split_name, given)
 
 
-def _check_array_split(split: ArraySplit, dataset: DataSet, name: str, given: str) -> ArraySplit:
+def _check_array_split(split: ArraySplit, dataset: DataSet, split_name: str,
+                       given: str) -> ArraySplit:
   images = np.asanyarray(split.images)
   _check_images(images, dataset.image_shape, given)
-  return ArraySplit(images, _check_classes(split.classes, len(images), dataset, name))
+  return ArraySplit(images, _check_classes(split.classes, len(images), dataset, split_name))
 
 
-def _check_image_split(split: ImageSplit, dataset: DataSet, name: str, given: str) -> ImageSplit:
+def _check_image_split(split: ImageSplit, dataset: DataSet, split_name: str,
+                       given: str) -> ImageSplit:
   if isinstance(split.files, (str, bytes)):
     raise UserError('the files of a split must be a list', '{}: {!r}'.format(given, split.files),
                     'give a list of paths')
   files = [os.fsencode(path) for path in split.files]
-  return ImageSplit(files, _check_classes(split.classes, len(files), dataset, name))
+  return ImageSplit(files, _check_classes(split.classes, len(files), dataset, split_name))
 
 
-def _unchecked(split: Any, *unused: Any) -> Any:
-  """Returns the split; its files are checked later."""
+def _accept_unchecked(split: Any, *unused: Any) -> Any:
+  """Returns the split unchanged: its files, if it has any, are checked later."""
   return split
 
 
 _CHECKS_BY_TYPE: Dict[type, Callable[..., Any]] = {
-    ArraySplit: _check_array_split, ImageSplit: _check_image_split, IdxSplit: _unchecked,
-    SyntheticSplit: _unchecked}
+    ArraySplit: _check_array_split, ImageSplit: _check_image_split, IdxSplit: _accept_unchecked,
+    SyntheticSplit: _accept_unchecked}
 
 
 def _check_images(images: np.ndarray, shape: Tuple[int, int, int], given: str) -> None:
@@ -115,9 +117,10 @@ def _check_images(images: np.ndarray, shape: Tuple[int, int, int], given: str) -
         else 'give images of that shape, or change image_shape')
 
 
-def _check_classes(classes: Any, num_examples: int, dataset: DataSet, name: str) -> np.ndarray:
+def _check_classes(classes: Any, num_examples: int, dataset: DataSet,
+                   split_name: str) -> np.ndarray:
   """Returns the class indices as an int32 array; raises a UserError if they are invalid."""
-  given = '--dataset={}: {}'.format(dataset.name, name)
+  given = '--dataset={}: {}'.format(dataset.name, split_name)
   classes = np.asarray(classes)
   if classes.ndim != 1 or (classes.size and classes.dtype.kind not in 'biu'):
     raise UserError('classes must be integers, one per example',
@@ -130,12 +133,12 @@ def _check_classes(classes: Any, num_examples: int, dataset: DataSet, name: str)
                     'give the images and classes of the same examples')
   if not num_examples:
     raise UserError('a split of the data set has no examples', given, 'add examples, or give None')
-  outside = np.flatnonzero((classes < 0) | (classes >= len(dataset.labels)))
-  if len(outside):
+  out_of_range = np.flatnonzero((classes < 0) | (classes >= len(dataset.labels)))
+  if len(out_of_range):
     raise UserError('classes must be at least 0 and less than the number of labels, {}'.format(
         len(dataset.labels)), '{} has class {} at position {}'.format(
-            given, classes[outside[0]], outside[0]), 'give indices into labels')
-  if name == 'train':
+            given, classes[out_of_range[0]], out_of_range[0]), 'give indices into labels')
+  if split_name == 'train':
     _check_no_class_missing(classes, dataset.labels, given)
   return classes.astype(np.int32)
 

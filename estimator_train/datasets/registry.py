@@ -1,15 +1,15 @@
 """Finds the data set of --dataset: a module of this package, or a function of the user.
 
-A module has a function `describe(settings)`, which returns a DataSet. It may also have
-`describe_classes(settings)`, if `describe` would list files, and `get(settings)`, if downloading
-takes more than the `files` of the DataSet.
+A module has a function `describe(settings)`, which returns a DataSet. It also has
+`describe_classes(settings)` if `describe` lists files, and `get(settings)` if its download is more
+than that of the `files` of the DataSet.
 """
 
 import importlib
 from typing import Any, List
 
 from estimator_train.datasets import download, own, transfer
-from estimator_train.datasets.description import DataSet, required_data_dir
+from estimator_train.datasets.description import DataSet, require_data_dir
 from estimator_train.settings import Settings, choices, groups, user_code
 
 
@@ -20,9 +20,9 @@ def describe(settings: Settings) -> DataSet:
     UserError: the data set does not exist, a required folder or pattern is not given, image files
       are missing, or the user's function does not return a DataSet.
   """
-  dataset: DataSet = _module(settings.dataset).describe(settings)
+  dataset: DataSet = _dataset_module(settings.dataset).describe(settings)
   if dataset.files:
-    required_data_dir(settings[groups.Data])
+    require_data_dir(settings[groups.Data])
   return dataset
 
 
@@ -30,28 +30,28 @@ def describe_classes(settings: Settings) -> DataSet:
   """Describes the data set without its splits: only what is required to build the model.
 
   Raises:
-    UserError: neither the settings nor `model_dir` determine the classes.
+    UserError: neither the settings nor `model_dir` determines the classes.
   """
-  module = _module(settings.dataset)
+  module = _dataset_module(settings.dataset)
   dataset: DataSet = getattr(module, 'describe_classes', module.describe)(settings)
   return dataset._replace(train=None, test=None, files=())
 
 
 def get(settings: Settings) -> List[transfer.FetchedFile]:
-  """Downloads the files of the data set that are missing; returns [] if it has no such files.
+  """Downloads the missing files of the data set; returns all its files, or [] if it has none.
 
   Raises:
     UserError: the files cannot be downloaded or stored.
   """
-  module = _module(settings.dataset)
+  module = _dataset_module(settings.dataset)
   if hasattr(module, 'get'):
     fetched_files: List[transfer.FetchedFile] = module.get(settings)
     return fetched_files
   files = describe(settings).files
-  return download.download_files(files, required_data_dir(settings[groups.Data])) if files else []
+  return download.download_files(files, require_data_dir(settings[groups.Data])) if files else []
 
 
-def _module(name: str) -> Any:
+def _dataset_module(name: str) -> Any:
   if user_code.is_function_name(name):
     return own
   user_code.check_built_in_name('dataset', name, choices.DATASETS)

@@ -1,4 +1,4 @@
-"""Unpacks a zip archive, which may be damaged, malicious, or partly unpacked already."""
+"""Unpacks a zip archive, which may be damaged, malicious, or already partly unpacked."""
 
 import collections
 import contextlib
@@ -19,9 +19,9 @@ from estimator_train.errors import UserError
 
 LOG = logging.getLogger('estimator_train')
 
-# Limits on the unpacked archive, against decompression bombs. The largest data set has about
-# 170,000 files and 11 GB (including its second copy). Photographs hardly compress, while zeros
-# compress by a factor of 1,000 and more.
+# Limits on the unpacked archive, against decompression bombs. The largest archive, that of oct2017,
+# has about 170,000 files and 11 GB. Photographs hardly compress, while zeros compress by a factor
+# of 1,000 and more.
 MAX_FILES = 1000 * 1000
 MAX_BYTES = 1 << 36
 MAX_RATIO = 100
@@ -31,10 +31,10 @@ CHUNK_BYTES = 1 << 20
 MACOS_NAMES = ('__MACOSX', '.DS_Store')
 MACOS_PREFIX = '._'
 # The temporary name of a file while it is written. It is hidden, so that file patterns do not match
-# it, and constant, so that the next run overwrites the file of a killed run.
+# it, and constant, so that the next run overwrites the leftover of a killed run.
 TEMPORARY_NAME = '.unpacking'
 
-# Exceptions of zipfile for damaged archives, encryption and unknown compression methods.
+# Exceptions that zipfile raises for damaged or encrypted archives and unknown compression methods.
 _DAMAGE_ERRORS = (zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, RuntimeError,
                   ValueError, struct.error)
 
@@ -47,15 +47,15 @@ class UnpackCounts(NamedTuple):
 
 
 def unpack_zip(archive: str, folder: str, second_copy: str = '') -> UnpackCounts:
-  """Unpacks the files of a zip archive into a folder. Only one process may do so at a time.
+  """Unpacks the files of a zip archive into a folder; only one process may use it at a time.
 
   Each file is written to a temporary name, and renamed when its CRC-32 is verified. A file that is
-  present with the right size and CRC-32 is not written again, so an interrupted call can be
-  repeated; reading a file is faster than decompressing and writing it.
+  present with the right size and CRC-32 is not written again. This saves time when an interrupted
+  call is repeated, because reading a file is faster than decompressing and writing it.
 
   Links, devices, macOS metadata and empty folders are skipped, as are files whose name differs from
-  that of an earlier file only in case, because some file systems cannot store both. Files get the
-  user's default permissions, not those in the archive.
+  that of an earlier file at most in case, because some file systems cannot store both. Files get
+  the user's default permissions, not those in the archive.
 
   Args:
     archive: the path of the archive.
@@ -64,31 +64,31 @@ def unpack_zip(archive: str, folder: str, second_copy: str = '') -> UnpackCounts
       archive has a file of the same relative path, size and CRC-32 outside of this folder.
 
   Raises:
-    UserError: the archive is damaged, has a member with a path outside of the folder, exceeds the
-      limits above, or cannot be stored. If it is damaged, the files before the damage are written;
-      in the next two cases, nothing is written.
+    UserError: the archive is damaged, has a member with a path outside of the folder, exceeds
+      MAX_FILES, MAX_BYTES or MAX_RATIO, or cannot be stored. If it is damaged, the files before
+      the damage are written; in the next two cases, nothing is written.
   """
-  needed = 0
+  needed_bytes = 0
   try:
-    with zipfile.ZipFile(archive) as opened:
-      _check_bounds(opened, archive)
-      members = _choose_members(opened, archive, second_copy)
+    with zipfile.ZipFile(archive) as zip_file:
+      _check_limits(zip_file, archive)
+      members = _choose_members(zip_file, archive, second_copy)
       os.makedirs(folder, exist_ok=True)
-      needed = sum(info.file_size for info in members
-                   if not _has_size(_member_path(folder, info), info.file_size))
-      check_free_space(folder, needed)
-      written = _write_members(opened, members, folder)
-      return UnpackCounts(written, len(members) - written, len(opened.infolist()) - len(members))
+      needed_bytes = sum(member.file_size for member in members
+                         if not _has_size(_member_path(folder, member), member.file_size))
+      check_free_space(folder, needed_bytes)
+      written = _write_members(zip_file, members, folder)
+      return UnpackCounts(written, len(members) - written, len(zip_file.infolist()) - len(members))
   except _DAMAGE_ERRORS as error:
     raise _damaged_error(archive, error) from error
   except OSError as error:
-    # bz2 raises OSError without errno; EINVAL comes from an offset before the start of the archive.
+    # bz2 raises OSError without errno; a seek to before the start of the archive raises EINVAL.
     if error.errno in (None, errno.EINVAL) and not error.filename:
       raise _damaged_error(archive, error) from error
     raise UserError('cannot unpack ' + archive,
                     '{}: {}'.format(error.filename or folder, error.strerror or error),
                     'choose a writable folder with {:,} bytes of free space'.format(
-                        needed)) from error
+                        needed_bytes)) from error
 
 
 def _damaged_error(archive: str, error: Exception) -> UserError:
@@ -101,76 +101,77 @@ def is_macos_metadata(name: str) -> bool:
   return name in MACOS_NAMES or name.startswith(MACOS_PREFIX)
 
 
-def _check_bounds(opened: zipfile.ZipFile, archive: str) -> None:
-  files, packed = len(opened.infolist()), os.path.getsize(archive)
-  unpacked = sum(info.file_size for info in opened.infolist())
-  if files > MAX_FILES or unpacked > MAX_BYTES or unpacked > MAX_RATIO * packed:
+def _check_limits(zip_file: zipfile.ZipFile, archive: str) -> None:
+  num_files, packed_bytes = len(zip_file.infolist()), os.path.getsize(archive)
+  unpacked_bytes = sum(member.file_size for member in zip_file.infolist())
+  if (num_files > MAX_FILES or unpacked_bytes > MAX_BYTES
+      or unpacked_bytes > MAX_RATIO * packed_bytes):
     raise UserError('an archive would unpack to more than the allowed size',
-                    '{} ({:,} files and {:,} bytes from {:,})'.format(
-                        archive, files, unpacked, packed),
+                    '{} ({:,} files and {:,} bytes from {:,} packed bytes)'.format(
+                        archive, num_files, unpacked_bytes, packed_bytes),
                     'download it from its publisher again')
 
 
-def _choose_members(opened: zipfile.ZipFile, archive: str,
+def _choose_members(zip_file: zipfile.ZipFile, archive: str,
                     second_copy: str) -> List[zipfile.ZipInfo]:
   """Returns the members to unpack, in the order of the archive."""
   chosen: List[zipfile.ZipInfo] = []
   chosen_paths: Set[str] = set()
   skipped: Dict[str, int] = collections.Counter()
-  for info in opened.infolist():
-    _check_name(info, archive)
-    parts = _path_parts(info)
-    if info.filename.endswith('/'):
+  for member in zip_file.infolist():
+    _check_name(member, archive)
+    parts = _path_parts(member)
+    if member.filename.endswith('/'):
       continue
     if any(is_macos_metadata(part) for part in parts):
       skipped['macOS metadata'] += 1
-    elif _file_type(info) not in (0, stat.S_IFREG):  # 0: unknown.
+    elif _file_type(member) not in (0, stat.S_IFREG):  # 0: not stated in the archive.
       skipped['links and devices'] += 1
-    elif second_copy and _is_copy(opened, info, second_copy):
+    elif second_copy and _is_second_copy(zip_file, member, second_copy):
       skipped['second copies'] += 1
     elif '/'.join(parts).casefold() in chosen_paths:
       skipped['files of the same name'] += 1
     else:
       chosen_paths.add('/'.join(parts).casefold())
-      chosen.append(info)
+      chosen.append(member)
   if skipped:
     LOG.info('%s: skipped %s', archive, ', '.join(
-        '{} ({})'.format(what, count) for what, count in sorted(skipped.items())))
+        '{} ({})'.format(reason, count) for reason, count in sorted(skipped.items())))
   return chosen
 
 
-def _check_name(info: zipfile.ZipInfo, archive: str) -> None:
+def _check_name(member: zipfile.ZipInfo, archive: str) -> None:
   # orig_filename, because zipfile truncates filename at a null character. Backslashes and drive
   # letters are special on Windows only, but trustworthy archives do not contain them.
-  name = info.orig_filename
+  name = member.orig_filename
   if (name.startswith('/') or '\\' in name or '\0' in name or re.match('[A-Za-z]:', name)
-      or '..' in name.split('/') or not (_path_parts(info) or name.endswith('/'))):
+      or '..' in name.split('/') or not (_path_parts(member) or name.endswith('/'))):
     raise UserError('an archive has a member with a path outside of its folder',
                     '{} ({!r})'.format(archive, name), 'download it from its publisher again')
 
 
-def _path_parts(info: zipfile.ZipInfo) -> List[str]:
-  return [part for part in info.filename.split('/') if part not in ('', '.')]
+def _path_parts(member: zipfile.ZipInfo) -> List[str]:
+  return [part for part in member.filename.split('/') if part not in ('', '.')]
 
 
-def _file_type(info: zipfile.ZipInfo) -> int:
-  return stat.S_IFMT(info.external_attr >> 16)
+def _file_type(member: zipfile.ZipInfo) -> int:
+  return stat.S_IFMT(member.external_attr >> 16)
 
 
-def _is_copy(opened: zipfile.ZipFile, info: zipfile.ZipInfo, second_copy: str) -> bool:
-  if not info.filename.startswith(second_copy):
+def _is_second_copy(zip_file: zipfile.ZipFile, member: zipfile.ZipInfo, second_copy: str) -> bool:
+  if not member.filename.startswith(second_copy):
     return False
   try:
-    first = opened.getinfo(info.filename[len(second_copy):])
+    original = zip_file.getinfo(member.filename[len(second_copy):])
   except KeyError:
     return False
-  return ((first.file_size, first.CRC, _file_type(first))
-          == (info.file_size, info.CRC, _file_type(info))
-          and not first.filename.startswith(second_copy))
+  return ((original.file_size, original.CRC, _file_type(original))
+          == (member.file_size, member.CRC, _file_type(member))
+          and not original.filename.startswith(second_copy))
 
 
-def _member_path(folder: str, info: zipfile.ZipInfo) -> str:
-  return os.path.join(folder, *_path_parts(info))
+def _member_path(folder: str, member: zipfile.ZipInfo) -> str:
+  return os.path.join(folder, *_path_parts(member))
 
 
 def _has_size(path: str, size: int) -> bool:
@@ -181,28 +182,29 @@ def _has_size(path: str, size: int) -> bool:
   return stat.S_ISREG(status.st_mode) and status.st_size == size
 
 
-def _write_members(opened: zipfile.ZipFile, members: Sequence[zipfile.ZipInfo], folder: str) -> int:
+def _write_members(zip_file: zipfile.ZipFile, members: Sequence[zipfile.ZipInfo],
+                   folder: str) -> int:
   """Writes the members that are not present; returns their number."""
   created_folders: Set[str] = set()
   written = 0
-  with show_progress('unpacking', sum(info.file_size for info in members)) as advance:
-    for info in members:
-      path = _member_path(folder, info)
-      if not (_has_size(path, info.file_size) and _file_crc(path) == info.CRC):
+  with show_progress('unpacking', sum(member.file_size for member in members)) as advance:
+    for member in members:
+      path = _member_path(folder, member)
+      if not (_has_size(path, member.file_size) and _file_crc(path) == member.CRC):
         if os.path.dirname(path) not in created_folders:
           os.makedirs(os.path.dirname(path), exist_ok=True)
           created_folders.add(os.path.dirname(path))
-        _write_member(opened, info, path)
+        _write_member(zip_file, member, path)
         written += 1
-      advance(info.file_size)
+      advance(member.file_size)
   return written
 
 
-def _write_member(opened: zipfile.ZipFile, info: zipfile.ZipInfo, path: str) -> None:
+def _write_member(zip_file: zipfile.ZipFile, member: zipfile.ZipInfo, path: str) -> None:
   temporary = os.path.join(os.path.dirname(path), TEMPORARY_NAME)
   try:
-    # zipfile yields at most the size that _check_bounds counted, and verifies the CRC at the end.
-    with opened.open(info) as source, open(temporary, 'wb') as target:
+    # zipfile reads at most the size that _check_limits added up, and verifies the CRC at the end.
+    with zip_file.open(member) as source, open(temporary, 'wb') as target:
       shutil.copyfileobj(source, target, CHUNK_BYTES)
     os.replace(temporary, path)
   except BaseException:

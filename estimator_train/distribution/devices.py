@@ -17,8 +17,8 @@ from estimator_train.tf_patches import (
 )
 
 _LOG = logging.getLogger('estimator_train')
-_FAST_FLOAT16 = (7, 0)  # Volta.
-_COMMUNICATION = {None: 'AUTO', 'nccl': 'NCCL', 'ring': 'RING'}
+_MIN_FLOAT16_CAPABILITY = (7, 0)  # Volta.
+_COLLECTIVE_COMMUNICATION = {None: 'AUTO', 'nccl': 'NCCL', 'ring': 'RING'}
 
 
 class Devices(NamedTuple):
@@ -26,7 +26,7 @@ class Devices(NamedTuple):
 
   Attributes:
     names: their names in TensorFlow, such as `/gpu:0`.
-    labels: their names in reports, where logical CPU devices are marked as such.
+    labels: their names in reports, in which logical CPU devices are marked `(logical)`.
   """
   names: Tuple[str, ...]
   labels: Tuple[str, ...]
@@ -42,50 +42,50 @@ def find_devices(settings: groups.Devices) -> Devices:
   Raises:
     UserError: there are fewer GPUs than requested.
   """
-  gpus = len(tf.config.experimental.list_physical_devices('GPU'))
-  if settings.num_gpus > gpus:
-    raise UserError('--num_gpus exceeds the GPUs that TensorFlow can use',
-                    '--num_gpus={}, and {} available'.format(settings.num_gpus, gpus),
-                    'give --num_gpus={}, or --num_cpu_replicas=N for CPU devices'.format(gpus))
-  wanted = gpus if settings.num_gpus < 0 else settings.num_gpus
+  num_available = len(tf.config.experimental.list_physical_devices('GPU'))
+  if settings.num_gpus > num_available:
+    raise UserError('--num_gpus exceeds the number of GPUs that TensorFlow can use',
+                    '--num_gpus={}, and {} available'.format(settings.num_gpus, num_available),
+                    'give --num_gpus={}, or --num_cpu_replicas=N for CPU devices'.format(
+                        num_available))
+  num_gpus = num_available if settings.num_gpus < 0 else settings.num_gpus
   if settings.distribution_strategy in SINGLE_REPLICA_STRATEGIES:
-    wanted = min(wanted, 1)
-  if wanted and not settings.num_cpu_replicas:
-    names = tuple('/gpu:{}'.format(index) for index in range(wanted))
+    num_gpus = min(num_gpus, 1)
+  if num_gpus and not settings.num_cpu_replicas:
+    names = tuple('/gpu:{}'.format(index) for index in range(num_gpus))
     return Devices(names, names)
-  replicas = max(settings.num_cpu_replicas, 1)
-  names = tuple('/cpu:{}'.format(index) for index in range(replicas))
-  if replicas == 1:
+  num_replicas = max(settings.num_cpu_replicas, 1)
+  names = tuple('/cpu:{}'.format(index) for index in range(num_replicas))
+  if num_replicas == 1:
     return Devices(names, names)
   return Devices(names, tuple(name + ' (logical)' for name in names))
 
 
 def prepare_devices(settings: groups.Devices, devices: Devices, trains: bool) -> None:
-  """Enables XLA on CPUs if requested, and warns of mixed precision without fast float16."""
+  """Enables XLA on CPUs if requested; warns about mixed precision on devices without float16."""
   on_cpu = devices.names[0].startswith('/cpu')
   if settings.enable_xla and on_cpu:
     xla.compile_for_cpus()
   if settings.dtype == 'mixed' and trains:
-    without = list(devices.labels) if on_cpu else [
+    without_float16 = list(devices.labels) if on_cpu else [
         gpu for gpu in tensorflow_devices.gpu_descriptions(
             make_session_config(settings, devices))
-        if not _has_fast_float16(gpu)]
-    if without:
+        if not _uses_float16(gpu)]
+    if without_float16:
       _LOG.warning('--dtype=mixed: computing in float32, with dynamic loss scaling, since float16 '
-                   'requires GPUs of compute capability %d.%d or newer, unlike %s',
-                   *_FAST_FLOAT16, ', '.join(without))
+                   'requires GPUs of compute capability %d.%d or newer; this run uses %s',
+                   *_MIN_FLOAT16_CAPABILITY, ', '.join(without_float16))
 
 
-def _has_fast_float16(description: str) -> bool:
+def _uses_float16(description: str) -> bool:
   """Whether TensorFlow uses float16 on the GPU with this description."""
   match = re.search(r'compute capability: (\d+)\.(\d+)', description)
-  return match is not None and tuple(map(int, match.groups())) >= _FAST_FLOAT16
+  return match is not None and tuple(map(int, match.groups())) >= _MIN_FLOAT16_CAPABILITY
 
 
 def make_local_strategy(settings: groups.Devices,
                         devices: Devices) -> Optional[tf.distribute.Strategy]:
-  """Makes the strategy of a run in a single process; None for the Estimator's default on one
-  device.
+  """Makes the strategy of a run in one process; returns None for an Estimator without a strategy.
 
   Raises:
     ValueError: the strategy, or its all-reduce algorithm, is not implemented.
@@ -99,19 +99,19 @@ def make_local_strategy(settings: groups.Devices,
     return central_storage.make_strategy(devices.names, '/cpu:0')
   if name in ('mirrored', 'multi_worker_mirrored'):
     return tf.distribute.MirroredStrategy(
-        devices.names, cross_device_ops=_cross_device_ops(settings))
+        devices.names, cross_device_ops=_make_cross_device_ops(settings))
   raise ValueError('no strategy is implemented for {!r}'.format(name))
 
 
 def make_session_config(settings: groups.Devices, devices: Devices,
-                        has_foreign_input: bool = False,
+                        has_custom_input: bool = False,
                         in_cluster: bool = False) -> tf.ConfigProto:
-  """Makes the configuration of the run's sessions; see `threads.set_thread_counts`."""
+  """Makes the configuration of sessions; for the arguments see `threads.set_thread_counts`."""
   config = tf.ConfigProto(allow_soft_placement=True)
-  threads.set_thread_counts(config, settings, has_foreign_input, in_cluster)
+  threads.set_thread_counts(config, settings, has_custom_input, in_cluster)
   config.gpu_options.allow_growth = settings.gpu_memory_growth
   if settings.dtype == 'mixed':
-    # As tf.train.experimental.enable_mixed_precision_graph_rewrite does for the whole process.
+    # tf.train.experimental.enable_mixed_precision_graph_rewrite does this for the whole process.
     rewrite_options = config.graph_options.rewrite_options
     rewrite_options.auto_mixed_precision = rewrite_options.ON
   if settings.enable_xla:
@@ -122,10 +122,10 @@ def make_session_config(settings: groups.Devices, devices: Devices,
   return config
 
 
-def _cross_device_ops(settings: groups.Devices) -> Optional[tf.distribute.CrossDeviceOps]:
-  """Returns the all-reduce of the gradients; None leaves the choice to TensorFlow.
+def _make_cross_device_ops(settings: groups.Devices) -> Optional[tf.distribute.CrossDeviceOps]:
+  """Makes the all-reduce of the gradients; returns None if TensorFlow is to choose it.
 
-  NCCL and hierarchical copy need several GPUs, on which they have not been tested.
+  NCCL and hierarchical copy require several GPUs; this package has not been tested with them.
   """
   if settings.all_reduce_alg == 'nccl':
     return tf.distribute.NcclAllReduce(num_packs=settings.num_packs)
@@ -135,16 +135,16 @@ def _cross_device_ops(settings: groups.Devices) -> Optional[tf.distribute.CrossD
     return tf.distribute.ReductionToOneDevice()
   if settings.all_reduce_alg in (None, 'ring'):  # `ring` is for several workers.
     return None
-  raise _no_algorithm(settings)
+  raise _unknown_algorithm_error(settings)
 
 
 def collective_communication(settings: groups.Devices) -> str:
-  """Returns the communication method of the all-reduce over several workers."""
-  if settings.all_reduce_alg not in _COMMUNICATION:
-    raise _no_algorithm(settings)
-  return _COMMUNICATION[settings.all_reduce_alg]
+  """Returns the communication method of the all-reduce between workers."""
+  if settings.all_reduce_alg not in _COLLECTIVE_COMMUNICATION:
+    raise _unknown_algorithm_error(settings)
+  return _COLLECTIVE_COMMUNICATION[settings.all_reduce_alg]
 
 
-def _no_algorithm(settings: groups.Devices) -> ValueError:
+def _unknown_algorithm_error(settings: groups.Devices) -> ValueError:
   return ValueError('no all-reduce algorithm is implemented for {!r} with {}'.format(
       settings.all_reduce_alg, settings.distribution_strategy))

@@ -1,5 +1,5 @@
-"""Diagnostics of the machine for --mode=doctor: what it has, and whether training can run on it.
+"""Diagnoses the machine for --mode=doctor: what it has, and whether training can run on it.
 
-Each check is a function of facts, which another function of the module collects. TensorFlow is
-imported in a child process only, since the import may crash or hang on a faulty machine.
+Each check takes facts that another function of its module has collected. TensorFlow is imported in
+a child process only, because the import may crash or hang on a faulty machine.
 """

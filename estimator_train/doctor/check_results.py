@@ -10,18 +10,18 @@ class CheckResult(NamedTuple):
 
   Attributes:
     name: name of the check.
-    level: OK, WARNING or ERROR. A warning affects some runs, or makes them slow; with an error no
-      run works, or none on the GPUs of the machine.
-    found: what was found.
-    remedy: what to do about it; with OK, a hint or empty.
+    level: OK; WARNING if some runs fail or are slow; or ERROR if no run works, or none that uses
+      the GPUs of the machine.
+    found: the facts that were found.
+    remedy: how to correct the fault; with OK, a hint or empty.
   """
   name: str
   level: str
   found: str
   remedy: str
 
-  def line(self) -> str:
-    """Returns the result as one line of text; line breaks in its parts are removed."""
+  def format_line(self) -> str:
+    """Returns the result as one line of text; line breaks in its parts become spaces."""
     parts = [part for part in (self.name, self.found, self.remedy) if part]
     return '{:<7}  {}'.format(self.level, ' '.join(': '.join(parts).split()))
 

@@ -1,6 +1,7 @@
-"""Checks whether TensorFlow can use the GPUs of the machine, alone and together.
+"""Checks whether TensorFlow can use the GPUs of the machine, each alone and all together.
 
-Based on the documentation of TensorFlow, CUDA and NCCL, and not tested on a GPU.
+These checks are based on the documentation of TensorFlow, CUDA and NCCL, and have not been tested
+on a GPU.
 """
 
 import json
@@ -12,13 +13,13 @@ from typing import List, NamedTuple, Optional, Tuple
 from estimator_train.doctor import commands
 from estimator_train.doctor.check_results import CheckResult, error, ok, warning
 
-DEADLINE_SECS = 30.
+TIMEOUT_SECS = 30.
 _GIB = 1 << 30
-# The libraries that the stock build loads when it finds a GPU; if one is missing it uses no GPU.
+# The libraries that the stock build loads when it finds a GPU; without one of them, it uses no GPU.
 CUDA_LIBRARIES = ('libcudart.so.10.0', 'libcublas.so.10.0', 'libcufft.so.10.0',
                   'libcurand.so.10.0', 'libcusolver.so.10.0', 'libcusparse.so.10.0',
                   'libcudnn.so.7')
-_LOADER = '''
+_LOADER_CODE = '''
 import ctypes, json, sys
 missing = []
 for name in sys.argv[1:]:
@@ -28,12 +29,12 @@ for name in sys.argv[1:]:
     missing.append(name)
 print(json.dumps(missing))
 '''
-_DOCKER_FLAGS = 'in Docker, give `--shm-size=1g --ulimit memlock=-1`'
-_IF_IT_HANGS = 'if training hangs, give --all_reduce_alg=hierarchical_copy'
+_DOCKER_REMEDY = 'in Docker, give `--shm-size=1g --ulimit memlock=-1`'
+_HANG_REMEDY = 'if training hangs, give --all_reduce_alg=hierarchical_copy'
 
 
-class NcclMemory(NamedTuple):
-  """The limits of the memory that NCCL shares between processes, and locks.
+class NcclMemoryLimits(NamedTuple):
+  """The limits of shared memory and of locked memory, both of which NCCL uses.
 
   Attributes:
     shm_bytes: size of /dev/shm; 0 if it does not exist.
@@ -44,21 +45,22 @@ class NcclMemory(NamedTuple):
 
 
 def find_missing_libraries(names: Tuple[str, ...] = CUDA_LIBRARIES,
-                           deadline_secs: float = DEADLINE_SECS) -> Tuple[str, ...]:
+                           timeout_secs: float = TIMEOUT_SECS) -> Tuple[str, ...]:
   """Returns the names of the libraries that a process cannot load."""
-  result = commands.run_command([sys.executable, '-c', _LOADER] + list(names), deadline_secs)
-  return tuple(json.loads(result.out)) if result.code == 0 else names
+  result = commands.run_command([sys.executable, '-c', _LOADER_CODE] + list(names), timeout_secs)
+  return tuple(json.loads(result.stdout)) if result.exit_code == 0 else names
 
 
-def inspect_memory() -> NcclMemory:
+def inspect_memory_limits() -> NcclMemoryLimits:
   """Reads the limits from the kernel."""
-  locked = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
+  locked_bytes = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
   try:
-    stat = os.statvfs('/dev/shm')
-    shm_bytes = stat.f_frsize * stat.f_blocks
+    shm_status = os.statvfs('/dev/shm')
+    shm_bytes = shm_status.f_frsize * shm_status.f_blocks
   except OSError:
     shm_bytes = 0
-  return NcclMemory(shm_bytes, None if locked == resource.RLIM_INFINITY else locked)
+  return NcclMemoryLimits(
+      shm_bytes, None if locked_bytes == resource.RLIM_INFINITY else locked_bytes)
 
 
 def check_libraries(missing: Tuple[str, ...]) -> CheckResult:
@@ -72,7 +74,7 @@ def check_libraries(missing: Tuple[str, ...]) -> CheckResult:
 
 def check_visible_gpus(num_gpus: int, num_visible: int, has_cuda: bool,
                        visible_devices: Optional[str]) -> CheckResult:
-  """Checks that TensorFlow sees the GPUs that NVML lists.
+  """Checks that TensorFlow sees the GPUs that NVML, NVIDIA's management library, lists.
 
   Args:
     num_gpus: number of GPUs that NVML lists.
@@ -94,17 +96,17 @@ def check_visible_gpus(num_gpus: int, num_visible: int, has_cuda: bool,
                 'another user\'s exclusive process (see nvidia-smi)')
 
 
-def check_nccl(num_gpus: int, memory: NcclMemory) -> List[CheckResult]:
-  """Checks that NCCL has the memory that it needs between several GPUs."""
+def check_nccl(num_gpus: int, limits: NcclMemoryLimits) -> List[CheckResult]:
+  """Checks that the limits leave NCCL the memory that it needs for several GPUs."""
   results = []
-  if memory.shm_bytes < _GIB:
+  if limits.shm_bytes < _GIB:
     results.append(warning(
         'nccl', '/dev/shm has {} MB, and NCCL may need 1 GB for {} GPUs'.format(
-            memory.shm_bytes >> 20, num_gpus),
-        '{}; {}'.format(_DOCKER_FLAGS, _IF_IT_HANGS)))
-  if memory.locked_bytes is not None:
+            limits.shm_bytes >> 20, num_gpus),
+        '{}; {}'.format(_DOCKER_REMEDY, _HANG_REMEDY)))
+  if limits.locked_bytes is not None:
     results.append(warning(
         'nccl', 'a process may lock {} kB of memory (ulimit -l), and NCCL pins buffers'.format(
-            memory.locked_bytes >> 10),
-        'set `ulimit -l unlimited`; {}; {}'.format(_DOCKER_FLAGS, _IF_IT_HANGS)))
-  return results or [ok('nccl', '/dev/shm and locked memory are sufficient', _IF_IT_HANGS)]
+            limits.locked_bytes >> 10),
+        'set `ulimit -l unlimited`; {}; {}'.format(_DOCKER_REMEDY, _HANG_REMEDY)))
+  return results or [ok('nccl', '/dev/shm and locked memory are sufficient', _HANG_REMEDY)]

@@ -6,15 +6,15 @@ from typing import FrozenSet, List, NamedTuple, Optional
 
 from estimator_train.distribution.threads import available_cores
 from estimator_train.doctor.check_results import CheckResult, error, ok, warning
-from estimator_train.doctor.packages import Build
+from estimator_train.doctor.packages import TensorFlowBuild
 from estimator_train.process import memory
 
-# Fashion-MNIST needs 0.5 GB, an image network on a CPU several times as much.
-_LITTLE_MEMORY_BYTES = 2 * 10**9
+# Training on Fashion-MNIST needs 0.5 GB; an image network on a CPU, several times as much.
+_RECOMMENDED_MEMORY_BYTES = 2 * 10**9
 _MIN_OPEN_FILES = 1024  # The default on Linux, and enough for every run.
-_QUOTA_V2 = '/sys/fs/cgroup/cpu.max'
-_QUOTA_V1 = '/sys/fs/cgroup/cpu/cpu.cfs_quota_us'
-_PERIOD_V1 = '/sys/fs/cgroup/cpu/cpu.cfs_period_us'
+_CGROUP_V2_CPU_MAX = '/sys/fs/cgroup/cpu.max'
+_CGROUP_V1_CPU_QUOTA = '/sys/fs/cgroup/cpu/cpu.cfs_quota_us'
+_CGROUP_V1_CPU_PERIOD = '/sys/fs/cgroup/cpu/cpu.cfs_period_us'
 
 
 class Host(NamedTuple):
@@ -24,29 +24,31 @@ class Host(NamedTuple):
     cpu_name: model name of the CPU; empty if unknown.
     cpu_flags: features of the CPU, as in /proc/cpuinfo; empty if unknown.
     cores: number of cores on which a process may run.
-    quota_cores: CPU time of the container, in cores; None: no limit.
+    quota_cores: CPU time that the container may use, in cores; None: no limit.
     memory_bytes: available memory.
-    open_files: number of files that a process may have open; None: no limit.
+    max_open_files: number of files that a process may have open; None: no limit.
   """
   cpu_name: str
   cpu_flags: FrozenSet[str]
   cores: int
   quota_cores: Optional[float]
   memory_bytes: int
-  open_files: Optional[int]
+  max_open_files: Optional[int]
 
 
 def inspect_host() -> Host:
   """Reads the resources from the kernel."""
-  files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+  max_open_files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
   return Host(
-      _cpu_info('model name'), frozenset(_cpu_info('flags').split()), available_cores(),
-      parse_quota(_read_file(_QUOTA_V2) or '{} {}'.format(
-          _read_file(_QUOTA_V1), _read_file(_PERIOD_V1))),
-      memory.available_bytes(), None if files == resource.RLIM_INFINITY else files)
+      _read_cpu_property('model name'), frozenset(_read_cpu_property('flags').split()),
+      available_cores(),
+      parse_quota(_read_file(_CGROUP_V2_CPU_MAX) or '{} {}'.format(
+          _read_file(_CGROUP_V1_CPU_QUOTA), _read_file(_CGROUP_V1_CPU_PERIOD))),
+      memory.available_bytes(),
+      None if max_open_files == resource.RLIM_INFINITY else max_open_files)
 
 
-def _cpu_info(key: str) -> str:
+def _read_cpu_property(key: str) -> str:
   match = re.search(r'^{}\s*:(.*)$'.format(key), _read_file('/proc/cpuinfo'), re.MULTILINE)
   return match.group(1).strip() if match else ''
 
@@ -60,25 +62,25 @@ def _read_file(path: str) -> str:
 
 
 def parse_quota(text: str) -> Optional[float]:
-  """Parses a cgroup's "QUOTA PERIOD" in microseconds, to cores; None for "max", -1 or nothing."""
+  """Converts a cgroup's "QUOTA PERIOD" to cores; None if the quota is "max", -1 or missing."""
   numbers = re.match(r'(\d+)\s+(\d+)$', text.strip())
   return int(numbers.group(1)) / int(numbers.group(2)) if numbers else None
 
 
-def check_host(host: Host, build: Optional[Build]) -> List[CheckResult]:
+def check_host(host: Host, build: Optional[TensorFlowBuild]) -> List[CheckResult]:
   """Checks that CPU, cores, memory and limits are sufficient."""
   return [_check_cpu(host.cpu_flags, build),
-          _check_cores(host.cores, host.quota_cores, build is not None and build.is_intels),
-          _check_memory(host.memory_bytes), _check_files(host.open_files)]
+          _check_cores(host.cores, host.quota_cores, build is not None and build.is_intel_build),
+          _check_memory(host.memory_bytes), _check_open_files(host.max_open_files)]
 
 
-def _check_cpu(flags: FrozenSet[str], build: Optional[Build]) -> CheckResult:
+def _check_cpu(flags: FrozenSet[str], build: Optional[TensorFlowBuild]) -> CheckResult:
   if not flags:
     return warning('cpu', 'its features are unknown',
                    'TensorFlow needs AVX: see `grep avx /proc/cpuinfo`')
-  # The names of /proc/cpuinfo; avx512f is the part of AVX-512 that all such CPUs support.
+  # Flags as in /proc/cpuinfo; avx512f is the part that all CPUs with AVX-512 support.
   features = [name for name, flag in (('AVX', 'avx'), ('AVX2', 'avx2'), ('AVX-512', 'avx512f'))
-         if flag in flags]
+              if flag in flags]
   if 'avx' not in flags:
     return error('cpu', 'no AVX, which the builds of TensorFlow 1.15 need',
                  'use another machine, or enable CPU passthrough of the virtual machine')
@@ -91,11 +93,12 @@ def _check_cpu(flags: FrozenSet[str], build: Optional[Build]) -> CheckResult:
 def _check_cores(cores: int, quota: Optional[float], has_onednn: bool) -> CheckResult:
   if quota is not None and quota < cores:
     threads = max(1, int(quota))
-    # With oneDNN one operation runs at a time, on the threads of OpenMP.
+    # With oneDNN, one operation runs at a time, on OpenMP threads.
     remedy = ('set `OMP_NUM_THREADS={0}` and give ' if has_onednn
               else 'give --inter_op_parallelism_threads={0} ')
-    return warning('cores', '{}, but the container gets the CPU time of {:g}; TensorFlow starts '
-                   'one thread per core, and they are throttled'.format(cores, round(quota, 2)),
+    return warning('cores', '{}, but the container gets the CPU time of {:g} core(s); TensorFlow '
+                   'starts one thread per core, and these threads are throttled'.format(
+                       cores, round(quota, 2)),
                    (remedy + '--intra_op_parallelism_threads={0} --num_parallel_calls={0}').format(
                        threads))
   return ok('cores', str(cores))
@@ -103,14 +106,14 @@ def _check_cores(cores: int, quota: Optional[float], has_onednn: bool) -> CheckR
 
 def _check_memory(available: int) -> CheckResult:
   found = '{:.1f} GB available'.format(available / 10**9)
-  if available < _LITTLE_MEMORY_BYTES:
+  if available < _RECOMMENDED_MEMORY_BYTES:
     return warning('memory', found, 'stop other programs, or raise the container\'s limit; '
-                   '--cache=none and a smaller --batch_size need less')
+                   '--cache=none and a smaller --batch_size need less memory')
   return ok('memory', found)
 
 
-def _check_files(limit: Optional[int]) -> CheckResult:
+def _check_open_files(limit: Optional[int]) -> CheckResult:
   if limit is not None and limit < _MIN_OPEN_FILES:
-    return warning('open files', 'a process may have {} open'.format(limit),
+    return warning('open files', 'a process may have only {} open'.format(limit),
                    'set `ulimit -n {}`'.format(_MIN_OPEN_FILES))
   return ok('open files', 'no limit' if limit is None else 'up to {} per process'.format(limit))

@@ -1,6 +1,6 @@
-"""Checks for credentials of Kaggle, without showing them.
+"""Checks for Kaggle credentials, without showing them.
 
-The kaggle package is not used, since importing it signs in.
+The kaggle package is not used, because importing it signs in.
 """
 
 import json
@@ -11,20 +11,20 @@ from typing import List, Mapping, NamedTuple
 from estimator_train.datasets.kaggle_archive import SIGN_IN_REMEDY
 from estimator_train.doctor.check_results import CheckResult, ok, warning
 
-_VARIABLES = ('KAGGLE_USERNAME', 'KAGGLE_KEY')
-_IN_IMAGE = '; in the image give `-v ~/.kaggle:/tmp/.kaggle:ro`'
-_NEEDED_BY = '; only --dataset=oct2017 needs them'
+_ENVIRONMENT_VARIABLES = ('KAGGLE_USERNAME', 'KAGGLE_KEY')
+_IMAGE_REMEDY = '; in the Docker image, give `-v ~/.kaggle:/tmp/.kaggle:ro`'
+_ONLY_FOR_OCT2017 = '; only --dataset=oct2017 needs them'
 
 
-class KaggleKey(NamedTuple):
-  """The places of Kaggle credentials.
+class CredentialSources(NamedTuple):
+  """The places where Kaggle credentials were found.
 
   Attributes:
-    variables: those of the two environment variables that are set.
-    path: path at which the package expects its file.
-    is_file: whether the file exists.
-    is_complete: whether it can be read, and has both a user name and a key.
-    is_exposed: whether other users may read it.
+    variables: names of the environment variables that are set, of the two that are required.
+    path: path at which the package expects kaggle.json.
+    is_file: whether that file exists.
+    is_complete: whether the file can be read, and has both a user name and a key.
+    is_exposed: whether other users may read the file.
   """
   variables: List[str]
   path: str
@@ -33,9 +33,9 @@ class KaggleKey(NamedTuple):
   is_exposed: bool
 
 
-def find_key(environment: Mapping[str, str]) -> KaggleKey:
-  """Searches for credentials in the places where the kaggle package does."""
-  path = os.path.join(_folder(environment), 'kaggle.json')
+def find_credentials(environment: Mapping[str, str]) -> CredentialSources:
+  """Searches for credentials where the kaggle package searches for them."""
+  path = os.path.join(_config_folder(environment), 'kaggle.json')
   is_complete = is_exposed = False
   is_file = os.path.exists(path)
   if is_file:
@@ -47,45 +47,47 @@ def find_key(environment: Mapping[str, str]) -> KaggleKey:
           config.get(name) for name in ('username', 'key'))
     except (OSError, ValueError):
       pass
-  return KaggleKey([name for name in _VARIABLES if environment.get(name)], path, is_file,
-                   is_complete, is_exposed)
+  return CredentialSources([name for name in _ENVIRONMENT_VARIABLES if environment.get(name)], path,
+                           is_file, is_complete, is_exposed)
 
 
-def _folder(environment: Mapping[str, str]) -> str:
-  given = environment.get('KAGGLE_CONFIG_DIR')
-  if given:
-    return given
+def _config_folder(environment: Mapping[str, str]) -> str:
+  config_dir = environment.get('KAGGLE_CONFIG_DIR')
+  if config_dir:
+    return config_dir
   home = os.path.expanduser('~')
   default = os.path.join(home, '.kaggle')
   if os.path.exists(default):
     return default
-  # Newer releases of the package use this one if the default does not exist.
+  # Newer releases of the package use this folder if the default one does not exist.
   xdg_folder = os.path.join(environment.get('XDG_CONFIG_HOME') or os.path.join(home, '.config'),
                             'kaggle')
   return xdg_folder if os.path.exists(xdg_folder) else default
 
 
-def check_key(key: KaggleKey, is_needed: bool, in_image: bool = False) -> CheckResult:
-  """Checks that a download from Kaggle can sign in.
+def check_credentials(sources: CredentialSources, is_needed: bool,
+                      in_image: bool = False) -> CheckResult:
+  """Checks that there are credentials with which to download from Kaggle.
 
   Args:
-    key: the places of credentials.
+    sources: the places where credentials were found.
     is_needed: whether the run downloads from Kaggle.
     in_image: whether this is the Dockerfile's image, which has no access to the home folder.
   """
-  if len(key.variables) == len(_VARIABLES):
+  if len(sources.variables) == len(_ENVIRONMENT_VARIABLES):
     return ok('kaggle', 'credentials in the environment')
-  if key.variables:
-    return warning('kaggle', '{} is set without the other variable'.format(key.variables[0]),
-                    'set both ' + ' and '.join(_VARIABLES))
-  if not key.is_file:
+  if sources.variables:
+    return warning('kaggle', '{} is set without the other variable'.format(sources.variables[0]),
+                    'set both ' + ' and '.join(_ENVIRONMENT_VARIABLES))
+  if not sources.is_file:
     if is_needed:
-      return warning('kaggle', 'no credentials', SIGN_IN_REMEDY + (_IN_IMAGE if in_image else ''))
-    return ok('kaggle', 'no credentials' + _NEEDED_BY)
-  if not key.is_complete:
-    return warning('kaggle', '{} cannot be read, or lacks username or key'.format(key.path),
+      return warning('kaggle', 'no credentials',
+                     SIGN_IN_REMEDY + (_IMAGE_REMEDY if in_image else ''))
+    return ok('kaggle', 'no credentials' + _ONLY_FOR_OCT2017)
+  if not sources.is_complete:
+    return warning('kaggle', '{} cannot be read, or lacks username or key'.format(sources.path),
                     SIGN_IN_REMEDY)
-  if key.is_exposed:
-    return warning('kaggle', 'other users may read ' + key.path,
-                    '`chmod 600 {}`'.format(key.path))
-  return ok('kaggle', 'credentials in ' + key.path)
+  if sources.is_exposed:
+    return warning('kaggle', 'other users may read ' + sources.path,
+                    '`chmod 600 {}`'.format(sources.path))
+  return ok('kaggle', 'credentials in ' + sources.path)

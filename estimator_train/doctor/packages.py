@@ -1,6 +1,6 @@
 """Checks Python and the packages that TensorFlow 1.15 needs, without importing them.
 
-pkg_resources is available on all supported versions of Python; importlib.metadata is new in 3.8.
+It uses pkg_resources, because importlib.metadata is not available before Python 3.8.
 """
 
 import platform
@@ -14,17 +14,18 @@ import pkg_resources
 from estimator_train.doctor.check_results import CheckResult, error, ok, warning
 from estimator_train.files import paths
 
-_PINNED = ('protobuf', 'h5py', 'numpy')
-# Newer versions of these break TensorFlow; newer versions of NumPy cause warnings at first.
-_BREAKING = ('protobuf', 'h5py')
-_DISTRIBUTIONS = ('tensorflow', 'tensorflow-gpu', 'tensorflow-cpu', 'intel-tensorflow',
-                  'intel-tensorflow-avx512', 'nvidia-tensorflow')
-_INSTALL = './run_train.sh creates an environment, `pip install .` installs into yours'
-_FASTER = ('`ESTIMATOR_TRAIN_TF=onednn ./run_train.sh` uses the build with oneDNN, which is '
-           'faster on CPUs; in your own environment, `pip uninstall {}` and then '
-           '`pip install intel-tensorflow==1.15.2`')
-_FASTER_IMAGE = ('`docker build --build-arg BASE_IMAGE=python:3.7-slim --build-arg '
-                 'TENSORFLOW=onednn` uses the build with oneDNN, which is faster on CPUs')
+_PINNED_PACKAGES = ('protobuf', 'h5py', 'numpy')
+# Newer versions of these packages break TensorFlow; those of NumPy only cause warnings at first.
+_BREAKING_PACKAGES = ('protobuf', 'h5py')
+_TENSORFLOW_DISTRIBUTIONS = ('tensorflow', 'tensorflow-gpu', 'tensorflow-cpu', 'intel-tensorflow',
+                             'intel-tensorflow-avx512', 'nvidia-tensorflow')
+_INSTALL_REMEDY = ('./run_train.sh creates an environment; `pip install .` installs into your own '
+                   'environment')
+_ONEDNN_HINT = ('`ESTIMATOR_TRAIN_TF=onednn ./run_train.sh` uses the build with oneDNN, which is '
+                'faster on CPUs; in your own environment, `pip uninstall {}` and then '
+                '`pip install intel-tensorflow==1.15.2`')
+_ONEDNN_IMAGE_HINT = ('`docker build --build-arg BASE_IMAGE=python:3.7-slim --build-arg '
+                      'TENSORFLOW=onednn` uses the build with oneDNN, which is faster on CPUs')
 
 
 class Interpreter(NamedTuple):
@@ -36,7 +37,7 @@ class Interpreter(NamedTuple):
   machine: str
 
 
-class Build(NamedTuple):
+class TensorFlowBuild(NamedTuple):
   """The installed build of TensorFlow.
 
   Attributes:
@@ -47,13 +48,13 @@ class Build(NamedTuple):
   version: str
 
   @property
-  def is_nvidias(self) -> bool:
-    """Whether it is NVIDIA's build, which supports GPUs that CUDA 10.0 does not."""
+  def is_nvidia_build(self) -> bool:
+    """Whether this is NVIDIA's build, which supports GPUs that CUDA 10.0 does not."""
     return self.name == 'nvidia-tensorflow' or '+nv' in self.version
 
   @property
-  def is_intels(self) -> bool:
-    """Whether it is Intel's build, with oneDNN."""
+  def is_intel_build(self) -> bool:
+    """Whether this is Intel's build, with oneDNN."""
     return self.name.startswith('intel')
 
 
@@ -72,29 +73,30 @@ def check_python(python: Interpreter) -> CheckResult:
     return error('python', found, 'use CPython 3.7 or 3.6 (3.8 in NVIDIA\'s container); '
                  './run_train.sh searches for one')
   if python.bits != 64 or (python.system, python.machine) != ('Linux', 'x86_64'):
-    return error('python', found, 'TensorFlow 1.15 has builds for 64-bit x86 Linux: use such a '
-                 'machine')
+    return error('python', found, 'TensorFlow 1.15 has builds for 64-bit x86 Linux only: use '
+                 'such a machine')
   return ok('python', found)
 
 
 def installed_versions() -> Dict[str, str]:
   """Returns the versions of the installed distributions, by name in lower case."""
-  # A new set, since the global one is not updated after the import of pkg_resources.
+  # A new WorkingSet, because the global one is not updated after the import of pkg_resources.
   return {distribution.key: distribution.version for distribution in pkg_resources.WorkingSet()}
 
 
-def installed_build(installed: Dict[str, str]) -> Optional[Build]:
+def installed_build(installed: Dict[str, str]) -> Optional[TensorFlowBuild]:
   """Returns the installed build of TensorFlow; None if there is not exactly one."""
-  found = _installed_builds(installed)
-  return found[0] if len(found) == 1 else None
+  builds = _installed_builds(installed)
+  return builds[0] if len(builds) == 1 else None
 
 
-def _installed_builds(installed: Dict[str, str]) -> List[Build]:
-  found = [Build(name, installed[name]) for name in _DISTRIBUTIONS if name in installed]
+def _installed_builds(installed: Dict[str, str]) -> List[TensorFlowBuild]:
+  builds = [TensorFlowBuild(name, installed[name])
+            for name in _TENSORFLOW_DISTRIBUTIONS if name in installed]
   # NVIDIA's build may be installed under two names for the same files.
-  if len({each.version for each in found}) == 1 and found[0].is_nvidias:
-    return found[-1:]
-  return found
+  if len({build.version for build in builds}) == 1 and builds[0].is_nvidia_build:
+    return builds[-1:]
+  return builds
 
 
 def check_tensorflow(installed: Dict[str, str], has_gpu: bool,
@@ -106,29 +108,29 @@ def check_tensorflow(installed: Dict[str, str], has_gpu: bool,
     has_gpu: whether there is a GPU to train on.
     in_image: whether this is the Dockerfile's image, where packages are not installed by hand.
   """
-  found = _installed_builds(installed)
-  text = ' and '.join('{} {}'.format(*each) for each in found)
-  if not found:
-    return error('tensorflow', 'not installed', _INSTALL)
-  if len(found) > 1:
-    return error('tensorflow', text + ' are installed over each other, and have files in common',
-                 '`pip uninstall {}`, then install the one you want'.format(
-                     ' '.join(each.name for each in found)))
-  (only,) = found
-  if not only.version.startswith('1.15.'):
-    return error('tensorflow', text, 'this program requires 1.15: ' + _INSTALL)
-  if only.is_nvidias:
-    return ok('tensorflow', text + ', NVIDIA\'s build')
-  if only.is_intels:
-    return ok('tensorflow', text + ', with oneDNN for CPUs')
-  faster = _FASTER_IMAGE if in_image else _FASTER.format(only.name)
-  return ok('tensorflow', text + ', the stock build', '' if has_gpu else faster)
+  builds = _installed_builds(installed)
+  found = ' and '.join('{} {}'.format(*build) for build in builds)
+  if not builds:
+    return error('tensorflow', 'not installed', _INSTALL_REMEDY)
+  if len(builds) > 1:
+    return error('tensorflow', found + ' are installed together, and overwrite each other\'s files',
+                 '`pip uninstall {}`, then install the one that you want'.format(
+                     ' '.join(build.name for build in builds)))
+  (build,) = builds
+  if not build.version.startswith('1.15.'):
+    return error('tensorflow', found, 'this program requires 1.15: ' + _INSTALL_REMEDY)
+  if build.is_nvidia_build:
+    return ok('tensorflow', found + ', NVIDIA\'s build')
+  if build.is_intel_build:
+    return ok('tensorflow', found + ', with oneDNN for CPUs')
+  hint = _ONEDNN_IMAGE_HINT if in_image else _ONEDNN_HINT.format(build.name)
+  return ok('tensorflow', found + ', the stock build', '' if has_gpu else hint)
 
 
 def read_requirements() -> List[str]:
   """Reads the requirements of the package, from the file that setup.py uses."""
   lines = (line.partition('#')[0].strip()
-           for line in Path(paths.REQUIREMENTS).read_text(encoding='utf-8').splitlines())
+           for line in Path(paths.REQUIREMENTS_FILE).read_text(encoding='utf-8').splitlines())
   return [line for line in lines if line]
 
 
@@ -139,29 +141,30 @@ def check_pins(installed: Dict[str, str], requirements: Sequence[str],
   Args:
     installed: versions of the installed distributions by name.
     requirements: the requirements of the package.
-    python_version: such as `3.7`, for their markers; None: that of this process.
+    python_version: the version for their markers, such as `3.7`; None: that of this process.
   """
   environment = python_version and {'python_version': python_version}
   build = installed_build(installed)
   results = []
   for requirement in map(pkg_resources.Requirement.parse, requirements):
     name, marker = requirement.key, requirement.marker
-    if name not in _PINNED or (marker and not marker.evaluate(environment)):
+    if name not in _PINNED_PACKAGES or (marker and not marker.evaluate(environment)):
       continue
     version = installed.get(name, 'not installed')
     if name in installed and version in requirement:
       results.append(ok(name, version))
       continue
-    # NVIDIA's container includes the versions that its build was made with.
-    level = error if name in _BREAKING and not (build and build.is_nvidias) else warning
-    results.append(level(
-        name, '{}, and TensorFlow 1.15 was tested with {}'.format(version, requirement.specifier),
+    # No error with NVIDIA's build: its container has the versions that the build was made with.
+    breaks = name in _BREAKING_PACKAGES and not (build and build.is_nvidia_build)
+    make_result = error if breaks else warning
+    results.append(make_result(
+        name, '{}, but TensorFlow 1.15 was tested with {}'.format(version, requirement.specifier),
         '`pip install "{}{}"`'.format(name, requirement.specifier)))
   return results
 
 
 def check_pillow(installed: Dict[str, str]) -> CheckResult:
-  """Checks that --mode=audit can run."""
+  """Checks that Pillow is installed, which --mode=audit requires."""
   if 'pillow' in installed:
     return ok('pillow', installed['pillow'])
   return warning('pillow', 'not installed; --mode=audit reads the headers of images with it',

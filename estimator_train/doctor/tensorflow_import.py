@@ -10,19 +10,20 @@ from estimator_train.doctor import commands
 from estimator_train.doctor.check_results import CheckResult, error, ok, warning
 from estimator_train.errors import UserError
 
-# From a slow network disk an import can take a minute. On a GPU for which the build has no code,
-# the first use compiles all kernels, which takes longer than this.
-DEADLINE_SECS = 120.
+# An import from a slow network disk can take a minute. On a GPU for which the build has no machine
+# code, the first use compiles all kernels, which exceeds this timeout.
+TIMEOUT_SECS = 120.
 _SLOW_SECS = 30.
 
-# It prints a line after each step, which shows the step that hangs or crashes.
-_CHILD = '''
+# The child prints a line after each step, so that the output shows which step hung or crashed.
+_CHILD_CODE = '''
 import json, time
-began = time.monotonic()
+start_time = time.monotonic()
 import tensorflow.compat.v1 as tf
-print(json.dumps({'version': tf.__version__, 'secs': time.monotonic() - began,
+print(json.dumps({'version': tf.__version__, 'secs': time.monotonic() - start_time,
                   'has_cuda': tf.test.is_built_with_cuda()}), flush=True)
-print(json.dumps({'gpus': len(tf.config.experimental.list_physical_devices('GPU'))}), flush=True)
+print(json.dumps({'num_gpus': len(tf.config.experimental.list_physical_devices('GPU'))}),
+      flush=True)
 '''
 
 
@@ -30,31 +31,31 @@ class ImportResult(NamedTuple):
   """The outcome of the import.
 
   Attributes:
-    command: the outcome of the child process.
+    command_result: the outcome of the child process.
     version: version of TensorFlow; None if the import failed.
     secs: duration of the import in seconds.
     has_cuda: whether the build supports GPUs.
-    gpus: number of GPUs that it sees; None if listing them failed.
+    num_gpus: number of GPUs that TensorFlow sees; None if listing them failed.
   """
-  command: commands.CommandResult
+  command_result: commands.CommandResult
   version: Optional[str] = None
   secs: float = 0.
   has_cuda: bool = False
-  gpus: Optional[int] = None
+  num_gpus: Optional[int] = None
 
 
-def import_in_child(deadline_secs: float = DEADLINE_SECS,
+def import_in_child(timeout_secs: float = TIMEOUT_SECS,
                     python: Optional[str] = None) -> ImportResult:
   """Imports TensorFlow in a child process.
 
   Args:
-    deadline_secs: seconds after which the child is killed.
+    timeout_secs: seconds after which the child is killed.
     python: path of the interpreter; None: that of this process.
   """
-  result = commands.run_command([python or sys.executable, '-W', 'ignore', '-c', _CHILD],
-                                deadline_secs, {'TF_CPP_MIN_LOG_LEVEL': '0'})
+  result = commands.run_command([python or sys.executable, '-W', 'ignore', '-c', _CHILD_CODE],
+                                timeout_secs, {'TF_CPP_MIN_LOG_LEVEL': '0'})
   values = {}
-  for line in result.out.splitlines():
+  for line in result.stdout.splitlines():
     if line.startswith('{'):
       values.update(json.loads(line))
   return ImportResult(result, **values)
@@ -67,41 +68,44 @@ def count_gpus() -> int:
     UserError: TensorFlow cannot be imported, or cannot list the GPUs.
   """
   imported = import_in_child()
-  if imported.gpus is None:
+  if imported.num_gpus is None:
     raise UserError('the GPUs cannot be counted', check_import(imported).found,
                     'see --mode=doctor, or give --num_gpus=N or --num_cpu_replicas=N')
-  return imported.gpus
+  return imported.num_gpus
 
 
 def check_import(imported: ImportResult) -> CheckResult:
-  """Checks that the import works."""
+  """Checks that TensorFlow can be imported quickly, and that it can list the GPUs."""
   if imported.version is None:
-    return error('import', 'TensorFlow cannot be imported: ' + _failure_reason(imported.command),
-                 _remedy(imported.command))
+    return error(
+        'import', 'TensorFlow cannot be imported: ' + _failure_reason(imported.command_result),
+        _remedy(imported.command_result))
   found = 'TensorFlow {} in {:.1f} s'.format(imported.version, imported.secs)
-  if imported.gpus is None:
-    return error('import', '{}, but it fails to list GPUs: {}'.format(
-        found, _failure_reason(imported.command)), 'see the system log (dmesg) for messages of '
-                 'the GPU\'s driver; CUDA_VISIBLE_DEVICES= (empty) trains on the CPU')
+  if imported.num_gpus is None:
+    return error(
+        'import', '{}, but it fails to list GPUs: {}'.format(
+            found, _failure_reason(imported.command_result)),
+        'see the system log (dmesg) for messages of the GPU\'s driver; to train on the CPU, set '
+        'CUDA_VISIBLE_DEVICES to an empty value')
   if imported.secs > _SLOW_SECS:
     return warning('import', found,
-                   'every start takes this long: put the environment on a local disk')
+                   'every run takes this long to start: put the environment on a local disk')
   return ok('import', found)
 
 
-def _failure_reason(command: commands.CommandResult) -> str:
-  """Returns the line of the exception, which lines with advice may follow."""
-  raised = re.findall(r'^\w*Error: .*$', command.err, re.MULTILINE)
-  return raised[-1] if raised and command.code == 1 else command.failure_reason()
+def _failure_reason(result: commands.CommandResult) -> str:
+  """Returns the line that names the exception; other lines, with advice, may follow it."""
+  raised = re.findall(r'^\w*Error: .*$', result.stderr, re.MULTILINE)
+  return raised[-1] if raised and result.exit_code == 1 else result.failure_reason()
 
 
-def _remedy(command: commands.CommandResult) -> str:
-  if command.code is None:
+def _remedy(result: commands.CommandResult) -> str:
+  if result.exit_code is None:
     return 'check whether the disk of the environment is slow, or a GPU\'s driver hangs (dmesg)'
-  if command.code == -signal.SIGILL:
+  if result.exit_code == -signal.SIGILL:
     return 'this CPU lacks an instruction that the build uses; see the line `cpu`'
-  if 'Descriptors cannot' in command.err or 'protobuf' in command.err:
+  if 'Descriptors cannot' in result.stderr or 'protobuf' in result.stderr:
     return 'see the line `protobuf`'
-  if 'No module named' in command.err:
-    return './run_train.sh creates an environment, `pip install .` installs into yours'
+  if 'No module named' in result.stderr:
+    return './run_train.sh creates an environment; `pip install .` installs into your own one'
   return 'run `{} -c "import tensorflow"` to see the full error'.format(sys.executable)

@@ -1,4 +1,4 @@
-"""Checks TF_CONFIG, which cluster managers set, and TensorFlow reads."""
+"""Checks TF_CONFIG, which cluster managers set and TensorFlow reads."""
 
 from typing import Optional
 
@@ -8,14 +8,14 @@ from estimator_train.errors import UserError
 
 
 def check_tf_config(text: Optional[str]) -> CheckResult:
-  """Checks the form of TF_CONFIG, but not whether its addresses can be reached."""
+  """Checks the syntax of TF_CONFIG, but not whether its addresses can be reached."""
   if not text:
-    return ok('TF_CONFIG', 'not set: this machine alone')
+    return ok('TF_CONFIG', 'not set: the run uses this machine alone')
   try:
     cluster = tf_config.parse_cluster({'TF_CONFIG': text})
   except UserError as invalid:
     found = '{}: {}'.format(invalid.what[len(tf_config.ERROR_PREFIX):], invalid.given)
     return error('TF_CONFIG', found, invalid.remedy)
   if cluster is None:
-    return ok('TF_CONFIG', 'has no cluster: this machine alone')
+    return ok('TF_CONFIG', 'has no cluster: the run uses this machine alone')
   return ok('TF_CONFIG', '{} of {}'.format(cluster.task, tf_config.count_tasks(cluster)))

@@ -31,8 +31,8 @@ def export_checkpoint(settings: Settings, dataset: DataSet, checkpoint: str) -> 
     checkpoint: the path of the checkpoint.
 
   Returns:
-    A dict of `path` (of the version), `format`, `signatures` (SavedModel only), `checkpoint` and
-    its `global_step`.
+    A dict of the `path` of the version, `format`, `signatures` (SavedModel only), `checkpoint` and
+    the `global_step` of the checkpoint.
 
   Raises:
     UserError: the model cannot be exported to this format, or the folder cannot be written to.
@@ -42,7 +42,7 @@ def export_checkpoint(settings: Settings, dataset: DataSet, checkpoint: str) -> 
   if settings.export_format not in _FORMATS:
     raise ValueError('no export is implemented for {!r}'.format(settings.export_format))
 
-  def fill(folder: str) -> None:
+  def write_files(folder: str) -> None:
     if settings.export_format == 'h5':
       _export_h5(folder, settings, dataset, checkpoint)
     else:
@@ -54,7 +54,7 @@ def export_checkpoint(settings: Settings, dataset: DataSet, checkpoint: str) -> 
         tflite.write_tflite(folder, model, session)
     saved_model.write_labels(os.path.join(folder, run_files.LABELS_FILE), dataset.labels)
 
-  path = versions.write_version(settings.export_dir, fill)
+  path = versions.write_version(settings.export_dir, write_files)
   result: Dict[str, Any] = {'path': path, 'format': settings.export_format}
   if settings.export_format == 'saved_model':
     result['signatures'] = [saved_model.BYTES_SIGNATURE, saved_model.TENSOR_SIGNATURE]
@@ -71,7 +71,7 @@ def export_latest(settings: Settings, dataset: DataSet) -> Dict[str, Any]:
 
 def _export_h5(folder: str, settings: Settings, dataset: DataSet, checkpoint: str) -> None:
   try:
-    path = os.path.join(folder, template_model.FILE)
+    path = os.path.join(folder, template_model.H5_FILE)
     template_model.write_h5(path, settings, dataset, checkpoint)
   except template_model.SERIALIZATION_ERRORS as error:
     raise UserError('the model cannot be saved as an .h5 file',

@@ -1,8 +1,8 @@
 """Writes a SavedModel with two signatures: one for image files, one for preprocessed tensors.
 
 `serving_default` takes `image_bytes`, string [B]: the contents of JPEG or PNG files of any size.
-They are decoded, resized and scaled in the graph, as in training. `images` takes `images`, float32
-[B, height, width, C]: pixel values that are scaled already, as the network takes them. Both return
+The graph decodes, resizes and scales them as in training. `images` takes `images`, float32 [B,
+height, width, C]: pixel values that have been scaled already for the network. Both return
 
   probabilities: float32 [B, num_classes];
   labels: string [B, num_classes], the class names in the same order, repeated for each example,
@@ -61,9 +61,9 @@ def write_saved_model(folder: str, model: tf.keras.Model, session: tf.Session,
       saver=trained_model.make_saver(model), strip_default_attrs=True)
   builder.save()
   height, width, channels = model.input_shape[1:]
-  black = session.run(tf.image.encode_jpeg(tf.zeros((height, width, channels), tf.uint8)))
+  black_jpeg = session.run(tf.image.encode_jpeg(tf.zeros((height, width, channels), tf.uint8)))
   serving_warm_up.write_warm_up_requests(folder, {
-      BYTES_SIGNATURE: {'image_bytes': tf.make_tensor_proto([black])},
+      BYTES_SIGNATURE: {'image_bytes': tf.make_tensor_proto([black_jpeg])},
       TENSOR_SIGNATURE: {'images': tf.make_tensor_proto(0., shape=(1, height, width, channels))},
   })
 
@@ -82,10 +82,10 @@ def _image_file_tensors(model: tf.keras.Model, preprocess: Callable[[tf.Tensor],
                     'the model takes {}'.format(channels), 'give --export_format=h5 or tflite')
   image_bytes = tf.placeholder(tf.string, [None], name='image_bytes')
 
-  def load(content: tf.Tensor) -> tf.Tensor:
+  def decode_and_resize(content: tf.Tensor) -> tf.Tensor:
     return image_files.resize(image_files.decode_content(content, channels), height, width)
 
-  pixels = tf.map_fn(load, image_bytes, tf.float32, back_prop=False)
+  pixels = tf.map_fn(decode_and_resize, image_bytes, tf.float32, back_prop=False)
   return {'image_bytes': image_bytes}, _output_tensors(
       model, model(preprocess(pixels)), labels)
 
@@ -101,7 +101,8 @@ def _output_tensors(model: tf.keras.Model, outputs: tf.Tensor, labels: Sequence[
 
 
 def _signature(inputs: Tensors, outputs: Tensors) -> tf.saved_model.build_signature_def:
-  infos = [{name: tf.saved_model.build_tensor_info(tensor) for name, tensor in tensors.items()}
-           for tensors in (inputs, outputs)]
+  tensor_infos = [
+      {name: tf.saved_model.build_tensor_info(tensor) for name, tensor in tensors.items()}
+      for tensors in (inputs, outputs)]
   return tf.saved_model.build_signature_def(
-      *infos, method_name=tf.saved_model.signature_constants.PREDICT_METHOD_NAME)
+      *tensor_infos, method_name=tf.saved_model.signature_constants.PREDICT_METHOD_NAME)

@@ -12,8 +12,8 @@ from estimator_train.settings import Settings, user_code
 from estimator_train.training.checkpoints import save_hook
 from estimator_train.training.optimizers import make_optimizer
 
-FILE = 'model.h5'
-# The exceptions of Keras for a model with a layer that it cannot serialize.
+H5_FILE = 'model.h5'
+# The exceptions that Keras raises for a model with a layer that it cannot serialize.
 SERIALIZATION_ERRORS = (TypeError, ValueError, NotImplementedError, RuntimeError)
 _LOG = logging.getLogger('estimator_train')
 
@@ -31,7 +31,7 @@ def save_trained_model(settings: Settings, dataset: DataSet) -> Optional[str]:
   run_dir = RunDir(settings.model_dir)
   checkpoint, _ = save_hook.latest_checkpoint(run_dir.path)
   assert checkpoint is not None
-  path = run_dir.file(FILE)
+  path = run_dir.path_to(H5_FILE)
   temporary_path = path + '.part'
   try:
     write_h5(temporary_path, settings, dataset, checkpoint)
@@ -40,7 +40,7 @@ def save_trained_model(settings: Settings, dataset: DataSet) -> Optional[str]:
     if not user_code.is_function_name(settings.model):
       raise
     _LOG.warning('%s is not written, because Keras cannot serialize a layer of --model=%s: %s',
-                 FILE, settings.model, error)
+                 H5_FILE, settings.model, error)
     return None
   finally:
     with contextlib.suppress(FileNotFoundError):
@@ -51,10 +51,10 @@ def save_trained_model(settings: Settings, dataset: DataSet) -> Optional[str]:
 def write_h5(path: str, settings: Settings, dataset: DataSet, checkpoint: str) -> None:
   """Writes the model with the weights of a checkpoint to an HDF5 file.
 
-  `tf.keras.models.load_model` loads it, compiled for `evaluate`.
+  `tf.keras.models.load_model` loads the file as a model that is compiled for `evaluate`.
   """
   with trained_model.restored_model(settings, dataset, checkpoint) as (model, _):
-    # Not the optimizer of the training, which Keras may be unable to load without this package.
+    # Keras may be unable to load the optimizer of the training without this package, but loads SGD.
     model.compile(make_optimizer('sgd', settings.learning_rate), metrics=['accuracy'],
                   loss=model.loss)
     model.save(path, save_format='h5')

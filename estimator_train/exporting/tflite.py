@@ -10,14 +10,14 @@ from estimator_train.files import atomic
 from estimator_train.models import probabilities
 from estimator_train.tf_patches.converter_command import converter_on_path
 
-FILE = 'model.tflite'
+TFLITE_FILE = 'model.tflite'
 
 
 def write_tflite(folder: str, model: tf.keras.Model, session: tf.Session) -> None:
   """Writes the TensorFlow Lite model.
 
-  It takes scaled pixel values, float32 [1, height, width, C], and returns probabilities, float32
-  [1, num_classes].
+  Its input is scaled pixel values, float32 [1, height, width, C], and its output is probabilities,
+  float32 [1, num_classes].
 
   Args:
     folder: the folder to write to.
@@ -32,11 +32,11 @@ def write_tflite(folder: str, model: tf.keras.Model, session: tf.Session) -> Non
   with converter_on_path():
     try:
       converted = converter.convert()
-    except Exception as error:  # Its text is the output of the converter's process.
+    except Exception as error:  # Its message is the output of the converter.
       raise UserError('TensorFlow 1.15\'s converter to TFLite cannot convert the model',
                       _failure_reason(str(error)),
                       'give --export_format=saved_model or h5') from error
-  atomic.write_bytes(os.path.join(folder, FILE), converted)
+  atomic.write_bytes(os.path.join(folder, TFLITE_FILE), converted)
 
 
 def _failure_reason(text: str) -> str:

@@ -1,4 +1,4 @@
-"""Restores the Keras model of a checkpoint, without the data and the devices of its training."""
+"""Restores the Keras model of a checkpoint, without the data and the devices of its run."""
 
 import contextlib
 from typing import Callable, Iterator, NamedTuple, Tuple
@@ -21,8 +21,9 @@ from estimator_train.training.building import (
 )
 from estimator_train.training.checkpoints import chosen_checkpoint
 
-_CPU = Devices(('/cpu:0',), ('/cpu:0',))
-# Flags compared with those of the run, because a checkpoint may also fit a wrong value.
+_CPU_ONLY = Devices(('/cpu:0',), ('/cpu:0',))
+# Flags that must have the same value as in the run: the checkpoint may fit another value, too, and
+# the predictions would be wrong.
 _FLAGS_THAT_MUST_MATCH = ('image_size',)
 
 
@@ -32,7 +33,7 @@ class TrainedCheckpoint(NamedTuple):
   Attributes:
     dataset: a data set with the class names and the image shape, but without examples.
     checkpoint: the path of the checkpoint.
-    global_step: its global step.
+    global_step: the global step of the checkpoint.
   """
   dataset: DataSet
   checkpoint: str
@@ -46,9 +47,10 @@ def find_checkpoint(settings: Settings) -> TrainedCheckpoint:
     UserError: the checkpoint does not exist, or was trained with other classes or image sizes.
   """
   tf.logging.set_verbosity(tf.logging.INFO if settings.verbosity > 0 else tf.logging.ERROR)
-  checkpoint, global_step = chosen_checkpoint.resolve(settings[groups.Run], settings.checkpoint)
+  checkpoint, global_step = chosen_checkpoint.resolve_checkpoint(settings[groups.Run],
+                                                                 settings.checkpoint)
   dataset = datasets.describe_classes(settings)
-  chosen_checkpoint.check_labels(settings.model_dir, settings.checkpoint, dataset.labels)
+  chosen_checkpoint.check_class_names(settings.model_dir, settings.checkpoint, dataset.labels)
   RunDir(settings.model_dir).check_flags(
       settings, [name for name, _ in settings.items() if name not in _FLAGS_THAT_MUST_MATCH])
   return TrainedCheckpoint(dataset, checkpoint, global_step)
@@ -56,7 +58,7 @@ def find_checkpoint(settings: Settings) -> TrainedCheckpoint:
 
 @contextlib.contextmanager
 def restored_model(settings: Settings, dataset: DataSet, checkpoint: str,
-                   devices: Devices = _CPU) -> Iterator[Tuple[tf.keras.Model, tf.Session]]:
+                   devices: Devices = _CPU_ONLY) -> Iterator[Tuple[tf.keras.Model, tf.Session]]:
   """Builds the model in inference mode, and restores its weights from a checkpoint.
 
   Args:
@@ -66,13 +68,13 @@ def restored_model(settings: Settings, dataset: DataSet, checkpoint: str,
     devices: the devices, of which the first one is used.
 
   Yields:
-    The model and its session; the graph and the session are new, and are the default ones.
+    The model and its session. The session and its graph are new, and are the default ones.
 
   Raises:
     UserError: the checkpoint is of another model.
   """
   config = make_session_config(settings[groups.Devices], devices)
-  if devices is _CPU:
+  if devices is _CPU_ONLY:
     config.device_count['GPU'] = 0
   with tf.Graph().as_default(), tf.Session(config=config) as session, tf.device(devices.names[0]):
     tf.keras.backend.set_session(session)
@@ -97,14 +99,14 @@ class Predictor(NamedTuple):
   """A restored model as a function.
 
   Attributes:
-    batch_size: the largest batch size, that of one replica.
-    device: the name of its device.
-    outputs: a function of pixel values from 0 to 255, [B, height, width, 1 or C], that returns the
+    batch_size: the largest batch size: `--batch_size` divided by the number of local devices.
+    device: the name of the device of the model.
+    predict: a function of pixel values from 0 to 255, [B, height, width, 1 or C], that returns the
       class probabilities, float32 [B, num_classes].
   """
   batch_size: int
   device: str
-  outputs: Callable[[np.ndarray], np.ndarray]
+  predict: Callable[[np.ndarray], np.ndarray]
 
 
 @contextlib.contextmanager
@@ -116,20 +118,22 @@ def load_predictor(settings: Settings, trained: TrainedCheckpoint) -> Iterator[P
     trained: the checkpoint.
 
   Raises:
-    UserError: the checkpoint is of another model, or its images have other than 1 or 3 channels.
+    UserError: the checkpoint is of another model, or images have neither 1 nor 3 channels.
   """
   height, width, channels = trained.dataset.image_shape
   if channels not in (1, 3):
     raise UserError('images must have one channel or three', '--image_size={},{},{}'.format(
-        height, width, channels), 'give a --model_dir that was trained on such images')
-  # The devices of this machine, which may differ from those of the training.
+        height, width, channels),
+                    'give the --model_dir of a model that was trained on such images')
+  # The devices of this machine, which may differ from those on which the model was trained.
   local_settings = settings.evolve(num_gpus=-1 if settings.num_gpus else 0)
   devices = find_devices(local_settings[groups.Devices])
-  first = Devices(devices.names[:1], devices.labels[:1])
-  with restored_model(settings, trained.dataset, trained.checkpoint, first) as (model, session):
+  first_device = Devices(devices.names[:1], devices.labels[:1])
+  with restored_model(settings, trained.dataset, trained.checkpoint,
+                      first_device) as (model, session):
     pixels = tf.placeholder(tf.float32, [None, height, width, None])
     outputs = probabilities.from_outputs(
         model, model(make_model_preprocess(model, settings[groups.Model])(pixels)))
     with translate_errors():
-      yield Predictor(max(1, settings.batch_size // devices.num_replicas), first.names[0],
+      yield Predictor(max(1, settings.batch_size // devices.num_replicas), first_device.names[0],
                       session.make_callable(outputs, [pixels]))

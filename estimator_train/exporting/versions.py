@@ -1,8 +1,9 @@
-"""The versions in `--export_dir`: one complete, numbered folder each, as for TensorFlow Serving.
+"""The versions in `--export_dir`: each is a numbered folder, as TensorFlow Serving expects.
 
-The number is the time in seconds since 1970, so that the latest export is served, from whatever run
-and step it is. An unfinished version has a name that is not a number, which Serving ignores. The
-next export removes it, unless the lock of the folder shows that another process still writes it.
+The number is the time in seconds since 1970, so that Serving loads the latest export, whichever run
+and step it comes from. While a version is written, the name of its folder is not a number, so that
+Serving ignores it. If the export is interrupted, the next one removes this folder, unless a lock of
+`--export_dir` shows that some process is still writing.
 """
 
 import contextlib
@@ -19,12 +20,12 @@ import tensorflow.compat.v1 as tf
 from estimator_train.errors import UserError
 
 
-def write_version(export_dir: str, fill: Callable[[str], None]) -> str:
+def write_version(export_dir: str, write_files: Callable[[str], None]) -> str:
   """Writes the next version to a temporary folder, and renames the folder when it is complete.
 
   Args:
     export_dir: the folder of all versions, which must exist.
-    fill: called with the path of the temporary folder; writes the files of the version into it.
+    write_files: a function of a folder's path that writes the files of the version to the folder.
 
   Returns:
     The path of the version.
@@ -36,7 +37,7 @@ def write_version(export_dir: str, fill: Callable[[str], None]) -> str:
   try:
     with _shared_lock(export_dir):
       os.mkdir(temporary_dir)
-      fill(temporary_dir)
+      write_files(temporary_dir)
       _fsync_files(temporary_dir)
       return _rename_to_next_version(temporary_dir, export_dir)
   except (OSError, tf.errors.ResourceExhaustedError) as error:  # The latter: the disk is full.
@@ -44,15 +45,15 @@ def write_version(export_dir: str, fill: Callable[[str], None]) -> str:
                     'give a folder that this user can write to, on a disk that has room'
                     ) from error
   finally:
-    shutil.rmtree(temporary_dir, ignore_errors=True)  # It exists only after an error.
+    shutil.rmtree(temporary_dir, ignore_errors=True)  # After an error it still exists.
 
 
 @contextlib.contextmanager
 def _shared_lock(export_dir: str) -> Iterator[None]:
-  """Holds a shared lock of the folder; removes unfinished versions if nobody else holds one."""
+  """Takes a shared lock on the folder; first removes unfinished versions if there is no lock."""
   folder = os.open(export_dir, os.O_RDONLY)
   try:
-    with contextlib.suppress(OSError):  # Others hold it, or the file system does not support locks.
+    with contextlib.suppress(OSError):  # Another lock, or no support for locks.
       fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
       for unfinished in glob.glob(os.path.join(glob.escape(export_dir), 'temp-[0-9]*-[0-9]*')):
         shutil.rmtree(unfinished, ignore_errors=True)
@@ -72,7 +73,7 @@ def _fsync_files(folder: str) -> None:
 
 
 def _rename_to_next_version(temporary_dir: str, export_dir: str) -> str:
-  """Renames the folder to the next number; tries again if another process has just taken it."""
+  """Renames the folder to the next number, or a later one if other processes have taken that."""
   versions = [int(name) for name in os.listdir(export_dir) if name.isdigit()]
   version = max([int(time.time())] + [number + 1 for number in versions])
   while True:

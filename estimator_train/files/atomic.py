@@ -1,4 +1,4 @@
-"""Atomic writes: a file gets its name only when it is complete."""
+"""Atomic writes: a file gets its final name only when it is complete."""
 
 import contextlib
 import fcntl
@@ -23,7 +23,7 @@ def write_bytes(path: str, content: bytes) -> None:
 
 @contextlib.contextmanager
 def open_atomic(path: str) -> Iterator[BinaryIO]:
-  """Opens a temporary file, which is renamed to the path at the end, or removed on an error."""
+  """Opens a temporary file, which is renamed to `path` at the end, or removed after an error."""
   temporary_path = '{}.{}.part'.format(path, os.getpid())
   try:
     with open(temporary_path, 'wb') as file:
@@ -35,15 +35,15 @@ def open_atomic(path: str) -> Iterator[BinaryIO]:
     with contextlib.suppress(OSError):
       os.remove(temporary_path)
     if isinstance(error, OSError) and error.filename in (None, temporary_path):
-      error.filename = path  # The error of a full disk has no file name.
+      error.filename = path  # If the disk is full, the error has no file name.
     raise
 
 
 def write_json(path: str, value: Dict[str, Any]) -> None:
-  """Writes the value as JSON atomically, one line per key.
+  """Writes the value as JSON atomically, with one line per key.
 
   Raises:
-    ValueError: a number is not finite.
+    ValueError: a number in the value is not finite.
   """
   lines = ('{}: {}'.format(json.dumps(name), json.dumps(item, allow_nan=False))
            for name, item in value.items())
@@ -52,7 +52,7 @@ def write_json(path: str, value: Dict[str, Any]) -> None:
 
 @contextlib.contextmanager
 def open_locked(path: str) -> Iterator[BinaryIO]:
-  """Opens a file for appending, and locks it; other processes wait until it is closed."""
+  """Opens a file for appending and locks it; other callers wait until the file is closed."""
   while True:
     with open(path, 'ab') as file:
       try:

@@ -1,10 +1,10 @@
-"""Paths of files in the package, as it is installed."""
+"""Paths of the installed package and of files in it."""
 
 import os
 
-PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-# The folder that contains the package; in a checkout, its root.
-PARENT = os.path.dirname(PACKAGE)
-CONFIGS = os.path.join(PACKAGE, 'configs')
-QUICKSTART = os.path.join(CONFIGS, 'quickstart.flags')
-REQUIREMENTS = os.path.join(PACKAGE, 'install_requires.txt')
+PACKAGE_DIR = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+# The folder that contains the package; in a checkout, the root of the repository.
+PACKAGE_PARENT_DIR = os.path.dirname(PACKAGE_DIR)
+CONFIGS_DIR = os.path.join(PACKAGE_DIR, 'configs')
+QUICKSTART_FLAGFILE = os.path.join(CONFIGS_DIR, 'quickstart.flags')
+REQUIREMENTS_FILE = os.path.join(PACKAGE_DIR, 'install_requires.txt')

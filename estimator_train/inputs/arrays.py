@@ -1,4 +1,4 @@
-"""`input_fn`s of NumPy arrays, in memory or memory-mapped, without constants in the graph."""
+"""`input_fn`s that read NumPy arrays, in memory or memory-mapped, outside of the graph."""
 
 from concurrent import futures
 from typing import Callable, Optional, Tuple
@@ -14,29 +14,30 @@ from estimator_train.inputs.source import InputFn, Source
 
 class ArraySource(Source):
   """The source of an ArraySplit."""
-  kind = 'arrays'
-  lists_classes = True
+  format_name = 'arrays'
+  class_indices_are_known = True
   is_in_memory = True
 
-  def check(self) -> Optional[int]:
+  def check_and_count(self) -> Optional[int]:
     return len(self.split.classes)
 
   def make_train_input_fn(self, batching: Batching, cache: str) -> InputFn:
     return make_train_input_fn(self.split.images, self.split.classes, batching,
-                               self.example_order(batching))
+                               self.make_permutation(batching))
 
   def make_eval_input_fn(self, batching: Batching) -> InputFn:
     return make_eval_input_fn(self.split.images, self.split.classes, batching)
 
-  def classes(self) -> np.ndarray:
+  def class_indices(self) -> np.ndarray:
     return np.asarray(self.split.classes)
 
   def cache_key(self) -> str:
     return fingerprint.of_arrays(self.split)
 
 
-def read_idx(split: IdxSplit, image_shape: Tuple[int, int, int]) -> Tuple[np.ndarray, np.ndarray]:
-  """Reads idx files that idx.check_split has checked.
+def read_idx_split(split: IdxSplit,
+                   image_shape: Tuple[int, int, int]) -> Tuple[np.ndarray, np.ndarray]:
+  """Reads the idx files of a split that idx.check_split has checked.
 
   Returns:
     The images, uint8 [N, height, width, channels], and the class indices, uint8 [N].
@@ -55,18 +56,18 @@ def make_train_input_fn(examples: np.ndarray, labels: np.ndarray, batching: Batc
   """Makes the `input_fn` of training: shuffled, infinite, with full batches.
 
   tf.data shuffles the indices of the examples, which gives the same order as shuffling the
-  examples; the examples of a batch are then gathered from the arrays. `from_tensor_slices` would
-  store the arrays in the graph, and so in the meta graph of every checkpoint.
+  examples. A Python function then gathers the examples of each batch from the arrays. In contrast,
+  `from_tensor_slices` would store the arrays in the graph and in each checkpoint's meta graph.
 
   Args:
     examples: [N, ...], any numeric dtype.
     labels: the class indices, integer [N].
     batching: how the examples are combined into batches.
-    order: a permutation of the examples before they are shuffled, integer [N], or None.
+    order: a permutation that is applied before shuffling, integer [N]; None: no permutation.
 
   Returns:
-    A function that returns a dataset of (examples, labels): [B, ...] of the examples' dtype, and
-    float32 [B, num_classes] or int64 [B].
+    A function that returns a dataset of (examples, labels): [B, ...] with the dtype of `examples`,
+    and float32 [B, num_classes] or int64 [B].
   """
   def input_fn() -> tf.data.Dataset:
     indices = batching.shuffle_and_shard(tf.data.Dataset.range(len(examples)), len(examples))
@@ -76,10 +77,10 @@ def make_train_input_fn(examples: np.ndarray, labels: np.ndarray, batching: Batc
 
 
 def make_idx_train_input_fn(split: IdxSplit, batching: Batching) -> Callable[[], tf.data.Dataset]:
-  """Like make_train_input_fn, with idx files, which a thread reads while the graph is built."""
+  """Like make_train_input_fn, but for idx files. A thread reads them while the graph is built."""
   num_examples = idx.count_examples(split)
-  # The thread ends when the files are read.
-  arrays = futures.ThreadPoolExecutor(1).submit(read_idx, split, batching.image_shape)
+  # Nothing else refers to the executor, so that its thread ends after reading the files.
+  arrays = futures.ThreadPoolExecutor(1).submit(read_idx_split, split, batching.image_shape)
   template = np.empty((0,) + batching.image_shape, np.uint8)
 
   def input_fn() -> tf.data.Dataset:
@@ -91,7 +92,7 @@ def make_idx_train_input_fn(split: IdxSplit, batching: Batching) -> Callable[[],
 
 def make_eval_input_fn(examples: np.ndarray, labels: np.ndarray,
                        batching: Batching) -> Callable[[], tf.data.Dataset]:
-  """Makes the `input_fn` of evaluation: every example once, in order; see make_train_input_fn."""
+  """Makes the `input_fn` of evaluation: each example once, in order; see make_train_input_fn."""
   def input_fn() -> tf.data.Dataset:
     return _gather_batches(tf.data.Dataset.range(len(examples)), lambda: (examples, labels),
                            examples, batching, None)
@@ -124,4 +125,4 @@ def _gather_batches(indices: tf.data.Dataset,
     classes.set_shape([None])
     return values, batching.encode_labels(classes)
 
-  return batching.prefetch_batches(indices.batch(batching.batch_size).map(make_batch))
+  return batching.prefetch_batches(indices.batch(batching.examples_per_batch).map(make_batch))

@@ -1,4 +1,4 @@
-"""Finds images that cannot be decoded by the decoder that training uses."""
+"""Finds images that cannot be decoded, with the decoder that training uses."""
 
 import json
 import logging
@@ -21,7 +21,7 @@ from estimator_train.settings import groups
 
 _LOG = logging.getLogger('estimator_train')
 _CACHE_FILE = 'skipped_images.json'
-# Files that are submitted to the threads at a time. The futures of a million files would take 1 GB.
+# The number of files submitted to the thread pool at a time: a million futures would take 1 GB.
 _FILES_PER_CHUNK = 1024
 
 
@@ -33,12 +33,12 @@ class Decoder:
       self._contents = tf.placeholder(tf.string, [])
       self._shape = tf.shape(tf.image.decode_jpeg(self._contents))
     self._session = tf.Session(graph=graph, config=tf.ConfigProto(device_count={'GPU': 0}))
-    self._fetch = self._session.make_callable(self._shape, [self._contents])
+    self._fetch_shape = self._session.make_callable(self._shape, [self._contents])
 
-  def shape(self, contents: bytes) -> Tuple[int, int, int]:
-    """Returns (height, width, channels); raises a ValueError with the reason if decoding fails."""
+  def decode_shape(self, contents: bytes) -> Tuple[int, int, int]:
+    """Decodes an image to (height, width, channels); raises a ValueError if that fails."""
     try:
-      height, width, channels = self._fetch(contents)
+      height, width, channels = self._fetch_shape(contents)
     except tf.errors.OpError as error:
       raise ValueError(error.message.splitlines()[0].strip()) from error
     return int(height), int(width), int(channels)
@@ -54,7 +54,7 @@ def map_files(function: Callable[[bytes], Any], files: Sequence[bytes],
   Args:
     function: takes the path of a file.
     files: the paths.
-    description: describes the operation in the progress.
+    description: the text in front of the progress bar.
 
   Yields:
     The result for each file, in order.
@@ -73,8 +73,8 @@ def read_regular_file(path: bytes) -> bytes:
   """Returns the content of a regular file.
 
   Raises:
-    OSError: the file cannot be read or is not a regular file. Reading a named pipe would block, and
-      a device may be infinite.
+    OSError: the file cannot be read or is not a regular file. Reading a named pipe would block,
+      and reading a device might never end.
   """
   if not stat.S_ISREG(os.stat(path).st_mode):
     raise OSError('not a regular file')
@@ -86,9 +86,9 @@ def find_undecodable(files: Sequence[bytes]) -> Iterator[Tuple[int, str]]:
   """Yields the index of each file that cannot be read or decoded, and the reason."""
   decoder = Decoder()
 
-  def reason(path: bytes) -> Optional[str]:
+  def find_failure_reason(path: bytes) -> Optional[str]:
     try:
-      decoder.shape(read_regular_file(path))
+      decoder.decode_shape(read_regular_file(path))
     except OSError as error:
       return error.strerror or str(error)
     except ValueError as error:
@@ -96,48 +96,49 @@ def find_undecodable(files: Sequence[bytes]) -> Iterator[Tuple[int, str]]:
     return None
 
   try:
-    for index, why in enumerate(map_files(reason, files, 'checking images')):
-      if why is not None:
-        yield index, why
+    for index, reason in enumerate(map_files(find_failure_reason, files, 'checking images')):
+      if reason is not None:
+        yield index, reason
   finally:
     decoder.close()
 
 
-def drop_undecodable(split: ImageSplit, name: str, settings: groups.Input,
+def drop_undecodable(split: ImageSplit, split_name: str, settings: groups.Input,
                      model_dir: str) -> Tuple[ImageSplit, List[BadImage]]:
-  """Removes the images that cannot be decoded from a split.
+  """Removes the bad images of a split: those that cannot be decoded.
 
   All images are decoded once before the first step, so that the numbers of steps and examples are
-  known from the start. The result is stored in `model_dir` and used until a file changes.
+  known from the start. The result is stored in `model_dir` and reused until a file changes.
 
   Returns:
-    The split without these images, and the images.
+    The split without the bad images, and the bad images.
 
   Raises:
-    UserError: their fraction exceeds `--max_bad_images`.
+    UserError: the fraction of bad images exceeds `--max_bad_images`.
   """
-  bad = [(index, BadImage(os.fsdecode(split.files[index]), why))
-         for index, why in _find_undecodable_cached(split, name, model_dir)]
+  bad = [(index, BadImage(os.fsdecode(split.files[index]), reason))
+         for index, reason in _find_undecodable_cached(split, split_name, model_dir)]
   if len(bad) > settings.max_bad_images * len(split.files):
-    raise UserError('more images than --max_bad_images allows cannot be decoded',
+    raise UserError('the fraction of images that cannot be decoded exceeds --max_bad_images',
                     '{} of {} with --max_bad_images={:g}, the first is {} ({})'.format(
                         len(bad), len(split.files), settings.max_bad_images,
                         printable(bad[0][1].file), bad[0][1].reason),
-                    'repair or remove them, --mode=audit lists all; or give a larger fraction')
+                    'repair or remove them (--mode=audit lists them), or give a larger fraction')
   for _, image in bad:
     _LOG.warning('skipping %s (%s)', printable(image.file), image.reason)
   return _without_indices(split, [index for index, _ in bad]), [image for _, image in bad]
 
 
-def _without_indices(split: ImageSplit, indexes: Sequence[int]) -> ImageSplit:
-  if not indexes:
+def _without_indices(split: ImageSplit, indices: Sequence[int]) -> ImageSplit:
+  if not indices:
     return split
-  dropped = set(indexes)
+  dropped = set(indices)
   return ImageSplit([file for index, file in enumerate(split.files) if index not in dropped],
-                    np.delete(split.classes, indexes))
+                    np.delete(split.classes, indices))
 
 
-def _find_undecodable_cached(split: ImageSplit, name: str, model_dir: str) -> List[Tuple[int, str]]:
+def _find_undecodable_cached(split: ImageSplit, split_name: str,
+                             model_dir: str) -> List[Tuple[int, str]]:
   """Like find_undecodable, but reuses the result in `model_dir` if no file has changed."""
   path = os.path.join(model_dir, _CACHE_FILE)
   try:
@@ -146,7 +147,7 @@ def _find_undecodable_cached(split: ImageSplit, name: str, model_dir: str) -> Li
   except (OSError, ValueError):
     results = {}
   files = fingerprint.of_files(split.files)
-  if results.get(name, {}).get('files') != files:
-    results[name] = {'files': files, 'bad': list(find_undecodable(split.files))}
+  if results.get(split_name, {}).get('files') != files:
+    results[split_name] = {'files': files, 'bad': list(find_undecodable(split.files))}
     atomic.write_json(path, results)
-  return [(index, why) for index, why in results[name]['bad']]
+  return [(index, reason) for index, reason in results[split_name]['bad']]

@@ -23,7 +23,7 @@ from estimator_train.inputs.source import BadImage, InputFn, Source
 from estimator_train.inputs.synthetic import SyntheticSource
 from estimator_train.settings import Settings, choices, groups
 
-SOURCES: Dict[type, Callable[..., Source]] = {
+SOURCE_CLASSES: Dict[type, Callable[..., Source]] = {
     IdxSplit: IdxSource,
     ImageSplit: ImageSource,
     ArraySplit: ArraySource,
@@ -32,7 +32,7 @@ SOURCES: Dict[type, Callable[..., Source]] = {
 
 
 class SplitSizes(NamedTuple):
-  """The number of examples of each split; None if it is infinite or not read."""
+  """The number of examples per split; None for a split that is infinite or is not read."""
   train: Optional[int]
   test: Optional[int]
 
@@ -43,7 +43,7 @@ class SingleEpoch(NamedTuple):
   Attributes:
     num_examples: the number of examples.
     cache_key: a key that identifies the examples.
-    make_input_fn: makes an `input_fn` with the given batch size.
+    make_input_fn: makes an `input_fn` with the given number of examples per batch.
   """
   num_examples: int
   cache_key: str
@@ -56,9 +56,9 @@ def make_source(dataset: DataSet, split: Optional[Split]) -> Source:
   Raises:
     ValueError: no source is implemented for the type of the split.
   """
-  if type(split) not in SOURCES:
+  if type(split) not in SOURCE_CLASSES:
     raise ValueError('no source is implemented for {}'.format(type(split).__name__))
-  return SOURCES[type(split)](dataset, split)
+  return SOURCE_CLASSES[type(split)](dataset, split)
 
 
 def skip_bad_examples(dataset: DataSet, settings: groups.Input,
@@ -69,19 +69,19 @@ def skip_bad_examples(dataset: DataSet, settings: groups.Input,
     The data set without these images, and the removed images with their reasons.
 
   Raises:
-    UserError: their fraction exceeds `--max_bad_images`, or a class has no other images.
+    UserError: the fraction of bad images exceeds `--max_bad_images`, or a class has only those.
   """
   skipped: List[BadImage] = []
 
-  def good(name: str, split: Optional[Split]) -> Optional[Split]:
+  def remove_bad(split_name: str, split: Optional[Split]) -> Optional[Split]:
     if split is None:
       return None
-    split, bad = make_source(dataset, split).skip_bad_examples(name, settings, model_dir)
+    split, bad = make_source(dataset, split).skip_bad_examples(split_name, settings, model_dir)
     skipped.extend(bad)
     return split
 
-  return dataset._replace(train=good('train', dataset.train),
-                          test=good('test', dataset.test)), skipped
+  return dataset._replace(train=remove_bad('train', dataset.train),
+                          test=remove_bad('test', dataset.test)), skipped
 
 
 def check_files(dataset: DataSet, settings: Settings) -> SplitSizes:
@@ -91,79 +91,81 @@ def check_files(dataset: DataSet, settings: Settings) -> SplitSizes:
     UserError: a file is missing or invalid, or the settings are not supported for this format.
   """
   if dataset.train is not None and settings.cache not in choices.CACHES and (
-      not make_source(dataset, dataset.train).caches_in_folder):
+      not make_source(dataset, dataset.train).can_cache_in_folder):
     raise UserError('only image files can be cached in a folder',
                     '--cache={} --dataset={}'.format(settings.cache, settings.dataset),
                     'give --cache=memory, or omit --cache')
   return SplitSizes(
-      make_source(dataset, dataset.train).check() if settings.trains else None,
-      make_source(dataset, dataset.test).check() if settings.evaluates else None)
+      make_source(dataset, dataset.train).check_and_count() if settings.trains else None,
+      make_source(dataset, dataset.test).check_and_count() if settings.evaluates else None)
 
 
 def resolve_cache(dataset: DataSet, settings: groups.Input) -> str:
-  """Returns where training examples are cached: `memory`, `none`, or the path of a folder."""
+  """Returns `--cache`, or the value that `auto` stands for: `memory`, `none` or a folder."""
   if settings.cache != 'auto':
     return settings.cache
   return make_source(dataset, dataset.train).default_cache
 
 
 def class_counts(dataset: DataSet) -> List[int]:
-  """Returns the number of training examples per class; UserError if they are infinite."""
-  return np.bincount(make_source(dataset, dataset.train).classes(),
+  """Returns the number of training examples per class; raises a UserError for infinite data."""
+  return np.bincount(make_source(dataset, dataset.train).class_indices(),
                      minlength=len(dataset.labels)).tolist()
 
 
-def make_train_input_fn(dataset: DataSet, settings: Settings, one_hot: bool, batch_size: int,
-                        shard: Shard = UNSHARDED) -> InputFn:
+def make_train_input_fn(dataset: DataSet, settings: Settings, one_hot: bool,
+                        examples_per_batch: int, shard: Shard = UNSHARDED) -> InputFn:
   """Makes the `input_fn` of training, which yields (features, labels).
 
   Args:
     dataset: the data set.
     settings: the settings of the run.
     one_hot: whether labels are one-hot vectors instead of class indices.
-    batch_size: the batch size per replica.
+    examples_per_batch: the batch size per replica.
     shard: the examples that this worker reads.
   """
-  batching = make_batching(dataset, settings, one_hot, batch_size, shard)
+  batching = make_batching(dataset, settings, one_hot, examples_per_batch, shard)
   return make_source(dataset, dataset.train).make_train_input_fn(
       batching, resolve_cache(dataset, settings[groups.Input]))
 
 
-def make_feature_input_fn(dataset: DataSet, settings: Settings, one_hot: bool, batch_size: int,
-                          shard: Shard, features: np.ndarray) -> InputFn:
-  """Makes the `input_fn` of training on cached features, in the order of training on the images.
+def make_feature_input_fn(dataset: DataSet, settings: Settings, one_hot: bool,
+                          examples_per_batch: int, shard: Shard,
+                          features: np.ndarray) -> InputFn:
+  """Like make_train_input_fn, but yields the cached features of each image instead of its pixels.
 
   Args:
-    dataset, settings, one_hot, batch_size, shard: as in make_train_input_fn.
-    features: the features of all examples, [N, ...], in the order of make_single_epoch.
+    dataset, settings, one_hot, examples_per_batch, shard: as in make_train_input_fn.
+    features: the outputs of the frozen layers for all images, [N, ...], in the order of
+      make_single_epoch.
   """
   source = make_source(dataset, dataset.train)
-  batching = make_batching(dataset, settings, one_hot, batch_size, shard)
-  return arrays.make_train_input_fn(features, source.classes(), batching,
-                                    source.example_order(batching))
+  batching = make_batching(dataset, settings, one_hot, examples_per_batch, shard)
+  return arrays.make_train_input_fn(features, source.class_indices(), batching,
+                                    source.make_permutation(batching))
 
 
 def make_eval_input_fn(dataset: DataSet, settings: Settings, one_hot: bool,
-                       batch_size: int) -> InputFn:
+                       examples_per_batch: int) -> InputFn:
   """Makes the `input_fn` of evaluation: each test example once."""
   return make_source(dataset, dataset.test).make_eval_input_fn(
-      make_batching(dataset, settings, one_hot, batch_size))
+      make_batching(dataset, settings, one_hot, examples_per_batch))
 
 
 def make_single_epoch(dataset: DataSet, settings: Settings) -> SingleEpoch:
-  """Returns one epoch of the training examples; UserError if they are infinite."""
+  """Returns one epoch of the training examples; raises a UserError for infinite data."""
   source = make_source(dataset, dataset.train)
 
-  def make_input_fn(batch_size: int) -> InputFn:
-    return source.make_eval_input_fn(make_batching(dataset, settings, False, batch_size))
+  def make_input_fn(examples_per_batch: int) -> InputFn:
+    return source.make_eval_input_fn(make_batching(dataset, settings, False, examples_per_batch))
 
-  return SingleEpoch(len(source.classes()), source.cache_key(), make_input_fn)
+  return SingleEpoch(len(source.class_indices()), source.cache_key(), make_input_fn)
 
 
-def make_batching(dataset: DataSet, settings: Settings, one_hot: bool, batch_size: int,
+def make_batching(dataset: DataSet, settings: Settings, one_hot: bool, examples_per_batch: int,
                   shard: Shard = UNSHARDED) -> Batching:
-  """Returns how the examples of a data set are combined into batches."""
-  return Batching(dataset.image_shape, len(dataset.labels), one_hot, batch_size,
+  """Makes the Batching for the examples of a data set, from the settings of the run."""
+  return Batching(dataset.image_shape, len(dataset.labels), one_hot, examples_per_batch,
                   settings.shuffle_buffer, threads.num_parallel_calls(settings[groups.Input]),
-                  settings.prefetch, settings.seed, shard, threads.private_input_threads(
+                  settings.prefetch, settings.seed, shard, threads.private_threadpool_size(
                       settings[groups.Input], settings[groups.Devices]))

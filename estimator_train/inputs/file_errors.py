@@ -18,20 +18,20 @@ def translate_errors(source: Optional[Source] = None) -> Iterator[None]:
   """Raises a UserError in place of TensorFlow's errors about data files and checkpoints.
 
   Args:
-    source: the source that is read, which finds the file if TensorFlow's error does not name it.
+    source: the source of the examples, which can find the file if the error does not name it.
   """
   try:
     yield
   except tf.errors.DataLossError as error:
-    raise UserError('a file of the data or of --model_dir is damaged',
+    raise UserError('a file of the data set or of --model_dir is damaged',
                     error.message.splitlines()[0],
-                    'remove it; --mode=download downloads data again') from error
+                    'remove it; --mode=download downloads data files again') from error
   except _FILE_ERRORS as error:
     if 'not found in checkpoint' in error.message:
       raise UserError('--model_dir holds a checkpoint of another model or optimizer',
                       re.sub(r'.*?(Key \S+ not found in checkpoint).*', r'\1', error.message,
                              flags=re.DOTALL), 'give another --model_dir') from error
-    explained = source.explain_failure() if source is not None else None
-    if explained is None:
+    user_error = source.explain_failure() if source is not None else None
+    if user_error is None:
       raise
-    raise explained from error
+    raise user_error from error

@@ -1,6 +1,6 @@
-"""`input_fn`s that stream gzipped idx files, without constants in the graph.
+"""`input_fn`s that stream gzipped idx files, which are not stored in the graph.
 
-They return datasets of (images, labels): uint8 [B, height, width, channels], and float32 [B,
+The datasets contain (images, labels): uint8 [B, height, width, channels], and float32 [B,
 num_classes] or int64 [B].
 """
 
@@ -14,29 +14,30 @@ from estimator_train.datasets.description import IdxSplit
 from estimator_train.errors import UserError
 from estimator_train.inputs import arrays
 from estimator_train.inputs.batching import Batching
-from estimator_train.inputs.source import InputFn, Path, Source
+from estimator_train.inputs.source import FilePath, InputFn, Source
 
-# --cache=auto keeps the images in memory up to this size.
-_MAX_CACHED_BYTES = 256 << 20
+# --cache=auto caches the images of a split in memory if they are not larger than this.
+_MAX_AUTO_CACHED_BYTES = 256 << 20
 
 
 class IdxSource(Source):
   """The source of an IdxSplit: gzipped idx files, streamed or read into memory.
 
-  A worker that streams decompresses the complete files, because gzip does not support random
-  access, but decodes only its own examples.
+  When streaming, each worker decompresses the complete files, because gzip does not support random
+  access, but decodes only the examples of its own shard.
   """
-  kind = 'idx_files'
+  format_name = 'idx_files'
   last_stage = 'decode'
 
-  def check(self) -> Optional[int]:
-    # Published files were compared with their checksums when they were downloaded.
+  def check_and_count(self) -> Optional[int]:
+    # The checksums of published files were verified when the files were downloaded.
     return idx.check_split(self.split, self.dataset.image_shape, len(self.dataset.labels),
                            checksummed=bool(self.dataset.files))
 
   def make_train_input_fn(self, batching: Batching, cache: str) -> InputFn:
-    make = make_train_input_fn if cache == 'none' else arrays.make_idx_train_input_fn
-    return make(self.split, batching)
+    make_input_fn = make_train_input_fn if cache == 'none' else (
+        arrays.make_idx_train_input_fn)
+    return make_input_fn(self.split, batching)
 
   def make_eval_input_fn(self, batching: Batching) -> InputFn:
     return make_eval_input_fn(self.split, batching)
@@ -44,29 +45,30 @@ class IdxSource(Source):
   @property
   def default_cache(self) -> str:
     size = idx.count_examples(self.split) * int(np.prod(self.dataset.image_shape))
-    return 'memory' if size <= _MAX_CACHED_BYTES else 'none'
+    return 'memory' if size <= _MAX_AUTO_CACHED_BYTES else 'none'
 
-  def classes(self) -> np.ndarray:
+  def class_indices(self) -> np.ndarray:
     return arrays.read_idx_labels(self.split)
 
   def cache_key(self) -> str:
     return fingerprint.of_files(self.files())
 
-  def example_order(self, batching: Batching) -> Optional[np.ndarray]:
+  def make_permutation(self, batching: Batching) -> Optional[np.ndarray]:
     return None
 
-  def files(self) -> List[Path]:
+  def files(self) -> List[FilePath]:
     return [self.split.images, self.split.labels]
 
-  def make_stages(self, batching: Batching) -> Dict[str, InputFn]:
-    size = batching.batch_size
+  def earlier_stage_input_fns(self, batching: Batching) -> Dict[str, InputFn]:
+    batch_size = batching.examples_per_batch
 
     def read() -> tf.data.Dataset:
-      # Reads all examples, and returns the last one of each batch.
-      return make_record_dataset(self.split, batching).repeat().shard(size, size - 1)
+      # Reads all examples, but yields only the last one of each batch.
+      records = make_record_dataset(self.split, batching).repeat()
+      return records.shard(batch_size, batch_size - 1)
 
     def batch() -> tf.data.Dataset:
-      return _shuffle_records(self.split, batching).batch(size)
+      return _shuffle_records(self.split, batching).batch(batch_size)
 
     return {'read': read, 'batch': batch}
 
@@ -101,7 +103,7 @@ def make_eval_input_fn(split: IdxSplit, batching: Batching) -> InputFn:
 
 
 def make_record_dataset(split: IdxSplit, batching: Batching) -> tf.data.Dataset:
-  """Returns a dataset of the encoded (image, label), scalar strings, in the order of the files."""
+  """Returns a dataset of undecoded (image, label) pairs of strings, in the order of the files."""
   height, width, channels = batching.image_shape
   images = tf.data.FixedLengthRecordDataset(
       split.images, height * width * channels, header_bytes=idx.IMAGE_HEADER_BYTES,
@@ -118,11 +120,11 @@ def _shuffle_records(split: IdxSplit, batching: Batching) -> tf.data.Dataset:
 
 def _decode_batches(records: tf.data.Dataset, batching: Batching) -> tf.data.Dataset:
   """Combines records into batches and decodes each batch in one call."""
-  # AutoGraph would spend half a second to find that there is nothing to convert.
+  # AutoGraph would spend half a second finding that there is nothing to convert.
   @tf.autograph.experimental.do_not_convert
   def decode(images: tf.Tensor, labels: tf.Tensor) -> Tuple[tf.Tensor, tf.Tensor]:
     pixels = tf.reshape(tf.decode_raw(images, tf.uint8), (-1,) + batching.image_shape)
     classes = tf.cast(tf.reshape(tf.decode_raw(labels, tf.uint8), [-1]), tf.int64)
     return pixels, batching.encode_labels(classes)
 
-  return batching.prefetch_batches(records.batch(batching.batch_size).map(decode))
+  return batching.prefetch_batches(records.batch(batching.examples_per_batch).map(decode))

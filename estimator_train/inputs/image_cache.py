@@ -18,11 +18,11 @@ from estimator_train.inputs.batching import Batching
 from estimator_train.process.memory import available_bytes
 
 _LOG = logging.getLogger('estimator_train')
-_FILL_BATCH = 64
-Fill = Callable[[np.ndarray], None]
+_FILL_BATCH_SIZE = 64
+FillFunction = Callable[[np.ndarray], None]
 
 
-class _NotGrey(Exception):
+class _ColourImageFound(Exception):
   """A colour image was found while grey images were cached."""
 
 
@@ -33,7 +33,7 @@ def load_images(split: ImageSplit, batching: Batching, cache: str) -> np.ndarray
 
   Args:
     split: the image files.
-    batching: the image size, and the number of images to decode in parallel.
+    batching: gives the image size and the number of images to decode in parallel.
     cache: `memory`, or a folder. In a folder, the cache is reused if the paths, sizes and
       modification times of the files and the image size are the same.
 
@@ -41,7 +41,7 @@ def load_images(split: ImageSplit, batching: Batching, cache: str) -> np.ndarray
     uint8 [N, height, width, C], in the order of the files; C is 1 if all images are grey, else 3.
 
   Raises:
-    UserError: there is not enough memory or disk space; the error has the required size.
+    UserError: there is not enough memory or disk space; the error states the required size.
     tf.errors.OpError: an image cannot be decoded.
   """
   height, width, _ = batching.image_shape
@@ -51,25 +51,26 @@ def load_images(split: ImageSplit, batching: Batching, cache: str) -> np.ndarray
   def fill(array: np.ndarray) -> None:
     _fill_with_images(array, split, batching)
 
-  for channels in (1, 3) if image_files.is_grey(split.files) else (3,):
+  for channels in (1, 3) if image_files.is_sample_grey(split.files) else (3,):
     shape = (len(split.files), height, width, channels)
     try:
       return load_array(cache, 'images-' + key, shape, np.uint8, fill)
-    except _NotGrey:
+    except _ColourImageFound:
       _LOG.info('not all images are grey: caching three channels')
   raise AssertionError('every image fits into three channels')
 
 
 def load_array(cache: str, name: str, shape: Tuple[int, ...], dtype: type,
-               fill: Fill) -> np.ndarray:
-  """Returns an array that is filled once, in memory or in the file `NAME.npy` of a folder.
+               fill: FillFunction) -> np.ndarray:
+  """Fills and returns an array in memory, or in the file `NAME.npy` of a folder.
 
-  The file gets its name when it is complete; the incomplete file of a killed run is filled again.
-  If several processes call this function, one fills the file and the others wait.
+  A complete file is reused. A file gets its final name when it is complete; the incomplete file of
+  a killed run is filled again. If several processes call this function for the same file, one of
+  them fills it and the others wait.
 
   Args:
     cache: `memory`, or a folder.
-    name: the name of the file, unique for its content.
+    name: the name of the file without `.npy`, which must identify its content.
     shape: the shape of the array.
     dtype: the dtype of the array.
     fill: the function that fills the array.
@@ -78,13 +79,13 @@ def load_array(cache: str, name: str, shape: Tuple[int, ...], dtype: type,
     UserError: there is not enough memory or disk space, or the folder is not writable.
   """
   size = _num_bytes(shape, dtype)
-  description = '{} {} of {}'.format(np.dtype(dtype).name, 'x'.join(map(str, shape)),
-                                     _format_size(size))
+  description = 'a {} array of shape {} and size {}'.format(
+      np.dtype(dtype).name, 'x'.join(map(str, shape)), _format_size(size))
   if cache == 'memory':
     free = available_bytes()
     if size > free:
       raise UserError('the cache does not fit into memory',
-                      '--cache=memory for {}, {} are free'.format(
+                      '--cache=memory for {}, with {} free'.format(
                           description, _format_size(free)),
                       'give --cache=FOLDER, or a smaller --image_size')
     _LOG.info('caching %s in memory', description)
@@ -95,13 +96,13 @@ def load_array(cache: str, name: str, shape: Tuple[int, ...], dtype: type,
   try:
     os.makedirs(cache, exist_ok=True)
     if not _is_complete(path, shape, dtype):
-      with open_locked(path + '.part') as part:
+      with open_locked(path + '.part') as part_file:
         if not _is_complete(path, shape, dtype):
           _LOG.info('caching %s in %s', description, path)
-          _fill_file(part, shape, dtype, fill)
-          os.replace(part.name, path)
-        elif os.path.exists(part.name):
-          os.remove(part.name)
+          _fill_file(part_file, shape, dtype, fill)
+          os.replace(part_file.name, path)
+        elif os.path.exists(part_file.name):
+          os.remove(part_file.name)
     return np.load(path, mmap_mode='r', allow_pickle=False)
   except OSError as error:
     raise UserError('the cache cannot be stored',
@@ -116,7 +117,7 @@ def fill_in_batches(array: np.ndarray, next_batch: Callable[[], np.ndarray],
   Args:
     array: the array to fill, [N, ...].
     next_batch: returns the next batch, [B, ...].
-    description: describes the operation in the progress.
+    description: the text in front of the progress bar.
   """
   with tqdm(total=len(array), desc=description, unit='image', disable=None) as bar:
     filled = 0
@@ -136,34 +137,34 @@ def _is_complete(path: str, shape: Tuple[int, ...], dtype: type) -> bool:
     return False
   try:
     array = np.load(path, mmap_mode='r', allow_pickle=False)
-  except ValueError:  # Truncated, or not an array.
+  except ValueError:  # The file is truncated, or contains no array.
     return False
   return array.shape == shape and array.dtype == dtype
 
 
-def _fill_file(part: BinaryIO, shape: Tuple[int, ...], dtype: type, fill: Fill) -> None:
-  part.truncate(0)
-  np.lib.format.write_array_header_1_0(part, {
+def _fill_file(file: BinaryIO, shape: Tuple[int, ...], dtype: type, fill: FillFunction) -> None:
+  file.truncate(0)
+  np.lib.format.write_array_header_1_0(file, {
       'descr': np.lib.format.dtype_to_descr(np.dtype(dtype)), 'fortran_order': False,
       'shape': shape})
-  part.flush()
-  header_bytes = os.fstat(part.fileno()).st_size
+  file.flush()
+  header_bytes = os.fstat(file.fileno()).st_size
   try:
-    # Allocates the space first: a full disk under a memory-mapped file would kill the process.
-    os.posix_fallocate(part.fileno(), header_bytes, _num_bytes(shape, dtype))
+    # Allocate the space first: on a full disk, writing to the mapped memory would kill the process.
+    os.posix_fallocate(file.fileno(), header_bytes, _num_bytes(shape, dtype))
   except OSError:
-    part.truncate(0)  # Release the space that was allocated.
+    file.truncate(0)  # Release the space that was allocated.
     raise
-  array = np.memmap(part.name, dtype, 'r+', header_bytes, shape)
+  array = np.memmap(file.name, dtype, 'r+', header_bytes, shape)
   fill(array)
   array.flush()
-  os.fsync(part.fileno())
+  os.fsync(file.fileno())
 
 
 def _fill_with_images(array: np.ndarray, split: ImageSplit, batching: Batching) -> None:
-  """Fills uint8 [N, height, width, C]; raises _NotGrey if C is 1 and an image has colours."""
+  """Fills uint8 [N, height, width, C]; raises _ColourImageFound for a colour image if C is 1."""
   input_fn = image_files.make_eval_input_fn(split, batching._replace(
-      batch_size=_FILL_BATCH, one_hot=False))
+      examples_per_batch=_FILL_BATCH_SIZE, one_hot=False))
   with tf.Graph().as_default(), tf.Session(
       config=tf.ConfigProto(device_count={'GPU': 0})) as session:
     pixels, _ = tf.data.make_one_shot_iterator(input_fn()).get_next()
@@ -172,7 +173,7 @@ def _fill_with_images(array: np.ndarray, split: ImageSplit, batching: Batching) 
     def next_images() -> np.ndarray:
       batch = run_batch()
       if batch.shape[-1] > array.shape[-1]:
-        raise _NotGrey
+        raise _ColourImageFound
       return batch  # A grey batch is broadcast to three channels.
 
     fill_in_batches(array, next_images, 'caching')

@@ -1,9 +1,9 @@
 """`input_fn`s that read image files: JPEG, PNG or GIF, recognized by their content.
 
-They return datasets of (images, labels). Images are float32 [B, height, width, C], decoded to uint8
-and resized without scaling, so that pixel values are from 0 to 255. C is 1 if all images of a batch
-are grey, else 3; the model's graph scales the pixel values and repeats a single channel on its
-device. Labels are float32 [B, num_classes] or int64 [B].
+The datasets contain (images, labels). Images are decoded to uint8 and resized to float32 [B,
+height, width, C], with pixel values from 0 to 255. C is 1 if all images of the batch are grey, and
+3 otherwise. The graph of the model scales the pixel values and, if necessary, repeats a single
+channel. Labels are float32 [B, num_classes] or int64 [B].
 """
 
 import contextlib
@@ -18,10 +18,11 @@ from estimator_train.datasets.description import ImageSplit
 from estimator_train.inputs.batching import Batching
 from estimator_train.inputs.source import InputFn
 
-# Paths that one call to Python looks up. A call takes a tenth of the time to decode an image.
+# The number of paths that one call of a Python function looks up. A call takes a tenth of the
+# time of decoding one image.
 _PATHS_PER_LOOKUP = 64
-_READAHEAD_THREADS = 4  # On a network file system, opening a file is slow.
-_SAMPLE_SIZE = 16
+_READAHEAD_THREADS = 4  # Several, because opening a file on a network file system is slow.
+_GREY_SAMPLE_SIZE = 16  # The number of files that is_sample_grey decodes.
 
 
 def make_train_input_fn(split: ImageSplit, batching: Batching) -> InputFn:
@@ -54,7 +55,7 @@ def decode(path: tf.Tensor, channels: int = 0) -> tf.Tensor:
 
   Args:
     path: the path of the file, a scalar string.
-    channels: the number of channels C: 3, or 0 for that of the file, which is 1 for a grey image.
+    channels: the number of channels C: 3, or 0 for as many as in the file (1 if it is grey).
   """
   return decode_content(tf.read_file(path), channels)
 
@@ -65,21 +66,21 @@ def decode_content(content: tf.Tensor, channels: int = 0) -> tf.Tensor:
 
 
 def resize(image: tf.Tensor, height: int, width: int) -> tf.Tensor:
-  """Resizes uint8 [any, any, C] to float32 [height, width, C], bilinear as in TensorFlow 1."""
+  """Resizes uint8 [any, any, C] bilinearly to float32 [height, width, C], as in TensorFlow 1."""
   return tf.image.resize_bilinear(image[tf.newaxis], (height, width))[0]
 
 
-def is_grey(files: Sequence[bytes]) -> bool:
+def is_sample_grey(files: Sequence[bytes]) -> bool:
   """Whether all images in a sample of the files are grey, ignoring those that cannot be decoded.
 
-  The result only selects the faster code path. Batches that contain the other kind of images are
-  correct as well.
+  The result only selects the faster of two code paths, both of which read grey and colour images
+  correctly.
   """
   with tf.Graph().as_default(), tf.Session(
       config=tf.ConfigProto(device_count={'GPU': 0})) as session:
     path = tf.placeholder(tf.string, [])
     channels = tf.shape(decode(path))[2]
-    for file in _evenly_spaced(files, _SAMPLE_SIZE):
+    for file in _evenly_spaced(files, _GREY_SAMPLE_SIZE):
       try:
         if session.run(channels, {path: file}) != 1:
           return False
@@ -95,11 +96,11 @@ def _evenly_spaced(files: Sequence[bytes], count: int) -> Iterator[bytes]:
 
 def _make_batches(paths: tf.data.Dataset, split: ImageSplit,
                   batching: Batching) -> tf.data.Dataset:
-  load_image = make_load_image(batching, is_grey(split.files))
+  load_image = make_load_image(batching, is_sample_grey(split.files))
   return batching.prefetch_batches(
       paths
       .apply(tf.data.experimental.map_and_batch(
-          load_image, batching.batch_size, num_parallel_calls=batching.num_parallel_calls))
+          load_image, batching.examples_per_batch, num_parallel_calls=batching.num_parallel_calls))
       .map(_make_colour_fallback(batching)))
 
 
@@ -126,9 +127,9 @@ def _look_up_paths(indices: tf.data.Dataset, split: ImageSplit,
 
 
 def _request_readahead(paths: Sequence[bytes]) -> None:
-  """Requests that the kernel reads files ahead, so that decoding does not wait for the disk."""
+  """Asks the kernel to read files ahead, so that decoding does not wait for the disk."""
   for path in paths:
-    with contextlib.suppress(OSError):  # The error is reported when the file is read.
+    with contextlib.suppress(OSError):  # The error is reported when the image is decoded.
       descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
       try:
         os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_WILLNEED)
@@ -136,12 +137,12 @@ def _request_readahead(paths: Sequence[bytes]) -> None:
         os.close(descriptor)
 
 
-def make_load_image(batching: Batching, grey: bool) -> Callable[..., Tuple[tf.Tensor, ...]]:
-  """Makes the function that reads, decodes and resizes the image of a (path, class index).
+def make_load_image(batching: Batching, expect_grey: bool) -> Callable[..., Tuple[tf.Tensor, ...]]:
+  """Makes a function of (path, class index) that reads, decodes and resizes an image.
 
   Args:
-    batching: the image size.
-    grey: whether grey images are expected, of which only one channel is resized.
+    batching: gives the image size.
+    expect_grey: whether most images are expected to be grey, so that only one channel is resized.
 
   Returns:
     A function that returns the image, float32 [height, width, 1 or 3], whether it has all channels
@@ -151,7 +152,7 @@ def make_load_image(batching: Batching, grey: bool) -> Callable[..., Tuple[tf.Te
 
   @tf.autograph.experimental.do_not_convert
   def load_image(path: tf.Tensor, class_index: tf.Tensor) -> Tuple[tf.Tensor, ...]:
-    if not grey:
+    if not expect_grey:
       pixels = resize(decode(path, channels=3), height, width)
       return pixels, tf.constant(True), path, class_index
     image = decode(path)
@@ -162,14 +163,14 @@ def make_load_image(batching: Batching, grey: bool) -> Callable[..., Tuple[tf.Te
 
 
 def _make_colour_fallback(batching: Batching) -> Callable[..., Tuple[tf.Tensor, tf.Tensor]]:
-  """Makes the function that reads a batch again with three channels if an image is not grey."""
+  """Makes a function that reads a batch again, with three channels, if an image is not grey."""
   height, width, _ = batching.image_shape
 
   @tf.autograph.experimental.do_not_convert
-  def reload_if_coloured(pixels: tf.Tensor, is_complete: tf.Tensor, paths: tf.Tensor,
+  def reload_if_coloured(pixels: tf.Tensor, has_all_channels: tf.Tensor, paths: tf.Tensor,
                          classes: tf.Tensor) -> Tuple[tf.Tensor, tf.Tensor]:
     pixels = tf.cond(
-        tf.reduce_all(is_complete), lambda: pixels,
+        tf.reduce_all(has_all_channels), lambda: pixels,
         lambda: tf.map_fn(lambda path: resize(decode(path, channels=3), height, width), paths,
                           tf.float32, parallel_iterations=batching.num_parallel_calls))
     return pixels, batching.encode_labels(classes)

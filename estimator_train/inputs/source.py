@@ -13,7 +13,7 @@ from estimator_train.inputs.batching import Batching
 from estimator_train.settings import groups
 
 InputFn = Callable[[], tf.data.Dataset]
-Path = Union[str, bytes]
+FilePath = Union[str, bytes]
 
 
 class BadImage(NamedTuple):
@@ -23,25 +23,25 @@ class BadImage(NamedTuple):
 
 
 class Source(abc.ABC):
-  """The examples of a split; each format has a subclass.
+  """The examples of a split. File formats, NumPy arrays and synthetic data have a subclass each.
 
   Args:
     dataset: the data set of the split.
-    split: the location of the examples.
+    split: the description of the split, which gives the location of its examples.
 
   Attributes:
-    kind: the name of the format in reports.
-    lists_classes: whether the class indices are known without reading a file.
+    format_name: the name of the format in reports.
+    class_indices_are_known: whether the class indices are known without reading a file.
     is_auditable: whether the files are images, which --mode=audit can check.
-    caches_in_folder: whether the examples can be cached in a folder.
+    can_cache_in_folder: whether the examples can be cached in a folder.
     is_in_memory: whether the examples are in memory, so that nothing is read or decoded.
     last_stage: the name of the last stage of the input pipeline; None: the pipeline has no stages
       to measure.
   """
-  kind: ClassVar[str]
-  lists_classes = False
+  format_name: ClassVar[str]
+  class_indices_are_known = False
   is_auditable = False
-  caches_in_folder = False
+  can_cache_in_folder = False
   is_in_memory = False
   last_stage: ClassVar[Optional[str]] = 'batch'
 
@@ -49,8 +49,8 @@ class Source(abc.ABC):
     self.dataset, self.split = dataset, split
 
   @abc.abstractmethod
-  def check(self) -> Optional[int]:
-    """Runs quick checks of the files.
+  def check_and_count(self) -> Optional[int]:
+    """Runs quick checks of the files, and counts the examples.
 
     Returns:
       The number of examples, or None if the data set is infinite.
@@ -74,33 +74,31 @@ class Source(abc.ABC):
 
   @property
   def default_cache(self) -> str:
-    """The value of `--cache` that `auto` stands for."""
+    """The value that `--cache=auto` stands for: `memory` or `none`."""
     return 'none'
 
-  def classes(self) -> np.ndarray:
-    """Returns the class index of each example, integer [N]; UserError if the data set is
-    infinite."""
+  def class_indices(self) -> np.ndarray:
+    """Returns the class indices, integer [N]; raises a UserError for infinite data."""
     raise self._infinite_error()
 
   def cache_key(self) -> str:
-    """Returns a key that identifies the examples on this machine; UserError if there are infinitely
-    many."""
+    """Returns a key that identifies the examples on this machine; UserError for infinite data."""
     raise self._infinite_error()
 
   def content_digest(self) -> str:
-    """Returns a digest of the list of examples that is equal on all machines.
+    """Returns a digest of the class indices, which must be the same on all machines.
 
-    It is '' if the list is verified in another way, for example by the checksums of published
-    files.
+    The digest is '' if the class indices are not known without reading a file; published files are
+    verified by their checksums instead.
     """
-    return fingerprint.of_arrays([self.classes()]) if self.lists_classes else ''
+    return fingerprint.of_arrays([self.class_indices()]) if self.class_indices_are_known else ''
 
-  def skip_bad_examples(self, name: str, settings: groups.Input,
+  def skip_bad_examples(self, split_name: str, settings: groups.Input,
                         model_dir: str) -> Tuple[Split, List[BadImage]]:
     """Removes the examples that cannot be decoded.
 
     Args:
-      name: the name of the split, `train` or `test`.
+      split_name: the name of the split, `train` or `test`.
       settings: the input flags of the run.
       model_dir: the folder in which the result is stored for the next run.
 
@@ -108,46 +106,46 @@ class Source(abc.ABC):
       The split without these examples, and the removed examples.
 
     Raises:
-      UserError: their fraction exceeds `--max_bad_images`, or a class would have no training
-        examples left.
+      UserError: the fraction of such examples exceeds `--max_bad_images`, or a class would have
+        no training examples left.
     """
     return self.split, []
 
-  def example_order(self, batching: Batching) -> Optional[np.ndarray]:
-    """Returns the permutation of the examples before they are shuffled; None: no permutation."""
-    return batching.permutation(len(self.classes()))
+  def make_permutation(self, batching: Batching) -> Optional[np.ndarray]:
+    """Returns the permutation to apply to the examples before shuffling; None: no permutation."""
+    return batching.permutation(len(self.class_indices()))
 
-  def files(self) -> List[Path]:
+  def files(self) -> List[FilePath]:
     """Returns the paths of the files with the examples; [] if there are no files."""
     return []
 
-  def stages(self, batching: Batching, is_cached: bool,
-             train_input_fn: InputFn) -> Dict[str, InputFn]:
+  def stage_input_fns(self, batching: Batching, is_cached: bool,
+                      train_input_fn: InputFn) -> Dict[str, InputFn]:
     """Returns one `input_fn` per stage of the input pipeline; each runs all stages up to its own.
 
     Args:
       batching: how the examples are combined into batches.
-      is_cached: whether the examples are cached, in which case only the batch stage runs.
+      is_cached: whether the examples are cached, so that batching is the only stage.
       train_input_fn: the `input_fn` of training, which runs all stages.
     """
     if self.last_stage is None:
       return {}
     if is_cached or self.is_in_memory:
       return {'batch': train_input_fn}
-    return dict(self.make_stages(batching), **{self.last_stage: train_input_fn})
+    return dict(self.earlier_stage_input_fns(batching), **{self.last_stage: train_input_fn})
 
-  def make_stages(self, batching: Batching) -> Dict[str, InputFn]:
-    """Makes the `input_fn`s of all stages but the last one, for training without a cache.
+  def earlier_stage_input_fns(self, batching: Batching) -> Dict[str, InputFn]:
+    """Returns one `input_fn` for each stage before the last one, for examples that are not cached.
 
-    The datasets of stages before batching yield one element per `batch_size` examples.
+    Each element of their datasets stands for `batching.examples_per_batch` examples.
     """
     return {}
 
   def explain_failure(self) -> Optional[UserError]:
-    """Returns an error that names the file that cannot be read, or None if all can be read."""
+    """Returns an error that names a file that cannot be read, or None if all can be read."""
     return None
 
   def _infinite_error(self) -> UserError:
-    return UserError('this requires a finite data set, but synthetic data is infinite',
-                     '--dataset=' + self.dataset.name,
+    return UserError('--class_weights and --cache_features require a finite data set',
+                     '--dataset={} is infinite'.format(self.dataset.name),
                      'omit --class_weights and --cache_features')

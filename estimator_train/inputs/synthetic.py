@@ -10,11 +10,11 @@ from estimator_train.inputs.source import InputFn, Source
 
 class SyntheticSource(Source):
   """The source of a SyntheticSplit: one random batch, repeated."""
-  kind = 'synthetic'
-  caches_in_folder = True  # Accepted, but nothing is written.
+  format_name = 'synthetic'
+  can_cache_in_folder = True  # --cache=FOLDER is accepted, but nothing is written.
   last_stage = None
 
-  def check(self) -> Optional[int]:
+  def check_and_count(self) -> Optional[int]:
     return None
 
   def make_train_input_fn(self, batching: Batching, cache: str) -> InputFn:
@@ -37,11 +37,11 @@ def make_input_fn(batching: Batching,
     float32 [B, num_classes] or int64 [B].
   """
   def input_fn() -> tf.data.Dataset:
-    images = tf.cast(tf.random.stateless_uniform(
-        (batching.batch_size,) + batching.image_shape, [batching.seed, 0], 0, 256, tf.int32),
-        tf.uint8)
+    shape = (batching.examples_per_batch,) + batching.image_shape
+    images = tf.cast(
+        tf.random.stateless_uniform(shape, [batching.seed, 0], 0, 256, tf.int32), tf.uint8)
     classes = tf.random.stateless_uniform(
-        [batching.batch_size], [batching.seed, 1], 0, batching.num_classes, tf.int64)
+        [batching.examples_per_batch], [batching.seed, 1], 0, batching.num_classes, tf.int64)
     batch = images, batching.encode_labels(classes)
     return tf.data.Dataset.from_tensors(batch).repeat(num_batches)
 

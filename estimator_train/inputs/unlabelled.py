@@ -1,7 +1,7 @@
 """Reads batches of images without labels, from image files and idx files, for predictions.
 
-Pixel values are those of evaluation; see image_files.py. A file that cannot be read has an entry in
-the batch as well.
+Images are decoded and resized as in evaluation; see image_files.py. A batch also has an entry for
+each file that cannot be read.
 """
 
 import collections
@@ -20,10 +20,10 @@ from estimator_train.inputs import idx_images, image_files
 
 
 class Image(NamedTuple):
-  """An image.
+  """An image, decoded and resized.
 
   Attributes:
-    name: the path of the file; for an idx file, followed by `:` and the index of the image.
+    name: the path of the file; in an idx file, the path, `:` and the index of the image.
     pixels: [height, width, 1 or 3], pixel values from 0 to 255.
   """
   name: bytes
@@ -40,7 +40,7 @@ Entry = Union[Image, UnreadableFile]
 
 
 def find_input_files(pattern: str) -> Iterator[bytes]:
-  """Returns the files of `--input`, sorted; an existing file is not interpreted as a pattern.
+  """Returns the files of `--input`, sorted; the path of an existing file is not used as a pattern.
 
   Raises:
     UserError: no file matches, or a folder cannot be listed.
@@ -90,13 +90,13 @@ def stack_images(images: List[Image]) -> np.ndarray:
 
 
 def _read_entries(files: Iterator[bytes], decoder: '_Decoder', image_shape: Tuple[int, int, int],
-                  ahead: int, num_threads: int) -> Generator[Entry, None, None]:
+                  max_pending: int, num_threads: int) -> Generator[Entry, None, None]:
   height, width, _ = image_shape
   pending: Deque[Tuple[bytes, Future]] = collections.deque()
   with ThreadPoolExecutor(num_threads) as threads:
     try:
       while True:
-        for path in itertools.islice(files, ahead - len(pending)):
+        for path in itertools.islice(files, max_pending - len(pending)):
           pending.append((path, threads.submit(_read_image_file, path, decoder)))
         if not pending:
           return
@@ -119,7 +119,7 @@ def _read_image_file(path: bytes, decoder: '_Decoder') -> Optional[Entry]:
     with open(path, 'rb') as file:
       if idx_images.is_idx_or_gzip(file.peek(4)):
         return None
-      return Image(path, decoder.pixels(file.read()))
+      return Image(path, decoder.decode(file.read()))
   except OSError as error:
     return UnreadableFile(path, error.strerror or str(error))
   except ValueError as error:
@@ -146,7 +146,7 @@ class _Decoder:
     with tf.Graph().as_default() as graph:
       contents = tf.placeholder(tf.string, [])
       image = tf.image.decode_jpeg(contents)
-      # Two or four channels: discard the alpha channel.
+      # With two or four channels, the last one is alpha, which is discarded.
       image = tf.cond(tf.equal(tf.shape(image)[2] % 2, 1), lambda: image,
                       lambda: tf.image.decode_jpeg(contents, channels=3))
       pixels = image_files.resize(image, height, width)
@@ -154,12 +154,12 @@ class _Decoder:
         pixels = tf.cond(tf.equal(tf.shape(pixels)[2], 1), lambda: pixels,
                          lambda: tf.image.rgb_to_grayscale(pixels))
     self._session = tf.Session(graph=graph, config=tf.ConfigProto(device_count={'GPU': 0}))
-    self._fetch = self._session.make_callable(pixels, [contents])
+    self._fetch_pixels = self._session.make_callable(pixels, [contents])
 
-  def pixels(self, contents: bytes) -> np.ndarray:
-    """Returns float32 [height, width, 1 or 3]; raises a ValueError with the reason on failure."""
+  def decode(self, contents: bytes) -> np.ndarray:
+    """Decodes an image to float32 [height, width, 1 or 3]; raises a ValueError if that fails."""
     try:
-      return self._fetch(contents)
+      return self._fetch_pixels(contents)
     except tf.errors.OpError as error:
       raise ValueError(error.message.splitlines()[0].strip()) from error
 

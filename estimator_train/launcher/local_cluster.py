@@ -1,12 +1,13 @@
-r"""Starts a cluster on this machine: several tasks of the program, which end together.
+r"""Starts a cluster on this machine, whose tasks are processes of the program.
 
   python -m estimator_train.launcher.local_cluster --local_workers=N [--local_ps=M] \
     [--max_restarts=K] [--local_cores=C] [--local_gpus=G] [FLAG...]
 
 Each task runs the program with the same flags and its own TF_CONFIG. The first task, the leader,
-inherits the outputs of this process; the other tasks write theirs to model_dir/logs/. With
---local_cores and --local_gpus each task gets that many cores and GPUs for itself, in the order of
-their IDs.
+inherits standard output and standard error of this process; the other tasks write theirs to
+model_dir/logs/. When one task fails, or the leader has finished, the other tasks are ended.
+With --local_cores=C and --local_gpus=G, each task has C cores and G GPUs for itself, in the order
+of their IDs.
 """
 
 import argparse
@@ -21,9 +22,9 @@ from estimator_train import flags
 from estimator_train.errors import UserError
 from estimator_train.files import paths
 from estimator_train.launcher.local_tasks import (
-  TIMEOUTS,
+  DEFAULT_TIMEOUTS,
   LocalCluster,
-  Task,
+  LocalTask,
   TaskResources,
   Timeouts,
   print_to_stderr,
@@ -32,9 +33,9 @@ from estimator_train.process import child_process
 from estimator_train.run_dir import run_files
 
 _PROGRAM = (sys.executable, '-m', 'estimator_train')
-# The arguments of the program if none are given.
-QUICKSTART = '--flagfile=' + paths.QUICKSTART
-FLAGS = ('local_workers', 'local_ps', 'max_restarts', 'local_cores', 'local_gpus')
+# The argument of the program if none is given.
+QUICKSTART_ARGUMENT = '--flagfile=' + paths.QUICKSTART_FLAGFILE
+LAUNCHER_FLAGS = ('local_workers', 'local_ps', 'max_restarts', 'local_cores', 'local_gpus')
 _USER_ERROR_EXIT_CODE = 2
 _MAX_COUNT = 999
 
@@ -45,17 +46,17 @@ class _Arguments(NamedTuple):
   Attributes:
     tasks: the tasks of the cluster, the leader first.
     resources: the cores and GPUs of each task.
-    max_restarts: how often a failed cluster is restarted.
+    max_restarts: maximum number of restarts after failures.
     program_flags: the flags of the program.
   """
-  tasks: List[Task]
+  tasks: List[LocalTask]
   resources: List[TaskResources]
   max_restarts: int
   program_flags: List[str]
 
 
 def main(argv: Optional[Sequence[str]] = None, program: Sequence[str] = _PROGRAM,
-         timeouts: Timeouts = TIMEOUTS) -> int:
+         timeouts: Timeouts = DEFAULT_TIMEOUTS) -> int:
   """Runs the cluster.
 
   Args:
@@ -71,17 +72,17 @@ def main(argv: Optional[Sequence[str]] = None, program: Sequence[str] = _PROGRAM
         sys.argv[1:] if argv is None else argv)
     strategy = 'multi_worker_mirrored' if tasks[-1].type != 'ps' else 'parameter_server'
     command = list(program) + ['--distribution_strategy=' + strategy] + (
-        arguments or [QUICKSTART])
+        arguments or [QUICKSTART_ARGUMENT])
     if flags.wants_help(arguments):
       os.execve(command[0], command, child_process.child_environment())
     settings = flags.parse(command[len(program):])
     if not settings.trains:
       raise UserError('a local cluster can only train', '--local_workers --mode=' + settings.mode,
                       'leave one of them out')
-    logs = run_files.RunDir(settings.model_dir).file('logs')
-    run_files.make_folder(logs)
-    with _recorded_signals() as received:
-      return LocalCluster(tasks, command, logs, received, timeouts,
+    log_dir = run_files.RunDir(settings.model_dir).path_to('logs')
+    run_files.make_folder(log_dir)
+    with _record_signals() as received_signals:
+      return LocalCluster(tasks, command, log_dir, received_signals, timeouts,
                           resources=resources).run(max_restarts)
   except UserError as error:
     print_to_stderr('error: {}'.format(error))
@@ -99,40 +100,46 @@ def program_flags(argv: Sequence[str]) -> List[str]:
 
 def _parse_arguments(argv: Sequence[str]) -> _Arguments:
   parser = _Parser(add_help=False, allow_abbrev=False)
-  for name in FLAGS:
+  for name in LAUNCHER_FLAGS:
     parser.add_argument('--' + name, '-' + name, default=None if name == 'local_workers' else '0')
-  own, rest = parser.parse_known_args(list(argv))
-  if own.local_workers is None:
+  launcher_arguments, program_arguments = parser.parse_known_args(list(argv))
+  if launcher_arguments.local_workers is None:
     raise UserError('a local cluster needs a number of workers', '--local_workers is missing',
                     'give --local_workers=N')
-  num_workers = _parse_count('local_workers', own.local_workers, 1)
-  num_ps = _parse_count('local_ps', own.local_ps, 0)
-  max_restarts = _parse_count('max_restarts', own.max_restarts, 0)
+  num_workers = _parse_count('local_workers', launcher_arguments.local_workers, 1)
+  num_ps = _parse_count('local_ps', launcher_arguments.local_ps, 0)
+  max_restarts = _parse_count('max_restarts', launcher_arguments.max_restarts, 0)
   counts = {'worker': num_workers}
   if num_ps:
     counts = {'chief': 1, 'worker': num_workers - 1, 'ps': num_ps}
-  tasks = [Task(kind, index) for kind, count in counts.items() for index in range(count)]
-  resources = _divide_resources(tasks, _parse_count('local_cores', own.local_cores, 0),
-                                _parse_count('local_gpus', own.local_gpus, 0))
-  return _Arguments(tasks, resources, max_restarts, rest)
+  tasks = [LocalTask(task_type, index)
+           for task_type, count in counts.items() for index in range(count)]
+  resources = _divide_resources(
+      tasks, _parse_count('local_cores', launcher_arguments.local_cores, 0),
+      _parse_count('local_gpus', launcher_arguments.local_gpus, 0))
+  return _Arguments(tasks, resources, max_restarts, program_arguments)
 
 
-def _divide_resources(tasks: Sequence[Task], cores: int, gpus: int) -> List[TaskResources]:
+def _divide_resources(tasks: Sequence[LocalTask], cores_per_task: int,
+                      gpus_per_task: int) -> List[TaskResources]:
   """Assigns cores and GPUs to the tasks.
 
   Args:
     tasks: the tasks.
-    cores: number of cores for each task alone; 0: all tasks share all cores.
-    gpus: number of GPUs for each task alone; 0: all tasks share all GPUs.
+    cores_per_task: number of cores reserved for each task; 0: all tasks share all cores.
+    gpus_per_task: number of GPUs reserved for each task; 0: all tasks share all GPUs.
   """
-  available = sorted(os.sched_getaffinity(0)) if cores else []
-  if cores and len(available) < cores * len(tasks):
+  cores = sorted(os.sched_getaffinity(0)) if cores_per_task else []
+  if cores_per_task and len(cores) < cores_per_task * len(tasks):
     raise UserError('there are too few cores', '--local_cores={} for {} tasks on {} cores'.format(
-        cores, len(tasks), len(available)), 'give fewer, or leave the flag out to share the cores')
-  given = os.environ.get('CUDA_VISIBLE_DEVICES')
-  visible = given.split(',') if given else [str(gpu) for gpu in range(gpus * len(tasks))]
-  return [TaskResources(tuple(available[index * cores:][:cores]),
-                        ','.join(visible[index * gpus:][:gpus]) if gpus else None)
+        cores_per_task, len(tasks), len(cores)),
+                    'give fewer per task, or leave the flag out to share the cores')
+  visible = os.environ.get('CUDA_VISIBLE_DEVICES')
+  gpus = (visible.split(',') if visible
+          else [str(gpu) for gpu in range(gpus_per_task * len(tasks))])
+  return [TaskResources(
+      tuple(cores[index * cores_per_task:][:cores_per_task]),
+      ','.join(gpus[index * gpus_per_task:][:gpus_per_task]) if gpus_per_task else None)
           for index in range(len(tasks))]
 
 
@@ -150,19 +157,19 @@ def _parse_count(name: str, text: str, minimum: int) -> int:
 
 
 @contextlib.contextmanager
-def _recorded_signals() -> Iterator[List[int]]:
-  """Yields a list to which SIGINT, SIGTERM and SIGUSR1 are appended, unless they are ignored."""
-  received: List[int] = []
-  before = {signum: signal.getsignal(signum)
-            for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)}
-  recorded = [signum for signum, handler in before.items() if handler != signal.SIG_IGN]
+def _record_signals() -> Iterator[List[int]]:
+  """Yields a list of the received SIGINT, SIGTERM and SIGUSR1, without those that are ignored."""
+  received_signals: List[int] = []
+  handlers = {signum: signal.getsignal(signum)
+              for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)}
+  recorded = [signum for signum, handler in handlers.items() if handler != signal.SIG_IGN]
   for signum in recorded:
-    signal.signal(signum, lambda signum, _: received.append(signum))
+    signal.signal(signum, lambda signum, _: received_signals.append(signum))
   try:
-    yield received
+    yield received_signals
   finally:
     for signum in recorded:
-      signal.signal(signum, before[signum])
+      signal.signal(signum, handlers[signum])
 
 
 if __name__ == '__main__':

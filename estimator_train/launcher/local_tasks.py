@@ -12,8 +12,8 @@ from typing import Callable, Dict, Iterator, List, NamedTuple, Optional, Sequenc
 
 from estimator_train.process import child_process
 
-# Exit codes. Those from 128 on are worth a restart.
-_SIGNAL_CODE_BASE, _PEER_LOST = 128, 138
+# Exit codes. After a code of 128 or above, a restart can resume the run.
+_SIGNAL_CODE_BASE, _PEER_LOST_CODE = 128, 138
 _POLL_SECS = 0.1
 
 
@@ -23,8 +23,8 @@ class Timeouts(NamedTuple):
   Attributes:
     peer_loss_secs: how long the other tasks may take to end after a task is lost, before they are
       killed.
-    finish_secs: how long the others may take to end after a task has finished the run or failed for
-      good, before they get SIGTERM.
+    finish_secs: how long the other tasks may take to end after the leader has finished the run, or
+      a task has failed in a way that a restart cannot fix, before they receive SIGTERM.
     save_secs: how long the tasks may take to save a checkpoint and end after a signal, before they
       are killed.
   """
@@ -33,11 +33,11 @@ class Timeouts(NamedTuple):
   save_secs: float = 10.
 
 
-TIMEOUTS = Timeouts()
+DEFAULT_TIMEOUTS = Timeouts()
 
 
-class Task(NamedTuple):
-  """One process of the cluster.
+class LocalTask(NamedTuple):
+  """One process of a cluster on this machine.
 
   Attributes:
     type: chief, worker or ps.
@@ -54,15 +54,15 @@ class TaskResources(NamedTuple):
   """The cores and GPUs of a task.
 
   Attributes:
-    cores: IDs of its cores; empty: those of this process.
-    gpus: its CUDA_VISIBLE_DEVICES; None: that of this process.
+    cores: IDs of its cores; empty: the cores of this process.
+    gpus: its CUDA_VISIBLE_DEVICES; None: the value of this process.
   """
   cores: Tuple[int, ...] = ()
   gpus: Optional[str] = None
 
 
 class TaskFailure(NamedTuple):
-  """The failure of a task that the launcher did not end.
+  """The failure of a task that was not ended by the launcher.
 
   Attributes:
     code: its exit code as in a shell: 128 + n if signal n killed it.
@@ -73,17 +73,17 @@ class TaskFailure(NamedTuple):
 
 
 class _RunningTask(NamedTuple):
-  """A started task.
+  """A task that has been started.
 
   Attributes:
     task: the task.
     process: its process.
-    log: path of its log file; None for the leader, which has none.
-    log_offset: position in the log file, in bytes, where the output of this start begins.
+    log_path: path of its log file; None for the leader, which has none.
+    log_offset: position in the log file, in bytes, at which the output of this process begins.
   """
-  task: Task
+  task: LocalTask
   process: 'subprocess.Popen[bytes]'
-  log: Optional[str]
+  log_path: Optional[str]
   log_offset: int
 
 
@@ -91,27 +91,27 @@ class LocalCluster:
   """The tasks of a cluster on this machine.
 
   Args:
-    tasks: the tasks, the leader first.
-    command: the command that each of them runs.
-    logs: path of the folder of their log files.
-    received: the signals that this process has received; a handler appends to the list while the
-      cluster runs.
+    tasks: the tasks; first the leader, which inherits the outputs of this process.
+    command: the command that each task runs.
+    log_dir: path of the folder for the log files of the other tasks.
+    received_signals: the signals that this process has received; a handler appends to the list
+      while the cluster runs.
     timeouts: how long to wait for tasks to end.
     clock: returns the time in seconds.
     sleep: waits for a number of seconds.
-    resources: cores and GPUs of each task; empty: all tasks share the machine.
+    resources: the cores and GPUs of each task; empty: all tasks share those of this process.
   """
 
-  def __init__(self, tasks: Sequence[Task], command: Sequence[str], logs: str,
-               received: List[int], timeouts: Timeouts = TIMEOUTS,
+  def __init__(self, tasks: Sequence[LocalTask], command: Sequence[str], log_dir: str,
+               received_signals: List[int], timeouts: Timeouts = DEFAULT_TIMEOUTS,
                clock: Callable[[], float] = time.monotonic,
                sleep: Callable[[float], None] = time.sleep,
                resources: Sequence[TaskResources] = ()) -> None:
-    self._tasks, self._command, self._logs, self._timeouts = tasks, command, logs, timeouts
-    self._received, self._clock, self._sleep = received, clock, sleep
+    self._tasks, self._command, self._log_dir, self._timeouts = tasks, command, log_dir, timeouts
+    self._received_signals, self._clock, self._sleep = received_signals, clock, sleep
     self._resources = resources or [TaskResources()] * len(tasks)
     self._running: List[_RunningTask] = []
-    self._num_forwarded = 0
+    self._num_forwarded_signals = 0
 
   def run(self, max_restarts: int) -> int:
     """Runs the tasks, and restarts them after failures from which a run can resume.
@@ -122,102 +122,103 @@ class LocalCluster:
     Returns:
       The exit code.
     """
-    print_to_stderr('{}: the output of {} follows, that of the other tasks is in {}'.format(
-        _describe_counts(self._tasks), self._tasks[0], self._logs))
-    for number in range(max_restarts + 1):
+    print_to_stderr('starting tasks ({}): the output of {} follows, the others log to {}'.format(
+        _describe_counts(self._tasks), self._tasks[0], self._log_dir))
+    for num_restarts in range(max_restarts + 1):
       failures = self._run_once()
-      stops = [signum for signum in self._received if signum != signal.SIGUSR1]
-      if stops:
-        return _SIGNAL_CODE_BASE + stops[0]
+      stop_signals = [signum for signum in self._received_signals if signum != signal.SIGUSR1]
+      if stop_signals:
+        return _SIGNAL_CODE_BASE + stop_signals[0]
       if not failures:
         return 0
       # A task that lost a peer is not the cause, even if its failure was detected first.
       failure = min(failures, key=lambda failure: (failure.code >= _SIGNAL_CODE_BASE,
-                                                   failure.code == _PEER_LOST))
-      if failure.code < _SIGNAL_CODE_BASE or number == max_restarts:
+                                                   failure.code == _PEER_LOST_CODE))
+      if failure.code < _SIGNAL_CODE_BASE or num_restarts == max_restarts:
         return failure.code
-      print_to_stderr('restarting all tasks ({} of {}): {}'.format(
-          number + 1, max_restarts, failure.reason))
+      print_to_stderr('restarting all tasks (restart {} of {}): {}'.format(
+          num_restarts + 1, max_restarts, failure.reason))
     raise AssertionError('not reached')
 
   def _run_once(self) -> List[TaskFailure]:
     """Runs all tasks until they have ended, and returns the failures in the order of detection."""
-    with _free_ports(len(self._tasks)) as ports:
+    with _reserve_ports(len(self._tasks)) as ports:
       try:
         for environment, task, resources in zip(
             _environments(self._tasks, ports), self._tasks, self._resources):
           self._running.append(self._start(task, environment, resources))
         return self._wait()
       finally:
-        self._send(signal.SIGKILL)
+        self._send_signal(signal.SIGKILL)
         for running in self._running:
           running.process.wait()
         self._running = []
 
-  def _start(self, task: Task, environment: Dict[str, str],
+  def _start(self, task: LocalTask, environment: Dict[str, str],
              resources: TaskResources) -> _RunningTask:
-    log, offset, out = None, 0, None
+    log_path, log_offset, out = None, 0, None
     if resources.gpus is not None:
       environment['CUDA_VISIBLE_DEVICES'] = resources.gpus
     preexec_fn = child_process.make_preexec_fn(resources.cores)
     with contextlib.ExitStack() as files:
       if task != self._tasks[0]:
-        log = os.path.join(self._logs, str(task).replace(' ', '-') + '.log')
-        out = files.enter_context(open(log, 'ab'))
-        offset = os.fstat(out.fileno()).st_size
+        log_path = os.path.join(self._log_dir, str(task).replace(' ', '-') + '.log')
+        out = files.enter_context(open(log_path, 'ab'))
+        log_offset = os.fstat(out.fileno()).st_size
       process = subprocess.Popen(
           self._command, env=environment, stdin=subprocess.DEVNULL, stdout=out, stderr=out,
-          # Otherwise a terminal's Ctrl-C would reach it twice, and the second one aborts the task.
+          # Otherwise a task would receive SIGINT twice on Ctrl-C, from the terminal and from this
+          # process, and the second SIGINT aborts the task.
           start_new_session=True,
-          preexec_fn=preexec_fn)  # noqa: PLW1509 (it takes no lock)
-    return _RunningTask(task, process, log, offset)
+          preexec_fn=preexec_fn)  # noqa: PLW1509 (preexec_fn takes no lock)
+    return _RunningTask(task, process, log_path, log_offset)
 
   def _wait(self) -> List[TaskFailure]:
     """Waits until all tasks have ended, forwards signals, and ends tasks that exceed a timeout.
 
     Returns:
-      The failures that occurred before the launcher began to end the tasks.
+      The failures that occurred before the launcher began to end tasks.
     """
     failures: List[TaskFailure] = []
     terminate_at = kill_at = float('inf')
-    is_counted = True
+    counts_failures = True
     while True:
-      for running in self._ended():
+      for running in self._remove_ended():
         code = running.process.returncode
-        if code and is_counted:
+        if code and counts_failures:
           failures.append(_report_failure(running))
           if failures[-1].code >= _SIGNAL_CODE_BASE:
             kill_at = min(kill_at, self._clock() + self._timeouts.peer_loss_secs)
-        # The run is finished, or cannot be resumed: the other tasks have to end, too.
+        # The run is finished, or a restart cannot resume it: the other tasks have to end, too.
         if (code == 0 and running.task == self._tasks[0]) or 0 < code < _SIGNAL_CODE_BASE:
-          is_counted = is_counted and code != 0
+          counts_failures = counts_failures and code != 0
           terminate_at = min(terminate_at, self._clock() + self._timeouts.finish_secs)
       if not self._running:
         return failures
-      for signum in self._received[self._num_forwarded:]:
-        self._send(signum)
-        self._num_forwarded += 1
-        if signum != signal.SIGUSR1:  # SIGUSR1 saves a checkpoint, and training continues.
-          is_counted = False
+      for signum in self._received_signals[self._num_forwarded_signals:]:
+        self._send_signal(signum)
+        self._num_forwarded_signals += 1
+        if signum != signal.SIGUSR1:  # After SIGUSR1 the tasks save a checkpoint, and continue.
+          counts_failures = False
           kill_at = min(kill_at, self._clock() + self._timeouts.save_secs)
       if self._clock() >= terminate_at:
-        self._send(signal.SIGTERM)
-        is_counted, terminate_at = False, float('inf')
+        self._send_signal(signal.SIGTERM)
+        counts_failures, terminate_at = False, float('inf')
         kill_at = min(kill_at, self._clock() + self._timeouts.save_secs)
       if self._clock() >= kill_at:
         print_to_stderr('killed tasks that did not end in time: {}'.format(
             ', '.join(str(running.task) for running in self._running)))
-        self._send(signal.SIGKILL)
-        is_counted, kill_at = False, float('inf')
+        self._send_signal(signal.SIGKILL)
+        counts_failures, kill_at = False, float('inf')
       self._sleep(_POLL_SECS)
 
-  def _ended(self) -> List[_RunningTask]:
-    """Returns the tasks that have ended since the last call, and removes them from the list."""
+  def _remove_ended(self) -> List[_RunningTask]:
+    """Removes the tasks that have ended from the list of running ones, and returns them."""
     ended = [running for running in self._running if running.process.poll() is not None]
     self._running = [running for running in self._running if running not in ended]
     return ended
 
-  def _send(self, signum: int) -> None:
+  def _send_signal(self, signum: int) -> None:
     for running in self._running:
       running.process.send_signal(signum)
 
@@ -226,17 +227,18 @@ def _report_failure(running: _RunningTask) -> TaskFailure:
   """Returns the failure of a task; prints it unless the leader has printed its own error."""
   code = running.process.returncode
   error = 'see above'  # The leader's own error message.
-  if code < 0 or running.log:
-    error = child_process.failure_reason(code, running.log or os.devnull, running.log_offset)
-  has_printed_error = running.log is None and code > 0
+  if code < 0 or running.log_path:
+    error = child_process.failure_reason(code, running.log_path or os.devnull, running.log_offset)
+  has_printed_error = running.log_path is None and code > 0
   code = _SIGNAL_CODE_BASE - code if code < 0 else code
   failure = TaskFailure(code, '{} ended with code {}: {}'.format(running.task, code, error))
   if not has_printed_error:
-    print_to_stderr(failure.reason + ('' if running.log is None else ': see ' + running.log))
+    print_to_stderr(failure.reason + (
+        '' if running.log_path is None else ': see ' + running.log_path))
   return failure
 
 
-def _environments(tasks: Sequence[Task], ports: Sequence[int]) -> Iterator[Dict[str, str]]:
+def _environments(tasks: Sequence[LocalTask], ports: Sequence[int]) -> Iterator[Dict[str, str]]:
   """Yields the environment variables of each task."""
   cluster: Dict[str, List[str]] = {}
   for task, port in zip(tasks, ports):
@@ -247,8 +249,8 @@ def _environments(tasks: Sequence[Task], ports: Sequence[int]) -> Iterator[Dict[
 
 
 @contextlib.contextmanager
-def _free_ports(count: int) -> Iterator[List[int]]:
-  """Reserves free ports for the tasks, so that no outgoing connection of this machine takes one.
+def _reserve_ports(count: int) -> Iterator[List[int]]:
+  """Reserves free ports for the tasks, so that no outgoing connection of this machine gets one.
 
   Linux lets two sockets bind the same port if both set SO_REUSEADDR and only one listens.
   """
@@ -262,11 +264,11 @@ def _free_ports(count: int) -> Iterator[List[int]]:
     yield ports
 
 
-def _describe_counts(tasks: Sequence[Task]) -> str:
+def _describe_counts(tasks: Sequence[LocalTask]) -> str:
   """Returns the number of tasks of each type as text, such as `1 chief, 2 worker`."""
-  kinds = [task.type for task in tasks]
-  return ', '.join('{} {}'.format(kinds.count(kind), kind)
-                   for kind in sorted(set(kinds), key=kinds.index))
+  types = [task.type for task in tasks]
+  return ', '.join('{} {}'.format(types.count(task_type), task_type)
+                   for task_type in sorted(set(types), key=types.index))
 
 
 def print_to_stderr(text: str) -> None:

@@ -2,7 +2,7 @@
 
   python -m estimator_train.launcher.tensorboard_server LOGDIR
 
-One line on standard output gives its URL.
+Prints one line with the URL to standard output.
 """
 
 import os
@@ -19,19 +19,19 @@ def main(argv: Sequence[str]) -> None:
   Args:
     argv: the path of the folder.
   """
-  os.nice(_NICENESS)  # So that training keeps its share of the CPU.
+  os.nice(_NICENESS)  # So that training has priority over TensorBoard.
   os.environ['CUDA_VISIBLE_DEVICES'] = ''
   try:
-    os.chdir(argv[0])  # In a logdir, TensorBoard gives colons and commas a meaning.
-    from tensorboard import program  # Here, since the import takes a second.
-    board = program.TensorBoard()
-    board.configure(logdir='.', host='localhost', port=0)
-    url = board.launch()
+    os.chdir(argv[0])  # Not passed as logdir, where TensorBoard interprets colons and commas.
+    from tensorboard import program  # Imported at low priority, since it takes a second.
+    tensorboard = program.TensorBoard()
+    tensorboard.configure(logdir='.', host='localhost', port=0)
+    url = tensorboard.launch()
   except Exception:
     print('TensorBoard was not started: see {}'.format(
         os.path.join(argv[0], 'logs', 'tensorboard.log')), flush=True)
     raise
-  print('TensorBoard: {} until the training ends'.format(url), flush=True)
+  print('TensorBoard: {} until the training run ends'.format(url), flush=True)
   signal.pause()
 
 

@@ -1,10 +1,10 @@
-"""Starts TensorBoard and the training, for `run_train.sh --tensorboard`.
+"""Starts TensorBoard and the training run, for `run_train.sh --tensorboard`.
 
   python -m estimator_train.launcher.with_tensorboard --tensorboard [FLAG...]
 
-TensorBoard is a child of this process, which then executes the program, or the launcher of a local
-cluster, in its own place. The training therefore has the terminal, signals and exit code as usual,
-and when it ends, for whatever reason, the kernel kills TensorBoard.
+This process starts TensorBoard as its child, and then replaces itself with the program or, for a
+local cluster, with its launcher. The run therefore has the terminal, signals and exit code as
+usual, and when it ends, for whatever reason, the kernel kills TensorBoard.
 """
 
 import os
@@ -20,31 +20,31 @@ from estimator_train.launcher.local_tasks import print_to_stderr
 from estimator_train.process import child_process
 from estimator_train.run_dir import run_files
 
-LOG = 'tensorboard.log'
-_SERVER = (sys.executable, '-m', 'estimator_train.launcher.tensorboard_server')
-_PROGRAM = (sys.executable, '-m')
+LOG_NAME = 'tensorboard.log'
+_SERVER_COMMAND = (sys.executable, '-m', 'estimator_train.launcher.tensorboard_server')
+_MODULE_COMMAND = (sys.executable, '-m')
 _USER_ERROR_EXIT_CODE = 2
 
 
-def main(argv: Optional[Sequence[str]] = None, program: Sequence[str] = _PROGRAM,
-         server: Sequence[str] = _SERVER) -> NoReturn:
-  """Starts TensorBoard, and replaces this process by the training.
+def main(argv: Optional[Sequence[str]] = None, program: Sequence[str] = _MODULE_COMMAND,
+         server: Sequence[str] = _SERVER_COMMAND) -> NoReturn:
+  """Starts TensorBoard, and replaces this process with the training run.
 
   Args:
     argv: the arguments, without the program's name; by default those of this process.
-    program: the command that runs a module, without the module.
-    server: the command that serves a folder, without the folder.
+    program: the command that runs a module, without the name of the module.
+    server: the command that serves a folder, without the path of the folder.
   """
-  arguments = without_tensorboard(sys.argv[1:] if argv is None else argv)
+  arguments = _remove_tensorboard_flag(sys.argv[1:] if argv is None else argv)
   module = 'estimator_train'
-  if any(re.match('--?({})(=|$)'.format('|'.join(local_cluster.FLAGS)), argument)
+  if any(re.match('--?({})(=|$)'.format('|'.join(local_cluster.LAUNCHER_FLAGS)), argument)
          for argument in arguments):
     module = 'estimator_train.launcher.local_cluster'
   try:
     if not flags.wants_help(arguments):
       program_flags = (arguments if module == 'estimator_train'
                        else local_cluster.program_flags(arguments))
-      settings = flags.parse(program_flags or [local_cluster.QUICKSTART])
+      settings = flags.parse(program_flags or [local_cluster.QUICKSTART_ARGUMENT])
       if not settings.trains:
         raise UserError('TensorBoard can only be started with training',
                         '--tensorboard --mode=' + settings.mode, 'leave one of them out')
@@ -52,26 +52,26 @@ def main(argv: Optional[Sequence[str]] = None, program: Sequence[str] = _PROGRAM
   except UserError as error:
     print_to_stderr('error: {}'.format(error))
     sys.exit(_USER_ERROR_EXIT_CODE)
-  command = [*program, module, *(arguments or [local_cluster.QUICKSTART])]
+  command = [*program, module, *(arguments or [local_cluster.QUICKSTART_ARGUMENT])]
   os.execve(command[0], command,
             dict(os.environ, PYTHONPATH=child_process.child_environment()['PYTHONPATH']))
 
 
-def without_tensorboard(argv: Sequence[str]) -> List[str]:
+def _remove_tensorboard_flag(argv: Sequence[str]) -> List[str]:
   """Returns the arguments without --tensorboard."""
   return [argument for argument in argv if argument.lstrip('-') != 'tensorboard']
 
 
 def _start_tensorboard(server: Sequence[str], model_dir: str) -> None:
-  logs = os.path.join(model_dir, 'logs')
-  run_files.make_folder(logs)
-  with open(os.path.join(logs, LOG), 'ab') as log:
+  log_dir = os.path.join(model_dir, 'logs')
+  run_files.make_folder(log_dir)
+  with open(os.path.join(log_dir, LOG_NAME), 'ab') as log:
     subprocess.Popen(
         list(server) + [model_dir], env=child_process.child_environment(), stdin=subprocess.DEVNULL,
         stdout=sys.__stderr__.fileno(), stderr=log,
-        # So that Ctrl-C, on which training finishes its step first, does not end it at once.
+        # So that Ctrl-C does not end TensorBoard at once, while training finishes its step first.
         start_new_session=True,
-        preexec_fn=child_process.make_preexec_fn())  # noqa: PLW1509 (it takes no lock)
+        preexec_fn=child_process.make_preexec_fn())  # noqa: PLW1509 (preexec_fn takes no lock)
 
 
 if __name__ == '__main__':

@@ -16,9 +16,9 @@ _SOCKET_TIMEOUT_SECS = 30.
 
 
 class _Layers:
-  """`tf.keras.layers` with batch norm that can be frozen, and He initialization of convolutions.
+  """`tf.keras.layers`, with batch norm that can be frozen, and with He initialization of Conv2D.
 
-  See He et al. 2015, arXiv:1502.01852. With Keras's default initialization the activations shrink
+  See He et al. 2015, arXiv:1502.01852. With Keras's default initialization, the activations shrink
   to about a thousandth over the 13 convolutions of VGG16, and training from random weights fails.
   """
   BatchNormalization = BatchNormalization
@@ -28,15 +28,15 @@ class _Layers:
     return getattr(tf.keras.layers, name)
 
 
-def build(function: str, image_shape: Tuple[int, int, int], num_classes: int,
+def build(function_name: str, image_shape: Tuple[int, int, int], num_classes: int,
           trainable_layers: Optional[int]) -> tf.keras.Model:
-  """Builds a network without its top, flattens its output, and adds a dense layer.
+  """Builds a network whose top is replaced by a flatten layer and a dense layer.
 
   Args:
-    function: the name of the function in `tf.keras.applications`.
+    function_name: the name of the function in `tf.keras.applications`.
     image_shape: (height, width, channels) of an image; a single channel is repeated to three.
     num_classes: the number of outputs.
-    trainable_layers: the number of last layers, without the head, that are not frozen; None: all.
+    trainable_layers: the number of last layers below the new top that are trained; None: all.
 
   Returns:
     An uncompiled model with random weights: float32 [B, height, width, 3] to probabilities [B,
@@ -46,12 +46,12 @@ def build(function: str, image_shape: Tuple[int, int, int], num_classes: int,
     ValueError: the images are too small for the network.
     UserError: the network has fewer layers than trainable_layers.
   """
-  backbone = _backbone(function, image_shape, weights=None)
-  layers = backbone.layers[1:]  # The first is the input.
+  backbone = _build_backbone(function_name, image_shape, weights=None)
+  layers = backbone.layers[1:]  # The first one is the input layer.
   if trainable_layers is not None:
     if trainable_layers > len(layers):
       raise UserError('--trainable_layers must not exceed the number of layers',
-                      '--trainable_layers={} of {}'.format(trainable_layers, function),
+                      '--trainable_layers={} of {}'.format(trainable_layers, function_name),
                       'give a number up to {}'.format(len(layers)))
     for layer in layers[:len(layers) - trainable_layers]:
       layer.trainable = False
@@ -60,33 +60,33 @@ def build(function: str, image_shape: Tuple[int, int, int], num_classes: int,
   return tf.keras.Model(backbone.input, outputs)
 
 
-def imagenet_weights(function: str, image_shape: Tuple[int, int, int]) -> List[np.ndarray]:
+def imagenet_weights(function_name: str, image_shape: Tuple[int, int, int]) -> List[np.ndarray]:
   """Returns the ImageNet weights of the network, in the order of its layers.
 
-  They are downloaded to `~/.keras/models` once, and verified by their published checksum.
+  The weights are downloaded to `~/.keras/models` once; Keras verifies their published checksum.
 
   Raises:
     UserError: the weights cannot be downloaded.
   """
-  timeout = socket.getdefaulttimeout()
+  previous_timeout = socket.getdefaulttimeout()
   socket.setdefaulttimeout(_SOCKET_TIMEOUT_SECS)
   try:
     with tf.Graph().as_default(), tf.Session(
         config=tf.ConfigProto(device_count={'GPU': 0})) as session:
       tf.keras.backend.set_session(session)
-      with contextlib.redirect_stdout(sys.stderr):  # Keras prints its progress to standard output.
-        return _backbone(function, image_shape, weights='imagenet').get_weights()
+      with contextlib.redirect_stdout(sys.stderr):  # Keras prints progress to standard output.
+        return _build_backbone(function_name, image_shape, weights='imagenet').get_weights()
   except Exception as error:  # Keras raises plain Exception.
     raise UserError('the ImageNet weights cannot be downloaded',
                     '--weights=imagenet ({})'.format(error),
-                    'give --weights=PATH of the .h5 file "notop" of this network, or '
+                    'give --weights=PATH of the "notop" .h5 file of this network, or '
                     '--weights=none') from error
   finally:
     tf.keras.backend.set_session(None)
-    socket.setdefaulttimeout(timeout)
+    socket.setdefaulttimeout(previous_timeout)
 
 
-def _backbone(function: str, image_shape: Tuple[int, int, int],
-              weights: Optional[str]) -> tf.keras.Model:
-  return getattr(tf.keras.applications, function)(
+def _build_backbone(function_name: str, image_shape: Tuple[int, int, int],
+                    weights: Optional[str]) -> tf.keras.Model:
+  return getattr(tf.keras.applications, function_name)(
       weights=weights, include_top=False, input_shape=image_shape[:2] + (3,), layers=_Layers())

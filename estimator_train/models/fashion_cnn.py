@@ -1,4 +1,4 @@
-"""`fashion_cnn`: the article's small convolutional network, 93,322 parameters at 28x28x1."""
+"""`fashion_cnn`: the small convolutional network of fashion_mnist.flags."""
 
 from typing import Tuple
 
@@ -6,7 +6,9 @@ import tensorflow.compat.v1 as tf
 
 
 def build(image_shape: Tuple[int, int, int], num_classes: int) -> tf.keras.Model:
-  """Three 3x3 convolutions, two 2x2 poolings and a dense layer of 64.
+  """Three 3x3 convolutions, two 2x2 max poolings and a dense layer of 64 units.
+
+  The model has 93,322 parameters for images of 28x28x1 and 10 classes.
 
   Args:
     image_shape: (height, width, channels), at least 18 pixels high and wide.

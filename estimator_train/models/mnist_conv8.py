@@ -1,4 +1,4 @@
-"""`mnist_conv8`: one convolution of 8 filters, as in Keras's tf.data examples."""
+"""`mnist_conv8`: one convolution with 8 filters, as in Keras's tf.data examples."""
 
 from typing import Tuple
 

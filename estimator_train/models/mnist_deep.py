@@ -1,4 +1,4 @@
-"""`mnist_deep`: the network of the 8-GPU write-up, with batch norm and dropout."""
+"""`mnist_deep`: the network of mnist_8gpu.flags, with batch norm and dropout."""
 
 from typing import Tuple
 
@@ -6,7 +6,7 @@ import tensorflow.compat.v1 as tf
 
 
 def build(image_shape: Tuple[int, int, int], num_classes: int) -> tf.keras.Model:
-  """Three 3x3 convolutions (32, 256, 128), batch norm, pooling, dropout and a dense layer of 128.
+  """Three 3x3 convolutions, batch norm, pooling, dropout and a dense layer of 128 units.
 
   Batch norm computes its statistics over the batch of each replica, and each replica draws its own
   dropout masks, so the trained weights depend slightly on the number of replicas.

@@ -1,4 +1,4 @@
-"""`mnist_dense`: the simple network of the multi-worker write-up."""
+"""`mnist_dense`: the network of mnist_multi_worker_simple.flags."""
 
 from typing import Tuple
 
@@ -6,7 +6,7 @@ import tensorflow.compat.v1 as tf
 
 
 def build(image_shape: Tuple[int, int, int], num_classes: int) -> tf.keras.Model:
-  """A 3x3 convolution of 32 and a dense layer of 128.
+  """A 3x3 convolution with 32 filters and a dense layer of 128 units.
 
   Args:
     image_shape: (height, width, channels).

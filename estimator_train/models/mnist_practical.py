@@ -1,4 +1,4 @@
-"""`mnist_practical`: the practical network of the multi-worker write-up."""
+"""`mnist_practical`: the network of mnist_multi_worker_practical.flags."""
 
 from typing import Tuple
 
@@ -6,7 +6,7 @@ import tensorflow.compat.v1 as tf
 
 
 def build(image_shape: Tuple[int, int, int], num_classes: int) -> tf.keras.Model:
-  """A 3x3 convolution of 32, pooling and a dense layer of 64.
+  """A 3x3 convolution with 32 filters, pooling and a dense layer of 64 units.
 
   Args:
     image_shape: (height, width, channels).

@@ -7,8 +7,8 @@ def from_outputs(model: tf.keras.Model, outputs: tf.Tensor) -> tf.Tensor:
   """Returns the outputs of a compiled model if they are probabilities, or else their softmax.
 
   Args:
-    model: a compiled model. Its loss determines whether its outputs are logits, or, if the loss
-      does not, its last operation.
+    model: a compiled model. Its loss or, if that does not specify it, its last operation determines
+      whether its outputs are logits.
     outputs: the outputs of the model, float [B, num_classes].
   """
   config = model.loss.get_config() if isinstance(model.loss, tf.keras.losses.Loss) else {}

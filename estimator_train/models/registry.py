@@ -1,4 +1,4 @@
-"""Builds models by name, including the user's; imports TensorFlow only when one is built."""
+"""Builds models by name, including the user's own; imports TensorFlow only when it builds one."""
 
 import importlib
 from typing import Any, Optional, Sequence, Tuple
@@ -6,12 +6,12 @@ from typing import Any, Optional, Sequence, Tuple
 from estimator_train.errors import UserError
 from estimator_train.settings import choices, user_code
 
-# Names of functions in tf.keras.applications.
+# The functions in tf.keras.applications, by the value of --model.
 _APPLICATIONS = {function.lower(): function for function in (
     'VGG16', 'VGG19', 'ResNet50', 'ResNet101', 'ResNet152', 'ResNet50V2', 'ResNet101V2',
     'ResNet152V2', 'InceptionV3', 'InceptionResNetV2', 'Xception', 'MobileNet', 'MobileNetV2',
     'DenseNet121', 'DenseNet169', 'DenseNet201', 'NASNetMobile', 'NASNetLarge')}
-# As in the published training; all layers of the other networks are trainable.
+# As in the article of oct2017.flags; all layers of the other networks are trainable.
 _DEFAULT_TRAINABLE_LAYERS = {'vgg16': 4}
 
 
@@ -25,21 +25,21 @@ def build(name: str, image_shape: Tuple[int, int, int], num_classes: int,
   """Builds a Keras model by name.
 
   Args:
-    name: one of choices.MODELS, which is built by the function `build` of the module of this name
-      in this package, or `package.module:function`, where the function takes either no arguments
-      or an image shape and the number of classes.
+    name: one of choices.MODELS, or `package.module:function`. The former names a module of this
+      package, whose function `build` is called; the latter names a function that takes either no
+      arguments or an image shape and the number of classes.
     image_shape: (height, width, channels) of an image.
     num_classes: the number of outputs.
-    trainable_layers: the number of last layers of a pretrained network to train; None: the default
-      of the network.
+    trainable_layers: the number of last layers of a pretrained network to train; None: the
+      network's default.
 
   Returns:
     A tf.keras.Model, float32 [B, height, width, channels] to float32 [B, num_classes]. It is
     uncompiled, except that the user's function may return a compiled model. Pretrained networks
-    take three channels, also for images of one channel.
+    take three channels, even for images of one channel.
 
   Raises:
-    UserError: there is no model of this name; the user's function does not exist, raises, or does
+    UserError: no model has this name; the user's function does not exist, raises, or does
       not return such a model; or trainable_layers is given for a model that is not pretrained.
     ValueError: the images are too small for the model.
   """
@@ -49,9 +49,9 @@ def build(name: str, image_shape: Tuple[int, int, int], num_classes: int,
       trainable_layers = _DEFAULT_TRAINABLE_LAYERS.get(name)
     return applications.build(_APPLICATIONS[name], image_shape, num_classes, trainable_layers)
   if trainable_layers is not None:
-    raise UserError('--trainable_layers is for pretrained networks',
+    raise UserError('--trainable_layers requires a pretrained network',
                     '--trainable_layers={} --model={}'.format(trainable_layers, name),
-                    'omit it, or choose from ' + ', '.join(_APPLICATIONS))
+                    'omit it, or choose --model from ' + ', '.join(_APPLICATIONS))
   if not user_code.is_function_name(name):
     user_code.check_built_in_name('model', name, choices.MODELS)
     return importlib.import_module('estimator_train.models.' + name).build(image_shape, num_classes)
@@ -63,7 +63,7 @@ def build(name: str, image_shape: Tuple[int, int, int], num_classes: int,
 
 
 def imagenet_weights(name: str, image_shape: Tuple[int, int, int]) -> Any:
-  """Returns the ImageNet weights of a network without its head, as NumPy arrays in its order.
+  """Returns the ImageNet weights of a network without its top, as NumPy arrays.
 
   Raises:
     UserError: there are no ImageNet weights for this model, or they cannot be downloaded.
@@ -71,7 +71,7 @@ def imagenet_weights(name: str, image_shape: Tuple[int, int, int]) -> Any:
   if not is_pretrained(name):
     raise UserError('there are no ImageNet weights for this model',
                     '--weights=imagenet --model=' + name,
-                    'give --weights=none, or choose from ' + ', '.join(_APPLICATIONS))
+                    'give --weights=none, or choose --model from ' + ', '.join(_APPLICATIONS))
   applications = importlib.import_module('estimator_train.models.applications')
   return applications.imagenet_weights(_APPLICATIONS[name], image_shape)
 
@@ -81,7 +81,7 @@ def check_convertible(model: Any, name: str) -> None:
 
   Args:
     model: the model.
-    name: the name of the argument or flag that gave the model, for the error.
+    name: the argument or flag that gives the model, for the error message.
   """
   import tensorflow.compat.v1 as tf  # Already imported if the model is a Keras model.
 
@@ -94,7 +94,7 @@ def check_convertible(model: Any, name: str) -> None:
   if isinstance(model, tf.keras.Sequential) and not model.built:
     raise UserError('a Sequential model must have an input shape', given,
                     'pass input_shape to its first layer')
-  # model_to_estimator loses the weights of other models.
+  # model_to_estimator loses the weights of models that are not graph networks.
   if not is_graph_network(model):
     raise UserError('a subclass of tf.keras.Model cannot be converted to an Estimator', given,
                     'give a tf.keras.Sequential or tf.keras.Model(inputs, outputs); their layers '

@@ -1,4 +1,4 @@
-"""The modes of the program: `--mode=NAME` calls `run` of the module NAME, or of _MODULES[NAME]."""
+"""The modes of the program: `--mode=NAME` calls `run` in the module NAME or _MODULE_NAMES[NAME]."""
 
 import contextlib
 import gc
@@ -14,15 +14,15 @@ from estimator_train.run_dir import disk_errors, run_lock
 from estimator_train.run_dir.run_files import RunDir
 from estimator_train.settings import Settings, groups
 
-_MODULES = {'train': 'train_and_evaluate'}
-# These modes do not write to --model_dir, so they run while another process writes to it.
+_MODULE_NAMES = {'train': 'train_and_evaluate'}
+# These modes do not write to --model_dir, so they can run while another process writes to it.
 _READ_ONLY_MODES = ('predict', 'export', 'download', 'doctor')
-# These modes start it in other processes, or not at all.
+# These modes import TensorFlow in child processes, or not at all.
 _MODES_WITHOUT_TENSORFLOW = ('download', 'doctor', 'scaling', 'reproduce')
 
 
 def run(settings: Settings, worker: Optional[Worker] = None) -> Dict[str, Any]:
-  """Runs the mode of the settings, and locks `model_dir` if the mode writes to it.
+  """Runs the mode of the settings; holds the lock of `model_dir` if the mode writes to it.
 
   Args:
     settings: settings of the run.
@@ -35,21 +35,21 @@ def run(settings: Settings, worker: Optional[Worker] = None) -> Dict[str, Any]:
   if worker is None and settings.trains:
     worker = workers.make_worker(os.environ, settings.distribution_strategy)
   with _lock(settings[groups.Run], worker):
-    saved_at = RunDir(settings.model_dir).last_save_ns() if settings.model_dir else None
-    module = _MODULES.get(settings.mode, settings.mode)
+    saved_before_ns = RunDir(settings.model_dir).last_save_ns() if settings.model_dir else None
+    module = _MODULE_NAMES.get(settings.mode, settings.mode)
     try:
       with _import_phase(settings.mode):
-        mode = _import('estimator_train.modes.' + module)
+        mode = _import_without_gc('estimator_train.modes.' + module)
       return mode.run(settings, worker) if settings.trains else mode.run(settings)
     except Exception as error:
-      translated = disk_errors.translate_error(error, settings, saved_at)
+      translated = disk_errors.translate_error(error, settings, saved_before_ns)
       if translated is None:
         raise
       raise translated from error
 
 
 def _import_phase(mode: str) -> ContextManager[Any]:
-  """Returns a context that logs the import of TensorFlow, for modes that import it at once."""
+  """Returns a context that logs the import of a mode as a phase if it imports TensorFlow."""
   if mode in _MODES_WITHOUT_TENSORFLOW or 'tensorflow' in sys.modules:
     return contextlib.ExitStack()
   return Phase('importing TensorFlow')
@@ -63,7 +63,7 @@ def _lock(settings: groups.Run, worker: Optional[Worker]) -> ContextManager[Any]
   return run_lock.locked(settings.model_dir)
 
 
-def _import(name: str) -> Any:
+def _import_without_gc(name: str) -> Any:
   """Imports a module, and with it TensorFlow, without garbage collection.
 
   While objects are created, during the import and later while a graph is built, Python repeatedly

@@ -24,7 +24,7 @@ _LOG = logging.getLogger('estimator_train')
 
 
 class _InspectedFile(NamedTuple):
-  """The results for one file.
+  """The results of inspecting one file.
 
   Attributes:
     size: size in bytes.
@@ -39,7 +39,7 @@ class _InspectedFile(NamedTuple):
 
 
 def run(settings: Settings) -> Dict[str, Any]:
-  """Returns the result: the number of files, and of issues by kind."""
+  """Returns the result: the number of files, and the number of issues of each kind."""
   image_headers.load_pillow()
   dataset = registry.describe(settings)
   splits = [_make_split(name, split, dataset)
@@ -49,7 +49,7 @@ def run(settings: Settings) -> Dict[str, Any]:
   began = time.monotonic()
   issues = _inspect_files(splits)
   count, secs = sum(len(split.files) for split in splits), time.monotonic() - began
-  _LOG.info('%d images in %.1f s, %.0f images/sec', count, secs, count / secs)
+  _LOG.info('audited %d images in %.1f s, %.0f images/sec', count, secs, count / secs)
   return audit.write_audit_report(settings[groups.Run], settings[groups.Data], splits, issues)
 
 
@@ -58,7 +58,7 @@ def _make_split(name: str, split: Any, dataset: DataSet) -> audit.AuditedSplit:
   if not source.is_auditable:
     raise UserError('--mode=audit requires a data set of image files', '--dataset=' + dataset.name,
                     'give --dataset=image_folder with --train_pattern, or --dataset=oct2017')
-  return audit.AuditedSplit(name, split.files, source.classes(), dataset.labels)
+  return audit.AuditedSplit(name, split.files, source.class_indices(), dataset.labels)
 
 
 def _inspect_files(splits: List[audit.AuditedSplit]) -> List[audit.ImageIssue]:
@@ -71,7 +71,7 @@ def _inspect_files(splits: List[audit.AuditedSplit]) -> List[audit.ImageIssue]:
     for number, inspected in enumerate(bad_images.map_files(
         lambda path: _inspect_file(path, decoder), files, 'auditing')):
       split, index = audit.locate_file(splits, number)
-      split.add(inspected.size, inspected.shape)
+      split.add_file(inspected.size, inspected.shape)
       issues.extend(split.make_issue(index, *problem) for problem in inspected.problems)
       if inspected.digest is not None:
         digests[number] = np.frombuffer(inspected.digest, np.uint64)
@@ -88,12 +88,12 @@ def _inspect_file(path: bytes, decoder: bad_images.Decoder) -> _InspectedFile:
     if os.path.islink(path) and not os.path.exists(path):
       reason = 'a broken link'
     return _InspectedFile(0, None, None, (Problem('unreadable', reason),))
-  shape, refusal = None, None
+  shape, decode_error = None, None
   try:
-    shape = decoder.shape(contents)
+    shape = decoder.decode_shape(contents)
   except ValueError as error:
-    refusal = str(error)
+    decode_error = str(error)
   # Empty files have no digest, so that they are not reported as duplicates of each other.
   digest = hashlib.blake2b(contents, digest_size=16).digest() if contents else None
   return _InspectedFile(len(contents), digest, shape,
-                        tuple(image_headers.find_problems(path, contents, refusal)))
+                        tuple(image_headers.find_problems(path, contents, decode_error)))

@@ -17,18 +17,18 @@ from estimator_train.doctor.check_results import ERROR, OK, WARNING, CheckResult
 from estimator_train.errors import UserError
 from estimator_train.settings import Settings
 
-IMAGE_VARIABLE = 'ESTIMATOR_TRAIN_IMAGE'  # Set in the Dockerfile.
+DOCKER_IMAGE_VARIABLE = 'ESTIMATOR_TRAIN_IMAGE'  # Set in the Dockerfile.
 
 
 def run(settings: Settings) -> Dict[str, Any]:
   """Runs all checks, prints a line for each, and returns their results.
 
   Raises:
-    UserError: at least one check failed; the error has the result of the mode.
+    UserError: at least one check failed; the error contains the result of the mode.
   """
   checks = []
   for check in _run_checks(settings):
-    print(check.line(), flush=True)  # Immediately, because the next check may take a minute.
+    print(check.format_line(), flush=True)  # Immediately, because the next check may take a minute.
     checks.append(check)
   counts = {level: sum(check.level == level for check in checks)
             for level in (OK, WARNING, ERROR)}
@@ -48,7 +48,7 @@ def _run_checks(settings: Settings) -> Iterator[CheckResult]:
   yield packages.check_python(python)
   if python.system != 'Linux':
     return  # The other checks support Linux only.
-  installed, in_image = packages.installed_versions(), IMAGE_VARIABLE in os.environ
+  installed, in_image = packages.installed_versions(), DOCKER_IMAGE_VARIABLE in os.environ
   build, inventory = packages.installed_build(installed), gpus.inspect_gpus()
   yield packages.check_tensorflow(installed, bool(inventory.gpus), in_image)
   yield from packages.check_pins(installed, packages.read_requirements())
@@ -62,17 +62,17 @@ def _run_checks(settings: Settings) -> Iterator[CheckResult]:
   yield from host.check_host(host.inspect_host(), build)
   yield from folders.check_folders(folders.inspect_folders(settings))
   yield tf_config_check.check_tf_config(os.environ.get('TF_CONFIG'))
-  yield kaggle_key.check_key(kaggle_key.find_key(os.environ), settings.dataset == 'oct2017',
-                             in_image)
+  yield kaggle_key.check_credentials(kaggle_key.find_credentials(os.environ),
+                                     settings.dataset == 'oct2017', in_image)
 
 
-def _check_gpu_use(num_gpus: int, build: Optional[packages.Build],
+def _check_gpu_use(num_gpus: int, build: Optional[packages.TensorFlowBuild],
                    imported: tensorflow_import.ImportResult) -> Iterator[CheckResult]:
-  """Yields whether TensorFlow can use the GPUs, which its build and the driver support."""
-  if build is not None and not build.is_nvidias:  # NVIDIA's build includes the libraries.
+  """Checks that TensorFlow can use the GPUs, after the checks of its build and of the driver."""
+  if build is not None and not build.is_nvidia_build:  # NVIDIA's build includes the libraries.
     yield gpu_use.check_libraries(gpu_use.find_missing_libraries())
-  if imported.gpus is not None:
-    yield gpu_use.check_visible_gpus(num_gpus, imported.gpus, imported.has_cuda,
+  if imported.num_gpus is not None:
+    yield gpu_use.check_visible_gpus(num_gpus, imported.num_gpus, imported.has_cuda,
                                      os.environ.get('CUDA_VISIBLE_DEVICES'))
   if num_gpus > 1:
-    yield from gpu_use.check_nccl(num_gpus, gpu_use.inspect_memory())
+    yield from gpu_use.check_nccl(num_gpus, gpu_use.inspect_memory_limits())

@@ -17,7 +17,7 @@ def run(settings: Settings) -> Dict[str, Any]:
   evaluator = Evaluator(plan, prepare_model(plan, start_up))
   result = evaluation.write_evaluation_report(
       settings[groups.Run], plan.data.dataset.labels, *evaluator.evaluate(plan.checkpoint.path))
-  result.update(plan.skipped_images)
+  result.update(plan.skipped_images_result)
   learning_curves.write_learning_curves(settings[groups.Run])
   page.write_page_of_finished_run(settings.model_dir, settings[groups.Reporting])
   return result

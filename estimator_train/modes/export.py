@@ -1,4 +1,4 @@
-"""`--mode=export`: exports a checkpoint of a model_dir for serving. The data is not needed."""
+"""`--mode=export`: exports a checkpoint for serving. The files of the data set are not read."""
 
 from typing import Any, Dict
 
@@ -12,7 +12,7 @@ def run(settings: Settings) -> Dict[str, Any]:
   Raises:
     UserError: there is no checkpoint, the checkpoint does not fit the model, or the export failed.
   """
-  found = trained_model.find_checkpoint(settings)
+  trained = trained_model.find_checkpoint(settings)
   exports.make_export_dir(settings[groups.PredictionAndExport])
   return dict(mode=settings.mode, model_dir=settings.model_dir,
-              **exports.export_checkpoint(settings, found.dataset, found.checkpoint))
+              **exports.export_checkpoint(settings, trained.dataset, trained.checkpoint))

@@ -1,4 +1,4 @@
-"""`--mode=input_benchmark`: measures the input and the model separately to find the bottleneck."""
+"""`--mode=input_benchmark`: measures input and model separately to find the bottleneck."""
 
 import logging
 import tempfile
@@ -17,7 +17,7 @@ from estimator_train.models import registry as models
 from estimator_train.process import memory
 from estimator_train.process.start_up import StartUpTimer
 from estimator_train.reports import input_benchmark, page
-from estimator_train.reports.input_benchmark import Environment, InputFigures
+from estimator_train.reports.input_benchmark import BenchmarkEnvironment, InputFigures
 from estimator_train.run_dir.run_files import RunDir
 from estimator_train.settings import Settings, groups
 from estimator_train.training.plan import make_plan
@@ -29,14 +29,14 @@ _LOG = logging.getLogger('estimator_train')
 def run(settings: Settings) -> Dict[str, Any]:
   """Returns the result: the rates of the input and of the model, a verdict and advice."""
   if settings.cache_features:
-    raise UserError('--mode=input_benchmark cannot be combined with --cache_features, with which '
-                    'training reads no images', '--cache_features', 'leave it out')
+    raise UserError('--mode=input_benchmark measures how images are read, but training with '
+                    '--cache_features reads no images', '--cache_features', 'omit it')
   if settings.model_dir:
     RunDir(settings.model_dir).make()
   # The user's model_dir may have checkpoints of another model, so the model is trained elsewhere.
   with tempfile.TemporaryDirectory(prefix='input_benchmark-') as folder:
     start_up = StartUpTimer()
-    plan = make_plan(_for_training(settings, folder), start_up)
+    plan = make_plan(_training_settings(settings, folder), start_up)
     trained_model = prepare_model(plan, start_up)
     free_bytes = memory.available_bytes()
     _LOG.info('measuring the input')
@@ -49,19 +49,19 @@ def run(settings: Settings) -> Dict[str, Any]:
   result = input_benchmark.write_input_benchmark_report(
       settings[groups.Run], attr.evolve(settings[groups.Input], cache=factory.resolve_cache(
           dataset, settings[groups.Input])), plan.conditions, _to_figures(dataset, measured), model,
-      Environment(threads.available_cores(), free_bytes,
-              all(name.startswith('/cpu') for name in plan.engine.devices.names),
-              models.is_pretrained(settings.model)))
+      BenchmarkEnvironment(threads.available_cores(), free_bytes,
+                           all(name.startswith('/cpu') for name in plan.engine.devices.names),
+                           models.is_pretrained(settings.model)))
   page.write_page_of_finished_run(settings.model_dir, settings[groups.Reporting])
   return result
 
 
-def _for_training(settings: Settings, folder: str) -> Settings:
-  """Returns the settings of a training run in a temporary folder that costs the same."""
+def _training_settings(settings: Settings, folder: str) -> Settings:
+  """Returns settings for a training run with the same cost per step, in a temporary folder."""
   return settings.evolve(
       mode='train', model_dir=folder, train_steps=2 ** 31 - 1, train_epochs=None,
       weights='none',
-      # Keeps the loss finite: random labels cannot be learned.
+      # A tiny learning rate keeps the loss finite, although the labels of the batch are random.
       learning_rate=1e-9, lr_schedule='constant', lr_boundaries_epochs=(), lr_values=(),
       lr_warmup_epochs=0.)
 
@@ -70,12 +70,12 @@ def _to_figures(dataset: DataSet, measured: InputMeasurement) -> InputFigures:
   """Converts the measurements to the figures of the report."""
   count = measured.num_examples
   height, width, channels = measured.image_shape
-  was_cold = None
+  cold_is_from_storage = None
   if measured.bytes_from_storage is not None and measured.bytes_per_example is not None:
-    was_cold = measured.bytes_from_storage >= measured.bytes_expected / 2
+    cold_is_from_storage = measured.bytes_from_storage >= measured.bytes_expected / 2
   return InputFigures(
-      kind=factory.make_source(dataset, dataset.train).kind, num_examples=count,
-      prepare_secs=measured.prepare_secs, cold=measured.cold, warm=measured.warm,
-      stages=measured.stages, bytes_per_example=measured.bytes_per_example,
-      was_cold=was_cold,
+      format_name=factory.make_source(dataset, dataset.train).format_name, num_examples=count,
+      prepare_secs=measured.prepare_secs, cold_passes=measured.cold_passes,
+      warm_passes=measured.warm_passes, stage_passes=measured.stage_passes,
+      bytes_per_example=measured.bytes_per_example, cold_is_from_storage=cold_is_from_storage,
       cache_bytes=None if count is None else count * height * width * channels)

@@ -23,30 +23,30 @@ def run(settings: Settings) -> Dict[str, Any]:
   """Returns the result: the number of images predicted, and of bad files.
 
   Raises:
-    UserError: a file is bad. All other files have been predicted, and the error has the result of
-      the mode.
+    UserError: a file is bad. All other files have been predicted, and the error contains the
+      result of the mode.
   """
   assert settings.input is not None
   predictions.check_output_path(settings.output)
   files = unlabelled.find_input_files(settings.input)
-  found = trained_model.find_checkpoint(settings)
-  with trained_model.load_predictor(settings, found) as model:
-    _LOG.info('%s of step %d on %s, %d images at a time', settings.model, found.global_step,
-              model.device, model.batch_size)
+  trained = trained_model.find_checkpoint(settings)
+  with trained_model.load_predictor(settings, trained) as model:
+    _LOG.info('predicting with %s of step %d on %s, %d images at a time', settings.model,
+              trained.global_step, model.device, model.batch_size)
     batches = unlabelled.read_batches(
-        files, found.dataset.image_shape, model.batch_size,
+        files, trained.dataset.image_shape, model.batch_size,
         threads.num_parallel_calls(settings[groups.Input]))
-    with predictions.open_prediction_writer(settings.output, found.dataset.labels) as writer, \
+    with predictions.open_prediction_writer(settings.output, trained.dataset.labels) as writer, \
         contextlib.closing(batches):
       for batch in _with_progress(batches, settings.log_every_steps):
-        _predict_batch(batch, model.outputs, writer)
+        _predict_batch(batch, model.predict, writer)
   result = {'mode': settings.mode, 'model_dir': settings.model_dir, 'output': settings.output,
-            'predicted': writer.num_predicted, 'bad': writer.num_bad,
-            'global_step': found.global_step, 'checkpoint': found.checkpoint}
-  if writer.first_bad is not None:
+            'predicted': writer.num_predicted, 'bad': writer.num_errors,
+            'global_step': trained.global_step, 'checkpoint': trained.checkpoint}
+  if writer.first_error is not None:
     raise UserError('some files could not be predicted',
                     '{} bad file(s), the first is {!r} ({})'.format(
-                        writer.num_bad, *writer.first_bad),
+                        writer.num_errors, *writer.first_error),
                     'repair or remove the files with an `error` in the output', result)
   return result
 
@@ -58,9 +58,9 @@ def _predict_batch(batch: List[unlabelled.Entry], outputs: Callable[[np.ndarray]
   image_outputs = iter(outputs(unlabelled.stack_images(images)) if images else ())
   for example in batch:
     if isinstance(example, unlabelled.UnreadableFile):
-      writer.add_bad(*example)
+      writer.write_error(*example)
     else:
-      writer.add(example.name, next(image_outputs))
+      writer.write_prediction(example.name, next(image_outputs))
   writer.flush()
 
 

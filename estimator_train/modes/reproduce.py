@@ -1,4 +1,4 @@
-"""`--mode=reproduce`: runs a published workload and compares its figures with the published."""
+"""`--mode=reproduce`: runs a published workload and compares measured with published figures."""
 
 import json
 import logging
@@ -16,7 +16,7 @@ from estimator_train.run_dir.run_files import RunDir
 from estimator_train.settings import Settings, groups
 
 _LOG = logging.getLogger('estimator_train')
-# Flags that may differ between starts of the same workload.
+# Flags that may differ when the mode is run again in the same model_dir.
 _CHANGEABLE_FLAGS = ('model_dir', 'log_every_steps', 'verbosity')
 RunChild = Callable[[Sequence[str], str], child_process.ChildRun]
 
@@ -33,24 +33,24 @@ def run(settings: Settings, run_child: RunChild = child_process.run_program,
     count_gpus: returns the number of GPUs.
 
   Raises:
-    UserError: no part succeeded; the error has the result of the mode.
+    UserError: no part succeeded; the error contains the result of the mode.
   """
   assert settings.workload is not None
   run_dir = RunDir(settings.model_dir)
   run_dir.check_flags(settings, _CHANGEABLE_FLAGS)
   run_dir.make()
   run_dir.record_flags(settings)
-  gpus = count_gpus()
+  num_gpus = count_gpus()
   runs: Dict[str, RunResults] = {}
   skipped: Dict[str, str] = {}
   failed: Dict[str, str] = {}
   for part in WORKLOADS[settings.workload].parts:
-    if part.needs_gpus and part.gpus > gpus:
+    if part.needs_gpus and part.gpus > num_gpus:
       skipped[part.name] = 'requires {} GPU(s), this machine has {}'.format(
-          part.gpus, gpus or 'none')
+          part.gpus, num_gpus or 'none')
       continue
     results = (_read_results(run_dir.path, part)
-               or _run_part(settings, part, gpus, run_child, failed))
+               or _run_part(settings, part, num_gpus, run_child, failed))
     if results is not None:
       runs[part.name] = results
   result = ledger.write_ledger(settings[groups.Run], settings.workload, runs, skipped, failed,
@@ -62,20 +62,21 @@ def run(settings: Settings, run_child: RunChild = child_process.run_program,
   return result
 
 
-def _run_part(settings: Settings, part: WorkloadPart, gpus: int, run_child: RunChild,
+def _run_part(settings: Settings, part: WorkloadPart, num_gpus: int, run_child: RunChild,
               failed: Dict[str, str]) -> Optional[RunResults]:
   """Runs a part and returns its results, or adds its error to `failed` and returns None."""
   run_dir = RunDir(settings.model_dir)
-  arguments = part_arguments(part, settings, gpus)
-  _LOG.info('%s: %s', part.name, ' '.join(arguments))
+  arguments = part_arguments(part, settings, num_gpus)
+  _LOG.info('running part %s: %s', part.name, ' '.join(arguments))
   child = run_child(arguments, _part_file(run_dir.path, part, 'log'))
   if child.error is not None:
-    _LOG.warning('%s: failed: %s', part.name, child.error)
+    _LOG.warning('part %s failed: %s', part.name, child.error)
     failed[part.name] = child.error
     return None
-  folder = run_dir.file(part.folder)
+  folder = run_dir.path_to(part.folder)
   results = {}
-  for name, file in (('throughput', throughput.FILE), ('evaluation', evaluation.FILE)):
+  for name, file in (('throughput', throughput.THROUGHPUT_FILE),
+                     ('evaluation', evaluation.EVALUATION_FILE)):
     with open(os.path.join(folder, file), encoding='utf-8') as content:
       results[name] = json.load(content)
   # Copied, because the next part may resume in the same folder and overwrite these files.
@@ -83,35 +84,35 @@ def _run_part(settings: Settings, part: WorkloadPart, gpus: int, run_child: RunC
   return results
 
 
-def part_arguments(part: WorkloadPart, settings: Settings, gpus: int) -> Sequence[str]:
-  """Returns the flags of a part: its flagfile, its own flags, and flags for this machine.
+def part_arguments(part: WorkloadPart, settings: Settings, num_gpus: int) -> Sequence[str]:
+  """Returns the flags of a part: its flagfile, its own flags, and those of the user.
 
   Args:
     part: part to run.
     settings: settings of the mode; the user's flags override those of the part.
-    gpus: number of GPUs of this machine.
+    num_gpus: number of GPUs of this machine.
   """
   flags = dict(part.flags)
   if settings.num_gpus >= 0 or settings.num_cpu_replicas:
     flags.pop('num_cpu_replicas', None)
-  elif gpus >= part.gpus:
+  elif num_gpus >= part.gpus:
     flags.pop('num_cpu_replicas', None)
     flags['num_gpus'] = part.gpus
   flags['model_dir'] = os.path.join(str(settings.model_dir), part.folder)
-  return (['--flagfile=' + os.path.join(paths.CONFIGS, part.flagfile + '.flags')]
+  return (['--flagfile=' + os.path.join(paths.CONFIGS_DIR, part.flagfile + '.flags')]
           + ['--{}={}'.format(name, value) for name, value in flags.items()]
           + [argument for argument in settings_lib.to_arguments(settings)
              if argument.partition('=')[0] not in ('--mode', '--workload', '--model_dir')])
 
 
 def _read_results(folder: str, part: WorkloadPart) -> Optional[RunResults]:
-  """Returns the results of a part that an earlier start has completed, else None."""
+  """Returns the results of a part if it is already complete, else None."""
   try:
     with open(_part_file(folder, part, 'json'), encoding='utf-8') as file:
       results: RunResults = json.load(file)
   except FileNotFoundError:
     return None
-  _LOG.info('%s: already complete', part.name)
+  _LOG.info('part %s is already complete', part.name)
   return results
 
 

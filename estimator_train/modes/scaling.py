@@ -1,6 +1,6 @@
-"""`--mode=scaling`: measures the throughput over the number of replicas or workers.
+"""`--mode=scaling`: measures how throughput grows with the number of replicas or workers.
 
-Each point of the sweep is a training in separate processes.
+Each point of the sweep is a training run in new processes.
 """
 
 import logging
@@ -25,7 +25,7 @@ from estimator_train.run_dir import run_files
 from estimator_train.settings import Settings, groups
 
 _LOG = logging.getLogger('estimator_train')
-# Flags that may differ between starts of the same sweep.
+# Flags that may differ when the mode is run again in the same model_dir.
 _CHANGEABLE_FLAGS = ('model_dir', 'repeats', 'verbosity')
 RunChild = Callable[..., child_process.ChildRun]
 
@@ -40,14 +40,14 @@ def run(settings: Settings, run_child: RunChild = child_process.run_program,
     clock: returns the time in seconds.
 
   Raises:
-    UserError: every point failed; the error has the result of the mode.
+    UserError: every point failed; the error contains the result of the mode.
   """
   run_dir = run_files.RunDir(settings.model_dir)
-  logs = run_dir.file(sweep.FOLDER)
+  points_dir = run_dir.path_to(sweep.POINTS_FOLDER)
   run_dir.check_flags(settings, _CHANGEABLE_FLAGS)
   dataset = registry.describe(settings.evolve(mode='train'))
   unit, max_count, base_settings = _scaling_unit(settings)
-  run_files.make_folder(logs)
+  run_files.make_folder(points_dir)
   run_dir.record_flags(settings)
   results = _run_points(sweep.plan_points(settings, unit, max_count), base_settings, dataset,
                         run_child, clock)
@@ -55,12 +55,12 @@ def run(settings: Settings, run_child: RunChild = child_process.run_program,
   page.write_page_of_finished_run(settings.model_dir, settings[groups.Reporting])
   if len(result['failures']) == len(results):
     raise UserError('all points of the sweep failed', result['failures'][0]['error'],
-                    'see the logs in ' + logs, result)
+                    'see the logs in ' + points_dir, result)
   return result
 
 
 def _scaling_unit(settings: Settings) -> Tuple[str, int, Settings]:
-  """Returns the unit of the sweep, its largest number, and the settings common to all points."""
+  """Returns the unit (GPU, CPU or WORKER), its largest count, and the settings of all points."""
   if settings.scale_over == 'workers':
     return (sweep.WORKER,) + _max_workers(settings)
   return _max_replicas(settings[groups.Devices]) + (settings,)
@@ -74,10 +74,10 @@ def _max_workers(settings: Settings) -> Tuple[int, Settings]:
   if gpus or (wants_gpus and settings.num_gpus > 0):
     gpus_per_worker = max(settings.num_gpus, 1)
     max_workers = max(gpus // gpus_per_worker, 1)
-    _LOG.info('measuring 1 to %d workers with %d of %d GPU(s) each', max_workers, gpus_per_worker,
-              gpus)
+    _LOG.info('measuring 1 to %d workers with %d GPU(s) each, of %d GPU(s)', max_workers,
+              gpus_per_worker, gpus)
     return max_workers, settings.evolve(num_gpus=gpus_per_worker)
-  max_workers, cores = sweep.cpu_workers()
+  max_workers, cores = sweep.plan_cpu_workers()
   _LOG.info('measuring 1 to %d workers, %s', max_workers,
             'each pinned to {} core(s)'.format(cores) if cores else 'which share the only core')
   return max_workers, settings.evolve(
@@ -93,7 +93,7 @@ def _max_replicas(settings: groups.Devices) -> Tuple[str, int]:
   gpus = tensorflow_import.count_gpus() if settings.num_gpus < 0 else 0
   if gpus:
     return sweep.GPU, gpus
-  max_replicas, _ = sweep.cpu_workers()
+  max_replicas, _ = sweep.plan_cpu_workers()
   _LOG.info('without GPUs: measuring 1 to %d replicas on logical CPU devices, on %d core(s)',
             max_replicas, available_cores())
   return sweep.CPU, max_replicas
@@ -103,40 +103,42 @@ def _run_points(points: List[Point], settings: Settings, dataset: DataSet,
                 run_child: RunChild, clock: Callable[[], float]) -> List[PointResult]:
   """Runs the points that are not complete, one by one, and returns the results of all points."""
   results = sweep.read_completed_points(points, settings[groups.Run])
-  done = {result.point for result in results}
-  missing = [point for point in points if point not in done]
-  if done:
-    _LOG.info('%d of %d points are already complete%s', len(done), len(points),
-              '; resuming with the others' if missing else '')
+  completed = {result.point for result in results}
+  remaining = [point for point in points if point not in completed]
+  if completed:
+    _LOG.info('%d of %d points are already complete%s', len(completed), len(points),
+              '; resuming with the others' if remaining else '')
   try:
     with logging_redirect_tqdm([_LOG]), \
-        tqdm(total=len(points), initial=len(done), unit='point', disable=None) as bar:
-      for number, point in enumerate(missing, 1):
+        tqdm(total=len(points), initial=len(completed), unit='point', disable=None) as bar:
+      for number, point in enumerate(remaining, 1):
         results.append(_run_point(point, settings, dataset, run_child, clock))
-        left = _seconds_left(missing[number:], results)
+        left_secs = _estimate_secs(remaining[number:], results)
         bar.update()
-        bar.set_postfix_str('about {:.0f} s left'.format(left))
+        bar.set_postfix_str('about {:.0f} s left'.format(left_secs))
         if bar.disable or results[-1].error:
           _LOG.info('point %d/%d: %s: %s; about %.0f s left', len(results), len(points),
-                    point.describe(), _format_result(results[-1]), left)
+                    point.describe(), _format_result(results[-1]), left_secs)
   except (KeyboardInterrupt, StoppedBySignal) as stopped:
-    raise _stopped(getattr(stopped, 'signum', signal.SIGINT),
-                   sum(result.error is None for result in results), len(points)) from stopped
+    raise _make_stop_error(getattr(stopped, 'signum', signal.SIGINT),
+                           sum(result.error is None for result in results),
+                           len(points)) from stopped
   return results
 
 
 def _run_point(point: Point, settings: Settings, dataset: DataSet, run_child: RunChild,
                clock: Callable[[], float]) -> PointResult:
   command = sweep.make_launch_command(point, settings, dataset)
-  log = sweep.make_point_folder(point, settings[groups.Run])
+  log_path = sweep.make_point_folder(point, settings[groups.Run])
   began = clock()
-  ran = run_child(command.arguments, log, command.module, command.cores)
-  return sweep.finish_point(point, settings[groups.Run], ran, clock() - began)
+  child_run = run_child(command.arguments, log_path, command.module, command.cores)
+  return sweep.finish_point(point, settings[groups.Run], child_run, clock() - began)
 
 
-def _stopped(signum: int, done: int, count: int) -> StoppedBySignal:
+def _make_stop_error(signum: int, num_completed: int, num_points: int) -> StoppedBySignal:
   return StoppedBySignal(signum, 'stopped by {} with {} of {} points complete; the same command '
-                         'resumes from there'.format(signal.Signals(signum).name, done, count))
+                         'resumes from there'.format(signal.Signals(signum).name, num_completed,
+                                                    num_points))
 
 
 def _format_result(result: PointResult) -> str:
@@ -145,8 +147,8 @@ def _format_result(result: PointResult) -> str:
   return '{:,.0f} examples/sec'.format(result.figures['steady_examples_per_sec'])
 
 
-def _seconds_left(missing: Iterable[Point], results: Sequence[PointResult]) -> float:
-  """Estimates the time of the missing points by earlier repeats of a point, or by the mean."""
+def _estimate_secs(points: Iterable[Point], results: Sequence[PointResult]) -> float:
+  """Estimates the duration of points from earlier repeats of each, or else from the mean."""
   secs = {result.point._replace(repeat=0): result.secs for result in results}
   mean = statistics.mean(secs.values())
-  return sum(secs.get(point._replace(repeat=0), mean) for point in missing)
+  return sum(secs.get(point._replace(repeat=0), mean) for point in points)

@@ -2,7 +2,7 @@
 
 from typing import Any, Dict
 
-from estimator_train.cluster.worker import ALONE, EVALUATOR, PARAMETER_SERVER, Worker
+from estimator_train.cluster.worker import EVALUATOR, PARAMETER_SERVER, SINGLE_WORKER, Worker
 from estimator_train.distribution.engines import parameter_server
 from estimator_train.exporting import export as exports, template_model
 from estimator_train.process.signals import SignalState
@@ -11,17 +11,17 @@ from estimator_train.settings import Settings, groups
 from estimator_train.training.trainer import (
   Trainer,
   TrainingOutcome,
-  follow_checkpoints,
   raise_if_stopped,
+  run_evaluator_task,
 )
 
 
-def run(settings: Settings, worker: Worker = ALONE) -> Dict[str, Any]:
+def run(settings: Settings, worker: Worker = SINGLE_WORKER) -> Dict[str, Any]:
   """Trains and evaluates, and returns the result of the mode."""
   if worker.role == PARAMETER_SERVER:
     return parameter_server.serve_variables(settings, worker)
   if worker.role == EVALUATOR:
-    return follow_checkpoints(settings, worker, evaluation.write_evaluation_report)
+    return run_evaluator_task(settings, worker, evaluation.write_evaluation_report)
   signals = SignalState()
   evaluates = settings.evaluates and not worker.has_evaluator
   trainer = Trainer(settings, signals,
@@ -30,9 +30,9 @@ def run(settings: Settings, worker: Worker = ALONE) -> Dict[str, Any]:
     return _run_worker(trainer, signals, worker)
   exports.make_export_dir(settings[groups.PredictionAndExport])
   with signals:
-    trained = trainer.train()
-    result = _report(trainer, trained, settings, signals)
-    raise_if_stopped(trained, signals)
+    outcome = trainer.train()
+    result = _evaluate_and_report(trainer, outcome, settings, signals)
+    raise_if_stopped(outcome, signals)
   if settings.export_dir:
     result['export'] = exports.export_latest(settings, trainer.plan.data.dataset)
   return result
@@ -42,25 +42,25 @@ def _run_worker(trainer: Trainer, signals: SignalState, worker: Worker) -> Dict[
   """Trains as a worker; the chief writes the reports."""
   settings, conditions = trainer.plan.settings, trainer.plan.conditions
   with signals:
-    trained = trainer.train()
+    outcome = trainer.train()
     trainer.finish(throughput.worker_figures(
-        settings[groups.Reporting], conditions, trained.timing))
-    raise_if_stopped(trained, signals)
-  return dict(throughput.training_result(settings[groups.Run], trained.timing), task=worker.name)
+        settings[groups.Reporting], conditions, outcome.timing))
+    raise_if_stopped(outcome, signals)
+  return dict(throughput.training_result(settings[groups.Run], outcome.timing), task=worker.name)
 
 
-def _report(trainer: Trainer, trained: TrainingOutcome, settings: Settings,
-            signals: SignalState) -> Dict[str, Any]:
-  """Evaluates the last checkpoint, unless a signal came, and writes the reports."""
+def _evaluate_and_report(trainer: Trainer, outcome: TrainingOutcome, settings: Settings,
+                         signals: SignalState) -> Dict[str, Any]:
+  """Evaluates the last checkpoint, unless a signal arrived, and writes the reports."""
   plan = trainer.plan
   result = throughput.write_throughput_report(
-      settings, plan.conditions, trained.timing, trainer.finish())
-  result.update(plan.skipped_images)
+      settings, plan.conditions, outcome.timing, trainer.finish())
+  result.update(plan.skipped_images_result)
   model_file = template_model.save_trained_model(settings, plan.data.dataset)
-  if trainer.evaluation and signals.stop is None and not trained.stopped_by_signal:
+  if trainer.evaluation and signals.stop_signum is None and not outcome.stopped_by_signal:
     result.update(trainer.evaluation.evaluate())
-  if trained.stop_reason is not None:
-    result['stopped_early'] = trained.stop_reason.text
+  if outcome.stop_reason is not None:
+    result['stopped_early'] = outcome.stop_reason.text
   learning_curves.write_learning_curves(settings[groups.Run])
   page_file = page.write_page_of_finished_run(settings.model_dir, settings[groups.Reporting])
   summary.log_summary(result, settings.best_metric, {

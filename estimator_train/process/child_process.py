@@ -1,6 +1,7 @@
 """Runs the program in a child process.
 
-Each measured run starts in a new process, so that no earlier run affects its TensorFlow or memory.
+Each measured run starts in a new process, so that earlier runs do not affect its memory or the
+state of TensorFlow.
 """
 
 import ctypes
@@ -15,11 +16,12 @@ from typing import Any, Callable, Collection, Dict, NamedTuple, Optional, Sequen
 from estimator_train.files import paths
 from estimator_train.process import start_up
 
-_ERROR = 'error: '
-# On SIGTERM a run finishes its step and saves a checkpoint, which is not needed here.
+_ERROR_PREFIX = 'error: '
+# Seconds between SIGTERM and SIGKILL. On SIGTERM a run finishes its step and saves a checkpoint,
+# but its checkpoints are not needed here.
 _GRACE_SECS = 5.
-# These would give the child the start time of its parent, and make it a worker of its cluster.
-_NOT_INHERITED = (start_up.STARTED_VARIABLE, 'TF_CONFIG')
+# With these, the child would measure from its parent's start, and join its parent's cluster.
+_VARIABLES_NOT_INHERITED = (start_up.START_TIME_VARIABLE, 'TF_CONFIG')
 _PR_SET_PDEATHSIG = 1
 
 
@@ -27,8 +29,8 @@ class ChildRun(NamedTuple):
   """The outcome of a run in a child process.
 
   Attributes:
-    code: exit code, or the negative number of the signal that killed it.
-    result: the JSON object on the last line of its standard output; None if there is none.
+    code: exit code, or the negative number of the signal that killed the child.
+    result: the JSON object on the last line of standard output; None if there is none.
     error: one line with the reason of the failure; None if the code is 0.
   """
   code: int
@@ -36,7 +38,7 @@ class ChildRun(NamedTuple):
   error: Optional[str]
 
 
-def run_program(arguments: Sequence[str], log: str, module: str = 'estimator_train',
+def run_program(arguments: Sequence[str], log_path: str, module: str = 'estimator_train',
                 cores: Collection[int] = ()) -> ChildRun:
   """Runs the program in a child process, and waits until it ends.
 
@@ -46,11 +48,11 @@ def run_program(arguments: Sequence[str], log: str, module: str = 'estimator_tra
 
   Args:
     arguments: the flags.
-    log: path of the file for its standard error.
-    module: the module to run: the program, or a launcher of it.
-    cores: IDs of the cores that it may use; empty: those of this process.
+    log_path: path of the file for the child's standard error.
+    module: the module to run: the program, or one of its launchers.
+    cores: IDs of the cores that the child may use; empty: those of this process.
   """
-  with open(log, 'wb') as err, tempfile.TemporaryFile() as out:
+  with open(log_path, 'wb') as err, tempfile.TemporaryFile() as out:
     process = subprocess.Popen(
         [sys.executable, '-m', module] + list(arguments), stdin=subprocess.DEVNULL,
         stdout=out, stderr=err, env=child_environment(),
@@ -61,22 +63,24 @@ def run_program(arguments: Sequence[str], log: str, module: str = 'estimator_tra
       _stop(process)
       raise
     out.seek(0)
-    return ChildRun(code, _parse_result(out.read()), failure_reason(code, log) if code else None)
+    return ChildRun(code, _parse_result(out.read()),
+                    failure_reason(code, log_path) if code else None)
 
 
 def child_environment() -> Dict[str, str]:
-  """Returns the environment of a child process, in which it imports the same package."""
-  variables = {name: value for name, value in os.environ.items() if name not in _NOT_INHERITED}
+  """Returns the environment for a child process, which makes it import this same package."""
+  variables = {name: value for name, value in os.environ.items()
+               if name not in _VARIABLES_NOT_INHERITED}
   # Appended, since the folder may contain other packages, which must not hide the user's.
-  given = [variables['PYTHONPATH']] if variables.get('PYTHONPATH') else []
-  variables['PYTHONPATH'] = os.pathsep.join(given + [paths.PARENT])
+  user_path = [variables['PYTHONPATH']] if variables.get('PYTHONPATH') else []
+  variables['PYTHONPATH'] = os.pathsep.join(user_path + [paths.PACKAGE_PARENT_DIR])
   return variables
 
 
 def make_preexec_fn(cores: Collection[int] = ()) -> Callable[[], None]:
-  """Makes the `preexec_fn` of a child that is killed when this process ends, and is bound to cores.
+  """Makes the `preexec_fn` of a child that is killed when this process ends, and pinned to cores.
 
-  The kill works on Linux only.
+  The child is killed on Linux only.
 
   Args:
     cores: IDs of the cores that the child may use; empty: those of this process.
@@ -88,7 +92,7 @@ def make_preexec_fn(cores: Collection[int] = ()) -> Callable[[], None]:
   def preexec_fn() -> None:
     if cores:
       os.sched_setaffinity(0, cores)
-    # By default SIGUSR1 ends a process; the program sets its handler later.
+    # Until the program has installed its handler, SIGUSR1 would end the child.
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     if prctl is not None:
       prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -118,22 +122,22 @@ def _parse_result(out: bytes) -> Optional[Dict[str, Any]]:
   return result if isinstance(result, dict) else None
 
 
-def failure_reason(code: int, log: str, offset: int = 0) -> str:
+def failure_reason(code: int, log_path: str, offset: int = 0) -> str:
   """Returns one line with the reason why a process failed.
 
   Args:
-    code: its exit code, or the negative number of the signal that killed it.
-    log: path of the file with its standard error.
-    offset: position in the file, in bytes, where its output begins.
+    code: exit code of the process, or the negative number of the signal that killed it.
+    log_path: path of the file with the standard error of the process.
+    offset: position in the file, in bytes, where the output of the process begins.
   """
   if code < 0:
     name = signal.Signals(-code).name
-    # Besides users, only the kernel sends SIGKILL, when memory runs out.
+    # If no user sent SIGKILL, the kernel did, because memory ran out.
     return 'killed by {}{}'.format(name, ', possibly out of memory (see dmesg)'
                                    if -code == signal.SIGKILL else '')
-  with open(log, 'rb') as file:
+  with open(log_path, 'rb') as file:
     file.seek(offset)
     text = file.read().decode('utf-8', 'replace')
   lines = [line.strip() for line in text.splitlines() if line.strip()]
-  errors = [line[len(_ERROR):] for line in lines if line.startswith(_ERROR)]
+  errors = [line[len(_ERROR_PREFIX):] for line in lines if line.startswith(_ERROR_PREFIX)]
   return (errors or lines or ['exit code {} without any output'.format(code)])[-1]

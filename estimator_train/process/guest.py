@@ -8,22 +8,23 @@ from typing import Iterator, Optional
 from estimator_train.process import cpu_tuning, logs, malloc, start_up
 from estimator_train.tf_patches import xla
 
-_VARIABLES = ('TF_CONFIG', xla.FLAGS_VARIABLE, logs.CPP_LEVEL_VARIABLE, start_up.STARTED_VARIABLE,
-              *cpu_tuning.VARIABLE_NAMES)
+_RESTORED_VARIABLES = ('TF_CONFIG', xla.FLAGS_VARIABLE, logs.CPP_LEVEL_VARIABLE,
+                       start_up.START_TIME_VARIABLE, *cpu_tuning.VARIABLE_NAMES)
 
 
 @contextmanager
 def restored_process_state(verbosity: int) -> Iterator[None]:
-  """Imports TensorFlow, and restores the process state that a call of the library changes.
+  """Imports TensorFlow; on exit, restores the process state that a call of the library changes.
 
-  That is the environment, TensorFlow's log level, malloc's parameters and the Keras session.
+  This state comprises environment variables, TensorFlow's log level, malloc's parameters and the
+  Keras session.
 
   Args:
     verbosity: verbosity of TensorFlow's log; below 1 its warnings are not shown.
   """
-  variables = {name: os.environ.get(name) for name in _VARIABLES}
+  variables = {name: os.environ.get(name) for name in _RESTORED_VARIABLES}
   # So that the time to the first step is measured from this call, not from the notebook's start.
-  os.environ[start_up.STARTED_VARIABLE] = start_up.uptime()
+  os.environ[start_up.START_TIME_VARIABLE] = start_up.current_uptime()
   if verbosity < 1:
     logs.silence_tensorflow()
   keeps_memory = cpu_tuning.tune_cpu()

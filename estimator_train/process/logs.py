@@ -21,7 +21,7 @@ def set_up(verbosity: int) -> None:
 
 def silence_tensorflow() -> None:
   """Limits the log of TensorFlow's C++ code to errors; must be called before its import."""
-  # Without an NVIDIA driver, the only errors are about the missing driver.
+  # Without an NVIDIA driver, the only errors concern the missing driver, so they are hidden, too.
   os.environ.setdefault(CPP_LEVEL_VARIABLE, '2' if has_nvidia_driver() else '3')
 
 

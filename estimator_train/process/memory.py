@@ -17,21 +17,21 @@ def available_bytes() -> int:
   """Returns the memory in bytes that is available without swapping, within the cgroups' limits."""
   import psutil  # Here, so that the program starts fast.
   available = int(psutil.virtual_memory().available)
-  left = _left_in_cgroups()
+  left = _bytes_left_in_cgroups()
   return available if left is None else min(available, left)
 
 
 def process_limit_bytes() -> Optional[int]:
-  """Returns the memory in bytes that tensors may use under the limits of this process.
+  """Returns the memory in bytes that tensors may use; None if this process has no limit.
 
-  Those are the limits of its cgroups and of its address space (`ulimit -v`); None without a limit.
+  The limits are those of its cgroups and of its address space (`ulimit -v`).
   """
-  limits = [_left_in_cgroups(), _left_address_space()]
+  limits = [_bytes_left_in_cgroups(), _address_bytes_left()]
   found = [max(limit, _MIN_LIMIT_BYTES) for limit in limits if limit is not None]
   return min(found, default=None)
 
 
-def _left_in_cgroups() -> Optional[int]:
+def _bytes_left_in_cgroups() -> Optional[int]:
   """Returns the bytes left under the limits of the cgroups; None without a limit.
 
   A limit that is not below the machine's memory is ignored.
@@ -73,7 +73,8 @@ def _cgroup_files() -> Iterator[Tuple[str, str, str]]:
                   for name in (limit, usage, 'memory.stat'))
 
 
-def _left_address_space() -> Optional[int]:
+def _address_bytes_left() -> Optional[int]:
+  """Returns the bytes left under the limit of the address space; None without a limit."""
   limit = resource.getrlimit(resource.RLIMIT_AS)[0]
   if limit == resource.RLIM_INFINITY:
     return None

@@ -1,4 +1,4 @@
-"""Log lines for the slow phases of a start, so that none of them looks like a hang."""
+"""Log lines for the slow phases at the start of a run, so that none of them looks like a hang."""
 
 import itertools
 import logging
@@ -10,18 +10,18 @@ _LOG = logging.getLogger('estimator_train')
 
 
 def _intervals() -> Iterator[float]:
-  """Yields the seconds between two lines of a phase: 2 at first, later 10."""
+  """Yields the seconds between the log lines of a phase: five times 2, then 10."""
   return itertools.chain(itertools.repeat(2., 5), itertools.repeat(10.))
 
 
 class Phase:
-  """Logs that a phase has begun, and for as long as it lasts how long it has been running.
+  """A context manager that logs the start of a phase, and then how long it has been running.
 
-  A context manager. A thread does the waiting, unless the log is off.
+  A thread logs the later lines; it is not started if the log level hides them.
 
   Args:
     text: what is being done, such as `building the model`.
-    intervals: returns the seconds between two lines.
+    intervals: returns the seconds between two log lines.
   """
 
   def __init__(self, text: str, intervals: Callable[[], Iterator[float]] = _intervals) -> None:

@@ -8,41 +8,41 @@ from typing import Any, Dict, Optional
 from estimator_train.errors import StoppedBySignal
 
 _LOG = logging.getLogger('estimator_train')
-_STOPS = (signal.SIGINT, signal.SIGTERM)
+_STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 def install_handlers() -> None:
   """Makes SIGTERM raise StoppedBySignal, and SIGUSR1 log that there is nothing to save.
 
-  By default SIGUSR1 would end the process. SIGINT raises KeyboardInterrupt, as Python's default.
+  By default SIGUSR1 would end the process. SIGINT raises KeyboardInterrupt, as usual in Python.
   """
   signal.signal(signal.SIGTERM, _raise_stopped)
   signal.signal(signal.SIGUSR1, _log_nothing_to_save)
 
 
 def restore_default_handlers() -> None:
-  """Makes SIGINT and SIGTERM end the process by default, without a traceback; ignores SIGUSR1."""
-  for signum in _STOPS:
+  """Makes SIGINT and SIGTERM end the process at once, without a traceback; ignores SIGUSR1."""
+  for signum in _STOP_SIGNALS:
     if signal.getsignal(signum) != signal.SIG_IGN:
       signal.signal(signum, signal.SIG_DFL)
   signal.signal(signal.SIGUSR1, signal.SIG_IGN)
 
 
 class SignalState:
-  """The signals received since `begin`, until the end of the `with` block.
+  """Records the signals received from `begin` until the end of the `with` block.
 
   The first SIGINT or SIGTERM requests a stop, SIGUSR1 a checkpoint. A second SIGINT raises
   KeyboardInterrupt.
 
   Attributes:
-    stop: the signal that requested a stop; None without one.
-    save: whether a checkpoint is requested and not saved yet.
+    stop_signum: the number of the signal that requested a stop; None without one.
+    save_requested: whether a checkpoint was requested and is not saved yet.
   """
 
   def __init__(self) -> None:
-    self.stop: Optional[int] = None
-    self.save = False
-    self._before: Dict[int, Any] = {}
+    self.stop_signum: Optional[int] = None
+    self.save_requested = False
+    self._previous_handlers: Dict[int, Any] = {}
 
   def __enter__(self) -> 'SignalState':
     return self
@@ -51,23 +51,23 @@ class SignalState:
     """Installs the handlers; does nothing outside of the main thread, where Python forbids it."""
     if threading.current_thread() is not threading.main_thread():
       return
-    for signum in _STOPS + (signal.SIGUSR1,):
-      self._before.setdefault(signum, signal.signal(signum, self._record))
+    for signum in _STOP_SIGNALS + (signal.SIGUSR1,):
+      self._previous_handlers.setdefault(signum, signal.signal(signum, self._record))
 
   def __exit__(self, *error: Any) -> None:
-    while self._before:
-      signal.signal(*self._before.popitem())
-    if self.save:
+    while self._previous_handlers:
+      signal.signal(*self._previous_handlers.popitem())
+    if self.save_requested:
       _log_nothing_to_save(signal.SIGUSR1, None)
 
   def _record(self, signum: int, frame: Any) -> None:
     if signum == signal.SIGUSR1:
-      self.save = True
+      self.save_requested = True
       return
-    if self.stop is not None and signum == signal.SIGINT:
+    if self.stop_signum is not None and signum == signal.SIGINT:
       raise KeyboardInterrupt
-    if self.stop is None:
-      self.stop = signum
+    if self.stop_signum is None:
+      self.stop_signum = signum
       _LOG.info('%s: finishing the step, then saving a checkpoint and writing the reports',
                 signal.Signals(signum).name)
 

@@ -5,31 +5,31 @@ import os
 import time
 from typing import Callable, Dict
 
-_IMPORTED = time.perf_counter()
+_IMPORT_TIME = time.perf_counter()
 
-# run_train.sh records here, as a time of /proc/uptime, when its set-up was complete: it executes
-# Python in its own process, whose start time in the kernel includes the set-up.
-STARTED_VARIABLE = 'ESTIMATOR_TRAIN_STARTED_SECS'
+# run_train.sh sets this variable to the time, as in /proc/uptime, at which its set-up was complete.
+# Python replaces run_train.sh in the same process (exec), so its start time includes the set-up.
+START_TIME_VARIABLE = 'ESTIMATOR_TRAIN_STARTED_SECS'
 
 
 def process_age_secs() -> float:
   """Returns the seconds since the start of this process, without the set-up by run_train.sh.
 
-  Linux records the start in clock ticks after boot (proc(5), field 22 of stat), to 10 ms. On other
-  systems the time is measured from the import of this module.
+  Linux records the start in clock ticks after boot (proc(5), field 22 of stat), which are 10 ms
+  long. On other systems the time is measured from the import of this module.
   """
   try:
     with open('/proc/self/stat') as stat, open('/proc/uptime') as uptime:
       # The second field, the command's name in parentheses, may contain spaces.
       started = int(stat.read().rpartition(')')[2].split()[19]) / os.sysconf('SC_CLK_TCK')
-      recorded = float(os.environ.get(STARTED_VARIABLE, '0'))
+      recorded = float(os.environ.get(START_TIME_VARIABLE, '0'))
       return round(float(uptime.read().split()[0]) - max(started, recorded), 2)
   except (OSError, ValueError, IndexError):
-    return time.perf_counter() - _IMPORTED
+    return time.perf_counter() - _IMPORT_TIME
 
 
-def uptime() -> str:
-  """Returns the current time as a value of STARTED_VARIABLE; `0` if it is unknown."""
+def current_uptime() -> str:
+  """Returns the current time as a value of START_TIME_VARIABLE; `0` if it is unknown."""
   try:
     with open('/proc/uptime') as file:
       return file.read().split()[0]
@@ -41,8 +41,8 @@ class StartUpTimer:
   """Measures the phases from the start of the process to the end of its first step.
 
   Attributes:
-    secs: seconds by phase, in the order of the phases: `import`, which is the time before this
-      object was made, and those that have ended since.
+    secs: the duration of each phase, in order: `import`, which lasts until this object is created,
+      and the phases that have ended since.
   """
 
   def __init__(self, clock: Callable[[], float] = time.perf_counter,
@@ -52,17 +52,17 @@ class StartUpTimer:
     self._since = clock()
 
   def end_phase(self, phase: str) -> None:
-    """Adds the time since the end of the last phase to this one."""
+    """Adds the time since the end of the previous phase to this phase."""
     now = self._clock()
     self.secs[phase] = self.secs.get(phase, 0.) + now - self._since
     self._since = now
 
   def end_first_step(self, waited_secs: float) -> None:
-    """Ends the last two phases: `first_batch`, and `first_step`, the rest of that step.
+    """Ends the last two phases: `first_batch`, the wait for input, and `first_step`, the rest.
 
     Args:
-      waited_secs: seconds that the step waited for its batch; nan if that was not measured, which
-        leaves `first_batch` out.
+      waited_secs: seconds that the first step waited for its batch; nan if that was not measured:
+        `first_batch` is then omitted.
     """
     self.end_phase('first_step')
     if not math.isnan(waited_secs):

@@ -1,4 +1,4 @@
-"""The report of `--mode=audit`: writes `audit.json` and prints a table of it."""
+"""The report of `--mode=audit`: writes `audit.json` and prints it as a table."""
 
 import collections
 import json
@@ -12,23 +12,24 @@ from estimator_train.files import atomic
 from estimator_train.run_dir.run_files import RunDir
 from estimator_train.settings import groups
 
-FILE = 'audit.json'
-# The kinds of issues, in the order of the table. Training fails on files of the UNDECODABLE kinds.
-UNDECODABLE = ('unreadable', 'empty', 'not_an_image', 'truncated', 'cannot_be_decoded')
-KINDS = UNDECODABLE + (
+AUDIT_FILE = 'audit.json'
+# Kinds of issues with which a file cannot be decoded; by default, training fails at such a file.
+UNDECODABLE_KINDS = ('unreadable', 'empty', 'not_an_image', 'truncated', 'cannot_be_decoded')
+# All kinds of issues, in the order of the table.
+ISSUE_KINDS = UNDECODABLE_KINDS + (
     'wrong_extension', 'cmyk', '16_bit', 'exif_rotated', 'animated', 'duplicate',
     'under_several_labels', 'in_train_and_eval')
-_MAX_SHOWN = 20  # Files per kind, and image sizes, in the table; audit.json has all of them.
+_MAX_SHOWN = 20  # The table shows up to 20 files per kind and 20 image sizes, audit.json all.
 
 
 class ImageIssue(NamedTuple):
-  """An issue of an image file. Issues sort by file.
+  """An issue of an image file. Sorting a list of issues orders it by file.
 
   Attributes:
-    file: the path; bytes that are not valid text are surrogate escapes, as in `os.fsdecode`.
-    split: `train` or `eval`, because a file may be in both.
-    kind: one of KINDS.
-    label: the class name, which is the name of the file's folder.
+    file: the path, decoded by `os.fsdecode`: invalid bytes become surrogate escapes.
+    split: `train` or `eval`. A file that is in both splits has its issues listed for each.
+    kind: one of ISSUE_KINDS.
+    label: the class name of the file.
     reason: a description of the issue.
   """
   file: str
@@ -46,15 +47,20 @@ class AuditedSplit:
     files: paths, as bytes.
   """
 
-  def __init__(self, name: str, files: Sequence[bytes], classes: np.ndarray,
+  def __init__(self, name: str, files: Sequence[bytes], class_indices: np.ndarray,
                labels: Sequence[str]) -> None:
     self.name, self.files = name, files
-    self._classes, self._labels = classes, labels
+    self._class_indices, self._labels = class_indices, labels
     self._bytes = self._undecodable = 0
     self._shapes: Dict[Tuple[int, int, int], int] = collections.Counter()
 
-  def add(self, size: int, shape: Optional[Tuple[int, int, int]]) -> None:
-    """Counts a file by its size in bytes and its image shape, None if it cannot be decoded."""
+  def add_file(self, size: int, shape: Optional[Tuple[int, int, int]]) -> None:
+    """Adds a file to the statistics.
+
+    Args:
+      size: size of the file in bytes.
+      shape: (height, width, channels); None if the file cannot be decoded.
+    """
     self._bytes += size
     if shape is None:
       self._undecodable += 1
@@ -62,19 +68,19 @@ class AuditedSplit:
       self._shapes[shape] += 1
 
   def label(self, index: int) -> str:
-    """Returns the class name of a file."""
-    return self._labels[self._classes[index]]
+    """Returns the class name of the file at `index`."""
+    return self._labels[self._class_indices[index]]
 
   def make_issue(self, index: int, kind: str, reason: str) -> ImageIssue:
     """Returns an issue of the file at `index`."""
-    # Interned because a million files with the same issue have the same reason.
+    # Interned to save memory: a million files may have an issue with the same reason.
     return ImageIssue(os.fsdecode(self.files[index]), self.name, kind, self.label(index),
                       sys.intern(reason))
 
   def statistics(self) -> Dict[str, Any]:
     """Returns the statistics of the split, by their keys in audit.json."""
-    counts = np.bincount(self._classes, minlength=len(self._labels)).tolist()
-    grey = sum(count for shape, count in self._shapes.items() if shape[2] < 3)
+    counts = np.bincount(self._class_indices, minlength=len(self._labels)).tolist()
+    num_grey = sum(count for shape, count in self._shapes.items() if shape[2] < 3)
     shapes = sorted(self._shapes.items(), key=lambda item: (-item[1], item[0]))
     return {
         'files': len(self.files),
@@ -82,87 +88,87 @@ class AuditedSplit:
         'undecodable': self._undecodable,
         'classes': dict(zip(self._labels, counts)),
         'imbalance': max(counts) / min(counts) if min(counts) else None,
-        'grey': grey,
-        'colour': sum(self._shapes.values()) - grey,
+        'grey': num_grey,
+        'colour': sum(self._shapes.values()) - num_grey,
         'sizes': [{'height': height, 'width': width, 'channels': channels, 'files': count}
                   for (height, width, channels), count in shapes],
     }
 
 
-def locate_file(splits: Sequence[AuditedSplit], number: int) -> Tuple[AuditedSplit, int]:
-  """Returns the split of a file and its index there.
+def locate_file(splits: Sequence[AuditedSplit], position: int) -> Tuple[AuditedSplit, int]:
+  """Returns the split that contains a file, and the index of the file in this split.
 
   Args:
     splits: all splits.
-    number: the index of the file in the concatenation of the splits.
+    position: the index of the file in the concatenation of all splits.
   """
   for split in splits:
-    if number < len(split.files):
-      return split, number
-    number -= len(split.files)
-  raise IndexError(number)
+    if position < len(split.files):
+      return split, position
+    position -= len(split.files)
+  raise IndexError(position)
 
 
-def find_duplicates(splits: Sequence[AuditedSplit], numbers: np.ndarray,
+def find_duplicates(splits: Sequence[AuditedSplit], positions: np.ndarray,
                     digests: np.ndarray) -> Iterator[ImageIssue]:
   """Yields the issues of files that have the same contents as another file.
 
   Args:
     splits: all splits.
-    numbers: indices of the files that are not empty, in the concatenation of the splits,
-      ascending.
-    digests: digests of their contents, uint64 [len(numbers), 2].
+    positions: ascending indices, in the concatenation of all splits, of the files that are not
+      empty.
+    digests: digests of the contents of these files, uint64 [len(positions), 2].
   """
-  order = np.lexsort(digests.T)  # A stable sort.
-  differs = np.any(digests[order][1:] != digests[order][:-1], axis=1)
-  begins = np.flatnonzero(np.concatenate([[True], differs]))
-  lengths = np.diff(np.append(begins, len(order)))
-  for begin, length in zip(begins[lengths > 1], lengths[lengths > 1]):
-    yield from _duplicate_issues(
-        [locate_file(splits, number) for number in numbers[order[begin:begin + length]]])
+  order = np.lexsort(digests.T)  # Stable: files with equal contents stay in the order of positions.
+  differs_from_previous = np.any(digests[order][1:] != digests[order][:-1], axis=1)
+  starts = np.flatnonzero(np.concatenate([[True], differs_from_previous]))
+  lengths = np.diff(np.append(starts, len(order)))
+  for start, length in zip(starts[lengths > 1], lengths[lengths > 1]):
+    yield from _make_duplicate_issues(
+        [locate_file(splits, position) for position in positions[order[start:start + length]]])
 
 
-def _duplicate_issues(group: Sequence[Tuple[AuditedSplit, int]]) -> Iterator[ImageIssue]:
+def _make_duplicate_issues(group: Sequence[Tuple[AuditedSplit, int]]) -> Iterator[ImageIssue]:
   """Yields the issues of a group of files that all have the same contents."""
   first_of_split: Dict[str, Tuple[AuditedSplit, int]] = {}
   for split, index in group:
     first_of_split.setdefault(split.name, (split, index))
   labels = sorted({split.label(index) for split, index in group})
-  for position, (split, index) in enumerate(group):
-    if position:
+  for number, (split, index) in enumerate(group):
+    if number > 0:
       yield split.make_issue(index, 'duplicate',
-                             'the same contents as ' + _path_and_split(*group[0]))
+                             'the same contents as ' + _format_path_and_split(*group[0]))
     if len(labels) > 1:
       yield split.make_issue(index, 'under_several_labels',
                              'the same contents have the labels ' + ', '.join(labels))
     for name, other in first_of_split.items():
       if name != split.name:
         yield split.make_issue(index, 'in_train_and_eval',
-                               'the same contents as ' + _path_and_split(*other))
+                               'the same contents as ' + _format_path_and_split(*other))
 
 
-def _path_and_split(split: AuditedSplit, index: int) -> str:
+def _format_path_and_split(split: AuditedSplit, index: int) -> str:
   return '{} ({})'.format(os.fsdecode(split.files[index]), split.name)
 
 
 def write_audit_report(run: groups.Run, data: groups.Data, splits: Sequence[AuditedSplit],
                        issues: Sequence[ImageIssue]) -> Dict[str, Any]:
-  """Writes `audit.json`, prints a table of it, and returns the result of the mode.
+  """Writes `audit.json`, prints it as a table, and returns the result of the mode.
 
   Args:
     run, data: flag groups of the run.
     splits: `train` and, if it was audited, `eval`.
     issues: all issues, in any order.
   """
-  path = RunDir(run.model_dir).file(FILE)
+  path = RunDir(run.model_dir).path_to(AUDIT_FILE)
   issues = sorted(issues)
   statistics = {split.name: split.statistics() for split in splits}
-  kinds = collections.Counter(issue.kind for issue in issues)
+  issue_counts = collections.Counter(issue.kind for issue in issues)
   totals = {
       'files': sum(figures['files'] for figures in statistics.values()),
       'bytes': sum(figures['bytes'] for figures in statistics.values()),
       'undecodable': sum(figures['undecodable'] for figures in statistics.values()),
-      'kinds': {kind: kinds[kind] for kind in KINDS if kinds[kind]},
+      'kinds': {kind: issue_counts[kind] for kind in ISSUE_KINDS if issue_counts[kind]},
   }
   atomic.write_json(path, {
       'dataset': data.dataset, 'train_pattern': data.train_pattern,
@@ -194,15 +200,15 @@ def _format_statistics(statistics: Dict[str, Dict[str, Any]]) -> Iterator[str]:
 def _format_issues(issues: Sequence[ImageIssue]) -> Iterator[str]:
   if not issues:
     yield 'no issues found'
-  by_kind: Dict[str, List[ImageIssue]] = {kind: [] for kind in KINDS}
+  by_kind: Dict[str, List[ImageIssue]] = {kind: [] for kind in ISSUE_KINDS}
   for issue in issues:
     by_kind[issue.kind].append(issue)
-  for kind, of_kind in by_kind.items():
-    if of_kind:
-      yield '{}: {:,}'.format(kind, len(of_kind))
-    for issue in of_kind[:_MAX_SHOWN]:
+  for kind, issues_of_kind in by_kind.items():
+    if issues_of_kind:
+      yield '{}: {:,}'.format(kind, len(issues_of_kind))
+    for issue in issues_of_kind[:_MAX_SHOWN]:
       yield '  {} - {}'.format(_printable(issue.file), _printable(issue.reason))
-    yield from _format_omitted(len(of_kind), 'files')
+    yield from _format_omitted(len(issues_of_kind), 'files')
 
 
 def _format_omitted(count: int, noun: str) -> Iterator[str]:
@@ -211,7 +217,7 @@ def _format_omitted(count: int, noun: str) -> Iterator[str]:
 
 
 def _printable(text: str) -> str:
-  """Returns the text, escaped as in JSON if it has characters that would break the table."""
+  """Returns the text; as a JSON string if it has unprintable characters, such as line breaks."""
   return text if text.isprintable() else json.dumps(text)
 
 

@@ -1,4 +1,4 @@
-"""The report of an evaluation: writes `evaluation.json`."""
+"""Writes `evaluation.json`, the report of an evaluation."""
 
 import logging
 from typing import Any, Dict, Optional, Sequence
@@ -9,7 +9,7 @@ from estimator_train.run_dir.run_files import RunDir
 from estimator_train.settings import groups
 
 _LOG = logging.getLogger('estimator_train')
-FILE = 'evaluation.json'
+EVALUATION_FILE = 'evaluation.json'
 
 
 def write_evaluation_report(settings: groups.Run, labels: Sequence[str], metrics: Dict[str, Any],
@@ -21,11 +21,11 @@ def write_evaluation_report(settings: groups.Run, labels: Sequence[str], metrics
     labels: class names.
     metrics: `accuracy`, `average_loss`, `examples`, `confusion_matrix`, `global_step` and
       `checkpoint`.
-    sample_predictions: as `samples.write_samples` takes them.
+    sample_predictions: the examples that `samples.write_samples` writes.
   """
   figures = dict(metrics, per_class=per_class_metrics(labels, metrics['confusion_matrix']))
   run_dir = RunDir(settings.model_dir)
-  atomic.write_json(run_dir.file(FILE), figures)
+  atomic.write_json(run_dir.path_to(EVALUATION_FILE), figures)
   samples.write_samples(run_dir.path, labels, sample_predictions)
   _LOG.info('accuracy %.4f, average loss %.4f over %d examples at step %d', metrics['accuracy'],
             metrics['average_loss'], metrics['examples'], metrics['global_step'])

@@ -10,9 +10,9 @@ from estimator_train.files import atomic
 from estimator_train.run_dir.run_files import RunDir
 from estimator_train.settings import groups
 
-FILE = os.path.join('report', 'curves.json')
-# (folder of event files, tag, name of the curve). The evaluation's own `loss` is not used because
-# it depends on the batch size.
+CURVES_FILE = os.path.join('report', 'curves.json')
+# (folder of event files, tag, name of the curve). The tag `loss` of evaluations is not used: it is
+# the Estimator's mean over batches, which depends on the batch size.
 _CURVES = (('', 'loss', 'train_loss'),
            ('', 'accuracy', 'train_accuracy'),
            ('', 'learning_rate', 'learning_rate'),
@@ -24,16 +24,16 @@ Curve = List[Tuple[int, float]]  # (global step, value)
 
 
 def write_learning_curves(settings: groups.Run) -> None:
-  """Writes the curves over all runs in the `model_dir`."""
+  """Writes the curves, which include all earlier runs in the same `model_dir`."""
   run_dir = RunDir(settings.model_dir)
-  path = run_dir.file(FILE)
+  path = run_dir.path_to(CURVES_FILE)
   os.makedirs(os.path.dirname(path), exist_ok=True)
   atomic.write_json(path, read_learning_curves(run_dir.path))
 
 
 def read_learning_curves(model_dir: str) -> Dict[str, Curve]:
   """Returns the curves by their names in _CURVES; a curve without events is empty."""
-  return {name: _thin_out(_read_curve(os.path.join(model_dir, folder), tag))
+  return {name: _downsample(_read_curve(os.path.join(model_dir, folder), tag))
           for folder, tag, name in _CURVES}
 
 
@@ -52,22 +52,22 @@ def _read_curve(folder: str, tag: str) -> Curve:
 def _read_events(path: str) -> Iterator[Any]:
   """Yields the `Event` messages of an event file, which may be truncated if its writer was killed.
 
-  TensorBoard has the same messages as TensorFlow, and imports in 0.1 s. A record consists of the
-  length of the message (uint64), a checksum of the length (uint32), the message, and a checksum of
-  the message (uint32).
+  The message class is imported from TensorBoard in 0.1 s; importing TensorFlow takes much longer.
+  A record consists of the length of the message (uint64), a checksum of the length (uint32), the
+  message, and a checksum of the message (uint32).
   """
   from google.protobuf.message import DecodeError
   from tensorboard.compat.proto.event_pb2 import Event
 
   with open(path, 'rb') as file:
-    size, offset = os.fstat(file.fileno()).st_size, 0
+    file_size, offset = os.fstat(file.fileno()).st_size, 0
     while True:
       header = file.read(12)
       if len(header) < 12:
         return
       length, _ = struct.unpack('<QI', header)
       offset += len(header) + length + 4
-      if offset > size:
+      if offset > file_size:
         return
       try:
         event = Event.FromString(file.read(length))
@@ -78,13 +78,14 @@ def _read_events(path: str) -> Iterator[Any]:
 
 
 def _append_point(curve: Curve, step: int, value: float) -> None:
-  # A killed run may have logged steps after its last checkpoint. The resumed run repeats them.
+  # A killed run may have logged steps after its last checkpoint. The resumed run repeats these
+  # steps, and its values replace those of the killed run.
   while curve and curve[-1][0] >= step:
     curve.pop()
   curve.append((step, value))
 
 
-def _thin_out(curve: Curve) -> Curve:
+def _downsample(curve: Curve) -> Curve:
   """Returns at most _MAX_POINTS points at equal intervals, including the last point."""
   interval = -(-len(curve) // _MAX_POINTS) or 1
   return curve[::-1][::interval][::-1]

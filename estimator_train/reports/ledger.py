@@ -7,9 +7,10 @@ from estimator_train.files import atomic
 from estimator_train.run_dir.run_files import RunDir
 from estimator_train.settings import groups
 
-FILE, MARKDOWN_FILE = 'ledger.json', 'ledger.md'
+LEDGER_FILE, MARKDOWN_FILE = 'ledger.json', 'ledger.md'
 NOT_MEASURED = 'not measured here'
 FAILED = 'failed'
+# (key of a row in ledger.json, title of the column in ledger.md).
 _COLUMNS = (('what', 'figure'), ('published', 'published'), ('published_conditions', 'conditions'),
             ('measured', 'measured'), ('conditions', 'conditions here'), ('ratio', 'ratio'),
             ('why', 'why they differ'))
@@ -23,9 +24,9 @@ def write_ledger(settings: groups.Run, workload: str, runs: Mapping[str, RunResu
   Args:
     settings: flag group of the run.
     workload: name of the workload.
-    runs: results of the completed parts, by the name of the part.
-    skipped: for each part that was not run, the reason.
-    failed: for each part that failed, the error.
+    runs: results of the completed parts, by part name.
+    skipped: reasons why parts were not run, by part name.
+    failed: errors of the parts that failed, by part name.
     machine: description of the machine.
   """
   run_dir = RunDir(settings.model_dir)
@@ -35,14 +36,14 @@ def write_ledger(settings: groups.Run, workload: str, runs: Mapping[str, RunResu
   table = list(_format_markdown(workload, machine, rows))
   for line in table:
     print(line)
-  atomic.write_text(run_dir.file(MARKDOWN_FILE), '\n'.join(table) + '\n')
-  atomic.write_json(run_dir.file(FILE), result)
+  atomic.write_text(run_dir.path_to(MARKDOWN_FILE), '\n'.join(table) + '\n')
+  atomic.write_json(run_dir.path_to(LEDGER_FILE), result)
   return result
 
 
-def _make_rows(name: str, runs: Mapping[str, RunResults], skipped: Mapping[str, str],
+def _make_rows(workload_name: str, runs: Mapping[str, RunResults], skipped: Mapping[str, str],
                failed: Mapping[str, str]) -> Iterator[Dict[str, Optional[str]]]:
-  workload = WORKLOADS[name]
+  workload = WORKLOADS[workload_name]
   for part in workload.parts:
     for figure in part.figures:
       if part.name in runs:
@@ -55,7 +56,7 @@ def _make_rows(name: str, runs: Mapping[str, RunResults], skipped: Mapping[str, 
         yield _make_row(figure, None, None, skipped[part.name])
   for figure in workload.combined_figures:
     if len(runs) == len(workload.parts):
-      yield _make_row(figure, figure.measure(runs), 'the runs above', figure.note)
+      yield _make_row(figure, figure.measure(runs), 'the runs above', figure.caveat)
     else:
       yield _make_row(figure, None, None, 'requires the results of all runs')
 
@@ -69,7 +70,7 @@ def _make_row(figure: Figure, measured: Optional[float], conditions: Optional[st
 
 
 def _ratio(figure: Figure, measured: Optional[float]) -> Optional[str]:
-  """Returns measured ÷ published: 1 within a published range, else relative to its nearer end."""
+  """Returns measured ÷ published; of a published range, the value closest to `measured` counts."""
   if measured is None or figure.published_range is None:
     return None
   low, high = figure.published_range
@@ -93,14 +94,14 @@ def _explain_difference(figure: Figure, part: WorkloadPart, results: RunResults)
         '{} GPU(s)'.format(len(devices)) if 'gpu' in devices[0] else 'CPU cores'))
   elif figure.depends_on_devices:
     reasons.append('different GPUs')
-  if figure.note:
-    reasons.append(figure.note)
+  if figure.caveat:
+    reasons.append(figure.caveat)
   return '; '.join(reasons)
 
 
-def _format_markdown(name: str, machine: str,
+def _format_markdown(workload: str, machine: str,
                      rows: List[Dict[str, Optional[str]]]) -> Iterator[str]:
-  yield '`{}` on {}'.format(name, machine)
+  yield '`{}` on {}'.format(workload, machine)
   yield ''
   yield _format_row(title for _, title in _COLUMNS)
   yield _format_row('---' for _ in _COLUMNS)

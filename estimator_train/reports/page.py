@@ -1,4 +1,4 @@
-"""The report page of a run: `report/index.html` in its `model_dir`, a self-contained file."""
+"""Writes the report page of a run: `report/index.html` in its `model_dir`, as a single file."""
 
 import base64
 import logging
@@ -8,16 +8,16 @@ from typing import Any, Dict, Optional
 
 from estimator_train import __version__
 from estimator_train.files import atomic
-from estimator_train.reports import classes, page_figures, page_files, words
+from estimator_train.reports import class_selection, number_format, page_data, page_figures
 from estimator_train.reports.step_curve import REPORT_FOLDER
 from estimator_train.settings import groups
 
 _LOG = logging.getLogger('estimator_train')
-FILE = 'index.html'
-# The names of all charts. Charts of an earlier run that do not apply to this one are removed.
+_PAGE_FILE = 'index.html'
+# Files of all charts. If this run has no data for a chart, the file of an earlier run is removed.
 _CHART_FILES = ('step-time.png', 'step-histogram.png', 'loss.png', 'accuracy.png',
                 'confusion-matrix.png', 'scaling.png')
-_SAMPLE_WIDTH = 112  # CSS pixels: three samples fit in a row on a phone.
+_SAMPLE_WIDTH = 112  # In CSS pixels, so that three samples fit in a row on a phone.
 
 
 def write_page_of_finished_run(model_dir: Optional[str],
@@ -41,30 +41,31 @@ def write_page(model_dir: str) -> Optional[str]:
   """Writes the page and its charts.
 
   Args:
-    model_dir: model_dir of the run. Sections whose file is missing are left out.
+    model_dir: model_dir of the run. Sections whose input file is missing are left out.
 
   Returns:
-    The path of the page; None if a package that it requires is not installed.
+    The path of the page; None if a package that this function requires is not installed.
   """
-  # The packages are optional and take a second to import. matplotlib warns if it cannot write to
-  # the home folder, which is irrelevant here.
+  # Jinja2 and matplotlib are imported here because they are optional and importing them takes a
+  # second. matplotlib warns if it cannot write to the home folder, which is irrelevant here.
   logging.getLogger('matplotlib').setLevel(logging.ERROR)
   try:
     import jinja2
 
-    from estimator_train.reports import pictures
+    from estimator_train.reports import page_charts
   except ImportError as error:
-    _LOG.info('the report page is not written (%s): install its packages with '
+    _LOG.info('the report page is not written (%s): install the packages that it requires with '
               '`pip install estimator_train[report]`', error)
     return None
-  data = page_files.read_page_data(model_dir)
-  shown_classes = classes.select_classes(data.evaluation)
-  charts = pictures.draw_charts(data, shown_classes)
+  data = page_data.read_page_data(model_dir)
+  shown_classes = class_selection.select_classes(data.evaluation)
+  charts = page_charts.draw_charts(data, shown_classes)
   environment = jinja2.Environment(
       loader=jinja2.FileSystemLoader(os.path.dirname(__file__)), autoescape=True,
       trim_blocks=True, lstrip_blocks=True)
-  environment.filters.update(number=words.format_number, percent=words.format_percent,
-                             ratio=words.format_ratio, data_uri=_data_uri)
+  environment.filters.update(
+      number=number_format.format_number, percent=number_format.format_percent,
+      ratio=number_format.format_ratio, data_uri=_make_data_uri)
   text = environment.get_template('page.html').render(
       data=data, figures=page_figures, charts=charts, classes=shown_classes,
       samples=[_load_sample(model_dir, sample) for sample in data.samples], version=__version__,
@@ -77,19 +78,19 @@ def write_page(model_dir: str) -> Optional[str]:
       atomic.write_bytes(path, charts[name].png)
     elif os.path.exists(path):
       os.remove(path)
-  path = os.path.join(folder, FILE)
+  path = os.path.join(folder, _PAGE_FILE)
   # File names may contain surrogate escapes, which UTF-8 cannot encode.
   atomic.write_bytes(path, text.encode('utf-8', 'backslashreplace'))
   return path
 
 
-def _data_uri(png: bytes) -> str:
+def _make_data_uri(png: bytes) -> str:
   return 'data:image/png;base64,' + base64.b64encode(png).decode('ascii')
 
 
 def _load_sample(model_dir: str, sample: Dict[str, Any]) -> Dict[str, Any]:
-  """Returns a sample with the bytes of its image, and the size at which the page shows it."""
-  image = page_files.read_image(model_dir, sample.get('image') or '')
+  """Returns a sample with its image as PNG, and with the size of the image on the page."""
+  image = page_data.read_image(model_dir, sample.get('image') or '')
   if image is None:
     return dict(sample, png=None)
   png, width, height = image

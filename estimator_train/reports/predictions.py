@@ -48,14 +48,14 @@ class PredictionWriter:
 
   Attributes:
     num_predicted: number of images predicted.
-    num_bad: number of files that could not be predicted completely.
-    first_bad: name of the first such file and the reason; None if there is none.
+    num_errors: number of errors written, each of which is about a file or an image.
+    first_error: name of the file and reason of the first error; None if there is none.
   """
 
   def __init__(self, file: Optional[TextIO], as_csv: bool, labels: Sequence[str]) -> None:
     self.num_predicted = 0
-    self.num_bad = 0
-    self.first_bad: Optional[Tuple[str, str]] = None
+    self.num_errors = 0
+    self.first_error: Optional[Tuple[str, str]] = None
     self._file = file
     self._labels = labels
     self._as_csv = as_csv
@@ -65,7 +65,7 @@ class PredictionWriter:
           'top{}_{}'.format(rank + 1, column) for rank in range(self._top_k)
           for column in ('label', 'probability')] + ['error'])
 
-  def add(self, name: bytes, outputs: np.ndarray) -> None:
+  def write_prediction(self, name: bytes, outputs: np.ndarray) -> None:
     """Writes the prediction of an image.
 
     Args:
@@ -73,13 +73,13 @@ class PredictionWriter:
       outputs: outputs of the model, float [num_classes].
     """
     if not np.isfinite(outputs).all():
-      self.add_bad(name, 'the model\'s outputs are not finite')
+      self.write_error(name, 'the model\'s outputs are not finite')
       return
     self.num_predicted += 1
     probabilities = as_probabilities(outputs)
-    # A stable sort: of equal outputs the first wins, as with argmax in an evaluation.
-    best = np.argsort(-outputs, kind='mergesort')[:self._top_k]
-    top = [(self._labels[index], float(probabilities[index])) for index in best]
+    # Mergesort is stable: the first of several equal outputs is chosen, as by np.argmax.
+    top_indices = np.argsort(-outputs, kind='mergesort')[:self._top_k]
+    top = [(self._labels[index], float(probabilities[index])) for index in top_indices]
     if self._as_csv:
       self._write_row(
           [_decode_name(name), *top[0]] + [cell for pair in top for cell in pair] + [''])
@@ -87,10 +87,10 @@ class PredictionWriter:
       pairs = [{'label': label, 'probability': probability} for label, probability in top]
       self._write_json({'file': _decode_name(name), **pairs[0], 'top': pairs})
 
-  def add_bad(self, name: bytes, reason: str) -> None:
-    """Writes an error in place of the prediction, or of the remaining predictions, of a file."""
-    self.num_bad += 1
-    self.first_bad = self.first_bad or (_decode_name(name), reason)
+  def write_error(self, name: bytes, reason: str) -> None:
+    """Writes an error in place of a prediction, or of the remaining predictions of an idx file."""
+    self.num_errors += 1
+    self.first_error = self.first_error or (_decode_name(name), reason)
     _LOG.warning('cannot predict %r (%s)', _decode_name(name), reason)
     if self._as_csv:
       self._write_row([_decode_name(name)] + [''] * (2 + 2 * self._top_k) + [reason])
@@ -110,7 +110,7 @@ class PredictionWriter:
 
 @contextlib.contextmanager
 def open_prediction_writer(output: str, labels: Sequence[str]) -> Iterator[PredictionWriter]:
-  """Opens `--output` for predictions. The file gets its name when it is complete.
+  """Opens `--output` for predictions. The file appears under its name only when it is complete.
 
   Raises:
     UserError: the output cannot be written.
@@ -125,7 +125,7 @@ def open_prediction_writer(output: str, labels: Sequence[str]) -> Iterator[Predi
       yield PredictionWriter(text, output.lower().endswith('.csv'), labels)
       text.detach()  # Flushes the text without closing the file.
   except BrokenPipeError:
-    raise  # The reader of standard output has closed it.
+    raise  # The reader of standard output closed it; `__main__` handles this.
   except OSError as error:
     raise UserError('--output cannot be written',
                     '{} ({})'.format(output, error.strerror or error),

@@ -1,4 +1,4 @@
-"""Writes `report/samples.json` and its images: a few examples with their predictions."""
+"""Writes a few examples with their predictions: `report/samples.json` and their images."""
 
 import io
 import os
@@ -9,7 +9,7 @@ import numpy as np
 from estimator_train.files import atomic
 from estimator_train.reports.step_curve import REPORT_FOLDER
 
-FILE = 'samples.json'
+_SAMPLES_FILE = 'samples.json'
 
 
 def write_samples(model_dir: str, labels: Sequence[str], samples: Sequence[Any]) -> None:
@@ -19,7 +19,8 @@ def write_samples(model_dir: str, labels: Sequence[str], samples: Sequence[Any])
     model_dir: model_dir of the run.
     labels: class names.
     samples: examples with the attributes `image` (pixel values from 0 to 255,
-      [height, width, 1 or 3]), `true` (class index) and `outputs` (of the model, [num_classes]).
+      [height, width, 1 or 3]), `class_index` (the true class) and `outputs` (of the model,
+      [num_classes]).
   """
   try:
     from PIL import Image  # Optional: only --mode=audit and the report page use Pillow.
@@ -28,17 +29,17 @@ def write_samples(model_dir: str, labels: Sequence[str], samples: Sequence[Any])
   folder = os.path.join(model_dir, REPORT_FOLDER)
   os.makedirs(folder, exist_ok=True)
   entries = []
-  for number, sample in enumerate(samples):
-    name = 'sample-{:02d}.png'.format(number)
+  for index, sample in enumerate(samples):
+    image_name = 'sample-{:02d}.png'.format(index)
     pixels = np.clip(sample.image, 0, 255).astype(np.uint8)
     png = io.BytesIO()
     Image.fromarray(pixels[..., 0] if pixels.shape[-1] == 1 else pixels).save(png, 'PNG')
-    atomic.write_bytes(os.path.join(folder, name), png.getvalue())
+    atomic.write_bytes(os.path.join(folder, image_name), png.getvalue())
     probabilities = as_probabilities(sample.outputs)
     predicted = int(np.argmax(probabilities))
-    entries.append({'label': labels[sample.true], 'predicted': labels[predicted],
-                    'probability': float(probabilities[predicted]), 'image': name})
-  atomic.write_json(os.path.join(folder, FILE), {'samples': entries})
+    entries.append({'label': labels[sample.class_index], 'predicted': labels[predicted],
+                    'probability': float(probabilities[predicted]), 'image': image_name})
+  atomic.write_json(os.path.join(folder, _SAMPLES_FILE), {'samples': entries})
 
 
 def as_probabilities(outputs: np.ndarray) -> np.ndarray:
@@ -46,5 +47,5 @@ def as_probabilities(outputs: np.ndarray) -> np.ndarray:
   outputs = outputs.astype(np.float64)
   if outputs.min() >= 0 and abs(outputs.sum() - 1) < 1e-3:
     return outputs
-  powers = np.exp(outputs - outputs.max())
-  return powers / powers.sum()
+  exponentials = np.exp(outputs - outputs.max())
+  return exponentials / exponentials.sum()

@@ -7,7 +7,7 @@ import numpy as np
 from estimator_train.files import atomic
 
 REPORT_FOLDER = 'report'
-FILE = 'steps.json'
+_STEPS_FILE = 'steps.json'
 _MAX_POINTS, _MAX_BINS = 500, 60
 
 
@@ -21,15 +21,16 @@ def write_step_curve(model_dir: str, global_step: np.ndarray, secs: np.ndarray) 
   """
   folder = os.path.join(model_dir, REPORT_FOLDER)
   os.makedirs(folder, exist_ok=True)
-  parts = np.array_split(np.arange(len(secs)), min(_MAX_POINTS, len(secs)))
-  # The bins end at the 99th percentile and the last one includes all slower steps. Otherwise a few
-  # outliers would squeeze all other steps into one bin.
+  # Each point of the curve represents consecutive steps.
+  steps_of_points = np.array_split(np.arange(len(secs)), min(_MAX_POINTS, len(secs)))
+  # The bins end at the 99th percentile, and the last bin includes all slower steps. Otherwise, with
+  # a few outliers, almost all other steps would be in one bin.
   low, high = np.percentile(secs, [0, 99])
   edges = np.linspace(low, max(high, low * 1.001), min(_MAX_BINS, len(secs)) + 1)
-  atomic.write_json(os.path.join(folder, FILE), {
-      'global_step': [int(global_step[part[-1]]) for part in parts],
-      'mean_secs': [float(secs[part].mean()) for part in parts],
-      'max_secs': [float(secs[part].max()) for part in parts],
+  atomic.write_json(os.path.join(folder, _STEPS_FILE), {
+      'global_step': [int(global_step[steps[-1]]) for steps in steps_of_points],
+      'mean_secs': [float(secs[steps].mean()) for steps in steps_of_points],
+      'max_secs': [float(secs[steps].max()) for steps in steps_of_points],
       'histogram': {'edges_secs': edges.tolist(),
                     'counts': np.histogram(np.minimum(secs, edges[-1]), edges)[0].tolist()},
   })

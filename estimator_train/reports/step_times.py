@@ -1,4 +1,4 @@
-"""Measured times of a training run: written by the hooks, read by the reports."""
+"""The types of the step times that the hooks of a training run measure and the reports read."""
 
 from typing import Dict, FrozenSet, NamedTuple, Optional, Sequence
 
@@ -8,41 +8,41 @@ class Pause(NamedTuple):
 
   Attributes:
     kind: `checkpoint`, `evaluation` or `trace`.
-    began: start time in seconds, by the clock of the steps.
+    start_time: start time in seconds, by the same clock as the step times.
     secs: duration in seconds.
   """
   kind: str
-  began: float
+  start_time: float
   secs: float
 
 
 class Timing(NamedTuple):
-  """The times of the steps of one run. For a long run, only the times of its last steps are kept.
+  """The times of the steps of one run; for a long run, only those of its last steps.
 
   Attributes:
-    began: time just before each step's session.run, in seconds.
-    ended: time just after it, in seconds.
-    waited: seconds of each session.run until the step's batch was available on all replicas; nan
-      if that was not observed.
-    start_up_secs: seconds by part, from the start of the process to the end of its first step;
+    start_times: for each step, the time just before its session.run, in seconds.
+    end_times: for each step, the time just after its session.run, in seconds.
+    input_wait_secs: for each step, the seconds from its start until its batch was available on all
+      replicas; nan if that was not observed.
+    start_up_secs: seconds by phase, from the start of the process to the end of its first step;
       empty if no step was run.
     global_step: global step of the last checkpoint of the run.
-    loss: loss of the last step, the mean over its global batch; None if no step was run.
+    loss: last finite loss, the mean over the global batch of its step; None if there is none.
     pauses: pauses between the steps.
-    traced: global steps that were traced, which slows them down.
+    traced_steps: global steps that were traced, which are slower than others.
     discarded_steps: number of earlier steps of the run whose times were not kept.
   """
-  began: Sequence[float]
-  ended: Sequence[float]
-  waited: Sequence[float]
+  start_times: Sequence[float]
+  end_times: Sequence[float]
+  input_wait_secs: Sequence[float]
   start_up_secs: Dict[str, float]
   global_step: int
   loss: Optional[float]
   pauses: Sequence[Pause] = ()
-  traced: FrozenSet[int] = frozenset()
+  traced_steps: FrozenSet[int] = frozenset()
   discarded_steps: int = 0
 
   @property
   def steps_run(self) -> int:
     """The number of steps of the run."""
-    return self.discarded_steps + len(self.ended)
+    return self.discarded_steps + len(self.end_times)

@@ -21,12 +21,12 @@ def log_summary(result: Dict[str, Any], best_metric: str,
     paths: paths of the files that the run wrote, by title; None for a file that was not written.
   """
   _LOG.info('finished at step %d', result['global_step'])
-  for name, text in [*_figures(result, best_metric), *paths.items()]:
+  for name, text in [*_format_figures(result, best_metric), *paths.items()]:
     if text is not None:
       _LOG.info('  %-11s %s', name, text)
 
 
-def _figures(result: Dict[str, Any], best_metric: str) -> Iterator[Tuple[str, str]]:
+def _format_figures(result: Dict[str, Any], best_metric: str) -> Iterator[Tuple[str, str]]:
   best = result.get('best')
   if best:
     yield 'accuracy', '{:.4f}'.format(result['accuracy'])

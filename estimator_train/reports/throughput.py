@@ -13,9 +13,9 @@ from estimator_train.run_dir.run_files import RunDir
 from estimator_train.settings import Settings, groups
 
 _LOG = logging.getLogger('estimator_train')
-FILE = 'throughput.json'
+THROUGHPUT_FILE = 'throughput.json'
 _MAX_OUTLIERS = 20
-# Input or the time between steps is a bottleneck from this fraction of the step time on.
+# The input or the time between steps is a bottleneck if it takes this share of the step time.
 _BOTTLENECK_SHARE = 0.1
 _VERDICTS = {'input': 'input-bound', 'compute': 'compute-bound', 'between': 'overhead-bound'}
 
@@ -26,26 +26,26 @@ class TimedSteps(NamedTuple):
   Attributes:
     global_step: global steps, int.
     wall_secs: seconds from the end of the previous step to the end of this step.
-    run_secs: the part of `wall_secs` inside session.run.
-    wait_secs: the part of `run_secs` until the step's batch was available; nan if that was not
-      observed.
-    steady_secs: `wall_secs` without pauses.
-    is_steady: whether the step was not traced, bool.
+    session_run_secs: the part of `wall_secs` inside session.run.
+    input_wait_secs: the part of `session_run_secs` until the step's batch was available; nan if
+      that was not observed.
+    secs_without_pauses: `wall_secs` without the pauses.
+    is_untraced: whether the step was not traced, bool.
     pauses: `count` and total `secs` of the pauses, by kind.
   """
   global_step: np.ndarray
   wall_secs: np.ndarray
-  run_secs: np.ndarray
-  wait_secs: np.ndarray
-  steady_secs: np.ndarray
-  is_steady: np.ndarray
+  session_run_secs: np.ndarray
+  input_wait_secs: np.ndarray
+  secs_without_pauses: np.ndarray
+  is_untraced: np.ndarray
   pauses: Dict[str, Dict[str, Any]]
 
   @property
   def steady(self) -> 'TimedSteps':
-    """The steps that were not traced; all steps if all were traced."""
-    chosen = self.is_steady if self.is_steady.any() else ~self.is_steady
-    return self._replace(**{name: getattr(self, name)[chosen]
+    """The steady steps: those that were not traced, or all steps if all were traced."""
+    selected = self.is_untraced if self.is_untraced.any() else ~self.is_untraced
+    return self._replace(**{name: getattr(self, name)[selected]
                             for name in self._fields if name != 'pauses'})
 
 
@@ -58,7 +58,7 @@ def write_throughput_report(
     settings: settings of the run.
     conditions: conditions that the figures depend on, by their keys in `throughput.json`.
     timing: times of the steps.
-    workers: figures of the other workers by task name, as `worker_figures` returns them.
+    workers: figures of the other workers, which `worker_figures` returned there, by task name.
 
   Returns:
     The headline figures of the run.
@@ -67,23 +67,24 @@ def write_throughput_report(
   run_dir = RunDir(settings.model_dir)
   result['examples_seen'] = run_dir.examples_seen(
       timing.global_step, conditions['examples_per_step'])
-  if not timing.ended:
+  if not timing.end_times:
     return result
   steps = select_timed_steps(timing, settings.throughput_warmup_steps)
   figures = summarize(steps, conditions['examples_per_step'], conditions['num_replicas'])
   if workers:
     figures.update(_cluster_figures(settings[groups.Devices], figures, workers,
                                     conditions['num_replicas']))
-  is_steady = timing.steps_run > settings.throughput_warmup_steps
-  figures['warmup_steps'] = settings.throughput_warmup_steps if is_steady else 0
-  figures['steady_state'] = is_steady
+  has_steady_state = timing.steps_run > settings.throughput_warmup_steps
+  figures['warmup_steps'] = settings.throughput_warmup_steps if has_steady_state else 0
+  figures['steady_state'] = has_steady_state
   figures['time_to_first_step_secs'] = sum(timing.start_up_secs.values())
   figures['first_step_parts_secs'] = timing.start_up_secs
   figures['global_step'] = timing.global_step
   figures['examples_seen'] = result['examples_seen']
   figures.update(conditions)
-  atomic.write_json(run_dir.file(FILE), figures)
-  step_curve.write_step_curve(run_dir.path, steps.steady.global_step, steps.steady.steady_secs)
+  atomic.write_json(run_dir.path_to(THROUGHPUT_FILE), figures)
+  step_curve.write_step_curve(run_dir.path, steps.steady.global_step,
+                              steps.steady.secs_without_pauses)
   _LOG.info('%s', _format_log_line(figures))
   result.update((name, figures[name]) for name in (
       'examples_per_sec', 'time_to_first_step_secs', 'steady_state', 'verdict'))
@@ -100,7 +101,7 @@ def training_result(settings: groups.Run, timing: Timing) -> Dict[str, Any]:
 def worker_figures(settings: groups.Reporting, conditions: Dict[str, Any],
                    timing: Timing) -> Dict[str, Any]:
   """Returns the figures of a worker for the chief's report; empty if no step was run."""
-  if not timing.ended:
+  if not timing.end_times:
     return {}
   steps = select_timed_steps(timing, settings.throughput_warmup_steps)
   figures = summarize(steps, conditions['examples_per_step'], conditions['num_replicas'])
@@ -119,10 +120,10 @@ def _cluster_figures(settings: groups.Devices, figures: Dict[str, Any],
                      workers: Mapping[str, Dict[str, Any]], num_replicas: int) -> Dict[str, Any]:
   """Returns the figures per worker, the slowest worker and, with parameter servers, total rates.
 
-  With synchronous training, each worker counts the examples of the whole cluster, and the slowest
+  In synchronous training, each worker counts the examples of the whole cluster, and the slowest
   worker is the one that the others wait for: the one that spends the most time waiting for input
-  and between steps. With parameter servers, each worker counts its own examples; their sum is
-  divided by the chief's wall time, and the slowest worker is the one with the longest median step.
+  and between steps. With parameter servers, each worker counts its own examples. The total rate
+  is their sum ÷ the chief's wall time, and the slowest worker has the longest median step.
   """
   all_workers = {'chief': _select_worker_figures(figures), **workers}
   is_synchronous = settings.distribution_strategy != 'parameter_server'
@@ -144,22 +145,22 @@ def select_timed_steps(timing: Timing, warmup_steps: int) -> TimedSteps:
     timing: times of the run, with at least one step.
     warmup_steps: number of steps at the beginning of the run that are not timed.
   """
-  skipped = max(warmup_steps - timing.discarded_steps, 0) if timing.steps_run > warmup_steps else 0
-  edges = np.concatenate([timing.began[:1], timing.ended])[skipped:]
+  first = max(warmup_steps - timing.discarded_steps, 0) if timing.steps_run > warmup_steps else 0
+  edges = np.concatenate([timing.start_times[:1], timing.end_times])[first:]
   wall_secs = np.diff(edges)
-  steady_secs, pauses = _subtract_pauses(edges, timing.pauses)
+  secs_without_pauses, pauses = _subtract_pauses(edges, timing.pauses)
   global_step = np.arange(len(wall_secs)) + timing.global_step - len(wall_secs) + 1
-  run_secs = np.subtract(timing.ended, timing.began)[skipped:]
-  # Waits are measured by the system clock, which may be adjusted during a step.
-  wait_secs = np.clip(timing.waited[skipped:], 0, run_secs)
-  return TimedSteps(global_step, wall_secs, run_secs, wait_secs, steady_secs,
-                    ~np.isin(global_step, list(timing.traced)), pauses)
+  session_run_secs = np.subtract(timing.end_times, timing.start_times)[first:]
+  # Clipped because waits are measured by the system clock, which may be adjusted during a step.
+  input_wait_secs = np.clip(timing.input_wait_secs[first:], 0, session_run_secs)
+  return TimedSteps(global_step, wall_secs, session_run_secs, input_wait_secs, secs_without_pauses,
+                    ~np.isin(global_step, list(timing.traced_steps)), pauses)
 
 
 def summarize(steps: TimedSteps, examples_per_step: int, num_replicas: int) -> Dict[str, Any]:
   """Computes the rates and the distributions of the step times.
 
-  The rate is examples ÷ wall time from the end of the last warm-up step to the end of the last
+  The rate is examples ÷ wall time, from the end of the last warm-up step to the end of the last
   step. It includes the time between steps and is never a mean of rates. The steady rate excludes
   pauses and traced steps.
 
@@ -177,41 +178,40 @@ def summarize(steps: TimedSteps, examples_per_step: int, num_replicas: int) -> D
   figures: Dict[str, Any] = {
       'examples_per_sec': examples / wall_secs,
       'examples_per_sec_per_replica': examples / wall_secs / num_replicas,
-      'steady_examples_per_sec': examples_per_step / float(steady.steady_secs.mean()),
+      'steady_examples_per_sec': examples_per_step / float(steady.secs_without_pauses.mean()),
       'step_secs': _distribution(steps.wall_secs),
-      'session_run_secs': _distribution(steps.run_secs),
-      'between_secs': _distribution(steps.wall_secs - steps.run_secs),
-      'input_wait_secs': _distribution(steps.wait_secs),
-      'steady_step_secs': _distribution(steady.steady_secs),
-      'standard_error_secs': _standard_error(steady.steady_secs),
-      'drift': _drift(steady.steady_secs),
-      'outliers': _outliers(steady),
+      'session_run_secs': _distribution(steps.session_run_secs),
+      'between_secs': _distribution(steps.wall_secs - steps.session_run_secs),
+      'input_wait_secs': _distribution(steps.input_wait_secs),
+      'steady_step_secs': _distribution(steady.secs_without_pauses),
+      'standard_error_secs': _standard_error(steady.secs_without_pauses),
+      'drift': _drift(steady.secs_without_pauses),
+      'outliers': _find_outliers(steady),
       'pauses': steps.pauses,
-      'traced_steps': int((~steps.is_steady).sum()),
+      'traced_steps': int((~steps.is_untraced).sum()),
       'wall_secs': wall_secs,
       'examples': examples,
       'steps_timed': len(steps.wall_secs),
-      'shares': _shares(steady),
+      'shares': _time_shares(steady),
   }
-  figures['verdict'] = _verdict(figures['shares'])
+  figures['verdict'] = _find_bottleneck(figures['shares'])
   return figures
 
 
-def _shares(steady: TimedSteps) -> Dict[str, Optional[float]]:
-  """Returns the parts of the steady step time as fractions; None if not observed."""
-  total = float(steady.steady_secs.sum())
-  run, wait = float(steady.run_secs.sum()), float(steady.wait_secs.sum())
+def _time_shares(steady: TimedSteps) -> Dict[str, Optional[float]]:
+  """Returns the parts of the steady step time as fractions; None for a part that is not known."""
+  total = float(steady.secs_without_pauses.sum())
+  run, wait = float(steady.session_run_secs.sum()), float(steady.input_wait_secs.sum())
   if np.isnan(wait):
     return {'input': None, 'compute': None, 'between': 1 - run / total}
   return {'input': wait / total, 'compute': (run - wait) / total, 'between': 1 - run / total}
 
 
-def _verdict(shares: Dict[str, Optional[float]]) -> Optional[str]:
-  """Returns the bottleneck of the training: input, computation, or the time between steps.
+def _find_bottleneck(shares: Dict[str, Optional[float]]) -> Optional[str]:
+  """Returns the bottleneck of training: the input, computation, or the time between steps.
 
-  The input pipeline is prefetched, so a step waits only if the input is slower than the model. If
-  the wait was not observed, only the time between steps can be identified as the bottleneck, and
-  the verdict is None otherwise.
+  Batches are prefetched, so a step waits only if the input is slower than the model. If the wait
+  was not observed, the result is None unless the time between steps is the bottleneck.
   """
   largest = max(('input', 'between'), key=lambda part: shares[part] or 0.)
   if (shares[largest] or 0.) >= _BOTTLENECK_SHARE:
@@ -225,20 +225,20 @@ def _subtract_pauses(edges: np.ndarray,
 
   Args:
     edges: start of the first step, then the end of each step, in seconds.
-    pauses: pauses, some of which may be before the first or after the last of these steps.
+    pauses: pauses; those before the first or after the last of these steps are ignored.
 
   Returns:
-    The seconds of each step without pauses; and `count` and total `secs` of the pauses, by kind.
+    The seconds of each step without pauses, and, by kind, `count` and total `secs` of the pauses.
   """
   secs = np.diff(edges)
   totals: Dict[str, Dict[str, Any]] = {}
   for pause in pauses:
-    step = int(np.searchsorted(edges, pause.began, side='right')) - 1
-    if 0 <= step < len(secs):
-      secs[step] -= pause.secs
-      of_kind = totals.setdefault(pause.kind, {'count': 0, 'secs': 0.})
-      of_kind['count'] += 1
-      of_kind['secs'] += pause.secs
+    index = int(np.searchsorted(edges, pause.start_time, side='right')) - 1
+    if 0 <= index < len(secs):
+      secs[index] -= pause.secs
+      total = totals.setdefault(pause.kind, {'count': 0, 'secs': 0.})
+      total['count'] += 1
+      total['secs'] += pause.secs
   return secs, totals
 
 
@@ -256,16 +256,16 @@ def _drift(secs: np.ndarray) -> Optional[float]:
   return float(np.mean(secs[-quarter:]) / np.mean(secs[:quarter]) - 1) if quarter else None
 
 
-def _outliers(steady: TimedSteps) -> List[Dict[str, Any]]:
+def _find_outliers(steady: TimedSteps) -> List[Dict[str, Any]]:
   """Returns the slowest outliers, at most _MAX_OUTLIERS, in the order of their global steps.
 
-  Outliers are more than three interquartile ranges above the third quartile (Tukey 1977, "far
-  out").
+  Outliers take longer than the third quartile plus three times the interquartile range (Tukey 1977,
+  "far out").
   """
-  secs = steady.steady_secs
+  secs = steady.secs_without_pauses
   low, high = np.percentile(secs, [25, 75])
-  far = np.flatnonzero(secs > high + 3 * (high - low))
-  slowest = sorted(far[np.argsort(-secs[far], kind='stable')][:_MAX_OUTLIERS])
+  outliers = np.flatnonzero(secs > high + 3 * (high - low))
+  slowest = sorted(outliers[np.argsort(-secs[outliers], kind='stable')][:_MAX_OUTLIERS])
   return [{'global_step': int(steady.global_step[index]), 'secs': float(secs[index])}
           for index in slowest]
 
@@ -283,8 +283,8 @@ def _format_log_line(figures: Dict[str, Any]) -> str:
   if figures['pauses']:
     text += '; {:,.0f} examples/sec without {}'.format(
         figures['steady_examples_per_sec'], ' and '.join(
-            '{count} {}(s) of {secs:.1f} s in total'.format(kind, **of_kind)
-            for kind, of_kind in sorted(figures['pauses'].items())))
+            '{count} {}(s) of {secs:.1f} s in total'.format(kind, **total)
+            for kind, total in sorted(figures['pauses'].items())))
   if not figures['steady_state']:
     text += '; no steady state: the run is not longer than its warm-up'
   return text

@@ -1,4 +1,4 @@
-"""Translates errors of disks and memory into errors for users."""
+"""Translates disk and memory errors into errors for users."""
 
 import errno
 import os
@@ -11,28 +11,29 @@ from estimator_train.errors import TrainingFailed, UserError, one_line
 from estimator_train.run_dir.run_files import RunDir
 from estimator_train.settings import Settings, groups
 
-# Faults of the file system that was written to, or limits of the process.
-_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO,
-           errno.EFBIG, errno.EMFILE, errno.ENFILE, errno.ESTALE, errno.ENOTCONN, errno.ENODEV,
-           errno.ENOENT)
-_NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
-_TOO_MANY_FILES = (errno.EMFILE, errno.ENFILE)
-_OUT_OF_MEMORY = re.compile(r'OOM when allocating tensor with shape(\[[\d,]*\]) and type (\w+) on '
-                            r'(?:/job:\S*/task:\d+)?(\S+) by allocator')
+# Errors of the file system, and of the limits on open files.
+_DISK_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO,
+                errno.EFBIG, errno.EMFILE, errno.ENFILE, errno.ESTALE, errno.ENOTCONN,
+                errno.ENODEV, errno.ENOENT)
+_NO_SPACE_ERRNOS = (errno.ENOSPC, errno.EDQUOT)
+_TOO_MANY_FILES_ERRNOS = (errno.EMFILE, errno.ENFILE)
+_OUT_OF_MEMORY_PATTERN = re.compile(
+    r'OOM when allocating tensor with shape(\[[\d,]*\]) and type (\w+) on '
+    r'(?:/job:\S*/task:\d+)?(\S+) by allocator')
 
 
 def translate_error(error: BaseException, settings: Settings,
                     saved_before_ns: Optional[int]) -> Optional[Exception]:
-  """Translates an error of disk or memory for users; returns None for any other error.
+  """Translates a disk or memory error for users; returns None for any other error.
 
   Args:
     error: the error that ended the mode.
     settings: the settings of the run.
-    saved_before_ns: `RunDir.last_save_ns` from before the mode started.
+    saved_before_ns: the result of `RunDir.last_save_ns` before the mode started.
   """
   cause = error.__cause__
   if isinstance(error, UserError) and cause is not None and not isinstance(cause, OSError):
-    error = cause  # It was translated already, for example as an error of the user's code.
+    error = cause  # A general UserError, such as `the function of --model failed`.
   memory_error = _translate_memory_error(error, settings[groups.Optimizer])
   if memory_error is not None:
     return memory_error
@@ -41,10 +42,10 @@ def translate_error(error: BaseException, settings: Settings,
     return None
   folder = settings.model_dir
   if code == errno.ENOENT and (folder is None or os.path.isdir(folder)):
-    return None  # The folder exists: only a file is missing, which is no fault of the disk.
+    return None  # The folder exists and only a file is missing, which is not a disk error.
   path = _path_of(error) or folder
   rule, remedy = _rule(code), _remedy(code)
-  given = '{} ({}{})'.format(path or 'a file', os.strerror(code), _free_space(code, path))
+  given = '{} ({}{})'.format(path or 'a file', os.strerror(code), _space_suffix(code, path))
   if settings.trains and folder is not None and (
       RunDir(folder).last_save_ns() not in (None, saved_before_ns)):
     return TrainingFailed('{}: {}: {}; the last good checkpoint is {}'.format(
@@ -53,12 +54,12 @@ def translate_error(error: BaseException, settings: Settings,
 
 
 def disk_errno(error: BaseException) -> Optional[int]:
-  """Returns the errno of a disk fault that Python or TensorFlow reports; None for other errors."""
+  """Returns the errno of a disk error of Python or TensorFlow; None for other errors."""
   if isinstance(error, OSError):
-    return error.errno if error.errno in _ERRNOS else None
+    return error.errno if error.errno in _DISK_ERRNOS else None
   # A TensorFlow error's first line ends with the system's message: `PATH; No space left on device`.
   text = _first_line(error)
-  return next((code for code in _ERRNOS if text.endswith('; ' + os.strerror(code))), None)
+  return next((code for code in _DISK_ERRNOS if text.endswith('; ' + os.strerror(code))), None)
 
 
 def error_reason(error: BaseException) -> str:
@@ -73,38 +74,38 @@ def error_reason_with_space(error: BaseException, needed_bytes: int, folder: str
   """Returns the reason why a file could not be written, with the space needed and available.
 
   Args:
-    error: the error of writing the file.
-    needed_bytes: size of the file.
-    folder: path of the folder for the file.
+    error: the error raised when the file was written.
+    needed_bytes: the size of the file.
+    folder: the path of the folder of the file.
   """
   code = disk_errno(error)
-  needs = ': {} needed'.format(_format_bytes(needed_bytes)) if code in _NO_SPACE else ''
-  return error_reason(error) + needs + _free_space(code, folder)
+  needed = ': {} needed'.format(_format_bytes(needed_bytes)) if code in _NO_SPACE_ERRNOS else ''
+  return error_reason(error) + needed + _space_suffix(code, folder)
 
 
 def _rule(code: int) -> str:
-  if code in _TOO_MANY_FILES:
+  if code in _TOO_MANY_FILES_ERRNOS:
     return 'too many open files'
-  if code in _NO_SPACE:
+  if code in _NO_SPACE_ERRNOS:
     return 'there is no space to write'
   return 'a folder is missing' if code == errno.ENOENT else 'a file cannot be read or written'
 
 
 def _remedy(code: int) -> str:
-  if code in _TOO_MANY_FILES:
+  if code in _TOO_MANY_FILES_ERRNOS:
     return 'raise the limit, for example by ulimit -n 4096, and run the same command again'
-  if code in _NO_SPACE:
+  if code in _NO_SPACE_ERRNOS:
     return 'free some space, and run the same command again'
-  return 'fix that, and run the same command again'
+  return 'fix the cause, and run the same command again'
 
 
-def _free_space(code: Optional[int], path: Optional[str]) -> str:
-  """Returns the text `, N free` to append to an explanation, or the limit of open files."""
-  if code in _TOO_MANY_FILES:
+def _space_suffix(code: Optional[int], path: Optional[str]) -> str:
+  """Returns text to append to the reason: `, N free`, the limit on open files, or ''."""
+  if code in _TOO_MANY_FILES_ERRNOS:
     return ', ulimit -n is {}'.format(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
   while path and not os.path.exists(path):
     path = os.path.dirname(path) or os.curdir
-  if code not in _NO_SPACE or not path:
+  if code not in _NO_SPACE_ERRNOS or not path:
     return ''
   text = ', {} free'.format(_format_bytes(shutil.disk_usage(path).free))
   files = os.statvfs(path)
@@ -114,10 +115,10 @@ def _free_space(code: Optional[int], path: Optional[str]) -> str:
 
 def _translate_memory_error(error: BaseException,
                             settings: groups.Optimizer) -> Optional[UserError]:
-  found = _OUT_OF_MEMORY.search(_first_line(error))
-  if found:
-    shape, kind, device = found.groups()
-    rule, tensor = 'out of memory on ' + device, 'a {} tensor of shape {} at '.format(kind, shape)
+  match = _OUT_OF_MEMORY_PATTERN.search(_first_line(error))
+  if match:
+    shape, dtype, device = match.groups()
+    rule, tensor = 'out of memory on ' + device, 'a {} tensor of shape {} at '.format(dtype, shape)
   elif isinstance(error, MemoryError):
     rule, tensor = 'out of memory on this machine', ''
   else:

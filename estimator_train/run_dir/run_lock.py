@@ -1,4 +1,4 @@
-"""The lock that keeps a second run from writing into the same `model_dir`."""
+"""The lock that prevents a second run from writing to the same `model_dir`."""
 
 import contextlib
 import errno
@@ -16,27 +16,29 @@ from estimator_train.run_dir import run_files
 
 _LOG = logging.getLogger('estimator_train')
 LOCK_FILE = 'run.lock'
-# How often the owner touches the lock file, and how long another host watches it for a change.
-_TOUCH_SECS, _WATCH_SECS = 5., 15.
+# The owner of the lock touches the lock file (sets its modification time) at this interval. Other
+# hosts consider the owner to have ended after the timeout without a touch.
+_TOUCH_INTERVAL_SECS, _OWNER_TIMEOUT_SECS = 5., 15.
 _POLL_SECS = 0.5
-# Errors of file systems without locks.
-_NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
+# Errors of file systems that do not support locks.
+_UNSUPPORTED_ERRNOS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
 
 
 @contextlib.contextmanager
-def locked(model_dir: str, touch_secs: float = _TOUCH_SECS,
-           watch_secs: float = _WATCH_SECS) -> Iterator[None]:
+def locked(model_dir: str, touch_interval_secs: float = _TOUCH_INTERVAL_SECS,
+           owner_timeout_secs: float = _OWNER_TIMEOUT_SECS) -> Iterator[None]:
   """Locks the folder, which is made if it is missing.
 
-  Between processes of one machine the kernel's lock on the file decides; it ends with the process.
-  On a network mount such locks may not reach other machines, or not exist. The owner therefore
-  touches the file regularly, and a process that finds the lock file of another machine watches it
-  for a change.
+  Between processes on one machine, the lock is a kernel lock on the lock file, which is released
+  when its owner ends. On a network file system, kernel locks may be invisible to other machines, or
+  not supported. The owner therefore touches the lock file regularly, and a process that finds the
+  lock file of another machine waits to see whether it is touched.
 
   Args:
-    model_dir: path of the folder.
-    touch_secs: seconds between two touches.
-    watch_secs: seconds without a touch after which the owner is considered to have ended.
+    model_dir: the path of the folder.
+    touch_interval_secs: the seconds between two touches.
+    owner_timeout_secs: the seconds without a touch after which the owner is considered to have
+      ended.
 
   Raises:
     UserError: another process has locked the folder, or it is not writable.
@@ -45,38 +47,38 @@ def locked(model_dir: str, touch_secs: float = _TOUCH_SECS,
   run_files.make_folder(model_dir)
   path = os.path.join(model_dir, LOCK_FILE)
   try:
-    file = _acquire(path, watch_secs)
+    file = _acquire(path, owner_timeout_secs)
   except OSError as error:
     raise UserError('--model_dir cannot be written to',
                     '{} ({})'.format(path, error.strerror),
                     'free some space, or give a folder that this user can write to') from error
-  is_over = threading.Event()
-  threading.Thread(target=_touch, args=(file, touch_secs, is_over), name='run lock',
-                   daemon=True).start()
+  is_released = threading.Event()
+  threading.Thread(target=_keep_touching, args=(file, touch_interval_secs, is_released),
+                   name='run lock', daemon=True).start()
   try:
     yield
   finally:
-    is_over.set()
-    # Removed while still locked: otherwise another process could lock the file and lose it here.
+    is_released.set()
+    # Remove the file before unlocking it: afterwards, another process could have locked it.
     with contextlib.suppress(OSError):
       os.remove(path)
     file.close()
     if is_new:
-      # A run that fails before it writes anything leaves no folder.
+      # If the run failed before it wrote anything, the folder is empty and is removed.
       with contextlib.suppress(OSError):
         os.rmdir(model_dir)
 
 
-def _acquire(path: str, watch_secs: float) -> BinaryIO:
+def _acquire(path: str, owner_timeout_secs: float) -> BinaryIO:
   """Opens and locks the file, and records this process in it."""
   while True:
     with contextlib.ExitStack() as stack:
       file = stack.enter_context(open(path, 'a+b', buffering=0))
-      has_locks = _lock(file, path)
-      # The previous owner may have removed the file meanwhile.
+      supports_locks = _lock(file, path)
+      # The previous owner may have removed the file after it was opened here.
       with contextlib.suppress(FileNotFoundError):
         if os.path.samestat(os.fstat(file.fileno()), os.stat(path)):
-          _check_owner(path, has_locks, watch_secs)
+          _check_owner(path, supports_locks, owner_timeout_secs)
           file.truncate(0)
           file.write(json.dumps(_this_process()).encode('utf-8'))
           stack.pop_all()
@@ -84,7 +86,7 @@ def _acquire(path: str, watch_secs: float) -> BinaryIO:
 
 
 def _lock(file: BinaryIO, path: str) -> bool:
-  """Locks the file; returns False if the file system has no locks.
+  """Locks the file; returns False if the file system does not support locks.
 
   Raises:
     UserError: another process has locked the file.
@@ -94,56 +96,56 @@ def _lock(file: BinaryIO, path: str) -> bool:
   except BlockingIOError:
     raise _locked_error(path, _read_owner(path)) from None
   except OSError as error:
-    if error.errno not in _NO_LOCKS:
+    if error.errno not in _UNSUPPORTED_ERRNOS:
       raise
     return False
   return True
 
 
-def _check_owner(path: str, has_locks: bool, watch_secs: float) -> None:
+def _check_owner(path: str, supports_locks: bool, owner_timeout_secs: float) -> None:
   """Raises a UserError if the process that is recorded in the file is alive."""
   owner = _read_owner(path)
   if owner is None:
     return
-  is_here = owner.get('boot') == _boot_id()
-  if is_here and not has_locks:
+  is_same_boot = owner.get('boot') == _boot_id()
+  if is_same_boot and not supports_locks:
     is_alive = _start_ticks(owner.get('pid')) == owner.get('started')
-  elif is_here:
-    is_alive = False  # Otherwise it would have locked the file.
+  elif is_same_boot:
+    is_alive = False  # If it were alive, it would still hold the lock.
   else:
-    _LOG.info('%s was left by %s: checking for %.0f s whether that process is alive', path,
-              _describe_owner(owner), watch_secs)
-    is_alive = _is_touched(path, watch_secs)
+    _LOG.info('%s belongs to %s: checking for %.0f s whether that process is alive', path,
+              _describe_owner(owner), owner_timeout_secs)
+    is_alive = _is_touched(path, owner_timeout_secs)
   if is_alive:
     raise _locked_error(path, owner)
   _LOG.info('%s was left by %s, which has ended: taking over the lock', path,
             _describe_owner(owner))
 
 
-def _is_touched(path: str, watch_secs: float) -> bool:
-  """Returns whether the file is touched within this time.
+def _is_touched(path: str, timeout_secs: float) -> bool:
+  """Returns whether the file is touched before the timeout.
 
   Raises:
     FileNotFoundError: the owner has ended and removed the file.
   """
-  deadline = time.monotonic() + watch_secs
-  before = _touched_at(path)
+  deadline = time.monotonic() + timeout_secs
+  touched_before_ns = _last_touch_ns(path)
   while time.monotonic() < deadline:
-    time.sleep(min(_POLL_SECS, watch_secs))
-    if _touched_at(path) != before:
+    time.sleep(min(_POLL_SECS, timeout_secs))
+    if _last_touch_ns(path) != touched_before_ns:
       return True
   return False
 
 
-def _touched_at(path: str) -> int:
-  # NFS requests the current times of a file from its server when the file is opened.
+def _last_touch_ns(path: str) -> int:
+  # Opening the file makes NFS request its current modification time from the server.
   with open(path, 'rb') as file:
     return os.fstat(file.fileno()).st_mtime_ns
 
 
-def _touch(file: BinaryIO, every_secs: float, is_over: threading.Event) -> None:
-  while not is_over.wait(every_secs):
-    # The folder may be full or missing for a while, which is reported where files are written.
+def _keep_touching(file: BinaryIO, interval_secs: float, is_released: threading.Event) -> None:
+  while not is_released.wait(interval_secs):
+    # The disk may be full or missing for a while. Errors are reported when other files are written.
     with contextlib.suppress(OSError, ValueError):
       os.utime(file.fileno())
 
@@ -165,9 +167,9 @@ def _read_owner(path: str) -> Optional[Dict[str, Any]]:
 
 
 def _locked_error(path: str, owner: Optional[Dict[str, Any]]) -> UserError:
-  return UserError('another run writes into this --model_dir',
+  return UserError('another run is writing to this --model_dir',
                    '{} is locked by {}'.format(path, _describe_owner(owner or {})),
-                   'wait for it or stop it, or give another --model_dir')
+                   'wait for that run or stop it, or give another --model_dir')
 
 
 def _describe_owner(owner: Dict[str, Any]) -> str:

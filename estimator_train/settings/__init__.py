@@ -1,4 +1,4 @@
-"""The settings of a run: one value per flag, the rules between them, and flagfiles."""
+"""The settings of a run: the value of each flag, the rules between flags, and flagfiles."""
 
 from estimator_train.settings.settings import (
     Settings,

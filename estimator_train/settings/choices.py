@@ -1,4 +1,4 @@
-"""The values that flags choose from, and subsets of them."""
+"""The allowed values of flags, and subsets of these values."""
 
 MODES = ('train_and_evaluate', 'train', 'evaluate', 'predict', 'export', 'input_benchmark', 'audit',
          'download', 'doctor', 'scaling', 'reproduce')
@@ -6,13 +6,13 @@ TRAINING_MODES = ('train_and_evaluate', 'train')
 MODES_WITHOUT_MODEL_DIR = ('download', 'input_benchmark', 'doctor')
 DATASETS = ('fashion_mnist_sample', 'fashion_mnist', 'mnist', 'oct2017', 'image_folder',
             'synthetic')
-# PACKAGE_MODELS are modules of models/, APPLICATIONS networks of tf.keras.applications.
+# PACKAGE_MODELS are modules of models/; KERAS_MODELS are networks of tf.keras.applications.
 PACKAGE_MODELS = ('fashion_cnn', 'mnist_conv8', 'mnist_deep', 'mnist_dense', 'mnist_practical')
-APPLICATIONS = (
+KERAS_MODELS = (
     'vgg16', 'vgg19', 'resnet50', 'resnet101', 'resnet152', 'resnet50v2', 'resnet101v2',
     'resnet152v2', 'inceptionv3', 'inceptionresnetv2', 'xception', 'mobilenet', 'mobilenetv2',
     'densenet121', 'densenet169', 'densenet201', 'nasnetmobile', 'nasnetlarge')
-MODELS = PACKAGE_MODELS + APPLICATIONS
+MODELS = PACKAGE_MODELS + KERAS_MODELS
 PREPROCESSINGS = ('unit', 'caffe', 'torch', 'tf')
 EXPORT_FORMATS = ('saved_model', 'h5', 'tflite')
 CLASS_WEIGHTS = ('none', 'balanced')
@@ -33,5 +33,5 @@ ON_NAN = ('stop', 'skip')
 SCALE_OVER = ('replicas', 'workers')
 BEST_METRICS = ('accuracy', 'average_loss')
 NAMED_CHECKPOINTS = ('latest', 'best')
-CHECKPOINT_MODES = ('evaluate', 'predict', 'export')
+MODES_WITH_CHECKPOINT_FLAG = ('evaluate', 'predict', 'export')
 SINGLE_REPLICA_STRATEGIES = ('off', 'one_device')

@@ -1,4 +1,4 @@
-"""Rules between flags: constraints of all settings, and requirements of single modes.
+"""Rules between flags: constraints hold in all modes, requirements in the modes that they name.
 
 Constraints are checked when settings are created, requirements by `Settings.for_mode`. Both raise a
 UserError.
@@ -18,7 +18,7 @@ from estimator_train.settings.groups import (
   Optimizer,
 )
 
-# (Groups that the rule reads, rule), and (modes in which the rule applies, rule).
+# (The groups of flags that the rule takes, the rule), and (the modes that it applies to, the rule).
 CONSTRAINTS: List[Tuple[Tuple[type, ...], Callable[..., None]]] = []
 REQUIREMENTS: List[Tuple[Sequence[str], Callable[[Any], None]]] = []
 
@@ -29,7 +29,7 @@ _FLAGS_OF_DATA_SETS = (('train_pattern', ('image_folder',)), ('eval_pattern', ('
 
 
 def constraint(*groups: type) -> Callable[[Callable[..., None]], Callable[..., None]]:
-  """Registers a rule between flags, a function of these groups."""
+  """Registers the decorated function, which takes these groups, as a rule between flags."""
   def register(rule: Callable[..., None]) -> Callable[..., None]:
     CONSTRAINTS.append((groups, rule))
     return rule
@@ -37,7 +37,7 @@ def constraint(*groups: type) -> Callable[[Callable[..., None]], Callable[..., N
 
 
 def requirement(*modes: str) -> Callable[[Callable[[Any], None]], Callable[[Any], None]]:
-  """Registers a rule of these modes, a function of the Settings."""
+  """Registers the decorated function, which takes the Settings, as a rule for these modes."""
   def register(rule: Callable[[Any], None]) -> Callable[[Any], None]:
     REQUIREMENTS.append((modes, rule))
     return rule
@@ -62,7 +62,7 @@ def _check_flags_of_data_sets(data: Data) -> None:
         not user_code.is_function_name(data.dataset)):
       raise UserError('--{} is only for --dataset={}'.format(name, ' or '.join(datasets)),
                       '--{} and --dataset={}'.format(name, data.dataset),
-                      'give such a data set, or omit --{}'.format(name))
+                      'change --dataset, or omit --{}'.format(name))
 
 
 @constraint(Duration)
@@ -103,7 +103,8 @@ def _check_devices(devices: Devices) -> None:
 @constraint(Devices, Optimizer)
 def _check_on_nan(devices: Devices, optimizer: Optimizer) -> None:
   if optimizer.on_nan == 'skip' and devices.dtype != 'mixed':
-    raise UserError('--on_nan=skip requires dynamic loss scaling, which skips the updates',
+    raise UserError('--on_nan=skip requires dynamic loss scaling, which skips updates that are not '
+                    'finite',
                     '--on_nan=skip --dtype={}'.format(devices.dtype),
                     'give --dtype=mixed, or omit --on_nan')
 
@@ -117,12 +118,12 @@ def _check_checkpoints(checkpoints: Checkpoints, evaluation: Evaluation) -> None
                     '--save_checkpoints_steps={} --save_checkpoints_secs={}'.format(steps, secs),
                     'give one of them')
   if every is not None and secs is not None:
-    raise UserError('--eval_every_steps requires checkpoints at these steps, not by time',
+    raise UserError('--eval_every_steps requires checkpoints by steps, not by time',
                     '--eval_every_steps={} --save_checkpoints_secs={}'.format(every, secs),
                     'omit --save_checkpoints_secs')
   if every is not None and steps is not None and every % steps:
-    raise UserError('--eval_every_steps must be a multiple of --save_checkpoints_steps, as '
-                    'checkpoints are evaluated',
+    raise UserError('--eval_every_steps must be a multiple of --save_checkpoints_steps, '
+                    'because each evaluation reads a checkpoint',
                     '--eval_every_steps={} --save_checkpoints_steps={}'.format(every, steps),
                     'give --save_checkpoints_steps={}, or omit it'.format(every))
 
@@ -131,8 +132,8 @@ def _check_checkpoints(checkpoints: Checkpoints, evaluation: Evaluation) -> None
 def _check_built_in_names(settings: Any) -> None:
   for flag in all_flags().values():
     value = getattr(settings, flag.name)
-    if flag.names and not user_code.is_function_name(value):
-      check_choice(flag.name, value, flag.names)
+    if flag.built_in_names and not user_code.is_function_name(value):
+      check_choice(flag.name, value, flag.built_in_names)
 
 
 @requirement(*(mode for mode in choices.MODES if mode not in choices.MODES_WITHOUT_MODEL_DIR))
@@ -161,7 +162,7 @@ def _require_export_dir(settings: Any) -> None:
 def _require_duration(settings: Any) -> None:
   if settings.train_steps is None and settings.train_epochs is None:
     raise UserError('training requires --train_steps or --train_epochs',
-                    '--mode={} without them'.format(settings.mode),
+                    '--mode={} without either'.format(settings.mode),
                     'give --train_steps=N or --train_epochs=N')
   if settings.trace_steps and settings.train_steps and (
       settings.trace_steps[0] > settings.train_steps):
@@ -179,17 +180,18 @@ def _check_xla(settings: Any) -> None:
                         settings.num_cpu_replicas), 'omit one of them')
 
 
-@requirement(*(mode for mode in choices.MODES if mode not in choices.CHECKPOINT_MODES))
+@requirement(*(mode for mode in choices.MODES if mode not in choices.MODES_WITH_CHECKPOINT_FLAG))
 def _check_checkpoint_is_not_chosen(settings: Any) -> None:
   if settings.checkpoint != 'latest':
-    raise UserError('--checkpoint is only for --mode=' + ', '.join(choices.CHECKPOINT_MODES),
+    raise UserError('--checkpoint is only for --mode='
+                    + ', '.join(choices.MODES_WITH_CHECKPOINT_FLAG),
                     '--checkpoint={} --mode={}'.format(settings.checkpoint, settings.mode),
                     'omit it; training resumes from the latest checkpoint' if settings.trains
                     else 'omit it')
 
 
 @requirement(*choices.TRAINING_MODES)
-def _check_stopping(settings: Any) -> None:
+def _check_early_stopping(settings: Any) -> None:
   steps, every = settings.early_stopping_steps, settings.eval_every_steps
   given = ['--{}={}'.format(name, getattr(settings, name))
            for name in ('early_stopping_steps', 'stop_at_accuracy')

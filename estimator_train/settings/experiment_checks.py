@@ -8,8 +8,8 @@ from estimator_train.settings import choices
 from estimator_train.settings.constraints import requirement
 from estimator_train.settings.flag import all_flags
 
-# Flags that do not change what a published workload computes.
-_FLAGS_OF_REPRODUCE = (
+# Flags that users may give, because they do not change the published workload.
+_REPRODUCE_FLAGS = (
     'data_dir', 'model_dir', 'weights', 'num_gpus', 'num_cpu_replicas', 'all_reduce_alg',
     'num_packs', 'gpu_memory_growth', 'inter_op_parallelism_threads',
     'intra_op_parallelism_threads', 'num_parallel_calls', 'seed', 'log_every_steps',
@@ -18,12 +18,12 @@ _FLAGS_OF_REPRODUCE = (
 
 @requirement('scaling')
 def _check_scaling(settings: Any) -> None:
-  """Checks the flags of a sweep over replica counts."""
+  """Checks the flags of a sweep over the number of replicas or workers."""
   steps, warmup_steps = settings.train_steps, settings.throughput_warmup_steps
   if settings.train_epochs is not None:
     raise UserError('--mode=scaling takes no --train_epochs, as its runs differ in steps per epoch',
                     '--train_epochs={}'.format(settings.train_epochs),
-                    'give --train_steps=N after the flagfile, or neither')
+                    'give --train_steps=N on the command line instead')
   if steps is not None and steps <= warmup_steps:
     raise UserError('--mode=scaling requires more steps than --throughput_warmup_steps',
                     '--train_steps={} --throughput_warmup_steps={}'.format(steps, warmup_steps),
@@ -40,7 +40,7 @@ def _check_scaling(settings: Any) -> None:
 
 
 def _check_scaling_over_workers(settings: Any) -> None:
-  # mirrored is the default, and the strategy of the run with a single worker.
+  # mirrored is the default of the flag; the sweep replaces it by multi_worker_mirrored.
   if settings.distribution_strategy not in ('mirrored', 'multi_worker_mirrored'):
     raise UserError('--scale_over=workers requires synchronous workers',
                     '--distribution_strategy=' + settings.distribution_strategy,
@@ -57,7 +57,7 @@ def _check_reproduce(settings: Any) -> None:
     raise UserError('--mode=reproduce requires --workload', '--mode=reproduce without --workload',
                     'give --workload=NAME, one of ' + ', '.join(WORKLOADS))
   for name, flag in all_flags().items():
-    if name not in _FLAGS_OF_REPRODUCE + ('mode', 'workload') and (
+    if name not in _REPRODUCE_FLAGS + ('mode', 'workload') and (
         getattr(settings, name) != flag.default):
       raise UserError('--mode=reproduce runs a workload with its published flags',
                       '--{}={}'.format(name, getattr(settings, name)),

@@ -1,4 +1,4 @@
-"""Declares each flag once, as a field of its group with default, help, choices and check.
+"""Declares each flag once, as a field of its group, with its default, help, choices and check.
 
     @flag_group('devices')
     @attr.s(auto_attribs=True, frozen=True)
@@ -28,7 +28,7 @@ import attr
 from estimator_train.errors import UserError
 
 # Takes the name and a value of a flag, and raises a UserError if the value is invalid.
-Check = Callable[[str, Any], None]
+ValueCheck = Callable[[str, Any], None]
 Group = TypeVar('Group')
 
 _MAX_INT = 2 ** 31 - 1
@@ -44,13 +44,13 @@ class Flag(NamedTuple):
     group: the class that has the flag as a field.
     types: the allowed types: str, int, float, bool, NoneType, or Tuple types of these.
     default: the value if the flag is not given.
-    help: the line of --help, without the choices; `{names}` stands for `names`.
+    help: the line of --help, without the choices; `{names}` stands for `built_in_names`.
     choices: the allowed values; empty: any value.
-    names: the names of built-in values, if `package.module:function` is allowed as well.
+    built_in_names: the built-in values, if `package.module:function` is allowed as well.
     check: checks values other than None; None: no further check.
-    rule: for tuples, the first part of the error for a text that cannot be parsed.
-    remedy: the last part of that error.
-    separator: the text between the items of a tuple on the command line.
+    parse_rule: for tuples, the rule in the error if the items cannot be parsed.
+    parse_remedy: for tuples, the remedy in that error.
+    separator: for tuples, the text between the items on the command line.
   """
   name: str
   group: type
@@ -58,38 +58,38 @@ class Flag(NamedTuple):
   default: Any
   help: str
   choices: Sequence[str]
-  names: Sequence[str]
-  check: Optional[Check]
-  rule: str
-  remedy: str
+  built_in_names: Sequence[str]
+  check: Optional[ValueCheck]
+  parse_rule: str
+  parse_remedy: str
   separator: str
 
   @property
-  def kind(self) -> type:
+  def value_type(self) -> type:
     """The type of the values on the command line: str, int, float, bool or tuple."""
     first = self.types[0]
     return first if first in _TYPE_NAMES else tuple
 
-  def parse(self, parts: Optional[Sequence[str]]) -> Optional[Tuple[Any, ...]]:
-    """Parses the comma-separated parts that absl read from the command line; None if not given."""
-    if parts is None:
+  def parse(self, items: Optional[Sequence[str]]) -> Optional[Tuple[Any, ...]]:
+    """Parses the items, which absl has split at commas; returns None if the flag is not given."""
+    if items is None:
       return None
     if self.separator != ',':
-      parts = ','.join(parts).split(self.separator)
-    item = self.types[0].__args__[0]
+      items = ','.join(items).split(self.separator)
+    item_type = self.types[0].__args__[0]
     try:
-      return tuple(item(part) for part in parts)
+      return tuple(item_type(item) for item in items)
     except ValueError as error:
-      raise UserError('--{} {}'.format(self.name, self.rule),
-                      '--{}={}'.format(self.name, self.separator.join(parts)),
-                      self.remedy) from error
+      raise UserError('--{} {}'.format(self.name, self.parse_rule),
+                      '--{}={}'.format(self.name, self.separator.join(items)),
+                      self.parse_remedy) from error
 
   def check_value(self, value: Any) -> None:
-    """Raises a UserError if the value is invalid, independently of the other flags."""
-    if not any(_has_type(value, kind) for kind in self.types):
+    """Raises a UserError if the value is invalid, whatever the other flags are."""
+    if not any(_has_type(value, allowed) for allowed in self.types):
       raise UserError(
           '{} has the wrong type'.format(self.name), '{}={!r}'.format(self.name, value),
-          'give ' + ' or '.join(_TYPE_NAMES.get(kind, 'a tuple') for kind in self.types))
+          'give ' + ' or '.join(_TYPE_NAMES.get(allowed, 'a tuple') for allowed in self.types))
     if value is None:
       return
     if self.choices:
@@ -101,34 +101,35 @@ class Flag(NamedTuple):
       self.check(self.name, value)
 
 
-_GROUPS: Dict[type, str] = {}
+_GROUP_TITLES: Dict[type, str] = {}
 
 
-def flag(default: Any, help: str = '', choices: Sequence[str] = (), names: Sequence[str] = (),
-         check: Optional[Check] = None, rule: str = '', remedy: str = '',
-         separator: str = ',') -> Any:
+def flag(default: Any, help: str = '', choices: Sequence[str] = (),
+         built_in_names: Sequence[str] = (), check: Optional[ValueCheck] = None,
+         parse_rule: str = '', parse_remedy: str = '', separator: str = ',') -> Any:
   """Declares a flag as a field of an attrs class; see Flag for the arguments."""
   return attr.ib(default=default, metadata={
-      'help': help, 'choices': tuple(choices), 'names': tuple(names), 'check': check,
-      'rule': rule, 'remedy': remedy, 'separator': separator})
+      'help': help, 'choices': tuple(choices), 'built_in_names': tuple(built_in_names),
+      'check': check, 'parse_rule': parse_rule, 'parse_remedy': parse_remedy,
+      'separator': separator})
 
 
 def flag_group(title: str) -> Callable[[Type[Group]], Type[Group]]:
   """Registers a class whose fields are flags; `title` is the heading of the group in `--help`."""
   def register(cls: Type[Group]) -> Type[Group]:
-    _GROUPS[cls] = title
+    _GROUP_TITLES[cls] = title
     return cls
   return register
 
 
 def remove_group(group: type) -> None:
   """Unregisters a class that was registered by `flag_group`."""
-  del _GROUPS[group]
+  del _GROUP_TITLES[group]
 
 
 def groups() -> Dict[type, str]:
   """Returns the registered classes and their titles, in the order of their declaration."""
-  return dict(_GROUPS)
+  return dict(_GROUP_TITLES)
 
 
 def flags_of(group: type) -> List[Flag]:
@@ -139,7 +140,7 @@ def flags_of(group: type) -> List[Flag]:
 
 def all_flags() -> Dict[str, Flag]:
   """Returns the flags of all groups by name."""
-  return {each.name: each for group in _GROUPS for each in flags_of(group)}
+  return {each.name: each for group in _GROUP_TITLES for each in flags_of(group)}
 
 
 def check_choice(name: str, value: str, choices: Sequence[str]) -> None:
@@ -149,8 +150,8 @@ def check_choice(name: str, value: str, choices: Sequence[str]) -> None:
                     'choose from ' + ', '.join(choices))
 
 
-def int_range(first: int, last: int = _MAX_INT) -> Check:
-  """Returns a check that an integer is between `first` and `last`, both included."""
+def int_range(first: int, last: int = _MAX_INT) -> ValueCheck:
+  """Returns a check that an integer is between `first` and `last`, inclusive."""
   def check(name: str, value: int) -> None:
     if not first <= value <= last:
       raise UserError('--{} is out of range'.format(name), '--{}={}'.format(name, value),
@@ -158,24 +159,24 @@ def int_range(first: int, last: int = _MAX_INT) -> Check:
   return check
 
 
-def satisfies(is_valid: Callable[[Any], bool], rule: str, example: str) -> Check:
+def satisfies(is_valid: Callable[[Any], bool], rule: str, remedy: str) -> ValueCheck:
   """Returns a check that a predicate holds.
 
   Args:
     is_valid: the predicate, a function of the value.
-    rule: the rule in the error, which follows the flag's name, such as 'must be positive'.
-    example: the remedy in the error.
+    rule: the rule in the error, without the name of the flag, such as 'must be positive'.
+    remedy: the remedy in the error, such as 'give a rate such as 0.001'.
   """
   def check(name: str, value: Any) -> None:
     if not is_valid(value):
       raise UserError('--{} {}'.format(name, rule), '--{}={}'.format(name, format_value(value)),
-                      example)
+                      remedy)
   return check
 
 
-def not_empty(example: str) -> Check:
+def not_empty(remedy: str) -> ValueCheck:
   """Returns a check that a string is not empty."""
-  return satisfies(bool, 'is empty', example)
+  return satisfies(bool, 'is empty', remedy)
 
 
 def format_value(value: Any, separator: str = ',') -> str:
@@ -188,10 +189,10 @@ def _types_of(annotation: Any) -> Tuple[Any, ...]:
   return annotation.__args__ if is_union else (annotation,)
 
 
-def _has_type(value: Any, kind: Any) -> bool:
-  if kind is float:
+def _has_type(value: Any, allowed: Any) -> bool:
+  if allowed is float:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
-  return type(value) is kind if kind in _TYPE_NAMES else isinstance(value, tuple)
+  return type(value) is allowed if allowed in _TYPE_NAMES else isinstance(value, tuple)
 
 
 def _check_text(name: str, text: str) -> None:

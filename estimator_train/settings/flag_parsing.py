@@ -1,4 +1,4 @@
-"""Errors for arguments that are not flags, with a proposal of the nearest flag."""
+"""Makes the error for an argument that is not a flag; it proposes flags with similar names."""
 
 import difflib
 import re

@@ -27,7 +27,7 @@ class Argument(NamedTuple):
 
 
 def expand_arguments(argv: Sequence[str]) -> List[Argument]:
-  """Replaces each --flagfile of a command line, and of the flagfiles, by the flags in the file.
+  """Replaces each --flagfile, on the command line or in a flagfile, by the flags in the file.
 
   Arguments of the command line are returned last, so that they override those of flagfiles,
   regardless of the order on the command line.
@@ -45,7 +45,7 @@ def expand_arguments(argv: Sequence[str]) -> List[Argument]:
     if text in ('--flagfile', '-flagfile') and rest:
       text = '--flagfile=' + rest.pop(0)
     arguments += _expand_argument(Argument(text, ''), ())
-  # The last value of a flag is used. The sort is stable, so it keeps the order within each group.
+  # absl uses the last value of a flag. The stable sort moves the command line's flags to the end.
   return sorted(arguments, key=lambda argument: not argument.location)
 
 
@@ -60,32 +60,32 @@ def with_locations(error: UserError, arguments: Sequence[Argument]) -> UserError
   return UserError(error.what, '{} ({})'.format(error.given, ', '.join(locations)), error.remedy)
 
 
-def _expand_argument(argument: Argument, above: Tuple[str, ...]) -> List[Argument]:
+def _expand_argument(argument: Argument, including: Tuple[str, ...]) -> List[Argument]:
   """Returns the argument itself or, if it is a --flagfile, the arguments in that file.
 
   Args:
     argument: the argument to expand.
-    above: the real paths of the flagfiles that are being read, to detect cycles.
+    including: the real paths of the flagfiles that include this argument, to detect cycles.
   """
   match = _FLAGFILE.fullmatch(argument.text)
   if match is None:
     return [argument]
   path = os.path.expanduser((match.group(1) or '').strip())
-  shown = path + (', included by ' + argument.location if argument.location else '')
+  path_and_origin = path + (', included by ' + argument.location if argument.location else '')
   if not path or '\0' in path:
     raise UserError('--flagfile has no file name', argument.location or argument.text,
                     'give --flagfile=FILE')
-  if os.path.realpath(path) in above:
-    raise UserError('a flagfile must not include itself', shown, 'remove that line')
+  if os.path.realpath(path) in including:
+    raise UserError('a flagfile must not include itself', path_and_origin, 'remove that line')
   arguments: List[Argument] = []
-  for number, line in enumerate(_read_lines(path, shown), 1):
+  for number, line in enumerate(_read_lines(path, path_and_origin), 1):
     if line and not line.startswith(_COMMENTS):
       arguments += _expand_argument(Argument(line, '{}:{}'.format(path, number)),
-                                    above + (os.path.realpath(path),))
+                                    including + (os.path.realpath(path),))
   return arguments
 
 
-def _read_lines(path: str, shown: str) -> List[str]:
+def _read_lines(path: str, path_and_origin: str) -> List[str]:
   try:
     with open(path, encoding='utf-8-sig') as file:  # utf-8-sig: some editors add a BOM.
       return [line.strip() for line in file]
@@ -93,5 +93,5 @@ def _read_lines(path: str, shown: str) -> List[str]:
     reason = error.strerror
   except UnicodeError:
     reason = 'it is not UTF-8 text'
-  raise UserError('the flagfile cannot be read', '{} ({})'.format(shown, reason),
+  raise UserError('the flagfile cannot be read', '{} ({})'.format(path_and_origin, reason),
                   'give --flagfile=FILE, a text file with one flag per line')

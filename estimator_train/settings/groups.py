@@ -16,7 +16,7 @@ from estimator_train.settings.flag import (
     satisfies,
 )
 
-# For flags whose value is a number of threads, devices or batches in memory.
+# The largest number of threads, CPU replicas or prefetched batches that a flag accepts.
 _MAX_COUNT = 1000
 # Trace viewers cannot show more.
 MAX_TRACED_STEPS = 1000
@@ -61,9 +61,10 @@ class Run:
 class Data:
   dataset: str = flag(
       'fashion_mnist_sample', '{names}, or package.module:function, a function that returns an '
-      'estimator_train.DataSet', names=choices.DATASETS)
+      'estimator_train.DataSet', built_in_names=choices.DATASETS)
   data_dir: Optional[str] = flag(
-      None, 'folder of the files of the data set; missing files are downloaded')
+      None, 'folder of the files of the data set; missing files are downloaded (oct2017: only by '
+      '--mode=download)')
   train_pattern: Optional[str] = flag(
       None, 'pattern of the image files to train on, such as \'DATA/train/**/*.jpeg\'; the class '
       'of a file is the name of its folder (image_folder)')
@@ -77,7 +78,7 @@ class Data:
   image_size: Optional[Union[Tuple[int, int], Tuple[int, int, int]]] = flag(
       None, 'height,width in pixels to which images are resized; 224,224 if not given (synthetic: '
       'height,width or height,width,channels; 28,28,1 if not given)',
-      rule='must be height,width in pixels', remedy='give a size such as 28,28')
+      parse_rule='must be height,width in pixels', parse_remedy='give a size such as 28,28')
 
 
 @flag_group('model')
@@ -85,13 +86,13 @@ class Data:
 class Model:
   model: str = flag(
       'fashion_cnn', '{names}, or package.module:function, a function that returns a Keras model',
-      names=choices.MODELS)
+      built_in_names=choices.MODELS)
   weights: str = flag(
       'none', 'initial weights: none (random), imagenet (downloaded), or the path of an .h5 file, '
       'a checkpoint or a model_dir', check=not_empty('give none, or the path of a file'))
   trainable_layers: Optional[int] = flag(
-      None, 'number of last layers of a pretrained network that are trained in addition to the new '
-      'head; if not given, 4 for vgg16 and all for other networks', check=int_range(0))
+      None, 'number of layers at the end of a pretrained network that are trained in addition to '
+      'the new head; if not given, 4 for vgg16 and all for other networks', check=int_range(0))
   preprocess: str = flag(
       'unit', 'scaling of pixel values, to [0, 1] or as required by ImageNet weights',
       choices=choices.PREPROCESSINGS)
@@ -101,7 +102,8 @@ class Model:
 @attr.s(auto_attribs=True, frozen=True)
 class Duration:
   train_steps: Optional[int] = flag(
-      None, 'global step at which training stops (scaling: in each run)', check=int_range(1))
+      None, 'global step at which training stops (--mode=scaling: in each run of the sweep)',
+      check=int_range(1))
   train_epochs: Optional[int] = flag(
       None, 'number of epochs after which training stops', check=int_range(1))
 
@@ -128,9 +130,9 @@ class Evaluation:
 @attr.s(auto_attribs=True, frozen=True)
 class Optimizer:
   batch_size: int = flag(
-      128, 'global batch size, examples per step over all replicas (scaling: of the run on one '
+      128, 'global batch size, examples per step over all replicas (--mode=scaling: with a single '
       'replica or worker)', check=int_range(1))
-  optimizer: str = flag('adam', 'optimizer of a model that is not compiled',
+  optimizer: str = flag('adam', 'optimizer, unless --model returns a compiled model',
                         choices=choices.OPTIMIZERS)
   learning_rate: float = flag(
       .001, 'learning rate of the optimizer; schedules start from it, after the warm-up',
@@ -145,26 +147,27 @@ class Optimizer:
                           choices=choices.LR_SCHEDULES)
   lr_boundaries_epochs: Tuple[float, ...] = flag(
       (), 'piecewise: epochs at which the learning rate changes, such as 3,7; exponential and '
-      'cosine: the epoch at which the decay ends, the end of training if not given',
+      'cosine: the epoch at which the decay ends; if not given, the end of training',
       check=satisfies(lambda boundaries: all(low < high <= MAX_EPOCHS for low, high in zip(
           (0., *boundaries), boundaries)), 'must be positive and increasing',
                       'give epochs such as 3,7.5'),
-      rule='must be numbers', remedy='give epochs such as 3,7.5')
+      parse_rule='must be numbers', parse_remedy='give epochs such as 3,7.5')
   lr_values: Tuple[float, ...] = flag(
       (), 'piecewise: learning rates before, between and after the boundaries, such as '
       '1e-3,1e-4,1e-5; exponential and cosine: the final learning rate (cosine: 0 if not given)',
       check=satisfies(lambda values: all(0 <= value <= _MAX_LEARNING_RATE for value in values),
                       'must be 0 or more, and finite', 'give rates such as 1e-3,1e-4'),
-      rule='must be numbers', remedy='give rates such as 1e-3,1e-4')
+      parse_rule='must be numbers', parse_remedy='give rates such as 1e-3,1e-4')
   lr_warmup_epochs: float = flag(
       0., 'number of epochs over which the learning rate warms up from 0',
       check=satisfies(lambda epochs: 0 <= epochs <= MAX_EPOCHS,
                       'must be from 0 to {}'.format(MAX_EPOCHS), 'give a number such as 0.5'))
-  class_weights: str = flag('none', 'balanced: each class has the same weight in the training loss',
-                            choices=choices.CLASS_WEIGHTS)
+  class_weights: str = flag(
+      'none', 'balanced: each class has the same total weight in the training loss',
+      choices=choices.CLASS_WEIGHTS)
   on_nan: str = flag(
-      'stop', 'if the loss is not finite, stop the run, or skip the update, which requires the '
-      'loss scaling of --dtype=mixed', choices=choices.ON_NAN)
+      'stop', 'if the loss is not finite, stop the run, or skip the update (only with '
+      '--dtype=mixed, whose loss scaling does that)', choices=choices.ON_NAN)
   seed: int = flag(1, 'seed of the initial weights and of the order of the examples',
                    check=int_range(0))
 
@@ -187,10 +190,10 @@ class Devices:
       'capability 7.0 or newer, with dynamic loss scaling', choices=choices.DTYPES)
   enable_xla: bool = flag(False, 'compile the parts of the graph that XLA supports')
   inter_op_parallelism_threads: int = flag(
-      0, 'operations that run in parallel; 0: the number of cores, or 1 with oneDNN',
+      0, 'number of operations that run in parallel; 0: the number of cores, or 1 with oneDNN',
       check=int_range(0, _MAX_COUNT))
-  intra_op_parallelism_threads: int = flag(0, 'threads per operation; 0: the number of cores',
-                                           check=int_range(0, _MAX_COUNT))
+  intra_op_parallelism_threads: int = flag(
+      0, 'number of threads per operation; 0: the number of cores', check=int_range(0, _MAX_COUNT))
 
 
 @flag_group('cluster')
@@ -199,21 +202,21 @@ class Cluster:
   start_timeout_secs: int = flag(600, 'seconds to wait until all tasks of the cluster have started',
                                  check=int_range(1))
   peer_timeout_secs: int = flag(
-      30, 'seconds without a heartbeat from another task of the cluster after which the task '
+      30, 'seconds without a heartbeat from another task of the cluster after which that task '
       'counts as lost and the run ends with exit code 138', check=int_range(1))
   step_timeout_secs: int = flag(
-      600, 'seconds without a step after which a run on a cluster ends with exit code 138; '
-      '0: no limit',
-      check=int_range(0))
+      600, 'seconds that a step, or creating the session, may take before the run ends with exit '
+      'code 138, in a cluster or a single process; 0: no limit', check=int_range(0))
 
 
 @flag_group('input')
 @attr.s(auto_attribs=True, frozen=True)
 class Input:
-  shuffle_buffer: int = flag(5000, 'examples in the shuffle buffer', check=int_range(1))
-  num_parallel_calls: int = flag(0, 'images decoded in parallel; 0: the number of cores',
-                                 check=int_range(0, _MAX_COUNT))
-  prefetch: int = flag(2, 'batches prepared ahead', check=int_range(1, _MAX_COUNT))
+  shuffle_buffer: int = flag(5000, 'number of examples in the shuffle buffer', check=int_range(1))
+  num_parallel_calls: int = flag(
+      0, 'number of images decoded in parallel; 0: the number of cores',
+      check=int_range(0, _MAX_COUNT))
+  prefetch: int = flag(2, 'number of batches prepared ahead', check=int_range(1, _MAX_COUNT))
   cache: str = flag(
       'auto', 'where decoded and resized training examples are kept as uint8: none, memory, a '
       'folder, or auto, which is memory for idx files of up to 256 MiB, else none',
@@ -246,7 +249,7 @@ class Checkpoints:
       300, 'seconds for which a failed save is retried, for example on a full disk, before the run '
       'ends with exit code 3; 0: no retry', check=int_range(0))
   checkpoint: str = flag(
-      'latest', 'checkpoint that evaluate, predict and export read: {}, or a path such as '
+      'latest', 'checkpoint to evaluate, predict with or export: {}, or a path such as '
       'DIR/model.ckpt-500'.format(', '.join(choices.NAMED_CHECKPOINTS)),
       check=not_empty('give latest, best, or a path'))
 
@@ -258,11 +261,11 @@ class Reporting:
                                       check=int_range(0))
   trace_steps: Optional[Tuple[int, int]] = flag(
       None, 'first:last, the global steps to record as a Chrome trace, model_dir/trace.json',
-      check=_check_traced_steps, rule='must be first:last, two steps',
-      remedy='give steps such as 101:110', separator=':')
+      check=_check_traced_steps, parse_rule='must be first:last, two steps',
+      parse_remedy='give steps such as 101:110', separator=':')
   log_every_steps: int = flag(
-      100, 'steps between progress lines; doubled after 10,000 lines, and again each time the '
-      'number of steps doubles', check=int_range(1))
+      100, 'steps between progress lines; this interval doubles after 10,000 lines, and again each '
+      'time the number of steps doubles', check=int_range(1))
   report_page: bool = flag(True, 'write the report page, model_dir/report/index.html')
 
 
@@ -272,8 +275,8 @@ class Experiments:
   repeats: int = flag(3, 'number of times that --mode=scaling runs each point, in mixed order',
                       check=int_range(1))
   scale_over: str = flag(
-      'replicas', 'what --mode=scaling increases the number of; workers are processes, each on '
-      'its own cores', choices=choices.SCALE_OVER)
+      'replicas', 'whether --mode=scaling varies the number of replicas or of workers; each worker '
+      'is a process with its own GPUs or cores', choices=choices.SCALE_OVER)
   workload: Optional[str] = flag(None, 'published workload that --mode=reproduce runs',
                                  choices=tuple(WORKLOADS))
 
@@ -288,7 +291,7 @@ class PredictionAndExport:
       '-', 'file for the predictions, as JSON lines, or as CSV if its name ends in .csv; '
       '-: standard output', check=not_empty('give a file, or - for standard output'))
   export_dir: Optional[str] = flag(
-      None, 'folder for exported models, each in a numbered subfolder; if given, training exports '
-      'at its end')
+      None, 'folder for exported models, each in a numbered subfolder; if given, training ends '
+      'with an export')
   export_format: str = flag('saved_model', 'format of the exported model',
                             choices=choices.EXPORT_FORMATS)

@@ -48,7 +48,7 @@ def _check_decay(optimizer: Optimizer) -> None:
   if len(boundaries) > 1:
     raise UserError(given + ' takes one boundary, the end of the decay',
                     _format_flags(optimizer, 'lr_boundaries_epochs'),
-                    'give one, or none for the end of training')
+                    'give one boundary, or none to decay until the end of training')
   if len(values) > 1 or optimizer.lr_schedule == 'exponential' and not (values and values[0]):
     raise UserError(given + ' takes one final rate{}'.format(
         ' above 0' if optimizer.lr_schedule == 'exponential' else ''),

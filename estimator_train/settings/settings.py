@@ -14,16 +14,16 @@ from estimator_train.settings.flag import Group, all_flags, flags_of, groups
 from estimator_train.settings.groups import Optimizer
 
 # Imported so that they register their rules.
-RULES = (experiment_checks, learning_rate_checks)
+_RULE_MODULES = (experiment_checks, learning_rate_checks)
 
 
 class Settings:
   """The values of all flags, validated and immutable.
 
-  Omitted flags have their defaults; `--help` explains each flag. A path may be a `pathlib.Path`, a
-  tuple may be a list, and `model` and `dataset` may be functions, which are stored by name. Each
-  flag is an attribute, such as `settings.batch_size`; `settings[groups.Devices]` is a group of
-  flags.
+  Omitted flags have their defaults; `--help` explains each flag. Paths may be given as
+  `pathlib.Path`, tuples as lists, and `model` and `dataset` as functions, which are stored by name.
+  Each flag is an attribute, such as `settings.batch_size`; an index, such as
+  `settings[groups.Devices]`, returns a group of flags.
 
   Args:
     **values: the values of flags, by the flags' names.
@@ -82,7 +82,7 @@ class Settings:
     return [(name, getattr(self, name)) for name in all_flags()]
 
   def evolve(self, **changes: Any) -> 'Settings':
-    """Returns a copy with other values of some flags, validated like a new object."""
+    """Returns a copy in which some flags have other values, validated like a new object."""
     return Settings(**dict(self.items(), **changes))
 
   def for_mode(self, mode: str) -> 'Settings':
@@ -143,17 +143,18 @@ def steps_for_epochs(epochs: float, num_examples: int, step_examples: int) -> in
 
 
 def total_train_steps(settings: Settings, num_examples: Optional[int], step_examples: int,
-                      first_step: int = 0, examples_seen: int = 0) -> int:
+                      start_step: int = 0, examples_seen: int = 0) -> int:
   """Returns the global step at which training stops.
 
-  Every step takes a full batch, so the last one may include examples of a further epoch.
+  Every step takes a full batch, so the last step may include examples of the next epoch.
 
   Args:
     settings: settings with either `train_steps` or `train_epochs`.
     num_examples: the number of examples per epoch; None if the data set is infinite.
     step_examples: the number of examples per global step.
-    first_step: the global step from which the run resumes.
-    examples_seen: the number of examples in the steps before, which may have had other batch sizes.
+    start_step: the global step from which the run resumes.
+    examples_seen: the number of examples up to `start_step`; earlier steps may have had other batch
+      sizes.
 
   Raises:
     UserError: `train_epochs` is given for an infinite data set.
@@ -167,18 +168,18 @@ def total_train_steps(settings: Settings, num_examples: Optional[int], step_exam
                                                             settings.train_epochs),
                     'give --train_steps instead')
   examples_left = settings.train_epochs * num_examples - examples_seen
-  return first_step + max(math.ceil(examples_left / step_examples), 0)
+  return start_step + max(math.ceil(examples_left / step_examples), 0)
 
 
 def learning_rate_scale(settings: Optimizer) -> float:
   """Returns the factor by which `--scale_learning_rate` multiplies the learning rates.
 
-  The learning rates of the flags are for `--base_batch_size`. As the batch grows, `linear` keeps
-  the update per example (Goyal et al. 2017, arXiv:1706.02677), `sqrt` the variance of the update
-  (Krizhevsky 2014, arXiv:1404.5997).
+  The flags give the learning rates for `--base_batch_size`. When the batch size grows, `linear`
+  preserves the update per example (Goyal et al. 2017, arXiv:1706.02677), and `sqrt` the variance of
+  the update (Krizhevsky 2014, arXiv:1404.5997).
 
   Raises:
-    ValueError: no such scaling is implemented.
+    ValueError: the value of `--scale_learning_rate` is not implemented.
   """
   ratio = settings.batch_size / settings.base_batch_size
   factors = {'none': 1., 'linear': ratio, 'sqrt': math.sqrt(ratio)}
@@ -200,7 +201,7 @@ def to_flagfile(settings: Settings) -> str:
 
 
 def to_arguments(settings: Settings) -> List[str]:
-  """Returns command-line arguments that give these settings, without flags at their defaults."""
+  """Returns command-line arguments for these settings, omitting flags that have their defaults."""
   flags = all_flags()
   return [_format_argument(name, value) for name, value in settings.items()
           if value != flags[name].default]

@@ -1,4 +1,4 @@
-"""Imports and calls functions of the user, `package.module:function`, with one-line errors."""
+"""Imports and calls functions of the user, `package.module:function`, and translates errors."""
 
 import difflib
 import importlib
@@ -14,7 +14,7 @@ from estimator_train.errors import UserError
 from estimator_train.files import paths
 
 _LOG = logging.getLogger('estimator_train')
-_LIBRARIES = (os.path.dirname(os.__file__) + os.sep, paths.PACKAGE + os.sep)
+_LIBRARY_FOLDERS = (os.path.dirname(os.__file__) + os.sep, paths.PACKAGE_DIR + os.sep)
 
 
 def is_function_name(name: str) -> bool:
@@ -45,12 +45,12 @@ def function_name(function: Callable[..., Any]) -> str:
 
 
 def call_function(flag: str, name: str, parameter_names: str, *arguments: Any) -> Any:
-  """Imports a function and calls it with the arguments or, if it has no parameters, without.
+  """Imports a function and calls it; passes the arguments only if it has required parameters.
 
   Args:
     flag: the name of the flag that names the function.
     name: the value of the flag, `package.module:function`.
-    parameter_names: the names of the arguments, for the error.
+    parameter_names: the names of the arguments, such as `image_shape, num_classes`, for the error.
     *arguments: the arguments that the function may take.
 
   Raises:
@@ -63,14 +63,14 @@ def call_function(flag: str, name: str, parameter_names: str, *arguments: Any) -
     required = [parameter for parameter in parameters
                 if parameter.default is parameter.empty and parameter.kind not in (
                     parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)]
-    chosen = arguments if required else ()
-    inspect.signature(function).bind(*chosen)
+    passed_arguments = arguments if required else ()
+    inspect.signature(function).bind(*passed_arguments)
   except (TypeError, ValueError) as error:
     raise UserError('the function of --{} has the wrong parameters'.format(flag),
                     '{} ({})'.format(given, error),
                     'define it without parameters or with ({})'.format(parameter_names)) from error
   with translate_errors('the function of --{} failed'.format(flag), given):
-    return function(*chosen)
+    return function(*passed_arguments)
 
 
 @contextmanager
@@ -98,7 +98,7 @@ def _import_function(flag: str, name: str, given: str) -> Any:
       module = importlib.import_module(module_name)
   except UserError as error:
     cause = error.__cause__
-    # A failing import inside of the user's module is an error of that module.
+    # If an import inside the user's module fails, the module's code is wrong, not its name.
     if isinstance(cause, ImportError) and cause.name and (module_name + '.').startswith(
         cause.name + '.') or isinstance(cause, ValueError) and not module_name:
       raise UserError('--{} names a module that cannot be found'.format(flag),
@@ -121,11 +121,11 @@ def _error_location(error: BaseException) -> str:
   """Returns the innermost line of the user's code in the traceback, `file:line: `, or ''."""
   if isinstance(error, SyntaxError) and error.filename:
     return '{}:{}: '.format(error.filename, error.lineno)
-  places = ['{}:{}: '.format(frame.filename, frame.lineno)
-            for frame in traceback.extract_tb(error.__traceback__)
-            if not frame.filename.startswith(_LIBRARIES + ('<frozen',))
-            and '-packages' + os.sep not in frame.filename]
-  return places[-1] if places else ''
+  locations = ['{}:{}: '.format(frame.filename, frame.lineno)
+               for frame in traceback.extract_tb(error.__traceback__)
+               if not frame.filename.startswith(_LIBRARY_FOLDERS + ('<frozen',))
+               and '-packages' + os.sep not in frame.filename]
+  return locations[-1] if locations else ''
 
 
 def _describe_error(error: BaseException) -> str:

@@ -3,8 +3,8 @@
 Each function or class is one workaround; its docstring describes the defect, its location and the
 symptom. These modules import nothing else of the package except `errors`. Locations are relative to
 tensorflow_core/python/, those with (E) to tensorflow_estimator/python/estimator/; the test covers
-the workaround. A text in parentheses describes no defect: TensorFlow has no public name for what is
-needed.
+the workaround. If the text after `defect:` is in parentheses, there is no defect: it states which
+public name TensorFlow lacks, or how the function is used.
 
 - `central_storage.make_strategy`
     defect: AggregatingVariable hides `trainable` and initial values
@@ -12,12 +12,12 @@ needed.
     symptom: no layer can be built; training starts from random weights
     test: tests/training/test_exactness.py
 - `checkpoint_hook.CheckpointHook`
-    defect: the graph is written three times; steps are counted from the start of the run
+    defect: the graph is written three times; the save interval starts at the run's first step
     location: training/basic_session_run_hooks.py:570
     symptom: slow start; a resumed run saves at other steps
     test: tests/training/checkpoints/test_save_hook.py
 - `control_inputs.run_before`
-    defect: (no public function adds a control input to an existing operation)
+    defect: (no public function adds control inputs to existing operations)
     location: framework/ops.py:2089
     symptom: with a single thread the measured wait for input includes the model
     test: tests/training/hooks/test_input_wait.py
@@ -29,17 +29,17 @@ needed.
 - `devices.gpu_descriptions`
     defect: (no public function returns the compute capability)
     location: client/device_lib.py:25
-    symptom: no warning on older GPUs
+    symptom: no warning that an older GPU computes in float32
     test: tests/training/test_mixed_precision.py
 - `estimator.without_nan_hook`
-    defect: NanTensorHook is added to every training
+    defect: `Estimator.train` always adds a NanTensorHook
     location: estimator.py:1381 (E)
-    symptom: a step that loss scaling skips ends the run
+    symptom: the run ends at a step that loss scaling would skip
     test: tests/training/hooks/test_finite.py
 - `estimator.keep_loss_unscaled`
     defect: the loss is divided by the number of replicas twice
     location: estimator.py:1244 (E)
-    symptom: steps of `tf.train` optimizers are too small
+    symptom: `tf.train` optimizers update the weights by too little
     test: tests/tf_patches/test_tf_patches.py
 - `estimator.release_server`
     defect: the server is kept in a thread-local variable
@@ -57,7 +57,7 @@ needed.
     symptom: two loss curves in TensorBoard
     test: tests/tf_patches/test_tf_patches.py
 - `keras.restored_session`
-    defect: no function returns Keras's session without making one
+    defect: the function that returns Keras's session makes one if there is none
     location: keras/backend.py:95
     symptom: a user's model loses its weights
     test: tests/tf_patches/test_tf_patches.py
@@ -76,7 +76,7 @@ needed.
     location: keras.py:574 (E)
     symptom: training starts from random weights
     test: tests/test_api.py
-- `loss_scaling.LossScaled`
+- `loss_scaling.LossScalingOptimizer`
     defect: LossScaleOptimizer has no configuration
     location: keras/mixed_precision/experimental/loss_scale_optimizer.py:47
     symptom: the model cannot be converted
@@ -93,7 +93,7 @@ needed.
 - `model_to_estimator.warm_start_all_weights`
     defect: only trainable weights are warm-started
     location: training/warm_starting_util.py:341
-    symptom: frozen weights start random
+    symptom: frozen weights start from random values
     test: tests/training/checkpoints/test_initial_weights.py
 - `model_to_estimator.register_schedules`
     defect: the optimizer is deserialized without custom objects
@@ -106,10 +106,10 @@ needed.
     symptom: changes of the instance are lost
     test: tests/training/hooks/test_summaries.py
 - `multi_worker_mirrored.make_strategy`
-    defect: (makes the class below)
+    defect: (makes an instance of the class below)
     test: tests/cluster/test_workers.py
 - `multi_worker_mirrored.MultiWorkerMirroredStrategy`
-    defect: it uses every GPU, or one CPU device
+    defect: the strategy uses all GPUs, or one CPU device
     location: distribute/collective_all_reduce_strategy.py:277
     symptom: `--num_gpus` has no effect
     test: tests/cluster/test_workers.py
@@ -122,7 +122,7 @@ needed.
     defect: (used by the class above)
     test: tests/training/checkpoints/test_save_hook.py
 - `saver.checkpoint_list_restorer`
-    defect: a failed attempt counts as a checkpoint
+    defect: a checkpoint that could not be saved stays in the list
     location: training/saver.py:930
     symptom: a good checkpoint is deleted
     test: tests/tf_patches/test_tf_patches.py

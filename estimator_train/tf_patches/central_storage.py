@@ -7,14 +7,15 @@ from tensorflow.python.distribute import values
 
 
 def make_strategy(devices: Sequence[str], parameter_device: str) -> Any:
-  """Makes the strategy: variables on one device, a replica on each of the others.
+  """Makes the strategy, with the variables on one device and a replica on each of the others.
 
   Defect: with more than one replica its variables are `AggregatingVariable`s
-  (tensorflow_core/python/distribute/values.py:1471), which wrap the real ones but do not forward
-  attributes that the base class defines, for which `__getattr__` (line 1489) is not called.
-  `trainable` raises NotImplementedError (tensorflow_core/python/ops/variables.py:477); initial
-  weights from a checkpoint are set on the wrapper, where they are never read. Symptom: no Keras
-  layer can be built; and if it could, training would start from random weights.
+  (tensorflow_core/python/distribute/values.py:1471), which wrap the real variables. Their
+  `__getattr__` (line 1489) does not forward attributes that the base class defines, because Python
+  calls it for missing attributes only. `trainable` raises NotImplementedError
+  (tensorflow_core/python/ops/variables.py:477); initial weights from a checkpoint are set on the
+  wrapper, where they are never read. Symptom: no Keras layer can be built; without this error,
+  training would start from random weights.
   """
   for name in ('trainable', '_initializer_op', '_initial_value'):
     setattr(values.AggregatingVariable, name, _forwarded_property(name))

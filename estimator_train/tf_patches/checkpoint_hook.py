@@ -7,30 +7,30 @@ import tensorflow.compat.v1 as tf
 
 
 class CheckpointHook(tf.train.CheckpointSaverHook):
-  """A `CheckpointSaverHook` whose subclass implements how a checkpoint is saved.
+  """A `CheckpointSaverHook` whose subclasses implement how a checkpoint is saved.
 
-  Defect: tensorflow_core/python/training/basic_session_run_hooks.py:570 and 578 write the graph
-  twice more than TensorBoard needs, once as text, and line 581 counts the steps to the next
-  checkpoint from the first step of the run. Its saver, writer and timer have private names only.
-  Symptom: a tenth of the start-up time is spent on graph.pbtxt; a resumed run saves at other steps
-  than a run without interruption.
+  Defect: tensorflow_core/python/training/basic_session_run_hooks.py:570 and 578 write the graph two
+  more times than TensorBoard needs, once of them as text, and line 581 counts the steps to the next
+  checkpoint from the first step of the run. The hook has private names only for its saver, writer
+  and timer. Symptom: a tenth of the start-up time is spent on graph.pbtxt; a resumed run saves at
+  other steps than an uninterrupted one.
 
   Args:
     model_dir: path of the folder of the run.
-    save_steps: steps between two checkpoints; None to use `save_secs`.
-    save_secs: seconds between two checkpoints; None to use `save_steps`.
+    save_steps: steps from one checkpoint to the next; None to use `save_secs`.
+    save_secs: seconds from one checkpoint to the next; None to use `save_steps`.
   """
 
   def __init__(self, model_dir: str, save_steps: Optional[int], save_secs: Optional[int]) -> None:
     super().__init__(model_dir, save_steps=save_steps, save_secs=save_secs)
-    self._save_interval = save_steps or 1
+    self._save_interval_steps = save_steps or 1
 
   def save(self, session: tf.Session, step: int) -> None:
     """Saves a checkpoint; to be overridden."""
     raise NotImplementedError
 
   def after_create_session(self, session: tf.Session, coord: Any) -> None:
-    # For TensorBoard. The .meta of a checkpoint contains the graph, too.
+    # Only TensorBoard needs this graph: the .meta file of each checkpoint contains it, too.
     self.writer.add_graph(session.graph)
     step = self.global_step(session)
     self.save(session, step)
@@ -47,7 +47,7 @@ class CheckpointHook(tf.train.CheckpointSaverHook):
 
   @property
   def prefix(self) -> str:
-    """The path of a checkpoint up to its step."""
+    """The path of a checkpoint up to the `-` before its step."""
     return os.fspath(self._save_path)
 
   def global_step(self, session: tf.Session) -> int:
@@ -55,7 +55,7 @@ class CheckpointHook(tf.train.CheckpointSaverHook):
 
   def reset_timer(self, step: int) -> None:
     """Counts the steps to the next checkpoint from the last multiple of `save_steps`."""
-    self._timer.update_last_triggered_step(step - step % self._save_interval)
+    self._timer.update_last_triggered_step(step - step % self._save_interval_steps)
 
   def _save(self, session: tf.Session, step: int) -> None:
     self.save(session, step)

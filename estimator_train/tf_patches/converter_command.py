@@ -1,4 +1,4 @@
-"""The command that converts to TensorFlow Lite."""
+"""The command that TensorFlow Lite's converter starts."""
 
 import contextlib
 import os
@@ -10,13 +10,13 @@ from typing import Iterator
 def converter_on_path() -> Iterator[None]:
   """Puts the folder of this Python, which contains the converter's command, first in PATH.
 
-  Defect: tensorflow_core/lite/python/convert.py:49 starts `toco_from_protos` by its name (line
-  175), which is searched in PATH. Symptom: in a virtual environment that is not activated,
-  `toco_from_protos: not found`, or the command of another TensorFlow.
+  Defect: tensorflow_core/lite/python/convert.py:49 gives the command only as `toco_from_protos`, so
+  that line 175 searches PATH for it. Symptom: in a virtual environment that is not activated,
+  `toco_from_protos: not found`, or the command of another TensorFlow runs.
   """
-  before = os.environ.get('PATH', os.defpath)
-  os.environ['PATH'] = os.path.dirname(sys.executable) + os.pathsep + before
+  old_path = os.environ.get('PATH', os.defpath)
+  os.environ['PATH'] = os.path.dirname(sys.executable) + os.pathsep + old_path
   try:
     yield
   finally:
-    os.environ['PATH'] = before
+    os.environ['PATH'] = old_path

@@ -15,7 +15,7 @@ def gpu_descriptions(config: tf.ConfigProto) -> List[str]:
   `--dtype=mixed` would compute in float32 on an older GPU without a warning.
 
   Args:
-    config: configuration of the run's sessions, with which this call creates the devices.
+    config: configuration of the run's sessions; this call creates the devices with it.
   """
   return [device.physical_device_desc for device in device_lib.list_local_devices(config)
           if device.device_type == 'GPU']

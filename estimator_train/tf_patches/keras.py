@@ -15,9 +15,9 @@ def restored_session() -> Iterator[None]:
   """Restores Keras's session of this thread at the end, even if there was none.
 
   Defect: backend.py has no function that only returns the session (`_SESSION`, line 95):
-  `tf.keras.backend.get_session` (lines 446 to 454) makes a new one if there is none, or if it is of
-  another graph than the default graph. Symptom: after a call of the library, a model that the user
-  has trained loses its session, and so its weights.
+  `tf.keras.backend.get_session` (lines 446 to 454) makes a new one if there is none, or if it
+  belongs to another graph than the default graph. Symptom: after a call of this package, a model
+  that the user has trained loses its session, and so its weights.
   """
   session = getattr(backend._SESSION, 'session', None)
   try:
@@ -29,9 +29,10 @@ def restored_session() -> Iterator[None]:
 class BatchNormalization(tf.keras.layers.BatchNormalization):
   """Batch normalization that runs in inference mode while it is frozen, as in TensorFlow 2.
 
-  Defect: layers/normalization.py:633 does so only if TensorFlow 2 behavior is enabled (line 870
-  disables it). Symptom: a frozen layer uses the statistics of the batch instead of those with which
-  the weights of the network were trained. Saved models contain the class name of Keras's own layer.
+  Defect: layers/normalization.py:633 does so only if TensorFlow 2 behavior is enabled, and line 870
+  disables it. Symptom: a frozen layer uses the statistics of the batch instead of those with which
+  the weights of the network were trained. This class has the name of Keras's own layer, because
+  saved models contain the name.
   """
 
   def call(self, inputs: tf.Tensor, training: Any = None) -> tf.Tensor:
@@ -42,7 +43,7 @@ def source_layers(layer: tf.keras.layers.Layer) -> List[tf.keras.layers.Layer]:
   """Returns the layers whose outputs are the inputs of a layer.
 
   Private name, no workaround: only `_keras_history` (engine/base_layer_utils.py:159) refers to the
-  layer of a tensor. Without it a network cannot be split in two.
+  layer of a tensor. Without this function a network cannot be split in two.
   """
   tensors = layer.input if isinstance(layer.input, list) else [layer.input]
   return [tensor._keras_history[0] for tensor in tensors]
@@ -51,9 +52,9 @@ def source_layers(layer: tf.keras.layers.Layer) -> List[tf.keras.layers.Layer]:
 def is_graph_network(model: tf.keras.Model) -> bool:
   """Whether a model is defined by its inputs and outputs, not by a subclass with its own `call`.
 
-  Defect: model_to_estimator accepts subclassed models, and loses their weights with only a warning
-  in TensorFlow's log (tensorflow_estimator/python/estimator/keras.py:574 to 581); no public
-  attribute identifies them (engine/network.py:276 and 376). Symptom: such a model is trained from
-  random weights instead of its own.
+  Defect: model_to_estimator accepts subclassed models, but discards their weights with only a
+  warning in TensorFlow's log (tensorflow_estimator/python/estimator/keras.py:574 to 581); no public
+  attribute identifies such models (engine/network.py:276 and 376). Symptom: training starts from
+  random weights instead of the model's own.
   """
   return bool(model._is_graph_network)

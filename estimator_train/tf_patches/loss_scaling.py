@@ -1,4 +1,4 @@
-"""Dynamic loss scaling around an optimizer, for gradients of float16."""
+"""Dynamic loss scaling around an optimizer, for float16 gradients."""
 
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
@@ -6,18 +6,18 @@ import tensorflow.compat.v1 as tf
 from tensorflow.python.keras import backend
 
 
-class LossScaled(tf.keras.optimizers.Optimizer):
+class LossScalingOptimizer(tf.keras.optimizers.Optimizer):
   """An optimizer that computes the gradients of a scaled loss, and divides them by the scale.
 
-  float16 cannot represent values below 6e-8, as many gradients are. TensorFlow's DynamicLossScale
-  starts at 2^15, doubles after 2,000 good steps, and halves after a step whose gradients are not
-  all finite on all replicas. The update of that step is skipped, but the step counts, so that the
-  global step is proportional to the number of examples.
+  float16 cannot represent values below 6e-8, and many gradients are smaller. TensorFlow's
+  DynamicLossScale starts at 2^15, doubles after 2,000 steps with finite gradients in a row, and
+  halves after a step with a gradient that is not finite on some replica. The update of that step is
+  skipped, but the global step still counts it, and so stays proportional to the number of examples.
 
   Defect: TensorFlow's own LossScaleOptimizer
   (tensorflow_core/python/keras/mixed_precision/experimental/loss_scale_optimizer.py:47) lacks
   `get_config` and `from_config`, which model_to_estimator needs to create the optimizer again.
-  Symptom: a model with it cannot be converted to an Estimator; and it gives the optimizer's
+  Symptom: a model that uses it cannot be converted to an Estimator. It also gives the optimizer's
   variables other names, so that a run could not resume with another `--dtype`.
 
   Args:
@@ -37,7 +37,7 @@ class LossScaled(tf.keras.optimizers.Optimizer):
     self._optimizer.iterations = variable
 
   def get_gradients(self, loss: tf.Tensor, params: Sequence[tf.Variable]) -> List[tf.Tensor]:
-    # Made here, since its variables belong to this graph, and only training needs them.
+    # Made here, because only training needs the scale, and its variables must be in this graph.
     self._scale = tf.train.experimental.DynamicLossScale()
     for weight in self._scale._weights.values():
       backend.track_variable(weight)  # So that Keras's session initializes it.
@@ -49,12 +49,12 @@ class LossScaled(tf.keras.optimizers.Optimizer):
                       name: Optional[str] = None) -> tf.Operation:
     pairs = [(gradient, variable) for gradient, variable in grads_and_vars if gradient is not None]
     optimizer = self._optimizer
-    # Inside tf.cond below, the variables would get its name scope.
+    # Made here, because in the tf.cond below the variables would get its name scope.
     with backend.name_scope(self._name), tf.init_scope():
       optimizer._create_hypers()
       optimizer._create_slots([variable for _, variable in pairs])
     gradients, variables = zip(*pairs)
-    # merge_call would split the variables by replica, but not a function that returns them.
+    # As arguments, the variables would be split by replica; a function that returns them is not.
     return tf.distribute.get_replica_context().merge_call(
         self._apply_if_finite, args=(gradients, lambda: variables))
 
@@ -76,6 +76,7 @@ class LossScaled(tf.keras.optimizers.Optimizer):
     return {'name': self._name, 'optimizer': tf.keras.optimizers.serialize(self._optimizer)}
 
   @classmethod
-  def from_config(cls, config: Dict[str, Any], custom_objects: Any = None) -> 'LossScaled':
-    # A copy, since Keras modifies its argument.
+  def from_config(cls, config: Dict[str, Any],
+                  custom_objects: Any = None) -> 'LossScalingOptimizer':
+    # A copy of the dict, because `deserialize` modifies it.
     return cls(tf.keras.optimizers.deserialize(dict(config['optimizer'])))

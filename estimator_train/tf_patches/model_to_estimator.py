@@ -13,7 +13,7 @@ import tensorflow.compat.v1 as tf
 def initial_weights_path(model_dir: str) -> str:
   """Returns the path to which model_to_estimator writes a model's initial weights.
 
-  Private name, no workaround: the path is defined in lines 368 and 406 only.
+  Private name, no workaround: only lines 368 and 406 define the path.
   """
   return os.path.join(model_dir, 'keras', 'keras_model.ckpt')
 
@@ -24,8 +24,8 @@ def clear_initial_weights(model_dir: str) -> None:
   Defect: lines 370 and 371 reuse the weights in `model_dir/keras` without a check. Symptom: the
   weights of a new model are ignored, and training starts from those of another run.
 
-  The folder is made again here, because TensorFlow (line 376) ignores the umask and makes folders
-  that only their owner can write to.
+  This function also makes the folder again, because TensorFlow (line 376) ignores the umask and
+  makes folders that only their owner can write to.
   """
   folder = os.path.dirname(initial_weights_path(model_dir))
   shutil.rmtree(folder, ignore_errors=True)
@@ -39,7 +39,7 @@ def warm_start_all_weights(model_fn: Callable[..., tf.estimator.EstimatorSpec],
 
   Defect: line 593 warm-starts with the default pattern, which matches trainable variables only
   (tensorflow_core/python/training/warm_starting_util.py:341). Symptom: weights of frozen layers
-  start random, and the statistics of batch normalization at 0 and 1.
+  start from random values, and the statistics of batch normalization from 0 and 1.
 
   Args:
     model_fn: the model_fn of the Estimator from model_to_estimator, or one that wraps it.
@@ -64,19 +64,19 @@ def register_schedules(*schedules: type) -> None:
     tf.keras.utils.get_custom_objects()[schedule.__name__] = schedule
 
 
-def add_optimizer_base_class(optimizer: Any, base: type) -> None:
-  """Replaces the class of a compiled model's optimizer by a subclass of it and of a base class.
+def add_optimizer_base_class(optimizer: Any, base_class: type) -> None:
+  """Adds a base class to the optimizer of a compiled model, by replacing the optimizer's class.
 
   Defect: model_to_estimator creates the optimizer again by `opt.__class__.from_config`
-  (tensorflow_core/python/keras/models.py:665). Symptom: a method that is replaced on the instance,
-  or a wrapper around it, is lost. Only the class is preserved. The subclass keeps its name, since
-  the names of variables contain it.
+  (tensorflow_core/python/keras/models.py:665). Symptom: only the class of the optimizer is
+  preserved; a method replaced on the instance, or a wrapper around the instance, is lost. The new
+  class has the name of the old one, because the names of the optimizer's variables may contain it.
 
   Args:
     optimizer: an optimizer of Keras or of `tf.train`.
-    base: a class whose methods override those of the optimizer.
+    base_class: a class whose methods override those of the optimizer.
   """
   optimizer = getattr(optimizer, 'optimizer', optimizer)  # Keras wraps optimizers of `tf.train`.
-  kind = type(optimizer)
-  if not issubclass(kind, base):
-    optimizer.__class__ = type(kind.__name__, (base, kind), {})
+  optimizer_class = type(optimizer)
+  if not issubclass(optimizer_class, base_class):
+    optimizer.__class__ = type(optimizer_class.__name__, (base_class, optimizer_class), {})

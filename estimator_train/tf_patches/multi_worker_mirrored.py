@@ -16,8 +16,8 @@ def make_strategy(devices: Tuple[str, ...], communication: str) -> tf.distribute
   """Makes the strategy of this worker in the cluster of TF_CONFIG. See the class below.
 
   Args:
-    devices: the devices of this worker, such as `/gpu:0`; each worker has the same number.
-    communication: method of the collective operations: AUTO, RING or NCCL.
+    devices: the devices of this worker, such as `/gpu:0`; the number is the same on each worker.
+    communication: the implementation of the collective operations: AUTO, RING or NCCL.
   """
   return MultiWorkerMirroredStrategy(
       tuple('/device:' + name[1:].upper() for name in devices),
@@ -29,8 +29,9 @@ class MultiWorkerMirroredStrategy(tf.distribute.experimental.MultiWorkerMirrored
 
   Defect: tensorflow_core/python/distribute/collective_all_reduce_strategy.py:277 to 283 uses every
   GPU, or one CPU device, and no argument selects others. Symptom: `--num_gpus` and
-  `--num_cpu_replicas` have no effect in a cluster. The class keeps its name, by which Estimator
-  chooses the coordinator (tensorflow_estimator/python/estimator/estimator.py:1407).
+  `--num_cpu_replicas` have no effect in a cluster. This class has the name of TensorFlow's class,
+  because Estimator recognizes the strategy by its name
+  (tensorflow_estimator/python/estimator/estimator.py:1407).
   """
 
   def __init__(self, devices: Tuple[str, ...],
@@ -39,7 +40,7 @@ class MultiWorkerMirroredStrategy(tf.distribute.experimental.MultiWorkerMirrored
 
 
 class _Extended(collective_all_reduce_strategy.CollectiveAllReduceExtended):
-  """The implementation, which replaces the devices that the base class has chosen."""
+  """The implementation of the strategy; replaces the devices that the base class has selected."""
 
   def __init__(self, strategy: tf.distribute.Strategy, devices: Tuple[str, ...],
                communication: cross_device_ops.CollectiveCommunication) -> None:

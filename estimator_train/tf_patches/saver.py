@@ -12,10 +12,10 @@ from tensorflow.python.training import checkpoint_management
 def checkpoint_list_restorer(saver: tf.train.Saver) -> Callable[[], None]:
   """Returns a function that restores the saver's current lists of checkpoints.
 
-  Defect: `save` adds a checkpoint to both lists (lines 930 and 934, called in line 1180) before it
-  updates the `checkpoint` file, and does not remove it if that fails. Symptom: after the disk was
-  full for a while, the `checkpoint` file lists a checkpoint that does not exist, and a good one is
-  deleted in its place.
+  Defect: `save` updates both lists, of kept checkpoints and of those to delete (lines 930 and 934,
+  called in line 1180), before the `checkpoint` file, and does not restore them if writing the file
+  fails. Symptom: after the disk was full for a while, the `checkpoint` file lists a checkpoint that
+  does not exist, and a good one is deleted in its place.
   """
   kept, to_delete = list(saver._last_checkpoints), list(saver._checkpoints_to_be_deleted)
 
@@ -29,26 +29,26 @@ def checkpoint_list_restorer(saver: tf.train.Saver) -> Callable[[], None]:
 def delete_surplus_checkpoints(saver: tf.train.Saver) -> None:
   """Deletes the oldest checkpoints beyond the saver's `max_to_keep`.
 
-  Defect: for each checkpoint that it saves, a Saver deletes one (lines 933 and 934), however many
-  there are. Symptom: a run that resumes with a smaller `--keep_checkpoint_max`, or after a kill,
-  keeps too many checkpoints until its end.
+  Defect: for each checkpoint that it saves, a Saver deletes at most one (lines 933 and 934),
+  however many there are. Symptom: a run that resumes with a smaller `--keep_checkpoint_max`, or
+  after a kill, keeps too many checkpoints until its end.
   """
-  keep, paths = saver.saver_def.max_to_keep, saver.last_checkpoints
-  if keep and len(paths) > keep:
-    for path in paths[:-keep]:
+  max_to_keep, paths = saver.saver_def.max_to_keep, saver.last_checkpoints
+  if max_to_keep and len(paths) > max_to_keep:
+    for path in paths[:-max_to_keep]:
       checkpoint_management.remove_checkpoint(path)
-    saver.set_last_checkpoints_with_time(saver._last_checkpoints[-keep:])
+    saver.set_last_checkpoints_with_time(saver._last_checkpoints[-max_to_keep:])
 
 
 def write_checkpoint_state(model_dir: str, latest: str, paths: Sequence[str]) -> None:
   """Writes the `checkpoint` file, with relative paths.
 
-  Private name: `tf.train.update_checkpoint_state` (checkpoint_management.py:129) has no
+  Private name: `tf.train.update_checkpoint_state` (checkpoint_management.py:129) has no argument
   `save_relative_paths`. Symptom: after the folder is moved or mounted elsewhere, its `checkpoint`
   file contains paths that do not exist.
 
   Args:
-    model_dir: path of the folder.
+    model_dir: path of the folder of the run.
     latest: path of the checkpoint to resume from.
     paths: paths of all checkpoints, the oldest first.
   """

@@ -1,6 +1,7 @@
-"""XLA on CPUs. This module does not import TensorFlow.
+"""XLA on CPUs.
 
-TensorFlow reads the environment variable once, when it creates its devices.
+This module does not import TensorFlow, which reads the environment variable TF_XLA_FLAGS only
+once, when it creates its devices.
 """
 
 import os
@@ -9,14 +10,14 @@ FLAGS_VARIABLE, _CPU_FLAG = 'TF_XLA_FLAGS', '--tf_xla_cpu_global_jit'
 
 
 def compile_for_cpus() -> None:
-  """Makes XLA compile for CPUs, too, if the session's `global_jit_level` enables XLA.
+  """Makes XLA compile for CPUs, too, where the session's `global_jit_level` enables XLA.
 
-  Defect: TensorFlow 1.15 ignores `global_jit_level` on CPUs unless a flag, which only the
-  environment can set, allows it: tensorflow/compiler/jit/flags.cc, `tf_xla_cpu_global_jit`, which
-  mark_for_compilation_pass.cc reads (both in C++, not in the wheel). Symptom: `--enable_xla` has
-  no effect on CPUs, without a warning.
+  Defect: on CPUs, TensorFlow 1.15 ignores `global_jit_level` unless TF_XLA_FLAGS contains
+  `--tf_xla_cpu_global_jit` (defined in tensorflow/compiler/jit/flags.cc, read in
+  mark_for_compilation_pass.cc; both are C++ sources that the wheel does not contain). Symptom:
+  `--enable_xla` has no effect on CPUs, and there is no warning.
 
-  This function has no effect in a process that has created its devices already.
+  This function has no effect once TensorFlow has created the devices of the process.
   """
   flags = os.environ.get(FLAGS_VARIABLE, '')
   if _CPU_FLAG not in flags:

@@ -1,4 +1,4 @@
-"""Builds the Keras model of a run, and compiles it by the flags unless the user has compiled it."""
+"""Builds the Keras model of a run, and compiles it as the flags specify if it is not compiled."""
 
 import logging
 from typing import Callable, Dict
@@ -11,7 +11,7 @@ from estimator_train.models import registry as models
 from estimator_train.models.preprocessing import make_preprocess
 from estimator_train.settings import Settings, choices, groups
 from estimator_train.settings.flag import all_flags
-from estimator_train.tf_patches.loss_scaling import LossScaled
+from estimator_train.tf_patches.loss_scaling import LossScalingOptimizer
 from estimator_train.training import losses
 from estimator_train.training.checkpoints import save_hook
 from estimator_train.training.optimizers import LearningRate, make_optimizer
@@ -20,7 +20,7 @@ _LOG = logging.getLogger('estimator_train')
 
 
 def build_compiled_model(settings: Settings, dataset: DataSet) -> tf.keras.Model:
-  """Builds the Keras model, and compiles it by the flags unless the user has compiled it.
+  """Builds the Keras model, and compiles it as the flags specify if it is not compiled.
 
   Raises:
     UserError: the model cannot be built for images of this shape.
@@ -32,7 +32,7 @@ def build_compiled_model(settings: Settings, dataset: DataSet) -> tf.keras.Model
 
 
 def build_from_registry(settings: groups.Model, dataset: DataSet) -> tf.keras.Model:
-  """Builds the Keras model as its function returns it, compiled or not.
+  """Builds the model that `--model` names, which is compiled only if its function compiles it.
 
   Raises:
     UserError: the model cannot be built for images of this shape.
@@ -52,29 +52,29 @@ def build_from_registry(settings: groups.Model, dataset: DataSet) -> tf.keras.Mo
 
 def compile_with_flags(model: tf.keras.Model, settings: Settings,
                        learning_rate: LearningRate) -> None:
-  """Compiles the model with the optimizer given by the flags, and the loss for its last layer."""
+  """Compiles the model with the optimizer of the flags, and a loss that fits its last layer."""
   optimizer = make_optimizer(settings.optimizer, learning_rate)
   if settings.dtype == 'mixed' and settings.trains:
-    optimizer = LossScaled(optimizer)
+    optimizer = LossScalingOptimizer(optimizer)
   model.compile(optimizer, loss=losses.default_loss(model))
 
 
-def check_own_optimizer(settings: Settings) -> None:
+def check_flags_of_compiled_model(settings: Settings) -> None:
   """Warns about flags that have no effect on a model with its own optimizer.
 
   Raises:
     UserError: a flag requests a schedule or loss scaling, which need an optimizer of this package.
   """
-  def non_default(*names: str) -> str:
+  def format_changed_flags(*names: str) -> str:
     return ' '.join('--{}={}'.format(name, getattr(settings, name)) for name in names
                     if getattr(settings, name) != all_flags()[name].default)
 
-  rejected = non_default('lr_schedule', 'lr_warmup_epochs', 'scale_learning_rate', 'dtype')
+  rejected = format_changed_flags('lr_schedule', 'lr_warmup_epochs', 'scale_learning_rate', 'dtype')
   if settings.trains and rejected:
     raise UserError('a compiled model trains with its own optimizer',
                     '--model={} {}'.format(settings.model, rejected),
                     'omit these flags, or return the model without compiling it')
-  ignored = non_default('optimizer', 'learning_rate')
+  ignored = format_changed_flags('optimizer', 'learning_rate')
   if settings.trains and ignored:
     _LOG.warning('--model=%s is compiled with its own optimizer: %s has no effect',
                  settings.model, ignored)
@@ -82,7 +82,7 @@ def check_own_optimizer(settings: Settings) -> None:
 
 def make_model_preprocess(model: tf.keras.Model,
                           settings: groups.Model) -> Callable[[tf.Tensor], tf.Tensor]:
-  """Makes the function that scales pixel values for the model; see preprocessing.py.
+  """Makes the function that scales pixel values as `--preprocess` specifies.
 
   Raises:
     UserError: `--preprocess` does not support the model's number of channels.
@@ -90,41 +90,41 @@ def make_model_preprocess(model: tf.keras.Model,
   _, height, width, channels = model.input_shape
   if settings.preprocess in ('caffe', 'torch') and channels != 3:
     raise UserError('--preprocess={} requires three channels'.format(settings.preprocess),
-                    '--model={} takes {}'.format(settings.model, channels),
+                    '--model={} takes {} channel(s)'.format(settings.model, channels),
                     'give --preprocess=unit or tf')
   return make_preprocess(settings.preprocess, height, width, channels)
 
 
 def check_fits_checkpoint(model: tf.keras.Model, settings: Settings, path: str,
-                          flags_before: Dict[str, str]) -> None:
+                          checkpoint_flags: Dict[str, str]) -> None:
   """Checks that the checkpoint was trained with this model, optimizer, dtype and preprocessing.
 
   Args:
     model: the model of this run.
     settings: the settings of this run.
     path: the path of the checkpoint.
-    flags_before: the flags of the run that saved the checkpoint, as far as they are known.
+    checkpoint_flags: the known flags of the run that saved the checkpoint.
 
   Raises:
-    UserError: the checkpoint differs; the error names both values.
+    UserError: one of these differs; the error states the values of the checkpoint and of this run.
   """
   for flag, given, difference in (
       ('model', settings.model, save_hook.model_difference(model, path)),
       ('optimizer', settings.optimizer,
        save_hook.optimizer_difference(model, path) if settings.trains else None),
-      ('dtype', settings.dtype, 'it has no loss scale'
+      ('dtype', settings.dtype, 'the checkpoint has no loss scale'
        if settings.trains and settings.dtype == 'mixed' and save_hook.lacks_loss_scale(path)
        else None),
       ('preprocess', settings.preprocess,
-       'its pixel values were scaled differently' if settings.preprocess != flags_before.get(
+       'the pixel values were scaled differently' if settings.preprocess != checkpoint_flags.get(
            'preprocess', settings.preprocess) else None)):
     if difference:
-      before = flags_before.get(flag, 'unknown')
-      where = 'model_dir' if settings.checkpoint in choices.NAMED_CHECKPOINTS else 'checkpoint'
+      saved_value = checkpoint_flags.get(flag, 'unknown')
+      location = 'model_dir' if settings.checkpoint in choices.NAMED_CHECKPOINTS else 'checkpoint'
       raise UserError(
-          '--{} holds a checkpoint of another {}'.format(where, flag),
+          '--{} holds a checkpoint of another {}'.format(location, flag),
           '{} at step {} was trained with --{}={}, not --{}={} ({})'.format(
-              getattr(settings, where), tf.train.load_variable(path, tf.GraphKeys.GLOBAL_STEP),
-              flag, before, flag, given, difference),
-          'give another --' + where + (
-              '' if before in ('unknown', given) else ', or --{}={}'.format(flag, before)))
+              getattr(settings, location), tf.train.load_variable(path, tf.GraphKeys.GLOBAL_STEP),
+              flag, saved_value, flag, given, difference),
+          'give another --' + location + ('' if saved_value in ('unknown', given)
+                                          else ', or --{}={}'.format(flag, saved_value)))

@@ -22,7 +22,7 @@ def convert(model: tf.keras.Model, settings: Settings) -> tf.estimator.Estimator
 
   Args:
     model: a compiled model; training starts from its current weights.
-    settings: the model_dir, the devices and the seed.
+    settings: the settings, of which the model_dir, the devices and the seed are used.
 
   Raises:
     UserError: the model cannot be converted, or the checkpoint is of another model.
@@ -35,7 +35,7 @@ def convert(model: tf.keras.Model, settings: Settings) -> tf.estimator.Estimator
   checkpoint, _ = save_hook.latest_checkpoint(run_dir.path)
   if checkpoint is not None:
     check_fits_checkpoint(model, settings, checkpoint, {})
-  model.get_weights()  # Initializes the weights, because only initialized ones are converted.
+  model.get_weights()  # Initializes the weights; only initialized ones are transferred.
   initial_weights.clear_stale_weights(run_dir, settings[groups.Model], settings.seed)
   devices = find_devices(settings[groups.Devices])
   strategy = make_local_strategy(settings[groups.Devices], devices)
@@ -44,6 +44,6 @@ def convert(model: tf.keras.Model, settings: Settings) -> tf.estimator.Estimator
   estimator = to_estimator(model, tf.estimator.RunConfig(
       model_dir=settings.model_dir, tf_random_seed=settings.seed, train_distribute=strategy,
       session_config=make_session_config(settings[groups.Devices], devices,
-                                         has_foreign_input=True)))
+                                         has_custom_input=True)))
   initial_weights.record_fingerprint(model, run_dir, settings[groups.Model], settings.seed)
   return estimator

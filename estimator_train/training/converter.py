@@ -19,22 +19,22 @@ def to_estimator(model: tf.keras.Model, run_config: tf.estimator.RunConfig, *,
                  class_weights: Optional[Sequence[float]] = None,
                  frozen_part: Optional[tf.keras.Model] = None,
                  observe_batch: Optional[BatchObserver] = None) -> tf.estimator.Estimator:
-  """Converts a compiled Keras model to an Estimator whose result does not depend on the replicas.
+  """Converts a compiled Keras model to an Estimator that trains the same on one replica or several.
 
-  Several replicas train exactly like one. All initial weights are transferred, including those of
-  frozen layers. A checkpoint has one copy of each variable, so that a run can be resumed with
-  another number of replicas. A classifier has the metrics of make_metric_fn.
+  All initial weights are transferred, including those of frozen layers. A checkpoint has one copy
+  of each variable, so that a run can be resumed with another number of replicas. Evaluation of a
+  classifier adds the metrics of make_metric_fn.
 
   Args:
     model: a compiled model; training starts from its current weights.
-    run_config: the configuration of the Estimator. It must not set `eval_distribute`, under which
-      TensorFlow 1.15 loses the examples of short batches.
+    run_config: the configuration of the Estimator. It must not set `eval_distribute`, with which
+      TensorFlow 1.15 drops the examples of short batches.
     preprocess: applied to the features before the model; None: the features are used as they are.
-    num_classes: the number of classes of a classifier; None: the width of the output if the loss is
-      a categorical cross-entropy, otherwise the model is no classifier.
+    num_classes: the number of classes of a classifier; None: the output width is used if the loss
+      is a categorical cross-entropy; with any other loss the model is not a classifier.
     class_weights: the weight of each class in the training loss; None: all are equal.
-    frozen_part: the layers before the model, whose outputs are its features; their weights are
-      included in the checkpoints.
+    frozen_part: the layers before the model, whose cached outputs are the model's features; the
+      weights of these layers are included in the checkpoints.
     observe_batch: called in each replica while the training graph is built.
 
   Raises:
@@ -48,8 +48,8 @@ def to_estimator(model: tf.keras.Model, run_config: tf.estimator.RunConfig, *,
   def model_fn(features: Any, labels: Any, mode: str,
                config: tf.estimator.RunConfig) -> tf.estimator.EstimatorSpec:
     if mode != tf.estimator.ModeKeys.TRAIN:
-      return converted.model_fn(_preprocessed(features), labels, mode, config)
-    spec = converted.model_fn(_preprocessed(features), labels, mode, config)
+      return converted.model_fn(_preprocess_features(features), labels, mode, config)
+    spec = converted.model_fn(_preprocess_features(features), labels, mode, config)
     if observe_batch is not None:
       observe_batch(features, labels, *spec.predictions.values())
     for weight in frozen_part.weights if frozen_part is not None else ():
@@ -58,7 +58,7 @@ def to_estimator(model: tf.keras.Model, run_config: tf.estimator.RunConfig, *,
     saver_hook = replicated_variables.SingleCopySaver(config.keep_checkpoint_max)
     return spec._replace(training_hooks=(*(spec.training_hooks or ()), saver_hook))
 
-  def _preprocessed(features: Any) -> Any:
+  def _preprocess_features(features: Any) -> Any:
     return features if preprocess is None else preprocess(features)
 
   weights = [*model.weights, *(frozen_part.weights if frozen_part is not None else ())]

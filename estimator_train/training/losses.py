@@ -1,4 +1,4 @@
-"""The loss of a model: how it takes labels, per-example values, class weights."""
+"""The loss of a model: the format of its labels, its value per example, and class weights."""
 
 import copy
 from typing import Any, Callable, Sequence
@@ -10,12 +10,12 @@ Loss = Any  # A loss as Keras accepts it: a name, a function or a tf.keras.losse
 
 def default_loss(model: tf.keras.Model) -> Loss:
   """Returns the categorical cross-entropy that fits the model's last layer."""
-  is_probabilities = model.outputs[0].op.type == 'Softmax'
-  return tf.keras.losses.CategoricalCrossentropy(from_logits=not is_probabilities)
+  has_softmax = model.outputs[0].op.type == 'Softmax'
+  return tf.keras.losses.CategoricalCrossentropy(from_logits=not has_softmax)
 
 
 def get_loss(model: tf.keras.Model) -> Loss:
-  """Returns the loss of a compiled model with one output, also if it is in a list or dict."""
+  """Returns the loss of a compiled model with one output, taken out of any list or dict."""
   loss = model.loss
   if isinstance(loss, dict):
     loss = list(loss.values())
@@ -23,7 +23,7 @@ def get_loss(model: tf.keras.Model) -> Loss:
 
 
 def takes_class_indices(loss: Loss) -> bool:
-  """Returns whether the loss takes class indices [B] instead of one-hot [B, num_classes]."""
+  """Returns whether the loss takes class indices [B] instead of one-hot labels [B, num_classes]."""
   return _loss_name(loss).startswith('sparse')
 
 
@@ -38,7 +38,7 @@ def is_categorical_crossentropy(loss: Loss) -> bool:
 
 
 def balanced_class_weights(class_counts: Sequence[int]) -> Sequence[float]:
-  """Returns class weights that balance the classes; their mean over all examples is 1."""
+  """Returns class weights that balance the classes; the mean weight of all examples is 1."""
   return [sum(class_counts) / (len(class_counts) * count) for count in class_counts]
 
 
@@ -61,13 +61,13 @@ class ClassWeighted(tf.keras.losses.Loss):
       example_weights = tf.gather(weights, tf.cast(tf.reshape(y_true, [-1]), tf.int32))
     else:
       example_weights = tf.reduce_sum(y_true * weights, -1)
-    return example_weights * per_example_loss(self.loss)(y_true, y_pred)
+    return example_weights * make_per_example_loss(self.loss)(y_true, y_pred)
 
 
-def per_example_loss(loss: Loss) -> Callable[[tf.Tensor, tf.Tensor], tf.Tensor]:
-  """Returns a function of (labels, outputs) that returns the loss of each example, float [B].
+def make_per_example_loss(loss: Loss) -> Callable[[tf.Tensor, tf.Tensor], tf.Tensor]:
+  """Makes a function of (labels, outputs) that returns the loss of each example, float [B].
 
-  If the loss itself is a mean over the batch, the function returns that mean for each example.
+  If the loss can only be computed as a mean over the batch, each example gets that mean.
   """
   if isinstance(loss, tf.keras.losses.Loss):
     function = copy.copy(loss)

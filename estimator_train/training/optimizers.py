@@ -12,7 +12,7 @@ LearningRate = Union[float, tf.keras.optimizers.schedules.LearningRateSchedule]
 def make_optimizer(name: str, learning_rate: LearningRate) -> tf.keras.optimizers.Optimizer:
   """Makes an optimizer by name.
 
-  Each optimizer has a Keras name of its own, by which a checkpoint identifies it.
+  Each optimizer has a unique Keras name, which identifies it in a checkpoint.
 
   Args:
     name: one of choices.OPTIMIZERS.

@@ -6,7 +6,7 @@ from typing import Any, Dict, List, NamedTuple, Optional
 
 import tensorflow.compat.v1 as tf
 
-from estimator_train.cluster.worker import ALONE, EVALUATOR, Worker
+from estimator_train.cluster.worker import EVALUATOR, SINGLE_WORKER, Worker
 from estimator_train.datasets import download, registry as datasets
 from estimator_train.datasets.description import DataSet
 from estimator_train.distribution.devices import find_devices, prepare_devices
@@ -27,20 +27,21 @@ from estimator_train.training.evaluation.early_stopping import StopReason
 from estimator_train.training.schedules import Schedule
 
 _LOG = logging.getLogger('estimator_train')
-_POLL_SECS = 1.
+_POLL_INTERVAL_SECS = 1.
 
 
 class RunData(NamedTuple):
-  """The examples of a run.
+  """The data set of a run.
 
   Attributes:
     dataset: the data set.
-    sizes: the number of examples of each split.
-    skipped: the images that were removed from the data set because they cannot be decoded.
+    sizes: the number of examples in each split.
+    skipped_images: the images that were removed from the data set because they cannot be decoded;
+      empty unless `--on_bad_image=skip`.
   """
   dataset: DataSet
   sizes: inputs.SplitSizes
-  skipped: List[BadImage]
+  skipped_images: List[BadImage]
 
 
 class Plan(NamedTuple):
@@ -49,10 +50,10 @@ class Plan(NamedTuple):
   Attributes:
     settings: the settings of the run.
     run_dir: the directory of the run.
-    data: the examples that the run reads.
+    data: the data set that the run reads.
     engine: the devices and processes that the run uses.
     checkpoint: the checkpoint to resume from, or to evaluate.
-    examples_seen: the number of examples used up to the checkpoint.
+    examples_seen: the number of examples trained on before the checkpoint was saved.
     stop_step: the global step to train up to; None: the run does not train.
     schedule: the learning rate schedule; not used if the model is compiled already.
     stop_reason: the reason why an evaluation stopped the previous run; None if no evaluation
@@ -69,13 +70,13 @@ class Plan(NamedTuple):
   stop_reason: Optional[StopReason]
 
   @property
-  def first_step(self) -> int:
+  def start_step(self) -> int:
     """The global step of the checkpoint."""
     return self.checkpoint.step
 
   @property
   def conditions(self) -> Dict[str, Any]:
-    """The conditions under which results are measured, by their names in the reports."""
+    """The settings and devices that affect the measurements, by their keys in the reports."""
     engine = self.engine
     return {
         'global_batch_size': self.settings.batch_size,
@@ -93,19 +94,19 @@ class Plan(NamedTuple):
     }
 
   @property
-  def skipped_images(self) -> Dict[str, Any]:
+  def skipped_images_result(self) -> Dict[str, Any]:
     """The entry of the result for skipped images; empty unless `--on_bad_image=skip`."""
     if self.settings.on_bad_image != 'skip':
       return {}
-    return {'skipped_images': [image._asdict() for image in self.data.skipped]}
+    return {'skipped_images': [image._asdict() for image in self.data.skipped_images]}
 
 
-def make_plan(settings: Settings, start_up: StartUpTimer, worker: Worker = ALONE) -> Plan:
+def make_plan(settings: Settings, start_up: StartUpTimer, worker: Worker = SINGLE_WORKER) -> Plan:
   """Prepares and checks the data, and determines the devices, the checkpoint and the steps.
 
   Args:
     settings: the settings of the run.
-    start_up: records the phase `data`.
+    start_up: the start-up timer; the phase `data` ends here.
     worker: the role of this process in the run.
 
   Raises:
@@ -113,7 +114,7 @@ def make_plan(settings: Settings, start_up: StartUpTimer, worker: Worker = ALONE
   """
   run_dir = RunDir(settings.model_dir)
   tf.logging.set_verbosity(tf.logging.INFO if settings.verbosity > 0 else tf.logging.ERROR)
-  _check_evaluator(settings[groups.Evaluation], worker)
+  _check_early_stopping_flags(settings[groups.Evaluation], worker)
   if worker.role == EVALUATOR:
     _wait_for_checkpoint(run_dir, settings.start_timeout_secs)
   devices = find_devices(settings[groups.Devices])
@@ -127,20 +128,21 @@ def make_plan(settings: Settings, start_up: StartUpTimer, worker: Worker = ALONE
   start_up.end_phase('data')
   schedule = Schedule(settings.learning_rate)
   plan = Plan(settings, run_dir, data, engine, checkpoint, 0, None, schedule, stop_reason)
-  return _with_steps(plan) if settings.trains else plan
+  return _add_steps(plan) if settings.trains else plan
 
 
-def _with_steps(plan: Plan) -> Plan:
-  """Returns the plan of a training run, completed with its steps and its schedule."""
+def _add_steps(plan: Plan) -> Plan:
+  """Returns the plan of a training run with its last step and its learning rate schedule added."""
   settings, num_examples = plan.settings, plan.data.sizes.train
-  per_step = plan.engine.examples_per_step
-  seen = plan.run_dir.examples_seen(plan.first_step, per_step)
-  stop_step = total_train_steps(settings, num_examples, per_step, plan.first_step, seen)
-  schedule = schedules.make_schedule(settings, num_examples, per_step, stop_step)
-  return plan._replace(examples_seen=seen, stop_step=stop_step, schedule=schedule)
+  examples_per_step = plan.engine.examples_per_step
+  examples_seen = plan.run_dir.examples_seen(plan.start_step, examples_per_step)
+  stop_step = total_train_steps(settings, num_examples, examples_per_step, plan.start_step,
+                                examples_seen)
+  schedule = schedules.make_schedule(settings, num_examples, examples_per_step, stop_step)
+  return plan._replace(examples_seen=examples_seen, stop_step=stop_step, schedule=schedule)
 
 
-def _check_evaluator(settings: groups.Evaluation, worker: Worker) -> None:
+def _check_early_stopping_flags(settings: groups.Evaluation, worker: Worker) -> None:
   """Raises a UserError for early-stopping flags if an evaluator task evaluates, not the chief."""
   if worker.has_evaluator and (settings.early_stopping_steps or settings.stop_at_accuracy):
     raise UserError('a task of type evaluator cannot stop the training',
@@ -159,28 +161,29 @@ def _wait_for_checkpoint(run_dir: RunDir, timeout_secs: int) -> None:
     if time.monotonic() > deadline:
       raise PeerLost('no checkpoint appeared in {} within {} s (--start_timeout_secs)'.format(
           run_dir.path, timeout_secs))
-    time.sleep(_POLL_SECS)
+    time.sleep(_POLL_INTERVAL_SECS)
 
 
 def _find_checkpoint(settings: Settings, run_dir: RunDir,
                      worker: Worker) -> RecoveredCheckpoint:
   """Finds the checkpoint to resume from, or to evaluate."""
   if not settings.trains:
-    return RecoveredCheckpoint(*chosen_checkpoint.resolve(
-        settings[groups.Run], settings.checkpoint), skipped=[])
+    return RecoveredCheckpoint(*chosen_checkpoint.resolve_checkpoint(
+        settings[groups.Run], settings.checkpoint), skip_reasons=[])
   if worker.role == EVALUATOR:  # The chief may delete a checkpoint while it is being verified.
-    return RecoveredCheckpoint(*save_hook.latest_checkpoint(run_dir.path), skipped=[])
+    return RecoveredCheckpoint(*save_hook.latest_checkpoint(run_dir.path), skip_reasons=[])
   return recovery.find_checkpoint(run_dir.path)
 
 
 def _prepare_data(settings: Settings, run_dir: RunDir) -> RunData:
-  """Describes the data set, downloads missing files, and checks the examples."""
+  """Obtains the data set, removes bad images if requested, and checks and counts the examples."""
   dataset = _obtain_dataset(settings)
   run_dir.make()
-  skipped: List[BadImage] = []
+  skipped_images: List[BadImage] = []
   if settings.on_bad_image == 'skip':
-    dataset, skipped = inputs.skip_bad_examples(dataset, settings[groups.Input], run_dir.path)
-  return RunData(dataset, inputs.check_files(dataset, settings), skipped)
+    dataset, skipped_images = inputs.skip_bad_examples(dataset, settings[groups.Input],
+                                                       run_dir.path)
+  return RunData(dataset, inputs.check_files(dataset, settings), skipped_images)
 
 
 def _obtain_dataset(settings: Settings) -> DataSet:
@@ -189,8 +192,8 @@ def _obtain_dataset(settings: Settings) -> DataSet:
   if dataset.files:
     assert settings.data_dir is not None
     download.download_files(dataset.files, settings.data_dir)
-  chosen_checkpoint.check_labels(settings.model_dir, settings.checkpoint, dataset.labels)
-  if settings.trains and inputs.make_source(dataset, dataset.train).lists_classes:
+  chosen_checkpoint.check_class_names(settings.model_dir, settings.checkpoint, dataset.labels)
+  if settings.trains and inputs.make_source(dataset, dataset.train).class_indices_are_known:
     counts = inputs.class_counts(dataset)
     _LOG.info('%d training images: %s; the largest class has %.1f times as many as the smallest%s',
               sum(counts), ', '.join(map('{} {}'.format, dataset.labels, counts)),

@@ -28,8 +28,8 @@ class PreparedModel(NamedTuple):
   """The model of a run, converted to an Estimator.
 
   Attributes:
-    estimator: the complete model.
-    training_estimator: the estimator for training, on images or on the outputs of `frozen_part`.
+    estimator: the Estimator of the complete model.
+    training_estimator: the Estimator to train, on images or on the outputs of `frozen_part`.
     frozen_part: the layers whose outputs are the training features; None: training uses images.
     one_hot: whether labels are one-hot vectors rather than class indices.
     schedule: the learning rate schedule; None: the model has its own optimizer.
@@ -44,19 +44,20 @@ class PreparedModel(NamedTuple):
 def prepare_model(plan: Plan, start_up: StartUpTimer) -> PreparedModel:
   """Builds the model of a run and converts it to an Estimator.
 
-  With several workers, each waits for the others, and then for the chief to convert the model.
+  With several workers, each waits until all are connected. All except the chief then wait until the
+  chief has converted its model.
 
   Args:
     plan: the plan of the run.
-    start_up: records the phases `peers`, with several workers, and `model`.
+    start_up: the start-up timer; the phases `peers` (with several workers) and `model` end here.
 
   Raises:
-    PeerLost: another worker did not join.
+    PeerLost: another worker did not connect.
     UserError: the model does not accept these images, or the checkpoint is of another model.
   """
   settings, dataset, engine = plan.settings, plan.data.dataset, plan.engine
-  # In a new graph the layers get the same names in every run of a process. The model is built
-  # outside the strategy's scope, as model_to_estimator requires.
+  # A new graph, so that the layers get the same names if this process has built models before. The
+  # model is built outside the strategy's scope, as model_to_estimator requires.
   with tf.Graph().as_default():
     tf.set_random_seed(settings.seed)
     with Phase('building the model'):
@@ -64,17 +65,17 @@ def prepare_model(plan: Plan, start_up: StartUpTimer) -> PreparedModel:
     if engine.size > 1:
       engine.join(_values_to_compare(plan, model))
       start_up.end_phase('peers')
-    writes = engine.worker.is_chief
-    if writes and settings.trains:
+    is_chief = engine.worker.is_chief
+    if is_chief and settings.trains:
       recovery.repair_model_dir(plan.run_dir.path, plan.checkpoint)
     with Phase('converting the model to an Estimator'):
       prepared = _convert(plan, model)
   engine.announce(READY)
   start_up.end_phase('model')
-  if settings.trains and writes:
-    if prepared.schedule is not None and 0 < plan.first_step < (plan.stop_step or 0):
+  if settings.trains and is_chief:
+    if prepared.schedule is not None and 0 < plan.start_step < (plan.stop_step or 0):
       _warn_of_changed_learning_rate(plan)
-    plan.run_dir.record_flags_and_labels(settings, dataset.labels)
+    plan.run_dir.record_flags_and_class_names(settings, dataset.labels)
   _log_setup(plan, prepared.schedule)
   return prepared
 
@@ -84,40 +85,40 @@ def _convert(plan: Plan, model: tf.keras.Model) -> PreparedModel:
   settings, dataset, engine = plan.settings, plan.data.dataset, plan.engine
   schedule: Optional[Schedule] = plan.schedule
   if model.optimizer:
-    building.check_own_optimizer(settings)
+    building.check_flags_of_compiled_model(settings)
     schedule = None
   else:
     building.compile_with_flags(model, settings, plan.schedule)
   if plan.checkpoint.path is not None:
     run_dir = chosen_checkpoint.find_run_dir(settings.model_dir, settings.checkpoint)
     building.check_fits_checkpoint(model, settings, plan.checkpoint.path, run_dir.flags())
-  summaries.record_gradient_norm(model.optimizer)
-  loads_weights = settings.weights != 'none'
-  if loads_weights:
-    # Keras keeps its first session, whatever configuration the RunConfig has later.
-    config = make_session_config(settings[groups.Devices], engine.devices)
-    tf.keras.backend.set_session(tf.Session(config=config))
+  summaries.register_gradient_norm(model.optimizer)
+  has_given_weights = settings.weights != 'none'
+  if has_given_weights:
+    # Keras continues to use this session, so the configuration in the RunConfig comes too late.
+    session_config = make_session_config(settings[groups.Devices], engine.devices)
+    tf.keras.backend.set_session(tf.Session(config=session_config))
     initial_weights.load_initial_weights(model, settings[groups.Model], dataset.image_shape)
   if engine.worker.is_chief:
     initial_weights.clear_stale_weights(plan.run_dir, settings[groups.Model], settings.seed)
-  config = engine.make_run_config()
+  run_config = engine.make_run_config()
   one_hot = not losses.takes_class_indices(losses.get_loss(model))
   frozen_part = None
   with _translate_errors(settings[groups.Model]):
     estimator = training_estimator = to_estimator(
-        model, config, preprocess=building.make_model_preprocess(model, settings[groups.Model]),
+        model, run_config, preprocess=building.make_model_preprocess(model, settings[groups.Model]),
         num_classes=len(dataset.labels), class_weights=_class_weights(plan),
-        observe_batch=summaries.add_batch)
+        observe_batch=summaries.register_batch)
   if engine.worker.is_chief:
-    initial_weights.record_fingerprint(model if loads_weights else None, plan.run_dir,
+    initial_weights.record_fingerprint(model if has_given_weights else None, plan.run_dir,
                                        settings[groups.Model], settings.seed)
   if settings.cache_features and settings.trains:
     frozen_part, rest = frozen_features.split_model(model, settings.model)
     rest.compile(model.optimizer, model.loss)
     with _translate_errors(settings[groups.Model]):
       training_estimator = to_estimator(
-          rest, config, preprocess=lambda features: tf.cast(features, tf.float32),
-          frozen_part=frozen_part, observe_batch=summaries.add_batch)
+          rest, run_config, preprocess=lambda features: tf.cast(features, tf.float32),
+          frozen_part=frozen_part, observe_batch=summaries.register_batch)
   tf.keras.backend.set_session(None)
   return PreparedModel(estimator, training_estimator, frozen_part, one_hot, schedule)
 
@@ -129,7 +130,7 @@ def _class_weights(plan: Plan) -> Any:
 
 
 def _translate_errors(settings: groups.Model) -> ContextManager[Any]:
-  """Returns a context manager that translates errors in converting a user's model."""
+  """Returns a context manager that translates errors of converting a model from user code."""
   if not user_code.is_function_name(settings.model):
     return contextlib.ExitStack()
   return user_code.translate_errors('the model cannot be converted to an Estimator',
@@ -141,7 +142,7 @@ def _values_to_compare(plan: Plan, model: tf.keras.Model) -> Dict[str, str]:
   dataset = plan.data.dataset
   variables = json.dumps([[weight.op.name, weight.shape.as_list()] for weight in model.weights])
   return {
-      'the step of the checkpoint in --model_dir': str(plan.first_step),
+      'the step of the checkpoint in --model_dir': str(plan.start_step),
       'the number of replicas': str(plan.engine.devices.num_replicas),
       'the image shape': str(dataset.image_shape),
       'the class names': ','.join(dataset.labels)[:1000],
@@ -154,10 +155,10 @@ def _values_to_compare(plan: Plan, model: tf.keras.Model) -> Dict[str, str]:
 
 def _warn_of_changed_learning_rate(plan: Plan) -> None:
   flags = schedules.learning_rate_flags(plan.settings[groups.Optimizer])
-  different = plan.run_dir.flag_differences(plan.settings, flags)
-  if different:
+  differences = plan.run_dir.flag_differences(plan.settings, flags)
+  if differences:
     _LOG.warning('from step %d on, the learning rate differs from that of the previous run: %s',
-                 plan.first_step, ', '.join(different))
+                 plan.start_step, ', '.join(differences))
 
 
 def _log_setup(plan: Plan, schedule: Optional[Schedule]) -> None:

@@ -1,4 +1,4 @@
-"""The hooks of a training, in their order."""
+"""The hooks of a training run, in the order in which the Estimator calls them."""
 
 import logging
 import math
@@ -26,7 +26,7 @@ from estimator_train.training.plan import Plan
 from estimator_train.training.prepared_model import PreparedModel
 
 _LOG = logging.getLogger('estimator_train')
-_SAVE_SECS = 600
+_DEFAULT_SAVE_SECS = 600
 
 EvaluateLatest = Callable[[], Optional[StopReason]]
 
@@ -35,18 +35,18 @@ class RunHooks:
   """The hooks of a training run.
 
   Args:
-    plan: what the run does.
+    plan: the plan of the run.
     model: the model to train.
-    start_up: measures the time to the first step.
+    start_up: the timer of the phases up to the end of the first step.
     signals: the signals received so far.
-    evaluate_latest: evaluates the latest checkpoint. Called at every checkpoint that is due for an
-      evaluation except the last; returns the reason to stop, or None to continue.
+    evaluate_latest: evaluates the latest checkpoint, and returns the reason to stop, or None to
+      continue. Called after each checkpoint at which an evaluation is due, except the last one.
 
   Attributes:
     counter: counts the steps.
-    finite: stops the training at a loss that is not finite.
+    loss_check: stops the training at a loss that is not finite.
     summaries: writes TensorBoard's data.
-    stop: stops the training early.
+    stop_hook: stops the training after a signal, or when an evaluation requests it.
     all: the hooks, in the order in which the Estimator calls them.
   """
 
@@ -59,26 +59,27 @@ class RunHooks:
     if event_dir is not None:
       estimator_patches.open_event_file(event_dir)
     self._start_up = start_up
-    self._phase = Phase('building the graph and running the first step')
+    self._first_step_phase = Phase('building the graph and running the first step')
     self._history = TimeHistory(start_up)
     self._watchdog = StepWatchdog(settings.step_timeout_secs or math.inf,
-                                  engine.is_waiting_for_peer, _end_process)
+                                  engine.is_waiting_for_peer, _end_hanging_process)
     self.counter = StepCounter(engine.counts_own_steps)
     metrics = BatchMetrics()
-    self.finite = finite.StopAtNonFiniteLoss(self.counter, metrics, settings.on_nan == 'skip',
-                                             model.schedule)
+    self.loss_check = finite.StopAtNonFiniteLoss(self.counter, metrics,
+                                                 settings.on_nan == 'skip', model.schedule)
     self.summaries = WriteSummaries(self.counter, event_dir, settings, stop_step,
                                     plan.data.dataset.labels)
     num_examples = plan.data.sizes.train
-    self._progress = progress.Progress(self.counter, metrics, event_dir, stop_step,
-                                       settings.log_every_steps, engine.examples_per_step,
-                                       num_examples, model.schedule, self._phase.end)
-    self.stop = signal_hooks.StopOnSignal(signals, engine, self.counter)
-    self._saver = _make_saver(plan, evaluate_latest, self.stop, signals)
+    self._progress = progress.ShowProgress(self.counter, metrics, event_dir, stop_step,
+                                           settings.log_every_steps, engine.examples_per_step,
+                                           num_examples, model.schedule,
+                                           self._first_step_phase.end)
+    self.stop_hook = signal_hooks.StopOnSignal(signals, engine, self.counter)
+    self._saver = _make_saver(plan, evaluate_latest, self.stop_hook, signals)
     self._tracer = _make_tracer(plan, self.counter)
-    # Whether the loss is finite must be known before that step's checkpoint is saved.
+    # The loss of a step is checked before its checkpoint is saved, so that none has a bad loss.
     self.all: List[tf.train.SessionRunHook] = [
-        self._history, self.counter, self._watchdog, metrics, self.finite, self.summaries,
+        self._history, self.counter, self._watchdog, metrics, self.loss_check, self.summaries,
         self._progress]
     if num_examples is not None:
       self.all.append(LogEpochs(model.schedule, num_examples, engine.examples_per_step, stop_step,
@@ -86,12 +87,12 @@ class RunHooks:
     if is_chief:
       self.all += [self._saver, self._tracer] if self._tracer else [self._saver]
     self.all += [signal_hooks.SaveOnSignal(signals, self._saver.save_now if is_chief else None),
-                 self.stop]
+                 self.stop_hook]
     self.all += engine.hooks()
 
   def close(self) -> None:
-    """Stops the threads and clears the progress bar; to be called after a failure as well."""
-    self._phase.end()
+    """Stops the threads and clears the progress bar; must be called after a failure, too."""
+    self._first_step_phase.end()
     self._watchdog.close()
     self._progress.close()
 
@@ -99,11 +100,12 @@ class RunHooks:
     """Returns the start and end times of the steps of the run, up to `last_step`."""
     history = self._history
     timing = Timing(history.began, history.ended, history.waited, self._start_up.secs, last_step,
-                    self.finite.loss, self._saver.pauses, discarded_steps=history.discarded_steps)
+                    self.loss_check.last_finite_loss, self._saver.pauses,
+                    discarded_steps=history.discarded_steps)
     if self._tracer is None:
       return timing
     return timing._replace(pauses=self._saver.pauses + self._tracer.pauses,
-                           traced=self._tracer.traced)
+                           traced_steps=self._tracer.traced_steps)
 
 
 def _make_tracer(plan: Plan, counter: StepCounter) -> Optional[trace.TraceSteps]:
@@ -112,15 +114,15 @@ def _make_tracer(plan: Plan, counter: StepCounter) -> Optional[trace.TraceSteps]
     return None
   assert stop_step is not None
   first, last = settings.trace_steps
-  if last <= plan.first_step or first > stop_step:
-    _LOG.warning('no step of --trace_steps=%d:%d is run: this run is of steps %d to %d', first,
-                 last, plan.first_step + 1, stop_step)
+  if last <= plan.start_step or first > stop_step:
+    _LOG.warning('no step of --trace_steps=%d:%d is traced: this run trains steps %d to %d', first,
+                 last, plan.start_step + 1, stop_step)
     return None
   return trace.TraceSteps(counter, plan.run_dir.path, first, min(last, stop_step))
 
 
 def _make_saver(plan: Plan, evaluate_latest: Optional[EvaluateLatest],
-                stop: signal_hooks.StopOnSignal,
+                stop_hook: signal_hooks.StopOnSignal,
                 signals: SignalState) -> save_hook.SaveCheckpoints:
   settings = plan.settings
   assert plan.stop_step is not None
@@ -130,42 +132,42 @@ def _make_saver(plan: Plan, evaluate_latest: Optional[EvaluateLatest],
     save_steps = save_steps or settings.eval_every_steps
 
     def evaluate() -> None:
-      if stop.is_urgent:  # The next start runs this evaluation.
+      if stop_hook.has_stop_signal:  # The resumed run will evaluate this checkpoint.
         return
       with plan.engine.busy('evaluating'):
         stop_reason = evaluate_latest()
       if stop_reason is not None:
         _LOG.info('stopping: %s', stop_reason.text)
-        stop.request()
+        stop_hook.request()
 
     listeners.append(save_hook.CallEveryNSteps(
-        settings.eval_every_steps, _evaluated_up_to(plan, settings.eval_every_steps),
+        settings.eval_every_steps, _last_evaluated_step(plan, settings.eval_every_steps),
         plan.stop_step, evaluate))
   save_secs = settings.save_checkpoints_secs
   if save_steps is None and save_secs is None:
-    save_secs = _SAVE_SECS
+    save_secs = _DEFAULT_SAVE_SECS
   saver = RetryingSaver(plan.run_dir, settings.save_retry_secs,
-                       is_stopping=lambda: signals.stop is not None)
+                       is_stopping=lambda: signals.stop_signum is not None)
   return save_hook.SaveCheckpoints(plan.run_dir.path, save_steps, save_secs, saver, listeners)
 
 
-def _evaluated_up_to(plan: Plan, every_steps: int) -> int:
-  """Returns the last step whose evaluation has been run.
+def _last_evaluated_step(plan: Plan, every_steps: int) -> int:
+  """Returns the global step up to which each evaluation that was due has been run.
 
   If the previous run was killed during the evaluation of the checkpoint from which this run
   resumes, that evaluation is still due.
   """
   best = best_checkpoint.read_best(plan.run_dir.path)
-  is_missing = best is None or best.last_evaluated != plan.first_step
-  if is_missing and plan.first_step % every_steps == 0:
-    return max(plan.first_step - 1, 0)
-  return plan.first_step
+  is_unevaluated = best is None or best.last_evaluated_step != plan.start_step
+  if is_unevaluated and plan.start_step % every_steps == 0:
+    return max(plan.start_step - 1, 0)
+  return plan.start_step
 
 
-def _end_process(secs: float) -> None:
+def _end_hanging_process(secs: float) -> None:
   dump_stacks()
   heartbeats.exit_now(
       'no step finished for {:.0f} s (--step_timeout_secs): the stack of each thread is above; '
       'the same command resumes from the last checkpoint; on several GPUs NCCL_DEBUG=INFO logs '
-      'the cause, and --all_reduce_alg=hierarchical_copy (in one machine) or ring (over several '
+      'the cause, and --all_reduce_alg=hierarchical_copy (on one machine) or ring (on several '
       'machines) avoids NCCL'.format(secs))

@@ -1,9 +1,9 @@
 """Learning rate schedules, functions of the global step.
 
-Each starts with a linear warm-up (Goyal et al. 2017, arXiv:1706.02677, section 2.2): step 0 uses
-1/warmup_steps of the full learning rate, and step warmup_steps - 1 all of it. Because a schedule
-depends on the global step only, it continues exactly after a resume, and no checkpoint can restore
-an old value of it.
+Each can begin with a linear warm-up (Goyal et al. 2017, arXiv:1706.02677, section 2.2): step 0 uses
+1/warmup_steps of the full learning rate, and step warmup_steps - 1 the full rate. A schedule is a
+function of the global step only, so a resumed run continues it exactly, and no checkpoint can
+restore an outdated learning rate.
 """
 
 import math
@@ -31,13 +31,13 @@ class Schedule(tf.keras.optimizers.schedules.LearningRateSchedule):
     self.warmup_steps = warmup_steps
 
   def __call__(self, step: tf.Tensor) -> tf.Tensor:
-    # float32 represents integers exactly up to 2^24 only. Keras has cast the step to float32
-    # already, so beyond 2^24 steps a boundary may be off by one step.
-    return tf.cast(self._rate(tf.cast(step, tf.float64), tf), tf.float32)
+    # Keras has already cast the step to float32, which represents integers exactly only up to 2^24.
+    # Beyond 2^24 steps, a boundary may therefore be off by one step.
+    return tf.cast(self._compute_rate(tf.cast(step, tf.float64), tf), tf.float32)
 
   def rate_at(self, step: int) -> float:
-    """Returns the learning rate of the update that increments the global step from `step`."""
-    return float(self._rate(np.float64(step), np))
+    """Returns the learning rate of the update that increments the global step from `step` by 1."""
+    return float(self._compute_rate(np.float64(step), np))
 
   def get_config(self) -> Dict[str, Any]:
     return {'learning_rate': self.learning_rate, 'warmup_steps': self.warmup_steps}
@@ -49,15 +49,15 @@ class Schedule(tf.keras.optimizers.schedules.LearningRateSchedule):
   def _describe(self) -> str:
     return '{:g}'.format(self.learning_rate)
 
-  def _rate(self, step: Any, ops: Any) -> Any:
-    """Returns the learning rate, computed with the module `ops`, TensorFlow or NumPy."""
-    rate = self._after_warmup(step, ops)
+  def _compute_rate(self, step: Any, ops: Any) -> Any:
+    """Returns the learning rate, computed with the module `ops`: TensorFlow or NumPy."""
+    rate = self._rate_after_warmup(step, ops)
     if not self.warmup_steps:
       return rate
     return ops.where(step < self.warmup_steps,
                      self.learning_rate * (step + 1) / self.warmup_steps, rate)
 
-  def _after_warmup(self, step: Any, ops: Any) -> Any:
+  def _rate_after_warmup(self, step: Any, ops: Any) -> Any:
     return np.float64(self.learning_rate)
 
 
@@ -66,7 +66,7 @@ class Piecewise(Schedule):
 
   Args:
     values: the learning rates.
-    boundaries: the steps from which the second and each later value applies.
+    boundaries: the global steps from which the second and each later value applies.
     warmup_steps: see Schedule.
   """
 
@@ -85,7 +85,7 @@ class Piecewise(Schedule):
         '{:g} from step {}'.format(value, boundary + 1)
         for boundary, value in zip(self.boundaries, self.values[1:])])
 
-  def _after_warmup(self, step: Any, ops: Any) -> Any:
+  def _rate_after_warmup(self, step: Any, ops: Any) -> Any:
     rate = np.float64(self.values[0])
     for boundary, value in zip(self.boundaries, self.values[1:]):
       rate = ops.where(step >= boundary, np.float64(value), rate)
@@ -93,12 +93,12 @@ class Piecewise(Schedule):
 
 
 class Exponential(Schedule):
-  """Decays by the same factor in each step after the warm-up, then stays constant.
+  """Decays the learning rate by a constant factor per step after the warm-up, down to `end_rate`.
 
   Args:
     learning_rate: the full learning rate.
     end_rate: the learning rate at the end of the decay.
-    end_step: the step at which the decay ends.
+    end_step: the global step at which the decay ends; from there the rate is constant.
     warmup_steps: see Schedule.
   """
 
@@ -115,7 +115,7 @@ class Exponential(Schedule):
     return '{:g}, decaying to {:g} at step {} ({})'.format(
         self.learning_rate, self.end_rate, self.end_step, type(self).__name__.lower())
 
-  def _after_warmup(self, step: Any, ops: Any) -> Any:
+  def _rate_after_warmup(self, step: Any, ops: Any) -> Any:
     factor = self.end_rate / self.learning_rate
     return self.learning_rate * factor ** self._decay_fraction(step, ops)
 
@@ -125,49 +125,51 @@ class Exponential(Schedule):
 
 
 class Cosine(Exponential):
-  """Decays along half a cosine (Loshchilov and Hutter 2017, arXiv:1608.03983)."""
+  """Decays the learning rate along half a cosine (Loshchilov and Hutter 2017, arXiv:1608.03983)."""
 
-  def _after_warmup(self, step: Any, ops: Any) -> Any:
+  def _rate_after_warmup(self, step: Any, ops: Any) -> Any:
     return self.end_rate + (self.learning_rate - self.end_rate) * (
         1. + ops.cos(math.pi * self._decay_fraction(step, ops))) / 2.
 
 
-_DECAYING = {'exponential': Exponential, 'cosine': Cosine}
+_DECAY_SCHEDULES = {'exponential': Exponential, 'cosine': Cosine}
 model_to_estimator.register_schedules(Schedule, Piecewise, Exponential, Cosine)
 
 
-def make_schedule(settings: Settings, num_examples: Optional[int], step_examples: int,
+def make_schedule(settings: Settings, num_examples: Optional[int], examples_per_step: int,
                   stop_step: int) -> Schedule:
-  """Makes the learning rate schedule given by the settings, in steps.
+  """Makes the learning rate schedule of the settings, with epochs converted to steps.
 
   Args:
-    settings: the learning rates, for a batch of `--base_batch_size`, and the boundaries in epochs.
+    settings: the settings, with boundaries in epochs. `--scale_learning_rate` scales their learning
+      rates from `--base_batch_size` to the batch size.
     num_examples: the number of examples per epoch; None: the data set is endless.
-    step_examples: the number of examples per global step.
-    stop_step: the last global step of the training.
+    examples_per_step: the number of examples per global step.
+    stop_step: the last global step of the training run.
 
   Raises:
     UserError: boundaries in epochs for an endless data set, or a warm-up that leaves no step for
       the decay.
     ValueError: there is no schedule of this name.
   """
-  def steps(name: str, epochs: float) -> int:
+  def to_steps(flag: str, epochs: float) -> int:
     if epochs and num_examples is None:
-      raise UserError('a data set without end has no epochs',
-                      '--dataset={} --{}={}'.format(settings.dataset, name, epochs),
-                      'leave --{} out'.format(name))
-    return steps_for_epochs(epochs, num_examples or 0, step_examples)
+      raise UserError('an endless data set has no epochs',
+                      '--dataset={} --{}={}'.format(settings.dataset, flag, epochs),
+                      'omit --' + flag)
+    return steps_for_epochs(epochs, num_examples or 0, examples_per_step)
 
-  growth = learning_rate_scale(settings[groups.Optimizer])
-  rate = settings.learning_rate * growth
-  warmup_steps = steps('lr_warmup_epochs', settings.lr_warmup_epochs)
-  boundaries = [steps('lr_boundaries_epochs', epochs) for epochs in settings.lr_boundaries_epochs]
-  values = [value * growth for value in settings.lr_values]
+  scale = learning_rate_scale(settings[groups.Optimizer])
+  rate = settings.learning_rate * scale
+  warmup_steps = to_steps('lr_warmup_epochs', settings.lr_warmup_epochs)
+  boundaries = [to_steps('lr_boundaries_epochs', epochs)
+                for epochs in settings.lr_boundaries_epochs]
+  values = [value * scale for value in settings.lr_values]
   if settings.lr_schedule == 'constant':
     return Schedule(rate, warmup_steps)
   if settings.lr_schedule == 'piecewise':
     return Piecewise(values, boundaries, warmup_steps)
-  if settings.lr_schedule not in _DECAYING:
+  if settings.lr_schedule not in _DECAY_SCHEDULES:
     raise ValueError('no schedule is implemented for {!r}'.format(settings.lr_schedule))
   end_step = boundaries[0] if boundaries else stop_step
   if warmup_steps >= end_step:
@@ -176,11 +178,11 @@ def make_schedule(settings: Settings, num_examples: Optional[int], step_examples
                         settings.lr_warmup_epochs, warmup_steps, end_step),
                     'give a shorter --lr_warmup_epochs, or train longer')
   end_rate = values[0] if values else 0.
-  return _DECAYING[settings.lr_schedule](rate, end_rate, end_step, warmup_steps)
+  return _DECAY_SCHEDULES[settings.lr_schedule](rate, end_rate, end_step, warmup_steps)
 
 
 def learning_rate_flags(settings: groups.Optimizer) -> List[str]:
-  """Returns the names of the flags that determine the learning rate of a step."""
+  """Returns the names of the flags that determine the learning rate at a given step."""
   names = ['learning_rate', 'lr_schedule', 'lr_boundaries_epochs', 'lr_values', 'lr_warmup_epochs',
            'scale_learning_rate']
   if settings.scale_learning_rate != 'none':

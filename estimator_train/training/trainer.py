@@ -1,4 +1,4 @@
-"""The trainer: runs a training from its plan to its last checkpoint."""
+"""The trainer, which carries out a training run from its plan to its last checkpoint."""
 
 import functools
 import logging
@@ -7,7 +7,7 @@ from typing import Any, Callable, Dict, NamedTuple, Optional
 
 from tqdm.contrib.logging import logging_redirect_tqdm
 
-from estimator_train.cluster.worker import ALONE, Worker
+from estimator_train.cluster.worker import SINGLE_WORKER, Worker
 from estimator_train.errors import CheckpointNotSaved, PeerLost, StoppedBySignal, TrainingFailed
 from estimator_train.inputs import factory as inputs
 from estimator_train.inputs.batching import Shard
@@ -34,11 +34,11 @@ class TrainingOutcome(NamedTuple):
   """The outcome of a training run.
 
   Attributes:
-    timing: the times of its steps; empty if there was nothing left to train.
-    signum: the number of the signal that stopped it; None if no signal to this process stopped it.
-    stopped_by_signal: whether a signal, to this worker or another one, stopped it before its last
-      step.
-    stop_reason: the reason why an evaluation stopped it; None if no evaluation stopped it.
+    timing: the times of the steps; empty if there was nothing left to train.
+    signum: the number of the signal to this process that stopped the run; None: no such signal.
+    stopped_by_signal: whether a signal, to this worker or another one, stopped the run before its
+      last step.
+    stop_reason: the reason why an evaluation stopped the run; None if no evaluation stopped it.
   """
   timing: Timing
   signum: Optional[int] = None
@@ -51,10 +51,10 @@ class Trainer:
 
   Args:
     settings: the settings of the run.
-    signals: the signals received so far. the caller uses it in a `with` statement around training
-      and reports, so that a signal interrupts neither.
-    report: called with the settings, the class names and the return values of Evaluator.evaluate;
-      writes the reports and returns the result. None: this process does not evaluate.
+    signals: the signals received so far. The caller uses this object in a `with` statement around
+      training and reports, so that a signal interrupts neither.
+    write_reports: called with the settings, the class names and the return values of
+      Evaluator.evaluate; returns the result. None: this process does not evaluate.
     worker: the role of this process in the run.
 
   Attributes:
@@ -62,28 +62,28 @@ class Trainer:
     evaluation: the evaluation loop; None: this process does not evaluate.
 
   Raises:
-    PeerLost: another worker did not join.
+    PeerLost: another worker did not connect.
     UserError: a flag, the data or the checkpoint is invalid; nothing has been trained yet.
   """
 
   def __init__(self, settings: Settings, signals: SignalState,
-               report: Optional[Callable[..., Dict[str, Any]]] = None,
-               worker: Worker = ALONE) -> None:
+               write_reports: Optional[Callable[..., Dict[str, Any]]] = None,
+               worker: Worker = SINGLE_WORKER) -> None:
     self._settings, self._signals = settings, signals
     self._start_up = StartUpTimer()
     self.plan: Plan = make_plan(settings, self._start_up, worker)
     self._engine = self.plan.engine
     self._model: PreparedModel = prepare_model(self.plan, self._start_up)
     self.evaluation: Optional[EvaluationLoop] = None
-    if report is not None:
-      evaluator = Evaluator(self.plan, self._model, lambda: signals.stop is not None)
+    if write_reports is not None:
+      evaluator = Evaluator(self.plan, self._model, lambda: signals.stop_signum is not None)
       self.evaluation = EvaluationLoop(
           self.plan.run_dir, settings[groups.Evaluation], evaluator,
-          functools.partial(report, settings[groups.Run], self.plan.data.dataset.labels),
+          functools.partial(write_reports, settings[groups.Run], self.plan.data.dataset.labels),
           None if worker.is_chief else worker.role)
 
   def train(self) -> TrainingOutcome:
-    """Trains, and saves a checkpoint after the last step or where the training is stopped.
+    """Trains, and saves a checkpoint after the last step, or after the step at which it stops.
 
     Raises:
       StoppedBySignal: a signal arrived before the first step.
@@ -92,14 +92,14 @@ class Trainer:
     """
     plan, model_dir = self.plan, self.plan.run_dir.path
     assert plan.stop_step is not None
-    if plan.first_step >= plan.stop_step or plan.stop_reason is not None:
-      return self._nothing_to_train()
-    if plan.first_step:
-      _LOG.info('resuming from step %d, %d examples, in %s', plan.first_step, plan.examples_seen,
-                model_dir)
+    if plan.start_step >= plan.stop_step or plan.stop_reason is not None:
+      return self._outcome_without_training()
+    if plan.start_step:
+      _LOG.info('resuming from step %d, %d examples seen, in %s', plan.start_step,
+                plan.examples_seen, model_dir)
     if self._engine.worker.is_chief:
       early_stopping.remove_stop_reason(plan.run_dir)
-      plan.run_dir.record_batch_size(plan.first_step, self._engine.examples_per_step)
+      plan.run_dir.record_batch_size(plan.start_step, self._engine.examples_per_step)
     source = inputs.make_source(plan.data.dataset, plan.data.dataset.train)
     with translate_errors(source), self._engine.busy('preparing its input'):
       input_fn = self._make_input_fn()
@@ -107,7 +107,7 @@ class Trainer:
     hooks = RunHooks(plan, self._model, self._start_up, self._signals,
                      self.evaluation.evaluate_latest if self.evaluation else None)
     try:
-      # The program's log handler must not break the progress bar.
+      # Lines of the program's log handler would otherwise break the progress bar.
       with logging_redirect_tqdm([_LOG] if _LOG.handlers else []), \
           estimator_patches.without_nan_hook(), translate_errors(source):
         self._engine.train(self._model.training_estimator, input_fn, hooks.all, plan.stop_step)
@@ -119,26 +119,26 @@ class Trainer:
     return self._make_outcome(hooks)
 
   def finish(self, figures: Optional[Dict[str, Any]] = None) -> Dict[str, Dict[str, Any]]:
-    """Leaves the cluster; the chief waits for the other workers to finish.
+    """Leaves the cluster; the chief first waits until the other workers have finished.
 
     Args:
-      figures: the figures of this worker, for the report of the chief.
+      figures: the measurements of this worker, for the report of the chief.
 
     Returns:
-      On the chief, the figures of the other workers, by the name of the worker.
+      On the chief, the measurements of the other workers, by the name of the worker.
     """
     return self._engine.finish(figures)
 
-  def _nothing_to_train(self) -> TrainingOutcome:
+  def _outcome_without_training(self) -> TrainingOutcome:
     plan, model_dir = self.plan, self.plan.run_dir.path
-    timing = Timing([], [], [], {}, plan.first_step, None)
-    if plan.stop_step is not None and plan.first_step >= plan.stop_step:
-      _LOG.info('nothing to train: %s is at step %d of %d', model_dir, plan.first_step,
+    timing = Timing([], [], [], {}, plan.start_step, None)
+    if plan.stop_step is not None and plan.start_step >= plan.stop_step:
+      _LOG.info('nothing to train: %s is at step %d of %d', model_dir, plan.start_step,
                 plan.stop_step)
       return TrainingOutcome(timing)
     assert plan.stop_reason is not None
     _LOG.info('nothing to train: %s was stopped at step %d (%s); to continue, change or omit '
-              '--early_stopping_steps or --stop_at_accuracy', model_dir, plan.first_step,
+              '--early_stopping_steps or --stop_at_accuracy', model_dir, plan.start_step,
               plan.stop_reason.text)
     return TrainingOutcome(timing, stop_reason=plan.stop_reason)
 
@@ -160,19 +160,19 @@ class Trainer:
                                         engine.batch_size, shard, features)
 
   def _failure_with_context(self, error: TrainingFailed, hooks: RunHooks) -> TrainingFailed:
-    """Returns the error with the loss history and the last good checkpoint added to its text."""
+    """Returns the error with the last losses and the last good checkpoint added to its text."""
     last = self.plan.run_dir.last_checkpoint()
     text = str(error) if isinstance(error, CheckpointNotSaved) else '{}; {}'.format(
-        error, hooks.finite.loss_history)
+        error, hooks.loss_check.loss_history)
     return TrainingFailed('{}; {}'.format(
         text, 'there is no checkpoint' if last is None else 'the last good checkpoint is ' + last))
 
   def _make_outcome(self, hooks: RunHooks) -> TrainingOutcome:
-    # Other tasks use their own counter, because the chief may not have saved its checkpoint yet.
+    # Only the chief reads its last checkpoint, because other tasks may get here before it is saved.
     is_chief = self._engine.worker.is_chief
     last_step = (save_hook.latest_checkpoint(self.plan.run_dir.path)[1] if is_chief
                  else hooks.counter.global_step)
-    has_stopped, signum, stop_reason = hooks.stop.has_stopped, self._signals.stop, None
+    has_stopped, signum, stop_reason = hooks.stop_hook.has_stopped, self._signals.stop_signum, None
     if has_stopped and signum is None:
       stop_reason = early_stopping.read_stop_reason(
           self.plan.run_dir, self._settings[groups.Evaluation], last_step)
@@ -180,35 +180,35 @@ class Trainer:
                            stop_reason)
 
 
-def raise_if_stopped(trained: TrainingOutcome, signals: SignalState) -> None:
+def raise_if_stopped(outcome: TrainingOutcome, signals: SignalState) -> None:
   """Raises an error if a signal stopped the training, or arrived after it.
 
   Raises:
     PeerLost: another worker received the signal.
     StoppedBySignal: this process received the signal.
   """
-  signum = trained.signum or signals.stop
+  signum = outcome.signum or signals.stop_signum
   if signum is not None:
     raise StoppedBySignal(
-        signum, 'stopped by {} at step {}, which is saved; the same command resumes from there'
-        .format(signal.Signals(signum).name, trained.timing.global_step))
-  if trained.stopped_by_signal:
+        signum, 'stopped by {} at step {}, whose checkpoint is saved; the same command resumes '
+        'from there'.format(signal.Signals(signum).name, outcome.timing.global_step))
+  if outcome.stopped_by_signal:
     raise PeerLost('stopped at step {}, because another task received a signal; the same command '
-                   'resumes from there'.format(trained.timing.global_step))
+                   'resumes from there'.format(outcome.timing.global_step))
 
 
-def follow_checkpoints(settings: Settings, worker: Worker,
-                       report: Callable[..., Dict[str, Any]]) -> Dict[str, Any]:
-  """Evaluates the checkpoints saved by the other processes; the evaluator task runs this.
+def run_evaluator_task(settings: Settings, worker: Worker,
+                       write_reports: Callable[..., Dict[str, Any]]) -> Dict[str, Any]:
+  """Evaluates, in the evaluator task, each checkpoint that the chief saves, up to the last step.
 
   Args:
     settings: the settings of the run.
     worker: the role of this process, the evaluator.
-    report: see Trainer.
+    write_reports: see Trainer.
 
   Returns:
     The result of the last evaluation.
   """
-  trainer = Trainer(settings, SignalState(), report, worker)
+  trainer = Trainer(settings, SignalState(), write_reports, worker)
   assert trainer.evaluation is not None and trainer.plan.stop_step is not None
-  return trainer.evaluation.follow(trainer.plan.stop_step)
+  return trainer.evaluation.evaluate_new_checkpoints(trainer.plan.stop_step)

@@ -72,7 +72,7 @@ def test_bytes_that_the_kernel_gets_from_storage(monkeypatch, counters, expected
   assert input_rate.bytes_read_from_storage() == expected
 
 
-BATCHING = Batching((10, 12, 3), 3, one_hot=False, batch_size=4, shuffle_buffer=8,
+BATCHING = Batching((10, 12, 3), 3, one_hot=False, examples_per_batch=4, shuffle_buffer=8,
                     num_parallel_calls=1)
 
 
@@ -105,7 +105,7 @@ def counting(function, counts, name):
 
 def stages_of(split, *given):
   dataset = DataSet('any', ('a', 'b'), (2, 2, 1))
-  return factory.make_source(dataset, split).stages(*given)
+  return factory.make_source(dataset, split).stage_input_fns(*given)
 
 
 @pytest.mark.parametrize('stage, decodes, resizes', [
@@ -117,7 +117,7 @@ def test_stages_of_image_files_do_their_work(split, monkeypatch, stage, decodes,
   assert list(input_fns) == ['read', 'decode', 'resize', 'batch']
   assert input_fns['batch'] is whole
   counts = {'decode': 0, 'resize': 0}
-  monkeypatch.setattr(image_files, 'is_grey', lambda files: True)  # Decodes a sample.
+  monkeypatch.setattr(image_files, 'is_sample_grey', lambda files: True)  # Decodes a sample.
   for name in counts:
     monkeypatch.setattr(image_files, name, counting(getattr(image_files, name), counts, name))
   with tf.Graph().as_default(), tf.Session() as session:
@@ -169,15 +169,16 @@ def test_measure(split, tmp_path, monkeypatch, cache, passes, names):
   settings = Settings(model_dir='any', train_steps=1, batch_size=4,
                       cache=str(folder) if cache == 'folder' else cache)
   measured = input_rate.measure(dataset_of(split), settings, True, 8, Ticks())
-  assert len(measured.cold) == len(evicted) == passes and len(measured.warm) == 5
-  assert list(measured.stages) == names and measured.stages[names[-1]] == measured.warm
-  assert measured.cold + measured.warm == [(12, 3.)] * (passes + 5)
+  assert len(measured.cold_passes) == len(evicted) == passes and len(measured.warm_passes) == 5
+  assert list(measured.stage_passes) == names
+  assert measured.stage_passes[names[-1]] == measured.warm_passes
+  assert measured.cold_passes + measured.warm_passes == [(12, 3.)] * (passes + 5)
   assert measured.image_shape == (10, 12, 1)
   assert measured.pixels_dtype == ('float32' if cache == 'none' else 'uint8')
   sizes = [os.stat(path).st_size for path in split.files]
   assert measured.bytes_per_example == sum(sizes) / 8 and evicted[0] == split.files
   least = measured.bytes_per_example if cache == 'none' else min(sum(sizes) / 8, 10 * 12)
-  assert measured.bytes_expected == sum(examples for examples, _ in measured.cold) * least
+  assert measured.bytes_expected == sum(examples for examples, _ in measured.cold_passes) * least
   if cache == 'folder':
     input_rate.measure(dataset_of(split), settings, True, 8, Ticks())
     assert evicted[1][:8] == split.files and evicted[1][8:] == [
@@ -217,6 +218,6 @@ def test_prepare_secs_count_what_comes_before_the_first_example(split, monkeypat
 def test_made_up_images():
   settings = Settings(model_dir='any', train_steps=1, batch_size=4)
   measured = input_rate.measure(dataset_of(SyntheticSplit(None)), settings, True, None, Ticks())
-  assert measured.stages == {} and len(measured.warm) == 5
+  assert measured.stage_passes == {} and len(measured.warm_passes) == 5
   assert measured.bytes_per_example is None and measured.bytes_expected == 0
   assert measured.image_shape == (10, 12, 3) and measured.pixels_dtype == 'uint8'

@@ -18,7 +18,7 @@ class Context:
 def run(warmup_steps, step_secs):
   """Returns (the times that count, the steps run) of steps of so many seconds."""
   now = [0.]
-  clock = model_rate.StepClock(warmup_steps, lambda: now[0])
+  clock = model_rate.StepTimer(warmup_steps, lambda: now[0])
   context = Context()
   steps = 0
   for secs in step_secs:
@@ -27,7 +27,7 @@ def run(warmup_steps, step_secs):
     clock.after_run(context, None)
     if context.stopped:
       break
-  return list(clock.ended), steps
+  return list(clock.end_times), steps
 
 
 def test_warmup_by_steps():

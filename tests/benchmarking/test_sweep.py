@@ -93,12 +93,12 @@ def test_a_worker_keeps_its_devices(count, scaling, batch_size):
     (1, (2, 0)), (2, (2, 1)), (3, (2, 1)), (4, (4, 1)), (7, (4, 1)), (64, (64, 1))])
 def test_workers_of_the_cores(monkeypatch, cores, expected):
   monkeypatch.setattr(os, 'sched_getaffinity', lambda _: set(range(cores)))
-  assert sweep.cpu_workers() == expected
+  assert sweep.plan_cpu_workers() == expected
 
 
 def test_steps_follow_the_warm_up():
-  assert sweep.train_steps(sweep_settings(throughput_warmup_steps=5)) == 25
-  assert sweep.train_steps(sweep_settings(throughput_warmup_steps=5, train_steps=9)) == 9
+  assert sweep.steps_per_point(sweep_settings(throughput_warmup_steps=5)) == 25
+  assert sweep.steps_per_point(sweep_settings(throughput_warmup_steps=5, train_steps=9)) == 9
 
 
 def test_made_up_images_are_the_same_work(image_folders):

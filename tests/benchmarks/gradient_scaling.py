@@ -70,7 +70,7 @@ def _train_plainly(replicas: int, steps: int) -> Weights:
     estimator = tf.keras.estimator.model_to_estimator(two_layers(), config=config)
     estimator.train(idx_files.make_train_input_fn(
         fashion_mnist_sample.describe().train,
-        Batching((28, 28, 1), 10, one_hot=True, batch_size=BATCH_SIZE // replicas,
+        Batching((28, 28, 1), 10, one_hot=True, examples_per_batch=BATCH_SIZE // replicas,
                  shuffle_buffer=5000)), steps=steps)
     return _weights(model_dir)
 

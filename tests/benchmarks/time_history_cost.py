@@ -26,7 +26,7 @@ import tensorflow.compat.v1 as tf
 from estimator_train.process.start_up import StartUpTimer
 from estimator_train.training.hooks import batch_metrics
 from estimator_train.training.hooks.epochs import LogEpochs
-from estimator_train.training.hooks.progress import Progress
+from estimator_train.training.hooks.progress import ShowProgress
 from estimator_train.training.hooks.step_counter import StepCounter
 from estimator_train.training.hooks.time_history import TimeHistory
 
@@ -111,7 +111,7 @@ def _make_hooks(name: str) -> List[tf.train.SessionRunHook]:
   sys.stderr = _Terminal()
   logging.getLogger('estimator_train').setLevel(logging.WARNING)
   counter, metrics = StepCounter(), batch_metrics.BatchMetrics()
-  return [counter, metrics, Progress(counter, metrics, None, 10 ** 9, 1000, 128, 60000),
+  return [counter, metrics, ShowProgress(counter, metrics, None, 10 ** 9, 1000, 128, 60000),
           LogEpochs(None, 60000, 128, 10 ** 9, counter, metrics)]
 
 
@@ -122,7 +122,7 @@ def _make_loop(hooks_name: str) -> Loop:
     loss = tf.reduce_sum(features[0, 0, 0])
     step = tf.group(tf.train.create_global_step().assign_add(1, read_value=False), loss)
     tf.add_to_collection(tf.GraphKeys.LOSSES, loss)
-    batch_metrics.observe(tf.zeros([128], tf.int64), tf.ones([128, 10]))
+    batch_metrics.add_accuracy(tf.zeros([128], tf.int64), tf.ones([128, 10]))
     hooks = _make_hooks(hooks_name) + [tf.train.StopAtStepHook(last_step=2 ** 31 - 1),
                                        tf.train.NanTensorHook(loss)]
     return Loop(tf.train.MonitoredTrainingSession(hooks=hooks), step)

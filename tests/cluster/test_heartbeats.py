@@ -62,7 +62,7 @@ def make(others):
     made.append(peers)
     peers.lost = []
     if timeout_secs:
-      peers.watch(timeout_secs, lambda *loss: peers.lost.append(loss))
+      peers.set_loss_handler(timeout_secs, lambda *loss: peers.lost.append(loss))
     return peers
 
   yield make_peers
@@ -112,7 +112,7 @@ def test_what_was_lost_before_it_is_watched(make, others):
   others[W1].close()
   with pytest.raises(PeerLost, match='lost worker 1: its connection ended'):
     peers.wait_until_finished([W2])
-  peers.watch(30, lambda *loss: peers.lost.append(loss))
+  peers.set_loss_handler(30, lambda *loss: peers.lost.append(loss))
   assert losses(peers) == [(W1, 'its connection ended')]
 
 
@@ -168,7 +168,7 @@ def test_given_up_by_others(make, others):
   (task, reason), = losses(peers)
   assert task == W0
   assert reason.startswith(
-      'this task was reported as lost by worker 2 (no message from it for 30 s); its longest')
+      'this task was reported as lost by worker 2 (no message from it for 30 s); the longest')
 
 
 def test_own_pause_is_not_the_others_fault(make):
@@ -176,7 +176,7 @@ def test_own_pause_is_not_the_others_fault(make):
   peers = make(30, clock=lambda: times[0])
   times[0] = 40.
   (task, reason), = losses(peers)
-  assert (task, reason) == (W0, 'this task was stopped for 40 s')
+  assert (task, reason) == (W0, 'this task was suspended for 40 s')
 
 
 def test_short_pause_is_nothing(make, others):
@@ -245,24 +245,24 @@ def test_who_may_take_long(make, others, state, is_busy):
   peers = make()
   others[W2].say(state='training')
   others[W1].say(state=state, stop_at=1)
-  wait_until(lambda: peers.stop_at == 1 and peers.busy_peer() != (W2, 'starting'))
+  wait_until(lambda: peers.stop_step == 1 and peers.busy_peer() != (W2, 'starting'))
   assert peers.busy_peer() == ((W1, state) if is_busy else None)
 
 
 def test_the_first_step_that_anyone_wants_to_stop_at(make, others):
   peers = make()
-  assert peers.stop_at is None
+  assert peers.stop_step is None
   peers.stop_all_at(70)
   told = others[W1].hear('stop_at')
   while told['stop_at'] is None:  # Of a beat before.
     told = others[W1].hear('stop_at')
-  assert told['stop_at'] == peers.stop_at == 70
+  assert told['stop_at'] == peers.stop_step == 70
   others[W2].say(state='training', stop_at=50)
-  wait_until(lambda: peers.stop_at == 50)
+  wait_until(lambda: peers.stop_step == 50)
   others[W1].say(state='training', stop_at=90)
   others[W2].say(state='training', stop_at='soon')
   wait_until(lambda: peers.busy_peer() is None)
-  assert peers.stop_at == 50
+  assert peers.stop_step == 50
 
 
 def test_waits_until_the_chief_has_started(make, others):

@@ -17,7 +17,8 @@ import os, sys, threading
 from estimator_train.cluster import heartbeats, rendezvous, tf_config
 from estimator_train.errors import PeerLost
 peers = rendezvous.connect_peers(tf_config.parse_cluster(os.environ), {'--seed': '1'}, 300)
-peers.watch(float(sys.argv[1]), lambda *loss: heartbeats.exit_now('lost {}: {}'.format(*loss)))
+peers.set_loss_handler(float(sys.argv[1]),
+                       lambda *loss: heartbeats.exit_now('lost {}: {}'.format(*loss)))
 peers.announce_state('training')
 print('met', flush=True)
 '''

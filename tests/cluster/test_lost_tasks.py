@@ -64,7 +64,7 @@ def test_a_worker_is_asked_and_killed_and_stopped_and_the_chief_is_killed(cluste
     survivors_end(tasks, victim)
     if signum == signal.SIGTERM:
       assert tasks[victim].code() == 143
-      assert 'which is saved' in tasks[victim].log
+      assert 'whose checkpoint is saved' in tasks[victim].log
     tasks[victim].end()
     saved = int(weights(model_dir)['global_step'])
     assert reached < saved

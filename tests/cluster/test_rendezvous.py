@@ -124,11 +124,11 @@ def test_a_line_a_minute():
   log, times = [], iter([0, 1, 59, 60, 61, 119, 121, 600])
   waiting = start_timeout.StartTimeout(600, log.append, lambda: next(times))
   for _ in range(6):
-    waiting.check(['worker 1', 'ps 0'])
+    waiting.log_or_raise(['worker 1', 'ps 0'])
   assert log == ['waiting for worker 1, ps 0: 60 s of at most 600',
                  'waiting for worker 1, ps 0: 121 s of at most 600']
   with pytest.raises(PeerLost, match=r'waiting for worker 1 after 600 s \(--start_timeout_secs\)$'):
-    waiting.check(['worker 1'])
+    waiting.log_or_raise(['worker 1'])
 
 
 @pytest.mark.parametrize('index, missing', [(0, 'worker 1, worker 2 after'),
@@ -183,7 +183,7 @@ def test_second_of_a_task_is_refused(start):
 @pytest.mark.parametrize('is_gone', [True, False], ids=['gone', 'silent'])
 def test_second_of_a_task_replaces_the_first(start, monkeypatch, is_gone):
   if not is_gone:
-    monkeypatch.setattr(chief_rendezvous, '_CONTEST_TIMEOUT_SECS', .5)
+    monkeypatch.setattr(chief_rendezvous, '_DUPLICATE_TIMEOUT_SECS', .5)
   addresses = workers(2)
   first = start(addresses)
   with hello(addresses, 1) as older:

@@ -89,7 +89,7 @@ BAD = [
     ({'worker': ['a:65536']}, {}, 'a port is out of range: cluster.worker[0]="a:65536"'),
     ({'worker': ['a:2', 'a:2']}, {},
      'each task must have its own address: cluster.worker[1]=a:2, the same as cluster.worker[0]: '
-     'give each task another address'),
+     'change one of the two addresses'),
     ({'worker': ['a:2'], 'ps': ['A:02']}, {},
      'each task must have its own address: cluster.ps[0]=A:02, the same as cluster.worker[0]'),
     ({'worker': ['[::1]:2', '[0::1]:2']}, {},
@@ -151,7 +151,7 @@ ANYTHING = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
     max_leaves=10)
 ADDRESS = st.from_regex(r'\[?[a-z:.]{1,4}\]?:[0-9]{1,6}') | ANYTHING
-KIND = st.sampled_from(tf_config.TYPES + ('master', 'x'))
+KIND = st.sampled_from(tf_config.TASK_TYPES + ('master', 'x'))
 NEARLY = st.fixed_dictionaries({
     'cluster': st.dictionaries(KIND, st.lists(ADDRESS, max_size=3) | ANYTHING, max_size=4),
     'task': st.fixed_dictionaries({'type': KIND | ANYTHING,

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from estimator_train.cluster import tf_config, worker
-from estimator_train.cluster.worker import ALONE, CHIEF, EVALUATOR, PARAMETER_SERVER, WORKER
+from estimator_train.cluster.worker import CHIEF, EVALUATOR, PARAMETER_SERVER, SINGLE_WORKER, WORKER
 from estimator_train.errors import UserError
 
 MIRRORED, SERVED = 'multi_worker_mirrored', 'parameter_server'
@@ -39,8 +39,8 @@ def test_rank_size_and_role(strategy, task, counts, expected):
 
 @pytest.mark.parametrize('variables', [{}, {'TF_CONFIG': ''}, environ('worker 0', worker=1)])
 def test_alone(variables):
-  assert worker.make_worker(variables, 'mirrored') == ALONE
-  assert ALONE.is_chief and not ALONE.has_evaluator and ALONE.name == CHIEF
+  assert worker.make_worker(variables, 'mirrored') == SINGLE_WORKER
+  assert SINGLE_WORKER.is_chief and not SINGLE_WORKER.has_evaluator and SINGLE_WORKER.name == CHIEF
 
 
 def test_a_cluster_of_another_strategy():

@@ -96,9 +96,9 @@ def test_sample_has_the_first_of_each_class(script, tmp_path, monkeypatch):
 def test_sample_is_what_the_script_makes(script, tmp_path):
   script.make(str(real_data('fashion-mnist')), str(tmp_path))
   names = sorted(os.listdir(str(tmp_path)))
-  assert names == sorted(os.listdir(fashion_mnist_sample.FOLDER))
+  assert names == sorted(os.listdir(fashion_mnist_sample.SAMPLE_FOLDER))
   for name in names:
-    made, shipped = str(tmp_path / name), os.path.join(fashion_mnist_sample.FOLDER, name)
+    made, shipped = str(tmp_path / name), os.path.join(fashion_mnist_sample.SAMPLE_FOLDER, name)
     if name == 'LICENSE':
       with open(made, 'rb') as a, open(shipped, 'rb') as b:
         assert a.read() == b.read()

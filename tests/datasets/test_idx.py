@@ -87,12 +87,12 @@ def test_checksummed_images_are_not_decompressed(tmp_path):
     pytest.param(GOOD_IMAGES, members(labels()[:10], labels()[10:]),
                  'labels.gz: expected 13 decompressed bytes, found 10', id='labels in two members'),
     pytest.param(GOOD_IMAGES[:-9], GOOD_LABELS,
-                 r'images.gz: expected 76 decompressed bytes, found \d+, then the file ends',
+                 r'images.gz: expected 76 decompressed bytes, found \d+ in a truncated file',
                  id='images truncated'),
     pytest.param(GOOD_IMAGES[:11], GOOD_LABELS, 'cannot read a data file: .*images.gz: ',
                  id='images truncated in the header'),
     pytest.param(GOOD_IMAGES, GOOD_LABELS[:-2],
-                 'labels.gz: expected 13 .* found 13, then the file ends',
+                 'labels.gz: expected 13 .* found 13 in a truncated file',
                  id='labels truncated in the trailer'),
     pytest.param(GOOD_IMAGES, gzip.compress(labels()[:-2]),
                  'labels.gz: expected 13 decompressed bytes, found 11', id='labels short'),
@@ -171,5 +171,5 @@ def test_lengths_over_several_chunks(tmp_path, monkeypatch, extra):
   files = gzip.compress(images(1000, PIXELS * 200)), gzip.compress(labels(1000, LABELS * 200))
   assert check(tmp_path, *files) == 1000
   with pytest.raises(UserError,
-                     match='expected 12016 decompressed bytes, found .*, then the file ends'):
+                     match='expected 12016 decompressed bytes, found .* in a truncated file'):
     check(tmp_path, files[0][:-1 - extra], files[1])

@@ -66,7 +66,8 @@ def test_training_alone_needs_no_test_images(folders):
      '.*--labels: D'),
     ({'labels': ('A', 'B')}, 'not among the labels: .*/x/C/3.jpeg .labels: A, B.'),
     ({'labels': ('A', 'B', 'C', 'E')}, 'a class has no training images: E: '),
-    ({'train': 'train/B/*'}, 'at least two classes, one folder each: --train_pattern=.* with B: '),
+    ({'train': 'train/B/*'},
+     'at least two classes, one folder each: --train_pattern=.* .classes: B.: '),
 ])
 def test_what_cannot_be(folders, given, message):
   with pytest.raises(UserError, match=message):
@@ -129,4 +130,4 @@ def test_a_damaged_file_of_the_run(folders, name):
   (folders / 'model' / name).write_bytes(b'\xff\n')
   with pytest.raises(UserError, match='is not UTF-8 text: .*/model/{}: give'.format(name)):
     RunDir(str(folders / 'model')).flags()
-    RunDir(str(folders / 'model')).labels()
+    RunDir(str(folders / 'model')).class_names()

@@ -222,9 +222,9 @@ def test_part_longer_than_the_archive_starts_over(server, path):
     (401, 'the key is wrong or expired: create an API key at kaggle.com/settings'),
     (403, 'check at kaggle.com/datasets/owner/name that this user may download it'),
     (404, 'check that kaggle.com/datasets/owner/name still exists'),
-    (429, 'run it again later'),
-    (500, 'run it again later'),
-    (503, 'run it again later'),
+    (429, 'try again later'),
+    (500, 'try again later'),
+    (503, 'try again later'),
 ])
 @pytest.mark.parametrize('place', ['api_status', 'storage_status'])
 def test_http_errors(server, path, status, remedy, place):

@@ -84,7 +84,7 @@ def test_published_counts():
 ])
 def test_find(tmp_path, place, log):
   root = make_copy(tmp_path / 'data' / place if place else tmp_path / 'data')
-  assert oct2017.find_images(str(tmp_path / 'data')) == root
+  assert oct2017.find_image_root(str(tmp_path / 'data')) == root
   assert not log.messages
 
 
@@ -97,7 +97,7 @@ def test_find(tmp_path, place, log):
 def test_find_among_copies(tmp_path, log, places, expected):
   roots = {place: make_copy(tmp_path / place) for place in places}
   chosen = roots.pop(expected)
-  assert oct2017.find_images(str(tmp_path)) == chosen
+  assert oct2017.find_image_root(str(tmp_path)) == chosen
   (ignored,) = roots.values()
   assert log.messages == ['using {!r}; ignoring another copy: {!r}'.format(chosen, ignored)]
 
@@ -107,35 +107,35 @@ def test_find_among_copies(tmp_path, log, places, expected):
 def test_find_passes_by(tmp_path, place):
   make_copy(tmp_path / place)
   with pytest.raises(UserError, match='images of oct2017 are missing'):
-    oct2017.find_images(str(tmp_path))
+    oct2017.find_image_root(str(tmp_path))
 
 
 def test_find_wants_every_class(tmp_path):
   make_copy(tmp_path / 'a', labels=oct2017.LABELS[:3])
   (tmp_path / 'a' / 'train' / 'NORMAL').write_text('no folder')
   root = make_copy(tmp_path / 'b' / 'c')
-  assert oct2017.find_images(str(tmp_path)) == root
+  assert oct2017.find_image_root(str(tmp_path)) == root
 
 
 @pytest.mark.parametrize('name', ['empty', 'none'])
 def test_find_nothing(tmp_path, name):
   (tmp_path / 'empty').mkdir()
   with pytest.raises(UserError) as caught:
-    oct2017.find_images(str(tmp_path / name))
+    oct2017.find_image_root(str(tmp_path / name))
   assert str(caught.value) == (
-      'the images of oct2017 are missing: no folder of train/CNV, train/DME, train/DRUSEN, '
-      'train/NORMAL in {0}: download them with --mode=download --dataset=oct2017 '
+      'the images of oct2017 are missing: no folder in {0} has train/CNV, train/DME, train/DRUSEN, '
+      'train/NORMAL: download them with --mode=download --dataset=oct2017 '
       '--data_dir={0}'.format(tmp_path / name))
 
 
 def test_find_in_a_file(tmp_path):
   (tmp_path / 'file').write_text('')
   with pytest.raises(UserError, match='cannot be read: .*file .Not a directory'):
-    oct2017.find_images(str(tmp_path / 'file'))
+    oct2017.find_image_root(str(tmp_path / 'file'))
 
 
 def test_find_in_a_sample(log, oct2017_dir):
-  assert oct2017.find_images(str(oct2017_dir)) == str(oct2017_dir)
+  assert oct2017.find_image_root(str(oct2017_dir)) == str(oct2017_dir)
   assert oct2017.eval_folder(str(oct2017_dir)) == str(oct2017_dir / 'val')
 
 
@@ -160,7 +160,7 @@ def test_download(server, data_dir, log, capsys):
   assert server.api_requests == [API_PATH + 'paultimothymooney/kermany2018']
   assert 'skipped macOS metadata (22), second copies (20)' in log.text
   assert not capsys.readouterr().out
-  assert oct2017.find_images(str(data_dir)) == str(data_dir / 'OCT2017 ')
+  assert oct2017.find_image_root(str(data_dir)) == str(data_dir / 'OCT2017 ')
 
 
 def test_second_call_does_nothing(server, data_dir, monkeypatch):
@@ -254,7 +254,7 @@ def test_wrong_counts(server, data_dir):
     oct2017.download_images(str(data_dir))
   assert str(caught.value) == (
       "the images of oct2017 are incomplete: '{0}/OCT2017 ' (train/DRUSEN: 2 of 1, "
-      'train/NORMAL: 1 of 2): remove that folder and {0}/kermany2018.zip, and run it again'.format(
+      'train/NORMAL: 1 of 2): remove that folder and {0}/kermany2018.zip, and try again'.format(
           data_dir))
   assert sorted(os.listdir(str(data_dir))) == ['OCT2017 ', 'kermany2018.zip']
 

@@ -40,10 +40,11 @@ def test_numbers(build, has_onednn, given, operations, private):
   build(has_onednn)
   settings = settings_of(**given)
   assert threads.inter_op_threads(settings) == operations
-  assert threads.private_input_threads(settings[groups.Input], settings[groups.Devices]) == private
+  assert threads.private_threadpool_size(
+      settings[groups.Input], settings[groups.Devices]) == private
   batching = factory.make_batching(DataSet('x', ('a', 'b'), (2, 2, 1), None, None), settings, False,
-                                   batch_size=1)
-  assert batching.private_threads == private
+                                   examples_per_batch=1)
+  assert batching.private_threadpool_size == private
 
 
 def config_of(inter_op, **given):
@@ -53,12 +54,12 @@ def config_of(inter_op, **given):
   return config
 
 
-@pytest.mark.parametrize('has_onednn, inter_op, has_foreign_input, threads_of_its_own', [
+@pytest.mark.parametrize('has_onednn, inter_op, has_custom_input, threads_of_its_own', [
     (False, 0, False, []), (True, 0, False, [1]), (True, 0, True, []), (True, 3, False, [3]),
     (True, 3, True, [3])])
-def test_set_up(build, has_onednn, inter_op, has_foreign_input, threads_of_its_own):
+def test_set_up(build, has_onednn, inter_op, has_custom_input, threads_of_its_own):
   build(has_onednn)
-  config = config_of(inter_op, has_foreign_input=has_foreign_input)
+  config = config_of(inter_op, has_custom_input=has_custom_input)
   assert config.intra_op_parallelism_threads == 7
   assert [pool.num_threads for pool in config.session_inter_op_thread_pool] == threads_of_its_own
   assert config.inter_op_parallelism_threads == sum(threads_of_its_own)
@@ -98,7 +99,8 @@ def test_operations_at_once_whatever_the_first_session_had(inter_op):
 @pytest.mark.parametrize('private', [0, 1, 2])
 def test_input_has_its_own_threads(private):
   meeting = Meeting(MOST_SECS if private == 2 else NONE_SECS)
-  batching = Batching((1, 1, 1), 2, one_hot=False, batch_size=1, private_threads=private)
+  batching = Batching((1, 1, 1), 2, one_hot=False, examples_per_batch=1,
+                      private_threadpool_size=private)
   with tf.Graph().as_default():
     examples = batching.prefetch_batches(tf.data.Dataset.range(2).map(
         lambda number: tf.py_func(meeting, [number], tf.bool), num_parallel_calls=2))

@@ -37,9 +37,9 @@ def test_hanging_command_and_its_child_are_killed(tmp_path):
       done = commands.run_command(
           ['sh', '-c', 'exec 3>"$0"; echo begun; sleep 3600 & sleep 3600', str(tmp_path / 'held')],
           secs)
-      if done.out:
+      if done.stdout:
         break
-    assert done.code is None and done.out == 'begun\n'
+    assert done.exit_code is None and done.stdout == 'begun\n'
     assert done.failure_reason().startswith('no answer within ')
     # The end is there to read when nobody has it open any more.
     assert select.select([held], [], [], 300)[0] and os.read(held, 1) == b''

@@ -6,11 +6,11 @@ import re
 import pytest
 
 from estimator_train.doctor import gpu_use, gpus
-from estimator_train.doctor.packages import Build
+from estimator_train.doctor.packages import TensorFlowBuild
 from estimator_train.process.logs import has_nvidia_driver
 
-STOCK = Build('tensorflow', '1.15.0')
-NVIDIAS = Build('nvidia-tensorflow', '1.15.5+nv23.3')
+STOCK = TensorFlowBuild('tensorflow', '1.15.0')
+NVIDIAS = TensorFlowBuild('nvidia-tensorflow', '1.15.5+nv23.3')
 AMPERE = gpus.Gpu('NVIDIA A100-SXM4-40GB', (8, 0), '535.104.05', 40 << 30)
 TURING = gpus.Gpu('Tesla T4', (7, 5), '535.104.05', 15 << 30)
 HOPPER = gpus.Gpu('NVIDIA H100 PCIe', (9, 0), '535.1', 80 << 30)
@@ -29,8 +29,8 @@ def check(found, build):
 @pytest.mark.parametrize('gpu, build, remedy', [
     pytest.param(TURING, STOCK, None, id='Turing'),
     pytest.param(KEPLER, STOCK, None, id='Kepler'),
-    pytest.param(AMPERE, STOCK, gpus.CONTAINER, id='Ampere'),
-    pytest.param(HOPPER, STOCK, gpus.CONTAINER, id='Hopper'),
+    pytest.param(AMPERE, STOCK, gpus.NVIDIA_CONTAINER, id='Ampere'),
+    pytest.param(HOPPER, STOCK, gpus.NVIDIA_CONTAINER, id='Hopper'),
     pytest.param(BLACKWELL, STOCK, 'no build', id='Blackwell'),
     pytest.param(KEPLER._replace(capability=(3, 0)), STOCK, 'no build', id='old'),
     pytest.param(AMPERE, NVIDIAS, None, id='Ampere in the container'),
@@ -63,7 +63,7 @@ def test_driver(driver, build, level):
 
 @pytest.mark.parametrize('found, level, text', [
     (gpus.GpuInventory(), 'ok', 'no GPU'),
-    (gpus.GpuInventory(num_pci_devices=2), 'warning', '2 by NVIDIA'),
+    (gpus.GpuInventory(num_pci_devices=2), 'warning', '2 NVIDIA device(s)'),
     (gpus.GpuInventory(failure='exit code 9: no driver'), 'error', 'exit code 9: no driver'),
 ])
 def test_none(found, level, text):
@@ -101,15 +101,15 @@ def test_asks_nvml(nvml):
   assert gpus.inspect_gpus().gpus == (AMPERE, TURING)
 
 
-@pytest.mark.parametrize('init, deadline_secs, failure', [
+@pytest.mark.parametrize('init, timeout_secs, failure', [
     ('time.sleep(600)', 1., 'no answer within 1 s'),
     ('raise NVMLError_DriverNotLoaded("Driver Not Loaded")', 300.,
      'exit code 1: pynvml.NVMLError_DriverNotLoaded: Driver Not Loaded'),
     ('os.abort()', 300., 'ended by SIGABRT'),
 ])
-def test_driver_fails(nvml, init, deadline_secs, failure):
+def test_driver_fails(nvml, init, timeout_secs, failure):
   nvml(init)
-  found = gpus.inspect_gpus(deadline_secs=deadline_secs)
+  found = gpus.inspect_gpus(timeout_secs=timeout_secs)
   assert found.gpus == () and found.failure == failure
 
 
@@ -122,7 +122,7 @@ def test_no_driver():
 
 def test_package_has_what_is_asked_of_it():
   pynvml = importlib.import_module('pynvml')
-  asked = set(re.findall(r'pynvml\.(\w+)', gpus._CHILD))
+  asked = set(re.findall(r'pynvml\.(\w+)', gpus._CHILD_CODE))
   assert len(asked) == 8 and not [name for name in asked if not hasattr(pynvml, name)]
 
 
@@ -132,7 +132,7 @@ def test_counts_graphics_devices(monkeypatch, tmp_path):
     (tmp_path / name).mkdir()
     (tmp_path / name / 'vendor').write_text(vendor + '\n')
     (tmp_path / name / 'class').write_text(kind + '\n')
-  monkeypatch.setattr(gpus, '_NVIDIA_DEVICES', str(tmp_path / '*'))
+  monkeypatch.setattr(gpus, '_PCI_DEVICES', str(tmp_path / '*'))
   assert gpus.inspect_gpus().num_pci_devices == 1
 
 
@@ -146,7 +146,7 @@ def test_counts_graphics_devices(monkeypatch, tmp_path):
 ])
 def test_seen(seen, has_cuda, visible, level, text):
   finding = gpu_use.check_visible_gpus(2, seen, has_cuda, visible)
-  assert finding.level == level and text in finding.line()
+  assert finding.level == level and text in finding.format_line()
 
 
 @pytest.mark.parametrize('shm_bytes, locked_bytes, found', [
@@ -156,7 +156,7 @@ def test_seen(seen, has_cuda, visible, level, text):
     (64 << 20, 65536, ['warning', 'warning']),
 ])
 def test_nccl(shm_bytes, locked_bytes, found):
-  findings = gpu_use.check_nccl(2, gpu_use.NcclMemory(shm_bytes, locked_bytes))
+  findings = gpu_use.check_nccl(2, gpu_use.NcclMemoryLimits(shm_bytes, locked_bytes))
   assert [finding.level for finding in findings] == found
   for finding in findings:
     assert '--all_reduce_alg=hierarchical_copy' in finding.remedy
@@ -164,7 +164,7 @@ def test_nccl(shm_bytes, locked_bytes, found):
 
 
 def test_memory_here():
-  assert gpu_use.inspect_memory().shm_bytes > 0
+  assert gpu_use.inspect_memory_limits().shm_bytes > 0
 
 
 def test_libraries():

@@ -5,11 +5,11 @@ import os
 import pytest
 
 from estimator_train.doctor import folders, host
-from estimator_train.doctor.packages import Build
+from estimator_train.doctor.packages import TensorFlowBuild
 from estimator_train.settings import Settings
 
-STOCK = Build('tensorflow', '1.15.0')
-AVX512 = Build('intel-tensorflow-avx512', '1.15.2')
+STOCK = TensorFlowBuild('tensorflow', '1.15.0')
+AVX512 = TensorFlowBuild('intel-tensorflow-avx512', '1.15.2')
 GOOD = host.Host('a CPU', frozenset(('avx', 'avx2')), 4, None, 8 << 30, 1024)
 
 
@@ -22,8 +22,8 @@ GOOD = host.Host('a CPU', frozenset(('avx', 'avx2')), 4, None, 8 << 30, 1024)
     ({'quota_cores': 1.5}, STOCK, 'cores', 'warning'),
     ({'quota_cores': 4.}, None, None, 'ok'),
     ({'memory_bytes': 1 << 30}, STOCK, 'memory', 'warning'),
-    ({'open_files': 256}, STOCK, 'open files', 'warning'),
-    ({'open_files': None}, STOCK, None, 'ok'),
+    ({'max_open_files': 256}, STOCK, 'open files', 'warning'),
+    ({'max_open_files': None}, STOCK, None, 'ok'),
 ])
 def test_host(change, build, name, level):
   findings = host.check_host(GOOD._replace(**change), build)
@@ -34,7 +34,7 @@ def test_host(change, build, name, level):
 
 @pytest.mark.parametrize('build, remedy', [
     (STOCK, 'give --inter_op_parallelism_threads=1 '),
-    (Build('intel-tensorflow', '1.15.2'), 'set `OMP_NUM_THREADS=1` and give '),
+    (TensorFlowBuild('intel-tensorflow', '1.15.2'), 'set `OMP_NUM_THREADS=1` and give '),
 ])
 def test_fewer_threads_where_the_quota_is_less_than_a_core(build, remedy):
   (_, finding, _, _) = host.check_host(GOOD._replace(quota_cores=.5), build)
@@ -60,7 +60,7 @@ FOLDER = folders.Folder('--model_dir', '/a/b', '/a/b', True, True, True, 10**10)
 
 @pytest.mark.parametrize('change, level, text', [
     ({}, 'ok', '/a/b, 10.0 GB free'),
-    ({'existing': '/a'}, 'ok', '/a/b (does not exist yet), 10.0 GB free'),
+    ({'existing_path': '/a'}, 'ok', '/a/b (does not exist yet), 10.0 GB free'),
     ({'free_bytes': 10**6}, 'error', '0.0 GB free'),
     ({'free_bytes': 10**9}, 'warning', '1.0 GB free'),
     ({'is_writable': False}, 'error', 'cannot be written to'),
@@ -70,11 +70,12 @@ FOLDER = folders.Folder('--model_dir', '/a/b', '/a/b', True, True, True, 10**10)
     ({'flag': '--data_dir', 'free_bytes': 0}, 'warning', 'downloading'),
     ({'flag': '--data_dir', 'is_writable': False}, 'ok', 'read-only'),
     ({'flag': '--data_dir', 'is_readable': False}, 'error', 'cannot be read'),
-    ({'flag': '--data_dir', 'existing': '/a', 'is_writable': False}, 'error', 'cannot be written'),
+    ({'flag': '--data_dir', 'existing_path': '/a', 'is_writable': False}, 'error',
+     'cannot be written'),
 ])
 def test_folder(change, level, text):
   (finding,) = folders.check_folders([FOLDER._replace(**change)])
-  assert finding.level == level and text in finding.line()
+  assert finding.level == level and text in finding.format_line()
 
 
 def test_folders_that_the_settings_name(tmp_path):
@@ -82,7 +83,7 @@ def test_folders_that_the_settings_name(tmp_path):
   found = folders.inspect_folders(Settings(
       mode='doctor', model_dir=str(tmp_path / 'new' / 'run'), data_dir=str(tmp_path / 'file'),
       cache=str(tmp_path)))
-  assert [(folder.flag, folder.existing, folder.is_folder) for folder in found] == [
+  assert [(folder.flag, folder.existing_path, folder.is_folder) for folder in found] == [
       ('--model_dir', str(tmp_path), True), ('--data_dir', str(tmp_path / 'file'), False),
       ('--cache', str(tmp_path), True)]
   assert all(folder.is_writable and folder.free_bytes > 0 for folder in found[::2])
@@ -92,4 +93,4 @@ def test_folders_that_the_settings_name(tmp_path):
 def test_read_only_mount():
   # Not writable for root either.
   (folder,) = folders.inspect_folders(Settings(mode='doctor', model_dir='/proc/sys/none'))
-  assert folder.existing == '/proc/sys' and folder.free_bytes == 0
+  assert folder.existing_path == '/proc/sys' and folder.free_bytes == 0

@@ -10,9 +10,9 @@ SECRET = 'a0b1c2d3e4'
 
 
 def check(folder, needed=False, **environment):
-  key = kaggle_key.find_key(dict(environment, KAGGLE_CONFIG_DIR=str(folder)))
-  finding = kaggle_key.check_key(key, needed)
-  assert SECRET not in repr((key, finding))
+  sources = kaggle_key.find_credentials(dict(environment, KAGGLE_CONFIG_DIR=str(folder)))
+  finding = kaggle_key.check_credentials(sources, needed)
+  assert SECRET not in repr((sources, finding))
   return finding
 
 
@@ -55,14 +55,15 @@ def test_environment(tmp_path):
 
 def test_usual_folders(tmp_path, monkeypatch):
   monkeypatch.setenv('HOME', str(tmp_path))
-  assert kaggle_key.find_key({}).path == str(tmp_path / '.kaggle' / 'kaggle.json')
+  assert kaggle_key.find_credentials({}).path == str(tmp_path / '.kaggle' / 'kaggle.json')
   (tmp_path / '.config' / 'kaggle').mkdir(parents=True)
-  assert kaggle_key.find_key({}).path == str(tmp_path / '.config' / 'kaggle' / 'kaggle.json')
+  assert kaggle_key.find_credentials({}).path == str(
+      tmp_path / '.config' / 'kaggle' / 'kaggle.json')
   (tmp_path / '.kaggle').mkdir()
-  assert kaggle_key.find_key({}).path == str(tmp_path / '.kaggle' / 'kaggle.json')
+  assert kaggle_key.find_credentials({}).path == str(tmp_path / '.kaggle' / 'kaggle.json')
 
 
 def test_in_the_image_the_folder_must_be_mounted(tmp_path):
-  key = kaggle_key.find_key({'KAGGLE_CONFIG_DIR': str(tmp_path)})
-  assert '/tmp/.kaggle' in kaggle_key.check_key(key, True, in_image=True).remedy
-  assert 'mage' not in kaggle_key.check_key(key, True).remedy
+  sources = kaggle_key.find_credentials({'KAGGLE_CONFIG_DIR': str(tmp_path)})
+  assert '/tmp/.kaggle' in kaggle_key.check_credentials(sources, True, in_image=True).remedy
+  assert 'mage' not in kaggle_key.check_credentials(sources, True).remedy

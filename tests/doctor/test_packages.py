@@ -47,8 +47,8 @@ def test_tensorflow(installed, level, found):
   is_single = found != 'not installed' and ' are' not in found
   assert bool(packages.installed_build(installed)) == is_single
   if ' are' in found:
-    assert 'pip uninstall ' + ' '.join(sorted(installed, key=packages._DISTRIBUTIONS.index)) in (
-        finding.remedy)
+    names = sorted(installed, key=packages._TENSORFLOW_DISTRIBUTIONS.index)
+    assert 'pip uninstall ' + ' '.join(names) in finding.remedy
 
 
 @pytest.mark.parametrize('installed, has_gpu, is_told', [
@@ -66,13 +66,13 @@ def test_in_the_image_another_image_is_the_hint():
   assert 'docker build ' in finding.remedy and 'pip' not in finding.remedy
 
 
-@pytest.mark.parametrize('build, is_nvidias', [
-    (packages.Build('tensorflow', '1.15.0'), False),
-    (packages.Build('tensorflow', '1.15.5+nv23.3'), True),
-    (packages.Build('nvidia-tensorflow', '1.15.5'), True),
+@pytest.mark.parametrize('build, is_nvidia_build', [
+    (packages.TensorFlowBuild('tensorflow', '1.15.0'), False),
+    (packages.TensorFlowBuild('tensorflow', '1.15.5+nv23.3'), True),
+    (packages.TensorFlowBuild('nvidia-tensorflow', '1.15.5'), True),
 ])
-def test_nvidias_build(build, is_nvidias):
-  assert build.is_nvidias == is_nvidias
+def test_nvidias_build(build, is_nvidia_build):
+  assert build.is_nvidia_build == is_nvidia_build
 
 
 GOOD = {'tensorflow': '1.15.0', 'protobuf': '3.19.6', 'h5py': '2.10.0', 'numpy': '1.18.5'}

@@ -23,7 +23,7 @@ def stand_in(tmp_path, monkeypatch):
 
 def test_the_real_one():
   imported = tensorflow_import.import_in_child()
-  assert imported.version.startswith('1.15') and imported.secs > 0 and imported.gpus == 0
+  assert imported.version.startswith('1.15') and imported.secs > 0 and imported.num_gpus == 0
   finding = tensorflow_import.check_import(imported)
   assert finding.level == 'ok' and 'TensorFlow 1.15' in finding.found
 
@@ -49,7 +49,7 @@ def test_import_fails(stand_in, init, found, remedy):
 
 def test_import_hangs(stand_in):
   stand_in('import time\ntime.sleep(600)')
-  finding = tensorflow_import.check_import(tensorflow_import.import_in_child(deadline_secs=1.))
+  finding = tensorflow_import.check_import(tensorflow_import.import_in_child(timeout_secs=1.))
   assert finding.level == 'error' and 'no answer within 1 s' in finding.found
 
 

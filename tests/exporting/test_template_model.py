@@ -22,7 +22,7 @@ pytestmark = pytest.mark.slow
 def test_plain_keras_scores_the_same(run_program, tmp_path, arguments):
   done = run_program('--model_dir', tmp_path, '--batch_size=16', '--train_steps=3', *arguments)
   assert done.code == 0, done.err
-  images, classes = arrays.read_idx(fashion_mnist_sample.describe().test, (28, 28, 1))
+  images, classes = arrays.read_idx_split(fashion_mnist_sample.describe().test, (28, 28, 1))
   images = images.astype(np.float32) / 255
   with tf.Graph().as_default(), tf.Session() as session:
     tf.keras.backend.set_session(session)

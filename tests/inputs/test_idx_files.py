@@ -10,7 +10,8 @@ from estimator_train.inputs.batching import Batching, Shard
 from estimator_train.settings import Settings
 
 EXAMPLES, SHAPE, CLASSES = 10, (2, 3, 1), 4
-BATCHING = Batching(SHAPE, CLASSES, one_hot=True, batch_size=4, shuffle_buffer=5, prefetch=2)
+BATCHING = Batching(SHAPE, CLASSES, one_hot=True, examples_per_batch=4, shuffle_buffer=5,
+                    prefetch=2)
 
 
 @pytest.fixture
@@ -24,10 +25,10 @@ def examples_of(images):
   return [int(pixel) // 24 for pixel in images[:, 0, 0, 0]]
 
 
-def train_fn(split, batch_size=4, skip=0, seed=1, shuffle_buffer=5):
+def train_fn(split, examples_per_batch=4, skip=0, seed=1, shuffle_buffer=5):
   return idx_files.make_train_input_fn(split, BATCHING._replace(
-      batch_size=batch_size, shuffle_buffer=shuffle_buffer, seed=seed,
-      shard=Shard(skip_examples=skip)))
+      examples_per_batch=examples_per_batch, shuffle_buffer=shuffle_buffer, seed=seed,
+      shard=Shard(first_example=skip)))
 
 
 def order(split, count, **options):
@@ -73,7 +74,7 @@ def test_seed_decides_the_order(split):
 
 
 def test_order_is_the_same_for_any_batch_size(split):
-  assert order(split, 5, batch_size=4) == order(split, 10, batch_size=2)
+  assert order(split, 5, examples_per_batch=4) == order(split, 10, examples_per_batch=2)
 
 
 def test_skipping_goes_on_where_a_run_stopped(split):
@@ -83,13 +84,13 @@ def test_skipping_goes_on_where_a_run_stopped(split):
 
 def test_labels_as_class_numbers(split):
   ((_, labels),), _ = batches(idx_files.make_eval_input_fn(
-      split, BATCHING._replace(one_hot=False, batch_size=10)))
+      split, BATCHING._replace(one_hot=False, examples_per_batch=10)))
   assert labels.dtype == np.int64 and list(labels) == list(np.arange(EXAMPLES) % CLASSES)
 
 
 def test_arrays_deliver_the_same(split):
   for one_hot in (True, False):
-    batching = BATCHING._replace(one_hot=one_hot, seed=3, shard=Shard(skip_examples=7))
+    batching = BATCHING._replace(one_hot=one_hot, seed=3, shard=Shard(first_example=7))
     streamed, _ = batches(idx_files.make_train_input_fn(split, batching), 6)
     held, _ = batches(arrays.make_idx_train_input_fn(split, batching), 6)
     for (images, labels), (images_held, labels_held) in zip(streamed, held):
@@ -113,7 +114,7 @@ def test_no_array_in_the_graph(write_idx, held):
     ('memory', 0, 'memory')])
 def test_small_files_are_held_unless_the_user_says_otherwise(split, monkeypatch, given,
                                                              small_bytes, cache):
-  monkeypatch.setattr(idx_files, '_MAX_CACHED_BYTES', small_bytes)
+  monkeypatch.setattr(idx_files, '_MAX_AUTO_CACHED_BYTES', small_bytes)
   dataset = DataSet('own', tuple('abcd'), SHAPE, split, split)
   settings = Settings(model_dir='any', train_steps=1, cache=given, batch_size=4)
   assert factory.resolve_cache(dataset, settings) == cache

@@ -42,12 +42,12 @@ def damaged(content, at):
 
 
 @pytest.mark.parametrize('content, count, why', [
-    (CONTENT[:16 + 15 * 7 + 3], 7, 'the file ends, after 7 of 40 images'),
-    (CONTENT[:16], 0, 'the file ends, after 0 of 40 images'),
+    (CONTENT[:16 + 15 * 7 + 3], 7, 'the file ends early, after 7 of 40 images'),
+    (CONTENT[:16], 0, 'the file ends early, after 0 of 40 images'),
     (CONTENT + b'x', 40, 'longer than its header indicates, after 40 of 40 images'),
     (damaged(PACKED, len(PACKED) - 6), 40, 'CRC check failed .*, after 40 of 40'),
     (PACKED[:-4], 40, 'ended before .*, after 40 of 40 images'),
-    (CONTENT[:9], 0, 'the file ends in its header$'),
+    (CONTENT[:9], 0, 'the file ends within its header$'),
     (PACKED[:4], 0, 'ended before the end-of-stream marker was reached$'),
     (gzip.compress(b'some text'), 0, 'not an idx file of images: it starts with 0x736f6d65, e'),
     (struct.pack('>2I', 0x801, 4) + b'1234', 0, 'starts with 0x00000801, expected 0x00000803$'),

@@ -12,7 +12,7 @@ from estimator_train.errors import UserError
 from estimator_train.inputs import arrays, image_cache, image_files
 from estimator_train.inputs.batching import Batching
 
-BATCHING = Batching((20, 16, 3), 2, one_hot=False, batch_size=3, num_parallel_calls=2)
+BATCHING = Batching((20, 16, 3), 2, one_hot=False, examples_per_batch=3, num_parallel_calls=2)
 
 
 @pytest.fixture
@@ -60,7 +60,7 @@ def test_a_colour_image_among_grey_ones(split, cache, write_images, tmp_path, fi
 
 
 def test_a_surprise_in_colour(split, cache, write_images, tmp_path, filled, monkeypatch):
-  monkeypatch.setattr(image_files, '_SAMPLE_SIZE', 1)
+  monkeypatch.setattr(image_files, '_GREY_SAMPLE_SIZE', 1)
   test_a_colour_image_among_grey_ones(split, cache, write_images, tmp_path, filled)
   assert [shape[-1] for shape in filled] == [1, 3]
 
@@ -133,8 +133,9 @@ def test_a_damaged_cache_is_done_again(split, tmp_path, filled, damage):
 
 def test_memory_that_does_not_suffice_is_foreseen(split, filled, monkeypatch):
   monkeypatch.setattr(image_cache, 'available_bytes', lambda: 5000)
-  with pytest.raises(UserError, match='does not fit into memory: --cache=memory for uint8 '
-                                      '18x20x16x1 of 5.76 kB, 5.00 kB are free: give --cache=F'):
+  with pytest.raises(UserError, match='does not fit into memory: --cache=memory for a '
+                                      'uint8 array of shape 18x20x16x1 and size 5.76 kB, '
+                                      'with 5.00 kB free: give --cache=F'):
     image_cache.load_images(split, BATCHING, 'memory')
   assert not filled
 

@@ -15,7 +15,7 @@ SIZE = (40, 32)
 
 def batching(**given):
   return Batching(SIZE + (3,), 4, one_hot=False, **dict(
-      {'batch_size': 4, 'num_parallel_calls': 2}, **given))
+      {'examples_per_batch': 4, 'num_parallel_calls': 2}, **given))
 
 
 def split_of(paths):
@@ -49,8 +49,9 @@ def images(tmp_path, write_images):
 
 
 def test_the_published_pixels(images, monkeypatch):
-  monkeypatch.setattr(image_files, '_SAMPLE_SIZE', 1)  # So that the colour one comes as a surprise.
-  found, _ = batches(image_files.make_eval_input_fn(split_of(images), batching(batch_size=2)))
+  monkeypatch.setattr(image_files, '_GREY_SAMPLE_SIZE', 1)  # The colour one is unexpected.
+  found, _ = batches(image_files.make_eval_input_fn(split_of(images),
+                                                    batching(examples_per_batch=2)))
   assert [pixels.shape[-1] for pixels, _ in found] == [1, 1, 3]  # The colour one is in the last.
   assert np.concatenate([classes for _, classes in found]).tolist() == [0, 1, 2, 3, 4, 5]
   for pixels, classes in found:
@@ -61,7 +62,7 @@ def test_the_published_pixels(images, monkeypatch):
 def test_the_published_pixels_of_retina_images(oct2017_dir):
   paths = sorted((oct2017_dir / 'val').glob('*/*.jpeg'))[::4]
   ((pixels, _),), _ = batches(image_files.make_eval_input_fn(split_of(paths),
-                                                             batching(batch_size=8)))
+                                                             batching(examples_per_batch=8)))
   assert pixels.shape == (8,) + SIZE + (1,) and pixels.dtype == np.float32
   for image, path in zip(as_the_model_sees(pixels), paths):
     np.testing.assert_allclose(image, published(path), atol=1e-6)
@@ -71,11 +72,12 @@ def test_mostly_in_colour(images, write_images, tmp_path):
   """A grey image among colour ones is repeated to three channels."""
   write_images({path: np.full((9, 9, 3), 50 * index, np.uint8)
                 for index, path in enumerate(images[:4])})
-  found, _ = batches(image_files.make_eval_input_fn(split_of(images), batching(batch_size=6)))
+  found, _ = batches(image_files.make_eval_input_fn(split_of(images),
+                                                    batching(examples_per_batch=6)))
   ((pixels, _),) = found
   assert pixels.shape == (6,) + SIZE + (3,)
   np.testing.assert_allclose(as_the_model_sees(pixels)[5], published(images[5]), atol=1e-6)
-  assert not image_files.is_grey(split_of(images).files)
+  assert not image_files.is_sample_grey(split_of(images).files)
 
 
 def order(split, count, **given):
@@ -93,7 +95,7 @@ def test_training_shuffles_without_end(images):
 
 def test_a_small_buffer_mixes_all_files(images):
   """Files are found class by class, and a buffer of one would deliver them like that."""
-  numbers, _ = order(split_of(images), 1, batch_size=6, shuffle_buffer=1)
+  numbers, _ = order(split_of(images), 1, examples_per_batch=6, shuffle_buffer=1)
   assert sorted(numbers) == list(range(6)) != numbers
 
 
@@ -107,4 +109,4 @@ def test_the_order_is_that_of_the_seed(images):
 def test_a_resumed_run_goes_on_with_the_next(images):
   split = split_of(images)
   straight, _ = order(split, 5, shuffle_buffer=4)
-  assert order(split, 3, shuffle_buffer=4, shard=Shard(skip_examples=8))[0] == straight[8:]
+  assert order(split, 3, shuffle_buffer=4, shard=Shard(first_example=8))[0] == straight[8:]

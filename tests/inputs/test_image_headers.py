@@ -25,7 +25,7 @@ def found(decoder):
   """Returns the problems of a file with these contents, reason by kind."""
   def find(contents, path=b'some.jpeg'):
     try:
-      decoder.shape(contents)
+      decoder.decode_shape(contents)
       refusal = None
     except ValueError as error:
       refusal = str(error)
@@ -125,10 +125,10 @@ def test_nothing_to_say(found, name, path):
     ('bmp', b'a.bmp', 'cannot_be_decoded', 'a BMP image'),
     ('webp', b'a.jpeg', 'cannot_be_decoded', 'a WEBP image'),
     ('tiff', b'a.jpeg', 'cannot_be_decoded', 'a TIFF image'),
-    ('png', b'a.jpeg', 'wrong_extension', 'a PNG named .jpeg'),
-    ('gif', b'a.JPG', 'wrong_extension', 'a GIF named .jpg'),
-    ('jpeg', b'a.png', 'wrong_extension', 'a JPEG named .png'),
-    ('jpeg', b'a.bmp', 'wrong_extension', 'a JPEG named .bmp'),
+    ('png', b'a.jpeg', 'wrong_extension', 'a PNG file with extension .jpeg'),
+    ('gif', b'a.JPG', 'wrong_extension', 'a GIF file with extension .jpg'),
+    ('jpeg', b'a.png', 'wrong_extension', 'a JPEG file with extension .png'),
+    ('jpeg', b'a.bmp', 'wrong_extension', 'a JPEG file with extension .bmp'),
     ('cmyk jpeg', b'a.jpeg', 'cmyk', 'CMYK'),
     ('16-bit png', b'a.png', '16_bit', '8 of 16 bits'),
     ('jpeg with orientation 6', b'a.jpeg', 'exif_rotated', 'orientation 6'),

@@ -44,10 +44,10 @@ def seen(input_fn, count):
 @pytest.mark.parametrize('workers, replicas, batch_size', [(2, 1, 4), (3, 1, 3), (3, 2, 1)])
 def test_workers_take_what_one_process_would(make_input_fn, kind, workers, replicas, batch_size):
   steps = 12
-  of_one = seen(make_input_fn(kind, batch_size=batch_size), steps * workers * replicas)
+  of_one = seen(make_input_fn(kind, examples_per_batch=batch_size), steps * workers * replicas)
   for worker in range(workers):
     shard = Shard(0, workers, worker, replicas * batch_size)
-    own = seen(make_input_fn(kind, batch_size=batch_size, shard=shard), steps * replicas)
+    own = seen(make_input_fn(kind, examples_per_batch=batch_size, shard=shard), steps * replicas)
     expected = [of_one[step * workers * replicas + worker * replicas + replica]
                 for step in range(steps) for replica in range(replicas)]
     assert own == expected
@@ -57,7 +57,7 @@ def test_workers_take_what_one_process_would(make_input_fn, kind, workers, repli
 def test_every_example_once_an_epoch(make_input_fn, kind):
   workers, batch_size = 3, 1
   steps = 2 * COUNT // workers
-  by_step = zip(*(seen(make_input_fn(kind, batch_size=batch_size,
+  by_step = zip(*(seen(make_input_fn(kind, examples_per_batch=batch_size,
                                      shard=Shard(0, workers, worker, batch_size)), steps)
                   for worker in range(workers)))
   order = [number for step in by_step for classes in step for number in classes]
@@ -68,8 +68,9 @@ def test_every_example_once_an_epoch(make_input_fn, kind):
 
 def test_a_resumed_worker_goes_on_with_its_next(make_input_fn):
   shard = Shard(0, 2, 1, 3)
-  straight = seen(make_input_fn('idx', batch_size=3, shard=shard), 9)
-  resumed = seen(make_input_fn('idx', batch_size=3, shard=shard._replace(skip_examples=4 * 6)), 5)
+  straight = seen(make_input_fn('idx', examples_per_batch=3, shard=shard), 9)
+  resumed = seen(make_input_fn('idx', examples_per_batch=3,
+                               shard=shard._replace(first_example=4 * 6)), 5)
   assert resumed == straight[4:]
 
 
@@ -78,7 +79,7 @@ def test_image_files_are_shared_by_name(image_folders):
   split = image_folder.describe_patterns(
       Settings(mode='input_benchmark'), str(image_folders / 'train' / '**' / '*.jpeg'), None,
       ()).train
-  batching = Batching((8, 8, 1), 2, one_hot=False, batch_size=2, shuffle_buffer=18, seed=1)
+  batching = Batching((8, 8, 1), 2, one_hot=False, examples_per_batch=2, shuffle_buffer=18, seed=1)
   listed = [[path for path, _ in batches(lambda shard=shard: image_files.make_path_dataset(
       split, batching._replace(shard=shard)), 9)[0]]
             for shard in (Shard(0, 2, 0, 3), Shard(0, 2, 1, 3))]

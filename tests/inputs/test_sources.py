@@ -24,7 +24,7 @@ def test_each_split_has_a_source():
   for split, kind in ((IdxSplit('images', 'labels'), 'idx_files'),
                       (ImageSplit([], []), 'image_files'), (ArraySplit([], []), 'arrays'),
                       (SyntheticSplit(None), 'synthetic')):
-    assert factory.make_source(dataset, split).kind == kind
+    assert factory.make_source(dataset, split).format_name == kind
 
 
 @pytest.mark.parametrize('split', [None, 'a path', collections.namedtuple('Other', 'path')('x')])
@@ -57,7 +57,7 @@ def test_a_worker_opens_its_own_files_only(monkeypatch, tmp_path, write_images):
   write_images({path: np.full((2, 2, 1), 9, np.uint8) for path in files})
   split = ImageSplit([str(path).encode() for path in files], np.arange(96, dtype=np.int32) % 2)
   source = factory.make_source(DataSet('any', ('a', 'b'), (2, 2, 1)), split)
-  monkeypatch.setattr(image_files, 'is_grey', lambda files: True)  # Decodes a sample.
+  monkeypatch.setattr(image_files, 'is_sample_grey', lambda files: True)  # Decodes a sample.
   monkeypatch.setattr(image_files.tf, 'read_file', recording)
   own = []
   for rank in (0, 1):

@@ -10,7 +10,7 @@ from estimator_train.inputs.batching import Batching
 def test_same_batch_again(tmp_path):
   with tf.Graph().as_default(), tf.Session() as session:
     dataset = synthetic.make_input_fn(
-        Batching((6, 5, 1), 10, one_hot=True, batch_size=8, seed=3), num_batches=2)()
+        Batching((6, 5, 1), 10, one_hot=True, examples_per_batch=8, seed=3), num_batches=2)()
     iterator = tf.data.make_initializable_iterator(dataset)
     session.run(iterator.initializer)
     following = iterator.get_next()

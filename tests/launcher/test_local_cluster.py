@@ -60,8 +60,8 @@ def test_more_cores_than_there_are(monkeypatch, capsys):
   monkeypatch.setattr(os, 'sched_getaffinity', lambda _: {0, 1, 2})
   assert local_cluster.main(['--local_workers=2', '--local_cores=2', '--model_dir=x']) == 2
   assert capsys.readouterr().err == (
-      'error: there are too few cores: --local_cores=2 for 2 tasks on 3 cores: give fewer, or '
-      'leave the flag out to share the cores\n')
+      'error: there are too few cores: --local_cores=2 for 2 tasks on 3 cores: give fewer per '
+      'task, or leave the flag out to share the cores\n')
 
 
 def test_tasks_are_in_their_places(launch):
@@ -73,7 +73,7 @@ def test_tasks_are_in_their_places(launch):
 
 
 def test_ports_can_be_had_and_are_kept_from_others():
-  with local_tasks._free_ports(3) as ports:
+  with local_tasks._reserve_ports(3) as ports:
     assert len(set(ports)) == 3
     for port in ports:
       with local_tasks.socket.socket() as listener:
@@ -91,7 +91,7 @@ def test_leader_is_in_front_and_the_others_have_logs(launch):
                                 worker_0=says.format('{"result": 1}'),
                                 worker_1=says.format('other'))
     assert (code, out) == (0, '{"result": 1}\n')
-    assert err == ('2 worker: the output of worker 0 follows, that of the other tasks is in '
+    assert err == ('starting tasks (2 worker): the output of worker 0 follows, the others log to '
                    'model/logs\n'
                    '{"result": 1} too\n')
   # A log is gone on with, as the run is.

@@ -72,7 +72,7 @@ def test_restarts(launch, does, code, restarts):
   assert found == code, err
   lines = [line for line in err.splitlines() if line.startswith('restarting all tasks ')]
   assert [line.split(':')[0] for line in lines] == [
-      'restarting all tasks ({} of 2)'.format(number + 1) for number in range(restarts)]
+      'restarting all tasks (restart {} of 2)'.format(number + 1) for number in range(restarts)]
   assert all(': worker 1 ended with code 1' in line for line in lines)
   starts = [launch.started('worker 1', 1 + number)['cluster'] for number in range(restarts + 1)]
   assert all(first != second for first, second in zip(starts, starts[1:]))
@@ -158,7 +158,7 @@ def test_tasks_die_with_the_launcher(launch):
 
 
 def test_waits_as_long_as_documented():
-  assert local_tasks.TIMEOUTS == (60, 5, 10)
+  assert local_tasks.DEFAULT_TIMEOUTS == (60, 5, 10)
 
 
 def test_limits_count_from_what_happened(tmp_path, monkeypatch):
@@ -178,7 +178,7 @@ def test_limits_count_from_what_happened(tmp_path, monkeypatch):
       self.returncode = -signum
 
   looks = itertools.count()
-  tasks = [local_tasks.Task('worker', index) for index in range(2)]
+  tasks = [local_tasks.LocalTask('worker', index) for index in range(2)]
   cluster = local_tasks.LocalCluster(tasks, [], str(tmp_path), [], clock=lambda: next(looks),
                                      sleep=lambda secs: None)
   lost, hangs = Process(138), Process(None)

@@ -110,7 +110,7 @@ def test_no_best(run_program, tmp_path):
        '{0}/model.ckpt-0, {0}/model.ckpt-1'),
       ('{0}/model.ckpt-7', 'there is no such checkpoint: --checkpoint={0}/model.ckpt-7: give one '
        'of {0}/model.ckpt-0, {0}/model.ckpt-1'),
-      ('{0}/none/model.ckpt-7', 'give another one: there is none in {0}/none'),
+      ('{0}/none/model.ckpt-7', 'give a checkpoint in another folder: there is none in {0}/none'),
       ('{0}', 'there is no such checkpoint: --checkpoint={0}: give one of {0}/model.ckpt-0')):
     done = run_program('--mode=evaluate', '--model_dir', tmp_path, *COMMON,
                        '--checkpoint=' + name.format(tmp_path))

@@ -45,14 +45,14 @@ def no_waits(monkeypatch):
 
 def at_step(monkeypatch, step, act):
   """Has something happen before a step, in the first run that takes it."""
-  before, acts = progress.Progress.before_run, [act]
+  before, acts = progress.ShowProgress.before_run, [act]
 
   def before_run(self, run_context):
     if self._counter.step + 1 == step and acts:
       acts.pop()()
     return before(self, run_context)
 
-  monkeypatch.setattr(progress.Progress, 'before_run', before_run)
+  monkeypatch.setattr(progress.ShowProgress, 'before_run', before_run)
 
 
 def fill(folder):
@@ -231,13 +231,14 @@ def test_full_standard_output():
     done = subprocess.run([sys.executable, '-m', 'estimator_train', '--help'], cwd=str(ROOT),
                           stdout=full, stderr=subprocess.PIPE, universal_newlines=True, timeout=60)
   assert (done.returncode, done.stderr) == (
-      2, 'error: standard output cannot be written to: No space left on device\n')
+      2, 'error: cannot write to standard output: No space left on device: free some space, or '
+      'redirect the output to another disk\n')
 
 
 def test_a_data_file_that_is_gone_by_the_time_it_is_read(run_program, tmp_path, monkeypatch):
   folder = str(tmp_path / 'data')
-  shutil.copytree(fashion_mnist_sample.FOLDER, folder)
-  monkeypatch.setattr(fashion_mnist_sample, 'FOLDER', folder)
+  shutil.copytree(fashion_mnist_sample.SAMPLE_FOLDER, folder)
+  monkeypatch.setattr(fashion_mnist_sample, 'SAMPLE_FOLDER', folder)
   read, gone = idx.read_images, os.path.join(folder, 'train-images-idx3-ubyte.gz')
 
   def read_images(split):

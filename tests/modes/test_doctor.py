@@ -72,11 +72,12 @@ T4 = gpus.Gpu('Tesla T4', (7, 5), '535.1', 15 << 30)
 ])
 def test_gpus(run_program, monkeypatch, gpu, count, told):
   monkeypatch.setattr(gpus, 'inspect_gpus', lambda: gpus.GpuInventory((gpu,) * count))
-  monkeypatch.setattr(gpu_use, 'inspect_memory', lambda: gpu_use.NcclMemory(1 << 26, None))
+  monkeypatch.setattr(gpu_use, 'inspect_memory_limits',
+                      lambda: gpu_use.NcclMemoryLimits(1 << 26, None))
   monkeypatch.setattr(gpu_use, 'find_missing_libraries', lambda: ('libcudnn.so.7',))
   monkeypatch.delenv('CUDA_VISIBLE_DEVICES', raising=False)
   done = run_program('--mode=doctor')
-  assert done.code == 2 and (gpus.CONTAINER in done.out) == ('gpu build' in told)
+  assert done.code == 2 and (gpus.NVIDIA_CONTAINER in done.out) == ('gpu build' in told)
   names = ('gpus', 'gpu build', 'gpu driver', 'cuda', 'gpus seen', 'nccl')
   assert {name: level for name, level in levels(done.result).items() if name in names} == told
 
@@ -93,8 +94,8 @@ def test_oct2017_asks_for_credentials(run_program, monkeypatch, tmp_path):
 
 @pytest.mark.usefixtures('imports_quickly')
 def test_in_the_image_nothing_is_to_be_installed(run_program, monkeypatch):
-  assert doctor.IMAGE_VARIABLE + '=' in (ROOT / 'Dockerfile').read_text()
-  monkeypatch.setenv(doctor.IMAGE_VARIABLE, '1')
+  assert doctor.DOCKER_IMAGE_VARIABLE + '=' in (ROOT / 'Dockerfile').read_text()
+  monkeypatch.setenv(doctor.DOCKER_IMAGE_VARIABLE, '1')
   monkeypatch.setattr(packages, 'installed_versions', lambda: {
       'tensorflow': '1.15.0', 'protobuf': '3.19.6', 'h5py': '2.10.0', 'numpy': '1.18.5',
       'pillow': '8.4.0'})

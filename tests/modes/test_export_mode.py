@@ -181,8 +181,8 @@ def test_it_takes_no_data(run_program, folders, image_folders, tmp_path):
   assert (first / 'assets' / 'labels.txt').read_text() == 'A\nB\n'
   second = run_program(*again)
   assert int(second.result['path'].rpartition('/')[2]) > int(first.name)
-  assert fails(run_program(*again + ['--image_size=16,21']), '--image_size=16,20 there and '
-               '--image_size=16,21 here')
+  assert fails(run_program(*again + ['--image_size=16,21']), '--image_size=16,20 before and '
+               '--image_size=16,21 now')
   (tmp_path / 'model' / 'labels.txt').unlink()
   assert fails(run_program(*again), 'the classes are unknown: no labels.txt in')
   assert len(list((tmp_path / 'exports').iterdir())) == 2
@@ -247,7 +247,7 @@ def test_wrong_together_with_the_model_dir(run_program, trained, tmp_path):
                'there is no checkpoint to export: --model_dir={}'.format(tmp_path / 'none'))
   arguments = trained() + arguments
   for extra, message in (
-      (['--labels=a,b,c'], 'trained with other class names: é,b,c there and a,b,c here'),
+      (['--labels=a,b,c'], 'trained with other class names: é,b,c before and a,b,c now'),
       (['--model=own_models:partly_frozen'], 'was trained with --model=own_models:two_layers, not'),
       (['--preprocess=tf'], 'was trained with --preprocess=unit, not --preprocess=tf'),
       (['--model=own_models:no_such'], 'names a function that does not exist')):

@@ -58,7 +58,8 @@ def test_other_labels_than_trained_with(run_program, folders):
   assert run_program('--mode=train', '--train_steps=1', *folders).code == 0
   for mode in ('train', 'evaluate'):
     assert fails(run_program('--mode=' + mode, '--train_steps=2', '--labels=B,A', *folders),
-                 '--model_dir was trained with other class names: A,B there and B,A here')
+                 'the model of --model_dir was trained with other class names: '
+                 'A,B before and B,A now')
 
 
 @pytest.fixture
@@ -158,7 +159,7 @@ def test_awkward_images_train(run_program, folders, image_folders, awkward_image
 @pytest.mark.parametrize('extra, message', [
     (['--cache_features'], 'needs frozen layers'),
     (['--weights=imagenet'], 'there are no ImageNet weights for this model'),
-    (['--trainable_layers=3'], '--trainable_layers is for pretrained networks'),
+    (['--trainable_layers=3'], '--trainable_layers requires a pretrained network'),
     (['--train_pattern=/none/*.jpeg'], '--train_pattern matches no file: --train_pattern=/none/'),
     (['--labels=A,B,C'], 'a class has no training images: C'),
     (['--labels=A'], 'at least two classes'),
@@ -171,7 +172,8 @@ def test_what_cannot_be(run_program, folders, extra, message, tmp_path):
 @pytest.mark.parametrize('extra, message', [
     (['--dataset=fashion_mnist_sample', '--cache=folder'], 'only image files can be cached in'),
     (['--dataset=fashion_mnist_sample', '--preprocess=caffe'], '--preprocess=caffe requires three'),
-    (['--dataset=synthetic', '--class_weights=balanced'], 'this requires a finite data set'),
+    (['--dataset=synthetic', '--class_weights=balanced'],
+     '--class_weights and --cache_features require a finite data set: --dataset=synthetic is '),
 ])
 def test_what_is_for_images_in_folders(run_program, extra, message, tmp_path):
   assert fails(run_program('--train_steps=1', '--model_dir={}'.format(tmp_path / 'model'), *extra),

@@ -21,8 +21,9 @@ COMMON = ('--mode=input_benchmark', '--batch_size=8', '--model=own_models:two_la
 
 @pytest.fixture(autouse=True)
 def short(monkeypatch):
-  for module, name, value in ((input_rate, '_COLD_SECS', 0.02), (input_rate, '_WARM_SECS', 0.02),
-                              (model_rate, '_SECS', 0.1), (model_rate, '_WARMUP_SECS', 0.1)):
+  for module, name, value in (
+      (input_rate, '_COLD_PASS_SECS', 0.02), (input_rate, '_WARM_PASS_SECS', 0.02),
+      (model_rate, '_MIN_TIMED_SECS', 0.1), (model_rate, '_MAX_WARMUP_SECS', 0.1)):
     monkeypatch.setattr(module, name, value)
 
 
@@ -159,7 +160,7 @@ def test_the_model_is_measured_on_what_the_input_delivers(run_program, flags, mo
 
 
 @pytest.mark.parametrize('extra, message', [
-    (['--cache_features'], 'leave it out'),
+    (['--cache_features'], 'reads no images: --cache_features: omit it'),
     (['--batch_size=9', '--num_cpu_replicas=2'], '--batch_size=9 for 2 replicas: use 8 or 10'),
     (['--dataset=fashion_mnist'], '--data_dir is required'),
 ])

@@ -18,8 +18,8 @@ from estimator_train import __main__ as program
 from estimator_train.datasets import fashion_mnist_sample
 from estimator_train.inputs import unlabelled
 
-IMAGES = os.path.join(fashion_mnist_sample.FOLDER, 't10k-images-idx3-ubyte.gz')
-LABELS = os.path.join(fashion_mnist_sample.FOLDER, 't10k-labels-idx1-ubyte.gz')
+IMAGES = os.path.join(fashion_mnist_sample.SAMPLE_FOLDER, 't10k-images-idx3-ubyte.gz')
+LABELS = os.path.join(fashion_mnist_sample.SAMPLE_FOLDER, 't10k-labels-idx1-ubyte.gz')
 
 
 def lines(text):
@@ -148,11 +148,12 @@ def test_idx_files_of_another_size(run_program, trained, write_idx):
      'was trained with --model=own_models:two_layers, not --model=mnist_dense'),
     (['--input=' + IMAGES, '--preprocess=tf'],
      'was trained with --preprocess=unit, not --preprocess=tf'),
-    (['--input=' + IMAGES, '--dataset=mnist'], '--model_dir was trained with other class names'),
+    (['--input=' + IMAGES, '--dataset=mnist'],
+     'the model of --model_dir was trained with other class names'),
     (['--input=' + IMAGES, '--image_size=30,30'], '--image_size is only for --dataset='),
     (['--input=' + IMAGES, '--dataset=synthetic', '--image_size=30,30',
       '--labels=' + ','.join(fashion_mnist_sample.LABELS)],
-     'created with other flags: no --image_size there and --image_size=30,30 here: give another'),
+     'created with other flags: no --image_size before and --image_size=30,30 now: give another'),
     (['--input=' + IMAGES, '--model_dir=none'], 'there is no checkpoint to predict: --model_dir='),
 ])
 def test_wrong(run_program, trained, arguments, message, monkeypatch):

@@ -179,7 +179,7 @@ def test_a_real_run(run_program, tmp_path, monkeypatch):
   (part, *_) = WORKLOADS['fashion_mnist'].parts
   monkeypatch.setitem(WORKLOADS, 'fashion_mnist',
                       WORKLOADS['fashion_mnist']._replace(parts=[part]))
-  monkeypatch.setattr(paths, 'CONFIGS', str(tmp_path))
+  monkeypatch.setattr(paths, 'CONFIGS_DIR', str(tmp_path))
   monkeypatch.setenv('PYTHONPATH', str(ROOT / 'tests'))
   done = run_program('--mode=reproduce', '--workload=fashion_mnist',
                      '--model_dir={}'.format(tmp_path / 'out'))

@@ -173,9 +173,9 @@ def test_more_repeats_are_added(sweep):
 
 
 @pytest.mark.parametrize('flag, there', [
-    ('--batch_size=64', '--batch_size=128 there and --batch_size=64 here'),
-    ('--train_steps=50', 'no --train_steps there and --train_steps=50 here'),
-    ('--num_cpu_replicas=4', '--num_cpu_replicas=2 there and --num_cpu_replicas=4 here')])
+    ('--batch_size=64', '--batch_size=128 before and --batch_size=64 now'),
+    ('--train_steps=50', 'no --train_steps before and --train_steps=50 now'),
+    ('--num_cpu_replicas=4', '--num_cpu_replicas=2 before and --num_cpu_replicas=4 now')])
 def test_another_sweep_is_refused(sweep, flag, there):
   sweep(Runs())
   runs = Runs()
@@ -186,7 +186,7 @@ def test_another_sweep_is_refused(sweep, flag, there):
 
 def test_folder_of_a_training_is_refused(sweep, tmp_path):
   (tmp_path / 'flags.txt').write_text('--mode=train\n')
-  with pytest.raises(UserError, match='--mode=train there and --mode=scaling here'):
+  with pytest.raises(UserError, match='--mode=train before and --mode=scaling now'):
     sweep(Runs())
 
 

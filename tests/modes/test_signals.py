@@ -112,7 +112,7 @@ def test_while_caching(run_program, inject, image_folders, tmp_path):
 def test_while_training(train, inject, tmp_path, stage, signum):
   """After the step; in the midst of a checkpoint's; when all is trained, and reports are left."""
   owner, name, at = {
-      'step': (progress.Progress, 'before_run', 3),
+      'step': (progress.ShowProgress, 'before_run', 3),
       'save': (tf.train.Saver, 'save', 3),  # After the initial weights and step 0.
       'reports': (throughput, 'write_throughput_report', 1)}[stage]
   inject(owner, name, signum, at=at)
@@ -120,8 +120,8 @@ def test_while_training(train, inject, tmp_path, stage, signum):
   step = 6 if stage == 'reports' else 3
   assert done.code == CODES[signum] and done.out == '', done.err
   assert done.err.splitlines()[-1] == (
-      'stopped by {} at step {}, which is saved; the same command resumes from there'.format(
-          signal.Signals(signum).name, step))
+      'stopped by {} at step {}, whose checkpoint is saved; the same command resumes from there'
+      .format(signal.Signals(signum).name, step))
   assert save_hook.latest_checkpoint(str(tmp_path))[1] == step and left_over(tmp_path) == []
   assert json.loads((tmp_path / 'throughput.json').read_text())['global_step'] == step
   assert (tmp_path / 'model.h5').exists() and not (tmp_path / 'evaluation.json').exists()
@@ -154,7 +154,7 @@ def test_an_evaluation_between_steps_is_cut_short(train, inject, tmp_path, monke
   done = train('--train_steps=4', '--eval_every_steps=2')
   assert done.code == 130 and len(batches) == 2
   assert 'the evaluation of {}/model.ckpt-2 was interrupted'.format(tmp_path) in done.err
-  assert ' at step 2, which is saved' in done.err.splitlines()[-1]
+  assert ' at step 2, whose checkpoint is saved' in done.err.splitlines()[-1]
   assert (tmp_path / 'throughput.json').exists() and left_over(tmp_path) == []
   assert not (tmp_path / 'evaluation.json').exists()
   assert not (tmp_path / 'best' / 'best.json').exists()
@@ -164,9 +164,9 @@ def test_an_evaluation_between_steps_is_cut_short(train, inject, tmp_path, monke
 
 def test_no_evaluation_begins_after_a_signal(train, inject, monkeypatch):
   monkeypatch.setattr(evaluator.Evaluator, 'evaluate', None)
-  inject(progress.Progress, 'before_run', signal.SIGTERM, at=2)
+  inject(progress.ShowProgress, 'before_run', signal.SIGTERM, at=2)
   done = train('--train_steps=6', '--eval_every_steps=2')
-  assert done.code == 143 and ' at step 2, which is saved' in done.err.splitlines()[-1]
+  assert done.code == 143 and ' at step 2, whose checkpoint is saved' in done.err.splitlines()[-1]
 
 
 def test_the_last_evaluation_is_cut_short(train, inject, tmp_path):
@@ -183,7 +183,7 @@ def test_the_last_evaluation_is_cut_short(train, inject, tmp_path):
     pytest.param(tf.train.Saver, 'save', 3, 0, id='saving'),
     pytest.param(template_model, 'write_h5', 1, 2, id='reports')])
 def test_a_second_sigint_ends_at_once(train, inject, tmp_path, owner, name, at, step):
-  inject(progress.Progress, 'before_run', signal.SIGINT, at=2)
+  inject(progress.ShowProgress, 'before_run', signal.SIGINT, at=2)
   inject(owner, name, signal.SIGINT, at=at, after=name == 'write_h5')
   done = train('--mode=train', '--train_steps=6')
   assert done.code == 130 and done.err.splitlines()[-1] == 'stopped by SIGINT'
@@ -195,7 +195,7 @@ def test_a_second_sigint_ends_at_once(train, inject, tmp_path, owner, name, at, 
 
 
 def test_a_signal_to_save(train, inject, tmp_path):
-  inject(progress.Progress, 'before_run', signal.SIGUSR1, at=2)
+  inject(progress.ShowProgress, 'before_run', signal.SIGUSR1, at=2)
   done = train('--mode=train', '--train_steps=7', '--save_checkpoints_steps=3')
   assert done.code == 0, done.err
   assert done.err.count('SIGUSR1: saved {}/model.ckpt-2\n'.format(tmp_path)) == 1

@@ -10,7 +10,7 @@ from conftest import ROOT, is_alive, wait_until
 
 from estimator_train.errors import StoppedBySignal
 from estimator_train.process import child_process
-from estimator_train.process.start_up import STARTED_VARIABLE
+from estimator_train.process.start_up import START_TIME_VARIABLE
 
 SECS = 30
 
@@ -79,12 +79,12 @@ def test_module_and_cores(stand_in):
 
 
 def test_environment(stand_in, monkeypatch):
-  monkeypatch.setenv(STARTED_VARIABLE, '1')
+  monkeypatch.setenv(START_TIME_VARIABLE, '1')
   monkeypatch.setenv('TF_CONFIG', '{}')
   monkeypatch.setenv('PYTHONPATH', 'some:others')
   log = stand_in('print(json.dumps(dict(os.environ)))')
   inherited = child_process.run_program([], log).result
-  assert STARTED_VARIABLE not in inherited and 'TF_CONFIG' not in inherited
+  assert START_TIME_VARIABLE not in inherited and 'TF_CONFIG' not in inherited
   assert inherited['PYTHONPATH'] == 'some:others:{}'.format(ROOT)
   assert inherited['PATH'] == os.environ['PATH']
 

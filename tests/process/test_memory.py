@@ -34,7 +34,7 @@ def cgroups(tmp_path, monkeypatch):
 
 @pytest.fixture(autouse=True)
 def no_address_limit(monkeypatch):
-  monkeypatch.setattr(memory, '_left_address_space', lambda: None)
+  monkeypatch.setattr(memory, '_address_bytes_left', lambda: None)
 
 
 @pytest.mark.parametrize('version', ['v2', 'v1'])

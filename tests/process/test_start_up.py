@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from estimator_train.process.start_up import STARTED_VARIABLE, StartUpTimer, process_age_secs
+from estimator_train.process.start_up import START_TIME_VARIABLE, StartUpTimer, process_age_secs
 
 
 def test_process_age_grows_from_the_start_of_the_process():
@@ -17,10 +17,10 @@ def test_process_age_leaves_out_the_set_up_before_it(monkeypatch):
   with open('/proc/uptime') as file:
     uptime = float(file.read().split()[0])
   first = process_age_secs()
-  monkeypatch.setenv(STARTED_VARIABLE, str(uptime - 0.001))
+  monkeypatch.setenv(START_TIME_VARIABLE, str(uptime - 0.001))
   assert process_age_secs() < first
   # A process that was started later than what its environment tells goes by its own start.
-  monkeypatch.setenv(STARTED_VARIABLE, '1')
+  monkeypatch.setenv(START_TIME_VARIABLE, '1')
   assert first <= process_age_secs() < uptime
 
 

@@ -33,7 +33,7 @@ def same(splits, numbers, *contents):
 def test_figures():
   split = splits_of([(b'1', 0), (b'2', 0), (b'3', 0), (b'4', 1), (b'5', 1), (b'6', 2)])[0]
   for shape in ((20, 30, 1), (20, 30, 3), (9, 9, 2), (20, 30, 1), (20, 30, 4), None):
-    split.add(100, shape)
+    split.add_file(100, shape)
   assert split.statistics() == {
       'files': 6, 'bytes': 600, 'undecodable': 1, 'classes': {'A': 3, 'B': 2, 'C': 1},
       'imbalance': 3., 'grey': 3, 'colour': 2, 'sizes': [

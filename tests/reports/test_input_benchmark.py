@@ -5,11 +5,12 @@ import json
 import pytest
 
 from estimator_train.reports import input_benchmark
-from estimator_train.reports.input_benchmark import Environment, InputFigures
+from estimator_train.reports.input_benchmark import BenchmarkEnvironment, InputFigures
 from estimator_train.settings import Settings, groups
 
 SETTINGS = Settings(mode='input_benchmark', batch_size=8, cache='none')
-ON_CPU = Environment(cores=4, free_bytes=10 ** 9, model_shares_cores=True, is_pretrained=False)
+ON_CPU = BenchmarkEnvironment(cores=4, free_bytes=10 ** 9, model_shares_cores=True,
+                              is_pretrained=False)
 ON_GPU = ON_CPU._replace(model_shares_cores=False)
 
 
@@ -18,9 +19,9 @@ def at(*rates):
   return [(rate * secs, secs) for secs, rate in enumerate(rates, 1)]
 
 
-FILES = InputFigures(kind='image_files', num_examples=1000, prepare_secs=0., cold=at(40, 60, 50),
-                     warm=at(100, 300, 200), stages={}, bytes_per_example=2e6, was_cold=True,
-                     cache_bytes=5 * 10 ** 8)
+FILES = InputFigures(format_name='image_files', num_examples=1000, prepare_secs=0.,
+                     cold_passes=at(40, 60, 50), warm_passes=at(100, 300, 200), stage_passes={},
+                     bytes_per_example=2e6, cold_is_from_storage=True, cache_bytes=5 * 10 ** 8)
 
 
 def summarize(measured=FILES, model=(50,), environment=ON_GPU, **flags):
@@ -40,13 +41,13 @@ def test_rates_and_spread():
 
 
 def test_filling_a_cache_counts_as_cold():
-  result = summarize(FILES._replace(prepare_secs=15., cold=at(200)), cache='memory')
+  result = summarize(FILES._replace(prepare_secs=15., cold_passes=at(200)), cache='memory')
   assert result['cold_images_per_sec'] == pytest.approx(1000 / (15 + 1000 / 200))
   assert result['warm_images_per_sec'] == pytest.approx(200)
 
 
 def test_stages():
-  stages = summarize(FILES._replace(stages={
+  stages = summarize(FILES._replace(stage_passes={
       'read': at(1000, 900, 1100), 'decode': at(250), 'resize': at(260), 'batch': at(200)}))[
           'stages']
   assert list(stages) == ['read', 'decode', 'resize', 'batch']
@@ -94,10 +95,10 @@ FITS = '--cache=memory (needs 0.5 GB, 1 GB of memory are free)'
      'set --cache=FOLDER (needs 2 GB, 1 GB of memory are free)'),
     (FILES, {'cache': 'memory', 'num_parallel_calls': 1},
      'the input is already cached, and no flag makes it faster'),
-    (FILES._replace(kind='idx_files'), {'num_parallel_calls': 1}, 'set ' + FITS),
-    (FILES._replace(kind='idx_files', cache_bytes=2 * 10 ** 9), {},
+    (FILES._replace(format_name='idx_files'), {'num_parallel_calls': 1}, 'set ' + FITS),
+    (FILES._replace(format_name='idx_files', cache_bytes=2 * 10 ** 9), {},
      'no flag helps: the cache does not fit into memory (needs 2 GB, 1 GB of memory are free)'),
-    (FILES._replace(kind='synthetic', cache_bytes=None), {},
+    (FILES._replace(format_name='synthetic', cache_bytes=None), {},
      'synthetic images cost almost nothing, and no flag makes them faster'),
 ])
 def test_which_flag_to_turn_for_the_input(measured, flags, expected):
@@ -117,7 +118,8 @@ CONDITIONS = {'model': 'm', 'dataset': 'd', 'global_batch_size': 8, 'devices': [
 
 
 def test_table_file_and_result(tmp_path, capsys):
-  measured = FILES._replace(stages={'read': at(400), 'batch': at(200)}, was_cold=False)
+  measured = FILES._replace(stage_passes={'read': at(400), 'batch': at(200)},
+                            cold_is_from_storage=False)
   result = input_benchmark.write_input_benchmark_report(
       groups.Run('input_benchmark', str(tmp_path)), SETTINGS[groups.Input], CONDITIONS, measured,
       at(50), ON_CPU)
@@ -128,14 +130,14 @@ def test_table_file_and_result(tmp_path, capsys):
   assert rows['read'] == ['read', '400', '400', 'to', '400', '50%']
   assert rows['warm'] == ['warm', '200', '100', 'to', '300', '400.0']
   assert rows['model'] == ['model', '50.0', '50.0', 'to', '50.0']
-  assert lines[-2].startswith('the cold rate is not from storage: the files stayed in memory')
+  assert lines[-2].startswith('the cold rate does not measure storage: the files stayed in memory')
   assert lines[-1] == result['advice']
 
 
-@pytest.mark.parametrize('was_cold', [True, None])
-def test_no_note_if_cold_passes_read_from_storage(was_cold, capsys):
-  measured = FILES._replace(was_cold=was_cold, bytes_per_example=None)
+@pytest.mark.parametrize('from_storage', [True, None])
+def test_no_note_if_cold_passes_read_from_storage(from_storage, capsys):
+  measured = FILES._replace(cold_is_from_storage=from_storage, bytes_per_example=None)
   result = input_benchmark.write_input_benchmark_report(
       SETTINGS[groups.Run], SETTINGS[groups.Input], CONDITIONS, measured, at(50), ON_CPU)
-  assert 'the cold rate is not' not in capsys.readouterr().out
-  assert result['cold_is_from_storage'] is was_cold and result['warm_mb_per_sec'] is None
+  assert 'the cold rate does not' not in capsys.readouterr().out
+  assert result['cold_is_from_storage'] is from_storage and result['warm_mb_per_sec'] is None

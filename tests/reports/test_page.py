@@ -14,7 +14,14 @@ from conftest import ROOT
 from PIL import Image
 
 from estimator_train import reports
-from estimator_train.reports import classes, drawing, page, page_files, picture_of_scaling, words
+from estimator_train.reports import (
+  chart_rendering,
+  class_selection,
+  number_format,
+  page,
+  page_data,
+  scaling_chart,
+)
 
 PICTURES = {'step-time.png', 'step-histogram.png', 'loss.png', 'accuracy.png',
             'confusion-matrix.png', 'scaling.png'}
@@ -237,7 +244,7 @@ def test_an_image_that_is_none_is_left_out(tmp_path, name):
 def test_without_its_packages_there_is_one_line(tmp_path, caplog, monkeypatch, package):
   for name in [name for name in sys.modules if name.split('.')[0] == package]:
     monkeypatch.setitem(sys.modules, name, None)
-  for name in ('pictures', 'picture_of_classes', 'picture_of_scaling', 'drawing'):
+  for name in ('page_charts', 'confusion_matrix_chart', 'scaling_chart', 'chart_rendering'):
     monkeypatch.delitem(sys.modules, 'estimator_train.reports.' + name, raising=False)
     monkeypatch.delattr(reports, name, raising=False)
   page_example.write(tmp_path)
@@ -281,12 +288,12 @@ def test_of_many_classes_the_worst_are_shown(tmp_path):
 
 
 def test_classes_keep_their_order_and_figures():
-  chosen = classes.select_classes(page_example.example(('a', 'b'))['evaluation.json'])
+  chosen = class_selection.select_classes(page_example.example(('a', 'b'))['evaluation.json'])
   assert [row.label for row in chosen.rows] == ['a', 'b'] and chosen.total == 2
   assert chosen.matrix.tolist() == [[9, 0], [0, 10]]
   assert chosen.confusions == []
-  assert classes.select_classes({}) is None
-  assert classes.select_classes(
+  assert class_selection.select_classes({}) is None
+  assert class_selection.select_classes(
       {'confusion_matrix': [[1, 0], [0, 1]], 'per_class': {'a': {}}}) is None
 
 
@@ -295,7 +302,7 @@ def test_classes_keep_their_order_and_figures():
     ('x' * 40, 'x' * 17 + '…'),
     ('视网膜', 'class 1'), ('\udcff', 'class 1'), ('', 'class 1'), ('a\u202eb', 'class 1')])
 def test_labels_in_pictures(text, expected):
-  assert drawing.chart_label(text, 'class 1') == expected
+  assert chart_rendering.format_label(text, 'class 1') == expected
 
 
 @pytest.mark.parametrize('value, number, secs', [
@@ -304,7 +311,7 @@ def test_labels_in_pictures(text, expected):
     (99.97, '100', '100\u00a0s'),
     (3, '3', '3\u00a0s'), (0, '0', '0\u00a0s'), (None, '–', '–'), (float('nan'), '–', '–')])
 def test_numbers_have_as_many_digits_as_they_are_worth(value, number, secs):
-  assert (words.format_number(value), words.format_secs(value)) == (number, secs)
+  assert (number_format.format_number(value), number_format.format_secs(value)) == (number, secs)
 
 
 @pytest.mark.parametrize('kind, axis', [
@@ -328,10 +335,10 @@ def test_sweep_over_workers(tmp_path):
   labels = [region['aria-label'] for region in found.all('div') if 'aria-label' in region]
   assert 'Rates by the number of workers' in labels
   assert 'one worker times the number of workers' in found.text
-  assert picture_of_scaling._x_label(sweep) == 'workers with 1 core(s) each'
+  assert scaling_chart._x_label(sweep) == 'workers with 1 core(s) each'
 
 
 def test_flags_are_read_as_they_were_written(tmp_path):
   (tmp_path / 'flags.txt').write_text('--a=b=c\n--empty=\n# --unset is not set\n# a remark\n')
-  flags = page_files.read_page_data(str(tmp_path)).flags
+  flags = page_data.read_page_data(str(tmp_path)).flags
   assert flags == ({'a': 'b=c', 'empty': ''}, ['unset'])

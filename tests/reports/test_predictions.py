@@ -19,7 +19,7 @@ NAMES = [b'x.png', b'a b.png', b'q"\'.png', b'x,y\r\nz.png', b'\xff\xfe.png', 'Ã
 def write(path, *outputs, labels=LABELS):
   with predictions.open_prediction_writer(str(path), labels) as writer:
     for name, some in zip(NAMES, outputs):
-      writer.add(name, some)
+      writer.write_prediction(name, some)
   return writer
 
 
@@ -34,7 +34,7 @@ def test_json_lines(tmp_path):
   assert (line['label'], line['probability']) == ('b,"c"', 0.5)
   assert line['top'][0] == {'label': 'b,"c"', 'probability': 0.5}
   assert [each['label'] for each in line['top']] == ['b,"c"', 'Ã©', 'd', 'g', 'a']
-  assert (writer.num_predicted, writer.num_bad, writer.first_bad) == (1, 0, None)
+  assert (writer.num_predicted, writer.num_errors, writer.first_error) == (1, 0, None)
 
 
 def test_names_come_back(tmp_path):
@@ -54,10 +54,10 @@ def test_names_come_back(tmp_path):
 @pytest.mark.parametrize('name', ['out.jsonl', 'out.CSV'])
 def test_bad_files(tmp_path, caplog, name):
   with predictions.open_prediction_writer(str(tmp_path / name), LABELS) as writer:
-    writer.add_bad(b'half\n.png', 'it ends early')
-    writer.add(b'nan.png', OUTPUTS * np.nan)
-  assert writer.num_bad == 2 and writer.num_predicted == 0
-  assert writer.first_bad == ('half\n.png', 'it ends early')
+    writer.write_error(b'half\n.png', 'it ends early')
+    writer.write_prediction(b'nan.png', OUTPUTS * np.nan)
+  assert writer.num_errors == 2 and writer.num_predicted == 0
+  assert writer.first_error == ('half\n.png', 'it ends early')
   assert caplog.messages == ["cannot predict 'half\\n.png' (it ends early)",
                              "cannot predict 'nan.png' (the model's outputs are not finite)"]
   if name == 'out.jsonl':
@@ -80,7 +80,7 @@ def test_only_whole_files_have_the_name(tmp_path):
   (tmp_path / 'out').write_text('of another run')
   with pytest.raises(KeyboardInterrupt), \
       predictions.open_prediction_writer(str(tmp_path / 'out'), LABELS) as writer:
-    writer.add(b'x', OUTPUTS)
+    writer.write_prediction(b'x', OUTPUTS)
     writer.flush()
     assert (tmp_path / 'out').read_text() == 'of another run'
     raise KeyboardInterrupt

@@ -13,7 +13,7 @@ from estimator_train.reports import samples
 
 class Sample(NamedTuple):
   image: np.ndarray
-  true: int
+  class_index: int
   outputs: np.ndarray
 
 

@@ -21,7 +21,7 @@ def timing(*spans, pauses=(), traced=()):
     ended.append(now)
     waited.append(wait[0] if wait else 0.)
   return Timing(began, ended, waited, START_UP, global_step=100 + len(spans), loss=0.25,
-                pauses=pauses, traced=frozenset(traced))
+                pauses=pauses, traced_steps=frozenset(traced))
 
 
 def summarize(timing, warmup_steps, global_batch_size=1, num_replicas=1):

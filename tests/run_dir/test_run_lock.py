@@ -86,7 +86,7 @@ def test_that_of_a_killed_process_is_taken_over(start, tmp_path, caplog):
 def test_that_of_another_machine_is_taken_over_when_nobody_touches_it(tmp_path, caplog):
   caplog.set_level('INFO')
   leave(tmp_path)
-  with run_lock.locked(str(tmp_path), watch_secs=0.1):
+  with run_lock.locked(str(tmp_path), owner_timeout_secs=0.1):
     assert 'process 7 on elsewhere since 2018-12-09, which has ended' in caplog.text
 
 
@@ -94,11 +94,11 @@ def test_that_of_another_machine_stands_while_it_is_touched(tmp_path):
   leave(tmp_path)
   is_over = threading.Event()
   with open(str(lock_file(tmp_path)), 'rb+', buffering=0) as file:
-    toucher = threading.Thread(target=run_lock._touch, args=(file, 0.01, is_over))
+    toucher = threading.Thread(target=run_lock._keep_touching, args=(file, 0.01, is_over))
     toucher.start()
     try:
       with pytest.raises(UserError, match='locked by process 7 on elsewhere'), \
-          run_lock.locked(str(tmp_path), watch_secs=60):
+          run_lock.locked(str(tmp_path), owner_timeout_secs=60):
         pytest.fail('two hold it')
     finally:
       is_over.set()
@@ -106,7 +106,7 @@ def test_that_of_another_machine_stands_while_it_is_touched(tmp_path):
 
 
 def test_the_holder_touches_it(tmp_path):
-  with run_lock.locked(str(tmp_path), touch_secs=0.01):
+  with run_lock.locked(str(tmp_path), touch_interval_secs=0.01):
     began = lock_file(tmp_path).stat().st_mtime_ns
     wait_until(lambda: lock_file(tmp_path).stat().st_mtime_ns > began)
 
@@ -167,7 +167,7 @@ def test_a_folder_that_was_made_for_nothing_goes_again(tmp_path):
 
 
 def test_no_room(tmp_path, monkeypatch):
-  def full(model_dir, watch_secs):
+  def full(model_dir, owner_timeout_secs):
     raise OSError(errno.ENOSPC, 'No space left on device')
 
   monkeypatch.setattr(run_lock, '_acquire', full)
@@ -183,8 +183,8 @@ def test_only_one_of_two_programs_writes(run_program, start, tmp_path):
     done = run_program('--model_dir={}'.format(tmp_path), *arguments)
     assert done.code == 2 and not done.out
     assert done.err == (
-        'error: another run writes into this --model_dir: {} is locked by process {} on {} since '
-        '{}: wait for it or stop it, or give another --model_dir\n'.format(
+        'error: another run is writing to this --model_dir: {} is locked by process {} on {} since '
+        '{}: wait for that run or stop it, or give another --model_dir\n'.format(
             lock_file(tmp_path), holder.pid, socket.gethostname(),
             json.loads(lock_file(tmp_path).read_text())['since']))
   assert [path.name for path in tmp_path.iterdir()] == ['run.lock']

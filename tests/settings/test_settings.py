@@ -54,7 +54,7 @@ def test_epochs_without_end():
 def test_steps_left_of_a_run_whose_batch_size_has_changed():
   settings = Settings(mode='train', model_dir='m', train_epochs=3, batch_size=20)
   assert total_train_steps(settings, 100, 20) == 15
-  assert total_train_steps(settings, 100, 20, first_step=10, examples_seen=100) == 20
-  assert total_train_steps(settings, 100, 20, first_step=10, examples_seen=291) == 11
-  assert total_train_steps(settings, 100, 20, first_step=30, examples_seen=300) == 30
-  assert total_train_steps(settings, 100, 20, first_step=30, examples_seen=301) == 30
+  assert total_train_steps(settings, 100, 20, start_step=10, examples_seen=100) == 20
+  assert total_train_steps(settings, 100, 20, start_step=10, examples_seen=291) == 11
+  assert total_train_steps(settings, 100, 20, start_step=30, examples_seen=300) == 30
+  assert total_train_steps(settings, 100, 20, start_step=30, examples_seen=301) == 30

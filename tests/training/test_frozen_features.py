@@ -122,5 +122,5 @@ def test_what_cannot_be(tmp_path, model, message):
 
 
 def test_made_up_examples_have_no_features(tmp_path):
-  with pytest.raises(UserError, match='requires a finite data set.*--cache_features'):
+  with pytest.raises(UserError, match='require a finite data set.*--cache_features'):
     train(tmp_path, 'own_models:frozen_first', cache_features=True, dataset='synthetic')

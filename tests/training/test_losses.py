@@ -22,7 +22,8 @@ SOFTMAX = np.exp(OUTPUTS) / np.exp(OUTPUTS).sum(-1, keepdims=True)
 ])
 def test_per_example(loss, labels, probabilities):
   with tf.Graph().as_default(), tf.Session() as session:
-    found = session.run(losses.per_example_loss(loss)(tf.constant(labels), tf.constant(OUTPUTS)))
+    compute_losses = losses.make_per_example_loss(loss)
+    found = session.run(compute_losses(tf.constant(labels), tf.constant(OUTPUTS)))
   assert found == pytest.approx(-np.log(probabilities[[0, 1], CLASSES]), rel=1e-5)
   assert losses.takes_class_indices(loss) == (labels is CLASSES)
 

@@ -20,7 +20,7 @@ from estimator_train.errors import UserError
 from estimator_train.models import registry
 from estimator_train.settings import Settings, groups
 from estimator_train.tf_patches import devices as tensorflow_devices
-from estimator_train.tf_patches.loss_scaling import LossScaled
+from estimator_train.tf_patches.loss_scaling import LossScalingOptimizer
 from estimator_train.training.checkpoints import save_hook
 from estimator_train.training.optimizers import make_optimizer
 
@@ -44,7 +44,7 @@ class Scaled:
   def __init__(self, optimizer):
     self.weight = tf.get_variable('w', (), initializer=tf.ones_initializer(), use_resource=True)
     self.factor = tf.placeholder(tf.float32, ())
-    self.optimizer = LossScaled(optimizer)
+    self.optimizer = LossScalingOptimizer(optimizer)
     self.optimizer.iterations = tf.train.get_or_create_global_step()
     self.step = self.optimizer.get_updates(3 * self.weight * self.factor, [self.weight])
     self.variables = {variable.op.name: variable for variable in tf.global_variables()}
@@ -100,8 +100,9 @@ def test_moments_are_left_out_too():
 
 
 def test_is_made_again_from_its_configuration():
-  config = json.loads(json.dumps(LossScaled(make_optimizer('momentum', 0.25)).get_config()))
-  again = LossScaled.from_config(config)
+  optimizer = LossScalingOptimizer(make_optimizer('momentum', 0.25))
+  config = json.loads(json.dumps(optimizer.get_config()))
+  again = LossScalingOptimizer.from_config(config)
   assert again.get_config() == config and config['name'] == 'Momentum'
   assert config['optimizer']['config']['momentum'] == 0.9
 
@@ -228,7 +229,7 @@ def test_gpus_that_are_too_old_are_named(monkeypatch, caplog, capabilities, old)
 def test_warns_on_a_cpu_where_it_trains(caplog, values, warns):
   caplog.set_level(logging.INFO, 'estimator_train')
   ready(settings_of(**values), ON_CPU)
-  assert ('7.0 or newer, unlike /cpu:0' in caplog.text) == warns
+  assert ('7.0 or newer; this run uses /cpu:0' in caplog.text) == warns
 
 
 @pytest.mark.parametrize('given', ['', '--tf_xla_min_cluster_size=2'])

@@ -114,7 +114,7 @@ def test_epochs_to_steps():
 
 
 @pytest.mark.parametrize('values, message', [
-    ({'lr_warmup_epochs': 1}, 'without end has no epochs: .* --lr_warmup_epochs=1: leave'),
+    ({'lr_warmup_epochs': 1}, 'endless data set has no epochs: .* --lr_warmup_epochs=1: omit'),
     ({'lr_schedule': 'cosine', 'lr_boundaries_epochs': (2,)}, '--lr_boundaries_epochs=2: leave')])
 def test_epochs_without_end(values, message):
   with pytest.raises(UserError, match=message):
@@ -204,10 +204,10 @@ def test_a_longer_run_falls_otherwise_and_says_so(train, caplog):
   (warning,) = [record.getMessage() for record in caplog.records
                 if record.levelno == logging.WARNING]
   assert warning == ('from step 2 on, the learning rate differs from that of the previous run: '
-                     '--train_steps=2 there and --train_steps=4 here')
+                     '--train_steps=2 before and --train_steps=4 now')
   caplog.clear()
   train(train_steps=6, lr_boundaries_epochs=(2,), **values)
-  assert '--lr_boundaries_epochs=2 here' in caplog.text
+  assert '--lr_boundaries_epochs=2 now' in caplog.text
 
 
 @pytest.mark.parametrize('values', [

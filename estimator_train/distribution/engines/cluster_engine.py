@@ -70,8 +70,8 @@ class ClusterEngine(Engine):
     return self.peers.busy_peer() is not None
 
   @property
-  def stop_at(self) -> Optional[int]:  # type: ignore[override]
-    return self.peers.stop_at
+  def stop_step(self) -> Optional[int]:  # type: ignore[override]
+    return self.peers.stop_step
 
   def stop_all_at(self, global_step: int) -> None:
     self.peers.stop_all_at(global_step)
@@ -80,9 +80,9 @@ class ClusterEngine(Engine):
     if not self.worker.is_chief:
       self.peers.finish(figures)
       return {}
-    notes = self.peers.wait_until_finished(self._cluster.workers)
+    figures_by_task = self.peers.wait_until_finished(self._cluster.workers)
     self.peers.finish()
-    return {str(task): note for task, note in notes.items()}
+    return {str(task): figures for task, figures in figures_by_task.items()}
 
   @property
   def peers(self) -> Peers:
@@ -114,7 +114,7 @@ def join_peers(settings: Settings, cluster: Cluster, facts: Mapping[str, str]) -
   peers = rendezvous.connect_peers(
       cluster, dict(shared, **facts, TensorFlow=tf.version.VERSION), settings.start_timeout_secs,
       _LOG.info)
-  peers.watch(settings.peer_timeout_secs, _end_process)
+  peers.set_loss_handler(settings.peer_timeout_secs, _end_process)
   _LOG.info('all %d tasks are connected: %s', len(cluster.members), tf_config.count_tasks(cluster))
   return peers
 

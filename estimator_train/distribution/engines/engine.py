@@ -24,13 +24,13 @@ class Engine:
     size: number of processes that train together.
     batch_size: examples per replica and step.
     counts_own_steps: whether this process takes part in every global step.
-    stop_at: the global step at which all processes are asked to stop; None without a request.
+    stop_step: the global step at which all processes are asked to stop; None without a request.
 
   Raises:
     UserError: the batch size is not divisible by the number of replicas.
   """
   counts_own_steps = True
-  stop_at: Optional[int] = None
+  stop_step: Optional[int] = None
 
   def __init__(self, settings: Settings, worker: Worker, devices: Devices) -> None:
     self.settings, self.worker, self.devices = settings, worker, devices
@@ -115,7 +115,7 @@ class Engine:
 
   def stop_all_at(self, global_step: int) -> None:
     """Asks all processes to stop at a global step."""
-    self.stop_at = global_step
+    self.stop_step = global_step
 
   def finish(self, figures: Optional[Dict[str, Any]] = None) -> Dict[str, Dict[str, Any]]:
     """Finishes the run of this process; the chief first waits until the others have finished.

@@ -1,8 +1,8 @@
-"""`model_dir/best/`: the best checkpoint so far, with its own hard links to the files.
+"""`model_dir/best/`: the best checkpoint so far, as hard links to its files.
 
     best/best.json     the path and metrics of the best checkpoint; renamed into place last
     best/STEP/         the files of that checkpoint; other folders are stale or being written
-    best/STEP-TASK/    the same, written by a task other than the chief that evaluates
+    best/STEP-TASK/    the same, if a task other than the chief evaluated the checkpoint
 """
 
 import contextlib
@@ -17,25 +17,25 @@ from typing import Any, Dict, Iterator, NamedTuple, Optional
 
 from estimator_train.files import atomic
 
-FOLDER = 'best'
-_FILE = 'best.json'
+BEST_FOLDER = 'best'
+_RECORD_FILE = 'best.json'
 _LOG = logging.getLogger('estimator_train')
 
 
 class BestCheckpoint(NamedTuple):
-  """The best checkpoint.
+  """The best checkpoint so far.
 
   Attributes:
-    path: its path.
+    path: the path of the checkpoint.
     global_step: its global step.
     accuracy, average_loss: its metrics.
-    last_evaluated: the global step of the last evaluation, whether it was the best or not.
+    last_evaluated_step: the global step of the checkpoint evaluated last, the best one or not.
   """
   path: str
   global_step: int
   accuracy: float
   average_loss: float
-  last_evaluated: int
+  last_evaluated_step: int
 
   def as_result(self) -> Dict[str, Any]:
     return {'global_step': self.global_step, 'checkpoint': self.path, 'accuracy': self.accuracy,
@@ -43,9 +43,9 @@ class BestCheckpoint(NamedTuple):
 
 
 def read_best(model_dir: str) -> Optional[BestCheckpoint]:
-  """Returns the best checkpoint, or None; warns if there should be one but it is damaged."""
-  folder = os.path.join(model_dir, FOLDER)
-  path = os.path.join(folder, _FILE)
+  """Returns the best checkpoint; None without one, or with a warning if it is damaged."""
+  folder = os.path.join(model_dir, BEST_FOLDER)
+  path = os.path.join(folder, _RECORD_FILE)
   try:
     with open(path, encoding='utf-8') as file:
       record = json.load(file)
@@ -65,7 +65,7 @@ def read_best(model_dir: str) -> Optional[BestCheckpoint]:
 
 
 def pin(checkpoint: str, model_dir: str, task: Optional[str] = None) -> str:
-  """Protects a checkpoint from deletion, by linking its files into a folder of their own.
+  """Protects a checkpoint from deletion, by linking its files into a separate folder.
 
   Args:
     checkpoint: the path of the checkpoint.
@@ -78,10 +78,10 @@ def pin(checkpoint: str, model_dir: str, task: Optional[str] = None) -> str:
   step, suffix = checkpoint.rpartition('-')[2], '-' + task if task else ''
   with _locked_folder(model_dir) as best_folder:
     best = read_best(model_dir)
-    folder_of_best = None if best is None else os.path.dirname(best.path)
-    _remove_folders(best_folder, folder_of_best, task)
+    current_folder = None if best is None else os.path.dirname(best.path)
+    _remove_folders(best_folder, current_folder, task)
     folder = os.path.join(best_folder, step + suffix)
-    if folder == folder_of_best:  # The run was resumed before this step, and reached it again.
+    if folder == current_folder:  # A run resumed from an earlier step has reached it again.
       folder = os.path.join(best_folder, step + '-again' + suffix)
     os.makedirs(folder)
     for path in glob.glob(glob.escape(checkpoint) + '.*'):
@@ -90,33 +90,34 @@ def pin(checkpoint: str, model_dir: str, task: Optional[str] = None) -> str:
 
 
 def promote(pinned: str, metrics: Dict[str, Any], metric: str, model_dir: str) -> BestCheckpoint:
-  """Makes a pinned checkpoint the best one if it is better, otherwise unpins it.
+  """Makes a pinned checkpoint the best one if it is better than the current best, else unpins it.
 
   Args:
-    pinned: its path, as returned by `pin`.
+    pinned: the path of the checkpoint, as returned by `pin`.
     metrics: its `global_step`, `accuracy` and `average_loss`.
-    metric: the metric that decides, `accuracy` or `average_loss`.
+    metric: the metric to compare, `accuracy` or `average_loss`.
     model_dir: the directory of the run.
 
   Returns:
-    The best checkpoint now.
+    The best checkpoint after the comparison.
   """
   new = BestCheckpoint(pinned, metrics['global_step'], metrics['accuracy'],
                        metrics['average_loss'], metrics['global_step'])
   with _locked_folder(model_dir) as folder:
     best = read_best(model_dir)
-    before = os.path.dirname(best.path) if best is not None else None
+    previous_folder = os.path.dirname(best.path) if best is not None else None
     if best is None or _is_better(getattr(new, metric), getattr(best, metric), metric):
       best = new
       _LOG.info('best %s so far', metric.replace('_', ' '))
-    best = best._replace(last_evaluated=new.global_step)
-    # Both metrics are stored, because a later start may use the other one as --best_metric.
-    atomic.write_json(os.path.join(folder, _FILE), {
+    best = best._replace(last_evaluated_step=new.global_step)
+    # Both metrics are stored, because a later run may use the other one as --best_metric.
+    atomic.write_json(os.path.join(folder, _RECORD_FILE), {
         'checkpoint': os.path.relpath(best.path, folder), 'global_step': best.global_step,
         'metric': metric, 'value': getattr(best, metric), 'accuracy': best.accuracy,
-        'average_loss': best.average_loss, 'last_evaluated': best.last_evaluated})
-    # The replaced checkpoint may be that of another task, which no longer needs it.
-    _remove_folders(folder, os.path.dirname(best.path), _task_type(os.path.dirname(pinned)), before)
+        'average_loss': best.average_loss, 'last_evaluated': best.last_evaluated_step})
+    # Another task may have pinned the replaced checkpoint, but no longer needs it.
+    _remove_folders(folder, os.path.dirname(best.path), _task_type(os.path.dirname(pinned)),
+                    previous_folder)
   return best
 
 
@@ -124,9 +125,9 @@ def promote(pinned: str, metrics: Dict[str, Any], metric: str, model_dir: str) -
 def _locked_folder(model_dir: str) -> Iterator[str]:
   """Yields the folder while holding its lock.
 
-  Two processes may evaluate: a chief whose TF_CONFIG lists no evaluator evaluates too.
+  Two tasks may evaluate: the evaluator, and a chief whose TF_CONFIG does not list it.
   """
-  folder = os.path.join(model_dir, FOLDER)
+  folder = os.path.join(model_dir, BEST_FOLDER)
   os.makedirs(folder, exist_ok=True)
   descriptor = os.open(folder, os.O_RDONLY)
   try:
@@ -150,9 +151,9 @@ def _is_complete(checkpoint: str) -> bool:
 
 def _remove_folders(best_folder: str, kept: Optional[str], task: Optional[str],
                     replaced: Optional[str] = None) -> None:
-  """Removes the folders of a task except `kept`, and the folder `replaced` of any task.
+  """Removes the folders that `task` wrote, except `kept`, and the folder `replaced` of any task.
 
-  The other folders of another task stay, because that task may be reading them.
+  All other folders stay, because the tasks that wrote them may be reading them.
   """
   for name in os.listdir(best_folder):
     path = os.path.join(best_folder, name)
@@ -161,7 +162,7 @@ def _remove_folders(best_folder: str, kept: Optional[str], task: Optional[str],
 
 
 def _task_type(folder: str) -> Optional[str]:
-  """Returns the type of the task that wrote a folder, by the name of the folder."""
+  """Returns the type of the task that wrote a folder, taken from the name of the folder."""
   return re.sub(r'^\d+(-again)?-?', '', os.path.basename(folder)) or None
 
 

@@ -13,14 +13,14 @@ from estimator_train.settings import choices, groups
 from estimator_train.training.checkpoints import best_checkpoint, recovery
 
 
-def resolve(settings: groups.Run, name: str) -> Tuple[str, int]:
+def resolve_checkpoint(settings: groups.Run, checkpoint: str) -> Tuple[str, int]:
   """Returns the path and global step of the checkpoint that `--checkpoint` names.
 
   Raises:
-    UserError: it does not exist or cannot be read; the error lists the existing ones.
+    UserError: the checkpoint does not exist or cannot be read.
   """
   run_dir = RunDir(settings.model_dir)
-  if name == 'latest':
+  if checkpoint == 'latest':
     recovered = recovery.find_checkpoint(run_dir.path)
     recovery.log_skipped(recovered)
     path = recovered.path
@@ -28,7 +28,7 @@ def resolve(settings: groups.Run, name: str) -> Tuple[str, int]:
       raise UserError('there is no checkpoint to {}'.format(settings.mode),
                       '--model_dir=' + run_dir.path,
                       'train first, or give the --model_dir of a run that has one')
-  elif name == 'best':
+  elif checkpoint == 'best':
     best = best_checkpoint.read_best(run_dir.path)
     if best is None:
       raise UserError('there is no best checkpoint',
@@ -37,36 +37,35 @@ def resolve(settings: groups.Run, name: str) -> Tuple[str, int]:
                       + _describe_checkpoints(run_dir.path))
     path = best.path
   else:
-    path = re.sub(r'\.(index|meta|data-\d+-of-\d+)$', '', name)
+    path = re.sub(r'\.(index|meta|data-\d+-of-\d+)$', '', checkpoint)
     if not os.path.isfile(path + '.index'):
-      folder = name if os.path.isdir(name) else os.path.dirname(name) or '.'
-      raise UserError('there is no such checkpoint', '--checkpoint=' + name,
+      folder = checkpoint if os.path.isdir(checkpoint) else os.path.dirname(checkpoint) or '.'
+      raise UserError('there is no such checkpoint', '--checkpoint=' + checkpoint,
                       'give ' + _describe_checkpoints(folder))
   try:
     return path, int(tf.train.load_variable(path, tf.GraphKeys.GLOBAL_STEP))
   except (tf.errors.OpError, ValueError) as error:
     raise UserError('the checkpoint is damaged, or was not saved by a training run',
-                    '{} ({})'.format(path, str(error)), 'give another one') from error
+                    '{} ({})'.format(path, str(error)), 'give another checkpoint') from error
 
 
-def find_run_dir(model_dir: Optional[str], name: str) -> RunDir:
+def find_run_dir(model_dir: Optional[str], checkpoint: str) -> RunDir:
   """Returns the directory of the run whose checkpoint `--checkpoint` names."""
-  if name in choices.NAMED_CHECKPOINTS:
+  if checkpoint in choices.NAMED_CHECKPOINTS:
     return RunDir(model_dir)
-  return RunDir(os.path.dirname(name))
+  return RunDir(os.path.dirname(checkpoint))
 
 
-def check_labels(model_dir: Optional[str], name: str, labels: Sequence[str]) -> None:
-  """Raises a UserError if the run that saved the checkpoint was trained with other classes."""
-  run_dir = find_run_dir(model_dir, name)
-  run_dir.check_labels(labels,
-                       'model_dir' if run_dir.path == model_dir else 'checkpoint')
+def check_class_names(model_dir: Optional[str], checkpoint: str, labels: Sequence[str]) -> None:
+  """Raises a UserError if the run that saved the checkpoint had other class names."""
+  run_dir = find_run_dir(model_dir, checkpoint)
+  run_dir.check_class_names(labels, 'model_dir' if run_dir.path == model_dir else 'checkpoint')
 
 
 def _describe_checkpoints(folder: str) -> str:
-  """Returns a phrase that lists the checkpoints of a folder, for a remedy."""
+  """Returns a list of the checkpoints in a folder, as text for the remedy of an error."""
   paths = [path[:-len('.index')] for path in
            glob.glob(os.path.join(glob.escape(folder), 'model.ckpt-*.index'))]
   if not paths:
-    return 'another one: there is none in ' + folder
+    return 'a checkpoint in another folder: there is none in ' + folder
   return 'one of ' + ', '.join(sorted(paths, key=lambda path: (len(path), path)))

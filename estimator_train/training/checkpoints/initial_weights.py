@@ -1,4 +1,4 @@
-"""The initial weights of a training run: loaded from a file, and never those of another run."""
+"""The initial weights of a training run: loads them, and prevents the use of another run's."""
 
 import hashlib
 import logging
@@ -25,10 +25,11 @@ def load_initial_weights(model: tf.keras.Model, settings: groups.Model,
                          image_shape: Tuple[int, int, int]) -> None:
   """Loads the weights given by `--weights` into the model, in Keras's session.
 
+  Weights in an Estimator's checkpoint are matched by variable name. ImageNet weights, and a file
+  without weights for the last layer, leave the last layer random.
+
   Args:
-    model: a model with the same layers; the weights of an Estimator's checkpoint are matched by
-      variable name. ImageNet weights, and a file without weights for the last layer, leave the last
-      layer random.
+    model: a model with the same layers as the one whose weights were saved.
     settings: the settings of the run.
     image_shape: (height, width, channels) of the images.
 
@@ -63,25 +64,26 @@ def _load_h5(model: tf.keras.Model, path: str) -> None:
       raise UserError('a weights file must not refer to other files', '--weights=' + path,
                       'give a file that contains all weights; check where this one comes from')
     group = file.get('model_weights', file)
-    stored = [name.decode('utf-8') for name in group.attrs.get('layer_names', ())
-              if len(group[name].attrs['weight_names'])]
-  own = [layer.name for layer in model.layers if layer.weights]
-  without_last = bool(stored) and stored == own[:-1]
-  if without_last:
-    _LOG.info('%s has no weights for the layer %s, which is initialized randomly', path, own[-1])
-  model.load_weights(path, by_name=without_last)
+    file_layers = [name.decode('utf-8') for name in group.attrs.get('layer_names', ())
+                   if len(group[name].attrs['weight_names'])]
+  model_layers = [layer.name for layer in model.layers if layer.weights]
+  lacks_last_layer = bool(file_layers) and file_layers == model_layers[:-1]
+  if lacks_last_layer:
+    _LOG.info('%s has no weights for the layer %s, which is initialized randomly', path,
+              model_layers[-1])
+  model.load_weights(path, by_name=lacks_last_layer)
 
 
 def _refers_to_other_files(unused_name: str,
                            item: Union[h5py.Group, h5py.Dataset]) -> Optional[bool]:
-  """Returns True if HDF5 would read weights from another file, which may be any of the user's."""
+  """Returns True if HDF5 would read weights from another file, which may be private; else None."""
   if isinstance(item, h5py.Dataset):
-    return bool(item.external or item.is_virtual) or None  # Only None continues visititems.
+    return bool(item.external or item.is_virtual) or None  # visititems continues only on None.
   return any(isinstance(item.get(name, getlink=True), h5py.ExternalLink) for name in item) or None
 
 
 def fingerprint(settings: groups.Model, seed: int) -> str:
-  """Returns text that identifies the initial weights: the model, and the seed or the file."""
+  """Returns text that identifies the initial weights: the model, and the seed or a digest."""
   if settings.weights == 'none':
     return '--model={} --seed={}'.format(settings.model, seed)
   if settings.weights == 'imagenet':
@@ -97,9 +99,9 @@ def fingerprint(settings: groups.Model, seed: int) -> str:
 def clear_stale_weights(run_dir: RunDir, settings: groups.Model, seed: int) -> None:
   """Ensures that model_to_estimator writes the initial weights instead of using stale ones.
 
-  model_to_estimator uses existing files in `model_dir/keras` without a check. Before the first
-  checkpoint such files are stale, and are removed. After it the run resumes from the checkpoint,
-  and a warning is logged if the initial weights differ from those that the run began with.
+  model_to_estimator uses existing files in `model_dir/keras` without a check. If there is no
+  checkpoint, such files are stale, and are removed. Otherwise the run resumes from the checkpoint,
+  and a warning is logged if the initial weights differ from those with which the run began.
   """
   folder = os.path.dirname(model_to_estimator.initial_weights_path(run_dir.path))
   path, step = save_hook.latest_checkpoint(run_dir.path)
@@ -109,7 +111,7 @@ def clear_stale_weights(run_dir: RunDir, settings: groups.Model, seed: int) -> N
   before, now = _read_fingerprint(folder), fingerprint(settings, seed)
   if before is not None and before != now:
     _LOG.warning('resuming from the checkpoint of step %d, whose run began with %s; the initial '
-                 'weights of %s are ignored', step, before, now)
+                 'weights of this run (%s) are ignored', step, before, now)
 
 
 def record_fingerprint(model: Optional[tf.keras.Model], run_dir: RunDir, settings: groups.Model,
@@ -119,13 +121,13 @@ def record_fingerprint(model: Optional[tf.keras.Model], run_dir: RunDir, setting
   Does nothing once there is a checkpoint.
 
   Args:
-    model: the model whose weights were loaded; None: the weights are random.
+    model: the model, if its weights were loaded; None: the weights are random, and not checked.
     run_dir: the directory of the run.
     settings: the settings of the run.
     seed: the seed of random weights.
 
   Raises:
-    RuntimeError: the files contain other weights than the model.
+    RuntimeError: the written weights differ from those of the model.
   """
   if save_hook.latest_checkpoint(run_dir.path)[0] is not None:
     return
@@ -133,7 +135,8 @@ def record_fingerprint(model: Optional[tf.keras.Model], run_dir: RunDir, setting
   if model is not None:
     for weight, value in zip(model.weights, model.get_weights()):
       if not np.array_equal(tf.train.load_variable(written, weight.op.name), value):
-        raise RuntimeError('the value of {} in {} is wrong'.format(weight.op.name, written))
+        raise RuntimeError('{} in {} differs from its value in the model'.format(
+            weight.op.name, written))
   atomic.write_text(os.path.join(os.path.dirname(written), _FINGERPRINT_FILE),
                     fingerprint(settings, seed) + '\n')
 

@@ -14,67 +14,67 @@ from estimator_train.errors import UserError
 from estimator_train.tf_patches import saver as saver_patches
 
 _LOG = logging.getLogger('estimator_train')
-_NAME = re.compile(r'model\.ckpt-(\d+)\.(index|data-\d+-of-\d+)$')
-# Temporary names of TensorFlow and files.atomic, and the folders in which they occur.
-_TEMPORARY = re.compile(r'model\.ckpt-\d+_temp_\w+$|.+\.tmp[0-9a-f]{32}$|.+\.(\d+|h5)\.part$')
-_FOLDERS = ('', 'keras', 'best', 'report')
+_CHECKPOINT_FILE = re.compile(r'model\.ckpt-(\d+)\.(index|data-\d+-of-\d+)$')
+# Temporary names used by TensorFlow and files.atomic, and the folders in which they occur.
+_TEMPORARY_NAME = re.compile(r'model\.ckpt-\d+_temp_\w+$|.+\.tmp[0-9a-f]{32}$|.+\.(\d+|h5)\.part$')
+_FOLDERS_WITH_TEMPORARY_FILES = ('', 'keras', 'best', 'report')
 
 
 class RecoveredCheckpoint(NamedTuple):
   """The checkpoint to resume from.
 
   Attributes:
-    path: the path of the latest checkpoint that loads; None: no checkpoint was ever saved.
+    path: the path of the latest checkpoint that loads; None: none was saved completely.
     step: its global step; 0 without a checkpoint.
-    skipped: the reason why each later checkpoint does not load.
+    skip_reasons: the path of each later checkpoint, and the reason why it does not load.
   """
   path: Optional[str]
   step: int
-  skipped: List[str]
+  skip_reasons: List[str]
 
 
 def find_checkpoint(model_dir: str) -> RecoveredCheckpoint:
   """Finds the latest checkpoint that can be read completely and has correct checksums.
 
-  Tries the checkpoint named by TensorFlow's `checkpoint` file first, which is written last, then
-  the others, the newest first. Reads all values, because only that verifies their checksums.
-  Changes no file.
+  First tries the latest checkpoint listed in TensorFlow's `checkpoint` file, which is written after
+  the checkpoint itself; then the others, the newest first. Reads all values, because only that
+  verifies their checksums. Changes no file.
 
   Raises:
     UserError: there are checkpoints, but none of them loads.
   """
-  named = _steps_in_checkpoint_file(model_dir)
-  skipped = []
-  is_lost = False
-  for step in named[:1] + [step for step in _steps_on_disk(model_dir) if step not in named[:1]]:
+  listed_steps = _steps_in_checkpoint_file(model_dir)
+  skip_reasons = []
+  has_lost_steps = False
+  for step in listed_steps[:1] + [step for step in _steps_on_disk(model_dir)
+                                  if step not in listed_steps[:1]]:
     path = _checkpoint_path(model_dir, step)
     try:
       saved_step = _read_all(path)
     except (tf.errors.OpError, OSError, ValueError) as error:
-      skipped.append('{}: {}'.format(path, _one_line(error)))
+      skip_reasons.append('{}: {}'.format(path, _to_one_line(error)))
       # A run that was killed while saving its first checkpoint has lost no step.
-      is_lost = is_lost or step in named or step > 0
+      has_lost_steps = has_lost_steps or step in listed_steps or step > 0
       continue
-    return RecoveredCheckpoint(path, step if saved_step is None else saved_step, skipped)
-  if is_lost:
-    raise UserError('no checkpoint in --model_dir can be loaded', '; '.join(skipped),
+    return RecoveredCheckpoint(path, step if saved_step is None else saved_step, skip_reasons)
+  if has_lost_steps:
+    raise UserError('no checkpoint in --model_dir can be loaded', '; '.join(skip_reasons),
                     'restore a copy of a checkpoint, or give another --model_dir to start over; '
                     'nothing was deleted')
-  return RecoveredCheckpoint(None, 0, skipped)
+  return RecoveredCheckpoint(None, 0, skip_reasons)
 
 
 def log_skipped(recovered: RecoveredCheckpoint) -> None:
   """Logs which checkpoints were skipped, and why."""
-  for text in recovered.skipped:
+  for text in recovered.skip_reasons:
     _LOG.warning('skipping a checkpoint that cannot be loaded: %s', text)
 
 
 def repair_model_dir(model_dir: str, recovered: RecoveredCheckpoint) -> None:
   """Makes TensorFlow resume from the recovered checkpoint, and removes unfinished files.
 
-  A checkpoint that does not load stays until the run saves the same step again. The remaining files
-  of a checkpoint that TensorFlow had begun to delete are removed, because TensorFlow would not
-  delete them.
+  A checkpoint that does not load is kept until the run saves the same step again. If TensorFlow had
+  begun to delete a checkpoint, its remaining files are removed, since TensorFlow would keep them.
 
   Args:
     model_dir: the directory of the run; no other process may write to it.
@@ -84,13 +84,14 @@ def repair_model_dir(model_dir: str, recovered: RecoveredCheckpoint) -> None:
   remove_unfinished_files(model_dir)
   if recovered.path is None:
     return
-  named, last_step = _steps_in_checkpoint_file(model_dir), _step_of(recovered.path)
-  unnamed = [step for step in _steps_on_disk(model_dir) if step < last_step and step not in named]
-  for step in unnamed:
+  listed_steps, last_step = _steps_in_checkpoint_file(model_dir), _step_of(recovered.path)
+  unlisted_steps = [step for step in _steps_on_disk(model_dir)
+                    if step < last_step and step not in listed_steps]
+  for step in unlisted_steps:
     if not os.path.exists(_checkpoint_path(model_dir, step) + '.index'):
       for path in glob.glob(glob.escape(_checkpoint_path(model_dir, step)) + '.*'):
         os.remove(path)
-  if named[:1] != [last_step] or unnamed:
+  if listed_steps[:1] != [last_step] or unlisted_steps:
     # TensorFlow deletes old checkpoints only if the `checkpoint` file lists them.
     paths = [_checkpoint_path(model_dir, step) for step in reversed(_steps_on_disk(model_dir))
              if step <= last_step]
@@ -98,8 +99,8 @@ def repair_model_dir(model_dir: str, recovered: RecoveredCheckpoint) -> None:
 
 
 def remove_unfinished_files(model_dir: str) -> None:
-  """Removes files with temporary names; no other process may write to the folder."""
-  for folder in _FOLDERS:
+  """Removes files with temporary names; no other process may write to model_dir."""
+  for folder in _FOLDERS_WITH_TEMPORARY_FILES:
     _remove_temporary_files(os.path.join(model_dir, folder))
 
 
@@ -107,7 +108,7 @@ def _remove_temporary_files(folder: str) -> None:
   with contextlib.suppress(OSError):
     for name in os.listdir(folder):
       path = os.path.join(folder, name)
-      if not _TEMPORARY.match(name):
+      if not _TEMPORARY_NAME.match(name):
         continue
       if os.path.isdir(path):
         shutil.rmtree(path, ignore_errors=True)
@@ -116,7 +117,7 @@ def _remove_temporary_files(folder: str) -> None:
 
 
 def _steps_in_checkpoint_file(model_dir: str) -> List[int]:
-  """Returns the steps named by TensorFlow's `checkpoint` file; the latest one comes first."""
+  """Returns the steps listed in TensorFlow's `checkpoint` file, the latest one first."""
   try:
     state = tf.train.get_checkpoint_state(model_dir)
   except ValueError:  # The file is empty.
@@ -131,7 +132,7 @@ def _steps_on_disk(model_dir: str) -> List[int]:
   """Returns the steps with at least one checkpoint file, the newest first."""
   if not os.path.isdir(model_dir):
     return []
-  matches = map(_NAME.match, os.listdir(model_dir))
+  matches = map(_CHECKPOINT_FILE.match, os.listdir(model_dir))
   return sorted({int(match.group(1)) for match in matches if match}, reverse=True)
 
 
@@ -144,7 +145,7 @@ def _checkpoint_path(model_dir: str, step: int) -> str:
 
 
 def _read_all(path: str) -> Optional[int]:
-  """Reads all values, and returns the global step in the checkpoint.
+  """Reads all values, and returns the global step stored in the checkpoint, or None.
 
   The global step may be higher than the one in the file name, because other workers may have
   incremented it before its value was saved.
@@ -156,5 +157,5 @@ def _read_all(path: str) -> Optional[int]:
           if reader.has_tensor(tf.GraphKeys.GLOBAL_STEP) else None)
 
 
-def _one_line(error: Exception) -> str:
+def _to_one_line(error: Exception) -> str:
   return ' '.join(str(getattr(error, 'message', error)).split())

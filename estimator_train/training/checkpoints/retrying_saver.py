@@ -17,9 +17,9 @@ from estimator_train.tf_patches import saver as saver_patches
 from estimator_train.training.checkpoints import recovery
 
 _LOG = logging.getLogger('estimator_train')
-# The pause between two attempts doubles each time, up to the longest.
-_FIRST_PAUSE_SECS, _LONGEST_PAUSE_SECS = 1., 30.
-_POLL_SECS = 0.2
+# The delay between two attempts doubles each time, up to the longest delay.
+_FIRST_DELAY_SECS, _LONGEST_DELAY_SECS = 1., 30.
+_POLL_INTERVAL_SECS = 0.2
 _NOT_DISK_ERRORS = (tf.errors.AbortedError, tf.errors.UnavailableError, tf.errors.CancelledError)
 
 
@@ -34,7 +34,7 @@ class RetryingSaver:
     sleep: sleeps for the given number of seconds.
 
   Attributes:
-    step: the global step of the last checkpoint that was saved; None before the first.
+    saved_step: the global step of the last saved checkpoint; None before the first.
   """
 
   def __init__(self, run_dir: RunDir, retry_secs: float, is_stopping: Callable[[], bool],
@@ -45,22 +45,22 @@ class RetryingSaver:
     self._is_stopping = is_stopping
     self._clock = clock
     self._sleep = sleep
-    # If the file system is unmounted, the device of the path changes to that of the mount point.
+    # When the file system is unmounted, the device number of the path changes.
     self._device = os.stat(run_dir.path).st_dev
-    self._failed_at: Optional[float] = None
-    self._pause = _FIRST_PAUSE_SECS
-    self._next_at = 0.
-    self.step: Optional[int] = None
+    self._first_failure_at: Optional[float] = None
+    self._delay_secs = _FIRST_DELAY_SECS
+    self._retry_at = 0.
+    self.saved_step: Optional[int] = None
 
   @property
   def is_failing(self) -> bool:
     """Whether the last attempt failed."""
-    return self._failed_at is not None
+    return self._first_failure_at is not None
 
   @property
   def is_due(self) -> bool:
     """Whether it is time to retry after a failed attempt."""
-    return self.is_failing and self._clock() >= self._next_at
+    return self.is_failing and self._clock() >= self._retry_at
 
   def save(self, saver: tf.train.Saver, session: tf.Session, step: int) -> bool:
     """Saves a checkpoint, and returns whether that succeeded.
@@ -74,37 +74,37 @@ class RetryingSaver:
       CheckpointNotSaved: saving has failed for `retry_secs`, or failed while the run is stopping.
     """
     files_before = self._list_files()
-    restore_retention = saver_patches.checkpoint_list_restorer(saver)
+    restore_checkpoint_list = saver_patches.checkpoint_list_restorer(saver)
     try:
       self._check_folder()
       saver.save(session, os.path.join(self._run_dir.path, 'model.ckpt'), global_step=step,
                  write_meta_graph=False)
     except (tf.errors.OpError, OSError, ValueError) as error:
       if isinstance(error, _NOT_DISK_ERRORS) or (
-          # The saver raises ValueError if the folder does not exist.
+          # If the folder is missing, the saver raises a ValueError, which is retried.
           isinstance(error, ValueError) and os.path.isdir(self._run_dir.path)):
         raise
       if self._remove_partial_checkpoint(step, files_before):
-        # The saver must not list, and later delete, a checkpoint that does not exist.
-        restore_retention()
+        # Otherwise the saver would list, and later delete, a checkpoint that does not exist.
+        restore_checkpoint_list()
       self._handle_failure(error, step, session)
       return False
-    if self._failed_at is not None:
+    if self._first_failure_at is not None:
       _LOG.warning('saved the checkpoint of step %d, %.0f s after the first failed attempt',
-                   step, self._clock() - self._failed_at)
-    self.step, self._failed_at, self._pause = step, None, _FIRST_PAUSE_SECS
+                   step, self._clock() - self._first_failure_at)
+    self.saved_step, self._first_failure_at, self._delay_secs = step, None, _FIRST_DELAY_SECS
     self._save_graph(saver, session, 'model.ckpt-{}.meta'.format(step))
     return True
 
   def save_final(self, saver: tf.train.Saver, session: tf.Session, step: int) -> None:
-    """Saves the checkpoint after the last step, and waits between the attempts.
+    """Saves the checkpoint after the last step; if that fails, waits and tries again.
 
     Raises:
-      CheckpointNotSaved: saving has failed for `retry_secs`, or a signal arrived meanwhile.
+      CheckpointNotSaved: saving has failed for `retry_secs`, or a signal has requested the end.
     """
     while not self.save(saver, session, step):
       while not self.is_due and not self._is_stopping():
-        self._sleep(_POLL_SECS)
+        self._sleep(_POLL_INTERVAL_SECS)
 
   def _save_graph(self, saver: tf.train.Saver, session: tf.Session, name: str) -> None:
     """Writes the `.meta` file for other programs; the checkpoint is complete without it."""
@@ -117,37 +117,37 @@ class RetryingSaver:
                    disk_errors.error_reason(error))
 
   def _check_folder(self) -> None:
-    """Raises an OSError if the folder is missing or unmounted, which saving may not detect."""
-    # The folder is not created again, because it might then be on the wrong disk.
+    """Raises an OSError if the folder is missing or unmounted, which `save` may not detect."""
+    # A missing folder is not created again, because the new one might be on the wrong disk.
     device = os.stat(self._run_dir.path).st_dev
     if device != self._device and self._run_dir.last_checkpoint() is None:
-      raise OSError('another file system is mounted there, without the checkpoints')
+      raise OSError('another file system, without the checkpoints, is mounted')
 
   def _handle_failure(self, error: Exception, step: int, session: tf.Session) -> None:
-    """Logs a failed attempt; raises CheckpointNotSaved if the time for retries has run out."""
+    """Logs a failed attempt; raises CheckpointNotSaved if it must not be retried."""
     now = self._clock()
-    if self._failed_at is None:
-      self._failed_at = now
-    left = self._failed_at + self._retry_secs - now
+    if self._first_failure_at is None:
+      self._first_failure_at = now
+    secs_left = self._first_failure_at + self._retry_secs - now
     folder = self._run_dir.path
-    why = '{} in {}'.format(
+    reason = '{} in {}'.format(
         disk_errors.error_reason_with_space(error, self._checkpoint_bytes(session), folder), folder)
     text = 'the checkpoint of step {} could not be saved'.format(step)
-    if left <= 0:
+    if secs_left <= 0:
       raise CheckpointNotSaved('{} for {:.0f} s (--save_retry_secs={}): {}'.format(
-          text, now - self._failed_at, self._retry_secs, why)) from error
+          text, now - self._first_failure_at, self._retry_secs, reason)) from error
     if self._is_stopping():
-      raise CheckpointNotSaved('{}, and a signal requests the end of the run: {}'.format(
-          text, why)) from error
-    pause = min(self._pause, left)
+      raise CheckpointNotSaved('{}, and a signal has requested the end of the run: {}'.format(
+          text, reason)) from error
+    delay_secs = min(self._delay_secs, secs_left)
     _LOG.warning('%s: %s; retrying in %.0f s, for at most %.0f s more (--save_retry_secs); '
-                 'the last good checkpoint is %s', text, why, pause, left,
+                 'the last good checkpoint is %s', text, reason, delay_secs, secs_left,
                  self._run_dir.last_checkpoint())
-    self._next_at = now + pause
-    self._pause = min(2 * self._pause, _LONGEST_PAUSE_SECS)
+    self._retry_at = now + delay_secs
+    self._delay_secs = min(2 * self._delay_secs, _LONGEST_DELAY_SECS)
 
   def _checkpoint_bytes(self, session: tf.Session) -> int:
-    """Returns the size of the last checkpoint, or of the variables if there is none, in bytes."""
+    """Returns the size in bytes of the last checkpoint, or of the variables if there is none."""
     last = self._run_dir.last_checkpoint()
     with contextlib.suppress(OSError):
       if last is not None:
@@ -162,7 +162,7 @@ class RetryingSaver:
       return None
 
   def _remove_partial_checkpoint(self, step: int, files_before: Optional[FrozenSet[str]]) -> bool:
-    """Removes the files of a failed attempt, so that the next one can use their space.
+    """Removes the files of a failed attempt, so that the next attempt can use their space.
 
     Returns:
       Whether it is certain that the folder has no checkpoint of this step.

@@ -15,11 +15,11 @@ from estimator_train.training.checkpoints.retrying_saver import RetryingSaver
 from estimator_train.training.hooks import finite
 
 _LOG = logging.getLogger('estimator_train')
-# Variable names in a checkpoint of an Estimator made from a Keras model: the model's variables keep
-# their names; the optimizer's are under `training`, with its hyperparameters one level below its
-# name (training/Adam/learning_rate) and its slots further down (training/Adam/conv2d/kernel/m).
-_TRAINING = re.compile(r'training(_\d+)?/([^/]+)/')
-_LOSS_SCALE = re.compile(r'training(_\d+)?/current_loss_scale$')
+# In a checkpoint of an Estimator made from a Keras model, the model's variables keep their names.
+# Names of optimizer variables begin with `training` and the name of the optimizer: hyperparameters
+# such as training/Adam/learning_rate, and slots such as training/Adam/conv2d/kernel/m.
+_OPTIMIZER_VARIABLE = re.compile(r'training(_\d+)?/([^/]+)/')
+_LOSS_SCALE_VARIABLE = re.compile(r'training(_\d+)?/current_loss_scale$')
 
 
 def latest_checkpoint(model_dir: str) -> Tuple[Optional[str], int]:
@@ -31,14 +31,15 @@ def latest_checkpoint(model_dir: str) -> Tuple[Optional[str], int]:
 
 
 def model_difference(model: tf.keras.Model, checkpoint: str) -> Optional[str]:
-  """Returns how the model of the checkpoint differs from this one, or None if they are equal."""
+  """Returns how the checkpoint's variables differ from those of the model; None if they do not."""
   expected = {weight.op.name: weight.shape.as_list() for weight in model.weights}
-  # The slots of a `tf.train` optimizer are below the names of the weights; its other variables are
-  # scalars.
+  # Ignores the variables of a `tf.train` optimizer: scalars, and slots, whose names are those of
+  # the weights with a suffix.
   stored: Dict[str, List[int]] = {
       name: shape for name, shape in tf.train.list_variables(checkpoint)
       if name in expected or (
-          shape and not _TRAINING.match(name) and name.rpartition('/')[0] not in expected)}
+          shape and not _OPTIMIZER_VARIABLE.match(name)
+          and name.rpartition('/')[0] not in expected)}
   for name in sorted(set(stored) | set(expected)):
     if stored.get(name) != expected.get(name):
       return '{} is {} in the checkpoint and {} in the model'.format(
@@ -47,12 +48,12 @@ def model_difference(model: tf.keras.Model, checkpoint: str) -> Optional[str]:
 
 
 def optimizer_difference(model: tf.keras.Model, checkpoint: str) -> Optional[str]:
-  """Returns how the optimizer of the checkpoint differs, or None if they are equal."""
+  """Returns how the checkpoint's optimizer differs from that of the model; None if it does not."""
   stored = {match.group(2) for match in (
-      _TRAINING.match(name) for name, _ in tf.train.list_variables(checkpoint)) if match}
+      _OPTIMIZER_VARIABLE.match(name) for name, _ in tf.train.list_variables(checkpoint)) if match}
   try:
     name = model.optimizer.get_config()['name']
-  except NotImplementedError:  # A `tf.train` optimizer, whose variables have no such names.
+  except NotImplementedError:  # A `tf.train` optimizer, which names its variables differently.
     return None
   if stored and name not in stored:
     return '{} in the checkpoint and {} in the model'.format(', '.join(sorted(stored)), name)
@@ -61,23 +62,24 @@ def optimizer_difference(model: tf.keras.Model, checkpoint: str) -> Optional[str
 
 def lacks_loss_scale(checkpoint: str) -> bool:
   """Returns whether the checkpoint was saved by a training run without loss scaling."""
-  return not any(_LOSS_SCALE.match(name) for name, _ in tf.train.list_variables(checkpoint))
+  return not any(_LOSS_SCALE_VARIABLE.match(name)
+                 for name, _ in tf.train.list_variables(checkpoint))
 
 
 class SaveCheckpoints(CheckpointHook):
   """Saves checkpoints, the first one before the first step.
 
-  If saving fails, it is retried after later steps; after the last step the hook waits and retries.
+  A failed attempt is repeated after later steps; after the last step, the hook waits and retries.
 
   Args:
     model_dir: the directory of the run.
     save_steps: the number of steps between two checkpoints, or None.
     save_secs: the number of seconds between two checkpoints, or None.
-    retrying_saver: saves a checkpoint.
+    retrying_saver: saves the checkpoints.
     listeners: called after each checkpoint.
 
   Attributes:
-    pauses: the time taken by each checkpoint, and by each listener.
+    pauses: the time taken by each checkpoint, and by each call of a listener.
   """
 
   def __init__(self, model_dir: str, save_steps: Optional[int], save_secs: Optional[int],
@@ -85,13 +87,13 @@ class SaveCheckpoints(CheckpointHook):
                listeners: Sequence['CallEveryNSteps'] = ()) -> None:
     super().__init__(model_dir, save_steps, save_secs)
     self._retrying_saver = retrying_saver
-    self._check_finite = finite.CheckWeightsFinite(replicated_variables.single_copy_variables)
+    self._finite_check = finite.CheckWeightsFinite(replicated_variables.single_copy_variables)
     self._listeners = listeners
     self._save_pauses: List[Pause] = []
 
   def begin(self) -> None:
     super().begin()
-    self._check_finite.begin()
+    self._finite_check.begin()
 
   @property
   def pauses(self) -> List[Pause]:
@@ -108,32 +110,32 @@ class SaveCheckpoints(CheckpointHook):
 
   def end(self, session: tf.Session) -> None:
     step = self.global_step(session)
-    if step != self._retrying_saver.step:
+    if step != self._retrying_saver.saved_step:
       with self._record_pause():
-        self._check_finite.before_save(session, step)
+        self._finite_check.before_save(session, step)
         self._retrying_saver.save_final(self.saver, session, step)
       self._notify_listeners(session, step)
 
   def save_now(self, session: tf.Session) -> Optional[str]:
-    """Saves a checkpoint now, unless the one of this step is saved already.
+    """Saves a checkpoint now, unless that of this step is saved already.
 
     Returns:
-      Its path; None: saving failed, and will be retried.
+      The path of the checkpoint; None: saving failed, and will be retried.
     """
     step = self.global_step(session)
-    if self._retrying_saver.step != step:
+    if self._retrying_saver.saved_step != step:
       self.save(session, step)
-    return '{}-{}'.format(self.prefix, step) if self._retrying_saver.step == step else None
+    return '{}-{}'.format(self.prefix, step) if self._retrying_saver.saved_step == step else None
 
   def save(self, session: tf.Session, step: int) -> None:
     was_failing = self._retrying_saver.is_failing
     with self._record_pause():
-      self._check_finite.before_save(session, step)
+      self._finite_check.before_save(session, step)
       saver_patches.delete_surplus_checkpoints(self.saver)
       is_saved = self._retrying_saver.save(self.saver, session, step)
     if is_saved and was_failing:
-      # The full disk may have truncated a record of the event file, and records after a truncated
-      # one cannot be read.
+      # Begins a new event file: the full disk may have truncated a record of the current one, and
+      # records after a truncated one cannot be read.
       self.writer.close()
       self.writer.reopen()
     if is_saved:
@@ -153,32 +155,32 @@ class SaveCheckpoints(CheckpointHook):
 
 
 class CallEveryNSteps(tf.train.CheckpointSaverListener):
-  """Calls a function after the first checkpoint of every N steps, except after the last step.
+  """Calls a function after the first checkpoint in each interval of N steps, except the last one.
 
   Args:
     every_steps: N, a multiple of the number of steps between checkpoints.
-    called_at: the global step up to which no call is due.
-    last_step: the global step at which the training ends.
-    call: the function, an evaluation of the latest checkpoint.
+    called_up_to: the global step up to which all calls have been made.
+    last_step: the global step at which training ends; the function is not called there.
+    function: the function to call; it evaluates the latest checkpoint.
 
   Attributes:
     pauses: the time taken by each call.
   """
 
-  def __init__(self, every_steps: int, called_at: int, last_step: int,
-               call: Callable[[], Any]) -> None:
+  def __init__(self, every_steps: int, called_up_to: int, last_step: int,
+               function: Callable[[], Any]) -> None:
     self._every_steps = every_steps
-    self._count = called_at // every_steps
+    self._num_intervals = called_up_to // every_steps
     self._last_step = last_step
-    self._call = call
+    self._function = function
     self.pauses: List[Pause] = []
 
   def after_save(self, session: tf.Session, global_step_value: int) -> None:
-    # With parameter servers, other workers increment the global step too, so that it may skip a
+    # With parameter servers, other workers increment the global step too, so checkpoints may skip a
     # multiple of N.
-    count = global_step_value // self._every_steps
-    if count > self._count and global_step_value < self._last_step:
-      self._count = count
+    num_intervals = global_step_value // self._every_steps
+    if num_intervals > self._num_intervals and global_step_value < self._last_step:
+      self._num_intervals = num_intervals
       began = time.perf_counter()
-      self._call()
+      self._function()
       self.pauses.append(Pause('evaluation', began, time.perf_counter() - began))

@@ -10,16 +10,16 @@ from estimator_train.run_dir.run_files import RunDir
 from estimator_train.settings import groups
 from estimator_train.training.checkpoints.best_checkpoint import BestCheckpoint
 
-_FILE = 'stopped.json'
-_RULES = ('early_stopping_steps', 'stop_at_accuracy', 'best_metric')
+_STOP_REASON_FILE = 'stopped.json'
+_RULE_SETTINGS = ('early_stopping_steps', 'stop_at_accuracy', 'best_metric')
 
 
 class StopReason(NamedTuple):
-  """The reason why an evaluation stopped the training.
+  """The reason for which an evaluation stopped the training.
 
   Attributes:
     global_step: the global step of the checkpoint that was evaluated.
-    text: the reason as text, for the log and the result.
+    text: the reason in words, for the log and the result.
   """
   global_step: int
   text: str
@@ -47,7 +47,7 @@ def find_stop_reason(settings: groups.Evaluation, metrics: Dict[str, Any],
 def write_stop_reason(run_dir: RunDir, settings: groups.Evaluation,
                       stop_reason: StopReason) -> None:
   """Records the stop, so that the same command does not continue the training."""
-  atomic.write_json(run_dir.file(_FILE), dict(
+  atomic.write_json(run_dir.path_to(_STOP_REASON_FILE), dict(
       _rules(settings), global_step=stop_reason.global_step, why=stop_reason.text))
 
 
@@ -57,24 +57,24 @@ def read_stop_reason(run_dir: RunDir, settings: groups.Evaluation,
 
   Args:
     run_dir: the directory of the run.
-    settings: the early stopping rules; a stop by other rules is ignored.
+    settings: the early stopping rules; a stop that other rules caused is ignored.
     global_step: the latest step; a stop recorded at a later step is ignored.
   """
   try:
-    with open(run_dir.file(_FILE), encoding='utf-8') as file:
+    with open(run_dir.path_to(_STOP_REASON_FILE), encoding='utf-8') as file:
       recorded = json.load(file)
     if recorded['global_step'] <= global_step and _rules(settings).items() <= recorded.items():
       return StopReason(recorded['global_step'], str(recorded['why']))
   except (OSError, ValueError, TypeError, KeyError, AttributeError):
-    pass  # Without a readable record, the next evaluation applies the rules again.
+    pass  # If the record cannot be read, the next evaluation applies the rules again.
   return None
 
 
 def remove_stop_reason(run_dir: RunDir) -> None:
   """Removes the record of a stop, because training continues."""
   with contextlib.suppress(FileNotFoundError):
-    os.remove(run_dir.file(_FILE))
+    os.remove(run_dir.path_to(_STOP_REASON_FILE))
 
 
 def _rules(settings: groups.Evaluation) -> Dict[str, Any]:
-  return {name: getattr(settings, name) for name in _RULES}
+  return {name: getattr(settings, name) for name in _RULE_SETTINGS}

@@ -1,4 +1,4 @@
-"""Evaluates one checkpoint after the other in a graph that is built once."""
+"""Evaluates checkpoints, one after another, in a graph that is built only once."""
 
 import contextlib
 import ctypes
@@ -27,13 +27,13 @@ class Evaluator:
   Args:
     plan: the plan of the run, with its data.
     model: the model to evaluate.
-    is_stopped: polled before each batch; True interrupts the evaluation.
+    is_stop_requested: called before each batch; True interrupts the evaluation.
   """
 
   def __init__(self, plan: Plan, model: PreparedModel,
-               is_stopped: Callable[[], bool] = lambda: False) -> None:
+               is_stop_requested: Callable[[], bool] = lambda: False) -> None:
     self._plan, self._model = plan, model
-    self._is_stopped = is_stopped
+    self._is_stop_requested = is_stop_requested
     self._graph: Optional[_EvaluationGraph] = None
 
   def evaluate(self, path: Optional[str] = None) -> Tuple[Dict[str, Any], List[Sample]]:
@@ -43,8 +43,8 @@ class Evaluator:
       path: the path of the checkpoint; None: the latest one.
 
     Returns:
-      A tuple: a dict of `accuracy`, `average_loss`, `examples`, `confusion_matrix`, `global_step`
-      and `checkpoint`; and a few examples with the model's outputs.
+      A tuple of a dict with `accuracy`, `average_loss`, `examples`, `confusion_matrix`,
+      `global_step` and `checkpoint`, and of a few examples with the model's outputs.
 
     Raises:
       EvaluationStopped: the evaluation was interrupted.
@@ -60,22 +60,22 @@ class Evaluator:
       if self._graph is None:
         self._graph = _EvaluationGraph(estimator, inputs.make_eval_input_fn(
             data.dataset, self._plan.settings, self._model.one_hot, batch_size))
-      counted = self._graph.run(path, samples, self._is_stopped)
+      metrics = self._graph.run(path, samples, self._is_stop_requested)
     _release_free_memory()
-    if data.sizes.test not in (None, counted['examples']):
+    if data.sizes.test not in (None, metrics['examples']):
       raise UserError('the evaluation did not read all examples',
-                      '{} of {}'.format(counted['examples'], data.sizes.test),
+                      '{} of {}'.format(metrics['examples'], data.sizes.test),
                       'check whether the files were changed during the evaluation')
-    if not math.isfinite(counted['average_loss']):
+    if not math.isfinite(metrics['average_loss']):
       raise TrainingFailed('the loss of the test examples is {} at step {} ({})'.format(
-          counted['average_loss'], counted['global_step'], path))
-    self._graph.write_summary(estimator.eval_dir(), counted)
+          metrics['average_loss'], metrics['global_step'], path))
+    self._graph.write_summary(estimator.eval_dir(), metrics)
     return {
-        'accuracy': float(counted['accuracy']),
-        'average_loss': float(counted['average_loss']),
-        'examples': int(counted['examples']),
-        'confusion_matrix': counted['confusion_matrix'].tolist(),
-        'global_step': int(counted['global_step']),
+        'accuracy': float(metrics['accuracy']),
+        'average_loss': float(metrics['average_loss']),
+        'examples': int(metrics['examples']),
+        'confusion_matrix': metrics['confusion_matrix'].tolist(),
+        'global_step': int(metrics['global_step']),
         'checkpoint': path,
     }, samples.samples
 
@@ -83,12 +83,12 @@ class Evaluator:
 class _EvaluationGraph:
   """An evaluation graph and its session, reused for all checkpoints.
 
-  `Estimator.evaluate` builds both again for each checkpoint. Building takes longer than evaluating
-  a small model, and discarded graphs stay in memory until Python's cycle collector runs.
+  `Estimator.evaluate` builds a new graph and session for each checkpoint. This takes longer than
+  evaluating a small model, and the old graphs stay in memory until Python's cycle collector runs.
 
   Args:
     estimator: the estimator that provides the model_fn and the configuration.
-    input_fn: the input function of the test examples, each of which it yields once.
+    input_fn: the input function, which yields each test example once.
   """
 
   def __init__(self, estimator: tf.estimator.Estimator, input_fn: inputs.InputFn) -> None:
@@ -103,47 +103,48 @@ class _EvaluationGraph:
       self._update = tf.group(*[update for _, update in metrics.values()])
       self._values = {name: value for name, (value, _) in metrics.items()}
       self._values[tf.GraphKeys.GLOBAL_STEP] = global_step
-      self._start = tf.group(tf.local_variables_initializer(), tf.tables_initializer(),
-                             iterator.initializer)
+      self._initialize = tf.group(tf.local_variables_initializer(), tf.tables_initializer(),
+                                  iterator.initializer)
       self._saver = tf.train.Saver(sharded=True)
       graph.finalize()
     self._session = tf.Session(graph=graph, config=estimator.config.session_config)
 
   def run(self, checkpoint: str, samples: SamplePredictions,
-          is_stopped: Callable[[], bool]) -> Dict[str, Any]:
-    """Returns the metrics over all examples by name, and `global_step`."""
+          is_stop_requested: Callable[[], bool]) -> Dict[str, Any]:
+    """Evaluates a checkpoint; returns the metrics over all examples by name, and `global_step`."""
     session = self._session
     self._saver.restore(session, checkpoint)
-    session.run(self._start)
+    session.run(self._initialize)
     with session.graph.as_default():
       samples.begin()
     while True:
-      if is_stopped():
+      if is_stop_requested():
         raise EvaluationStopped
-      wanted = samples.before_run(None)
+      sample_args = samples.before_run(None)
       try:
-        _, results = session.run([self._update, wanted.fetches if wanted else []])
+        _, results = session.run([self._update, sample_args.fetches if sample_args else []])
       except tf.errors.OutOfRangeError:
         break
-      samples.after_run(None, tf.train.SessionRunValues(results if wanted else None, None, None))
+      samples.after_run(
+          None, tf.train.SessionRunValues(results if sample_args else None, None, None))
     values: Dict[str, Any] = session.run(self._values)
     return values
 
-  def write_summary(self, folder: str, counted: Dict[str, Any]) -> None:
+  def write_summary(self, folder: str, metrics: Dict[str, Any]) -> None:
     """Writes the scalar metrics for TensorBoard, as `Estimator.evaluate` does."""
-    # A folder made by TensorFlow is not writable for the group, whatever the umask allows.
+    # TensorFlow would ignore the umask, and make a folder that only its owner can write to.
     os.makedirs(folder, exist_ok=True)
-    with self._session.graph.as_default():  # A new writer writes the default graph.
+    with self._session.graph.as_default():  # A new writer writes the default graph, too.
       writer = tf.summary.FileWriterCache.get(folder)
     writer.add_summary(
         tf.Summary(value=[tf.Summary.Value(tag=name, simple_value=float(value))
-                          for name, value in counted.items()
+                          for name, value in metrics.items()
                           if name != tf.GraphKeys.GLOBAL_STEP and value.ndim == 0]),
-        int(counted[tf.GraphKeys.GLOBAL_STEP]))
+        int(metrics[tf.GraphKeys.GLOBAL_STEP]))
     writer.flush()
 
 
 def _release_free_memory() -> None:
-  """Returns free memory to the system; glibc keeps it in one arena per thread, which adds up."""
+  """Returns freed memory to the system; otherwise glibc keeps it, in an arena for each thread."""
   with contextlib.suppress(OSError, AttributeError):  # Only glibc has malloc_trim.
     ctypes.CDLL(None).malloc_trim(0)

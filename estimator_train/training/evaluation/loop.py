@@ -1,4 +1,4 @@
-"""The evaluation loop: evaluates checkpoints, promotes the best one, and stops the training."""
+"""The evaluation loop: evaluates checkpoints, promotes the best one, and decides when to stop."""
 
 import logging
 import time
@@ -18,7 +18,7 @@ _LOG = logging.getLogger('estimator_train')
 _POLL_SECS = 1.
 
 # Takes the return values of Evaluator.evaluate, writes the reports, and returns the result.
-Report = Callable[[Dict[str, Any], List[Sample]], Dict[str, Any]]
+WriteReports = Callable[[Dict[str, Any], List[Sample]], Dict[str, Any]]
 
 
 class EvaluationLoop:
@@ -28,15 +28,16 @@ class EvaluationLoop:
     run_dir: the directory of the run.
     settings: the early stopping rules, and the metric that selects the best checkpoint.
     evaluator: evaluates one checkpoint.
-    report: called with each evaluation.
-    task: the type of the task that evaluates in a process of its own; None: the chief evaluates.
+    write_reports: called after each evaluation, with its return values.
+    task_type: the type of the task that evaluates; None: the chief, or the only process.
   """
 
   def __init__(self, run_dir: RunDir, settings: groups.Evaluation, evaluator: Evaluator,
-               report: Report, task: Optional[str] = None) -> None:
+               write_reports: WriteReports, task_type: Optional[str] = None) -> None:
     self._run_dir, self._settings = run_dir, settings
-    self._evaluator, self._report, self._task = evaluator, report, task
-    self._last: Dict[str, Any] = {}
+    self._evaluator, self._write_reports = evaluator, write_reports
+    self._task_type = task_type
+    self._last_result: Dict[str, Any] = {}
     self._stop_reason: Optional[StopReason] = None
 
   def evaluate(self, path: Optional[str] = None) -> Dict[str, Any]:
@@ -50,31 +51,34 @@ class EvaluationLoop:
     """
     path = path or save_hook.latest_checkpoint(self._run_dir.path)[0]
     assert path is not None
-    if self._last.get('checkpoint') == path:
-      return self._last
-    # Pinned first, because the chief may delete the checkpoint while an evaluator task reads it.
-    pinned = best_checkpoint.pin(path, self._run_dir.path, self._task)
+    if self._last_result.get('checkpoint') == path:
+      return self._last_result
+    # Pinned first, because the chief may delete the checkpoint while the evaluator task reads it.
+    pinned = best_checkpoint.pin(path, self._run_dir.path, self._task_type)
     try:
       metrics, samples = self._evaluator.evaluate(pinned)
     except EvaluationStopped:
       _LOG.info('the evaluation of %s was interrupted; the same command repeats it', path)
       return {}
     metrics['checkpoint'] = path
-    self._last = self._report(metrics, samples)
+    self._last_result = self._write_reports(metrics, samples)
     best = best_checkpoint.promote(pinned, metrics, self._settings.best_metric,
                                    self._run_dir.path)
-    self._last['best'] = best.as_result()
+    self._last_result['best'] = best.as_result()
     self._stop_reason = early_stopping.find_stop_reason(self._settings, metrics, best)
     if self._stop_reason is not None:
       early_stopping.write_stop_reason(self._run_dir, self._settings, self._stop_reason)
-    return self._last
+    return self._last_result
 
   def evaluate_latest(self) -> Optional[StopReason]:
     """Evaluates the latest checkpoint, and returns the reason to stop, or None to continue."""
     return self._stop_reason if self.evaluate() else None
 
-  def follow(self, last_step: int) -> Dict[str, Any]:
-    """Evaluates each checkpoint that another process saves, up to that of the last step.
+  def evaluate_new_checkpoints(self, last_step: int) -> Dict[str, Any]:
+    """Evaluates each checkpoint that another process saves, until that of the last step.
+
+    Args:
+      last_step: the global step at which the training ends.
 
     Returns:
       The result of the last evaluation.
@@ -83,14 +87,14 @@ class EvaluationLoop:
     evaluated: Set[str] = set()
     while result['global_step'] < last_step:
       state = tf.train.get_checkpoint_state(self._run_dir.path)
-      new = [path for path in (state.all_model_checkpoint_paths if state else ())
-             if path not in evaluated and tf.train.checkpoint_exists(path)]
-      if not new:
+      new_paths = [path for path in (state.all_model_checkpoint_paths if state else ())
+                   if path not in evaluated and tf.train.checkpoint_exists(path)]
+      if not new_paths:
         time.sleep(_POLL_SECS)
         continue
-      evaluated.add(new[0])
+      evaluated.add(new_paths[0])
       try:
-        result = self.evaluate(new[0])
+        result = self.evaluate(new_paths[0])
       except FileNotFoundError:
-        _LOG.warning('%s was deleted before it could be evaluated', new[0])
+        _LOG.warning('%s was deleted before it could be evaluated', new_paths[0])
     return result

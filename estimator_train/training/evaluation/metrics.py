@@ -15,11 +15,11 @@ def make_metric_fn(loss: losses.Loss, num_classes: int) -> Callable[..., Metrics
 
   An Estimator made from a Keras model reports the mean of the batches' mean losses, which depends
   on the batch size when the last batch is short. `average_loss` is per example, and is summed in
-  float64, so that neither the batch size nor the order of the examples affects seven digits.
+  float64, so that its first seven digits depend on neither the batch size nor the example order.
 
   Args:
     loss: the loss of the model, in any form that Keras accepts.
-    num_classes: the width of the predictions.
+    num_classes: the number of classes.
 
   Returns:
     A function of (features: images [B, height, width, C], labels: one-hot [B, num_classes] or class
@@ -30,11 +30,13 @@ def make_metric_fn(loss: losses.Loss, num_classes: int) -> Callable[..., Metrics
   def metric_fn(features: tf.Tensor, labels: tf.Tensor,
                 predictions: Dict[str, tf.Tensor]) -> Metrics:
     (outputs,) = predictions.values()
-    true = tf.reshape(labels, [-1]) if losses.takes_class_indices(loss) else tf.argmax(labels, -1)
-    sample_predictions.register_batch(features, true, outputs)
-    counts = tf.math.confusion_matrix(true, tf.argmax(outputs, -1), num_classes, dtype=tf.int64)
+    class_indices = (tf.reshape(labels, [-1]) if losses.takes_class_indices(loss)
+                     else tf.argmax(labels, -1))
+    sample_predictions.register_batch(features, class_indices, outputs)
+    counts = tf.math.confusion_matrix(class_indices, tf.argmax(outputs, -1), num_classes,
+                                      dtype=tf.int64)
     matrix, add_matrix = _running_sum(counts, 'confusion_matrix')
-    example_losses = losses.per_example_loss(loss)(labels, outputs)
+    example_losses = losses.make_per_example_loss(loss)(labels, outputs)
     loss_sum, add_loss = _running_sum(
         tf.reduce_sum(tf.cast(example_losses, tf.float64)), 'loss_sum')
     examples = tf.reduce_sum(matrix)

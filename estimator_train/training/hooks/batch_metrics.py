@@ -5,22 +5,22 @@ from typing import Any
 
 import tensorflow.compat.v1 as tf
 
-_CORRECT = 'estimator_train/correct_of_replica'
+_REPLICA_ACCURACIES = 'estimator_train/replica_accuracies'
 
 
-def observe(class_indices: tf.Tensor, outputs: tf.Tensor) -> tf.Tensor:
-  """Adds the accuracy of a replica's batch to the graph; to be called when its model is built.
+def add_accuracy(class_indices: tf.Tensor, outputs: tf.Tensor) -> tf.Tensor:
+  """Adds the accuracy on a replica's batch to the graph; called after the replica's model is built.
 
   Args:
-    class_indices: the labels, [B].
-    outputs: of the model, [B, num_classes].
+    class_indices: the true classes, [B].
+    outputs: the outputs of the model, [B, num_classes].
 
   Returns:
     The accuracy, a float32 scalar.
   """
   correct = tf.equal(tf.cast(class_indices, tf.int64), tf.argmax(outputs, -1))
   accuracy = tf.reduce_mean(tf.cast(correct, tf.float32))
-  tf.add_to_collection(_CORRECT, accuracy)
+  tf.add_to_collection(_REPLICA_ACCURACIES, accuracy)
   return accuracy
 
 
@@ -32,22 +32,22 @@ def training_loss() -> tf.Tensor:
 class BatchMetrics(tf.train.SessionRunHook):
   """Fetches the loss and the accuracy of each step, once for all hooks that come after this one.
 
-  The accuracy is that of the replicas of this process: over all workers it would be a collective
-  operation, which every worker would have to run in every step.
+  The accuracy covers the replicas of this process only. Computing it over all workers would take a
+  collective operation, which every worker would have to run in every step.
 
   Attributes:
     loss: the loss of the last step, the mean over the global batch.
-    accuracy: the accuracy of the last step; nan if the model was not observed.
+    accuracy: the accuracy of the last step; nan if `add_accuracy` was not called.
   """
 
   def __init__(self) -> None:
     self.loss = self.accuracy = math.nan
 
   def begin(self) -> None:
-    replicas = tf.get_collection(_CORRECT)
-    accuracy = tf.add_n(replicas) / len(replicas) if replicas[1:] else (
-        replicas or [tf.constant(math.nan)])[0]
-    # The same tensors in every step: TensorFlow prepares the graph anew for each set of fetches.
+    accuracies = tf.get_collection(_REPLICA_ACCURACIES)
+    accuracy = tf.add_n(accuracies) / len(accuracies) if len(accuracies) > 1 else (
+        accuracies or [tf.constant(math.nan)])[0]
+    # Always the same fetches, because TensorFlow prunes the graph again for each new set.
     self._fetch = tf.train.SessionRunArgs([training_loss(), accuracy])
 
   def before_run(self, run_context: Any) -> tf.train.SessionRunArgs:

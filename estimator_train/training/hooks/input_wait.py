@@ -6,7 +6,7 @@ import tensorflow.compat.v1 as tf
 
 from estimator_train.tf_patches import control_inputs
 
-# The types of the operations that get the next batch of a tf.data pipeline, once per replica.
+# The types of the operations, one per replica, that get the next batch of a tf.data pipeline.
 _GET_NEXT_TYPES = ('IteratorGetNext', 'IteratorGetNextSync', 'IteratorGetNextAsOptional')
 
 
@@ -14,16 +14,16 @@ def add_probe(graph: tf.Graph) -> Optional[tf.Tensor]:
   """Adds operations that measure the time from the start of a step until all replicas have a batch.
 
   Two operations read the same clock: the first has no inputs, the second runs after the batch has
-  arrived. Operations that do not need the batch, such as reads of variables, run meanwhile and take
-  microseconds. The model runs after the second operation: otherwise, with a single thread, the
-  second operation could be scheduled after the model.
+  arrived. Other operations that do not need the batch, such as reads of variables, may run between
+  them, but only take microseconds. The model runs after the second operation: otherwise, with a
+  single thread, the second operation could be scheduled after the model.
 
   Args:
     graph: the training graph.
 
   Returns:
-    The waiting time in seconds, a float64 scalar; None if the graph has no tf.data iterator, so
-    that nothing can be measured.
+    The waiting time in seconds, a float64 scalar; None if the graph has no tf.data iterator to
+    wait for.
   """
   with graph.as_default():
     waits = [_measure_wait(operation) for operation in graph.get_operations()

@@ -1,4 +1,4 @@
-"""The hook that shows the progress of a training."""
+"""The hook that shows the progress of a training run."""
 
 import collections
 import logging
@@ -14,34 +14,34 @@ from tqdm import tqdm
 from estimator_train.training.hooks import logged_steps, summaries
 from estimator_train.training.hooks.batch_metrics import BatchMetrics
 from estimator_train.training.hooks.step_counter import StepCounter
-from estimator_train.training.hooks.text import duration, epochs_of, unless_nan
+from estimator_train.training.hooks.text import count_epochs, format_duration, format_unless_nan
 from estimator_train.training.schedules import Schedule
 
 _LOG = logging.getLogger('estimator_train')
 _REFRESH_SECS = 1.
-# The rate on the bar is over about the last ten refreshes, usually one per second.
+# The bar shows the mean rate over this number of refreshes; usually there is one per second.
 _RATE_WINDOW_REFRESHES = 10
-_WIDE = 100  # Columns that the long form of the bar needs.
+_MIN_COLUMNS_OF_LONG_FORM = 100  # On a narrower terminal, the bar is replaced by a shorter text.
 
 
-class Progress(tf.train.SessionRunHook):
-  """Shows the state of the training: a bar on a terminal, elsewhere a line now and then.
+class ShowProgress(tf.train.SessionRunHook):
+  """Shows the progress of the training: as a bar on a terminal, otherwise as log lines.
 
-  TensorBoard gets `examples_per_sec` and `step_secs`, the mean rate and the mean time per step
-  since the last logged step, pauses included; and the `learning_rate` of the step.
+  Also writes summaries: `examples_per_sec` and `step_secs`, the mean rate and the mean time per
+  step since the last logged step, including pauses; and the `learning_rate` of the step.
 
   Args:
     counter: counts the steps.
-    metrics: has the loss and the accuracy of the step.
+    metrics: provides the loss and the accuracy of the last step.
     model_dir: the folder for summaries; None: this task writes none.
     stop_step: the global step to train up to.
-    log_every_steps: steps between two lines and summaries; they become fewer after 10,000, see
-      logged_steps.py.
-    examples_per_step: over all replicas.
-    num_examples: of an epoch; None: the data set has no end.
-    schedule: the learning rate; None: it is not known.
+    log_every_steps: the number of steps from one log line or summary to the next; it increases
+      after the first 10,000 lines, see logged_steps.py.
+    examples_per_step: the number of examples of a global step.
+    num_examples: the number of examples of an epoch; None: the data set has no end.
+    schedule: the learning rate schedule; None: the rate is unknown.
     after_first_step: called once, after the first step of this process.
-    clock: in seconds.
+    clock: returns the time in seconds.
   """
 
   def __init__(self, counter: StepCounter, metrics: BatchMetrics, model_dir: Optional[str],
@@ -62,26 +62,27 @@ class Progress(tf.train.SessionRunHook):
     self._clock = clock
     self._logged_step, self._logged_at = 0, 0.
     self._refresh_at = 0.
-    self._recent: Deque[Tuple[int, float]] = collections.deque(maxlen=_RATE_WINDOW_REFRESHES + 1)
+    self._refreshes: Deque[Tuple[int, float]] = collections.deque(
+        maxlen=_RATE_WINDOW_REFRESHES + 1)
     self._bar: Optional[tqdm] = None
 
   def after_create_session(self, session: tf.Session, coord: Any) -> None:
     step, now = self._counter.global_step, self._clock()
     self._logged_step, self._logged_at = step, now
-    self._recent.append((step, now))
+    self._refreshes.append((step, now))
     if sys.stderr.isatty():
       self._bar = tqdm(total=self._stop_step, initial=step, file=sys.stderr, leave=False,
                        dynamic_ncols=True, mininterval=math.inf, bar_format='{desc}')
 
   def after_run(self, run_context: Any, run_values: Any) -> None:
-    if self._counter.step == self._counter.first_step + 1:
+    if self._counter.step == self._counter.start_step + 1:
       self._after_first_step()
     step = self._counter.global_step
-    is_due = self._bar is not None and self._clock() >= self._refresh_at
+    is_refresh_due = self._bar is not None and self._clock() >= self._refresh_at
     if logged_steps.is_logged(step, self._log_every_steps) or step >= self._stop_step:
       self._counter.refresh(run_context.session)
       self._log(self._metrics.loss, self._metrics.accuracy)
-    elif not is_due:
+    elif not is_refresh_due:
       return
     if self._bar is not None:
       self._refresh(self._metrics.loss, self._metrics.accuracy)
@@ -98,41 +99,43 @@ class Progress(tf.train.SessionRunHook):
       summaries.write_scalars(self._model_dir, scalars, step)
     if self._bar is None:
       _LOG.info('step %d/%d%s: loss %.4f%s, %s examples/sec, %s left', step, self._stop_step,
-                self._epoch(' (epoch {}/{})'), loss, unless_nan(', accuracy {:.4f}', accuracy),
-                '{:,.0f}'.format(rate), duration((self._stop_step - step) * step_secs))
+                self._format_epoch(' (epoch {}/{})'), loss,
+                format_unless_nan(', accuracy {:.4f}', accuracy), '{:,.0f}'.format(rate),
+                format_duration((self._stop_step - step) * step_secs))
 
   def _refresh(self, loss: float, accuracy: float) -> None:
     """Redraws the bar."""
     assert self._bar is not None
     now, step = self._clock(), self._counter.global_step
     self._refresh_at = now + _REFRESH_SECS
-    first_step, began = self._recent[0]
-    self._recent.append((step, now))
-    step_secs = (now - began) / max(step - first_step, 1)
-    rate, left = self._examples_per_step / step_secs, duration((self._stop_step - step) * step_secs)
+    oldest_step, oldest_time = self._refreshes[0]
+    self._refreshes.append((step, now))
+    step_secs = (now - oldest_time) / max(step - oldest_step, 1)
+    rate = self._examples_per_step / step_secs
+    left = format_duration((self._stop_step - step) * step_secs)
     columns = shutil.get_terminal_size().columns
-    if columns >= _WIDE:
+    if columns >= _MIN_COLUMNS_OF_LONG_FORM:
       text = 'step {}/{}{}, loss {:.4f}{}, {:,.0f} examples/sec, {} left'.format(
-          step, self._stop_step, self._epoch(', epoch {}/{}'), loss,
-          unless_nan(', accuracy {:.4f}', accuracy), rate, left)
+          step, self._stop_step, self._format_epoch(', epoch {}/{}'), loss,
+          format_unless_nan(', accuracy {:.4f}', accuracy), rate, left)
       self._bar.bar_format = '{desc} |{bar}|'
     else:
       text = '{}/{}{} loss {:.3f}{} {:,.0f}/s {}'.format(
-          step, self._stop_step, self._epoch(' ep {}/{}'), loss,
-          unless_nan(' acc {:.3f}', accuracy), rate, left)[:columns - 1]
+          step, self._stop_step, self._format_epoch(' ep {}/{}'), loss,
+          format_unless_nan(' acc {:.3f}', accuracy), rate, left)[:columns - 1]
       self._bar.bar_format = '{desc}'
     self._bar.n = step
     self._bar.set_description_str(text)
 
-  def _epoch(self, template: str) -> str:
-    """Formats the template with the epoch and their number; '' if the data set has no end."""
+  def _format_epoch(self, template: str) -> str:
+    """Formats the current epoch and the number of epochs; '' if the data set has no end."""
     if self._num_examples is None:
       return ''
-    epoch, epochs = (epochs_of(step, self._num_examples, self._examples_per_step)
-                     for step in (self._counter.global_step, self._stop_step))
-    return template.format(epoch, epochs)
+    epoch, num_epochs = (count_epochs(step, self._num_examples, self._examples_per_step)
+                         for step in (self._counter.global_step, self._stop_step))
+    return template.format(epoch, num_epochs)
 
   def close(self) -> None:
-    """Removes the bar from the terminal; also when the run failed."""
+    """Removes the bar from the terminal; must also be called if the run failed."""
     if self._bar is not None:
       self._bar.close()

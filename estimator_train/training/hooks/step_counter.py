@@ -8,24 +8,24 @@ import tensorflow.compat.v1 as tf
 class StepCounter(tf.train.SessionRunHook):
   """Counts the steps, starting at the step of the checkpoint.
 
-  It must come before the hooks that read it.
+  This hook must come before the hooks that use its counts.
 
   Args:
-    counts_own_steps: whether each global step is a step of this process. If other workers increment
-      the global step too, `refresh` updates `global_step` from time to time.
+    is_synchronous: whether each global step is a step of this process, too. Otherwise other workers
+      also increment the global step, and `global_step` is exact only after `refresh`.
 
   Attributes:
-    first_step: the global step at which the session began.
-    step: `first_step` plus the number of steps that this process has completed since.
+    start_step: the global step at which the session began.
+    step: `start_step` plus the number of steps that this process has completed since.
     global_step: the last known value of the global step, at least `step`.
   """
 
-  def __init__(self, counts_own_steps: bool = True) -> None:
-    self._counts_own_steps = counts_own_steps
-    self.first_step = self.step = self.global_step = 0
+  def __init__(self, is_synchronous: bool = True) -> None:
+    self._is_synchronous = is_synchronous
+    self.start_step = self.step = self.global_step = 0
 
   def after_create_session(self, session: tf.Session, coord: Any) -> None:
-    self.first_step = self.step = self.global_step = read_global_step(session)
+    self.start_step = self.step = self.global_step = read_global_step(session)
 
   def after_run(self, run_context: Any, run_values: Any) -> None:
     self.step += 1
@@ -33,7 +33,7 @@ class StepCounter(tf.train.SessionRunHook):
 
   def refresh(self, session: tf.Session) -> None:
     """Reads the global step from the session if other workers increment it too."""
-    if not self._counts_own_steps:
+    if not self._is_synchronous:
       self.global_step = max(read_global_step(session), self.global_step)
 
 

@@ -1,8 +1,8 @@
 """TensorBoard summaries of a training run: scalars, example images, hyperparameters.
 
-Tensors are registered while the model's graph is built. The hook fetches them at the steps that it
-writes; at all other steps they are not computed. Estimator's own summaries cannot be used, because
-in a cluster they contain collective operations, which all workers would have to run.
+Tensors are registered while the model's graph is built. The hook fetches them at the steps whose
+summaries it writes; at all other steps they are not computed. Estimator's own summaries cannot be
+used, because in a cluster they contain collective operations, which all workers would have to run.
 """
 
 from typing import Any, Dict, Optional, Sequence
@@ -15,19 +15,21 @@ from estimator_train.tf_patches import estimator as estimator_patches, model_to_
 from estimator_train.training.hooks import batch_metrics, logged_steps
 from estimator_train.training.hooks.step_counter import StepCounter, read_global_step
 
-_SCALARS = 'estimator_train/scalars/'
-_PIXELS, _TRUE = 'estimator_train/example_pixels', 'estimator_train/example_classes'
+# Keys of graph collections; the tag of a scalar is appended to the prefix.
+_SCALAR_PREFIX = 'estimator_train/scalars/'
+_PIXELS, _CLASS_INDICES = 'estimator_train/example_pixels', 'estimator_train/example_classes'
 _MAX_EXAMPLES = 8
-# The settings shown in TensorBoard's HParams table, and its metrics: (folder, tag).
+# The columns of TensorBoard's HParams table: settings, and metrics as (folder, tag).
 _STRING_HPARAMS = ('dataset', 'image_size', 'preprocess', 'model', 'weights', 'optimizer',
                    'scale_learning_rate', 'class_weights', 'distribution_strategy')
 _NUMERIC_HPARAMS = ('trainable_layers', 'train_steps', 'train_epochs', 'batch_size',
                     'learning_rate', 'base_batch_size', 'lr_warmup_epochs', 'seed')
-_METRICS = (('eval', 'accuracy'), ('eval', 'average_loss'), ('', 'loss'), ('', 'examples_per_sec'))
+_HPARAMS_METRICS = (('eval', 'accuracy'), ('eval', 'average_loss'), ('', 'loss'),
+                    ('', 'examples_per_sec'))
 
 
 def write_scalars(model_dir: str, scalars: Dict[str, float], step: int) -> None:
-  """Writes scalars, by tag, at a global step."""
+  """Writes scalars, given as a dict from tag to value, for a global step."""
   writer = _writer(model_dir)
   writer.add_summary(tf.Summary(value=[tf.Summary.Value(tag=tag, simple_value=value)
                                        for tag, value in sorted(scalars.items())]), step)
@@ -39,36 +41,36 @@ def _writer(model_dir: str) -> tf.summary.FileWriter:
   return tf.summary.FileWriterCache.get(model_dir)
 
 
-def add_scalar(tag: str, value: tf.Tensor) -> None:
+def register_scalar(tag: str, value: tf.Tensor) -> None:
   """Registers a scalar; if each replica registers one with this tag, the first one is written."""
-  tf.add_to_collection(_SCALARS + tag, value)
+  tf.add_to_collection(_SCALAR_PREFIX + tag, value)
 
 
-def add_batch(features: tf.Tensor, labels: tf.Tensor, outputs: tf.Tensor) -> None:
+def register_batch(features: tf.Tensor, labels: tf.Tensor, outputs: tf.Tensor) -> None:
   """Registers the accuracy on the training batch, as `accuracy`, and some of its images.
 
-  Must be called in each replica after its model is built: the numbers drawn by random operations
-  depend on the operations built before them.
+  Must be called in each replica, and after its model is built: operations added earlier would
+  change the seeds of the model's random operations.
 
   Args:
     features: the images of this replica, uint8 or float32 [B, height, width, C] with pixel values
-      from 0 to 255; anything else, such as the output of frozen layers, is not shown.
+      from 0 to 255; features of another shape, such as outputs of frozen layers, are not shown.
     labels: one-hot [B, num_classes] or class indices [B].
     outputs: the outputs of the model, [B, num_classes].
   """
   class_indices = labels if labels.shape.ndims == 1 else tf.argmax(labels, -1)
-  accuracy = batch_metrics.observe(class_indices, outputs)
-  # The replicas have equal parts of the batch, so the mean over them is that of the batch.
+  accuracy = batch_metrics.add_accuracy(class_indices, outputs)
+  # The replicas have equal parts of the batch, so the accuracy on the batch is the mean of theirs.
   tf.distribute.get_replica_context().merge_call(
-      lambda strategy, right: add_scalar(
-          'accuracy', strategy.reduce(tf.distribute.ReduceOp.MEAN, right, axis=None)),
+      lambda strategy, accuracies: register_scalar(
+          'accuracy', strategy.reduce(tf.distribute.ReduceOp.MEAN, accuracies, axis=None)),
       args=(accuracy,))
   if features.shape.ndims == 4 and features.shape[-1].value in (1, 3):
     tf.add_to_collection(_PIXELS, features[:_MAX_EXAMPLES])
-    tf.add_to_collection(_TRUE, class_indices[:_MAX_EXAMPLES])
+    tf.add_to_collection(_CLASS_INDICES, class_indices[:_MAX_EXAMPLES])
 
 
-def record_gradient_norm(optimizer: Any) -> None:
+def register_gradient_norm(optimizer: Any) -> None:
   """Registers the norm of the gradient over the global batch, as `gradient_norm`.
 
   It is the norm of the gradient as passed to the optimizer: without loss scaling, and clipped if
@@ -77,40 +79,40 @@ def record_gradient_norm(optimizer: Any) -> None:
   Args:
     optimizer: the optimizer of a compiled Keras model, from Keras or `tf.train`.
   """
-  model_to_estimator.add_optimizer_base_class(optimizer, _RecordsGradientNorm)
+  model_to_estimator.add_optimizer_base_class(optimizer, _GradientNormRecorder)
 
 
-class _RecordsGradientNorm:
-  """A base class for optimizers that registers `gradient_norm`."""
+class _GradientNormRecorder:
+  """A base class that makes an optimizer register `gradient_norm`."""
 
   def apply_gradients(self, grads_and_vars: Any, *args: Any, **kwargs: Any) -> Any:
     grads_and_vars = list(grads_and_vars)
     result = super().apply_gradients(grads_and_vars, *args, **kwargs)  # type: ignore[misc]
-    # Last, because the replicas wait for each other here, and because the masks of dropout depend
-    # on the operations built before them.
+    # After the update, because merge_call affects the order in which the operations of the replicas
+    # are built, and the masks of dropout depend on the operations built before them.
     tf.distribute.get_replica_context().merge_call(
-        _add_gradient_norm, args=([pair for pair in grads_and_vars if pair[0] is not None],))
+        _register_gradient_norm, args=([pair for pair in grads_and_vars if pair[0] is not None],))
     return result
 
 
-def _add_gradient_norm(strategy: tf.distribute.Strategy, grads_and_vars: Any) -> None:
-  # The optimizer sums the gradients too, but with mixed precision inside a tf.cond, whose tensors
-  # cannot be fetched.
+def _register_gradient_norm(strategy: tf.distribute.Strategy, grads_and_vars: Any) -> None:
+  # The optimizer computes these sums too, but with mixed precision it does so inside a tf.cond,
+  # whose tensors cannot be fetched.
   sums = [strategy.experimental_local_results(gradient)
           for gradient in strategy.extended.batch_reduce_to(
               tf.distribute.ReduceOp.SUM, grads_and_vars)]
-  # A collective operation completes only if those of all replicas run.
+  # A collective operation completes only if it runs on all replicas, so fetch it on all of them.
   with tf.control_dependencies([tf.convert_to_tensor(copy) for copies in sums
                                 for copy in copies[1:]]):
-    add_scalar('gradient_norm', tf.global_norm([tf.cast(copies[0], tf.float32)
-                                                for copies in sums]))
+    register_scalar('gradient_norm', tf.global_norm([tf.cast(copies[0], tf.float32)
+                                                     for copies in sums]))
 
 
 class WriteSummaries(tf.train.SessionRunHook):
-  """Writes the registered tensors and the loss at the first, the last and the logged steps.
+  """Writes the registered tensors and the loss of the first step, the last and each logged one.
 
-  All workers of a cluster need this hook, with the same steps. Tags of the evaluation's event files
-  are used for the same quantities: `loss` and `accuracy`.
+  All workers of a cluster need this hook, and must write the same steps, because fetching the
+  tensors runs collective operations. `loss` and `accuracy` have the same tags as in evaluations.
 
   Args:
     counter: the step counter.
@@ -131,10 +133,10 @@ class WriteSummaries(tf.train.SessionRunHook):
   def begin(self) -> None:
     loss = batch_metrics.training_loss()
     estimator_patches.remove_loss_summary(loss)
-    scalars = {key[len(_SCALARS):]: tf.get_collection(key)[0]
+    scalars = {key[len(_SCALAR_PREFIX):]: tf.get_collection(key)[0]
                for key in tf.get_default_graph().get_all_collection_keys()
-               if str(key).startswith(_SCALARS)}
-    examples = tf.get_collection(_PIXELS)[:1] + tf.get_collection(_TRUE)[:1]
+               if str(key).startswith(_SCALAR_PREFIX)}
+    examples = tf.get_collection(_PIXELS)[:1] + tf.get_collection(_CLASS_INDICES)[:1]
     # Always the same fetches, because TensorFlow prunes the graph again for each new set.
     self._fetch = tf.train.SessionRunArgs((dict(scalars, loss=loss), examples))
     if examples:
@@ -143,16 +145,16 @@ class WriteSummaries(tf.train.SessionRunHook):
 
   def after_create_session(self, session: tf.Session, coord: Any) -> None:
     if self._model_dir is not None:
-      # Makes TensorBoard discard what a killed run wrote for these steps.
+      # Makes TensorBoard discard what a killed run wrote for the steps that are now repeated.
       _writer(self._model_dir).add_session_log(
-          tf.SessionLog(status=tf.SessionLog.START), self._counter.first_step + 1)
+          tf.SessionLog(status=tf.SessionLog.START), self._counter.start_step + 1)
       _writer(self._model_dir).add_summary(
           hparams.session_start_pb(_hyperparameters(self._settings)))
       _writer(self._model_dir).add_summary(_hparams_experiment())
 
   def before_run(self, run_context: Any) -> Optional[tf.train.SessionRunArgs]:
     step = self._counter.step + 1
-    if step in (self._counter.first_step + 1, self._stop_step) or (
+    if step in (self._counter.start_step + 1, self._stop_step) or (
         logged_steps.is_logged(step, self._settings.log_every_steps)):
       return self._fetch
     return None
@@ -161,7 +163,7 @@ class WriteSummaries(tf.train.SessionRunHook):
     if run_values.results is None or self._model_dir is None:
       return
     scalars, examples = run_values.results
-    # Other workers may have incremented the global step too.
+    # Read from the session, because other workers may have incremented the global step too.
     write_scalars(self._model_dir, scalars, read_global_step(run_context.session))
     if examples and self._counter.step == 1:
       self._write_images(run_context.session, *examples)
@@ -179,13 +181,13 @@ class WriteSummaries(tf.train.SessionRunHook):
       _writer(self._model_dir).add_summary(hparams.session_end_pb(status))
       _writer(self._model_dir).flush()
 
-  def _write_images(self, session: tf.Session, pixels: Any, classes: Any) -> None:
+  def _write_images(self, session: tf.Session, pixels: Any, class_indices: Any) -> None:
     assert self._model_dir is not None
     summary = tf.Summary()
-    for number, (image, label) in enumerate(zip(pixels, classes)):
+    for number, (image, class_index) in enumerate(zip(pixels, class_indices)):
       height, width, channels = image.shape
       summary.value.add(
-          tag='examples/{} {}'.format(number, self._labels[int(label)]),
+          tag='examples/{} {}'.format(number, self._labels[int(class_index)]),
           image=tf.Summary.Image(
               height=height, width=width, colorspace=channels,
               encoded_image_string=session.run(self._png, {self._image: image})))
@@ -198,10 +200,10 @@ def _hyperparameters(settings: Settings) -> Dict[str, Any]:
 
 
 def _hparams_experiment() -> tf.Summary:
-  """Returns the columns of the HParams table; without it the evaluation metrics are missing."""
+  """Returns the columns of the HParams table, which otherwise lacks the evaluation metrics."""
   columns = [(name, hparams_api.DATA_TYPE_STRING) for name in _STRING_HPARAMS] + [
       (name, hparams_api.DATA_TYPE_FLOAT64) for name in _NUMERIC_HPARAMS]
   return hparams.experiment_pb(
-      [hparams_api.HParamInfo(name=name, type=kind) for name, kind in columns],
+      [hparams_api.HParamInfo(name=name, type=data_type) for name, data_type in columns],
       [hparams_api.MetricInfo(name=hparams_api.MetricName(group=folder, tag=tag))
-       for folder, tag in _METRICS])
+       for folder, tag in _HPARAMS_METRICS])

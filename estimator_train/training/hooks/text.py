@@ -1,17 +1,17 @@
-"""Figures of a training as the log and the progress bar show them."""
+"""Formats figures of a training run for the log and the progress bar."""
 
 import math
 
 from estimator_train.settings import steps_for_epochs
 
 
-def unless_nan(text: str, value: float) -> str:
-  """Returns the text with the value in it, or nothing where there is no value."""
-  return '' if math.isnan(value) else text.format(value)
+def format_unless_nan(template: str, value: float) -> str:
+  """Formats the template with the value; returns '' if the value is nan."""
+  return '' if math.isnan(value) else template.format(value)
 
 
-def duration(secs: float) -> str:
-  """Returns a duration as 42 s, 3:05 or 2:03:05."""
+def format_duration(secs: float) -> str:
+  """Formats a duration as `42 s`, `3:05` or `2:03:05`."""
   if secs < 60:
     return '{:.0f} s'.format(secs)
   minutes, seconds = divmod(round(secs), 60)
@@ -20,11 +20,11 @@ def duration(secs: float) -> str:
       minutes, seconds)
 
 
-def epochs_of(step: int, num_examples: int, examples_per_step: int) -> int:
-  """Returns how many epochs so many steps are, counting one that has begun.
+def count_epochs(step: int, num_examples: int, examples_per_step: int) -> int:
+  """Returns the number of epochs that the steps up to `step` have begun.
 
-  Training for E epochs ends with the step that completes epoch E: the examples that this step takes
-  from the next epoch do not count.
+  Training for E epochs ends with the step that completes epoch E. This step does not begin epoch
+  E + 1, even if it takes examples from it.
   """
   completed = step * examples_per_step // num_examples
   is_exact = completed and steps_for_epochs(completed, num_examples, examples_per_step) == step

@@ -10,17 +10,17 @@ import tensorflow.compat.v1 as tf
 from estimator_train.process.start_up import StartUpTimer
 from estimator_train.training.hooks import input_wait
 
-# Each step takes 24 bytes, so keeping all steps of a week would fill the memory.
-_MAX_STEPS = 100000
+# Each step takes 24 bytes, so keeping all steps of a week-long run could fill the memory.
+_NUM_STEPS_KEPT = 100000
 
 
 class TimeHistory(tf.train.SessionRunHook):
-  """Records when each of the last steps began and ended, and how long it waited for its batch.
+  """Records when each recent step began and ended, and how long it waited for its batch.
 
   The cost per step is two clock readings, three appends and one more fetched scalar; everything
   else is computed after the run. Estimator calls its hooks in order, so this one must be the first:
-  what the others do after a step, for example saving a checkpoint, then counts as time between
-  steps, not as time of session.run.
+  the time that other hooks take after a step, for example to save a checkpoint, then counts as time
+  between steps, not as time of session.run.
 
   Args:
     start_up: records the phases `graph`, `session`, `first_batch` and `first_step`.
@@ -43,7 +43,7 @@ class TimeHistory(tf.train.SessionRunHook):
     self.discarded_steps = 0
     self._start_up = start_up
     self._clock = clock
-    self._before = 0.
+    self._step_began = 0.
     self._fetch: Optional[tf.train.SessionRunArgs] = None
 
   def begin(self) -> None:
@@ -54,17 +54,17 @@ class TimeHistory(tf.train.SessionRunHook):
   def before_run(self, run_context: Any) -> Optional[tf.train.SessionRunArgs]:
     if not self.began:
       self._start_up.end_phase('session')
-    self._before = self._clock()
+    self._step_began = self._clock()
     return self._fetch
 
   def after_run(self, run_context: Any, run_values: Any) -> None:
     self.ended.append(self._clock())
-    # Appended after the run, because a run that failed is not a step.
-    self.began.append(self._before)
+    # Appended only now, because a session.run that failed is not a step.
+    self.began.append(self._step_began)
     self.waited.append(math.nan if self._fetch is None else run_values.results)
     if len(self.ended) == 1:
       self._start_up.end_first_step(self.waited[0])
-    if len(self.ended) == 2 * _MAX_STEPS:
-      self.discarded_steps += _MAX_STEPS
+    if len(self.ended) == 2 * _NUM_STEPS_KEPT:
+      self.discarded_steps += _NUM_STEPS_KEPT
       for times in (self.began, self.ended, self.waited):
-        del times[:_MAX_STEPS]
+        del times[:_NUM_STEPS_KEPT]

@@ -12,9 +12,10 @@ from estimator_train.reports.step_times import Pause
 from estimator_train.tf_patches import trace as trace_patches
 from estimator_train.training.hooks.step_counter import StepCounter
 
-FILE = 'trace.json'
-_TRACE = tf.train.SessionRunArgs([], options=tf.RunOptions(trace_level=tf.RunOptions.FULL_TRACE))
-# The process id of the row that shows the steps; those of TensorFlow's rows count from 0.
+TRACE_FILE = 'trace.json'
+_TRACE_ARGS = tf.train.SessionRunArgs(
+    [], options=tf.RunOptions(trace_level=tf.RunOptions.FULL_TRACE))
+# The process id of the row that shows the steps. TensorFlow numbers its own rows from 0.
 _STEPS_PID = 1000
 
 
@@ -30,12 +31,12 @@ class TraceSteps(tf.train.SessionRunHook):
     last: the last global step to trace.
 
   Attributes:
-    pauses: the time taken to write the file.
+    pauses: the pause during which the file was written.
   """
 
   def __init__(self, counter: StepCounter, model_dir: str, first: int, last: int) -> None:
     self._counter = counter
-    self._path = os.path.join(model_dir, FILE)
+    self._path = os.path.join(model_dir, TRACE_FILE)
     self._first = first
     self._last = last
     self._began = 0.
@@ -44,7 +45,7 @@ class TraceSteps(tf.train.SessionRunHook):
     self.pauses: List[Pause] = []
 
   @property
-  def traced(self) -> FrozenSet[int]:
+  def traced_steps(self) -> FrozenSet[int]:
     """Returns the global steps that were traced."""
     return frozenset(step['args']['global_step'] for step in self._steps)
 
@@ -52,7 +53,7 @@ class TraceSteps(tf.train.SessionRunHook):
     if not self._first <= self._counter.step + 1 <= self._last:
       return None
     self._began = time.time()
-    return _TRACE
+    return _TRACE_ARGS
 
   def after_run(self, run_context: Any, run_values: Any) -> None:
     step = self._counter.step
@@ -82,7 +83,8 @@ class TraceSteps(tf.train.SessionRunHook):
   def _write(self) -> None:
     began = time.perf_counter()
     trace = json.loads(trace_patches.chrome_trace(self._operations))
-    name = {'name': 'process_name', 'ph': 'M', 'pid': _STEPS_PID, 'args': {'name': 'Steps'}}
-    trace['traceEvents'] += [name] + self._steps
+    process_name = {'name': 'process_name', 'ph': 'M', 'pid': _STEPS_PID,
+                    'args': {'name': 'Steps'}}
+    trace['traceEvents'] += [process_name] + self._steps
     atomic.write_text(self._path, json.dumps(trace))
     self.pauses.append(Pause('trace', began, time.perf_counter() - began))

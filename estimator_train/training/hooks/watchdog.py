@@ -12,57 +12,57 @@ _POLL_SECS = 1.
 
 
 class StepWatchdog(tf.train.SessionRunHook):
-  """Checks from a thread that creating the session, and each of its steps, ends within a timeout.
+  """Checks, in its own thread, that creating the session and each step end within a timeout.
 
-  Inside a collective operation the main thread can wait forever, and handles no signals. The time
-  between steps is not limited: an evaluation may take any time.
+  The main thread cannot do this: inside a collective operation it can wait forever, and handles no
+  signals. The time between steps is not limited, because an evaluation may take any time.
 
   Args:
     timeout_secs: the longest duration, in seconds, of a step or of creating the session.
-    is_excused: returns whether there is a reason to wait, such as an evaluation on another task.
+    is_wait_expected: returns whether a step has to wait, such as for an evaluation by another task.
     on_timeout: called once, from the thread, with timeout_secs.
     clock: returns the time in seconds.
   """
 
-  def __init__(self, timeout_secs: float, is_excused: Callable[[], bool],
+  def __init__(self, timeout_secs: float, is_wait_expected: Callable[[], bool],
                on_timeout: Callable[[float], None],
                clock: Callable[[], float] = time.monotonic) -> None:
     self._timeout_secs = timeout_secs
-    self._is_excused = is_excused
+    self._is_wait_expected = is_wait_expected
     self._on_timeout = on_timeout
     self._clock = clock
-    self._since: Optional[float] = None
-    self._is_over = threading.Event()
+    self._timer_start: Optional[float] = None
+    self._is_closed = threading.Event()
 
   def begin(self) -> None:
-    self._since = self._clock()
+    self._timer_start = self._clock()
     threading.Thread(target=self._watch, name='step watchdog', daemon=True).start()
 
   def after_create_session(self, session: tf.Session, coord: Any) -> None:
-    self._since = None
+    self._timer_start = None
 
   def before_run(self, run_context: Any) -> None:
-    self._since = self._clock()
+    self._timer_start = self._clock()
 
   def after_run(self, run_context: Any, run_values: Any) -> None:
-    self._since = None
+    self._timer_start = None
 
   def close(self) -> None:
     """Stops the thread; must also be called if the run failed."""
-    self._is_over.set()
+    self._is_closed.set()
 
   def has_timed_out(self) -> bool:
-    """Returns whether the running step has exceeded the timeout."""
-    since = self._since
-    if since is None:
+    """Returns whether the running step, or creating the session, has exceeded the timeout."""
+    timer_start = self._timer_start
+    if timer_start is None:
       return False
-    if self._is_excused():
-      self._since = self._clock()
+    if self._is_wait_expected():
+      self._timer_start = self._clock()
       return False
-    return self._clock() - since > self._timeout_secs
+    return self._clock() - timer_start > self._timeout_secs
 
   def _watch(self) -> None:
-    while not self._is_over.wait(_POLL_SECS):
+    while not self._is_closed.wait(_POLL_SECS):
       if self.has_timed_out():
         self._on_timeout(self._timeout_secs)
         return

@@ -135,7 +135,7 @@ def test_killed_while_it_saved_its_first(folder, part):
       path.unlink()
   truncate(path_of(folder, 0, part), -1)
   found = recovery.find_checkpoint(str(folder))
-  assert found[:2] == (None, 0) and len(found.skipped) == 1
+  assert found[:2] == (None, 0) and len(found.skip_reasons) == 1
 
 
 def test_what_was_written_aside_is_cleared_away(folder):

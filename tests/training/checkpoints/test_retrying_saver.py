@@ -104,7 +104,7 @@ def test_a_fault_is_told_and_borne_until_it_is_over(case, caplog, name):
   case.time.now += 1
   assert case.saving.is_due
   case.fault = None
-  assert case.save(23) and not case.saving.is_failing and case.saving.step == 23
+  assert case.save(23) and not case.saving.is_failing and case.saving.saved_step == 23
   assert caplog.records[-1].message == (
       'saved the checkpoint of step 23, 1 s after the first failed attempt')
   assert latest(case.folder) == 23
@@ -150,7 +150,8 @@ def test_a_signal_ends_the_wait_after_one_more_attempt(case):
     case.is_stopping = case.time.now > 100.5
 
   case.time.when_slept = stop_after_a_while
-  with pytest.raises(CheckpointNotSaved, match='a signal requests the end of the run: No space'):
+  with pytest.raises(CheckpointNotSaved,
+                     match='a signal has requested the end of the run: No space'):
     case.save_final(10)
   assert len(case.attempts) == 2 and case.time.now < 101
 
@@ -244,7 +245,7 @@ def test_a_folder_that_was_emptied_is_used(case):
 def test_another_disk_in_its_place_is_not_written_to(case, caplog):
   case.saving._device += 1
   assert not case.save(20)
-  assert ('another file system is mounted there, without the checkpoints in'
+  assert ('another file system, without the checkpoints, is mounted in '
           in caplog.records[-1].message)
   assert case.names() == []
 
@@ -283,5 +284,5 @@ def test_what_is_below_a_disk_that_is_unmounted_is_not_written_to(mounted, caplo
     assert case.save(10)
     subprocess.check_call(['umount', str(disk)])
     assert not case.save(20) and case.names() == []
-    assert ('another file system is mounted there, without the checkpoints in'
+    assert ('another file system, without the checkpoints, is mounted in '
             in caplog.records[-1].message)

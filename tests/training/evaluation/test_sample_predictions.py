@@ -19,9 +19,9 @@ def kept(num_examples, batch_size, told=True):
       for _ in range(-(-num_examples // batch_size)):
         session.run(numbers)
   for sample in hook.samples:
-    assert sample.image.shape == (1, 1, 1) and sample.image[0, 0, 0] == sample.true
-    assert sample.outputs.tolist() == [sample.true]
-  return [sample.true for sample in hook.samples]
+    assert sample.image.shape == (1, 1, 1) and sample.image[0, 0, 0] == sample.class_index
+    assert sample.outputs.tolist() == [sample.class_index]
+  return [sample.class_index for sample in hook.samples]
 
 
 @pytest.mark.parametrize('batch_size', [1, 7, 100, 1000])

@@ -63,28 +63,30 @@ def test_a_loss_that_is_not_finite_ends_the_run(run_steps, counter, metrics, bad
   hook = finite.StopAtNonFiniteLoss(counter, metrics, schedule=schedules.Piecewise([.5, .25], [12]))
   with pytest.raises(TrainingFailed, match='^the loss is {} at step 13$'.format(word)):
     run_steps([1., 2., bad, 4.], hook, before=10)
-  assert hook.loss == 2
+  assert hook.last_finite_loss == 2
   assert hook.loss_history == ('the last finite losses: 1 at step 11, 2 at step 12; '
                                'learning rate 0.25')
 
 
 def test_last_losses_are_kept(run_steps, counter, metrics):
   hook = finite.StopAtNonFiniteLoss(counter, metrics)
-  assert hook.loss is None and hook.loss_history.startswith('the last finite losses: none; ')
+  assert hook.last_finite_loss is None
+  assert hook.loss_history.startswith('the last finite losses: none; ')
   run_steps([.1 * number for number in range(9)], hook)
-  assert hook.loss == pytest.approx(.8)
+  assert hook.last_finite_loss == pytest.approx(.8)
   assert hook.loss_history == (
       'the last finite losses: 0.4 at step 5, 0.5 at step 6, 0.6 at step 7, 0.7 at step 8, 0.8 at '
-      "step 9; learning rate the model's own")
+      'step 9; learning rate set by the model')
 
 
 def test_skipped_steps(run_steps, counter, metrics, monkeypatch, caplog):
-  monkeypatch.setattr(finite, 'MAX_SKIPPED', 3)
-  hook = finite.StopAtNonFiniteLoss(counter, metrics, skips=True)
+  monkeypatch.setattr(finite, 'MAX_SKIPPED_STEPS', 3)
+  hook = finite.StopAtNonFiniteLoss(counter, metrics, skips_updates=True)
   run_steps([1., NAN, INF, 2., NAN, NAN, 3., NAN], hook)
-  assert hook.loss == 3 and caplog.text.count('loss scaling skips') == 5
+  assert hook.last_finite_loss == 3 and caplog.text.count('loss scaling skips') == 5
   with pytest.raises(TrainingFailed, match='the loss is inf at step 4, the 3th such step in a row'):
-    run_steps([4., NAN, NAN, INF, 1.], finite.StopAtNonFiniteLoss(counter, metrics, skips=True))
+    run_steps([4., NAN, NAN, INF, 1.],
+              finite.StopAtNonFiniteLoss(counter, metrics, skips_updates=True))
 
 
 def test_weights_that_are_not_finite_are_not_saved():

@@ -45,7 +45,7 @@ def run_steps(counter, metrics):
       tf.add_to_collection(tf.GraphKeys.LOSSES, loss)
       if has_accuracy:  # A tenth of the loss.
         is_first = tf.cast(tf.range(100) < tf.cast(loss * 10 + .5, tf.int32), tf.int64)
-        batch_metrics.observe(tf.ones([100], tf.int64), tf.one_hot(is_first, 2))
+        batch_metrics.add_accuracy(tf.ones([100], tf.int64), tf.one_hot(is_first, 2))
       done = 0
       with tf.train.MonitoredSession(hooks=[counter, metrics, *run_hooks]) as session:
         while not session.should_stop() and done < len(losses):
@@ -65,8 +65,8 @@ def readings(*secs):
 @pytest.fixture
 def make_progress(counter, metrics, tmp_path):
   def make(stop_step, log_every_steps, **more):
-    return progress.Progress(counter, metrics, str(tmp_path), stop_step, log_every_steps,
-                             examples_per_step=10, **more)
+    return progress.ShowProgress(counter, metrics, str(tmp_path), stop_step, log_every_steps,
+                                 examples_per_step=10, **more)
 
   return make
 
@@ -155,13 +155,13 @@ def test_a_bar_is_redrawn_once_a_second(run_steps, make_progress, monkeypatch, t
 @pytest.mark.parametrize('secs, text', [(0., '0 s'), (59.4, '59 s'), (60., '1:00'), (185., '3:05'),
                                         (7385., '2:03:05')])
 def test_duration(secs, text):
-  assert text_lib.duration(secs) == text
+  assert text_lib.format_duration(secs) == text
 
 
 @pytest.mark.parametrize('step, epochs', [(1, 1), (46, 1), (47, 1), (48, 2), (94, 2), (469, 10)])
 def test_epochs_of_steps(step, epochs):
   # 6,000 examples by 128: epoch 1 ends within step 47, epoch 10 within step 469.
-  assert text_lib.epochs_of(step, 6000, 128) == epochs
+  assert text_lib.count_epochs(step, 6000, 128) == epochs
 
 
 def test_epoch_lines(run_steps, counter, metrics, caplog):
@@ -186,11 +186,11 @@ def test_an_epoch_without_the_steps_that_loss_scaling_skips(run_steps, counter, 
 class Engine:
   """Stands in for one with some workers."""
 
-  def __init__(self, size=1, stop_at=None):
-    self.size, self.stop_at = size, stop_at
+  def __init__(self, size=1, stop_step=None):
+    self.size, self.stop_step = size, stop_step
 
   def stop_all_at(self, global_step):
-    self.stop_at = min(step for step in (self.stop_at, global_step) if step is not None)
+    self.stop_step = min(step for step in (self.stop_step, global_step) if step is not None)
 
 
 @pytest.fixture
@@ -205,7 +205,7 @@ def test_a_signal_ends_the_run_after_its_step(run_steps, counter, signum):
   with SignalState() as signals:
     done = run_steps([1.] * 9, [signal_hooks.StopOnSignal(signals, Engine(), counter)],
                      lambda step: os.kill(os.getpid(), signum) if step == 4 else None)
-  assert done == 4 and signals.stop == signum
+  assert done == 4 and signals.stop_signum == signum
   assert signal.getsignal(signum) is before
 
 
@@ -246,14 +246,14 @@ def test_with_others_all_stop_a_little_later(run_steps, counter, signals):
   stop = signal_hooks.StopOnSignal(signals, engine, counter, clock=readings(*range(10)))
   done = run_steps([1.] * 9, [stop],
                    lambda step: os.kill(os.getpid(), signal.SIGTERM) if step == 4 else None)
-  assert engine.stop_at == done == 5
-  assert stop.has_stopped and signals.stop == signal.SIGTERM
+  assert engine.stop_step == done == 5
+  assert stop.has_stopped and signals.stop_signum == signal.SIGTERM
 
 
 def test_stops_after_the_step_that_asks(run_steps, counter, signals):
   stop = signal_hooks.StopOnSignal(signals, Engine(), counter)
   assert run_steps([1.] * 9, [stop], lambda step: stop.request() if step == 4 else None) == 4
-  assert stop.has_stopped and signals.stop is None
+  assert stop.has_stopped and signals.stop_signum is None
 
 
 def test_a_long_evaluation_does_not_bring_the_stop_nearer(run_steps, counter, signals):
@@ -262,13 +262,13 @@ def test_a_long_evaluation_does_not_bring_the_stop_nearer(run_steps, counter, si
   stop = signal_hooks.StopOnSignal(
       signals, engine, counter, clock=readings(0., .5, 1., 31., 31.5, 32., 32.5, 33., 33.5, 34.))
   assert run_steps([1.] * 9, [stop], lambda step: stop.request() if step == 3 else None) == 5
-  assert engine.stop_at == 5  # A second after step 3.
+  assert engine.stop_step == 5  # A second after step 3.
 
 
 def test_stops_where_another_task_wants(run_steps, counter, signals):
-  stop = signal_hooks.StopOnSignal(signals, Engine(2, stop_at=6), counter)
+  stop = signal_hooks.StopOnSignal(signals, Engine(2, stop_step=6), counter)
   assert run_steps([1.] * 9, [stop]) == 6
-  assert stop.has_stopped and signals.stop is None
+  assert stop.has_stopped and signals.stop_signum is None
 
 
 def test_runs_to_its_end_where_nobody_asks(run_steps, counter, signals):

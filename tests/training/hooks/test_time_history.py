@@ -30,7 +30,7 @@ def test_times_of_each_step():
 
 
 def test_a_long_run_keeps_its_last_steps(monkeypatch):
-  monkeypatch.setattr(time_history, '_MAX_STEPS', 3)
+  monkeypatch.setattr(time_history, '_NUM_STEPS_KEPT', 3)
   now = iter(range(100))
   history = TimeHistory(StartUpTimer(), clock=lambda: next(now))
   run_steps(history, 13)

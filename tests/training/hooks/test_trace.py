@@ -21,7 +21,7 @@ def train(run_program, tmp_path):
 
 
 def events(tmp_path):
-  return json.loads((tmp_path / trace.FILE).read_text())['traceEvents']
+  return json.loads((tmp_path / trace.TRACE_FILE).read_text())['traceEvents']
 
 
 def spans_of_steps(tmp_path):
@@ -54,7 +54,7 @@ def test_only_steps_that_are_run_are_traced(train, tmp_path):
   train(3, '2:2')
   assert sorted(spans_of_steps(tmp_path)) == [2]
   done, _ = train(5, '2:3')
-  assert 'no step of --trace_steps=2:3 is run: this run is of steps 4 to 5' in done.err
+  assert 'no step of --trace_steps=2:3 is traced: this run trains steps 4 to 5' in done.err
   assert sorted(spans_of_steps(tmp_path)) == [2]
   train(8, '2:7')
   assert sorted(spans_of_steps(tmp_path)) == [6, 7]

@@ -21,8 +21,8 @@ def clock():
   return Clock()
 
 
-def make(clock, is_excused=lambda: False, on_timeout=lambda secs: None, timeout_secs=10):
-  return StepWatchdog(timeout_secs, is_excused, on_timeout, clock)
+def make(clock, is_wait_expected=lambda: False, on_timeout=lambda secs: None, timeout_secs=10):
+  return StepWatchdog(timeout_secs, is_wait_expected, on_timeout, clock)
 
 
 def test_only_a_step_that_runs_can_take_too_long(clock):

@@ -1,4 +1,4 @@
-"""Reads the files of a `model_dir` that the report page shows."""
+"""Reads the files in a `model_dir` from which the report page is made."""
 
 import json
 import logging
@@ -16,12 +16,12 @@ _PNG_SIGNATURE = b'\x89PNG\r\n\x1a\n'
 
 class RecordedFlags(NamedTuple):
   """The flags in `flags.txt`: values by name, and the names of the flags that are not set."""
-  given: Dict[str, str]
+  values: Dict[str, str]
   not_set: List[str]
 
 
 class PageData(NamedTuple):
-  """The contents of the files in a `model_dir`; empty for a file that is missing.
+  """The contents of the files in a `model_dir`; empty for a file that is missing or not valid.
 
   Attributes:
     flags: flags in `flags.txt`.
@@ -42,15 +42,15 @@ class PageData(NamedTuple):
 
 
 def read_page_data(model_dir: str) -> PageData:
-  """Reads the files in a `model_dir`."""
-  def read_json(*name: str) -> Dict[str, Any]:
-    return _read_json(os.path.join(model_dir, *name))
+  """Reads the files in a `model_dir` that the report page shows."""
+  def read_json(*path: str) -> Dict[str, Any]:
+    return _read_json(os.path.join(model_dir, *path))
 
   return PageData(
       flags=_read_flags(os.path.join(model_dir, 'flags.txt')),
-      throughput=read_json(throughput.FILE),
-      evaluation=read_json(evaluation.FILE),
-      input_benchmark=read_json(input_benchmark.FILE),
+      throughput=read_json(throughput.THROUGHPUT_FILE),
+      evaluation=read_json(evaluation.EVALUATION_FILE),
+      input_benchmark=read_json(input_benchmark.INPUT_BENCHMARK_FILE),
       scaling=read_json('scaling.json'),
       ledger=read_json('ledger.json'),
       steps=read_json(REPORT_FOLDER, 'steps.json'),

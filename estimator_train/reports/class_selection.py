@@ -1,10 +1,11 @@
-"""Selects the classes that a report shows if there are too many for a chart or a table."""
+"""Selects the classes that the report page shows if there are too many to show all."""
 
 from typing import Any, Dict, List, NamedTuple, Optional
 
 import numpy as np
 
-MAX_SHOWN = 30  # The number of class names that are legible next to a chart of the page's width.
+# This many class names are legible next to a chart of the page's width.
+_MAX_SHOWN_CLASSES = 30
 _MAX_CONFUSIONS = 10
 
 
@@ -12,7 +13,7 @@ class ClassMetrics(NamedTuple):
   """The metrics of a class.
 
   Attributes:
-    class_index: index of the model's output.
+    class_index: index of the class in the model's outputs.
     label: class name.
     precision: fraction; None if no example was predicted as this class.
     recall: fraction; None if no example is of this class.
@@ -32,7 +33,7 @@ class Confusion(NamedTuple):
     label: name of the true class.
     predicted: name of the predicted class.
     examples: number of such examples.
-    share: fraction of the examples of the true class.
+    share: `examples` ÷ the number of all examples of the true class.
   """
   label: str
   predicted: str
@@ -41,7 +42,7 @@ class Confusion(NamedTuple):
 
 
 class ShownClasses(NamedTuple):
-  """The classes that a report shows.
+  """The classes that the report page shows.
 
   Attributes:
     total: number of all classes.
@@ -56,7 +57,7 @@ class ShownClasses(NamedTuple):
 
 
 def select_classes(evaluation: Dict[str, Any]) -> Optional[ShownClasses]:
-  """Returns the classes with the most mistakes, or None if there is no evaluation.
+  """Selects the classes with the most mistakes; returns None if there is no evaluation.
 
   Args:
     evaluation: the contents of `evaluation.json`.
@@ -68,14 +69,14 @@ def select_classes(evaluation: Dict[str, Any]) -> Optional[ShownClasses]:
   labels = list(per_class)
   mistakes = matrix - np.diag(np.diag(matrix))
   worst = np.argsort(-(mistakes.sum(axis=0) + mistakes.sum(axis=1)), kind='stable')
-  shown = np.sort(worst[:MAX_SHOWN])
+  shown = np.sort(worst[:_MAX_SHOWN_CLASSES])
   rows = [ClassMetrics(int(index), labels[index], **per_class[labels[index]]) for index in shown]
   return ShownClasses(len(labels), rows, matrix[np.ix_(shown, shown)],
-                      _most_frequent_confusions(labels, mistakes, matrix.sum(axis=1)))
+                      _find_most_frequent_confusions(labels, mistakes, matrix.sum(axis=1)))
 
 
-def _most_frequent_confusions(labels: List[str], mistakes: np.ndarray,
-                              supports: np.ndarray) -> List[Confusion]:
+def _find_most_frequent_confusions(labels: List[str], mistakes: np.ndarray,
+                                   supports: np.ndarray) -> List[Confusion]:
   """Returns the most frequent confusions in descending order."""
   order = np.argsort(-mistakes, axis=None, kind='stable')[:_MAX_CONFUSIONS]
   confusions = []

@@ -1,6 +1,6 @@
 """Style and rendering of the report page's charts.
 
-Imports matplotlib, so import this module only where a chart is drawn.
+This module imports matplotlib, so the report page imports it only when it draws charts.
 """
 
 import contextlib
@@ -13,17 +13,18 @@ from matplotlib import font_manager, ticker
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-WIDTH = 480  # CSS pixels. A phone scales charts to 3/4 of this width, where text is still legible.
+# In CSS pixels. Phones scale charts to 3/4 of this width, at which their text is still legible.
+CHART_WIDTH = 480
 _CSS_DPI = 100
-_PIXELS_PER_CSS_PIXEL = 2  # The resolution of phones and printers.
-INK, FAINT = '#1f2933', '#6b7785'
-# The palette of Okabe and Ito, which colour-blind readers can distinguish.
+_PIXELS_PER_CSS_PIXEL = 2  # For sharp charts on phones and in print.
+TEXT_COLOR, MUTED_COLOR = '#1f2933', '#6b7785'
+# Colours of the Okabe-Ito palette, which colour-blind readers can distinguish.
 BLUE, RED, GREEN, PURPLE = '#0072b2', '#d55e00', '#009e73', '#cc79a7'
 _STYLE: Dict[str, Any] = {
     'axes.axisbelow': True,
     'axes.edgecolor': '#aab4bf',
     'axes.grid': True,
-    'axes.labelcolor': INK,
+    'axes.labelcolor': TEXT_COLOR,
     'axes.labelsize': 9,
     'axes.spines.right': False,
     'axes.spines.top': False,
@@ -33,22 +34,22 @@ _STYLE: Dict[str, Any] = {
     'legend.fontsize': 8.5,
     'legend.frameon': False,
     'lines.linewidth': 1.6,
-    'text.color': INK,
+    'text.color': TEXT_COLOR,
     'text.usetex': False,
-    'xtick.color': FAINT,
-    'xtick.labelcolor': INK,
-    'ytick.color': FAINT,
-    'ytick.labelcolor': INK,
+    'xtick.color': MUTED_COLOR,
+    'xtick.labelcolor': TEXT_COLOR,
+    'ytick.color': MUTED_COLOR,
+    'ytick.labelcolor': TEXT_COLOR,
 }
-_MAX_LABEL = 18
-_NUMBERS = ticker.StrMethodFormatter('{x:,.10g}')
+_MAX_LABEL_LENGTH = 18
+_TICK_FORMATTER = ticker.StrMethodFormatter('{x:,.10g}')
 
 
 class Chart(NamedTuple):
   """A rendered chart of the report page.
 
   Attributes:
-    name: file name, and key in the page's template.
+    name: file name, by which the page's template refers to the chart.
     alt: alternative text for readers who cannot see the chart.
     caption: caption below the chart; may be empty.
     width, height: size in CSS pixels.
@@ -63,33 +64,33 @@ class Chart(NamedTuple):
 
 
 @contextlib.contextmanager
-def chart_style() -> Iterator[None]:
+def apply_chart_style() -> Iterator[None]:
   """Applies the style of this module in place of the user's matplotlib settings."""
   with matplotlib.rc_context(), warnings.catch_warnings():
-    # tight_layout warns if labels do not fit; the best available layout is used then.
+    # tight_layout warns if labels do not fit; the chart is drawn anyway.
     warnings.simplefilter('ignore')
     matplotlib.rcdefaults()
-    # matplotlib 3.3 has no separate colour for tick labels.
+    # Settings that this matplotlib lacks are left out: 3.3 has no `xtick.labelcolor`.
     matplotlib.rcParams.update(
         {name: value for name, value in _STYLE.items() if name in matplotlib.rcParams})
     yield
 
 
-def make_axes(height: int, rows: Sequence[int] = (1,)) -> Tuple[Figure, Any]:
+def make_subplots(height: int, height_ratios: Sequence[int] = (1,)) -> Tuple[Figure, Any]:
   """Returns a figure and an array of its axes, from top to bottom.
 
   Args:
     height: height of the figure in CSS pixels.
-    rows: relative heights of the axes, which share their x axis.
+    height_ratios: relative heights of the axes, which share their x axis.
   """
-  figure = Figure(figsize=(WIDTH / _CSS_DPI, height / _CSS_DPI))
+  figure = Figure(figsize=(CHART_WIDTH / _CSS_DPI, height / _CSS_DPI))
   FigureCanvasAgg(figure)
-  axes = figure.subplots(len(rows), 1, sharex=True, squeeze=False,
-                         gridspec_kw={'height_ratios': list(rows)})
-  for each in axes[:, 0]:
-    each.xaxis.set_major_formatter(_NUMBERS)
-    each.yaxis.set_major_formatter(_NUMBERS)
-  return figure, axes[:, 0]
+  all_axes = figure.subplots(len(height_ratios), 1, sharex=True, squeeze=False,
+                             gridspec_kw={'height_ratios': list(height_ratios)})[:, 0]
+  for axes in all_axes:
+    axes.xaxis.set_major_formatter(_TICK_FORMATTER)
+    axes.yaxis.set_major_formatter(_TICK_FORMATTER)
+  return figure, all_axes
 
 
 def render_chart(figure: Figure, name: str, alt: str, caption: str = '') -> Chart:
@@ -101,16 +102,16 @@ def render_chart(figure: Figure, name: str, alt: str, caption: str = '') -> Char
   return Chart(name, alt, caption, width, height, buffer.getvalue())
 
 
-def chart_label(text: str, fallback: str) -> str:
-  """Converts text from the user to one short line that matplotlib can draw.
+def format_label(text: str, fallback: str) -> str:
+  """Converts a class name, which may be any text, to one short line that matplotlib can draw.
 
   Args:
     text: any text.
-    fallback: returned if the font lacks a glyph of the text.
+    fallback: replaces a text that is empty, unprintable or has characters missing from the font.
   """
   line = ' '.join(text.split())
-  if len(line) > _MAX_LABEL:
-    line = line[:_MAX_LABEL - 1] + '…'
+  if len(line) > _MAX_LABEL_LENGTH:
+    line = line[:_MAX_LABEL_LENGTH - 1] + '…'
   if not line or not line.isprintable() or not _has_glyphs(line):
     line = fallback
   return line.replace('$', r'\$')  # matplotlib parses text between two `$` as a formula.

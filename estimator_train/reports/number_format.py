@@ -1,4 +1,4 @@
-"""Formats numbers for the report page, with units, most with three significant digits."""
+"""Formats numbers and their units for the report page, mostly with three significant digits."""
 
 import math
 from typing import Any, Optional, Tuple
@@ -13,11 +13,11 @@ def is_number(value: Any) -> bool:
 
 
 def format_number(value: Optional[float]) -> str:
-  """Formats whole numbers and numbers from 100 on as integers, others with three digits."""
+  """Formats whole numbers and those above 100 as integers, others with three significant digits."""
   if not is_number(value):
     return MISSING
   assert value is not None
-  # 99.95 is formatted as 100. `#` keeps trailing zeros, which are significant digits.
+  # In three digits, 99.95 becomes 100. `#` keeps trailing zeros, which are significant digits.
   if value == int(value) or abs(value) >= 99.95:
     return '{:,.0f}'.format(value)
   return '{:#.3g}'.format(value)
@@ -28,7 +28,7 @@ def format_quantity(value: Optional[float], unit: str) -> str:
   return format_number(value) + _SPACE + unit if is_number(value) else MISSING
 
 
-def secs_unit(secs: float) -> Tuple[float, str]:
+def choose_secs_unit(secs: float) -> Tuple[float, str]:
   """Returns the factor that converts seconds of this magnitude to a readable unit, and the unit."""
   return (1., 's') if secs >= 1 else (1e3, 'ms') if secs >= 1e-3 else (1e6, 'µs')
 
@@ -38,7 +38,7 @@ def format_secs(value: Optional[float]) -> str:
   if not is_number(value):
     return MISSING
   assert value is not None
-  factor, unit = secs_unit(abs(value) or 1.)
+  factor, unit = choose_secs_unit(abs(value) or 1.)
   return format_quantity(value * factor, unit)
 
 

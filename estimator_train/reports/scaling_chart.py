@@ -1,0 +1,112 @@
+"""Draws the scaling chart: examples/sec over the number of replicas or workers."""
+
+from typing import Any, Dict, List, Sequence, Tuple
+
+import numpy as np
+
+from estimator_train.reports import chart_rendering, number_format
+from estimator_train.reports.chart_rendering import BLUE, GREEN, MUTED_COLOR, PURPLE, RED, Chart
+
+_FILE_NAME = 'scaling.png'
+# Colour, marker and line style of each series.
+_LINE_STYLES = {('weak', 'real'): (BLUE, 'o', '-'),
+                ('weak', 'synthetic'): (RED, 's', '-'),
+                ('strong', 'real'): (GREEN, '^', '-.'),
+                ('strong', 'synthetic'): (PURPLE, 'D', '-.')}
+
+# (scaling, input): ('weak' or 'strong', 'real' or 'synthetic').
+SeriesKey = Tuple[str, str]
+
+
+def scaling_unit(scaling: Dict[str, Any]) -> str:
+  """Returns `workers` or `replicas`: what the sweep varies, and the key of its number in a row."""
+  return 'workers' if scaling.get('scale_over') == 'workers' else 'replicas'
+
+
+def group_rows_by_series(scaling: Dict[str, Any]) -> Dict[SeriesKey, List[Dict[str, Any]]]:
+  """Returns the table rows that have a rate, by series, from the fewest replicas or workers on.
+
+  Args:
+    scaling: the contents of `scaling.json`.
+  """
+  series: Dict[SeriesKey, List[Dict[str, Any]]] = {}
+  for row in sorted(scaling.get('table', []), key=lambda row: row[scaling_unit(scaling)]):
+    key = (row['scaling'], row['input'])
+    if key in _LINE_STYLES and number_format.is_number(row.get('examples_per_sec')):
+      series.setdefault(key, []).append(row)
+  return {key: series[key] for key in _LINE_STYLES if key in series}
+
+
+def describe_units(scaling: Dict[str, Any]) -> str:
+  """Describes the replicas or workers as a plural noun, for example `GPUs`."""
+  device_kind = scaling.get('device_kind', '')
+  if scaling_unit(scaling) == 'workers':
+    cores = scaling.get('cores_per_worker')
+    if number_format.is_number(cores) and cores:
+      return 'workers with {} core(s) each'.format(cores)
+    return 'workers'
+  return {'gpu': 'GPUs', 'cpu (logical)': 'logical CPU devices, which share the same cores'}.get(
+      device_kind, device_kind or 'replicas')
+
+
+def draw_scaling_chart(scaling: Dict[str, Any]) -> Chart:
+  """Draws the rates, with their ranges and the line of ideal scaling, above the efficiencies."""
+  figure, (rate_axes, efficiency_axes) = chart_rendering.make_subplots(470, (5, 3))
+  descriptions = []
+  unit = scaling_unit(scaling)
+  series = group_rows_by_series(scaling)
+  for key, rows in series.items():
+    counts = [row[unit] for row in rows]
+    _draw_rates(rate_axes, key, rows, np.array(counts))
+    _draw_efficiency(efficiency_axes, key, rows, counts)
+    first, last = rows[0], rows[-1]
+    descriptions.append('{} scaling on {} input from {} on {} to {} on {}'.format(
+        *key, number_format.format_quantity(first['examples_per_sec'], 'examples/sec'), counts[0],
+        number_format.format_quantity(last['examples_per_sec'], 'examples/sec'), counts[-1]))
+  rate_axes.plot([], [], color=MUTED_COLOR, linestyle='--', linewidth=1, label='ideal')
+  rate_axes.set_ylim(bottom=0)
+  rate_axes.set_ylabel('examples/sec')
+  rate_axes.legend(loc='upper left')
+  efficiency_axes.axhline(100, color=MUTED_COLOR, linestyle='--', linewidth=1)
+  efficiency_axes.set_ylim(bottom=0)
+  efficiency_axes.set_ylabel('efficiency (%)')
+  efficiency_axes.set_xlabel(_x_label(scaling))
+  efficiency_axes.set_xticks(sorted({row[unit] for rows in series.values() for row in rows}))
+  caption = 'Medians of the runs, with bars from the slowest to the fastest run. Dashed: linear ' \
+            'scaling, the rate of one {} times the number of {}.'.format(unit[:-1], unit)
+  return chart_rendering.render_chart(
+      figure, _FILE_NAME, 'Line chart of examples/sec over the number of {}: {}.'.format(
+          describe_units(scaling), '; '.join(descriptions)), caption)
+
+
+def _x_label(scaling: Dict[str, Any]) -> str:
+  if scaling_unit(scaling) == 'workers':
+    return describe_units(scaling)
+  device_kind = scaling.get('device_kind')
+  if device_kind == 'cpu (logical)':
+    return 'logical CPU devices (they share the same cores)'
+  return 'GPUs' if device_kind == 'gpu' else 'replicas'
+
+
+def _draw_rates(axes: Any, key: SeriesKey, rows: List[Dict[str, Any]],
+                counts: np.ndarray) -> None:
+  color, marker, dashes = _LINE_STYLES[key]
+  medians = np.array([row['examples_per_sec'] for row in rows])
+  # The error bar of a row without `min` and `max` has length 0.
+  lows, highs = (np.array([row['examples_per_sec'] if row.get(bound) is None else row[bound]
+                           for row in rows]) for bound in ('min', 'max'))
+  axes.errorbar(counts, medians, np.maximum([medians - lows, highs - medians], 0), color=color,
+                marker=marker, linestyle=dashes, markersize=4.5, capsize=3,
+                label='{} scaling, {} input'.format(*key))
+  if counts[0] == 1:
+    axes.plot([1, counts[-1]], [medians[0], medians[0] * counts[-1]], color=color,
+              linestyle='--', linewidth=1, alpha=0.7)
+
+
+def _draw_efficiency(axes: Any, key: SeriesKey, rows: List[Dict[str, Any]],
+                     counts: Sequence[int]) -> None:
+  color, marker, dashes = _LINE_STYLES[key]
+  points = [(count, 100 * row['efficiency']) for count, row in zip(counts, rows)
+            if number_format.is_number(row.get('efficiency'))]
+  if points:
+    axes.plot(*zip(*points), color=color, marker=marker, linestyle=dashes, markersize=4.5)

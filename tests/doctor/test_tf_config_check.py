@@ -37,7 +37,7 @@ def test_right(task, found):
      'this task is not in the cluster: task.type=worker task.index=1', 'index from 0 to 0'),
     ('{"cluster": {"worker": ["a:1", "a:1"]}}',
      'each task must have its own address: cluster.worker[1]=a:1, the same as cluster.worker[0]',
-     'give each task another'),
+     'change one of the two addresses'),
 ])
 def test_wrong(text, found, remedy):
   finding = tf_config_check.check_tf_config(text)

@@ -145,8 +145,9 @@ def test_a_full_disk_is_foreseen(split, tmp_path, filled, monkeypatch):
     raise OSError(28, 'No space left on device')
 
   monkeypatch.setattr(os, 'posix_fallocate', fallocate)
-  with pytest.raises(UserError, match='cannot be stored: --cache=.*cache for uint8 18x20x16x1 of '
-                                      '5.76 kB .No space left on device.: give a writable folder'):
+  with pytest.raises(UserError, match='cannot be stored: --cache=.*cache for a uint8 array of '
+                                      'shape 18x20x16x1 and size 5.76 kB .No space left '
+                                      'on device.: give a writable folder'):
     image_cache.load_images(split, BATCHING, str(tmp_path / 'cache'))
   assert not filled and not list((tmp_path / 'cache').glob('*.npy'))
 

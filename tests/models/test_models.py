@@ -58,7 +58,7 @@ def test_trainable_layers(trainable_layers):
 
 @pytest.mark.parametrize('name, trainable_layers, message', [
     ('vgg16', 19, '--trainable_layers=19 of VGG16: give a number up to 18'),
-    ('fashion_cnn', 2, 'for pretrained networks: --trainable_layers=2 --model=fashion_cnn'),
+    ('fashion_cnn', 2, 'requires a pretrained network: --trainable_layers=2 --model=fashion_cnn'),
 ])
 def test_trainable_layers_that_cannot_be(name, trainable_layers, message):
   with tf.Graph().as_default(), pytest.raises(UserError, match=message):

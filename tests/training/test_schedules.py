@@ -115,7 +115,7 @@ def test_epochs_to_steps():
 
 @pytest.mark.parametrize('values, message', [
     ({'lr_warmup_epochs': 1}, 'endless data set has no epochs: .* --lr_warmup_epochs=1: omit'),
-    ({'lr_schedule': 'cosine', 'lr_boundaries_epochs': (2,)}, '--lr_boundaries_epochs=2: leave')])
+    ({'lr_schedule': 'cosine', 'lr_boundaries_epochs': (2,)}, '--lr_boundaries_epochs=2: omit')])
 def test_epochs_without_end(values, message):
   with pytest.raises(UserError, match=message):
     make(num_examples=None, dataset='synthetic', **values)

@@ -1,6 +1,8 @@
 """Exceptions that end a run early, each with its own exit code."""
 
-from typing import Any, Dict, Optional
+import contextlib
+import re
+from typing import Any, Dict, Iterator, Optional, Type
 
 # In characters. A longer part of an error, such as a very long path, is cut in the middle.
 _MAX_PART_LENGTH = 1000
@@ -23,9 +25,42 @@ class UserError(Exception):
     super().__init__(what, given, remedy)
     self.what, self.given, self.remedy, self.result = what, given, remedy, result
 
+  def with_keywords(self, kind: Optional[Type['UserError']] = None) -> 'UserError':
+    """Returns this error for a caller from Python: with keywords, such as `seed`, for `--seed`.
+
+    Args:
+      kind: the class of the error; None: that of this error.
+    """
+    what, given, remedy = (to_keywords(str(part))
+                           for part in (self.what, self.given, self.remedy))
+    return (kind or type(self))(what, given, remedy, self.result)
+
   def __str__(self) -> str:
     return ': '.join(_shorten(one_line(str(part)))
                      for part in (self.what, self.given, self.remedy))
+
+
+class InvalidValue(UserError, ValueError):
+  """A value given to a function of the library is invalid."""
+
+
+class UnknownKeyword(UserError, TypeError):
+  """A function of the library does not have the keyword."""
+
+
+@contextlib.contextmanager
+def naming_keywords(kind: Optional[Type[UserError]] = None) -> Iterator[None]:
+  """Translates errors, which name flags, for a caller from Python; see with_keywords."""
+  try:
+    yield
+  except UserError as error:
+    raise error.with_keywords(None if isinstance(error, (ValueError, TypeError)) else kind) from (
+        error.__cause__)
+
+
+def to_keywords(text: str) -> str:
+  """Replaces flags in a text, such as `--seed`, by the keywords of Python callers: `seed`."""
+  return re.sub(r'(?<![\w-])--(?=[a-z])', '', text)
 
 
 def one_line(text: str) -> str:

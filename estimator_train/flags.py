@@ -8,7 +8,7 @@ from absl import flags
 from estimator_train import settings as settings_lib
 from estimator_train.errors import UserError
 from estimator_train.settings import flag_parsing, flagfiles
-from estimator_train.settings.flag import Flag, all_flags, flags_of, groups
+from estimator_train.settings.flag import all_flags, flags_of, groups
 
 _USAGE = """\
 python -m estimator_train --flagfile=estimator_train/configs/NAME.flags [--FLAG=VALUE...]
@@ -65,7 +65,7 @@ def _parse_arguments(arguments: Sequence[flagfiles.Argument]) -> settings_lib.Se
   for name, flag in declared.items():
     if flag.value_type is tuple:
       values[name] = flag.parse(values[name])
-  settings = settings_lib.Settings(**values)
+  settings = settings_lib.Settings.from_flags(values)
   return settings.for_mode(settings.mode)
 
 
@@ -77,7 +77,7 @@ def help_text() -> str:
     for flag in flags_of(group):
       default = flag.default
       suffix = '' if default in (None, ()) else ' (default: {})'.format(str(default).lower())
-      lines.append('  --{}: {}{}'.format(flag.name, _describe_flag(flag), suffix))
+      lines.append('  --{}: {}{}'.format(flag.name, flag.description, suffix))
     lines.append('')
   lines.append('  --flagfile: file to read flags from, one per line\n  --help: print this text\n\n'
                './run_train.sh --local_workers=N [--local_ps=M] [--max_restarts=K] FLAG...\n'
@@ -86,17 +86,6 @@ def help_text() -> str:
                './run_train.sh --tensorboard FLAG...\n'
                '  trains and runs TensorBoard at the same time')
   return '\n'.join(lines)
-
-
-def _describe_flag(flag: Flag) -> str:
-  """Returns the help of a flag, including its choices."""
-  if not flag.choices:
-    return flag.help.replace('{names}', _format_choices(flag.built_in_names))
-  return (flag.help + ': ' if flag.help else '') + _format_choices(flag.choices)
-
-
-def _format_choices(values: Sequence[str]) -> str:
-  return '{' + ', '.join(values) + '}'
 
 
 def wants_help(argv: Sequence[str]) -> bool:

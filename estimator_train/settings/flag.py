@@ -70,6 +70,13 @@ class Flag(NamedTuple):
     first = self.types[0]
     return first if first in _TYPE_NAMES else tuple
 
+  @property
+  def description(self) -> str:
+    """The help, with the choices or the built-in names."""
+    if not self.choices:
+      return self.help.replace('{names}', _format_names(self.built_in_names))
+    return (self.help + ': ' if self.help else '') + _format_names(self.choices)
+
   def parse(self, items: Optional[Sequence[str]]) -> Optional[Tuple[Any, ...]]:
     """Parses the items, which absl has split at commas; returns None if the flag is not given."""
     if items is None:
@@ -182,6 +189,10 @@ def not_empty(remedy: str) -> ValueCheck:
 def format_value(value: Any, separator: str = ',') -> str:
   """Formats a value as on the command line, but without quotes."""
   return separator.join(map(str, value)) if isinstance(value, tuple) else str(value)
+
+
+def _format_names(names: Sequence[str]) -> str:
+  return '{' + ', '.join(names) + '}'
 
 
 def _types_of(annotation: Any) -> Tuple[Any, ...]:

@@ -7,10 +7,11 @@ import os
 from fractions import Fraction
 from typing import Any, Dict, List, Optional, Tuple, Type
 
-from estimator_train.errors import UserError
+from estimator_train.errors import InvalidValue, UserError, naming_keywords, to_keywords
 from estimator_train.settings import experiment_checks, learning_rate_checks, user_code
 from estimator_train.settings.constraints import CONSTRAINTS, REQUIREMENTS
 from estimator_train.settings.flag import Group, all_flags, flags_of, groups
+from estimator_train.settings.flag_parsing import unknown_keyword_error
 from estimator_train.settings.groups import Optimizer
 
 # Imported so that they register their rules.
@@ -29,25 +30,25 @@ class Settings:
     **values: the values of flags, by the flags' names.
 
   Raises:
-    UserError: a value is invalid, by itself or in combination with others.
+    UserError: there is no such flag (the error is also a TypeError), or a value is invalid, by
+      itself or in combination with others (the error is also a ValueError).
   """
   __slots__ = ('_groups',)
   _groups: Dict[type, Any]
 
   def __init__(self, **values: Any) -> None:
-    flags = all_flags()
     for name in values:
-      if name not in flags:
-        raise UserError('there is no such setting', name, 'python -m estimator_train --help lists '
-                        'all flags')
-    values = {name: _to_flag_value(value) for name, value in values.items()}
-    for name, value in values.items():
-      flags[name].check_value(value)
-    by_group = {group: group(**{flag.name: values[flag.name] for flag in flags_of(group)
-                                if flag.name in values}) for group in groups()}
-    object.__setattr__(self, '_groups', by_group)
-    for required_groups, rule in CONSTRAINTS:
-      rule(*(self[group] for group in required_groups))
+      if name not in all_flags():
+        raise unknown_keyword_error(name, list(all_flags()))
+    with naming_keywords(InvalidValue):
+      object.__setattr__(self, '_groups', _make_groups(values))
+
+  @classmethod
+  def from_flags(cls, values: Dict[str, Any]) -> 'Settings':
+    """Makes settings from the values of flags on the command line, which its errors name."""
+    settings = cls.__new__(cls)
+    object.__setattr__(settings, '_groups', _make_groups(values))
+    return settings
 
   def __getitem__(self, group: Type[Group]) -> Group:
     return self._groups[group]
@@ -96,6 +97,19 @@ class Settings:
       if mode in modes:
         rule(settings)
     return settings
+
+
+def _make_groups(values: Dict[str, Any]) -> Dict[type, Any]:
+  """Checks the values of flags, and returns an instance of each group of flags."""
+  flags = all_flags()
+  values = {name: _to_flag_value(value) for name, value in values.items()}
+  for name, value in values.items():
+    flags[name].check_value(value)
+  by_group = {group: group(**{flag.name: values[flag.name] for flag in flags_of(group)
+                              if flag.name in values}) for group in groups()}
+  for required_groups, rule in CONSTRAINTS:
+    rule(*(by_group[group] for group in required_groups))
+  return by_group
 
 
 def _make_settings(values: Dict[str, Any]) -> Settings:
@@ -225,3 +239,16 @@ def _format_argument(name: str, value: Any) -> str:
                lineterminator='').writerow(value)
     value = row.getvalue()
   return '--{}={}'.format(name, value)
+
+
+def _describe_keywords() -> str:
+  """Returns a list of all keywords by group, for `help(Settings)`."""
+  lines = []
+  for group, title in groups().items():
+    lines.append('\n{}:'.format(title.capitalize()))
+    lines += ['  {}: {} (default: {!r})'.format(flag.name, to_keywords(flag.description),
+                                                flag.default) for flag in flags_of(group)]
+  return '\n'.join(lines)
+
+
+Settings.__doc__ = '{}\n{}\n'.format((Settings.__doc__ or '').rstrip(), _describe_keywords())

@@ -13,10 +13,16 @@ the process; they raise exceptions, such as UserError if an argument is invalid.
 """
 
 import os
-from typing import Any, Dict
+from typing import Any, Dict, Mapping, Optional
 
 from estimator_train.datasets.description import ArraySplit, DataSet, IdxSplit, ImageSplit
-from estimator_train.errors import StoppedBySignal, TrainingFailed, UserError
+from estimator_train.errors import (
+  InvalidValue,
+  StoppedBySignal,
+  TrainingFailed,
+  UserError,
+  naming_keywords,
+)
 from estimator_train.settings import Settings, groups
 
 __all__ = ['ArraySplit', 'DataSet', 'IdxSplit', 'ImageSplit', 'Settings', 'StoppedBySignal',
@@ -44,10 +50,7 @@ def train(settings: Settings) -> Dict[str, Any]:
     TrainingFailed: training cannot continue, for example because the loss is not finite.
     StoppedBySignal: a signal ended the run.
   """
-  if not settings.trains:
-    raise UserError('train() requires a mode that trains', 'mode={!r}'.format(settings.mode),
-                    'give mode=\'train_and_evaluate\' or \'train\', or call evaluate()')
-  return _run(settings.for_mode(settings.mode))
+  return _run(settings, settings.mode if settings.trains else 'train_and_evaluate')
 
 
 def evaluate(settings: Settings) -> Dict[str, Any]:
@@ -63,56 +66,75 @@ def evaluate(settings: Settings) -> Dict[str, Any]:
   Raises:
     UserError: a setting, the data or the checkpoint is invalid.
   """
-  return _run(settings.for_mode('evaluate'))
+  return _run(settings, 'evaluate')
 
 
-def convert(model: Any, model_dir: str, distribution_strategy: str = 'mirrored',
-            num_gpus: int = -1, num_cpu_replicas: int = 0, seed: int = 1) -> Any:
-  """Converts a compiled Keras model to an Estimator that can be used with any `input_fn`.
+def convert(keras_model: Any = None, keras_model_path: Optional[str] = None,
+            custom_objects: Optional[Mapping[str, Any]] = None, model_dir: Optional[str] = None,
+            config: Any = None, checkpoint_format: Optional[str] = 'saver', *,
+            distribution_strategy: Optional[str] = None, num_gpus: Optional[int] = None,
+            num_cpu_replicas: int = 0, seed: Optional[int] = None,
+            export_outputs: Optional[Mapping[str, Any]] = None) -> Any:
+  """Converts a compiled Keras model to an Estimator.
 
-  It differs from `tf.keras.estimator.model_to_estimator` as follows: with any optimizer, N replicas
-  reach the same weights as one; training starts from all weights of the model, including those of
-  frozen layers; and training can resume from a checkpoint with another number of replicas. If the
-  loss is a categorical cross-entropy, evaluations report `accuracy`, `average_loss` per example,
-  `examples` and `confusion_matrix`.
+  It takes the place of `tf.keras.estimator.model_to_estimator` without any other change in a
+  script, and differs from it as follows: N replicas train like one with any optimizer; training
+  starts from all weights of the model, also those of frozen layers; checkpoints can be resumed on
+  another number of replicas; and evaluation runs on one device, since with `eval_distribute`
+  TensorFlow 1.15 loses examples. If the loss is a categorical cross-entropy, evaluations also
+  report `accuracy`, `average_loss` per example, `examples` and `confusion_matrix`, unless the model
+  has a metric of the same name.
 
   Args:
-    model: a compiled tf.keras.Sequential or tf.keras.Model(inputs, outputs). Training starts from
-      its weights unless `model_dir` contains a checkpoint.
-    model_dir: the folder of the Estimator's checkpoints.
-    distribution_strategy: `off`, `one_device`, `mirrored` or `central_storage`.
+    keras_model: a compiled model. Training starts from its weights unless `model_dir` contains a
+      checkpoint; a model without known inputs, such as a subclass of tf.keras.Model, starts from
+      new weights.
+    keras_model_path: an .h5 file with a compiled model, instead of `keras_model`.
+    custom_objects: functions and classes by name. Needed for a model in a file; those in
+      `keras_model` are found.
+    model_dir: the folder of the Estimator's checkpoints; None: that of `config`, or a temporary
+      one.
+    config: a tf.estimator.RunConfig.
+    checkpoint_format: `saver`, or `checkpoint` for tf.train.Checkpoint.
+    distribution_strategy: `off`, `one_device`, `mirrored` or `central_storage`; None: that of
+      `config`, or `mirrored` if a number of replicas is given.
     num_gpus: the number of GPUs to use, one replica on each; -1: all GPUs.
     num_cpu_replicas: the number of replicas on logical CPU devices, on a machine without GPUs.
-    seed: the seed of random operations in a step, such as dropout.
+    seed: the seed of random operations in a step, such as dropout; None: that of `config`.
+    export_outputs: further signatures of an exported model: by the name of an output, a class in
+      tf.estimator.export such as `RegressionOutput`.
 
   Returns:
-    A tf.estimator.Estimator. Its `input_fn` must return batches of the per-replica batch size.
-    Evaluation uses a single device.
+    A tf.estimator.Estimator. With several replicas, its `input_fn` must return a tf.data.Dataset of
+    batches per replica.
 
   Raises:
-    UserError: the model cannot be converted, or `model_dir` has a checkpoint of another model.
+    ValueError: the arguments contradict each other, or the model has not been compiled.
+    UserError: the same with a remedy, also a ValueError; or a device does not exist.
   """
   from estimator_train.process import guest
 
-  # train_steps has no effect: the caller passes steps to Estimator.train.
-  settings = Settings(mode='train', model_dir=model_dir, train_steps=1,
-                      model=getattr(model, 'name', 'none'), num_gpus=num_gpus, seed=seed,
-                      num_cpu_replicas=num_cpu_replicas,
-                      distribution_strategy=distribution_strategy)
-  _make_single_worker(settings[groups.Devices])
-  with guest.restored_process_state(settings.verbosity):
-    from estimator_train.training import convert_own
-    return convert_own.convert(model, settings)
+  devices = None
+  if distribution_strategy is not None or num_gpus is not None or num_cpu_replicas:
+    devices = Settings(distribution_strategy=distribution_strategy or 'mirrored',
+                       num_gpus=-1 if num_gpus is None else num_gpus,
+                       num_cpu_replicas=num_cpu_replicas)[groups.Devices]
+  with naming_keywords(InvalidValue), guest.restored_process_state(restores_session=False):
+    from estimator_train.training import drop_in
+    return drop_in.convert(keras_model, keras_model_path, custom_objects, model_dir, config,
+                           checkpoint_format, export_outputs, seed, devices)
 
 
-def _run(settings: Settings) -> Dict[str, Any]:
+def _run(settings: Settings, mode: str) -> Dict[str, Any]:
   from estimator_train import modes
   from estimator_train.process import guest
 
-  worker = _make_single_worker(settings[groups.Devices])
-  with guest.restored_process_state(settings.verbosity):
-    # When step_timeout_secs expires, the process is ended. Here, that would be the user's process.
-    return modes.run(settings.evolve(step_timeout_secs=0), worker)
+  with naming_keywords():
+    settings = settings.for_mode(mode)
+    worker = _make_single_worker(settings[groups.Devices])
+    with guest.restored_process_state(settings.verbosity):
+      # When step_timeout_secs expires, the process ends. Here, it would be the user's process.
+      return modes.run(settings.evolve(step_timeout_secs=0), worker)
 
 
 def _make_single_worker(settings: groups.Devices) -> Any:
@@ -126,7 +148,7 @@ def _make_single_worker(settings: groups.Devices) -> Any:
 
   worker = workers.make_worker(os.environ, settings.distribution_strategy)
   if worker.cluster is not None and len(worker.cluster.members) > 1:
-    raise UserError('train(), evaluate() and convert() cannot run in a cluster of several tasks',
+    raise UserError('the functions of estimator_train cannot run in a cluster of several tasks',
                     'TF_CONFIG has ' + tf_config.count_tasks(worker.cluster),
                     'run python -m estimator_train, or unset TF_CONFIG')
   return worker

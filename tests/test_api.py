@@ -70,10 +70,20 @@ thread = threading.Thread(target=in_a_thread)
 thread.start()
 thread.join()
 """, """
+again = settings('one', train_steps=6, mode='evaluate')
+said['mode'] = estimator_train.train(again)['mode'], estimator_train.evaluate(again)['mode']
 try:
-  estimator_train.train(settings('one', train_steps=5, mode='evaluate'))
+  settings('one', train_steps=-1)
+except ValueError as error:
+  said['value'] = str(error)
+try:
+  settings('one', train_stepps=1)
+except TypeError as error:
+  said['keyword'] = str(error)
+try:
+  estimator_train.evaluate(settings('none'))
 except estimator_train.UserError as error:
-  said['error'] = str(error)
+  said['no run'] = str(error).replace(folder, 'FOLDER')
 """]
 async def main():
   for cell in CELLS:
@@ -93,8 +103,12 @@ def test_in_a_notebook(tmp_path):
   assert done.returncode == 0, done.stderr
   assert json.loads(done.stdout) == {
       'runs': [3, 2, 40], 'went on': [2, 5], 'evaluation': 40, 'thread': 2,
-      'error': "train() requires a mode that trains: mode='evaluate': give "
-               "mode='train_and_evaluate' or 'train', or call evaluate()"}
+      'mode': ['train_and_evaluate', 'evaluate'],
+      'value': 'train_steps is out of range: train_steps=-1: give an integer from 1 to 2147483647',
+      'keyword': 'unknown keyword: train_stepps: did you mean train_steps or trace_steps or '
+                 'train_epochs? help(estimator_train.Settings) lists all keywords',
+      'no run': 'there is no checkpoint to evaluate: model_dir=FOLDER/none: train first, or '
+                'give the model_dir of a run that has one'}
   assert 'Traceback' not in done.stderr and 'deprecated' not in done.stderr, done.stderr
   assert '\n--model=__main__:net\n' in (tmp_path / 'one' / 'flags.txt').read_text()
 
@@ -194,7 +208,7 @@ def test_converted_model_trains_alike_on_replicas(tmp_path):
     began = {weight.op.name: value for weight, value in zip(model.weights, model.get_weights())}
     reached = []
     for replicas in (1, 2):
-      estimator = estimator_train.convert(model, str(tmp_path / str(replicas)),
+      estimator = estimator_train.convert(model, model_dir=str(tmp_path / str(replicas)),
                                           num_cpu_replicas=replicas)
       assert isinstance(estimator, tf.estimator.Estimator)
       estimator.train(make_input_fn(12 // replicas), steps=3)
@@ -219,29 +233,10 @@ def test_converted_model_goes_on_with_other_replicas(tmp_path):
   with tf.Graph().as_default():
     model = compiled(tf.keras.optimizers.SGD(0.1, momentum=0.9))
     for replicas in (2, 1):
-      estimator = estimator_train.convert(model, str(tmp_path), num_cpu_replicas=replicas)
+      estimator = estimator_train.convert(model, model_dir=str(tmp_path), num_cpu_replicas=replicas)
       estimator.train(make_input_fn(12 // replicas), steps=2)
     tf.keras.backend.set_session(None)
   assert estimator.get_variable_value('global_step') == 4
-
-
-def uncompiled():
-  return tf.keras.Sequential([tf.keras.layers.Dense(3, input_shape=(5,))])
-
-
-@pytest.mark.parametrize('make, options, message', [
-    (lambda: 'text', {}, 'must be a tf.keras.Model: model is of type str'),
-    (uncompiled, {}, "the model is not compiled: 'sequential.*': call model.compile"),
-    (lambda: own_models.Subclass(3), {}, 'a subclass of tf.keras.Model cannot be converted'),
-    (compiled, {'distribution_strategy': 'horovod'}, 'no such choice'),
-    (compiled, {'num_gpus': 1000}, 'exceeds the number of GPUs that TensorFlow can use'),
-])
-def test_what_cannot_be_converted(tmp_path, make, options, message):
-  with tf.Graph().as_default():
-    model = make()
-    with pytest.raises(UserError, match=message):
-      estimator_train.convert(model, str(tmp_path), **options)
-    tf.keras.backend.set_session(None)
 
 
 def test_xla_of_a_call_does_not_outlast_it(tmp_path, monkeypatch):

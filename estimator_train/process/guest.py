@@ -2,7 +2,7 @@
 
 import os
 import warnings
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Iterator, Optional
 
 from estimator_train.process import cpu_tuning, logs, malloc, start_up
@@ -13,14 +13,15 @@ _RESTORED_VARIABLES = ('TF_CONFIG', xla.FLAGS_VARIABLE, logs.CPP_LEVEL_VARIABLE,
 
 
 @contextmanager
-def restored_process_state(verbosity: int) -> Iterator[None]:
-  """Imports TensorFlow; on exit, restores the process state that a call of the library changes.
+def restored_process_state(verbosity: int = 0, restores_session: bool = True) -> Iterator[None]:
+  """Imports TensorFlow, and restores the process state that a call of the library changes.
 
   This state comprises environment variables, TensorFlow's log level, malloc's parameters and the
   Keras session.
 
   Args:
     verbosity: verbosity of TensorFlow's log; below 1 its warnings are not shown.
+    restores_session: whether to restore the Keras session.
   """
   variables = {name: os.environ.get(name) for name in _RESTORED_VARIABLES}
   # So that the time to the first step is measured from this call, not from the notebook's start.
@@ -38,7 +39,9 @@ def restored_process_state(verbosity: int) -> Iterator[None]:
     log_level = tf.logging.get_verbosity()
     tf.logging.set_verbosity(tf.logging.INFO if verbosity > 0 else tf.logging.ERROR)
     try:
-      with keras.restored_session():
+      with ExitStack() as stack:
+        if restores_session:
+          stack.enter_context(keras.restored_session())
         yield
     finally:
       tf.logging.set_verbosity(log_level)

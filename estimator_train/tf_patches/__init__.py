@@ -41,6 +41,10 @@ public name TensorFlow lacks, or how the function is used.
     location: estimator.py:1244 (E)
     symptom: `tf.train` optimizers update the weights by too little
     test: tests/tf_patches/test_tf_patches.py
+- `estimator.complete_config`
+    defect: (no public function combines `model_dir` and RunConfig)
+    location: estimator.py:1784 (E)
+    test: tests/training/test_drop_in.py
 - `estimator.release_server`
     defect: the server is kept in a thread-local variable
     location: distribute/distribute_coordinator.py:450
@@ -61,6 +65,11 @@ public name TensorFlow lacks, or how the function is used.
     location: keras/backend.py:95
     symptom: a user's model loses its weights
     test: tests/tf_patches/test_tf_patches.py
+- `keras.ensure_session`
+    defect: Keras makes its session with default options
+    location: keras/backend.py:454
+    symptom: GPU options of a RunConfig have no effect
+    test: tests/training/test_drop_in.py
 - `keras.BatchNormalization`
     defect: a frozen layer uses the statistics of the batch
     location: keras/layers/normalization.py:633
@@ -72,10 +81,9 @@ public name TensorFlow lacks, or how the function is used.
     symptom: a network cannot be split
     test: tests/training/test_frozen_features.py
 - `keras.is_graph_network`
-    defect: weights of subclassed models are lost
-    location: keras.py:574 (E)
-    symptom: training starts from random weights
-    test: tests/test_api.py
+    defect: (no public attribute identifies subclassed models)
+    location: keras/engine/network.py:276
+    test: tests/training/test_drop_in.py
 - `loss_scaling.LossScalingOptimizer`
     defect: LossScaleOptimizer has no configuration
     location: keras/mixed_precision/experimental/loss_scale_optimizer.py:47
@@ -85,12 +93,45 @@ public name TensorFlow lacks, or how the function is used.
     defect: (no public name for the path)
     location: keras.py:406 (E)
     test: tests/training/checkpoints/test_initial_weights.py
-- `model_to_estimator.clear_initial_weights`
+- `model_to_estimator.build_model`
+    defect: (no public function copies a model onto the tensors of a batch)
+    location: keras.py:181 (E)
+    test: tests/training/test_drop_in.py
+- `model_to_estimator.get_optimizer_config`
+    defect: (used by the function above)
+    test: tests/training/test_drop_in.py
+- `model_to_estimator.output_names`
+    defect: the names of outputs differ between replicas
+    location: keras.py:290 (E)
+    symptom: predictions of replicas cannot be grouped
+    test: tests/training/test_drop_in.py
+- `model_to_estimator.make_train_op`
+    defect: (no public function makes the training function)
+    test: tests/training/test_drop_in.py
+- `model_to_estimator.make_metrics`
+    defect: (no public attribute has the compiled metrics only)
+    location: keras.py:229 (E)
+    test: tests/training/test_drop_in.py
+- `model_to_estimator.restore_subclassed_model`
+    defect: (no public function undoes the reset of a subclassed model)
+    location: keras/models.py:520
+    test: tests/training/test_drop_in.py
+- `model_to_estimator.make_object_saver`
+    defect: five object-based checkpoints are kept
+    location: keras.py:345 (E)
+    symptom: `keep_checkpoint_max` has no effect
+    test: tests/training/test_drop_in.py
+- `model_to_estimator.save_initial_weights`
     defect: existing initial weights are reused
     location: keras.py:370 (E)
     symptom: the weights of a new model are ignored
-    test: tests/training/checkpoints/test_save_hook.py
-- `model_to_estimator.warm_start_all_weights`
+    test: tests/training/test_drop_in.py
+- `model_to_estimator.PositionalWeights`
+    defect: weights of subclassed models are lost
+    location: keras.py:574 (E)
+    symptom: training starts from random weights
+    test: tests/training/test_drop_in.py
+- `model_to_estimator.warm_start`
     defect: only trainable weights are warm-started
     location: training/warm_starting_util.py:341
     symptom: frozen weights start from random values

@@ -4,10 +4,11 @@ Line numbers refer to tensorflow_estimator/python/estimator/estimator.py, unless
 """
 
 import contextlib
-from typing import Iterator
+from typing import Iterator, Optional
 
 import tensorflow.compat.v1 as tf
 from tensorflow.python.distribute import distribute_coordinator
+from tensorflow_estimator.python.estimator import estimator
 
 
 @contextlib.contextmanager
@@ -27,19 +28,28 @@ def without_nan_hook() -> Iterator[None]:
     hook_class.after_run = after_run
 
 
-def keep_loss_unscaled(strategy: tf.distribute.Strategy) -> None:
-  """Keeps `tf.train` optimizers from dividing the loss by the number of replicas.
+def keep_loss_unscaled() -> None:
+  """Keeps a `tf.train` optimizer from dividing the loss by the number of replicas.
+
+  It must be called in the model_fn. Estimator resets the value after it has called the model_fn.
 
   Defect: line 1244 makes them divide the loss (tensorflow_core/python/training/optimizer.py:522),
   although Keras has divided it by the same number already. Symptom: on N replicas the gradients,
   and the loss in the log, are too small by the factor N.
   """
-  strategy._scale_loss_for_estimator_enabled = _unscaled_loss  # pylint: disable=protected-access
+  tf.distribute.get_strategy()._scale_loss_for_estimator = False  # pylint: disable=protected-access
 
 
-@contextlib.contextmanager
-def _unscaled_loss() -> Iterator[None]:
-  yield
+def complete_config(config: Optional[tf.estimator.RunConfig],
+                    model_dir: Optional[str]) -> tf.estimator.RunConfig:
+  """Returns the configuration that Estimator makes of its arguments, with a new folder if needed.
+
+  Private name, no workaround: `maybe_overwrite_model_dir_and_session_config` (line 1784).
+
+  Raises:
+    ValueError: the folder and that of the configuration differ, or it is no RunConfig.
+  """
+  return estimator.maybe_overwrite_model_dir_and_session_config(config, model_dir)
 
 
 def release_server() -> None:

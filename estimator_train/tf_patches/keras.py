@@ -26,6 +26,19 @@ def restored_session() -> Iterator[None]:
     backend._SESSION.session = session
 
 
+def ensure_session(model: tf.keras.Model, config: tf.ConfigProto) -> None:
+  """Makes Keras's session for a model unless there is one, with which the model keeps its weights.
+
+  Defect: backend.py:454 makes one with default options, but the options of the first session of a
+  process apply to its GPUs. Symptom: GPU options of a RunConfig have no effect.
+  """
+  weights = model.weights if model.built else ()
+  graph = weights[0].graph if weights else tf.get_default_graph()
+  session = tf.get_default_session() or getattr(backend._SESSION, 'session', None)
+  if session is None or session.graph is not graph:
+    tf.keras.backend.set_session(tf.Session(graph=graph, config=config))
+
+
 class BatchNormalization(tf.keras.layers.BatchNormalization):
   """Batch normalization that runs in inference mode while it is frozen, as in TensorFlow 2.
 
@@ -52,9 +65,7 @@ def source_layers(layer: tf.keras.layers.Layer) -> List[tf.keras.layers.Layer]:
 def is_graph_network(model: tf.keras.Model) -> bool:
   """Whether a model is defined by its inputs and outputs, not by a subclass with its own `call`.
 
-  Defect: model_to_estimator accepts subclassed models, but discards their weights with only a
-  warning in TensorFlow's log (tensorflow_estimator/python/estimator/keras.py:574 to 581); no public
-  attribute identifies such models (engine/network.py:276 and 376). Symptom: training starts from
-  random weights instead of the model's own.
+  Private name, no workaround: no public attribute identifies subclassed models
+  (engine/network.py:276 and 376), which can be copied only on the tensors of a batch.
   """
   return bool(model._is_graph_network)

@@ -4,10 +4,13 @@ Line numbers refer to tensorflow_estimator/python/estimator/keras.py, unless a f
 """
 
 import os
-import shutil
-from typing import Any, Callable, Sequence
+import re
+from typing import Any, Dict, List, Optional, Sequence
 
 import tensorflow.compat.v1 as tf
+from tensorflow.python.keras import models
+from tensorflow.python.training.tracking import graph_view, util
+from tensorflow_estimator.python.estimator import keras
 
 
 def initial_weights_path(model_dir: str) -> str:
@@ -18,39 +21,181 @@ def initial_weights_path(model_dir: str) -> str:
   return os.path.join(model_dir, 'keras', 'keras_model.ckpt')
 
 
-def clear_initial_weights(model_dir: str) -> None:
-  """Removes stale initial weights, so that model_to_estimator writes those of the model.
+def build_model(model: tf.keras.Model, mode: str, features: Any, labels: Any,
+                custom_objects: Optional[Dict[str, Any]],
+                optimizer_config: Any) -> tf.keras.Model:
+  """Builds a copy of a model on the tensors of a batch, and compiles it unless `mode` is PREDICT.
 
-  Defect: lines 370 and 371 reuse the weights in `model_dir/keras` without a check. Symptom: the
-  weights of a new model are ignored, and training starts from those of another run.
+  Private name, no workaround: `_clone_and_build_model` (line 181) orders features and labels that
+  are dicts by the inputs and outputs of the model, and applies sample weights.
 
-  This function also makes the folder again, because TensorFlow (line 376) ignores the umask and
-  makes folders that only their owner can write to.
+  Args:
+    model: the compiled model to copy.
+    mode: one of tf.estimator.ModeKeys.
+    features: a tensor, or a list or dict with one tensor per input; or `{'features': ...,
+      'sample_weights': ...}`.
+    labels: a tensor, or a list or dict with one tensor per output; None in the mode PREDICT.
+    custom_objects: the user's functions and classes by name.
+    optimizer_config: see get_optimizer_config.
   """
-  folder = os.path.dirname(initial_weights_path(model_dir))
-  shutil.rmtree(folder, ignore_errors=True)
-  os.makedirs(folder, exist_ok=True)
+  # TensorFlow does not use custom objects for the optimizer.
+  with tf.keras.utils.CustomObjectScope(custom_objects or {}):
+    # pylint: disable-next=protected-access
+    return keras._clone_and_build_model(mode, model, custom_objects, features, labels,
+                                        optimizer_config)
 
 
-def warm_start_all_weights(model_fn: Callable[..., tf.estimator.EstimatorSpec],
-                           config: tf.estimator.RunConfig,
-                           weights: Sequence[tf.Variable]) -> tf.estimator.Estimator:
-  """Makes an Estimator that starts from all of the model's initial weights.
+def get_optimizer_config(optimizer: Any) -> Any:
+  """Returns the configuration of one or several optimizers, which build_model needs.
+
+  Private name, no workaround: only `_create_keras_model_fn` (line 265) passes it to build_model. It
+  must be called in the graph of the model, since a hyperparameter can be a variable. None: the
+  optimizer is one of `tf.train`, which has no configuration.
+  """
+  try:
+    if isinstance(optimizer, (list, tuple)):
+      return [one.get_config() for one in optimizer]
+    return optimizer.get_config()
+  except (NotImplementedError, AttributeError):
+    return None
+
+
+def output_names(model: tf.keras.Model) -> List[str]:
+  """Returns the names of the outputs of a model from build_model, equal on all replicas.
+
+  Defect: on each replica Keras adds another suffix to the names of the outputs, which line 290
+  removes. Symptom: the predictions of the replicas cannot be grouped.
+  """
+  if not tf.distribute.has_strategy():
+    return list(model.output_names)
+  return [re.sub(r'_\d$', '', name) for name in model.output_names]
+
+
+def make_train_op(model: tf.keras.Model) -> tf.Operation:
+  """Returns the operation of a training step of a model from build_model.
+
+  Private name, no workaround: `train_function` is made by `_make_train_function`.
+  """
+  model._make_train_function()  # pylint: disable=protected-access
+  return model.train_function.updates_op
+
+
+def make_metrics(model: tf.keras.Model) -> Dict[str, Any]:
+  """Returns the compiled metrics of a model from build_model, by name.
+
+  Private name, no workaround: `model.metrics` also contains those added by `add_metric`.
+  """
+  model._make_test_function()  # pylint: disable=protected-access
+  # pylint: disable-next=protected-access
+  return {metric.name: metric for metric in model._compile_metric_functions}
+
+
+def restore_subclassed_model(model: tf.keras.Model) -> None:
+  """Restores the user's model after build_model, which replaces the layers of some models.
+
+  Private name, no workaround: a subclass of tf.keras.Model without `get_config` cannot be copied.
+  """
+  if getattr(model, '_original_attributes_cache', None) is not None:
+    models.in_place_subclassed_model_state_restoration(model)
+
+
+def make_object_saver(model: tf.keras.Model, config: tf.estimator.RunConfig) -> tf.train.Saver:
+  """Makes the saver of object-based checkpoints, which tf.train.Checkpoint can read.
+
+  Defect: line 345 makes a saver that keeps five checkpoints. Symptom: `keep_checkpoint_max` and
+  `keep_checkpoint_every_n_hours` have no effect with `checkpoint_format='checkpoint'`.
+  """
+  # pylint: disable=protected-access
+  model._track_trackable(tf.train.get_global_step(), 'estimator_global_step')
+  saver = tf.train.Saver(
+      graph_view.ObjectGraphView(model).frozen_saveable_objects(), sharded=True,
+      max_to_keep=config.keep_checkpoint_max,
+      keep_checkpoint_every_n_hours=config.keep_checkpoint_every_n_hours)
+  saver._object_restore_saver = util.frozen_saver(model)
+  return saver
+
+
+def save_initial_weights(model: tf.keras.Model, values: Optional[Sequence[Any]],
+                         config: tf.estimator.RunConfig,
+                         custom_objects: Optional[Dict[str, Any]] = None,
+                         object_based: bool = False) -> List[str]:
+  """Saves initial weights, and returns the names that they have in an Estimator's graph.
+
+  Defect: line 370 reuses the weights in `model_dir/keras` without a check. Symptom: the weights of
+  a new model are ignored, and training starts from those of another run. Line 396 also builds the
+  training graph, which takes most of the time of a conversion.
+
+  Args:
+    model: a model that is defined by its inputs and outputs. In its own graph, the names can have
+      suffixes because of other models.
+    values: the values of its weights; None: random ones, which depend on the seed of the config.
+    config: the configuration of the Estimator. A task of a cluster that is not the chief writes
+      only if there is no file yet.
+    custom_objects: the user's functions and classes by name.
+    object_based: whether to write an object-based checkpoint.
+  """
+  path = initial_weights_path(config.model_dir)
+  # TensorFlow makes folders, in line 376, that only their owner can write to.
+  os.makedirs(os.path.dirname(path), exist_ok=True)
+  with tf.Graph().as_default(), tf.Session(config=config.session_config) as session:
+    tf.set_random_seed(config.tf_random_seed)
+    global_step = tf.train.create_global_step()
+    with tf.keras.utils.CustomObjectScope(custom_objects or {}):
+      copy = tf.keras.models.clone_model(model)
+    if config.is_chief or not tf.train.checkpoint_exists(path):
+      session.run([global_step.initializer] + [weight.initializer for weight in copy.weights])
+      if values is not None:
+        copy.set_weights(values)
+      if object_based:
+        copy._track_trackable(global_step, 'estimator_global_step')
+        copy.save_weights(path, save_format='tf')
+      else:
+        tf.train.Saver([global_step, *copy.weights]).save(session, path, write_meta_graph=False)
+    return [weight.op.name for weight in copy.weights]
+
+
+class PositionalWeights:
+  """Initial weights of a model whose weights have no known names until it is built on a batch.
+
+  Defect: line 574 warns that the weights of a subclass of tf.keras.Model are lost, and of other
+  models without known inputs. Symptom: training starts from random weights.
+
+  Args:
+    values: the weights, in the order of `model.weights`.
+    config: the configuration of the Estimator.
+  """
+
+  def __init__(self, values: Sequence[Any], config: tf.estimator.RunConfig) -> None:
+    self._path = initial_weights_path(config.model_dir)
+    os.makedirs(os.path.dirname(self._path), exist_ok=True)
+    if config.is_chief or not tf.train.checkpoint_exists(self._path):
+      with tf.Graph().as_default(), tf.Session(config=config.session_config) as session:
+        placeholders = [tf.placeholder(value.dtype, value.shape) for value in values]
+        session.run(tf.raw_ops.SaveV2(
+            prefix=self._path, tensor_names=[str(index) for index in range(len(values))],
+            shape_and_slices=[''] * len(values), tensors=placeholders),
+                    dict(zip(placeholders, values)))
+
+  def initialize(self, model: tf.keras.Model) -> None:
+    """Initializes the weights of a model from build_model, in the graph of the Estimator."""
+    tf.train.init_from_checkpoint(self._path, {
+        str(index): weight for index, weight in enumerate(model.weights)})
+
+
+def warm_start(model_dir: str, names: Sequence[str]) -> tf.estimator.WarmStartSettings:
+  """Returns the settings with which an Estimator starts from all of the initial weights.
 
   Defect: line 593 warm-starts with the default pattern, which matches trainable variables only
   (tensorflow_core/python/training/warm_starting_util.py:341). Symptom: weights of frozen layers
   start from random values, and the statistics of batch normalization from 0 and 1.
 
   Args:
-    model_fn: the model_fn of the Estimator from model_to_estimator, or one that wraps it.
-    config: the configuration of that Estimator.
-    weights: the weights of the converted model.
+    model_dir: the folder of the Estimator.
+    names: the names of the weights in the graph of the Estimator.
   """
-  return tf.estimator.Estimator(
-      model_fn, config=config,
-      warm_start_from=tf.estimator.WarmStartSettings(
-          initial_weights_path(config.model_dir),
-          vars_to_warm_start=['^{}(:0)?$'.format(weight.op.name) for weight in weights]))
+  return tf.estimator.WarmStartSettings(
+      initial_weights_path(model_dir),
+      vars_to_warm_start=['^{}(:0)?$'.format(re.escape(name)) for name in names])
 
 
 def register_schedules(*schedules: type) -> None:

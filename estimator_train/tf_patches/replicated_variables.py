@@ -21,23 +21,34 @@ class SingleCopySaver(tf.train.SessionRunHook):
   Every worker needs this hook, before the hook that saves checkpoints.
 
   Args:
-    max_to_keep: number of checkpoints to keep.
+    config: the number of checkpoints to keep.
   """
 
-  def __init__(self, max_to_keep: int) -> None:
-    self._max_to_keep = max_to_keep
+  def __init__(self, config: tf.estimator.RunConfig) -> None:
+    self._config = config
 
   def begin(self) -> None:
     # Replaces Estimator's own saver; the session is created and restored only after `begin`.
     savers = tf.get_collection_ref(tf.GraphKeys.SAVERS)
-    savers[:] = [tf.train.Saver(single_copy_variables(), max_to_keep=self._max_to_keep,
-                                sharded=True, save_relative_paths=True)]
+    savers[:] = [_SingleCopySaver(
+        max_to_keep=self._config.keep_checkpoint_max, sharded=True, save_relative_paths=True,
+        keep_checkpoint_every_n_hours=self._config.keep_checkpoint_every_n_hours,
+        defer_build=True)]
     self._reset_hyperparameters = tf.group(*[
         variable.initializer for variable in tf.global_variables()
         if _HYPERPARAMETER_NAME.match(variable.op.name)])
 
   def after_create_session(self, session: tf.Session, coord: Any) -> None:
     session.run(self._reset_hyperparameters)
+
+
+class _SingleCopySaver(tf.train.Saver):
+  """A saver that finds its variables when it is built, after the `begin` of all hooks."""
+
+  def build(self) -> None:
+    self._var_list = [*single_copy_variables(),
+                      *tf.get_collection(tf.GraphKeys.SAVEABLE_OBJECTS)]
+    super().build()
 
 
 def single_copy_variables() -> List[Any]:

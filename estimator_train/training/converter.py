@@ -1,76 +1,109 @@
-"""Converts a compiled Keras model to an Estimator by `tf.keras.estimator.model_to_estimator`."""
+"""Converts a compiled Keras model to an Estimator."""
 
-from typing import Any, Callable, Optional, Sequence
+from typing import Any, Callable, Dict, Mapping, Optional, Sequence
 
 import tensorflow.compat.v1 as tf
 
-from estimator_train.tf_patches import model_to_estimator, replicated_variables
+from estimator_train.tf_patches import (
+  estimator as estimator_patches,
+  model_to_estimator,
+  replicated_variables,
+)
+from estimator_train.tf_patches.model_to_estimator import PositionalWeights
 from estimator_train.training import losses
-from estimator_train.training.evaluation.metrics import make_metric_fn
+from estimator_train.training.evaluation.metrics import classifier_metrics
 
 Preprocess = Callable[[Any], Any]
 # Called with the features, the labels and the outputs of a replica's training batch.
 BatchObserver = Callable[[Any, Any, tf.Tensor], None]
+# The class of an export output by the name of the model's output.
+ExportOutputs = Mapping[str, Callable[[tf.Tensor], tf.estimator.export.ExportOutput]]
 
 
 def to_estimator(model: tf.keras.Model, run_config: tf.estimator.RunConfig, *,
-                 preprocess: Optional[Preprocess] = None,
+                 warm_start: Optional[tf.estimator.WarmStartSettings] = None,
+                 positional_weights: Optional[PositionalWeights] = None,
+                 custom_objects: Optional[Dict[str, Any]] = None,
+                 object_based: bool = False,
+                 export_outputs: Optional[ExportOutputs] = None,
+                 preprocess: Preprocess = lambda features: features,
                  num_classes: Optional[int] = None,
                  class_weights: Optional[Sequence[float]] = None,
                  frozen_part: Optional[tf.keras.Model] = None,
                  observe_batch: Optional[BatchObserver] = None) -> tf.estimator.Estimator:
   """Converts a compiled Keras model to an Estimator that trains the same on one replica or several.
 
-  All initial weights are transferred, including those of frozen layers. A checkpoint has one copy
-  of each variable, so that a run can be resumed with another number of replicas. Evaluation of a
-  classifier adds the metrics of make_metric_fn.
+  Several replicas train exactly like one. A checkpoint has one copy of each variable, so that a run
+  can be resumed with another number of replicas. A classifier has the metrics of
+  classifier_metrics, except those whose names the metrics of the model have.
 
   Args:
-    model: a compiled model; training starts from its current weights.
-    run_config: the configuration of the Estimator. It must not set `eval_distribute`, with which
-      TensorFlow 1.15 drops the examples of short batches.
-    preprocess: applied to the features before the model; None: the features are used as they are.
-    num_classes: the number of classes of a classifier; None: the output width is used if the loss
-      is a categorical cross-entropy; with any other loss the model is not a classifier.
+    model: a compiled model.
+    run_config: the configuration of the Estimator. It must not set `eval_distribute`, under which
+      TensorFlow 1.15 loses the examples of short batches.
+    warm_start: the initial weights; None: there is a checkpoint, or the weights are random.
+    positional_weights: the initial weights of a model without known inputs, instead of
+      `warm_start`.
+    custom_objects: the user's functions and classes by name, with which the model can be copied.
+    object_based: whether checkpoints are those of tf.train.Checkpoint rather than tf.train.Saver.
+    export_outputs: further outputs of a SavedModel.
+    preprocess: applied to the features before the model.
+    num_classes: the number of classes of a classifier; None: the width of the output if the loss is
+      a categorical cross-entropy, otherwise the model is no classifier.
     class_weights: the weight of each class in the training loss; None: all are equal.
     frozen_part: the layers before the model, whose cached outputs are the model's features; the
       weights of these layers are included in the checkpoints.
     observe_batch: called in each replica while the training graph is built.
-
-  Raises:
-    ValueError, TypeError, NotImplementedError: TensorFlow cannot convert the model.
   """
   loss = losses.get_loss(model)
   if class_weights is not None:
     model.compile(model.optimizer, losses.ClassWeighted(loss, class_weights))
-  converted = tf.keras.estimator.model_to_estimator(model, config=run_config)
+  optimizer_config = model_to_estimator.get_optimizer_config(model.optimizer)
 
   def model_fn(features: Any, labels: Any, mode: str,
                config: tf.estimator.RunConfig) -> tf.estimator.EstimatorSpec:
-    if mode != tf.estimator.ModeKeys.TRAIN:
-      return converted.model_fn(_preprocess_features(features), labels, mode, config)
-    spec = converted.model_fn(_preprocess_features(features), labels, mode, config)
-    if observe_batch is not None:
-      observe_batch(features, labels, *spec.predictions.values())
-    for weight in frozen_part.weights if frozen_part is not None else ():
-      tf.get_variable(weight.op.name, weight.shape, weight.dtype.base_dtype,
-                      tf.zeros_initializer(), trainable=False, use_resource=True)
-    saver_hook = replicated_variables.SingleCopySaver(config.keep_checkpoint_max)
-    return spec._replace(training_hooks=(*(spec.training_hooks or ()), saver_hook))
+    estimator_patches.keep_loss_unscaled()
+    copy = model_to_estimator.build_model(model, mode, preprocess(features), labels,
+                                          custom_objects, optimizer_config)
+    if positional_weights is not None and tf.train.latest_checkpoint(config.model_dir) is None:
+      positional_weights.initialize(copy)
+    predictions = dict(zip(model_to_estimator.output_names(copy), copy.outputs))
+    spec: Dict[str, Any] = {
+        'predictions': predictions, 'export_outputs': _export_outputs(predictions, export_outputs)}
+    hooks = []
+    if mode == tf.estimator.ModeKeys.TRAIN:
+      spec.update(train_op=model_to_estimator.make_train_op(copy), loss=copy.total_loss)
+      if observe_batch is not None:
+        observe_batch(features, labels, *copy.outputs)
+      for weight in frozen_part.weights if frozen_part is not None else ():
+        tf.get_variable(weight.op.name, weight.shape, weight.dtype.base_dtype,
+                        tf.zeros_initializer(), trainable=False, use_resource=True)
+      if not object_based:
+        hooks.append(replicated_variables.SingleCopySaver(config))
+    elif mode == tf.estimator.ModeKeys.EVAL:
+      metrics = model_to_estimator.make_metrics(copy)
+      classes = num_classes or _num_classes(copy, loss)
+      if classes is not None:
+        metrics = {**classifier_metrics(features, labels, copy.outputs[0], loss, classes),
+                   **metrics}
+      spec.update(eval_metric_ops=metrics, loss=copy.total_loss)
+    model_to_estimator.restore_subclassed_model(model)
+    if object_based:
+      spec['scaffold'] = tf.train.Scaffold(saver=model_to_estimator.make_object_saver(copy, config))
+    return tf.estimator.EstimatorSpec(mode, training_hooks=hooks, **spec)
 
-  def _preprocess_features(features: Any) -> Any:
-    return features if preprocess is None else preprocess(features)
-
-  weights = [*model.weights, *(frozen_part.weights if frozen_part is not None else ())]
-  estimator = model_to_estimator.warm_start_all_weights(model_fn, converted.config, weights)
-  if num_classes is None and losses.is_categorical_crossentropy(loss):
-    num_classes = _output_width(model)
-  if num_classes is None:
-    return estimator
-  return tf.estimator.add_metrics(estimator, make_metric_fn(loss, num_classes))
+  return tf.estimator.Estimator(model_fn, config=run_config, warm_start_from=warm_start)
 
 
-def _output_width(model: tf.keras.Model) -> Optional[int]:
-  """Returns the width of the model's output, or None if it is not one vector per example."""
-  is_vector = len(model.outputs) == 1 and model.outputs[0].shape.ndims == 2
-  return model.output_shape[-1] if is_vector else None
+def _export_outputs(predictions: Dict[str, tf.Tensor],
+                    given: Optional[ExportOutputs]) -> Dict[str, Any]:
+  return {tf.saved_model.signature_constants.DEFAULT_SERVING_SIGNATURE_DEF_KEY:
+              tf.estimator.export.PredictOutput(predictions),
+          **{name: make_output(predictions[name]) for name, make_output in (given or {}).items()}}
+
+
+def _num_classes(model: tf.keras.Model, loss: losses.Loss) -> Optional[int]:
+  """Returns the number of classes of a classifier, or None if the model is no classifier."""
+  is_classifier = (len(model.outputs) == 1 and model.outputs[0].shape.ndims == 2
+                   and losses.is_categorical_crossentropy(loss))
+  return model.outputs[0].shape[-1].value if is_classifier else None

@@ -14,6 +14,7 @@ from estimator_train.inputs import factory as inputs
 from estimator_train.process.phases import Phase
 from estimator_train.process.start_up import StartUpTimer
 from estimator_train.settings import groups, user_code
+from estimator_train.tf_patches import model_to_estimator
 from estimator_train.training import building, frozen_features, losses, schedules
 from estimator_train.training.checkpoints import chosen_checkpoint, initial_weights, recovery
 from estimator_train.training.converter import to_estimator
@@ -99,25 +100,30 @@ def _convert(plan: Plan, model: tf.keras.Model) -> PreparedModel:
     session_config = make_session_config(settings[groups.Devices], engine.devices)
     tf.keras.backend.set_session(tf.Session(config=session_config))
     initial_weights.load_initial_weights(model, settings[groups.Model], dataset.image_shape)
-  if engine.worker.is_chief:
-    initial_weights.clear_stale_weights(plan.run_dir, settings[groups.Model], settings.seed)
   run_config = engine.make_run_config()
+  warm_start = None
+  if plan.checkpoint.path is None:
+    warm_start = model_to_estimator.warm_start(
+        settings.model_dir, [weight.op.name for weight in model.weights])
+    if engine.worker.is_chief:
+      initial_weights.save(model, run_config, settings[groups.Model], has_given_weights)
+  elif engine.worker.is_chief:
+    initial_weights.warn_of_changes(plan.run_dir, settings[groups.Model], settings.seed)
   one_hot = not losses.takes_class_indices(losses.get_loss(model))
   frozen_part = None
   with _translate_errors(settings[groups.Model]):
     estimator = training_estimator = to_estimator(
-        model, run_config, preprocess=building.make_model_preprocess(model, settings[groups.Model]),
+        model, run_config, warm_start=warm_start,
+        preprocess=building.make_model_preprocess(model, settings[groups.Model]),
         num_classes=len(dataset.labels), class_weights=_class_weights(plan),
         observe_batch=summaries.register_batch)
-  if engine.worker.is_chief:
-    initial_weights.record_fingerprint(model if has_given_weights else None, plan.run_dir,
-                                       settings[groups.Model], settings.seed)
   if settings.cache_features and settings.trains:
     frozen_part, rest = frozen_features.split_model(model, settings.model)
     rest.compile(model.optimizer, model.loss)
     with _translate_errors(settings[groups.Model]):
       training_estimator = to_estimator(
-          rest, run_config, preprocess=lambda features: tf.cast(features, tf.float32),
+          rest, run_config, warm_start=warm_start,
+          preprocess=lambda features: tf.cast(features, tf.float32),
           frozen_part=frozen_part, observe_batch=summaries.register_batch)
   tf.keras.backend.set_session(None)
   return PreparedModel(estimator, training_estimator, frozen_part, one_hot, schedule)

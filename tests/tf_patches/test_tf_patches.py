@@ -21,10 +21,10 @@ from estimator_train.tf_patches import (
 def train(folder, replicas=1, is_patched=False, learning_rate=1., loss_of=lambda weight: weight):
   """Takes a step of a weight that begins with 1; returns what it becomes."""
   strategy = tf.distribute.MirroredStrategy(['/cpu:{}'.format(index) for index in range(replicas)])
-  if is_patched:
-    estimator.keep_loss_unscaled(strategy)
 
   def model_fn(features, labels, mode):
+    if is_patched:
+      estimator.keep_loss_unscaled()
     weight = tf.get_variable('weight', (), initializer=tf.ones_initializer())
     loss = loss_of(weight) + 0. * tf.reduce_sum(features)
     step = tf.train.GradientDescentOptimizer(learning_rate).minimize(
@@ -163,9 +163,10 @@ def test_the_learning_rate_is_not_restored(tmp_path, is_patched, found):
   for rate in (0.1, 0.5):
     with tf.Graph().as_default(), tf.Session() as session:
       variable = tf.get_variable('training/SGD/learning_rate', initializer=rate)
-      hook = replicated_variables.SingleCopySaver(1)
+      hook = replicated_variables.SingleCopySaver(tf.estimator.RunConfig())
       hook.begin()
       (checkpoints,) = tf.get_collection(tf.GraphKeys.SAVERS)
+      checkpoints.build()
       if rate == 0.1:
         session.run(variable.initializer)
         checkpoints.save(session, path)

@@ -8,7 +8,6 @@ import tensorflow.compat.v1 as tf
 from estimator_train.cluster.worker import EVALUATOR, Worker
 from estimator_train.distribution.devices import Devices, make_local_strategy, make_session_config
 from estimator_train.settings import Settings, groups, per_replica_batch_size
-from estimator_train.tf_patches import estimator as estimator_patches
 
 
 class Engine:
@@ -64,13 +63,10 @@ class Engine:
 
   def make_run_config(self) -> tf.estimator.RunConfig:
     """Makes the RunConfig of training and evaluation."""
-    strategy = self.make_strategy()
-    if strategy is not None:
-      estimator_patches.keep_loss_unscaled(strategy)
     return tf.estimator.RunConfig(
         model_dir=self.settings.model_dir,
         tf_random_seed=self.settings.seed,
-        train_distribute=strategy,
+        train_distribute=self.make_strategy(),
         session_config=make_session_config(self.settings[groups.Devices], self.devices,
                                            in_cluster=self.size > 1),
         save_checkpoints_steps=None,  # The hook SaveCheckpoints saves them.

@@ -1,4 +1,4 @@
-"""The initial weights of a training run: loads them, and prevents the use of another run's."""
+"""Loads and saves the initial weights of a training run, and records where they are from."""
 
 import hashlib
 import logging
@@ -6,7 +6,6 @@ import os
 from typing import List, Optional, Tuple, Union
 
 import h5py
-import numpy as np
 import tensorflow.compat.v1 as tf
 
 from estimator_train.errors import UserError
@@ -96,49 +95,31 @@ def fingerprint(settings: groups.Model, seed: int) -> str:
   return '--model={} --weights md5 {}'.format(settings.model, digest.hexdigest())
 
 
-def clear_stale_weights(run_dir: RunDir, settings: groups.Model, seed: int) -> None:
-  """Ensures that model_to_estimator writes the initial weights instead of using stale ones.
-
-  model_to_estimator uses existing files in `model_dir/keras` without a check. If there is no
-  checkpoint, such files are stale, and are removed. Otherwise the run resumes from the checkpoint,
-  and a warning is logged if the initial weights differ from those with which the run began.
-  """
-  folder = os.path.dirname(model_to_estimator.initial_weights_path(run_dir.path))
-  path, step = save_hook.latest_checkpoint(run_dir.path)
-  if path is None:
-    model_to_estimator.clear_initial_weights(run_dir.path)
-    return
-  before, now = _read_fingerprint(folder), fingerprint(settings, seed)
-  if before is not None and before != now:
-    _LOG.warning('resuming from the checkpoint of step %d, whose run began with %s; the initial '
-                 'weights of this run (%s) are ignored', step, before, now)
-
-
-def record_fingerprint(model: Optional[tf.keras.Model], run_dir: RunDir, settings: groups.Model,
-                       seed: int) -> None:
-  """Checks the initial weights written by model_to_estimator, and records their fingerprint.
-
-  Does nothing once there is a checkpoint.
+def save(model: tf.keras.Model, config: tf.estimator.RunConfig, settings: groups.Model,
+         loads_weights: bool) -> None:
+  """Saves the initial weights of a run, and a fingerprint of them.
 
   Args:
-    model: the model, if its weights were loaded; None: the weights are random, and not checked.
-    run_dir: the directory of the run.
+    model: the model.
+    config: the configuration of the Estimator.
     settings: the settings of the run.
-    seed: the seed of random weights.
-
-  Raises:
-    RuntimeError: the written weights differ from those of the model.
+    loads_weights: whether the weights of the model were loaded; otherwise they are random.
   """
-  if save_hook.latest_checkpoint(run_dir.path)[0] is not None:
-    return
-  written = model_to_estimator.initial_weights_path(run_dir.path)
-  if model is not None:
-    for weight, value in zip(model.weights, model.get_weights()):
-      if not np.array_equal(tf.train.load_variable(written, weight.op.name), value):
-        raise RuntimeError('{} in {} differs from its value in the model'.format(
-            weight.op.name, written))
-  atomic.write_text(os.path.join(os.path.dirname(written), _FINGERPRINT_FILE),
-                    fingerprint(settings, seed) + '\n')
+  model_to_estimator.save_initial_weights(
+      model, model.get_weights() if loads_weights else None, config)
+  path = model_to_estimator.initial_weights_path(config.model_dir)
+  atomic.write_text(os.path.join(os.path.dirname(path), _FINGERPRINT_FILE),
+                    fingerprint(settings, config.tf_random_seed) + '\n')
+
+
+def warn_of_changes(run_dir: RunDir, settings: groups.Model, seed: int) -> None:
+  """Warns if a run resumes whose initial weights were not those that the settings give."""
+  folder = os.path.dirname(model_to_estimator.initial_weights_path(run_dir.path))
+  before, now = _read_fingerprint(folder), fingerprint(settings, seed)
+  if before is not None and before != now:
+    _, step = save_hook.latest_checkpoint(run_dir.path)
+    _LOG.warning('resuming from the checkpoint of step %d, whose run began with %s; the initial '
+                 'weights of this run (%s) are ignored', step, before, now)
 
 
 def _read_fingerprint(folder: str) -> Optional[str]:

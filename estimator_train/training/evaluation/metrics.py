@@ -1,6 +1,6 @@
 """Evaluation metrics that count each example once, whatever the batch size."""
 
-from typing import Any, Callable, Dict, Tuple
+from typing import Any, Dict, Tuple
 
 import tensorflow.compat.v1 as tf
 
@@ -10,44 +10,55 @@ from estimator_train.training.evaluation import sample_predictions
 Metrics = Dict[str, Tuple[tf.Tensor, tf.Operation]]
 
 
-def make_metric_fn(loss: losses.Loss, num_classes: int) -> Callable[..., Metrics]:
-  """Makes the `metric_fn` for `tf.estimator.add_metrics`.
+def classifier_metrics(features: Any, labels: Any, outputs: tf.Tensor, loss: losses.Loss,
+                       num_classes: int) -> Metrics:
+  """Returns the metrics of a classifier for an EstimatorSpec.
 
   An Estimator made from a Keras model reports the mean of the batches' mean losses, which depends
   on the batch size when the last batch is short. `average_loss` is per example, and is summed in
   float64, so that its first seven digits depend on neither the batch size nor the example order.
 
   Args:
+    features: images [B, height, width, C] or any other features; with sample weights
+      `{'features': ..., 'sample_weights': float [B]}`.
+    labels: one-hot [B, num_classes] or class indices [B], whichever the loss takes; or a list or
+      dict that contains nothing else.
+    outputs: the outputs of the model, [B, num_classes].
     loss: the loss of the model, in any form that Keras accepts.
-    num_classes: the number of classes.
+    num_classes: the width of the outputs.
 
   Returns:
-    A function of (features: images [B, height, width, C], labels: one-hot [B, num_classes] or class
-    indices [B], whichever the loss takes, predictions: {name: [B, num_classes]}) that returns the
-    metrics `accuracy`, `average_loss` (both float), `examples` (int64) and `confusion_matrix`
-    (int64 [num_classes, num_classes], one row per true class, one column per predicted class).
+    `accuracy`, `average_loss` (both float), `examples` (int64) and `confusion_matrix` (int64
+    [num_classes, num_classes], one row per true class, one column per predicted class). Like the
+    loss of Keras, average_loss is the sum of the weighted losses, divided by the number of
+    examples; the others do not depend on sample weights.
   """
-  def metric_fn(features: tf.Tensor, labels: tf.Tensor,
-                predictions: Dict[str, tf.Tensor]) -> Metrics:
-    (outputs,) = predictions.values()
-    class_indices = (tf.reshape(labels, [-1]) if losses.takes_class_indices(loss)
-                     else tf.argmax(labels, -1))
-    sample_predictions.register_batch(features, class_indices, outputs)
-    counts = tf.math.confusion_matrix(class_indices, tf.argmax(outputs, -1), num_classes,
-                                      dtype=tf.int64)
-    matrix, add_matrix = _running_sum(counts, 'confusion_matrix')
-    example_losses = losses.make_per_example_loss(loss)(labels, outputs)
-    loss_sum, add_loss = _running_sum(
-        tf.reduce_sum(tf.cast(example_losses, tf.float64)), 'loss_sum')
-    examples = tf.reduce_sum(matrix)
-    return {
-        'confusion_matrix': (matrix, add_matrix),
-        'examples': (examples, tf.no_op()),
-        'accuracy': (tf.trace(matrix) / examples, tf.no_op()),
-        'average_loss': (loss_sum / tf.cast(examples, tf.float64), add_loss),
-    }
+  labels, weights = _only_tensor(labels), None
+  if isinstance(features, dict) and set(features) == {'features', 'sample_weights'}:
+    features, weights = features['features'], _only_tensor(features['sample_weights'])
+  true = tf.reshape(labels, [-1]) if losses.takes_class_indices(loss) else tf.argmax(labels, -1)
+  sample_predictions.register_batch(features, true, outputs)
+  counts = tf.math.confusion_matrix(true, tf.argmax(outputs, -1), num_classes, dtype=tf.int64)
+  matrix, add_matrix = _running_sum(counts, 'confusion_matrix')
+  example_losses = tf.cast(losses.make_per_example_loss(loss)(labels, outputs), tf.float64)
+  if weights is not None:
+    example_losses *= tf.reshape(tf.cast(weights, tf.float64), [-1])
+  loss_sum, add_loss = _running_sum(tf.reduce_sum(example_losses), 'loss_sum')
+  examples = tf.reduce_sum(matrix)
+  return {
+      'confusion_matrix': (matrix, add_matrix),
+      'examples': (examples, tf.no_op()),
+      'accuracy': (tf.trace(matrix) / examples, tf.no_op()),
+      'average_loss': (loss_sum / tf.cast(examples, tf.float64), add_loss),
+  }
 
-  return metric_fn
+
+def _only_tensor(value: Any) -> tf.Tensor:
+  if isinstance(value, dict):
+    (value,) = value.values()
+  elif isinstance(value, (list, tuple)):
+    (value,) = value
+  return tf.convert_to_tensor(value)
 
 
 def _running_sum(value: tf.Tensor, name: str) -> Tuple[Any, tf.Operation]:

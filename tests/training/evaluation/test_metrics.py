@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
-from estimator_train.training.evaluation.metrics import make_metric_fn
+from estimator_train.training.evaluation.metrics import classifier_metrics
 
 CLASSES = 3
 
@@ -13,8 +13,8 @@ def count(labels, outputs, batch_size):
   with tf.Graph().as_default(), tf.Session() as session:
     dataset = tf.data.Dataset.from_tensor_slices((labels, outputs)).batch(batch_size)
     batch_labels, batch_outputs = tf.data.make_one_shot_iterator(dataset).get_next()
-    metrics = make_metric_fn('categorical_crossentropy', CLASSES)(
-        tf.zeros([]), batch_labels, {'dense': batch_outputs})
+    metrics = classifier_metrics(tf.zeros([]), batch_labels, batch_outputs,
+                                 'categorical_crossentropy', CLASSES)
     session.run(tf.local_variables_initializer())
     updates = [update for _, update in metrics.values()]
     for _ in range(-(-len(labels) // batch_size)):

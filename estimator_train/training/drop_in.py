@@ -1,0 +1,132 @@
+"""The library's `convert`, which takes the place of model_to_estimator in scripts of users."""
+
+import logging
+import os
+import tempfile
+from typing import Any, Mapping, Optional
+
+import tensorflow.compat.v1 as tf
+
+from estimator_train.distribution.devices import find_devices, make_local_strategy
+from estimator_train.errors import InvalidValue
+from estimator_train.settings import groups
+from estimator_train.tf_patches import (
+  estimator as estimator_patches,
+  keras as keras_patches,
+  model_to_estimator,
+)
+from estimator_train.training.converter import ExportOutputs, to_estimator
+from estimator_train.training.custom_objects import find_custom_objects
+
+_LOG = logging.getLogger('estimator_train')
+_OBJECT_BASED = {'saver': False, 'checkpoint': True, None: True}
+
+
+def convert(keras_model: Optional[tf.keras.Model], keras_model_path: Optional[str],
+            custom_objects: Optional[Mapping[str, Any]], model_dir: Optional[str],
+            config: Optional[tf.estimator.RunConfig], checkpoint_format: Optional[str],
+            export_outputs: Optional[ExportOutputs], seed: Optional[int],
+            devices: Optional[groups.Devices]) -> tf.estimator.Estimator:
+  """Converts a compiled model to an Estimator; see `estimator_train.convert`.
+
+  Args:
+    devices: the devices of training; None: those of the config.
+  """
+  if checkpoint_format not in _OBJECT_BASED:
+    raise InvalidValue('checkpoint_format must be one of "checkpoint" or "saver"',
+                       repr(checkpoint_format), 'omit it for "saver"')
+  config = _complete_config(config, model_dir, seed, devices)
+  model = _load_model(keras_model, keras_model_path, custom_objects)
+  _check_model(model, export_outputs)
+  _check_can_be_copied(model, config)
+  object_based = _OBJECT_BASED[checkpoint_format]
+  custom_objects = {**find_custom_objects(model), **(custom_objects or {})}
+  keras_patches.ensure_session(model, config.session_config)
+  warm_start = positional_weights = None
+  if tf.train.latest_checkpoint(config.model_dir) is None:
+    if keras_patches.is_graph_network(model):
+      warm_start = model_to_estimator.warm_start(
+          config.model_dir, model_to_estimator.save_initial_weights(
+              model, model.get_weights(), config, custom_objects, object_based))
+    elif model.built and model.weights:
+      positional_weights = model_to_estimator.PositionalWeights(model.get_weights(), config)
+  return to_estimator(model, config, warm_start=warm_start, positional_weights=positional_weights,
+                      custom_objects=custom_objects, object_based=object_based,
+                      export_outputs=export_outputs)
+
+
+def _complete_config(config: Optional[tf.estimator.RunConfig], model_dir: Optional[str],
+                     seed: Optional[int],
+                     devices: Optional[groups.Devices]) -> tf.estimator.RunConfig:
+  """Returns the configuration with a model_dir, session options and, if given, devices.
+
+  Raises:
+    ValueError: the model_dir differs from that of the configuration.
+  """
+  config = estimator_patches.complete_config(config, model_dir)
+  if seed is not None:
+    config = config.replace(tf_random_seed=seed)
+  if config.eval_distribute is not None:
+    _LOG.warning('evaluating on one device: with eval_distribute, TensorFlow 1.15 loses examples')
+    config = config.replace(eval_distribute=None)
+  if devices is None:
+    return config
+  if config.train_distribute is not None:
+    raise InvalidValue('distribution_strategy, num_gpus and num_cpu_replicas must not be given '
+                       'if config has train_distribute', repr(config.train_distribute),
+                       'omit the one or the other')
+  found = find_devices(devices)
+  session_config = tf.ConfigProto()
+  session_config.CopyFrom(config.session_config)
+  if found.names[0].startswith('/cpu') and not session_config.device_count:
+    session_config.device_count['CPU'] = found.num_replicas
+  return config.replace(train_distribute=make_local_strategy(devices, found),
+                        session_config=session_config)
+
+
+def _load_model(model: Optional[tf.keras.Model], path: Optional[str],
+                custom_objects: Optional[Mapping[str, Any]]) -> tf.keras.Model:
+  """Returns the model, loaded from the path if it is not given itself."""
+  if model is not None:
+    if path:
+      raise InvalidValue('keras_model or keras_model_path must be given, but not both', repr(path),
+                         'give model_dir={!r} if this is the folder for checkpoints'.format(path))
+    return model
+  if not path:
+    raise InvalidValue('Either keras_model or keras_model_path must be given', 'neither',
+                       'give a compiled tf.keras.Model, or the path of an .h5 file')
+  with tempfile.TemporaryDirectory() as folder:
+    path = os.fspath(path)
+    if '://' in path:  # Such as gs://, which HDF5 cannot read.
+      local = os.path.join(folder, 'model.h5')
+      tf.gfile.Copy(path, local)
+      path = local
+    return tf.keras.models.load_model(path, custom_objects)
+
+
+def _check_model(model: Any, export_outputs: Optional[ExportOutputs]) -> None:
+  if not isinstance(model, tf.keras.Model):
+    raise InvalidValue('keras_model must be a tf.keras.Model', type(model).__name__,
+                       'give a model of tf.keras; those of the separate package `keras` differ')
+  if not model.optimizer:
+    raise InvalidValue('the model has not been compiled', repr(model.name),
+                       'call model.compile(optimizer, loss) first')
+  names = getattr(model, 'output_names', None) or ()  # A subclass has none before its first use.
+  for name in export_outputs or ():
+    if names and name not in names:
+      raise InvalidValue('export_outputs must contain names of outputs of the model', repr(name),
+                         'choose from ' + ', '.join(names))
+
+
+def _check_can_be_copied(model: tf.keras.Model, config: tf.estimator.RunConfig) -> None:
+  """Checks that each replica can have a model of its own."""
+  strategy = config.train_distribute
+  if strategy is None or strategy.num_replicas_in_sync == 1 or keras_patches.is_graph_network(
+      model) or isinstance(model, tf.keras.Sequential):
+    return
+  try:
+    model.get_config()
+  except NotImplementedError:
+    raise InvalidValue('a subclass of tf.keras.Model requires get_config and from_config to train '
+                       'on several replicas', type(model).__name__,
+                       'define them, or train on one device') from None

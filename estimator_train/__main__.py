@@ -1,4 +1,4 @@
-"""The program: parses the flags, runs the mode of `--mode`, and maps errors to exit codes."""
+"""Runs the program: parses the flags, runs the mode that `--mode` names, returns the exit code."""
 
 import errno
 import json
@@ -17,7 +17,7 @@ from estimator_train.errors import (
 )
 from estimator_train.process import cpu_tuning, logs, signals
 
-# Exit codes; that of a signal is _SIGNAL_CODE_BASE plus its number.
+# Exit codes. A run that a signal ends exits with _SIGNAL_CODE_BASE plus the number of the signal.
 _USER_ERROR_CODE, _TRAINING_FAILED_CODE, _SIGNAL_CODE_BASE = 2, 3, 128
 
 
@@ -25,19 +25,19 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
   """Runs the program.
 
   Args:
-    argv: the arguments, without the program's name; None: those of this process.
+    argv: the arguments, without the program's name; None: the arguments of this process.
 
   Returns:
     The exit code.
   """
   try:
     return _run(sys.argv[1:] if argv is None else argv)
-  except BrokenPipeError:  # The reader of standard output, such as `head`, closed it.
-    # Otherwise Python prints an error when it flushes standard output at exit.
+  except BrokenPipeError:  # The process that reads standard output, such as `head`, has ended.
+    # At exit, Python flushes standard output. Into /dev/null, this flush cannot fail.
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return _SIGNAL_CODE_BASE + signal.SIGPIPE
   except OSError as error:
-    # Errors of writing to other files have the file name.
+    # files.atomic adds the file name to an error, so standard output failed if there is no name.
     if error.errno != errno.ENOSPC or error.filename is not None:
       raise
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -46,6 +46,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
 
 
 def _run(argv: Sequence[str]) -> int:
+  """Runs the mode, prints its result or error, and returns the exit code."""
   if flags.wants_help(argv):
     print(flags.help_text())
     return 0
@@ -58,7 +59,7 @@ def _run(argv: Sequence[str]) -> int:
     print(json.dumps(result), flush=True)
     return 0
   except UserError as error:
-    if error.result is not None:
+    if error.result is not None:  # For example, --mode=doctor has a result with the failed checks.
       print(json.dumps(error.result), flush=True)
     return _print_error(str(error), _USER_ERROR_CODE)
   except TrainingFailed as error:
@@ -72,7 +73,7 @@ def _run(argv: Sequence[str]) -> int:
 
 
 def _print_error(text: str, exit_code: int, prefix: str = 'error: ') -> int:
-  """Prints an error and returns its exit code."""
+  """Prints an error to standard error, and returns `exit_code`."""
   print(prefix + one_line(text), file=sys.stderr, flush=True)
   return exit_code
 

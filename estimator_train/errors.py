@@ -1,23 +1,23 @@
-"""Exceptions that end a run early, each with its own exit code."""
+"""Defines the exceptions that end a run early, and formats their texts."""
 
 import contextlib
 import re
 from typing import Any, Dict, Iterator, Optional, Type
 
-# In characters. A longer part of an error, such as a very long path, is cut in the middle.
+# The maximum number of characters of each part of a UserError.
 _MAX_PART_LENGTH = 1000
 
 
 class UserError(Exception):
   """The user's input is invalid: a flag, a path, data or a model. The exit code is 2.
 
-  The text of the exception is one line, `rule: value: remedy`.
+  The text of the exception is one line, `what: given: remedy`.
 
   Attributes:
     what: the rule that was broken, or what failed.
     given: the value that broke the rule.
     remedy: how to correct the input.
-    result: the result that the mode prints on standard output in spite of the error, or None.
+    result: the result of the mode, which is printed in spite of the error; None: no result.
   """
 
   def __init__(self, what: str, given: Any, remedy: str,
@@ -26,10 +26,10 @@ class UserError(Exception):
     self.what, self.given, self.remedy, self.result = what, given, remedy, result
 
   def with_keywords(self, kind: Optional[Type['UserError']] = None) -> 'UserError':
-    """Returns this error for a caller from Python: with keywords, such as `seed`, for `--seed`.
+    """Returns a copy that names keywords, such as `seed`, instead of flags, such as `--seed`.
 
     Args:
-      kind: the class of the error; None: that of this error.
+      kind: the class of the copy; None: the class of this error.
     """
     what, given, remedy = (to_keywords(str(part))
                            for part in (self.what, self.given, self.remedy))
@@ -45,12 +45,17 @@ class InvalidValue(UserError, ValueError):
 
 
 class UnknownKeyword(UserError, TypeError):
-  """A function of the library does not have the keyword."""
+  """A function of the library was called with an unknown keyword."""
 
 
 @contextlib.contextmanager
 def naming_keywords(kind: Optional[Type[UserError]] = None) -> Iterator[None]:
-  """Translates errors, which name flags, for a caller from Python; see with_keywords."""
+  """Makes the UserErrors that the `with` block raises name keywords instead of flags.
+
+  Args:
+    kind: the class of the translated errors; None: the class of the original error. An error that
+      is already a ValueError or a TypeError keeps its class.
+  """
   try:
     yield
   except UserError as error:
@@ -59,12 +64,12 @@ def naming_keywords(kind: Optional[Type[UserError]] = None) -> Iterator[None]:
 
 
 def to_keywords(text: str) -> str:
-  """Replaces flags in a text, such as `--seed`, by the keywords of Python callers: `seed`."""
+  """Replaces each flag in a text, such as `--seed`, by the keyword `seed` of Python callers."""
   return re.sub(r'(?<![\w-])--(?=[a-z])', '', text)
 
 
 def one_line(text: str) -> str:
-  """Joins the lines of a text, and escapes its control characters."""
+  """Joins the lines of a text with spaces, and escapes control characters."""
   return printable(' '.join(line.strip() for line in text.splitlines()))
 
 
@@ -75,6 +80,7 @@ def printable(text: str) -> str:
 
 
 def _shorten(text: str) -> str:
+  """Removes the middle of a part that is too long, such as a very long path."""
   if len(text) <= _MAX_PART_LENGTH:
     return text
   half = _MAX_PART_LENGTH // 2
@@ -90,7 +96,7 @@ class CheckpointNotSaved(TrainingFailed):
 
 
 class PeerLost(Exception):
-  """Another task of the cluster was lost or did not start. The same command resumes the run.
+  """Another task was lost, was stopped, or did not start. The same command resumes the run.
 
   Attributes:
     exit_code: the exit code of the process.
@@ -101,7 +107,7 @@ class PeerLost(Exception):
 class StoppedBySignal(BaseException):
   """A signal ended the run. The exit code is 128 + the number of the signal.
 
-  Like KeyboardInterrupt, it is not an Exception, so that `except Exception` does not catch it.
+  Like KeyboardInterrupt, this class is not an Exception: `except Exception` does not catch it.
 
   Attributes:
     signum: the number of the signal.

@@ -1,4 +1,4 @@
-"""Parses the command line into Settings; the only module that uses absl.flags."""
+"""Parses the command line into Settings. No other module uses absl.flags."""
 
 import re
 from typing import Any, Dict, Sequence
@@ -7,8 +7,8 @@ from absl import flags
 
 from estimator_train import settings as settings_lib
 from estimator_train.errors import UserError
-from estimator_train.settings import flag_parsing, flagfiles
-from estimator_train.settings.flag import all_flags, flags_of, groups
+from estimator_train.settings import flagfiles, unknown_flags
+from estimator_train.settings.flag import all_flags, flags_of, group_titles
 
 _USAGE = """\
 python -m estimator_train --flagfile=estimator_train/configs/NAME.flags [--FLAG=VALUE...]
@@ -18,14 +18,16 @@ Flags on the command line override those in the flagfile. The last line of stand
 result as a JSON object.
 """
 
-# For each type of flag: absl's function that defines it, and a description of its valid values.
+# By the type of a flag's values: the function of absl that defines such a flag, and a description
+# of the valid values for errors.
 _DEFINERS = {str: (flags.DEFINE_string, 'a string'),
              int: (flags.DEFINE_integer, 'an integer'),
              float: (flags.DEFINE_float, 'a number'),
              bool: (flags.DEFINE_boolean, 'true or false'),
              tuple: (flags.DEFINE_list, 'a comma-separated list with balanced quotes')}
 
-# Pairs of flags that exclude each other.
+# Pairs of flags that exclude each other. A flag on the command line also overrides the other flag
+# of the pair in a flagfile.
 _EXCLUSIVE_PAIRS = (('train_steps', 'train_epochs'),
                     ('save_checkpoints_steps', 'save_checkpoints_secs'))
 
@@ -47,18 +49,19 @@ def parse(argv: Sequence[str]) -> settings_lib.Settings:
 
 
 def _parse_arguments(arguments: Sequence[flagfiles.Argument]) -> settings_lib.Settings:
+  """Parses the arguments of the command line and of its flagfiles into Settings."""
   absl_flags = _define_flags()
   _check_values_present(arguments, absl_flags)
   try:
-    # With known_only, absl returns unknown flags. Otherwise it would search for similar names to
-    # propose, and that search fails for long names.
+    # With known_only, absl returns the unknown flags. Without known_only, absl would search for
+    # similar names to propose, and would exceed Python's recursion limit with a long name.
     unknown = absl_flags(['estimator_train'] + [argument.text for argument in arguments],
                          known_only=True)[1:]
   except (flags.Error, ValueError) as error:
     raise _translate_error(error) from error
   for text in unknown:
-    if text != '--':
-      raise flag_parsing.unknown_flag_error(text, list(absl_flags))
+    if text != '--':  # absl returns this separator, too.
+      raise unknown_flags.unknown_flag_error(text, list(absl_flags))
   declared = all_flags()
   values = {name: absl_flags[name].value for name in declared}
   _prefer_command_line(values, arguments)
@@ -72,7 +75,7 @@ def _parse_arguments(arguments: Sequence[flagfiles.Argument]) -> settings_lib.Se
 def help_text() -> str:
   """Returns the text that `--help` prints."""
   lines = [_USAGE]
-  for group, title in groups().items():
+  for group, title in group_titles().items():
     lines.append('{}:'.format(title))
     for flag in flags_of(group):
       default = flag.default
@@ -95,8 +98,8 @@ def wants_help(argv: Sequence[str]) -> bool:
 
 
 def _define_flags() -> flags.FlagValues:
-  """Defines the flags in a new FlagValues; absl's global one would keep values between calls."""
-  absl_flags = flags.FlagValues()
+  """Returns a FlagValues of absl in which all flags are defined."""
+  absl_flags = flags.FlagValues()  # absl's global FlagValues would keep values between calls.
   for flag in all_flags().values():
     definer, _ = _DEFINERS[flag.value_type]
     definer(flag.name, flag.default, flag.help, flag_values=absl_flags)
@@ -105,7 +108,7 @@ def _define_flags() -> flags.FlagValues:
 
 def _check_values_present(arguments: Sequence[flagfiles.Argument],
                           absl_flags: flags.FlagValues) -> None:
-  """Raises a UserError if a flag has no value, or absl would take the next flag as its value."""
+  """Raises a UserError if a flag has no value. absl would use the next flag as the value."""
   texts = [argument.text for argument in arguments]
   for text, following in zip(texts, texts[1:] + ['--']):
     name = text.lstrip('-')
@@ -117,7 +120,7 @@ def _check_values_present(arguments: Sequence[flagfiles.Argument],
 
 def _prefer_command_line(values: Dict[str, Any],
                          arguments: Sequence[flagfiles.Argument]) -> None:
-  """Unsets one flag of an exclusive pair if only the other one is on the command line."""
+  """Unsets a flag if only the flag that excludes it is on the command line."""
   on_command_line = {argument.flag for argument in arguments if not argument.location}
   for pair in _EXCLUSIVE_PAIRS:
     chosen = on_command_line.intersection(pair)

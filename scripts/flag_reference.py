@@ -8,7 +8,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from estimator_train.settings.flag import flags_of, groups  # noqa: E402
+from estimator_train.settings.flag import flags_of, group_titles  # noqa: E402
 
 INTRODUCTION = """# Flags
 
@@ -19,7 +19,7 @@ also a keyword of [`estimator_train.Settings`](api.md) and a line of `flags.txt`
 
 def main():
   lines = [INTRODUCTION]
-  for group, title in groups().items():
+  for group, title in group_titles().items():
     lines += ['', '## ' + title[0].upper() + title[1:], '', '| flag | default | meaning |',
               '|---|---|---|']
     for flag in flags_of(group):

@@ -1,1 +1,1 @@
-"""Measurements: the scaling sweep, and the rates of the input pipeline and of the model."""
+"""Measures the rates of the input pipeline and the model; plans and reports scaling sweeps."""

@@ -1,4 +1,4 @@
-"""Measures the rate of the input pipeline alone: from disk, from memory, and stage by stage."""
+"""Measures the rate of the input pipeline alone, from disk and from memory, and of its stages."""
 
 import contextlib
 import glob
@@ -16,6 +16,7 @@ from estimator_train.inputs import factory
 from estimator_train.inputs.source import FilePath, InputFn
 from estimator_train.settings import Settings, groups
 
+# (number of examples, seconds) of a pass.
 ExamplesAndSecs = Tuple[int, float]
 
 _MIN_BATCHES = 3
@@ -24,18 +25,21 @@ _NUM_WARM_PASSES, _WARM_PASS_SECS = 5, 0.5
 
 
 class InputMeasurement(NamedTuple):
-  """The measurements of an input pipeline. A pass is a pair of examples read and seconds.
+  """The measurements of an input pipeline.
+
+  A pass reads examples from the beginning of the data set for a limited time.
 
   Attributes:
     num_examples: number of examples per epoch; None for infinite data.
-    prepare_secs: seconds before the first example of a run, for example to fill the cache.
-    cold_passes: passes that started with no file in the page cache; with a cache, a single pass.
-    warm_passes: passes on examples that had been read before.
-    stage_passes: by stage, in order: passes of the stage combined with all stages before it; the
-      last entry is the complete pipeline.
+    prepare_secs: seconds that passed before the first pass, for example to fill the cache.
+    cold_passes: passes that started with no file in the page cache; if the examples are cached,
+      there is only one.
+    warm_passes: passes that read only examples that had been read before.
+    stage_passes: for each stage of the pipeline, in order, the passes that ran only this stage and
+      the stages before it. The passes of the last stage ran the whole pipeline.
     bytes_per_example: size of the files on disk per example; None if there are no files.
-    bytes_from_storage: bytes that the kernel read from storage while the pipeline was prepared and
-      during the cold passes; None if the kernel does not report them.
+    bytes_from_storage: bytes that the kernel read from storage during the preparation and the cold
+      passes; None if the kernel does not report this number.
     bytes_expected: lower bound of `bytes_from_storage` if no file was in the page cache.
     image_shape: (height, width, channels) of the pixels in a batch.
     pixels_dtype: name of the dtype of the pixels.
@@ -57,8 +61,8 @@ def measure(dataset: DataSet, settings: Settings, one_hot: bool,
             clock: Callable[[], float] = time.perf_counter) -> InputMeasurement:
   """Measures the input pipeline of training at the global batch size.
 
-  Each measurement takes a few seconds, regardless of the size of the data set, but a cache is first
-  filled completely. Warm passes read only examples that the cold passes have read.
+  The passes take a few seconds in total, regardless of the size of the data set. Before them, a
+  cache is filled completely. Warm passes read only examples that the cold passes have read.
 
   Args:
     dataset: data set to train on.
@@ -84,19 +88,19 @@ def measure(dataset: DataSet, settings: Settings, one_hot: bool,
   prepare_secs = clock() - began
   with _open_pipelines({'train': train_input_fn}, settings, clock) as pipelines:
     cold_passes = []
-    # With a cache, a second pass would not be cold: the cache is filled by now, and its mapped
-    # pages cannot be evicted.
+    # With a cache, a second pass would not be cold: the examples are in memory by now, or in a
+    # mapped file whose pages the kernel does not evict.
     for pass_index in range(1 if is_cached else _NUM_COLD_PASSES):
       if pass_index:
         evict_from_page_cache(files_to_evict)
       cold_passes.append(pipelines['train'].run_pass(
-          _COLD_PASS_SECS, num_batches, times_first_batch=True))
+          _COLD_PASS_SECS, num_batches, include_first_batch=True))
     bytes_after = bytes_read_from_storage()
     pixels = pipelines['train'].fetch_first_pixels()
   batches_read = min(examples for examples, _ in cold_passes) // settings.batch_size
   max_batches = None
   if not is_cached and num_batches is not None and batches_read < num_batches:
-    max_batches = batches_read - 1  # A warm pass reads one more batch first, which is not timed.
+    max_batches = batches_read - 1  # A warm pass first takes another batch, which is not timed.
   stage_input_fns = source.stage_input_fns(batching, is_cached, train_input_fn)
   warm_passes = _run_warm_passes(stage_input_fns or {'train': train_input_fn}, settings,
                                  max_batches, clock)
@@ -112,23 +116,23 @@ def measure(dataset: DataSet, settings: Settings, one_hot: bool,
 
 
 def take_batches(next_batch: Callable[[], Any], batch_size: int, secs: float,
-                 max_batches: Optional[int], times_first_batch: bool,
+                 max_batches: Optional[int], include_first_batch: bool,
                  clock: Callable[[], float] = time.perf_counter) -> ExamplesAndSecs:
   """Takes batches for a given time, but at least three batches.
 
   Args:
     next_batch: gets the next batch.
     batch_size: examples per batch.
-    secs: duration in seconds.
+    secs: seconds after which no more batches are taken.
     max_batches: maximum number of batches; None for no limit.
-    times_first_batch: whether the time includes the first batch, for which, for example, the
-      shuffle buffer is filled. Otherwise the clock starts after the first batch.
+    include_first_batch: whether to time and count the first batch. The first batch is slow, for
+      example because the shuffle buffer is filled first.
     clock: returns the time in seconds.
 
   Returns:
-    The number of examples taken, and the seconds that this took.
+    The number of examples in the batches, and the seconds in which they were taken.
   """
-  if not times_first_batch:
+  if not include_first_batch:
     next_batch()
   batches, began = 0, clock()
   limit = math.inf if max_batches is None else max(max_batches, _MIN_BATCHES)
@@ -141,7 +145,7 @@ def take_batches(next_batch: Callable[[], Any], batch_size: int, secs: float,
 
 
 def evict_from_page_cache(paths: Iterable[FilePath]) -> None:
-  """Asks the kernel to evict the files from its page cache. Pages that are in use stay."""
+  """Asks the kernel to evict files from its page cache. The kernel keeps pages that are in use."""
   for path in paths:
     with contextlib.suppress(OSError):  # The input pipeline will report files that cannot be read.
       descriptor = os.open(path, os.O_RDONLY)
@@ -155,7 +159,7 @@ def bytes_read_from_storage() -> Optional[int]:
   """Returns the bytes that the kernel read from storage for this process; None if unknown."""
   try:
     return int(psutil.Process().io_counters().read_bytes)
-  except (OSError, psutil.Error, AttributeError):  # AttributeError: no io_counters here.
+  except (OSError, psutil.Error, AttributeError):  # AttributeError: this system has no io_counters.
     return None
 
 
@@ -170,20 +174,21 @@ class _Pipeline:
     self._tensors = tf.nest.flatten(self._iterator.get_next())
 
   def make_callables(self, session: tf.Session) -> None:
+    """Sets the session in which the pipeline runs; must be called before the other methods."""
     self._restart = session.make_callable(self._iterator.initializer)
-    # tf.group fetches no values, just as training does not copy batches to Python.
+    # tf.group fetches no values, because training does not copy batches to Python either.
     self._next_batch = session.make_callable(tf.group(*self._tensors))
     self._fetch_pixels = session.make_callable(self._tensors[0])
 
   def run_pass(self, secs: float, max_batches: Optional[int],
-               times_first_batch: bool = False) -> ExamplesAndSecs:
+               include_first_batch: bool = False) -> ExamplesAndSecs:
     """Takes batches from the beginning of the data set; see `take_batches`."""
     self._restart()
     try:
       return take_batches(self._next_batch, self._batch_size, secs, max_batches,
-                          times_first_batch, self._clock)
+                          include_first_batch, self._clock)
     finally:
-      self._restart()  # This ends the threads that prefetch batches.
+      self._restart()  # Stops prefetching, which would slow the next pass of another pipeline.
 
   def fetch_first_pixels(self) -> Any:
     """Returns the pixels of the first batch, an array [batch_size, height, width, channels]."""
@@ -197,6 +202,7 @@ class _Pipeline:
 @contextlib.contextmanager
 def _open_pipelines(input_fns: Dict[str, InputFn], settings: Settings,
                     clock: Callable[[], float]) -> Iterator[Dict[str, _Pipeline]]:
+  """Builds a pipeline for each `input_fn`, and yields the pipelines by name, ready to run."""
   with tf.Graph().as_default():
     pipelines = {name: _Pipeline(input_fn, settings.batch_size, clock)
                  for name, input_fn in input_fns.items()}
@@ -211,7 +217,10 @@ def _open_pipelines(input_fns: Dict[str, InputFn], settings: Settings,
 def _run_warm_passes(input_fns: Dict[str, InputFn], settings: Settings,
                      max_batches: Optional[int],
                      clock: Callable[[], float]) -> Dict[str, List[ExamplesAndSecs]]:
-  """Runs the pipelines in turn, so that other load on the machine affects all of them alike."""
+  """Returns the passes of each pipeline by its name.
+
+  The pipelines run in turn, so that other load on the machine affects all pipelines alike.
+  """
   passes: Dict[str, List[ExamplesAndSecs]] = {name: [] for name in input_fns}
   with _open_pipelines(input_fns, settings, clock) as pipelines:
     for _ in range(_NUM_WARM_PASSES):
@@ -221,6 +230,7 @@ def _run_warm_passes(input_fns: Dict[str, InputFn], settings: Settings,
 
 
 def _find_cache_files(cache: str) -> List[FilePath]:
+  """Returns the files with cached images if the cache is a folder, else an empty list."""
   if cache in ('none', 'memory'):
     return []
   return list(glob.glob(os.path.join(glob.escape(cache), 'images-*.npy')))
@@ -235,6 +245,6 @@ def _file_size(path: FilePath) -> int:
 
 def _min_bytes_read(cold_passes: List[ExamplesAndSecs], file_bytes_per_example: float,
                     cache_bytes_per_example: float) -> float:
-  """Returns a lower bound of the bytes that cold passes read, from the files or from the cache."""
+  """Returns a lower bound of the bytes that cold passes read from the files or from the cache."""
   return sum(examples for examples, _ in cold_passes) * min(file_bytes_per_example,
                                                             cache_bytes_per_example)

@@ -11,11 +11,12 @@ from estimator_train.inputs import factory as inputs, synthetic
 from estimator_train.training.plan import Plan
 from estimator_train.training.prepared_model import PreparedModel
 
-# The warm-up ends after --throughput_warmup_steps, or after this time if steps take seconds, as
-# those of a large network on a CPU do.
+# The warm-up ends after --throughput_warmup_steps or after this time, whichever comes first. Steps
+# of a large network on a CPU take seconds.
 _MAX_WARMUP_SECS = 5.
 _MIN_TIMED_SECS, _MIN_TIMED_STEPS, _MAX_SEGMENTS = 4., 3, 5
 
+# (number of examples, seconds) of a segment of consecutive steps.
 ExamplesAndSecs = Tuple[int, float]
 
 
@@ -24,13 +25,13 @@ def measure(plan: Plan, model: PreparedModel, image_shape: Tuple[int, int, int],
   """Trains for a few seconds on one synthetic batch, which is repeated.
 
   Args:
-    plan: plan of a run in a temporary `model_dir`.
+    plan: settings, data and devices of a training run in a temporary `model_dir`.
     model: model to train.
-    image_shape: (height, width, channels) of the pixels that the input delivers.
-    pixels_dtype: name of the dtype of these pixels.
+    image_shape: (height, width, channels) of an image that the input pipeline delivers.
+    pixels_dtype: name of the dtype of these images.
 
   Returns:
-    (examples, seconds) of consecutive segments of steps.
+    The measurements of consecutive segments of the timed steps.
 
   Raises:
     TrainingFailed: the loss is not finite.
@@ -47,10 +48,10 @@ def measure(plan: Plan, model: PreparedModel, image_shape: Tuple[int, int, int],
 
 
 class StepTimer(tf.train.SessionRunHook):
-  """Records when steps end, and stops the training when there are enough steps to compute a rate.
+  """Records when steps end, and stops the training after enough steps to compute a rate.
 
   Attributes:
-    end_times: times in seconds at the end of the last warm-up step and of each step after it.
+    end_times: the clock at the end of the last warm-up step and of each later step, in seconds.
   """
 
   def __init__(self, warmup_steps: int, clock: Callable[[], float] = time.perf_counter) -> None:
@@ -58,15 +59,17 @@ class StepTimer(tf.train.SessionRunHook):
     self._clock = clock
     self._warmup_steps = warmup_steps
     self._steps_run = 0
-    self._first_end: Optional[float] = None
+    self._first_step_end_time: Optional[float] = None
 
   def after_run(self, run_context: Any, run_values: Any) -> None:
     now = self._clock()
     self._steps_run += 1
-    if self._first_end is None:  # The first step includes start-up and is never timed.
-      self._first_end = now
-    is_warm = self._steps_run >= self._warmup_steps or now - self._first_end >= _MAX_WARMUP_SECS
-    if self.end_times or is_warm:
+    if self._first_step_end_time is None:
+      self._first_step_end_time = now
+    # The first step includes start-up, so it is a warm-up step even if the warm-up has 0 steps.
+    warmup_is_over = (self._steps_run >= self._warmup_steps
+                      or now - self._first_step_end_time >= _MAX_WARMUP_SECS)
+    if self.end_times or warmup_is_over:
       self.end_times.append(now)
     if len(self.end_times) > _MIN_TIMED_STEPS and now - self.end_times[0] >= _MIN_TIMED_SECS:
       run_context.request_stop()
@@ -74,7 +77,7 @@ class StepTimer(tf.train.SessionRunHook):
 
 def split_into_segments(step_edges: Sequence[float], batch_size: int,
                         max_segments: int) -> List[ExamplesAndSecs]:
-  """Returns (examples, seconds) of up to `max_segments` segments of about equally many steps.
+  """Splits steps into segments of about the same number of steps, and returns their measurements.
 
   Args:
     step_edges: start of the first step, then the end of each step, in seconds.
@@ -88,10 +91,10 @@ def split_into_segments(step_edges: Sequence[float], batch_size: int,
           for start, end in zip(segment_edges, segment_edges[1:])]
 
 
-def _make_input_fn(batch_input_fn: inputs.InputFn, dtype: str) -> inputs.InputFn:
-  """Returns an `input_fn` that repeats one batch, with its pixels cast to `dtype`."""
+def _make_input_fn(batch_input_fn: inputs.InputFn, pixels_dtype: str) -> inputs.InputFn:
+  """Returns an `input_fn` that repeats one batch, whose pixels are cast to `pixels_dtype`."""
   @tf.autograph.experimental.do_not_convert
   def cast(pixels: tf.Tensor, labels: tf.Tensor) -> Tuple[tf.Tensor, tf.Tensor]:
-    return tf.cast(pixels, dtype), labels
+    return tf.cast(pixels, pixels_dtype), labels
 
   return lambda: batch_input_fn().map(cast).cache().repeat()

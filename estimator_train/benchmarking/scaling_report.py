@@ -1,4 +1,4 @@
-"""The report of a scaling sweep: writes `scaling.json` and `scaling.csv`, and prints a table."""
+"""Writes the report of a scaling sweep: `scaling.json`, `scaling.csv`, and a printed table."""
 
 import csv
 import io
@@ -33,7 +33,7 @@ def write_scaling_report(settings: Settings, results: Sequence[PointResult]) -> 
 
 
 def summarize(settings: Settings, results: Sequence[PointResult]) -> Dict[str, Any]:
-  """Computes the contents of `scaling.json`. Figures that are not available are None.
+  """Returns the contents of `scaling.json`. A figure that could not be measured is None.
 
   Args:
     settings: settings of the sweep.
@@ -42,7 +42,7 @@ def summarize(settings: Settings, results: Sequence[PointResult]) -> Dict[str, A
   unit = results[0].point.unit
   on_gpus = unit == sweep.GPU or (unit == sweep.WORKER and settings.num_gpus > 0)
   cores_per_worker = None if unit != sweep.WORKER or on_gpus else sweep.plan_cpu_workers()[1]
-  # The devices of the largest point include those of all other points.
+  # The point with the most units uses the devices of all other points, too.
   largest = max((result for result in results if result.figures is not None),
                 key=lambda result: result.point.count, default=None)
   largest_figures: Dict[str, Any] = (largest and largest.figures) or {}
@@ -63,12 +63,14 @@ def summarize(settings: Settings, results: Sequence[PointResult]) -> Dict[str, A
 
 
 def _device_kind(unit: str, on_gpus: bool) -> str:
+  """Returns the kind of the devices of all replicas: `gpu`, `cpu` or `cpu (logical)`."""
   if on_gpus:
     return 'gpu'
   return 'cpu' if unit == sweep.WORKER else 'cpu (logical)'
 
 
 def _select_note(unit: str, cores_per_worker: Optional[int]) -> Optional[str]:
+  """Returns the note that qualifies the figures of CPU devices; None on GPUs."""
   if unit == sweep.CPU:
     return _CPU_REPLICAS_NOTE
   if cores_per_worker is None:
@@ -77,13 +79,14 @@ def _select_note(unit: str, cores_per_worker: Optional[int]) -> Optional[str]:
 
 
 def _make_rows(settings: Settings, results: Sequence[PointResult]) -> List[Dict[str, Any]]:
+  """Returns the rows of the table: one per scaling, input and number of units."""
   rows = []
   unit_key = settings.scale_over
   for scaling in (sweep.WEAK, sweep.STRONG):
     for input_name in (sweep.REAL, sweep.SYNTHETIC):
       series = [result for result in results if result.point.input == input_name
                 and result.point.scaling in (scaling, sweep.BOTH)]
-      baseline: Optional[float] = None
+      rate_of_one_unit: Optional[float] = None
       for count in sorted({result.point.count for result in series}):
         repeats = [result for result in series if result.point.count == count]
         row: Dict[str, Any] = {
@@ -92,9 +95,9 @@ def _make_rows(settings: Settings, results: Sequence[PointResult]) -> List[Dict[
                                                          settings[groups.Optimizer])}
         row.update(_summarize_rates(repeats))
         if count == 1:
-          baseline = row['examples_per_sec']
+          rate_of_one_unit = row['examples_per_sec']
         rate = row['examples_per_sec']
-        speed_up = rate / baseline if rate and baseline else None
+        speed_up = rate / rate_of_one_unit if rate and rate_of_one_unit else None
         row.update(speed_up=speed_up, efficiency=speed_up and speed_up / count)
         row.update(_input_share_and_error(repeats))
         rows.append(row)
@@ -102,17 +105,18 @@ def _make_rows(settings: Settings, results: Sequence[PointResult]) -> List[Dict[
 
 
 def _summarize_rates(repeats: Sequence[PointResult]) -> Dict[str, Any]:
-  """Returns the numbers of repeats, and the median and the range of their steady rates."""
+  """Returns the number of completed and failed repeats, and the median and range of their rates."""
   rates = [result.figures['steady_examples_per_sec'] for result in repeats
            if result.figures is not None]
   median = statistics.median(rates) if rates else None
   return {'runs': len(rates), 'failed': len(repeats) - len(rates), 'examples_per_sec': median,
           'min': min(rates, default=None), 'max': max(rates, default=None),
-          # A single run has no spread.
+          # Between the rates of repeats; a single rate has no spread.
           'spread': (max(rates) - min(rates)) / median if median and len(rates) > 1 else None}
 
 
 def _input_share_and_error(repeats: Sequence[PointResult]) -> Dict[str, Any]:
+  """Returns the median fraction of the time that steps wait for input, and the first error."""
   shares = [(result.figures.get('shares') or {}).get('input') for result in repeats
             if result.figures is not None]
   observed = [share for share in shares if share is not None]
@@ -122,6 +126,7 @@ def _input_share_and_error(repeats: Sequence[PointResult]) -> Dict[str, Any]:
 
 
 def _list_failures(settings: groups.Run, results: Sequence[PointResult]) -> List[Dict[str, Any]]:
+  """Returns the failed points, with their errors and the paths of their logs."""
   return [{'point': result.point.name, 'repeat': result.point.repeat, 'code': result.exit_code,
            'error': result.error,
            'log': os.path.join(sweep.point_folder(result.point, settings), sweep.LOG_FILE)}
@@ -163,4 +168,5 @@ def _format_row(*cells: Any) -> str:
 
 
 def _format_figures(template: str, *figures: Optional[float]) -> str:
+  """Fills in the template; returns `-` if one of the figures could not be measured."""
   return '-' if None in figures else template.format(*figures)

@@ -1,4 +1,4 @@
-"""The points of a scaling sweep: their order, their flags, and their files on disk."""
+"""Plans the order and the flags of the points of a scaling sweep, and manages their folders."""
 
 import json
 import os
@@ -17,7 +17,7 @@ from estimator_train.settings import Settings, groups
 POINTS_FOLDER = 'points'
 LOG_FILE = 'log.txt'
 _FIGURES_FILE = 'throughput.json'
-# Written last: a point without this file is not complete.
+# Written last, so that only the folder of a completed point has this file.
 _DONE_FILE = 'done.json'
 # `logs` is a folder with the output of all workers except the first.
 _KEPT_FILES = (FLAGS_FILE, LOG_FILE, _FIGURES_FILE, 'logs')
@@ -25,9 +25,9 @@ _KEPT_FILES = (FLAGS_FILE, LOG_FILE, _FIGURES_FILE, 'logs')
 GPU, CPU, WORKER = 'gpu', 'cpu', 'worker'
 WEAK, STRONG, BOTH = 'weak', 'strong', 'both'
 REAL, SYNTHETIC = 'real', 'synthetic'
-# Default number of steps after the warm-up; a small network on a CPU takes a few seconds for them.
+# Default number of steps after the warm-up. They take a small network on a CPU a few seconds.
 _DEFAULT_TIMED_STEPS = 20
-_NEVER_SECS = 2 ** 31 - 1
+_NEVER_SECS = 2 ** 31 - 1  # An interval that no run reaches.
 
 
 class Point(NamedTuple):
@@ -36,8 +36,8 @@ class Point(NamedTuple):
   Attributes:
     unit: GPU or CPU if the number of replicas varies, WORKER if the number of workers varies.
     count: number of replicas or workers.
-    scaling: WEAK (constant batch size per unit), STRONG (constant global batch size), or, if there
-      is a single unit, BOTH: weak and strong scaling are then the same.
+    scaling: WEAK keeps the batch size per unit constant, STRONG the global batch size. BOTH is for
+      a single unit, where weak and strong scaling are the same.
     input: REAL or SYNTHETIC.
     repeat: number of the repeat, from 1.
   """
@@ -61,7 +61,13 @@ class Point(NamedTuple):
 
 
 class LaunchCommand(NamedTuple):
-  """The arguments with which `child_process.run_program` starts the process of a point."""
+  """The arguments of `child_process.run_program` that run a point.
+
+  Attributes:
+    arguments: flags of the program or launcher.
+    module: module to run: the program, or the launcher of a cluster.
+    cores: IDs of the cores that the process may use; empty: all cores of this process.
+  """
   arguments: List[str]
   module: str = 'estimator_train'
   cores: Sequence[int] = ()
@@ -92,8 +98,8 @@ def steps_per_point(settings: Settings) -> int:
 def plan_points(settings: Settings, unit: str, max_count: int) -> List[Point]:
   """Returns the points in the order in which to run them.
 
-  Each repeat runs every combination of count, scaling and input once, in a different random order,
-  so that other load on the machine affects all combinations alike.
+  Each repeat has every combination of count, scaling and input once, in a random order of its own.
+  Other load on the machine thus affects all combinations alike.
 
   Args:
     settings: settings of the sweep.
@@ -117,7 +123,7 @@ def unit_counts(max_count: int) -> List[int]:
 
 
 def global_batch_size(point: Point, settings: groups.Optimizer) -> int:
-  """Returns the global batch size of a point: for weak scaling, `--batch_size` per unit."""
+  """Returns the global batch size: `--batch_size`, in weak scaling times the number of units."""
   return settings.batch_size * (point.count if point.scaling == WEAK else 1)
 
 
@@ -126,7 +132,7 @@ def point_settings(point: Point, settings: Settings, dataset: DataSet) -> Settin
 
   Args:
     point: the point.
-    settings: settings of the sweep. For a WORKER point, the device flags are those of one worker.
+    settings: settings of the sweep. If the unit is WORKER, the device flags are for one worker.
     dataset: data set of the sweep.
   """
   run_settings = settings.evolve(
@@ -135,15 +141,16 @@ def point_settings(point: Point, settings: Settings, dataset: DataSet) -> Settin
       batch_size=global_batch_size(point, settings[groups.Optimizer]),
       eval_every_steps=None, early_stopping_steps=None, stop_at_accuracy=None,
       save_checkpoints_steps=None, save_checkpoints_secs=_NEVER_SECS,
-      # Random weights and a tiny learning rate keep the loss finite at the same cost per step.
+      # Random weights and a tiny learning rate do not change the cost of a step. The learning rate
+      # keeps the loss finite.
       weights='none', learning_rate=1e-9, lr_schedule='constant',
       lr_boundaries_epochs=(), lr_values=(), lr_warmup_epochs=0., report_page=False)
   if point.unit != WORKER:
     run_settings = run_settings.evolve(num_gpus=point.count if point.unit == GPU else 0,
                                        num_cpu_replicas=point.count if point.unit == CPU else 0)
   if point.input == SYNTHETIC and not dataset.is_synthetic:
-    # With the same image shape and classes, the model does the same work. Class weights are off,
-    # because synthetic examples have no class counts.
+    # The image shape and the class names are kept, so that a step costs the same. Synthetic data
+    # has no class counts, from which class weights could be computed.
     run_settings = run_settings.evolve(
         dataset='synthetic', train_pattern=None, eval_pattern=None, image_size=dataset.image_shape,
         labels=dataset.labels, class_weights='none')
@@ -153,9 +160,9 @@ def point_settings(point: Point, settings: Settings, dataset: DataSet) -> Settin
 def plan_cpu_workers() -> Tuple[int, int]:
   """Returns the largest number of workers on the available cores, and the cores per worker.
 
-  The number of workers is a power of two, and at least two. Workers have the same number of cores
-  at every point, so that rates are comparable. On a single core, the cores per worker are 0: the
-  workers share the core.
+  The number of workers is a power of two, and at least two. A worker has the same number of cores
+  at every point, so that rates are comparable. If there is only one core, all workers share the
+  core, and the number of cores per worker is 0.
   """
   cores = available_cores()
   max_workers = max(2, 2 ** (cores.bit_length() - 1))
@@ -195,7 +202,7 @@ def read_completed_points(points: Sequence[Point], settings: groups.Run) -> List
 def make_point_folder(point: Point, settings: groups.Run) -> str:
   """Creates the folder of a point and returns the path of its log.
 
-  Files that an incomplete run of the point left in the folder are removed.
+  If an incomplete run of the point left files in the folder, these files are removed.
   """
   path = point_folder(point, settings)
   shutil.rmtree(path, ignore_errors=True)
@@ -205,12 +212,14 @@ def make_point_folder(point: Point, settings: groups.Run) -> str:
 
 def finish_point(point: Point, settings: groups.Run, child_run: ChildRun,
                  secs: float) -> PointResult:
-  """Deletes all but _KEPT_FILES from the folder of a point, and marks it complete if it succeeded.
+  """Deletes all files but _KEPT_FILES from the folder of a point, and returns the result.
+
+  If the point succeeded, it is marked as complete.
 
   Args:
     point: the point.
-    settings: flag group of the sweep.
-    child_run: outcome of the child process.
+    settings: `--mode` and `--model_dir` of the sweep.
+    child_run: outcome of the child process that ran the point.
     secs: run time of the child process in seconds.
   """
   folder = point_folder(point, settings)

@@ -1,6 +1,6 @@
-"""The tasks of a cluster: TF_CONFIG, the rendezvous at start, and heartbeats.
+"""Connects the tasks of a cluster to each other, and detects lost tasks.
 
-In TensorFlow 1.15, when a task is killed, the others wait for it forever, inside C++. This package
-therefore keeps its own connections between the tasks, from a rendezvous before TensorFlow starts
-until the end of the run.
+In TensorFlow 1.15, when a task is killed, the other tasks wait for the killed task forever, inside
+C++. The tasks therefore keep additional connections to each other, from the rendezvous before
+TensorFlow starts until the end of the run.
 """

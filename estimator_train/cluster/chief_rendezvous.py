@@ -1,4 +1,4 @@
-"""The rendezvous on the chief: registers the other members, and releases all of them together."""
+"""Runs the rendezvous on the chief, which registers the other members and then releases them."""
 
 import os
 import socket
@@ -13,41 +13,46 @@ from estimator_train.cluster.tf_config import Cluster, Task, listen_on_own_port
 _POLL_SECS = .2
 _HEARTBEAT_SECS = 1.
 _SILENCE_TIMEOUT_SECS = 30.
-# How long the first of two processes with the same task may take to send its next message.
+# If two processes claim the same task, the first one keeps the task if it sends another message
+# within this time.
 _DUPLICATE_TIMEOUT_SECS = 10.
 _DISCONNECT_TIMEOUT_SECS = 2.
-_MAX_VALUE_CHARS = 80
+_MAX_LOGGED_CHARS = 80
 
 
 class _Member:
-  """A process that is registered as a member, or asks to be.
+  """A process that has sent a `hello`, whether or not it is registered as a member.
 
   Attributes:
     connection: the connection to the process.
-    host, port: the address at which it accepts connections of other members.
-    joined_at: time of its `hello`.
-    last_message_at: time of its last message.
-    meshed_attempt_id: ID of the attempt in which it has connected to all members.
+    host, port: the address at which the process accepts connections of other members.
+    hello_at: time of its `hello`, by the clock of the StartTimeout.
+    last_message_at: time of its last message, by the same clock.
+    meshed_attempt_id: ID of the attempt to build the mesh in which the process has connected to all
+      members; None before.
   """
 
   def __init__(self, connection: Connection, port: int, now: float) -> None:
     self.connection, self.port = connection, port
-    self.host = network.peer_host(connection.socket)
-    self.joined_at = self.last_message_at = now
+    self.host = network.peer_ip_address(connection.socket)
+    self.hello_at = self.last_message_at = now
     self.meshed_attempt_id: Optional[str] = None
 
 
-def connect_as_chief(cluster: Cluster, facts: Dict[str, str], mesh: Mesh,
+def connect_as_chief(cluster: Cluster, shared_values: Dict[str, str], mesh: Mesh,
                      timeout: StartTimeout) -> None:
-  """Waits until every two members are connected; on return the chief's port is free again."""
+  """Waits until all members are connected to each other; see rendezvous.connect_peers.
+
+  On return, the chief's port is free again, and `mesh` contains the connections.
+  """
   if len(cluster.members) == 1:
     return
   listener = listen_on_own_port(cluster)
-  rendezvous = _ChiefRendezvous(cluster, facts, mesh, timeout, listener)
+  rendezvous = _ChiefRendezvous(cluster, shared_values, mesh, timeout, listener)
   try:
     while not rendezvous.is_complete:
       rendezvous.poll()
-    # Closed first, because released members connect to TensorFlow's server on the same port.
+    # Closed before the release, after which members expect TensorFlow's server on this port.
     listener.close()
     rendezvous.release_members()
   finally:
@@ -56,14 +61,15 @@ def connect_as_chief(cluster: Cluster, facts: Dict[str, str], mesh: Mesh,
 
 
 class _ChiefRendezvous:
-  """The registered members, and the other processes that have connected to the chief."""
+  """Registers the processes that connect to the chief, and connects the members to each other."""
 
-  def __init__(self, cluster: Cluster, facts: Dict[str, str], mesh: Mesh, timeout: StartTimeout,
-               listener: socket.socket) -> None:
-    self._cluster, self._facts, self._mesh = cluster, facts, mesh
+  def __init__(self, cluster: Cluster, shared_values: Dict[str, str], mesh: Mesh,
+               timeout: StartTimeout, listener: socket.socket) -> None:
+    self._cluster, self._shared_values, self._mesh = cluster, shared_values, mesh
     self._timeout, self._listener = timeout, listener
-    # Connections, each with the time of its acceptance or refusal.
+    # Connections without a `hello` yet, each with the time at which it was accepted.
     self._unidentified: List[Tuple[Connection, float]] = []
+    # Connections of refused processes, each with the time of the refusal.
     self._refused: List[Tuple[Connection, float]] = []
     self._members: Dict[Task, _Member] = {}
     self._duplicates: Dict[Task, _Member] = {}
@@ -73,19 +79,19 @@ class _ChiefRendezvous:
   def is_complete(self) -> bool:
     """Whether all members are registered and connected to each other."""
     return (self._mesh.is_complete and not self._missing()
-            and all(each.meshed_attempt_id == self._mesh.attempt_id
-                    for each in self._members.values()))
+            and all(member.meshed_attempt_id == self._mesh.attempt_id
+                    for member in self._members.values()))
 
   def poll(self) -> None:
     """Waits briefly for messages and new connections, and handles them."""
     connections = [connection for connection, _ in self._unidentified + self._refused]
-    connections += [each.connection for each in self._members_and_duplicates()]
+    connections += [member.connection for member in self._members_and_duplicates()]
     wait_readable([self._listener, *connections, *self._mesh.sockets()], _POLL_SECS)
     now = self._timeout.clock()
-    self._unidentified += [(each, now) for each in accept_connections(self._listener)]
+    self._unidentified += [(connection, now) for connection in accept_connections(self._listener)]
     self._unidentified = [
-        each for each in self._unidentified if not self._handle_hello(*each, now)]
-    self._refused = [each for each in self._refused if not self._close_refused(*each, now)]
+        entry for entry in self._unidentified if not self._handle_hello(*entry, now)]
+    self._refused = [entry for entry in self._refused if not self._close_refused(*entry, now)]
     self._receive_from_members(now)
     self._resolve_duplicates(now)
     if self._mesh.attempt_id is None and not self._missing():
@@ -94,13 +100,13 @@ class _ChiefRendezvous:
     if now - self._heartbeat_sent_at >= _HEARTBEAT_SECS:
       self._send_missing_tasks(now)
     self._timeout.log_or_raise([str(task) for task in self._missing()] or [
-        'the connections of {}'.format(task) for task, each in self._members.items()
-        if each.meshed_attempt_id is None])
+        'the connections of {}'.format(task) for task, member in self._members.items()
+        if member.meshed_attempt_id is None])
 
   def release_members(self) -> None:
-    """Releases all members, and waits until they disconnect, so that the port is unused."""
+    """Releases all members, then waits until they disconnect, so that the port is unused."""
     started_at = self._timeout.clock()
-    connected = [each.connection for each in self._members.values()]
+    connected = [member.connection for member in self._members.values()]
     for connection in connected:
       connection.send(go=self._mesh.attempt_id)
     while connected and self._timeout.clock() - started_at < _DISCONNECT_TIMEOUT_SECS:
@@ -112,8 +118,8 @@ class _ChiefRendezvous:
     """Closes all connections of the rendezvous."""
     for connection, _ in self._unidentified + self._refused:
       connection.close()
-    for each in self._members_and_duplicates():
-      each.connection.close()
+    for member in self._members_and_duplicates():
+      member.connection.close()
 
   def _members_and_duplicates(self) -> List[_Member]:
     return [*self._members.values(), *self._duplicates.values()]
@@ -123,27 +129,32 @@ class _ChiefRendezvous:
             if task != self._cluster.task and task not in self._members]
 
   def _handle_hello(self, connection: Connection, accepted_at: float, now: float) -> bool:
-    """Handles a connection's hello; returns whether it was handled, or the connection closed."""
+    """Handles the `hello` on a connection; closes the connection if none arrives in time.
+
+    Returns:
+      Whether the `hello` was handled or the connection was closed.
+    """
     for message in connection.receive():
       task = parse_task(message.get('task'))
-      facts, port = message.get('facts'), message.get('port')
-      if task is not None and isinstance(facts, dict) and is_port(port):
-        self._admit(task, _Member(connection, int(str(port)), now), facts)
+      values, port = message.get('facts'), message.get('port')
+      if task is not None and isinstance(values, dict) and is_port(port):
+        self._admit(task, _Member(connection, int(str(port)), now), values)
         return True
     if connection.end_reason or now - accepted_at > HANDSHAKE_TIMEOUT_SECS:
       connection.close()
       return True
     return False
 
-  def _admit(self, task: Task, newcomer: _Member, facts: Dict[str, Any]) -> None:
-    # A parameter server builds no model, and sends fewer facts: only those are compared.
-    names = facts if task.type == 'ps' else [*self._facts, *facts]
-    name = next((name for name in names if facts.get(name) != self._facts.get(name)), None)
+  def _admit(self, task: Task, newcomer: _Member, values: Dict[str, Any]) -> None:
+    """Registers a process, keeps it as the second process of its task, or refuses it."""
+    # A parameter server builds no model, so it sends fewer values; only these are compared.
+    names = values if task.type == 'ps' else [*self._shared_values, *values]
+    name = next((name for name in names if values.get(name) != self._shared_values.get(name)), None)
     if name is not None:
-      value = ' '.join(str(facts.get(name)).split())[:_MAX_VALUE_CHARS]
+      value = ' '.join(str(values.get(name)).split())[:_MAX_LOGGED_CHARS]
       self._timeout.log('refused {}: it has {}={}, the chief has {}'.format(
-          task, name[:_MAX_VALUE_CHARS], value, self._facts.get(name)))
-      self._refuse(newcomer, refused=name, chief=self._facts.get(name))
+          task, name[:_MAX_LOGGED_CHARS], value, self._shared_values.get(name)))
+      self._refuse(newcomer, refused=name, chief=self._shared_values.get(name))
     elif task == self._cluster.task or task not in self._cluster.members:
       self._refuse(newcomer, taken=True)
     elif task not in self._members:
@@ -160,15 +171,17 @@ class _ChiefRendezvous:
     self._acknowledge(newcomer)
 
   def _acknowledge(self, newcomer: _Member) -> None:
-    newcomer.connection.send(missing=[str(each) for each in self._missing()], run=None)
+    """Answers a `hello` that is not refused."""
+    newcomer.connection.send(missing=[str(task) for task in self._missing()], run=None)
 
   def _refuse(self, newcomer: _Member, **message: Any) -> None:
+    """Sends the reason; `_close_refused` closes the connection later."""
     newcomer.connection.send(**message)
     newcomer.connection.end_sending()
     self._refused.append((newcomer.connection, self._timeout.clock()))
 
   def _close_refused(self, connection: Connection, refused_at: float, now: float) -> bool:
-    """Closes a refused connection if it has ended or timed out; returns whether it is closed."""
+    """Closes a connection that has ended or timed out; returns whether it was closed."""
     connection.receive()
     if connection.end_reason or now - refused_at > _DISCONNECT_TIMEOUT_SECS:
       connection.close()
@@ -176,52 +189,52 @@ class _ChiefRendezvous:
     return False
 
   def _receive_from_members(self, now: float) -> None:
-    for task, each in list(self._members.items()):
-      for message in each.connection.receive():
-        each.last_message_at, each.meshed_attempt_id = now, message.get('meshed')
-      each.connection.flush()
-      if each.connection.end_reason or now - each.last_message_at > _SILENCE_TIMEOUT_SECS:
+    for task, member in list(self._members.items()):
+      for message in member.connection.receive():
+        member.last_message_at, member.meshed_attempt_id = now, message.get('meshed')
+      member.connection.flush()
+      if member.connection.end_reason or now - member.last_message_at > _SILENCE_TIMEOUT_SECS:
         self._remove(task)
 
   def _remove(self, task: Task) -> None:
-    """Removes a lost member; abandons the attempt, which cannot be completed without it."""
+    """Removes a lost member, and abandons the current attempt, which needs all members."""
     self._members.pop(task).connection.close()
     if self._mesh.attempt_id is not None:
       self._mesh.abandon()
-      for each in self._members.values():
-        each.meshed_attempt_id = None
+      for member in self._members.values():
+        member.meshed_attempt_id = None
       self._send_missing_tasks(self._timeout.clock())
 
   def _resolve_duplicates(self, now: float) -> None:
-    """For each task with two processes, keeps the first if it is alive, else the second."""
+    """For each task with two processes, keeps the first if it is alive, otherwise the second."""
     for task, newcomer in list(self._duplicates.items()):
       newcomer.connection.receive()
       if newcomer.connection.end_reason:
         self._duplicates.pop(task).connection.close()
         continue
       registered = self._members.get(task)
-      if registered is not None and now - newcomer.joined_at > _DUPLICATE_TIMEOUT_SECS:
+      if registered is not None and now - newcomer.hello_at > _DUPLICATE_TIMEOUT_SECS:
         self._remove(task)
         registered = None
       if registered is None:
         self._register(task, self._duplicates.pop(task))
-      elif registered.last_message_at > newcomer.joined_at:
+      elif registered.last_message_at > newcomer.hello_at:
         self._timeout.log('refused a second process for {}'.format(task))
         self._refuse(self._duplicates.pop(task), taken=True)
 
   def _start_mesh(self) -> None:
-    """Sends the addresses of all members to each of them."""
+    """Starts an attempt to build the mesh: sends the addresses of all members to each member."""
     attempt_id = os.urandom(16).hex()
-    self._mesh.start(attempt_id, {})  # No addresses, since no member precedes the chief.
+    self._mesh.start(attempt_id, {})  # No addresses, because the chief only accepts connections.
     addresses = [(self._cluster.task, '', self._mesh.port)] + [
-        (task, each.host, each.port) for task, each in self._members.items()]
-    for each in self._members.values():
-      each.connection.send(run=attempt_id, members=[
+        (task, member.host, member.port) for task, member in self._members.items()]
+    for member in self._members.values():
+      member.connection.send(run=attempt_id, members=[
           {'task': list(task), 'host': host, 'port': port} for task, host, port in addresses])
 
   def _send_missing_tasks(self, now: float) -> None:
     self._heartbeat_sent_at = now
-    for each in self._members.values():
-      if each.connection.has_sent_all:
-        each.connection.send(missing=[str(task) for task in self._missing()],
-                             run=self._mesh.attempt_id)
+    for member in self._members.values():
+      if member.connection.has_sent_all:
+        member.connection.send(missing=[str(task) for task in self._missing()],
+                               run=self._mesh.attempt_id)

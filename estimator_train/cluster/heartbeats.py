@@ -1,4 +1,4 @@
-"""Heartbeats between the tasks, from the rendezvous to the end of the run."""
+"""Exchanges heartbeats between the tasks until the end of the run, and detects lost tasks."""
 
 import os
 import sys
@@ -10,18 +10,18 @@ from estimator_train.cluster.messages import Connection, parse_task, wait_readab
 from estimator_train.cluster.tf_config import Task
 from estimator_train.errors import PeerLost
 
-# States of a task; READY means that its model is prepared.
+# States of a task: READY once its model is prepared, TRAINED once it has completed its last step.
 STARTING, READY, TRAINING, TRAINED = 'starting', 'ready', 'training', 'trained'
 _HEARTBEAT_SECS = 1.
 _POLL_SECS = .2
-# How long to wait before a task whose connection ended is reported as lost. If that task ended
-# because it had lost another one, a third task reports the earlier loss within this time.
+# Time from the end of a connection until the task counts as lost. If the task ended only because it
+# had lost another task, a message that names the other task arrives within this time.
 _GRACE_SECS = .5
 _GOODBYE_TIMEOUT_SECS = 2.
 _PRINT_TIMEOUT_SECS = 2.
 _MAX_STATE_CHARS, _MAX_REASON_CHARS = 40, 200
 
-OnLost = Callable[[Task, str], None]
+LostTaskHandler = Callable[[Task, str], None]  # Called with the lost task and the reason.
 
 
 class _LostTask(NamedTuple):
@@ -36,17 +36,16 @@ class _Peer:
   """The state of another task.
 
   Attributes:
-    last_message_at: time of its last message.
-    state: its last reported state.
+    last_message_at: time of its last message, by the clock of Peers.
+    state: its last announced state.
     is_finished: whether it has sent its goodbye.
     figures: the measurements that it sent with its goodbye.
-    stop_step: the global step at which it asks all tasks to stop; None without a request.
-    ended_at: when its connection ended without a goodbye; None otherwise.
+    stop_step: the global step at which it asks all tasks to stop; None if it does not ask.
+    ended_at: time at which its connection ended without a goodbye; None otherwise.
   """
 
   def __init__(self, connection: Connection, now: float) -> None:
-    self.connection = connection
-    self.last_message_at = now
+    self.connection, self.last_message_at = connection, now
     self.state = STARTING
     self.is_finished = False
     self.figures: Dict[str, Any] = {}
@@ -59,7 +58,7 @@ class _Peer:
 
 
 def boot_clock() -> float:
-  """Returns a monotonic time in seconds; where supported, it includes suspension of the machine."""
+  """Returns a monotonic time in seconds; if supported, it includes suspension of the machine."""
   try:
     return time.clock_gettime(7)  # CLOCK_BOOTTIME, for which CPython 3.6 has no constant.
   except (AttributeError, OSError):
@@ -69,8 +68,8 @@ def boot_clock() -> float:
 class Peers:
   """The connections to all other members of the cluster.
 
-  A thread sends a heartbeat each second, and receives those of the other members. All methods are
-  thread-safe.
+  A thread sends a heartbeat each second, and receives the heartbeats of the other members. All
+  methods are thread-safe.
 
   Args:
     task: the task of this process.
@@ -80,19 +79,18 @@ class Peers:
 
   def __init__(self, task: Task, connections: Dict[Task, Connection],
                clock: Callable[[], float] = boot_clock) -> None:
-    self.task = task
-    self._clock = clock
+    self.task, self._clock = task, clock
     now = clock()
     self._peers = {peer: _Peer(connection, now) for peer, connection in connections.items()}
-    self._changed = threading.Condition()  # Guards the attributes below.
+    self._changed = threading.Condition()  # Guards the peers and the attributes below.
     self._state = STARTING
     self._stop_step: Optional[int] = None
     self._timeout_secs: Optional[float] = None
-    self._on_lost: Optional[OnLost] = None
-    self._loss: Optional[_LostTask] = None
+    self._on_task_lost: Optional[LostTaskHandler] = None
+    self._lost_task: Optional[_LostTask] = None  # The first one.
     self._final_message: Optional[Dict[str, Any]] = None
     self._polled_at, self._sent_at = now, -float('inf')
-    self._longest_pause = 0.
+    self._longest_interval_secs = 0.  # Between two polls.
     self._thread = threading.Thread(target=self._run, name='peers', daemon=True)
     self._thread.start()
 
@@ -110,24 +108,24 @@ class Peers:
 
   @property
   def stop_step(self) -> Optional[int]:
-    """The lowest global step at which a task asks all to stop; None without a request."""
+    """The lowest global step at which any task asks all tasks to stop; None if no task asks."""
     with self._changed:
       steps = [self._stop_step] + [peer.stop_step for peer in self._peers.values()]
     return min((step for step in steps if step is not None), default=None)
 
-  def set_loss_handler(self, peer_timeout_secs: float, on_lost: OnLost) -> None:
-    """Sets the function to call when the first task is lost, or at once if one has been lost.
+  def set_lost_task_handler(self, peer_timeout_secs: float, on_task_lost: LostTaskHandler) -> None:
+    """Sets the function to call when a task is lost, or at once if a task has already been lost.
 
     Args:
-      peer_timeout_secs: seconds without a message after which a task counts as lost.
-      on_lost: called once, from a thread, with the task that was lost first and the reason. If this
-        process itself was suspended for longer than the timeout, that task is its own.
+      peer_timeout_secs: seconds without a message until a task counts as lost. A task that was
+        suspended for longer counts itself as lost.
+      on_task_lost: called once, in another thread, with the first lost task and the reason.
     """
     with self._changed:
-      self._timeout_secs, self._on_lost = peer_timeout_secs, on_lost
+      self._timeout_secs, self._on_task_lost = peer_timeout_secs, on_task_lost
 
   def busy_peer(self) -> Optional[Tuple[Task, str]]:
-    """Returns a task that may need long until its next step, with its state; None without one."""
+    """Returns a task that may take long until its next step, and its state; None if none may."""
     with self._changed:
       for task, peer in self._peers.items():
         if not peer.is_finished and peer.state not in (READY, TRAINING, TRAINED):
@@ -143,7 +141,7 @@ class Peers:
     self._wait_until(lambda: self._peers[task].state != STARTING)
 
   def wait_until_trained(self, tasks: Sequence[Task]) -> None:
-    """Waits until all of the tasks, except this one, have ended their training.
+    """Waits until all of the tasks, except this one, have completed their last step.
 
     Raises:
       PeerLost: a task was lost during the wait.
@@ -155,7 +153,7 @@ class Peers:
     """Waits until all of the tasks, except this one, have called `finish`.
 
     Returns:
-      The figures that each of them passed to `finish`.
+      The figures that each of these tasks passed to `finish`.
 
     Raises:
       PeerLost: a task was lost during the wait.
@@ -167,23 +165,24 @@ class Peers:
   def _wait_until(self, condition: Callable[[], bool]) -> None:
     with self._changed:
       while not condition():
-        if self._loss is not None:
-          raise PeerLost(str(self._loss))
+        if self._lost_task is not None:
+          raise PeerLost(str(self._lost_task))
         self._changed.wait(_POLL_SECS)  # With a timeout, so that Python can handle signals.
 
   def finish(self, figures: Optional[Dict[str, Any]] = None) -> None:
-    """Sends a goodbye: from now on this task reports no losses, and is not reported as lost.
+    """Sends a goodbye. From then on, this task reports no lost task, and is not reported as lost.
 
     Args:
-      figures: measurements to send to the others with the goodbye; less than 60 kB as JSON.
+      figures: measurements to send with the goodbye; less than 60 kB as JSON.
     """
     self._end({'bye': True, 'note': figures or {}})
 
   def report_failure(self, reason: str) -> None:
-    """Ends the run on all tasks: reports this task to the others as lost, with the reason."""
+    """Reports this task as lost, with the reason, which ends the run on all other tasks."""
     self._end({'lost': list(self.task), 'reason': reason})
 
   def _end(self, final_message: Dict[str, Any]) -> None:
+    """Lets the thread send the final message, and waits until the thread has ended."""
     with self._changed:
       self._final_message = self._final_message or final_message
     if threading.current_thread() is not self._thread:
@@ -198,10 +197,10 @@ class Peers:
             break
           self._poll()
           self._changed.notify_all()
-          on_lost = self._on_lost if self._loss is not None else None
-        if on_lost is not None and self._loss is not None:
-          self._send_final({'lost': list(self._loss.task), 'reason': self._loss.reason}, 0.)
-          on_lost(*self._loss)
+          lost, on_task_lost = self._lost_task, self._on_task_lost
+        if lost is not None and on_task_lost is not None:
+          self._send_final({'lost': list(lost.task), 'reason': lost.reason}, 0.)
+          on_task_lost(*lost)
           return
       self._send_final(self._final_message, _GOODBYE_TIMEOUT_SECS)
     finally:
@@ -210,21 +209,22 @@ class Peers:
 
   def _poll(self) -> None:
     now = self._clock()
-    pause, self._polled_at = now - self._polled_at, now
-    self._longest_pause = max(pause, self._longest_pause)
-    if self._timeout_secs is not None and pause > self._timeout_secs:
-      # The other tasks were not silent: their messages of this time are still unread.
-      self._record_loss(self.task, 'this task was suspended for {:.0f} s'.format(pause))
+    interval_secs, self._polled_at = now - self._polled_at, now
+    self._longest_interval_secs = max(interval_secs, self._longest_interval_secs)
+    if self._timeout_secs is not None and interval_secs > self._timeout_secs:
+      # The other tasks only seem to be lost: their messages of this interval are still unread.
+      self._record_lost_task(
+          self.task, 'this task was suspended for {:.0f} s'.format(interval_secs))
     for task, peer in self._peers.items():
       if peer.is_open:
         self._receive(task, peer, now)
     if now - self._sent_at >= _HEARTBEAT_SECS:
       self._sent_at = now
       for peer in self._peers.values():
-        # The queue of a peer that does not receive must not grow.
+        # Skips a peer that does not receive, so that its queue does not grow.
         if peer.is_open and peer.connection.has_sent_all:
           peer.connection.send(state=self._state, stop_at=self._stop_step)
-    self._detect_losses(now)
+    self._detect_lost_tasks(now)
 
   def _receive(self, sender: Task, peer: _Peer, now: float) -> None:
     """Handles the messages of a task, and the end of its connection."""
@@ -238,42 +238,42 @@ class Peers:
       if message.get('bye'):
         peer.is_finished = True
         peer.figures = message['note'] if isinstance(message.get('note'), dict) else {}
-        peer.connection.close()  # Closing acknowledges the goodbye.
+        peer.connection.close()  # The sender waits for the end of the connection.
         return
       if lost is not None:
         reason = str(message.get('reason'))[:_MAX_REASON_CHARS]
-        self._record_loss(lost, self._describe_loss(sender, lost, reason))
+        self._record_lost_task(lost, self._complete_reason(reason, sender, lost))
     if peer.connection.end_reason:
       peer.ended_at = now
 
-  def _describe_loss(self, sender: Task, lost: Task, reason: str) -> str:
-    """Returns the reason for a loss; names the sender, unless that is the lost task."""
+  def _complete_reason(self, reason: str, sender: Task, lost: Task) -> str:
+    """Adds the name of the sender to a reason, unless the sender is the lost task."""
     if lost == sender:
       return reason
     if lost == self.task:
-      return ('this task was reported as lost by {} ({}); the longest pause of this task was '
-              '{:.1f} s').format(sender, reason, self._longest_pause)
+      return ('this task was reported as lost by {} ({}); the longest time in which this task read '
+              'no messages was {:.1f} s').format(sender, reason, self._longest_interval_secs)
     return '{} (reported by {})'.format(reason, sender)
 
-  def _detect_losses(self, now: float) -> None:
+  def _detect_lost_tasks(self, now: float) -> None:
     ended = [(peer.ended_at, task) for task, peer in self._peers.items()
              if peer.ended_at is not None]
     if ended and now - min(ended)[0] >= _GRACE_SECS:
       first = min(ended)[1]
-      self._record_loss(first, self._peers[first].connection.end_reason)
+      self._record_lost_task(first, self._peers[first].connection.end_reason)
     silent = [(peer.last_message_at, task) for task, peer in self._peers.items()
               if not peer.is_finished and peer.ended_at is None]
     if silent and self._timeout_secs is not None and now - min(silent)[0] > self._timeout_secs:
       last_message_at, task = min(silent)
-      self._record_loss(task, 'no message from it for {:.0f} s'.format(now - last_message_at))
+      self._record_lost_task(task, 'no message from it for {:.0f} s'.format(now - last_message_at))
 
-  def _record_loss(self, task: Task, reason: str) -> None:
-    """Records the first loss; later losses are its consequences."""
-    if self._loss is None:
-      self._loss = _LostTask(task, reason)
+  def _record_lost_task(self, task: Task, reason: str) -> None:
+    """Records a lost task if it is the first one; later ones are lost as a consequence."""
+    if self._lost_task is None:
+      self._lost_task = _LostTask(task, reason)
 
   def _send_final(self, message: Dict[str, Any], timeout_secs: float) -> None:
-    """Sends the final message to all tasks, and waits until they have received it."""
+    """Sends the final message to all tasks, and waits until they have closed their connections."""
     for connection in self._open_connections():
       connection.send(**message)
       connection.end_sending()
@@ -287,12 +287,12 @@ class Peers:
 
 
 def exit_now(message: str) -> None:
-  """Ends the process with the exit code of PeerLost, even if its main thread hangs.
+  """Ends this process with the exit code of PeerLost, even if the main thread hangs.
 
   Args:
     message: printed to standard error, as one line.
   """
-  # Printed in another thread, because a thread that hangs may own the lock of standard error.
+  # In another thread, because print hangs if a hanging thread owns the lock of standard error.
   printer = threading.Thread(
       target=lambda: print(' '.join(message.split()), file=sys.stderr, flush=True), daemon=True)
   printer.start()

@@ -1,4 +1,4 @@
-"""The rendezvous on a member that is not the chief: connects to the chief, then to the others."""
+"""Runs the rendezvous on a member that is not the chief."""
 
 from typing import Any, Dict, List, Optional, Sequence
 
@@ -13,18 +13,22 @@ _CONNECT_TIMEOUT_SECS = 5.
 _RETRY_SECS = .5
 _POLL_SECS = .2
 _HEARTBEAT_SECS = 1.
-# If no valid answer comes, TensorFlow's server uses the port: the chief is still training, because
-# no task has noticed yet that an earlier process of this task was lost.
+# The chief answers a `hello` at once. Without an answer, the process at the port is TensorFlow's
+# server: the chief is still training, because it has not noticed yet that the previous process of
+# this task was lost. This member then tries again.
 _ANSWER_TIMEOUT_SECS = 5.
 _SILENCE_TIMEOUT_SECS = 30.
 _MAX_NAME_CHARS = 40
 
 
-def connect_as_member(cluster: Cluster, facts: Dict[str, str], mesh: Mesh,
+def connect_as_member(cluster: Cluster, shared_values: Dict[str, str], mesh: Mesh,
                       timeout: StartTimeout) -> None:
-  """Waits until the chief reports that every two members are connected."""
+  """Waits until the chief reports that all members are connected; see rendezvous.connect_peers.
+
+  On return, `mesh` contains the connections.
+  """
   host, port = network.split_address(cluster.address(cluster.chief))
-  missing = '{} at {}'.format(cluster.chief, cluster.address(cluster.chief))
+  missing_chief = '{} at {}'.format(cluster.chief, cluster.address(cluster.chief))
   while True:
     try:
       connection = Connection(network.connect(host, port, _CONNECT_TIMEOUT_SECS))
@@ -32,45 +36,46 @@ def connect_as_member(cluster: Cluster, facts: Dict[str, str], mesh: Mesh,
       pass
     else:
       try:
-        connection.send(hello=1, task=list(cluster.task), facts=facts, port=mesh.port)
-        if _ChiefSession(cluster, facts, mesh, timeout, connection).wait_until_released():
+        connection.send(hello=1, task=list(cluster.task), facts=shared_values, port=mesh.port)
+        chief = _ChiefConnection(cluster, shared_values, mesh, timeout, connection)
+        if chief.wait_for_release():
           return
       finally:
         connection.close()
       mesh.abandon()
-    timeout.log_or_raise([missing])
+    timeout.log_or_raise([missing_chief])
     wait_readable(mesh.sockets(), _RETRY_SECS)
     mesh.poll()
 
 
-class _ChiefSession:
-  """One connection to the chief, from the hello of this member until the connection ends."""
+class _ChiefConnection:
+  """Follows the messages of the chief on one connection, after the `hello` of this member."""
 
-  def __init__(self, cluster: Cluster, facts: Dict[str, str], mesh: Mesh, timeout: StartTimeout,
-               connection: Connection) -> None:
-    self._cluster, self._facts, self._mesh = cluster, facts, mesh
-    self._timeout, self._chief = timeout, connection
+  def __init__(self, cluster: Cluster, shared_values: Dict[str, str], mesh: Mesh,
+               timeout: StartTimeout, connection: Connection) -> None:
+    self._cluster, self._shared_values, self._mesh = cluster, shared_values, mesh
+    self._timeout, self._connection = timeout, connection
     self._last_message_at: Optional[float] = None
     self._missing: Sequence[str] = [str(cluster.chief)]
 
-  def wait_until_released(self) -> bool:
-    """Returns True when the chief releases this member; False when the connection is lost."""
+  def wait_for_release(self) -> bool:
+    """Waits until the chief releases this member; returns False if the connection is lost."""
     clock = self._timeout.clock
     started_at = clock()
-    sent_at = started_at
-    while not self._chief.end_reason:
-      wait_readable([self._chief] + self._mesh.sockets(), _POLL_SECS)
+    heartbeat_sent_at = started_at
+    while not self._connection.end_reason:
+      wait_readable([self._connection] + self._mesh.sockets(), _POLL_SECS)
       now = clock()
-      for message in self._chief.receive():
+      for message in self._connection.receive():
         self._last_message_at = now
         if self._handle_message(message):
           return True
       was_complete = self._mesh.is_complete
       self._mesh.poll()
-      if now - sent_at >= _HEARTBEAT_SECS or self._mesh.is_complete != was_complete:
-        sent_at = now
-        self._chief.send(meshed=self._mesh.attempt_id if self._mesh.is_complete else None)
-      self._chief.flush()
+      if now - heartbeat_sent_at >= _HEARTBEAT_SECS or self._mesh.is_complete != was_complete:
+        heartbeat_sent_at = now
+        self._connection.send(meshed=self._mesh.attempt_id if self._mesh.is_complete else None)
+      self._connection.flush()
       silent_since, timeout_secs = (
           (started_at, _ANSWER_TIMEOUT_SECS) if self._last_message_at is None
           else (self._last_message_at, _SILENCE_TIMEOUT_SECS))
@@ -80,6 +85,7 @@ class _ChiefSession:
     return False
 
   def _describe_missing(self) -> Sequence[str]:
+    """Returns descriptions of the tasks or connections that this member waits for."""
     if self._mesh.attempt_id is not None and self._mesh.missing:
       return ['a connection to {}'.format(task) for task in self._mesh.missing]
     return self._missing
@@ -88,7 +94,7 @@ class _ChiefSession:
     """Handles a message of the chief; returns whether the message releases this member."""
     attempt_id = message.get('run')
     if 'refused' in message:
-      raise _refusal_error(self._cluster.task, self._facts, message)
+      raise _refusal_error(self._cluster.task, self._shared_values, message)
     if message.get('taken'):
       raise UserError('another process already runs as {}'.format(self._cluster.task),
                       'TF_CONFIG: task.type={} task.index={}'.format(*self._cluster.task),
@@ -98,16 +104,16 @@ class _ChiefSession:
     if isinstance(message.get('missing'), list):
       self._missing = [str(name)[:_MAX_NAME_CHARS] for name in message['missing']] or self._missing
       if attempt_id is None and self._mesh.attempt_id is not None:
-        self._mesh.abandon()  # A member was lost: the chief will start another attempt.
+        self._mesh.abandon()  # A member was lost; the chief will start another attempt.
     if isinstance(attempt_id, str) and isinstance(message.get('members'), list):
       self._mesh.start(attempt_id, self._addresses(message['members']))
     return False
 
   def _addresses(self, members: Sequence[Any]) -> Dict[Task, List[Address]]:
-    """Returns the addresses to try for each member.
+    """Returns the addresses to try for each member, given the `members` in a message of the chief.
 
-    The first has the host of TF_CONFIG, the second the IP address of the member as the chief sees
-    it. For the chief itself, the second has the IP address as this task sees it.
+    The first address has the host of TF_CONFIG. The second one has the IP address from which the
+    member has connected to the chief or, for the chief, to which this task has connected.
     """
     addresses: Dict[Task, List[Address]] = {}
     for entry in members:
@@ -115,17 +121,19 @@ class _ChiefSession:
       if task not in self._cluster.members or not is_port(entry.get('port')):
         continue
       assert task is not None
-      observed = (network.peer_host(self._chief.socket) if task == self._cluster.chief
-                  else str(entry.get('host')))
-      hosts = [network.split_address(self._cluster.address(task))[0], observed]
+      ip_address = (network.peer_ip_address(self._connection.socket)
+                    if task == self._cluster.chief else str(entry.get('host')))
+      hosts = [network.split_address(self._cluster.address(task))[0], ip_address]
       addresses[task] = [(host, entry['port']) for host in dict.fromkeys(hosts) if host]
     return addresses
 
 
-def _refusal_error(task: Task, facts: Dict[str, str], message: Dict[str, Any]) -> UserError:
-  """Returns the error that names the fact that differs between this task and the chief."""
+def _refusal_error(task: Task, shared_values: Dict[str, str],
+                   message: Dict[str, Any]) -> UserError:
+  """Returns the error that names the value that differs between this task and the chief."""
   name, chief_value = str(message['refused']), message.get('chief')
-  values = ['{}={}'.format(name, facts[name]) if name in facts else 'no {}'.format(name),
+  values = ['{}={}'.format(name, shared_values[name]) if name in shared_values
+            else 'no {}'.format(name),
             'none' if chief_value is None else str(chief_value)]
   given = '{} here and {} on the chief'.format(*values)
   if name.startswith('--'):

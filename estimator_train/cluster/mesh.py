@@ -1,4 +1,9 @@
-"""Connections between every two members of a cluster."""
+"""Connects this member of a cluster to all other members.
+
+Of two members, the later one in `Cluster.members` connects to the earlier one. Its first message,
+the greeting, contains the ID of the attempt (`run`) and its task (`task`). The earlier member
+answers with its own message of the same form.
+"""
 
 import time
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
@@ -9,25 +14,32 @@ from estimator_train.cluster.tf_config import Task
 
 _CONNECT_TIMEOUT_SECS = 2.
 _RETRY_SECS = .5
-# How long both ends of a new connection may take to identify themselves.
+# How long the two processes may take to identify themselves on a new connection.
 HANDSHAKE_TIMEOUT_SECS = 10.
 
 Address = Tuple[str, int]
 
 
 class _PendingConnection(NamedTuple):
-  """A connection on which the other process has not identified itself yet."""
+  """A connection that is not established yet.
+
+  Attributes:
+    connection: the connection.
+    opened_at: time at which it was opened, by the clock of the Mesh.
+    greeting: the greeting of the other process; empty until the greeting arrives.
+  """
   connection: Connection
   opened_at: float
-  greeting: Dict[str, Any]  # The first message; empty until it arrives.
+  greeting: Dict[str, Any]
 
 
 class Mesh:
-  """The connections of this task: each member connects to all that precede it in the cluster.
+  """The connections of this task to the other members.
 
-  Call `poll` repeatedly; no method blocks for longer than one attempt to connect.
+  Call `poll` repeatedly; no method blocks for longer than one call of `network.connect`.
 
   Attributes:
+    port: the port at which this task accepts connections of the other members.
     connections: the established connections, by the task of the other process.
     attempt_id: ID of the attempt to build the mesh, the same on all members; None between attempts.
   """
@@ -56,7 +68,7 @@ class Mesh:
     return self.attempt_id is not None and not self.missing
 
   def sockets(self) -> List[Any]:
-    """Returns the sockets to wait for: when one becomes readable, `poll` has work to do."""
+    """Returns the sockets to wait for; `poll` has work to do once one of them is readable."""
     return [self._listener] + [
         pending.connection for pending in self._incoming + list(self._outgoing.values())
         if not pending.greeting]
@@ -91,27 +103,32 @@ class Mesh:
       self._handle_answer(task, pending)
     preceding = self._members[:self._members.index(self._task)]
     for task in preceding:
-      waited = now - self._tried_at.get(task, -_RETRY_SECS)
-      if task not in self.connections and task not in self._outgoing and waited >= _RETRY_SECS:
+      waited_secs = now - self._tried_at.get(task, -_RETRY_SECS)
+      if (task not in self.connections and task not in self._outgoing
+          and waited_secs >= _RETRY_SECS):
         self._connect(task)
-        return  # Only one, since each may block for a while, and the chief expects heartbeats.
+        return  # At most one member: connecting may block, and the chief expects heartbeats.
 
   def close(self) -> None:
-    """Closes the listener and all pending connections, but not the established ones."""
+    """Closes the listener and the pending connections, but not the established connections."""
     self._listener.close()
     for pending in [*self._incoming, *self._outgoing.values()]:
       pending.connection.close()
 
   def _handle_greeting(self, pending: _PendingConnection) -> Optional[_PendingConnection]:
-    """Returns the connection with its greeting; None once it is established or closed."""
+    """Establishes an incoming connection if its greeting is valid.
+
+    Returns:
+      The connection while it is pending; None once it is established or closed.
+    """
     connection, opened_at, greeting = pending
     greeting = greeting or next(iter(connection.receive()), {})
     task = parse_task(greeting.get('task'))
-    # Other greetings are kept: the chief may not have sent the ID of the attempt to this task yet.
+    # A greeting with another ID is kept: the chief may not have sent this ID to this task yet.
     if (greeting.get('run') == self.attempt_id and self.attempt_id is not None
         and task in self._members):
       assert task is not None
-      if task in self.connections:  # The member has not received the answer, and connects again.
+      if task in self.connections:  # The member did not receive the answer, and connects again.
         self.connections[task].close()
       connection.send(run=self.attempt_id, task=list(self._task))
       self.connections[task] = connection
@@ -136,6 +153,7 @@ class Mesh:
     self._outgoing[task] = _PendingConnection(connection, self._clock(), {})
 
   def _handle_answer(self, task: Task, pending: _PendingConnection) -> None:
+    """Establishes an outgoing connection if the answer is valid; closes it after the timeout."""
     connection = pending.connection
     for answer in connection.receive():
       if answer.get('run') == self.attempt_id and parse_task(answer.get('task')) == task:

@@ -1,4 +1,4 @@
-"""JSON messages, one per line, over a non-blocking connection."""
+"""Sends and receives JSON messages, one per line, over a non-blocking connection."""
 
 import json
 import select
@@ -26,7 +26,7 @@ class Connection:
     self._incoming = self._outgoing = b''
 
   def fileno(self) -> int:
-    """Returns the file descriptor, for poll."""
+    """Returns the file descriptor, which `wait_readable` needs."""
     return self.socket.fileno()
 
   @property
@@ -47,7 +47,7 @@ class Connection:
     except BlockingIOError:
       pass
     except OSError:
-      # Not reported here: receive() first returns the messages that arrived before the error.
+      # receive() reports that the connection ended, after the messages that arrived before.
       self._outgoing = b''
 
   def receive(self) -> List[Dict[str, Any]]:
@@ -74,7 +74,7 @@ class Connection:
     return messages
 
   def end_sending(self) -> None:
-    """Signals to the other process that this one will send no more messages."""
+    """Signals to the other process that this process will send no more messages."""
     try:
       self.socket.shutdown(socket.SHUT_WR)
     except OSError:  # The connection has already ended.
@@ -87,6 +87,7 @@ class Connection:
 
 
 def _parse_message(line: bytes) -> Optional[Dict[str, Any]]:
+  """Returns the message in a line; None if the line is too long or not a JSON object."""
   if len(line) > MAX_MESSAGE_BYTES:
     return None
   try:
@@ -97,7 +98,7 @@ def _parse_message(line: bytes) -> Optional[Dict[str, Any]]:
 
 
 def parse_task(value: Any) -> Optional[Task]:
-  """Converts a value of a message, [type, index], to a task; returns None if it is invalid."""
+  """Converts `[type, index]` from a message to a task; returns None for any other value."""
   if (isinstance(value, list) and len(value) == 2 and value[0] in TASK_TYPES
       and isinstance(value[1], int) and not isinstance(value[1], bool)):
     return Task(*value)
@@ -106,11 +107,11 @@ def parse_task(value: Any) -> Optional[Task]:
 
 def is_port(value: Any) -> bool:
   """Whether a value in a message is a valid port."""
-  return isinstance(value, int) and 0 < value < 2 ** 16
+  return isinstance(value, int) and not isinstance(value, bool) and 0 < value < 2 ** 16
 
 
 def wait_readable(sockets: Sequence[Any], timeout_secs: float) -> List[Any]:
-  """Waits until at least one socket is readable, and returns all readable ones.
+  """Waits until at least one socket is readable, and returns all readable sockets.
 
   Args:
     sockets: objects with a `fileno` method.

@@ -1,4 +1,4 @@
-"""TCP between the tasks: addresses, listeners, connections, and the processes that use a port."""
+"""Opens TCP listeners and connections between the tasks, and finds the process that uses a port."""
 
 import contextlib
 import errno
@@ -16,10 +16,10 @@ def split_address(address: str) -> Tuple[str, int]:
 def listen(port: int) -> socket.socket:
   """Returns a non-blocking listener on all interfaces, for IPv4 and, where available, IPv6.
 
-  It is not bound to a host name, because a container may be unable to resolve its own name.
+  The listener is not bound to a host name, because a container may be unable to resolve its own.
 
   Args:
-    port: the port; 0: any free port.
+    port: the port to listen on; 0: any free port.
 
   Raises:
     OSError: the port cannot be opened.
@@ -35,7 +35,7 @@ def listen(port: int) -> socket.socket:
 def _listen(family: socket.AddressFamily, host: str, port: int) -> socket.socket:
   listener = socket.socket(family, socket.SOCK_STREAM)
   try:
-    # Without this, earlier connections in TIME_WAIT would make the port unavailable.
+    # Without this option, earlier connections in TIME_WAIT would make the port unavailable.
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     if family == socket.AF_INET6:
       listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
@@ -49,7 +49,7 @@ def _listen(family: socket.AddressFamily, host: str, port: int) -> socket.socket
 
 
 def connect(host: str, port: int, timeout_secs: float) -> socket.socket:
-  """Connects to a host, trying each of its addresses.
+  """Connects to a port of a host; tries each address of the host.
 
   Raises:
     OSError: no connection was possible, or the host name cannot be resolved.
@@ -62,12 +62,14 @@ def connect(host: str, port: int, timeout_secs: float) -> socket.socket:
   for family, socket_type, protocol, _, address in resolved:
     connection = socket.socket(family, socket_type, protocol)
     try:
-      # So that a task on this machine can listen on the local port that the kernel assigns.
+      # The local port that the kernel assigns may be the port of another task on this machine. With
+      # this option, that task can nevertheless listen on its port.
       connection.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
       connection.settimeout(timeout_secs)
       connection.connect(address)
       if connection.getsockname() == connection.getpeername():
-        # If no process on this machine listens on the port, Linux may connect it to itself.
+        # Linux has assigned the requested port as the local port, and connected the socket to
+        # itself. With this option, closing the socket frees the port at once, without TIME_WAIT.
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack('ii', 1, 0))
         raise ConnectionRefusedError('no process listens on this port')
       return connection
@@ -80,8 +82,8 @@ def connect(host: str, port: int, timeout_secs: float) -> socket.socket:
   raise last_error
 
 
-def peer_host(connection: socket.socket) -> str:
-  """Returns the IP address of the other process; empty if it has disconnected."""
+def peer_ip_address(connection: socket.socket) -> str:
+  """Returns the IP address of the other process; empty if that process has disconnected."""
   try:
     host = str(connection.getpeername()[0])
   except OSError:
@@ -92,7 +94,7 @@ def peer_host(connection: socket.socket) -> str:
 def listening_process(port: int) -> str:
   """Returns the ID and name of the process that listens on a local port; empty if unknown."""
   import psutil  # Imported here, because only error messages need it.
-  # psutil raises an error if the process has ended, or belongs to another user.
+  # psutil raises an error if the process has ended or belongs to another user.
   with contextlib.suppress(psutil.Error):
     for connection in psutil.net_connections('tcp'):
       if (connection.status == psutil.CONN_LISTEN and connection.laddr.port == port

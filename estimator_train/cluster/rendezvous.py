@@ -1,22 +1,23 @@
-"""The rendezvous: the members of a cluster find each other before TensorFlow starts.
+"""Connects the members of a cluster to each other before TensorFlow starts.
 
-The members are all tasks except the evaluator. The chief listens at its address in TF_CONFIG, which
-TensorFlow's server uses later, and the other members connect to it. Their facts, such as flags and
-versions, must be those of the chief. Once all members are registered, the chief sends the addresses
-of all to each of them. Once every two members are connected, the chief releases all of them.
+The members are all tasks except the evaluator. The chief listens at its address in TF_CONFIG, and
+the other members connect to this address, which TensorFlow's server uses later. Each member sends
+its shared values, such as flags and versions, which must be the same on all members. The chief
+refuses a member whose values differ. Once all members are registered, the chief sends the addresses
+of all members to each member. Once all members are connected to each other, they are released.
 
-The mesh is the set of connections between every two members. Each attempt to build it has a random
+The mesh is the set of connections between the members. Each attempt to build the mesh has a random
 ID. Another attempt begins if a member is lost and its process is replaced.
 
 | from | message | content | when |
 |---|---|---|---|
-| member | `hello` | its task, its facts, and its `port` for the mesh | once connected |
+| member | `hello` | its `task`, its `port` for the mesh, its values (`facts`) | once connected |
 | member | `meshed` | the ID of the attempt if connected to all members, else null | each second |
-| chief | `refused` | the name of a fact that differs, its value on the chief | after `hello` |
+| chief | `refused` | the name of a value that differs; `chief`: the chief's value | after `hello` |
 | chief | `taken` | true | if another process is registered as this task |
 | chief | `missing` | the missing tasks; `run`: the ID of the attempt, or null | each second |
 | chief | `run` | the ID of a new attempt; `members`: all addresses | when all are registered |
-| chief | `go` | the ID of the attempt | when every two members are connected |
+| chief | `go` | the ID of the attempt | when all members are connected to each other |
 """
 
 import logging
@@ -30,30 +31,30 @@ from estimator_train.cluster.start_timeout import StartTimeout
 from estimator_train.cluster.tf_config import Cluster, count_tasks
 
 
-def connect_peers(cluster: Cluster, facts: Dict[str, str], start_timeout_secs: float,
+def connect_peers(cluster: Cluster, shared_values: Dict[str, str], start_timeout_secs: float,
                   log: Callable[[str], None] = logging.getLogger(__name__).info,
                   clock: Callable[[], float] = time.monotonic) -> Peers:
-  """Waits for all other members, and returns once every two members are connected.
+  """Waits for all other members, and returns once all members are connected to each other.
 
   Args:
-    cluster: the cluster, in which the task of this process is not the evaluator.
-    facts: values that must be the same on all members, such as flags and versions, by name.
+    cluster: the cluster, of which this process is a member.
+    shared_values: values that must be the same on all members, such as flags and versions, by name.
     start_timeout_secs: seconds to wait for the other members.
     log: called with each line to log, such as the missing members once a minute.
     clock: returns the time in seconds, from any origin.
 
   Raises:
     PeerLost: a member did not connect in time.
-    UserError: a fact of this task differs from the chief's, another process is already registered
-      as this task, or the chief's port cannot be opened.
+    UserError: a shared value of this task differs from that of the chief, another process is
+      registered as this task, or the chief's port cannot be opened.
   """
-  facts = {'TF_CONFIG': count_tasks(cluster), **facts}
+  shared_values = {'TF_CONFIG': count_tasks(cluster), **shared_values}
   timeout = StartTimeout(start_timeout_secs, log, clock)
   mesh = Mesh(cluster.task, cluster.members, clock)
   try:
     connect = (chief_rendezvous.connect_as_chief if cluster.is_chief
                else member_rendezvous.connect_as_member)
-    connect(cluster, facts, mesh, timeout)
+    connect(cluster, shared_values, mesh, timeout)
     connections, mesh.connections = mesh.connections, {}
     return Peers(cluster.task, connections)
   finally:

@@ -1,4 +1,4 @@
-"""The timeout of the rendezvous, which also logs the missing tasks."""
+"""Ends the rendezvous after a timeout, and logs the missing tasks until then."""
 
 import time
 from typing import Callable, Sequence
@@ -9,7 +9,7 @@ _LOG_EVERY_SECS = 60.
 
 
 class StartTimeout:
-  """A timeout that logs once a minute what is still missing.
+  """The timeout of the rendezvous, which starts when this object is made.
 
   Attributes:
     log: called with each line to log.
@@ -23,10 +23,13 @@ class StartTimeout:
     self._logged_at = self._started_at
 
   def log_or_raise(self, missing: Sequence[str]) -> None:
-    """Logs once a minute what is still missing, and raises PeerLost after the timeout.
+    """Logs the missing tasks if a minute has passed since the last line.
 
     Args:
       missing: descriptions of the tasks or connections that this task waits for.
+
+    Raises:
+      PeerLost: the timeout has expired.
     """
     now = self.clock()
     if now - self._started_at >= self._timeout_secs:

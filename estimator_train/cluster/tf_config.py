@@ -1,6 +1,7 @@
-"""TF_CONFIG: the tasks of a cluster and the task of this process, checked before TensorFlow starts.
+"""Parses and checks TF_CONFIG, which defines the tasks of a cluster and the task of this process.
 
-With most mistakes in TF_CONFIG, TensorFlow itself waits forever.
+The checks come before TensorFlow starts, because most mistakes in TF_CONFIG would make TensorFlow
+wait forever.
 """
 
 import ipaddress
@@ -33,7 +34,7 @@ class Task(NamedTuple):
     index: index among the tasks of this type, from 0.
   """
   type: str
-  index: int  # type: ignore[assignment]  # It hides tuple.index, which is not used here.
+  index: int  # type: ignore[assignment]  # Hides the method tuple.index, which no code uses.
 
   def __str__(self) -> str:
     return self.type if self.type in _SINGLE_TASK_TYPES else '{} {}'.format(self.type, self.index)
@@ -51,7 +52,7 @@ class Cluster(NamedTuple):
 
   @property
   def chief(self) -> Task:
-    """The task that writes the files: the task of type chief or, without one, worker 0."""
+    """The task that writes the files: the task of type chief, or worker 0 if there is no chief."""
     return Task('chief' if 'chief' in self.addresses else 'worker', 0)
 
   @property
@@ -71,7 +72,7 @@ class Cluster(NamedTuple):
 
   @property
   def rank(self) -> Optional[int]:
-    """Index of this task in `workers`; None if it does not train."""
+    """Index of this task in `workers`; None if this task does not train."""
     return self.workers.index(self.task) if self.task in self.workers else None
 
   @property
@@ -157,7 +158,7 @@ def count_tasks(cluster: Cluster) -> str:
 
 
 def check_network(cluster: Cluster) -> None:
-  """Checks that this task can open its port, and that the host names of the others resolve.
+  """Checks that this task can open its port, and that all host names can be resolved.
 
   Raises:
     UnresolvedHost: a host name cannot be resolved.
@@ -197,16 +198,16 @@ def listen_on_own_port(cluster: Cluster) -> socket.socket:
 def _parse_addresses(cluster: Mapping[str, Any]) -> Dict[str, Tuple[str, ...]]:
   """Checks the addresses, and returns them by type of task."""
   fields_by_address: Dict[Tuple[str, int], str] = {}
-  for task_type, listed in cluster.items():
+  for task_type, type_addresses in cluster.items():
     _check_type('cluster.{}'.format(_describe(task_type)), task_type)
     name = 'cluster.{}'.format(task_type)
-    if not isinstance(listed, list) or not listed:
+    if not isinstance(type_addresses, list) or not type_addresses:
       raise _error('each type of task must have a list of addresses',
-                   '{}={}'.format(name, _describe(listed)), _EXAMPLE_REMEDY)
-    if task_type in _SINGLE_TASK_TYPES and len(listed) > 1:
+                   '{}={}'.format(name, _describe(type_addresses)), _EXAMPLE_REMEDY)
+    if task_type in _SINGLE_TASK_TYPES and len(type_addresses) > 1:
       raise _error('a cluster can have only one {}'.format(task_type),
-                   '{} has {} addresses'.format(name, len(listed)), 'keep one of them')
-    for index, address in enumerate(listed):
+                   '{} has {} addresses'.format(name, len(type_addresses)), 'keep one of them')
+    for index, address in enumerate(type_addresses):
       host_and_port = _parse_address(_field_name(task_type, index), address)
       if host_and_port in fields_by_address:
         raise _error('each task must have its own address', '{}={}, the same as {}'.format(
@@ -216,11 +217,11 @@ def _parse_addresses(cluster: Mapping[str, Any]) -> Dict[str, Tuple[str, ...]]:
   if 'chief' not in cluster and 'worker' not in cluster:
     raise _error('a cluster must have a chief or a worker', 'cluster has neither',
                  _EXAMPLE_REMEDY)
-  return {task_type: tuple(listed) for task_type, listed in cluster.items()}
+  return {task_type: tuple(type_addresses) for task_type, type_addresses in cluster.items()}
 
 
 def _parse_address(field: str, address: Any) -> Tuple[str, int]:
-  """Returns the host and port in canonical form, in which equal addresses are equal."""
+  """Returns the host and port, normalized so that two spellings of an address compare equal."""
   match = isinstance(address, str) and re.fullmatch(r'(.+):([0-9]{1,5})', address)
   given = '{}={}'.format(field, _describe(address))
   if not match:
@@ -251,15 +252,15 @@ def _parse_task(task: Mapping[str, Any], addresses: Mapping[str, Tuple[str, ...]
                    _EXAMPLE_REMEDY)
   task_type, index = task['type'], task['index']
   _check_type('task.type={}'.format(_describe(task_type)), task_type)
-  listed = addresses.get(task_type, ())
-  if not listed and task_type != 'evaluator':  # TensorFlow does not require its address.
+  type_addresses = addresses.get(task_type, ())
+  if not type_addresses and task_type != 'evaluator':  # An evaluator needs no address.
     raise _error('this task is not in the cluster', 'task.type={}, and cluster has {}'.format(
         task_type, ', '.join(addresses)), 'add cluster.{}, or correct task.type'.format(task_type))
   is_digits = isinstance(index, str) and re.fullmatch('[0-9]{1,9}', index)
   if isinstance(index, bool) or not (isinstance(index, int) or is_digits):
     raise _error('task.index must be a whole number', 'task.index={}'.format(_describe(index)),
                  'count from 0')
-  number, max_index = int(index), max(len(listed), 1) - 1
+  number, max_index = int(index), max(len(type_addresses), 1) - 1
   if not 0 <= number <= max_index:
     raise _error('this task is not in the cluster', 'task.type={} task.index={}'.format(
         task_type, _describe(index)), 'give an index from 0 to {}'.format(max_index))

@@ -1,4 +1,4 @@
-"""The role of this process in a run: whether it trains, serves variables or evaluates."""
+"""Determines the role of this process in a run: to train, to serve variables or to evaluate."""
 
 import logging
 import time
@@ -17,7 +17,7 @@ class Worker(NamedTuple):
   """One process of a run.
 
   Attributes:
-    rank: index among the processes that train, from 0; None if it does not train.
+    rank: index among the processes that train, from 0; None if this process does not train.
     size: number of processes that train.
     role: CHIEF, which writes the files of the run; WORKER; PARAMETER_SERVER; or EVALUATOR.
     cluster: the cluster of TF_CONFIG; None if the run has only this process.
@@ -69,7 +69,9 @@ def make_worker(environ: Mapping[str, str], strategy: str) -> Worker:
 def wait_for_network(cluster: Cluster, timeout_secs: float,
                      clock: Callable[[], float] = time.monotonic,
                      sleep: Callable[[float], None] = time.sleep) -> None:
-  """Waits until all host names can be resolved; in Kubernetes, they cannot until the pods are up.
+  """Waits until the host names of all members can be resolved.
+
+  In Kubernetes, the host name of a pod cannot be resolved until the pod has started.
 
   Args:
     cluster: the cluster.

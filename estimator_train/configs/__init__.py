@@ -1,1 +1,1 @@
-"""The published workloads: their flagfiles and figures."""
+"""The flagfiles of the package, and the figures of the published workloads."""

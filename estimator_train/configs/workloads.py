@@ -1,25 +1,25 @@
-"""The figures of the published workloads, and the runs that reproduce them.
+"""Lists the published workloads: the runs that reproduce each workload, and the published figures.
 
-Figures are quoted as published; caveats mention known errors. The settings of the runs are in their
-flagfiles.
+Figures are numbers, quoted as they were published. A caveat mentions known errors of a figure. The
+settings of the runs are in the flagfiles.
 """
 
 from typing import Any, Callable, Dict, NamedTuple, Optional, Sequence, Tuple
 
-# The reports of a run: {'throughput': throughput.json, 'evaluation': evaluation.json}.
+# Contents of the reports of a run: {'throughput': throughput.json, 'evaluation': evaluation.json}.
 RunResults = Dict[str, Dict[str, Any]]
 
 
 class Figure(NamedTuple):
-  """One figure of a workload.
+  """A quantity of a workload: the published figure, and how to measure the same quantity.
 
   Attributes:
     name: the quantity, with its unit.
-    published: the published figure, quoted; None if none was published.
-    published_range: the lowest and highest published value; None if they are not numbers.
+    published: the published figure as text; None if the quantity was not published.
+    published_range: the lowest and highest published value; None if no number was published.
     conditions: the conditions of the published measurement.
-    measure: computes the measured figure from the reports of a run or, for a combined figure, from
-      the reports of all runs, by the names of their parts.
+    measure: returns the measured figure. The argument is the RunResults of one part or, for a
+      combined figure, a dict with the RunResults of each part by the part's name.
     number_format: the format string of the measured figure.
     depends_on_devices: whether the figure is a speed or a time.
     caveat: a further reason why the published and the measured figure differ.
@@ -40,12 +40,13 @@ class WorkloadPart(NamedTuple):
   Attributes:
     name: the name of the part.
     flagfile: the name of the flagfile, without its extension.
-    flags: the flags that are added to those of the flagfile.
+    flags: further flags of the run, which override the flags in the flagfile.
     figures: the figures that the run yields.
-    folder: the `model_dir` of the run, relative to that of the workload. A part resumes from the
-      previous part in the same folder.
+    folder: the `model_dir` of the run, as a folder in the `model_dir` of --mode=reproduce. A part
+      resumes the run of the previous part in the same folder.
     gpus: the number of GPUs of the published run.
-    needs_gpus: whether the run would take days without GPUs.
+    needs_gpus: whether the part is skipped on a machine with fewer GPUs than `gpus`, because the
+      run would take days without GPUs.
   """
   name: str
   flagfile: str
@@ -61,7 +62,7 @@ class Workload(NamedTuple):
 
   Attributes:
     parts: the runs, in order.
-    combined_figures: figures that are computed from the reports of all runs.
+    combined_figures: the figures that are computed from the results of all parts.
   """
   parts: Sequence[WorkloadPart]
   combined_figures: Sequence[Figure] = ()
@@ -84,6 +85,7 @@ def _steps_per_sec(results: RunResults) -> float:
 
 
 def _secs_for_examples(count: int) -> Callable[[RunResults], float]:
+  """Returns a function that computes how many seconds training takes for `count` examples."""
   return lambda results: count / _images_per_sec(results)
 
 
@@ -122,8 +124,9 @@ _FASHION_MNIST = Workload((
                '(measured)'),
         Figure('total time of 293 steps', 'half the actual time', None, _FASHION_2_GPUS_1024,
                _secs_for_examples(293 * 1024), '{:.1f} s', True,
-               'the figure of the first release is wrong: it divided the sum of the step times by '
-               'the number of GPUs, which run in parallel; double it to compare')),
+               'the published figure of the first release is wrong, because the sum of the step '
+               'times was divided by the number of GPUs, which run in parallel; double the '
+               'published figure to compare')),
                  folder='1024', gpus=2),
 ))
 
@@ -173,6 +176,7 @@ _MNIST_8GPU = Workload((
            _speed_up_of_8_gpus, '{:.1f}', depends_on_devices=True),
 ))
 
+# The publication has two examples, which are called the simple and the practical form here.
 _MNIST_MULTI_WORKER = Workload((
     WorkloadPart('simple', 'mnist_multi_worker_simple', {}, (
         Figure('test accuracy after 210 steps, simple form', None, None, 'SGD, 64 per worker',

@@ -1,11 +1,11 @@
-"""Descriptions of data sets: class names, image shape, splits, and files to download."""
+"""Defines the types that describe a data set, its splits, and its files to download."""
 
 from typing import Any, NamedTuple, Optional, Sequence, Tuple, Union
 
 from estimator_train.errors import UserError
 from estimator_train.settings import groups
 
-# A prediction lists this number of most probable classes, or all classes if there are fewer.
+# A prediction lists the TOP_K most probable classes, or all classes if there are fewer.
 TOP_K = 5
 
 
@@ -16,7 +16,7 @@ class DataFile(NamedTuple):
     name: the name of the file in `data_dir`, and the last part of each URL.
     size: the size in bytes.
     md5: the MD5 checksum, as 32 hexadecimal digits.
-    urls: the URLs to download from; the publisher's own is the first.
+    urls: the URLs to download from, in the order of attempts; the first is the publisher's own.
   """
   name: str
   size: int
@@ -58,10 +58,10 @@ class ArraySplit(NamedTuple):
 
 
 class SyntheticSplit(NamedTuple):
-  """A split of synthetic images.
+  """A split of synthetic images: one random batch, repeated.
 
   Attributes:
-    num_batches: the number of batches, or None if the batches never end.
+    num_batches: the number of batches, or None if the batch is repeated without end.
   """
   num_batches: Optional[int]
 
@@ -76,9 +76,9 @@ class DataSet(NamedTuple):
     name: the name of the data set; for a data set of the user, the value of `--dataset`.
     labels: the class names, in the order of the model's outputs.
     image_shape: (height, width, channels) of the model's input.
-    train: the training examples, or None if the mode does not read them.
-    test: the test examples, or None if the mode does not read them.
-    files: the published files, which are downloaded if they are missing.
+    train: the training split, or None if the mode does not read training examples.
+    test: the test split, or None if the mode does not read test examples.
+    files: the published files; missing ones are downloaded.
   """
   name: str
   labels: Tuple[str, ...]
@@ -94,7 +94,7 @@ class DataSet(NamedTuple):
 
 
 def require_data_dir(settings: groups.Data) -> str:
-  """Returns `--data_dir`; raises a UserError if it is not given."""
+  """Returns `--data_dir`; raises a UserError if this flag is not given."""
   if not settings.data_dir:
     raise UserError('--data_dir is required for this data set',
                     '--dataset={} without --data_dir'.format(settings.dataset),

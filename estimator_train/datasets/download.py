@@ -13,15 +13,16 @@ from estimator_train.errors import UserError
 LOG = logging.getLogger('estimator_train')
 
 
-def download_files(files: Sequence[DataFile], data_dir: str) -> List[transfer.FetchedFile]:
-  """Downloads the files that are missing from `data_dir`, which is created if it does not exist.
+def download_files(files: Sequence[DataFile], data_dir: str) -> List[transfer.FetchedPath]:
+  """Downloads the files that are missing from `data_dir`, and returns all of the files.
 
-  No request is sent for a file that is present. Several processes may call this function at once.
+  `data_dir` is created if it does not exist. No request is sent for a file that is present. Several
+  processes may call this function at once.
 
   Raises:
     UserError: a file cannot be downloaded or stored, or an existing file is not the published one.
   """
-  # Check existing files first, so that a wrong one is reported before a long download.
+  # Check existing files first, so that a wrong file is reported before a long download.
   for file in files:
     _verify_if_present(file, os.path.join(data_dir, file.name))
   return [transfer.fetch_file(os.path.join(data_dir, file.name), file.size,
@@ -31,7 +32,7 @@ def download_files(files: Sequence[DataFile], data_dir: str) -> List[transfer.Fe
 
 
 def _verify_if_present(file: DataFile, path: str) -> bool:
-  """Returns whether the file is present; raises a UserError if it is not the published one."""
+  """Returns whether there is a file at `path`; raises a UserError if its content is wrong."""
   if not os.path.exists(path):
     return False
   size = os.path.getsize(path)
@@ -63,7 +64,9 @@ def _download_remainder(file: DataFile, part_file: BinaryIO) -> None:
 
 
 def _download_from(url: str, file: DataFile, part_file: BinaryIO) -> None:
-  # Try twice if the partial file has bytes of an earlier run or another URL: they may be wrong.
+  """Downloads the missing bytes of a partial file from a URL, and verifies the MD5 checksum."""
+  # Bytes of an earlier run or of another URL may be wrong. If the partial file has such bytes, the
+  # second attempt downloads the complete file.
   for _ in range(2 if transfer.partial_size(part_file) else 1):
     with transfer.new_session() as session:
       transfer.receive_file(

@@ -1,11 +1,11 @@
-"""Fashion-MNIST: 60,000 training and 10,000 test images of clothes, 28x28 pixels, ten classes."""
+"""Describes Fashion-MNIST: 60,000 training and 10,000 test images of clothes, in ten classes."""
 
 from estimator_train.datasets import mnist_files
 from estimator_train.datasets.description import DataSet
 from estimator_train.settings import groups
 
-LABELS = ('T-shirt/top', 'Trouser', 'Pullover', 'Dress', 'Coat', 'Sandal', 'Shirt', 'Sneaker',
-          'Bag', 'Ankle boot')
+CLASS_NAMES = ('T-shirt/top', 'Trouser', 'Pullover', 'Dress', 'Coat', 'Sandal', 'Shirt', 'Sneaker',
+               'Bag', 'Ankle boot')
 
 _BASE_URLS = ('http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/',
               'https://storage.googleapis.com/tensorflow/tf-keras-datasets/')
@@ -20,5 +20,5 @@ FILES = mnist_files.make_data_files(
 
 
 def describe(settings: groups.Data) -> DataSet:
-  """Describes Fashion-MNIST. Its files in `--data_dir` need not exist yet."""
-  return mnist_files.describe('fashion_mnist', LABELS, FILES, settings.data_dir or '')
+  """Describes the four files of Fashion-MNIST in `--data_dir`, which need not exist yet."""
+  return mnist_files.describe('fashion_mnist', CLASS_NAMES, FILES, settings.data_dir or '')

@@ -7,7 +7,7 @@ from typing import Iterator, List, Sequence, Tuple
 
 from estimator_train.errors import UserError
 
-# (device, inode) of each folder on the path to a file.
+# (device, inode) of each folder in which `_iter_matches` is expanding a `**`.
 _FolderIds = Tuple[Tuple[int, int], ...]
 
 
@@ -15,7 +15,8 @@ def expand(pattern: str) -> List[bytes]:
   """Returns the matching files, in the same order on every machine.
 
   As with `glob`, a name that starts with a dot is matched only by a pattern that starts with a dot.
-  Unlike with `glob`, a symbolic link to one of its own parent folders is not followed.
+  Unlike with `glob`, `**` does not enter a folder again from within the same folder, which symbolic
+  links would otherwise allow.
 
   Args:
     pattern: a pattern such as `data/train/**/*.jpeg`.
@@ -30,7 +31,7 @@ def expand(pattern: str) -> List[bytes]:
 
 
 def iter_files(pattern: str) -> Iterator[bytes]:
-  """Yields the files that `expand` returns, one folder after the other.
+  """Yields the files that `expand` returns, folder by folder.
 
   Raises:
     UserError: a folder cannot be listed.
@@ -39,12 +40,15 @@ def iter_files(pattern: str) -> Iterator[bytes]:
   if parts and parts[-1] == b'**':
     parts.append(b'*')
   matches = _iter_matches(b'/' if pattern.startswith('/') else b'', parts, ())
-  # A pattern with several `**` can match a file more than once.
+  # A pattern with several `**` can match a file in several ways. Such a file is yielded once.
   return iter(dict.fromkeys(matches)) if parts.count(b'**') > 1 else matches
 
 
 def _iter_matches(folder: bytes, parts: Sequence[bytes], ancestors: _FolderIds) -> Iterator[bytes]:
-  """Yields the files in a folder that match the parts of a pattern; `ancestors` end link loops."""
+  """Yields the files in a folder that match the parts of a pattern.
+
+  `**` does not enter one of the `ancestors` again, so that loops of symbolic links end.
+  """
   if not parts:
     return
   part, rest = parts[0], parts[1:]
@@ -70,7 +74,7 @@ def _iter_matches(folder: bytes, parts: Sequence[bytes], ancestors: _FolderIds) 
 
 
 def _list_names(folder: bytes, part: bytes, of_folders: bool) -> List[bytes]:
-  """Returns the sorted names in a folder that match `part`, either of folders or of files."""
+  """Returns the sorted names in a folder that match `part`: names of folders, or else of files."""
   try:
     with os.scandir(folder or b'.') as entries:
       return sorted(entry.name for entry in entries
@@ -88,11 +92,12 @@ def _list_names(folder: bytes, part: bytes, of_folders: bool) -> List[bytes]:
 def _is_folder(entry: 'os.DirEntry[bytes]') -> bool:
   try:
     return entry.is_dir()
-  except OSError:  # For example a link to itself; reading it later reports the error.
+  except OSError:  # For example a link to itself. The error is reported when the entry is read.
     return False
 
 
 def _folder_id(folder: bytes) -> Tuple[int, int]:
+  """Returns (device, inode) of a folder, or (0, 0) if the folder cannot be examined."""
   try:
     status = os.stat(folder or b'.')
   except OSError:

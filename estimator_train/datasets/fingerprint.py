@@ -1,4 +1,4 @@
-"""Computes fingerprints: of files from path, size and modification time, of arrays from content."""
+"""Computes fingerprints, with which a cache detects that files or arrays have changed."""
 
 import hashlib
 import os
@@ -14,7 +14,7 @@ def of_files(paths: Sequence[Union[str, bytes]]) -> str:
     try:
       status = os.stat(path)
       size, modified = status.st_size, status.st_mtime_ns
-    except OSError:  # For example a broken link; reading it later reports the error.
+    except OSError:  # For example a broken link. The error is reported when the file is read.
       size = modified = -1
     digest.update(b'%s\0%d\0%d\0' % (os.path.abspath(os.fsencode(path)), size, modified))
   return digest.hexdigest()
@@ -25,7 +25,7 @@ def of_arrays(arrays: Sequence[Any]) -> str:
   digest = hashlib.md5()
   for array in arrays:
     digest.update('{} {}\0'.format(array.dtype, array.shape).encode('ascii'))
-    # In chunks, because a memory-mapped array may not fit into memory.
+    # Hash chunks of the array, because a memory-mapped array may not fit into memory.
     for chunk in np.array_split(array, max(1, array.nbytes >> 24)):
       digest.update(np.ascontiguousarray(chunk))
   return digest.hexdigest()

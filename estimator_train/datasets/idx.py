@@ -17,28 +17,30 @@ LABEL_HEADER_BYTES = 8
 IMAGE_MAGIC = 0x803
 _LABEL_MAGIC = 0x801
 _CHUNK_BYTES = 1 << 20
+_GZIP_WBITS = zlib.MAX_WBITS | 16  # Adding 16 selects the gzip format.
 
 _DOWNLOAD_AGAIN = 'remove it and download it again with --mode=download'
 
 
 def check_split(split: IdxSplit, image_shape: Sequence[int], num_classes: int,
                 checksummed: bool) -> int:
-  """Checks that both files of a split are complete, and match each other and the model.
+  """Checks that the two files of a split are complete, and match each other and the model.
 
   TensorFlow 1.15 does not verify the CRC of a gzip file, so it would train on damaged data.
 
   Args:
     split: the two files.
     image_shape: the required image size, (height, width, ...).
-    num_classes: the number of classes; each label must be less than it.
-    checksummed: whether the files have already been compared with published checksums. If so, the
-      images are not decompressed.
+    num_classes: the number of classes, which each label must be less than.
+    checksummed: whether the files have already been compared with published checksums. If they
+      have, the images are not decompressed.
 
   Returns:
     The number of examples.
 
   Raises:
-    UserError: a file is missing, unreadable, damaged or in another format, or does not match.
+    UserError: a file is missing, unreadable, damaged or in another format, or the files do not
+      match each other or the model.
   """
   num_images, height, width = _read_header(split.images, 'images', IMAGE_MAGIC, IMAGE_HEADER_BYTES)
   if (height, width) != tuple(image_shape[:2]):
@@ -67,26 +69,33 @@ def count_examples(split: IdxSplit) -> int:
 
 
 def read_images(split: IdxSplit) -> memoryview:
-  """Returns all pixel values, one byte each; raises a UserError if the file cannot be read."""
+  """Returns the pixel values of all images; raises a UserError if the file cannot be read."""
   return _read_elements(split.images, IMAGE_HEADER_BYTES)
 
 
 def read_labels(split: IdxSplit) -> memoryview:
-  """Returns the labels, one byte each; raises a UserError if the file cannot be read."""
+  """Returns the class indices of all images; raises a UserError if the file cannot be read."""
   return _read_elements(split.labels, LABEL_HEADER_BYTES)
 
 
 def _read_elements(path: str, header_bytes: int) -> memoryview:
   try:
     with open(path, 'rb') as file:
-      # Unlike the gzip module, zlib.decompress releases the global interpreter lock.
-      return memoryview(zlib.decompress(file.read(), zlib.MAX_WBITS | 16))[header_bytes:]
+      # zlib.decompress releases the global interpreter lock, so that other threads continue.
+      return memoryview(zlib.decompress(file.read(), _GZIP_WBITS))[header_bytes:]
   except (OSError, zlib.error) as error:
     raise _unreadable_error(path, error) from error
 
 
 def _read_header(path: str, content: str, magic: int, header_bytes: int) -> Tuple[int, ...]:
-  """Returns the dimensions of an idx file; raises a UserError if the header is invalid."""
+  """Returns the dimensions of an idx file; raises a UserError if the header is invalid.
+
+  Args:
+    path: the path of the file.
+    content: what the file contains, `images` or `labels`, for the text of the error.
+    magic: the required magic number.
+    header_bytes: the size of the header.
+  """
   try:
     with open(path, 'rb') as file:
       if file.read(2) != b'\x1f\x8b':
@@ -118,7 +127,7 @@ def _check_length(path: str, expected: int) -> None:
   length = 0
   try:
     with open(path, 'rb') as file:
-      member = zlib.decompressobj(zlib.MAX_WBITS | 16)  # Adding 16 selects the gzip format.
+      member = zlib.decompressobj(_GZIP_WBITS)
       while not member.eof and length <= expected:  # A decompression bomb is not read to its end.
         chunk = member.unconsumed_tail or file.read(_CHUNK_BYTES)
         if not chunk:
@@ -132,7 +141,7 @@ def _check_length(path: str, expected: int) -> None:
 
 
 def _check_labels(path: str, num_classes: int) -> None:
-  """Raises a UserError if a label is not a class index."""
+  """Raises a UserError unless all labels are less than `num_classes`."""
   try:
     with gzip.open(path) as file:
       labels = file.read()[LABEL_HEADER_BYTES:]

@@ -1,4 +1,4 @@
-"""Data sets of image files, one folder per class, selected by file patterns."""
+"""Describes data sets of image files, which have one folder per class."""
 
 import os
 import stat
@@ -8,12 +8,12 @@ import numpy as np
 
 from estimator_train.datasets import file_pattern
 from estimator_train.datasets.description import ArraySplit, DataSet, ImageSplit
-from estimator_train.datasets.transfer import FetchedFile
+from estimator_train.datasets.transfer import FetchedPath
 from estimator_train.errors import UserError, printable
 from estimator_train.run_dir.run_files import LABELS_FILE, RunDir
 from estimator_train.settings import Settings, groups
 
-DEFAULT_IMAGE_SIZE = (224, 224)
+DEFAULT_IMAGE_SIZE = (224, 224)  # (height, width)
 
 
 def describe(settings: Settings) -> DataSet:
@@ -27,59 +27,63 @@ def describe(settings: Settings) -> DataSet:
 
 
 def describe_patterns(settings: Settings, train_pattern: Optional[str],
-                      eval_pattern: Optional[str], labels: Tuple[str, ...]) -> DataSet:
-  """Like `describe`, with patterns and class names from the caller instead of the settings."""
-  if not labels and not settings.trains and settings.model_dir:
-    labels = RunDir(settings.model_dir).class_names()
+                      eval_pattern: Optional[str], class_names: Tuple[str, ...]) -> DataSet:
+  """Like `describe`, but takes the patterns and the class names from the arguments."""
+  if not class_names and not settings.trains and settings.model_dir:
+    class_names = RunDir(settings.model_dir).class_names()
   reads_train = settings.mode != 'evaluate'
   reads_eval = settings.evaluates or (settings.mode == 'audit' and bool(eval_pattern))
-  train_files = _list_files('train_pattern', train_pattern) if reads_train or not labels else []
+  train_files = (_list_files('train_pattern', train_pattern)
+                 if reads_train or not class_names else [])
   eval_files = _list_files('eval_pattern', eval_pattern) if reads_eval else []
-  labels = labels or _class_names(train_files)
-  if len(labels) < 2:
-    raise UserError('there must be at least two classes, one folder each',
-                    '--train_pattern={} (classes: {})'.format(train_pattern, ', '.join(labels)),
-                    'give a pattern that matches several folders, or --labels=A,B')
-  train = _make_split(train_files, labels)
+  class_names = class_names or _class_names(train_files)
+  if len(class_names) < 2:
+    raise UserError(
+        'there must be at least two classes, one folder each',
+        '--train_pattern={} (classes: {})'.format(train_pattern, ', '.join(class_names)),
+        'give a pattern that matches several folders, or --labels=A,B')
+  train = _make_split(train_files, class_names)
   if reads_train:
-    check_no_class_missing(labels, train)
-  return _make_data_set(settings[groups.Data], labels, train if reads_train else None,
-                        _make_split(eval_files, labels) if reads_eval else None)
+    check_no_class_missing(class_names, train)
+  return _make_data_set(settings[groups.Data], class_names, train if reads_train else None,
+                        _make_split(eval_files, class_names) if reads_eval else None)
 
 
-def get(unused_settings: Settings) -> Sequence[FetchedFile]:
-  """Returns []: the user provides the files, so there is nothing to download."""
+def get(unused_settings: Settings) -> Sequence[FetchedPath]:
+  """Returns an empty list, because the user provides the files."""
   return []
 
 
-def describe_classes(settings: Settings, labels: Tuple[str, ...] = ()) -> DataSet:
+def describe_classes(settings: Settings, class_names: Tuple[str, ...] = ()) -> DataSet:
   """Describes the data set without listing files.
 
   Args:
     settings: the settings of the run.
-    labels: the class names; if empty, those of the settings or else those in `model_dir`.
+    class_names: the class names; if empty, the value of `--labels` or else the names that an
+      earlier run has recorded in `model_dir`.
 
   Raises:
     UserError: neither the settings nor `model_dir` determines the classes.
   """
   run_dir = RunDir(settings.model_dir)
-  labels = labels or settings.labels or run_dir.class_names()
-  if not labels:
+  class_names = class_names or settings.labels or run_dir.class_names()
+  if not class_names:
     raise UserError('the classes are unknown', 'no {} in --model_dir={}'.format(
         LABELS_FILE, run_dir.path), 'give the --model_dir of a run, or --labels')
-  return _make_data_set(settings[groups.Data], labels, None, None)
+  return _make_data_set(settings[groups.Data], class_names, None, None)
 
 
-def _make_data_set(settings: groups.Data, labels: Tuple[str, ...], train: Optional[ImageSplit],
-                   test: Optional[ImageSplit]) -> DataSet:
+def _make_data_set(settings: groups.Data, class_names: Tuple[str, ...],
+                   train: Optional[ImageSplit], test: Optional[ImageSplit]) -> DataSet:
   height, width = (settings.image_size or DEFAULT_IMAGE_SIZE)[:2]
-  return DataSet(name=settings.dataset, labels=labels, image_shape=(height, width, 3),
+  return DataSet(name=settings.dataset, labels=class_names, image_shape=(height, width, 3),
                  train=train, test=test, files=())
 
 
-def check_no_class_missing(labels: Sequence[str], train: ImageSplit) -> None:
+def check_no_class_missing(class_names: Sequence[str], train: ImageSplit) -> None:
   """Raises a UserError if a class has no training image."""
-  missing = [label for label, count in zip(labels, class_counts(train, len(labels))) if not count]
+  counts = class_counts(train, len(class_names))
+  missing = [name for name, count in zip(class_names, counts) if not count]
   if missing:
     raise UserError('a class has no training images', ', '.join(missing),
                     'add images to its folder, or omit the class from --labels')
@@ -91,6 +95,7 @@ def class_counts(split: Union[ImageSplit, ArraySplit], num_classes: int) -> List
 
 
 def _list_files(flag: str, pattern: Optional[str]) -> List[bytes]:
+  """Returns the files that match `pattern`, the value of a flag; raises a UserError for none."""
   if not pattern:
     raise UserError('--{} is required for this data set and mode'.format(flag), 'no --' + flag,
                     'give a pattern such as --{}=\'DATA/train/**/*.jpeg\''.format(flag))
@@ -121,10 +126,11 @@ def _is_tfrecord(path: bytes) -> bool:
         if offset and not header:
           return True
         offset += 16 + int.from_bytes(header, 'little')
-        if len(header) < 8 or offset > size or offset == 16:  # 16: the first record is empty.
+        # The offset is 16 if the first record is empty, as in a file of zeros.
+        if len(header) < 8 or offset > size or offset == 16:
           return False
         file.seek(offset)
-  except OSError:  # The decoder reports a file that cannot be read.
+  except OSError:  # The error is reported when the image is decoded.
     return False
   return True
 
@@ -135,25 +141,28 @@ def _class_names(files: Sequence[bytes]) -> Tuple[str, ...]:
 
 
 def _class_name(folder: bytes) -> str:
+  """Returns the class name of the files in a folder: the name of the folder."""
   name = os.path.basename(os.path.abspath(folder)).decode('utf-8', 'backslashreplace')
-  if name.splitlines() not in ([], [name]):  # labels.txt and flags.txt are read by line.
+  if name.splitlines() not in ([], [name]):  # labels.txt and flags.txt are read line by line.
     raise UserError('a class name must not have a line break', repr(os.fsdecode(folder)),
                     'rename the folder')
   return name
 
 
-def _make_split(files: List[bytes], labels: Sequence[str]) -> ImageSplit:
-  class_indices = {label: index for index, label in enumerate(labels)}
-  class_of_folder: Dict[bytes, int] = {}
-  classes = np.empty(len(files), np.int32)
-  for index, path in enumerate(files):
+def _make_split(files: List[bytes], class_names: Sequence[str]) -> ImageSplit:
+  """Returns the split of the files; raises a UserError if the folder of a file is not a class."""
+  index_by_name = {name: index for index, name in enumerate(class_names)}
+  index_by_folder: Dict[bytes, int] = {}
+  class_indices = np.empty(len(files), np.int32)
+  for position, path in enumerate(files):
     folder = os.path.dirname(path)
-    if folder not in class_of_folder:
-      label = _class_name(folder)
-      if label not in class_indices:
-        raise UserError('the folder of a file is not among the labels',
-                        '{} (labels: {})'.format(printable(os.fsdecode(path)), ', '.join(labels)),
-                        'give a pattern that does not match it, or add it to --labels: ' + label)
-      class_of_folder[folder] = class_indices[label]
-    classes[index] = class_of_folder[folder]
-  return ImageSplit(files, classes)
+    if folder not in index_by_folder:
+      name = _class_name(folder)
+      if name not in index_by_name:
+        raise UserError(
+            'the folder of a file is not among the labels',
+            '{} (labels: {})'.format(printable(os.fsdecode(path)), ', '.join(class_names)),
+            'give a pattern that does not match it, or add it to --labels: ' + name)
+      index_by_folder[folder] = index_by_name[name]
+    class_indices[position] = index_by_folder[folder]
+  return ImageSplit(files, class_indices)

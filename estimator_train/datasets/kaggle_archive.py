@@ -1,9 +1,9 @@
 """Downloads the archive of a Kaggle data set, a zip file.
 
-The `kaggle` package provides only the credentials and the URL, because its own download is
-unreliable: release 1.7.4.5 reads the complete archive into memory and fails to resume; 1.6.17
-writes to the final file name, mistakes an interrupted connection for the end of the file and, when
-it resumes, appends whatever the server sends.
+The `kaggle` package provides only the credentials and the URL, because the download of that package
+is unreliable. Release 1.7.4.5 reads the complete archive into memory and fails to resume. Release
+1.6.17 writes to the final file name, and mistakes an interrupted connection for the end of the
+file. When this release resumes a download, it appends whatever the server sends.
 """
 
 import contextlib
@@ -46,11 +46,11 @@ class _KaggleAccess(NamedTuple):
   user: str
 
 
-def fetch_archive(dataset: str, path: str, needed_bytes: int) -> transfer.FetchedFile:
+def fetch_archive(dataset: str, path: str, needed_bytes: int) -> transfer.FetchedPath:
   """Downloads the archive of a data set unless it is present.
 
-  No request is sent if the archive is present; its content is checked when it is unpacked. Several
-  processes may call this function at the same time.
+  No request is sent if the archive is present. The content of the archive is checked only when it
+  is unpacked. Several processes may call this function at the same time.
 
   Args:
     dataset: OWNER/NAME on Kaggle.
@@ -65,6 +65,7 @@ def fetch_archive(dataset: str, path: str, needed_bytes: int) -> transfer.Fetche
 
 
 def _download_remainder(dataset: str, path: str, part_file: BinaryIO) -> None:
+  """Signs in, and appends the missing bytes to the partial file of the archive."""
   access = _sign_in(dataset, path)
   size = transfer.partial_size(part_file)
   LOG.info('downloading %s from Kaggle%s', dataset,
@@ -80,11 +81,11 @@ def _download_remainder(dataset: str, path: str, part_file: BinaryIO) -> None:
 
 
 def _sign_in(dataset: str, path: str) -> _KaggleAccess:
-  """Reads the user name and the API key. Log and error messages must not contain the key."""
+  """Returns access with the credentials of the user. Logs and errors must not contain the key."""
   printed = io.StringIO()
   try:
-    # The import authenticates, prints to standard output, and raises various exceptions; older
-    # releases end the process.
+    # The import signs in, prints to standard output, and raises various exceptions. Older releases
+    # raise SystemExit to end the process.
     with contextlib.redirect_stdout(printed):
       import kaggle
       from kaggle.configuration import Configuration
@@ -104,7 +105,7 @@ def _sign_in(dataset: str, path: str) -> _KaggleAccess:
     LOG.warning('kaggle: %s', ' '.join(printed.getvalue().split()))
   session = transfer.new_session()
   session.auth = (str(user).encode(), str(key).encode())
-  # kaggle.json may contain these two settings of the kaggle package.
+  # Two settings of the kaggle package that kaggle.json may contain.
   session.verify = config.get('ssl_ca_cert') or session.verify
   if config.get('proxy'):
     session.proxies = {'http': config['proxy'], 'https': config['proxy']}
@@ -112,6 +113,7 @@ def _sign_in(dataset: str, path: str) -> _KaggleAccess:
 
 
 def _send_request(access: _KaggleAccess, dataset: str, headers: Dict[str, str]) -> Any:
+  """Requests the archive with TLS only, and returns the response."""
   url = '{}/datasets/download/{}'.format(access.url, dataset)
   _check_tls(url)
 
@@ -124,7 +126,7 @@ def _send_request(access: _KaggleAccess, dataset: str, headers: Dict[str, str]) 
 
 
 def _check_tls(url: str) -> None:
-  """Raises a UserError if the connection would not protect the key and the archive."""
+  """Raises a UserError if a request to the URL would not protect the key and the archive."""
   address = urlsplit(url)
   if address.scheme != 'https' and address.hostname not in _LOCAL_HOSTS:
     raise UserError('requests to Kaggle must use TLS',

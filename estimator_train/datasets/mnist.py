@@ -1,10 +1,10 @@
-"""MNIST: 60,000 training and 10,000 test images of handwritten digits, 28x28 pixels."""
+"""Describes MNIST: 60,000 training and 10,000 test images of handwritten digits."""
 
 from estimator_train.datasets import mnist_files
 from estimator_train.datasets.description import DataSet
 from estimator_train.settings import groups
 
-LABELS = tuple(str(digit) for digit in range(10))
+CLASS_NAMES = tuple(str(digit) for digit in range(10))
 
 _BASE_URLS = ('http://yann.lecun.com/exdb/mnist/',
               'https://storage.googleapis.com/cvdf-datasets/mnist/')
@@ -19,5 +19,5 @@ FILES = mnist_files.make_data_files(
 
 
 def describe(settings: groups.Data) -> DataSet:
-  """Describes MNIST. Its files in `--data_dir` need not exist yet."""
-  return mnist_files.describe('mnist', LABELS, FILES, settings.data_dir or '')
+  """Describes the four files of MNIST in `--data_dir`, which need not exist yet."""
+  return mnist_files.describe('mnist', CLASS_NAMES, FILES, settings.data_dir or '')

@@ -13,12 +13,12 @@ def make_data_files(base_urls: Tuple[str, ...],
                for name, size, md5 in files)
 
 
-def describe(name: str, labels: Tuple[str, ...], files: Tuple[DataFile, ...],
+def describe(name: str, class_names: Tuple[str, ...], files: Tuple[DataFile, ...],
              folder: str) -> DataSet:
-  """Describes a set of 28x28 grayscale images. Its files in `folder` need not exist yet."""
+  """Describes four files of 28x28 grayscale images in `folder`; they need not exist yet."""
   def make_split(prefix: str) -> IdxSplit:
     return IdxSplit(os.path.join(folder, prefix + '-images-idx3-ubyte.gz'),
                     os.path.join(folder, prefix + '-labels-idx1-ubyte.gz'))
 
-  return DataSet(name=name, labels=labels, image_shape=(28, 28, 1), train=make_split('train'),
-                 test=make_split('t10k'), files=files)
+  return DataSet(name=name, labels=class_names, image_shape=(28, 28, 1),
+                 train=make_split('train'), test=make_split('t10k'), files=files)

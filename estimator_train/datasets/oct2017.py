@@ -1,8 +1,9 @@
 """Finds and downloads the retinal OCT images of Kermany (2018), which have four classes.
 
-They are published as `paultimothymooney/kermany2018` on Kaggle (CC BY 4.0): an archive of about
-11 GB. Its folder `OCT2017 `, with a trailing space, has one folder per class in `train`, `val` and
-`test`. The archive contains a second copy of this folder in `oct2017`.
+The images are published as `paultimothymooney/kermany2018` on Kaggle (CC BY 4.0), in an archive of
+about 11 GB. The folder `OCT2017 ` of the archive, whose name ends with a space, contains `train`,
+`val` and `test`, with one folder per class in each. The folder `oct2017` of the archive contains a
+second copy of `OCT2017 `.
 """
 
 import glob
@@ -12,7 +13,7 @@ from typing import Dict, Iterator, List, Optional, Tuple
 
 from estimator_train.datasets import image_folder, kaggle_archive, unpack
 from estimator_train.datasets.description import DataSet, require_data_dir
-from estimator_train.datasets.transfer import FetchedFile
+from estimator_train.datasets.transfer import FetchedPath
 from estimator_train.errors import UserError
 from estimator_train.files.atomic import open_locked
 from estimator_train.settings import Settings, groups
@@ -24,20 +25,20 @@ ARCHIVE_NAME = 'kermany2018.zip'
 ARCHIVE_FOLDER = 'OCT2017 '
 SECOND_COPY_FOLDER = 'oct2017/'
 
-LABELS = ('CNV', 'DME', 'DRUSEN', 'NORMAL')
-# The number of images per split and class, in the order of LABELS: 84,484 images in total, although
-# the page of the data set states 84,495.
+CLASS_NAMES = ('CNV', 'DME', 'DRUSEN', 'NORMAL')
+# The number of images per split and class, in the order of CLASS_NAMES. The total is 84,484,
+# although the page of the data set states 84,495.
 IMAGE_COUNTS = {
     'train': (37205, 11348, 8616, 26315),
     'val': (8, 8, 8, 8),
     'test': (242, 242, 242, 242),
 }
-# The approximate sizes of the archive, including the second copy, and of the unpacked images. The
-# latter is based on a sample of 1,023 images, which have 65,850 bytes on average.
+# The approximate size of the archive, including the second copy.
 ARCHIVE_BYTES = 11 * 10**9
+# The approximate size of the unpacked images. 1,023 of them have 65,850 bytes on average.
 IMAGE_BYTES = 6 * 10**9
 
-# The number of folder levels that are searched, including data_dir.
+# The number of folder levels that are searched, including data_dir itself.
 _MAX_DEPTH = 4
 
 
@@ -50,15 +51,15 @@ def describe(settings: Settings) -> DataSet:
   root = find_image_root(require_data_dir(settings[groups.Data]))
   train, test = (os.path.join(glob.escape(folder), '*', '*.jpeg') for folder in (
       os.path.join(root, 'train'), eval_folder(root)))
-  return image_folder.describe_patterns(settings, train, test, LABELS)
+  return image_folder.describe_patterns(settings, train, test, CLASS_NAMES)
 
 
 def describe_classes(settings: Settings) -> DataSet:
   """Describes the data set without listing files."""
-  return image_folder.describe_classes(settings, LABELS)
+  return image_folder.describe_classes(settings, CLASS_NAMES)
 
 
-def get(settings: Settings) -> List[FetchedFile]:
+def get(settings: Settings) -> List[FetchedPath]:
   """Downloads the data set to `--data_dir`; see download_images."""
   return download_images(require_data_dir(settings[groups.Data]))
 
@@ -66,8 +67,8 @@ def get(settings: Settings) -> List[FetchedFile]:
 def find_image_root(data_dir: str) -> str:
   """Returns the folder whose subfolder `train` has a folder for each class.
 
-  The folder may be `data_dir` or up to three levels below it. If there are several copies, the one
-  on the highest level is returned and, if several are on that level, the first by name.
+  The folder is `data_dir` or at most three levels below `data_dir`. If there are several such
+  folders, the highest level takes precedence and, on the same level, the first name.
 
   Raises:
     UserError: there is no such folder, or `data_dir` cannot be read.
@@ -82,7 +83,7 @@ def find_image_root(data_dir: str) -> str:
   copies = list(_iter_copies(data_dir))
   if not copies:
     raise UserError('the images of oct2017 are missing',
-                    'no folder in {} has train/{}'.format(data_dir, ', train/'.join(LABELS)),
+                    'no folder in {} has train/{}'.format(data_dir, ', train/'.join(CLASS_NAMES)),
                     'download them with --mode=download --dataset=oct2017 --data_dir=' + data_dir)
   for other in copies[1:]:
     LOG.info('using %r; ignoring another copy: %r', copies[0], other)
@@ -90,7 +91,7 @@ def find_image_root(data_dir: str) -> str:
 
 
 def eval_folder(root: str) -> str:
-  """Returns the folder of the test images: `test` or, if it does not exist, `val`.
+  """Returns the folder of the test images: `test` or, if there is no such folder, `val`.
 
   Args:
     root: the folder that find_image_root returned.
@@ -108,19 +109,19 @@ def eval_folder(root: str) -> str:
                   'download the data set with --mode=download --dataset=oct2017')
 
 
-def download_images(data_dir: str) -> List[FetchedFile]:
-  """Downloads the images to `data_dir` unless all are present; returns a list with their folder.
+def download_images(data_dir: str) -> List[FetchedPath]:
+  """Downloads the images to `data_dir`, and returns a list of one item: the folder of the images.
 
   If all images are present, no request is sent and no credentials are required. Otherwise, the
-  archive is downloaded unless it is present, unpacked without its second copy, and removed if this
-  call downloaded it. Several processes may call this function at the same time.
+  archive is downloaded if it is missing, and unpacked without the second copy. An archive that this
+  call has downloaded is then removed. Several processes may call this function at the same time.
 
   Raises:
     UserError: the images cannot be downloaded or stored, or are incomplete.
   """
   root = _find_complete_copy(data_dir)
   if root:
-    return [_make_fetched_folder(root, data_dir, False)]
+    return [_make_fetched_path(root, data_dir, downloaded=False)]
   try:
     os.makedirs(data_dir, exist_ok=True)
     with open_locked(os.path.join(data_dir, ARCHIVE_NAME + '.lock')) as lock:
@@ -134,10 +135,11 @@ def download_images(data_dir: str) -> List[FetchedFile]:
                     'choose a writable --data_dir') from error
 
 
-def _download_and_unpack(data_dir: str) -> FetchedFile:
-  root = _find_complete_copy(data_dir)  # Another process may have unpacked the archive.
+def _download_and_unpack(data_dir: str) -> FetchedPath:
+  """Downloads and unpacks the archive, unless another process has done so in the meantime."""
+  root = _find_complete_copy(data_dir)
   if root:
-    return _make_fetched_folder(root, data_dir, False)
+    return _make_fetched_path(root, data_dir, downloaded=False)
   archive = os.path.join(data_dir, ARCHIVE_NAME)
   target = os.path.join(data_dir, ARCHIVE_FOLDER)
   _check_incomplete_copy(data_dir, target, archive)
@@ -154,13 +156,19 @@ def _download_and_unpack(data_dir: str) -> FetchedFile:
     os.remove(archive)
   else:
     LOG.info('%s has been unpacked and can be removed', archive)
-  return _make_fetched_folder(root, data_dir, True)
+  return _make_fetched_path(root, data_dir, downloaded=True)
 
 
 def _check_incomplete_copy(data_dir: str, target: str, archive: str) -> None:
-  """Raises a UserError if there is an incomplete copy that unpacking would not complete."""
+  """Raises a UserError if there is an incomplete copy that unpacking would not complete.
+
+  Args:
+    data_dir: the folder with the copies.
+    target: the folder to which the published archive is unpacked.
+    archive: the path of the archive, which may have other folders than the published one.
+  """
   root = next(_iter_copies(data_dir), target)
-  # If the archive is present, the copy may be that of an interrupted call that was unpacking it.
+  # If the archive is present, an interrupted call may have unpacked some of its files to `root`.
   if root != target and not os.path.exists(archive):
     raise UserError('the images of oct2017 are incomplete',
                     '{!r} ({})'.format(root, _describe_differences(root)),
@@ -168,18 +176,21 @@ def _check_incomplete_copy(data_dir: str, target: str, archive: str) -> None:
 
 
 def _find_complete_copy(data_dir: str) -> Optional[str]:
-  """Returns the folder that find_image_root would return if it has all images, else None."""
+  """Returns the folder that find_image_root would return; None if images are missing in it."""
   root = next(_iter_copies(data_dir), None)
   return root if root and not _describe_differences(root) else None
 
 
 def _iter_copies(data_dir: str) -> Iterator[str]:
-  """Yields the folders that have all classes, level by level and sorted by name in each level."""
+  """Yields the folders whose subfolder `train` has a folder for each class.
+
+  Folders on a higher level come first; folders on the same level are sorted by name.
+  """
   level = [data_dir]
   for _ in range(_MAX_DEPTH):
     next_level: List[str] = []
     for folder in sorted(level):
-      if all(os.path.isdir(os.path.join(folder, 'train', label)) for label in LABELS):
+      if all(os.path.isdir(os.path.join(folder, 'train', name)) for name in CLASS_NAMES):
         yield folder
       else:
         next_level.extend(_subfolders(folder))
@@ -206,14 +217,14 @@ def _iter_images(folder: str) -> Iterator[os.DirEntry]:
 
 
 def _iter_class_folders(root: str) -> Iterator[Tuple[str, int]]:
-  """Yields the folder of each split and class, and the published number of images."""
+  """Yields the folder of each split and class, and the published number of its images."""
   for split, counts in IMAGE_COUNTS.items():
-    for label, count in zip(LABELS, counts):
-      yield os.path.join(root, split, label), count
+    for class_name, count in zip(CLASS_NAMES, counts):
+      yield os.path.join(root, split, class_name), count
 
 
 def _describe_differences(root: str) -> str:
-  """Returns text that lists the folders whose number of images differs from the published one."""
+  """Returns text that names each folder whose number of images is not the published number."""
   counts: Dict[str, Tuple[int, int]] = {
       os.path.relpath(folder, root): (sum(1 for _ in _iter_images(folder)), count)
       for folder, count in _iter_class_folders(root)}
@@ -222,9 +233,10 @@ def _describe_differences(root: str) -> str:
 
 
 def _total_bytes(root: str) -> int:
+  """Returns the total size of the images in the folders of the classes."""
   return sum(image.stat().st_size for folder, _ in _iter_class_folders(root)
              for image in _iter_images(folder))
 
 
-def _make_fetched_folder(root: str, data_dir: str, downloaded: bool) -> FetchedFile:
-  return FetchedFile(os.path.relpath(root, data_dir), _total_bytes(root), downloaded)
+def _make_fetched_path(root: str, data_dir: str, downloaded: bool) -> FetchedPath:
+  return FetchedPath(os.path.relpath(root, data_dir), _total_bytes(root), downloaded)

@@ -1,4 +1,4 @@
-"""Data sets of the user: calls the function of --dataset and checks the DataSet it returns."""
+"""Calls the user's function of --dataset, and checks the DataSet that the function returns."""
 
 import os
 from typing import Any, Callable, Dict, Sequence, Tuple
@@ -29,7 +29,7 @@ def describe(settings: Settings) -> DataSet:
     raise UserError('the function of --dataset must return an estimator_train.DataSet',
                     '{} returns {}'.format(given, type(dataset).__name__),
                     'return estimator_train.DataSet(...)')
-  labels = _check_labels(dataset.labels, given)
+  class_names = _check_class_names(dataset.labels, given)
   shape = _check_shape(dataset.image_shape, given)
   for name, is_required in (('train', settings.trains),
                             ('test', settings.evaluates)):
@@ -37,21 +37,35 @@ def describe(settings: Settings) -> DataSet:
       raise UserError('the data set has no examples to {}'.format(
           'train on' if name == 'train' else 'evaluate on'),
           '{} with {}=None'.format(given, name), 'give DataSet({}=...)'.format(name))
-  dataset = dataset._replace(name=settings.dataset, labels=labels, image_shape=shape)
+  dataset = dataset._replace(name=settings.dataset, labels=class_names, image_shape=shape)
   train, test = (_check_split(name, getattr(dataset, name), dataset)
                  for name in ('train', 'test'))
   return dataset._replace(train=train, test=test)
 
 
-def _check_labels(labels: Any, given: str) -> Tuple[str, ...]:
-  if isinstance(labels, str) or not all(isinstance(label, str) for label in labels):
-    raise UserError('the labels of a data set must be strings', '{}: {!r}'.format(given, labels),
+def _check_class_names(labels: Any, given: str) -> Tuple[str, ...]:
+  """Returns the class names, the `labels` of a DataSet; raises a UserError if they are invalid."""
+  # Reject an iterator: the next call of the function may return the same iterator, now exhausted.
+  if not _is_collection(labels) or iter(labels) is labels or not all(
+      isinstance(label, str) for label in labels):
+    raise UserError('the labels of a data set must be a tuple or list of strings',
+                    '{}: {!r}'.format(given, labels),
                     'name each class, such as labels=(\'cat\', \'dog\')')
-  if len(labels) < 2 or len(set(labels)) < len(labels) or any(
-      not label or label.splitlines() != [label] for label in labels):
+  names = tuple(labels)
+  if len(names) < 2 or len(set(names)) < len(names) or any(
+      not name or name.splitlines() != [name] for name in names):
     raise UserError('a data set must have two or more labels, all different, without line breaks',
-                    '{}: {!r}'.format(given, tuple(labels)), 'name each class once')
-  return tuple(labels)
+                    '{}: {!r}'.format(given, names), 'name each class once')
+  return names
+
+
+def _is_collection(value: Any) -> bool:
+  """Whether a value can be iterated and is not a single string."""
+  try:
+    iter(value)
+  except TypeError:
+    return False
+  return not isinstance(value, (str, bytes))
 
 
 def _check_shape(shape: Any, given: str) -> Tuple[int, int, int]:
@@ -66,7 +80,7 @@ def _check_shape(shape: Any, given: str) -> Tuple[int, int, int]:
 
 
 def _check_split(split_name: str, split: Any, dataset: DataSet) -> Any:
-  """Checks a split, and returns it in the form that the splits of built-in data sets have."""
+  """Returns the split in the form of built-in splits; raises a UserError if it is invalid."""
   if split is None:
     return None
   given = '--dataset={}: {}'.format(dataset.name, split_name)
@@ -86,7 +100,7 @@ def _check_array_split(split: ArraySplit, dataset: DataSet, split_name: str,
 
 def _check_image_split(split: ImageSplit, dataset: DataSet, split_name: str,
                        given: str) -> ImageSplit:
-  if isinstance(split.files, (str, bytes)):
+  if not _is_collection(split.files):
     raise UserError('the files of a split must be a list', '{}: {!r}'.format(given, split.files),
                     'give a list of paths')
   files = [os.fsencode(path) for path in split.files]
@@ -94,7 +108,7 @@ def _check_image_split(split: ImageSplit, dataset: DataSet, split_name: str,
 
 
 def _accept_unchecked(split: Any, *unused: Any) -> Any:
-  """Returns the split unchanged: its files, if it has any, are checked later."""
+  """Returns the split unchanged; the input pipeline checks the files of an IdxSplit."""
   return split
 
 

@@ -1,8 +1,8 @@
 """Finds the data set of --dataset: a module of this package, or a function of the user.
 
-A module has a function `describe(settings)`, which returns a DataSet. It also has
-`describe_classes(settings)` if `describe` lists files, and `get(settings)` if its download is more
-than that of the `files` of the DataSet.
+Each module has a function `describe(settings)`, which returns a DataSet. If `describe` lists image
+files, the module also has `describe_classes(settings)`, which does not. A module whose data set is
+not downloaded as the `files` of the DataSet has a function `get(settings)` for the download.
 """
 
 import importlib
@@ -17,8 +17,8 @@ def describe(settings: Settings) -> DataSet:
   """Describes the data set of the settings.
 
   Raises:
-    UserError: the data set does not exist, a required folder or pattern is not given, image files
-      are missing, or the user's function does not return a DataSet.
+    UserError: there is no such data set, a required folder or pattern is not given, image files are
+      missing, or the user's function does not return a valid DataSet.
   """
   dataset: DataSet = _dataset_module(settings.dataset).describe(settings)
   if dataset.files:
@@ -27,7 +27,7 @@ def describe(settings: Settings) -> DataSet:
 
 
 def describe_classes(settings: Settings) -> DataSet:
-  """Describes the data set without its splits: only what is required to build the model.
+  """Describes the data set without its splits, which are not required to build the model.
 
   Raises:
     UserError: neither the settings nor `model_dir` determines the classes.
@@ -37,16 +37,19 @@ def describe_classes(settings: Settings) -> DataSet:
   return dataset._replace(train=None, test=None, files=())
 
 
-def get(settings: Settings) -> List[transfer.FetchedFile]:
-  """Downloads the missing files of the data set; returns all its files, or [] if it has none.
+def get(settings: Settings) -> List[transfer.FetchedPath]:
+  """Downloads what is missing of the data set.
+
+  Returns:
+    The published files, or the folder of the images of oct2017; [] if nothing is published.
 
   Raises:
     UserError: the files cannot be downloaded or stored.
   """
   module = _dataset_module(settings.dataset)
   if hasattr(module, 'get'):
-    fetched_files: List[transfer.FetchedFile] = module.get(settings)
-    return fetched_files
+    fetched_paths: List[transfer.FetchedPath] = module.get(settings)
+    return fetched_paths
   files = describe(settings).files
   return download.download_files(files, require_data_dir(settings[groups.Data])) if files else []
 

@@ -1,4 +1,4 @@
-"""Synthetic images, to measure the speed of a model without that of an input pipeline."""
+"""Describes synthetic images, to measure the speed of a model without an input pipeline."""
 
 from typing import Tuple
 
@@ -10,7 +10,7 @@ _NUM_EVAL_BATCHES = 10
 
 
 def describe(settings: groups.Data) -> DataSet:
-  """Describes images of `--image_size` (by default 28x28x1) and `--labels` (ten classes)."""
+  """Describes images of `--image_size` (default: 28x28x1) and `--labels` (default: ten classes)."""
   size: Tuple[int, ...] = settings.image_size or ()
   height, width, channels = size + _DEFAULT_IMAGE_SHAPE[len(size):]
   return DataSet(

@@ -1,4 +1,4 @@
-"""Downloads files over HTTP to `NAME.part`, resuming if interrupted, and then renames them."""
+"""Downloads files over HTTP, and resumes interrupted downloads from a partial file, `NAME.part`."""
 
 import contextlib
 import logging
@@ -12,18 +12,24 @@ from estimator_train.files.atomic import open_locked
 
 LOG = logging.getLogger('estimator_train')
 
-# Timeouts for connecting and for each read. A timeout counts as an interruption.
+# The timeouts for connecting and for each read. After a timeout, the download is retried.
 TIMEOUT_SECS = (10., 30.)
-# The number of consecutive failures that ends a download. An attempt that receives at least
-# PROGRESS_BYTES restarts the count, so that a large archive can survive many interruptions.
+# A download fails after this number of consecutive failed attempts. An attempt that receives at
+# least PROGRESS_BYTES restarts the count, so that a large archive can survive many interruptions.
 MAX_ATTEMPTS = 5
 PROGRESS_BYTES = 1 << 24
 # An interruption discards up to this number of bytes, since urllib3 2 yields complete chunks only.
 CHUNK_BYTES = 1 << 16
 
 
-class FetchedFile(NamedTuple):
-  """A file or folder of a data set; `downloaded` is False if it was present before the call."""
+class FetchedPath(NamedTuple):
+  """A file or folder of a data set that is present after a download.
+
+  Attributes:
+    name: the path in `data_dir`.
+    size: the size in bytes.
+    downloaded: False if the file or folder was present before.
+  """
   name: str
   size: int
   downloaded: bool
@@ -33,7 +39,7 @@ class DownloadFailed(Exception):
   """The download failed: the server does not provide the file, or every attempt was interrupted.
 
   Attributes:
-    status: the HTTP status code that caused the failure, or 0 if something else did.
+    status: the HTTP status code that caused the failure, or 0 if the cause is not an HTTP error.
   """
 
   def __init__(self, reason: str, status: int = 0) -> None:
@@ -46,7 +52,7 @@ class _DownloadInterrupted(Exception):
 
 
 def fetch_file(path: str, needed_bytes: int, is_present: Callable[[str], bool],
-               download: Callable[[BinaryIO], None]) -> FetchedFile:
+               download: Callable[[BinaryIO], None]) -> FetchedPath:
   """Downloads a file unless it is present. Several processes may call this function at once.
 
   The file is downloaded to `path`.part and renamed when it is complete. If a call is interrupted,
@@ -54,25 +60,26 @@ def fetch_file(path: str, needed_bytes: int, is_present: Callable[[str], bool],
 
   Args:
     path: the path of the file; its folder is created if it does not exist.
-    needed_bytes: the disk space for the file and everything that is unpacked from it.
-    is_present: returns whether a file exists; raises a UserError if its content is wrong.
-    download: appends the missing bytes to the partial file.
+    needed_bytes: the disk space for the file and for everything that is unpacked from the file.
+    is_present: a function that returns whether there is a file at a path; it may raise a UserError
+      if the content of the file is wrong.
+    download: a function that appends the missing bytes to the partial file.
 
   Raises:
-    UserError: the disk is too small or cannot be written, or `is_present` or `download` raised it.
+    UserError: the disk is too small or cannot be written, or `is_present` or `download` failed.
   """
   name, folder = os.path.basename(path), os.path.dirname(path) or '.'
   try:
     if is_present(path):
-      return FetchedFile(name, os.path.getsize(path), False)
+      return FetchedPath(name, os.path.getsize(path), downloaded=False)
     os.makedirs(folder, exist_ok=True)
     with open_locked(path + '.part') as part_file:
-      if is_present(path):  # Another process has downloaded it in the meantime.
+      if is_present(path):  # Another process has downloaded the file in the meantime.
         os.remove(part_file.name)
-        return FetchedFile(name, os.path.getsize(path), False)
+        return FetchedPath(name, os.path.getsize(path), downloaded=False)
       try:
         check_free_space(folder, needed_bytes - partial_size(part_file))
-        started = time.monotonic()
+        start_time = time.monotonic()
         download(part_file)
       except BaseException:
         if not partial_size(part_file):
@@ -82,8 +89,8 @@ def fetch_file(path: str, needed_bytes: int, is_present: Callable[[str], bool],
       os.fsync(part_file.fileno())
       os.replace(part_file.name, path)
       size = partial_size(part_file)
-      LOG.info('downloaded %s (%d bytes) in %.1f s', name, size, time.monotonic() - started)
-      return FetchedFile(name, size, True)
+      LOG.info('downloaded %s (%d bytes) in %.1f s', name, size, time.monotonic() - start_time)
+      return FetchedPath(name, size, downloaded=True)
   except OSError as error:
     raise UserError('cannot store the data set',
                     '{}: {}'.format(error.filename or folder, error.strerror or error),
@@ -95,8 +102,7 @@ def new_session() -> Any:
   """Returns a requests.Session that verifies all certificates."""
   import requests
   session = requests.Session()
-  # requests reads these variables itself, but up to release 2.27 it disables verification if one of
-  # them is empty.
+  # Read these variables here: up to release 2.27, requests disables verification if one is empty.
   session.verify = (os.environ.get('REQUESTS_CA_BUNDLE') or os.environ.get('CURL_CA_BUNDLE')
                     or requests.certs.where())
   return session
@@ -113,7 +119,7 @@ def receive_file(send: Callable[[Dict[str, str]], Any], part_file: BinaryIO,
   """Appends the missing bytes to a partial file, and retries after interruptions.
 
   Args:
-    send: sends a request with the given headers and returns the response.
+    send: a function that sends a request with the given headers, and returns the response.
     part_file: the partial file, open for appending.
     expected_size: the size of the complete file in bytes, or 0 to use the size that the server
       reports.
@@ -159,7 +165,13 @@ def check_free_space(folder: str, needed_bytes: int) -> None:
 def show_progress(label: str, total: int, done: int = 0) -> Iterator[Callable[[int], None]]:
   """Shows a progress bar on a terminal, or logs every 10 % of the total elsewhere.
 
-  Yields a function that adds a number of bytes to the progress.
+  Args:
+    label: the text that precedes the progress.
+    total: the number of bytes at the end.
+    done: the number of bytes at the start.
+
+  Yields:
+    A function that adds a number of bytes to the progress.
   """
   from tqdm import tqdm  # Imported here so that the program starts quickly.
   with tqdm(total=total, initial=done, unit='B', unit_scale=True, desc=label, disable=None) as bar:
@@ -175,6 +187,7 @@ def show_progress(label: str, total: int, done: int = 0) -> Iterator[Callable[[i
 
 def _receive_remainder(send: Callable[[Dict[str, str]], Any], part_file: BinaryIO,
                        expected_size: int) -> None:
+  """Sends one request for the missing bytes, and appends the response to the partial file."""
   from requests import RequestException
   start = partial_size(part_file)
   # Without this header, some servers compress or decompress the file.
@@ -209,7 +222,7 @@ def _total_size(response: Any, start: int, expected_size: int) -> int:
     raise DownloadFailed('HTTP {} {}'.format(status, response.reason), status)
   if status == 200:
     content_type, length = headers.get('Content-Type', ''), headers.get('Content-Length', '')
-    # For example the login page of a proxy. Keep the bytes that were received before.
+    # For example the login page of a proxy. Raising keeps the partial file; returning 0 would not.
     if content_type.startswith(('text/', 'application/json')):
       raise DownloadFailed('received a page of type {} instead of the file'.format(content_type))
     if expected_size and length not in ('', str(expected_size)):
@@ -225,6 +238,7 @@ def _total_size(response: Any, start: int, expected_size: int) -> int:
 
 
 def _append_body(response: Any, part_file: BinaryIO, total: int) -> None:
+  """Appends the body of the response to the partial file, up to a size of `total` bytes."""
   from urllib3.exceptions import HTTPError
   with show_progress(os.path.basename(part_file.name), total, partial_size(part_file)) as advance:
     # Read with urllib3, because requests would decompress a file that is published as gzip.
@@ -245,7 +259,7 @@ def _append_body(response: Any, part_file: BinaryIO, total: int) -> None:
 def _root_cause(error: BaseException) -> str:
   """Returns the text of the innermost exception if it is an OSError, else only its type.
 
-  The texts of other exceptions may contain the URL, which gives access if it is signed.
+  The text of another exception may contain a signed URL, with which anyone can download the file.
   """
   from requests import RequestException
   while error.__context__ is not None:

@@ -19,9 +19,9 @@ from estimator_train.errors import UserError
 
 LOG = logging.getLogger('estimator_train')
 
-# Limits on the unpacked archive, against decompression bombs. The largest archive, that of oct2017,
-# has about 170,000 files and 11 GB. Photographs hardly compress, while zeros compress by a factor
-# of 1,000 and more.
+# Limits on the unpacked archive, against decompression bombs. The archive of oct2017, which is the
+# largest, has about 170,000 files and 11 GB. MAX_RATIO limits the factor of the compression:
+# photographs hardly compress, while zeros compress by a factor of 1,000 and more.
 MAX_FILES = 1000 * 1000
 MAX_BYTES = 1 << 36
 MAX_RATIO = 100
@@ -30,8 +30,8 @@ CHUNK_BYTES = 1 << 20
 # Names of the metadata files that macOS adds to folders and archives.
 MACOS_NAMES = ('__MACOSX', '.DS_Store')
 MACOS_PREFIX = '._'
-# The temporary name of a file while it is written. It is hidden, so that file patterns do not match
-# it, and constant, so that the next run overwrites the leftover of a killed run.
+# The temporary name of a file while it is written. The name is hidden, so that file patterns do not
+# match it, and constant, so that the next run overwrites the temporary file of a killed run.
 TEMPORARY_NAME = '.unpacking'
 
 # Exceptions that zipfile raises for damaged or encrypted archives and unknown compression methods.
@@ -47,26 +47,26 @@ class UnpackCounts(NamedTuple):
 
 
 def unpack_zip(archive: str, folder: str, second_copy: str = '') -> UnpackCounts:
-  """Unpacks the files of a zip archive into a folder; only one process may use it at a time.
+  """Unpacks the files of a zip archive into a folder, which no other process may use.
 
   Each file is written to a temporary name, and renamed when its CRC-32 is verified. A file that is
   present with the right size and CRC-32 is not written again. This saves time when an interrupted
   call is repeated, because reading a file is faster than decompressing and writing it.
 
-  Links, devices, macOS metadata and empty folders are skipped, as are files whose name differs from
-  that of an earlier file at most in case, because some file systems cannot store both. Files get
-  the user's default permissions, not those in the archive.
+  Links, devices, macOS metadata and empty folders are skipped. If the paths of several files differ
+  at most in case, only the first file is unpacked, because some file systems cannot store several.
+  Files get the default permissions of the user instead of the permissions in the archive.
 
   Args:
     archive: the path of the archive.
     folder: the folder to unpack into; it is created if it does not exist.
-    second_copy: a folder in the archive, with a trailing slash. A file in it is skipped if the
-      archive has a file of the same relative path, size and CRC-32 outside of this folder.
+    second_copy: a folder in the archive, with a trailing slash. A file in this folder is skipped if
+      the archive has a file of the same relative path, size and CRC-32 outside of the folder.
 
   Raises:
     UserError: the archive is damaged, has a member with a path outside of the folder, exceeds
-      MAX_FILES, MAX_BYTES or MAX_RATIO, or cannot be stored. If it is damaged, the files before
-      the damage are written; in the next two cases, nothing is written.
+      MAX_FILES, MAX_BYTES or MAX_RATIO, or cannot be stored. If the archive is damaged, the files
+      before the damage are written. If a path or a limit is wrong, nothing is written.
   """
   needed_bytes = 0
   try:
@@ -82,7 +82,7 @@ def unpack_zip(archive: str, folder: str, second_copy: str = '') -> UnpackCounts
   except _DAMAGE_ERRORS as error:
     raise _damaged_error(archive, error) from error
   except OSError as error:
-    # bz2 raises OSError without errno; a seek to before the start of the archive raises EINVAL.
+    # Damage can also raise OSError: bz2 raises it without errno, and a wrong offset with EINVAL.
     if error.errno in (None, errno.EINVAL) and not error.filename:
       raise _damaged_error(archive, error) from error
     raise UserError('cannot unpack ' + archive,
@@ -102,6 +102,7 @@ def is_macos_metadata(name: str) -> bool:
 
 
 def _check_limits(zip_file: zipfile.ZipFile, archive: str) -> None:
+  """Raises a UserError if the archive exceeds MAX_FILES, MAX_BYTES or MAX_RATIO."""
   num_files, packed_bytes = len(zip_file.infolist()), os.path.getsize(archive)
   unpacked_bytes = sum(member.file_size for member in zip_file.infolist())
   if (num_files > MAX_FILES or unpacked_bytes > MAX_BYTES
@@ -114,7 +115,7 @@ def _check_limits(zip_file: zipfile.ZipFile, archive: str) -> None:
 
 def _choose_members(zip_file: zipfile.ZipFile, archive: str,
                     second_copy: str) -> List[zipfile.ZipInfo]:
-  """Returns the members to unpack, in the order of the archive."""
+  """Returns the members to unpack, in the order of the archive, and logs what is skipped."""
   chosen: List[zipfile.ZipInfo] = []
   chosen_paths: Set[str] = set()
   skipped: Dict[str, int] = collections.Counter()
@@ -125,7 +126,7 @@ def _choose_members(zip_file: zipfile.ZipFile, archive: str,
       continue
     if any(is_macos_metadata(part) for part in parts):
       skipped['macOS metadata'] += 1
-    elif _file_type(member) not in (0, stat.S_IFREG):  # 0: not stated in the archive.
+    elif _file_type(member) not in (0, stat.S_IFREG):  # 0: the archive does not state the type.
       skipped['links and devices'] += 1
     elif second_copy and _is_second_copy(zip_file, member, second_copy):
       skipped['second copies'] += 1
@@ -141,7 +142,8 @@ def _choose_members(zip_file: zipfile.ZipFile, archive: str,
 
 
 def _check_name(member: zipfile.ZipInfo, archive: str) -> None:
-  # orig_filename, because zipfile truncates filename at a null character. Backslashes and drive
+  """Raises a UserError if the path of a member may be outside of the folder of the archive."""
+  # zipfile truncates filename at a null character, but not orig_filename. Backslashes and drive
   # letters are special on Windows only, but trustworthy archives do not contain them.
   name = member.orig_filename
   if (name.startswith('/') or '\\' in name or '\0' in name or re.match('[A-Za-z]:', name)
@@ -159,6 +161,7 @@ def _file_type(member: zipfile.ZipInfo) -> int:
 
 
 def _is_second_copy(zip_file: zipfile.ZipFile, member: zipfile.ZipInfo, second_copy: str) -> bool:
+  """Whether the member is in the folder `second_copy` and has an equal file outside of it."""
   if not member.filename.startswith(second_copy):
     return False
   try:
@@ -175,6 +178,7 @@ def _member_path(folder: str, member: zipfile.ZipInfo) -> str:
 
 
 def _has_size(path: str, size: int) -> bool:
+  """Whether the path is a regular file of this size."""
   try:
     status = os.stat(path)
   except (FileNotFoundError, NotADirectoryError):
@@ -184,7 +188,7 @@ def _has_size(path: str, size: int) -> bool:
 
 def _write_members(zip_file: zipfile.ZipFile, members: Sequence[zipfile.ZipInfo],
                    folder: str) -> int:
-  """Writes the members that are not present; returns their number."""
+  """Writes the members that are not present, and returns the number of these members."""
   created_folders: Set[str] = set()
   written = 0
   with show_progress('unpacking', sum(member.file_size for member in members)) as advance:
@@ -203,7 +207,8 @@ def _write_members(zip_file: zipfile.ZipFile, members: Sequence[zipfile.ZipInfo]
 def _write_member(zip_file: zipfile.ZipFile, member: zipfile.ZipInfo, path: str) -> None:
   temporary = os.path.join(os.path.dirname(path), TEMPORARY_NAME)
   try:
-    # zipfile reads at most the size that _check_limits added up, and verifies the CRC at the end.
+    # zipfile reads at most member.file_size bytes, which _check_limits has counted, and verifies
+    # the CRC-32 at the end.
     with zip_file.open(member) as source, open(temporary, 'wb') as target:
       shutil.copyfileobj(source, target, CHUNK_BYTES)
     os.replace(temporary, path)

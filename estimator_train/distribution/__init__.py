@@ -1,1 +1,1 @@
-"""The devices, threads and distribution strategy of a run."""
+"""Selects the devices, the numbers of threads and the distribution strategy of a run."""

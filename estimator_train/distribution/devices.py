@@ -1,4 +1,4 @@
-"""The devices of a run, its distribution strategy, and the configuration of its sessions."""
+"""Selects the devices of a run, and makes its distribution strategy and session configuration."""
 
 import logging
 import re
@@ -26,10 +26,11 @@ class Devices(NamedTuple):
 
   Attributes:
     names: their names in TensorFlow, such as `/gpu:0`.
-    labels: their names in reports, in which logical CPU devices are marked `(logical)`.
+    display_names: their names in logs and reports, in which logical CPU devices are marked
+      `(logical)`.
   """
   names: Tuple[str, ...]
-  labels: Tuple[str, ...]
+  display_names: Tuple[str, ...]
 
   @property
   def num_replicas(self) -> int:
@@ -67,7 +68,7 @@ def prepare_devices(settings: groups.Devices, devices: Devices, trains: bool) ->
   if settings.enable_xla and on_cpu:
     xla.compile_for_cpus()
   if settings.dtype == 'mixed' and trains:
-    without_float16 = list(devices.labels) if on_cpu else [
+    without_float16 = list(devices.display_names) if on_cpu else [
         gpu for gpu in tensorflow_devices.gpu_descriptions(
             make_session_config(settings, devices))
         if not _uses_float16(gpu)]
@@ -85,7 +86,7 @@ def _uses_float16(description: str) -> bool:
 
 def make_local_strategy(settings: groups.Devices,
                         devices: Devices) -> Optional[tf.distribute.Strategy]:
-  """Makes the strategy of a run in one process; returns None for an Estimator without a strategy.
+  """Makes the strategy for one process; returns None for an Estimator without a strategy.
 
   Raises:
     ValueError: the strategy, or its all-reduce algorithm, is not implemented.
@@ -104,14 +105,15 @@ def make_local_strategy(settings: groups.Devices,
 
 
 def make_session_config(settings: groups.Devices, devices: Devices,
-                        has_custom_input: bool = False,
+                        has_user_input_fn: bool = False,
                         in_cluster: bool = False) -> tf.ConfigProto:
-  """Makes the configuration of sessions; for the arguments see `threads.set_thread_counts`."""
+  """Makes the session configuration; see `threads.set_thread_counts` for the last two arguments."""
   config = tf.ConfigProto(allow_soft_placement=True)
-  threads.set_thread_counts(config, settings, has_custom_input, in_cluster)
+  threads.set_thread_counts(config, settings, has_user_input_fn, in_cluster)
   config.gpu_options.allow_growth = settings.gpu_memory_growth
   if settings.dtype == 'mixed':
-    # tf.train.experimental.enable_mixed_precision_graph_rewrite does this for the whole process.
+    # tf.train.experimental.enable_mixed_precision_graph_rewrite would set this option for all
+    # sessions of the process.
     rewrite_options = config.graph_options.rewrite_options
     rewrite_options.auto_mixed_precision = rewrite_options.ON
   if settings.enable_xla:
@@ -125,7 +127,7 @@ def make_session_config(settings: groups.Devices, devices: Devices,
 def _make_cross_device_ops(settings: groups.Devices) -> Optional[tf.distribute.CrossDeviceOps]:
   """Makes the all-reduce of the gradients; returns None if TensorFlow is to choose it.
 
-  NCCL and hierarchical copy require several GPUs; this package has not been tested with them.
+  Neither NCCL nor hierarchical copy has been tested with this package: each requires several GPUs.
   """
   if settings.all_reduce_alg == 'nccl':
     return tf.distribute.NcclAllReduce(num_packs=settings.num_packs)
@@ -139,7 +141,11 @@ def _make_cross_device_ops(settings: groups.Devices) -> Optional[tf.distribute.C
 
 
 def collective_communication(settings: groups.Devices) -> str:
-  """Returns the communication method of the all-reduce between workers."""
+  """Returns TensorFlow's name of the all-reduce between workers: AUTO, NCCL or RING.
+
+  Raises:
+    ValueError: the algorithm is not implemented for several workers.
+  """
   if settings.all_reduce_alg not in _COLLECTIVE_COMMUNICATION:
     raise _unknown_algorithm_error(settings)
   return _COLLECTIVE_COMMUNICATION[settings.all_reduce_alg]

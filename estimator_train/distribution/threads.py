@@ -1,4 +1,4 @@
-"""The numbers of threads for graph operations and for functions of the input pipeline."""
+"""Chooses the numbers of threads for graph operations and for the input pipeline."""
 
 import os
 from typing import Any
@@ -10,28 +10,29 @@ from estimator_train.settings import groups
 def inter_op_threads(settings: groups.Devices) -> int:
   """Returns the number of operations that may run in parallel; 0: one per core.
 
-  With oneDNN each operation uses all cores, so operations that run in parallel would compete.
+  By default, operations do not run in parallel with oneDNN, where each operation uses all cores.
   """
   return settings.inter_op_parallelism_threads or int(cpu_tuning.has_onednn())
 
 
-def set_thread_counts(config: Any, settings: groups.Devices, has_custom_input: bool = False,
+def set_thread_counts(config: Any, settings: groups.Devices, has_user_input_fn: bool = False,
                       in_cluster: bool = False) -> None:
   """Sets the numbers of threads in a session's `tf.ConfigProto`.
 
   Args:
     config: the configuration, which is modified.
     settings: the settings that specify the numbers.
-    has_custom_input: whether the input pipeline is an `input_fn` of the user, which has no private
-      threads.
-    in_cluster: whether the session runs on a task's TensorFlow server, which has its own threads.
+    has_user_input_fn: whether the user has written the `input_fn`. Its functions run on the threads
+      for graph operations, of which there is then one per core by default.
+    in_cluster: whether the session runs on TensorFlow's server of a task, and on its threads.
   """
   config.intra_op_parallelism_threads = settings.intra_op_parallelism_threads
-  num_threads = (settings.inter_op_parallelism_threads if has_custom_input
+  num_threads = (settings.inter_op_parallelism_threads if has_user_input_fn
                  else inter_op_threads(settings))
   config.inter_op_parallelism_threads = num_threads
   if num_threads and not in_cluster:
-    # Without its own pool, the session would share the pool of the first session in the process.
+    # Without its own pool, this session would use the pool, and so the number of threads, of the
+    # first session in the process.
     config.session_inter_op_thread_pool.add(num_threads=num_threads)
 
 
@@ -43,7 +44,7 @@ def num_parallel_calls(settings: groups.Input) -> int:
 def private_threadpool_size(settings: groups.Input, devices: groups.Devices) -> int:
   """Returns the number of threads that run only functions of the input pipeline.
 
-  0: the threads for graph operations run these functions, too; one per core is enough for both.
+  Returns 0 if there is one thread for graph operations per core: these run the functions, too.
   """
   return num_parallel_calls(settings) if inter_op_threads(devices) else 0
 

@@ -1,5 +1,6 @@
-"""Diagnoses the machine for --mode=doctor: what it has, and whether training can run on it.
+"""Diagnoses for --mode=doctor whether training can run on the machine.
 
-Each check takes facts that another function of its module has collected. TensorFlow is imported in
-a child process only, because the import may crash or hang on a faulty machine.
+In each module, some functions collect properties of the machine. The functions `check_...` judge
+these properties and do not examine the machine themselves. TensorFlow is imported in a child
+process only, because the import may crash or hang on a faulty machine.
 """

@@ -1,4 +1,4 @@
-"""The result of a diagnostic check: ok, warning or error."""
+"""Defines the result of a diagnostic check: ok, warning or error."""
 
 from typing import NamedTuple
 
@@ -10,10 +10,10 @@ class CheckResult(NamedTuple):
 
   Attributes:
     name: name of the check.
-    level: OK; WARNING if some runs fail or are slow; or ERROR if no run works, or none that uses
-      the GPUs of the machine.
-    found: the facts that were found.
-    remedy: how to correct the fault; with OK, a hint or empty.
+    level: OK, WARNING (some runs fail or are slow) or ERROR (no run works, or no run can use the
+      GPUs of the machine).
+    found: what the check found on the machine.
+    remedy: how to correct the fault; if the level is OK, a hint or ''.
   """
   name: str
   level: str
@@ -21,21 +21,21 @@ class CheckResult(NamedTuple):
   remedy: str
 
   def format_line(self) -> str:
-    """Returns the result as one line of text; line breaks in its parts become spaces."""
-    parts = [part for part in (self.name, self.found, self.remedy) if part]
-    return '{:<7}  {}'.format(self.level, ' '.join(': '.join(parts).split()))
+    """Returns the result as one line of text; line breaks in the texts become spaces."""
+    texts = [text for text in (self.name, self.found, self.remedy) if text]
+    return '{:<7}  {}'.format(self.level, ' '.join(': '.join(texts).split()))
 
 
 def ok(name: str, found: str, hint: str = '') -> CheckResult:
-  """Makes a result that requires no action."""
+  """Makes the result of a check that requires no action."""
   return CheckResult(name, OK, found, hint)
 
 
 def warning(name: str, found: str, remedy: str) -> CheckResult:
-  """Makes a result that affects some runs."""
+  """Makes the result of a check that found a fault that affects some runs."""
   return CheckResult(name, WARNING, found, remedy)
 
 
 def error(name: str, found: str, remedy: str) -> CheckResult:
-  """Makes a result that prevents runs."""
+  """Makes the result of a check that found a fault that prevents runs."""
   return CheckResult(name, ERROR, found, remedy)

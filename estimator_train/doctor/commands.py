@@ -17,9 +17,9 @@ class CommandResult(NamedTuple):
   Attributes:
     exit_code: exit code, or the negative number of the signal that ended the command; None if the
       command was still running when the timeout expired.
-    stdout: its standard output.
-    stderr: its standard error.
-    secs: its duration in seconds.
+    stdout: standard output of the command.
+    stderr: standard error of the command.
+    secs: duration of the command in seconds.
   """
   exit_code: Optional[int]
   stdout: str
@@ -27,18 +27,23 @@ class CommandResult(NamedTuple):
   secs: float
 
   def failure_reason(self) -> str:
-    """Returns a short description of the failure."""
+    """Returns in a few words why the command failed. The exit code must not be 0."""
     if self.exit_code is None:
       return 'no answer within {:.0f} s'.format(self.secs)
     if self.exit_code < 0:
-      return 'ended by {}'.format(signal.Signals(-self.exit_code).name)
+      try:
+        return 'ended by ' + signal.Signals(-self.exit_code).name
+      except ValueError:  # The signal has no name, such as most real-time signals.
+        return 'ended by signal {}'.format(-self.exit_code)
     lines = (self.stderr.strip() or self.stdout.strip()).splitlines()
     return 'exit code {}{}'.format(self.exit_code, ': ' + lines[-1].strip() if lines else '')
 
 
 def run_command(command: Sequence[str], timeout_secs: float,
                 environment: Optional[Dict[str, str]] = None) -> CommandResult:
-  """Runs a command, and kills it after the timeout. Children that it leaves are always killed.
+  """Runs a command, and kills it after the timeout.
+
+  Child processes that are still running when the command has ended are killed, too.
 
   Args:
     command: the program and its arguments.
@@ -49,7 +54,8 @@ def run_command(command: Sequence[str], timeout_secs: float,
     OSError: the program does not exist, or cannot be started.
   """
   start_time = time.monotonic()
-  # Output goes to files, because a pipe stays open until all descendants of the command close it.
+  # Write the output to files, because reading a pipe to its end would also wait for child processes
+  # of the command.
   with tempfile.TemporaryFile() as stdout, tempfile.TemporaryFile() as stderr:
     process = subprocess.Popen(
         command, stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr, start_new_session=True,

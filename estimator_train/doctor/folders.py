@@ -1,4 +1,4 @@
-"""Checks the folders that a run reads and writes: existence, permissions, free space."""
+"""Checks permissions and free space of the folders that a run reads and writes."""
 
 import os
 import shutil
@@ -8,23 +8,24 @@ from estimator_train.doctor.check_results import CheckResult, error, ok, warning
 from estimator_train.settings import Settings, choices
 
 # Less free space is an error: a checkpoint of an ImageNet network (25 million weights with two Adam
-# slots each) has 300 MB, and a new checkpoint is written before an old one is deleted.
+# slots each) has 300 MB, and needs this space in addition to the checkpoints that already exist.
 _MIN_FREE_BYTES = 300 * 10**6
-# Less is a warning: by default, a run keeps five such checkpoints and the best one.
+# Less free space is a warning: by default, a run keeps five such checkpoints and the best one.
 _RECOMMENDED_FREE_BYTES = 2 * 10**9
 
 
 class Folder(NamedTuple):
-  """The folder that a flag names. The attributes after `existing_path` describe the folder there.
+  """A folder that a flag names.
 
   Attributes:
     flag: the name of the flag.
     path: the value of the flag.
-    existing_path: `path`, made absolute, or its nearest existing parent.
+    existing_path: the absolute path or, if there is nothing at this path, its nearest parent that
+      exists.
     is_folder: whether `existing_path` is a folder.
-    is_readable: whether the folder can be listed.
-    is_writable: whether files can be created in the folder.
-    free_bytes: space available to this user.
+    is_readable: whether `existing_path` can be listed.
+    is_writable: whether files can be created in `existing_path`.
+    free_bytes: space on the disk of `existing_path` that is available to this user.
   """
   flag: str
   path: str
@@ -52,7 +53,7 @@ def _inspect_folder(flag: str, path: str) -> Folder:
     free_bytes = shutil.disk_usage(existing_path).free
   except OSError:
     free_bytes = 0
-  # access(2) takes read-only mounts into account, even for root.
+  # os.access reports a read-only mount as not writable, even for root.
   is_readable, is_writable = (os.access(existing_path, access_mode | os.X_OK)
                               for access_mode in (os.R_OK, os.W_OK))
   return Folder(flag, path, existing_path, os.path.isdir(existing_path), is_readable, is_writable,
@@ -60,7 +61,7 @@ def _inspect_folder(flag: str, path: str) -> Folder:
 
 
 def check_folders(folders: List[Folder]) -> List[CheckResult]:
-  """Checks that each folder exists or can be created, with enough permissions and free space."""
+  """Checks that each folder exists or can be created, is accessible, and has enough free space."""
   return [_check_folder(folder) for folder in folders]
 
 
@@ -85,7 +86,7 @@ def _check_folder(folder: Folder) -> CheckResult:
 
 
 def _check_data_dir(folder: Folder) -> CheckResult:
-  """Checks that the data can be read; only downloads require permission to write."""
+  """Checks that the data can be read. Only a download writes to `--data_dir`."""
   if not folder.is_readable:
     return error(folder.flag, folder.path + ' cannot be read',
                  'give a folder that this user can read')

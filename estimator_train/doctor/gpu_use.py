@@ -1,4 +1,4 @@
-"""Checks whether TensorFlow can use the GPUs of the machine, each alone and all together.
+"""Checks whether TensorFlow can use the GPUs of the machine, and several GPUs together.
 
 These checks are based on the documentation of TensorFlow, CUDA and NCCL, and have not been tested
 on a GPU.
@@ -15,7 +15,8 @@ from estimator_train.doctor.check_results import CheckResult, error, ok, warning
 
 TIMEOUT_SECS = 30.
 _GIB = 1 << 30
-# The libraries that the stock build loads when it finds a GPU; without one of them, it uses no GPU.
+# The stock build of TensorFlow loads these libraries when it finds a GPU. If one of the libraries
+# cannot be loaded, TensorFlow uses no GPU.
 CUDA_LIBRARIES = ('libcudart.so.10.0', 'libcublas.so.10.0', 'libcufft.so.10.0',
                   'libcurand.so.10.0', 'libcusolver.so.10.0', 'libcusparse.so.10.0',
                   'libcudnn.so.7')
@@ -34,11 +35,11 @@ _HANG_REMEDY = 'if training hangs, give --all_reduce_alg=hierarchical_copy'
 
 
 class NcclMemoryLimits(NamedTuple):
-  """The limits of shared memory and of locked memory, both of which NCCL uses.
+  """The limits of shared memory and of locked memory. NCCL needs memory of these two kinds.
 
   Attributes:
-    shm_bytes: size of /dev/shm; 0 if it does not exist.
-    locked_bytes: memory that a process may lock; None: no limit.
+    shm_bytes: size of /dev/shm; 0 if /dev/shm does not exist.
+    locked_bytes: memory that a process may lock (pin); None: no limit.
   """
   shm_bytes: int
   locked_bytes: Optional[int]
@@ -46,13 +47,13 @@ class NcclMemoryLimits(NamedTuple):
 
 def find_missing_libraries(names: Tuple[str, ...] = CUDA_LIBRARIES,
                            timeout_secs: float = TIMEOUT_SECS) -> Tuple[str, ...]:
-  """Returns the names of the libraries that a process cannot load."""
+  """Returns the libraries that a child process cannot load; all of them if this process fails."""
   result = commands.run_command([sys.executable, '-c', _LOADER_CODE] + list(names), timeout_secs)
   return tuple(json.loads(result.stdout)) if result.exit_code == 0 else names
 
 
 def inspect_memory_limits() -> NcclMemoryLimits:
-  """Reads the limits from the kernel."""
+  """Returns the limits that the kernel sets for this process."""
   locked_bytes = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
   try:
     shm_status = os.statvfs('/dev/shm')
@@ -80,7 +81,7 @@ def check_visible_gpus(num_gpus: int, num_visible: int, has_cuda: bool,
     num_gpus: number of GPUs that NVML lists.
     num_visible: number of GPUs that TensorFlow lists.
     has_cuda: whether the build of TensorFlow supports GPUs.
-    visible_devices: CUDA_VISIBLE_DEVICES; None if it is not set.
+    visible_devices: value of CUDA_VISIBLE_DEVICES; None if this variable is not set.
   """
   found = 'TensorFlow sees {} of {} GPUs'.format(num_visible, num_gpus)
   if num_visible >= num_gpus:
@@ -97,7 +98,11 @@ def check_visible_gpus(num_gpus: int, num_visible: int, has_cuda: bool,
 
 
 def check_nccl(num_gpus: int, limits: NcclMemoryLimits) -> List[CheckResult]:
-  """Checks that the limits leave NCCL the memory that it needs for several GPUs."""
+  """Checks that the limits of shared and locked memory are high enough for NCCL.
+
+  NCCL's documentation recommends 1 GB of shared memory, and no limit of locked memory. Because the
+  documentation does not name a sufficient limit of locked memory, any such limit is a warning.
+  """
   results = []
   if limits.shm_bytes < _GIB:
     results.append(warning(

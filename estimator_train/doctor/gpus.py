@@ -1,7 +1,7 @@
 """Checks the GPUs of the machine, and whether the installed build of TensorFlow supports them.
 
-These checks are based on NVIDIA's documentation (of NVML, and the release notes of CUDA and of the
-containers), and have not been tested on a GPU.
+These checks are based on NVIDIA's documentation of NVML and on the release notes of CUDA and of
+NVIDIA's containers. They have not been tested on a GPU.
 """
 
 import glob
@@ -20,18 +20,18 @@ TIMEOUT_SECS = 20.  # The first call after boot loads the driver, which takes se
 _PCI_DEVICES = '/sys/bus/pci/devices/*'
 _NVIDIA_VENDOR_ID, _DISPLAY_CLASS_PREFIX = '0x10de', '0x03'
 
-# (lowest supported compute capability, first one that is too new): of CUDA 10.0 with the stock
-# wheels, and of CUDA 12.1 in NVIDIA's containers.
-_STOCK_CAPABILITIES = ((3, 5), (8, 0))
-_NVIDIA_CAPABILITIES = ((6, 0), (10, 0))
-# The minimum driver versions for CUDA 10.0, and for CUDA 12.1 in the container. With any GPU, the
-# container accepts the last version listed or a later one; with a data-center GPU, also one of the
-# other versions or a later one of the same branch (major version).
+# The lowest compute capability that is supported, and the first that is too new.
+_STOCK_CAPABILITIES = ((3, 5), (8, 0))  # The stock build, with CUDA 10.0.
+_NVIDIA_CAPABILITIES = ((6, 0), (10, 0))  # NVIDIA's container, with CUDA 12.1.
+# The minimum driver version for the stock build.
 _STOCK_MIN_DRIVER = (410, 48)
+# NVIDIA's container accepts the last of these driver versions and later ones with any GPU. With a
+# data-center GPU, the container also accepts each of the other versions, and later versions of the
+# same branch (major version).
 _NVIDIA_MIN_DRIVERS = ((450, 51), (470, 57), (510, 47), (515, 65), (525, 85), (530, 0))
 
-# Run in a child process, because a driver may hang. Without a driver, there is no NVML library, and
-# nothing is printed.
+# This code runs in a child process, because a driver may hang. Without a driver, there is no NVML
+# library, and the code prints nothing.
 _CHILD_CODE = '''
 import json, pynvml
 try:
@@ -47,7 +47,14 @@ for index in range(pynvml.nvmlDeviceGetCount()):
 
 
 class Gpu(NamedTuple):
-  """A GPU as described by NVML; `driver` is the version of its driver."""
+  """A GPU as described by NVML.
+
+  Attributes:
+    name: name of the product.
+    capability: compute capability, (major, minor).
+    driver: version of the driver.
+    memory_bytes: total memory of the GPU.
+  """
   name: str
   capability: Tuple[int, int]
   driver: str
@@ -59,8 +66,9 @@ class GpuInventory(NamedTuple):
 
   Attributes:
     gpus: the GPUs that NVML lists.
-    failure: why NVML failed; None if it did not fail, or if there is no driver.
-    num_pci_devices: number of NVIDIA graphics devices that the kernel lists, even without a driver.
+    failure: why NVML failed; None if NVML works, or if there is no driver.
+    num_pci_devices: number of NVIDIA graphics devices that the kernel lists, even without a driver;
+      0 if NVML failed.
   """
   gpus: Tuple[Gpu, ...] = ()
   failure: Optional[str] = None
@@ -129,7 +137,7 @@ def _check_capability(gpu: Gpu, build: TensorFlowBuild) -> List[CheckResult]:
 
 
 def _check_driver(driver: str, build: TensorFlowBuild) -> CheckResult:
-  version = tuple(int(part) for part in re.findall(r'\d+', driver)[:2])
+  version = tuple(int(number) for number in re.findall(r'\d+', driver)[:2])
   if not version:
     return ok('gpu driver', 'its version is unknown')
   if not build.is_nvidia_build:
@@ -138,9 +146,9 @@ def _check_driver(driver: str, build: TensorFlowBuild) -> CheckResult:
     return error('gpu driver', '{}, but CUDA 10.0 needs {} or later'.format(
         driver, _format_version(_STOCK_MIN_DRIVER)), 'install a newer driver')
   if version >= _NVIDIA_MIN_DRIVERS[-1] or any(
-      version[:1] == branch[:1] and version >= branch for branch in _NVIDIA_MIN_DRIVERS):
+      version[:1] == minimum[:1] and version >= minimum for minimum in _NVIDIA_MIN_DRIVERS):
     return ok('gpu driver', driver)
-  # A warning, because containers before 23.03 work with older drivers.
+  # This is not an error, because containers before 23.03 work with older drivers.
   return warning('gpu driver', '{}, but NVIDIA\'s container 23.03 needs 530 or later or, on '
                  'data-center GPUs, one of {} or later in the same branch'.format(
                      driver, ', '.join(map(_format_version, _NVIDIA_MIN_DRIVERS[:-1]))),

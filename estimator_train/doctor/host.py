@@ -9,7 +9,7 @@ from estimator_train.doctor.check_results import CheckResult, error, ok, warning
 from estimator_train.doctor.packages import TensorFlowBuild
 from estimator_train.process import memory
 
-# Training on Fashion-MNIST needs 0.5 GB; an image network on a CPU, several times as much.
+# Training on Fashion-MNIST needs 0.5 GB. An image network on a CPU needs several times as much.
 _RECOMMENDED_MEMORY_BYTES = 2 * 10**9
 _MIN_OPEN_FILES = 1024  # The default on Linux, and enough for every run.
 _CGROUP_V2_CPU_MAX = '/sys/fs/cgroup/cpu.max'
@@ -24,8 +24,8 @@ class Host(NamedTuple):
     cpu_name: model name of the CPU; empty if unknown.
     cpu_flags: features of the CPU, as in /proc/cpuinfo; empty if unknown.
     cores: number of cores on which a process may run.
-    quota_cores: CPU time that the container may use, in cores; None: no limit.
-    memory_bytes: available memory.
+    quota_cores: seconds of CPU time per second that the container may use; None: no limit.
+    memory_bytes: available memory, within the limit of the container.
     max_open_files: number of files that a process may have open; None: no limit.
   """
   cpu_name: str
@@ -37,7 +37,7 @@ class Host(NamedTuple):
 
 
 def inspect_host() -> Host:
-  """Reads the resources from the kernel."""
+  """Returns the resources that the kernel reports."""
   max_open_files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
   return Host(
       _read_cpu_property('model name'), frozenset(_read_cpu_property('flags').split()),
@@ -62,13 +62,16 @@ def _read_file(path: str) -> str:
 
 
 def parse_quota(text: str) -> Optional[float]:
-  """Converts a cgroup's "QUOTA PERIOD" to cores; None if the quota is "max", -1 or missing."""
+  """Returns the number of cores for the text "QUOTA PERIOD" of a cgroup.
+
+  Returns None, for no limit, if the quota is "max", -1 or missing.
+  """
   numbers = re.match(r'(\d+)\s+(\d+)$', text.strip())
   return int(numbers.group(1)) / int(numbers.group(2)) if numbers else None
 
 
 def check_host(host: Host, build: Optional[TensorFlowBuild]) -> List[CheckResult]:
-  """Checks that CPU, cores, memory and limits are sufficient."""
+  """Checks the features of the CPU, the number of cores, the memory, and the open-file limit."""
   return [_check_cpu(host.cpu_flags, build),
           _check_cores(host.cores, host.quota_cores, build is not None and build.is_intel_build),
           _check_memory(host.memory_bytes), _check_open_files(host.max_open_files)]
@@ -78,7 +81,7 @@ def _check_cpu(flags: FrozenSet[str], build: Optional[TensorFlowBuild]) -> Check
   if not flags:
     return warning('cpu', 'its features are unknown',
                    'TensorFlow needs AVX: see `grep avx /proc/cpuinfo`')
-  # Flags as in /proc/cpuinfo; avx512f is the part that all CPUs with AVX-512 support.
+  # AVX-512 consists of several features; avx512f is the one that all CPUs with AVX-512 have.
   features = [name for name, flag in (('AVX', 'avx'), ('AVX2', 'avx2'), ('AVX-512', 'avx512f'))
               if flag in flags]
   if 'avx' not in flags:
@@ -90,15 +93,15 @@ def _check_cpu(flags: FrozenSet[str], build: Optional[TensorFlowBuild]) -> Check
   return ok('cpu', ', '.join(features))
 
 
-def _check_cores(cores: int, quota: Optional[float], has_onednn: bool) -> CheckResult:
-  if quota is not None and quota < cores:
-    threads = max(1, int(quota))
-    # With oneDNN, one operation runs at a time, on OpenMP threads.
+def _check_cores(cores: int, quota_cores: Optional[float], has_onednn: bool) -> CheckResult:
+  if quota_cores is not None and quota_cores < cores:
+    threads = max(1, int(quota_cores))
+    # With oneDNN, one operation runs at a time. Limit its OpenMP threads, not parallel operations.
     remedy = ('set `OMP_NUM_THREADS={0}` and give ' if has_onednn
               else 'give --inter_op_parallelism_threads={0} ')
     return warning('cores', '{}, but the container gets the CPU time of {:g} core(s); TensorFlow '
                    'starts one thread per core, and these threads are throttled'.format(
-                       cores, round(quota, 2)),
+                       cores, round(quota_cores, 2)),
                    (remedy + '--intra_op_parallelism_threads={0} --num_parallel_calls={0}').format(
                        threads))
   return ok('cores', str(cores))

@@ -1,6 +1,6 @@
-"""Checks for Kaggle credentials, without showing them.
+"""Checks whether there are Kaggle credentials, without showing them.
 
-The kaggle package is not used, because importing it signs in.
+The module does not import the kaggle package, because this import would sign in.
 """
 
 import json
@@ -20,9 +20,9 @@ class CredentialSources(NamedTuple):
   """The places where Kaggle credentials were found.
 
   Attributes:
-    variables: names of the environment variables that are set, of the two that are required.
-    path: path at which the package expects kaggle.json.
-    is_file: whether that file exists.
+    variables: those of the names KAGGLE_USERNAME and KAGGLE_KEY that are set in the environment.
+    path: path at which the kaggle package expects the file kaggle.json.
+    is_file: whether the file exists.
     is_complete: whether the file can be read, and has both a user name and a key.
     is_exposed: whether other users may read the file.
   """
@@ -52,6 +52,7 @@ def find_credentials(environment: Mapping[str, str]) -> CredentialSources:
 
 
 def _config_folder(environment: Mapping[str, str]) -> str:
+  """Returns the folder in which the kaggle package expects kaggle.json."""
   config_dir = environment.get('KAGGLE_CONFIG_DIR')
   if config_dir:
     return config_dir
@@ -59,7 +60,7 @@ def _config_folder(environment: Mapping[str, str]) -> str:
   default = os.path.join(home, '.kaggle')
   if os.path.exists(default):
     return default
-  # Newer releases of the package use this folder if the default one does not exist.
+  # Newer releases of the package use this folder if the default folder does not exist.
   xdg_folder = os.path.join(environment.get('XDG_CONFIG_HOME') or os.path.join(home, '.config'),
                             'kaggle')
   return xdg_folder if os.path.exists(xdg_folder) else default
@@ -67,12 +68,13 @@ def _config_folder(environment: Mapping[str, str]) -> str:
 
 def check_credentials(sources: CredentialSources, is_needed: bool,
                       in_image: bool = False) -> CheckResult:
-  """Checks that there are credentials with which to download from Kaggle.
+  """Checks that credentials exist if they are needed, and that they are complete and private.
 
   Args:
     sources: the places where credentials were found.
     is_needed: whether the run downloads from Kaggle.
-    in_image: whether this is the Dockerfile's image, which has no access to the home folder.
+    in_image: whether the program runs in the Docker image, from which the home folder of the user
+      cannot be accessed.
   """
   if len(sources.variables) == len(_ENVIRONMENT_VARIABLES):
     return ok('kaggle', 'credentials in the environment')

@@ -1,6 +1,6 @@
-"""Checks Python and the packages that TensorFlow 1.15 needs, without importing them.
+"""Checks Python and the packages that TensorFlow 1.15 needs, without importing these packages.
 
-It uses pkg_resources, because importlib.metadata is not available before Python 3.8.
+The module uses pkg_resources, because importlib.metadata is not available before Python 3.8.
 """
 
 import platform
@@ -15,7 +15,8 @@ from estimator_train.doctor.check_results import CheckResult, error, ok, warning
 from estimator_train.files import paths
 
 _PINNED_PACKAGES = ('protobuf', 'h5py', 'numpy')
-# Newer versions of these packages break TensorFlow; those of NumPy only cause warnings at first.
+# Versions of these two packages that are too new break TensorFlow. The first versions of NumPy that
+# are too new only cause warnings.
 _BREAKING_PACKAGES = ('protobuf', 'h5py')
 _TENSORFLOW_DISTRIBUTIONS = ('tensorflow', 'tensorflow-gpu', 'tensorflow-cpu', 'intel-tensorflow',
                              'intel-tensorflow-avx512', 'nvidia-tensorflow')
@@ -29,7 +30,7 @@ _ONEDNN_IMAGE_HINT = ('`docker build --build-arg BASE_IMAGE=python:3.7-slim --bu
 
 
 class Interpreter(NamedTuple):
-  """The Python interpreter of this process."""
+  """The Python interpreter of this process, and the operating system and machine that run it."""
   implementation: str
   version: Tuple[int, ...]
   bits: int
@@ -38,11 +39,11 @@ class Interpreter(NamedTuple):
 
 
 class TensorFlowBuild(NamedTuple):
-  """The installed build of TensorFlow.
+  """An installed build of TensorFlow.
 
   Attributes:
-    name: name of its distribution.
-    version: version of its distribution.
+    name: name of the package, such as `tensorflow-gpu`.
+    version: version of the package.
   """
   name: str
   version: str
@@ -65,7 +66,7 @@ def inspect_python() -> Interpreter:
 
 
 def check_python(python: Interpreter) -> CheckResult:
-  """Checks that TensorFlow 1.15 supports this Python."""
+  """Checks that TensorFlow 1.15 supports this Python interpreter."""
   found = '{} {}, {} bit, {} {}'.format(
       python.implementation, '.'.join(map(str, python.version)), python.bits, python.system,
       python.machine)
@@ -79,8 +80,8 @@ def check_python(python: Interpreter) -> CheckResult:
 
 
 def installed_versions() -> Dict[str, str]:
-  """Returns the versions of the installed distributions, by name in lower case."""
-  # A new WorkingSet, because the global one is not updated after the import of pkg_resources.
+  """Returns the versions of the installed packages, by the name of the package in lower case."""
+  # Make a WorkingSet, because that of pkg_resources lists what was installed at its import.
   return {distribution.key: distribution.version for distribution in pkg_resources.WorkingSet()}
 
 
@@ -93,7 +94,7 @@ def installed_build(installed: Dict[str, str]) -> Optional[TensorFlowBuild]:
 def _installed_builds(installed: Dict[str, str]) -> List[TensorFlowBuild]:
   builds = [TensorFlowBuild(name, installed[name])
             for name in _TENSORFLOW_DISTRIBUTIONS if name in installed]
-  # NVIDIA's build may be installed under two names for the same files.
+  # NVIDIA's build may be installed under two names for the same files. Count it as one build.
   if len({build.version for build in builds}) == 1 and builds[0].is_nvidia_build:
     return builds[-1:]
   return builds
@@ -104,9 +105,9 @@ def check_tensorflow(installed: Dict[str, str], has_gpu: bool,
   """Checks that exactly one build of TensorFlow 1.15 is installed.
 
   Args:
-    installed: versions of the installed distributions by name.
+    installed: versions of the installed packages by name.
     has_gpu: whether there is a GPU to train on.
-    in_image: whether this is the Dockerfile's image, where packages are not installed by hand.
+    in_image: whether the program runs in the Docker image, where users do not install packages.
   """
   builds = _installed_builds(installed)
   found = ' and '.join('{} {}'.format(*build) for build in builds)
@@ -128,7 +129,7 @@ def check_tensorflow(installed: Dict[str, str], has_gpu: bool,
 
 
 def read_requirements() -> List[str]:
-  """Reads the requirements of the package, from the file that setup.py uses."""
+  """Returns the requirements of estimator_train, such as `h5py<3`, which setup.py also reads."""
   lines = (line.partition('#')[0].strip()
            for line in Path(paths.REQUIREMENTS_FILE).read_text(encoding='utf-8').splitlines())
   return [line for line in lines if line]
@@ -139,22 +140,23 @@ def check_pins(installed: Dict[str, str], requirements: Sequence[str],
   """Checks the versions of packages whose newer releases do not work with TensorFlow 1.15.
 
   Args:
-    installed: versions of the installed distributions by name.
-    requirements: the requirements of the package.
-    python_version: the version for their markers, such as `3.7`; None: that of this process.
+    installed: versions of the installed packages by name.
+    requirements: the requirements that read_requirements returned.
+    python_version: the Python version for which the markers of the requirements are evaluated, such
+      as `3.7`; None: the version of this process.
   """
-  environment = python_version and {'python_version': python_version}
+  marker_environment = python_version and {'python_version': python_version}
   build = installed_build(installed)
   results = []
   for requirement in map(pkg_resources.Requirement.parse, requirements):
     name, marker = requirement.key, requirement.marker
-    if name not in _PINNED_PACKAGES or (marker and not marker.evaluate(environment)):
+    if name not in _PINNED_PACKAGES or (marker and not marker.evaluate(marker_environment)):
       continue
     version = installed.get(name, 'not installed')
     if name in installed and version in requirement:
       results.append(ok(name, version))
       continue
-    # No error with NVIDIA's build: its container has the versions that the build was made with.
+    # A warning with NVIDIA's build, because NVIDIA's container has versions that fit this build.
     breaks = name in _BREAKING_PACKAGES and not (build and build.is_nvidia_build)
     make_result = error if breaks else warning
     results.append(make_result(

@@ -1,4 +1,4 @@
-"""Imports TensorFlow in a child process, and lists the GPUs that it sees."""
+"""Imports TensorFlow in a child process, and counts the GPUs that TensorFlow sees."""
 
 import json
 import re
@@ -10,8 +10,7 @@ from estimator_train.doctor import commands
 from estimator_train.doctor.check_results import CheckResult, error, ok, warning
 from estimator_train.errors import UserError
 
-# An import from a slow network disk can take a minute. On a GPU for which the build has no machine
-# code, the first use compiles all kernels, which exceeds this timeout.
+# An import from a slow network disk can take a minute.
 TIMEOUT_SECS = 120.
 _SLOW_SECS = 30.
 
@@ -28,7 +27,7 @@ print(json.dumps({'num_gpus': len(tf.config.experimental.list_physical_devices('
 
 
 class ImportResult(NamedTuple):
-  """The outcome of the import.
+  """The outcome of importing TensorFlow and listing the GPUs.
 
   Attributes:
     command_result: the outcome of the child process.
@@ -50,7 +49,7 @@ def import_in_child(timeout_secs: float = TIMEOUT_SECS,
 
   Args:
     timeout_secs: seconds after which the child is killed.
-    python: path of the interpreter; None: that of this process.
+    python: path of the Python interpreter; None: the interpreter of this process.
   """
   result = commands.run_command([python or sys.executable, '-W', 'ignore', '-c', _CHILD_CODE],
                                 timeout_secs, {'TF_CPP_MIN_LOG_LEVEL': '0'})
@@ -94,7 +93,10 @@ def check_import(imported: ImportResult) -> CheckResult:
 
 
 def _failure_reason(result: commands.CommandResult) -> str:
-  """Returns the line that names the exception; other lines, with advice, may follow it."""
+  """Returns the line of the output that names the exception, or else the general reason.
+
+  The line may not be the last one, because lines with advice may follow.
+  """
   raised = re.findall(r'^\w*Error: .*$', result.stderr, re.MULTILINE)
   return raised[-1] if raised and result.exit_code == 1 else result.failure_reason()
 

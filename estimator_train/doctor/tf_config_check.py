@@ -1,4 +1,4 @@
-"""Checks TF_CONFIG, which cluster managers set and TensorFlow reads."""
+"""Checks TF_CONFIG, the environment variable that describes the cluster and the task to a run."""
 
 from typing import Optional
 
@@ -8,7 +8,7 @@ from estimator_train.errors import UserError
 
 
 def check_tf_config(text: Optional[str]) -> CheckResult:
-  """Checks the syntax of TF_CONFIG, but not whether its addresses can be reached."""
+  """Checks the content of TF_CONFIG, but not whether the addresses can be reached."""
   if not text:
     return ok('TF_CONFIG', 'not set: the run uses this machine alone')
   try:

@@ -1,0 +1,1 @@
+"""Exports trained models as SavedModel, Keras .h5 or TensorFlow Lite files."""

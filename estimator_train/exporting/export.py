@@ -1,4 +1,4 @@
-"""Exports a checkpoint in the format given by `--export_format`."""
+"""Exports a checkpoint in the format of `--export_format`."""
 
 import os
 from typing import Any, Dict
@@ -7,7 +7,7 @@ import tensorflow.compat.v1 as tf
 
 from estimator_train.datasets.description import DataSet
 from estimator_train.errors import UserError
-from estimator_train.exporting import saved_model, template_model, tflite, trained_model, versions
+from estimator_train.exporting import h5_model, saved_model, tflite, trained_model, versions
 from estimator_train.run_dir import run_files
 from estimator_train.settings import Settings, groups
 from estimator_train.training.building import make_model_preprocess
@@ -17,7 +17,7 @@ _FORMATS = ('saved_model', 'h5', 'tflite')
 
 
 def make_export_dir(settings: groups.PredictionAndExport) -> None:
-  """Makes `--export_dir` if it is given; called before the training, so that errors come early."""
+  """Makes the folder `--export_dir`, if any, before the training, so that errors come early."""
   if settings.export_dir:
     run_files.make_folder(settings.export_dir, 'export_dir')
 
@@ -31,8 +31,8 @@ def export_checkpoint(settings: Settings, dataset: DataSet, checkpoint: str) -> 
     checkpoint: the path of the checkpoint.
 
   Returns:
-    A dict of the `path` of the version, `format`, `signatures` (SavedModel only), `checkpoint` and
-    the `global_step` of the checkpoint.
+    A dict with the `path` of the version, the `format`, the `signatures` (SavedModel only), the
+    `checkpoint` and the `global_step` of the checkpoint.
 
   Raises:
     UserError: the model cannot be exported to this format, or the folder cannot be written to.
@@ -52,7 +52,7 @@ def export_checkpoint(settings: Settings, dataset: DataSet, checkpoint: str) -> 
           saved_model.write_saved_model(folder, model, session, preprocess, dataset.labels)
           return
         tflite.write_tflite(folder, model, session)
-    saved_model.write_labels(os.path.join(folder, run_files.LABELS_FILE), dataset.labels)
+    saved_model.write_class_names(os.path.join(folder, run_files.LABELS_FILE), dataset.labels)
 
   path = versions.write_version(settings.export_dir, write_files)
   result: Dict[str, Any] = {'path': path, 'format': settings.export_format}
@@ -63,17 +63,17 @@ def export_checkpoint(settings: Settings, dataset: DataSet, checkpoint: str) -> 
 
 
 def export_latest(settings: Settings, dataset: DataSet) -> Dict[str, Any]:
-  """Exports the latest checkpoint after the training."""
-  checkpoint, _ = save_hook.latest_checkpoint(run_files.RunDir(settings.model_dir).path)
+  """Exports the latest checkpoint after the training, see export_checkpoint."""
+  checkpoint, _ = save_hook.latest_checkpoint_and_step(run_files.RunDir(settings.model_dir).path)
   assert checkpoint is not None
   return export_checkpoint(settings, dataset, checkpoint)
 
 
 def _export_h5(folder: str, settings: Settings, dataset: DataSet, checkpoint: str) -> None:
   try:
-    path = os.path.join(folder, template_model.H5_FILE)
-    template_model.write_h5(path, settings, dataset, checkpoint)
-  except template_model.SERIALIZATION_ERRORS as error:
+    path = os.path.join(folder, h5_model.H5_FILE)
+    h5_model.write_h5(path, settings, dataset, checkpoint)
+  except h5_model.SERIALIZATION_ERRORS as error:
     raise UserError('the model cannot be saved as an .h5 file',
                     '--model={} ({})'.format(settings.model, error),
                     'implement get_config in its layers, or give --export_format=saved_model'

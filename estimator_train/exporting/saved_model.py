@@ -1,8 +1,9 @@
 """Writes a SavedModel with two signatures: one for image files, one for preprocessed tensors.
 
 `serving_default` takes `image_bytes`, string [B]: the contents of JPEG or PNG files of any size.
-The graph decodes, resizes and scales them as in training. `images` takes `images`, float32 [B,
-height, width, C]: pixel values that have been scaled already for the network. Both return
+The graph decodes, resizes and scales the images as in training. `images` takes `images`, float32
+[B, height, width, C]: pixel values that have already been scaled for the network. Both signatures
+return
 
   probabilities: float32 [B, num_classes];
   labels: string [B, num_classes], the class names in the same order, repeated for each example,
@@ -32,29 +33,29 @@ Tensors = Dict[str, tf.Tensor]
 
 def write_saved_model(folder: str, model: tf.keras.Model, session: tf.Session,
                       preprocess: Callable[[tf.Tensor], tf.Tensor],
-                      labels: Sequence[str]) -> None:
-  """Writes the SavedModel, its class names and its warm-up requests.
+                      class_names: Sequence[str]) -> None:
+  """Writes the SavedModel, the class names and the warm-up requests.
 
   Args:
     folder: an empty folder to write to.
     model: the model, in the default graph.
-    session: the session that holds its weights.
+    session: the session that holds the weights of the model.
     preprocess: the function that scales pixel values for the model.
-    labels: the class names.
+    class_names: the class names.
 
   Raises:
     UserError: the model takes a number of channels other than 1 or 3.
   """
   signatures = {
-      BYTES_SIGNATURE: _signature(*_image_file_tensors(model, preprocess, labels)),
+      BYTES_SIGNATURE: _signature(*_image_file_tensors(model, preprocess, class_names)),
       TENSOR_SIGNATURE: _signature({'images': model.inputs[0]},
-                                   _output_tensors(model, model.outputs[0], labels)),
+                                   _output_tensors(model, model.outputs[0], class_names)),
   }
   builder = tf.saved_model.Builder(folder)
-  asset = os.path.join(folder, 'assets', run_files.LABELS_FILE)
-  os.makedirs(os.path.dirname(asset))
-  write_labels(asset, labels)
-  tf.add_to_collection(tf.GraphKeys.ASSET_FILEPATHS, tf.constant(asset, name='labels_file'))
+  asset_path = os.path.join(folder, 'assets', run_files.LABELS_FILE)
+  os.makedirs(os.path.dirname(asset_path))
+  write_class_names(asset_path, class_names)
+  tf.add_to_collection(tf.GraphKeys.ASSET_FILEPATHS, tf.constant(asset_path, name='labels_file'))
   builder.add_meta_graph_and_variables(
       session, [tf.saved_model.tag_constants.SERVING], signatures,
       assets_collection=tf.get_collection(tf.GraphKeys.ASSET_FILEPATHS),
@@ -68,13 +69,13 @@ def write_saved_model(folder: str, model: tf.keras.Model, session: tf.Session,
   })
 
 
-def write_labels(path: str, labels: Sequence[str]) -> None:
+def write_class_names(path: str, class_names: Sequence[str]) -> None:
   """Writes the class names, one per line."""
-  atomic.write_text(path, '\n'.join(labels) + '\n')
+  atomic.write_text(path, '\n'.join(class_names) + '\n')
 
 
 def _image_file_tensors(model: tf.keras.Model, preprocess: Callable[[tf.Tensor], tf.Tensor],
-                        labels: Sequence[str]) -> Sequence[Tensors]:
+                        class_names: Sequence[str]) -> Sequence[Tensors]:
   """Returns the inputs and the outputs of the signature for image files."""
   height, width, channels = model.input_shape[1:]
   if channels not in _CHANNELS:
@@ -87,15 +88,17 @@ def _image_file_tensors(model: tf.keras.Model, preprocess: Callable[[tf.Tensor],
 
   pixels = tf.map_fn(decode_and_resize, image_bytes, tf.float32, back_prop=False)
   return {'image_bytes': image_bytes}, _output_tensors(
-      model, model(preprocess(pixels)), labels)
+      model, model(preprocess(pixels)), class_names)
 
 
-def _output_tensors(model: tf.keras.Model, outputs: tf.Tensor, labels: Sequence[str]) -> Tensors:
+def _output_tensors(model: tf.keras.Model, outputs: tf.Tensor,
+                    class_names: Sequence[str]) -> Tensors:
+  """Returns the outputs of a signature, by name, see the docstring of the module."""
   class_probabilities = probabilities.from_outputs(model, outputs)
-  names = tf.constant([label.encode('utf-8') for label in labels])
+  names = tf.constant([name.encode('utf-8') for name in class_names])
   repeated_names = tf.tile(names[tf.newaxis], [tf.shape(class_probabilities)[0], 1])
-  repeated_names.set_shape((None, len(labels)))
-  top = tf.math.top_k(class_probabilities, min(TOP_K, len(labels)))
+  repeated_names.set_shape((None, len(class_names)))
+  top = tf.math.top_k(class_probabilities, min(TOP_K, len(class_names)))
   return {'probabilities': class_probabilities, 'labels': repeated_names,
           'top_probabilities': top.values, 'top_labels': tf.gather(names, top.indices)}
 

@@ -1,8 +1,8 @@
 """Writes warm-up requests, which TensorFlow Serving sends to a model before serving it.
 
-Each is a record of the protocol buffer `tensorflow.serving.PredictionLog`, which is not part of
-TensorFlow. The fields that are needed here are nested messages or strings, so this module encodes
-them itself in the wire format of protocol buffers: field number and type, length, content.
+Each request is a record with a protocol buffer `tensorflow.serving.PredictionLog`. TensorFlow does
+not contain this class, so this module itself encodes the fields that are needed. All of them are
+nested messages or strings, whose encoding is: field number and wire type, length, content.
 """
 
 import os
@@ -16,7 +16,7 @@ WARM_UP_FILE = os.path.join('assets.extra', 'tf_serving_warmup_requests')
 _LOG_PREDICT, _PREDICT_REQUEST = 6, 1
 _REQUEST_SPEC, _REQUEST_INPUTS = 1, 2
 _SPEC_SIGNATURE = 3
-_KEY, _VALUE = 1, 2  # The fields of an entry of a map.
+_KEY, _VALUE = 1, 2  # The fields of an entry in a map.
 _LENGTH_DELIMITED = 2  # The wire type of all these fields.
 
 
@@ -40,6 +40,7 @@ def write_warm_up_requests(folder: str,
 
 
 def _encode_field(number: int, content: bytes) -> bytes:
+  """Encodes a field of wire type _LENGTH_DELIMITED with this field number."""
   return bytes([number << 3 | _LENGTH_DELIMITED]) + _encode_varint(len(content)) + content
 
 

@@ -16,13 +16,13 @@ TFLITE_FILE = 'model.tflite'
 def write_tflite(folder: str, model: tf.keras.Model, session: tf.Session) -> None:
   """Writes the TensorFlow Lite model.
 
-  Its input is scaled pixel values, float32 [1, height, width, C], and its output is probabilities,
-  float32 [1, num_classes].
+  The input of the written model is scaled pixel values, float32 [1, height, width, C]. Its output
+  is class probabilities, float32 [1, num_classes].
 
   Args:
     folder: the folder to write to.
     model: the model, in the default graph.
-    session: the session that holds its weights.
+    session: the session that holds the weights of the model.
 
   Raises:
     UserError: the converter does not support an operation of the model.
@@ -32,7 +32,7 @@ def write_tflite(folder: str, model: tf.keras.Model, session: tf.Session) -> Non
   with converter_on_path():
     try:
       converted = converter.convert()
-    except Exception as error:  # Its message is the output of the converter.
+    except Exception as error:  # The message of the error is the output of the converter.
       raise UserError('TensorFlow 1.15\'s converter to TFLite cannot convert the model',
                       _failure_reason(str(error)),
                       'give --export_format=saved_model or h5') from error

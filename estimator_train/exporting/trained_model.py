@@ -1,4 +1,4 @@
-"""Restores the Keras model of a checkpoint, without the data and the devices of its run."""
+"""Restores the Keras model of a checkpoint, without the data and the devices of the training."""
 
 import contextlib
 from typing import Callable, Iterator, NamedTuple, Tuple
@@ -22,8 +22,8 @@ from estimator_train.training.building import (
 from estimator_train.training.checkpoints import chosen_checkpoint
 
 _CPU_ONLY = Devices(('/cpu:0',), ('/cpu:0',))
-# Flags that must have the same value as in the run: the checkpoint may fit another value, too, and
-# the predictions would be wrong.
+# Flags that must have the same value as in the training. A checkpoint can be restored with another
+# value, too, but the predictions would be wrong.
 _FLAGS_THAT_MUST_MATCH = ('image_size',)
 
 
@@ -41,7 +41,7 @@ class TrainedCheckpoint(NamedTuple):
 
 
 def find_checkpoint(settings: Settings) -> TrainedCheckpoint:
-  """Finds the checkpoint that `--checkpoint` names, and describes its data set.
+  """Finds the checkpoint that `--checkpoint` names, and describes the data set of the training.
 
   Raises:
     UserError: the checkpoint does not exist, or was trained with other classes or image sizes.
@@ -68,10 +68,10 @@ def restored_model(settings: Settings, dataset: DataSet, checkpoint: str,
     devices: the devices, of which the first one is used.
 
   Yields:
-    The model and its session. The session and its graph are new, and are the default ones.
+    The model and its session. Within the context, the session and a new graph are the defaults.
 
   Raises:
-    UserError: the checkpoint is of another model.
+    UserError: the checkpoint belongs to another model.
   """
   config = make_session_config(settings[groups.Devices], devices)
   if devices is _CPU_ONLY:
@@ -91,7 +91,7 @@ def restored_model(settings: Settings, dataset: DataSet, checkpoint: str,
 
 
 def make_saver(model: tf.keras.Model) -> tf.train.Saver:
-  """Makes the saver of the model's weights, by their names in a checkpoint."""
+  """Makes a saver of the model's weights, under the names that they have in a checkpoint."""
   return tf.train.Saver({weight.op.name: weight for weight in model.weights})
 
 
@@ -99,10 +99,10 @@ class Predictor(NamedTuple):
   """A restored model as a function.
 
   Attributes:
-    batch_size: the largest batch size: `--batch_size` divided by the number of local devices.
+    batch_size: the largest batch size, `--batch_size` divided by the number of local devices.
     device: the name of the device of the model.
-    predict: a function of pixel values from 0 to 255, [B, height, width, 1 or C], that returns the
-      class probabilities, float32 [B, num_classes].
+    predict: takes pixel values from 0 to 255, [B, height, width, 1 or C], and returns the class
+      probabilities, float32 [B, num_classes].
   """
   batch_size: int
   device: str
@@ -118,17 +118,17 @@ def load_predictor(settings: Settings, trained: TrainedCheckpoint) -> Iterator[P
     trained: the checkpoint.
 
   Raises:
-    UserError: the checkpoint is of another model, or images have neither 1 nor 3 channels.
+    UserError: the checkpoint belongs to another model, or images have neither 1 nor 3 channels.
   """
   height, width, channels = trained.dataset.image_shape
   if channels not in (1, 3):
     raise UserError('images must have one channel or three', '--image_size={},{},{}'.format(
         height, width, channels),
                     'give the --model_dir of a model that was trained on such images')
-  # The devices of this machine, which may differ from those on which the model was trained.
+  # All GPUs of this machine, which may have another number of GPUs than the training.
   local_settings = settings.evolve(num_gpus=-1 if settings.num_gpus else 0)
   devices = find_devices(local_settings[groups.Devices])
-  first_device = Devices(devices.names[:1], devices.labels[:1])
+  first_device = Devices(devices.names[:1], devices.display_names[:1])
   with restored_model(settings, trained.dataset, trained.checkpoint,
                       first_device) as (model, session):
     pixels = tf.placeholder(tf.float32, [None, height, width, None])

@@ -1,9 +1,9 @@
-"""The versions in `--export_dir`: each is a numbered folder, as TensorFlow Serving expects.
+"""Writes versions to `--export_dir`: numbered folders, as TensorFlow Serving expects.
 
 The number is the time in seconds since 1970, so that Serving loads the latest export, whichever run
-and step it comes from. While a version is written, the name of its folder is not a number, so that
-Serving ignores it. If the export is interrupted, the next one removes this folder, unless a lock of
-`--export_dir` shows that some process is still writing.
+and step the export comes from. While a version is written, its folder has a temporary name, which
+is not a number, so that Serving ignores the folder. If an export is interrupted, the next export
+removes the temporary folder, unless a lock on `--export_dir` shows that a process is still writing.
 """
 
 import contextlib
@@ -25,7 +25,7 @@ def write_version(export_dir: str, write_files: Callable[[str], None]) -> str:
 
   Args:
     export_dir: the folder of all versions, which must exist.
-    write_files: a function of a folder's path that writes the files of the version to the folder.
+    write_files: a function that takes the path of a folder, and writes the version's files there.
 
   Returns:
     The path of the version.
@@ -40,20 +40,22 @@ def write_version(export_dir: str, write_files: Callable[[str], None]) -> str:
       write_files(temporary_dir)
       _fsync_files(temporary_dir)
       return _rename_to_next_version(temporary_dir, export_dir)
-  except (OSError, tf.errors.ResourceExhaustedError) as error:  # The latter: the disk is full.
+  except (OSError, tf.errors.ResourceExhaustedError) as error:
+    # TensorFlow raises ResourceExhaustedError if the disk is full.
     raise UserError('--export_dir cannot be written to', '{} ({})'.format(export_dir, error),
                     'give a folder that this user can write to, on a disk that has room'
                     ) from error
   finally:
-    shutil.rmtree(temporary_dir, ignore_errors=True)  # After an error it still exists.
+    shutil.rmtree(temporary_dir, ignore_errors=True)  # Exists only after an error.
 
 
 @contextlib.contextmanager
 def _shared_lock(export_dir: str) -> Iterator[None]:
-  """Takes a shared lock on the folder; first removes unfinished versions if there is no lock."""
+  """Takes a shared lock on the folder; without other locks, removes unfinished versions first."""
   folder = os.open(export_dir, os.O_RDONLY)
   try:
-    with contextlib.suppress(OSError):  # Another lock, or no support for locks.
+    # OSError: another process has a lock, or the file system does not support locks.
+    with contextlib.suppress(OSError):
       fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
       for unfinished in glob.glob(os.path.join(glob.escape(export_dir), 'temp-[0-9]*-[0-9]*')):
         shutil.rmtree(unfinished, ignore_errors=True)
@@ -73,7 +75,7 @@ def _fsync_files(folder: str) -> None:
 
 
 def _rename_to_next_version(temporary_dir: str, export_dir: str) -> str:
-  """Renames the folder to the next number, or a later one if other processes have taken that."""
+  """Renames the folder to the next number that no other process has taken; returns its path."""
   versions = [int(name) for name in os.listdir(export_dir) if name.isdigit()]
   version = max([int(time.time())] + [number + 1 for number in versions])
   while True:

@@ -1,1 +1,1 @@
-"""Files: atomic writes, and the paths of the package."""
+"""Writes files atomically, and gives the paths of the package."""

@@ -1,4 +1,4 @@
-"""Atomic writes: a file gets its final name only when it is complete."""
+"""Writes files atomically: a file gets its final name only when it is complete."""
 
 import contextlib
 import fcntl
@@ -35,7 +35,7 @@ def open_atomic(path: str) -> Iterator[BinaryIO]:
     with contextlib.suppress(OSError):
       os.remove(temporary_path)
     if isinstance(error, OSError) and error.filename in (None, temporary_path):
-      error.filename = path  # If the disk is full, the error has no file name.
+      error.filename = path  # For the message: an error of a full disk has no file name.
     raise
 
 
@@ -60,7 +60,8 @@ def open_locked(path: str) -> Iterator[BinaryIO]:
       except BlockingIOError:
         _LOG.info('waiting for another process that writes %s', path)
         fcntl.flock(file.fileno(), fcntl.LOCK_EX)
-      # The previous owner of the lock may have renamed or removed the file that is open here.
+      # The previous owner of the lock may have renamed or removed the file that was opened. If so,
+      # open the file that `path` names now.
       is_current = False
       with contextlib.suppress(FileNotFoundError):
         is_current = os.path.samestat(os.fstat(file.fileno()), os.stat(path))

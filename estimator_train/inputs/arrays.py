@@ -1,4 +1,4 @@
-"""`input_fn`s that read NumPy arrays, in memory or memory-mapped, outside of the graph."""
+"""Makes `input_fn`s that read NumPy arrays, which are not stored in the graph."""
 
 from concurrent import futures
 from typing import Callable, Optional, Tuple
@@ -43,86 +43,87 @@ def read_idx_split(split: IdxSplit,
     The images, uint8 [N, height, width, channels], and the class indices, uint8 [N].
   """
   images = np.frombuffer(idx.read_images(split), np.uint8)
-  return images.reshape((-1,) + image_shape), read_idx_labels(split)
+  return images.reshape((-1,) + image_shape), read_idx_class_indices(split)
 
 
-def read_idx_labels(split: IdxSplit) -> np.ndarray:
-  """Reads only the class indices, uint8 [N]."""
+def read_idx_class_indices(split: IdxSplit) -> np.ndarray:
+  """Reads only the class indices of a split, uint8 [N]."""
   return np.frombuffer(idx.read_labels(split), np.uint8)
 
 
-def make_train_input_fn(examples: np.ndarray, labels: np.ndarray, batching: Batching,
-                        order: Optional[np.ndarray] = None) -> Callable[[], tf.data.Dataset]:
+def make_train_input_fn(examples: np.ndarray, class_indices: np.ndarray, batching: Batching,
+                        permutation: Optional[np.ndarray] = None) -> InputFn:
   """Makes the `input_fn` of training: shuffled, infinite, with full batches.
 
-  tf.data shuffles the indices of the examples, which gives the same order as shuffling the
-  examples. A Python function then gathers the examples of each batch from the arrays. In contrast,
-  `from_tensor_slices` would store the arrays in the graph and in each checkpoint's meta graph.
+  tf.data shuffles only the positions 0 to N - 1. A Python function then copies the examples of each
+  batch from the arrays. With `from_tensor_slices`, the graph, and so the meta graph of each
+  checkpoint, would contain the arrays.
 
   Args:
     examples: [N, ...], any numeric dtype.
-    labels: the class indices, integer [N].
+    class_indices: integer [N].
     batching: how the examples are combined into batches.
-    order: a permutation that is applied before shuffling, integer [N]; None: no permutation.
+    permutation: the index of the example at each position, integer [N]; None: the position itself.
 
   Returns:
-    A function that returns a dataset of (examples, labels): [B, ...] with the dtype of `examples`,
-    and float32 [B, num_classes] or int64 [B].
+    A function that returns a dataset of (examples, labels). The examples are [B, ...] with the
+    dtype of `examples`; the labels are float32 [B, num_classes] or int64 [B].
   """
   def input_fn() -> tf.data.Dataset:
-    indices = batching.shuffle_and_shard(tf.data.Dataset.range(len(examples)), len(examples))
-    return _gather_batches(indices, lambda: (examples, labels), examples, batching, order)
+    positions = batching.shuffle_and_shard(tf.data.Dataset.range(len(examples)), len(examples))
+    return _gather_batches(positions, lambda: (examples, class_indices), examples, batching,
+                           permutation)
 
   return input_fn
 
 
-def make_idx_train_input_fn(split: IdxSplit, batching: Batching) -> Callable[[], tf.data.Dataset]:
-  """Like make_train_input_fn, but for idx files. A thread reads them while the graph is built."""
+def make_idx_train_input_fn(split: IdxSplit, batching: Batching) -> InputFn:
+  """Like make_train_input_fn, but a thread reads idx files into arrays while the graph is built."""
   num_examples = idx.count_examples(split)
-  # Nothing else refers to the executor, so that its thread ends after reading the files.
-  arrays = futures.ThreadPoolExecutor(1).submit(read_idx_split, split, batching.image_shape)
+  # The executor is not stored, so Python deletes it, and its thread ends after reading the files.
+  future = futures.ThreadPoolExecutor(1).submit(read_idx_split, split, batching.image_shape)
   template = np.empty((0,) + batching.image_shape, np.uint8)
 
   def input_fn() -> tf.data.Dataset:
-    indices = batching.shuffle_and_shard(tf.data.Dataset.range(num_examples), num_examples)
-    return _gather_batches(indices, arrays.result, template, batching, None)
+    positions = batching.shuffle_and_shard(tf.data.Dataset.range(num_examples), num_examples)
+    return _gather_batches(positions, future.result, template, batching, None)
 
   return input_fn
 
 
-def make_eval_input_fn(examples: np.ndarray, labels: np.ndarray,
-                       batching: Batching) -> Callable[[], tf.data.Dataset]:
+def make_eval_input_fn(examples: np.ndarray, class_indices: np.ndarray,
+                       batching: Batching) -> InputFn:
   """Makes the `input_fn` of evaluation: each example once, in order; see make_train_input_fn."""
   def input_fn() -> tf.data.Dataset:
-    return _gather_batches(tf.data.Dataset.range(len(examples)), lambda: (examples, labels),
+    return _gather_batches(tf.data.Dataset.range(len(examples)), lambda: (examples, class_indices),
                            examples, batching, None)
 
   return input_fn
 
 
-def _gather_batches(indices: tf.data.Dataset,
+def _gather_batches(positions: tf.data.Dataset,
                     get_arrays: Callable[[], Tuple[np.ndarray, np.ndarray]],
                     template: np.ndarray, batching: Batching,
-                    order: Optional[np.ndarray]) -> tf.data.Dataset:
-  """Gathers batches of examples and labels.
+                    permutation: Optional[np.ndarray]) -> tf.data.Dataset:
+  """Returns a dataset of batches (examples, labels), which are copied from arrays.
 
   Args:
-    indices: the indices of the examples, int64 scalars.
+    positions: the positions of the examples to copy, int64 scalars.
     get_arrays: returns all examples and all class indices.
     template: an array with the dtype and the shape [any, ...] of the examples.
     batching: how the examples are combined into batches.
-    order: a permutation to apply to the indices; None: no permutation.
+    permutation: the index of the example at each position; None: the position itself.
   """
-  def gather(indices: np.ndarray) -> Tuple[np.ndarray, np.ndarray]:
-    examples, labels = get_arrays()
-    chosen = indices if order is None else order[indices]
-    return examples[chosen], labels[chosen].astype(np.int64)
+  def gather(batch: np.ndarray) -> Tuple[np.ndarray, np.ndarray]:
+    examples, class_indices = get_arrays()
+    rows = batch if permutation is None else permutation[batch]
+    return examples[rows], class_indices[rows].astype(np.int64)
 
   @tf.autograph.experimental.do_not_convert
-  def make_batch(indices: tf.Tensor) -> Tuple[tf.Tensor, tf.Tensor]:
-    values, classes = tf.numpy_function(gather, [indices], [template.dtype, tf.int64])
-    values.set_shape((None,) + template.shape[1:])
-    classes.set_shape([None])
-    return values, batching.encode_labels(classes)
+  def make_batch(batch: tf.Tensor) -> Tuple[tf.Tensor, tf.Tensor]:
+    examples, class_indices = tf.numpy_function(gather, [batch], [template.dtype, tf.int64])
+    examples.set_shape((None,) + template.shape[1:])
+    class_indices.set_shape([None])
+    return examples, batching.encode_labels(class_indices)
 
-  return batching.prefetch_batches(indices.batch(batching.examples_per_batch).map(make_batch))
+  return batching.prefetch_batches(positions.batch(batching.examples_per_batch).map(make_batch))

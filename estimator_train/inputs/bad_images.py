@@ -21,12 +21,13 @@ from estimator_train.settings import groups
 
 _LOG = logging.getLogger('estimator_train')
 _CACHE_FILE = 'skipped_images.json'
-# The number of files submitted to the thread pool at a time: a million futures would take 1 GB.
+# The number of files that are submitted to the thread pool at a time. If a million files were
+# submitted at once, their futures would take 1 GB.
 _FILES_PER_CHUNK = 1024
 
 
 class Decoder:
-  """Decodes single images. It can be shared by several threads."""
+  """Decodes single images. Several threads can share a decoder."""
 
   def __init__(self) -> None:
     with tf.Graph().as_default() as graph:
@@ -36,7 +37,7 @@ class Decoder:
     self._fetch_shape = self._session.make_callable(self._shape, [self._contents])
 
   def decode_shape(self, contents: bytes) -> Tuple[int, int, int]:
-    """Decodes an image to (height, width, channels); raises a ValueError if that fails."""
+    """Decodes an image and returns (height, width, channels); raises a ValueError if it fails."""
     try:
       height, width, channels = self._fetch_shape(contents)
     except tf.errors.OpError as error:
@@ -83,7 +84,7 @@ def read_regular_file(path: bytes) -> bytes:
 
 
 def find_undecodable(files: Sequence[bytes]) -> Iterator[Tuple[int, str]]:
-  """Yields the index of each file that cannot be read or decoded, and the reason."""
+  """Yields (index, reason) for each file that cannot be read or decoded."""
   decoder = Decoder()
 
   def find_failure_reason(path: bytes) -> Optional[str]:
@@ -105,10 +106,16 @@ def find_undecodable(files: Sequence[bytes]) -> Iterator[Tuple[int, str]]:
 
 def drop_undecodable(split: ImageSplit, split_name: str, settings: groups.Input,
                      model_dir: str) -> Tuple[ImageSplit, List[BadImage]]:
-  """Removes the bad images of a split: those that cannot be decoded.
+  """Removes the bad images from a split. An image is bad if it cannot be decoded.
 
   All images are decoded once before the first step, so that the numbers of steps and examples are
-  known from the start. The result is stored in `model_dir` and reused until a file changes.
+  known from the start. The list of bad images is stored and reused until a file changes.
+
+  Args:
+    split: the image files.
+    split_name: `train` or `test`, under which the list is stored.
+    settings: the input flags of the run; `--max_bad_images` is used.
+    model_dir: the folder in which the list is stored.
 
   Returns:
     The split without the bad images, and the bad images.
@@ -130,6 +137,7 @@ def drop_undecodable(split: ImageSplit, split_name: str, settings: groups.Input,
 
 
 def _without_indices(split: ImageSplit, indices: Sequence[int]) -> ImageSplit:
+  """Returns the split without the files at these indices."""
   if not indices:
     return split
   dropped = set(indices)
@@ -146,8 +154,8 @@ def _find_undecodable_cached(split: ImageSplit, split_name: str,
       results = json.load(file)
   except (OSError, ValueError):
     results = {}
-  files = fingerprint.of_files(split.files)
-  if results.get(split_name, {}).get('files') != files:
-    results[split_name] = {'files': files, 'bad': list(find_undecodable(split.files))}
+  files_digest = fingerprint.of_files(split.files)
+  if results.get(split_name, {}).get('files') != files_digest:
+    results[split_name] = {'files': files_digest, 'bad': list(find_undecodable(split.files))}
     atomic.write_json(path, results)
   return [(index, reason) for index, reason in results[split_name]['bad']]

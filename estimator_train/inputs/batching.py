@@ -19,7 +19,8 @@ class Shard(NamedTuple):
       examples; 0, unless a run is resumed.
     num_workers: the number of workers, each of which reads one shard of the examples.
     rank: the index of this worker.
-    worker_batch_size: the number of examples per step of this worker, for all of its replicas.
+    worker_batch_size: the number of examples that this worker reads per step, for all of its
+      replicas together; not used if there is only one worker.
   """
   first_example: int = 0
   num_workers: int = 1
@@ -61,12 +62,12 @@ class Batching(NamedTuple):
     """Returns the training examples of this worker, shuffled and repeated infinitely.
 
     Batches may span two epochs, so that all batches are full. The order of an epoch depends only on
-    the seed and the index of the epoch, so that a resumed run can start in the epoch in which it
-    was interrupted; with `shuffle_and_repeat`, it would have to read all earlier epochs first.
+    the seed and the index of the epoch. A resumed run therefore starts reading in the epoch in
+    which the run was interrupted; with `shuffle_and_repeat`, it would have to read all earlier
+    epochs first.
 
-    All workers use the same order, and each reads its shard of the examples of every step. Together
-    they train on the same examples as one process with as many replicas, and no worker runs out of
-    examples before the others.
+    All workers shuffle in the same order, and each worker reads its shard of the examples of every
+    step. Together, the workers train on the same examples as one process with as many replicas.
 
     Args:
       examples: the examples of one epoch.
@@ -74,7 +75,7 @@ class Batching(NamedTuple):
     """
     first_epoch, num_skipped = divmod(self.shard.first_example, num_examples)
 
-    # AutoGraph would spend time finding that there is nothing to convert.
+    # Without this decorator, AutoGraph would spend time, and would convert nothing.
     @tf.autograph.experimental.do_not_convert
     def shuffle_epoch(epoch: tf.Tensor) -> tf.data.Dataset:
       return examples.shuffle(self.shuffle_buffer, seed=self.seed * _SEED_STRIDE + epoch,
@@ -88,26 +89,29 @@ class Batching(NamedTuple):
             .shard(self.shard.num_workers, self.shard.rank).unbatch())
 
   def prefetch_batches(self, batches: tf.data.Dataset) -> tf.data.Dataset:
-    """Prefetches batches, on the private thread pool if there is one."""
+    """Adds prefetching and, if there is one, the private thread pool to a dataset of batches."""
     return self.use_private_threadpool(batches.prefetch(self.prefetch))
 
-  def use_private_threadpool(self, examples: tf.data.Dataset) -> tf.data.Dataset:
-    """Runs the input pipeline on the private thread pool if there is one."""
+  def use_private_threadpool(self, dataset: tf.data.Dataset) -> tf.data.Dataset:
+    """Returns the dataset with the option to run on the private thread pool, if there is one."""
     if not self.private_threadpool_size:
-      return examples
+      return dataset
     options = tf.data.Options()
     options.experimental_threading.private_threadpool_size = self.private_threadpool_size
-    return examples.with_options(options)
+    return dataset.with_options(options)
 
   def permutation(self, num_examples: int) -> np.ndarray:
     """Returns a permutation, int32 [num_examples], to apply to the examples before shuffling.
 
-    Image files are listed class by class; without the permutation, a shuffle buffer smaller than a
-    class would not mix the classes.
+    Image files are listed class by class. Without the permutation, a shuffle buffer that is smaller
+    than a class would not mix the classes.
     """
     return np.random.RandomState(self.seed).permutation(num_examples).astype(np.int32)
 
-  def encode_labels(self, classes: tf.Tensor) -> tf.Tensor:
-    """Returns the labels for class indices, int64 [B]: one-hot vectors, float32 [B, num_classes],
-    or the class indices themselves."""
-    return tf.one_hot(classes, self.num_classes) if self.one_hot else classes
+  def encode_labels(self, class_indices: tf.Tensor) -> tf.Tensor:
+    """Encodes class indices, int64 [B], as labels.
+
+    Returns:
+      One-hot vectors, float32 [B, num_classes], if `one_hot` is set; else the class indices.
+    """
+    return tf.one_hot(class_indices, self.num_classes) if self.one_hot else class_indices

@@ -1,4 +1,4 @@
-"""Makes the `input_fn`s that read a data set."""
+"""Chooses the source that reads a split, checks its files, and makes the `input_fn`s of a run."""
 
 from typing import Callable, Dict, List, NamedTuple, Optional, Tuple
 
@@ -42,8 +42,8 @@ class SingleEpoch(NamedTuple):
 
   Attributes:
     num_examples: the number of examples.
-    cache_key: a key that identifies the examples.
-    make_input_fn: makes an `input_fn` with the given number of examples per batch.
+    cache_key: a key that identifies the examples on this machine.
+    make_input_fn: takes the number of examples per batch, and makes an `input_fn`.
   """
   num_examples: int
   cache_key: str
@@ -63,13 +63,19 @@ def make_source(dataset: DataSet, split: Optional[Split]) -> Source:
 
 def skip_bad_examples(dataset: DataSet, settings: groups.Input,
                       model_dir: str) -> Tuple[DataSet, List[BadImage]]:
-  """Removes the images that cannot be decoded from a data set.
+  """Removes from a data set the bad images: images that cannot be decoded.
+
+  Args:
+    dataset: the data set.
+    settings: the input flags of the run.
+    model_dir: the folder in which the list of bad images is stored for the next run.
 
   Returns:
-    The data set without these images, and the removed images with their reasons.
+    The data set without the bad images, and the bad images.
 
   Raises:
-    UserError: the fraction of bad images exceeds `--max_bad_images`, or a class has only those.
+    UserError: the fraction of bad images exceeds `--max_bad_images`, or all training images of a
+      class are bad.
   """
   skipped: List[BadImage] = []
 
@@ -90,7 +96,8 @@ def check_files(dataset: DataSet, settings: Settings) -> SplitSizes:
   Raises:
     UserError: a file is missing or invalid, or the settings are not supported for this format.
   """
-  if dataset.train is not None and settings.cache not in choices.CACHES and (
+  is_cache_folder = settings.cache not in choices.CACHES  # Any other value is a folder's path.
+  if is_cache_folder and dataset.train is not None and (
       not make_source(dataset, dataset.train).can_cache_in_folder):
     raise UserError('only image files can be cached in a folder',
                     '--cache={} --dataset={}'.format(settings.cache, settings.dataset),
@@ -101,7 +108,7 @@ def check_files(dataset: DataSet, settings: Settings) -> SplitSizes:
 
 
 def resolve_cache(dataset: DataSet, settings: groups.Input) -> str:
-  """Returns `--cache`, or the value that `auto` stands for: `memory`, `none` or a folder."""
+  """Returns where the training examples are cached: `memory`, `none` or the path of a folder."""
   if settings.cache != 'auto':
     return settings.cache
   return make_source(dataset, dataset.train).default_cache
@@ -136,8 +143,8 @@ def make_feature_input_fn(dataset: DataSet, settings: Settings, one_hot: bool,
 
   Args:
     dataset, settings, one_hot, examples_per_batch, shard: as in make_train_input_fn.
-    features: the outputs of the frozen layers for all images, [N, ...], in the order of
-      make_single_epoch.
+    features: the outputs of the frozen layers for all images, [N, ...], in the order of the
+      examples of make_single_epoch.
   """
   source = make_source(dataset, dataset.train)
   batching = make_batching(dataset, settings, one_hot, examples_per_batch, shard)
@@ -157,7 +164,8 @@ def make_single_epoch(dataset: DataSet, settings: Settings) -> SingleEpoch:
   source = make_source(dataset, dataset.train)
 
   def make_input_fn(examples_per_batch: int) -> InputFn:
-    return source.make_eval_input_fn(make_batching(dataset, settings, False, examples_per_batch))
+    return source.make_eval_input_fn(make_batching(
+        dataset, settings, one_hot=False, examples_per_batch=examples_per_batch))
 
   return SingleEpoch(len(source.class_indices()), source.cache_key(), make_input_fn)
 

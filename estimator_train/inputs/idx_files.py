@@ -1,7 +1,7 @@
-"""`input_fn`s that stream gzipped idx files, which are not stored in the graph.
+"""Makes `input_fn`s that stream gzipped idx files, so that the graph contains only their paths.
 
-The datasets contain (images, labels): uint8 [B, height, width, channels], and float32 [B,
-num_classes] or int64 [B].
+The datasets contain (images, labels). The images are uint8 [B, height, width, channels]; the labels
+are float32 [B, num_classes] or int64 [B].
 """
 
 from typing import Dict, List, Optional, Tuple
@@ -16,21 +16,21 @@ from estimator_train.inputs import arrays
 from estimator_train.inputs.batching import Batching
 from estimator_train.inputs.source import FilePath, InputFn, Source
 
-# --cache=auto caches the images of a split in memory if they are not larger than this.
+# --cache=auto caches the training images in memory up to this size.
 _MAX_AUTO_CACHED_BYTES = 256 << 20
 
 
 class IdxSource(Source):
   """The source of an IdxSplit: gzipped idx files, streamed or read into memory.
 
-  When streaming, each worker decompresses the complete files, because gzip does not support random
-  access, but decodes only the examples of its own shard.
+  Without a cache, each worker decompresses the complete files, because gzip does not support random
+  access. The worker decodes only the examples of its shard.
   """
   format_name = 'idx_files'
   last_stage = 'decode'
 
   def check_and_count(self) -> Optional[int]:
-    # The checksums of published files were verified when the files were downloaded.
+    # The program compared published files with their checksums before it called this method.
     return idx.check_split(self.split, self.dataset.image_shape, len(self.dataset.labels),
                            checksummed=bool(self.dataset.files))
 
@@ -48,10 +48,14 @@ class IdxSource(Source):
     return 'memory' if size <= _MAX_AUTO_CACHED_BYTES else 'none'
 
   def class_indices(self) -> np.ndarray:
-    return arrays.read_idx_labels(self.split)
+    return arrays.read_idx_class_indices(self.split)
 
   def cache_key(self) -> str:
     return fingerprint.of_files(self.files())
+
+  def content_digest(self) -> str:
+    # Published files, which are compared with their checksums, are the same on all workers.
+    return '' if self.dataset.files else fingerprint.of_arrays([self.class_indices()])
 
   def make_permutation(self, batching: Batching) -> Optional[np.ndarray]:
     return None
@@ -63,7 +67,7 @@ class IdxSource(Source):
     batch_size = batching.examples_per_batch
 
     def read() -> tf.data.Dataset:
-      # Reads all examples, but yields only the last one of each batch.
+      # Reads all examples, but yields only the last one of each batch: one element per batch.
       records = make_record_dataset(self.split, batching).repeat()
       return records.shard(batch_size, batch_size - 1)
 
@@ -103,7 +107,7 @@ def make_eval_input_fn(split: IdxSplit, batching: Batching) -> InputFn:
 
 
 def make_record_dataset(split: IdxSplit, batching: Batching) -> tf.data.Dataset:
-  """Returns a dataset of undecoded (image, label) pairs of strings, in the order of the files."""
+  """Returns a dataset of (image, class index), as undecoded bytes, in the order of the files."""
   height, width, channels = batching.image_shape
   images = tf.data.FixedLengthRecordDataset(
       split.images, height * width * channels, header_bytes=idx.IMAGE_HEADER_BYTES,
@@ -114,17 +118,18 @@ def make_record_dataset(split: IdxSplit, batching: Batching) -> tf.data.Dataset:
 
 
 def _shuffle_records(split: IdxSplit, batching: Batching) -> tf.data.Dataset:
+  """Returns the undecoded training examples of this worker, shuffled and repeated infinitely."""
   return batching.shuffle_and_shard(make_record_dataset(split, batching),
                                     idx.count_examples(split))
 
 
 def _decode_batches(records: tf.data.Dataset, batching: Batching) -> tf.data.Dataset:
   """Combines records into batches and decodes each batch in one call."""
-  # AutoGraph would spend half a second finding that there is nothing to convert.
+  # Without this decorator, AutoGraph would spend half a second, and would convert nothing.
   @tf.autograph.experimental.do_not_convert
-  def decode(images: tf.Tensor, labels: tf.Tensor) -> Tuple[tf.Tensor, tf.Tensor]:
-    pixels = tf.reshape(tf.decode_raw(images, tf.uint8), (-1,) + batching.image_shape)
-    classes = tf.cast(tf.reshape(tf.decode_raw(labels, tf.uint8), [-1]), tf.int64)
-    return pixels, batching.encode_labels(classes)
+  def decode(image_bytes: tf.Tensor, class_bytes: tf.Tensor) -> Tuple[tf.Tensor, tf.Tensor]:
+    images = tf.reshape(tf.decode_raw(image_bytes, tf.uint8), (-1,) + batching.image_shape)
+    class_indices = tf.cast(tf.reshape(tf.decode_raw(class_bytes, tf.uint8), [-1]), tf.int64)
+    return images, batching.encode_labels(class_indices)
 
   return batching.prefetch_batches(records.batch(batching.examples_per_batch).map(decode))

@@ -1,4 +1,4 @@
-"""Reads the images of an idx file one by one, including those before a damaged part."""
+"""Reads the images of an idx file one by one; of a damaged file, the images before the damage."""
 
 import gzip
 import struct
@@ -14,15 +14,20 @@ _IDX_SIGNATURE = b'\0\0\x08'  # An idx file of unsigned bytes.
 
 
 def is_idx_or_gzip(first_bytes: bytes) -> bool:
-  """Whether a file with these first bytes is an idx or gzip file, and so not an image file."""
+  """Returns whether a file that starts with these bytes is an idx or gzip file, not an image."""
   return first_bytes.startswith((_GZIP_SIGNATURE, _IDX_SIGNATURE))
 
 
 def iter_images(path: bytes, height: int, width: int) -> Iterator[np.ndarray]:
-  """Yields the images, uint8 [height, width, 1], of an idx file, gzipped or not.
+  """Yields the images of an idx file, uint8 [height, width, 1]. The file may be gzipped.
+
+  Args:
+    path: the path of the file.
+    height: the height that the images must have.
+    width: the width that the images must have.
 
   Raises:
-    ValueError: the file, or the rest of it, cannot be read; the message is the reason.
+    ValueError: the file cannot be read to its end; the message is the reason.
   """
   num_read, num_images = 0, None
   try:
@@ -67,7 +72,8 @@ def _read_up_to(stream: Any, num_bytes: int) -> bytes:
   """Returns the next `num_bytes` bytes, or fewer at the end of the file."""
   data = b''
   while len(data) < num_bytes:
-    # `read` would decompress more than this, and fail if the additional data is damaged.
+    # stream.read would decompress more bytes than requested, and raise an error if any of these
+    # additional bytes are damaged. stream.read1 decompresses only the requested bytes.
     chunk = stream.read1(num_bytes - len(data))
     if not chunk:
       break

@@ -1,4 +1,4 @@
-"""Caches decoded and resized images as uint8, in memory or in a file."""
+"""Caches arrays, such as the decoded and resized images of a split, in memory or in a file."""
 
 import hashlib
 import logging
@@ -23,25 +23,25 @@ FillFunction = Callable[[np.ndarray], None]
 
 
 class _ColourImageFound(Exception):
-  """A colour image was found while grey images were cached."""
+  """A colour image was found while only one channel of each image was being cached."""
 
 
 def load_images(split: ImageSplit, batching: Batching, cache: str) -> np.ndarray:
-  """Returns all images of a split, with pixel values rounded to integers.
+  """Decodes, resizes and caches all images of a split, with pixel values rounded to integers.
 
   Rounding changes a pixel value by at most 0.5, which is 0.002 of the range.
 
   Args:
     split: the image files.
     batching: gives the image size and the number of images to decode in parallel.
-    cache: `memory`, or a folder. In a folder, the cache is reused if the paths, sizes and
-      modification times of the files and the image size are the same.
+    cache: `memory`, or a folder. A cache that an earlier run wrote to the folder is reused if the
+      paths, sizes and modification times of the files and the image size have not changed.
 
   Returns:
     uint8 [N, height, width, C], in the order of the files; C is 1 if all images are grey, else 3.
 
   Raises:
-    UserError: there is not enough memory or disk space; the error states the required size.
+    UserError: there is not enough memory or disk space; the message states the required size.
     tf.errors.OpError: an image cannot be decoded.
   """
   height, width, _ = batching.image_shape
@@ -64,29 +64,29 @@ def load_array(cache: str, name: str, shape: Tuple[int, ...], dtype: type,
                fill: FillFunction) -> np.ndarray:
   """Fills and returns an array in memory, or in the file `NAME.npy` of a folder.
 
-  A complete file is reused. A file gets its final name when it is complete; the incomplete file of
-  a killed run is filled again. If several processes call this function for the same file, one of
-  them fills it and the others wait.
+  A complete file of an earlier run is reused. A file gets its final name only when it is complete;
+  the incomplete file of a killed run is filled again. If several processes call this function for
+  the same file, one process fills the file and the other processes wait.
 
   Args:
     cache: `memory`, or a folder.
-    name: the name of the file without `.npy`, which must identify its content.
+    name: the name of the file without `.npy`, which must identify the content of the array.
     shape: the shape of the array.
     dtype: the dtype of the array.
-    fill: the function that fills the array.
+    fill: a function that writes the content into an empty array.
 
   Raises:
     UserError: there is not enough memory or disk space, or the folder is not writable.
   """
-  size = _num_bytes(shape, dtype)
+  num_bytes = _num_bytes(shape, dtype)
   description = 'a {} array of shape {} and size {}'.format(
-      np.dtype(dtype).name, 'x'.join(map(str, shape)), _format_size(size))
+      np.dtype(dtype).name, 'x'.join(map(str, shape)), _format_bytes(num_bytes))
   if cache == 'memory':
-    free = available_bytes()
-    if size > free:
+    free_bytes = available_bytes()
+    if num_bytes > free_bytes:
       raise UserError('the cache does not fit into memory',
                       '--cache=memory for {}, with {} free'.format(
-                          description, _format_size(free)),
+                          description, _format_bytes(free_bytes)),
                       'give --cache=FOLDER, or a smaller --image_size')
     _LOG.info('caching %s in memory', description)
     array = np.empty(shape, dtype)
@@ -102,6 +102,8 @@ def load_array(cache: str, name: str, shape: Tuple[int, ...], dtype: type,
           _fill_file(part_file, shape, dtype, fill)
           os.replace(part_file.name, path)
         elif os.path.exists(part_file.name):
+          # Another process completed the cache while this one waited; open_locked then made a new,
+          # empty file.
           os.remove(part_file.name)
     return np.load(path, mmap_mode='r', allow_pickle=False)
   except OSError as error:
@@ -120,11 +122,11 @@ def fill_in_batches(array: np.ndarray, next_batch: Callable[[], np.ndarray],
     description: the text in front of the progress bar.
   """
   with tqdm(total=len(array), desc=description, unit='image', disable=None) as bar:
-    filled = 0
-    while filled < len(array):
+    num_filled = 0
+    while num_filled < len(array):
       batch = next_batch()
-      array[filled:filled + len(batch)] = batch
-      filled += len(batch)
+      array[num_filled:num_filled + len(batch)] = batch
+      num_filled += len(batch)
       bar.update(len(batch))
 
 
@@ -133,6 +135,7 @@ def _num_bytes(shape: Tuple[int, ...], dtype: type) -> int:
 
 
 def _is_complete(path: str, shape: Tuple[int, ...], dtype: type) -> bool:
+  """Returns whether the file exists and contains an array of this shape and dtype."""
   if not os.path.exists(path):
     return False
   try:
@@ -143,6 +146,7 @@ def _is_complete(path: str, shape: Tuple[int, ...], dtype: type) -> bool:
 
 
 def _fill_file(file: BinaryIO, shape: Tuple[int, ...], dtype: type, fill: FillFunction) -> None:
+  """Writes an array to an .npy file: the header, and the content that `fill` writes."""
   file.truncate(0)
   np.lib.format.write_array_header_1_0(file, {
       'descr': np.lib.format.dtype_to_descr(np.dtype(dtype)), 'fortran_order': False,
@@ -150,7 +154,7 @@ def _fill_file(file: BinaryIO, shape: Tuple[int, ...], dtype: type, fill: FillFu
   file.flush()
   header_bytes = os.fstat(file.fileno()).st_size
   try:
-    # Allocate the space first: on a full disk, writing to the mapped memory would kill the process.
+    # Allocate the space first. On a full disk, writing to the mapped memory would kill the process.
     os.posix_fallocate(file.fileno(), header_bytes, _num_bytes(shape, dtype))
   except OSError:
     file.truncate(0)  # Release the space that was allocated.
@@ -162,7 +166,11 @@ def _fill_file(file: BinaryIO, shape: Tuple[int, ...], dtype: type, fill: FillFu
 
 
 def _fill_with_images(array: np.ndarray, split: ImageSplit, batching: Batching) -> None:
-  """Fills uint8 [N, height, width, C]; raises _ColourImageFound for a colour image if C is 1."""
+  """Writes the images of a split to an array, uint8 [N, height, width, C].
+
+  Raises:
+    _ColourImageFound: C is 1, and an image is not grey.
+  """
   input_fn = image_files.make_eval_input_fn(split, batching._replace(
       examples_per_batch=_FILL_BATCH_SIZE, one_hot=False))
   with tf.Graph().as_default(), tf.Session(
@@ -174,14 +182,14 @@ def _fill_with_images(array: np.ndarray, split: ImageSplit, batching: Batching) 
       batch = run_batch()
       if batch.shape[-1] > array.shape[-1]:
         raise _ColourImageFound
-      return batch  # A grey batch is broadcast to three channels.
+      return batch  # If the array has three channels, NumPy repeats the channel of a grey batch.
 
     fill_in_batches(array, next_images, 'caching')
 
 
-def _format_size(size: float) -> str:
+def _format_bytes(count: float) -> str:
   for unit in ('bytes', 'kB', 'MB'):
-    if size < 1000:
-      return '{:.2f} {}'.format(size, unit)
-    size /= 1000
-  return '{:.2f} GB'.format(size)
+    if count < 1000:
+      return '{:.2f} {}'.format(count, unit)
+    count /= 1000
+  return '{:.2f} GB'.format(count)

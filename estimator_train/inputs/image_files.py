@@ -1,15 +1,15 @@
-"""`input_fn`s that read image files: JPEG, PNG or GIF, recognized by their content.
+"""Makes `input_fn`s that read JPEG, PNG and GIF files, whose names need not match their format.
 
 The datasets contain (images, labels). Images are decoded to uint8 and resized to float32 [B,
-height, width, C], with pixel values from 0 to 255. C is 1 if all images of the batch are grey, and
-3 otherwise. The graph of the model scales the pixel values and, if necessary, repeats a single
-channel. Labels are float32 [B, num_classes] or int64 [B].
+height, width, C], with pixel values from 0 to 255. C is 1 if is_sample_grey returned True and all
+images of the batch are grey; otherwise, C is 3. The graph of the model scales the pixel values and,
+if necessary, repeats a single channel. Labels are float32 [B, num_classes] or int64 [B].
 """
 
 import contextlib
 import os
 from concurrent.futures import ThreadPoolExecutor
-from typing import Callable, Iterator, Sequence, Tuple
+from typing import Callable, Sequence, Tuple
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -18,11 +18,11 @@ from estimator_train.datasets.description import ImageSplit
 from estimator_train.inputs.batching import Batching
 from estimator_train.inputs.source import InputFn
 
-# The number of paths that one call of a Python function looks up. A call takes a tenth of the
-# time of decoding one image.
+# The number of paths that one call of a Python function looks up. One call per image would cost a
+# tenth of the time of decoding the image.
 _PATHS_PER_LOOKUP = 64
 _READAHEAD_THREADS = 4  # Several, because opening a file on a network file system is slow.
-_GREY_SAMPLE_SIZE = 16  # The number of files that is_sample_grey decodes.
+_GREY_SAMPLE_SIZE = 16  # The maximum number of files that is_sample_grey decodes.
 
 
 def make_train_input_fn(split: ImageSplit, batching: Batching) -> InputFn:
@@ -35,17 +35,17 @@ def make_train_input_fn(split: ImageSplit, batching: Batching) -> InputFn:
 
 def make_path_dataset(split: ImageSplit, batching: Batching) -> tf.data.Dataset:
   """Returns an infinite dataset of (path, class index) in the order of training."""
-  order = batching.permutation(len(split.files))
-  indices = batching.shuffle_and_shard(tf.data.Dataset.range(len(order)), len(order))
-  return _look_up_paths(indices, split, order)
+  num_files = len(split.files)
+  positions = batching.shuffle_and_shard(tf.data.Dataset.range(num_files), num_files)
+  return _look_up_paths(positions, split, batching.permutation(num_files))
 
 
 def make_eval_input_fn(split: ImageSplit, batching: Batching) -> InputFn:
   """Makes the `input_fn` of evaluation: each image once, in the order of the files."""
   def input_fn() -> tf.data.Dataset:
-    indices = tf.data.Dataset.range(len(split.files))
-    order = np.arange(len(split.files), dtype=np.int32)
-    return _make_batches(_look_up_paths(indices, split, order), split, batching)
+    positions = tf.data.Dataset.range(len(split.files))
+    identity = np.arange(len(split.files), dtype=np.int32)
+    return _make_batches(_look_up_paths(positions, split, identity), split, batching)
 
   return input_fn
 
@@ -55,7 +55,8 @@ def decode(path: tf.Tensor, channels: int = 0) -> tf.Tensor:
 
   Args:
     path: the path of the file, a scalar string.
-    channels: the number of channels C: 3, or 0 for as many as in the file (1 if it is grey).
+    channels: 3, to convert the image to C = 3; or 0, to keep the channels of the file (C = 1 for a
+      grey image).
   """
   return decode_content(tf.read_file(path), channels)
 
@@ -71,9 +72,9 @@ def resize(image: tf.Tensor, height: int, width: int) -> tf.Tensor:
 
 
 def is_sample_grey(files: Sequence[bytes]) -> bool:
-  """Whether all images in a sample of the files are grey, ignoring those that cannot be decoded.
+  """Returns whether a sample of the files has only grey images and images that cannot be decoded.
 
-  The result only selects the faster of two code paths, both of which read grey and colour images
+  The result only selects the faster of two code paths. Each of them reads grey and colour images
   correctly.
   """
   with tf.Graph().as_default(), tf.Session(
@@ -89,13 +90,15 @@ def is_sample_grey(files: Sequence[bytes]) -> bool:
   return True
 
 
-def _evenly_spaced(files: Sequence[bytes], count: int) -> Iterator[bytes]:
-  step = max(1, len(files) // count)
-  return iter(files[::step])
+def _evenly_spaced(files: Sequence[bytes], max_count: int) -> Sequence[bytes]:
+  """Returns up to `max_count` files, evenly spaced in the list."""
+  count = min(max_count, len(files))
+  return [files[index * len(files) // count] for index in range(count)]
 
 
 def _make_batches(paths: tf.data.Dataset, split: ImageSplit,
                   batching: Batching) -> tf.data.Dataset:
+  """Returns a dataset of batches (images, labels) for a dataset of (path, class index)."""
   load_image = make_load_image(batching, is_sample_grey(split.files))
   return batching.prefetch_batches(
       paths
@@ -104,25 +107,31 @@ def _make_batches(paths: tf.data.Dataset, split: ImageSplit,
       .map(_make_colour_fallback(batching)))
 
 
-def _look_up_paths(indices: tf.data.Dataset, split: ImageSplit,
-                   order: np.ndarray) -> tf.data.Dataset:
-  """Maps indices into `order` to (path, class index), without storing the paths in the graph."""
+def _look_up_paths(positions: tf.data.Dataset, split: ImageSplit,
+                   permutation: np.ndarray) -> tf.data.Dataset:
+  """Returns a dataset of (path, class index). The paths are not stored in the graph.
+
+  Args:
+    positions: the positions of the files in `permutation`, int64 scalars.
+    split: the files and their class indices.
+    permutation: the index of the file at each position, integer [N].
+  """
   threads = ThreadPoolExecutor(_READAHEAD_THREADS)
 
-  def look_up_in_python(indices: np.ndarray) -> Tuple[np.ndarray, np.ndarray]:
-    chosen = order[indices]
-    paths = [split.files[index] for index in chosen]
+  def look_up_in_python(batch: np.ndarray) -> Tuple[np.ndarray, np.ndarray]:
+    indices = permutation[batch]
+    paths = [split.files[index] for index in indices]
     threads.submit(_request_readahead, paths)
-    return np.array(paths, object), split.classes[chosen].astype(np.int64)
+    return np.array(paths, object), split.classes[indices].astype(np.int64)
 
   @tf.autograph.experimental.do_not_convert
-  def look_up(indices: tf.Tensor) -> Tuple[tf.Tensor, tf.Tensor]:
-    paths, classes = tf.numpy_function(look_up_in_python, [indices], [tf.string, tf.int64])
+  def look_up(batch: tf.Tensor) -> Tuple[tf.Tensor, tf.Tensor]:
+    paths, class_indices = tf.numpy_function(look_up_in_python, [batch], [tf.string, tf.int64])
     paths.set_shape([None])
-    classes.set_shape([None])
-    return paths, classes
+    class_indices.set_shape([None])
+    return paths, class_indices
 
-  return (indices.batch(_PATHS_PER_LOOKUP).map(look_up)
+  return (positions.batch(_PATHS_PER_LOOKUP).map(look_up)
           .apply(tf.data.experimental.unbatch()).prefetch(_PATHS_PER_LOOKUP))
 
 
@@ -145,8 +154,9 @@ def make_load_image(batching: Batching, expect_grey: bool) -> Callable[..., Tupl
     expect_grey: whether most images are expected to be grey, so that only one channel is resized.
 
   Returns:
-    A function that returns the image, float32 [height, width, 1 or 3], whether it has all channels
-    of the file, the path and the class index.
+    A function that returns (image, has_all_channels, path, class index). The image is float32
+    [height, width, 1 or 3]. If has_all_channels is False, the file has several channels, of which
+    the image contains only the first.
   """
   height, width, _ = batching.image_shape
 
@@ -168,11 +178,11 @@ def _make_colour_fallback(batching: Batching) -> Callable[..., Tuple[tf.Tensor, 
 
   @tf.autograph.experimental.do_not_convert
   def reload_if_coloured(pixels: tf.Tensor, has_all_channels: tf.Tensor, paths: tf.Tensor,
-                         classes: tf.Tensor) -> Tuple[tf.Tensor, tf.Tensor]:
+                         class_indices: tf.Tensor) -> Tuple[tf.Tensor, tf.Tensor]:
     pixels = tf.cond(
         tf.reduce_all(has_all_channels), lambda: pixels,
         lambda: tf.map_fn(lambda path: resize(decode(path, channels=3), height, width), paths,
                           tf.float32, parallel_iterations=batching.num_parallel_calls))
-    return pixels, batching.encode_labels(classes)
+    return pixels, batching.encode_labels(class_indices)
 
   return reload_if_coloured

@@ -1,9 +1,9 @@
 """Finds problems of image files in their headers, without decoding pixels.
 
-The decoder that training uses determines whether an image can be decoded. If it cannot, this module
-explains the reason; otherwise, it finds properties that the decoder ignores. It inspects the first
-bytes, the JPEG segments or PNG chunks, and the header as read by Pillow. reports/audit.py lists the
-kinds of problems.
+The decoder that training uses determines whether an image can be decoded. For an image that cannot
+be decoded, this module finds the reason; for any other image, properties that the decoder ignores.
+The module inspects the first bytes, the JPEG segments or PNG chunks, and the header that Pillow
+reads.
 """
 
 import io
@@ -15,7 +15,7 @@ from typing import Any, Callable, Dict, Iterator, NamedTuple, Optional, Tuple
 
 from estimator_train.errors import UserError
 
-# The first bytes by which the decoder recognizes the format; it ignores the file name.
+# The first bytes by which the decoder recognizes the format. The decoder ignores the file name.
 _SIGNATURES = ((b'\xff\xd8\xff', 'JPEG'), (b'\x89PNG\r\n\x1a\n', 'PNG'), (b'GIF8', 'GIF'))
 # Formats that the decoder does not support, but Pillow recognizes reliably.
 _UNSUPPORTED_FORMATS = ('BMP', 'JPEG2000', 'TIFF', 'WEBP')
@@ -24,7 +24,12 @@ _PNG_DEPTH_OFFSET = 24
 
 
 class Problem(NamedTuple):
-  """A problem of a file: its kind, and the reason as text."""
+  """A problem of a file.
+
+  Attributes:
+    kind: one of ISSUE_KINDS in reports/audit.py.
+    reason: a description of the problem.
+  """
   kind: str
   reason: str
 
@@ -42,7 +47,8 @@ def load_pillow() -> None:
                     'it cannot be imported ({})'.format(error),
                     'install it with `pip install Pillow`, or this package with its extra '
                     '`images`') from error
-  # The audit reports problems itself. All threads share the warning filters, so set them here once.
+  # The audit reports problems itself, so Pillow's warnings are hidden. The filters are set here,
+  # before threads start, because all threads share them.
   warnings.filterwarnings('ignore', module=r'PIL\.')
   logging.getLogger('PIL').setLevel(logging.CRITICAL + 1)
   Image.MAX_IMAGE_PIXELS = None  # The limit is for decoding, but only headers are read here.
@@ -55,7 +61,7 @@ def find_problems(path: bytes, contents: bytes, decoder_error: Optional[str]) ->
   Args:
     path: the path of the file.
     contents: the content of the file.
-    decoder_error: the error message of the decoder; None if it can decode the file.
+    decoder_error: the error message of the decoder; None if the decoder can decode the file.
   """
   format_name = _detect_format(contents)
   image, pillow_error = _open_with_pillow(contents, format_name)
@@ -70,6 +76,7 @@ def find_problems(path: bytes, contents: bytes, decoder_error: Optional[str]) ->
 
 
 def _detect_format(contents: bytes) -> Optional[str]:
+  """Returns the format that the decoder recognizes: JPEG, PNG or GIF; None for other formats."""
   for signature, format_name in _SIGNATURES:
     if contents.startswith(signature):
       return format_name
@@ -77,7 +84,11 @@ def _detect_format(contents: bytes) -> Optional[str]:
 
 
 def _open_with_pillow(contents: bytes, format_name: Optional[str]) -> Tuple[Any, str]:
-  """Returns Pillow's image, without decoding its pixels, and ''; or None and Pillow's error."""
+  """Opens an image with Pillow, without decoding the pixels.
+
+  Returns:
+    (Pillow's image, '') or, if Pillow cannot open the image, (None, Pillow's error message).
+  """
   from PIL import GifImagePlugin, Image, JpegImagePlugin, PngImagePlugin
   file = io.BytesIO(contents)
   try:
@@ -92,6 +103,7 @@ def _open_with_pillow(contents: bytes, format_name: Optional[str]) -> Tuple[Any,
 
 def _explain_decoder_error(contents: bytes, format_name: Optional[str], image: Any,
                            decoder_error: str, pillow_error: str) -> Problem:
+  """Returns the problem because of which the decoder cannot decode a file."""
   if not contents:
     return Problem('empty', 'the file has no bytes')
   if format_name is None:
@@ -105,7 +117,7 @@ def _explain_decoder_error(contents: bytes, format_name: Optional[str], image: A
 
 
 def _is_jpeg_truncated(contents: bytes) -> bool:
-  """Whether the file ends within a segment, or before the end marker of the pixel data."""
+  """Returns whether the file ends within a segment, or before the end marker of the pixel data."""
   position = 2
   while True:
     segment_start = contents[position:position + 4]
@@ -116,14 +128,14 @@ def _is_jpeg_truncated(contents: bytes) -> bool:
     if segment_start[1] == 0xff:  # Padding before a segment.
       position += 1
     elif segment_start[1] == 0xda:
-      # Start of the pixel data, in which 0xff is followed by 0: 0xffd9 can only be the end marker.
+      # The pixel data starts here. The bytes 0xffd9 never occur in pixel data: they mark its end.
       return contents.find(b'\xff\xd9', position) < 0
     else:
       position += 2 + int.from_bytes(segment_start[2:], 'big')
 
 
 def _is_png_truncated(contents: bytes) -> bool:
-  """Whether the file ends within a chunk, or before the IEND chunk."""
+  """Returns whether the file ends within a chunk, or before the IEND chunk."""
   position = 8
   while True:
     length = int.from_bytes(contents[position:position + 4], 'big')
@@ -138,7 +150,7 @@ def _is_png_truncated(contents: bytes) -> bool:
 
 
 def _is_gif_truncated(contents: bytes) -> bool:
-  """Whether the last byte before any padding is not the trailer of a GIF.
+  """Returns whether a GIF does not end with the trailer byte, which zeros may follow as padding.
 
   One in 256 truncated GIFs ends with this byte by chance, and is not recognized as truncated.
   """
@@ -150,6 +162,7 @@ _IS_TRUNCATED: Dict[str, Callable[[bytes], bool]] = {
 
 
 def _check_extension(path: bytes, format_name: str) -> Iterator[Problem]:
+  """Yields a problem if the extension of the file name belongs to another format."""
   from PIL import Image
   extension = os.path.splitext(os.fsdecode(path))[1].lower()
   if Image.EXTENSION.get(extension, format_name) != format_name:  # Unknown extensions are accepted.
@@ -171,9 +184,11 @@ def _find_ignored_properties(contents: bytes, image: Any) -> Iterator[Problem]:
 
 
 def _exif_orientation(image: Any) -> int:
+  """Returns the EXIF orientation of an image; 1 (upright) if there is no valid EXIF data."""
   from PIL import Image
   try:
-    # Not image.getexif(), because for a PNG it decodes the pixels to find EXIF data after them.
+    # Not image.getexif(): the method of PNG images decodes the pixels, in order to find EXIF data
+    # that follow the pixels.
     return int(Image.Image.getexif(image).get(_ORIENTATION_TAG, 1))
-  except Exception:  # Pillow raises various exceptions for damaged EXIF data, which is ignored.
+  except Exception:  # Damaged EXIF data, for which Pillow raises various exceptions, is ignored.
     return 1

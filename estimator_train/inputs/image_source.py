@@ -1,4 +1,4 @@
-"""The source of image files, which are read in each epoch or cached."""
+"""Reads the images of a split from image files, either in each epoch or once into a cache."""
 
 import os
 from typing import Callable, Dict, List, Optional, Tuple
@@ -16,7 +16,10 @@ from estimator_train.settings import groups
 
 
 class ImageSource(Source):
-  """The source of an ImageSplit. A worker without a cache opens only its own files."""
+  """The source of an ImageSplit.
+
+  A worker without a cache opens only the files of its shard, and a small sample of all files.
+  """
   format_name = 'image_files'
   class_indices_are_known = True
   is_auditable = True
@@ -47,8 +50,8 @@ class ImageSource(Source):
     expect_grey = image_files.is_sample_grey(self.split.files)
     load_image = image_files.make_load_image(batching, expect_grey)
 
-    # Each stage returns a scalar that depends on its result: results of different sizes cannot be
-    # batched, and copying them into a batch would add to the measured time.
+    # Each stage returns a scalar that depends on its result, instead of the result: images of
+    # different sizes cannot be batched, and copying them would add to the measured time.
     @tf.autograph.experimental.do_not_convert
     def read(path: tf.Tensor, class_index: tf.Tensor) -> tf.Tensor:
       return tf.strings.length(tf.read_file(path))

@@ -1,4 +1,4 @@
-"""The interface to the examples of a split, with one implementation per format."""
+"""Defines the interface to the examples of a split. Each format has its own implementation."""
 
 import abc
 from typing import Any, Callable, ClassVar, Dict, List, NamedTuple, Optional, Tuple, Union
@@ -23,7 +23,7 @@ class BadImage(NamedTuple):
 
 
 class Source(abc.ABC):
-  """The examples of a split. File formats, NumPy arrays and synthetic data have a subclass each.
+  """The examples of a split. Each file format, NumPy arrays and synthetic data have a subclass.
 
   Args:
     dataset: the data set of the split.
@@ -35,8 +35,8 @@ class Source(abc.ABC):
     is_auditable: whether the files are images, which --mode=audit can check.
     can_cache_in_folder: whether the examples can be cached in a folder.
     is_in_memory: whether the examples are in memory, so that nothing is read or decoded.
-    last_stage: the name of the last stage of the input pipeline; None: the pipeline has no stages
-      to measure.
+    last_stage: the name of the last stage of the input pipeline; None: the input pipeline has no
+      stages for --mode=input_benchmark to measure.
   """
   format_name: ClassVar[str]
   class_indices_are_known = False
@@ -82,14 +82,14 @@ class Source(abc.ABC):
     raise self._infinite_error()
 
   def cache_key(self) -> str:
-    """Returns a key that identifies the examples on this machine; UserError for infinite data."""
+    """Returns a key for the examples on this machine; raises a UserError for infinite data."""
     raise self._infinite_error()
 
   def content_digest(self) -> str:
-    """Returns a digest of the class indices, which must be the same on all machines.
+    """Returns a digest of the class indices, which must be the same on all workers.
 
-    The digest is '' if the class indices are not known without reading a file; published files are
-    verified by their checksums instead.
+    The digest is '' if workers need not compare class indices, because the examples are published
+    files or synthetic.
     """
     return fingerprint.of_arrays([self.class_indices()]) if self.class_indices_are_known else ''
 
@@ -103,16 +103,16 @@ class Source(abc.ABC):
       model_dir: the folder in which the result is stored for the next run.
 
     Returns:
-      The split without these examples, and the removed examples.
+      The split without the removed examples, and the removed examples.
 
     Raises:
-      UserError: the fraction of such examples exceeds `--max_bad_images`, or a class would have
-        no training examples left.
+      UserError: the fraction of removed examples would exceed `--max_bad_images`, or a class would
+        have no training examples left.
     """
     return self.split, []
 
   def make_permutation(self, batching: Batching) -> Optional[np.ndarray]:
-    """Returns the permutation to apply to the examples before shuffling; None: no permutation."""
+    """Returns the permutation that is applied before shuffling; None: examples are not permuted."""
     return batching.permutation(len(self.class_indices()))
 
   def files(self) -> List[FilePath]:
@@ -121,7 +121,7 @@ class Source(abc.ABC):
 
   def stage_input_fns(self, batching: Batching, is_cached: bool,
                       train_input_fn: InputFn) -> Dict[str, InputFn]:
-    """Returns one `input_fn` per stage of the input pipeline; each runs all stages up to its own.
+    """Returns, by the name of each stage, an `input_fn` that runs the stages up to this stage.
 
     Args:
       batching: how the examples are combined into batches.
@@ -135,14 +135,17 @@ class Source(abc.ABC):
     return dict(self.earlier_stage_input_fns(batching), **{self.last_stage: train_input_fn})
 
   def earlier_stage_input_fns(self, batching: Batching) -> Dict[str, InputFn]:
-    """Returns one `input_fn` for each stage before the last one, for examples that are not cached.
+    """Like stage_input_fns, but without the last stage, and only for examples that are not cached.
 
-    Each element of their datasets stands for `batching.examples_per_batch` examples.
+    Each element that an `input_fn` yields stands for `batching.examples_per_batch` examples.
     """
     return {}
 
   def explain_failure(self) -> Optional[UserError]:
-    """Returns an error that names a file that cannot be read, or None if all can be read."""
+    """Reads all files, and returns an error that names an unreadable file; None if there is none.
+
+    An image that cannot be decoded counts as unreadable.
+    """
     return None
 
   def _infinite_error(self) -> UserError:

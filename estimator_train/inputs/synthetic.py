@@ -1,4 +1,4 @@
-"""Synthetic examples, which take no time to read: one random batch, repeated."""
+"""Makes `input_fn`s of synthetic examples: one random batch is repeated, which takes no time."""
 
 from typing import Optional
 
@@ -9,7 +9,7 @@ from estimator_train.inputs.source import InputFn, Source
 
 
 class SyntheticSource(Source):
-  """The source of a SyntheticSplit: one random batch, repeated."""
+  """The source of a SyntheticSplit, which repeats one random batch."""
   format_name = 'synthetic'
   can_cache_in_folder = True  # --cache=FOLDER is accepted, but nothing is written.
   last_stage = None
@@ -29,20 +29,20 @@ def make_input_fn(batching: Batching,
   """Makes an `input_fn` that repeats one random batch.
 
   Args:
-    batching: the shape and the seed of the batch.
+    batching: gives the shape and the seed of the batch.
     num_batches: the number of batches; None: infinite.
 
   Returns:
-    A function that returns a dataset of (images, labels): uint8 [B, height, width, channels], and
-    float32 [B, num_classes] or int64 [B].
+    A function that returns a dataset of (images, labels). The images are uint8 [B, height, width,
+    channels]; the labels are float32 [B, num_classes] or int64 [B].
   """
   def input_fn() -> tf.data.Dataset:
     shape = (batching.examples_per_batch,) + batching.image_shape
     images = tf.cast(
         tf.random.stateless_uniform(shape, [batching.seed, 0], 0, 256, tf.int32), tf.uint8)
-    classes = tf.random.stateless_uniform(
+    class_indices = tf.random.stateless_uniform(
         [batching.examples_per_batch], [batching.seed, 1], 0, batching.num_classes, tf.int64)
-    batch = images, batching.encode_labels(classes)
+    batch = images, batching.encode_labels(class_indices)
     return tf.data.Dataset.from_tensors(batch).repeat(num_batches)
 
   return input_fn

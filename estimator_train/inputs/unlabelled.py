@@ -23,7 +23,7 @@ class Image(NamedTuple):
   """An image, decoded and resized.
 
   Attributes:
-    name: the path of the file; in an idx file, the path, `:` and the index of the image.
+    name: the path of the file; for an image in an idx file, `PATH:INDEX`.
     pixels: [height, width, 1 or 3], pixel values from 0 to 255.
   """
   name: bytes
@@ -31,7 +31,12 @@ class Image(NamedTuple):
 
 
 class UnreadableFile(NamedTuple):
-  """A file that cannot be read completely, and the reason."""
+  """A file that cannot be read completely.
+
+  Attributes:
+    name: the path of the file.
+    reason: why the file cannot be read completely.
+  """
   name: bytes
   reason: str
 
@@ -40,7 +45,10 @@ Entry = Union[Image, UnreadableFile]
 
 
 def find_input_files(pattern: str) -> Iterator[bytes]:
-  """Returns the files of `--input`, sorted; the path of an existing file is not used as a pattern.
+  """Returns the sorted paths of the files that match `--input`.
+
+  If `--input` is the path of an existing file, only this path is returned, even if it contains
+  characters that are special in patterns.
 
   Raises:
     UserError: no file matches, or a folder cannot be listed.
@@ -77,7 +85,7 @@ def read_batches(files: Iterator[bytes], image_shape: Tuple[int, int, int], batc
         return
       yield batch
   finally:
-    entries.close()  # Ends the threads, which use the decoder.
+    entries.close()  # Ends the threads before the decoder that they use is closed.
     decoder.close()
 
 
@@ -91,6 +99,7 @@ def stack_images(images: List[Image]) -> np.ndarray:
 
 def _read_entries(files: Iterator[bytes], decoder: '_Decoder', image_shape: Tuple[int, int, int],
                   max_pending: int, num_threads: int) -> Generator[Entry, None, None]:
+  """Yields the entries of the files in order. Threads read up to `max_pending` files ahead."""
   height, width, _ = image_shape
   pending: Deque[Tuple[bytes, Future]] = collections.deque()
   with ThreadPoolExecutor(num_threads) as threads:
@@ -127,6 +136,7 @@ def _read_image_file(path: bytes, decoder: '_Decoder') -> Optional[Entry]:
 
 
 def _read_idx_file(path: bytes, height: int, width: int) -> Iterator[Entry]:
+  """Yields the images of an idx file and, if the file is damaged, an UnreadableFile at the end."""
   try:
     for index, pixels in enumerate(idx_images.iter_images(path, height, width)):
       yield Image(path + b':%d' % index, pixels)
@@ -135,7 +145,7 @@ def _read_idx_file(path: bytes, height: int, width: int) -> Iterator[Entry]:
 
 
 class _Decoder:
-  """Decodes and resizes single images. It can be shared by several threads.
+  """Decodes and resizes single images. Several threads can share a decoder.
 
   Args:
     image_shape: (height, width, channels) of the model's input, with 1 or 3 channels.
@@ -146,7 +156,7 @@ class _Decoder:
     with tf.Graph().as_default() as graph:
       contents = tf.placeholder(tf.string, [])
       image = tf.image.decode_jpeg(contents)
-      # With two or four channels, the last one is alpha, which is discarded.
+      # Of two or four channels, the last channel is alpha. Decoding to three channels discards it.
       image = tf.cond(tf.equal(tf.shape(image)[2] % 2, 1), lambda: image,
                       lambda: tf.image.decode_jpeg(contents, channels=3))
       pixels = image_files.resize(image, height, width)
@@ -157,7 +167,7 @@ class _Decoder:
     self._fetch_pixels = self._session.make_callable(pixels, [contents])
 
   def decode(self, contents: bytes) -> np.ndarray:
-    """Decodes an image to float32 [height, width, 1 or 3]; raises a ValueError if that fails."""
+    """Decodes an image to float32 [height, width, 1 or 3]; raises a ValueError if it fails."""
     try:
       return self._fetch_pixels(contents)
     except tf.errors.OpError as error:

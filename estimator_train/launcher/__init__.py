@@ -1,1 +1,1 @@
-"""Launchers: a cluster on this machine, and TensorBoard for a training run."""
+"""Starts a cluster on this machine, or TensorBoard together with a training run."""

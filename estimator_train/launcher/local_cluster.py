@@ -1,17 +1,18 @@
-r"""Starts a cluster on this machine, whose tasks are processes of the program.
+r"""Starts a cluster on this machine, in which each task is one process of the program.
 
   python -m estimator_train.launcher.local_cluster --local_workers=N [--local_ps=M] \
     [--max_restarts=K] [--local_cores=C] [--local_gpus=G] [FLAG...]
 
 Each task runs the program with the same flags and its own TF_CONFIG. The first task, the leader,
-inherits standard output and standard error of this process; the other tasks write theirs to
+inherits standard output and standard error of this process; the other tasks write their output to
 model_dir/logs/. When one task fails, or the leader has finished, the other tasks are ended.
-With --local_cores=C and --local_gpus=G, each task has C cores and G GPUs for itself, in the order
-of their IDs.
+With --local_cores=C and --local_gpus=G, each task has C cores and G GPUs for itself. Cores are
+assigned in the order of their IDs, GPUs in the order of CUDA_VISIBLE_DEVICES.
 """
 
 import argparse
 import contextlib
+import itertools
 import os
 import re
 import signal
@@ -33,7 +34,7 @@ from estimator_train.process import child_process
 from estimator_train.run_dir import run_files
 
 _PROGRAM = (sys.executable, '-m', 'estimator_train')
-# The argument of the program if none is given.
+# The argument of the program if the user gives no flags.
 QUICKSTART_ARGUMENT = '--flagfile=' + paths.QUICKSTART_FLAGFILE
 LAUNCHER_FLAGS = ('local_workers', 'local_ps', 'max_restarts', 'local_cores', 'local_gpus')
 _USER_ERROR_EXIT_CODE = 2
@@ -47,7 +48,7 @@ class _Arguments(NamedTuple):
     tasks: the tasks of the cluster, the leader first.
     resources: the cores and GPUs of each task.
     max_restarts: maximum number of restarts after failures.
-    program_flags: the flags of the program.
+    program_flags: the arguments that are not flags of the launcher.
   """
   tasks: List[LocalTask]
   resources: List[TaskResources]
@@ -61,19 +62,19 @@ def main(argv: Optional[Sequence[str]] = None, program: Sequence[str] = _PROGRAM
 
   Args:
     argv: the arguments, without the program's name; by default those of this process.
-    program: the command of a task, without its flags.
+    program: the command that runs a task, without the flags of the program.
     timeouts: how long to wait for tasks to end.
 
   Returns:
     The exit code.
   """
   try:
-    tasks, resources, max_restarts, arguments = _parse_arguments(
+    tasks, resources, max_restarts, program_arguments = _parse_arguments(
         sys.argv[1:] if argv is None else argv)
     strategy = 'multi_worker_mirrored' if tasks[-1].type != 'ps' else 'parameter_server'
     command = list(program) + ['--distribution_strategy=' + strategy] + (
-        arguments or [QUICKSTART_ARGUMENT])
-    if flags.wants_help(arguments):
+        program_arguments or [QUICKSTART_ARGUMENT])
+    if flags.wants_help(program_arguments):
       os.execve(command[0], command, child_process.child_environment())
     settings = flags.parse(command[len(program):])
     if not settings.trains:
@@ -90,15 +91,20 @@ def main(argv: Optional[Sequence[str]] = None, program: Sequence[str] = _PROGRAM
 
 
 def program_flags(argv: Sequence[str]) -> List[str]:
-  """Returns the arguments that are flags of the program, without those of the launcher.
+  """Returns the arguments without the flags of the launcher.
 
   Raises:
-    UserError: a flag of the launcher is invalid.
+    UserError: a flag of the launcher is invalid, or the machine has too few cores or GPUs.
   """
   return _parse_arguments(argv).program_flags
 
 
 def _parse_arguments(argv: Sequence[str]) -> _Arguments:
+  """Parses the command line.
+
+  Raises:
+    UserError: a flag of the launcher is invalid, or the machine has too few cores or GPUs.
+  """
   parser = _Parser(add_help=False, allow_abbrev=False)
   for name in LAUNCHER_FLAGS:
     parser.add_argument('--' + name, '-' + name, default=None if name == 'local_workers' else '0')
@@ -122,21 +128,32 @@ def _parse_arguments(argv: Sequence[str]) -> _Arguments:
 
 def _divide_resources(tasks: Sequence[LocalTask], cores_per_task: int,
                       gpus_per_task: int) -> List[TaskResources]:
-  """Assigns cores and GPUs to the tasks.
+  """Returns the cores and GPUs of each task.
+
+  If CUDA_VISIBLE_DEVICES is not set, the machine is assumed to have enough GPUs.
 
   Args:
     tasks: the tasks.
     cores_per_task: number of cores reserved for each task; 0: all tasks share all cores.
     gpus_per_task: number of GPUs reserved for each task; 0: all tasks share all GPUs.
+
+  Raises:
+    UserError: there are too few cores or GPUs.
   """
   cores = sorted(os.sched_getaffinity(0)) if cores_per_task else []
   if cores_per_task and len(cores) < cores_per_task * len(tasks):
     raise UserError('there are too few cores', '--local_cores={} for {} tasks on {} cores'.format(
         cores_per_task, len(tasks), len(cores)),
                     'give fewer per task, or leave the flag out to share the cores')
-  visible = os.environ.get('CUDA_VISIBLE_DEVICES')
-  gpus = (visible.split(',') if visible
-          else [str(gpu) for gpu in range(gpus_per_task * len(tasks))])
+  num_gpus = gpus_per_task * len(tasks)
+  visible = os.environ.get('CUDA_VISIBLE_DEVICES', ','.join(map(str, range(num_gpus))))
+  # CUDA ignores the entries after an invalid one; users give -1 or nothing to hide all GPUs.
+  gpus = list(itertools.takewhile(lambda gpu: gpu.strip() not in ('', '-1'), visible.split(',')))
+  if len(gpus) < num_gpus:
+    raise UserError('there are too few GPUs', '--local_gpus={} for {} tasks on {} GPUs '
+                    '(CUDA_VISIBLE_DEVICES={})'.format(
+                        gpus_per_task, len(tasks), len(gpus), visible),
+                    'give fewer per task, or leave the flag out to share the GPUs')
   return [TaskResources(
       tuple(cores[index * cores_per_task:][:cores_per_task]),
       ','.join(gpus[index * gpus_per_task:][:gpus_per_task]) if gpus_per_task else None)
@@ -150,6 +167,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _parse_count(name: str, text: str, minimum: int) -> int:
+  """Returns the value of a flag of the launcher; raises a UserError if it is out of range."""
   if not re.match(r'[0-9]{1,3}\Z', text) or int(text) < minimum:
     raise UserError('--{} is not a valid number'.format(name), '--{}={}'.format(name, text),
                     'give a whole number from {} to {}'.format(minimum, _MAX_COUNT))
@@ -158,7 +176,10 @@ def _parse_count(name: str, text: str, minimum: int) -> int:
 
 @contextlib.contextmanager
 def _record_signals() -> Iterator[List[int]]:
-  """Yields a list of the received SIGINT, SIGTERM and SIGUSR1, without those that are ignored."""
+  """Yields a list to which handlers append each received SIGINT, SIGTERM and SIGUSR1.
+
+  A signal that this process ignores stays ignored.
+  """
   received_signals: List[int] = []
   handlers = {signum: signal.getsignal(signum)
               for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)}

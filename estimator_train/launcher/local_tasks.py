@@ -1,4 +1,4 @@
-"""The tasks of a cluster on this machine, which are started, stopped and restarted together."""
+"""Starts, stops and restarts the tasks of a cluster on this machine together."""
 
 import contextlib
 import json
@@ -21,12 +21,12 @@ class Timeouts(NamedTuple):
   """How long to wait for tasks to end.
 
   Attributes:
-    peer_loss_secs: how long the other tasks may take to end after a task is lost, before they are
-      killed.
-    finish_secs: how long the other tasks may take to end after the leader has finished the run, or
-      a task has failed in a way that a restart cannot fix, before they receive SIGTERM.
-    save_secs: how long the tasks may take to save a checkpoint and end after a signal, before they
-      are killed.
+    peer_loss_secs: time until the other tasks are killed, after a task has failed with an exit code
+      of 128 or above.
+    finish_secs: time until the other tasks receive SIGTERM, after the leader has finished the run
+      or a task has failed with an exit code below 128.
+    save_secs: time until the tasks are killed, after SIGINT or SIGTERM. On these signals, a task
+      saves a checkpoint and ends.
   """
   peer_loss_secs: float = 60.
   finish_secs: float = 5.
@@ -44,7 +44,7 @@ class LocalTask(NamedTuple):
     index: index among the tasks of this type, from 0.
   """
   type: str
-  index: int  # type: ignore[assignment]  # It hides tuple.index, which is not used here.
+  index: int  # type: ignore[assignment]  # Hides the method tuple.index, which no code uses.
 
   def __str__(self) -> str:
     return self.type if self.type == 'chief' else '{} {}'.format(self.type, self.index)
@@ -55,7 +55,7 @@ class TaskResources(NamedTuple):
 
   Attributes:
     cores: IDs of its cores; empty: the cores of this process.
-    gpus: its CUDA_VISIBLE_DEVICES; None: the value of this process.
+    gpus: its value of CUDA_VISIBLE_DEVICES; None: the value of this process.
   """
   cores: Tuple[int, ...] = ()
   gpus: Optional[str] = None
@@ -65,8 +65,8 @@ class TaskFailure(NamedTuple):
   """The failure of a task that was not ended by the launcher.
 
   Attributes:
-    code: its exit code as in a shell: 128 + n if signal n killed it.
-    reason: a description with the task's name, the code and the error.
+    code: exit code of the task; 128 + n if signal n killed the task, as in a shell.
+    reason: text with the name of the task, the code and the error.
   """
   code: int
   reason: str
@@ -91,11 +91,11 @@ class LocalCluster:
   """The tasks of a cluster on this machine.
 
   Args:
-    tasks: the tasks; first the leader, which inherits the outputs of this process.
+    tasks: the tasks. The first one, the leader, inherits the outputs of this process.
     command: the command that each task runs.
     log_dir: path of the folder for the log files of the other tasks.
-    received_signals: the signals that this process has received; a handler appends to the list
-      while the cluster runs.
+    received_signals: the signals that this process has received. Signal handlers append to this
+      list while the cluster runs.
     timeouts: how long to wait for tasks to end.
     clock: returns the time in seconds.
     sleep: waits for a number of seconds.
@@ -114,7 +114,7 @@ class LocalCluster:
     self._num_forwarded_signals = 0
 
   def run(self, max_restarts: int) -> int:
-    """Runs the tasks, and restarts them after failures from which a run can resume.
+    """Runs the tasks, and restarts all of them after a failure from which the run can resume.
 
     Args:
       max_restarts: maximum number of restarts.
@@ -131,7 +131,8 @@ class LocalCluster:
         return _SIGNAL_CODE_BASE + stop_signals[0]
       if not failures:
         return 0
-      # A task that lost a peer is not the cause, even if its failure was detected first.
+      # First, a failure that no restart can fix. Last, a task that only lost a peer, because the
+      # failure of another task is the cause.
       failure = min(failures, key=lambda failure: (failure.code >= _SIGNAL_CODE_BASE,
                                                    failure.code == _PEER_LOST_CODE))
       if failure.code < _SIGNAL_CODE_BASE or num_restarts == max_restarts:
@@ -213,7 +214,7 @@ class LocalCluster:
       self._sleep(_POLL_SECS)
 
   def _remove_ended(self) -> List[_RunningTask]:
-    """Removes the tasks that have ended from the list of running ones, and returns them."""
+    """Removes the tasks that have ended from the running tasks, and returns the removed tasks."""
     ended = [running for running in self._running if running.process.poll() is not None]
     self._running = [running for running in self._running if running not in ended]
     return ended
@@ -224,7 +225,7 @@ class LocalCluster:
 
 
 def _report_failure(running: _RunningTask) -> TaskFailure:
-  """Returns the failure of a task; prints it unless the leader has printed its own error."""
+  """Returns the failure of a task, and prints the reason unless the leader has printed it."""
   code = running.process.returncode
   error = 'see above'  # The leader's own error message.
   if code < 0 or running.log_path:
@@ -250,9 +251,10 @@ def _environments(tasks: Sequence[LocalTask], ports: Sequence[int]) -> Iterator[
 
 @contextlib.contextmanager
 def _reserve_ports(count: int) -> Iterator[List[int]]:
-  """Reserves free ports for the tasks, so that no outgoing connection of this machine gets one.
+  """Reserves free ports for the tasks, so that no outgoing connection of this machine uses them.
 
-  Linux lets two sockets bind the same port if both set SO_REUSEADDR and only one listens.
+  A task can nevertheless listen on its reserved port: Linux lets two sockets bind the same port if
+  both set SO_REUSEADDR and only one listens.
   """
   with contextlib.ExitStack() as sockets:
     ports = []

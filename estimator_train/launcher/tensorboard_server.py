@@ -11,18 +11,23 @@ import sys
 from typing import Sequence
 
 _NICENESS = 10
+_USER_ERROR_EXIT_CODE = 2
 
 
 def main(argv: Sequence[str]) -> None:
   """Serves the folder on a free port of localhost.
 
   Args:
-    argv: the path of the folder.
+    argv: one argument, the path of the folder.
   """
+  if not argv:
+    print('error: a folder is required: no argument was given: give the path of a model_dir',
+          file=sys.stderr)
+    sys.exit(_USER_ERROR_EXIT_CODE)
   os.nice(_NICENESS)  # So that training has priority over TensorBoard.
   os.environ['CUDA_VISIBLE_DEVICES'] = ''
   try:
-    os.chdir(argv[0])  # Not passed as logdir, where TensorBoard interprets colons and commas.
+    os.chdir(argv[0])  # In the argument logdir, TensorBoard would interpret colons and commas.
     from tensorboard import program  # Imported at low priority, since it takes a second.
     tensorboard = program.TensorBoard()
     tensorboard.configure(logdir='.', host='localhost', port=0)

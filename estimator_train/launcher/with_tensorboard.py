@@ -2,9 +2,9 @@
 
   python -m estimator_train.launcher.with_tensorboard --tensorboard [FLAG...]
 
-This process starts TensorBoard as its child, and then replaces itself with the program or, for a
-local cluster, with its launcher. The run therefore has the terminal, signals and exit code as
-usual, and when it ends, for whatever reason, the kernel kills TensorBoard.
+This process starts TensorBoard as its child, and then replaces itself with the program or with the
+launcher of a local cluster. The run therefore has the terminal, signals and exit code as usual.
+When the run ends, for whatever reason, the kernel kills TensorBoard.
 """
 
 import os
@@ -58,8 +58,8 @@ def main(argv: Optional[Sequence[str]] = None, program: Sequence[str] = _MODULE_
 
 
 def _remove_tensorboard_flag(argv: Sequence[str]) -> List[str]:
-  """Returns the arguments without --tensorboard."""
-  return [argument for argument in argv if argument.lstrip('-') != 'tensorboard']
+  """Returns the arguments without --tensorboard or -tensorboard."""
+  return [argument for argument in argv if argument not in ('--tensorboard', '-tensorboard')]
 
 
 def _start_tensorboard(server: Sequence[str], model_dir: str) -> None:
@@ -69,7 +69,7 @@ def _start_tensorboard(server: Sequence[str], model_dir: str) -> None:
     subprocess.Popen(
         list(server) + [model_dir], env=child_process.child_environment(), stdin=subprocess.DEVNULL,
         stdout=sys.__stderr__.fileno(), stderr=log,
-        # So that Ctrl-C does not end TensorBoard at once, while training finishes its step first.
+        # Ctrl-C would otherwise end TensorBoard before training has completed its last step.
         start_new_session=True,
         preexec_fn=child_process.make_preexec_fn())  # noqa: PLW1509 (preexec_fn takes no lock)
 

@@ -36,15 +36,16 @@ def build(function_name: str, image_shape: Tuple[int, int, int], num_classes: in
     function_name: the name of the function in `tf.keras.applications`.
     image_shape: (height, width, channels) of an image; a single channel is repeated to three.
     num_classes: the number of outputs.
-    trainable_layers: the number of last layers below the new top that are trained; None: all.
+    trainable_layers: the number of trained layers directly before the new top, which is always
+      trained; None: all layers.
 
   Returns:
-    An uncompiled model with random weights: float32 [B, height, width, 3] to probabilities [B,
+    An uncompiled model with random weights, from float32 [B, height, width, 3] to probabilities [B,
     num_classes].
 
   Raises:
     ValueError: the images are too small for the network.
-    UserError: the network has fewer layers than trainable_layers.
+    UserError: the network has fewer layers than `trainable_layers`.
   """
   backbone = _build_backbone(function_name, image_shape, weights=None)
   layers = backbone.layers[1:]  # The first one is the input layer.
@@ -61,9 +62,9 @@ def build(function_name: str, image_shape: Tuple[int, int, int], num_classes: in
 
 
 def imagenet_weights(function_name: str, image_shape: Tuple[int, int, int]) -> List[np.ndarray]:
-  """Returns the ImageNet weights of the network, in the order of its layers.
+  """Returns the ImageNet weights of a network without its top, in the order of its layers.
 
-  The weights are downloaded to `~/.keras/models` once; Keras verifies their published checksum.
+  Keras downloads the weights to `~/.keras/models` once, and verifies their published checksum.
 
   Raises:
     UserError: the weights cannot be downloaded.
@@ -76,7 +77,7 @@ def imagenet_weights(function_name: str, image_shape: Tuple[int, int, int]) -> L
       tf.keras.backend.set_session(session)
       with contextlib.redirect_stdout(sys.stderr):  # Keras prints progress to standard output.
         return _build_backbone(function_name, image_shape, weights='imagenet').get_weights()
-  except Exception as error:  # Keras raises plain Exception.
+  except Exception as error:  # Keras raises Exception itself if a download fails.
     raise UserError('the ImageNet weights cannot be downloaded',
                     '--weights=imagenet ({})'.format(error),
                     'give --weights=PATH of the "notop" .h5 file of this network, or '
@@ -88,5 +89,6 @@ def imagenet_weights(function_name: str, image_shape: Tuple[int, int, int]) -> L
 
 def _build_backbone(function_name: str, image_shape: Tuple[int, int, int],
                     weights: Optional[str]) -> tf.keras.Model:
+  """Builds a network without its top; the weights are `imagenet`, or None for random weights."""
   return getattr(tf.keras.applications, function_name)(
       weights=weights, include_top=False, input_shape=image_shape[:2] + (3,), layers=_Layers())

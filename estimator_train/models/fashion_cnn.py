@@ -6,7 +6,7 @@ import tensorflow.compat.v1 as tf
 
 
 def build(image_shape: Tuple[int, int, int], num_classes: int) -> tf.keras.Model:
-  """Three 3x3 convolutions, two 2x2 max poolings and a dense layer of 64 units.
+  """Builds three 3x3 convolutions, two 2x2 max poolings, a dense layer of 64 units and the output.
 
   The model has 93,322 parameters for images of 28x28x1 and 10 classes.
 
@@ -15,7 +15,7 @@ def build(image_shape: Tuple[int, int, int], num_classes: int) -> tf.keras.Model
     num_classes: the number of outputs.
 
   Returns:
-    An uncompiled model: float32 [B, height, width, channels] to probabilities [B, num_classes].
+    An uncompiled model from float32 [B, height, width, channels] to probabilities [B, num_classes].
   """
   layers = tf.keras.layers
   return tf.keras.Sequential([

@@ -6,17 +6,17 @@ import tensorflow.compat.v1 as tf
 
 
 def build(image_shape: Tuple[int, int, int], num_classes: int) -> tf.keras.Model:
-  """Three 3x3 convolutions, batch norm, pooling, dropout and a dense layer of 128 units.
+  """Builds three 3x3 convolutions, batch norm, pooling, dropout, and a dense layer of 128 units.
 
   Batch norm computes its statistics over the batch of each replica, and each replica draws its own
-  dropout masks, so the trained weights depend slightly on the number of replicas.
+  dropout masks. The trained weights therefore depend slightly on the number of replicas.
 
   Args:
     image_shape: (height, width, channels).
     num_classes: the number of outputs.
 
   Returns:
-    An uncompiled model: float32 [B, height, width, channels] to probabilities [B, num_classes].
+    An uncompiled model from float32 [B, height, width, channels] to probabilities [B, num_classes].
   """
   layers = tf.keras.layers
   return tf.keras.Sequential([

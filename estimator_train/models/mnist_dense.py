@@ -6,14 +6,14 @@ import tensorflow.compat.v1 as tf
 
 
 def build(image_shape: Tuple[int, int, int], num_classes: int) -> tf.keras.Model:
-  """A 3x3 convolution with 32 filters and a dense layer of 128 units.
+  """Builds a 3x3 convolution with 32 filters and a dense layer of 128 units.
 
   Args:
     image_shape: (height, width, channels).
     num_classes: the number of outputs.
 
   Returns:
-    An uncompiled model: float32 [B, height, width, channels] to logits [B, num_classes].
+    An uncompiled model from float32 [B, height, width, channels] to logits [B, num_classes].
   """
   layers = tf.keras.layers
   return tf.keras.Sequential([

@@ -4,9 +4,9 @@ from typing import Callable
 
 import tensorflow.compat.v1 as tf
 
-# ImageNet statistics with which the networks of tf.keras.applications were trained. Caffe: means of
-# blue, green and red, for pixel values in [0, 255]. Torch: means and standard deviations of red,
-# green and blue, for pixel values in [0, 1].
+# ImageNet statistics with which the networks of tf.keras.applications were trained. `caffe` uses
+# the means of blue, green and red, for pixel values in [0, 255]. `torch` uses the means and the
+# standard deviations of red, green and blue, for pixel values in [0, 1].
 _CAFFE_MEANS = (103.939, 116.779, 123.68)
 _TORCH_MEANS, _TORCH_DEVIATIONS = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
@@ -19,11 +19,12 @@ def make_preprocess(name: str, height: int, width: int,
     name: a value of `--preprocess`.
     height: the height of the images, in pixels.
     width: the width of the images, in pixels.
-    channels: the number of channels of the model's input, to which a single channel is repeated.
+    channels: the number of channels of the model's input. The single channel of a grey image is
+      repeated to this number.
 
   Returns:
-    A function of pixel values from 0 to 255, uint8 or float32 [B, height, width, 1 or channels],
-    that returns float32 [B, height, width, channels].
+    A function that takes pixel values from 0 to 255, uint8 or float32 [B, height, width, 1 or
+    channels], and returns float32 [B, height, width, channels].
 
   Raises:
     ValueError: no preprocessing has this name.

@@ -7,8 +7,9 @@ def from_outputs(model: tf.keras.Model, outputs: tf.Tensor) -> tf.Tensor:
   """Returns the outputs of a compiled model if they are probabilities, or else their softmax.
 
   Args:
-    model: a compiled model. Its loss or, if that does not specify it, its last operation determines
-      whether its outputs are logits.
+    model: a compiled model. If its loss has the option `from_logits`, the option determines whether
+      the outputs are logits. Otherwise, the outputs are probabilities if the last operation is a
+      softmax, or if the loss is a cross-entropy function or the name of such a function.
     outputs: the outputs of the model, float [B, num_classes].
   """
   config = model.loss.get_config() if isinstance(model.loss, tf.keras.losses.Loss) else {}

@@ -1,4 +1,4 @@
-"""Builds models by name, including the user's own; imports TensorFlow only when it builds one."""
+"""Builds and checks models by name. TensorFlow is imported only to build or check a model."""
 
 import importlib
 from typing import Any, Optional, Sequence, Tuple
@@ -11,7 +11,8 @@ _APPLICATIONS = {function.lower(): function for function in (
     'VGG16', 'VGG19', 'ResNet50', 'ResNet101', 'ResNet152', 'ResNet50V2', 'ResNet101V2',
     'ResNet152V2', 'InceptionV3', 'InceptionResNetV2', 'Xception', 'MobileNet', 'MobileNetV2',
     'DenseNet121', 'DenseNet169', 'DenseNet201', 'NASNetMobile', 'NASNetLarge')}
-# As in the article of oct2017.flags; all layers of the other networks are trainable.
+# The default of --trainable_layers, by the value of --model; of the other networks, all layers are
+# trained. The number for VGG16 is that of the article whose workload is oct2017.flags.
 _DEFAULT_TRAINABLE_LAYERS = {'vgg16': 4}
 
 
@@ -25,22 +26,22 @@ def build(name: str, image_shape: Tuple[int, int, int], num_classes: int,
   """Builds a Keras model by name.
 
   Args:
-    name: one of choices.MODELS, or `package.module:function`. The former names a module of this
-      package, whose function `build` is called; the latter names a function that takes either no
-      arguments or an image shape and the number of classes.
+    name: one of choices.MODELS, or `package.module:function` for a function of the user that takes
+      either no arguments, or an image shape and the number of classes.
     image_shape: (height, width, channels) of an image.
     num_classes: the number of outputs.
-    trainable_layers: the number of last layers of a pretrained network to train; None: the
-      network's default.
+    trainable_layers: for a pretrained network, the number of trained layers directly before the
+      top; None: the network's default.
 
   Returns:
-    A tf.keras.Model, float32 [B, height, width, channels] to float32 [B, num_classes]. It is
-    uncompiled, except that the user's function may return a compiled model. Pretrained networks
-    take three channels, even for images of one channel.
+    A tf.keras.Model from float32 [B, height, width, channels] to float32 [B, num_classes]. Only a
+    function of the user may return a compiled model. The input of a pretrained network has three
+    channels, even for images of one channel.
 
   Raises:
-    UserError: no model has this name; the user's function does not exist, raises, or does
-      not return such a model; or trainable_layers is given for a model that is not pretrained.
+    UserError: no model has this name; the user's function does not exist, raises an exception, or
+      does not return such a model; or `trainable_layers` is given for a model without ImageNet
+      weights.
     ValueError: the images are too small for the model.
   """
   if is_pretrained(name):
@@ -83,7 +84,7 @@ def check_convertible(model: Any, name: str) -> None:
     model: the model.
     name: the argument or flag that gives the model, for the error message.
   """
-  import tensorflow.compat.v1 as tf  # Already imported if the model is a Keras model.
+  import tensorflow.compat.v1 as tf  # Here, so that this module can be imported without it.
 
   from estimator_train.tf_patches.keras import is_graph_network
 
@@ -103,6 +104,7 @@ def check_convertible(model: Any, name: str) -> None:
 
 def _check_shapes(name: str, model: Any, image_shape: Tuple[int, int, int],
                   num_classes: int) -> None:
+  """Raises a UserError unless the model maps one batch of images to one output per class."""
   counts = len(model.inputs), len(model.outputs)
   if counts != (1, 1):
     raise UserError('the program trains models with one input and one output',
@@ -110,7 +112,7 @@ def _check_shapes(name: str, model: Any, image_shape: Tuple[int, int, int],
                     'train this model with estimator_train.convert and an input_fn of your own')
   given = (model.input_shape, model.output_shape)
   expected = ((None,) + image_shape, (None, num_classes))
-  in_colour = expected[0][:3] + (3,)  # A single channel is repeated.
+  in_colour = expected[0][:3] + (3,)  # Preprocessing repeats the single channel of grey images.
   if not (any(_input_fits(given[0], shape) for shape in (expected[0], in_colour))
           and given[1] == expected[1]):
     raise UserError('the model does not fit the data set',

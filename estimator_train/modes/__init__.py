@@ -1,4 +1,4 @@
-"""The modes of the program: `--mode=NAME` calls `run` in the module NAME or _MODULE_NAMES[NAME]."""
+"""Runs the modes of the program: `--mode=NAME` calls the function `run` of the module NAME."""
 
 import contextlib
 import gc
@@ -14,19 +14,20 @@ from estimator_train.run_dir import disk_errors, run_lock
 from estimator_train.run_dir.run_files import RunDir
 from estimator_train.settings import Settings, groups
 
+# Modes whose module has another name than the mode.
 _MODULE_NAMES = {'train': 'train_and_evaluate'}
-# These modes do not write to --model_dir, so they can run while another process writes to it.
+# These modes do not write to --model_dir, so they run without its lock, even during training.
 _READ_ONLY_MODES = ('predict', 'export', 'download', 'doctor')
-# These modes import TensorFlow in child processes, or not at all.
+# These modes import TensorFlow only in child processes, or not at all.
 _MODES_WITHOUT_TENSORFLOW = ('download', 'doctor', 'scaling', 'reproduce')
 
 
 def run(settings: Settings, worker: Optional[Worker] = None) -> Dict[str, Any]:
-  """Runs the mode of the settings; holds the lock of `model_dir` if the mode writes to it.
+  """Runs the mode that the settings name, and locks `model_dir` if the mode writes to this folder.
 
   Args:
     settings: settings of the run.
-    worker: role of this process in the cluster; None to read it from TF_CONFIG.
+    worker: role of this process in the cluster; None: the role that TF_CONFIG specifies.
 
   Returns:
     The result of the mode.
@@ -35,28 +36,34 @@ def run(settings: Settings, worker: Optional[Worker] = None) -> Dict[str, Any]:
   if worker is None and settings.trains:
     worker = workers.make_worker(os.environ, settings.distribution_strategy)
   with _lock(settings[groups.Run], worker):
-    saved_before_ns = RunDir(settings.model_dir).last_save_ns() if settings.model_dir else None
-    module = _MODULE_NAMES.get(settings.mode, settings.mode)
+    previous_save_time_ns = (
+        RunDir(settings.model_dir).last_save_time_ns() if settings.model_dir else None)
+    module_name = _MODULE_NAMES.get(settings.mode, settings.mode)
     try:
       with _import_phase(settings.mode):
-        mode = _import_without_gc('estimator_train.modes.' + module)
-      return mode.run(settings, worker) if settings.trains else mode.run(settings)
+        module = _import_without_gc('estimator_train.modes.' + module_name)
+      return module.run(settings, worker) if settings.trains else module.run(settings)
     except Exception as error:
-      translated = disk_errors.translate_error(error, settings, saved_before_ns)
+      translated = disk_errors.translate_error(error, settings, previous_save_time_ns)
       if translated is None:
         raise
       raise translated from error
 
 
 def _import_phase(mode: str) -> ContextManager[Any]:
-  """Returns a context that logs the import of a mode as a phase if it imports TensorFlow."""
+  """Returns a context that logs `importing TensorFlow` if this process will import TensorFlow."""
   if mode in _MODES_WITHOUT_TENSORFLOW or 'tensorflow' in sys.modules:
     return contextlib.ExitStack()
   return Phase('importing TensorFlow')
 
 
 def _lock(settings: groups.Run, worker: Optional[Worker]) -> ContextManager[Any]:
-  """Returns a context that locks `model_dir` if this process writes to it."""
+  """Returns a context that locks `model_dir` if this process writes to the folder.
+
+  Args:
+    settings: the flags of the group `run`.
+    worker: role of this process in the cluster; None if the mode does not train.
+  """
   is_reader = settings.mode in _READ_ONLY_MODES or (worker is not None and not worker.is_chief)
   if is_reader or not settings.model_dir:
     return contextlib.ExitStack()
@@ -64,18 +71,18 @@ def _lock(settings: groups.Run, worker: Optional[Worker]) -> ContextManager[Any]
 
 
 def _import_without_gc(name: str) -> Any:
-  """Imports a module, and with it TensorFlow, without garbage collection.
+  """Imports a module that imports TensorFlow, while the garbage collector is disabled.
 
-  While objects are created, during the import and later while a graph is built, Python repeatedly
-  scans all existing objects. The objects of TensorFlow's modules are never freed, so they are
-  excluded from these scans.
+  When objects are created, the garbage collector repeatedly scans all existing objects. The objects
+  of TensorFlow's modules are never freed, so there are no scans during the import, and `gc.freeze`
+  excludes the objects from later scans, for example while a graph is built.
   """
-  pause_gc = gc.isenabled() and 'tensorflow' not in sys.modules
-  if pause_gc:
+  disables_gc = gc.isenabled() and 'tensorflow' not in sys.modules
+  if disables_gc:
     gc.disable()
   try:
     return importlib.import_module(name)
   finally:
-    if pause_gc:
-      getattr(gc, 'freeze', lambda: None)()  # CPython 3.7 and later.
+    if disables_gc:
+      getattr(gc, 'freeze', lambda: None)()  # CPython 3.6 has no gc.freeze.
       gc.enable()

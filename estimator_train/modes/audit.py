@@ -1,4 +1,4 @@
-"""`--mode=audit`: decodes every image file as training does, and reports issues."""
+"""`--mode=audit`: decodes every image file as training does, and reports the files with issues."""
 
 import contextlib
 import hashlib
@@ -28,7 +28,7 @@ class _InspectedFile(NamedTuple):
 
   Attributes:
     size: size in bytes.
-    digest: digest of the contents; None if the file is empty or cannot be read.
+    digest: hash of the contents; None if the file is empty or cannot be read.
     shape: (height, width, channels); None if the file cannot be decoded.
     problems: problems of the file.
   """
@@ -42,7 +42,7 @@ def run(settings: Settings) -> Dict[str, Any]:
   """Returns the result: the number of files, and the number of issues of each kind."""
   image_headers.load_pillow()
   dataset = registry.describe(settings)
-  splits = [_make_split(name, split, dataset)
+  splits = [_make_audited_split(name, split, dataset)
             for name, split in (('train', dataset.train), ('eval', dataset.test))
             if split is not None]
   RunDir(settings.model_dir).make()
@@ -53,7 +53,8 @@ def run(settings: Settings) -> Dict[str, Any]:
   return audit.write_audit_report(settings[groups.Run], settings[groups.Data], splits, issues)
 
 
-def _make_split(name: str, split: Any, dataset: DataSet) -> audit.AuditedSplit:
+def _make_audited_split(name: str, split: Any, dataset: DataSet) -> audit.AuditedSplit:
+  """Makes an AuditedSplit; raises a UserError if the data set does not consist of image files."""
   source = make_source(dataset, split)
   if not source.is_auditable:
     raise UserError('--mode=audit requires a data set of image files', '--dataset=' + dataset.name,
@@ -68,19 +69,20 @@ def _inspect_files(splits: List[audit.AuditedSplit]) -> List[audit.ImageIssue]:
   has_content = np.zeros(len(files), bool)
   issues: List[audit.ImageIssue] = []
   with contextlib.closing(bad_images.Decoder()) as decoder:
-    for number, inspected in enumerate(bad_images.map_files(
+    for position, inspected in enumerate(bad_images.map_files(
         lambda path: _inspect_file(path, decoder), files, 'auditing')):
-      split, index = audit.locate_file(splits, number)
+      split, index = audit.locate_file(splits, position)
       split.add_file(inspected.size, inspected.shape)
       issues.extend(split.make_issue(index, *problem) for problem in inspected.problems)
       if inspected.digest is not None:
-        digests[number] = np.frombuffer(inspected.digest, np.uint64)
-        has_content[number] = True
+        digests[position] = np.frombuffer(inspected.digest, np.uint64)
+        has_content[position] = True
   issues.extend(audit.find_duplicates(splits, np.flatnonzero(has_content), digests[has_content]))
   return issues
 
 
 def _inspect_file(path: bytes, decoder: bad_images.Decoder) -> _InspectedFile:
+  """Reads and decodes a file, and finds its problems."""
   try:
     contents = bad_images.read_regular_file(path)
   except OSError as error:

@@ -17,7 +17,7 @@ from estimator_train.doctor.check_results import ERROR, OK, WARNING, CheckResult
 from estimator_train.errors import UserError
 from estimator_train.settings import Settings
 
-DOCKER_IMAGE_VARIABLE = 'ESTIMATOR_TRAIN_IMAGE'  # Set in the Dockerfile.
+DOCKER_IMAGE_VARIABLE = 'ESTIMATOR_TRAIN_IMAGE'  # The Dockerfile sets this environment variable.
 
 
 def run(settings: Settings) -> Dict[str, Any]:
@@ -26,24 +26,27 @@ def run(settings: Settings) -> Dict[str, Any]:
   Raises:
     UserError: at least one check failed; the error contains the result of the mode.
   """
-  checks = []
-  for check in _run_checks(settings):
-    print(check.format_line(), flush=True)  # Immediately, because the next check may take a minute.
-    checks.append(check)
-  counts = {level: sum(check.level == level for check in checks)
+  check_results = []
+  for check_result in _run_checks(settings):
+    # Each line is printed immediately, because the next check may take a minute.
+    print(check_result.format_line(), flush=True)
+    check_results.append(check_result)
+  counts = {level: sum(check_result.level == level for check_result in check_results)
             for level in (OK, WARNING, ERROR)}
   result = {'mode': settings.mode, 'ok': counts[OK], 'warnings': counts[WARNING],
-            'errors': counts[ERROR], 'checks': [check._asdict() for check in checks]}
+            'errors': counts[ERROR],
+            'checks': [check_result._asdict() for check_result in check_results]}
   if counts[ERROR]:
     raise UserError('this machine is not ready',
                     '{} error(s): {}'.format(counts[ERROR], ', '.join(
-                        check.name for check in checks if check.level == ERROR)),
+                        check_result.name for check_result in check_results
+                        if check_result.level == ERROR)),
                     'fix the errors printed above', result)
   return result
 
 
 def _run_checks(settings: Settings) -> Iterator[CheckResult]:
-  """Yields the result of each check, grouped by subject."""
+  """Runs the checks, grouped by subject, and yields their results."""
   python = packages.inspect_python()
   yield packages.check_python(python)
   if python.system != 'Linux':
@@ -55,9 +58,9 @@ def _run_checks(settings: Settings) -> Iterator[CheckResult]:
   imported = tensorflow_import.import_in_child()
   yield tensorflow_import.check_import(imported)
   yield packages.check_pillow(installed)
-  gpu_checks = gpus.check_gpus(inventory, build)
-  yield from gpu_checks
-  if inventory.gpus and not any(check.level == ERROR for check in gpu_checks):
+  gpu_results = gpus.check_gpus(inventory, build)
+  yield from gpu_results
+  if inventory.gpus and not any(gpu_result.level == ERROR for gpu_result in gpu_results):
     yield from _check_gpu_use(len(inventory.gpus), build, imported)
   yield from host.check_host(host.inspect_host(), build)
   yield from folders.check_folders(folders.inspect_folders(settings))
@@ -68,8 +71,14 @@ def _run_checks(settings: Settings) -> Iterator[CheckResult]:
 
 def _check_gpu_use(num_gpus: int, build: Optional[packages.TensorFlowBuild],
                    imported: tensorflow_import.ImportResult) -> Iterator[CheckResult]:
-  """Checks that TensorFlow can use the GPUs, after the checks of its build and of the driver."""
-  if build is not None and not build.is_nvidia_build:  # NVIDIA's build includes the libraries.
+  """Checks that TensorFlow can use the GPUs; called if the checks of the GPUs found no error.
+
+  Args:
+    num_gpus: number of GPUs of this machine.
+    build: installed build of TensorFlow; None if it is unknown.
+    imported: result of importing TensorFlow in a child process.
+  """
+  if build is not None and not build.is_nvidia_build:  # NVIDIA's build includes CUDA's libraries.
     yield gpu_use.check_libraries(gpu_use.find_missing_libraries())
   if imported.num_gpus is not None:
     yield gpu_use.check_visible_gpus(num_gpus, imported.num_gpus, imported.has_cuda,

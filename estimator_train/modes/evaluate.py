@@ -11,7 +11,7 @@ from estimator_train.training.prepared_model import prepare_model
 
 
 def run(settings: Settings) -> Dict[str, Any]:
-  """Returns the result: the metrics of the checkpoint on the test examples."""
+  """Returns the result, which has the metrics of the checkpoint on the test examples."""
   start_up = StartUpTimer()
   plan = make_plan(settings, start_up)
   evaluator = Evaluator(plan, prepare_model(plan, start_up))

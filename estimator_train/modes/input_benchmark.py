@@ -1,4 +1,4 @@
-"""`--mode=input_benchmark`: measures input and model separately to find the bottleneck."""
+"""`--mode=input_benchmark`: measures the input and the model separately to find the bottleneck."""
 
 import logging
 import tempfile
@@ -33,7 +33,7 @@ def run(settings: Settings) -> Dict[str, Any]:
                     '--cache_features reads no images', '--cache_features', 'omit it')
   if settings.model_dir:
     RunDir(settings.model_dir).make()
-  # The user's model_dir may have checkpoints of another model, so the model is trained elsewhere.
+  # The model is trained in a temporary folder, because the user's model_dir may have checkpoints.
   with tempfile.TemporaryDirectory(prefix='input_benchmark-') as folder:
     start_up = StartUpTimer()
     plan = make_plan(_training_settings(settings, folder), start_up)
@@ -42,16 +42,18 @@ def run(settings: Settings) -> Dict[str, Any]:
     _LOG.info('measuring the input')
     dataset = plan.data.dataset
     with translate_errors(factory.make_source(dataset, dataset.train)):
-      measured = input_rate.measure(dataset, plan.settings, trained_model.one_hot,
-                                    plan.data.sizes.train)
+      measurement = input_rate.measure(dataset, plan.settings, trained_model.one_hot,
+                                       plan.data.sizes.train)
     _LOG.info('measuring the model')
-    model = model_rate.measure(plan, trained_model, measured.image_shape, measured.pixels_dtype)
+    model_segments = model_rate.measure(plan, trained_model, measurement.image_shape,
+                                        measurement.pixels_dtype)
   result = input_benchmark.write_input_benchmark_report(
       settings[groups.Run], attr.evolve(settings[groups.Input], cache=factory.resolve_cache(
-          dataset, settings[groups.Input])), plan.conditions, _to_figures(dataset, measured), model,
-      BenchmarkEnvironment(threads.available_cores(), free_bytes,
-                           all(name.startswith('/cpu') for name in plan.engine.devices.names),
-                           models.is_pretrained(settings.model)))
+          dataset, settings[groups.Input])), plan.conditions, _to_figures(dataset, measurement),
+      model_segments, BenchmarkEnvironment(
+          threads.available_cores(), free_bytes,
+          all(name.startswith('/cpu') for name in plan.engine.devices.names),
+          models.is_pretrained(settings.model)))
   page.write_page_of_finished_run(settings.model_dir, settings[groups.Reporting])
   return result
 
@@ -66,16 +68,17 @@ def _training_settings(settings: Settings, folder: str) -> Settings:
       lr_warmup_epochs=0.)
 
 
-def _to_figures(dataset: DataSet, measured: InputMeasurement) -> InputFigures:
-  """Converts the measurements to the figures of the report."""
-  count = measured.num_examples
-  height, width, channels = measured.image_shape
+def _to_figures(dataset: DataSet, measurement: InputMeasurement) -> InputFigures:
+  """Converts the measurement to the figures of the report."""
+  count = measurement.num_examples
+  height, width, channels = measurement.image_shape
   cold_is_from_storage = None
-  if measured.bytes_from_storage is not None and measured.bytes_per_example is not None:
-    cold_is_from_storage = measured.bytes_from_storage >= measured.bytes_expected / 2
+  if measurement.bytes_from_storage is not None and measurement.bytes_per_example is not None:
+    # If most of the files had been in the page cache, fewer bytes would have come from storage.
+    cold_is_from_storage = measurement.bytes_from_storage >= measurement.bytes_expected / 2
   return InputFigures(
       format_name=factory.make_source(dataset, dataset.train).format_name, num_examples=count,
-      prepare_secs=measured.prepare_secs, cold_passes=measured.cold_passes,
-      warm_passes=measured.warm_passes, stage_passes=measured.stage_passes,
-      bytes_per_example=measured.bytes_per_example, cold_is_from_storage=cold_is_from_storage,
+      prepare_secs=measurement.prepare_secs, cold_passes=measurement.cold_passes,
+      warm_passes=measurement.warm_passes, stage_passes=measurement.stage_passes,
+      bytes_per_example=measurement.bytes_per_example, cold_is_from_storage=cold_is_from_storage,
       cache_bytes=None if count is None else count * height * width * channels)

@@ -1,4 +1,4 @@
-"""`--mode=reproduce`: runs a published workload and compares measured with published figures."""
+"""`--mode=reproduce`: runs a published workload, and compares measured and published figures."""
 
 import json
 import logging
@@ -18,12 +18,13 @@ from estimator_train.settings import Settings, groups
 _LOG = logging.getLogger('estimator_train')
 # Flags that may differ when the mode is run again in the same model_dir.
 _CHANGEABLE_FLAGS = ('model_dir', 'log_every_steps', 'verbosity')
+# The type of `child_process.run_program` with two arguments: the flags, and the path of the log.
 RunChild = Callable[[Sequence[str], str], child_process.ChildRun]
 
 
 def run(settings: Settings, run_child: RunChild = child_process.run_program,
         count_gpus: Callable[[], int] = tensorflow_import.count_gpus) -> Dict[str, Any]:
-  """Returns the result: the published and the measured figures.
+  """Returns the result, which has the published and the measured figures.
 
   Parts that are complete in this `model_dir` are not run again.
 
@@ -41,6 +42,7 @@ def run(settings: Settings, run_child: RunChild = child_process.run_program,
   run_dir.make()
   run_dir.record_flags(settings)
   num_gpus = count_gpus()
+  # By the name of the part: its results, the reason why it was skipped, or the error of its run.
   runs: Dict[str, RunResults] = {}
   skipped: Dict[str, str] = {}
   failed: Dict[str, str] = {}
@@ -79,23 +81,23 @@ def _run_part(settings: Settings, part: WorkloadPart, num_gpus: int, run_child: 
                      ('evaluation', evaluation.EVALUATION_FILE)):
     with open(os.path.join(folder, file), encoding='utf-8') as content:
       results[name] = json.load(content)
-  # Copied, because the next part may resume in the same folder and overwrite these files.
+  # The next part may resume in the same folder and overwrite both files, so they are copied.
   atomic.write_json(_part_file(settings.model_dir, part, 'json'), results)
   return results
 
 
 def part_arguments(part: WorkloadPart, settings: Settings, num_gpus: int) -> Sequence[str]:
-  """Returns the flags of a part: its flagfile, its own flags, and those of the user.
+  """Returns the arguments for the run of a part: a flagfile, the part's flags, the user's flags.
 
   Args:
     part: part to run.
-    settings: settings of the mode; the user's flags override those of the part.
+    settings: settings of the mode, with the user's flags, which override the flags of the part.
     num_gpus: number of GPUs of this machine.
   """
   flags = dict(part.flags)
-  if settings.num_gpus >= 0 or settings.num_cpu_replicas:
+  if settings.num_gpus >= 0 or settings.num_cpu_replicas:  # The user has chosen the devices.
     flags.pop('num_cpu_replicas', None)
-  elif num_gpus >= part.gpus:
+  elif num_gpus >= part.gpus:  # This machine has the GPUs of the published run.
     flags.pop('num_cpu_replicas', None)
     flags['num_gpus'] = part.gpus
   flags['model_dir'] = os.path.join(str(settings.model_dir), part.folder)

@@ -27,12 +27,13 @@ from estimator_train.settings import Settings, groups
 _LOG = logging.getLogger('estimator_train')
 # Flags that may differ when the mode is run again in the same model_dir.
 _CHANGEABLE_FLAGS = ('model_dir', 'repeats', 'verbosity')
+# The type of `child_process.run_program`.
 RunChild = Callable[..., child_process.ChildRun]
 
 
 def run(settings: Settings, run_child: RunChild = child_process.run_program,
         clock: Callable[[], float] = time.monotonic) -> Dict[str, Any]:
-  """Returns the result: the rate, speed-up and efficiency at each number of replicas or workers.
+  """Returns the result: rate, speed-up and efficiency for each number of replicas or workers.
 
   Args:
     settings: settings of the sweep.
@@ -45,8 +46,8 @@ def run(settings: Settings, run_child: RunChild = child_process.run_program,
   run_dir = run_files.RunDir(settings.model_dir)
   points_dir = run_dir.path_to(sweep.POINTS_FOLDER)
   run_dir.check_flags(settings, _CHANGEABLE_FLAGS)
-  dataset = registry.describe(settings.evolve(mode='train'))
-  unit, max_count, base_settings = _scaling_unit(settings)
+  dataset = registry.describe(settings.evolve(mode='train'))  # Points train, without evaluation.
+  unit, max_count, base_settings = _choose_unit(settings)
   run_files.make_folder(points_dir)
   run_dir.record_flags(settings)
   results = _run_points(sweep.plan_points(settings, unit, max_count), base_settings, dataset,
@@ -59,14 +60,19 @@ def run(settings: Settings, run_child: RunChild = child_process.run_program,
   return result
 
 
-def _scaling_unit(settings: Settings) -> Tuple[str, int, Settings]:
-  """Returns the unit (GPU, CPU or WORKER), its largest count, and the settings of all points."""
+def _choose_unit(settings: Settings) -> Tuple[str, int, Settings]:
+  """Chooses what the sweep varies.
+
+  Returns:
+    The unit (GPU, CPU or WORKER) whose number varies, the largest number, and the settings that
+    all points share.
+  """
   if settings.scale_over == 'workers':
-    return (sweep.WORKER,) + _max_workers(settings)
-  return _max_replicas(settings[groups.Devices]) + (settings,)
+    return (sweep.WORKER,) + _choose_max_workers(settings)
+  return _choose_max_replicas(settings[groups.Devices]) + (settings,)
 
 
-def _max_workers(settings: Settings) -> Tuple[int, Settings]:
+def _choose_max_workers(settings: Settings) -> Tuple[int, Settings]:
   """Returns the largest number of workers, and the settings of one worker."""
   settings = settings.evolve(distribution_strategy='multi_worker_mirrored')
   wants_gpus = settings.num_gpus and not settings.num_cpu_replicas
@@ -84,8 +90,8 @@ def _max_workers(settings: Settings) -> Tuple[int, Settings]:
       num_gpus=0, num_cpu_replicas=max(settings.num_cpu_replicas, 1))
 
 
-def _max_replicas(settings: groups.Devices) -> Tuple[str, int]:
-  """Returns the device type of the replicas, and their largest number."""
+def _choose_max_replicas(settings: groups.Devices) -> Tuple[str, int]:
+  """Returns the device type of the replicas, GPU or CPU, and the largest number of replicas."""
   if settings.num_gpus > 0:
     return sweep.GPU, settings.num_gpus
   if settings.num_cpu_replicas:
@@ -101,7 +107,7 @@ def _max_replicas(settings: groups.Devices) -> Tuple[str, int]:
 
 def _run_points(points: List[Point], settings: Settings, dataset: DataSet,
                 run_child: RunChild, clock: Callable[[], float]) -> List[PointResult]:
-  """Runs the points that are not complete, one by one, and returns the results of all points."""
+  """Runs the points that are not complete yet, and returns the results of all points."""
   results = sweep.read_completed_points(points, settings[groups.Run])
   completed = {result.point for result in results}
   remaining = [point for point in points if point not in completed]
@@ -148,7 +154,11 @@ def _format_result(result: PointResult) -> str:
 
 
 def _estimate_secs(points: Iterable[Point], results: Sequence[PointResult]) -> float:
-  """Estimates the duration of points from earlier repeats of each, or else from the mean."""
+  """Estimates how many seconds the points will take in total.
+
+  A point is expected to take as long as its last repeat or, before its first repeat is complete, as
+  long as the mean of the other points.
+  """
   secs = {result.point._replace(repeat=0): result.secs for result in results}
   mean = statistics.mean(secs.values())
   return sum(secs.get(point._replace(repeat=0), mean) for point in points)

@@ -4,7 +4,7 @@ from typing import Any, Dict
 
 from estimator_train.cluster.worker import EVALUATOR, PARAMETER_SERVER, SINGLE_WORKER, Worker
 from estimator_train.distribution.engines import parameter_server
-from estimator_train.exporting import export as exports, template_model
+from estimator_train.exporting import export as exports, h5_model
 from estimator_train.process.signals import SignalState
 from estimator_train.reports import evaluation, learning_curves, page, summary, throughput
 from estimator_train.settings import Settings, groups
@@ -17,12 +17,13 @@ from estimator_train.training.trainer import (
 
 
 def run(settings: Settings, worker: Worker = SINGLE_WORKER) -> Dict[str, Any]:
-  """Trains and evaluates, and returns the result of the mode."""
+  """Performs the role of this process in the run, and returns the result of the mode."""
   if worker.role == PARAMETER_SERVER:
     return parameter_server.serve_variables(settings, worker)
   if worker.role == EVALUATOR:
     return run_evaluator_task(settings, worker, evaluation.write_evaluation_report)
   signals = SignalState()
+  # In a cluster with an evaluator task, the chief does not evaluate.
   evaluates = settings.evaluates and not worker.has_evaluator
   trainer = Trainer(settings, signals,
                     evaluation.write_evaluation_report if evaluates else None, worker)
@@ -39,11 +40,11 @@ def run(settings: Settings, worker: Worker = SINGLE_WORKER) -> Dict[str, Any]:
 
 
 def _run_worker(trainer: Trainer, signals: SignalState, worker: Worker) -> Dict[str, Any]:
-  """Trains as a worker; the chief writes the reports."""
+  """Trains as a worker, sends the measurements to the chief, and returns the result."""
   settings, conditions = trainer.plan.settings, trainer.plan.conditions
   with signals:
     outcome = trainer.train()
-    trainer.finish(throughput.worker_figures(
+    trainer.leave_cluster(throughput.worker_figures(
         settings[groups.Reporting], conditions, outcome.timing))
     raise_if_stopped(outcome, signals)
   return dict(throughput.training_result(settings[groups.Run], outcome.timing), task=worker.name)
@@ -51,12 +52,13 @@ def _run_worker(trainer: Trainer, signals: SignalState, worker: Worker) -> Dict[
 
 def _evaluate_and_report(trainer: Trainer, outcome: TrainingOutcome, settings: Settings,
                          signals: SignalState) -> Dict[str, Any]:
-  """Evaluates the last checkpoint, unless a signal arrived, and writes the reports."""
+  """Writes the reports and model.h5, evaluates unless a signal arrived, and returns the result."""
   plan = trainer.plan
+  measurements_of_workers = trainer.leave_cluster()
   result = throughput.write_throughput_report(
-      settings, plan.conditions, outcome.timing, trainer.finish())
+      settings, plan.conditions, outcome.timing, measurements_of_workers)
   result.update(plan.skipped_images_result)
-  model_file = template_model.save_trained_model(settings, plan.data.dataset)
+  model_file = h5_model.save_latest_model(settings, plan.data.dataset)
   if trainer.evaluation and signals.stop_signum is None and not outcome.stopped_by_signal:
     result.update(trainer.evaluation.evaluate())
   if outcome.stop_reason is not None:

@@ -1,1 +1,1 @@
-"""This process and its children: signals, logs, start-up time, memory and CPU settings."""
+"""Manages this process and its child processes: signals, logs, start-up, memory, CPU settings."""

@@ -1,7 +1,7 @@
 """Runs the program in a child process.
 
-Each measured run starts in a new process, so that earlier runs do not affect its memory or the
-state of TensorFlow.
+Each measured run is a new process, so that the memory and the TensorFlow state of earlier runs do
+not affect the measurement.
 """
 
 import ctypes
@@ -17,12 +17,13 @@ from estimator_train.files import paths
 from estimator_train.process import start_up
 
 _ERROR_PREFIX = 'error: '
-# Seconds between SIGTERM and SIGKILL. On SIGTERM a run finishes its step and saves a checkpoint,
-# but its checkpoints are not needed here.
+# Seconds between SIGTERM and SIGKILL. After SIGTERM, a run finishes its step and saves a
+# checkpoint; if that takes longer, the run is killed and loses the steps since the last checkpoint.
 _GRACE_SECS = 5.
-# With these, the child would measure from its parent's start, and join its parent's cluster.
+# With these variables, the child would measure its start-up time from the start of this process,
+# and join the cluster of this process.
 _VARIABLES_NOT_INHERITED = (start_up.START_TIME_VARIABLE, 'TF_CONFIG')
-_PR_SET_PDEATHSIG = 1
+_PR_SET_PDEATHSIG = 1  # For prctl(2): sets the signal that the child receives when its parent ends.
 
 
 class ChildRun(NamedTuple):
@@ -42,21 +43,21 @@ def run_program(arguments: Sequence[str], log_path: str, module: str = 'estimato
                 cores: Collection[int] = ()) -> ChildRun:
   """Runs the program in a child process, and waits until it ends.
 
-  The child never outlives this process, and is stopped when an exception, such as one raised by a
-  signal handler, interrupts the wait. Call this from the main thread: for the kernel, a child's
-  parent ends with the thread that started it.
+  An exception that interrupts the wait, for example in a signal handler, stops the child. Linux
+  kills the child when the thread that started the child ends. Call this function from the main
+  thread, so that Linux kills the child only when this process ends.
 
   Args:
     arguments: the flags.
     log_path: path of the file for the child's standard error.
     module: the module to run: the program, or one of its launchers.
-    cores: IDs of the cores that the child may use; empty: those of this process.
+    cores: IDs of the cores that the child may use; empty: the cores of this process.
   """
   with open(log_path, 'wb') as err, tempfile.TemporaryFile() as out:
     process = subprocess.Popen(
         [sys.executable, '-m', module] + list(arguments), stdin=subprocess.DEVNULL,
         stdout=out, stderr=err, env=child_environment(),
-        preexec_fn=make_preexec_fn(cores))  # noqa: PLW1509 (it takes no lock)
+        preexec_fn=make_preexec_fn(cores))  # noqa: PLW1509 (The function takes no lock.)
     try:
       code = process.wait()
     except BaseException:
@@ -68,52 +69,55 @@ def run_program(arguments: Sequence[str], log_path: str, module: str = 'estimato
 
 
 def child_environment() -> Dict[str, str]:
-  """Returns the environment for a child process, which makes it import this same package."""
+  """Returns the environment for a child process, which will import this same package."""
   variables = {name: value for name, value in os.environ.items()
                if name not in _VARIABLES_NOT_INHERITED}
-  # Appended, since the folder may contain other packages, which must not hide the user's.
+  # The parent folder of this package comes last, because it may contain other packages, which must
+  # not hide packages of the user.
   user_path = [variables['PYTHONPATH']] if variables.get('PYTHONPATH') else []
   variables['PYTHONPATH'] = os.pathsep.join(user_path + [paths.PACKAGE_PARENT_DIR])
   return variables
 
 
 def make_preexec_fn(cores: Collection[int] = ()) -> Callable[[], None]:
-  """Makes the `preexec_fn` of a child that is killed when this process ends, and pinned to cores.
+  """Makes a `preexec_fn` that pins the child to cores and has it killed when this process ends.
 
-  The child is killed on Linux only.
+  Systems other than Linux do not kill the child.
 
   Args:
-    cores: IDs of the cores that the child may use; empty: those of this process.
+    cores: IDs of the cores that the child may use; empty: the cores of this process.
   """
   parent = os.getpid()
-  # PyDLL keeps the GIL during a call; the child has no other thread that could use it.
+  # PyDLL keeps the GIL during a call. This blocks no thread, because the child has only one thread.
   prctl = getattr(ctypes.PyDLL(None), 'prctl', None)
 
   def preexec_fn() -> None:
     if cores:
       os.sched_setaffinity(0, cores)
-    # Until the program has installed its handler, SIGUSR1 would end the child.
+    # By default, SIGUSR1 would end the child before the program has installed its handler.
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     if prctl is not None:
       prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-      if os.getppid() != parent:  # The parent ended before the call of prctl.
+      if os.getppid() != parent:  # The parent ended before prctl, so no signal will arrive.
         os._exit(1)
 
   return preexec_fn
 
 
 def _stop(process: 'subprocess.Popen[bytes]') -> None:
+  """Stops a process by SIGTERM and, if necessary, by SIGKILL."""
   process.terminate()
   try:
     process.wait(_GRACE_SECS)
   except subprocess.TimeoutExpired:
     pass
-  finally:  # A signal may interrupt the wait, too.
+  finally:  # Kills the process also if a signal interrupts the wait.
     process.kill()
     process.wait()
 
 
 def _parse_result(out: bytes) -> Optional[Dict[str, Any]]:
+  """Returns the JSON object on the last line of the output; None if there is none."""
   lines = out.decode('utf-8', 'replace').splitlines()
   try:
     result = json.loads(lines[-1])
@@ -132,7 +136,7 @@ def failure_reason(code: int, log_path: str, offset: int = 0) -> str:
   """
   if code < 0:
     name = signal.Signals(-code).name
-    # If no user sent SIGKILL, the kernel did, because memory ran out.
+    # The kernel sends SIGKILL when memory runs out, but a user may also have sent this signal.
     return 'killed by {}{}'.format(name, ', possibly out of memory (see dmesg)'
                                    if -code == signal.SIGKILL else '')
   with open(log_path, 'rb') as file:

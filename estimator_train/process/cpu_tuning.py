@@ -1,4 +1,4 @@
-"""CPU settings: malloc for TensorFlow's stock build, environment variables for that with oneDNN.
+"""Tunes TensorFlow on CPUs: malloc for the stock build, environment variables for the oneDNN build.
 
 TensorFlow reads these variables when it is imported. To measure their effect on a machine, run
 `tests/benchmarks/run.sh variables_stock variables_onednn`.
@@ -11,15 +11,16 @@ from typing import Dict
 
 from estimator_train.process import logs, malloc, memory
 
-# By default OpenMP's threads spin for 200 ms after an operation, on cores that the threads of the
-# input pipeline could use. 30 ms is about one step of a small network, so that the threads still
-# need not be woken for each operation. By default there is one OpenMP thread per available core.
+# By default, the threads of OpenMP spin for 200 ms after an operation, on cores that the threads of
+# the input pipeline could use. 30 ms is about one step of a small network: long enough that the
+# threads are not put to sleep and woken again between operations.
 ONEDNN_VARIABLES = {'KMP_BLOCKTIME': '30'}
-# MKL, which multiplies matrices in the build with oneDNN, uses AVX2 on AMD processors only if this
-# variable selects it. On Intel processors, MKL selects the instruction set itself.
+# MKL, which multiplies matrices in the oneDNN build, uses AVX2 on AMD processors only if this
+# variable selects AVX2. On Intel processors, MKL selects the instruction set itself.
 ONEDNN_AMD_VARIABLES = {'MKL_DEBUG_CPU_TYPE': '5'}
-# The limit of that build's allocator in bytes; by default all of the machine's memory. Once the
-# system has refused an allocation below this limit, the allocator cannot grow any more.
+# The number of bytes that the allocator of the oneDNN build may use, by default all memory of the
+# machine. If the system refuses an allocation below this limit, the allocator can never grow again.
+# The limit is therefore set to the memory that the system leaves to this process.
 MEMORY_LIMIT_VARIABLE = 'TF_MKL_ALLOC_MAX_BYTES'
 VARIABLE_NAMES = (*ONEDNN_VARIABLES, *ONEDNN_AMD_VARIABLES, MEMORY_LIMIT_VARIABLE)
 
@@ -36,22 +37,22 @@ def tune_cpu() -> bool:
     for name, value in onednn_variables().items():
       os.environ.setdefault(name, value)
     return False
-  # With GPUs, the tensors on CPUs are those of the input pipeline, whose many threads would compete
-  # for the lock of malloc's only arena.
+  # With GPUs, most tensors in main memory belong to the input pipeline, whose many threads would
+  # compete for the lock of the only arena that keep_freed_memory leaves.
   return not logs.has_nvidia_driver() and malloc.keep_freed_memory()
 
 
 def onednn_variables() -> Dict[str, str]:
-  """Returns the variables for the build with oneDNN on this processor, within the memory limit."""
+  """Returns the environment variables for the oneDNN build on this processor."""
   variables = dict(ONEDNN_VARIABLES, **(ONEDNN_AMD_VARIABLES if _is_amd_with_avx2() else {}))
-  limit = memory.process_limit_bytes()
+  limit = memory.bytes_left_under_limits()
   return variables if limit is None else dict(variables, **{MEMORY_LIMIT_VARIABLE: str(limit)})
 
 
 def has_onednn() -> bool:
-  """Whether the TensorFlow that this process imports is the build with oneDNN."""
-  # Read from the name of a folder, because importing TensorFlow is slow, and variables that are set
-  # after the import have no effect.
+  """Whether the TensorFlow that this process imports is the oneDNN build."""
+  # The name of a folder distinguishes the builds. TensorFlow must not be imported here, because
+  # variables that are set after the import have no effect.
   spec = importlib.util.find_spec('tensorflow')
   return spec is not None and spec.origin is not None and bool(glob.glob(os.path.join(
       glob.escape(os.path.dirname(os.path.dirname(spec.origin))), 'intel_tensorflow*')))
@@ -60,7 +61,7 @@ def has_onednn() -> bool:
 def _is_amd_with_avx2() -> bool:
   try:
     with open(_CPU_INFO, encoding='utf-8', errors='replace') as file:
-      first_core = file.read(10000).partition('\n\n')[0].split()
+      words_of_first_core = file.read(10000).partition('\n\n')[0].split()
   except OSError:
     return False
-  return 'AuthenticAMD' in first_core and 'avx2' in first_core
+  return 'AuthenticAMD' in words_of_first_core and 'avx2' in words_of_first_core

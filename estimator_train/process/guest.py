@@ -1,4 +1,4 @@
-"""Calls of the library in a Python process of the user, such as a notebook."""
+"""Restores the state of a Python process of the user, such as a notebook, after a library call."""
 
 import os
 import warnings
@@ -14,17 +14,17 @@ _RESTORED_VARIABLES = ('TF_CONFIG', xla.FLAGS_VARIABLE, logs.CPP_LEVEL_VARIABLE,
 
 @contextmanager
 def restored_process_state(verbosity: int = 0, restores_session: bool = True) -> Iterator[None]:
-  """Imports TensorFlow, and restores the process state that a call of the library changes.
+  """Imports TensorFlow, and restores the process state after the `with` block.
 
-  This state comprises environment variables, TensorFlow's log level, malloc's parameters and the
-  Keras session.
+  The restored state comprises environment variables, TensorFlow's log level, malloc's parameters
+  and the Keras session.
 
   Args:
-    verbosity: verbosity of TensorFlow's log; below 1 its warnings are not shown.
+    verbosity: value of --verbosity; below 1, warnings of TensorFlow are not shown.
     restores_session: whether to restore the Keras session.
   """
   variables = {name: os.environ.get(name) for name in _RESTORED_VARIABLES}
-  # So that the time to the first step is measured from this call, not from the notebook's start.
+  # The time to the first step is measured from this call, not from the start of the notebook.
   os.environ[start_up.START_TIME_VARIABLE] = start_up.current_uptime()
   if verbosity < 1:
     logs.silence_tensorflow()

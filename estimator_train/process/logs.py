@@ -1,4 +1,4 @@
-"""Sets up logging: this package's log to standard error, TensorFlow's only on request."""
+"""Sets up the log of this package, and hides the log of TensorFlow unless it is requested."""
 
 import logging
 import os
@@ -9,7 +9,7 @@ CPP_LEVEL_VARIABLE = 'TF_CPP_MIN_LOG_LEVEL'
 
 
 def set_up(verbosity: int) -> None:
-  """Sends the package's log to standard error, and silences TensorFlow's unless requested."""
+  """Sends the log of this package to standard error; below verbosity 1, silences TensorFlow."""
   log = logging.getLogger('estimator_train')
   log.setLevel(logging.DEBUG if verbosity > 0 else logging.INFO)
   log.propagate = False
@@ -20,8 +20,8 @@ def set_up(verbosity: int) -> None:
 
 
 def silence_tensorflow() -> None:
-  """Limits the log of TensorFlow's C++ code to errors; must be called before its import."""
-  # Without an NVIDIA driver, the only errors concern the missing driver, so they are hidden, too.
+  """Limits the log of TensorFlow's C++ code to errors; call this before TensorFlow is imported."""
+  # Without an NVIDIA driver, the only errors concern the missing driver. Level 3 hides errors, too.
   os.environ.setdefault(CPP_LEVEL_VARIABLE, '2' if has_nvidia_driver() else '3')
 
 

@@ -1,8 +1,9 @@
-"""Parameters of glibc's malloc that make it keep the memory of freed tensors for later tensors.
+"""Makes glibc's malloc keep the memory of freed tensors for later tensors.
 
-By default, malloc returns large blocks to the kernel after each operation, and gets new, zeroed
-blocks for the next one. TensorFlow's own CPU allocator (`TF_CPU_ALLOCATOR_USE_BFC`) avoids that,
-too, but retries for ten seconds when memory runs out, and cannot grow any more after that.
+By default, malloc returns large blocks to the kernel after each operation, and the kernel fills the
+blocks for the next operation with zeros. TensorFlow's own CPU allocator
+(`TF_CPU_ALLOCATOR_USE_BFC`) would keep memory, too. However, when memory runs out, that allocator
+retries for ten seconds, and cannot grow any more afterwards.
 """
 
 import ctypes
@@ -13,20 +14,22 @@ from typing import Any, Mapping
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_MMAP_MAX, _M_ARENA_MAX = -1, -3, -4, -8
 _VARIABLES = {_M_TRIM_THRESHOLD: 'MALLOC_TRIM_THRESHOLD_', _M_MMAP_MAX: 'MALLOC_MMAP_MAX_',
               _M_ARENA_MAX: 'MALLOC_ARENA_MAX'}
-# No block gets its own mapping, and freed memory is never returned. Arenas other than the main one
-# would return it all the same, so all threads share the main arena. Threads that decode images then
-# wait for each other. On two cores, decoding by itself takes 10 % longer than with two arenas; but
-# with two arenas, a step of VGG16 takes 6 % longer and uses 10 % more memory.
+# With these parameters, blocks have no mappings of their own, and the main arena never returns
+# freed memory. Other arenas would still return memory, so all threads share the main arena, and
+# threads that decode images wait for each other. On two cores, decoding alone takes 10 % longer
+# than with two arenas. But with two arenas, a step of VGG16 takes 6 % longer and uses 10 % more
+# memory.
 _KEEPING_PARAMETERS = {_M_ARENA_MAX: 1, _M_MMAP_MAX: 0, _M_TRIM_THRESHOLD: -1}
-# glibc's defaults, with the thresholds that glibc itself sets after a block of 32 MiB is freed.
+# glibc's defaults, except for the thresholds, to which glibc assigns these values once a block of
+# 32 MiB has been freed.
 _DEFAULT_PARAMETERS = {_M_ARENA_MAX: 0, _M_MMAP_MAX: 65536, _M_MMAP_THRESHOLD: 32 << 20,
                        _M_TRIM_THRESHOLD: 64 << 20}
 
 
 def keep_freed_memory(environment: Mapping[str, str] = os.environ) -> bool:
-  """Makes malloc keep freed memory, unless the user has set its parameters.
+  """Makes malloc keep freed memory, unless the user has set parameters of malloc.
 
-  Call this before threads allocate memory, because existing arenas stay in use.
+  Call this before threads allocate memory, because threads keep using the arenas that they have.
 
   Returns:
     Whether the parameters were set; `return_freed_memory` resets them.
@@ -44,7 +47,7 @@ def return_freed_memory() -> None:
 
 def _set_parameters(parameters: Mapping[int, int]) -> bool:
   libc = _libc()
-  # Other C libraries lack these functions, or implement other parameters.
+  # C libraries other than glibc lack mallopt, or implement it with other parameters.
   if not hasattr(libc, 'mallopt') or not hasattr(libc, 'gnu_get_libc_version'):
     return False
   return all(libc.mallopt(parameter, value) for parameter, value in parameters.items())

@@ -1,4 +1,4 @@
-"""The memory available to this process, within its own limits and those of its cgroups."""
+"""Measures the memory that is available to this process, and the memory that its limits leave."""
 
 import os
 import re
@@ -10,21 +10,22 @@ _CGROUPS = (('/sys/fs/cgroup', 'memory.max', 'memory.current'),
             ('/sys/fs/cgroup/memory', 'memory.limit_in_bytes', 'memory.usage_in_bytes'))
 # Address space, in bytes, for TensorFlow's libraries, the stacks of threads and malloc's arenas.
 _RESERVED_ADDRESS_BYTES = 2 << 30
+# The result of bytes_left_under_limits is at least this number, even if less is left.
 _MIN_LIMIT_BYTES = 256 << 20
 
 
 def available_bytes() -> int:
-  """Returns the memory in bytes that is available without swapping, within the cgroups' limits."""
+  """Returns the bytes that are available without swapping, within the limits of the cgroups."""
   import psutil  # Here, so that the program starts fast.
   available = int(psutil.virtual_memory().available)
   left = _bytes_left_in_cgroups()
   return available if left is None else min(available, left)
 
 
-def process_limit_bytes() -> Optional[int]:
-  """Returns the memory in bytes that tensors may use; None if this process has no limit.
+def bytes_left_under_limits() -> Optional[int]:
+  """Returns the bytes that tensors may still use; None if this process has no memory limit.
 
-  The limits are those of its cgroups and of its address space (`ulimit -v`).
+  Memory is limited by the cgroups of the process and by its address space (`ulimit -v`).
   """
   limits = [_bytes_left_in_cgroups(), _address_bytes_left()]
   found = [max(limit, _MIN_LIMIT_BYTES) for limit in limits if limit is not None]
@@ -32,9 +33,9 @@ def process_limit_bytes() -> Optional[int]:
 
 
 def _bytes_left_in_cgroups() -> Optional[int]:
-  """Returns the bytes left under the limits of the cgroups; None without a limit.
+  """Returns the bytes left under the limits of the cgroups; None if there is no limit.
 
-  A limit that is not below the machine's memory is ignored.
+  A limit that is not below the memory of the machine is ignored.
   """
   import psutil
   physical = psutil.virtual_memory().total
@@ -42,7 +43,7 @@ def _bytes_left_in_cgroups() -> Optional[int]:
   for limit_path, usage_path, statistics_path in _cgroup_files():
     try:
       limit = _read_number(limit_path, r'^(\d+)$')
-      # The usage includes inactive pages of files, which the kernel evicts when necessary.
+      # Inactive pages of files do not count, because the kernel evicts them when necessary.
       used = (_read_number(usage_path, r'^(\d+)$')
               - _read_number(statistics_path, r'^(?:total_)?inactive_file (\d+)$'))
     except (OSError, ValueError):  # The cgroup does not exist, or its limit is "max".
@@ -53,9 +54,10 @@ def _bytes_left_in_cgroups() -> Optional[int]:
 
 
 def _cgroup_files() -> Iterator[Tuple[str, str, str]]:
-  """Yields the paths (limit, usage, statistics) for each cgroup of this process and its parents.
+  """Yields the paths of three files (limit, usage, statistics) for each cgroup of this process.
 
-  In a container, only the root may be visible, which is the cgroup of the container.
+  The parents of these cgroups are included. In a container, only the root may be visible, which is
+  the cgroup of the container.
   """
   try:
     with open('/proc/self/cgroup') as file:
@@ -74,7 +76,7 @@ def _cgroup_files() -> Iterator[Tuple[str, str, str]]:
 
 
 def _address_bytes_left() -> Optional[int]:
-  """Returns the bytes left under the limit of the address space; None without a limit."""
+  """Returns the bytes that the limit of the address space leaves to tensors; None: no limit."""
   limit = resource.getrlimit(resource.RLIMIT_AS)[0]
   if limit == resource.RLIM_INFINITY:
     return None

@@ -1,4 +1,4 @@
-"""Log lines for the slow phases at the start of a run, so that none of them looks like a hang."""
+"""Logs the slow phases at the start of a run, so that the program does not seem to hang."""
 
 import itertools
 import logging
@@ -10,18 +10,18 @@ _LOG = logging.getLogger('estimator_train')
 
 
 def _intervals() -> Iterator[float]:
-  """Yields the seconds between the log lines of a phase: five times 2, then 10."""
+  """Yields the seconds between the log lines of a phase: first five times 2, then always 10."""
   return itertools.chain(itertools.repeat(2., 5), itertools.repeat(10.))
 
 
 class Phase:
-  """A context manager that logs the start of a phase, and then how long it has been running.
+  """A context manager that logs the start of a phase, and repeatedly the time since the start.
 
-  A thread logs the later lines; it is not started if the log level hides them.
+  A thread logs the time. The thread is not started if the log level hides these lines.
 
   Args:
     text: what is being done, such as `building the model`.
-    intervals: returns the seconds between two log lines.
+    intervals: returns an iterator over the seconds from one log line to the next.
   """
 
   def __init__(self, text: str, intervals: Callable[[], Iterator[float]] = _intervals) -> None:
@@ -35,7 +35,7 @@ class Phase:
       self._thread.start()
 
   def end(self) -> None:
-    """Ends the phase; does nothing if it has ended."""
+    """Ends the phase; does nothing if the phase has already ended."""
     self._ended.set()
     if self._thread is not None:
       self._thread.join()

@@ -1,4 +1,4 @@
-"""Handlers of SIGINT, SIGTERM and SIGUSR1: end the process, or record the signal for training."""
+"""Handles SIGINT and SIGTERM, which stop the run, and SIGUSR1, which requests a checkpoint."""
 
 import logging
 import signal
@@ -14,14 +14,15 @@ _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 def install_handlers() -> None:
   """Makes SIGTERM raise StoppedBySignal, and SIGUSR1 log that there is nothing to save.
 
-  By default SIGUSR1 would end the process. SIGINT raises KeyboardInterrupt, as usual in Python.
+  SIGUSR1 requests a checkpoint only during training; see SignalState. Without a handler, SIGUSR1
+  would end the process. SIGINT raises KeyboardInterrupt, as usual in Python.
   """
   signal.signal(signal.SIGTERM, _raise_stopped)
   signal.signal(signal.SIGUSR1, _log_nothing_to_save)
 
 
 def restore_default_handlers() -> None:
-  """Makes SIGINT and SIGTERM end the process at once, without a traceback; ignores SIGUSR1."""
+  """Makes SIGINT and SIGTERM end the process at once, without a traceback, and ignores SIGUSR1."""
   for signum in _STOP_SIGNALS:
     if signal.getsignal(signum) != signal.SIG_IGN:
       signal.signal(signum, signal.SIG_DFL)
@@ -31,11 +32,11 @@ def restore_default_handlers() -> None:
 class SignalState:
   """Records the signals received from `begin` until the end of the `with` block.
 
-  The first SIGINT or SIGTERM requests a stop, SIGUSR1 a checkpoint. A second SIGINT raises
-  KeyboardInterrupt.
+  The first SIGINT or SIGTERM requests a stop; a later SIGINT raises KeyboardInterrupt. SIGUSR1
+  requests a checkpoint.
 
   Attributes:
-    stop_signum: the number of the signal that requested a stop; None without one.
+    stop_signum: the number of the signal that requested a stop; None if no stop was requested.
     save_requested: whether a checkpoint was requested and is not saved yet.
   """
 
@@ -48,7 +49,7 @@ class SignalState:
     return self
 
   def begin(self) -> None:
-    """Installs the handlers; does nothing outside of the main thread, where Python forbids it."""
+    """Installs the handlers, which only the main thread can do; does nothing in another thread."""
     if threading.current_thread() is not threading.main_thread():
       return
     for signum in _STOP_SIGNALS + (signal.SIGUSR1,):
@@ -73,7 +74,7 @@ class SignalState:
 
 
 def _raise_stopped(signum: int, frame: Any) -> None:
-  # A second signal would interrupt the clean-up after this one.
+  # The signal is ignored from now on, because a second one would interrupt the clean-up.
   signal.signal(signum, signal.SIG_IGN)
   raise StoppedBySignal(signum, 'stopped by ' + signal.Signals(signum).name)
 

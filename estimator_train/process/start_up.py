@@ -1,4 +1,4 @@
-"""The start-up time of this process: its age, and the phases up to the end of the first step."""
+"""Measures the age of this process, and the phases from its start to the end of the first step."""
 
 import math
 import os
@@ -7,29 +7,30 @@ from typing import Callable, Dict
 
 _IMPORT_TIME = time.perf_counter()
 
-# run_train.sh sets this variable to the time, as in /proc/uptime, at which its set-up was complete.
-# Python replaces run_train.sh in the same process (exec), so its start time includes the set-up.
+# run_train.sh sets this variable when its set-up is complete, to the seconds since boot as in
+# /proc/uptime. Python then replaces run_train.sh in the same process (exec), so the start time that
+# Linux records is the start of run_train.sh.
 START_TIME_VARIABLE = 'ESTIMATOR_TRAIN_STARTED_SECS'
 
 
 def process_age_secs() -> float:
   """Returns the seconds since the start of this process, without the set-up by run_train.sh.
 
-  Linux records the start in clock ticks after boot (proc(5), field 22 of stat), which are 10 ms
-  long. On other systems the time is measured from the import of this module.
+  Linux records the start in clock ticks since boot (proc(5), field 22 of stat). A tick is 10 ms
+  long. On other systems, the age is measured from the import of this module.
   """
   try:
     with open('/proc/self/stat') as stat, open('/proc/uptime') as uptime:
       # The second field, the command's name in parentheses, may contain spaces.
-      started = int(stat.read().rpartition(')')[2].split()[19]) / os.sysconf('SC_CLK_TCK')
-      recorded = float(os.environ.get(START_TIME_VARIABLE, '0'))
-      return round(float(uptime.read().split()[0]) - max(started, recorded), 2)
+      start_secs = int(stat.read().rpartition(')')[2].split()[19]) / os.sysconf('SC_CLK_TCK')
+      set_up_end_secs = float(os.environ.get(START_TIME_VARIABLE, '0'))
+      return round(float(uptime.read().split()[0]) - max(start_secs, set_up_end_secs), 2)
   except (OSError, ValueError, IndexError):
     return time.perf_counter() - _IMPORT_TIME
 
 
 def current_uptime() -> str:
-  """Returns the current time as a value of START_TIME_VARIABLE; `0` if it is unknown."""
+  """Returns the seconds since boot as a value of START_TIME_VARIABLE; `0` if they are unknown."""
   try:
     with open('/proc/uptime') as file:
       return file.read().split()[0]
@@ -38,31 +39,31 @@ def current_uptime() -> str:
 
 
 class StartUpTimer:
-  """Measures the phases from the start of the process to the end of its first step.
+  """Measures the phases from the start of the process to the end of its first training step.
 
   Attributes:
-    secs: the duration of each phase, in order: `import`, which lasts until this object is created,
-      and the phases that have ended since.
+    secs: the duration in seconds of each phase that has ended, by name, in order. The first phase,
+      `import`, ends when this object is created.
   """
 
   def __init__(self, clock: Callable[[], float] = time.perf_counter,
                process_age: Callable[[], float] = process_age_secs) -> None:
     self.secs: Dict[str, float] = {'import': process_age()}
     self._clock = clock
-    self._since = clock()
+    self._phase_began_at = clock()
 
   def end_phase(self, phase: str) -> None:
-    """Adds the time since the end of the previous phase to this phase."""
+    """Adds the time since the end of the previous phase to the duration of this phase."""
     now = self._clock()
-    self.secs[phase] = self.secs.get(phase, 0.) + now - self._since
-    self._since = now
+    self.secs[phase] = self.secs.get(phase, 0.) + now - self._phase_began_at
+    self._phase_began_at = now
 
   def end_first_step(self, waited_secs: float) -> None:
     """Ends the last two phases: `first_batch`, the wait for input, and `first_step`, the rest.
 
     Args:
-      waited_secs: seconds that the first step waited for its batch; nan if that was not measured:
-        `first_batch` is then omitted.
+      waited_secs: seconds that the first step waited for its batch; nan if the wait was not
+        measured. The phase `first_batch` is then omitted.
     """
     self.end_phase('first_step')
     if not math.isnan(waited_secs):

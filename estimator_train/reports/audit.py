@@ -1,4 +1,4 @@
-"""The report of `--mode=audit`: writes `audit.json` and prints it as a table."""
+"""Writes the report of `--mode=audit`: `audit.json`, and a table on standard output."""
 
 import collections
 import json
@@ -13,21 +13,24 @@ from estimator_train.run_dir.run_files import RunDir
 from estimator_train.settings import groups
 
 AUDIT_FILE = 'audit.json'
-# Kinds of issues with which a file cannot be decoded; by default, training fails at such a file.
+# The kinds of issues that make it impossible to decode a file. By default, training fails when it
+# reads such a file.
 UNDECODABLE_KINDS = ('unreadable', 'empty', 'not_an_image', 'truncated', 'cannot_be_decoded')
-# All kinds of issues, in the order of the table.
+# All kinds of issues, in the order in which the table lists them.
 ISSUE_KINDS = UNDECODABLE_KINDS + (
     'wrong_extension', 'cmyk', '16_bit', 'exif_rotated', 'animated', 'duplicate',
     'under_several_labels', 'in_train_and_eval')
-_MAX_SHOWN = 20  # The table shows up to 20 files per kind and 20 image sizes, audit.json all.
+# The table shows at most this many image sizes per split and files per kind of issue. All of them
+# are in audit.json.
+_MAX_SHOWN = 20
 
 
 class ImageIssue(NamedTuple):
   """An issue of an image file. Sorting a list of issues orders it by file.
 
   Attributes:
-    file: the path, decoded by `os.fsdecode`: invalid bytes become surrogate escapes.
-    split: `train` or `eval`. A file that is in both splits has its issues listed for each.
+    file: the path. Bytes that cannot be decoded are surrogate escapes, see `os.fsdecode`.
+    split: `train` or `eval`. A file that is in both splits has separate issues for each split.
     kind: one of ISSUE_KINDS.
     label: the class name of the file.
     reason: a description of the issue.
@@ -42,15 +45,20 @@ class ImageIssue(NamedTuple):
 class AuditedSplit:
   """The image files of one split, and the statistics collected from them.
 
-  Attributes:
+  Args:
     name: `train` or `eval`.
-    files: paths, as bytes.
+    files: the paths of the files.
+    class_indices: the class index of each file.
+    class_names: the class names, by class index.
+
+  Attributes:
+    name, files: as in Args.
   """
 
   def __init__(self, name: str, files: Sequence[bytes], class_indices: np.ndarray,
-               labels: Sequence[str]) -> None:
+               class_names: Sequence[str]) -> None:
     self.name, self.files = name, files
-    self._class_indices, self._labels = class_indices, labels
+    self._class_indices, self._class_names = class_indices, class_names
     self._bytes = self._undecodable = 0
     self._shapes: Dict[Tuple[int, int, int], int] = collections.Counter()
 
@@ -67,26 +75,26 @@ class AuditedSplit:
     else:
       self._shapes[shape] += 1
 
-  def label(self, index: int) -> str:
+  def class_name(self, index: int) -> str:
     """Returns the class name of the file at `index`."""
-    return self._labels[self._class_indices[index]]
+    return self._class_names[self._class_indices[index]]
 
   def make_issue(self, index: int, kind: str, reason: str) -> ImageIssue:
     """Returns an issue of the file at `index`."""
     # Interned to save memory: a million files may have an issue with the same reason.
-    return ImageIssue(os.fsdecode(self.files[index]), self.name, kind, self.label(index),
+    return ImageIssue(os.fsdecode(self.files[index]), self.name, kind, self.class_name(index),
                       sys.intern(reason))
 
   def statistics(self) -> Dict[str, Any]:
     """Returns the statistics of the split, by their keys in audit.json."""
-    counts = np.bincount(self._class_indices, minlength=len(self._labels)).tolist()
+    counts = np.bincount(self._class_indices, minlength=len(self._class_names)).tolist()
     num_grey = sum(count for shape, count in self._shapes.items() if shape[2] < 3)
     shapes = sorted(self._shapes.items(), key=lambda item: (-item[1], item[0]))
     return {
         'files': len(self.files),
         'bytes': self._bytes,
         'undecodable': self._undecodable,
-        'classes': dict(zip(self._labels, counts)),
+        'classes': dict(zip(self._class_names, counts)),
         'imbalance': max(counts) / min(counts) if min(counts) else None,
         'grey': num_grey,
         'colour': sum(self._shapes.values()) - num_grey,
@@ -115,11 +123,12 @@ def find_duplicates(splits: Sequence[AuditedSplit], positions: np.ndarray,
 
   Args:
     splits: all splits.
-    positions: ascending indices, in the concatenation of all splits, of the files that are not
-      empty.
-    digests: digests of the contents of these files, uint64 [len(positions), 2].
+    positions: the ascending indices, in the concatenation of all splits, of the files to compare.
+      Empty files must be left out.
+    digests: the digests of the contents of these files, uint64 [len(positions), 2].
   """
-  order = np.lexsort(digests.T)  # Stable: files with equal contents stay in the order of positions.
+  # lexsort is stable: it leaves files with equal contents in the order of `positions`.
+  order = np.lexsort(digests.T)
   differs_from_previous = np.any(digests[order][1:] != digests[order][:-1], axis=1)
   starts = np.flatnonzero(np.concatenate([[True], differs_from_previous]))
   lengths = np.diff(np.append(starts, len(order)))
@@ -129,22 +138,26 @@ def find_duplicates(splits: Sequence[AuditedSplit], positions: np.ndarray,
 
 
 def _make_duplicate_issues(group: Sequence[Tuple[AuditedSplit, int]]) -> Iterator[ImageIssue]:
-  """Yields the issues of a group of files that all have the same contents."""
+  """Yields the issues of a group of files that all have the same contents.
+
+  Args:
+    group: for each file, its split and its index in this split.
+  """
   first_of_split: Dict[str, Tuple[AuditedSplit, int]] = {}
   for split, index in group:
     first_of_split.setdefault(split.name, (split, index))
-  labels = sorted({split.label(index) for split, index in group})
+  class_names = sorted({split.class_name(index) for split, index in group})
   for number, (split, index) in enumerate(group):
     if number > 0:
       yield split.make_issue(index, 'duplicate',
                              'the same contents as ' + _format_path_and_split(*group[0]))
-    if len(labels) > 1:
+    if len(class_names) > 1:
       yield split.make_issue(index, 'under_several_labels',
-                             'the same contents have the labels ' + ', '.join(labels))
-    for name, other in first_of_split.items():
-      if name != split.name:
+                             'the same contents are in the classes ' + ', '.join(class_names))
+    for split_name, first_file in first_of_split.items():
+      if split_name != split.name:
         yield split.make_issue(index, 'in_train_and_eval',
-                               'the same contents as ' + _format_path_and_split(*other))
+                               'the same contents as ' + _format_path_and_split(*first_file))
 
 
 def _format_path_and_split(split: AuditedSplit, index: int) -> str:
@@ -156,8 +169,9 @@ def write_audit_report(run: groups.Run, data: groups.Data, splits: Sequence[Audi
   """Writes `audit.json`, prints it as a table, and returns the result of the mode.
 
   Args:
-    run, data: flag groups of the run.
-    splits: `train` and, if it was audited, `eval`.
+    run: `--mode` and `--model_dir`.
+    data: the flags of the data set.
+    splits: all audited splits.
     issues: all issues, in any order.
   """
   path = RunDir(run.model_dir).path_to(AUDIT_FILE)
@@ -184,10 +198,10 @@ def _format_statistics(statistics: Dict[str, Dict[str, Any]]) -> Iterator[str]:
   for name, figures in statistics.items():
     yield '{}: {:,} files, {:,} bytes; {:,} grey, {:,} in colour, {:,} undecodable'.format(
         name, *(figures[key] for key in ('files', 'bytes', 'grey', 'colour', 'undecodable')))
-    width = max(len(_printable(label)) for label in figures['classes'])
-    for label, count in figures['classes'].items():
+    width = max(len(_printable(class_name)) for class_name in figures['classes'])
+    for class_name, count in figures['classes'].items():
       yield '  {:{}}  {:>9,}  {:6.2%}'.format(
-          _printable(label), width, count, count / figures['files'])
+          _printable(class_name), width, count, count / figures['files'])
     yield '  ratio of the largest to the smallest class: ' + (
         'undefined, a class is empty' if figures['imbalance'] is None
         else '{:.2f}'.format(figures['imbalance']))
@@ -212,16 +226,18 @@ def _format_issues(issues: Sequence[ImageIssue]) -> Iterator[str]:
 
 
 def _format_omitted(count: int, noun: str) -> Iterator[str]:
+  """Yields a line with the number of omitted items if the table does not show all items."""
   if count > _MAX_SHOWN:
     yield '  and {:,} more {}'.format(count - _MAX_SHOWN, noun)
 
 
 def _printable(text: str) -> str:
-  """Returns the text; as a JSON string if it has unprintable characters, such as line breaks."""
+  """Returns the text, or its JSON string if characters such as line breaks are unprintable."""
   return text if text.isprintable() else json.dumps(text)
 
 
 def _print_lines(lines: Sequence[str]) -> None:
+  """Prints the lines. Characters that standard output cannot encode are escaped."""
   encoding = sys.stdout.encoding or 'utf-8'
   for line in lines:
     print(line.encode(encoding, 'backslashreplace').decode(encoding))

@@ -1,6 +1,7 @@
-"""Style and rendering of the report page's charts.
+"""Renders the charts of the report page as PNG images, all in the same style.
 
-This module imports matplotlib, so the report page imports it only when it draws charts.
+This module imports matplotlib, which is slow to import. `page` therefore imports the modules of the
+charts only when it writes a page.
 """
 
 import contextlib
@@ -13,7 +14,7 @@ from matplotlib import font_manager, ticker
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-# In CSS pixels. Phones scale charts to 3/4 of this width, at which their text is still legible.
+# In CSS pixels. A phone shows a chart at 3/4 of this width, and its text is then still legible.
 CHART_WIDTH = 480
 _CSS_DPI = 100
 _PIXELS_PER_CSS_PIXEL = 2  # For sharp charts on phones and in print.
@@ -28,7 +29,7 @@ _STYLE: Dict[str, Any] = {
     'axes.labelsize': 9,
     'axes.spines.right': False,
     'axes.spines.top': False,
-    'font.family': 'DejaVu Sans',  # Ships with matplotlib, so it is the same on every machine.
+    'font.family': 'DejaVu Sans',  # Comes with matplotlib, so every machine has this font.
     'font.size': 9,
     'grid.color': '#e6eaee',
     'legend.fontsize': 8.5,
@@ -49,7 +50,7 @@ class Chart(NamedTuple):
   """A rendered chart of the report page.
 
   Attributes:
-    name: file name, by which the page's template refers to the chart.
+    name: file name of the chart; page.html refers to the chart by this name.
     alt: alternative text for readers who cannot see the chart.
     caption: caption below the chart; may be empty.
     width, height: size in CSS pixels.
@@ -65,23 +66,23 @@ class Chart(NamedTuple):
 
 @contextlib.contextmanager
 def apply_chart_style() -> Iterator[None]:
-  """Applies the style of this module in place of the user's matplotlib settings."""
+  """Replaces the user's matplotlib settings by the style of this module while a context lasts."""
   with matplotlib.rc_context(), warnings.catch_warnings():
-    # tight_layout warns if labels do not fit; the chart is drawn anyway.
+    # tight_layout warns if the axis labels do not fit. The chart is usable anyway.
     warnings.simplefilter('ignore')
     matplotlib.rcdefaults()
-    # Settings that this matplotlib lacks are left out: 3.3 has no `xtick.labelcolor`.
+    # An old matplotlib lacks some of the settings: 3.3 has no `xtick.labelcolor`.
     matplotlib.rcParams.update(
         {name: value for name, value in _STYLE.items() if name in matplotlib.rcParams})
     yield
 
 
 def make_subplots(height: int, height_ratios: Sequence[int] = (1,)) -> Tuple[Figure, Any]:
-  """Returns a figure and an array of its axes, from top to bottom.
+  """Returns a matplotlib figure with subplots that share one x axis, and an array of their axes.
 
   Args:
     height: height of the figure in CSS pixels.
-    height_ratios: relative heights of the axes, which share their x axis.
+    height_ratios: relative heights of the subplots, from top to bottom.
   """
   figure = Figure(figsize=(CHART_WIDTH / _CSS_DPI, height / _CSS_DPI))
   FigureCanvasAgg(figure)
@@ -94,7 +95,7 @@ def make_subplots(height: int, height_ratios: Sequence[int] = (1,)) -> Tuple[Fig
 
 
 def render_chart(figure: Figure, name: str, alt: str, caption: str = '') -> Chart:
-  """Renders a figure as PNG."""
+  """Renders a matplotlib figure as a Chart with this file name, alternative text and caption."""
   figure.tight_layout(pad=0.4)
   buffer = io.BytesIO()
   figure.savefig(buffer, format='png', dpi=_CSS_DPI * _PIXELS_PER_CSS_PIXEL, facecolor='white')
@@ -102,14 +103,15 @@ def render_chart(figure: Figure, name: str, alt: str, caption: str = '') -> Char
   return Chart(name, alt, caption, width, height, buffer.getvalue())
 
 
-def format_label(text: str, fallback: str) -> str:
-  """Converts a class name, which may be any text, to one short line that matplotlib can draw.
+def format_tick_label(class_name: str, fallback: str) -> str:
+  """Converts a class name to one short line of text that matplotlib can draw.
 
   Args:
-    text: any text.
-    fallback: replaces a text that is empty, unprintable or has characters missing from the font.
+    class_name: the class name, which may contain any characters.
+    fallback: the text to return if the class name is empty or not printable, or if the font lacks
+      one of its characters.
   """
-  line = ' '.join(text.split())
+  line = ' '.join(class_name.split())
   if len(line) > _MAX_LABEL_LENGTH:
     line = line[:_MAX_LABEL_LENGTH - 1] + '…'
   if not line or not line.isprintable() or not _has_glyphs(line):
@@ -118,5 +120,6 @@ def format_label(text: str, fallback: str) -> str:
 
 
 def _has_glyphs(line: str) -> bool:
+  """Returns whether the font of the charts has all characters of the line."""
   font = font_manager.get_font(font_manager.findfont('DejaVu Sans'))
   return all(font.get_char_index(ord(character)) for character in line)

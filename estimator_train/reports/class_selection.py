@@ -1,10 +1,10 @@
-"""Selects the classes that the report page shows if there are too many to show all."""
+"""Selects the classes that the report page shows: all, or those with the most mistakes."""
 
 from typing import Any, Dict, List, NamedTuple, Optional
 
 import numpy as np
 
-# This many class names are legible next to a chart of the page's width.
+# Many more class names would overlap on the axes of the confusion matrix.
 _MAX_SHOWN_CLASSES = 30
 _MAX_CONFUSIONS = 10
 
@@ -14,13 +14,13 @@ class ClassMetrics(NamedTuple):
 
   Attributes:
     class_index: index of the class in the model's outputs.
-    label: class name.
+    class_name: name of the class.
     precision: fraction; None if no example was predicted as this class.
     recall: fraction; None if no example is of this class.
     support: number of examples of this class.
   """
   class_index: int
-  label: str
+  class_name: str
   precision: Optional[float]
   recall: Optional[float]
   support: int
@@ -30,13 +30,13 @@ class Confusion(NamedTuple):
   """The number of examples of one class that were predicted as another class.
 
   Attributes:
-    label: name of the true class.
-    predicted: name of the predicted class.
+    true_class: name of the true class.
+    predicted_class: name of the predicted class.
     examples: number of such examples.
     share: `examples` ÷ the number of all examples of the true class.
   """
-  label: str
-  predicted: str
+  true_class: str
+  predicted_class: str
   examples: int
   share: float
 
@@ -45,43 +45,52 @@ class ShownClasses(NamedTuple):
   """The classes that the report page shows.
 
   Attributes:
-    total: number of all classes.
+    num_classes: number of all classes, including those that are not shown.
     rows: metrics of the shown classes, in the order of the model's outputs.
     matrix: confusion matrix of the shown classes, int [len(rows), len(rows)].
-    confusions: the most frequent confusions among all classes, in descending order.
+    confusions: the most frequent confusions among all classes, by descending `examples`.
   """
-  total: int
+  num_classes: int
   rows: List[ClassMetrics]
   matrix: np.ndarray
   confusions: List[Confusion]
 
 
 def select_classes(evaluation: Dict[str, Any]) -> Optional[ShownClasses]:
-  """Selects the classes with the most mistakes; returns None if there is no evaluation.
+  """Returns the classes with the most mistakes; None if there is no valid confusion matrix.
 
   Args:
-    evaluation: the contents of `evaluation.json`.
+    evaluation: the contents of `evaluation.json`; empty if there is no such file.
   """
   matrix = np.array(evaluation.get('confusion_matrix', []), np.int64)
   per_class = evaluation.get('per_class', {})
   if not matrix.size or matrix.shape != (len(per_class), len(per_class)):
     return None
-  labels = list(per_class)
+  class_names = list(per_class)
   mistakes = matrix - np.diag(np.diag(matrix))
+  # Each mistake counts for both its true class and its predicted class.
   worst = np.argsort(-(mistakes.sum(axis=0) + mistakes.sum(axis=1)), kind='stable')
   shown = np.sort(worst[:_MAX_SHOWN_CLASSES])
-  rows = [ClassMetrics(int(index), labels[index], **per_class[labels[index]]) for index in shown]
-  return ShownClasses(len(labels), rows, matrix[np.ix_(shown, shown)],
-                      _find_most_frequent_confusions(labels, mistakes, matrix.sum(axis=1)))
+  rows = [ClassMetrics(int(index), class_names[index], **per_class[class_names[index]])
+          for index in shown]
+  return ShownClasses(len(class_names), rows, matrix[np.ix_(shown, shown)],
+                      _find_most_frequent_confusions(class_names, mistakes, matrix.sum(axis=1)))
 
 
-def _find_most_frequent_confusions(labels: List[str], mistakes: np.ndarray,
+def _find_most_frequent_confusions(class_names: List[str], mistakes: np.ndarray,
                                    supports: np.ndarray) -> List[Confusion]:
-  """Returns the most frequent confusions in descending order."""
+  """Returns the most frequent confusions, at most _MAX_CONFUSIONS, by descending `examples`.
+
+  Args:
+    class_names: class names, by class index.
+    mistakes: the confusion matrix with zeros on its diagonal.
+    supports: number of examples of each class.
+  """
   order = np.argsort(-mistakes, axis=None, kind='stable')[:_MAX_CONFUSIONS]
   confusions = []
   for true, predicted in zip(*np.unravel_index(order, mistakes.shape)):
     count = int(mistakes[true, predicted])
     if count:
-      confusions.append(Confusion(labels[true], labels[predicted], count, count / supports[true]))
+      confusions.append(
+          Confusion(class_names[true], class_names[predicted], count, count / supports[true]))
   return confusions

@@ -12,21 +12,22 @@ _LOG = logging.getLogger('estimator_train')
 EVALUATION_FILE = 'evaluation.json'
 
 
-def write_evaluation_report(settings: groups.Run, labels: Sequence[str], metrics: Dict[str, Any],
+def write_evaluation_report(settings: groups.Run, class_names: Sequence[str],
+                            metrics: Dict[str, Any],
                             sample_predictions: Sequence[Any]) -> Dict[str, Any]:
-  """Writes `evaluation.json` and the sample predictions, and returns the headline figures.
+  """Writes `evaluation.json` and the sample predictions, and returns the entries of the result.
 
   Args:
-    settings: flag group of the run.
-    labels: class names.
+    settings: `--mode` and `--model_dir`.
+    class_names: class names, by class index.
     metrics: `accuracy`, `average_loss`, `examples`, `confusion_matrix`, `global_step` and
       `checkpoint`.
-    sample_predictions: the examples that `samples.write_samples` writes.
+    sample_predictions: a few examples with the outputs of the model, see `samples.write_samples`.
   """
-  figures = dict(metrics, per_class=per_class_metrics(labels, metrics['confusion_matrix']))
+  figures = dict(metrics, per_class=per_class_metrics(class_names, metrics['confusion_matrix']))
   run_dir = RunDir(settings.model_dir)
   atomic.write_json(run_dir.path_to(EVALUATION_FILE), figures)
-  samples.write_samples(run_dir.path, labels, sample_predictions)
+  samples.write_samples(run_dir.path, class_names, sample_predictions)
   _LOG.info('accuracy %.4f, average loss %.4f over %d examples at step %d', metrics['accuracy'],
             metrics['average_loss'], metrics['examples'], metrics['global_step'])
   return {'mode': settings.mode, 'model_dir': settings.model_dir,
@@ -34,28 +35,28 @@ def write_evaluation_report(settings: groups.Run, labels: Sequence[str], metrics
               'global_step', 'checkpoint', 'accuracy', 'average_loss', 'examples')}}
 
 
-def per_class_metrics(labels: Sequence[str],
+def per_class_metrics(class_names: Sequence[str],
                       matrix: Sequence[Sequence[int]]) -> Dict[str, Dict[str, Any]]:
   """Computes precision, recall and support of each class.
 
   Args:
-    labels: class names.
-    matrix: confusion matrix, a row per true class and a column per predicted class, in the order
-      of the labels.
+    class_names: class names, by class index.
+    matrix: confusion matrix, with a row per true class and a column per predicted class, in the
+      order of `class_names`.
 
   Returns:
-    By label: `precision` (None if no example was predicted as this class), `recall` (None if no
-    example is of this class) and `support`, the number of examples of this class.
+    By class name: `precision` (None if no example was predicted as this class), `recall` (None if
+    no example is of this class) and `support`, the number of examples of this class.
   """
-  figures = {}
-  for index, label in enumerate(labels):
+  metrics = {}
+  for index, class_name in enumerate(class_names):
     support = sum(matrix[index])
     predicted = sum(row[index] for row in matrix)
-    figures[label] = {'precision': _ratio(matrix[index][index], predicted),
-                      'recall': _ratio(matrix[index][index], support),
-                      'support': support}
-  return figures
+    metrics[class_name] = {'precision': _ratio(matrix[index][index], predicted),
+                           'recall': _ratio(matrix[index][index], support),
+                           'support': support}
+  return metrics
 
 
-def _ratio(part: int, whole: int) -> Optional[float]:
-  return part / whole if whole else None
+def _ratio(numerator: int, denominator: int) -> Optional[float]:
+  return numerator / denominator if denominator else None

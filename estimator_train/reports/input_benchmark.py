@@ -1,4 +1,4 @@
-"""The report of `--mode=input_benchmark`: rates of the input and the model, and a verdict."""
+"""Writes the report of `--mode=input_benchmark`: rates of input and model, verdict and advice."""
 
 import os
 import statistics
@@ -9,25 +9,30 @@ from estimator_train.settings import groups
 
 INPUT_BENCHMARK_FILE = 'input_benchmark.json'
 INPUT_BOUND, COMPUTE_BOUND = 'input-bound', 'compute-bound'
-# A faster input is recommended if the input takes at least this fraction of the training time.
+# If training is compute-bound but input and model share cores, a faster input is still recommended
+# if the input takes at least this fraction of the training time.
 _MIN_INPUT_SHARE = 0.1
 
+# (number of examples, seconds) of a pass of the input pipeline or of a segment of training steps.
 ExamplesAndSecs = Tuple[int, float]
 
 
 class InputFigures(NamedTuple):
-  """The measured figures of an input pipeline. A pass is a pair of examples read and seconds.
+  """The measurements of an input pipeline that the report is computed from.
+
+  A pass reads examples from the beginning of the data set for a limited time.
 
   Attributes:
     format_name: `image_files`, `idx_files`, `arrays` or `synthetic`.
     num_examples: number of examples per epoch; None for infinite data.
-    prepare_secs: seconds before the first example, spent on filling the cache.
+    prepare_secs: seconds that passed before the first pass, for example to fill the cache.
     cold_passes: passes that started with no file in the page cache.
-    warm_passes: passes on examples that had been read before.
-    stage_passes: by stage, in order: passes of the stage combined with all stages before it.
+    warm_passes: passes that read only examples that had been read before.
+    stage_passes: for each stage of the pipeline, in order, the passes that ran only this stage and
+      the stages before it.
     bytes_per_example: size of the files on disk per example; None if there are no files.
-    cold_is_from_storage: whether the cold passes read from storage; None if that is unknown.
-    cache_bytes: size of a cache of all examples; None if the number of examples is infinite.
+    cold_is_from_storage: whether the cold passes read from storage; None if unknown.
+    cache_bytes: size in bytes of a cache of all examples; None for infinite data.
   """
   format_name: str
   num_examples: Optional[int]
@@ -62,10 +67,11 @@ def write_input_benchmark_report(
   """Prints the results as a table, writes `input_benchmark.json`, and returns its contents.
 
   Args:
-    run, settings: flag groups of the run. Without a `model_dir`, no file is written.
-    conditions: conditions that the figures depend on, by their keys in the file.
-    input_figures: figures of the input pipeline.
-    model_segments: (examples, seconds) of training on a synthetic batch, for segments of steps.
+    run: `--mode` and `--model_dir`. Without a `model_dir`, no file is written.
+    settings: the input flags. `cache` must be the cache that was used instead of `auto`.
+    conditions: settings and devices that affect the figures, by their keys in the file.
+    input_figures: measurements of the input pipeline.
+    model_segments: measurements of training on a synthetic batch, one per segment of steps.
     environment: properties of the machine and the model.
   """
   result: Dict[str, Any] = {'mode': run.mode, 'model_dir': run.model_dir}
@@ -85,8 +91,8 @@ def summarize(settings: groups.Input, input_figures: InputFigures,
               environment: BenchmarkEnvironment) -> Dict[str, Any]:
   """Computes the rates, the verdict and the advice, by their keys in `input_benchmark.json`.
 
-  A rate is examples ÷ wall time, as the median of several passes. The cold rate is the rate of the
-  whole first epoch, including the time to fill a cache.
+  A rate is the median of examples ÷ wall time over several passes. The cold rate is that of a whole
+  first epoch, including the time to fill a cache.
   """
   spread = {'cold': _summarize_rates(_first_epoch_rates(input_figures)),
             'warm': _summarize_rates(_rates(input_figures.warm_passes)),
@@ -117,7 +123,11 @@ def _rates(passes: Sequence[ExamplesAndSecs]) -> List[float]:
 
 
 def _first_epoch_rates(input_figures: InputFigures) -> List[float]:
-  """Returns the rate of a first epoch at the speed of each cold pass, including `prepare_secs`."""
+  """Extrapolates each cold pass to a whole first epoch, and returns the rates of these epochs.
+
+  The time of a first epoch includes `prepare_secs`. Infinite data has no epochs, so the rates of
+  the passes themselves are returned.
+  """
   count = input_figures.num_examples
   return [rate if count is None else count / (input_figures.prepare_secs + count / rate)
           for rate in _rates(input_figures.cold_passes)]
@@ -130,12 +140,17 @@ def _summarize_rates(rates: Sequence[float]) -> Dict[str, Any]:
 
 def _summarize_stages(
     stage_passes: Mapping[str, Sequence[ExamplesAndSecs]]) -> Dict[str, Dict[str, float]]:
-  """Returns by stage: the rate of the pipeline up to it, the range, and its share of the time."""
+  """Returns the figures of each stage.
+
+  The rates are those of the pipeline that ends with this stage. `share` is the fraction of the time
+  of the whole pipeline that this stage adds.
+  """
   figures, secs = {}, 0.
   for name, passes in stage_passes.items():
     figures[name] = _summarize_rates(_rates(passes))
     figures[name]['images_per_sec'] = figures[name].pop('median')
-    # Because of noise, a stage may measure faster than the one before it; its added time is then 0.
+    # Because of noise, the pipeline may seem faster with this stage than without it. The stage then
+    # adds no time.
     previous_secs, secs = secs, max(secs, 1 / figures[name]['images_per_sec'])
     figures[name]['added_secs'] = secs - previous_secs
   for stage in figures.values():
@@ -145,36 +160,38 @@ def _summarize_stages(
 
 def _make_advice(settings: groups.Input, result: Dict[str, Any], input_figures: InputFigures,
                  environment: BenchmarkEnvironment) -> str:
+  """Returns the verdict with its reason, and the flags or hardware that would speed up training."""
   warm, model = result['warm_images_per_sec'], result['model_images_per_sec']
   if result['verdict'] == INPUT_BOUND:
-    text = 'input-bound: the model can process {} images/sec, {:.2f} times the rate of the input ' \
-           '({})'.format(_format_rate(model), model / warm, _format_rate(warm))
+    reason = 'input-bound: the model can process {} images/sec, {:.2f} times the rate of the ' \
+             'input ({})'.format(_format_rate(model), model / warm, _format_rate(warm))
   else:
-    text = 'compute-bound: the input delivers {} images/sec, {:.2f} times the rate of the model ' \
-           '({})'.format(_format_rate(warm), warm / model, _format_rate(model))
-  parts = [text]
-  # The share of the input in the training time if input and model run on the same cores.
+    reason = 'compute-bound: the input delivers {} images/sec, {:.2f} times the rate of the ' \
+             'model ({})'.format(_format_rate(warm), warm / model, _format_rate(model))
+  clauses = [reason]
+  # If input and model run on the same cores, the input takes this fraction of the training time.
   input_share = model / (warm + model)
   if environment.model_shares_cores:
     expected = result['expected_images_per_sec']
-    parts.append('input and model run on the same {} core(s), so training reaches about {} '
-                 'images/sec and the input takes {:.0%} of the time (on separate cores: {} '
-                 'images/sec)'.format(environment.cores, _format_rate(expected['shared_cores']),
-                                      input_share, _format_rate(expected['overlap'])))
+    clauses.append('input and model run on the same {} core(s), so training reaches about {} '
+                   'images/sec and the input takes {:.0%} of the time (on separate cores: {} '
+                   'images/sec)'.format(environment.cores, _format_rate(expected['shared_cores']),
+                                        input_share, _format_rate(expected['overlap'])))
   input_advice = _make_input_advice(settings, input_figures, environment)
   if result['verdict'] == INPUT_BOUND:
-    parts.append(input_advice)
+    clauses.append(input_advice)
   else:
     if environment.model_shares_cores and input_share >= _MIN_INPUT_SHARE:
-      parts.append('to reduce the time of the input: ' + input_advice)
+      clauses.append('to reduce the time of the input: ' + input_advice)
     else:
-      parts.append('a faster input would not help')
-    parts.append(_make_model_advice(environment))
-  return '; '.join(parts)
+      clauses.append('a faster input would not help')
+    clauses.append(_make_model_advice(environment))
+  return '; '.join(clauses)
 
 
 def _make_input_advice(settings: groups.Input, input_figures: InputFigures,
                        environment: BenchmarkEnvironment) -> str:
+  """Returns the flags that make the input faster, or the reason why no flag does."""
   if input_figures.format_name == 'synthetic':
     return 'synthetic images cost almost nothing, and no flag makes them faster'
   if settings.cache != 'none' or input_figures.format_name == 'arrays':
@@ -197,6 +214,7 @@ def _make_input_advice(settings: groups.Input, input_figures: InputFigures,
 
 
 def _make_model_advice(environment: BenchmarkEnvironment) -> str:
+  """Returns the flags or hardware that make the model faster."""
   options = ['a larger --batch_size', 'a GPU' if environment.model_shares_cores else 'more GPUs']
   if environment.is_pretrained:
     options.append('--cache_features if the first layers are frozen')

@@ -1,4 +1,4 @@
-"""Writes `report/curves.json`: loss, accuracy and learning rate by step, read from event files."""
+"""Reads loss, accuracy and learning rate from event files and writes `report/curves.json`."""
 
 import glob
 import math
@@ -11,8 +11,8 @@ from estimator_train.run_dir.run_files import RunDir
 from estimator_train.settings import groups
 
 CURVES_FILE = os.path.join('report', 'curves.json')
-# (folder of event files, tag, name of the curve). The tag `loss` of evaluations is not used: it is
-# the Estimator's mean over batches, which depends on the batch size.
+# (folder of event files, tag, name of the curve). The tag `loss` of evaluations is not used: the
+# Estimator computes this loss as a mean over batches, so it depends on the batch size.
 _CURVES = (('', 'loss', 'train_loss'),
            ('', 'accuracy', 'train_accuracy'),
            ('', 'learning_rate', 'learning_rate'),
@@ -24,7 +24,7 @@ Curve = List[Tuple[int, float]]  # (global step, value)
 
 
 def write_learning_curves(settings: groups.Run) -> None:
-  """Writes the curves, which include all earlier runs in the same `model_dir`."""
+  """Writes the curves of this run and of all earlier runs in the same `model_dir`."""
   run_dir = RunDir(settings.model_dir)
   path = run_dir.path_to(CURVES_FILE)
   os.makedirs(os.path.dirname(path), exist_ok=True)
@@ -42,17 +42,17 @@ def _read_curve(folder: str, tag: str) -> Curve:
   for path in sorted(glob.glob(os.path.join(glob.escape(folder), 'events.out.tfevents.*'))):
     for event in _read_events(path):
       for value in event.summary.value:
-        # With loss scaling, training may continue after a loss that is not finite, and JSON has no
-        # representation of such a value.
+        # With loss scaling, training may continue after a loss that is not finite. Such a loss is
+        # omitted, because JSON cannot represent it.
         if value.tag == tag and math.isfinite(value.simple_value):
           _append_point(curve, event.step, value.simple_value)
   return curve
 
 
 def _read_events(path: str) -> Iterator[Any]:
-  """Yields the `Event` messages of an event file, which may be truncated if its writer was killed.
+  """Yields the complete `Event` messages of an event file. A killed run may leave a truncated file.
 
-  The message class is imported from TensorBoard in 0.1 s; importing TensorFlow takes much longer.
+  `Event` is imported from TensorBoard, which takes 0.1 s. Importing TensorFlow takes much longer.
   A record consists of the length of the message (uint64), a checksum of the length (uint32), the
   message, and a checksum of the message (uint32).
   """
@@ -79,7 +79,7 @@ def _read_events(path: str) -> Iterator[Any]:
 
 def _append_point(curve: Curve, step: int, value: float) -> None:
   # A killed run may have logged steps after its last checkpoint. The resumed run repeats these
-  # steps, and its values replace those of the killed run.
+  # steps, so the points of the killed run are removed.
   while curve and curve[-1][0] >= step:
     curve.pop()
   curve.append((step, value))

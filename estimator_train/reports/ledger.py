@@ -1,4 +1,4 @@
-"""Writes `ledger.json` and `ledger.md`: the published and the measured figures of a workload."""
+"""Writes `ledger.json` and `ledger.md`, which compare published and measured figures."""
 
 from typing import Any, Dict, Iterator, List, Mapping, Optional
 
@@ -10,27 +10,29 @@ from estimator_train.settings import groups
 LEDGER_FILE, MARKDOWN_FILE = 'ledger.json', 'ledger.md'
 NOT_MEASURED = 'not measured here'
 FAILED = 'failed'
-# (key of a row in ledger.json, title of the column in ledger.md).
+# The columns of the table: (key in a row of ledger.json, title in ledger.md).
 _COLUMNS = (('what', 'figure'), ('published', 'published'), ('published_conditions', 'conditions'),
             ('measured', 'measured'), ('conditions', 'conditions here'), ('ratio', 'ratio'),
             ('why', 'why they differ'))
 
 
-def write_ledger(settings: groups.Run, workload: str, runs: Mapping[str, RunResults],
-                 skipped: Mapping[str, str], failed: Mapping[str, str],
+def write_ledger(settings: groups.Run, workload: str, part_results: Mapping[str, RunResults],
+                 skip_reasons: Mapping[str, str], part_errors: Mapping[str, str],
                  machine: str) -> Dict[str, Any]:
   """Prints the table, writes both files, and returns the contents of `ledger.json`.
 
+  Each part of the workload is in one of the three mappings, by its name.
+
   Args:
-    settings: flag group of the run.
+    settings: `--mode` and `--model_dir`.
     workload: name of the workload.
-    runs: results of the completed parts, by part name.
-    skipped: reasons why parts were not run, by part name.
-    failed: errors of the parts that failed, by part name.
+    part_results: the results of each completed part.
+    skip_reasons: the reason why a part was not run.
+    part_errors: the error of each part that failed.
     machine: description of the machine.
   """
   run_dir = RunDir(settings.model_dir)
-  rows = list(_make_rows(workload, runs, skipped, failed))
+  rows = list(_make_rows(workload, part_results, skip_reasons, part_errors))
   result = {'mode': settings.mode, 'model_dir': settings.model_dir, 'workload': workload,
             'machine': machine, 'rows': rows}
   table = list(_format_markdown(workload, machine, rows))
@@ -41,28 +43,39 @@ def write_ledger(settings: groups.Run, workload: str, runs: Mapping[str, RunResu
   return result
 
 
-def _make_rows(workload_name: str, runs: Mapping[str, RunResults], skipped: Mapping[str, str],
-               failed: Mapping[str, str]) -> Iterator[Dict[str, Optional[str]]]:
+def _make_rows(workload_name: str, part_results: Mapping[str, RunResults],
+               skip_reasons: Mapping[str, str],
+               part_errors: Mapping[str, str]) -> Iterator[Dict[str, Optional[str]]]:
+  """Yields one row per figure: those of the parts first, then the combined figures."""
   workload = WORKLOADS[workload_name]
   for part in workload.parts:
     for figure in part.figures:
-      if part.name in runs:
-        results = runs[part.name]
+      if part.name in part_results:
+        results = part_results[part.name]
         yield _make_row(figure, figure.measure(results), _describe_conditions(results),
                         _explain_difference(figure, part, results))
-      elif part.name in failed:
-        yield _make_row(figure, None, None, failed[part.name], FAILED)
+      elif part.name in part_errors:
+        yield _make_row(figure, None, None, part_errors[part.name], FAILED)
       else:
-        yield _make_row(figure, None, None, skipped[part.name])
+        yield _make_row(figure, None, None, skip_reasons[part.name])
   for figure in workload.combined_figures:
-    if len(runs) == len(workload.parts):
-      yield _make_row(figure, figure.measure(runs), 'the runs above', figure.caveat)
+    if len(part_results) == len(workload.parts):
+      yield _make_row(figure, figure.measure(part_results), 'the runs above', figure.caveat)
     else:
       yield _make_row(figure, None, None, 'requires the results of all runs')
 
 
 def _make_row(figure: Figure, measured: Optional[float], conditions: Optional[str],
               why: Optional[str], placeholder: str = NOT_MEASURED) -> Dict[str, Optional[str]]:
+  """Returns a row of ledger.json.
+
+  Args:
+    figure: the published figure.
+    measured: the measured figure; None if there is none.
+    conditions: the conditions of the measurement.
+    why: the reason why the figures differ or why there is no measurement.
+    placeholder: the text of the column `measured` if there is no measurement.
+  """
   return {'what': figure.name, 'published': figure.published,
           'published_conditions': figure.conditions or None,
           'measured': placeholder if measured is None else figure.number_format.format(measured),
@@ -70,7 +83,10 @@ def _make_row(figure: Figure, measured: Optional[float], conditions: Optional[st
 
 
 def _ratio(figure: Figure, measured: Optional[float]) -> Optional[str]:
-  """Returns measured ÷ published; of a published range, the value closest to `measured` counts."""
+  """Returns measured ÷ published.
+
+  If a range was published, `measured` is divided by the closest value within the range.
+  """
   if measured is None or figure.published_range is None:
     return None
   low, high = figure.published_range
@@ -78,6 +94,7 @@ def _ratio(figure: Figure, measured: Optional[float]) -> Optional[str]:
 
 
 def _describe_conditions(results: RunResults) -> str:
+  """Describes the devices, the batch size and the last step of the measured run."""
   throughput = results['throughput']
   return '{} replica{} on {}, {} per replica, step {:,}'.format(
       throughput['num_replicas'], '' if throughput['num_replicas'] == 1 else 's',
@@ -86,6 +103,7 @@ def _describe_conditions(results: RunResults) -> str:
 
 
 def _explain_difference(figure: Figure, part: WorkloadPart, results: RunResults) -> str:
+  """Returns the known reasons why the measured and the published figure differ."""
   reasons = []
   devices = results['throughput']['devices']
   if figure.depends_on_devices and (len(devices) != part.gpus or 'gpu' not in devices[0]):

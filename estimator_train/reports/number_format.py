@@ -4,20 +4,20 @@ import math
 from typing import Any, Optional, Tuple
 
 MISSING = '–'
-_SPACE = '\u00a0'  # A no-break space keeps a number and its unit on one line.
+_NO_BREAK_SPACE = '\u00a0'  # Keeps a number and its unit on one line.
 
 
 def is_number(value: Any) -> bool:
-  """Whether the value is a finite number."""
+  """Returns whether the value is a finite number."""
   return isinstance(value, (int, float)) and math.isfinite(value)
 
 
 def format_number(value: Optional[float]) -> str:
-  """Formats whole numbers and those above 100 as integers, others with three significant digits."""
+  """Formats integers and numbers from 100 on without decimals, others with three digits."""
   if not is_number(value):
     return MISSING
   assert value is not None
-  # In three digits, 99.95 becomes 100. `#` keeps trailing zeros, which are significant digits.
+  # With three digits, 99.95 is rounded to 100. `#` keeps trailing zeros, which are significant.
   if value == int(value) or abs(value) >= 99.95:
     return '{:,.0f}'.format(value)
   return '{:#.3g}'.format(value)
@@ -25,11 +25,11 @@ def format_number(value: Optional[float]) -> str:
 
 def format_quantity(value: Optional[float], unit: str) -> str:
   """Formats a number with its unit."""
-  return format_number(value) + _SPACE + unit if is_number(value) else MISSING
+  return format_number(value) + _NO_BREAK_SPACE + unit if is_number(value) else MISSING
 
 
 def choose_secs_unit(secs: float) -> Tuple[float, str]:
-  """Returns the factor that converts seconds of this magnitude to a readable unit, and the unit."""
+  """Returns a readable unit for this duration, as (number of units per second, name)."""
   return (1., 's') if secs >= 1 else (1e3, 'ms') if secs >= 1e-3 else (1e6, 'µs')
 
 
@@ -44,8 +44,8 @@ def format_secs(value: Optional[float]) -> str:
 
 def format_percent(fraction: Optional[float]) -> str:
   """Formats a fraction as a percentage with one decimal."""
-  return '{:.1f}{}%'.format(1e2 * fraction, _SPACE) if fraction is not None and is_number(
-      fraction) else MISSING
+  return '{:.1f}{}%'.format(1e2 * fraction, _NO_BREAK_SPACE) if (
+      fraction is not None and is_number(fraction)) else MISSING
 
 
 def format_ratio(value: Optional[float]) -> str:

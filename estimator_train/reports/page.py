@@ -1,4 +1,4 @@
-"""Writes the report page of a run: `report/index.html` in its `model_dir`, as a single file."""
+"""Writes the report page of a run: `report/index.html` in its `model_dir`, with embedded images."""
 
 import base64
 import logging
@@ -14,17 +14,17 @@ from estimator_train.settings import groups
 
 _LOG = logging.getLogger('estimator_train')
 _PAGE_FILE = 'index.html'
-# Files of all charts. If this run has no data for a chart, the file of an earlier run is removed.
+# The files of all charts. If a chart has no data, `write_page` removes the file of an earlier run.
 _CHART_FILES = ('step-time.png', 'step-histogram.png', 'loss.png', 'accuracy.png',
                 'confusion-matrix.png', 'scaling.png')
-_SAMPLE_WIDTH = 112  # In CSS pixels, so that three samples fit in a row on a phone.
+_SAMPLE_WIDTH = 112  # In CSS pixels, for the longer side. Three samples fit in a row on a phone.
 
 
 def write_page_of_finished_run(model_dir: Optional[str],
                                settings: groups.Reporting) -> Optional[str]:
   """Writes the page if the run has a `model_dir` and its flags ask for a page.
 
-  Logs a warning if the page cannot be written, so that the run still succeeds.
+  If the page cannot be written, the function only logs a warning, so that the run still succeeds.
 
   Returns:
     The path of the page; None if it was not written.
@@ -41,13 +41,13 @@ def write_page(model_dir: str) -> Optional[str]:
   """Writes the page and its charts.
 
   Args:
-    model_dir: model_dir of the run. Sections whose input file is missing are left out.
+    model_dir: model_dir of the run. The page omits a section if its input file is missing.
 
   Returns:
-    The path of the page; None if a package that this function requires is not installed.
+    The path of the page; None if Jinja2 or matplotlib is not installed.
   """
-  # Jinja2 and matplotlib are imported here because they are optional and importing them takes a
-  # second. matplotlib warns if it cannot write to the home folder, which is irrelevant here.
+  # Jinja2 and matplotlib are imported in this function because they are optional and take a second
+  # to import. matplotlib would warn if it cannot write to the home folder, which is harmless.
   logging.getLogger('matplotlib').setLevel(logging.ERROR)
   try:
     import jinja2
@@ -79,7 +79,7 @@ def write_page(model_dir: str) -> Optional[str]:
     elif os.path.exists(path):
       os.remove(path)
   path = os.path.join(folder, _PAGE_FILE)
-  # File names may contain surrogate escapes, which UTF-8 cannot encode.
+  # UTF-8 cannot encode surrogate escapes in file names, so the page shows them as `\udcff`.
   atomic.write_bytes(path, text.encode('utf-8', 'backslashreplace'))
   return path
 
@@ -89,7 +89,7 @@ def _make_data_uri(png: bytes) -> str:
 
 
 def _load_sample(model_dir: str, sample: Dict[str, Any]) -> Dict[str, Any]:
-  """Returns a sample with its image as PNG, and with the size of the image on the page."""
+  """Adds the PNG file of the image (None if there is none) and its size on the page to a sample."""
   image = page_data.read_image(model_dir, sample.get('image') or '')
   if image is None:
     return dict(sample, png=None)

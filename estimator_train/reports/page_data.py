@@ -21,12 +21,12 @@ class RecordedFlags(NamedTuple):
 
 
 class PageData(NamedTuple):
-  """The contents of the files in a `model_dir`; empty for a file that is missing or not valid.
+  """The contents of the files in a `model_dir`. Those of a missing or invalid file are empty.
 
   Attributes:
     flags: flags in `flags.txt`.
-    throughput, evaluation, input_benchmark, scaling, ledger: contents of `throughput.json`,
-      `evaluation.json` and so on.
+    throughput, evaluation, input_benchmark, scaling: contents of the JSON file of the same name.
+    ledger: contents of `ledger.json`: the published and measured figures of `--mode=reproduce`.
     steps, curves: contents of `report/steps.json` and `report/curves.json`.
     samples: the list in `report/samples.json`.
   """
@@ -78,6 +78,9 @@ def _read_flags(path: str) -> RecordedFlags:
       text = file.read()
   except FileNotFoundError:
     text = ''
+  except (OSError, ValueError) as error:  # ValueError: the file is not UTF-8.
+    _LOG.warning('the report page omits %s, which cannot be read: %s', path, error)
+    text = ''
   return RecordedFlags(dict(re.findall(r'^--(\w+)=(.*)$', text, re.MULTILINE)),
                        re.findall(r'^# --(\w+) is not set$', text, re.MULTILINE))
 
@@ -89,7 +92,7 @@ def read_image(model_dir: str, name: str) -> Optional[Tuple[bytes, int, int]]:
     The bytes of the file, and the width and height of the image in pixels; None if the file does
     not exist or is not a PNG.
   """
-  if os.path.basename(name) != name:  # Only files in `report/` belong to the report.
+  if os.path.basename(name) != name:  # A path could lead to a file outside of `report/`.
     return None
   try:
     with open(os.path.join(model_dir, REPORT_FOLDER, name), 'rb') as file:

@@ -1,4 +1,7 @@
-"""The numbers on the report page: headlines, parts of the step time, and tables of times."""
+"""Computes and formats the figures on the report page.
+
+The template page.html calls the public functions of this module as `figures.NAME`.
+"""
 
 import math
 from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Tuple
@@ -17,26 +20,34 @@ _VERDICT_TEXTS = {
     'compute-bound': 'Training is limited by the computation of the model.',
     'overhead-bound': 'Training is limited by the time between steps.',
 }
-# (key of `shares` in throughput.json, text).
+# The parts of a step: (key of `shares` in throughput.json, name on the page).
 _STEP_PARTS = (
     ('input', 'waiting for input'), ('compute', 'computing'), ('between', 'between steps'))
-# (key of `first_step_parts_secs` in throughput.json, text).
+# The parts of the time to the first step: (key of `first_step_parts_secs` in throughput.json, name
+# on the page).
 _FIRST_STEP_PARTS = (
     ('import', 'imports'), ('data', 'data'), ('peers', 'peers'), ('model', 'model'),
     ('graph', 'graph'), ('session', 'session'), ('first_batch', 'first batch'),
     ('first_step', 'first step'))
-# (key in throughput.json, text).
-_DISTRIBUTIONS = (
+# The rows of the table of times: (key of a distribution in throughput.json, title).
+_TIME_ROWS = (
     ('steady_step_secs', 'steady step'), ('step_secs', 'step, including pauses'),
     ('session_run_secs', 'session run'), ('input_wait_secs', 'waiting for input'),
     ('between_secs', 'between session runs'))
+# The columns of the table of times: the keys of a distribution.
 STATISTICS = ('mean', 'p50', 'p90', 'p99', 'max')
 
 
 class BarSegment(NamedTuple):
-  """A segment of a stacked bar: its name, its formatted figure, and its fraction of the bar."""
+  """A segment of a stacked bar, which stands for a part of a duration.
+
+  Attributes:
+    name: name of the part.
+    value: the duration of the part or its percentage, formatted.
+    share: the length of the segment, as a fraction of the bar.
+  """
   name: str
-  figure: str
+  value: str
   share: float
 
 
@@ -45,11 +56,11 @@ class Headline(NamedTuple):
 
   Attributes:
     name: name of the figure, for example `Throughput`.
-    value: formatted figure.
-    standard_error: formatted standard error; may be empty.
-    unit: unit; may be empty.
+    value: the figure, formatted.
+    standard_error: the standard error of the figure, formatted; empty if it is unknown.
+    unit: the unit, which the page shows after the standard error; may be empty.
     notes: notes on the figure, one per line.
-    bar: parts of the figure, to be shown as a stacked bar; empty if they are not known.
+    bar: the parts of the figure, which the page shows as a stacked bar; empty if they are unknown.
   """
   name: str
   value: str
@@ -91,6 +102,7 @@ def headlines(data: PageData) -> List[Headline]:
 
 
 def _throughput_headlines(throughput: Dict[str, Any]) -> Iterator[Headline]:
+  """Yields the throughput, the median step time and the time to the first step."""
   if not throughput:
     return
   rate = throughput.get('steady_examples_per_sec', throughput.get('examples_per_sec'))
@@ -99,11 +111,11 @@ def _throughput_headlines(throughput: Dict[str, Any]) -> Iterator[Headline]:
   standard_error = ''
   notes = ['{} timed steps after {} warm-up steps'.format(
       format_number(throughput.get('steps_timed')), format_number(throughput.get('warmup_steps')))]
+  if throughput.get('steady_state') is False:
+    notes = ['no steady state: the run is not longer than its warm-up, so all steps are timed']
   if is_number(error_secs) and mean_secs:
     standard_error = '± ' + format_number(rate * error_secs / mean_secs)
     notes[0] = '± standard error; ' + notes[0]
-  if throughput.get('steady_state') is False:
-    notes = ['no steady state: the run is not longer than its warm-up, so all steps are timed']
   if throughput.get('pauses'):
     notes.append('excluding checkpoints and evaluations; {} including them'.format(
         format_quantity(throughput.get('examples_per_sec'), 'examples/sec')))
@@ -121,6 +133,7 @@ def _throughput_headlines(throughput: Dict[str, Any]) -> Iterator[Headline]:
 
 
 def _evaluation_headlines(evaluation: Dict[str, Any]) -> Iterator[Headline]:
+  """Yields the accuracy, unless there is no evaluation."""
   accuracy, examples = evaluation.get('accuracy'), evaluation.get('examples')
   if accuracy is None:
     return
@@ -143,11 +156,11 @@ def _make_first_step_segments(parts: Dict[str, float]) -> List[BarSegment]:
 
 
 def verdict(data: PageData) -> Optional[Dict[str, Any]]:
-  """Returns texts and figures about what limits the training speed; None if nothing is known.
+  """Describes what limits the training speed.
 
   Returns:
-    `name` and `text` of the verdict, `bar` with the parts of the step time, and `input` with the
-    `verdict`, the `advice` and the `rates` of `--mode=input_benchmark`.
+    `name` and `text` of the verdict; `bar`, the parts of the step time; and `input`, with the
+    `verdict`, the `advice` and the `rates` of `--mode=input_benchmark`. None if nothing is known.
   """
   name = data.throughput.get('verdict')
   shares = data.throughput.get('shares') or {}
@@ -167,9 +180,9 @@ def verdict(data: PageData) -> Optional[Dict[str, Any]]:
 
 
 def time_rows(throughput: Dict[str, Any]) -> List[Tuple[str, List[str]]]:
-  """Returns the rows of the table of times, each with a title and formatted STATISTICS."""
+  """Returns the rows of the table of times: the title, and the formatted STATISTICS."""
   return [(text, [format_secs(throughput[key].get(name)) for name in STATISTICS])
-          for key, text in _DISTRIBUTIONS if throughput.get(key)]
+          for key, text in _TIME_ROWS if throughput.get(key)]
 
 
 def step_remarks(throughput: Dict[str, Any]) -> List[str]:

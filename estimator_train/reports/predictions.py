@@ -44,22 +44,22 @@ class PredictionWriter:
   Args:
     file: text file to write to; None for standard output.
     as_csv: whether to write CSV instead of JSON lines.
-    labels: class names.
+    class_names: class names, by class index.
 
   Attributes:
     num_predicted: number of images predicted.
-    num_errors: number of errors written, each of which is about a file or an image.
-    first_error: name of the file and reason of the first error; None if there is none.
+    num_errors: number of errors written, one per file or image that has no prediction.
+    first_error: (file name, reason) of the first error; None if no error was written.
   """
 
-  def __init__(self, file: Optional[TextIO], as_csv: bool, labels: Sequence[str]) -> None:
+  def __init__(self, file: Optional[TextIO], as_csv: bool, class_names: Sequence[str]) -> None:
     self.num_predicted = 0
     self.num_errors = 0
     self.first_error: Optional[Tuple[str, str]] = None
     self._file = file
-    self._labels = labels
+    self._class_names = class_names
     self._as_csv = as_csv
-    self._top_k = min(TOP_K, len(labels))
+    self._top_k = min(TOP_K, len(class_names))
     if as_csv:
       self._write_row(['file', 'label', 'probability'] + [
           'top{}_{}'.format(rank + 1, column) for rank in range(self._top_k)
@@ -69,7 +69,7 @@ class PredictionWriter:
     """Writes the prediction of an image.
 
     Args:
-      name: file name.
+      name: path of the image; in an idx file, the path, `:` and the index of the image.
       outputs: outputs of the model, float [num_classes].
     """
     if not np.isfinite(outputs).all():
@@ -77,14 +77,15 @@ class PredictionWriter:
       return
     self.num_predicted += 1
     probabilities = as_probabilities(outputs)
-    # Mergesort is stable: the first of several equal outputs is chosen, as by np.argmax.
+    # Mergesort is stable: like np.argmax, it chooses the first of several equal outputs.
     top_indices = np.argsort(-outputs, kind='mergesort')[:self._top_k]
-    top = [(self._labels[index], float(probabilities[index])) for index in top_indices]
+    top = [(self._class_names[index], float(probabilities[index])) for index in top_indices]
     if self._as_csv:
       self._write_row(
           [_decode_name(name), *top[0]] + [cell for pair in top for cell in pair] + [''])
     else:
-      pairs = [{'label': label, 'probability': probability} for label, probability in top]
+      pairs = [{'label': class_name, 'probability': probability}
+               for class_name, probability in top]
       self._write_json({'file': _decode_name(name), **pairs[0], 'top': pairs})
 
   def write_error(self, name: bytes, reason: str) -> None:
@@ -109,23 +110,27 @@ class PredictionWriter:
 
 
 @contextlib.contextmanager
-def open_prediction_writer(output: str, labels: Sequence[str]) -> Iterator[PredictionWriter]:
-  """Opens `--output` for predictions. The file appears under its name only when it is complete.
+def open_prediction_writer(output: str, class_names: Sequence[str]) -> Iterator[PredictionWriter]:
+  """Opens `--output` for predictions. The file gets its name only when it is complete.
+
+  Args:
+    output: `--output`. If the name ends with `.csv`, the writer writes CSV, else JSON lines.
+    class_names: class names, by class index.
 
   Raises:
     UserError: the output cannot be written.
   """
   try:
     if output == STANDARD_OUTPUT:
-      yield PredictionWriter(None, False, labels)
+      yield PredictionWriter(None, False, class_names)
       return
     with atomic.open_atomic(os.path.realpath(output)) as file:
       # surrogateescape restores the bytes of file names that are not valid UTF-8.
       text = io.TextIOWrapper(file, 'utf-8', 'surrogateescape', newline='')
-      yield PredictionWriter(text, output.lower().endswith('.csv'), labels)
+      yield PredictionWriter(text, output.lower().endswith('.csv'), class_names)
       text.detach()  # Flushes the text without closing the file.
   except BrokenPipeError:
-    raise  # The reader of standard output closed it; `__main__` handles this.
+    raise  # The reader of standard output closed the pipe; `__main__` handles this error.
   except OSError as error:
     raise UserError('--output cannot be written',
                     '{} ({})'.format(output, error.strerror or error),
@@ -133,5 +138,5 @@ def open_prediction_writer(output: str, labels: Sequence[str]) -> Iterator[Predi
 
 
 def _decode_name(name: bytes) -> str:
-  """Decodes a file name; `encode('utf-8', 'surrogateescape')` reverses this."""
+  """Decodes a file name so that `encode('utf-8', 'surrogateescape')` restores its bytes."""
   return name.decode('utf-8', 'surrogateescape')

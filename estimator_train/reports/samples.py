@@ -1,4 +1,4 @@
-"""Writes a few examples with their predictions: `report/samples.json` and their images."""
+"""Writes `report/samples.json`, a few examples with their predictions, and a PNG file of each."""
 
 import io
 import os
@@ -12,15 +12,15 @@ from estimator_train.reports.step_curve import REPORT_FOLDER
 _SAMPLES_FILE = 'samples.json'
 
 
-def write_samples(model_dir: str, labels: Sequence[str], samples: Sequence[Any]) -> None:
+def write_samples(model_dir: str, class_names: Sequence[str], samples: Sequence[Any]) -> None:
   """Writes the examples and their images, or nothing if Pillow is not installed.
 
   Args:
     model_dir: model_dir of the run.
-    labels: class names.
+    class_names: class names, by class index.
     samples: examples with the attributes `image` (pixel values from 0 to 255,
-      [height, width, 1 or 3]), `class_index` (the true class) and `outputs` (of the model,
-      [num_classes]).
+      [height, width, 1 or 3]), `class_index` (of the true class) and `outputs` (the outputs of the
+      model, [num_classes]).
   """
   try:
     from PIL import Image  # Optional: only --mode=audit and the report page use Pillow.
@@ -37,13 +37,14 @@ def write_samples(model_dir: str, labels: Sequence[str], samples: Sequence[Any])
     atomic.write_bytes(os.path.join(folder, image_name), png.getvalue())
     probabilities = as_probabilities(sample.outputs)
     predicted = int(np.argmax(probabilities))
-    entries.append({'label': labels[sample.class_index], 'predicted': labels[predicted],
-                    'probability': float(probabilities[predicted]), 'image': image_name})
+    entries.append({
+        'label': class_names[sample.class_index], 'predicted': class_names[predicted],
+        'probability': float(probabilities[predicted]), 'image': image_name})
   atomic.write_json(os.path.join(folder, _SAMPLES_FILE), {'samples': entries})
 
 
 def as_probabilities(outputs: np.ndarray) -> np.ndarray:
-  """Returns the outputs, [num_classes], if they are probabilities, else their softmax."""
+  """Returns the outputs of the model, [num_classes], or, if they are logits, their softmax."""
   outputs = outputs.astype(np.float64)
   if outputs.min() >= 0 and abs(outputs.sum() - 1) < 1e-3:
     return outputs

@@ -8,40 +8,40 @@ from estimator_train.reports import chart_rendering, number_format
 from estimator_train.reports.chart_rendering import BLUE, GREEN, MUTED_COLOR, PURPLE, RED, Chart
 
 _FILE_NAME = 'scaling.png'
-# Colour, marker and line style of each series.
+# (colour, marker, line style) of each series.
 _LINE_STYLES = {('weak', 'real'): (BLUE, 'o', '-'),
                 ('weak', 'synthetic'): (RED, 's', '-'),
                 ('strong', 'real'): (GREEN, '^', '-.'),
                 ('strong', 'synthetic'): (PURPLE, 'D', '-.')}
 
-# (scaling, input): ('weak' or 'strong', 'real' or 'synthetic').
+# (`weak` or `strong` scaling, `real` or `synthetic` input).
 SeriesKey = Tuple[str, str]
 
 
-def scaling_unit(scaling: Dict[str, Any]) -> str:
-  """Returns `workers` or `replicas`: what the sweep varies, and the key of its number in a row."""
-  return 'workers' if scaling.get('scale_over') == 'workers' else 'replicas'
-
-
-def group_rows_by_series(scaling: Dict[str, Any]) -> Dict[SeriesKey, List[Dict[str, Any]]]:
-  """Returns the table rows that have a rate, by series, from the fewest replicas or workers on.
+def unit_key(sweep: Dict[str, Any]) -> str:
+  """Returns the key of the number of units in a table row: `workers` or `replicas`.
 
   Args:
-    scaling: the contents of `scaling.json`.
+    sweep: the contents of `scaling.json`, as in all functions of this module.
   """
+  return 'workers' if sweep.get('scale_over') == 'workers' else 'replicas'
+
+
+def group_rows_by_series(sweep: Dict[str, Any]) -> Dict[SeriesKey, List[Dict[str, Any]]]:
+  """Returns the table rows that have a rate, by series, in ascending number of units."""
   series: Dict[SeriesKey, List[Dict[str, Any]]] = {}
-  for row in sorted(scaling.get('table', []), key=lambda row: row[scaling_unit(scaling)]):
+  for row in sorted(sweep.get('table', []), key=lambda row: row[unit_key(sweep)]):
     key = (row['scaling'], row['input'])
     if key in _LINE_STYLES and number_format.is_number(row.get('examples_per_sec')):
       series.setdefault(key, []).append(row)
   return {key: series[key] for key in _LINE_STYLES if key in series}
 
 
-def describe_units(scaling: Dict[str, Any]) -> str:
-  """Describes the replicas or workers as a plural noun, for example `GPUs`."""
-  device_kind = scaling.get('device_kind', '')
-  if scaling_unit(scaling) == 'workers':
-    cores = scaling.get('cores_per_worker')
+def describe_units(sweep: Dict[str, Any]) -> str:
+  """Returns what the units are, as a plural noun, for example `GPUs`."""
+  device_kind = sweep.get('device_kind', '')
+  if unit_key(sweep) == 'workers':
+    cores = sweep.get('cores_per_worker')
     if number_format.is_number(cores) and cores:
       return 'workers with {} core(s) each'.format(cores)
     return 'workers'
@@ -49,12 +49,12 @@ def describe_units(scaling: Dict[str, Any]) -> str:
       device_kind, device_kind or 'replicas')
 
 
-def draw_scaling_chart(scaling: Dict[str, Any]) -> Chart:
-  """Draws the rates, with their ranges and the line of ideal scaling, above the efficiencies."""
+def draw_scaling_chart(sweep: Dict[str, Any]) -> Chart:
+  """Draws the rates, with their ranges and ideal scaling, and the efficiencies below the rates."""
   figure, (rate_axes, efficiency_axes) = chart_rendering.make_subplots(470, (5, 3))
   descriptions = []
-  unit = scaling_unit(scaling)
-  series = group_rows_by_series(scaling)
+  unit = unit_key(sweep)
+  series = group_rows_by_series(sweep)
   for key, rows in series.items():
     counts = [row[unit] for row in rows]
     _draw_rates(rate_axes, key, rows, np.array(counts))
@@ -70,19 +70,19 @@ def draw_scaling_chart(scaling: Dict[str, Any]) -> Chart:
   efficiency_axes.axhline(100, color=MUTED_COLOR, linestyle='--', linewidth=1)
   efficiency_axes.set_ylim(bottom=0)
   efficiency_axes.set_ylabel('efficiency (%)')
-  efficiency_axes.set_xlabel(_x_label(scaling))
+  efficiency_axes.set_xlabel(_x_label(sweep))
   efficiency_axes.set_xticks(sorted({row[unit] for rows in series.values() for row in rows}))
-  caption = 'Medians of the runs, with bars from the slowest to the fastest run. Dashed: linear ' \
-            'scaling, the rate of one {} times the number of {}.'.format(unit[:-1], unit)
+  caption = 'Medians of the runs, with bars from the slowest to the fastest run. A dashed line ' \
+            'is linear scaling: the rate of one {} times the number of {}.'.format(unit[:-1], unit)
   return chart_rendering.render_chart(
       figure, _FILE_NAME, 'Line chart of examples/sec over the number of {}: {}.'.format(
-          describe_units(scaling), '; '.join(descriptions)), caption)
+          describe_units(sweep), '; '.join(descriptions)), caption)
 
 
-def _x_label(scaling: Dict[str, Any]) -> str:
-  if scaling_unit(scaling) == 'workers':
-    return describe_units(scaling)
-  device_kind = scaling.get('device_kind')
+def _x_label(sweep: Dict[str, Any]) -> str:
+  if unit_key(sweep) == 'workers':
+    return describe_units(sweep)
+  device_kind = sweep.get('device_kind')
   if device_kind == 'cpu (logical)':
     return 'logical CPU devices (they share the same cores)'
   return 'GPUs' if device_kind == 'gpu' else 'replicas'
@@ -90,13 +90,13 @@ def _x_label(scaling: Dict[str, Any]) -> str:
 
 def _draw_rates(axes: Any, key: SeriesKey, rows: List[Dict[str, Any]],
                 counts: np.ndarray) -> None:
-  color, marker, dashes = _LINE_STYLES[key]
+  color, marker, line_style = _LINE_STYLES[key]
   medians = np.array([row['examples_per_sec'] for row in rows])
   # The error bar of a row without `min` and `max` has length 0.
   lows, highs = (np.array([row['examples_per_sec'] if row.get(bound) is None else row[bound]
                            for row in rows]) for bound in ('min', 'max'))
   axes.errorbar(counts, medians, np.maximum([medians - lows, highs - medians], 0), color=color,
-                marker=marker, linestyle=dashes, markersize=4.5, capsize=3,
+                marker=marker, linestyle=line_style, markersize=4.5, capsize=3,
                 label='{} scaling, {} input'.format(*key))
   if counts[0] == 1:
     axes.plot([1, counts[-1]], [medians[0], medians[0] * counts[-1]], color=color,
@@ -105,8 +105,8 @@ def _draw_rates(axes: Any, key: SeriesKey, rows: List[Dict[str, Any]],
 
 def _draw_efficiency(axes: Any, key: SeriesKey, rows: List[Dict[str, Any]],
                      counts: Sequence[int]) -> None:
-  color, marker, dashes = _LINE_STYLES[key]
+  color, marker, line_style = _LINE_STYLES[key]
   points = [(count, 100 * row['efficiency']) for count, row in zip(counts, rows)
             if number_format.is_number(row.get('efficiency'))]
   if points:
-    axes.plot(*zip(*points), color=color, marker=marker, linestyle=dashes, markersize=4.5)
+    axes.plot(*zip(*points), color=color, marker=marker, linestyle=line_style, markersize=4.5)

@@ -1,4 +1,4 @@
-"""Writes `report/steps.json`: the step times of a run, reduced to the resolution of a chart."""
+"""Writes `report/steps.json`, the step times of a run at the resolution of a chart."""
 
 import os
 
@@ -11,24 +11,24 @@ _STEPS_FILE = 'steps.json'
 _MAX_POINTS, _MAX_BINS = 500, 60
 
 
-def write_step_curve(model_dir: str, global_step: np.ndarray, secs: np.ndarray) -> None:
+def write_step_curve(model_dir: str, global_steps: np.ndarray, secs: np.ndarray) -> None:
   """Writes the curve and the histogram of the step times.
 
   Args:
     model_dir: model_dir of the run.
-    global_step: global steps, int [num_steps], with at least one step.
+    global_steps: global step of each step, int [num_steps]; there is at least one step.
     secs: duration of each step in seconds, float [num_steps].
   """
   folder = os.path.join(model_dir, REPORT_FOLDER)
   os.makedirs(folder, exist_ok=True)
-  # Each point of the curve represents consecutive steps.
+  # A point of the curve stands for consecutive steps; these are the indices of the steps, by point.
   steps_of_points = np.array_split(np.arange(len(secs)), min(_MAX_POINTS, len(secs)))
-  # The bins end at the 99th percentile, and the last bin includes all slower steps. Otherwise, with
-  # a few outliers, almost all other steps would be in one bin.
+  # The bins end at the 99th percentile, and the last bin includes all slower steps. Bins up to the
+  # slowest step would be so wide that one bin contains almost all other steps.
   low, high = np.percentile(secs, [0, 99])
   edges = np.linspace(low, max(high, low * 1.001), min(_MAX_BINS, len(secs)) + 1)
   atomic.write_json(os.path.join(folder, _STEPS_FILE), {
-      'global_step': [int(global_step[steps[-1]]) for steps in steps_of_points],
+      'global_step': [int(global_steps[steps[-1]]) for steps in steps_of_points],
       'mean_secs': [float(secs[steps].mean()) for steps in steps_of_points],
       'max_secs': [float(secs[steps].max()) for steps in steps_of_points],
       'histogram': {'edges_secs': edges.tolist(),

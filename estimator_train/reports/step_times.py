@@ -1,14 +1,14 @@
-"""The types of the step times that the hooks of a training run measure and the reports read."""
+"""Defines the types in which the hooks of a training run pass the step times to the reports."""
 
 from typing import Dict, FrozenSet, NamedTuple, Optional, Sequence
 
 
 class Pause(NamedTuple):
-  """Time between two steps spent on a checkpoint, an evaluation or a trace.
+  """A time between two steps in which a checkpoint, an evaluation or a trace is made.
 
   Attributes:
     kind: `checkpoint`, `evaluation` or `trace`.
-    start_time: start time in seconds, by the same clock as the step times.
+    start_time: start time in seconds, on the clock of the times in Timing.
     secs: duration in seconds.
   """
   kind: str
@@ -17,20 +17,20 @@ class Pause(NamedTuple):
 
 
 class Timing(NamedTuple):
-  """The times of the steps of one run; for a long run, only those of its last steps.
+  """The times of the steps of one run. Of a long run, only the last steps are kept.
 
   Attributes:
-    start_times: for each step, the time just before its session.run, in seconds.
-    end_times: for each step, the time just after its session.run, in seconds.
-    input_wait_secs: for each step, the seconds from its start until its batch was available on all
-      replicas; nan if that was not observed.
-    start_up_secs: seconds by phase, from the start of the process to the end of its first step;
-      empty if no step was run.
+    start_times: for each step, `time.perf_counter` just before session.run.
+    end_times: for each step, `time.perf_counter` just after session.run.
+    input_wait_secs: for each step, the seconds from the start of the step until its batch was
+      available on all replicas; nan if the wait was not observed.
+    start_up_secs: the seconds of each phase of the start-up, which lasts from the start of the
+      process to the end of its first step; empty if no step was run.
     global_step: global step of the last checkpoint of the run.
-    loss: last finite loss, the mean over the global batch of its step; None if there is none.
+    loss: the last finite training loss, a mean over the global batch; None if there is none.
     pauses: pauses between the steps.
-    traced_steps: global steps that were traced, which are slower than others.
-    discarded_steps: number of earlier steps of the run whose times were not kept.
+    traced_steps: global steps that were traced. Tracing makes a step slower.
+    discarded_steps: number of first steps of the run whose times were not kept.
   """
   start_times: Sequence[float]
   end_times: Sequence[float]

@@ -1,4 +1,4 @@
-"""Logs the summary of a training run: accuracy, throughput, and the paths of its files."""
+"""Logs the accuracy, the throughput and the paths of the files when a training run ends."""
 
 import logging
 from typing import Any, Dict, Iterator, Mapping, Optional, Tuple
@@ -13,7 +13,7 @@ _BOTTLENECKS = {
 
 def log_summary(result: Dict[str, Any], best_metric: str,
                 paths: Mapping[str, Optional[str]]) -> None:
-  """Logs the outcome of a run.
+  """Logs the summary of a training run, one line per figure and file.
 
   Args:
     result: the result of the mode.
@@ -27,6 +27,7 @@ def log_summary(result: Dict[str, Any], best_metric: str,
 
 
 def _format_figures(result: Dict[str, Any], best_metric: str) -> Iterator[Tuple[str, str]]:
+  """Yields (title, text) of the accuracy, the best evaluation and the throughput, if measured."""
   best = result.get('best')
   if best:
     yield 'accuracy', '{:.4f}'.format(result['accuracy'])

@@ -1,4 +1,4 @@
-"""The throughput report: computes the figures of `throughput.json` from the step times."""
+"""Writes the throughput report: computes the figures of `throughput.json` from the step times."""
 
 import logging
 from types import MappingProxyType
@@ -24,11 +24,11 @@ class TimedSteps(NamedTuple):
   """The timed steps of a run. All arrays have shape [num_steps].
 
   Attributes:
-    global_step: global steps, int.
+    global_step: global step of each step, int.
     wall_secs: seconds from the end of the previous step to the end of this step.
     session_run_secs: the part of `wall_secs` inside session.run.
     input_wait_secs: the part of `session_run_secs` until the step's batch was available; nan if
-      that was not observed.
+      the wait was not observed.
     secs_without_pauses: `wall_secs` without the pauses.
     is_untraced: whether the step was not traced, bool.
     pauses: `count` and total `secs` of the pauses, by kind.
@@ -56,12 +56,12 @@ def write_throughput_report(
 
   Args:
     settings: settings of the run.
-    conditions: conditions that the figures depend on, by their keys in `throughput.json`.
+    conditions: settings and devices that affect the figures, by their keys in `throughput.json`.
     timing: times of the steps.
-    workers: figures of the other workers, which `worker_figures` returned there, by task name.
+    workers: by task name, the figures that `worker_figures` returned on each other worker.
 
   Returns:
-    The headline figures of the run.
+    The entries of the result of the mode.
   """
   result = training_result(settings[groups.Run], timing)
   run_dir = RunDir(settings.model_dir)
@@ -92,7 +92,7 @@ def write_throughput_report(
 
 
 def training_result(settings: groups.Run, timing: Timing) -> Dict[str, Any]:
-  """Returns the result of a training task, without the throughput."""
+  """Returns the entries of the result of a training task, except those about the throughput."""
   return {'mode': settings.mode, 'model_dir': settings.model_dir,
           'global_step': timing.global_step, 'steps_run': timing.steps_run,
           'train_loss': timing.loss}
@@ -120,10 +120,10 @@ def _cluster_figures(settings: groups.Devices, figures: Dict[str, Any],
                      workers: Mapping[str, Dict[str, Any]], num_replicas: int) -> Dict[str, Any]:
   """Returns the figures per worker, the slowest worker and, with parameter servers, total rates.
 
-  In synchronous training, each worker counts the examples of the whole cluster, and the slowest
-  worker is the one that the others wait for: the one that spends the most time waiting for input
-  and between steps. With parameter servers, each worker counts its own examples. The total rate
-  is their sum ÷ the chief's wall time, and the slowest worker has the longest median step.
+  In synchronous training, each worker counts the examples of all workers. The slowest worker has
+  the largest sum of the median wait for input and the median time between steps. With parameter
+  servers, each worker counts its own examples, so the total rate is the sum of these examples ÷ the
+  chief's wall time. The slowest worker then has the longest median step.
   """
   all_workers = {'chief': _select_worker_figures(figures), **workers}
   is_synchronous = settings.distribution_strategy != 'parameter_server'
@@ -139,7 +139,7 @@ def _cluster_figures(settings: groups.Devices, figures: Dict[str, Any],
 
 
 def select_timed_steps(timing: Timing, warmup_steps: int) -> TimedSteps:
-  """Returns the steps after the warm-up, or all steps if the run is not longer than its warm-up.
+  """Returns the steps after the warm-up, or all steps if the run is not longer than the warm-up.
 
   Args:
     timing: times of the run, with at least one step.
@@ -160,9 +160,9 @@ def select_timed_steps(timing: Timing, warmup_steps: int) -> TimedSteps:
 def summarize(steps: TimedSteps, examples_per_step: int, num_replicas: int) -> Dict[str, Any]:
   """Computes the rates and the distributions of the step times.
 
-  The rate is examples ÷ wall time, from the end of the last warm-up step to the end of the last
-  step. It includes the time between steps and is never a mean of rates. The steady rate excludes
-  pauses and traced steps.
+  The rate is examples ÷ wall time, never a mean of rates. The wall time lasts from the end of the
+  last warm-up step to the end of the last step, including the time between steps. The steady rate
+  excludes pauses and traced steps.
 
   Args:
     steps: timed steps, at least one.
@@ -199,7 +199,7 @@ def summarize(steps: TimedSteps, examples_per_step: int, num_replicas: int) -> D
 
 
 def _time_shares(steady: TimedSteps) -> Dict[str, Optional[float]]:
-  """Returns the parts of the steady step time as fractions; None for a part that is not known."""
+  """Returns the parts of the steady step time as fractions; a part that is unknown is None."""
   total = float(steady.secs_without_pauses.sum())
   run, wait = float(steady.session_run_secs.sum()), float(steady.input_wait_secs.sum())
   if np.isnan(wait):
@@ -225,7 +225,7 @@ def _subtract_pauses(edges: np.ndarray,
 
   Args:
     edges: start of the first step, then the end of each step, in seconds.
-    pauses: pauses; those before the first or after the last of these steps are ignored.
+    pauses: pauses; a pause before the first step or after the last step is ignored.
 
   Returns:
     The seconds of each step without pauses, and, by kind, `count` and total `secs` of the pauses.
@@ -250,7 +250,7 @@ def _standard_error(secs: np.ndarray) -> Optional[float]:
 def _drift(secs: np.ndarray) -> Optional[float]:
   """Returns the relative increase of the mean step time from the first to the last quarter.
 
-  None for fewer than four steps.
+  Returns None for fewer than four steps.
   """
   quarter = len(secs) // 4
   return float(np.mean(secs[-quarter:]) / np.mean(secs[:quarter]) - 1) if quarter else None
@@ -291,7 +291,7 @@ def _format_log_line(figures: Dict[str, Any]) -> str:
 
 
 def _distribution(secs: np.ndarray) -> Optional[Dict[str, float]]:
-  """Returns the distribution of a figure over the steps; None if it was not observed."""
+  """Returns the distribution of a time over the steps; None if the time was not observed."""
   if np.isnan(secs).any():
     return None
   p50, p90, p99 = np.percentile(secs, [50, 90, 99])

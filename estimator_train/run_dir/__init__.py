@@ -1,1 +1,1 @@
-"""The directory of a run: its files, its lock, and disk errors."""
+"""Reads, writes and locks the directory of a run, and translates disk errors."""

@@ -23,17 +23,19 @@ _OUT_OF_MEMORY_PATTERN = re.compile(
 
 
 def translate_error(error: BaseException, settings: Settings,
-                    saved_before_ns: Optional[int]) -> Optional[Exception]:
+                    previous_save_time_ns: Optional[int]) -> Optional[Exception]:
   """Translates a disk or memory error for users; returns None for any other error.
 
   Args:
-    error: the error that ended the mode.
+    error: the error that ended the run.
     settings: the settings of the run.
-    saved_before_ns: the result of `RunDir.last_save_ns` before the mode started.
+    previous_save_time_ns: the result of `RunDir.last_save_time_ns` when the run started. If the
+      result is different now, the run has saved a checkpoint, which the translated error names.
   """
   cause = error.__cause__
   if isinstance(error, UserError) and cause is not None and not isinstance(cause, OSError):
-    error = cause  # A general UserError, such as `the function of --model failed`.
+    # A UserError such as `the function of --model failed` wraps any exception: examine its cause.
+    error = cause
   memory_error = _translate_memory_error(error, settings[groups.Optimizer])
   if memory_error is not None:
     return memory_error
@@ -47,7 +49,7 @@ def translate_error(error: BaseException, settings: Settings,
   rule, remedy = _rule(code), _remedy(code)
   given = '{} ({}{})'.format(path or 'a file', os.strerror(code), _space_suffix(code, path))
   if settings.trains and folder is not None and (
-      RunDir(folder).last_save_ns() not in (None, saved_before_ns)):
+      RunDir(folder).last_save_time_ns() not in (None, previous_save_time_ns)):
     return TrainingFailed('{}: {}: {}; the last good checkpoint is {}'.format(
         rule, given, remedy, RunDir(folder).last_checkpoint()))
   return UserError(rule, given, remedy)
@@ -63,7 +65,7 @@ def disk_errno(error: BaseException) -> Optional[int]:
 
 
 def error_reason(error: BaseException) -> str:
-  """Returns the system's message for an error, without the path."""
+  """Returns, on one line, the system's message of a disk error, or another error's own message."""
   code = disk_errno(error)
   if code is not None:
     return os.strerror(code)
@@ -109,12 +111,13 @@ def _space_suffix(code: Optional[int], path: Optional[str]) -> str:
     return ''
   text = ', {} free'.format(_format_bytes(shutil.disk_usage(path).free))
   files = os.statvfs(path)
-  # File systems without a fixed number of inodes report 0 of 0.
+  # A file system without a fixed number of inodes reports a total of 0, although files can be made.
   return text + (' and no inodes' if files.f_files and not files.f_favail else '')
 
 
 def _translate_memory_error(error: BaseException,
                             settings: groups.Optimizer) -> Optional[UserError]:
+  """Translates an out-of-memory error; returns None for any other error."""
   match = _OUT_OF_MEMORY_PATTERN.search(_first_line(error))
   if match:
     shape, dtype, device = match.groups()
@@ -129,6 +132,7 @@ def _translate_memory_error(error: BaseException,
 
 
 def _path_of(error: BaseException) -> Optional[str]:
+  """Returns the path that a disk error names; None if it names none."""
   if isinstance(error, OSError):
     return None if error.filename is None else os.fsdecode(error.filename)
   return _first_line(error).rpartition('; ')[0] or None

@@ -1,4 +1,4 @@
-"""The folder of a run, and the files that record its flags, class names and batch sizes."""
+"""Reads and writes the files in a run's folder that record flags, class names and batch sizes."""
 
 import json
 import os
@@ -41,7 +41,7 @@ class RunDir:
       flags.txt          the flags of the last training run, as a flagfile
       labels.txt         the class names, one per line
       batch_sizes.json   [[first global step, examples per step], ...]
-      checkpoint         TensorFlow's list of checkpoints, updated after each is written
+      checkpoint         TensorFlow's list of checkpoints, updated after each save
       model.ckpt-STEP.*  the checkpoints
       keras/             the initial weights
       best/              the best checkpoint
@@ -71,7 +71,7 @@ class RunDir:
     return _flags_by_name(self._read_text(FLAGS_FILE))
 
   def check_flags(self, settings: settings_lib.Settings, changeable_flags: Sequence[str]) -> None:
-    """Raises a UserError if the folder was created with other flags.
+    """Raises a UserError if the last training run in the folder had other flags.
 
     Args:
       settings: the flags of this run.
@@ -84,7 +84,7 @@ class RunDir:
                       'give another --model_dir, or the flags of ' + self.path_to(FLAGS_FILE))
 
   def flag_differences(self, settings: settings_lib.Settings, names: Sequence[str]) -> List[str]:
-    """Returns descriptions of the differences from the flags of the last training run.
+    """Describes each flag whose value differs from the last training run; none for a new folder.
 
     Args:
       settings: the flags of this run.
@@ -101,7 +101,12 @@ class RunDir:
     return tuple(self._read_text(LABELS_FILE).split('\n')[:-1])
 
   def check_class_names(self, class_names: Sequence[str], flag_name: str = 'model_dir') -> None:
-    """Raises a UserError if the last training run had other class names, or another order."""
+    """Raises a UserError if the last training run had other class names, or another order of them.
+
+    Args:
+      class_names: the class names of this run.
+      flag_name: the name of the flag that gives this folder, for the error message.
+    """
     recorded = self.class_names()
     if recorded and recorded != tuple(class_names):
       raise UserError('the model of --{} was trained with other class names'.format(flag_name),
@@ -122,7 +127,8 @@ class RunDir:
   def record_batch_size(self, first_step: int, examples_per_step: int) -> None:
     """Records the number of examples per step, from the global step `first_step` on.
 
-    Must be called before this step, so that the record is valid for every checkpoint.
+    Must be called before the step `first_step`, so that the record covers every checkpoint. Records
+    of later steps, whose checkpoints have been lost, are removed.
     """
     sizes = [(step, examples) for step, examples in self._batch_sizes() if step < first_step]
     if not sizes or sizes[-1][1] != examples_per_step:
@@ -134,15 +140,15 @@ class RunDir:
 
     Args:
       global_step: the global step of a checkpoint in the folder.
-      examples_per_step: the number of examples per step if the folder has no record of it.
+      examples_per_step: the number of examples per step before the first recorded step.
     """
     sizes = [(0, examples_per_step)] + self._batch_sizes()
     ends = [step for step, _ in sizes[1:]] + [global_step]
     return sum(max(min(end, global_step) - begin, 0) * examples
                for (begin, examples), end in zip(sizes, ends))
 
-  def last_save_ns(self) -> Optional[int]:
-    """Returns when TensorFlow last updated its list of checkpoints, in ns; None without a list."""
+  def last_save_time_ns(self) -> Optional[int]:
+    """Returns the modification time of TensorFlow's list of checkpoints, in ns; None if missing."""
     try:
       return os.stat(self.path_to(_CHECKPOINTS_FILE)).st_mtime_ns
     except OSError:
@@ -151,8 +157,8 @@ class RunDir:
   def last_checkpoint(self) -> Optional[str]:
     """Returns the path of the checkpoint that TensorFlow listed last; None if there is none.
 
-    The checkpoint is complete, because TensorFlow lists it after writing all of its files. The list
-    is read without TensorFlow, whose functions raise errors if files cannot be read.
+    The checkpoint is complete, because TensorFlow lists a checkpoint after writing its files. The
+    list is parsed here, because TensorFlow's functions raise an error if the list is unreadable.
     """
     try:
       with open(self.path_to(_CHECKPOINTS_FILE), encoding='utf-8') as file:
@@ -162,7 +168,11 @@ class RunDir:
     return self.path_to(match.group(1)) if match else None
 
   def _read_text(self, name: str) -> str:
-    """Returns the content of a text file in the folder; empty if the file is missing."""
+    """Returns the content of a file in the folder; '' if the file is missing.
+
+    Raises:
+      UserError: the file is not UTF-8 text.
+    """
     try:
       with open(self.path_to(name), encoding='utf-8') as file:
         return file.read()
@@ -173,7 +183,10 @@ class RunDir:
                       'give another --model_dir, or remove the file') from error
 
   def _batch_sizes(self) -> List[Tuple[int, int]]:
-    """Returns (first global step, examples per step) for each batch size, ordered by step."""
+    """Returns the recorded (first global step, examples per step), ordered by step.
+
+    The result is empty if the file is missing or invalid.
+    """
     try:
       with open(self.path_to(_BATCH_SIZES_FILE), encoding='utf-8') as file:
         return [(int(step), int(examples)) for step, examples in json.load(file)]
@@ -182,5 +195,6 @@ class RunDir:
 
 
 def _flags_by_name(flagfile: str) -> Dict[str, str]:
+  """Returns the values of the flags in the text of a flagfile, by name."""
   pairs = (line[2:].partition('=') for line in flagfile.splitlines() if line.startswith('--'))
   return {name: value for name, _, value in pairs}

@@ -16,8 +16,8 @@ from estimator_train.run_dir import run_files
 
 _LOG = logging.getLogger('estimator_train')
 LOCK_FILE = 'run.lock'
-# The owner of the lock touches the lock file (sets its modification time) at this interval. Other
-# hosts consider the owner to have ended after the timeout without a touch.
+# The owner of the lock touches the lock file (sets its modification time) at this interval. A
+# process on another machine assumes that the owner has ended if no touch occurs before the timeout.
 _TOUCH_INTERVAL_SECS, _OWNER_TIMEOUT_SECS = 5., 15.
 _POLL_SECS = 0.5
 # Errors of file systems that do not support locks.
@@ -27,21 +27,21 @@ _UNSUPPORTED_ERRNOS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVA
 @contextlib.contextmanager
 def locked(model_dir: str, touch_interval_secs: float = _TOUCH_INTERVAL_SECS,
            owner_timeout_secs: float = _OWNER_TIMEOUT_SECS) -> Iterator[None]:
-  """Locks the folder, which is made if it is missing.
+  """Locks a folder, after making it if it is missing.
 
-  Between processes on one machine, the lock is a kernel lock on the lock file, which is released
-  when its owner ends. On a network file system, kernel locks may be invisible to other machines, or
-  not supported. The owner therefore touches the lock file regularly, and a process that finds the
-  lock file of another machine waits to see whether it is touched.
+  Between processes on one machine, the lock is a kernel lock on the lock file. The kernel releases
+  this lock when the owner ends. On a network file system, kernel locks may be invisible to other
+  machines, or not supported. The owner therefore touches the lock file regularly. A process that
+  finds the lock file of another machine waits to see whether the file is touched.
 
   Args:
     model_dir: the path of the folder.
     touch_interval_secs: the seconds between two touches.
-    owner_timeout_secs: the seconds without a touch after which the owner is considered to have
-      ended.
+    owner_timeout_secs: the seconds without a touch after which the owner on another machine is
+      assumed to have ended.
 
   Raises:
-    UserError: another process has locked the folder, or it is not writable.
+    UserError: another process has locked the folder, or the folder is not writable.
   """
   is_new = not os.path.isdir(model_dir)
   run_files.make_folder(model_dir)
@@ -75,13 +75,14 @@ def _acquire(path: str, owner_timeout_secs: float) -> BinaryIO:
     with contextlib.ExitStack() as stack:
       file = stack.enter_context(open(path, 'a+b', buffering=0))
       supports_locks = _lock(file, path)
-      # The previous owner may have removed the file after it was opened here.
+      # The previous owner may have removed the file after this process opened it. If so, try again
+      # with a new file.
       with contextlib.suppress(FileNotFoundError):
         if os.path.samestat(os.fstat(file.fileno()), os.stat(path)):
           _check_owner(path, supports_locks, owner_timeout_secs)
           file.truncate(0)
           file.write(json.dumps(_this_process()).encode('utf-8'))
-          stack.pop_all()
+          stack.pop_all()  # Keep the file open, and so locked.
           return file
 
 
@@ -111,7 +112,7 @@ def _check_owner(path: str, supports_locks: bool, owner_timeout_secs: float) -> 
   if is_same_boot and not supports_locks:
     is_alive = _start_ticks(owner.get('pid')) == owner.get('started')
   elif is_same_boot:
-    is_alive = False  # If it were alive, it would still hold the lock.
+    is_alive = False  # A live owner would still have the kernel lock, which this process now has.
   else:
     _LOG.info('%s belongs to %s: checking for %.0f s whether that process is alive', path,
               _describe_owner(owner), owner_timeout_secs)
@@ -129,10 +130,10 @@ def _is_touched(path: str, timeout_secs: float) -> bool:
     FileNotFoundError: the owner has ended and removed the file.
   """
   deadline = time.monotonic() + timeout_secs
-  touched_before_ns = _last_touch_ns(path)
+  initial_touch_ns = _last_touch_ns(path)
   while time.monotonic() < deadline:
     time.sleep(min(_POLL_SECS, timeout_secs))
-    if _last_touch_ns(path) != touched_before_ns:
+    if _last_touch_ns(path) != initial_touch_ns:
       return True
   return False
 
@@ -145,12 +146,14 @@ def _last_touch_ns(path: str) -> int:
 
 def _keep_touching(file: BinaryIO, interval_secs: float, is_released: threading.Event) -> None:
   while not is_released.wait(interval_secs):
-    # The disk may be full or missing for a while. Errors are reported when other files are written.
+    # The disk may be full or missing for a while, which is reported when other files are written.
+    # A ValueError means that the file was closed just before this touch.
     with contextlib.suppress(OSError, ValueError):
       os.utime(file.fileno())
 
 
 def _this_process() -> Dict[str, Any]:
+  """Returns the description of this process that the lock file contains."""
   return {'host': socket.gethostname(), 'pid': os.getpid(),
           'since': time.strftime('%Y-%m-%d %H:%M:%S %z'), 'boot': _boot_id(),
           'started': _start_ticks(os.getpid())}
@@ -184,11 +187,13 @@ def _boot_id() -> Optional[str]:
 
 def _start_ticks(pid: Any) -> Optional[str]:
   """Returns the start time of a process in the kernel's ticks; None if it does not exist."""
-  # Field 22 of the line. Field 2, the command's name, may contain spaces and parentheses.
+  # The start time is field 22. Field 2, the command's name, may contain spaces and parentheses, so
+  # only the fields after its closing parenthesis are split.
   return _read_field('/proc/{}/stat'.format(pid), lambda stat: stat.rpartition(')')[2].split()[19])
 
 
 def _read_field(path: str, extract: Callable[[str], str]) -> Optional[str]:
+  """Returns what `extract` finds in the content of a file; None if the file cannot be read."""
   try:
     with open(path) as file:
       return extract(file.read())

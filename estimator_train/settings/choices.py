@@ -1,4 +1,4 @@
-"""The allowed values of flags, and subsets of these values."""
+"""Lists the allowed values of flags, and the subsets of these values that share a rule."""
 
 MODES = ('train_and_evaluate', 'train', 'evaluate', 'predict', 'export', 'input_benchmark', 'audit',
          'download', 'doctor', 'scaling', 'reproduce')
@@ -21,6 +21,7 @@ STRATEGIES = ('off', 'one_device', 'mirrored', 'central_storage', 'multi_worker_
               'parameter_server')
 MULTI_WORKER_STRATEGIES = ('multi_worker_mirrored', 'parameter_server')
 ALL_REDUCE_ALGORITHMS = ('nccl', 'ring', 'hierarchical_copy', 'reduction_to_one_device')
+# The all-reduce algorithms that work only on one machine, or only between workers.
 SINGLE_HOST_ALL_REDUCE = ('hierarchical_copy', 'reduction_to_one_device')
 MULTI_WORKER_ALL_REDUCE = ('ring',)
 DTYPES = ('fp32', 'mixed')
@@ -32,6 +33,6 @@ ON_BAD_IMAGE = ('error', 'skip')
 ON_NAN = ('stop', 'skip')
 SCALE_OVER = ('replicas', 'workers')
 BEST_METRICS = ('accuracy', 'average_loss')
-NAMED_CHECKPOINTS = ('latest', 'best')
+NAMED_CHECKPOINTS = ('latest', 'best')  # Any other value of --checkpoint is a path.
 MODES_WITH_CHECKPOINT_FLAG = ('evaluate', 'predict', 'export')
 SINGLE_REPLICA_STRATEGIES = ('off', 'one_device')

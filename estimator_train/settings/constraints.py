@@ -1,7 +1,7 @@
-"""Rules between flags: constraints hold in all modes, requirements in the modes that they name.
+"""Rules between flags. A constraint applies in all modes, a requirement only in the given modes.
 
-Constraints are checked when settings are created, requirements by `Settings.for_mode`. Both raise a
-UserError.
+The constructor of Settings checks the constraints; `Settings.for_mode` checks the requirements. A
+rule raises a UserError if the values of the flags break the rule.
 """
 
 from typing import Any, Callable, List, Sequence, Tuple
@@ -18,18 +18,19 @@ from estimator_train.settings.groups import (
   Optimizer,
 )
 
-# (The groups of flags that the rule takes, the rule), and (the modes that it applies to, the rule).
+# (The classes in groups.py whose instances the rule takes as arguments, the rule).
 CONSTRAINTS: List[Tuple[Tuple[type, ...], Callable[..., None]]] = []
+# (The modes in which the rule applies, the rule, which takes Settings).
 REQUIREMENTS: List[Tuple[Sequence[str], Callable[[Any], None]]] = []
 
-# Flags that only these data sets use. With another data set, such a flag would have no effect.
+# (A flag, the built-in data sets that use the flag). With others, the flag would have no effect.
 _FLAGS_OF_DATA_SETS = (('train_pattern', ('image_folder',)), ('eval_pattern', ('image_folder',)),
              ('labels', ('image_folder', 'synthetic')),
              ('image_size', ('image_folder', 'oct2017', 'synthetic')))
 
 
 def constraint(*groups: type) -> Callable[[Callable[..., None]], Callable[..., None]]:
-  """Registers the decorated function, which takes these groups, as a rule between flags."""
+  """Returns a decorator that registers a function of these groups of flags as a constraint."""
   def register(rule: Callable[..., None]) -> Callable[..., None]:
     CONSTRAINTS.append((groups, rule))
     return rule
@@ -37,7 +38,7 @@ def constraint(*groups: type) -> Callable[[Callable[..., None]], Callable[..., N
 
 
 def requirement(*modes: str) -> Callable[[Callable[[Any], None]], Callable[[Any], None]]:
-  """Registers the decorated function, which takes the Settings, as a rule for these modes."""
+  """Returns a decorator that registers a function of Settings as a requirement of these modes."""
   def register(rule: Callable[[Any], None]) -> Callable[[Any], None]:
     REQUIREMENTS.append((modes, rule))
     return rule
@@ -57,6 +58,7 @@ def _check_image_size(data: Data) -> None:
 
 @constraint(Data)
 def _check_flags_of_data_sets(data: Data) -> None:
+  """Raises a UserError if a flag is given that the data set does not use."""
   for name, datasets in _FLAGS_OF_DATA_SETS:
     if getattr(data, name) and data.dataset not in datasets and (
         not user_code.is_function_name(data.dataset)):
@@ -81,8 +83,8 @@ def _check_devices(devices: Devices) -> None:
                     '--num_gpus={} --num_cpu_replicas={}'.format(
                         devices.num_gpus, devices.num_cpu_replicas),
                     'give one of them')
-  over_workers = devices.distribution_strategy == 'multi_worker_mirrored'
-  unsupported = (choices.SINGLE_HOST_ALL_REDUCE if over_workers
+  is_multi_worker = devices.distribution_strategy == 'multi_worker_mirrored'
+  unsupported = (choices.SINGLE_HOST_ALL_REDUCE if is_multi_worker
                  else choices.MULTI_WORKER_ALL_REDUCE)
   if devices.all_reduce_alg in unsupported:
     raise UserError(
@@ -110,22 +112,26 @@ def _check_on_nan(devices: Devices, optimizer: Optimizer) -> None:
 
 
 @constraint(Checkpoints, Evaluation)
-def _check_checkpoints(checkpoints: Checkpoints, evaluation: Evaluation) -> None:
-  steps, secs = checkpoints.save_checkpoints_steps, checkpoints.save_checkpoints_secs
-  every = evaluation.eval_every_steps
-  if steps is not None and secs is not None:
+def _check_intervals(checkpoints: Checkpoints, evaluation: Evaluation) -> None:
+  """Raises a UserError if the intervals between checkpoints and between evaluations conflict."""
+  save_steps, save_secs = checkpoints.save_checkpoints_steps, checkpoints.save_checkpoints_secs
+  eval_steps = evaluation.eval_every_steps
+  if save_steps is not None and save_secs is not None:
     raise UserError('--save_checkpoints_steps and --save_checkpoints_secs exclude each other',
-                    '--save_checkpoints_steps={} --save_checkpoints_secs={}'.format(steps, secs),
+                    '--save_checkpoints_steps={} --save_checkpoints_secs={}'.format(
+                        save_steps, save_secs),
                     'give one of them')
-  if every is not None and secs is not None:
+  if eval_steps is not None and save_secs is not None:
     raise UserError('--eval_every_steps requires checkpoints by steps, not by time',
-                    '--eval_every_steps={} --save_checkpoints_secs={}'.format(every, secs),
+                    '--eval_every_steps={} --save_checkpoints_secs={}'.format(
+                        eval_steps, save_secs),
                     'omit --save_checkpoints_secs')
-  if every is not None and steps is not None and every % steps:
+  if eval_steps is not None and save_steps is not None and eval_steps % save_steps:
     raise UserError('--eval_every_steps must be a multiple of --save_checkpoints_steps, '
                     'because each evaluation reads a checkpoint',
-                    '--eval_every_steps={} --save_checkpoints_steps={}'.format(every, steps),
-                    'give --save_checkpoints_steps={}, or omit it'.format(every))
+                    '--eval_every_steps={} --save_checkpoints_steps={}'.format(
+                        eval_steps, save_steps),
+                    'give --save_checkpoints_steps={}, or omit it'.format(eval_steps))
 
 
 @requirement(*choices.MODES)
@@ -192,7 +198,7 @@ def _check_checkpoint_is_not_chosen(settings: Any) -> None:
 
 @requirement(*choices.TRAINING_MODES)
 def _check_early_stopping(settings: Any) -> None:
-  steps, every = settings.early_stopping_steps, settings.eval_every_steps
+  stopping_steps, eval_steps = settings.early_stopping_steps, settings.eval_every_steps
   given = ['--{}={}'.format(name, getattr(settings, name))
            for name in ('early_stopping_steps', 'stop_at_accuracy')
            if getattr(settings, name) is not None]
@@ -202,10 +208,11 @@ def _check_early_stopping(settings: Any) -> None:
     raise UserError('only a run that evaluates can stop early',
                     '{} --mode={}'.format(' '.join(given), settings.mode),
                     'give --mode=train_and_evaluate')
-  if every is None:
+  if eval_steps is None:
     raise UserError('only a run that evaluates before its end can stop early',
                     ' '.join(given), 'give --eval_every_steps=N')
-  if steps is not None and steps < every:
+  if stopping_steps is not None and stopping_steps < eval_steps:
     raise UserError('--early_stopping_steps must not be less than --eval_every_steps',
-                    '--early_stopping_steps={} --eval_every_steps={}'.format(steps, every),
-                    'give --early_stopping_steps={} or more'.format(every))
+                    '--early_stopping_steps={} --eval_every_steps={}'.format(
+                        stopping_steps, eval_steps),
+                    'give --early_stopping_steps={} or more'.format(eval_steps))

@@ -8,7 +8,7 @@ from estimator_train.settings import choices
 from estimator_train.settings.constraints import requirement
 from estimator_train.settings.flag import all_flags
 
-# Flags that users may give, because they do not change the published workload.
+# These flags do not change the published workload, so --mode=reproduce accepts them.
 _REPRODUCE_FLAGS = (
     'data_dir', 'model_dir', 'weights', 'num_gpus', 'num_cpu_replicas', 'all_reduce_alg',
     'num_packs', 'gpu_memory_growth', 'inter_op_parallelism_threads',
@@ -40,7 +40,7 @@ def _check_scaling(settings: Any) -> None:
 
 
 def _check_scaling_over_workers(settings: Any) -> None:
-  # mirrored is the default of the flag; the sweep replaces it by multi_worker_mirrored.
+  # The default strategy, mirrored, is accepted: the sweep replaces it by multi_worker_mirrored.
   if settings.distribution_strategy not in ('mirrored', 'multi_worker_mirrored'):
     raise UserError('--scale_over=workers requires synchronous workers',
                     '--distribution_strategy=' + settings.distribution_strategy,

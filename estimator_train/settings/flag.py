@@ -1,4 +1,4 @@
-"""Declares each flag once, as a field of its group, with its default, help, choices and check.
+"""Declares flags. Each flag is a field of a class that groups related flags.
 
     @flag_group('devices')
     @attr.s(auto_attribs=True, frozen=True)
@@ -6,7 +6,7 @@
       num_gpus: int = flag(-1, 'number of GPUs; -1: all, 0: none', check=int_range(-1))
 
 The command line, `--help`, `flags.txt`, the validation and the keyword arguments of Settings are
-derived from this declaration.
+derived from these declarations.
 """
 
 from typing import (
@@ -27,7 +27,7 @@ import attr
 
 from estimator_train.errors import UserError
 
-# Takes the name and a value of a flag, and raises a UserError if the value is invalid.
+# A function that takes the name and a value of a flag, and raises a UserError for an invalid value.
 ValueCheck = Callable[[str, Any], None]
 Group = TypeVar('Group')
 
@@ -42,15 +42,16 @@ class Flag(NamedTuple):
   Attributes:
     name: the name, without dashes.
     group: the class that has the flag as a field.
-    types: the allowed types: str, int, float, bool, NoneType, or Tuple types of these.
+    types: the allowed types of the value, such as int, NoneType or Tuple[int, int].
     default: the value if the flag is not given.
-    help: the line of --help, without the choices; `{names}` stands for `built_in_names`.
-    choices: the allowed values; empty: any value.
-    built_in_names: the built-in values, if `package.module:function` is allowed as well.
-    check: checks values other than None; None: no further check.
-    parse_rule: for tuples, the rule in the error if the items cannot be parsed.
-    parse_remedy: for tuples, the remedy in that error.
-    separator: for tuples, the text between the items on the command line.
+    help: the text of --help, without the choices; `{names}` stands for `built_in_names`.
+    choices: the allowed values; empty: all values are allowed.
+    built_in_names: the allowed values other than `package.module:function`; empty if the value does
+      not name a function.
+    check: a further check of the value, which is skipped if the value is None; None: no such check.
+    parse_rule: the rule in the error if the items of a tuple cannot be parsed.
+    parse_remedy: the remedy in the same error.
+    separator: the text between the items of a tuple on the command line.
   """
   name: str
   group: type
@@ -72,13 +73,13 @@ class Flag(NamedTuple):
 
   @property
   def description(self) -> str:
-    """The help, with the choices or the built-in names."""
+    """The text of --help, with the choices or the built-in names."""
     if not self.choices:
       return self.help.replace('{names}', _format_names(self.built_in_names))
     return (self.help + ': ' if self.help else '') + _format_names(self.choices)
 
   def parse(self, items: Optional[Sequence[str]]) -> Optional[Tuple[Any, ...]]:
-    """Parses the items, which absl has split at commas; returns None if the flag is not given."""
+    """Converts the items, which absl has split at commas, to a tuple; returns None for None."""
     if items is None:
       return None
     if self.separator != ',':
@@ -92,7 +93,7 @@ class Flag(NamedTuple):
                       self.parse_remedy) from error
 
   def check_value(self, value: Any) -> None:
-    """Raises a UserError if the value is invalid, whatever the other flags are."""
+    """Raises a UserError if the value is invalid, regardless of the values of other flags."""
     if not any(_has_type(value, allowed) for allowed in self.types):
       raise UserError(
           '{} has the wrong type'.format(self.name), '{}={!r}'.format(self.name, value),
@@ -122,7 +123,7 @@ def flag(default: Any, help: str = '', choices: Sequence[str] = (),
 
 
 def flag_group(title: str) -> Callable[[Type[Group]], Type[Group]]:
-  """Registers a class whose fields are flags; `title` is the heading of the group in `--help`."""
+  """Returns a decorator that registers a class of flags; `--help` lists them under the title."""
   def register(cls: Type[Group]) -> Type[Group]:
     _GROUP_TITLES[cls] = title
     return cls
@@ -134,8 +135,8 @@ def remove_group(group: type) -> None:
   del _GROUP_TITLES[group]
 
 
-def groups() -> Dict[type, str]:
-  """Returns the registered classes and their titles, in the order of their declaration."""
+def group_titles() -> Dict[type, str]:
+  """Returns the title of each class that `flag_group` has registered, in this order."""
   return dict(_GROUP_TITLES)
 
 
@@ -147,7 +148,7 @@ def flags_of(group: type) -> List[Flag]:
 
 def all_flags() -> Dict[str, Flag]:
   """Returns the flags of all groups by name."""
-  return {each.name: each for group in _GROUP_TITLES for each in flags_of(group)}
+  return {declared.name: declared for group in _GROUP_TITLES for declared in flags_of(group)}
 
 
 def check_choice(name: str, value: str, choices: Sequence[str]) -> None:
@@ -167,10 +168,10 @@ def int_range(first: int, last: int = _MAX_INT) -> ValueCheck:
 
 
 def satisfies(is_valid: Callable[[Any], bool], rule: str, remedy: str) -> ValueCheck:
-  """Returns a check that a predicate holds.
+  """Returns a check that raises a UserError unless a condition holds.
 
   Args:
-    is_valid: the predicate, a function of the value.
+    is_valid: the condition, a function of the value.
     rule: the rule in the error, without the name of the flag, such as 'must be positive'.
     remedy: the remedy in the error, such as 'give a rate such as 0.001'.
   """
@@ -187,7 +188,7 @@ def not_empty(remedy: str) -> ValueCheck:
 
 
 def format_value(value: Any, separator: str = ',') -> str:
-  """Formats a value as on the command line, but without quotes."""
+  """Formats a value as on the command line, but does not quote the items of a tuple."""
   return separator.join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
@@ -196,11 +197,13 @@ def _format_names(names: Sequence[str]) -> str:
 
 
 def _types_of(annotation: Any) -> Tuple[Any, ...]:
+  """Returns the types in a Union, such as Optional[int], or else the annotation itself."""
   is_union = getattr(annotation, '__origin__', None) is Union
   return annotation.__args__ if is_union else (annotation,)
 
 
 def _has_type(value: Any, allowed: Any) -> bool:
+  """Whether a value has an allowed type; integers are allowed as floats."""
   if allowed is float:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
   return type(value) is allowed if allowed in _TYPE_NAMES else isinstance(value, tuple)

@@ -15,7 +15,7 @@ class Argument(NamedTuple):
 
   Attributes:
     text: the argument, such as `--batch_size=64`.
-    location: `FILE:LINE` for an argument of a flagfile, '' for one of the command line.
+    location: `FILE:LINE` if the argument is in a flagfile, '' if it is on the command line.
   """
   text: str
   location: str
@@ -29,11 +29,11 @@ class Argument(NamedTuple):
 def expand_arguments(argv: Sequence[str]) -> List[Argument]:
   """Replaces each --flagfile, on the command line or in a flagfile, by the flags in the file.
 
-  Arguments of the command line are returned last, so that they override those of flagfiles,
-  regardless of the order on the command line.
+  The arguments of the command line are returned last, so that they override the arguments in
+  flagfiles, regardless of the order on the command line.
 
-  The format is that of absl: one flag per line; blank lines and lines that begin with # or // are
-  ignored; paths are relative to the current folder.
+  A flagfile has the format of absl, one flag per line. Blank lines and lines that begin with # or
+  // are ignored. Paths are relative to the current folder.
 
   Raises:
     UserError: a flagfile cannot be read, or includes itself.
@@ -50,18 +50,19 @@ def expand_arguments(argv: Sequence[str]) -> List[Argument]:
 
 
 def with_locations(error: UserError, arguments: Sequence[Argument]) -> UserError:
-  """Adds the location in the flagfile to an error whose value comes from a flagfile."""
-  last = {argument.flag: argument for argument in arguments}
-  locations = [argument.location for flag, argument in last.items() if argument.location and (
-      error.given in (argument.text, argument.text.partition('=')[0])
-      or re.search(r'(^|\s)--{}(?![\w-])'.format(re.escape(flag)), str(error.given)))]
+  """Returns the error with the locations in flagfiles of the flags that the error names."""
+  last_by_flag = {argument.flag: argument for argument in arguments}
+  locations = [
+      argument.location for flag, argument in last_by_flag.items() if argument.location and (
+          error.given in (argument.text, argument.text.partition('=')[0])
+          or re.search(r'(^|\s)--{}(?![\w-])'.format(re.escape(flag)), str(error.given)))]
   if not locations:
     return error
   return UserError(error.what, '{} ({})'.format(error.given, ', '.join(locations)), error.remedy)
 
 
 def _expand_argument(argument: Argument, including: Tuple[str, ...]) -> List[Argument]:
-  """Returns the argument itself or, if it is a --flagfile, the arguments in that file.
+  """Returns the argument itself or, if the argument is a --flagfile, the arguments in the file.
 
   Args:
     argument: the argument to expand.

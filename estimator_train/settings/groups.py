@@ -1,4 +1,4 @@
-"""The flags, in the groups of `--help`. Rules between flags are in constraints.py."""
+"""Declares the flags, in the groups of `--help`. constraints.py has the rules between flags."""
 
 from typing import Optional, Tuple, Union
 
@@ -18,9 +18,9 @@ from estimator_train.settings.flag import (
 
 # The largest number of threads, CPU replicas or prefetched batches that a flag accepts.
 _MAX_COUNT = 1000
-# Trace viewers cannot show more.
+# The maximum number of steps in a trace; trace viewers cannot show more steps.
 MAX_TRACED_STEPS = 1000
-# Outside of this range, a float32 is 0 or infinite.
+# Learning rates outside of this range could become 0 or infinite when converted to float32.
 _MIN_LEARNING_RATE, _MAX_LEARNING_RATE = 1e-37, 1e38
 MAX_EPOCHS = 10 ** 6
 
@@ -41,7 +41,8 @@ def _check_traced_steps(name: str, steps: Tuple[int, ...]) -> None:
 class Run:
   mode: str = flag('train_and_evaluate', 'what to do', choices=choices.MODES)
   model_dir: Optional[str] = flag(
-      None, 'folder for everything that the run writes; a run that it already contains is resumed')
+      None, 'folder for everything that the run writes; if the folder already contains a run, that '
+      'run is resumed')
   verbosity: int = flag(0, '1: also show debug messages, tracebacks, and the log and warnings of '
                         'TensorFlow')
 
@@ -130,12 +131,12 @@ class Evaluation:
 @attr.s(auto_attribs=True, frozen=True)
 class Optimizer:
   batch_size: int = flag(
-      128, 'global batch size, examples per step over all replicas (--mode=scaling: with a single '
-      'replica or worker)', check=int_range(1))
+      128, 'global batch size, which is the number of examples per step over all replicas '
+      '(--mode=scaling: in the runs with a single replica or worker)', check=int_range(1))
   optimizer: str = flag('adam', 'optimizer, unless --model returns a compiled model',
                         choices=choices.OPTIMIZERS)
   learning_rate: float = flag(
-      .001, 'learning rate of the optimizer; schedules start from it, after the warm-up',
+      .001, 'learning rate of the optimizer; after the warm-up, schedules start from this rate',
       check=satisfies(lambda rate: _MIN_LEARNING_RATE <= rate <= _MAX_LEARNING_RATE,
                       'must be positive and finite', 'give a rate such as 0.001'))
   scale_learning_rate: str = flag('none', 'how the learning rate grows with the global batch size',
@@ -147,7 +148,7 @@ class Optimizer:
                           choices=choices.LR_SCHEDULES)
   lr_boundaries_epochs: Tuple[float, ...] = flag(
       (), 'piecewise: epochs at which the learning rate changes, such as 3,7; exponential and '
-      'cosine: the epoch at which the decay ends; if not given, the end of training',
+      'cosine: the epoch at which the decay ends (the end of training if not given)',
       check=satisfies(lambda boundaries: all(low < high <= MAX_EPOCHS for low, high in zip(
           (0., *boundaries), boundaries)), 'must be positive and increasing',
                       'give epochs such as 3,7.5'),
@@ -159,15 +160,16 @@ class Optimizer:
                       'must be 0 or more, and finite', 'give rates such as 1e-3,1e-4'),
       parse_rule='must be numbers', parse_remedy='give rates such as 1e-3,1e-4')
   lr_warmup_epochs: float = flag(
-      0., 'number of epochs over which the learning rate warms up from 0',
+      0., 'number of epochs over which the learning rate warms up; over n steps, the rate '
+      'increases linearly from 1/n of the full rate',
       check=satisfies(lambda epochs: 0 <= epochs <= MAX_EPOCHS,
                       'must be from 0 to {}'.format(MAX_EPOCHS), 'give a number such as 0.5'))
   class_weights: str = flag(
       'none', 'balanced: each class has the same total weight in the training loss',
       choices=choices.CLASS_WEIGHTS)
   on_nan: str = flag(
-      'stop', 'if the loss is not finite, stop the run, or skip the update (only with '
-      '--dtype=mixed, whose loss scaling does that)', choices=choices.ON_NAN)
+      'stop', 'if the loss is not finite, stop the run or, only with --dtype=mixed, skip the '
+      'update', choices=choices.ON_NAN)
   seed: int = flag(1, 'seed of the initial weights and of the order of the examples',
                    check=int_range(0))
 
@@ -219,11 +221,11 @@ class Input:
   prefetch: int = flag(2, 'number of batches prepared ahead', check=int_range(1, _MAX_COUNT))
   cache: str = flag(
       'auto', 'where decoded and resized training examples are kept as uint8: none, memory, a '
-      'folder, or auto, which is memory for idx files of up to 256 MiB, else none',
+      'folder, or auto (memory for idx files of up to 256 MiB, otherwise none)',
       check=not_empty('give {}, or a folder'.format(', '.join(choices.CACHES))))
   cache_features: bool = flag(
-      False, 'compute the output of the frozen layers once and train on it; it is kept in memory, '
-      'or in the folder of --cache')
+      False, 'compute the output of the frozen layers once, keep this output in memory or in the '
+      'folder of --cache, and train on it')
   cache_features_dtype: str = flag('float32', 'dtype of the features of --cache_features',
                                    choices=choices.CACHE_FEATURES_DTYPES)
   on_bad_image: str = flag(
@@ -265,14 +267,14 @@ class Reporting:
       parse_remedy='give steps such as 101:110', separator=':')
   log_every_steps: int = flag(
       100, 'steps between progress lines; this interval doubles after 10,000 lines, and again each '
-      'time the number of steps doubles', check=int_range(1))
+      'time the global step doubles', check=int_range(1))
   report_page: bool = flag(True, 'write the report page, model_dir/report/index.html')
 
 
 @flag_group('experiments')
 @attr.s(auto_attribs=True, frozen=True)
 class Experiments:
-  repeats: int = flag(3, 'number of times that --mode=scaling runs each point, in mixed order',
+  repeats: int = flag(3, 'number of times that --mode=scaling runs each point; the order is random',
                       check=int_range(1))
   scale_over: str = flag(
       'replicas', 'whether --mode=scaling varies the number of replicas or of workers; each worker '

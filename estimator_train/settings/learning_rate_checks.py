@@ -43,19 +43,19 @@ def _check_piecewise(optimizer: Optimizer) -> None:
 
 
 def _check_decay(optimizer: Optimizer) -> None:
-  given = '--lr_schedule=' + optimizer.lr_schedule
+  schedule_flag = '--lr_schedule=' + optimizer.lr_schedule
   boundaries, values = optimizer.lr_boundaries_epochs, optimizer.lr_values
   if len(boundaries) > 1:
-    raise UserError(given + ' takes one boundary, the end of the decay',
+    raise UserError(schedule_flag + ' takes one boundary, the end of the decay',
                     _format_flags(optimizer, 'lr_boundaries_epochs'),
                     'give one boundary, or none to decay until the end of training')
   if len(values) > 1 or optimizer.lr_schedule == 'exponential' and not (values and values[0]):
-    raise UserError(given + ' takes one final rate{}'.format(
+    raise UserError(schedule_flag + ' takes one final rate{}'.format(
         ' above 0' if optimizer.lr_schedule == 'exponential' else ''),
                     _format_flags(optimizer, 'lr_values'),
                     'give a rate such as --lr_values=1e-5; the first rate is --learning_rate')
   if values and values[0] > optimizer.learning_rate:
-    raise UserError(given + ' requires --lr_values no higher than --learning_rate',
+    raise UserError(schedule_flag + ' requires --lr_values no higher than --learning_rate',
                     _format_flags(optimizer, 'learning_rate', 'lr_values'),
                     'give a lower --lr_values')
 

@@ -1,4 +1,4 @@
-"""Settings: the validated value of every flag, and quantities that are computed from them."""
+"""Defines Settings, the validated values of all flags, and computes quantities from them."""
 
 import csv
 import io
@@ -10,11 +10,11 @@ from typing import Any, Dict, List, Optional, Tuple, Type
 from estimator_train.errors import InvalidValue, UserError, naming_keywords, to_keywords
 from estimator_train.settings import experiment_checks, learning_rate_checks, user_code
 from estimator_train.settings.constraints import CONSTRAINTS, REQUIREMENTS
-from estimator_train.settings.flag import Group, all_flags, flags_of, groups
-from estimator_train.settings.flag_parsing import unknown_keyword_error
+from estimator_train.settings.flag import Group, all_flags, flags_of, group_titles
 from estimator_train.settings.groups import Optimizer
+from estimator_train.settings.unknown_flags import unknown_keyword_error
 
-# Imported so that they register their rules.
+# These modules are imported only because the import registers their rules.
 _RULE_MODULES = (experiment_checks, learning_rate_checks)
 
 
@@ -23,15 +23,15 @@ class Settings:
 
   Omitted flags have their defaults; `--help` explains each flag. Paths may be given as
   `pathlib.Path`, tuples as lists, and `model` and `dataset` as functions, which are stored by name.
-  Each flag is an attribute, such as `settings.batch_size`; an index, such as
-  `settings[groups.Devices]`, returns a group of flags.
+  An attribute, such as `settings.batch_size`, is the value of one flag. An index, such as
+  `settings[groups.Devices]`, returns an object with the values of a group of flags.
 
   Args:
     **values: the values of flags, by the flags' names.
 
   Raises:
-    UserError: there is no such flag (the error is also a TypeError), or a value is invalid, by
-      itself or in combination with others (the error is also a ValueError).
+    UserError: a keyword is unknown (the error is then also a TypeError), or a value is invalid by
+      itself or in combination with other values (the error is then also a ValueError).
   """
   __slots__ = ('_groups',)
   _groups: Dict[type, Any]
@@ -45,7 +45,7 @@ class Settings:
 
   @classmethod
   def from_flags(cls, values: Dict[str, Any]) -> 'Settings':
-    """Makes settings from the values of flags on the command line, which its errors name."""
+    """Makes settings from the values of flags on the command line. Errors name these flags."""
     settings = cls.__new__(cls)
     object.__setattr__(settings, '_groups', _make_groups(values))
     return settings
@@ -55,9 +55,9 @@ class Settings:
 
   def __getattr__(self, name: str) -> Any:
     if not name.startswith('_'):
-      for values in self._groups.values():
-        if hasattr(values, name):
-          return getattr(values, name)
+      for group in self._groups.values():
+        if hasattr(group, name):
+          return getattr(group, name)
     raise AttributeError(name)
 
   def __setattr__(self, name: str, value: Any) -> None:
@@ -83,7 +83,7 @@ class Settings:
     return [(name, getattr(self, name)) for name in all_flags()]
 
   def evolve(self, **changes: Any) -> 'Settings':
-    """Returns a copy in which some flags have other values, validated like a new object."""
+    """Returns a copy with other values of some flags. The copy is validated, too."""
     return Settings(**dict(self.items(), **changes))
 
   def for_mode(self, mode: str) -> 'Settings':
@@ -100,19 +100,20 @@ class Settings:
 
 
 def _make_groups(values: Dict[str, Any]) -> Dict[type, Any]:
-  """Checks the values of flags, and returns an instance of each group of flags."""
+  """Checks the values of flags, and returns an instance of each class of flags, by class."""
   flags = all_flags()
   values = {name: _to_flag_value(value) for name, value in values.items()}
   for name, value in values.items():
     flags[name].check_value(value)
-  by_group = {group: group(**{flag.name: values[flag.name] for flag in flags_of(group)
-                              if flag.name in values}) for group in groups()}
-  for required_groups, rule in CONSTRAINTS:
-    rule(*(by_group[group] for group in required_groups))
-  return by_group
+  instances = {group: group(**{flag.name: values[flag.name] for flag in flags_of(group)
+                               if flag.name in values}) for group in group_titles()}
+  for rule_groups, rule in CONSTRAINTS:
+    rule(*(instances[group] for group in rule_groups))
+  return instances
 
 
 def _make_settings(values: Dict[str, Any]) -> Settings:
+  """Makes settings from a dict; pickle calls this function to restore settings."""
   return Settings(**values)
 
 
@@ -121,7 +122,7 @@ def per_replica_batch_size(global_batch_size: int, num_replicas: int) -> int:
 
   Raises:
     UserError: the global batch size is not divisible by the number of replicas. The error proposes
-      the nearest batch sizes that are.
+      the nearest batch sizes that are divisible.
   """
   if global_batch_size % num_replicas == 0:
     return global_batch_size // num_replicas
@@ -132,24 +133,14 @@ def per_replica_batch_size(global_batch_size: int, num_replicas: int) -> int:
                   'use ' + ' or '.join(str(size) for size in near))
 
 
-def examples_per_step(settings: Settings, num_workers: int) -> int:
-  """Returns the number of examples per global step.
-
-  With parameter servers, each step of a single worker increments the global step, so a global step
-  has the examples of one worker.
-  """
-  is_asynchronous = settings.distribution_strategy == 'parameter_server'
-  return settings.batch_size // (num_workers if is_asynchronous else 1)
-
-
 def steps_for_epochs(epochs: float, num_examples: int, step_examples: int) -> int:
   """Returns the global step at which a number of epochs is complete.
 
-  A batch may contain the last examples of one epoch and the first of the next.
+  The result is rounded up, because a batch may contain examples of two epochs.
 
   Args:
-    epochs: the number of epochs, taken as the decimal fraction that was written, not as the nearest
-      binary fraction.
+    epochs: the number of epochs. A float counts as the decimal number that it is printed as: 0.1 is
+      exactly 1/10 here, not the nearest binary fraction.
     num_examples: the number of examples per epoch.
     step_examples: the number of examples per global step.
   """
@@ -167,8 +158,8 @@ def total_train_steps(settings: Settings, num_examples: Optional[int], step_exam
     num_examples: the number of examples per epoch; None if the data set is infinite.
     step_examples: the number of examples per global step.
     start_step: the global step from which the run resumes.
-    examples_seen: the number of examples up to `start_step`; earlier steps may have had other batch
-      sizes.
+    examples_seen: the number of examples that training has read up to `start_step`, perhaps with
+      other batch sizes.
 
   Raises:
     UserError: `train_epochs` is given for an infinite data set.
@@ -222,7 +213,7 @@ def to_arguments(settings: Settings) -> List[str]:
 
 
 def _to_flag_value(value: Any) -> Any:
-  """Converts a keyword argument to the type that the command line gives."""
+  """Converts the value of a keyword argument to the type of a value on the command line."""
   if callable(value):
     return user_code.function_name(value)
   if isinstance(value, os.PathLike):
@@ -231,6 +222,7 @@ def _to_flag_value(value: Any) -> Any:
 
 
 def _format_argument(name: str, value: Any) -> str:
+  """Returns `--NAME=VALUE`, with quotes around items of a tuple that contain the separator."""
   if isinstance(value, bool):
     value = str(value).lower()
   elif isinstance(value, tuple):
@@ -244,7 +236,7 @@ def _format_argument(name: str, value: Any) -> str:
 def _describe_keywords() -> str:
   """Returns a list of all keywords by group, for `help(Settings)`."""
   lines = []
-  for group, title in groups().items():
+  for group, title in group_titles().items():
     lines.append('\n{}:'.format(title.capitalize()))
     lines += ['  {}: {} (default: {!r})'.format(flag.name, to_keywords(flag.description),
                                                 flag.default) for flag in flags_of(group)]

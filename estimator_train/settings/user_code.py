@@ -1,4 +1,4 @@
-"""Imports and calls functions of the user, `package.module:function`, and translates errors."""
+"""Calls functions that the user names as `package.module:function`, and translates their errors."""
 
 import difflib
 import importlib
@@ -14,6 +14,7 @@ from estimator_train.errors import UserError
 from estimator_train.files import paths
 
 _LOG = logging.getLogger('estimator_train')
+# Code in these folders is not code of the user.
 _LIBRARY_FOLDERS = (os.path.dirname(os.__file__) + os.sep, paths.PACKAGE_DIR + os.sep)
 
 
@@ -45,12 +46,14 @@ def function_name(function: Callable[..., Any]) -> str:
 
 
 def call_function(flag: str, name: str, parameter_names: str, *arguments: Any) -> Any:
-  """Imports a function and calls it; passes the arguments only if it has required parameters.
+  """Imports a function, calls it, and returns the result.
+
+  The function is called with the arguments if it has required parameters, otherwise without.
 
   Args:
     flag: the name of the flag that names the function.
     name: the value of the flag, `package.module:function`.
-    parameter_names: the names of the arguments, such as `image_shape, num_classes`, for the error.
+    parameter_names: the names of the arguments, such as `image_shape, num_classes`, for an error.
     *arguments: the arguments that the function may take.
 
   Raises:
@@ -92,14 +95,16 @@ def translate_errors(what: str, given: str) -> Iterator[None]:
 
 
 def _import_function(flag: str, name: str, given: str) -> Any:
+  """Returns the function of a name; raises a UserError if the import fails or finds none."""
   module_name, _, function_name = name.partition(':')
   try:
     with translate_errors('the module of --{} failed'.format(flag), given):
       module = importlib.import_module(module_name)
   except UserError as error:
     cause = error.__cause__
-    # If an import inside the user's module fails, the module's code is wrong, not its name.
-    if isinstance(cause, ImportError) and cause.name and (module_name + '.').startswith(
+    # The name is wrong only if this module or one of its packages is missing. If another module is
+    # missing, or a module lacks an imported name (an ImportError), the user's code is wrong.
+    if isinstance(cause, ModuleNotFoundError) and cause.name and (module_name + '.').startswith(
         cause.name + '.') or isinstance(cause, ValueError) and not module_name:
       raise UserError('--{} names a module that cannot be found'.format(flag),
                       '{} ({})'.format(given, cause),
@@ -129,5 +134,6 @@ def _error_location(error: BaseException) -> str:
 
 
 def _describe_error(error: BaseException) -> str:
+  """Returns `TYPE: MESSAGE`, or `TYPE` if the message is empty."""
   text = error.msg if isinstance(error, SyntaxError) else str(error)
   return ': '.join(filter(None, (type(error).__name__, text)))

@@ -1,10 +1,11 @@
-"""Workarounds for defects of TensorFlow 1.15.0, and all uses of its private names.
+"""Works around defects of TensorFlow 1.15.0, and contains all uses of TensorFlow's private names.
 
-Each function or class is one workaround; its docstring describes the defect, its location and the
-symptom. These modules import nothing else of the package except `errors`. Locations are relative to
-tensorflow_core/python/, those with (E) to tensorflow_estimator/python/estimator/; the test covers
-the workaround. If the text after `defect:` is in parentheses, there is no defect: it states which
-public name TensorFlow lacks, or how the function is used.
+Each function or class is one workaround. Its docstring describes the defect, where the defect is,
+and the symptom. These modules import nothing else of the package except `errors`. In the following
+list, locations with (E) are relative to tensorflow_estimator/python/estimator/, and all others to
+tensorflow_core/python/. `test` names the test that covers the workaround. Text in parentheses after
+`defect:` does not describe a defect, but states which public name TensorFlow lacks, or which other
+workaround uses the function.
 
 - `central_storage.make_strategy`
     defect: AggregatingVariable hides `trainable` and initial values
@@ -14,7 +15,7 @@ public name TensorFlow lacks, or how the function is used.
 - `checkpoint_hook.CheckpointHook`
     defect: the graph is written three times; the save interval starts at the run's first step
     location: training/basic_session_run_hooks.py:570
-    symptom: slow start; a resumed run saves at other steps
+    symptom: slow start; a resumed run saves at other steps than an uninterrupted one
     test: tests/training/checkpoints/test_save_hook.py
 - `control_inputs.run_before`
     defect: (no public function adds control inputs to existing operations)
@@ -22,9 +23,9 @@ public name TensorFlow lacks, or how the function is used.
     symptom: with a single thread the measured wait for input includes the model
     test: tests/training/hooks/test_input_wait.py
 - `converter_command.converter_on_path`
-    defect: `toco_from_protos` is searched in PATH only
+    defect: the command `toco_from_protos` is searched for in PATH only
     location: ../lite/python/convert.py:49
-    symptom: `toco_from_protos: not found`
+    symptom: the command is not found, or that of another TensorFlow runs
     test: tests/tf_patches/test_tf_patches.py
 - `devices.gpu_descriptions`
     defect: (no public function returns the compute capability)
@@ -51,7 +52,7 @@ public name TensorFlow lacks, or how the function is used.
     symptom: an exception is printed at exit
     test: tests/tf_patches/test_tf_patches.py
 - `estimator.open_event_file`
-    defect: a new FileWriter writes the graph before it is complete
+    defect: a new FileWriter writes the graph, which is not complete yet
     location: summary/writer/writer_cache.py:62
     symptom: an incomplete graph in the event file
     test: tests/tf_patches/test_tf_patches.py
@@ -61,7 +62,7 @@ public name TensorFlow lacks, or how the function is used.
     symptom: two loss curves in TensorBoard
     test: tests/tf_patches/test_tf_patches.py
 - `keras.restored_session`
-    defect: the function that returns Keras's session makes one if there is none
+    defect: the function that returns Keras's session makes a session if there is none
     location: keras/backend.py:95
     symptom: a user's model loses its weights
     test: tests/tf_patches/test_tf_patches.py
@@ -78,16 +79,16 @@ public name TensorFlow lacks, or how the function is used.
 - `keras.source_layers`
     defect: (no public attribute refers to the layer of a tensor)
     location: keras/engine/base_layer_utils.py:159
-    symptom: a network cannot be split
+    symptom: a network cannot be split into two models
     test: tests/training/test_frozen_features.py
 - `keras.is_graph_network`
     defect: (no public attribute identifies subclassed models)
     location: keras/engine/network.py:276
     test: tests/training/test_drop_in.py
 - `loss_scaling.LossScalingOptimizer`
-    defect: LossScaleOptimizer has no configuration
+    defect: LossScaleOptimizer has no `get_config`
     location: keras/mixed_precision/experimental/loss_scale_optimizer.py:47
-    symptom: the model cannot be converted
+    symptom: the model cannot be converted to an Estimator
     test: tests/training/test_mixed_precision.py
 - `model_to_estimator.initial_weights_path`
     defect: (no public name for the path)
@@ -98,10 +99,10 @@ public name TensorFlow lacks, or how the function is used.
     location: keras.py:181 (E)
     test: tests/training/test_drop_in.py
 - `model_to_estimator.get_optimizer_config`
-    defect: (used by the function above)
+    defect: (used by `build_model`)
     test: tests/training/test_drop_in.py
 - `model_to_estimator.output_names`
-    defect: the names of outputs differ between replicas
+    defect: the names of the outputs differ between replicas
     location: keras.py:290 (E)
     symptom: predictions of replicas cannot be grouped
     test: tests/training/test_drop_in.py
@@ -131,7 +132,7 @@ public name TensorFlow lacks, or how the function is used.
     location: keras.py:574 (E)
     symptom: training starts from random weights
     test: tests/training/test_drop_in.py
-- `model_to_estimator.warm_start`
+- `model_to_estimator.warm_start_settings`
     defect: only trainable weights are warm-started
     location: training/warm_starting_util.py:341
     symptom: frozen weights start from random values
@@ -144,10 +145,10 @@ public name TensorFlow lacks, or how the function is used.
 - `model_to_estimator.add_optimizer_base_class`
     defect: the optimizer is created again from its class and configuration
     location: keras/models.py:665
-    symptom: changes of the instance are lost
+    symptom: methods that were replaced on the instance are lost
     test: tests/training/hooks/test_summaries.py
 - `multi_worker_mirrored.make_strategy`
-    defect: (makes an instance of the class below)
+    defect: (makes a `MultiWorkerMirroredStrategy`)
     test: tests/cluster/test_workers.py
 - `multi_worker_mirrored.MultiWorkerMirroredStrategy`
     defect: the strategy uses all GPUs, or one CPU device
@@ -160,15 +161,15 @@ public name TensorFlow lacks, or how the function is used.
     symptom: a run cannot resume on other devices
     test: tests/tf_patches/test_tf_patches.py (rate), tests/training/checkpoints/test_save_hook.py
 - `replicated_variables.single_copy_variables`
-    defect: (used by the class above)
+    defect: (used by `SingleCopySaver`)
     test: tests/training/checkpoints/test_save_hook.py
 - `saver.checkpoint_list_restorer`
-    defect: a checkpoint that could not be saved stays in the list
+    defect: a checkpoint that could not be saved stays in the Saver's list
     location: training/saver.py:930
     symptom: a good checkpoint is deleted
     test: tests/tf_patches/test_tf_patches.py
 - `saver.delete_surplus_checkpoints`
-    defect: only one checkpoint is deleted for each that is saved
+    defect: a Saver deletes at most one checkpoint for each one that it saves
     location: training/saver.py:933
     symptom: too many checkpoints are kept
     test: tests/training/checkpoints/test_save_hook.py
@@ -180,7 +181,7 @@ public name TensorFlow lacks, or how the function is used.
 - `trace.chrome_trace`
     defect: (no public function makes a Chrome trace)
     location: client/timeline.py:346
-    symptom: no trace
+    symptom: no trace can be written
     test: tests/training/hooks/test_trace.py
 - `xla.compile_for_cpus`
     defect: XLA compiles for GPUs only

@@ -1,4 +1,4 @@
-"""`CentralStorageStrategy` on several devices."""
+"""Makes a `CentralStorageStrategy` that can train on several devices."""
 
 from typing import Any, Sequence
 
@@ -7,14 +7,14 @@ from tensorflow.python.distribute import values
 
 
 def make_strategy(devices: Sequence[str], parameter_device: str) -> Any:
-  """Makes the strategy, with the variables on one device and a replica on each of the others.
+  """Makes the strategy, with variables on `parameter_device` and a replica on each of `devices`.
 
-  Defect: with more than one replica its variables are `AggregatingVariable`s
-  (tensorflow_core/python/distribute/values.py:1471), which wrap the real variables. Their
-  `__getattr__` (line 1489) does not forward attributes that the base class defines, because Python
-  calls it for missing attributes only. `trainable` raises NotImplementedError
-  (tensorflow_core/python/ops/variables.py:477); initial weights from a checkpoint are set on the
-  wrapper, where they are never read. Symptom: no Keras layer can be built; without this error,
+  Defect: with more than one replica, the variables of the strategy are `AggregatingVariable`s
+  (tensorflow_core/python/distribute/values.py:1471), which wrap the real variables. Python calls
+  their `__getattr__` (line 1489) for missing attributes only, so that attributes of the base class
+  are not forwarded. `trainable` raises NotImplementedError
+  (tensorflow_core/python/ops/variables.py:477), and initial weights from a checkpoint are set on
+  the wrapper, where nothing reads them. Symptom: no Keras layer can be built; without this error,
   training would start from random weights.
   """
   for name in ('trainable', '_initializer_op', '_initial_value'):
@@ -23,6 +23,6 @@ def make_strategy(devices: Sequence[str], parameter_device: str) -> Any:
 
 
 def _forwarded_property(name: str) -> property:
-  """Returns a property that forwards to the wrapped variable."""
+  """Returns a property of the wrapper that is the attribute `name` of the wrapped variable."""
   return property(lambda wrapper: getattr(wrapper.get(), name),
                   lambda wrapper, value: setattr(wrapper.get(), name, value))

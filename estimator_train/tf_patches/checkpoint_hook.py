@@ -1,4 +1,4 @@
-"""The hook that saves checkpoints."""
+"""The base class of the hook that saves checkpoints."""
 
 import os
 from typing import Any, Optional
@@ -9,16 +9,16 @@ import tensorflow.compat.v1 as tf
 class CheckpointHook(tf.train.CheckpointSaverHook):
   """A `CheckpointSaverHook` whose subclasses implement how a checkpoint is saved.
 
-  Defect: tensorflow_core/python/training/basic_session_run_hooks.py:570 and 578 write the graph two
-  more times than TensorBoard needs, once of them as text, and line 581 counts the steps to the next
-  checkpoint from the first step of the run. The hook has private names only for its saver, writer
-  and timer. Symptom: a tenth of the start-up time is spent on graph.pbtxt; a resumed run saves at
-  other steps than an uninterrupted one.
+  Defect: lines 570 and 578 of tensorflow_core/python/training/basic_session_run_hooks.py write the
+  graph two more times than TensorBoard needs, one of them as text. Line 581 counts the steps to the
+  next checkpoint from the first step of the run. The saver, the writer and the timer of the hook
+  have only private names. Symptom: a tenth of the start-up time is spent on graph.pbtxt; a resumed
+  run saves at other steps than an uninterrupted one.
 
   Args:
-    model_dir: path of the folder of the run.
-    save_steps: steps from one checkpoint to the next; None to use `save_secs`.
-    save_secs: seconds from one checkpoint to the next; None to use `save_steps`.
+    model_dir: the path of the folder of the run.
+    save_steps: the steps from one checkpoint to the next, or None to use `save_secs`.
+    save_secs: the seconds from one checkpoint to the next, or None to use `save_steps`.
   """
 
   def __init__(self, model_dir: str, save_steps: Optional[int], save_secs: Optional[int]) -> None:
@@ -30,7 +30,7 @@ class CheckpointHook(tf.train.CheckpointSaverHook):
     raise NotImplementedError
 
   def after_create_session(self, session: tf.Session, coord: Any) -> None:
-    # Only TensorBoard needs this graph: the .meta file of each checkpoint contains it, too.
+    # For TensorBoard; other programs can read the graph from the .meta file of a checkpoint.
     self.writer.add_graph(session.graph)
     step = self.global_step(session)
     self.save(session, step)
@@ -54,8 +54,9 @@ class CheckpointHook(tf.train.CheckpointSaverHook):
     return int(session.run(self._global_step_tensor))
 
   def reset_timer(self, step: int) -> None:
-    """Counts the steps to the next checkpoint from the last multiple of `save_steps`."""
+    """Makes the steps to the next checkpoint count from the last multiple of `save_steps`."""
     self._timer.update_last_triggered_step(step - step % self._save_interval_steps)
 
   def _save(self, session: tf.Session, step: int) -> None:
+    """Overrides the private method by which the base class saves a checkpoint."""
     self.save(session, step)

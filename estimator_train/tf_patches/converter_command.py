@@ -1,4 +1,4 @@
-"""The command that TensorFlow Lite's converter starts."""
+"""Finds the command that TensorFlow Lite's converter starts."""
 
 import contextlib
 import os
@@ -10,9 +10,10 @@ from typing import Iterator
 def converter_on_path() -> Iterator[None]:
   """Puts the folder of this Python, which contains the converter's command, first in PATH.
 
-  Defect: tensorflow_core/lite/python/convert.py:49 gives the command only as `toco_from_protos`, so
-  that line 175 searches PATH for it. Symptom: in a virtual environment that is not activated,
-  `toco_from_protos: not found`, or the command of another TensorFlow runs.
+  Defect: tensorflow_core/lite/python/convert.py:49 names the command `toco_from_protos` without a
+  folder, so the shell that runs the command (line 175) searches PATH. Symptom: in a virtual
+  environment that is not activated, `toco_from_protos: not found`, or the command of another
+  TensorFlow runs.
   """
   old_path = os.environ.get('PATH', os.defpath)
   os.environ['PATH'] = os.path.dirname(sys.executable) + os.pathsep + old_path

@@ -1,4 +1,4 @@
-"""`tf.estimator.Estimator`: its hooks, its loss, its server and its event file.
+"""Works around defects of `tf.estimator.Estimator`.
 
 Line numbers refer to tensorflow_estimator/python/estimator/estimator.py, unless a file is named.
 """
@@ -16,7 +16,7 @@ def without_nan_hook() -> Iterator[None]:
   """Disables the hook of Estimator that ends the run when the loss is nan.
 
   Defect: lines 1380 and 1381 always add a `NanTensorHook`, which no setting disables. Symptom: the
-  run ends at a step that loss scaling would skip; any other nan ends it with
+  run ends at a step that loss scaling would skip; without loss scaling, a nan ends the run with a
   `NanLossDuringTrainingError`, whose message names neither the step nor a checkpoint.
   """
   hook_class = tf.train.NanTensorHook
@@ -31,33 +31,37 @@ def without_nan_hook() -> Iterator[None]:
 def keep_loss_unscaled() -> None:
   """Keeps a `tf.train` optimizer from dividing the loss by the number of replicas.
 
-  It must be called in the model_fn. Estimator resets the value after it has called the model_fn.
+  Must be called in the model_fn, because Estimator enables the division just before it calls the
+  model_fn.
 
-  Defect: line 1244 makes them divide the loss (tensorflow_core/python/training/optimizer.py:522),
-  although Keras has divided it by the same number already. Symptom: on N replicas the gradients,
-  and the loss in the log, are too small by the factor N.
+  Defect: line 1244 makes `tf.train` optimizers divide the loss
+  (tensorflow_core/python/training/optimizer.py:522), although Keras has already divided the loss by
+  the same number. Symptom: on N replicas the gradients, and the loss in the log, are too small by
+  the factor N.
   """
   tf.distribute.get_strategy()._scale_loss_for_estimator = False  # pylint: disable=protected-access
 
 
 def complete_config(config: Optional[tf.estimator.RunConfig],
                     model_dir: Optional[str]) -> tf.estimator.RunConfig:
-  """Returns the configuration that Estimator makes of its arguments, with a new folder if needed.
+  """Returns the RunConfig that an Estimator with these arguments uses.
 
-  Private name, no workaround: `maybe_overwrite_model_dir_and_session_config` (line 1784).
+  If neither argument names a folder, a temporary folder is made for the RunConfig. Private name, no
+  workaround: `maybe_overwrite_model_dir_and_session_config` (line 1784).
 
   Raises:
-    ValueError: the folder and that of the configuration differ, or it is no RunConfig.
+    ValueError: `model_dir` differs from the folder in `config`, or `config` is not a RunConfig.
   """
   return estimator.maybe_overwrite_model_dir_and_session_config(config, model_dir)
 
 
 def release_server() -> None:
-  """Releases TensorFlow's server of this process in a cluster, after `train_and_evaluate`.
+  """Releases the TensorFlow server of this process in a cluster, after `train_and_evaluate`.
 
   Defect: tensorflow_core/python/distribute/distribute_coordinator.py:450 keeps the server in a
-  thread-local variable until the process exits. Symptom: Python then destroys the server after the
-  modules that its `__del__` needs, and prints `Exception ignored in: <function Server.__del__`.
+  thread-local variable until the process exits. Python then destroys the server too late, after the
+  modules that `Server.__del__` needs. Symptom: Python prints `Exception ignored in: <function
+  Server.__del__`.
   """
   distribute_coordinator._thread_local.server = None
 
@@ -68,7 +72,7 @@ def open_event_file(model_dir: str) -> tf.summary.FileWriter:
   Defect: a new `FileWriter` writes the default graph
   (tensorflow_core/python/summary/writer/writer_cache.py:62), and Estimator's hooks make the writer
   in `begin`, when the graph is not complete. Symptom: the event file starts with an incomplete
-  graph, almost as large as the complete one, and TensorBoard may show the incomplete one.
+  graph, which is almost as large as the complete one, and which TensorBoard may show instead.
   """
   with tf.Graph().as_default():
     return tf.summary.FileWriterCache.get(model_dir)
@@ -77,9 +81,9 @@ def open_event_file(model_dir: str) -> tf.summary.FileWriter:
 def remove_loss_summary(loss: tf.Tensor) -> None:
   """Removes Estimator's own summary of the loss from the default graph.
 
-  Defect: lines 1375 to 1377 add one unless there is a summary operation whose name is exactly
-  `loss`. Symptom: the event file contains the loss twice, once under a tag that evaluations do not
-  use.
+  Defect: lines 1375 to 1377 add this summary unless there is a summary operation whose name is
+  exactly `loss`. Symptom: the event file contains the loss twice, once under a tag that evaluations
+  do not use.
   """
   summaries = tf.get_collection_ref(tf.GraphKeys.SUMMARIES)
   summaries[:] = [summary for summary in summaries

@@ -1,4 +1,4 @@
-"""Keras: its session, its batch normalization, and the structure of models.
+"""Works around defects of Keras's sessions and batch normalization; reads the layers of a model.
 
 Paths are relative to tensorflow_core/python/keras/.
 """
@@ -12,12 +12,12 @@ from tensorflow.python.keras import backend
 
 @contextlib.contextmanager
 def restored_session() -> Iterator[None]:
-  """Restores Keras's session of this thread at the end, even if there was none.
+  """Restores Keras's session of this thread at the end, or removes it if there was none before.
 
-  Defect: backend.py has no function that only returns the session (`_SESSION`, line 95):
-  `tf.keras.backend.get_session` (lines 446 to 454) makes a new one if there is none, or if it
-  belongs to another graph than the default graph. Symptom: after a call of this package, a model
-  that the user has trained loses its session, and so its weights.
+  Defect: backend.py has no function that only returns the session (`_SESSION`, line 95).
+  `tf.keras.backend.get_session` (lines 446 to 454) replaces the session if there is none, or if the
+  session belongs to another graph than the default graph. Symptom: after a call of this package, a
+  model that the user has trained loses its session, and with the session its weights.
   """
   session = getattr(backend._SESSION, 'session', None)
   try:
@@ -27,10 +27,10 @@ def restored_session() -> Iterator[None]:
 
 
 def ensure_session(model: tf.keras.Model, config: tf.ConfigProto) -> None:
-  """Makes Keras's session for a model unless there is one, with which the model keeps its weights.
+  """Makes Keras's session with `config`, unless the graph of the model has a session already.
 
-  Defect: backend.py:454 makes one with default options, but the options of the first session of a
-  process apply to its GPUs. Symptom: GPU options of a RunConfig have no effect.
+  Defect: backend.py:454 makes Keras's session with default options, and the GPU options of the
+  first session apply to the whole process. Symptom: GPU options of a RunConfig have no effect.
   """
   weights = model.weights if model.built else ()
   graph = weights[0].graph if weights else tf.get_default_graph()
@@ -42,10 +42,10 @@ def ensure_session(model: tf.keras.Model, config: tf.ConfigProto) -> None:
 class BatchNormalization(tf.keras.layers.BatchNormalization):
   """Batch normalization that runs in inference mode while it is frozen, as in TensorFlow 2.
 
-  Defect: layers/normalization.py:633 does so only if TensorFlow 2 behavior is enabled, and line 870
-  disables it. Symptom: a frozen layer uses the statistics of the batch instead of those with which
-  the weights of the network were trained. This class has the name of Keras's own layer, because
-  saved models contain the name.
+  Defect: layers/normalization.py:633 checks whether the layer is frozen only if `_USE_V2_BEHAVIOR`
+  is True, but line 870 sets `_USE_V2_BEHAVIOR` to False. Symptom: a frozen layer uses the
+  statistics of the batch, not those with which the weights of the network were trained. This class
+  has the name of Keras's own layer, because saved models contain the name.
   """
 
   def call(self, inputs: tf.Tensor, training: Any = None) -> tf.Tensor:
@@ -55,8 +55,8 @@ class BatchNormalization(tf.keras.layers.BatchNormalization):
 def source_layers(layer: tf.keras.layers.Layer) -> List[tf.keras.layers.Layer]:
   """Returns the layers whose outputs are the inputs of a layer.
 
-  Private name, no workaround: only `_keras_history` (engine/base_layer_utils.py:159) refers to the
-  layer of a tensor. Without this function a network cannot be split in two.
+  Private name, no workaround: only `_keras_history` (engine/base_layer_utils.py:159) refers from a
+  tensor to the layer that computes the tensor. Without this attribute, no network can be split.
   """
   tensors = layer.input if isinstance(layer.input, list) else [layer.input]
   return [tensor._keras_history[0] for tensor in tensors]
@@ -66,6 +66,6 @@ def is_graph_network(model: tf.keras.Model) -> bool:
   """Whether a model is defined by its inputs and outputs, not by a subclass with its own `call`.
 
   Private name, no workaround: no public attribute identifies subclassed models
-  (engine/network.py:276 and 376), which can be copied only on the tensors of a batch.
+  (engine/network.py:276 and 376). A subclassed model can be copied only on the tensors of a batch.
   """
   return bool(model._is_graph_network)

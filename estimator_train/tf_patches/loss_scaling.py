@@ -1,4 +1,4 @@
-"""Dynamic loss scaling around an optimizer, for float16 gradients."""
+"""Adds dynamic loss scaling, which float16 gradients need, to an optimizer."""
 
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
@@ -11,17 +11,19 @@ class LossScalingOptimizer(tf.keras.optimizers.Optimizer):
 
   float16 cannot represent values below 6e-8, and many gradients are smaller. TensorFlow's
   DynamicLossScale starts at 2^15, doubles after 2,000 steps with finite gradients in a row, and
-  halves after a step with a gradient that is not finite on some replica. The update of that step is
-  skipped, but the global step still counts it, and so stays proportional to the number of examples.
+  halves after a step with a gradient that is not finite on some replica. The update of such a step
+  is skipped. The global step counts the skipped step, too, so that the global step stays
+  proportional to the number of examples.
 
   Defect: TensorFlow's own LossScaleOptimizer
   (tensorflow_core/python/keras/mixed_precision/experimental/loss_scale_optimizer.py:47) lacks
   `get_config` and `from_config`, which model_to_estimator needs to create the optimizer again.
-  Symptom: a model that uses it cannot be converted to an Estimator. It also gives the optimizer's
-  variables other names, so that a run could not resume with another `--dtype`.
+  Symptom: a model with such an optimizer cannot be converted to an Estimator. LossScaleOptimizer
+  also changes the names of the optimizer's variables, so that a run could not resume with another
+  `--dtype`.
 
   Args:
-    optimizer: the optimizer that applies the gradients; the names of its variables do not change.
+    optimizer: the optimizer that applies the gradients. The names of its variables do not change.
   """
 
   def __init__(self, optimizer: tf.keras.optimizers.Optimizer) -> None:
@@ -37,7 +39,7 @@ class LossScalingOptimizer(tf.keras.optimizers.Optimizer):
     self._optimizer.iterations = variable
 
   def get_gradients(self, loss: tf.Tensor, params: Sequence[tf.Variable]) -> List[tf.Tensor]:
-    # Made here, because only training needs the scale, and its variables must be in this graph.
+    # Not made in __init__, because the variables of the scale must be in the training graph.
     self._scale = tf.train.experimental.DynamicLossScale()
     for weight in self._scale._weights.values():
       backend.track_variable(weight)  # So that Keras's session initializes it.
@@ -49,17 +51,25 @@ class LossScalingOptimizer(tf.keras.optimizers.Optimizer):
                       name: Optional[str] = None) -> tf.Operation:
     pairs = [(gradient, variable) for gradient, variable in grads_and_vars if gradient is not None]
     optimizer = self._optimizer
-    # Made here, because in the tf.cond below the variables would get its name scope.
+    # Made before the tf.cond of _apply_if_finite, which would change the names of the variables.
     with backend.name_scope(self._name), tf.init_scope():
       optimizer._create_hypers()
       optimizer._create_slots([variable for _, variable in pairs])
     gradients, variables = zip(*pairs)
-    # As arguments, the variables would be split by replica; a function that returns them is not.
+    # call_for_each_replica would replace the variables by their copies on each replica, but it does
+    # not change a function that returns the variables.
     return tf.distribute.get_replica_context().merge_call(
         self._apply_if_finite, args=(gradients, lambda: variables))
 
   def _apply_if_finite(self, strategy: tf.distribute.Strategy, gradients: Any,
                        variables: Any) -> tf.Operation:
+    """Returns the operation that updates the loss scale and, with finite gradients, the weights.
+
+    Args:
+      strategy: the strategy, which merge_call passes.
+      gradients: the gradients of each replica.
+      variables: for each replica, a function that returns the variables.
+    """
     update_scale, is_finite = self._scale.update(gradients)
 
     def apply() -> tf.Operation:

@@ -1,4 +1,4 @@
-"""`tf.keras.estimator.model_to_estimator`: the weights and the optimizer of the converted model.
+"""Works around defects of `tf.keras.estimator.model_to_estimator`, and calls its private functions.
 
 Line numbers refer to tensorflow_estimator/python/estimator/keras.py, unless a file is named.
 """
@@ -26,8 +26,8 @@ def build_model(model: tf.keras.Model, mode: str, features: Any, labels: Any,
                 optimizer_config: Any) -> tf.keras.Model:
   """Builds a copy of a model on the tensors of a batch, and compiles it unless `mode` is PREDICT.
 
-  Private name, no workaround: `_clone_and_build_model` (line 181) orders features and labels that
-  are dicts by the inputs and outputs of the model, and applies sample weights.
+  Private name, no workaround: only `_clone_and_build_model` (line 181) applies sample weights, and
+  puts features and labels that are dicts in the order of the inputs and outputs of the model.
 
   Args:
     model: the compiled model to copy.
@@ -35,10 +35,10 @@ def build_model(model: tf.keras.Model, mode: str, features: Any, labels: Any,
     features: a tensor, or a list or dict with one tensor per input; or `{'features': ...,
       'sample_weights': ...}`.
     labels: a tensor, or a list or dict with one tensor per output; None in the mode PREDICT.
-    custom_objects: the user's functions and classes by name.
-    optimizer_config: see get_optimizer_config.
+    custom_objects: the user's functions and classes, by name.
+    optimizer_config: the return value of get_optimizer_config for the optimizer of `model`.
   """
-  # TensorFlow does not use custom objects for the optimizer.
+  # Without this scope, TensorFlow does not find custom objects of the optimizer.
   with tf.keras.utils.CustomObjectScope(custom_objects or {}):
     # pylint: disable-next=protected-access
     return keras._clone_and_build_model(mode, model, custom_objects, features, labels,
@@ -46,11 +46,11 @@ def build_model(model: tf.keras.Model, mode: str, features: Any, labels: Any,
 
 
 def get_optimizer_config(optimizer: Any) -> Any:
-  """Returns the configuration of one or several optimizers, which build_model needs.
+  """Returns the configuration of an optimizer, or of each optimizer in a list, for build_model.
 
-  Private name, no workaround: only `_create_keras_model_fn` (line 265) passes it to build_model. It
-  must be called in the graph of the model, since a hyperparameter can be a variable. None: the
-  optimizer is one of `tf.train`, which has no configuration.
+  Returns None for an optimizer of `tf.train`, which has no configuration. Must be called in the
+  graph of the model, because a hyperparameter can be a variable of this graph. Private name, no
+  workaround: the function replaces the first lines of `_create_keras_model_fn` (line 265).
   """
   try:
     if isinstance(optimizer, (list, tuple)):
@@ -63,8 +63,8 @@ def get_optimizer_config(optimizer: Any) -> Any:
 def output_names(model: tf.keras.Model) -> List[str]:
   """Returns the names of the outputs of a model from build_model, equal on all replicas.
 
-  Defect: on each replica Keras adds another suffix to the names of the outputs, which line 290
-  removes. Symptom: the predictions of the replicas cannot be grouped.
+  Defect: on each replica Keras adds another suffix to the names of the outputs. Line 290 removes
+  the suffix, as this function does. Symptom: the predictions of the replicas cannot be grouped.
   """
   if not tf.distribute.has_strategy():
     return list(model.output_names)
@@ -74,7 +74,7 @@ def output_names(model: tf.keras.Model) -> List[str]:
 def make_train_op(model: tf.keras.Model) -> tf.Operation:
   """Returns the operation of a training step of a model from build_model.
 
-  Private name, no workaround: `train_function` is made by `_make_train_function`.
+  Private name, no workaround: only `_make_train_function` makes the attribute `train_function`.
   """
   model._make_train_function()  # pylint: disable=protected-access
   return model.train_function.updates_op
@@ -83,7 +83,8 @@ def make_train_op(model: tf.keras.Model) -> tf.Operation:
 def make_metrics(model: tf.keras.Model) -> Dict[str, Any]:
   """Returns the compiled metrics of a model from build_model, by name.
 
-  Private name, no workaround: `model.metrics` also contains those added by `add_metric`.
+  Private name, no workaround: the public `model.metrics` also contains the metrics that a model has
+  added by `add_metric`.
   """
   model._make_test_function()  # pylint: disable=protected-access
   # pylint: disable-next=protected-access
@@ -93,7 +94,8 @@ def make_metrics(model: tf.keras.Model) -> Dict[str, Any]:
 def restore_subclassed_model(model: tf.keras.Model) -> None:
   """Restores the user's model after build_model, which replaces the layers of some models.
 
-  Private name, no workaround: a subclass of tf.keras.Model without `get_config` cannot be copied.
+  Private name, no workaround: no public function undoes the replacement. TensorFlow replaces the
+  layers of a subclass of tf.keras.Model without `get_config`, because it cannot copy such a model.
   """
   if getattr(model, '_original_attributes_cache', None) is not None:
     models.in_place_subclassed_model_state_restoration(model)
@@ -122,20 +124,20 @@ def save_initial_weights(model: tf.keras.Model, values: Optional[Sequence[Any]],
   """Saves initial weights, and returns the names that they have in an Estimator's graph.
 
   Defect: line 370 reuses the weights in `model_dir/keras` without a check. Symptom: the weights of
-  a new model are ignored, and training starts from those of another run. Line 396 also builds the
-  training graph, which takes most of the time of a conversion.
+  a new model are ignored, and training starts from the weights of an earlier model. Line 396 also
+  builds the training graph, which takes most of the time of a conversion.
 
   Args:
-    model: a model that is defined by its inputs and outputs. In its own graph, the names can have
-      suffixes because of other models.
-    values: the values of its weights; None: random ones, which depend on the seed of the config.
+    model: a model that is defined by its inputs and outputs. The returned names can differ from the
+      names in the graph of `model`, which have suffixes if this graph contains other models, too.
+    values: the values of the weights, or None for random values, with the seed in `config`.
     config: the configuration of the Estimator. A task of a cluster that is not the chief writes
       only if there is no file yet.
-    custom_objects: the user's functions and classes by name.
+    custom_objects: the user's functions and classes, by name.
     object_based: whether to write an object-based checkpoint.
   """
   path = initial_weights_path(config.model_dir)
-  # TensorFlow makes folders, in line 376, that only their owner can write to.
+  # Line 376 would make a folder that only its owner can write to.
   os.makedirs(os.path.dirname(path), exist_ok=True)
   with tf.Graph().as_default(), tf.Session(config=config.session_config) as session:
     tf.set_random_seed(config.tf_random_seed)
@@ -155,13 +157,13 @@ def save_initial_weights(model: tf.keras.Model, values: Optional[Sequence[Any]],
 
 
 class PositionalWeights:
-  """Initial weights of a model whose weights have no known names until it is built on a batch.
+  """Saves initial weights by position, for a model that is built, and named, only on a batch.
 
-  Defect: line 574 warns that the weights of a subclass of tf.keras.Model are lost, and of other
-  models without known inputs. Symptom: training starts from random weights.
+  Defect: model_to_estimator loses the weights of subclasses of tf.keras.Model, and of other models
+  without known inputs; line 574 only warns. Symptom: training starts from random weights.
 
   Args:
-    values: the weights, in the order of `model.weights`.
+    values: the values of the weights, in the order of `model.weights`.
     config: the configuration of the Estimator.
   """
 
@@ -182,7 +184,7 @@ class PositionalWeights:
         str(index): weight for index, weight in enumerate(model.weights)})
 
 
-def warm_start(model_dir: str, names: Sequence[str]) -> tf.estimator.WarmStartSettings:
+def warm_start_settings(model_dir: str, names: Sequence[str]) -> tf.estimator.WarmStartSettings:
   """Returns the settings with which an Estimator starts from all of the initial weights.
 
   Defect: line 593 warm-starts with the default pattern, which matches trainable variables only
@@ -199,7 +201,7 @@ def warm_start(model_dir: str, names: Sequence[str]) -> tf.estimator.WarmStartSe
 
 
 def register_schedules(*schedules: type) -> None:
-  """Registers classes of learning rate schedules, so that optimizers with them can be converted.
+  """Registers classes of learning rate schedules, so that models that use them can be converted.
 
   Defect: the optimizer is created again from its configuration, without custom objects
   (tensorflow_core/python/keras/models.py:665, optimizer_v2/optimizer_v2.py:717). Symptom:
@@ -214,12 +216,12 @@ def add_optimizer_base_class(optimizer: Any, base_class: type) -> None:
 
   Defect: model_to_estimator creates the optimizer again by `opt.__class__.from_config`
   (tensorflow_core/python/keras/models.py:665). Symptom: only the class of the optimizer is
-  preserved; a method replaced on the instance, or a wrapper around the instance, is lost. The new
-  class has the name of the old one, because the names of the optimizer's variables may contain it.
+  preserved; a method that was replaced on the instance, or a wrapper around the instance, is lost.
+  The new class has the name of the old class, because names of variables may contain this name.
 
   Args:
     optimizer: an optimizer of Keras or of `tf.train`.
-    base_class: a class whose methods override those of the optimizer.
+    base_class: a class whose methods override the methods of the optimizer.
   """
   optimizer = getattr(optimizer, 'optimizer', optimizer)  # Keras wraps optimizers of `tf.train`.
   optimizer_class = type(optimizer)

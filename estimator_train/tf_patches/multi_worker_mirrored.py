@@ -1,4 +1,4 @@
-"""`MultiWorkerMirroredStrategy` of TensorFlow 1.15 on selected devices."""
+"""Makes a `MultiWorkerMirroredStrategy` of TensorFlow 1.15 on selected devices."""
 
 from typing import Any, Tuple
 
@@ -13,10 +13,12 @@ from tensorflow.python.distribute import (
 
 
 def make_strategy(devices: Tuple[str, ...], communication: str) -> tf.distribute.Strategy:
-  """Makes the strategy of this worker in the cluster of TF_CONFIG. See the class below.
+  """Makes the strategy of this worker in the cluster of TF_CONFIG.
+
+  See MultiWorkerMirroredStrategy.
 
   Args:
-    devices: the devices of this worker, such as `/gpu:0`; the number is the same on each worker.
+    devices: the devices of this worker, such as `/gpu:0`. Each worker must give the same number.
     communication: the implementation of the collective operations: AUTO, RING or NCCL.
   """
   return MultiWorkerMirroredStrategy(
@@ -27,10 +29,10 @@ def make_strategy(devices: Tuple[str, ...], communication: str) -> tf.distribute
 class MultiWorkerMirroredStrategy(tf.distribute.experimental.MultiWorkerMirroredStrategy):
   """TensorFlow's strategy on the given devices.
 
-  Defect: tensorflow_core/python/distribute/collective_all_reduce_strategy.py:277 to 283 uses every
-  GPU, or one CPU device, and no argument selects others. Symptom: `--num_gpus` and
-  `--num_cpu_replicas` have no effect in a cluster. This class has the name of TensorFlow's class,
-  because Estimator recognizes the strategy by its name
+  Defect: TensorFlow's strategy uses all GPUs, or one CPU device, and no argument selects other
+  devices (tensorflow_core/python/distribute/collective_all_reduce_strategy.py:277 to 283). Symptom:
+  `--num_gpus` and `--num_cpu_replicas` have no effect in a cluster. This class has the name of
+  TensorFlow's class, because Estimator recognizes the strategy by the name of its class
   (tensorflow_estimator/python/estimator/estimator.py:1407).
   """
 
@@ -49,7 +51,7 @@ class _Extended(collective_all_reduce_strategy.CollectiveAllReduceExtended):
 
   def _initialize_multi_worker(self, cluster_resolver: Any) -> None:
     super()._initialize_multi_worker(cluster_resolver)
-    # As in the base class, but for the given devices.
+    # The same statements as in the base class, but with the selected devices.
     self._cross_device_ops = cross_device_ops.CollectiveAllReduce(
         num_workers=self._num_workers, num_gpus_per_worker=len(self._selected_devices),
         collective_keys=self._collective_keys)

@@ -1,11 +1,13 @@
-"""Checkpoints with only one copy of the variables of which each replica has a copy."""
+"""Saves one copy of each variable, even if every replica has a copy of the variable."""
 
 import re
 from typing import Any, Dict, List
 
 import tensorflow.compat.v1 as tf
 
+# Matches training/Adam/learning_rate; the names of slots contain more slashes.
 _HYPERPARAMETER_NAME = re.compile(r'training(_\d+)?/[^/]+/[^/]+$')
+# Matches the names of the copies on all replicas except the first.
 _OTHER_REPLICA_NAME = re.compile(r'/replica_\d+(/|$)')
 
 
@@ -21,7 +23,7 @@ class SingleCopySaver(tf.train.SessionRunHook):
   Every worker needs this hook, before the hook that saves checkpoints.
 
   Args:
-    config: the number of checkpoints to keep.
+    config: the configuration of the Estimator, with the number of checkpoints to keep.
   """
 
   def __init__(self, config: tf.estimator.RunConfig) -> None:
@@ -30,7 +32,7 @@ class SingleCopySaver(tf.train.SessionRunHook):
   def begin(self) -> None:
     # Replaces Estimator's own saver; the session is created and restored only after `begin`.
     savers = tf.get_collection_ref(tf.GraphKeys.SAVERS)
-    savers[:] = [_SingleCopySaver(
+    savers[:] = [_LateBuiltSaver(
         max_to_keep=self._config.keep_checkpoint_max, sharded=True, save_relative_paths=True,
         keep_checkpoint_every_n_hours=self._config.keep_checkpoint_every_n_hours,
         defer_build=True)]
@@ -42,8 +44,8 @@ class SingleCopySaver(tf.train.SessionRunHook):
     session.run(self._reset_hyperparameters)
 
 
-class _SingleCopySaver(tf.train.Saver):
-  """A saver that finds its variables when it is built, after the `begin` of all hooks."""
+class _LateBuiltSaver(tf.train.Saver):
+  """A saver that selects its variables when it is built, after the `begin` of all hooks."""
 
   def build(self) -> None:
     self._var_list = [*single_copy_variables(),
@@ -52,7 +54,7 @@ class _SingleCopySaver(tf.train.Saver):
 
 
 def single_copy_variables() -> List[Any]:
-  """Returns the variables to save; one object represents all copies of a replicated variable.
+  """Returns the variables to save; one object in the list represents all copies of a variable.
 
   See SingleCopySaver.
   """

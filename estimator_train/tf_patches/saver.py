@@ -1,4 +1,4 @@
-"""`tf.train.Saver` and the `checkpoint` file: which checkpoints are kept.
+"""Corrects the list of checkpoints in a `tf.train.Saver` and in the `checkpoint` file.
 
 Line numbers refer to tensorflow_core/python/training/saver.py, unless a file is named.
 """
@@ -12,10 +12,10 @@ from tensorflow.python.training import checkpoint_management
 def checkpoint_list_restorer(saver: tf.train.Saver) -> Callable[[], None]:
   """Returns a function that restores the saver's current lists of checkpoints.
 
-  Defect: `save` updates both lists, of kept checkpoints and of those to delete (lines 930 and 934,
-  called in line 1180), before the `checkpoint` file, and does not restore them if writing the file
-  fails. Symptom: after the disk was full for a while, the `checkpoint` file lists a checkpoint that
-  does not exist, and a good one is deleted in its place.
+  Defect: `Saver.save` updates its list of kept checkpoints (line 930) and its list of checkpoints
+  to delete (line 934), and then writes the `checkpoint` file (line 1181). If writing the file
+  fails, the lists are not restored. Symptom: after the disk was full for a while, the `checkpoint`
+  file lists a checkpoint that does not exist, and a good checkpoint is deleted too early.
   """
   kept, to_delete = list(saver._last_checkpoints), list(saver._checkpoints_to_be_deleted)
 
@@ -29,9 +29,9 @@ def checkpoint_list_restorer(saver: tf.train.Saver) -> Callable[[], None]:
 def delete_surplus_checkpoints(saver: tf.train.Saver) -> None:
   """Deletes the oldest checkpoints beyond the saver's `max_to_keep`.
 
-  Defect: for each checkpoint that it saves, a Saver deletes at most one (lines 933 and 934),
+  Defect: a Saver deletes at most one checkpoint for each one that it saves (lines 933 and 934),
   however many there are. Symptom: a run that resumes with a smaller `--keep_checkpoint_max`, or
-  after a kill, keeps too many checkpoints until its end.
+  after a kill, keeps too many checkpoints until it ends.
   """
   max_to_keep, paths = saver.saver_def.max_to_keep, saver.last_checkpoints
   if max_to_keep and len(paths) > max_to_keep:
@@ -43,14 +43,14 @@ def delete_surplus_checkpoints(saver: tf.train.Saver) -> None:
 def write_checkpoint_state(model_dir: str, latest: str, paths: Sequence[str]) -> None:
   """Writes the `checkpoint` file, with relative paths.
 
-  Private name: `tf.train.update_checkpoint_state` (checkpoint_management.py:129) has no argument
-  `save_relative_paths`. Symptom: after the folder is moved or mounted elsewhere, its `checkpoint`
-  file contains paths that do not exist.
+  Private name, because the public `tf.train.update_checkpoint_state` (checkpoint_management.py:129)
+  has no argument `save_relative_paths`. Symptom: after the folder is moved or mounted elsewhere,
+  the `checkpoint` file contains paths that do not exist.
 
   Args:
-    model_dir: path of the folder of the run.
-    latest: path of the checkpoint to resume from.
-    paths: paths of all checkpoints, the oldest first.
+    model_dir: the path of the folder of the run.
+    latest: the path of the checkpoint to resume from.
+    paths: the paths of all checkpoints, the oldest first.
   """
   checkpoint_management.update_checkpoint_state_internal(model_dir, latest, paths,
                                                          save_relative_paths=True)

@@ -1,4 +1,4 @@
-"""Traces of steps in Chrome's format."""
+"""Converts the trace of a step to Chrome's format."""
 
 from typing import Any
 
@@ -8,8 +8,8 @@ from tensorflow.python.client import timeline
 def chrome_trace(step_stats: Any) -> str:
   """Returns a Chrome trace of the operations in the step_stats of a RunMetadata, as JSON.
 
-  Private name, no workaround: TensorFlow has no public function for this
-  (tensorflow_core/python/client/timeline.py:346). The trace has no dataflow arrows, because they
+  Private name, no workaround: no public function makes a Chrome trace
+  (tensorflow_core/python/client/timeline.py:346). The trace has no dataflow arrows, because arrows
   would wrongly connect operations of the same name in different steps.
   """
   return timeline.Timeline(step_stats).generate_chrome_trace_format(

@@ -1,7 +1,6 @@
-"""XLA on CPUs.
+"""Enables XLA on CPUs.
 
-This module does not import TensorFlow, which reads the environment variable TF_XLA_FLAGS only
-once, when it creates its devices.
+This module does not import TensorFlow, because process/guest.py must be importable without it.
 """
 
 import os
@@ -10,14 +9,15 @@ FLAGS_VARIABLE, _CPU_FLAG = 'TF_XLA_FLAGS', '--tf_xla_cpu_global_jit'
 
 
 def compile_for_cpus() -> None:
-  """Makes XLA compile for CPUs, too, where the session's `global_jit_level` enables XLA.
+  """Makes XLA compile for CPUs, too, if the `global_jit_level` of the session enables XLA.
 
   Defect: on CPUs, TensorFlow 1.15 ignores `global_jit_level` unless TF_XLA_FLAGS contains
   `--tf_xla_cpu_global_jit` (defined in tensorflow/compiler/jit/flags.cc, read in
   mark_for_compilation_pass.cc; both are C++ sources that the wheel does not contain). Symptom:
   `--enable_xla` has no effect on CPUs, and there is no warning.
 
-  This function has no effect once TensorFlow has created the devices of the process.
+  TensorFlow reads TF_XLA_FLAGS when it creates the devices of the process, so this function has no
+  effect afterwards.
   """
   flags = os.environ.get(FLAGS_VARIABLE, '')
   if _CPU_FLAG not in flags:

@@ -1,4 +1,4 @@
-"""Builds the Keras model of a run, and compiles it as the flags specify if it is not compiled."""
+"""Builds and compiles the Keras model of a run, and checks whether a checkpoint fits the model."""
 
 import logging
 from typing import Callable, Dict
@@ -20,7 +20,7 @@ _LOG = logging.getLogger('estimator_train')
 
 
 def build_compiled_model(settings: Settings, dataset: DataSet) -> tf.keras.Model:
-  """Builds the Keras model, and compiles it as the flags specify if it is not compiled.
+  """Builds the model that `--model` names, and compiles the model unless a user's function did.
 
   Raises:
     UserError: the model cannot be built for images of this shape.
@@ -32,7 +32,7 @@ def build_compiled_model(settings: Settings, dataset: DataSet) -> tf.keras.Model
 
 
 def build_from_registry(settings: groups.Model, dataset: DataSet) -> tf.keras.Model:
-  """Builds the model that `--model` names, which is compiled only if its function compiles it.
+  """Builds the model that `--model` names. Only a user's function may have compiled the model.
 
   Raises:
     UserError: the model cannot be built for images of this shape.
@@ -45,6 +45,7 @@ def build_from_registry(settings: groups.Model, dataset: DataSet) -> tf.keras.Mo
                     '--model={} for {} ({})'.format(
                         settings.model, 'x'.join(str(side) for side in dataset.image_shape), error),
                     'give a larger --image_size or another --model') from error
+  # Other modules read `model.loss`, which must not be a list or dict with one loss.
   if model.optimizer and losses.get_loss(model) is not model.loss:
     model.compile(model.optimizer, losses.get_loss(model))
   return model
@@ -52,7 +53,7 @@ def build_from_registry(settings: groups.Model, dataset: DataSet) -> tf.keras.Mo
 
 def compile_with_flags(model: tf.keras.Model, settings: Settings,
                        learning_rate: LearningRate) -> None:
-  """Compiles the model with the optimizer of the flags, and a loss that fits its last layer."""
+  """Compiles the model with the optimizer of the flags and a loss that fits the last layer."""
   optimizer = make_optimizer(settings.optimizer, learning_rate)
   if settings.dtype == 'mixed' and settings.trains:
     optimizer = LossScalingOptimizer(optimizer)
@@ -63,7 +64,8 @@ def check_flags_of_compiled_model(settings: Settings) -> None:
   """Warns about flags that have no effect on a model with its own optimizer.
 
   Raises:
-    UserError: a flag requests a schedule or loss scaling, which need an optimizer of this package.
+    UserError: a flag requests a schedule or loss scaling, which require an optimizer of this
+      package.
   """
   def format_changed_flags(*names: str) -> str:
     return ' '.join('--{}={}'.format(name, getattr(settings, name)) for name in names
@@ -97,18 +99,18 @@ def make_model_preprocess(model: tf.keras.Model,
 
 def check_fits_checkpoint(model: tf.keras.Model, settings: Settings, path: str,
                           checkpoint_flags: Dict[str, str]) -> None:
-  """Checks that the checkpoint was trained with this model, optimizer, dtype and preprocessing.
+  """Checks that a checkpoint fits the model, optimizer, dtype and preprocessing of this run.
 
   Args:
     model: the model of this run.
     settings: the settings of this run.
     path: the path of the checkpoint.
-    checkpoint_flags: the known flags of the run that saved the checkpoint.
+    checkpoint_flags: the flags of the run that saved the checkpoint, by name; empty if unknown.
 
   Raises:
-    UserError: one of these differs; the error states the values of the checkpoint and of this run.
+    UserError: the checkpoint does not fit. The error states the value of the flag in each run.
   """
-  for flag, given, difference in (
+  for flag, value, difference in (
       ('model', settings.model, save_hook.model_difference(model, path)),
       ('optimizer', settings.optimizer,
        save_hook.optimizer_difference(model, path) if settings.trains else None),
@@ -120,11 +122,11 @@ def check_fits_checkpoint(model: tf.keras.Model, settings: Settings, path: str,
            'preprocess', settings.preprocess) else None)):
     if difference:
       saved_value = checkpoint_flags.get(flag, 'unknown')
-      location = 'model_dir' if settings.checkpoint in choices.NAMED_CHECKPOINTS else 'checkpoint'
+      path_flag = 'model_dir' if settings.checkpoint in choices.NAMED_CHECKPOINTS else 'checkpoint'
       raise UserError(
-          '--{} holds a checkpoint of another {}'.format(location, flag),
+          '--{} holds a checkpoint of another {}'.format(path_flag, flag),
           '{} at step {} was trained with --{}={}, not --{}={} ({})'.format(
-              getattr(settings, location), tf.train.load_variable(path, tf.GraphKeys.GLOBAL_STEP),
-              flag, saved_value, flag, given, difference),
-          'give another --' + location + ('' if saved_value in ('unknown', given)
-                                          else ', or --{}={}'.format(flag, saved_value)))
+              getattr(settings, path_flag), tf.train.load_variable(path, tf.GraphKeys.GLOBAL_STEP),
+              flag, saved_value, flag, value, difference),
+          'give another --' + path_flag + ('' if saved_value in ('unknown', value)
+                                           else ', or --{}={}'.format(flag, saved_value)))

@@ -13,10 +13,11 @@ from estimator_train.tf_patches.model_to_estimator import PositionalWeights
 from estimator_train.training import losses
 from estimator_train.training.evaluation.metrics import classifier_metrics
 
+# Converts the features of a batch to the input of the model.
 Preprocess = Callable[[Any], Any]
 # Called with the features, the labels and the outputs of a replica's training batch.
 BatchObserver = Callable[[Any, Any, tf.Tensor], None]
-# The class of an export output by the name of the model's output.
+# Maps the name of a model output to a class in tf.estimator.export, such as RegressionOutput.
 ExportOutputs = Mapping[str, Callable[[tf.Tensor], tf.estimator.export.ExportOutput]]
 
 
@@ -31,33 +32,33 @@ def to_estimator(model: tf.keras.Model, run_config: tf.estimator.RunConfig, *,
                  class_weights: Optional[Sequence[float]] = None,
                  frozen_part: Optional[tf.keras.Model] = None,
                  observe_batch: Optional[BatchObserver] = None) -> tf.estimator.Estimator:
-  """Converts a compiled Keras model to an Estimator that trains the same on one replica or several.
+  """Converts a compiled Keras model to an Estimator.
 
   Several replicas train exactly like one. A checkpoint has one copy of each variable, so that a run
-  can be resumed with another number of replicas. A classifier has the metrics of
-  classifier_metrics, except those whose names the metrics of the model have.
+  can be resumed with another number of replicas. Evaluations of a classifier report the metrics of
+  classifier_metrics; a metric of the model replaces the metric of the same name.
 
   Args:
     model: a compiled model.
     run_config: the configuration of the Estimator. It must not set `eval_distribute`, under which
       TensorFlow 1.15 loses the examples of short batches.
-    warm_start: the initial weights; None: there is a checkpoint, or the weights are random.
-    positional_weights: the initial weights of a model without known inputs, instead of
-      `warm_start`.
-    custom_objects: the user's functions and classes by name, with which the model can be copied.
-    object_based: whether checkpoints are those of tf.train.Checkpoint rather than tf.train.Saver.
-    export_outputs: further outputs of a SavedModel.
-    preprocess: applied to the features before the model.
-    num_classes: the number of classes of a classifier; None: the width of the output if the loss is
-      a categorical cross-entropy, otherwise the model is no classifier.
-    class_weights: the weight of each class in the training loss; None: all are equal.
-    frozen_part: the layers before the model, whose cached outputs are the model's features; the
-      weights of these layers are included in the checkpoints.
+    warm_start: the initial weights; None: training resumes, or starts from random weights.
+    positional_weights: the initial weights, in the order of `model.weights`, of a model without
+      known inputs; used instead of `warm_start`.
+    custom_objects: the user's functions and classes by name; copying the model requires them.
+    object_based: whether to save checkpoints for tf.train.Checkpoint instead of tf.train.Saver.
+    export_outputs: further signatures of a SavedModel.
+    preprocess: converts the features of a batch to the input of the model.
+    num_classes: the number of classes of a classifier. None: a model with an output [B, N] and a
+      categorical cross-entropy is a classifier of N classes; all other models are no classifiers.
+    class_weights: the weight of each class in the training loss; None: all weights are equal.
+    frozen_part: the frozen layers whose cached outputs are the features of this model. Checkpoints
+      also contain the weights of these layers.
     observe_batch: called in each replica while the training graph is built.
   """
   loss = losses.get_loss(model)
   if class_weights is not None:
-    model.compile(model.optimizer, losses.ClassWeighted(loss, class_weights))
+    model.compile(model.optimizer, losses.ClassWeightedLoss(loss, class_weights))
   optimizer_config = model_to_estimator.get_optimizer_config(model.optimizer)
 
   def model_fn(features: Any, labels: Any, mode: str,
@@ -69,12 +70,14 @@ def to_estimator(model: tf.keras.Model, run_config: tf.estimator.RunConfig, *,
       positional_weights.initialize(copy)
     predictions = dict(zip(model_to_estimator.output_names(copy), copy.outputs))
     spec: Dict[str, Any] = {
-        'predictions': predictions, 'export_outputs': _export_outputs(predictions, export_outputs)}
+        'predictions': predictions,
+        'export_outputs': _make_export_outputs(predictions, export_outputs)}
     hooks = []
     if mode == tf.estimator.ModeKeys.TRAIN:
       spec.update(train_op=model_to_estimator.make_train_op(copy), loss=copy.total_loss)
       if observe_batch is not None:
         observe_batch(features, labels, *copy.outputs)
+      # No step uses these variables; they only add the frozen weights to the checkpoints.
       for weight in frozen_part.weights if frozen_part is not None else ():
         tf.get_variable(weight.op.name, weight.shape, weight.dtype.base_dtype,
                         tf.zeros_initializer(), trainable=False, use_resource=True)
@@ -82,9 +85,9 @@ def to_estimator(model: tf.keras.Model, run_config: tf.estimator.RunConfig, *,
         hooks.append(replicated_variables.SingleCopySaver(config))
     elif mode == tf.estimator.ModeKeys.EVAL:
       metrics = model_to_estimator.make_metrics(copy)
-      classes = num_classes or _num_classes(copy, loss)
-      if classes is not None:
-        metrics = {**classifier_metrics(features, labels, copy.outputs[0], loss, classes),
+      class_count = num_classes or _infer_num_classes(copy, loss)
+      if class_count is not None:
+        metrics = {**classifier_metrics(features, labels, copy.outputs[0], loss, class_count),
                    **metrics}
       spec.update(eval_metric_ops=metrics, loss=copy.total_loss)
     model_to_estimator.restore_subclassed_model(model)
@@ -95,14 +98,16 @@ def to_estimator(model: tf.keras.Model, run_config: tf.estimator.RunConfig, *,
   return tf.estimator.Estimator(model_fn, config=run_config, warm_start_from=warm_start)
 
 
-def _export_outputs(predictions: Dict[str, tf.Tensor],
-                    given: Optional[ExportOutputs]) -> Dict[str, Any]:
+def _make_export_outputs(predictions: Dict[str, tf.Tensor],
+                         further_outputs: Optional[ExportOutputs]) -> Dict[str, Any]:
+  """Returns the outputs of a SavedModel by signature: the default signature and further ones."""
   return {tf.saved_model.signature_constants.DEFAULT_SERVING_SIGNATURE_DEF_KEY:
               tf.estimator.export.PredictOutput(predictions),
-          **{name: make_output(predictions[name]) for name, make_output in (given or {}).items()}}
+          **{name: make_output(predictions[name])
+             for name, make_output in (further_outputs or {}).items()}}
 
 
-def _num_classes(model: tf.keras.Model, loss: losses.Loss) -> Optional[int]:
+def _infer_num_classes(model: tf.keras.Model, loss: losses.Loss) -> Optional[int]:
   """Returns the number of classes of a classifier, or None if the model is no classifier."""
   is_classifier = (len(model.outputs) == 1 and model.outputs[0].shape.ndims == 2
                    and losses.is_categorical_crossentropy(loss))

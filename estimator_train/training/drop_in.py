@@ -1,4 +1,4 @@
-"""The library's `convert`, which takes the place of model_to_estimator in scripts of users."""
+"""Implements `estimator_train.convert`, which replaces model_to_estimator in users' scripts."""
 
 import logging
 import os
@@ -19,6 +19,7 @@ from estimator_train.training.converter import ExportOutputs, to_estimator
 from estimator_train.training.custom_objects import find_custom_objects
 
 _LOG = logging.getLogger('estimator_train')
+# Whether to save checkpoints for tf.train.Checkpoint, by the value of `checkpoint_format`.
 _OBJECT_BASED = {'saver': False, 'checkpoint': True, None: True}
 
 
@@ -27,10 +28,10 @@ def convert(keras_model: Optional[tf.keras.Model], keras_model_path: Optional[st
             config: Optional[tf.estimator.RunConfig], checkpoint_format: Optional[str],
             export_outputs: Optional[ExportOutputs], seed: Optional[int],
             devices: Optional[groups.Devices]) -> tf.estimator.Estimator:
-  """Converts a compiled model to an Estimator; see `estimator_train.convert`.
+  """Converts a compiled model to an Estimator; `estimator_train.convert` explains the arguments.
 
   Args:
-    devices: the devices of training; None: those of the config.
+    devices: the device flags; None: `config` determines the devices.
   """
   if checkpoint_format not in _OBJECT_BASED:
     raise InvalidValue('checkpoint_format must be one of "checkpoint" or "saver"',
@@ -45,7 +46,7 @@ def convert(keras_model: Optional[tf.keras.Model], keras_model_path: Optional[st
   warm_start = positional_weights = None
   if tf.train.latest_checkpoint(config.model_dir) is None:
     if keras_patches.is_graph_network(model):
-      warm_start = model_to_estimator.warm_start(
+      warm_start = model_to_estimator.warm_start_settings(
           config.model_dir, model_to_estimator.save_initial_weights(
               model, model.get_weights(), config, custom_objects, object_based))
     elif model.built and model.weights:
@@ -61,7 +62,8 @@ def _complete_config(config: Optional[tf.estimator.RunConfig], model_dir: Option
   """Returns the configuration with a model_dir, session options and, if given, devices.
 
   Raises:
-    ValueError: the model_dir differs from that of the configuration.
+    InvalidValue: `devices` is given, but the configuration already has a strategy.
+    ValueError: `model_dir` differs from the model_dir of the configuration.
   """
   config = estimator_patches.complete_config(config, model_dir)
   if seed is not None:
@@ -75,18 +77,18 @@ def _complete_config(config: Optional[tf.estimator.RunConfig], model_dir: Option
     raise InvalidValue('distribution_strategy, num_gpus and num_cpu_replicas must not be given '
                        'if config has train_distribute', repr(config.train_distribute),
                        'omit the one or the other')
-  found = find_devices(devices)
+  training_devices = find_devices(devices)
   session_config = tf.ConfigProto()
   session_config.CopyFrom(config.session_config)
-  if found.names[0].startswith('/cpu') and not session_config.device_count:
-    session_config.device_count['CPU'] = found.num_replicas
-  return config.replace(train_distribute=make_local_strategy(devices, found),
+  if training_devices.names[0].startswith('/cpu') and not session_config.device_count:
+    session_config.device_count['CPU'] = training_devices.num_replicas
+  return config.replace(train_distribute=make_local_strategy(devices, training_devices),
                         session_config=session_config)
 
 
 def _load_model(model: Optional[tf.keras.Model], path: Optional[str],
                 custom_objects: Optional[Mapping[str, Any]]) -> tf.keras.Model:
-  """Returns the model, loaded from the path if it is not given itself."""
+  """Returns the given model, or loads the model from the path; one of them must be None."""
   if model is not None:
     if path:
       raise InvalidValue('keras_model or keras_model_path must be given, but not both', repr(path),
@@ -97,21 +99,23 @@ def _load_model(model: Optional[tf.keras.Model], path: Optional[str],
                        'give a compiled tf.keras.Model, or the path of an .h5 file')
   with tempfile.TemporaryDirectory() as folder:
     path = os.fspath(path)
-    if '://' in path:  # Such as gs://, which HDF5 cannot read.
-      local = os.path.join(folder, 'model.h5')
-      tf.gfile.Copy(path, local)
-      path = local
+    if '://' in path:  # HDF5 cannot read URLs such as gs://bucket/model.h5.
+      local_path = os.path.join(folder, 'model.h5')
+      tf.gfile.Copy(path, local_path)
+      path = local_path
     return tf.keras.models.load_model(path, custom_objects)
 
 
 def _check_model(model: Any, export_outputs: Optional[ExportOutputs]) -> None:
+  """Raises an InvalidValue if the model is not compiled, or lacks an output in `export_outputs`."""
   if not isinstance(model, tf.keras.Model):
     raise InvalidValue('keras_model must be a tf.keras.Model', type(model).__name__,
                        'give a model of tf.keras; those of the separate package `keras` differ')
   if not model.optimizer:
     raise InvalidValue('the model has not been compiled', repr(model.name),
                        'call model.compile(optimizer, loss) first')
-  names = getattr(model, 'output_names', None) or ()  # A subclass has none before its first use.
+  # A subclass of tf.keras.Model has no output names before its first call.
+  names = getattr(model, 'output_names', None) or ()
   for name in export_outputs or ():
     if names and name not in names:
       raise InvalidValue('export_outputs must contain names of outputs of the model', repr(name),
@@ -119,7 +123,7 @@ def _check_model(model: Any, export_outputs: Optional[ExportOutputs]) -> None:
 
 
 def _check_can_be_copied(model: tf.keras.Model, config: tf.estimator.RunConfig) -> None:
-  """Checks that each replica can have a model of its own."""
+  """Raises an InvalidValue if there are several replicas and the model cannot be copied to them."""
   strategy = config.train_distribute
   if strategy is None or strategy.num_replicas_in_sync == 1 or keras_patches.is_graph_network(
       model) or isinstance(model, tf.keras.Sequential):

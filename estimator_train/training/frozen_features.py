@@ -1,4 +1,4 @@
-"""Computes and caches the output of a network's frozen first layers, the input of the rest."""
+"""Splits a network after its frozen layers, and caches the outputs of these layers for training."""
 
 import hashlib
 from typing import Any, List, NamedTuple
@@ -21,30 +21,29 @@ class SplitModel(NamedTuple):
 
   Attributes:
     frozen_part: the model from images to features; it has no trainable weights.
-    rest: the model from features to the output; its layers are those of the network, not copies.
+    rest: the model from features to the output, made of the same layer objects as the network.
   """
   frozen_part: tf.keras.Model
   rest: tf.keras.Model
 
 
-def split_model(model: tf.keras.Model, name: str) -> SplitModel:
-  """Splits a network after its frozen first layers, as late as possible.
+def split_model(model: tf.keras.Model, model_name: str) -> SplitModel:
+  """Splits a network after as many of its frozen first layers as possible.
 
   Args:
     model: a network with one input and one output.
-    name: the value of `--model`, for errors.
+    model_name: the value of `--model`, for error messages.
 
   Raises:
-    UserError: the network does not begin with frozen layers, or later layers use more than the
-      output of the last frozen one.
+    UserError: there is no layer after which the network can be split.
   """
   layers = [layer for layer in model.layers
             if not isinstance(layer, tf.keras.layers.InputLayer)]
   num_frozen = _num_frozen_layers(layers)
   if not any(layer.weights for layer in layers[:num_frozen]):
     raise UserError('--cache_features needs frozen layers at the beginning of the network',
-                    '--model=' + name, 'give a pretrained network and --trainable_layers=N, or '
-                    'omit --cache_features')
+                    '--model=' + model_name, 'give a pretrained network and '
+                    '--trainable_layers=N, or omit --cache_features')
   frozen_part = tf.keras.Model(model.input, layers[num_frozen - 1].output)
   features = tf.keras.layers.Input(frozen_part.output_shape[1:])
   outputs = {layers[num_frozen - 1]: features}
@@ -56,14 +55,14 @@ def split_model(model: tf.keras.Model, name: str) -> SplitModel:
 
 def compute_features(frozen_part: tf.keras.Model, checkpoint: str, examples: inputs.SingleEpoch,
                      settings: Settings, devices: Devices) -> np.ndarray:
-  """Returns the features of all training examples, from the `--cache` folder if stored there.
+  """Computes the features of all training examples, or reads the features from a `--cache` folder.
 
   Args:
     frozen_part: the frozen part of the network.
     checkpoint: the path of the checkpoint with the weights of the frozen part.
     examples: one epoch of the training examples, not shuffled.
     settings: the settings of the run.
-    devices: the devices, the first of which computes the features.
+    devices: the devices of this process; the first device computes the features.
 
   Returns:
     The features, float32 or float16 [N, ...], in the order of the examples.
@@ -85,13 +84,16 @@ def compute_features(frozen_part: tf.keras.Model, checkpoint: str, examples: inp
 
 
 def _num_frozen_layers(layers: List[Any]) -> int:
-  """Returns how many leading layers can be replaced by the cached output of the last of them."""
+  """Returns how many frozen first layers can be split off; 0 if a network cannot be split.
+
+  A network can be split after a layer if no later layer uses the output of an earlier layer.
+  """
   num_frozen = 0
   while num_frozen < len(layers) - 1 and not layers[num_frozen].trainable_weights:
     num_frozen += 1
   while num_frozen:
-    possible_sources = set(layers[num_frozen:]) | {layers[num_frozen - 1]}
-    if all(possible_sources.issuperset(source_layers(layer)) for layer in layers[num_frozen:]):
+    allowed_sources = set(layers[num_frozen:]) | {layers[num_frozen - 1]}
+    if all(allowed_sources.issuperset(source_layers(layer)) for layer in layers[num_frozen:]):
       return num_frozen
     num_frozen -= 1
   return 0
@@ -99,6 +101,7 @@ def _num_frozen_layers(layers: List[Any]) -> int:
 
 def _cache_key(frozen_part: tf.keras.Model, weight_values: List[np.ndarray],
                examples: inputs.SingleEpoch, settings: Settings) -> str:
+  """Returns a digest of everything that determines the features."""
   digest = hashlib.md5('{} {} {} {}'.format(
       examples.cache_key, settings.preprocess, settings.cache_features_dtype,
       frozen_part.to_json()).encode())
@@ -110,6 +113,7 @@ def _cache_key(frozen_part: tf.keras.Model, weight_values: List[np.ndarray],
 def _compute_features_into(array: np.ndarray, frozen_part: tf.keras.Model,
                            weight_values: List[np.ndarray], examples: inputs.SingleEpoch,
                            settings: Settings, devices: Devices) -> None:
+  """Computes the features of all examples in a new graph, and fills the array with the features."""
   with tf.Graph().as_default(), \
       tf.Session(config=make_session_config(settings[groups.Devices], devices)) as session:
     tf.keras.backend.set_session(session)
@@ -124,7 +128,7 @@ def _compute_features_into(array: np.ndarray, frozen_part: tf.keras.Model,
 
 
 def _check_same_in_every_step(features: tf.Tensor, settings: groups.Model) -> None:
-  """Raises a UserError if the features depend on Keras's learning phase, as with dropout."""
+  """Raises a UserError if the features depend on Keras's learning phase, for example by dropout."""
   visited, pending = set(), [features.op]
   while pending:
     operation = pending.pop()

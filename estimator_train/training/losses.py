@@ -1,4 +1,4 @@
-"""The loss of a model: the format of its labels, its value per example, and class weights."""
+"""Examines the loss of a model, computes the loss of each example, and applies class weights."""
 
 import copy
 from typing import Any, Callable, Sequence
@@ -15,7 +15,7 @@ def default_loss(model: tf.keras.Model) -> Loss:
 
 
 def get_loss(model: tf.keras.Model) -> Loss:
-  """Returns the loss of a compiled model with one output, taken out of any list or dict."""
+  """Returns the only loss of a compiled model, or a list if the model has several losses."""
   loss = model.loss
   if isinstance(loss, dict):
     loss = list(loss.values())
@@ -28,12 +28,13 @@ def takes_class_indices(loss: Loss) -> bool:
 
 
 def _loss_name(loss: Loss) -> str:
+  """Returns the name of a loss in lower case; a tf.keras.losses.Loss has the name of its class."""
   name = loss if isinstance(loss, str) else getattr(loss, '__name__', type(loss).__name__)
   return name.lower()
 
 
 def is_categorical_crossentropy(loss: Loss) -> bool:
-  """Returns whether the loss is a categorical cross-entropy, so that the model is a classifier."""
+  """Returns whether the loss is a categorical cross-entropy, sparse or not."""
   return _loss_name(loss).replace('_', '').endswith('categoricalcrossentropy')
 
 
@@ -42,32 +43,32 @@ def balanced_class_weights(class_counts: Sequence[int]) -> Sequence[float]:
   return [sum(class_counts) / (len(class_counts) * count) for count in class_counts]
 
 
-class ClassWeighted(tf.keras.losses.Loss):
-  """A loss that multiplies the loss of each example by the weight of its class.
+class ClassWeightedLoss(tf.keras.losses.Loss):
+  """A loss that multiplies the loss of each example by the weight of the example's class.
 
   Args:
     loss: the unweighted loss.
-    weights: the weight of each class.
+    class_weights: the weight of each class.
   """
 
-  def __init__(self, loss: Loss, weights: Sequence[float]) -> None:
+  def __init__(self, loss: Loss, class_weights: Sequence[float]) -> None:
     super().__init__()
     self.loss = loss
-    self.weights = list(weights)
+    self.class_weights = list(class_weights)
 
   def call(self, y_true: tf.Tensor, y_pred: tf.Tensor) -> tf.Tensor:
-    weights = tf.constant(self.weights, tf.float32)
+    class_weights = tf.constant(self.class_weights, tf.float32)
     if takes_class_indices(self.loss):
-      example_weights = tf.gather(weights, tf.cast(tf.reshape(y_true, [-1]), tf.int32))
+      example_weights = tf.gather(class_weights, tf.cast(tf.reshape(y_true, [-1]), tf.int32))
     else:
-      example_weights = tf.reduce_sum(y_true * weights, -1)
+      example_weights = tf.reduce_sum(y_true * class_weights, -1)
     return example_weights * make_per_example_loss(self.loss)(y_true, y_pred)
 
 
 def make_per_example_loss(loss: Loss) -> Callable[[tf.Tensor, tf.Tensor], tf.Tensor]:
   """Makes a function of (labels, outputs) that returns the loss of each example, float [B].
 
-  If the loss can only be computed as a mean over the batch, each example gets that mean.
+  If a loss function returns only the mean over the batch, each example gets the mean.
   """
   if isinstance(loss, tf.keras.losses.Loss):
     function = copy.copy(loss)

@@ -1,4 +1,4 @@
-"""Makes optimizers by name."""
+"""Makes the Keras optimizers of the flag `--optimizer`."""
 
 from typing import Union
 
@@ -10,13 +10,13 @@ LearningRate = Union[float, tf.keras.optimizers.schedules.LearningRateSchedule]
 
 
 def make_optimizer(name: str, learning_rate: LearningRate) -> tf.keras.optimizers.Optimizer:
-  """Makes an optimizer by name.
+  """Makes the optimizer that `--optimizer` names.
 
-  Each optimizer has a unique Keras name, which identifies it in a checkpoint.
+  Each optimizer has a unique Keras name, because checkpoints identify optimizers by their names.
 
   Args:
     name: one of choices.OPTIMIZERS.
-    learning_rate: the learning rate or its schedule.
+    learning_rate: the learning rate, or a schedule of the learning rate.
 
   Raises:
     ValueError: there is no such optimizer.

@@ -1,4 +1,4 @@
-"""The plan of a run, made before its model is built: data, devices, checkpoint and steps."""
+"""Makes the plan of a run, which states the data, devices, checkpoint and steps of the run."""
 
 import logging
 import time
@@ -45,7 +45,7 @@ class RunData(NamedTuple):
 
 
 class Plan(NamedTuple):
-  """The plan of a run.
+  """What a run reads, which devices it uses, where it resumes, and at which step it ends.
 
   Attributes:
     settings: the settings of the run.
@@ -53,11 +53,12 @@ class Plan(NamedTuple):
     data: the data set that the run reads.
     engine: the devices and processes that the run uses.
     checkpoint: the checkpoint to resume from, or to evaluate.
-    examples_seen: the number of examples trained on before the checkpoint was saved.
+    examples_seen: the number of examples trained on before the checkpoint was saved; 0 if the run
+      does not train.
     stop_step: the global step to train up to; None: the run does not train.
-    schedule: the learning rate schedule; not used if the model is compiled already.
+    schedule: the learning rate schedule; ignored if the model has its own optimizer.
     stop_reason: the reason why an evaluation stopped the previous run; None if no evaluation
-      stopped it.
+      stopped that run.
   """
   settings: Settings
   run_dir: RunDir
@@ -87,7 +88,7 @@ class Plan(NamedTuple):
         'dataset': self.settings.dataset,
         'model': self.settings.model,
         'distribution_strategy': self.settings.distribution_strategy,
-        'devices': list(engine.devices.labels),
+        'devices': list(engine.devices.display_names),
         'dtype': self.settings.dtype,
         'enable_xla': self.settings.enable_xla,
         'tensorflow_version': tf.version.VERSION,
@@ -106,10 +107,11 @@ def make_plan(settings: Settings, start_up: StartUpTimer, worker: Worker = SINGL
 
   Args:
     settings: the settings of the run.
-    start_up: the start-up timer; the phase `data` ends here.
+    start_up: the start-up timer, whose phase `data` this function ends.
     worker: the role of this process in the run.
 
   Raises:
+    PeerLost: this process is the evaluator, and the chief has not saved a checkpoint in time.
     UserError: a flag, the data or the checkpoint is invalid; nothing has been trained yet.
   """
   run_dir = RunDir(settings.model_dir)
@@ -132,7 +134,7 @@ def make_plan(settings: Settings, start_up: StartUpTimer, worker: Worker = SINGL
 
 
 def _add_steps(plan: Plan) -> Plan:
-  """Returns the plan of a training run with its last step and its learning rate schedule added."""
+  """Returns the plan with the examples seen, the last step and the learning rate schedule added."""
   settings, num_examples = plan.settings, plan.data.sizes.train
   examples_per_step = plan.engine.examples_per_step
   examples_seen = plan.run_dir.examples_seen(plan.start_step, examples_per_step)
@@ -143,7 +145,7 @@ def _add_steps(plan: Plan) -> Plan:
 
 
 def _check_early_stopping_flags(settings: groups.Evaluation, worker: Worker) -> None:
-  """Raises a UserError for early-stopping flags if an evaluator task evaluates, not the chief."""
+  """Raises a UserError if early stopping is requested although an evaluator task evaluates."""
   if worker.has_evaluator and (settings.early_stopping_steps or settings.stop_at_accuracy):
     raise UserError('a task of type evaluator cannot stop the training',
                     '--early_stopping_steps or --stop_at_accuracy with an evaluator in TF_CONFIG',
@@ -154,7 +156,7 @@ def _wait_for_checkpoint(run_dir: RunDir, timeout_secs: int) -> None:
   """Waits until the chief has saved a first checkpoint.
 
   Raises:
-    PeerLost: no checkpoint was saved within `--start_timeout_secs`.
+    PeerLost: no checkpoint was saved within `timeout_secs`.
   """
   deadline = time.monotonic() + timeout_secs
   while tf.train.latest_checkpoint(run_dir.path) is None:
@@ -170,8 +172,9 @@ def _find_checkpoint(settings: Settings, run_dir: RunDir,
   if not settings.trains:
     return RecoveredCheckpoint(*chosen_checkpoint.resolve_checkpoint(
         settings[groups.Run], settings.checkpoint), skip_reasons=[])
-  if worker.role == EVALUATOR:  # The chief may delete a checkpoint while it is being verified.
-    return RecoveredCheckpoint(*save_hook.latest_checkpoint(run_dir.path), skip_reasons=[])
+  if worker.role == EVALUATOR:
+    # Does not verify the checkpoint, because the chief may delete the checkpoint meanwhile.
+    return RecoveredCheckpoint(*save_hook.latest_checkpoint_and_step(run_dir.path), skip_reasons=[])
   return recovery.find_checkpoint(run_dir.path)
 
 

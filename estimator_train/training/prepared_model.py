@@ -1,4 +1,4 @@
-"""Builds the model of a run, checks it against the checkpoint and the peers, and converts it."""
+"""Builds the model of a run, checks that it fits the checkpoint, and makes an Estimator of it."""
 
 import contextlib
 import hashlib
@@ -45,19 +45,20 @@ class PreparedModel(NamedTuple):
 def prepare_model(plan: Plan, start_up: StartUpTimer) -> PreparedModel:
   """Builds the model of a run and converts it to an Estimator.
 
-  With several workers, each waits until all are connected. All except the chief then wait until the
-  chief has converted its model.
+  In a cluster, each worker first waits until all workers are connected. Every worker except the
+  chief then waits until the chief has converted its model and written the initial weights.
 
   Args:
     plan: the plan of the run.
-    start_up: the start-up timer; the phases `peers` (with several workers) and `model` end here.
+    start_up: the start-up timer. This function ends the phases `peers` (in a cluster) and `model`.
 
   Raises:
     PeerLost: another worker did not connect.
-    UserError: the model does not accept these images, or the checkpoint is of another model.
+    UserError: the model does not accept the images, the checkpoint does not fit, or the workers
+      differ in a value that must be the same.
   """
   settings, dataset, engine = plan.settings, plan.data.dataset, plan.engine
-  # A new graph, so that the layers get the same names if this process has built models before. The
+  # In a new graph, the layers get the same names even if this process has built models before. The
   # model is built outside the strategy's scope, as model_to_estimator requires.
   with tf.Graph().as_default():
     tf.set_random_seed(settings.seed)
@@ -96,19 +97,21 @@ def _convert(plan: Plan, model: tf.keras.Model) -> PreparedModel:
   summaries.register_gradient_norm(model.optimizer)
   has_given_weights = settings.weights != 'none'
   if has_given_weights:
-    # Keras continues to use this session, so the configuration in the RunConfig comes too late.
+    # The first session of a process sets the options of the GPUs. Without this session, Keras would
+    # make a session with default options.
     session_config = make_session_config(settings[groups.Devices], engine.devices)
     tf.keras.backend.set_session(tf.Session(config=session_config))
     initial_weights.load_initial_weights(model, settings[groups.Model], dataset.image_shape)
   run_config = engine.make_run_config()
   warm_start = None
   if plan.checkpoint.path is None:
-    warm_start = model_to_estimator.warm_start(
+    warm_start = model_to_estimator.warm_start_settings(
         settings.model_dir, [weight.op.name for weight in model.weights])
     if engine.worker.is_chief:
-      initial_weights.save(model, run_config, settings[groups.Model], has_given_weights)
+      initial_weights.save_initial_weights(model, run_config, settings[groups.Model],
+                                           has_given_weights)
   elif engine.worker.is_chief:
-    initial_weights.warn_of_changes(plan.run_dir, settings[groups.Model], settings.seed)
+    initial_weights.warn_if_weights_differ(plan.run_dir, settings[groups.Model], settings.seed)
   one_hot = not losses.takes_class_indices(losses.get_loss(model))
   frozen_part = None
   with _translate_errors(settings[groups.Model]):
@@ -130,13 +133,14 @@ def _convert(plan: Plan, model: tf.keras.Model) -> PreparedModel:
 
 
 def _class_weights(plan: Plan) -> Any:
+  """Returns the weight of each class in the training loss; None if all weights are equal."""
   if not plan.settings.trains or plan.settings.class_weights != 'balanced':
     return None
   return losses.balanced_class_weights(inputs.class_counts(plan.data.dataset))
 
 
 def _translate_errors(settings: groups.Model) -> ContextManager[Any]:
-  """Returns a context manager that translates errors of converting a model from user code."""
+  """Returns a context manager that translates the exceptions of a user's model into UserErrors."""
   if not user_code.is_function_name(settings.model):
     return contextlib.ExitStack()
   return user_code.translate_errors('the model cannot be converted to an Estimator',
@@ -144,7 +148,7 @@ def _translate_errors(settings: groups.Model) -> ContextManager[Any]:
 
 
 def _values_to_compare(plan: Plan, model: tf.keras.Model) -> Dict[str, str]:
-  """Returns the values, besides the flags, that must be the same on all workers."""
+  """Returns values that, like the flags, must be the same on all workers, by their descriptions."""
   dataset = plan.data.dataset
   variables = json.dumps([[weight.op.name, weight.shape.as_list()] for weight in model.weights])
   return {
@@ -160,6 +164,7 @@ def _values_to_compare(plan: Plan, model: tf.keras.Model) -> Dict[str, str]:
 
 
 def _warn_of_changed_learning_rate(plan: Plan) -> None:
+  """Warns if a learning rate flag has another value than in the previous run."""
   flags = schedules.learning_rate_flags(plan.settings[groups.Optimizer])
   differences = plan.run_dir.flag_differences(plan.settings, flags)
   if differences:
@@ -171,7 +176,7 @@ def _log_setup(plan: Plan, schedule: Optional[Schedule]) -> None:
   settings, engine = plan.settings, plan.engine
   _LOG.info('%s on %s: %s, %d replica(s) on %s%s, batch size %d global, %d per replica',
             settings.model, settings.dataset, settings.distribution_strategy, engine.num_replicas,
-            ', '.join(engine.devices.labels),
+            ', '.join(engine.devices.display_names),
             ' of {} workers'.format(engine.size) if engine.size > 1 else '',
             settings.batch_size, engine.batch_size)
   if settings.trains and schedule is not None and (

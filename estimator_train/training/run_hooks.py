@@ -1,4 +1,4 @@
-"""The hooks of a training run, in the order in which the Estimator calls them."""
+"""Makes the hooks of a training run, and collects the times that the hooks have measured."""
 
 import logging
 import math
@@ -40,7 +40,8 @@ class RunHooks:
     start_up: the timer of the phases up to the end of the first step.
     signals: the signals received so far.
     evaluate_latest: evaluates the latest checkpoint, and returns the reason to stop, or None to
-      continue. Called after each checkpoint at which an evaluation is due, except the last one.
+      continue. Called after each checkpoint at which an evaluation is due, except the last
+      checkpoint. None: this process does not evaluate.
 
   Attributes:
     counter: counts the steps.
@@ -63,7 +64,7 @@ class RunHooks:
     self._history = TimeHistory(start_up)
     self._watchdog = StepWatchdog(settings.step_timeout_secs or math.inf,
                                   engine.is_waiting_for_peer, _end_hanging_process)
-    self.counter = StepCounter(engine.counts_own_steps)
+    self.counter = StepCounter(engine.is_synchronous)
     metrics = BatchMetrics()
     self.loss_check = finite.StopAtNonFiniteLoss(self.counter, metrics,
                                                  settings.on_nan == 'skip', model.schedule)
@@ -77,7 +78,7 @@ class RunHooks:
     self.stop_hook = signal_hooks.StopOnSignal(signals, engine, self.counter)
     self._saver = _make_saver(plan, evaluate_latest, self.stop_hook, signals)
     self._tracer = _make_tracer(plan, self.counter)
-    # The loss of a step is checked before its checkpoint is saved, so that none has a bad loss.
+    # The loss check precedes the saver: after the check has ended the run, nothing must be saved.
     self.all: List[tf.train.SessionRunHook] = [
         self._history, self.counter, self._watchdog, metrics, self.loss_check, self.summaries,
         self._progress]
@@ -96,8 +97,8 @@ class RunHooks:
     self._watchdog.close()
     self._progress.close()
 
-  def timing(self, last_step: int) -> Timing:
-    """Returns the start and end times of the steps of the run, up to `last_step`."""
+  def make_timing(self, last_step: int) -> Timing:
+    """Returns the measured times of the run; `last_step` is the step of the last checkpoint."""
     history = self._history
     timing = Timing(history.began, history.ended, history.waited, self._start_up.secs, last_step,
                     self.loss_check.last_finite_loss, self._saver.pauses,
@@ -109,6 +110,7 @@ class RunHooks:
 
 
 def _make_tracer(plan: Plan, counter: StepCounter) -> Optional[trace.TraceSteps]:
+  """Makes the hook of `--trace_steps`; returns None if this run has no step to trace."""
   settings, stop_step = plan.settings, plan.stop_step
   if settings.trace_steps is None:
     return None
@@ -124,6 +126,7 @@ def _make_tracer(plan: Plan, counter: StepCounter) -> Optional[trace.TraceSteps]
 def _make_saver(plan: Plan, evaluate_latest: Optional[EvaluateLatest],
                 stop_hook: signal_hooks.StopOnSignal,
                 signals: SignalState) -> save_hook.SaveCheckpoints:
+  """Makes the hook that saves checkpoints, and that calls `evaluate_latest` after some saves."""
   settings = plan.settings
   assert plan.stop_step is not None
   listeners = []
@@ -138,7 +141,7 @@ def _make_saver(plan: Plan, evaluate_latest: Optional[EvaluateLatest],
         stop_reason = evaluate_latest()
       if stop_reason is not None:
         _LOG.info('stopping: %s', stop_reason.text)
-        stop_hook.request()
+        stop_hook.request_stop()
 
     listeners.append(save_hook.CallEveryNSteps(
         settings.eval_every_steps, _last_evaluated_step(plan, settings.eval_every_steps),
@@ -146,16 +149,17 @@ def _make_saver(plan: Plan, evaluate_latest: Optional[EvaluateLatest],
   save_secs = settings.save_checkpoints_secs
   if save_steps is None and save_secs is None:
     save_secs = _DEFAULT_SAVE_SECS
-  saver = RetryingSaver(plan.run_dir, settings.save_retry_secs,
-                       is_stopping=lambda: signals.stop_signum is not None)
-  return save_hook.SaveCheckpoints(plan.run_dir.path, save_steps, save_secs, saver, listeners)
+  retrying_saver = RetryingSaver(plan.run_dir, settings.save_retry_secs,
+                                 is_stopping=lambda: signals.stop_signum is not None)
+  return save_hook.SaveCheckpoints(plan.run_dir.path, save_steps, save_secs, retrying_saver,
+                                   listeners)
 
 
 def _last_evaluated_step(plan: Plan, every_steps: int) -> int:
-  """Returns the global step up to which each evaluation that was due has been run.
+  """Returns the global step up to which no evaluation is due any more.
 
-  If the previous run was killed during the evaluation of the checkpoint from which this run
-  resumes, that evaluation is still due.
+  An evaluation at the start step is still due if the previous run was killed before the evaluation
+  had ended.
   """
   best = best_checkpoint.read_best(plan.run_dir.path)
   is_unevaluated = best is None or best.last_evaluated_step != plan.start_step
@@ -165,6 +169,7 @@ def _last_evaluated_step(plan: Plan, every_steps: int) -> int:
 
 
 def _end_hanging_process(secs: float) -> None:
+  """Ends this process, because no step has finished for `secs` seconds."""
   dump_stacks()
   heartbeats.exit_now(
       'no step finished for {:.0f} s (--step_timeout_secs): the stack of each thread is above; '

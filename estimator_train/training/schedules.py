@@ -1,9 +1,9 @@
-"""Learning rate schedules, functions of the global step.
+"""Learning rate schedules, which compute the learning rate from the global step.
 
-Each can begin with a linear warm-up (Goyal et al. 2017, arXiv:1706.02677, section 2.2): step 0 uses
-1/warmup_steps of the full learning rate, and step warmup_steps - 1 the full rate. A schedule is a
-function of the global step only, so a resumed run continues it exactly, and no checkpoint can
-restore an outdated learning rate.
+A schedule can begin with a linear warm-up (Goyal et al. 2017, arXiv:1706.02677, section 2.2): step
+0 uses 1/warmup_steps of the full learning rate, and step warmup_steps - 1 uses the full rate. The
+learning rate depends on the global step only, so a resumed run continues the schedule exactly, and
+no checkpoint can restore an outdated learning rate.
 """
 
 import math
@@ -18,7 +18,7 @@ from estimator_train.tf_patches import model_to_estimator
 
 
 class Schedule(tf.keras.optimizers.schedules.LearningRateSchedule):
-  """A constant learning rate after the warm-up.
+  """A constant learning rate after the warm-up; the base class of all other schedules.
 
   Args:
     learning_rate: the full learning rate.
@@ -36,7 +36,7 @@ class Schedule(tf.keras.optimizers.schedules.LearningRateSchedule):
     return tf.cast(self._compute_rate(tf.cast(step, tf.float64), tf), tf.float32)
 
   def rate_at(self, step: int) -> float:
-    """Returns the learning rate of the update that increments the global step from `step` by 1."""
+    """Returns the learning rate of the step that increments the global step from `step`."""
     return float(self._compute_rate(np.float64(step), np))
 
   def get_config(self) -> Dict[str, Any]:
@@ -47,6 +47,7 @@ class Schedule(tf.keras.optimizers.schedules.LearningRateSchedule):
     return self._describe() + warmup
 
   def _describe(self) -> str:
+    """Returns the schedule as text, without the warm-up."""
     return '{:g}'.format(self.learning_rate)
 
   def _compute_rate(self, step: Any, ops: Any) -> Any:
@@ -58,6 +59,7 @@ class Schedule(tf.keras.optimizers.schedules.LearningRateSchedule):
                      self.learning_rate * (step + 1) / self.warmup_steps, rate)
 
   def _rate_after_warmup(self, step: Any, ops: Any) -> Any:
+    """Returns the learning rate without a warm-up; see _compute_rate for `ops`."""
     return np.float64(self.learning_rate)
 
 
@@ -65,8 +67,8 @@ class Piecewise(Schedule):
   """A piecewise constant learning rate after the warm-up.
 
   Args:
-    values: the learning rates.
-    boundaries: the global steps from which the second and each later value applies.
+    values: the learning rates, in their order.
+    boundaries: for each value after the first, the global step from which the value applies.
     warmup_steps: see Schedule.
   """
 
@@ -141,20 +143,20 @@ def make_schedule(settings: Settings, num_examples: Optional[int], examples_per_
   """Makes the learning rate schedule of the settings, with epochs converted to steps.
 
   Args:
-    settings: the settings, with boundaries in epochs. `--scale_learning_rate` scales their learning
-      rates from `--base_batch_size` to the batch size.
-    num_examples: the number of examples per epoch; None: the data set is endless.
+    settings: the settings of the run. `--scale_learning_rate` specifies how the learning rates,
+      which apply to `--base_batch_size`, are scaled to the batch size.
+    num_examples: the number of examples per epoch; None: the data set is infinite.
     examples_per_step: the number of examples per global step.
     stop_step: the last global step of the training run.
 
   Raises:
-    UserError: boundaries in epochs for an endless data set, or a warm-up that leaves no step for
-      the decay.
+    UserError: a flag is given in epochs, but the data set is infinite; or the warm-up leaves no
+      step for the decay.
     ValueError: there is no schedule of this name.
   """
   def to_steps(flag: str, epochs: float) -> int:
     if epochs and num_examples is None:
-      raise UserError('an endless data set has no epochs',
+      raise UserError('an infinite data set has no epochs',
                       '--dataset={} --{}={}'.format(settings.dataset, flag, epochs),
                       'omit --' + flag)
     return steps_for_epochs(epochs, num_examples or 0, examples_per_step)

@@ -1,4 +1,4 @@
-"""The trainer, which carries out a training run from its plan to its last checkpoint."""
+"""Carries out a training run: makes its plan, prepares its model, and trains to the last step."""
 
 import functools
 import logging
@@ -35,9 +35,8 @@ class TrainingOutcome(NamedTuple):
 
   Attributes:
     timing: the times of the steps; empty if there was nothing left to train.
-    signum: the number of the signal to this process that stopped the run; None: no such signal.
-    stopped_by_signal: whether a signal, to this worker or another one, stopped the run before its
-      last step.
+    signum: the number of the stop signal that this process has received; None: no stop signal.
+    stopped_by_signal: whether a signal to this worker, or to another one, stopped the training.
     stop_reason: the reason why an evaluation stopped the run; None if no evaluation stopped it.
   """
   timing: Timing
@@ -52,13 +51,14 @@ class Trainer:
   Args:
     settings: the settings of the run.
     signals: the signals received so far. The caller uses this object in a `with` statement around
-      training and reports, so that a signal interrupts neither.
-    write_reports: called with the settings, the class names and the return values of
-      Evaluator.evaluate; returns the result. None: this process does not evaluate.
+      training and reports, so that no signal interrupts the training or the reports.
+    write_reports: writes the reports of an evaluation, and returns the result of the evaluation.
+      Called with the `run` flags, the class names and the two return values of Evaluator.evaluate.
+      None: this process does not evaluate.
     worker: the role of this process in the run.
 
   Attributes:
-    plan: the plan of the run.
+    plan: the data, devices, checkpoint and steps of the run.
     evaluation: the evaluation loop; None: this process does not evaluate.
 
   Raises:
@@ -83,11 +83,11 @@ class Trainer:
           None if worker.is_chief else worker.role)
 
   def train(self) -> TrainingOutcome:
-    """Trains, and saves a checkpoint after the last step, or after the step at which it stops.
+    """Trains up to the last step, or until a stop is requested, and saves a last checkpoint.
 
     Raises:
       StoppedBySignal: a signal arrived before the first step.
-      TrainingFailed: the loss or the weights are not finite, or no checkpoint could be saved.
+      TrainingFailed: the loss or the weights are not finite, or a checkpoint could not be saved.
       UserError: the input could not be read.
     """
     plan, model_dir = self.plan, self.plan.run_dir.path
@@ -107,7 +107,7 @@ class Trainer:
     hooks = RunHooks(plan, self._model, self._start_up, self._signals,
                      self.evaluation.evaluate_latest if self.evaluation else None)
     try:
-      # Lines of the program's log handler would otherwise break the progress bar.
+      # Log lines would break the progress bar, so tqdm writes them above the bar.
       with logging_redirect_tqdm([_LOG] if _LOG.handlers else []), \
           estimator_patches.without_nan_hook(), translate_errors(source):
         self._engine.train(self._model.training_estimator, input_fn, hooks.all, plan.stop_step)
@@ -118,23 +118,27 @@ class Trainer:
       hooks.close()
     return self._make_outcome(hooks)
 
-  def finish(self, figures: Optional[Dict[str, Any]] = None) -> Dict[str, Dict[str, Any]]:
-    """Leaves the cluster; the chief first waits until the other workers have finished.
+  def leave_cluster(
+      self, measurements: Optional[Dict[str, Any]] = None) -> Dict[str, Dict[str, Any]]:
+    """Leaves the cluster; the chief first waits until all other workers have left.
 
     Args:
-      figures: the measurements of this worker, for the report of the chief.
+      measurements: the measurements that a worker sends to the chief; None on the chief.
 
     Returns:
-      On the chief, the measurements of the other workers, by the name of the worker.
+      On the chief, the measurements of each other worker by the worker's name; else an empty dict.
     """
-    return self._engine.finish(figures)
+    return self._engine.finish(measurements)
 
   def _outcome_without_training(self) -> TrainingOutcome:
+    """Logs why there is nothing to train, and returns an outcome without steps."""
     plan, model_dir = self.plan, self.plan.run_dir.path
     timing = Timing([], [], [], {}, plan.start_step, None)
     if plan.stop_step is not None and plan.start_step >= plan.stop_step:
-      _LOG.info('nothing to train: %s is at step %d of %d', model_dir, plan.start_step,
-                plan.stop_step)
+      # Only --train_steps can name an earlier step than the checkpoint's; see total_train_steps.
+      _LOG.info('nothing to train: %s is at step %d%s', model_dir, plan.start_step,
+                ' of {}'.format(plan.stop_step) if plan.start_step == plan.stop_step
+                else ', past --train_steps={}'.format(plan.stop_step))
       return TrainingOutcome(timing)
     assert plan.stop_reason is not None
     _LOG.info('nothing to train: %s was stopped at step %d (%s); to continue, change or omit '
@@ -143,6 +147,7 @@ class Trainer:
     return TrainingOutcome(timing, stop_reason=plan.stop_reason)
 
   def _make_input_fn(self) -> inputs.InputFn:
+    """Makes the training `input_fn`, which yields images or cached features of frozen layers."""
     plan, model, engine = self.plan, self._model, self._engine
     assert engine.worker.rank is not None
     shard = Shard(engine.first_example(plan.examples_seen), engine.size, engine.worker.rank,
@@ -153,35 +158,38 @@ class Trainer:
     model_dir = plan.run_dir.path
     features = frozen_features.compute_features(
         model.frozen_part,
-        save_hook.latest_checkpoint(model_dir)[0]
+        save_hook.latest_checkpoint_and_step(model_dir)[0]
         or model_to_estimator.initial_weights_path(model_dir),
         inputs.make_single_epoch(plan.data.dataset, self._settings), self._settings, engine.devices)
     return inputs.make_feature_input_fn(plan.data.dataset, self._settings, model.one_hot,
                                         engine.batch_size, shard, features)
 
   def _failure_with_context(self, error: TrainingFailed, hooks: RunHooks) -> TrainingFailed:
-    """Returns the error with the last losses and the last good checkpoint added to its text."""
-    last = self.plan.run_dir.last_checkpoint()
+    """Returns a TrainingFailed that also states the last losses and the last good checkpoint."""
+    last_checkpoint = self.plan.run_dir.last_checkpoint()
     text = str(error) if isinstance(error, CheckpointNotSaved) else '{}; {}'.format(
         error, hooks.loss_check.loss_history)
     return TrainingFailed('{}; {}'.format(
-        text, 'there is no checkpoint' if last is None else 'the last good checkpoint is ' + last))
+        text, 'there is no checkpoint' if last_checkpoint is None else
+        'the last good checkpoint is ' + last_checkpoint))
 
   def _make_outcome(self, hooks: RunHooks) -> TrainingOutcome:
-    # Only the chief reads its last checkpoint, because other tasks may get here before it is saved.
+    """Returns the outcome of a training that has ended without an error."""
+    # Only the chief reads the step of the last checkpoint, because other tasks may run this code
+    # before the chief has saved the checkpoint.
     is_chief = self._engine.worker.is_chief
-    last_step = (save_hook.latest_checkpoint(self.plan.run_dir.path)[1] if is_chief
+    last_step = (save_hook.latest_checkpoint_and_step(self.plan.run_dir.path)[1] if is_chief
                  else hooks.counter.global_step)
     has_stopped, signum, stop_reason = hooks.stop_hook.has_stopped, self._signals.stop_signum, None
     if has_stopped and signum is None:
       stop_reason = early_stopping.read_stop_reason(
           self.plan.run_dir, self._settings[groups.Evaluation], last_step)
-    return TrainingOutcome(hooks.timing(last_step), signum, has_stopped and stop_reason is None,
-                           stop_reason)
+    return TrainingOutcome(hooks.make_timing(last_step), signum,
+                           has_stopped and stop_reason is None, stop_reason)
 
 
 def raise_if_stopped(outcome: TrainingOutcome, signals: SignalState) -> None:
-  """Raises an error if a signal stopped the training, or arrived after it.
+  """Raises an error if a signal stopped the training, or arrived after the training.
 
   Raises:
     PeerLost: another worker received the signal.
@@ -199,7 +207,7 @@ def raise_if_stopped(outcome: TrainingOutcome, signals: SignalState) -> None:
 
 def run_evaluator_task(settings: Settings, worker: Worker,
                        write_reports: Callable[..., Dict[str, Any]]) -> Dict[str, Any]:
-  """Evaluates, in the evaluator task, each checkpoint that the chief saves, up to the last step.
+  """Evaluates each checkpoint that the chief saves, up to the last step.
 
   Args:
     settings: the settings of the run.

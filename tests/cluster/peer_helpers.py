@@ -44,9 +44,9 @@ def wait_until(condition, secs=SECS):
 class Started:
   """A `connect_peers` in a thread of its own."""
 
-  def __init__(self, cluster, facts=None, start_timeout_secs=SECS):
+  def __init__(self, cluster, shared_values=None, start_timeout_secs=SECS):
     self.task, self.log, self.peers, self.error = cluster.task, [], None, None
-    self._arguments = cluster, facts or {}, start_timeout_secs, self.log.append
+    self._arguments = cluster, shared_values or {}, start_timeout_secs, self.log.append
     self._thread = threading.Thread(target=self._run, daemon=True)
     self._thread.start()
 

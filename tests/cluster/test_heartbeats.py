@@ -62,7 +62,7 @@ def make(others):
     made.append(peers)
     peers.lost = []
     if timeout_secs:
-      peers.set_loss_handler(timeout_secs, lambda *loss: peers.lost.append(loss))
+      peers.set_lost_task_handler(timeout_secs, lambda *loss: peers.lost.append(loss))
     return peers
 
   yield make_peers
@@ -112,7 +112,7 @@ def test_what_was_lost_before_it_is_watched(make, others):
   others[W1].close()
   with pytest.raises(PeerLost, match='lost worker 1: its connection ended'):
     peers.wait_until_finished([W2])
-  peers.set_loss_handler(30, lambda *loss: peers.lost.append(loss))
+  peers.set_lost_task_handler(30, lambda *loss: peers.lost.append(loss))
   assert losses(peers) == [(W1, 'its connection ended')]
 
 

@@ -17,8 +17,8 @@ import os, sys, threading
 from estimator_train.cluster import heartbeats, rendezvous, tf_config
 from estimator_train.errors import PeerLost
 peers = rendezvous.connect_peers(tf_config.parse_cluster(os.environ), {'--seed': '1'}, 300)
-peers.set_loss_handler(float(sys.argv[1]),
-                       lambda *loss: heartbeats.exit_now('lost {}: {}'.format(*loss)))
+peers.set_lost_task_handler(float(sys.argv[1]),
+                            lambda *lost: heartbeats.exit_now('lost {}: {}'.format(*lost)))
 peers.announce_state('training')
 print('met', flush=True)
 '''

@@ -13,8 +13,8 @@ def test_listener_is_on_all_interfaces(host):
   with network.listen(0) as listener:
     port = listener.getsockname()[1]
     with network.connect(host, port, 5) as connection, listener.accept()[0] as accepted:
-      assert network.peer_host(connection) in ('127.0.0.1', '::1')
-      assert network.peer_host(accepted) == network.peer_host(connection)
+      assert network.peer_ip_address(connection) in ('127.0.0.1', '::1')
+      assert network.peer_ip_address(accepted) == network.peer_ip_address(connection)
     assert network.listening_process(port).startswith('process {} ('.format(os.getpid()))
   assert network.listening_process(port) == ''
 

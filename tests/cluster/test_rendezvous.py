@@ -49,8 +49,8 @@ def call(addresses, index=0):
 def hello(addresses, index, port=1):
   """Returns a connection by which a task, not ours, is registered at the chief."""
   connection = call(addresses)
-  facts = {'TF_CONFIG': '{} worker'.format(len(addresses['worker']))}
-  connection.sendall(json.dumps({'hello': 1, 'task': ['worker', index], 'facts': facts,
+  values = {'TF_CONFIG': '{} worker'.format(len(addresses['worker']))}
+  connection.sendall(json.dumps({'hello': 1, 'task': ['worker', index], 'facts': values,
                                  'port': port}).encode() + b'\n')
   read_until(connection, b'\n', 1)  # No more than the answer: what follows is the test's to read.
   return connection
@@ -152,12 +152,12 @@ def test_nobody_comes(start, index, missing):
 def test_other_facts_are_refused_and_the_right_ones_awaited(start, theirs, message, logged):
   ours = {'--batch_size': '128', '--seed': '1'}
   addresses = workers(2)
-  first = start(addresses, facts=ours)
+  first = start(addresses, shared_values=ours)
   with pytest.raises(UserError) as caught:
-    start(addresses, index=1, facts=theirs).wait()
+    start(addresses, index=1, shared_values=theirs).wait()
   assert message in str(caught.value) and first.log[0].startswith(logged)
   assert not first.is_done
-  assert connected(start(addresses, index=1, facts=ours)) == {W0}
+  assert connected(start(addresses, index=1, shared_values=ours)) == {W0}
   assert connected(first) == {W1}
 
 
@@ -208,6 +208,7 @@ def test_lost_while_they_connect(start):
     b'x' * 100000, b'[' * 60000 + b'\n', b'[1]\n{}\n', b'{"hello": 1, "task": ["worker", 9]}\n',
     b'{"task": [{}, 1], "facts": 3, "port": "x"}\n', b'{"run": null, "task": ["worker", 1]}\n',
     b'{"task": ["worker", 1], "facts": {}, "port": 1}\n', b'\xff\xfe\n',
+    b'{"task": ["worker", 1], "facts": {}, "port": true}\n',
     b'{"task": ["worker", 1], "facts": {"TF_CONFIG": "2 worker"}, "port": 99999}\n',
 ], ids=lambda garbage: repr(garbage[:20]))
 def test_garbage_does_not_disturb(start, garbage):

@@ -35,7 +35,7 @@ POINTS = {
     'promote': (best_checkpoint, 'promote'),
     'page': (page, 'write_page_of_finished_run'),
     'saved_model': (tf.saved_model.Builder, 'save'),
-    'model.h5': (train_and_evaluate.template_model, 'write_h5'),
+    'model.h5': (train_and_evaluate.h5_model, 'write_h5'),
 }
 
 

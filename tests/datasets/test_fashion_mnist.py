@@ -56,7 +56,7 @@ def test_describe():
 def test_describe_sample():
   sample = fashion_mnist_sample.describe()
   assert sample.name == 'fashion_mnist_sample'
-  assert sample.labels == fashion_mnist.LABELS
+  assert sample.labels == fashion_mnist.CLASS_NAMES
   assert not sample.files
 
 

@@ -25,7 +25,7 @@ def image(split, label, number):
 def images(counts=None):
   """Returns pairs of path and bytes, in the layout of the data set."""
   return [image(split, label, number) for split, numbers in (counts or COUNTS).items()
-          for label, count in zip(oct2017.LABELS, numbers) for number in range(count)]
+          for label, count in zip(oct2017.CLASS_NAMES, numbers) for number in range(count)]
 
 
 def odd_archive(counts=None):
@@ -42,7 +42,7 @@ def odd_archive(counts=None):
   return result.getvalue()
 
 
-def make_copy(root, splits=('train', 'val', 'test'), labels=oct2017.LABELS):
+def make_copy(root, splits=('train', 'val', 'test'), labels=oct2017.CLASS_NAMES):
   for split, label in itertools.product(splits, labels):
     (root / split / label).mkdir(parents=True)
   return str(root)
@@ -111,7 +111,7 @@ def test_find_passes_by(tmp_path, place):
 
 
 def test_find_wants_every_class(tmp_path):
-  make_copy(tmp_path / 'a', labels=oct2017.LABELS[:3])
+  make_copy(tmp_path / 'a', labels=oct2017.CLASS_NAMES[:3])
   (tmp_path / 'a' / 'train' / 'NORMAL').write_text('no folder')
   root = make_copy(tmp_path / 'b' / 'c')
   assert oct2017.find_image_root(str(tmp_path)) == root

@@ -44,7 +44,7 @@ def test_too_few_gpus(gpus):
 
 def test_cpu_replicas_are_told_from_real_devices(gpus):
   gpus(0)
-  assert find(num_cpu_replicas=2).labels == ('/cpu:0 (logical)', '/cpu:1 (logical)')
+  assert find(num_cpu_replicas=2).display_names == ('/cpu:0 (logical)', '/cpu:1 (logical)')
 
 
 def test_session_config(gpus):

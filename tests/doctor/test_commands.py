@@ -2,6 +2,7 @@
 
 import os
 import select
+import signal
 import sys
 
 import pytest
@@ -21,6 +22,8 @@ def test_output_and_environment():
 
 @pytest.mark.parametrize('code, reason', [
     ('import os, signal; os.kill(os.getpid(), signal.SIGILL)', 'ended by SIGILL'),
+    ('import os, signal; os.kill(os.getpid(), signal.SIGRTMIN + 1)', 'ended by signal {}'.format(
+        signal.SIGRTMIN + 1)),
     ('import sys; print("out"); sys.exit("at last")', 'exit code 1: at last'),
     ('print("only this"); raise SystemExit(9)', 'exit code 9: only this'),
     ('raise SystemExit(3)', 'exit code 3'),

@@ -80,6 +80,14 @@ def test_mostly_in_colour(images, write_images, tmp_path):
   assert not image_files.is_sample_grey(split_of(images).files)
 
 
+@pytest.mark.parametrize('count', [0, 1, 5, 16, 17, 31, 32, 100])
+def test_a_sample_is_evenly_spaced_and_not_larger_than_its_limit(count):
+  sample = image_files._evenly_spaced([b'%d' % index for index in range(count)], 16)
+  indices = [int(file) for file in sample]
+  assert len(indices) == min(count, 16) and indices[:1] == list(range(count))[:1]
+  assert set(np.diff(indices)) <= {count // 16, count // 16 + 1}
+
+
 def order(split, count, **given):
   found, graph = batches(image_files.make_train_input_fn(split, batching(**given)), count)
   return [int(number) for _, classes in found for number in classes], graph

@@ -8,6 +8,7 @@ import tensorflow.compat.v1 as tf
 
 from estimator_train.datasets.description import (
   ArraySplit,
+  DataFile,
   DataSet,
   IdxSplit,
   ImageSplit,
@@ -31,6 +32,18 @@ def test_each_split_has_a_source():
 def test_what_has_no_source(split):
   with pytest.raises(ValueError, match='no source is implemented for ' + type(split).__name__):
     factory.make_source(DataSet('any', ('a', 'b'), (2, 2, 1)), split)
+
+
+def test_idx_files_have_a_digest_unless_they_are_published(write_idx):
+  """Workers compare the class indices of a user's files; published files have checksums."""
+  def digest(labels, name='train', files=()):
+    split = IdxSplit(*write_idx(np.zeros((4, 2, 2)), labels, name))
+    dataset = DataSet('any', ('a', 'b'), (2, 2, 1), split, files=files)
+    return factory.make_source(dataset, split).content_digest()
+
+  found = digest([0, 1, 0, 1])
+  assert found and found == digest([0, 1, 0, 1], 'copy') and found != digest([0, 1, 1, 0])
+  assert digest([0, 1, 0, 1], files=(DataFile('any.gz', 1, 'f' * 32, ()),)) == ''
 
 
 def take(input_fn, count):

@@ -64,6 +64,18 @@ def test_more_cores_than_there_are(monkeypatch, capsys):
       'task, or leave the flag out to share the cores\n')
 
 
+@pytest.mark.parametrize('visible, gpus_per_task, num_gpus', [
+    ('0', 1, 1), ('5,GPU-a,7', 2, 3), ('0,', 1, 1), ('', 1, 0), ('-1', 1, 0)])
+def test_more_gpus_than_there_are(monkeypatch, capsys, visible, gpus_per_task, num_gpus):
+  monkeypatch.setenv('CUDA_VISIBLE_DEVICES', visible)
+  assert local_cluster.main(['--local_workers=2', '--local_gpus={}'.format(gpus_per_task),
+                             '--model_dir=x']) == 2
+  assert capsys.readouterr().err == (
+      'error: there are too few GPUs: --local_gpus={} for 2 tasks on {} GPUs '
+      '(CUDA_VISIBLE_DEVICES={}): give fewer per task, or leave the flag out to share the '
+      'GPUs\n'.format(gpus_per_task, num_gpus, visible))
+
+
 def test_tasks_are_in_their_places(launch):
   tell = 'print(sorted(os.sched_getaffinity(0)), os.environ["CUDA_VISIBLE_DEVICES"])'
   core = min(os.sched_getaffinity(0))

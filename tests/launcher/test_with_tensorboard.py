@@ -13,6 +13,7 @@ import pytest
 from conftest import ROOT, is_alive, wait_until
 
 from estimator_train import flags
+from estimator_train.launcher import tensorboard_server, with_tensorboard
 
 SECS = 120
 # What is started in place of the training and of TensorBoard.
@@ -124,6 +125,23 @@ def test_help_starts_no_tensorboard(start, tmp_path):
   assert json.loads((tmp_path / 'program').read_text())['argv'] == ['estimator_train', '--help']
   assert not (tmp_path / 'server').exists()
   assert './run_train.sh --tensorboard' in flags.help_text()
+
+
+@pytest.mark.parametrize('argv, rest', [
+    (['--tensorboard', '--model_dir', 'tensorboard'], ['--model_dir', 'tensorboard']),
+    (['-tensorboard', '--model_dir=m'], ['--model_dir=m']),
+    (['---tensorboard', '--tensorboard'], ['---tensorboard']),
+])
+def test_only_the_flag_is_removed(argv, rest):
+  assert with_tensorboard._remove_tensorboard_flag(argv) == rest
+
+
+def test_server_without_a_folder(capsys):
+  with pytest.raises(SystemExit) as caught:
+    tensorboard_server.main([])
+  assert caught.value.code == 2
+  assert capsys.readouterr().err == (
+      'error: a folder is required: no argument was given: give the path of a model_dir\n')
 
 
 def get(url):

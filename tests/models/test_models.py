@@ -88,6 +88,27 @@ def test_users_own():
   assert build('own_models:logits').output_shape == (None, 10)
 
 
+def test_module_that_exists_but_imports_a_missing_name(tmp_path, monkeypatch):
+  """The module is found, so that its error is reported, not its name."""
+  package = tmp_path / 'package_with_a_wrong_import'
+  package.mkdir()
+  (package / '__init__.py').write_text('')
+  models = package / 'models.py'
+  models.write_text('\nfrom package_with_a_wrong_import import missing_name\n')
+  monkeypatch.syspath_prepend(str(tmp_path))
+  name = 'package_with_a_wrong_import.models:build'
+  with pytest.raises(UserError) as caught:
+    build(name)
+  message = str(caught.value)
+  assert message.startswith('the module of --model failed: --model={} ({}:2: ImportError: cannot '
+                            "import name 'missing_name'".format(name, models))
+  assert message.endswith('): fix this code; --verbosity=1 shows the traceback')
+
+  # A module of the same package that does not exist is still a wrong name.
+  with pytest.raises(UserError, match='^--model names a module that cannot be found: '):
+    build('package_with_a_wrong_import.no_such_module:build')
+
+
 @pytest.mark.parametrize('name, message', [
     ('no_such_module:build', 'names a module that cannot be found: --model=no_such_module:build '
      "(No module named 'no_such_module')"),

@@ -233,7 +233,7 @@ def test_what_cannot_be_exported(run_program, trained, tmp_path, extra, format_,
 
 
 def test_what_keras_cannot_write(run_program, trained, tmp_path, monkeypatch):
-  monkeypatch.setattr(train_and_evaluate.template_model, 'save_trained_model', lambda *given: None)
+  monkeypatch.setattr(train_and_evaluate.h5_model, 'save_latest_model', lambda *given: None)
   arguments = trained('--model=test_export_mode:not_as_text')
   done = run_program(*arguments + ['--mode=export', '--export_format=h5',
                                    '--export_dir={}'.format(tmp_path / 'exports')])

@@ -65,11 +65,11 @@ def test_idx_like_the_evaluation(run_program, model_dir):
   assert [line['file'] for line in found] == ['{}:{}'.format(IMAGES, number)
                                               for number in range(1000)]
   with gzip.open(LABELS) as file:
-    true = [fashion_mnist_sample.LABELS[number] for number in file.read()[8:]]
+    true = [fashion_mnist_sample.CLASS_NAMES[number] for number in file.read()[8:]]
   matrix = np.zeros((10, 10), int)
   for label, line in zip(true, found):
-    matrix[fashion_mnist_sample.LABELS.index(label),
-           fashion_mnist_sample.LABELS.index(line['label'])] += 1
+    matrix[fashion_mnist_sample.CLASS_NAMES.index(label),
+           fashion_mnist_sample.CLASS_NAMES.index(line['label'])] += 1
   assert matrix.tolist() == evaluated['confusion_matrix'] and 0.3 < evaluated['accuracy'] < 1
   losses = [-np.log(each['probability']) for line, label in zip(found, true)
             for each in line['top'] if each['label'] == label]
@@ -152,7 +152,7 @@ def test_idx_files_of_another_size(run_program, trained, write_idx):
      'the model of --model_dir was trained with other class names'),
     (['--input=' + IMAGES, '--image_size=30,30'], '--image_size is only for --dataset='),
     (['--input=' + IMAGES, '--dataset=synthetic', '--image_size=30,30',
-      '--labels=' + ','.join(fashion_mnist_sample.LABELS)],
+      '--labels=' + ','.join(fashion_mnist_sample.CLASS_NAMES)],
      'created with other flags: no --image_size before and --image_size=30,30 now: give another'),
     (['--input=' + IMAGES, '--model_dir=none'], 'there is no checkpoint to predict: --model_dir='),
 ])

@@ -8,7 +8,7 @@ import own_models
 import pytest
 import tensorflow.compat.v1 as tf
 
-from estimator_train.exporting import saved_model, template_model
+from estimator_train.exporting import h5_model, saved_model
 from estimator_train.inputs import bad_images, image_cache
 from estimator_train.models import registry as models
 from estimator_train.reports import throughput
@@ -122,7 +122,8 @@ def test_while_training(train, inject, tmp_path, stage, signum):
   assert done.err.splitlines()[-1] == (
       'stopped by {} at step {}, whose checkpoint is saved; the same command resumes from there'
       .format(signal.Signals(signum).name, step))
-  assert save_hook.latest_checkpoint(str(tmp_path))[1] == step and left_over(tmp_path) == []
+  assert save_hook.latest_checkpoint_and_step(str(tmp_path))[1] == step
+  assert left_over(tmp_path) == []
   assert json.loads((tmp_path / 'throughput.json').read_text())['global_step'] == step
   assert (tmp_path / 'model.h5').exists() and not (tmp_path / 'evaluation.json').exists()
   done = train('--train_steps=6', '--save_checkpoints_steps=3')
@@ -181,14 +182,14 @@ def test_the_last_evaluation_is_cut_short(train, inject, tmp_path):
 
 @pytest.mark.parametrize('owner, name, at, step', [
     pytest.param(tf.train.Saver, 'save', 3, 0, id='saving'),
-    pytest.param(template_model, 'write_h5', 1, 2, id='reports')])
+    pytest.param(h5_model, 'write_h5', 1, 2, id='reports')])
 def test_a_second_sigint_ends_at_once(train, inject, tmp_path, owner, name, at, step):
   inject(progress.ShowProgress, 'before_run', signal.SIGINT, at=2)
   inject(owner, name, signal.SIGINT, at=at, after=name == 'write_h5')
   done = train('--mode=train', '--train_steps=6')
   assert done.code == 130 and done.err.splitlines()[-1] == 'stopped by SIGINT'
   assert 'Traceback' not in done.err and left_over(tmp_path) == []
-  assert save_hook.latest_checkpoint(str(tmp_path))[1] == step
+  assert save_hook.latest_checkpoint_and_step(str(tmp_path))[1] == step
   assert not (tmp_path / 'model.h5').exists()
   done = train('--mode=train', '--train_steps=6')
   assert done.code == 0 and done.result['steps_run'] == 6 - step
@@ -205,7 +206,7 @@ def test_a_signal_to_save(train, inject, tmp_path):
 
 
 @pytest.mark.parametrize('point', [(prepared_model, 'to_estimator'),
-                                   (template_model, 'save_trained_model')])
+                                   (h5_model, 'save_latest_model')])
 def test_nothing_to_save(train, inject, tmp_path, point):
   inject(*point, signal.SIGUSR1)
   done = train('--mode=train', '--train_steps=1')

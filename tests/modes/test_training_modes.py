@@ -103,6 +103,14 @@ def test_a_finished_run_says_so_and_evaluates(run_program, arguments, tmp_path):
   assert (tmp_path / 'throughput.json').read_text() == throughput
 
 
+def test_a_checkpoint_past_the_last_step_is_not_step_3_of_2(run_program, arguments, tmp_path):
+  assert run_program('--mode=train', '--train_steps=3', *arguments).code == 0
+  again = run_program('--mode=train', '--train_steps=2', *arguments)
+  assert again.code == 0, again.err
+  assert 'nothing to train: {} is at step 3, past --train_steps=2\n'.format(tmp_path) in again.err
+  assert again.result['steps_run'] == 0 and again.result['global_step'] == 3
+
+
 def test_train_then_evaluate(run_program, arguments, tmp_path):
   trained = run_program('--mode=train', '--train_steps=2', *arguments)
   assert trained.code == 0 and 'accuracy' not in trained.result

@@ -66,7 +66,7 @@ def test_what_the_user_has_set_stays(asks):
     (None, {'KMP_BLOCKTIME'}),
 ])
 def test_mkl_is_told_of_avx2_on_amd_only(tmp_path, monkeypatch, cpu_info, names):
-  monkeypatch.setattr(memory, 'process_limit_bytes', lambda: None)
+  monkeypatch.setattr(memory, 'bytes_left_under_limits', lambda: None)
   path = tmp_path / 'cpuinfo'
   if cpu_info is not None:
     path.write_text(cpu_info)
@@ -76,7 +76,7 @@ def test_mkl_is_told_of_avx2_on_amd_only(tmp_path, monkeypatch, cpu_info, names)
 
 @pytest.mark.parametrize('limit, expected', [(None, None), (2 ** 31, str(2 ** 31))])
 def test_onednn_allocates_within_the_limits_of_the_process(monkeypatch, limit, expected):
-  monkeypatch.setattr(memory, 'process_limit_bytes', lambda: limit)
+  monkeypatch.setattr(memory, 'bytes_left_under_limits', lambda: limit)
   assert cpu_tuning.onednn_variables().get('TF_MKL_ALLOC_MAX_BYTES') == expected
 
 

@@ -40,21 +40,21 @@ def no_address_limit(monkeypatch):
 @pytest.mark.parametrize('version', ['v2', 'v1'])
 def test_a_container_s_limit(cgroups, version):
   cgroups(**{version: {'': (2 * GB, GB, GB // 2)}})
-  assert memory.process_limit_bytes() == 3 * GB // 2
+  assert memory.bytes_left_under_limits() == 3 * GB // 2
   assert memory.available_bytes() <= 3 * GB // 2
 
 
 @pytest.mark.parametrize('limit', ['max', 2 ** 63 - 4096])
 def test_no_limit(cgroups, limit):
   cgroups(v2={'': (limit, 0, 0)}, v1={'': (limit, 0, 0)})
-  assert memory.process_limit_bytes() is None
+  assert memory.bytes_left_under_limits() is None
   assert memory.available_bytes() > 0
 
 
 def test_the_lowest_limit_of_this_process_s_cgroups_counts(cgroups, monkeypatch):
   monkeypatch.setattr('builtins.open', opens('4:memory:/job/step\n3:cpu:/other\n'))
   cgroups(v1={'job': (GB, 0, 0), 'job/step': (4 * GB, 0, 0), 'other': (300 * 10 ** 6, 0, 0)})
-  assert memory.process_limit_bytes() == GB
+  assert memory.bytes_left_under_limits() == GB
 
 
 def opens(cgroup):
@@ -73,12 +73,12 @@ def opens(cgroup):
 def test_a_cgroup_that_is_full_leaves_what_a_start_takes(cgroups):
   cgroups(v2={'': (GB, GB, 0)})
   assert memory.available_bytes() == 0
-  assert memory.process_limit_bytes() == 256 << 20
+  assert memory.bytes_left_under_limits() == 256 << 20
 
 
 def test_address_space():
   code = ('import json; from estimator_train.process import memory; memory._CGROUPS = ();'
-          'print(json.dumps(memory.process_limit_bytes()))')
+          'print(json.dumps(memory.bytes_left_under_limits()))')
   done = subprocess.run(
       [sys.executable, '-c', code], cwd=str(ROOT), check=True, timeout=60, stdout=subprocess.PIPE,
       preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (8 * GB, 8 * GB)))

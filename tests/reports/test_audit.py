@@ -58,9 +58,9 @@ def test_duplicates_within_a_class():
 def test_the_same_under_two_labels():
   splits = splits_of([(b'1', 0), (b'2', 2)])
   assert same(splits, [0, 1], 7, 7) == [
-      ('1', 'train', 'under_several_labels', 'the same contents have the labels A, C'),
+      ('1', 'train', 'under_several_labels', 'the same contents are in the classes A, C'),
       ('2', 'train', 'duplicate', 'the same contents as 1 (train)'),
-      ('2', 'train', 'under_several_labels', 'the same contents have the labels A, C')]
+      ('2', 'train', 'under_several_labels', 'the same contents are in the classes A, C')]
 
 
 def test_the_same_in_train_and_eval():

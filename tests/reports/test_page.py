@@ -22,6 +22,7 @@ from estimator_train.reports import (
   page_data,
   scaling_chart,
 )
+from estimator_train.settings import groups
 
 PICTURES = {'step-time.png', 'step-histogram.png', 'loss.png', 'accuracy.png',
             'confusion-matrix.png', 'scaling.png'}
@@ -139,6 +140,14 @@ def test_figures_of_an_earlier_release_will_do(tmp_path):
   assert 'no steady state' in found.text and '±' not in found.text
 
 
+def test_the_standard_error_is_named_without_a_steady_state(tmp_path):
+  throughput = dict(page_example.example()['throughput.json'], steady_state=False)
+  page_example.write(tmp_path, {'throughput.json': throughput})
+  text = write(tmp_path).text
+  assert '± 24.6 examples/sec' in text
+  assert '± standard error; no steady state: the run is not longer than its warm-up' in text
+
+
 def test_hostile_names_are_text(tmp_path):
   page_example.write(tmp_path)
   found = write(tmp_path)
@@ -228,6 +237,17 @@ def test_a_broken_file_is_left_out_and_named(tmp_path, caplog, content):
       'the report page omits {}, which cannot be read'.format(tmp_path / 'throughput.json')]
 
 
+@pytest.mark.page
+def test_flags_that_are_not_utf_8_are_left_out_and_named(tmp_path, caplog):
+  page_example.write(tmp_path)
+  (tmp_path / 'flags.txt').write_bytes(b'--mode=train\n--labels=caf\xe9\n')
+  path = page.write_page_of_finished_run(str(tmp_path), groups.Reporting())
+  assert Page(path).sections == SECTIONS - {'flags'}
+  message, = caplog.messages
+  assert message.startswith('the report page omits {}, which cannot be read: '.format(
+      tmp_path / 'flags.txt'))
+
+
 @pytest.mark.parametrize('name', ['../secret.png', '/etc/hostname', 'absent.png', 'broken.png', '',
                                   None, 'nul\0.png', 'x' * 300])
 def test_an_image_that_is_none_is_left_out(tmp_path, name):
@@ -289,7 +309,7 @@ def test_of_many_classes_the_worst_are_shown(tmp_path):
 
 def test_classes_keep_their_order_and_figures():
   chosen = class_selection.select_classes(page_example.example(('a', 'b'))['evaluation.json'])
-  assert [row.label for row in chosen.rows] == ['a', 'b'] and chosen.total == 2
+  assert [row.class_name for row in chosen.rows] == ['a', 'b'] and chosen.num_classes == 2
   assert chosen.matrix.tolist() == [[9, 0], [0, 10]]
   assert chosen.confusions == []
   assert class_selection.select_classes({}) is None
@@ -302,7 +322,7 @@ def test_classes_keep_their_order_and_figures():
     ('x' * 40, 'x' * 17 + '…'),
     ('视网膜', 'class 1'), ('\udcff', 'class 1'), ('', 'class 1'), ('a\u202eb', 'class 1')])
 def test_labels_in_pictures(text, expected):
-  assert chart_rendering.format_label(text, 'class 1') == expected
+  assert chart_rendering.format_tick_label(text, 'class 1') == expected
 
 
 @pytest.mark.parametrize('value, number, secs', [

@@ -5,7 +5,6 @@ import pytest
 from estimator_train.errors import UserError
 from estimator_train.settings import (
     Settings,
-    examples_per_step,
     per_replica_batch_size,
     steps_for_epochs,
     total_train_steps,
@@ -30,15 +29,6 @@ def test_uneven_batch_proposes_the_nearest(global_size, replicas, proposed):
 def test_epochs_to_steps(epochs, examples, batch_size, steps):
   settings = Settings(model_dir='x', train_epochs=epochs, batch_size=batch_size)
   assert total_train_steps(settings, examples, batch_size) == steps
-
-
-@pytest.mark.parametrize('strategy, workers, examples, steps', [
-    ('multi_worker_mirrored', 3, 12, 5), ('parameter_server', 3, 4, 15),
-    ('parameter_server', 1, 12, 5)])
-def test_a_global_step_of_several_workers(strategy, workers, examples, steps):
-  settings = Settings(model_dir='x', train_epochs=2, batch_size=12, distribution_strategy=strategy)
-  assert examples_per_step(settings, workers) == examples
-  assert total_train_steps(settings, 30, examples) == steps
 
 
 @pytest.mark.parametrize('epochs, steps', [(0.1, 1), (1.1, 11), (1e-05, 1), (2, 20), (0.7001, 8)])

@@ -20,7 +20,7 @@ def train(model_dir, model, **given):
                               'batch_size': 12, 'optimizer': 'sgd', 'learning_rate': 0.05,
                               'train_steps': 20, 'num_gpus': 0}, **given))
   training_runs.train(settings)
-  path, _ = save_hook.latest_checkpoint(str(model_dir))
+  path, _ = save_hook.latest_checkpoint_and_step(str(model_dir))
   return {name: tf.train.load_variable(path, name) for name, _ in tf.train.list_variables(path)}
 
 

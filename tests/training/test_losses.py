@@ -42,6 +42,6 @@ def test_balanced_weights_even_classes_out():
 def test_each_example_counts_by_its_class(name, labels):
   outputs = np.array([[.5, .25, .25], [.1, .1, .8]], np.float32)
   with tf.Graph().as_default(), tf.Session() as session:
-    weighted = losses.ClassWeighted(tf.keras.losses.get(name), [3., 5., 7.])
+    weighted = losses.ClassWeightedLoss(tf.keras.losses.get(name), [3., 5., 7.])
     found = session.run(weighted.call(tf.constant(labels), tf.constant(outputs)))
   np.testing.assert_allclose(found, [-3 * np.log(.5), -7 * np.log(.8)], rtol=1e-5)

@@ -117,7 +117,7 @@ def train(tmp_path):
         train_steps=3, save_checkpoints_steps=1,
         dtype='mixed'), **values)))
     return {step: stored('{}/model.ckpt-{}'.format(folder, step))
-            for step in range(save_hook.latest_checkpoint(str(folder))[1] + 1)}
+            for step in range(save_hook.latest_checkpoint_and_step(str(folder))[1] + 1)}
 
   return run
 

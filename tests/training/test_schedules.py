@@ -10,6 +10,7 @@ import training_runs
 
 from estimator_train.errors import UserError
 from estimator_train.settings import Settings, learning_rate_scale
+from estimator_train.settings.flag import all_flags
 from estimator_train.training import schedules
 from estimator_train.training.checkpoints import save_hook
 from estimator_train.training.hooks.batch_metrics import BatchMetrics
@@ -99,6 +100,11 @@ def test_warm_up_in_epochs(epochs, steps):
   assert make(lr_warmup_epochs=epochs) == {'learning_rate': 0.001, 'warmup_steps': steps}
 
 
+def test_help_gives_the_first_rate_of_the_warm_up():
+  assert 'linearly from 1/n of the full rate' in all_flags()['lr_warmup_epochs'].help
+  assert schedules.Schedule(0.8, 4).rate_at(0) == pytest.approx(0.8 / 4)
+
+
 def test_epochs_to_steps():
   piecewise = {'lr_schedule': 'piecewise', 'lr_boundaries_epochs': (1.5, 3), 'lr_values': (2, 1, 0)}
   assert make(**piecewise) == {'values': [2, 1, 0], 'boundaries': [15, 30], 'warmup_steps': 0}
@@ -114,7 +120,7 @@ def test_epochs_to_steps():
 
 
 @pytest.mark.parametrize('values, message', [
-    ({'lr_warmup_epochs': 1}, 'endless data set has no epochs: .* --lr_warmup_epochs=1: omit'),
+    ({'lr_warmup_epochs': 1}, 'infinite data set has no epochs: .* --lr_warmup_epochs=1: omit'),
     ({'lr_schedule': 'cosine', 'lr_boundaries_epochs': (2,)}, '--lr_boundaries_epochs=2: omit')])
 def test_epochs_without_end(values, message):
   with pytest.raises(UserError, match=message):
@@ -154,7 +160,7 @@ def train(image_folders, tmp_path):
     # Stopped by a signal, say: what the run was asked for is as it was.
     training_runs.train(settings, stop_step=stop_at)
     stored = [float(tf.train.load_variable('{}/model.ckpt-{}'.format(folder, step), 'probe/weight'))
-              for step in range(save_hook.latest_checkpoint(str(folder))[1] + 1)]
+              for step in range(save_hook.latest_checkpoint_and_step(str(folder))[1] + 1)]
     return -np.diff(stored), logged(folder)
 
   return run

@@ -1,4 +1,4 @@
-"""The base class of engines for several processes: peers, and TensorFlow's coordinator."""
+"""The base class of the engines that train in several processes."""
 
 import contextlib
 import logging
@@ -17,36 +17,36 @@ from estimator_train.settings import Settings
 from estimator_train.tf_patches import estimator as estimator_patches
 
 _LOG = logging.getLogger('estimator_train')
-# Flags that may differ between tasks.
-_TASK_FLAGS = ('data_dir', 'cache', 'inter_op_parallelism_threads', 'intra_op_parallelism_threads',
-               'num_parallel_calls', 'prefetch', 'gpu_memory_growth',
-               'report_page', 'verbosity')
+_FLAGS_THAT_MAY_DIFFER = (
+    'data_dir', 'cache', 'inter_op_parallelism_threads', 'intra_op_parallelism_threads',
+    'num_parallel_calls', 'prefetch', 'gpu_memory_growth', 'report_page', 'verbosity')
 
 
 class ClusterEngine(Engine):
-  """Trains in the tasks of TF_CONFIG; see Engine."""
+  """Trains together with the other tasks of TF_CONFIG; see Engine."""
 
   def __init__(self, settings: Settings, worker: Worker, devices: Devices) -> None:
     super().__init__(settings, worker, devices)
     assert worker.cluster is not None
     self._cluster: Cluster = worker.cluster
-    self._joined: Optional[Peers] = None
+    self._connected_peers: Optional[Peers] = None
     wait_for_network(self._cluster, settings.start_timeout_secs)
 
-  def join(self, facts: Mapping[str, str]) -> None:
-    self._joined = join_peers(self.settings, self._cluster, facts)
-    if not self.worker.is_chief:  # The chief writes the initial weights, which the others read.
-      self._joined.wait_until_started(self._cluster.chief)
+  def join(self, shared_values: Mapping[str, str]) -> None:
+    self._connected_peers = join_peers(self.settings, self._cluster, shared_values)
+    if not self.worker.is_chief:  # This worker reads the initial weights that the chief writes.
+      self.peers.wait_until_started(self._cluster.chief)
 
   def train(self, estimator: tf.estimator.Estimator, input_fn: Any,
             hooks: Sequence[tf.train.SessionRunHook], max_steps: int) -> None:
     try:
-      # Only this function uses TensorFlow's coordinator of workers. It does not evaluate here.
+      # In a cluster, Estimator.train raises a ValueError. Despite its name, train_and_evaluate
+      # evaluates only in a task of the type evaluator, which has another engine.
       tf.estimator.train_and_evaluate(
           estimator, tf.estimator.TrainSpec(input_fn, max_steps, hooks),
           tf.estimator.EvalSpec(input_fn))
       self.peers.announce_state(heartbeats.TRAINED)
-      # The last step of another worker may still need this one.
+      # The last step of another worker may still need TensorFlow's server of this worker.
       self.peers.wait_until_trained(self._cluster.workers)
     except BaseException as error:
       self._report_failure(error)
@@ -82,45 +82,46 @@ class ClusterEngine(Engine):
       return {}
     figures_by_task = self.peers.wait_until_finished(self._cluster.workers)
     self.peers.finish()
-    return {str(task): figures for task, figures in figures_by_task.items()}
+    return {str(task): task_figures for task, task_figures in figures_by_task.items()}
 
   @property
   def peers(self) -> Peers:
-    """The other tasks, after `join`."""
-    assert self._joined is not None
-    return self._joined
+    """The connections to the other tasks; available after `join`."""
+    assert self._connected_peers is not None
+    return self._connected_peers
 
   def _report_failure(self, error: BaseException) -> None:
-    """Reports the error that ends this task to the others, unless it occurs on all of them."""
+    """Reports the error that ends this task to the other tasks, unless it occurs on all tasks."""
     if isinstance(error, TrainingFailed) and not isinstance(error, CheckpointNotSaved):
-      self.peers.finish()  # All workers have the same loss, and each reports the error itself.
+      self.peers.finish()  # The other workers fail, too: their loss is not finite either.
     else:
       self.peers.report_failure(str(error) or type(error).__name__)
 
 
-def join_peers(settings: Settings, cluster: Cluster, facts: Mapping[str, str]) -> Peers:
-  """Connects to the other tasks; from then on this process ends when one of them is lost.
+def join_peers(settings: Settings, cluster: Cluster, shared_values: Mapping[str, str]) -> Peers:
+  """Connects to the other tasks. From then on, this process ends when another task is lost.
 
   Args:
-    settings: the flags, which must be the same on all tasks, except those of `_TASK_FLAGS`.
+    settings: the flags, which must be the same on all tasks, except `_FLAGS_THAT_MAY_DIFFER`.
     cluster: the tasks.
-    facts: further values that must be the same on all tasks.
+    shared_values: further values that must be the same on all tasks, by name.
 
   Raises:
     PeerLost: a task did not connect in time.
-    UserError: the flags or facts of this task differ from those of the chief.
+    UserError: a flag or another shared value of this task differs from that of the chief.
   """
-  shared = {'--' + name: str(value) for name, value in settings.items() if name not in _TASK_FLAGS}
+  flag_values = {'--' + name: str(value) for name, value in settings.items()
+                 if name not in _FLAGS_THAT_MAY_DIFFER}
   peers = rendezvous.connect_peers(
-      cluster, dict(shared, **facts, TensorFlow=tf.version.VERSION), settings.start_timeout_secs,
-      _LOG.info)
-  peers.set_loss_handler(settings.peer_timeout_secs, _end_process)
+      cluster, dict(flag_values, **shared_values, TensorFlow=tf.version.VERSION),
+      settings.start_timeout_secs, _LOG.info)
+  peers.set_lost_task_handler(settings.peer_timeout_secs, _end_process)
   _LOG.info('all %d tasks are connected: %s', len(cluster.members), tf_config.count_tasks(cluster))
   return peers
 
 
 class _AnnounceTraining(tf.train.SessionRunHook):
-  """Announces to the other tasks that this one trains."""
+  """Announces to the other tasks that this task trains."""
 
   def __init__(self, engine: ClusterEngine) -> None:
     self._engine = engine
@@ -129,6 +130,6 @@ class _AnnounceTraining(tf.train.SessionRunHook):
     self._engine.announce(heartbeats.TRAINING)
 
 
-def _end_process(task: Task, reason: str) -> None:
+def _end_process(lost_task: Task, reason: str) -> None:
   heartbeats.exit_now('lost {}: {}; the same command resumes from the last checkpoint'.format(
-      task, reason))
+      lost_task, reason))

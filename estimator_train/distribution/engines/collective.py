@@ -1,4 +1,4 @@
-"""The engine of synchronous training on several workers, by collective operations."""
+"""The engine that trains synchronously on several workers, with collective operations."""
 
 from typing import Optional
 

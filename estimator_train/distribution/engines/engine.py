@@ -1,4 +1,4 @@
-"""The engine for training in one process, and the interface of all engines."""
+"""The engine that trains in one process, which is also the base class of all engines."""
 
 import contextlib
 from typing import Any, Dict, Iterator, Mapping, Optional, Sequence
@@ -11,7 +11,7 @@ from estimator_train.settings import Settings, groups, per_replica_batch_size
 
 
 class Engine:
-  """Trains an Estimator; this class in one process, on one replica or several.
+  """Trains an Estimator. This base class trains in one process, on one or several replicas.
 
   Args:
     settings: the settings of the run.
@@ -20,15 +20,15 @@ class Engine:
 
   Attributes:
     settings, worker, devices: the arguments.
-    size: number of processes that train together.
-    batch_size: examples per replica and step.
-    counts_own_steps: whether this process takes part in every global step.
-    stop_step: the global step at which all processes are asked to stop; None without a request.
+    size: number of processes that train together; 1 for an evaluator.
+    batch_size: number of examples per replica in each step.
+    is_synchronous: whether each global step is a step of this process, too.
+    stop_step: the global step at which all processes are asked to stop; None if no process asks.
 
   Raises:
     UserError: the batch size is not divisible by the number of replicas.
   """
-  counts_own_steps = True
+  is_synchronous = True
   stop_step: Optional[int] = None
 
   def __init__(self, settings: Settings, worker: Worker, devices: Devices) -> None:
@@ -44,25 +44,29 @@ class Engine:
   @property
   def examples_per_step(self) -> int:
     """Number of examples per global step."""
-    # By the flag, since an evaluator, too, counts the steps of the workers.
+    # Not `is_synchronous`, which is True for an evaluator even if its workers are asynchronous.
     is_asynchronous = self.settings.distribution_strategy == 'parameter_server'
     return self.settings.batch_size // (self.worker.size if is_asynchronous else 1)
 
   @property
   def examples_per_worker(self) -> int:
-    """Number of examples per step of this process."""
+    """Number of examples that this process uses per step."""
     return self.batch_size * self.devices.num_replicas
 
   def first_example(self, examples_seen: int) -> int:
-    """Returns the index, in the order of the examples, at which a resumed run starts to read."""
+    """Returns the index of the first example that this run reads.
+
+    Args:
+      examples_seen: number of examples that previous runs have used up to the checkpoint.
+    """
     return examples_seen
 
   def make_strategy(self) -> Optional[tf.distribute.Strategy]:
-    """Makes the strategy of training; None for the Estimator's default on one device."""
+    """Makes the strategy for training; returns None for an Estimator without a strategy."""
     return make_local_strategy(self.settings[groups.Devices], self.devices)
 
   def make_run_config(self) -> tf.estimator.RunConfig:
-    """Makes the RunConfig of training and evaluation."""
+    """Makes the RunConfig for training and evaluation."""
     return tf.estimator.RunConfig(
         model_dir=self.settings.model_dir,
         tf_random_seed=self.settings.seed,
@@ -72,20 +76,20 @@ class Engine:
         save_checkpoints_steps=None,  # The hook SaveCheckpoints saves them.
         save_checkpoints_secs=None,
         keep_checkpoint_max=self.settings.keep_checkpoint_max,
-        # Not in a cluster: summaries can contain collective operations, which all processes would
-        # have to run. WriteSummaries writes those of this package.
+        # 0 in a cluster: Estimator computes summaries only on the chief, and a summary can contain
+        # collective operations, which wait for all workers. The hook WriteSummaries remains.
         save_summary_steps=self.settings.log_every_steps if self.size == 1 else 0,
         log_step_count_steps=None)
 
-  def join(self, facts: Mapping[str, str]) -> None:
-    """Waits for the other processes, and checks that their flags and facts are the same.
+  def join(self, shared_values: Mapping[str, str]) -> None:
+    """Waits for the other processes, and checks that their flags and shared values are the same.
 
     Args:
-      facts: values that must be the same in all processes, by name.
+      shared_values: values, besides the flags, that must be the same in all processes, by name.
 
     Raises:
       PeerLost: a process did not connect in time.
-      UserError: the flags or facts of this process differ from those of the chief.
+      UserError: a flag or shared value of this process differs from that of the chief.
     """
 
   def train(self, estimator: tf.estimator.Estimator, input_fn: Any,
@@ -98,15 +102,15 @@ class Engine:
     return ()
 
   def announce(self, state: str) -> None:
-    """Announces the state of this process to the others."""
+    """Announces the state of this process to the other processes; see cluster/heartbeats.py."""
 
   @contextlib.contextmanager
   def busy(self, activity: str) -> Iterator[None]:
-    """Announces an activity between steps to the other processes, which wait meanwhile."""
+    """Announces an activity between two steps, so that no waiting process ends by a timeout."""
     yield
 
   def is_waiting_for_peer(self) -> bool:
-    """Whether another process is busy between steps, so that no step of this one can end."""
+    """Whether another process is busy between steps, so that no step of this process can end."""
     return False
 
   def stop_all_at(self, global_step: int) -> None:
@@ -114,12 +118,13 @@ class Engine:
     self.stop_step = global_step
 
   def finish(self, figures: Optional[Dict[str, Any]] = None) -> Dict[str, Dict[str, Any]]:
-    """Finishes the run of this process; the chief first waits until the others have finished.
+    """Leaves the cluster; the chief first waits until the other workers have finished.
 
     Args:
       figures: measurements of this process, for the report of the chief.
 
     Returns:
-      On the chief, the measurements of each other worker by its name; else an empty dict.
+      On the chief, the measurements of the other workers, by the name of the worker; otherwise an
+      empty dict.
     """
     return {}

@@ -1,4 +1,4 @@
-"""The engine of asynchronous training on several workers, and the parameter servers."""
+"""The engine that trains asynchronously on several workers, and the task of a parameter server."""
 
 from typing import Any, Dict, Optional
 
@@ -12,10 +12,11 @@ from estimator_train.settings import Settings
 
 class ParameterServerEngine(ClusterEngine):
   """Trains with ParameterServerStrategy: each step of a worker is a global step; see Engine."""
-  counts_own_steps = False
+  is_synchronous = False
 
   def first_example(self, examples_seen: int) -> int:
-    # Each worker's step is a global step: the last batch may be incomplete, and is repeated.
+    # A checkpoint may lie between the steps in which the workers use their shards of one batch. A
+    # resumed run starts with the first example of this batch.
     batch_size = self.settings.batch_size
     return examples_seen // batch_size * batch_size
 

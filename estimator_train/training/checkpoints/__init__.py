@@ -1,1 +1,1 @@
-"""Checkpoints: saving, selecting, comparing, and recovering from damaged ones."""
+"""Saves, selects and compares checkpoints, and recovers from damaged checkpoints."""

@@ -1,7 +1,7 @@
-"""`model_dir/best/`: the best checkpoint so far, as hard links to its files.
+"""Keeps the best checkpoint so far in `model_dir/best/`, as hard links to its files.
 
-    best/best.json     the path and metrics of the best checkpoint; renamed into place last
-    best/STEP/         the files of that checkpoint; other folders are stale or being written
+    best/best.json     the path and metrics of the best checkpoint; written last
+    best/STEP/         the files of a checkpoint: the best one, one being evaluated, or a stale one
     best/STEP-TASK/    the same, if a task other than the chief evaluated the checkpoint
 """
 
@@ -27,9 +27,9 @@ class BestCheckpoint(NamedTuple):
 
   Attributes:
     path: the path of the checkpoint.
-    global_step: its global step.
-    accuracy, average_loss: its metrics.
-    last_evaluated_step: the global step of the checkpoint evaluated last, the best one or not.
+    global_step: the global step of the checkpoint.
+    accuracy, average_loss: the metrics of the checkpoint.
+    last_evaluated_step: the global step of the last evaluated checkpoint, best or not.
   """
   path: str
   global_step: int
@@ -38,12 +38,16 @@ class BestCheckpoint(NamedTuple):
   last_evaluated_step: int
 
   def as_result(self) -> Dict[str, Any]:
+    """Returns the entry `best` in the result of an evaluation."""
     return {'global_step': self.global_step, 'checkpoint': self.path, 'accuracy': self.accuracy,
             'average_loss': self.average_loss}
 
 
 def read_best(model_dir: str) -> Optional[BestCheckpoint]:
-  """Returns the best checkpoint; None without one, or with a warning if it is damaged."""
+  """Returns the best checkpoint, or None if there is none.
+
+  If best.json or the checkpoint is damaged, also returns None, and logs a warning.
+  """
   folder = os.path.join(model_dir, BEST_FOLDER)
   path = os.path.join(folder, _RECORD_FILE)
   try:
@@ -64,74 +68,77 @@ def read_best(model_dir: str) -> Optional[BestCheckpoint]:
   return best
 
 
-def pin(checkpoint: str, model_dir: str, task: Optional[str] = None) -> str:
+def pin(checkpoint: str, model_dir: str, task_type: Optional[str] = None) -> str:
   """Protects a checkpoint from deletion, by linking its files into a separate folder.
 
   Args:
     checkpoint: the path of the checkpoint.
     model_dir: the directory of the run.
-    task: the type of the task that pins it; None: the chief, or the only process.
+    task_type: the type of the task that pins the checkpoint; None: the chief, or the only process.
 
   Returns:
     The path of the pinned checkpoint.
   """
-  step, suffix = checkpoint.rpartition('-')[2], '-' + task if task else ''
-  with _locked_folder(model_dir) as best_folder:
+  step, suffix = checkpoint.rpartition('-')[2], '-' + task_type if task_type else ''
+  with _locked_best_folder(model_dir) as best_folder:
     best = read_best(model_dir)
-    current_folder = None if best is None else os.path.dirname(best.path)
-    _remove_folders(best_folder, current_folder, task)
-    folder = os.path.join(best_folder, step + suffix)
-    if folder == current_folder:  # A run resumed from an earlier step has reached it again.
-      folder = os.path.join(best_folder, step + '-again' + suffix)
-    os.makedirs(folder)
+    folder_to_keep = None if best is None else os.path.dirname(best.path)
+    _remove_folders(best_folder, folder_to_keep, task_type)
+    new_folder = os.path.join(best_folder, step + suffix)
+    if new_folder == folder_to_keep:  # A resumed run has repeated the step of the best checkpoint.
+      new_folder = os.path.join(best_folder, step + '-again' + suffix)
+    os.makedirs(new_folder)
     for path in glob.glob(glob.escape(checkpoint) + '.*'):
-      _link_or_copy(path, os.path.join(folder, os.path.basename(path)))
-  return os.path.join(folder, os.path.basename(checkpoint))
+      _link_or_copy(path, os.path.join(new_folder, os.path.basename(path)))
+  return os.path.join(new_folder, os.path.basename(checkpoint))
 
 
-def promote(pinned: str, metrics: Dict[str, Any], metric: str, model_dir: str) -> BestCheckpoint:
-  """Makes a pinned checkpoint the best one if it is better than the current best, else unpins it.
+def promote(pinned_path: str, metrics: Dict[str, Any], best_metric: str,
+            model_dir: str) -> BestCheckpoint:
+  """Compares a pinned checkpoint with the best checkpoint so far, and removes the worse one.
 
   Args:
-    pinned: the path of the checkpoint, as returned by `pin`.
-    metrics: its `global_step`, `accuracy` and `average_loss`.
-    metric: the metric to compare, `accuracy` or `average_loss`.
+    pinned_path: the path of the pinned checkpoint, as returned by `pin`.
+    metrics: `global_step`, `accuracy` and `average_loss` of the pinned checkpoint.
+    best_metric: the metric to compare, `accuracy` or `average_loss`.
     model_dir: the directory of the run.
 
   Returns:
     The best checkpoint after the comparison.
   """
-  new = BestCheckpoint(pinned, metrics['global_step'], metrics['accuracy'],
+  new = BestCheckpoint(pinned_path, metrics['global_step'], metrics['accuracy'],
                        metrics['average_loss'], metrics['global_step'])
-  with _locked_folder(model_dir) as folder:
+  with _locked_best_folder(model_dir) as best_folder:
     best = read_best(model_dir)
     previous_folder = os.path.dirname(best.path) if best is not None else None
-    if best is None or _is_better(getattr(new, metric), getattr(best, metric), metric):
+    if best is None or _is_better(
+        getattr(new, best_metric), getattr(best, best_metric), best_metric):
       best = new
-      _LOG.info('best %s so far', metric.replace('_', ' '))
+      _LOG.info('best %s so far', best_metric.replace('_', ' '))
     best = best._replace(last_evaluated_step=new.global_step)
-    # Both metrics are stored, because a later run may use the other one as --best_metric.
-    atomic.write_json(os.path.join(folder, _RECORD_FILE), {
-        'checkpoint': os.path.relpath(best.path, folder), 'global_step': best.global_step,
-        'metric': metric, 'value': getattr(best, metric), 'accuracy': best.accuracy,
+    # Both metrics are stored, because the next run may have another --best_metric.
+    atomic.write_json(os.path.join(best_folder, _RECORD_FILE), {
+        'checkpoint': os.path.relpath(best.path, best_folder), 'global_step': best.global_step,
+        'metric': best_metric, 'value': getattr(best, best_metric), 'accuracy': best.accuracy,
         'average_loss': best.average_loss, 'last_evaluated': best.last_evaluated_step})
-    # Another task may have pinned the replaced checkpoint, but no longer needs it.
-    _remove_folders(folder, os.path.dirname(best.path), _task_type(os.path.dirname(pinned)),
-                    previous_folder)
+    # Also removes the folder of the replaced checkpoint, even if another task wrote this folder.
+    _remove_folders(best_folder, os.path.dirname(best.path),
+                    _task_type_of(os.path.dirname(pinned_path)), previous_folder)
   return best
 
 
 @contextlib.contextmanager
-def _locked_folder(model_dir: str) -> Iterator[str]:
-  """Yields the folder while holding its lock.
+def _locked_best_folder(model_dir: str) -> Iterator[str]:
+  """Yields the path of `model_dir/best/`, which is locked until the end of the `with` block.
 
-  Two tasks may evaluate: the evaluator, and a chief whose TF_CONFIG does not list it.
+  Two tasks may evaluate at the same time: the evaluator, and a chief whose TF_CONFIG does not list
+  the evaluator.
   """
   folder = os.path.join(model_dir, BEST_FOLDER)
   os.makedirs(folder, exist_ok=True)
   descriptor = os.open(folder, os.O_RDONLY)
   try:
-    with contextlib.suppress(OSError):  # The file system does not support locks.
+    with contextlib.suppress(OSError):  # Continues without a lock if the file system has none.
       fcntl.flock(descriptor, fcntl.LOCK_EX)
     yield folder
   finally:
@@ -149,27 +156,28 @@ def _is_complete(checkpoint: str) -> bool:
           and len(shards) == int(shards[0].rpartition('-of-')[2]))
 
 
-def _remove_folders(best_folder: str, kept: Optional[str], task: Optional[str],
-                    replaced: Optional[str] = None) -> None:
-  """Removes the folders that `task` wrote, except `kept`, and the folder `replaced` of any task.
+def _remove_folders(best_folder: str, folder_to_keep: Optional[str], task_type: Optional[str],
+                    previous_folder: Optional[str] = None) -> None:
+  """Removes the folders that a type of task wrote, and `previous_folder`; keeps `folder_to_keep`.
 
-  All other folders stay, because the tasks that wrote them may be reading them.
+  Folders of other types of tasks are not removed, because these tasks may be reading the files.
   """
   for name in os.listdir(best_folder):
     path = os.path.join(best_folder, name)
-    if os.path.isdir(path) and path != kept and (_task_type(path) == task or path == replaced):
+    if os.path.isdir(path) and path != folder_to_keep and (
+        _task_type_of(path) == task_type or path == previous_folder):
       shutil.rmtree(path)
 
 
-def _task_type(folder: str) -> Optional[str]:
-  """Returns the type of the task that wrote a folder, taken from the name of the folder."""
+def _task_type_of(folder: str) -> Optional[str]:
+  """Returns the type of the task that wrote a folder, from the folder's name; None: the chief."""
   return re.sub(r'^\d+(-again)?-?', '', os.path.basename(folder)) or None
 
 
 def _link_or_copy(path: str, target: str) -> None:
   try:
     os.link(path, target)
-  except OSError:  # The file system does not support hard links.
+  except OSError:  # If the file system does not support hard links, copies the file.
     with open(path, 'rb') as source, open(target, 'wb') as copy:
       shutil.copyfileobj(source, copy)
       copy.flush()

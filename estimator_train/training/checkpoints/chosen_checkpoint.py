@@ -1,4 +1,4 @@
-"""The checkpoint that `--checkpoint` names, and the run that saved it."""
+"""Finds the checkpoint that `--checkpoint` names, and the run that saved the checkpoint."""
 
 import glob
 import os
@@ -15,6 +15,10 @@ from estimator_train.training.checkpoints import best_checkpoint, recovery
 
 def resolve_checkpoint(settings: groups.Run, checkpoint: str) -> Tuple[str, int]:
   """Returns the path and global step of the checkpoint that `--checkpoint` names.
+
+  Args:
+    settings: the `run` flags, of which `mode` and `model_dir` are used.
+    checkpoint: the value of `--checkpoint`: `latest`, `best` or a path.
 
   Raises:
     UserError: the checkpoint does not exist or cannot be read.
@@ -56,14 +60,16 @@ def find_run_dir(model_dir: Optional[str], checkpoint: str) -> RunDir:
   return RunDir(os.path.dirname(checkpoint))
 
 
-def check_class_names(model_dir: Optional[str], checkpoint: str, labels: Sequence[str]) -> None:
+def check_class_names(model_dir: Optional[str], checkpoint: str,
+                      class_names: Sequence[str]) -> None:
   """Raises a UserError if the run that saved the checkpoint had other class names."""
   run_dir = find_run_dir(model_dir, checkpoint)
-  run_dir.check_class_names(labels, 'model_dir' if run_dir.path == model_dir else 'checkpoint')
+  run_dir.check_class_names(
+      class_names, 'model_dir' if run_dir.path == model_dir else 'checkpoint')
 
 
 def _describe_checkpoints(folder: str) -> str:
-  """Returns a list of the checkpoints in a folder, as text for the remedy of an error."""
+  """Returns text that lists the checkpoints in a folder, for the remedy in an error message."""
   paths = [path[:-len('.index')] for path in
            glob.glob(os.path.join(glob.escape(folder), 'model.ckpt-*.index'))]
   if not paths:

@@ -1,4 +1,4 @@
-"""Loads and saves the initial weights of a training run, and records where they are from."""
+"""Loads and saves the initial weights of a run, and records a fingerprint of the weights."""
 
 import hashlib
 import logging
@@ -24,12 +24,12 @@ def load_initial_weights(model: tf.keras.Model, settings: groups.Model,
                          image_shape: Tuple[int, int, int]) -> None:
   """Loads the weights given by `--weights` into the model, in Keras's session.
 
-  Weights in an Estimator's checkpoint are matched by variable name. ImageNet weights, and a file
-  without weights for the last layer, leave the last layer random.
+  In an Estimator's checkpoint, the weights are found by variable name. The last layer stays random
+  if the weights are ImageNet weights, or a file that has no weights for the last layer.
 
   Args:
-    model: a model with the same layers as the one whose weights were saved.
-    settings: the settings of the run.
+    model: the model, with the same layers as the model whose weights were saved.
+    settings: the model flags of the run.
     image_shape: (height, width, channels) of the images.
 
   Raises:
@@ -63,26 +63,31 @@ def _load_h5(model: tf.keras.Model, path: str) -> None:
       raise UserError('a weights file must not refer to other files', '--weights=' + path,
                       'give a file that contains all weights; check where this one comes from')
     group = file.get('model_weights', file)
-    file_layers = [name.decode('utf-8') for name in group.attrs.get('layer_names', ())
-                   if len(group[name].attrs['weight_names'])]
-  model_layers = [layer.name for layer in model.layers if layer.weights]
-  lacks_last_layer = bool(file_layers) and file_layers == model_layers[:-1]
+    saved_layer_names = [
+        name.decode('utf-8') for name in group.attrs.get('layer_names', ())
+        if len(group[name].attrs['weight_names'])]
+  layer_names = [layer.name for layer in model.layers if layer.weights]
+  lacks_last_layer = bool(saved_layer_names) and saved_layer_names == layer_names[:-1]
   if lacks_last_layer:
     _LOG.info('%s has no weights for the layer %s, which is initialized randomly', path,
-              model_layers[-1])
+              layer_names[-1])
   model.load_weights(path, by_name=lacks_last_layer)
 
 
 def _refers_to_other_files(unused_name: str,
                            item: Union[h5py.Group, h5py.Dataset]) -> Optional[bool]:
-  """Returns True if HDF5 would read weights from another file, which may be private; else None."""
+  """Returns True if HDF5 would read the weights of an item from another file, else None.
+
+  A weights file from an untrusted source could use such an item to copy a private file into the
+  model.
+  """
   if isinstance(item, h5py.Dataset):
     return bool(item.external or item.is_virtual) or None  # visititems continues only on None.
   return any(isinstance(item.get(name, getlink=True), h5py.ExternalLink) for name in item) or None
 
 
-def fingerprint(settings: groups.Model, seed: int) -> str:
-  """Returns text that identifies the initial weights: the model, and the seed or a digest."""
+def _make_fingerprint(settings: groups.Model, seed: int) -> str:
+  """Returns text that identifies initial weights by the model, and by the seed or a digest."""
   if settings.weights == 'none':
     return '--model={} --seed={}'.format(settings.model, seed)
   if settings.weights == 'imagenet':
@@ -95,34 +100,36 @@ def fingerprint(settings: groups.Model, seed: int) -> str:
   return '--model={} --weights md5 {}'.format(settings.model, digest.hexdigest())
 
 
-def save(model: tf.keras.Model, config: tf.estimator.RunConfig, settings: groups.Model,
-         loads_weights: bool) -> None:
-  """Saves the initial weights of a run, and a fingerprint of them.
+def save_initial_weights(model: tf.keras.Model, config: tf.estimator.RunConfig,
+                         settings: groups.Model, has_given_weights: bool) -> None:
+  """Saves the initial weights of a run, and a fingerprint of the weights.
 
   Args:
     model: the model.
     config: the configuration of the Estimator.
-    settings: the settings of the run.
-    loads_weights: whether the weights of the model were loaded; otherwise they are random.
+    settings: the model flags of the run.
+    has_given_weights: whether the model has the weights that `--weights` gives; otherwise, random
+      weights are saved.
   """
   model_to_estimator.save_initial_weights(
-      model, model.get_weights() if loads_weights else None, config)
+      model, model.get_weights() if has_given_weights else None, config)
   path = model_to_estimator.initial_weights_path(config.model_dir)
   atomic.write_text(os.path.join(os.path.dirname(path), _FINGERPRINT_FILE),
-                    fingerprint(settings, config.tf_random_seed) + '\n')
+                    _make_fingerprint(settings, config.tf_random_seed) + '\n')
 
 
-def warn_of_changes(run_dir: RunDir, settings: groups.Model, seed: int) -> None:
-  """Warns if a run resumes whose initial weights were not those that the settings give."""
+def warn_if_weights_differ(run_dir: RunDir, settings: groups.Model, seed: int) -> None:
+  """Warns if the resumed run began with other initial weights than the flags now specify."""
   folder = os.path.dirname(model_to_estimator.initial_weights_path(run_dir.path))
-  before, now = _read_fingerprint(folder), fingerprint(settings, seed)
-  if before is not None and before != now:
-    _, step = save_hook.latest_checkpoint(run_dir.path)
+  recorded, current = _read_fingerprint(folder), _make_fingerprint(settings, seed)
+  if recorded is not None and recorded != current:
+    _, step = save_hook.latest_checkpoint_and_step(run_dir.path)
     _LOG.warning('resuming from the checkpoint of step %d, whose run began with %s; the initial '
-                 'weights of this run (%s) are ignored', step, before, now)
+                 'weights of this run (%s) are ignored', step, recorded, current)
 
 
 def _read_fingerprint(folder: str) -> Optional[str]:
+  """Returns the recorded fingerprint; None if the folder has no record."""
   try:
     with open(os.path.join(folder, _FINGERPRINT_FILE), encoding='utf-8') as file:
       return file.read().strip()

@@ -1,4 +1,4 @@
-"""Recovery of a model_dir: finds the latest checkpoint that loads, and removes unfinished files."""
+"""Recovers a model_dir: finds the latest checkpoint that loads, and removes unfinished files."""
 
 import contextlib
 import glob
@@ -15,18 +15,18 @@ from estimator_train.tf_patches import saver as saver_patches
 
 _LOG = logging.getLogger('estimator_train')
 _CHECKPOINT_FILE = re.compile(r'model\.ckpt-(\d+)\.(index|data-\d+-of-\d+)$')
-# Temporary names used by TensorFlow and files.atomic, and the folders in which they occur.
+# TensorFlow and files.atomic write files under these temporary names, in these folders.
 _TEMPORARY_NAME = re.compile(r'model\.ckpt-\d+_temp_\w+$|.+\.tmp[0-9a-f]{32}$|.+\.(\d+|h5)\.part$')
 _FOLDERS_WITH_TEMPORARY_FILES = ('', 'keras', 'best', 'report')
 
 
 class RecoveredCheckpoint(NamedTuple):
-  """The checkpoint to resume from.
+  """The checkpoint to resume from, or to evaluate.
 
   Attributes:
-    path: the path of the latest checkpoint that loads; None: none was saved completely.
-    step: its global step; 0 without a checkpoint.
-    skip_reasons: the path of each later checkpoint, and the reason why it does not load.
+    path: the path of the latest checkpoint that loads; None if no checkpoint was saved completely.
+    step: the global step of the checkpoint; 0 if there is no checkpoint.
+    skip_reasons: for each later checkpoint, its path and the reason why it does not load.
   """
   path: Optional[str]
   step: int
@@ -36,9 +36,9 @@ class RecoveredCheckpoint(NamedTuple):
 def find_checkpoint(model_dir: str) -> RecoveredCheckpoint:
   """Finds the latest checkpoint that can be read completely and has correct checksums.
 
-  First tries the latest checkpoint listed in TensorFlow's `checkpoint` file, which is written after
-  the checkpoint itself; then the others, the newest first. Reads all values, because only that
-  verifies their checksums. Changes no file.
+  First tries the latest checkpoint in TensorFlow's `checkpoint` file, which lists a checkpoint only
+  when all files of the checkpoint are complete. Then tries all other checkpoints, the newest first.
+  Reads all values, because only reading verifies the checksums. Changes no file.
 
   Raises:
     UserError: there are checkpoints, but none of them loads.
@@ -50,10 +50,10 @@ def find_checkpoint(model_dir: str) -> RecoveredCheckpoint:
                                   if step not in listed_steps[:1]]:
     path = _checkpoint_path(model_dir, step)
     try:
-      saved_step = _read_all(path)
+      saved_step = _read_all_values(path)
     except (tf.errors.OpError, OSError, ValueError) as error:
       skip_reasons.append('{}: {}'.format(path, _to_one_line(error)))
-      # A run that was killed while saving its first checkpoint has lost no step.
+      # If a run was killed while it saved its first checkpoint, no step is lost.
       has_lost_steps = has_lost_steps or step in listed_steps or step > 0
       continue
     return RecoveredCheckpoint(path, step if saved_step is None else saved_step, skip_reasons)
@@ -73,8 +73,9 @@ def log_skipped(recovered: RecoveredCheckpoint) -> None:
 def repair_model_dir(model_dir: str, recovered: RecoveredCheckpoint) -> None:
   """Makes TensorFlow resume from the recovered checkpoint, and removes unfinished files.
 
-  A checkpoint that does not load is kept until the run saves the same step again. If TensorFlow had
-  begun to delete a checkpoint, its remaining files are removed, since TensorFlow would keep them.
+  A checkpoint that does not load is kept until the run saves the same step again. If a killed run
+  had begun to delete a checkpoint, the remaining files are removed, since TensorFlow would not
+  delete them.
 
   Args:
     model_dir: the directory of the run; no other process may write to it.
@@ -84,7 +85,7 @@ def repair_model_dir(model_dir: str, recovered: RecoveredCheckpoint) -> None:
   remove_unfinished_files(model_dir)
   if recovered.path is None:
     return
-  listed_steps, last_step = _steps_in_checkpoint_file(model_dir), _step_of(recovered.path)
+  listed_steps, last_step = _steps_in_checkpoint_file(model_dir), _step_in_path(recovered.path)
   unlisted_steps = [step for step in _steps_on_disk(model_dir)
                     if step < last_step and step not in listed_steps]
   for step in unlisted_steps:
@@ -92,7 +93,7 @@ def repair_model_dir(model_dir: str, recovered: RecoveredCheckpoint) -> None:
       for path in glob.glob(glob.escape(_checkpoint_path(model_dir, step)) + '.*'):
         os.remove(path)
   if listed_steps[:1] != [last_step] or unlisted_steps:
-    # TensorFlow deletes old checkpoints only if the `checkpoint` file lists them.
+    # Lists all checkpoints, because TensorFlow later deletes only checkpoints in the file.
     paths = [_checkpoint_path(model_dir, step) for step in reversed(_steps_on_disk(model_dir))
              if step <= last_step]
     saver_patches.write_checkpoint_state(model_dir, recovered.path, paths)
@@ -120,7 +121,7 @@ def _steps_in_checkpoint_file(model_dir: str) -> List[int]:
   """Returns the steps listed in TensorFlow's `checkpoint` file, the latest one first."""
   try:
     state = tf.train.get_checkpoint_state(model_dir)
-  except ValueError:  # The file is empty.
+  except ValueError:  # The `checkpoint` file is empty.
     state = None
   if state is None:
     return []
@@ -136,7 +137,7 @@ def _steps_on_disk(model_dir: str) -> List[int]:
   return sorted({int(match.group(1)) for match in matches if match}, reverse=True)
 
 
-def _step_of(path: str) -> int:
+def _step_in_path(path: str) -> int:
   return int(path.rpartition('-')[2])
 
 
@@ -144,11 +145,11 @@ def _checkpoint_path(model_dir: str, step: int) -> str:
   return os.path.join(model_dir, 'model.ckpt-{}'.format(step))
 
 
-def _read_all(path: str) -> Optional[int]:
-  """Reads all values, and returns the global step stored in the checkpoint, or None.
+def _read_all_values(path: str) -> Optional[int]:
+  """Reads all values of a checkpoint, and returns the stored global step; None if none is stored.
 
-  The global step may be higher than the one in the file name, because other workers may have
-  incremented it before its value was saved.
+  The stored step may be higher than the step in the file name, because other workers may have
+  incremented the global step before its value was saved.
   """
   reader = tf.train.NewCheckpointReader(path)
   for name in reader.get_variable_to_shape_map():
@@ -158,4 +159,5 @@ def _read_all(path: str) -> Optional[int]:
 
 
 def _to_one_line(error: Exception) -> str:
+  """Returns the message of an error as one line."""
   return ' '.join(str(getattr(error, 'message', error)).split())

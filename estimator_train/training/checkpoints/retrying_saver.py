@@ -20,6 +20,7 @@ _LOG = logging.getLogger('estimator_train')
 # The delay between two attempts doubles each time, up to the longest delay.
 _FIRST_DELAY_SECS, _LONGEST_DELAY_SECS = 1., 30.
 _POLL_INTERVAL_SECS = 0.2
+# Errors that come from the cluster and not from the disk, so saving is not retried.
 _NOT_DISK_ERRORS = (tf.errors.AbortedError, tf.errors.UnavailableError, tf.errors.CancelledError)
 
 
@@ -45,11 +46,12 @@ class RetryingSaver:
     self._is_stopping = is_stopping
     self._clock = clock
     self._sleep = sleep
-    # When the file system is unmounted, the device number of the path changes.
-    self._device = os.stat(run_dir.path).st_dev
+    # The device number of the folder changes when its file system is unmounted; see _check_folder.
+    self._device_number = os.stat(run_dir.path).st_dev
+    # Times by `clock`. The first one is None unless the last attempt failed.
     self._first_failure_at: Optional[float] = None
-    self._delay_secs = _FIRST_DELAY_SECS
     self._retry_at = 0.
+    self._delay_secs = _FIRST_DELAY_SECS
     self.saved_step: Optional[int] = None
 
   @property
@@ -63,11 +65,11 @@ class RetryingSaver:
     return self.is_failing and self._clock() >= self._retry_at
 
   def save(self, saver: tf.train.Saver, session: tf.Session, step: int) -> bool:
-    """Saves a checkpoint, and returns whether that succeeded.
+    """Tries once to save a checkpoint, and returns whether the attempt succeeded.
 
     Args:
       saver: the saver of the variables.
-      session: the session that holds their values.
+      session: the session with the values of the variables.
       step: the global step.
 
     Raises:
@@ -81,7 +83,7 @@ class RetryingSaver:
                  write_meta_graph=False)
     except (tf.errors.OpError, OSError, ValueError) as error:
       if isinstance(error, _NOT_DISK_ERRORS) or (
-          # If the folder is missing, the saver raises a ValueError, which is retried.
+          # The saver raises a ValueError if the folder is missing; no other ValueError is retried.
           isinstance(error, ValueError) and os.path.isdir(self._run_dir.path)):
         raise
       if self._remove_partial_checkpoint(step, files_before):
@@ -97,17 +99,17 @@ class RetryingSaver:
     return True
 
   def save_final(self, saver: tf.train.Saver, session: tf.Session, step: int) -> None:
-    """Saves the checkpoint after the last step; if that fails, waits and tries again.
+    """Saves the checkpoint of the last step; waits and retries until an attempt succeeds.
 
     Raises:
-      CheckpointNotSaved: saving has failed for `retry_secs`, or a signal has requested the end.
+      CheckpointNotSaved: saving has failed for `retry_secs`, or failed while the run is stopping.
     """
     while not self.save(saver, session, step):
       while not self.is_due and not self._is_stopping():
         self._sleep(_POLL_INTERVAL_SECS)
 
   def _save_graph(self, saver: tf.train.Saver, session: tf.Session, name: str) -> None:
-    """Writes the `.meta` file for other programs; the checkpoint is complete without it."""
+    """Writes the `.meta` file, which only other programs need; logs a warning on failure."""
     try:
       with session.graph.as_default():
         saver.export_meta_graph(os.path.join(self._run_dir.path, name))
@@ -117,14 +119,14 @@ class RetryingSaver:
                    disk_errors.error_reason(error))
 
   def _check_folder(self) -> None:
-    """Raises an OSError if the folder is missing or unmounted, which `save` may not detect."""
-    # A missing folder is not created again, because the new one might be on the wrong disk.
-    device = os.stat(self._run_dir.path).st_dev
-    if device != self._device and self._run_dir.last_checkpoint() is None:
+    """Raises an OSError if the folder is missing or unmounted; the saver may not fail then."""
+    # A missing folder is not created again, because the new folder might be on the wrong disk.
+    device_number = os.stat(self._run_dir.path).st_dev
+    if device_number != self._device_number and self._run_dir.last_checkpoint() is None:
       raise OSError('another file system, without the checkpoints, is mounted')
 
   def _handle_failure(self, error: Exception, step: int, session: tf.Session) -> None:
-    """Logs a failed attempt; raises CheckpointNotSaved if it must not be retried."""
+    """Logs a failed attempt and schedules the next one, or raises CheckpointNotSaved."""
     now = self._clock()
     if self._first_failure_at is None:
       self._first_failure_at = now
@@ -156,13 +158,18 @@ class RetryingSaver:
                for variable in session.graph.get_collection(tf.GraphKeys.GLOBAL_VARIABLES))
 
   def _list_files(self) -> Optional[FrozenSet[str]]:
+    """Returns the names of the files in the folder; None if the folder cannot be read."""
     try:
       return frozenset(os.listdir(self._run_dir.path))
     except OSError:
       return None
 
   def _remove_partial_checkpoint(self, step: int, files_before: Optional[FrozenSet[str]]) -> bool:
-    """Removes the files of a failed attempt, so that the next attempt can use their space.
+    """Removes the files of a failed attempt, so that the next attempt can use the disk space.
+
+    Args:
+      step: the global step of the failed checkpoint.
+      files_before: the return value of `_list_files` before the attempt.
 
     Returns:
       Whether it is certain that the folder has no checkpoint of this step.

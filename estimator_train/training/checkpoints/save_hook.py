@@ -1,4 +1,4 @@
-"""The hook that saves checkpoints, and functions that compare a checkpoint with a model."""
+"""Saves checkpoints during training, and compares the variables of a checkpoint with a model."""
 
 import contextlib
 import logging
@@ -15,15 +15,15 @@ from estimator_train.training.checkpoints.retrying_saver import RetryingSaver
 from estimator_train.training.hooks import finite
 
 _LOG = logging.getLogger('estimator_train')
-# In a checkpoint of an Estimator made from a Keras model, the model's variables keep their names.
-# Names of optimizer variables begin with `training` and the name of the optimizer: hyperparameters
-# such as training/Adam/learning_rate, and slots such as training/Adam/conv2d/kernel/m.
+# A checkpoint of a converted Keras model contains the variables of the model under their own names.
+# Names of optimizer variables begin with `training` and the name of the optimizer. Examples are the
+# hyperparameter training/Adam/learning_rate and the slot training/Adam/conv2d/kernel/m.
 _OPTIMIZER_VARIABLE = re.compile(r'training(_\d+)?/([^/]+)/')
 _LOSS_SCALE_VARIABLE = re.compile(r'training(_\d+)?/current_loss_scale$')
 
 
-def latest_checkpoint(model_dir: str) -> Tuple[Optional[str], int]:
-  """Returns the path and global step of the latest checkpoint, or (None, 0)."""
+def latest_checkpoint_and_step(model_dir: str) -> Tuple[Optional[str], int]:
+  """Returns the path and global step of the latest checkpoint; (None, 0) if there is none."""
   path = tf.train.latest_checkpoint(model_dir)
   if path is None:
     return None, 0
@@ -31,10 +31,10 @@ def latest_checkpoint(model_dir: str) -> Tuple[Optional[str], int]:
 
 
 def model_difference(model: tf.keras.Model, checkpoint: str) -> Optional[str]:
-  """Returns how the checkpoint's variables differ from those of the model; None if they do not."""
+  """Returns the first difference between a checkpoint's and a model's variables; None if equal."""
   expected = {weight.op.name: weight.shape.as_list() for weight in model.weights}
-  # Ignores the variables of a `tf.train` optimizer: scalars, and slots, whose names are those of
-  # the weights with a suffix.
+  # Ignores the optimizer's variables. A `tf.train` optimizer has scalars, and slots whose names are
+  # the name of a weight and a suffix, such as conv2d/kernel/Adam.
   stored: Dict[str, List[int]] = {
       name: shape for name, shape in tf.train.list_variables(checkpoint)
       if name in expected or (
@@ -48,12 +48,12 @@ def model_difference(model: tf.keras.Model, checkpoint: str) -> Optional[str]:
 
 
 def optimizer_difference(model: tf.keras.Model, checkpoint: str) -> Optional[str]:
-  """Returns how the checkpoint's optimizer differs from that of the model; None if it does not."""
+  """Returns the difference between a checkpoint's and a model's optimizer; None if equal."""
   stored = {match.group(2) for match in (
       _OPTIMIZER_VARIABLE.match(name) for name, _ in tf.train.list_variables(checkpoint)) if match}
   try:
     name = model.optimizer.get_config()['name']
-  except NotImplementedError:  # A `tf.train` optimizer, which names its variables differently.
+  except NotImplementedError:  # The optimizer is one of `tf.train`; it cannot be compared by name.
     return None
   if stored and name not in stored:
     return '{} in the checkpoint and {} in the model'.format(', '.join(sorted(stored)), name)
@@ -69,7 +69,7 @@ def lacks_loss_scale(checkpoint: str) -> bool:
 class SaveCheckpoints(CheckpointHook):
   """Saves checkpoints, the first one before the first step.
 
-  A failed attempt is repeated after later steps; after the last step, the hook waits and retries.
+  A failed attempt is repeated after a later step. After the last step, the hook waits and retries.
 
   Args:
     model_dir: the directory of the run.
@@ -79,7 +79,7 @@ class SaveCheckpoints(CheckpointHook):
     listeners: called after each checkpoint.
 
   Attributes:
-    pauses: the time taken by each checkpoint, and by each call of a listener.
+    pauses: one pause for each checkpoint, and one pause for each call of a listener's function.
   """
 
   def __init__(self, model_dir: str, save_steps: Optional[int], save_secs: Optional[int],
@@ -117,7 +117,7 @@ class SaveCheckpoints(CheckpointHook):
       self._notify_listeners(session, step)
 
   def save_now(self, session: tf.Session) -> Optional[str]:
-    """Saves a checkpoint now, unless that of this step is saved already.
+    """Saves a checkpoint of the current step, unless this checkpoint is saved already.
 
     Returns:
       The path of the checkpoint; None: saving failed, and will be retried.
@@ -134,14 +134,15 @@ class SaveCheckpoints(CheckpointHook):
       saver_patches.delete_surplus_checkpoints(self.saver)
       is_saved = self._retrying_saver.save(self.saver, session, step)
     if is_saved and was_failing:
-      # Begins a new event file: the full disk may have truncated a record of the current one, and
-      # records after a truncated one cannot be read.
+      # Begins a new event file. The full disk may have truncated a record in the current file, and
+      # no reader can read the records after a truncated record.
       self.writer.close()
       self.writer.reopen()
     if is_saved:
       self._notify_listeners(session, step)
 
   def _notify_listeners(self, session: tf.Session, step: int) -> None:
+    """Records the saved checkpoint in the event file, and calls the listeners."""
     self.writer.add_session_log(tf.SessionLog(
         status=tf.SessionLog.CHECKPOINT, checkpoint_path=self.prefix), step)
     for listener in self._listeners:
@@ -149,38 +150,39 @@ class SaveCheckpoints(CheckpointHook):
 
   @contextlib.contextmanager
   def _record_pause(self) -> Iterator[None]:
+    """Records the time of the `with` block as a pause of the kind `checkpoint`."""
     began = time.perf_counter()
     yield
     self._save_pauses.append(Pause('checkpoint', began, time.perf_counter() - began))
 
 
 class CallEveryNSteps(tf.train.CheckpointSaverListener):
-  """Calls a function after the first checkpoint in each interval of N steps, except the last one.
+  """Calls a function after the first checkpoint in each interval of N steps, but not at the end.
 
   Args:
     every_steps: N, a multiple of the number of steps between checkpoints.
-    called_up_to: the global step up to which all calls have been made.
-    last_step: the global step at which training ends; the function is not called there.
-    function: the function to call; it evaluates the latest checkpoint.
+    called_up_to: the global step up to which no call is due any more.
+    last_step: the global step at which training ends; the function is not called at this step.
+    function: the function to call, which evaluates the latest checkpoint.
 
   Attributes:
-    pauses: the time taken by each call.
+    pauses: one pause of the kind `evaluation` for each call.
   """
 
   def __init__(self, every_steps: int, called_up_to: int, last_step: int,
                function: Callable[[], Any]) -> None:
     self._every_steps = every_steps
-    self._num_intervals = called_up_to // every_steps
+    self._last_interval = called_up_to // every_steps
     self._last_step = last_step
     self._function = function
     self.pauses: List[Pause] = []
 
   def after_save(self, session: tf.Session, global_step_value: int) -> None:
-    # With parameter servers, other workers increment the global step too, so checkpoints may skip a
-    # multiple of N.
-    num_intervals = global_step_value // self._every_steps
-    if num_intervals > self._num_intervals and global_step_value < self._last_step:
-      self._num_intervals = num_intervals
+    # With parameter servers, other workers increment the global step too, so there may be no
+    # checkpoint at a multiple of N.
+    interval = global_step_value // self._every_steps
+    if interval > self._last_interval and global_step_value < self._last_step:
+      self._last_interval = interval
       began = time.perf_counter()
       self._function()
       self.pauses.append(Pause('evaluation', began, time.perf_counter() - began))

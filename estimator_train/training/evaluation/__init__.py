@@ -1,1 +1,1 @@
-"""Exact evaluation, during training and on its own."""
+"""Evaluates checkpoints, counting each test example exactly once."""

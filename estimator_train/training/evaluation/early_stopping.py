@@ -1,4 +1,4 @@
-"""Rules by which an evaluation stops the training, and `stopped.json`, which records the stop."""
+"""Decides whether an evaluation stops the training, and records the stop in `stopped.json`."""
 
 import contextlib
 import json
@@ -32,7 +32,7 @@ def find_stop_reason(settings: groups.Evaluation, metrics: Dict[str, Any],
   Args:
     settings: the early stopping rules.
     metrics: `accuracy` and `global_step` of the evaluation.
-    best: the best checkpoint so far, this evaluation included.
+    best: the best checkpoint so far, which may be the one that was just evaluated.
   """
   if settings.stop_at_accuracy is not None and metrics['accuracy'] >= settings.stop_at_accuracy:
     return StopReason(metrics['global_step'], 'accuracy {:.4f} reaches {:g}'.format(
@@ -53,12 +53,12 @@ def write_stop_reason(run_dir: RunDir, settings: groups.Evaluation,
 
 def read_stop_reason(run_dir: RunDir, settings: groups.Evaluation,
                      global_step: int) -> Optional[StopReason]:
-  """Returns the recorded stop, or None.
+  """Returns the recorded reason to stop, or None if there is none or the record is ignored.
 
   Args:
     run_dir: the directory of the run.
-    settings: the early stopping rules; a stop that other rules caused is ignored.
-    global_step: the latest step; a stop recorded at a later step is ignored.
+    settings: the early stopping rules. A stop that other rules caused is ignored.
+    global_step: the last global step of the run. A stop recorded at a later step is ignored.
   """
   try:
     with open(run_dir.path_to(_STOP_REASON_FILE), encoding='utf-8') as file:
@@ -77,4 +77,5 @@ def remove_stop_reason(run_dir: RunDir) -> None:
 
 
 def _rules(settings: groups.Evaluation) -> Dict[str, Any]:
+  """Returns the settings on which the decision to stop depends, by name."""
   return {name: getattr(settings, name) for name in _RULE_SETTINGS}

@@ -25,9 +25,10 @@ class Evaluator:
   """Evaluates checkpoints of a run on all test examples.
 
   Args:
-    plan: the plan of the run, with its data.
+    plan: the plan of the run, which provides the settings, the data and the devices.
     model: the model to evaluate.
-    is_stop_requested: called before each batch; True interrupts the evaluation.
+    is_stop_requested: a function that is called before each batch. If it returns True, the
+      evaluation is interrupted.
   """
 
   def __init__(self, plan: Plan, model: PreparedModel,
@@ -40,11 +41,11 @@ class Evaluator:
     """Evaluates a checkpoint.
 
     Args:
-      path: the path of the checkpoint; None: the latest one.
+      path: the path of the checkpoint, or None for the latest one.
 
     Returns:
-      A tuple of a dict with `accuracy`, `average_loss`, `examples`, `confusion_matrix`,
-      `global_step` and `checkpoint`, and of a few examples with the model's outputs.
+      A dict with `accuracy`, `average_loss`, `examples`, `confusion_matrix`, `global_step` and
+      `checkpoint`; and a few examples with the outputs of the model.
 
     Raises:
       EvaluationStopped: the evaluation was interrupted.
@@ -53,7 +54,7 @@ class Evaluator:
     """
     data, batch_size = self._plan.data, self._plan.engine.batch_size
     estimator = self._model.estimator
-    path = path or save_hook.latest_checkpoint(estimator.model_dir)[0]
+    path = path or save_hook.latest_checkpoint_and_step(estimator.model_dir)[0]
     assert path is not None
     samples = SamplePredictions(data.sizes.test, batch_size)
     with translate_errors(inputs.make_source(data.dataset, data.dataset.test)):
@@ -83,8 +84,8 @@ class Evaluator:
 class _EvaluationGraph:
   """An evaluation graph and its session, reused for all checkpoints.
 
-  `Estimator.evaluate` builds a new graph and session for each checkpoint. This takes longer than
-  evaluating a small model, and the old graphs stay in memory until Python's cycle collector runs.
+  `Estimator.evaluate` builds a new graph and session for each checkpoint. Building takes longer
+  than evaluating a small model, and old graphs stay in memory until Python's cycle collector runs.
 
   Args:
     estimator: the estimator that provides the model_fn and the configuration.
@@ -100,10 +101,10 @@ class _EvaluationGraph:
         features, labels = iterator.get_next()
       spec = estimator.model_fn(features, labels, tf.estimator.ModeKeys.EVAL, estimator.config)
       metrics = dict(spec.eval_metric_ops, loss=tf.metrics.mean(spec.loss))
-      self._update = tf.group(*[update for _, update in metrics.values()])
-      self._values = {name: value for name, (value, _) in metrics.items()}
-      self._values[tf.GraphKeys.GLOBAL_STEP] = global_step
-      self._initialize = tf.group(tf.local_variables_initializer(), tf.tables_initializer(),
+      self._update_op = tf.group(*[update for _, update in metrics.values()])
+      self._metric_values = {name: value for name, (value, _) in metrics.items()}
+      self._metric_values[tf.GraphKeys.GLOBAL_STEP] = global_step
+      self._initialize_op = tf.group(tf.local_variables_initializer(), tf.tables_initializer(),
                                   iterator.initializer)
       self._saver = tf.train.Saver(sharded=True)
       graph.finalize()
@@ -111,10 +112,10 @@ class _EvaluationGraph:
 
   def run(self, checkpoint: str, samples: SamplePredictions,
           is_stop_requested: Callable[[], bool]) -> Dict[str, Any]:
-    """Evaluates a checkpoint; returns the metrics over all examples by name, and `global_step`."""
+    """Evaluates a checkpoint; returns a dict of `global_step` and the metrics over all examples."""
     session = self._session
     self._saver.restore(session, checkpoint)
-    session.run(self._initialize)
+    session.run(self._initialize_op)
     with session.graph.as_default():
       samples.begin()
     while True:
@@ -122,19 +123,19 @@ class _EvaluationGraph:
         raise EvaluationStopped
       sample_args = samples.before_run(None)
       try:
-        _, results = session.run([self._update, sample_args.fetches if sample_args else []])
+        _, results = session.run([self._update_op, sample_args.fetches if sample_args else []])
       except tf.errors.OutOfRangeError:
         break
       samples.after_run(
           None, tf.train.SessionRunValues(results if sample_args else None, None, None))
-    values: Dict[str, Any] = session.run(self._values)
+    values: Dict[str, Any] = session.run(self._metric_values)
     return values
 
   def write_summary(self, folder: str, metrics: Dict[str, Any]) -> None:
     """Writes the scalar metrics for TensorBoard, as `Estimator.evaluate` does."""
-    # TensorFlow would ignore the umask, and make a folder that only its owner can write to.
+    # TensorFlow ignores the umask, and would make a folder that only its owner can write to.
     os.makedirs(folder, exist_ok=True)
-    with self._session.graph.as_default():  # A new writer writes the default graph, too.
+    with self._session.graph.as_default():  # A new writer writes the default graph to its file.
       writer = tf.summary.FileWriterCache.get(folder)
     writer.add_summary(
         tf.Summary(value=[tf.Summary.Value(tag=name, simple_value=float(value))
@@ -145,6 +146,6 @@ class _EvaluationGraph:
 
 
 def _release_free_memory() -> None:
-  """Returns freed memory to the system; otherwise glibc keeps it, in an arena for each thread."""
+  """Returns freed memory to the system, which glibc would otherwise keep for each thread."""
   with contextlib.suppress(OSError, AttributeError):  # Only glibc has malloc_trim.
     ctypes.CDLL(None).malloc_trim(0)

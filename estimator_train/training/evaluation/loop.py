@@ -17,7 +17,8 @@ from estimator_train.training.evaluation.sample_predictions import Sample
 _LOG = logging.getLogger('estimator_train')
 _POLL_SECS = 1.
 
-# Takes the return values of Evaluator.evaluate, writes the reports, and returns the result.
+# A function that takes the return values of Evaluator.evaluate, writes the reports, and returns the
+# result of the evaluation.
 WriteReports = Callable[[Dict[str, Any], List[Sample]], Dict[str, Any]]
 
 
@@ -28,8 +29,8 @@ class EvaluationLoop:
     run_dir: the directory of the run.
     settings: the early stopping rules, and the metric that selects the best checkpoint.
     evaluator: evaluates one checkpoint.
-    write_reports: called after each evaluation, with its return values.
-    task_type: the type of the task that evaluates; None: the chief, or the only process.
+    write_reports: a function that is called after each evaluation, see WriteReports.
+    task_type: the type of the task that evaluates, or None if it is the chief or the only process.
   """
 
   def __init__(self, run_dir: RunDir, settings: groups.Evaluation, evaluator: Evaluator,
@@ -44,25 +45,25 @@ class EvaluationLoop:
     """Evaluates a checkpoint, unless it is the one that was evaluated last.
 
     Args:
-      path: the path of the checkpoint; None: the latest one.
+      path: the path of the checkpoint, or None for the latest one.
 
     Returns:
-      The result, with the `best` checkpoint so far; empty if a signal interrupted the evaluation.
+      The result, with the `best` checkpoint so far; or {} if a signal interrupted the evaluation.
     """
-    path = path or save_hook.latest_checkpoint(self._run_dir.path)[0]
+    path = path or save_hook.latest_checkpoint_and_step(self._run_dir.path)[0]
     assert path is not None
     if self._last_result.get('checkpoint') == path:
       return self._last_result
     # Pinned first, because the chief may delete the checkpoint while the evaluator task reads it.
-    pinned = best_checkpoint.pin(path, self._run_dir.path, self._task_type)
+    pinned_path = best_checkpoint.pin(path, self._run_dir.path, self._task_type)
     try:
-      metrics, samples = self._evaluator.evaluate(pinned)
+      metrics, samples = self._evaluator.evaluate(pinned_path)
     except EvaluationStopped:
       _LOG.info('the evaluation of %s was interrupted; the same command repeats it', path)
       return {}
     metrics['checkpoint'] = path
     self._last_result = self._write_reports(metrics, samples)
-    best = best_checkpoint.promote(pinned, metrics, self._settings.best_metric,
+    best = best_checkpoint.promote(pinned_path, metrics, self._settings.best_metric,
                                    self._run_dir.path)
     self._last_result['best'] = best.as_result()
     self._stop_reason = early_stopping.find_stop_reason(self._settings, metrics, best)
@@ -75,7 +76,7 @@ class EvaluationLoop:
     return self._stop_reason if self.evaluate() else None
 
   def evaluate_new_checkpoints(self, last_step: int) -> Dict[str, Any]:
-    """Evaluates each checkpoint that another process saves, until that of the last step.
+    """Evaluates each checkpoint that another process saves, up to the checkpoint of the last step.
 
     Args:
       last_step: the global step at which the training ends.

@@ -14,32 +14,35 @@ def classifier_metrics(features: Any, labels: Any, outputs: tf.Tensor, loss: los
                        num_classes: int) -> Metrics:
   """Returns the metrics of a classifier for an EstimatorSpec.
 
-  An Estimator made from a Keras model reports the mean of the batches' mean losses, which depends
-  on the batch size when the last batch is short. `average_loss` is per example, and is summed in
-  float64, so that its first seven digits depend on neither the batch size nor the example order.
+  TensorFlow's model_to_estimator reports the mean of the mean losses of the batches, which depends
+  on the batch size when the last batch is short. `average_loss` is the mean over the examples. The
+  losses are summed in float64, so that the first seven digits of the mean depend on neither the
+  batch size nor the order of the examples.
 
   Args:
-    features: images [B, height, width, C] or any other features; with sample weights
+    features: images [B, height, width, C] or any other features. If there are sample weights,
       `{'features': ..., 'sample_weights': float [B]}`.
     labels: one-hot [B, num_classes] or class indices [B], whichever the loss takes; or a list or
-      dict that contains nothing else.
+      dict with one such tensor.
     outputs: the outputs of the model, [B, num_classes].
     loss: the loss of the model, in any form that Keras accepts.
-    num_classes: the width of the outputs.
+    num_classes: the number of classes.
 
   Returns:
     `accuracy`, `average_loss` (both float), `examples` (int64) and `confusion_matrix` (int64
-    [num_classes, num_classes], one row per true class, one column per predicted class). Like the
-    loss of Keras, average_loss is the sum of the weighted losses, divided by the number of
-    examples; the others do not depend on sample weights.
+    [num_classes, num_classes], one row per true class, one column per predicted class). As in
+    Keras, average_loss is the sum of the weighted losses, divided by the number of examples. The
+    other metrics do not depend on sample weights.
   """
   labels, weights = _only_tensor(labels), None
   if isinstance(features, dict) and set(features) == {'features', 'sample_weights'}:
     features, weights = features['features'], _only_tensor(features['sample_weights'])
-  true = tf.reshape(labels, [-1]) if losses.takes_class_indices(loss) else tf.argmax(labels, -1)
-  sample_predictions.register_batch(features, true, outputs)
-  counts = tf.math.confusion_matrix(true, tf.argmax(outputs, -1), num_classes, dtype=tf.int64)
-  matrix, add_matrix = _running_sum(counts, 'confusion_matrix')
+  class_indices = (tf.reshape(labels, [-1]) if losses.takes_class_indices(loss)
+                   else tf.argmax(labels, -1))
+  sample_predictions.register_batch(features, class_indices, outputs)
+  batch_matrix = tf.math.confusion_matrix(class_indices, tf.argmax(outputs, -1), num_classes,
+                                          dtype=tf.int64)
+  matrix, add_matrix = _running_sum(batch_matrix, 'confusion_matrix')
   example_losses = tf.cast(losses.make_per_example_loss(loss)(labels, outputs), tf.float64)
   if weights is not None:
     example_losses *= tf.reshape(tf.cast(weights, tf.float64), [-1])
@@ -54,6 +57,7 @@ def classifier_metrics(features: Any, labels: Any, outputs: tf.Tensor, loss: los
 
 
 def _only_tensor(value: Any) -> tf.Tensor:
+  """Returns the only element of a list or dict, or any other value itself, as a tensor."""
   if isinstance(value, dict):
     (value,) = value.values()
   elif isinstance(value, (list, tuple)):

@@ -14,7 +14,7 @@ class Sample(NamedTuple):
 
   Attributes:
     image: the image as the input pipeline yields it, [height, width, C].
-    class_index: the true class.
+    class_index: the index of the true class.
     outputs: float32 [num_classes], the outputs of the model.
   """
   image: np.ndarray
@@ -27,7 +27,7 @@ def register_batch(images: Any, class_indices: tf.Tensor, outputs: tf.Tensor) ->
 
   Args:
     images: the images, [B, height, width, C].
-    class_indices: the true classes, [B].
+    class_indices: the true class indices, [B].
     outputs: the outputs of the model, [B, num_classes].
   """
   tf.get_default_graph().get_collection_ref(_COLLECTION_KEY)[:] = [
@@ -35,11 +35,11 @@ def register_batch(images: Any, class_indices: tf.Tensor, outputs: tf.Tensor) ->
 
 
 class SamplePredictions(tf.train.SessionRunHook):
-  """Collects a dozen examples, evenly spaced, because image folders are read class by class.
+  """Collects a dozen evenly spaced examples; the first ones of an image folder are of one class.
 
   Args:
-    num_examples: the number of examples of the evaluation; None: unknown, so that the first dozen
-      is taken.
+    num_examples: the number of examples of the evaluation, or None if it is unknown. In that case
+      the first dozen is collected.
     batch_size: the batch size of the evaluation.
 
   Attributes:
@@ -51,21 +51,22 @@ class SamplePredictions(tf.train.SessionRunHook):
     self._batch_size = batch_size
     self._batch_index = 0
     if num_examples is None:
-      self._selected = np.arange(_NUM_SAMPLES)
+      self._selected_indices = np.arange(_NUM_SAMPLES)
     else:
-      self._selected = np.unique(np.linspace(0, num_examples - 1, _NUM_SAMPLES).astype(int))
+      self._selected_indices = np.unique(np.linspace(0, num_examples - 1, _NUM_SAMPLES).astype(int))
 
   def begin(self) -> None:
     batch = tf.get_collection(_COLLECTION_KEY)
-    self._fetch = tf.train.SessionRunArgs(batch) if batch else None
+    self._run_args = tf.train.SessionRunArgs(batch) if batch else None
 
   def before_run(self, run_context: Any) -> Optional[tf.train.SessionRunArgs]:
-    return self._fetch if (self._selected // self._batch_size == self._batch_index).any() else None
+    is_selected = (self._selected_indices // self._batch_size == self._batch_index).any()
+    return self._run_args if is_selected else None
 
   def after_run(self, run_context: Any, run_values: Any) -> None:
     if run_values.results is not None:
       images, class_indices, outputs = run_values.results
-      for index in self._selected - self._batch_index * self._batch_size:
+      for index in self._selected_indices - self._batch_index * self._batch_size:
         if 0 <= index < len(images):
           self.samples.append(Sample(images[index], int(class_indices[index]), outputs[index]))
     self._batch_index += 1

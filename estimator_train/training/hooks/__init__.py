@@ -1,1 +1,1 @@
-"""The hooks of a training session."""
+"""Session hooks, which measure, log and end the training."""

@@ -5,14 +5,17 @@ from typing import Any
 
 import tensorflow.compat.v1 as tf
 
-_REPLICA_ACCURACIES = 'estimator_train/replica_accuracies'
+# Key of the graph collection of accuracies, one per replica of this process.
+_REPLICA_ACCURACIES_KEY = 'estimator_train/replica_accuracies'
 
 
 def add_accuracy(class_indices: tf.Tensor, outputs: tf.Tensor) -> tf.Tensor:
-  """Adds the accuracy on a replica's batch to the graph; called after the replica's model is built.
+  """Adds the accuracy on a replica's batch to the graph, for BatchMetrics to fetch.
+
+  Must be called after the model of the replica is built, see summaries.register_batch.
 
   Args:
-    class_indices: the true classes, [B].
+    class_indices: the true class indices, [B].
     outputs: the outputs of the model, [B, num_classes].
 
   Returns:
@@ -20,19 +23,20 @@ def add_accuracy(class_indices: tf.Tensor, outputs: tf.Tensor) -> tf.Tensor:
   """
   correct = tf.equal(tf.cast(class_indices, tf.int64), tf.argmax(outputs, -1))
   accuracy = tf.reduce_mean(tf.cast(correct, tf.float32))
-  tf.add_to_collection(_REPLICA_ACCURACIES, accuracy)
+  tf.add_to_collection(_REPLICA_ACCURACIES_KEY, accuracy)
   return accuracy
 
 
 def training_loss() -> tf.Tensor:
   """Returns the tensor of the training loss, the mean over the global batch."""
+  # The last one, because Estimator adds the loss of the EstimatorSpec after all other losses.
   return tf.get_collection(tf.GraphKeys.LOSSES)[-1]
 
 
 class BatchMetrics(tf.train.SessionRunHook):
-  """Fetches the loss and the accuracy of each step, once for all hooks that come after this one.
+  """Fetches the loss and the accuracy of each step, so that later hooks need not fetch them again.
 
-  The accuracy covers the replicas of this process only. Computing it over all workers would take a
+  The accuracy covers the replicas of this process only. An accuracy over all workers would take a
   collective operation, which every worker would have to run in every step.
 
   Attributes:
@@ -44,14 +48,14 @@ class BatchMetrics(tf.train.SessionRunHook):
     self.loss = self.accuracy = math.nan
 
   def begin(self) -> None:
-    accuracies = tf.get_collection(_REPLICA_ACCURACIES)
+    accuracies = tf.get_collection(_REPLICA_ACCURACIES_KEY)
     accuracy = tf.add_n(accuracies) / len(accuracies) if len(accuracies) > 1 else (
         accuracies or [tf.constant(math.nan)])[0]
-    # Always the same fetches, because TensorFlow prunes the graph again for each new set.
-    self._fetch = tf.train.SessionRunArgs([training_loss(), accuracy])
+    # The same fetches in every step, because TensorFlow prunes the graph again for each new set.
+    self._run_args = tf.train.SessionRunArgs([training_loss(), accuracy])
 
   def before_run(self, run_context: Any) -> tf.train.SessionRunArgs:
-    return self._fetch
+    return self._run_args
 
   def after_run(self, run_context: Any, run_values: Any) -> None:
     self.loss, self.accuracy = run_values.results

@@ -1,4 +1,4 @@
-"""The hook that logs each epoch when it ends."""
+"""The hook that logs a line at the end of an epoch."""
 
 import logging
 import math
@@ -21,17 +21,18 @@ class LogEpochs(tf.train.SessionRunHook):
   """Logs loss, accuracy and examples/sec at the end of an epoch.
 
   After the first 10,000 epochs only some are logged, see logged_steps.py. Loss and accuracy are
-  means over the steps that this process ran since the last epoch ended. A step that takes examples
-  from two epochs counts for the one that it ends.
+  means over the steps that this process ran since the previous epoch ended. A step that takes
+  examples from two epochs counts for the earlier one.
 
   Args:
-    schedule: the learning rate schedule; a changed rate is logged. None: the rate is unknown.
-    num_examples: the number of examples of an epoch.
-    examples_per_step: the number of examples of a global step.
+    schedule: the learning rate schedule, or None if the rate is unknown. The line of an epoch
+      contains the rate if it has changed.
+    num_examples: the number of examples in an epoch.
+    examples_per_step: the number of examples in a global step.
     stop_step: the global step to train up to.
-    counter: counts the steps.
+    counter: the step counter.
     metrics: provides the loss and the accuracy of the last step.
-    clock: returns the time in seconds.
+    clock: a function that returns the time in seconds.
   """
 
   def __init__(self, schedule: Optional[Schedule], num_examples: int, examples_per_step: int,
@@ -54,30 +55,32 @@ class LogEpochs(tf.train.SessionRunHook):
       self._learning_rate = self._schedule.rate_at(step)
 
   def after_run(self, run_context: Any, run_values: Any) -> None:
-    if math.isfinite(self._metrics.loss):  # Loss scaling skips all other steps.
+    # A loss that is not finite ends the run, or loss scaling skips the update of the step.
+    if math.isfinite(self._metrics.loss):
       self._loss_sum += self._metrics.loss
       self._accuracy_sum += self._metrics.accuracy
-      self._steps += 1
+      self._num_summed_steps += 1
     step = self._counter.global_step
     if step < self._end_step:
       return
-    # Other workers increment the global step too, so that several epochs may have ended.
+    # Other workers increment the global step too, so this step may have ended several epochs.
     epoch = step * self._examples_per_step // self._num_examples
     if is_logged(epoch):
       self._log(epoch, step)
     self._begin_epoch(epoch + 1, step)
 
   def _log(self, epoch: int, step: int) -> None:
-    secs = max(self._clock() - self._began_at, 1e-9)
+    secs = max(self._clock() - self._epoch_began_at, 1e-9)
     examples = (step - self._start_step) * self._examples_per_step
-    steps = max(self._steps, 1)
+    num_steps = max(self._num_summed_steps, 1)
     _LOG.info('epoch %d/%d: loss %.4f%s, %s, %s examples/sec%s', epoch, self._num_epochs,
-              self._loss_sum / steps,
-              format_unless_nan(', accuracy {:.4f}', self._accuracy_sum / steps),
+              self._loss_sum / num_steps,
+              format_unless_nan(', accuracy {:.4f}', self._accuracy_sum / num_steps),
               format_duration(secs), '{:,.0f}'.format(examples / secs),
               self._format_changed_learning_rate(step))
 
   def _format_changed_learning_rate(self, step: int) -> str:
+    """Returns the learning rate as text, or '' if the rate has not changed since the last line."""
     if self._schedule is None:
       return ''
     previous_rate, self._learning_rate = self._learning_rate, self._schedule.rate_at(step - 1)
@@ -89,5 +92,5 @@ class LogEpochs(tf.train.SessionRunHook):
     self._start_step = start_step
     self._end_step = steps_for_epochs(epoch, self._num_examples, self._examples_per_step)
     self._loss_sum = self._accuracy_sum = 0.
-    self._steps = 0
-    self._began_at = self._clock()
+    self._num_summed_steps = 0
+    self._epoch_began_at = self._clock()

@@ -14,8 +14,8 @@ from estimator_train.training.schedules import Schedule
 
 _LOG = logging.getLogger('estimator_train')
 _NUM_LOSSES_KEPT = 5
-# With loss scaling, this many steps in a row without a finite loss end the run. Each of them halves
-# the loss scale (initially 2^15, at least 1), so a scale that is too large cannot cause this many.
+# With loss scaling, a run ends after this many steps in a row whose loss is not finite. A too large
+# loss scale cannot cause so many such steps, because each of them halves the scale, down to 1.
 MAX_SKIPPED_STEPS = 100
 
 
@@ -25,22 +25,22 @@ class StopAtNonFiniteLoss(tf.train.SessionRunHook):
   Args:
     counter: the step counter.
     metrics: provides the loss of the last step.
-    skips_updates: whether loss scaling skips the update of such a step, so that the run ends only
-      after MAX_SKIPPED_STEPS of them in a row.
-    schedule: the learning rate schedule; None: unknown.
+    skips_updates: whether loss scaling skips the update of a step whose loss is not finite. If so,
+      the run ends only after MAX_SKIPPED_STEPS such steps in a row.
+    schedule: the learning rate schedule, or None if the rate is unknown.
 
   Attributes:
-    last_finite_loss: the last loss that was finite, the mean over the global batch of its step;
-      None before the first.
+    last_finite_loss: the loss of the last step whose loss was finite, a mean over the global batch;
+      None if there was no such step.
   """
 
   def __init__(self, counter: StepCounter, metrics: BatchMetrics, skips_updates: bool = False,
                schedule: Optional[Schedule] = None) -> None:
     self._counter, self._metrics = counter, metrics
-    self._failed_step = 0
-    self._max_consecutive = MAX_SKIPPED_STEPS if skips_updates else 1
     self._schedule = schedule
-    self._num_consecutive = 0
+    self._max_non_finite_steps = MAX_SKIPPED_STEPS if skips_updates else 1
+    self._num_non_finite_steps = 0  # The last steps, in a row, whose loss is not finite.
+    self._non_finite_step = 0  # The global step of the last step if its loss is not finite.
     self._finite_losses: Deque[Tuple[int, float]] = collections.deque(maxlen=_NUM_LOSSES_KEPT)
 
   @property
@@ -53,33 +53,33 @@ class StopAtNonFiniteLoss(tf.train.SessionRunHook):
     losses = ', '.join('{:.6g} at step {}'.format(loss, step)
                        for step, loss in self._finite_losses)
     rate = 'set by the model' if self._schedule is None else '{:g}'.format(
-        self._schedule.rate_at(max((self._failed_step or self._counter.step) - 1, 0)))
+        self._schedule.rate_at(max((self._non_finite_step or self._counter.local_step) - 1, 0)))
     return 'the last finite losses: {}; learning rate {}'.format(losses or 'none', rate)
 
   def after_run(self, run_context: Any, run_values: Any) -> None:
     loss = float(self._metrics.loss)
     if math.isfinite(loss):
-      self._num_consecutive = 0
-      self._finite_losses.append((self._counter.step, loss))
+      self._num_non_finite_steps = self._non_finite_step = 0
+      self._finite_losses.append((self._counter.local_step, loss))
       return
     # Read from the session, because other workers may have incremented the global step too.
-    self._failed_step = read_global_step(run_context.session)
-    self._num_consecutive += 1
-    if self._num_consecutive >= self._max_consecutive:
+    self._non_finite_step = read_global_step(run_context.session)
+    self._num_non_finite_steps += 1
+    if self._num_non_finite_steps >= self._max_non_finite_steps:
+      suffix = ', the {}th such step in a row'.format(self._num_non_finite_steps)
       raise TrainingFailed('the loss is {} at step {}{}'.format(
-          loss, self._failed_step, ', the {}th such step in a row'.format(self._num_consecutive)
-          if self._max_consecutive > 1 else ''))
+          loss, self._non_finite_step, suffix if self._max_non_finite_steps > 1 else ''))
     _LOG.warning('the loss is %s at step %d: loss scaling skips an update whose gradients are not '
-                 'finite (--on_nan=skip)', loss, self._failed_step)
+                 'finite (--on_nan=skip)', loss, self._non_finite_step)
 
 
 class CheckWeightsFinite(tf.train.CheckpointSaverListener):
   """Raises TrainingFailed instead of saving a checkpoint whose weights are not finite.
 
-  The loss may still be finite then, because a step computes it before it updates the weights.
+  The loss may still be finite then, because a step computes the loss before it updates the weights.
 
   Args:
-    variables: a function that returns the variables that are saved.
+    variables: a function that returns the variables to check, which are those that are saved.
   """
 
   def __init__(self, variables: Callable[[], List[Any]]) -> None:
@@ -95,7 +95,8 @@ class CheckWeightsFinite(tf.train.CheckpointSaverListener):
 
   def before_save(self, session: tf.Session, global_step_value: int) -> None:
     is_finite = session.run(self._is_finite)
-    if self._finite_at_start is None:  # Variables such as a mask may contain -inf from the start.
+    # Variables such as a mask may contain -inf from the start, so they are not checked.
+    if self._finite_at_start is None:
       self._finite_at_start = [name for name, finite in is_finite.items() if finite]
     not_finite = sorted(name for name in self._finite_at_start if not is_finite[name])
     if not_finite:

@@ -13,17 +13,17 @@ _GET_NEXT_TYPES = ('IteratorGetNext', 'IteratorGetNextSync', 'IteratorGetNextAsO
 def add_probe(graph: tf.Graph) -> Optional[tf.Tensor]:
   """Adds operations that measure the time from the start of a step until all replicas have a batch.
 
-  Two operations read the same clock: the first has no inputs, the second runs after the batch has
-  arrived. Other operations that do not need the batch, such as reads of variables, may run between
-  them, but only take microseconds. The model runs after the second operation: otherwise, with a
-  single thread, the second operation could be scheduled after the model.
+  On each replica, two operations read the same clock. The first one has no inputs, and so runs at
+  the start of the step; the second one runs after the batch has arrived. The model waits for the
+  second operation; otherwise a single thread could run the model first, which would count as
+  waiting. Operations that do not need the batch, such as reads of variables, may run in between,
+  but take only microseconds.
 
   Args:
     graph: the training graph.
 
   Returns:
-    The waiting time in seconds, a float64 scalar; None if the graph has no tf.data iterator to
-    wait for.
+    The waiting time in seconds, a float64 scalar, or None if the graph has no tf.data iterator.
   """
   with graph.as_default():
     waits = [_measure_wait(operation) for operation in graph.get_operations()
@@ -33,6 +33,7 @@ def add_probe(graph: tf.Graph) -> Optional[tf.Tensor]:
 
 
 def _measure_wait(get_next: tf.Operation) -> tf.Tensor:
+  """Returns the seconds from the start of a step until the operation `get_next` has a batch."""
   consumers = [consumer for output in get_next.outputs for consumer in output.consumers()]
   device = tf.DeviceSpec.from_string(get_next.device)
   with tf.control_dependencies(None), tf.device(

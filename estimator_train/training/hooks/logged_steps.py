@@ -1,20 +1,19 @@
 """Selects the steps to log, so that the log and the event files of a long run stay small."""
 
-# All candidates below this number are logged; up to twice the number every second one, up to four
-# times the number every fourth one, and so on.
-_LOG_EACH_BELOW = 10000
+_NUM_ALL_LOGGED = 10000  # The number of first candidates of which each is logged, see is_logged.
 
 
 def is_logged(step: int, every: int = 1) -> bool:
   """Returns whether a step is logged.
 
-  Multiples of `every` are candidates. The first 10,000 of them are logged, and another 5,000 each
-  time that their number doubles: 43,000 of a million. The result depends on the step alone, so that
-  all workers, and a resumed run, agree.
+  The multiples of `every` are candidates. Of the first 10,000 candidates all are logged, of the
+  next 10,000 every second one, of the next 20,000 every fourth one, and so on. Of a million
+  candidates, 43,000 are logged. The result does not depend on earlier calls, so all workers and a
+  resumed run log the same steps.
 
   Args:
     step: the global step, or the number of an epoch.
     every: `--log_every_steps`.
   """
   candidate, remainder = divmod(step, every)
-  return not remainder and candidate % (1 << (candidate // _LOG_EACH_BELOW).bit_length()) == 0
+  return not remainder and candidate % (1 << (candidate // _NUM_ALL_LOGGED).bit_length()) == 0

@@ -18,30 +18,31 @@ from estimator_train.training.hooks.text import count_epochs, format_duration, f
 from estimator_train.training.schedules import Schedule
 
 _LOG = logging.getLogger('estimator_train')
-_REFRESH_SECS = 1.
-# The bar shows the mean rate over this number of refreshes; usually there is one per second.
-_RATE_WINDOW_REFRESHES = 10
-_MIN_COLUMNS_OF_LONG_FORM = 100  # On a narrower terminal, the bar is replaced by a shorter text.
+_REDRAW_SECS = 1.
+# The rate next to the bar is the mean over the time of this many redraws, usually one per second.
+_RATE_WINDOW_REDRAWS = 10
+_MIN_COLUMNS_OF_LONG_FORM = 100  # A narrower terminal shows a shorter text instead of the bar.
 
 
 class ShowProgress(tf.train.SessionRunHook):
   """Shows the progress of the training: as a bar on a terminal, otherwise as log lines.
 
-  Also writes summaries: `examples_per_sec` and `step_secs`, the mean rate and the mean time per
-  step since the last logged step, including pauses; and the `learning_rate` of the step.
+  Also writes summaries at each logged step. `examples_per_sec` is the mean rate, and `step_secs`
+  the mean time per step, since the previous logged step, including pauses. `learning_rate` is the
+  learning rate of the step.
 
   Args:
-    counter: counts the steps.
+    counter: the step counter.
     metrics: provides the loss and the accuracy of the last step.
-    model_dir: the folder for summaries; None: this task writes none.
+    model_dir: the folder for summaries, or None if this task writes no summaries.
     stop_step: the global step to train up to.
-    log_every_steps: the number of steps from one log line or summary to the next; it increases
-      after the first 10,000 lines, see logged_steps.py.
-    examples_per_step: the number of examples of a global step.
-    num_examples: the number of examples of an epoch; None: the data set has no end.
-    schedule: the learning rate schedule; None: the rate is unknown.
-    after_first_step: called once, after the first step of this process.
-    clock: returns the time in seconds.
+    log_every_steps: the number of steps from one log line or summary to the next. After the first
+      10,000 lines the number increases, see logged_steps.py.
+    examples_per_step: the number of examples in a global step.
+    num_examples: the number of examples in an epoch, or None if the data set has no end.
+    schedule: the learning rate schedule, or None if the rate is unknown.
+    after_first_step: a function that is called once, after the first step of this process.
+    clock: a function that returns the time in seconds.
   """
 
   def __init__(self, counter: StepCounter, metrics: BatchMetrics, model_dir: Optional[str],
@@ -60,38 +61,38 @@ class ShowProgress(tf.train.SessionRunHook):
     self._schedule = schedule
     self._after_first_step = after_first_step
     self._clock = clock
-    self._logged_step, self._logged_at = 0, 0.
-    self._refresh_at = 0.
-    self._refreshes: Deque[Tuple[int, float]] = collections.deque(
-        maxlen=_RATE_WINDOW_REFRESHES + 1)
+    self._last_logged_step, self._last_logged_at = 0, 0.
+    self._next_redraw_at = 0.
+    self._redraws: Deque[Tuple[int, float]] = collections.deque(maxlen=_RATE_WINDOW_REDRAWS + 1)
     self._bar: Optional[tqdm] = None
 
   def after_create_session(self, session: tf.Session, coord: Any) -> None:
     step, now = self._counter.global_step, self._clock()
-    self._logged_step, self._logged_at = step, now
-    self._refreshes.append((step, now))
+    self._last_logged_step, self._last_logged_at = step, now
+    self._redraws.append((step, now))
     if sys.stderr.isatty():
       self._bar = tqdm(total=self._stop_step, initial=step, file=sys.stderr, leave=False,
                        dynamic_ncols=True, mininterval=math.inf, bar_format='{desc}')
 
   def after_run(self, run_context: Any, run_values: Any) -> None:
-    if self._counter.step == self._counter.start_step + 1:
+    if self._counter.local_step == self._counter.start_step + 1:
       self._after_first_step()
     step = self._counter.global_step
-    is_refresh_due = self._bar is not None and self._clock() >= self._refresh_at
+    is_redraw_due = self._bar is not None and self._clock() >= self._next_redraw_at
     if logged_steps.is_logged(step, self._log_every_steps) or step >= self._stop_step:
-      self._counter.refresh(run_context.session)
+      self._counter.update_global_step(run_context.session)
       self._log(self._metrics.loss, self._metrics.accuracy)
-    elif not is_refresh_due:
+    elif not is_redraw_due:
       return
     if self._bar is not None:
-      self._refresh(self._metrics.loss, self._metrics.accuracy)
+      self._redraw_bar(self._metrics.loss, self._metrics.accuracy)
 
   def _log(self, loss: float, accuracy: float) -> None:
+    """Writes the summaries of a step, and logs a line unless there is a bar."""
     now, step = self._clock(), self._counter.global_step
-    step_secs = (now - self._logged_at) / max(step - self._logged_step, 1)
+    step_secs = (now - self._last_logged_at) / max(step - self._last_logged_step, 1)
     rate = self._examples_per_step / step_secs
-    self._logged_step, self._logged_at = step, now
+    self._last_logged_step, self._last_logged_at = step, now
     if self._model_dir is not None:
       scalars = {'examples_per_sec': rate, 'step_secs': step_secs}
       if self._schedule is not None:
@@ -103,32 +104,34 @@ class ShowProgress(tf.train.SessionRunHook):
                 format_unless_nan(', accuracy {:.4f}', accuracy), '{:,.0f}'.format(rate),
                 format_duration((self._stop_step - step) * step_secs))
 
-  def _refresh(self, loss: float, accuracy: float) -> None:
-    """Redraws the bar."""
+  def _redraw_bar(self, loss: float, accuracy: float) -> None:
     assert self._bar is not None
     now, step = self._clock(), self._counter.global_step
-    self._refresh_at = now + _REFRESH_SECS
-    oldest_step, oldest_time = self._refreshes[0]
-    self._refreshes.append((step, now))
+    self._next_redraw_at = now + _REDRAW_SECS
+    oldest_step, oldest_time = self._redraws[0]
+    self._redraws.append((step, now))
     step_secs = (now - oldest_time) / max(step - oldest_step, 1)
     rate = self._examples_per_step / step_secs
-    left = format_duration((self._stop_step - step) * step_secs)
+    time_left = format_duration((self._stop_step - step) * step_secs)
     columns = shutil.get_terminal_size().columns
     if columns >= _MIN_COLUMNS_OF_LONG_FORM:
       text = 'step {}/{}{}, loss {:.4f}{}, {:,.0f} examples/sec, {} left'.format(
           step, self._stop_step, self._format_epoch(', epoch {}/{}'), loss,
-          format_unless_nan(', accuracy {:.4f}', accuracy), rate, left)
+          format_unless_nan(', accuracy {:.4f}', accuracy), rate, time_left)
       self._bar.bar_format = '{desc} |{bar}|'
     else:
       text = '{}/{}{} loss {:.3f}{} {:,.0f}/s {}'.format(
           step, self._stop_step, self._format_epoch(' ep {}/{}'), loss,
-          format_unless_nan(' acc {:.3f}', accuracy), rate, left)[:columns - 1]
+          format_unless_nan(' acc {:.3f}', accuracy), rate, time_left)[:columns - 1]
       self._bar.bar_format = '{desc}'
     self._bar.n = step
     self._bar.set_description_str(text)
 
   def _format_epoch(self, template: str) -> str:
-    """Formats the current epoch and the number of epochs; '' if the data set has no end."""
+    """Formats the template with the current epoch and the number of epochs.
+
+    Returns '' if the data set has no end.
+    """
     if self._num_examples is None:
       return ''
     epoch, num_epochs = (count_epochs(step, self._num_examples, self._examples_per_step)

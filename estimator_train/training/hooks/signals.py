@@ -14,30 +14,30 @@ from estimator_train.process.signals import SignalState
 from estimator_train.training.hooks.step_counter import StepCounter
 
 _LOG = logging.getLogger('estimator_train')
-# The time within which every other task receives an announcement.
+# An announcement is assumed to reach every other task within this time.
 _ANNOUNCE_SECS = 1.
 _NUM_STEP_TIMES_KEPT = 50
 
 
 class StopOnSignal(tf.train.SessionRunHook):
-  """Stops the training after the running step when a signal arrives.
+  """Stops the training when a signal arrives, after the running step or soon after it.
 
-  Estimator then saves a checkpoint and closes the session. Workers that train together have to stop
-  at the same step, or the last one would wait forever for the others. So the worker that receives
-  the signal announces a step a little ahead, at which all of them stop.
+  Estimator then saves a checkpoint and closes the session. Workers that train together must stop at
+  the same step, because a worker that continued alone would wait for the others forever. So the
+  worker that receives the signal announces a slightly later step, at which all workers stop.
 
   This hook must come after the hook that evaluates, because an evaluation may request a stop too.
 
   Args:
-    signals: the signals received so far. This hook installs their handlers before the first step,
+    signals: records the signals. This hook installs the signal handlers before the first step,
       because from then on there is something to save.
     engine: the engine, which announces the stop to the other workers.
     counter: the step counter.
-    clock: returns the time in seconds.
+    clock: a function that returns the time in seconds.
 
   Attributes:
-    has_stopped: whether this hook stopped the training, because of a signal to this task or another
-      one, or because of `request`.
+    has_stopped: whether this hook has stopped the training, because of a signal to any task or a
+      call of `request_stop`.
   """
 
   def __init__(self, signals: SignalState, engine: Engine, counter: StepCounter,
@@ -45,42 +45,43 @@ class StopOnSignal(tf.train.SessionRunHook):
     self._signals, self._engine, self._counter = signals, engine, counter
     self._clock = clock
     self.has_stopped = False
-    self._is_requested = False
+    self._is_stop_requested = False
     self._has_announced = False
-    self._previous_end = 0.
+    self._previous_step_ended_at = 0.
     self._step_secs: Deque[float] = collections.deque(maxlen=_NUM_STEP_TIMES_KEPT)
 
   def after_create_session(self, session: tf.Session, coord: Any) -> None:
-    self._previous_end = self._clock()
+    self._previous_step_ended_at = self._clock()
     self._signals.begin()
 
-  def request(self) -> None:
+  def request_stop(self) -> None:
     """Requests a stop, as a signal does."""
-    self._is_requested = True
+    self._is_stop_requested = True
 
   @property
   def has_stop_signal(self) -> bool:
-    """Whether a signal, to this task or another one, has requested a stop."""
+    """Whether a signal to any task has requested a stop."""
     is_announced_by_peer = self._engine.stop_step is not None and not self._has_announced
     return self._signals.stop_signum is not None or is_announced_by_peer
 
   def after_run(self, run_context: Any, run_values: Any) -> None:
     now = self._clock()
-    self._step_secs.append(now - self._previous_end)
-    self._previous_end = now
-    if not self._has_announced and (self._is_requested or self._signals.stop_signum is not None):
+    self._step_secs.append(now - self._previous_step_ended_at)
+    self._previous_step_ended_at = now
+    is_requested = self._is_stop_requested or self._signals.stop_signum is not None
+    if is_requested and not self._has_announced:
       self._has_announced = True
-      self._engine.stop_all_at(self._counter.step + self._steps_ahead())
+      self._engine.stop_all_at(self._counter.local_step + self._announcement_steps())
     stop_step = self._engine.stop_step
-    if stop_step is not None and self._counter.step >= stop_step:
+    if stop_step is not None and self._counter.local_step >= stop_step:
       self.has_stopped = True
       run_context.request_stop()
 
-  def _steps_ahead(self) -> int:
-    """Returns the number of steps after which all workers have received an announcement."""
+  def _announcement_steps(self) -> int:
+    """Returns the number of steps within which an announcement reaches all workers."""
     if self._engine.size == 1:
       return 0
-    # The median, because steps with a checkpoint or an evaluation take longer.
+    # Not the mean, which would include the time of checkpoints and evaluations.
     return math.ceil(_ANNOUNCE_SECS / statistics.median(self._step_secs))
 
 
@@ -88,9 +89,9 @@ class SaveOnSignal(tf.train.SessionRunHook):
   """Saves a checkpoint after the step during which SIGUSR1 arrived; training continues.
 
   Args:
-    signals: the signals received so far.
-    save_now: a function that saves a checkpoint and returns its path, or None if saving failed and
-      will be retried. If the argument itself is None, another task saves the checkpoints.
+    signals: records the signals.
+    save_now: a function that saves a checkpoint, and returns the path, or None if saving failed and
+      will be retried. If `save_now` itself is None, another task saves the checkpoints.
   """
 
   def __init__(self, signals: SignalState,

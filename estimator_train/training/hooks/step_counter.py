@@ -12,27 +12,27 @@ class StepCounter(tf.train.SessionRunHook):
 
   Args:
     is_synchronous: whether each global step is a step of this process, too. Otherwise other workers
-      also increment the global step, and `global_step` is exact only after `refresh`.
+      also increment the global step, and `global_step` is exact only after `update_global_step`.
 
   Attributes:
     start_step: the global step at which the session began.
-    step: `start_step` plus the number of steps that this process has completed since.
-    global_step: the last known value of the global step, at least `step`.
+    local_step: `start_step` plus the number of steps that this process has completed since then.
+    global_step: the last known value of the global step, at least `local_step`.
   """
 
   def __init__(self, is_synchronous: bool = True) -> None:
     self._is_synchronous = is_synchronous
-    self.start_step = self.step = self.global_step = 0
+    self.start_step = self.local_step = self.global_step = 0
 
   def after_create_session(self, session: tf.Session, coord: Any) -> None:
-    self.start_step = self.step = self.global_step = read_global_step(session)
+    self.start_step = self.local_step = self.global_step = read_global_step(session)
 
   def after_run(self, run_context: Any, run_values: Any) -> None:
-    self.step += 1
+    self.local_step += 1
     self.global_step += 1
 
-  def refresh(self, session: tf.Session) -> None:
-    """Reads the global step from the session if other workers increment it too."""
+  def update_global_step(self, session: tf.Session) -> None:
+    """Reads `global_step` from the session if other workers increment the global step too."""
     if not self._is_synchronous:
       self.global_step = max(read_global_step(session), self.global_step)
 

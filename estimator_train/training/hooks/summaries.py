@@ -1,8 +1,9 @@
-"""TensorBoard summaries of a training run: scalars, example images, hyperparameters.
+"""Writes TensorBoard summaries of a training run: scalars, example images and hyperparameters.
 
-Tensors are registered while the model's graph is built. The hook fetches them at the steps whose
-summaries it writes; at all other steps they are not computed. Estimator's own summaries cannot be
-used, because in a cluster they contain collective operations, which all workers would have to run.
+Tensors are registered while the graph of the model is built. The hook WriteSummaries fetches these
+tensors only at the steps whose summaries it writes; other steps do not compute them. Estimator's
+own summaries are not used, because in a cluster they contain collective operations, which all
+workers would have to run in the same steps.
 """
 
 from typing import Any, Dict, Optional, Sequence
@@ -15,9 +16,10 @@ from estimator_train.tf_patches import estimator as estimator_patches, model_to_
 from estimator_train.training.hooks import batch_metrics, logged_steps
 from estimator_train.training.hooks.step_counter import StepCounter, read_global_step
 
-# Keys of graph collections; the tag of a scalar is appended to the prefix.
-_SCALAR_PREFIX = 'estimator_train/scalars/'
-_PIXELS, _CLASS_INDICES = 'estimator_train/example_pixels', 'estimator_train/example_classes'
+# Keys of graph collections. The key of a scalar is this prefix and the tag of the scalar.
+_SCALAR_KEY_PREFIX = 'estimator_train/scalars/'
+_PIXELS_KEY = 'estimator_train/example_pixels'
+_CLASS_INDICES_KEY = 'estimator_train/example_classes'
 _MAX_EXAMPLES = 8
 # The columns of TensorBoard's HParams table: settings, and metrics as (folder, tag).
 _STRING_HPARAMS = ('dataset', 'image_size', 'preprocess', 'model', 'weights', 'optimizer',
@@ -33,7 +35,7 @@ def write_scalars(model_dir: str, scalars: Dict[str, float], step: int) -> None:
   writer = _writer(model_dir)
   writer.add_summary(tf.Summary(value=[tf.Summary.Value(tag=tag, simple_value=value)
                                        for tag, value in sorted(scalars.items())]), step)
-  writer.flush()  # Otherwise TensorBoard would show them minutes later.
+  writer.flush()  # Otherwise TensorBoard would show the scalars minutes later.
 
 
 def _writer(model_dir: str) -> tf.summary.FileWriter:
@@ -42,15 +44,15 @@ def _writer(model_dir: str) -> tf.summary.FileWriter:
 
 
 def register_scalar(tag: str, value: tf.Tensor) -> None:
-  """Registers a scalar; if each replica registers one with this tag, the first one is written."""
-  tf.add_to_collection(_SCALAR_PREFIX + tag, value)
+  """Registers a scalar. If each replica registers one with this tag, the first one is written."""
+  tf.add_to_collection(_SCALAR_KEY_PREFIX + tag, value)
 
 
 def register_batch(features: tf.Tensor, labels: tf.Tensor, outputs: tf.Tensor) -> None:
-  """Registers the accuracy on the training batch, as `accuracy`, and some of its images.
+  """Registers some images of the training batch, and the accuracy on the batch as `accuracy`.
 
-  Must be called in each replica, and after its model is built: operations added earlier would
-  change the seeds of the model's random operations.
+  Must be called in each replica after the model of the replica is built, because operations that
+  were added earlier would change the seeds of the model's random operations.
 
   Args:
     features: the images of this replica, uint8 or float32 [B, height, width, C] with pixel values
@@ -60,24 +62,24 @@ def register_batch(features: tf.Tensor, labels: tf.Tensor, outputs: tf.Tensor) -
   """
   class_indices = labels if labels.shape.ndims == 1 else tf.argmax(labels, -1)
   accuracy = batch_metrics.add_accuracy(class_indices, outputs)
-  # The replicas have equal parts of the batch, so the accuracy on the batch is the mean of theirs.
+  # The accuracy on the global batch is the mean over the replicas, whose batches have equal sizes.
   tf.distribute.get_replica_context().merge_call(
       lambda strategy, accuracies: register_scalar(
           'accuracy', strategy.reduce(tf.distribute.ReduceOp.MEAN, accuracies, axis=None)),
       args=(accuracy,))
   if features.shape.ndims == 4 and features.shape[-1].value in (1, 3):
-    tf.add_to_collection(_PIXELS, features[:_MAX_EXAMPLES])
-    tf.add_to_collection(_CLASS_INDICES, class_indices[:_MAX_EXAMPLES])
+    tf.add_to_collection(_PIXELS_KEY, features[:_MAX_EXAMPLES])
+    tf.add_to_collection(_CLASS_INDICES_KEY, class_indices[:_MAX_EXAMPLES])
 
 
 def register_gradient_norm(optimizer: Any) -> None:
   """Registers the norm of the gradient over the global batch, as `gradient_norm`.
 
-  It is the norm of the gradient as passed to the optimizer: without loss scaling, and clipped if
-  the optimizer clips it.
+  The gradient is taken as `apply_gradients` receives it: without the factor of loss scaling, and
+  clipped if the optimizer clips gradients.
 
   Args:
-    optimizer: the optimizer of a compiled Keras model, from Keras or `tf.train`.
+    optimizer: the optimizer of a compiled Keras model, either of Keras or of `tf.train`.
   """
   model_to_estimator.add_optimizer_base_class(optimizer, _GradientNormRecorder)
 
@@ -88,20 +90,21 @@ class _GradientNormRecorder:
   def apply_gradients(self, grads_and_vars: Any, *args: Any, **kwargs: Any) -> Any:
     grads_and_vars = list(grads_and_vars)
     result = super().apply_gradients(grads_and_vars, *args, **kwargs)  # type: ignore[misc]
-    # After the update, because merge_call affects the order in which the operations of the replicas
-    # are built, and the masks of dropout depend on the operations built before them.
+    # After the update is built: this merge_call affects the order in which the operations of the
+    # replicas are built, and the masks of dropout depend on the operations that are built earlier.
     tf.distribute.get_replica_context().merge_call(
-        _register_gradient_norm, args=([pair for pair in grads_and_vars if pair[0] is not None],))
+        _register_norm_of_sum, args=([pair for pair in grads_and_vars if pair[0] is not None],))
     return result
 
 
-def _register_gradient_norm(strategy: tf.distribute.Strategy, grads_and_vars: Any) -> None:
-  # The optimizer computes these sums too, but with mixed precision it does so inside a tf.cond,
-  # whose tensors cannot be fetched.
+def _register_norm_of_sum(strategy: tf.distribute.Strategy, grads_and_vars: Any) -> None:
+  """Registers the norm of the sum of all replicas' gradients, as `gradient_norm`."""
+  # The optimizer computes the same sums, but loss scaling puts these operations into a tf.cond, and
+  # tensors inside a tf.cond cannot be fetched.
   sums = [strategy.experimental_local_results(gradient)
           for gradient in strategy.extended.batch_reduce_to(
               tf.distribute.ReduceOp.SUM, grads_and_vars)]
-  # A collective operation completes only if it runs on all replicas, so fetch it on all of them.
+  # The sum on the first replica completes only if the collective operation runs on all replicas.
   with tf.control_dependencies([tf.convert_to_tensor(copy) for copies in sums
                                 for copy in copies[1:]]):
     register_scalar('gradient_norm', tf.global_norm([tf.cast(copies[0], tf.float32)
@@ -109,43 +112,44 @@ def _register_gradient_norm(strategy: tf.distribute.Strategy, grads_and_vars: An
 
 
 class WriteSummaries(tf.train.SessionRunHook):
-  """Writes the registered tensors and the loss of the first step, the last and each logged one.
+  """Writes the registered tensors and the loss at the first, the last and each logged step.
 
-  All workers of a cluster need this hook, and must write the same steps, because fetching the
-  tensors runs collective operations. `loss` and `accuracy` have the same tags as in evaluations.
+  All workers of a cluster need this hook, and must fetch the tensors at the same steps, because
+  fetching runs collective operations. Evaluations use the tags `loss` and `accuracy`, too, so that
+  TensorBoard shows training and evaluation in the same charts.
 
   Args:
     counter: the step counter.
-    model_dir: the directory of the run; None: this task writes nothing.
+    model_dir: the directory of the run, or None if this task writes nothing.
     settings: the settings of the run.
     stop_step: the global step to train up to.
-    labels: the class names.
+    class_names: the class names.
   """
 
   def __init__(self, counter: StepCounter, model_dir: Optional[str], settings: Settings,
-               stop_step: int, labels: Sequence[str]) -> None:
+               stop_step: int, class_names: Sequence[str]) -> None:
     self._counter = counter
     self._model_dir = model_dir
     self._settings = settings
     self._stop_step = stop_step
-    self._labels = labels
+    self._class_names = class_names
 
   def begin(self) -> None:
     loss = batch_metrics.training_loss()
     estimator_patches.remove_loss_summary(loss)
-    scalars = {key[len(_SCALAR_PREFIX):]: tf.get_collection(key)[0]
+    scalars = {key[len(_SCALAR_KEY_PREFIX):]: tf.get_collection(key)[0]
                for key in tf.get_default_graph().get_all_collection_keys()
-               if str(key).startswith(_SCALAR_PREFIX)}
-    examples = tf.get_collection(_PIXELS)[:1] + tf.get_collection(_CLASS_INDICES)[:1]
-    # Always the same fetches, because TensorFlow prunes the graph again for each new set.
-    self._fetch = tf.train.SessionRunArgs((dict(scalars, loss=loss), examples))
+               if str(key).startswith(_SCALAR_KEY_PREFIX)}
+    examples = tf.get_collection(_PIXELS_KEY)[:1] + tf.get_collection(_CLASS_INDICES_KEY)[:1]
+    # The same fetches in every step, because TensorFlow prunes the graph again for each new set.
+    self._run_args = tf.train.SessionRunArgs((dict(scalars, loss=loss), examples))
     if examples:
       self._image = tf.placeholder(tf.float32, [None, None, None])
       self._png = tf.image.encode_png(tf.saturate_cast(tf.round(self._image), tf.uint8))
 
   def after_create_session(self, session: tf.Session, coord: Any) -> None:
     if self._model_dir is not None:
-      # Makes TensorBoard discard what a killed run wrote for the steps that are now repeated.
+      # Makes TensorBoard discard what a killed run has written for the steps that are repeated now.
       _writer(self._model_dir).add_session_log(
           tf.SessionLog(status=tf.SessionLog.START), self._counter.start_step + 1)
       _writer(self._model_dir).add_summary(
@@ -153,10 +157,10 @@ class WriteSummaries(tf.train.SessionRunHook):
       _writer(self._model_dir).add_summary(_hparams_experiment())
 
   def before_run(self, run_context: Any) -> Optional[tf.train.SessionRunArgs]:
-    step = self._counter.step + 1
+    step = self._counter.local_step + 1
     if step in (self._counter.start_step + 1, self._stop_step) or (
         logged_steps.is_logged(step, self._settings.log_every_steps)):
-      return self._fetch
+      return self._run_args
     return None
 
   def after_run(self, run_context: Any, run_values: Any) -> None:
@@ -165,18 +169,19 @@ class WriteSummaries(tf.train.SessionRunHook):
     scalars, examples = run_values.results
     # Read from the session, because other workers may have incremented the global step too.
     write_scalars(self._model_dir, scalars, read_global_step(run_context.session))
-    if examples and self._counter.step == 1:
+    if examples and self._counter.local_step == 1:
       self._write_images(run_context.session, *examples)
 
   def end(self, session: tf.Session) -> None:
-    if self._counter.step >= self._stop_step:
+    if self._counter.local_step >= self._stop_step:
       self._write_session_end(hparams_api.STATUS_SUCCESS)
 
   def record_failure(self) -> None:
-    """Marks the run as failed."""
+    """Marks the run as failed in TensorBoard's HParams table."""
     self._write_session_end(hparams_api.STATUS_FAILURE)
 
   def _write_session_end(self, status: int) -> None:
+    """Writes how the run ended; TensorBoard's HParams table calls a run a session."""
     if self._model_dir is not None:
       _writer(self._model_dir).add_summary(hparams.session_end_pb(status))
       _writer(self._model_dir).flush()
@@ -187,11 +192,11 @@ class WriteSummaries(tf.train.SessionRunHook):
     for number, (image, class_index) in enumerate(zip(pixels, class_indices)):
       height, width, channels = image.shape
       summary.value.add(
-          tag='examples/{} {}'.format(number, self._labels[int(class_index)]),
+          tag='examples/{} {}'.format(number, self._class_names[int(class_index)]),
           image=tf.Summary.Image(
               height=height, width=width, colorspace=channels,
               encoded_image_string=session.run(self._png, {self._image: image})))
-    _writer(self._model_dir).add_summary(summary, self._counter.step)
+    _writer(self._model_dir).add_summary(summary, self._counter.local_step)
 
 
 def _hyperparameters(settings: Settings) -> Dict[str, Any]:
@@ -200,7 +205,7 @@ def _hyperparameters(settings: Settings) -> Dict[str, Any]:
 
 
 def _hparams_experiment() -> tf.Summary:
-  """Returns the columns of the HParams table, which otherwise lacks the evaluation metrics."""
+  """Returns the columns of the HParams table, which would otherwise lack evaluation metrics."""
   columns = [(name, hparams_api.DATA_TYPE_STRING) for name in _STRING_HPARAMS] + [
       (name, hparams_api.DATA_TYPE_FLOAT64) for name in _NUMERIC_HPARAMS]
   return hparams.experiment_pb(

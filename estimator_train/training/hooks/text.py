@@ -1,4 +1,4 @@
-"""Formats figures of a training run for the log and the progress bar."""
+"""Formats times, epochs and metrics of a training run for the log and the progress bar."""
 
 import math
 
@@ -6,7 +6,7 @@ from estimator_train.settings import steps_for_epochs
 
 
 def format_unless_nan(template: str, value: float) -> str:
-  """Formats the template with the value; returns '' if the value is nan."""
+  """Returns the template, formatted with the value, or '' if the value is nan."""
   return '' if math.isnan(value) else template.format(value)
 
 
@@ -24,8 +24,8 @@ def count_epochs(step: int, num_examples: int, examples_per_step: int) -> int:
   """Returns the number of epochs that the steps up to `step` have begun.
 
   Training for E epochs ends with the step that completes epoch E. This step does not begin epoch
-  E + 1, even if it takes examples from it.
+  E + 1, even if the step takes examples from epoch E + 1.
   """
   completed = step * examples_per_step // num_examples
-  is_exact = completed and steps_for_epochs(completed, num_examples, examples_per_step) == step
-  return completed if is_exact else completed + 1
+  ends_epoch = completed and steps_for_epochs(completed, num_examples, examples_per_step) == step
+  return completed if ends_epoch else completed + 1

@@ -10,7 +10,7 @@ import tensorflow.compat.v1 as tf
 from estimator_train.process.start_up import StartUpTimer
 from estimator_train.training.hooks import input_wait
 
-# Each step takes 24 bytes, so keeping all steps of a week-long run could fill the memory.
+# Each step takes 24 bytes, so the times of all steps of a week-long run could fill the memory.
 _NUM_STEPS_KEPT = 100000
 
 
@@ -18,21 +18,21 @@ class TimeHistory(tf.train.SessionRunHook):
   """Records when each recent step began and ended, and how long it waited for its batch.
 
   The cost per step is two clock readings, three appends and one more fetched scalar; everything
-  else is computed after the run. Estimator calls its hooks in order, so this one must be the first:
-  the time that other hooks take after a step, for example to save a checkpoint, then counts as time
-  between steps, not as time of session.run.
+  else is computed after the run. This hook must be the first, because Estimator calls its hooks in
+  order. The time that later hooks take after a step, for example to save a checkpoint, then counts
+  as time between steps, not as time of session.run.
 
   Args:
-    start_up: records the phases `graph`, `session`, `first_batch` and `first_step`.
-    clock: returns the time in seconds.
+    start_up: the timer of the phases `graph`, `session`, `first_batch` and `first_step`.
+    clock: a function that returns the time in seconds.
 
   Attributes:
-    began: the clock just before the session.run of each step, in seconds.
-    ended: the clock just after it, in seconds.
-    waited: the time from `began` until the batch had arrived on all replicas, in seconds; nan if it
-      was not observed.
-    discarded_steps: the number of earlier steps, whose times were discarded; at least the last
-      100,000 steps of a run are kept.
+    began: for each step, the clock just before its session.run, in seconds.
+    ended: for each step, the clock just after its session.run, in seconds.
+    waited: for each step, the seconds from `began` until the batch had arrived on all replicas; nan
+      if this time was not measured.
+    discarded_steps: the number of earlier steps whose times were discarded to save memory. The
+      times of at least the last 100,000 steps are kept.
   """
 
   def __init__(self, start_up: StartUpTimer,
@@ -44,24 +44,24 @@ class TimeHistory(tf.train.SessionRunHook):
     self._start_up = start_up
     self._clock = clock
     self._step_began = 0.
-    self._fetch: Optional[tf.train.SessionRunArgs] = None
+    self._run_args: Optional[tf.train.SessionRunArgs] = None
 
   def begin(self) -> None:
     self._start_up.end_phase('graph')
     probe = input_wait.add_probe(tf.get_default_graph())
-    self._fetch = None if probe is None else tf.train.SessionRunArgs(probe)
+    self._run_args = None if probe is None else tf.train.SessionRunArgs(probe)
 
   def before_run(self, run_context: Any) -> Optional[tf.train.SessionRunArgs]:
     if not self.began:
       self._start_up.end_phase('session')
     self._step_began = self._clock()
-    return self._fetch
+    return self._run_args
 
   def after_run(self, run_context: Any, run_values: Any) -> None:
     self.ended.append(self._clock())
-    # Appended only now, because a session.run that failed is not a step.
+    # Not appended in before_run, because a session.run that fails is not a step.
     self.began.append(self._step_began)
-    self.waited.append(math.nan if self._fetch is None else run_values.results)
+    self.waited.append(math.nan if self._run_args is None else run_values.results)
     if len(self.ended) == 1:
       self._start_up.end_first_step(self.waited[0])
     if len(self.ended) == 2 * _NUM_STEPS_KEPT:

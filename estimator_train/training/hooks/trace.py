@@ -1,4 +1,4 @@
-"""The hook for `--trace_steps`, which writes the operations of some steps as a Chrome trace."""
+"""The hook that writes a Chrome trace of the operations in the steps of `--trace_steps`."""
 
 import json
 import os
@@ -15,7 +15,7 @@ from estimator_train.training.hooks.step_counter import StepCounter
 TRACE_FILE = 'trace.json'
 _TRACE_ARGS = tf.train.SessionRunArgs(
     [], options=tf.RunOptions(trace_level=tf.RunOptions.FULL_TRACE))
-# The process id of the row that shows the steps. TensorFlow numbers its own rows from 0.
+# The process id of the row that shows the steps; the ids of TensorFlow's rows are smaller.
 _STEPS_PID = 1000
 
 
@@ -31,7 +31,7 @@ class TraceSteps(tf.train.SessionRunHook):
     last: the last global step to trace.
 
   Attributes:
-    pauses: the pause during which the file was written.
+    pauses: the pause in which the file was written, or an empty list before it.
   """
 
   def __init__(self, counter: StepCounter, model_dir: str, first: int, last: int) -> None:
@@ -39,52 +39,54 @@ class TraceSteps(tf.train.SessionRunHook):
     self._path = os.path.join(model_dir, TRACE_FILE)
     self._first = first
     self._last = last
-    self._began = 0.
-    self._operations = tf.RunMetadata().step_stats
-    self._steps: List[Dict[str, Any]] = []
+    self._step_began = 0.  # Unix time, as in TensorFlow's traces.
+    self._step_stats = tf.RunMetadata().step_stats
+    self._step_events: List[Dict[str, Any]] = []
     self.pauses: List[Pause] = []
 
   @property
   def traced_steps(self) -> FrozenSet[int]:
-    """Returns the global steps that were traced."""
-    return frozenset(step['args']['global_step'] for step in self._steps)
+    """The global steps that were traced."""
+    return frozenset(event['args']['global_step'] for event in self._step_events)
 
   def before_run(self, run_context: Any) -> Optional[tf.train.SessionRunArgs]:
-    if not self._first <= self._counter.step + 1 <= self._last:
+    if not self._first <= self._counter.local_step + 1 <= self._last:
       return None
-    self._began = time.time()
+    self._step_began = time.time()
     return _TRACE_ARGS
 
   def after_run(self, run_context: Any, run_values: Any) -> None:
-    step = self._counter.step
+    step = self._counter.local_step
     if not self._first <= step <= self._last:
       return
-    self._steps.append({
+    self._step_events.append({
         'name': 'step {}'.format(step), 'ph': 'X', 'pid': _STEPS_PID, 'tid': 0,
-        'ts': 1e6 * self._began, 'dur': 1e6 * (time.time() - self._began),
+        'ts': 1e6 * self._step_began, 'dur': 1e6 * (time.time() - self._step_began),
         'args': {'global_step': step}})
-    self._merge(run_values.run_metadata.step_stats)
+    self._append_step_stats(run_values.run_metadata.step_stats)
     if step == self._last:
       self._write()
 
   def end(self, session: tf.Session) -> None:
-    if self._steps and self._counter.step < self._last:  # Training stopped within the range.
+    # Whether training stopped within the range.
+    if self._step_events and self._counter.local_step < self._last:
       self._write()
 
-  def _merge(self, operations: Any) -> None:
-    """Appends the operations to those of the earlier steps, per device."""
-    rows = {row.device: row for row in self._operations.dev_stats}
-    for row in operations.dev_stats:
+  def _append_step_stats(self, step_stats: Any) -> None:
+    """Appends the operations of a step to those of the earlier steps on the same devices."""
+    rows = {row.device: row for row in self._step_stats.dev_stats}
+    for row in step_stats.dev_stats:
       if row.device in rows:
         rows[row.device].node_stats.extend(row.node_stats)
       else:
-        self._operations.dev_stats.add().CopyFrom(row)
+        self._step_stats.dev_stats.add().CopyFrom(row)
 
   def _write(self) -> None:
+    """Writes the trace file, and records the pause that this takes."""
     began = time.perf_counter()
-    trace = json.loads(trace_patches.chrome_trace(self._operations))
+    trace = json.loads(trace_patches.chrome_trace(self._step_stats))
     process_name = {'name': 'process_name', 'ph': 'M', 'pid': _STEPS_PID,
                     'args': {'name': 'Steps'}}
-    trace['traceEvents'] += [process_name] + self._steps
+    trace['traceEvents'] += [process_name] + self._step_events
     atomic.write_text(self._path, json.dumps(trace))
     self.pauses.append(Pause('trace', began, time.perf_counter() - began))

@@ -1,6 +1,7 @@
 """The hook that ends a run whose steps no longer complete."""
 
 import faulthandler
+import math
 import sys
 import threading
 import time
@@ -14,14 +15,15 @@ _POLL_SECS = 1.
 class StepWatchdog(tf.train.SessionRunHook):
   """Checks, in its own thread, that creating the session and each step end within a timeout.
 
-  The main thread cannot do this: inside a collective operation it can wait forever, and handles no
-  signals. The time between steps is not limited, because an evaluation may take any time.
+  The main thread cannot check this, because inside a collective operation it can wait forever, and
+  handles no signals. The time between steps is not limited, because an evaluation may take long.
 
   Args:
     timeout_secs: the longest duration, in seconds, of a step or of creating the session.
-    is_wait_expected: returns whether a step has to wait, such as for an evaluation by another task.
-    on_timeout: called once, from the thread, with timeout_secs.
-    clock: returns the time in seconds.
+    is_wait_expected: a function that returns whether a step has to wait, for example for an
+      evaluation by another task. The time of such a wait does not count.
+    on_timeout: a function that the thread calls once after a timeout, with `timeout_secs`.
+    clock: a function that returns the time in seconds.
   """
 
   def __init__(self, timeout_secs: float, is_wait_expected: Callable[[], bool],
@@ -31,7 +33,10 @@ class StepWatchdog(tf.train.SessionRunHook):
     self._is_wait_expected = is_wait_expected
     self._on_timeout = on_timeout
     self._clock = clock
+    # Only the main thread sets _timer_start, and only the watching thread sets _last_wait_at, so
+    # neither thread overwrites a value that the other thread has just set.
     self._timer_start: Optional[float] = None
+    self._last_wait_at = -math.inf
     self._is_closed = threading.Event()
 
   def begin(self) -> None:
@@ -57,9 +62,9 @@ class StepWatchdog(tf.train.SessionRunHook):
     if timer_start is None:
       return False
     if self._is_wait_expected():
-      self._timer_start = self._clock()
+      self._last_wait_at = self._clock()
       return False
-    return self._clock() - timer_start > self._timeout_secs
+    return self._clock() - max(timer_start, self._last_wait_at) > self._timeout_secs
 
   def _watch(self) -> None:
     while not self._is_closed.wait(_POLL_SECS):

@@ -243,7 +243,7 @@ def test_a_folder_that_was_emptied_is_used(case):
 
 
 def test_another_disk_in_its_place_is_not_written_to(case, caplog):
-  case.saving._device += 1
+  case.saving._device_number += 1
   assert not case.save(20)
   assert ('another file system, without the checkpoints, is mounted in '
           in caplog.records[-1].message)

@@ -21,7 +21,7 @@ def train(tmp_path):
 
 
 def stored(folder):
-  path, _ = save_hook.latest_checkpoint(str(folder))
+  path, _ = save_hook.latest_checkpoint_and_step(str(folder))
   return {name: tf.train.load_variable(path, name) for name, _ in tf.train.list_variables(path)}
 
 

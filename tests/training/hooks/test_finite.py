@@ -89,6 +89,16 @@ def test_skipped_steps(run_steps, counter, metrics, monkeypatch, caplog):
               finite.StopAtNonFiniteLoss(counter, metrics, skips_updates=True))
 
 
+def test_the_learning_rate_is_not_that_of_an_earlier_skipped_step(run_steps, counter, metrics):
+  hook = finite.StopAtNonFiniteLoss(counter, metrics, skips_updates=True,
+                                    schedule=schedules.Piecewise([.5, .25], [2]))
+  run_steps([1., NAN], hook)
+  assert hook.loss_history.endswith('; learning rate 0.5')
+  run_steps([NAN, 3., 4.], hook, before=1)
+  assert hook.loss_history == ('the last finite losses: 1 at step 1, 3 at step 3, 4 at step 4; '
+                               'learning rate 0.25')
+
+
 def test_weights_that_are_not_finite_are_not_saved():
   with tf.Graph().as_default(), tf.Session() as session:
     weights = [tf.get_variable(name, initializer=tf.constant(value)) for name, value in (

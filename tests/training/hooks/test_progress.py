@@ -252,7 +252,7 @@ def test_with_others_all_stop_a_little_later(run_steps, counter, signals):
 
 def test_stops_after_the_step_that_asks(run_steps, counter, signals):
   stop = signal_hooks.StopOnSignal(signals, Engine(), counter)
-  assert run_steps([1.] * 9, [stop], lambda step: stop.request() if step == 4 else None) == 4
+  assert run_steps([1.] * 9, [stop], lambda step: stop.request_stop() if step == 4 else None) == 4
   assert stop.has_stopped and signals.stop_signum is None
 
 
@@ -261,7 +261,7 @@ def test_a_long_evaluation_does_not_bring_the_stop_nearer(run_steps, counter, si
   engine = Engine(2)
   stop = signal_hooks.StopOnSignal(
       signals, engine, counter, clock=readings(0., .5, 1., 31., 31.5, 32., 32.5, 33., 33.5, 34.))
-  assert run_steps([1.] * 9, [stop], lambda step: stop.request() if step == 3 else None) == 5
+  assert run_steps([1.] * 9, [stop], lambda step: stop.request_stop() if step == 3 else None) == 5
   assert engine.stop_step == 5  # A second after step 3.
 
 

@@ -18,7 +18,7 @@ SERIALIZATION_ERRORS = (TypeError, ValueError, NotImplementedError, RuntimeError
 _LOG = logging.getLogger('estimator_train')
 
 
-def save_trained_model(settings: Settings, dataset: DataSet) -> Optional[str]:
+def save_latest_model(settings: Settings, dataset: DataSet) -> Optional[str]:
   """Saves the model with the weights of the latest checkpoint to `model.h5` in `--model_dir`.
 
   Args:
@@ -26,10 +26,10 @@ def save_trained_model(settings: Settings, dataset: DataSet) -> Optional[str]:
     dataset: the data set, for the shapes of the model.
 
   Returns:
-    The path of the file; None: Keras cannot serialize the user's model.
+    The path of the file, or None if Keras cannot serialize the user's model.
   """
   run_dir = RunDir(settings.model_dir)
-  checkpoint, _ = save_hook.latest_checkpoint(run_dir.path)
+  checkpoint, _ = save_hook.latest_checkpoint_and_step(run_dir.path)
   assert checkpoint is not None
   path = run_dir.path_to(H5_FILE)
   temporary_path = path + '.part'
@@ -54,7 +54,7 @@ def write_h5(path: str, settings: Settings, dataset: DataSet, checkpoint: str) -
   `tf.keras.models.load_model` loads the file as a model that is compiled for `evaluate`.
   """
   with trained_model.restored_model(settings, dataset, checkpoint) as (model, _):
-    # Keras may be unable to load the optimizer of the training without this package, but loads SGD.
+    # With SGD, because Keras may need this package to load the optimizer of the training.
     model.compile(make_optimizer('sgd', settings.learning_rate), metrics=['accuracy'],
                   loss=model.loss)
     model.save(path, save_format='h5')

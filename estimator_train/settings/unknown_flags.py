@@ -1,4 +1,4 @@
-"""Makes the errors for unknown flags and keywords, which propose those with similar names."""
+"""Makes the errors for unknown flags and keywords. The errors propose flags of similar names."""
 
 import difflib
 import re
@@ -13,7 +13,7 @@ def unknown_flag_error(text: str, names: Sequence[str]) -> UserError:
   if not (text.startswith('-') and name):
     return UserError('an argument is not a flag', text, 'write it as --FLAG=VALUE')
   nearest = _similar_names(name, [*names, 'flagfile', 'help'])
-  if nearest and re.search(r'\s', name):
+  if nearest and re.search(r'\s', name):  # For example, a flagfile has the line `--FLAG VALUE`.
     remedy = 'did you mean --{}=VALUE?'.format(nearest[0])
   elif nearest:
     remedy = 'did you mean --{}?'.format(', --'.join(nearest))

@@ -4,42 +4,68 @@ import glob
 import math
 import os
 import struct
-from typing import Any, Dict, Iterator, List, Tuple
+from typing import Any, Dict, Iterator, List, Optional, Tuple
 
 from estimator_train.files import atomic
-from estimator_train.run_dir.run_files import RunDir
-from estimator_train.settings import groups
 
 CURVES_FILE = os.path.join('report', 'curves.json')
-# (folder of event files, tag, name of the curve). The tag `loss` of evaluations is not used: the
-# Estimator computes this loss as a mean over batches, so it depends on the batch size.
+# (pattern of folders with event files, tag, name of the curve). The first folder and tag that have
+# events count. The tag `loss` of evaluations, which all Estimators write, is the mean over batches
+# and depends on the batch size; `average_loss` is per example.
 _CURVES = (('', 'loss', 'train_loss'),
            ('', 'accuracy', 'train_accuracy'),
            ('', 'learning_rate', 'learning_rate'),
-           ('eval', 'average_loss', 'eval_loss'),
-           ('eval', 'accuracy', 'eval_accuracy'))
+           ('eval*', 'average_loss', 'eval_loss'),
+           ('eval*', 'loss', 'eval_loss'),
+           ('eval*', 'accuracy', 'eval_accuracy'),
+           ('eval*', 'acc', 'eval_accuracy'))
 _MAX_POINTS = 1000
 
 Curve = List[Tuple[int, float]]  # (global step, value)
 
 
-def write_learning_curves(settings: groups.Run) -> None:
-  """Writes the curves of this run and of all earlier runs in the same `model_dir`."""
-  run_dir = RunDir(settings.model_dir)
-  path = run_dir.path_to(CURVES_FILE)
+def write_learning_curves(model_dir: str) -> None:
+  """Writes the curves, of this run and of all earlier runs in the same `model_dir`."""
+  path = os.path.join(model_dir, CURVES_FILE)
   os.makedirs(os.path.dirname(path), exist_ok=True)
-  atomic.write_json(path, read_learning_curves(run_dir.path))
+  atomic.write_json(path, read_learning_curves(model_dir))
 
 
 def read_learning_curves(model_dir: str) -> Dict[str, Curve]:
   """Returns the curves by their names in _CURVES; a curve without events is empty."""
-  return {name: _downsample(_read_curve(os.path.join(model_dir, folder), tag))
-          for folder, tag, name in _CURVES}
+  curves: Dict[str, Curve] = {}
+  for folder_pattern, tag, name in _CURVES:
+    for folder in sorted(glob.glob(os.path.join(glob.escape(model_dir), folder_pattern))):
+      if not curves.get(name):
+        curves[name] = _downsample(_read_curve(folder, tag))
+  return {name: curves.get(name, []) for _, _, name in _CURVES}
+
+
+def has_event_files(model_dir: str) -> bool:
+  """Whether the folder has TensorBoard event files of a training run."""
+  return bool(_event_files(model_dir))
+
+
+def read_steps_per_sec(model_dir: str) -> Optional[float]:
+  """Returns the steps ÷ wall time between the first and the last logged loss of the last run.
+
+  The times include checkpoints and evaluations. None: fewer than two steps were logged.
+  """
+  for path in reversed(_event_files(model_dir)):
+    logged = [(event.step, event.wall_time) for event in _read_events(path)
+              if any(value.tag == 'loss' for value in event.summary.value)]
+    if len(logged) > 1 and logged[-1][1] > logged[0][1]:
+      return (logged[-1][0] - logged[0][0]) / (logged[-1][1] - logged[0][1])
+  return None
+
+
+def _event_files(folder: str) -> List[str]:
+  return sorted(glob.glob(os.path.join(glob.escape(folder), 'events.out.tfevents.*')))
 
 
 def _read_curve(folder: str, tag: str) -> Curve:
   curve: Curve = []
-  for path in sorted(glob.glob(os.path.join(glob.escape(folder), 'events.out.tfevents.*'))):
+  for path in _event_files(folder):
     for event in _read_events(path):
       for value in event.summary.value:
         # With loss scaling, training may continue after a loss that is not finite. Such a loss is

@@ -22,7 +22,8 @@ _VERDICT_TEXTS = {
 }
 # The parts of a step: (key of `shares` in throughput.json, name on the page).
 _STEP_PARTS = (
-    ('input', 'waiting for input'), ('compute', 'computing'), ('between', 'between steps'))
+    ('input', 'waiting for input'), ('compute', 'computing'),
+    ('unobserved', 'waiting for input and computing'), ('between', 'between steps'))
 # The parts of the time to the first step: (key of `first_step_parts_secs` in throughput.json, name
 # on the page).
 _FIRST_STEP_PARTS = (
@@ -106,23 +107,30 @@ def _throughput_headlines(throughput: Dict[str, Any]) -> Iterator[Headline]:
   if not throughput:
     return
   rate = throughput.get('steady_examples_per_sec', throughput.get('examples_per_sec'))
+  unit = 'examples/sec'
+  if rate is None:  # The batch size is unknown.
+    rate, unit = throughput.get('steps_per_sec'), 'steps/sec'
   step_secs = throughput.get('steady_step_secs', throughput.get('step_secs', {}))
   mean_secs, error_secs = step_secs.get('mean'), throughput.get('standard_error_secs')
   standard_error = ''
+  if 'steps_timed' not in throughput:  # Only the rate is known, from event files.
+    yield Headline('Throughput', format_number(rate), '', unit, [
+        'between the logged steps, including checkpoints and evaluations'], [])
+    return
   notes = ['{} timed steps after {} warm-up steps'.format(
       format_number(throughput.get('steps_timed')), format_number(throughput.get('warmup_steps')))]
   if throughput.get('steady_state') is False:
     notes = ['no steady state: the run is not longer than its warm-up, so all steps are timed']
-  if is_number(error_secs) and mean_secs:
+  if is_number(error_secs) and mean_secs and rate is not None:
     standard_error = '± ' + format_number(rate * error_secs / mean_secs)
     notes[0] = '± standard error; ' + notes[0]
   if throughput.get('pauses'):
     notes.append('excluding checkpoints and evaluations; {} including them'.format(
-        format_quantity(throughput.get('examples_per_sec'), 'examples/sec')))
-  if throughput.get('num_replicas', 1) > 1:
+        format_quantity(throughput.get(unit.replace('/', '_per_')), unit)))
+  if throughput.get('num_replicas', 1) > 1 and throughput.get('examples_per_sec_per_replica'):
     notes.append(format_quantity(throughput.get('examples_per_sec_per_replica'), 'examples/sec')
                  + ' per replica')
-  yield Headline('Throughput', format_number(rate), standard_error, 'examples/sec', notes, [])
+  yield Headline('Throughput', format_number(rate), standard_error, unit, notes, [])
   yield Headline('Step time, median', format_secs(step_secs.get('p50')), '', '', [
       '99 of 100 steps within ' + format_secs(step_secs.get('p99'))], [])
   if is_number(throughput.get('time_to_first_step_secs')):
@@ -138,13 +146,14 @@ def _evaluation_headlines(evaluation: Dict[str, Any]) -> Iterator[Headline]:
   if accuracy is None:
     return
   standard_error = unit = ''
-  notes = ['on {} at step {}'.format(format_quantity(examples, 'examples'),
-                                     format_number(evaluation.get('global_step'))),
-           'average loss {} per example'.format(format_number(evaluation.get('average_loss')))]
+  notes = ['at step ' + format_number(evaluation.get('global_step'))]
+  if is_number(evaluation.get('average_loss')):
+    notes.append('average loss {} per example'.format(format_number(evaluation['average_loss'])))
   if examples:
     standard_error = '± {:.2f}'.format(1e2 * math.sqrt(accuracy * (1 - accuracy) / examples))
     unit = 'percentage points'
-    notes[0] = '± standard error; ' + notes[0]
+    notes[0] = '± standard error; on {} {}'.format(
+        format_quantity(examples, 'examples'), notes[0])
   yield Headline('Accuracy', '{:.2f}\u00a0%'.format(1e2 * accuracy), standard_error, unit, notes,
                  [])
 
@@ -171,8 +180,12 @@ def verdict(data: PageData) -> Optional[Dict[str, Any]]:
       ('model_images_per_sec', 'model')) if is_number(benchmark.get(key))]
   if not (name or shares or benchmark):
     return None
+  text = _VERDICT_TEXTS.get(name or '', '')
+  if shares and shares.get('input') is None:
+    text += ' The wait for input was not observed.'
+    shares = dict(shares, unobserved=1 - (shares.get('between') or 0))
   return {
-      'name': name, 'text': _VERDICT_TEXTS.get(name or '', ''),
+      'name': name, 'text': text.strip(),
       'bar': [BarSegment(text, format_percent(shares[key]), shares[key])
               for key, text in _STEP_PARTS if (shares.get(key) or 0) > 0],
       'input': {'verdict': benchmark.get('verdict'), 'advice': benchmark.get('advice'),

@@ -25,7 +25,8 @@ class Timing(NamedTuple):
     input_wait_secs: for each step, the seconds from the start of the step until its batch was
       available on all replicas; nan if the wait was not observed.
     start_up_secs: the seconds of each phase of the start-up, which lasts from the start of the
-      process to the end of its first step; empty if no step was run.
+      process to the end of its first step; empty if no step was run, or if it was not the first
+      training of the process.
     global_step: global step of the last checkpoint of the run.
     loss: the last finite training loss, a mean over the global batch; None if there is none.
     pauses: pauses between the steps.
@@ -41,6 +42,11 @@ class Timing(NamedTuple):
   pauses: Sequence[Pause] = ()
   traced_steps: FrozenSet[int] = frozenset()
   discarded_steps: int = 0
+
+  @property
+  def time_to_first_step_secs(self) -> Optional[float]:
+    """The time from the start of the process to the end of its first step; None if not observed."""
+    return sum(self.start_up_secs.values()) if self.start_up_secs else None
 
   @property
   def steps_run(self) -> int:

@@ -127,6 +127,9 @@ workaround uses the function.
     location: keras.py:370 (E)
     symptom: the weights of a new model are ignored
     test: tests/training/test_drop_in.py
+- `model_to_estimator.weight_shapes`
+    defect: (used by `convert`)
+    test: tests/training/test_drop_in.py
 - `model_to_estimator.PositionalWeights`
     defect: weights of subclassed models are lost
     location: keras.py:574 (E)
@@ -178,6 +181,11 @@ workaround uses the function.
     location: training/checkpoint_management.py:129
     symptom: a run in a moved folder cannot resume
     test: tests/tf_patches/test_tf_patches.py
+- `session_runs.SessionRunTimer`
+    defect: the hooks of Estimator are called before those of the user
+    location: training/monitored_session.py:544
+    symptom: saving a checkpoint and its evaluation count as part of a step
+    test: tests/training/hooks/test_time_history.py
 - `trace.chrome_trace`
     defect: (no public function makes a Chrome trace)
     location: client/timeline.py:346

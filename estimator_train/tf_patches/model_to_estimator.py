@@ -5,7 +5,7 @@ Line numbers refer to tensorflow_estimator/python/estimator/keras.py, unless a f
 
 import os
 import re
-from typing import Any, Dict, List, Optional, Sequence
+from typing import Any, Dict, List, Mapping, Optional, Sequence
 
 import tensorflow.compat.v1 as tf
 from tensorflow.python.keras import models
@@ -154,6 +154,17 @@ def save_initial_weights(model: tf.keras.Model, values: Optional[Sequence[Any]],
       else:
         tf.train.Saver([global_step, *copy.weights]).save(session, path, write_meta_graph=False)
     return [weight.op.name for weight in copy.weights]
+
+
+def weight_shapes(model: tf.keras.Model,
+                  custom_objects: Mapping[str, Any]) -> Dict[str, List[int]]:
+  """Returns the shapes of the weights of a model by their names in an Estimator's graph.
+
+  Private name, no workaround: see save_initial_weights about the names.
+  """
+  with tf.Graph().as_default(), tf.keras.utils.CustomObjectScope(dict(custom_objects)):
+    return {weight.op.name: weight.shape.as_list()
+            for weight in tf.keras.models.clone_model(model).weights}
 
 
 class PositionalWeights:

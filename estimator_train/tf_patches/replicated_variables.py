@@ -1,7 +1,7 @@
 """Saves one copy of each variable, even if every replica has a copy of the variable."""
 
 import re
-from typing import Any, Dict, List
+from typing import Any, Dict, List, Optional
 
 import tensorflow.compat.v1 as tf
 
@@ -23,19 +23,21 @@ class SingleCopySaver(tf.train.SessionRunHook):
   Every worker needs this hook, before the hook that saves checkpoints.
 
   Args:
-    config: the configuration of the Estimator, with the number of checkpoints to keep.
+    config: the configuration of the Estimator, with the number of checkpoints to keep. None:
+      another saver saves the variables, and this hook only resets hyperparameters.
   """
 
-  def __init__(self, config: tf.estimator.RunConfig) -> None:
+  def __init__(self, config: Optional[tf.estimator.RunConfig]) -> None:
     self._config = config
 
   def begin(self) -> None:
     # Replaces Estimator's own saver; the session is created and restored only after `begin`.
-    savers = tf.get_collection_ref(tf.GraphKeys.SAVERS)
-    savers[:] = [_LateBuiltSaver(
-        max_to_keep=self._config.keep_checkpoint_max, sharded=True, save_relative_paths=True,
-        keep_checkpoint_every_n_hours=self._config.keep_checkpoint_every_n_hours,
-        defer_build=True)]
+    if self._config is not None:
+      savers = tf.get_collection_ref(tf.GraphKeys.SAVERS)
+      savers[:] = [_LateBuiltSaver(
+          max_to_keep=self._config.keep_checkpoint_max, sharded=True, save_relative_paths=True,
+          keep_checkpoint_every_n_hours=self._config.keep_checkpoint_every_n_hours,
+          defer_build=True)]
     self._reset_hyperparameters = tf.group(*[
         variable.initializer for variable in tf.global_variables()
         if _HYPERPARAMETER_NAME.match(variable.op.name)])

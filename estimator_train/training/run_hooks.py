@@ -18,9 +18,9 @@ from estimator_train.training.evaluation.early_stopping import StopReason
 from estimator_train.training.hooks import finite, progress, signals as signal_hooks, trace
 from estimator_train.training.hooks.batch_metrics import BatchMetrics
 from estimator_train.training.hooks.epochs import LogEpochs
+from estimator_train.training.hooks.record_steps import RecordSteps
 from estimator_train.training.hooks.step_counter import StepCounter
 from estimator_train.training.hooks.summaries import WriteSummaries
-from estimator_train.training.hooks.time_history import TimeHistory
 from estimator_train.training.hooks.watchdog import StepWatchdog, dump_stacks
 from estimator_train.training.plan import Plan
 from estimator_train.training.prepared_model import PreparedModel
@@ -61,7 +61,7 @@ class RunHooks:
       estimator_patches.open_event_file(event_dir)
     self._start_up = start_up
     self._first_step_phase = Phase('building the graph and running the first step')
-    self._history = TimeHistory(start_up)
+    self._history = RecordSteps(start_up)
     self._watchdog = StepWatchdog(settings.step_timeout_secs or math.inf,
                                   engine.is_waiting_for_peer, _end_hanging_process)
     self.counter = StepCounter(engine.is_synchronous)

@@ -28,7 +28,7 @@ from estimator_train.process.start_up import StartUpTimer
 from estimator_train.settings import Settings
 from estimator_train.tf_patches import model_to_estimator
 from estimator_train.training import frozen_features
-from estimator_train.training.hooks.time_history import TimeHistory
+from estimator_train.training.hooks.record_steps import RecordSteps
 from estimator_train.training.plan import Plan, make_plan
 from estimator_train.training.prepared_model import PreparedModel, prepare_model
 
@@ -259,7 +259,7 @@ def _prepare(steps: int, others: Dict[str, Any], data: Dict[str, Any], images: i
 
 def _train(plan: Plan, model: PreparedModel, input_fn: InputFn, steps: int) -> float:
   """Returns the images a second of the last so many steps, what is between them included."""
-  history = TimeHistory(StartUpTimer())
+  history = RecordSteps(StartUpTimer())
   model.training_estimator.train(input_fn, hooks=[history], max_steps=plan.stop_step)
   secs = history.ended[-1] - history.ended[-1 - steps]
   return steps * plan.settings.batch_size / secs

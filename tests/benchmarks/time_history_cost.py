@@ -23,12 +23,11 @@ import common
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from estimator_train.process.start_up import StartUpTimer
+from estimator_train import TimeHistory
 from estimator_train.training.hooks import batch_metrics
 from estimator_train.training.hooks.epochs import LogEpochs
 from estimator_train.training.hooks.progress import ShowProgress
 from estimator_train.training.hooks.step_counter import StepCounter
-from estimator_train.training.hooks.time_history import TimeHistory
 
 TARGET_MICROSECS = 50.
 WARMUP_STEPS = 200
@@ -82,7 +81,7 @@ def _called_directly(calls: int) -> float:
     context = tf.train.SessionRunContext(tf.train.SessionRunArgs(step), session)
     metadata = tf.RunMetadata()
     values = tf.train.SessionRunValues(0., tf.RunOptions(), metadata)
-    hook = TimeHistory(StartUpTimer())
+    hook = TimeHistory(batch_size=128)
     hook.begin()
     hook.before_run(context)
     hook.after_run(context, values)  # Only the first one asks how old the process is.
@@ -105,7 +104,7 @@ class _Terminal(io.StringIO):
 
 def _make_hooks(name: str) -> List[tf.train.SessionRunHook]:
   if name == 'time_history':
-    return [TimeHistory(StartUpTimer())]
+    return [TimeHistory(batch_size=128)]
   if name == 'none':
     return [StepCounter()]
   sys.stderr = _Terminal()

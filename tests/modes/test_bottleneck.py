@@ -91,8 +91,8 @@ def train(run_program, tmp_path, monkeypatch):
   """Trains a small network with delays, and returns the written figures."""
   def run(input_secs, model_secs, *arguments, clock):
     monkeypatch.setattr(tf, 'timestamp', clock.timestamp)
-    monkeypatch.setattr(run_hooks, 'TimeHistory',
-                        functools.partial(run_hooks.TimeHistory, clock=clock))
+    monkeypatch.setattr(run_hooks, 'RecordSteps',
+                        functools.partial(run_hooks.RecordSteps, clock=clock))
     monkeypatch.setattr(own_models.Wait, 'delay', ModelDelay(clock, model_secs))
     make_input_fn = synthetic.make_input_fn
     if input_secs:

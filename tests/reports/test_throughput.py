@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from estimator_train.reports import throughput
+from estimator_train.reports import step_statistics, throughput
 from estimator_train.reports.step_times import Pause, Timing
 from estimator_train.settings import Settings
 
@@ -25,7 +25,7 @@ def timing(*spans, pauses=(), traced=()):
 
 
 def summarize(timing, warmup_steps, global_batch_size=1, num_replicas=1):
-  return throughput.summarize(throughput.select_timed_steps(timing, warmup_steps),
+  return step_statistics.summarize(step_statistics.select_timed_steps(timing, warmup_steps),
                               global_batch_size, num_replicas)
 
 
@@ -160,7 +160,8 @@ def test_files_and_result(tmp_path):
 def write_of_two(tmp_path, strategy, other):
   settings = Settings(model_dir=str(tmp_path), train_steps=2, distribution_strategy=strategy,
                       throughput_warmup_steps=0)
-  throughput.write_throughput_report(settings, dict(CONDITIONS, num_replicas=2),
+  throughput.write_throughput_report(settings, dict(
+      CONDITIONS, num_replicas=2, distribution_strategy=strategy),
                                      timing((0, 1, .25), (1, 3, .25)), {'worker 1': other})
   return json.loads((tmp_path / 'throughput.json').read_text())
 

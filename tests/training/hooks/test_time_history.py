@@ -1,57 +1,213 @@
-"""`TimeHistory` under a clock that is given to it."""
+"""TimeHistory measures the training of any Estimator, and reports only what it observed."""
+
+import json
+import math
+import re
+import time
 
 import numpy as np
+import pytest
 import tensorflow.compat.v1 as tf
 
-from estimator_train.process.start_up import StartUpTimer
-from estimator_train.training.hooks import time_history
-from estimator_train.training.hooks.time_history import TimeHistory
+import estimator_train
+from estimator_train import TimeHistory
+from estimator_train.reports import page
+
+FEATURES = np.random.RandomState(0).normal(size=(64, 4)).astype(np.float32)
+CLASSES = (FEATURES[:, 0] > 0).astype(np.int32)
+COLUMNS = [tf.feature_column.numeric_column('x', shape=4)]
 
 
-def run_steps(history, count, step=tf.no_op):
+def dataset(batch_size=16, sleep_secs=0.):
+  def slow(features):
+    time.sleep(sleep_secs)
+    return features
+
+  data = tf.data.Dataset.from_tensor_slices((FEATURES, CLASSES)).repeat().batch(batch_size)
+  if sleep_secs:
+    data = data.map(lambda features, labels: (
+        tf.ensure_shape(tf.py_func(slow, [features], tf.float32), [None, 4]), labels))
+  return data.map(lambda features, labels: ({'x': features}, labels))
+
+
+def canned(folder, **options):
+  return tf.estimator.DNNClassifier(
+      [8], COLUMNS, model_dir=str(folder), config=tf.estimator.RunConfig(**options))
+
+
+def strict(text):
+  """Parses JSON that does not contain nan, which is no JSON."""
+  def reject(constant):
+    raise AssertionError(constant)
+
+  return json.loads(text, parse_constant=reject)
+
+
+@pytest.fixture(scope='module')
+def trained(tmp_path_factory):
+  """The folder, and the hook, of a canned Estimator after its training."""
+  folder = tmp_path_factory.mktemp('canned')
+  hook = TimeHistory(batch_size=16, report_dir=folder, warmup_steps=3)
+  canned(folder, save_summary_steps=5).train(dataset, steps=20, hooks=[hook])
+  return folder, hook
+
+
+def test_a_canned_estimator(trained):
+  _, hook = trained
+  assert isinstance(hook, tf.train.SessionRunHook) and isinstance(hook, TimeHistory)
+  assert len(hook.times) == 20 and min(hook.times) > 0
+  report = hook.report()
+  assert report['global_step'] == 20
+  assert (report['steps_timed'], report['warmup_steps']) == (17, 3)
+  assert report['examples_per_sec'] == pytest.approx(17 * 16 / report['wall_secs'])
+  assert report['examples_per_sec_per_replica'] == report['examples_per_sec']
+  assert report['session_run_secs']['max'] == pytest.approx(max(hook.times[3:]))
+  assert 0 <= report['shares']['input'] <= 1
+  assert report['time_to_first_step_secs'] > hook.times[0]
+  assert (report['global_batch_size'], report['per_replica_batch_size']) == (16, 16)
+  assert (report['num_replicas'], report['num_workers'], report['devices']) == (1, 1, ['/cpu:0'])
+  assert [report[name] for name in ('model', 'dataset', 'distribution_strategy')] == [None] * 3
+
+
+def test_files_of_the_report(trained):
+  folder, hook = trained
+  assert strict((folder / 'throughput.json').read_text()) == strict(json.dumps(hook.report()))
+  text = (folder / 'report' / 'index.html').read_text(encoding='utf-8')
+  text = re.sub('base64,[^"]*', '', text)
+  assert 'examples/sec' in text and 'None' not in text and 'nan' not in text
+  curves = strict((folder / 'report' / 'curves.json').read_text())
+  assert len(curves['train_loss']) == 4
+
+
+def test_an_input_fn_that_returns_tensors(tmp_path):
+  hook = TimeHistory(batch_size=16, report_dir=tmp_path, warmup_steps=2)
+  canned(tmp_path).train(tf.estimator.inputs.numpy_input_fn(
+      {'x': FEATURES}, CLASSES, 16, num_epochs=None, shuffle=False), steps=12, hooks=[hook])
+  report = hook.report()
+  assert report['input_wait_secs'] is None
+  assert report['shares']['input'] is None and report['shares']['compute'] is None
+  assert report['verdict'] in (None, 'overhead-bound')
+  text = (tmp_path / 'report' / 'index.html').read_text(encoding='utf-8')
+  assert 'wait for input was not observed' in text
+  assert 'compute-bound' not in text and 'limited by the computation' not in text
+
+
+def test_a_slow_input_is_the_bottleneck(tmp_path):
+  hook = TimeHistory(batch_size=16, warmup_steps=2)
+  canned(tmp_path).train(lambda: dataset(sleep_secs=.03), steps=12, hooks=[hook])
+  report = hook.report()
+  assert report['verdict'] == 'input-bound'
+  assert .02 < report['input_wait_secs']['p50'] <= report['step_secs']['p50']
+  assert not (tmp_path / 'throughput.json').exists()
+
+
+@pytest.mark.parametrize('convert', [True, False])
+def test_replicas(tmp_path, convert):
+  config = tf.estimator.RunConfig(
+      model_dir=str(tmp_path), session_config=tf.ConfigProto(device_count={'CPU': 2}),
+      train_distribute=tf.distribute.MirroredStrategy(['/cpu:0', '/cpu:1']))
+  hook = TimeHistory(batch_size=16, warmup_steps=1)
+  if convert:
+    with tf.Graph().as_default():
+      tf.keras.backend.set_session(None)
+      inputs = tf.keras.layers.Input((4,), name='x')
+      model = tf.keras.Model(inputs, tf.keras.layers.Dense(2, activation='softmax')(inputs))
+      model.compile('sgd', 'sparse_categorical_crossentropy')
+      estimator = estimator_train.convert(model, config=config)
+      tf.keras.backend.set_session(None)
+  else:
+    estimator = tf.estimator.DNNClassifier([8], COLUMNS, config=config)
+  estimator.train(lambda: dataset(8), steps=5, hooks=[hook])
+  report = hook.report()
+  assert (report['num_replicas'], report['per_replica_batch_size']) == (2, 8)
+  assert report['devices'] == ['/cpu:0', '/cpu:1']
+  assert report['distribution_strategy'] == 'mirrored'
+  assert report['examples'] == 4 * 16
+  assert report['examples_per_sec_per_replica'] == pytest.approx(report['examples_per_sec'] / 2)
+  assert not math.isnan(report['shares']['input'])
+
+
+def test_a_hook_that_is_used_again(tmp_path):
+  hook = TimeHistory(batch_size=16, warmup_steps=0)
+  estimator = canned(tmp_path)
+  estimator.train(dataset, steps=4, hooks=[hook])
+  first = hook.report()
+  estimator.train(dataset, steps=3, hooks=[hook])
+  second = hook.report()
+  assert (first['global_step'], first['steps_timed']) == (4, 4)
+  assert (second['global_step'], second['steps_timed'], len(hook.times)) == (7, 3, 3)
+  assert first['time_to_first_step_secs'] > 0
+  assert second['time_to_first_step_secs'] is None  # The process has long been running.
+
+
+def test_train_and_evaluate(tmp_path):
+  hook = TimeHistory(batch_size=16, report_dir=tmp_path, warmup_steps=0)
+  tf.estimator.train_and_evaluate(
+      canned(tmp_path, save_checkpoints_steps=3), tf.estimator.TrainSpec(dataset, 6, [hook]),
+      tf.estimator.EvalSpec(dataset, steps=2, throttle_secs=0))
+  report = hook.report()
+  assert report['steps_timed'] == 6
+  assert report['pauses']['checkpoint']['count'] == 1  # After step 3; that of step 6 is the end.
+  # The evaluation takes longer than all steps, and is no part of them.
+  assert report['pauses']['checkpoint']['secs'] > .1 > max(hook.times[1:])
+  assert report['verdict'] != 'overhead-bound'
+  assert report['wall_secs'] > report['pauses']['checkpoint']['secs']
+  assert strict((tmp_path / 'throughput.json').read_text())['global_step'] == 6
+
+
+def test_an_unknown_batch_size(tmp_path):
+  hook = TimeHistory(report_dir=tmp_path, warmup_steps=0)
+  canned(tmp_path).train(dataset, steps=4, hooks=[hook])
+  report = hook.report()
+  for name in ('examples_per_sec', 'examples_per_sec_per_replica', 'steady_examples_per_sec',
+               'examples', 'global_batch_size', 'per_replica_batch_size'):
+    assert report[name] is None
+  assert report['steps_per_sec'] == pytest.approx(4 / report['wall_secs'])
+  assert 'steps/sec' in (tmp_path / 'report' / 'index.html').read_text(encoding='utf-8')
+
+
+def test_without_an_estimator():
+  hook = TimeHistory(batch_size=1)
+  assert hook.report() == {} and hook.times == []
   with tf.Graph().as_default():
-    tf.train.get_or_create_global_step()
-    work = step()
-    with tf.train.MonitoredSession(hooks=[history]) as session:
-      for _ in range(count):
-        try:
-          session.run(work)
-        except tf.errors.InvalidArgumentError:
-          pass
+    number = tf.random.uniform([])
+    with tf.train.MonitoredSession(hooks=[hook]) as session:
+      for _ in range(12):
+        session.run(number)
+  report = hook.report()
+  assert report['global_step'] is None and report['input_wait_secs'] is None
+  assert report['steps_timed'] == 2
 
 
-def test_times_of_each_step():
-  now = iter([1., 1.5, 2., 4., 5., 5.25])
-  history = TimeHistory(StartUpTimer(), clock=lambda: next(now))
-  run_steps(history, 3)
-  assert list(history.began) == [1., 2., 5.]
-  assert list(history.ended) == [1.5, 4., 5.25]
-  assert np.isnan(history.waited).all(), 'there is no input to wait for'
+@pytest.mark.parametrize('task, writes', [
+    (('chief', 0), True), (('worker', 0), False), (('worker', 1), False)])
+def test_only_the_chief_of_a_cluster_writes(tmp_path, monkeypatch, task, writes):
+  monkeypatch.setenv('TF_CONFIG', json.dumps({
+      'cluster': {'chief': ['a:1'], 'worker': ['b:1', 'c:1']},
+      'task': {'type': task[0], 'index': task[1]}}))
+  hook = TimeHistory(batch_size=1, report_dir=tmp_path / 'out')
+  with tf.Graph().as_default():
+    number = tf.random.uniform([])
+    with tf.train.MonitoredSession(hooks=[hook]) as session:
+      session.run(number)
+  assert (tmp_path / 'out' / 'throughput.json').exists() == writes
+  assert hook.report()['num_workers'] == 3
 
 
-def test_a_long_run_keeps_its_last_steps(monkeypatch):
-  monkeypatch.setattr(time_history, '_NUM_STEPS_KEPT', 3)
-  now = iter(range(100))
-  history = TimeHistory(StartUpTimer(), clock=lambda: next(now))
-  run_steps(history, 13)
-  assert history.discarded_steps == 9 and len(history.waited) == 4
-  assert list(history.began) == [18, 20, 22, 24] and list(history.ended) == [19, 21, 23, 25]
+def test_a_report_that_cannot_be_written(tmp_path, monkeypatch, caplog):
+  def fail(folder):
+    raise OSError(28, 'No space left on device')
+
+  monkeypatch.setattr(page, 'write_page', fail)
+  canned(tmp_path).train(dataset, steps=2, hooks=[TimeHistory(report_dir=tmp_path)])
+  assert 'could not be written: [Errno 28] No space left on device' in caplog.text
 
 
-def test_the_way_to_the_first_step():
-  now = iter([10., 12., 15., 21., 99.])
-  start_up = StartUpTimer(clock=lambda: next(now), process_age=lambda: 1.)
-  run_steps(TimeHistory(start_up), 2)
-  assert start_up.secs == {'import': 1., 'graph': 2., 'session': 3., 'first_step': 6.}
-
-
-def test_a_run_that_failed_is_no_step():
-  now = iter([1., 2., 3., 4., 5.])
-  history = TimeHistory(StartUpTimer(), clock=lambda: next(now))
-
-  def fails_at_first():
-    runs = tf.get_variable('runs', [], tf.int32, tf.zeros_initializer(), use_resource=True)
-    return tf.debugging.assert_greater(runs.assign_add(1), 1)
-
-  run_steps(history, 3, fails_at_first)
-  assert list(history.began) == [2., 4.] and list(history.ended) == [3., 5.]
+@pytest.mark.parametrize('arguments, message', [
+    ({'batch_size': 0}, 'batch_size must be an integer of at least 1: batch_size=0'),
+    ({'batch_size': 2.5}, 'batch_size must be an integer'),
+    ({'warmup_steps': -1}, 'warmup_steps must be an integer of at least 0: warmup_steps=-1'),
+])
+def test_invalid_arguments(arguments, message):
+  with pytest.raises(ValueError, match=message):
+    TimeHistory(**arguments)

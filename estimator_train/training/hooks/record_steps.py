@@ -1,0 +1,71 @@
+"""`RecordSteps`: the hook that measures every training step."""
+
+import math
+import time
+from array import array
+from typing import Any, Callable, Optional
+
+import tensorflow.compat.v1 as tf
+
+from estimator_train.process.start_up import StartUpTimer
+from estimator_train.training.hooks import input_wait
+
+# Each step takes 24 bytes, so the times of all steps of a week-long run could fill the memory.
+_NUM_STEPS_KEPT = 100000
+
+
+class RecordSteps(tf.train.SessionRunHook):
+  """Records when each recent step began and ended, and how long it waited for its batch.
+
+  The cost per step is two clock readings, three appends and one more fetched scalar; everything
+  else is computed after the run. This hook must be the first, because Estimator calls its hooks in
+  order. The time that later hooks take after a step, for example to save a checkpoint, then counts
+  as time between steps, not as time of session.run.
+
+  Args:
+    start_up: the timer of the phases `graph`, `session`, `first_batch` and `first_step`.
+    clock: a function that returns the time in seconds.
+
+  Attributes:
+    start_up: see the argument.
+    began: for each step, the clock just before its session.run, in seconds.
+    ended: for each step, the clock just after its session.run, in seconds.
+    waited: for each step, the seconds from `began` until the batch had arrived on all replicas; nan
+      if this time was not measured.
+    discarded_steps: the number of earlier steps whose times were discarded to save memory. The
+      times of at least the last 100,000 steps are kept.
+  """
+
+  def __init__(self, start_up: StartUpTimer,
+               clock: Callable[[], float] = time.perf_counter) -> None:
+    self.began = array('d')
+    self.ended = array('d')
+    self.waited = array('d')
+    self.discarded_steps = 0
+    self.start_up = start_up
+    self._clock = clock
+    self._step_began = 0.
+    self._run_args: Optional[tf.train.SessionRunArgs] = None
+
+  def begin(self) -> None:
+    self.start_up.end_phase('graph')
+    probe = input_wait.add_probe(tf.get_default_graph())
+    self._run_args = None if probe is None else tf.train.SessionRunArgs(probe)
+
+  def before_run(self, run_context: Any) -> Optional[tf.train.SessionRunArgs]:
+    if not self.began:
+      self.start_up.end_phase('session')
+    self._step_began = self._clock()
+    return self._run_args
+
+  def after_run(self, run_context: Any, run_values: Any) -> None:
+    self.ended.append(self._clock())
+    # Not appended in before_run, because a session.run that fails is not a step.
+    self.began.append(self._step_began)
+    self.waited.append(math.nan if self._run_args is None else run_values.results)
+    if len(self.ended) == 1:
+      self.start_up.end_first_step(self.waited[0])
+    if len(self.ended) == 2 * _NUM_STEPS_KEPT:
+      self.discarded_steps += _NUM_STEPS_KEPT
+      for times in (self.began, self.ended, self.waited):
+        del times[:_NUM_STEPS_KEPT]

@@ -20,7 +20,8 @@ setup(
   packages=find_packages(include=['estimator_train', 'estimator_train.*']),
   package_data={
     'estimator_train': ['configs/*.flags', 'datasets/fashion_mnist_sample_files/*',
-                        'install_requires.txt', 'reports/page.html'],
+                        'install_requires.txt', 'reports/page.html', 'reports/page.css',
+                        'reports/comparison.html'],
   },
   zip_safe=False,
   install_requires=requirements,

@@ -19,7 +19,7 @@ _MODULE_NAMES = {'train': 'train_and_evaluate'}
 # These modes do not write to --model_dir, so they run without its lock, even during training.
 _READ_ONLY_MODES = ('predict', 'export', 'download', 'doctor')
 # These modes import TensorFlow only in child processes, or not at all.
-_MODES_WITHOUT_TENSORFLOW = ('download', 'doctor', 'scaling', 'reproduce')
+_MODES_WITHOUT_TENSORFLOW = ('download', 'doctor', 'scaling', 'reproduce', 'report')
 
 
 def run(settings: Settings, worker: Optional[Worker] = None) -> Dict[str, Any]:

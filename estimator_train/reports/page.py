@@ -4,11 +4,17 @@ import base64
 import logging
 import os
 import platform
-from typing import Any, Dict, Optional
+from typing import Any, Dict, Mapping, Optional, Sequence
 
 from estimator_train import __version__
 from estimator_train.files import atomic
-from estimator_train.reports import class_selection, number_format, page_data, page_figures
+from estimator_train.reports import (
+  class_selection,
+  number_format,
+  page_data,
+  page_figures,
+  run_comparison,
+)
 from estimator_train.reports.step_curve import REPORT_FOLDER
 from estimator_train.settings import groups
 
@@ -16,7 +22,8 @@ _LOG = logging.getLogger('estimator_train')
 _PAGE_FILE = 'index.html'
 # The files of all charts. If a chart has no data, `write_page` removes the file of an earlier run.
 _CHART_FILES = ('step-time.png', 'step-histogram.png', 'loss.png', 'accuracy.png',
-                'confusion-matrix.png', 'scaling.png')
+                'confusion-matrix.png', 'scaling.png', 'rates.png', 'compared-loss.png',
+                'compared-accuracy.png')
 _SAMPLE_WIDTH = 112  # In CSS pixels, for the longer side. Three samples fit in a row on a phone.
 
 
@@ -46,31 +53,70 @@ def write_page(model_dir: str) -> Optional[str]:
   Returns:
     The path of the page; None if Jinja2 or matplotlib is not installed.
   """
-  # Jinja2 and matplotlib are imported in this function because they are optional and take a second
-  # to import. matplotlib would warn if it cannot write to the home folder, which is harmless.
+  return _write_run_page(page_data.read_page_data(model_dir), model_dir, model_dir)
+
+
+def write_page_of_runs(runs: Sequence[run_comparison.Run], output_dir: str) -> Optional[str]:
+  """Writes the page of one run, or the comparison of several runs, to `report/` in a folder.
+
+  Returns:
+    The path of the page; None if Jinja2 or matplotlib is not installed.
+  """
+  if len(runs) == 1:
+    return _write_run_page(runs[0].data, runs[0].folder, output_dir)
+  if not _has_packages():
+    return None
+  from estimator_train.reports import comparison_charts
+
+  charts = comparison_charts.draw_comparison_charts(runs)
+  header, rows = run_comparison.table(runs)
+  return _write_files(output_dir, 'comparison.html', charts, runs=runs, header=header, rows=rows)
+
+
+def _write_run_page(data: page_data.PageData, model_dir: str, output_dir: str) -> Optional[str]:
+  if not _has_packages():
+    return None
+  from estimator_train.reports import page_charts
+
+  shown_classes = class_selection.select_classes(data.evaluation)
+  return _write_files(
+      output_dir, 'page.html', page_charts.draw_charts(data, shown_classes), data=data,
+      figures=page_figures, classes=shown_classes,
+      samples=[_load_sample(model_dir, sample) for sample in data.samples])
+
+
+def _has_packages() -> bool:
+  """Whether Jinja2 and matplotlib are installed; logs a message if they are not.
+
+  They are optional, and importing them takes a second.
+  """
+  # matplotlib would warn if it cannot write to the home folder, which is harmless.
   logging.getLogger('matplotlib').setLevel(logging.ERROR)
   try:
     import jinja2
+    import matplotlib
 
-    from estimator_train.reports import page_charts
+    return bool(jinja2 and matplotlib)
   except ImportError as error:
     _LOG.info('the report page is not written (%s): install the packages that it requires with '
               '`pip install estimator_train[report]`', error)
-    return None
-  data = page_data.read_page_data(model_dir)
-  shown_classes = class_selection.select_classes(data.evaluation)
-  charts = page_charts.draw_charts(data, shown_classes)
+    return False
+
+
+def _write_files(output_dir: str, template: str, charts: Mapping[str, Any],
+                 **variables: Any) -> str:
+  """Renders a template to `report/index.html`, and writes the charts next to it."""
+  import jinja2
+
   environment = jinja2.Environment(
       loader=jinja2.FileSystemLoader(os.path.dirname(__file__)), autoescape=True,
       trim_blocks=True, lstrip_blocks=True)
   environment.filters.update(
       number=number_format.format_number, percent=number_format.format_percent,
       ratio=number_format.format_ratio, data_uri=_make_data_uri)
-  text = environment.get_template('page.html').render(
-      data=data, figures=page_figures, charts=charts, classes=shown_classes,
-      samples=[_load_sample(model_dir, sample) for sample in data.samples], version=__version__,
-      python=platform.python_version())
-  folder = os.path.join(model_dir, REPORT_FOLDER)
+  text = environment.get_template(template).render(
+      charts=charts, version=__version__, python=platform.python_version(), **variables)
+  folder = os.path.join(output_dir, REPORT_FOLDER)
   os.makedirs(folder, exist_ok=True)
   for name in _CHART_FILES:
     path = os.path.join(folder, name)

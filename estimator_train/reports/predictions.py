@@ -38,6 +38,30 @@ def check_output_path(output: str) -> None:
                     'give a file in an existing folder, or - for standard output')
 
 
+def make_prediction(name: bytes, outputs: np.ndarray,
+                    class_names: Sequence[str]) -> Dict[str, Any]:
+  """Returns the prediction of an image: `file`, `label`, `probability` and `top`; or an error.
+
+  Args:
+    name: path of the image; in an idx file, the path, `:` and the index of the image.
+    outputs: outputs of the model, float [num_classes].
+    class_names: the names of the classes, in the order of the outputs.
+  """
+  if not np.isfinite(outputs).all():
+    return make_error(name, 'the model\'s outputs are not finite')
+  probabilities = as_probabilities(outputs)
+  # Mergesort is stable: like np.argmax, it chooses the first of several equal outputs.
+  top_indices = np.argsort(-outputs, kind='mergesort')[:TOP_K]
+  top = [{'label': class_names[index], 'probability': float(probabilities[index])}
+         for index in top_indices]
+  return {'file': _decode_name(name), **top[0], 'top': top}
+
+
+def make_error(name: bytes, reason: str) -> Dict[str, Any]:
+  """Returns what takes the place of a prediction, or of the remaining ones of an idx file."""
+  return {'file': _decode_name(name), 'error': reason}
+
+
 class PredictionWriter:
   """Writes and counts predictions.
 
@@ -57,7 +81,6 @@ class PredictionWriter:
     self.num_errors = 0
     self.first_error: Optional[Tuple[str, str]] = None
     self._file = file
-    self._class_names = class_names
     self._as_csv = as_csv
     self._top_k = min(TOP_K, len(class_names))
     if as_csv:
@@ -65,45 +88,27 @@ class PredictionWriter:
           'top{}_{}'.format(rank + 1, column) for rank in range(self._top_k)
           for column in ('label', 'probability')] + ['error'])
 
-  def write_prediction(self, name: bytes, outputs: np.ndarray) -> None:
-    """Writes the prediction of an image.
-
-    Args:
-      name: path of the image; in an idx file, the path, `:` and the index of the image.
-      outputs: outputs of the model, float [num_classes].
-    """
-    if not np.isfinite(outputs).all():
-      self.write_error(name, 'the model\'s outputs are not finite')
-      return
-    self.num_predicted += 1
-    probabilities = as_probabilities(outputs)
-    # Mergesort is stable: like np.argmax, it chooses the first of several equal outputs.
-    top_indices = np.argsort(-outputs, kind='mergesort')[:self._top_k]
-    top = [(self._class_names[index], float(probabilities[index])) for index in top_indices]
-    if self._as_csv:
-      self._write_row(
-          [_decode_name(name), *top[0]] + [cell for pair in top for cell in pair] + [''])
+  def write(self, prediction: Dict[str, Any]) -> None:
+    """Writes a dict of make_prediction or make_error."""
+    reason = prediction.get('error')
+    if reason is None:
+      self.num_predicted += 1
     else:
-      pairs = [{'label': class_name, 'probability': probability}
-               for class_name, probability in top]
-      self._write_json({'file': _decode_name(name), **pairs[0], 'top': pairs})
-
-  def write_error(self, name: bytes, reason: str) -> None:
-    """Writes an error in place of a prediction, or of the remaining predictions of an idx file."""
-    self.num_errors += 1
-    self.first_error = self.first_error or (_decode_name(name), reason)
-    _LOG.warning('cannot predict %r (%s)', _decode_name(name), reason)
-    if self._as_csv:
-      self._write_row([_decode_name(name)] + [''] * (2 + 2 * self._top_k) + [reason])
+      self.num_errors += 1
+      self.first_error = self.first_error or (prediction['file'], reason)
+      _LOG.warning('cannot predict %r (%s)', prediction['file'], reason)
+    if not self._as_csv:
+      print(json.dumps(prediction), file=self._file)
+    elif reason is None:
+      ranked = [prediction, *prediction['top']]
+      self._write_row([prediction['file'], *(cell for each in ranked for cell in (
+          each['label'], each['probability'])), ''])
     else:
-      self._write_json({'file': _decode_name(name), 'error': reason})
+      self._write_row([prediction['file']] + [''] * (2 + 2 * self._top_k) + [reason])
 
   def flush(self) -> None:
     """Flushes the file."""
     print(end='', file=self._file, flush=True)
-
-  def _write_json(self, line: Dict[str, Any]) -> None:
-    print(json.dumps(line), file=self._file)
 
   def _write_row(self, row: List[Any]) -> None:
     csv.writer(self._file).writerow(row)  # type: ignore

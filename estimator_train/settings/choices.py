@@ -1,7 +1,7 @@
 """Lists the allowed values of flags, and the subsets of these values that share a rule."""
 
 MODES = ('train_and_evaluate', 'train', 'evaluate', 'predict', 'export', 'input_benchmark', 'audit',
-         'download', 'doctor', 'scaling', 'reproduce')
+         'download', 'doctor', 'scaling', 'reproduce', 'report')
 TRAINING_MODES = ('train_and_evaluate', 'train')
 MODES_WITHOUT_MODEL_DIR = ('download', 'input_benchmark', 'doctor')
 DATASETS = ('fashion_mnist_sample', 'fashion_mnist', 'mnist', 'oct2017', 'image_folder',

@@ -157,6 +157,21 @@ def _require_input(settings: Any) -> None:
                     'give --input=PATTERN, such as \'DATA/**/*.jpeg\', in quotes')
 
 
+@requirement('report')
+def _require_runs(settings: Any) -> None:
+  if not settings.runs:
+    raise UserError('--mode=report requires --runs', '--mode=report without --runs',
+                    'give --runs=FOLDER, or several folders to compare: --runs=FOLDER,FOLDER')
+
+
+@requirement(*(mode for mode in choices.MODES if mode != 'report'))
+def _check_runs_are_not_given(settings: Any) -> None:
+  if settings.runs:
+    raise UserError('--runs is only for --mode=report',
+                    '--runs={} --mode={}'.format(','.join(settings.runs), settings.mode),
+                    'give --mode=report, or omit --runs')
+
+
 @requirement('export')
 def _require_export_dir(settings: Any) -> None:
   if not settings.export_dir:

@@ -269,6 +269,9 @@ class Reporting:
       100, 'steps between progress lines; this interval doubles after 10,000 lines, and again each '
       'time the global step doubles', check=int_range(1))
   report_page: bool = flag(True, 'write the report page, model_dir/report/index.html')
+  runs: Tuple[str, ...] = flag(
+      (), 'folders of the runs that --mode=report shows, or compares if there are several: a '
+      'model_dir of this program or of any Estimator')
 
 
 @flag_group('experiments')

@@ -13,7 +13,10 @@ the process; they raise exceptions, such as UserError if an argument is invalid.
 """
 
 import os
-from typing import Any, Dict, Mapping, Optional
+import sys
+import types
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Mapping, Optional
 
 from estimator_train.datasets.description import ArraySplit, DataSet, IdxSplit, ImageSplit
 from estimator_train.errors import (
@@ -23,10 +26,15 @@ from estimator_train.errors import (
   UserError,
   naming_keywords,
 )
+from estimator_train.process import guest
 from estimator_train.settings import Settings, groups
 
+if TYPE_CHECKING:
+  from estimator_train.training.hooks.time_history import TimeHistory
+
 __all__ = ['ArraySplit', 'DataSet', 'IdxSplit', 'ImageSplit', 'Settings', 'StoppedBySignal',
-           'TrainingFailed', 'UserError', 'convert', 'evaluate', 'train']
+           'TimeHistory', 'TrainingFailed', 'UserError', 'convert', 'evaluate', 'export', 'predict',
+           'train']
 
 __version__ = '0.1.0'
 
@@ -67,6 +75,51 @@ def evaluate(settings: Settings) -> Dict[str, Any]:
     UserError: a setting, the data or the checkpoint is invalid.
   """
   return _run(settings, 'evaluate')
+
+
+def predict(settings: Settings) -> Iterator[Dict[str, Any]]:
+  """Predicts the classes of the images that `input` names, in the order of the files.
+
+  Args:
+    settings: the settings of the training run, with any `mode`, and `input`, a file pattern.
+      `output` has no effect.
+
+  Returns:
+    An iterator of dicts with `file`, `label`, `probability` and `top`, the most probable classes;
+    or with `file` and `error` for a file that cannot be read. The images are read while it is
+    iterated over.
+
+  Raises:
+    UserError: a setting is invalid, or there is no image or no checkpoint.
+  """
+  stack = ExitStack()
+  with naming_keywords():
+    settings = settings.for_mode('predict')
+    with guest.restored_process_state(settings.verbosity):
+      from estimator_train.modes import predict as predict_mode
+      predictions = stack.enter_context(predict_mode.open_predictions(settings))
+  return _iterate(predictions.batches, stack)
+
+
+def _iterate(batches: Iterator[List[Any]], stack: ExitStack) -> Iterator[Any]:
+  with stack:
+    for batch in batches:
+      yield from batch
+
+
+def export(settings: Settings) -> Dict[str, Any]:
+  """Exports a checkpoint in `model_dir` to a new version in `export_dir`, for serving.
+
+  Args:
+    settings: the settings of the training run, with any `mode`, and `export_dir`.
+
+  Returns:
+    A dict with the path of the exported version and its checkpoint.
+
+  Raises:
+    UserError: a setting or the checkpoint is invalid, or the export failed.
+  """
+  return _run(settings, 'export')
 
 
 def convert(keras_model: Any = None, keras_model_path: Optional[str] = None,
@@ -112,8 +165,6 @@ def convert(keras_model: Any = None, keras_model_path: Optional[str] = None,
     ValueError: the arguments contradict each other, or the model has not been compiled.
     UserError: the same with a remedy, also a ValueError; or a device does not exist.
   """
-  from estimator_train.process import guest
-
   devices = None
   if distribution_strategy is not None or num_gpus is not None or num_cpu_replicas:
     devices = Settings(distribution_strategy=distribution_strategy or 'mirrored',
@@ -127,7 +178,6 @@ def convert(keras_model: Any = None, keras_model_path: Optional[str] = None,
 
 def _run(settings: Settings, mode: str) -> Dict[str, Any]:
   from estimator_train import modes
-  from estimator_train.process import guest
 
   with naming_keywords():
     settings = settings.for_mode(mode)
@@ -152,3 +202,20 @@ def _make_single_worker(settings: groups.Devices) -> Any:
                     'TF_CONFIG has ' + tf_config.count_tasks(worker.cluster),
                     'run python -m estimator_train, or unset TF_CONFIG')
   return worker
+
+
+class _Package(types.ModuleType):
+  """This package, which imports TensorFlow only when TimeHistory, a subclass of a hook, is used."""
+
+  def __getattr__(self, name: str) -> Any:
+    if name != 'TimeHistory':
+      raise AttributeError('module {!r} has no attribute {!r}'.format(__name__, name))
+    with naming_keywords(), guest.restored_process_state(restores_session=False):
+      from estimator_train.training.hooks.time_history import TimeHistory
+    return TimeHistory
+
+  def __dir__(self) -> List[str]:
+    return sorted({*super().__dir__(), *__all__})
+
+
+sys.modules[__name__].__class__ = _Package

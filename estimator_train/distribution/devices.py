@@ -105,11 +105,10 @@ def make_local_strategy(settings: groups.Devices,
 
 
 def make_session_config(settings: groups.Devices, devices: Devices,
-                        has_user_input_fn: bool = False,
                         in_cluster: bool = False) -> tf.ConfigProto:
-  """Makes the session configuration; see `threads.set_thread_counts` for the last two arguments."""
+  """Makes the session configuration; see `threads.set_thread_counts` for the last argument."""
   config = tf.ConfigProto(allow_soft_placement=True)
-  threads.set_thread_counts(config, settings, has_user_input_fn, in_cluster)
+  threads.set_thread_counts(config, settings, in_cluster)
   config.gpu_options.allow_growth = settings.gpu_memory_growth
   if settings.dtype == 'mixed':
     # tf.train.experimental.enable_mixed_precision_graph_rewrite would set this option for all

@@ -15,20 +15,16 @@ def inter_op_threads(settings: groups.Devices) -> int:
   return settings.inter_op_parallelism_threads or int(cpu_tuning.has_onednn())
 
 
-def set_thread_counts(config: Any, settings: groups.Devices, has_user_input_fn: bool = False,
-                      in_cluster: bool = False) -> None:
+def set_thread_counts(config: Any, settings: groups.Devices, in_cluster: bool = False) -> None:
   """Sets the numbers of threads in a session's `tf.ConfigProto`.
 
   Args:
     config: the configuration, which is modified.
     settings: the settings that specify the numbers.
-    has_user_input_fn: whether the user has written the `input_fn`. Its functions run on the threads
-      for graph operations, of which there is then one per core by default.
     in_cluster: whether the session runs on TensorFlow's server of a task, and on its threads.
   """
   config.intra_op_parallelism_threads = settings.intra_op_parallelism_threads
-  num_threads = (settings.inter_op_parallelism_threads if has_user_input_fn
-                 else inter_op_threads(settings))
+  num_threads = inter_op_threads(settings)
   config.inter_op_parallelism_threads = num_threads
   if num_threads and not in_cluster:
     # Without its own pool, this session would use the pool, and so the number of threads, of the

@@ -73,21 +73,33 @@ def restored_model(settings: Settings, dataset: DataSet, checkpoint: str,
   Raises:
     UserError: the checkpoint belongs to another model.
   """
+  with _make_session(settings, devices) as session, session.graph.as_default(), tf.device(
+      devices.names[0]):
+    yield _restore_model(settings, dataset, checkpoint, session), session
+
+
+def _make_session(settings: Settings, devices: Devices) -> tf.Session:
+  """Makes a session with a new graph."""
   config = make_session_config(settings[groups.Devices], devices)
   if devices is _CPU_ONLY:
     config.device_count['GPU'] = 0
-  with tf.Graph().as_default(), tf.Session(config=config) as session, tf.device(devices.names[0]):
-    tf.keras.backend.set_session(session)
-    try:
-      tf.keras.backend.set_learning_phase(0)
-      model = build_compiled_model(settings, dataset)
-      run_dir = chosen_checkpoint.find_run_dir(settings.model_dir, settings.checkpoint)
-      check_fits_checkpoint(model, settings, checkpoint, run_dir.flags())
-      with translate_errors():
-        make_saver(model).restore(session, checkpoint)
-      yield model, session
-    finally:
-      tf.keras.backend.set_session(None)
+  return tf.Session(graph=tf.Graph(), config=config)
+
+
+def _restore_model(settings: Settings, dataset: DataSet, checkpoint: str,
+                   session: tf.Session) -> tf.keras.Model:
+  """Builds the model in the default graph, which is that of the session, and restores it."""
+  tf.keras.backend.set_session(session)
+  try:
+    tf.keras.backend.set_learning_phase(0)
+    model = build_compiled_model(settings, dataset)
+    run_dir = chosen_checkpoint.find_run_dir(settings.model_dir, settings.checkpoint)
+    check_fits_checkpoint(model, settings, checkpoint, run_dir.flags())
+    with translate_errors():
+      make_saver(model).restore(session, checkpoint)
+    return model
+  finally:
+    tf.keras.backend.set_session(None)
 
 
 def make_saver(model: tf.keras.Model) -> tf.train.Saver:
@@ -129,11 +141,14 @@ def load_predictor(settings: Settings, trained: TrainedCheckpoint) -> Iterator[P
   local_settings = settings.evolve(num_gpus=-1 if settings.num_gpus else 0)
   devices = find_devices(local_settings[groups.Devices])
   first_device = Devices(devices.names[:1], devices.display_names[:1])
-  with restored_model(settings, trained.dataset, trained.checkpoint,
-                      first_device) as (model, session):
-    pixels = tf.placeholder(tf.float32, [None, height, width, None])
-    outputs = probabilities.from_outputs(
-        model, model(make_model_preprocess(model, settings[groups.Model])(pixels)))
+  with contextlib.closing(_make_session(settings, first_device)) as session:
+    # The graph is not the default one afterwards, because other code runs between predictions.
+    with session.graph.as_default(), session.as_default(), tf.device(first_device.names[0]):
+      model = _restore_model(settings, trained.dataset, trained.checkpoint, session)
+      pixels = tf.placeholder(tf.float32, [None, height, width, None])
+      outputs = probabilities.from_outputs(
+          model, model(make_model_preprocess(model, settings[groups.Model])(pixels)))
+      predict = session.make_callable(outputs, [pixels])
     with translate_errors():
       yield Predictor(max(1, settings.batch_size // devices.num_replicas), first_device.names[0],
-                      session.make_callable(outputs, [pixels]))
+                      predict)

@@ -18,6 +18,6 @@ def run(settings: Settings) -> Dict[str, Any]:
   result = evaluation.write_evaluation_report(
       settings[groups.Run], plan.data.dataset.labels, *evaluator.evaluate(plan.checkpoint.path))
   result.update(plan.skipped_images_result)
-  learning_curves.write_learning_curves(settings[groups.Run])
+  learning_curves.write_learning_curves(settings.model_dir)
   page.write_page_of_finished_run(settings.model_dir, settings[groups.Reporting])
   return result

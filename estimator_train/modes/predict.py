@@ -3,7 +3,7 @@
 import contextlib
 import logging
 import time
-from typing import Any, Callable, Dict, Iterator, List
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Sequence
 
 import numpy as np
 from tqdm import tqdm
@@ -19,6 +19,17 @@ from estimator_train.settings import Settings, groups
 _LOG = logging.getLogger('estimator_train')
 
 
+class Predictions(NamedTuple):
+  """The predictions of the images that `--input` names.
+
+  Attributes:
+    trained: the checkpoint of the model.
+    batches: the predictions, as dicts of reports.predictions, in batches.
+  """
+  trained: trained_model.TrainedCheckpoint
+  batches: Iterator[List[Dict[str, Any]]]
+
+
 def run(settings: Settings) -> Dict[str, Any]:
   """Returns the result: the number of images predicted, and of bad files.
 
@@ -26,20 +37,13 @@ def run(settings: Settings) -> Dict[str, Any]:
     UserError: a file is bad. All other files have been predicted, and the error contains the
       result of the mode.
   """
-  assert settings.input is not None
   predictions.check_output_path(settings.output)
-  files = unlabelled.find_input_files(settings.input)
-  trained = trained_model.find_checkpoint(settings)
-  with trained_model.load_predictor(settings, trained) as model:
-    _LOG.info('predicting with %s of step %d on %s, %d images at a time', settings.model,
-              trained.global_step, model.device, model.batch_size)
-    batches = unlabelled.read_batches(
-        files, trained.dataset.image_shape, model.batch_size,
-        threads.num_parallel_calls(settings[groups.Input]))
-    with predictions.open_prediction_writer(settings.output, trained.dataset.labels) as writer, \
-        contextlib.closing(batches):
-      for batch in _with_progress(batches, settings.log_every_steps):
-        _predict_batch(batch, model.predict, writer)
+  with open_predictions(settings) as (trained, batches), \
+      predictions.open_prediction_writer(settings.output, trained.dataset.labels) as writer:
+    for batch in _with_progress(batches, settings.log_every_steps):
+      for prediction in batch:
+        writer.write(prediction)
+      writer.flush()
   result = {'mode': settings.mode, 'model_dir': settings.model_dir, 'output': settings.output,
             'predicted': writer.num_predicted, 'bad': writer.num_errors,
             'global_step': trained.global_step, 'checkpoint': trained.checkpoint}
@@ -51,21 +55,38 @@ def run(settings: Settings) -> Dict[str, Any]:
   return result
 
 
-def _predict_batch(batch: List[unlabelled.Entry], outputs: Callable[[np.ndarray], np.ndarray],
-                   writer: predictions.PredictionWriter) -> None:
-  """Predicts a batch and writes the predictions."""
-  images = [example for example in batch if isinstance(example, unlabelled.Image)]
-  image_outputs = iter(outputs(unlabelled.stack_images(images)) if images else ())
-  for example in batch:
-    if isinstance(example, unlabelled.UnreadableFile):
-      writer.write_error(*example)
-    else:
-      writer.write_prediction(example.name, next(image_outputs))
-  writer.flush()
+@contextlib.contextmanager
+def open_predictions(settings: Settings) -> Iterator[Predictions]:
+  """Restores the model and opens the images; the predictions are computed when they are read.
+
+  Raises:
+    UserError: there are no images, or no checkpoint of the model.
+  """
+  assert settings.input is not None
+  files = unlabelled.find_input_files(settings.input)
+  trained = trained_model.find_checkpoint(settings)
+  with trained_model.load_predictor(settings, trained) as model:
+    _LOG.info('predicting with %s of step %d on %s, %d images at a time', settings.model,
+              trained.global_step, model.device, model.batch_size)
+    batches = unlabelled.read_batches(
+        files, trained.dataset.image_shape, model.batch_size,
+        threads.num_parallel_calls(settings[groups.Input]))
+    with contextlib.closing(batches):
+      yield Predictions(trained, (
+          _predict_batch(batch, model.predict, trained.dataset.labels) for batch in batches))
 
 
-def _with_progress(batches: Iterator[List[unlabelled.Entry]],
-                   log_every: int) -> Iterator[List[unlabelled.Entry]]:
+def _predict_batch(batch: List[unlabelled.Entry], predict: Callable[[np.ndarray], np.ndarray],
+                   labels: Sequence[str]) -> List[Dict[str, Any]]:
+  """Returns the predictions of a batch, in its order."""
+  images = [entry for entry in batch if isinstance(entry, unlabelled.Image)]
+  outputs = iter(predict(unlabelled.stack_images(images)) if images else ())
+  return [predictions.make_error(*entry) if isinstance(entry, unlabelled.UnreadableFile)
+          else predictions.make_prediction(entry.name, next(outputs), labels) for entry in batch]
+
+
+def _with_progress(batches: Iterator[List[Dict[str, Any]]],
+                   log_every: int) -> Iterator[List[Dict[str, Any]]]:
   """Yields the batches and shows progress: a bar on a terminal, else log lines."""
   began, count = time.perf_counter(), 0
   with logging_redirect_tqdm([_LOG]), tqdm(desc='predicting', unit='image', disable=None) as bar:

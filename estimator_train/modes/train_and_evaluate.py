@@ -63,7 +63,7 @@ def _evaluate_and_report(trainer: Trainer, outcome: TrainingOutcome, settings: S
     result.update(trainer.evaluation.evaluate())
   if outcome.stop_reason is not None:
     result['stopped_early'] = outcome.stop_reason.text
-  learning_curves.write_learning_curves(settings[groups.Run])
+  learning_curves.write_learning_curves(settings.model_dir)
   page_file = page.write_page_of_finished_run(settings.model_dir, settings[groups.Reporting])
   summary.log_summary(result, settings.best_metric, {
       'report': page_file, 'model': model_file, 'checkpoint': plan.run_dir.last_checkpoint()})

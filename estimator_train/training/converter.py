@@ -36,7 +36,8 @@ def to_estimator(model: tf.keras.Model, run_config: tf.estimator.RunConfig, *,
 
   Several replicas train exactly like one. A checkpoint has one copy of each variable, so that a run
   can be resumed with another number of replicas. Evaluations of a classifier report the metrics of
-  classifier_metrics; a metric of the model replaces the metric of the same name.
+  classifier_metrics. If a metric of the model has the same name as one of these, the model's metric
+  is reported, unless `num_classes` is given.
 
   Args:
     model: a compiled model.
@@ -81,14 +82,13 @@ def to_estimator(model: tf.keras.Model, run_config: tf.estimator.RunConfig, *,
       for weight in frozen_part.weights if frozen_part is not None else ():
         tf.get_variable(weight.op.name, weight.shape, weight.dtype.base_dtype,
                         tf.zeros_initializer(), trainable=False, use_resource=True)
-      if not object_based:
-        hooks.append(replicated_variables.SingleCopySaver(config))
+      hooks.append(replicated_variables.SingleCopySaver(None if object_based else config))
     elif mode == tf.estimator.ModeKeys.EVAL:
       metrics = model_to_estimator.make_metrics(copy)
       class_count = num_classes or _infer_num_classes(copy, loss)
       if class_count is not None:
-        metrics = {**classifier_metrics(features, labels, copy.outputs[0], loss, class_count),
-                   **metrics}
+        own = classifier_metrics(features, labels, copy.outputs[0], loss, class_count)
+        metrics = {**own, **metrics} if num_classes is None else {**metrics, **own}
       spec.update(eval_metric_ops=metrics, loss=copy.total_loss)
     model_to_estimator.restore_subclassed_model(model)
     if object_based:

@@ -1,27 +1,32 @@
 """Finds the user's functions and classes in a Keras model; copying the model requires them."""
 
 import types
-from typing import Any, Dict, Iterator, Set
+from typing import Any, Dict, Iterator, Mapping, Set
 
 import tensorflow.compat.v1 as tf
 
 from estimator_train.errors import InvalidValue
 
 
-def find_custom_objects(model: tf.keras.Model) -> Dict[str, Any]:
+def find_custom_objects(model: tf.keras.Model, given: Mapping[str, Any]) -> Dict[str, Any]:
   """Returns, by name, the user's functions and classes in the configuration of a model.
 
   The configuration of a layer contains only the name of a function, such as an activation. To
   create the layer again, Keras finds its own functions by name, but not functions of the user.
 
+  Args:
+    model: the model.
+    given: functions and classes by name, which the result contains.
+
   Raises:
     InvalidValue: two different functions or classes have the same name.
   """
-  found: Dict[str, Any] = {}
+  found: Dict[str, Any] = dict(given)
   for value in _configured_objects(model):
     is_function = isinstance(value, types.FunctionType)
     definition = value if is_function else type(value)
-    if definition.__module__.split('.')[0] in ('tensorflow', 'tensorflow_core', 'builtins'):
+    if definition.__name__ in given or (
+        definition.__module__.split('.')[0] in ('tensorflow', 'tensorflow_core', 'builtins')):
       continue
     if found.setdefault(definition.__name__, definition) is not definition:
       raise InvalidValue('functions and classes of a model must have different names',

@@ -9,7 +9,7 @@ import tensorflow.compat.v1 as tf
 
 from estimator_train.distribution.devices import find_devices, make_local_strategy
 from estimator_train.errors import InvalidValue
-from estimator_train.settings import groups
+from estimator_train.settings import choices, groups
 from estimator_train.tf_patches import (
   estimator as estimator_patches,
   keras as keras_patches,
@@ -38,19 +38,22 @@ def convert(keras_model: Optional[tf.keras.Model], keras_model_path: Optional[st
                        repr(checkpoint_format), 'omit it for "saver"')
   config = _complete_config(config, model_dir, seed, devices)
   model = _load_model(keras_model, keras_model_path, custom_objects)
-  _check_model(model, export_outputs)
-  _check_can_be_copied(model, config)
   object_based = _OBJECT_BASED[checkpoint_format]
-  custom_objects = {**find_custom_objects(model), **(custom_objects or {})}
+  _check_model(model, export_outputs, object_based)
+  _check_can_be_copied(model, config)
+  custom_objects = find_custom_objects(model, custom_objects or {})
   keras_patches.ensure_session(model, config.session_config)
   warm_start = positional_weights = None
-  if tf.train.latest_checkpoint(config.model_dir) is None:
-    if keras_patches.is_graph_network(model):
-      warm_start = model_to_estimator.warm_start_settings(
-          config.model_dir, model_to_estimator.save_initial_weights(
-              model, model.get_weights(), config, custom_objects, object_based))
-    elif model.built and model.weights:
-      positional_weights = model_to_estimator.PositionalWeights(model.get_weights(), config)
+  checkpoint = tf.train.latest_checkpoint(config.model_dir)
+  if checkpoint is not None:
+    if keras_patches.is_graph_network(model) and not object_based:
+      _check_fits_checkpoint(model, custom_objects, checkpoint)
+  elif keras_patches.is_graph_network(model):
+    warm_start = model_to_estimator.warm_start_settings(
+        config.model_dir, model_to_estimator.save_initial_weights(
+            model, model.get_weights(), config, custom_objects, object_based))
+  elif model.built and model.weights:
+    positional_weights = model_to_estimator.PositionalWeights(model.get_weights(), config)
   return to_estimator(model, config, warm_start=warm_start, positional_weights=positional_weights,
                       custom_objects=custom_objects, object_based=object_based,
                       export_outputs=export_outputs)
@@ -77,6 +80,10 @@ def _complete_config(config: Optional[tf.estimator.RunConfig], model_dir: Option
     raise InvalidValue('distribution_strategy, num_gpus and num_cpu_replicas must not be given '
                        'if config has train_distribute', repr(config.train_distribute),
                        'omit the one or the other')
+  if devices.distribution_strategy in choices.MULTI_WORKER_STRATEGIES:
+    raise InvalidValue('distribution_strategy must be one for a single process',
+                       devices.distribution_strategy,
+                       'give a strategy of TensorFlow as train_distribute of config')
   training_devices = find_devices(devices)
   session_config = tf.ConfigProto()
   session_config.CopyFrom(config.session_config)
@@ -106,14 +113,18 @@ def _load_model(model: Optional[tf.keras.Model], path: Optional[str],
     return tf.keras.models.load_model(path, custom_objects)
 
 
-def _check_model(model: Any, export_outputs: Optional[ExportOutputs]) -> None:
-  """Raises an InvalidValue if the model is not compiled, or lacks an output in `export_outputs`."""
+def _check_model(model: Any, export_outputs: Optional[ExportOutputs], object_based: bool) -> None:
+  """Checks that the model is compiled and has the outputs and the format that are requested."""
   if not isinstance(model, tf.keras.Model):
     raise InvalidValue('keras_model must be a tf.keras.Model', type(model).__name__,
                        'give a model of tf.keras; those of the separate package `keras` differ')
   if not model.optimizer:
     raise InvalidValue('the model has not been compiled', repr(model.name),
                        'call model.compile(optimizer, loss) first')
+  if object_based and not (keras_patches.is_graph_network(model)
+                           or isinstance(model, tf.keras.Sequential)):
+    raise InvalidValue('a subclass of tf.keras.Model cannot have object-based checkpoints',
+                       "checkpoint_format='checkpoint'", "give checkpoint_format='saver'")
   # A subclass of tf.keras.Model has no output names before its first call.
   names = getattr(model, 'output_names', None) or ()
   for name in export_outputs or ():
@@ -134,3 +145,17 @@ def _check_can_be_copied(model: tf.keras.Model, config: tf.estimator.RunConfig) 
     raise InvalidValue('a subclass of tf.keras.Model requires get_config and from_config to train '
                        'on several replicas', type(model).__name__,
                        'define them, or train on one device') from None
+
+
+def _check_fits_checkpoint(model: tf.keras.Model, custom_objects: Mapping[str, Any],
+                           checkpoint: str) -> None:
+  """Checks that training can resume from a checkpoint with the variables of the model."""
+  saved = dict(tf.train.list_variables(checkpoint))
+  for name, shape in model_to_estimator.weight_shapes(model, custom_objects).items():
+    if saved.get(name) != shape:
+      raise InvalidValue(
+          'model_dir has a checkpoint of another model',
+          '{} has {}'.format(checkpoint, 'no variable {}'.format(name) if name not in saved else
+                             '{} of shape {}, not {}'.format(name, saved[name], shape)),
+          'give another model_dir; if it is the same model, built again in one process, give its '
+          'layers names')

@@ -108,8 +108,9 @@ def _convert(plan: Plan, model: tf.keras.Model) -> PreparedModel:
     warm_start = model_to_estimator.warm_start_settings(
         settings.model_dir, [weight.op.name for weight in model.weights])
     if engine.worker.is_chief:
-      initial_weights.save_initial_weights(model, run_config, settings[groups.Model],
-                                           has_given_weights)
+      with _translate_errors(settings[groups.Model]):
+        initial_weights.save_initial_weights(model, run_config, settings[groups.Model],
+                                             has_given_weights)
   elif engine.worker.is_chief:
     initial_weights.warn_if_weights_differ(plan.run_dir, settings[groups.Model], settings.seed)
   one_hot = not losses.takes_class_indices(losses.get_loss(model))

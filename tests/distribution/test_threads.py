@@ -54,12 +54,11 @@ def config_of(inter_op, **given):
   return config
 
 
-@pytest.mark.parametrize('has_onednn, inter_op, has_user_input_fn, threads_of_its_own', [
-    (False, 0, False, []), (True, 0, False, [1]), (True, 0, True, []), (True, 3, False, [3]),
-    (True, 3, True, [3])])
-def test_set_up(build, has_onednn, inter_op, has_user_input_fn, threads_of_its_own):
+@pytest.mark.parametrize('has_onednn, inter_op, threads_of_its_own', [
+    (False, 0, []), (True, 0, [1]), (True, 3, [3])])
+def test_set_up(build, has_onednn, inter_op, threads_of_its_own):
   build(has_onednn)
-  config = config_of(inter_op, has_user_input_fn=has_user_input_fn)
+  config = config_of(inter_op)
   assert config.intra_op_parallelism_threads == 7
   assert [pool.num_threads for pool in config.session_inter_op_thread_pool] == threads_of_its_own
   assert config.inter_op_parallelism_threads == sum(threads_of_its_own)

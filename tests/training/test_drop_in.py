@@ -168,6 +168,28 @@ def test_models_with_layers_of_the_same_names(tmp_path, checkpoint_format):
     assert estimator.evaluate(make_input_fn(epochs=1))['examples'] == 200
 
 
+def test_a_checkpoint_of_another_model(config):
+  estimator_train.convert(compiled(functional), config=config).train(make_input_fn(), steps=1)
+  wider = compiled(lambda: keras.Sequential([
+      layers.Dense(8, input_shape=(10,), name='dense'), layers.Dense(2, name='class')]))
+  with pytest.raises(ValueError, match=r'another model: .*dense/kernel of shape \[10, 16\], not '):
+    estimator_train.convert(wider, config=config)
+
+
+@pytest.mark.parametrize('checkpoint_format', ['saver', 'checkpoint'])
+def test_the_learning_rate_of_a_resumed_training_is_that_of_the_model(config, checkpoint_format):
+  biases = []
+  for rate in (.1, 0.):
+    with tf.Graph().as_default():
+      keras.backend.set_session(None)
+      estimator = estimator_train.convert(
+          compiled(functional, keras.optimizers.SGD(rate)), config=config,
+          checkpoint_format=checkpoint_format)
+      estimator.train(make_input_fn(), steps=2)
+      biases.append(predicted(estimator, make_input_fn(labels=None, epochs=1)))
+  np.testing.assert_array_equal(*biases)
+
+
 def test_a_model_from_a_file(tmp_path, config):
   model = compiled(functional)
   model.fit(FEATURES, ONE_HOT, verbose=0)
@@ -226,6 +248,7 @@ def test_functions_of_users_with_the_same_name(config):
   model.compile('sgd', 'mse')
   with pytest.raises(estimator_train.UserError, match='must have different names'):
     estimator_train.convert(model, config=config)
+  estimator_train.convert(model, config=config, custom_objects={'<lambda>': tf.identity})
 
 
 def own_loss(true, outputs):
@@ -482,7 +505,11 @@ def test_a_subclassed_model_keeps_its_state(config):
     ({'keras_model': compiled, 'checkpoint_format': 'npz'}, 'checkpoint_format must be one of'),
     ({'keras_model': compiled, 'config': {'model_dir': 'x'}}, 'instance of `RunConfig`'),
     ({'keras_model': compiled, 'export_outputs': {'other': None}}, 'choose from dense'),
-    ({'keras_model': compiled, 'num_gpus': 99}, 'exceeds the GPUs'),
+    ({'keras_model': compiled, 'distribution_strategy': 'parameter_server'}, 'single process'),
+    ({'keras_model': compiled, 'distribution_strategy': 'other'}, 'choose from off'),
+    ({'keras_model': lambda: compiled(Subclass), 'checkpoint_format': 'checkpoint'},
+     'object-based'),
+    ({'keras_model': compiled, 'num_gpus': 99}, 'num_gpus exceeds the number of GPUs'),
 ])
 def test_invalid_arguments(options, message):
   options = {name: value() if callable(value) else value for name, value in options.items()}

@@ -1,0 +1,77 @@
+"""Trains Fashion-MNIST with plain TensorFlow 1.15, as published in 2018.
+
+  python examples/article_before.py MODEL_DIR [STEPS]
+
+It reads the tenth of Fashion-MNIST that is in this repository. article_after.py is the same script
+with estimator_train; `diff examples/article_before.py examples/article_after.py` shows the changes.
+"""
+
+import gzip
+import os
+import sys
+import time
+
+import numpy as np
+import tensorflow as tf
+
+DATA = os.path.join(os.path.dirname(os.path.abspath(__file__)), '..', 'estimator_train',
+                    'datasets', 'fashion_mnist_sample_files')
+BATCH_SIZE = 256
+
+
+class TimeHistory(tf.train.SessionRunHook):
+  """Records the time of each step."""
+
+  def begin(self):
+    self.times = []
+
+  def before_run(self, run_context):
+    self.began = time.time()
+
+  def after_run(self, run_context, run_values):
+    self.times.append(time.time() - self.began)
+
+
+def load(name):
+  """Returns images in [0, 1] and one-hot labels."""
+  with gzip.open(os.path.join(DATA, name + '-images-idx3-ubyte.gz')) as file:
+    images = np.frombuffer(file.read(), np.uint8, offset=16).reshape(-1, 28, 28, 1)
+  with gzip.open(os.path.join(DATA, name + '-labels-idx1-ubyte.gz')) as file:
+    labels = np.frombuffer(file.read(), np.uint8, offset=8)
+  return images.astype(np.float32) / 255, np.eye(10, dtype=np.float32)[labels]
+
+
+def make_model():
+  layers = tf.keras.layers
+  return tf.keras.Sequential([
+      layers.Conv2D(32, 3, activation='relu', input_shape=(28, 28, 1)),
+      layers.MaxPooling2D(2), layers.Conv2D(64, 3, activation='relu'), layers.MaxPooling2D(2),
+      layers.Conv2D(64, 3, activation='relu'), layers.Flatten(),
+      layers.Dense(64, activation='relu'), layers.Dense(10, activation='softmax')])
+
+
+def input_fn(images, labels, epochs, batch_size):
+  dataset = tf.data.Dataset.from_tensor_slices((images, labels))
+  dataset = dataset.apply(tf.data.experimental.shuffle_and_repeat(5000, epochs))
+  return dataset.batch(batch_size).prefetch(2)
+
+
+def main(model_dir, steps):
+  strategy = tf.distribute.MirroredStrategy()  # All GPUs, or one CPU device.
+  batch_per_replica = BATCH_SIZE // strategy.num_replicas_in_sync
+  model = make_model()
+  model.compile(tf.train.AdamOptimizer(0.001), 'categorical_crossentropy', metrics=['accuracy'])
+  estimator = tf.keras.estimator.model_to_estimator(
+      model, config=tf.estimator.RunConfig(model_dir=model_dir, train_distribute=strategy))
+  time_history = TimeHistory()
+
+  train_images, train_labels = load('train')
+  estimator.train(lambda: input_fn(train_images, train_labels, None, batch_per_replica),
+                  steps=steps, hooks=[time_history])
+  print('{:.2f} s per step'.format(sum(time_history.times) / len(time_history.times)))
+  test_images, test_labels = load('t10k')
+  print(estimator.evaluate(lambda: input_fn(test_images, test_labels, 1, BATCH_SIZE)))
+
+
+if __name__ == '__main__':
+  main(sys.argv[1], int(sys.argv[2]) if len(sys.argv) > 2 else 200)

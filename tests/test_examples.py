@@ -1,0 +1,57 @@
+"""The scripts in examples/ run as their first lines state."""
+
+import difflib
+import json
+import os
+import subprocess
+import sys
+
+from conftest import ROOT
+
+EXAMPLES = ROOT / 'examples'
+SECS = 300  # Per example.
+
+
+def run(name, *arguments):
+  done = subprocess.run(
+      [sys.executable, '-W', 'ignore', str(EXAMPLES / name), *map(str, arguments)],
+      env=dict(os.environ, PYTHONPATH=str(ROOT), TF_CPP_MIN_LOG_LEVEL='3'), timeout=SECS,
+      stdout=subprocess.PIPE, stderr=subprocess.PIPE, universal_newlines=True)
+  assert done.returncode == 0, done.stderr
+  return done.stdout
+
+
+def code(name):
+  """Returns the lines of an example without its docstring."""
+  return (EXAMPLES / name).read_text(encoding='utf-8').split('"""\n', 1)[1].splitlines()
+
+
+def test_three_lines_of_the_article_change():
+  added = [line[2:].strip() for line in difflib.ndiff(
+      code('article_before.py'), code('article_after.py')) if line.startswith('+ ') and line[2:]]
+  assert len(added) <= 3 and all('estimator_train' in line for line in added), added
+
+
+def test_the_article_before(tmp_path):
+  assert "'global_step': 3" in run('article_before.py', tmp_path, 3)
+
+
+def test_the_article_after(tmp_path):
+  out = run('article_after.py', tmp_path, 12)
+  assert "'examples': 1000" in out and "'average_loss'" in out
+  report = json.loads((tmp_path / 'throughput.json').read_text())
+  assert report['global_step'] == 12 and report['examples_per_sec'] > 0
+  assert (tmp_path / 'report' / 'index.html').exists()
+
+
+def test_a_canned_estimator(tmp_path):
+  assert 'examples/sec' in run('canned_estimator.py', tmp_path, 30)
+  assert json.loads((tmp_path / 'throughput.json').read_text())['global_step'] == 30
+
+
+def test_cells_of_a_notebook_in_any_order(tmp_path):
+  cells = (EXAMPLES / 'notebook_cells.py').read_text(encoding='utf-8').split('# %%\n')[1:]
+  script = tmp_path / 'cells.py'
+  script.write_text('\n'.join(cells[index] for index in (0, 1, 2, 3, 3, 2, 3, 1, 3)))
+  out = run(str(script))
+  assert len(out.splitlines()) == 8

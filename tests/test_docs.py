@@ -1,5 +1,6 @@
 """The README and the pages of docs/: their commands run, their links lead somewhere."""
 
+import ast
 import json
 import os
 import re
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 from conftest import ROOT, real_data
 
+import estimator_train
 from estimator_train import flags
 from estimator_train.configs.workloads import WORKLOADS
 from estimator_train.settings import choices
@@ -104,16 +106,20 @@ def shortened(arguments):
   return arguments + ['--train_steps=3', '--eval_every_steps=2']
 
 
-def needed_run(arguments):
-  """Returns the flags of the training whose run a command uses, if there is one."""
+def needed_runs(arguments):
+  """Returns, by their folders, the flags of the training runs that a command reads."""
   settings = flags.parse(arguments)
+  few_steps = ['--train_steps=3', '--eval_every_steps=2']
+  if settings.mode == 'report':
+    return {folder: ['--flagfile=estimator_train/configs/quickstart.flags',
+                     '--model_dir=' + folder, *few_steps] for folder in settings.runs}
   if settings.mode not in ('evaluate', 'predict', 'export'):
-    return None
+    return {}
   kept = [argument for argument in arguments if not argument.startswith(
       ('--mode=', '--input=', '--output=', '--export_', '--checkpoint='))]
   if settings.dataset == 'image_folder' and not settings.train_pattern:
     kept += ['--train_pattern=DATA/train/**/*.jpeg', '--eval_pattern=DATA/test/**/*.jpeg']
-  return kept + ['--train_steps=3', '--eval_every_steps=2']
+  return {settings.model_dir: kept + few_steps}
 
 
 @pytest.mark.slow
@@ -131,9 +137,9 @@ def test_command(command, workspace, run_program, monkeypatch):
     link = workspace / settings.data_dir
     if not link.exists():
       link.symlink_to(real_data(names[settings.dataset]))
-  before = needed_run(arguments)
-  if before is not None and not (workspace / settings.model_dir / 'best').exists():
-    assert run_program(*before).code == 0
+  for folder, before in needed_runs(arguments).items():
+    if not (workspace / folder / 'best').exists():
+      assert run_program(*before).code == 0
   done = run_program(*shortened(arguments))
   assert done.code == 0, done.err
   assert done.result.get('mode', 'download') == settings.mode
@@ -143,6 +149,21 @@ def test_command(command, workspace, run_program, monkeypatch):
                          ids=lambda path: path.name)
 def test_flagfile_parses(flagfile):
   assert flags.parse(['--flagfile={}'.format(flagfile)]).model_dir
+
+
+@pytest.mark.parametrize('name', sorted(TEXTS))
+def test_python_examples_use_public_names(name):
+  for example in re.findall(r'```python\n(.*?)```', TEXTS[name], re.DOTALL):
+    used = {node.attr for node in ast.walk(ast.parse(example)) if isinstance(node, ast.Attribute)
+            and isinstance(node.value, ast.Name) and node.value.id == 'estimator_train'}
+    assert used <= set(estimator_train.__all__)
+
+
+@pytest.mark.parametrize('name', sorted(TEXTS))
+def test_example_scripts_exist(name):
+  """tests/test_examples.py executes them."""
+  for script in re.findall(r'examples/\w+\.py', TEXTS[name]):
+    assert (ROOT / script).exists()
 
 
 def test_tasks_on_several_machines_are_of_one_cluster():

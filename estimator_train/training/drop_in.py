@@ -11,6 +11,7 @@ from estimator_train.distribution.devices import find_devices, make_local_strate
 from estimator_train.errors import InvalidValue
 from estimator_train.settings import choices, groups
 from estimator_train.tf_patches import (
+  central_storage,
   estimator as estimator_patches,
   keras as keras_patches,
   model_to_estimator,
@@ -62,7 +63,7 @@ def convert(keras_model: Optional[tf.keras.Model], keras_model_path: Optional[st
 def _complete_config(config: Optional[tf.estimator.RunConfig], model_dir: Optional[str],
                      seed: Optional[int],
                      devices: Optional[groups.Devices]) -> tf.estimator.RunConfig:
-  """Returns the configuration with a model_dir, session options and, if given, devices.
+  """Adds a model_dir, session options and, if given, `devices` to the configuration.
 
   Raises:
     InvalidValue: `devices` is given, but the configuration already has a strategy.
@@ -75,11 +76,12 @@ def _complete_config(config: Optional[tf.estimator.RunConfig], model_dir: Option
     _LOG.warning('evaluating on one device: with eval_distribute, TensorFlow 1.15 loses examples')
     config = config.replace(eval_distribute=None)
   if devices is None:
+    central_storage.forward_attributes()  # The user's strategy may be a CentralStorageStrategy.
     return config
   if config.train_distribute is not None:
     raise InvalidValue('distribution_strategy, num_gpus and num_cpu_replicas must not be given '
                        'if config has train_distribute', repr(config.train_distribute),
-                       'omit the one or the other')
+                       'omit config.train_distribute or all of these arguments')
   if devices.distribution_strategy in choices.MULTI_WORKER_STRATEGIES:
     raise InvalidValue('distribution_strategy must be one for a single process',
                        devices.distribution_strategy,
@@ -95,7 +97,7 @@ def _complete_config(config: Optional[tf.estimator.RunConfig], model_dir: Option
 
 def _load_model(model: Optional[tf.keras.Model], path: Optional[str],
                 custom_objects: Optional[Mapping[str, Any]]) -> tf.keras.Model:
-  """Returns the given model, or loads the model from the path; one of them must be None."""
+  """Returns the given model, or loads the model from the path; exactly one must be given."""
   if model is not None:
     if path:
       raise InvalidValue('keras_model or keras_model_path must be given, but not both', repr(path),
@@ -114,10 +116,10 @@ def _load_model(model: Optional[tf.keras.Model], path: Optional[str],
 
 
 def _check_model(model: Any, export_outputs: Optional[ExportOutputs], object_based: bool) -> None:
-  """Checks that the model is compiled and has the outputs and the format that are requested."""
+  """Checks that the model is compiled and supports `export_outputs` and `object_based`."""
   if not isinstance(model, tf.keras.Model):
     raise InvalidValue('keras_model must be a tf.keras.Model', type(model).__name__,
-                       'give a model of tf.keras; those of the separate package `keras` differ')
+                       'give a model of tf.keras; models of the separate package `keras` differ')
   if not model.optimizer:
     raise InvalidValue('the model has not been compiled', repr(model.name),
                        'call model.compile(optimizer, loss) first')
@@ -144,18 +146,19 @@ def _check_can_be_copied(model: tf.keras.Model, config: tf.estimator.RunConfig) 
   except NotImplementedError:
     raise InvalidValue('a subclass of tf.keras.Model requires get_config and from_config to train '
                        'on several replicas', type(model).__name__,
-                       'define them, or train on one device') from None
+                       'define both methods, or train on one device') from None
 
 
 def _check_fits_checkpoint(model: tf.keras.Model, custom_objects: Mapping[str, Any],
                            checkpoint: str) -> None:
-  """Checks that training can resume from a checkpoint with the variables of the model."""
-  saved = dict(tf.train.list_variables(checkpoint))
+  """Raises an InvalidValue unless the checkpoint has all weights of the model in their shapes."""
+  saved_shapes = dict(tf.train.list_variables(checkpoint))
   for name, shape in model_to_estimator.weight_shapes(model, custom_objects).items():
-    if saved.get(name) != shape:
+    if saved_shapes.get(name) != shape:
       raise InvalidValue(
           'model_dir has a checkpoint of another model',
-          '{} has {}'.format(checkpoint, 'no variable {}'.format(name) if name not in saved else
-                             '{} of shape {}, not {}'.format(name, saved[name], shape)),
-          'give another model_dir; if it is the same model, built again in one process, give its '
-          'layers names')
+          '{} has {}'.format(
+              checkpoint, 'no variable {}'.format(name) if name not in saved_shapes else
+              '{} of shape {}, not {}'.format(name, saved_shapes[name], shape)),
+          'give another model_dir; if one process built the same model twice, give names to the '
+          'layers')

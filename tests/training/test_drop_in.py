@@ -652,3 +652,20 @@ def test_devices_of_the_config_and_of_keywords(tmp_path):
   with pytest.raises(ValueError, match='config has train_distribute'):
     estimator_train.convert(compiled(), config=on_two_cpus(tmp_path, train_distribute=mirrored()),
                             num_cpu_replicas=2)
+
+
+@pytest.mark.parametrize('make_strategy', [
+    lambda: tf.distribute.OneDeviceStrategy('/cpu:0'),
+    lambda: tf.distribute.experimental.CentralStorageStrategy(['/cpu:0', '/cpu:1'], '/cpu:0')])
+def test_other_strategies_of_the_config(tmp_path, make_strategy):
+  model = compiled(functools.partial(keras.Sequential, [
+      layers.Dense(2, activation='softmax', input_shape=(10,), name='class')]), 'sgd')
+  weights = []
+  for number, strategy in enumerate((None, make_strategy())):
+    estimator = estimator_train.convert(model, config=on_two_cpus(
+        tmp_path / str(number), train_distribute=strategy))
+    replicas = 1 if strategy is None else strategy.num_replicas_in_sync
+    estimator.train(make_input_fn(batch_size=20 // replicas), steps=3)
+    weights.append(estimator.get_variable_value('class/kernel'))
+  assert_allclose(weights[1], weights[0], atol=1e-6)
+  assert not np.allclose(weights[0], model.get_weights()[0])

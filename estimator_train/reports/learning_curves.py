@@ -3,16 +3,20 @@
 import glob
 import math
 import os
+import re
 import struct
 from typing import Any, Dict, Iterator, List, Optional, Tuple
 
 from estimator_train.files import atomic
 
 CURVES_FILE = os.path.join('report', 'curves.json')
-# (pattern of folders with event files, tag, name of the curve). The first folder and tag that have
-# events count. The tag `loss` of evaluations, which all Estimators write, is the mean over batches
-# and depends on the batch size; `average_loss` is per example.
-_CURVES = (('', 'loss', 'train_loss'),
+# The Estimator of a Keras model writes `loss_1`, because its graph has a scope named `loss`.
+_LOSS_TAG = r'loss(_\d+)?'
+# (pattern of folders with event files, pattern of the tag, name of the curve). A curve listed twice
+# is read from the first folder and tag that have events. For evaluations, `average_loss` is listed
+# first, because `loss`, which all Estimators write, is a mean over batches and depends on the batch
+# size.
+_CURVES = (('', _LOSS_TAG, 'train_loss'),
            ('', 'accuracy', 'train_accuracy'),
            ('', 'learning_rate', 'learning_rate'),
            ('eval*', 'average_loss', 'eval_loss'),
@@ -25,7 +29,7 @@ Curve = List[Tuple[int, float]]  # (global step, value)
 
 
 def write_learning_curves(model_dir: str) -> None:
-  """Writes the curves, of this run and of all earlier runs in the same `model_dir`."""
+  """Writes the curves of this run and of all earlier runs in the same `model_dir`."""
   path = os.path.join(model_dir, CURVES_FILE)
   os.makedirs(os.path.dirname(path), exist_ok=True)
   atomic.write_json(path, read_learning_curves(model_dir))
@@ -41,19 +45,37 @@ def read_learning_curves(model_dir: str) -> Dict[str, Curve]:
   return {name: curves.get(name, []) for _, _, name in _CURVES}
 
 
+def read_last_evaluation(model_dir: str) -> Dict[str, float]:
+  """Returns the last evaluation in the event files, by the keys of evaluation.json.
+
+  A figure that the Estimator does not log is left out.
+  """
+  result: Dict[str, float] = {}
+  for folder in sorted(glob.glob(os.path.join(glob.escape(model_dir), 'eval*'))):
+    for tag, key in (('acc', 'accuracy'), ('accuracy', 'accuracy'),
+                     ('average_loss', 'average_loss')):
+      curve = _read_curve(folder, tag)
+      if curve:
+        result['global_step'], result[key] = curve[-1]
+    if result:
+      break
+  return result
+
+
 def has_event_files(model_dir: str) -> bool:
-  """Whether the folder has TensorBoard event files of a training run."""
+  """Returns whether the folder has TensorBoard event files of a training run."""
   return bool(_event_files(model_dir))
 
 
 def read_steps_per_sec(model_dir: str) -> Optional[float]:
-  """Returns the steps ÷ wall time between the first and the last logged loss of the last run.
+  """Returns the rate of the last run that logged two losses; None if there is no such run.
 
-  The times include checkpoints and evaluations. None: fewer than two steps were logged.
+  The rate is steps ÷ wall time between the first and the last logged loss. The wall time includes
+  checkpoints and evaluations.
   """
   for path in reversed(_event_files(model_dir)):
     logged = [(event.step, event.wall_time) for event in _read_events(path)
-              if any(value.tag == 'loss' for value in event.summary.value)]
+              if any(re.fullmatch(_LOSS_TAG, value.tag) for value in event.summary.value)]
     if len(logged) > 1 and logged[-1][1] > logged[0][1]:
       return (logged[-1][0] - logged[0][0]) / (logged[-1][1] - logged[0][1])
   return None
@@ -63,14 +85,14 @@ def _event_files(folder: str) -> List[str]:
   return sorted(glob.glob(os.path.join(glob.escape(folder), 'events.out.tfevents.*')))
 
 
-def _read_curve(folder: str, tag: str) -> Curve:
+def _read_curve(folder: str, tag_pattern: str) -> Curve:
   curve: Curve = []
   for path in _event_files(folder):
     for event in _read_events(path):
       for value in event.summary.value:
         # With loss scaling, training may continue after a loss that is not finite. Such a loss is
         # omitted, because JSON cannot represent it.
-        if value.tag == tag and math.isfinite(value.simple_value):
+        if re.fullmatch(tag_pattern, value.tag) and math.isfinite(value.simple_value):
           _append_point(curve, event.step, value.simple_value)
   return curve
 
@@ -78,7 +100,7 @@ def _read_curve(folder: str, tag: str) -> Curve:
 def _read_events(path: str) -> Iterator[Any]:
   """Yields the complete `Event` messages of an event file. A killed run may leave a truncated file.
 
-  `Event` is imported from TensorBoard, which takes 0.1 s. Importing TensorFlow takes much longer.
+  `Event` comes from TensorBoard, whose import takes 0.1 s. To import TensorFlow takes much longer.
   A record consists of the length of the message (uint64), a checksum of the length (uint32), the
   message, and a checksum of the message (uint32).
   """

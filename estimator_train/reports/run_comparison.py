@@ -1,4 +1,4 @@
-"""Compares training runs of this package, or of any Estimator, by their files."""
+"""Compares training runs, based on the files that this package or any Estimator has written."""
 
 import os
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
@@ -17,13 +17,13 @@ from estimator_train.reports.page_data import PageData
 
 
 class Run(NamedTuple):
-  """A training run, as its folder describes it.
+  """A training run and the contents of its files.
 
   Attributes:
-    name: a name that differs from those of the other runs.
+    name: the end of the path of the folder, long enough to distinguish the runs.
     folder: the model_dir.
-    data: the files of the run. Without throughput.json and evaluation.json, what the event files
-      show takes their place.
+    data: the contents of the files. If throughput.json or evaluation.json is missing, `data` has
+      the figures in the event files instead.
   """
   name: str
   folder: str
@@ -31,12 +31,12 @@ class Run(NamedTuple):
 
   @property
   def examples_per_sec(self) -> Optional[float]:
-    """The rate in throughput.json; None if there is none."""
+    """The rate in throughput.json; None if unknown."""
     return self.data.throughput.get('examples_per_sec')
 
   @property
   def steps_per_sec(self) -> Optional[float]:
-    """The rate in throughput.json, or of the logged steps; None: unknown."""
+    """The rate in throughput.json, else the rate of the logged steps; None if unknown."""
     return self.data.throughput.get('steps_per_sec')
 
 
@@ -58,32 +58,23 @@ def _read_run(name: str, folder: str) -> Run:
     data = data._replace(curves=learning_curves.read_learning_curves(folder))
   if not (data.throughput or data.evaluation or any(data.curves.values())):
     raise UserError('--runs must be folders of training runs',
-                    folder + ' has neither throughput.json nor event files',
+                    folder + ' has neither throughput.json nor event files with a loss',
                     'give the model_dir of a run, or the report_dir of a TimeHistory')
   if not data.evaluation:
-    data = data._replace(evaluation=_last_evaluation(data.curves))
+    data = data._replace(evaluation=learning_curves.read_last_evaluation(folder))
   if not data.throughput:
     data = data._replace(throughput=_logged_throughput(folder))
   return Run(name, folder, data)
 
 
 def _logged_throughput(folder: str) -> Dict[str, Any]:
-  """Returns the rate of the logged steps, by the key of throughput.json."""
+  """Returns the rate of the logged steps, by its key in throughput.json; empty if unknown."""
   rate = learning_curves.read_steps_per_sec(folder)
   return {} if rate is None else {'steps_per_sec': rate}
 
 
-def _last_evaluation(curves: Dict[str, Any]) -> Dict[str, Any]:
-  """Returns the last evaluation in the event files, by the keys of evaluation.json."""
-  result: Dict[str, Any] = {}
-  for key, name in (('accuracy', 'eval_accuracy'), ('average_loss', 'eval_loss')):
-    if curves.get(name):
-      result['global_step'], result[key] = curves[name][-1]
-  return result
-
-
 def _short_names(folders: Sequence[str]) -> List[str]:
-  """Returns the last parts of the paths, as many as distinguish the folders."""
+  """Returns the ends of the paths, which are just long enough to distinguish the folders."""
   paths = [os.path.abspath(folder).split(os.sep) for folder in folders]
   for count in range(1, max(map(len, paths)) + 1):
     names = [os.sep.join(parts[-count:]) for parts in paths]
@@ -95,8 +86,8 @@ def _short_names(folders: Sequence[str]) -> List[str]:
 def table(runs: Sequence[Run]) -> Tuple[List[str], List[List[str]]]:
   """Returns the header and the rows of the comparison, one row per run.
 
-  Columns that are unknown for all runs are left out. Rates are compared with those of the first
-  run.
+  Columns that are unknown for all runs are left out. A ratio compares the rate of a
+  run with the rate of the first run.
   """
   columns = [
       ('run', [run.name for run in runs]),

@@ -8,12 +8,15 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 
 import numpy as np
 import pytest
+import tensorflow.compat.v1 as tf
 from conftest import ROOT
 from test_training_modes import fails
 
+import estimator_train
 from estimator_train import __main__ as program
 from estimator_train.datasets import fashion_mnist_sample
 from estimator_train.inputs import unlabelled
@@ -203,3 +206,48 @@ def test_a_reader_that_has_enough(trained):
     started.kill()
     started.wait()
     started.stderr.close()
+
+
+def test_predictions_of_the_library(run_program, model_dir, tmp_path):
+  (tmp_path / 'images').mkdir()
+  (tmp_path / 'images' / 'b.png').write_text('no image')
+  shutil.copy(IMAGES, str(tmp_path / 'images' / 'a.idx'))
+  pattern = str(tmp_path / 'images' / '*')
+  printed = lines(predict(run_program, model_dir, '--input=' + pattern).out)[:-1]
+  settings = estimator_train.Settings(
+      dataset='fashion_mnist_sample', model='own_models:two_layers', model_dir=model_dir,
+      input=pattern, batch_size=50)
+  with tf.Graph().as_default() as graph, tf.Session() as session:
+    tf.keras.backend.set_session(session)
+    predictions = estimator_train.predict(settings)
+    assert iter(predictions) is predictions
+    first = next(predictions)
+    assert tf.get_default_graph() is graph  # Code between the predictions has its own graph.
+    assert tf.keras.backend.get_session() is session
+    found = [first, *predictions]
+    tf.keras.backend.set_session(None)
+  assert [line['file'] for line in found] == [line['file'] for line in printed]
+  assert [line.get('label') for line in found] == [line.get('label') for line in printed]
+  assert 'error' in found[-1] and len(found) == 1001
+  with pytest.raises(estimator_train.UserError, match='^input matches no file: input=/nothing'):
+    estimator_train.predict(settings.evolve(input='/nothing/*'))
+
+
+def test_predictions_that_are_not_read_to_the_end(model_dir):
+  predictions = estimator_train.predict(estimator_train.Settings(
+      dataset='fashion_mnist_sample', model='own_models:two_layers', model_dir=model_dir,
+      input=IMAGES, batch_size=50))
+  next(predictions)
+  threads = threading.active_count()
+  predictions.close()
+  assert threading.active_count() <= threads
+
+
+def test_export_of_the_library(model_dir, tmp_path):
+  settings = estimator_train.Settings(
+      dataset='fashion_mnist_sample', model='own_models:two_layers', model_dir=model_dir,
+      export_dir=str(tmp_path / 'exported'))
+  result = estimator_train.export(settings)
+  assert result['mode'] == 'export' and len(os.listdir(str(tmp_path / 'exported'))) == 1
+  with pytest.raises(estimator_train.UserError, match='^mode=export requires export_dir'):
+    estimator_train.export(settings.evolve(export_dir=None))

@@ -9,7 +9,7 @@ Example:
 
 The first call of a function imports TensorFlow. The functions neither parse a command line nor end
 the process; they raise exceptions, such as UserError if an argument is invalid. They log to
-`logging.getLogger('estimator_train')`, and add no handler to it.
+`logging.getLogger('estimator_train')`, and add no handler to this logger.
 """
 
 import os
@@ -26,7 +26,7 @@ from estimator_train.errors import (
   UserError,
   naming_keywords,
 )
-from estimator_train.process import guest
+from estimator_train.process import caller_state
 from estimator_train.settings import Settings, groups
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def train(settings: Settings) -> Dict[str, Any]:
 
   If `model_dir` contains an earlier run, training resumes from its last checkpoint. SIGINT (which a
   notebook sends to interrupt a cell) and SIGTERM end the run after the current step and save a
-  checkpoint; they are handled only if train() is called in the main thread.
+  checkpoint. The signals are handled only if train() is called in the main thread.
 
   Args:
     settings: the values of the program's flags; `model` and `dataset` may be functions.
@@ -85,9 +85,9 @@ def predict(settings: Settings) -> Iterator[Dict[str, Any]]:
       `output` has no effect.
 
   Returns:
-    An iterator of dicts with `file`, `label`, `probability` and `top`, the most probable classes;
-    or with `file` and `error` for a file that cannot be read. The images are read while it is
-    iterated over.
+    An iterator of dicts. The dict of an image has `file`, `label`, `probability` and `top`, which
+    lists the most probable classes. The dict of a file that cannot be read has `file` and `error`.
+    The images are read during the iteration.
 
   Raises:
     UserError: a setting is invalid, or there is no image or no checkpoint.
@@ -95,13 +95,14 @@ def predict(settings: Settings) -> Iterator[Dict[str, Any]]:
   stack = ExitStack()
   with naming_keywords():
     settings = settings.for_mode('predict')
-    with guest.restored_process_state(settings.verbosity):
+    with caller_state.restored_process_state(settings.verbosity):
       from estimator_train.modes import predict as predict_mode
       predictions = stack.enter_context(predict_mode.open_predictions(settings))
   return _iterate(predictions.batches, stack)
 
 
 def _iterate(batches: Iterator[List[Any]], stack: ExitStack) -> Iterator[Any]:
+  """Yields the items of all batches, and closes `stack` at the end of the iteration."""
   with stack:
     for batch in batches:
       yield from batch
@@ -130,32 +131,32 @@ def convert(keras_model: Any = None, keras_model_path: Optional[str] = None,
             export_outputs: Optional[Mapping[str, Any]] = None) -> Any:
   """Converts a compiled Keras model to an Estimator.
 
-  It takes the place of `tf.keras.estimator.model_to_estimator` without any other change in a
-  script, and differs from it as follows: N replicas train like one with any optimizer; training
-  starts from all weights of the model, also those of frozen layers; checkpoints can be resumed on
-  another number of replicas; and evaluation runs on one device, since with `eval_distribute`
-  TensorFlow 1.15 loses examples. If the loss is a categorical cross-entropy, evaluations also
-  report `accuracy`, `average_loss` per example, `examples` and `confusion_matrix`, unless the model
-  has a metric of the same name.
+  This function replaces `tf.keras.estimator.model_to_estimator` in a script; no other line of the
+  script changes. With this function, N replicas train like one replica, with any optimizer.
+  Training starts from all weights of the model, including the weights of frozen layers.
+  Checkpoints can be resumed on another number of replicas. Evaluation runs on one device, because
+  TensorFlow 1.15 loses examples with `eval_distribute`. If the loss is a categorical cross-entropy,
+  evaluations also report `accuracy`, `average_loss` per example, `examples` and `confusion_matrix`,
+  unless the model has a metric of the same name.
 
   Args:
     keras_model: a compiled model. Training starts from its weights unless `model_dir` contains a
       checkpoint; a model without known inputs, such as a subclass of tf.keras.Model, starts from
       new weights.
     keras_model_path: an .h5 file with a compiled model, instead of `keras_model`.
-    custom_objects: functions and classes by name. Needed for a model in a file; those in
-      `keras_model` are found.
-    model_dir: the folder of the Estimator's checkpoints; None: that of `config`, or a temporary
-      one.
+    custom_objects: functions and classes by name, which a model in a file may require. The custom
+      objects in `keras_model` are found without this argument.
+    model_dir: the folder of the Estimator's checkpoints; None: the `model_dir` of `config`, or a
+      temporary folder.
     config: a tf.estimator.RunConfig.
     checkpoint_format: `saver`, or `checkpoint` for tf.train.Checkpoint.
-    distribution_strategy: `off`, `one_device`, `mirrored` or `central_storage`; None: that of
-      `config`, or `mirrored` if a number of replicas is given.
+    distribution_strategy: `off`, `one_device`, `mirrored` or `central_storage`; None: the
+      strategy of `config`, or `mirrored` if a number of replicas is given.
     num_gpus: the number of GPUs to use, one replica on each; -1: all GPUs.
     num_cpu_replicas: the number of replicas on logical CPU devices, on a machine without GPUs.
-    seed: the seed of random operations in a step, such as dropout; None: that of `config`.
-    export_outputs: further signatures of an exported model: by the name of an output, a class in
-      tf.estimator.export such as `RegressionOutput`.
+    seed: the seed of random operations in a step, such as dropout; None: the seed of `config`.
+    export_outputs: further signatures of an exported model. A key is the name of an output, and its
+      value is a class in tf.estimator.export such as `RegressionOutput`.
 
   Returns:
     A tf.estimator.Estimator. With several replicas, its `input_fn` must return a tf.data.Dataset of
@@ -163,27 +164,30 @@ def convert(keras_model: Any = None, keras_model_path: Optional[str] = None,
 
   Raises:
     ValueError: the arguments contradict each other, or the model has not been compiled.
-    UserError: the same with a remedy, also a ValueError; or a device does not exist.
+    UserError: an argument is invalid, and the error has a remedy; or a device does not exist. The
+      error is also a ValueError.
   """
   devices = None
   if distribution_strategy is not None or num_gpus is not None or num_cpu_replicas:
     devices = Settings(distribution_strategy=distribution_strategy or 'mirrored',
                        num_gpus=-1 if num_gpus is None else num_gpus,
                        num_cpu_replicas=num_cpu_replicas)[groups.Devices]
-  with naming_keywords(InvalidValue), guest.restored_process_state(restores_session=False):
+  with naming_keywords(InvalidValue), caller_state.restored_process_state(restores_session=False):
     from estimator_train.training import drop_in
     return drop_in.convert(keras_model, keras_model_path, custom_objects, model_dir, config,
                            checkpoint_format, export_outputs, seed, devices)
 
 
 def _run(settings: Settings, mode: str) -> Dict[str, Any]:
+  """Runs a mode in this process, restores the state of the process, and returns the result."""
   from estimator_train import modes
 
   with naming_keywords():
     settings = settings.for_mode(mode)
     worker = _make_single_worker(settings[groups.Devices])
-    with guest.restored_process_state(settings.verbosity):
-      # When step_timeout_secs expires, the process ends. Here, it would be the user's process.
+    with caller_state.restored_process_state(settings.verbosity):
+      # When step_timeout_secs expires, the program ends its process. This process belongs to the
+      # caller, so the timeout is disabled.
       return modes.run(settings.evolve(step_timeout_secs=0), worker)
 
 
@@ -192,7 +196,7 @@ def _make_single_worker(settings: groups.Devices) -> Any:
 
   Raises:
     UserError: TF_CONFIG describes several tasks. The process of a task ends when another task is
-      lost, so it cannot be the user's process.
+      lost, so a task cannot run in the user's process.
   """
   from estimator_train.cluster import tf_config, worker as workers
 
@@ -210,7 +214,7 @@ class _Package(types.ModuleType):
   def __getattr__(self, name: str) -> Any:
     if name != 'TimeHistory':
       raise AttributeError('module {!r} has no attribute {!r}'.format(__name__, name))
-    with naming_keywords(), guest.restored_process_state(restores_session=False):
+    with naming_keywords(), caller_state.restored_process_state(restores_session=False):
       from estimator_train.training.hooks.time_history import TimeHistory
     return TimeHistory
 

@@ -33,11 +33,12 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
   try:
     return _run(sys.argv[1:] if argv is None else argv)
   except BrokenPipeError:  # The process that reads standard output, such as `head`, has ended.
-    # At exit, Python flushes standard output. Into /dev/null, this flush cannot fail.
+    # At exit, Python flushes standard output. If the output goes to /dev/null, this cannot fail.
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return _SIGNAL_CODE_BASE + signal.SIGPIPE
   except OSError as error:
-    # files.atomic adds the file name to an error, so standard output failed if there is no name.
+    # Errors of files have a file name, because files.atomic adds one. An error without a file name
+    # is an error of standard output.
     if error.errno != errno.ENOSPC or error.filename is not None:
       raise
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

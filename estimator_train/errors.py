@@ -50,7 +50,7 @@ class UnknownKeyword(UserError, TypeError):
 
 @contextlib.contextmanager
 def naming_keywords(kind: Optional[Type[UserError]] = None) -> Iterator[None]:
-  """Makes the UserErrors that the `with` block raises name keywords instead of flags.
+  """Translates UserErrors of the `with` block, so that they name keywords instead of flags.
 
   Args:
     kind: the class of the translated errors; None: the class of the original error. An error that
@@ -89,6 +89,10 @@ def _shorten(text: str) -> str:
 
 class TrainingFailed(Exception):
   """Training cannot continue, for example because the loss is not finite. The exit code is 3."""
+
+
+class NonFiniteLoss(TrainingFailed):
+  """The training loss is not finite. Each worker of a cluster raises this error itself."""
 
 
 class CheckpointNotSaved(TrainingFailed):

@@ -14,12 +14,12 @@ _USAGE = """\
 python -m estimator_train --flagfile=estimator_train/configs/NAME.flags [--FLAG=VALUE...]
 
 Trains a Keras model as a TensorFlow 1.15 Estimator, evaluates it, and reports the training speed.
-Flags on the command line override those in the flagfile. The last line of standard output is the
+Flags on the command line override flags in the flagfile. The last line of standard output is the
 result as a JSON object.
 """
 
-# By the type of a flag's values: the function of absl that defines such a flag, and a description
-# of the valid values for errors.
+# A key is the type of a flag's values. Its value is the function of absl that defines such a flag,
+# and the description of valid values in errors.
 _DEFINERS = {str: (flags.DEFINE_string, 'a string'),
              int: (flags.DEFINE_integer, 'an integer'),
              float: (flags.DEFINE_float, 'a number'),
@@ -108,7 +108,7 @@ def _define_flags() -> flags.FlagValues:
 
 def _check_values_present(arguments: Sequence[flagfiles.Argument],
                           absl_flags: flags.FlagValues) -> None:
-  """Raises a UserError if a flag has no value. absl would use the next flag as the value."""
+  """Raises a UserError if a flag has no value; absl would take the next flag as the value."""
   texts = [argument.text for argument in arguments]
   for text, following in zip(texts, texts[1:] + ['--']):
     name = text.lstrip('-')
@@ -120,7 +120,7 @@ def _check_values_present(arguments: Sequence[flagfiles.Argument],
 
 def _prefer_command_line(values: Dict[str, Any],
                          arguments: Sequence[flagfiles.Argument]) -> None:
-  """Unsets a flag if only the flag that excludes it is on the command line."""
+  """If one flag of an exclusive pair is on the command line, unsets the other flag."""
   on_command_line = {argument.flag for argument in arguments if not argument.location}
   for pair in _EXCLUSIVE_PAIRS:
     chosen = on_command_line.intersection(pair)

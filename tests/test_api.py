@@ -108,7 +108,7 @@ def test_in_a_notebook(tmp_path):
       'keyword': 'unknown keyword: train_stepps: did you mean train_steps or trace_steps or '
                  'train_epochs? help(estimator_train.Settings) lists all keywords',
       'no run': 'there is no checkpoint to evaluate: model_dir=FOLDER/none: train first, or '
-                'give the model_dir of a run that has one'}
+                'give the model_dir of a run with a checkpoint'}
   assert 'Traceback' not in done.stderr and 'deprecated' not in done.stderr, done.stderr
   assert '\n--model=__main__:net\n' in (tmp_path / 'one' / 'flags.txt').read_text()
 

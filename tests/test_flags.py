@@ -220,6 +220,8 @@ BAD = [
     (['--trace_steps=6:5'], '--trace_steps must be first:last, starting .*: --trace_steps=6:5: '),
     (['--trace_steps=1:1001'], '--trace_steps must be first:last, starting from 1, at most'),
     (['--workload=mnist'], '--workload has no such choice: --workload=mnist: choose from fashion'),
+    (['--runs=a,b'], '--runs is only for --mode=report: --runs=a,b --mode=train_and_evaluate'),
+    (['--mode=report'], '--mode=report requires --runs'),
     (['--mode=reproduce'], '--mode=reproduce requires --workload: .*: give --workload=NAME'),
     (['--mode=reproduce', '--workload=oct2017'],
      '--mode=reproduce runs a workload with its published flags: --train_steps=10: omit it'),

@@ -1,4 +1,4 @@
-"""Measures the rate of the input pipeline alone, from disk and from memory, and of its stages."""
+"""Measures how fast the input pipeline and its stages deliver examples from disk and memory."""
 
 import contextlib
 import glob
@@ -32,15 +32,15 @@ class InputMeasurement(NamedTuple):
   Attributes:
     num_examples: number of examples per epoch; None for infinite data.
     prepare_secs: seconds that passed before the first pass, for example to fill the cache.
-    cold_passes: passes that started with no file in the page cache; if the examples are cached,
-      there is only one.
+    cold_passes: passes that started with no file in the page cache. If the examples are cached,
+      the list has only one pass.
     warm_passes: passes that read only examples that had been read before.
     stage_passes: for each stage of the pipeline, in order, the passes that ran only this stage and
       the stages before it. The passes of the last stage ran the whole pipeline.
     bytes_per_example: size of the files on disk per example; None if there are no files.
     bytes_from_storage: bytes that the kernel read from storage during the preparation and the cold
       passes; None if the kernel does not report this number.
-    bytes_expected: lower bound of `bytes_from_storage` if no file was in the page cache.
+    bytes_expected: the minimum of `bytes_from_storage` if no file was in the page cache.
     image_shape: (height, width, channels) of the pixels in a batch.
     pixels_dtype: name of the dtype of the pixels.
   """
@@ -61,8 +61,9 @@ def measure(dataset: DataSet, settings: Settings, one_hot: bool,
             clock: Callable[[], float] = time.perf_counter) -> InputMeasurement:
   """Measures the input pipeline of training at the global batch size.
 
-  The passes take a few seconds in total, regardless of the size of the data set. Before them, a
-  cache is filled completely. Warm passes read only examples that the cold passes have read.
+  The passes take a few seconds in total, regardless of the size of the data set. A cache is
+  filled completely before the first pass. Warm passes read only examples that the cold passes have
+  read.
 
   Args:
     dataset: data set to train on.
@@ -100,7 +101,7 @@ def measure(dataset: DataSet, settings: Settings, one_hot: bool,
   batches_read = min(examples for examples, _ in cold_passes) // settings.batch_size
   max_batches = None
   if not is_cached and num_batches is not None and batches_read < num_batches:
-    max_batches = batches_read - 1  # A warm pass first takes another batch, which is not timed.
+    max_batches = batches_read - 1  # A warm pass takes one more batch, which is not timed.
   stage_input_fns = source.stage_input_fns(batching, is_cached, train_input_fn)
   warm_passes = _run_warm_passes(stage_input_fns or {'train': train_input_fn}, settings,
                                  max_batches, clock)
@@ -118,7 +119,7 @@ def measure(dataset: DataSet, settings: Settings, one_hot: bool,
 def take_batches(next_batch: Callable[[], Any], batch_size: int, secs: float,
                  max_batches: Optional[int], include_first_batch: bool,
                  clock: Callable[[], float] = time.perf_counter) -> ExamplesAndSecs:
-  """Takes batches for a given time, but at least three batches.
+  """Takes batches for a given time, but at least _MIN_BATCHES.
 
   Args:
     next_batch: gets the next batch.
@@ -245,6 +246,6 @@ def _file_size(path: FilePath) -> int:
 
 def _min_bytes_read(cold_passes: List[ExamplesAndSecs], file_bytes_per_example: float,
                     cache_bytes_per_example: float) -> float:
-  """Returns a lower bound of the bytes that cold passes read from the files or from the cache."""
+  """Returns the minimum number of bytes that cold passes read from the files or from the cache."""
   return sum(examples for examples, _ in cold_passes) * min(file_bytes_per_example,
                                                             cache_bytes_per_example)

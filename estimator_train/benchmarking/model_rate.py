@@ -11,8 +11,8 @@ from estimator_train.inputs import factory as inputs, synthetic
 from estimator_train.training.plan import Plan
 from estimator_train.training.prepared_model import PreparedModel
 
-# The warm-up ends after --throughput_warmup_steps or after this time, whichever comes first. Steps
-# of a large network on a CPU take seconds.
+# The warm-up ends after --throughput_warmup_steps steps or after this time, whichever comes first.
+# Without this limit, the warm-up of a large network on a CPU would take minutes.
 _MAX_WARMUP_SECS = 5.
 _MIN_TIMED_SECS, _MIN_TIMED_STEPS, _MAX_SEGMENTS = 4., 3, 5
 
@@ -28,16 +28,17 @@ def measure(plan: Plan, model: PreparedModel, image_shape: Tuple[int, int, int],
     plan: settings, data and devices of a training run in a temporary `model_dir`.
     model: model to train.
     image_shape: (height, width, channels) of an image that the input pipeline delivers.
-    pixels_dtype: name of the dtype of these images.
+    pixels_dtype: name of the dtype of the pixels of this image.
 
   Returns:
-    The measurements of consecutive segments of the timed steps.
+    The examples and seconds of each segment of the timed steps.
 
   Raises:
     TrainingFailed: the loss is not finite.
   """
-  batching = inputs.make_batching(plan.data.dataset, plan.settings, model.one_hot,
-                                  plan.engine.batch_size)._replace(image_shape=image_shape)
+  batching = inputs.make_batching(
+      plan.data.dataset, plan.settings, model.one_hot,
+      plan.engine.examples_per_replica)._replace(image_shape=image_shape)
   step_timer = StepTimer(plan.settings.throughput_warmup_steps)
   try:
     model.training_estimator.train(
@@ -77,7 +78,9 @@ class StepTimer(tf.train.SessionRunHook):
 
 def split_into_segments(step_edges: Sequence[float], batch_size: int,
                         max_segments: int) -> List[ExamplesAndSecs]:
-  """Splits steps into segments of about the same number of steps, and returns their measurements.
+  """Splits steps into segments of about the same length.
+
+  Returns the examples and seconds of each segment.
 
   Args:
     step_edges: start of the first step, then the end of each step, in seconds.

@@ -22,7 +22,7 @@ _SHARED_CORE_NOTE = ('the workers share a single core, so no speed-up is expecte
 
 
 def write_scaling_report(settings: Settings, results: Sequence[PointResult]) -> Dict[str, Any]:
-  """Prints the table, writes both files, and returns the contents of `scaling.json`."""
+  """Prints the table, writes the JSON and CSV files, and returns the contents of `scaling.json`."""
   run_dir = RunDir(settings.model_dir)
   result = summarize(settings, results)
   for line in _format_table(result):
@@ -42,7 +42,7 @@ def summarize(settings: Settings, results: Sequence[PointResult]) -> Dict[str, A
   unit = results[0].point.unit
   on_gpus = unit == sweep.GPU or (unit == sweep.WORKER and settings.num_gpus > 0)
   cores_per_worker = None if unit != sweep.WORKER or on_gpus else sweep.plan_cpu_workers()[1]
-  # The point with the most units uses the devices of all other points, too.
+  # The point with the most units uses all devices that the other points use.
   largest = max((result for result in results if result.figures is not None),
                 key=lambda result: result.point.count, default=None)
   largest_figures: Dict[str, Any] = (largest and largest.figures) or {}
@@ -79,7 +79,7 @@ def _select_note(unit: str, cores_per_worker: Optional[int]) -> Optional[str]:
 
 
 def _make_rows(settings: Settings, results: Sequence[PointResult]) -> List[Dict[str, Any]]:
-  """Returns the rows of the table: one per scaling, input and number of units."""
+  """Returns the table, with one row for each combination of scaling, input and number of units."""
   rows = []
   unit_key = settings.scale_over
   for scaling in (sweep.WEAK, sweep.STRONG):
@@ -111,7 +111,7 @@ def _summarize_rates(repeats: Sequence[PointResult]) -> Dict[str, Any]:
   median = statistics.median(rates) if rates else None
   return {'runs': len(rates), 'failed': len(repeats) - len(rates), 'examples_per_sec': median,
           'min': min(rates, default=None), 'max': max(rates, default=None),
-          # Between the rates of repeats; a single rate has no spread.
+          # A single rate has no spread.
           'spread': (max(rates) - min(rates)) / median if median and len(rates) > 1 else None}
 
 

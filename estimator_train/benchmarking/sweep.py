@@ -1,4 +1,4 @@
-"""Plans the order and the flags of the points of a scaling sweep, and manages their folders."""
+"""Plans the points (training runs) of a scaling sweep, and manages the folders of the points."""
 
 import json
 import os
@@ -25,7 +25,7 @@ _KEPT_FILES = (FLAGS_FILE, LOG_FILE, _FIGURES_FILE, 'logs')
 GPU, CPU, WORKER = 'gpu', 'cpu', 'worker'
 WEAK, STRONG, BOTH = 'weak', 'strong', 'both'
 REAL, SYNTHETIC = 'real', 'synthetic'
-# Default number of steps after the warm-up. They take a small network on a CPU a few seconds.
+# Default number of steps after the warm-up. A small network on a CPU needs a few seconds for them.
 _DEFAULT_TIMED_STEPS = 20
 _NEVER_SECS = 2 ** 31 - 1  # An interval that no run reaches.
 
@@ -36,8 +36,8 @@ class Point(NamedTuple):
   Attributes:
     unit: GPU or CPU if the number of replicas varies, WORKER if the number of workers varies.
     count: number of replicas or workers.
-    scaling: WEAK keeps the batch size per unit constant, STRONG the global batch size. BOTH is for
-      a single unit, where weak and strong scaling are the same.
+    scaling: WEAK keeps the batch size per unit constant. STRONG keeps the global batch size
+      constant. BOTH is for a single unit, where weak and strong scaling are the same.
     input: REAL or SYNTHETIC.
     repeat: number of the repeat, from 1.
   """
@@ -66,7 +66,8 @@ class LaunchCommand(NamedTuple):
   Attributes:
     arguments: flags of the program or launcher.
     module: module to run: the program, or the launcher of a cluster.
-    cores: IDs of the cores that the process may use; empty: all cores of this process.
+    cores: IDs of the cores that the new process may use. If empty, it may use the cores of this
+      process.
   """
   arguments: List[str]
   module: str = 'estimator_train'
@@ -98,7 +99,7 @@ def steps_per_point(settings: Settings) -> int:
 def plan_points(settings: Settings, unit: str, max_count: int) -> List[Point]:
   """Returns the points in the order in which to run them.
 
-  Each repeat has every combination of count, scaling and input once, in a random order of its own.
+  Each repeat has every combination of count, scaling and input once, in its own random order.
   Other load on the machine thus affects all combinations alike.
 
   Args:
@@ -123,7 +124,7 @@ def unit_counts(max_count: int) -> List[int]:
 
 
 def global_batch_size(point: Point, settings: groups.Optimizer) -> int:
-  """Returns the global batch size: `--batch_size`, in weak scaling times the number of units."""
+  """Returns `--batch_size`, multiplied by the number of units if the scaling is weak."""
   return settings.batch_size * (point.count if point.scaling == WEAK else 1)
 
 
@@ -141,8 +142,8 @@ def point_settings(point: Point, settings: Settings, dataset: DataSet) -> Settin
       batch_size=global_batch_size(point, settings[groups.Optimizer]),
       eval_every_steps=None, early_stopping_steps=None, stop_at_accuracy=None,
       save_checkpoints_steps=None, save_checkpoints_secs=_NEVER_SECS,
-      # Random weights and a tiny learning rate do not change the cost of a step. The learning rate
-      # keeps the loss finite.
+      # Random weights and a tiny learning rate do not change the cost of a step. The tiny
+      # learning rate keeps the loss finite.
       weights='none', learning_rate=1e-9, lr_schedule='constant',
       lr_boundaries_epochs=(), lr_values=(), lr_warmup_epochs=0., report_page=False)
   if point.unit != WORKER:
@@ -199,10 +200,10 @@ def read_completed_points(points: Sequence[Point], settings: groups.Run) -> List
   return results
 
 
-def make_point_folder(point: Point, settings: groups.Run) -> str:
-  """Creates the folder of a point and returns the path of its log.
+def prepare_log_path(point: Point, settings: groups.Run) -> str:
+  """Creates an empty folder for a point, and returns the path for the log in the folder.
 
-  If an incomplete run of the point left files in the folder, these files are removed.
+  Files that an incomplete run of the point left in the folder are removed.
   """
   path = point_folder(point, settings)
   shutil.rmtree(path, ignore_errors=True)

@@ -1,6 +1,6 @@
 """Connects the tasks of a cluster to each other, and detects lost tasks.
 
-In TensorFlow 1.15, when a task is killed, the other tasks wait for the killed task forever, inside
-C++. The tasks therefore keep additional connections to each other, from the rendezvous before
-TensorFlow starts until the end of the run.
+If a task is killed, TensorFlow 1.15 makes the other tasks wait for the killed task forever, inside
+C++ code. This package therefore connects the tasks to each other before TensorFlow starts, and
+keeps these connections until the end of the run.
 """

@@ -1,4 +1,4 @@
-"""Runs the rendezvous on the chief, which registers the other members and then releases them."""
+"""Runs the rendezvous on the chief: registers the other members, and then releases them."""
 
 import os
 import socket
@@ -13,23 +13,24 @@ from estimator_train.cluster.tf_config import Cluster, Task, listen_on_own_port
 _POLL_SECS = .2
 _HEARTBEAT_SECS = 1.
 _SILENCE_TIMEOUT_SECS = 30.
-# If two processes claim the same task, the first one keeps the task if it sends another message
-# within this time.
+# If two processes claim the same task, the first process keeps the task, provided that it sends
+# another message within this time.
 _DUPLICATE_TIMEOUT_SECS = 10.
+# How long the chief waits for a process to disconnect after a release or a refusal.
 _DISCONNECT_TIMEOUT_SECS = 2.
 _MAX_LOGGED_CHARS = 80
 
 
 class _Member:
-  """A process that has sent a `hello`, whether or not it is registered as a member.
+  """A process that has sent a `hello`, even if the process is not registered as a member.
 
   Attributes:
     connection: the connection to the process.
     host, port: the address at which the process accepts connections of other members.
-    hello_at: time of its `hello`, by the clock of the StartTimeout.
-    last_message_at: time of its last message, by the same clock.
-    meshed_attempt_id: ID of the attempt to build the mesh in which the process has connected to all
-      members; None before.
+    hello_at: time of the process's `hello`, by the clock of the StartTimeout.
+    last_message_at: time of the process's last message, by the same clock.
+    meshed_attempt_id: ID of the attempt to build the mesh, once this attempt has connected the
+      process to all members; None before.
   """
 
   def __init__(self, connection: Connection, port: int, now: float) -> None:
@@ -52,7 +53,8 @@ def connect_as_chief(cluster: Cluster, shared_values: Dict[str, str], mesh: Mesh
   try:
     while not rendezvous.is_complete:
       rendezvous.poll()
-    # Closed before the release, after which members expect TensorFlow's server on this port.
+    # The listener has to be closed before the release, because the released members expect
+    # TensorFlow's server on this port.
     listener.close()
     rendezvous.release_members()
   finally:
@@ -78,7 +80,7 @@ class _ChiefRendezvous:
   @property
   def is_complete(self) -> bool:
     """Whether all members are registered and connected to each other."""
-    return (self._mesh.is_complete and not self._missing()
+    return (self._mesh.is_complete and not self._missing_tasks()
             and all(member.meshed_attempt_id == self._mesh.attempt_id
                     for member in self._members.values()))
 
@@ -94,12 +96,12 @@ class _ChiefRendezvous:
     self._refused = [entry for entry in self._refused if not self._close_refused(*entry, now)]
     self._receive_from_members(now)
     self._resolve_duplicates(now)
-    if self._mesh.attempt_id is None and not self._missing():
+    if self._mesh.attempt_id is None and not self._missing_tasks():
       self._start_mesh()
     self._mesh.poll()
     if now - self._heartbeat_sent_at >= _HEARTBEAT_SECS:
       self._send_missing_tasks(now)
-    self._timeout.log_or_raise([str(task) for task in self._missing()] or [
+    self._timeout.log_or_raise([str(task) for task in self._missing_tasks()] or [
         'the connections of {}'.format(task) for task, member in self._members.items()
         if member.meshed_attempt_id is None])
 
@@ -122,17 +124,18 @@ class _ChiefRendezvous:
       member.connection.close()
 
   def _members_and_duplicates(self) -> List[_Member]:
+    """Returns the registered processes and the second processes of their tasks."""
     return [*self._members.values(), *self._duplicates.values()]
 
-  def _missing(self) -> List[Task]:
+  def _missing_tasks(self) -> List[Task]:
     return [task for task in self._cluster.members
             if task != self._cluster.task and task not in self._members]
 
   def _handle_hello(self, connection: Connection, accepted_at: float, now: float) -> bool:
-    """Handles the `hello` on a connection; closes the connection if none arrives in time.
+    """Handles the `hello` on a connection; closes the connection if no `hello` arrives in time.
 
     Returns:
-      Whether the `hello` was handled or the connection was closed.
+      False while the chief still waits for the `hello`, otherwise True.
     """
     for message in connection.receive():
       task = parse_task(message.get('task'))
@@ -147,7 +150,8 @@ class _ChiefRendezvous:
 
   def _admit(self, task: Task, newcomer: _Member, values: Dict[str, Any]) -> None:
     """Registers a process, keeps it as the second process of its task, or refuses it."""
-    # A parameter server builds no model, so it sends fewer values; only these are compared.
+    # Compares only the values that a parameter server sends: they are fewer than those of the
+    # chief, because a parameter server builds no model.
     names = values if task.type == 'ps' else [*self._shared_values, *values]
     name = next((name for name in names if values.get(name) != self._shared_values.get(name)), None)
     if name is not None:
@@ -171,17 +175,17 @@ class _ChiefRendezvous:
     self._acknowledge(newcomer)
 
   def _acknowledge(self, newcomer: _Member) -> None:
-    """Answers a `hello` that is not refused."""
-    newcomer.connection.send(missing=[str(task) for task in self._missing()], run=None)
+    """Answers the `hello` of a process that is not refused."""
+    newcomer.connection.send(missing=[str(task) for task in self._missing_tasks()], run=None)
 
   def _refuse(self, newcomer: _Member, **message: Any) -> None:
-    """Sends the reason; `_close_refused` closes the connection later."""
+    """Sends the reason of a refusal; `_close_refused` closes the connection later."""
     newcomer.connection.send(**message)
     newcomer.connection.end_sending()
     self._refused.append((newcomer.connection, self._timeout.clock()))
 
   def _close_refused(self, connection: Connection, refused_at: float, now: float) -> bool:
-    """Closes a connection that has ended or timed out; returns whether it was closed."""
+    """Closes a refused connection if it has ended or timed out; returns whether it was closed."""
     connection.receive()
     if connection.end_reason or now - refused_at > _DISCONNECT_TIMEOUT_SECS:
       connection.close()
@@ -189,6 +193,7 @@ class _ChiefRendezvous:
     return False
 
   def _receive_from_members(self, now: float) -> None:
+    """Handles the messages of the registered members, and removes the lost members."""
     for task, member in list(self._members.items()):
       for message in member.connection.receive():
         member.last_message_at, member.meshed_attempt_id = now, message.get('meshed')
@@ -197,7 +202,7 @@ class _ChiefRendezvous:
         self._remove(task)
 
   def _remove(self, task: Task) -> None:
-    """Removes a lost member, and abandons the current attempt, which needs all members."""
+    """Removes a lost member, and abandons the mesh, which needs all members."""
     self._members.pop(task).connection.close()
     if self._mesh.attempt_id is not None:
       self._mesh.abandon()
@@ -206,7 +211,7 @@ class _ChiefRendezvous:
       self._send_missing_tasks(self._timeout.clock())
 
   def _resolve_duplicates(self, now: float) -> None:
-    """For each task with two processes, keeps the first if it is alive, otherwise the second."""
+    """Decides which process keeps a task that two processes claim: the first one, if alive."""
     for task, newcomer in list(self._duplicates.items()):
       newcomer.connection.receive()
       if newcomer.connection.end_reason:
@@ -223,9 +228,9 @@ class _ChiefRendezvous:
         self._refuse(self._duplicates.pop(task), taken=True)
 
   def _start_mesh(self) -> None:
-    """Starts an attempt to build the mesh: sends the addresses of all members to each member."""
+    """Starts an attempt to build the mesh, and sends all addresses to each member."""
     attempt_id = os.urandom(16).hex()
-    self._mesh.start(attempt_id, {})  # No addresses, because the chief only accepts connections.
+    self._mesh.start(attempt_id, {})  # The chief needs no addresses: it only accepts connections.
     addresses = [(self._cluster.task, '', self._mesh.port)] + [
         (task, member.host, member.port) for task, member in self._members.items()]
     for member in self._members.values():
@@ -236,5 +241,5 @@ class _ChiefRendezvous:
     self._heartbeat_sent_at = now
     for member in self._members.values():
       if member.connection.has_sent_all:
-        member.connection.send(missing=[str(task) for task in self._missing()],
+        member.connection.send(missing=[str(task) for task in self._missing_tasks()],
                                run=self._mesh.attempt_id)

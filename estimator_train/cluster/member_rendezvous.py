@@ -13,9 +13,9 @@ _CONNECT_TIMEOUT_SECS = 5.
 _RETRY_SECS = .5
 _POLL_SECS = .2
 _HEARTBEAT_SECS = 1.
-# The chief answers a `hello` at once. Without an answer, the process at the port is TensorFlow's
-# server: the chief is still training, because it has not noticed yet that the previous process of
-# this task was lost. This member then tries again.
+# The chief answers a `hello` at once. If no answer arrives within this time, TensorFlow's server
+# uses the port: the chief is still training with the previous process of this task, and has not
+# detected yet that the previous process was lost. This member then tries again.
 _ANSWER_TIMEOUT_SECS = 5.
 _SILENCE_TIMEOUT_SECS = 30.
 _MAX_NAME_CHARS = 40
@@ -49,7 +49,7 @@ def connect_as_member(cluster: Cluster, shared_values: Dict[str, str], mesh: Mes
 
 
 class _ChiefConnection:
-  """Follows the messages of the chief on one connection, after the `hello` of this member."""
+  """Handles the messages of the chief on one connection, after the `hello` of this member."""
 
   def __init__(self, cluster: Cluster, shared_values: Dict[str, str], mesh: Mesh,
                timeout: StartTimeout, connection: Connection) -> None:
@@ -110,10 +110,14 @@ class _ChiefConnection:
     return False
 
   def _addresses(self, members: Sequence[Any]) -> Dict[Task, List[Address]]:
-    """Returns the addresses to try for each member, given the `members` in a message of the chief.
+    """Returns the addresses to try for each member.
 
-    The first address has the host of TF_CONFIG. The second one has the IP address from which the
-    member has connected to the chief or, for the chief, to which this task has connected.
+    The first address has the host of TF_CONFIG. The second address has the IP address from which
+    the member has connected to the chief. For the chief, the second address has the IP address to
+    which this task has connected.
+
+    Args:
+      members: the list `members` in a message of the chief.
     """
     addresses: Dict[Task, List[Address]] = {}
     for entry in members:
@@ -130,7 +134,7 @@ class _ChiefConnection:
 
 def _refusal_error(task: Task, shared_values: Dict[str, str],
                    message: Dict[str, Any]) -> UserError:
-  """Returns the error that names the value that differs between this task and the chief."""
+  """Returns an error with the shared value that differs between this task and the chief."""
   name, chief_value = str(message['refused']), message.get('chief')
   values = ['{}={}'.format(name, shared_values[name]) if name in shared_values
             else 'no {}'.format(name),

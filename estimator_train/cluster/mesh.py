@@ -1,8 +1,8 @@
 """Connects this member of a cluster to all other members.
 
-Of two members, the later one in `Cluster.members` connects to the earlier one. Its first message,
-the greeting, contains the ID of the attempt (`run`) and its task (`task`). The earlier member
-answers with its own message of the same form.
+In each pair of members, the later one in `Cluster.members` connects to the earlier one. The later
+member sends a greeting, a message with the ID of the attempt (`run`) and the sender's task
+(`task`). The earlier member answers with a message of the same form.
 """
 
 import time
@@ -14,7 +14,7 @@ from estimator_train.cluster.tf_config import Task
 
 _CONNECT_TIMEOUT_SECS = 2.
 _RETRY_SECS = .5
-# How long the two processes may take to identify themselves on a new connection.
+# How long a process may take to identify itself on a new connection.
 HANDSHAKE_TIMEOUT_SECS = 10.
 
 Address = Tuple[str, int]
@@ -25,8 +25,8 @@ class _PendingConnection(NamedTuple):
 
   Attributes:
     connection: the connection.
-    opened_at: time at which it was opened, by the clock of the Mesh.
-    greeting: the greeting of the other process; empty until the greeting arrives.
+    opened_at: time at which the connection was opened, by the clock of the Mesh.
+    greeting: the greeting from an incoming connection; empty until the greeting arrives.
   """
   connection: Connection
   opened_at: float
@@ -54,7 +54,7 @@ class Mesh:
     self._addresses: Dict[Task, List[Address]] = {}
     self._incoming: List[_PendingConnection] = []
     self._outgoing: Dict[Task, _PendingConnection] = {}
-    self._tried_at: Dict[Task, float] = {}
+    self._last_attempt_at: Dict[Task, float] = {}
 
   @property
   def missing(self) -> Tuple[Task, ...]:
@@ -78,18 +78,18 @@ class Mesh:
 
     Args:
       attempt_id: ID of the attempt.
-      addresses: the addresses to try for each preceding member, the most likely first.
+      addresses: the addresses to try for each preceding member, in this order.
     """
     self.abandon()
     self.attempt_id, self._addresses = attempt_id, addresses
 
   def abandon(self) -> None:
-    """Abandons the attempt, and closes its connections."""
+    """Abandons any current attempt; closes all connections except pending incoming ones."""
     for connection in [*self.connections.values(),
                        *(pending.connection for pending in self._outgoing.values())]:
       connection.close()
     self.attempt_id = None
-    self.connections, self._outgoing, self._tried_at = {}, {}, {}
+    self.connections, self._outgoing, self._last_attempt_at = {}, {}, {}
 
   def poll(self) -> None:
     """Accepts connections, handles handshakes, and connects to at most one member."""
@@ -103,11 +103,12 @@ class Mesh:
       self._handle_answer(task, pending)
     preceding = self._members[:self._members.index(self._task)]
     for task in preceding:
-      waited_secs = now - self._tried_at.get(task, -_RETRY_SECS)
+      waited_secs = now - self._last_attempt_at.get(task, -_RETRY_SECS)
       if (task not in self.connections and task not in self._outgoing
           and waited_secs >= _RETRY_SECS):
         self._connect(task)
-        return  # At most one member: connecting may block, and the chief expects heartbeats.
+        # Connecting may block, and the chief expects heartbeats in the meantime.
+        return
 
   def close(self) -> None:
     """Closes the listener and the pending connections, but not the established connections."""
@@ -124,11 +125,12 @@ class Mesh:
     connection, opened_at, greeting = pending
     greeting = greeting or next(iter(connection.receive()), {})
     task = parse_task(greeting.get('task'))
-    # A greeting with another ID is kept: the chief may not have sent this ID to this task yet.
+    # A greeting with an unknown ID is kept, because the chief's message that announces a new ID may
+    # reach this task later than the greeting.
     if (greeting.get('run') == self.attempt_id and self.attempt_id is not None
         and task in self._members):
       assert task is not None
-      if task in self.connections:  # The member did not receive the answer, and connects again.
+      if task in self.connections:  # The member connects again, as it did not get the answer.
         self.connections[task].close()
       connection.send(run=self.attempt_id, task=list(self._task))
       self.connections[task] = connection
@@ -140,7 +142,7 @@ class Mesh:
 
   def _connect(self, task: Task) -> None:
     """Connects to a member; each call tries the next of its addresses."""
-    self._tried_at[task] = self._clock()
+    self._last_attempt_at[task] = self._clock()
     addresses = self._addresses.get(task)
     if not addresses:
       return
@@ -169,5 +171,5 @@ def accept_connections(listener: Any) -> List[Connection]:
   try:
     while True:
       connections.append(Connection(listener.accept()[0]))
-  except OSError:  # No connection is waiting any more, or the next one has already ended.
+  except OSError:  # No connection is waiting, or the next waiting connection has already ended.
     return connections

@@ -23,7 +23,7 @@ class Connection:
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     self.socket = connection
     self.end_reason = ''
-    self._incoming = self._outgoing = b''
+    self._incoming = self._outgoing = b''  # Bytes of an incomplete message; bytes to be sent.
 
   def fileno(self) -> int:
     """Returns the file descriptor, which `wait_readable` needs."""
@@ -31,7 +31,7 @@ class Connection:
 
   @property
   def has_sent_all(self) -> bool:
-    """Whether all messages have been passed to the kernel."""
+    """Whether the kernel has accepted all bytes of the messages that were sent."""
     return not self._outgoing
 
   def send(self, **message: Any) -> None:
@@ -47,11 +47,11 @@ class Connection:
     except BlockingIOError:
       pass
     except OSError:
-      # receive() reports that the connection ended, after the messages that arrived before.
+      # The connection has ended. `receive` sets `end_reason` after it has read the last messages.
       self._outgoing = b''
 
   def receive(self) -> List[Dict[str, Any]]:
-    """Returns the newly received messages; sets `end_reason` if no more will arrive."""
+    """Returns the newly received messages; sets `end_reason` if no more messages will arrive."""
     try:
       data = self.socket.recv(_RECEIVE_BYTES)
     except BlockingIOError:
@@ -114,10 +114,10 @@ def wait_readable(sockets: Sequence[Any], timeout_secs: float) -> List[Any]:
   """Waits until at least one socket is readable, and returns all readable sockets.
 
   Args:
-    sockets: objects with a `fileno` method.
+    sockets: sockets, or other objects with a `fileno` method.
     timeout_secs: maximum number of seconds to wait.
   """
-  poll = select.poll()  # Not select(), which is limited to file descriptors below 1024.
+  poll = select.poll()  # Not select.select, which accepts only file descriptors below 1024.
   by_descriptor = {each.fileno(): each for each in sockets}
   for descriptor in by_descriptor:
     poll.register(descriptor, select.POLLIN)

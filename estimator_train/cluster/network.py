@@ -1,4 +1,4 @@
-"""Opens TCP listeners and connections between the tasks, and finds the process that uses a port."""
+"""Opens TCP listeners and connections, and finds the process that uses a port."""
 
 import contextlib
 import errno
@@ -16,7 +16,8 @@ def split_address(address: str) -> Tuple[str, int]:
 def listen(port: int) -> socket.socket:
   """Returns a non-blocking listener on all interfaces, for IPv4 and, where available, IPv6.
 
-  The listener is not bound to a host name, because a container may be unable to resolve its own.
+  The listener is not bound to a host name, because a container may be unable to resolve its own
+  host name.
 
   Args:
     port: the port to listen on; 0: any free port.
@@ -33,9 +34,10 @@ def listen(port: int) -> socket.socket:
 
 
 def _listen(family: socket.AddressFamily, host: str, port: int) -> socket.socket:
+  """Returns a non-blocking listener for one address family, such as AF_INET6."""
   listener = socket.socket(family, socket.SOCK_STREAM)
   try:
-    # Without this option, earlier connections in TIME_WAIT would make the port unavailable.
+    # Without SO_REUSEADDR, earlier connections in TIME_WAIT would make the port unavailable.
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     if family == socket.AF_INET6:
       listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
@@ -62,14 +64,14 @@ def connect(host: str, port: int, timeout_secs: float) -> socket.socket:
   for family, socket_type, protocol, _, address in resolved:
     connection = socket.socket(family, socket_type, protocol)
     try:
-      # The local port that the kernel assigns may be the port of another task on this machine. With
-      # this option, that task can nevertheless listen on its port.
+      # The kernel may assign a local port that is the port of another task on this machine. With
+      # SO_REUSEADDR, the other task can nevertheless listen on its port.
       connection.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
       connection.settimeout(timeout_secs)
       connection.connect(address)
       if connection.getsockname() == connection.getpeername():
-        # Linux has assigned the requested port as the local port, and connected the socket to
-        # itself. With this option, closing the socket frees the port at once, without TIME_WAIT.
+        # Linux has assigned the requested port as the local port, and has connected the socket to
+        # itself, so there is no listener. SO_LINGER makes `close` free the port at once.
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack('ii', 1, 0))
         raise ConnectionRefusedError('no process listens on this port')
       return connection
@@ -93,7 +95,7 @@ def peer_ip_address(connection: socket.socket) -> str:
 
 def listening_process(port: int) -> str:
   """Returns the ID and name of the process that listens on a local port; empty if unknown."""
-  import psutil  # Imported here, because only error messages need it.
+  import psutil  # Not imported at the top, because only error messages need psutil.
   # psutil raises an error if the process has ended or belongs to another user.
   with contextlib.suppress(psutil.Error):
     for connection in psutil.net_connections('tcp'):

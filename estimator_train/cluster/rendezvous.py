@@ -1,10 +1,10 @@
 """Connects the members of a cluster to each other before TensorFlow starts.
 
-The members are all tasks except the evaluator. The chief listens at its address in TF_CONFIG, and
-the other members connect to this address, which TensorFlow's server uses later. Each member sends
-its shared values, such as flags and versions, which must be the same on all members. The chief
-refuses a member whose values differ. Once all members are registered, the chief sends the addresses
-of all members to each member. Once all members are connected to each other, they are released.
+The members are all tasks except the evaluator. The chief listens at its address in TF_CONFIG, which
+TensorFlow's server uses later. The other members connect to the chief, and send their shared
+values, such as flags and versions. The chief refuses a member whose values differ from its own.
+Once all members are registered, the chief sends the addresses of all members to each member. Once
+all members are connected to each other, the chief releases them.
 
 The mesh is the set of connections between the members. Each attempt to build the mesh has a random
 ID. Another attempt begins if a member is lost and its process is replaced.
@@ -12,7 +12,7 @@ ID. Another attempt begins if a member is lost and its process is replaced.
 | from | message | content | when |
 |---|---|---|---|
 | member | `hello` | its `task`, its `port` for the mesh, its values (`facts`) | once connected |
-| member | `meshed` | the ID of the attempt if connected to all members, else null | each second |
+| member | `meshed` | the ID of the attempt once connected to all members, else null | each second |
 | chief | `refused` | the name of a value that differs; `chief`: the chief's value | after `hello` |
 | chief | `taken` | true | if another process is registered as this task |
 | chief | `missing` | the missing tasks; `run`: the ID of the attempt, or null | each second |

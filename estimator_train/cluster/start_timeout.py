@@ -1,4 +1,4 @@
-"""Ends the rendezvous after a timeout, and logs the missing tasks until then."""
+"""Logs the missing tasks during the rendezvous, and ends the rendezvous after a timeout."""
 
 import time
 from typing import Callable, Sequence
@@ -23,7 +23,7 @@ class StartTimeout:
     self._logged_at = self._started_at
 
   def log_or_raise(self, missing: Sequence[str]) -> None:
-    """Logs the missing tasks if a minute has passed since the last line.
+    """Logs the missing tasks if a minute has passed since the last such line.
 
     Args:
       missing: descriptions of the tasks or connections that this task waits for.

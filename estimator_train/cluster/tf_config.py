@@ -1,7 +1,7 @@
 """Parses and checks TF_CONFIG, which defines the tasks of a cluster and the task of this process.
 
-The checks come before TensorFlow starts, because most mistakes in TF_CONFIG would make TensorFlow
-wait forever.
+The checks are made before TensorFlow starts, because TensorFlow waits forever after most mistakes
+in TF_CONFIG.
 """
 
 import ipaddress
@@ -23,7 +23,7 @@ _MAX_SHOWN_CHARS = 60
 
 
 class UnresolvedHost(UserError):
-  """A host name that cannot be resolved: it is misspelled, or the host is not up yet."""
+  """A host name cannot be resolved. The name is misspelled, or the host has not started yet."""
 
 
 class Task(NamedTuple):
@@ -34,7 +34,7 @@ class Task(NamedTuple):
     index: index among the tasks of this type, from 0.
   """
   type: str
-  index: int  # type: ignore[assignment]  # Hides the method tuple.index, which no code uses.
+  index: int  # type: ignore[assignment]  # The field hides tuple.index, which no code calls.
 
   def __str__(self) -> str:
     return self.type if self.type in _SINGLE_TASK_TYPES else '{} {}'.format(self.type, self.index)
@@ -44,7 +44,7 @@ class Cluster(NamedTuple):
   """The tasks of a cluster, and the task of this process.
 
   Attributes:
-    addresses: the HOST:PORT of each task, by type, in the order of the indices.
+    addresses: by type of task, the HOST:PORT of each task in the order of the indices.
     task: the task of this process.
   """
   addresses: Dict[str, Tuple[str, ...]]
@@ -52,7 +52,7 @@ class Cluster(NamedTuple):
 
   @property
   def chief(self) -> Task:
-    """The task that writes the files: the task of type chief, or worker 0 if there is no chief."""
+    """The task that writes the files: the task of type `chief` if there is one, else worker 0."""
     return Task('chief' if 'chief' in self.addresses else 'worker', 0)
 
   @property
@@ -87,7 +87,7 @@ class Cluster(NamedTuple):
 
   @property
   def members(self) -> Tuple[Task, ...]:
-    """The tasks that training needs: all but the evaluator, the chief first."""
+    """All tasks except the evaluator, the chief first. Training needs all members."""
     return self.workers + self.parameter_servers
 
   def address(self, task: Task) -> str:
@@ -268,6 +268,7 @@ def _parse_task(task: Mapping[str, Any], addresses: Mapping[str, Tuple[str, ...]
 
 
 def _check_type(given: str, task_type: Any) -> None:
+  """Raises a UserError, with the text `given`, if the type of a task is unknown."""
   if task_type == 'master':
     raise _error('the task type master is obsolete', given, 'use chief instead')
   if task_type not in TASK_TYPES:
@@ -275,6 +276,7 @@ def _check_type(given: str, task_type: Any) -> None:
 
 
 def _field_name(task_type: str, index: int) -> str:
+  """Returns the field of TF_CONFIG that contains the address of a task, for errors."""
   return 'cluster.{}[{}]'.format(task_type, index)
 
 

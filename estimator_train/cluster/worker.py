@@ -1,4 +1,4 @@
-"""Determines the role of this process in a run: to train, to serve variables or to evaluate."""
+"""Determines whether this process trains, serves variables or evaluates."""
 
 import logging
 import time
@@ -19,7 +19,7 @@ class Worker(NamedTuple):
   Attributes:
     rank: index among the processes that train, from 0; None if this process does not train.
     size: number of processes that train.
-    role: CHIEF, which writes the files of the run; WORKER; PARAMETER_SERVER; or EVALUATOR.
+    role: CHIEF, WORKER, PARAMETER_SERVER or EVALUATOR. The chief writes the files of the run.
     cluster: the cluster of TF_CONFIG; None if the run has only this process.
   """
   rank: Optional[int] = 0
@@ -69,14 +69,14 @@ def make_worker(environ: Mapping[str, str], strategy: str) -> Worker:
 def wait_for_network(cluster: Cluster, timeout_secs: float,
                      clock: Callable[[], float] = time.monotonic,
                      sleep: Callable[[float], None] = time.sleep) -> None:
-  """Waits until the host names of all members can be resolved.
+  """Checks the port of this task, and waits until the host names of all members can be resolved.
 
   In Kubernetes, the host name of a pod cannot be resolved until the pod has started.
 
   Args:
     cluster: the cluster.
     timeout_secs: maximum number of seconds to wait.
-    clock: returns the time in seconds.
+    clock: returns the time in seconds, from any origin.
     sleep: waits for a number of seconds.
 
   Raises:

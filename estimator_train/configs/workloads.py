@@ -1,7 +1,7 @@
-"""Lists the published workloads: the runs that reproduce each workload, and the published figures.
+"""Lists the published workloads, the runs that reproduce each workload, and the published figures.
 
-Figures are numbers, quoted as they were published. A caveat mentions known errors of a figure. The
-settings of the runs are in the flagfiles.
+The figures are quoted as they were published. A caveat mentions known errors of a figure. The
+flagfiles contain the settings of the runs.
 """
 
 from typing import Any, Callable, Dict, NamedTuple, Optional, Sequence, Tuple
@@ -18,8 +18,8 @@ class Figure(NamedTuple):
     published: the published figure as text; None if the quantity was not published.
     published_range: the lowest and highest published value; None if no number was published.
     conditions: the conditions of the published measurement.
-    measure: returns the measured figure. The argument is the RunResults of one part or, for a
-      combined figure, a dict with the RunResults of each part by the part's name.
+    measure: returns the measured figure. The argument for the figure of a part is the RunResults of
+      the part. The argument for a combined figure is a dict from part names to RunResults.
     number_format: the format string of the measured figure.
     depends_on_devices: whether the figure is a speed or a time.
     caveat: a further reason why the published and the measured figure differ.
@@ -40,7 +40,7 @@ class WorkloadPart(NamedTuple):
   Attributes:
     name: the name of the part.
     flagfile: the name of the flagfile, without its extension.
-    flags: further flags of the run, which override the flags in the flagfile.
+    flags: further flags of the run, by name. They override the flags in the flagfile.
     figures: the figures that the run yields.
     folder: the `model_dir` of the run, as a folder in the `model_dir` of --mode=reproduce. A part
       resumes the run of the previous part in the same folder.
@@ -62,7 +62,7 @@ class Workload(NamedTuple):
 
   Attributes:
     parts: the runs, in order.
-    combined_figures: the figures that are computed from the results of all parts.
+    combined_figures: figures that are computed from the results of several parts.
   """
   parts: Sequence[WorkloadPart]
   combined_figures: Sequence[Figure] = ()
@@ -89,13 +89,13 @@ def _secs_for_examples(count: int) -> Callable[[RunResults], float]:
   return lambda results: count / _images_per_sec(results)
 
 
-def _accuracy_spread(runs: Dict[str, RunResults]) -> float:
-  accuracies = [_accuracy(results) for results in runs.values()]
+def _accuracy_spread(part_results: Dict[str, RunResults]) -> float:
+  accuracies = [_accuracy(results) for results in part_results.values()]
   return max(accuracies) - min(accuracies)
 
 
-def _speed_up_of_8_gpus(runs: Dict[str, RunResults]) -> float:
-  return _images_per_sec(runs['8_gpus']) / _images_per_sec(runs['1_gpu'])
+def _speed_up_of_8_gpus(part_results: Dict[str, RunResults]) -> float:
+  return _images_per_sec(part_results['8_gpus']) / _images_per_sec(part_results['1_gpu'])
 
 
 _OTHER_SEED = 'different seed and order of the examples'
@@ -176,7 +176,8 @@ _MNIST_8GPU = Workload((
            _speed_up_of_8_gpus, '{:.1f}', depends_on_devices=True),
 ))
 
-# The publication has two examples, which are called the simple and the practical form here.
+# The publication has two examples. They are called the simple form and the practical form in this
+# package.
 _MNIST_MULTI_WORKER = Workload((
     WorkloadPart('simple', 'mnist_multi_worker_simple', {}, (
         Figure('test accuracy after 210 steps, simple form', None, None, 'SGD, 64 per worker',

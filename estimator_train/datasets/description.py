@@ -16,7 +16,7 @@ class DataFile(NamedTuple):
     name: the name of the file in `data_dir`, and the last part of each URL.
     size: the size in bytes.
     md5: the MD5 checksum, as 32 hexadecimal digits.
-    urls: the URLs to download from, in the order of attempts; the first is the publisher's own.
+    urls: the URLs to download from, in the order of attempts; the first is that of the publisher.
   """
   name: str
   size: int
@@ -78,7 +78,7 @@ class DataSet(NamedTuple):
     image_shape: (height, width, channels) of the model's input.
     train: the training split, or None if the mode does not read training examples.
     test: the test split, or None if the mode does not read test examples.
-    files: the published files; missing ones are downloaded.
+    files: the published files; missing files are downloaded.
   """
   name: str
   labels: Tuple[str, ...]

@@ -65,8 +65,8 @@ def _download_remainder(file: DataFile, part_file: BinaryIO) -> None:
 
 def _download_from(url: str, file: DataFile, part_file: BinaryIO) -> None:
   """Downloads the missing bytes of a partial file from a URL, and verifies the MD5 checksum."""
-  # Bytes of an earlier run or of another URL may be wrong. If the partial file has such bytes, the
-  # second attempt downloads the complete file.
+  # The partial file may contain wrong bytes of an earlier run or of another URL. The first attempt
+  # keeps these bytes; the second attempt downloads the complete file.
   for _ in range(2 if transfer.partial_size(part_file) else 1):
     with transfer.new_session() as session:
       transfer.receive_file(
@@ -80,6 +80,7 @@ def _download_from(url: str, file: DataFile, part_file: BinaryIO) -> None:
 
 
 def _md5(path: str) -> str:
+  """Returns the MD5 checksum of a file, as 32 hexadecimal digits."""
   digest = hashlib.md5()
   with open(path, 'rb') as file:
     for chunk in iter(lambda: file.read(1 << 16), b''):

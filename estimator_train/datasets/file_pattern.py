@@ -15,8 +15,8 @@ def expand(pattern: str) -> List[bytes]:
   """Returns the matching files, in the same order on every machine.
 
   As with `glob`, a name that starts with a dot is matched only by a pattern that starts with a dot.
-  Unlike with `glob`, `**` does not enter a folder again from within the same folder, which symbolic
-  links would otherwise allow.
+  Unlike with `glob`, `**` does not enter a folder again during the search inside that folder, even
+  if a symbolic link leads back to the folder.
 
   Args:
     pattern: a pattern such as `data/train/**/*.jpeg`.
@@ -74,7 +74,10 @@ def _iter_matches(folder: bytes, parts: Sequence[bytes], ancestors: _FolderIds) 
 
 
 def _list_names(folder: bytes, part: bytes, of_folders: bool) -> List[bytes]:
-  """Returns the sorted names in a folder that match `part`: names of folders, or else of files."""
+  """Returns the sorted names in a folder that match `part`, a name in a pattern.
+
+  The names are those of folders if `of_folders` is set, else those of files.
+  """
   try:
     with os.scandir(folder or b'.') as entries:
       return sorted(entry.name for entry in entries

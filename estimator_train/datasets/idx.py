@@ -1,7 +1,7 @@
-"""Checks and reads gzipped idx files. A damaged file is reported instead of being trained on.
+"""Checks and reads gzipped idx files. The checks find a damaged file before training starts.
 
 The header of an idx file consists of big-endian 32-bit integers: a magic number and the dimensions.
-One byte per element follows.
+One byte per element follows the header.
 """
 
 import gzip
@@ -26,14 +26,14 @@ def check_split(split: IdxSplit, image_shape: Sequence[int], num_classes: int,
                 checksummed: bool) -> int:
   """Checks that the two files of a split are complete, and match each other and the model.
 
-  TensorFlow 1.15 does not verify the CRC of a gzip file, so it would train on damaged data.
+  TensorFlow 1.15 does not verify the CRC of a gzip file, so a run would train on damaged data.
 
   Args:
     split: the two files.
     image_shape: the required image size, (height, width, ...).
-    num_classes: the number of classes, which each label must be less than.
-    checksummed: whether the files have already been compared with published checksums. If they
-      have, the images are not decompressed.
+    num_classes: the number of classes; each label must be less than this number.
+    checksummed: whether the files have already been compared with published checksums. If so,
+      the images are not decompressed.
 
   Returns:
     The number of examples.
@@ -79,6 +79,7 @@ def read_labels(split: IdxSplit) -> memoryview:
 
 
 def _read_elements(path: str, header_bytes: int) -> memoryview:
+  """Returns the decompressed bytes after the header."""
   try:
     with open(path, 'rb') as file:
       # zlib.decompress releases the global interpreter lock, so that other threads continue.
@@ -128,7 +129,7 @@ def _check_length(path: str, expected: int) -> None:
   try:
     with open(path, 'rb') as file:
       member = zlib.decompressobj(_GZIP_WBITS)
-      while not member.eof and length <= expected:  # A decompression bomb is not read to its end.
+      while not member.eof and length <= expected:  # Stop early in a decompression bomb.
         chunk = member.unconsumed_tail or file.read(_CHUNK_BYTES)
         if not chunk:
           raise _wrong_length_error(path, str(expected), '{} in a truncated file'.format(length))

@@ -1,4 +1,4 @@
-"""Describes data sets of image files, which have one folder per class."""
+"""Describes data sets whose image files are in one folder per class."""
 
 import os
 import stat
@@ -33,10 +33,11 @@ def describe_patterns(settings: Settings, train_pattern: Optional[str],
     class_names = RunDir(settings.model_dir).class_names()
   reads_train = settings.mode != 'evaluate'
   reads_eval = settings.evaluates or (settings.mode == 'audit' and bool(eval_pattern))
+  # Without class names, the folders of the training files determine the classes.
   train_files = (_list_files('train_pattern', train_pattern)
                  if reads_train or not class_names else [])
   eval_files = _list_files('eval_pattern', eval_pattern) if reads_eval else []
-  class_names = class_names or _class_names(train_files)
+  class_names = class_names or _find_class_names(train_files)
   if len(class_names) < 2:
     raise UserError(
         'there must be at least two classes, one folder each',
@@ -59,8 +60,8 @@ def describe_classes(settings: Settings, class_names: Tuple[str, ...] = ()) -> D
 
   Args:
     settings: the settings of the run.
-    class_names: the class names; if empty, the value of `--labels` or else the names that an
-      earlier run has recorded in `model_dir`.
+    class_names: the class names. If there are none, the value of `--labels` is used or, without
+      `--labels`, the class names that an earlier run has recorded in `model_dir`.
 
   Raises:
     UserError: neither the settings nor `model_dir` determines the classes.
@@ -95,7 +96,7 @@ def class_counts(split: Union[ImageSplit, ArraySplit], num_classes: int) -> List
 
 
 def _list_files(flag: str, pattern: Optional[str]) -> List[bytes]:
-  """Returns the files that match `pattern`, the value of a flag; raises a UserError for none."""
+  """Returns the files that match the value of a flag; raises a UserError if no file matches."""
   if not pattern:
     raise UserError('--{} is required for this data set and mode'.format(flag), 'no --' + flag,
                     'give a pattern such as --{}=\'DATA/train/**/*.jpeg\''.format(flag))
@@ -135,7 +136,8 @@ def _is_tfrecord(path: bytes) -> bool:
   return True
 
 
-def _class_names(files: Sequence[bytes]) -> Tuple[str, ...]:
+def _find_class_names(files: Sequence[bytes]) -> Tuple[str, ...]:
+  """Returns the sorted names of the folders of the files."""
   folders = {os.path.dirname(path) for path in files}
   return tuple(sorted({_class_name(folder) for folder in folders}))
 

@@ -1,9 +1,9 @@
-"""Downloads the archive of a Kaggle data set, a zip file.
+"""Downloads the zip archive of a Kaggle data set.
 
-The `kaggle` package provides only the credentials and the URL, because the download of that package
-is unreliable. Release 1.7.4.5 reads the complete archive into memory and fails to resume. Release
+The `kaggle` package provides only the credentials and the URL, because its download function is
+unreliable. Release 1.7.4.5 reads the complete archive into memory and fails to resume. Release
 1.6.17 writes to the final file name, and mistakes an interrupted connection for the end of the
-file. When this release resumes a download, it appends whatever the server sends.
+file. Release 1.6.17 also resumes without checking which bytes the server sends.
 """
 
 import contextlib
@@ -74,9 +74,9 @@ def _download_remainder(dataset: str, path: str, part_file: BinaryIO) -> None:
     with access.session:
       transfer.receive_file(functools.partial(_send_request, access, dataset), part_file)
   except transfer.DownloadFailed as error:
-    given = '{} for the user {}'.format(error, access.user) if error.status else str(error)
+    reason = '{} for the user {}'.format(error, access.user) if error.status else str(error)
     remedy = _REMEDIES_BY_STATUS.get(error.status, 'try again later; the download resumes')
-    raise UserError('cannot download {} from Kaggle'.format(dataset), given,
+    raise UserError('cannot download {} from Kaggle'.format(dataset), reason,
                     remedy.format(dataset)) from error
 
 
@@ -84,8 +84,8 @@ def _sign_in(dataset: str, path: str) -> _KaggleAccess:
   """Returns access with the credentials of the user. Logs and errors must not contain the key."""
   printed = io.StringIO()
   try:
-    # The import signs in, prints to standard output, and raises various exceptions. Older releases
-    # raise SystemExit to end the process.
+    # Importing kaggle signs in, prints to standard output, and raises various exceptions. Older
+    # releases raise SystemExit to end the process.
     with contextlib.redirect_stdout(printed):
       import kaggle
       from kaggle.configuration import Configuration
@@ -105,7 +105,7 @@ def _sign_in(dataset: str, path: str) -> _KaggleAccess:
     LOG.warning('kaggle: %s', ' '.join(printed.getvalue().split()))
   session = transfer.new_session()
   session.auth = (str(user).encode(), str(key).encode())
-  # Two settings of the kaggle package that kaggle.json may contain.
+  # Apply the settings ssl_ca_cert and proxy, which the user may have stored in kaggle.json.
   session.verify = config.get('ssl_ca_cert') or session.verify
   if config.get('proxy'):
     session.proxies = {'http': config['proxy'], 'https': config['proxy']}
@@ -113,7 +113,7 @@ def _sign_in(dataset: str, path: str) -> _KaggleAccess:
 
 
 def _send_request(access: _KaggleAccess, dataset: str, headers: Dict[str, str]) -> Any:
-  """Requests the archive with TLS only, and returns the response."""
+  """Requests the archive and returns the response; raises a UserError for a URL without TLS."""
   url = '{}/datasets/download/{}'.format(access.url, dataset)
   _check_tls(url)
 

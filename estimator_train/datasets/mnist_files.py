@@ -15,7 +15,7 @@ def make_data_files(base_urls: Tuple[str, ...],
 
 def describe(name: str, class_names: Tuple[str, ...], files: Tuple[DataFile, ...],
              folder: str) -> DataSet:
-  """Describes four files of 28x28 grayscale images in `folder`; they need not exist yet."""
+  """Describes a data set of 28x28 grayscale images. Its four files need not exist yet."""
   def make_split(prefix: str) -> IdxSplit:
     return IdxSplit(os.path.join(folder, prefix + '-images-idx3-ubyte.gz'),
                     os.path.join(folder, prefix + '-labels-idx1-ubyte.gz'))

@@ -1,9 +1,9 @@
 """Finds and downloads the retinal OCT images of Kermany (2018), which have four classes.
 
 The images are published as `paultimothymooney/kermany2018` on Kaggle (CC BY 4.0), in an archive of
-about 11 GB. The folder `OCT2017 ` of the archive, whose name ends with a space, contains `train`,
-`val` and `test`, with one folder per class in each. The folder `oct2017` of the archive contains a
-second copy of `OCT2017 `.
+about 11 GB. The archive has a folder `OCT2017 `, whose name ends with a space. That folder contains
+`train`, `val` and `test`, which contain one folder per class. The folder `oct2017` of the archive
+contains a second copy of `OCT2017 `.
 """
 
 import glob
@@ -35,7 +35,7 @@ IMAGE_COUNTS = {
 }
 # The approximate size of the archive, including the second copy.
 ARCHIVE_BYTES = 11 * 10**9
-# The approximate size of the unpacked images. 1,023 of them have 65,850 bytes on average.
+# The approximate size of the unpacked images, from the average of 1,023 images: 65,850 bytes.
 IMAGE_BYTES = 6 * 10**9
 
 # The number of folder levels that are searched, including data_dir itself.
@@ -49,9 +49,9 @@ def describe(settings: Settings) -> DataSet:
     UserError: there are no images, or `--data_dir` is not given or cannot be read.
   """
   root = find_image_root(require_data_dir(settings[groups.Data]))
-  train, test = (os.path.join(glob.escape(folder), '*', '*.jpeg') for folder in (
+  train_pattern, test_pattern = (os.path.join(glob.escape(folder), '*', '*.jpeg') for folder in (
       os.path.join(root, 'train'), eval_folder(root)))
-  return image_folder.describe_patterns(settings, train, test, CLASS_NAMES)
+  return image_folder.describe_patterns(settings, train_pattern, test_pattern, CLASS_NAMES)
 
 
 def describe_classes(settings: Settings) -> DataSet:
@@ -85,8 +85,8 @@ def find_image_root(data_dir: str) -> str:
     raise UserError('the images of oct2017 are missing',
                     'no folder in {} has train/{}'.format(data_dir, ', train/'.join(CLASS_NAMES)),
                     'download them with --mode=download --dataset=oct2017 --data_dir=' + data_dir)
-  for other in copies[1:]:
-    LOG.info('using %r; ignoring another copy: %r', copies[0], other)
+  for ignored in copies[1:]:
+    LOG.info('using %r; ignoring another copy: %r', copies[0], ignored)
   return copies[0]
 
 
@@ -165,10 +165,12 @@ def _check_incomplete_copy(data_dir: str, target: str, archive: str) -> None:
   Args:
     data_dir: the folder with the copies.
     target: the folder to which the published archive is unpacked.
-    archive: the path of the archive, which may have other folders than the published one.
+    archive: the path of the archive. A user's archive may have other folders than the published
+      archive.
   """
   root = next(_iter_copies(data_dir), target)
-  # If the archive is present, an interrupted call may have unpacked some of its files to `root`.
+  # If the archive is present, an interrupted call may have unpacked some files to `root`. Unpacking
+  # the archive again adds the missing files.
   if root != target and not os.path.exists(archive):
     raise UserError('the images of oct2017 are incomplete',
                     '{!r} ({})'.format(root, _describe_differences(root)),
@@ -176,7 +178,7 @@ def _check_incomplete_copy(data_dir: str, target: str, archive: str) -> None:
 
 
 def _find_complete_copy(data_dir: str) -> Optional[str]:
-  """Returns the folder that find_image_root would return; None if images are missing in it."""
+  """Returns the folder that find_image_root would return; None if the folder lacks images."""
   root = next(_iter_copies(data_dir), None)
   return root if root and not _describe_differences(root) else None
 
@@ -198,6 +200,7 @@ def _iter_copies(data_dir: str) -> Iterator[str]:
 
 
 def _subfolders(folder: str) -> List[str]:
+  """Returns the subfolders, without hidden ones; [] if the folder cannot be listed."""
   try:
     with os.scandir(folder) as entries:
       return [entry.path for entry in entries
@@ -208,6 +211,7 @@ def _subfolders(folder: str) -> List[str]:
 
 
 def _iter_images(folder: str) -> Iterator[os.DirEntry]:
+  """Yields the images in a folder; no images if the folder does not exist."""
   try:
     with os.scandir(folder) as entries:
       yield from (entry for entry in entries
@@ -233,7 +237,7 @@ def _describe_differences(root: str) -> str:
 
 
 def _total_bytes(root: str) -> int:
-  """Returns the total size of the images in the folders of the classes."""
+  """Returns the total size of the images in all class folders."""
   return sum(image.stat().st_size for folder, _ in _iter_class_folders(root)
              for image in _iter_images(folder))
 

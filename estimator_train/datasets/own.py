@@ -1,4 +1,4 @@
-"""Calls the user's function of --dataset, and checks the DataSet that the function returns."""
+"""Calls the user's function that --dataset names, and checks the DataSet that it returns."""
 
 import os
 from typing import Any, Callable, Dict, Sequence, Tuple
@@ -17,45 +17,53 @@ from estimator_train.settings import Settings, user_code
 
 
 def describe(settings: Settings) -> DataSet:
-  """Calls the function of `--dataset`, and checks the data set that it returns.
+  """Returns the data set that the function of `--dataset` returns, after checking the data set.
 
   Raises:
     UserError: the function does not exist or raises an exception, or the data set is invalid or
       lacks a split that the mode reads.
   """
-  given = '--dataset=' + settings.dataset
+  location = '--dataset=' + settings.dataset
   dataset = user_code.call_function('dataset', settings.dataset, 'settings', settings)
   if not isinstance(dataset, DataSet):
     raise UserError('the function of --dataset must return an estimator_train.DataSet',
-                    '{} returns {}'.format(given, type(dataset).__name__),
+                    '{} returns {}'.format(location, type(dataset).__name__),
                     'return estimator_train.DataSet(...)')
-  class_names = _check_class_names(dataset.labels, given)
-  shape = _check_shape(dataset.image_shape, given)
+  class_names = _check_class_names(dataset.labels, location)
+  shape = _check_shape(dataset.image_shape, location)
   for name, is_required in (('train', settings.trains),
                             ('test', settings.evaluates)):
     if is_required and getattr(dataset, name) is None:
       raise UserError('the data set has no examples to {}'.format(
           'train on' if name == 'train' else 'evaluate on'),
-          '{} with {}=None'.format(given, name), 'give DataSet({}=...)'.format(name))
+          '{} with {}=None'.format(location, name), 'give DataSet({}=...)'.format(name))
   dataset = dataset._replace(name=settings.dataset, labels=class_names, image_shape=shape)
   train, test = (_check_split(name, getattr(dataset, name), dataset)
                  for name in ('train', 'test'))
   return dataset._replace(train=train, test=test)
 
 
-def _check_class_names(labels: Any, given: str) -> Tuple[str, ...]:
-  """Returns the class names, the `labels` of a DataSet; raises a UserError if they are invalid."""
+def _check_class_names(labels: Any, location: str) -> Tuple[str, ...]:
+  """Returns the checked `labels` of a DataSet, which are class names.
+
+  Args:
+    labels: the value that the function of the user has set.
+    location: the flag, with which an error message starts.
+
+  Raises:
+    UserError: `labels` is invalid.
+  """
   # Reject an iterator: the next call of the function may return the same iterator, now exhausted.
   if not _is_collection(labels) or iter(labels) is labels or not all(
       isinstance(label, str) for label in labels):
     raise UserError('the labels of a data set must be a tuple or list of strings',
-                    '{}: {!r}'.format(given, labels),
+                    '{}: {!r}'.format(location, labels),
                     'name each class, such as labels=(\'cat\', \'dog\')')
   names = tuple(labels)
   if len(names) < 2 or len(set(names)) < len(names) or any(
       not name or name.splitlines() != [name] for name in names):
     raise UserError('a data set must have two or more labels, all different, without line breaks',
-                    '{}: {!r}'.format(given, names), 'name each class once')
+                    '{}: {!r}'.format(location, names), 'name each class once')
   return names
 
 
@@ -68,47 +76,48 @@ def _is_collection(value: Any) -> bool:
   return not isinstance(value, (str, bytes))
 
 
-def _check_shape(shape: Any, given: str) -> Tuple[int, int, int]:
+def _check_shape(shape: Any, location: str) -> Tuple[int, int, int]:
+  """Returns the checked `image_shape` of a DataSet; raises a UserError if it is invalid."""
   try:
     height, width, channels = (int(side) for side in shape)
   except (TypeError, ValueError):
     height = width = channels = 0
   if min(height, width) < 1 or channels not in (1, 3):
     raise UserError('image_shape must be (height, width, channels), with 1 or 3 channels',
-                    '{}: {!r}'.format(given, shape), 'give a shape such as (28, 28, 1)')
+                    '{}: {!r}'.format(location, shape), 'give a shape such as (28, 28, 1)')
   return height, width, channels
 
 
 def _check_split(split_name: str, split: Any, dataset: DataSet) -> Any:
-  """Returns the split in the form of built-in splits; raises a UserError if it is invalid."""
+  """Returns the checked split, with int32 class indices; raises a UserError if it is invalid."""
   if split is None:
     return None
-  given = '--dataset={}: {}'.format(dataset.name, split_name)
+  location = '--dataset={}: {}'.format(dataset.name, split_name)
   if type(split) not in _CHECKS_BY_TYPE:
     raise UserError('a split of a data set has an unsupported type',
-                    '{} is {}'.format(given, type(split).__name__),
+                    '{} is {}'.format(location, type(split).__name__),
                     'give ' + ' or '.join(split_type.__name__ for split_type in _CHECKS_BY_TYPE))
-  return _CHECKS_BY_TYPE[type(split)](split, dataset, split_name, given)
+  return _CHECKS_BY_TYPE[type(split)](split, dataset, split_name, location)
 
 
 def _check_array_split(split: ArraySplit, dataset: DataSet, split_name: str,
-                       given: str) -> ArraySplit:
+                       location: str) -> ArraySplit:
   images = np.asanyarray(split.images)
-  _check_images(images, dataset.image_shape, given)
-  return ArraySplit(images, _check_classes(split.classes, len(images), dataset, split_name))
+  _check_images(images, dataset.image_shape, location)
+  return ArraySplit(images, _check_class_indices(split.classes, len(images), dataset, split_name))
 
 
 def _check_image_split(split: ImageSplit, dataset: DataSet, split_name: str,
-                       given: str) -> ImageSplit:
+                       location: str) -> ImageSplit:
   if not _is_collection(split.files):
-    raise UserError('the files of a split must be a list', '{}: {!r}'.format(given, split.files),
+    raise UserError('the files of a split must be a list', '{}: {!r}'.format(location, split.files),
                     'give a list of paths')
   files = [os.fsencode(path) for path in split.files]
-  return ImageSplit(files, _check_classes(split.classes, len(files), dataset, split_name))
+  return ImageSplit(files, _check_class_indices(split.classes, len(files), dataset, split_name))
 
 
 def _accept_unchecked(split: Any, *unused: Any) -> Any:
-  """Returns the split unchanged; the input pipeline checks the files of an IdxSplit."""
+  """Returns the split unchanged; the input pipeline later checks the files of an IdxSplit."""
   return split
 
 
@@ -117,49 +126,50 @@ _CHECKS_BY_TYPE: Dict[type, Callable[..., Any]] = {
     SyntheticSplit: _accept_unchecked}
 
 
-def _check_images(images: np.ndarray, shape: Tuple[int, int, int], given: str) -> None:
+def _check_images(images: np.ndarray, shape: Tuple[int, int, int], location: str) -> None:
   if images.dtype != np.uint8:
     raise UserError('images must be uint8, from 0 to 255',
-                    '{} has dtype {} and shape {}'.format(given, images.dtype, images.shape),
+                    '{} has dtype {} and shape {}'.format(location, images.dtype, images.shape),
                     'for images in [0, 1] give (images * 255).round().astype(np.uint8); '
                     '--preprocess scales them for the model')
   if images.shape[1:] != shape:
     raise UserError(
         'the images must have the image_shape of the data set',
-        '{} has shape {}, expected (examples, {}, {}, {})'.format(given, images.shape, *shape),
+        '{} has shape {}, expected (examples, {}, {}, {})'.format(location, images.shape, *shape),
         'give images[..., np.newaxis], or change image_shape' if images.shape[1:] == shape[:2]
         else 'give images of that shape, or change image_shape')
 
 
-def _check_classes(classes: Any, num_examples: int, dataset: DataSet,
+def _check_class_indices(classes: Any, num_examples: int, dataset: DataSet,
                    split_name: str) -> np.ndarray:
-  """Returns the class indices as an int32 array; raises a UserError if they are invalid."""
-  given = '--dataset={}: {}'.format(dataset.name, split_name)
+  """Returns the class indices as an int32 array; raises a UserError for invalid ones."""
+  location = '--dataset={}: {}'.format(dataset.name, split_name)
   classes = np.asarray(classes)
   if classes.ndim != 1 or (classes.size and classes.dtype.kind not in 'biu'):
     raise UserError('classes must be integers, one per example',
-                    '{} has dtype {} and shape {}'.format(given, classes.dtype, classes.shape),
+                    '{} has dtype {} and shape {}'.format(location, classes.dtype, classes.shape),
                     'give classes.reshape(-1) for a column, classes.argmax(-1) for one-hot labels, '
                     'or the indices of names in labels')
   if len(classes) != num_examples:
     raise UserError('there must be as many classes as images',
-                    '{} has {} images and {} classes'.format(given, num_examples, len(classes)),
+                    '{} has {} images and {} classes'.format(location, num_examples, len(classes)),
                     'give the images and classes of the same examples')
   if not num_examples:
-    raise UserError('a split of the data set has no examples', given, 'add examples, or give None')
+    raise UserError('a split of the data set has no examples', location,
+                    'add examples, or give None')
   out_of_range = np.flatnonzero((classes < 0) | (classes >= len(dataset.labels)))
   if len(out_of_range):
     raise UserError('classes must be at least 0 and less than the number of labels, {}'.format(
         len(dataset.labels)), '{} has class {} at position {}'.format(
-            given, classes[out_of_range[0]], out_of_range[0]), 'give indices into labels')
+            location, classes[out_of_range[0]], out_of_range[0]), 'give indices into labels')
   if split_name == 'train':
-    _check_no_class_missing(classes, dataset.labels, given)
+    _check_no_class_missing(classes, dataset.labels, location)
   return classes.astype(np.int32)
 
 
-def _check_no_class_missing(classes: np.ndarray, labels: Sequence[str], given: str) -> None:
+def _check_no_class_missing(classes: np.ndarray, labels: Sequence[str], location: str) -> None:
   counts = np.bincount(classes, minlength=len(labels))
   missing = [label for label, count in zip(labels, counts) if not count]
   if missing:
     raise UserError('a class has no training examples', '{} lacks {}'.format(
-        given, ', '.join(missing)), 'add examples, or remove the label')
+        location, ', '.join(missing)), 'add examples, or remove the label')

@@ -1,8 +1,8 @@
 """Finds the data set of --dataset: a module of this package, or a function of the user.
 
 Each module has a function `describe(settings)`, which returns a DataSet. If `describe` lists image
-files, the module also has `describe_classes(settings)`, which does not. A module whose data set is
-not downloaded as the `files` of the DataSet has a function `get(settings)` for the download.
+files, the module also has `describe_classes(settings)`, which does not list files. A module can
+have a function `get(settings)`, which replaces the download of the `files` of the DataSet.
 """
 
 import importlib
@@ -38,7 +38,7 @@ def describe_classes(settings: Settings) -> DataSet:
 
 
 def get(settings: Settings) -> List[transfer.FetchedPath]:
-  """Downloads what is missing of the data set.
+  """Downloads the missing files of the data set.
 
   Returns:
     The published files, or the folder of the images of oct2017; [] if nothing is published.
@@ -55,6 +55,7 @@ def get(settings: Settings) -> List[transfer.FetchedPath]:
 
 
 def _dataset_module(name: str) -> Any:
+  """Returns the module of a data set; for a function of the user, the module `own`."""
   if user_code.is_function_name(name):
     return own
   user_code.check_built_in_name('dataset', name, choices.DATASETS)

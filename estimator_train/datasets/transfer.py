@@ -56,7 +56,7 @@ def fetch_file(path: str, needed_bytes: int, is_present: Callable[[str], bool],
   """Downloads a file unless it is present. Several processes may call this function at once.
 
   The file is downloaded to `path`.part and renamed when it is complete. If a call is interrupted,
-  the next one resumes the download.
+  the next call resumes the download.
 
   Args:
     path: the path of the file; its folder is created if it does not exist.
@@ -102,7 +102,8 @@ def new_session() -> Any:
   """Returns a requests.Session that verifies all certificates."""
   import requests
   session = requests.Session()
-  # Read these variables here: up to release 2.27, requests disables verification if one is empty.
+  # Up to release 2.27, requests disables verification if one of these variables is empty. Setting
+  # `verify` prevents this.
   session.verify = (os.environ.get('REQUESTS_CA_BUNDLE') or os.environ.get('CURL_CA_BUNDLE')
                     or requests.certs.where())
   return session
@@ -200,7 +201,7 @@ def _receive_remainder(send: Callable[[Dict[str, str]], Any], part_file: BinaryI
     raise _DownloadInterrupted(_root_cause(error)) from error
   with response:
     total = _total_size(response, start, expected_size)
-    if total and total == start:  # The previous run ended before it renamed the complete file.
+    if total and total == start:  # An earlier run ended before renaming the complete file.
       return
     if response.status_code != 206 or not total:
       discard_contents(part_file)
@@ -222,7 +223,8 @@ def _total_size(response: Any, start: int, expected_size: int) -> int:
     raise DownloadFailed('HTTP {} {}'.format(status, response.reason), status)
   if status == 200:
     content_type, length = headers.get('Content-Type', ''), headers.get('Content-Length', '')
-    # For example the login page of a proxy. Raising keeps the partial file; returning 0 would not.
+    # The page may be the login page of a proxy. The exception keeps the partial file; returning 0
+    # would discard it.
     if content_type.startswith(('text/', 'application/json')):
       raise DownloadFailed('received a page of type {} instead of the file'.format(content_type))
     if expected_size and length not in ('', str(expected_size)):
@@ -257,9 +259,9 @@ def _append_body(response: Any, part_file: BinaryIO, total: int) -> None:
 
 
 def _root_cause(error: BaseException) -> str:
-  """Returns the text of the innermost exception if it is an OSError, else only its type.
+  """Returns the text of the innermost exception if that is an OSError, else only the type.
 
-  The text of another exception may contain a signed URL, with which anyone can download the file.
+  The text of any other exception may contain a signed URL, with which anyone can download the file.
   """
   from requests import RequestException
   while error.__context__ is not None:

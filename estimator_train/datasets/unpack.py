@@ -47,14 +47,15 @@ class UnpackCounts(NamedTuple):
 
 
 def unpack_zip(archive: str, folder: str, second_copy: str = '') -> UnpackCounts:
-  """Unpacks the files of a zip archive into a folder, which no other process may use.
+  """Unpacks the files of a zip archive into a folder. No other process may use the folder.
 
-  Each file is written to a temporary name, and renamed when its CRC-32 is verified. A file that is
-  present with the right size and CRC-32 is not written again. This saves time when an interrupted
-  call is repeated, because reading a file is faster than decompressing and writing it.
+  Each file is written to a temporary name, and renamed after the CRC-32 is verified. A file that is
+  present with the right size and CRC-32 is not written again. This check saves time when an
+  interrupted call is repeated, because reading a file is faster than unpacking the file.
 
-  Links, devices, macOS metadata and empty folders are skipped. If the paths of several files differ
-  at most in case, only the first file is unpacked, because some file systems cannot store several.
+  Links, devices, macOS metadata and empty folders are skipped. If the paths of several files are
+  equal or differ only in case, only the first file is unpacked, because some file systems cannot
+  store more than one of these files.
   Files get the default permissions of the user instead of the permissions in the archive.
 
   Args:
@@ -82,7 +83,8 @@ def unpack_zip(archive: str, folder: str, second_copy: str = '') -> UnpackCounts
   except _DAMAGE_ERRORS as error:
     raise _damaged_error(archive, error) from error
   except OSError as error:
-    # Damage can also raise OSError: bz2 raises it without errno, and a wrong offset with EINVAL.
+    # A damaged archive can also raise an OSError: bz2 raises an OSError without errno, and a wrong
+    # offset causes EINVAL.
     if error.errno in (None, errno.EINVAL) and not error.filename:
       raise _damaged_error(archive, error) from error
     raise UserError('cannot unpack ' + archive,
@@ -115,7 +117,7 @@ def _check_limits(zip_file: zipfile.ZipFile, archive: str) -> None:
 
 def _choose_members(zip_file: zipfile.ZipFile, archive: str,
                     second_copy: str) -> List[zipfile.ZipInfo]:
-  """Returns the members to unpack, in the order of the archive, and logs what is skipped."""
+  """Returns the members to unpack, in the order of the archive, and logs the skipped members."""
   chosen: List[zipfile.ZipInfo] = []
   chosen_paths: Set[str] = set()
   skipped: Dict[str, int] = collections.Counter()
@@ -126,7 +128,7 @@ def _choose_members(zip_file: zipfile.ZipFile, archive: str,
       continue
     if any(is_macos_metadata(part) for part in parts):
       skipped['macOS metadata'] += 1
-    elif _file_type(member) not in (0, stat.S_IFREG):  # 0: the archive does not state the type.
+    elif _file_type(member) not in (0, stat.S_IFREG):
       skipped['links and devices'] += 1
     elif second_copy and _is_second_copy(zip_file, member, second_copy):
       skipped['second copies'] += 1
@@ -153,10 +155,12 @@ def _check_name(member: zipfile.ZipInfo, archive: str) -> None:
 
 
 def _path_parts(member: zipfile.ZipInfo) -> List[str]:
+  """Returns the names of the folders and of the file in the path of a member."""
   return [part for part in member.filename.split('/') if part not in ('', '.')]
 
 
 def _file_type(member: zipfile.ZipInfo) -> int:
+  """Returns the file type of a member, such as stat.S_IFREG; 0 if the archive does not state it."""
   return stat.S_IFMT(member.external_attr >> 16)
 
 
@@ -190,7 +194,7 @@ def _write_members(zip_file: zipfile.ZipFile, members: Sequence[zipfile.ZipInfo]
                    folder: str) -> int:
   """Writes the members that are not present, and returns the number of these members."""
   created_folders: Set[str] = set()
-  written = 0
+  num_written = 0
   with show_progress('unpacking', sum(member.file_size for member in members)) as advance:
     for member in members:
       path = _member_path(folder, member)
@@ -199,12 +203,13 @@ def _write_members(zip_file: zipfile.ZipFile, members: Sequence[zipfile.ZipInfo]
           os.makedirs(os.path.dirname(path), exist_ok=True)
           created_folders.add(os.path.dirname(path))
         _write_member(zip_file, member, path)
-        written += 1
+        num_written += 1
       advance(member.file_size)
-  return written
+  return num_written
 
 
 def _write_member(zip_file: zipfile.ZipFile, member: zipfile.ZipInfo, path: str) -> None:
+  """Writes a member to a temporary name, verifies the CRC-32, and renames the file."""
   temporary = os.path.join(os.path.dirname(path), TEMPORARY_NAME)
   try:
     # zipfile reads at most member.file_size bytes, which _check_limits has counted, and verifies

@@ -25,9 +25,9 @@ class Devices(NamedTuple):
   """The devices of a process, with one replica on each.
 
   Attributes:
-    names: their names in TensorFlow, such as `/gpu:0`.
-    display_names: their names in logs and reports, in which logical CPU devices are marked
-      `(logical)`.
+    names: the names of the devices in TensorFlow, such as `/gpu:0`.
+    display_names: the names of the devices in logs and reports. The name of one of several logical
+      CPU devices ends with `(logical)`.
   """
   names: Tuple[str, ...]
   display_names: Tuple[str, ...]
@@ -63,7 +63,13 @@ def find_devices(settings: groups.Devices) -> Devices:
 
 
 def prepare_devices(settings: groups.Devices, devices: Devices, trains: bool) -> None:
-  """Enables XLA on CPUs if requested; warns about mixed precision on devices without float16."""
+  """Enables XLA on CPUs if requested; warns about mixed precision on devices without float16.
+
+  Args:
+    settings: the settings that specify XLA and mixed precision.
+    devices: the devices of this process.
+    trains: whether the run trains; the warning concerns only training.
+  """
   on_cpu = devices.names[0].startswith('/cpu')
   if settings.enable_xla and on_cpu:
     xla.compile_for_cpus()
@@ -106,7 +112,13 @@ def make_local_strategy(settings: groups.Devices,
 
 def make_session_config(settings: groups.Devices, devices: Devices,
                         in_cluster: bool = False) -> tf.ConfigProto:
-  """Makes the session configuration; see `threads.set_thread_counts` for the last argument."""
+  """Makes the session configuration.
+
+  Args:
+    settings: the settings that specify the devices and threads.
+    devices: the devices of this process.
+    in_cluster: whether the session uses the TensorFlow server of this task, and its threads.
+  """
   config = tf.ConfigProto(allow_soft_placement=True)
   threads.set_thread_counts(config, settings, in_cluster)
   config.gpu_options.allow_growth = settings.gpu_memory_growth
@@ -124,9 +136,9 @@ def make_session_config(settings: groups.Devices, devices: Devices,
 
 
 def _make_cross_device_ops(settings: groups.Devices) -> Optional[tf.distribute.CrossDeviceOps]:
-  """Makes the all-reduce of the gradients; returns None if TensorFlow is to choose it.
+  """Makes the all-reduce of the gradients; returns None to let TensorFlow choose the algorithm.
 
-  Neither NCCL nor hierarchical copy has been tested with this package: each requires several GPUs.
+  NCCL and hierarchical copy require several GPUs, so they have not been tested with this package.
   """
   if settings.all_reduce_alg == 'nccl':
     return tf.distribute.NcclAllReduce(num_packs=settings.num_packs)
@@ -134,13 +146,13 @@ def _make_cross_device_ops(settings: groups.Devices) -> Optional[tf.distribute.C
     return tf.distribute.HierarchicalCopyAllReduce(num_packs=settings.num_packs)
   if settings.all_reduce_alg == 'reduction_to_one_device':
     return tf.distribute.ReductionToOneDevice()
-  if settings.all_reduce_alg in (None, 'ring'):  # `ring` is for several workers.
+  if settings.all_reduce_alg in (None, 'ring'):  # `ring` applies only between workers.
     return None
   raise _unknown_algorithm_error(settings)
 
 
 def collective_communication(settings: groups.Devices) -> str:
-  """Returns TensorFlow's name of the all-reduce between workers: AUTO, NCCL or RING.
+  """Returns TensorFlow's name of the all-reduce algorithm between workers: AUTO, NCCL or RING.
 
   Raises:
     ValueError: the algorithm is not implemented for several workers.

@@ -10,7 +10,7 @@ from estimator_train.settings import groups
 def inter_op_threads(settings: groups.Devices) -> int:
   """Returns the number of operations that may run in parallel; 0: one per core.
 
-  By default, operations do not run in parallel with oneDNN, where each operation uses all cores.
+  With oneDNN, each operation uses all cores, so by default only one operation runs at a time.
   """
   return settings.inter_op_parallelism_threads or int(cpu_tuning.has_onednn())
 
@@ -21,14 +21,14 @@ def set_thread_counts(config: Any, settings: groups.Devices, in_cluster: bool = 
   Args:
     config: the configuration, which is modified.
     settings: the settings that specify the numbers.
-    in_cluster: whether the session runs on TensorFlow's server of a task, and on its threads.
+    in_cluster: whether the session uses the TensorFlow server of this task, and its threads.
   """
   config.intra_op_parallelism_threads = settings.intra_op_parallelism_threads
   num_threads = inter_op_threads(settings)
   config.inter_op_parallelism_threads = num_threads
   if num_threads and not in_cluster:
-    # Without its own pool, this session would use the pool, and so the number of threads, of the
-    # first session in the process.
+    # Without its own pool, this session would share the thread pool of the first session in the
+    # process, which may have another number of threads.
     config.session_inter_op_thread_pool.add(num_threads=num_threads)
 
 
@@ -40,7 +40,7 @@ def num_parallel_calls(settings: groups.Input) -> int:
 def private_threadpool_size(settings: groups.Input, devices: groups.Devices) -> int:
   """Returns the number of threads that run only functions of the input pipeline.
 
-  Returns 0 if there is one thread for graph operations per core: these run the functions, too.
+  Returns 0 if graph operations have one thread per core, which then runs these functions, too.
   """
   return num_parallel_calls(settings) if inter_op_threads(devices) else 0
 

@@ -71,6 +71,7 @@ def run_command(command: Sequence[str], timeout_secs: float,
 
 
 def _kill(process: 'subprocess.Popen[bytes]') -> None:
+  """Kills the process and its child processes, and waits briefly until the process has ended."""
   with contextlib.suppress(ProcessLookupError, PermissionError):
     os.killpg(process.pid, signal.SIGKILL)
   # A process that hangs inside a driver cannot be killed, and is left running.

@@ -20,8 +20,8 @@ class Folder(NamedTuple):
   Attributes:
     flag: the name of the flag.
     path: the value of the flag.
-    existing_path: the absolute path or, if there is nothing at this path, its nearest parent that
-      exists.
+    existing_path: the absolute path of `path` or, if nothing exists there, of the nearest parent
+      that exists.
     is_folder: whether `existing_path` is a folder.
     is_readable: whether `existing_path` can be listed.
     is_writable: whether files can be created in `existing_path`.

@@ -1,4 +1,4 @@
-"""Checks whether TensorFlow can use the GPUs of the machine, and several GPUs together.
+"""Checks whether TensorFlow can use the GPUs of the machine, one or several in a run.
 
 These checks are based on the documentation of TensorFlow, CUDA and NCCL, and have not been tested
 on a GPU.
@@ -47,7 +47,7 @@ class NcclMemoryLimits(NamedTuple):
 
 def find_missing_libraries(names: Tuple[str, ...] = CUDA_LIBRARIES,
                            timeout_secs: float = TIMEOUT_SECS) -> Tuple[str, ...]:
-  """Returns the libraries that a child process cannot load; all of them if this process fails."""
+  """Returns the libraries that a child process cannot load; if the child fails, returns `names`."""
   result = commands.run_command([sys.executable, '-c', _LOADER_CODE] + list(names), timeout_secs)
   return tuple(json.loads(result.stdout)) if result.exit_code == 0 else names
 

@@ -20,14 +20,14 @@ TIMEOUT_SECS = 20.  # The first call after boot loads the driver, which takes se
 _PCI_DEVICES = '/sys/bus/pci/devices/*'
 _NVIDIA_VENDOR_ID, _DISPLAY_CLASS_PREFIX = '0x10de', '0x03'
 
-# The lowest compute capability that is supported, and the first that is too new.
+# The lowest compute capability that a build supports, and the first that is too new for the build.
 _STOCK_CAPABILITIES = ((3, 5), (8, 0))  # The stock build, with CUDA 10.0.
 _NVIDIA_CAPABILITIES = ((6, 0), (10, 0))  # NVIDIA's container, with CUDA 12.1.
 # The minimum driver version for the stock build.
 _STOCK_MIN_DRIVER = (410, 48)
 # NVIDIA's container accepts the last of these driver versions and later ones with any GPU. With a
-# data-center GPU, the container also accepts each of the other versions, and later versions of the
-# same branch (major version).
+# data-center GPU, the container also accepts each of the other versions listed, and later versions
+# of the same branch (major version).
 _NVIDIA_MIN_DRIVERS = ((450, 51), (470, 57), (510, 47), (515, 65), (525, 85), (530, 0))
 
 # This code runs in a child process, because a driver may hang. Without a driver, there is no NVML

@@ -96,7 +96,8 @@ def _check_cpu(flags: FrozenSet[str], build: Optional[TensorFlowBuild]) -> Check
 def _check_cores(cores: int, quota_cores: Optional[float], has_onednn: bool) -> CheckResult:
   if quota_cores is not None and quota_cores < cores:
     threads = max(1, int(quota_cores))
-    # With oneDNN, one operation runs at a time. Limit its OpenMP threads, not parallel operations.
+    # With oneDNN, one operation runs at a time, so parallel operations need no limit. The threads
+    # of this operation are OpenMP threads, whose number OMP_NUM_THREADS limits.
     remedy = ('set `OMP_NUM_THREADS={0}` and give ' if has_onednn
               else 'give --inter_op_parallelism_threads={0} ')
     return warning('cores', '{}, but the container gets the CPU time of {:g} core(s); TensorFlow '

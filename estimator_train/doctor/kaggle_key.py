@@ -1,6 +1,6 @@
 """Checks whether there are Kaggle credentials, without showing them.
 
-The module does not import the kaggle package, because this import would sign in.
+The module does not import the kaggle package, because this import would sign in to Kaggle.
 """
 
 import json
@@ -20,7 +20,7 @@ class CredentialSources(NamedTuple):
   """The places where Kaggle credentials were found.
 
   Attributes:
-    variables: those of the names KAGGLE_USERNAME and KAGGLE_KEY that are set in the environment.
+    variables: which of the environment variables KAGGLE_USERNAME and KAGGLE_KEY are set.
     path: path at which the kaggle package expects the file kaggle.json.
     is_file: whether the file exists.
     is_complete: whether the file can be read, and has both a user name and a key.

@@ -15,8 +15,8 @@ from estimator_train.doctor.check_results import CheckResult, error, ok, warning
 from estimator_train.files import paths
 
 _PINNED_PACKAGES = ('protobuf', 'h5py', 'numpy')
-# Versions of these two packages that are too new break TensorFlow. The first versions of NumPy that
-# are too new only cause warnings.
+# If one of these two packages is too new, TensorFlow breaks. If NumPy is only slightly too new,
+# TensorFlow prints warnings, but works.
 _BREAKING_PACKAGES = ('protobuf', 'h5py')
 _TENSORFLOW_DISTRIBUTIONS = ('tensorflow', 'tensorflow-gpu', 'tensorflow-cpu', 'intel-tensorflow',
                              'intel-tensorflow-avx512', 'nvidia-tensorflow')
@@ -81,12 +81,13 @@ def check_python(python: Interpreter) -> CheckResult:
 
 def installed_versions() -> Dict[str, str]:
   """Returns the versions of the installed packages, by the name of the package in lower case."""
-  # Make a WorkingSet, because that of pkg_resources lists what was installed at its import.
+  # pkg_resources.working_set lists what was installed when pkg_resources was imported. A new
+  # WorkingSet lists what is installed now.
   return {distribution.key: distribution.version for distribution in pkg_resources.WorkingSet()}
 
 
 def installed_build(installed: Dict[str, str]) -> Optional[TensorFlowBuild]:
-  """Returns the installed build of TensorFlow; None if there is not exactly one."""
+  """Returns the installed build of TensorFlow; None unless exactly one is installed."""
   builds = _installed_builds(installed)
   return builds[0] if len(builds) == 1 else None
 
@@ -156,7 +157,7 @@ def check_pins(installed: Dict[str, str], requirements: Sequence[str],
     if name in installed and version in requirement:
       results.append(ok(name, version))
       continue
-    # A warning with NVIDIA's build, because NVIDIA's container has versions that fit this build.
+    # With NVIDIA's build, the result is a warning: NVIDIA's container has versions that fit.
     breaks = name in _BREAKING_PACKAGES and not (build and build.is_nvidia_build)
     make_result = error if breaks else warning
     results.append(make_result(

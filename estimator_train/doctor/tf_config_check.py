@@ -1,4 +1,4 @@
-"""Checks TF_CONFIG, the environment variable that describes the cluster and the task to a run."""
+"""Checks TF_CONFIG, the environment variable that describes the cluster and this task."""
 
 from typing import Optional
 

@@ -17,7 +17,7 @@ _FORMATS = ('saved_model', 'h5', 'tflite')
 
 
 def make_export_dir(settings: groups.PredictionAndExport) -> None:
-  """Makes the folder `--export_dir`, if any, before the training, so that errors come early."""
+  """Makes the folder `--export_dir`, if given; called before the training, to find errors early."""
   if settings.export_dir:
     run_files.make_folder(settings.export_dir, 'export_dir')
 
@@ -70,6 +70,7 @@ def export_latest(settings: Settings, dataset: DataSet) -> Dict[str, Any]:
 
 
 def _export_h5(folder: str, settings: Settings, dataset: DataSet, checkpoint: str) -> None:
+  """Writes the .h5 file to the folder; raises a UserError if Keras cannot serialize the model."""
   try:
     path = os.path.join(folder, h5_model.H5_FILE)
     h5_model.write_h5(path, settings, dataset, checkpoint)

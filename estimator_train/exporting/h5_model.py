@@ -54,7 +54,8 @@ def write_h5(path: str, settings: Settings, dataset: DataSet, checkpoint: str) -
   `tf.keras.models.load_model` loads the file as a model that is compiled for `evaluate`.
   """
   with trained_model.restored_model(settings, dataset, checkpoint) as (model, _):
-    # With SGD, because Keras may need this package to load the optimizer of the training.
+    # The file contains SGD instead of the optimizer of the training, because Keras may need this
+    # package to load that optimizer.
     model.compile(make_optimizer('sgd', settings.learning_rate), metrics=['accuracy'],
                   loss=model.loss)
     model.save(path, save_format='h5')

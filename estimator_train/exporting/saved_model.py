@@ -1,19 +1,19 @@
 """Writes a SavedModel with two signatures: one for image files, one for preprocessed tensors.
 
-`serving_default` takes `image_bytes`, string [B]: the contents of JPEG or PNG files of any size.
-The graph decodes, resizes and scales the images as in training. `images` takes `images`, float32
-[B, height, width, C]: pixel values that have already been scaled for the network. Both signatures
-return
+The input of the signature `serving_default` is `image_bytes`, string [B]: the contents of JPEG or
+PNG files of any size. The graph decodes, resizes and scales the images as in training. The input of
+the signature `images` is also called `images`, float32 [B, height, width, C]: pixel values that
+have already been scaled for the network. Both signatures return
 
   probabilities: float32 [B, num_classes];
-  labels: string [B, num_classes], the class names in the same order, repeated for each example,
+  labels: string [B, num_classes], the class names in the same order; repeated for each example,
     because TensorFlow Serving requires all outputs to have the batch dimension;
   top_probabilities: float32 [B, K], the K largest probabilities;
   top_labels: string [B, K], the names of their classes.
 """
 
 import os
-from typing import Callable, Dict, Sequence
+from typing import Any, Callable, Dict, Sequence
 
 import tensorflow.compat.v1 as tf
 
@@ -103,7 +103,8 @@ def _output_tensors(model: tf.keras.Model, outputs: tf.Tensor,
           'top_probabilities': top.values, 'top_labels': tf.gather(names, top.indices)}
 
 
-def _signature(inputs: Tensors, outputs: Tensors) -> tf.saved_model.build_signature_def:
+def _signature(inputs: Tensors, outputs: Tensors) -> Any:
+  """Returns the SignatureDef with these inputs and outputs."""
   tensor_infos = [
       {name: tf.saved_model.build_tensor_info(tensor) for name, tensor in tensors.items()}
       for tensors in (inputs, outputs)]

@@ -1,12 +1,13 @@
 """Writes warm-up requests, which TensorFlow Serving sends to a model before serving it.
 
 Each request is a record with a protocol buffer `tensorflow.serving.PredictionLog`. TensorFlow does
-not contain this class, so this module itself encodes the fields that are needed. All of them are
-nested messages or strings, whose encoding is: field number and wire type, length, content.
+not contain this class, so this module itself encodes the fields that are needed. All these
+fields are nested messages or strings. The encoding of such a field consists of the field number and
+the wire type, the length and the content.
 """
 
 import os
-from typing import Dict
+from typing import Any, Dict
 
 import tensorflow.compat.v1 as tf
 
@@ -20,8 +21,7 @@ _KEY, _VALUE = 1, 2  # The fields of an entry in a map.
 _LENGTH_DELIMITED = 2  # The wire type of all these fields.
 
 
-def write_warm_up_requests(folder: str,
-                           requests: Dict[str, Dict[str, tf.make_tensor_proto]]) -> None:
+def write_warm_up_requests(folder: str, requests: Dict[str, Dict[str, Any]]) -> None:
   """Writes the file with the warm-up requests.
 
   Args:
@@ -45,7 +45,7 @@ def _encode_field(number: int, content: bytes) -> bytes:
 
 
 def _encode_varint(number: int) -> bytes:
-  """Encodes seven bits per byte, the lowest first; the eighth bit is set if more bytes follow."""
+  """Encodes seven bits per byte, lowest bits first; the eighth bit is set if more bytes follow."""
   if number < 128:
     return bytes([number])
   return bytes([number % 128 | 128]) + _encode_varint(number // 128)

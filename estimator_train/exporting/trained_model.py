@@ -44,15 +44,15 @@ def find_checkpoint(settings: Settings) -> TrainedCheckpoint:
   """Finds the checkpoint that `--checkpoint` names, and describes the data set of the training.
 
   Raises:
-    UserError: the checkpoint does not exist, or was trained with other classes or image sizes.
+    UserError: the checkpoint does not exist, or was trained with other class names or image sizes.
   """
   tf.logging.set_verbosity(tf.logging.INFO if settings.verbosity > 0 else tf.logging.ERROR)
   checkpoint, global_step = chosen_checkpoint.resolve_checkpoint(settings[groups.Run],
                                                                  settings.checkpoint)
   dataset = datasets.describe_classes(settings)
   chosen_checkpoint.check_class_names(settings.model_dir, settings.checkpoint, dataset.labels)
-  RunDir(settings.model_dir).check_flags(
-      settings, [name for name, _ in settings.items() if name not in _FLAGS_THAT_MUST_MATCH])
+  RunDir(settings.model_dir).check_flags(settings, changeable_flags=[
+      name for name, _ in settings.items() if name not in _FLAGS_THAT_MUST_MATCH])
   return TrainedCheckpoint(dataset, checkpoint, global_step)
 
 
@@ -65,7 +65,7 @@ def restored_model(settings: Settings, dataset: DataSet, checkpoint: str,
     settings: the settings of the run that trained the model.
     dataset: the data set, for the shapes of the model.
     checkpoint: the path of the checkpoint.
-    devices: the devices, of which the first one is used.
+    devices: the model is placed on the first of these devices.
 
   Yields:
     The model and its session. Within the context, the session and a new graph are the defaults.
@@ -88,7 +88,7 @@ def _make_session(settings: Settings, devices: Devices) -> tf.Session:
 
 def _restore_model(settings: Settings, dataset: DataSet, checkpoint: str,
                    session: tf.Session) -> tf.keras.Model:
-  """Builds the model in the default graph, which is that of the session, and restores it."""
+  """Builds the model in the default graph, which is the session's graph; restores the weights."""
   tf.keras.backend.set_session(session)
   try:
     tf.keras.backend.set_learning_phase(0)
@@ -111,10 +111,12 @@ class Predictor(NamedTuple):
   """A restored model as a function.
 
   Attributes:
-    batch_size: the largest batch size, `--batch_size` divided by the number of local devices.
+    batch_size: the maximum number of images per call of `predict`: `--batch_size` divided by
+      the number of local devices.
     device: the name of the device of the model.
-    predict: takes pixel values from 0 to 255, [B, height, width, 1 or C], and returns the class
-      probabilities, float32 [B, num_classes].
+    predict: takes pixel values from 0 to 255, [B, height, width, channels], of grey images or of
+      images with the channels of the model; returns the class probabilities, float32 [B,
+      num_classes].
   """
   batch_size: int
   device: str
@@ -137,12 +139,13 @@ def load_predictor(settings: Settings, trained: TrainedCheckpoint) -> Iterator[P
     raise UserError('images must have one channel or three', '--image_size={},{},{}'.format(
         height, width, channels),
                     'give the --model_dir of a model that was trained on such images')
-  # All GPUs of this machine, which may have another number of GPUs than the training.
+  # The value -1 stands for all GPUs, because --num_gpus is the number of GPUs of the training, and
+  # this machine may have another number.
   local_settings = settings.evolve(num_gpus=-1 if settings.num_gpus else 0)
   devices = find_devices(local_settings[groups.Devices])
   first_device = Devices(devices.names[:1], devices.display_names[:1])
   with contextlib.closing(_make_session(settings, first_device)) as session:
-    # The graph is not the default one afterwards, because other code runs between predictions.
+    # Only this block makes the graph the default, because other code runs between predictions.
     with session.graph.as_default(), session.as_default(), tf.device(first_device.names[0]):
       model = _restore_model(settings, trained.dataset, trained.checkpoint, session)
       pixels = tf.placeholder(tf.float32, [None, height, width, None])

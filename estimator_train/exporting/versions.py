@@ -46,24 +46,27 @@ def write_version(export_dir: str, write_files: Callable[[str], None]) -> str:
                     'give a folder that this user can write to, on a disk that has room'
                     ) from error
   finally:
-    shutil.rmtree(temporary_dir, ignore_errors=True)  # Exists only after an error.
+    shutil.rmtree(temporary_dir, ignore_errors=True)  # Exists only if an error occurred.
 
 
 @contextlib.contextmanager
 def _shared_lock(export_dir: str) -> Iterator[None]:
-  """Takes a shared lock on the folder; without other locks, removes unfinished versions first."""
-  folder = os.open(export_dir, os.O_RDONLY)
+  """Takes a shared lock on the folder within the context.
+
+  If no other process has a lock, unfinished versions are removed first.
+  """
+  descriptor = os.open(export_dir, os.O_RDONLY)
   try:
-    # OSError: another process has a lock, or the file system does not support locks.
+    # An OSError means that another process has a lock, or that the file system has no locks.
     with contextlib.suppress(OSError):
-      fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+      fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
       for unfinished in glob.glob(os.path.join(glob.escape(export_dir), 'temp-[0-9]*-[0-9]*')):
         shutil.rmtree(unfinished, ignore_errors=True)
     with contextlib.suppress(OSError):
-      fcntl.flock(folder, fcntl.LOCK_SH)
+      fcntl.flock(descriptor, fcntl.LOCK_SH)
     yield
   finally:
-    os.close(folder)
+    os.close(descriptor)
 
 
 def _fsync_files(folder: str) -> None:
@@ -75,7 +78,7 @@ def _fsync_files(folder: str) -> None:
 
 
 def _rename_to_next_version(temporary_dir: str, export_dir: str) -> str:
-  """Renames the folder to the next number that no other process has taken; returns its path."""
+  """Renames the folder to the next version number that is not taken; returns the new path."""
   versions = [int(name) for name in os.listdir(export_dir) if name.isdigit()]
   version = max([int(time.time())] + [number + 1 for number in versions])
   while True:

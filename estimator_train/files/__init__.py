@@ -1,1 +1,1 @@
-"""Writes files atomically, and gives the paths of the package."""
+"""Writes files atomically, and defines the paths of the package."""

@@ -23,7 +23,7 @@ def write_bytes(path: str, content: bytes) -> None:
 
 @contextlib.contextmanager
 def open_atomic(path: str) -> Iterator[BinaryIO]:
-  """Opens a temporary file, which is renamed to `path` at the end, or removed after an error."""
+  """Opens a temporary file, renames it to `path` after the `with` block; removes it on an error."""
   temporary_path = '{}.{}.part'.format(path, os.getpid())
   try:
     with open(temporary_path, 'wb') as file:
@@ -35,7 +35,7 @@ def open_atomic(path: str) -> Iterator[BinaryIO]:
     with contextlib.suppress(OSError):
       os.remove(temporary_path)
     if isinstance(error, OSError) and error.filename in (None, temporary_path):
-      error.filename = path  # For the message: an error of a full disk has no file name.
+      error.filename = path  # For the message: the error of a full disk has no path.
     raise
 
 
@@ -52,7 +52,7 @@ def write_json(path: str, value: Dict[str, Any]) -> None:
 
 @contextlib.contextmanager
 def open_locked(path: str) -> Iterator[BinaryIO]:
-  """Opens a file for appending and locks it; other callers wait until the file is closed."""
+  """Opens a file for appending and locks it. Other callers wait until the file is closed."""
   while True:
     with open(path, 'ab') as file:
       try:
@@ -60,8 +60,8 @@ def open_locked(path: str) -> Iterator[BinaryIO]:
       except BlockingIOError:
         _LOG.info('waiting for another process that writes %s', path)
         fcntl.flock(file.fileno(), fcntl.LOCK_EX)
-      # The previous owner of the lock may have renamed or removed the file that was opened. If so,
-      # open the file that `path` names now.
+      # While this process waited, the previous owner of the lock may have renamed or removed the
+      # opened file. If so, open the file that `path` names now.
       is_current = False
       with contextlib.suppress(FileNotFoundError):
         is_current = os.path.samestat(os.fstat(file.fileno()), os.stat(path))

@@ -1,4 +1,4 @@
-"""Paths of the installed package and of files in it."""
+"""Defines the paths of the installed package and of its files."""
 
 import os
 

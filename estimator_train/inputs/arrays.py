@@ -56,14 +56,15 @@ def make_train_input_fn(examples: np.ndarray, class_indices: np.ndarray, batchin
   """Makes the `input_fn` of training: shuffled, infinite, with full batches.
 
   tf.data shuffles only the positions 0 to N - 1. A Python function then copies the examples of each
-  batch from the arrays. With `from_tensor_slices`, the graph, and so the meta graph of each
-  checkpoint, would contain the arrays.
+  batch from the arrays. With `from_tensor_slices`, the graph and the meta graph of each
+  checkpoint would contain the arrays.
 
   Args:
     examples: [N, ...], any numeric dtype.
     class_indices: integer [N].
     batching: how the examples are combined into batches.
-    permutation: the index of the example at each position, integer [N]; None: the position itself.
+    permutation: the index of the example at each position, integer [N]; None: each index is equal
+      to its position.
 
   Returns:
     A function that returns a dataset of (examples, labels). The examples are [B, ...] with the
@@ -80,7 +81,7 @@ def make_train_input_fn(examples: np.ndarray, class_indices: np.ndarray, batchin
 def make_idx_train_input_fn(split: IdxSplit, batching: Batching) -> InputFn:
   """Like make_train_input_fn, but a thread reads idx files into arrays while the graph is built."""
   num_examples = idx.count_examples(split)
-  # The executor is not stored, so Python deletes it, and its thread ends after reading the files.
+  # Only this line refers to the executor, so that the thread ends after reading the files.
   future = futures.ThreadPoolExecutor(1).submit(read_idx_split, split, batching.image_shape)
   template = np.empty((0,) + batching.image_shape, np.uint8)
 
@@ -112,16 +113,18 @@ def _gather_batches(positions: tf.data.Dataset,
     get_arrays: returns all examples and all class indices.
     template: an array with the dtype and the shape [any, ...] of the examples.
     batching: how the examples are combined into batches.
-    permutation: the index of the example at each position; None: the position itself.
+    permutation: the index of the example at each position; None: each index is equal to its
+      position.
   """
-  def gather(batch: np.ndarray) -> Tuple[np.ndarray, np.ndarray]:
+  def gather(batch_positions: np.ndarray) -> Tuple[np.ndarray, np.ndarray]:
     examples, class_indices = get_arrays()
-    rows = batch if permutation is None else permutation[batch]
-    return examples[rows], class_indices[rows].astype(np.int64)
+    indices = batch_positions if permutation is None else permutation[batch_positions]
+    return examples[indices], class_indices[indices].astype(np.int64)
 
   @tf.autograph.experimental.do_not_convert
-  def make_batch(batch: tf.Tensor) -> Tuple[tf.Tensor, tf.Tensor]:
-    examples, class_indices = tf.numpy_function(gather, [batch], [template.dtype, tf.int64])
+  def make_batch(batch_positions: tf.Tensor) -> Tuple[tf.Tensor, tf.Tensor]:
+    examples, class_indices = tf.numpy_function(gather, [batch_positions],
+                                                [template.dtype, tf.int64])
     examples.set_shape((None,) + template.shape[1:])
     class_indices.set_shape([None])
     return examples, batching.encode_labels(class_indices)

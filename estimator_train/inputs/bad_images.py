@@ -37,7 +37,11 @@ class Decoder:
     self._fetch_shape = self._session.make_callable(self._shape, [self._contents])
 
   def decode_shape(self, contents: bytes) -> Tuple[int, int, int]:
-    """Decodes an image and returns (height, width, channels); raises a ValueError if it fails."""
+    """Decodes an image and returns (height, width, channels).
+
+    Raises:
+      ValueError: the image cannot be decoded.
+    """
     try:
       height, width, channels = self._fetch_shape(contents)
     except tf.errors.OpError as error:
@@ -113,7 +117,7 @@ def drop_undecodable(split: ImageSplit, split_name: str, settings: groups.Input,
 
   Args:
     split: the image files.
-    split_name: `train` or `test`, under which the list is stored.
+    split_name: `train` or `test`; the list is stored under this name.
     settings: the input flags of the run; `--max_bad_images` is used.
     model_dir: the folder in which the list is stored.
 

@@ -6,8 +6,8 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 _MAX_EPOCHS = 2 ** 62  # Practically infinite.
-# The difference between the shuffle seeds of --seed=N and --seed=N+1. If it were 1, epoch 1 of
-# --seed=N would have the same order as epoch 0 of --seed=N+1.
+# The difference between the shuffle seeds of --seed=N and --seed=N+1. With a difference of 1,
+# epoch 1 of --seed=N would have the same order as epoch 0 of --seed=N+1.
 _SEED_STRIDE = 1000003
 
 
@@ -15,8 +15,8 @@ class Shard(NamedTuple):
   """The training examples that one worker reads.
 
   Attributes:
-    first_example: the index of the first example to read in the infinite sequence of training
-      examples; 0, unless a run is resumed.
+    first_example: where reading starts: an index in the infinite sequence of training examples; 0,
+      unless a run is resumed.
     num_workers: the number of workers, each of which reads one shard of the examples.
     rank: the index of this worker.
     worker_batch_size: the number of examples that this worker reads per step, for all of its
@@ -63,8 +63,8 @@ class Batching(NamedTuple):
 
     Batches may span two epochs, so that all batches are full. The order of an epoch depends only on
     the seed and the index of the epoch. A resumed run therefore starts reading in the epoch in
-    which the run was interrupted; with `shuffle_and_repeat`, it would have to read all earlier
-    epochs first.
+    which the run was interrupted. With `tf.data.experimental.shuffle_and_repeat`, a resumed run
+    would have to read all earlier epochs first.
 
     All workers shuffle in the same order, and each worker reads its shard of the examples of every
     step. Together, the workers train on the same examples as one process with as many replicas.
@@ -75,7 +75,7 @@ class Batching(NamedTuple):
     """
     first_epoch, num_skipped = divmod(self.shard.first_example, num_examples)
 
-    # Without this decorator, AutoGraph would spend time, and would convert nothing.
+    # Without this decorator, AutoGraph would take time, although it converts nothing.
     @tf.autograph.experimental.do_not_convert
     def shuffle_epoch(epoch: tf.Tensor) -> tf.data.Dataset:
       return examples.shuffle(self.shuffle_buffer, seed=self.seed * _SEED_STRIDE + epoch,

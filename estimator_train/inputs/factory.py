@@ -1,4 +1,4 @@
-"""Chooses the source that reads a split, checks its files, and makes the `input_fn`s of a run."""
+"""Chooses the source of a split, checks the files of a run, and makes the `input_fn`s."""
 
 from typing import Callable, Dict, List, NamedTuple, Optional, Tuple
 
@@ -42,7 +42,7 @@ class SingleEpoch(NamedTuple):
 
   Attributes:
     num_examples: the number of examples.
-    cache_key: a key that identifies the examples on this machine.
+    cache_key: a fingerprint of the examples; see Source.cache_key.
     make_input_fn: takes the number of examples per batch, and makes an `input_fn`.
   """
   num_examples: int
@@ -94,7 +94,7 @@ def check_files(dataset: DataSet, settings: Settings) -> SplitSizes:
   """Runs quick checks of the files that a run reads, and counts the examples.
 
   Raises:
-    UserError: a file is missing or invalid, or the settings are not supported for this format.
+    UserError: a file is missing or invalid, or the format does not support the value of `--cache`.
   """
   is_cache_folder = settings.cache not in choices.CACHES  # Any other value is a folder's path.
   if is_cache_folder and dataset.train is not None and (
@@ -139,7 +139,7 @@ def make_train_input_fn(dataset: DataSet, settings: Settings, one_hot: bool,
 def make_feature_input_fn(dataset: DataSet, settings: Settings, one_hot: bool,
                           examples_per_batch: int, shard: Shard,
                           features: np.ndarray) -> InputFn:
-  """Like make_train_input_fn, but yields the cached features of each image instead of its pixels.
+  """Like make_train_input_fn, but with the cached features of each image instead of the pixels.
 
   Args:
     dataset, settings, one_hot, examples_per_batch, shard: as in make_train_input_fn.

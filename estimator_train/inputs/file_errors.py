@@ -18,8 +18,8 @@ def translate_errors(source: Optional[Source] = None) -> Iterator[None]:
   """Raises a UserError in place of TensorFlow's errors about data files and checkpoints.
 
   Args:
-    source: the source of the examples, which finds the unreadable file, because TensorFlow's error
-      may not name it; None: errors about unreadable files are not translated.
+    source: the source of the examples. The source finds the unreadable file, because TensorFlow's
+      error may not name the file. None: errors about unreadable files are not translated.
   """
   try:
     yield

@@ -1,4 +1,4 @@
-"""Makes `input_fn`s that stream gzipped idx files, so that the graph contains only their paths.
+"""Makes `input_fn`s that stream gzipped idx files. The graph contains only the paths of the files.
 
 The datasets contain (images, labels). The images are uint8 [B, height, width, channels]; the labels
 are float32 [B, num_classes] or int64 [B].
@@ -30,7 +30,7 @@ class IdxSource(Source):
   last_stage = 'decode'
 
   def check_and_count(self) -> Optional[int]:
-    # The program compared published files with their checksums before it called this method.
+    # Published files have already been compared with their checksums.
     return idx.check_split(self.split, self.dataset.image_shape, len(self.dataset.labels),
                            checksummed=bool(self.dataset.files))
 
@@ -54,7 +54,7 @@ class IdxSource(Source):
     return fingerprint.of_files(self.files())
 
   def content_digest(self) -> str:
-    # Published files, which are compared with their checksums, are the same on all workers.
+    # The comparison with checksums ensures that all workers read the same published files.
     return '' if self.dataset.files else fingerprint.of_arrays([self.class_indices()])
 
   def make_permutation(self, batching: Batching) -> Optional[np.ndarray]:
@@ -67,7 +67,7 @@ class IdxSource(Source):
     batch_size = batching.examples_per_batch
 
     def read() -> tf.data.Dataset:
-      # Reads all examples, but yields only the last one of each batch: one element per batch.
+      # Read all examples, but yield only the last example of each batch: one element per batch.
       records = make_record_dataset(self.split, batching).repeat()
       return records.shard(batch_size, batch_size - 1)
 
@@ -125,7 +125,7 @@ def _shuffle_records(split: IdxSplit, batching: Batching) -> tf.data.Dataset:
 
 def _decode_batches(records: tf.data.Dataset, batching: Batching) -> tf.data.Dataset:
   """Combines records into batches and decodes each batch in one call."""
-  # Without this decorator, AutoGraph would spend half a second, and would convert nothing.
+  # Without this decorator, AutoGraph would take half a second, although it converts nothing.
   @tf.autograph.experimental.do_not_convert
   def decode(image_bytes: tf.Tensor, class_bytes: tf.Tensor) -> Tuple[tf.Tensor, tf.Tensor]:
     images = tf.reshape(tf.decode_raw(image_bytes, tf.uint8), (-1,) + batching.image_shape)

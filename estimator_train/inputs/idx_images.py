@@ -1,4 +1,4 @@
-"""Reads the images of an idx file one by one; of a damaged file, the images before the damage."""
+"""Reads the images of an idx file one by one. In a damaged file, reads up to the damage."""
 
 import gzip
 import struct
@@ -10,11 +10,11 @@ import numpy as np
 from estimator_train.datasets import idx
 
 _GZIP_SIGNATURE = b'\x1f\x8b'
-_IDX_SIGNATURE = b'\0\0\x08'  # An idx file of unsigned bytes.
+_IDX_SIGNATURE = b'\0\0\x08'  # 8: the elements of the idx file are unsigned bytes.
 
 
 def is_idx_or_gzip(first_bytes: bytes) -> bool:
-  """Returns whether a file that starts with these bytes is an idx or gzip file, not an image."""
+  """Returns whether a file that starts with these bytes is an idx file or a gzip file."""
   return first_bytes.startswith((_GZIP_SIGNATURE, _IDX_SIGNATURE))
 
 
@@ -27,7 +27,8 @@ def iter_images(path: bytes, height: int, width: int) -> Iterator[np.ndarray]:
     width: the width that the images must have.
 
   Raises:
-    ValueError: the file cannot be read to its end; the message is the reason.
+    ValueError: the file cannot be read, is damaged, is not an idx file of images, or has images of
+      another size. The message is the reason.
   """
   num_read, num_images = 0, None
   try:

@@ -34,8 +34,9 @@ def load_images(split: ImageSplit, batching: Batching, cache: str) -> np.ndarray
   Args:
     split: the image files.
     batching: gives the image size and the number of images to decode in parallel.
-    cache: `memory`, or a folder. A cache that an earlier run wrote to the folder is reused if the
-      paths, sizes and modification times of the files and the image size have not changed.
+    cache: `memory`, or the path of a folder. A cache that an earlier run wrote to the folder is
+      reused if the paths, sizes and modification times of the files and the image size have not
+      changed.
 
   Returns:
     uint8 [N, height, width, C], in the order of the files; C is 1 if all images are grey, else 3.
@@ -69,7 +70,7 @@ def load_array(cache: str, name: str, shape: Tuple[int, ...], dtype: type,
   the same file, one process fills the file and the other processes wait.
 
   Args:
-    cache: `memory`, or a folder.
+    cache: `memory`, or the path of a folder.
     name: the name of the file without `.npy`, which must identify the content of the array.
     shape: the shape of the array.
     dtype: the dtype of the array.
@@ -102,8 +103,8 @@ def load_array(cache: str, name: str, shape: Tuple[int, ...], dtype: type,
           _fill_file(part_file, shape, dtype, fill)
           os.replace(part_file.name, path)
         elif os.path.exists(part_file.name):
-          # Another process completed the cache while this one waited; open_locked then made a new,
-          # empty file.
+          # Another process completed the cache while this process waited for the lock. The partial
+          # file is a new, empty file of open_locked.
           os.remove(part_file.name)
     return np.load(path, mmap_mode='r', allow_pickle=False)
   except OSError as error:
@@ -176,10 +177,10 @@ def _fill_with_images(array: np.ndarray, split: ImageSplit, batching: Batching) 
   with tf.Graph().as_default(), tf.Session(
       config=tf.ConfigProto(device_count={'GPU': 0})) as session:
     pixels, _ = tf.data.make_one_shot_iterator(input_fn()).get_next()
-    run_batch = session.make_callable(tf.cast(tf.round(pixels), tf.uint8))
+    decode_batch = session.make_callable(tf.cast(tf.round(pixels), tf.uint8))
 
     def next_images() -> np.ndarray:
-      batch = run_batch()
+      batch = decode_batch()
       if batch.shape[-1] > array.shape[-1]:
         raise _ColourImageFound
       return batch  # If the array has three channels, NumPy repeats the channel of a grey batch.

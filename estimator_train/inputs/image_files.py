@@ -1,4 +1,4 @@
-"""Makes `input_fn`s that read JPEG, PNG and GIF files, whose names need not match their format.
+"""Makes `input_fn`s that read JPEG, PNG and GIF files, whatever the extensions of their names.
 
 The datasets contain (images, labels). Images are decoded to uint8 and resized to float32 [B,
 height, width, C], with pixel values from 0 to 255. C is 1 if is_sample_grey returned True and all
@@ -18,8 +18,8 @@ from estimator_train.datasets.description import ImageSplit
 from estimator_train.inputs.batching import Batching
 from estimator_train.inputs.source import InputFn
 
-# The number of paths that one call of a Python function looks up. One call per image would cost a
-# tenth of the time of decoding the image.
+# The number of paths that one call of a Python function looks up. One call per image would take a
+# tenth of the time that decoding an image takes.
 _PATHS_PER_LOOKUP = 64
 _READAHEAD_THREADS = 4  # Several, because opening a file on a network file system is slow.
 _GREY_SAMPLE_SIZE = 16  # The maximum number of files that is_sample_grey decodes.
@@ -37,6 +37,7 @@ def make_path_dataset(split: ImageSplit, batching: Batching) -> tf.data.Dataset:
   """Returns an infinite dataset of (path, class index) in the order of training."""
   num_files = len(split.files)
   positions = batching.shuffle_and_shard(tf.data.Dataset.range(num_files), num_files)
+  # The files are listed class by class. The permutation mixes the classes before shuffling.
   return _look_up_paths(positions, split, batching.permutation(num_files))
 
 
@@ -63,19 +64,23 @@ def decode(path: tf.Tensor, channels: int = 0) -> tf.Tensor:
 
 def decode_content(content: tf.Tensor, channels: int = 0) -> tf.Tensor:
   """Decodes the content of an image file, a scalar string; see decode."""
+  # In spite of its name, decode_jpeg also recognizes and decodes PNG and GIF.
   return tf.image.decode_jpeg(content, channels=channels)
 
 
 def resize(image: tf.Tensor, height: int, width: int) -> tf.Tensor:
-  """Resizes uint8 [any, any, C] bilinearly to float32 [height, width, C], as in TensorFlow 1."""
+  """Resizes an image, uint8 [any, any, C], to float32 [height, width, C].
+
+  The interpolation is bilinear, without half-pixel centers, as is the default of TensorFlow 1.
+  """
   return tf.image.resize_bilinear(image[tf.newaxis], (height, width))[0]
 
 
 def is_sample_grey(files: Sequence[bytes]) -> bool:
-  """Returns whether a sample of the files has only grey images and images that cannot be decoded.
+  """Returns whether all images in a sample of the files are grey.
 
-  The result only selects the faster of two code paths. Each of them reads grey and colour images
-  correctly.
+  Images that cannot be decoded are ignored. The result only selects the faster of two code paths;
+  each code path reads grey and colour images correctly.
   """
   with tf.Graph().as_default(), tf.Session(
       config=tf.ConfigProto(device_count={'GPU': 0})) as session:
@@ -118,15 +123,16 @@ def _look_up_paths(positions: tf.data.Dataset, split: ImageSplit,
   """
   threads = ThreadPoolExecutor(_READAHEAD_THREADS)
 
-  def look_up_in_python(batch: np.ndarray) -> Tuple[np.ndarray, np.ndarray]:
-    indices = permutation[batch]
+  def look_up_in_python(batch_positions: np.ndarray) -> Tuple[np.ndarray, np.ndarray]:
+    indices = permutation[batch_positions]
     paths = [split.files[index] for index in indices]
     threads.submit(_request_readahead, paths)
     return np.array(paths, object), split.classes[indices].astype(np.int64)
 
   @tf.autograph.experimental.do_not_convert
-  def look_up(batch: tf.Tensor) -> Tuple[tf.Tensor, tf.Tensor]:
-    paths, class_indices = tf.numpy_function(look_up_in_python, [batch], [tf.string, tf.int64])
+  def look_up(batch_positions: tf.Tensor) -> Tuple[tf.Tensor, tf.Tensor]:
+    paths, class_indices = tf.numpy_function(look_up_in_python, [batch_positions],
+                                             [tf.string, tf.int64])
     paths.set_shape([None])
     class_indices.set_shape([None])
     return paths, class_indices

@@ -1,9 +1,9 @@
 """Finds problems of image files in their headers, without decoding pixels.
 
 The decoder that training uses determines whether an image can be decoded. For an image that cannot
-be decoded, this module finds the reason; for any other image, properties that the decoder ignores.
-The module inspects the first bytes, the JPEG segments or PNG chunks, and the header that Pillow
-reads.
+be decoded, this module finds the reason. For any other image, this module finds the properties that
+the decoder ignores. The module inspects the first bytes, the JPEG segments or PNG chunks, and the
+header that Pillow reads.
 """
 
 import io
@@ -17,10 +17,10 @@ from estimator_train.errors import UserError
 
 # The first bytes by which the decoder recognizes the format. The decoder ignores the file name.
 _SIGNATURES = ((b'\xff\xd8\xff', 'JPEG'), (b'\x89PNG\r\n\x1a\n', 'PNG'), (b'GIF8', 'GIF'))
-# Formats that the decoder does not support, but Pillow recognizes reliably.
+# Formats that the decoder does not support, but that Pillow recognizes reliably.
 _UNSUPPORTED_FORMATS = ('BMP', 'JPEG2000', 'TIFF', 'WEBP')
-_ORIENTATION_TAG = 0x0112
-_PNG_DEPTH_OFFSET = 24
+_ORIENTATION_TAG = 0x0112  # The EXIF tag of the orientation.
+_PNG_DEPTH_OFFSET = 24  # The position of the byte that contains the bits per channel.
 
 
 class Problem(NamedTuple):
@@ -47,11 +47,11 @@ def load_pillow() -> None:
                     'it cannot be imported ({})'.format(error),
                     'install it with `pip install Pillow`, or this package with its extra '
                     '`images`') from error
-  # The audit reports problems itself, so Pillow's warnings are hidden. The filters are set here,
-  # before threads start, because all threads share them.
+  # The audit reports problems itself, so Pillow's warnings are hidden. All threads share the
+  # filters, so they are set before threads start.
   warnings.filterwarnings('ignore', module=r'PIL\.')
   logging.getLogger('PIL').setLevel(logging.CRITICAL + 1)
-  Image.MAX_IMAGE_PIXELS = None  # The limit is for decoding, but only headers are read here.
+  Image.MAX_IMAGE_PIXELS = None  # The limit is for decoding; the audit reads only headers.
   Image.init()
 
 
@@ -94,7 +94,7 @@ def _open_with_pillow(contents: bytes, format_name: Optional[str]) -> Tuple[Any,
   try:
     if format_name is None:
       return Image.open(file, formats=_UNSUPPORTED_FORMATS), ''
-    # Image.open would replace every error by 'cannot identify image file'.
+    # Open the format's own class: Image.open would replace errors by 'cannot identify image file'.
     return {'JPEG': JpegImagePlugin.JpegImageFile, 'PNG': PngImagePlugin.PngImageFile,
             'GIF': GifImagePlugin.GifImageFile}[format_name](file), ''
   except Exception as error:  # Pillow raises various exceptions for damaged files.
@@ -103,7 +103,7 @@ def _open_with_pillow(contents: bytes, format_name: Optional[str]) -> Tuple[Any,
 
 def _explain_decoder_error(contents: bytes, format_name: Optional[str], image: Any,
                            decoder_error: str, pillow_error: str) -> Problem:
-  """Returns the problem because of which the decoder cannot decode a file."""
+  """Returns the problem that prevents decoding. `image` is None if Pillow cannot open the file."""
   if not contents:
     return Problem('empty', 'the file has no bytes')
   if format_name is None:
@@ -128,7 +128,7 @@ def _is_jpeg_truncated(contents: bytes) -> bool:
     if segment_start[1] == 0xff:  # Padding before a segment.
       position += 1
     elif segment_start[1] == 0xda:
-      # The pixel data starts here. The bytes 0xffd9 never occur in pixel data: they mark its end.
+      # The pixel data starts at this position. The bytes 0xffd9 occur only at its end.
       return contents.find(b'\xff\xd9', position) < 0
     else:
       position += 2 + int.from_bytes(segment_start[2:], 'big')
@@ -187,8 +187,8 @@ def _exif_orientation(image: Any) -> int:
   """Returns the EXIF orientation of an image; 1 (upright) if there is no valid EXIF data."""
   from PIL import Image
   try:
-    # Not image.getexif(): the method of PNG images decodes the pixels, in order to find EXIF data
-    # that follow the pixels.
+    # Call the method of the base class. The method of PNG images would decode the pixels to find
+    # EXIF data after the pixels.
     return int(Image.Image.getexif(image).get(_ORIENTATION_TAG, 1))
-  except Exception:  # Damaged EXIF data, for which Pillow raises various exceptions, is ignored.
+  except Exception:  # Pillow raises various exceptions for damaged EXIF data.
     return 1

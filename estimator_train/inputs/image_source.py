@@ -50,8 +50,8 @@ class ImageSource(Source):
     expect_grey = image_files.is_sample_grey(self.split.files)
     load_image = image_files.make_load_image(batching, expect_grey)
 
-    # Each stage returns a scalar that depends on its result, instead of the result: images of
-    # different sizes cannot be batched, and copying them would add to the measured time.
+    # Each stage computes its complete result, but returns only a scalar. Images of different sizes
+    # cannot be batched, and copying images would add to the measured time.
     @tf.autograph.experimental.do_not_convert
     def read(path: tf.Tensor, class_index: tf.Tensor) -> tf.Tensor:
       return tf.strings.length(tf.read_file(path))

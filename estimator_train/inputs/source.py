@@ -23,7 +23,7 @@ class BadImage(NamedTuple):
 
 
 class Source(abc.ABC):
-  """The examples of a split. Each file format, NumPy arrays and synthetic data have a subclass.
+  """The examples of a split. A subclass reads one file format, NumPy arrays or synthetic data.
 
   Args:
     dataset: the data set of the split.
@@ -82,7 +82,14 @@ class Source(abc.ABC):
     raise self._infinite_error()
 
   def cache_key(self) -> str:
-    """Returns a key for the examples on this machine; raises a UserError for infinite data."""
+    """Returns a fingerprint of the examples, which changes if a file or an array changes.
+
+    The fingerprint of files depends on absolute paths and modification times. Fingerprints of
+    different machines must therefore not be compared.
+
+    Raises:
+      UserError: the data set is infinite.
+    """
     raise self._infinite_error()
 
   def content_digest(self) -> str:
@@ -121,7 +128,7 @@ class Source(abc.ABC):
 
   def stage_input_fns(self, batching: Batching, is_cached: bool,
                       train_input_fn: InputFn) -> Dict[str, InputFn]:
-    """Returns, by the name of each stage, an `input_fn` that runs the stages up to this stage.
+    """Returns a dict from the name of each stage to an `input_fn` that ends with this stage.
 
     Args:
       batching: how the examples are combined into batches.
@@ -142,9 +149,9 @@ class Source(abc.ABC):
     return {}
 
   def explain_failure(self) -> Optional[UserError]:
-    """Reads all files, and returns an error that names an unreadable file; None if there is none.
+    """Reads all files, and returns an error that names the first unreadable file.
 
-    An image that cannot be decoded counts as unreadable.
+    An image that cannot be decoded counts as unreadable. Returns None if all files are readable.
     """
     return None
 

@@ -1,4 +1,4 @@
-"""Makes `input_fn`s of synthetic examples: one random batch is repeated, which takes no time."""
+"""Makes `input_fn`s that repeat one random batch, which takes no time after the first batch."""
 
 from typing import Optional
 

@@ -24,7 +24,7 @@ class Image(NamedTuple):
 
   Attributes:
     name: the path of the file; for an image in an idx file, `PATH:INDEX`.
-    pixels: [height, width, 1 or 3], pixel values from 0 to 255.
+    pixels: uint8 or float32 [height, width, 1 or 3], pixel values from 0 to 255.
   """
   name: bytes
   pixels: np.ndarray
@@ -85,7 +85,7 @@ def read_batches(files: Iterator[bytes], image_shape: Tuple[int, int, int], batc
         return
       yield batch
   finally:
-    entries.close()  # Ends the threads before the decoder that they use is closed.
+    entries.close()  # Ends the threads that use the decoder.
     decoder.close()
 
 
@@ -156,7 +156,8 @@ class _Decoder:
     with tf.Graph().as_default() as graph:
       contents = tf.placeholder(tf.string, [])
       image = tf.image.decode_jpeg(contents)
-      # Of two or four channels, the last channel is alpha. Decoding to three channels discards it.
+      # An image with two or four channels has an alpha channel. Decoding to three channels discards
+      # the alpha channel.
       image = tf.cond(tf.equal(tf.shape(image)[2] % 2, 1), lambda: image,
                       lambda: tf.image.decode_jpeg(contents, channels=3))
       pixels = image_files.resize(image, height, width)
@@ -167,7 +168,7 @@ class _Decoder:
     self._fetch_pixels = self._session.make_callable(pixels, [contents])
 
   def decode(self, contents: bytes) -> np.ndarray:
-    """Decodes an image to float32 [height, width, 1 or 3]; raises a ValueError if it fails."""
+    """Decodes an image to float32 [height, width, 1 or 3]; raises a ValueError for invalid data."""
     try:
       return self._fetch_pixels(contents)
     except tf.errors.OpError as error:

@@ -3,11 +3,11 @@ r"""Starts a cluster on this machine, in which each task is one process of the p
   python -m estimator_train.launcher.local_cluster --local_workers=N [--local_ps=M] \
     [--max_restarts=K] [--local_cores=C] [--local_gpus=G] [FLAG...]
 
-Each task runs the program with the same flags and its own TF_CONFIG. The first task, the leader,
-inherits standard output and standard error of this process; the other tasks write their output to
-model_dir/logs/. When one task fails, or the leader has finished, the other tasks are ended.
-With --local_cores=C and --local_gpus=G, each task has C cores and G GPUs for itself. Cores are
-assigned in the order of their IDs, GPUs in the order of CUDA_VISIBLE_DEVICES.
+Each task runs the program with the same flags and its own TF_CONFIG. The first task is the leader,
+which inherits standard output and standard error of this process. The other tasks write their
+output to model_dir/logs/. When a task fails, or the leader has finished, this process ends the
+other tasks. With --local_cores=C and --local_gpus=G, each task has C cores and G GPUs for itself.
+Cores are assigned in the order of their IDs, and GPUs in the order of CUDA_VISIBLE_DEVICES.
 """
 
 import argparse
@@ -48,12 +48,12 @@ class _Arguments(NamedTuple):
     tasks: the tasks of the cluster, the leader first.
     resources: the cores and GPUs of each task.
     max_restarts: maximum number of restarts after failures.
-    program_flags: the arguments that are not flags of the launcher.
+    program_arguments: the arguments that are not flags of the launcher.
   """
   tasks: List[LocalTask]
   resources: List[TaskResources]
   max_restarts: int
-  program_flags: List[str]
+  program_arguments: List[str]
 
 
 def main(argv: Optional[Sequence[str]] = None, program: Sequence[str] = _PROGRAM,
@@ -62,7 +62,7 @@ def main(argv: Optional[Sequence[str]] = None, program: Sequence[str] = _PROGRAM
 
   Args:
     argv: the arguments, without the program's name; by default those of this process.
-    program: the command that runs a task, without the flags of the program.
+    program: the command that runs a task, without flags.
     timeouts: how long to wait for tasks to end.
 
   Returns:
@@ -90,13 +90,13 @@ def main(argv: Optional[Sequence[str]] = None, program: Sequence[str] = _PROGRAM
     return _USER_ERROR_EXIT_CODE
 
 
-def program_flags(argv: Sequence[str]) -> List[str]:
+def remove_launcher_flags(argv: Sequence[str]) -> List[str]:
   """Returns the arguments without the flags of the launcher.
 
   Raises:
     UserError: a flag of the launcher is invalid, or the machine has too few cores or GPUs.
   """
-  return _parse_arguments(argv).program_flags
+  return _parse_arguments(argv).program_arguments
 
 
 def _parse_arguments(argv: Sequence[str]) -> _Arguments:
@@ -147,7 +147,7 @@ def _divide_resources(tasks: Sequence[LocalTask], cores_per_task: int,
                     'give fewer per task, or leave the flag out to share the cores')
   num_gpus = gpus_per_task * len(tasks)
   visible = os.environ.get('CUDA_VISIBLE_DEVICES', ','.join(map(str, range(num_gpus))))
-  # CUDA ignores the entries after an invalid one; users give -1 or nothing to hide all GPUs.
+  # CUDA ignores an invalid entry and all entries after it. To hide all GPUs, users give -1 or ''.
   gpus = list(itertools.takewhile(lambda gpu: gpu.strip() not in ('', '-1'), visible.split(',')))
   if len(gpus) < num_gpus:
     raise UserError('there are too few GPUs', '--local_gpus={} for {} tasks on {} GPUs '
@@ -161,6 +161,7 @@ def _divide_resources(tasks: Sequence[LocalTask], cores_per_task: int,
 
 
 class _Parser(argparse.ArgumentParser):
+  """Raises a UserError where ArgumentParser would end the process."""
 
   def error(self, message: str) -> NoReturn:
     raise UserError('the flags cannot be read', message, 'see --help')
@@ -176,9 +177,9 @@ def _parse_count(name: str, text: str, minimum: int) -> int:
 
 @contextlib.contextmanager
 def _record_signals() -> Iterator[List[int]]:
-  """Yields a list to which handlers append each received SIGINT, SIGTERM and SIGUSR1.
+  """Yields a list to which signal handlers append each received SIGINT, SIGTERM and SIGUSR1.
 
-  A signal that this process ignores stays ignored.
+  If this process ignores one of these signals, the signal stays ignored.
   """
   received_signals: List[int] = []
   handlers = {signum: signal.getsignal(signum)

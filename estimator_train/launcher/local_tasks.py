@@ -1,4 +1,4 @@
-"""Starts, stops and restarts the tasks of a cluster on this machine together."""
+"""Runs all tasks of a cluster on this machine, and restarts them together after a failure."""
 
 import contextlib
 import json
@@ -12,7 +12,7 @@ from typing import Callable, Dict, Iterator, List, NamedTuple, Optional, Sequenc
 
 from estimator_train.process import child_process
 
-# Exit codes. After a code of 128 or above, a restart can resume the run.
+# Exit codes. If a task ends with a code of 128 or above, a restart can resume the run.
 _SIGNAL_CODE_BASE, _PEER_LOST_CODE = 128, 138
 _POLL_SECS = 0.1
 
@@ -21,12 +21,12 @@ class Timeouts(NamedTuple):
   """How long to wait for tasks to end.
 
   Attributes:
-    peer_loss_secs: time until the other tasks are killed, after a task has failed with an exit code
-      of 128 or above.
-    finish_secs: time until the other tasks receive SIGTERM, after the leader has finished the run
-      or a task has failed with an exit code below 128.
-    save_secs: time until the tasks are killed, after SIGINT or SIGTERM. On these signals, a task
-      saves a checkpoint and ends.
+    peer_loss_secs: seconds from the failure of a task with an exit code of 128 or above until the
+      launcher kills the other tasks.
+    finish_secs: seconds from the end of the leader, or from the failure of a task with an exit code
+      below 128, until the launcher sends SIGTERM to the other tasks.
+    save_secs: seconds from SIGINT or SIGTERM until the launcher kills the tasks. On these signals,
+      a task saves a checkpoint and ends.
   """
   peer_loss_secs: float = 60.
   finish_secs: float = 5.
@@ -44,7 +44,7 @@ class LocalTask(NamedTuple):
     index: index among the tasks of this type, from 0.
   """
   type: str
-  index: int  # type: ignore[assignment]  # Hides the method tuple.index, which no code uses.
+  index: int  # type: ignore[assignment]  # The field hides tuple.index, which no code calls.
 
   def __str__(self) -> str:
     return self.type if self.type == 'chief' else '{} {}'.format(self.type, self.index)
@@ -54,8 +54,8 @@ class TaskResources(NamedTuple):
   """The cores and GPUs of a task.
 
   Attributes:
-    cores: IDs of its cores; empty: the cores of this process.
-    gpus: its value of CUDA_VISIBLE_DEVICES; None: the value of this process.
+    cores: IDs of the cores of the task; empty: the cores of this process.
+    gpus: the task's value of CUDA_VISIBLE_DEVICES; None: the value of this process.
   """
   cores: Tuple[int, ...] = ()
   gpus: Optional[str] = None
@@ -66,7 +66,7 @@ class TaskFailure(NamedTuple):
 
   Attributes:
     code: exit code of the task; 128 + n if signal n killed the task, as in a shell.
-    reason: text with the name of the task, the code and the error.
+    reason: text with the name of the task, the exit code and the error.
   """
   code: int
   reason: str
@@ -77,8 +77,8 @@ class _RunningTask(NamedTuple):
 
   Attributes:
     task: the task.
-    process: its process.
-    log_path: path of its log file; None for the leader, which has none.
+    process: the process of the task.
+    log_path: path of the task's log file; None for the leader, which writes no log file.
     log_offset: position in the log file, in bytes, at which the output of this process begins.
   """
   task: LocalTask
@@ -93,11 +93,11 @@ class LocalCluster:
   Args:
     tasks: the tasks. The first one, the leader, inherits the outputs of this process.
     command: the command that each task runs.
-    log_dir: path of the folder for the log files of the other tasks.
+    log_dir: path of the folder for the log files of all tasks but the leader.
     received_signals: the signals that this process has received. Signal handlers append to this
       list while the cluster runs.
     timeouts: how long to wait for tasks to end.
-    clock: returns the time in seconds.
+    clock: returns the time in seconds, from any origin.
     sleep: waits for a number of seconds.
     resources: the cores and GPUs of each task; empty: all tasks share those of this process.
   """
@@ -110,7 +110,7 @@ class LocalCluster:
     self._tasks, self._command, self._log_dir, self._timeouts = tasks, command, log_dir, timeouts
     self._received_signals, self._clock, self._sleep = received_signals, clock, sleep
     self._resources = resources or [TaskResources()] * len(tasks)
-    self._running: List[_RunningTask] = []
+    self._running_tasks: List[_RunningTask] = []
     self._num_forwarded_signals = 0
 
   def run(self, max_restarts: int) -> int:
@@ -131,8 +131,8 @@ class LocalCluster:
         return _SIGNAL_CODE_BASE + stop_signals[0]
       if not failures:
         return 0
-      # First, a failure that no restart can fix. Last, a task that only lost a peer, because the
-      # failure of another task is the cause.
+      # A failure that no restart can fix takes precedence. A task that only lost a peer comes last,
+      # because the failure of that peer is the cause.
       failure = min(failures, key=lambda failure: (failure.code >= _SIGNAL_CODE_BASE,
                                                    failure.code == _PEER_LOST_CODE))
       if failure.code < _SIGNAL_CODE_BASE or num_restarts == max_restarts:
@@ -147,16 +147,17 @@ class LocalCluster:
       try:
         for environment, task, resources in zip(
             _environments(self._tasks, ports), self._tasks, self._resources):
-          self._running.append(self._start(task, environment, resources))
+          self._running_tasks.append(self._start(task, environment, resources))
         return self._wait()
       finally:
         self._send_signal(signal.SIGKILL)
-        for running in self._running:
-          running.process.wait()
-        self._running = []
+        for running_task in self._running_tasks:
+          running_task.process.wait()
+        self._running_tasks = []
 
   def _start(self, task: LocalTask, environment: Dict[str, str],
              resources: TaskResources) -> _RunningTask:
+    """Starts the process of a task."""
     log_path, log_offset, out = None, 0, None
     if resources.gpus is not None:
       environment['CUDA_VISIBLE_DEVICES'] = resources.gpus
@@ -168,8 +169,8 @@ class LocalCluster:
         log_offset = os.fstat(out.fileno()).st_size
       process = subprocess.Popen(
           self._command, env=environment, stdin=subprocess.DEVNULL, stdout=out, stderr=out,
-          # Otherwise a task would receive SIGINT twice on Ctrl-C, from the terminal and from this
-          # process, and the second SIGINT aborts the task.
+          # Without a new session, a task would receive SIGINT on Ctrl-C from the terminal and from
+          # this process, and the second SIGINT would abort the task.
           start_new_session=True,
           preexec_fn=preexec_fn)  # noqa: PLW1509 (preexec_fn takes no lock)
     return _RunningTask(task, process, log_path, log_offset)
@@ -181,61 +182,62 @@ class LocalCluster:
       The failures that occurred before the launcher began to end tasks.
     """
     failures: List[TaskFailure] = []
-    terminate_at = kill_at = float('inf')
-    counts_failures = True
+    terminate_at = kill_at = float('inf')  # Times by the clock.
+    records_failures = True
     while True:
-      for running in self._remove_ended():
-        code = running.process.returncode
-        if code and counts_failures:
-          failures.append(_report_failure(running))
+      for running_task in self._remove_ended():
+        code = running_task.process.returncode
+        if code and records_failures:
+          failures.append(_report_failure(running_task))
           if failures[-1].code >= _SIGNAL_CODE_BASE:
             kill_at = min(kill_at, self._clock() + self._timeouts.peer_loss_secs)
-        # The run is finished, or a restart cannot resume it: the other tasks have to end, too.
-        if (code == 0 and running.task == self._tasks[0]) or 0 < code < _SIGNAL_CODE_BASE:
-          counts_failures = counts_failures and code != 0
+        # The other tasks must end if the leader has finished, or if a restart cannot help.
+        if (code == 0 and running_task.task == self._tasks[0]) or 0 < code < _SIGNAL_CODE_BASE:
+          records_failures = records_failures and code != 0
           terminate_at = min(terminate_at, self._clock() + self._timeouts.finish_secs)
-      if not self._running:
+      if not self._running_tasks:
         return failures
       for signum in self._received_signals[self._num_forwarded_signals:]:
         self._send_signal(signum)
         self._num_forwarded_signals += 1
         if signum != signal.SIGUSR1:  # After SIGUSR1 the tasks save a checkpoint, and continue.
-          counts_failures = False
+          records_failures = False
           kill_at = min(kill_at, self._clock() + self._timeouts.save_secs)
       if self._clock() >= terminate_at:
         self._send_signal(signal.SIGTERM)
-        counts_failures, terminate_at = False, float('inf')
+        records_failures, terminate_at = False, float('inf')
         kill_at = min(kill_at, self._clock() + self._timeouts.save_secs)
       if self._clock() >= kill_at:
         print_to_stderr('killed tasks that did not end in time: {}'.format(
-            ', '.join(str(running.task) for running in self._running)))
+            ', '.join(str(running_task.task) for running_task in self._running_tasks)))
         self._send_signal(signal.SIGKILL)
-        counts_failures, kill_at = False, float('inf')
+        records_failures, kill_at = False, float('inf')
       self._sleep(_POLL_SECS)
 
   def _remove_ended(self) -> List[_RunningTask]:
     """Removes the tasks that have ended from the running tasks, and returns the removed tasks."""
-    ended = [running for running in self._running if running.process.poll() is not None]
-    self._running = [running for running in self._running if running not in ended]
+    ended = [task for task in self._running_tasks if task.process.poll() is not None]
+    self._running_tasks = [task for task in self._running_tasks if task not in ended]
     return ended
 
   def _send_signal(self, signum: int) -> None:
-    for running in self._running:
-      running.process.send_signal(signum)
+    for running_task in self._running_tasks:
+      running_task.process.send_signal(signum)
 
 
-def _report_failure(running: _RunningTask) -> TaskFailure:
-  """Returns the failure of a task, and prints the reason unless the leader has printed it."""
-  code = running.process.returncode
+def _report_failure(running_task: _RunningTask) -> TaskFailure:
+  """Returns the failure of a task; prints the reason unless the leader has printed an error."""
+  code = running_task.process.returncode
   error = 'see above'  # The leader's own error message.
-  if code < 0 or running.log_path:
-    error = child_process.failure_reason(code, running.log_path or os.devnull, running.log_offset)
-  has_printed_error = running.log_path is None and code > 0
+  if code < 0 or running_task.log_path:
+    error = child_process.failure_reason(
+        code, running_task.log_path or os.devnull, running_task.log_offset)
+  has_printed_error = running_task.log_path is None and code > 0
   code = _SIGNAL_CODE_BASE - code if code < 0 else code
-  failure = TaskFailure(code, '{} ended with code {}: {}'.format(running.task, code, error))
+  failure = TaskFailure(code, '{} ended with code {}: {}'.format(running_task.task, code, error))
   if not has_printed_error:
     print_to_stderr(failure.reason + (
-        '' if running.log_path is None else ': see ' + running.log_path))
+        '' if running_task.log_path is None else ': see ' + running_task.log_path))
   return failure
 
 
@@ -251,10 +253,10 @@ def _environments(tasks: Sequence[LocalTask], ports: Sequence[int]) -> Iterator[
 
 @contextlib.contextmanager
 def _reserve_ports(count: int) -> Iterator[List[int]]:
-  """Reserves free ports for the tasks, so that no outgoing connection of this machine uses them.
+  """Reserves free ports for the tasks, so that Linux assigns none of them to another connection.
 
-  A task can nevertheless listen on its reserved port: Linux lets two sockets bind the same port if
-  both set SO_REUSEADDR and only one listens.
+  A task can nevertheless listen on its reserved port, because Linux lets two sockets bind the same
+  port if each sets SO_REUSEADDR and only one of the two sockets listens.
   """
   with contextlib.ExitStack() as sockets:
     ports = []

@@ -1,8 +1,8 @@
-"""Serves TensorBoard for one folder until it is killed; `run_train.sh --tensorboard` starts it.
+"""Serves TensorBoard for one folder until this process is killed.
 
   python -m estimator_train.launcher.tensorboard_server LOGDIR
 
-Prints one line with the URL to standard output.
+Prints one line with the URL to standard output. The module with_tensorboard starts this process.
 """
 
 import os
@@ -24,11 +24,12 @@ def main(argv: Sequence[str]) -> None:
     print('error: a folder is required: no argument was given: give the path of a model_dir',
           file=sys.stderr)
     sys.exit(_USER_ERROR_EXIT_CODE)
-  os.nice(_NICENESS)  # So that training has priority over TensorBoard.
+  os.nice(_NICENESS)  # Gives training priority over TensorBoard.
   os.environ['CUDA_VISIBLE_DEVICES'] = ''
   try:
-    os.chdir(argv[0])  # In the argument logdir, TensorBoard would interpret colons and commas.
-    from tensorboard import program  # Imported at low priority, since it takes a second.
+    # TensorBoard would interpret colons and commas in a path, so `logdir` is the current folder.
+    os.chdir(argv[0])
+    from tensorboard import program  # This import takes a second, so `os.nice` precedes it.
     tensorboard = program.TensorBoard()
     tensorboard.configure(logdir='.', host='localhost', port=0)
     url = tensorboard.launch()

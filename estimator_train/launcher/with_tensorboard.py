@@ -3,8 +3,8 @@
   python -m estimator_train.launcher.with_tensorboard --tensorboard [FLAG...]
 
 This process starts TensorBoard as its child, and then replaces itself with the program or with the
-launcher of a local cluster. The run therefore has the terminal, signals and exit code as usual.
-When the run ends, for whatever reason, the kernel kills TensorBoard.
+launcher of a local cluster. The run therefore has the usual terminal, signals and exit code. When
+the run ends, for whatever reason, the kernel kills TensorBoard.
 """
 
 import os
@@ -42,9 +42,9 @@ def main(argv: Optional[Sequence[str]] = None, program: Sequence[str] = _MODULE_
     module = 'estimator_train.launcher.local_cluster'
   try:
     if not flags.wants_help(arguments):
-      program_flags = (arguments if module == 'estimator_train'
-                       else local_cluster.program_flags(arguments))
-      settings = flags.parse(program_flags or [local_cluster.QUICKSTART_ARGUMENT])
+      program_arguments = (arguments if module == 'estimator_train'
+                           else local_cluster.remove_launcher_flags(arguments))
+      settings = flags.parse(program_arguments or [local_cluster.QUICKSTART_ARGUMENT])
       if not settings.trains:
         raise UserError('TensorBoard can only be started with training',
                         '--tensorboard --mode=' + settings.mode, 'leave one of them out')
@@ -63,13 +63,14 @@ def _remove_tensorboard_flag(argv: Sequence[str]) -> List[str]:
 
 
 def _start_tensorboard(server: Sequence[str], model_dir: str) -> None:
+  """Starts TensorBoard as a child process; see `main` for `server`."""
   log_dir = os.path.join(model_dir, 'logs')
   run_files.make_folder(log_dir)
   with open(os.path.join(log_dir, LOG_NAME), 'ab') as log:
     subprocess.Popen(
         list(server) + [model_dir], env=child_process.child_environment(), stdin=subprocess.DEVNULL,
         stdout=sys.__stderr__.fileno(), stderr=log,
-        # Ctrl-C would otherwise end TensorBoard before training has completed its last step.
+        # Without a new session, Ctrl-C would end TensorBoard before the run saves a checkpoint.
         start_new_session=True,
         preexec_fn=child_process.make_preexec_fn())  # noqa: PLW1509 (preexec_fn takes no lock)
 

@@ -16,10 +16,11 @@ _SOCKET_TIMEOUT_SECS = 30.
 
 
 class _Layers:
-  """`tf.keras.layers`, with batch norm that can be frozen, and with He initialization of Conv2D.
+  """Takes the place of `tf.keras.layers`, with another batch norm and another Conv2D.
 
-  See He et al. 2015, arXiv:1502.01852. With Keras's default initialization, the activations shrink
-  to about a thousandth over the 13 convolutions of VGG16, and training from random weights fails.
+  The batch norm can be frozen. Conv2D uses the initialization of He et al. 2015, arXiv:1502.01852.
+  With Keras's default initialization, the activations shrink to about a thousandth over the 13
+  convolutions of VGG16, and training from random weights fails.
   """
   BatchNormalization = BatchNormalization
   Conv2D = functools.partial(tf.keras.layers.Conv2D, kernel_initializer='he_normal')
@@ -34,7 +35,8 @@ def build(function_name: str, image_shape: Tuple[int, int, int], num_classes: in
 
   Args:
     function_name: the name of the function in `tf.keras.applications`.
-    image_shape: (height, width, channels) of an image; a single channel is repeated to three.
+    image_shape: (height, width, channels) of an image. The input of the network always has three
+      channels; preprocessing repeats the channel of grey images.
     num_classes: the number of outputs.
     trainable_layers: the number of trained layers directly before the new top, which is always
       trained; None: all layers.

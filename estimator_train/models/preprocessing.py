@@ -23,8 +23,8 @@ def make_preprocess(name: str, height: int, width: int,
       repeated to this number.
 
   Returns:
-    A function that takes pixel values from 0 to 255, uint8 or float32 [B, height, width, 1 or
-    channels], and returns float32 [B, height, width, channels].
+    A function that takes pixel values from 0 to 255, uint8 or float32, [B, height, width, channels]
+    or of grey images [B, height, width, 1], and returns float32 [B, height, width, channels].
 
   Raises:
     ValueError: no preprocessing has this name.

@@ -11,8 +11,8 @@ _APPLICATIONS = {function.lower(): function for function in (
     'VGG16', 'VGG19', 'ResNet50', 'ResNet101', 'ResNet152', 'ResNet50V2', 'ResNet101V2',
     'ResNet152V2', 'InceptionV3', 'InceptionResNetV2', 'Xception', 'MobileNet', 'MobileNetV2',
     'DenseNet121', 'DenseNet169', 'DenseNet201', 'NASNetMobile', 'NASNetLarge')}
-# The default of --trainable_layers, by the value of --model; of the other networks, all layers are
-# trained. The number for VGG16 is that of the article whose workload is oct2017.flags.
+# The default of --trainable_layers, by the value of --model. All layers of the other networks are
+# trained. configs/oct2017.flags reproduces an article that trains four layers of VGG16.
 _DEFAULT_TRAINABLE_LAYERS = {'vgg16': 4}
 
 
@@ -40,8 +40,8 @@ def build(name: str, image_shape: Tuple[int, int, int], num_classes: int,
 
   Raises:
     UserError: no model has this name; the user's function does not exist, raises an exception, or
-      does not return such a model; or `trainable_layers` is given for a model without ImageNet
-      weights.
+      does not return a model of these shapes; or `trainable_layers` is given for a model without
+      ImageNet weights.
     ValueError: the images are too small for the model.
   """
   if is_pretrained(name):
@@ -84,7 +84,7 @@ def check_convertible(model: Any, name: str) -> None:
     model: the model.
     name: the argument or flag that gives the model, for the error message.
   """
-  import tensorflow.compat.v1 as tf  # Here, so that this module can be imported without it.
+  import tensorflow.compat.v1 as tf  # Imported only to check a model.
 
   from estimator_train.tf_patches.keras import is_graph_network
 
@@ -110,18 +110,23 @@ def _check_shapes(name: str, model: Any, image_shape: Tuple[int, int, int],
     raise UserError('the program trains models with one input and one output',
                     '--model={} has {} input(s) and {} output(s)'.format(name, *counts),
                     'train this model with estimator_train.convert and an input_fn of your own')
-  given = (model.input_shape, model.output_shape)
-  expected = ((None,) + image_shape, (None, num_classes))
-  in_colour = expected[0][:3] + (3,)  # Preprocessing repeats the single channel of grey images.
-  if not (any(_input_fits(given[0], shape) for shape in (expected[0], in_colour))
-          and given[1] == expected[1]):
+  actual_shapes = (model.input_shape, model.output_shape)
+  expected_shapes = ((None,) + image_shape, (None, num_classes))
+  # Preprocessing can repeat the channel of grey images, so a model may take three channels.
+  rgb_shape = expected_shapes[0][:3] + (3,)
+  if not (any(_input_fits(actual_shapes[0], shape) for shape in (expected_shapes[0], rgb_shape))
+          and actual_shapes[1] == expected_shapes[1]):
     raise UserError('the model does not fit the data set',
                     '--model={}: {} to {}, expected a Keras model of {} to {}'.format(
-                        name, *(given + expected)),
+                        name, *(actual_shapes + expected_shapes)),
                     'change its input and output, or choose another --dataset')
 
 
-def _input_fits(given: Any, expected: Sequence[Optional[int]]) -> bool:
-  """Returns whether an input shape accepts images; its height and width may be None."""
-  return (isinstance(given, tuple) and len(given) == len(expected) and given[3] == expected[3]
-          and all(side in (None, size) for side, size in zip(given, expected)))
+def _input_fits(input_shape: Any, image_shape: Sequence[Optional[int]]) -> bool:
+  """Returns whether a model with this input shape accepts batches of images of this shape.
+
+  None in the input shape accepts any height or width.
+  """
+  return (isinstance(input_shape, tuple) and len(input_shape) == len(image_shape)
+          and input_shape[3] == image_shape[3]
+          and all(side in (None, size) for side, size in zip(input_shape, image_shape)))

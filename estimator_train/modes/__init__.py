@@ -16,7 +16,8 @@ from estimator_train.settings import Settings, groups
 
 # Modes whose module has another name than the mode.
 _MODULE_NAMES = {'train': 'train_and_evaluate'}
-# These modes do not write to --model_dir, so they run without its lock, even during training.
+# These modes do not write to --model_dir. They do not lock this folder, so they can run while
+# another process trains in it.
 _READ_ONLY_MODES = ('predict', 'export', 'download', 'doctor')
 # These modes import TensorFlow only in child processes, or not at all.
 _MODES_WITHOUT_TENSORFLOW = ('download', 'doctor', 'scaling', 'reproduce', 'report')
@@ -71,11 +72,11 @@ def _lock(settings: groups.Run, worker: Optional[Worker]) -> ContextManager[Any]
 
 
 def _import_without_gc(name: str) -> Any:
-  """Imports a module that imports TensorFlow, while the garbage collector is disabled.
+  """Disables the garbage collector, and imports a module that may import TensorFlow.
 
-  When objects are created, the garbage collector repeatedly scans all existing objects. The objects
-  of TensorFlow's modules are never freed, so there are no scans during the import, and `gc.freeze`
-  excludes the objects from later scans, for example while a graph is built.
+  When objects are created, the garbage collector repeatedly scans all existing objects. Scanning
+  the objects of TensorFlow's modules is useless, because these objects are never freed. `gc.freeze`
+  excludes the objects from scans after the import, for example while a graph is built.
   """
   disables_gc = gc.isenabled() and 'tensorflow' not in sys.modules
   if disables_gc:

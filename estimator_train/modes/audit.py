@@ -30,7 +30,7 @@ class _InspectedFile(NamedTuple):
     size: size in bytes.
     digest: hash of the contents; None if the file is empty or cannot be read.
     shape: (height, width, channels); None if the file cannot be decoded.
-    problems: problems of the file.
+    problems: problems in the contents of the file, or the reason why it cannot be read.
   """
   size: int
   digest: Optional[bytes]
@@ -63,7 +63,7 @@ def _make_audited_split(name: str, split: Any, dataset: DataSet) -> audit.Audite
 
 
 def _inspect_files(splits: List[audit.AuditedSplit]) -> List[audit.ImageIssue]:
-  """Reads all files, adds them to the statistics of their splits, and returns all issues."""
+  """Inspects all files, updates the statistics of the splits, and returns all issues."""
   files = list(itertools.chain.from_iterable(split.files for split in splits))
   digests = np.zeros((len(files), 2), np.uint64)
   has_content = np.zeros(len(files), bool)

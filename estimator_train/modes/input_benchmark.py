@@ -36,16 +36,17 @@ def run(settings: Settings) -> Dict[str, Any]:
   # The model is trained in a temporary folder, because the user's model_dir may have checkpoints.
   with tempfile.TemporaryDirectory(prefix='input_benchmark-') as folder:
     start_up = StartUpTimer()
-    plan = make_plan(_training_settings(settings, folder), start_up)
-    trained_model = prepare_model(plan, start_up)
+    plan = make_plan(_make_training_settings(settings, folder), start_up)
+    prepared = prepare_model(plan, start_up)
     free_bytes = memory.available_bytes()
     _LOG.info('measuring the input')
     dataset = plan.data.dataset
     with translate_errors(factory.make_source(dataset, dataset.train)):
-      measurement = input_rate.measure(dataset, plan.settings, trained_model.one_hot,
+      measurement = input_rate.measure(dataset, plan.settings, prepared.one_hot,
                                        plan.data.sizes.train)
     _LOG.info('measuring the model')
-    model_segments = model_rate.measure(plan, trained_model, measurement.image_shape,
+    # Each segment is a number of timed steps, for which the report has the examples and seconds.
+    model_segments = model_rate.measure(plan, prepared, measurement.image_shape,
                                         measurement.pixels_dtype)
   result = input_benchmark.write_input_benchmark_report(
       settings[groups.Run], attr.evolve(settings[groups.Input], cache=factory.resolve_cache(
@@ -58,8 +59,8 @@ def run(settings: Settings) -> Dict[str, Any]:
   return result
 
 
-def _training_settings(settings: Settings, folder: str) -> Settings:
-  """Returns settings for a training run with the same cost per step, in a temporary folder."""
+def _make_training_settings(settings: Settings, folder: str) -> Settings:
+  """Makes the settings of a training run in `folder`, whose steps cost as much as the user's."""
   return settings.evolve(
       mode='train', model_dir=folder, train_steps=2 ** 31 - 1, train_epochs=None,
       weights='none',

@@ -24,7 +24,8 @@ class Predictions(NamedTuple):
 
   Attributes:
     trained: the checkpoint of the model.
-    batches: the predictions, as dicts of reports.predictions, in batches.
+    batches: lists of dicts. A dict, made by reports.predictions, has the prediction of an image, or
+      the error of a bad file.
   """
   trained: trained_model.TrainedCheckpoint
   batches: Iterator[List[Dict[str, Any]]]
@@ -57,7 +58,7 @@ def run(settings: Settings) -> Dict[str, Any]:
 
 @contextlib.contextmanager
 def open_predictions(settings: Settings) -> Iterator[Predictions]:
-  """Restores the model and opens the images; the predictions are computed when they are read.
+  """Restores the model and finds the images. Iterating over the batches predicts the images.
 
   Raises:
     UserError: there are no images, or no checkpoint of the model.
@@ -77,17 +78,18 @@ def open_predictions(settings: Settings) -> Iterator[Predictions]:
 
 
 def _predict_batch(batch: List[unlabelled.Entry], predict: Callable[[np.ndarray], np.ndarray],
-                   labels: Sequence[str]) -> List[Dict[str, Any]]:
-  """Returns the predictions of a batch, in its order."""
+                   class_names: Sequence[str]) -> List[Dict[str, Any]]:
+  """Returns a dict for each entry of a batch, in the order of the entries."""
   images = [entry for entry in batch if isinstance(entry, unlabelled.Image)]
   outputs = iter(predict(unlabelled.stack_images(images)) if images else ())
   return [predictions.make_error(*entry) if isinstance(entry, unlabelled.UnreadableFile)
-          else predictions.make_prediction(entry.name, next(outputs), labels) for entry in batch]
+          else predictions.make_prediction(entry.name, next(outputs), class_names)
+          for entry in batch]
 
 
 def _with_progress(batches: Iterator[List[Dict[str, Any]]],
                    log_every: int) -> Iterator[List[Dict[str, Any]]]:
-  """Yields the batches and shows progress: a bar on a terminal, else log lines."""
+  """Yields the batches, and shows a progress bar on a terminal, or else logs progress lines."""
   began, count = time.perf_counter(), 0
   with logging_redirect_tqdm([_LOG]), tqdm(desc='predicting', unit='image', disable=None) as bar:
     for number, batch in enumerate(batches, 1):

@@ -18,15 +18,16 @@ from estimator_train.settings import Settings, groups
 _LOG = logging.getLogger('estimator_train')
 # Flags that may differ when the mode is run again in the same model_dir.
 _CHANGEABLE_FLAGS = ('model_dir', 'log_every_steps', 'verbosity')
-# The type of `child_process.run_program` with two arguments: the flags, and the path of the log.
+# The type of `child_process.run_program`. Its two arguments are the flags and the path of the log.
 RunChild = Callable[[Sequence[str], str], child_process.ChildRun]
 
 
 def run(settings: Settings, run_child: RunChild = child_process.run_program,
         count_gpus: Callable[[], int] = tensorflow_import.count_gpus) -> Dict[str, Any]:
-  """Returns the result, which has the published and the measured figures.
+  """Runs the parts of the workload, and returns the published and the measured figures.
 
-  Parts that are complete in this `model_dir` are not run again.
+  Parts that are complete in this `model_dir` are not run again. The comparison of the published and
+  the measured figures, called the ledger, is printed and written to ledger.json.
 
   Args:
     settings: settings of the mode.
@@ -42,38 +43,38 @@ def run(settings: Settings, run_child: RunChild = child_process.run_program,
   run_dir.make()
   run_dir.record_flags(settings)
   num_gpus = count_gpus()
-  # By the name of the part: its results, the reason why it was skipped, or the error of its run.
-  runs: Dict[str, RunResults] = {}
-  skipped: Dict[str, str] = {}
-  failed: Dict[str, str] = {}
+  # The keys of these dicts are the names of parts.
+  part_results: Dict[str, RunResults] = {}
+  skip_reasons: Dict[str, str] = {}
+  part_errors: Dict[str, str] = {}
   for part in WORKLOADS[settings.workload].parts:
     if part.needs_gpus and part.gpus > num_gpus:
-      skipped[part.name] = 'requires {} GPU(s), this machine has {}'.format(
+      skip_reasons[part.name] = 'requires {} GPU(s), this machine has {}'.format(
           part.gpus, num_gpus or 'none')
       continue
     results = (_read_results(run_dir.path, part)
-               or _run_part(settings, part, num_gpus, run_child, failed))
+               or _run_part(settings, part, num_gpus, run_child, part_errors))
     if results is not None:
-      runs[part.name] = results
-  result = ledger.write_ledger(settings[groups.Run], settings.workload, runs, skipped, failed,
-                               _describe_machine())
+      part_results[part.name] = results
+  result = ledger.write_ledger(settings[groups.Run], settings.workload, part_results,
+                               skip_reasons, part_errors, _describe_machine())
   page.write_page_of_finished_run(settings.model_dir, settings[groups.Reporting])
-  if failed and not runs:
-    raise UserError('no part of the workload succeeded', next(iter(failed.values())),
+  if part_errors and not part_results:
+    raise UserError('no part of the workload succeeded', next(iter(part_errors.values())),
                     'see the logs in ' + run_dir.path, result)
   return result
 
 
 def _run_part(settings: Settings, part: WorkloadPart, num_gpus: int, run_child: RunChild,
-              failed: Dict[str, str]) -> Optional[RunResults]:
-  """Runs a part and returns its results, or adds its error to `failed` and returns None."""
+              part_errors: Dict[str, str]) -> Optional[RunResults]:
+  """Runs a part and returns its results, or adds its error to `part_errors`."""
   run_dir = RunDir(settings.model_dir)
   arguments = part_arguments(part, settings, num_gpus)
   _LOG.info('running part %s: %s', part.name, ' '.join(arguments))
   child = run_child(arguments, _part_file(run_dir.path, part, 'log'))
   if child.error is not None:
     _LOG.warning('part %s failed: %s', part.name, child.error)
-    failed[part.name] = child.error
+    part_errors[part.name] = child.error
     return None
   folder = run_dir.path_to(part.folder)
   results = {}
@@ -87,7 +88,9 @@ def _run_part(settings: Settings, part: WorkloadPart, num_gpus: int, run_child: 
 
 
 def part_arguments(part: WorkloadPart, settings: Settings, num_gpus: int) -> Sequence[str]:
-  """Returns the arguments for the run of a part: a flagfile, the part's flags, the user's flags.
+  """Returns the arguments for the run of a part.
+
+  The order is: the flagfile, the flags of the part, the user's flags. Later flags override.
 
   Args:
     part: part to run.

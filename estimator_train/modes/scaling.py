@@ -46,7 +46,8 @@ def run(settings: Settings, run_child: RunChild = child_process.run_program,
   run_dir = run_files.RunDir(settings.model_dir)
   points_dir = run_dir.path_to(sweep.POINTS_FOLDER)
   run_dir.check_flags(settings, _CHANGEABLE_FLAGS)
-  dataset = registry.describe(settings.evolve(mode='train'))  # Points train, without evaluation.
+  # A point only trains, so its data set is described for mode='train'.
+  dataset = registry.describe(settings.evolve(mode='train'))
   unit, max_count, base_settings = _choose_unit(settings)
   run_files.make_folder(points_dir)
   run_dir.record_flags(settings)
@@ -134,8 +135,9 @@ def _run_points(points: List[Point], settings: Settings, dataset: DataSet,
 
 def _run_point(point: Point, settings: Settings, dataset: DataSet, run_child: RunChild,
                clock: Callable[[], float]) -> PointResult:
+  """Runs a point in a child process, and returns its result."""
   command = sweep.make_launch_command(point, settings, dataset)
-  log_path = sweep.make_point_folder(point, settings[groups.Run])
+  log_path = sweep.prepare_log_path(point, settings[groups.Run])
   began = clock()
   child_run = run_child(command.arguments, log_path, command.module, command.cores)
   return sweep.finish_point(point, settings[groups.Run], child_run, clock() - began)
@@ -153,12 +155,12 @@ def _format_result(result: PointResult) -> str:
   return '{:,.0f} examples/sec'.format(result.figures['steady_examples_per_sec'])
 
 
-def _estimate_secs(points: Iterable[Point], results: Sequence[PointResult]) -> float:
-  """Estimates how many seconds the points will take in total.
+def _estimate_secs(remaining: Iterable[Point], results: Sequence[PointResult]) -> float:
+  """Estimates how many seconds the remaining points will take in total.
 
-  A point is expected to take as long as its last repeat or, before its first repeat is complete, as
-  long as the mean of the other points.
+  The estimate for a point is the time of the last result that differs only in `repeat`. If there is
+  no such result, the estimate is the mean time of the points that have a result.
   """
   secs = {result.point._replace(repeat=0): result.secs for result in results}
   mean = statistics.mean(secs.values())
-  return sum(secs.get(point._replace(repeat=0), mean) for point in points)
+  return sum(secs.get(point._replace(repeat=0), mean) for point in remaining)

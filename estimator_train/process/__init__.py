@@ -1,1 +1,1 @@
-"""Manages this process and its child processes: signals, logs, start-up, memory, CPU settings."""
+"""Runs child processes, and controls signals, logs, memory and CPU settings of this process."""

@@ -18,10 +18,10 @@ from estimator_train.process import start_up
 
 _ERROR_PREFIX = 'error: '
 # Seconds between SIGTERM and SIGKILL. After SIGTERM, a run finishes its step and saves a
-# checkpoint; if that takes longer, the run is killed and loses the steps since the last checkpoint.
+# checkpoint. A run that needs more time is killed and loses the steps since the last checkpoint.
 _GRACE_SECS = 5.
-# With these variables, the child would measure its start-up time from the start of this process,
-# and join the cluster of this process.
+# If the child inherited these variables, it would measure its start-up time from the start of this
+# process, and would join the cluster of this process.
 _VARIABLES_NOT_INHERITED = (start_up.START_TIME_VARIABLE, 'TF_CONFIG')
 _PR_SET_PDEATHSIG = 1  # For prctl(2): sets the signal that the child receives when its parent ends.
 
@@ -69,36 +69,36 @@ def run_program(arguments: Sequence[str], log_path: str, module: str = 'estimato
 
 
 def child_environment() -> Dict[str, str]:
-  """Returns the environment for a child process, which will import this same package."""
+  """Returns environment variables with which a child process imports the same package."""
   variables = {name: value for name, value in os.environ.items()
                if name not in _VARIABLES_NOT_INHERITED}
-  # The parent folder of this package comes last, because it may contain other packages, which must
-  # not hide packages of the user.
+  # The parent folder of this package comes last, because other packages in this folder must not
+  # hide packages of the user.
   user_path = [variables['PYTHONPATH']] if variables.get('PYTHONPATH') else []
   variables['PYTHONPATH'] = os.pathsep.join(user_path + [paths.PACKAGE_PARENT_DIR])
   return variables
 
 
 def make_preexec_fn(cores: Collection[int] = ()) -> Callable[[], None]:
-  """Makes a `preexec_fn` that pins the child to cores and has it killed when this process ends.
+  """Makes a `preexec_fn` that pins the child to cores and ties its life to this process.
 
-  Systems other than Linux do not kill the child.
+  Linux kills the child when this process ends; other systems do not.
 
   Args:
     cores: IDs of the cores that the child may use; empty: the cores of this process.
   """
   parent = os.getpid()
-  # PyDLL keeps the GIL during a call. This blocks no thread, because the child has only one thread.
+  # PyDLL calls prctl without releasing the GIL. The child has only one thread, so no thread waits.
   prctl = getattr(ctypes.PyDLL(None), 'prctl', None)
 
   def preexec_fn() -> None:
     if cores:
       os.sched_setaffinity(0, cores)
-    # By default, SIGUSR1 would end the child before the program has installed its handler.
+    # Until the program has installed its handler, SIGUSR1 would end the child.
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     if prctl is not None:
       prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-      if os.getppid() != parent:  # The parent ended before prctl, so no signal will arrive.
+      if os.getppid() != parent:  # The parent ended before the call of prctl: no signal comes.
         os._exit(1)
 
   return preexec_fn
@@ -111,7 +111,7 @@ def _stop(process: 'subprocess.Popen[bytes]') -> None:
     process.wait(_GRACE_SECS)
   except subprocess.TimeoutExpired:
     pass
-  finally:  # Kills the process also if a signal interrupts the wait.
+  finally:  # Kills the process even if a signal interrupts the wait.
     process.kill()
     process.wait()
 
@@ -130,7 +130,8 @@ def failure_reason(code: int, log_path: str, offset: int = 0) -> str:
   """Returns one line with the reason why a process failed.
 
   Args:
-    code: exit code of the process, or the negative number of the signal that killed it.
+    code: exit code of the process, or the negative number of the signal that killed the
+      process.
     log_path: path of the file with the standard error of the process.
     offset: position in the file, in bytes, where the output of the process begins.
   """

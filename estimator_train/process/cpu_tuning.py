@@ -1,4 +1,4 @@
-"""Tunes TensorFlow on CPUs: malloc for the stock build, environment variables for the oneDNN build.
+"""Tunes TensorFlow on CPUs, by malloc parameters or, for the oneDNN build, environment variables.
 
 TensorFlow reads these variables when it is imported. To measure their effect on a machine, run
 `tests/benchmarks/run.sh variables_stock variables_onednn`.
@@ -11,16 +11,17 @@ from typing import Dict
 
 from estimator_train.process import logs, malloc, memory
 
-# By default, the threads of OpenMP spin for 200 ms after an operation, on cores that the threads of
-# the input pipeline could use. 30 ms is about one step of a small network: long enough that the
-# threads are not put to sleep and woken again between operations.
+# By default, OpenMP's threads spin for 200 ms after an operation and occupy cores that the threads
+# of the input pipeline could use. With 30 ms, which is about one step of a small network, OpenMP's
+# threads still do not sleep between operations.
 ONEDNN_VARIABLES = {'KMP_BLOCKTIME': '30'}
 # MKL, which multiplies matrices in the oneDNN build, uses AVX2 on AMD processors only if this
 # variable selects AVX2. On Intel processors, MKL selects the instruction set itself.
 ONEDNN_AMD_VARIABLES = {'MKL_DEBUG_CPU_TYPE': '5'}
-# The number of bytes that the allocator of the oneDNN build may use, by default all memory of the
-# machine. If the system refuses an allocation below this limit, the allocator can never grow again.
-# The limit is therefore set to the memory that the system leaves to this process.
+# This variable limits the bytes that the allocator of the oneDNN build may use. By default, the
+# limit is all memory of the machine. If the system refuses an allocation below the limit, the
+# allocator can never grow again. The limit is therefore set to the memory that this process may
+# use.
 MEMORY_LIMIT_VARIABLE = 'TF_MKL_ALLOC_MAX_BYTES'
 VARIABLE_NAMES = (*ONEDNN_VARIABLES, *ONEDNN_AMD_VARIABLES, MEMORY_LIMIT_VARIABLE)
 
@@ -28,17 +29,17 @@ _CPU_INFO = '/proc/cpuinfo'
 
 
 def tune_cpu() -> bool:
-  """Applies the settings that the user has not set; call this before TensorFlow is imported.
+  """Applies the settings that the user has not set; must run before TensorFlow is imported.
 
   Returns:
-    Whether malloc keeps freed memory from now on, until `malloc.return_freed_memory` is called.
+    Whether malloc now keeps freed memory until `malloc.return_freed_memory` is called.
   """
   if has_onednn():
     for name, value in onednn_variables().items():
       os.environ.setdefault(name, value)
     return False
-  # With GPUs, most tensors in main memory belong to the input pipeline, whose many threads would
-  # compete for the lock of the only arena that keep_freed_memory leaves.
+  # With GPUs, most tensors in main memory belong to the input pipeline. Its many threads would
+  # compete for the lock of the one arena that all threads share after keep_freed_memory.
   return not logs.has_nvidia_driver() and malloc.keep_freed_memory()
 
 
@@ -50,9 +51,9 @@ def onednn_variables() -> Dict[str, str]:
 
 
 def has_onednn() -> bool:
-  """Whether the TensorFlow that this process imports is the oneDNN build."""
-  # The name of a folder distinguishes the builds. TensorFlow must not be imported here, because
-  # variables that are set after the import have no effect.
+  """Returns whether the TensorFlow that this process imports is the oneDNN build."""
+  # Only the oneDNN build has a folder `intel_tensorflow*`. TensorFlow must not be imported to find
+  # its build, because variables that are set after the import have no effect.
   spec = importlib.util.find_spec('tensorflow')
   return spec is not None and spec.origin is not None and bool(glob.glob(os.path.join(
       glob.escape(os.path.dirname(os.path.dirname(spec.origin))), 'intel_tensorflow*')))

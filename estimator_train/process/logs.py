@@ -9,7 +9,7 @@ CPP_LEVEL_VARIABLE = 'TF_CPP_MIN_LOG_LEVEL'
 
 
 def set_up(verbosity: int) -> None:
-  """Sends the log of this package to standard error; below verbosity 1, silences TensorFlow."""
+  """Sends the log of this package to standard error; silences TensorFlow below verbosity 1."""
   log = logging.getLogger('estimator_train')
   log.setLevel(logging.DEBUG if verbosity > 0 else logging.INFO)
   log.propagate = False
@@ -20,8 +20,9 @@ def set_up(verbosity: int) -> None:
 
 
 def silence_tensorflow() -> None:
-  """Limits the log of TensorFlow's C++ code to errors; call this before TensorFlow is imported."""
-  # Without an NVIDIA driver, the only errors concern the missing driver. Level 3 hides errors, too.
+  """Hides TensorFlow's C++ messages except errors; must run before TensorFlow is imported."""
+  # Level 2 shows errors, level 3 hides them. Without an NVIDIA driver, errors are hidden, because
+  # these errors only concern the missing driver.
   os.environ.setdefault(CPP_LEVEL_VARIABLE, '2' if has_nvidia_driver() else '3')
 
 

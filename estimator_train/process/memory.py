@@ -1,11 +1,11 @@
-"""Measures the memory that is available to this process, and the memory that its limits leave."""
+"""Measures the memory that this process may still use."""
 
 import os
 import re
 import resource
 from typing import Iterator, Optional, Tuple
 
-# (folder, file of the limit, file of the usage) of cgroup v2 and v1.
+# (root folder, name of the limit file, name of the usage file) of cgroup v2, then of cgroup v1.
 _CGROUPS = (('/sys/fs/cgroup', 'memory.max', 'memory.current'),
             ('/sys/fs/cgroup/memory', 'memory.limit_in_bytes', 'memory.usage_in_bytes'))
 # Address space, in bytes, for TensorFlow's libraries, the stacks of threads and malloc's arenas.
@@ -16,7 +16,7 @@ _MIN_LIMIT_BYTES = 256 << 20
 
 def available_bytes() -> int:
   """Returns the bytes that are available without swapping, within the limits of the cgroups."""
-  import psutil  # Here, so that the program starts fast.
+  import psutil  # Imported on demand, so that the program starts fast.
   available = int(psutil.virtual_memory().available)
   left = _bytes_left_in_cgroups()
   return available if left is None else min(available, left)
@@ -25,17 +25,17 @@ def available_bytes() -> int:
 def bytes_left_under_limits() -> Optional[int]:
   """Returns the bytes that tensors may still use; None if this process has no memory limit.
 
-  Memory is limited by the cgroups of the process and by its address space (`ulimit -v`).
+  The limits are those of the process's cgroups and of its address space (`ulimit -v`).
   """
-  limits = [_bytes_left_in_cgroups(), _address_bytes_left()]
-  found = [max(limit, _MIN_LIMIT_BYTES) for limit in limits if limit is not None]
-  return min(found, default=None)
+  bytes_left = [_bytes_left_in_cgroups(), _address_bytes_left()]
+  return min((max(left, _MIN_LIMIT_BYTES) for left in bytes_left if left is not None),
+             default=None)
 
 
 def _bytes_left_in_cgroups() -> Optional[int]:
   """Returns the bytes left under the limits of the cgroups; None if there is no limit.
 
-  A limit that is not below the memory of the machine is ignored.
+  Ignores a limit that is not below the memory of the machine.
   """
   import psutil
   physical = psutil.virtual_memory().total
@@ -43,7 +43,7 @@ def _bytes_left_in_cgroups() -> Optional[int]:
   for limit_path, usage_path, statistics_path in _cgroup_files():
     try:
       limit = _read_number(limit_path, r'^(\d+)$')
-      # Inactive pages of files do not count, because the kernel evicts them when necessary.
+      # Inactive pages of files do not count, because the kernel evicts such pages when necessary.
       used = (_read_number(usage_path, r'^(\d+)$')
               - _read_number(statistics_path, r'^(?:total_)?inactive_file (\d+)$'))
     except (OSError, ValueError):  # The cgroup does not exist, or its limit is "max".
@@ -56,8 +56,8 @@ def _bytes_left_in_cgroups() -> Optional[int]:
 def _cgroup_files() -> Iterator[Tuple[str, str, str]]:
   """Yields the paths of three files (limit, usage, statistics) for each cgroup of this process.
 
-  The parents of these cgroups are included. In a container, only the root may be visible, which is
-  the cgroup of the container.
+  Includes the parents of these cgroups, whose limits apply, too. In a container, only the root
+  folder may be visible, which is the container's own cgroup.
   """
   try:
     with open('/proc/self/cgroup') as file:
@@ -76,7 +76,7 @@ def _cgroup_files() -> Iterator[Tuple[str, str, str]]:
 
 
 def _address_bytes_left() -> Optional[int]:
-  """Returns the bytes that the limit of the address space leaves to tensors; None: no limit."""
+  """Returns the bytes of address space left for tensors; None if there is no limit."""
   limit = resource.getrlimit(resource.RLIMIT_AS)[0]
   if limit == resource.RLIM_INFINITY:
     return None
@@ -85,6 +85,7 @@ def _address_bytes_left() -> Optional[int]:
 
 
 def _read_number(path: str, pattern: str) -> int:
+  """Returns the number in a file that group 1 of a regular expression matches."""
   with open(path) as file:
     match = re.search(pattern, file.read(), re.MULTILINE)
   if match is None:

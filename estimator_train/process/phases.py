@@ -1,4 +1,4 @@
-"""Logs the slow phases at the start of a run, so that the program does not seem to hang."""
+"""Logs the slow phases of a run, so that the program does not seem to hang."""
 
 import itertools
 import logging
@@ -9,22 +9,24 @@ from typing import Any, Callable, Iterator, Optional
 _LOG = logging.getLogger('estimator_train')
 
 
-def _intervals() -> Iterator[float]:
-  """Yields the seconds between the log lines of a phase: first five times 2, then always 10."""
+def _default_intervals() -> Iterator[float]:
+  """Returns the seconds between the log lines of a phase: five times 2, then always 10."""
   return itertools.chain(itertools.repeat(2., 5), itertools.repeat(10.))
 
 
 class Phase:
-  """A context manager that logs the start of a phase, and repeatedly the time since the start.
+  """Logs the start of a phase and, until the phase ends, repeatedly the time since the start.
 
-  A thread logs the time. The thread is not started if the log level hides these lines.
+  The constructor starts the phase. `end`, or the end of a `with` block, ends the phase. A thread
+  logs the time, unless the log level hides these lines.
 
   Args:
     text: what is being done, such as `building the model`.
-    intervals: returns an iterator over the seconds from one log line to the next.
+    intervals: a function that returns the seconds from each log line to the next.
   """
 
-  def __init__(self, text: str, intervals: Callable[[], Iterator[float]] = _intervals) -> None:
+  def __init__(self, text: str,
+               intervals: Callable[[], Iterator[float]] = _default_intervals) -> None:
     self._text = text
     self._intervals = intervals
     self._ended = threading.Event()

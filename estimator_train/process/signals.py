@@ -12,17 +12,17 @@ _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 def install_handlers() -> None:
-  """Makes SIGTERM raise StoppedBySignal, and SIGUSR1 log that there is nothing to save.
+  """Installs the handlers for the time outside of training; see SignalState for training.
 
-  SIGUSR1 requests a checkpoint only during training; see SignalState. Without a handler, SIGUSR1
-  would end the process. SIGINT raises KeyboardInterrupt, as usual in Python.
+  SIGTERM raises StoppedBySignal. SIGUSR1 logs that there is nothing to save; without a handler,
+  SIGUSR1 would end the process. SIGINT raises KeyboardInterrupt, as usual in Python.
   """
   signal.signal(signal.SIGTERM, _raise_stopped)
   signal.signal(signal.SIGUSR1, _log_nothing_to_save)
 
 
 def restore_default_handlers() -> None:
-  """Makes SIGINT and SIGTERM end the process at once, without a traceback, and ignores SIGUSR1."""
+  """Makes SIGINT and SIGTERM end the process at once, without a traceback; ignores SIGUSR1."""
   for signum in _STOP_SIGNALS:
     if signal.getsignal(signum) != signal.SIG_IGN:
       signal.signal(signum, signal.SIG_DFL)
@@ -37,7 +37,7 @@ class SignalState:
 
   Attributes:
     stop_signum: the number of the signal that requested a stop; None if no stop was requested.
-    save_requested: whether a checkpoint was requested and is not saved yet.
+    save_requested: whether a checkpoint was requested and has not been saved yet.
   """
 
   def __init__(self) -> None:
@@ -49,7 +49,7 @@ class SignalState:
     return self
 
   def begin(self) -> None:
-    """Installs the handlers, which only the main thread can do; does nothing in another thread."""
+    """Installs the handlers. Does nothing in another thread than the main thread."""
     if threading.current_thread() is not threading.main_thread():
       return
     for signum in _STOP_SIGNALS + (signal.SIGUSR1,):
@@ -62,6 +62,7 @@ class SignalState:
       _log_nothing_to_save(signal.SIGUSR1, None)
 
   def _record(self, signum: int, frame: Any) -> None:
+    """Handles a signal; `frame` is an unused argument that Python gives to each handler."""
     if signum == signal.SIGUSR1:
       self.save_requested = True
       return
@@ -74,7 +75,7 @@ class SignalState:
 
 
 def _raise_stopped(signum: int, frame: Any) -> None:
-  # The signal is ignored from now on, because a second one would interrupt the clean-up.
+  # From now on, the signal is ignored, because a second signal would interrupt the clean-up.
   signal.signal(signum, signal.SIG_IGN)
   raise StoppedBySignal(signum, 'stopped by ' + signal.Signals(signum).name)
 

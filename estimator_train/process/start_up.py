@@ -1,4 +1,4 @@
-"""Measures the age of this process, and the phases from its start to the end of the first step."""
+"""Measures the age of this process and the phases of its start-up, until the first step ends."""
 
 import math
 import os
@@ -7,9 +7,9 @@ from typing import Callable, Dict
 
 _IMPORT_TIME = time.perf_counter()
 
-# run_train.sh sets this variable when its set-up is complete, to the seconds since boot as in
-# /proc/uptime. Python then replaces run_train.sh in the same process (exec), so the start time that
-# Linux records is the start of run_train.sh.
+# When its set-up is complete, run_train.sh sets this variable to the seconds since boot (as in
+# /proc/uptime). Python then replaces run_train.sh in the same process (exec). The start time that
+# Linux records for this process is therefore the start of run_train.sh, and includes the set-up.
 START_TIME_VARIABLE = 'ESTIMATOR_TRAIN_STARTED_SECS'
 
 
@@ -53,17 +53,17 @@ class StartUpTimer:
     self._phase_began_at = clock()
 
   def end_phase(self, phase: str) -> None:
-    """Adds the time since the end of the previous phase to the duration of this phase."""
+    """Adds the time since the end of the previous phase to the duration of `phase`."""
     now = self._clock()
     self.secs[phase] = self.secs.get(phase, 0.) + now - self._phase_began_at
     self._phase_began_at = now
 
   def end_first_step(self, waited_secs: float) -> None:
-    """Ends the last two phases: `first_batch`, the wait for input, and `first_step`, the rest.
+    """Ends the phases `first_batch` (the wait for input) and `first_step` (the rest of the step).
 
     Args:
-      waited_secs: seconds that the first step waited for its batch; nan if the wait was not
-        measured. The phase `first_batch` is then omitted.
+      waited_secs: seconds that the first step waited for its batch. nan if the wait was not
+        measured; the phase `first_batch` is then omitted.
     """
     self.end_phase('first_step')
     if not math.isnan(waited_secs):

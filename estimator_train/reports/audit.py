@@ -13,23 +13,24 @@ from estimator_train.run_dir.run_files import RunDir
 from estimator_train.settings import groups
 
 AUDIT_FILE = 'audit.json'
-# The kinds of issues that make it impossible to decode a file. By default, training fails when it
-# reads such a file.
+# A file with an issue of one of these kinds cannot be decoded. By default, training fails when the
+# input pipeline reads such a file.
 UNDECODABLE_KINDS = ('unreadable', 'empty', 'not_an_image', 'truncated', 'cannot_be_decoded')
 # All kinds of issues, in the order in which the table lists them.
 ISSUE_KINDS = UNDECODABLE_KINDS + (
     'wrong_extension', 'cmyk', '16_bit', 'exif_rotated', 'animated', 'duplicate',
     'under_several_labels', 'in_train_and_eval')
-# The table shows at most this many image sizes per split and files per kind of issue. All of them
-# are in audit.json.
+# The table shows at most this many image sizes per split, and at most this many files per kind of
+# issue. audit.json lists all image sizes and all files with issues.
 _MAX_SHOWN = 20
 
 
 class ImageIssue(NamedTuple):
-  """An issue of an image file. Sorting a list of issues orders it by file.
+  """An issue of an image file. Sorted issues are in the order of their files.
 
   Attributes:
-    file: the path. Bytes that cannot be decoded are surrogate escapes, see `os.fsdecode`.
+    file: the path. Bytes of the path that cannot be decoded become surrogate escapes, as in
+      `os.fsdecode`.
     split: `train` or `eval`. A file that is in both splits has separate issues for each split.
     kind: one of ISSUE_KINDS.
     label: the class name of the file.
@@ -80,8 +81,8 @@ class AuditedSplit:
     return self._class_names[self._class_indices[index]]
 
   def make_issue(self, index: int, kind: str, reason: str) -> ImageIssue:
-    """Returns an issue of the file at `index`."""
-    # Interned to save memory: a million files may have an issue with the same reason.
+    """Returns an issue of the file at `index`; see ImageIssue for `kind` and `reason`."""
+    # Interning saves memory, because a million files may have an issue with the same reason.
     return ImageIssue(os.fsdecode(self.files[index]), self.name, kind, self.class_name(index),
                       sys.intern(reason))
 
@@ -123,11 +124,11 @@ def find_duplicates(splits: Sequence[AuditedSplit], positions: np.ndarray,
 
   Args:
     splits: all splits.
-    positions: the ascending indices, in the concatenation of all splits, of the files to compare.
+    positions: the files to compare, as ascending indices into the concatenation of all splits.
       Empty files must be left out.
     digests: the digests of the contents of these files, uint64 [len(positions), 2].
   """
-  # lexsort is stable: it leaves files with equal contents in the order of `positions`.
+  # lexsort is stable, so files with equal contents stay in the order of `positions`.
   order = np.lexsort(digests.T)
   differs_from_previous = np.any(digests[order][1:] != digests[order][:-1], axis=1)
   starts = np.flatnonzero(np.concatenate([[True], differs_from_previous]))
@@ -143,9 +144,9 @@ def _make_duplicate_issues(group: Sequence[Tuple[AuditedSplit, int]]) -> Iterato
   Args:
     group: for each file, its split and its index in this split.
   """
-  first_of_split: Dict[str, Tuple[AuditedSplit, int]] = {}
+  first_file_of_split: Dict[str, Tuple[AuditedSplit, int]] = {}
   for split, index in group:
-    first_of_split.setdefault(split.name, (split, index))
+    first_file_of_split.setdefault(split.name, (split, index))
   class_names = sorted({split.class_name(index) for split, index in group})
   for number, (split, index) in enumerate(group):
     if number > 0:
@@ -154,7 +155,7 @@ def _make_duplicate_issues(group: Sequence[Tuple[AuditedSplit, int]]) -> Iterato
     if len(class_names) > 1:
       yield split.make_issue(index, 'under_several_labels',
                              'the same contents are in the classes ' + ', '.join(class_names))
-    for split_name, first_file in first_of_split.items():
+    for split_name, first_file in first_file_of_split.items():
       if split_name != split.name:
         yield split.make_issue(index, 'in_train_and_eval',
                                'the same contents as ' + _format_path_and_split(*first_file))
@@ -166,7 +167,7 @@ def _format_path_and_split(split: AuditedSplit, index: int) -> str:
 
 def write_audit_report(run: groups.Run, data: groups.Data, splits: Sequence[AuditedSplit],
                        issues: Sequence[ImageIssue]) -> Dict[str, Any]:
-  """Writes `audit.json`, prints it as a table, and returns the result of the mode.
+  """Writes `audit.json`, prints its contents as a table, and returns the result of `--mode=audit`.
 
   Args:
     run: `--mode` and `--model_dir`.

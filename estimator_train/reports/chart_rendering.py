@@ -1,7 +1,7 @@
 """Renders the charts of the report page as PNG images, all in the same style.
 
-This module imports matplotlib, which is slow to import. `page` therefore imports the modules of the
-charts only when it writes a page.
+This module imports matplotlib, which is slow to import. Therefore, reports/page.py imports the
+modules of the charts only inside the functions that write a page.
 """
 
 import contextlib
@@ -14,10 +14,11 @@ from matplotlib import font_manager, ticker
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-# In CSS pixels. A phone shows a chart at 3/4 of this width, and its text is then still legible.
+# In CSS pixels. The text of a chart is legible even on a phone, which shows the chart at 3/4 of
+# this width.
 CHART_WIDTH = 480
 _CSS_DPI = 100
-_PIXELS_PER_CSS_PIXEL = 2  # For sharp charts on phones and in print.
+_PIXELS_PER_CSS_PIXEL = 2  # Keeps the charts sharp on phones and in print.
 TEXT_COLOR, MUTED_COLOR = '#1f2933', '#6b7785'
 # Colours of the Okabe-Ito palette, which colour-blind readers can distinguish.
 BLUE, RED, GREEN, PURPLE = '#0072b2', '#d55e00', '#009e73', '#cc79a7'
@@ -42,7 +43,7 @@ _STYLE: Dict[str, Any] = {
     'ytick.color': MUTED_COLOR,
     'ytick.labelcolor': TEXT_COLOR,
 }
-_MAX_LABEL_LENGTH = 18
+_MAX_TICK_LABEL_LENGTH = 18  # In characters.
 _TICK_FORMATTER = ticker.StrMethodFormatter('{x:,.10g}')
 
 
@@ -66,7 +67,7 @@ class Chart(NamedTuple):
 
 @contextlib.contextmanager
 def apply_chart_style() -> Iterator[None]:
-  """Replaces the user's matplotlib settings by the style of this module while a context lasts."""
+  """Returns a context in which the style of this module replaces the user's matplotlib settings."""
   with matplotlib.rc_context(), warnings.catch_warnings():
     # tight_layout warns if the axis labels do not fit. The chart is usable anyway.
     warnings.simplefilter('ignore')
@@ -95,7 +96,7 @@ def make_subplots(height: int, height_ratios: Sequence[int] = (1,)) -> Tuple[Fig
 
 
 def render_chart(figure: Figure, name: str, alt: str, caption: str = '') -> Chart:
-  """Renders a matplotlib figure as a Chart with this file name, alternative text and caption."""
+  """Renders a matplotlib figure and returns the Chart; see Chart for the other arguments."""
   figure.tight_layout(pad=0.4)
   buffer = io.BytesIO()
   figure.savefig(buffer, format='png', dpi=_CSS_DPI * _PIXELS_PER_CSS_PIXEL, facecolor='white')
@@ -109,14 +110,14 @@ def format_tick_label(class_name: str, fallback: str) -> str:
   Args:
     class_name: the class name, which may contain any characters.
     fallback: the text to return if the class name is empty or not printable, or if the font lacks
-      one of its characters.
+      a character of the class name.
   """
   line = ' '.join(class_name.split())
-  if len(line) > _MAX_LABEL_LENGTH:
-    line = line[:_MAX_LABEL_LENGTH - 1] + '…'
+  if len(line) > _MAX_TICK_LABEL_LENGTH:
+    line = line[:_MAX_TICK_LABEL_LENGTH - 1] + '…'
   if not line or not line.isprintable() or not _has_glyphs(line):
     line = fallback
-  return line.replace('$', r'\$')  # matplotlib parses text between two `$` as a formula.
+  return line.replace('$', r'\$')  # Otherwise, `$` could begin a formula.
 
 
 def _has_glyphs(line: str) -> bool:

@@ -4,7 +4,7 @@ from typing import Any, Dict, List, NamedTuple, Optional
 
 import numpy as np
 
-# Many more class names would overlap on the axes of the confusion matrix.
+# With many more classes, the class names would overlap on the axes of the confusion matrix.
 _MAX_SHOWN_CLASSES = 30
 _MAX_CONFUSIONS = 10
 
@@ -57,7 +57,7 @@ class ShownClasses(NamedTuple):
 
 
 def select_classes(evaluation: Dict[str, Any]) -> Optional[ShownClasses]:
-  """Returns the classes with the most mistakes; None if there is no valid confusion matrix.
+  """Returns the classes to show; None if there is no valid confusion matrix.
 
   Args:
     evaluation: the contents of `evaluation.json`; empty if there is no such file.
@@ -69,11 +69,11 @@ def select_classes(evaluation: Dict[str, Any]) -> Optional[ShownClasses]:
   class_names = list(per_class)
   mistakes = matrix - np.diag(np.diag(matrix))
   # Each mistake counts for both its true class and its predicted class.
-  worst = np.argsort(-(mistakes.sum(axis=0) + mistakes.sum(axis=1)), kind='stable')
-  shown = np.sort(worst[:_MAX_SHOWN_CLASSES])
+  worst_first = np.argsort(-(mistakes.sum(axis=0) + mistakes.sum(axis=1)), kind='stable')
+  shown_indices = np.sort(worst_first[:_MAX_SHOWN_CLASSES])
   rows = [ClassMetrics(int(index), class_names[index], **per_class[class_names[index]])
-          for index in shown]
-  return ShownClasses(len(class_names), rows, matrix[np.ix_(shown, shown)],
+          for index in shown_indices]
+  return ShownClasses(len(class_names), rows, matrix[np.ix_(shown_indices, shown_indices)],
                       _find_most_frequent_confusions(class_names, mistakes, matrix.sum(axis=1)))
 
 

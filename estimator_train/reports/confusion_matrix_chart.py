@@ -13,7 +13,7 @@ _MAX_CLASSES_WITH_COUNTS = 12  # With more classes, the cells are too small for 
 
 
 def draw_confusion_matrix(shown_classes: ShownClasses) -> Chart:
-  """Draws a heat map. The colour of a cell is its percentage of the examples of the true class."""
+  """Draws a heat map. The colour of a cell shows which percentage of the row the cell contains."""
   num_shown = len(shown_classes.rows)
   has_counts = num_shown <= _MAX_CLASSES_WITH_COUNTS
   supports = np.array([[max(row.support, 1)] for row in shown_classes.rows])

@@ -15,7 +15,7 @@ EVALUATION_FILE = 'evaluation.json'
 def write_evaluation_report(settings: groups.Run, class_names: Sequence[str],
                             metrics: Dict[str, Any],
                             sample_predictions: Sequence[Any]) -> Dict[str, Any]:
-  """Writes `evaluation.json` and the sample predictions, and returns the entries of the result.
+  """Writes `evaluation.json` and the sample predictions, and returns the main metrics.
 
   Args:
     settings: `--mode` and `--model_dir`.
@@ -24,9 +24,9 @@ def write_evaluation_report(settings: groups.Run, class_names: Sequence[str],
       `checkpoint`.
     sample_predictions: a few examples with the outputs of the model, see `samples.write_samples`.
   """
-  figures = dict(metrics, per_class=per_class_metrics(class_names, metrics['confusion_matrix']))
+  report = dict(metrics, per_class=per_class_metrics(class_names, metrics['confusion_matrix']))
   run_dir = RunDir(settings.model_dir)
-  atomic.write_json(run_dir.path_to(EVALUATION_FILE), figures)
+  atomic.write_json(run_dir.path_to(EVALUATION_FILE), report)
   samples.write_samples(run_dir.path, class_names, sample_predictions)
   _LOG.info('accuracy %.4f, average loss %.4f over %d examples at step %d', metrics['accuracy'],
             metrics['average_loss'], metrics['examples'], metrics['global_step'])

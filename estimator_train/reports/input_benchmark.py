@@ -1,4 +1,4 @@
-"""Writes the report of `--mode=input_benchmark`: rates of input and model, verdict and advice."""
+"""Computes and writes the report of `--mode=input_benchmark`: rates, bottleneck and advice."""
 
 import os
 import statistics
@@ -9,11 +9,11 @@ from estimator_train.settings import groups
 
 INPUT_BENCHMARK_FILE = 'input_benchmark.json'
 INPUT_BOUND, COMPUTE_BOUND = 'input-bound', 'compute-bound'
-# If training is compute-bound but input and model share cores, a faster input is still recommended
-# if the input takes at least this fraction of the training time.
+# Even compute-bound training gets advice on a faster input if input and model share cores and the
+# input takes at least this fraction of the training time.
 _MIN_INPUT_SHARE = 0.1
 
-# (number of examples, seconds) of a pass of the input pipeline or of a segment of training steps.
+# (number of examples, seconds) of a pass of the input pipeline, or of a segment of training steps.
 ExamplesAndSecs = Tuple[int, float]
 
 
@@ -68,8 +68,8 @@ def write_input_benchmark_report(
 
   Args:
     run: `--mode` and `--model_dir`. Without a `model_dir`, no file is written.
-    settings: the input flags. `cache` must be the cache that was used instead of `auto`.
-    conditions: settings and devices that affect the figures, by their keys in the file.
+    settings: the input flags. `cache` must not be `auto`, but the cache that `auto` selected.
+    conditions: settings and devices that affect the figures, by their keys in the JSON file.
     input_figures: measurements of the input pipeline.
     model_segments: measurements of training on a synthetic batch, one per segment of steps.
     environment: properties of the machine and the model.
@@ -91,8 +91,8 @@ def summarize(settings: groups.Input, input_figures: InputFigures,
               environment: BenchmarkEnvironment) -> Dict[str, Any]:
   """Computes the rates, the verdict and the advice, by their keys in `input_benchmark.json`.
 
-  A rate is the median of examples ÷ wall time over several passes. The cold rate is that of a whole
-  first epoch, including the time to fill a cache.
+  A rate is the median of examples ÷ wall time over several passes. The cold rate is the rate
+  of a whole first epoch, including the time to fill a cache.
   """
   spread = {'cold': _summarize_rates(_first_epoch_rates(input_figures)),
             'warm': _summarize_rates(_rates(input_figures.warm_passes)),
@@ -125,11 +125,12 @@ def _rates(passes: Sequence[ExamplesAndSecs]) -> List[float]:
 def _first_epoch_rates(input_figures: InputFigures) -> List[float]:
   """Extrapolates each cold pass to a whole first epoch, and returns the rates of these epochs.
 
-  The time of a first epoch includes `prepare_secs`. Infinite data has no epochs, so the rates of
-  the passes themselves are returned.
+  The time of a first epoch includes `prepare_secs`. Infinite data has no epochs, so the function
+  returns the rates of the passes instead.
   """
-  count = input_figures.num_examples
-  return [rate if count is None else count / (input_figures.prepare_secs + count / rate)
+  num_examples = input_figures.num_examples
+  return [rate if num_examples is None
+          else num_examples / (input_figures.prepare_secs + num_examples / rate)
           for rate in _rates(input_figures.cold_passes)]
 
 
@@ -142,19 +143,20 @@ def _summarize_stages(
     stage_passes: Mapping[str, Sequence[ExamplesAndSecs]]) -> Dict[str, Dict[str, float]]:
   """Returns the figures of each stage.
 
-  The rates are those of the pipeline that ends with this stage. `share` is the fraction of the time
-  of the whole pipeline that this stage adds.
+  The rates of a stage are the rates of the pipeline that ends with the stage. `share` is the time
+  that the stage adds, as a fraction of the time of the whole pipeline.
   """
-  figures, secs = {}, 0.
+  figures, secs_per_image = {}, 0.
   for name, passes in stage_passes.items():
     figures[name] = _summarize_rates(_rates(passes))
     figures[name]['images_per_sec'] = figures[name].pop('median')
     # Because of noise, the pipeline may seem faster with this stage than without it. The stage then
     # adds no time.
-    previous_secs, secs = secs, max(secs, 1 / figures[name]['images_per_sec'])
-    figures[name]['added_secs'] = secs - previous_secs
+    previous_secs = secs_per_image
+    secs_per_image = max(previous_secs, 1 / figures[name]['images_per_sec'])
+    figures[name]['added_secs'] = secs_per_image - previous_secs
   for stage in figures.values():
-    stage['share'] = stage.pop('added_secs') / secs
+    stage['share'] = stage.pop('added_secs') / secs_per_image
   return figures
 
 
@@ -191,7 +193,7 @@ def _make_advice(settings: groups.Input, result: Dict[str, Any], input_figures: 
 
 def _make_input_advice(settings: groups.Input, input_figures: InputFigures,
                        environment: BenchmarkEnvironment) -> str:
-  """Returns the flags that make the input faster, or the reason why no flag does."""
+  """Returns the flags that make the input faster or, if there are none, the reason."""
   if input_figures.format_name == 'synthetic':
     return 'synthetic images cost almost nothing, and no flag makes them faster'
   if settings.cache != 'none' or input_figures.format_name == 'arrays':
@@ -234,8 +236,8 @@ def _format_table(result: Dict[str, Any]) -> Iterator[str]:
     yield _format_row(name, result[name + '_images_per_sec'], result['spread'][name],
                       result.get(name + '_mb_per_sec'), '')
   if result['cold_is_from_storage'] is False:
-    yield 'the cold rate does not measure storage: the files stayed in memory (in use, not yet '\
-          'written to disk, or in a file system without a disk)'
+    yield 'the cold rate does not measure storage: the files stayed in memory, because they '\
+          'are in use, are not yet written to disk, or are in a file system without a disk'
   yield result['advice']
 
 

@@ -1,4 +1,7 @@
-"""Writes `ledger.json` and `ledger.md`, which compare published and measured figures."""
+"""Writes the ledger, a table of the published and the measured figures of a workload.
+
+The ledger is written as `ledger.json` and as `ledger.md`.
+"""
 
 from typing import Any, Dict, Iterator, List, Mapping, Optional
 
@@ -19,15 +22,15 @@ _COLUMNS = (('what', 'figure'), ('published', 'published'), ('published_conditio
 def write_ledger(settings: groups.Run, workload: str, part_results: Mapping[str, RunResults],
                  skip_reasons: Mapping[str, str], part_errors: Mapping[str, str],
                  machine: str) -> Dict[str, Any]:
-  """Prints the table, writes both files, and returns the contents of `ledger.json`.
+  """Prints and writes the ledger, and returns the contents of `ledger.json`.
 
-  Each part of the workload is in one of the three mappings, by its name.
+  The keys of the three mappings are names of parts. Each part of the workload is in one mapping.
 
   Args:
     settings: `--mode` and `--model_dir`.
     workload: name of the workload.
     part_results: the results of each completed part.
-    skip_reasons: the reason why a part was not run.
+    skip_reasons: the reason for each part that was not run.
     part_errors: the error of each part that failed.
     machine: description of the machine.
   """
@@ -46,7 +49,7 @@ def write_ledger(settings: groups.Run, workload: str, part_results: Mapping[str,
 def _make_rows(workload_name: str, part_results: Mapping[str, RunResults],
                skip_reasons: Mapping[str, str],
                part_errors: Mapping[str, str]) -> Iterator[Dict[str, Optional[str]]]:
-  """Yields one row per figure: those of the parts first, then the combined figures."""
+  """Yields one row per figure, first the figures of the parts, then the combined figures."""
   workload = WORKLOADS[workload_name]
   for part in workload.parts:
     for figure in part.figures:
@@ -71,7 +74,7 @@ def _make_row(figure: Figure, measured: Optional[float], conditions: Optional[st
 
   Args:
     figure: the published figure.
-    measured: the measured figure; None if there is none.
+    measured: the measured figure; None if the figure was not measured.
     conditions: the conditions of the measurement.
     why: the reason why the figures differ or why there is no measurement.
     placeholder: the text of the column `measured` if there is no measurement.
@@ -83,7 +86,7 @@ def _make_row(figure: Figure, measured: Optional[float], conditions: Optional[st
 
 
 def _ratio(figure: Figure, measured: Optional[float]) -> Optional[str]:
-  """Returns measured ÷ published.
+  """Returns measured ÷ published as text; None if one of the numbers is unknown.
 
   If a range was published, `measured` is divided by the closest value within the range.
   """

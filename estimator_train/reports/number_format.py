@@ -13,11 +13,11 @@ def is_number(value: Any) -> bool:
 
 
 def format_number(value: Optional[float]) -> str:
-  """Formats integers and numbers from 100 on without decimals, others with three digits."""
+  """Formats a number with three digits; integers and numbers from 100 have no decimals."""
   if not is_number(value):
     return MISSING
   assert value is not None
-  # With three digits, 99.95 is rounded to 100. `#` keeps trailing zeros, which are significant.
+  # From 99.95 on, `#.3g` would return `100.`. The `#` keeps trailing zeros, which are significant.
   if value == int(value) or abs(value) >= 99.95:
     return '{:,.0f}'.format(value)
   return '{:#.3g}'.format(value)

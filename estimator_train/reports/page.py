@@ -11,8 +11,8 @@ from estimator_train.files import atomic
 from estimator_train.reports import (
   class_selection,
   number_format,
+  page_content,
   page_data,
-  page_figures,
   run_comparison,
 )
 from estimator_train.reports.step_curve import REPORT_FOLDER
@@ -20,16 +20,18 @@ from estimator_train.settings import groups
 
 _LOG = logging.getLogger('estimator_train')
 _PAGE_FILE = 'index.html'
-# The files of all charts. If a chart has no data, `write_page` removes the file of an earlier run.
+# The files of all charts. `_write_files` removes the files of charts that have no data, because an
+# earlier run may have written these files.
 _CHART_FILES = ('step-time.png', 'step-histogram.png', 'loss.png', 'accuracy.png',
                 'confusion-matrix.png', 'scaling.png', 'rates.png', 'compared-loss.png',
                 'compared-accuracy.png')
-_SAMPLE_WIDTH = 112  # In CSS pixels, for the longer side. Three samples fit in a row on a phone.
+# The longer side of a sample image in CSS pixels. Three samples fit in a row on a phone.
+_SAMPLE_SIZE = 112
 
 
 def write_page_of_finished_run(model_dir: Optional[str],
                                settings: groups.Reporting) -> Optional[str]:
-  """Writes the page if the run has a `model_dir` and its flags ask for a page.
+  """Writes the page if the run has a `model_dir` and `--report_page` is set.
 
   If the page cannot be written, the function only logs a warning, so that the run still succeeds.
 
@@ -48,7 +50,7 @@ def write_page(model_dir: str) -> Optional[str]:
   """Writes the page and its charts.
 
   Args:
-    model_dir: model_dir of the run. The page omits a section if its input file is missing.
+    model_dir: model_dir of the run. The page omits a section whose input file is missing.
 
   Returns:
     The path of the page; None if Jinja2 or matplotlib is not installed.
@@ -57,7 +59,7 @@ def write_page(model_dir: str) -> Optional[str]:
 
 
 def write_page_of_runs(runs: Sequence[run_comparison.Run], output_dir: str) -> Optional[str]:
-  """Writes the page of one run, or the comparison of several runs, to `report/` in a folder.
+  """Writes the page of one run, or the comparison of several runs, to `report/` in `output_dir`.
 
   Returns:
     The path of the page; None if Jinja2 or matplotlib is not installed.
@@ -81,16 +83,16 @@ def _write_run_page(data: page_data.PageData, model_dir: str, output_dir: str) -
   shown_classes = class_selection.select_classes(data.evaluation)
   return _write_files(
       output_dir, 'page.html', page_charts.draw_charts(data, shown_classes), data=data,
-      figures=page_figures, classes=shown_classes,
+      content=page_content, classes=shown_classes,
       samples=[_load_sample(model_dir, sample) for sample in data.samples])
 
 
 def _has_packages() -> bool:
-  """Whether Jinja2 and matplotlib are installed; logs a message if they are not.
+  """Returns whether Jinja2 and matplotlib are installed, and logs a message if not.
 
-  They are optional, and importing them takes a second.
+  The packages are optional. They are imported only to write a page: the import takes a second.
   """
-  # matplotlib would warn if it cannot write to the home folder, which is harmless.
+  # Hides a harmless warning that matplotlib logs if the home folder is not writable.
   logging.getLogger('matplotlib').setLevel(logging.ERROR)
   try:
     import jinja2
@@ -135,11 +137,20 @@ def _make_data_uri(png: bytes) -> str:
 
 
 def _load_sample(model_dir: str, sample: Dict[str, Any]) -> Dict[str, Any]:
-  """Adds the PNG file of the image (None if there is none) and its size on the page to a sample."""
+  """Returns a copy of a sample with the PNG file of its image and the size to show on the page.
+
+  Args:
+    model_dir: model_dir of the run.
+    sample: an entry of samples.json.
+
+  Returns:
+    The entry with the PNG file as `png`, and `width` and `height` in CSS pixels. If there is no
+    image, `png` is None.
+  """
   image = page_data.read_image(model_dir, sample.get('image') or '')
   if image is None:
     return dict(sample, png=None)
   png, width, height = image
-  scale = _SAMPLE_WIDTH / max(width, height)
+  scale = _SAMPLE_SIZE / max(width, height)
   return dict(sample, png=png, width=max(round(width * scale), 1),
               height=max(round(height * scale), 1))

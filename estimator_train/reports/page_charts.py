@@ -1,6 +1,7 @@
 """Draws the charts of the report page.
 
-The charts of step times, loss and accuracy are implemented here, the others in their own modules.
+This module draws the charts of step times, loss and accuracy, and calls the modules of the other
+charts.
 """
 
 from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
@@ -19,7 +20,7 @@ from estimator_train.reports.page_data import PageData
 
 _STEP_TIME_FILE, _HISTOGRAM_FILE, _LOSS_FILE, _ACCURACY_FILE = (
     'step-time.png', 'step-histogram.png', 'loss.png', 'accuracy.png')
-# The chart of the step time may end at this multiple of the median step time and cut off slower
+# The y axis of the step time may end at this multiple of the median step time and cut off slower
 # steps. Otherwise, a single outlier would flatten the rest of the curve.
 _MAX_MULTIPLE_OF_MEDIAN = 4
 
@@ -46,7 +47,7 @@ def draw_charts(data: PageData, shown_classes: Optional[ShownClasses]) -> Dict[s
 
 
 def _draw_step_charts(steps: Dict[str, Any], throughput: Dict[str, Any]) -> Iterator[Chart]:
-  """Yields the charts of the contents of `steps.json`, with percentiles of `throughput.json`."""
+  """Yields the charts of `steps.json`. The histogram shows percentiles from `throughput.json`."""
   if steps.get('global_step'):
     yield _draw_step_time(steps)
   if sum(steps.get('histogram', {}).get('counts', [])):
@@ -54,7 +55,7 @@ def _draw_step_charts(steps: Dict[str, Any], throughput: Dict[str, Any]) -> Iter
 
 
 def _draw_step_time(steps: Dict[str, Any]) -> Chart:
-  """Draws the mean and the longest step time of each point, over the global step."""
+  """Draws the mean and the longest step time of each point, which stands for one or more steps."""
   global_steps = np.array(steps['global_step'])
   mean_secs, max_secs = np.array(steps['mean_secs']), np.array(steps['max_secs'])
   median_secs = float(np.median(mean_secs))

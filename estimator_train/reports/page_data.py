@@ -21,7 +21,7 @@ class RecordedFlags(NamedTuple):
 
 
 class PageData(NamedTuple):
-  """The contents of the files in a `model_dir`. Those of a missing or invalid file are empty.
+  """The contents of the files in a `model_dir`. A missing or invalid file has empty contents.
 
   Attributes:
     flags: flags in `flags.txt`.
@@ -59,6 +59,7 @@ def read_page_data(model_dir: str) -> PageData:
 
 
 def _read_json(path: str) -> Dict[str, Any]:
+  """Returns the JSON object in a file; empty if the file is missing or invalid."""
   try:
     with open(path, encoding='utf-8') as file:
       content = json.load(file)
@@ -73,6 +74,7 @@ def _read_json(path: str) -> Dict[str, Any]:
 
 
 def _read_flags(path: str) -> RecordedFlags:
+  """Returns the flags in `flags.txt`; empty if the file is missing or cannot be read."""
   try:
     with open(path, encoding='utf-8') as file:
       text = file.read()
@@ -92,7 +94,7 @@ def read_image(model_dir: str, name: str) -> Optional[Tuple[bytes, int, int]]:
     The bytes of the file, and the width and height of the image in pixels; None if the file does
     not exist or is not a PNG.
   """
-  if os.path.basename(name) != name:  # A path could lead to a file outside of `report/`.
+  if os.path.basename(name) != name:  # A name with folders could lead outside of `report/`.
     return None
   try:
     with open(os.path.join(model_dir, REPORT_FOLDER, name), 'rb') as file:

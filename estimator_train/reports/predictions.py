@@ -40,10 +40,12 @@ def check_output_path(output: str) -> None:
 
 def make_prediction(name: bytes, outputs: np.ndarray,
                     class_names: Sequence[str]) -> Dict[str, Any]:
-  """Returns the prediction of an image: `file`, `label`, `probability` and `top`; or an error.
+  """Returns the prediction of an image, with the keys `file`, `label`, `probability` and `top`.
+
+  If the outputs are not finite, the function returns an error like make_error.
 
   Args:
-    name: path of the image; in an idx file, the path, `:` and the index of the image.
+    name: path of the image, or `PATH:INDEX` for an image in an idx file.
     outputs: outputs of the model, float [num_classes].
     class_names: the names of the classes, in the order of the outputs.
   """
@@ -58,7 +60,10 @@ def make_prediction(name: bytes, outputs: np.ndarray,
 
 
 def make_error(name: bytes, reason: str) -> Dict[str, Any]:
-  """Returns what takes the place of a prediction, or of the remaining ones of an idx file."""
+  """Returns an error, to be written instead of a prediction.
+
+  If an idx file cannot be read further, one error replaces all remaining predictions of the file.
+  """
   return {'file': _decode_name(name), 'error': reason}
 
 
@@ -89,7 +94,7 @@ class PredictionWriter:
           for column in ('label', 'probability')] + ['error'])
 
   def write(self, prediction: Dict[str, Any]) -> None:
-    """Writes a dict of make_prediction or make_error."""
+    """Writes a dict that make_prediction or make_error returned."""
     reason = prediction.get('error')
     if reason is None:
       self.num_predicted += 1
@@ -101,8 +106,8 @@ class PredictionWriter:
       print(json.dumps(prediction), file=self._file)
     elif reason is None:
       ranked = [prediction, *prediction['top']]
-      self._write_row([prediction['file'], *(cell for each in ranked for cell in (
-          each['label'], each['probability'])), ''])
+      self._write_row([prediction['file'], *(cell for entry in ranked for cell in (
+          entry['label'], entry['probability'])), ''])
     else:
       self._write_row([prediction['file']] + [''] * (2 + 2 * self._top_k) + [reason])
 
@@ -116,7 +121,7 @@ class PredictionWriter:
 
 @contextlib.contextmanager
 def open_prediction_writer(output: str, class_names: Sequence[str]) -> Iterator[PredictionWriter]:
-  """Opens `--output` for predictions. The file gets its name only when it is complete.
+  """Opens `--output` for predictions. The file has a temporary name until it is complete.
 
   Args:
     output: `--output`. If the name ends with `.csv`, the writer writes CSV, else JSON lines.

@@ -1,4 +1,4 @@
-"""Writes `report/samples.json`, a few examples with their predictions, and a PNG file of each."""
+"""Writes a few examples with their predictions to `report/samples.json`, and the images as PNG."""
 
 import io
 import os
@@ -44,7 +44,7 @@ def write_samples(model_dir: str, class_names: Sequence[str], samples: Sequence[
 
 
 def as_probabilities(outputs: np.ndarray) -> np.ndarray:
-  """Returns the outputs of the model, [num_classes], or, if they are logits, their softmax."""
+  """Returns the class probabilities [num_classes]. Outputs that are logits are converted."""
   outputs = outputs.astype(np.float64)
   if outputs.min() >= 0 and abs(outputs.sum() - 1) < 1e-3:
     return outputs

@@ -19,7 +19,7 @@ SeriesKey = Tuple[str, str]
 
 
 def unit_key(sweep: Dict[str, Any]) -> str:
-  """Returns the key of the number of units in a table row: `workers` or `replicas`.
+  """Returns the key of a table row that has the number of units: `workers` or `replicas`.
 
   Args:
     sweep: the contents of `scaling.json`, as in all functions of this module.
@@ -38,7 +38,7 @@ def group_rows_by_series(sweep: Dict[str, Any]) -> Dict[SeriesKey, List[Dict[str
 
 
 def describe_units(sweep: Dict[str, Any]) -> str:
-  """Returns what the units are, as a plural noun, for example `GPUs`."""
+  """Returns a plural noun for the units, for example `GPUs`."""
   device_kind = sweep.get('device_kind', '')
   if unit_key(sweep) == 'workers':
     cores = sweep.get('cores_per_worker')
@@ -50,7 +50,7 @@ def describe_units(sweep: Dict[str, Any]) -> str:
 
 
 def draw_scaling_chart(sweep: Dict[str, Any]) -> Chart:
-  """Draws the rates, with their ranges and ideal scaling, and the efficiencies below the rates."""
+  """Draws the rates with their ranges and ideal scaling, and a second plot of the efficiencies."""
   figure, (rate_axes, efficiency_axes) = chart_rendering.make_subplots(470, (5, 3))
   descriptions = []
   unit = unit_key(sweep)
@@ -98,7 +98,7 @@ def _draw_rates(axes: Any, key: SeriesKey, rows: List[Dict[str, Any]],
   axes.errorbar(counts, medians, np.maximum([medians - lows, highs - medians], 0), color=color,
                 marker=marker, linestyle=line_style, markersize=4.5, capsize=3,
                 label='{} scaling, {} input'.format(*key))
-  if counts[0] == 1:
+  if counts[0] == 1:  # Ideal scaling is relative to the rate of one unit.
     axes.plot([1, counts[-1]], [medians[0], medians[0] * counts[-1]], color=color,
               linestyle='--', linewidth=1, alpha=0.7)
 

@@ -1,4 +1,4 @@
-"""Writes `report/steps.json`, the step times of a run at the resolution of a chart."""
+"""Writes `report/steps.json`, which has the step times of a run for the charts."""
 
 import os
 
@@ -21,10 +21,10 @@ def write_step_curve(model_dir: str, global_steps: np.ndarray, secs: np.ndarray)
   """
   folder = os.path.join(model_dir, REPORT_FOLDER)
   os.makedirs(folder, exist_ok=True)
-  # A point of the curve stands for consecutive steps; these are the indices of the steps, by point.
+  # Each point of the curve stands for consecutive steps. The list has the steps' indices by point.
   steps_of_points = np.array_split(np.arange(len(secs)), min(_MAX_POINTS, len(secs)))
-  # The bins end at the 99th percentile, and the last bin includes all slower steps. Bins up to the
-  # slowest step would be so wide that one bin contains almost all other steps.
+  # The bins end at the 99th percentile, and the last bin includes all slower steps. If the bins
+  # ended at the slowest step, they could be so wide that one bin contains almost all steps.
   low, high = np.percentile(secs, [0, 99])
   edges = np.linspace(low, max(high, low * 1.001), min(_MAX_BINS, len(secs)) + 1)
   atomic.write_json(os.path.join(folder, _STEPS_FILE), {

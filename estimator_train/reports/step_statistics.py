@@ -35,7 +35,7 @@ class TimedSteps(NamedTuple):
 
   @property
   def steady(self) -> 'TimedSteps':
-    """The steady steps: those that were not traced, or all steps if all were traced."""
+    """The steps that were not traced, or all steps if all were traced."""
     selected = self.is_untraced if self.is_untraced.any() else ~self.is_untraced
     return self._replace(**{name: getattr(self, name)[selected]
                             for name in self._fields if name != 'pauses'})
@@ -70,7 +70,7 @@ def summarize(steps: TimedSteps, examples_per_step: Optional[int],
 
   Args:
     steps: timed steps, at least one.
-    examples_per_step: examples per step; None: unknown, so that all rates of examples are None.
+    examples_per_step: examples per step; None if unknown. All rates in examples/sec are then None.
     num_replicas: number of replicas.
 
   Returns:
@@ -88,6 +88,7 @@ def summarize(steps: TimedSteps, examples_per_step: Optional[int],
       'examples_per_sec_per_replica': examples_in(steps_per_sec / num_replicas),
       'steady_examples_per_sec': examples_in(1 / float(steady.secs_without_pauses.mean())),
       'steps_per_sec': steps_per_sec,
+      'steady_steps_per_sec': 1 / float(steady.secs_without_pauses.mean()),
       'step_secs': _distribution(steps.wall_secs),
       'session_run_secs': _distribution(steps.session_run_secs),
       'between_secs': _distribution(steps.wall_secs - steps.session_run_secs),
@@ -109,18 +110,20 @@ def summarize(steps: TimedSteps, examples_per_step: Optional[int],
 
 def _time_shares(steady: TimedSteps) -> Dict[str, Optional[float]]:
   """Returns the parts of the steady step time as fractions; a part that is unknown is None."""
-  total = float(steady.secs_without_pauses.sum())
-  run, wait = float(steady.session_run_secs.sum()), float(steady.input_wait_secs.sum())
-  if np.isnan(wait):
-    return {'input': None, 'compute': None, 'between': 1 - run / total}
-  return {'input': wait / total, 'compute': (run - wait) / total, 'between': 1 - run / total}
+  total_secs = float(steady.secs_without_pauses.sum())
+  run_secs, wait_secs = steady.session_run_secs.sum(), steady.input_wait_secs.sum()
+  between = 1 - float(run_secs) / total_secs
+  if np.isnan(wait_secs):
+    return {'input': None, 'compute': None, 'between': between}
+  return {'input': float(wait_secs) / total_secs,
+          'compute': float(run_secs - wait_secs) / total_secs, 'between': between}
 
 
 def _find_bottleneck(shares: Dict[str, Optional[float]]) -> Optional[str]:
-  """Returns the bottleneck of training: the input, computation, or the time between steps.
+  """Returns the verdict, which names the bottleneck of training; None if unknown.
 
   Batches are prefetched, so a step waits only if the input is slower than the model. If the wait
-  was not observed, the result is None unless the time between steps is the bottleneck.
+  was not observed, the verdict is known only if the time between steps is the bottleneck.
   """
   largest = max(('input', 'between'), key=lambda part: shares[part] or 0.)
   if (shares[largest] or 0.) >= _BOTTLENECK_SHARE:

@@ -1,4 +1,4 @@
-"""Defines the types in which the hooks of a training run pass the step times to the reports."""
+"""Defines Timing and Pause. The hooks of a training run report the step times in these types."""
 
 from typing import Dict, FrozenSet, NamedTuple, Optional, Sequence
 
@@ -25,13 +25,13 @@ class Timing(NamedTuple):
     input_wait_secs: for each step, the seconds from the start of the step until its batch was
       available on all replicas; nan if the wait was not observed.
     start_up_secs: the seconds of each phase of the start-up, which lasts from the start of the
-      process to the end of its first step; empty if no step was run, or if it was not the first
-      training of the process.
+      process to the end of its first step; empty if no step was run, or if the process had
+      trained before.
     global_step: global step of the last checkpoint of the run.
     loss: the last finite training loss, a mean over the global batch; None if there is none.
     pauses: pauses between the steps.
     traced_steps: global steps that were traced. Tracing makes a step slower.
-    discarded_steps: number of first steps of the run whose times were not kept.
+    discarded_steps: number of steps at the start of the run whose times were not kept.
   """
   start_times: Sequence[float]
   end_times: Sequence[float]

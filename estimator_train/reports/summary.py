@@ -4,7 +4,7 @@ import logging
 from typing import Any, Dict, Iterator, Mapping, Optional, Tuple
 
 _LOG = logging.getLogger('estimator_train')
-_BOTTLENECKS = {
+_VERDICT_TEXTS = {
     'input-bound': 'input-bound: steps wait for input',
     'compute-bound': 'compute-bound: steps wait for computation',
     'overhead-bound': 'overhead-bound: much time passes between steps',
@@ -16,7 +16,7 @@ def log_summary(result: Dict[str, Any], best_metric: str,
   """Logs the summary of a training run, one line per figure and file.
 
   Args:
-    result: the result of the mode.
+    result: the figures of the run; see `throughput.write_throughput_report`.
     best_metric: the metric by which the best checkpoint was selected.
     paths: paths of the files that the run wrote, by title; None for a file that was not written.
   """
@@ -36,6 +36,6 @@ def _format_figures(result: Dict[str, Any], best_metric: str) -> Iterator[Tuple[
         best_metric.replace('_', ' '), best[best_metric], best['global_step'],
         ', the last step' if is_last else '')
   if 'examples_per_sec' in result:
-    bottleneck = _BOTTLENECKS.get(result['verdict'])
+    bottleneck = _VERDICT_TEXTS.get(result['verdict'])
     yield 'throughput', '{:,.0f} examples/sec{}'.format(
         result['examples_per_sec'], '; ' + bottleneck if bottleneck else '')

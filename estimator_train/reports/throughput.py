@@ -19,7 +19,7 @@ THROUGHPUT_FILE = 'throughput.json'
 def write_throughput_report(
     settings: Settings, conditions: Dict[str, Any], timing: Timing,
     workers: Mapping[str, Dict[str, Any]] = MappingProxyType({})) -> Dict[str, Any]:
-  """Writes the throughput report of a run of the program, unless no step was run.
+  """Writes the throughput report of this run, unless no step was run.
 
   Args:
     settings: settings of the run.
@@ -28,7 +28,7 @@ def write_throughput_report(
     workers: see make_throughput_report.
 
   Returns:
-    The entries of the result of the mode.
+    The main figures, by their keys in the dict that `run` in modes/ returns.
   """
   result = training_result(settings[groups.Run], timing)
   run_dir = RunDir(settings.model_dir)
@@ -67,7 +67,7 @@ def make_throughput_report(
     conditions: settings and devices that affect the figures, by their keys in `throughput.json`,
       among them `examples_per_step` (None: unknown), `num_replicas` and `distribution_strategy`.
     warmup_steps: number of steps at the beginning of the run that are not timed.
-    workers: by task name, the figures that `worker_figures` returned on each other worker.
+    workers: the figures of each worker except the chief, by task name; see `worker_figures`.
   """
   steps = select_timed_steps(timing, warmup_steps)
   figures = summarize(steps, conditions['examples_per_step'], conditions['num_replicas'])
@@ -84,7 +84,7 @@ def make_throughput_report(
 
 
 def training_result(settings: groups.Run, timing: Timing) -> Dict[str, Any]:
-  """Returns the entries of the result of a training task, except those about the throughput."""
+  """Returns the main figures of a training task, except the throughput."""
   return {'mode': settings.mode, 'model_dir': settings.model_dir,
           'global_step': timing.global_step, 'steps_run': timing.steps_run,
           'train_loss': timing.loss}
@@ -112,16 +112,18 @@ def _cluster_figures(conditions: Mapping[str, Any], figures: Dict[str, Any],
                      workers: Mapping[str, Dict[str, Any]]) -> Dict[str, Any]:
   """Returns the figures per worker, the slowest worker and, with parameter servers, total rates.
 
-  In synchronous training, each worker counts the examples of all workers. The slowest worker has
-  the largest sum of the median wait for input and the median time between steps. With parameter
-  servers, each worker counts its own examples, so the total rate is the sum of these examples ÷ the
-  chief's wall time. The slowest worker then has the longest median step.
+  In synchronous training, each worker counts the examples of all workers. The slowest worker is the
+  worker with the largest sum of the median wait for input and the median time between steps.
+
+  With parameter servers, each worker counts only its own examples. The total rate is therefore the
+  examples of all workers ÷ the chief's wall time. The slowest worker is the worker with the longest
+  median step.
   """
   all_workers = {'chief': _select_worker_figures(figures), **workers}
   is_synchronous = conditions['distribution_strategy'] != 'parameter_server'
-  parts = ('input_wait_secs_p50', 'between_secs_p50') if is_synchronous else ('step_secs_p50',)
+  keys = ('input_wait_secs_p50', 'between_secs_p50') if is_synchronous else ('step_secs_p50',)
   slowest = max(all_workers,
-                key=lambda name: sum(all_workers[name].get(part) or 0 for part in parts))
+                key=lambda name: sum(all_workers[name].get(key) or 0 for key in keys))
   result: Dict[str, Any] = {'workers': all_workers, 'slowest_worker': slowest}
   if not is_synchronous:
     examples = sum(worker.get('examples', 0) for worker in all_workers.values())
@@ -140,7 +142,7 @@ def _format_log_line(figures: Dict[str, Any]) -> str:
       1e3 * figures['step_secs']['p50'])
   shares = figures['shares']
   if shares['input'] is None:
-    text += '; {:.0%} of the time between steps; the wait for input was not observed'.format(
+    text += '; {:.0%} of the time is between steps; the wait for input was not observed'.format(
         shares['between'])
   else:
     text += '; {} ({:.0%} of the time for input, {:.0%} between steps)'.format(

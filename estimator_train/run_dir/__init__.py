@@ -1,1 +1,1 @@
-"""Reads, writes and locks the directory of a run, and translates disk errors."""
+"""Reads, writes and locks the folder of a run, and translates disk and memory errors."""

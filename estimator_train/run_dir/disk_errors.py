@@ -11,7 +11,7 @@ from estimator_train.errors import TrainingFailed, UserError, one_line
 from estimator_train.run_dir.run_files import RunDir
 from estimator_train.settings import Settings, groups
 
-# Errors of the file system, and of the limits on open files.
+# Errors of file systems, and errors at the limits on open files.
 _DISK_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO,
                 errno.EFBIG, errno.EMFILE, errno.ENFILE, errno.ESTALE, errno.ENOTCONN,
                 errno.ENODEV, errno.ENOENT)
@@ -30,11 +30,11 @@ def translate_error(error: BaseException, settings: Settings,
     error: the error that ended the run.
     settings: the settings of the run.
     previous_save_time_ns: the result of `RunDir.last_save_time_ns` when the run started. If the
-      result is different now, the run has saved a checkpoint, which the translated error names.
+      result is different now, the run has saved a checkpoint, and the translated error names it.
   """
   cause = error.__cause__
   if isinstance(error, UserError) and cause is not None and not isinstance(cause, OSError):
-    # A UserError such as `the function of --model failed` wraps any exception: examine its cause.
+    # A UserError such as `the function of --model failed` can hide a disk or memory error.
     error = cause
   memory_error = _translate_memory_error(error, settings[groups.Optimizer])
   if memory_error is not None:
@@ -47,12 +47,12 @@ def translate_error(error: BaseException, settings: Settings,
     return None  # The folder exists and only a file is missing, which is not a disk error.
   path = _path_of(error) or folder
   rule, remedy = _rule(code), _remedy(code)
-  given = '{} ({}{})'.format(path or 'a file', os.strerror(code), _space_suffix(code, path))
+  value = '{} ({}{})'.format(path or 'a file', os.strerror(code), _space_suffix(code, path))
   if settings.trains and folder is not None and (
       RunDir(folder).last_save_time_ns() not in (None, previous_save_time_ns)):
     return TrainingFailed('{}: {}: {}; the last good checkpoint is {}'.format(
-        rule, given, remedy, RunDir(folder).last_checkpoint()))
-  return UserError(rule, given, remedy)
+        rule, value, remedy, RunDir(folder).last_checkpoint()))
+  return UserError(rule, value, remedy)
 
 
 def disk_errno(error: BaseException) -> Optional[int]:
@@ -65,7 +65,7 @@ def disk_errno(error: BaseException) -> Optional[int]:
 
 
 def error_reason(error: BaseException) -> str:
-  """Returns, on one line, the system's message of a disk error, or another error's own message."""
+  """Returns one line: the system's message for a disk error, or the message of another error."""
   code = disk_errno(error)
   if code is not None:
     return os.strerror(code)
@@ -73,7 +73,7 @@ def error_reason(error: BaseException) -> str:
 
 
 def error_reason_with_space(error: BaseException, needed_bytes: int, folder: str) -> str:
-  """Returns the reason why a file could not be written, with the space needed and available.
+  """Returns why a file could not be written, with the needed and the free space on a full disk.
 
   Args:
     error: the error raised when the file was written.
@@ -81,11 +81,13 @@ def error_reason_with_space(error: BaseException, needed_bytes: int, folder: str
     folder: the path of the folder of the file.
   """
   code = disk_errno(error)
-  needed = ': {} needed'.format(_format_bytes(needed_bytes)) if code in _NO_SPACE_ERRNOS else ''
-  return error_reason(error) + needed + _space_suffix(code, folder)
+  needed_text = (
+      ': {} needed'.format(_format_bytes(needed_bytes)) if code in _NO_SPACE_ERRNOS else '')
+  return error_reason(error) + needed_text + _space_suffix(code, folder)
 
 
 def _rule(code: int) -> str:
+  """Returns the first part of the message for an errno: what went wrong."""
   if code in _TOO_MANY_FILES_ERRNOS:
     return 'too many open files'
   if code in _NO_SPACE_ERRNOS:
@@ -94,6 +96,7 @@ def _rule(code: int) -> str:
 
 
 def _remedy(code: int) -> str:
+  """Returns the last part of the message for an errno: what the user can do."""
   if code in _TOO_MANY_FILES_ERRNOS:
     return 'raise the limit, for example by ulimit -n 4096, and run the same command again'
   if code in _NO_SPACE_ERRNOS:
@@ -102,7 +105,7 @@ def _remedy(code: int) -> str:
 
 
 def _space_suffix(code: Optional[int], path: Optional[str]) -> str:
-  """Returns text to append to the reason: `, N free`, the limit on open files, or ''."""
+  """Returns `, N free` for a full disk, the limit for too many open files, and '' otherwise."""
   if code in _TOO_MANY_FILES_ERRNOS:
     return ', ulimit -n is {}'.format(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
   while path and not os.path.exists(path):
@@ -110,9 +113,9 @@ def _space_suffix(code: Optional[int], path: Optional[str]) -> str:
   if code not in _NO_SPACE_ERRNOS or not path:
     return ''
   text = ', {} free'.format(_format_bytes(shutil.disk_usage(path).free))
-  files = os.statvfs(path)
-  # A file system without a fixed number of inodes reports a total of 0, although files can be made.
-  return text + (' and no inodes' if files.f_files and not files.f_favail else '')
+  status = os.statvfs(path)
+  # Some file systems have no fixed number of inodes and report a total of 0: not an error.
+  return text + (' and no inodes' if status.f_files and not status.f_favail else '')
 
 
 def _translate_memory_error(error: BaseException,
@@ -132,7 +135,7 @@ def _translate_memory_error(error: BaseException,
 
 
 def _path_of(error: BaseException) -> Optional[str]:
-  """Returns the path that a disk error names; None if it names none."""
+  """Returns the path in a disk error; None if the error contains no path."""
   if isinstance(error, OSError):
     return None if error.filename is None else os.fsdecode(error.filename)
   return _first_line(error).rpartition('; ')[0] or None

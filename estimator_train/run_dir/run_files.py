@@ -84,7 +84,7 @@ class RunDir:
                       'give another --model_dir, or the flags of ' + self.path_to(FLAGS_FILE))
 
   def flag_differences(self, settings: settings_lib.Settings, names: Sequence[str]) -> List[str]:
-    """Describes each flag whose value differs from the last training run; none for a new folder.
+    """Describes each flag whose value differs from the last training run; empty for a new folder.
 
     Args:
       settings: the flags of this run.
@@ -101,7 +101,7 @@ class RunDir:
     return tuple(self._read_text(LABELS_FILE).split('\n')[:-1])
 
   def check_class_names(self, class_names: Sequence[str], flag_name: str = 'model_dir') -> None:
-    """Raises a UserError if the last training run had other class names, or another order of them.
+    """Raises a UserError if the class names of the last training run differ, or their order.
 
     Args:
       class_names: the class names of this run.
@@ -127,38 +127,38 @@ class RunDir:
   def record_batch_size(self, first_step: int, examples_per_step: int) -> None:
     """Records the number of examples per step, from the global step `first_step` on.
 
-    Must be called before the step `first_step`, so that the record covers every checkpoint. Records
-    of later steps, whose checkpoints have been lost, are removed.
+    Must be called before the step `first_step`, so that the record covers every checkpoint. Removes
+    the records of `first_step` and later steps, because the checkpoints of these steps are lost.
     """
-    sizes = [(step, examples) for step, examples in self._batch_sizes() if step < first_step]
+    sizes = [(step, examples) for step, examples in self._read_batch_sizes() if step < first_step]
     if not sizes or sizes[-1][1] != examples_per_step:
       sizes.append((first_step, examples_per_step))
     atomic.write_text(self.path_to(_BATCH_SIZES_FILE), json.dumps(sizes) + '\n')
 
   def examples_seen(self, global_step: int, examples_per_step: int) -> int:
-    """Returns the number of examples in all steps up to a global step, over all runs of the folder.
+    """Returns the number of examples in all steps up to `global_step`, of all runs in the folder.
 
     Args:
       global_step: the global step of a checkpoint in the folder.
-      examples_per_step: the number of examples per step before the first recorded step.
+      examples_per_step: the number of examples per step before the first step in the record.
     """
-    sizes = [(0, examples_per_step)] + self._batch_sizes()
+    sizes = [(0, examples_per_step)] + self._read_batch_sizes()
     ends = [step for step, _ in sizes[1:]] + [global_step]
     return sum(max(min(end, global_step) - begin, 0) * examples
                for (begin, examples), end in zip(sizes, ends))
 
   def last_save_time_ns(self) -> Optional[int]:
-    """Returns the modification time of TensorFlow's list of checkpoints, in ns; None if missing."""
+    """Returns when TensorFlow last wrote its list of checkpoints, in ns; None without a list."""
     try:
       return os.stat(self.path_to(_CHECKPOINTS_FILE)).st_mtime_ns
     except OSError:
       return None
 
   def last_checkpoint(self) -> Optional[str]:
-    """Returns the path of the checkpoint that TensorFlow listed last; None if there is none.
+    """Returns the path of the last checkpoint in TensorFlow's list; None if there is none.
 
-    The checkpoint is complete, because TensorFlow lists a checkpoint after writing its files. The
-    list is parsed here, because TensorFlow's functions raise an error if the list is unreadable.
+    The checkpoint is complete, because TensorFlow lists a checkpoint after writing its files. This
+    method parses the list itself, because TensorFlow's functions fail if the list is unreadable.
     """
     try:
       with open(self.path_to(_CHECKPOINTS_FILE), encoding='utf-8') as file:
@@ -182,7 +182,7 @@ class RunDir:
       raise UserError('a file in --model_dir is not UTF-8 text', self.path_to(name),
                       'give another --model_dir, or remove the file') from error
 
-  def _batch_sizes(self) -> List[Tuple[int, int]]:
+  def _read_batch_sizes(self) -> List[Tuple[int, int]]:
     """Returns the recorded (first global step, examples per step), ordered by step.
 
     The result is empty if the file is missing or invalid.

@@ -1,4 +1,4 @@
-"""The lock that prevents a second run from writing to the same `model_dir`."""
+"""Locks a `model_dir`, so that only one run at a time writes to it."""
 
 import contextlib
 import errno
@@ -27,11 +27,11 @@ _UNSUPPORTED_ERRNOS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVA
 @contextlib.contextmanager
 def locked(model_dir: str, touch_interval_secs: float = _TOUCH_INTERVAL_SECS,
            owner_timeout_secs: float = _OWNER_TIMEOUT_SECS) -> Iterator[None]:
-  """Locks a folder, after making it if it is missing.
+  """Makes a folder if it is missing, and locks it during a `with` block.
 
   Between processes on one machine, the lock is a kernel lock on the lock file. The kernel releases
-  this lock when the owner ends. On a network file system, kernel locks may be invisible to other
-  machines, or not supported. The owner therefore touches the lock file regularly. A process that
+  this lock when the owner ends. A network file system may not support kernel locks, or may not
+  show them to other machines. The owner therefore touches the lock file regularly. A process that
   finds the lock file of another machine waits to see whether the file is touched.
 
   Args:
@@ -59,7 +59,7 @@ def locked(model_dir: str, touch_interval_secs: float = _TOUCH_INTERVAL_SECS,
     yield
   finally:
     is_released.set()
-    # Remove the file before unlocking it: afterwards, another process could have locked it.
+    # Remove the file before unlocking it: once unlocked, another process could lock the file.
     with contextlib.suppress(OSError):
       os.remove(path)
     file.close()
@@ -70,19 +70,19 @@ def locked(model_dir: str, touch_interval_secs: float = _TOUCH_INTERVAL_SECS,
 
 
 def _acquire(path: str, owner_timeout_secs: float) -> BinaryIO:
-  """Opens and locks the file, and records this process in it."""
+  """Opens and locks the lock file, and records this process as the owner."""
   while True:
     with contextlib.ExitStack() as stack:
       file = stack.enter_context(open(path, 'a+b', buffering=0))
       supports_locks = _lock(file, path)
-      # The previous owner may have removed the file after this process opened it. If so, try again
-      # with a new file.
+      # The previous owner may have removed the file after this process had opened the file. If so,
+      # try again with a new file.
       with contextlib.suppress(FileNotFoundError):
         if os.path.samestat(os.fstat(file.fileno()), os.stat(path)):
           _check_owner(path, supports_locks, owner_timeout_secs)
           file.truncate(0)
           file.write(json.dumps(_this_process()).encode('utf-8'))
-          stack.pop_all()  # Keep the file open, and so locked.
+          stack.pop_all()  # Keep the file open, which keeps the lock.
           return file
 
 
@@ -112,7 +112,7 @@ def _check_owner(path: str, supports_locks: bool, owner_timeout_secs: float) -> 
   if is_same_boot and not supports_locks:
     is_alive = _start_ticks(owner.get('pid')) == owner.get('started')
   elif is_same_boot:
-    is_alive = False  # A live owner would still have the kernel lock, which this process now has.
+    is_alive = False  # A live owner would still have the lock that this process has.
   else:
     _LOG.info('%s belongs to %s: checking for %.0f s whether that process is alive', path,
               _describe_owner(owner), owner_timeout_secs)
@@ -139,15 +139,17 @@ def _is_touched(path: str, timeout_secs: float) -> bool:
 
 
 def _last_touch_ns(path: str) -> int:
+  """Returns the modification time of the file in ns."""
   # Opening the file makes NFS request its current modification time from the server.
   with open(path, 'rb') as file:
     return os.fstat(file.fileno()).st_mtime_ns
 
 
 def _keep_touching(file: BinaryIO, interval_secs: float, is_released: threading.Event) -> None:
+  """Touches the file at the interval, until the lock is released."""
   while not is_released.wait(interval_secs):
-    # The disk may be full or missing for a while, which is reported when other files are written.
-    # A ValueError means that the file was closed just before this touch.
+    # Errors of the disk are ignored, because they are reported when other files are written. A
+    # ValueError means that `locked` has just closed the file.
     with contextlib.suppress(OSError, ValueError):
       os.utime(file.fileno())
 
@@ -186,14 +188,14 @@ def _boot_id() -> Optional[str]:
 
 
 def _start_ticks(pid: Any) -> Optional[str]:
-  """Returns the start time of a process in the kernel's ticks; None if it does not exist."""
+  """Returns the start time of a process in the kernel's ticks; None if there is no such process."""
   # The start time is field 22. Field 2, the command's name, may contain spaces and parentheses, so
-  # only the fields after its closing parenthesis are split.
+  # only the fields after the closing parenthesis of field 2 are split.
   return _read_field('/proc/{}/stat'.format(pid), lambda stat: stat.rpartition(')')[2].split()[19])
 
 
 def _read_field(path: str, extract: Callable[[str], str]) -> Optional[str]:
-  """Returns what `extract` finds in the content of a file; None if the file cannot be read."""
+  """Returns the value that `extract` takes from a file's text; None if the file is unreadable."""
   try:
     with open(path) as file:
       return extract(file.read())

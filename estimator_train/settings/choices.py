@@ -21,8 +21,9 @@ STRATEGIES = ('off', 'one_device', 'mirrored', 'central_storage', 'multi_worker_
               'parameter_server')
 MULTI_WORKER_STRATEGIES = ('multi_worker_mirrored', 'parameter_server')
 ALL_REDUCE_ALGORITHMS = ('nccl', 'ring', 'hierarchical_copy', 'reduction_to_one_device')
-# The all-reduce algorithms that work only on one machine, or only between workers.
+# These algorithms work only on one machine.
 SINGLE_HOST_ALL_REDUCE = ('hierarchical_copy', 'reduction_to_one_device')
+# This algorithm works only between workers.
 MULTI_WORKER_ALL_REDUCE = ('ring',)
 DTYPES = ('fp32', 'mixed')
 LR_SCHEDULES = ('constant', 'piecewise', 'exponential', 'cosine')

@@ -1,7 +1,7 @@
-"""Rules between flags. A constraint applies in all modes, a requirement only in the given modes.
+"""Defines rules between flags. A rule raises a UserError if the values of the flags break the rule.
 
-The constructor of Settings checks the constraints; `Settings.for_mode` checks the requirements. A
-rule raises a UserError if the values of the flags break the rule.
+The constructor of Settings checks the constraints, which hold in all modes. `Settings.for_mode`
+checks the requirements, which hold only in the modes that are given to their decorator.
 """
 
 from typing import Any, Callable, List, Sequence, Tuple
@@ -23,14 +23,19 @@ CONSTRAINTS: List[Tuple[Tuple[type, ...], Callable[..., None]]] = []
 # (The modes in which the rule applies, the rule, which takes Settings).
 REQUIREMENTS: List[Tuple[Sequence[str], Callable[[Any], None]]] = []
 
-# (A flag, the built-in data sets that use the flag). With others, the flag would have no effect.
-_FLAGS_OF_DATA_SETS = (('train_pattern', ('image_folder',)), ('eval_pattern', ('image_folder',)),
-             ('labels', ('image_folder', 'synthetic')),
-             ('image_size', ('image_folder', 'oct2017', 'synthetic')))
+# (A flag, the built-in data sets that use the flag). With another built-in data set, the flag would
+# have no effect.
+_DATA_SETS_BY_FLAG = (('train_pattern', ('image_folder',)), ('eval_pattern', ('image_folder',)),
+                      ('labels', ('image_folder', 'synthetic')),
+                      ('image_size', ('image_folder', 'oct2017', 'synthetic')))
 
 
 def constraint(*groups: type) -> Callable[[Callable[..., None]], Callable[..., None]]:
-  """Returns a decorator that registers a function of these groups of flags as a constraint."""
+  """Returns a decorator that registers a function as a constraint, which holds in all modes.
+
+  Args:
+    *groups: the classes in groups.py whose instances are the arguments of the function.
+  """
   def register(rule: Callable[..., None]) -> Callable[..., None]:
     CONSTRAINTS.append((groups, rule))
     return rule
@@ -38,7 +43,11 @@ def constraint(*groups: type) -> Callable[[Callable[..., None]], Callable[..., N
 
 
 def requirement(*modes: str) -> Callable[[Callable[[Any], None]], Callable[[Any], None]]:
-  """Returns a decorator that registers a function of Settings as a requirement of these modes."""
+  """Returns a decorator that registers a function of Settings as a requirement.
+
+  Args:
+    *modes: the modes in which the requirement holds. It is not checked in other modes.
+  """
   def register(rule: Callable[[Any], None]) -> Callable[[Any], None]:
     REQUIREMENTS.append((modes, rule))
     return rule
@@ -59,7 +68,7 @@ def _check_image_size(data: Data) -> None:
 @constraint(Data)
 def _check_flags_of_data_sets(data: Data) -> None:
   """Raises a UserError if a flag is given that the data set does not use."""
-  for name, datasets in _FLAGS_OF_DATA_SETS:
+  for name, datasets in _DATA_SETS_BY_FLAG:
     if getattr(data, name) and data.dataset not in datasets and (
         not user_code.is_function_name(data.dataset)):
       raise UserError('--{} is only for --dataset={}'.format(name, ' or '.join(datasets)),
@@ -136,6 +145,7 @@ def _check_intervals(checkpoints: Checkpoints, evaluation: Evaluation) -> None:
 
 @requirement(*choices.MODES)
 def _check_built_in_names(settings: Any) -> None:
+  """Raises a UserError if a value is neither a built-in name nor `package.module:function`."""
   for flag in all_flags().values():
     value = getattr(settings, flag.name)
     if flag.built_in_names and not user_code.is_function_name(value):
@@ -181,6 +191,7 @@ def _require_export_dir(settings: Any) -> None:
 
 @requirement(*choices.TRAINING_MODES)
 def _require_duration(settings: Any) -> None:
+  """Raises a UserError if the duration of training is missing, or ends before the traced steps."""
   if settings.train_steps is None and settings.train_epochs is None:
     raise UserError('training requires --train_steps or --train_epochs',
                     '--mode={} without either'.format(settings.mode),

@@ -1,4 +1,7 @@
-"""Rules for the flags of --mode=scaling and --mode=reproduce."""
+"""Defines the rules for the flags of --mode=scaling and --mode=reproduce.
+
+These rules are requirements, which hold only in the mode that is given to their decorator.
+"""
 
 from typing import Any
 
@@ -18,7 +21,7 @@ _REPRODUCE_FLAGS = (
 
 @requirement('scaling')
 def _check_scaling(settings: Any) -> None:
-  """Checks the flags of a sweep over the number of replicas or workers."""
+  """Raises a UserError if --mode=scaling cannot run with the flags."""
   steps, warmup_steps = settings.train_steps, settings.throughput_warmup_steps
   if settings.train_epochs is not None:
     raise UserError('--mode=scaling takes no --train_epochs, as its runs differ in steps per epoch',
@@ -52,7 +55,7 @@ def _check_scaling_over_workers(settings: Any) -> None:
 
 @requirement('reproduce')
 def _check_reproduce(settings: Any) -> None:
-  """Checks that no flag changes the published workload."""
+  """Raises a UserError if --workload is missing, or if a flag changes the published workload."""
   if settings.workload is None:
     raise UserError('--mode=reproduce requires --workload', '--mode=reproduce without --workload',
                     'give --workload=NAME, one of ' + ', '.join(WORKLOADS))

@@ -50,7 +50,7 @@ class Flag(NamedTuple):
       not name a function.
     check: a further check of the value, which is skipped if the value is None; None: no such check.
     parse_rule: the rule in the error if the items of a tuple cannot be parsed.
-    parse_remedy: the remedy in the same error.
+    parse_remedy: the remedy in this error.
     separator: the text between the items of a tuple on the command line.
   """
   name: str
@@ -136,7 +136,7 @@ def remove_group(group: type) -> None:
 
 
 def group_titles() -> Dict[type, str]:
-  """Returns the title of each class that `flag_group` has registered, in this order."""
+  """Returns the title of each class that `flag_group` has registered, in registration order."""
   return dict(_GROUP_TITLES)
 
 
@@ -197,7 +197,7 @@ def _format_names(names: Sequence[str]) -> str:
 
 
 def _types_of(annotation: Any) -> Tuple[Any, ...]:
-  """Returns the types in a Union, such as Optional[int], or else the annotation itself."""
+  """Returns the types in a Union, such as Optional[int], or the annotation if it is no Union."""
   is_union = getattr(annotation, '__origin__', None) is Union
   return annotation.__args__ if is_union else (annotation,)
 

@@ -1,4 +1,4 @@
-"""Expands --flagfile into the arguments of the file, each with its file name and line number."""
+"""Replaces --flagfile by the arguments in the file, and records the line of each argument."""
 
 import os
 import re
@@ -7,7 +7,7 @@ from typing import List, NamedTuple, Sequence, Tuple
 from estimator_train.errors import UserError
 
 _FLAGFILE = re.compile(r'--?flagfile(?:=(.*))?', re.DOTALL)
-_COMMENTS = ('#', '//')
+_COMMENT_PREFIXES = ('#', '//')
 
 
 class Argument(NamedTuple):
@@ -45,12 +45,13 @@ def expand_arguments(argv: Sequence[str]) -> List[Argument]:
     if text in ('--flagfile', '-flagfile') and rest:
       text = '--flagfile=' + rest.pop(0)
     arguments += _expand_argument(Argument(text, ''), ())
-  # absl uses the last value of a flag. The stable sort moves the command line's flags to the end.
+  # absl uses the last value of a flag. The stable sort moves the flags of the command line to the
+  # end, so that they override flagfiles.
   return sorted(arguments, key=lambda argument: not argument.location)
 
 
 def with_locations(error: UserError, arguments: Sequence[Argument]) -> UserError:
-  """Returns the error with the locations in flagfiles of the flags that the error names."""
+  """Returns the error; if a flagfile sets a flag that the error names, adds `FILE:LINE`."""
   last_by_flag = {argument.flag: argument for argument in arguments}
   locations = [
       argument.location for flag, argument in last_by_flag.items() if argument.location and (
@@ -80,7 +81,7 @@ def _expand_argument(argument: Argument, including: Tuple[str, ...]) -> List[Arg
     raise UserError('a flagfile must not include itself', path_and_origin, 'remove that line')
   arguments: List[Argument] = []
   for number, line in enumerate(_read_lines(path, path_and_origin), 1):
-    if line and not line.startswith(_COMMENTS):
+    if line and not line.startswith(_COMMENT_PREFIXES):
       arguments += _expand_argument(Argument(line, '{}:{}'.format(path, number)),
                                     including + (os.path.realpath(path),))
   return arguments
@@ -88,7 +89,7 @@ def _expand_argument(argument: Argument, including: Tuple[str, ...]) -> List[Arg
 
 def _read_lines(path: str, path_and_origin: str) -> List[str]:
   try:
-    with open(path, encoding='utf-8-sig') as file:  # utf-8-sig: some editors add a BOM.
+    with open(path, encoding='utf-8-sig') as file:  # Skips the BOM of some editors.
       return [line.strip() for line in file]
   except OSError as error:
     reason = error.strerror

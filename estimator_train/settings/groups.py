@@ -204,11 +204,11 @@ class Cluster:
   start_timeout_secs: int = flag(600, 'seconds to wait until all tasks of the cluster have started',
                                  check=int_range(1))
   peer_timeout_secs: int = flag(
-      30, 'seconds without a heartbeat from another task of the cluster after which that task '
-      'counts as lost and the run ends with exit code 138', check=int_range(1))
+      30, 'if another task of the cluster sends no heartbeat for this many seconds, the task '
+      'counts as lost, and the run ends with exit code 138', check=int_range(1))
   step_timeout_secs: int = flag(
-      600, 'seconds that a step, or creating the session, may take before the run ends with exit '
-      'code 138, in a cluster or a single process; 0: no limit', check=int_range(0))
+      600, 'if a step, or creating the session, takes more seconds than this, the run ends with '
+      'exit code 138, in a cluster or a single process; 0: no limit', check=int_range(0))
 
 
 @flag_group('input')
@@ -224,8 +224,8 @@ class Input:
       'folder, or auto (memory for idx files of up to 256 MiB, otherwise none)',
       check=not_empty('give {}, or a folder'.format(', '.join(choices.CACHES))))
   cache_features: bool = flag(
-      False, 'compute the output of the frozen layers once, keep this output in memory or in the '
-      'folder of --cache, and train on it')
+      False, 'compute the output of the frozen layers once, keep the output in memory or in the '
+      'folder of --cache, and train the other layers on the output')
   cache_features_dtype: str = flag('float32', 'dtype of the features of --cache_features',
                                    choices=choices.CACHE_FEATURES_DTYPES)
   on_bad_image: str = flag(
@@ -259,7 +259,7 @@ class Checkpoints:
 @flag_group('reporting')
 @attr.s(auto_attribs=True, frozen=True)
 class Reporting:
-  throughput_warmup_steps: int = flag(10, 'number of first steps that are not timed',
+  throughput_warmup_steps: int = flag(10, 'number of steps at the start that are not timed',
                                       check=int_range(0))
   trace_steps: Optional[Tuple[int, int]] = flag(
       None, 'first:last, the global steps to record as a Chrome trace, model_dir/trace.json',
@@ -269,9 +269,7 @@ class Reporting:
       100, 'steps between progress lines; this interval doubles after 10,000 lines, and again each '
       'time the global step doubles', check=int_range(1))
   report_page: bool = flag(True, 'write the report page, model_dir/report/index.html')
-  runs: Tuple[str, ...] = flag(
-      (), 'folders of the runs that --mode=report shows, or compares if there are several: a '
-      'model_dir of this program or of any Estimator')
+  runs: Tuple[str, ...] = flag((), 'folders of runs that --mode=report shows or compares')
 
 
 @flag_group('experiments')

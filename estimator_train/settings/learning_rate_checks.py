@@ -1,4 +1,7 @@
-"""Rules between the flags of the learning rate schedule."""
+"""Defines the rules between the flags of the learning rate schedule.
+
+A constraint holds in all modes, a requirement only in the modes that are given to its decorator.
+"""
 
 from typing import Any
 

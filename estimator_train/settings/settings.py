@@ -100,7 +100,7 @@ class Settings:
 
 
 def _make_groups(values: Dict[str, Any]) -> Dict[type, Any]:
-  """Checks the values of flags, and returns an instance of each class of flags, by class."""
+  """Checks the values of flags, and returns an instance of each group; the keys are the groups."""
   flags = all_flags()
   values = {name: _to_flag_value(value) for name, value in values.items()}
   for name, value in values.items():
@@ -139,8 +139,8 @@ def steps_for_epochs(epochs: float, num_examples: int, step_examples: int) -> in
   The result is rounded up, because a batch may contain examples of two epochs.
 
   Args:
-    epochs: the number of epochs. A float counts as the decimal number that it is printed as: 0.1 is
-      exactly 1/10 here, not the nearest binary fraction.
+    epochs: the number of epochs. A float stands for the decimal number that Python prints for it;
+      for example, 0.1 stands for exactly 1/10, not for the nearest binary fraction.
     num_examples: the number of examples per epoch.
     step_examples: the number of examples per global step.
   """
@@ -180,8 +180,8 @@ def learning_rate_scale(settings: Optimizer) -> float:
   """Returns the factor by which `--scale_learning_rate` multiplies the learning rates.
 
   The flags give the learning rates for `--base_batch_size`. When the batch size grows, `linear`
-  preserves the update per example (Goyal et al. 2017, arXiv:1706.02677), and `sqrt` the variance of
-  the update (Krizhevsky 2014, arXiv:1404.5997).
+  preserves the update per example (Goyal et al. 2017, arXiv:1706.02677), and `sqrt` preserves the
+  variance of the update (Krizhevsky 2014, arXiv:1404.5997).
 
   Raises:
     ValueError: the value of `--scale_learning_rate` is not implemented.

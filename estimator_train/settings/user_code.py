@@ -48,7 +48,8 @@ def function_name(function: Callable[..., Any]) -> str:
 def call_function(flag: str, name: str, parameter_names: str, *arguments: Any) -> Any:
   """Imports a function, calls it, and returns the result.
 
-  The function is called with the arguments if it has required parameters, otherwise without.
+  The function is called with the arguments if it has required parameters, otherwise
+  without arguments.
 
   Args:
     flag: the name of the flag that names the function.
@@ -82,7 +83,7 @@ def translate_errors(what: str, given: str) -> Iterator[None]:
 
   Args:
     what: what failed, the first part of the error.
-    given: the flag that names the code, with its value.
+    given: the flag that names the code and the value of this flag, as on the command line.
   """
   try:
     yield
@@ -95,8 +96,8 @@ def translate_errors(what: str, given: str) -> Iterator[None]:
 
 
 def _import_function(flag: str, name: str, given: str) -> Any:
-  """Returns the function of a name; raises a UserError if the import fails or finds none."""
-  module_name, _, function_name = name.partition(':')
+  """Imports and returns a function; raises a UserError if the module or function is missing."""
+  module_name, _, attribute_name = name.partition(':')
   try:
     with translate_errors('the module of --{} failed'.format(flag), given):
       module = importlib.import_module(module_name)
@@ -111,12 +112,12 @@ def _import_function(flag: str, name: str, given: str) -> Any:
                       'give package.module:function, importable from this folder or PYTHONPATH'
                       ) from cause
     raise
-  function = getattr(module, function_name, None)
+  function = getattr(module, attribute_name, None)
   if callable(function):
     return function
   defined = [key for key, value in vars(module).items()
              if callable(value) and getattr(value, '__module__', None) == module.__name__]
-  near = difflib.get_close_matches(function_name, defined) or sorted(defined)
+  near = difflib.get_close_matches(attribute_name, defined) or sorted(defined)
   raise UserError('--{} names a function that does not exist'.format(flag), given,
                   'did you mean {}?'.format(', '.join(near[:5])) if near else
                   '{} defines no function'.format(getattr(module, '__file__', module_name)))

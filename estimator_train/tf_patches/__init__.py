@@ -2,30 +2,33 @@
 
 Each function or class is one workaround. Its docstring describes the defect, where the defect is,
 and the symptom. These modules import nothing else of the package except `errors`. In the following
-list, locations with (E) are relative to tensorflow_estimator/python/estimator/, and all others to
-tensorflow_core/python/. `test` names the test that covers the workaround. Text in parentheses after
-`defect:` does not describe a defect, but states which public name TensorFlow lacks, or which other
-workaround uses the function.
+list, locations with (E) are relative to tensorflow_estimator/python/estimator/, and all other
+locations to tensorflow_core/python/. `test` names the file of the test that covers the entry. Text
+in parentheses after `defect:` does not describe a defect: the text states which public function or
+attribute TensorFlow lacks, or which other function uses this function.
 
 - `central_storage.make_strategy`
     defect: AggregatingVariable hides `trainable` and initial values
     location: distribute/values.py:1489
     symptom: no layer can be built; training starts from random weights
     test: tests/training/test_exactness.py
+- `central_storage.forward_attributes`
+    defect: (used by `make_strategy`, and for strategies that users have made)
+    test: tests/training/test_drop_in.py
 - `checkpoint_hook.CheckpointHook`
     defect: the graph is written three times; the save interval starts at the run's first step
     location: training/basic_session_run_hooks.py:570
-    symptom: slow start; a resumed run saves at other steps than an uninterrupted one
+    symptom: slow start; a resumed run saves at other steps than an uninterrupted run
     test: tests/training/checkpoints/test_save_hook.py
 - `control_inputs.run_before`
     defect: (no public function adds control inputs to existing operations)
     location: framework/ops.py:2089
-    symptom: with a single thread the measured wait for input includes the model
+    symptom: with a single thread the measured wait for input includes the time of the model
     test: tests/training/hooks/test_input_wait.py
 - `converter_command.converter_on_path`
     defect: the command `toco_from_protos` is searched for in PATH only
     location: ../lite/python/convert.py:49
-    symptom: the command is not found, or that of another TensorFlow runs
+    symptom: the command is not found, or the command of another TensorFlow runs
     test: tests/tf_patches/test_tf_patches.py
 - `devices.gpu_descriptions`
     defect: (no public function returns the compute capability)
@@ -110,7 +113,7 @@ workaround uses the function.
     defect: (no public function makes the training function)
     test: tests/training/test_drop_in.py
 - `model_to_estimator.make_metrics`
-    defect: (no public attribute has the compiled metrics only)
+    defect: (no public attribute lists only the compiled metrics)
     location: keras.py:229 (E)
     test: tests/training/test_drop_in.py
 - `model_to_estimator.restore_subclassed_model`
@@ -146,12 +149,12 @@ workaround uses the function.
     symptom: `Unknown decay: Cosine`
     test: tests/tf_patches/test_tf_patches.py
 - `model_to_estimator.add_optimizer_base_class`
-    defect: the optimizer is created again from its class and configuration
+    defect: only the optimizer's class and configuration are copied
     location: keras/models.py:665
-    symptom: methods that were replaced on the instance are lost
+    symptom: methods that were replaced on the optimizer object are lost
     test: tests/training/hooks/test_summaries.py
 - `multi_worker_mirrored.make_strategy`
-    defect: (makes a `MultiWorkerMirroredStrategy`)
+    defect: (makes the `MultiWorkerMirroredStrategy` of the next entry)
     test: tests/cluster/test_workers.py
 - `multi_worker_mirrored.MultiWorkerMirroredStrategy`
     defect: the strategy uses all GPUs, or one CPU device
@@ -172,7 +175,7 @@ workaround uses the function.
     symptom: a good checkpoint is deleted
     test: tests/tf_patches/test_tf_patches.py
 - `saver.delete_surplus_checkpoints`
-    defect: a Saver deletes at most one checkpoint for each one that it saves
+    defect: a Saver deletes at most one checkpoint after each save
     location: training/saver.py:933
     symptom: too many checkpoints are kept
     test: tests/training/checkpoints/test_save_hook.py
@@ -182,9 +185,9 @@ workaround uses the function.
     symptom: a run in a moved folder cannot resume
     test: tests/tf_patches/test_tf_patches.py
 - `session_runs.SessionRunTimer`
-    defect: the hooks of Estimator are called before those of the user
+    defect: Estimator's hooks are called before the user's hooks
     location: training/monitored_session.py:544
-    symptom: saving a checkpoint and its evaluation count as part of a step
+    symptom: saving and evaluating a checkpoint count as part of a step
     test: tests/training/hooks/test_time_history.py
 - `trace.chrome_trace`
     defect: (no public function makes a Chrome trace)

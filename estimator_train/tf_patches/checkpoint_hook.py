@@ -1,4 +1,4 @@
-"""The base class of the hook that saves checkpoints."""
+"""Provides the base class of the hook that saves checkpoints."""
 
 import os
 from typing import Any, Optional
@@ -10,10 +10,10 @@ class CheckpointHook(tf.train.CheckpointSaverHook):
   """A `CheckpointSaverHook` whose subclasses implement how a checkpoint is saved.
 
   Defect: lines 570 and 578 of tensorflow_core/python/training/basic_session_run_hooks.py write the
-  graph two more times than TensorBoard needs, one of them as text. Line 581 counts the steps to the
-  next checkpoint from the first step of the run. The saver, the writer and the timer of the hook
-  have only private names. Symptom: a tenth of the start-up time is spent on graph.pbtxt; a resumed
-  run saves at other steps than an uninterrupted one.
+  graph twice, once as text, in addition to the copy that TensorBoard needs. Line 581 counts the
+  steps to the next checkpoint from the first step of the run. The saver, the writer and the timer
+  of the hook have only private names. Symptom: a tenth of the start-up time is spent on
+  graph.pbtxt; a resumed run saves at other steps than an uninterrupted run.
 
   Args:
     model_dir: the path of the folder of the run.
@@ -26,11 +26,11 @@ class CheckpointHook(tf.train.CheckpointSaverHook):
     self._save_interval_steps = save_steps or 1
 
   def save(self, session: tf.Session, step: int) -> None:
-    """Saves a checkpoint; to be overridden."""
+    """Saves a checkpoint of this global step; subclasses must override this method."""
     raise NotImplementedError
 
   def after_create_session(self, session: tf.Session, coord: Any) -> None:
-    # For TensorBoard; other programs can read the graph from the .meta file of a checkpoint.
+    # TensorBoard needs this copy. Other programs can read the graph from a checkpoint's .meta file.
     self.writer.add_graph(session.graph)
     step = self.global_step(session)
     self.save(session, step)
@@ -54,7 +54,7 @@ class CheckpointHook(tf.train.CheckpointSaverHook):
     return int(session.run(self._global_step_tensor))
 
   def reset_timer(self, step: int) -> None:
-    """Makes the steps to the next checkpoint count from the last multiple of `save_steps`."""
+    """Counts the steps to the next checkpoint from the last multiple of `save_steps`."""
     self._timer.update_last_triggered_step(step - step % self._save_interval_steps)
 
   def _save(self, session: tf.Session, step: int) -> None:

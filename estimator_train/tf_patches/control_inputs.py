@@ -6,10 +6,11 @@ import tensorflow.compat.v1 as tf
 
 
 def run_before(first: tf.Operation, operations: Sequence[tf.Operation]) -> None:
-  """Makes operations that are already in the graph wait for another operation.
+  """Makes operations that are already in the graph wait for the operation `first`.
 
-  Private name, no workaround: `tf.control_dependencies` applies to new operations only
-  (tensorflow_core/python/framework/ops.py:2089).
+  Not a workaround for a defect: this function uses the private name `_add_control_input`
+  (tensorflow_core/python/framework/ops.py:2089), because the public `tf.control_dependencies`
+  applies to new operations only.
 
   Args:
     first: the operation to run first.

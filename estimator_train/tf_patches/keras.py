@@ -1,4 +1,4 @@
-"""Works around defects of Keras's sessions and batch normalization; reads the layers of a model.
+"""Works around defects of Keras's session and batch normalization, and inspects Keras models.
 
 Paths are relative to tensorflow_core/python/keras/.
 """
@@ -12,12 +12,12 @@ from tensorflow.python.keras import backend
 
 @contextlib.contextmanager
 def restored_session() -> Iterator[None]:
-  """Restores Keras's session of this thread at the end, or removes it if there was none before.
+  """Restores Keras's session of this thread after the `with` block; removes a new session.
 
   Defect: backend.py has no function that only returns the session (`_SESSION`, line 95).
-  `tf.keras.backend.get_session` (lines 446 to 454) replaces the session if there is none, or if the
-  session belongs to another graph than the default graph. Symptom: after a call of this package, a
-  model that the user has trained loses its session, and with the session its weights.
+  `tf.keras.backend.get_session` (lines 446 to 454) makes a session if there is none, and replaces a
+  session of another graph than the default graph. Symptom: when a function of this package has
+  returned, the user's trained model has lost its weights, because the session contained them.
   """
   session = getattr(backend._SESSION, 'session', None)
   try:
@@ -27,7 +27,7 @@ def restored_session() -> Iterator[None]:
 
 
 def ensure_session(model: tf.keras.Model, config: tf.ConfigProto) -> None:
-  """Makes Keras's session with `config`, unless the graph of the model has a session already.
+  """Makes Keras's session with `config`, unless there is a session for the graph of the model.
 
   Defect: backend.py:454 makes Keras's session with default options, and the GPU options of the
   first session apply to the whole process. Symptom: GPU options of a RunConfig have no effect.
@@ -44,7 +44,7 @@ class BatchNormalization(tf.keras.layers.BatchNormalization):
 
   Defect: layers/normalization.py:633 checks whether the layer is frozen only if `_USE_V2_BEHAVIOR`
   is True, but line 870 sets `_USE_V2_BEHAVIOR` to False. Symptom: a frozen layer uses the
-  statistics of the batch, not those with which the weights of the network were trained. This class
+  statistics of the batch, not the statistics with which the network was trained. This class
   has the name of Keras's own layer, because saved models contain the name.
   """
 
@@ -55,17 +55,19 @@ class BatchNormalization(tf.keras.layers.BatchNormalization):
 def source_layers(layer: tf.keras.layers.Layer) -> List[tf.keras.layers.Layer]:
   """Returns the layers whose outputs are the inputs of a layer.
 
-  Private name, no workaround: only `_keras_history` (engine/base_layer_utils.py:159) refers from a
-  tensor to the layer that computes the tensor. Without this attribute, no network can be split.
+  Not a workaround for a defect: this function uses the private name `_keras_history`
+  (engine/base_layer_utils.py:159), because no public attribute of a tensor refers to the layer that
+  computes the tensor. Without this attribute, no network can be split.
   """
   tensors = layer.input if isinstance(layer.input, list) else [layer.input]
   return [tensor._keras_history[0] for tensor in tensors]
 
 
 def is_graph_network(model: tf.keras.Model) -> bool:
-  """Whether a model is defined by its inputs and outputs, not by a subclass with its own `call`.
+  """Returns whether a model is defined by its inputs and outputs, not by its own `call`.
 
-  Private name, no workaround: no public attribute identifies subclassed models
-  (engine/network.py:276 and 376). A subclassed model can be copied only on the tensors of a batch.
+  Not a workaround for a defect: this function uses the private name `_is_graph_network`
+  (engine/network.py:276 and 376), because no public attribute distinguishes these models. A model
+  with its own `call` can be copied only on the tensors of a batch.
   """
   return bool(model._is_graph_network)

@@ -11,19 +11,20 @@ class LossScalingOptimizer(tf.keras.optimizers.Optimizer):
 
   float16 cannot represent values below 6e-8, and many gradients are smaller. TensorFlow's
   DynamicLossScale starts at 2^15, doubles after 2,000 steps with finite gradients in a row, and
-  halves after a step with a gradient that is not finite on some replica. The update of such a step
-  is skipped. The global step counts the skipped step, too, so that the global step stays
-  proportional to the number of examples.
+  halves after a step with a gradient that is not finite on some replica. A step with
+  such a gradient does not update the weights. The global step counts this step, too, so that the
+  global step stays proportional to the number of examples.
 
   Defect: TensorFlow's own LossScaleOptimizer
   (tensorflow_core/python/keras/mixed_precision/experimental/loss_scale_optimizer.py:47) lacks
   `get_config` and `from_config`, which model_to_estimator needs to create the optimizer again.
-  Symptom: a model with such an optimizer cannot be converted to an Estimator. LossScaleOptimizer
-  also changes the names of the optimizer's variables, so that a run could not resume with another
-  `--dtype`.
+  Symptom: a model with a LossScaleOptimizer cannot be converted to an Estimator.
+  LossScaleOptimizer also changes the names of the optimizer's variables, so that a run could not
+  resume with another `--dtype`.
 
   Args:
-    optimizer: the optimizer that applies the gradients. The names of its variables do not change.
+    optimizer: the optimizer that applies the gradients. The names of this optimizer's variables do
+      not change.
   """
 
   def __init__(self, optimizer: tf.keras.optimizers.Optimizer) -> None:
@@ -39,10 +40,10 @@ class LossScalingOptimizer(tf.keras.optimizers.Optimizer):
     self._optimizer.iterations = variable
 
   def get_gradients(self, loss: tf.Tensor, params: Sequence[tf.Variable]) -> List[tf.Tensor]:
-    # Not made in __init__, because the variables of the scale must be in the training graph.
+    # The scale is not made in __init__, because its variables must be in the training graph.
     self._scale = tf.train.experimental.DynamicLossScale()
     for weight in self._scale._weights.values():
-      backend.track_variable(weight)  # So that Keras's session initializes it.
+      backend.track_variable(weight)  # Makes Keras's session initialize it.
     factor = self._scale()
     return [None if gradient is None else gradient / factor
             for gradient in self._optimizer.get_gradients(loss * factor, params)]
@@ -51,13 +52,15 @@ class LossScalingOptimizer(tf.keras.optimizers.Optimizer):
                       name: Optional[str] = None) -> tf.Operation:
     pairs = [(gradient, variable) for gradient, variable in grads_and_vars if gradient is not None]
     optimizer = self._optimizer
-    # Made before the tf.cond of _apply_if_finite, which would change the names of the variables.
+    # The variables are made here, because their names would be different if they were made in the
+    # tf.cond of _apply_if_finite.
     with backend.name_scope(self._name), tf.init_scope():
       optimizer._create_hypers()
       optimizer._create_slots([variable for _, variable in pairs])
     gradients, variables = zip(*pairs)
-    # call_for_each_replica would replace the variables by their copies on each replica, but it does
-    # not change a function that returns the variables.
+    # A function passes the variables to _apply_if_finite. If the variables were arguments
+    # themselves, call_for_each_replica would replace each variable by its copy on the replica, but
+    # the optimizer needs the variable that represents all copies.
     return tf.distribute.get_replica_context().merge_call(
         self._apply_if_finite, args=(gradients, lambda: variables))
 
@@ -66,7 +69,7 @@ class LossScalingOptimizer(tf.keras.optimizers.Optimizer):
     """Returns the operation that updates the loss scale and, with finite gradients, the weights.
 
     Args:
-      strategy: the strategy, which merge_call passes.
+      strategy: the strategy. merge_call adds this argument.
       gradients: the gradients of each replica.
       variables: for each replica, a function that returns the variables.
     """
@@ -88,5 +91,5 @@ class LossScalingOptimizer(tf.keras.optimizers.Optimizer):
   @classmethod
   def from_config(cls, config: Dict[str, Any],
                   custom_objects: Any = None) -> 'LossScalingOptimizer':
-    # A copy of the dict, because `deserialize` modifies it.
+    # `deserialize` modifies its argument, so pass a copy.
     return cls(tf.keras.optimizers.deserialize(dict(config['optimizer'])))

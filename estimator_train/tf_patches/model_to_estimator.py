@@ -16,7 +16,8 @@ from tensorflow_estimator.python.estimator import keras
 def initial_weights_path(model_dir: str) -> str:
   """Returns the path to which model_to_estimator writes a model's initial weights.
 
-  Private name, no workaround: only lines 368 and 406 define the path.
+  Not a workaround for a defect: this function repeats the path of lines 368 and 406, because
+  TensorFlow has no public name for the path.
   """
   return os.path.join(model_dir, 'keras', 'keras_model.ckpt')
 
@@ -26,8 +27,9 @@ def build_model(model: tf.keras.Model, mode: str, features: Any, labels: Any,
                 optimizer_config: Any) -> tf.keras.Model:
   """Builds a copy of a model on the tensors of a batch, and compiles it unless `mode` is PREDICT.
 
-  Private name, no workaround: only `_clone_and_build_model` (line 181) applies sample weights, and
-  puts features and labels that are dicts in the order of the inputs and outputs of the model.
+  Not a workaround for a defect: this function uses the private name `_clone_and_build_model`
+  (line 181), because no public function applies sample weights, and sorts dicts of features and
+  labels in the order of the inputs and outputs of the model.
 
   Args:
     model: the compiled model to copy.
@@ -49,12 +51,13 @@ def get_optimizer_config(optimizer: Any) -> Any:
   """Returns the configuration of an optimizer, or of each optimizer in a list, for build_model.
 
   Returns None for an optimizer of `tf.train`, which has no configuration. Must be called in the
-  graph of the model, because a hyperparameter can be a variable of this graph. Private name, no
-  workaround: the function replaces the first lines of `_create_keras_model_fn` (line 265).
+  graph of the model, because a hyperparameter can be a variable of this graph. Not a workaround
+  for a defect: this function does the same as the first lines of the private function
+  `_create_keras_model_fn` (line 265), which this package does not call.
   """
   try:
     if isinstance(optimizer, (list, tuple)):
-      return [one.get_config() for one in optimizer]
+      return [member.get_config() for member in optimizer]
     return optimizer.get_config()
   except (NotImplementedError, AttributeError):
     return None
@@ -63,8 +66,9 @@ def get_optimizer_config(optimizer: Any) -> Any:
 def output_names(model: tf.keras.Model) -> List[str]:
   """Returns the names of the outputs of a model from build_model, equal on all replicas.
 
-  Defect: on each replica Keras adds another suffix to the names of the outputs. Line 290 removes
-  the suffix, as this function does. Symptom: the predictions of the replicas cannot be grouped.
+  Defect: on each replica, Keras adds a different suffix to the names of the outputs. This function
+  removes the suffix in the same way as line 290, which this package does not execute. Symptom: the
+  predictions of the replicas cannot be grouped.
   """
   if not tf.distribute.has_strategy():
     return list(model.output_names)
@@ -74,7 +78,8 @@ def output_names(model: tf.keras.Model) -> List[str]:
 def make_train_op(model: tf.keras.Model) -> tf.Operation:
   """Returns the operation of a training step of a model from build_model.
 
-  Private name, no workaround: only `_make_train_function` makes the attribute `train_function`.
+  Not a workaround for a defect: this function uses the private name `_make_train_function`, because
+  no public function makes the attribute `train_function`.
   """
   model._make_train_function()  # pylint: disable=protected-access
   return model.train_function.updates_op
@@ -83,8 +88,9 @@ def make_train_op(model: tf.keras.Model) -> tf.Operation:
 def make_metrics(model: tf.keras.Model) -> Dict[str, Any]:
   """Returns the compiled metrics of a model from build_model, by name.
 
-  Private name, no workaround: the public `model.metrics` also contains the metrics that a model has
-  added by `add_metric`.
+  Not a workaround for a defect: this function uses the private names `_make_test_function` and
+  `_compile_metric_functions`, because the public `model.metrics` also contains the metrics that a
+  model has added by `add_metric`.
   """
   model._make_test_function()  # pylint: disable=protected-access
   # pylint: disable-next=protected-access
@@ -94,8 +100,10 @@ def make_metrics(model: tf.keras.Model) -> Dict[str, Any]:
 def restore_subclassed_model(model: tf.keras.Model) -> None:
   """Restores the user's model after build_model, which replaces the layers of some models.
 
-  Private name, no workaround: no public function undoes the replacement. TensorFlow replaces the
-  layers of a subclass of tf.keras.Model without `get_config`, because it cannot copy such a model.
+  TensorFlow replaces the layers of a model that is a subclass of tf.keras.Model without
+  `get_config`, because TensorFlow cannot copy such a model. Not a workaround for a defect: this
+  function uses the private name `in_place_subclassed_model_state_restoration`, because no public
+  function undoes the replacement.
   """
   if getattr(model, '_original_attributes_cache', None) is not None:
     models.in_place_subclassed_model_state_restoration(model)
@@ -129,10 +137,10 @@ def save_initial_weights(model: tf.keras.Model, values: Optional[Sequence[Any]],
 
   Args:
     model: a model that is defined by its inputs and outputs. The returned names can differ from the
-      names in the graph of `model`, which have suffixes if this graph contains other models, too.
+      names in the graph of `model`: if this graph contains other models, its names have suffixes.
     values: the values of the weights, or None for random values, with the seed in `config`.
-    config: the configuration of the Estimator. A task of a cluster that is not the chief writes
-      only if there is no file yet.
+    config: the configuration of the Estimator. In a cluster, the chief always writes the weights;
+      another task writes the weights only if there is no file yet.
     custom_objects: the user's functions and classes, by name.
     object_based: whether to write an object-based checkpoint.
   """
@@ -158,9 +166,9 @@ def save_initial_weights(model: tf.keras.Model, values: Optional[Sequence[Any]],
 
 def weight_shapes(model: tf.keras.Model,
                   custom_objects: Mapping[str, Any]) -> Dict[str, List[int]]:
-  """Returns the shapes of the weights of a model by their names in an Estimator's graph.
+  """Returns the shapes of a model's weights, by the names of the weights in an Estimator's graph.
 
-  Private name, no workaround: see save_initial_weights about the names.
+  See save_initial_weights about the names.
   """
   with tf.Graph().as_default(), tf.keras.utils.CustomObjectScope(dict(custom_objects)):
     return {weight.op.name: weight.shape.as_list()
@@ -168,7 +176,7 @@ def weight_shapes(model: tf.keras.Model,
 
 
 class PositionalWeights:
-  """Saves initial weights by position, for a model that is built, and named, only on a batch.
+  """Saves initial weights by position, for a model whose weights have no names before a batch.
 
   Defect: model_to_estimator loses the weights of subclasses of tf.keras.Model, and of other models
   without known inputs; line 574 only warns. Symptom: training starts from random weights.
@@ -190,7 +198,7 @@ class PositionalWeights:
                     dict(zip(placeholders, values)))
 
   def initialize(self, model: tf.keras.Model) -> None:
-    """Initializes the weights of a model from build_model, in the graph of the Estimator."""
+    """Makes the weights of a model from build_model start from the saved values."""
     tf.train.init_from_checkpoint(self._path, {
         str(index): weight for index, weight in enumerate(model.weights)})
 
@@ -200,10 +208,10 @@ def warm_start_settings(model_dir: str, names: Sequence[str]) -> tf.estimator.Wa
 
   Defect: line 593 warm-starts with the default pattern, which matches trainable variables only
   (tensorflow_core/python/training/warm_starting_util.py:341). Symptom: weights of frozen layers
-  start from random values, and the statistics of batch normalization from 0 and 1.
+  start from random values, and the statistics of batch normalization start from 0 and 1.
 
   Args:
-    model_dir: the folder of the Estimator.
+    model_dir: the path of the folder of the Estimator.
     names: the names of the weights in the graph of the Estimator.
   """
   return tf.estimator.WarmStartSettings(
@@ -227,7 +235,7 @@ def add_optimizer_base_class(optimizer: Any, base_class: type) -> None:
 
   Defect: model_to_estimator creates the optimizer again by `opt.__class__.from_config`
   (tensorflow_core/python/keras/models.py:665). Symptom: only the class of the optimizer is
-  preserved; a method that was replaced on the instance, or a wrapper around the instance, is lost.
+  preserved; a method that was replaced on the object, or a wrapper around the object, is lost.
   The new class has the name of the old class, because names of variables may contain this name.
 
   Args:

@@ -18,7 +18,8 @@ def make_strategy(devices: Tuple[str, ...], communication: str) -> tf.distribute
   See MultiWorkerMirroredStrategy.
 
   Args:
-    devices: the devices of this worker, such as `/gpu:0`. Each worker must give the same number.
+    devices: the devices of this worker, such as `/gpu:0`. All workers must have the same number of
+      devices.
     communication: the implementation of the collective operations: AUTO, RING or NCCL.
   """
   return MultiWorkerMirroredStrategy(
@@ -42,7 +43,7 @@ class MultiWorkerMirroredStrategy(tf.distribute.experimental.MultiWorkerMirrored
 
 
 class _Extended(collective_all_reduce_strategy.CollectiveAllReduceExtended):
-  """The implementation of the strategy; replaces the devices that the base class has selected."""
+  """Implements the strategy; replaces the devices that the base class has selected."""
 
   def __init__(self, strategy: tf.distribute.Strategy, devices: Tuple[str, ...],
                communication: cross_device_ops.CollectiveCommunication) -> None:

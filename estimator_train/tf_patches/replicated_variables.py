@@ -18,12 +18,13 @@ class SingleCopySaver(tf.train.SessionRunHook):
   the copies of the optimizer's slots on all replicas, and restores the variables that contain
   hyperparameters. Symptom: a run on one replica cannot resume on two (`Key
   training/Adam/.../replica_1 not found in checkpoint`), and the learning rate of a resumed run is
-  that of the checkpoint, not that of the flags.
+  the rate in the checkpoint, not the rate that the flags give.
 
-  Every worker needs this hook, before the hook that saves checkpoints.
+  Every worker needs this hook. In the list of hooks, this hook must precede the hook that saves
+  checkpoints.
 
   Args:
-    config: the configuration of the Estimator, with the number of checkpoints to keep. None:
+    config: the configuration of the Estimator, with the number of checkpoints to keep. If None,
       another saver saves the variables, and this hook only resets hyperparameters.
   """
 
@@ -31,7 +32,8 @@ class SingleCopySaver(tf.train.SessionRunHook):
     self._config = config
 
   def begin(self) -> None:
-    # Replaces Estimator's own saver; the session is created and restored only after `begin`.
+    # Replaces Estimator's own saver in time, because the session is created and restored after
+    # `begin`.
     if self._config is not None:
       savers = tf.get_collection_ref(tf.GraphKeys.SAVERS)
       savers[:] = [_LateBuiltSaver(
@@ -62,9 +64,9 @@ def single_copy_variables() -> List[Any]:
   """
   chosen: Dict[str, Any] = {}
   for variable in tf.global_variables():
-    name = variable.op.name
+    name = variable.op.name  # The same for a replicated variable and for its first copy.
     if _OTHER_REPLICA_NAME.search(name):
       continue
-    if name not in chosen or hasattr(variable, 'values'):
+    if name not in chosen or hasattr(variable, 'values'):  # `values`: the variable is replicated.
       chosen[name] = variable
   return list(chosen.values())

@@ -29,8 +29,8 @@ def checkpoint_list_restorer(saver: tf.train.Saver) -> Callable[[], None]:
 def delete_surplus_checkpoints(saver: tf.train.Saver) -> None:
   """Deletes the oldest checkpoints beyond the saver's `max_to_keep`.
 
-  Defect: a Saver deletes at most one checkpoint for each one that it saves (lines 933 and 934),
-  however many there are. Symptom: a run that resumes with a smaller `--keep_checkpoint_max`, or
+  Defect: after each save, a Saver deletes at most one checkpoint (lines 933 and 934), however many
+  checkpoints there are. Symptom: a run that resumes with a smaller `--keep_checkpoint_max`, or
   after a kill, keeps too many checkpoints until it ends.
   """
   max_to_keep, paths = saver.saver_def.max_to_keep, saver.last_checkpoints
@@ -43,13 +43,14 @@ def delete_surplus_checkpoints(saver: tf.train.Saver) -> None:
 def write_checkpoint_state(model_dir: str, latest: str, paths: Sequence[str]) -> None:
   """Writes the `checkpoint` file, with relative paths.
 
-  Private name, because the public `tf.train.update_checkpoint_state` (checkpoint_management.py:129)
-  has no argument `save_relative_paths`. Symptom: after the folder is moved or mounted elsewhere,
-  the `checkpoint` file contains paths that do not exist.
+  Not a workaround for a defect: this function uses the private name
+  `update_checkpoint_state_internal`, because the public `tf.train.update_checkpoint_state`
+  (checkpoint_management.py:129) has no argument `save_relative_paths`. With absolute paths, the
+  paths in the `checkpoint` file would not exist after the folder is moved or mounted elsewhere.
 
   Args:
     model_dir: the path of the folder of the run.
-    latest: the path of the checkpoint to resume from.
+    latest: the path of the checkpoint from which the next run resumes.
     paths: the paths of all checkpoints, the oldest first.
   """
   checkpoint_management.update_checkpoint_state_internal(model_dir, latest, paths,

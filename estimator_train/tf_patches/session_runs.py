@@ -1,4 +1,4 @@
-"""Times the runs of a session, apart from the hooks around them."""
+"""Times selected calls of `Session.run`, without the hooks that run before and after the calls."""
 
 import time
 from typing import Any, Callable
@@ -7,36 +7,36 @@ import tensorflow.compat.v1 as tf
 
 
 class SessionRunTimer:
-  """Records when the next run of a session begins and ends, and whether a checkpoint was saved.
+  """Times one requested run of a session, and records whether a checkpoint was saved since then.
 
   Defect: MonitoredTrainingSession (tensorflow_core/python/training/monitored_session.py:544 and
-  580) calls the hooks of Estimator, among them the one that saves checkpoints and has them
-  evaluated, before the user's hooks. Symptom: in a hook of the user, saving a checkpoint and its
-  evaluation seem to be part of the step.
+  580) calls Estimator's hooks before the user's hooks. One of Estimator's hooks saves checkpoints
+  and starts their evaluation. Symptom: to a hook of the user, saving and evaluating a checkpoint
+  seem to be part of the step.
 
   Attributes:
-    began: the clock just before the first run since `start`, in seconds.
-    ended: the clock just after that run, in seconds.
-    has_saved: whether a saver has saved a checkpoint since `start`, outside of that run.
+    began: the time of the clock just before the requested run, in seconds.
+    ended: the time of the clock just after the requested run, in seconds.
+    has_saved: whether a saver has saved a checkpoint since the request, in another run.
   """
 
   def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
     self.began = self.ended = 0.
     self.has_saved = False
     self._clock = clock
-    self._is_waiting = False
+    self._is_run_requested = False
 
   def attach(self, session: tf.Session) -> None:
     """Replaces `run` of a session by a method that records the times, until `detach`."""
     run, clock = session.run, self._clock
 
     def timed_run(fetches: Any, *args: Any, **options: Any) -> Any:
-      if not self._is_waiting:
-        # A saver runs its operation by name.
+      if not self._is_run_requested:
+        # A saver fetches a tensor by its name, which starts with `save`.
         self.has_saved = self.has_saved or (
             isinstance(fetches, str) and fetches.startswith('save'))
         return run(fetches, *args, **options)
-      self._is_waiting = False
+      self._is_run_requested = False
       self.began = clock()
       result = run(fetches, *args, **options)
       self.ended = clock()
@@ -49,7 +49,7 @@ class SessionRunTimer:
     """Restores `run` of a session."""
     vars(session).pop('run', None)
 
-  def start(self) -> None:
-    """Waits for the next run, which is that of a step."""
-    self._is_waiting = True
+  def time_next_run(self) -> None:
+    """Requests that the next run of the session be timed: the run of a training step."""
+    self._is_run_requested = True
     self.has_saved = False

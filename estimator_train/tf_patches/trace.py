@@ -8,9 +8,10 @@ from tensorflow.python.client import timeline
 def chrome_trace(step_stats: Any) -> str:
   """Returns a Chrome trace of the operations in the step_stats of a RunMetadata, as JSON.
 
-  Private name, no workaround: no public function makes a Chrome trace
-  (tensorflow_core/python/client/timeline.py:346). The trace has no dataflow arrows, because arrows
-  would wrongly connect operations of the same name in different steps.
+  Not a workaround for a defect: this function uses the private name `timeline.Timeline`
+  (tensorflow_core/python/client/timeline.py:346), because no public function makes a Chrome trace.
+  The trace has no dataflow arrows, because arrows would wrongly connect operations of the same name
+  in different steps.
   """
   return timeline.Timeline(step_stats).generate_chrome_trace_format(
       show_dataflow=False)

@@ -20,7 +20,7 @@ _LOG = logging.getLogger('estimator_train')
 
 
 def build_compiled_model(settings: Settings, dataset: DataSet) -> tf.keras.Model:
-  """Builds the model that `--model` names, and compiles the model unless a user's function did.
+  """Builds the model that `--model` names, and compiles the model if it is not compiled yet.
 
   Raises:
     UserError: the model cannot be built for images of this shape.
@@ -32,7 +32,7 @@ def build_compiled_model(settings: Settings, dataset: DataSet) -> tf.keras.Model
 
 
 def build_from_registry(settings: groups.Model, dataset: DataSet) -> tf.keras.Model:
-  """Builds the model that `--model` names. Only a user's function may have compiled the model.
+  """Builds the model that `--model` names. A user's function may return a compiled model.
 
   Raises:
     UserError: the model cannot be built for images of this shape.
@@ -45,7 +45,7 @@ def build_from_registry(settings: groups.Model, dataset: DataSet) -> tf.keras.Mo
                     '--model={} for {} ({})'.format(
                         settings.model, 'x'.join(str(side) for side in dataset.image_shape), error),
                     'give a larger --image_size or another --model') from error
-  # Other modules read `model.loss`, which must not be a list or dict with one loss.
+  # Other modules expect the loss itself in `model.loss`, not a list or dict that contains one loss.
   if model.optimizer and losses.get_loss(model) is not model.loss:
     model.compile(model.optimizer, losses.get_loss(model))
   return model
@@ -110,6 +110,7 @@ def check_fits_checkpoint(model: tf.keras.Model, settings: Settings, path: str,
   Raises:
     UserError: the checkpoint does not fit. The error states the value of the flag in each run.
   """
+  # A difference is None if the checkpoint fits.
   for flag, value, difference in (
       ('model', settings.model, save_hook.model_difference(model, path)),
       ('optimizer', settings.optimizer,

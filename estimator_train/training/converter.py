@@ -15,7 +15,7 @@ from estimator_train.training.evaluation.metrics import classifier_metrics
 
 # Converts the features of a batch to the input of the model.
 Preprocess = Callable[[Any], Any]
-# Called with the features, the labels and the outputs of a replica's training batch.
+# A function of the features, the labels and the outputs of a replica's training batch.
 BatchObserver = Callable[[Any, Any, tf.Tensor], None]
 # Maps the name of a model output to a class in tf.estimator.export, such as RegressionOutput.
 ExportOutputs = Mapping[str, Callable[[tf.Tensor], tf.estimator.export.ExportOutput]]
@@ -35,9 +35,9 @@ def to_estimator(model: tf.keras.Model, run_config: tf.estimator.RunConfig, *,
   """Converts a compiled Keras model to an Estimator.
 
   Several replicas train exactly like one. A checkpoint has one copy of each variable, so that a run
-  can be resumed with another number of replicas. Evaluations of a classifier report the metrics of
-  classifier_metrics. If a metric of the model has the same name as one of these, the model's metric
-  is reported, unless `num_classes` is given.
+  can be resumed with another number of replicas. Evaluations of a classifier also report the
+  metrics of the function classifier_metrics. If a metric of the model has the same name as such a
+  metric, the metric of the model is reported, unless `num_classes` is given.
 
   Args:
     model: a compiled model.
@@ -53,8 +53,8 @@ def to_estimator(model: tf.keras.Model, run_config: tf.estimator.RunConfig, *,
     num_classes: the number of classes of a classifier. None: a model with an output [B, N] and a
       categorical cross-entropy is a classifier of N classes; all other models are no classifiers.
     class_weights: the weight of each class in the training loss; None: all weights are equal.
-    frozen_part: the frozen layers whose cached outputs are the features of this model. Checkpoints
-      also contain the weights of these layers.
+    frozen_part: the frozen layers whose cached outputs are the features of `model`. Checkpoints
+      also contain the weights of these layers. None: `model` is a complete network.
     observe_batch: called in each replica while the training graph is built.
   """
   loss = losses.get_loss(model)
@@ -65,34 +65,37 @@ def to_estimator(model: tf.keras.Model, run_config: tf.estimator.RunConfig, *,
   def model_fn(features: Any, labels: Any, mode: str,
                config: tf.estimator.RunConfig) -> tf.estimator.EstimatorSpec:
     estimator_patches.keep_loss_unscaled()
-    copy = model_to_estimator.build_model(model, mode, preprocess(features), labels,
-                                          custom_objects, optimizer_config)
+    model_copy = model_to_estimator.build_model(model, mode, preprocess(features), labels,
+                                                custom_objects, optimizer_config)
     if positional_weights is not None and tf.train.latest_checkpoint(config.model_dir) is None:
-      positional_weights.initialize(copy)
-    predictions = dict(zip(model_to_estimator.output_names(copy), copy.outputs))
+      positional_weights.initialize(model_copy)
+    predictions = dict(zip(model_to_estimator.output_names(model_copy), model_copy.outputs))
     spec: Dict[str, Any] = {
         'predictions': predictions,
         'export_outputs': _make_export_outputs(predictions, export_outputs)}
     hooks = []
     if mode == tf.estimator.ModeKeys.TRAIN:
-      spec.update(train_op=model_to_estimator.make_train_op(copy), loss=copy.total_loss)
+      spec.update(train_op=model_to_estimator.make_train_op(model_copy), loss=model_copy.total_loss)
       if observe_batch is not None:
-        observe_batch(features, labels, *copy.outputs)
+        observe_batch(features, labels, *model_copy.outputs)
       # No step uses these variables; they only add the frozen weights to the checkpoints.
       for weight in frozen_part.weights if frozen_part is not None else ():
         tf.get_variable(weight.op.name, weight.shape, weight.dtype.base_dtype,
                         tf.zeros_initializer(), trainable=False, use_resource=True)
       hooks.append(replicated_variables.SingleCopySaver(None if object_based else config))
     elif mode == tf.estimator.ModeKeys.EVAL:
-      metrics = model_to_estimator.make_metrics(copy)
-      class_count = num_classes or _infer_num_classes(copy, loss)
-      if class_count is not None:
-        own = classifier_metrics(features, labels, copy.outputs[0], loss, class_count)
-        metrics = {**own, **metrics} if num_classes is None else {**metrics, **own}
-      spec.update(eval_metric_ops=metrics, loss=copy.total_loss)
+      metrics = model_to_estimator.make_metrics(model_copy)
+      output_size = num_classes or _infer_num_classes(model_copy, loss)
+      if output_size is not None:
+        added_metrics = classifier_metrics(features, labels, model_copy.outputs[0], loss,
+                                           output_size)
+        metrics = ({**added_metrics, **metrics} if num_classes is None
+                   else {**metrics, **added_metrics})
+      spec.update(eval_metric_ops=metrics, loss=model_copy.total_loss)
     model_to_estimator.restore_subclassed_model(model)
     if object_based:
-      spec['scaffold'] = tf.train.Scaffold(saver=model_to_estimator.make_object_saver(copy, config))
+      spec['scaffold'] = tf.train.Scaffold(
+          saver=model_to_estimator.make_object_saver(model_copy, config))
     return tf.estimator.EstimatorSpec(mode, training_hooks=hooks, **spec)
 
   return tf.estimator.Estimator(model_fn, config=run_config, warm_start_from=warm_start)
@@ -100,7 +103,7 @@ def to_estimator(model: tf.keras.Model, run_config: tf.estimator.RunConfig, *,
 
 def _make_export_outputs(predictions: Dict[str, tf.Tensor],
                          further_outputs: Optional[ExportOutputs]) -> Dict[str, Any]:
-  """Returns the outputs of a SavedModel by signature: the default signature and further ones."""
+  """Returns the outputs of a SavedModel for the default signature and for `further_outputs`."""
   return {tf.saved_model.signature_constants.DEFAULT_SERVING_SIGNATURE_DEF_KEY:
               tf.estimator.export.PredictOutput(predictions),
           **{name: make_output(predictions[name])

@@ -17,7 +17,7 @@ _BATCH_SIZE = 32
 
 
 class SplitModel(NamedTuple):
-  """A network split into two models.
+  """The two models into which a network has been split.
 
   Attributes:
     frozen_part: the model from images to features; it has no trainable weights.
@@ -58,8 +58,8 @@ def compute_features(frozen_part: tf.keras.Model, checkpoint: str, examples: inp
   """Computes the features of all training examples, or reads the features from a `--cache` folder.
 
   Args:
-    frozen_part: the frozen part of the network.
-    checkpoint: the path of the checkpoint with the weights of the frozen part.
+    frozen_part: the frozen layers; see SplitModel.
+    checkpoint: the path of the checkpoint with the weights of `frozen_part`.
     examples: one epoch of the training examples, not shuffled.
     settings: the settings of the run.
     devices: the devices of this process; the first device computes the features.
@@ -74,6 +74,7 @@ def compute_features(frozen_part: tf.keras.Model, checkpoint: str, examples: inp
   weight_values = [tf.train.load_variable(checkpoint, weight.op.name)
                    for weight in frozen_part.weights]
   shape = (examples.num_examples,) + frozen_part.output_shape[1:]
+  # Features are always cached; if `--cache` names no folder, they are cached in memory.
   cache = 'memory' if settings.cache in ('auto', 'none') else settings.cache
 
   def fill(array: np.ndarray) -> None:
@@ -84,9 +85,9 @@ def compute_features(frozen_part: tf.keras.Model, checkpoint: str, examples: inp
 
 
 def _num_frozen_layers(layers: List[Any]) -> int:
-  """Returns how many frozen first layers can be split off; 0 if a network cannot be split.
+  """Returns how many frozen first layers can be split off; 0 if the network cannot be split.
 
-  A network can be split after a layer if no later layer uses the output of an earlier layer.
+  The network can be split after layer N if no layer after N uses the output of a layer before N.
   """
   num_frozen = 0
   while num_frozen < len(layers) - 1 and not layers[num_frozen].trainable_weights:
@@ -128,16 +129,18 @@ def _compute_features_into(array: np.ndarray, frozen_part: tf.keras.Model,
 
 
 def _check_same_in_every_step(features: tf.Tensor, settings: groups.Model) -> None:
-  """Raises a UserError if the features depend on Keras's learning phase, for example by dropout."""
+  """Raises a UserError if the features depend on Keras's learning phase, as with dropout."""
   visited, pending = set(), [features.op]
   while pending:
     operation = pending.pop()
     if operation in visited:
       continue
     visited.add(operation)
+    # Layers read the learning phase to behave differently in training and in inference.
     if operation.name.startswith('keras_learning_phase'):
       raise UserError('the frozen layers\' output differs from step to step (because of dropout, '
-                      'or of batch norm that uses batch statistics), so it cannot be cached',
+                      'or of batch norm that uses batch statistics), so the output cannot be '
+                      'cached',
                       '--model={} --cache_features'.format(settings.model),
                       'omit --cache_features')
     pending.extend(tensor.op for tensor in operation.inputs)

@@ -5,7 +5,7 @@ from typing import Any, Callable, Sequence
 
 import tensorflow.compat.v1 as tf
 
-Loss = Any  # A loss as Keras accepts it: a name, a function or a tf.keras.losses.Loss.
+Loss = Any  # A loss of Keras: a name, a function or a tf.keras.losses.Loss.
 
 
 def default_loss(model: tf.keras.Model) -> Loss:
@@ -39,7 +39,7 @@ def is_categorical_crossentropy(loss: Loss) -> bool:
 
 
 def balanced_class_weights(class_counts: Sequence[int]) -> Sequence[float]:
-  """Returns class weights that balance the classes; the mean weight of all examples is 1."""
+  """Returns class weights that balance the classes; the mean weight over all examples is 1."""
   return [sum(class_counts) / (len(class_counts) * count) for count in class_counts]
 
 
@@ -48,7 +48,7 @@ class ClassWeightedLoss(tf.keras.losses.Loss):
 
   Args:
     loss: the unweighted loss.
-    class_weights: the weight of each class.
+    class_weights: the weight of each class, in the order of the class indices.
   """
 
   def __init__(self, loss: Loss, class_weights: Sequence[float]) -> None:

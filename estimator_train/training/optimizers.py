@@ -1,4 +1,4 @@
-"""Makes the Keras optimizers of the flag `--optimizer`."""
+"""Makes the Keras optimizer that `--optimizer` names."""
 
 from typing import Union
 

@@ -72,7 +72,7 @@ class Plan(NamedTuple):
 
   @property
   def start_step(self) -> int:
-    """The global step of the checkpoint."""
+    """The global step of the checkpoint; 0 if there is no checkpoint."""
     return self.checkpoint.step
 
   @property
@@ -81,7 +81,7 @@ class Plan(NamedTuple):
     engine = self.engine
     return {
         'global_batch_size': self.settings.batch_size,
-        'per_replica_batch_size': engine.batch_size,
+        'per_replica_batch_size': engine.examples_per_replica,
         'num_replicas': engine.num_replicas,
         'num_workers': engine.size,
         'examples_per_step': engine.examples_per_step,
@@ -107,7 +107,7 @@ def make_plan(settings: Settings, start_up: StartUpTimer, worker: Worker = SINGL
 
   Args:
     settings: the settings of the run.
-    start_up: the start-up timer, whose phase `data` this function ends.
+    start_up: the start-up timer. This function ends the phase `data`.
     worker: the role of this process in the run.
 
   Raises:
@@ -129,7 +129,8 @@ def make_plan(settings: Settings, start_up: StartUpTimer, worker: Worker = SINGL
     data = _prepare_data(settings, run_dir)
   start_up.end_phase('data')
   schedule = Schedule(settings.learning_rate)
-  plan = Plan(settings, run_dir, data, engine, checkpoint, 0, None, schedule, stop_reason)
+  plan = Plan(settings, run_dir, data, engine, checkpoint, examples_seen=0, stop_step=None,
+              schedule=schedule, stop_reason=stop_reason)
   return _add_steps(plan) if settings.trains else plan
 
 
@@ -173,7 +174,7 @@ def _find_checkpoint(settings: Settings, run_dir: RunDir,
     return RecoveredCheckpoint(*chosen_checkpoint.resolve_checkpoint(
         settings[groups.Run], settings.checkpoint), skip_reasons=[])
   if worker.role == EVALUATOR:
-    # Does not verify the checkpoint, because the chief may delete the checkpoint meanwhile.
+    # The checkpoint is not verified, because the chief may delete it during the verification.
     return RecoveredCheckpoint(*save_hook.latest_checkpoint_and_step(run_dir.path), skip_reasons=[])
   return recovery.find_checkpoint(run_dir.path)
 
@@ -190,7 +191,7 @@ def _prepare_data(settings: Settings, run_dir: RunDir) -> RunData:
 
 
 def _obtain_dataset(settings: Settings) -> DataSet:
-  """Describes the data set, downloads missing files, checks class names, and logs class counts."""
+  """Downloads missing files, checks class names, logs class counts, and returns the data set."""
   dataset = datasets.describe(settings)
   if dataset.files:
     assert settings.data_dir is not None

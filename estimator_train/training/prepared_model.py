@@ -1,4 +1,4 @@
-"""Builds the model of a run, checks that it fits the checkpoint, and makes an Estimator of it."""
+"""Builds the model of a run, compares the model with the checkpoint, and makes an Estimator."""
 
 import contextlib
 import hashlib
@@ -32,7 +32,7 @@ class PreparedModel(NamedTuple):
     estimator: the Estimator of the complete model.
     training_estimator: the Estimator to train, on images or on the outputs of `frozen_part`.
     frozen_part: the layers whose outputs are the training features; None: training uses images.
-    one_hot: whether labels are one-hot vectors rather than class indices.
+    one_hot: whether the labels of a batch are one-hot vectors instead of class indices.
     schedule: the learning rate schedule; None: the model has its own optimizer.
   """
   estimator: tf.estimator.Estimator
@@ -83,7 +83,7 @@ def prepare_model(plan: Plan, start_up: StartUpTimer) -> PreparedModel:
 
 
 def _convert(plan: Plan, model: tf.keras.Model) -> PreparedModel:
-  """Compiles the model, checks that it fits the checkpoint, and converts it."""
+  """Compiles the model, checks that the checkpoint fits the model, and converts the model."""
   settings, dataset, engine = plan.settings, plan.data.dataset, plan.engine
   schedule: Optional[Schedule] = plan.schedule
   if model.optimizer:
@@ -149,7 +149,7 @@ def _translate_errors(settings: groups.Model) -> ContextManager[Any]:
 
 
 def _values_to_compare(plan: Plan, model: tf.keras.Model) -> Dict[str, str]:
-  """Returns values that, like the flags, must be the same on all workers, by their descriptions."""
+  """Returns values that must be the same on all workers; the keys describe the values."""
   dataset = plan.data.dataset
   variables = json.dumps([[weight.op.name, weight.shape.as_list()] for weight in model.weights])
   return {
@@ -174,12 +174,13 @@ def _warn_of_changed_learning_rate(plan: Plan) -> None:
 
 
 def _log_setup(plan: Plan, schedule: Optional[Schedule]) -> None:
+  """Logs the model, the data set, the devices, the batch sizes and the learning rate."""
   settings, engine = plan.settings, plan.engine
   _LOG.info('%s on %s: %s, %d replica(s) on %s%s, batch size %d global, %d per replica',
             settings.model, settings.dataset, settings.distribution_strategy, engine.num_replicas,
             ', '.join(engine.devices.display_names),
             ' of {} workers'.format(engine.size) if engine.size > 1 else '',
-            settings.batch_size, engine.batch_size)
+            settings.batch_size, engine.examples_per_replica)
   if settings.trains and schedule is not None and (
       settings.lr_schedule, settings.lr_warmup_epochs, settings.scale_learning_rate) != (
           'constant', 0., 'none'):

@@ -28,6 +28,7 @@ from estimator_train.training.prepared_model import PreparedModel
 _LOG = logging.getLogger('estimator_train')
 _DEFAULT_SAVE_SECS = 600
 
+# Evaluates the latest checkpoint, and returns the reason to stop, or None to continue.
 EvaluateLatest = Callable[[], Optional[StopReason]]
 
 
@@ -39,15 +40,14 @@ class RunHooks:
     model: the model to train.
     start_up: the timer of the phases up to the end of the first step.
     signals: the signals received so far.
-    evaluate_latest: evaluates the latest checkpoint, and returns the reason to stop, or None to
-      continue. Called after each checkpoint at which an evaluation is due, except the last
-      checkpoint. None: this process does not evaluate.
+    evaluate_latest: see EvaluateLatest. Called after each checkpoint at which an evaluation is
+      due, except the last checkpoint. None: this process does not evaluate.
 
   Attributes:
     counter: counts the steps.
     loss_check: stops the training at a loss that is not finite.
     summaries: writes TensorBoard's data.
-    stop_hook: stops the training after a signal, or when an evaluation requests it.
+    stop_hook: stops the training after a signal, or when an evaluation requests a stop.
     all: the hooks, in the order in which the Estimator calls them.
   """
 
@@ -78,7 +78,7 @@ class RunHooks:
     self.stop_hook = signal_hooks.StopOnSignal(signals, engine, self.counter)
     self._saver = _make_saver(plan, evaluate_latest, self.stop_hook, signals)
     self._tracer = _make_tracer(plan, self.counter)
-    # The loss check precedes the saver: after the check has ended the run, nothing must be saved.
+    # The loss check precedes the saver, so that nothing is saved after the check has ended the run.
     self.all: List[tf.train.SessionRunHook] = [
         self._history, self.counter, self._watchdog, metrics, self.loss_check, self.summaries,
         self._progress]
@@ -144,7 +144,7 @@ def _make_saver(plan: Plan, evaluate_latest: Optional[EvaluateLatest],
         stop_hook.request_stop()
 
     listeners.append(save_hook.CallEveryNSteps(
-        settings.eval_every_steps, _last_evaluated_step(plan, settings.eval_every_steps),
+        settings.eval_every_steps, _evaluations_due_after(plan, settings.eval_every_steps),
         plan.stop_step, evaluate))
   save_secs = settings.save_checkpoints_secs
   if save_steps is None and save_secs is None:
@@ -155,10 +155,10 @@ def _make_saver(plan: Plan, evaluate_latest: Optional[EvaluateLatest],
                                    listeners)
 
 
-def _last_evaluated_step(plan: Plan, every_steps: int) -> int:
-  """Returns the global step up to which no evaluation is due any more.
+def _evaluations_due_after(plan: Plan, every_steps: int) -> int:
+  """Returns the global step after which evaluations are due; earlier steps need no evaluation.
 
-  An evaluation at the start step is still due if the previous run was killed before the evaluation
+  The evaluation at the start step is still due if the previous run was killed before the evaluation
   had ended.
   """
   best = best_checkpoint.read_best(plan.run_dir.path)

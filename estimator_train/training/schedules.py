@@ -36,7 +36,7 @@ class Schedule(tf.keras.optimizers.schedules.LearningRateSchedule):
     return tf.cast(self._compute_rate(tf.cast(step, tf.float64), tf), tf.float32)
 
   def rate_at(self, step: int) -> float:
-    """Returns the learning rate of the step that increments the global step from `step`."""
+    """Returns the learning rate of the training step before which the global step is `step`."""
     return float(self._compute_rate(np.float64(step), np))
 
   def get_config(self) -> Dict[str, Any]:
@@ -51,7 +51,7 @@ class Schedule(tf.keras.optimizers.schedules.LearningRateSchedule):
     return '{:g}'.format(self.learning_rate)
 
   def _compute_rate(self, step: Any, ops: Any) -> Any:
-    """Returns the learning rate, computed with the module `ops`: TensorFlow or NumPy."""
+    """Returns the learning rate at a global step. The module `ops` is TensorFlow or NumPy."""
     rate = self._rate_after_warmup(step, ops)
     if not self.warmup_steps:
       return rate
@@ -59,7 +59,7 @@ class Schedule(tf.keras.optimizers.schedules.LearningRateSchedule):
                      self.learning_rate * (step + 1) / self.warmup_steps, rate)
 
   def _rate_after_warmup(self, step: Any, ops: Any) -> Any:
-    """Returns the learning rate without a warm-up; see _compute_rate for `ops`."""
+    """Returns the learning rate as if there were no warm-up; see _compute_rate for `ops`."""
     return np.float64(self.learning_rate)
 
 
@@ -67,7 +67,7 @@ class Piecewise(Schedule):
   """A piecewise constant learning rate after the warm-up.
 
   Args:
-    values: the learning rates, in their order.
+    values: the learning rates, the first one first.
     boundaries: for each value after the first, the global step from which the value applies.
     warmup_steps: see Schedule.
   """
@@ -83,6 +83,7 @@ class Piecewise(Schedule):
             'warmup_steps': self.warmup_steps}
 
   def _describe(self) -> str:
+    # Users count steps from 1: the step before which the global step is N is step N + 1.
     return ', '.join([super()._describe()] + [
         '{:g} from step {}'.format(value, boundary + 1)
         for boundary, value in zip(self.boundaries, self.values[1:])])
@@ -100,7 +101,7 @@ class Exponential(Schedule):
   Args:
     learning_rate: the full learning rate.
     end_rate: the learning rate at the end of the decay.
-    end_step: the global step at which the decay ends; from there the rate is constant.
+    end_step: the global step at which the decay ends; afterwards the learning rate is `end_rate`.
     warmup_steps: see Schedule.
   """
 
@@ -143,18 +144,18 @@ def make_schedule(settings: Settings, num_examples: Optional[int], examples_per_
   """Makes the learning rate schedule of the settings, with epochs converted to steps.
 
   Args:
-    settings: the settings of the run. `--scale_learning_rate` specifies how the learning rates,
-      which apply to `--base_batch_size`, are scaled to the batch size.
+    settings: the settings of the run. Their learning rates apply to `--base_batch_size`, and
+      `--scale_learning_rate` specifies how this function scales the rates to the batch size.
     num_examples: the number of examples per epoch; None: the data set is infinite.
     examples_per_step: the number of examples per global step.
     stop_step: the last global step of the training run.
 
   Raises:
-    UserError: a flag is given in epochs, but the data set is infinite; or the warm-up leaves no
+    UserError: a flag is given in epochs, but the data set is infinite. Or the warm-up leaves no
       step for the decay.
     ValueError: there is no schedule of this name.
   """
-  def to_steps(flag: str, epochs: float) -> int:
+  def epochs_to_steps(flag: str, epochs: float) -> int:
     if epochs and num_examples is None:
       raise UserError('an infinite data set has no epochs',
                       '--dataset={} --{}={}'.format(settings.dataset, flag, epochs),
@@ -163,8 +164,8 @@ def make_schedule(settings: Settings, num_examples: Optional[int], examples_per_
 
   scale = learning_rate_scale(settings[groups.Optimizer])
   rate = settings.learning_rate * scale
-  warmup_steps = to_steps('lr_warmup_epochs', settings.lr_warmup_epochs)
-  boundaries = [to_steps('lr_boundaries_epochs', epochs)
+  warmup_steps = epochs_to_steps('lr_warmup_epochs', settings.lr_warmup_epochs)
+  boundaries = [epochs_to_steps('lr_boundaries_epochs', epochs)
                 for epochs in settings.lr_boundaries_epochs]
   values = [value * scale for value in settings.lr_values]
   if settings.lr_schedule == 'constant':

@@ -36,8 +36,8 @@ class TrainingOutcome(NamedTuple):
   Attributes:
     timing: the times of the steps; empty if there was nothing left to train.
     signum: the number of the stop signal that this process has received; None: no stop signal.
-    stopped_by_signal: whether a signal to this worker, or to another one, stopped the training.
-    stop_reason: the reason why an evaluation stopped the run; None if no evaluation stopped it.
+    stopped_by_signal: whether a signal to this worker or another worker stopped the training.
+    stop_reason: the reason why an evaluation stopped the run; None: no evaluation stopped the run.
   """
   timing: Timing
   signum: Optional[int] = None
@@ -107,7 +107,7 @@ class Trainer:
     hooks = RunHooks(plan, self._model, self._start_up, self._signals,
                      self.evaluation.evaluate_latest if self.evaluation else None)
     try:
-      # Log lines would break the progress bar, so tqdm writes them above the bar.
+      # Log lines would break the progress bar, so tqdm writes the lines above the bar.
       with logging_redirect_tqdm([_LOG] if _LOG.handlers else []), \
           estimator_patches.without_nan_hook(), translate_errors(source):
         self._engine.train(self._model.training_estimator, input_fn, hooks.all, plan.stop_step)
@@ -135,7 +135,7 @@ class Trainer:
     plan, model_dir = self.plan, self.plan.run_dir.path
     timing = Timing([], [], [], {}, plan.start_step, None)
     if plan.stop_step is not None and plan.start_step >= plan.stop_step:
-      # Only --train_steps can name an earlier step than the checkpoint's; see total_train_steps.
+      # Only --train_steps can end a run before the checkpoint's step; see total_train_steps.
       _LOG.info('nothing to train: %s is at step %d%s', model_dir, plan.start_step,
                 ' of {}'.format(plan.stop_step) if plan.start_step == plan.stop_step
                 else ', past --train_steps={}'.format(plan.stop_step))
@@ -154,7 +154,7 @@ class Trainer:
                   engine.examples_per_worker)
     if model.frozen_part is None:
       return inputs.make_train_input_fn(plan.data.dataset, self._settings, model.one_hot,
-                                        engine.batch_size, shard)
+                                        engine.examples_per_replica, shard)
     model_dir = plan.run_dir.path
     features = frozen_features.compute_features(
         model.frozen_part,
@@ -162,7 +162,7 @@ class Trainer:
         or model_to_estimator.initial_weights_path(model_dir),
         inputs.make_single_epoch(plan.data.dataset, self._settings), self._settings, engine.devices)
     return inputs.make_feature_input_fn(plan.data.dataset, self._settings, model.one_hot,
-                                        engine.batch_size, shard, features)
+                                        engine.examples_per_replica, shard, features)
 
   def _failure_with_context(self, error: TrainingFailed, hooks: RunHooks) -> TrainingFailed:
     """Returns a TrainingFailed that also states the last losses and the last good checkpoint."""

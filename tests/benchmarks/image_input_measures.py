@@ -112,7 +112,7 @@ def plain(steps: int, **rest: Any) -> Dict[str, float]:
   """Measures training steps of the whole network, on images from memory; see _prepare."""
   plan, model = _prepare(steps, {'cache': 'memory'}, **rest)
   input_fn = factory.make_train_input_fn(plan.data.dataset, plan.settings, model.one_hot,
-                                         plan.engine.batch_size)
+                                         plan.engine.examples_per_replica)
   return {'images_per_sec': _train(plan, model, input_fn, steps)}
 
 
@@ -126,8 +126,8 @@ def features(steps: int, **rest: Any) -> Dict[str, float]:
       model.frozen_part, model_to_estimator.initial_weights_path(plan.run_dir.path),
       factory.make_single_epoch(dataset, settings), settings, engine.devices)
   secs = time.perf_counter() - began
-  input_fn = factory.make_feature_input_fn(dataset, settings, model.one_hot, engine.batch_size,
-                                           UNSHARDED, computed)
+  input_fn = factory.make_feature_input_fn(dataset, settings, model.one_hot,
+                                           engine.examples_per_replica, UNSHARDED, computed)
   return {'images_per_sec': _train(plan, model, input_fn, steps),
           'computed_per_sec': rest['images'] / secs}
 
@@ -136,7 +136,7 @@ def head(steps: int, **rest: Any) -> Dict[str, float]:
   """Measures the same steps on one random batch of features, over and over."""
   plan, model = _prepare(steps, {'cache_features': True}, **rest)
   frozen, labels = model.frozen_part, plan.data.dataset.labels
-  batch_size, seed = plan.engine.batch_size, plan.settings.seed
+  batch_size, seed = plan.engine.examples_per_replica, plan.settings.seed
   assert frozen is not None
 
   def input_fn() -> tf.data.Dataset:

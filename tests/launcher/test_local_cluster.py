@@ -51,7 +51,7 @@ def test_what_each_task_has_of_the_machine(monkeypatch, arguments, visible, core
   else:
     monkeypatch.setenv('CUDA_VISIBLE_DEVICES', visible)
   asked = local_cluster._parse_arguments(['--local_workers=2', '--seed=3'] + arguments)
-  assert asked.program_flags == ['--seed=3']
+  assert asked.program_arguments == ['--seed=3']
   assert [resources.cores for resources in asked.resources] == cores
   assert [resources.gpus for resources in asked.resources] == gpus
 

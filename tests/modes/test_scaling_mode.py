@@ -40,7 +40,7 @@ class Runs:
     workers = 1
     if module == 'estimator_train.launcher.local_cluster':
       asked = local_cluster._parse_arguments(arguments)
-      workers, arguments = len(asked.tasks), asked.program_flags
+      workers, arguments = len(asked.tasks), asked.program_arguments
     settings = flags.parse(arguments)
     self.launches.append((workers, cores, settings))
     self.seen.append(os.path.basename(settings.model_dir))

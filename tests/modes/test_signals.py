@@ -148,10 +148,10 @@ def test_while_exporting(train, inject, tmp_path, monkeypatch, signum):
 
 def test_an_evaluation_between_steps_is_cut_short(train, inject, tmp_path, monkeypatch):
   batches = []
-  before_run = sample_predictions.SamplePredictions.before_run
-  monkeypatch.setattr(sample_predictions.SamplePredictions, 'before_run',
+  before_run = sample_predictions.SamplePredictionsHook.before_run
+  monkeypatch.setattr(sample_predictions.SamplePredictionsHook, 'before_run',
                       lambda *given: batches.append(None) or before_run(*given))
-  inject(sample_predictions.SamplePredictions, 'before_run', signal.SIGINT, at=2)
+  inject(sample_predictions.SamplePredictionsHook, 'before_run', signal.SIGINT, at=2)
   done = train('--train_steps=4', '--eval_every_steps=2')
   assert done.code == 130 and len(batches) == 2
   assert 'the evaluation of {}/model.ckpt-2 was interrupted'.format(tmp_path) in done.err
@@ -171,7 +171,7 @@ def test_no_evaluation_begins_after_a_signal(train, inject, monkeypatch):
 
 
 def test_the_last_evaluation_is_cut_short(train, inject, tmp_path):
-  inject(sample_predictions.SamplePredictions, 'before_run', signal.SIGTERM, at=3)
+  inject(sample_predictions.SamplePredictionsHook, 'before_run', signal.SIGTERM, at=3)
   done = train('--train_steps=2')
   assert done.code == 143 and done.out == '' and 'was interrupted' in done.err
   assert (tmp_path / 'report' / 'curves.json').exists()

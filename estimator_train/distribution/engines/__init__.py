@@ -1,4 +1,4 @@
-"""Selects the engine of a run. Each engine implements one way to train; see Engine."""
+"""Selects the engine of a process: the object that trains the Estimator; see Engine."""
 
 import logging
 import os
@@ -34,6 +34,6 @@ def make_engine(settings: Settings, worker: Worker, devices: Devices) -> Engine:
   if settings.trains and strategy in MULTI_WORKER_STRATEGIES and worker.role != EVALUATOR:
     _LOG.info('--distribution_strategy=%s with one worker: TF_CONFIG %s', strategy,
               'names no other task' if 'TF_CONFIG' in os.environ else 'is not set')
-  # TensorFlow reads TF_CONFIG, too. Without the variable, it connects to no other task.
+  # TensorFlow reads TF_CONFIG, too, and would connect to the other tasks.
   os.environ.pop('TF_CONFIG', None)
   return Engine(settings, worker, devices)

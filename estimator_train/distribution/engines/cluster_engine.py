@@ -12,7 +12,7 @@ from estimator_train.cluster.tf_config import Cluster, Task
 from estimator_train.cluster.worker import Worker, wait_for_network
 from estimator_train.distribution.devices import Devices
 from estimator_train.distribution.engines.engine import Engine
-from estimator_train.errors import CheckpointNotSaved, TrainingFailed
+from estimator_train.errors import NonFiniteLoss
 from estimator_train.settings import Settings
 from estimator_train.tf_patches import estimator as estimator_patches
 
@@ -34,14 +34,15 @@ class ClusterEngine(Engine):
 
   def join(self, shared_values: Mapping[str, str]) -> None:
     self._connected_peers = join_peers(self.settings, self._cluster, shared_values)
-    if not self.worker.is_chief:  # This worker reads the initial weights that the chief writes.
+    if not self.worker.is_chief:
+      # This worker reads the initial weights, so it waits until the chief has written them.
       self.peers.wait_until_started(self._cluster.chief)
 
   def train(self, estimator: tf.estimator.Estimator, input_fn: Any,
             hooks: Sequence[tf.train.SessionRunHook], max_steps: int) -> None:
     try:
-      # In a cluster, Estimator.train raises a ValueError. Despite its name, train_and_evaluate
-      # evaluates only in a task of the type evaluator, which has another engine.
+      # In a cluster, Estimator.train raises a ValueError. Despite the name, train_and_evaluate
+      # only trains here: it evaluates only in the evaluator, which uses the base class Engine.
       tf.estimator.train_and_evaluate(
           estimator, tf.estimator.TrainSpec(input_fn, max_steps, hooks),
           tf.estimator.EvalSpec(input_fn))
@@ -76,13 +77,13 @@ class ClusterEngine(Engine):
   def stop_all_at(self, global_step: int) -> None:
     self.peers.stop_all_at(global_step)
 
-  def finish(self, figures: Optional[Dict[str, Any]] = None) -> Dict[str, Dict[str, Any]]:
+  def finish(self, measurements: Optional[Dict[str, Any]] = None) -> Dict[str, Dict[str, Any]]:
     if not self.worker.is_chief:
-      self.peers.finish(figures)
+      self.peers.finish(measurements)
       return {}
-    figures_by_task = self.peers.wait_until_finished(self._cluster.workers)
+    measurements_by_task = self.peers.wait_until_finished(self._cluster.workers)
     self.peers.finish()
-    return {str(task): task_figures for task, task_figures in figures_by_task.items()}
+    return {str(task): values for task, values in measurements_by_task.items()}
 
   @property
   def peers(self) -> Peers:
@@ -91,9 +92,9 @@ class ClusterEngine(Engine):
     return self._connected_peers
 
   def _report_failure(self, error: BaseException) -> None:
-    """Reports the error that ends this task to the other tasks, unless it occurs on all tasks."""
-    if isinstance(error, TrainingFailed) and not isinstance(error, CheckpointNotSaved):
-      self.peers.finish()  # The other workers fail, too: their loss is not finite either.
+    """Reports the error that ends this task to the other tasks, unless all workers raise it."""
+    if isinstance(error, NonFiniteLoss):
+      self.peers.finish()
     else:
       self.peers.report_failure(str(error) or type(error).__name__)
 
@@ -102,7 +103,7 @@ def join_peers(settings: Settings, cluster: Cluster, shared_values: Mapping[str,
   """Connects to the other tasks. From then on, this process ends when another task is lost.
 
   Args:
-    settings: the flags, which must be the same on all tasks, except `_FLAGS_THAT_MAY_DIFFER`.
+    settings: the flags. Only `_FLAGS_THAT_MAY_DIFFER` may differ between tasks.
     cluster: the tasks.
     shared_values: further values that must be the same on all tasks, by name.
 
@@ -121,7 +122,7 @@ def join_peers(settings: Settings, cluster: Cluster, shared_values: Mapping[str,
 
 
 class _AnnounceTraining(tf.train.SessionRunHook):
-  """Announces to the other tasks that this task trains."""
+  """Announces to the other tasks that this task trains, once its session has been created."""
 
   def __init__(self, engine: ClusterEngine) -> None:
     self._engine = engine
@@ -131,5 +132,6 @@ class _AnnounceTraining(tf.train.SessionRunHook):
 
 
 def _end_process(lost_task: Task, reason: str) -> None:
+  """Ends this process because another task was lost."""
   heartbeats.exit_now('lost {}: {}; the same command resumes from the last checkpoint'.format(
       lost_task, reason))

@@ -1,4 +1,4 @@
-"""The engine that trains synchronously on several workers, with collective operations."""
+"""Trains synchronously on several workers, which exchange gradients by collective operations."""
 
 from typing import Optional
 

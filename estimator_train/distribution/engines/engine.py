@@ -1,4 +1,4 @@
-"""The engine that trains in one process, which is also the base class of all engines."""
+"""Trains an Estimator in one process, and defines the base class of all engines."""
 
 import contextlib
 from typing import Any, Dict, Iterator, Mapping, Optional, Sequence
@@ -21,7 +21,7 @@ class Engine:
   Attributes:
     settings, worker, devices: the arguments.
     size: number of processes that train together; 1 for an evaluator.
-    batch_size: number of examples per replica in each step.
+    examples_per_replica: number of examples that each replica uses per step.
     is_synchronous: whether each global step is a step of this process, too.
     stop_step: the global step at which all processes are asked to stop; None if no process asks.
 
@@ -34,7 +34,7 @@ class Engine:
   def __init__(self, settings: Settings, worker: Worker, devices: Devices) -> None:
     self.settings, self.worker, self.devices = settings, worker, devices
     self.size = 1 if worker.role == EVALUATOR else worker.size
-    self.batch_size = per_replica_batch_size(settings.batch_size, self.num_replicas)
+    self.examples_per_replica = per_replica_batch_size(settings.batch_size, self.num_replicas)
 
   @property
   def num_replicas(self) -> int:
@@ -44,14 +44,14 @@ class Engine:
   @property
   def examples_per_step(self) -> int:
     """Number of examples per global step."""
-    # Not `is_synchronous`, which is True for an evaluator even if its workers are asynchronous.
+    # `is_synchronous` is not used, because an evaluator's engine is synchronous in any cluster.
     is_asynchronous = self.settings.distribution_strategy == 'parameter_server'
     return self.settings.batch_size // (self.worker.size if is_asynchronous else 1)
 
   @property
   def examples_per_worker(self) -> int:
     """Number of examples that this process uses per step."""
-    return self.batch_size * self.devices.num_replicas
+    return self.examples_per_replica * self.devices.num_replicas
 
   def first_example(self, examples_seen: int) -> int:
     """Returns the index of the first example that this run reads.
@@ -76,8 +76,9 @@ class Engine:
         save_checkpoints_steps=None,  # The hook SaveCheckpoints saves them.
         save_checkpoints_secs=None,
         keep_checkpoint_max=self.settings.keep_checkpoint_max,
-        # 0 in a cluster: Estimator computes summaries only on the chief, and a summary can contain
-        # collective operations, which wait for all workers. The hook WriteSummaries remains.
+        # In a cluster, Estimator must not compute summaries: it would do so only on the chief, and
+        # a summary can contain collective operations, which wait for all workers. Only the hook
+        # WriteSummaries then writes summaries.
         save_summary_steps=self.settings.log_every_steps if self.size == 1 else 0,
         log_step_count_steps=None)
 
@@ -94,7 +95,7 @@ class Engine:
 
   def train(self, estimator: tf.estimator.Estimator, input_fn: Any,
             hooks: Sequence[tf.train.SessionRunHook], max_steps: int) -> None:
-    """Trains up to a global step, or until a hook stops it."""
+    """Trains up to the global step `max_steps`, or until a hook stops the training."""
     estimator.train(input_fn, hooks=hooks, max_steps=max_steps)
 
   def hooks(self) -> Sequence[tf.train.SessionRunHook]:
@@ -106,22 +107,22 @@ class Engine:
 
   @contextlib.contextmanager
   def busy(self, activity: str) -> Iterator[None]:
-    """Announces an activity between two steps, so that no waiting process ends by a timeout."""
+    """Announces an activity between steps, so that waiting processes do not run into a timeout."""
     yield
 
   def is_waiting_for_peer(self) -> bool:
-    """Whether another process is busy between steps, so that no step of this process can end."""
+    """Whether another process is busy between steps, so that a step of this process must wait."""
     return False
 
   def stop_all_at(self, global_step: int) -> None:
     """Asks all processes to stop at a global step."""
     self.stop_step = global_step
 
-  def finish(self, figures: Optional[Dict[str, Any]] = None) -> Dict[str, Dict[str, Any]]:
+  def finish(self, measurements: Optional[Dict[str, Any]] = None) -> Dict[str, Dict[str, Any]]:
     """Leaves the cluster; the chief first waits until the other workers have finished.
 
     Args:
-      figures: measurements of this process, for the report of the chief.
+      measurements: the measurements of this process, for the report of the chief.
 
     Returns:
       On the chief, the measurements of the other workers, by the name of the worker; otherwise an

@@ -1,4 +1,4 @@
-"""The engine that trains asynchronously on several workers, and the task of a parameter server."""
+"""Trains asynchronously on several workers, and serves the variables on parameter servers."""
 
 from typing import Any, Dict, Optional
 
@@ -15,8 +15,8 @@ class ParameterServerEngine(ClusterEngine):
   is_synchronous = False
 
   def first_example(self, examples_seen: int) -> int:
-    # A checkpoint may lie between the steps in which the workers use their shards of one batch. A
-    # resumed run starts with the first example of this batch.
+    # The workers use their shards of a batch in different global steps, and a checkpoint may be
+    # saved between two of these steps. A resumed run repeats the whole batch.
     batch_size = self.settings.batch_size
     return examples_seen // batch_size * batch_size
 
@@ -25,15 +25,19 @@ class ParameterServerEngine(ClusterEngine):
 
 
 def serve_variables(settings: Settings, worker: Worker) -> Dict[str, Any]:
-  """Serves variables to the workers until all of them have finished.
+  """Serves variables to the workers until all workers have finished.
+
+  Args:
+    settings: the settings of the run.
+    worker: the role of this process, which is a parameter server.
 
   Returns:
-    The result of this task.
+    The result of the mode for this process.
   """
   cluster = worker.cluster
   assert cluster is not None
   wait_for_network(cluster, settings.start_timeout_secs)
-  peers = join_peers(settings, cluster, {})
+  peers = join_peers(settings, cluster, {})  # The other shared values describe data and model.
   server = tf.train.Server(
       tf.train.ClusterSpec({kind: list(addresses) for kind, addresses in cluster.addresses.items()
                             if kind != 'evaluator'}),

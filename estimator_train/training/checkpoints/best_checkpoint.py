@@ -1,8 +1,8 @@
-"""Keeps the best checkpoint so far in `model_dir/best/`, as hard links to its files.
+"""Keeps the best checkpoint so far in `model_dir/best/`, as hard links to the checkpoint's files.
 
     best/best.json     the path and metrics of the best checkpoint; written last
     best/STEP/         the files of a checkpoint: the best one, one being evaluated, or a stale one
-    best/STEP-TASK/    the same, if a task other than the chief evaluated the checkpoint
+    best/STEP-TASK/    like best/STEP/, but a task other than the chief evaluated the checkpoint
 """
 
 import contextlib
@@ -46,7 +46,8 @@ class BestCheckpoint(NamedTuple):
 def read_best(model_dir: str) -> Optional[BestCheckpoint]:
   """Returns the best checkpoint, or None if there is none.
 
-  If best.json or the checkpoint is damaged, also returns None, and logs a warning.
+  Also returns None, and logs a warning, if best.json is damaged or a file of the checkpoint is
+  missing.
   """
   folder = os.path.join(model_dir, BEST_FOLDER)
   path = os.path.join(folder, _RECORD_FILE)
@@ -85,7 +86,8 @@ def pin(checkpoint: str, model_dir: str, task_type: Optional[str] = None) -> str
     folder_to_keep = None if best is None else os.path.dirname(best.path)
     _remove_folders(best_folder, folder_to_keep, task_type)
     new_folder = os.path.join(best_folder, step + suffix)
-    if new_folder == folder_to_keep:  # A resumed run has repeated the step of the best checkpoint.
+    if new_folder == folder_to_keep:
+      # A resumed run has repeated the step of the best checkpoint, whose files must not change.
       new_folder = os.path.join(best_folder, step + '-again' + suffix)
     os.makedirs(new_folder)
     for path in glob.glob(glob.escape(checkpoint) + '.*'):
@@ -138,27 +140,27 @@ def _locked_best_folder(model_dir: str) -> Iterator[str]:
   os.makedirs(folder, exist_ok=True)
   descriptor = os.open(folder, os.O_RDONLY)
   try:
-    with contextlib.suppress(OSError):  # Continues without a lock if the file system has none.
+    with contextlib.suppress(OSError):  # The file system may not support locks.
       fcntl.flock(descriptor, fcntl.LOCK_EX)
     yield folder
   finally:
     os.close(descriptor)
 
 
-def _is_better(value: float, best: float, metric: str) -> bool:
-  return value > best if metric == 'accuracy' else value < best
+def _is_better(value: float, best_value: float, metric: str) -> bool:
+  return value > best_value if metric == 'accuracy' else value < best_value
 
 
 def _is_complete(checkpoint: str) -> bool:
   """Returns whether all files of a checkpoint exist: the index, and N files `.data-I-of-N`."""
-  shards = glob.glob(glob.escape(checkpoint) + '.data-*-of-*')
-  return (os.path.exists(checkpoint + '.index') and bool(shards)
-          and len(shards) == int(shards[0].rpartition('-of-')[2]))
+  data_files = glob.glob(glob.escape(checkpoint) + '.data-*-of-*')
+  return (os.path.exists(checkpoint + '.index') and bool(data_files)
+          and len(data_files) == int(data_files[0].rpartition('-of-')[2]))
 
 
 def _remove_folders(best_folder: str, folder_to_keep: Optional[str], task_type: Optional[str],
                     previous_folder: Optional[str] = None) -> None:
-  """Removes the folders that a type of task wrote, and `previous_folder`; keeps `folder_to_keep`.
+  """Removes `previous_folder` and all folders of a type of task, except `folder_to_keep`.
 
   Folders of other types of tasks are not removed, because these tasks may be reading the files.
   """

@@ -31,7 +31,7 @@ def resolve_checkpoint(settings: groups.Run, checkpoint: str) -> Tuple[str, int]
     if path is None:
       raise UserError('there is no checkpoint to {}'.format(settings.mode),
                       '--model_dir=' + run_dir.path,
-                      'train first, or give the --model_dir of a run that has one')
+                      'train first, or give the --model_dir of a run with a checkpoint')
   elif checkpoint == 'best':
     best = best_checkpoint.read_best(run_dir.path)
     if best is None:

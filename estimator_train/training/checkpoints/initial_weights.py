@@ -24,8 +24,8 @@ def load_initial_weights(model: tf.keras.Model, settings: groups.Model,
                          image_shape: Tuple[int, int, int]) -> None:
   """Loads the weights given by `--weights` into the model, in Keras's session.
 
-  In an Estimator's checkpoint, the weights are found by variable name. The last layer stays random
-  if the weights are ImageNet weights, or a file that has no weights for the last layer.
+  The weights in an Estimator's checkpoint are found by variable name. The last layer keeps its
+  random weights if `--weights` is `imagenet`, or a file without weights for the last layer.
 
   Args:
     model: the model, with the same layers as the model whose weights were saved.
@@ -61,7 +61,7 @@ def _load_h5(model: tf.keras.Model, path: str) -> None:
   with h5py.File(path, 'r') as file:
     if _refers_to_other_files('', file) or file.visititems(_refers_to_other_files):
       raise UserError('a weights file must not refer to other files', '--weights=' + path,
-                      'give a file that contains all weights; check where this one comes from')
+                      'give a file that contains all weights; check where this file comes from')
     group = file.get('model_weights', file)
     saved_layer_names = [
         name.decode('utf-8') for name in group.attrs.get('layer_names', ())
@@ -87,7 +87,7 @@ def _refers_to_other_files(unused_name: str,
 
 
 def _make_fingerprint(settings: groups.Model, seed: int) -> str:
-  """Returns text that identifies initial weights by the model, and by the seed or a digest."""
+  """Returns text that identifies initial weights: the model, and the seed or a digest of files."""
   if settings.weights == 'none':
     return '--model={} --seed={}'.format(settings.model, seed)
   if settings.weights == 'imagenet':
@@ -119,7 +119,7 @@ def save_initial_weights(model: tf.keras.Model, config: tf.estimator.RunConfig,
 
 
 def warn_if_weights_differ(run_dir: RunDir, settings: groups.Model, seed: int) -> None:
-  """Warns if the resumed run began with other initial weights than the flags now specify."""
+  """Warns if the resumed run began with initial weights other than those the flags now specify."""
   folder = os.path.dirname(model_to_estimator.initial_weights_path(run_dir.path))
   recorded, current = _read_fingerprint(folder), _make_fingerprint(settings, seed)
   if recorded is not None and recorded != current:

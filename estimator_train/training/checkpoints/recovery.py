@@ -15,7 +15,7 @@ from estimator_train.tf_patches import saver as saver_patches
 
 _LOG = logging.getLogger('estimator_train')
 _CHECKPOINT_FILE = re.compile(r'model\.ckpt-(\d+)\.(index|data-\d+-of-\d+)$')
-# TensorFlow and files.atomic write files under these temporary names, in these folders.
+# The temporary names that TensorFlow and files.atomic use, and the folders that can contain them.
 _TEMPORARY_NAME = re.compile(r'model\.ckpt-\d+_temp_\w+$|.+\.tmp[0-9a-f]{32}$|.+\.(\d+|h5)\.part$')
 _FOLDERS_WITH_TEMPORARY_FILES = ('', 'keras', 'best', 'report')
 
@@ -26,7 +26,7 @@ class RecoveredCheckpoint(NamedTuple):
   Attributes:
     path: the path of the latest checkpoint that loads; None if no checkpoint was saved completely.
     step: the global step of the checkpoint; 0 if there is no checkpoint.
-    skip_reasons: for each later checkpoint, its path and the reason why it does not load.
+    skip_reasons: one text for each later checkpoint, with its path and why it does not load.
   """
   path: Optional[str]
   step: int
@@ -41,7 +41,8 @@ def find_checkpoint(model_dir: str) -> RecoveredCheckpoint:
   Reads all values, because only reading verifies the checksums. Changes no file.
 
   Raises:
-    UserError: there are checkpoints, but none of them loads.
+    UserError: there are checkpoints, but no checkpoint loads. (A run killed while it saved its
+      first checkpoint causes no error.)
   """
   listed_steps = _steps_in_checkpoint_file(model_dir)
   skip_reasons = []
@@ -73,9 +74,8 @@ def log_skipped(recovered: RecoveredCheckpoint) -> None:
 def repair_model_dir(model_dir: str, recovered: RecoveredCheckpoint) -> None:
   """Makes TensorFlow resume from the recovered checkpoint, and removes unfinished files.
 
-  A checkpoint that does not load is kept until the run saves the same step again. If a killed run
-  had begun to delete a checkpoint, the remaining files are removed, since TensorFlow would not
-  delete them.
+  Keeps a checkpoint that does not load until the run saves the same step again. If a killed run had
+  begun to delete a checkpoint, removes the remaining files, because TensorFlow would keep them.
 
   Args:
     model_dir: the directory of the run; no other process may write to it.
@@ -85,17 +85,18 @@ def repair_model_dir(model_dir: str, recovered: RecoveredCheckpoint) -> None:
   remove_unfinished_files(model_dir)
   if recovered.path is None:
     return
-  listed_steps, last_step = _steps_in_checkpoint_file(model_dir), _step_in_path(recovered.path)
+  listed_steps = _steps_in_checkpoint_file(model_dir)
+  recovered_step = _step_in_path(recovered.path)
   unlisted_steps = [step for step in _steps_on_disk(model_dir)
-                    if step < last_step and step not in listed_steps]
+                    if step < recovered_step and step not in listed_steps]
   for step in unlisted_steps:
     if not os.path.exists(_checkpoint_path(model_dir, step) + '.index'):
       for path in glob.glob(glob.escape(_checkpoint_path(model_dir, step)) + '.*'):
         os.remove(path)
-  if listed_steps[:1] != [last_step] or unlisted_steps:
-    # Lists all checkpoints, because TensorFlow later deletes only checkpoints in the file.
+  if listed_steps[:1] != [recovered_step] or unlisted_steps:
+    # Lists all checkpoints, because TensorFlow deletes old checkpoints only if the file lists them.
     paths = [_checkpoint_path(model_dir, step) for step in reversed(_steps_on_disk(model_dir))
-             if step <= last_step]
+             if step <= recovered_step]
     saver_patches.write_checkpoint_state(model_dir, recovered.path, paths)
 
 

@@ -20,7 +20,7 @@ _LOG = logging.getLogger('estimator_train')
 # The delay between two attempts doubles each time, up to the longest delay.
 _FIRST_DELAY_SECS, _LONGEST_DELAY_SECS = 1., 30.
 _POLL_INTERVAL_SECS = 0.2
-# Errors that come from the cluster and not from the disk, so saving is not retried.
+# Saving is not retried after these errors, because the cluster causes them, not the disk.
 _NOT_DISK_ERRORS = (tf.errors.AbortedError, tf.errors.UnavailableError, tf.errors.CancelledError)
 
 
@@ -35,7 +35,7 @@ class RetryingSaver:
     sleep: sleeps for the given number of seconds.
 
   Attributes:
-    saved_step: the global step of the last saved checkpoint; None before the first.
+    saved_step: the global step of the last saved checkpoint; None before the first checkpoint.
   """
 
   def __init__(self, run_dir: RunDir, retry_secs: float, is_stopping: Callable[[], bool],
@@ -48,7 +48,7 @@ class RetryingSaver:
     self._sleep = sleep
     # The device number of the folder changes when its file system is unmounted; see _check_folder.
     self._device_number = os.stat(run_dir.path).st_dev
-    # Times by `clock`. The first one is None unless the last attempt failed.
+    # Times of `clock`. `_first_failure_at` is None unless the last attempt failed.
     self._first_failure_at: Optional[float] = None
     self._retry_at = 0.
     self._delay_secs = _FIRST_DELAY_SECS
@@ -119,7 +119,7 @@ class RetryingSaver:
                    disk_errors.error_reason(error))
 
   def _check_folder(self) -> None:
-    """Raises an OSError if the folder is missing or unmounted; the saver may not fail then."""
+    """Raises an OSError if the folder is missing or unmounted; `saver.save` might succeed then."""
     # A missing folder is not created again, because the new folder might be on the wrong disk.
     device_number = os.stat(self._run_dir.path).st_dev
     if device_number != self._device_number and self._run_dir.last_checkpoint() is None:

@@ -53,7 +53,7 @@ def optimizer_difference(model: tf.keras.Model, checkpoint: str) -> Optional[str
       _OPTIMIZER_VARIABLE.match(name) for name, _ in tf.train.list_variables(checkpoint)) if match}
   try:
     name = model.optimizer.get_config()['name']
-  except NotImplementedError:  # The optimizer is one of `tf.train`; it cannot be compared by name.
+  except NotImplementedError:  # An optimizer of `tf.train` cannot be compared by name.
     return None
   if stored and name not in stored:
     return '{} in the checkpoint and {} in the model'.format(', '.join(sorted(stored)), name)
@@ -69,17 +69,18 @@ def lacks_loss_scale(checkpoint: str) -> bool:
 class SaveCheckpoints(CheckpointHook):
   """Saves checkpoints, the first one before the first step.
 
-  A failed attempt is repeated after a later step. After the last step, the hook waits and retries.
+  If saving fails, the hook retries after a later step. After the last step, the hook waits and
+  retries, until saving succeeds or the time for retries is over.
 
   Args:
     model_dir: the directory of the run.
-    save_steps: the number of steps between two checkpoints, or None.
-    save_secs: the number of seconds between two checkpoints, or None.
+    save_steps: the number of steps between two checkpoints; None: `save_secs` is used.
+    save_secs: the number of seconds between two checkpoints; None: `save_steps` is used.
     retrying_saver: saves the checkpoints.
     listeners: called after each checkpoint.
 
   Attributes:
-    pauses: one pause for each checkpoint, and one pause for each call of a listener's function.
+    pauses: one pause for each attempt to save, and one for each call of a listener's function.
   """
 
   def __init__(self, model_dir: str, save_steps: Optional[int], save_secs: Optional[int],
@@ -128,6 +129,7 @@ class SaveCheckpoints(CheckpointHook):
     return '{}-{}'.format(self.prefix, step) if self._retrying_saver.saved_step == step else None
 
   def save(self, session: tf.Session, step: int) -> None:
+    """Tries once to save a checkpoint; calls the listeners if the attempt succeeds."""
     was_failing = self._retrying_saver.is_failing
     with self._record_pause():
       self._finite_check.before_save(session, step)
@@ -157,11 +159,11 @@ class SaveCheckpoints(CheckpointHook):
 
 
 class CallEveryNSteps(tf.train.CheckpointSaverListener):
-  """Calls a function after the first checkpoint in each interval of N steps, but not at the end.
+  """Calls a function after the first checkpoint in each interval of N steps.
 
   Args:
     every_steps: N, a multiple of the number of steps between checkpoints.
-    called_up_to: the global step up to which no call is due any more.
+    due_after_step: the global step after which calls are due.
     last_step: the global step at which training ends; the function is not called at this step.
     function: the function to call, which evaluates the latest checkpoint.
 
@@ -169,17 +171,17 @@ class CallEveryNSteps(tf.train.CheckpointSaverListener):
     pauses: one pause of the kind `evaluation` for each call.
   """
 
-  def __init__(self, every_steps: int, called_up_to: int, last_step: int,
+  def __init__(self, every_steps: int, due_after_step: int, last_step: int,
                function: Callable[[], Any]) -> None:
     self._every_steps = every_steps
-    self._last_interval = called_up_to // every_steps
+    self._last_interval = due_after_step // every_steps
     self._last_step = last_step
     self._function = function
     self.pauses: List[Pause] = []
 
   def after_save(self, session: tf.Session, global_step_value: int) -> None:
-    # With parameter servers, other workers increment the global step too, so there may be no
-    # checkpoint at a multiple of N.
+    # With parameter servers, other workers increment the global step too. There may be no
+    # checkpoint at a multiple of N, so the intervals are compared instead.
     interval = global_step_value // self._every_steps
     if interval > self._last_interval and global_step_value < self._last_step:
       self._last_interval = interval

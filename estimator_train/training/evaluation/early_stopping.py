@@ -53,7 +53,7 @@ def write_stop_reason(run_dir: RunDir, settings: groups.Evaluation,
 
 def read_stop_reason(run_dir: RunDir, settings: groups.Evaluation,
                      global_step: int) -> Optional[StopReason]:
-  """Returns the recorded reason to stop, or None if there is none or the record is ignored.
+  """Returns the recorded reason to stop; None if no stop is recorded or the record is ignored.
 
   Args:
     run_dir: the directory of the run.

@@ -12,7 +12,7 @@ from estimator_train.errors import TrainingFailed, UserError
 from estimator_train.inputs import factory as inputs
 from estimator_train.inputs.file_errors import translate_errors
 from estimator_train.training.checkpoints import save_hook
-from estimator_train.training.evaluation.sample_predictions import Sample, SamplePredictions
+from estimator_train.training.evaluation.sample_predictions import Sample, SamplePredictionsHook
 from estimator_train.training.plan import Plan
 from estimator_train.training.prepared_model import PreparedModel
 
@@ -44,24 +44,24 @@ class Evaluator:
       path: the path of the checkpoint, or None for the latest one.
 
     Returns:
-      A dict with `accuracy`, `average_loss`, `examples`, `confusion_matrix`, `global_step` and
-      `checkpoint`; and a few examples with the outputs of the model.
+      A tuple of a dict with `accuracy`, `average_loss`, `examples`, `confusion_matrix`,
+      `global_step` and `checkpoint`, and of a few examples with the outputs of the model.
 
     Raises:
       EvaluationStopped: the evaluation was interrupted.
       TrainingFailed: the loss is not finite.
       UserError: the input could not be read, or some examples were not evaluated.
     """
-    data, batch_size = self._plan.data, self._plan.engine.batch_size
+    data, batch_size = self._plan.data, self._plan.engine.examples_per_replica
     estimator = self._model.estimator
     path = path or save_hook.latest_checkpoint_and_step(estimator.model_dir)[0]
     assert path is not None
-    samples = SamplePredictions(data.sizes.test, batch_size)
+    sample_hook = SamplePredictionsHook(data.sizes.test, batch_size)
     with translate_errors(inputs.make_source(data.dataset, data.dataset.test)):
       if self._graph is None:
         self._graph = _EvaluationGraph(estimator, inputs.make_eval_input_fn(
             data.dataset, self._plan.settings, self._model.one_hot, batch_size))
-      metrics = self._graph.run(path, samples, self._is_stop_requested)
+      metrics = self._graph.run(path, sample_hook, self._is_stop_requested)
     _release_free_memory()
     if data.sizes.test not in (None, metrics['examples']):
       raise UserError('the evaluation did not read all examples',
@@ -78,7 +78,7 @@ class Evaluator:
         'confusion_matrix': metrics['confusion_matrix'].tolist(),
         'global_step': int(metrics['global_step']),
         'checkpoint': path,
-    }, samples.samples
+    }, sample_hook.samples
 
 
 class _EvaluationGraph:
@@ -110,23 +110,24 @@ class _EvaluationGraph:
       graph.finalize()
     self._session = tf.Session(graph=graph, config=estimator.config.session_config)
 
-  def run(self, checkpoint: str, samples: SamplePredictions,
+  def run(self, checkpoint: str, sample_hook: SamplePredictionsHook,
           is_stop_requested: Callable[[], bool]) -> Dict[str, Any]:
     """Evaluates a checkpoint; returns a dict of `global_step` and the metrics over all examples."""
     session = self._session
     self._saver.restore(session, checkpoint)
     session.run(self._initialize_op)
+    # A tf.Session calls no hooks, so this method calls the methods of the hook itself.
     with session.graph.as_default():
-      samples.begin()
+      sample_hook.begin()
     while True:
       if is_stop_requested():
         raise EvaluationStopped
-      sample_args = samples.before_run(None)
+      sample_args = sample_hook.before_run(None)
       try:
         _, results = session.run([self._update_op, sample_args.fetches if sample_args else []])
       except tf.errors.OutOfRangeError:
         break
-      samples.after_run(
+      sample_hook.after_run(
           None, tf.train.SessionRunValues(results if sample_args else None, None, None))
     values: Dict[str, Any] = session.run(self._metric_values)
     return values
@@ -146,6 +147,6 @@ class _EvaluationGraph:
 
 
 def _release_free_memory() -> None:
-  """Returns freed memory to the system, which glibc would otherwise keep for each thread."""
+  """Returns freed memory to the system; otherwise, glibc keeps such memory for each thread."""
   with contextlib.suppress(OSError, AttributeError):  # Only glibc has malloc_trim.
     ctypes.CDLL(None).malloc_trim(0)

@@ -30,7 +30,7 @@ class EvaluationLoop:
     settings: the early stopping rules, and the metric that selects the best checkpoint.
     evaluator: evaluates one checkpoint.
     write_reports: a function that is called after each evaluation, see WriteReports.
-    task_type: the type of the task that evaluates, or None if it is the chief or the only process.
+    task_type: the type of the task that evaluates; None for the chief and for a single process.
   """
 
   def __init__(self, run_dir: RunDir, settings: groups.Evaluation, evaluator: Evaluator,
@@ -42,19 +42,20 @@ class EvaluationLoop:
     self._stop_reason: Optional[StopReason] = None
 
   def evaluate(self, path: Optional[str] = None) -> Dict[str, Any]:
-    """Evaluates a checkpoint, unless it is the one that was evaluated last.
+    """Evaluates a checkpoint, unless the same checkpoint was evaluated last.
 
     Args:
       path: the path of the checkpoint, or None for the latest one.
 
     Returns:
-      The result, with the `best` checkpoint so far; or {} if a signal interrupted the evaluation.
+      The result of the evaluation, with the best checkpoint so far as `best`; {} if a signal
+      interrupted the evaluation.
     """
     path = path or save_hook.latest_checkpoint_and_step(self._run_dir.path)[0]
     assert path is not None
     if self._last_result.get('checkpoint') == path:
       return self._last_result
-    # Pinned first, because the chief may delete the checkpoint while the evaluator task reads it.
+    # Without the pin, the chief could delete the checkpoint while the evaluator task reads it.
     pinned_path = best_checkpoint.pin(path, self._run_dir.path, self._task_type)
     try:
       metrics, samples = self._evaluator.evaluate(pinned_path)

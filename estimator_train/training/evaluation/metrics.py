@@ -1,4 +1,4 @@
-"""Evaluation metrics that count each example once, whatever the batch size."""
+"""Computes evaluation metrics that count each example once, whatever the batch size."""
 
 from typing import Any, Dict, Tuple
 
@@ -7,6 +7,7 @@ import tensorflow.compat.v1 as tf
 from estimator_train.training import losses
 from estimator_train.training.evaluation import sample_predictions
 
+# For each metric, a tensor with its value, and the operation that adds a batch.
 Metrics = Dict[str, Tuple[tf.Tensor, tf.Operation]]
 
 
@@ -29,7 +30,7 @@ def classifier_metrics(features: Any, labels: Any, outputs: tf.Tensor, loss: los
     num_classes: the number of classes.
 
   Returns:
-    `accuracy`, `average_loss` (both float), `examples` (int64) and `confusion_matrix` (int64
+    `accuracy` and `average_loss` (float), `examples` (int64) and `confusion_matrix` (int64
     [num_classes, num_classes], one row per true class, one column per predicted class). As in
     Keras, average_loss is the sum of the weighted losses, divided by the number of examples. The
     other metrics do not depend on sample weights.
@@ -57,7 +58,7 @@ def classifier_metrics(features: Any, labels: Any, outputs: tf.Tensor, loss: los
 
 
 def _only_tensor(value: Any) -> tf.Tensor:
-  """Returns the only element of a list or dict, or any other value itself, as a tensor."""
+  """Converts a value, or the only element of a list or dict, to a tensor."""
   if isinstance(value, dict):
     (value,) = value.values()
   elif isinstance(value, (list, tuple)):
@@ -66,7 +67,7 @@ def _only_tensor(value: Any) -> tf.Tensor:
 
 
 def _running_sum(value: tf.Tensor, name: str) -> Tuple[Any, tf.Operation]:
-  """Returns the value of a local variable, initially zero, and the op that adds to it."""
+  """Returns the sum of `value` over all batches, and the operation that adds a batch to the sum."""
   total = tf.Variable(
       tf.zeros(value.shape, value.dtype), trainable=False, use_resource=True, name=name,
       collections=[tf.GraphKeys.LOCAL_VARIABLES, tf.GraphKeys.METRIC_VARIABLES])

@@ -23,7 +23,7 @@ class Sample(NamedTuple):
 
 
 def register_batch(images: Any, class_indices: tf.Tensor, outputs: tf.Tensor) -> None:
-  """Registers the tensors of a batch for SamplePredictions, in a collection of the default graph.
+  """Registers the tensors of a batch for SamplePredictionsHook, in a graph collection.
 
   Args:
     images: the images, [B, height, width, C].
@@ -34,12 +34,14 @@ def register_batch(images: Any, class_indices: tf.Tensor, outputs: tf.Tensor) ->
       images, class_indices, outputs]
 
 
-class SamplePredictions(tf.train.SessionRunHook):
-  """Collects a dozen evenly spaced examples; the first ones of an image folder are of one class.
+class SamplePredictionsHook(tf.train.SessionRunHook):
+  """Collects a dozen examples, evenly spaced over the evaluation.
+
+  The first dozen would be less useful, because an image folder yields one class after another.
 
   Args:
-    num_examples: the number of examples of the evaluation, or None if it is unknown. In that case
-      the first dozen is collected.
+    num_examples: the number of examples of the evaluation, or None if the number is unknown. In
+      that case the first dozen is collected.
     batch_size: the batch size of the evaluation.
 
   Attributes:

@@ -1,1 +1,1 @@
-"""Session hooks, which measure, log and end the training."""
+"""Contains the session hooks that measure, log and end the training."""

@@ -29,7 +29,7 @@ def add_accuracy(class_indices: tf.Tensor, outputs: tf.Tensor) -> tf.Tensor:
 
 def training_loss() -> tf.Tensor:
   """Returns the tensor of the training loss, the mean over the global batch."""
-  # The last one, because Estimator adds the loss of the EstimatorSpec after all other losses.
+  # Estimator adds the loss of the EstimatorSpec to the collection after all other losses.
   return tf.get_collection(tf.GraphKeys.LOSSES)[-1]
 
 
@@ -51,7 +51,8 @@ class BatchMetrics(tf.train.SessionRunHook):
     accuracies = tf.get_collection(_REPLICA_ACCURACIES_KEY)
     accuracy = tf.add_n(accuracies) / len(accuracies) if len(accuracies) > 1 else (
         accuracies or [tf.constant(math.nan)])[0]
-    # The same fetches in every step, because TensorFlow prunes the graph again for each new set.
+    # Every step fetches the same tensors: TensorFlow prunes the graph again for each new set of
+    # fetches.
     self._run_args = tf.train.SessionRunArgs([training_loss(), accuracy])
 
   def before_run(self, run_context: Any) -> tf.train.SessionRunArgs:

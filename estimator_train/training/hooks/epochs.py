@@ -20,13 +20,13 @@ _LOG = logging.getLogger('estimator_train')
 class LogEpochs(tf.train.SessionRunHook):
   """Logs loss, accuracy and examples/sec at the end of an epoch.
 
-  After the first 10,000 epochs only some are logged, see logged_steps.py. Loss and accuracy are
-  means over the steps that this process ran since the previous epoch ended. A step that takes
-  examples from two epochs counts for the earlier one.
+  After the first 10,000 epochs, only some epochs are logged, see logged_steps.py. Loss and accuracy
+  are means over the steps that this process ran since the previous epoch ended. A step that takes
+  examples from two epochs counts for the earlier epoch.
 
   Args:
     schedule: the learning rate schedule, or None if the rate is unknown. The line of an epoch
-      contains the rate if it has changed.
+      contains the rate if the rate has changed.
     num_examples: the number of examples in an epoch.
     examples_per_step: the number of examples in a global step.
     stop_step: the global step to train up to.
@@ -55,7 +55,7 @@ class LogEpochs(tf.train.SessionRunHook):
       self._learning_rate = self._schedule.rate_at(step)
 
   def after_run(self, run_context: Any, run_values: Any) -> None:
-    # A loss that is not finite ends the run, or loss scaling skips the update of the step.
+    # Without this check, one loss that is not finite would make the means of the epoch useless.
     if math.isfinite(self._metrics.loss):
       self._loss_sum += self._metrics.loss
       self._accuracy_sum += self._metrics.accuracy
@@ -63,13 +63,14 @@ class LogEpochs(tf.train.SessionRunHook):
     step = self._counter.global_step
     if step < self._end_step:
       return
-    # Other workers increment the global step too, so this step may have ended several epochs.
+    # Other workers may increment the global step, too, so several epochs may have ended at once.
     epoch = step * self._examples_per_step // self._num_examples
     if is_logged(epoch):
       self._log(epoch, step)
     self._begin_epoch(epoch + 1, step)
 
   def _log(self, epoch: int, step: int) -> None:
+    """Logs the line of an epoch that has ended at the global step `step`."""
     secs = max(self._clock() - self._epoch_began_at, 1e-9)
     examples = (step - self._start_step) * self._examples_per_step
     num_steps = max(self._num_summed_steps, 1)
@@ -89,6 +90,7 @@ class LogEpochs(tf.train.SessionRunHook):
     return ', learning rate {:g}'.format(self._learning_rate)
 
   def _begin_epoch(self, epoch: int, start_step: int) -> None:
+    """Resets the sums at the global step `start_step`, after which the epoch is measured."""
     self._start_step = start_step
     self._end_step = steps_for_epochs(epoch, self._num_examples, self._examples_per_step)
     self._loss_sum = self._accuracy_sum = 0.

@@ -7,20 +7,21 @@ from typing import Any, Callable, Deque, Dict, List, Optional, Tuple
 
 import tensorflow.compat.v1 as tf
 
-from estimator_train.errors import TrainingFailed
+from estimator_train.errors import NonFiniteLoss, TrainingFailed
 from estimator_train.training.hooks.batch_metrics import BatchMetrics
 from estimator_train.training.hooks.step_counter import StepCounter, read_global_step
 from estimator_train.training.schedules import Schedule
 
 _LOG = logging.getLogger('estimator_train')
 _NUM_LOSSES_KEPT = 5
-# With loss scaling, a run ends after this many steps in a row whose loss is not finite. A too large
-# loss scale cannot cause so many such steps, because each of them halves the scale, down to 1.
+# With loss scaling, a run ends after this many consecutive steps whose loss is not finite. A loss
+# scale that is too large cannot cause so many steps, because each such step halves the scale, down
+# to 1.
 MAX_SKIPPED_STEPS = 100
 
 
 class StopAtNonFiniteLoss(tf.train.SessionRunHook):
-  """Raises TrainingFailed at the first loss that is not finite.
+  """Raises NonFiniteLoss at the first loss that is not finite.
 
   Args:
     counter: the step counter.
@@ -39,8 +40,9 @@ class StopAtNonFiniteLoss(tf.train.SessionRunHook):
     self._counter, self._metrics = counter, metrics
     self._schedule = schedule
     self._max_non_finite_steps = MAX_SKIPPED_STEPS if skips_updates else 1
-    self._num_non_finite_steps = 0  # The last steps, in a row, whose loss is not finite.
-    self._non_finite_step = 0  # The global step of the last step if its loss is not finite.
+    # The number of consecutive steps, up to the last step, whose loss is not finite.
+    self._num_non_finite_steps = 0
+    self._non_finite_step = 0  # The global step of the last such step; 0 after a finite loss.
     self._finite_losses: Deque[Tuple[int, float]] = collections.deque(maxlen=_NUM_LOSSES_KEPT)
 
   @property
@@ -62,12 +64,12 @@ class StopAtNonFiniteLoss(tf.train.SessionRunHook):
       self._num_non_finite_steps = self._non_finite_step = 0
       self._finite_losses.append((self._counter.local_step, loss))
       return
-    # Read from the session, because other workers may have incremented the global step too.
+    # The counter may not include the latest steps of other workers, so the variable is read.
     self._non_finite_step = read_global_step(run_context.session)
     self._num_non_finite_steps += 1
     if self._num_non_finite_steps >= self._max_non_finite_steps:
       suffix = ', the {}th such step in a row'.format(self._num_non_finite_steps)
-      raise TrainingFailed('the loss is {} at step {}{}'.format(
+      raise NonFiniteLoss('the loss is {} at step {}{}'.format(
           loss, self._non_finite_step, suffix if self._max_non_finite_steps > 1 else ''))
     _LOG.warning('the loss is %s at step %d: loss scaling skips an update whose gradients are not '
                  'finite (--on_nan=skip)', loss, self._non_finite_step)
@@ -76,10 +78,10 @@ class StopAtNonFiniteLoss(tf.train.SessionRunHook):
 class CheckWeightsFinite(tf.train.CheckpointSaverListener):
   """Raises TrainingFailed instead of saving a checkpoint whose weights are not finite.
 
-  The loss may still be finite then, because a step computes the loss before it updates the weights.
+  StopAtNonFiniteLoss is not enough, because a step computes the loss before it updates the weights.
 
   Args:
-    variables: a function that returns the variables to check, which are those that are saved.
+    variables: a function that returns the variables of the checkpoint.
   """
 
   def __init__(self, variables: Callable[[], List[Any]]) -> None:
@@ -89,13 +91,14 @@ class CheckWeightsFinite(tf.train.CheckpointSaverListener):
   def begin(self) -> None:
     self._is_finite: Dict[str, tf.Tensor] = {}
     for variable in self._variables():
+      # Of a variable that has a copy on each replica, the first copy is checked.
       copy = variable.values[0] if hasattr(variable, 'values') else variable
       if copy.dtype.base_dtype.is_floating:
         self._is_finite[variable.op.name] = tf.reduce_all(tf.is_finite(copy.read_value()))
 
   def before_save(self, session: tf.Session, global_step_value: int) -> None:
     is_finite = session.run(self._is_finite)
-    # Variables such as a mask may contain -inf from the start, so they are not checked.
+    # A variable that is not finite at the first save, such as a mask of -inf, is not checked later.
     if self._finite_at_start is None:
       self._finite_at_start = [name for name, finite in is_finite.items() if finite]
     not_finite = sorted(name for name in self._finite_at_start if not is_finite[name])

@@ -15,9 +15,9 @@ def add_probe(graph: tf.Graph) -> Optional[tf.Tensor]:
 
   On each replica, two operations read the same clock. The first one has no inputs, and so runs at
   the start of the step; the second one runs after the batch has arrived. The model waits for the
-  second operation; otherwise a single thread could run the model first, which would count as
-  waiting. Operations that do not need the batch, such as reads of variables, may run in between,
-  but take only microseconds.
+  second operation. Otherwise, a single thread could run the model before the second operation, and
+  the time of the model would count as waiting. Operations that do not need the batch, such as reads
+  of variables, may run between the two operations, but take only microseconds.
 
   Args:
     graph: the training graph.
@@ -38,9 +38,9 @@ def _measure_wait(get_next: tf.Operation) -> tf.Tensor:
   device = tf.DeviceSpec.from_string(get_next.device)
   with tf.control_dependencies(None), tf.device(
       device.replace(device_type='CPU', device_index=0).to_string()):
-    began = tf.timestamp()
+    start_time = tf.timestamp()
     with tf.control_dependencies([get_next]):
-      arrived = tf.timestamp()
-    wait = arrived - began
-  control_inputs.run_before(arrived.op, consumers)
-  return wait
+      arrival_time = tf.timestamp()
+    wait_secs = arrival_time - start_time
+  control_inputs.run_before(arrival_time.op, consumers)
+  return wait_secs

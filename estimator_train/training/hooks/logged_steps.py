@@ -1,6 +1,6 @@
 """Selects the steps to log, so that the log and the event files of a long run stay small."""
 
-_NUM_ALL_LOGGED = 10000  # The number of first candidates of which each is logged, see is_logged.
+_NUM_ALL_LOGGED = 10000  # The first 10,000 candidates are all logged, see is_logged.
 
 
 def is_logged(step: int, every: int = 1) -> bool:
@@ -13,7 +13,7 @@ def is_logged(step: int, every: int = 1) -> bool:
 
   Args:
     step: the global step, or the number of an epoch.
-    every: `--log_every_steps`.
+    every: for steps, `--log_every_steps`; for epochs, 1.
   """
   candidate, remainder = divmod(step, every)
   return not remainder and candidate % (1 << (candidate // _NUM_ALL_LOGGED).bit_length()) == 0

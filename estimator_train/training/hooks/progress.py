@@ -19,7 +19,8 @@ from estimator_train.training.schedules import Schedule
 
 _LOG = logging.getLogger('estimator_train')
 _REDRAW_SECS = 1.
-# The rate next to the bar is the mean over the time of this many redraws, usually one per second.
+# The rate next to the bar is a mean since this many redraws ago. Usually there is one redraw per
+# second.
 _RATE_WINDOW_REDRAWS = 10
 _MIN_COLUMNS_OF_LONG_FORM = 100  # A narrower terminal shows a shorter text instead of the bar.
 
@@ -27,9 +28,9 @@ _MIN_COLUMNS_OF_LONG_FORM = 100  # A narrower terminal shows a shorter text inst
 class ShowProgress(tf.train.SessionRunHook):
   """Shows the progress of the training: as a bar on a terminal, otherwise as log lines.
 
-  Also writes summaries at each logged step. `examples_per_sec` is the mean rate, and `step_secs`
-  the mean time per step, since the previous logged step, including pauses. `learning_rate` is the
-  learning rate of the step.
+  Also writes three scalars for TensorBoard at each logged step. `examples_per_sec` and `step_secs`
+  are the mean rate and the mean time per step since the previous logged step; the time includes
+  pauses. `learning_rate` is the learning rate of the step.
 
   Args:
     counter: the step counter.
@@ -88,7 +89,7 @@ class ShowProgress(tf.train.SessionRunHook):
       self._redraw_bar(self._metrics.loss, self._metrics.accuracy)
 
   def _log(self, loss: float, accuracy: float) -> None:
-    """Writes the summaries of a step, and logs a line unless there is a bar."""
+    """Writes the scalars of a step, and logs a line unless there is a bar."""
     now, step = self._clock(), self._counter.global_step
     step_secs = (now - self._last_logged_at) / max(step - self._last_logged_step, 1)
     rate = self._examples_per_step / step_secs
@@ -105,6 +106,7 @@ class ShowProgress(tf.train.SessionRunHook):
                 format_duration((self._stop_step - step) * step_secs))
 
   def _redraw_bar(self, loss: float, accuracy: float) -> None:
+    """Redraws the bar and its text, in a form that fits the width of the terminal."""
     assert self._bar is not None
     now, step = self._clock(), self._counter.global_step
     self._next_redraw_at = now + _REDRAW_SECS

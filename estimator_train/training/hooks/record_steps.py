@@ -10,7 +10,8 @@ import tensorflow.compat.v1 as tf
 from estimator_train.process.start_up import StartUpTimer
 from estimator_train.training.hooks import input_wait
 
-# Each step takes 24 bytes, so the times of all steps of a week-long run could fill the memory.
+# At least the last 100,000 steps are kept. A step takes 24 bytes, so the times of all steps of a
+# week-long run could fill the memory.
 _NUM_STEPS_KEPT = 100000
 
 
@@ -18,9 +19,9 @@ class RecordSteps(tf.train.SessionRunHook):
   """Records when each recent step began and ended, and how long it waited for its batch.
 
   The cost per step is two clock readings, three appends and one more fetched scalar; everything
-  else is computed after the run. This hook must be the first, because Estimator calls its hooks in
-  order. The time that later hooks take after a step, for example to save a checkpoint, then counts
-  as time between steps, not as time of session.run.
+  else is computed after the run. This hook must be the first one in the list of hooks. Estimator
+  calls the hooks in order, so the time that later hooks take after a step, for example to save a
+  checkpoint, counts as time between steps, not as time of session.run.
 
   Args:
     start_up: the timer of the phases `graph`, `session`, `first_batch` and `first_step`.
@@ -28,8 +29,8 @@ class RecordSteps(tf.train.SessionRunHook):
 
   Attributes:
     start_up: see the argument.
-    began: for each step, the clock just before its session.run, in seconds.
-    ended: for each step, the clock just after its session.run, in seconds.
+    began: for each step, the time on `clock` just before session.run, in seconds.
+    ended: for each step, the time on `clock` just after session.run, in seconds.
     waited: for each step, the seconds from `began` until the batch had arrived on all replicas; nan
       if this time was not measured.
     discarded_steps: the number of earlier steps whose times were discarded to save memory. The
@@ -60,7 +61,7 @@ class RecordSteps(tf.train.SessionRunHook):
 
   def after_run(self, run_context: Any, run_values: Any) -> None:
     self.ended.append(self._clock())
-    # Not appended in before_run, because a session.run that fails is not a step.
+    # before_run does not append this time, because a session.run that fails is not a step.
     self.began.append(self._step_began)
     self.waited.append(math.nan if self._run_args is None else run_values.results)
     if len(self.ended) == 1:

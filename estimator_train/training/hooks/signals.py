@@ -20,17 +20,17 @@ _NUM_STEP_TIMES_KEPT = 50
 
 
 class StopOnSignal(tf.train.SessionRunHook):
-  """Stops the training when a signal arrives, after the running step or soon after it.
+  """After a signal, stops the training at the end of the running step or a few steps later.
 
   Estimator then saves a checkpoint and closes the session. Workers that train together must stop at
-  the same step, because a worker that continued alone would wait for the others forever. So the
-  worker that receives the signal announces a slightly later step, at which all workers stop.
+  the same step, because a worker that continued alone would wait forever for the other workers.
+  So the worker that receives the signal announces a slightly later step, at which all workers stop.
 
   This hook must come after the hook that evaluates, because an evaluation may request a stop too.
 
   Args:
-    signals: records the signals. This hook installs the signal handlers before the first step,
-      because from then on there is something to save.
+    signals: the signals received so far. This hook installs the signal handlers before the first
+      step; before that, there is nothing to save, and a signal ends the run at once.
     engine: the engine, which announces the stop to the other workers.
     counter: the step counter.
     clock: a function that returns the time in seconds.
@@ -81,7 +81,7 @@ class StopOnSignal(tf.train.SessionRunHook):
     """Returns the number of steps within which an announcement reaches all workers."""
     if self._engine.size == 1:
       return 0
-    # Not the mean, which would include the time of checkpoints and evaluations.
+    # The median hardly depends on the few steps that include a checkpoint or an evaluation.
     return math.ceil(_ANNOUNCE_SECS / statistics.median(self._step_secs))
 
 
@@ -89,8 +89,8 @@ class SaveOnSignal(tf.train.SessionRunHook):
   """Saves a checkpoint after the step during which SIGUSR1 arrived; training continues.
 
   Args:
-    signals: records the signals.
-    save_now: a function that saves a checkpoint, and returns the path, or None if saving failed and
+    signals: the signals received so far.
+    save_now: a function that saves a checkpoint, and returns its path, or None if saving failed and
       will be retried. If `save_now` itself is None, another task saves the checkpoints.
   """
 

@@ -16,7 +16,7 @@ from estimator_train.tf_patches import estimator as estimator_patches, model_to_
 from estimator_train.training.hooks import batch_metrics, logged_steps
 from estimator_train.training.hooks.step_counter import StepCounter, read_global_step
 
-# Keys of graph collections. The key of a scalar is this prefix and the tag of the scalar.
+# Keys of graph collections. The key of a scalar is _SCALAR_KEY_PREFIX, followed by the tag.
 _SCALAR_KEY_PREFIX = 'estimator_train/scalars/'
 _PIXELS_KEY = 'estimator_train/example_pixels'
 _CLASS_INDICES_KEY = 'estimator_train/example_classes'
@@ -44,7 +44,7 @@ def _writer(model_dir: str) -> tf.summary.FileWriter:
 
 
 def register_scalar(tag: str, value: tf.Tensor) -> None:
-  """Registers a scalar. If each replica registers one with this tag, the first one is written."""
+  """Registers a scalar. If several replicas register the same tag, the first value is written."""
   tf.add_to_collection(_SCALAR_KEY_PREFIX + tag, value)
 
 
@@ -75,8 +75,8 @@ def register_batch(features: tf.Tensor, labels: tf.Tensor, outputs: tf.Tensor) -
 def register_gradient_norm(optimizer: Any) -> None:
   """Registers the norm of the gradient over the global batch, as `gradient_norm`.
 
-  The gradient is taken as `apply_gradients` receives it: without the factor of loss scaling, and
-  clipped if the optimizer clips gradients.
+  `apply_gradients` receives the gradient without the factor of loss scaling, and clipped if the
+  optimizer clips gradients.
 
   Args:
     optimizer: the optimizer of a compiled Keras model, either of Keras or of `tf.train`.
@@ -90,8 +90,9 @@ class _GradientNormRecorder:
   def apply_gradients(self, grads_and_vars: Any, *args: Any, **kwargs: Any) -> Any:
     grads_and_vars = list(grads_and_vars)
     result = super().apply_gradients(grads_and_vars, *args, **kwargs)  # type: ignore[misc]
-    # After the update is built: this merge_call affects the order in which the operations of the
-    # replicas are built, and the masks of dropout depend on the operations that are built earlier.
+    # This merge_call must follow the merge_call of the update. When one replica reaches its first
+    # merge_call, the next replica builds its model, whose dropout masks depend on the number of
+    # operations that the graph contains by then.
     tf.distribute.get_replica_context().merge_call(
         _register_norm_of_sum, args=([pair for pair in grads_and_vars if pair[0] is not None],))
     return result
@@ -104,7 +105,8 @@ def _register_norm_of_sum(strategy: tf.distribute.Strategy, grads_and_vars: Any)
   sums = [strategy.experimental_local_results(gradient)
           for gradient in strategy.extended.batch_reduce_to(
               tf.distribute.ReduceOp.SUM, grads_and_vars)]
-  # The sum on the first replica completes only if the collective operation runs on all replicas.
+  # A collective operation completes only if all replicas run it. The norm uses the sums on the
+  # first replica, so fetching the norm must also run the operations of the other replicas.
   with tf.control_dependencies([tf.convert_to_tensor(copy) for copies in sums
                                 for copy in copies[1:]]):
     register_scalar('gradient_norm', tf.global_norm([tf.cast(copies[0], tf.float32)
@@ -141,7 +143,8 @@ class WriteSummaries(tf.train.SessionRunHook):
                for key in tf.get_default_graph().get_all_collection_keys()
                if str(key).startswith(_SCALAR_KEY_PREFIX)}
     examples = tf.get_collection(_PIXELS_KEY)[:1] + tf.get_collection(_CLASS_INDICES_KEY)[:1]
-    # The same fetches in every step, because TensorFlow prunes the graph again for each new set.
+    # Every step that writes summaries fetches the same tensors, because TensorFlow prunes the graph
+    # again for each new set of fetches.
     self._run_args = tf.train.SessionRunArgs((dict(scalars, loss=loss), examples))
     if examples:
       self._image = tf.placeholder(tf.float32, [None, None, None])
@@ -149,7 +152,7 @@ class WriteSummaries(tf.train.SessionRunHook):
 
   def after_create_session(self, session: tf.Session, coord: Any) -> None:
     if self._model_dir is not None:
-      # Makes TensorBoard discard what a killed run has written for the steps that are repeated now.
+      # Makes TensorBoard discard the summaries of a killed run for the steps that this run repeats.
       _writer(self._model_dir).add_session_log(
           tf.SessionLog(status=tf.SessionLog.START), self._counter.start_step + 1)
       _writer(self._model_dir).add_summary(
@@ -157,6 +160,7 @@ class WriteSummaries(tf.train.SessionRunHook):
       _writer(self._model_dir).add_summary(_hparams_experiment())
 
   def before_run(self, run_context: Any) -> Optional[tf.train.SessionRunArgs]:
+    # All workers fetch in the same steps, because local_step counts the steps of this process only.
     step = self._counter.local_step + 1
     if step in (self._counter.start_step + 1, self._stop_step) or (
         logged_steps.is_logged(step, self._settings.log_every_steps)):
@@ -167,9 +171,9 @@ class WriteSummaries(tf.train.SessionRunHook):
     if run_values.results is None or self._model_dir is None:
       return
     scalars, examples = run_values.results
-    # Read from the session, because other workers may have incremented the global step too.
+    # The counter may not include the latest steps of other workers, so the variable is read.
     write_scalars(self._model_dir, scalars, read_global_step(run_context.session))
-    if examples and self._counter.local_step == 1:
+    if examples and self._counter.local_step == 1:  # A resumed run writes no images.
       self._write_images(run_context.session, *examples)
 
   def end(self, session: tf.Session) -> None:
@@ -200,12 +204,13 @@ class WriteSummaries(tf.train.SessionRunHook):
 
 
 def _hyperparameters(settings: Settings) -> Dict[str, Any]:
+  """Returns the settings that are columns of the HParams table, by name, without None values."""
   values = {name: getattr(settings, name) for name in _STRING_HPARAMS + _NUMERIC_HPARAMS}
   return {name: value for name, value in values.items() if value is not None}
 
 
 def _hparams_experiment() -> tf.Summary:
-  """Returns the columns of the HParams table, which would otherwise lack evaluation metrics."""
+  """Defines the columns of the HParams table, which would otherwise lack evaluation metrics."""
   columns = [(name, hparams_api.DATA_TYPE_STRING) for name in _STRING_HPARAMS] + [
       (name, hparams_api.DATA_TYPE_FLOAT64) for name in _NUMERIC_HPARAMS]
   return hparams.experiment_pb(

@@ -22,11 +22,11 @@ _WORKER_TYPES = ('chief', 'master', 'worker')
 
 
 class TimeHistory(RecordSteps):
-  """A hook that measures the throughput of training with any Estimator, and can report it.
+  """A hook that measures the throughput of training with any Estimator, and can write a report.
 
-  It belongs in the `hooks` of `Estimator.train` or of a `TrainSpec`. When training starts again,
+  Add this hook to the `hooks` of `Estimator.train` or of a `TrainSpec`. When training starts again,
   the measurement starts again. The wait for input is measured if the `input_fn` returns a
-  tf.data.Dataset; without one it is not observed. The time of a checkpoint, with the evaluation
+  tf.data.Dataset; otherwise the wait is not observed. The time of a checkpoint, with the evaluation
   that train_and_evaluate runs after it, is a pause between two steps. The hook takes less than 50
   microseconds per step.
 
@@ -38,20 +38,21 @@ class TimeHistory(RecordSteps):
     warmup_steps: the number of steps at the beginning that are left out of the report.
 
   Raises:
-    UserError: an argument is invalid; also a ValueError.
+    UserError: an argument is invalid. The error is a ValueError, too.
   """
+
+  process_has_trained = False
 
   def __init__(self, batch_size: Optional[int] = None, report_dir: Optional[str] = None,
                warmup_steps: int = 10) -> None:
-    for name, value, least in (('batch_size', batch_size, 1), ('warmup_steps', warmup_steps, 0)):
-      if value is not None and (not isinstance(value, int) or value < least):
-        raise InvalidValue('{} must be an integer of at least {}'.format(name, least),
-                           '{}={!r}'.format(name, value), 'give one such as 128')
+    _check_integer('warmup_steps', warmup_steps, 0)
+    if batch_size is not None:
+      _check_integer('batch_size', batch_size, 1)
     super().__init__(StartUpTimer())
     self._batch_size = batch_size
     self._report_dir = None if report_dir is None else os.fspath(report_dir)
     self._warmup_steps = warmup_steps
-    self._is_first_training = True
+    self._is_first_training = False
     self._global_step: Optional[int] = None
     self._conditions: Dict[str, Any] = {}
     self._timer = SessionRunTimer()
@@ -59,12 +60,14 @@ class TimeHistory(RecordSteps):
 
   @property
   def times(self) -> List[float]:
-    """The seconds of each session.run, of at least the last 100,000 steps."""
+    """The seconds of each session.run. A long training keeps at least the last 100,000 steps."""
     return [ended - began for began, ended in zip(self.began, self.ended)]
 
   def begin(self) -> None:
+    # The time since the start of the process is that of a first step only in its first training.
+    self._is_first_training = not TimeHistory.process_has_trained
+    TimeHistory.process_has_trained = True
     if self.ended:
-      self._is_first_training = False
       self.began, self.ended, self.waited = array('d'), array('d'), array('d')
       self.discarded_steps = 0
     self._pauses = []
@@ -84,12 +87,12 @@ class TimeHistory(RecordSteps):
     if self._timer.has_saved and self.ended:
       paused_at = self.ended[-1]
       self._pauses.append(Pause('checkpoint', paused_at, time.perf_counter() - paused_at))
-    self._timer.start()
+    self._timer.time_next_run()
     return super().before_run(run_context)
 
   def after_run(self, run_context: Any, run_values: Any) -> None:
     super().after_run(run_context, run_values)
-    # Other hooks may have been called between the step and this hook.
+    # The times of the timer exclude other hooks, which may run between session.run and this hook.
     self.began[-1], self.ended[-1] = self._timer.began, self._timer.ended
 
   def end(self, session: tf.Session) -> None:
@@ -100,9 +103,9 @@ class TimeHistory(RecordSteps):
       self._write_report(self._report_dir)
 
   def report(self) -> Dict[str, Any]:
-    """Returns the figures of throughput.json for the last training.
+    """Returns the content of throughput.json for the last training.
 
-    A figure that was not observed is None. Before the first step, the dict is empty.
+    A value that was not observed is None. Before the first step, the dict is empty.
     """
     return self._make_report().figures if self.ended else {}
 
@@ -127,8 +130,14 @@ class TimeHistory(RecordSteps):
       _LOG.warning('the report in %s could not be written: %s', folder, error)
 
 
+def _check_integer(name: str, value: int, least: int) -> None:
+  if type(value) is not int or value < least:
+    raise InvalidValue('{} must be an integer of at least {}'.format(name, least),
+                       '{}={!r}'.format(name, value), 'give an integer')
+
+
 def _find_conditions(batch_size: Optional[int]) -> Dict[str, Any]:
-  """Returns the conditions of the throughput report that are known when the graph is complete."""
+  """Returns the conditions of the measurement that are known when the graph is complete."""
   strategy = tf.distribute.get_strategy() if tf.distribute.has_strategy() else None
   num_replicas = 1 if strategy is None else strategy.num_replicas_in_sync
   return {
@@ -147,7 +156,7 @@ def _find_conditions(batch_size: Optional[int]) -> Dict[str, Any]:
 
 
 def _strategy_name(strategy: Optional[tf.distribute.Strategy]) -> Optional[str]:
-  """Returns the name of a strategy as the flag `distribution_strategy` has it."""
+  """Returns the value of `--distribution_strategy` for a strategy."""
   if strategy is None:
     return None
   words = re.sub(r'Strategy(V\d)?$', '', type(strategy).__name__)
@@ -171,7 +180,7 @@ def _num_workers() -> int:
 
 
 def _is_chief() -> bool:
-  """Whether this task of the cluster, if there is one, is the one that writes."""
+  """Returns whether this process is the chief of the cluster, or trains without a cluster."""
   config = _tf_config()
   cluster, task = config.get('cluster', {}), config.get('task', {})
   chief = next((name for name in _WORKER_TYPES if cluster.get(name)), None)

@@ -22,7 +22,8 @@ _STEPS_PID = 1000
 class TraceSteps(tf.train.SessionRunHook):
   """Traces a range of steps, and writes the trace after the last of them.
 
-  Open the file in chrome://tracing or Perfetto. Traced steps are slower than others.
+  Open the file in chrome://tracing or Perfetto. Traced steps are slower than other steps. Only the
+  steps of this process are counted, see StepCounter.local_step.
 
   Args:
     counter: the step counter.
@@ -31,7 +32,7 @@ class TraceSteps(tf.train.SessionRunHook):
     last: the last global step to trace.
 
   Attributes:
-    pauses: the pause in which the file was written, or an empty list before it.
+    pauses: a list of the one pause in which the file was written; empty until then.
   """
 
   def __init__(self, counter: StepCounter, model_dir: str, first: int, last: int) -> None:
@@ -68,12 +69,12 @@ class TraceSteps(tf.train.SessionRunHook):
       self._write()
 
   def end(self, session: tf.Session) -> None:
-    # Whether training stopped within the range.
+    # If training stops within the range, after_run has not written the file.
     if self._step_events and self._counter.local_step < self._last:
       self._write()
 
   def _append_step_stats(self, step_stats: Any) -> None:
-    """Appends the operations of a step to those of the earlier steps on the same devices."""
+    """Adds the operations of a step to the trace, which has one row per device."""
     rows = {row.device: row for row in self._step_stats.dev_stats}
     for row in step_stats.dev_stats:
       if row.device in rows:

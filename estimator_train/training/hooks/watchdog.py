@@ -13,13 +13,14 @@ _POLL_SECS = 1.
 
 
 class StepWatchdog(tf.train.SessionRunHook):
-  """Checks, in its own thread, that creating the session and each step end within a timeout.
+  """Limits the duration of each step, and of the creation of the session.
 
-  The main thread cannot check this, because inside a collective operation it can wait forever, and
-  handles no signals. The time between steps is not limited, because an evaluation may take long.
+  A separate thread checks the duration. The main thread may wait forever in a collective operation,
+  during which Python handles no signals. The time between steps is not limited, because an
+  evaluation may take long.
 
   Args:
-    timeout_secs: the longest duration, in seconds, of a step or of creating the session.
+    timeout_secs: the maximum duration of a step or of the creation of the session, in seconds.
     is_wait_expected: a function that returns whether a step has to wait, for example for an
       evaluation by another task. The time of such a wait does not count.
     on_timeout: a function that the thread calls once after a timeout, with `timeout_secs`.
@@ -33,8 +34,9 @@ class StepWatchdog(tf.train.SessionRunHook):
     self._is_wait_expected = is_wait_expected
     self._on_timeout = on_timeout
     self._clock = clock
-    # Only the main thread sets _timer_start, and only the watching thread sets _last_wait_at, so
-    # neither thread overwrites a value that the other thread has just set.
+    # Times on `clock`; _timer_start is None while no duration is limited. Only the main thread sets
+    # _timer_start, and only the watching thread sets _last_wait_at, so neither thread overwrites a
+    # value that the other thread has just set.
     self._timer_start: Optional[float] = None
     self._last_wait_at = -math.inf
     self._is_closed = threading.Event()
@@ -57,7 +59,7 @@ class StepWatchdog(tf.train.SessionRunHook):
     self._is_closed.set()
 
   def has_timed_out(self) -> bool:
-    """Returns whether the running step, or creating the session, has exceeded the timeout."""
+    """Returns whether the running step, or the creation of the session, exceeds the timeout."""
     timer_start = self._timer_start
     if timer_start is None:
       return False

@@ -34,7 +34,8 @@ def test_figures_are_those_of_estimator(tmp_path):
   plan, model = training_runs.prepare(settings)
   for counted in evaluated:
     expected = model.estimator.evaluate(
-        factory.make_eval_input_fn(plan.data.dataset, settings, True, plan.engine.batch_size),
+        factory.make_eval_input_fn(plan.data.dataset, settings, True,
+                                   plan.engine.examples_per_replica),
         checkpoint_path=counted['checkpoint'], name='estimators')
     assert counted['global_step'] == expected['global_step']
     assert counted['accuracy'] == expected['accuracy']

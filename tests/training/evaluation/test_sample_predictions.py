@@ -4,12 +4,12 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from estimator_train.training.evaluation import sample_predictions
-from estimator_train.training.evaluation.sample_predictions import SamplePredictions
+from estimator_train.training.evaluation.sample_predictions import SamplePredictionsHook
 
 
 def kept(num_examples, batch_size, told=True):
   """Goes through examples whose image, class and output all tell their number."""
-  hook = SamplePredictions(num_examples if told else None, batch_size)
+  hook = SamplePredictionsHook(num_examples if told else None, batch_size)
   with tf.Graph().as_default():
     tf.train.get_or_create_global_step()
     numbers = tf.data.make_one_shot_iterator(
@@ -38,7 +38,7 @@ def test_the_first_ones_of_unknown_many():
 
 
 def test_nothing_offered():
-  hook = SamplePredictions(10, 5)
+  hook = SamplePredictionsHook(10, 5)
   with tf.Graph().as_default():
     tf.train.get_or_create_global_step()
     three = tf.constant(3)

@@ -47,6 +47,7 @@ def strict(text):
 def trained(tmp_path_factory):
   """The folder, and the hook, of a canned Estimator after its training."""
   folder = tmp_path_factory.mktemp('canned')
+  TimeHistory.process_has_trained = False  # As in a new process.
   hook = TimeHistory(batch_size=16, report_dir=folder, warmup_steps=3)
   canned(folder, save_summary_steps=5).train(dataset, steps=20, hooks=[hook])
   return folder, hook
@@ -127,7 +128,8 @@ def test_replicas(tmp_path, convert):
   assert not math.isnan(report['shares']['input'])
 
 
-def test_a_hook_that_is_used_again(tmp_path):
+def test_a_hook_that_is_used_again(tmp_path, monkeypatch):
+  monkeypatch.setattr(TimeHistory, 'process_has_trained', False)
   hook = TimeHistory(batch_size=16, warmup_steps=0)
   estimator = canned(tmp_path)
   estimator.train(dataset, steps=4, hooks=[hook])
@@ -138,6 +140,9 @@ def test_a_hook_that_is_used_again(tmp_path):
   assert (second['global_step'], second['steps_timed'], len(hook.times)) == (7, 3, 3)
   assert first['time_to_first_step_secs'] > 0
   assert second['time_to_first_step_secs'] is None  # The process has long been running.
+  other = TimeHistory()
+  estimator.train(dataset, steps=1, hooks=[other])
+  assert other.report()['time_to_first_step_secs'] is None
 
 
 def test_train_and_evaluate(tmp_path):
@@ -151,6 +156,7 @@ def test_train_and_evaluate(tmp_path):
   # The evaluation takes longer than all steps, and is no part of them.
   assert report['pauses']['checkpoint']['secs'] > .1 > max(hook.times[1:])
   assert report['verdict'] != 'overhead-bound'
+  assert report['steady_steps_per_sec'] > report['steps_per_sec']
   assert report['wall_secs'] > report['pauses']['checkpoint']['secs']
   assert strict((tmp_path / 'throughput.json').read_text())['global_step'] == 6
 
@@ -206,6 +212,7 @@ def test_a_report_that_cannot_be_written(tmp_path, monkeypatch, caplog):
 @pytest.mark.parametrize('arguments, message', [
     ({'batch_size': 0}, 'batch_size must be an integer of at least 1: batch_size=0'),
     ({'batch_size': 2.5}, 'batch_size must be an integer'),
+    ({'batch_size': True}, 'batch_size must be an integer'),
     ({'warmup_steps': -1}, 'warmup_steps must be an integer of at least 0: warmup_steps=-1'),
 ])
 def test_invalid_arguments(arguments, message):

@@ -1,4 +1,4 @@
-"""Restores the state of a Python process of the user, such as a notebook, after a library call."""
+"""Restores the state of the caller's process, such as a notebook, after a call of this package."""
 
 import os
 import warnings
@@ -14,13 +14,13 @@ _RESTORED_VARIABLES = ('TF_CONFIG', xla.FLAGS_VARIABLE, logs.CPP_LEVEL_VARIABLE,
 
 @contextmanager
 def restored_process_state(verbosity: int = 0, restores_session: bool = True) -> Iterator[None]:
-  """Imports TensorFlow, and restores the process state after the `with` block.
+  """Imports TensorFlow for a `with` block, and restores the process state after the block.
 
-  The restored state comprises environment variables, TensorFlow's log level, malloc's parameters
+  The process state comprises environment variables, TensorFlow's log level, malloc's parameters
   and the Keras session.
 
   Args:
-    verbosity: value of --verbosity; below 1, warnings of TensorFlow are not shown.
+    verbosity: value of --verbosity. Below 1, warnings of TensorFlow are not shown.
     restores_session: whether to restore the Keras session.
   """
   variables = {name: os.environ.get(name) for name in _RESTORED_VARIABLES}

@@ -1,12 +1,13 @@
-"""Computes and formats the figures on the report page.
+"""Formats the title, the figures and the remarks on the report page.
 
-The template page.html calls the public functions of this module as `figures.NAME`.
+The template page.html calls the public functions of this module as `content.NAME`.
 """
 
 import math
 from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Tuple
 
 from estimator_train.reports.number_format import (
+  MISSING,
   format_number,
   format_percent,
   format_quantity,
@@ -35,7 +36,7 @@ _TIME_ROWS = (
     ('steady_step_secs', 'steady step'), ('step_secs', 'step, including pauses'),
     ('session_run_secs', 'session run'), ('input_wait_secs', 'waiting for input'),
     ('between_secs', 'between session runs'))
-# The columns of the table of times: the keys of a distribution.
+# The columns of the table of times, which are the keys of a distribution in throughput.json.
 STATISTICS = ('mean', 'p50', 'p90', 'p99', 'max')
 
 
@@ -44,7 +45,7 @@ class BarSegment(NamedTuple):
 
   Attributes:
     name: name of the part.
-    value: the duration of the part or its percentage, formatted.
+    value: the formatted duration or percentage of the part.
     share: the length of the segment, as a fraction of the bar.
   """
   name: str
@@ -58,10 +59,10 @@ class Headline(NamedTuple):
   Attributes:
     name: name of the figure, for example `Throughput`.
     value: the figure, formatted.
-    standard_error: the standard error of the figure, formatted; empty if it is unknown.
+    standard_error: the standard error of the figure, formatted; empty if unknown.
     unit: the unit, which the page shows after the standard error; may be empty.
     notes: notes on the figure, one per line.
-    bar: the parts of the figure, which the page shows as a stacked bar; empty if they are unknown.
+    bar: the parts of the figure, which the page shows as a stacked bar; empty if unknown.
   """
   name: str
   value: str
@@ -94,7 +95,7 @@ def conditions(data: PageData) -> List[Tuple[str, str]]:
       ('Global batch', batch),
       ('Last step', format_number(throughput.get('global_step'))),
       ('TensorFlow', throughput.get('tensorflow_version')))
-  return [(name, str(value)) for name, value in values if value]
+  return [(name, str(value)) for name, value in values if value not in (None, '', MISSING)]
 
 
 def headlines(data: PageData) -> List[Headline]:
@@ -109,11 +110,12 @@ def _throughput_headlines(throughput: Dict[str, Any]) -> Iterator[Headline]:
   rate = throughput.get('steady_examples_per_sec', throughput.get('examples_per_sec'))
   unit = 'examples/sec'
   if rate is None:  # The batch size is unknown.
-    rate, unit = throughput.get('steps_per_sec'), 'steps/sec'
+    rate = throughput.get('steady_steps_per_sec', throughput.get('steps_per_sec'))
+    unit = 'steps/sec'
   step_secs = throughput.get('steady_step_secs', throughput.get('step_secs', {}))
   mean_secs, error_secs = step_secs.get('mean'), throughput.get('standard_error_secs')
   standard_error = ''
-  if 'steps_timed' not in throughput:  # Only the rate is known, from event files.
+  if 'steps_timed' not in throughput:  # There is no throughput.json; the rate is from event files.
     yield Headline('Throughput', format_number(rate), '', unit, [
         'between the logged steps, including checkpoints and evaluations'], [])
     return
@@ -158,10 +160,10 @@ def _evaluation_headlines(evaluation: Dict[str, Any]) -> Iterator[Headline]:
                  [])
 
 
-def _make_first_step_segments(parts: Dict[str, float]) -> List[BarSegment]:
-  total = sum(parts.values())
-  return [BarSegment(text, format_secs(parts[name]), parts[name] / total)
-          for name, text in _FIRST_STEP_PARTS if parts.get(name, 0) > 0]
+def _make_first_step_segments(part_secs: Dict[str, float]) -> List[BarSegment]:
+  total_secs = sum(part_secs.values())
+  return [BarSegment(name, format_secs(part_secs[key]), part_secs[key] / total_secs)
+          for key, name in _FIRST_STEP_PARTS if part_secs.get(key, 0) > 0]
 
 
 def verdict(data: PageData) -> Optional[Dict[str, Any]]:

@@ -141,8 +141,8 @@ def convert(keras_model: Any = None, keras_model_path: Optional[str] = None,
 
   Args:
     keras_model: a compiled model. Training starts from its weights unless `model_dir` contains a
-      checkpoint; a model without known inputs, such as a subclass of tf.keras.Model, starts from
-      new weights.
+      checkpoint. A model that has no weights yet, such as a subclass of tf.keras.Model that has not
+      been called, starts from new weights.
     keras_model_path: an .h5 file with a compiled model, instead of `keras_model`.
     custom_objects: functions and classes by name, which a model in a file may require. The custom
       objects in `keras_model` are found without this argument.
@@ -203,7 +203,7 @@ def _make_single_worker(settings: groups.Devices) -> Any:
   worker = workers.make_worker(os.environ, settings.distribution_strategy)
   if worker.cluster is not None and len(worker.cluster.members) > 1:
     raise UserError('the functions of estimator_train cannot run in a cluster of several tasks',
-                    'TF_CONFIG has ' + tf_config.count_tasks(worker.cluster),
+                    'TF_CONFIG has ' + tf_config.describe_task_counts(worker.cluster),
                     'run python -m estimator_train, or unset TF_CONFIG')
   return worker
 

@@ -31,12 +31,13 @@ class InputMeasurement(NamedTuple):
 
   Attributes:
     num_examples: number of examples per epoch; None for infinite data.
-    prepare_secs: seconds that passed before the first pass, for example to fill the cache.
+    prepare_secs: seconds of the preparation before the first pass, such as filling the cache.
     cold_passes: passes that started with no file in the page cache. If the examples are cached,
       the list has only one pass.
     warm_passes: passes that read only examples that had been read before.
-    stage_passes: for each stage of the pipeline, in order, the passes that ran only this stage and
-      the stages before it. The passes of the last stage ran the whole pipeline.
+    stage_passes: for each stage of the pipeline (such as read, decode, resize and batch), in order,
+      the passes that ran only this stage and the stages before it. The passes of the last stage ran
+      the whole pipeline.
     bytes_per_example: size of the files on disk per example; None if there are no files.
     bytes_from_storage: bytes that the kernel read from storage during the preparation and the cold
       passes; None if the kernel does not report this number.

@@ -25,7 +25,8 @@ def measure(plan: Plan, model: PreparedModel, image_shape: Tuple[int, int, int],
   """Trains for a few seconds on one synthetic batch, which is repeated.
 
   Args:
-    plan: settings, data and devices of a training run in a temporary `model_dir`.
+    plan: settings, data and engine (devices and processes) of a training run in a temporary
+      `model_dir`.
     model: model to train.
     image_shape: (height, width, channels) of an image that the input pipeline delivers.
     pixels_dtype: name of the dtype of the pixels of this image.

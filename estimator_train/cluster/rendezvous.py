@@ -28,7 +28,7 @@ from estimator_train.cluster import chief_rendezvous, member_rendezvous
 from estimator_train.cluster.heartbeats import Peers
 from estimator_train.cluster.mesh import Mesh
 from estimator_train.cluster.start_timeout import StartTimeout
-from estimator_train.cluster.tf_config import Cluster, count_tasks
+from estimator_train.cluster.tf_config import Cluster, describe_task_counts
 
 
 def connect_peers(cluster: Cluster, shared_values: Dict[str, str], start_timeout_secs: float,
@@ -48,7 +48,7 @@ def connect_peers(cluster: Cluster, shared_values: Dict[str, str], start_timeout
     UserError: a shared value of this task differs from that of the chief, another process is
       registered as this task, or the chief's port cannot be opened.
   """
-  shared_values = {'TF_CONFIG': count_tasks(cluster), **shared_values}
+  shared_values = {'TF_CONFIG': describe_task_counts(cluster), **shared_values}
   timeout = StartTimeout(start_timeout_secs, log, clock)
   mesh = Mesh(cluster.task, cluster.members, clock)
   try:

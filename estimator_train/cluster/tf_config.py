@@ -142,16 +142,16 @@ def check_strategy(cluster: Cluster, strategy: str) -> None:
     for task_type, required in (('chief', 'a chief'), ('ps', 'a parameter server')):
       if task_type not in cluster.addresses:
         raise _error('--distribution_strategy=parameter_server needs ' + required,
-                     'cluster has ' + count_tasks(cluster),
+                     'cluster has ' + describe_task_counts(cluster),
                      'add "{}": ["HOST:PORT"] to the cluster of every task'.format(task_type))
   elif len(cluster.members) > 1:
     raise _error('it names several tasks, but --distribution_strategy={} runs in one'.format(
-        strategy), 'cluster has ' + count_tasks(cluster),
+        strategy), 'cluster has ' + describe_task_counts(cluster),
         'give --distribution_strategy={} to every task, or unset TF_CONFIG'.format(
             'parameter_server' if servers else 'multi_worker_mirrored'))
 
 
-def count_tasks(cluster: Cluster) -> str:
+def describe_task_counts(cluster: Cluster) -> str:
   """Returns the number of tasks of each type as text, such as `1 chief, 2 worker`."""
   return ', '.join('{} {}'.format(len(cluster.addresses[task_type]), task_type)
                    for task_type in TASK_TYPES if task_type in cluster.addresses)

@@ -44,17 +44,17 @@ class WorkloadPart(NamedTuple):
     figures: the figures that the run yields.
     folder: the `model_dir` of the run, as a folder in the `model_dir` of --mode=reproduce. A part
       resumes the run of the previous part in the same folder.
-    gpus: the number of GPUs of the published run.
-    needs_gpus: whether the part is skipped on a machine with fewer GPUs than `gpus`, because the
-      run would take days without GPUs.
+    num_gpus: the number of GPUs of the published run.
+    needs_all_gpus: whether the part is skipped on a machine with fewer GPUs than `num_gpus`,
+      because the run would take days without GPUs.
   """
   name: str
   flagfile: str
   flags: Dict[str, Any]
   figures: Sequence[Figure]
   folder: str
-  gpus: int = 1
-  needs_gpus: bool = False
+  num_gpus: int = 1
+  needs_all_gpus: bool = False
 
 
 class Workload(NamedTuple):
@@ -108,14 +108,14 @@ _FASHION_MNIST = Workload((
         Figure('test accuracy at step 1,000', '0.883 to 0.890', (.883, .890), _FASHION_2_GPUS,
                _accuracy, '{:.4f}', caveat=_OTHER_SEED),
         Figure('steps/s', '230', (230., 230.), _FASHION_2_GPUS, _steps_per_sec, '{:.1f}',
-               depends_on_devices=True)), folder='256', gpus=2),
+               depends_on_devices=True)), folder='256', num_gpus=2),
     WorkloadPart('2000_steps', 'fashion_mnist', {'train_steps': 2000}, (
         Figure('test accuracy at step 2,000', '0.8965', (.8965, .8965), _FASHION_2_GPUS,
                _accuracy, '{:.4f}', caveat=_OTHER_SEED),
         Figure('test loss at step 2,000', '0.283', (.283, .283), _FASHION_2_GPUS, _average_loss,
                '{:.3f}',
                caveat=_OTHER_SEED + '; mean over batches (published) or examples (measured)')),
-                 folder='256', gpus=2),
+                 folder='256', num_gpus=2),
     WorkloadPart('batch_1024', 'fashion_mnist', {'batch_size': 1024, 'train_epochs': 5}, (
         Figure('test accuracy after 293 steps', '0.845', (.845, .845), _FASHION_2_GPUS_1024,
                _accuracy, '{:.4f}', caveat=_OTHER_SEED),
@@ -127,19 +127,19 @@ _FASHION_MNIST = Workload((
                'the published figure of the first release is wrong, because the sum of the step '
                'times was divided by the number of GPUs, which run in parallel; double the '
                'published figure to compare')),
-                 folder='1024', gpus=2),
+                 folder='1024', num_gpus=2),
 ))
 
 _OCT2017 = Workload((
     WorkloadPart('1000_steps', 'oct2017', {'train_steps': 1000}, (
         Figure('test accuracy at step 1,000', '0.950', (.95, .95), _OCT_2_GPUS, _accuracy,
-               '{:.4f}', caveat=_OTHER_SEED),), folder='64', gpus=2, needs_gpus=True),
+               '{:.4f}', caveat=_OTHER_SEED),), folder='64', num_gpus=2, needs_all_gpus=True),
     WorkloadPart('2_epochs', 'oct2017', {}, (
         Figure('test accuracy at step 2,609', '0.979', (.979, .979), _OCT_2_GPUS, _accuracy,
                '{:.4f}', caveat=_OTHER_SEED),
         Figure('images/s', '637', (637., 637.), _OCT_2_GPUS, _images_per_sec, '{:,.0f}',
                depends_on_devices=True)),
-                 folder='64', gpus=2, needs_gpus=True),
+                 folder='64', num_gpus=2, needs_all_gpus=True),
 ))
 
 _MNIST_TF_DATA = Workload((
@@ -153,7 +153,7 @@ _MNIST_TF_DATA = Workload((
         'cache': 'none', 'batch_size': 512, 'num_cpu_replicas': 2}, (
             Figure('test accuracy, tf.data on 2 replicas', None, None,
                    '10 epochs at 256 per replica', _accuracy, '{:.4f}'),),
-                 folder='replicas', gpus=2),
+                 folder='replicas', num_gpus=2),
 ), (
     Figure('largest difference of the three test accuracies', 'the same result', None, '',
            _accuracy_spread, '{:.4f}',
@@ -165,12 +165,14 @@ _MNIST_8GPU = Workload((
         Figure('seconds per epoch', '47', (47., 47.), '1 GPU, 128 per replica',
                _secs_for_examples(60000), '{:.1f}', depends_on_devices=True),
         Figure('test accuracy after 12 epochs', '0.989', (.989, .989), '1 GPU, 128 per replica',
-               _accuracy, '{:.4f}', caveat=_OTHER_SEED)), folder='1_gpu', gpus=1, needs_gpus=True),
+               _accuracy, '{:.4f}', caveat=_OTHER_SEED)),
+                 folder='1_gpu', num_gpus=1, needs_all_gpus=True),
     WorkloadPart('8_gpus', 'mnist_8gpu', {}, (
         Figure('seconds per epoch', '7', (7., 7.), '8 GPUs, 128 per replica',
                _secs_for_examples(60000), '{:.1f}', depends_on_devices=True),
         Figure('test accuracy after 12 epochs', '0.992', (.992, .992), '8 GPUs, 128 per replica',
-               _accuracy, '{:.4f}', caveat=_OTHER_SEED)), folder='8_gpus', gpus=8, needs_gpus=True),
+               _accuracy, '{:.4f}', caveat=_OTHER_SEED)),
+                 folder='8_gpus', num_gpus=8, needs_all_gpus=True),
 ), (
     Figure('speed-up of 8 GPUs', '6.7', (6.7, 6.7), '8 GPUs and 1 GPU, 84 % efficiency',
            _speed_up_of_8_gpus, '{:.1f}', depends_on_devices=True),

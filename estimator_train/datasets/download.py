@@ -13,11 +13,12 @@ from estimator_train.errors import UserError
 LOG = logging.getLogger('estimator_train')
 
 
-def download_files(files: Sequence[DataFile], data_dir: str) -> List[transfer.FetchedPath]:
-  """Downloads the files that are missing from `data_dir`, and returns all of the files.
+def download_files(files: Sequence[DataFile], data_dir: str) -> List[transfer.DownloadResult]:
+  """Downloads the missing files to `data_dir`.
 
-  `data_dir` is created if it does not exist. No request is sent for a file that is present. Several
-  processes may call this function at once.
+  Returns the path and size of every file, and whether it was downloaded. `data_dir` is created if
+  it does not exist. No request is sent for a file that is present. Several processes may call this
+  function at once.
 
   Raises:
     UserError: a file cannot be downloaded or stored, or an existing file is not the published one.

@@ -8,7 +8,7 @@ import numpy as np
 
 from estimator_train.datasets import file_pattern
 from estimator_train.datasets.description import ArraySplit, DataSet, ImageSplit
-from estimator_train.datasets.transfer import FetchedPath
+from estimator_train.datasets.transfer import DownloadResult
 from estimator_train.errors import UserError, printable
 from estimator_train.run_dir.run_files import LABELS_FILE, RunDir
 from estimator_train.settings import Settings, groups
@@ -20,8 +20,8 @@ def describe(settings: Settings) -> DataSet:
   """Describes the files of `--train_pattern` and `--eval_pattern` that the mode reads.
 
   Raises:
-    UserError: a pattern is not given or matches no file, the folder of a file is not a class, or a
-      class has no training file.
+    UserError: a pattern is not given or matches no file, the folder of a file is not a class
+      name, or a class has no training file.
   """
   return describe_patterns(settings, settings.train_pattern, settings.eval_pattern, settings.labels)
 
@@ -50,8 +50,8 @@ def describe_patterns(settings: Settings, train_pattern: Optional[str],
                         _make_split(eval_files, class_names) if reads_eval else None)
 
 
-def get(unused_settings: Settings) -> Sequence[FetchedPath]:
-  """Returns an empty list, because the user provides the files."""
+def get(unused_settings: Settings) -> Sequence[DownloadResult]:
+  """Fetches nothing, because the user provides the files."""
   return []
 
 
@@ -75,10 +75,11 @@ def describe_classes(settings: Settings, class_names: Tuple[str, ...] = ()) -> D
 
 
 def _make_data_set(settings: groups.Data, class_names: Tuple[str, ...],
-                   train: Optional[ImageSplit], test: Optional[ImageSplit]) -> DataSet:
+                   train_split: Optional[ImageSplit],
+                   test_split: Optional[ImageSplit]) -> DataSet:
   height, width = (settings.image_size or DEFAULT_IMAGE_SIZE)[:2]
   return DataSet(name=settings.dataset, labels=class_names, image_shape=(height, width, 3),
-                 train=train, test=test, files=())
+                 train=train_split, test=test_split, files=())
 
 
 def check_no_class_missing(class_names: Sequence[str], train: ImageSplit) -> None:
@@ -152,7 +153,7 @@ def _class_name(folder: bytes) -> str:
 
 
 def _make_split(files: List[bytes], class_names: Sequence[str]) -> ImageSplit:
-  """Returns the split of the files; raises a UserError if the folder of a file is not a class."""
+  """Returns the split of the files; raises a UserError if a folder is not a class name."""
   index_by_name = {name: index for index, name in enumerate(class_names)}
   index_by_folder: Dict[bytes, int] = {}
   class_indices = np.empty(len(files), np.int32)
@@ -162,9 +163,9 @@ def _make_split(files: List[bytes], class_names: Sequence[str]) -> ImageSplit:
       name = _class_name(folder)
       if name not in index_by_name:
         raise UserError(
-            'the folder of a file is not among the labels',
-            '{} (labels: {})'.format(printable(os.fsdecode(path)), ', '.join(class_names)),
-            'give a pattern that does not match it, or add it to --labels: ' + name)
+            'the folder of a file is not a class name',
+            '{} (class names: {})'.format(printable(os.fsdecode(path)), ', '.join(class_names)),
+            'change the pattern so that it excludes this file, or add {} to --labels'.format(name))
       index_by_folder[folder] = index_by_name[name]
     class_indices[position] = index_by_folder[folder]
   return ImageSplit(files, class_indices)

@@ -46,7 +46,7 @@ class _KaggleAccess(NamedTuple):
   user: str
 
 
-def fetch_archive(dataset: str, path: str, needed_bytes: int) -> transfer.FetchedPath:
+def fetch_archive(dataset: str, path: str, needed_bytes: int) -> transfer.DownloadResult:
   """Downloads the archive of a data set unless it is present.
 
   No request is sent if the archive is present. The content of the archive is checked only when it
@@ -56,6 +56,9 @@ def fetch_archive(dataset: str, path: str, needed_bytes: int) -> transfer.Fetche
     dataset: OWNER/NAME on Kaggle.
     path: the path of the archive; its folder is created if it does not exist.
     needed_bytes: the disk space for the archive and the files that are unpacked from it.
+
+  Returns:
+    The name and size of the archive, and whether it was downloaded now.
 
   Raises:
     UserError: there are no credentials, the disk is too small, or the archive cannot be downloaded.

@@ -13,7 +13,7 @@ from typing import Dict, Iterator, List, Optional, Tuple
 
 from estimator_train.datasets import image_folder, kaggle_archive, unpack
 from estimator_train.datasets.description import DataSet, require_data_dir
-from estimator_train.datasets.transfer import FetchedPath
+from estimator_train.datasets.transfer import DownloadResult
 from estimator_train.errors import UserError
 from estimator_train.files.atomic import open_locked
 from estimator_train.settings import Settings, groups
@@ -59,7 +59,7 @@ def describe_classes(settings: Settings) -> DataSet:
   return image_folder.describe_classes(settings, CLASS_NAMES)
 
 
-def get(settings: Settings) -> List[FetchedPath]:
+def get(settings: Settings) -> List[DownloadResult]:
   """Downloads the data set to `--data_dir`; see download_images."""
   return download_images(require_data_dir(settings[groups.Data]))
 
@@ -109,7 +109,7 @@ def eval_folder(root: str) -> str:
                   'download the data set with --mode=download --dataset=oct2017')
 
 
-def download_images(data_dir: str) -> List[FetchedPath]:
+def download_images(data_dir: str) -> List[DownloadResult]:
   """Downloads the images to `data_dir`, and returns a list of one item: the folder of the images.
 
   If all images are present, no request is sent and no credentials are required. Otherwise, the
@@ -121,7 +121,7 @@ def download_images(data_dir: str) -> List[FetchedPath]:
   """
   root = _find_complete_copy(data_dir)
   if root:
-    return [_make_fetched_path(root, data_dir, downloaded=False)]
+    return [_make_result(root, data_dir, downloaded=False)]
   try:
     os.makedirs(data_dir, exist_ok=True)
     with open_locked(os.path.join(data_dir, ARCHIVE_NAME + '.lock')) as lock:
@@ -135,11 +135,11 @@ def download_images(data_dir: str) -> List[FetchedPath]:
                     'choose a writable --data_dir') from error
 
 
-def _download_and_unpack(data_dir: str) -> FetchedPath:
+def _download_and_unpack(data_dir: str) -> DownloadResult:
   """Downloads and unpacks the archive, unless another process has done so in the meantime."""
   root = _find_complete_copy(data_dir)
   if root:
-    return _make_fetched_path(root, data_dir, downloaded=False)
+    return _make_result(root, data_dir, downloaded=False)
   archive = os.path.join(data_dir, ARCHIVE_NAME)
   target = os.path.join(data_dir, ARCHIVE_FOLDER)
   _check_incomplete_copy(data_dir, target, archive)
@@ -156,7 +156,7 @@ def _download_and_unpack(data_dir: str) -> FetchedPath:
     os.remove(archive)
   else:
     LOG.info('%s has been unpacked and can be removed', archive)
-  return _make_fetched_path(root, data_dir, downloaded=True)
+  return _make_result(root, data_dir, downloaded=True)
 
 
 def _check_incomplete_copy(data_dir: str, target: str, archive: str) -> None:
@@ -242,5 +242,5 @@ def _total_bytes(root: str) -> int:
              for image in _iter_images(folder))
 
 
-def _make_fetched_path(root: str, data_dir: str, downloaded: bool) -> FetchedPath:
-  return FetchedPath(os.path.relpath(root, data_dir), _total_bytes(root), downloaded)
+def _make_result(root: str, data_dir: str, downloaded: bool) -> DownloadResult:
+  return DownloadResult(os.path.relpath(root, data_dir), _total_bytes(root), downloaded)

@@ -37,7 +37,7 @@ def describe_classes(settings: Settings) -> DataSet:
   return dataset._replace(train=None, test=None, files=())
 
 
-def get(settings: Settings) -> List[transfer.FetchedPath]:
+def get(settings: Settings) -> List[transfer.DownloadResult]:
   """Downloads the missing files of the data set.
 
   Returns:
@@ -48,8 +48,8 @@ def get(settings: Settings) -> List[transfer.FetchedPath]:
   """
   module = _dataset_module(settings.dataset)
   if hasattr(module, 'get'):
-    fetched_paths: List[transfer.FetchedPath] = module.get(settings)
-    return fetched_paths
+    results: List[transfer.DownloadResult] = module.get(settings)
+    return results
   files = describe(settings).files
   return download.download_files(files, require_data_dir(settings[groups.Data])) if files else []
 

@@ -22,8 +22,8 @@ PROGRESS_BYTES = 1 << 24
 CHUNK_BYTES = 1 << 16
 
 
-class FetchedPath(NamedTuple):
-  """A file or folder of a data set that is present after a download.
+class DownloadResult(NamedTuple):
+  """The result of downloading a file or folder of a data set, which is present afterwards.
 
   Attributes:
     name: the path in `data_dir`.
@@ -52,7 +52,7 @@ class _DownloadInterrupted(Exception):
 
 
 def fetch_file(path: str, needed_bytes: int, is_present: Callable[[str], bool],
-               download: Callable[[BinaryIO], None]) -> FetchedPath:
+               download: Callable[[BinaryIO], None]) -> DownloadResult:
   """Downloads a file unless it is present. Several processes may call this function at once.
 
   The file is downloaded to `path`.part and renamed when it is complete. If a call is interrupted,
@@ -71,12 +71,12 @@ def fetch_file(path: str, needed_bytes: int, is_present: Callable[[str], bool],
   name, folder = os.path.basename(path), os.path.dirname(path) or '.'
   try:
     if is_present(path):
-      return FetchedPath(name, os.path.getsize(path), downloaded=False)
+      return DownloadResult(name, os.path.getsize(path), downloaded=False)
     os.makedirs(folder, exist_ok=True)
     with open_locked(path + '.part') as part_file:
       if is_present(path):  # Another process has downloaded the file in the meantime.
         os.remove(part_file.name)
-        return FetchedPath(name, os.path.getsize(path), downloaded=False)
+        return DownloadResult(name, os.path.getsize(path), downloaded=False)
       try:
         check_free_space(folder, needed_bytes - partial_size(part_file))
         start_time = time.monotonic()
@@ -90,7 +90,7 @@ def fetch_file(path: str, needed_bytes: int, is_present: Callable[[str], bool],
       os.replace(part_file.name, path)
       size = partial_size(part_file)
       LOG.info('downloaded %s (%d bytes) in %.1f s', name, size, time.monotonic() - start_time)
-      return FetchedPath(name, size, downloaded=True)
+      return DownloadResult(name, size, downloaded=True)
   except OSError as error:
     raise UserError('cannot store the data set',
                     '{}: {}'.format(error.filename or folder, error.strerror or error),

@@ -157,7 +157,8 @@ def check_pins(installed: Dict[str, str], requirements: Sequence[str],
     if name in installed and version in requirement:
       results.append(ok(name, version))
       continue
-    # With NVIDIA's build, the result is a warning: NVIDIA's container has versions that fit.
+    # With NVIDIA's build, a version outside the pins is only a warning, because NVIDIA's container
+    # ships other versions that work with its build.
     breaks = name in _BREAKING_PACKAGES and not (build and build.is_nvidia_build)
     make_result = error if breaks else warning
     results.append(make_result(

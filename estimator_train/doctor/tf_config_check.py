@@ -18,4 +18,4 @@ def check_tf_config(text: Optional[str]) -> CheckResult:
     return error('TF_CONFIG', found, invalid.remedy)
   if cluster is None:
     return ok('TF_CONFIG', 'has no cluster: the run uses this machine alone')
-  return ok('TF_CONFIG', '{} of {}'.format(cluster.task, tf_config.count_tasks(cluster)))
+  return ok('TF_CONFIG', '{} of {}'.format(cluster.task, tf_config.describe_task_counts(cluster)))

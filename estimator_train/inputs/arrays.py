@@ -13,13 +13,13 @@ from estimator_train.inputs.source import InputFn, Source
 
 
 class ArraySource(Source):
-  """The source of an ArraySplit."""
+  """Makes the `input_fn`s of a split whose examples are in NumPy arrays (ArraySplit)."""
   format_name = 'arrays'
   class_indices_are_known = True
   is_in_memory = True
 
   def check_and_count(self) -> Optional[int]:
-    return len(self.split.classes)
+    return len(self.split.classes)  # `classes` holds the class index of each example.
 
   def make_train_input_fn(self, batching: Batching, cache: str) -> InputFn:
     return make_train_input_fn(self.split.images, self.split.classes, batching,
@@ -63,8 +63,9 @@ def make_train_input_fn(examples: np.ndarray, class_indices: np.ndarray, batchin
     examples: [N, ...], any numeric dtype.
     class_indices: integer [N].
     batching: how the examples are combined into batches.
-    permutation: the index of the example at each position, integer [N]; None: each index is equal
-      to its position.
+    permutation: the index of the example at each position, integer [N]: a fixed permutation of the
+      examples, applied before shuffling because a shuffle buffer may be smaller than a class. None:
+      the order of the arrays.
 
   Returns:
     A function that returns a dataset of (examples, labels). The examples are [B, ...] with the
@@ -81,7 +82,8 @@ def make_train_input_fn(examples: np.ndarray, class_indices: np.ndarray, batchin
 def make_idx_train_input_fn(split: IdxSplit, batching: Batching) -> InputFn:
   """Like make_train_input_fn, but a thread reads idx files into arrays while the graph is built."""
   num_examples = idx.count_examples(split)
-  # Only this line refers to the executor, so that the thread ends after reading the files.
+  # The executor is not kept in a variable: when it is garbage-collected, its thread ends as soon as
+  # the files are read.
   future = futures.ThreadPoolExecutor(1).submit(read_idx_split, split, batching.image_shape)
   template = np.empty((0,) + batching.image_shape, np.uint8)
 
@@ -113,8 +115,8 @@ def _gather_batches(positions: tf.data.Dataset,
     get_arrays: returns all examples and all class indices.
     template: an array with the dtype and the shape [any, ...] of the examples.
     batching: how the examples are combined into batches.
-    permutation: the index of the example at each position; None: each index is equal to its
-      position.
+    permutation: the index of the example at each position, applied before shuffling, see
+      make_train_input_fn; None: the order of the arrays.
   """
   def gather(batch_positions: np.ndarray) -> Tuple[np.ndarray, np.ndarray]:
     examples, class_indices = get_arrays()

@@ -27,7 +27,7 @@ class IdxSource(Source):
   access. The worker decodes only the examples of its shard.
   """
   format_name = 'idx_files'
-  last_stage = 'decode'
+  last_stage = 'decode'  # For --mode=input_benchmark.
 
   def check_and_count(self) -> Optional[int]:
     # Published files have already been compared with their checksums.
@@ -54,16 +54,18 @@ class IdxSource(Source):
     return fingerprint.of_files(self.files())
 
   def content_digest(self) -> str:
-    # The comparison with checksums ensures that all workers read the same published files.
+    # Workers need not compare digests of published files, because each worker has compared its
+    # files with the checksums.
     return '' if self.dataset.files else fingerprint.of_arrays([self.class_indices()])
 
   def make_permutation(self, batching: Batching) -> Optional[np.ndarray]:
+    # Unlike image files, which are listed class by class, idx files usually have mixed classes.
     return None
 
   def files(self) -> List[FilePath]:
     return [self.split.images, self.split.labels]
 
-  def earlier_stage_input_fns(self, batching: Batching) -> Dict[str, InputFn]:
+  def input_fns_before_last_stage(self, batching: Batching) -> Dict[str, InputFn]:
     batch_size = batching.examples_per_batch
 
     def read() -> tf.data.Dataset:

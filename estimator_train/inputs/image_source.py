@@ -46,7 +46,7 @@ class ImageSource(Source):
   def files(self) -> List[FilePath]:
     return list(self.split.files)
 
-  def earlier_stage_input_fns(self, batching: Batching) -> Dict[str, InputFn]:
+  def input_fns_before_last_stage(self, batching: Batching) -> Dict[str, InputFn]:
     expect_grey = image_files.is_sample_grey(self.split.files)
     load_image = image_files.make_load_image(batching, expect_grey)
 

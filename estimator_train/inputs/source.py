@@ -139,11 +139,13 @@ class Source(abc.ABC):
       return {}
     if is_cached or self.is_in_memory:
       return {'batch': train_input_fn}
-    return dict(self.earlier_stage_input_fns(batching), **{self.last_stage: train_input_fn})
+    return dict(self.input_fns_before_last_stage(batching),
+                **{self.last_stage: train_input_fn})
 
-  def earlier_stage_input_fns(self, batching: Batching) -> Dict[str, InputFn]:
-    """Like stage_input_fns, but without the last stage, and only for examples that are not cached.
+  def input_fns_before_last_stage(self, batching: Batching) -> Dict[str, InputFn]:
+    """Returns a dict from the name of each stage before the last to an `input_fn`.
 
+    The `input_fn` runs all stages up to and including this stage, on examples that are not cached.
     Each element that an `input_fn` yields stands for `batching.examples_per_batch` examples.
     """
     return {}

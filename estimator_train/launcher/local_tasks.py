@@ -1,4 +1,7 @@
-"""Runs all tasks of a cluster on this machine, and restarts them together after a failure."""
+"""Runs all tasks of a cluster on this machine, and restarts them together after a failure.
+
+The first task is the leader: it inherits the outputs of this process, and its end ends the run.
+"""
 
 import contextlib
 import json

@@ -1,4 +1,8 @@
-"""`mnist_practical`: the network of mnist_multi_worker_practical.flags."""
+"""`mnist_practical`: a small network with one convolution and two dense layers.
+
+configs/mnist_multi_worker_practical.flags uses the network. The publication has two examples, which
+this package calls the simple form and the practical form.
+"""
 
 from typing import Tuple
 

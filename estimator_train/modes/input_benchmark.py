@@ -17,7 +17,7 @@ from estimator_train.models import registry as models
 from estimator_train.process import memory
 from estimator_train.process.start_up import StartUpTimer
 from estimator_train.reports import input_benchmark, page
-from estimator_train.reports.input_benchmark import BenchmarkEnvironment, InputFigures
+from estimator_train.reports.input_benchmark import BenchmarkEnvironment, ReportedInputMeasurement
 from estimator_train.run_dir.run_files import RunDir
 from estimator_train.settings import Settings, groups
 from estimator_train.training.plan import make_plan
@@ -45,13 +45,14 @@ def run(settings: Settings) -> Dict[str, Any]:
       measurement = input_rate.measure(dataset, plan.settings, prepared.one_hot,
                                        plan.data.sizes.train)
     _LOG.info('measuring the model')
-    # Each segment is a number of timed steps, for which the report has the examples and seconds.
+    # Each item is (number of examples, seconds) of one segment of consecutive timed steps.
     model_segments = model_rate.measure(plan, prepared, measurement.image_shape,
                                         measurement.pixels_dtype)
+  # `plan.conditions` are the settings and devices that affect the rates, such as the batch size.
   result = input_benchmark.write_input_benchmark_report(
       settings[groups.Run], attr.evolve(settings[groups.Input], cache=factory.resolve_cache(
-          dataset, settings[groups.Input])), plan.conditions, _to_figures(dataset, measurement),
-      model_segments, BenchmarkEnvironment(
+          dataset, settings[groups.Input])), plan.conditions,
+      _to_reported_measurement(dataset, measurement), model_segments, BenchmarkEnvironment(
           threads.available_cores(), free_bytes,
           all(name.startswith('/cpu') for name in plan.engine.devices.names),
           models.is_pretrained(settings.model)))
@@ -60,24 +61,29 @@ def run(settings: Settings) -> Dict[str, Any]:
 
 
 def _make_training_settings(settings: Settings, folder: str) -> Settings:
-  """Makes the settings of a training run in `folder`, whose steps cost as much as the user's."""
+  """Returns the settings for a training run in `folder`.
+
+  A step takes as long as with the settings of the user.
+  """
   return settings.evolve(
       mode='train', model_dir=folder, train_steps=2 ** 31 - 1, train_epochs=None,
       weights='none',
-      # A tiny learning rate keeps the loss finite, although the labels of the batch are random.
+      # model_rate.measure trains on one synthetic batch with random class indices. A tiny learning
+      # rate keeps the loss finite.
       learning_rate=1e-9, lr_schedule='constant', lr_boundaries_epochs=(), lr_values=(),
       lr_warmup_epochs=0.)
 
 
-def _to_figures(dataset: DataSet, measurement: InputMeasurement) -> InputFigures:
-  """Converts the measurement to the figures of the report."""
+def _to_reported_measurement(dataset: DataSet,
+                             measurement: InputMeasurement) -> ReportedInputMeasurement:
+  """Converts the measurement to the values from which the report is computed."""
   count = measurement.num_examples
   height, width, channels = measurement.image_shape
   cold_is_from_storage = None
   if measurement.bytes_from_storage is not None and measurement.bytes_per_example is not None:
     # If most of the files had been in the page cache, fewer bytes would have come from storage.
     cold_is_from_storage = measurement.bytes_from_storage >= measurement.bytes_expected / 2
-  return InputFigures(
+  return ReportedInputMeasurement(
       format_name=factory.make_source(dataset, dataset.train).format_name, num_examples=count,
       prepare_secs=measurement.prepare_secs, cold_passes=measurement.cold_passes,
       warm_passes=measurement.warm_passes, stage_passes=measurement.stage_passes,

@@ -23,11 +23,11 @@ class Predictions(NamedTuple):
   """The predictions of the images that `--input` names.
 
   Attributes:
-    trained: the checkpoint of the model.
+    trained_checkpoint: the checkpoint of the model.
     batches: lists of dicts. A dict, made by reports.predictions, has the prediction of an image, or
       the error of a bad file.
   """
-  trained: trained_model.TrainedCheckpoint
+  trained_checkpoint: trained_model.TrainedCheckpoint
   batches: Iterator[List[Dict[str, Any]]]
 
 
@@ -39,15 +39,17 @@ def run(settings: Settings) -> Dict[str, Any]:
       result of the mode.
   """
   predictions.check_output_path(settings.output)
-  with open_predictions(settings) as (trained, batches), \
-      predictions.open_prediction_writer(settings.output, trained.dataset.labels) as writer:
+  with open_predictions(settings) as (trained_checkpoint, batches), \
+      predictions.open_prediction_writer(
+          settings.output, trained_checkpoint.dataset.labels) as writer:
     for batch in _with_progress(batches, settings.log_every_steps):
       for prediction in batch:
         writer.write(prediction)
       writer.flush()
   result = {'mode': settings.mode, 'model_dir': settings.model_dir, 'output': settings.output,
             'predicted': writer.num_predicted, 'bad': writer.num_errors,
-            'global_step': trained.global_step, 'checkpoint': trained.checkpoint}
+            'global_step': trained_checkpoint.global_step,
+            'checkpoint': trained_checkpoint.checkpoint}
   if writer.first_error is not None:
     raise UserError('some files could not be predicted',
                     '{} bad file(s), the first is {!r} ({})'.format(
@@ -65,16 +67,17 @@ def open_predictions(settings: Settings) -> Iterator[Predictions]:
   """
   assert settings.input is not None
   files = unlabelled.find_input_files(settings.input)
-  trained = trained_model.find_checkpoint(settings)
-  with trained_model.load_predictor(settings, trained) as model:
+  trained_checkpoint = trained_model.find_checkpoint(settings)
+  with trained_model.load_predictor(settings, trained_checkpoint) as model:
     _LOG.info('predicting with %s of step %d on %s, %d images at a time', settings.model,
-              trained.global_step, model.device, model.batch_size)
+              trained_checkpoint.global_step, model.device, model.batch_size)
     batches = unlabelled.read_batches(
-        files, trained.dataset.image_shape, model.batch_size,
+        files, trained_checkpoint.dataset.image_shape, model.batch_size,
         threads.num_parallel_calls(settings[groups.Input]))
     with contextlib.closing(batches):
-      yield Predictions(trained, (
-          _predict_batch(batch, model.predict, trained.dataset.labels) for batch in batches))
+      yield Predictions(trained_checkpoint, (
+          _predict_batch(batch, model.predict, trained_checkpoint.dataset.labels)
+          for batch in batches))
 
 
 def _predict_batch(batch: List[unlabelled.Entry], predict: Callable[[np.ndarray], np.ndarray],

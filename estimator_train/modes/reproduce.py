@@ -35,7 +35,8 @@ def run(settings: Settings, run_child: RunChild = child_process.run_program,
     count_gpus: returns the number of GPUs.
 
   Raises:
-    UserError: no part succeeded; the error contains the result of the mode.
+    UserError: at least one part failed and none succeeded; the error carries the dict that this
+      function would return.
   """
   assert settings.workload is not None
   run_dir = RunDir(settings.model_dir)
@@ -48,9 +49,9 @@ def run(settings: Settings, run_child: RunChild = child_process.run_program,
   skip_reasons: Dict[str, str] = {}
   part_errors: Dict[str, str] = {}
   for part in WORKLOADS[settings.workload].parts:
-    if part.needs_gpus and part.gpus > num_gpus:
+    if part.needs_all_gpus and part.num_gpus > num_gpus:
       skip_reasons[part.name] = 'requires {} GPU(s), this machine has {}'.format(
-          part.gpus, num_gpus or 'none')
+          part.num_gpus, num_gpus or 'none')
       continue
     results = (_read_results(run_dir.path, part)
                or _run_part(settings, part, num_gpus, run_child, part_errors))
@@ -100,9 +101,9 @@ def part_arguments(part: WorkloadPart, settings: Settings, num_gpus: int) -> Seq
   flags = dict(part.flags)
   if settings.num_gpus >= 0 or settings.num_cpu_replicas:  # The user has chosen the devices.
     flags.pop('num_cpu_replicas', None)
-  elif num_gpus >= part.gpus:  # This machine has the GPUs of the published run.
+  elif num_gpus >= part.num_gpus:  # This machine has the GPUs of the published run.
     flags.pop('num_cpu_replicas', None)
-    flags['num_gpus'] = part.gpus
+    flags['num_gpus'] = part.num_gpus
   flags['model_dir'] = os.path.join(str(settings.model_dir), part.folder)
   return (['--flagfile=' + os.path.join(paths.CONFIGS_DIR, part.flagfile + '.flags')]
           + ['--{}={}'.format(name, value) for name, value in flags.items()]

@@ -46,7 +46,8 @@ def run(settings: Settings, run_child: RunChild = child_process.run_program,
   run_dir = run_files.RunDir(settings.model_dir)
   points_dir = run_dir.path_to(sweep.POINTS_FOLDER)
   run_dir.check_flags(settings, _CHANGEABLE_FLAGS)
-  # A point only trains, so its data set is described for mode='train'.
+  # The run of each point has mode='train', which affects the description: a data set must have
+  # training examples, and the class names of image files are not read from `model_dir`.
   dataset = registry.describe(settings.evolve(mode='train'))
   unit, max_count, base_settings = _choose_unit(settings)
   run_files.make_folder(points_dir)
@@ -76,6 +77,7 @@ def _choose_unit(settings: Settings) -> Tuple[str, int, Settings]:
 def _choose_max_workers(settings: Settings) -> Tuple[int, Settings]:
   """Returns the largest number of workers, and the settings of one worker."""
   settings = settings.evolve(distribution_strategy='multi_worker_mirrored')
+  # num_gpus=-1 means all GPUs.
   wants_gpus = settings.num_gpus and not settings.num_cpu_replicas
   gpus = tensorflow_import.count_gpus() if wants_gpus else 0
   if gpus or (wants_gpus and settings.num_gpus > 0):
@@ -97,6 +99,7 @@ def _choose_max_replicas(settings: groups.Devices) -> Tuple[str, int]:
     return sweep.GPU, settings.num_gpus
   if settings.num_cpu_replicas:
     return sweep.CPU, settings.num_cpu_replicas
+  # num_gpus=-1 means all GPUs.
   gpus = tensorflow_import.count_gpus() if settings.num_gpus < 0 else 0
   if gpus:
     return sweep.GPU, gpus

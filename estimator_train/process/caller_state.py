@@ -41,7 +41,7 @@ def restored_process_state(verbosity: int = 0, restores_session: bool = True) ->
     try:
       with ExitStack() as stack:
         if restores_session:
-          stack.enter_context(keras.restored_session())
+          stack.enter_context(keras.preserve_session())
         yield
     finally:
       tf.logging.set_verbosity(log_level)

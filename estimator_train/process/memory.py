@@ -10,7 +10,8 @@ _CGROUPS = (('/sys/fs/cgroup', 'memory.max', 'memory.current'),
             ('/sys/fs/cgroup/memory', 'memory.limit_in_bytes', 'memory.usage_in_bytes'))
 # Address space, in bytes, for TensorFlow's libraries, the stacks of threads and malloc's arenas.
 _RESERVED_ADDRESS_BYTES = 2 << 30
-# The result of bytes_left_under_limits is at least this number, even if less is left.
+# The result of bytes_left_under_limits is at least this number, even if less is left, so
+# that TensorFlow can start.
 _MIN_LIMIT_BYTES = 256 << 20
 
 
@@ -23,9 +24,10 @@ def available_bytes() -> int:
 
 
 def bytes_left_under_limits() -> Optional[int]:
-  """Returns the bytes that tensors may still use; None if this process has no memory limit.
+  """Returns the bytes left under the cgroup limits and `ulimit -v`; None without a limit.
 
-  The limits are those of the process's cgroups and of its address space (`ulimit -v`).
+  Ignores the free memory of the machine, unlike available_bytes. The result becomes the limit of
+  the allocator of TensorFlow's oneDNN build (`TF_MKL_ALLOC_MAX_BYTES`).
   """
   bytes_left = [_bytes_left_in_cgroups(), _address_bytes_left()]
   return min((max(left, _MIN_LIMIT_BYTES) for left in bytes_left if left is not None),
@@ -56,8 +58,9 @@ def _bytes_left_in_cgroups() -> Optional[int]:
 def _cgroup_files() -> Iterator[Tuple[str, str, str]]:
   """Yields the paths of three files (limit, usage, statistics) for each cgroup of this process.
 
-  Includes the parents of these cgroups, whose limits apply, too. In a container, only the root
-  folder may be visible, which is the container's own cgroup.
+  Includes the parents of these cgroups, whose limits apply, too. In a container, often only
+  /sys/fs/cgroup itself is visible. It is then the cgroup of the container, so it is always
+  included.
   """
   try:
     with open('/proc/self/cgroup') as file:

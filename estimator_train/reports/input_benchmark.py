@@ -17,7 +17,7 @@ _MIN_INPUT_SHARE = 0.1
 ExamplesAndSecs = Tuple[int, float]
 
 
-class InputFigures(NamedTuple):
+class ReportedInputMeasurement(NamedTuple):
   """The measurements of an input pipeline that the report is computed from.
 
   A pass reads examples from the beginning of the data set for a limited time.
@@ -25,11 +25,11 @@ class InputFigures(NamedTuple):
   Attributes:
     format_name: `image_files`, `idx_files`, `arrays` or `synthetic`.
     num_examples: number of examples per epoch; None for infinite data.
-    prepare_secs: seconds that passed before the first pass, for example to fill the cache.
+    prepare_secs: seconds of the preparation before the first pass, such as filling the cache.
     cold_passes: passes that started with no file in the page cache.
     warm_passes: passes that read only examples that had been read before.
-    stage_passes: for each stage of the pipeline, in order, the passes that ran only this stage and
-      the stages before it.
+    stage_passes: for each stage of the pipeline (such as read, decode, resize and batch), in order,
+      the passes that ran only this stage and the stages before it.
     bytes_per_example: size of the files on disk per example; None if there are no files.
     cold_is_from_storage: whether the cold passes read from storage; None if unknown.
     cache_bytes: size in bytes of a cache of all examples; None for infinite data.
@@ -62,7 +62,7 @@ class BenchmarkEnvironment(NamedTuple):
 
 def write_input_benchmark_report(
     run: groups.Run, settings: groups.Input, conditions: Dict[str, Any],
-    input_figures: InputFigures, model_segments: Sequence[ExamplesAndSecs],
+    measurement: ReportedInputMeasurement, model_segments: Sequence[ExamplesAndSecs],
     environment: BenchmarkEnvironment) -> Dict[str, Any]:
   """Prints the results as a table, writes `input_benchmark.json`, and returns its contents.
 
@@ -70,12 +70,12 @@ def write_input_benchmark_report(
     run: `--mode` and `--model_dir`. Without a `model_dir`, no file is written.
     settings: the input flags. `cache` must not be `auto`, but the cache that `auto` selected.
     conditions: settings and devices that affect the figures, by their keys in the JSON file.
-    input_figures: measurements of the input pipeline.
+    measurement: measurements of the input pipeline.
     model_segments: measurements of training on a synthetic batch, one per segment of steps.
     environment: properties of the machine and the model.
   """
   result: Dict[str, Any] = {'mode': run.mode, 'model_dir': run.model_dir}
-  result.update(summarize(settings, input_figures, model_segments, environment))
+  result.update(summarize(settings, measurement, model_segments, environment))
   result.update(conditions, cache=settings.cache, cores=environment.cores,
                 num_parallel_calls=settings.num_parallel_calls or environment.cores,
                 shuffle_buffer=settings.shuffle_buffer, prefetch=settings.prefetch)
@@ -86,7 +86,7 @@ def write_input_benchmark_report(
   return result
 
 
-def summarize(settings: groups.Input, input_figures: InputFigures,
+def summarize(settings: groups.Input, measurement: ReportedInputMeasurement,
               model_segments: Sequence[ExamplesAndSecs],
               environment: BenchmarkEnvironment) -> Dict[str, Any]:
   """Computes the rates, the verdict and the advice, by their keys in `input_benchmark.json`.
@@ -94,13 +94,13 @@ def summarize(settings: groups.Input, input_figures: InputFigures,
   A rate is the median of examples ÷ wall time over several passes. The cold rate is the rate
   of a whole first epoch, including the time to fill a cache.
   """
-  spread = {'cold': _summarize_rates(_first_epoch_rates(input_figures)),
-            'warm': _summarize_rates(_rates(input_figures.warm_passes)),
+  spread = {'cold': _summarize_rates(_first_epoch_rates(measurement)),
+            'warm': _summarize_rates(_rates(measurement.warm_passes)),
             'model': _summarize_rates(_rates(model_segments))}
   cold, warm, model = (spread[name]['median'] for name in ('cold', 'warm', 'model'))
   result: Dict[str, Any] = {name + '_images_per_sec': figures['median']
                             for name, figures in spread.items()}
-  file_bytes = input_figures.bytes_per_example
+  file_bytes = measurement.bytes_per_example
   result.update({
       'verdict': INPUT_BOUND if model > warm else COMPUTE_BOUND,
       'verdict_ratio': model / warm,
@@ -109,12 +109,12 @@ def summarize(settings: groups.Input, input_figures: InputFigures,
       'model_shares_cores': environment.model_shares_cores,
       'cold_mb_per_sec': None if file_bytes is None else cold * file_bytes / 1e6,
       'warm_mb_per_sec': None if file_bytes is None else warm * file_bytes / 1e6,
-      'cold_is_from_storage': input_figures.cold_is_from_storage,
-      'prepare_secs': input_figures.prepare_secs,
-      'stages': _summarize_stages(input_figures.stage_passes),
+      'cold_is_from_storage': measurement.cold_is_from_storage,
+      'prepare_secs': measurement.prepare_secs,
+      'stages': _summarize_stages(measurement.stage_passes),
       'spread': spread,
   })
-  result['advice'] = _make_advice(settings, result, input_figures, environment)
+  result['advice'] = _make_advice(settings, result, measurement, environment)
   return result
 
 
@@ -122,16 +122,16 @@ def _rates(passes: Sequence[ExamplesAndSecs]) -> List[float]:
   return [examples / secs for examples, secs in passes]
 
 
-def _first_epoch_rates(input_figures: InputFigures) -> List[float]:
+def _first_epoch_rates(measurement: ReportedInputMeasurement) -> List[float]:
   """Extrapolates each cold pass to a whole first epoch, and returns the rates of these epochs.
 
   The time of a first epoch includes `prepare_secs`. Infinite data has no epochs, so the function
   returns the rates of the passes instead.
   """
-  num_examples = input_figures.num_examples
+  num_examples = measurement.num_examples
   return [rate if num_examples is None
-          else num_examples / (input_figures.prepare_secs + num_examples / rate)
-          for rate in _rates(input_figures.cold_passes)]
+          else num_examples / (measurement.prepare_secs + num_examples / rate)
+          for rate in _rates(measurement.cold_passes)]
 
 
 def _summarize_rates(rates: Sequence[float]) -> Dict[str, Any]:
@@ -160,8 +160,8 @@ def _summarize_stages(
   return figures
 
 
-def _make_advice(settings: groups.Input, result: Dict[str, Any], input_figures: InputFigures,
-                 environment: BenchmarkEnvironment) -> str:
+def _make_advice(settings: groups.Input, result: Dict[str, Any],
+                 measurement: ReportedInputMeasurement, environment: BenchmarkEnvironment) -> str:
   """Returns the verdict with its reason, and the flags or hardware that would speed up training."""
   warm, model = result['warm_images_per_sec'], result['model_images_per_sec']
   if result['verdict'] == INPUT_BOUND:
@@ -179,7 +179,7 @@ def _make_advice(settings: groups.Input, result: Dict[str, Any], input_figures: 
                    'images/sec and the input takes {:.0%} of the time (on separate cores: {} '
                    'images/sec)'.format(environment.cores, _format_rate(expected['shared_cores']),
                                         input_share, _format_rate(expected['overlap'])))
-  input_advice = _make_input_advice(settings, input_figures, environment)
+  input_advice = _make_input_advice(settings, measurement, environment)
   if result['verdict'] == INPUT_BOUND:
     clauses.append(input_advice)
   else:
@@ -191,22 +191,22 @@ def _make_advice(settings: groups.Input, result: Dict[str, Any], input_figures: 
   return '; '.join(clauses)
 
 
-def _make_input_advice(settings: groups.Input, input_figures: InputFigures,
+def _make_input_advice(settings: groups.Input, measurement: ReportedInputMeasurement,
                        environment: BenchmarkEnvironment) -> str:
   """Returns the flags that make the input faster or, if there are none, the reason."""
-  if input_figures.format_name == 'synthetic':
+  if measurement.format_name == 'synthetic':
     return 'synthetic images cost almost nothing, and no flag makes them faster'
-  if settings.cache != 'none' or input_figures.format_name == 'arrays':
+  if settings.cache != 'none' or measurement.format_name == 'arrays':
     return 'the input is already cached, and no flag makes it faster'
   flags = []
-  is_image_files = input_figures.format_name == 'image_files'
+  is_image_files = measurement.format_name == 'image_files'
   if is_image_files and 0 < settings.num_parallel_calls < environment.cores:
     flags.append('--num_parallel_calls=0 (one per core, {}, instead of {})'.format(
         environment.cores, settings.num_parallel_calls))
-  assert input_figures.cache_bytes is not None
+  assert measurement.cache_bytes is not None
   requirement = 'needs {:.2g} GB, {:.2g} GB of memory are free'.format(
-      input_figures.cache_bytes / 1e9, environment.free_bytes / 1e9)
-  if input_figures.cache_bytes <= environment.free_bytes:
+      measurement.cache_bytes / 1e9, environment.free_bytes / 1e9)
+  if measurement.cache_bytes <= environment.free_bytes:
     flags.append('--cache=memory ({})'.format(requirement))
   elif is_image_files:
     flags.append('--cache=FOLDER ({})'.format(requirement))

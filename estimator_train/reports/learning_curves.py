@@ -68,7 +68,7 @@ def has_event_files(model_dir: str) -> bool:
 
 
 def read_steps_per_sec(model_dir: str) -> Optional[float]:
-  """Returns the rate of the last run that logged two losses; None if there is no such run.
+  """Returns the rate of the last run that logged its loss at least twice; None without such a run.
 
   The rate is steps ÷ wall time between the first and the last logged loss. The wall time includes
   checkpoints and evaluations.

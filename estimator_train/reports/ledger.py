@@ -99,7 +99,7 @@ def _ratio(figure: Figure, measured: Optional[float]) -> Optional[str]:
 def _describe_conditions(results: RunResults) -> str:
   """Describes the devices, the batch size and the last step of the measured run."""
   throughput = results['throughput']
-  return '{} replica{} on {}, {} per replica, step {:,}'.format(
+  return '{} replica{} on {}, {} examples per replica, step {:,}'.format(
       throughput['num_replicas'], '' if throughput['num_replicas'] == 1 else 's',
       ', '.join(throughput['devices']), throughput['per_replica_batch_size'],
       throughput['global_step'])
@@ -109,9 +109,9 @@ def _explain_difference(figure: Figure, part: WorkloadPart, results: RunResults)
   """Returns the known reasons why the measured and the published figure differ."""
   reasons = []
   devices = results['throughput']['devices']
-  if figure.depends_on_devices and (len(devices) != part.gpus or 'gpu' not in devices[0]):
+  if figure.depends_on_devices and (len(devices) != part.num_gpus or 'gpu' not in devices[0]):
     reasons.append('published on {} GPU{}, measured on {}'.format(
-        part.gpus, '' if part.gpus == 1 else 's',
+        part.num_gpus, '' if part.num_gpus == 1 else 's',
         '{} GPU(s)'.format(len(devices)) if 'gpu' in devices[0] else 'CPU cores'))
   elif figure.depends_on_devices:
     reasons.append('different GPUs')

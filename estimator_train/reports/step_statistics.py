@@ -109,7 +109,10 @@ def summarize(steps: TimedSteps, examples_per_step: Optional[int],
 
 
 def _time_shares(steady: TimedSteps) -> Dict[str, Optional[float]]:
-  """Returns the parts of the steady step time as fractions; a part that is unknown is None."""
+  """Returns the fractions of the steady step time spent on input, computation and between steps.
+
+  An unknown fraction is None.
+  """
   total_secs = float(steady.secs_without_pauses.sum())
   run_secs, wait_secs = steady.session_run_secs.sum(), steady.input_wait_secs.sum()
   between = 1 - float(run_secs) / total_secs
@@ -120,7 +123,7 @@ def _time_shares(steady: TimedSteps) -> Dict[str, Optional[float]]:
 
 
 def _find_bottleneck(shares: Dict[str, Optional[float]]) -> Optional[str]:
-  """Returns the verdict, which names the bottleneck of training; None if unknown.
+  """Returns the verdict: input-bound, compute-bound or overhead-bound; None if unknown.
 
   Batches are prefetched, so a step waits only if the input is slower than the model. If the wait
   was not observed, the verdict is known only if the time between steps is the bottleneck.

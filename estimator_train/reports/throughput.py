@@ -19,7 +19,7 @@ THROUGHPUT_FILE = 'throughput.json'
 def write_throughput_report(
     settings: Settings, conditions: Dict[str, Any], timing: Timing,
     workers: Mapping[str, Dict[str, Any]] = MappingProxyType({})) -> Dict[str, Any]:
-  """Writes the throughput report of this run, unless no step was run.
+  """Writes the throughput report of this run if it ran at least one step.
 
   Args:
     settings: settings of the run.
@@ -28,7 +28,8 @@ def write_throughput_report(
     workers: see make_throughput_report.
 
   Returns:
-    The main figures, by their keys in the dict that `run` in modes/ returns.
+    The entries that this function adds to the result of the mode: those of training_result,
+    `examples_seen` and, if a step was run, the main rates.
   """
   result = training_result(settings[groups.Run], timing)
   run_dir = RunDir(settings.model_dir)
@@ -62,6 +63,10 @@ def make_throughput_report(
     workers: Mapping[str, Dict[str, Any]] = MappingProxyType({})) -> ThroughputReport:
   """Computes the throughput report of a training run.
 
+  The rates and times whose names begin with `steady_` exclude pauses and traced steps.
+  `steady_state` is whether the run is longer than its warm-up. `verdict` is `input-bound`,
+  `compute-bound`, `overhead-bound`, or None if unknown.
+
   Args:
     timing: times of the steps, at least one.
     conditions: settings and devices that affect the figures, by their keys in `throughput.json`,
@@ -77,6 +82,7 @@ def make_throughput_report(
   figures['warmup_steps'] = warmup_steps if has_steady_state else 0
   figures['steady_state'] = has_steady_state
   figures['time_to_first_step_secs'] = timing.time_to_first_step_secs
+  # The phases from the start of the process to the end of its first step.
   figures['first_step_parts_secs'] = timing.start_up_secs
   figures['global_step'] = timing.global_step
   figures.update(conditions)
@@ -101,8 +107,12 @@ def worker_figures(settings: groups.Reporting, conditions: Dict[str, Any],
 
 
 def _select_worker_figures(figures: Dict[str, Any]) -> Dict[str, Any]:
-  """Returns the figures that may differ between the workers of a cluster."""
+  """Returns the figures that may differ between the workers of a cluster.
+
+  `shares` are the fractions of the step time spent on input, on computation and between steps.
+  """
   selected = {name: figures[name] for name in ('steps_timed', 'wall_secs', 'examples', 'shares')}
+  # between_secs: the part of a step's time outside session.run, spent on hooks and pauses.
   selected.update((name + '_p50', figures[name] and figures[name]['p50']) for name in (
       'step_secs', 'session_run_secs', 'input_wait_secs', 'between_secs'))
   return selected
@@ -112,7 +122,8 @@ def _cluster_figures(conditions: Mapping[str, Any], figures: Dict[str, Any],
                      workers: Mapping[str, Dict[str, Any]]) -> Dict[str, Any]:
   """Returns the figures per worker, the slowest worker and, with parameter servers, total rates.
 
-  In synchronous training, each worker counts the examples of all workers. The slowest worker is the
+  In synchronous training, each worker counts the examples of all workers. All workers have the same
+  step time, because each waits for the slowest in every step. The slowest worker is therefore the
   worker with the largest sum of the median wait for input and the median time between steps.
 
   With parameter servers, each worker counts only its own examples. The total rate is therefore the

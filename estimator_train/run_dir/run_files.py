@@ -127,22 +127,23 @@ class RunDir:
   def record_batch_size(self, first_step: int, examples_per_step: int) -> None:
     """Records the number of examples per step, from the global step `first_step` on.
 
-    Must be called before the step `first_step`, so that the record covers every checkpoint. Removes
-    the records of `first_step` and later steps, because the checkpoints of these steps are lost.
+    Must be called before the step `first_step`, so that the record covers every checkpoint. A run
+    that resumes at `first_step` repeats the later steps, so their old records are removed.
     """
     sizes = [(step, examples) for step, examples in self._read_batch_sizes() if step < first_step]
     if not sizes or sizes[-1][1] != examples_per_step:
       sizes.append((first_step, examples_per_step))
     atomic.write_text(self.path_to(_BATCH_SIZES_FILE), json.dumps(sizes) + '\n')
 
-  def examples_seen(self, global_step: int, examples_per_step: int) -> int:
+  def examples_seen(self, global_step: int, unrecorded_examples_per_step: int) -> int:
     """Returns the number of examples in all steps up to `global_step`, of all runs in the folder.
 
     Args:
       global_step: the global step of a checkpoint in the folder.
-      examples_per_step: the number of examples per step before the first step in the record.
+      unrecorded_examples_per_step: the number of examples per step before the first step in the
+        record.
     """
-    sizes = [(0, examples_per_step)] + self._read_batch_sizes()
+    sizes = [(0, unrecorded_examples_per_step)] + self._read_batch_sizes()
     ends = [step for step, _ in sizes[1:]] + [global_step]
     return sum(max(min(end, global_step) - begin, 0) * examples
                for (begin, examples), end in zip(sizes, ends))

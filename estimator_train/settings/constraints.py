@@ -57,10 +57,11 @@ def requirement(*modes: str) -> Callable[[Callable[[Any], None]], Callable[[Any]
 @constraint(Data)
 def _check_image_size(data: Data) -> None:
   size = data.image_size
-  lengths = (2, 3) if data.dataset == 'synthetic' else (2,)
+  lengths, form = (((2, 3), 'height,width or height,width,channels')
+                   if data.dataset == 'synthetic' else ((2,), 'height,width in pixels'))
   if size is not None and (len(size) not in lengths
                            or not all(0 < side < 2 ** 15 for side in size)):
-    raise UserError('--image_size must be height,width in pixels',
+    raise UserError('--image_size must be ' + form,
                     '--image_size=' + ','.join(str(side) for side in size),
                     'give a size such as 28,28')
 

@@ -46,8 +46,8 @@ class Flag(NamedTuple):
     default: the value if the flag is not given.
     help: the text of --help, without the choices; `{names}` stands for `built_in_names`.
     choices: the allowed values; empty: all values are allowed.
-    built_in_names: the allowed values other than `package.module:function`; empty if the value does
-      not name a function.
+    built_in_names: for a flag that also accepts `package.module:function`: the names that it
+      accepts besides, such as `fashion_cnn`; empty for all other flags.
     check: a further check of the value, which is skipped if the value is None; None: no such check.
     parse_rule: the rule in the error if the items of a tuple cannot be parsed.
     parse_remedy: the remedy in this error.
@@ -219,5 +219,5 @@ def _check_text(name: str, text: str) -> None:
     raise UserError('--{} begins or ends with whitespace'.format(name), given, 'remove it')
   if any('\ud800' <= character <= '\udfff' for character in text):
     raise UserError('--{} is not UTF-8'.format(name), given,
-                    'use a UTF-8 name and a locale such as LANG=C.UTF-8; in a pattern, * matches '
-                    'any name')
+                    'use a UTF-8 name and a locale such as LANG=C.UTF-8; or, in a pattern, write * '
+                    'in place of the name that is not UTF-8')

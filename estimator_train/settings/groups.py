@@ -67,18 +67,18 @@ class Data:
       None, 'folder of the files of the data set; missing files are downloaded (oct2017: only by '
       '--mode=download)')
   train_pattern: Optional[str] = flag(
-      None, 'pattern of the image files to train on, such as \'DATA/train/**/*.jpeg\'; the class '
-      'of a file is the name of its folder (image_folder)')
+      None, 'with --dataset=image_folder: pattern of the image files to train on, such as '
+      '\'DATA/train/**/*.jpeg\'; the class of a file is the name of its folder')
   eval_pattern: Optional[str] = flag(
-      None, 'pattern of the image files to evaluate on (image_folder)')
+      None, 'with --dataset=image_folder: pattern of the image files to evaluate on')
   labels: Tuple[str, ...] = flag(
-      (), 'class names, in the order of the model\'s outputs; if not given, the names of the '
-      'folders, sorted (image_folder), or ten classes (synthetic)',
+      (), 'with --dataset=image_folder or synthetic: class names, in the order of the model\'s '
+      'outputs; if not given, the sorted names of the folders (synthetic: ten classes)',
       check=satisfies(lambda labels: len(set(labels)) == len(labels) and all(labels),
                       'must be different names, none of them empty', 'name each class once'))
   image_size: Optional[Union[Tuple[int, int], Tuple[int, int, int]]] = flag(
-      None, 'height,width in pixels to which images are resized; 224,224 if not given (synthetic: '
-      'height,width or height,width,channels; 28,28,1 if not given)',
+      None, 'with --dataset=image_folder or oct2017: height,width in pixels to which images are '
+      'resized, 224,224 if not given; synthetic: height,width[,channels], 28,28,1 if not given',
       parse_rule='must be height,width in pixels', parse_remedy='give a size such as 28,28')
 
 
@@ -275,8 +275,8 @@ class Reporting:
 @flag_group('experiments')
 @attr.s(auto_attribs=True, frozen=True)
 class Experiments:
-  repeats: int = flag(3, 'number of times that --mode=scaling runs each point; the order is random',
-                      check=int_range(1))
+  repeats: int = flag(3, 'number of runs of --mode=scaling for each number of replicas or workers, '
+                      'in random order', check=int_range(1))
   scale_over: str = flag(
       'replicas', 'whether --mode=scaling varies the number of replicas or of workers; each worker '
       'is a process with its own GPUs or cores', choices=choices.SCALE_OVER)

@@ -5,7 +5,7 @@ and the symptom. These modules import nothing else of the package except `errors
 list, locations with (E) are relative to tensorflow_estimator/python/estimator/, and all other
 locations to tensorflow_core/python/. `test` names the file of the test that covers the entry. Text
 in parentheses after `defect:` does not describe a defect: the text states which public function or
-attribute TensorFlow lacks, or which other function uses this function.
+attribute TensorFlow lacks, which other function uses this function, or how the workaround works.
 
 - `central_storage.make_strategy`
     defect: AggregatingVariable hides `trainable` and initial values
@@ -13,7 +13,8 @@ attribute TensorFlow lacks, or which other function uses this function.
     symptom: no layer can be built; training starts from random weights
     test: tests/training/test_exactness.py
 - `central_storage.forward_attributes`
-    defect: (used by `make_strategy`, and for strategies that users have made)
+    defect: (forwards `trainable` and initial values to the variable that the wrapper contains;
+      used by `make_strategy`, and by `convert` for strategies that users have made)
     test: tests/training/test_drop_in.py
 - `checkpoint_hook.CheckpointHook`
     defect: the graph is written three times; the save interval starts at the run's first step
@@ -64,7 +65,7 @@ attribute TensorFlow lacks, or which other function uses this function.
     location: estimator.py:1377 (E)
     symptom: two loss curves in TensorBoard
     test: tests/tf_patches/test_tf_patches.py
-- `keras.restored_session`
+- `keras.preserve_session`
     defect: the function that returns Keras's session makes a session if there is none
     location: keras/backend.py:95
     symptom: a user's model loses its weights
@@ -117,7 +118,8 @@ attribute TensorFlow lacks, or which other function uses this function.
     location: keras.py:229 (E)
     test: tests/training/test_drop_in.py
 - `model_to_estimator.restore_subclassed_model`
-    defect: (no public function undoes the reset of a subclassed model)
+    defect: (no public function restores the layers of a subclassed model, which `build_model`
+      replaces)
     location: keras/models.py:520
     test: tests/training/test_drop_in.py
 - `model_to_estimator.make_object_saver`
@@ -131,10 +133,11 @@ attribute TensorFlow lacks, or which other function uses this function.
     symptom: the weights of a new model are ignored
     test: tests/training/test_drop_in.py
 - `model_to_estimator.weight_shapes`
-    defect: (used by `convert`)
+    defect: (used by `convert`, in training/drop_in.py)
     test: tests/training/test_drop_in.py
 - `model_to_estimator.PositionalWeights`
-    defect: weights of subclassed models are lost
+    defect: weights of subclassed models are lost (the weights have no names yet, so they are
+      saved by position)
     location: keras.py:574 (E)
     symptom: training starts from random weights
     test: tests/training/test_drop_in.py
@@ -149,7 +152,8 @@ attribute TensorFlow lacks, or which other function uses this function.
     symptom: `Unknown decay: Cosine`
     test: tests/tf_patches/test_tf_patches.py
 - `model_to_estimator.add_optimizer_base_class`
-    defect: only the optimizer's class and configuration are copied
+    defect: only the optimizer's class and configuration are copied (a class survives the copy, so
+      methods are added as a base class)
     location: keras/models.py:665
     symptom: methods that were replaced on the optimizer object are lost
     test: tests/training/hooks/test_summaries.py
@@ -164,7 +168,8 @@ attribute TensorFlow lacks, or which other function uses this function.
 - `replicated_variables.SingleCopySaver`
     defect: the slots of all replicas are saved, and the learning rate is restored
     location: estimator.py:1394 (E)
-    symptom: a run cannot resume on other devices
+    symptom: a run cannot resume on another number of replicas; a resumed run uses the learning
+      rate in the checkpoint instead of the rate that the flags give
     test: tests/tf_patches/test_tf_patches.py (rate), tests/training/checkpoints/test_save_hook.py
 - `replicated_variables.single_copy_variables`
     defect: (used by `SingleCopySaver`)

@@ -11,7 +11,7 @@ from tensorflow.python.keras import backend
 
 
 @contextlib.contextmanager
-def restored_session() -> Iterator[None]:
+def preserve_session() -> Iterator[None]:
   """Restores Keras's session of this thread after the `with` block; removes a new session.
 
   Defect: backend.py has no function that only returns the session (`_SESSION`, line 95).

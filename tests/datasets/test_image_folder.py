@@ -62,9 +62,9 @@ def test_training_alone_needs_no_test_images(folders):
     ({'train': None}, '--train_pattern is required for this data set and mode'),
     ({'test': None}, '--eval_pattern is required for this data set and mode'),
     ({'test': 'test/**/*.jpeg'},
-     'the folder of a file is not among the labels: .*/test/D/8.jpeg .labels: A, B, C.: '
-     '.*--labels: D'),
-    ({'labels': ('A', 'B')}, 'not among the labels: .*/x/C/3.jpeg .labels: A, B.'),
+     'the folder of a file is not a class name: .*/test/D/8.jpeg .class names: A, B, C.: '
+     '.*add D to --labels'),
+    ({'labels': ('A', 'B')}, 'not a class name: .*/x/C/3.jpeg .class names: A, B.'),
     ({'labels': ('A', 'B', 'C', 'E')}, 'a class has no training images: E: '),
     ({'train': 'train/B/*'},
      'at least two classes, one folder each: --train_pattern=.* .classes: B.: '),

@@ -65,7 +65,7 @@ def test_ledger_of_fashion_mnist(run, tmp_path, capsys):
   rows = {row['what']: row for row in result['rows']}
   steps = rows['steps/s']
   assert (steps['published'], steps['measured'], steps['ratio']) == ('230', '2.0', '0.0087')
-  assert steps['conditions'] == '1 replica on /cpu:0, 256 per replica, step 77'
+  assert steps['conditions'] == '1 replica on /cpu:0, 256 examples per replica, step 77'
   assert steps['why'] == 'published on 2 GPUs, measured on CPU cores'
   assert rows['test accuracy at step 1,000']['ratio'] == '{:.3g}'.format(.88 / .883)
   assert rows['test accuracy at step 2,000']['measured'] == '0.8900'
@@ -94,7 +94,7 @@ def test_on_gpus_as_many_as_published(run):
   rows = run('fashion_mnist', runner, gpus=3)['rows']
   assert [ran.num_gpus for ran in runner.ran] == [2, 2, 2]
   assert rows[1]['why'] == 'different GPUs'
-  assert rows[1]['conditions'] == '2 replicas on /gpu:0, /gpu:1, 128 per replica, step 77'
+  assert rows[1]['conditions'] == '2 replicas on /gpu:0, /gpu:1, 128 examples per replica, step 77'
 
 
 def test_on_just_as_many_gpus(run):

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from estimator_train.reports import input_benchmark
-from estimator_train.reports.input_benchmark import BenchmarkEnvironment, InputFigures
+from estimator_train.reports.input_benchmark import BenchmarkEnvironment, ReportedInputMeasurement
 from estimator_train.settings import Settings, groups
 
 SETTINGS = Settings(mode='input_benchmark', batch_size=8, cache='none')
@@ -19,9 +19,10 @@ def at(*rates):
   return [(rate * secs, secs) for secs, rate in enumerate(rates, 1)]
 
 
-FILES = InputFigures(format_name='image_files', num_examples=1000, prepare_secs=0.,
-                     cold_passes=at(40, 60, 50), warm_passes=at(100, 300, 200), stage_passes={},
-                     bytes_per_example=2e6, cold_is_from_storage=True, cache_bytes=5 * 10 ** 8)
+FILES = ReportedInputMeasurement(
+    format_name='image_files', num_examples=1000, prepare_secs=0., cold_passes=at(40, 60, 50),
+    warm_passes=at(100, 300, 200), stage_passes={}, bytes_per_example=2e6,
+    cold_is_from_storage=True, cache_bytes=5 * 10 ** 8)
 
 
 def summarize(measured=FILES, model=(50,), environment=ON_GPU, **flags):

@@ -89,7 +89,7 @@ def test_only_the_summary_of_the_loss_is_removed():
 def test_keras_session_is_restored(has_session):
   with tf.Graph().as_default(), tf.Session() as session:
     tf.keras.backend.set_session(session if has_session else None)
-    with keras.restored_session():
+    with keras.preserve_session():
       tf.keras.backend.set_session(tf.Session(graph=tf.Graph()))
     assert keras.backend._SESSION.session is (session if has_session else None)
     tf.keras.backend.set_session(None)

@@ -117,7 +117,8 @@ def join_peers(settings: Settings, cluster: Cluster, shared_values: Mapping[str,
       cluster, dict(flag_values, **shared_values, TensorFlow=tf.version.VERSION),
       settings.start_timeout_secs, _LOG.info)
   peers.set_lost_task_handler(settings.peer_timeout_secs, _end_process)
-  _LOG.info('all %d tasks are connected: %s', len(cluster.members), tf_config.count_tasks(cluster))
+  _LOG.info('all %d tasks are connected: %s', len(cluster.members),
+            tf_config.describe_task_counts(cluster))
   return peers
 
 

@@ -44,7 +44,8 @@ class Engine:
   @property
   def examples_per_step(self) -> int:
     """Number of examples per global step."""
-    # `is_synchronous` is not used, because an evaluator's engine is synchronous in any cluster.
+    # Do not test `is_synchronous` here: it is also True for the evaluator of an asynchronous
+    # cluster, whose workers use only their part of the batch per global step.
     is_asynchronous = self.settings.distribution_strategy == 'parameter_server'
     return self.settings.batch_size // (self.worker.size if is_asynchronous else 1)
 
@@ -54,7 +55,9 @@ class Engine:
     return self.examples_per_replica * self.devices.num_replicas
 
   def first_example(self, examples_seen: int) -> int:
-    """Returns the index of the first example that this run reads.
+    """Returns the position from which a resumed run reads.
+
+    The position is an index in the sequence of training examples over all epochs.
 
     Args:
       examples_seen: number of examples that previous runs have used up to the checkpoint.
@@ -103,7 +106,10 @@ class Engine:
     return ()
 
   def announce(self, state: str) -> None:
-    """Announces the state of this process to the other processes; see cluster/heartbeats.py."""
+    """Sends the state, such as heartbeats.READY or TRAINED, to the other processes.
+
+    For a temporary activity, use `busy`.
+    """
 
   @contextlib.contextmanager
   def busy(self, activity: str) -> Iterator[None]:

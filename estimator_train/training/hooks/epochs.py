@@ -61,7 +61,7 @@ class LogEpochs(tf.train.SessionRunHook):
       self._accuracy_sum += self._metrics.accuracy
       self._num_summed_steps += 1
     step = self._counter.global_step
-    if step < self._end_step:
+    if step < self._epoch_end_step:
       return
     # Other workers may increment the global step, too, so several epochs may have ended at once.
     epoch = step * self._examples_per_step // self._num_examples
@@ -72,7 +72,7 @@ class LogEpochs(tf.train.SessionRunHook):
   def _log(self, epoch: int, step: int) -> None:
     """Logs the line of an epoch that has ended at the global step `step`."""
     secs = max(self._clock() - self._epoch_began_at, 1e-9)
-    examples = (step - self._start_step) * self._examples_per_step
+    examples = (step - self._epoch_start_step) * self._examples_per_step
     num_steps = max(self._num_summed_steps, 1)
     _LOG.info('epoch %d/%d: loss %.4f%s, %s, %s examples/sec%s', epoch, self._num_epochs,
               self._loss_sum / num_steps,
@@ -90,9 +90,9 @@ class LogEpochs(tf.train.SessionRunHook):
     return ', learning rate {:g}'.format(self._learning_rate)
 
   def _begin_epoch(self, epoch: int, start_step: int) -> None:
-    """Resets the sums at the global step `start_step`, after which the epoch is measured."""
-    self._start_step = start_step
-    self._end_step = steps_for_epochs(epoch, self._num_examples, self._examples_per_step)
+    """Starts measuring an epoch at the global step `start_step`: resets the sums and the clock."""
+    self._epoch_start_step = start_step
+    self._epoch_end_step = steps_for_epochs(epoch, self._num_examples, self._examples_per_step)
     self._loss_sum = self._accuracy_sum = 0.
     self._num_summed_steps = 0
     self._epoch_began_at = self._clock()

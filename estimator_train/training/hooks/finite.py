@@ -51,18 +51,23 @@ class StopAtNonFiniteLoss(tf.train.SessionRunHook):
 
   @property
   def loss_history(self) -> str:
-    """Returns the last finite losses and the learning rate as text, for the error message."""
+    """Returns the last finite losses and the learning rate as text, for the error message.
+
+    In an asynchronous cluster, the step of a finite loss is the global step at the start of the
+    session plus the number of steps of this process, see StepCounter.step_of_process.
+    """
     losses = ', '.join('{:.6g} at step {}'.format(loss, step)
                        for step, loss in self._finite_losses)
     rate = 'set by the model' if self._schedule is None else '{:g}'.format(
-        self._schedule.rate_at(max((self._non_finite_step or self._counter.local_step) - 1, 0)))
+        self._schedule.rate_at(
+            max((self._non_finite_step or self._counter.step_of_process) - 1, 0)))
     return 'the last finite losses: {}; learning rate {}'.format(losses or 'none', rate)
 
   def after_run(self, run_context: Any, run_values: Any) -> None:
     loss = float(self._metrics.loss)
     if math.isfinite(loss):
       self._num_non_finite_steps = self._non_finite_step = 0
-      self._finite_losses.append((self._counter.local_step, loss))
+      self._finite_losses.append((self._counter.step_of_process, loss))
       return
     # The counter may not include the latest steps of other workers, so the variable is read.
     self._non_finite_step = read_global_step(run_context.session)

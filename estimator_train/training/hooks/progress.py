@@ -76,7 +76,7 @@ class ShowProgress(tf.train.SessionRunHook):
                        dynamic_ncols=True, mininterval=math.inf, bar_format='{desc}')
 
   def after_run(self, run_context: Any, run_values: Any) -> None:
-    if self._counter.local_step == self._counter.start_step + 1:
+    if self._counter.step_of_process == self._counter.start_step + 1:
       self._after_first_step()
     step = self._counter.global_step
     is_redraw_due = self._bar is not None and self._clock() >= self._next_redraw_at

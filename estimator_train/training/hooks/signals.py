@@ -71,9 +71,9 @@ class StopOnSignal(tf.train.SessionRunHook):
     is_requested = self._is_stop_requested or self._signals.stop_signum is not None
     if is_requested and not self._has_announced:
       self._has_announced = True
-      self._engine.stop_all_at(self._counter.local_step + self._announcement_steps())
+      self._engine.stop_all_at(self._counter.step_of_process + self._announcement_steps())
     stop_step = self._engine.stop_step
-    if stop_step is not None and self._counter.local_step >= stop_step:
+    if stop_step is not None and self._counter.step_of_process >= stop_step:
       self.has_stopped = True
       run_context.request_stop()
 

@@ -16,19 +16,20 @@ class StepCounter(tf.train.SessionRunHook):
 
   Attributes:
     start_step: the global step at which the session began.
-    local_step: `start_step` plus the number of steps that this process has completed since then.
-    global_step: the last known value of the global step, at least `local_step`.
+    step_of_process: `start_step` plus the number of steps that this process has completed since
+      then. In synchronous training, it is the global step.
+    global_step: the last known value of the global step, at least `step_of_process`.
   """
 
   def __init__(self, is_synchronous: bool = True) -> None:
     self._is_synchronous = is_synchronous
-    self.start_step = self.local_step = self.global_step = 0
+    self.start_step = self.step_of_process = self.global_step = 0
 
   def after_create_session(self, session: tf.Session, coord: Any) -> None:
-    self.start_step = self.local_step = self.global_step = read_global_step(session)
+    self.start_step = self.step_of_process = self.global_step = read_global_step(session)
 
   def after_run(self, run_context: Any, run_values: Any) -> None:
-    self.local_step += 1
+    self.step_of_process += 1
     self.global_step += 1
 
   def update_global_step(self, session: tf.Session) -> None:

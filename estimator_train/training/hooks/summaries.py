@@ -160,8 +160,9 @@ class WriteSummaries(tf.train.SessionRunHook):
       _writer(self._model_dir).add_summary(_hparams_experiment())
 
   def before_run(self, run_context: Any) -> Optional[tf.train.SessionRunArgs]:
-    # All workers fetch in the same steps, because local_step counts the steps of this process only.
-    step = self._counter.local_step + 1
+    # All workers fetch in the same steps, because step_of_process counts only the steps of this
+    # process.
+    step = self._counter.step_of_process + 1
     if step in (self._counter.start_step + 1, self._stop_step) or (
         logged_steps.is_logged(step, self._settings.log_every_steps)):
       return self._run_args
@@ -173,11 +174,11 @@ class WriteSummaries(tf.train.SessionRunHook):
     scalars, examples = run_values.results
     # The counter may not include the latest steps of other workers, so the variable is read.
     write_scalars(self._model_dir, scalars, read_global_step(run_context.session))
-    if examples and self._counter.local_step == 1:  # A resumed run writes no images.
+    if examples and self._counter.step_of_process == 1:  # A resumed run writes no images.
       self._write_images(run_context.session, *examples)
 
   def end(self, session: tf.Session) -> None:
-    if self._counter.local_step >= self._stop_step:
+    if self._counter.step_of_process >= self._stop_step:
       self._write_session_end(hparams_api.STATUS_SUCCESS)
 
   def record_failure(self) -> None:
@@ -200,7 +201,7 @@ class WriteSummaries(tf.train.SessionRunHook):
           image=tf.Summary.Image(
               height=height, width=width, colorspace=channels,
               encoded_image_string=session.run(self._png, {self._image: image})))
-    _writer(self._model_dir).add_summary(summary, self._counter.local_step)
+    _writer(self._model_dir).add_summary(summary, self._counter.step_of_process)
 
 
 def _hyperparameters(settings: Settings) -> Dict[str, Any]:

@@ -22,8 +22,10 @@ _STEPS_PID = 1000
 class TraceSteps(tf.train.SessionRunHook):
   """Traces a range of steps, and writes the trace after the last of them.
 
-  Open the file in chrome://tracing or Perfetto. Traced steps are slower than other steps. Only the
-  steps of this process are counted, see StepCounter.local_step.
+  Open the file in chrome://tracing or Perfetto. Traced steps are slower than other steps.
+
+  In an asynchronous cluster, `first` and `last` are compared with the global step at the start of
+  the session plus the number of steps of this process, see StepCounter.step_of_process.
 
   Args:
     counter: the step counter.
@@ -51,13 +53,13 @@ class TraceSteps(tf.train.SessionRunHook):
     return frozenset(event['args']['global_step'] for event in self._step_events)
 
   def before_run(self, run_context: Any) -> Optional[tf.train.SessionRunArgs]:
-    if not self._first <= self._counter.local_step + 1 <= self._last:
+    if not self._first <= self._counter.step_of_process + 1 <= self._last:
       return None
     self._step_began = time.time()
     return _TRACE_ARGS
 
   def after_run(self, run_context: Any, run_values: Any) -> None:
-    step = self._counter.local_step
+    step = self._counter.step_of_process
     if not self._first <= step <= self._last:
       return
     self._step_events.append({
@@ -70,7 +72,7 @@ class TraceSteps(tf.train.SessionRunHook):
 
   def end(self, session: tf.Session) -> None:
     # If training stops within the range, after_run has not written the file.
-    if self._step_events and self._counter.local_step < self._last:
+    if self._step_events and self._counter.step_of_process < self._last:
       self._write()
 
   def _append_step_stats(self, step_stats: Any) -> None:

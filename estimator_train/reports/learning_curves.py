@@ -24,6 +24,7 @@ _CURVES = (('', _LOSS_TAG, 'train_loss'),
            ('eval*', 'accuracy', 'eval_accuracy'),
            ('eval*', 'acc', 'eval_accuracy'))
 _MAX_POINTS = 1000
+_DT_FLOAT = 1  # In tensorflow/core/framework/types.proto.
 
 Curve = List[Tuple[int, float]]  # (global step, value)
 
@@ -50,16 +51,20 @@ def read_last_evaluation(model_dir: str) -> Dict[str, float]:
 
   A figure that the Estimator does not log is left out.
   """
-  result: Dict[str, float] = {}
-  for folder in sorted(glob.glob(os.path.join(glob.escape(model_dir), 'eval*'))):
+  newest: Dict[str, float] = {}
+  for folder in glob.glob(os.path.join(glob.escape(model_dir), 'eval*')):
+    points = {}
     for tag, key in (('acc', 'accuracy'), ('accuracy', 'accuracy'),
-                     ('average_loss', 'average_loss')):
+                     ('average_loss', 'average_loss'), ('loss', 'loss')):
       curve = _read_curve(folder, tag)
       if curve:
-        result['global_step'], result[key] = curve[-1]
-    if result:
-      break
-  return result
+        points[key] = curve[-1]
+    step = max((point[0] for point in points.values()), default=-1)
+    if step > newest.get('global_step', -1):
+      newest = {key: value for key, (at_step, value) in points.items() if at_step == step}
+      newest.pop('loss', None)  # A mean over batches, which is only used to find the last step.
+      newest['global_step'] = step
+  return newest
 
 
 def has_event_files(model_dir: str) -> bool:
@@ -74,8 +79,12 @@ def read_steps_per_sec(model_dir: str) -> Optional[float]:
   checkpoints and evaluations.
   """
   for path in reversed(_event_files(model_dir)):
-    logged = [(event.step, event.wall_time) for event in _read_events(path)
-              if any(re.fullmatch(_LOSS_TAG, value.tag) for value in event.summary.value)]
+    logged: List[Tuple[int, float]] = []
+    for event in _read_events(path):
+      if any(re.fullmatch(_LOSS_TAG, value.tag) for value in event.summary.value):
+        if logged and event.step <= logged[-1][0]:
+          logged = []  # Training has resumed from an earlier step.
+        logged.append((event.step, event.wall_time))
     if len(logged) > 1 and logged[-1][1] > logged[0][1]:
       return (logged[-1][0] - logged[0][0]) / (logged[-1][1] - logged[0][1])
   return None
@@ -92,9 +101,20 @@ def _read_curve(folder: str, tag_pattern: str) -> Curve:
       for value in event.summary.value:
         # With loss scaling, training may continue after a loss that is not finite. Such a loss is
         # omitted, because JSON cannot represent it.
-        if re.fullmatch(tag_pattern, value.tag) and math.isfinite(value.simple_value):
-          _append_point(curve, event.step, value.simple_value)
+        if re.fullmatch(tag_pattern, value.tag) and math.isfinite(_scalar(value)):
+          _append_point(curve, event.step, _scalar(value))
   return curve
+
+
+def _scalar(value: Any) -> float:
+  """Returns the number in a summary; nan if it is no float32 scalar."""
+  if value.WhichOneof('value') == 'simple_value':
+    return value.simple_value
+  tensor = value.tensor
+  if len(tensor.float_val) == 1:
+    return tensor.float_val[0]
+  return struct.unpack('<f', tensor.tensor_content)[0] if (
+      tensor.dtype == _DT_FLOAT and len(tensor.tensor_content) == 4) else math.nan
 
 
 def _read_events(path: str) -> Iterator[Any]:

@@ -26,6 +26,9 @@ attribute TensorFlow lacks, which other function uses this function, or how the 
     location: framework/ops.py:2089
     symptom: with a single thread the measured wait for input includes the time of the model
     test: tests/training/hooks/test_input_wait.py
+- `control_inputs.is_in_control_flow`
+    defect: (no public function returns the condition or loop of an operation)
+    test: tests/training/hooks/test_time_history.py
 - `converter_command.converter_on_path`
     defect: the command `toco_from_protos` is searched for in PATH only
     location: ../lite/python/convert.py:49
@@ -109,6 +112,9 @@ attribute TensorFlow lacks, which other function uses this function, or how the 
     defect: the names of the outputs differ between replicas
     location: keras.py:290 (E)
     symptom: predictions of replicas cannot be grouped
+    test: tests/training/test_drop_in.py
+- `model_to_estimator.hyperparameter_names`
+    defect: (no public attribute names the hyperparameters of an optimizer)
     test: tests/training/test_drop_in.py
 - `model_to_estimator.make_train_op`
     defect: (no public function makes the training function)

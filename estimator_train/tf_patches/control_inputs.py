@@ -18,3 +18,12 @@ def run_before(first: tf.Operation, operations: Sequence[tf.Operation]) -> None:
   """
   for operation in operations:
     operation._add_control_input(first)
+
+
+def is_in_control_flow(operation: tf.Operation) -> bool:
+  """Returns whether an operation belongs to a condition or a loop.
+
+  Not a workaround for a defect: this function uses the private name `_get_control_flow_context`
+  (tensorflow_core/python/framework/ops.py:2247), because there is no public one.
+  """
+  return operation._get_control_flow_context() is not None

@@ -32,6 +32,8 @@ def ensure_session(model: tf.keras.Model, config: tf.ConfigProto) -> None:
   Defect: backend.py:454 makes Keras's session with default options, and the GPU options of the
   first session apply to the whole process. Symptom: GPU options of a RunConfig have no effect.
   """
+  if tf.executing_eagerly():
+    return  # Without graphs, Keras has no session.
   weights = model.weights if model.built else ()
   graph = weights[0].graph if weights else tf.get_default_graph()
   session = tf.get_default_session() or getattr(backend._SESSION, 'session', None)

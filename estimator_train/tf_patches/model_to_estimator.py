@@ -5,7 +5,7 @@ Line numbers refer to tensorflow_estimator/python/estimator/keras.py, unless a f
 
 import os
 import re
-from typing import Any, Dict, List, Mapping, Optional, Sequence
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Set
 
 import tensorflow.compat.v1 as tf
 from tensorflow.python.keras import models
@@ -20,6 +20,17 @@ def initial_weights_path(model_dir: str) -> str:
   TensorFlow has no public name for the path.
   """
   return os.path.join(model_dir, 'keras', 'keras_model.ckpt')
+
+
+def _make_folder(path: str) -> None:
+  """Makes a local folder with the usual permissions, or one in another file system, such as gs://.
+
+  Local folders that TensorFlow makes (line 376) ignore the umask.
+  """
+  if '://' in path:
+    tf.gfile.MakeDirs(path)
+  else:
+    os.makedirs(path, exist_ok=True)
 
 
 def build_model(model: tf.keras.Model, mode: str, features: Any, labels: Any,
@@ -63,16 +74,32 @@ def get_optimizer_config(optimizer: Any) -> Any:
     return None
 
 
-def output_names(model: tf.keras.Model) -> List[str]:
+def output_names(model_copy: tf.keras.Model, model: tf.keras.Model) -> List[str]:
   """Returns the names of the outputs of a model from build_model, equal on all replicas.
 
   Defect: on each replica, Keras adds a different suffix to the names of the outputs. This function
-  removes the suffix in the same way as line 290, which this package does not execute. Symptom: the
-  predictions of the replicas cannot be grouped.
+  returns the names in the user's model, if it has any, and otherwise removes the suffix in the same
+  way as line 290, which this package does not execute. Symptom: the predictions of the replicas
+  cannot be grouped.
   """
   if not tf.distribute.has_strategy():
+    return list(model_copy.output_names)
+  if getattr(model, 'output_names', None):
     return list(model.output_names)
-  return [re.sub(r'_\d$', '', name) for name in model.output_names]
+  return [re.sub(r'_\d$', '', name) for name in model_copy.output_names]
+
+
+def hyperparameter_names(optimizer: Any) -> Set[str]:
+  """Returns the names of the hyperparameters of one or several optimizers, such as `beta_1`.
+
+  Not a workaround for a defect: this function uses the private name `_hyper`
+  (tensorflow_core/python/keras/optimizer_v2/optimizer_v2.py:254), because there is no public one.
+  """
+  if isinstance(optimizer, (list, tuple)):
+    return {name for member in optimizer for name in hyperparameter_names(member)}
+  inner = getattr(optimizer, '_optimizer', None)  # That of an optimizer with loss scaling.
+  return {*getattr(optimizer, '_hyper', ()),
+          *(hyperparameter_names(inner) if inner is not None else ())}
 
 
 def make_train_op(model: tf.keras.Model) -> tf.Operation:
@@ -146,7 +173,7 @@ def save_initial_weights(model: tf.keras.Model, values: Optional[Sequence[Any]],
   """
   path = initial_weights_path(config.model_dir)
   # Line 376 would make a folder that only its owner can write to.
-  os.makedirs(os.path.dirname(path), exist_ok=True)
+  _make_folder(os.path.dirname(path))
   with tf.Graph().as_default(), tf.Session(config=config.session_config) as session:
     tf.set_random_seed(config.tf_random_seed)
     global_step = tf.train.create_global_step()
@@ -188,7 +215,7 @@ class PositionalWeights:
 
   def __init__(self, values: Sequence[Any], config: tf.estimator.RunConfig) -> None:
     self._path = initial_weights_path(config.model_dir)
-    os.makedirs(os.path.dirname(self._path), exist_ok=True)
+    _make_folder(os.path.dirname(self._path))
     if config.is_chief or not tf.train.checkpoint_exists(self._path):
       with tf.Graph().as_default(), tf.Session(config=config.session_config) as session:
         placeholders = [tf.placeholder(value.dtype, value.shape) for value in values]

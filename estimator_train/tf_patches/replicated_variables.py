@@ -1,7 +1,7 @@
 """Saves one copy of each variable, even if every replica has a copy of the variable."""
 
 import re
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List, Optional, Set
 
 import tensorflow.compat.v1 as tf
 
@@ -26,10 +26,13 @@ class SingleCopySaver(tf.train.SessionRunHook):
   Args:
     config: the configuration of the Estimator, with the number of checkpoints to keep. If None,
       another saver saves the variables, and this hook only resets hyperparameters.
+    hyperparameters: the names of the optimizer's hyperparameters, such as `learning_rate`. Other
+      variables of the optimizer are its state.
   """
 
-  def __init__(self, config: Optional[tf.estimator.RunConfig]) -> None:
+  def __init__(self, config: Optional[tf.estimator.RunConfig], hyperparameters: Set[str]) -> None:
     self._config = config
+    self._hyperparameters = hyperparameters
 
   def begin(self) -> None:
     # Replaces Estimator's own saver in time, because the session is created and restored after
@@ -42,7 +45,8 @@ class SingleCopySaver(tf.train.SessionRunHook):
           defer_build=True)]
     self._reset_hyperparameters = tf.group(*[
         variable.initializer for variable in tf.global_variables()
-        if _HYPERPARAMETER_NAME.match(variable.op.name)])
+        if _HYPERPARAMETER_NAME.match(variable.op.name)
+        and variable.op.name.rpartition('/')[2] in self._hyperparameters])
 
   def after_create_session(self, session: tf.Session, coord: Any) -> None:
     session.run(self._reset_hyperparameters)

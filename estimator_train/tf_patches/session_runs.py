@@ -31,7 +31,9 @@ class SessionRunTimer:
     run, clock = session.run, self._clock
 
     def timed_run(fetches: Any, *args: Any, **options: Any) -> Any:
-      if not self._is_run_requested:
+      # The run of a step has a dict of the fetches of the caller and of the hooks.
+      is_step = isinstance(fetches, dict) and 'caller' in fetches
+      if not (self._is_run_requested and is_step):
         # A saver fetches a tensor by its name, which starts with `save`.
         self.has_saved = self.has_saved or (
             isinstance(fetches, str) and fetches.startswith('save'))

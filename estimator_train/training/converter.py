@@ -69,7 +69,7 @@ def to_estimator(model: tf.keras.Model, run_config: tf.estimator.RunConfig, *,
                                                 custom_objects, optimizer_config)
     if positional_weights is not None and tf.train.latest_checkpoint(config.model_dir) is None:
       positional_weights.initialize(model_copy)
-    predictions = dict(zip(model_to_estimator.output_names(model_copy), model_copy.outputs))
+    predictions = dict(zip(model_to_estimator.output_names(model_copy, model), model_copy.outputs))
     spec: Dict[str, Any] = {
         'predictions': predictions,
         'export_outputs': _make_export_outputs(predictions, export_outputs)}
@@ -82,7 +82,9 @@ def to_estimator(model: tf.keras.Model, run_config: tf.estimator.RunConfig, *,
       for weight in frozen_part.weights if frozen_part is not None else ():
         tf.get_variable(weight.op.name, weight.shape, weight.dtype.base_dtype,
                         tf.zeros_initializer(), trainable=False, use_resource=True)
-      hooks.append(replicated_variables.SingleCopySaver(None if object_based else config))
+      hooks.append(replicated_variables.SingleCopySaver(
+          None if object_based else config,
+          model_to_estimator.hyperparameter_names(model_copy.optimizer)))
     elif mode == tf.estimator.ModeKeys.EVAL:
       metrics = model_to_estimator.make_metrics(model_copy)
       output_size = num_classes or _infer_num_classes(model_copy, loss)
@@ -113,5 +115,5 @@ def _make_export_outputs(predictions: Dict[str, tf.Tensor],
 def _infer_num_classes(model: tf.keras.Model, loss: losses.Loss) -> Optional[int]:
   """Returns the number of classes of a classifier, or None if the model is no classifier."""
   is_classifier = (len(model.outputs) == 1 and model.outputs[0].shape.ndims == 2
-                   and losses.is_categorical_crossentropy(loss))
+                   and losses.is_keras_crossentropy(loss))
   return model.outputs[0].shape[-1].value if is_classifier else None

@@ -23,29 +23,58 @@ def find_custom_objects(model: tf.keras.Model,
     InvalidValue: two different functions or classes have the same name.
   """
   found: Dict[str, Any] = dict(known_objects)
-  for value in _configured_objects(model):
-    is_function = isinstance(value, types.FunctionType)
-    definition = value if is_function else type(value)
-    if definition.__name__ in known_objects or (
-        definition.__module__.split('.')[0] in ('tensorflow', 'tensorflow_core', 'builtins')):
-      continue
-    if found.setdefault(definition.__name__, definition) is not definition:
-      raise InvalidValue('functions and classes of a model must have different names',
-                         '{} and {}'.format(found[definition.__name__], definition),
-                         'rename one, or give custom_objects')
+  keras_names: Set[str] = set()
+  for layer in _nested_layers(model, set()):
+    # Keras finds its own class by a name such as `Dense`. It copies an outer layer by its class.
+    if not hasattr(tf.keras.layers, type(layer).__name__):
+      _add(found, type(layer), known_objects, may_conflict=True)
+    for value in _configuring_values(layer):
+      definition: Any = value if isinstance(value, types.FunctionType) else type(value)
+      if _is_of_tensorflow(definition):
+        keras_names.add(definition.__name__)
+      _add(found, definition, known_objects)
+  optimizers = model.optimizer if isinstance(model.optimizer, list) else [model.optimizer]
+  for optimizer in optimizers:
+    for value in getattr(optimizer, '_hyper', {}).values():
+      if hasattr(value, 'get_config'):
+        _add(found, type(value), known_objects)
+  for name in keras_names & (set(found) - set(known_objects)):
+    raise InvalidValue('a model must not use a function and a function of Keras of the same name',
+                       str(found[name]), 'rename it, or give custom_objects')
   return found
 
 
-def _configured_objects(model: tf.keras.Model) -> Iterator[Any]:
-  """Yields the layers and optimizer schedules of a model, and the values that configure layers."""
-  for layer in _nested_layers(model, set()):
-    yield layer
-    # The configuration of a Lambda layer contains the code of the function instead of a name.
-    if not isinstance(layer, tf.keras.layers.Lambda):
-      yield from filter(_may_be_custom, vars(layer).values())
-  optimizers = model.optimizer if isinstance(model.optimizer, list) else [model.optimizer]
-  for optimizer in optimizers:
-    yield from filter(_may_be_custom, getattr(optimizer, '_hyper', {}).values())
+def _is_of_tensorflow(definition: Any) -> bool:
+  return definition.__module__.split('.')[0] in ('tensorflow', 'tensorflow_core')
+
+
+def _add(found: Dict[str, Any], definition: Any, known_objects: Mapping[str, Any],
+         may_conflict: bool = False) -> None:
+  """Adds a function or class of the user to the objects found so far."""
+  name = definition.__name__
+  if name in known_objects or _is_of_tensorflow(definition):
+    return
+  if found.setdefault(name, definition) is not definition and not may_conflict:
+    raise InvalidValue('functions and classes of a model must have different names',
+                       '{} and {}'.format(found[name], definition),
+                       'rename one, or give custom_objects')
+
+
+def _configuring_values(layer: tf.keras.layers.Layer) -> Iterator[Any]:
+  """Yields the functions and objects of a layer that its configuration contains by name."""
+  # The configuration of a Lambda layer contains the code of the function instead of a name.
+  if isinstance(layer, (tf.keras.layers.Lambda, tf.keras.Model)):
+    return
+  try:
+    names = {name for name in tf.nest.flatten(layer.get_config()) if isinstance(name, str)}
+  except NotImplementedError:  # Keras reports this error when it copies the layer.
+    return
+  for value in vars(layer).values():
+    if isinstance(value, types.FunctionType):
+      if value.__name__ in names:
+        yield value
+    elif hasattr(value, 'get_config') and not isinstance(value, (type, tf.keras.layers.Layer)):
+      yield value
 
 
 def _nested_layers(layer: tf.keras.layers.Layer,
@@ -58,9 +87,3 @@ def _nested_layers(layer: tf.keras.layers.Layer,
       for item in value if isinstance(value, (list, tuple)) else [value]:
         if isinstance(item, tf.keras.layers.Layer):
           yield from _nested_layers(item, seen_ids)
-
-
-def _may_be_custom(value: Any) -> bool:
-  """Returns whether a value can be a custom object: a function, or an object with get_config."""
-  return isinstance(value, types.FunctionType) or (
-      hasattr(value, 'get_config') and not isinstance(value, type))

@@ -38,6 +38,17 @@ def is_categorical_crossentropy(loss: Loss) -> bool:
   return _loss_name(loss).replace('_', '').endswith('categoricalcrossentropy')
 
 
+def is_keras_crossentropy(loss: Loss) -> bool:
+  """Returns whether the loss is one of Keras's own categorical cross-entropies.
+
+  Whether a loss of the user takes class indices is unknown, whatever its name is.
+  """
+  own = (tf.keras.losses.categorical_crossentropy, tf.keras.losses.sparse_categorical_crossentropy)
+  return (loss in own or type(loss) in (tf.keras.losses.CategoricalCrossentropy,
+                                        tf.keras.losses.SparseCategoricalCrossentropy)
+          or loss in ('categorical_crossentropy', 'sparse_categorical_crossentropy'))
+
+
 def balanced_class_weights(class_counts: Sequence[int]) -> Sequence[float]:
   """Returns class weights that balance the classes; the mean weight over all examples is 1."""
   return [sum(class_counts) / (len(class_counts) * count) for count in class_counts]

@@ -58,3 +58,33 @@ def test_a_folder_with_odd_characters_and_no_events(tmp_path):
   assert learning_curves.read_learning_curves(str(folder)) == {
       'train_loss': [], 'train_accuracy': [], 'learning_rate': [], 'eval_loss': [],
       'eval_accuracy': []}
+
+
+def test_scalars_in_tensors_are_read(tmp_path):
+  path = tmp_path / 'events.out.tfevents.1.host'
+  content = tf.make_tensor_proto(1.)
+  content.ClearField('float_val')
+  content.tensor_content = b'\0\0\x20\x40'
+  with tf.io.TFRecordWriter(str(path)) as file:
+    for step, tensor in enumerate((
+        tf.make_tensor_proto(1.5), tf.make_tensor_proto([1., 2.]), content)):
+      file.write(tf.Event(step=step, summary=tf.Summary(
+          value=[tf.Summary.Value(tag='loss', tensor=tensor)])).SerializeToString())
+  assert learning_curves.read_learning_curves(str(tmp_path))['train_loss'] == [(0, 1.5), (2, 2.5)]
+
+
+def test_the_last_evaluation_is_that_of_the_newest_step(write, tmp_path):
+  write(1, [('accuracy', 10, .5), ('average_loss', 10, 3.)], folder='eval_a')
+  write(1, [('accuracy', 10, .25), ('average_loss', 10, 2.), ('accuracy', 20, .75),
+            ('average_loss', 20, float('nan'))], folder='eval_b')
+  assert learning_curves.read_last_evaluation(str(tmp_path)) == {
+      'global_step': 20, 'accuracy': .75}
+
+
+def test_the_rate_of_a_run_that_resumed_from_an_earlier_step(tmp_path):
+  path = tmp_path / 'events.out.tfevents.1.host'
+  with tf.io.TFRecordWriter(str(path)) as file:
+    for step, secs in ((1, 0.), (101, 1.), (51, 10.), (101, 15.)):
+      file.write(tf.Event(step=step, wall_time=secs, summary=tf.Summary(
+          value=[tf.Summary.Value(tag='loss_1', simple_value=1.)])).SerializeToString())
+  assert learning_curves.read_steps_per_sec(str(tmp_path)) == 10.

@@ -163,7 +163,8 @@ def test_the_learning_rate_is_not_restored(tmp_path, is_patched, found):
   for rate in (0.1, 0.5):
     with tf.Graph().as_default(), tf.Session() as session:
       variable = tf.get_variable('training/SGD/learning_rate', initializer=rate)
-      hook = replicated_variables.SingleCopySaver(tf.estimator.RunConfig())
+      hook = replicated_variables.SingleCopySaver(
+          tf.estimator.RunConfig(), {'learning_rate'})
       hook.begin()
       (checkpoints,) = tf.get_collection(tf.GraphKeys.SAVERS)
       checkpoints.build()

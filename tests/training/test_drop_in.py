@@ -669,3 +669,84 @@ def test_other_strategies_of_the_config(tmp_path, make_strategy):
     weights.append(estimator.get_variable_value('class/kernel'))
   assert_allclose(weights[1], weights[0], atol=1e-6)
   assert not np.allclose(weights[0], model.get_weights()[0])
+
+
+@pytest.mark.parametrize('optimizer', ['nadam', 'adam', 'rmsprop'])
+def test_training_in_parts_is_like_training_at_once(tmp_path, optimizer):
+  model = compiled(functools.partial(keras.Sequential, [
+      layers.Dense(2, activation='softmax', input_shape=(10,), name='class')]), optimizer)
+  kernels = []
+  for name, parts in (('parts', (4, 4)), ('once', (8,))):
+    estimator = estimator_train.convert(model, model_dir=str(tmp_path / name))
+    for steps in parts:  # The same batch in every step.
+      estimator.train(lambda: tf.data.Dataset.from_tensors((FEATURES, ONE_HOT)).repeat(),
+                      steps=steps)
+    kernels.append(estimator.get_variable_value('class/kernel'))
+  assert_allclose(kernels[0], kernels[1], atol=1e-6)
+
+
+def own_dense():
+  """Returns a layer whose class has the name of one of Keras's.
+
+  It is no name of this module, because Keras copies the names of the module of a Lambda layer's
+  function into its own module when it copies the layer.
+  """
+  class Dense(layers.Dense):
+    """A layer of a user."""
+
+    def call(self, inputs):
+      return 100 * super().call(inputs)
+
+  return Dense(3)
+
+
+class WithFunctions(layers.Layer):
+  """A layer with functions that are no part of its configuration."""
+
+  def __init__(self, **options):
+    super().__init__(**options)
+    self.first, self.second = (lambda value: value + 1), (lambda value: value * 2)
+
+  def call(self, inputs):
+    return self.second(self.first(inputs))
+
+
+def relu(values):
+  return keras.backend.relu(values, alpha=.5)
+
+
+def test_names_of_users_that_keras_has_too(tmp_path):
+  model = compiled(functools.partial(keras.Sequential, [
+      keras.Sequential([layers.Dense(3, input_shape=(10,))]), own_dense(), WithFunctions(),
+      layers.Dense(2, activation=relu)]), 'sgd', 'mse')
+  estimator = estimator_train.convert(model, model_dir=str(tmp_path / 'a'))
+  assert_allclose(predicted(estimator, make_input_fn(labels=None, epochs=1)),
+                  model.predict(FEATURES), rtol=1e-5, atol=1e-4)
+  both = compiled(functools.partial(keras.Sequential, [
+      layers.Dense(3, activation='relu', input_shape=(10,)), layers.Dense(2, activation=relu)]),
+                  'sgd', 'mse')
+  with pytest.raises(ValueError, match='a function and a function of Keras of the same name'):
+    estimator_train.convert(both, model_dir=str(tmp_path / 'b'))
+
+
+def my_sparse_categorical_crossentropy(true, outputs):
+  return keras.losses.sparse_categorical_crossentropy(true, outputs)
+
+
+def test_a_loss_of_the_user_gets_no_metrics_whose_labels_are_unknown(config):
+  estimator = estimator_train.convert(
+      compiled(loss=my_sparse_categorical_crossentropy, metrics=['mae']), config=config)
+  result = estimator.evaluate(make_input_fn(labels=CLASSES[:, None].astype(np.float32), epochs=1))
+  assert set(result) == {'loss', 'mean_absolute_error', 'global_step'}
+
+
+def test_outputs_whose_names_end_in_numbers(tmp_path):
+  inputs = layers.Input((10,))
+  model = keras.Model(inputs, [layers.Dense(2, name='out_1')(inputs),
+                               layers.Dense(2, name='out_2')(inputs)])
+  model.compile('sgd', 'mse')
+  estimator = estimator_train.convert(
+      model, model_dir=str(tmp_path), num_cpu_replicas=2,
+      export_outputs={'out_2': tf.estimator.export.RegressionOutput})
+  estimator.train(make_input_fn(labels=(ONE_HOT, ONE_HOT)), steps=1)
+  assert set(next(estimator.predict(make_input_fn(labels=None)))) == {'out_1', 'out_2'}

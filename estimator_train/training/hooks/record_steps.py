@@ -29,6 +29,7 @@ class RecordSteps(tf.train.SessionRunHook):
 
   Attributes:
     start_up: see the argument.
+    run_args: what the current step fetches to measure its wait for input; None: nothing.
     began: for each step, the time on `clock` just before session.run, in seconds.
     ended: for each step, the time on `clock` just after session.run, in seconds.
     waited: for each step, the seconds from `began` until the batch had arrived on all replicas; nan
@@ -46,24 +47,28 @@ class RecordSteps(tf.train.SessionRunHook):
     self.start_up = start_up
     self._clock = clock
     self._step_began = 0.
-    self._run_args: Optional[tf.train.SessionRunArgs] = None
+    self.run_args: Optional[tf.train.SessionRunArgs] = None
 
   def begin(self) -> None:
     self.start_up.end_phase('graph')
+    self.add_probe()
+
+  def add_probe(self) -> None:
+    """Adds the operations that measure the wait for input."""
     probe = input_wait.add_probe(tf.get_default_graph())
-    self._run_args = None if probe is None else tf.train.SessionRunArgs(probe)
+    self.run_args = None if probe is None else tf.train.SessionRunArgs([probe])
 
   def before_run(self, run_context: Any) -> Optional[tf.train.SessionRunArgs]:
     if not self.began:
       self.start_up.end_phase('session')
     self._step_began = self._clock()
-    return self._run_args
+    return self.run_args
 
   def after_run(self, run_context: Any, run_values: Any) -> None:
     self.ended.append(self._clock())
     # before_run does not append this time, because a session.run that fails is not a step.
     self.began.append(self._step_began)
-    self.waited.append(math.nan if self._run_args is None else run_values.results)
+    self.waited.append(math.nan if self.run_args is None else max(run_values.results))
     if len(self.ended) == 1:
       self.start_up.end_first_step(self.waited[0])
     if len(self.ended) == 2 * _NUM_STEPS_KEPT:

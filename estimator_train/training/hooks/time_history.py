@@ -2,6 +2,7 @@
 
 import json
 import logging
+import numbers
 import os
 import re
 import time
@@ -15,6 +16,7 @@ from estimator_train.process.start_up import StartUpTimer
 from estimator_train.reports import learning_curves, page, throughput
 from estimator_train.reports.step_times import Pause, Timing
 from estimator_train.tf_patches.session_runs import SessionRunTimer
+from estimator_train.training.hooks import input_wait
 from estimator_train.training.hooks.record_steps import RecordSteps
 
 _LOG = logging.getLogger('estimator_train')
@@ -76,6 +78,24 @@ class TimeHistory(RecordSteps):
     self._global_step_tensor = tf.train.get_global_step()
     self._conditions = _find_conditions(self._batch_size)
 
+  def add_probe(self) -> None:
+    self._waits = input_wait.add_probes(tf.get_default_graph())
+    self._args_by_fetches: Dict[Any, Optional[tf.train.SessionRunArgs]] = {}
+
+  def _find_run_args(self, fetches: Any) -> Optional[tf.train.SessionRunArgs]:
+    """Returns the waits for the batches that a step with these fetches uses; None if it uses none.
+
+    Another iterator in the graph, for example of validation data, must not advance.
+    """
+    key = tuple(tf.nest.flatten(fetches))
+    if key not in self._args_by_fetches:
+      graph = tf.get_default_graph()
+      elements = [graph.as_graph_element(fetch) for fetch in key]
+      used = input_wait.find_ancestors(getattr(element, 'op', element) for element in elements)
+      waits = [wait for get_next, wait in self._waits.items() if get_next in used]
+      self._args_by_fetches[key] = tf.train.SessionRunArgs(waits) if waits else None
+    return self._args_by_fetches[key]
+
   def after_create_session(self, session: tf.Session, coord: Any) -> None:
     self._timer.attach(session)
     if not self._conditions['devices']:
@@ -88,6 +108,7 @@ class TimeHistory(RecordSteps):
       paused_at = self.ended[-1]
       self._pauses.append(Pause('checkpoint', paused_at, time.perf_counter() - paused_at))
     self._timer.time_next_run()
+    self.run_args = self._find_run_args(run_context.original_args.fetches)
     return super().before_run(run_context)
 
   def after_run(self, run_context: Any, run_values: Any) -> None:
@@ -131,7 +152,7 @@ class TimeHistory(RecordSteps):
 
 
 def _check_integer(name: str, value: int, least: int) -> None:
-  if type(value) is not int or value < least:
+  if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < least:
     raise InvalidValue('{} must be an integer of at least {}'.format(name, least),
                        '{}={!r}'.format(name, value), 'give an integer')
 
@@ -184,4 +205,4 @@ def _is_chief() -> bool:
   config = _tf_config()
   cluster, task = config.get('cluster', {}), config.get('task', {})
   chief = next((name for name in _WORKER_TYPES if cluster.get(name)), None)
-  return chief is None or (task.get('type'), task.get('index', 0)) == (chief, 0)
+  return chief is None or (task.get('type'), int(task.get('index', 0))) == (chief, 0)

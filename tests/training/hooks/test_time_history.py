@@ -218,3 +218,67 @@ def test_a_report_that_cannot_be_written(tmp_path, monkeypatch, caplog):
 def test_invalid_arguments(arguments, message):
   with pytest.raises(ValueError, match=message):
     TimeHistory(**arguments)
+
+
+def train_in_session(hooks, steps, make_fetches=lambda step: step):
+  """Trains on the numbers 0, 1, 2, … in a MonitoredTrainingSession; returns what was read."""
+  read = []
+  with tf.Graph().as_default():
+    numbers = tf.data.Dataset.range(100)
+    number = tf.data.make_one_shot_iterator(numbers).get_next()
+    step = tf.train.create_global_step().assign_add(1)
+    fetches = make_fetches([step, number])
+    with tf.train.MonitoredTrainingSession(
+        hooks=[tf.train.StopAtStepHook(last_step=steps), *hooks]) as session:
+      while not session.should_stop():
+        read.append(session.run(fetches))
+  return read
+
+
+def with_other_iterators(fetches):
+  """Adds iterators that a step does not use, or may not use."""
+  tf.data.make_one_shot_iterator(tf.data.Dataset.range(3)).get_next()
+  tf.data.make_initializable_iterator(tf.data.Dataset.range(3)).get_next()
+  first, second = (tf.data.make_one_shot_iterator(tf.data.Dataset.range(100)) for _ in range(2))
+  return fetches + [tf.cond(tf.less(fetches[1], 5), first.get_next, second.get_next)]
+
+
+def test_other_iterators_of_the_graph_do_not_advance():
+  hook = TimeHistory(batch_size=1, warmup_steps=0)
+  read = train_in_session([hook], 10, with_other_iterators)
+  assert [number for _, number, _ in read] == list(range(10))
+  assert hook.report()['steps_timed'] == 10 and hook.report()['input_wait_secs'] is not None
+
+
+def test_a_run_that_reads_no_batch_does_not_advance_the_input():
+  hook = TimeHistory()
+  with tf.Graph().as_default():
+    number = tf.data.make_one_shot_iterator(tf.data.Dataset.range(100)).get_next()
+    step = tf.train.create_global_step()
+    with tf.train.MonitoredTrainingSession(hooks=[hook]) as session:
+      read = []
+      for _ in range(4):
+        session.run(step)
+        read.append(session.run(number))
+  assert read == [0, 1, 2, 3]
+
+
+class RunsBeforeTheStep(tf.train.SessionRunHook):
+  """A hook that uses the session before each step."""
+
+  def begin(self):
+    self._number = tf.constant(1)
+
+  def before_run(self, run_context):
+    run_context.session.run(self._number)
+
+
+def test_a_hook_that_runs_the_session_before_the_step():
+  def slow(number):
+    time.sleep(.03)
+    return number
+
+  hook = TimeHistory(warmup_steps=1)
+  train_in_session([hook, RunsBeforeTheStep()], 5, lambda fetches: [
+      fetches[0], tf.py_func(slow, [fetches[1]], tf.int64)])
+  assert min(hook.times) > .03

@@ -20,8 +20,7 @@ setup(
   packages=find_packages(include=['estimator_train', 'estimator_train.*']),
   package_data={
     'estimator_train': ['configs/*.flags', 'datasets/fashion_mnist_sample_files/*',
-                        'install_requires.txt', 'reports/page.html', 'reports/page.css',
-                        'reports/comparison.html'],
+                        'install_requires.txt', 'reports/*.html', 'reports/page.css'],
   },
   zip_safe=False,
   install_requires=requirements,

@@ -38,11 +38,14 @@ def write_learning_curves(model_dir: str) -> None:
 
 def read_learning_curves(model_dir: str) -> Dict[str, Curve]:
   """Returns the curves by their names in _CURVES; a curve without events is empty."""
+  by_folder: Dict[str, Dict[str, Curve]] = {}
   curves: Dict[str, Curve] = {}
-  for folder_pattern, tag, name in _CURVES:
-    for folder in sorted(glob.glob(os.path.join(glob.escape(model_dir), folder_pattern))):
+  for folder_pattern, tag_pattern, name in _CURVES:
+    for folder in _find_folders(model_dir, folder_pattern):
       if not curves.get(name):
-        curves[name] = _downsample(_read_curve(folder, tag))
+        if folder not in by_folder:
+          by_folder[folder] = _read_curves(folder)
+        curves[name] = _downsample(by_folder[folder].get(tag_pattern, []))
   return {name: curves.get(name, []) for _, _, name in _CURVES}
 
 
@@ -52,19 +55,21 @@ def read_last_evaluation(model_dir: str) -> Dict[str, float]:
   A figure that the Estimator does not log is left out.
   """
   newest: Dict[str, float] = {}
-  for folder in glob.glob(os.path.join(glob.escape(model_dir), 'eval*')):
-    points = {}
-    for tag, key in (('acc', 'accuracy'), ('accuracy', 'accuracy'),
-                     ('average_loss', 'average_loss'), ('loss', 'loss')):
-      curve = _read_curve(folder, tag)
-      if curve:
-        points[key] = curve[-1]
+  for folder in _find_folders(model_dir, 'eval*'):
+    curves = _read_curves(folder)
+    points = {key: curves[tag][-1] for tag, key in (
+        ('acc', 'accuracy'), ('accuracy', 'accuracy'), ('average_loss', 'average_loss'),
+        ('loss', 'loss')) if tag in curves}
     step = max((point[0] for point in points.values()), default=-1)
     if step > newest.get('global_step', -1):
       newest = {key: value for key, (at_step, value) in points.items() if at_step == step}
       newest.pop('loss', None)  # A mean over batches, which is only used to find the last step.
       newest['global_step'] = step
   return newest
+
+
+def _find_folders(model_dir: str, pattern: str) -> List[str]:
+  return sorted(glob.glob(os.path.join(glob.escape(model_dir), pattern)))
 
 
 def has_event_files(model_dir: str) -> bool:
@@ -94,16 +99,19 @@ def _event_files(folder: str) -> List[str]:
   return sorted(glob.glob(os.path.join(glob.escape(folder), 'events.out.tfevents.*')))
 
 
-def _read_curve(folder: str, tag_pattern: str) -> Curve:
-  curve: Curve = []
+def _read_curves(folder: str) -> Dict[str, Curve]:
+  """Returns the curves of a folder by the patterns of their tags in _CURVES."""
+  tag_patterns = {tag_pattern for _, tag_pattern, _ in _CURVES}
+  curves: Dict[str, Curve] = {}
   for path in _event_files(folder):
     for event in _read_events(path):
       for value in event.summary.value:
         # With loss scaling, training may continue after a loss that is not finite. Such a loss is
         # omitted, because JSON cannot represent it.
-        if re.fullmatch(tag_pattern, value.tag) and math.isfinite(_scalar(value)):
-          _append_point(curve, event.step, _scalar(value))
-  return curve
+        for tag_pattern in tag_patterns:
+          if re.fullmatch(tag_pattern, value.tag) and math.isfinite(_scalar(value)):
+            _append_point(curves.setdefault(tag_pattern, []), event.step, _scalar(value))
+  return curves
 
 
 def _scalar(value: Any) -> float:

@@ -123,8 +123,7 @@ def _check_model(model: Any, export_outputs: Optional[ExportOutputs], object_bas
   if not model.optimizer:
     raise InvalidValue('the model has not been compiled', repr(model.name),
                        'call model.compile(optimizer, loss) first')
-  if object_based and not (keras_patches.is_graph_network(model)
-                           or isinstance(model, tf.keras.Sequential)):
+  if object_based and not _has_known_layers(model):
     raise InvalidValue('a subclass of tf.keras.Model cannot have object-based checkpoints',
                        "checkpoint_format='checkpoint'", "give checkpoint_format='saver'")
   # A subclass of tf.keras.Model has no output names before its first call.
@@ -135,11 +134,15 @@ def _check_model(model: Any, export_outputs: Optional[ExportOutputs], object_bas
                          'choose from ' + ', '.join(names))
 
 
+def _has_known_layers(model: tf.keras.Model) -> bool:
+  """Returns whether Keras can copy a model by its layers, unlike a subclass of tf.keras.Model."""
+  return keras_patches.is_graph_network(model) or isinstance(model, tf.keras.Sequential)
+
+
 def _check_can_be_copied(model: tf.keras.Model, config: tf.estimator.RunConfig) -> None:
   """Raises an InvalidValue if there are several replicas and the model cannot be copied to them."""
   strategy = config.train_distribute
-  if strategy is None or strategy.num_replicas_in_sync == 1 or keras_patches.is_graph_network(
-      model) or isinstance(model, tf.keras.Sequential):
+  if strategy is None or strategy.num_replicas_in_sync == 1 or _has_known_layers(model):
     return
   try:
     model.get_config()

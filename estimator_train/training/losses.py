@@ -33,11 +33,6 @@ def _loss_name(loss: Loss) -> str:
   return name.lower()
 
 
-def is_categorical_crossentropy(loss: Loss) -> bool:
-  """Returns whether the loss is a categorical cross-entropy, sparse or not."""
-  return _loss_name(loss).replace('_', '').endswith('categoricalcrossentropy')
-
-
 def is_keras_crossentropy(loss: Loss) -> bool:
   """Returns whether the loss is one of Keras's own categorical cross-entropies.
 

@@ -253,10 +253,10 @@ def test_the_first_step_that_anyone_wants_to_stop_at(make, others):
   peers = make()
   assert peers.stop_step is None
   peers.stop_all_at(70)
-  told = others[W1].hear('stop_at')
-  while told['stop_at'] is None:  # Of a beat before.
-    told = others[W1].hear('stop_at')
-  assert told['stop_at'] == peers.stop_step == 70
+  message = others[W1].hear('stop_at')
+  while message['stop_at'] is None:  # Of a beat before.
+    message = others[W1].hear('stop_at')
+  assert message['stop_at'] == peers.stop_step == 70
   others[W2].say(state='training', stop_at=50)
   wait_until(lambda: peers.stop_step == 50)
   others[W1].say(state='training', stop_at=90)

@@ -43,6 +43,7 @@ class TimeHistory(RecordSteps):
     UserError: an argument is invalid. The error is a ValueError, too.
   """
 
+  # Whether a TimeHistory has measured a training run of this process.
   process_has_trained = False
 
   def __init__(self, batch_size: Optional[int] = None, report_dir: Optional[str] = None,
@@ -192,6 +193,11 @@ def _short_name(device: str) -> str:
 
 
 def _tf_config() -> Dict[str, Any]:
+  """Returns TF_CONFIG unchecked.
+
+  cluster.tf_config is stricter than TensorFlow. A script with a cluster that TensorFlow accepts,
+  for example with a `master`, must not fail.
+  """
   return json.loads(os.environ.get('TF_CONFIG') or '{}')
 
 

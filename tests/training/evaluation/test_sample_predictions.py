@@ -7,9 +7,9 @@ from estimator_train.training.evaluation import sample_predictions
 from estimator_train.training.evaluation.sample_predictions import SamplePredictionsHook
 
 
-def kept(num_examples, batch_size, told=True):
+def kept(num_examples, batch_size, is_known=True):
   """Goes through examples whose image, class and output all tell their number."""
-  hook = SamplePredictionsHook(num_examples if told else None, batch_size)
+  hook = SamplePredictionsHook(num_examples if is_known else None, batch_size)
   with tf.Graph().as_default():
     tf.train.get_or_create_global_step()
     numbers = tf.data.make_one_shot_iterator(
@@ -34,7 +34,7 @@ def test_fewer_examples_than_are_kept():
 
 
 def test_the_first_ones_of_unknown_many():
-  assert kept(100, 8, told=False) == list(range(12))
+  assert kept(100, 8, is_known=False) == list(range(12))
 
 
 def test_nothing_offered():

@@ -275,11 +275,17 @@ BAD = [
     (['--learning_rate=1e-50'], '--learning_rate must be positive and finite: .*=1e-50: '),
     (['--lr_warmup_epochs=1e308'], '--lr_warmup_epochs must be from 0 to 1000000: .*=1e\\+308: '),
     (['--inter_op_parallelism_threads=1001'], 'is out of range: .*=1001: .*from 0 to 1000$'),
-    (['--train_pattern=a/*'], '--train_pattern is only for --dataset=image_folder: --train_pattern '
-     'and --dataset=fashion_mnist_sample: change --dataset, or omit --train_pattern'),
-    (['--labels=a,b'], '--labels is only for --dataset=image_folder or synthetic: '),
+    (['--train_pattern=a/*'], '--train_pattern is only for --dataset=image_folder or tfrecord: '
+     '--train_pattern and --dataset=fashion_mnist_sample: change --dataset, or omit '
+     '--train_pattern'),
+    (['--labels=a,b'], '--labels is only for --dataset=image_folder or tfrecord or synthetic: '),
     (['--image_size=9,9', '--dataset=mnist'],
-     '--image_size is only for --dataset=image_folder or oct'),
+     '--image_size is only for --dataset=image_folder or tfrecord or oct'),
+    (['--image_key=', '--dataset=tfrecord'], '--image_key'),
+    (['--label_key=', '--dataset=tfrecord'], '--label_key'),
+    (['--label_offset=x'], '--label_offset'),
+    (['--label_offset=1'], '--label_offset is only for --dataset=tfrecord: '),
+    (['--compression=bz2'], '--compression'),
     (['--trace_steps=11:12'],
      '--trace_steps must not start after --train_steps: .*11:12 --train_steps=10'),
 ]

@@ -2,6 +2,7 @@
 
 from typing import Any, NamedTuple, Optional, Sequence, Tuple, Union
 
+from estimator_train.datasets.record_index import RecordIndex
 from estimator_train.errors import UserError
 from estimator_train.settings import groups
 
@@ -66,7 +67,24 @@ class SyntheticSplit(NamedTuple):
   num_batches: Optional[int]
 
 
-Split = Union[IdxSplit, ImageSplit, ArraySplit, SyntheticSplit]
+class ImageRecordSplit(NamedTuple):
+  """A split of images in TFRecord files, one tf.train.Example per image.
+
+  Attributes:
+    records: the positions of the records.
+    image_key: the key of the encoded image, a JPEG, PNG or GIF file.
+    label_key: the key of the label, an integer.
+    label_offset: the class index of an image is its label plus this number.
+    kept: the indices of the records that are read, int64 [examples]; None: all records.
+  """
+  records: RecordIndex
+  image_key: str = 'image/encoded'
+  label_key: str = 'image/class/label'
+  label_offset: int = 0
+  kept: Optional[Any] = None
+
+
+Split = Union[IdxSplit, ImageSplit, ArraySplit, SyntheticSplit, ImageRecordSplit]
 
 
 class DataSet(NamedTuple):

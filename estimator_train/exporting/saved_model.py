@@ -21,7 +21,7 @@ from estimator_train.datasets.description import TOP_K
 from estimator_train.errors import UserError
 from estimator_train.exporting import serving_warm_up, trained_model
 from estimator_train.files import atomic
-from estimator_train.inputs import image_files
+from estimator_train.inputs import images
 from estimator_train.models import probabilities
 from estimator_train.run_dir import run_files
 
@@ -84,7 +84,7 @@ def _image_file_tensors(model: tf.keras.Model, preprocess: Callable[[tf.Tensor],
   image_bytes = tf.placeholder(tf.string, [None], name='image_bytes')
 
   def decode_and_resize(content: tf.Tensor) -> tf.Tensor:
-    return image_files.resize(image_files.decode_content(content, channels), height, width)
+    return images.resize(images.decode(content, channels), height, width)
 
   pixels = tf.map_fn(decode_and_resize, image_bytes, tf.float32, back_prop=False)
   return {'image_bytes': image_bytes}, _output_tensors(

@@ -1,6 +1,5 @@
 """Makes `input_fn`s that read NumPy arrays, which are not stored in the graph."""
 
-from concurrent import futures
 from typing import Callable, Optional, Tuple
 
 import numpy as np
@@ -8,6 +7,7 @@ import tensorflow.compat.v1 as tf
 
 from estimator_train.datasets import fingerprint, idx
 from estimator_train.datasets.description import IdxSplit
+from estimator_train.inputs import order
 from estimator_train.inputs.batching import Batching
 from estimator_train.inputs.source import InputFn, Source
 
@@ -22,8 +22,7 @@ class ArraySource(Source):
     return len(self.split.classes)  # `classes` holds the class index of each example.
 
   def make_train_input_fn(self, batching: Batching, cache: str) -> InputFn:
-    return make_train_input_fn(self.split.images, self.split.classes, batching,
-                               self.make_permutation(batching))
+    return make_train_input_fn(self, self.split.images, self.split.classes, batching)
 
   def make_eval_input_fn(self, batching: Batching) -> InputFn:
     return make_eval_input_fn(self.split.images, self.split.classes, batching)
@@ -51,45 +50,26 @@ def read_idx_class_indices(split: IdxSplit) -> np.ndarray:
   return np.frombuffer(idx.read_labels(split), np.uint8)
 
 
-def make_train_input_fn(examples: np.ndarray, class_indices: np.ndarray, batching: Batching,
-                        permutation: Optional[np.ndarray] = None) -> InputFn:
+def make_train_input_fn(source: Source, examples: np.ndarray, class_indices: np.ndarray,
+                        batching: Batching) -> InputFn:
   """Makes the `input_fn` of training: shuffled, infinite, with full batches.
 
-  tf.data shuffles only the positions 0 to N - 1. A Python function then copies the examples of each
-  batch from the arrays. With `from_tensor_slices`, the graph and the meta graph of each
-  checkpoint would contain the arrays.
+  A Python function copies the examples of each batch from the arrays. With `from_tensor_slices`,
+  the graph and the meta graph of each checkpoint would contain the arrays.
 
   Args:
+    source: the source of the examples, which determines their order.
     examples: [N, ...], any numeric dtype.
     class_indices: integer [N].
     batching: how the examples are combined into batches.
-    permutation: the index of the example at each position, integer [N]: a fixed permutation of the
-      examples, applied before shuffling because a shuffle buffer may be smaller than a class. None:
-      the order of the arrays.
 
   Returns:
     A function that returns a dataset of (examples, labels). The examples are [B, ...] with the
     dtype of `examples`; the labels are float32 [B, num_classes] or int64 [B].
   """
   def input_fn() -> tf.data.Dataset:
-    positions = batching.shuffle_and_shard(tf.data.Dataset.range(len(examples)), len(examples))
-    return _gather_batches(positions, lambda: (examples, class_indices), examples, batching,
-                           permutation)
-
-  return input_fn
-
-
-def make_idx_train_input_fn(split: IdxSplit, batching: Batching) -> InputFn:
-  """Like make_train_input_fn, but a thread reads idx files into arrays while the graph is built."""
-  num_examples = idx.count_examples(split)
-  # The executor is not kept in a variable: when it is garbage-collected, its thread ends as soon as
-  # the files are read.
-  future = futures.ThreadPoolExecutor(1).submit(read_idx_split, split, batching.image_shape)
-  template = np.empty((0,) + batching.image_shape, np.uint8)
-
-  def input_fn() -> tf.data.Dataset:
-    positions = batching.shuffle_and_shard(tf.data.Dataset.range(num_examples), num_examples)
-    return _gather_batches(positions, future.result, template, batching, None)
+    chunks = source.training_chunks(len(examples), batching, batching.examples_per_batch)
+    return gather_batches(chunks, lambda: (examples, class_indices), examples, batching)
 
   return input_fn
 
@@ -98,37 +78,32 @@ def make_eval_input_fn(examples: np.ndarray, class_indices: np.ndarray,
                        batching: Batching) -> InputFn:
   """Makes the `input_fn` of evaluation: each example once, in order; see make_train_input_fn."""
   def input_fn() -> tf.data.Dataset:
-    return _gather_batches(tf.data.Dataset.range(len(examples)), lambda: (examples, class_indices),
-                           examples, batching, None)
+    chunks = order.evaluation_chunks(len(examples), batching.examples_per_batch)
+    return gather_batches(chunks, lambda: (examples, class_indices), examples, batching)
 
   return input_fn
 
 
-def _gather_batches(positions: tf.data.Dataset,
-                    get_arrays: Callable[[], Tuple[np.ndarray, np.ndarray]],
-                    template: np.ndarray, batching: Batching,
-                    permutation: Optional[np.ndarray]) -> tf.data.Dataset:
+def gather_batches(chunks: tf.data.Dataset,
+                   get_arrays: Callable[[], Tuple[np.ndarray, np.ndarray]],
+                   template: np.ndarray, batching: Batching) -> tf.data.Dataset:
   """Returns a dataset of batches (examples, labels), which are copied from arrays.
 
   Args:
-    positions: the positions of the examples to copy, int64 scalars.
+    chunks: the indices of the examples of each batch, int64 [B].
     get_arrays: returns all examples and all class indices.
     template: an array with the dtype and the shape [any, ...] of the examples.
-    batching: how the examples are combined into batches.
-    permutation: the index of the example at each position, applied before shuffling, see
-      make_train_input_fn; None: the order of the arrays.
+    batching: how labels are encoded and batches are prefetched.
   """
-  def gather(batch_positions: np.ndarray) -> Tuple[np.ndarray, np.ndarray]:
+  def gather(indices: np.ndarray) -> Tuple[np.ndarray, np.ndarray]:
     examples, class_indices = get_arrays()
-    indices = batch_positions if permutation is None else permutation[batch_positions]
     return examples[indices], class_indices[indices].astype(np.int64)
 
   @tf.autograph.experimental.do_not_convert
-  def make_batch(batch_positions: tf.Tensor) -> Tuple[tf.Tensor, tf.Tensor]:
-    examples, class_indices = tf.numpy_function(gather, [batch_positions],
-                                                [template.dtype, tf.int64])
+  def make_batch(indices: tf.Tensor) -> Tuple[tf.Tensor, tf.Tensor]:
+    examples, class_indices = tf.numpy_function(gather, [indices], [template.dtype, tf.int64])
     examples.set_shape((None,) + template.shape[1:])
     class_indices.set_shape([None])
     return examples, batching.encode_labels(class_indices)
 
-  return batching.prefetch_batches(positions.batch(batching.examples_per_batch).map(make_batch))
+  return batching.prefetch_batches(chunks.map(make_batch))

@@ -2,7 +2,6 @@
 
 from typing import NamedTuple, Tuple
 
-import numpy as np
 import tensorflow.compat.v1 as tf
 
 _MAX_EPOCHS = 2 ** 62  # Practically infinite.
@@ -61,6 +60,9 @@ class Batching(NamedTuple):
   def shuffle_and_shard(self, examples: tf.data.Dataset, num_examples: int) -> tf.data.Dataset:
     """Returns the training examples of this worker, shuffled and repeated infinitely.
 
+    This method is for examples that are read one after the other; order.py shuffles examples that
+    can be read in any order.
+
     Batches may span two epochs, so that all batches are full. The order of an epoch depends only on
     the seed and the index of the epoch. A resumed run therefore starts reading in the epoch in
     which the run was interrupted. With `tf.data.experimental.shuffle_and_repeat`, a resumed run
@@ -99,14 +101,6 @@ class Batching(NamedTuple):
     options = tf.data.Options()
     options.experimental_threading.private_threadpool_size = self.private_threadpool_size
     return dataset.with_options(options)
-
-  def permutation(self, num_examples: int) -> np.ndarray:
-    """Returns a permutation, int32 [num_examples], to apply to the examples before shuffling.
-
-    Image files are listed class by class. Without the permutation, a shuffle buffer that is smaller
-    than a class would not mix the classes.
-    """
-    return np.random.RandomState(self.seed).permutation(num_examples).astype(np.int32)
 
   def encode_labels(self, class_indices: tf.Tensor) -> tf.Tensor:
     """Encodes class indices, int64 [B], as labels.

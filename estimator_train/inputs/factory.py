@@ -8,6 +8,7 @@ from estimator_train.datasets.description import (
   ArraySplit,
   DataSet,
   IdxSplit,
+  ImageRecordSplit,
   ImageSplit,
   Split,
   SyntheticSplit,
@@ -18,14 +19,16 @@ from estimator_train.inputs import arrays
 from estimator_train.inputs.arrays import ArraySource
 from estimator_train.inputs.batching import UNSHARDED, Batching, Shard
 from estimator_train.inputs.idx_files import IdxSource
-from estimator_train.inputs.image_source import ImageSource
+from estimator_train.inputs.image_files import ImageFileSource
+from estimator_train.inputs.image_records import ImageRecordSource
 from estimator_train.inputs.source import BadImage, InputFn, Source
 from estimator_train.inputs.synthetic import SyntheticSource
 from estimator_train.settings import Settings, choices, groups
 
 SOURCE_CLASSES: Dict[type, Callable[..., Source]] = {
     IdxSplit: IdxSource,
-    ImageSplit: ImageSource,
+    ImageSplit: ImageFileSource,
+    ImageRecordSplit: ImageRecordSource,
     ArraySplit: ArraySource,
     SyntheticSplit: SyntheticSource,
 }
@@ -148,8 +151,7 @@ def make_feature_input_fn(dataset: DataSet, settings: Settings, one_hot: bool,
   """
   source = make_source(dataset, dataset.train)
   batching = make_batching(dataset, settings, one_hot, examples_per_batch, shard)
-  return arrays.make_train_input_fn(features, source.class_indices(), batching,
-                                    source.make_permutation(batching))
+  return arrays.make_train_input_fn(source, features, source.class_indices(), batching)
 
 
 def make_eval_input_fn(dataset: DataSet, settings: Settings, one_hot: bool,

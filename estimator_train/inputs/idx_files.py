@@ -4,6 +4,7 @@ The datasets contain (images, labels). The images are uint8 [B, height, width, c
 are float32 [B, num_classes] or int64 [B].
 """
 
+from concurrent import futures
 from typing import Dict, List, Optional, Tuple
 
 import numpy as np
@@ -35,9 +36,16 @@ class IdxSource(Source):
                            checksummed=bool(self.dataset.files))
 
   def make_train_input_fn(self, batching: Batching, cache: str) -> InputFn:
-    make_input_fn = make_train_input_fn if cache == 'none' else (
-        arrays.make_idx_train_input_fn)
-    return make_input_fn(self.split, batching)
+    if cache == 'none':
+      return make_train_input_fn(self.split, batching)
+    # A thread reads the files into arrays while the graph is built. The executor is not kept in a
+    # variable: when it is garbage-collected, its thread ends as soon as the files are read.
+    future = futures.ThreadPoolExecutor(1).submit(arrays.read_idx_split, self.split,
+                                                  batching.image_shape)
+    template = np.empty((0,) + batching.image_shape, np.uint8)
+    return lambda: arrays.gather_batches(
+        self.training_chunks(idx.count_examples(self.split), batching, batching.examples_per_batch),
+        future.result, template, batching)
 
   def make_eval_input_fn(self, batching: Batching) -> InputFn:
     return make_eval_input_fn(self.split, batching)
@@ -58,9 +66,10 @@ class IdxSource(Source):
     # files with the checksums.
     return '' if self.dataset.files else fingerprint.of_arrays([self.class_indices()])
 
-  def make_permutation(self, batching: Batching) -> Optional[np.ndarray]:
-    # Unlike image files, which are listed class by class, idx files usually have mixed classes.
-    return None
+  def training_chunks(self, num_examples: int, batching: Batching,
+                      chunk_size: int) -> tf.data.Dataset:
+    return batching.shuffle_and_shard(tf.data.Dataset.range(num_examples),
+                                      num_examples).batch(chunk_size)
 
   def files(self) -> List[FilePath]:
     return [self.split.images, self.split.labels]

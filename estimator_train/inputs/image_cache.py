@@ -9,12 +9,10 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 from tqdm import tqdm
 
-from estimator_train.datasets import fingerprint
-from estimator_train.datasets.description import ImageSplit
 from estimator_train.errors import UserError
 from estimator_train.files.atomic import open_locked
-from estimator_train.inputs import image_files
 from estimator_train.inputs.batching import Batching
+from estimator_train.inputs.encoded_images import EncodedImages
 from estimator_train.process.memory import available_bytes
 
 _LOG = logging.getLogger('estimator_train')
@@ -26,34 +24,36 @@ class _ColourImageFound(Exception):
   """A colour image was found while only one channel of each image was being cached."""
 
 
-def load_images(split: ImageSplit, batching: Batching, cache: str) -> np.ndarray:
-  """Decodes, resizes and caches all images of a split, with pixel values rounded to integers.
+def load_images(source: EncodedImages, batching: Batching, cache: str) -> np.ndarray:
+  """Decodes, resizes and caches all images of a source, with pixel values rounded to integers.
 
   Rounding changes a pixel value by at most 0.5, which is 0.002 of the range.
 
   Args:
-    split: the image files.
+    source: the images.
     batching: gives the image size and the number of images to decode in parallel.
     cache: `memory`, or the path of a folder. A cache that an earlier run wrote to the folder is
       reused if the paths, sizes and modification times of the files and the image size have not
       changed.
 
   Returns:
-    uint8 [N, height, width, C], in the order of the files; C is 1 if all images are grey, else 3.
+    uint8 [N, height, width, C], in the order of the images; C is 1 if the model takes grey images,
+    or if all images are grey, else 3.
 
   Raises:
     UserError: there is not enough memory or disk space; the message states the required size.
     tf.errors.OpError: an image cannot be decoded.
   """
-  height, width, _ = batching.image_shape
-  key = hashlib.md5('{} {}x{}'.format(
-      fingerprint.of_files(split.files), height, width).encode()).hexdigest()
+  height, width, model_channels = batching.image_shape
+  # For a model that takes grey images, colour images are converted to grey.
+  key = hashlib.md5('{} {}x{}{}'.format(source.cache_key(), height, width, '' if model_channels == 3
+                                        else ' grey').encode()).hexdigest()
 
   def fill(array: np.ndarray) -> None:
-    _fill_with_images(array, split, batching)
+    _fill_with_images(array, source, batching)
 
-  for channels in (1, 3) if image_files.is_sample_grey(split.files) else (3,):
-    shape = (len(split.files), height, width, channels)
+  for channels in (1,) if model_channels == 1 else (1, 3) if source.expects_grey() else (3,):
+    shape = (len(source), height, width, channels)
     try:
       return load_array(cache, 'images-' + key, shape, np.uint8, fill)
     except _ColourImageFound:
@@ -166,13 +166,13 @@ def _fill_file(file: BinaryIO, shape: Tuple[int, ...], dtype: type, fill: FillFu
   os.fsync(file.fileno())
 
 
-def _fill_with_images(array: np.ndarray, split: ImageSplit, batching: Batching) -> None:
-  """Writes the images of a split to an array, uint8 [N, height, width, C].
+def _fill_with_images(array: np.ndarray, source: EncodedImages, batching: Batching) -> None:
+  """Writes the images of a source to an array, uint8 [N, height, width, C].
 
   Raises:
     _ColourImageFound: C is 1, and an image is not grey.
   """
-  input_fn = image_files.make_eval_input_fn(split, batching._replace(
+  input_fn = source.make_eval_input_fn(batching._replace(
       examples_per_batch=_FILL_BATCH_SIZE, one_hot=False))
   with tf.Graph().as_default(), tf.Session(
       config=tf.ConfigProto(device_count={'GPU': 0})) as session:

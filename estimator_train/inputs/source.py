@@ -9,6 +9,7 @@ import tensorflow.compat.v1 as tf
 from estimator_train.datasets import fingerprint
 from estimator_train.datasets.description import DataSet, Split
 from estimator_train.errors import UserError
+from estimator_train.inputs import order
 from estimator_train.inputs.batching import Batching
 from estimator_train.settings import groups
 
@@ -32,7 +33,6 @@ class Source(abc.ABC):
   Attributes:
     format_name: the name of the format in reports.
     class_indices_are_known: whether the class indices are known without reading a file.
-    is_auditable: whether the files are images, which --mode=audit can check.
     can_cache_in_folder: whether the examples can be cached in a folder.
     is_in_memory: whether the examples are in memory, so that nothing is read or decoded.
     last_stage: the name of the last stage of the input pipeline; None: the input pipeline has no
@@ -40,7 +40,6 @@ class Source(abc.ABC):
   """
   format_name: ClassVar[str]
   class_indices_are_known = False
-  is_auditable = False
   can_cache_in_folder = False
   is_in_memory = False
   last_stage: ClassVar[Optional[str]] = 'batch'
@@ -118,9 +117,13 @@ class Source(abc.ABC):
     """
     return self.split, []
 
-  def make_permutation(self, batching: Batching) -> Optional[np.ndarray]:
-    """Returns the permutation that is applied before shuffling; None: examples are not permuted."""
-    return batching.permutation(len(self.class_indices()))
+  def training_chunks(self, num_examples: int, batching: Batching,
+                      chunk_size: int) -> tf.data.Dataset:
+    """Returns an infinite dataset of the indices of the training examples, int64 [chunk_size].
+
+    With these chunks, cached examples have the same order as examples that are not cached.
+    """
+    return order.training_chunks(num_examples, batching, chunk_size)
 
   def files(self) -> List[FilePath]:
     """Returns the paths of the files with the examples; [] if there are no files."""

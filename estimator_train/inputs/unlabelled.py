@@ -1,6 +1,6 @@
 """Reads batches of images without labels, from image files and idx files, for predictions.
 
-Images are decoded and resized as in evaluation; see image_files.py. A batch also has an entry for
+Images are decoded and resized as in evaluation; see images.py. A batch also has an entry for
 each file that cannot be read.
 """
 
@@ -16,7 +16,7 @@ import tensorflow.compat.v1 as tf
 
 from estimator_train.datasets import file_pattern
 from estimator_train.errors import UserError
-from estimator_train.inputs import idx_images, image_files
+from estimator_train.inputs import idx_images, images
 
 
 class Image(NamedTuple):
@@ -160,7 +160,7 @@ class _Decoder:
       # the alpha channel.
       image = tf.cond(tf.equal(tf.shape(image)[2] % 2, 1), lambda: image,
                       lambda: tf.image.decode_jpeg(contents, channels=3))
-      pixels = image_files.resize(image, height, width)
+      pixels = images.resize(image, height, width)
       if channels == 1:
         pixels = tf.cond(tf.equal(tf.shape(pixels)[2], 1), lambda: pixels,
                          lambda: tf.image.rgb_to_grayscale(pixels))

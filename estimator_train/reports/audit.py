@@ -4,7 +4,7 @@ import collections
 import json
 import os
 import sys
-from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 import numpy as np
 
@@ -15,7 +15,8 @@ from estimator_train.settings import groups
 AUDIT_FILE = 'audit.json'
 # A file with an issue of one of these kinds cannot be decoded. By default, training fails when the
 # input pipeline reads such a file.
-UNDECODABLE_KINDS = ('unreadable', 'empty', 'not_an_image', 'truncated', 'cannot_be_decoded')
+UNDECODABLE_KINDS = ('unreadable', 'bad_record', 'empty', 'not_an_image', 'truncated',
+                     'cannot_be_decoded')
 # All kinds of issues, in the order in which the table lists them.
 ISSUE_KINDS = UNDECODABLE_KINDS + (
     'wrong_extension', 'cmyk', '16_bit', 'exif_rotated', 'animated', 'duplicate',
@@ -44,19 +45,19 @@ class ImageIssue(NamedTuple):
 
 
 class AuditedSplit:
-  """The image files of one split, and the statistics collected from them.
+  """The images of one split, and the statistics collected from them.
 
   Args:
     name: `train` or `eval`.
-    files: the paths of the files.
-    class_indices: the class index of each file.
+    files: the paths of the files, or the names of the records.
+    class_indices: the class index of each image; -1: unknown.
     class_names: the class names, by class index.
 
   Attributes:
     name, files: as in Args.
   """
 
-  def __init__(self, name: str, files: Sequence[bytes], class_indices: np.ndarray,
+  def __init__(self, name: str, files: Sequence[Union[str, bytes]], class_indices: np.ndarray,
                class_names: Sequence[str]) -> None:
     self.name, self.files = name, files
     self._class_indices, self._class_names = class_indices, class_names
@@ -77,8 +78,9 @@ class AuditedSplit:
       self._shapes[shape] += 1
 
   def class_name(self, index: int) -> str:
-    """Returns the class name of the file at `index`."""
-    return self._class_names[self._class_indices[index]]
+    """Returns the class name of the image at `index`; '' if it is unknown."""
+    class_index = self._class_indices[index]
+    return self._class_names[class_index] if class_index >= 0 else ''
 
   def make_issue(self, index: int, kind: str, reason: str) -> ImageIssue:
     """Returns an issue of the file at `index`; see ImageIssue for `kind` and `reason`."""
@@ -88,7 +90,8 @@ class AuditedSplit:
 
   def statistics(self) -> Dict[str, Any]:
     """Returns the statistics of the split, by their keys in audit.json."""
-    counts = np.bincount(self._class_indices, minlength=len(self._class_names)).tolist()
+    known = self._class_indices[self._class_indices >= 0]
+    counts = np.bincount(known, minlength=len(self._class_names)).tolist()
     num_grey = sum(count for shape, count in self._shapes.items() if shape[2] < 3)
     shapes = sorted(self._shapes.items(), key=lambda item: (-item[1], item[0]))
     return {

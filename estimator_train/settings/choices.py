@@ -5,7 +5,7 @@ MODES = ('train_and_evaluate', 'train', 'evaluate', 'predict', 'export', 'input_
 TRAINING_MODES = ('train_and_evaluate', 'train')
 MODES_WITHOUT_MODEL_DIR = ('download', 'input_benchmark', 'doctor')
 DATASETS = ('fashion_mnist_sample', 'fashion_mnist', 'mnist', 'oct2017', 'image_folder',
-            'synthetic')
+            'tfrecord', 'synthetic')
 # PACKAGE_MODELS are modules of models/; KERAS_MODELS are networks of tf.keras.applications.
 PACKAGE_MODELS = ('fashion_cnn', 'mnist_conv8', 'mnist_deep', 'mnist_dense', 'mnist_practical')
 KERAS_MODELS = (
@@ -28,6 +28,7 @@ MULTI_WORKER_ALL_REDUCE = ('ring',)
 DTYPES = ('fp32', 'mixed')
 LR_SCHEDULES = ('constant', 'piecewise', 'exponential', 'cosine')
 LEARNING_RATE_SCALINGS = ('none', 'linear', 'sqrt')
+COMPRESSIONS = ('auto', 'none', 'gzip', 'zlib')
 CACHES = ('auto', 'none', 'memory')  # Any other value is the path of a folder.
 CACHE_FEATURES_DTYPES = ('float32', 'float16')
 ON_BAD_IMAGE = ('error', 'skip')

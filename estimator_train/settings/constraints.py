@@ -25,9 +25,11 @@ REQUIREMENTS: List[Tuple[Sequence[str], Callable[[Any], None]]] = []
 
 # (A flag, the built-in data sets that use the flag). With another built-in data set, the flag would
 # have no effect.
-_DATA_SETS_BY_FLAG = (('train_pattern', ('image_folder',)), ('eval_pattern', ('image_folder',)),
-                      ('labels', ('image_folder', 'synthetic')),
-                      ('image_size', ('image_folder', 'oct2017', 'synthetic')))
+_DATA_SETS_BY_FLAG = (
+    ('train_pattern', ('image_folder', 'tfrecord')), ('eval_pattern', ('image_folder', 'tfrecord')),
+    ('labels', ('image_folder', 'tfrecord', 'synthetic')),
+    ('image_size', ('image_folder', 'tfrecord', 'oct2017', 'synthetic')),
+    *((name, ('tfrecord',)) for name in ('image_key', 'label_key', 'label_offset', 'compression')))
 
 
 def constraint(*groups: type) -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -57,8 +59,9 @@ def requirement(*modes: str) -> Callable[[Callable[[Any], None]], Callable[[Any]
 @constraint(Data)
 def _check_image_size(data: Data) -> None:
   size = data.image_size
-  lengths, form = (((2, 3), 'height,width or height,width,channels')
-                   if data.dataset == 'synthetic' else ((2,), 'height,width in pixels'))
+  has_channels = data.dataset in ('synthetic', 'tfrecord')
+  lengths = (2, 3) if has_channels else (2,)
+  form = 'height,width or height,width,channels' if has_channels else 'height,width in pixels'
   if size is not None and (len(size) not in lengths
                            or not all(0 < side < 2 ** 15 for side in size)):
     raise UserError('--image_size must be ' + form,
@@ -70,7 +73,7 @@ def _check_image_size(data: Data) -> None:
 def _check_flags_of_data_sets(data: Data) -> None:
   """Raises a UserError if a flag is given that the data set does not use."""
   for name, datasets in _DATA_SETS_BY_FLAG:
-    if getattr(data, name) and data.dataset not in datasets and (
+    if getattr(data, name) != all_flags()[name].default and data.dataset not in datasets and (
         not user_code.is_function_name(data.dataset)):
       raise UserError('--{} is only for --dataset={}'.format(name, ' or '.join(datasets)),
                       '--{} and --dataset={}'.format(name, data.dataset),

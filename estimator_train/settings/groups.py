@@ -67,19 +67,29 @@ class Data:
       None, 'folder of the files of the data set; missing files are downloaded (oct2017: only by '
       '--mode=download)')
   train_pattern: Optional[str] = flag(
-      None, 'with --dataset=image_folder: pattern of the image files to train on, such as '
-      '\'DATA/train/**/*.jpeg\'; the class of a file is the name of its folder')
-  eval_pattern: Optional[str] = flag(
-      None, 'with --dataset=image_folder: pattern of the image files to evaluate on')
+      None, 'pattern of the files to train on; with --dataset=image_folder, such as '
+      '\'DATA/train/**/*.jpeg\', where the class of a file is the name of its folder; with '
+      '--dataset=tfrecord, such as \'DATA/train-*-of-*\'')
+  eval_pattern: Optional[str] = flag(None, 'pattern of the files to evaluate on')
   labels: Tuple[str, ...] = flag(
-      (), 'with --dataset=image_folder or synthetic: class names, in the order of the model\'s '
-      'outputs; if not given, the sorted names of the folders (synthetic: ten classes)',
+      (), 'with --dataset=image_folder, tfrecord or synthetic: class names, in the order of the '
+      'model\'s outputs; if not given, the sorted names of the folders (tfrecord: the lines of '
+      'labels.txt next to the files; synthetic: ten classes)',
       check=satisfies(lambda labels: len(set(labels)) == len(labels) and all(labels),
                       'must be different names, none of them empty', 'name each class once'))
   image_size: Optional[Union[Tuple[int, int], Tuple[int, int, int]]] = flag(
       None, 'with --dataset=image_folder or oct2017: height,width in pixels to which images are '
-      'resized, 224,224 if not given; synthetic: height,width[,channels], 28,28,1 if not given',
+      'resized, 224,224 if not given; tfrecord: height,width[,channels], 224,224,3 if not given; '
+      'synthetic: height,width[,channels], 28,28,1 if not given',
       parse_rule='must be height,width in pixels', parse_remedy='give a size such as 28,28')
+  image_key: str = flag('image/encoded', 'with --dataset=tfrecord: key of the encoded image',
+                        check=not_empty('give a key'))
+  label_key: str = flag('image/class/label', 'with --dataset=tfrecord: key of the integer label',
+                        check=not_empty('give a key'))
+  label_offset: int = flag(0, 'with --dataset=tfrecord: number to add to a label to get the class '
+                           'index, such as -1 where 0 is a background class')
+  compression: str = flag('auto', 'with --dataset=tfrecord: compression of the files; auto: '
+                          'detected from their content', choices=choices.COMPRESSIONS)
 
 
 @flag_group('model')

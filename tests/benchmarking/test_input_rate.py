@@ -11,7 +11,7 @@ import tensorflow.compat.v1 as tf
 
 from estimator_train.benchmarking import input_rate
 from estimator_train.datasets.description import DataSet, IdxSplit, ImageSplit, SyntheticSplit
-from estimator_train.inputs import factory, image_files
+from estimator_train.inputs import factory, images
 from estimator_train.inputs.batching import Batching
 from estimator_train.settings import Settings
 
@@ -112,14 +112,14 @@ def stages_of(split, *given):
     ('read', False, False), ('decode', True, False), ('resize', True, True),
     ('batch', True, True)])
 def test_stages_of_image_files_do_their_work(split, monkeypatch, stage, decodes, resizes):
-  whole = image_files.make_train_input_fn(split, BATCHING)
+  whole = factory.make_source(dataset_of(split), split).make_train_input_fn(BATCHING, 'none')
   input_fns = stages_of(split, BATCHING, False, whole)
   assert list(input_fns) == ['read', 'decode', 'resize', 'batch']
   assert input_fns['batch'] is whole
   counts = {'decode': 0, 'resize': 0}
-  monkeypatch.setattr(image_files, 'is_sample_grey', lambda files: True)  # Decodes a sample.
+  monkeypatch.setattr(images, 'are_all_grey', lambda contents: True)  # Decodes a sample.
   for name in counts:
-    monkeypatch.setattr(image_files, name, counting(getattr(image_files, name), counts, name))
+    monkeypatch.setattr(images, name, counting(getattr(images, name), counts, name))
   with tf.Graph().as_default(), tf.Session() as session:
     following = tf.data.make_one_shot_iterator(input_fns[stage]().take(3)).get_next()
     for _ in range(3):

@@ -12,7 +12,13 @@ import pytest
 from estimator_train.datasets.description import DataSet, ImageSplit
 from estimator_train.errors import UserError
 from estimator_train.inputs import bad_images, factory
+from estimator_train.inputs.image_files import ImageFileSource
 from estimator_train.settings import groups
+
+
+def source_of(files):
+  return ImageFileSource(DataSet('any', ('a', 'b'), (8, 8, 3)),
+                         ImageSplit(files, np.zeros(len(files), np.int32)))
 
 
 @pytest.fixture
@@ -29,7 +35,7 @@ def files(image_folders):
 
 
 def test_find(files):
-  found = dict(bad_images.find_undecodable(files))
+  found = dict(bad_images.find_undecodable(source_of(files)))
   assert sorted(found) == [5, 6, 7, 8]
   assert 'Invalid JPEG data' in found[5] and 'unknown format' in found[6]
   assert 'empty file' in found[7] and found[8] == 'No such file or directory'
@@ -40,7 +46,7 @@ def test_pipes_and_devices_are_not_read(tmp_path):
   os.mkfifo(str(tmp_path / 'pipe.jpeg'))
   (tmp_path / 'zero.jpeg').symlink_to('/dev/zero')
   paths = [str(tmp_path / name).encode() for name in ('pipe.jpeg', 'zero.jpeg')]
-  assert list(bad_images.find_undecodable(paths)) == [
+  assert list(bad_images.find_undecodable(source_of(paths))) == [
       (0, 'not a regular file'), (1, 'not a regular file')]
 
 
@@ -66,7 +72,7 @@ def test_pixels_that_a_header_promises_take_no_memory(tmp_path, image_folders):
     paths.append(str(tmp_path / name).encode())
     (tmp_path / name).write_bytes(content)
   before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-  assert [index for index, _ in bad_images.find_undecodable(paths)] == [0, 1, 2, 3]
+  assert [index for index, _ in bad_images.find_undecodable(source_of(paths))] == [0, 1, 2, 3]
   assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 500e3  # kB.
 
 
@@ -77,7 +83,7 @@ def test_pixels_that_a_header_promises_take_no_memory(tmp_path, image_folders):
     ('progressive', False)])
 def test_awkward_files(awkward_images, name, is_bad):
   path = awkward_images / (name + '.jpeg')
-  assert bool(list(bad_images.find_undecodable([str(path).encode()]))) == is_bad
+  assert bool(list(bad_images.find_undecodable(source_of([str(path).encode()])))) == is_bad
 
 
 def without_bad(files, tmp_path, **given):

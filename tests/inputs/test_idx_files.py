@@ -5,7 +5,7 @@ import pytest
 from conftest import batches
 
 from estimator_train.datasets.description import DataSet, IdxSplit
-from estimator_train.inputs import arrays, factory, idx_files
+from estimator_train.inputs import factory, idx_files
 from estimator_train.inputs.batching import Batching, Shard
 from estimator_train.settings import Settings
 
@@ -88,11 +88,15 @@ def test_labels_as_class_numbers(split):
   assert labels.dtype == np.int64 and list(labels) == list(np.arange(EXAMPLES) % CLASSES)
 
 
+def source_of(split):
+  return idx_files.IdxSource(DataSet('own', tuple('abcd'), SHAPE), split)
+
+
 def test_arrays_deliver_the_same(split):
   for one_hot in (True, False):
     batching = BATCHING._replace(one_hot=one_hot, seed=3, shard=Shard(first_example=7))
     streamed, _ = batches(idx_files.make_train_input_fn(split, batching), 6)
-    held, _ = batches(arrays.make_idx_train_input_fn(split, batching), 6)
+    held, _ = batches(source_of(split).make_train_input_fn(batching, 'memory'), 6)
     for (images, labels), (images_held, labels_held) in zip(streamed, held):
       np.testing.assert_array_equal(images, images_held)
       np.testing.assert_array_equal(labels, labels_held)
@@ -103,8 +107,7 @@ def test_arrays_deliver_the_same(split):
 def test_no_array_in_the_graph(write_idx, held):
   split = IdxSplit(*write_idx(np.random.RandomState(0).randint(256, size=(5000, 2, 3)),
                               np.zeros(5000)))
-  input_fn = (arrays.make_idx_train_input_fn(split, BATCHING) if held
-              else idx_files.make_train_input_fn(split, BATCHING))
+  input_fn = source_of(split).make_train_input_fn(BATCHING, 'memory' if held else 'none')
   _, graph = batches(input_fn, 1)
   assert graph.as_graph_def().ByteSize() < 20000
 

@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 from conftest import batches
 
-from estimator_train.datasets.description import ImageSplit
+from estimator_train.datasets.description import DataSet, ImageSplit
 from estimator_train.errors import UserError
-from estimator_train.inputs import arrays, image_cache, image_files
+from estimator_train.inputs import arrays, encoded_images, image_cache
 from estimator_train.inputs.batching import Batching
+from estimator_train.inputs.image_files import ImageFileSource
 
 BATCHING = Batching((20, 16, 3), 2, one_hot=False, examples_per_batch=3, num_parallel_calls=2)
 
@@ -32,8 +33,12 @@ def filled(monkeypatch):
   return calls
 
 
+def source_of(split):
+  return ImageFileSource(DataSet('any', ('a', 'b'), BATCHING.image_shape), split)
+
+
 def uncached(split, batching=BATCHING):
-  found, _ = batches(image_files.make_eval_input_fn(split, batching))
+  found, _ = batches(source_of(split).make_eval_input_fn(batching))
   channels = max(pixels.shape[-1] for pixels, _ in found)
   return np.concatenate([np.broadcast_to(pixels, pixels.shape[:-1] + (channels,))
                          for pixels, _ in found])
@@ -45,7 +50,7 @@ def cache(request, tmp_path):
 
 
 def test_images_rounded_to_the_nearest(split, cache):
-  images = image_cache.load_images(split, BATCHING, cache)
+  images = image_cache.load_images(source_of(split), BATCHING, cache)
   assert images.dtype == np.uint8 and images.shape == (18, 20, 16, 1)
   np.testing.assert_allclose(images, uncached(split), atol=0.5001)
 
@@ -54,27 +59,27 @@ def test_a_colour_image_among_grey_ones(split, cache, write_images, tmp_path, fi
   odd = tmp_path / 'odd.jpeg'
   write_images({odd: np.full((9, 9, 3), (250, 0, 9), np.uint8)})
   split = ImageSplit(split.files[:5] + [str(odd).encode()] + split.files[5:], np.zeros(19, 'i4'))
-  images = image_cache.load_images(split, BATCHING, cache)
+  images = image_cache.load_images(source_of(split), BATCHING, cache)
   assert images.shape[-1] == 3 and [shape[-1] for shape in filled] in ([3], [1, 3])
   np.testing.assert_allclose(images, uncached(split), atol=0.5001)
 
 
 def test_a_surprise_in_colour(split, cache, write_images, tmp_path, filled, monkeypatch):
-  monkeypatch.setattr(image_files, '_GREY_SAMPLE_SIZE', 1)
+  monkeypatch.setattr(encoded_images, '_GREY_SAMPLE_SIZE', 1)
   test_a_colour_image_among_grey_ones(split, cache, write_images, tmp_path, filled)
   assert [shape[-1] for shape in filled] == [1, 3]
 
 
 def test_a_folder_is_filled_once(split, tmp_path, filled):
-  first = image_cache.load_images(split, BATCHING, str(tmp_path / 'cache'))
-  again = image_cache.load_images(split, BATCHING, str(tmp_path / 'cache'))
+  first = image_cache.load_images(source_of(split), BATCHING, str(tmp_path / 'cache'))
+  again = image_cache.load_images(source_of(split), BATCHING, str(tmp_path / 'cache'))
   np.testing.assert_array_equal(first, again)
   assert len(filled) == 1 and len(os.listdir(str(tmp_path / 'cache'))) == 1
 
 
 @pytest.mark.parametrize('change', ['fewer', 'order', 'content', 'time', 'image size'])
 def test_another_cache_is_not_used(split, tmp_path, filled, change):
-  image_cache.load_images(split, BATCHING, str(tmp_path / 'cache'))
+  image_cache.load_images(source_of(split), BATCHING, str(tmp_path / 'cache'))
   batching, files = BATCHING, split.files
   path = os.fsdecode(files[0])
   if change == 'fewer':
@@ -90,7 +95,7 @@ def test_another_cache_is_not_used(split, tmp_path, filled, change):
     os.utime(path, ns=(0, 0))
   else:
     batching = BATCHING._replace(image_shape=(16, 20, 3))
-  images = image_cache.load_images(ImageSplit(files, split.classes), batching,
+  images = image_cache.load_images(source_of(ImageSplit(files, split.classes)), batching,
                                    str(tmp_path / 'cache'))
   assert len(filled) == 2 and images.shape[1:3] == batching.image_shape[:2]
   assert len(os.listdir(str(tmp_path / 'cache'))) == 2  # And the first one is still there.
@@ -99,14 +104,15 @@ def test_another_cache_is_not_used(split, tmp_path, filled, change):
 @pytest.mark.parametrize('left', ['half', 'longer', 'empty', 'text'])
 def test_what_a_killed_run_left_is_done_again(split, tmp_path, filled, left):
   folder = tmp_path / 'cache'
-  whole = np.array(image_cache.load_images(split, BATCHING, str(folder)))
+  whole = np.array(image_cache.load_images(source_of(split), BATCHING, str(folder)))
   (path,) = folder.iterdir()
   content = path.read_bytes()
   path.rename(str(path) + '.part')
   part = folder / (path.name + '.part')
   part.write_bytes({'half': content[:len(content) // 2], 'longer': content * 2, 'empty': b'',
                     'text': b'text'}[left])
-  np.testing.assert_array_equal(image_cache.load_images(split, BATCHING, str(folder)), whole)
+  images = image_cache.load_images(source_of(split), BATCHING, str(folder))
+  np.testing.assert_array_equal(images, whole)
   assert len(filled) == 2 and os.listdir(str(folder)) == [path.name]
 
 
@@ -117,17 +123,18 @@ def test_a_fill_that_fails_leaves_no_final_name(split, tmp_path, monkeypatch):
 
   monkeypatch.setattr(image_cache, '_fill_with_images', fill)
   with pytest.raises(KeyboardInterrupt):
-    image_cache.load_images(split, BATCHING, str(tmp_path / 'cache'))
+    image_cache.load_images(source_of(split), BATCHING, str(tmp_path / 'cache'))
   assert not list((tmp_path / 'cache').glob('*.npy'))
 
 
 @pytest.mark.parametrize('damage', [b'', b'\x93NUMPY', None])
 def test_a_damaged_cache_is_done_again(split, tmp_path, filled, damage):
   folder = tmp_path / 'cache'
-  whole = np.array(image_cache.load_images(split, BATCHING, str(folder)))
+  whole = np.array(image_cache.load_images(source_of(split), BATCHING, str(folder)))
   (path,) = folder.iterdir()
   path.write_bytes(path.read_bytes()[:-7] if damage is None else damage)
-  np.testing.assert_array_equal(image_cache.load_images(split, BATCHING, str(folder)), whole)
+  images = image_cache.load_images(source_of(split), BATCHING, str(folder))
+  np.testing.assert_array_equal(images, whole)
   assert len(filled) == 2
 
 
@@ -136,7 +143,7 @@ def test_memory_that_does_not_suffice_is_foreseen(split, filled, monkeypatch):
   with pytest.raises(UserError, match='does not fit into memory: --cache=memory for a '
                                       'uint8 array of shape 18x20x16x1 and size 5.76 kB, '
                                       'with 5.00 kB free: give --cache=F'):
-    image_cache.load_images(split, BATCHING, 'memory')
+    image_cache.load_images(source_of(split), BATCHING, 'memory')
   assert not filled
 
 
@@ -148,23 +155,23 @@ def test_a_full_disk_is_foreseen(split, tmp_path, filled, monkeypatch):
   with pytest.raises(UserError, match='cannot be stored: --cache=.*cache for a uint8 array of '
                                       'shape 18x20x16x1 and size 5.76 kB .No space left '
                                       'on device.: give a writable folder'):
-    image_cache.load_images(split, BATCHING, str(tmp_path / 'cache'))
+    image_cache.load_images(source_of(split), BATCHING, str(tmp_path / 'cache'))
   assert not filled and not list((tmp_path / 'cache').glob('*.npy'))
 
 
 def test_a_folder_that_cannot_be(split, tmp_path):
   (tmp_path / 'file').write_text('')
   with pytest.raises(UserError, match='cannot be stored: --cache=.*/file/below for '):
-    image_cache.load_images(split, BATCHING, str(tmp_path / 'file' / 'below'))
+    image_cache.load_images(source_of(split), BATCHING, str(tmp_path / 'file' / 'below'))
 
 
 def test_the_same_order_with_and_without(split, cache):
   """Each epoch is shuffled anew, and as without a cache."""
   batching = BATCHING._replace(shuffle_buffer=5)
-  images = image_cache.load_images(split, batching, cache)
+  images = image_cache.load_images(source_of(split), batching, cache)
   cached, _ = batches(arrays.make_train_input_fn(
-      images, split.classes, batching, batching.permutation(18)), 12)
-  read, _ = batches(image_files.make_train_input_fn(split, batching), 12)
+      source_of(split), images, split.classes, batching), 12)
+  read, _ = batches(source_of(split).make_train_input_fn(batching, 'none'), 12)
   for (quick, quick_labels), (slow, slow_labels) in zip(cached, read):
     assert quick.dtype == np.uint8
     np.testing.assert_allclose(quick, slow, atol=0.5001)

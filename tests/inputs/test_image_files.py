@@ -5,9 +5,10 @@ import pytest
 import tensorflow.compat.v1 as tf
 from conftest import batches
 
-from estimator_train.datasets.description import ImageSplit
-from estimator_train.inputs import image_files
+from estimator_train.datasets.description import DataSet, ImageSplit
+from estimator_train.inputs import encoded_images
 from estimator_train.inputs.batching import Batching, Shard
+from estimator_train.inputs.image_files import ImageFileSource
 from estimator_train.models.preprocessing import make_preprocess
 
 SIZE = (40, 32)
@@ -18,8 +19,9 @@ def batching(**given):
       {'examples_per_batch': 4, 'num_parallel_calls': 2}, **given))
 
 
-def split_of(paths):
-  return ImageSplit([str(path).encode() for path in paths], np.arange(len(paths), dtype=np.int32))
+def source_of(paths):
+  split = ImageSplit([str(path).encode() for path in paths], np.arange(len(paths), dtype=np.int32))
+  return ImageFileSource(DataSet('any', ('a', 'b'), SIZE + (3,)), split)
 
 
 def published(path):
@@ -49,9 +51,8 @@ def images(tmp_path, write_images):
 
 
 def test_the_published_pixels(images, monkeypatch):
-  monkeypatch.setattr(image_files, '_GREY_SAMPLE_SIZE', 1)  # The colour one is unexpected.
-  found, _ = batches(image_files.make_eval_input_fn(split_of(images),
-                                                    batching(examples_per_batch=2)))
+  monkeypatch.setattr(encoded_images, '_GREY_SAMPLE_SIZE', 1)  # The colour one is unexpected.
+  found, _ = batches(source_of(images).make_eval_input_fn(batching(examples_per_batch=2)))
   assert [pixels.shape[-1] for pixels, _ in found] == [1, 1, 3]  # The colour one is in the last.
   assert np.concatenate([classes for _, classes in found]).tolist() == [0, 1, 2, 3, 4, 5]
   for pixels, classes in found:
@@ -61,8 +62,7 @@ def test_the_published_pixels(images, monkeypatch):
 
 def test_the_published_pixels_of_retina_images(oct2017_dir):
   paths = sorted((oct2017_dir / 'val').glob('*/*.jpeg'))[::4]
-  ((pixels, _),), _ = batches(image_files.make_eval_input_fn(split_of(paths),
-                                                             batching(examples_per_batch=8)))
+  ((pixels, _),), _ = batches(source_of(paths).make_eval_input_fn(batching(examples_per_batch=8)))
   assert pixels.shape == (8,) + SIZE + (1,) and pixels.dtype == np.float32
   for image, path in zip(as_the_model_sees(pixels), paths):
     np.testing.assert_allclose(image, published(path), atol=1e-6)
@@ -72,49 +72,48 @@ def test_mostly_in_colour(images, write_images, tmp_path):
   """A grey image among colour ones is repeated to three channels."""
   write_images({path: np.full((9, 9, 3), 50 * index, np.uint8)
                 for index, path in enumerate(images[:4])})
-  found, _ = batches(image_files.make_eval_input_fn(split_of(images),
-                                                    batching(examples_per_batch=6)))
+  found, _ = batches(source_of(images).make_eval_input_fn(batching(examples_per_batch=6)))
   ((pixels, _),) = found
   assert pixels.shape == (6,) + SIZE + (3,)
   np.testing.assert_allclose(as_the_model_sees(pixels)[5], published(images[5]), atol=1e-6)
-  assert not image_files.is_sample_grey(split_of(images).files)
+  assert not source_of(images).expects_grey()
 
 
 @pytest.mark.parametrize('count', [0, 1, 5, 16, 17, 31, 32, 100])
 def test_a_sample_is_evenly_spaced_and_not_larger_than_its_limit(count):
-  sample = image_files._evenly_spaced([b'%d' % index for index in range(count)], 16)
-  indices = [int(file) for file in sample]
+  indices = encoded_images._evenly_spaced(count, 16)
   assert len(indices) == min(count, 16) and indices[:1] == list(range(count))[:1]
   assert set(np.diff(indices)) <= {count // 16, count // 16 + 1}
 
 
-def order(split, count, **given):
-  found, graph = batches(image_files.make_train_input_fn(split, batching(**given)), count)
+def order(source, count, **given):
+  input_fn = source.make_train_input_fn(batching(**given), 'none')
+  found, graph = batches(input_fn, count)
   return [int(number) for _, classes in found for number in classes], graph
 
 
 def test_training_shuffles_without_end(images):
-  numbers, graph = order(split_of(images), 6, shuffle_buffer=100)
+  numbers, graph = order(source_of(images), 6)
   epochs = [numbers[start:start + 6] for start in range(0, 24, 6)]
   assert all(sorted(epoch) == list(range(6)) for epoch in epochs)
   assert len({tuple(epoch) for epoch in epochs}) > 1
   assert b'.jpeg' not in graph.as_graph_def().SerializeToString()  # The list is not in the graph.
 
 
-def test_a_small_buffer_mixes_all_files(images):
-  """Files are found class by class, and a buffer of one would deliver them like that."""
-  numbers, _ = order(split_of(images), 1, examples_per_batch=6, shuffle_buffer=1)
-  assert sorted(numbers) == list(range(6)) != numbers
-
-
 def test_the_order_is_that_of_the_seed(images):
-  split = split_of(images)
-  runs = {seed: [order(split, 3, seed=seed, shuffle_buffer=3)[0] for _ in range(2)]
-          for seed in (1, 2)}
+  source = source_of(images)
+  runs = {seed: [order(source, 3, seed=seed)[0] for _ in range(2)] for seed in (1, 2)}
   assert runs[1][0] == runs[1][1] and runs[2][0] == runs[2][1] and runs[1][0] != runs[2][0]
 
 
-def test_a_resumed_run_goes_on_with_the_next(images):
-  split = split_of(images)
-  straight, _ = order(split, 5, shuffle_buffer=4)
-  assert order(split, 3, shuffle_buffer=4, shard=Shard(first_example=8))[0] == straight[8:]
+def test_a_resumed_run_continues_with_the_next(images):
+  source = source_of(images)
+  straight, _ = order(source, 5)
+  assert order(source, 3, shard=Shard(first_example=8))[0] == straight[8:]
+
+
+def test_a_model_of_grey_images_gets_one_channel(images):
+  """The fourth of the images is in colour."""
+  one_channel = batching(examples_per_batch=6)._replace(image_shape=SIZE + (1,))
+  ((pixels, _),), _ = batches(source_of(images).make_eval_input_fn(one_channel))
+  assert pixels.shape == (6,) + SIZE + (1,)

@@ -7,9 +7,10 @@ import pytest
 from conftest import batches
 
 from estimator_train.datasets import image_folder
-from estimator_train.datasets.description import IdxSplit
-from estimator_train.inputs import arrays, idx_files, image_files
+from estimator_train.datasets.description import ArraySplit, DataSet, IdxSplit
+from estimator_train.inputs import arrays, idx_files, order
 from estimator_train.inputs.batching import Batching, Shard
+from estimator_train.inputs.image_files import ImageFileSource
 from estimator_train.settings import Settings
 
 SHAPE = (2, 2, 1)
@@ -27,7 +28,9 @@ def make_input_fn(write_idx):
     batching = Batching(SHAPE, COUNT, one_hot=False, shuffle_buffer=5, seed=3, **given)
     if kind == 'idx':
       return idx_files.make_train_input_fn(split, batching)
-    return arrays.make_train_input_fn(images[..., None], numbers, batching)
+    source = arrays.ArraySource(DataSet('any', ('a', 'b'), SHAPE),
+                                ArraySplit(images[..., None], numbers))
+    return source.make_train_input_fn(batching, 'none')
 
   return make
 
@@ -76,11 +79,11 @@ def test_a_resumed_worker_goes_on_with_its_next(make_input_fn):
 
 def test_image_files_are_shared_by_name(image_folders):
   """A worker decodes no image of another's."""
-  split = image_folder.describe_patterns(
-      Settings(mode='input_benchmark'), str(image_folders / 'train' / '**' / '*.jpeg'), None,
-      ()).train
-  batching = Batching((8, 8, 1), 2, one_hot=False, examples_per_batch=2, shuffle_buffer=18, seed=1)
-  listed = [[path for path, _ in batches(lambda shard=shard: image_files.make_path_dataset(
-      split, batching._replace(shard=shard)), 9)[0]]
+  dataset = image_folder.describe_patterns(
+      Settings(mode='input_benchmark'), str(image_folders / 'train' / '**' / '*.jpeg'), None, ())
+  source = ImageFileSource(dataset, dataset.train)
+  batching = Batching((8, 8, 1), 2, one_hot=False, examples_per_batch=2, seed=1)
+  listed = [[path for path, _ in batches(lambda shard=shard: source.look_up(
+      order.training_chunks(18, batching._replace(shard=shard), 3)), 9)[0]]
             for shard in (Shard(0, 2, 0, 3), Shard(0, 2, 1, 3))]
   assert len(set(listed[0]) | set(listed[1])) == 18 and not set(listed[0]) & set(listed[1])

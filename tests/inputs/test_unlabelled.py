@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 from conftest import batches
 
-from estimator_train.datasets.description import ImageSplit
+from estimator_train.datasets.description import DataSet, ImageSplit
 from estimator_train.errors import UserError
-from estimator_train.inputs import image_files, unlabelled
+from estimator_train.inputs import unlabelled
 from estimator_train.inputs.batching import Batching
+from estimator_train.inputs.image_files import ImageFileSource
 
 SHAPE = (20, 24, 3)
 
@@ -43,7 +44,8 @@ def test_pixels_are_those_of_evaluation(images, awkward_images, batch_size):
       'cmyk', 'exif_orientation_6', 'gif_renamed', 'png16_gray_renamed', 'progressive')]
   split = ImageSplit([bytes(path) for path in files], np.zeros(len(files), np.int32))
   batching = Batching(SHAPE, 2, False, batch_size)
-  expected, _ = batches(image_files.make_eval_input_fn(split, batching))
+  source = ImageFileSource(DataSet('any', ('a', 'b'), SHAPE), split)
+  expected, _ = batches(source.make_eval_input_fn(batching))
   found = read(files, batch_size=batch_size)
   assert [len(batch) for batch in found] == [len(pixels) for pixels, _ in expected]
   for batch, (pixels, _) in zip(found, expected):

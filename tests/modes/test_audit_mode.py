@@ -168,8 +168,8 @@ def fails(done, message):
 
 def test_a_data_set_of_other_files(run_program, tmp_path):
   done = run_program('--mode=audit', '--model_dir', tmp_path / 'out')
-  assert fails(done, '--mode=audit requires a data set of image files: '
-                     '--dataset=fashion_mnist_sample: give --dataset=image_folder')
+  assert fails(done, '--mode=audit requires a data set of image files or of images in TFRecords: '
+                     '--dataset=fashion_mnist_sample: give --dataset=image_folder or tfrecord')
   assert not (tmp_path / 'out').exists()
 
 

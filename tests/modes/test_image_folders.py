@@ -46,11 +46,12 @@ def test_class_weights_change_the_training_loss_only(run_program, folders, tmp_p
 @pytest.mark.parametrize('cache', ['memory', 'folder'])
 def test_cached(run_program, folders, tmp_path, cache):
   cache = cache if cache == 'memory' else tmp_path / 'cache'
-  plain = run_program('--train_steps=4', *folders)
-  done = run_program('--train_steps=4', '--cache={}'.format(cache),
+  # Unlike Adam's, the first updates of SGD are proportional to the rounding of the pixels.
+  plain = run_program('--train_steps=4', '--optimizer=sgd', *folders)
+  done = run_program('--train_steps=4', '--optimizer=sgd', '--cache={}'.format(cache),
                      *folders + ['--model_dir={}'.format(tmp_path / 'cached')])
   assert done.code == 0, done.err
-  assert done.result['train_loss'] == pytest.approx(plain.result['train_loss'], abs=0.01)
+  assert done.result['train_loss'] == pytest.approx(plain.result['train_loss'], abs=1e-3)
   assert done.result['accuracy'] == plain.result['accuracy']
 
 

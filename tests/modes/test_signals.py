@@ -9,7 +9,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from estimator_train.exporting import h5_model, saved_model
-from estimator_train.inputs import bad_images, image_cache
+from estimator_train.inputs import image_cache, image_files
 from estimator_train.models import registry as models
 from estimator_train.reports import throughput
 from estimator_train.training import plan, prepared_model
@@ -93,7 +93,7 @@ def test_while_caching(run_program, inject, image_folders, tmp_path):
                '--eval_pattern={}/test/*/*.jpeg'.format(image_folders), '--image_size=8,8',
                '--batch_size=4', '--train_steps=1', '--cache={}'.format(cache),
                '--model_dir={}'.format(tmp_path / 'model'), '--on_bad_image=skip']
-  inject(bad_images, 'read_regular_file', signal.SIGINT, at=3)  # In a thread; the main one gets it.
+  inject(image_files, 'read_regular_file', signal.SIGINT, at=3)  # In a thread.
   done = run_program(*arguments)
   assert done.code == 130 and left_over(tmp_path) == [], done.err
   assert not (tmp_path / 'model' / 'skipped_images.json').exists()

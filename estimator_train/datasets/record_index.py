@@ -1,0 +1,214 @@
+"""Finds the records of TFRecord files by reading only the lengths of the records.
+
+A TFRecord file is a sequence of records: the length of the data (uint64, little-endian), the
+checksum of these eight bytes (uint32), the data, and the checksum of the data (uint32).
+"""
+
+import functools
+import hashlib
+import json
+import logging
+import os
+import struct
+from concurrent.futures import ThreadPoolExecutor
+from typing import Iterator, List, NamedTuple, Optional, Sequence, Tuple
+
+import google_crc32c
+import numpy as np
+
+from estimator_train.datasets import fingerprint
+from estimator_train.datasets.positioned_file import PositionedFile
+from estimator_train.distribution.threads import available_cores
+from estimator_train.errors import printable
+from estimator_train.files import atomic, paths
+
+_LOG = logging.getLogger('estimator_train')
+HEADER_BYTES, FOOTER_BYTES = 12, 4
+_unpack_header = struct.Struct('<QI').unpack_from
+_CHECKSUM_MASK = 0xa282ead8
+# A scan reads the lengths of small records in blocks, and those of large records one by one.
+_BLOCK_BYTES, _MIN_READ_BYTES = 1 << 20, 1 << 12
+_MAX_CACHED_INDICES = 64
+_CACHE_VERSION = 1
+
+
+class _DamagedRecord(Exception):
+  """A record is damaged.
+
+  Attributes:
+    offset: the position of the record in its file.
+    reason: what is wrong with the record.
+  """
+
+  def __init__(self, offset: int, reason: str) -> None:
+    super().__init__(offset, reason)
+    self.offset, self.reason = offset, reason
+
+
+class Damage(NamedTuple):
+  """The place from which a file cannot be read.
+
+  Attributes:
+    file_index: the index of the file.
+    record: the number of the first damaged record in the file, counted from 0.
+    reason: what is wrong with the record.
+    lost_bytes: the size of the rest of the file, from the damaged record on.
+  """
+  file_index: int
+  record: int
+  reason: str
+  lost_bytes: int
+
+
+class RecordIndex(NamedTuple):
+  """The positions of all records of several files, in the order of the files.
+
+  Attributes:
+    files: the paths of the files.
+    names: the paths of the files in messages. Unlike `files`, they are those of the user if the
+      files were decompressed.
+    first_records: the index of the first record of each file, and the number of all records at the
+      end, int64 [files + 1].
+    lengths: the size of the data of each record, int64 [records].
+    damages: the places from which files cannot be read, in the order of the files.
+  """
+  files: Tuple[bytes, ...]
+  names: Tuple[bytes, ...]
+  first_records: np.ndarray
+  lengths: np.ndarray
+  damages: Tuple[Damage, ...]
+
+  @property
+  def num_records(self) -> int:
+    """The number of records."""
+    return len(self.lengths)
+
+  def offsets(self) -> np.ndarray:
+    """Returns the position of the data of each record in its file, int64 [records]."""
+    ends = np.cumsum(self.lengths + (HEADER_BYTES + FOOTER_BYTES))
+    starts = ends - self.lengths - FOOTER_BYTES
+    ends_of_files = np.concatenate([[0], ends])[self.first_records[:-1]]
+    return starts - np.repeat(ends_of_files, np.diff(self.first_records))
+
+  def locate(self, record: int) -> Tuple[bytes, int]:
+    """Returns the file of a record, and the number of the record in this file, counted from 0."""
+    file_index = int(np.searchsorted(self.first_records, record, 'right')) - 1
+    return self.names[file_index], record - int(self.first_records[file_index])
+
+
+def masked_checksum(data: bytes) -> int:
+  """Returns the checksum that the format stores for some bytes: a masked CRC-32C."""
+  checksum: int = google_crc32c.value(data)
+  return ((checksum >> 15 | checksum << 17) + _CHECKSUM_MASK) & 0xffffffff
+
+
+@functools.lru_cache(maxsize=4)
+def load_index(files: Tuple[bytes, ...]) -> RecordIndex:
+  """Scans uncompressed files, or reuses the result of an earlier scan if no file has changed.
+
+  Raises:
+    OSError: a file cannot be read.
+  """
+  path = _cache_path(files)
+  index = _read_cached(path, files)
+  if index is None:
+    index = _scan_files(files)
+    _write_cached(path, index)
+  return index
+
+
+def is_header(header: bytes) -> bool:
+  """Returns whether some bytes are the start of a record: a length and its checksum."""
+  return (len(header) >= HEADER_BYTES
+          and masked_checksum(header[:8]) == _unpack_header(header)[1])
+
+
+def describe_record(path: bytes, record: int) -> str:
+  """Returns the text that names a record in messages."""
+  return '{}: record {}'.format(printable(os.fsdecode(path)), record)
+
+
+def _scan_files(files: Sequence[bytes]) -> RecordIndex:
+  """Scans the files in parallel."""
+  with ThreadPoolExecutor(available_cores()) as threads:
+    results = list(threads.map(_scan_file, files))
+  counts = [len(lengths) for lengths, _ in results]
+  damages = (damage._replace(file_index=file_index)
+             for file_index, (_, damage) in enumerate(results) if damage is not None)
+  return RecordIndex(tuple(files), tuple(files),
+                     np.concatenate([[0], np.cumsum(counts)]).astype(np.int64),
+                     np.concatenate([lengths for lengths, _ in results]), tuple(damages))
+
+
+def _scan_file(path: bytes) -> Tuple[np.ndarray, Optional[Damage]]:
+  """Returns the lengths of the readable records of a file, and the damage, if there is any."""
+  lengths: List[int] = []
+  with PositionedFile(path) as file:
+    try:
+      for length in _iter_lengths(file):
+        lengths.append(length)
+      damage = None
+    except _DamagedRecord as error:
+      damage = Damage(0, len(lengths), error.reason, file.size - error.offset)
+  return np.array(lengths, np.int64), damage
+
+
+def _iter_lengths(file: PositionedFile) -> Iterator[int]:
+  """Yields the length of the data of each record.
+
+  Raises:
+    _DamagedRecord: a record is damaged, so that the positions of further records are unknown.
+  """
+  offset, block, block_offset, read_bytes = 0, b'', 0, _BLOCK_BYTES
+  while offset < file.size:
+    position = offset - block_offset
+    if position + HEADER_BYTES > len(block):
+      if position > 2 * len(block):  # The records are larger than blocks.
+        read_bytes = _MIN_READ_BYTES
+      block, block_offset, position = file.read(offset, read_bytes), offset, 0
+      if len(block) < HEADER_BYTES:
+        raise _DamagedRecord(offset, 'truncated')
+    length, checksum = _unpack_header(block, position)
+    if masked_checksum(block[position:position + 8]) != checksum:
+      raise _DamagedRecord(offset, 'wrong checksum of the length')
+    next_offset = offset + HEADER_BYTES + length + FOOTER_BYTES
+    if next_offset > file.size:
+      raise _DamagedRecord(offset, 'truncated')
+    yield length
+    offset = next_offset
+
+
+def _cache_path(files: Sequence[bytes]) -> str:
+  key = hashlib.md5('{} {}'.format(_CACHE_VERSION, fingerprint.of_files(files)).encode())
+  return os.path.join(paths.user_cache_dir(), 'record_index', key.hexdigest() + '.npz')
+
+
+def _read_cached(path: str, files: Tuple[bytes, ...]) -> Optional[RecordIndex]:
+  """Returns the index of an earlier scan, or None."""
+  try:
+    with np.load(path, allow_pickle=False) as arrays:
+      damages = json.loads(bytes(arrays['damages']).decode())
+      return RecordIndex(files, files, arrays['first_records'], arrays['lengths'],
+                         tuple(Damage(*damage) for damage in damages))
+  except (OSError, ValueError, KeyError, TypeError):  # There is none, or it is damaged.
+    return None
+
+
+def _write_cached(path: str, index: RecordIndex) -> None:
+  """Stores an index for later runs. A folder that is not writable only costs a scan per run."""
+  try:
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    with atomic.open_atomic(path) as file:
+      np.savez(file, first_records=index.first_records, lengths=index.lengths,
+               damages=np.frombuffer(json.dumps(index.damages).encode(), np.uint8))
+    _remove_old_files(os.path.dirname(path))
+  except OSError as error:
+    _LOG.debug('cannot store the positions of the records (%s)', error)
+
+
+def _remove_old_files(folder: str) -> None:
+  """Removes all but the _MAX_CACHED_INDICES newest files of a folder."""
+  with os.scandir(folder) as entries:
+    newest_first = sorted(entries, key=lambda entry: entry.stat().st_mtime, reverse=True)
+  for entry in newest_first[_MAX_CACHED_INDICES:]:
+    os.remove(entry.path)

@@ -1,0 +1,83 @@
+"""Describes data sets of images in TFRecord files."""
+
+import os
+from typing import Sequence, Tuple
+
+from estimator_train.datasets import record_files
+from estimator_train.datasets.description import DataSet, ImageRecordSplit
+from estimator_train.datasets.image_folder import DEFAULT_IMAGE_SIZE
+from estimator_train.datasets.transfer import DownloadResult
+from estimator_train.errors import UserError, printable
+from estimator_train.run_dir.run_files import LABELS_FILE, RunDir
+from estimator_train.settings import Settings
+
+
+def describe(settings: Settings) -> DataSet:
+  """Describes the records of `--train_pattern` and `--eval_pattern` that the mode reads.
+
+  Raises:
+    UserError: a pattern is not given or matches no file, a file is damaged, or the class names are
+      unknown.
+  """
+  reads_train = settings.mode != 'evaluate'
+  reads_eval = settings.evaluates or (settings.mode == 'audit' and bool(settings.eval_pattern))
+  return describe_classes(settings)._replace(
+      train=_make_split('train_pattern', settings) if reads_train else None,
+      test=_make_split('eval_pattern', settings) if reads_eval else None)
+
+
+def get(unused_settings: Settings) -> Sequence[DownloadResult]:
+  """Fetches nothing, because the user provides the files."""
+  return []
+
+
+def describe_classes(settings: Settings) -> DataSet:
+  """Describes the data set without reading records.
+
+  Raises:
+    UserError: the class names are unknown.
+  """
+  class_names = settings.labels or _read_labels_file(settings) or (
+      RunDir(settings.model_dir).class_names() if settings.model_dir else ())
+  if len(class_names) < 2:
+    raise UserError('the names of at least two classes are required',
+                    '--dataset=tfrecord without --labels and without a {} next to the files'.format(
+                        LABELS_FILE), 'give --labels=A,B, or write {}'.format(LABELS_FILE))
+  height, width, channels = (*(settings.image_size or DEFAULT_IMAGE_SIZE), 3)[:3]
+  return DataSet(settings.dataset, class_names, (height, width, channels))
+
+
+def _make_split(pattern_flag: str, settings: Settings) -> ImageRecordSplit:
+  index = record_files.load_index(pattern_flag, getattr(settings, pattern_flag),
+                                  settings.compression, settings)
+  return ImageRecordSplit(index, settings.image_key, settings.label_key, settings.label_offset)
+
+
+def _read_labels_file(settings: Settings) -> Tuple[str, ...]:
+  """Returns the class names in `labels.txt` next to the files; () if there is no such file.
+
+  A line is a class name, or a class index and a name, such as `0:daisy`.
+
+  Raises:
+    UserError: the file is invalid.
+  """
+  for pattern in (settings.train_pattern, settings.eval_pattern):
+    path = os.path.join(os.path.dirname(pattern or ''), LABELS_FILE)
+    if pattern and os.path.isfile(path):
+      with open(path, encoding='utf-8') as file:
+        return _parse_labels(file.read().splitlines(), path)
+  return ()
+
+
+def _parse_labels(lines: Sequence[str], path: str) -> Tuple[str, ...]:
+  parts = [line.partition(':') for line in lines]
+  names_by_index = {int(number): name for number, colon, name in parts
+                    if colon and number.isdigit()}
+  if lines and sorted(names_by_index) == list(range(len(lines))):
+    class_names = tuple(names_by_index[index] for index in range(len(lines)))
+  else:
+    class_names = tuple(lines)
+  if not all(class_names) or len(set(class_names)) < len(class_names):
+    raise UserError('{} must have a different name in each line'.format(LABELS_FILE),
+                    printable(path), 'name each class once, in the order of the class indices')
+  return class_names

@@ -1,0 +1,176 @@
+"""Reads images from TFRecord files: from tf.train.Examples with an encoded image and a label."""
+
+import hashlib
+import os
+from typing import Any, Iterator, List, Optional, Tuple
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+from google.protobuf import message
+
+from estimator_train.datasets import fingerprint
+from estimator_train.datasets.description import DataSet, ImageRecordSplit
+from estimator_train.datasets.record_index import describe_record
+from estimator_train.errors import UserError, printable
+from estimator_train.inputs import file_errors, image_source
+from estimator_train.inputs.record_reader import RecordReader
+from estimator_train.inputs.source import FilePath
+
+_PARALLEL_READS = 2  # One chunk of records is read while another one is waiting for the disk.
+_RECORDS_PER_LABEL_READ = 1024
+
+
+class ImageRecordSource(image_source.ImageSource):
+  """The source of an ImageRecordSplit. A worker reads only the records of its shard."""
+  format_name = 'image_records'
+
+  def __init__(self, dataset: DataSet, split: ImageRecordSplit) -> None:
+    super().__init__(dataset, split)
+    self._reader = RecordReader(split.records)
+
+  def __len__(self) -> int:
+    return self.split.records.num_records if self.split.kept is None else len(self.split.kept)
+
+  def check_and_count(self) -> Optional[int]:
+    records = self.split.records
+    if records.damages:
+      raise UserError('a TFRecord file is damaged', '{} ({})'.format(*self.unreadable_parts()[0]),
+                      'write the file again, or give --on_bad_image=skip')
+    if not len(self):
+      raise UserError('the TFRecord files have no records', ', '.join(
+          printable(os.fsdecode(path)) for path in records.names[:3]), 'change the pattern')
+    return len(self)
+
+  def look_up(self, chunks: tf.data.Dataset) -> tf.data.Dataset:
+    def read_records(indices: np.ndarray) -> np.ndarray:
+      return np.array(self._reader.read(self._to_records(indices)), object)
+
+    @tf.autograph.experimental.do_not_convert
+    def make_records(indices: tf.Tensor) -> tf.Tensor:
+      records = tf.numpy_function(read_records, [indices], tf.string)
+      records.set_shape([None])
+      return records
+
+    @tf.autograph.experimental.do_not_convert
+    def parse(records: tf.Tensor) -> Tuple[tf.Tensor, tf.Tensor]:
+      features = tf.io.parse_example(records, {
+          self.split.image_key: tf.io.FixedLenFeature([], tf.string),
+          self.split.label_key: tf.io.FixedLenFeature([], tf.int64)})
+      return features[self.split.image_key], self._to_class_indices(features[self.split.label_key])
+
+    return (chunks.map(make_records, _PARALLEL_READS).map(parse)
+            .apply(tf.data.experimental.unbatch()).prefetch(image_source.CHUNK_SIZE))
+
+  @staticmethod
+  def read(reference: tf.Tensor) -> tf.Tensor:
+    return reference  # The content itself.
+
+  def read_content(self, index: int) -> bytes:
+    features = self._parse(index)
+    self._check_label(features)
+    return bytes(_value(features, self.split.image_key, 'bytes_list'))
+
+  def name_of(self, index: int) -> str:
+    path, record = self.split.records.locate(int(self._to_records(np.array([index]))[0]))
+    return describe_record(path, record)
+
+  def without(self, indices: List[int]) -> ImageRecordSplit:
+    kept = np.arange(len(self)) if self.split.kept is None else self.split.kept
+    return self.split._replace(kept=np.delete(kept, indices) if indices else self.split.kept,
+                               records=self.split.records._replace(damages=()))
+
+  def class_indices(self) -> np.ndarray:
+    return np.concatenate(list(self._iter_class_indices()))
+
+  def cache_key(self) -> str:
+    split = self.split
+    key = '{} {} {} {}'.format(fingerprint.of_files(split.records.files), split.image_key,
+                               split.label_key, split.label_offset)
+    if split.kept is not None:
+      key += fingerprint.of_arrays([split.kept])
+    return hashlib.md5(key.encode()).hexdigest()
+
+  def content_digest(self) -> str:
+    return fingerprint.of_arrays([self.split.records.lengths])
+
+  def files(self) -> List[FilePath]:
+    return list(self.split.records.files)
+
+  def audited_class_indices(self) -> np.ndarray:
+    return np.array([self._class_index_or_unknown(index) for index in range(len(self))], np.int64)
+
+  def unreadable_parts(self) -> List[Tuple[str, str]]:
+    return [(describe_record(self.split.records.names[damage.file_index], damage.record),
+             '{}; the last {:,} bytes of the file are lost'.format(damage.reason,
+                                                                   damage.lost_bytes))
+            for damage in self.split.records.damages]
+
+  def _to_records(self, indices: np.ndarray) -> np.ndarray:
+    """Returns the indices of the records of examples. Bad records are not among the examples."""
+    return indices if self.split.kept is None else self.split.kept[indices]
+
+  def _to_class_indices(self, labels: tf.Tensor) -> tf.Tensor:
+    """Returns the class indices of labels, int64 [n]; fails if one is out of range."""
+    class_indices = labels + self.split.label_offset
+    is_in_range = tf.reduce_all((class_indices >= 0)
+                                & (class_indices < len(self.dataset.labels)))
+    with tf.control_dependencies([tf.Assert(is_in_range, ['label out of range', labels])]):
+      return tf.identity(class_indices)
+
+  def _check_label(self, features: Any) -> int:
+    """Returns the class index of an example; raises a ValueError if its label is invalid."""
+    label = _value(features, self.split.label_key, 'int64_list')
+    class_index = int(label) + self.split.label_offset
+    if not 0 <= class_index < len(self.dataset.labels):
+      raise ValueError('label {}{} for {} classes'.format(
+          label, ' with --label_offset={}'.format(self.split.label_offset)
+          if self.split.label_offset else '', len(self.dataset.labels)))
+    return class_index
+
+  def _iter_class_indices(self) -> Iterator[np.ndarray]:
+    """Yields the class indices of consecutive examples, int64 [n]."""
+    with tf.Graph().as_default(), tf.Session(
+        config=tf.ConfigProto(device_count={'GPU': 0})) as session:
+      records = tf.placeholder(tf.string, [None])
+      labels = tf.io.parse_example(records, {
+          self.split.label_key: tf.io.FixedLenFeature([], tf.int64)})[self.split.label_key]
+      read_labels = session.make_callable(self._to_class_indices(labels), [records])
+      for start in range(0, len(self), _RECORDS_PER_LABEL_READ):
+        stop = min(start + _RECORDS_PER_LABEL_READ, len(self))
+        with file_errors.translate_errors(self):
+          yield read_labels(np.array(self._reader.read(self._to_records(np.arange(start, stop))),
+                                     object))
+
+  def _parse(self, index: int) -> Any:
+    """Returns the features of an example, by key; raises a ValueError if it is damaged."""
+    (record,) = self._reader.read(self._to_records(np.array([index])))
+    try:
+      return tf.train.Example.FromString(record).features.feature
+    except message.DecodeError as error:
+      raise ValueError('not a tf.train.Example') from error
+
+  def _class_index_or_unknown(self, index: int) -> int:
+    """Returns the class index of an example; -1 if it cannot be read."""
+    try:
+      return self._check_label(self._parse(index))
+    except (OSError, ValueError):
+      return -1
+
+
+def _value(features: Any, key: str, kind: str) -> Any:
+  """Returns the only value of a feature; raises a ValueError if there is no such value.
+
+  Args:
+    features: the features of a tf.train.Example, by key.
+    key: the key of the feature.
+    kind: the expected kind of values: `bytes_list` or `int64_list`.
+  """
+  if key not in features:
+    raise ValueError('no {}; the keys are {}'.format(key, ', '.join(sorted(features)) or 'missing'))
+  found_kind = features[key].WhichOneof('kind')
+  if found_kind != kind:
+    raise ValueError('{} is a {}, not a {}'.format(key, found_kind, kind))
+  values = getattr(features[key], kind).value
+  if len(values) != 1:
+    raise ValueError('{} has {} values, not one'.format(key, len(values)))
+  return values[0]

@@ -1,0 +1,119 @@
+"""Decodes, resizes and batches JPEG, PNG and GIF images, whatever the source of their bytes.
+
+The datasets contain (images, labels). Images are decoded to uint8 and resized to float32 [B,
+height, width, C], with pixel values from 0 to 255. C is 1 if the model takes grey images, or if all
+images of the batch are expected to be grey and are grey; otherwise, C is 3. The graph of the model
+scales the pixel values and, if necessary, repeats a single channel. Labels are float32 [B,
+num_classes] or int64 [B].
+"""
+
+from typing import Callable, Iterable, Tuple
+
+import tensorflow.compat.v1 as tf
+
+from estimator_train.inputs.batching import Batching
+
+# A function from a reference, a scalar string such as a path, to the content of the image.
+Read = Callable[[tf.Tensor], tf.Tensor]
+
+
+def decode(content: tf.Tensor, channels: int = 0) -> tf.Tensor:
+  """Decodes the content of an image file, a scalar string, to uint8 [height, width, C].
+
+  Args:
+    content: the content.
+    channels: 1 or 3, to convert the image to this number of channels; or 0, to keep the channels of
+      the image (C = 1 for a grey image).
+  """
+  # In spite of its name, decode_jpeg also recognizes and decodes PNG and GIF.
+  return tf.image.decode_jpeg(content, channels=channels)
+
+
+def resize(image: tf.Tensor, height: int, width: int) -> tf.Tensor:
+  """Resizes an image, uint8 [any, any, C], to float32 [height, width, C].
+
+  The interpolation is bilinear, without half-pixel centers, as is the default of TensorFlow 1.
+  """
+  return tf.image.resize_bilinear(image[tf.newaxis], (height, width))[0]
+
+
+def are_all_grey(contents: Iterable[bytes]) -> bool:
+  """Returns whether all of these images are grey; images that cannot be decoded are ignored."""
+  with tf.Graph().as_default(), tf.Session(
+      config=tf.ConfigProto(device_count={'GPU': 0})) as session:
+    content = tf.placeholder(tf.string, [])
+    channels = tf.shape(decode(content))[2]
+    for image in contents:
+      try:
+        if session.run(channels, {content: image}) != 1:
+          return False
+      except tf.errors.OpError:
+        pass
+  return True
+
+
+def decoded_channels(batching: Batching, expect_grey: bool) -> int:
+  """Returns the `channels` to decode an image with: see `decode`."""
+  if batching.image_shape[2] == 1:
+    return 1
+  return 0 if expect_grey else 3
+
+
+def make_batches(references: tf.data.Dataset, read: Read, expect_grey: bool,
+                 batching: Batching) -> tf.data.Dataset:
+  """Returns a dataset of batches (images, labels) for a dataset of (reference, class index).
+
+  Args:
+    references: (reference, class index) of each example, scalars.
+    read: the function that returns the content of an image.
+    expect_grey: whether most images are expected to be grey, so that only one channel is resized.
+    batching: how the examples are combined into batches.
+  """
+  load_image = make_load_image(read, expect_grey, batching)
+  return batching.prefetch_batches(
+      references
+      .apply(tf.data.experimental.map_and_batch(
+          load_image, batching.examples_per_batch, num_parallel_calls=batching.num_parallel_calls))
+      .map(_make_colour_fallback(read, batching)))
+
+
+def make_load_image(read: Read, expect_grey: bool,
+                    batching: Batching) -> Callable[..., Tuple[tf.Tensor, ...]]:
+  """Makes a function of (reference, class index) that reads, decodes and resizes an image.
+
+  Returns:
+    A function that returns (image, has_all_channels, reference, class index). The image is float32
+    [height, width, 1 or 3]. If has_all_channels is False, the file has several channels, of which
+    the image contains only the first.
+  """
+  height, width, _ = batching.image_shape
+  channels = decoded_channels(batching, expect_grey)
+
+  # Without this decorator, AutoGraph would take time, although it converts nothing.
+  @tf.autograph.experimental.do_not_convert
+  def load_image(reference: tf.Tensor, class_index: tf.Tensor) -> Tuple[tf.Tensor, ...]:
+    image = decode(read(reference), channels)
+    if channels:
+      return resize(image, height, width), tf.constant(True), reference, class_index
+    is_grey = tf.equal(tf.shape(image)[2], 1)
+    return resize(image[:, :, :1], height, width), is_grey, reference, class_index
+
+  return load_image
+
+
+def _make_colour_fallback(read: Read,
+                          batching: Batching) -> Callable[..., Tuple[tf.Tensor, tf.Tensor]]:
+  """Makes a function that reads a batch again, with three channels, if an image is not grey."""
+  height, width, _ = batching.image_shape
+
+  @tf.autograph.experimental.do_not_convert
+  def reload_if_coloured(pixels: tf.Tensor, has_all_channels: tf.Tensor, references: tf.Tensor,
+                         class_indices: tf.Tensor) -> Tuple[tf.Tensor, tf.Tensor]:
+    pixels = tf.cond(
+        tf.reduce_all(has_all_channels), lambda: pixels,
+        lambda: tf.map_fn(
+            lambda reference: resize(decode(read(reference), 3), height, width), references,
+            tf.float32, parallel_iterations=batching.num_parallel_calls))
+    return pixels, batching.encode_labels(class_indices)
+
+  return reload_if_coloured

@@ -1,0 +1,72 @@
+"""Computes the order of examples that can be read in any order, such as image files and records."""
+
+from typing import List
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+from estimator_train.inputs.batching import Batching, Shard
+
+_MAX_CHUNKS = 2 ** 62  # Practically infinite.
+
+
+class Order:
+  """The order in which a worker reads the training examples.
+
+  Each epoch has its own permutation of all examples, which depends only on the seed and the index
+  of the epoch. A resumed run computes the permutation of the epoch in which the run was
+  interrupted, and reads no earlier example. Batches may span two epochs.
+
+  All workers use the same permutations, and each worker reads its shard of the examples of every
+  step. Together, the workers train on the same examples as one process with as many replicas.
+
+  Args:
+    num_examples: the number of examples per epoch.
+    seed: the seed of the permutations.
+    shard: the training examples that the worker reads.
+  """
+
+  def __init__(self, num_examples: int, seed: int, shard: Shard) -> None:
+    self._num_examples, self._seed, self._shard = num_examples, seed, shard
+    self._epoch, self._permutation = -1, np.empty(0, np.int64)
+
+  def indices(self, start: int, stop: int) -> np.ndarray:
+    """Returns the indices of the worker's examples from `start` to `stop`, int64 [stop - start]."""
+    shard, positions = self._shard, np.arange(start, stop)
+    if shard.num_workers > 1:
+      step, position_in_step = np.divmod(positions, shard.worker_batch_size)
+      positions = position_in_step + shard.worker_batch_size * (
+          step * shard.num_workers + shard.rank)
+    epochs, positions_in_epoch = np.divmod(positions + shard.first_example, self._num_examples)
+    parts: List[np.ndarray] = [self._permute(epoch)[positions_in_epoch[epochs == epoch]]
+                               for epoch in range(epochs[0], epochs[-1] + 1)]
+    return np.concatenate(parts)
+
+  def _permute(self, epoch: int) -> np.ndarray:
+    """Returns the permutation of an epoch; the last one is kept."""
+    if epoch != self._epoch:
+      random = np.random.RandomState([self._seed % 2 ** 32, epoch % 2 ** 32])
+      self._epoch, self._permutation = epoch, random.permutation(self._num_examples)
+    return self._permutation
+
+
+def training_chunks(num_examples: int, batching: Batching, chunk_size: int) -> tf.data.Dataset:
+  """Returns an infinite dataset of the indices of the training examples, int64 [chunk_size]."""
+  order = Order(num_examples, batching.seed, batching.shard)
+
+  def compute_chunk(chunk: np.ndarray) -> np.ndarray:
+    return order.indices(int(chunk) * chunk_size, (int(chunk) + 1) * chunk_size)
+
+  # Without this decorator, AutoGraph would take time, although it converts nothing.
+  @tf.autograph.experimental.do_not_convert
+  def make_chunk(chunk: tf.Tensor) -> tf.Tensor:
+    indices = tf.numpy_function(compute_chunk, [chunk], tf.int64)
+    indices.set_shape([chunk_size])
+    return indices
+
+  return tf.data.Dataset.range(_MAX_CHUNKS).map(make_chunk)
+
+
+def evaluation_chunks(num_examples: int, chunk_size: int) -> tf.data.Dataset:
+  """Returns a dataset of the indices of all examples in order, int64 [chunk_size or fewer]."""
+  return tf.data.Dataset.range(num_examples).batch(chunk_size)

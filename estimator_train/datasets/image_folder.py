@@ -6,7 +6,7 @@ from typing import Dict, List, Optional, Sequence, Tuple, Union
 
 import numpy as np
 
-from estimator_train.datasets import file_pattern
+from estimator_train.datasets import file_pattern, record_index
 from estimator_train.datasets.description import ArraySplit, DataSet, ImageSplit
 from estimator_train.datasets.transfer import DownloadResult
 from estimator_train.errors import UserError, printable
@@ -105,36 +105,19 @@ def _list_files(flag: str, pattern: Optional[str]) -> List[bytes]:
   if not files:
     raise UserError('--{} matches no file'.format(flag), '--{}={}'.format(flag, pattern),
                     'give a pattern such as \'DATA/train/**/*.jpeg\', in quotes')
-  if _is_tfrecord(files[0]):
+  if _starts_with_record(files[0]):
     raise UserError('--{} must match image files'.format(flag),
                     '{} is a TFRecord file'.format(printable(os.fsdecode(files[0]))),
-                    'read TFRecords with estimator_train.convert and an input_fn of your own')
+                    'give --dataset=tfrecord')
   return files
 
 
-def _is_tfrecord(path: bytes) -> bool:
-  """Returns whether a file begins like an uncompressed TFRecord file.
-
-  A record consists of the message's length (uint64), a 4-byte CRC, the message, and a 4-byte CRC.
-  Each of the first three lengths must lead to the next record or to the end of the file.
-  """
+def _starts_with_record(path: bytes) -> bool:
+  """Returns whether a file is an uncompressed TFRecord file."""
   try:
-    if not stat.S_ISREG(os.stat(path).st_mode):
-      return False
-    with open(path, 'rb') as file:
-      size, offset = os.fstat(file.fileno()).st_size, 0
-      for _ in range(3):
-        header = file.read(8)
-        if offset and not header:
-          return True
-        offset += 16 + int.from_bytes(header, 'little')
-        # The offset is 16 if the first record is empty, as in a file of zeros.
-        if len(header) < 8 or offset > size or offset == 16:
-          return False
-        file.seek(offset)
+    return stat.S_ISREG(os.stat(path).st_mode) and record_index.starts_with_record(path)
   except OSError:  # The error is reported when the image is decoded.
     return False
-  return True
 
 
 def _find_class_names(files: Sequence[bytes]) -> Tuple[str, ...]:

@@ -123,6 +123,12 @@ def is_header(header: bytes) -> bool:
           and masked_checksum(header[:8]) == _unpack_header(header)[1])
 
 
+def starts_with_record(path: bytes) -> bool:
+  """Returns whether a file starts with a record; raises an OSError if it cannot be read."""
+  with PositionedFile(path) as file:
+    return is_header(file.read(0, HEADER_BYTES))
+
+
 def describe_record(path: bytes, record: int) -> str:
   """Returns the text that names a record in messages."""
   return '{}: record {}'.format(printable(os.fsdecode(path)), record)

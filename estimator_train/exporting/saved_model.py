@@ -83,10 +83,9 @@ def _image_file_tensors(model: tf.keras.Model, preprocess: Callable[[tf.Tensor],
                     'the model takes {}'.format(channels), 'give --export_format=h5 or tflite')
   image_bytes = tf.placeholder(tf.string, [None], name='image_bytes')
 
-  def decode_and_resize(content: tf.Tensor) -> tf.Tensor:
-    return images.resize(images.decode(content, channels), height, width)
-
-  pixels = tf.map_fn(decode_and_resize, image_bytes, tf.float32, back_prop=False)
+  pixels = tf.map_fn(
+      lambda content: images.decode_and_resize(content, (height, width, channels)), image_bytes,
+      tf.float32, back_prop=False)
   return {'image_bytes': image_bytes}, _output_tensors(
       model, model(preprocess(pixels)), class_names)
 

@@ -68,7 +68,7 @@ class ImageRecordSource(image_source.ImageSource):
   def read_content(self, index: int) -> bytes:
     features = self._parse(index)
     self._check_label(features)
-    return bytes(_value(features, self.split.image_key, 'bytes_list'))
+    return image_content(features, self.split.image_key)
 
   def name_of(self, index: int) -> str:
     path, record = self.split.records.locate(int(self._to_records(np.array([index]))[0]))
@@ -144,10 +144,7 @@ class ImageRecordSource(image_source.ImageSource):
   def _parse(self, index: int) -> Any:
     """Returns the features of an example, by key; raises a ValueError if it is damaged."""
     (record,) = self._reader.read(self._to_records(np.array([index])))
-    try:
-      return tf.train.Example.FromString(record).features.feature
-    except message.DecodeError as error:
-      raise ValueError('not a tf.train.Example') from error
+    return parse_features(record)
 
   def _class_index_or_unknown(self, index: int) -> int:
     """Returns the class index of an example; -1 if it cannot be read."""
@@ -155,6 +152,19 @@ class ImageRecordSource(image_source.ImageSource):
       return self._check_label(self._parse(index))
     except (OSError, ValueError):
       return -1
+
+
+def parse_features(record: bytes) -> Any:
+  """Returns the features of a tf.train.Example, by key; raises a ValueError if it is damaged."""
+  try:
+    return tf.train.Example.FromString(record).features.feature
+  except message.DecodeError as error:
+    raise ValueError('not a tf.train.Example') from error
+
+
+def image_content(features: Any, image_key: str) -> bytes:
+  """Returns the encoded image of an example; raises a ValueError if there is none."""
+  return bytes(_value(features, image_key, 'bytes_list'))
 
 
 def _value(features: Any, key: str, kind: str) -> Any:

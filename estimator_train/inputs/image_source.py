@@ -64,7 +64,7 @@ class ImageSource(EncodedImages, Source):
 
     @tf.autograph.experimental.do_not_convert
     def decode(reference: tf.Tensor, class_index: tf.Tensor) -> tf.Tensor:
-      channels = images.decoded_channels(batching, expect_grey)
+      channels = 0 if expect_grey or batching.image_shape[2] == 1 else 3
       return images.decode(self.read(reference), channels)[0, 0, 0]
 
     @tf.autograph.experimental.do_not_convert

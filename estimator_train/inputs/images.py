@@ -22,8 +22,8 @@ def decode(content: tf.Tensor, channels: int = 0) -> tf.Tensor:
 
   Args:
     content: the content.
-    channels: 1 or 3, to convert the image to this number of channels; or 0, to keep the channels of
-      the image (C = 1 for a grey image).
+    channels: 3, to convert the image to C = 3; or 0, to keep the channels of the image (C = 1 for a
+      grey image).
   """
   # In spite of its name, decode_jpeg also recognizes and decodes PNG and GIF.
   return tf.image.decode_jpeg(content, channels=channels)
@@ -35,6 +35,18 @@ def resize(image: tf.Tensor, height: int, width: int) -> tf.Tensor:
   The interpolation is bilinear, without half-pixel centers, as is the default of TensorFlow 1.
   """
   return tf.image.resize_bilinear(image[tf.newaxis], (height, width))[0]
+
+
+def decode_and_resize(content: tf.Tensor, image_shape: Tuple[int, int, int]) -> tf.Tensor:
+  """Decodes and resizes an image to float32 `image_shape`, with 1 or 3 channels."""
+  height, width, channels = image_shape
+  if channels == 3:
+    return resize(decode(content, 3), height, width)
+  image = decode(content)
+  # The decoder cannot convert all formats to grey.
+  return tf.cond(
+      tf.equal(tf.shape(image)[2], 1), lambda: resize(image, height, width),
+      lambda: tf.image.rgb_to_grayscale(resize(decode(content, 3), height, width)))
 
 
 def are_all_grey(contents: Iterable[bytes]) -> bool:
@@ -50,13 +62,6 @@ def are_all_grey(contents: Iterable[bytes]) -> bool:
       except tf.errors.OpError:
         pass
   return True
-
-
-def decoded_channels(batching: Batching, expect_grey: bool) -> int:
-  """Returns the `channels` to decode an image with: see `decode`."""
-  if batching.image_shape[2] == 1:
-    return 1
-  return 0 if expect_grey else 3
 
 
 def make_batches(references: tf.data.Dataset, read: Read, expect_grey: bool,
@@ -86,17 +91,18 @@ def make_load_image(read: Read, expect_grey: bool,
     [height, width, 1 or 3]. If has_all_channels is False, the file has several channels, of which
     the image contains only the first.
   """
-  height, width, _ = batching.image_shape
-  channels = decoded_channels(batching, expect_grey)
+  height, width, model_channels = batching.image_shape
 
   # Without this decorator, AutoGraph would take time, although it converts nothing.
   @tf.autograph.experimental.do_not_convert
   def load_image(reference: tf.Tensor, class_index: tf.Tensor) -> Tuple[tf.Tensor, ...]:
-    image = decode(read(reference), channels)
-    if channels:
-      return resize(image, height, width), tf.constant(True), reference, class_index
-    is_grey = tf.equal(tf.shape(image)[2], 1)
-    return resize(image[:, :, :1], height, width), is_grey, reference, class_index
+    content = read(reference)
+    if model_channels == 1 or not expect_grey:
+      pixels = decode_and_resize(content, batching.image_shape)
+      return pixels, tf.constant(True), reference, class_index
+    image = decode(content)
+    pixels = resize(image[:, :, :1], height, width)
+    return pixels, tf.equal(tf.shape(image)[2], 1), reference, class_index
 
   return load_image
 
@@ -104,15 +110,13 @@ def make_load_image(read: Read, expect_grey: bool,
 def _make_colour_fallback(read: Read,
                           batching: Batching) -> Callable[..., Tuple[tf.Tensor, tf.Tensor]]:
   """Makes a function that reads a batch again, with three channels, if an image is not grey."""
-  height, width, _ = batching.image_shape
-
   @tf.autograph.experimental.do_not_convert
   def reload_if_coloured(pixels: tf.Tensor, has_all_channels: tf.Tensor, references: tf.Tensor,
                          class_indices: tf.Tensor) -> Tuple[tf.Tensor, tf.Tensor]:
     pixels = tf.cond(
         tf.reduce_all(has_all_channels), lambda: pixels,
         lambda: tf.map_fn(
-            lambda reference: resize(decode(read(reference), 3), height, width), references,
+            lambda reference: decode_and_resize(read(reference), batching.image_shape), references,
             tf.float32, parallel_iterations=batching.num_parallel_calls))
     return pixels, batching.encode_labels(class_indices)
 

@@ -1,29 +1,31 @@
-"""Reads batches of images without labels, from image files and idx files, for predictions.
+"""Reads batches of images without labels for predictions: from image, idx and TFRecord files.
 
 Images are decoded and resized as in evaluation; see images.py. A batch also has an entry for
 each file that cannot be read.
 """
 
 import collections
+import functools
 import itertools
 import os
 import stat
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Deque, Generator, Iterator, List, NamedTuple, Optional, Tuple, Union
+from typing import Callable, Deque, Generator, Iterator, List, NamedTuple, Optional, Tuple, Union
 
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from estimator_train.datasets import file_pattern
+from estimator_train.datasets import file_pattern, record_index
 from estimator_train.errors import UserError
-from estimator_train.inputs import idx_images, images
+from estimator_train.inputs import idx_images, image_records, images
+from estimator_train.inputs.record_reader import RecordReader
 
 
 class Image(NamedTuple):
   """An image, decoded and resized.
 
   Attributes:
-    name: the path of the file; for an image in an idx file, `PATH:INDEX`.
+    name: the path of the file; for an image in an idx or TFRecord file, `PATH:INDEX`.
     pixels: uint8 or float32 [height, width, 1 or 3], pixel values from 0 to 255.
   """
   name: bytes
@@ -31,17 +33,28 @@ class Image(NamedTuple):
 
 
 class UnreadableFile(NamedTuple):
-  """A file that cannot be read completely.
+  """A file that cannot be read completely, or a record that is damaged.
 
   Attributes:
-    name: the path of the file.
-    reason: why the file cannot be read completely.
+    name: the path of the file; for a record, `PATH:INDEX`.
+    reason: why it cannot be read completely.
   """
   name: bytes
   reason: str
 
 
 Entry = Union[Image, UnreadableFile]
+
+
+class _Item(NamedTuple):
+  """A file, or a record of a file.
+
+  Attributes:
+    path: the path of the file.
+    read: takes a decoder, and returns the entry; None for an idx file, which has several entries.
+  """
+  path: bytes
+  read: Callable[['_Decoder'], Optional[Entry]]
 
 
 def find_input_files(pattern: str) -> Iterator[bytes]:
@@ -63,12 +76,14 @@ def find_input_files(pattern: str) -> Iterator[bytes]:
   return itertools.chain([first], files)
 
 
-def read_batches(files: Iterator[bytes], image_shape: Tuple[int, int, int], batch_size: int,
-                 num_parallel_calls: int) -> Generator[List[Entry], None, None]:
+def read_batches(files: Iterator[bytes], image_key: str, image_shape: Tuple[int, int, int],
+                 batch_size: int, num_parallel_calls: int) -> Generator[List[Entry], None, None]:
   """Reads files in batches, one batch ahead of the caller.
 
   Args:
-    files: the paths of image files and idx files, whose format is recognized by their content.
+    files: the paths of image files, idx files and uncompressed TFRecord files, whose format is
+      recognized by their content.
+    image_key: the key of the encoded image in a record.
     image_shape: (height, width, channels) of the model's input.
     batch_size: the number of entries per batch; the last batch may be smaller.
     num_parallel_calls: the number of images that are decoded in parallel.
@@ -77,7 +92,8 @@ def read_batches(files: Iterator[bytes], image_shape: Tuple[int, int, int], batc
     Lists of entries, in the order of the files.
   """
   decoder = _Decoder(image_shape)
-  entries = _read_entries(files, decoder, image_shape, batch_size, num_parallel_calls)
+  items = itertools.chain.from_iterable(_iter_items(path, image_key) for path in files)
+  entries = _read_entries(items, decoder, image_shape, batch_size, num_parallel_calls)
   try:
     while True:
       batch = list(itertools.islice(entries, batch_size))
@@ -97,16 +113,35 @@ def stack_images(images: List[Image]) -> np.ndarray:
                    for image in images]).astype(np.float32, copy=False)
 
 
-def _read_entries(files: Iterator[bytes], decoder: '_Decoder', image_shape: Tuple[int, int, int],
+def _iter_items(path: bytes, image_key: str) -> Iterator[_Item]:
+  """Yields an item per record of a TFRecord file, or one item for any other file."""
+  try:
+    is_record_file = stat.S_ISREG(os.stat(path).st_mode) and record_index.starts_with_record(path)
+    index = record_index.load_index((path,)) if is_record_file else None
+  except OSError as error:
+    yield _Item(path, functools.partial(_make_unreadable, path, error.strerror or str(error)))
+    return
+  if index is None:
+    yield _Item(path, functools.partial(_read_image_file, path))
+    return
+  reader = RecordReader(index)
+  for record in range(index.num_records):
+    yield _Item(path, functools.partial(_read_record, path, reader, record, image_key))
+  for damage in index.damages:
+    yield _Item(path, functools.partial(_make_unreadable, b'%s:%d' % (path, damage.record),
+                                        damage.reason))
+
+
+def _read_entries(items: Iterator[_Item], decoder: '_Decoder', image_shape: Tuple[int, int, int],
                   max_pending: int, num_threads: int) -> Generator[Entry, None, None]:
-  """Yields the entries of the files in order. Threads read up to `max_pending` files ahead."""
+  """Yields the entries of the items in order. Threads read up to `max_pending` items ahead."""
   height, width, _ = image_shape
   pending: Deque[Tuple[bytes, Future]] = collections.deque()
   with ThreadPoolExecutor(num_threads) as threads:
     try:
       while True:
-        for path in itertools.islice(files, max_pending - len(pending)):
-          pending.append((path, threads.submit(_read_image_file, path, decoder)))
+        for item in itertools.islice(items, max_pending - len(pending)):
+          pending.append((item.path, threads.submit(item.read, decoder)))
         if not pending:
           return
         path, future = pending.popleft()
@@ -118,6 +153,24 @@ def _read_entries(files: Iterator[bytes], decoder: '_Decoder', image_shape: Tupl
     finally:
       for _, future in pending:
         future.cancel()
+
+
+def _make_unreadable(name: bytes, reason: str, unused_decoder: '_Decoder') -> UnreadableFile:
+  return UnreadableFile(name, reason)
+
+
+def _read_record(path: bytes, reader: RecordReader, record: int, image_key: str,
+                 decoder: '_Decoder') -> Entry:
+  """Reads and decodes the image of a record."""
+  name = b'%s:%d' % (path, record)
+  try:
+    (content,) = reader.read(np.array([record]))
+    features = image_records.parse_features(content)
+    return Image(name, decoder.decode(image_records.image_content(features, image_key)))
+  except OSError as error:
+    return UnreadableFile(name, error.strerror or str(error))
+  except ValueError as error:
+    return UnreadableFile(name, str(error))
 
 
 def _read_image_file(path: bytes, decoder: '_Decoder') -> Optional[Entry]:
@@ -152,18 +205,12 @@ class _Decoder:
   """
 
   def __init__(self, image_shape: Tuple[int, int, int]) -> None:
-    height, width, channels = image_shape
+    height, width, _ = image_shape
     with tf.Graph().as_default() as graph:
       contents = tf.placeholder(tf.string, [])
-      image = tf.image.decode_jpeg(contents)
-      # An image with two or four channels has an alpha channel. Decoding to three channels discards
-      # the alpha channel.
-      image = tf.cond(tf.equal(tf.shape(image)[2] % 2, 1), lambda: image,
-                      lambda: tf.image.decode_jpeg(contents, channels=3))
-      pixels = images.resize(image, height, width)
-      if channels == 1:
-        pixels = tf.cond(tf.equal(tf.shape(pixels)[2], 1), lambda: pixels,
-                         lambda: tf.image.rgb_to_grayscale(pixels))
+      image = images.decode(contents)
+      pixels = tf.cond(tf.equal(tf.shape(image)[2], 1), lambda: images.resize(image, height, width),
+                       lambda: images.decode_and_resize(contents, image_shape))
     self._session = tf.Session(graph=graph, config=tf.ConfigProto(device_count={'GPU': 0}))
     self._fetch_pixels = self._session.make_callable(pixels, [contents])
 

@@ -72,7 +72,7 @@ def open_predictions(settings: Settings) -> Iterator[Predictions]:
     _LOG.info('predicting with %s of step %d on %s, %d images at a time', settings.model,
               trained_checkpoint.global_step, model.device, model.batch_size)
     batches = unlabelled.read_batches(
-        files, trained_checkpoint.dataset.image_shape, model.batch_size,
+        files, settings.image_key, trained_checkpoint.dataset.image_shape, model.batch_size,
         threads.num_parallel_calls(settings[groups.Input]))
     with contextlib.closing(batches):
       yield Predictions(trained_checkpoint, (

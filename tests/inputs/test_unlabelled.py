@@ -31,7 +31,8 @@ def images(tmp_path, write_images):
 
 
 def read(files, shape=SHAPE, batch_size=3):
-  return list(unlabelled.read_batches((bytes(file) for file in files), shape, batch_size, 2))
+  return list(unlabelled.read_batches((bytes(file) for file in files), 'image/encoded', shape,
+                                      batch_size, 2))
 
 
 def in_three(image):
@@ -96,7 +97,7 @@ def test_no_more_is_read_than_a_batch_ahead(images):
       taken.append(number)
       yield bytes(images[number % 7])
 
-  some = unlabelled.read_batches(files(), SHAPE, 10, 2)
+  some = unlabelled.read_batches(files(), 'image/encoded', SHAPE, 10, 2)
   for number in range(1, 4):
     assert len(next(some)) == 10
     assert len(taken) <= 10 * number + 10

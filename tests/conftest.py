@@ -147,9 +147,15 @@ def restored_process():
   os.environ.update(environment)
 
 
+@pytest.fixture(scope='session')
+def cache_home(tmp_path_factory):
+  return str(tmp_path_factory.mktemp('cache_home'))
+
+
 @pytest.fixture(autouse=True)
-def clean_environment(restored_process, monkeypatch):
+def clean_environment(restored_process, monkeypatch, cache_home):
   monkeypatch.delenv('TF_CONFIG', raising=False)
+  monkeypatch.setenv('XDG_CACHE_HOME', cache_home)
   # An earlier run of the program has sent the log to its own standard error.
   log = logging.getLogger('estimator_train')
   monkeypatch.setattr(log, 'handlers', [])
@@ -279,6 +285,41 @@ def image_folders(tmp_path, write_images):
                                             ('test', 'A', 5), ('test', 'B', 5))
                 for index in range(count)})
   return tmp_path / 'data'
+
+
+def record_of(image, label, **features):
+  """Returns a serialized tf.train.Example of the standard image schema."""
+  import tensorflow.compat.v1 as tf
+
+  return tf.train.Example(features=tf.train.Features(feature=dict({
+      'image/encoded': tf.train.Feature(bytes_list=tf.train.BytesList(value=[image])),
+      'image/class/label': tf.train.Feature(int64_list=tf.train.Int64List(value=[label]))},
+      **features))).SerializeToString()
+
+
+def write_records(path, records, compression=''):
+  """Writes a TFRecord file."""
+  import tensorflow.compat.v1 as tf
+
+  path.parent.mkdir(parents=True, exist_ok=True)
+  with tf.io.TFRecordWriter(str(path), compression) as writer:
+    for record in records:
+      writer.write(record)
+
+
+@pytest.fixture
+def image_records(image_folders):
+  """The images of `image_folders` in files: `train` in seven shards, `test` in two."""
+  folder = image_folders.parent / 'records'
+  for split, shards in (('train', 7), ('test', 2)):
+    paths = sorted((image_folders / split).glob('*/*.jpeg'))
+    records = [record_of(path.read_bytes(), 'AB'.index(path.parent.name)) for path in paths]
+    bounds = [len(paths) * index // shards for index in range(shards + 1)]
+    for index, (start, stop) in enumerate(zip(bounds, bounds[1:])):
+      write_records(folder / '{}-{:05d}-of-{:05d}'.format(split, index, shards),
+                    records[start:stop])
+  (folder / 'labels.txt').write_text('0:A\n1:B\n')
+  return folder
 
 
 @pytest.fixture

@@ -102,14 +102,20 @@ def masked_checksum(data: bytes) -> int:
   return ((checksum >> 15 | checksum << 17) + _CHECKSUM_MASK) & 0xffffffff
 
 
-@functools.lru_cache(maxsize=4)
 def load_index(files: Tuple[bytes, ...]) -> RecordIndex:
   """Scans uncompressed files, or reuses the result of an earlier scan if no file has changed.
 
   Raises:
     OSError: a file cannot be read.
   """
-  path = _cache_path(files)
+  key = hashlib.md5('{} {}'.format(_CACHE_VERSION, fingerprint.of_files(files)).encode())
+  return _load_index(files, os.path.join(paths.user_cache_dir(), 'record_index',
+                                         key.hexdigest() + '.npz'))
+
+
+@functools.lru_cache(maxsize=4)
+def _load_index(files: Tuple[bytes, ...], path: str) -> RecordIndex:
+  """Like load_index; `path` is the file that stores the result of the scan."""
   index = _read_cached(path, files)
   if index is None:
     index = _scan_files(files)
@@ -182,11 +188,6 @@ def _iter_lengths(file: PositionedFile) -> Iterator[int]:
       raise _DamagedRecord(offset, 'truncated')
     yield length
     offset = next_offset
-
-
-def _cache_path(files: Sequence[bytes]) -> str:
-  key = hashlib.md5('{} {}'.format(_CACHE_VERSION, fingerprint.of_files(files)).encode())
-  return os.path.join(paths.user_cache_dir(), 'record_index', key.hexdigest() + '.npz')
 
 
 def _read_cached(path: str, files: Tuple[bytes, ...]) -> Optional[RecordIndex]:

@@ -13,7 +13,7 @@ from estimator_train.distribution.threads import available_cores
 from estimator_train.errors import UserError, printable
 from estimator_train.files import atomic
 from estimator_train.inputs.encoded_images import EncodedImages
-from estimator_train.inputs.source import BadImage
+from estimator_train.inputs.source import BadExample, BadImage
 from estimator_train.settings import groups
 
 _LOG = logging.getLogger('estimator_train')
@@ -79,6 +79,8 @@ def find_undecodable(source: EncodedImages) -> Iterator[Tuple[int, str]]:
       decoder.decode_shape(source.read_content(index))
     except OSError as error:
       return error.strerror or str(error)
+    except BadExample as error:
+      return error.reason
     except ValueError as error:
       return str(error)
     return None

@@ -7,7 +7,7 @@ import tensorflow.compat.v1 as tf
 
 from estimator_train.inputs import images
 from estimator_train.inputs.batching import Batching
-from estimator_train.inputs.source import InputFn
+from estimator_train.inputs.source import BadExample, InputFn
 
 _GREY_SAMPLE_SIZE = 16  # The maximum number of images that expects_grey decodes.
 
@@ -37,7 +37,7 @@ class EncodedImages(abc.ABC):
 
     Raises:
       OSError: the file cannot be read.
-      ValueError: the file is damaged.
+      BadExample: the example is damaged.
     """
 
   @abc.abstractmethod
@@ -67,7 +67,7 @@ class EncodedImages(abc.ABC):
   def _read_if_readable(self, index: int) -> List[bytes]:
     try:
       return [self.read_content(index)]
-    except (OSError, ValueError):  # The error is reported when the image is read for training.
+    except (OSError, BadExample):  # The error is reported when the image is read for training.
       return []
 
 

@@ -7,7 +7,7 @@ from typing import Iterator, Optional
 import tensorflow.compat.v1 as tf
 
 from estimator_train.errors import UserError
-from estimator_train.inputs.source import Source
+from estimator_train.inputs.source import BadExample, Source
 
 _FILE_ERRORS = (tf.errors.InvalidArgumentError, tf.errors.NotFoundError, tf.errors.UnknownError,
               tf.errors.PermissionDeniedError, tf.errors.FailedPreconditionError)
@@ -27,12 +27,23 @@ def translate_errors(source: Optional[Source] = None) -> Iterator[None]:
     raise UserError('a file of the data set or of --model_dir is damaged',
                     error.message.splitlines()[0],
                     'remove it; --mode=download downloads data files again') from error
+  except BadExample as error:
+    raise _to_user_error(str(error)) from error
   except _FILE_ERRORS as error:
     if 'not found in checkpoint' in error.message:
       raise UserError('--model_dir holds a checkpoint of another model or optimizer',
                       re.sub(r'.*?(Key \S+ not found in checkpoint).*', r'\1', error.message,
                              flags=re.DOTALL), 'give another --model_dir') from error
+    # A Python function of the input pipeline names the example itself.
+    bad_example = re.search(r'BadExample: (.*)', error.message)
+    if bad_example:
+      raise _to_user_error(bad_example.group(1)) from error
     user_error = source.explain_failure() if source is not None else None
     if user_error is None:
       raise
     raise user_error from error
+
+
+def _to_user_error(bad_example: str) -> UserError:
+  return UserError('an example cannot be read', bad_example,
+                   'repair or remove it (--mode=audit lists all), or give --on_bad_image=skip')

@@ -2,7 +2,7 @@
 
 import hashlib
 import os
-from typing import Any, Iterator, List, Optional, Tuple
+from typing import Any, List, Optional, Tuple
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -14,7 +14,7 @@ from estimator_train.datasets.record_index import describe_record
 from estimator_train.errors import UserError, printable
 from estimator_train.inputs import file_errors, image_source
 from estimator_train.inputs.record_reader import RecordReader
-from estimator_train.inputs.source import FilePath
+from estimator_train.inputs.source import BadExample, FilePath
 
 _PARALLEL_READS = 2  # One chunk of records is read while another one is waiting for the disk.
 _RECORDS_PER_LABEL_READ = 1024
@@ -42,33 +42,23 @@ class ImageRecordSource(image_source.ImageSource):
     return len(self)
 
   def look_up(self, chunks: tf.data.Dataset) -> tf.data.Dataset:
-    def read_records(indices: np.ndarray) -> np.ndarray:
-      return np.array(self._reader.read(self._to_records(indices)), object)
+    # tf.io.parse_example crashes for examples that cannot be parsed, because its error contains
+    # bytes that are not valid UTF-8.
+    def look_up_records(indices: np.ndarray) -> Tuple[List[bytes], np.ndarray]:
+      examples = [self._parse(index, record) for index, record in zip(
+          indices, self._reader.read(self._to_records(indices)))]
+      contents, class_indices = zip(*examples)
+      return list(contents), np.array(class_indices, np.int64)
 
-    @tf.autograph.experimental.do_not_convert
-    def make_records(indices: tf.Tensor) -> tf.Tensor:
-      records = tf.numpy_function(read_records, [indices], tf.string)
-      records.set_shape([None])
-      return records
-
-    @tf.autograph.experimental.do_not_convert
-    def parse(records: tf.Tensor) -> Tuple[tf.Tensor, tf.Tensor]:
-      features = tf.io.parse_example(records, {
-          self.split.image_key: tf.io.FixedLenFeature([], tf.string),
-          self.split.label_key: tf.io.FixedLenFeature([], tf.int64)})
-      return features[self.split.image_key], self._to_class_indices(features[self.split.label_key])
-
-    return (chunks.map(make_records, _PARALLEL_READS).map(parse)
-            .apply(tf.data.experimental.unbatch()).prefetch(image_source.CHUNK_SIZE))
+    return image_source.look_up_in_python(chunks, look_up_records, _PARALLEL_READS)
 
   @staticmethod
   def read(reference: tf.Tensor) -> tf.Tensor:
     return reference  # The content itself.
 
   def read_content(self, index: int) -> bytes:
-    features = self._parse(index)
-    self._check_label(features)
-    return image_content(features, self.split.image_key)
+    (record,) = self._reader.read(self._to_records(np.array([index])))
+    return self._parse(index, record)[0]
 
   def name_of(self, index: int) -> str:
     path, record = self.split.records.locate(int(self._to_records(np.array([index]))[0]))
@@ -80,7 +70,9 @@ class ImageRecordSource(image_source.ImageSource):
                                records=self.split.records._replace(damages=()))
 
   def class_indices(self) -> np.ndarray:
-    return np.concatenate(list(self._iter_class_indices()))
+    parts = np.array_split(np.arange(len(self)), len(self) // _RECORDS_PER_LABEL_READ + 1)
+    with file_errors.translate_errors():
+      return np.concatenate([self._read_class_indices(part) for part in parts])
 
   def cache_key(self) -> str:
     split = self.split
@@ -109,15 +101,24 @@ class ImageRecordSource(image_source.ImageSource):
     """Returns the indices of the records of examples. Bad records are not among the examples."""
     return indices if self.split.kept is None else self.split.kept[indices]
 
-  def _to_class_indices(self, labels: tf.Tensor) -> tf.Tensor:
-    """Returns the class indices of labels, int64 [n]; fails if one is out of range."""
-    class_indices = labels + self.split.label_offset
-    is_in_range = tf.reduce_all((class_indices >= 0)
-                                & (class_indices < len(self.dataset.labels)))
-    with tf.control_dependencies([tf.Assert(is_in_range, ['label out of range', labels])]):
-      return tf.identity(class_indices)
+  def _read_class_indices(self, indices: np.ndarray) -> np.ndarray:
+    """Returns the class indices of examples, int64 [n]."""
+    return np.array([self._parse(index, record)[1] for index, record in zip(
+        indices, self._reader.read(self._to_records(indices)))], np.int64)
 
-  def _check_label(self, features: Any) -> int:
+  def _parse(self, index: int, record: bytes) -> Tuple[bytes, int]:
+    """Returns the encoded image and the class index of an example.
+
+    Raises:
+      BadExample: the record is not an example, or a feature is invalid.
+    """
+    try:
+      features = parse_features(record)
+      return image_content(features, self.split.image_key), self._class_index(features)
+    except ValueError as error:
+      raise BadExample(printable(self.name_of(index)), str(error)) from error
+
+  def _class_index(self, features: Any) -> int:
     """Returns the class index of an example; raises a ValueError if its label is invalid."""
     label = _value(features, self.split.label_key, 'int64_list')
     class_index = int(label) + self.split.label_offset
@@ -127,30 +128,11 @@ class ImageRecordSource(image_source.ImageSource):
           if self.split.label_offset else '', len(self.dataset.labels)))
     return class_index
 
-  def _iter_class_indices(self) -> Iterator[np.ndarray]:
-    """Yields the class indices of consecutive examples, int64 [n]."""
-    with tf.Graph().as_default(), tf.Session(
-        config=tf.ConfigProto(device_count={'GPU': 0})) as session:
-      records = tf.placeholder(tf.string, [None])
-      labels = tf.io.parse_example(records, {
-          self.split.label_key: tf.io.FixedLenFeature([], tf.int64)})[self.split.label_key]
-      read_labels = session.make_callable(self._to_class_indices(labels), [records])
-      for start in range(0, len(self), _RECORDS_PER_LABEL_READ):
-        stop = min(start + _RECORDS_PER_LABEL_READ, len(self))
-        with file_errors.translate_errors(self):
-          yield read_labels(np.array(self._reader.read(self._to_records(np.arange(start, stop))),
-                                     object))
-
-  def _parse(self, index: int) -> Any:
-    """Returns the features of an example, by key; raises a ValueError if it is damaged."""
-    (record,) = self._reader.read(self._to_records(np.array([index])))
-    return parse_features(record)
-
   def _class_index_or_unknown(self, index: int) -> int:
     """Returns the class index of an example; -1 if it cannot be read."""
     try:
-      return self._check_label(self._parse(index))
-    except (OSError, ValueError):
+      return int(self._read_class_indices(np.array([index]))[0])
+    except (OSError, BadExample):
       return -1
 
 

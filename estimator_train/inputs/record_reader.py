@@ -15,6 +15,7 @@ from estimator_train.datasets.record_index import (
   describe_record,
   masked_checksum,
 )
+from estimator_train.inputs.source import BadExample
 
 # The part of the open files that the operating system allows to a process, and the most files that
 # a reader keeps open.
@@ -45,7 +46,7 @@ class RecordReader:
 
     Raises:
       OSError: a file cannot be read.
-      ValueError: a record is damaged.
+      BadExample: a record is damaged.
     """
     file_indices = np.searchsorted(self._index.first_records, records, 'right') - 1
     places = list(zip(map(self._open_file, file_indices.tolist()),
@@ -67,7 +68,7 @@ class RecordReader:
       reason = 'wrong checksum'
     else:
       return data
-    raise ValueError('{} ({})'.format(describe_record(*self._index.locate(record)), reason))
+    raise BadExample(describe_record(*self._index.locate(record)), reason)
 
   def _open_file(self, file_index: int) -> PositionedFile:
     """Returns an open file. The files that were used least recently are closed."""

@@ -17,6 +17,19 @@ InputFn = Callable[[], tf.data.Dataset]
 FilePath = Union[str, bytes]
 
 
+class BadExample(ValueError):
+  """An example is damaged.
+
+  Attributes:
+    place: the file, and the place in the file.
+    reason: what is wrong with the example.
+  """
+
+  def __init__(self, place: str, reason: str) -> None:
+    super().__init__('{} ({})'.format(place, reason))
+    self.place, self.reason = place, reason
+
+
 class BadImage(NamedTuple):
   """An image file that cannot be decoded, and the reason."""
   file: str

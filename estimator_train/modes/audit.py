@@ -16,6 +16,7 @@ from estimator_train.inputs import bad_images, image_headers
 from estimator_train.inputs.factory import make_source
 from estimator_train.inputs.image_headers import Problem
 from estimator_train.inputs.image_source import ImageNames, ImageSource
+from estimator_train.inputs.source import BadExample
 from estimator_train.reports import audit
 from estimator_train.run_dir.run_files import RunDir
 from estimator_train.settings import Settings, groups
@@ -102,8 +103,8 @@ def _inspect_image(source: ImageSource, index: int, decoder: bad_images.Decoder)
     if os.path.islink(name) and not os.path.exists(name):
       reason = 'a broken link'
     return _InspectedImage(0, None, None, (Problem('unreadable', reason),))
-  except ValueError as error:
-    return _InspectedImage(0, None, None, (Problem('bad_record', str(error)),))
+  except BadExample as error:
+    return _InspectedImage(0, None, None, (Problem('bad_record', error.reason),))
   shape, decode_error = None, None
   try:
     shape = decoder.decode_shape(contents)

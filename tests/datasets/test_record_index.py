@@ -1,0 +1,163 @@
+"""Where the records of files are: found without reading them, remembered, and damage noticed."""
+
+import os
+import random
+import threading
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+from conftest import write_records
+
+from estimator_train.datasets import record_index
+from estimator_train.inputs.record_reader import RecordReader
+
+
+@pytest.fixture
+def contents():
+  """Of three files, the second of which is empty: an empty record, small ones, and large ones."""
+  numbers = random.Random(1)
+  lengths = [[0, 1, 7, 5000, 3, 70000], [], [12] * 40 + [9000] * 20 + [1]]
+  return [[bytes(numbers.randrange(256) for _ in range(length)) for length in of_file]
+          for of_file in lengths]
+
+
+@pytest.fixture
+def files(tmp_path, contents):
+  paths = [tmp_path / 'records "{}"'.format(index) for index in range(len(contents))]
+  for path, records in zip(paths, contents):
+    write_records(path, records)
+  return tuple(os.fsencode(str(path)) for path in paths)
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path, monkeypatch):
+  monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'cache'))
+  record_index._load_index.cache_clear()
+  return tmp_path / 'cache'
+
+
+@pytest.mark.parametrize('block_bytes', [12, 13, 100, 4096, 1 << 20])
+def test_records_are_those_of_tensorflow(files, contents, monkeypatch, block_bytes):
+  monkeypatch.setattr(record_index, '_BLOCK_BYTES', block_bytes)
+  monkeypatch.setattr(record_index, '_MIN_READ_BYTES', 12)
+  index = record_index.load_index(files)
+  assert index.damages == ()
+  flat = [record for of_file in contents for record in of_file]
+  assert RecordReader(index).read(np.arange(index.num_records)) == flat
+  expected = [record for path in files for record in tf.io.tf_record_iterator(os.fsdecode(path))]
+  assert flat == expected
+  assert [index.locate(record) for record in (0, 5, 6, len(flat) - 1)] == [
+      (files[0], 0), (files[0], 5), (files[2], 0), (files[2], 60)]
+
+
+def test_records_are_read_in_any_order(files, contents):
+  index = record_index.load_index(files)
+  flat = [record for of_file in contents for record in of_file]
+  order = np.random.RandomState(1).permutation(len(flat))
+  assert RecordReader(index).read(order) == [flat[position] for position in order]
+
+
+def test_files_by_url(files, contents):
+  index = record_index.load_index(tuple(b'file://' + path for path in files))
+  assert RecordReader(index).read(np.array([5, 0, 6])) == [
+      contents[0][5], contents[0][0], contents[2][0]]
+  with pytest.raises(OSError, match='No such file'):
+    record_index.load_index((b'file:///missing/file',))
+
+
+def test_unchanged_files_are_scanned_once(files, monkeypatch, own_cache):
+  first = record_index.load_index(files)
+  scanned = []
+  scan = record_index._scan_files
+  monkeypatch.setattr(record_index, '_scan_files',
+                      lambda paths: scanned.append(paths) or scan(paths))
+  record_index._load_index.cache_clear()  # As in another process.
+  again = record_index.load_index(files)
+  assert not scanned and again.files == first.files
+  np.testing.assert_array_equal(again.lengths, first.lengths)
+  np.testing.assert_array_equal(again.first_records, first.first_records)
+  os.utime(files[0], ns=(1, 1))
+  record_index.load_index(files)  # In the same process.
+  assert len(scanned) == 1
+  for path in (own_cache / 'estimator_train' / 'record_index').iterdir():
+    path.write_bytes(b'damaged')
+  record_index._load_index.cache_clear()
+  assert record_index.load_index(files).num_records == first.num_records
+  assert len(scanned) == 2
+
+
+def test_the_cache_is_bounded(tmp_path, monkeypatch, own_cache):
+  monkeypatch.setattr(record_index, '_MAX_CACHED_INDICES', 3)
+  for number in range(5):
+    path = tmp_path / str(number)
+    write_records(path, [b'any'])
+    record_index.load_index((str(path).encode(),))
+  assert len(list((own_cache / 'estimator_train' / 'record_index').iterdir())) == 3
+
+
+def test_a_cache_that_cannot_be_written(files, own_cache):
+  own_cache.write_text('a file')
+  assert record_index.load_index(files).num_records == 67
+
+
+@pytest.mark.parametrize('lost', [1, 4, 5, 70000, 70004, 70005, 70015])
+def test_a_truncated_file(files, lost):
+  """The last record of the file has 70,016 bytes with its length and checksums."""
+  with open(files[0], 'rb+') as file:
+    size = file.seek(0, os.SEEK_END)
+    file.truncate(size - lost)
+  index = record_index.load_index(files)
+  assert index.num_records == 66
+  assert index.damages == (record_index.Damage(0, 5, 'truncated', 70016 - lost),)
+  assert index.locate(5) == (files[2], 0)
+
+
+def test_a_damaged_length(files):
+  with open(files[2], 'rb+') as file:
+    file.seek(28)
+    file.write(b'\x0d')  # The second record has 12 bytes.
+  index = record_index.load_index(files)
+  assert index.num_records == 7
+  (damage,) = index.damages
+  assert damage[:3] == (2, 1, 'wrong checksum of the length')
+
+
+def test_damaged_data_is_named(files):
+  with open(files[2], 'rb+') as file:
+    file.seek(28 + 12 + 3)
+    file.write(b'\xff\xfe')
+  reader = RecordReader(record_index.load_index(files))
+  assert len(reader.read(np.array([6, 8]))) == 2
+  with pytest.raises(ValueError, match=r'records "2": record 1 \(wrong checksum\)'):
+    reader.read(np.array([6, 7]))
+
+
+def test_a_file_that_is_truncated_while_it_is_used(files):
+  reader = RecordReader(record_index.load_index(files))
+  os.truncate(files[0], 30)
+  with pytest.raises(ValueError, match=r'records "0": record 5 \(truncated\)'):
+    reader.read(np.array([5]))
+
+
+def test_few_files_are_open(tmp_path, monkeypatch):
+  """As many shards as a process may open files, and more."""
+  paths = [tmp_path / '{:04d}'.format(number) for number in range(200)]
+  for number, path in enumerate(paths):
+    write_records(path, [b'%d' % number])
+  index = record_index.load_index(tuple(str(path).encode() for path in paths))
+  before = len(os.listdir('/proc/self/fd'))
+  monkeypatch.setattr('estimator_train.inputs.record_reader._MAX_OPEN_FILES', 8)
+  reader, numbers = RecordReader(index), np.random.RandomState(1).permutation(200)
+  results = {}
+
+  def read(part):
+    results[part] = [reader.read(np.array([number]))[0] for number in numbers[part::4]]
+
+  threads = [threading.Thread(target=read, args=(part,)) for part in range(4)]
+  for thread in threads:
+    thread.start()
+  for thread in threads:
+    thread.join()
+  assert results == {part: [b'%d' % number for number in numbers[part::4]] for part in range(4)}
+  assert len(os.listdir('/proc/self/fd')) <= before + 8

@@ -41,7 +41,8 @@ class InputMeasurement(NamedTuple):
     bytes_per_example: size of the files on disk per example; None if there are no files.
     bytes_from_storage: bytes that the kernel read from storage during the preparation and the cold
       passes; None if the kernel does not report this number.
-    bytes_expected: the minimum of `bytes_from_storage` if no file was in the page cache.
+    min_bytes_if_cold: the least number that `bytes_from_storage` can be if no file was in the page
+      cache.
     image_shape: (height, width, channels) of the pixels in a batch.
     pixels_dtype: name of the dtype of the pixels.
   """
@@ -52,7 +53,7 @@ class InputMeasurement(NamedTuple):
   stage_passes: Dict[str, List[ExamplesAndSecs]]
   bytes_per_example: Optional[float]
   bytes_from_storage: Optional[int]
-  bytes_expected: float
+  min_bytes_if_cold: float
   image_shape: Tuple[int, int, int]
   pixels_dtype: str
 

@@ -175,10 +175,11 @@ def make_launch_command(point: Point, settings: Settings, dataset: DataSet) -> L
   arguments = settings_lib.to_arguments(point_settings(point, settings, dataset))
   if point.unit != WORKER:
     return LaunchCommand(arguments)
-  cores = 0 if settings.num_gpus else plan_cpu_workers()[1]
+  cores_per_worker = 0 if settings.num_gpus else plan_cpu_workers()[1]
   if point.count == 1:
-    return LaunchCommand(arguments, cores=sorted(os.sched_getaffinity(0))[:cores])
-  cluster_flags = ['--local_workers={}'.format(point.count), '--local_cores={}'.format(cores),
+    return LaunchCommand(arguments, cores=sorted(os.sched_getaffinity(0))[:cores_per_worker])
+  cluster_flags = ['--local_workers={}'.format(point.count),
+                   '--local_cores={}'.format(cores_per_worker),
                    '--local_gpus={}'.format(settings.num_gpus)]
   return LaunchCommand(cluster_flags + arguments, 'estimator_train.launcher.local_cluster')
 
@@ -200,7 +201,7 @@ def read_completed_points(points: Sequence[Point], settings: groups.Run) -> List
   return results
 
 
-def prepare_log_path(point: Point, settings: groups.Run) -> str:
+def prepare_point_folder(point: Point, settings: groups.Run) -> str:
   """Creates an empty folder for a point, and returns the path for the log in the folder.
 
   Files that an incomplete run of the point left in the folder are removed.

@@ -61,7 +61,7 @@ class IdxSource(Source):
   def cache_key(self) -> str:
     return fingerprint.of_files(self.files())
 
-  def content_digest(self) -> str:
+  def digest_of_examples(self) -> str:
     # Workers need not compare digests of published files, because each worker has compared its
     # files with the checksums.
     return '' if self.dataset.files else fingerprint.of_arrays([self.class_indices()])

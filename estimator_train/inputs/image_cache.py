@@ -103,8 +103,8 @@ def load_array(cache: str, name: str, shape: Tuple[int, ...], dtype: type,
           _fill_file(part_file, shape, dtype, fill)
           os.replace(part_file.name, path)
         elif os.path.exists(part_file.name):
-          # Another process completed the cache while this process waited for the lock. The partial
-          # file is a new, empty file of open_locked.
+          # Another process completed the cache while this process waited for the lock. Remove the
+          # new, empty partial file that open_locked created.
           os.remove(part_file.name)
     return np.load(path, mmap_mode='r', allow_pickle=False)
   except OSError as error:

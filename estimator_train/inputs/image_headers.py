@@ -1,4 +1,4 @@
-"""Finds problems of image files in their headers, without decoding pixels.
+"""Finds issues of image files in their headers, without decoding pixels.
 
 The decoder that training uses determines whether an image can be decoded. For an image that cannot
 be decoded, this module finds the reason. For any other image, this module finds the properties that
@@ -23,12 +23,12 @@ _ORIENTATION_TAG = 0x0112  # The EXIF tag of the orientation.
 _PNG_DEPTH_OFFSET = 24  # The position of the byte that contains the bits per channel.
 
 
-class Problem(NamedTuple):
-  """A problem of a file.
+class FileIssue(NamedTuple):
+  """An issue of a file.
 
   Attributes:
     kind: one of ISSUE_KINDS in reports/audit.py.
-    reason: a description of the problem.
+    reason: a description of the issue.
   """
   kind: str
   reason: str
@@ -47,7 +47,7 @@ def load_pillow() -> None:
                     'it cannot be imported ({})'.format(error),
                     'install it with `pip install Pillow`, or this package with its extra '
                     '`images`') from error
-  # The audit reports problems itself, so Pillow's warnings are hidden. All threads share the
+  # The audit reports issues itself, so Pillow's warnings are hidden. All threads share the
   # filters, so they are set before threads start.
   warnings.filterwarnings('ignore', module=r'PIL\.')
   logging.getLogger('PIL').setLevel(logging.CRITICAL + 1)
@@ -55,8 +55,8 @@ def load_pillow() -> None:
   Image.init()
 
 
-def find_problems(path: bytes, contents: bytes, decoder_error: Optional[str]) -> Iterator[Problem]:
-  """Yields the problems of a file.
+def find_issues(path: bytes, contents: bytes, decoder_error: Optional[str]) -> Iterator[FileIssue]:
+  """Yields the issues of a file.
 
   Args:
     path: the path of the file.
@@ -70,7 +70,7 @@ def find_problems(path: bytes, contents: bytes, decoder_error: Optional[str]) ->
   if format_name is not None:
     yield from _check_extension(path, format_name)
   if re.match('Got [0-9]+ frames', decoder_error or ''):
-    yield Problem('animated', 'the decoder does not support GIFs with several frames')
+    yield FileIssue('animated', 'the decoder does not support GIFs with several frames')
   if image is not None and decoder_error is None:
     yield from _find_ignored_properties(contents, image)
 
@@ -94,7 +94,7 @@ def _open_with_pillow(contents: bytes, format_name: Optional[str]) -> Tuple[Any,
   try:
     if format_name is None:
       return Image.open(file, formats=_UNSUPPORTED_FORMATS), ''
-    # Open the format's own class: Image.open would replace errors by 'cannot identify image file'.
+    # Use the format's own class: Image.open would replace errors by 'cannot identify image file'.
     return {'JPEG': JpegImagePlugin.JpegImageFile, 'PNG': PngImagePlugin.PngImageFile,
             'GIF': GifImagePlugin.GifImageFile}[format_name](file), ''
   except Exception as error:  # Pillow raises various exceptions for damaged files.
@@ -102,17 +102,17 @@ def _open_with_pillow(contents: bytes, format_name: Optional[str]) -> Tuple[Any,
 
 
 def _explain_decoder_error(contents: bytes, format_name: Optional[str], image: Any,
-                           decoder_error: str, pillow_error: str) -> Problem:
-  """Returns the problem that prevents decoding. `image` is None if Pillow cannot open the file."""
+                           decoder_error: str, pillow_error: str) -> FileIssue:
+  """Returns the issue that prevents decoding. `image` is None if Pillow cannot open the file."""
   if not contents:
-    return Problem('empty', 'the file has no bytes')
+    return FileIssue('empty', 'the file has no bytes')
   if format_name is None:
     if image is None:
-      return Problem('not_an_image', decoder_error)
-    return Problem('cannot_be_decoded', 'a {} image: {}'.format(image.format, decoder_error))
+      return FileIssue('not_an_image', decoder_error)
+    return FileIssue('cannot_be_decoded', 'a {} image: {}'.format(image.format, decoder_error))
   if _IS_TRUNCATED[format_name](contents):
-    return Problem('truncated', 'the data ends early: ' + decoder_error)
-  return Problem('cannot_be_decoded', decoder_error if not pillow_error else (
+    return FileIssue('truncated', 'the data ends early: ' + decoder_error)
+  return FileIssue('cannot_be_decoded', decoder_error if not pillow_error else (
       '{} (Pillow: {})'.format(decoder_error, pillow_error)))
 
 
@@ -161,26 +161,26 @@ _IS_TRUNCATED: Dict[str, Callable[[bytes], bool]] = {
     'JPEG': _is_jpeg_truncated, 'PNG': _is_png_truncated, 'GIF': _is_gif_truncated}
 
 
-def _check_extension(path: bytes, format_name: str) -> Iterator[Problem]:
-  """Yields a problem if the extension of the file name belongs to another format."""
+def _check_extension(path: bytes, format_name: str) -> Iterator[FileIssue]:
+  """Yields an issue if the extension of the file name belongs to another format."""
   from PIL import Image
   extension = os.path.splitext(os.fsdecode(path))[1].lower()
   if Image.EXTENSION.get(extension, format_name) != format_name:  # Unknown extensions are accepted.
-    yield Problem('wrong_extension', 'a {} file with extension {}'.format(format_name, extension))
+    yield FileIssue('wrong_extension', 'a {} file with extension {}'.format(format_name, extension))
 
 
-def _find_ignored_properties(contents: bytes, image: Any) -> Iterator[Problem]:
-  """Yields the properties of an image that the decoder silently ignores."""
+def _find_ignored_properties(contents: bytes, image: Any) -> Iterator[FileIssue]:
+  """Yields the properties of an image that the decoder silently ignores, as issues."""
   if image.mode == 'CMYK':
-    yield Problem('cmyk', 'the decoder converts CMYK to RGB without the colour profile')
+    yield FileIssue('cmyk', 'the decoder converts CMYK to RGB without the colour profile')
   if image.format == 'PNG' and contents[_PNG_DEPTH_OFFSET] == 16:
-    yield Problem('16_bit', 'the decoder keeps 8 of 16 bits')
+    yield FileIssue('16_bit', 'the decoder keeps 8 of 16 bits')
   if getattr(image, 'is_animated', False) and image.format == 'PNG':
-    yield Problem('animated', 'the decoder reads only the first frame')
+    yield FileIssue('animated', 'the decoder reads only the first frame')
   orientation = _exif_orientation(image)
   if 2 <= orientation <= 8:
-    yield Problem('exif_rotated',
-                  'the decoder does not apply EXIF orientation {}'.format(orientation))
+    yield FileIssue('exif_rotated',
+                    'the decoder does not apply EXIF orientation {}'.format(orientation))
 
 
 def _exif_orientation(image: Any) -> int:

@@ -82,7 +82,7 @@ class ImageRecordSource(image_source.ImageSource):
       key += fingerprint.of_arrays([split.kept])
     return hashlib.md5(key.encode()).hexdigest()
 
-  def content_digest(self) -> str:
+  def digest_of_examples(self) -> str:
     return fingerprint.of_arrays([self.split.records.lengths])
 
   def files(self) -> List[FilePath]:

@@ -104,11 +104,11 @@ class Source(abc.ABC):
     """
     raise self._infinite_error()
 
-  def content_digest(self) -> str:
+  def digest_of_examples(self) -> str:
     """Returns a digest of the class indices, which must be the same on all workers.
 
-    The digest is '' if workers need not compare class indices, because the examples are published
-    files or synthetic.
+    A subclass may use a digest of other data. The digest is '' if workers need not compare it,
+    because the examples are published files or synthetic.
     """
     return fingerprint.of_arrays([self.class_indices()]) if self.class_indices_are_known else ''
 

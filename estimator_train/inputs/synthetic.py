@@ -1,4 +1,4 @@
-"""Makes `input_fn`s that repeat one random batch, which takes no time after the first batch."""
+"""Makes `input_fn`s that generate one random batch and repeat it at almost no cost."""
 
 from typing import Optional
 

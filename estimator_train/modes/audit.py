@@ -14,7 +14,7 @@ from estimator_train.datasets.description import DataSet
 from estimator_train.errors import UserError
 from estimator_train.inputs import bad_images, image_headers
 from estimator_train.inputs.factory import make_source
-from estimator_train.inputs.image_headers import Problem
+from estimator_train.inputs.image_headers import FileIssue
 from estimator_train.inputs.image_source import ImageNames, ImageSource
 from estimator_train.inputs.source import BadExample
 from estimator_train.reports import audit
@@ -31,12 +31,12 @@ class _InspectedImage(NamedTuple):
     size: size in bytes.
     digest: hash of the contents; None if the file is empty or cannot be read.
     shape: (height, width, channels); None if the image cannot be decoded.
-    problems: problems in the contents of the image, or the reason why it cannot be read.
+    issues: issues of the contents of the image, or the reason why it cannot be read.
   """
   size: int
   digest: Optional[bytes]
   shape: Optional[Tuple[int, int, int]]
-  problems: Tuple[Problem, ...]
+  issues: Tuple[FileIssue, ...]
 
 
 def run(settings: Settings) -> Dict[str, Any]:
@@ -85,7 +85,7 @@ def _inspect_images(splits: Sequence[audit.AuditedSplit],
     for position, inspected in enumerate(bad_images.map_examples(inspect, count, 'auditing')):
       split, index = audit.locate_file(splits, position)
       split.add_file(inspected.size, inspected.shape)
-      issues.extend(split.make_issue(index, *problem) for problem in inspected.problems)
+      issues.extend(split.make_issue(index, *issue) for issue in inspected.issues)
       if inspected.digest is not None:
         digests[position] = np.frombuffer(inspected.digest, np.uint64)
         has_content[position] = True
@@ -94,7 +94,7 @@ def _inspect_images(splits: Sequence[audit.AuditedSplit],
 
 
 def _inspect_image(source: ImageSource, index: int, decoder: bad_images.Decoder) -> _InspectedImage:
-  """Reads and decodes an image, and finds its problems."""
+  """Reads and decodes an image, and finds its issues."""
   name = source.name_of(index)
   try:
     contents = source.read_content(index)
@@ -102,9 +102,9 @@ def _inspect_image(source: ImageSource, index: int, decoder: bad_images.Decoder)
     reason = error.strerror or str(error)
     if os.path.islink(name) and not os.path.exists(name):
       reason = 'a broken link'
-    return _InspectedImage(0, None, None, (Problem('unreadable', reason),))
+    return _InspectedImage(0, None, None, (FileIssue('unreadable', reason),))
   except BadExample as error:
-    return _InspectedImage(0, None, None, (Problem('bad_record', error.reason),))
+    return _InspectedImage(0, None, None, (FileIssue('bad_record', error.reason),))
   shape, decode_error = None, None
   try:
     shape = decoder.decode_shape(contents)
@@ -112,5 +112,5 @@ def _inspect_image(source: ImageSource, index: int, decoder: bad_images.Decoder)
     decode_error = str(error)
   # Empty files have no digest, so that they are not reported as duplicates of each other.
   digest = hashlib.blake2b(contents, digest_size=16).digest() if contents else None
-  return _InspectedImage(len(contents), digest, shape, tuple(image_headers.find_problems(
+  return _InspectedImage(len(contents), digest, shape, tuple(image_headers.find_issues(
       os.fsencode(name), contents, decode_error)))

@@ -82,7 +82,7 @@ def _to_reported_measurement(dataset: DataSet,
   cold_is_from_storage = None
   if measurement.bytes_from_storage is not None and measurement.bytes_per_example is not None:
     # If most of the files had been in the page cache, fewer bytes would have come from storage.
-    cold_is_from_storage = measurement.bytes_from_storage >= measurement.bytes_expected / 2
+    cold_is_from_storage = measurement.bytes_from_storage >= measurement.min_bytes_if_cold / 2
   return ReportedInputMeasurement(
       format_name=factory.make_source(dataset, dataset.train).format_name, num_examples=count,
       prepare_secs=measurement.prepare_secs, cold_passes=measurement.cold_passes,

@@ -140,7 +140,7 @@ def _run_point(point: Point, settings: Settings, dataset: DataSet, run_child: Ru
                clock: Callable[[], float]) -> PointResult:
   """Runs a point in a child process, and returns its result."""
   command = sweep.make_launch_command(point, settings, dataset)
-  log_path = sweep.prepare_log_path(point, settings[groups.Run])
+  log_path = sweep.prepare_point_folder(point, settings[groups.Run])
   began = clock()
   child_run = run_child(command.arguments, log_path, command.module, command.cores)
   return sweep.finish_point(point, settings[groups.Run], child_run, clock() - began)

@@ -27,7 +27,7 @@ _MAX_SHOWN = 20
 
 
 class ImageIssue(NamedTuple):
-  """An issue of an image file. Sorted issues are in the order of their files.
+  """An issue of an image file. `file` is the first field, so that issues are sorted by file.
 
   Attributes:
     file: the path. Bytes of the path that cannot be decoded become surrogate escapes, as in

@@ -19,7 +19,9 @@ SeriesKey = Tuple[str, str]
 
 
 def unit_key(sweep: Dict[str, Any]) -> str:
-  """Returns the key of a table row that has the number of units: `workers` or `replicas`.
+  """Returns the plural of the unit that the sweep varies: `workers` or `replicas`.
+
+  In a row of the table, this is the key of the number of units.
 
   Args:
     sweep: the contents of `scaling.json`, as in all functions of this module.

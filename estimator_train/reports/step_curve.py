@@ -21,7 +21,8 @@ def write_step_curve(model_dir: str, global_steps: np.ndarray, secs: np.ndarray)
   """
   folder = os.path.join(model_dir, REPORT_FOLDER)
   os.makedirs(folder, exist_ok=True)
-  # Each point of the curve stands for consecutive steps. The list has the steps' indices by point.
+  # Each point of the curve stands for consecutive steps. This list contains, for each point, the
+  # indices of its steps.
   steps_of_points = np.array_split(np.arange(len(secs)), min(_MAX_POINTS, len(secs)))
   # The bins end at the 99th percentile, and the last bin includes all slower steps. If the bins
   # ended at the slowest step, they could be so wide that one bin contains almost all steps.

@@ -80,13 +80,14 @@ def summarize(steps: TimedSteps, examples_per_step: Optional[int],
   wall_secs = float(steps.wall_secs.sum())
   steps_per_sec = len(steps.wall_secs) / wall_secs
 
-  def examples_in(num_steps: float) -> Optional[float]:
-    return None if examples_per_step is None else num_steps * examples_per_step
+  def to_examples(steps_or_rate: float) -> Optional[float]:
+    """Converts steps to examples, or steps/sec to examples/sec."""
+    return None if examples_per_step is None else steps_or_rate * examples_per_step
 
   figures: Dict[str, Any] = {
-      'examples_per_sec': examples_in(steps_per_sec),
-      'examples_per_sec_per_replica': examples_in(steps_per_sec / num_replicas),
-      'steady_examples_per_sec': examples_in(1 / float(steady.secs_without_pauses.mean())),
+      'examples_per_sec': to_examples(steps_per_sec),
+      'examples_per_sec_per_replica': to_examples(steps_per_sec / num_replicas),
+      'steady_examples_per_sec': to_examples(1 / float(steady.secs_without_pauses.mean())),
       'steps_per_sec': steps_per_sec,
       'steady_steps_per_sec': 1 / float(steady.secs_without_pauses.mean()),
       'step_secs': _distribution(steps.wall_secs),
@@ -100,7 +101,7 @@ def summarize(steps: TimedSteps, examples_per_step: Optional[int],
       'pauses': steps.pauses,
       'traced_steps': int((~steps.is_untraced).sum()),
       'wall_secs': wall_secs,
-      'examples': examples_in(len(steps.wall_secs)),
+      'examples': to_examples(len(steps.wall_secs)),
       'steps_timed': len(steps.wall_secs),
       'shares': _time_shares(steady),
   }

@@ -178,7 +178,7 @@ def test_measure(split, tmp_path, monkeypatch, cache, passes, names):
   sizes = [os.stat(path).st_size for path in split.files]
   assert measured.bytes_per_example == sum(sizes) / 8 and evicted[0] == split.files
   least = measured.bytes_per_example if cache == 'none' else min(sum(sizes) / 8, 10 * 12)
-  assert measured.bytes_expected == sum(examples for examples, _ in measured.cold_passes) * least
+  assert measured.min_bytes_if_cold == sum(examples for examples, _ in measured.cold_passes) * least
   if cache == 'folder':
     input_rate.measure(dataset_of(split), settings, True, 8, Ticks())
     assert evicted[1][:8] == split.files and evicted[1][8:] == [
@@ -219,5 +219,5 @@ def test_made_up_images():
   settings = Settings(model_dir='any', train_steps=1, batch_size=4)
   measured = input_rate.measure(dataset_of(SyntheticSplit(None)), settings, True, None, Ticks())
   assert measured.stage_passes == {} and len(measured.warm_passes) == 5
-  assert measured.bytes_per_example is None and measured.bytes_expected == 0
+  assert measured.bytes_per_example is None and measured.min_bytes_if_cold == 0
   assert measured.image_shape == (10, 12, 3) and measured.pixels_dtype == 'uint8'

@@ -136,7 +136,7 @@ def test_a_point_is_done_when_that_is_written(tmp_path):
   settings = sweep_settings().evolve(model_dir=str(tmp_path))
   point, other = Point(CPU, 1, BOTH, REAL, 1), Point(CPU, 1, BOTH, SYNTHETIC, 1)
   for each in (point, other):
-    sweep.prepare_log_path(each, settings)
+    sweep.prepare_point_folder(each, settings)
     leave(sweep.point_folder(each, settings))
   done = sweep.finish_point(point, settings, ChildRun(0, {}, None), 2.5)
   assert done == sweep.PointResult(point, 2.5, {'steady_examples_per_sec': 5.}, 0, None)
@@ -145,14 +145,14 @@ def test_a_point_is_done_when_that_is_written(tmp_path):
   assert sweep.read_completed_points([other, point], settings) == [done]
   # What the other left when it was killed is gone when it begins again.
   folder = sweep.point_folder(other, settings)
-  assert sweep.prepare_log_path(other, settings) == os.path.join(folder, 'log.txt')
+  assert sweep.prepare_point_folder(other, settings) == os.path.join(folder, 'log.txt')
   assert os.listdir(folder) == []
 
 
 def test_a_failed_point_is_not_done(tmp_path):
   settings = sweep_settings().evolve(model_dir=str(tmp_path))
   point = Point(CPU, 2, STRONG, REAL, 1)
-  sweep.prepare_log_path(point, settings)
+  sweep.prepare_point_folder(point, settings)
   leave(sweep.point_folder(point, settings))
   outcome = sweep.finish_point(point, settings, ChildRun(3, None, 'the loss is nan'), 2.5)
   assert outcome == sweep.PointResult(point, 2.5, None, 3, 'the loss is nan')

@@ -22,14 +22,14 @@ def decoder():
 
 @pytest.fixture
 def found(decoder):
-  """Returns the problems of a file with these contents, reason by kind."""
+  """Returns the issues of a file with these contents, reason by kind."""
   def find(contents, path=b'some.jpeg'):
     try:
       decoder.decode_shape(contents)
       refusal = None
     except ValueError as error:
       refusal = str(error)
-    return dict(image_headers.find_problems(path, contents, refusal))
+    return dict(image_headers.find_issues(path, contents, refusal))
 
   return find
 
@@ -134,22 +134,22 @@ def test_nothing_to_say(found, name, path):
     ('jpeg with orientation 6', b'a.jpeg', 'exif_rotated', 'orientation 6'),
     ('png with orientation 8', b'a.png', 'exif_rotated', 'orientation 8'),
     ('png of frames', b'a.png', 'animated', 'the first frame')])
-def test_one_problem(found, name, path, kind, words):
-  problems = found(FILES[name], path)
-  assert list(problems) == [kind] and words in problems[kind]
+def test_one_issue(found, name, path, kind, words):
+  issues = found(FILES[name], path)
+  assert list(issues) == [kind] and words in issues[kind]
 
 
 def test_a_gif_of_several_frames_cannot_be_decoded(found):
-  problems = found(FILES['gif of frames'], b'a.gif')
-  assert set(problems) == {'animated', 'cannot_be_decoded'}
-  assert 'Got 2 frames' in problems['cannot_be_decoded']
+  issues = found(FILES['gif of frames'], b'a.gif')
+  assert set(issues) == {'animated', 'cannot_be_decoded'}
+  assert 'Got 2 frames' in issues['cannot_be_decoded']
 
 
 @pytest.mark.parametrize('form, path', [('JPEG', b'a.jpeg'), ('PNG', b'a.png'), ('GIF', b'a.gif')])
 @pytest.mark.parametrize('end', [16, 30, 100, 700, 2000, -12, -4, -2])
 def test_truncated(found, form, path, end):
-  problems = found(encoded(form)[:end], path)
-  assert list(problems) == ['truncated'] and 'Invalid ' + form in problems['truncated']
+  issues = found(encoded(form)[:end], path)
+  assert list(issues) == ['truncated'] and 'Invalid ' + form in issues['truncated']
 
 
 def test_a_truncated_jpeg_with_a_whole_thumbnail(found):
@@ -163,7 +163,7 @@ def test_a_truncated_jpeg_with_a_whole_thumbnail(found):
   assert list(found(whole[:5 + len(segment)])) == ['truncated']
 
 
-def test_several_problems(found):
+def test_several_issues(found):
   assert set(found(FILES['16-bit png'], b'a.jpeg')) == {'16_bit', 'wrong_extension'}
   assert set(found(FILES['png'][:500], b'a.jpeg')) == {'truncated', 'wrong_extension'}
 
@@ -183,7 +183,7 @@ def test_damaged_bytes_never_raise_or_warn(warned, caplog):
                'png with orientation 8', 'gif of frames', 'webp', 'tiff'):
     for _ in range(40):
       for refusal in (None, 'refused'):
-        list(image_headers.find_problems(b'a.jpeg', damaged(FILES[name], random), refusal))
+        list(image_headers.find_issues(b'a.jpeg', damaged(FILES[name], random), refusal))
   assert [str(warning.message) for warning in warned] == [] and not caplog.records
 
 
@@ -197,8 +197,8 @@ def damaged(whole, random):
 def test_a_decompression_bomb_is_no_matter_here(warned):
   contents = bytearray(FILES['bmp'])
   contents[18:26] = b'\xff\xff\0\0' * 2  # 65,535 pixels each way.
-  (problem,) = image_headers.find_problems(b'a.bmp', bytes(contents), 'refused')
-  assert problem.reason == 'a BMP image: refused' and not warned
+  (issue,) = image_headers.find_issues(b'a.bmp', bytes(contents), 'refused')
+  assert issue.reason == 'a BMP image: refused' and not warned
 
 
 def test_without_pillow(monkeypatch):

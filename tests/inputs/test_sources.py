@@ -39,7 +39,7 @@ def test_idx_files_have_a_digest_unless_they_are_published(write_idx):
   def digest(labels, name='train', files=()):
     split = IdxSplit(*write_idx(np.zeros((4, 2, 2)), labels, name))
     dataset = DataSet('any', ('a', 'b'), (2, 2, 1), split, files=files)
-    return factory.make_source(dataset, split).content_digest()
+    return factory.make_source(dataset, split).digest_of_examples()
 
   found = digest([0, 1, 0, 1])
   assert found and found == digest([0, 1, 0, 1], 'copy') and found != digest([0, 1, 1, 0])

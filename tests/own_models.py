@@ -233,6 +233,12 @@ def with_metrics(image_shape, num_classes):
   return model
 
 
+def with_loss_weight(image_shape, num_classes):
+  model = frozen_first(image_shape, num_classes)
+  model.compile('sgd', ['sparse_categorical_crossentropy'], metrics=['acc'], loss_weights=[3.])
+  return model
+
+
 def with_loss_by_name(image_shape, num_classes):
   model = functional(image_shape, num_classes)
   model.compile('sgd', {model.output_names[0]: 'sparse_categorical_crossentropy'})

@@ -92,6 +92,14 @@ attribute TensorFlow lacks, which other function uses this function, or how the 
     defect: (no public attribute identifies subclassed models)
     location: keras/engine/network.py:276
     test: tests/training/test_drop_in.py
+- `keras.trainable_flags`
+    defect: (used with `set_trainable_flags`)
+    test: tests/training/test_drop_in.py
+- `keras.set_trainable_flags`
+    defect: copies of layers lack `trainable` of the layers inside
+    location: keras/models.py:57
+    symptom: frozen layers are trained, and start from the weights of other layers
+    test: tests/training/test_drop_in.py
 - `loss_scaling.LossScalingOptimizer`
     defect: LossScaleOptimizer has no `get_config`
     location: keras/mixed_precision/experimental/loss_scale_optimizer.py:47
@@ -120,8 +128,9 @@ attribute TensorFlow lacks, which other function uses this function, or how the 
     defect: (no public function makes the training function)
     test: tests/training/test_drop_in.py
 - `model_to_estimator.make_metrics`
-    defect: (no public attribute lists only the compiled metrics)
-    location: keras.py:229 (E)
+    defect: only the first update of a metric is run
+    location: model_fn.py:515 (E)
+    symptom: `weighted_metrics` ignore the sample weights
     test: tests/training/test_drop_in.py
 - `model_to_estimator.restore_subclassed_model`
     defect: (no public function restores the layers of a subclassed model, which `build_model`

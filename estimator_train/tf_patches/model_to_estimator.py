@@ -12,6 +12,8 @@ from tensorflow.python.keras import models
 from tensorflow.python.training.tracking import graph_view, util
 from tensorflow_estimator.python.estimator import keras
 
+from estimator_train.tf_patches.keras import set_trainable_flags, trainable_flags
+
 
 def initial_weights_path(model_dir: str) -> str:
   """Returns the path to which model_to_estimator writes a model's initial weights.
@@ -51,11 +53,14 @@ def build_model(model: tf.keras.Model, mode: str, features: Any, labels: Any,
     custom_objects: the user's functions and classes, by name.
     optimizer_config: the return value of get_optimizer_config for the optimizer of `model`.
   """
+  flags = trainable_flags(model)
   # Without this scope, TensorFlow does not find custom objects of the optimizer.
   with tf.keras.utils.CustomObjectScope(custom_objects or {}):
     # pylint: disable-next=protected-access
-    return keras._clone_and_build_model(mode, model, custom_objects, features, labels,
-                                        optimizer_config)
+    model_copy = keras._clone_and_build_model(mode, model, custom_objects, features, labels,
+                                              optimizer_config)
+  set_trainable_flags(model_copy, flags)
+  return model_copy
 
 
 def get_optimizer_config(optimizer: Any) -> Any:
@@ -115,13 +120,16 @@ def make_train_op(model: tf.keras.Model) -> tf.Operation:
 def make_metrics(model: tf.keras.Model) -> Dict[str, Any]:
   """Returns the compiled metrics of a model from build_model, by name.
 
-  Not a workaround for a defect: this function uses the private names `_make_test_function` and
-  `_compile_metric_functions`, because the public `model.metrics` also contains the metrics that a
-  model has added by `add_metric`.
+  Defect: model_fn.py:515 runs only the first update of a metric, but the update with the sample
+  weights is the last one. Symptom: `weighted_metrics` ignore the sample weights. This function
+  uses the private name `_compile_metric_functions`, because the public `model.metrics` also
+  contains the metrics that a model has added by `add_metric`.
   """
   model._make_test_function()  # pylint: disable=protected-access
-  # pylint: disable-next=protected-access
-  return {metric.name: metric for metric in model._compile_metric_functions}
+  metrics = model._compile_metric_functions  # pylint: disable=protected-access
+  for metric in metrics:
+    del metric._updates[:-1]  # pylint: disable=protected-access
+  return {metric.name: metric for metric in metrics}
 
 
 def restore_subclassed_model(model: tf.keras.Model) -> None:
@@ -179,6 +187,7 @@ def save_initial_weights(model: tf.keras.Model, values: Optional[Sequence[Any]],
     global_step = tf.train.create_global_step()
     with tf.keras.utils.CustomObjectScope(custom_objects or {}):
       copy = tf.keras.models.clone_model(model)
+    set_trainable_flags(copy, trainable_flags(model))
     if config.is_chief or not tf.train.checkpoint_exists(path):
       session.run([global_step.initializer] + [weight.initializer for weight in copy.weights])
       if values is not None:
@@ -215,6 +224,7 @@ class PositionalWeights:
 
   def __init__(self, values: Sequence[Any], config: tf.estimator.RunConfig) -> None:
     self._path = initial_weights_path(config.model_dir)
+    self._shapes = [list(value.shape) for value in values]
     _make_folder(os.path.dirname(self._path))
     if config.is_chief or not tf.train.checkpoint_exists(self._path):
       with tf.Graph().as_default(), tf.Session(config=config.session_config) as session:
@@ -225,7 +235,16 @@ class PositionalWeights:
                     dict(zip(placeholders, values)))
 
   def initialize(self, model: tf.keras.Model) -> None:
-    """Makes the weights of a model from build_model start from the saved values."""
+    """Makes the weights of a model from build_model start from the saved values.
+
+    Raises:
+      ValueError: the weights do not have the number and the shapes of the saved values.
+    """
+    shapes = [weight.shape.as_list() for weight in model.weights]
+    if shapes != self._shapes:
+      raise ValueError(
+          'a copy of a model must have the weights of the model: {}: shapes {}, not {}: return all '
+          'arguments of the model from get_config'.format(model.name, shapes, self._shapes))
     tf.train.init_from_checkpoint(self._path, {
         str(index): weight for index, weight in enumerate(model.weights)})
 

@@ -46,8 +46,9 @@ def build_from_registry(settings: groups.Model, dataset: DataSet) -> tf.keras.Mo
                         settings.model, 'x'.join(str(side) for side in dataset.image_shape), error),
                     'give a larger --image_size or another --model') from error
   # Other modules expect the loss itself in `model.loss`, not a list or dict that contains one loss.
-  if model.optimizer and losses.get_loss(model) is not model.loss:
-    model.compile(model.optimizer, losses.get_loss(model))
+  # The copies in an Estimator are compiled with the loss, metrics and weights of these attributes.
+  if model.optimizer:
+    model.loss = losses.get_loss(model)
   return model
 
 

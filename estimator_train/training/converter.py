@@ -1,9 +1,10 @@
 """Converts a compiled Keras model to an Estimator."""
 
-from typing import Any, Callable, Dict, Mapping, Optional, Sequence
+from typing import Any, Callable, Collection, Dict, Mapping, Optional, Sequence
 
 import tensorflow.compat.v1 as tf
 
+from estimator_train.errors import InvalidValue
 from estimator_train.tf_patches import (
   estimator as estimator_patches,
   model_to_estimator,
@@ -24,6 +25,7 @@ ExportOutputs = Mapping[str, Callable[[tf.Tensor], tf.estimator.export.ExportOut
 def to_estimator(model: tf.keras.Model, run_config: tf.estimator.RunConfig, *,
                  warm_start: Optional[tf.estimator.WarmStartSettings] = None,
                  positional_weights: Optional[PositionalWeights] = None,
+                 weight_names: Optional[Collection[str]] = None,
                  custom_objects: Optional[Dict[str, Any]] = None,
                  object_based: bool = False,
                  export_outputs: Optional[ExportOutputs] = None,
@@ -46,6 +48,8 @@ def to_estimator(model: tf.keras.Model, run_config: tf.estimator.RunConfig, *,
     warm_start: the initial weights; None: training resumes, or starts from random weights.
     positional_weights: the initial weights, in the order of `model.weights`, of a model without
       known inputs; used instead of `warm_start`.
+    weight_names: the names of the weights in `warm_start` and in the checkpoints; None: the names
+      are not checked.
     custom_objects: the user's functions and classes by name; copying the model requires them.
     object_based: whether to save checkpoints for tf.train.Checkpoint instead of tf.train.Saver.
     export_outputs: further signatures of a SavedModel.
@@ -58,8 +62,8 @@ def to_estimator(model: tf.keras.Model, run_config: tf.estimator.RunConfig, *,
     observe_batch: called in each replica while the training graph is built.
   """
   loss = losses.get_loss(model)
-  if class_weights is not None:
-    model.compile(model.optimizer, losses.ClassWeightedLoss(loss, class_weights))
+  if class_weights is not None:  # Compiling the model again would remove its metrics.
+    model.loss = losses.weight_classes(loss, class_weights)
   optimizer_config = model_to_estimator.get_optimizer_config(model.optimizer)
 
   def model_fn(features: Any, labels: Any, mode: str,
@@ -67,8 +71,11 @@ def to_estimator(model: tf.keras.Model, run_config: tf.estimator.RunConfig, *,
     estimator_patches.keep_loss_unscaled()
     model_copy = model_to_estimator.build_model(model, mode, preprocess(features), labels,
                                                 custom_objects, optimizer_config)
-    if positional_weights is not None and tf.train.latest_checkpoint(config.model_dir) is None:
+    has_checkpoint = tf.train.latest_checkpoint(config.model_dir) is not None
+    if positional_weights is not None and not has_checkpoint:
       positional_weights.initialize(model_copy)
+    if weight_names is not None and not (object_based and has_checkpoint):
+      _check_weight_names(model_copy, weight_names)
     predictions = dict(zip(model_to_estimator.output_names(model_copy, model), model_copy.outputs))
     spec: Dict[str, Any] = {
         'predictions': predictions,
@@ -101,6 +108,16 @@ def to_estimator(model: tf.keras.Model, run_config: tf.estimator.RunConfig, *,
     return tf.estimator.EstimatorSpec(mode, training_hooks=hooks, **spec)
 
   return tf.estimator.Estimator(model_fn, config=run_config, warm_start_from=warm_start)
+
+
+def _check_weight_names(model: tf.keras.Model, names: Collection[str]) -> None:
+  """Raises an InvalidValue unless the weights have these names, by which their values are found."""
+  for weight in model.weights:
+    name, _, _ = weight.name.partition(':')
+    if name not in names:
+      raise InvalidValue('an input_fn must not give the name of a layer to a scope or an operation',
+                         'a weight of the model would have the name ' + name,
+                         'rename the scope, the operation or the layer')
 
 
 def _make_export_outputs(predictions: Dict[str, tf.Tensor],

@@ -3,7 +3,7 @@
 import logging
 import os
 import tempfile
-from typing import Any, Mapping, Optional
+from typing import Any, Collection, Mapping, Optional
 
 import tensorflow.compat.v1 as tf
 
@@ -44,20 +44,20 @@ def convert(keras_model: Optional[tf.keras.Model], keras_model_path: Optional[st
   _check_can_be_copied(model, config)
   custom_objects = find_custom_objects(model, custom_objects or {})
   keras_patches.ensure_session(model, config.session_config)
-  warm_start = positional_weights = None
+  warm_start = positional_weights = weight_names = None
   checkpoint = tf.train.latest_checkpoint(config.model_dir)
   if checkpoint is not None:
     if keras_patches.is_graph_network(model) and not object_based:
-      _check_fits_checkpoint(model, custom_objects, checkpoint)
+      weight_names = _check_fits_checkpoint(model, custom_objects, checkpoint)
   elif keras_patches.is_graph_network(model):
-    warm_start = model_to_estimator.warm_start_settings(
-        config.model_dir, model_to_estimator.save_initial_weights(
-            model, model.get_weights(), config, custom_objects, object_based))
+    weight_names = model_to_estimator.save_initial_weights(
+        model, model.get_weights(), config, custom_objects, object_based)
+    warm_start = model_to_estimator.warm_start_settings(config.model_dir, weight_names)
   elif model.built and model.weights:
     positional_weights = model_to_estimator.PositionalWeights(model.get_weights(), config)
   return to_estimator(model, config, warm_start=warm_start, positional_weights=positional_weights,
-                      custom_objects=custom_objects, object_based=object_based,
-                      export_outputs=export_outputs)
+                      weight_names=weight_names, custom_objects=custom_objects,
+                      object_based=object_based, export_outputs=export_outputs)
 
 
 def _complete_config(config: Optional[tf.estimator.RunConfig], model_dir: Optional[str],
@@ -153,10 +153,15 @@ def _check_can_be_copied(model: tf.keras.Model, config: tf.estimator.RunConfig) 
 
 
 def _check_fits_checkpoint(model: tf.keras.Model, custom_objects: Mapping[str, Any],
-                           checkpoint: str) -> None:
-  """Raises an InvalidValue unless the checkpoint has all weights of the model in their shapes."""
+                           checkpoint: str) -> Collection[str]:
+  """Checks that a checkpoint has the weights of the model, and returns the names of the weights.
+
+  Raises:
+    InvalidValue: the checkpoint lacks a weight, or has it in another shape.
+  """
   saved_shapes = dict(tf.train.list_variables(checkpoint))
-  for name, shape in model_to_estimator.weight_shapes(model, custom_objects).items():
+  shapes = model_to_estimator.weight_shapes(model, custom_objects)
+  for name, shape in shapes.items():
     if saved_shapes.get(name) != shape:
       raise InvalidValue(
           'model_dir has a checkpoint of another model',
@@ -165,3 +170,4 @@ def _check_fits_checkpoint(model: tf.keras.Model, custom_objects: Mapping[str, A
               '{} of shape {}, not {}'.format(name, saved_shapes[name], shape)),
           'give another model_dir; if one process built the same model twice, give names to the '
           'layers')
+  return shapes

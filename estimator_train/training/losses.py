@@ -71,6 +71,16 @@ class ClassWeightedLoss(tf.keras.losses.Loss):
     return example_weights * make_per_example_loss(self.loss)(y_true, y_pred)
 
 
+class SparseClassWeightedLoss(ClassWeightedLoss, tf.keras.losses.SparseCategoricalCrossentropy):
+  """A weighted sparse cross-entropy; Keras chooses metrics for class indices if there is one."""
+
+
+def weight_classes(loss: Loss, class_weights: Sequence[float]) -> tf.keras.losses.Loss:
+  """Makes a loss that multiplies the loss of each example by the weight of the example's class."""
+  is_sparse = is_keras_crossentropy(loss) and takes_class_indices(loss)
+  return (SparseClassWeightedLoss if is_sparse else ClassWeightedLoss)(loss, class_weights)
+
+
 def make_per_example_loss(loss: Loss) -> Callable[[tf.Tensor, tf.Tensor], tf.Tensor]:
   """Makes a function of (labels, outputs) that returns the loss of each example, float [B].
 
@@ -84,8 +94,8 @@ def make_per_example_loss(loss: Loss) -> Callable[[tf.Tensor, tf.Tensor], tf.Ten
 
   def compute_losses(labels: tf.Tensor, outputs: tf.Tensor) -> tf.Tensor:
     values = function(labels, outputs)
-    if values.shape.ndims == 0:
-      return tf.fill(tf.shape(outputs)[:1], values)
-    return tf.reduce_mean(values, list(range(1, values.shape.ndims)))
+    # The rank is unknown if the labels come from a tf.py_func.
+    means = tf.reduce_mean(values, tf.range(1, tf.maximum(tf.rank(values), 1)))
+    return tf.broadcast_to(means, tf.shape(outputs)[:1])
 
   return compute_losses

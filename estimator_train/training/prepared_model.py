@@ -123,7 +123,7 @@ def _convert(plan: Plan, model: tf.keras.Model) -> PreparedModel:
         observe_batch=summaries.register_batch)
   if settings.cache_features and settings.trains:
     frozen_part, rest = frozen_features.split_model(model, settings.model)
-    rest.compile(model.optimizer, model.loss)
+    rest.compile(model.optimizer, model.loss, loss_weights=model.loss_weights)
     with _translate_errors(settings[groups.Model]):
       training_estimator = to_estimator(
           rest, run_config, warm_start=warm_start,

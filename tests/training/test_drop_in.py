@@ -382,6 +382,60 @@ def test_sample_weights(config):
   assert whole['loss'] == pytest.approx(whole['average_loss'], rel=1e-5)
 
 
+@pytest.mark.parametrize('batch_size', [200, 64])
+def test_weighted_metrics(config, batch_size):
+  model = compiled(functional, metrics=['mse'], weighted_metrics=['categorical_accuracy', 'mae'])
+  weights = RANDOM.uniform(size=200).astype(np.float32)
+  outputs = model.predict(FEATURES)
+  result = estimator_train.convert(model, config=config).evaluate(make_input_fn(
+      {'features': FEATURES, 'sample_weights': weights}, epochs=1, batch_size=batch_size))
+  assert result['weighted_categorical_accuracy'] == pytest.approx(
+      np.average(outputs.argmax(-1) == CLASSES, weights=weights), rel=1e-5)
+  assert result['weighted_mean_absolute_error'] == pytest.approx(
+      np.average(np.abs(outputs - ONE_HOT).mean(-1), weights=weights), rel=1e-5)
+  assert result['mean_squared_error'] == pytest.approx(np.square(outputs - ONE_HOT).mean(),
+                                                       rel=1e-5)
+
+
+def test_labels_and_outputs_of_unknown_shape(config):
+  model = compiled(functools.partial(keras.Sequential, [
+      layers.Dense(2, activation='softmax', input_shape=(10,)),
+      layers.Lambda(lambda values: tf.reshape(values, tf.shape(values)))]))
+
+  def input_fn():
+    return make_input_fn(epochs=1)().map(
+        lambda features, labels: (features, tf.py_func(lambda value: value, [labels], tf.float32)))
+
+  result = estimator_train.convert(model, config=config).evaluate(input_fn)
+  outputs = model.predict(FEATURES)
+  assert result['average_loss'] == pytest.approx(
+      -np.log(outputs[np.arange(200), CLASSES]).mean(), rel=1e-5)
+
+
+@pytest.mark.parametrize('make_scope', [tf.name_scope, tf.variable_scope])
+@pytest.mark.parametrize('checkpoint_format', ['saver', 'checkpoint'])
+@pytest.mark.parametrize('replicas', [0, 2])
+def test_a_scope_of_the_input_fn_has_the_name_of_a_layer(config, make_scope, checkpoint_format,
+                                                         replicas):
+  def input_fn():
+    with make_scope('class'):
+      return make_input_fn()()
+
+  estimator = estimator_train.convert(compiled(functional), config=config,
+                                      checkpoint_format=checkpoint_format,
+                                      num_cpu_replicas=replicas)
+  with pytest.raises(ValueError, match='have the name class_1/kernel: rename the scope'):
+    estimator.train(input_fn, steps=1)
+  estimator.train(make_input_fn(), steps=1)
+  if checkpoint_format == 'saver':
+    with pytest.raises(ValueError, match='have the name class_1/kernel: rename the scope'):
+      estimator.evaluate(input_fn, steps=1)
+  else:  # Object-based checkpoints do not depend on names.
+    losses = [estimator.evaluate(function, steps=1)['loss']
+              for function in (input_fn, make_input_fn())]
+    assert losses[0] == losses[1]
+
+
 def test_feature_columns_and_an_input_fn_that_returns_tensors(config):
   columns = [tf.feature_column.indicator_column(
       tf.feature_column.categorical_column_with_identity(name, 4)) for name in ('a', 'b')]
@@ -486,6 +540,86 @@ def test_weights_of_a_model_without_known_inputs(config, make, replicas):
   trained = predicted(estimator, make_input_fn(labels=None, epochs=1))
   assert 0 < np.abs(trained - expected).max() < .3
   assert len(weights) == len(model.get_weights())
+
+
+class Block(layers.Layer):
+  """Two layers inside a layer."""
+
+  def __init__(self, **options):
+    super().__init__(**options)
+    self.first, self.second = layers.Dense(10), layers.Dense(10)
+
+  def call(self, inputs):
+    return self.second(self.first(inputs))
+
+
+class SubclassWithBlock(ConfigurableSubclass):
+  """A model that has layers inside a layer."""
+
+  def __init__(self):
+    super().__init__()
+    self.block = Block()
+
+  def call(self, inputs):
+    return super().call(self.block(inputs))
+
+
+@pytest.mark.parametrize('make, find_layer', [
+    (Subclass, lambda model: model.hidden),
+    (ConfigurableSubclass, lambda model: model.hidden),
+    (SubclassWithBlock, lambda model: model.block.first),
+    (lambda: keras.Sequential([Block(input_shape=(10,)), layers.Dense(2)]),
+     lambda model: model.layers[0].first),
+    (lambda: keras.Sequential([keras.Sequential([Block(input_shape=(10,))]), layers.Dense(2)]),
+     lambda model: model.layers[0])])
+@pytest.mark.parametrize('replicas', [1, 2])
+def test_layers_that_were_frozen_after_their_construction(config, make, find_layer, replicas):
+  if replicas == 2 and make is Subclass:
+    return  # Such a model cannot be copied to several replicas.
+  model = compiled(make, 'sgd', 'mse')
+  model.fit(FEATURES, ONE_HOT, verbose=0)
+  find_layer(model).trainable = False
+  model.compile('sgd', 'mse')
+  expected = model.predict(FEATURES)
+  frozen, trained = ([weight.op.name for weight in weights]
+                     for weights in (model.non_trainable_weights, model.trainable_weights))
+  values = dict(zip((weight.op.name for weight in model.weights), model.get_weights()))
+  for _ in range(2):  # The second time from a checkpoint.
+    estimator = estimator_train.convert(model, config=config, num_cpu_replicas=replicas)
+    if estimator.latest_checkpoint() is None:
+      assert_allclose(predicted(estimator, make_input_fn(labels=None, epochs=1)), expected,
+                      atol=1e-6)
+    estimator.train(make_input_fn(), steps=1)
+    for name in frozen:
+      np.testing.assert_array_equal(estimator.get_variable_value(name), values[name])
+    for name in trained:
+      assert not np.array_equal(estimator.get_variable_value(name), values[name])
+
+
+class Incomplete(ConfigurableSubclass):
+  """A model whose configuration lacks an argument."""
+
+  def __init__(self, units=4, has_third=False):
+    super().__init__()
+    self.hidden = layers.Dense(units)
+    if has_third:
+      self.third = layers.Dense(10)
+
+  def call(self, inputs):
+    return super().call(self.third(inputs) if hasattr(self, 'third') else inputs)
+
+
+@pytest.mark.parametrize('options, is_frozen, message', [
+    ({'units': 5}, False, r'\[10, 4\], \[4\]\], not .*\[10, 5\], \[5\]\]'),
+    ({'has_third': True}, False, 'must have the weights of the model'),
+    ({'has_third': True}, True, '3 layers instead of 4: return all arguments')])
+def test_a_model_whose_configuration_lacks_an_argument(config, options, is_frozen, message):
+  model = compiled(functools.partial(Incomplete, **options))
+  model.fit(FEATURES, ONE_HOT, verbose=0)
+  model.hidden.trainable = not is_frozen
+  estimator = estimator_train.convert(model, config=config)
+  with pytest.raises(ValueError, match=message):
+    estimator.train(make_input_fn(), steps=1)
 
 
 def test_a_subclassed_model_keeps_its_state(config):

@@ -24,6 +24,19 @@ def test_trains_and_evaluates(run_program, tmp_path, name):
   assert (tmp_path / 'model.h5').exists()
 
 
+@pytest.mark.parametrize('flags', [
+    (), ('--class_weights=balanced',), ('--class_weights=balanced', '--cache_features')])
+def test_metrics_and_loss_weights_of_a_compiled_model(run_program, tmp_path, flags):
+  done = run_program('--dataset=fashion_mnist_sample', '--model=own_models:with_loss_weight',
+                     '--model_dir={}'.format(tmp_path), '--batch_size=50', '--train_steps=1',
+                     '--log_every_steps=1', *flags)
+  assert done.code == 0, done.err
+  assert done.result['train_loss'] == pytest.approx(3 * math.log(10), rel=0.3)
+  scalars = {value.tag: value.simple_value for path in (tmp_path / 'eval').glob('events.*')
+             for event in tf.train.summary_iterator(str(path)) for value in event.summary.value}
+  assert scalars['acc'] == pytest.approx(done.result['accuracy'])
+
+
 def test_what_keras_cannot_save_is_trained_all_the_same(run_program, tmp_path):
   done = run_program('--model=own_models:with_unsaveable_layer',
                      '--model_dir={}'.format(tmp_path), *QUICK)

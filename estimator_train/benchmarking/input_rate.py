@@ -104,7 +104,8 @@ def measure(dataset: DataSet, settings: Settings, one_hot: bool,
   max_batches = None
   if not is_cached and num_batches is not None and batches_read < num_batches:
     max_batches = batches_read - 1  # A warm pass takes one more batch, which is not timed.
-  stage_input_fns = source.stage_input_fns(batching, is_cached, train_input_fn)
+  stage_input_fns = {} if settings.input_pipeline == 'published' else source.stage_input_fns(
+      batching, is_cached, train_input_fn)
   warm_passes = _run_warm_passes(stage_input_fns or {'train': train_input_fn}, settings,
                                  max_batches, clock)
   file_bytes = sum(map(_file_size, files))

@@ -135,8 +135,10 @@ def make_train_input_fn(dataset: DataSet, settings: Settings, one_hot: bool,
     shard: the examples that this worker reads.
   """
   batching = make_batching(dataset, settings, one_hot, examples_per_batch, shard)
-  return make_source(dataset, dataset.train).make_train_input_fn(
-      batching, resolve_cache(dataset, settings[groups.Input]))
+  source = make_source(dataset, dataset.train)
+  if settings.input_pipeline == 'published':
+    return source.make_published_input_fn(batching)
+  return source.make_train_input_fn(batching, resolve_cache(dataset, settings[groups.Input]))
 
 
 def make_feature_input_fn(dataset: DataSet, settings: Settings, one_hot: bool,

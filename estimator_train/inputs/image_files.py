@@ -11,8 +11,9 @@ import tensorflow.compat.v1 as tf
 
 from estimator_train.datasets import fingerprint, image_folder
 from estimator_train.datasets.description import ImageSplit
-from estimator_train.inputs import image_source
-from estimator_train.inputs.source import BadImage, FilePath
+from estimator_train.inputs import image_source, published
+from estimator_train.inputs.batching import Batching
+from estimator_train.inputs.source import BadImage, FilePath, InputFn
 from estimator_train.settings import groups
 
 _READAHEAD_THREADS = 4  # Several, because opening a file on a network file system is slow.
@@ -53,6 +54,9 @@ class ImageFileSource(image_source.ImageSource):
     dropped = set(indices)
     return ImageSplit([file for index, file in enumerate(self.split.files) if index not in dropped],
                       np.delete(self.split.classes, indices))
+
+  def make_published_input_fn(self, batching: Batching) -> InputFn:
+    return lambda: published.make_file_batches(self.split, batching)
 
   def class_indices(self) -> np.ndarray:
     return np.asarray(self.split.classes)

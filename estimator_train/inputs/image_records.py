@@ -12,9 +12,10 @@ from estimator_train.datasets import fingerprint
 from estimator_train.datasets.description import DataSet, ImageRecordSplit
 from estimator_train.datasets.record_index import describe_record
 from estimator_train.errors import UserError, printable
-from estimator_train.inputs import file_errors, image_source
+from estimator_train.inputs import file_errors, image_source, published
+from estimator_train.inputs.batching import Batching
 from estimator_train.inputs.record_reader import RecordReader
-from estimator_train.inputs.source import BadExample, FilePath
+from estimator_train.inputs.source import BadExample, FilePath, InputFn
 
 _PARALLEL_READS = 2  # One chunk of records is read while another one is waiting for the disk.
 _RECORDS_PER_LABEL_READ = 1024
@@ -68,6 +69,9 @@ class ImageRecordSource(image_source.ImageSource):
     kept = np.arange(len(self)) if self.split.kept is None else self.split.kept
     return self.split._replace(kept=np.delete(kept, indices) if indices else self.split.kept,
                                records=self.split.records._replace(damages=()))
+
+  def make_published_input_fn(self, batching: Batching) -> InputFn:
+    return lambda: published.make_record_batches(self.split, batching)
 
   def class_indices(self) -> np.ndarray:
     parts = np.array_split(np.arange(len(self)), len(self) // _RECORDS_PER_LABEL_READ + 1)

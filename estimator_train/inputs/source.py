@@ -84,6 +84,15 @@ class Source(abc.ABC):
   def make_eval_input_fn(self, batching: Batching) -> InputFn:
     """Makes the `input_fn` of evaluation: each example once, in the order of the split."""
 
+  def make_published_input_fn(self, batching: Batching) -> InputFn:
+    """Makes the `input_fn` of training with the stages of 2018; see published.py.
+
+    Raises:
+      UserError: the format has no such input pipeline.
+    """
+    raise UserError('--input_pipeline=published requires image files or TFRecord files',
+                    '--dataset=' + self.dataset.name, 'give --input_pipeline=exact, or omit it')
+
   @property
   def default_cache(self) -> str:
     """The value that `--cache=auto` stands for: `memory` or `none`."""

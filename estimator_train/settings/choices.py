@@ -28,6 +28,7 @@ MULTI_WORKER_ALL_REDUCE = ('ring',)
 DTYPES = ('fp32', 'mixed')
 LR_SCHEDULES = ('constant', 'piecewise', 'exponential', 'cosine')
 LEARNING_RATE_SCALINGS = ('none', 'linear', 'sqrt')
+INPUT_PIPELINES = ('exact', 'published')
 COMPRESSIONS = ('auto', 'none', 'gzip', 'zlib')
 CACHES = ('auto', 'none', 'memory')  # Any other value is the path of a folder.
 CACHE_FEATURES_DTYPES = ('float32', 'float16')

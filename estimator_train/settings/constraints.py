@@ -15,6 +15,7 @@ from estimator_train.settings.groups import (
   Devices,
   Duration,
   Evaluation,
+  Input,
   Optimizer,
 )
 
@@ -145,6 +146,21 @@ def _check_intervals(checkpoints: Checkpoints, evaluation: Evaluation) -> None:
                     '--eval_every_steps={} --save_checkpoints_steps={}'.format(
                         eval_steps, save_steps),
                     'give --save_checkpoints_steps={}, or omit it'.format(eval_steps))
+
+
+@constraint(Input)
+def _check_input_pipeline(settings: Input) -> None:
+  """Raises a UserError if a flag requires that examples are read by their indices."""
+  if settings.input_pipeline == 'exact':
+    return
+  given = {'--cache': settings.cache not in ('auto', 'none'),
+           '--cache_features': settings.cache_features,
+           '--on_bad_image=skip': settings.on_bad_image == 'skip'}
+  for flag, is_given in given.items():
+    if is_given:
+      raise UserError('--input_pipeline=published does not support ' + flag,
+                      '--input_pipeline=published with ' + flag,
+                      'omit {}, or give --input_pipeline=exact'.format(flag))
 
 
 @requirement(*choices.MODES)

@@ -224,7 +224,12 @@ class Cluster:
 @flag_group('input')
 @attr.s(auto_attribs=True, frozen=True)
 class Input:
-  shuffle_buffer: int = flag(5000, 'number of examples in the shuffle buffer', check=int_range(1))
+  input_pipeline: str = flag(
+      'exact', 'published: the stages of 2018 (list_files, interleave, shuffle_and_repeat, '
+      'map_and_batch), which cannot resume at the next example', choices=choices.INPUT_PIPELINES)
+  shuffle_buffer: int = flag(
+      5000, 'number of examples in the shuffle buffer, for idx files and '
+      '--input_pipeline=published; other data is shuffled completely', check=int_range(1))
   num_parallel_calls: int = flag(
       0, 'number of images decoded in parallel; 0: the number of cores',
       check=int_range(0, _MAX_COUNT))

@@ -97,6 +97,9 @@ class Trainer:
     if plan.start_step:
       _LOG.info('resuming from step %d, %d examples seen, in %s', plan.start_step,
                 plan.examples_seen, model_dir)
+      if self._settings.input_pipeline == 'published':
+        _LOG.warning('--input_pipeline=published starts another epoch instead of continuing with '
+                     'the next example')
     if self._engine.worker.is_chief:
       early_stopping.remove_stop_reason(plan.run_dir)
       plan.run_dir.record_batch_size(plan.start_step, self._engine.examples_per_step)

@@ -186,3 +186,16 @@ def test_an_empty_shard_is_reported(run_program, flags, image_records):
   (image_records / 'train-00008').write_bytes(b'')
   done = run_program('--mode=train', '--train_steps=1', *flags)
   assert done.code == 0 and '{}/train-00008 has no records'.format(image_records) in done.err
+
+
+def test_the_published_input_pipeline(run_program, flags):
+  done = run_program('--train_epochs=4', '--input_pipeline=published', *flags)
+  assert done.code == 0 and done.result['examples_seen'] == 72, done.err
+  again = run_program('--train_epochs=5', '--input_pipeline=published', *flags)
+  assert again.code == 0 and 'starts another epoch instead of continuing' in again.err
+  measured = run_program('--mode=input_benchmark', '--input_pipeline=published', *flags[:-1])
+  assert measured.code == 0 and measured.result['stages'] == {}, measured.err
+  assert fails(run_program('--train_steps=1', '--input_pipeline=published',
+                           '--model_dir=' + flags[-1].partition('=')[2] + '_of_others'),
+               '--input_pipeline=published requires image files or TFRecord files: '
+               '--dataset=fashion_mnist_sample')

@@ -1,9 +1,11 @@
 """Makes the input pipeline of 2018, which `--input_pipeline=published` selects.
 
 Its stages are: list the files, read several TFRecord files alternately, shuffle_and_repeat,
-map_and_batch, prefetch. Images are decoded to three channels. A resumed run does not continue with
-the next example, but starts another shuffled pass. With several workers, a worker reads every
-N-th image file or TFRecord file, so that workers may read different numbers of examples.
+map_and_batch, prefetch. Images are decoded to three channels, converted to float32, and resized.
+
+A resumed run does not continue with the next example, but starts another epoch. With several
+workers, a worker reads every N-th image file or TFRecord file, so that workers may read different
+numbers of examples.
 """
 
 from typing import Callable, Sequence, Tuple
@@ -67,11 +69,16 @@ def _list_files(files: Sequence[bytes], batching: Batching,
 def _shuffle_and_batch(elements: tf.data.Dataset, parse: Parse,
                        batching: Batching) -> tf.data.Dataset:
   """Returns a dataset of batches (images, labels) that `parse` reads from the elements."""
+  height, width, channels = batching.image_shape
+
   @tf.autograph.experimental.do_not_convert
   def load(*element: tf.Tensor) -> Tuple[tf.Tensor, tf.Tensor]:
     content, class_index = parse(*element)
-    return images.decode_and_resize(content, batching.image_shape), batching.encode_labels(
-        class_index)
+    image = tf.image.convert_image_dtype(images.decode(content, channels=3), tf.float32)
+    image = tf.image.resize_images(image, (height, width)) * 255.
+    if channels == 1:
+      image = tf.image.rgb_to_grayscale(image)
+    return image, batching.encode_labels(class_index)
 
   return batching.prefetch_batches(
       elements

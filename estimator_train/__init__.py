@@ -18,7 +18,15 @@ import types
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Mapping, Optional
 
-from estimator_train.datasets.description import ArraySplit, DataSet, IdxSplit, ImageSplit
+from estimator_train.datasets.description import (
+  ArraySplit,
+  DataSet,
+  ExampleSplit,
+  IdxSplit,
+  ImageSplit,
+  RecordSplit,
+  SyntheticSplit,
+)
 from estimator_train.errors import (
   InvalidValue,
   StoppedBySignal,
@@ -32,9 +40,9 @@ from estimator_train.settings import Settings, groups
 if TYPE_CHECKING:
   from estimator_train.training.hooks.time_history import TimeHistory
 
-__all__ = ['ArraySplit', 'DataSet', 'IdxSplit', 'ImageSplit', 'Settings', 'StoppedBySignal',
-           'TimeHistory', 'TrainingFailed', 'UserError', 'convert', 'evaluate', 'export', 'predict',
-           'train']
+__all__ = ['ArraySplit', 'DataSet', 'ExampleSplit', 'IdxSplit', 'ImageSplit', 'RecordSplit',
+           'Settings', 'StoppedBySignal', 'SyntheticSplit', 'TimeHistory', 'TrainingFailed',
+           'UserError', 'convert', 'evaluate', 'export', 'predict', 'train']
 
 __version__ = '0.1.0'
 

@@ -1,10 +1,12 @@
 """Defines the types that describe a data set, its splits, and its files to download."""
 
-from typing import Any, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Optional, Sequence, Tuple, Union
 
-from estimator_train.datasets.record_index import RecordIndex
 from estimator_train.errors import UserError
 from estimator_train.settings import groups
+
+if TYPE_CHECKING:  # NumPy, which it imports, would delay --help.
+  from estimator_train.datasets.record_index import RecordIndex
 
 # A prediction lists the TOP_K most probable classes, or all classes if there are fewer.
 TOP_K = 5
@@ -77,14 +79,56 @@ class ImageRecordSplit(NamedTuple):
     label_offset: the class index of an image is its label plus this number.
     kept: the indices of the records that are read, int64 [examples]; None: all records.
   """
-  records: RecordIndex
+  records: 'RecordIndex'
   image_key: str = 'image/encoded'
   label_key: str = 'image/class/label'
   label_offset: int = 0
   kept: Optional[Any] = None
 
 
-Split = Union[IdxSplit, ImageSplit, ArraySplit, SyntheticSplit, ImageRecordSplit]
+class RecordSplit(NamedTuple):
+  """A split stored in TFRecord files. Without a function, they have the standard image schema.
+
+  Attributes:
+    pattern: the pattern of the files, such as `DATA/train-*`.
+    parse: takes a record, a scalar string tensor, and returns `(features, label)` or `(features,
+      label, weight)` of one example.
+    parse_batch: like `parse`, but for a vector of records, which is faster: the first dimension of
+      all tensors is that of the vector. Give one of the two functions, or none.
+    compression: `auto`, `none`, `gzip` or `zlib`.
+  """
+  pattern: str
+  parse: Optional[Callable[[Any], Any]] = None
+  parse_batch: Optional[Callable[[Any], Any]] = None
+  compression: str = 'auto'
+
+
+class ExampleSplit(NamedTuple):
+  """A split of examples that a tf.data.Dataset of the user yields.
+
+  Attributes:
+    make_dataset: returns a dataset of single examples, `(features, label)` or `(features, label,
+      weight)`, always in the same order. Features are a tensor, a tuple or a dict.
+    num_examples: the number of examples; None: they are counted once.
+  """
+  make_dataset: Callable[[], Any]
+  num_examples: Optional[int] = None
+
+
+class ParsedRecordSplit(NamedTuple):
+  """A RecordSplit with a function, whose files have been found.
+
+  Attributes:
+    records: the positions of the records.
+    parse, parse_batch: see RecordSplit.
+  """
+  records: 'RecordIndex'
+  parse: Optional[Callable[[Any], Any]]
+  parse_batch: Optional[Callable[[Any], Any]]
+
+
+Split = Union[IdxSplit, ImageSplit, ArraySplit, SyntheticSplit, ImageRecordSplit, ParsedRecordSplit,
+              ExampleSplit]
 
 
 class DataSet(NamedTuple):

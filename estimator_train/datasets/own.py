@@ -1,15 +1,20 @@
 """Calls the user's function that --dataset names, and checks the DataSet that it returns."""
 
 import os
-from typing import Any, Callable, Dict, Sequence, Tuple
+from typing import Any, Callable, Dict, Sequence, Tuple, Union
 
 import numpy as np
 
+from estimator_train.datasets import record_files
 from estimator_train.datasets.description import (
   ArraySplit,
   DataSet,
+  ExampleSplit,
   IdxSplit,
+  ImageRecordSplit,
   ImageSplit,
+  ParsedRecordSplit,
+  RecordSplit,
   SyntheticSplit,
 )
 from estimator_train.errors import UserError
@@ -38,7 +43,7 @@ def describe(settings: Settings) -> DataSet:
           'train on' if name == 'train' else 'evaluate on'),
           '{} with {}=None'.format(location, name), 'give DataSet({}=...)'.format(name))
   dataset = dataset._replace(name=settings.dataset, labels=class_names, image_shape=shape)
-  train, test = (_check_split(name, getattr(dataset, name), dataset)
+  train, test = (_check_split(name, getattr(dataset, name), dataset, settings)
                  for name in ('train', 'test'))
   return dataset._replace(train=train, test=test)
 
@@ -88,7 +93,7 @@ def _check_shape(shape: Any, location: str) -> Tuple[int, int, int]:
   return height, width, channels
 
 
-def _check_split(split_name: str, split: Any, dataset: DataSet) -> Any:
+def _check_split(split_name: str, split: Any, dataset: DataSet, settings: Settings) -> Any:
   """Returns the checked split, with int32 class indices; raises a UserError if it is invalid."""
   if split is None:
     return None
@@ -97,18 +102,18 @@ def _check_split(split_name: str, split: Any, dataset: DataSet) -> Any:
     raise UserError('a split of a data set has an unsupported type',
                     '{} is {}'.format(location, type(split).__name__),
                     'give ' + ' or '.join(split_type.__name__ for split_type in _CHECKS_BY_TYPE))
-  return _CHECKS_BY_TYPE[type(split)](split, dataset, split_name, location)
+  return _CHECKS_BY_TYPE[type(split)](split, dataset, split_name, location, settings)
 
 
-def _check_array_split(split: ArraySplit, dataset: DataSet, split_name: str,
-                       location: str) -> ArraySplit:
+def _check_array_split(split: ArraySplit, dataset: DataSet, split_name: str, location: str,
+                       unused_settings: Settings) -> ArraySplit:
   images = np.asanyarray(split.images)
   _check_images(images, dataset.image_shape, location)
   return ArraySplit(images, _check_class_indices(split.classes, len(images), dataset, split_name))
 
 
-def _check_image_split(split: ImageSplit, dataset: DataSet, split_name: str,
-                       location: str) -> ImageSplit:
+def _check_image_split(split: ImageSplit, dataset: DataSet, split_name: str, location: str,
+                       unused_settings: Settings) -> ImageSplit:
   if not _is_collection(split.files):
     raise UserError('the files of a split must be a list', '{}: {!r}'.format(location, split.files),
                     'give a list of paths')
@@ -121,9 +126,22 @@ def _accept_unchecked(split: Any, *unused: Any) -> Any:
   return split
 
 
+def _find_records(split: RecordSplit, dataset: DataSet, split_name: str, location: str,
+                  settings: Settings) -> Union[ImageRecordSplit, ParsedRecordSplit]:
+  """Returns the split with the positions of the records."""
+  if split.parse is not None and split.parse_batch is not None:
+    raise UserError('a RecordSplit has parse or parse_batch, not both', location,
+                    'omit one of them')
+  records = record_files.load_index(str(split.pattern), '{} has pattern={}'.format(
+      location, split.pattern), split.compression, settings)
+  if split.parse is None and split.parse_batch is None:
+    return ImageRecordSplit(records, settings.image_key, settings.label_key, settings.label_offset)
+  return ParsedRecordSplit(records, split.parse, split.parse_batch)
+
+
 _CHECKS_BY_TYPE: Dict[type, Callable[..., Any]] = {
     ArraySplit: _check_array_split, ImageSplit: _check_image_split, IdxSplit: _accept_unchecked,
-    SyntheticSplit: _accept_unchecked}
+    SyntheticSplit: _accept_unchecked, RecordSplit: _find_records, ExampleSplit: _accept_unchecked}
 
 
 def _check_images(images: np.ndarray, shape: Tuple[int, int, int], location: str) -> None:

@@ -9,7 +9,7 @@ import logging
 import os
 import zlib
 from concurrent.futures import ThreadPoolExecutor
-from typing import List, Optional, Sequence
+from typing import List, Sequence
 
 from estimator_train.datasets import file_pattern, fingerprint, record_index
 from estimator_train.datasets.positioned_file import PositionedFile, is_remote
@@ -26,13 +26,12 @@ _WINDOW_BITS = {'gzip': 16 + zlib.MAX_WBITS, 'zlib': zlib.MAX_WBITS}
 _READ_BYTES = 1 << 20
 
 
-def load_index(pattern_flag: str, pattern: Optional[str], compression: str,
-               settings: Settings) -> RecordIndex:
+def load_index(pattern: str, given: str, compression: str, settings: Settings) -> RecordIndex:
   """Finds the files that match a pattern, and the positions of their records.
 
   Args:
-    pattern_flag: the name of the flag with the pattern, for messages.
     pattern: the pattern of the files, or a URL pattern such as `gs://bucket/train-*`.
+    given: the text that gives the pattern, for messages, such as `--train_pattern=DATA/*`.
     compression: a value of `--compression`.
     settings: the settings of the run. Decompressed files are written to the folder of `--cache`,
       or to `--model_dir`.
@@ -41,8 +40,7 @@ def load_index(pattern_flag: str, pattern: Optional[str], compression: str,
     UserError: no file matches, a file cannot be read or has another format, or there is no space
       for the decompressed files.
   """
-  files = _find_files(pattern_flag, pattern)
-  given = '--{}={}'.format(pattern_flag, pattern)
+  files = _find_files(pattern, given)
   try:
     compressed = [index for index, path in enumerate(files)
                   if _find_compression(path, compression) != 'none']
@@ -55,20 +53,15 @@ def load_index(pattern_flag: str, pattern: Optional[str], compression: str,
   return index
 
 
-def _find_files(pattern_flag: str, pattern: Optional[str]) -> List[bytes]:
+def _find_files(pattern: str, given: str) -> List[bytes]:
   """Returns the sorted files that match a pattern; raises a UserError if there are none."""
-  example = '--{}=\'DATA/{}-*-of-*\''.format(pattern_flag, pattern_flag[:-len('_pattern')])
-  if not pattern:
-    raise UserError('--{} is required for this data set and mode'.format(pattern_flag),
-                    'no --' + pattern_flag, 'give a pattern such as ' + example)
   if is_remote(os.fsencode(pattern)):
     files = _find_remote_files(pattern)
   else:
     files = file_pattern.expand(pattern)
   if not files:
-    raise UserError('--{} matches no file'.format(pattern_flag),
-                    '--{}={}'.format(pattern_flag, pattern),
-                    'give a pattern such as {}, in quotes'.format(example))
+    raise UserError('a pattern matches no file', given,
+                    'give a pattern such as \'DATA/train-*-of-*\', in quotes')
   return files
 
 

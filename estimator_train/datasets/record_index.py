@@ -10,16 +10,16 @@ import json
 import logging
 import os
 import struct
+import warnings
 from concurrent.futures import ThreadPoolExecutor
-from typing import Iterator, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Callable, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
-import google_crc32c
 import numpy as np
 
 from estimator_train.datasets import fingerprint
 from estimator_train.datasets.positioned_file import PositionedFile
 from estimator_train.distribution.threads import available_cores
-from estimator_train.errors import printable
+from estimator_train.errors import UserError, printable
 from estimator_train.files import atomic, paths
 
 _LOG = logging.getLogger('estimator_train')
@@ -83,6 +83,22 @@ class RecordIndex(NamedTuple):
     """The number of records."""
     return len(self.lengths)
 
+  def check(self) -> None:
+    """Raises a UserError if a file is damaged, or if there are no records."""
+    if self.damages:
+      raise UserError('a TFRecord file is damaged', '{} ({})'.format(
+          *self.describe_damage(self.damages[0])),
+          'write the file again, or give --on_bad_image=skip')
+    if not self.num_records:
+      raise UserError('the TFRecord files have no records', ', '.join(
+          printable(os.fsdecode(path)) for path in self.names[:3]), 'change the pattern')
+
+  def describe_damage(self, damage: Damage) -> Tuple[str, str]:
+    """Returns the name of the damaged record, and the reason."""
+    return (describe_record(self.names[damage.file_index], damage.record),
+            '{}; the last {:,} bytes of the file are lost'.format(damage.reason,
+                                                                  damage.lost_bytes))
+
   def offsets(self) -> np.ndarray:
     """Returns the position of the data of each record in its file, int64 [records]."""
     ends = np.cumsum(self.lengths + (HEADER_BYTES + FOOTER_BYTES))
@@ -98,8 +114,17 @@ class RecordIndex(NamedTuple):
 
 def masked_checksum(data: bytes) -> int:
   """Returns the checksum that the format stores for some bytes: a masked CRC-32C."""
-  checksum: int = google_crc32c.value(data)
+  checksum: int = _crc32c()(data)
   return ((checksum >> 15 | checksum << 17) + _CHECKSUM_MASK) & 0xffffffff
+
+
+@functools.lru_cache(maxsize=None)
+def _crc32c() -> Callable[[bytes], int]:
+  """Imports and returns the function that computes a CRC-32C; the import takes 0.1 s."""
+  with warnings.catch_warnings():  # pkg_resources, which it imports, adds a filter.
+    import google_crc32c
+  function: Callable[[bytes], int] = google_crc32c.value
+  return function
 
 
 def load_index(files: Tuple[bytes, ...]) -> RecordIndex:

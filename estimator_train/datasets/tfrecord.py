@@ -48,7 +48,12 @@ def describe_classes(settings: Settings) -> DataSet:
 
 
 def _make_split(pattern_flag: str, settings: Settings) -> ImageRecordSplit:
-  index = record_files.load_index(pattern_flag, getattr(settings, pattern_flag),
+  pattern = getattr(settings, pattern_flag)
+  if not pattern:
+    raise UserError('--{} is required for this data set and mode'.format(pattern_flag),
+                    'no --' + pattern_flag,
+                    'give a pattern such as --{}=\'DATA/train-*-of-*\''.format(pattern_flag))
+  index = record_files.load_index(pattern, '--{}={}'.format(pattern_flag, pattern),
                                   settings.compression, settings)
   return ImageRecordSplit(index, settings.image_key, settings.label_key, settings.label_offset)
 

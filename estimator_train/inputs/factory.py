@@ -7,9 +7,11 @@ import numpy as np
 from estimator_train.datasets.description import (
   ArraySplit,
   DataSet,
+  ExampleSplit,
   IdxSplit,
   ImageRecordSplit,
   ImageSplit,
+  ParsedRecordSplit,
   Split,
   SyntheticSplit,
 )
@@ -21,6 +23,7 @@ from estimator_train.inputs.batching import UNSHARDED, Batching, Shard
 from estimator_train.inputs.idx_files import IdxSource
 from estimator_train.inputs.image_files import ImageFileSource
 from estimator_train.inputs.image_records import ImageRecordSource
+from estimator_train.inputs.parsed_examples import ExampleSource, ParsedRecordSource
 from estimator_train.inputs.source import BadImage, InputFn, Source
 from estimator_train.inputs.synthetic import SyntheticSource
 from estimator_train.settings import Settings, choices, groups
@@ -29,6 +32,8 @@ SOURCE_CLASSES: Dict[type, Callable[..., Source]] = {
     IdxSplit: IdxSource,
     ImageSplit: ImageFileSource,
     ImageRecordSplit: ImageRecordSource,
+    ParsedRecordSplit: ParsedRecordSource,
+    ExampleSplit: ExampleSource,
     ArraySplit: ArraySource,
     SyntheticSplit: SyntheticSource,
 }
@@ -91,6 +96,22 @@ def skip_bad_examples(dataset: DataSet, settings: groups.Input,
 
   return dataset._replace(train=remove_bad('train', dataset.train),
                           test=remove_bad('test', dataset.test)), skipped
+
+
+def count_examples(dataset: DataSet, settings: Settings) -> DataSet:
+  """Returns the data set with the numbers of examples of the splits that the mode reads.
+
+  Raises:
+    UserError: the examples of a split cannot be counted.
+  """
+  def count(split: Optional[Split], is_read: bool) -> Optional[Split]:
+    if split is None or not is_read:
+      return split
+    counted: Split = make_source(dataset, split).with_count(settings.model_dir)
+    return counted
+
+  return dataset._replace(train=count(dataset.train, settings.trains),
+                          test=count(dataset.test, settings.evaluates))
 
 
 def check_files(dataset: DataSet, settings: Settings) -> SplitSizes:

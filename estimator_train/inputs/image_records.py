@@ -1,7 +1,6 @@
 """Reads images from TFRecord files: from tf.train.Examples with an encoded image and a label."""
 
 import hashlib
-import os
 from typing import Any, List, Optional, Tuple
 
 import numpy as np
@@ -11,7 +10,7 @@ from google.protobuf import message
 from estimator_train.datasets import fingerprint
 from estimator_train.datasets.description import DataSet, ImageRecordSplit
 from estimator_train.datasets.record_index import describe_record
-from estimator_train.errors import UserError, printable
+from estimator_train.errors import printable
 from estimator_train.inputs import file_errors, image_source, published
 from estimator_train.inputs.batching import Batching
 from estimator_train.inputs.record_reader import RecordReader
@@ -33,13 +32,7 @@ class ImageRecordSource(image_source.ImageSource):
     return self.split.records.num_records if self.split.kept is None else len(self.split.kept)
 
   def check_and_count(self) -> Optional[int]:
-    records = self.split.records
-    if records.damages:
-      raise UserError('a TFRecord file is damaged', '{} ({})'.format(*self.unreadable_parts()[0]),
-                      'write the file again, or give --on_bad_image=skip')
-    if not len(self):
-      raise UserError('the TFRecord files have no records', ', '.join(
-          printable(os.fsdecode(path)) for path in records.names[:3]), 'change the pattern')
+    self.split.records.check()
     return len(self)
 
   def look_up(self, chunks: tf.data.Dataset) -> tf.data.Dataset:
@@ -96,10 +89,7 @@ class ImageRecordSource(image_source.ImageSource):
     return np.array([self._class_index_or_unknown(index) for index in range(len(self))], np.int64)
 
   def unreadable_parts(self) -> List[Tuple[str, str]]:
-    return [(describe_record(self.split.records.names[damage.file_index], damage.record),
-             '{}; the last {:,} bytes of the file are lost'.format(damage.reason,
-                                                                   damage.lost_bytes))
-            for damage in self.split.records.damages]
+    return list(map(self.split.records.describe_damage, self.split.records.damages))
 
   def _to_records(self, indices: np.ndarray) -> np.ndarray:
     """Returns the indices of the records of examples. Bad records are not among the examples."""

@@ -71,6 +71,14 @@ class Source(abc.ABC):
       UserError: a file is missing or invalid.
     """
 
+  def with_count(self, model_dir: str) -> Any:
+    """Returns the split with the number of examples, which is stored in `model_dir` if necessary.
+
+    Raises:
+      UserError: the examples cannot be counted.
+    """
+    return self.split
+
   @abc.abstractmethod
   def make_train_input_fn(self, batching: Batching, cache: str) -> InputFn:
     """Makes the `input_fn` of training: shuffled, infinite, with full batches.

@@ -8,7 +8,7 @@ import os
 import sys
 import traceback
 from contextlib import contextmanager
-from typing import Any, Callable, Iterator, Sequence
+from typing import Any, Callable, Iterable, Iterator, Optional, Sequence, Tuple
 
 from estimator_train.errors import UserError
 from estimator_train.files import paths
@@ -127,10 +127,19 @@ def _error_location(error: BaseException) -> str:
   """Returns the innermost line of the user's code in the traceback, `file:line: `, or ''."""
   if isinstance(error, SyntaxError) and error.filename:
     return '{}:{}: '.format(error.filename, error.lineno)
-  locations = ['{}:{}: '.format(frame.filename, frame.lineno)
-               for frame in traceback.extract_tb(error.__traceback__)
-               if not frame.filename.startswith(_LIBRARY_FOLDERS + ('<frozen',))
-               and '-packages' + os.sep not in frame.filename]
+  return find_location((frame.filename, frame.lineno)
+                       for frame in traceback.extract_tb(error.__traceback__))
+
+
+def find_location(frames: Iterable[Tuple[str, Optional[int]]]) -> str:
+  """Returns the innermost line of the user's code, `file:line: `, or ''.
+
+  Args:
+    frames: the file and the line of each frame, outermost first.
+  """
+  locations = ['{}:{}: '.format(file, line) for file, line in frames
+               if not file.startswith(_LIBRARY_FOLDERS + ('<frozen',))
+               and '-packages' + os.sep not in file]
   return locations[-1] if locations else ''
 
 

@@ -187,6 +187,7 @@ def _prepare_data(settings: Settings, run_dir: RunDir) -> RunData:
   if settings.on_bad_image == 'skip':
     dataset, skipped_images = inputs.skip_bad_examples(dataset, settings[groups.Input],
                                                        run_dir.path)
+  dataset = inputs.count_examples(dataset, settings)
   return RunData(dataset, inputs.check_files(dataset, settings), skipped_images)
 
 

@@ -7,7 +7,6 @@ from typing import Any, Callable, Dict, List, Optional, Tuple
 
 import numpy as np
 import tensorflow.compat.v1 as tf
-import tensorflow.compat.v2 as tf_v2
 
 from estimator_train.datasets import fingerprint
 from estimator_train.datasets.description import DataSet, ExampleSplit, ParsedRecordSplit
@@ -24,6 +23,8 @@ _LOG = logging.getLogger('estimator_train')
 _COUNTS_FILE = 'example_counts.json'
 _CHUNK_SIZE = 64  # The number of records that one call of a Python function reads.
 _PARALLEL_READS = 2
+# Also the base class of the datasets of tf.compat.v2.
+_DATASET_BASE_CLASS = tf.data.Dataset.__mro__[1]
 
 
 class ParsedRecordSource(Source):
@@ -199,7 +200,7 @@ def _make_user_dataset(make_dataset: Callable[[], Any]) -> tf.data.Dataset:
   """Returns the dataset of the user; raises a UserError if the function fails."""
   with _naming(make_dataset):
     dataset = make_dataset()
-  if not isinstance(dataset, tf_v2.data.Dataset):  # The base class of all datasets.
+  if not isinstance(dataset, _DATASET_BASE_CLASS):
     raise UserError('make_dataset must return a tf.data.Dataset', '{} returns {}'.format(
         _function_name(make_dataset), type(dataset).__name__),
         'return a dataset of single examples')

@@ -214,3 +214,14 @@ def test_two_functions(monkeypatch, tmp_path, records):
 def test_no_files(monkeypatch, tmp_path):
   with pytest.raises(UserError, match='a pattern matches no file: .*train has pattern=/none'):
     source_of(RecordSplit('/none/*', parse), monkeypatch, tmp_path)
+
+
+def test_a_dataset_of_tensorflow_2(monkeypatch, tmp_path):
+  from tensorflow.compat import v2
+
+  def make():
+    return v2.data.Dataset.range(5).map(lambda number: (tf.fill(SHAPE, tf.cast(number, tf.uint8)),
+                                                        number % 3))
+
+  source = source_of(ExampleSplit(make), monkeypatch, tmp_path)
+  assert flat(numbers_of(source.make_eval_input_fn(batching()))) == list(range(5))

@@ -281,6 +281,7 @@ BAD = [
     (['--labels=a,b'], '--labels is only for --dataset=image_folder or tfrecord or synthetic: '),
     (['--image_size=9,9', '--dataset=mnist'],
      '--image_size is only for --dataset=image_folder or tfrecord or oct'),
+    (['--num_shards=0'], '--num_shards'),
     (['--input_pipeline=other'], '--input_pipeline'),
     (['--image_key=', '--dataset=tfrecord'], '--image_key'),
     (['--label_key=', '--dataset=tfrecord'], '--label_key'),

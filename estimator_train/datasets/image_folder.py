@@ -11,7 +11,7 @@ from estimator_train.datasets.description import ArraySplit, DataSet, ImageSplit
 from estimator_train.datasets.transfer import DownloadResult
 from estimator_train.errors import UserError, printable
 from estimator_train.run_dir.run_files import LABELS_FILE, RunDir
-from estimator_train.settings import Settings, groups
+from estimator_train.settings import Settings, choices, groups
 
 DEFAULT_IMAGE_SIZE = (224, 224)  # (height, width)
 
@@ -32,7 +32,8 @@ def describe_patterns(settings: Settings, train_pattern: Optional[str],
   if not class_names and not settings.trains and settings.model_dir:
     class_names = RunDir(settings.model_dir).class_names()
   reads_train = settings.mode != 'evaluate'
-  reads_eval = settings.evaluates or (settings.mode == 'audit' and bool(eval_pattern))
+  reads_eval = settings.evaluates or (
+      settings.mode in choices.MODES_OF_ALL_SPLITS and bool(eval_pattern))
   # Without class names, the folders of the training files determine the classes.
   train_files = (_list_files('train_pattern', train_pattern)
                  if reads_train or not class_names else [])

@@ -25,6 +25,7 @@ from estimator_train.files import atomic, paths
 _LOG = logging.getLogger('estimator_train')
 HEADER_BYTES, FOOTER_BYTES = 12, 4
 _unpack_header = struct.Struct('<QI').unpack_from
+_pack_checksum = struct.Struct('<I').pack
 _CHECKSUM_MASK = 0xa282ead8
 # A scan reads the lengths of small records in blocks, and those of large records one by one.
 _BLOCK_BYTES, _MIN_READ_BYTES = 1 << 20, 1 << 12
@@ -116,6 +117,13 @@ def masked_checksum(data: bytes) -> int:
   """Returns the checksum that the format stores for some bytes: a masked CRC-32C."""
   checksum: int = _crc32c()(data)
   return ((checksum >> 15 | checksum << 17) + _CHECKSUM_MASK) & 0xffffffff
+
+
+def frame(data: bytes) -> bytes:
+  """Returns a record: the data, with its length and the checksums."""
+  length = struct.pack('<Q', len(data))
+  return b''.join((length, _pack_checksum(masked_checksum(length)), data,
+                   _pack_checksum(masked_checksum(data))))
 
 
 @functools.lru_cache(maxsize=None)

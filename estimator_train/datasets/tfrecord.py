@@ -9,7 +9,7 @@ from estimator_train.datasets.image_folder import DEFAULT_IMAGE_SIZE
 from estimator_train.datasets.transfer import DownloadResult
 from estimator_train.errors import UserError, printable
 from estimator_train.run_dir.run_files import LABELS_FILE, RunDir
-from estimator_train.settings import Settings
+from estimator_train.settings import Settings, choices
 
 
 def describe(settings: Settings) -> DataSet:
@@ -20,7 +20,8 @@ def describe(settings: Settings) -> DataSet:
       unknown.
   """
   reads_train = settings.mode != 'evaluate'
-  reads_eval = settings.evaluates or (settings.mode == 'audit' and bool(settings.eval_pattern))
+  reads_eval = settings.evaluates or (
+      settings.mode in choices.MODES_OF_ALL_SPLITS and bool(settings.eval_pattern))
   return describe_classes(settings)._replace(
       train=_make_split('train_pattern', settings) if reads_train else None,
       test=_make_split('eval_pattern', settings) if reads_eval else None)

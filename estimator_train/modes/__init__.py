@@ -18,7 +18,7 @@ from estimator_train.settings import Settings, groups
 _MODULE_NAMES = {'train': 'train_and_evaluate'}
 # These modes do not write to --model_dir. They do not lock this folder, so they can run while
 # another process trains in it.
-_READ_ONLY_MODES = ('predict', 'export', 'download', 'doctor')
+_READ_ONLY_MODES = ('predict', 'export', 'download', 'doctor', 'write_tfrecords')
 # These modes import TensorFlow only in child processes, or not at all.
 _MODES_WITHOUT_TENSORFLOW = ('download', 'doctor', 'scaling', 'reproduce', 'report')
 

@@ -1,9 +1,11 @@
 """Lists the allowed values of flags, and the subsets of these values that share a rule."""
 
 MODES = ('train_and_evaluate', 'train', 'evaluate', 'predict', 'export', 'input_benchmark', 'audit',
-         'download', 'doctor', 'scaling', 'reproduce', 'report')
+         'write_tfrecords', 'download', 'doctor', 'scaling', 'reproduce', 'report')
 TRAINING_MODES = ('train_and_evaluate', 'train')
-MODES_WITHOUT_MODEL_DIR = ('download', 'input_benchmark', 'doctor')
+MODES_WITHOUT_MODEL_DIR = ('download', 'input_benchmark', 'doctor', 'write_tfrecords')
+# These modes read all splits whose patterns are given.
+MODES_OF_ALL_SPLITS = ('audit', 'write_tfrecords')
 DATASETS = ('fashion_mnist_sample', 'fashion_mnist', 'mnist', 'oct2017', 'image_folder',
             'tfrecord', 'synthetic')
 # PACKAGE_MODELS are modules of models/; KERAS_MODELS are networks of tf.keras.applications.

@@ -187,6 +187,21 @@ def _require_input(settings: Any) -> None:
                     'give --input=PATTERN, such as \'DATA/**/*.jpeg\', in quotes')
 
 
+@requirement('write_tfrecords')
+def _require_output_folder(settings: Any) -> None:
+  if settings.output == '-':
+    raise UserError('--mode=write_tfrecords requires --output', '--mode=write_tfrecords without '
+                    '--output', 'give --output=FOLDER')
+
+
+@requirement(*(mode for mode in choices.MODES if mode != 'write_tfrecords'))
+def _check_num_shards_is_not_given(settings: Any) -> None:
+  if settings.num_shards is not None:
+    raise UserError('--num_shards is only for --mode=write_tfrecords',
+                    '--num_shards={} --mode={}'.format(settings.num_shards, settings.mode),
+                    'give --mode=write_tfrecords, or omit --num_shards')
+
+
 @requirement('report')
 def _require_runs(settings: Any) -> None:
   if not settings.runs:

@@ -237,7 +237,11 @@ class PredictionAndExport:
       'files of images')
   output: str = flag(
       '-', 'file for the predictions, as JSON lines, or as CSV if its name ends in .csv; '
-      '-: standard output', check=not_empty('give a file, or - for standard output'))
+      '-: standard output; with --mode=write_tfrecords, the folder for the TFRecord files',
+      check=not_empty('give a file, or - for standard output'))
+  num_shards: Optional[int] = flag(
+      None, 'number of TFRecord files per split that --mode=write_tfrecords writes; if not given, '
+      'files of about 128 MiB', check=int_range(1))
   export_dir: Optional[str] = flag(
       None, 'folder for exported models, each in a numbered subfolder; if given, training ends '
       'with an export')

@@ -39,6 +39,7 @@ from estimator_train.distribution import threads
 from estimator_train.inputs import factory, images
 from estimator_train.inputs.batching import Batching, Shard
 from estimator_train.inputs.source import InputFn
+from estimator_train.process import cpu_tuning
 
 IMAGE_SIZE, BATCH_SIZE, SHARDS = (224, 224), 32, 7
 SMALL_SHAPE, SMALL_BATCH_SIZE = (28, 28, 1), 256
@@ -79,6 +80,7 @@ def main() -> None:
   if args.quick:
     args.rounds, args.records, files = 1, 5000, files[:BATCH_SIZE * 4]
   machine = common.machine()
+  cpu_tuning.tune_cpu()
   tf.logging.set_verbosity(tf.logging.ERROR)
   with tempfile.TemporaryDirectory(prefix='record_input-') as folder:
     data = Data(folder, files, args.records)

@@ -27,8 +27,8 @@ HEADER_BYTES, FOOTER_BYTES = 12, 4
 _unpack_header = struct.Struct('<QI').unpack_from
 _pack_checksum = struct.Struct('<I').pack
 _CHECKSUM_MASK = 0xa282ead8
-# A scan reads the lengths of small records in blocks, and those of large records one by one.
-_BLOCK_BYTES, _MIN_READ_BYTES = 1 << 20, 1 << 12
+# A scan reads small records in blocks. Of large records, it reads only the lengths.
+_BLOCK_BYTES, _MAX_SMALL_BYTES = 1 << 20, 1 << 12
 _MAX_CACHED_INDICES = 64
 _CACHE_VERSION = 1
 
@@ -204,12 +204,11 @@ def _iter_lengths(file: PositionedFile) -> Iterator[int]:
   Raises:
     _DamagedRecord: a record is damaged, so that the positions of further records are unknown.
   """
-  offset, block, block_offset, read_bytes = 0, b'', 0, _BLOCK_BYTES
+  offset, block, block_offset, length = 0, b'', 0, _BLOCK_BYTES
   while offset < file.size:
     position = offset - block_offset
     if position + HEADER_BYTES > len(block):
-      if position > 2 * len(block):  # The records are larger than blocks.
-        read_bytes = _MIN_READ_BYTES
+      read_bytes = _BLOCK_BYTES if length <= _MAX_SMALL_BYTES else HEADER_BYTES
       block, block_offset, position = file.read(offset, read_bytes), offset, 0
       if len(block) < HEADER_BYTES:
         raise _DamagedRecord(offset, 'truncated')

@@ -21,13 +21,14 @@ import struct
 import tempfile
 import time
 from typing import Any, Callable, Dict, List, NamedTuple, Sequence, Tuple
+from unittest import mock
 
 import common
 import numpy as np
 import tensorflow.compat.v1 as tf
 
 from estimator_train.benchmarking.input_rate import evict_from_page_cache
-from estimator_train.datasets import record_index
+from estimator_train.datasets import positioned_file, record_index
 from estimator_train.datasets.description import (
   DataSet,
   IdxSplit,
@@ -330,6 +331,37 @@ def _idx(data: Data) -> Subject:
       (Ratio('steps/s of mnist_dense, of idx files', 'records', 'idx files', .9),), 'steps/s')
 
 
+def _bytes(data: Data) -> Subject:
+  """Bytes that each of two workers reads in an epoch, the positions of the records included."""
+  records = data.record_source()
+  total = sum(map(os.path.getsize, records.files()))
+  return Subject({
+      'first of two workers': lambda: _bytes_of_worker(records, 0),
+      'second of two workers': lambda: _bytes_of_worker(records, 1),
+      'half of the bytes': lambda: total / 2,
+  }, tuple(Ratio('bytes of the {}, of half (at most)'.format(worker), worker, 'half of the bytes',
+                 1.1) for worker in ('first of two workers', 'second of two workers')), 'bytes')
+
+
+def _bytes_of_worker(source: Any, rank: int) -> float:
+  read, counts = positioned_file.PositionedFile.read, []
+
+  def count(file: Any, offset: int, length: int) -> bytes:
+    content: bytes = read(file, offset, length)
+    counts.append(len(content))
+    return content
+
+  with mock.patch.object(positioned_file.PositionedFile, 'read', count):
+    record_index._scan_files(source.files())  # pylint: disable=protected-access
+    batching = _batching(IMAGE_SIZE + (3,), BATCH_SIZE)._replace(shard=Shard(0, 2, rank, 1))
+    with tf.Graph().as_default(), tf.Session() as session:
+      following = tf.data.make_one_shot_iterator(source.look_up(
+          source.training_chunks(len(source), batching, 1).take(len(source) // 2))).get_next()
+      for _ in range(len(source) // 2):
+        session.run(following)
+  return float(sum(counts))
+
+
 def _steps_per_sec(source: Any) -> float:
   from estimator_train.models import mnist_dense
   with tf.Graph().as_default(), tf.Session() as session:
@@ -348,7 +380,8 @@ def _steps_per_sec(source: Any) -> float:
     return 30 / (time.perf_counter() - began)
 
 
-SUBJECTS = {'cold': _cold, 'small': _small, 'idx': _idx, 'resume': _resume, 'cached': _cached}
+SUBJECTS = {'bytes': _bytes, 'cold': _cold, 'small': _small, 'idx': _idx, 'resume': _resume,
+            'cached': _cached}
 
 if __name__ == '__main__':
   main()

@@ -38,9 +38,11 @@ def own_cache(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize('block_bytes', [12, 13, 100, 4096, 1 << 20])
-def test_records_are_those_of_tensorflow(files, contents, monkeypatch, block_bytes):
+@pytest.mark.parametrize('max_small_bytes', [0, 10, 1 << 12])
+def test_records_are_those_of_tensorflow(files, contents, monkeypatch, block_bytes,
+                                         max_small_bytes):
   monkeypatch.setattr(record_index, '_BLOCK_BYTES', block_bytes)
-  monkeypatch.setattr(record_index, '_MIN_READ_BYTES', 12)
+  monkeypatch.setattr(record_index, '_MAX_SMALL_BYTES', max_small_bytes)
   index = record_index.load_index(files)
   assert index.damages == ()
   flat = [record for of_file in contents for record in of_file]
@@ -161,3 +163,18 @@ def test_few_files_are_open(tmp_path, monkeypatch):
     thread.join()
   assert results == {part: [b'%d' % number for number in numbers[part::4]] for part in range(4)}
   assert len(os.listdir('/proc/self/fd')) <= before + 8
+
+
+def test_a_scan_does_not_read_large_records(tmp_path, monkeypatch):
+  path, counts = tmp_path / 'large', []
+  write_records(path, [bytes(50000)] * 20)
+  read = record_index.PositionedFile.read
+
+  def count(file, offset, length):
+    content = read(file, offset, length)
+    counts.append(len(content))
+    return content
+
+  monkeypatch.setattr(record_index.PositionedFile, 'read', count)
+  assert record_index.load_index((str(path).encode(),)).num_records == 20
+  assert sum(counts) == 20 * record_index.HEADER_BYTES

@@ -13,7 +13,7 @@ from estimator_train.datasets.description import DataSet, ExampleSplit, ParsedRe
 from estimator_train.datasets.record_index import describe_record
 from estimator_train.errors import UserError
 from estimator_train.files import atomic
-from estimator_train.inputs import order
+from estimator_train.inputs import cached_examples, order
 from estimator_train.inputs.batching import Batching
 from estimator_train.inputs.record_reader import RecordReader
 from estimator_train.inputs.source import FilePath, InputFn, Source
@@ -40,12 +40,14 @@ class ParsedRecordSource(Source):
     return self.split.records.num_records
 
   def make_train_input_fn(self, batching: Batching, cache: str) -> InputFn:
-    return lambda: self._make_batches(lambda chunk_size: self.training_chunks(
-        self.split.records.num_records, batching, chunk_size), batching)
+    count, function = self.split.records.num_records, self._function
+    if cache == 'memory':
+      return _make_cached_input_fn(self, count, self._read_in_order, function, batching)
+    return lambda: _encode_batches(self._parse_batches(lambda chunk_size: self.training_chunks(
+        count, batching, chunk_size), batching), function, batching)
 
   def make_eval_input_fn(self, batching: Batching) -> InputFn:
-    return lambda: self._make_batches(lambda chunk_size: order.evaluation_chunks(
-        self.split.records.num_records, chunk_size), batching)
+    return lambda: _encode_batches(self._read_in_order(batching), self._function, batching)
 
   def cache_key(self) -> str:
     return fingerprint.of_files(self.split.records.files)
@@ -72,30 +74,39 @@ class ParsedRecordSource(Source):
         except tf.errors.OpError as error:
           frames = error.op.traceback if error.op is not None else []
           return UserError('a function of a split failed', '{} for {} ({}{})'.format(
-              _function_name(self.split.parse or self.split.parse_batch),
+              _function_name(self._function),
               describe_record(*self.split.records.locate(index)),
               user_code.find_location((frame[0], frame[1]) for frame in frames),
               error.message.splitlines()[0]), 'fix this function, or the record')
     return None
 
-  def _make_batches(self, make_chunks: Callable[[int], tf.data.Dataset],
-                    batching: Batching) -> tf.data.Dataset:
-    """Returns a dataset of batches (features, labels).
+  @property
+  def _function(self) -> Callable[[Any], Any]:
+    """The function of the user."""
+    function: Callable[[Any], Any] = self.split.parse or self.split.parse_batch
+    return function
+
+  def _read_in_order(self, batching: Batching) -> tf.data.Dataset:
+    """Returns a dataset of batches of all examples, as the function of the user returns them."""
+    return self._parse_batches(lambda chunk_size: order.evaluation_chunks(
+        self.split.records.num_records, chunk_size), batching)
+
+  def _parse_batches(self, make_chunks: Callable[[int], tf.data.Dataset],
+                     batching: Batching) -> tf.data.Dataset:
+    """Returns a dataset of batches, as the function of the user returns them.
 
     Args:
       make_chunks: takes a chunk size, and returns a dataset of the indices of the records.
       batching: how the examples are combined into batches.
     """
-    function = self.split.parse or self.split.parse_batch
-    with _naming(function):
+    with _naming(self._function):
       if self.split.parse_batch is not None:
-        batches = self._read(make_chunks(batching.examples_per_batch)).map(
-            function, batching.num_parallel_calls)
-      else:
-        records = self._read(make_chunks(_CHUNK_SIZE)).apply(tf.data.experimental.unbatch())
-        batches = records.apply(tf.data.experimental.map_and_batch(
-            function, batching.examples_per_batch, num_parallel_calls=batching.num_parallel_calls))
-    return _encode_batches(batches, function, batching)
+        return self._read(make_chunks(batching.examples_per_batch)).map(
+            self._function, batching.num_parallel_calls)
+      records = self._read(make_chunks(_CHUNK_SIZE)).apply(tf.data.experimental.unbatch())
+      return records.apply(tf.data.experimental.map_and_batch(
+          self._function, batching.examples_per_batch,
+          num_parallel_calls=batching.num_parallel_calls))
 
   def _read(self, chunks: tf.data.Dataset) -> tf.data.Dataset:
     """Returns a dataset of records, string [n], for a dataset of indices, int64 [n]."""
@@ -132,11 +143,21 @@ class ExampleSource(Source):
     return int(self.split.num_examples)
 
   def make_train_input_fn(self, batching: Batching, cache: str) -> InputFn:
-    return lambda: self._make_batches(batching.shuffle_and_shard(
-        _make_user_dataset(self.split.make_dataset), self.split.num_examples), batching)
+    make_dataset, count = self.split.make_dataset, self.split.num_examples
+    if cache == 'memory':
+      return _make_cached_input_fn(self, count, self._read_in_order, make_dataset, batching)
+    return lambda: _encode_batches(
+        batching.shuffle_and_shard(_make_user_dataset(make_dataset), count).batch(
+            batching.examples_per_batch), make_dataset, batching)
 
   def make_eval_input_fn(self, batching: Batching) -> InputFn:
-    return lambda: self._make_batches(_make_user_dataset(self.split.make_dataset), batching)
+    return lambda: _encode_batches(self._read_in_order(batching), self.split.make_dataset,
+                                   batching)
+
+  def training_chunks(self, num_examples: int, batching: Batching,
+                      chunk_size: int) -> tf.data.Dataset:
+    return batching.shuffle_and_shard(tf.data.Dataset.range(num_examples),
+                                      num_examples).batch(chunk_size)
 
   def explain_failure(self) -> Optional[UserError]:
     with tf.Graph().as_default(), tf.Session(
@@ -153,9 +174,31 @@ class ExampleSource(Source):
               'fix this function, or the example')
     return None
 
-  def _make_batches(self, examples: tf.data.Dataset, batching: Batching) -> tf.data.Dataset:
-    return _encode_batches(examples.batch(batching.examples_per_batch), self.split.make_dataset,
-                           batching)
+  def _read_in_order(self, batching: Batching) -> tf.data.Dataset:
+    """Returns a dataset of batches of all examples, as the user's dataset yields them."""
+    return _make_user_dataset(self.split.make_dataset).batch(batching.examples_per_batch)
+
+
+def _make_cached_input_fn(source: Source, num_examples: int,
+                          read_in_order: Callable[[Batching], tf.data.Dataset], function: Any,
+                          batching: Batching) -> InputFn:
+  """Reads all examples into memory, and makes the `input_fn` of training.
+
+  Args:
+    source: the source of the examples, which determines their order.
+    num_examples: the number of examples.
+    read_in_order: returns a dataset of batches of all examples.
+    function: the function of the user that makes the examples.
+    batching: how the examples are combined into batches.
+  """
+  with tf.Graph().as_default():
+    examples = cached_examples.read_all(read_in_order(batching))
+
+  def input_fn() -> tf.data.Dataset:
+    chunks = source.training_chunks(num_examples, batching, batching.examples_per_batch)
+    return _encode_batches(cached_examples.gather_batches(chunks, examples), function, batching)
+
+  return input_fn
 
 
 def _encode_batches(batches: tf.data.Dataset, function: Any,

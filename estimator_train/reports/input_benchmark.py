@@ -23,7 +23,8 @@ class ReportedInputMeasurement(NamedTuple):
   A pass reads examples from the beginning of the data set for a limited time.
 
   Attributes:
-    format_name: `image_files`, `idx_files`, `arrays` or `synthetic`.
+    format_name: `image_files`, `image_records`, `records`, `examples`, `idx_files`, `arrays` or
+      `synthetic`.
     num_examples: number of examples per epoch; None for infinite data.
     prepare_secs: seconds of the preparation before the first pass, such as filling the cache.
     cold_passes: passes that started with no file in the page cache.
@@ -199,8 +200,8 @@ def _make_input_advice(settings: groups.Input, measurement: ReportedInputMeasure
   if settings.cache != 'none' or measurement.format_name == 'arrays':
     return 'the input is already cached, and no flag makes it faster'
   flags = []
-  is_image_files = measurement.format_name == 'image_files'
-  if is_image_files and 0 < settings.num_parallel_calls < environment.cores:
+  decodes_images = measurement.format_name in ('image_files', 'image_records')
+  if decodes_images and 0 < settings.num_parallel_calls < environment.cores:
     flags.append('--num_parallel_calls=0 (one per core, {}, instead of {})'.format(
         environment.cores, settings.num_parallel_calls))
   assert measurement.cache_bytes is not None
@@ -208,7 +209,7 @@ def _make_input_advice(settings: groups.Input, measurement: ReportedInputMeasure
       measurement.cache_bytes / 1e9, environment.free_bytes / 1e9)
   if measurement.cache_bytes <= environment.free_bytes:
     flags.append('--cache=memory ({})'.format(requirement))
-  elif is_image_files:
+  elif decodes_images:
     flags.append('--cache=FOLDER ({})'.format(requirement))
   if not flags:
     return 'no flag helps: the cache does not fit into memory ({})'.format(requirement)

@@ -116,6 +116,21 @@ def test_workers_read_what_one_process_would(source):
     assert own_batches == of_one[rank::3]
 
 
+def test_cached_examples_have_the_same_order(source, monkeypatch):
+  shard = Shard(8, 2, 1, 4)
+  read = numbers_of(source.make_train_input_fn(batching(shard=shard), 'none'), 9)
+  cached = source.make_train_input_fn(batching(shard=shard), 'memory')
+  monkeypatch.setattr(parsed_examples.RecordReader, 'read', None)
+  monkeypatch.setattr(parsed_examples, '_make_user_dataset', None)
+  assert numbers_of(cached, 9) == read
+
+
+def test_a_cache_that_does_not_fit(source, monkeypatch):
+  monkeypatch.setattr(parsed_examples.cached_examples.memory, 'available_bytes', lambda: 300)
+  with pytest.raises(UserError, match='the cache does not fit into memory'):
+    source.make_train_input_fn(batching(), 'memory')
+
+
 def test_one_hot_labels(source):
   ((_, labels), *_), _ = batches(source.make_eval_input_fn(batching()._replace(one_hot=True)), 1)
   np.testing.assert_array_equal(labels, np.eye(3)[[0, 1, 2, 0]])
@@ -126,6 +141,9 @@ def test_weights_and_dicts(monkeypatch, tmp_path):
   ((features, _), *_), _ = batches(source.make_eval_input_fn(batching()), 1)
   assert set(features) == {'features', 'sample_weights'} and set(features['features']) == {'a'}
   assert features['sample_weights'].tolist() == [0.5] * 4
+  ((cached, _),), _ = batches(source.make_train_input_fn(batching(), 'memory'), 1)
+  assert cached['features']['a'].shape == (4,) + SHAPE
+  assert cached['sample_weights'].tolist() == [0.5] * 4
 
 
 def test_examples_are_counted_once(monkeypatch, tmp_path):

@@ -23,9 +23,10 @@ from estimator_train.inputs.batching import UNSHARDED, Batching, Shard
 from estimator_train.inputs.idx_files import IdxSource
 from estimator_train.inputs.image_files import ImageFileSource
 from estimator_train.inputs.image_records import ImageRecordSource
-from estimator_train.inputs.parsed_examples import ExampleSource, ParsedRecordSource
+from estimator_train.inputs.parsed_records import ParsedRecordSource
 from estimator_train.inputs.source import BadImage, InputFn, Source
 from estimator_train.inputs.synthetic import SyntheticSource
+from estimator_train.inputs.user_datasets import ExampleSource
 from estimator_train.settings import Settings, choices, groups
 
 SOURCE_CLASSES: Dict[type, Callable[..., Source]] = {

@@ -69,8 +69,9 @@ def to_estimator(model: tf.keras.Model, run_config: tf.estimator.RunConfig, *,
   def model_fn(features: Any, labels: Any, mode: str,
                config: tf.estimator.RunConfig) -> tf.estimator.EstimatorSpec:
     estimator_patches.keep_loss_unscaled()
-    model_copy = model_to_estimator.build_model(model, mode, preprocess(features), labels,
-                                                custom_objects, optimizer_config)
+    model_copy = model_to_estimator.build_model(
+        model, mode, _preprocess_features(features, preprocess), labels, custom_objects,
+        optimizer_config)
     has_checkpoint = tf.train.latest_checkpoint(config.model_dir) is not None
     if positional_weights is not None and not has_checkpoint:
       positional_weights.initialize(model_copy)
@@ -108,6 +109,13 @@ def to_estimator(model: tf.keras.Model, run_config: tf.estimator.RunConfig, *,
     return tf.estimator.EstimatorSpec(mode, training_hooks=hooks, **spec)
 
   return tf.estimator.Estimator(model_fn, config=run_config, warm_start_from=warm_start)
+
+
+def _preprocess_features(features: Any, preprocess: Callable[[Any], Any]) -> Any:
+  """Returns the preprocessed features; sample weights are not preprocessed."""
+  if isinstance(features, dict) and set(features) == {'features', 'sample_weights'}:
+    return dict(features, features=preprocess(features['features']))
+  return preprocess(features)
 
 
 def _check_weight_names(model: tf.keras.Model, names: Collection[str]) -> None:

@@ -10,7 +10,7 @@ from conftest import batches, write_records
 from estimator_train.datasets import own
 from estimator_train.datasets.description import DataSet, ExampleSplit, RecordSplit
 from estimator_train.errors import UserError
-from estimator_train.inputs import factory, parsed_examples
+from estimator_train.inputs import cached_examples, factory, parsed_records, user_datasets
 from estimator_train.inputs.batching import Batching, Shard
 from estimator_train.inputs.file_errors import translate_errors
 from estimator_train.settings import Settings
@@ -120,13 +120,13 @@ def test_cached_examples_have_the_same_order(source, monkeypatch):
   shard = Shard(8, 2, 1, 4)
   read = numbers_of(source.make_train_input_fn(batching(shard=shard), 'none'), 9)
   cached = source.make_train_input_fn(batching(shard=shard), 'memory')
-  monkeypatch.setattr(parsed_examples.RecordReader, 'read', None)
-  monkeypatch.setattr(parsed_examples, '_make_user_dataset', None)
+  monkeypatch.setattr(parsed_records.RecordReader, 'read', None)
+  monkeypatch.setattr(user_datasets, '_make_user_dataset', None)
   assert numbers_of(cached, 9) == read
 
 
 def test_a_cache_that_does_not_fit(source, monkeypatch):
-  monkeypatch.setattr(parsed_examples.cached_examples.memory, 'available_bytes', lambda: 300)
+  monkeypatch.setattr(cached_examples.memory, 'available_bytes', lambda: 300)
   with pytest.raises(UserError, match='the cache does not fit into memory'):
     source.make_train_input_fn(batching(), 'memory')
 
@@ -148,8 +148,8 @@ def test_weights_and_dicts(monkeypatch, tmp_path):
 
 def test_examples_are_counted_once(monkeypatch, tmp_path):
   calls = []
-  count = parsed_examples._count
-  monkeypatch.setattr(parsed_examples, '_count', lambda *given: calls.append(1) or count(*given))
+  count = user_datasets._count
+  monkeypatch.setattr(user_datasets, '_count', lambda *given: calls.append(1) or count(*given))
   for _ in range(2):
     assert source_of(ExampleSplit(make_dataset), monkeypatch, tmp_path).check_and_count() == COUNT
   assert len(calls) == 1

@@ -48,7 +48,7 @@ def register_scalar(tag: str, value: tf.Tensor) -> None:
   tf.add_to_collection(_SCALAR_KEY_PREFIX + tag, value)
 
 
-def register_batch(features: tf.Tensor, labels: tf.Tensor, outputs: tf.Tensor) -> None:
+def register_batch(features: Any, labels: tf.Tensor, outputs: tf.Tensor) -> None:
   """Registers some images of the training batch, and the accuracy on the batch as `accuracy`.
 
   Must be called in each replica after the model of the replica is built, because operations that
@@ -57,6 +57,7 @@ def register_batch(features: tf.Tensor, labels: tf.Tensor, outputs: tf.Tensor) -
   Args:
     features: the images of this replica, uint8 or float32 [B, height, width, C] with pixel values
       from 0 to 255; features of another shape, such as outputs of frozen layers, are not shown.
+      If there are sample weights, `{'features': ..., 'sample_weights': ...}`.
     labels: one-hot [B, num_classes] or class indices [B].
     outputs: the outputs of the model, [B, num_classes].
   """
@@ -67,6 +68,8 @@ def register_batch(features: tf.Tensor, labels: tf.Tensor, outputs: tf.Tensor) -
       lambda strategy, accuracies: register_scalar(
           'accuracy', strategy.reduce(tf.distribute.ReduceOp.MEAN, accuracies, axis=None)),
       args=(accuracy,))
+  if isinstance(features, dict):
+    features = features['features']
   if features.shape.ndims == 4 and features.shape[-1].value in (1, 3):
     tf.add_to_collection(_PIXELS_KEY, features[:_MAX_EXAMPLES])
     tf.add_to_collection(_CLASS_INDICES_KEY, class_indices[:_MAX_EXAMPLES])

@@ -107,7 +107,7 @@ def test_in_a_notebook(tmp_path):
       'value': 'train_steps is out of range: train_steps=-1: give an integer from 1 to 2147483647',
       'keyword': 'unknown keyword: train_stepps: did you mean train_steps or trace_steps or '
                  'train_epochs? help(estimator_train.Settings) lists all keywords',
-      'no run': 'there is no checkpoint to evaluate: model_dir=FOLDER/none: train first, or '
+      'no run': 'there is no checkpoint in model_dir: FOLDER/none: train first, or '
                 'give the model_dir of a run with a checkpoint'}
   assert 'Traceback' not in done.stderr and 'deprecated' not in done.stderr, done.stderr
   assert '\n--model=__main__:net\n' in (tmp_path / 'one' / 'flags.txt').read_text()

@@ -126,7 +126,7 @@ def check_fits_checkpoint(model: tf.keras.Model, settings: Settings, path: str,
       saved_value = checkpoint_flags.get(flag, 'unknown')
       path_flag = 'model_dir' if settings.checkpoint in choices.NAMED_CHECKPOINTS else 'checkpoint'
       raise UserError(
-          '--{} holds a checkpoint of another {}'.format(path_flag, flag),
+          'the checkpoint does not fit --' + flag,
           '{} at step {} was trained with --{}={}, not --{}={} ({})'.format(
               getattr(settings, path_flag), tf.train.load_variable(path, tf.GraphKeys.GLOBAL_STEP),
               flag, saved_value, flag, value, difference),

@@ -25,10 +25,12 @@ def find_custom_objects(model: tf.keras.Model,
   found: Dict[str, Any] = dict(known_objects)
   keras_names: Set[str] = set()
   for layer in _nested_layers(model, set()):
-    # Keras finds its own class by a name such as `Dense`. It copies an outer layer by its class.
+    # A class of the user with the name of a Keras layer, such as `Dense`, is not added: Keras would
+    # also use this class for its own layers of that name. Two layer classes may have the same name,
+    # because Keras needs the name only to copy a layer inside another layer.
     if not hasattr(tf.keras.layers, type(layer).__name__):
       _add(found, type(layer), known_objects, may_conflict=True)
-    for value in _configuring_values(layer):
+    for value in _values_in_config(layer):
       definition: Any = value if isinstance(value, types.FunctionType) else type(value)
       if _is_of_tensorflow(definition):
         keras_names.add(definition.__name__)
@@ -39,8 +41,9 @@ def find_custom_objects(model: tf.keras.Model,
       if hasattr(value, 'get_config'):
         _add(found, type(value), known_objects)
   for name in keras_names & (set(found) - set(known_objects)):
-    raise InvalidValue('a model must not use a function and a function of Keras of the same name',
-                       str(found[name]), 'rename it, or give custom_objects')
+    raise InvalidValue('a function or class in the model must not have the name of one of Keras\'s '
+                       'that the model also uses', str(found[name]),
+                       'rename it, or give custom_objects')
   return found
 
 
@@ -60,7 +63,7 @@ def _add(found: Dict[str, Any], definition: Any, known_objects: Mapping[str, Any
                        'rename one, or give custom_objects')
 
 
-def _configuring_values(layer: tf.keras.layers.Layer) -> Iterator[Any]:
+def _values_in_config(layer: tf.keras.layers.Layer) -> Iterator[Any]:
   """Yields the functions and objects of a layer that its configuration contains by name."""
   # The configuration of a Lambda layer contains the code of the function instead of a name.
   if isinstance(layer, (tf.keras.layers.Lambda, tf.keras.Model)):

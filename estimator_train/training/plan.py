@@ -51,7 +51,7 @@ class Plan(NamedTuple):
     settings: the settings of the run.
     run_dir: the directory of the run.
     data: the data set that the run reads.
-    engine: the devices and processes that the run uses.
+    engine: trains the Estimator, on the devices of this process or of the cluster.
     checkpoint: the checkpoint to resume from, or to evaluate.
     examples_seen: the number of examples trained on before the checkpoint was saved; 0 if the run
       does not train.

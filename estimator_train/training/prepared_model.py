@@ -45,8 +45,8 @@ class PreparedModel(NamedTuple):
 def prepare_model(plan: Plan, start_up: StartUpTimer) -> PreparedModel:
   """Builds the model of a run and converts it to an Estimator.
 
-  In a cluster, each worker first waits until all workers are connected. Every worker except the
-  chief then waits until the chief has converted its model and written the initial weights.
+  In a cluster, `engine.join` waits until all workers are connected and, on every worker except the
+  chief, until the chief has converted its model and written the initial weights.
 
   Args:
     plan: the plan of the run.

@@ -36,7 +36,7 @@ class Schedule(tf.keras.optimizers.schedules.LearningRateSchedule):
     return tf.cast(self._compute_rate(tf.cast(step, tf.float64), tf), tf.float32)
 
   def rate_at(self, step: int) -> float:
-    """Returns the learning rate of the training step before which the global step is `step`."""
+    """Returns the learning rate of the training step that starts at the global step `step`."""
     return float(self._compute_rate(np.float64(step), np))
 
   def get_config(self) -> Dict[str, Any]:
@@ -67,7 +67,7 @@ class Piecewise(Schedule):
   """A piecewise constant learning rate after the warm-up.
 
   Args:
-    values: the learning rates, the first one first.
+    values: the learning rates, in order.
     boundaries: for each value after the first, the global step from which the value applies.
     warmup_steps: see Schedule.
   """
@@ -83,7 +83,7 @@ class Piecewise(Schedule):
             'warmup_steps': self.warmup_steps}
 
   def _describe(self) -> str:
-    # Users count steps from 1: the step before which the global step is N is step N + 1.
+    # Users count steps from 1: the step that starts at the global step N is step N + 1.
     return ', '.join([super()._describe()] + [
         '{:g} from step {}'.format(value, boundary + 1)
         for boundary, value in zip(self.boundaries, self.values[1:])])

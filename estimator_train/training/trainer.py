@@ -53,8 +53,8 @@ class Trainer:
     signals: the signals received so far. The caller uses this object in a `with` statement around
       training and reports, so that no signal interrupts the training or the reports.
     write_reports: writes the reports of an evaluation, and returns the result of the evaluation.
-      Called with the `run` flags, the class names and the two return values of Evaluator.evaluate.
-      None: this process does not evaluate.
+      Called with the flags of the group `run`, the class names and the two return values of
+      Evaluator.evaluate. None: this process does not evaluate.
     worker: the role of this process in the run.
 
   Attributes:

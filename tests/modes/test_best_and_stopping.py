@@ -95,7 +95,8 @@ def test_an_evaluation_that_was_killed_is_made_up_for(train, monkeypatch):
 
   assert train(2).code == 0
   with monkeypatch.context() as patch:
-    patch.setattr('estimator_train.training.checkpoints.best_checkpoint.promote', interrupt)
+    patch.setattr('estimator_train.training.checkpoints.best_checkpoint.promote_if_better',
+                  interrupt)
     assert train(6).code == 130
   done = train(6)
   assert done.code == 0 and evaluated(done) == [4, 6]
@@ -123,7 +124,7 @@ def test_a_checkpoint_of_another_model(run_program, tmp_path):
   done = run_program('--mode=evaluate', '--model_dir', tmp_path / 'other', *COMMON,
                      '--image_size=9,9', '--checkpoint={}'.format(tmp_path / 'one/model.ckpt-1'))
   assert done.code == 2
-  assert '--checkpoint holds a checkpoint of another model: ' in done.err.splitlines()[-1]
+  assert 'the checkpoint does not fit --model: ' in done.err.splitlines()[-1]
 
 
 def test_an_evaluator_cannot_stop_the_others(run_program, tmp_path, monkeypatch):

@@ -244,7 +244,7 @@ def test_what_keras_cannot_write(run_program, trained, tmp_path, monkeypatch):
 def test_wrong_together_with_the_model_dir(run_program, trained, tmp_path):
   arguments = ['--mode=export', '--export_dir={}'.format(tmp_path / 'exports')]
   assert fails(run_program('--model_dir', tmp_path / 'none', *arguments),
-               'there is no checkpoint to export: --model_dir={}'.format(tmp_path / 'none'))
+               'there is no checkpoint in --model_dir: {}'.format(tmp_path / 'none'))
   arguments = trained() + arguments
   for extra, message in (
       (['--labels=a,b,c'], 'trained with other class names: é,b,c before and a,b,c now'),

@@ -157,7 +157,7 @@ def test_idx_files_of_another_size(run_program, trained, write_idx):
     (['--input=' + IMAGES, '--dataset=synthetic', '--image_size=30,30',
       '--labels=' + ','.join(fashion_mnist_sample.CLASS_NAMES)],
      'created with other flags: no --image_size before and --image_size=30,30 now: give another'),
-    (['--input=' + IMAGES, '--model_dir=none'], 'there is no checkpoint to predict: --model_dir='),
+    (['--input=' + IMAGES, '--model_dir=none'], 'there is no checkpoint in --model_dir: '),
 ])
 def test_wrong(run_program, trained, arguments, message, monkeypatch):
   monkeypatch.setattr(unlabelled, 'read_batches', None)  # Before any work.

@@ -234,7 +234,7 @@ def test_model_dir_that_cannot_be(run_program, tmp_path):
 
 def test_nothing_to_evaluate(run_program, tmp_path):
   done = run_program('--mode=evaluate', '--model_dir', tmp_path / 'none')
-  assert fails(done, 'there is no checkpoint to evaluate')
+  assert fails(done, 'there is no checkpoint in --model_dir')
   assert not (tmp_path / 'none').exists()
 
 

@@ -859,7 +859,7 @@ def test_names_of_users_that_keras_has_too(tmp_path):
   both = compiled(functools.partial(keras.Sequential, [
       layers.Dense(3, activation='relu', input_shape=(10,)), layers.Dense(2, activation=relu)]),
                   'sgd', 'mse')
-  with pytest.raises(ValueError, match='a function and a function of Keras of the same name'):
+  with pytest.raises(ValueError, match="must not have the name of one of Keras's"):
     estimator_train.convert(both, model_dir=str(tmp_path / 'b'))
 
 

@@ -168,7 +168,7 @@ def test_resumes_with_its_scale_and_without(train):
   train(train_steps=2)
   assert train()[3]['training/good_steps'] == 3
   assert train(train_steps=4, dtype='fp32')[4]['global_step'] == 4
-  with pytest.raises(UserError, match='another dtype: .* with --dtype=fp32, not --dtype=mixed'):
+  with pytest.raises(UserError, match='fit --dtype: .* with --dtype=fp32, not --dtype=mixed'):
     train(train_steps=5)
 
 

@@ -71,7 +71,7 @@ class ClusterEngine(Engine):
     return self.peers.busy_peer() is not None
 
   @property
-  def stop_step(self) -> Optional[int]:  # type: ignore[override]
+  def announced_stop_step(self) -> Optional[int]:  # type: ignore[override]
     return self.peers.stop_step
 
   def stop_all_at(self, global_step: int) -> None:

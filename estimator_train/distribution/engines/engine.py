@@ -23,13 +23,14 @@ class Engine:
     size: number of processes that train together; 1 for an evaluator.
     examples_per_replica: number of examples that each replica uses per step.
     is_synchronous: whether each global step is a step of this process, too.
-    stop_step: the global step at which all processes are asked to stop; None if no process asks.
+    announced_stop_step: the global step at which all processes are asked to stop; None if no
+      process asks.
 
   Raises:
     UserError: the batch size is not divisible by the number of replicas.
   """
   is_synchronous = True
-  stop_step: Optional[int] = None
+  announced_stop_step: Optional[int] = None
 
   def __init__(self, settings: Settings, worker: Worker, devices: Devices) -> None:
     self.settings, self.worker, self.devices = settings, worker, devices
@@ -122,7 +123,7 @@ class Engine:
 
   def stop_all_at(self, global_step: int) -> None:
     """Asks all processes to stop at a global step."""
-    self.stop_step = global_step
+    self.announced_stop_step = global_step
 
   def finish(self, measurements: Optional[Dict[str, Any]] = None) -> Dict[str, Dict[str, Any]]:
     """Leaves the cluster; the chief first waits until the other workers have finished.

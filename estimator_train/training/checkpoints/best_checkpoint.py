@@ -95,8 +95,8 @@ def pin(checkpoint: str, model_dir: str, task_type: Optional[str] = None) -> str
   return os.path.join(new_folder, os.path.basename(checkpoint))
 
 
-def promote(pinned_path: str, metrics: Dict[str, Any], best_metric: str,
-            model_dir: str) -> BestCheckpoint:
+def promote_if_better(pinned_path: str, metrics: Dict[str, Any], best_metric: str,
+                      model_dir: str) -> BestCheckpoint:
   """Compares a pinned checkpoint with the best checkpoint so far, and removes the worse one.
 
   Args:

@@ -17,7 +17,7 @@ def resolve_checkpoint(settings: groups.Run, checkpoint: str) -> Tuple[str, int]
   """Returns the path and global step of the checkpoint that `--checkpoint` names.
 
   Args:
-    settings: the `run` flags, of which `mode` and `model_dir` are used.
+    settings: the flags of the group `run`, of which `model_dir` is used.
     checkpoint: the value of `--checkpoint`: `latest`, `best` or a path.
 
   Raises:
@@ -29,8 +29,7 @@ def resolve_checkpoint(settings: groups.Run, checkpoint: str) -> Tuple[str, int]
     recovery.log_skipped(recovered)
     path = recovered.path
     if path is None:
-      raise UserError('there is no checkpoint to {}'.format(settings.mode),
-                      '--model_dir=' + run_dir.path,
+      raise UserError('there is no checkpoint in --model_dir', run_dir.path,
                       'train first, or give the --model_dir of a run with a checkpoint')
   elif checkpoint == 'best':
     best = best_checkpoint.read_best(run_dir.path)

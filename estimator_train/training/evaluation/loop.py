@@ -64,8 +64,8 @@ class EvaluationLoop:
       return {}
     metrics['checkpoint'] = path
     self._last_result = self._write_reports(metrics, samples)
-    best = best_checkpoint.promote(pinned_path, metrics, self._settings.best_metric,
-                                   self._run_dir.path)
+    best = best_checkpoint.promote_if_better(
+        pinned_path, metrics, self._settings.best_metric, self._run_dir.path)
     self._last_result['best'] = best.as_result()
     self._stop_reason = early_stopping.find_stop_reason(self._settings, metrics, best)
     if self._stop_reason is not None:

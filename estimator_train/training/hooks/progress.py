@@ -19,8 +19,8 @@ from estimator_train.training.schedules import Schedule
 
 _LOG = logging.getLogger('estimator_train')
 _REDRAW_SECS = 1.
-# The rate next to the bar is a mean since this many redraws ago. Usually there is one redraw per
-# second.
+# The rate next to the bar is the mean over about this many intervals between redraws. Usually, such
+# an interval is one second.
 _RATE_WINDOW_REDRAWS = 10
 _MIN_COLUMNS_OF_LONG_FORM = 100  # A narrower terminal shows a shorter text instead of the bar.
 

@@ -61,7 +61,8 @@ class StopOnSignal(tf.train.SessionRunHook):
   @property
   def has_stop_signal(self) -> bool:
     """Whether a signal to any task has requested a stop."""
-    is_announced_by_peer = self._engine.stop_step is not None and not self._has_announced
+    is_announced_by_peer = (self._engine.announced_stop_step is not None
+                            and not self._has_announced)
     return self._signals.stop_signum is not None or is_announced_by_peer
 
   def after_run(self, run_context: Any, run_values: Any) -> None:
@@ -72,7 +73,7 @@ class StopOnSignal(tf.train.SessionRunHook):
     if is_requested and not self._has_announced:
       self._has_announced = True
       self._engine.stop_all_at(self._counter.step_of_process + self._announcement_steps())
-    stop_step = self._engine.stop_step
+    stop_step = self._engine.announced_stop_step
     if stop_step is not None and self._counter.step_of_process >= stop_step:
       self.has_stopped = True
       run_context.request_stop()

@@ -163,8 +163,8 @@ class WriteSummaries(tf.train.SessionRunHook):
       _writer(self._model_dir).add_summary(_hparams_experiment())
 
   def before_run(self, run_context: Any) -> Optional[tf.train.SessionRunArgs]:
-    # All workers fetch in the same steps, because step_of_process counts only the steps of this
-    # process.
+    # In synchronous training, step_of_process is the same on all workers, so all workers fetch in
+    # the same steps.
     step = self._counter.step_of_process + 1
     if step in (self._counter.start_step + 1, self._stop_step) or (
         logged_steps.is_logged(step, self._settings.log_every_steps)):

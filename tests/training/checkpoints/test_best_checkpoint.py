@@ -14,7 +14,7 @@ def evaluate(tmp_path):
   def run(step, accuracy, average_loss=1., metric='accuracy', content=None):
     path = save(tmp_path, step, content)
     held = best_checkpoint.pin(str(path), str(tmp_path))
-    best = best_checkpoint.promote(
+    best = best_checkpoint.promote_if_better(
         held, {'global_step': step, 'accuracy': accuracy, 'average_loss': average_loss},
         metric, str(tmp_path))
     for file in tmp_path.glob('model.ckpt-*'):
@@ -86,9 +86,9 @@ def test_an_evaluator_and_a_chief_that_does_not_know_of_it(tmp_path):
     return best_checkpoint.pin(str(save(tmp_path, step)), str(tmp_path), task)
 
   def offer(held, step, accuracy):
-    best = best_checkpoint.promote(held, {'global_step': step, 'accuracy': accuracy,
-                                          'average_loss': 1.},
-                                   'accuracy', str(tmp_path))
+    best = best_checkpoint.promote_if_better(
+        held, {'global_step': step, 'accuracy': accuracy, 'average_loss': 1.}, 'accuracy',
+        str(tmp_path))
     assert os.path.exists(best.path + '.index')
     return best.global_step
 
@@ -113,8 +113,8 @@ def test_what_is_named_elsewhere_is_left_alone(evaluate, tmp_path):
                                     checkpoint='../model.ckpt-5')))
   save(tmp_path, 20)
   held = best_checkpoint.pin(str(tmp_path / 'model.ckpt-20'), str(tmp_path))
-  best = best_checkpoint.promote(held, {'global_step': 20, 'accuracy': .9, 'average_loss': 1.},
-                               'accuracy', str(tmp_path))
+  best = best_checkpoint.promote_if_better(
+      held, {'global_step': 20, 'accuracy': .9, 'average_loss': 1.}, 'accuracy', str(tmp_path))
   assert best.global_step == 20 and kept(tmp_path) == (20, '20')
   assert (tmp_path / 'model.ckpt-5.index').exists()
 

@@ -186,11 +186,12 @@ def test_an_epoch_without_the_steps_that_loss_scaling_skips(run_steps, counter, 
 class Engine:
   """Stands in for one with some workers."""
 
-  def __init__(self, size=1, stop_step=None):
-    self.size, self.stop_step = size, stop_step
+  def __init__(self, size=1, announced_stop_step=None):
+    self.size, self.announced_stop_step = size, announced_stop_step
 
   def stop_all_at(self, global_step):
-    self.stop_step = min(step for step in (self.stop_step, global_step) if step is not None)
+    self.announced_stop_step = min(
+        step for step in (self.announced_stop_step, global_step) if step is not None)
 
 
 @pytest.fixture
@@ -246,7 +247,7 @@ def test_with_others_all_stop_a_little_later(run_steps, counter, signals):
   stop = signal_hooks.StopOnSignal(signals, engine, counter, clock=readings(*range(10)))
   done = run_steps([1.] * 9, [stop],
                    lambda step: os.kill(os.getpid(), signal.SIGTERM) if step == 4 else None)
-  assert engine.stop_step == done == 5
+  assert engine.announced_stop_step == done == 5
   assert stop.has_stopped and signals.stop_signum == signal.SIGTERM
 
 
@@ -262,11 +263,11 @@ def test_a_long_evaluation_does_not_bring_the_stop_nearer(run_steps, counter, si
   stop = signal_hooks.StopOnSignal(
       signals, engine, counter, clock=readings(0., .5, 1., 31., 31.5, 32., 32.5, 33., 33.5, 34.))
   assert run_steps([1.] * 9, [stop], lambda step: stop.request_stop() if step == 3 else None) == 5
-  assert engine.stop_step == 5  # A second after step 3.
+  assert engine.announced_stop_step == 5  # A second after step 3.
 
 
 def test_stops_where_another_task_wants(run_steps, counter, signals):
-  stop = signal_hooks.StopOnSignal(signals, Engine(2, stop_step=6), counter)
+  stop = signal_hooks.StopOnSignal(signals, Engine(2, announced_stop_step=6), counter)
   assert run_steps([1.] * 9, [stop]) == 6
   assert stop.has_stopped and signals.stop_signum is None
 

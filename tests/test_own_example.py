@@ -17,7 +17,8 @@ PROGRAM = {'/path/to/run_train.sh': [sys.executable, '-m', 'estimator_train'],
 
 
 def test_example(tmp_path):
-  (_, example), (_, commands) = re.findall(r'```(\w*)\n(.*?)```', SECTION, re.DOTALL)
+  (_, example), (_, commands) = re.findall(
+      r'```(\w*)\n(.*?)```', SECTION, re.DOTALL)[:2]
   (tmp_path / 'mine.py').write_text(example)
   results = []
   for command in commands.splitlines():

@@ -41,6 +41,8 @@ def current_uptime() -> str:
 class StartUpTimer:
   """Measures the phases from the start of the process to the end of its first training step.
 
+  If the first step is repeated after a recovery, the phases last until its repetition ends.
+
   Attributes:
     secs: the duration in seconds of each phase that has ended, by name, in order. The first phase,
       `import`, ends when this object is created.
@@ -51,6 +53,11 @@ class StartUpTimer:
     self.secs: Dict[str, float] = {'import': process_age()}
     self._clock = clock
     self._phase_began_at = clock()
+
+  def restart(self) -> None:
+    """Measures from now on, not from the start of the process."""
+    self.secs = {}
+    self._phase_began_at = self._clock()
 
   def end_phase(self, phase: str) -> None:
     """Adds the time since the end of the previous phase to the duration of `phase`."""
@@ -68,4 +75,5 @@ class StartUpTimer:
     self.end_phase('first_step')
     if not math.isnan(waited_secs):
       first_step = self.secs.pop('first_step')
-      self.secs.update(first_batch=waited_secs, first_step=first_step - waited_secs)
+      self.secs['first_batch'] = self.secs.get('first_batch', 0.) + waited_secs
+      self.secs['first_step'] = first_step - waited_secs

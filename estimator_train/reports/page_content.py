@@ -136,10 +136,12 @@ def _throughput_headlines(throughput: Dict[str, Any]) -> Iterator[Headline]:
   yield Headline('Step time, median', format_secs(step_secs.get('p50')), '', '', [
       '99 of 100 steps within ' + format_secs(step_secs.get('p99'))], [])
   if is_number(throughput.get('time_to_first_step_secs')):
+    parts = throughput.get('first_step_parts_secs') or {}
+    start = 'the complete graph' if parts and 'import' not in parts else 'the start of the process'
     yield Headline(
         'Time to first step', format_secs(throughput['time_to_first_step_secs']), '', '',
-        ['from the start of the process to the end of the first step'],
-        _make_first_step_segments(throughput.get('first_step_parts_secs') or {}))
+        ['from {} to the end of the first step'.format(start)],
+        _make_first_step_segments(parts))
 
 
 def _evaluation_headlines(evaluation: Dict[str, Any]) -> Iterator[Headline]:

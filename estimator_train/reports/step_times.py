@@ -4,10 +4,10 @@ from typing import Dict, FrozenSet, NamedTuple, Optional, Sequence
 
 
 class Pause(NamedTuple):
-  """A time between two steps in which a checkpoint, an evaluation or a trace is made.
+  """A time between two steps that is not spent on training, but for example on a checkpoint.
 
   Attributes:
-    kind: `checkpoint`, `evaluation` or `trace`.
+    kind: what it is spent on: `checkpoint`, `evaluation`, `trace` or `recovery`.
     start_time: start time in seconds, on the clock of the times in Timing.
     secs: duration in seconds.
   """
@@ -25,8 +25,8 @@ class Timing(NamedTuple):
     input_wait_secs: for each step, the seconds from the start of the step until its batch was
       available on all replicas; nan if the wait was not observed.
     start_up_secs: the seconds of each phase of the start-up, which lasts from the start of the
-      process to the end of its first step; empty if no step was run, or if the process had
-      trained before.
+      process to the end of its first step, or, in a TimeHistory of a later training run, from the
+      complete graph on; empty if no step was run.
     global_step: global step of the last checkpoint of the run.
     loss: the last finite training loss, a mean over the global batch; None if there is none.
     pauses: pauses between the steps.
@@ -45,7 +45,7 @@ class Timing(NamedTuple):
 
   @property
   def time_to_first_step_secs(self) -> Optional[float]:
-    """The time from the start of the process to the end of its first step; None if not observed."""
+    """The time until the first step ends, the sum of `start_up_secs`; None if not observed."""
     return sum(self.start_up_secs.values()) if self.start_up_secs else None
 
   @property

@@ -82,7 +82,7 @@ def make_throughput_report(
   figures['warmup_steps'] = warmup_steps if has_steady_state else 0
   figures['steady_state'] = has_steady_state
   figures['time_to_first_step_secs'] = timing.time_to_first_step_secs
-  # The phases from the start of the process to the end of its first step.
+  # The phases of time_to_first_step_secs.
   figures['first_step_parts_secs'] = timing.start_up_secs
   figures['global_step'] = timing.global_step
   figures.update(conditions)

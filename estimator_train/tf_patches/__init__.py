@@ -209,6 +209,10 @@ attribute TensorFlow lacks, which other function uses this function, or how the 
     location: training/monitored_session.py:544
     symptom: saving and evaluating a checkpoint count as part of a step
     test: tests/training/hooks/test_time_history.py
+- `session_runs.has_trained`
+    defect: (no public function returns the number of sessions)
+    location: client/session.py:47
+    test: tests/training/hooks/test_time_history_sessions.py
 - `trace.chrome_trace`
     defect: (no public function makes a Chrome trace)
     location: client/timeline.py:346

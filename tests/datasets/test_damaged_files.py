@@ -18,7 +18,7 @@ import zipfile
 import zlib
 
 import pytest
-from hypothesis import Phase, given, settings, strategies as st
+from hypothesis import HealthCheck, Phase, given, settings, strategies as st
 
 from estimator_train.datasets import idx, unpack
 from estimator_train.datasets.description import IdxSplit
@@ -176,7 +176,7 @@ READERS = [(check_idx, idx_files()), (check_unpack, archives())]
 def run(check, inputs, max_examples=EXAMPLES, **options):
   # The database would hand the inputs found below to the next run.
   settings(max_examples=max_examples, deadline=None, database=None, report_multiple_bugs=False,
-           **options)(given(inputs)(check))()
+           suppress_health_check=[HealthCheck.too_slow], **options)(given(inputs)(check))()
 
 
 @pytest.mark.parametrize('check, inputs', READERS)

@@ -200,7 +200,8 @@ def test_a_reader_that_has_enough(trained):
     started.stdout.close()
     said = started.stderr.read().decode()
     assert started.wait(120) == 141
-    first, second = said.splitlines()
+    # On a busy machine, the import takes so long that its time is logged.
+    first, second = [line for line in said.splitlines() if 'so far' not in line]
     assert first == 'importing TensorFlow' and ' of step 20 on /cpu:0' in second
   finally:
     started.kill()

@@ -129,6 +129,15 @@ def test_an_empty_folder_has_a_page_too(tmp_path):
   assert found.all('h1')
 
 
+@pytest.mark.parametrize('parts, start', [
+    ({'import': 2., 'session': .5, 'first_step': .5}, 'the start of the process'),
+    ({'session': .5, 'first_step': .5}, 'the complete graph')])
+def test_the_start_of_the_time_to_the_first_step(tmp_path, parts, start):
+  throughput = dict(page_example.example()['throughput.json'], first_step_parts_secs=parts)
+  page_example.write(tmp_path, {'throughput.json': throughput})
+  assert 'from {} to the end of the first step'.format(start) in write(tmp_path).text
+
+
 def test_figures_of_an_earlier_release_will_do(tmp_path):
   contents = page_example.example()
   for key in ('shares', 'verdict', 'input_wait_secs', 'first_step_parts_secs', 'drift'):

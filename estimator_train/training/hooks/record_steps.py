@@ -29,7 +29,8 @@ class RecordSteps(tf.train.SessionRunHook):
 
   Attributes:
     start_up: see the argument.
-    run_args: what the current step fetches to measure its wait for input; None: nothing.
+    run_args: the wait for input that the current step fetches, or a list of waits of several
+      replicas; None: nothing. A single tensor takes less time than a list with one tensor.
     began: for each step, the time on `clock` just before session.run, in seconds.
     ended: for each step, the time on `clock` just after session.run, in seconds.
     waited: for each step, the seconds from `began` until the batch had arrived on all replicas; nan
@@ -56,7 +57,7 @@ class RecordSteps(tf.train.SessionRunHook):
   def add_probe(self) -> None:
     """Adds the operations that measure the wait for input."""
     probe = input_wait.add_probe(tf.get_default_graph())
-    self.run_args = None if probe is None else tf.train.SessionRunArgs([probe])
+    self.run_args = None if probe is None else tf.train.SessionRunArgs(probe)
 
   def before_run(self, run_context: Any) -> Optional[tf.train.SessionRunArgs]:
     if not self.began:
@@ -68,10 +69,18 @@ class RecordSteps(tf.train.SessionRunHook):
     self.ended.append(self._clock())
     # before_run does not append this time, because a session.run that fails is not a step.
     self.began.append(self._step_began)
-    self.waited.append(math.nan if self.run_args is None else max(run_values.results))
+    waits = math.nan if self.run_args is None else run_values.results
+    self.waited.append(max(waits) if isinstance(waits, list) else waits)
     if len(self.ended) == 1:
       self.start_up.end_first_step(self.waited[0])
     if len(self.ended) == 2 * _NUM_STEPS_KEPT:
       self.discarded_steps += _NUM_STEPS_KEPT
       for times in (self.began, self.ended, self.waited):
         del times[:_NUM_STEPS_KEPT]
+
+  def remove_last_steps(self, count: int) -> None:
+    """Removes the last steps, as if they had not been taken."""
+    num_kept = max(0, len(self.ended) - count)
+    self.discarded_steps -= count - (len(self.ended) - num_kept)
+    for times in (self.began, self.ended, self.waited):
+      del times[num_kept:]

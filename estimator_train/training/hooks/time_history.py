@@ -5,6 +5,7 @@ import logging
 import numbers
 import os
 import re
+import sys
 import time
 from array import array
 from typing import Any, Dict, List, Optional
@@ -15,7 +16,8 @@ from estimator_train.errors import InvalidValue
 from estimator_train.process.start_up import StartUpTimer
 from estimator_train.reports import learning_curves, page, throughput
 from estimator_train.reports.step_times import Pause, Timing
-from estimator_train.tf_patches.session_runs import SessionRunTimer
+from estimator_train.run_dir.disk_errors import error_reason
+from estimator_train.tf_patches import session_runs
 from estimator_train.training.hooks import input_wait
 from estimator_train.training.hooks.record_steps import RecordSteps
 
@@ -29,8 +31,8 @@ class TimeHistory(RecordSteps):
   Add this hook to the `hooks` of `Estimator.train` or of a `TrainSpec`. When training starts again,
   the measurement starts again. The wait for input is measured if the `input_fn` returns a
   tf.data.Dataset; otherwise the wait is not observed. The time of a checkpoint, with the evaluation
-  that train_and_evaluate runs after it, is a pause between two steps. The hook takes less than 50
-  microseconds per step.
+  that train_and_evaluate runs after it, is a pause between two steps. So is the recovery of a lost
+  session, whose repeated steps count once. The hook takes less than 50 microseconds per step.
 
   Args:
     batch_size: the number of examples per step, over all replicas of all workers; None: unknown,
@@ -43,9 +45,6 @@ class TimeHistory(RecordSteps):
     UserError: an argument is invalid. The error is a ValueError, too.
   """
 
-  # Whether a TimeHistory has measured a training run of this process.
-  process_has_trained = False
-
   def __init__(self, batch_size: Optional[int] = None, report_dir: Optional[str] = None,
                warmup_steps: int = 10) -> None:
     _check_integer('warmup_steps', warmup_steps, 0)
@@ -55,10 +54,12 @@ class TimeHistory(RecordSteps):
     self._batch_size = batch_size
     self._report_dir = None if report_dir is None else os.fspath(report_dir)
     self._warmup_steps = warmup_steps
-    self._is_first_training = False
+    self._first_global_step = 0
     self._global_step: Optional[int] = None
     self._conditions: Dict[str, Any] = {}
-    self._timer = SessionRunTimer()
+    self._timer = session_runs.SessionRunTimer()
+    self._is_step_recorded = False
+    self._has_recovered = False
     self._pauses: List[Pause] = []
 
   @property
@@ -67,14 +68,15 @@ class TimeHistory(RecordSteps):
     return [ended - began for began, ended in zip(self.began, self.ended)]
 
   def begin(self) -> None:
-    # The time since the start of the process is that of a first step only in its first training.
-    self._is_first_training = not TimeHistory.process_has_trained
-    TimeHistory.process_has_trained = True
     if self.ended:
       self.began, self.ended, self.waited = array('d'), array('d'), array('d')
       self.discarded_steps = 0
     self._pauses = []
+    self._has_recovered = False
+    self._timer.detach()  # An earlier training may have ended with an exception, without `end`.
     super().begin()
+    if not _is_first_training():
+      self.start_up.restart()
     self._global_step = None
     self._global_step_tensor = tf.train.get_global_step()
     self._conditions = _find_conditions(self._batch_size)
@@ -83,42 +85,67 @@ class TimeHistory(RecordSteps):
     self._waits = input_wait.add_probes(tf.get_default_graph())
     self._args_by_fetches: Dict[Any, Optional[tf.train.SessionRunArgs]] = {}
 
-  def _find_run_args(self, fetches: Any) -> Optional[tf.train.SessionRunArgs]:
+  def _find_run_args(self, graph: tf.Graph, fetches: Any) -> Optional[tf.train.SessionRunArgs]:
     """Returns the waits for the batches that a step with these fetches uses; None if it uses none.
 
     Another iterator in the graph, for example of validation data, must not advance.
     """
     key = tuple(tf.nest.flatten(fetches))
     if key not in self._args_by_fetches:
-      graph = tf.get_default_graph()
       elements = [graph.as_graph_element(fetch) for fetch in key]
       used = input_wait.find_ancestors(getattr(element, 'op', element) for element in elements)
       waits = [wait for get_next, wait in self._waits.items() if get_next in used]
-      self._args_by_fetches[key] = tf.train.SessionRunArgs(waits) if waits else None
+      self._args_by_fetches[key] = tf.train.SessionRunArgs(
+          waits if len(waits) > 1 else waits[0]) if waits else None
     return self._args_by_fetches[key]
 
   def after_create_session(self, session: tf.Session, coord: Any) -> None:
+    if self._timer.session not in (None, session):
+      self._has_recovered = True
     self._timer.attach(session)
+    self._remove_repeated_steps(session)
     if not self._conditions['devices']:
       names = [_short_name(device.name) for device in session.list_devices()]
       gpus = [name for name in names if name.startswith('/gpu')]
       self._conditions['devices'] = gpus[:1] or ['/cpu:0']
 
+  def _remove_repeated_steps(self, session: tf.Session) -> None:
+    """Removes the steps that a new session repeats, because it starts from the last checkpoint."""
+    if self._global_step_tensor is not None:
+      global_step = int(session.run(self._global_step_tensor))
+      if self._has_recovered:
+        steps_run = self.discarded_steps + len(self.ended)
+        repeated = self._first_global_step + steps_run - global_step
+        self.remove_last_steps(min(max(repeated, 0), steps_run))
+      self._first_global_step = global_step - self.discarded_steps - len(self.ended)
+
   def before_run(self, run_context: Any) -> Optional[tf.train.SessionRunArgs]:
-    if self._timer.has_saved and self.ended:
-      paused_at = self.ended[-1]
-      self._pauses.append(Pause('checkpoint', paused_at, time.perf_counter() - paused_at))
+    if self._has_recovered or self._timer.has_saved:
+      self._record_pause('recovery' if self._has_recovered else 'checkpoint')
+    self._is_step_recorded = False
     self._timer.time_next_run()
-    self.run_args = self._find_run_args(run_context.original_args.fetches)
+    self.run_args = self._find_run_args(run_context.session.graph,
+                                        run_context.original_args.fetches)
     return super().before_run(run_context)
 
+  def _record_pause(self, kind: str) -> None:
+    """Records the time since the last step as a pause, which replaces later pauses."""
+    if self.ended:
+      while self._pauses and self._pauses[-1].start_time >= self.ended[-1]:
+        self._pauses.pop()
+      self._pauses.append(Pause(kind, self.ended[-1], time.perf_counter() - self.ended[-1]))
+    self._has_recovered = False
+
   def after_run(self, run_context: Any, run_values: Any) -> None:
+    if self._is_step_recorded:
+      return  # This object is in the list of hooks twice.
+    self._is_step_recorded = True
     super().after_run(run_context, run_values)
     # The times of the timer exclude other hooks, which may run between session.run and this hook.
     self.began[-1], self.ended[-1] = self._timer.began, self._timer.ended
 
   def end(self, session: tf.Session) -> None:
-    self._timer.detach(session)
+    self._timer.detach()
     if self._global_step_tensor is not None:
       self._global_step = int(session.run(self._global_step_tensor))
     if self._report_dir is not None and self.ended and _is_chief():
@@ -133,8 +160,7 @@ class TimeHistory(RecordSteps):
 
   def _make_report(self) -> throughput.ThroughputReport:
     steps_run = self.discarded_steps + len(self.ended)
-    start_up_secs = self.start_up.secs if self._is_first_training else {}
-    timing = Timing(self.began, self.ended, self.waited, start_up_secs,
+    timing = Timing(self.began, self.ended, self.waited, dict(self.start_up.secs),
                     self._global_step or steps_run, None, self._pauses,
                     discarded_steps=self.discarded_steps)
     report = throughput.make_throughput_report(timing, self._conditions, self._warmup_steps)
@@ -142,14 +168,24 @@ class TimeHistory(RecordSteps):
     return report
 
   def _write_report(self, folder: str) -> None:
-    """Writes the report; an error is logged, because training has succeeded."""
+    """Writes the report; any error is only logged, because training has succeeded."""
     try:
       os.makedirs(folder, exist_ok=True)
       self._make_report().write(folder)
       learning_curves.write_learning_curves(folder)
       page.write_page(folder)
-    except OSError as error:
-      _LOG.warning('the report in %s could not be written: %s', folder, error)
+    except Exception as error:
+      _LOG.warning('the report in %s could not be written: %s: %s', folder,
+                   type(error).__name__, error_reason(error))
+
+
+def _is_first_training() -> bool:
+  """Returns whether the start of the process is also the start of its first training.
+
+  This is not the case if the interpreter waits for input between commands (`sys.ps1`, which IPython
+  and notebooks set, too), or if the process has trained before.
+  """
+  return not hasattr(sys, 'ps1') and not session_runs.has_trained()
 
 
 def _check_integer(name: str, value: int, least: int) -> None:

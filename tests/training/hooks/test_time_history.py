@@ -47,7 +47,6 @@ def strict(text):
 def trained(tmp_path_factory):
   """The folder, and the hook, of a canned Estimator after its training."""
   folder = tmp_path_factory.mktemp('canned')
-  TimeHistory.process_has_trained = False  # As in a new process.
   hook = TimeHistory(batch_size=16, report_dir=folder, warmup_steps=3)
   canned(folder, save_summary_steps=5).train(dataset, steps=20, hooks=[hook])
   return folder, hook
@@ -128,8 +127,7 @@ def test_replicas(tmp_path, convert):
   assert not math.isnan(report['shares']['input'])
 
 
-def test_a_hook_that_is_used_again(tmp_path, monkeypatch):
-  monkeypatch.setattr(TimeHistory, 'process_has_trained', False)
+def test_a_hook_that_is_used_again(tmp_path):
   hook = TimeHistory(batch_size=16, warmup_steps=0)
   estimator = canned(tmp_path)
   estimator.train(dataset, steps=4, hooks=[hook])
@@ -138,11 +136,9 @@ def test_a_hook_that_is_used_again(tmp_path, monkeypatch):
   second = hook.report()
   assert (first['global_step'], first['steps_timed']) == (4, 4)
   assert (second['global_step'], second['steps_timed'], len(hook.times)) == (7, 3, 3)
-  assert first['time_to_first_step_secs'] > 0
-  assert second['time_to_first_step_secs'] is None  # The process has long been running.
-  other = TimeHistory()
-  estimator.train(dataset, steps=1, hooks=[other])
-  assert other.report()['time_to_first_step_secs'] is None
+  assert first['time_to_first_step_secs'] == pytest.approx(
+      sum(first['first_step_parts_secs'].values()))
+  assert list(second['first_step_parts_secs']) == ['session', 'first_batch', 'first_step']
 
 
 def test_train_and_evaluate(tmp_path):
@@ -177,9 +173,10 @@ def test_without_an_estimator():
   assert hook.report() == {} and hook.times == []
   with tf.Graph().as_default():
     number = tf.random.uniform([])
-    with tf.train.MonitoredSession(hooks=[hook]) as session:
-      for _ in range(12):
-        session.run(number)
+    session = tf.train.MonitoredSession(hooks=[hook])
+  with session:  # The graph is no longer the default graph.
+    for _ in range(12):
+      session.run(number)
   report = hook.report()
   assert report['global_step'] is None and report['input_wait_secs'] is None
   assert report['steps_timed'] == 2
@@ -200,13 +197,26 @@ def test_only_the_chief_of_a_cluster_writes(tmp_path, monkeypatch, task, writes)
   assert hook.report()['num_workers'] == 3
 
 
-def test_a_report_that_cannot_be_written(tmp_path, monkeypatch, caplog):
+@pytest.mark.parametrize('error, text', [
+    (OSError(28, 'No space left on device'), 'OSError: No space left on device'),
+    (ValueError('too large\nfor a page'), 'ValueError: too large for a page')])
+def test_a_report_that_cannot_be_written(tmp_path, monkeypatch, caplog, error, text):
   def fail(folder):
-    raise OSError(28, 'No space left on device')
+    raise error
 
   monkeypatch.setattr(page, 'write_page', fail)
   canned(tmp_path).train(dataset, steps=2, hooks=[TimeHistory(report_dir=tmp_path)])
-  assert 'could not be written: [Errno 28] No space left on device' in caplog.text
+  (message,) = [record.getMessage() for record in caplog.records if 'written' in record.msg]
+  assert message == 'the report in {} could not be written: {}'.format(tmp_path, text)
+
+
+def test_an_interrupt_while_the_report_is_written(tmp_path, monkeypatch):
+  def interrupt(folder):
+    raise KeyboardInterrupt
+
+  monkeypatch.setattr(page, 'write_page', interrupt)
+  with pytest.raises(KeyboardInterrupt):
+    canned(tmp_path).train(dataset, steps=2, hooks=[TimeHistory(report_dir=tmp_path)])
 
 
 @pytest.mark.parametrize('arguments, message', [

@@ -1,13 +1,13 @@
 """How fast TFRecord files are read, compared with the input stages of 2018 and with other inputs.
 
   python tests/benchmarks/record_input.py --train_pattern='DATA/train/*/*.jpeg' [NAME...]
-      [--rounds=5] [--records=1000000] [--quick]
+      [--repeats=5] [--records=1000000] [--quick]
 
 NAME is one of SUBJECTS, all if there is none. The images of the pattern, one folder per class, are
 written to seven TFRecord files in a temporary folder. The sides of a subject run in turn, in one
-process, once a round; the result is the ratio of their medians. `cold` evicts all files from the
-page cache before each side. `resume` compares the time until the first batch at nine tenths of the
-records with the time of reading up to it in the stages of 2018. --quick uses few records: its
+process, `--repeats` times; the result is the ratio of their medians. `cold` evicts all files from
+the page cache before each side. `resume` compares the time until the first batch at nine tenths of
+the records with the time of reading up to it in the stages of 2018. --quick uses few records: its
 figures are meaningless.
 """
 
@@ -69,9 +69,9 @@ def main() -> None:
   parser = common.Parser(__doc__)
   parser.add_argument('names', nargs='*', metavar='NAME', help=', '.join(SUBJECTS))
   parser.add_argument('--train_pattern', required=True, help='image files, one folder per class')
-  parser.add_count('--rounds', 5, 'measurements of each side')
+  parser.add_count('--repeats', 5, 'measurements of each side')
   parser.add_count('--records', 1000000, 'small records')
-  parser.add_argument('--quick', action='store_true', help='few records, one round')
+  parser.add_argument('--quick', action='store_true', help='few records, one repetition')
   args = parser.parse_args()
   unknown = [name for name in args.names if name not in SUBJECTS]
   files = sorted(glob.glob(args.train_pattern, recursive=True))
@@ -79,24 +79,24 @@ def main() -> None:
     parser.error('no such subject: {}'.format(', '.join(unknown)) if unknown
                  else 'no file matches --train_pattern=' + args.train_pattern)
   if args.quick:
-    args.rounds, args.records, files = 1, 5000, files[:BATCH_SIZE * 4]
+    args.repeats, args.records, files = 1, 5000, files[:BATCH_SIZE * 4]
   machine = common.machine()
   cpu_tuning.tune_cpu()
   tf.logging.set_verbosity(tf.logging.ERROR)
   with tempfile.TemporaryDirectory(prefix='record_input-') as folder:
     data = Data(folder, files, args.records)
     rows = [row for name in args.names or SUBJECTS
-            for row in _measure(name, SUBJECTS[name](data), args.rounds)]
+            for row in _measure(name, SUBJECTS[name](data), args.repeats)]
   print(common.machine_line(machine) + '\n')
   for row in rows:
     print('{subject:8} {title:55} {ratio:7.2f}  (target {target})  {medians}'.format(**row))
-  print(json.dumps({'machine': machine, 'rounds': args.rounds, 'records': args.records,
+  print(json.dumps({'machine': machine, 'repeats': args.repeats, 'records': args.records,
                     'rows': rows}))
 
 
-def _measure(name: str, subject: Subject, rounds: int) -> List[Dict[str, Any]]:
+def _measure(name: str, subject: Subject, repeats: int) -> List[Dict[str, Any]]:
   values: Dict[str, List[float]] = {side: [] for side in subject.sides}
-  for _ in range(rounds):
+  for _ in range(repeats):
     for side, measure in subject.sides.items():
       values[side].append(measure())
   medians = {side: statistics.median(found) for side, found in values.items()}

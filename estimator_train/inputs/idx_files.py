@@ -43,8 +43,9 @@ class IdxSource(Source):
     future = futures.ThreadPoolExecutor(1).submit(arrays.read_idx_split, self.split,
                                                   batching.image_shape)
     template = np.empty((0,) + batching.image_shape, np.uint8)
+    num_examples = idx.count_examples(self.split)
     return lambda: arrays.gather_batches(
-        self.training_chunks(idx.count_examples(self.split), batching, batching.examples_per_batch),
+        self.training_chunks(num_examples, batching, batching.examples_per_batch),
         future.result, template, batching)
 
   def make_eval_input_fn(self, batching: Batching) -> InputFn:

@@ -32,7 +32,7 @@ POINTS = {
     'delete': (file_io, 'delete_file'),
     'lock': (run_lock, '_acquire'),
     'evaluate': (evaluator._EvaluationGraph, 'run'),
-    'promote': (best_checkpoint, 'promote'),
+    'promote': (best_checkpoint, 'promote_if_better'),
     'page': (page, 'write_page_of_finished_run'),
     'saved_model': (tf.saved_model.Builder, 'save'),
     'model.h5': (train_and_evaluate.h5_model, 'write_h5'),

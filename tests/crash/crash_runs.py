@@ -215,10 +215,12 @@ def _curves(run):
 def _stable_names(run):
   """Returns the files of a run, relative to it.
 
-  Each start has event files of its own, and one that trained nothing measured no speed.
+  Each start has event files of its own, and one that trained nothing measured no speed. A kill just
+  after the last checkpoint leaves this checkpoint without its graph, which no run reads.
   """
   for path in run.model_dir.rglob('*'):
-    if path.is_file() and 'tfevents' not in path.name and path.name not in _OF_THE_SPEED:
+    if (path.is_file() and 'tfevents' not in path.name and path.name not in _OF_THE_SPEED
+        and path.suffix != '.meta'):
       yield str(path.relative_to(run.model_dir))
 
 

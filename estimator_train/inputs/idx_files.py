@@ -38,12 +38,12 @@ class IdxSource(Source):
   def make_train_input_fn(self, batching: Batching, cache: str) -> InputFn:
     if cache == 'none':
       return make_train_input_fn(self.split, batching)
+    num_examples = idx.count_examples(self.split)
     # A thread reads the files into arrays while the graph is built. The executor is not kept in a
     # variable: when it is garbage-collected, its thread ends as soon as the files are read.
     future = futures.ThreadPoolExecutor(1).submit(arrays.read_idx_split, self.split,
                                                   batching.image_shape)
     template = np.empty((0,) + batching.image_shape, np.uint8)
-    num_examples = idx.count_examples(self.split)
     return lambda: arrays.gather_batches(
         self.training_chunks(num_examples, batching, batching.examples_per_batch),
         future.result, template, batching)

@@ -217,7 +217,7 @@ def _make_single_worker(settings: groups.Devices) -> Any:
 
 
 class _Package(types.ModuleType):
-  """This package, which imports TensorFlow only when TimeHistory, a subclass of a hook, is used."""
+  """This package, with the attribute TimeHistory, whose first use imports TensorFlow."""
 
   def __getattr__(self, name: str) -> Any:
     if name != 'TimeHistory':

@@ -92,7 +92,10 @@ class TrainingFailed(Exception):
 
 
 class NonFiniteLoss(TrainingFailed):
-  """The training loss is not finite. Each worker of a cluster raises this error itself."""
+  """The training loss is not finite.
+
+  All workers of a cluster raise this error, so none of them reports it to the others.
+  """
 
 
 class CheckpointNotSaved(TrainingFailed):

@@ -1,7 +1,7 @@
 """Lists the published workloads, the runs that reproduce each workload, and the published figures.
 
-The figures are quoted as they were published. A caveat mentions known errors of a figure. The
-flagfiles contain the settings of the runs.
+The figures are quoted as they were published. A caveat gives a reason why a measured figure may
+differ from the published figure. The flagfiles contain the settings of the runs.
 """
 
 from typing import Any, Callable, Dict, NamedTuple, Optional, Sequence, Tuple
@@ -22,7 +22,7 @@ class Figure(NamedTuple):
       the part. The argument for a combined figure is a dict from part names to RunResults.
     number_format: the format string of the measured figure.
     depends_on_devices: whether the figure is a speed or a time.
-    caveat: a further reason why the published and the measured figure differ.
+    caveat: a reason, other than the devices, why the published and the measured figure may differ.
   """
   name: str
   published: Optional[str]
@@ -124,9 +124,9 @@ _FASHION_MNIST = Workload((
                '(measured)'),
         Figure('total time of 293 steps', 'half the actual time', None, _FASHION_2_GPUS_1024,
                _secs_for_examples(293 * 1024), '{:.1f} s', True,
-               'the published figure of the first release is wrong, because the sum of the step '
-               'times was divided by the number of GPUs, which run in parallel; double the '
-               'published figure to compare')),
+               'the first release of the published script divided the sum of the step times by '
+               'the number of GPUs, although the GPUs run in parallel; double the published figure '
+               'to compare')),
                  folder='1024', num_gpus=2),
 ))
 

@@ -139,7 +139,7 @@ def load_predictor(settings: Settings, trained: TrainedCheckpoint) -> Iterator[P
     raise UserError('images must have one channel or three', '--image_size={},{},{}'.format(
         height, width, channels),
                     'give the --model_dir of a model that was trained on such images')
-  # The value -1 stands for all GPUs, because --num_gpus is the number of GPUs of the training, and
+  # Use all GPUs (-1) of this machine: --num_gpus is the number of GPUs that the training used, and
   # this machine may have another number.
   local_settings = settings.evolve(num_gpus=-1 if settings.num_gpus else 0)
   devices = find_devices(local_settings[groups.Devices])

@@ -26,13 +26,13 @@ _MODULE_COMMAND = (sys.executable, '-m')
 _USER_ERROR_EXIT_CODE = 2
 
 
-def main(argv: Optional[Sequence[str]] = None, program: Sequence[str] = _MODULE_COMMAND,
+def main(argv: Optional[Sequence[str]] = None, module_command: Sequence[str] = _MODULE_COMMAND,
          server: Sequence[str] = _SERVER_COMMAND) -> NoReturn:
   """Starts TensorBoard, and replaces this process with the training run.
 
   Args:
     argv: the arguments, without the program's name; by default those of this process.
-    program: the command that runs a module, without the name of the module.
+    module_command: the command that runs a module, without the name of the module.
     server: the command that serves a folder, without the path of the folder.
   """
   arguments = _remove_tensorboard_flag(sys.argv[1:] if argv is None else argv)
@@ -52,7 +52,7 @@ def main(argv: Optional[Sequence[str]] = None, program: Sequence[str] = _MODULE_
   except UserError as error:
     print_to_stderr('error: {}'.format(error))
     sys.exit(_USER_ERROR_EXIT_CODE)
-  command = [*program, module, *(arguments or [local_cluster.QUICKSTART_ARGUMENT])]
+  command = [*module_command, module, *(arguments or [local_cluster.QUICKSTART_ARGUMENT])]
   os.execve(command[0], command,
             dict(os.environ, PYTHONPATH=child_process.child_environment()['PYTHONPATH']))
 

@@ -18,9 +18,9 @@ _SOCKET_TIMEOUT_SECS = 30.
 class _Layers:
   """Takes the place of `tf.keras.layers`, with another batch norm and another Conv2D.
 
-  The batch norm can be frozen. Conv2D uses the initialization of He et al. 2015, arXiv:1502.01852.
-  With Keras's default initialization, the activations shrink to about a thousandth over the 13
-  convolutions of VGG16, and training from random weights fails.
+  The batch norm runs in inference mode while it is frozen. Conv2D uses the initialization of He et
+  al. 2015, arXiv:1502.01852. With Keras's default initialization, the activations shrink to about a
+  thousandth over the 13 convolutions of VGG16, and training from random weights fails.
   """
   BatchNormalization = BatchNormalization
   Conv2D = functools.partial(tf.keras.layers.Conv2D, kernel_initializer='he_normal')

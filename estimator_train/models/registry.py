@@ -16,7 +16,7 @@ _APPLICATIONS = {function.lower(): function for function in (
 _DEFAULT_TRAINABLE_LAYERS = {'vgg16': 4}
 
 
-def is_pretrained(name: str) -> bool:
+def has_imagenet_weights(name: str) -> bool:
   """Returns whether there are ImageNet weights for the model."""
   return name in _APPLICATIONS
 
@@ -44,7 +44,7 @@ def build(name: str, image_shape: Tuple[int, int, int], num_classes: int,
       ImageNet weights.
     ValueError: the images are too small for the model.
   """
-  if is_pretrained(name):
+  if has_imagenet_weights(name):
     applications = importlib.import_module('estimator_train.models.applications')
     if trainable_layers is None:
       trainable_layers = _DEFAULT_TRAINABLE_LAYERS.get(name)
@@ -69,7 +69,7 @@ def imagenet_weights(name: str, image_shape: Tuple[int, int, int]) -> Any:
   Raises:
     UserError: there are no ImageNet weights for this model, or they cannot be downloaded.
   """
-  if not is_pretrained(name):
+  if not has_imagenet_weights(name):
     raise UserError('there are no ImageNet weights for this model',
                     '--weights=imagenet --model=' + name,
                     'give --weights=none, or choose --model from ' + ', '.join(_APPLICATIONS))

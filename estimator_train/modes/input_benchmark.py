@@ -55,7 +55,7 @@ def run(settings: Settings) -> Dict[str, Any]:
       _to_reported_measurement(dataset, measurement), model_segments, BenchmarkEnvironment(
           threads.available_cores(), free_bytes,
           all(name.startswith('/cpu') for name in plan.engine.devices.names),
-          models.is_pretrained(settings.model)))
+          models.has_imagenet_weights(settings.model)))
   page.write_page_of_finished_run(settings.model_dir, settings[groups.Reporting])
   return result
 

@@ -83,8 +83,8 @@ def _choose_max_workers(settings: Settings) -> Tuple[int, Settings]:
   if gpus or (wants_gpus and settings.num_gpus > 0):
     gpus_per_worker = max(settings.num_gpus, 1)
     max_workers = max(gpus // gpus_per_worker, 1)
-    _LOG.info('measuring 1 to %d workers with %d GPU(s) each, of %d GPU(s)', max_workers,
-              gpus_per_worker, gpus)
+    _LOG.info('found %d GPU(s): measuring 1 to %d workers with %d GPU(s) each', gpus, max_workers,
+              gpus_per_worker)
     return max_workers, settings.evolve(num_gpus=gpus_per_worker)
   max_workers, cores = sweep.plan_cpu_workers()
   _LOG.info('measuring 1 to %d workers, %s', max_workers,

@@ -47,7 +47,7 @@ def translate_error(error: BaseException, settings: Settings,
     return None  # The folder exists and only a file is missing, which is not a disk error.
   path = _path_of(error) or folder
   rule, remedy = _rule(code), _remedy(code)
-  value = '{} ({}{})'.format(path or 'a file', os.strerror(code), _space_suffix(code, path))
+  value = '{} ({}{})'.format(path or 'a file', os.strerror(code), _resource_suffix(code, path))
   if settings.trains and folder is not None and (
       RunDir(folder).last_save_time_ns() not in (None, previous_save_time_ns)):
     return TrainingFailed('{}: {}: {}; the last good checkpoint is {}'.format(
@@ -83,7 +83,7 @@ def error_reason_with_space(error: BaseException, needed_bytes: int, folder: str
   code = disk_errno(error)
   needed_text = (
       ': {} needed'.format(_format_bytes(needed_bytes)) if code in _NO_SPACE_ERRNOS else '')
-  return error_reason(error) + needed_text + _space_suffix(code, folder)
+  return error_reason(error) + needed_text + _resource_suffix(code, folder)
 
 
 def _rule(code: int) -> str:
@@ -104,7 +104,7 @@ def _remedy(code: int) -> str:
   return 'fix the cause, and run the same command again'
 
 
-def _space_suffix(code: Optional[int], path: Optional[str]) -> str:
+def _resource_suffix(code: Optional[int], path: Optional[str]) -> str:
   """Returns `, N free` for a full disk, the limit for too many open files, and '' otherwise."""
   if code in _TOO_MANY_FILES_ERRNOS:
     return ', ulimit -n is {}'.format(resource.getrlimit(resource.RLIMIT_NOFILE)[0])

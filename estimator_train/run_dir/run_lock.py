@@ -59,7 +59,8 @@ def locked(model_dir: str, touch_interval_secs: float = _TOUCH_INTERVAL_SECS,
     yield
   finally:
     is_released.set()
-    # Remove the file before unlocking it: once unlocked, another process could lock the file.
+    # Remove the file before unlocking it. Otherwise, another process could lock the file in
+    # between, and would then lose its lock file.
     with contextlib.suppress(OSError):
       os.remove(path)
     file.close()

@@ -46,8 +46,8 @@ class Flag(NamedTuple):
     default: the value if the flag is not given.
     help: the text of --help, without the choices; `{names}` stands for `built_in_names`.
     choices: the allowed values; empty: all values are allowed.
-    built_in_names: for a flag that also accepts `package.module:function`: the names that it
-      accepts besides, such as `fashion_cnn`; empty for all other flags.
+    built_in_names: if the flag accepts `package.module:function`, its other allowed values, such as
+      `fashion_cnn`; empty for all other flags.
     check: a further check of the value, which is skipped if the value is None; None: no such check.
     parse_rule: the rule in the error if the items of a tuple cannot be parsed.
     parse_remedy: the remedy in this error.

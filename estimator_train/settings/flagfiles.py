@@ -62,12 +62,12 @@ def with_locations(error: UserError, arguments: Sequence[Argument]) -> UserError
   return UserError(error.what, '{} ({})'.format(error.given, ', '.join(locations)), error.remedy)
 
 
-def _expand_argument(argument: Argument, including: Tuple[str, ...]) -> List[Argument]:
+def _expand_argument(argument: Argument, including_files: Tuple[str, ...]) -> List[Argument]:
   """Returns the argument itself or, if the argument is a --flagfile, the arguments in the file.
 
   Args:
     argument: the argument to expand.
-    including: the real paths of the flagfiles that include this argument, to detect cycles.
+    including_files: the real paths of the flagfiles that include this argument, to detect cycles.
   """
   match = _FLAGFILE.fullmatch(argument.text)
   if match is None:
@@ -77,13 +77,13 @@ def _expand_argument(argument: Argument, including: Tuple[str, ...]) -> List[Arg
   if not path or '\0' in path:
     raise UserError('--flagfile has no file name', argument.location or argument.text,
                     'give --flagfile=FILE')
-  if os.path.realpath(path) in including:
+  if os.path.realpath(path) in including_files:
     raise UserError('a flagfile must not include itself', path_and_origin, 'remove that line')
   arguments: List[Argument] = []
   for number, line in enumerate(_read_lines(path, path_and_origin), 1):
     if line and not line.startswith(_COMMENT_PREFIXES):
       arguments += _expand_argument(Argument(line, '{}:{}'.format(path, number)),
-                                    including + (os.path.realpath(path),))
+                                    including_files + (os.path.realpath(path),))
   return arguments
 
 

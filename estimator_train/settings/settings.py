@@ -133,7 +133,7 @@ def per_replica_batch_size(global_batch_size: int, num_replicas: int) -> int:
                   'use ' + ' or '.join(str(size) for size in near))
 
 
-def steps_for_epochs(epochs: float, num_examples: int, step_examples: int) -> int:
+def steps_for_epochs(epochs: float, num_examples: int, examples_per_step: int) -> int:
   """Returns the global step at which a number of epochs is complete.
 
   The result is rounded up, because a batch may contain examples of two epochs.
@@ -142,12 +142,12 @@ def steps_for_epochs(epochs: float, num_examples: int, step_examples: int) -> in
     epochs: the number of epochs. A float stands for the decimal number that Python prints for it;
       for example, 0.1 stands for exactly 1/10, not for the nearest binary fraction.
     num_examples: the number of examples per epoch.
-    step_examples: the number of examples per global step.
+    examples_per_step: the number of examples per global step.
   """
-  return math.ceil(Fraction(str(epochs)) * num_examples / step_examples)
+  return math.ceil(Fraction(str(epochs)) * num_examples / examples_per_step)
 
 
-def total_train_steps(settings: Settings, num_examples: Optional[int], step_examples: int,
+def total_train_steps(settings: Settings, num_examples: Optional[int], examples_per_step: int,
                       start_step: int = 0, examples_seen: int = 0) -> int:
   """Returns the global step at which training stops.
 
@@ -156,7 +156,7 @@ def total_train_steps(settings: Settings, num_examples: Optional[int], step_exam
   Args:
     settings: settings with either `train_steps` or `train_epochs`.
     num_examples: the number of examples per epoch; None if the data set is infinite.
-    step_examples: the number of examples per global step.
+    examples_per_step: the number of examples per global step.
     start_step: the global step from which the run resumes.
     examples_seen: the number of examples that training has read up to `start_step`, perhaps with
       other batch sizes.
@@ -173,7 +173,7 @@ def total_train_steps(settings: Settings, num_examples: Optional[int], step_exam
                                                             settings.train_epochs),
                     'give --train_steps instead')
   examples_left = settings.train_epochs * num_examples - examples_seen
-  return start_step + max(math.ceil(examples_left / step_examples), 0)
+  return start_step + max(math.ceil(examples_left / examples_per_step), 0)
 
 
 def learning_rate_scale(settings: Optimizer) -> float:

@@ -1,10 +1,10 @@
 """Works around defects of TensorFlow 1.15.0, and contains all uses of TensorFlow's private names.
 
 Each function or class is one workaround. Its docstring describes the defect, where the defect is,
-and the symptom. These modules import nothing else of the package except `errors`. In the following
-list, locations with (E) are relative to tensorflow_estimator/python/estimator/, and all other
-locations to tensorflow_core/python/. `test` names the file of the test that covers the entry. Text
-in parentheses after `defect:` does not describe a defect: the text states which public function or
+and the symptom. These modules import no other package of estimator_train. In the following list,
+locations with (E) are relative to tensorflow_estimator/python/estimator/, and all other locations
+to tensorflow_core/python/. `test` names the file of the test that covers the entry. Text in
+parentheses after `defect:` does not describe a defect: the text states which public function or
 attribute TensorFlow lacks, which other function uses this function, or how the workaround works.
 
 - `central_storage.make_strategy`

@@ -16,7 +16,7 @@ def make_strategy(devices: Sequence[str], parameter_device: str) -> Any:
 
 
 def forward_attributes() -> None:
-  """Makes the variables of all CentralStorageStrategies usable, also of those that the user makes.
+  """Makes the variables of every CentralStorageStrategy usable, even if the user has made it.
 
   Defect: with more than one replica, the variables of the strategy are `AggregatingVariable`s
   (tensorflow_core/python/distribute/values.py:1471), which wrap the real variables. The

@@ -69,8 +69,8 @@ def is_graph_network(model: tf.keras.Model) -> bool:
   """Returns whether a model is defined by its inputs and outputs, not by its own `call`.
 
   Not a workaround for a defect: this function uses the private name `_is_graph_network`
-  (engine/network.py:276 and 376), because no public attribute distinguishes these models. A model
-  with its own `call` can be copied only on the tensors of a batch.
+  (engine/network.py:276 and 376), because no public attribute distinguishes these models. To copy a
+  model with its own `call`, Keras needs the tensors of a batch, on which it calls the copy.
   """
   return bool(model._is_graph_network)
 

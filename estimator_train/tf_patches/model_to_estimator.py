@@ -102,7 +102,7 @@ def hyperparameter_names(optimizer: Any) -> Set[str]:
   """
   if isinstance(optimizer, (list, tuple)):
     return {name for member in optimizer for name in hyperparameter_names(member)}
-  inner = getattr(optimizer, '_optimizer', None)  # That of an optimizer with loss scaling.
+  inner = getattr(optimizer, '_optimizer', None)  # LossScalingOptimizer wraps another optimizer.
   return {*getattr(optimizer, '_hyper', ()),
           *(hyperparameter_names(inner) if inner is not None else ())}
 
@@ -212,7 +212,7 @@ def weight_shapes(model: tf.keras.Model,
 
 
 class PositionalWeights:
-  """Saves initial weights by position, for a model whose weights have no names before a batch.
+  """Saves initial weights by position, for a model whose weights get names only in its first call.
 
   Defect: model_to_estimator loses the weights of subclasses of tf.keras.Model, and of other models
   without known inputs; line 574 only warns. Symptom: training starts from random weights.

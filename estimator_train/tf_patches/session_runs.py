@@ -23,7 +23,7 @@ def has_trained() -> bool:
 
 
 class SessionRunTimer:
-  """Times one requested run of a session, and records whether a checkpoint was saved since then.
+  """Times a requested run of a session, and records checkpoints that are saved after the request.
 
   Defect: MonitoredTrainingSession (tensorflow_core/python/training/monitored_session.py:544 and
   580) calls Estimator's hooks before the user's hooks. One of Estimator's hooks saves checkpoints

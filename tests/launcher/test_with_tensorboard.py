@@ -40,7 +40,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 sys.path.insert(0, {root!r})
 from estimator_train.launcher import with_tensorboard
 with_tensorboard.main(
-    program=[sys.executable, 'program.py'], server=[sys.executable, 'server.py'])
+    module_command=[sys.executable, 'program.py'], server=[sys.executable, 'server.py'])
 '''
 WAITS = 'while not os.path.exists("server"): time.sleep(.01)\n'
 

@@ -41,7 +41,7 @@ def test_vgg16_is_the_published_network():
 
 
 def test_every_pretrained_network_is_there():
-  pretrained = [name for name in choices.MODELS if registry.is_pretrained(name)]
+  pretrained = [name for name in choices.MODELS if registry.has_imagenet_weights(name)]
   functions = {name.lower() for name in dir(tf.keras.applications) if name[0].isupper()}
   assert set(pretrained) == functions
   assert build('mobilenet', (96, 96, 1), 7).output_shape == (None, 7)

@@ -90,9 +90,9 @@ def test_learning_rate_scale(scaling, batch_size, growth):
   assert learning_rate_scale(settings) == pytest.approx(growth)
 
 
-def make(num_examples=100, step_examples=10, stop_step=40, **values):
+def make(num_examples=100, examples_per_step=10, stop_step=40, **values):
   settings = Settings(model_dir='x', train_steps=stop_step, batch_size=10, **values)
-  return schedules.make_schedule(settings, num_examples, step_examples, stop_step).get_config()
+  return schedules.make_schedule(settings, num_examples, examples_per_step, stop_step).get_config()
 
 
 @pytest.mark.parametrize('epochs, steps', [(0, 0), (1, 10), (0.25, 3), (0.3, 3)])
@@ -109,7 +109,7 @@ def test_epochs_to_steps():
   piecewise = {'lr_schedule': 'piecewise', 'lr_boundaries_epochs': (1.5, 3), 'lr_values': (2, 1, 0)}
   assert make(**piecewise) == {'values': [2, 1, 0], 'boundaries': [15, 30], 'warmup_steps': 0}
   # A step takes a third of the batch, as one of three workers beside parameter servers.
-  assert make(step_examples=3, **piecewise)['boundaries'] == [50, 100]
+  assert make(examples_per_step=3, **piecewise)['boundaries'] == [50, 100]
   # The rates are those of the batch size of 5, which 10 is twice.
   assert make(scale_learning_rate='linear', base_batch_size=5, **piecewise)['values'] == [4, 2, 0]
   falling = {'learning_rate': 0.1, 'lr_schedule': 'exponential', 'lr_values': (0.01,)}

@@ -127,24 +127,27 @@ class ParsedRecordSplit(NamedTuple):
   parse_batch: Optional[Callable[[Any], Any]]
 
 
+ImageShape = Tuple[int, int, int]  # (height, width, channels)
 Split = Union[IdxSplit, ImageSplit, ArraySplit, SyntheticSplit, ImageRecordSplit, ParsedRecordSplit,
               ExampleSplit]
 
 
 class DataSet(NamedTuple):
-  """A data set for image classification.
+  """A data set: images, or any examples that the user's functions make.
 
   Attributes:
     name: the name of the data set; for a data set of the user, the value of `--dataset`.
-    labels: the class names, in the order of the model's outputs.
-    image_shape: (height, width, channels) of the model's input.
+    labels: the class names, in the order of the model's outputs; () if the examples have no
+      classes, or if the model has several outputs.
+    image_shape: (height, width, channels) of the model's input; None if the examples are not
+      images, or have further features.
     train: the training split, or None if the mode does not read training examples.
     test: the test split, or None if the mode does not read test examples.
     files: the published files; missing files are downloaded.
   """
   name: str
   labels: Tuple[str, ...]
-  image_shape: Tuple[int, int, int]
+  image_shape: Optional[ImageShape]
   train: Optional[Split] = None
   test: Optional[Split] = None
   files: Tuple[DataFile, ...] = ()
@@ -153,6 +156,28 @@ class DataSet(NamedTuple):
   def is_synthetic(self) -> bool:
     """Whether the training examples are synthetic."""
     return type(self.train) is SyntheticSplit
+
+  def require_images(self, user: str) -> ImageShape:
+    """Returns the image shape.
+
+    Args:
+      user: the flag that works only with images, for the error message.
+
+    Raises:
+      UserError: the examples are not images.
+    """
+    if self.image_shape is None:
+      raise UserError('{} requires images'.format(user),
+                      '--dataset={} has image_shape=None'.format(self.name),
+                      'omit {}, or give another --dataset'.format(user))
+    return self.image_shape
+
+  def require_classes(self, user: str) -> None:
+    """Raises a UserError, which names the flag `user`, if the examples have no classes."""
+    if not self.labels:
+      raise UserError('{} requires classes'.format(user),
+                      '--dataset={} has labels=()'.format(self.name),
+                      'omit {}, or give another --dataset'.format(user))
 
 
 def require_data_dir(settings: groups.Data) -> str:

@@ -1,7 +1,7 @@
 """Calls the user's function that --dataset names, and checks the DataSet that it returns."""
 
 import os
-from typing import Any, Callable, Dict, Sequence, Tuple, Union
+from typing import Any, Callable, Dict, Optional, Sequence, Tuple, Union
 
 import numpy as np
 
@@ -12,6 +12,7 @@ from estimator_train.datasets.description import (
   ExampleSplit,
   IdxSplit,
   ImageRecordSplit,
+  ImageShape,
   ImageSplit,
   ParsedRecordSplit,
   RecordSplit,
@@ -28,36 +29,67 @@ def describe(settings: Settings) -> DataSet:
     UserError: the function does not exist or raises an exception, or the data set is invalid or
       lacks a split that the mode reads.
   """
+  dataset = describe_classes(settings)
+  for name, is_required in (('train', settings.trains),
+                            ('test', settings.evaluates)):
+    if is_required and getattr(dataset, name) is None:
+      raise UserError('the data set has no examples to {}'.format(
+          'train on' if name == 'train' else 'evaluate on'),
+          '--dataset={} with {}=None'.format(settings.dataset, name),
+          'give DataSet({}=...)'.format(name))
+  train, test = (_check_split(name, getattr(dataset, name), dataset, settings)
+                 for name in ('train', 'test'))
+  return dataset._replace(train=train, test=test)
+
+
+def describe_classes(settings: Settings) -> DataSet:
+  """Like `describe`, but without checking the splits, whose files need not exist."""
   location = '--dataset=' + settings.dataset
   dataset = user_code.call_function('dataset', settings.dataset, 'settings', settings)
   if not isinstance(dataset, DataSet):
     raise UserError('the function of --dataset must return an estimator_train.DataSet',
                     '{} returns {}'.format(location, type(dataset).__name__),
                     'return estimator_train.DataSet(...)')
-  class_names = _check_class_names(dataset.labels, location)
-  shape = _check_shape(dataset.image_shape, location)
-  for name, is_required in (('train', settings.trains),
-                            ('test', settings.evaluates)):
-    if is_required and getattr(dataset, name) is None:
-      raise UserError('the data set has no examples to {}'.format(
-          'train on' if name == 'train' else 'evaluate on'),
-          '{} with {}=None'.format(location, name), 'give DataSet({}=...)'.format(name))
-  dataset = dataset._replace(name=settings.dataset, labels=class_names, image_shape=shape)
-  train, test = (_check_split(name, getattr(dataset, name), dataset, settings)
-                 for name in ('train', 'test'))
-  return dataset._replace(train=train, test=test)
+  return dataset._replace(name=settings.dataset, labels=_check_class_names(dataset, location),
+                          image_shape=_check_shape(dataset.image_shape, location))
 
 
-def _check_class_names(labels: Any, location: str) -> Tuple[str, ...]:
-  """Returns the checked `labels` of a DataSet, which are class names.
+def describe_examples_to_predict(settings: Settings) -> DataSet:
+  """Returns the data set with the examples of `--mode=predict` as `test`.
+
+  These are the records of the files that `--input` names, which the function of the test split
+  parses or, without `--input`, the test examples.
+
+  Raises:
+    UserError: there are no such examples.
+  """
+  dataset = describe_classes(settings)
+  split: Any = dataset.test if dataset.test is not None else dataset.train
+  if settings.input:
+    if type(split) is not RecordSplit:
+      raise UserError('--input requires a data set of records', '--dataset={} is {}'.format(
+          settings.dataset, type(split).__name__),
+                      'omit --input, to predict the test examples, or give a RecordSplit')
+    split = split._replace(pattern=settings.input)
+  elif dataset.test is None:
+    raise UserError('there are no examples to predict',
+                    '--dataset={} with test=None'.format(settings.dataset),
+                    'give DataSet(test=...)')
+  return dataset._replace(train=None,
+                          test=_check_split('test', split, dataset, settings))
+
+
+def _check_class_names(dataset: DataSet, location: str) -> Tuple[str, ...]:
+  """Returns the checked `labels` of a DataSet, which are class names; () if there are no classes.
 
   Args:
-    labels: the value that the function of the user has set.
+    dataset: the data set that the function of the user has returned.
     location: the flag, with which an error message starts.
 
   Raises:
     UserError: `labels` is invalid.
   """
+  labels: Any = dataset.labels
   # Reject an iterator: the next call of the function may return the same iterator, now exhausted.
   if not _is_collection(labels) or iter(labels) is labels or not all(
       isinstance(label, str) for label in labels):
@@ -65,10 +97,13 @@ def _check_class_names(labels: Any, location: str) -> Tuple[str, ...]:
                     '{}: {!r}'.format(location, labels),
                     'name each class, such as labels=(\'cat\', \'dog\')')
   names = tuple(labels)
+  if not names and dataset.image_shape is None:
+    return ()
   if len(names) < 2 or len(set(names)) < len(names) or any(
       not name or name.splitlines() != [name] for name in names):
     raise UserError('a data set must have two or more labels, all different, without line breaks',
-                    '{}: {!r}'.format(location, names), 'name each class once')
+                    '{}: {!r}'.format(location, names),
+                    'name each class once; labels=() requires image_shape=None')
   return names
 
 
@@ -81,15 +116,18 @@ def _is_collection(value: Any) -> bool:
   return not isinstance(value, (str, bytes))
 
 
-def _check_shape(shape: Any, location: str) -> Tuple[int, int, int]:
+def _check_shape(shape: Any, location: str) -> Optional[ImageShape]:
   """Returns the checked `image_shape` of a DataSet; raises a UserError if it is invalid."""
+  if shape is None:
+    return None
   try:
     height, width, channels = (int(side) for side in shape)
   except (TypeError, ValueError):
     height = width = channels = 0
   if min(height, width) < 1 or channels not in (1, 3):
     raise UserError('image_shape must be (height, width, channels), with 1 or 3 channels',
-                    '{}: {!r}'.format(location, shape), 'give a shape such as (28, 28, 1)')
+                    '{}: {!r}'.format(location, shape),
+                    'give a shape such as (28, 28, 1), or None if the examples are not images')
   return height, width, channels
 
 
@@ -102,6 +140,12 @@ def _check_split(split_name: str, split: Any, dataset: DataSet, settings: Settin
     raise UserError('a split of a data set has an unsupported type',
                     '{} is {}'.format(location, type(split).__name__),
                     'give ' + ' or '.join(split_type.__name__ for split_type in _CHECKS_BY_TYPE))
+  has_function = type(split) is ExampleSplit or (
+      type(split) is RecordSplit and (split.parse or split.parse_batch) is not None)
+  if dataset.image_shape is None and not has_function:
+    raise UserError('examples that are not images require a function that makes them',
+                    '{} is {} with image_shape=None'.format(location, type(split).__name__),
+                    'give a RecordSplit with parse or parse_batch, or an ExampleSplit')
   return _CHECKS_BY_TYPE[type(split)](split, dataset, split_name, location, settings)
 
 
@@ -144,12 +188,13 @@ _CHECKS_BY_TYPE: Dict[type, Callable[..., Any]] = {
     SyntheticSplit: _accept_unchecked, RecordSplit: _find_records, ExampleSplit: _accept_unchecked}
 
 
-def _check_images(images: np.ndarray, shape: Tuple[int, int, int], location: str) -> None:
+def _check_images(images: np.ndarray, shape: Optional[ImageShape], location: str) -> None:
   if images.dtype != np.uint8:
     raise UserError('images must be uint8, from 0 to 255',
                     '{} has dtype {} and shape {}'.format(location, images.dtype, images.shape),
                     'for images in [0, 1] give (images * 255).round().astype(np.uint8); '
                     '--preprocess scales them for the model')
+  assert shape is not None
   if images.shape[1:] != shape:
     raise UserError(
         'the images must have the image_shape of the data set',

@@ -1,7 +1,7 @@
 """Exports a checkpoint in the format of `--export_format`."""
 
 import os
-from typing import Any, Dict
+from typing import Any, Dict, List
 
 import tensorflow.compat.v1 as tf
 
@@ -42,24 +42,36 @@ def export_checkpoint(settings: Settings, dataset: DataSet, checkpoint: str) -> 
   if settings.export_format not in _FORMATS:
     raise ValueError('no export is implemented for {!r}'.format(settings.export_format))
 
+  signatures: List[str] = []
+
   def write_files(folder: str) -> None:
     if settings.export_format == 'h5':
       _export_h5(folder, settings, dataset, checkpoint)
     else:
       with trained_model.restored_model(settings, dataset, checkpoint) as (model, session):
         if settings.export_format == 'saved_model':
-          preprocess = make_model_preprocess(model, settings[groups.Model])
-          saved_model.write_saved_model(folder, model, session, preprocess, dataset.labels)
+          signatures.extend(_export_saved_model(folder, settings, dataset, model, session))
           return
-        tflite.write_tflite(folder, model, session)
-    saved_model.write_class_names(os.path.join(folder, run_files.LABELS_FILE), dataset.labels)
+        tflite.write_tflite(folder, model, session, bool(dataset.labels))
+    if dataset.labels:
+      saved_model.write_class_names(os.path.join(folder, run_files.LABELS_FILE), dataset.labels)
 
   path = versions.write_version(settings.export_dir, write_files)
   result: Dict[str, Any] = {'path': path, 'format': settings.export_format}
-  if settings.export_format == 'saved_model':
-    result['signatures'] = [saved_model.BYTES_SIGNATURE, saved_model.TENSOR_SIGNATURE]
+  if signatures:
+    result['signatures'] = signatures
   return dict(result, checkpoint=checkpoint, global_step=int(
       tf.train.load_variable(checkpoint, tf.GraphKeys.GLOBAL_STEP)))
+
+
+def _export_saved_model(folder: str, settings: Settings, dataset: DataSet, model: tf.keras.Model,
+                        session: tf.Session) -> List[str]:
+  """Writes the SavedModel to the folder, and returns the names of its signatures."""
+  if dataset.image_shape is None:
+    return saved_model.write_example_model(folder, model, session, dataset.labels)
+  preprocess = make_model_preprocess(model, settings[groups.Model], dataset)
+  saved_model.write_image_model(folder, model, session, preprocess, dataset.labels)
+  return [saved_model.DEFAULT_SIGNATURE, saved_model.IMAGES_SIGNATURE]
 
 
 def export_latest(settings: Settings, dataset: DataSet) -> Dict[str, Any]:

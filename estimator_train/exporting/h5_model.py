@@ -56,6 +56,7 @@ def write_h5(path: str, settings: Settings, dataset: DataSet, checkpoint: str) -
   with trained_model.restored_model(settings, dataset, checkpoint) as (model, _):
     # The file contains SGD instead of the optimizer of the training, because Keras may need this
     # package to load that optimizer.
-    model.compile(make_optimizer('sgd', settings.learning_rate), metrics=['accuracy'],
-                  loss=model.loss)
+    model.compile(make_optimizer('sgd', settings.learning_rate), loss=model.loss,
+                  metrics=['accuracy'] if dataset.labels else None,
+                  loss_weights=model.loss_weights)
     model.save(path, save_format='h5')

@@ -13,22 +13,26 @@ from estimator_train.tf_patches.converter_command import converter_on_path
 TFLITE_FILE = 'model.tflite'
 
 
-def write_tflite(folder: str, model: tf.keras.Model, session: tf.Session) -> None:
-  """Writes the TensorFlow Lite model.
+def write_tflite(folder: str, model: tf.keras.Model, session: tf.Session,
+                 has_classes: bool) -> None:
+  """Writes the TensorFlow Lite model, for one example.
 
-  The input of the written model is scaled pixel values, float32 [1, height, width, C]. Its output
-  is class probabilities, float32 [1, num_classes].
+  The inputs of the written model are the inputs of the Keras model: for images, scaled pixel
+  values, float32 [1, height, width, C]. With classes, its output is class probabilities, float32
+  [1, num_classes]; otherwise, it has the outputs of the Keras model.
 
   Args:
     folder: the folder to write to.
     model: the model, in the default graph.
     session: the session that holds the weights of the model.
+    has_classes: whether the outputs are probabilities or logits of classes.
 
   Raises:
     UserError: the converter does not support an operation of the model.
   """
-  outputs = probabilities.from_outputs(model, model.outputs[0])
-  converter = tf.lite.TFLiteConverter.from_session(session, model.inputs, [outputs])
+  outputs = ([probabilities.from_outputs(model, model.outputs[0])] if has_classes
+             else model.outputs)
+  converter = tf.lite.TFLiteConverter.from_session(session, model.inputs, outputs)
   with converter_on_path():
     try:
       converted = converter.convert()

@@ -1,7 +1,7 @@
 """Restores the Keras model of a checkpoint, without the data and the devices of the training."""
 
 import contextlib
-from typing import Callable, Iterator, NamedTuple, Tuple
+from typing import Callable, Dict, Iterator, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -10,8 +10,10 @@ from estimator_train.datasets import registry as datasets
 from estimator_train.datasets.description import DataSet
 from estimator_train.distribution.devices import Devices, find_devices, make_session_config
 from estimator_train.errors import UserError
+from estimator_train.inputs import factory
 from estimator_train.inputs.file_errors import translate_errors
-from estimator_train.models import probabilities
+from estimator_train.inputs.source import Source
+from estimator_train.models import model_inputs, probabilities
 from estimator_train.run_dir.run_files import RunDir
 from estimator_train.settings import Settings, groups
 from estimator_train.training.building import (
@@ -123,6 +125,77 @@ class Predictor(NamedTuple):
   predict: Callable[[np.ndarray], np.ndarray]
 
 
+class PredictedExamples(NamedTuple):
+  """The outputs of a restored model for examples that functions of the user make.
+
+  Attributes:
+    batch_size: the number of examples per batch.
+    device: the name of the device of the model.
+    output_shapes: the shapes of the outputs for one example, by name.
+    batches: dicts of the outputs of a batch by name, [B, ...]; with classes, of the probabilities.
+  """
+  batch_size: int
+  device: str
+  output_shapes: Dict[str, Sequence[Optional[int]]]
+  batches: Iterator[Dict[str, np.ndarray]]
+
+
+@contextlib.contextmanager
+def predict_examples(settings: Settings, trained: TrainedCheckpoint,
+                     source: Source) -> Iterator[PredictedExamples]:
+  """Restores the model of a checkpoint, and predicts the examples of a source within the context.
+
+  Args:
+    settings: the settings of the run that trained the model.
+    trained: the checkpoint.
+    source: the examples.
+
+  Raises:
+    UserError: the checkpoint belongs to another model.
+  """
+  batch_size, device = _prediction_device(settings)
+  batching = factory.make_batching(source.dataset, settings, False, batch_size)
+  with contextlib.closing(_make_session(settings, device)) as session, translate_errors(source):
+    with session.graph.as_default(), session.as_default():
+      with tf.device(device.names[0]):
+        model = _restore_model(settings, trained.dataset, trained.checkpoint, session)
+      with tf.device('/cpu:0'):
+        iterator = tf.data.make_initializable_iterator(source.make_eval_input_fn(batching)())
+        features, _ = iterator.get_next()
+      with tf.device(device.names[0]):
+        outputs = model_inputs.call_model(model, features)
+        if trained.dataset.labels:
+          outputs = {name: probabilities.from_outputs(model, tensor)
+                     for name, tensor in outputs.items()}
+      session.run([iterator.initializer, tf.tables_initializer()])
+      run_batch = session.make_callable(outputs)
+    yield PredictedExamples(
+        batch_size, device.names[0],
+        {name: tensor.shape.as_list()[1:] for name, tensor in outputs.items()},
+        _iter_batches(run_batch))
+
+
+def _iter_batches(run_batch: Callable[[], Dict[str, np.ndarray]]) -> Iterator[
+    Dict[str, np.ndarray]]:
+  """Yields the batches until the dataset ends."""
+  while True:
+    try:
+      batch = run_batch()
+    except tf.errors.OutOfRangeError:
+      return
+    yield batch
+
+
+def _prediction_device(settings: Settings) -> Tuple[int, Devices]:
+  """Returns the batch size and the device of predictions."""
+  # Use all GPUs (-1) of this machine: --num_gpus is the number of GPUs that the training used, and
+  # this machine may have another number.
+  local_settings = settings.evolve(num_gpus=-1 if settings.num_gpus else 0)
+  devices = find_devices(local_settings[groups.Devices])
+  return max(1, settings.batch_size // devices.num_replicas), Devices(
+      devices.names[:1], devices.display_names[:1])
+
+
 @contextlib.contextmanager
 def load_predictor(settings: Settings, trained: TrainedCheckpoint) -> Iterator[Predictor]:
   """Restores the model of a checkpoint as a function, which is valid within the context.
@@ -134,24 +207,20 @@ def load_predictor(settings: Settings, trained: TrainedCheckpoint) -> Iterator[P
   Raises:
     UserError: the checkpoint belongs to another model, or images have neither 1 nor 3 channels.
   """
-  height, width, channels = trained.dataset.image_shape
+  height, width, channels = trained.dataset.require_images('--input')
   if channels not in (1, 3):
     raise UserError('images must have one channel or three', '--image_size={},{},{}'.format(
         height, width, channels),
                     'give the --model_dir of a model that was trained on such images')
-  # Use all GPUs (-1) of this machine: --num_gpus is the number of GPUs that the training used, and
-  # this machine may have another number.
-  local_settings = settings.evolve(num_gpus=-1 if settings.num_gpus else 0)
-  devices = find_devices(local_settings[groups.Devices])
-  first_device = Devices(devices.names[:1], devices.display_names[:1])
+  batch_size, first_device = _prediction_device(settings)
   with contextlib.closing(_make_session(settings, first_device)) as session:
     # Only this block makes the graph the default, because other code runs between predictions.
     with session.graph.as_default(), session.as_default(), tf.device(first_device.names[0]):
       model = _restore_model(settings, trained.dataset, trained.checkpoint, session)
       pixels = tf.placeholder(tf.float32, [None, height, width, None])
       outputs = probabilities.from_outputs(
-          model, model(make_model_preprocess(model, settings[groups.Model])(pixels)))
+          model, model(make_model_preprocess(model, settings[groups.Model],
+                                             trained.dataset)(pixels)))
       predict = session.make_callable(outputs, [pixels])
     with translate_errors():
-      yield Predictor(max(1, settings.batch_size // devices.num_replicas), first_device.names[0],
-                      predict)
+      yield Predictor(batch_size, first_device.names[0], predict)

@@ -5,6 +5,7 @@ from typing import NamedTuple, Tuple
 import tensorflow.compat.v1 as tf
 
 _MAX_EPOCHS = 2 ** 62  # Practically infinite.
+NO_IMAGE = (0, 0, 0)  # The `image_shape` of examples that are not images.
 # The difference between the shuffle seeds of --seed=N and --seed=N+1. With a difference of 1,
 # epoch 1 of --seed=N would have the same order as epoch 0 of --seed=N+1.
 _SEED_STRIDE = 1000003
@@ -34,8 +35,9 @@ class Batching(NamedTuple):
   """How examples are shuffled, sharded and combined into batches.
 
   Attributes:
-    image_shape: (height, width, channels).
-    num_classes: the number of classes, which is the length of a one-hot label.
+    image_shape: (height, width, channels), or NO_IMAGE.
+    num_classes: the number of classes, which is the length of a one-hot label; 0: the examples have
+      no classes, and their labels are not encoded.
     one_hot: whether labels are one-hot vectors instead of class indices.
     examples_per_batch: the number of examples per batch; in training, the batch size per replica.
     shuffle_buffer: the number of examples in the shuffle buffer.

@@ -19,7 +19,7 @@ from estimator_train.distribution import threads
 from estimator_train.errors import UserError
 from estimator_train.inputs import arrays
 from estimator_train.inputs.arrays import ArraySource
-from estimator_train.inputs.batching import UNSHARDED, Batching, Shard
+from estimator_train.inputs.batching import NO_IMAGE, UNSHARDED, Batching, Shard
 from estimator_train.inputs.idx_files import IdxSource
 from estimator_train.inputs.image_files import ImageFileSource
 from estimator_train.inputs.image_records import ImageRecordSource
@@ -199,7 +199,7 @@ def make_single_epoch(dataset: DataSet, settings: Settings) -> SingleEpoch:
 def make_batching(dataset: DataSet, settings: Settings, one_hot: bool, examples_per_batch: int,
                   shard: Shard = UNSHARDED) -> Batching:
   """Makes the Batching for the examples of a data set, from the settings of the run."""
-  return Batching(dataset.image_shape, len(dataset.labels), one_hot, examples_per_batch,
+  return Batching(dataset.image_shape or NO_IMAGE, len(dataset.labels), one_hot, examples_per_batch,
                   settings.shuffle_buffer, threads.num_parallel_calls(settings[groups.Input]),
                   settings.prefetch, settings.seed, shard, threads.private_threadpool_size(
                       settings[groups.Input], settings[groups.Devices]))

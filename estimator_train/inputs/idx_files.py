@@ -32,8 +32,8 @@ class IdxSource(Source):
 
   def check_and_count(self) -> Optional[int]:
     # Published files have already been compared with their checksums.
-    return idx.check_split(self.split, self.dataset.image_shape, len(self.dataset.labels),
-                           checksummed=bool(self.dataset.files))
+    return idx.check_split(self.split, self.dataset.require_images('an IdxSplit'),
+                           len(self.dataset.labels), checksummed=bool(self.dataset.files))
 
   def make_train_input_fn(self, batching: Batching, cache: str) -> InputFn:
     if cache == 'none':

@@ -7,7 +7,7 @@ scales the pixel values and, if necessary, repeats a single channel. Labels are 
 num_classes] or int64 [B].
 """
 
-from typing import Callable, Iterable, Tuple
+from typing import Any, Callable, Iterable, Tuple
 
 import tensorflow.compat.v1 as tf
 
@@ -121,3 +121,9 @@ def _make_colour_fallback(read: Read,
     return pixels, batching.encode_labels(class_indices)
 
   return reload_if_coloured
+
+
+def is_image_batch(features: Any) -> bool:
+  """Returns whether features are a batch of images, [B, height, width, 1 or 3]."""
+  return (isinstance(features, tf.Tensor) and features.shape.ndims == 4
+          and features.shape[-1].value in (1, 3))

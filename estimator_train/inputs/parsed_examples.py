@@ -7,7 +7,7 @@ import tensorflow.compat.v1 as tf
 
 from estimator_train.errors import UserError
 from estimator_train.inputs import cached_examples
-from estimator_train.inputs.batching import Batching
+from estimator_train.inputs.batching import NO_IMAGE, Batching
 from estimator_train.inputs.file_errors import translate_errors
 from estimator_train.inputs.source import InputFn, Source
 from estimator_train.settings import user_code
@@ -18,8 +18,8 @@ _LABEL_BATCH_SIZE = 64
 def read_class_indices(source: Source,
                        read_in_order: Callable[[Batching], tf.data.Dataset]) -> np.ndarray:
   """Returns the class indices of all examples, int64 [N]."""
-  batching = Batching(source.dataset.image_shape, len(source.dataset.labels), one_hot=False,
-                      examples_per_batch=_LABEL_BATCH_SIZE)
+  batching = Batching(source.dataset.image_shape or NO_IMAGE, len(source.dataset.labels),
+                      one_hot=False, examples_per_batch=_LABEL_BATCH_SIZE)
   with tf.Graph().as_default(), translate_errors(source):
     labels = cached_examples.read_all(read_in_order(batching).map(lambda *parts: parts[1]))
   return labels.arrays[0].astype(np.int64).reshape(-1)

@@ -1,5 +1,6 @@
 """Reads records of TFRecord files that a function of the user parses."""
 
+import os
 from typing import Any, Callable, Dict, List, Optional
 
 import numpy as np
@@ -56,6 +57,10 @@ class ParsedRecordSource(Source):
 
   def digest_of_examples(self) -> str:
     return fingerprint.of_arrays([self.split.records.lengths])
+
+  def identify_example(self, index: int) -> Dict[str, Any]:
+    path, record = self.split.records.locate(index)
+    return {'file': '{}:{}'.format(os.fsdecode(path), record)}
 
   def files(self) -> List[FilePath]:
     return list(self.split.records.files)

@@ -155,6 +155,10 @@ class Source(abc.ABC):
     """
     return order.training_chunks(num_examples, batching, chunk_size)
 
+  def identify_example(self, index: int) -> Dict[str, Any]:
+    """Returns what identifies an example in predictions: its record, or only its index."""
+    return {'example': index}
+
   def files(self) -> List[FilePath]:
     """Returns the paths of the files with the examples; [] if there are no files."""
     return []

@@ -21,22 +21,24 @@ def has_imagenet_weights(name: str) -> bool:
   return name in _APPLICATIONS
 
 
-def build(name: str, image_shape: Tuple[int, int, int], num_classes: int,
+def build(name: str, image_shape: Optional[Tuple[int, int, int]], num_classes: int,
           trainable_layers: Optional[int] = None) -> Any:
   """Builds a Keras model by name.
 
   Args:
     name: one of choices.MODELS, or `package.module:function` for a function of the user that takes
       either no arguments, or an image shape and the number of classes.
-    image_shape: (height, width, channels) of an image.
-    num_classes: the number of outputs.
+    image_shape: (height, width, channels) of an image; None: the examples are not images. Only a
+      function of the user can build a model for such examples.
+    num_classes: the number of outputs; 0: the examples have no classes.
     trainable_layers: for a pretrained network, the number of trained layers directly before the
       top; None: the network's default.
 
   Returns:
-    A tf.keras.Model from float32 [B, height, width, channels] to float32 [B, num_classes]. Only a
-    function of the user may return a compiled model. The input of a pretrained network has three
-    channels, even for images of one channel.
+    A tf.keras.Model. For images, it is a function of float32 [B, height, width, channels]; the
+    input of a pretrained network has three channels, even for images of one channel. With classes,
+    its output is float32 [B, num_classes]. Only a function of the user may return a compiled model,
+    and must do so if there are no classes.
 
   Raises:
     UserError: no model has this name; the user's function does not exist, raises an exception, or
@@ -59,17 +61,24 @@ def build(name: str, image_shape: Tuple[int, int, int], num_classes: int,
   model = user_code.call_function('model', name, 'image_shape, num_classes', image_shape,
                                   num_classes)
   check_convertible(model, '--model=' + name)
-  _check_shapes(name, model, image_shape, num_classes)
+  if image_shape is not None:
+    _check_shapes(name, model, image_shape, num_classes)
+  elif num_classes:
+    _check_classifier(name, model, num_classes)
+  elif not model.optimizer:
+    raise UserError('a model for examples without classes must be compiled',
+                    '--model={} is not compiled'.format(name),
+                    'call model.compile(optimizer, loss, metrics) before returning it')
   return model
 
 
-def imagenet_weights(name: str, image_shape: Tuple[int, int, int]) -> Any:
+def imagenet_weights(name: str, image_shape: Optional[Tuple[int, int, int]]) -> Any:
   """Returns the ImageNet weights of a network without its top, as NumPy arrays.
 
   Raises:
     UserError: there are no ImageNet weights for this model, or they cannot be downloaded.
   """
-  if not has_imagenet_weights(name):
+  if not has_imagenet_weights(name) or image_shape is None:
     raise UserError('there are no ImageNet weights for this model',
                     '--weights=imagenet --model=' + name,
                     'give --weights=none, or choose --model from ' + ', '.join(_APPLICATIONS))
@@ -107,9 +116,9 @@ def _check_shapes(name: str, model: Any, image_shape: Tuple[int, int, int],
   """Raises a UserError unless the model maps one batch of images to one output per class."""
   counts = len(model.inputs), len(model.outputs)
   if counts != (1, 1):
-    raise UserError('the program trains models with one input and one output',
+    raise UserError('a model for images must have one input and one output',
                     '--model={} has {} input(s) and {} output(s)'.format(name, *counts),
-                    'train this model with estimator_train.convert and an input_fn of your own')
+                    'give labels=() and image_shape=None to the DataSet')
   actual_shapes = (model.input_shape, model.output_shape)
   expected_shapes = ((None,) + image_shape, (None, num_classes))
   # Preprocessing can repeat the channel of grey images, so a model may take three channels.
@@ -120,6 +129,16 @@ def _check_shapes(name: str, model: Any, image_shape: Tuple[int, int, int],
                     '--model={}: {} to {}, expected a Keras model of {} to {}'.format(
                         name, *(actual_shapes + expected_shapes)),
                     'change its input and output, or choose another --dataset')
+
+
+def _check_classifier(name: str, model: Any, num_classes: int) -> None:
+  """Raises a UserError unless the only output of the model has one number per class."""
+  shapes = [tuple(output.shape.as_list()) for output in model.outputs]
+  if shapes != [(None, num_classes)]:
+    raise UserError('the model of a data set with classes must have one output, with a number per '
+                    'class', '--model={}: {}, expected {}'.format(
+                        name, ', '.join(map(str, shapes)), (None, num_classes)),
+                    'change its output, or give labels=() to the DataSet')
 
 
 def _input_fits(input_shape: Any, image_shape: Sequence[Optional[int]]) -> bool:

@@ -65,6 +65,7 @@ def _evaluate_and_report(trainer: Trainer, outcome: TrainingOutcome, settings: S
     result['stopped_early'] = outcome.stop_reason.text
   learning_curves.write_learning_curves(settings.model_dir)
   page_file = page.write_page_of_finished_run(settings.model_dir, settings[groups.Reporting])
-  summary.log_summary(result, settings.best_metric, {
+  best_metric = trainer.evaluation.best_metric.name if trainer.evaluation else None
+  summary.log_summary(result, best_metric, {
       'report': page_file, 'model': model_file, 'checkpoint': plan.run_dir.last_checkpoint()})
   return result

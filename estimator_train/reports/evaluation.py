@@ -14,25 +14,28 @@ EVALUATION_FILE = 'evaluation.json'
 
 def write_evaluation_report(settings: groups.Run, class_names: Sequence[str],
                             metrics: Dict[str, Any],
-                            sample_predictions: Sequence[Any]) -> Dict[str, Any]:
+                            sample_predictions: Any) -> Dict[str, Any]:
   """Writes `evaluation.json` and the sample predictions, and returns the main metrics.
 
   Args:
     settings: `--mode` and `--model_dir`.
-    class_names: class names, by class index.
-    metrics: `accuracy`, `average_loss`, `examples`, `confusion_matrix`, `global_step` and
-      `checkpoint`.
-    sample_predictions: a few examples with the outputs of the model, see `samples.write_samples`.
+    class_names: class names, by class index; empty if there are no classes.
+    metrics: the metrics, `global_step` and `checkpoint`; see Evaluator.evaluate.
+    sample_predictions: a few examples with the outputs of the model; see `samples.py`.
   """
-  report = dict(metrics, per_class=per_class_metrics(class_names, metrics['confusion_matrix']))
-  run_dir = RunDir(settings.model_dir)
+  report, run_dir = dict(metrics), RunDir(settings.model_dir)
+  if class_names:
+    report['per_class'] = per_class_metrics(class_names, metrics['confusion_matrix'])
   atomic.write_json(run_dir.path_to(EVALUATION_FILE), report)
-  samples.write_samples(run_dir.path, class_names, sample_predictions)
-  _LOG.info('accuracy %.4f, average loss %.4f over %d examples at step %d', metrics['accuracy'],
-            metrics['average_loss'], metrics['examples'], metrics['global_step'])
+  samples.write_samples(run_dir.path, class_names, sample_predictions.images)
+  samples.write_output_samples(run_dir.path, sample_predictions.outputs)
+  values = {name: value for name, value in metrics.items() if isinstance(value, float)}
+  _LOG.info('%s over %d examples at step %d', ', '.join(
+      '{} {:.4f}'.format(name.replace('_', ' '), value) for name, value in values.items()),
+            metrics['examples'], metrics['global_step'])
   return {'mode': settings.mode, 'model_dir': settings.model_dir,
-          **{name: metrics[name] for name in (
-              'global_step', 'checkpoint', 'accuracy', 'average_loss', 'examples')}}
+          'global_step': metrics['global_step'], 'checkpoint': metrics['checkpoint'], **values,
+          'examples': metrics['examples']}
 
 
 def per_class_metrics(class_names: Sequence[str],

@@ -18,6 +18,7 @@ from estimator_train.reports.samples import as_probabilities
 
 _LOG = logging.getLogger('estimator_train')
 STANDARD_OUTPUT = '-'
+_NOT_FINITE = "the model's outputs are not finite"
 
 
 def check_output_path(output: str) -> None:
@@ -38,33 +39,85 @@ def check_output_path(output: str) -> None:
                     'give a file in an existing folder, or - for standard output')
 
 
-def make_prediction(name: bytes, outputs: np.ndarray,
+def class_columns(source_column: str, class_names: Sequence[str]) -> List[str]:
+  """Returns the columns of a CSV file of predicted classes; see make_prediction.
+
+  Args:
+    source_column: `file` or `example`, which identifies the example.
+    class_names: the names of the classes.
+  """
+  ranks = range(1, min(TOP_K, len(class_names)) + 1)
+  return [source_column, 'label', 'probability'] + [
+      'top{}_{}'.format(rank, column) for rank in ranks
+      for column in ('label', 'probability')] + ['error']
+
+
+def output_columns(source_column: str,
+                   output_shapes: Dict[str, Sequence[Optional[int]]]) -> List[str]:
+  """Returns the columns of a CSV file of outputs: one per number, or one for a higher rank.
+
+  Args:
+    source_column: `file` or `example`, which identifies the example.
+    output_shapes: the shapes of the outputs for one example, by name.
+  """
+  columns = [source_column]
+  for name, shape in output_shapes.items():
+    if len(shape) == 1 and shape[0] is not None and shape[0] > 1:
+      columns += ['{}_{}'.format(name, index) for index in range(shape[0])]
+    else:
+      columns.append(name)
+  return columns + ['error']
+
+
+def make_prediction(source: Dict[str, Any], outputs: np.ndarray,
                     class_names: Sequence[str]) -> Dict[str, Any]:
-  """Returns the prediction of an image, with the keys `file`, `label`, `probability` and `top`.
+  """Returns the predicted class, with the keys of `source`, `label`, `probability` and `top`.
 
   If the outputs are not finite, the function returns an error like make_error.
 
   Args:
-    name: path of the image, or `PATH:INDEX` for an image in an idx file.
+    source: identifies the example; see file_source and Source.identify_example.
     outputs: outputs of the model, float [num_classes].
     class_names: the names of the classes, in the order of the outputs.
   """
   if not np.isfinite(outputs).all():
-    return make_error(name, 'the model\'s outputs are not finite')
+    return make_error(source, _NOT_FINITE)
   probabilities = as_probabilities(outputs)
   # Mergesort is stable: like np.argmax, it chooses the first of several equal outputs.
   top_indices = np.argsort(-outputs, kind='mergesort')[:TOP_K]
   top = [{'label': class_names[index], 'probability': float(probabilities[index])}
          for index in top_indices]
-  return {'file': _decode_name(name), **top[0], 'top': top}
+  return {**source, **top[0], 'top': top}
 
 
-def make_error(name: bytes, reason: str) -> Dict[str, Any]:
+def make_output_prediction(source: Dict[str, Any],
+                           outputs: Dict[str, np.ndarray]) -> Dict[str, Any]:
+  """Returns the outputs of the model for an example as lists or, of one number, as a number.
+
+  If the outputs are not finite, the function returns an error like make_error.
+
+  Args:
+    source: identifies the example; see file_source and Source.identify_example.
+    outputs: the outputs of the model by name, [...].
+  """
+  if not all(np.isfinite(values).all() for values in outputs.values()):
+    return make_error(source, _NOT_FINITE)
+  return {**source, **{name: (values[0] if values.shape == (1,) else values).tolist()
+                       for name, values in outputs.items()}}
+
+
+def make_error(source: Dict[str, Any], reason: str) -> Dict[str, Any]:
   """Returns an error, to be written instead of a prediction.
 
   If an idx file cannot be read further, one error replaces all remaining predictions of the file.
   """
-  return {'file': _decode_name(name), 'error': reason}
+  return {**source, 'error': reason}
+
+
+def file_source(name: bytes) -> Dict[str, Any]:
+  """Identifies an example by its file; `PATH:INDEX` is an image or record in a file."""
+  # `encode('utf-8', 'surrogateescape')` restores the bytes of the name.
+  return {'file': name.decode('utf-8', 'surrogateescape')}
 
 
 class PredictionWriter:
@@ -72,72 +125,74 @@ class PredictionWriter:
 
   Args:
     file: text file to write to; None for standard output.
-    as_csv: whether to write CSV instead of JSON lines.
-    class_names: class names, by class index.
+    columns: the columns of the CSV file; None: JSON lines are written.
 
   Attributes:
-    num_predicted: number of images predicted.
-    num_errors: number of errors written, one per file or image that has no prediction.
-    first_error: (file name, reason) of the first error; None if no error was written.
+    num_predicted: number of examples predicted.
+    num_errors: number of errors written, one per file or example that has no prediction.
+    first_error: (file name or example, reason) of the first error; None if no error was written.
   """
 
-  def __init__(self, file: Optional[TextIO], as_csv: bool, class_names: Sequence[str]) -> None:
+  def __init__(self, file: Optional[TextIO], columns: Optional[Sequence[str]]) -> None:
     self.num_predicted = 0
     self.num_errors = 0
     self.first_error: Optional[Tuple[str, str]] = None
     self._file = file
-    self._as_csv = as_csv
-    self._top_k = min(TOP_K, len(class_names))
-    if as_csv:
-      self._write_row(['file', 'label', 'probability'] + [
-          'top{}_{}'.format(rank + 1, column) for rank in range(self._top_k)
-          for column in ('label', 'probability')] + ['error'])
+    self._columns = columns
+    if columns is not None:
+      csv.writer(file).writerow(columns)  # type: ignore
 
   def write(self, prediction: Dict[str, Any]) -> None:
-    """Writes a dict that make_prediction or make_error returned."""
+    """Writes a dict that make_prediction, make_output_prediction or make_error returned."""
     reason = prediction.get('error')
     if reason is None:
       self.num_predicted += 1
     else:
       self.num_errors += 1
-      self.first_error = self.first_error or (prediction['file'], reason)
-      _LOG.warning('cannot predict %r (%s)', prediction['file'], reason)
-    if not self._as_csv:
+      name = prediction.get('file', 'example {}'.format(prediction.get('example')))
+      self.first_error = self.first_error or (name, reason)
+      _LOG.warning('cannot predict %r (%s)', name, reason)
+    if self._columns is None:
       print(json.dumps(prediction), file=self._file)
-    elif reason is None:
-      ranked = [prediction, *prediction['top']]
-      self._write_row([prediction['file'], *(cell for entry in ranked for cell in (
-          entry['label'], entry['probability'])), ''])
     else:
-      self._write_row([prediction['file']] + [''] * (2 + 2 * self._top_k) + [reason])
+      cells = dict(_iter_cells(prediction))
+      csv.writer(self._file).writerow(  # type: ignore
+          [cells.get(column, '') for column in self._columns])
 
   def flush(self) -> None:
     """Flushes the file."""
     print(end='', file=self._file, flush=True)
 
-  def _write_row(self, row: List[Any]) -> None:
-    csv.writer(self._file).writerow(row)  # type: ignore
+
+def _iter_cells(prediction: Dict[str, Any]) -> Iterator[Tuple[str, Any]]:
+  """Yields the column and the value of each cell of a prediction."""
+  for rank, entry in enumerate(prediction.get('top', ()), 1):
+    yield from (('top{}_{}'.format(rank, key), value) for key, value in entry.items())
+  for name, value in prediction.items():
+    if isinstance(value, list) and not any(isinstance(item, (list, dict)) for item in value):
+      yield from (('{}_{}'.format(name, index), item) for index, item in enumerate(value))
+    yield name, json.dumps(value) if isinstance(value, list) else value
 
 
 @contextlib.contextmanager
-def open_prediction_writer(output: str, class_names: Sequence[str]) -> Iterator[PredictionWriter]:
+def open_prediction_writer(output: str, columns: Sequence[str]) -> Iterator[PredictionWriter]:
   """Opens `--output` for predictions. The file has a temporary name until it is complete.
 
   Args:
     output: `--output`. If the name ends with `.csv`, the writer writes CSV, else JSON lines.
-    class_names: class names, by class index.
+    columns: the columns of a CSV file.
 
   Raises:
     UserError: the output cannot be written.
   """
   try:
     if output == STANDARD_OUTPUT:
-      yield PredictionWriter(None, False, class_names)
+      yield PredictionWriter(None, None)
       return
     with atomic.open_atomic(os.path.realpath(output)) as file:
       # surrogateescape restores the bytes of file names that are not valid UTF-8.
       text = io.TextIOWrapper(file, 'utf-8', 'surrogateescape', newline='')
-      yield PredictionWriter(text, output.lower().endswith('.csv'), class_names)
+      yield PredictionWriter(text, columns if output.lower().endswith('.csv') else None)
       text.detach()  # Flushes the text without closing the file.
   except BrokenPipeError:
     raise  # The reader of standard output closed the pipe; `__main__` handles this error.
@@ -145,8 +200,3 @@ def open_prediction_writer(output: str, class_names: Sequence[str]) -> Iterator[
     raise UserError('--output cannot be written',
                     '{} ({})'.format(output, error.strerror or error),
                     'free disk space, or give another file') from error
-
-
-def _decode_name(name: bytes) -> str:
-  """Decodes a file name so that `encode('utf-8', 'surrogateescape')` restores its bytes."""
-  return name.decode('utf-8', 'surrogateescape')

@@ -1,8 +1,12 @@
-"""Writes a few examples with their predictions to `report/samples.json`, and the images as PNG."""
+"""Writes a few examples of an evaluation with their predictions, for the report page.
+
+`report/samples.json` has the predicted classes of images, which are written as PNG files.
+`report/outputs.json` has the true and predicted values of outputs that predict numbers.
+"""
 
 import io
 import os
-from typing import Any, Sequence
+from typing import Any, List, Optional, Sequence
 
 import numpy as np
 
@@ -10,6 +14,8 @@ from estimator_train.files import atomic
 from estimator_train.reports.step_curve import REPORT_FOLDER
 
 _SAMPLES_FILE = 'samples.json'
+OUTPUTS_FILE = 'outputs.json'
+_MAX_VALUES = 5000  # Per output, of which an example may have several.
 
 
 def write_samples(model_dir: str, class_names: Sequence[str], samples: Sequence[Any]) -> None:
@@ -22,6 +28,8 @@ def write_samples(model_dir: str, class_names: Sequence[str], samples: Sequence[
       [height, width, 1 or 3]), `class_index` (of the true class) and `outputs` (the outputs of the
       model, [num_classes]).
   """
+  if not samples:
+    return
   try:
     from PIL import Image  # Optional: only --mode=audit and the report page use Pillow.
   except ImportError:
@@ -41,6 +49,31 @@ def write_samples(model_dir: str, class_names: Sequence[str], samples: Sequence[
         'label': class_names[sample.class_index], 'predicted': class_names[predicted],
         'probability': float(probabilities[predicted]), 'image': image_name})
   atomic.write_json(os.path.join(folder, _SAMPLES_FILE), {'samples': entries})
+
+
+def write_output_samples(model_dir: str, samples: Sequence[Any]) -> None:
+  """Writes the true and predicted values of outputs that predict numbers.
+
+  Args:
+    model_dir: model_dir of the run.
+    samples: for each output, an object with the attributes `output_name`, `targets` and `outputs`,
+      arrays of the same shape.
+  """
+  if not samples:
+    return
+  folder = os.path.join(model_dir, REPORT_FOLDER)
+  os.makedirs(folder, exist_ok=True)
+  atomic.write_json(os.path.join(folder, OUTPUTS_FILE), {
+      sample.output_name: {'examples': len(sample.targets), **{
+          name: _finite_numbers(values) for name, values in (
+              ('true', sample.targets), ('predicted', sample.outputs))}}
+      for sample in samples})
+
+
+def _finite_numbers(values: np.ndarray) -> List[Optional[float]]:
+  """Returns the first values as a list, with None for values that are not finite."""
+  return [float('{:.6g}'.format(value)) if np.isfinite(value) else None
+          for value in values.astype(np.float64).ravel()[:_MAX_VALUES]]
 
 
 def as_probabilities(outputs: np.ndarray) -> np.ndarray:

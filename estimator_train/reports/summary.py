@@ -11,13 +11,13 @@ _VERDICT_TEXTS = {
 }
 
 
-def log_summary(result: Dict[str, Any], best_metric: str,
+def log_summary(result: Dict[str, Any], best_metric: Optional[str],
                 paths: Mapping[str, Optional[str]]) -> None:
   """Logs the summary of a training run, one line per figure and file.
 
   Args:
     result: the figures of the run; see `throughput.write_throughput_report`.
-    best_metric: the metric by which the best checkpoint was selected.
+    best_metric: the metric by which the best checkpoint was selected; None: no evaluation.
     paths: paths of the files that the run wrote, by title; None for a file that was not written.
   """
   _LOG.info('finished at step %d', result['global_step'])
@@ -26,14 +26,18 @@ def log_summary(result: Dict[str, Any], best_metric: str,
       _LOG.info('  %-11s %s', name, text)
 
 
-def _format_figures(result: Dict[str, Any], best_metric: str) -> Iterator[Tuple[str, str]]:
+def _format_figures(result: Dict[str, Any],
+                    best_metric: Optional[str]) -> Iterator[Tuple[str, str]]:
   """Yields (title, text) of the accuracy, the best evaluation and the throughput, if measured."""
   best = result.get('best')
-  if best:
-    yield 'accuracy', '{:.4f}'.format(result['accuracy'])
+  if best and best_metric:
+    main_metric = 'accuracy' if 'accuracy' in result else 'loss'
+    yield main_metric, '{:.4f}'.format(result[main_metric])
     is_last = best['global_step'] == result['global_step']
-    yield 'best', '{} {:.4f} at step {}{}'.format(
-        best_metric.replace('_', ' '), best[best_metric], best['global_step'],
+    value = best.get(best_metric)
+    yield 'best', '{} {} at step {}{}'.format(
+        best_metric.replace('_', ' '),
+        'not a number' if value is None else '{:.4f}'.format(value), best['global_step'],
         ', the last step' if is_last else '')
   if 'examples_per_sec' in result:
     bottleneck = _VERDICT_TEXTS.get(result['verdict'])

@@ -116,9 +116,10 @@ class RunDir:
 
   def record_flags_and_class_names(self, settings: settings_lib.Settings,
                                    class_names: Sequence[str]) -> None:
-    """Writes flags.txt and labels.txt."""
+    """Writes flags.txt and, if there are classes, labels.txt."""
     self.record_flags(settings)
-    atomic.write_text(self.path_to(LABELS_FILE), '\n'.join(class_names) + '\n')
+    if class_names:
+      atomic.write_text(self.path_to(LABELS_FILE), '\n'.join(class_names) + '\n')
 
   def record_flags(self, settings: settings_lib.Settings) -> None:
     """Writes flags.txt."""

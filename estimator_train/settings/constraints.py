@@ -182,7 +182,8 @@ def _require_model_dir(settings: Any) -> None:
 
 @requirement('predict')
 def _require_input(settings: Any) -> None:
-  if not settings.input:
+  # Without --input, the test examples of a data set of the user are predicted.
+  if not settings.input and not user_code.is_function_name(settings.dataset):
     raise UserError('--mode=predict requires --input', '--mode=predict without --input',
                     'give --input=PATTERN, such as \'DATA/**/*.jpeg\', in quotes')
 

@@ -62,9 +62,13 @@ class Evaluation:
       None, 'stop when an evaluation reaches this accuracy, such as 0.9',
       check=satisfies(lambda accuracy: 0 < accuracy <= 1, 'must be above 0 and at most 1',
                       'give an accuracy such as 0.9'))
-  best_metric: str = flag(
-      'accuracy', 'metric by which the best of the evaluated checkpoints is chosen',
-      choices=choices.BEST_METRICS)
+  best_metric: Optional[str] = flag(
+      None, 'metric by which the best of the evaluated checkpoints is chosen: accuracy, loss, '
+      'average_loss, or a metric with which the model is compiled; if not given, accuracy or, '
+      'without classes, average_loss', check=not_empty('give a metric, or omit it'))
+  best_mode: str = flag(
+      'auto', 'whether larger or smaller values of --best_metric are better; auto: the name of the '
+      'metric decides', choices=choices.BEST_MODES)
 
 
 @flag_group('optimizer')
@@ -233,8 +237,8 @@ class Experiments:
 @attr.s(auto_attribs=True, frozen=True)
 class PredictionAndExport:
   input: Optional[str] = flag(
-      None, 'pattern of the files to predict, such as \'DATA/**/*.jpeg\': image files, or idx '
-      'files of images')
+      None, 'pattern of the files to predict, such as \'DATA/**/*.jpeg\': image files, idx files '
+      'of images, or TFRecord files; if not given, the test examples of a data set without images')
   output: str = flag(
       '-', 'file for the predictions, as JSON lines, or as CSV if its name ends in .csv; '
       '-: standard output; with --mode=write_tfrecords, the folder for the TFRecord files',

@@ -218,6 +218,22 @@ attribute TensorFlow lacks, which other function uses this function, or how the 
     location: client/timeline.py:346
     symptom: no trace can be written
     test: tests/training/hooks/test_trace.py
+- `training_endpoints.OutputLoss`
+    defect: (returned by `output_losses`)
+    test: tests/training/evaluation/test_metrics_of_any_model.py
+- `training_endpoints.output_losses`
+    defect: (no public attribute of a compiled model contains the loss of each example)
+    location: keras/engine/training.py:1671
+    test: tests/training/evaluation/test_metrics_of_any_model.py
+- `training_endpoints.regularization_losses`
+    defect: (the public `model.losses` also contains losses of other copies of shared layers)
+    location: keras/engine/training.py:1738
+    test: tests/training/evaluation/test_metrics_of_any_model.py
+- `training_endpoints.batch_metric_values`
+    defect: a metric whose function returns one number per batch counts each batch equally
+    location: keras/metrics.py:560
+    symptom: the metric depends on the batch size if the last batch is short
+    test: tests/training/evaluation/test_metrics_of_any_model.py
 - `xla.compile_for_cpus`
     defect: XLA compiles for GPUs only
     location: tensorflow/compiler/jit/flags.cc (C++)

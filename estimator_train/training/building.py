@@ -1,7 +1,7 @@
 """Builds and compiles the Keras model of a run, and checks whether a checkpoint fits the model."""
 
 import logging
-from typing import Callable, Dict
+from typing import Any, Callable, Dict
 
 import tensorflow.compat.v1 as tf
 
@@ -9,7 +9,7 @@ from estimator_train.datasets.description import DataSet
 from estimator_train.errors import UserError
 from estimator_train.models import registry as models
 from estimator_train.models.preprocessing import make_preprocess
-from estimator_train.settings import Settings, choices, groups
+from estimator_train.settings import Settings, choices, groups, user_code
 from estimator_train.settings.flag import all_flags
 from estimator_train.tf_patches.loss_scaling import LossScalingOptimizer
 from estimator_train.training import losses
@@ -37,17 +37,20 @@ def build_from_registry(settings: groups.Model, dataset: DataSet) -> tf.keras.Mo
   Raises:
     UserError: the model cannot be built for images of this shape.
   """
+  if not user_code.is_function_name(settings.model):
+    dataset.require_images('--model=' + settings.model)
   try:
     model = models.build(settings.model, dataset.image_shape, len(dataset.labels),
                          settings.trainable_layers)
   except ValueError as error:
+    shape = dataset.image_shape or ()
     raise UserError('the model cannot be built for these images',
                     '--model={} for {} ({})'.format(
-                        settings.model, 'x'.join(str(side) for side in dataset.image_shape), error),
+                        settings.model, 'x'.join(str(side) for side in shape), error),
                     'give a larger --image_size or another --model') from error
   # Other modules expect the loss itself in `model.loss`, not a list or dict that contains one loss.
   # The copies in an Estimator are compiled with the loss, metrics and weights of these attributes.
-  if model.optimizer:
+  if model.optimizer and len(model.outputs) == 1:
     model.loss = losses.get_loss(model)
   return model
 
@@ -83,13 +86,17 @@ def check_flags_of_compiled_model(settings: Settings) -> None:
                  settings.model, ignored)
 
 
-def make_model_preprocess(model: tf.keras.Model,
-                          settings: groups.Model) -> Callable[[tf.Tensor], tf.Tensor]:
+def make_model_preprocess(model: tf.keras.Model, settings: groups.Model,
+                          dataset: DataSet) -> Callable[[Any], Any]:
   """Makes the function that scales pixel values as `--preprocess` specifies.
+
+  If the examples are not images, the function returns the features unchanged.
 
   Raises:
     UserError: `--preprocess` does not support the model's number of channels.
   """
+  if dataset.image_shape is None:
+    return lambda features: features
   _, height, width, channels = model.input_shape
   if settings.preprocess in ('caffe', 'torch') and channels != 3:
     raise UserError('--preprocess={} requires three channels'.format(settings.preprocess),

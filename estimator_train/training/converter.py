@@ -7,12 +7,13 @@ import tensorflow.compat.v1 as tf
 from estimator_train.errors import InvalidValue
 from estimator_train.tf_patches import (
   estimator as estimator_patches,
+  keras as keras_patches,
   model_to_estimator,
   replicated_variables,
 )
 from estimator_train.tf_patches.model_to_estimator import PositionalWeights
 from estimator_train.training import losses
-from estimator_train.training.evaluation.metrics import classifier_metrics
+from estimator_train.training.evaluation import metrics as evaluation_metrics
 
 # Converts the features of a batch to the input of the model.
 Preprocess = Callable[[Any], Any]
@@ -37,8 +38,8 @@ def to_estimator(model: tf.keras.Model, run_config: tf.estimator.RunConfig, *,
   """Converts a compiled Keras model to an Estimator.
 
   Several replicas train exactly like one. A checkpoint has one copy of each variable, so that a run
-  can be resumed with another number of replicas. Evaluations of a classifier also report the
-  metrics of the function classifier_metrics. If a metric of the model has the same name as such a
+  can be resumed with another number of replicas. Evaluations also report the metrics of the
+  function classifier_metrics or loss_metrics. If a metric of the model has the same name as such a
   metric, the metric of the model is reported, unless `num_classes` is given.
 
   Args:
@@ -54,8 +55,9 @@ def to_estimator(model: tf.keras.Model, run_config: tf.estimator.RunConfig, *,
     object_based: whether to save checkpoints for tf.train.Checkpoint instead of tf.train.Saver.
     export_outputs: further signatures of a SavedModel.
     preprocess: converts the features of a batch to the input of the model.
-    num_classes: the number of classes of a classifier. None: a model with an output [B, N] and a
-      categorical cross-entropy is a classifier of N classes; all other models are no classifiers.
+    num_classes: the number of classes of a classifier; 0: the model is no classifier. None: a model
+      with an output [B, N] and a categorical cross-entropy is a classifier of N classes; all other
+      models are no classifiers.
     class_weights: the weight of each class in the training loss; None: all weights are equal.
     frozen_part: the frozen layers whose cached outputs are the features of `model`. Checkpoints
       also contain the weights of these layers. None: `model` is a complete network.
@@ -69,6 +71,7 @@ def to_estimator(model: tf.keras.Model, run_config: tf.estimator.RunConfig, *,
   def model_fn(features: Any, labels: Any, mode: str,
                config: tf.estimator.RunConfig) -> tf.estimator.EstimatorSpec:
     estimator_patches.keep_loss_unscaled()
+    labels = _expand_labels(labels, model)
     model_copy = model_to_estimator.build_model(
         model, mode, _preprocess_features(features, preprocess), labels, custom_objects,
         optimizer_config)
@@ -94,13 +97,14 @@ def to_estimator(model: tf.keras.Model, run_config: tf.estimator.RunConfig, *,
           None if object_based else config,
           model_to_estimator.hyperparameter_names(model_copy.optimizer)))
     elif mode == tf.estimator.ModeKeys.EVAL:
-      metrics = model_to_estimator.make_metrics(model_copy)
-      output_size = num_classes or _infer_num_classes(model_copy, loss)
-      if output_size is not None:
-        added_metrics = classifier_metrics(features, labels, model_copy.outputs[0], loss,
-                                           output_size)
-        metrics = ({**added_metrics, **metrics} if num_classes is None
-                   else {**metrics, **added_metrics})
+      metrics = evaluation_metrics.model_metrics(model_copy)
+      output_size = _infer_num_classes(model_copy, loss) if num_classes is None else num_classes
+      added_metrics = (
+          evaluation_metrics.classifier_metrics(features, labels, model_copy.outputs[0], loss,
+                                                output_size)
+          if output_size else evaluation_metrics.loss_metrics(model_copy))
+      metrics = ({**added_metrics, **metrics} if num_classes is None
+                 else {**metrics, **added_metrics})
       spec.update(eval_metric_ops=metrics, loss=model_copy.total_loss)
     model_to_estimator.restore_subclassed_model(model)
     if object_based:
@@ -116,6 +120,30 @@ def _preprocess_features(features: Any, preprocess: Callable[[Any], Any]) -> Any
   if isinstance(features, dict) and set(features) == {'features', 'sample_weights'}:
     return dict(features, features=preprocess(features['features']))
   return preprocess(features)
+
+
+def _expand_labels(labels: Any, model: tf.keras.Model) -> Any:
+  """Returns labels of the shape [B, 1] instead of [B] for each output of the shape [B, 1].
+
+  For labels [B], Keras computes the mean loss of the batch instead of the loss of each example, so
+  that sample weights would have no effect on the relative weight of the examples.
+  """
+  if labels is None or not keras_patches.is_graph_network(model):
+    return labels
+  outputs = dict(zip(model.output_names, model.outputs))
+  if isinstance(labels, dict):
+    return {name: _expand(tensor, outputs.get(name)) for name, tensor in labels.items()}
+  if isinstance(labels, (list, tuple)):
+    return [_expand(tensor, output) for tensor, output in zip(labels, model.outputs)]
+  return _expand(labels, model.outputs[0])
+
+
+def _expand(labels: Any, output: Optional[tf.Tensor]) -> Any:
+  """Returns labels [B] as [B, 1] if the output has this shape, or else unchanged."""
+  is_column = output is not None and output.shape.ndims == 2 and output.shape[1].value == 1
+  if is_column and isinstance(labels, tf.Tensor) and labels.shape.ndims == 1:
+    return labels[:, tf.newaxis]
+  return labels
 
 
 def _check_weight_names(model: tf.keras.Model, names: Collection[str]) -> None:

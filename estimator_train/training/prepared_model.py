@@ -16,8 +16,15 @@ from estimator_train.process.start_up import StartUpTimer
 from estimator_train.settings import groups, user_code
 from estimator_train.tf_patches import model_to_estimator
 from estimator_train.training import building, frozen_features, losses, schedules
-from estimator_train.training.checkpoints import chosen_checkpoint, initial_weights, recovery
+from estimator_train.training.checkpoints import (
+  best_metric,
+  chosen_checkpoint,
+  initial_weights,
+  recovery,
+)
+from estimator_train.training.checkpoints.best_metric import BestMetric
 from estimator_train.training.converter import to_estimator
+from estimator_train.training.custom_objects import find_custom_objects
 from estimator_train.training.hooks import summaries
 from estimator_train.training.plan import Plan
 from estimator_train.training.schedules import Schedule
@@ -34,12 +41,14 @@ class PreparedModel(NamedTuple):
     frozen_part: the layers whose outputs are the training features; None: training uses images.
     one_hot: whether the labels of a batch are one-hot vectors instead of class indices.
     schedule: the learning rate schedule; None: the model has its own optimizer.
+    best_metric: the metric that selects the best checkpoint.
   """
   estimator: tf.estimator.Estimator
   training_estimator: tf.estimator.Estimator
   frozen_part: Optional[tf.keras.Model]
   one_hot: bool
   schedule: Optional[Schedule]
+  best_metric: BestMetric
 
 
 def prepare_model(plan: Plan, start_up: StartUpTimer) -> PreparedModel:
@@ -86,6 +95,8 @@ def _convert(plan: Plan, model: tf.keras.Model) -> PreparedModel:
   """Compiles the model, checks that the checkpoint fits the model, and converts the model."""
   settings, dataset, engine = plan.settings, plan.data.dataset, plan.engine
   schedule: Optional[Schedule] = plan.schedule
+  if settings.cache_features:
+    dataset.require_images('--cache_features')
   if model.optimizer:
     building.check_flags_of_compiled_model(settings)
     schedule = None
@@ -118,9 +129,10 @@ def _convert(plan: Plan, model: tf.keras.Model) -> PreparedModel:
   with _translate_errors(settings[groups.Model]):
     estimator = training_estimator = to_estimator(
         model, run_config, warm_start=warm_start,
-        preprocess=building.make_model_preprocess(model, settings[groups.Model]),
+        custom_objects=find_custom_objects(model, {}),
+        preprocess=building.make_model_preprocess(model, settings[groups.Model], dataset),
         num_classes=len(dataset.labels), class_weights=_class_weights(plan),
-        observe_batch=summaries.register_batch)
+        observe_batch=summaries.register_batch if dataset.labels else None)
   if settings.cache_features and settings.trains:
     frozen_part, rest = frozen_features.split_model(model, settings.model)
     rest.compile(model.optimizer, model.loss, loss_weights=model.loss_weights)
@@ -130,13 +142,16 @@ def _convert(plan: Plan, model: tf.keras.Model) -> PreparedModel:
           preprocess=lambda features: tf.cast(features, tf.float32),
           frozen_part=frozen_part, observe_batch=summaries.register_batch)
   tf.keras.backend.set_session(None)
-  return PreparedModel(estimator, training_estimator, frozen_part, one_hot, schedule)
+  return PreparedModel(estimator, training_estimator, frozen_part, one_hot, schedule,
+                       best_metric.resolve(settings[groups.Evaluation], model,
+                                           bool(dataset.labels)))
 
 
 def _class_weights(plan: Plan) -> Any:
   """Returns the weight of each class in the training loss; None if all weights are equal."""
   if not plan.settings.trains or plan.settings.class_weights != 'balanced':
     return None
+  plan.data.dataset.require_classes('--class_weights=balanced')
   return losses.balanced_class_weights(inputs.class_counts(plan.data.dataset))
 
 

@@ -127,7 +127,7 @@ def test_module_that_exists_but_imports_a_missing_name(tmp_path, monkeypatch):
      'is of type Subclass: give a tf.keras.Sequential'),
     ('own_models:without_input_shape', 'must have an input shape'),
     ('own_models:of_two_inputs', 'one input and one output: --model=own_models:of_two_inputs has 2 '
-     'input(s) and 1 output(s): train this model with estimator_train.convert'),
+     'input(s) and 1 output(s): give labels=() and image_shape=None'),
     ('own_models:of_two_outputs', 'own_models:of_two_outputs has 1 input(s) and 2 output(s): '),
     ('own_models:of_another_shape', '(None, 5) to (None, 3), expected a Keras model of '
      '(None, 28, 28, 1) to (None, 10)'),

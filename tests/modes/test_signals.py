@@ -136,7 +136,7 @@ def test_while_exporting(train, inject, tmp_path, monkeypatch, signum):
   exports = tmp_path / 'exports'
   for arguments in (['--train_steps=2'], ['--mode=export']):
     with monkeypatch.context() as patch:
-      inject(saved_model, 'write_saved_model', signum, after=True, patch=patch)
+      inject(saved_model, 'write_image_model', signum, after=True, patch=patch)
       done = train('--export_dir={}'.format(exports), *arguments)
     assert done.code == CODES[signum] and done.out == '', done.err
     assert done.err.splitlines()[-1] == 'stopped by ' + signal.Signals(signum).name

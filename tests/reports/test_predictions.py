@@ -17,9 +17,10 @@ NAMES = [b'x.png', b'a b.png', b'q"\'.png', b'x,y\r\nz.png', b'\xff\xfe.png', 'Ã
 
 
 def write(path, *outputs, labels=LABELS):
-  with predictions.open_prediction_writer(str(path), labels) as writer:
+  with predictions.open_prediction_writer(
+      str(path), predictions.class_columns('file', labels)) as writer:
     for name, some in zip(NAMES, outputs):
-      writer.write(predictions.make_prediction(name, some, labels))
+      writer.write(predictions.make_prediction(predictions.file_source(name), some, labels))
   return writer
 
 
@@ -53,9 +54,11 @@ def test_names_come_back(tmp_path):
 
 @pytest.mark.parametrize('name', ['out.jsonl', 'out.CSV'])
 def test_bad_files(tmp_path, caplog, name):
-  with predictions.open_prediction_writer(str(tmp_path / name), LABELS) as writer:
-    writer.write(predictions.make_error(b'half\n.png', 'it ends early'))
-    writer.write(predictions.make_prediction(b'nan.png', OUTPUTS * np.nan, LABELS))
+  with predictions.open_prediction_writer(
+      str(tmp_path / name), predictions.class_columns('file', LABELS)) as writer:
+    writer.write(predictions.make_error(predictions.file_source(b'half\n.png'), 'it ends early'))
+    writer.write(predictions.make_prediction(predictions.file_source(b'nan.png'), OUTPUTS * np.nan,
+                                             LABELS))
   assert writer.num_errors == 2 and writer.num_predicted == 0
   assert writer.first_error == ('half\n.png', 'it ends early')
   assert caplog.messages == ["cannot predict 'half\\n.png' (it ends early)",
@@ -80,7 +83,7 @@ def test_only_whole_files_have_the_name(tmp_path):
   (tmp_path / 'out').write_text('of another run')
   with pytest.raises(KeyboardInterrupt), \
       predictions.open_prediction_writer(str(tmp_path / 'out'), LABELS) as writer:
-    writer.write(predictions.make_prediction(b'x', OUTPUTS, LABELS))
+    writer.write(predictions.make_prediction(predictions.file_source(b'x'), OUTPUTS, LABELS))
     writer.flush()
     assert (tmp_path / 'out').read_text() == 'of another run'
     raise KeyboardInterrupt

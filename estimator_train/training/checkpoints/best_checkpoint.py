@@ -16,9 +16,12 @@ import shutil
 from typing import Any, Dict, Iterator, NamedTuple, Optional
 
 from estimator_train.files import atomic
+from estimator_train.training.checkpoints.best_metric import BestMetric
 
 BEST_FOLDER = 'best'
 _RECORD_FILE = 'best.json'
+# The keys of best.json that are not metrics.
+_OTHER_KEYS = ('checkpoint', 'global_step', 'metric', 'value', 'last_evaluated')
 _LOG = logging.getLogger('estimator_train')
 
 
@@ -28,19 +31,17 @@ class BestCheckpoint(NamedTuple):
   Attributes:
     path: the path of the checkpoint.
     global_step: the global step of the checkpoint.
-    accuracy, average_loss: the metrics of the checkpoint.
+    metrics: the metrics of the checkpoint by name; None for a metric that is not a number.
     last_evaluated_step: the global step of the last evaluated checkpoint, best or not.
   """
   path: str
   global_step: int
-  accuracy: float
-  average_loss: float
+  metrics: Dict[str, Optional[float]]
   last_evaluated_step: int
 
   def as_result(self) -> Dict[str, Any]:
     """Returns the entry `best` in the result of an evaluation."""
-    return {'global_step': self.global_step, 'checkpoint': self.path, 'accuracy': self.accuracy,
-            'average_loss': self.average_loss}
+    return {'global_step': self.global_step, 'checkpoint': self.path, **self.metrics}
 
 
 def read_best(model_dir: str) -> Optional[BestCheckpoint]:
@@ -54,9 +55,9 @@ def read_best(model_dir: str) -> Optional[BestCheckpoint]:
   try:
     with open(path, encoding='utf-8') as file:
       record = json.load(file)
-    best = BestCheckpoint(os.path.join(folder, record['checkpoint']), int(record['global_step']),
-                          float(record['accuracy']), float(record['average_loss']),
-                          int(record['last_evaluated']))
+    best = BestCheckpoint(os.path.join(folder, record['checkpoint']), int(record['global_step']), {
+        name: None if value is None else float(value) for name, value in record.items()
+        if name not in _OTHER_KEYS}, int(record['last_evaluated']))
   except FileNotFoundError:
     return None
   except (OSError, ValueError, TypeError, KeyError) as error:
@@ -95,34 +96,34 @@ def pin(checkpoint: str, model_dir: str, task_type: Optional[str] = None) -> str
   return os.path.join(new_folder, os.path.basename(checkpoint))
 
 
-def promote_if_better(pinned_path: str, metrics: Dict[str, Any], best_metric: str,
-                      model_dir: str) -> BestCheckpoint:
+def promote_if_better(pinned_path: str, global_step: int, metrics: Dict[str, Optional[float]],
+                      best_metric: BestMetric, model_dir: str) -> BestCheckpoint:
   """Compares a pinned checkpoint with the best checkpoint so far, and removes the worse one.
 
   Args:
     pinned_path: the path of the pinned checkpoint, as returned by `pin`.
-    metrics: `global_step`, `accuracy` and `average_loss` of the pinned checkpoint.
-    best_metric: the metric to compare, `accuracy` or `average_loss`.
+    global_step: the global step of the pinned checkpoint.
+    metrics: the metrics of the pinned checkpoint, by name.
+    best_metric: the metric to compare.
     model_dir: the directory of the run.
 
   Returns:
     The best checkpoint after the comparison.
   """
-  new = BestCheckpoint(pinned_path, metrics['global_step'], metrics['accuracy'],
-                       metrics['average_loss'], metrics['global_step'])
+  name = best_metric.name
   with _locked_best_folder(model_dir) as best_folder:
     best = read_best(model_dir)
     previous_folder = os.path.dirname(best.path) if best is not None else None
-    if best is None or _is_better(
-        getattr(new, best_metric), getattr(best, best_metric), best_metric):
-      best = new
-      _LOG.info('best %s so far', best_metric.replace('_', ' '))
-    best = best._replace(last_evaluated_step=new.global_step)
-    # Both metrics are stored, because the next run may have another --best_metric.
+    # The best checkpoint may lack the metric, if the previous run had another --best_metric.
+    if best is None or best_metric.is_better(metrics[name], best.metrics.get(name)):
+      best = BestCheckpoint(pinned_path, global_step, metrics, global_step)
+      _LOG.info('best %s so far', best_metric)
+    best = best._replace(last_evaluated_step=global_step)
+    # All metrics are stored, because the next run may have another --best_metric.
     atomic.write_json(os.path.join(best_folder, _RECORD_FILE), {
         'checkpoint': os.path.relpath(best.path, best_folder), 'global_step': best.global_step,
-        'metric': best_metric, 'value': getattr(best, best_metric), 'accuracy': best.accuracy,
-        'average_loss': best.average_loss, 'last_evaluated': best.last_evaluated_step})
+        'metric': name, 'value': best.metrics.get(name), **best.metrics,
+        'last_evaluated': best.last_evaluated_step})
     # Also removes the folder of the replaced checkpoint, even if another task wrote this folder.
     _remove_folders(best_folder, os.path.dirname(best.path),
                     _task_type_of(os.path.dirname(pinned_path)), previous_folder)
@@ -145,10 +146,6 @@ def _locked_best_folder(model_dir: str) -> Iterator[str]:
     yield folder
   finally:
     os.close(descriptor)
-
-
-def _is_better(value: float, best_value: float, metric: str) -> bool:
-  return value > best_value if metric == 'accuracy' else value < best_value
 
 
 def _is_complete(checkpoint: str) -> bool:

@@ -3,11 +3,12 @@
 import hashlib
 import logging
 import os
-from typing import List, Optional, Tuple, Union
+from typing import List, Optional, Union
 
 import h5py
 import tensorflow.compat.v1 as tf
 
+from estimator_train.datasets.description import ImageShape
 from estimator_train.errors import UserError
 from estimator_train.files import atomic
 from estimator_train.models import registry as models
@@ -15,13 +16,14 @@ from estimator_train.run_dir.run_files import RunDir
 from estimator_train.settings import groups
 from estimator_train.tf_patches import model_to_estimator
 from estimator_train.training.checkpoints import save_hook
+from estimator_train.training.custom_objects import find_custom_objects
 
 _LOG = logging.getLogger('estimator_train')
 _FINGERPRINT_FILE = 'fingerprint.txt'
 
 
 def load_initial_weights(model: tf.keras.Model, settings: groups.Model,
-                         image_shape: Tuple[int, int, int]) -> None:
+                         image_shape: Optional[ImageShape]) -> None:
   """Loads the weights given by `--weights` into the model, in Keras's session.
 
   The weights in an Estimator's checkpoint are found by variable name. The last layer keeps its
@@ -30,7 +32,7 @@ def load_initial_weights(model: tf.keras.Model, settings: groups.Model,
   Args:
     model: the model, with the same layers as the model whose weights were saved.
     settings: the model flags of the run.
-    image_shape: (height, width, channels) of the images.
+    image_shape: (height, width, channels) of the images; None: the examples are not images.
 
   Raises:
     UserError: the file does not exist, or its weights do not fit the model.
@@ -112,7 +114,8 @@ def save_initial_weights(model: tf.keras.Model, config: tf.estimator.RunConfig,
       weights are saved.
   """
   model_to_estimator.save_initial_weights(
-      model, model.get_weights() if has_given_weights else None, config)
+      model, model.get_weights() if has_given_weights else None, config,
+      find_custom_objects(model, {}))
   path = model_to_estimator.initial_weights_path(config.model_dir)
   atomic.write_text(os.path.join(os.path.dirname(path), _FINGERPRINT_FILE),
                     _make_fingerprint(settings, config.tf_random_seed) + '\n')

@@ -9,9 +9,10 @@ from estimator_train.files import atomic
 from estimator_train.run_dir.run_files import RunDir
 from estimator_train.settings import groups
 from estimator_train.training.checkpoints.best_checkpoint import BestCheckpoint
+from estimator_train.training.checkpoints.best_metric import BestMetric
 
 _STOP_REASON_FILE = 'stopped.json'
-_RULE_SETTINGS = ('early_stopping_steps', 'stop_at_accuracy', 'best_metric')
+_RULE_SETTINGS = ('early_stopping_steps', 'stop_at_accuracy', 'best_metric', 'best_mode')
 
 
 class StopReason(NamedTuple):
@@ -26,12 +27,13 @@ class StopReason(NamedTuple):
 
 
 def find_stop_reason(settings: groups.Evaluation, metrics: Dict[str, Any],
-                     best: BestCheckpoint) -> Optional[StopReason]:
+                     best_metric: BestMetric, best: BestCheckpoint) -> Optional[StopReason]:
   """Returns the reason to stop after an evaluation, or None to continue.
 
   Args:
     settings: the early stopping rules.
-    metrics: `accuracy` and `global_step` of the evaluation.
+    metrics: the metrics and the `global_step` of the evaluation.
+    best_metric: the metric that selects the best checkpoint.
     best: the best checkpoint so far, which may be the one that was just evaluated.
   """
   if settings.stop_at_accuracy is not None and metrics['accuracy'] >= settings.stop_at_accuracy:
@@ -40,7 +42,7 @@ def find_stop_reason(settings: groups.Evaluation, metrics: Dict[str, Any],
   steps = settings.early_stopping_steps
   if steps is not None and metrics['global_step'] - best.global_step >= steps:
     return StopReason(metrics['global_step'], 'no improvement in {} for {} steps'.format(
-        settings.best_metric.replace('_', ' '), metrics['global_step'] - best.global_step))
+        best_metric, metrics['global_step'] - best.global_step))
   return None
 
 

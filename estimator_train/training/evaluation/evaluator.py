@@ -2,9 +2,10 @@
 
 import contextlib
 import ctypes
+import logging
 import math
 import os
-from typing import Any, Callable, Dict, List, Optional, Tuple
+from typing import Any, Callable, Dict, Optional, Tuple
 
 import tensorflow.compat.v1 as tf
 
@@ -12,9 +13,15 @@ from estimator_train.errors import TrainingFailed, UserError
 from estimator_train.inputs import factory as inputs
 from estimator_train.inputs.file_errors import translate_errors
 from estimator_train.training.checkpoints import save_hook
-from estimator_train.training.evaluation.sample_predictions import Sample, SamplePredictionsHook
+from estimator_train.training.evaluation import metrics as evaluation_metrics
+from estimator_train.training.evaluation.sample_predictions import (
+  EvaluationSamples,
+  SamplePredictionsHook,
+)
 from estimator_train.training.plan import Plan
 from estimator_train.training.prepared_model import PreparedModel
+
+_LOG = logging.getLogger('estimator_train')
 
 
 class EvaluationStopped(Exception):
@@ -29,23 +36,29 @@ class Evaluator:
     model: the model to evaluate.
     is_stop_requested: a function that is called before each batch. If it returns True, the
       evaluation is interrupted.
+
+  Attributes:
+    best_metric: the metric that selects the best checkpoint.
   """
 
   def __init__(self, plan: Plan, model: PreparedModel,
                is_stop_requested: Callable[[], bool] = lambda: False) -> None:
     self._plan, self._model = plan, model
+    self.best_metric = model.best_metric
     self._is_stop_requested = is_stop_requested
     self._graph: Optional[_EvaluationGraph] = None
 
-  def evaluate(self, path: Optional[str] = None) -> Tuple[Dict[str, Any], List[Sample]]:
+  def evaluate(self, path: Optional[str] = None) -> Tuple[Dict[str, Any], EvaluationSamples]:
     """Evaluates a checkpoint.
 
     Args:
       path: the path of the checkpoint, or None for the latest one.
 
     Returns:
-      A tuple of a dict with `accuracy`, `average_loss`, `examples`, `confusion_matrix`,
-      `global_step` and `checkpoint`, and of a few examples with the outputs of the model.
+      A tuple of the metrics and of some examples with the outputs of the model. The metrics are
+      `average_loss`, `examples`, `global_step`, `checkpoint` and the compiled metrics of the model;
+      with classes, also `accuracy` and `confusion_matrix`; without classes, also `loss`, which
+      includes the losses of the layers, such as weight decay.
 
     Raises:
       EvaluationStopped: the evaluation was interrupted.
@@ -71,14 +84,28 @@ class Evaluator:
       raise TrainingFailed('the loss of the test examples is {} at step {} ({})'.format(
           metrics['average_loss'], metrics['global_step'], path))
     self._graph.write_summary(estimator.eval_dir(), metrics)
-    return {
-        'accuracy': float(metrics['accuracy']),
-        'average_loss': float(metrics['average_loss']),
-        'examples': int(metrics['examples']),
-        'confusion_matrix': metrics['confusion_matrix'].tolist(),
-        'global_step': int(metrics['global_step']),
-        'checkpoint': path,
-    }, sample_hook.samples
+    return self._as_result(metrics, path), sample_hook.samples
+
+  def _as_result(self, metrics: Dict[str, Any], path: str) -> Dict[str, Any]:
+    """Returns the metrics as Python numbers, first those that all evaluations have."""
+    scalars = {name: float(value) for name, value in metrics.items()
+               if value.ndim == 0 and name not in ('loss', 'examples', tf.GraphKeys.GLOBAL_STEP)}
+    result: Dict[str, Any] = {}
+    if 'confusion_matrix' in metrics:
+      result['accuracy'] = scalars.pop('accuracy')
+    else:
+      result['loss'] = scalars['average_loss'] + scalars.get('regularization_loss', 0.)
+    result['average_loss'] = scalars.pop('average_loss')
+    result['examples'] = int(metrics['examples'])
+    # JSON has no nan, which a metric such as the precision of no predictions can be.
+    result.update((name, value if math.isfinite(value) else None)
+                  for name, value in sorted(scalars.items()))
+    if 'confusion_matrix' in metrics:
+      result['confusion_matrix'] = metrics['confusion_matrix'].tolist()
+    assert self._graph is not None
+    if self._graph.batch_means:
+      result['batch_means'] = self._graph.batch_means
+    return dict(result, global_step=int(metrics['global_step']), checkpoint=path)
 
 
 class _EvaluationGraph:
@@ -90,6 +117,9 @@ class _EvaluationGraph:
   Args:
     estimator: the estimator that provides the model_fn and the configuration.
     input_fn: the input function, which yields each test example once.
+
+  Attributes:
+    batch_means: the names of the metrics that are means over batches; see metrics.batch_means.
   """
 
   def __init__(self, estimator: tf.estimator.Estimator, input_fn: inputs.InputFn) -> None:
@@ -107,6 +137,10 @@ class _EvaluationGraph:
       self._initialize_op = tf.group(tf.local_variables_initializer(), tf.tables_initializer(),
                                   iterator.initializer)
       self._saver = tf.train.Saver(sharded=True)
+      self.batch_means = sorted(evaluation_metrics.batch_means())
+      for name in self.batch_means:
+        _LOG.warning('%s is computed once per batch: its mean over the batches is exact only if it '
+                     'is a mean over the examples of a batch', name)
       graph.finalize()
     self._session = tf.Session(graph=graph, config=estimator.config.session_config)
 

@@ -2,24 +2,24 @@
 
 import logging
 import time
-from typing import Any, Callable, Dict, List, Optional, Set
+from typing import Any, Callable, Dict, Optional, Set
 
 import tensorflow.compat.v1 as tf
 
 from estimator_train.run_dir.run_files import RunDir
 from estimator_train.settings import groups
-from estimator_train.training.checkpoints import best_checkpoint, save_hook
+from estimator_train.training.checkpoints import best_checkpoint, best_metric, save_hook
 from estimator_train.training.evaluation import early_stopping
 from estimator_train.training.evaluation.early_stopping import StopReason
 from estimator_train.training.evaluation.evaluator import EvaluationStopped, Evaluator
-from estimator_train.training.evaluation.sample_predictions import Sample
+from estimator_train.training.evaluation.sample_predictions import EvaluationSamples
 
 _LOG = logging.getLogger('estimator_train')
 _POLL_SECS = 1.
 
 # A function that takes the return values of Evaluator.evaluate, writes the reports, and returns the
 # result of the evaluation.
-WriteReports = Callable[[Dict[str, Any], List[Sample]], Dict[str, Any]]
+WriteReports = Callable[[Dict[str, Any], EvaluationSamples], Dict[str, Any]]
 
 
 class EvaluationLoop:
@@ -27,10 +27,13 @@ class EvaluationLoop:
 
   Args:
     run_dir: the directory of the run.
-    settings: the early stopping rules, and the metric that selects the best checkpoint.
+    settings: the early stopping rules.
     evaluator: evaluates one checkpoint.
     write_reports: a function that is called after each evaluation, see WriteReports.
     task_type: the type of the task that evaluates; None for the chief and for a single process.
+
+  Attributes:
+    best_metric: the metric that selects the best checkpoint.
   """
 
   def __init__(self, run_dir: RunDir, settings: groups.Evaluation, evaluator: Evaluator,
@@ -38,6 +41,7 @@ class EvaluationLoop:
     self._run_dir, self._settings = run_dir, settings
     self._evaluator, self._write_reports = evaluator, write_reports
     self._task_type = task_type
+    self.best_metric = evaluator.best_metric
     self._last_result: Dict[str, Any] = {}
     self._stop_reason: Optional[StopReason] = None
 
@@ -65,9 +69,11 @@ class EvaluationLoop:
     metrics['checkpoint'] = path
     self._last_result = self._write_reports(metrics, samples)
     best = best_checkpoint.promote_if_better(
-        pinned_path, metrics, self._settings.best_metric, self._run_dir.path)
+        pinned_path, metrics['global_step'], best_metric.values_of(metrics), self.best_metric,
+        self._run_dir.path)
     self._last_result['best'] = best.as_result()
-    self._stop_reason = early_stopping.find_stop_reason(self._settings, metrics, best)
+    self._stop_reason = early_stopping.find_stop_reason(
+        self._settings, metrics, self.best_metric, best)
     if self._stop_reason is not None:
       early_stopping.write_stop_reason(self._run_dir, self._settings, self._stop_reason)
     return self._last_result

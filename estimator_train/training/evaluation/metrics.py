@@ -1,14 +1,18 @@
 """Computes evaluation metrics that count each example once, whatever the batch size."""
 
-from typing import Any, Dict, Tuple
+from typing import Any, Dict, List, Tuple
 
 import tensorflow.compat.v1 as tf
 
+from estimator_train.inputs import images
+from estimator_train.tf_patches import model_to_estimator, training_endpoints
 from estimator_train.training import losses
 from estimator_train.training.evaluation import sample_predictions
 
 # For each metric, a tensor with its value, and the operation that adds a batch.
 Metrics = Dict[str, Tuple[tf.Tensor, tf.Operation]]
+# The graph collection of the names of losses and metrics that are means over batches.
+_BATCH_MEANS_KEY = 'estimator_train/batch_means'
 
 
 def classifier_metrics(features: Any, labels: Any, outputs: tf.Tensor, loss: losses.Loss,
@@ -40,7 +44,8 @@ def classifier_metrics(features: Any, labels: Any, outputs: tf.Tensor, loss: los
     features, weights = features['features'], _only_tensor(features['sample_weights'])
   class_indices = (tf.reshape(labels, [-1]) if losses.takes_class_indices(loss)
                    else tf.argmax(labels, -1))
-  sample_predictions.register_batch(features, class_indices, outputs)
+  if images.is_image_batch(features):
+    sample_predictions.register_batch(features, class_indices, outputs)
   batch_matrix = tf.math.confusion_matrix(class_indices, tf.argmax(outputs, -1), num_classes,
                                           dtype=tf.int64)
   matrix, add_matrix = _running_sum(batch_matrix, 'confusion_matrix')
@@ -57,6 +62,68 @@ def classifier_metrics(features: Any, labels: Any, outputs: tf.Tensor, loss: los
   }
 
 
+def model_metrics(model: tf.keras.Model) -> Metrics:
+  """Returns the metrics of a compiled model from build_model, by the names of Keras.
+
+  The value of a metric whose function returns only one number per batch is the mean of these
+  numbers, weighted by the sizes of the batches. This is exact if the number is a mean over
+  examples. The names of these metrics are in `batch_means`.
+  """
+  metrics: Metrics = model_to_estimator.make_metrics(model)
+  batch_values = training_endpoints.batch_metric_values(model)
+  for name in batch_values.keys() & metrics.keys():
+    tf.add_to_collection(_BATCH_MEANS_KEY, name)
+    batch_size = tf.cast(tf.shape(model.outputs[0])[0], tf.float64)
+    metrics[name] = _running_mean(batch_values[name] * tf.cast(
+        batch_size, batch_values[name].dtype), batch_size, name)
+  return metrics
+
+
+def loss_metrics(model: tf.keras.Model) -> Metrics:
+  """Returns the metrics of the losses of a compiled model, whatever its outputs are.
+
+  Returns:
+    `examples` (int64); `average_loss` (float), the loss that Keras would compute for one batch with
+    all examples, without regularization; if there are several outputs, the loss of each output,
+    by Keras's name `OUTPUT_loss`; and if the layers add losses, `regularization_loss`. A loss that
+    is a sum over the examples is divided by their number.
+  """
+  batch_size = tf.shape(model.outputs[0], out_type=tf.int64)[0]
+  examples, add_examples = _running_sum(batch_size, 'examples')
+  metrics: Metrics = {'examples': (examples, add_examples)}
+  total, updates = tf.constant(0., tf.float64), []
+  output_losses = training_endpoints.output_losses(model)
+  for loss in output_losses:
+    values = tf.cast(loss.values, tf.float64)
+    count = tf.cast(batch_size if loss.is_sum else tf.size(values), tf.float64)
+    if values.shape.ndims == 0:  # The loss function returns the mean over the batch.
+      tf.add_to_collection(_BATCH_MEANS_KEY, loss.output_name + '_loss')
+      count = tf.cast(batch_size, tf.float64)
+      values *= count
+    mean, update = _running_mean(tf.reduce_sum(values), count, loss.output_name + '_loss')
+    total += loss.weight * mean
+    updates.append(update)
+    if len(output_losses) > 1:
+      metrics[loss.output_name + '_loss'] = mean, update
+    sample_predictions.register_output(loss.output_name, loss.targets, loss.outputs)
+  metrics['average_loss'] = total, tf.group(*updates)
+  regularization = training_endpoints.regularization_losses(model)
+  if regularization:
+    # Losses of activities depend on the batch; those of weights are the same for all batches.
+    metrics['regularization_loss'] = _running_mean(
+        tf.cast(tf.add_n(regularization), tf.float64) * tf.cast(batch_size, tf.float64),
+        tf.cast(batch_size, tf.float64), 'regularization_loss')
+  return metrics
+
+
+def batch_means() -> List[str]:
+  """Returns the names of the losses and metrics in the default graph that are means over batches.
+
+  They are exact only if their functions return the mean over the examples of the batch.
+  """
+  return list(tf.get_collection(_BATCH_MEANS_KEY))
+
+
 def _only_tensor(value: Any) -> tf.Tensor:
   """Converts a value, or the only element of a list or dict, to a tensor."""
   if isinstance(value, dict):
@@ -64,6 +131,15 @@ def _only_tensor(value: Any) -> tf.Tensor:
   elif isinstance(value, (list, tuple)):
     (value,) = value
   return tf.convert_to_tensor(value)
+
+
+def _running_mean(batch_sum: tf.Tensor, batch_count: tf.Tensor,
+                  name: str) -> Tuple[tf.Tensor, tf.Operation]:
+  """Returns the sum over all batches ÷ the count over all batches, and the operation to update it.
+  """
+  total, add_sum = _running_sum(tf.cast(batch_sum, tf.float64), name + '_sum')
+  count, add_count = _running_sum(tf.cast(batch_count, tf.float64), name + '_count')
+  return total / count, tf.group(add_sum, add_count)
 
 
 def _running_sum(value: tf.Tensor, name: str) -> Tuple[Any, tf.Operation]:

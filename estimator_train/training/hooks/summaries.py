@@ -11,6 +11,7 @@ from typing import Any, Dict, Optional, Sequence
 import tensorflow.compat.v1 as tf
 from tensorboard.plugins.hparams import api_pb2 as hparams_api, summary as hparams
 
+from estimator_train.inputs import images
 from estimator_train.settings import Settings
 from estimator_train.tf_patches import estimator as estimator_patches, model_to_estimator
 from estimator_train.training.hooks import batch_metrics, logged_steps
@@ -56,8 +57,8 @@ def register_batch(features: Any, labels: tf.Tensor, outputs: tf.Tensor) -> None
 
   Args:
     features: the images of this replica, uint8 or float32 [B, height, width, C] with pixel values
-      from 0 to 255; features of another shape, such as outputs of frozen layers, are not shown.
-      If there are sample weights, `{'features': ..., 'sample_weights': ...}`.
+      from 0 to 255; other features, such as outputs of frozen layers, are not shown. If there are
+      sample weights, `{'features': ..., 'sample_weights': ...}`.
     labels: one-hot [B, num_classes] or class indices [B].
     outputs: the outputs of the model, [B, num_classes].
   """
@@ -68,9 +69,9 @@ def register_batch(features: Any, labels: tf.Tensor, outputs: tf.Tensor) -> None
       lambda strategy, accuracies: register_scalar(
           'accuracy', strategy.reduce(tf.distribute.ReduceOp.MEAN, accuracies, axis=None)),
       args=(accuracy,))
-  if isinstance(features, dict):
+  if isinstance(features, dict) and set(features) == {'features', 'sample_weights'}:
     features = features['features']
-  if features.shape.ndims == 4 and features.shape[-1].value in (1, 3):
+  if images.is_image_batch(features):
     tf.add_to_collection(_PIXELS_KEY, features[:_MAX_EXAMPLES])
     tf.add_to_collection(_CLASS_INDICES_KEY, class_indices[:_MAX_EXAMPLES])
 

@@ -6,6 +6,9 @@ import os
 import pytest
 
 from estimator_train.training.checkpoints import best_checkpoint
+from estimator_train.training.checkpoints.best_metric import BestMetric
+
+ACCURACY = BestMetric('accuracy', is_max=True)
 
 
 @pytest.fixture
@@ -15,8 +18,8 @@ def evaluate(tmp_path):
     path = save(tmp_path, step, content)
     held = best_checkpoint.pin(str(path), str(tmp_path))
     best = best_checkpoint.promote_if_better(
-        held, {'global_step': step, 'accuracy': accuracy, 'average_loss': average_loss},
-        metric, str(tmp_path))
+        held, step, {'accuracy': accuracy, 'average_loss': average_loss},
+        BestMetric(metric, metric == 'accuracy'), str(tmp_path))
     for file in tmp_path.glob('model.ckpt-*'):
       file.unlink()
     return best.global_step
@@ -87,8 +90,7 @@ def test_an_evaluator_and_a_chief_that_does_not_know_of_it(tmp_path):
 
   def offer(held, step, accuracy):
     best = best_checkpoint.promote_if_better(
-        held, {'global_step': step, 'accuracy': accuracy, 'average_loss': 1.}, 'accuracy',
-        str(tmp_path))
+        held, step, {'accuracy': accuracy, 'average_loss': 1.}, ACCURACY, str(tmp_path))
     assert os.path.exists(best.path + '.index')
     return best.global_step
 
@@ -114,7 +116,7 @@ def test_what_is_named_elsewhere_is_left_alone(evaluate, tmp_path):
   save(tmp_path, 20)
   held = best_checkpoint.pin(str(tmp_path / 'model.ckpt-20'), str(tmp_path))
   best = best_checkpoint.promote_if_better(
-      held, {'global_step': 20, 'accuracy': .9, 'average_loss': 1.}, 'accuracy', str(tmp_path))
+      held, 20, {'accuracy': .9, 'average_loss': 1.}, ACCURACY, str(tmp_path))
   assert best.global_step == 20 and kept(tmp_path) == (20, '20')
   assert (tmp_path / 'model.ckpt-5.index').exists()
 

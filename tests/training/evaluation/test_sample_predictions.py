@@ -18,10 +18,10 @@ def kept(num_examples, batch_size, is_known=True):
     with tf.train.MonitoredSession(hooks=[hook]) as session:
       for _ in range(-(-num_examples // batch_size)):
         session.run(numbers)
-  for sample in hook.samples:
+  for sample in hook.samples.images:
     assert sample.image.shape == (1, 1, 1) and sample.image[0, 0, 0] == sample.class_index
     assert sample.outputs.tolist() == [sample.class_index]
-  return [sample.class_index for sample in hook.samples]
+  return [sample.class_index for sample in hook.samples.images]
 
 
 @pytest.mark.parametrize('batch_size', [1, 7, 100, 1000])
@@ -44,4 +44,4 @@ def test_nothing_offered():
     three = tf.constant(3)
     with tf.train.MonitoredSession(hooks=[hook]) as session:
       assert session.run(three) == 3
-  assert hook.samples == []
+  assert hook.samples == ([], [])

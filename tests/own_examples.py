@@ -1,0 +1,111 @@
+"""Data sets and models without images, as users write them."""
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+import estimator_train
+
+NUM_EXAMPLES = 37
+WORDS = 12
+
+
+def _numbers():
+  generator = np.random.RandomState(1)
+  numbers = generator.uniform(-1, 1, (NUM_EXAMPLES, 3)).astype(np.float32)
+  words = generator.randint(1, WORDS, (NUM_EXAMPLES, 5)).astype(np.int32)
+  price = numbers.sum(1) + .1 * words[:, 0]
+  kind = (numbers[:, 0] > 0).astype(np.int64)
+  weight = generator.uniform(.5, 2, NUM_EXAMPLES).astype(np.float32)
+  return numbers, words, price.astype(np.float32), kind, weight
+
+
+def _dataset(make_dataset, labels=()):
+  split = estimator_train.ExampleSplit(make_dataset)
+  return estimator_train.DataSet('any', labels, None, split, split)
+
+
+def make_two_inputs():
+  numbers, words, price, kind, _ = _numbers()
+  return tf.data.Dataset.from_tensor_slices(
+      ({'numbers': numbers, 'words': words}, {'price': price, 'kind': kind}))
+
+
+def two_inputs():
+  return _dataset(make_two_inputs)
+
+
+def make_weighted():
+  numbers, _, price, _, weight = _numbers()
+  return tf.data.Dataset.from_tensor_slices((numbers, price, weight))
+
+
+def weighted():
+  return _dataset(make_weighted)
+
+
+def make_sequences():
+  _, words, _, _, _ = _numbers()
+  return tf.data.Dataset.from_tensor_slices((words, np.roll(words, -1, 1)))
+
+
+def sequences():
+  return _dataset(make_sequences)
+
+
+def make_text():
+  _, words, _, kind, _ = _numbers()
+  return tf.data.Dataset.from_tensor_slices((words, kind))
+
+
+def text():
+  return _dataset(make_text, ('low', 'high'))
+
+
+def two_outputs():
+  layers = tf.keras.layers
+  numbers = layers.Input([3], name='numbers')
+  words = layers.Input([5], dtype=tf.int32, name='words')
+  embedded = layers.GlobalAveragePooling1D()(layers.Embedding(WORDS, 4)(words))
+  hidden = layers.Dense(8, 'relu', kernel_regularizer=tf.keras.regularizers.l2(.01))(
+      layers.concatenate([numbers, embedded]))
+  price = layers.Dense(1, name='price')(hidden)
+  kind = layers.Dense(2, 'softmax', name='kind')(hidden)
+  model = tf.keras.Model([numbers, words], [price, kind])
+  model.compile(tf.keras.optimizers.Adam(.01),
+                {'price': 'mse', 'kind': 'sparse_categorical_crossentropy'},
+                {'price': ['mae'], 'kind': ['accuracy']}, {'price': 2., 'kind': .5})
+  return model
+
+
+def mean_error(labels, outputs):
+  """A mean over the batch."""
+  return tf.reduce_mean(tf.abs(labels - outputs))
+
+
+def one_output():
+  model = tf.keras.Sequential([tf.keras.layers.Dense(4, 'tanh', input_shape=[3]),
+                               tf.keras.layers.Dense(1)])
+  model.compile('sgd', 'mse', [mean_error, tf.keras.metrics.RootMeanSquaredError()],
+                weighted_metrics=['mae'])
+  return model
+
+
+def not_compiled():
+  return tf.keras.Sequential([tf.keras.layers.Dense(1, input_shape=[3])])
+
+
+def next_word():
+  layers = tf.keras.layers
+  model = tf.keras.Sequential([
+      layers.Embedding(WORDS, 8, input_length=5, mask_zero=True),
+      layers.LSTM(8, return_sequences=True),
+      layers.Dense(WORDS, 'softmax')])
+  model.compile('adam', 'sparse_categorical_crossentropy', ['accuracy'])
+  return model
+
+
+def word_classifier():
+  layers = tf.keras.layers
+  return tf.keras.Sequential([
+      layers.Embedding(WORDS, 8, input_length=5), layers.GlobalAveragePooling1D(),
+      layers.Dense(2, 'softmax')])

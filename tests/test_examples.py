@@ -3,9 +3,11 @@
 import difflib
 import json
 import os
+import shlex
 import subprocess
 import sys
 
+import pytest
 from conftest import ROOT
 
 EXAMPLES = ROOT / 'examples'
@@ -47,6 +49,33 @@ def test_the_article_after(tmp_path):
 def test_a_canned_estimator(tmp_path):
   assert 'examples/sec' in run('canned_estimator.py', tmp_path, 30)
   assert json.loads((tmp_path / 'throughput.json').read_text())['global_step'] == 30
+
+
+@pytest.mark.parametrize('name, metric, best, charts', [
+    ('tabular.py', 'mean_absolute_error', .5, 2), ('text.py', 'accuracy', .85, 0),
+    ('two_outputs.py', 'price_loss', .5, 2)])
+def test_a_model_of_ones_own(tmp_path, name, metric, best, charts):
+  """The commands in the docstring, except that their files are in another folder."""
+  text = (EXAMPLES / name).read_text(encoding='utf-8').split('"""')[1].replace('\\\n', ' ')
+  commands = [shlex.split(line.replace('runs/', '{}/'.format(tmp_path)).replace(
+      '=prices.csv', '={}/prices.csv'.format(tmp_path)))
+              for line in text.splitlines() if './run_train.sh' in line]
+  results = []
+  for command in commands:
+    assert command[0] == './run_train.sh'
+    done = subprocess.run([sys.executable, '-W', 'ignore', '-m', 'estimator_train', *command[1:]],
+                          cwd=str(ROOT), timeout=SECS, stdout=subprocess.PIPE,
+                          stderr=subprocess.PIPE, universal_newlines=True)
+    assert done.returncode == 0, done.stderr
+    results.append(json.loads(done.stdout.splitlines()[-1]))
+  value = results[0][metric]
+  assert value > best if metric == 'accuracy' else value < best
+  report = tmp_path / name[:-3] / 'report'
+  assert len(list(report.glob('output-*.png'))) == charts
+  if len(results) > 1:
+    assert results[1]['predicted'] == 1000
+    assert len((tmp_path / 'prices.csv').read_text().splitlines()) == 1001
+  assert len(text.splitlines()) < 20 and len(code(name)) < 80
 
 
 def test_cells_of_a_notebook_in_any_order(tmp_path):

@@ -38,6 +38,7 @@ def run(settings: Settings) -> Dict[str, Any]:
     start_up = StartUpTimer()
     plan = make_plan(_make_training_settings(settings, folder), start_up)
     prepared = prepare_model(plan, start_up)
+    plan.data.dataset.require_images('--mode=input_benchmark')
     free_bytes = memory.available_bytes()
     _LOG.info('measuring the input')
     dataset = plan.data.dataset

@@ -1,10 +1,11 @@
 """Writes the report page of a run: `report/index.html` in its `model_dir`, with embedded images."""
 
 import base64
+import glob
 import logging
 import os
 import platform
-from typing import Any, Dict, Mapping, Optional, Sequence
+from typing import Any, Dict, List, Mapping, Optional, Sequence
 
 from estimator_train import __version__
 from estimator_train.files import atomic
@@ -20,8 +21,8 @@ from estimator_train.settings import groups
 
 _LOG = logging.getLogger('estimator_train')
 _PAGE_FILE = 'index.html'
-# The files of all charts. `_write_files` removes the files of charts that have no data, because an
-# earlier run may have written these files.
+# The files of all charts, except those of outputs. `_write_files` removes the files of charts that
+# have no data, because an earlier run may have written these files.
 _CHART_FILES = ('step-time.png', 'step-histogram.png', 'loss.png', 'accuracy.png',
                 'confusion-matrix.png', 'scaling.png', 'rates.png', 'compared-loss.png',
                 'compared-accuracy.png')
@@ -120,7 +121,7 @@ def _write_files(output_dir: str, template: str, charts: Mapping[str, Any],
       charts=charts, version=__version__, python=platform.python_version(), **variables)
   folder = os.path.join(output_dir, REPORT_FOLDER)
   os.makedirs(folder, exist_ok=True)
-  for name in _CHART_FILES:
+  for name in {*_CHART_FILES, *charts, *_find_output_charts(folder)}:
     path = os.path.join(folder, name)
     if name in charts:
       atomic.write_bytes(path, charts[name].png)
@@ -130,6 +131,12 @@ def _write_files(output_dir: str, template: str, charts: Mapping[str, Any],
   # UTF-8 cannot encode surrogate escapes in file names, so the page shows them as `\udcff`.
   atomic.write_bytes(path, text.encode('utf-8', 'backslashreplace'))
   return path
+
+
+def _find_output_charts(folder: str) -> List[str]:
+  """Returns the names of the existing charts of outputs; see output_charts.py."""
+  return [os.path.basename(path)
+          for path in glob.glob(os.path.join(glob.escape(folder), 'output-*.png'))]
 
 
 def _make_data_uri(png: bytes) -> str:

@@ -12,6 +12,7 @@ from estimator_train.reports import (
   chart_rendering,
   confusion_matrix_chart,
   number_format,
+  output_charts,
   scaling_chart,
 )
 from estimator_train.reports.chart_rendering import Chart
@@ -41,6 +42,7 @@ def draw_charts(data: PageData, shown_classes: Optional[ShownClasses]) -> Dict[s
     charts = [*_draw_step_charts(data.steps, data.throughput), *_draw_curves(data.curves)]
     if shown_classes is not None:
       charts.append(confusion_matrix_chart.draw_confusion_matrix(shown_classes))
+    charts.extend(output_charts.draw_output_charts(data.outputs))
     if scaling_chart.group_rows_by_series(data.scaling):
       charts.append(scaling_chart.draw_scaling_chart(data.scaling))
   return {chart.name: chart for chart in charts}

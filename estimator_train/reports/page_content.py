@@ -15,6 +15,7 @@ from estimator_train.reports.number_format import (
   is_number,
 )
 from estimator_train.reports.page_data import PageData
+from estimator_train.reports.samples import ERRORS_FILE, VALUES_FILE
 
 _VERDICT_TEXTS = {
     'input-bound': 'Training waits for the input pipeline.',
@@ -36,6 +37,9 @@ _TIME_ROWS = (
     ('steady_step_secs', 'steady step'), ('step_secs', 'step, including pauses'),
     ('session_run_secs', 'session run'), ('input_wait_secs', 'waiting for input'),
     ('between_secs', 'between session runs'))
+# Keys of evaluation.json that other parts of the page show.
+_OTHER_EVALUATION_KEYS = ('accuracy', 'average_loss', 'loss', 'regularization_loss', 'examples',
+                          'global_step')
 # The columns of the table of times, which are the keys of a distribution in throughput.json.
 STATISTICS = ('mean', 'p50', 'p90', 'p99', 'max')
 
@@ -70,6 +74,19 @@ class Headline(NamedTuple):
   unit: str
   notes: List[str]
   bar: List[BarSegment]
+
+
+class OutputResults(NamedTuple):
+  """The evaluation of an output of the model.
+
+  Attributes:
+    name: the name of the output; '' for metrics that belong to no single output.
+    metrics: (metric, formatted value).
+    charts: the file names of the charts of an output that predicts numbers.
+  """
+  name: str
+  metrics: List[Tuple[str, str]]
+  charts: List[str]
 
 
 def title(data: PageData) -> str:
@@ -145,12 +162,19 @@ def _throughput_headlines(throughput: Dict[str, Any]) -> Iterator[Headline]:
 
 
 def _evaluation_headlines(evaluation: Dict[str, Any]) -> Iterator[Headline]:
-  """Yields the accuracy, unless there is no evaluation."""
+  """Yields the accuracy or, without classes, the average loss, unless there is no evaluation."""
   accuracy, examples = evaluation.get('accuracy'), evaluation.get('examples')
-  if accuracy is None:
-    return
   standard_error = unit = ''
   notes = ['at step ' + format_number(evaluation.get('global_step'))]
+  if accuracy is None:
+    if is_number(evaluation.get('average_loss')):
+      if examples:
+        notes[0] = 'on {} {}'.format(format_quantity(examples, 'examples'), notes[0])
+      if is_number(evaluation.get('regularization_loss')):
+        notes.append('{} with regularization'.format(format_number(evaluation['loss'])))
+      yield Headline('Average loss', format_number(evaluation['average_loss']), '', 'per example',
+                     notes, [])
+    return
   if is_number(evaluation.get('average_loss')):
     notes.append('average loss {} per example'.format(format_number(evaluation['average_loss'])))
   if examples:
@@ -161,6 +185,29 @@ def _evaluation_headlines(evaluation: Dict[str, Any]) -> Iterator[Headline]:
   yield Headline('Accuracy', '{:.2f}\u00a0%'.format(1e2 * accuracy), standard_error, unit, notes,
                  [])
 
+
+def output_results(data: PageData) -> List[OutputResults]:
+  """Returns the metrics with which the user's model is compiled, and the charts of its outputs.
+
+  If there are several outputs, the names of the metrics and of the loss of an output begin with the
+  name of the output.
+  """
+  metrics = {name: value for name, value in data.evaluation.items()
+             if name not in _OTHER_EVALUATION_KEYS and (value is None or is_number(value))}
+  suffix, results = '_loss', []
+  charts = {name: [VALUES_FILE.format(index), ERRORS_FILE.format(index)]
+            for index, name in enumerate(data.outputs)}
+  for output in [name[:-len(suffix)] for name in metrics if name.endswith(suffix)]:
+    rows = [(name[len(output) + 1:], format_number(metrics.pop(name)))
+            for name in list(metrics) if name.startswith(output + '_')]
+    results.append(OutputResults(output, rows, charts.pop(output, [])))
+  rest = [(name, format_number(value)) for name, value in metrics.items()]
+  if not results:  # There is one output, whose name is not part of the names of the metrics.
+    name, files = charts.popitem() if charts else ('', [])
+    results.append(OutputResults(name, rest, files))
+  elif rest:
+    results.append(OutputResults('', rest, []))
+  return [result for result in results if result.metrics or result.charts]
 
 def _make_first_step_segments(part_secs: Dict[str, float]) -> List[BarSegment]:
   total_secs = sum(part_secs.values())

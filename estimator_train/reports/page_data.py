@@ -7,7 +7,7 @@ import re
 import struct
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
-from estimator_train.reports import evaluation, input_benchmark, throughput
+from estimator_train.reports import evaluation, input_benchmark, samples, throughput
 from estimator_train.reports.step_curve import REPORT_FOLDER
 
 _LOG = logging.getLogger('estimator_train')
@@ -29,6 +29,7 @@ class PageData(NamedTuple):
     ledger: contents of `ledger.json`: the published and measured figures of `--mode=reproduce`.
     steps, curves: contents of `report/steps.json` and `report/curves.json`.
     samples: the list in `report/samples.json`.
+    outputs: contents of `report/outputs.json`.
   """
   flags: RecordedFlags
   throughput: Dict[str, Any]
@@ -39,6 +40,7 @@ class PageData(NamedTuple):
   steps: Dict[str, Any]
   curves: Dict[str, Any]
   samples: List[Dict[str, Any]]
+  outputs: Dict[str, Any]
 
 
 def read_page_data(model_dir: str) -> PageData:
@@ -55,7 +57,8 @@ def read_page_data(model_dir: str) -> PageData:
       ledger=read_json('ledger.json'),
       steps=read_json(REPORT_FOLDER, 'steps.json'),
       curves=read_json(REPORT_FOLDER, 'curves.json'),
-      samples=read_json(REPORT_FOLDER, 'samples.json').get('samples', []))
+      samples=read_json(REPORT_FOLDER, 'samples.json').get('samples', []),
+      outputs=read_json(REPORT_FOLDER, samples.OUTPUTS_FILE))
 
 
 def _read_json(path: str) -> Dict[str, Any]:

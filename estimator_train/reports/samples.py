@@ -15,6 +15,8 @@ from estimator_train.reports.step_curve import REPORT_FOLDER
 
 _SAMPLES_FILE = 'samples.json'
 OUTPUTS_FILE = 'outputs.json'
+# The charts of an output, by its index in outputs.json.
+VALUES_FILE, ERRORS_FILE = 'output-{}-values.png', 'output-{}-errors.png'
 _MAX_VALUES = 5000  # Per output, of which an example may have several.
 
 

@@ -72,11 +72,21 @@ def _values_in_config(layer: tf.keras.layers.Layer) -> Iterator[Any]:
     names = {name for name in tf.nest.flatten(layer.get_config()) if isinstance(name, str)}
   except NotImplementedError:  # Keras reports this error when it copies the layer.
     return
-  for value in vars(layer).values():
+  feature_columns = getattr(layer, '_feature_columns', ())  # Of tf.keras.layers.DenseFeatures.
+  for value in [*vars(layer).values(), *_values_in_columns(feature_columns)]:
     if isinstance(value, types.FunctionType):
       if value.__name__ in names:
         yield value
     elif hasattr(value, 'get_config') and not isinstance(value, (type, tf.keras.layers.Layer)):
+      yield value
+
+
+def _values_in_columns(columns: Any) -> Iterator[Any]:
+  """Yields the values in feature columns, which are nested named tuples."""
+  for value in columns if isinstance(columns, (list, tuple)) else [columns]:
+    if isinstance(value, (list, tuple)):
+      yield from _values_in_columns(value)
+    else:
       yield value
 
 

@@ -6,7 +6,8 @@
 
 The page runs/tabular/report/index.html shows predicted and true prices. Predictions as CSV:
 
-    ./run_train.sh --flagfile=runs/tabular/flags.txt --mode=predict --output=prices.csv
+    ./run_train.sh --flagfile=runs/tabular/flags.txt --mode=predict \
+        --output=runs/tabular/prices.csv
 """
 
 import numpy as np

@@ -57,8 +57,7 @@ def test_a_canned_estimator(tmp_path):
 def test_a_model_of_ones_own(tmp_path, name, metric, best, charts):
   """The commands in the docstring, except that their files are in another folder."""
   text = (EXAMPLES / name).read_text(encoding='utf-8').split('"""')[1].replace('\\\n', ' ')
-  commands = [shlex.split(line.replace('runs/', '{}/'.format(tmp_path)).replace(
-      '=prices.csv', '={}/prices.csv'.format(tmp_path)))
+  commands = [shlex.split(line.replace('runs/', '{}/'.format(tmp_path)))
               for line in text.splitlines() if './run_train.sh' in line]
   results = []
   for command in commands:
@@ -74,7 +73,7 @@ def test_a_model_of_ones_own(tmp_path, name, metric, best, charts):
   assert len(list(report.glob('output-*.png'))) == charts
   if len(results) > 1:
     assert results[1]['predicted'] == 1000
-    assert len((tmp_path / 'prices.csv').read_text().splitlines()) == 1001
+    assert len((tmp_path / 'tabular' / 'prices.csv').read_text().splitlines()) == 1001
   assert len(text.splitlines()) < 20 and len(code(name)) < 80
 
 

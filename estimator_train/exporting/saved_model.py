@@ -94,7 +94,17 @@ def write_example_model(folder: str, model: tf.keras.Model, session: tf.Session,
   except ValueError as error:
     _LOG.warning('the SavedModel has no signature `%s`: %s', EXAMPLES_SIGNATURE, error)
   _write(folder, model, session, class_names, signatures)
+  serving_warm_up.write_warm_up_requests(folder, {DEFAULT_SIGNATURE: {
+      name: _make_example_tensor(tensor)
+      for name, tensor in zip(model.input_names, model.inputs)}})
   return list(signatures)
+
+
+def _make_example_tensor(tensor: tf.Tensor) -> Any:
+  """Returns a TensorProto for an input of the model, with one example of zeros or empty strings."""
+  shape = [size or 1 for size in tensor.shape.as_list()]
+  value: Any = b'' if tensor.dtype == tf.string else 0
+  return tf.make_tensor_proto(value, tensor.dtype, shape)
 
 
 def _parse_examples(model: tf.keras.Model) -> Tuple[tf.Tensor, Tensors]:

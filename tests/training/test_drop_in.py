@@ -871,7 +871,7 @@ def test_a_loss_of_the_user_gets_no_metrics_whose_labels_are_unknown(config):
   estimator = estimator_train.convert(
       compiled(loss=my_sparse_categorical_crossentropy, metrics=['mae']), config=config)
   result = estimator.evaluate(make_input_fn(labels=CLASSES[:, None].astype(np.float32), epochs=1))
-  assert set(result) == {'loss', 'mean_absolute_error', 'global_step'}
+  assert set(result) == {'loss', 'average_loss', 'examples', 'mean_absolute_error', 'global_step'}
 
 
 def test_outputs_whose_names_end_in_numbers(tmp_path):

@@ -39,6 +39,11 @@ def translate_errors(source: Optional[Source] = None) -> Iterator[None]:
     if bad_example:
       raise _to_user_error(bad_example.group(1)) from error
     user_error = source.explain_failure() if source is not None else None
+    if user_error is None and source is not None and source.is_made_by_user:
+      user_error = UserError('the model cannot process an example', '--dataset={} ({})'.format(
+          source.dataset.name, error.message.splitlines()[0]),
+                             'check the shapes and the values that the functions of the data set '
+                             'return, such as class indices')
     if user_error is None:
       raise
     raise user_error from error

@@ -1,6 +1,6 @@
 """Makes `input_fn`s of examples that functions of the user make."""
 
-from typing import Any, Callable, Tuple
+from typing import Any, Callable, Optional, Tuple
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -67,12 +67,28 @@ def encode_batches(batches: tf.data.Dataset, function: Any,
   @tf.autograph.experimental.do_not_convert
   def encode(features: Any, labels: Any, weights: Any = None) -> Tuple[Any, Any]:
     if batching.num_classes:
-      labels = batching.encode_labels(tf.cast(labels, tf.int64))
+      labels = batching.encode_labels(_check_range(tf.cast(labels, tf.int64), batching))
     if weights is not None:
       features = {'features': features, 'sample_weights': weights}
     return features, labels
 
   return batching.prefetch_batches(batches.map(encode))
+
+
+def _check_range(class_indices: tf.Tensor, batching: Batching) -> tf.Tensor:
+  """Returns the class indices; one that is out of range would be encoded as no class at all."""
+  is_valid = tf.reduce_all((class_indices >= 0) & (class_indices < batching.num_classes))
+  assertion = tf.Assert(is_valid, ['a class index is out of range'])
+  with tf.control_dependencies([assertion]):
+    return tf.identity(class_indices)
+
+
+def find_invalid_class(source: Source, label: Any) -> Optional[str]:
+  """Describes the label of an example if it is no valid class index, or else returns None."""
+  num_classes = len(source.dataset.labels)
+  if not num_classes or (np.ndim(label) == 0 and 0 <= label < num_classes):
+    return None
+  return 'the label is {}, but classes are from 0 to {}'.format(label, num_classes - 1)
 
 
 def function_name(function: Any) -> str:

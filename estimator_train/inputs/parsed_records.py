@@ -14,6 +14,7 @@ from estimator_train.inputs import order
 from estimator_train.inputs.batching import Batching
 from estimator_train.inputs.parsed_examples import (
   encode_batches,
+  find_invalid_class,
   function_name,
   make_cached_input_fn,
   naming,
@@ -30,6 +31,7 @@ _PARALLEL_READS = 2
 class ParsedRecordSource(Source):
   """The source of a ParsedRecordSplit. A worker reads only the records of its shard."""
   format_name = 'records'
+  is_made_by_user = True
 
   def __init__(self, dataset: DataSet, split: ParsedRecordSplit) -> None:
     super().__init__(dataset, split)
@@ -70,21 +72,24 @@ class ParsedRecordSource(Source):
         self.split.records.num_records, batching, batching.examples_per_batch)))}
 
   def explain_failure(self) -> Optional[UserError]:
-    parse_one = self.split.parse or (lambda record: self.split.parse_batch([record]))
     with tf.Graph().as_default(), tf.Session(
         config=tf.ConfigProto(device_count={'GPU': 0})) as session:
       record = tf.placeholder(tf.string, [])
-      run_parse = session.make_callable(tf.nest.flatten(parse_one(record)), [record])
+      parts = (self.split.parse(record) if self.split.parse is not None
+               else tf.nest.map_structure(tf.squeeze, self.split.parse_batch(record[tf.newaxis])))
+      run_parse = session.make_callable((parts[1], tf.nest.flatten(parts)), [record])
       for index in range(self.split.records.num_records):
         try:
-          run_parse(self._reader.read(np.array([index]))[0])
+          label, _ = run_parse(self._reader.read(np.array([index]))[0])
+          reason = find_invalid_class(self, label)
         except tf.errors.OpError as error:
           frames = error.op.traceback if error.op is not None else []
-          return UserError('a function of a split failed', '{} for {} ({}{})'.format(
-              function_name(self._function),
-              describe_record(*self.split.records.locate(index)),
-              user_code.find_location((frame[0], frame[1]) for frame in frames),
-              error.message.splitlines()[0]), 'fix this function, or the record')
+          reason = user_code.find_location(
+              (frame[0], frame[1]) for frame in frames) + error.message.splitlines()[0]
+        if reason is not None:
+          return UserError('a function of a split failed', '{} for {} ({})'.format(
+              function_name(self._function), describe_record(*self.split.records.locate(index)),
+              reason), 'fix this function, or the record')
     return None
 
   @property

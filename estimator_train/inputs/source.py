@@ -48,6 +48,7 @@ class Source(abc.ABC):
     class_indices_are_known: whether the class indices are known without reading a file.
     can_cache_in_folder: whether the examples can be cached in a folder.
     is_in_memory: whether the examples are in memory, so that nothing is read or decoded.
+    is_made_by_user: whether functions of the user make the examples.
     last_stage: the name of the last stage of the input pipeline; None: the input pipeline has no
       stages for --mode=input_benchmark to measure.
   """
@@ -55,6 +56,7 @@ class Source(abc.ABC):
   class_indices_are_known = False
   can_cache_in_folder = False
   is_in_memory = False
+  is_made_by_user = False
   last_stage: ClassVar[Optional[str]] = 'batch'
 
   def __init__(self, dataset: DataSet, split: Any) -> None:

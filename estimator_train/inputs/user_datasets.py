@@ -14,12 +14,14 @@ from estimator_train.files import atomic
 from estimator_train.inputs.batching import Batching
 from estimator_train.inputs.parsed_examples import (
   encode_batches,
+  find_invalid_class,
   function_name,
   make_cached_input_fn,
   naming,
   read_class_indices,
 )
 from estimator_train.inputs.source import InputFn, Source
+from estimator_train.settings import user_code
 
 _LOG = logging.getLogger('estimator_train')
 _COUNTS_FILE = 'example_counts.json'
@@ -33,6 +35,7 @@ class ExampleSource(Source):
   With several workers, each worker reads all examples, and keeps those of its shard.
   """
   format_name = 'examples'
+  is_made_by_user = True
   last_stage = None
 
   def with_count(self, model_dir: str) -> ExampleSplit:
@@ -76,13 +79,15 @@ class ExampleSource(Source):
         config=tf.ConfigProto(device_count={'GPU': 0})) as session:
       dataset = _make_user_dataset(self.split.make_dataset)
       next_example = tf.data.make_one_shot_iterator(dataset).get_next()
-      run = session.make_callable(tf.group(*tf.nest.flatten(next_example)))
+      read = session.make_callable((next_example[1], tf.nest.flatten(next_example)))
       for index in range(self.split.num_examples):
         try:
-          run()
+          reason = find_invalid_class(self, read()[0])
         except tf.errors.OpError as error:
+          reason = error.message.splitlines()[0]
+        if reason is not None:
           return UserError('make_dataset of a split failed', '{}, example {} ({})'.format(
-              function_name(self.split.make_dataset), index, error.message.splitlines()[0]),
+              function_name(self.split.make_dataset), index, reason),
               'fix this function, or the example')
     return None
 
@@ -103,7 +108,13 @@ def _make_user_dataset(make_dataset: Callable[[], Any]) -> tf.data.Dataset:
 
 
 def _count_once(make_dataset: Callable[[], Any], model_dir: str) -> int:
-  """Returns the number of examples. It is stored in `model_dir` for later runs."""
+  """Returns the number of examples. It is stored in `model_dir` for later runs.
+
+  The number of a lambda or a nested function is not stored, because several of them can have the
+  same name.
+  """
+  if not user_code.is_importable(make_dataset):
+    return _count(make_dataset)
   name, path = function_name(make_dataset), os.path.join(model_dir, _COUNTS_FILE)
   try:
     with open(path, encoding='utf-8') as file:

@@ -36,13 +36,17 @@ def function_name(function: Callable[..., Any]) -> str:
   Raises:
     UserError: the function cannot be imported by a name.
   """
-  module = getattr(function, '__module__', None)
-  name = getattr(function, '__qualname__', '')
-  if getattr(sys.modules.get(module or ''), name, None) is not function:
+  if not is_importable(function):
     raise UserError('a function given as a setting must be importable by its name', repr(function),
                     'define it at the top level of a module or notebook, not as a lambda, a method '
                     'or a nested function')
-  return '{}:{}'.format(module, name)
+  return '{}:{}'.format(function.__module__, function.__qualname__)
+
+
+def is_importable(function: Callable[..., Any]) -> bool:
+  """Returns whether a function is at the top level of a module, so that its name identifies it."""
+  module = sys.modules.get(getattr(function, '__module__', None) or '')
+  return getattr(module, getattr(function, '__qualname__', ''), None) is function
 
 
 def call_function(flag: str, name: str, parameter_names: str, *arguments: Any) -> Any:

@@ -234,6 +234,10 @@ attribute TensorFlow lacks, which other function uses this function, or how the 
     location: keras/metrics.py:560
     symptom: the metric depends on the batch size if the last batch is short
     test: tests/training/evaluation/test_metrics_of_any_model.py
+- `training_endpoints.outputs_with_labels_of_their_shape`
+    defect: (no public attribute of a compiled model contains the loss of each output)
+    location: keras/engine/training.py:2947
+    test: tests/modes/test_any_model.py
 - `xla.compile_for_cpus`
     defect: XLA compiles for GPUs only
     location: tensorflow/compiler/jit/flags.cc (C++)

@@ -3,7 +3,7 @@
 Line numbers refer to tensorflow_core/python/keras/engine/training.py, unless a file is named.
 """
 
-from typing import Any, Dict, List, NamedTuple, Optional
+from typing import Any, Dict, List, NamedTuple, Optional, Set
 
 import tensorflow.compat.v1 as tf
 from tensorflow.python.keras import metrics
@@ -105,3 +105,18 @@ def _call_metric_function(metric: Any, targets: tf.Tensor, outputs: tf.Tensor) -
   outputs, targets = util.squeeze_or_expand_dimensions(
       tf.cast(outputs, metric._dtype), tf.cast(targets, metric._dtype))
   return tf.convert_to_tensor(metric._fn(targets, outputs, **metric._fn_kwargs))
+
+
+def outputs_with_labels_of_their_shape(model: tf.keras.Model) -> Set[str]:
+  """Returns the names of the outputs of a compiled model whose labels must have their shapes.
+
+  Not a workaround for a defect: this function uses the private name `_training_endpoints`, because
+  no public attribute of a model contains the loss of each output. A loss of Keras compares each
+  number of the output with a number of the labels, unless its name begins with `sparse`.
+  """
+  names = set()
+  for endpoint in model._training_endpoints:  # pylint: disable=protected-access
+    function: Any = getattr(endpoint.loss_fn, 'fn', None)
+    if _is_of_tensorflow(function) and not function.__name__.startswith('sparse'):
+      names.add(endpoint.output_name)
+  return names

@@ -13,6 +13,7 @@ from estimator_train.tf_patches import (
 )
 from estimator_train.tf_patches.model_to_estimator import PositionalWeights
 from estimator_train.training import losses
+from estimator_train.training.batch_checks import BatchCheck
 from estimator_train.training.evaluation import metrics as evaluation_metrics
 
 # Converts the features of a batch to the input of the model.
@@ -34,6 +35,7 @@ def to_estimator(model: tf.keras.Model, run_config: tf.estimator.RunConfig, *,
                  num_classes: Optional[int] = None,
                  class_weights: Optional[Sequence[float]] = None,
                  frozen_part: Optional[tf.keras.Model] = None,
+                 check_batch: Optional[BatchCheck] = None,
                  observe_batch: Optional[BatchObserver] = None) -> tf.estimator.Estimator:
   """Converts a compiled Keras model to an Estimator.
 
@@ -61,6 +63,8 @@ def to_estimator(model: tf.keras.Model, run_config: tf.estimator.RunConfig, *,
     class_weights: the weight of each class in the training loss; None: all weights are equal.
     frozen_part: the frozen layers whose cached outputs are the features of `model`. Checkpoints
       also contain the weights of these layers. None: `model` is a complete network.
+    check_batch: called with the features and the labels of a batch before the model is copied;
+      raises an error if they do not fit the model.
     observe_batch: called in each replica while the training graph is built.
   """
   loss = losses.get_loss(model)
@@ -71,7 +75,9 @@ def to_estimator(model: tf.keras.Model, run_config: tf.estimator.RunConfig, *,
   def model_fn(features: Any, labels: Any, mode: str,
                config: tf.estimator.RunConfig) -> tf.estimator.EstimatorSpec:
     estimator_patches.keep_loss_unscaled()
-    labels = _expand_labels(labels, model)
+    if check_batch is not None:
+      check_batch(features, labels)
+    features, labels = _spread_weights(features, model), _expand_labels(labels, model)
     model_copy = model_to_estimator.build_model(
         model, mode, _preprocess_features(features, preprocess), labels, custom_objects,
         optimizer_config)
@@ -120,6 +126,16 @@ def _preprocess_features(features: Any, preprocess: Callable[[Any], Any]) -> Any
   if isinstance(features, dict) and set(features) == {'features', 'sample_weights'}:
     return dict(features, features=preprocess(features['features']))
   return preprocess(features)
+
+
+def _spread_weights(features: Any, model: tf.keras.Model) -> Any:
+  """Returns the features with the sample weights for each output, if there are several outputs."""
+  if not (isinstance(features, dict) and set(features) == {'features', 'sample_weights'}):
+    return features
+  weights = features['sample_weights']
+  if isinstance(weights, (dict, list, tuple)) or len(model.outputs or ()) < 2:
+    return features
+  return dict(features, sample_weights=[weights] * len(model.outputs))
 
 
 def _expand_labels(labels: Any, model: tf.keras.Model) -> Any:

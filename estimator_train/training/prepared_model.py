@@ -16,6 +16,7 @@ from estimator_train.process.start_up import StartUpTimer
 from estimator_train.settings import groups, user_code
 from estimator_train.tf_patches import model_to_estimator
 from estimator_train.training import building, frozen_features, losses, schedules
+from estimator_train.training.batch_checks import make_batch_check
 from estimator_train.training.checkpoints import (
   best_metric,
   chosen_checkpoint,
@@ -132,6 +133,8 @@ def _convert(plan: Plan, model: tf.keras.Model) -> PreparedModel:
         custom_objects=find_custom_objects(model, {}),
         preprocess=building.make_model_preprocess(model, settings[groups.Model], dataset),
         num_classes=len(dataset.labels), class_weights=_class_weights(plan),
+        check_batch=None if dataset.image_shape is not None else make_batch_check(
+            model, settings[groups.Data]),
         observe_batch=summaries.register_batch if dataset.labels else None)
   if settings.cache_features and settings.trains:
     frozen_part, rest = frozen_features.split_model(model, settings.model)

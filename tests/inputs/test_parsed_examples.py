@@ -175,9 +175,15 @@ def failing():
   raise KeyError('x')
 
 
+def test_lambdas_of_one_name_are_counted_separately(monkeypatch, tmp_path):
+  sizes = [source_of(ExampleSplit(lambda size=size: make_dataset().take(size)), monkeypatch,
+                     tmp_path).check_and_count() for size in (5, 7)]
+  assert sizes == [5, 7] and not (tmp_path / 'example_counts.json').exists()
+
+
 def failing_later():
   return tf.data.Dataset.range(9).map(lambda number: (tf.reshape(
-      tf.range(6), tf.stack([2, tf.where(number < 5, 3, 4)])), number))
+      tf.range(6), tf.stack([2, tf.where(number < 5, 3, 4)])), number % 3))
 
 
 @pytest.mark.parametrize('function, message', [
@@ -197,6 +203,30 @@ def test_an_example_that_fails_is_named(monkeypatch, tmp_path):
   with pytest.raises(UserError, match=r'failing_later, example 5 \(.*requested shape has 8'), (
       translate_errors(source)):
     batches(source.make_train_input_fn(batching(), 'none'), 3)
+
+
+def of_a_fourth_class():
+  return make_dataset().map(lambda pixels, label: (pixels, tf.where(label < 2, label, 3)))
+
+
+@pytest.mark.parametrize('one_hot', [True, False])
+def test_a_class_that_is_out_of_range_is_named(monkeypatch, tmp_path, one_hot):
+  source = source_of(ExampleSplit(of_a_fourth_class, COUNT), monkeypatch, tmp_path)
+  with pytest.raises(UserError, match=r'of_a_fourth_class, example 2 \(the label is 3, but classes '
+                     'are from 0 to 2'), translate_errors(source):
+    batches(source.make_train_input_fn(batching()._replace(one_hot=one_hot), 'none'), 5)
+
+
+def of_another_class(record):
+  pixels, label = parse(record)
+  return pixels, label - 1
+
+
+def test_a_record_whose_class_is_out_of_range_is_named(records, monkeypatch, tmp_path):
+  source = source_of(RecordSplit(records, of_another_class), monkeypatch, tmp_path)
+  with pytest.raises(UserError, match=r"of_another_class for .*: record 0 \(the label is -1"), (
+      translate_errors(source)):
+    batches(source.make_train_input_fn(batching(), 'none'), 6)
 
 
 def of_another_size(record):

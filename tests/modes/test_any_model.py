@@ -189,6 +189,18 @@ def test_exported_signatures(run, tmp_path, flags, inputs):
       np.testing.assert_allclose(value, by_record[name], rtol=1e-5)
 
 
+def test_one_weight_for_all_outputs(run, tmp_path):
+  """Examples of weight 0 do not count; Keras would reject a single tensor of weights."""
+  flags = TWO[1:] + ['--train_steps=2']
+  run('some', '--dataset=own_examples:half_weighted', *flags)
+  evaluation = report(tmp_path / 'some')
+  run('some', '--mode=evaluate', '--dataset=own_examples:first_half', *flags)
+  half = report(tmp_path / 'some')
+  assert evaluation['examples'] == own_examples.NUM_EXAMPLES and half['examples'] == 18
+  assert evaluation['average_loss'] * evaluation['examples'] == pytest.approx(
+      half['average_loss'] * half['examples'], rel=1e-5)
+
+
 def test_h5(run, tmp_path):
   run('run', '--train_steps=2', *TWO)
   with tf.Graph().as_default(), tf.Session():
@@ -213,6 +225,24 @@ def test_h5(run, tmp_path):
     (['--dataset=own_examples:no_classes'], 'name each class once; labels=() requires image'),
     (['--mode=input_benchmark'], '--mode=input_benchmark requires images'),
     (['--mode=audit'], '--mode=audit requires a data set of image files or of images in TFRecords'),
+    (['--dataset=own_examples:of_other_names', '--model=own_examples:two_outputs'],
+     'the features must have the names of the inputs of the model: --dataset=own_examples:of_other_'
+     'names: number, words, expected numbers, words: rename them'),
+    (['--dataset=own_examples:of_other_labels', '--model=own_examples:two_outputs'],
+     'the labels must have the names of the outputs of the model: --dataset=own_examples:of_other_'
+     'labels: kind, prices, expected kind, price'),
+    (['--dataset=own_examples:two_inputs'], 'the features must have the names of the inputs'),
+    (['--model=own_examples:two_outputs'], 'there must be features for each input of the model: '
+     '--dataset=own_examples:weighted: 1 for numbers, words: give a tuple'),
+    (['--dataset=own_examples:in_batches'], 'the features do not fit the model: --dataset=own_exam'
+     'ples:in_batches: dense_input is float32 (?, ?, 3), expected float32 (?, 3): change the'),
+    (['--dataset=own_examples:of_wide_labels'], 'the labels do not fit the model: --dataset=own_exa'
+     'mples:of_wide_labels: dense_1 is float32 (?, 3), expected float32 (?, 1)'),
+    (['--dataset=own_examples:of_names'], 'the features do not fit the model: --dataset=own_examp'
+     'les:of_names: dense_input is string (?, 3), expected float32 (?, 3)'),
+    (['--dataset=own_examples:of_a_third_kind', '--model=own_examples:two_outputs'],
+     'the model cannot process an example: --dataset=own_examples:of_a_third_kind (Received a '
+     'label value of 2 which is outside the valid range of [0, 2)'),
     (['--best_metric=median', '--model=own_examples:with_median'],
      '--best_mode is required for this --best_metric: --best_metric=median'),
 ])

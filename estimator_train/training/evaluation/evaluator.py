@@ -79,7 +79,8 @@ class Evaluator:
     if data.sizes.test not in (None, metrics['examples']):
       raise UserError('the evaluation did not read all examples',
                       '{} of {}'.format(metrics['examples'], data.sizes.test),
-                      'check whether the files were changed during the evaluation')
+                      'check whether the files were changed during the evaluation, and the '
+                      'num_examples of a split of your own')
     if not math.isfinite(metrics['average_loss']):
       raise TrainingFailed('the loss of the test examples is {} at step {} ({})'.format(
           metrics['average_loss'], metrics['global_step'], path))

@@ -49,6 +49,7 @@ def run(settings: Settings, run_child: RunChild = child_process.run_program,
   # The run of each point has mode='train', which affects the description: a data set must have
   # training examples, and the class names of image files are not read from `model_dir`.
   dataset = registry.describe(settings.evolve(mode='train'))
+  dataset.require_images('--mode=scaling')
   unit, max_count, base_settings = _choose_unit(settings)
   run_files.make_folder(points_dir)
   run_dir.record_flags(settings)

@@ -1,13 +1,14 @@
 """Training, evaluation, prediction and export of models without images, end to end."""
 
 import csv
+import importlib
 import json
 
 import numpy as np
 import own_examples
 import pytest
 import tensorflow.compat.v1 as tf
-from conftest import write_records
+from conftest import ROOT, write_records
 from test_tfrecords import assert_same_weights
 from test_training_modes import fails
 
@@ -189,6 +190,22 @@ def test_exported_signatures(run, tmp_path, flags, inputs):
       np.testing.assert_allclose(value, by_record[name], rtol=1e-5)
 
 
+def test_exported_feature_columns(run, tmp_path, monkeypatch):
+  """The SavedModel contains the vocabulary, and initializes its table."""
+  monkeypatch.syspath_prepend(str(ROOT))
+  flags = ['--dataset=examples.tabular:dataset', '--model=examples.tabular:model']
+  run('run', '--train_steps=2', *flags)
+  result = run('run', '--mode=export', '--export_dir={}'.format(tmp_path / 'export'), *flags).result
+  first = json.loads(run('run', '--mode=predict', *flags).out.splitlines()[0])
+  features, _ = importlib.import_module('examples.tabular').read_table(2, 1000)
+  with tf.Graph().as_default(), tf.Session() as session:
+    loaded = tf.saved_model.load(session, ['serve'], result['path']).signature_def[
+        'serving_default']
+    price = session.run(loaded.outputs['price'].name, {
+        loaded.inputs[name].name: values[:1] for name, values in features.items()})
+  assert price[0, 0] == pytest.approx(first['price'], rel=1e-5)
+
+
 def test_one_weight_for_all_outputs(run, tmp_path):
   """Examples of weight 0 do not count; Keras would reject a single tensor of weights."""
   flags = TWO[1:] + ['--train_steps=2']
@@ -224,6 +241,7 @@ def test_h5(run, tmp_path):
      'makes them: --dataset=own_examples:arrays: train is ArraySplit with image_shape=None'),
     (['--dataset=own_examples:no_classes'], 'name each class once; labels=() requires image'),
     (['--mode=input_benchmark'], '--mode=input_benchmark requires images'),
+    (['--mode=scaling', '--train_steps=20'], '--mode=scaling requires images'),
     (['--mode=audit'], '--mode=audit requires a data set of image files or of images in TFRecords'),
     (['--dataset=own_examples:of_other_names', '--model=own_examples:two_outputs'],
      'the features must have the names of the inputs of the model: --dataset=own_examples:of_other_'

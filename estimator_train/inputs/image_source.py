@@ -139,4 +139,4 @@ def look_up_in_python(chunks: tf.data.Dataset,
     return references, class_indices
 
   return (chunks.map(make_references, num_parallel_calls)
-          .apply(tf.data.experimental.unbatch()).prefetch(CHUNK_SIZE))
+          .apply(tf.data.experimental.unbatch()))

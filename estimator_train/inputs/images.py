@@ -87,9 +87,10 @@ def make_load_image(read: Read, expect_grey: bool,
   """Makes a function of (reference, class index) that reads, decodes and resizes an image.
 
   Returns:
-    A function that returns (image, has_all_channels, reference, class index). The image is float32
-    [height, width, 1 or 3]. If has_all_channels is False, the file has several channels, of which
-    the image contains only the first.
+    A function that returns (image, colour reference, class index). The image is float32 [height,
+    width, 1 or 3]. If the file has several channels, of which the image contains only the first,
+    the colour reference is the reference; otherwise, it is an empty string. A reference can be the
+    content of a file, which would take time to batch.
   """
   height, width, model_channels = batching.image_shape
 
@@ -98,26 +99,29 @@ def make_load_image(read: Read, expect_grey: bool,
   def load_image(reference: tf.Tensor, class_index: tf.Tensor) -> Tuple[tf.Tensor, ...]:
     content = read(reference)
     if model_channels == 1 or not expect_grey:
-      pixels = decode_and_resize(content, batching.image_shape)
-      return pixels, tf.constant(True), reference, class_index
+      return decode_and_resize(content, batching.image_shape), tf.constant(''), class_index
     image = decode(content)
     pixels = resize(image[:, :, :1], height, width)
-    return pixels, tf.equal(tf.shape(image)[2], 1), reference, class_index
+    return pixels, tf.where(tf.equal(tf.shape(image)[2], 1), '', reference), class_index
 
   return load_image
 
 
 def _make_colour_fallback(read: Read,
                           batching: Batching) -> Callable[..., Tuple[tf.Tensor, tf.Tensor]]:
-  """Makes a function that reads a batch again, with three channels, if an image is not grey."""
+  """Makes a function that gives all images of a batch three channels, if one has several."""
+  def reload(image_and_reference: Tuple[tf.Tensor, tf.Tensor]) -> tf.Tensor:
+    image, reference = image_and_reference
+    return tf.cond(tf.equal(reference, ''), lambda: tf.image.grayscale_to_rgb(image[:, :, :1]),
+                   lambda: decode_and_resize(read(reference), batching.image_shape))
+
   @tf.autograph.experimental.do_not_convert
-  def reload_if_coloured(pixels: tf.Tensor, has_all_channels: tf.Tensor, references: tf.Tensor,
+  def reload_if_coloured(pixels: tf.Tensor, references: tf.Tensor,
                          class_indices: tf.Tensor) -> Tuple[tf.Tensor, tf.Tensor]:
     pixels = tf.cond(
-        tf.reduce_all(has_all_channels), lambda: pixels,
-        lambda: tf.map_fn(
-            lambda reference: decode_and_resize(read(reference), batching.image_shape), references,
-            tf.float32, parallel_iterations=batching.num_parallel_calls))
+        tf.reduce_all(tf.equal(references, '')), lambda: pixels,
+        lambda: tf.map_fn(reload, (pixels, references), tf.float32,
+                          parallel_iterations=batching.num_parallel_calls))
     return pixels, batching.encode_labels(class_indices)
 
   return reload_if_coloured

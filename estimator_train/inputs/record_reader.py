@@ -19,7 +19,7 @@ from estimator_train.inputs.source import BadExample
 
 # The part of the open files that the operating system allows to a process, and the most files that
 # a reader keeps open.
-_OPEN_FILES_FRACTION, _MAX_OPEN_FILES = 0.25, 1024
+_OPEN_FILES_FRACTION, _MAX_OPEN_FILES = 0.5, 16384
 _unpack_checksum = struct.Struct('<I').unpack_from
 
 

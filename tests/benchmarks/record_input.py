@@ -20,7 +20,7 @@ import statistics
 import struct
 import tempfile
 import time
-from typing import Any, Callable, Dict, List, NamedTuple, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Sequence, Tuple
 from unittest import mock
 
 import common
@@ -42,7 +42,7 @@ from estimator_train.inputs.batching import Batching, Shard
 from estimator_train.inputs.source import InputFn
 from estimator_train.process import cpu_tuning
 
-IMAGE_SIZE, BATCH_SIZE, SHARDS = (224, 224), 32, 7
+IMAGE_SIZE, BATCH_SIZE, SHARDS, MANY_SHARDS = (224, 224), 32, 7, 10000
 SMALL_SHAPE, SMALL_BATCH_SIZE = (28, 28, 1), 256
 SMALL_FEATURES = {'image': tf.io.FixedLenFeature([], tf.string),
                   'label': tf.io.FixedLenFeature([], tf.int64)}
@@ -311,6 +311,32 @@ def _cached(data: Data) -> Subject:
       'images/s')
 
 
+def _shards(data: Data) -> Subject:
+  """JPEG records in very many TFRecord files, one record each, and in seven files."""
+  count = MANY_SHARDS if len(data.files) > MANY_SHARDS // 20 else len(data.files)
+  contents = [data.image_source().read_content(index) for index in range(len(data.files))]
+  paths = [os.path.join(data.folder, 'many-{}'.format(shard)) for shard in range(count)]
+
+  def records() -> Iterator[bytes]:
+    return (_example({'image/encoded': contents[number % len(contents)]}, {'image/class/label': 0})
+            for number in range(count))
+
+  for path, record in zip(paths, records()):
+    with tf.io.TFRecordWriter(path) as writer:
+      writer.write(record)
+  few, many = (data.dataset(IMAGE_SIZE + (3,), ImageRecordSplit(index)) for index in (
+      data.write('few', records(), count), record_index.load_index(
+          tuple(map(os.fsencode, paths)))))
+  batching = _batching(IMAGE_SIZE + (3,), BATCH_SIZE)
+  measure = functools.partial(_rate, batches=max(1, min(count, 3200) // BATCH_SIZE - 1),
+                              batch_size=BATCH_SIZE)
+  return Subject({
+      'many files': lambda: measure(many.make_train_input_fn(batching, 'none')),
+      'seven files': lambda: measure(few.make_train_input_fn(batching, 'none')),
+  }, (Ratio('JPEG records in {:,} files, of seven files'.format(count), 'many files',
+            'seven files', 1.),), 'images/s')
+
+
 def _idx(data: Data) -> Subject:
   """Steps of mnist_dense on the same images, from idx files and from records."""
   pixels = np.random.RandomState(1).randint(0, 256, (10000, 784)).astype(np.uint8)
@@ -381,7 +407,7 @@ def _steps_per_sec(source: Any) -> float:
 
 
 SUBJECTS = {'bytes': _bytes, 'cold': _cold, 'small': _small, 'idx': _idx, 'resume': _resume,
-            'cached': _cached}
+            'cached': _cached, 'shards': _shards}
 
 if __name__ == '__main__':
   main()

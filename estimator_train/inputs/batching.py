@@ -45,6 +45,7 @@ class Batching(NamedTuple):
     prefetch: the number of batches to prefetch.
     seed: the seed for the order of the examples.
     shard: the training examples that this worker reads.
+    augment: how training images are augmented: `none`, `flip` or `crop_flip`.
     private_threadpool_size: the number of threads of the input pipeline's own thread pool; 0: the
       input pipeline shares TensorFlow's threads with the model.
   """
@@ -57,6 +58,7 @@ class Batching(NamedTuple):
   prefetch: int = 1
   seed: int = 1
   shard: Shard = UNSHARDED
+  augment: str = 'none'
   private_threadpool_size: int = 0
 
   def shuffle_and_shard(self, examples: tf.data.Dataset, num_examples: int) -> tf.data.Dataset:

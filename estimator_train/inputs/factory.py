@@ -119,7 +119,8 @@ def check_files(dataset: DataSet, settings: Settings) -> SplitSizes:
   """Runs quick checks of the files that a run reads, and counts the examples.
 
   Raises:
-    UserError: a file is missing or invalid, or the format does not support the value of `--cache`.
+    UserError: a file is missing or invalid, or the format does not support the value of `--cache`
+      or `--augment`.
   """
   is_cache_folder = settings.cache not in choices.CACHES  # Any other value is a folder's path.
   if is_cache_folder and dataset.train is not None and (
@@ -127,6 +128,11 @@ def check_files(dataset: DataSet, settings: Settings) -> SplitSizes:
     raise UserError('only image files can be cached in a folder',
                     '--cache={} --dataset={}'.format(settings.cache, settings.dataset),
                     'give --cache=memory, or omit --cache')
+  if settings.augment != 'none' and settings.trains and (
+      not make_source(dataset, dataset.train).can_augment):
+    raise UserError('only image files and images in TFRecord files can be augmented',
+                    '--augment={} --dataset={}'.format(settings.augment, settings.dataset),
+                    'omit --augment; a function of a split can augment its examples itself')
   return SplitSizes(
       make_source(dataset, dataset.train).check_and_count() if settings.trains else None,
       make_source(dataset, dataset.test).check_and_count() if settings.evaluates else None)
@@ -201,5 +207,6 @@ def make_batching(dataset: DataSet, settings: Settings, one_hot: bool, examples_
   """Makes the Batching for the examples of a data set, from the settings of the run."""
   return Batching(dataset.image_shape or NO_IMAGE, len(dataset.labels), one_hot, examples_per_batch,
                   settings.shuffle_buffer, threads.num_parallel_calls(settings[groups.Input]),
-                  settings.prefetch, settings.seed, shard, threads.private_threadpool_size(
-                      settings[groups.Input], settings[groups.Devices]))
+                  settings.prefetch, settings.seed, shard, settings.augment,
+                  threads.private_threadpool_size(settings[groups.Input],
+                                                  settings[groups.Devices]))

@@ -8,7 +8,14 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 from estimator_train.errors import UserError, printable
-from estimator_train.inputs import arrays, bad_images, image_cache, images, order
+from estimator_train.inputs import (
+  arrays,
+  augmentation,
+  bad_images,
+  image_cache,
+  images,
+  order,
+)
 from estimator_train.inputs.batching import Batching
 from estimator_train.inputs.encoded_images import EncodedImages
 from estimator_train.inputs.source import BadImage, InputFn, Source
@@ -25,6 +32,7 @@ class ImageSource(EncodedImages, Source):
   A subclass reads one format. A worker without a cache reads only the images of its shard, and a
   small sample of all images.
   """
+  can_augment = True
   can_cache_in_folder = True
 
   @abc.abstractmethod
@@ -43,6 +51,9 @@ class ImageSource(EncodedImages, Source):
     return len(self)
 
   def make_train_input_fn(self, batching: Batching, cache: str) -> InputFn:
+    if batching.augment != 'none':
+      return lambda: augmentation.make_batches(self._training_references(batching), self.read,
+                                               batching)
     if cache == 'none':
       return lambda: self._make_batches(self._training_references(batching), batching)
     return arrays.make_train_input_fn(self, image_cache.load_images(self, batching, cache),

@@ -46,6 +46,7 @@ class Source(abc.ABC):
   Attributes:
     format_name: the name of the format in reports.
     class_indices_are_known: whether the class indices are known without reading a file.
+    can_augment: whether `--augment` is supported.
     can_cache_in_folder: whether the examples can be cached in a folder.
     is_in_memory: whether the examples are in memory, so that nothing is read or decoded.
     is_made_by_user: whether functions of the user make the examples.
@@ -54,6 +55,7 @@ class Source(abc.ABC):
   """
   format_name: ClassVar[str]
   class_indices_are_known = False
+  can_augment = False
   can_cache_in_folder = False
   is_in_memory = False
   is_made_by_user = False

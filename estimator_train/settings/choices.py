@@ -31,6 +31,7 @@ DTYPES = ('fp32', 'mixed')
 LR_SCHEDULES = ('constant', 'piecewise', 'exponential', 'cosine')
 LEARNING_RATE_SCALINGS = ('none', 'linear', 'sqrt')
 INPUT_PIPELINES = ('exact', 'published')
+AUGMENTATIONS = ('none', 'flip', 'crop_flip')
 COMPRESSIONS = ('auto', 'none', 'gzip', 'zlib')
 CACHES = ('auto', 'none', 'memory')  # Any other value is the path of a folder.
 CACHE_FEATURES_DTYPES = ('float32', 'float16')

@@ -149,6 +149,20 @@ def _check_intervals(checkpoints: Checkpoints, evaluation: Evaluation) -> None:
 
 
 @constraint(Input)
+def _check_augment(settings: Input) -> None:
+  """Raises a UserError if the images to augment would be cached."""
+  if settings.augment == 'none':
+    return
+  for flag, is_given in {'--cache': settings.cache not in ('auto', 'none'),
+                         '--cache_features': settings.cache_features,
+                         '--input_pipeline=published': settings.input_pipeline != 'exact'}.items():
+    if is_given:
+      raise UserError('--augment does not support ' + flag,
+                      '--augment={} with {}'.format(settings.augment, flag),
+                      'omit one of the two')
+
+
+@constraint(Input)
 def _check_input_pipeline(settings: Input) -> None:
   """Raises a UserError if a flag requires that examples are read by their indices."""
   if settings.input_pipeline == 'exact':

@@ -25,6 +25,7 @@ _MAX_COUNT = 1000
 MAX_TRACED_STEPS = 1000
 # Learning rates outside of this range could become 0 or infinite when converted to float32.
 _MIN_LEARNING_RATE, _MAX_LEARNING_RATE = 1e-37, 1e38
+_MAX_WEIGHT_DECAY = 1e6
 MAX_EPOCHS = 10 ** 6
 
 
@@ -108,6 +109,14 @@ class Optimizer:
       'increases linearly from 1/n of the full rate',
       check=satisfies(lambda epochs: 0 <= epochs <= MAX_EPOCHS,
                       'must be from 0 to {}'.format(MAX_EPOCHS), 'give a number such as 0.5'))
+  weight_decay: float = flag(
+      0., 'the training loss contains this factor times half of the sum of the squared kernels',
+      check=satisfies(lambda factor: 0 <= factor <= _MAX_WEIGHT_DECAY,
+                      'must be 0 or more, and finite', 'give a factor such as 1e-4'))
+  label_smoothing: float = flag(
+      0., 'fraction of each training label that is distributed equally over all classes',
+      check=satisfies(lambda fraction: 0 <= fraction < 1, 'must be at least 0 and below 1',
+                      'give a fraction such as 0.1'))
   class_weights: str = flag(
       'none', 'balanced: each class has the same total weight in the training loss',
       choices=choices.CLASS_WEIGHTS)
@@ -161,6 +170,9 @@ class Input:
   input_pipeline: str = flag(
       'exact', 'published: the stages of 2018 (list_files, interleave, shuffle_and_repeat, '
       'map_and_batch), which cannot resume at the next example', choices=choices.INPUT_PIPELINES)
+  augment: str = flag(
+      'none', 'flip: flip half of the training images horizontally; crop_flip: also crop 8 % to '
+      '100 % of the area of each training image', choices=choices.AUGMENTATIONS)
   shuffle_buffer: int = flag(
       5000, 'number of examples in the shuffle buffer, for idx files and '
       '--input_pipeline=published; other data is shuffled completely', check=int_range(1))

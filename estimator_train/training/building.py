@@ -12,7 +12,7 @@ from estimator_train.models.preprocessing import make_preprocess
 from estimator_train.settings import Settings, choices, groups, user_code
 from estimator_train.settings.flag import all_flags
 from estimator_train.tf_patches.loss_scaling import LossScalingOptimizer
-from estimator_train.training import losses
+from estimator_train.training import losses, weight_decay
 from estimator_train.training.checkpoints import save_hook
 from estimator_train.training.optimizers import LearningRate, make_optimizer
 
@@ -62,6 +62,8 @@ def compile_with_flags(model: tf.keras.Model, settings: Settings,
   if settings.dtype == 'mixed' and settings.trains:
     optimizer = LossScalingOptimizer(optimizer)
   model.compile(optimizer, loss=losses.default_loss(model))
+  if settings.weight_decay and settings.trains:
+    weight_decay.decay_kernels(model, settings.weight_decay)
 
 
 def check_flags_of_compiled_model(settings: Settings) -> None:
@@ -69,13 +71,14 @@ def check_flags_of_compiled_model(settings: Settings) -> None:
 
   Raises:
     UserError: a flag requests a schedule or loss scaling, which require an optimizer of this
-      package.
+      package, or another loss.
   """
   def format_changed_flags(*names: str) -> str:
     return ' '.join('--{}={}'.format(name, getattr(settings, name)) for name in names
                     if getattr(settings, name) != all_flags()[name].default)
 
-  rejected = format_changed_flags('lr_schedule', 'lr_warmup_epochs', 'scale_learning_rate', 'dtype')
+  rejected = format_changed_flags('lr_schedule', 'lr_warmup_epochs', 'scale_learning_rate', 'dtype',
+                                  'weight_decay', 'label_smoothing')
   if settings.trains and rejected:
     raise UserError('a compiled model trains with its own optimizer',
                     '--model={} {}'.format(settings.model, rejected),

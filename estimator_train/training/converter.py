@@ -34,6 +34,7 @@ def to_estimator(model: tf.keras.Model, run_config: tf.estimator.RunConfig, *,
                  preprocess: Preprocess = lambda features: features,
                  num_classes: Optional[int] = None,
                  class_weights: Optional[Sequence[float]] = None,
+                 label_smoothing: float = 0.,
                  frozen_part: Optional[tf.keras.Model] = None,
                  check_batch: Optional[BatchCheck] = None,
                  observe_batch: Optional[BatchObserver] = None) -> tf.estimator.Estimator:
@@ -61,6 +62,8 @@ def to_estimator(model: tf.keras.Model, run_config: tf.estimator.RunConfig, *,
       with an output [B, N] and a categorical cross-entropy is a classifier of N classes; all other
       models are no classifiers.
     class_weights: the weight of each class in the training loss; None: all weights are equal.
+    label_smoothing: the fraction of each one-hot label that is distributed over all classes in the
+      training loss.
     frozen_part: the frozen layers whose cached outputs are the features of `model`. Checkpoints
       also contain the weights of these layers. None: `model` is a complete network.
     check_batch: called with the features and the labels of a batch before the model is copied;
@@ -68,8 +71,11 @@ def to_estimator(model: tf.keras.Model, run_config: tf.estimator.RunConfig, *,
     observe_batch: called in each replica while the training graph is built.
   """
   loss = losses.get_loss(model)
-  if class_weights is not None:  # Compiling the model again would remove its metrics.
-    model.loss = losses.weight_classes(loss, class_weights)
+  # Compiling the model again would remove its metrics.
+  if label_smoothing:
+    model.loss = losses.SmoothedLoss(loss, label_smoothing)
+  if class_weights is not None:
+    model.loss = losses.weight_classes(model.loss, class_weights)
   optimizer_config = model_to_estimator.get_optimizer_config(model.optimizer)
 
   def model_fn(features: Any, labels: Any, mode: str,

@@ -24,7 +24,7 @@ def find_custom_objects(model: tf.keras.Model,
   """
   found: Dict[str, Any] = dict(known_objects)
   keras_names: Set[str] = set()
-  for layer in _nested_layers(model, set()):
+  for layer in nested_layers(model):
     # A class of the user with the name of a Keras layer, such as `Dense`, is not added: Keras would
     # also use this class for its own layers of that name. Two layer classes may have the same name,
     # because Keras needs the name only to copy a layer inside another layer.
@@ -90,8 +90,13 @@ def _values_in_columns(columns: Any) -> Iterator[Any]:
       yield value
 
 
-def _nested_layers(layer: tf.keras.layers.Layer,
-                   seen_ids: Set[int]) -> Iterator[tf.keras.layers.Layer]:
+def nested_layers(layer: tf.keras.layers.Layer) -> Iterator[tf.keras.layers.Layer]:
+  """Yields a layer and all layers inside it."""
+  return _iter_layers(layer, set())
+
+
+def _iter_layers(layer: tf.keras.layers.Layer,
+                 seen_ids: Set[int]) -> Iterator[tf.keras.layers.Layer]:
   """Yields a layer and all layers inside it, except those whose `id` is in `seen_ids`."""
   if id(layer) not in seen_ids:
     seen_ids.add(id(layer))
@@ -99,4 +104,4 @@ def _nested_layers(layer: tf.keras.layers.Layer,
     for value in vars(layer).values():
       for item in value if isinstance(value, (list, tuple)) else [value]:
         if isinstance(item, tf.keras.layers.Layer):
-          yield from _nested_layers(item, seen_ids)
+          yield from _iter_layers(item, seen_ids)

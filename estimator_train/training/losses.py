@@ -71,6 +71,24 @@ class ClassWeightedLoss(tf.keras.losses.Loss):
     return example_weights * make_per_example_loss(self.loss)(y_true, y_pred)
 
 
+class SmoothedLoss(tf.keras.losses.Loss):
+  """A loss of one-hot labels, a fraction of which is distributed equally over all classes.
+
+  Args:
+    loss: the loss of labels that are not smoothed.
+    fraction: the fraction of each label.
+  """
+
+  def __init__(self, loss: Loss, fraction: float) -> None:
+    super().__init__()
+    self.loss, self.fraction = loss, fraction
+
+  def call(self, y_true: tf.Tensor, y_pred: tf.Tensor) -> tf.Tensor:
+    num_classes = tf.cast(tf.shape(y_true)[-1], y_true.dtype)
+    smoothed = y_true * (1 - self.fraction) + self.fraction / num_classes
+    return make_per_example_loss(self.loss)(smoothed, y_pred)
+
+
 class SparseClassWeightedLoss(ClassWeightedLoss, tf.keras.losses.SparseCategoricalCrossentropy):
   """A weighted sparse cross-entropy; Keras chooses metrics for class indices if there is one."""
 

@@ -133,6 +133,7 @@ def _convert(plan: Plan, model: tf.keras.Model) -> PreparedModel:
         custom_objects=find_custom_objects(model, {}),
         preprocess=building.make_model_preprocess(model, settings[groups.Model], dataset),
         num_classes=len(dataset.labels), class_weights=_class_weights(plan),
+        label_smoothing=settings.label_smoothing,
         check_batch=None if dataset.image_shape is not None else make_batch_check(
             model, settings[groups.Data]),
         observe_batch=summaries.register_batch if dataset.labels else None)

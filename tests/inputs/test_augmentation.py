@@ -1,0 +1,127 @@
+"""Augmented images: which crops and flips there are, and on what they depend."""
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+from conftest import batches
+
+from estimator_train.datasets.description import DataSet, ImageSplit
+from estimator_train.inputs import augmentation
+from estimator_train.inputs.batching import Batching, Shard
+from estimator_train.inputs.image_files import ImageFileSource
+
+SHAPE = (10, 12, 3)
+COUNT = 9
+
+
+@pytest.fixture
+def source(tmp_path):
+  """PNG and JPEG files."""
+  return make_source(tmp_path, lambda number: 'jpeg' if number % 2 else 'png')
+
+
+def make_source(folder, format_of):
+  """Returns a source of images whose pixels tell their place and their number."""
+  files = []
+  with tf.Graph().as_default(), tf.Session() as session:
+    for number in range(COUNT):
+      rows, columns = np.mgrid[0:40, 0:60]
+      pixels = np.stack([rows * 4, columns * 4, np.full((40, 60), 20 * number)], -1)
+      encode = {'jpeg': tf.image.encode_jpeg, 'png': tf.image.encode_png}[format_of(number)]
+      path = folder / '{}.{}'.format(number, format_of(number))
+      path.write_bytes(session.run(encode(tf.constant(pixels.astype(np.uint8)))))
+      files.append(str(path).encode())
+  split = ImageSplit(files, np.arange(COUNT, dtype=np.int32))
+  return ImageFileSource(DataSet('any', tuple(map(str, range(COUNT))), SHAPE, split), split)
+
+
+def read(source, num_batches, augment='crop_flip', **given):
+  batching = Batching(SHAPE, COUNT, **dict(
+      {'one_hot': False, 'examples_per_batch': 4, 'augment': augment}, **given))
+  pairs, _ = batches(source.make_train_input_fn(batching, 'none'), num_batches)
+  return [np.concatenate(part) for part in zip(*pairs)]
+
+
+def test_the_same_in_each_run_and_with_any_number_of_threads(source):
+  first, labels = read(source, 6)
+  again, same_labels = read(source, 6, num_parallel_calls=3, prefetch=4)
+  assert first.shape == (24,) + SHAPE and labels.tolist() == same_labels.tolist()
+  np.testing.assert_array_equal(first, again)
+  other, _ = read(source, 6, seed=2)
+  assert not np.array_equal(first, other)
+  plain, plain_labels = read(source, 6, 'none')
+  assert plain_labels.tolist() == labels.tolist() and not np.array_equal(first, plain)
+
+
+@pytest.mark.parametrize('augment', ['flip', 'crop_flip'])
+def test_resumed(source, augment):
+  whole, _ = read(source, 6, augment)
+  rest, _ = read(source, 4, augment, shard=Shard(first_example=8))
+  np.testing.assert_array_equal(rest, whole[8:])
+
+
+def test_two_workers_read_what_one_reads(source):
+  whole, _ = read(source, 6)
+  for rank in range(2):
+    # Each of the steps has four examples, two for each worker.
+    part, _ = read(source, 6, examples_per_batch=2, shard=Shard(0, 2, rank, 2))
+    expected = whole.reshape((6, 2, 2) + SHAPE)[:, rank]
+    np.testing.assert_array_equal(part, expected.reshape((12,) + SHAPE))
+
+
+def test_flips(source):
+  plain, labels = read(source, 50, 'none')
+  flipped, same_labels = read(source, 50, 'flip')
+  assert labels.tolist() == same_labels.tolist()
+  is_flipped = [not np.array_equal(image, original) for image, original in zip(flipped, plain)]
+  assert 70 < sum(is_flipped) < 130
+  for image, original, flip in zip(flipped, plain, is_flipped):
+    np.testing.assert_array_equal(image, original[:, ::-1] if flip else original)
+
+
+@pytest.mark.parametrize('height, width', [(40, 60), (600, 20), (1, 1), (3000, 4000)])
+def test_crops(height, width):
+  """Within the image, of the documented areas and ratios, or the whole image."""
+  with tf.Graph().as_default(), tf.Session() as session:
+    numbers = tf.placeholder(tf.float32, [23])
+    chosen = augmentation.choose_crop(tf.constant([height, width, 3]), numbers)
+    random = np.random.RandomState(0)
+    crops = np.array([session.run(chosen, {numbers: random.uniform(size=23)}) for _ in range(300)])
+  tops, lefts, heights, widths = crops.T
+  assert (tops >= 0).all() and (lefts >= 0).all() and (heights >= 1).all() and (widths >= 1).all()
+  assert (tops + heights <= height).all() and (lefts + widths <= width).all()
+  is_whole = (heights == height) & (widths == width)
+  if (height, width) == (40, 60):
+    areas, ratios = heights * widths / 2400., widths / heights.astype(float)
+    assert is_whole.mean() < .05
+    assert areas.min() > .07 and areas[~is_whole].max() < 1
+    assert ratios[~is_whole].min() > .68 and ratios[~is_whole].max() < 1.5
+    assert .35 < areas.mean() < .6 and len(set(tops)) > 10 and len(set(lefts)) > 10
+  if (height, width) == (600, 20):
+    assert is_whole.all()  # No crop of at least 8 % of the area is less than 20 pixels wide.
+
+
+def test_a_crop_is_a_part_of_the_image(source):
+  """Rows and columns increase (or decrease, if flipped) linearly, from PNG and JPEG files."""
+  images, labels = read(source, 20)
+  for image, label in zip(images, labels):
+    tolerance = 6 if label % 2 else 1.5  # JPEG is lossy.
+    rows, columns, number = image[..., 0], image[..., 1], image[..., 2]
+    assert np.abs(number - 20 * label).max() < 4 * tolerance
+    assert (np.diff(rows.mean(1)) >= -tolerance).all()
+    slopes = np.sign(columns[:, -1].mean() - columns[:, 0].mean()) * np.diff(columns.mean(0))
+    assert (slopes >= -tolerance).all()
+
+
+def test_jpeg_files_are_cropped_like_png_files(tmp_path):
+  images, _ = read(make_source(tmp_path, lambda number: 'jpeg'), 10)
+  expected, _ = read(make_source(tmp_path, lambda number: 'png'), 10)
+  assert np.abs(images - expected).mean() < 2 and np.abs(images - expected).max() < 40
+
+
+def test_evaluation_is_not_augmented(source):
+  batching = Batching(SHAPE, COUNT, False, 4, augment='crop_flip')
+  augmented, _ = batches(source.make_eval_input_fn(batching), 3)
+  plain, _ = batches(source.make_eval_input_fn(batching._replace(augment='none')), 3)
+  for (image, _), (expected, _) in zip(augmented, plain):
+    np.testing.assert_array_equal(image, expected)

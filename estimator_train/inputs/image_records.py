@@ -155,7 +155,7 @@ def _value(features: Any, key: str, kind: str) -> Any:
     raise ValueError('no {}; the keys are {}'.format(key, ', '.join(sorted(features)) or 'missing'))
   found_kind = features[key].WhichOneof('kind')
   if found_kind != kind:
-    raise ValueError('{} is a {}, not a {}'.format(key, found_kind, kind))
+    raise ValueError('{} is of the kind {}, not {}'.format(key, found_kind, kind))
   values = getattr(features[key], kind).value
   if len(values) != 1:
     raise ValueError('{} has {} values, not one'.format(key, len(values)))

@@ -132,7 +132,7 @@ def bad_records(image):
                    'no image/encoded; the keys are missing'),
       'label of another kind': (record_of(image, 0, **{'image/class/label': feature(
           bytes_list=tf.train.BytesList(value=[b'1']))}),
-          'image/class/label is a bytes_list, not a int64_list'),
+          'image/class/label is of the kind bytes_list, not int64_list'),
       'two labels': (record_of(image, 0, **{'image/class/label': feature(
           int64_list=ints(value=[0, 1]))}), 'image/class/label has 2 values, not one'),
       'label out of range': (record_of(image, 2), 'label 2 for 2 classes'),

@@ -86,7 +86,7 @@ def evaluate(settings: Settings) -> Dict[str, Any]:
 
 
 def predict(settings: Settings) -> Iterator[Dict[str, Any]]:
-  """Predicts the classes of the images that `input` names, in the order of the files.
+  """Predicts the images or records that `input` names, in the order of the files.
 
   Args:
     settings: the settings of the training run, with any `mode`, and `input`, a file pattern.
@@ -95,7 +95,8 @@ def predict(settings: Settings) -> Iterator[Dict[str, Any]]:
   Returns:
     An iterator of dicts. The dict of an image has `file`, `label`, `probability` and `top`, which
     lists the most probable classes. The dict of a file that cannot be read has `file` and `error`.
-    The images are read during the iteration.
+    The images are read during the iteration. For examples without classes, a dict has the outputs
+    of the model by name, and `file` or `example`, the index of the example.
 
   Raises:
     UserError: a setting is invalid, or there is no image or no checkpoint.

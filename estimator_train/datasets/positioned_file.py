@@ -2,7 +2,7 @@
 
 import os
 import threading
-from typing import Any
+from typing import Any, Callable
 
 
 class PositionedFile:
@@ -44,9 +44,10 @@ class PositionedFile:
     if self._remote_file is None:
       os.posix_fadvise(self._descriptor, offset, count, os.POSIX_FADV_WILLNEED)
 
-  def close(self) -> None:
+  # When the interpreter exits, `os.close` may be gone before a file that is still open.
+  def close(self, close_descriptor: Callable[[int], None] = os.close) -> None:
     if self._descriptor >= 0:
-      os.close(self._descriptor)
+      close_descriptor(self._descriptor)
     self._descriptor = -1
 
   def __enter__(self) -> 'PositionedFile':

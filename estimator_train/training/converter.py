@@ -109,15 +109,8 @@ def to_estimator(model: tf.keras.Model, run_config: tf.estimator.RunConfig, *,
           None if object_based else config,
           model_to_estimator.hyperparameter_names(model_copy.optimizer)))
     elif mode == tf.estimator.ModeKeys.EVAL:
-      metrics = evaluation_metrics.model_metrics(model_copy)
-      output_size = _infer_num_classes(model_copy, loss) if num_classes is None else num_classes
-      added_metrics = (
-          evaluation_metrics.classifier_metrics(features, labels, model_copy.outputs[0], loss,
-                                                output_size)
-          if output_size else evaluation_metrics.loss_metrics(model_copy))
-      metrics = ({**added_metrics, **metrics} if num_classes is None
-                 else {**metrics, **added_metrics})
-      spec.update(eval_metric_ops=metrics, loss=model_copy.total_loss)
+      spec.update(eval_metric_ops=_make_metrics(model_copy, features, labels, loss, num_classes),
+                  loss=model_copy.total_loss)
     model_to_estimator.restore_subclassed_model(model)
     if object_based:
       spec['scaffold'] = tf.train.Scaffold(
@@ -125,6 +118,19 @@ def to_estimator(model: tf.keras.Model, run_config: tf.estimator.RunConfig, *,
     return tf.estimator.EstimatorSpec(mode, training_hooks=hooks, **spec)
 
   return tf.estimator.Estimator(model_fn, config=run_config, warm_start_from=warm_start)
+
+
+def _make_metrics(model: tf.keras.Model, features: Any, labels: Any, loss: losses.Loss,
+                  num_classes: Optional[int]) -> evaluation_metrics.Metrics:
+  """Returns the metrics of the model, and those of classifier_metrics or loss_metrics."""
+  metrics = evaluation_metrics.model_metrics(model)
+  output_size = _infer_num_classes(model, loss) if num_classes is None else num_classes
+  added_metrics = (
+      evaluation_metrics.classifier_metrics(features, labels, model.outputs[0], loss, output_size)
+      if output_size else evaluation_metrics.loss_metrics(model))
+  if num_classes is None:
+    return {**added_metrics, **metrics}
+  return {**metrics, **added_metrics}
 
 
 def _preprocess_features(features: Any, preprocess: Callable[[Any], Any]) -> Any:

@@ -12,6 +12,8 @@ from conftest import ROOT, write_records
 from test_tfrecords import assert_same_weights
 from test_training_modes import fails
 
+import estimator_train
+
 # What takes long here is TensorFlow, and the same on any Python.
 pytestmark = pytest.mark.slow
 
@@ -120,6 +122,22 @@ def test_predictions(run, tmp_path):
   for row, line in zip(rows, lines):
     np.testing.assert_allclose([float(row['price']), float(row['kind_1'])],
                                [line['price'], line['kind'][1]], rtol=1e-4, atol=1e-6)
+
+
+def test_predictions_from_python(run, tmp_path):
+  run('run', '--train_steps=2', *TWO)
+  settings = estimator_train.Settings(
+      dataset='own_examples:two_inputs', model='own_examples:two_outputs', batch_size=8,
+      model_dir=str(tmp_path / 'run'))
+  first, *rest = estimator_train.predict(settings)
+  assert list(first) == ['example', 'price', 'kind'] and len(rest) == own_examples.NUM_EXAMPLES - 1
+  assert estimator_train.evaluate(settings)['examples'] == own_examples.NUM_EXAMPLES
+
+
+def test_cached_in_memory(run, tmp_path):
+  run('plain', '--train_steps=12', *TWO)
+  run('cached', '--train_steps=12', '--cache=memory', *TWO)
+  assert_same_weights(tmp_path / 'cached', tmp_path / 'plain')
 
 
 def test_predictions_of_classes_and_sequences(run):

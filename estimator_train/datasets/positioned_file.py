@@ -44,7 +44,7 @@ class PositionedFile:
     if self._remote_file is None:
       os.posix_fadvise(self._descriptor, offset, count, os.POSIX_FADV_WILLNEED)
 
-  # When the interpreter exits, `os.close` may be gone before a file that is still open.
+  # When the interpreter exits, it may delete `os.close` before a file that is still open.
   def close(self, close_descriptor: Callable[[int], None] = os.close) -> None:
     if self._descriptor >= 0:
       close_descriptor(self._descriptor)

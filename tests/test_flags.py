@@ -184,7 +184,7 @@ BAD = [
     (['--augment=flip', '--cache_features'], '--augment does not support --cache_features'),
     (['--augment=flip', '--input_pipeline=published'],
      '--augment does not support --input_pipeline=published'),
-    (['--weight_decay=-1'], '--weight_decay must be 0 or more, and finite: --weight_decay=-1.0'),
+    (['--weight_decay=-1'], '--weight_decay must be from 0 to 1000000: --weight_decay=-1.0'),
     (['--label_smoothing=1'], '--label_smoothing must be at least 0 and below 1'),
     (['--checkpoint='], '--checkpoint is empty'),
     (['--checkpoint=best'], '--checkpoint is only for --mode=evaluate, .* resumes from the latest'),

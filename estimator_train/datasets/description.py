@@ -157,27 +157,27 @@ class DataSet(NamedTuple):
     """Whether the training examples are synthetic."""
     return type(self.train) is SyntheticSplit
 
-  def require_images(self, user: str) -> ImageShape:
+  def require_images(self, what: str) -> ImageShape:
     """Returns the image shape.
 
     Args:
-      user: the flag that works only with images, for the error message.
+      what: what works only with images, such as a flag, for the error message.
 
     Raises:
       UserError: the examples are not images.
     """
     if self.image_shape is None:
-      raise UserError('{} requires images'.format(user),
+      raise UserError('{} requires images'.format(what),
                       '--dataset={} has image_shape=None'.format(self.name),
-                      'omit {}, or give another --dataset'.format(user))
+                      'omit {}, or give another --dataset'.format(what))
     return self.image_shape
 
-  def require_classes(self, user: str) -> None:
-    """Raises a UserError, which names the flag `user`, if the examples have no classes."""
+  def require_classes(self, what: str) -> None:
+    """Raises a UserError if the examples have no classes, which `what`, such as a flag, needs."""
     if not self.labels:
-      raise UserError('{} requires classes'.format(user),
+      raise UserError('{} requires classes'.format(what),
                       '--dataset={} has labels=()'.format(self.name),
-                      'omit {}, or give another --dataset'.format(user))
+                      'omit {}, or give another --dataset'.format(what))
 
 
 def require_data_dir(settings: groups.Data) -> str:

@@ -78,7 +78,7 @@ def write_example_model(folder: str, model: tf.keras.Model, session: tf.Session,
     The names of the signatures. The signature `examples` is left out, with a warning, if an input
     cannot be read from a tf.train.Example.
   """
-  def outputs(tensors: Tensors) -> Tensors:
+  def name_outputs(tensors: Tensors) -> Tensors:
     if class_names:
       (tensor,) = tensors.values()
       return _class_tensors(model, tensor, class_names)
@@ -86,11 +86,11 @@ def write_example_model(folder: str, model: tf.keras.Model, session: tf.Session,
 
   signatures = {DEFAULT_SIGNATURE: _signature(
       dict(zip(model.input_names, model.inputs)),
-      outputs(dict(zip(model.output_names, model.outputs))))}
+      name_outputs(dict(zip(model.output_names, model.outputs))))}
   try:
     records, features = _parse_examples(model)
     signatures[EXAMPLES_SIGNATURE] = _signature(
-        {'examples': records}, outputs(model_inputs.call_model(model, features)))
+        {'examples': records}, name_outputs(model_inputs.call_model(model, features)))
   except ValueError as error:
     _LOG.warning('the SavedModel has no signature `%s`: %s', EXAMPLES_SIGNATURE, error)
   _write(folder, model, session, class_names, signatures)
@@ -173,7 +173,7 @@ def _image_file_tensors(model: tf.keras.Model, preprocess: Callable[[tf.Tensor],
 
 
 def _class_tensors(model: tf.keras.Model, outputs: tf.Tensor,
-                    class_names: Sequence[str]) -> Tensors:
+                   class_names: Sequence[str]) -> Tensors:
   """Returns the outputs of a signature, by name, see the docstring of the module."""
   class_probabilities = probabilities.from_outputs(model, outputs)
   names = tf.constant([name.encode('utf-8') for name in class_names])

@@ -11,11 +11,10 @@ from typing import Any, Tuple
 import tensorflow.compat.v1 as tf
 
 from estimator_train.inputs import images
-from estimator_train.inputs.batching import Batching
+from estimator_train.inputs.batching import INFINITY, Batching
 
 _MIN_AREA, _MAX_ASPECT_RATIO = .08, 4 / 3
 _CROP_ATTEMPTS = 10
-_MAX_POSITIONS = 2 ** 62  # Practically infinite.
 
 
 def make_batches(references: tf.data.Dataset, read: images.Read,
@@ -37,7 +36,12 @@ def make_batches(references: tf.data.Dataset, read: images.Read,
   def encode(pixels: tf.Tensor, class_indices: tf.Tensor) -> Tuple[tf.Tensor, tf.Tensor]:
     return pixels, batching.encode_labels(class_indices)
 
-  examples = tf.data.Dataset.zip((references, _positions(batching)))
+  @tf.autograph.experimental.do_not_convert
+  def to_global_position(position: tf.Tensor) -> Any:
+    return batching.shard.to_global_positions(position)
+
+  positions = tf.data.Dataset.range(INFINITY).map(to_global_position)
+  examples = tf.data.Dataset.zip((references, positions))
   return batching.prefetch_batches(examples.apply(tf.data.experimental.map_and_batch(
       load, batching.examples_per_batch,
       num_parallel_calls=batching.num_parallel_calls)).map(encode))
@@ -102,17 +106,3 @@ def choose_crop(shape: tf.Tensor, numbers: tf.Tensor) -> Tuple[tf.Tensor, ...]:
   top = tf.floor(numbers[1] * (height - crop_height + 1))
   left = tf.floor(numbers[2] * (width - crop_width + 1))
   return tuple(tf.cast(number, tf.int32) for number in (top, left, crop_height, crop_width))
-
-
-def _positions(batching: Batching) -> tf.data.Dataset:
-  """Returns the positions of this worker's examples in the sequence of all workers; see Order."""
-  shard = batching.shard
-
-  @tf.autograph.experimental.do_not_convert
-  def to_global(position: tf.Tensor) -> tf.Tensor:
-    if shard.num_workers > 1:
-      size = shard.worker_batch_size
-      position = position % size + size * (position // size * shard.num_workers + shard.rank)
-    return position + shard.first_example
-
-  return tf.data.Dataset.range(_MAX_POSITIONS).map(to_global)

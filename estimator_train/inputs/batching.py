@@ -1,10 +1,10 @@
 """Shuffles, shards and batches the examples of all input formats, and encodes their labels."""
 
-from typing import NamedTuple, Tuple
+from typing import Any, NamedTuple, Tuple
 
 import tensorflow.compat.v1 as tf
 
-_MAX_EPOCHS = 2 ** 62  # Practically infinite.
+INFINITY = 2 ** 62  # The length of practically infinite datasets.
 NO_IMAGE = (0, 0, 0)  # The `image_shape` of examples that are not images.
 # The difference between the shuffle seeds of --seed=N and --seed=N+1. With a difference of 1,
 # epoch 1 of --seed=N would have the same order as epoch 0 of --seed=N+1.
@@ -26,6 +26,22 @@ class Shard(NamedTuple):
   num_workers: int = 1
   rank: int = 0
   worker_batch_size: int = 0
+
+  def to_global_positions(self, positions: Any) -> Any:
+    """Converts positions among the examples of this worker to positions among those of all workers.
+
+    Args:
+      positions: positions from 0 on, integers in a NumPy array or a tensor.
+
+    Returns:
+      Indices in the infinite sequence of training examples.
+    """
+    if self.num_workers > 1:
+      step, position_in_step = (positions // self.worker_batch_size,
+                                positions % self.worker_batch_size)
+      positions = position_in_step + self.worker_batch_size * (
+          step * self.num_workers + self.rank)
+    return positions + self.first_example
 
 
 UNSHARDED = Shard()
@@ -87,7 +103,7 @@ class Batching(NamedTuple):
       return examples.shuffle(self.shuffle_buffer, seed=self.seed * _SEED_STRIDE + epoch,
                               reshuffle_each_iteration=False)
 
-    epochs = tf.data.Dataset.range(first_epoch, _MAX_EPOCHS)
+    epochs = tf.data.Dataset.range(first_epoch, INFINITY)
     shuffled = epochs.flat_map(shuffle_epoch).skip(num_skipped)
     if self.shard.num_workers == 1:
       return shuffled

@@ -5,9 +5,7 @@ from typing import List
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from estimator_train.inputs.batching import Batching, Shard
-
-_MAX_CHUNKS = 2 ** 62  # Practically infinite.
+from estimator_train.inputs.batching import INFINITY, Batching, Shard
 
 
 class Order:
@@ -32,12 +30,8 @@ class Order:
 
   def indices(self, start: int, stop: int) -> np.ndarray:
     """Returns the indices of the worker's examples from `start` to `stop`, int64 [stop - start]."""
-    shard, positions = self._shard, np.arange(start, stop)
-    if shard.num_workers > 1:
-      step, position_in_step = np.divmod(positions, shard.worker_batch_size)
-      positions = position_in_step + shard.worker_batch_size * (
-          step * shard.num_workers + shard.rank)
-    epochs, positions_in_epoch = np.divmod(positions + shard.first_example, self._num_examples)
+    positions = self._shard.to_global_positions(np.arange(start, stop))
+    epochs, positions_in_epoch = np.divmod(positions, self._num_examples)
     parts: List[np.ndarray] = [self._permute(epoch)[positions_in_epoch[epochs == epoch]]
                                for epoch in range(epochs[0], epochs[-1] + 1)]
     return np.concatenate(parts)
@@ -64,7 +58,7 @@ def training_chunks(num_examples: int, batching: Batching, chunk_size: int) -> t
     indices.set_shape([chunk_size])
     return indices
 
-  return tf.data.Dataset.range(_MAX_CHUNKS).map(make_chunk)
+  return tf.data.Dataset.range(INFINITY).map(make_chunk)
 
 
 def evaluation_chunks(num_examples: int, chunk_size: int) -> tf.data.Dataset:

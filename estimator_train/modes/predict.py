@@ -17,7 +17,7 @@ from estimator_train.errors import UserError
 from estimator_train.exporting import trained_model
 from estimator_train.inputs import factory, unlabelled
 from estimator_train.reports import predictions
-from estimator_train.settings import Settings, groups
+from estimator_train.settings import Settings, groups, requirements
 
 # The columns of a CSV file, and batches of predictions.
 _OpenPredictions = Tuple[Sequence[str], Iterator[List[Dict[str, Any]]]]
@@ -83,10 +83,7 @@ def _predict_images(settings: Settings,
                     trained: trained_model.TrainedCheckpoint) -> Iterator[_OpenPredictions]:
   """Predicts the images in the files that `--input` names."""
   dataset = trained.dataset
-  if not settings.input:
-    raise UserError('--mode=predict requires --input', '--mode=predict without --input',
-                    'give --input=PATTERN, such as \'DATA/**/*.jpeg\', in quotes')
-  files = unlabelled.find_input_files(settings.input)
+  files = unlabelled.find_input_files(requirements.require_input(settings))
   with trained_model.load_predictor(settings, trained) as model:
     _log_model(settings, trained, model.device, model.batch_size)
     batches = unlabelled.read_batches(
@@ -113,9 +110,9 @@ def _predict_batch(batch: List[unlabelled.Entry], predict: Callable[[np.ndarray]
 def _predict_examples(settings: Settings,
                       trained: trained_model.TrainedCheckpoint) -> Iterator[_OpenPredictions]:
   """Predicts the examples that functions of the user make."""
-  dataset = factory.count_examples(own.describe_examples_to_predict(settings),
-                                   settings.evolve(mode='evaluate'))
-  source = factory.make_source(dataset, dataset.test)
+  dataset = own.describe_examples_to_predict(settings)
+  source = factory.make_source(
+      dataset, factory.make_source(dataset, dataset.test).with_count(settings.model_dir))
   source.check_and_count()
   with trained_model.predict_examples(settings, trained, source) as model:
     _log_model(settings, trained, model.device, model.batch_size)

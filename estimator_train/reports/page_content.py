@@ -164,17 +164,11 @@ def _throughput_headlines(throughput: Dict[str, Any]) -> Iterator[Headline]:
 def _evaluation_headlines(evaluation: Dict[str, Any]) -> Iterator[Headline]:
   """Yields the accuracy or, without classes, the average loss, unless there is no evaluation."""
   accuracy, examples = evaluation.get('accuracy'), evaluation.get('examples')
+  if accuracy is None:
+    yield from _loss_headlines(evaluation)
+    return
   standard_error = unit = ''
   notes = ['at step ' + format_number(evaluation.get('global_step'))]
-  if accuracy is None:
-    if is_number(evaluation.get('average_loss')):
-      if examples:
-        notes[0] = 'on {} {}'.format(format_quantity(examples, 'examples'), notes[0])
-      if is_number(evaluation.get('regularization_loss')):
-        notes.append('{} with regularization'.format(format_number(evaluation['loss'])))
-      yield Headline('Average loss', format_number(evaluation['average_loss']), '', 'per example',
-                     notes, [])
-    return
   if is_number(evaluation.get('average_loss')):
     notes.append('average loss {} per example'.format(format_number(evaluation['average_loss'])))
   if examples:
@@ -184,6 +178,19 @@ def _evaluation_headlines(evaluation: Dict[str, Any]) -> Iterator[Headline]:
         format_quantity(examples, 'examples'), notes[0])
   yield Headline('Accuracy', '{:.2f}\u00a0%'.format(1e2 * accuracy), standard_error, unit, notes,
                  [])
+
+
+def _loss_headlines(evaluation: Dict[str, Any]) -> Iterator[Headline]:
+  """Yields the average loss of examples without classes, if it is known."""
+  if not is_number(evaluation.get('average_loss')):
+    return
+  notes = ['at step ' + format_number(evaluation.get('global_step'))]
+  if evaluation.get('examples'):
+    notes[0] = 'on {} {}'.format(format_quantity(evaluation['examples'], 'examples'), notes[0])
+  if is_number(evaluation.get('regularization_loss')):
+    notes.append('{} with regularization'.format(format_number(evaluation['loss'])))
+  yield Headline('Average loss', format_number(evaluation['average_loss']), '', 'per example',
+                 notes, [])
 
 
 def output_results(data: PageData) -> List[OutputResults]:
@@ -208,6 +215,7 @@ def output_results(data: PageData) -> List[OutputResults]:
   elif rest:
     results.append(OutputResults('', rest, []))
   return [result for result in results if result.metrics or result.charts]
+
 
 def _make_first_step_segments(part_secs: Dict[str, float]) -> List[BarSegment]:
   total_secs = sum(part_secs.values())

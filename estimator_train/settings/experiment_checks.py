@@ -8,8 +8,8 @@ from typing import Any
 from estimator_train.configs.workloads import WORKLOADS
 from estimator_train.errors import UserError
 from estimator_train.settings import choices
-from estimator_train.settings.constraints import requirement
 from estimator_train.settings.flag import all_flags
+from estimator_train.settings.requirements import requirement
 
 # These flags do not change the published workload, so --mode=reproduce accepts them.
 _REPRODUCE_FLAGS = (

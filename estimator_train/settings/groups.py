@@ -1,4 +1,7 @@
-"""Declares the flags, in the groups of `--help`. constraints.py has the rules between flags."""
+"""Declares the flags, in the groups of `--help`.
+
+constraints.py and requirements.py have the rules between flags.
+"""
 
 from typing import Optional, Tuple
 
@@ -25,7 +28,7 @@ _MAX_COUNT = 1000
 MAX_TRACED_STEPS = 1000
 # Learning rates outside of this range could become 0 or infinite when converted to float32.
 _MIN_LEARNING_RATE, _MAX_LEARNING_RATE = 1e-37, 1e38
-_MAX_WEIGHT_DECAY = 1e6
+_MAX_WEIGHT_DECAY = 10 ** 6
 MAX_EPOCHS = 10 ** 6
 
 
@@ -112,7 +115,8 @@ class Optimizer:
   weight_decay: float = flag(
       0., 'the training loss contains this factor times half of the sum of the squared kernels',
       check=satisfies(lambda factor: 0 <= factor <= _MAX_WEIGHT_DECAY,
-                      'must be 0 or more, and finite', 'give a factor such as 1e-4'))
+                      'must be from 0 to {}'.format(_MAX_WEIGHT_DECAY),
+                      'give a factor such as 1e-4'))
   label_smoothing: float = flag(
       0., 'fraction of each training label that is distributed equally over all classes',
       check=satisfies(lambda fraction: 0 <= fraction < 1, 'must be at least 0 and below 1',
@@ -174,7 +178,7 @@ class Input:
       'none', 'flip: flip half of the training images horizontally; crop_flip: also crop 8 % to '
       '100 % of the area of each training image', choices=choices.AUGMENTATIONS)
   shuffle_buffer: int = flag(
-      5000, 'number of examples in the shuffle buffer, for idx files and '
+      5000, 'number of examples in the shuffle buffer, for idx files, an ExampleSplit and '
       '--input_pipeline=published; other data is shuffled completely', check=int_range(1))
   num_parallel_calls: int = flag(
       0, 'number of images decoded in parallel; 0: the number of cores',

@@ -7,9 +7,10 @@ from typing import Any
 
 from estimator_train.errors import UserError
 from estimator_train.settings import choices
-from estimator_train.settings.constraints import constraint, requirement
+from estimator_train.settings.constraints import constraint
 from estimator_train.settings.flag import all_flags, format_value
 from estimator_train.settings.groups import Optimizer
+from estimator_train.settings.requirements import requirement
 
 
 @constraint(Optimizer)

@@ -9,9 +9,10 @@ from typing import Any, Dict, List, Optional, Tuple, Type
 
 from estimator_train.errors import InvalidValue, UserError, naming_keywords, to_keywords
 from estimator_train.settings import experiment_checks, learning_rate_checks, user_code
-from estimator_train.settings.constraints import CONSTRAINTS, REQUIREMENTS
+from estimator_train.settings.constraints import CONSTRAINTS
 from estimator_train.settings.flag import Group, all_flags, flags_of, group_titles
 from estimator_train.settings.groups import Optimizer
+from estimator_train.settings.requirements import REQUIREMENTS
 from estimator_train.settings.unknown_flags import unknown_keyword_error
 
 # These modules are imported only because the import registers their rules.

@@ -5,14 +5,14 @@ from typing import Any, Callable, Dict, List, Sequence
 import tensorflow.compat.v1 as tf
 
 from estimator_train.errors import UserError
-from estimator_train.settings import groups
+from estimator_train.models import model_inputs
 from estimator_train.tf_patches import training_endpoints
 
 BatchCheck = Callable[[Any, Any], None]
 
 
-def make_batch_check(model: tf.keras.Model, data: groups.Data) -> BatchCheck:
-  """Makes a function that checks the features and labels of a batch, before the model is built.
+def make_batch_check(model: tf.keras.Model, dataset_name: str) -> BatchCheck:
+  """Makes a function that checks the features and labels of a batch, before the model is copied.
 
   The function raises a UserError if the names, the number, the types or the shapes of the features
   or labels do not fit the model. Labels may be None. The shapes of labels are checked only for
@@ -20,14 +20,13 @@ def make_batch_check(model: tf.keras.Model, data: groups.Data) -> BatchCheck:
 
   Args:
     model: the compiled model.
-    data: `--dataset`.
+    dataset_name: the value of `--dataset`, for error messages.
   """
-  takes_label_of_output_shape = training_endpoints.outputs_with_labels_of_their_shape(model)
-  given = '--dataset=' + data.dataset
+  outputs_to_check = training_endpoints.outputs_with_labels_of_their_shape(model)
+  given = '--dataset=' + dataset_name
 
   def check(features: Any, labels: Any) -> None:
-    if isinstance(features, dict) and set(features) == {'features', 'sample_weights'}:
-      features = features['features']
+    features, _ = model_inputs.split_weights(features)
     inputs = _by_name(features, model.input_names, 'features', 'input', given)
     for name, expected in zip(model.input_names, model.inputs):
       if (inputs[name].dtype == tf.string) != (expected.dtype == tf.string):
@@ -37,7 +36,7 @@ def make_batch_check(model: tf.keras.Model, data: groups.Data) -> BatchCheck:
       return
     targets = _by_name(labels, model.output_names, 'labels', 'output', given)
     for name, expected in zip(model.output_names, model.outputs):
-      if name in takes_label_of_output_shape:
+      if name in outputs_to_check:
         _check_shape('labels', name, given, targets[name], expected)
 
   return check

@@ -5,6 +5,7 @@ from typing import Any, Callable, Collection, Dict, Mapping, Optional, Sequence
 import tensorflow.compat.v1 as tf
 
 from estimator_train.errors import InvalidValue
+from estimator_train.models import model_inputs
 from estimator_train.tf_patches import (
   estimator as estimator_patches,
   keras as keras_patches,
@@ -83,7 +84,7 @@ def to_estimator(model: tf.keras.Model, run_config: tf.estimator.RunConfig, *,
     estimator_patches.keep_loss_unscaled()
     if check_batch is not None:
       check_batch(features, labels)
-    features, labels = _spread_weights(features, model), _expand_labels(labels, model)
+    features, labels = _repeat_weights(features, model), _labels_as_columns(labels, model)
     model_copy = model_to_estimator.build_model(
         model, mode, _preprocess_features(features, preprocess), labels, custom_objects,
         optimizer_config)
@@ -135,22 +136,21 @@ def _make_metrics(model: tf.keras.Model, features: Any, labels: Any, loss: losse
 
 def _preprocess_features(features: Any, preprocess: Callable[[Any], Any]) -> Any:
   """Returns the preprocessed features; sample weights are not preprocessed."""
-  if isinstance(features, dict) and set(features) == {'features', 'sample_weights'}:
-    return dict(features, features=preprocess(features['features']))
-  return preprocess(features)
+  features, weights = model_inputs.split_weights(features)
+  features = preprocess(features)
+  return features if weights is None else {'features': features, 'sample_weights': weights}
 
 
-def _spread_weights(features: Any, model: tf.keras.Model) -> Any:
+def _repeat_weights(features: Any, model: tf.keras.Model) -> Any:
   """Returns the features with the sample weights for each output, if there are several outputs."""
-  if not (isinstance(features, dict) and set(features) == {'features', 'sample_weights'}):
+  unweighted, weights = model_inputs.split_weights(features)
+  if (weights is None or isinstance(weights, (dict, list, tuple))
+      or len(model.outputs or ()) < 2):
     return features
-  weights = features['sample_weights']
-  if isinstance(weights, (dict, list, tuple)) or len(model.outputs or ()) < 2:
-    return features
-  return dict(features, sample_weights=[weights] * len(model.outputs))
+  return {'features': unweighted, 'sample_weights': [weights] * len(model.outputs)}
 
 
-def _expand_labels(labels: Any, model: tf.keras.Model) -> Any:
+def _labels_as_columns(labels: Any, model: tf.keras.Model) -> Any:
   """Returns labels of the shape [B, 1] instead of [B] for each output of the shape [B, 1].
 
   For labels [B], Keras computes the mean loss of the batch instead of the loss of each example, so
@@ -160,13 +160,13 @@ def _expand_labels(labels: Any, model: tf.keras.Model) -> Any:
     return labels
   outputs = dict(zip(model.output_names, model.outputs))
   if isinstance(labels, dict):
-    return {name: _expand(tensor, outputs.get(name)) for name, tensor in labels.items()}
+    return {name: _to_column(tensor, outputs.get(name)) for name, tensor in labels.items()}
   if isinstance(labels, (list, tuple)):
-    return [_expand(tensor, output) for tensor, output in zip(labels, model.outputs)]
-  return _expand(labels, model.outputs[0])
+    return [_to_column(tensor, output) for tensor, output in zip(labels, model.outputs)]
+  return _to_column(labels, model.outputs[0])
 
 
-def _expand(labels: Any, output: Optional[tf.Tensor]) -> Any:
+def _to_column(labels: Any, output: Optional[tf.Tensor]) -> Any:
   """Returns labels [B] as [B, 1] if the output has this shape, or else unchanged."""
   is_column = output is not None and output.shape.ndims == 2 and output.shape[1].value == 1
   if is_column and isinstance(labels, tf.Tensor) and labels.shape.ndims == 1:

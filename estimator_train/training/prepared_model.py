@@ -115,6 +115,8 @@ def _convert(plan: Plan, model: tf.keras.Model) -> PreparedModel:
     tf.keras.backend.set_session(tf.Session(config=session_config))
     initial_weights.load_initial_weights(model, settings[groups.Model], dataset.image_shape)
   run_config = engine.make_run_config()
+  with _translate_errors(settings[groups.Model]):
+    custom_objects = find_custom_objects(model, {})
   warm_start = None
   if plan.checkpoint.path is None:
     warm_start = model_to_estimator.warm_start_settings(
@@ -122,7 +124,7 @@ def _convert(plan: Plan, model: tf.keras.Model) -> PreparedModel:
     if engine.worker.is_chief:
       with _translate_errors(settings[groups.Model]):
         initial_weights.save_initial_weights(model, run_config, settings[groups.Model],
-                                             has_given_weights)
+                                             has_given_weights, custom_objects)
   elif engine.worker.is_chief:
     initial_weights.warn_if_weights_differ(plan.run_dir, settings[groups.Model], settings.seed)
   one_hot = not losses.takes_class_indices(losses.get_loss(model))
@@ -130,12 +132,12 @@ def _convert(plan: Plan, model: tf.keras.Model) -> PreparedModel:
   with _translate_errors(settings[groups.Model]):
     estimator = training_estimator = to_estimator(
         model, run_config, warm_start=warm_start,
-        custom_objects=find_custom_objects(model, {}),
+        custom_objects=custom_objects,
         preprocess=building.make_model_preprocess(model, settings[groups.Model], dataset),
         num_classes=len(dataset.labels), class_weights=_class_weights(plan),
         label_smoothing=settings.label_smoothing,
         check_batch=None if dataset.image_shape is not None else make_batch_check(
-            model, settings[groups.Data]),
+            model, dataset.name),
         observe_batch=summaries.register_batch if dataset.labels else None)
   if settings.cache_features and settings.trains:
     frozen_part, rest = frozen_features.split_model(model, settings.model)

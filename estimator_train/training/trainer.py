@@ -78,7 +78,7 @@ class Trainer:
     if write_reports is not None:
       evaluator = Evaluator(self.plan, self._model, lambda: signals.stop_signum is not None)
       self.evaluation = EvaluationLoop(
-          self.plan.run_dir, settings[groups.Evaluation], evaluator,
+          self.plan.run_dir, settings[groups.Evaluation], evaluator, self._model.best_metric,
           functools.partial(write_reports, settings[groups.Run], self.plan.data.dataset.labels),
           None if worker.is_chief else worker.role)
 

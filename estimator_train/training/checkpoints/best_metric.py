@@ -64,7 +64,7 @@ def resolve(settings: groups.Evaluation, model: tf.keras.Model, has_classes: boo
 def values_of(metrics: Dict[str, Any]) -> Dict[str, Optional[float]]:
   """Returns the metrics of an evaluation that can select the best checkpoint."""
   return {name: value for name, value in metrics.items()
-          if (value is None or isinstance(value, float)) and name != 'checkpoint'}
+          if value is None or isinstance(value, float)}
 
 
 def _metric_names(model: tf.keras.Model, has_classes: bool) -> List[str]:

@@ -3,7 +3,7 @@
 import hashlib
 import logging
 import os
-from typing import List, Optional, Union
+from typing import Any, Dict, List, Optional, Union
 
 import h5py
 import tensorflow.compat.v1 as tf
@@ -16,7 +16,6 @@ from estimator_train.run_dir.run_files import RunDir
 from estimator_train.settings import groups
 from estimator_train.tf_patches import model_to_estimator
 from estimator_train.training.checkpoints import save_hook
-from estimator_train.training.custom_objects import find_custom_objects
 
 _LOG = logging.getLogger('estimator_train')
 _FINGERPRINT_FILE = 'fingerprint.txt'
@@ -103,7 +102,8 @@ def _make_fingerprint(settings: groups.Model, seed: int) -> str:
 
 
 def save_initial_weights(model: tf.keras.Model, config: tf.estimator.RunConfig,
-                         settings: groups.Model, has_given_weights: bool) -> None:
+                         settings: groups.Model, has_given_weights: bool,
+                         custom_objects: Dict[str, Any]) -> None:
   """Saves the initial weights of a run, and a fingerprint of the weights.
 
   Args:
@@ -112,10 +112,11 @@ def save_initial_weights(model: tf.keras.Model, config: tf.estimator.RunConfig,
     settings: the model flags of the run.
     has_given_weights: whether the model has the weights that `--weights` gives; otherwise, random
       weights are saved.
+    custom_objects: the user's functions and classes by name; copying the model requires them.
   """
   model_to_estimator.save_initial_weights(
       model, model.get_weights() if has_given_weights else None, config,
-      find_custom_objects(model, {}))
+      custom_objects)
   path = model_to_estimator.initial_weights_path(config.model_dir)
   atomic.write_text(os.path.join(os.path.dirname(path), _FINGERPRINT_FILE),
                     _make_fingerprint(settings, config.tf_random_seed) + '\n')

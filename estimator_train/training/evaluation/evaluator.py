@@ -36,15 +36,11 @@ class Evaluator:
     model: the model to evaluate.
     is_stop_requested: a function that is called before each batch. If it returns True, the
       evaluation is interrupted.
-
-  Attributes:
-    best_metric: the metric that selects the best checkpoint.
   """
 
   def __init__(self, plan: Plan, model: PreparedModel,
                is_stop_requested: Callable[[], bool] = lambda: False) -> None:
     self._plan, self._model = plan, model
-    self.best_metric = model.best_metric
     self._is_stop_requested = is_stop_requested
     self._graph: Optional[_EvaluationGraph] = None
 

@@ -8,7 +8,12 @@ import tensorflow.compat.v1 as tf
 
 from estimator_train.run_dir.run_files import RunDir
 from estimator_train.settings import groups
-from estimator_train.training.checkpoints import best_checkpoint, best_metric, save_hook
+from estimator_train.training.checkpoints import (
+  best_checkpoint,
+  best_metric as best_metrics,
+  save_hook,
+)
+from estimator_train.training.checkpoints.best_metric import BestMetric
 from estimator_train.training.evaluation import early_stopping
 from estimator_train.training.evaluation.early_stopping import StopReason
 from estimator_train.training.evaluation.evaluator import EvaluationStopped, Evaluator
@@ -29,19 +34,21 @@ class EvaluationLoop:
     run_dir: the directory of the run.
     settings: the early stopping rules.
     evaluator: evaluates one checkpoint.
+    best_metric: the metric that selects the best checkpoint.
     write_reports: a function that is called after each evaluation, see WriteReports.
     task_type: the type of the task that evaluates; None for the chief and for a single process.
 
   Attributes:
-    best_metric: the metric that selects the best checkpoint.
+    best_metric: see Args.
   """
 
   def __init__(self, run_dir: RunDir, settings: groups.Evaluation, evaluator: Evaluator,
-               write_reports: WriteReports, task_type: Optional[str] = None) -> None:
+               best_metric: BestMetric, write_reports: WriteReports,
+               task_type: Optional[str] = None) -> None:
     self._run_dir, self._settings = run_dir, settings
     self._evaluator, self._write_reports = evaluator, write_reports
     self._task_type = task_type
-    self.best_metric = evaluator.best_metric
+    self.best_metric = best_metric
     self._last_result: Dict[str, Any] = {}
     self._stop_reason: Optional[StopReason] = None
 
@@ -69,7 +76,7 @@ class EvaluationLoop:
     metrics['checkpoint'] = path
     self._last_result = self._write_reports(metrics, samples)
     best = best_checkpoint.promote_if_better(
-        pinned_path, metrics['global_step'], best_metric.values_of(metrics), self.best_metric,
+        pinned_path, metrics['global_step'], best_metrics.values_of(metrics), self.best_metric,
         self._run_dir.path)
     self._last_result['best'] = best.as_result()
     self._stop_reason = early_stopping.find_stop_reason(

@@ -5,6 +5,7 @@ from typing import Any, Dict, List, Tuple
 import tensorflow.compat.v1 as tf
 
 from estimator_train.inputs import images
+from estimator_train.models import model_inputs
 from estimator_train.tf_patches import model_to_estimator, training_endpoints
 from estimator_train.training import losses
 from estimator_train.training.evaluation import sample_predictions
@@ -39,9 +40,8 @@ def classifier_metrics(features: Any, labels: Any, outputs: tf.Tensor, loss: los
     Keras, average_loss is the sum of the weighted losses, divided by the number of examples. The
     other metrics do not depend on sample weights.
   """
-  labels, weights = _only_tensor(labels), None
-  if isinstance(features, dict) and set(features) == {'features', 'sample_weights'}:
-    features, weights = features['features'], _only_tensor(features['sample_weights'])
+  labels = _only_tensor(labels)
+  features, weights = model_inputs.split_weights(features)
   class_indices = (tf.reshape(labels, [-1]) if losses.takes_class_indices(loss)
                    else tf.argmax(labels, -1))
   if images.is_image_batch(features):
@@ -51,7 +51,7 @@ def classifier_metrics(features: Any, labels: Any, outputs: tf.Tensor, loss: los
   matrix, add_matrix = _running_sum(batch_matrix, 'confusion_matrix')
   example_losses = tf.cast(losses.make_per_example_loss(loss)(labels, outputs), tf.float64)
   if weights is not None:
-    example_losses *= tf.reshape(tf.cast(weights, tf.float64), [-1])
+    example_losses *= tf.reshape(tf.cast(_only_tensor(weights), tf.float64), [-1])
   loss_sum, add_loss = _running_sum(tf.reduce_sum(example_losses), 'loss_sum')
   examples = tf.reduce_sum(matrix)
   return {
@@ -73,9 +73,7 @@ def model_metrics(model: tf.keras.Model) -> Metrics:
   batch_values = training_endpoints.batch_metric_values(model)
   for name in batch_values.keys() & metrics.keys():
     tf.add_to_collection(_BATCH_MEANS_KEY, name)
-    batch_size = tf.cast(tf.shape(model.outputs[0])[0], tf.float64)
-    metrics[name] = _running_mean(batch_values[name] * tf.cast(
-        batch_size, batch_values[name].dtype), batch_size, name)
+    metrics[name] = _mean_over_batches(batch_values[name], tf.shape(model.outputs[0])[0], name)
   return metrics
 
 
@@ -110,9 +108,8 @@ def loss_metrics(model: tf.keras.Model) -> Metrics:
   regularization = training_endpoints.regularization_losses(model)
   if regularization:
     # Losses of activities depend on the batch; those of weights are the same for all batches.
-    metrics['regularization_loss'] = _running_mean(
-        tf.cast(tf.add_n(regularization), tf.float64) * tf.cast(batch_size, tf.float64),
-        tf.cast(batch_size, tf.float64), 'regularization_loss')
+    metrics['regularization_loss'] = _mean_over_batches(
+        tf.add_n(regularization), batch_size, 'regularization_loss')
   return metrics
 
 
@@ -131,6 +128,13 @@ def _only_tensor(value: Any) -> tf.Tensor:
   elif isinstance(value, (list, tuple)):
     (value,) = value
   return tf.convert_to_tensor(value)
+
+
+def _mean_over_batches(value: tf.Tensor, batch_size: tf.Tensor,
+                       name: str) -> Tuple[tf.Tensor, tf.Operation]:
+  """Returns the mean of a scalar over the batches, weighted by their sizes; see _running_mean."""
+  weight = tf.cast(batch_size, tf.float64)
+  return _running_mean(tf.cast(value, tf.float64) * weight, weight, name)
 
 
 def _running_mean(batch_sum: tf.Tensor, batch_count: tf.Tensor,

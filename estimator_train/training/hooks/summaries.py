@@ -12,6 +12,7 @@ import tensorflow.compat.v1 as tf
 from tensorboard.plugins.hparams import api_pb2 as hparams_api, summary as hparams
 
 from estimator_train.inputs import images
+from estimator_train.models import model_inputs
 from estimator_train.settings import Settings
 from estimator_train.tf_patches import estimator as estimator_patches, model_to_estimator
 from estimator_train.training.hooks import batch_metrics, logged_steps
@@ -69,8 +70,7 @@ def register_batch(features: Any, labels: tf.Tensor, outputs: tf.Tensor) -> None
       lambda strategy, accuracies: register_scalar(
           'accuracy', strategy.reduce(tf.distribute.ReduceOp.MEAN, accuracies, axis=None)),
       args=(accuracy,))
-  if isinstance(features, dict) and set(features) == {'features', 'sample_weights'}:
-    features = features['features']
+  features, _ = model_inputs.split_weights(features)
   if images.is_image_batch(features):
     tf.add_to_collection(_PIXELS_KEY, features[:_MAX_EXAMPLES])
     tf.add_to_collection(_CLASS_INDICES_KEY, class_indices[:_MAX_EXAMPLES])

@@ -169,6 +169,18 @@ def compiled_with_adam(image_shape, num_classes):
   return model
 
 
+def batch_norm(image_shape, num_classes):
+  """Has statistics that each replica updates, and frozen ones that no replica updates."""
+  layers = tf.keras.layers
+  return tf.keras.Sequential([
+      layers.Flatten(input_shape=image_shape),
+      layers.BatchNormalization(momentum=0.9),
+      layers.Dense(8, activation='tanh'),
+      layers.BatchNormalization(trainable=False),
+      layers.Dense(num_classes, activation='softmax'),
+  ])
+
+
 def partly_frozen(image_shape, num_classes):
   layers = tf.keras.layers
   return tf.keras.Sequential([

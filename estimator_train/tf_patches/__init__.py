@@ -186,6 +186,12 @@ attribute TensorFlow lacks, which other function uses this function, or how the 
     symptom: a run cannot resume on another number of replicas; a resumed run uses the learning
       rate in the checkpoint instead of the rate that the flags give
     test: tests/tf_patches/test_tf_patches.py (rate), tests/training/checkpoints/test_save_hook.py
+- `replicated_variables.average_statistics`
+    defect: saving averages the statistics of batch normalization by a collective operation, in
+      which only the chief takes part
+    location: distribute/values.py:1242
+    symptom: under MultiWorkerMirroredStrategy, the first checkpoint hangs
+    test: tests/cluster/test_workers.py, tests/cluster/test_converted_models.py
 - `replicated_variables.single_copy_variables`
     defect: (used by `SingleCopySaver`)
     test: tests/training/checkpoints/test_save_hook.py

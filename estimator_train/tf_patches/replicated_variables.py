@@ -1,9 +1,10 @@
-"""Saves one copy of each variable, even if every replica has a copy of the variable."""
+"""Keeps the copies of variables on several replicas consistent, and saves one of the copies."""
 
 import re
 from typing import Any, Dict, List, Optional, Set
 
 import tensorflow.compat.v1 as tf
+from tensorflow.python.distribute import values
 
 # Matches training/Adam/learning_rate; the names of slots contain more slashes.
 _HYPERPARAMETER_NAME = re.compile(r'training(_\d+)?/[^/]+/[^/]+$')
@@ -74,3 +75,46 @@ def single_copy_variables() -> List[Any]:
     if name not in chosen or hasattr(variable, 'values'):  # `values`: the variable is replicated.
       chosen[name] = variable
   return list(chosen.values())
+
+
+def average_statistics(model: tf.keras.Model, train_op: tf.Operation) -> tf.Operation:
+  """Returns a training step that also averages the statistics of layers over all workers.
+
+  Must be called in each replica. Only layers such as batch normalization have these variables,
+  which every replica updates from its part of the batch.
+
+  Defect: a checkpoint contains the mean of these variables over all replicas
+  (tensorflow_core/python/distribute/values.py:1242), but only the chief writes checkpoints, and
+  the other workers do not take part in its collective operation. Symptom: under
+  MultiWorkerMirroredStrategy, a model with batch normalization hangs at its first checkpoint.
+  This function adds the collective operation to each step instead. Moving averages are linear, so
+  a checkpoint contains the same values as if the mean were computed only for the checkpoint.
+
+  Args:
+    model: a model from build_model.
+    train_op: the operation of a training step.
+  """
+  strategy = tf.distribute.get_strategy()
+  statistics = _updated_statistics(model)
+  if not statistics or not strategy.extended.experimental_between_graph:
+    return train_op
+  strategy.extended.read_var = lambda variable: tf.identity(variable.primary)
+  with tf.control_dependencies([train_op]):
+    # One vector, because each collective operation waits for the network.
+    vector = tf.concat([tf.reshape(tf.identity(variable.get()), [-1])
+                        for variable in statistics], axis=0)
+  means = tf.split(
+      tf.distribute.get_replica_context().merge_call(
+          lambda strategy, vectors: strategy.extended.reduce_to(
+              tf.distribute.ReduceOp.MEAN, vectors, destinations=vectors), args=(vector,)),
+      [variable.shape.num_elements() for variable in statistics])
+  return tf.group(*[variable.get().assign(tf.reshape(mean, variable.shape))
+                    for variable, mean in zip(statistics, means)])
+
+
+def _updated_statistics(model: tf.keras.Model) -> List[values.SyncOnReadVariable]:
+  """Returns the float variables that each replica updates, without those of frozen layers."""
+  # pylint: disable=protected-access
+  return [weight for layer in model._get_trainable_state() if layer._updates and layer.updates
+          for weight in layer._non_trainable_weights
+          if isinstance(weight, values.SyncOnReadVariable) and weight.dtype.is_floating]

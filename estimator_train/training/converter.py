@@ -99,7 +99,9 @@ def to_estimator(model: tf.keras.Model, run_config: tf.estimator.RunConfig, *,
         'export_outputs': _make_export_outputs(predictions, export_outputs)}
     hooks = []
     if mode == tf.estimator.ModeKeys.TRAIN:
-      spec.update(train_op=model_to_estimator.make_train_op(model_copy), loss=model_copy.total_loss)
+      train_op = replicated_variables.average_statistics(
+          model_copy, model_to_estimator.make_train_op(model_copy))
+      spec.update(train_op=train_op, loss=model_copy.total_loss)
       if observe_batch is not None:
         observe_batch(features, labels, *model_copy.outputs)
       # No step uses these variables; they only add the frozen weights to the checkpoints.

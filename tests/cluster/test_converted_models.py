@@ -22,7 +22,8 @@ model_dir, strategy = sys.argv[1:]
 numbers = np.random.RandomState(0).normal(size=(64, 4)).astype(np.float32)
 classes = (numbers[:, 0] > 0).astype(np.int32)
 model = tf.keras.Sequential([
-    tf.keras.layers.Dense(2, activation='softmax', input_shape=(4,), name='classes')])
+    tf.keras.layers.BatchNormalization(input_shape=(4,)),
+    tf.keras.layers.Dense(2, activation='softmax', name='classes')])
 model.compile(tf.keras.optimizers.SGD(.1), 'sparse_categorical_crossentropy')
 config = tf.estimator.RunConfig(
     train_distribute=getattr(tf.distribute.experimental, strategy)())

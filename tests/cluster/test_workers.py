@@ -70,6 +70,19 @@ def test_like_one_process_with_as_many_replicas(cluster, tmp_path, workers, repl
   assert tasks['worker 0'].result['train_loss'] == tasks['worker 1'].result['train_loss']
 
 
+def test_statistics_of_batch_norm_are_those_of_one_process(cluster, tmp_path):
+  alone, together = tmp_path / 'alone', tmp_path / 'together'
+  flags = [*FLAGS, '--mode=train', '--model=own_models:batch_norm', '--train_steps=10',
+           '--save_checkpoints_steps=5']
+  tasks = cluster.start([*flags, *TOGETHER, '--model_dir={}'.format(together)], workers=3)
+  assert program.main([*flags, '--model_dir={}'.format(alone), '--num_cpu_replicas=3']) == 0
+  for task in tasks.values():
+    assert task.code() == 0, task.log
+  assert_alike(weights(alone), weights(together))
+  frozen = weights(together)['batch_normalization_1/moving_variance']
+  np.testing.assert_array_equal(frozen, np.ones_like(frozen))
+
+
 def test_only_the_chief_writes(cluster, tmp_path):
   """The same files as without workers; TensorFlow lets each keep a folder of events."""
   alone, together = tmp_path / 'alone', tmp_path / 'together'

@@ -1,5 +1,6 @@
 """Real processes of a cluster on this machine: started, watched up to a deadline, and ended."""
 
+import importlib.util
 import json
 import os
 import re
@@ -9,9 +10,15 @@ import subprocess
 import sys
 import time
 
+import pytest
 from conftest import ROOT
 
 DEADLINE_SECS = 120
+requires_horovod = pytest.mark.skipif(
+    importlib.util.find_spec('horovod') is None,
+    reason='Horovod is not installed; scripts/install_horovod installs it')
+HOROVOD = pytest.param('horovod', marks=requires_horovod)
+SYNCHRONOUS_STRATEGIES = ('multi_worker_mirrored', HOROVOD)
 
 
 def free_addresses(count, host='127.0.0.1'):

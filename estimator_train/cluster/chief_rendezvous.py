@@ -41,14 +41,14 @@ class _Member:
 
 
 def connect_as_chief(cluster: Cluster, shared_values: Dict[str, str], mesh: Mesh,
-                     timeout: StartTimeout) -> None:
+                     timeout: StartTimeout, listener: Optional[socket.socket] = None) -> None:
   """Waits until all members are connected to each other; see rendezvous.connect_peers.
 
   On return, the chief's port is free again, and `mesh` contains the connections.
   """
   if len(cluster.members) == 1:
     return
-  listener = listen_on_own_port(cluster)
+  listener = listener or listen_on_own_port(cluster)
   rendezvous = _ChiefRendezvous(cluster, shared_values, mesh, timeout, listener)
   try:
     while not rendezvous.is_complete:

@@ -4,7 +4,7 @@ import contextlib
 import errno
 import socket
 import struct
-from typing import Tuple
+from typing import List, Tuple
 
 
 def split_address(address: str) -> Tuple[str, int]:
@@ -91,6 +91,36 @@ def peer_ip_address(connection: socket.socket) -> str:
   except OSError:
     return ''
   return host[len('::ffff:'):] if host.startswith('::ffff:') else host
+
+
+def own_addresses() -> List[str]:
+  """Returns the IP addresses of this host; the loopback address only if there is no other one."""
+  import psutil  # Not imported at the top, because few runs need psutil.
+  addresses = [address.address for entries in psutil.net_if_addrs().values() for address in entries
+               if address.family in (socket.AF_INET, socket.AF_INET6)]
+  # Link-local IPv6 addresses, such as fe80::1%eth0, name an interface of this host.
+  return [address for address in addresses
+          if not address.startswith(('127.', 'fe80:')) and address != '::1'] or ['127.0.0.1']
+
+
+def interface_of(address: str) -> str:
+  """Returns the name of the network interface that has an IP address; empty if there is none."""
+  import psutil
+  return next((name for name, entries in psutil.net_if_addrs().items()
+               if any(entry.address == address for entry in entries)), '')
+
+
+def route_to(host: str, port: int) -> str:
+  """Returns the IP address from which this host connects to another host.
+
+  Raises:
+    OSError: the host name cannot be resolved, or there is no route.
+  """
+  family, socket_type, protocol, _, address = socket.getaddrinfo(
+      host, port, 0, socket.SOCK_DGRAM)[0]
+  with socket.socket(family, socket_type, protocol) as datagrams:
+    datagrams.connect(address)  # Sends nothing.
+    return str(datagrams.getsockname()[0])
 
 
 def listening_process(port: int) -> str:

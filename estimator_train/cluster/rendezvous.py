@@ -21,8 +21,9 @@ ID. Another attempt begins if a member is lost and its process is replaced.
 """
 
 import logging
+import socket
 import time
-from typing import Callable, Dict
+from typing import Callable, Dict, Optional
 
 from estimator_train.cluster import chief_rendezvous, member_rendezvous
 from estimator_train.cluster.heartbeats import Peers
@@ -33,7 +34,8 @@ from estimator_train.cluster.tf_config import Cluster, describe_task_counts
 
 def connect_peers(cluster: Cluster, shared_values: Dict[str, str], start_timeout_secs: float,
                   log: Callable[[str], None] = logging.getLogger(__name__).info,
-                  clock: Callable[[], float] = time.monotonic) -> Peers:
+                  clock: Callable[[], float] = time.monotonic,
+                  listener: Optional[socket.socket] = None) -> Peers:
   """Waits for all other members, and returns once all members are connected to each other.
 
   Args:
@@ -42,6 +44,8 @@ def connect_peers(cluster: Cluster, shared_values: Dict[str, str], start_timeout
     start_timeout_secs: seconds to wait for the other members.
     log: called with each line to log, such as the missing members once a minute.
     clock: returns the time in seconds, from any origin.
+    listener: on the chief, a listener at its address, which this function closes. None: this
+      function opens the port in TF_CONFIG.
 
   Raises:
     PeerLost: a member did not connect in time.
@@ -52,9 +56,10 @@ def connect_peers(cluster: Cluster, shared_values: Dict[str, str], start_timeout
   timeout = StartTimeout(start_timeout_secs, log, clock)
   mesh = Mesh(cluster.task, cluster.members, clock)
   try:
-    connect = (chief_rendezvous.connect_as_chief if cluster.is_chief
-               else member_rendezvous.connect_as_member)
-    connect(cluster, shared_values, mesh, timeout)
+    if cluster.is_chief:
+      chief_rendezvous.connect_as_chief(cluster, shared_values, mesh, timeout, listener)
+    else:
+      member_rendezvous.connect_as_member(cluster, shared_values, mesh, timeout)
     connections, mesh.connections = mesh.connections, {}
     return Peers(cluster.task, connections)
   finally:

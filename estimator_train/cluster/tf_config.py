@@ -76,6 +76,13 @@ class Cluster(NamedTuple):
     return self.workers.index(self.task) if self.task in self.workers else None
 
   @property
+  def local_rank(self) -> int:
+    """Number of preceding tasks in `workers` whose addresses have the host of this task."""
+    hosts = [network.split_address(self.address(task))[0] for task in self.workers]
+    rank = self.rank or 0
+    return hosts[:rank].count(hosts[rank])
+
+  @property
   def parameter_servers(self) -> Tuple[Task, ...]:
     """The tasks that serve variables."""
     return self._tasks_of_type('ps')
@@ -133,9 +140,9 @@ def check_strategy(cluster: Cluster, strategy: str) -> None:
   """Raises a UserError if the --distribution_strategy cannot be used on the cluster."""
   servers = ['cluster.ps[{}]={}'.format(task.index, cluster.address(task))
              for task in cluster.parameter_servers]
-  if strategy == 'multi_worker_mirrored':
+  if strategy in ('multi_worker_mirrored', 'horovod'):
     if servers:
-      raise _error('--distribution_strategy=multi_worker_mirrored uses no parameter servers',
+      raise _error('--distribution_strategy={} uses no parameter servers'.format(strategy),
                    servers[0], 'leave cluster.ps out, or give '
                    '--distribution_strategy=parameter_server')
   elif strategy == 'parameter_server':

@@ -4,8 +4,9 @@ import logging
 import time
 from typing import Callable, Mapping, NamedTuple, Optional
 
-from estimator_train.cluster import tf_config
-from estimator_train.cluster.tf_config import Cluster
+from estimator_train.cluster import launches, tf_config
+from estimator_train.cluster.launches import Launch
+from estimator_train.cluster.tf_config import Cluster, Task
 
 CHIEF, WORKER, PARAMETER_SERVER, EVALUATOR = 'chief', 'worker', 'ps', 'evaluator'
 
@@ -20,12 +21,14 @@ class Worker(NamedTuple):
     rank: index among the processes that train, from 0; None if this process does not train.
     size: number of processes that train.
     role: CHIEF, WORKER, PARAMETER_SERVER or EVALUATOR. The chief writes the files of the run.
-    cluster: the cluster of TF_CONFIG; None if the run has only this process.
+    cluster: the cluster of TF_CONFIG; None if TF_CONFIG names no cluster.
+    launch: how horovodrun, mpirun or srun has started this process; None otherwise.
   """
   rank: Optional[int] = 0
   size: int = 1
   role: str = CHIEF
   cluster: Optional[Cluster] = None
+  launch: Optional[Launch] = None
 
   @property
   def is_chief(self) -> bool:
@@ -40,7 +43,16 @@ class Worker(NamedTuple):
   @property
   def name(self) -> str:
     """The name of the task, such as `worker 1`."""
+    if self.launch is not None:
+      return str(Task('worker', self.launch.rank))
     return self.role if self.cluster is None else str(self.cluster.task)
+
+  @property
+  def local_rank(self) -> int:
+    """Index of this process among the processes that train on the same host, from 0."""
+    if self.launch is not None:
+      return self.launch.local_rank
+    return self.cluster.local_rank if self.cluster is not None else 0
 
 
 SINGLE_WORKER = Worker()
@@ -50,15 +62,19 @@ def make_worker(environ: Mapping[str, str], strategy: str) -> Worker:
   """Makes the Worker that describes this process.
 
   Args:
-    environ: the environment variables, which may include TF_CONFIG.
+    environ: the environment variables, which may include TF_CONFIG. With the strategy `horovod` and
+      without TF_CONFIG, the variables of horovodrun, mpirun or srun determine the rank.
     strategy: the value of `--distribution_strategy`.
 
   Raises:
-    UserError: TF_CONFIG is invalid, or does not fit the strategy.
+    UserError: TF_CONFIG or another variable is invalid, or TF_CONFIG does not fit the strategy.
   """
   cluster = tf_config.parse_cluster(environ)
   if cluster is None:
-    return SINGLE_WORKER
+    launch = launches.find_launch(environ) if strategy == 'horovod' else None
+    if launch is None or launch.size == 1:
+      return SINGLE_WORKER
+    return Worker(launch.rank, launch.size, WORKER if launch.rank else CHIEF, launch=launch)
   tf_config.check_strategy(cluster, strategy)
   if len(cluster.members) == 1 and not cluster.has_evaluator:
     return SINGLE_WORKER

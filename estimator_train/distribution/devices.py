@@ -28,17 +28,24 @@ class Devices(NamedTuple):
     names: the names of the devices in TensorFlow, such as `/gpu:0`.
     display_names: the names of the devices in logs and reports. The name of one of several logical
       CPU devices ends with `(logical)`.
+    gpu_index: the index of the only GPU that TensorFlow may use; None: it may use all GPUs.
   """
   names: Tuple[str, ...]
   display_names: Tuple[str, ...]
+  gpu_index: Optional[int] = None
 
   @property
   def num_replicas(self) -> int:
     return len(self.names)
 
 
-def find_devices(settings: groups.Devices) -> Devices:
+def find_devices(settings: groups.Devices, local_rank: int = 0) -> Devices:
   """Finds the devices that the settings request.
+
+  Args:
+    settings: the settings that specify the devices.
+    local_rank: index of this process among those on this host. With Horovod, each process uses the
+      GPU with this index, which has not been tested with GPUs.
 
   Raises:
     UserError: there are fewer GPUs than requested.
@@ -52,6 +59,8 @@ def find_devices(settings: groups.Devices) -> Devices:
   num_gpus = num_available if settings.num_gpus < 0 else settings.num_gpus
   if settings.distribution_strategy in SINGLE_REPLICA_STRATEGIES:
     num_gpus = min(num_gpus, 1)
+  if settings.distribution_strategy == 'horovod' and num_gpus and num_available > 1:
+    return _choose_gpu(local_rank, num_available)
   if num_gpus and not settings.num_cpu_replicas:
     names = tuple('/gpu:{}'.format(index) for index in range(num_gpus))
     return Devices(names, names)
@@ -60,6 +69,16 @@ def find_devices(settings: groups.Devices) -> Devices:
   if num_replicas == 1:
     return Devices(names, names)
   return Devices(names, tuple(name + ' (logical)' for name in names))
+
+
+def _choose_gpu(local_rank: int, num_available: int) -> Devices:
+  """Returns the GPU of a process that shares the GPUs of its host with other processes."""
+  if local_rank >= num_available:
+    raise UserError('a host must have a GPU for each of its processes',
+                    'local rank {} and {} GPUs'.format(local_rank, num_available),
+                    'start at most {} processes on this host, or give --num_gpus=0'.format(
+                        num_available))
+  return Devices(('/gpu:0',), ('/gpu:{}'.format(local_rank),), gpu_index=local_rank)
 
 
 def prepare_devices(settings: groups.Devices, devices: Devices, trains: bool) -> None:
@@ -104,7 +123,7 @@ def make_local_strategy(settings: groups.Devices,
     return tf.distribute.OneDeviceStrategy(devices.names[0])
   if name in ('central_storage', 'parameter_server'):
     return central_storage.make_strategy(devices.names, '/cpu:0')
-  if name in ('mirrored', 'multi_worker_mirrored'):
+  if name in ('mirrored', 'multi_worker_mirrored', 'horovod'):
     return tf.distribute.MirroredStrategy(
         devices.names, cross_device_ops=_make_cross_device_ops(settings))
   raise ValueError('no strategy is implemented for {!r}'.format(name))
@@ -122,6 +141,8 @@ def make_session_config(settings: groups.Devices, devices: Devices,
   config = tf.ConfigProto(allow_soft_placement=True)
   threads.set_thread_counts(config, settings, in_cluster)
   config.gpu_options.allow_growth = settings.gpu_memory_growth
+  if devices.gpu_index is not None:
+    config.gpu_options.visible_device_list = str(devices.gpu_index)
   if settings.dtype == 'mixed':
     # tf.train.experimental.enable_mixed_precision_graph_rewrite would set this option for all
     # sessions of the process.

@@ -20,8 +20,8 @@ EXPORT_FORMATS = ('saved_model', 'h5', 'tflite')
 CLASS_WEIGHTS = ('none', 'balanced')
 OPTIMIZERS = ('adam', 'sgd', 'momentum', 'rmsprop')
 STRATEGIES = ('off', 'one_device', 'mirrored', 'central_storage', 'multi_worker_mirrored',
-              'parameter_server')
-MULTI_WORKER_STRATEGIES = ('multi_worker_mirrored', 'parameter_server')
+              'parameter_server', 'horovod')
+MULTI_WORKER_STRATEGIES = ('multi_worker_mirrored', 'parameter_server', 'horovod')
 ALL_REDUCE_ALGORITHMS = ('nccl', 'ring', 'hierarchical_copy', 'reduction_to_one_device')
 # These algorithms work only on one machine.
 SINGLE_HOST_ALL_REDUCE = ('hierarchical_copy', 'reduction_to_one_device')
@@ -41,4 +41,5 @@ SCALE_OVER = ('replicas', 'workers')
 BEST_MODES = ('auto', 'max', 'min')
 NAMED_CHECKPOINTS = ('latest', 'best')  # Any other value of --checkpoint is a path.
 MODES_WITH_CHECKPOINT_FLAG = ('evaluate', 'predict', 'export')
-SINGLE_REPLICA_STRATEGIES = ('off', 'one_device')
+# These strategies have one replica in each process.
+SINGLE_REPLICA_STRATEGIES = ('off', 'one_device', 'horovod')

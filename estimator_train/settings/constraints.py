@@ -83,6 +83,10 @@ def _check_devices(devices: Devices) -> None:
                     '--num_gpus={} --num_cpu_replicas={}'.format(
                         devices.num_gpus, devices.num_cpu_replicas),
                     'give one of them')
+  if devices.distribution_strategy == 'horovod' and devices.all_reduce_alg:
+    raise UserError('Horovod chooses its own all-reduce algorithm',
+                    '--distribution_strategy=horovod --all_reduce_alg=' + devices.all_reduce_alg,
+                    'omit --all_reduce_alg; environment variables HOROVOD_* configure Horovod')
   is_multi_worker = devices.distribution_strategy == 'multi_worker_mirrored'
   unsupported = (choices.SINGLE_HOST_ALL_REDUCE if is_multi_worker
                  else choices.MULTI_WORKER_ALL_REDUCE)
@@ -97,8 +101,8 @@ def _check_devices(devices: Devices) -> None:
     for name in ('num_gpus', 'num_cpu_replicas'):
       if getattr(devices, name) > 1:
         raise UserError(
-            '--distribution_strategy={} has one replica'.format(devices.distribution_strategy),
-            '--{}={}'.format(name, getattr(devices, name)),
+            '--distribution_strategy={} has one replica in each process'.format(
+                devices.distribution_strategy), '--{}={}'.format(name, getattr(devices, name)),
             'give --distribution_strategy=mirrored, or omit --{}'.format(name))
 
 

@@ -119,7 +119,7 @@ def make_plan(settings: Settings, start_up: StartUpTimer, worker: Worker = SINGL
   _check_early_stopping_flags(settings[groups.Evaluation], worker)
   if worker.role == EVALUATOR:
     _wait_for_checkpoint(run_dir, settings.start_timeout_secs)
-  devices = find_devices(settings[groups.Devices])
+  devices = find_devices(settings[groups.Devices], worker.local_rank)
   prepare_devices(settings[groups.Devices], devices, settings.trains)
   engine = make_engine(settings, worker, devices)
   checkpoint = _find_checkpoint(settings, run_dir, worker)

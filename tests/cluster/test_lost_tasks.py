@@ -11,6 +11,7 @@ import time
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
+from cluster_processes import SYNCHRONOUS_STRATEGIES
 
 from estimator_train import __main__ as program
 
@@ -51,10 +52,12 @@ def survivors_end(tasks, victim):
           task.log)
 
 
-def test_a_worker_is_asked_and_killed_and_stopped_and_the_chief_is_killed(cluster, tmp_path):
+@pytest.mark.parametrize('strategy', SYNCHRONOUS_STRATEGIES)
+def test_a_worker_is_asked_and_killed_and_stopped_and_the_chief_is_killed(
+    cluster, tmp_path, strategy):
   model_dir = tmp_path / 'model'
-  flags = FLAGS + TOGETHER + ['--model_dir={}'.format(model_dir),
-                              '--train_steps={}'.format(ENDLESS)]
+  flags = FLAGS + ['--distribution_strategy=' + strategy, '--model_dir={}'.format(model_dir),
+                   '--train_steps={}'.format(ENDLESS)]
   reached = 0
   for victim, signum in (('worker 1', signal.SIGTERM), ('worker 1', signal.SIGKILL),
                          ('worker 0', signal.SIGKILL), ('worker 1', signal.SIGSTOP)):

@@ -6,6 +6,7 @@ import os
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
+from cluster_processes import HOROVOD, SYNCHRONOUS_STRATEGIES
 
 from estimator_train import __main__ as program
 
@@ -13,6 +14,7 @@ FLAGS = ['--dataset=fashion_mnist_sample', '--model=own_models:two_layers', '--o
          '--learning_rate=0.05', '--batch_size=24', '--throughput_warmup_steps=5',
          '--log_every_steps=5', '--noreport_page']
 TOGETHER = ['--distribution_strategy=multi_worker_mirrored']
+synchronous = pytest.mark.parametrize('strategy', SYNCHRONOUS_STRATEGIES)
 ONE_AT_A_TIME = ['--inter_op_parallelism_threads=1']  # No operation may wait for another's thread.
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
@@ -41,13 +43,15 @@ def files(folder):
           for where, _, names in os.walk(str(folder)) for name in names}
 
 
-@pytest.mark.parametrize('workers, replicas', [(3, 1), (2, 2)])
-def test_like_one_process_with_as_many_replicas(cluster, tmp_path, workers, replicas):
+@pytest.mark.parametrize('workers, replicas, strategy', [
+    (3, 1, 'multi_worker_mirrored'), (2, 2, 'multi_worker_mirrored'),
+    pytest.param(3, 1, *HOROVOD.values, marks=HOROVOD.marks)])
+def test_like_one_process_with_as_many_replicas(cluster, tmp_path, workers, replicas, strategy):
   alone, together = tmp_path / 'alone', tmp_path / 'together'
   flags = FLAGS + ['--mode=train', '--train_steps=20']
-  tasks = cluster.start(flags + TOGETHER + [
-      '--model_dir={}'.format(together), '--num_cpu_replicas={}'.format(replicas)],
-      workers=workers)
+  tasks = cluster.start(flags + [
+      '--distribution_strategy=' + strategy, '--model_dir={}'.format(together),
+      '--num_cpu_replicas={}'.format(replicas)], workers=workers)
   assert program.main(flags + ['--model_dir={}'.format(alone),
                                '--num_cpu_replicas={}'.format(workers * replicas)]) == 0
   for task in tasks.values():
@@ -70,11 +74,13 @@ def test_like_one_process_with_as_many_replicas(cluster, tmp_path, workers, repl
   assert tasks['worker 0'].result['train_loss'] == tasks['worker 1'].result['train_loss']
 
 
-def test_statistics_of_batch_norm_are_those_of_one_process(cluster, tmp_path):
+@synchronous
+def test_statistics_of_batch_norm_are_those_of_one_process(cluster, tmp_path, strategy):
   alone, together = tmp_path / 'alone', tmp_path / 'together'
   flags = [*FLAGS, '--mode=train', '--model=own_models:batch_norm', '--train_steps=10',
            '--save_checkpoints_steps=5']
-  tasks = cluster.start([*flags, *TOGETHER, '--model_dir={}'.format(together)], workers=3)
+  tasks = cluster.start([*flags, '--distribution_strategy=' + strategy,
+                         '--model_dir={}'.format(together)], workers=3)
   assert program.main([*flags, '--model_dir={}'.format(alone), '--num_cpu_replicas=3']) == 0
   for task in tasks.values():
     assert task.code() == 0, task.log
@@ -83,12 +89,13 @@ def test_statistics_of_batch_norm_are_those_of_one_process(cluster, tmp_path):
   np.testing.assert_array_equal(frozen, np.ones_like(frozen))
 
 
-def test_only_the_chief_writes(cluster, tmp_path):
+@synchronous
+def test_only_the_chief_writes(cluster, tmp_path, strategy):
   """The same files as without workers; TensorFlow lets each keep a folder of events."""
   alone, together = tmp_path / 'alone', tmp_path / 'together'
   flags = FLAGS + ['--train_steps=12', '--eval_every_steps=6']
-  tasks = cluster.start(flags + TOGETHER + ONE_AT_A_TIME + ['--model_dir={}'.format(together)],
-                        workers=2)
+  tasks = cluster.start(flags + ONE_AT_A_TIME + [
+      '--distribution_strategy=' + strategy, '--model_dir={}'.format(together)], workers=2)
   assert program.main(flags + ['--model_dir={}'.format(alone)]) == 0
   for task in tasks.values():
     assert task.code() == 0, task.log
@@ -133,10 +140,11 @@ def test_an_evaluator_evaluates_each_checkpoint_once(cluster, tmp_path):
   assert evaluated == ['0', '6', '12'] and evaluator.result['examples'] == 1000
 
 
-def test_an_evaluation_stops_all_workers_at_one_step(cluster, tmp_path):
-  flags = FLAGS + TOGETHER + ['--train_steps=100000', '--eval_every_steps=20',
-                              '--stop_at_accuracy=0.01',
-                              '--model_dir={}'.format(tmp_path / 'model')]
+@synchronous
+def test_an_evaluation_stops_all_workers_at_one_step(cluster, tmp_path, strategy):
+  flags = FLAGS + ['--distribution_strategy=' + strategy, '--train_steps=100000',
+                   '--eval_every_steps=20', '--stop_at_accuracy=0.01',
+                   '--model_dir={}'.format(tmp_path / 'model')]
   tasks = cluster.start(flags, workers=2)
   for task in tasks.values():
     assert task.code() == 0, task.log

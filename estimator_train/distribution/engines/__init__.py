@@ -8,6 +8,7 @@ from estimator_train.cluster.worker import EVALUATOR, Worker
 from estimator_train.distribution.devices import Devices
 from estimator_train.distribution.engines.collective import CollectiveEngine
 from estimator_train.distribution.engines.engine import Engine
+from estimator_train.distribution.engines.horovod import HorovodEngine
 from estimator_train.distribution.engines.parameter_server import ParameterServerEngine
 from estimator_train.settings import Settings
 from estimator_train.settings.choices import MULTI_WORKER_STRATEGIES
@@ -16,6 +17,7 @@ _LOG = logging.getLogger('estimator_train')
 _MULTI_WORKER_ENGINES: Dict[str, Type[Engine]] = {
     'multi_worker_mirrored': CollectiveEngine,
     'parameter_server': ParameterServerEngine,
+    'horovod': HorovodEngine,
 }
 
 
@@ -33,7 +35,9 @@ def make_engine(settings: Settings, worker: Worker, devices: Devices) -> Engine:
     return _MULTI_WORKER_ENGINES[strategy](settings, worker, devices)
   if settings.trains and strategy in MULTI_WORKER_STRATEGIES and worker.role != EVALUATOR:
     _LOG.info('--distribution_strategy=%s with one worker: TF_CONFIG %s', strategy,
-              'names no other task' if 'TF_CONFIG' in os.environ else 'is not set')
+              'names no other task' if 'TF_CONFIG' in os.environ else 'is not set'
+              + (', and no launcher has started several processes' if strategy == 'horovod'
+                 else ''))
   # TensorFlow reads TF_CONFIG, too, and would connect to the other tasks.
   os.environ.pop('TF_CONFIG', None)
   return Engine(settings, worker, devices)

@@ -2,6 +2,7 @@
 
 import contextlib
 import logging
+import socket
 from typing import Any, Dict, Iterator, Mapping, Optional, Sequence
 
 import tensorflow.compat.v1 as tf
@@ -23,17 +24,26 @@ _FLAGS_THAT_MAY_DIFFER = (
 
 
 class ClusterEngine(Engine):
-  """Trains together with the other tasks of TF_CONFIG; see Engine."""
+  """Trains together with the other tasks of a cluster; see Engine."""
+  uses_server = True
 
   def __init__(self, settings: Settings, worker: Worker, devices: Devices) -> None:
     super().__init__(settings, worker, devices)
-    assert worker.cluster is not None
-    self._cluster: Cluster = worker.cluster
+    # The chief's listener, if its port was opened before the rendezvous.
+    self._listener: Optional[socket.socket] = None
     self._connected_peers: Optional[Peers] = None
-    wait_for_network(self._cluster, settings.start_timeout_secs)
+    self._cluster: Cluster = self._find_cluster()
+
+  def _find_cluster(self) -> Cluster:
+    """Returns the cluster, after a check of the addresses of its tasks."""
+    cluster = self.worker.cluster
+    assert cluster is not None
+    wait_for_network(cluster, self.settings.start_timeout_secs)
+    return cluster
 
   def join(self, shared_values: Mapping[str, str]) -> None:
-    self._connected_peers = join_peers(self.settings, self._cluster, shared_values)
+    self._connected_peers = join_peers(self.settings, self._cluster, shared_values, self._listener)
+    self._start_communication()
     if not self.worker.is_chief:
       # This worker reads the initial weights, so it waits until the chief has written them.
       self.peers.wait_until_started(self._cluster.chief)
@@ -41,11 +51,7 @@ class ClusterEngine(Engine):
   def train(self, estimator: tf.estimator.Estimator, input_fn: Any,
             hooks: Sequence[tf.train.SessionRunHook], max_steps: int) -> None:
     try:
-      # In a cluster, Estimator.train raises a ValueError. Despite the name, train_and_evaluate
-      # only trains here: it evaluates only in the evaluator, which uses the base class Engine.
-      tf.estimator.train_and_evaluate(
-          estimator, tf.estimator.TrainSpec(input_fn, max_steps, hooks),
-          tf.estimator.EvalSpec(input_fn))
+      self._train_estimator(estimator, input_fn, hooks, max_steps)
       self.peers.announce_state(heartbeats.TRAINED)
       # The last step of another worker may still need TensorFlow's server of this worker.
       self.peers.wait_until_trained(self._cluster.workers)
@@ -54,6 +60,19 @@ class ClusterEngine(Engine):
       raise
     finally:
       estimator_patches.release_server()
+
+  def _start_communication(self) -> None:
+    """Connects this process to the other processes for the exchange of tensors."""
+
+  def _train_estimator(self, estimator: tf.estimator.Estimator, input_fn: Any,
+                       hooks: Sequence[tf.train.SessionRunHook], max_steps: int) -> None:
+    """Trains up to the global step `max_steps`, or until a hook stops the training."""
+    # In a cluster of TF_CONFIG, Estimator.train raises a ValueError. Despite the name,
+    # train_and_evaluate only trains here: it evaluates only in the evaluator, which uses the base
+    # class Engine.
+    tf.estimator.train_and_evaluate(
+        estimator, tf.estimator.TrainSpec(input_fn, max_steps, hooks),
+        tf.estimator.EvalSpec(input_fn))
 
   def hooks(self) -> Sequence[tf.train.SessionRunHook]:
     return (_AnnounceTraining(self),)
@@ -99,13 +118,15 @@ class ClusterEngine(Engine):
       self.peers.report_failure(str(error) or type(error).__name__)
 
 
-def join_peers(settings: Settings, cluster: Cluster, shared_values: Mapping[str, str]) -> Peers:
+def join_peers(settings: Settings, cluster: Cluster, shared_values: Mapping[str, str],
+               listener: Optional[socket.socket] = None) -> Peers:
   """Connects to the other tasks. From then on, this process ends when another task is lost.
 
   Args:
     settings: the flags. Only `_FLAGS_THAT_MAY_DIFFER` may differ between tasks.
     cluster: the tasks.
     shared_values: further values that must be the same on all tasks, by name.
+    listener: see rendezvous.connect_peers.
 
   Raises:
     PeerLost: a task did not connect in time.
@@ -115,7 +136,7 @@ def join_peers(settings: Settings, cluster: Cluster, shared_values: Mapping[str,
                  if name not in _FLAGS_THAT_MAY_DIFFER}
   peers = rendezvous.connect_peers(
       cluster, dict(flag_values, **shared_values, TensorFlow=tf.version.VERSION),
-      settings.start_timeout_secs, _LOG.info)
+      settings.start_timeout_secs, _LOG.info, listener=listener)
   peers.set_lost_task_handler(settings.peer_timeout_secs, _end_process)
   _LOG.info('all %d tasks are connected: %s', len(cluster.members),
             tf_config.describe_task_counts(cluster))

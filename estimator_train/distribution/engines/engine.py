@@ -23,6 +23,7 @@ class Engine:
     size: number of processes that train together; 1 for an evaluator.
     examples_per_replica: number of examples that each replica uses per step.
     is_synchronous: whether each global step is a step of this process, too.
+    uses_server: whether training uses TensorFlow's server of this process, and its threads.
     announced_stop_step: the global step at which all processes are asked to stop; None if no
       process asks.
 
@@ -30,6 +31,7 @@ class Engine:
     UserError: the batch size is not divisible by the number of replicas.
   """
   is_synchronous = True
+  uses_server = False
   announced_stop_step: Optional[int] = None
 
   def __init__(self, settings: Settings, worker: Worker, devices: Devices) -> None:
@@ -76,7 +78,7 @@ class Engine:
         tf_random_seed=self.settings.seed,
         train_distribute=self.make_strategy(),
         session_config=make_session_config(self.settings[groups.Devices], self.devices,
-                                           in_cluster=self.size > 1),
+                                           in_cluster=self.uses_server),
         save_checkpoints_steps=None,  # The hook SaveCheckpoints saves them.
         save_checkpoints_secs=None,
         keep_checkpoint_max=self.settings.keep_checkpoint_max,

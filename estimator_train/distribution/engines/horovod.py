@@ -1,0 +1,159 @@
+"""Trains synchronously in several processes, which exchange gradients by Horovod."""
+
+import importlib
+import logging
+import os
+import time
+from typing import Any, Dict, Mapping, Optional, Sequence
+
+import tensorflow.compat.v1 as tf
+
+from estimator_train.cluster import launches, network
+from estimator_train.cluster.tf_config import Cluster
+from estimator_train.cluster.worker import Worker
+from estimator_train.distribution.devices import Devices
+from estimator_train.distribution.engines.cluster_engine import ClusterEngine
+from estimator_train.errors import PeerLost, UserError
+from estimator_train.settings import Settings
+from estimator_train.tf_patches import horovod_strategy
+
+_LOG = logging.getLogger('estimator_train')
+# After an error of Horovod, the heartbeats find the lost rank within this time.
+_LOSS_DETECTION_SECS = 10.
+
+
+class HorovodEngine(ClusterEngine):
+  """Trains with one replica in each rank of Horovod; see Engine.
+
+  The ranks are the workers of TF_CONFIG, or the processes that horovodrun, mpirun or srun starts.
+  """
+  uses_server = False
+
+  def __init__(self, settings: Settings, worker: Worker, devices: Devices) -> None:
+    self._horovod = _import_horovod()
+    self._rendezvous_server: Any = None
+    super().__init__(settings, worker, devices)
+    # For TensorFlow, each rank trains alone. With TF_CONFIG, it would start a server.
+    os.environ.pop('TF_CONFIG', None)
+
+  def _find_cluster(self) -> Cluster:
+    launch = self.worker.launch
+    if launch is None:
+      return super()._find_cluster()
+    if self.worker.is_chief:
+      cluster, self._listener = launches.publish_address(launch, self.settings.model_dir)
+      return cluster
+    return launches.wait_for_address(launch, self.settings.model_dir,
+                                     self.settings.start_timeout_secs, _LOG.info)
+
+  def join(self, shared_values: Mapping[str, str]) -> None:
+    super().join(dict(shared_values, Horovod=importlib.import_module('horovod').__version__))
+
+  def _start_communication(self) -> None:
+    if self.worker.launch is not None and self.worker.is_chief:
+      launches.remove_address(self.settings.model_dir)
+    if not self._launcher_connects_ranks():
+      self._connect_ranks()
+    try:
+      self._horovod.init()
+    except Exception as error:  # Horovod raises errors of several classes.
+      raise PeerLost('Horovod cannot connect the ranks: {}'.format(error)) from error
+    if (self._horovod.rank(), self._horovod.size()) != (self.worker.rank, self.worker.size):
+      raise UserError('Horovod must have the ranks of the launcher',
+                      'rank {} of {} in Horovod, {} of {} in the launcher'.format(
+                          self._horovod.rank(), self._horovod.size(), self.worker.rank,
+                          self.worker.size), 'start all ranks by the same launcher')
+    _LOG.info('Horovod connects %d ranks by %s', self.worker.size,
+              'MPI' if self._horovod.mpi_enabled() else 'Gloo')
+
+  def _launcher_connects_ranks(self) -> bool:
+    """Whether Horovod gets the addresses of all ranks from horovodrun or MPI."""
+    return 'HOROVOD_GLOO_RENDEZVOUS_ADDR' in os.environ or (
+        self.worker.launch is not None and self._horovod.mpi_built())
+
+  def _connect_ranks(self) -> None:
+    """Sets the variables by which Horovod finds the other ranks; the chief starts a server.
+
+    The server has the port of the chief's address, which is free after the rendezvous. It exchanges
+    the addresses of the ranks. For Horovod, each process is a host of its own: Horovod needs hosts
+    only for hierarchical operations.
+    """
+    host, port = network.split_address(self._cluster.address(self._cluster.chief))
+    if self.worker.is_chief:
+      self._rendezvous_server = _start_rendezvous_server(port, self.worker.size)
+    for name, value in _gloo_variables(self.worker, host, port).items():
+      os.environ.setdefault(name, value)
+
+  def make_strategy(self) -> Optional[tf.distribute.Strategy]:
+    return horovod_strategy.HorovodStrategy(self.devices.names[0])
+
+  def hooks(self) -> Sequence[tf.train.SessionRunHook]:
+    return (*super().hooks(), _BroadcastVariables())
+
+  def _train_estimator(self, estimator: tf.estimator.Estimator, input_fn: Any,
+                       hooks: Sequence[tf.train.SessionRunHook], max_steps: int) -> None:
+    try:
+      estimator.train(input_fn, hooks=hooks, max_steps=max_steps)
+    except tf.errors.OpError as error:
+      if 'Horovod' not in str(error):
+        raise
+      # An operation of Horovod fails if another rank has ended. The thread of the heartbeats ends
+      # this process, with the reason, as soon as it has found the lost rank.
+      time.sleep(_LOSS_DETECTION_SECS)
+      raise PeerLost('Horovod has failed: {}'.format(error.message)) from error
+
+
+class _BroadcastVariables(tf.train.SessionRunHook):
+  """Copies the variables of rank 0 to all ranks when a session has been created or restored."""
+
+  def begin(self) -> None:
+    self._broadcast = horovod_strategy.broadcast_variables()
+
+  def after_create_session(self, session: tf.Session, coord: Any) -> None:
+    session.run(self._broadcast)
+
+
+def _import_horovod() -> Any:
+  """Imports and returns `horovod.tensorflow`; raises a UserError if it is not installed."""
+  try:
+    return importlib.import_module('horovod.tensorflow')
+  except ImportError as error:
+    raise UserError('--distribution_strategy=horovod requires Horovod with TensorFlow',
+                    'the import of horovod.tensorflow fails ({})'.format(error),
+                    'run scripts/install_horovod, or see docs/horovod.md') from error
+
+
+def _start_rendezvous_server(port: int, size: int) -> Any:
+  """Starts Horovod's server for the addresses of the ranks, which runs until the process ends."""
+  http_server = importlib.import_module('horovod.runner.http.http_server')
+  hosts = importlib.import_module('horovod.runner.common.util.hosts')
+  threads = importlib.import_module('horovod.runner.util.threads')
+  server = http_server.RendezvousHTTPServer(('', port), http_server.RendezvousHandler, 0)
+  server.init([hosts.SlotInfo(_hostname(rank), rank, 0, rank, size, 1, size)
+               for rank in range(size)])
+  threads.in_thread(server.serve_forever)
+  return server
+
+
+def _gloo_variables(worker: Worker, host: str, port: int) -> Dict[str, str]:
+  """Returns Horovod's variables for a rank that finds the others by the server at an address."""
+  assert worker.rank is not None
+  return {
+      'HOROVOD_RANK': str(worker.rank),
+      'HOROVOD_SIZE': str(worker.size),
+      'HOROVOD_LOCAL_RANK': '0',
+      'HOROVOD_LOCAL_SIZE': '1',
+      'HOROVOD_CROSS_RANK': str(worker.rank),
+      'HOROVOD_CROSS_SIZE': str(worker.size),
+      'HOROVOD_HOSTNAME': _hostname(worker.rank),
+      'HOROVOD_CONTROLLER': 'gloo',
+      'HOROVOD_CPU_OPERATIONS': 'gloo',
+      'HOROVOD_GLOO_RENDEZVOUS_ADDR': host,
+      'HOROVOD_GLOO_RENDEZVOUS_PORT': str(port),
+      'HOROVOD_GLOO_IFACE': network.interface_of(network.route_to(host, port)),
+  }
+
+
+def _hostname(rank: int) -> str:
+  """Returns the name of the host that Horovod assumes for a rank."""
+  return 'rank-{}'.format(rank)

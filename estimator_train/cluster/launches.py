@@ -1,6 +1,6 @@
 """Finds the rank of a process that horovodrun, mpirun or srun has started, and connects the ranks.
 
-These launchers tell each process its rank, but not the addresses of the other processes. Rank 0
+These launchers pass each process its rank, but not the addresses of the other processes. Rank 0
 writes its own address to a file in `--model_dir`, and the other ranks wait for this file.
 """
 

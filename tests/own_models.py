@@ -169,6 +169,17 @@ def compiled_with_adam(image_shape, num_classes):
   return model
 
 
+def embeddings(image_shape, num_classes):
+  """Has sparse gradients."""
+  layers = tf.keras.layers
+  return tf.keras.Sequential([
+      layers.Flatten(input_shape=image_shape),
+      layers.Lambda(lambda pixels: tf.cast(pixels * 9, tf.int32)),
+      layers.Embedding(10, 2),
+      layers.Flatten(),
+      layers.Dense(num_classes, activation='softmax')])
+
+
 def batch_norm(image_shape, num_classes):
   """Has statistics that each replica updates, and frozen ones that no replica updates."""
   layers = tf.keras.layers

@@ -79,8 +79,7 @@ class Cluster(NamedTuple):
   def local_rank(self) -> int:
     """Number of preceding tasks in `workers` whose addresses have the host of this task."""
     hosts = [network.split_address(self.address(task))[0] for task in self.workers]
-    rank = self.rank or 0
-    return hosts[:rank].count(hosts[rank])
+    return hosts[:self.rank or 0].count(hosts[self.rank or 0])
 
   @property
   def parameter_servers(self) -> Tuple[Task, ...]:

@@ -68,6 +68,13 @@ attribute TensorFlow lacks, which other function uses this function, or how the 
     location: estimator.py:1377 (E)
     symptom: two loss curves in TensorBoard
     test: tests/tf_patches/test_tf_patches.py
+- `horovod_strategy.HorovodStrategy`
+    defect: (no public class from which a strategy for several processes can be derived)
+    test: tests/cluster/test_horovod.py
+- `horovod_strategy.broadcast_variables`
+    defect: (Horovod's function assigns to variables outside their strategy, which TensorFlow
+      refuses)
+    test: tests/cluster/test_horovod.py
 - `keras.preserve_session`
     defect: the function that returns Keras's session makes a session if there is none
     location: keras/backend.py:95

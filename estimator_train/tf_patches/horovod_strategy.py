@@ -1,9 +1,4 @@
-"""Makes a distribution strategy that exchanges gradients by Horovod.
-
-Not a workaround for a defect: a strategy, unlike Horovod's own `DistributedOptimizer`, also reduces
-the loss, the accuracy and the gradient norm, and works with every optimizer. TensorFlow has no
-public class from which a strategy for several processes can be derived.
-"""
+"""Makes a distribution strategy that exchanges gradients by Horovod."""
 
 import importlib
 from typing import Any, List, Sequence, Tuple
@@ -14,6 +9,10 @@ from tensorflow.python.distribute import distribute_lib, mirrored_strategy, valu
 
 class HorovodStrategy(tf.distribute.Strategy):
   """A strategy with one replica in each process that Horovod connects.
+
+  Not a workaround for a defect: TensorFlow has no public class from which a strategy for several
+  processes can be derived. Unlike Horovod's own `DistributedOptimizer`, a strategy also reduces the
+  loss, the accuracy and the gradient norm, and works with every optimizer.
 
   Horovod must have been initialized.
 

@@ -32,7 +32,7 @@ class ClusterEngine(Engine):
     # The chief's listener, if its port was opened before the rendezvous.
     self._listener: Optional[socket.socket] = None
     self._connected_peers: Optional[Peers] = None
-    self._cluster: Cluster = self._find_cluster()
+    self.cluster: Cluster = self._find_cluster()
 
   def _find_cluster(self) -> Cluster:
     """Returns the cluster, after a check of the addresses of its tasks."""
@@ -42,11 +42,11 @@ class ClusterEngine(Engine):
     return cluster
 
   def join(self, shared_values: Mapping[str, str]) -> None:
-    self._connected_peers = join_peers(self.settings, self._cluster, shared_values, self._listener)
+    self._connected_peers = join_peers(self.settings, self.cluster, shared_values, self._listener)
     self._start_communication()
     if not self.worker.is_chief:
       # This worker reads the initial weights, so it waits until the chief has written them.
-      self.peers.wait_until_started(self._cluster.chief)
+      self.peers.wait_until_started(self.cluster.chief)
 
   def train(self, estimator: tf.estimator.Estimator, input_fn: Any,
             hooks: Sequence[tf.train.SessionRunHook], max_steps: int) -> None:
@@ -54,7 +54,7 @@ class ClusterEngine(Engine):
       self._train_estimator(estimator, input_fn, hooks, max_steps)
       self.peers.announce_state(heartbeats.TRAINED)
       # The last step of another worker may still need TensorFlow's server of this worker.
-      self.peers.wait_until_trained(self._cluster.workers)
+      self.peers.wait_until_trained(self.cluster.workers)
     except BaseException as error:
       self._report_failure(error)
       raise
@@ -100,7 +100,7 @@ class ClusterEngine(Engine):
     if not self.worker.is_chief:
       self.peers.finish(measurements)
       return {}
-    measurements_by_task = self.peers.wait_until_finished(self._cluster.workers)
+    measurements_by_task = self.peers.wait_until_finished(self.cluster.workers)
     self.peers.finish()
     return {str(task): values for task, values in measurements_by_task.items()}
 

@@ -78,7 +78,7 @@ class HorovodEngine(ClusterEngine):
     the addresses of the ranks. For Horovod, each process is a host of its own: Horovod needs hosts
     only for hierarchical operations.
     """
-    host, port = network.split_address(self._cluster.address(self._cluster.chief))
+    host, port = network.split_address(self.cluster.address(self.cluster.chief))
     if self.worker.is_chief:
       self._rendezvous_server = _start_rendezvous_server(port, self.worker.size)
     for name, value in _gloo_variables(self.worker, host, port).items():
@@ -120,7 +120,7 @@ def _import_horovod() -> Any:
   except ImportError as error:
     raise UserError('--distribution_strategy=horovod requires Horovod with TensorFlow',
                     'the import of horovod.tensorflow fails ({})'.format(error),
-                    'run scripts/install_horovod, or see docs/horovod.md') from error
+                    'run scripts/install_horovod, or see docs/distribution.md') from error
 
 
 def _start_rendezvous_server(port: int, size: int) -> Any:

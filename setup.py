@@ -30,6 +30,8 @@ setup(
       'Pillow==8.4.0; python_version < "3.7"',
       'Pillow==9.5.0; python_version >= "3.7"',
     ],
+    # For --distribution_strategy=horovod. scripts/install_horovod sets the variables of its build.
+    'horovod': ['horovod==0.28.1', 'cloudpickle==2.2.1', 'PyYAML==6.0.1'],
     'report': [  # For model_dir/report/index.html.
       'matplotlib==3.3.4; python_version < "3.7"',
       'matplotlib==3.5.3; python_version >= "3.7"',

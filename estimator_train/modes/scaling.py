@@ -77,7 +77,8 @@ def _choose_unit(settings: Settings) -> Tuple[str, int, Settings]:
 
 def _choose_max_workers(settings: Settings) -> Tuple[int, Settings]:
   """Returns the largest number of workers, and the settings of one worker."""
-  settings = settings.evolve(distribution_strategy='multi_worker_mirrored')
+  if settings.distribution_strategy != 'horovod':
+    settings = settings.evolve(distribution_strategy='multi_worker_mirrored')
   # num_gpus=-1 means all GPUs.
   wants_gpus = settings.num_gpus and not settings.num_cpu_replicas
   gpus = tensorflow_import.count_gpus() if wants_gpus else 0

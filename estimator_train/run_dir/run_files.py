@@ -47,6 +47,7 @@ class RunDir:
       best/              the best checkpoint
       eval/, events.*    TensorBoard's data
       report/, *.json    the reports
+      rank_0_address.json  where rank 0 of Horovod listens, until all ranks have connected
       run.lock           locked by the process that writes to the folder
 
   Args:

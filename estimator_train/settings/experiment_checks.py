@@ -44,10 +44,10 @@ def _check_scaling(settings: Any) -> None:
 
 def _check_scaling_over_workers(settings: Any) -> None:
   # The default strategy, mirrored, is accepted: the sweep replaces it by multi_worker_mirrored.
-  if settings.distribution_strategy not in ('mirrored', 'multi_worker_mirrored'):
+  if settings.distribution_strategy not in ('mirrored', 'multi_worker_mirrored', 'horovod'):
     raise UserError('--scale_over=workers requires synchronous workers',
                     '--distribution_strategy=' + settings.distribution_strategy,
-                    'give --distribution_strategy=multi_worker_mirrored')
+                    'give --distribution_strategy=multi_worker_mirrored or horovod')
   if settings.all_reduce_alg in choices.SINGLE_HOST_ALL_REDUCE:
     raise UserError('--all_reduce_alg={} does not support several workers'.format(
         settings.all_reduce_alg), '--scale_over=workers', 'omit --all_reduce_alg')

@@ -1,4 +1,4 @@
-"""The TFJobs in deploy/kubeflow: fields that the operator knows, flags that the program knows."""
+"""The jobs in deploy/kubeflow: fields that the operators know, flags that the program knows."""
 
 import copy
 import json
@@ -35,7 +35,7 @@ def container(spec):
 
 
 def test_every_manifest_is_looked_at():
-  assert {path.stem for path in FOLDER.iterdir()} == {'volumes'} | set(JOBS)
+  assert {path.stem for path in FOLDER.iterdir()} == {'volumes', 'horovod'} | set(JOBS)
 
 
 @pytest.mark.parametrize('name', JOBS)
@@ -160,3 +160,59 @@ def test_claims_are_shared_by_all_nodes(spec):
            for volume in spec['template']['spec']['volumes'] if 'persistentVolumeClaim' in volume}
   assert named == set(claims)
   assert all(claim['spec']['accessModes'] == ['ReadWriteMany'] for claim in claims.values())
+
+
+def mpi_schema():
+  """The fields of an MPIJob that differ from those of a TFJob."""
+  schema = copy.deepcopy(SCHEMA)
+  schema['properties']['apiVersion'] = {'const': 'kubeflow.org/v2beta1'}
+  schema['properties']['kind'] = {'const': 'MPIJob'}
+  replica = schema['definitions']['replicaSpec']
+  schema['properties']['spec'] = {
+      'type': 'object', 'additionalProperties': False, 'required': ['mpiReplicaSpecs'],
+      'properties': {
+          'slotsPerWorker': {'type': 'integer', 'minimum': 1},
+          'sshAuthMountPath': {'type': 'string', 'pattern': '^/'},
+          'launcherCreationPolicy': {'enum': ['AtStartup', 'WaitForWorkersReady']},
+          'mpiImplementation': {'enum': ['OpenMPI', 'Intel', 'MPICH']},
+          'runPolicy': schema['properties']['spec']['properties']['runPolicy'],
+          'mpiReplicaSpecs': {
+              'type': 'object', 'additionalProperties': False, 'required': ['Launcher', 'Worker'],
+              'properties': {'Launcher': replica, 'Worker': replica}}}}
+  return schema
+
+
+def test_mpi_job_is_of_the_operators_form():
+  found = job('horovod')
+  jsonschema.validate(found, mpi_schema())
+  for path in (('spec', 'slotsPerWorker', 'slots'),
+               ('spec', 'mpiReplicaSpecs', 'Launcher', 'Chief'),
+               ('spec', 'mpiReplicaSpecs', 'Worker', 'template', 'spec', 'volumes', 'volume')):
+    with pytest.raises(jsonschema.ValidationError):
+      jsonschema.validate(misspelt(found, *path), mpi_schema())
+
+
+def test_mpi_job_starts_the_program(monkeypatch):
+  monkeypatch.chdir(str(ROOT))
+  specs = job('horovod')['spec']['mpiReplicaSpecs']
+  args = container(specs['Launcher'])['args']
+  assert args[args.index('-np') + 1] == str(specs['Worker']['replicas'])
+  settings = flags.parse(args[args.index('estimator_train') + 1:])
+  assert settings.distribution_strategy == 'horovod'
+  assert settings.batch_size == 64 * specs['Worker']['replicas']
+  mounts = {mount['mountPath'] for mount in container(specs['Worker'])['volumeMounts']}
+  assert {'/' + path.split('/')[1] for path in (settings.model_dir, settings.data_dir)} < mounts
+
+
+def test_mpi_job_fits_its_image():
+  dockerfile = (ROOT / 'deploy' / 'docker' / 'horovod.Dockerfile').read_text()
+  spec = job('horovod')['spec']
+  home = re.search(r'^ENV HOME=(.*)$', dockerfile, re.MULTILINE).group(1)
+  assert spec['sshAuthMountPath'] == home + '/.ssh'
+  worker = spec['mpiReplicaSpecs']['Worker']
+  port, = container(worker)['ports']
+  assert 'Port {}'.format(port['containerPort']) in dockerfile
+  assert container(worker)['args'][-1] in dockerfile
+  for replica in spec['mpiReplicaSpecs'].values():
+    pod = replica['template']['spec']['securityContext']
+    assert pod['runAsNonRoot'] is True and '--uid {}'.format(pod['runAsUser']) in dockerfile

@@ -47,6 +47,7 @@ ELSEWHERE = (
     (r'.*python tests/crash/kills.py', 'takes minutes; tests/crash/test_kills.py'),
     (r'CLUSTER_KILL_ROUNDS=20 tests/run.sh', 'takes minutes; tests/cluster/test_lost_tasks.py'),
     (r'tests/run.sh|scripts/lint|.ci/run', '.ci/run'),
+    (r'scripts/install_horovod', 'takes minutes; .ci/run'),
     (r'scripts/audit.sh', 'requires the package index; scripts/audit.sh'),
 )
 EXECUTED = [command for command in COMMANDS

@@ -247,7 +247,7 @@ BAD = [
      '--distribution_strategy=mirrored'),
     (['--mode=scaling', '--train_steps=11', '--scale_over=workers',
       '--distribution_strategy=parameter_server'], 'requires synchronous workers: '
-     '--distribution_strategy=parameter_server: give .*=multi_worker_mirrored$'),
+     '--distribution_strategy=parameter_server: give .*=multi_worker_mirrored or horovod$'),
     (['--mode=scaling', '--train_steps=11', '--scale_over=workers',
       '--all_reduce_alg=hierarchical_copy'], 'not support several workers: --scale_over=w.*: omit'),
     (['--mode=scaling', '--train_steps=11', '--cache_features'], 'synthetic images.*: omit it'),

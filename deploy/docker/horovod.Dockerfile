@@ -22,7 +22,7 @@ RUN set -e; rm -f /etc/apt/sources.list.d/cuda*.list /etc/apt/sources.list.d/nvi
       export HOROVOD_WITH_TENSORFLOW=1 HOROVOD_WITH_MPI=1 HOROVOD_WITH_GLOO=1; \
       export HOROVOD_WITHOUT_PYTORCH=1 HOROVOD_WITHOUT_MXNET=1; \
       export HOROVOD_GPU_OPERATIONS="${HOROVOD_GPU_OPERATIONS}"; \
-      python -m pip install --no-cache-dir cloudpickle==2.2.1 cffi==1.15.1; \
+      python -m pip install --no-cache-dir --no-deps cloudpickle==2.2.1 PyYAML==6.0.1; \
       python -m pip install --no-cache-dir --no-deps --require-hashes -r /tmp/horovod.txt; \
       apt-get -qq purge --yes cmake g++ make; \
       apt-get -qq autoremove --yes; \

@@ -1,6 +1,5 @@
 """Makes a distribution strategy that exchanges gradients by Horovod."""
 
-import importlib
 from typing import Any, List, Sequence, Tuple
 
 import tensorflow.compat.v1 as tf
@@ -86,4 +85,5 @@ def broadcast_variables() -> tf.Operation:
 
 def _horovod() -> Any:
   """Returns the module `horovod.tensorflow`, which few users have installed."""
-  return importlib.import_module('horovod.tensorflow')
+  import horovod.tensorflow
+  return horovod.tensorflow

@@ -1,6 +1,5 @@
 """Trains synchronously in several processes, which exchange gradients by Horovod."""
 
-import importlib
 import logging
 import os
 import time
@@ -47,7 +46,8 @@ class HorovodEngine(ClusterEngine):
                                      self.settings.start_timeout_secs, _LOG.info)
 
   def join(self, shared_values: Mapping[str, str]) -> None:
-    super().join(dict(shared_values, Horovod=importlib.import_module('horovod').__version__))
+    import horovod
+    super().join(dict(shared_values, Horovod=horovod.__version__))
 
   def _start_communication(self) -> None:
     if self.worker.launch is not None and self.worker.is_chief:
@@ -116,18 +116,19 @@ class _BroadcastVariables(tf.train.SessionRunHook):
 def _import_horovod() -> Any:
   """Imports and returns `horovod.tensorflow`; raises a UserError if it is not installed."""
   try:
-    return importlib.import_module('horovod.tensorflow')
+    import horovod.tensorflow  # Few users have installed it.
   except ImportError as error:
     raise UserError('--distribution_strategy=horovod requires Horovod with TensorFlow',
                     'the import of horovod.tensorflow fails ({})'.format(error),
                     'run scripts/install_horovod, or see docs/distribution.md') from error
+  return horovod.tensorflow
 
 
 def _start_rendezvous_server(port: int, size: int) -> Any:
   """Starts Horovod's server for the addresses of the ranks, which runs until the process ends."""
-  http_server = importlib.import_module('horovod.runner.http.http_server')
-  hosts = importlib.import_module('horovod.runner.common.util.hosts')
-  threads = importlib.import_module('horovod.runner.util.threads')
+  from horovod.runner.common.util import hosts
+  from horovod.runner.http import http_server
+  from horovod.runner.util import threads
   server = http_server.RendezvousHTTPServer(('', port), http_server.RendezvousHandler, 0)
   server.init([hosts.SlotInfo(_hostname(rank), rank, 0, rank, size, 1, size)
                for rank in range(size)])

@@ -5,7 +5,12 @@ import socket
 from typing import Any, Dict, List, Optional, Tuple
 
 from estimator_train.cluster import network
-from estimator_train.cluster.mesh import HANDSHAKE_TIMEOUT_SECS, Mesh, accept_connections
+from estimator_train.cluster.mesh import (
+  HANDSHAKE_TIMEOUT_SECS,
+  Mesh,
+  accept_connections,
+  find_peers,
+)
 from estimator_train.cluster.messages import Connection, is_port, parse_task, wait_readable
 from estimator_train.cluster.start_timeout import StartTimeout
 from estimator_train.cluster.tf_config import Cluster, Task, listen_on_own_port
@@ -19,6 +24,7 @@ _DUPLICATE_TIMEOUT_SECS = 10.
 # How long the chief waits for a process to disconnect after a release or a refusal.
 _DISCONNECT_TIMEOUT_SECS = 2.
 _MAX_LOGGED_CHARS = 80
+_MAX_SENT_NAMES = 20
 
 
 class _Member:
@@ -30,7 +36,7 @@ class _Member:
     hello_at: time of the process's `hello`, by the clock of the StartTimeout.
     last_message_at: time of the process's last message, by the same clock.
     meshed_attempt_id: ID of the attempt to build the mesh, once this attempt has connected the
-      process to all members; None before.
+      process to all its peers; None before.
   """
 
   def __init__(self, connection: Connection, port: int, now: float) -> None:
@@ -42,7 +48,7 @@ class _Member:
 
 def connect_as_chief(cluster: Cluster, shared_values: Dict[str, str], mesh: Mesh,
                      timeout: StartTimeout, listener: Optional[socket.socket] = None) -> None:
-  """Waits until all members are connected to each other; see rendezvous.connect_peers.
+  """Waits until all members are connected to their peers; see rendezvous.connect_peers.
 
   On return, the chief's port is free again, and `mesh` contains the connections.
   """
@@ -63,7 +69,7 @@ def connect_as_chief(cluster: Cluster, shared_values: Dict[str, str], mesh: Mesh
 
 
 class _ChiefRendezvous:
-  """Registers the processes that connect to the chief, and connects the members to each other."""
+  """Registers the processes that connect to the chief, and connects the members to their peers."""
 
   def __init__(self, cluster: Cluster, shared_values: Dict[str, str], mesh: Mesh,
                timeout: StartTimeout, listener: socket.socket) -> None:
@@ -79,7 +85,7 @@ class _ChiefRendezvous:
 
   @property
   def is_complete(self) -> bool:
-    """Whether all members are registered and connected to each other."""
+    """Whether all members are registered and connected to their peers."""
     return (self._mesh.is_complete and not self._missing_tasks()
             and all(member.meshed_attempt_id == self._mesh.attempt_id
                     for member in self._members.values()))
@@ -131,6 +137,9 @@ class _ChiefRendezvous:
     return [task for task in self._cluster.members
             if task != self._cluster.task and task not in self._members]
 
+  def _missing_names(self) -> List[str]:
+    return [str(task) for task in self._missing_tasks()[:_MAX_SENT_NAMES]]
+
   def _handle_hello(self, connection: Connection, accepted_at: float, now: float) -> bool:
     """Handles the `hello` on a connection; closes the connection if no `hello` arrives in time.
 
@@ -176,7 +185,7 @@ class _ChiefRendezvous:
 
   def _acknowledge(self, newcomer: _Member) -> None:
     """Answers the `hello` of a process that is not refused."""
-    newcomer.connection.send(missing=[str(task) for task in self._missing_tasks()], run=None)
+    newcomer.connection.send(missing=self._missing_names(), run=None)
 
   def _refuse(self, newcomer: _Member, **message: Any) -> None:
     """Sends the reason of a refusal; `_close_refused` closes the connection later."""
@@ -228,18 +237,20 @@ class _ChiefRendezvous:
         self._refuse(self._duplicates.pop(task), taken=True)
 
   def _start_mesh(self) -> None:
-    """Starts an attempt to build the mesh, and sends all addresses to each member."""
+    """Starts an attempt to build the mesh, and sends the addresses of its peers to each member."""
     attempt_id = os.urandom(16).hex()
     self._mesh.start(attempt_id, {})  # The chief needs no addresses: it only accepts connections.
-    addresses = [(self._cluster.task, '', self._mesh.port)] + [
-        (task, member.host, member.port) for task, member in self._members.items()]
-    for member in self._members.values():
+    addresses = {task: {'task': list(task), 'host': member.host, 'port': member.port}
+                 for task, member in self._members.items()}
+    addresses[self._cluster.task] = {
+        'task': list(self._cluster.task), 'host': '', 'port': self._mesh.port}
+    for task, member in self._members.items():
       member.connection.send(run=attempt_id, members=[
-          {'task': list(task), 'host': host, 'port': port} for task, host, port in addresses])
+          addresses[peer] for peer in find_peers(task, self._cluster.members)])
 
   def _send_missing_tasks(self, now: float) -> None:
     self._heartbeat_sent_at = now
+    missing = self._missing_names()
     for member in self._members.values():
       if member.connection.has_sent_all:
-        member.connection.send(missing=[str(task) for task in self._missing_tasks()],
-                               run=self._mesh.attempt_id)
+        member.connection.send(missing=missing, run=self._mesh.attempt_id)

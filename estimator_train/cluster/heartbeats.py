@@ -1,25 +1,35 @@
-"""Exchanges heartbeats between the tasks until the end of the run, and detects lost tasks."""
+"""Exchanges heartbeats between the tasks until the end of the run, and detects lost tasks.
 
-import os
-import sys
+A task sends its messages to its peers; see mesh.py. The chief, whose peers are all other tasks,
+adds to its messages what the others have to know about tasks that are not their peers. Each task
+passes on the lowest step at which any task asks all tasks to stop, and the first lost task.
+
+| message | content | sent |
+|---|---|---|
+| `state` | the state of the task; `stop_at`: the lowest known step, or null | each second |
+| with it, by the chief | `busy`: a busy task and its state, or null; `all_trained` | |
+| `bye` | true; `note`: the measurements of the task | by `finish` |
+| `lost` | the lost task; `reason` | by `report_failure` or once a task is lost |
+"""
+
+import itertools
 import threading
 import time
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 from estimator_train.cluster.messages import Connection, parse_task, wait_readable
+from estimator_train.cluster.peer import STARTING, Peer
 from estimator_train.cluster.tf_config import Task
 from estimator_train.errors import PeerLost
 
-# States of a task. A task is READY once its model is prepared, and TRAINED after its last step.
-STARTING, READY, TRAINING, TRAINED = 'starting', 'ready', 'training', 'trained'
 _HEARTBEAT_SECS = 1.
 _POLL_SECS = .2
 # Time from the end of a connection until its task counts as lost. If that task ended only because
 # a second task was lost, a message that names the second task arrives within this time.
 _GRACE_SECS = .5
 _GOODBYE_TIMEOUT_SECS = 2.
-_PRINT_TIMEOUT_SECS = 2.
-_MAX_STATE_CHARS, _MAX_REASON_CHARS = 40, 200
+_REPORTED = ' (reported by '
+_MAX_REASON_CHARS = 200
 
 LostTaskHandler = Callable[[Task, str], None]  # Called with the lost task and the reason.
 
@@ -32,31 +42,6 @@ class _LostTask(NamedTuple):
     return 'lost {}: {}'.format(*self)
 
 
-class _Peer:
-  """Another task, as known from its messages.
-
-  Attributes:
-    last_message_at: time of the last message of the task, by the clock of Peers.
-    state: the last announced state of the task.
-    is_finished: whether the task has sent its goodbye.
-    measurements: the measurements that the task sent with its goodbye.
-    stop_step: the global step at which the task asks all tasks to stop; None: no such request.
-    ended_at: time at which the connection ended without a goodbye; None otherwise.
-  """
-
-  def __init__(self, connection: Connection, now: float) -> None:
-    self.connection, self.last_message_at = connection, now
-    self.state = STARTING
-    self.is_finished = False
-    self.measurements: Dict[str, Any] = {}
-    self.stop_step: Optional[int] = None
-    self.ended_at: Optional[float] = None
-
-  @property
-  def is_open(self) -> bool:
-    return not self.connection.end_reason
-
-
 def boot_clock() -> float:
   """Returns monotonic seconds, including suspensions of the machine if the system counts them."""
   try:
@@ -66,25 +51,27 @@ def boot_clock() -> float:
 
 
 class Peers:
-  """The connections to all other members of the cluster.
+  """The connections to the peers of this task, which are all other tasks if it is the chief.
 
-  A thread sends a heartbeat each second, and receives the heartbeats of the other members. All
-  methods are thread-safe.
+  A thread sends a heartbeat each second, and receives the heartbeats of the peers. All methods are
+  thread-safe.
 
   Args:
     task: the task of this process.
-    connections: a connection to each other member.
+    chief: the chief of the cluster.
+    connections: a connection to each peer.
     clock: returns the time in seconds, from any origin; monotonic.
   """
 
-  def __init__(self, task: Task, connections: Dict[Task, Connection],
+  def __init__(self, task: Task, chief: Task, connections: Dict[Task, Connection],
                clock: Callable[[], float] = boot_clock) -> None:
-    self.task, self._clock = task, clock
+    self.task, self._chief, self._clock = task, chief, clock
     now = clock()
-    self._peers = {peer: _Peer(connection, now) for peer, connection in connections.items()}
+    self._peers = {peer: Peer(peer, connection, now) for peer, connection in connections.items()}
     self._changed = threading.Condition()  # Guards the peers and the attributes below.
     self._state = STARTING
     self._stop_step: Optional[int] = None
+    self._has_seen_all_trained = False  # Only on the chief.
     self._peer_timeout_secs: Optional[float] = None
     self._on_task_lost: Optional[LostTaskHandler] = None
     self._first_lost_task: Optional[_LostTask] = None
@@ -98,20 +85,17 @@ class Peers:
     """Sends this task's state: READY, TRAINING, TRAINED, or text that names a long activity."""
     with self._changed:
       self._state = state
-      self._heartbeat_sent_at = -float('inf')
+      self._send_heartbeats_soon()
 
   def stop_all_at(self, global_step: int) -> None:
     """Asks all tasks to stop at a global step that none of them has reached yet."""
     with self._changed:
-      self._stop_step = global_step
-      self._heartbeat_sent_at = -float('inf')
+      self._lower_stop_step(global_step)
 
   @property
   def stop_step(self) -> Optional[int]:
     """The lowest global step at which any task asks all tasks to stop; None if no task asks."""
-    with self._changed:
-      steps = [self._stop_step] + [peer.stop_step for peer in self._peers.values()]
-    return min((step for step in steps if step is not None), default=None)
+    return self._stop_step
 
   def set_lost_task_handler(self, peer_timeout_secs: float, on_task_lost: LostTaskHandler) -> None:
     """Sets the function to call when a task is lost; calls it soon if a task is already lost.
@@ -127,33 +111,42 @@ class Peers:
   def busy_peer(self) -> Optional[Tuple[Task, str]]:
     """Returns a task whose next step may take long, and its state; None: there is no such task."""
     with self._changed:
-      for task, peer in self._peers.items():
-        if not peer.is_finished and peer.state not in (READY, TRAINING, TRAINED):
-          return task, peer.state
-    return None
+      chief = self._peers.get(self._chief)
+      reported = chief.busy_task if chief and not chief.is_finished else None
+      return next(self._busy_peers(), reported)
+
+  def _busy_peers(self) -> Iterator[Tuple[Task, str]]:
+    return ((task, peer.state) for task, peer in self._peers.items() if peer.is_busy)
 
   def wait_until_started(self, task: Task) -> None:
-    """Waits until another task has left the state STARTING.
+    """Waits until a peer has left the state STARTING.
 
     Raises:
       PeerLost: a task was lost during the wait.
     """
     self._wait_until(lambda: self._peers[task].state != STARTING)
 
-  def wait_until_trained(self, tasks: Sequence[Task]) -> None:
-    """Waits until the given tasks, except the task of this process, have completed their last step.
+  def wait_until_trained(self, workers: Sequence[Task]) -> None:
+    """Waits until all workers have completed their last step; this task must have announced it.
 
     Raises:
       PeerLost: a task was lost during the wait.
     """
-    others = [self._peers[task] for task in tasks if task != self.task]
-    self._wait_until(lambda: all(peer.is_finished or peer.state == TRAINED for peer in others))
+    if self.task != self._chief:
+      chief = self._peers[self._chief]
+      self._wait_until(lambda: chief.is_finished or chief.has_seen_all_trained)
+      return
+    others = [self._peers[task] for task in workers if task != self.task]
+    self._wait_until(lambda: all(peer.is_trained for peer in others))
+    with self._changed:
+      self._has_seen_all_trained = True
+      self._send_heartbeats_soon()
 
   def wait_until_finished(self, tasks: Sequence[Task]) -> Dict[Task, Dict[str, Any]]:
-    """Waits until the given tasks, except the task of this process, have called `finish`.
+    """Waits until the given peers have called `finish`; ignores the task of this process.
 
     Returns:
-      The measurements that each awaited task passed to `finish`.
+      The measurements that each awaited peer passed to `finish`.
 
     Raises:
       PeerLost: a task was lost during the wait.
@@ -192,15 +185,15 @@ class Peers:
     """Runs in the thread until the final message is sent or a task is lost."""
     try:
       while True:
-        wait_readable(self._open_connections(), _POLL_SECS)
+        readable = wait_readable(self._open_peers(), _POLL_SECS)
         with self._changed:
           if self._final_message is not None:
             break
-          self._poll()
+          self._poll(readable)
           self._changed.notify_all()
           lost, on_task_lost = self._first_lost_task, self._on_task_lost
         if lost is not None and on_task_lost is not None:
-          self._send_final_message({'lost': list(lost.task), 'reason': lost.reason}, 0.)
+          self._send_final_message({'lost': list(lost.task), 'reason': lost.reason}, _GRACE_SECS)
           on_task_lost(*lost)
           return
       self._send_final_message(self._final_message, _GOODBYE_TIMEOUT_SECS)
@@ -208,7 +201,7 @@ class Peers:
       for peer in self._peers.values():
         peer.connection.close()
 
-  def _poll(self) -> None:
+  def _poll(self, readable: Sequence[Peer]) -> None:
     now = self._clock()
     interval_secs, self._polled_at = now - self._polled_at, now
     self._longest_poll_interval_secs = max(interval_secs, self._longest_poll_interval_secs)
@@ -216,36 +209,45 @@ class Peers:
       # The silent tasks may be alive: this process has not read their messages since the last poll.
       self._record_lost_task(
           self.task, 'this task was suspended for {:.0f} s'.format(interval_secs))
-    for task, peer in self._peers.items():
-      if peer.is_open:
-        self._receive(task, peer, now)
+    for peer in readable:
+      self._receive(peer, now)
+    for peer in self._open_peers():
+      peer.connection.flush()
     if now - self._heartbeat_sent_at >= _HEARTBEAT_SECS:
       self._heartbeat_sent_at = now
-      for peer in self._peers.values():
-        # A peer that does not read its messages gets no more, so that the queue does not grow.
-        if peer.is_open and peer.connection.has_sent_all:
-          peer.connection.send(state=self._state, stop_at=self._stop_step)
+      self._send_heartbeats()
     self._detect_lost_tasks(now)
 
-  def _receive(self, sender: Task, peer: _Peer, now: float) -> None:
-    """Handles the messages of a task, and the end of its connection."""
-    peer.connection.flush()
-    for message in peer.connection.receive():
-      peer.last_message_at = now
-      peer.state = str(message.get('state', peer.state))[:_MAX_STATE_CHARS]
+  def _send_heartbeats_soon(self) -> None:
+    self._heartbeat_sent_at = -float('inf')
+
+  def _send_heartbeats(self) -> None:
+    message: Dict[str, Any] = {'state': self._state, 'stop_at': self._stop_step}
+    busy: List[Tuple[Task, str]] = []
+    if self.task == self._chief:
+      message['all_trained'] = self._has_seen_all_trained
+      busy = list(itertools.islice(self._busy_peers(), 2))
+    for peer in self._open_peers():
+      # A peer that does not read its messages gets no more, so that the queue does not grow.
+      if peer.connection.has_sent_all:
+        others = [entry for entry in busy if entry[0] != peer.task]
+        peer.connection.send(busy=others[0] if others else None, **message)
+
+  def _lower_stop_step(self, global_step: int) -> None:
+    """Requests a stop at a global step, unless a stop at an earlier step has been requested."""
+    if self._stop_step is None or global_step < self._stop_step:
+      self._stop_step = global_step
+      self._send_heartbeats_soon()
+
+  def _receive(self, peer: Peer, now: float) -> None:
+    """Handles the messages of a peer that concern other tasks."""
+    for message in peer.receive(now):
       if isinstance(message.get('stop_at'), int):
-        peer.stop_step = message['stop_at']
+        self._lower_stop_step(message['stop_at'])
       lost = parse_task(message.get('lost'))
-      if message.get('bye'):
-        peer.is_finished = True
-        peer.measurements = message['note'] if isinstance(message.get('note'), dict) else {}
-        peer.connection.close()  # The sender of a goodbye waits for the end of the connection.
-        return
       if lost is not None:
         reason = str(message.get('reason'))[:_MAX_REASON_CHARS]
-        self._record_lost_task(lost, self._complete_reason(reason, sender, lost))
-    if peer.connection.end_reason:
-      peer.ended_at = now
+        self._record_lost_task(lost, self._complete_reason(reason, peer.task, lost))
 
   def _complete_reason(self, reason: str, sender: Task, lost: Task) -> str:
     """Adds the name of the sending task to a reason, unless the sender itself is lost."""
@@ -254,7 +256,8 @@ class Peers:
     if lost == self.task:
       return ('this task was reported as lost by {} ({}); the longest time in which this task read '
               'no messages was {:.1f} s').format(sender, reason, self._longest_poll_interval_secs)
-    return '{} (reported by {})'.format(reason, sender)
+    # Between other tasks, a reason may have been passed on several times.
+    return reason if _REPORTED in reason else '{}{}{})'.format(reason, _REPORTED, sender)
 
   def _detect_lost_tasks(self, now: float) -> None:
     """Records a task whose connection has ended, or from which no message has arrived in time."""
@@ -278,23 +281,13 @@ class Peers:
 
   def _send_final_message(self, message: Dict[str, Any], timeout_secs: float) -> None:
     """Sends the final message to all tasks, and waits until the tasks close their connections."""
-    for connection in self._open_connections():
-      connection.send(**message)
-      connection.end_sending()
+    for peer in self._open_peers():
+      peer.connection.send(**message)
+      peer.connection.end_sending()
     deadline = time.monotonic() + timeout_secs
-    while self._open_connections() and time.monotonic() < deadline:
-      for connection in wait_readable(self._open_connections(), _POLL_SECS):
-        connection.receive()
+    while self._open_peers() and time.monotonic() < deadline:
+      for peer in wait_readable(self._open_peers(), _POLL_SECS):
+        peer.connection.receive()
 
-  def _open_connections(self) -> List[Connection]:
-    return [peer.connection for peer in self._peers.values() if peer.is_open]
-
-
-def exit_now(message: str) -> None:
-  """Prints a message, then ends the process with PeerLost.exit_code, even if a thread hangs."""
-  # Prints in another thread, because `print` hangs if a hanging thread owns the lock of stderr.
-  printer = threading.Thread(
-      target=lambda: print(' '.join(message.split()), file=sys.stderr, flush=True), daemon=True)
-  printer.start()
-  printer.join(_PRINT_TIMEOUT_SECS)
-  os._exit(PeerLost.exit_code)
+  def _open_peers(self) -> List[Peer]:
+    return [peer for peer in self._peers.values() if peer.is_open]

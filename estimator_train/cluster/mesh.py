@@ -1,6 +1,8 @@
-"""Connects this member of a cluster to all other members.
+"""Connects this member of a cluster to its peers.
 
-In each pair of members, the later one in `Cluster.members` connects to the earlier one. The later
+The peers of the chief are all other members. The peers of another member are the chief and the two
+neighbors in the ring of the members, so the number of connections grows linearly with the cluster.
+In each pair of peers, the later one in `Cluster.members` connects to the earlier one. The later
 member sends a greeting, a message with the ID of the attempt (`run`) and the sender's task
 (`task`). The earlier member answers with a message of the same form.
 """
@@ -33,20 +35,36 @@ class _PendingConnection(NamedTuple):
   greeting: Dict[str, Any]
 
 
+def find_peers(task: Task, members: Sequence[Task]) -> Tuple[Task, ...]:
+  """Returns the members to which a member is connected, in the order of `members`.
+
+  Args:
+    task: the member.
+    members: all members, the chief first.
+  """
+  index = members.index(task)
+  if index == 0:
+    return tuple(members[1:])
+  peers = {0, index - 1, (index + 1) % len(members)}
+  return tuple(members[peer] for peer in sorted(peers))
+
+
 class Mesh:
-  """The connections of this task to the other members.
+  """The connections of this task to its peers.
 
   Call `poll` repeatedly; no method blocks for longer than one call of `network.connect`.
 
   Attributes:
-    port: the port at which this task accepts connections of the other members.
+    peers: the members to which this task has to be connected.
+    port: the port at which this task accepts connections of its peers.
     connections: the established connections, by the task of the other process.
     attempt_id: ID of the attempt to build the mesh, the same on all members; None between attempts.
   """
 
   def __init__(self, task: Task, members: Sequence[Task],
                clock: Callable[[], float] = time.monotonic) -> None:
-    self._task, self._members, self._clock = task, tuple(members), clock
+    self._task, self.peers, self._clock = task, find_peers(task, members), clock
+    self._preceding = [peer for peer in self.peers if members.index(peer) < members.index(task)]
     self._listener = network.listen(0)
     self.port = int(self._listener.getsockname()[1])
     self.attempt_id: Optional[str] = None
@@ -58,14 +76,13 @@ class Mesh:
 
   @property
   def missing(self) -> Tuple[Task, ...]:
-    """The members to which there is no connection yet."""
-    return tuple(task for task in self._members
-                 if task != self._task and task not in self.connections)
+    """The peers to which there is no connection yet."""
+    return tuple(task for task in self.peers if task not in self.connections)
 
   @property
   def is_complete(self) -> bool:
-    """Whether this task is connected to every other member."""
-    return self.attempt_id is not None and not self.missing
+    """Whether this task is connected to all its peers."""
+    return self.attempt_id is not None and len(self.connections) == len(self.peers)
 
   def sockets(self) -> List[Any]:
     """Returns the sockets to wait for; `poll` has work to do once one of them is readable."""
@@ -74,11 +91,11 @@ class Mesh:
         if not pending.greeting]
 
   def start(self, attempt_id: str, addresses: Dict[Task, List[Address]]) -> None:
-    """Starts an attempt to connect to all other members.
+    """Starts an attempt to connect to all peers.
 
     Args:
       attempt_id: ID of the attempt.
-      addresses: the addresses to try for each preceding member, in this order.
+      addresses: the addresses to try for each preceding peer, in this order.
     """
     self.abandon()
     self.attempt_id, self._addresses = attempt_id, addresses
@@ -92,7 +109,7 @@ class Mesh:
     self.connections, self._outgoing, self._last_attempt_at = {}, {}, {}
 
   def poll(self) -> None:
-    """Accepts connections, handles handshakes, and connects to at most one member."""
+    """Accepts connections, handles handshakes, and connects to at most one peer."""
     now = self._clock()
     self._incoming += [_PendingConnection(connection, now, {})
                        for connection in accept_connections(self._listener)]
@@ -101,8 +118,7 @@ class Mesh:
       return
     for task, pending in list(self._outgoing.items()):
       self._handle_answer(task, pending)
-    preceding = self._members[:self._members.index(self._task)]
-    for task in preceding:
+    for task in self._preceding:
       waited_secs = now - self._last_attempt_at.get(task, -_RETRY_SECS)
       if (task not in self.connections and task not in self._outgoing
           and waited_secs >= _RETRY_SECS):
@@ -128,9 +144,9 @@ class Mesh:
     # A greeting with an unknown ID is kept, because the chief's message that announces a new ID may
     # reach this task later than the greeting.
     if (greeting.get('run') == self.attempt_id and self.attempt_id is not None
-        and task in self._members):
+        and task in self.peers):
       assert task is not None
-      if task in self.connections:  # The member connects again, as it did not get the answer.
+      if task in self.connections:  # The peer connects again, as it did not get the answer.
         self.connections[task].close()
       connection.send(run=self.attempt_id, task=list(self._task))
       self.connections[task] = connection
@@ -141,7 +157,7 @@ class Mesh:
     return _PendingConnection(connection, opened_at, greeting)
 
   def _connect(self, task: Task) -> None:
-    """Connects to a member; each call tries the next of its addresses."""
+    """Connects to a peer; each call tries the next of its addresses."""
     self._last_attempt_at[task] = self._clock()
     addresses = self._addresses.get(task)
     if not addresses:

@@ -42,7 +42,7 @@ def _listen(family: socket.AddressFamily, host: str, port: int) -> socket.socket
     if family == socket.AF_INET6:
       listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
     listener.bind((host, port))
-    listener.listen(128)
+    listener.listen(1024)
     listener.setblocking(False)
     return listener
   except BaseException:

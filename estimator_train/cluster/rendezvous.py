@@ -3,21 +3,22 @@
 The members are all tasks except the evaluator. The chief listens at its address in TF_CONFIG, which
 TensorFlow's server uses later. The other members connect to the chief, and send their shared
 values, such as flags and versions. The chief refuses a member whose values differ from its own.
-Once all members are registered, the chief sends the addresses of all members to each member. Once
-all members are connected to each other, the chief releases them.
+Once all members are registered, the chief sends the addresses of its peers to each member. Once
+all members are connected to their peers, the chief releases them.
 
-The mesh is the set of connections between the members. Each attempt to build the mesh has a random
-ID. Another attempt begins if a member is lost and its process is replaced.
+The mesh is the set of connections between the members; see mesh.py for the peers of a member.
+Each attempt to build the mesh has a random ID. Another attempt begins if a member is lost and its
+process is replaced.
 
 | from | message | content | when |
 |---|---|---|---|
 | member | `hello` | its `task`, its `port` for the mesh, its values (`facts`) | once connected |
-| member | `meshed` | the ID of the attempt once connected to all members, else null | each second |
+| member | `meshed` | the ID of the attempt once connected to all peers, else null | each second |
 | chief | `refused` | the name of a value that differs; `chief`: the chief's value | after `hello` |
 | chief | `taken` | true | if another process is registered as this task |
-| chief | `missing` | the missing tasks; `run`: the ID of the attempt, or null | each second |
-| chief | `run` | the ID of a new attempt; `members`: all addresses | when all are registered |
-| chief | `go` | the ID of the attempt | when all members are connected to each other |
+| chief | `missing` | up to 20 missing tasks; `run`: the ID of the attempt, or null | each second |
+| chief | `run` | ID of a new attempt; `members`: addresses of its peers | when all are registered |
+| chief | `go` | the ID of the attempt | when all members are connected to their peers |
 """
 
 import logging
@@ -36,7 +37,7 @@ def connect_peers(cluster: Cluster, shared_values: Dict[str, str], start_timeout
                   log: Callable[[str], None] = logging.getLogger(__name__).info,
                   clock: Callable[[], float] = time.monotonic,
                   listener: Optional[socket.socket] = None) -> Peers:
-  """Waits for all other members, and returns once all members are connected to each other.
+  """Waits for all other members, and returns once all members are connected to their peers.
 
   Args:
     cluster: the cluster, of which this process is a member.
@@ -61,7 +62,7 @@ def connect_peers(cluster: Cluster, shared_values: Dict[str, str], start_timeout
     else:
       member_rendezvous.connect_as_member(cluster, shared_values, mesh, timeout)
     connections, mesh.connections = mesh.connections, {}
-    return Peers(cluster.task, connections)
+    return Peers(cluster.task, cluster.chief, connections)
   finally:
     mesh.abandon()
     mesh.close()

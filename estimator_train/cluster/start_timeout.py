@@ -6,6 +6,7 @@ from typing import Callable, Sequence
 from estimator_train.errors import PeerLost
 
 _LOG_EVERY_SECS = 60.
+_MAX_NAMES = 20
 
 
 class StartTimeout:
@@ -32,10 +33,13 @@ class StartTimeout:
       PeerLost: the timeout has expired.
     """
     now = self.clock()
+    names = ', '.join(missing[:_MAX_NAMES])
+    if len(missing) > _MAX_NAMES:
+      names += ' and {} more'.format(len(missing) - _MAX_NAMES)
     if now - self._started_at >= self._timeout_secs:
       raise PeerLost('gave up waiting for {} after {:.0f} s (--start_timeout_secs)'.format(
-          ', '.join(missing), self._timeout_secs))
+          names, self._timeout_secs))
     if now - self._logged_at >= _LOG_EVERY_SECS:
       self._logged_at = now
       self.log('waiting for {}: {:.0f} s of at most {:.0f}'.format(
-          ', '.join(missing), now - self._started_at, self._timeout_secs))
+          names, now - self._started_at, self._timeout_secs))

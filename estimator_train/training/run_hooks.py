@@ -6,7 +6,7 @@ from typing import Callable, List, Optional
 
 import tensorflow.compat.v1 as tf
 
-from estimator_train.cluster import heartbeats
+from estimator_train.process.exit import exit_now
 from estimator_train.process.phases import Phase
 from estimator_train.process.signals import SignalState
 from estimator_train.process.start_up import StartUpTimer
@@ -171,7 +171,7 @@ def _evaluations_due_after(plan: Plan, every_steps: int) -> int:
 def _end_hanging_process(secs: float) -> None:
   """Ends this process, because no step has finished for `secs` seconds."""
   dump_stacks()
-  heartbeats.exit_now(
+  exit_now(
       'no step finished for {:.0f} s (--step_timeout_secs): the stack of each thread is above; '
       'the same command resumes from the last checkpoint; on several GPUs NCCL_DEBUG=INFO logs '
       'the cause, and --all_reduce_alg=hierarchical_copy (on one machine) or ring (on several '

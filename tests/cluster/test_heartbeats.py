@@ -8,7 +8,7 @@ import pytest
 from peer_helpers import SECS, wait_until
 
 from estimator_train.cluster import heartbeats
-from estimator_train.cluster.heartbeats import Peers, exit_now
+from estimator_train.cluster.heartbeats import Peers
 from estimator_train.cluster.messages import Connection
 from estimator_train.cluster.tf_config import Task
 from estimator_train.errors import PeerLost
@@ -56,8 +56,8 @@ def make(others):
   """Makes worker 0 among others; it is watched, and its losses kept, where that is asked for."""
   made = []
 
-  def make_peers(timeout_secs=None, **arguments):
-    peers = Peers(W0, {task: Connection(other.near) for task, other in others.items()},
+  def make_peers(timeout_secs=None, task=W0, chief=W0, **arguments):
+    peers = Peers(task, chief, {task: Connection(other.near) for task, other in others.items()},
                   **arguments)
     made.append(peers)
     peers.lost = []
@@ -95,7 +95,9 @@ def test_busy_until_all_train(make, others):
 
 def test_state_is_told(make, others):
   peers = make()
-  assert others[W1].hear('state') == {'state': 'starting', 'stop_at': None}
+  assert others[W1].hear('state') == {
+      'state': 'starting', 'stop_at': None, 'all_trained': False,
+      'busy': [['worker', 2], 'starting']}
   peers.announce_state('saving')
   wait_until(lambda: others[W1].hear('state')['state'] == 'saving')
 
@@ -231,13 +233,6 @@ def test_what_is_no_message_ends_the_connection(make, others, line):
   assert task == W1 and ('another protocol' in reason or 'more than 65536 bytes' in reason)
 
 
-def test_end_now(monkeypatch, capsys):
-  codes = []
-  monkeypatch.setattr(heartbeats.os, '_exit', codes.append)
-  exit_now('lost worker 1:\nits connection ended')
-  assert codes == [138] and capsys.readouterr().err == 'lost worker 1: its connection ended\n'
-
-
 @pytest.mark.parametrize('state, is_busy', [
     ('starting', True), ('ready', False), ('training', False), ('trained', False),
     ('evaluating', True)])
@@ -303,3 +298,68 @@ def test_a_goodbye_takes_a_note_along(make, others):
   said = threading.Thread(target=peers.finish, args=({'examples': 5},), daemon=True)
   said.start()
   assert others[W1].hear('bye')['note'] == {'examples': 5}
+
+
+def test_the_chief_passes_on_what_its_peers_send(make, others):
+  make()
+  others[W1].say(state='evaluating', stop_at=50)
+  others[W2].say(state='training')
+  message = others[W2].hear('stop_at')
+  while message['stop_at'] is None or message['busy'] != [['worker', 1], 'evaluating']:
+    message = others[W2].hear('stop_at')
+  assert message['stop_at'] == 50
+  # A task is not busy because of itself.
+  wait_until(lambda: others[W1].hear('busy')['busy'] is None)
+
+
+def test_the_chief_reports_that_all_have_trained(make, others):
+  peers = make()
+  peers.announce_state('trained')
+  waits = threading.Thread(target=peers.wait_until_trained, args=([W0, W1, W2],), daemon=True)
+  waits.start()
+  others[W1].say(state='trained')
+  assert others[W1].hear('all_trained')['all_trained'] is False
+  others[W2].say(state='trained')
+  wait_until(lambda: others[W1].hear('all_trained')['all_trained'])
+  waits.join(SECS)
+  assert not waits.is_alive()
+
+
+@pytest.mark.parametrize('report', [{'state': 'trained', 'all_trained': True}, {'bye': True}],
+                         ids=['all trained', 'finished'])
+def test_a_member_waits_until_the_chief_knows_that_all_have_trained(make, others, report):
+  peers = make(task=PS, chief=W1)
+  waits = threading.Thread(target=peers.wait_until_trained, args=([W1, W2],), daemon=True)
+  waits.start()
+  for other in others.values():
+    other.say(state='trained', all_trained=False)
+  others[W2].say(state='trained', all_trained=True)  # Only the chief knows all tasks.
+  waits.join(.5)
+  assert waits.is_alive()
+  others[W1].say(**report)
+  waits.join(SECS)
+  assert not waits.is_alive()
+
+
+def test_a_member_knows_the_busy_tasks_from_the_chief(make, others):
+  peers = make(task=PS, chief=W1)
+  others[W2].say(state='training', busy=[['worker', 7], 'saving'])
+  others[W1].say(state='training', busy=[['worker', 5], 'evaluating'])
+  wait_until(lambda: peers.busy_peer() == (Task('worker', 5), 'evaluating'))
+  for busy in (None, 'worker 5', [['worker', 'x'], 'evaluating'], [['worker', 5]]):
+    others[W1].say(state='training', busy=[['worker', 5], 'evaluating'])
+    wait_until(peers.busy_peer)
+    others[W1].say(state='training', busy=busy)
+    wait_until(lambda: peers.busy_peer() is None)
+  others[W1].say(state='training', busy=[['worker', 5], 'evaluating'])
+  wait_until(peers.busy_peer)
+  others[W1].say(bye=True)
+  wait_until(lambda: peers.busy_peer() is None)
+
+
+def test_a_reason_names_only_the_first_task_that_reported_it(make, others):
+  peers = make(30)
+  others[W2].say(lost=list(PS), reason='its connection ended (reported by worker 9)')
+  assert others[W1].hear('lost') == {'lost': ['ps', 0],
+                                     'reason': 'its connection ended (reported by worker 9)'}
+  assert losses(peers) == [(PS, 'its connection ended (reported by worker 9)')]

@@ -14,11 +14,12 @@ TIMEOUT_SECS = 10
 # A task whose main thread is stuck for ever, as in TensorFlow's C++.
 STUCK = '''
 import os, sys, threading
-from estimator_train.cluster import heartbeats, rendezvous, tf_config
+from estimator_train.cluster import rendezvous, tf_config
 from estimator_train.errors import PeerLost
+from estimator_train.process.exit import exit_now
 peers = rendezvous.connect_peers(tf_config.parse_cluster(os.environ), {'--seed': '1'}, 300)
 peers.set_lost_task_handler(float(sys.argv[1]),
-                            lambda *lost: heartbeats.exit_now('lost {}: {}'.format(*lost)))
+                            lambda *lost: exit_now('lost {}: {}'.format(*lost)))
 peers.announce_state('training')
 print('met', flush=True)
 '''
@@ -26,9 +27,9 @@ FOR_EVER = STUCK + 'threading.Event().wait()\n'
 A_MOMENT = STUCK + 'sys.stdin.readline(); peers.finish()\n'
 SERVER = STUCK + '''
 try:
-  peers.wait_until_finished(tf_config.parse_cluster(os.environ).workers)
+  peers.wait_until_finished([tf_config.parse_cluster(os.environ).chief])
 except PeerLost as lost:  # The watching thread may come first: it says the same.
-  heartbeats.exit_now(str(lost))
+  exit_now(str(lost))
 peers.finish()
 print('all are done', flush=True)
 '''

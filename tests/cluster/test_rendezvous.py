@@ -9,6 +9,7 @@ import pytest
 from peer_helpers import SECS, Started, cluster_of, free_ports, wait_until, workers
 
 from estimator_train.cluster import chief_rendezvous, member_rendezvous, start_timeout
+from estimator_train.cluster.mesh import find_peers
 from estimator_train.cluster.tf_config import Task
 from estimator_train.errors import PeerLost, UserError
 
@@ -99,11 +100,59 @@ def test_all_are_connected_and_the_port_is_free(start, addresses):
   members = cluster_of(addresses, list(addresses)[0]).members
   started = [start(addresses, *task) for task in members]
   for each in started:
-    assert connected(each) == set(members) - {each.task}
+    assert connected(each) == set(find_peers(each.task, members))
   with socket.socket() as listener:
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # As gRPC does.
     listener.bind(('0.0.0.0', int(addresses[members[0].type][0].rpartition(':')[2])))
     listener.listen(1)
+
+
+@pytest.mark.parametrize('count', [1, 2, 3, 4, 5, 100])
+def test_the_peers_of_all_members(count):
+  members = [Task('worker', index) for index in range(count)]
+  peers = {task: find_peers(task, members) for task in members}
+  assert set(peers[W0]) == set(members) - {W0}
+  for task in members[1:]:
+    index = members.index(task)
+    assert set(peers[task]) == {
+        W0, members[index - 1], members[(index + 1) % count]} and len(peers[task]) <= 3
+    assert sorted(peers[task]) == list(peers[task])
+    assert all(task in peers[peer] for peer in peers[task])
+
+
+def test_what_concerns_all_reaches_tasks_that_are_not_connected(start):
+  addresses = workers(6)
+  peers = [start(addresses, index=index) for index in range(6)]
+  peers = [each.wait() for each in peers]
+  assert [len(each._peers) for each in peers] == [5, 2, 3, 3, 3, 2]
+  for each in peers:
+    each.announce_state('training')
+  wait_until(lambda: not any(each.busy_peer() for each in peers))
+  peers[4].announce_state('saving')
+  wait_until(lambda: peers[1].busy_peer() == (Task('worker', 4), 'saving'))
+  peers[4].stop_all_at(70)
+  wait_until(lambda: [each.stop_step for each in peers] == [70] * 6)
+  for each in peers[1:]:
+    each.announce_state('trained')
+  all_workers = [Task('worker', index) for index in range(6)]
+  waits = [threading.Thread(target=each.wait_until_trained, args=(all_workers,), daemon=True)
+           for each in peers]
+  for thread in waits[1:]:
+    thread.start()
+  waits[1].join(.5)
+  assert all(thread.is_alive() for thread in waits[1:])
+  peers[0].announce_state('trained')
+  waits[0].start()
+  for thread in waits:
+    thread.join(SECS)
+    assert not thread.is_alive()
+  lost = []
+  for each in peers:
+    each.set_lost_task_handler(SECS, lambda *loss: lost.append(loss))
+  peers[4].report_failure('the disk is full')
+  wait_until(lambda: len(lost) == 5)
+  assert {task for task, _ in lost} == {Task('worker', 4)}
+  assert all(reason.startswith('the disk is full') for _, reason in lost)
 
 
 @pytest.mark.parametrize('late', [0, 2])
@@ -129,6 +178,13 @@ def test_a_line_a_minute():
                  'waiting for worker 1, ps 0: 121 s of at most 600']
   with pytest.raises(PeerLost, match=r'waiting for worker 1 after 600 s \(--start_timeout_secs\)$'):
     waiting.log_or_raise(['worker 1'])
+
+
+def test_many_missing_tasks_are_one_short_line():
+  log, times = [], iter([0, 60])
+  waiting = start_timeout.StartTimeout(600, log.append, lambda: next(times))
+  waiting.log_or_raise(['worker {}'.format(index) for index in range(255)])
+  assert log[0].endswith('worker 18, worker 19 and 235 more: 60 s of at most 600')
 
 
 @pytest.mark.parametrize('index, missing', [(0, 'worker 1, worker 2 after'),

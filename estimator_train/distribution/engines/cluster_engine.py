@@ -7,13 +7,14 @@ from typing import Any, Dict, Iterator, Mapping, Optional, Sequence
 
 import tensorflow.compat.v1 as tf
 
-from estimator_train.cluster import heartbeats, rendezvous, tf_config
+from estimator_train.cluster import peer, rendezvous, tf_config
 from estimator_train.cluster.heartbeats import Peers
 from estimator_train.cluster.tf_config import Cluster, Task
 from estimator_train.cluster.worker import Worker, wait_for_network
 from estimator_train.distribution.devices import Devices
 from estimator_train.distribution.engines.engine import Engine
 from estimator_train.errors import NonFiniteLoss
+from estimator_train.process.exit import exit_now
 from estimator_train.settings import Settings
 from estimator_train.tf_patches import estimator as estimator_patches
 
@@ -52,7 +53,7 @@ class ClusterEngine(Engine):
             hooks: Sequence[tf.train.SessionRunHook], max_steps: int) -> None:
     try:
       self._train_estimator(estimator, input_fn, hooks, max_steps)
-      self.peers.announce_state(heartbeats.TRAINED)
+      self.peers.announce_state(peer.TRAINED)
       # The last step of another worker may still need TensorFlow's server of this worker.
       self.peers.wait_until_trained(self.cluster.workers)
     except BaseException as error:
@@ -84,7 +85,7 @@ class ClusterEngine(Engine):
   def busy(self, activity: str) -> Iterator[None]:
     self.peers.announce_state(activity)
     yield
-    self.peers.announce_state(heartbeats.TRAINING)
+    self.peers.announce_state(peer.TRAINING)
 
   def is_waiting_for_peer(self) -> bool:
     return self.peers.busy_peer() is not None
@@ -150,10 +151,10 @@ class _AnnounceTraining(tf.train.SessionRunHook):
     self._engine = engine
 
   def after_create_session(self, session: tf.Session, coord: Any) -> None:
-    self._engine.announce(heartbeats.TRAINING)
+    self._engine.announce(peer.TRAINING)
 
 
 def _end_process(lost_task: Task, reason: str) -> None:
   """Ends this process because another task was lost."""
-  heartbeats.exit_now('lost {}: {}; the same command resumes from the last checkpoint'.format(
+  exit_now('lost {}: {}; the same command resumes from the last checkpoint'.format(
       lost_task, reason))

@@ -6,7 +6,7 @@ import os
 import statistics
 from typing import Any, Dict, Iterator, List, Optional, Sequence
 
-from estimator_train.benchmarking import sweep
+from estimator_train.benchmarking import scaling_prediction, sweep
 from estimator_train.benchmarking.sweep import PointResult
 from estimator_train.files import atomic
 from estimator_train.run_dir.run_files import RunDir
@@ -51,6 +51,7 @@ def summarize(settings: Settings, results: Sequence[PointResult]) -> Dict[str, A
       'device_kind': _device_kind(unit, on_gpus), 'note': _select_note(unit, cores_per_worker),
       'cores_per_worker': cores_per_worker,
       'table': _make_rows(settings, results),
+      'predictions': scaling_prediction.predict(settings, results),
       'failures': _list_failures(settings[groups.Run], results),
       'dataset': settings.dataset, 'model': settings.model,
       'distribution_strategy': settings.distribution_strategy,
@@ -159,12 +160,29 @@ def _format_table(result: Dict[str, Any]) -> Iterator[str]:
         _format_figures('{:.1%}', row['input_share']))
   for failure in result['failures']:
     yield '{point} failed: {error}'.format(**failure)
+  if result['predictions']:
+    yield from _format_predictions(result['predictions'], unit_key)
   if result['note']:
     yield result['note']
 
 
+def _format_predictions(predictions: Dict[str, Any], unit_key: str) -> Iterator[str]:
+  yield 'predictions, with an interval of {:.0%}:'.format(predictions['interval'])
+  yield _format_row('scaling', 'input', unit_key, 'batch', '', 'examples/sec', 'interval', '', '',
+                    'efficiency', '')
+  for row in predictions['table']:
+    yield _format_row(
+        row['scaling'], row['input'], row[unit_key], row['global_batch_size'], '',
+        '{examples_per_sec:,.0f}'.format(**row), '{low:,.0f} to {high:,.0f}'.format(**row), '',
+        '', '{efficiency:.0%}'.format(**row), '')
+  for row in predictions['validation']:
+    yield ('predicted from fewer {}: {} scaling, {} input, {} {}: {:,.0f} examples/sec instead of '
+           '{:,.0f}, {:+.1%}').format(unit_key, row['scaling'], row['input'], row[unit_key],
+                                      unit_key, row['predicted'], row['measured'], row['error'])
+
+
 def _format_row(*cells: Any) -> str:
-  return '{:8}{:10}{:>9}{:>8}{:>6}{:>14}{:>22}{:>9}{:>10}{:>12}{:>17}'.format(*cells)
+  return '{:8}{:10}{:>9}{:>8}{:>6}{:>14}{:>22}{:>9}{:>10}{:>12}{:>17}'.format(*cells).rstrip()
 
 
 def _format_figures(template: str, *figures: Optional[float]) -> str:

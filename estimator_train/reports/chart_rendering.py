@@ -44,7 +44,7 @@ _STYLE: Dict[str, Any] = {
     'ytick.labelcolor': TEXT_COLOR,
 }
 _MAX_TICK_LABEL_LENGTH = 18  # In characters.
-_TICK_FORMATTER = ticker.StrMethodFormatter('{x:,.10g}')
+TICK_FORMATTER = ticker.StrMethodFormatter('{x:,.10g}')
 
 
 class Chart(NamedTuple):
@@ -90,8 +90,8 @@ def make_subplots(height: int, height_ratios: Sequence[int] = (1,)) -> Tuple[Fig
   all_axes = figure.subplots(len(height_ratios), 1, sharex=True, squeeze=False,
                              gridspec_kw={'height_ratios': list(height_ratios)})[:, 0]
   for axes in all_axes:
-    axes.xaxis.set_major_formatter(_TICK_FORMATTER)
-    axes.yaxis.set_major_formatter(_TICK_FORMATTER)
+    axes.xaxis.set_major_formatter(TICK_FORMATTER)
+    axes.yaxis.set_major_formatter(TICK_FORMATTER)
   return figure, all_axes
 
 

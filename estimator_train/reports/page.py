@@ -24,8 +24,8 @@ _PAGE_FILE = 'index.html'
 # The files of all charts, except those of outputs. `_write_files` removes the files of charts that
 # have no data, because an earlier run may have written these files.
 _CHART_FILES = ('step-time.png', 'step-histogram.png', 'loss.png', 'accuracy.png',
-                'confusion-matrix.png', 'scaling.png', 'rates.png', 'compared-loss.png',
-                'compared-accuracy.png')
+                'confusion-matrix.png', 'scaling.png', 'scaling-prediction.png', 'rates.png',
+                'compared-loss.png', 'compared-accuracy.png')
 # The longer side of a sample image in CSS pixels. Three samples fit in a row on a phone.
 _SAMPLE_SIZE = 112
 

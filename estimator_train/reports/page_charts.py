@@ -13,6 +13,7 @@ from estimator_train.reports import (
   confusion_matrix_chart,
   number_format,
   output_charts,
+  prediction_chart,
   scaling_chart,
 )
 from estimator_train.reports.chart_rendering import Chart
@@ -45,6 +46,8 @@ def draw_charts(data: PageData, shown_classes: Optional[ShownClasses]) -> Dict[s
     charts.extend(output_charts.draw_output_charts(data.outputs))
     if scaling_chart.group_rows_by_series(data.scaling):
       charts.append(scaling_chart.draw_scaling_chart(data.scaling))
+      if data.scaling.get('predictions'):
+        charts.append(prediction_chart.draw_prediction_chart(data.scaling))
   return {chart.name: chart for chart in charts}
 
 

@@ -9,7 +9,7 @@ from estimator_train.reports.chart_rendering import BLUE, GREEN, MUTED_COLOR, PU
 
 _FILE_NAME = 'scaling.png'
 # (colour, marker, line style) of each series.
-_LINE_STYLES = {('weak', 'real'): (BLUE, 'o', '-'),
+LINE_STYLES = {('weak', 'real'): (BLUE, 'o', '-'),
                 ('weak', 'synthetic'): (RED, 's', '-'),
                 ('strong', 'real'): (GREEN, '^', '-.'),
                 ('strong', 'synthetic'): (PURPLE, 'D', '-.')}
@@ -34,9 +34,9 @@ def group_rows_by_series(sweep: Dict[str, Any]) -> Dict[SeriesKey, List[Dict[str
   series: Dict[SeriesKey, List[Dict[str, Any]]] = {}
   for row in sorted(sweep.get('table', []), key=lambda row: row[unit_key(sweep)]):
     key = (row['scaling'], row['input'])
-    if key in _LINE_STYLES and number_format.is_number(row.get('examples_per_sec')):
+    if key in LINE_STYLES and number_format.is_number(row.get('examples_per_sec')):
       series.setdefault(key, []).append(row)
-  return {key: series[key] for key in _LINE_STYLES if key in series}
+  return {key: series[key] for key in LINE_STYLES if key in series}
 
 
 def describe_units(sweep: Dict[str, Any]) -> str:
@@ -92,7 +92,7 @@ def _x_label(sweep: Dict[str, Any]) -> str:
 
 def _draw_rates(axes: Any, key: SeriesKey, rows: List[Dict[str, Any]],
                 counts: np.ndarray) -> None:
-  color, marker, line_style = _LINE_STYLES[key]
+  color, marker, line_style = LINE_STYLES[key]
   medians = np.array([row['examples_per_sec'] for row in rows])
   # The error bar of a row without `min` and `max` has length 0.
   lows, highs = (np.array([row['examples_per_sec'] if row.get(bound) is None else row[bound]
@@ -107,7 +107,7 @@ def _draw_rates(axes: Any, key: SeriesKey, rows: List[Dict[str, Any]],
 
 def _draw_efficiency(axes: Any, key: SeriesKey, rows: List[Dict[str, Any]],
                      counts: Sequence[int]) -> None:
-  color, marker, line_style = _LINE_STYLES[key]
+  color, marker, line_style = LINE_STYLES[key]
   points = [(count, 100 * row['efficiency']) for count, row in zip(counts, rows)
             if number_format.is_number(row.get('efficiency'))]
   if points:

@@ -146,4 +146,69 @@ def test_files_and_table(tmp_path, capsys):
                               '1.00', '100%', '20.0%']
   assert lines[2].split() == ['weak', 'real', '3', '36', '0', '-', '-', '-', '-', '-', '-']
   assert lines[5] == 'gpu2-weak-real-2 failed: what: gpu2-weak-real-2: remedy'
-  assert len(lines) == 9
+  assert lines.index('predictions, with an interval of 90%:') == 9
+
+
+def sweep_of(counts, unit=GPU, share=0., scale=1.):
+  """Runs whose steps take 10 ms, 1 ms per example, and 20 ms of transfer."""
+  outcomes = []
+  for count in counts:
+    for kind in (BOTH,) if count == 1 else (WEAK, STRONG):
+      batch_size = 12 * (count if kind == WEAK else 1)
+      secs = .01 + .001 * batch_size / count + .04 * (count - 1) / count
+      outcomes.append(outcome(count, kind, scale * batch_size / secs * (1 - share), device=unit,
+                              share=share))
+  return outcomes
+
+
+def test_predictions():
+  predictions = scaling_report.summarize(settings(), sweep_of([1, 2, 4]))['predictions']
+  table = {(row['scaling'], row['replicas']): row for row in predictions['table']}
+  # Strong scaling ends where a replica has less than one example.
+  assert [key for key in table if key[0] == STRONG] == [(STRONG, 1), (STRONG, 2), (STRONG, 4),
+                                                        (STRONG, 8)]
+  assert [key for key in table if key[0] == WEAK][-1] == (WEAK, 128)
+  weak, strong = table[WEAK, 8], table[STRONG, 8]
+  assert weak['examples_per_sec'] == pytest.approx(96 / (.01 + .012 + .035), rel=.02)
+  assert weak['low'] < weak['examples_per_sec'] < weak['high']
+  assert strong['examples_per_sec'] == pytest.approx(12 / (.01 + .0015 + .035), rel=.02)
+  assert weak['efficiency'] == pytest.approx((.01 + .012) / (.01 + .012 + .035), rel=.02)
+  assert weak['global_batch_size'] == 96 and strong['global_batch_size'] == 12
+  validation, _ = predictions['validation']
+  assert (validation['scaling'], validation['replicas']) == (WEAK, 4)
+  assert validation['measured'] == pytest.approx(48 / (.01 + .012 + .03))
+  assert validation['error'] == pytest.approx(
+      validation['predicted'] / validation['measured'] - 1)
+  model, = predictions['models']
+  assert model['input'] == REAL and model['input_examples_per_sec'] is None
+
+
+def test_predictions_of_replicas_end_at_the_rate_of_their_input_pipeline():
+  predictions = scaling_report.summarize(
+      settings(), sweep_of([1, 2], share=.4, scale=.9))['predictions']
+  model, = predictions['models']
+  weak = [row for row in predictions['table'] if row['scaling'] == WEAK]
+  assert weak[-1]['examples_per_sec'] == model['input_examples_per_sec'] < weak[-1]['high'] * 1.01
+  workers = scaling_report.summarize(
+      settings(scale_over='workers'), sweep_of([1, 2], WORKER, share=.4))['predictions']
+  rate = workers['models'][0]['input_examples_per_sec']
+  assert rate == pytest.approx(12 / .022 * .6)
+  # Each worker has a pipeline of its own.
+  assert workers['table'][0]['examples_per_sec'] == rate
+  assert rate * 1.1 < workers['table'][1]['examples_per_sec'] < rate * 2
+
+
+@pytest.mark.parametrize('outcomes', [sweep_of([1, 2, 4], CPU), sweep_of([2])],
+                         ids=['replicas that share cores', 'a single number'])
+def test_no_predictions(outcomes):
+  assert scaling_report.summarize(settings(), outcomes)['predictions'] is None
+
+
+def test_predictions_are_printed(tmp_path, capsys):
+  scaling_report.write_scaling_report(settings(tmp_path), sweep_of([1, 2, 4]))
+  lines = capsys.readouterr().out.splitlines()
+  index = lines.index('predictions, with an interval of 90%:')
+  assert lines[index + 1].split() == ['scaling', 'input', 'replicas', 'batch', 'examples/sec',
+                                      'interval', 'efficiency']
+  assert lines[index + 2].split()[:4] == ['weak', 'real', '1', '12']
+  assert lines[-1].startswith('predicted from fewer replicas: strong scaling, real input, 4 repl')

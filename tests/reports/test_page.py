@@ -367,6 +367,27 @@ def test_sweep_over_workers(tmp_path):
   assert scaling_chart._x_label(sweep) == 'workers with 1 core(s) each'
 
 
+def test_predictions_of_a_sweep(tmp_path):
+  sweep = dict(page_example.example()['scaling.json'], predictions={
+      'interval': .9, 'models': [],
+      'table': [{'scaling': 'weak', 'input': 'real', 'replicas': replicas,
+                 'examples_per_sec': 900. * replicas, 'low': 800. * replicas,
+                 'high': 1000. * replicas} for replicas in (1, 2, 4, 8)],
+      'validation': [{'scaling': 'weak', 'input': 'real', 'replicas': 4, 'measured': 2000.,
+                      'predicted': 2100., 'low': 1900., 'high': 2300., 'error': .05}]})
+  page_example.write(tmp_path, {'scaling.json': sweep})
+  found = write(tmp_path)
+  assert pictures(tmp_path) == {'scaling.png', 'scaling-prediction.png'}
+  assert ('Line chart of predicted examples/sec over the number of replicas: weak scaling on real '
+          'input to 7,200\u00a0examples/sec (6,400 to 8,000) on 8.') in [
+              image['alt'] for image in found.all('img')]
+  assert ('weak scaling, real input, 4 replicas: 2,100 examples/sec instead of 2,000, an error of '
+          '5.0\u00a0%.') in found.text
+  page_example.write(tmp_path, {'scaling.json': dict(sweep, predictions=None)})
+  write(tmp_path)
+  assert pictures(tmp_path) == {'scaling.png'}
+
+
 def test_flags_are_read_as_they_were_written(tmp_path):
   (tmp_path / 'flags.txt').write_text('--a=b=c\n--empty=\n# --unset is not set\n# a remark\n')
   flags = page_data.read_page_data(str(tmp_path)).flags

@@ -7,6 +7,15 @@ from estimator_train.doctor.check_results import CheckResult, error, ok
 from estimator_train.errors import UserError
 
 
+def count_workers(text: Optional[str]) -> int:
+  """Returns the number of workers in TF_CONFIG; 1 if it is invalid or has no cluster."""
+  try:
+    cluster = tf_config.parse_cluster({'TF_CONFIG': text or ''})
+  except UserError:
+    return 1
+  return cluster.num_workers if cluster else 1
+
+
 def check_tf_config(text: Optional[str]) -> CheckResult:
   """Checks the content of TF_CONFIG, but not whether the addresses can be reached."""
   if not text:

@@ -4,6 +4,7 @@ import os
 from typing import Any, Dict, Iterator, Optional
 
 from estimator_train.doctor import (
+  checkpoint_interval,
   folders,
   gpu_use,
   gpus,
@@ -16,6 +17,7 @@ from estimator_train.doctor import (
 from estimator_train.doctor.check_results import ERROR, OK, WARNING, CheckResult
 from estimator_train.errors import UserError
 from estimator_train.settings import Settings
+from estimator_train.settings.groups import DEFAULT_SAVE_SECS
 
 DOCKER_IMAGE_VARIABLE = 'ESTIMATOR_TRAIN_IMAGE'  # The Dockerfile sets this environment variable.
 
@@ -64,7 +66,14 @@ def _run_checks(settings: Settings) -> Iterator[CheckResult]:
     yield from _check_gpu_use(len(inventory.gpus), build, imported)
   yield from host.check_host(host.inspect_host(), build)
   yield from folders.check_folders(folders.inspect_folders(settings))
-  yield tf_config_check.check_tf_config(os.environ.get('TF_CONFIG'))
+  tf_config = os.environ.get('TF_CONFIG')
+  yield tf_config_check.check_tf_config(tf_config)
+  save_secs = checkpoint_interval.read_save_secs(settings.model_dir)
+  if save_secs:
+    yield checkpoint_interval.check_checkpoint_interval(
+        save_secs, tf_config_check.count_workers(tf_config),
+        None if settings.save_checkpoints_steps else
+        settings.save_checkpoints_secs or DEFAULT_SAVE_SECS)
   yield kaggle_key.check_credentials(kaggle_key.find_credentials(os.environ),
                                      settings.dataset == 'oct2017', in_image)
 

@@ -30,6 +30,7 @@ MAX_TRACED_STEPS = 1000
 _MIN_LEARNING_RATE, _MAX_LEARNING_RATE = 1e-37, 1e38
 _MAX_WEIGHT_DECAY = 10 ** 6
 MAX_EPOCHS = 10 ** 6
+DEFAULT_SAVE_SECS = 600
 
 
 def _check_traced_steps(name: str, steps: Tuple[int, ...]) -> None:
@@ -208,8 +209,8 @@ class Checkpoints:
   save_checkpoints_steps: Optional[int] = flag(None, 'steps between checkpoints',
                                                check=int_range(1))
   save_checkpoints_secs: Optional[int] = flag(
-      None, 'seconds between checkpoints; 600 if --save_checkpoints_steps is not given either',
-      check=int_range(1))
+      None, 'seconds between checkpoints; {} if --save_checkpoints_steps is not given '
+      'either'.format(DEFAULT_SAVE_SECS), check=int_range(1))
   keep_checkpoint_max: int = flag(
       5, 'number of recent checkpoints to keep, in addition to the best one', check=int_range(1))
   save_retry_secs: int = flag(

@@ -11,6 +11,7 @@ from estimator_train.process.phases import Phase
 from estimator_train.process.signals import SignalState
 from estimator_train.process.start_up import StartUpTimer
 from estimator_train.reports.step_times import Timing
+from estimator_train.settings.groups import DEFAULT_SAVE_SECS
 from estimator_train.tf_patches import estimator as estimator_patches
 from estimator_train.training.checkpoints import best_checkpoint, save_hook
 from estimator_train.training.checkpoints.retrying_saver import RetryingSaver
@@ -26,7 +27,6 @@ from estimator_train.training.plan import Plan
 from estimator_train.training.prepared_model import PreparedModel
 
 _LOG = logging.getLogger('estimator_train')
-_DEFAULT_SAVE_SECS = 600
 
 # Evaluates the latest checkpoint, and returns the reason to stop, or None to continue.
 EvaluateLatest = Callable[[], Optional[StopReason]]
@@ -148,7 +148,7 @@ def _make_saver(plan: Plan, evaluate_latest: Optional[EvaluateLatest],
         plan.stop_step, evaluate))
   save_secs = settings.save_checkpoints_secs
   if save_steps is None and save_secs is None:
-    save_secs = _DEFAULT_SAVE_SECS
+    save_secs = DEFAULT_SAVE_SECS
   retrying_saver = RetryingSaver(plan.run_dir, settings.save_retry_secs,
                                  is_stopping=lambda: signals.stop_signum is not None)
   return save_hook.SaveCheckpoints(plan.run_dir.path, save_steps, save_secs, retrying_saver,

@@ -43,3 +43,10 @@ def test_wrong(text, found, remedy):
   finding = tf_config_check.check_tf_config(text)
   assert finding.level == 'error'
   assert finding.found.startswith(found) and remedy in finding.remedy
+
+
+@pytest.mark.parametrize('text, workers', [
+    (None, 1), ('{', 1), ('{}', 1),
+    (json.dumps({'cluster': CLUSTER, 'task': {'type': 'ps', 'index': 0}}), 2)])
+def test_number_of_workers(text, workers):
+  assert tf_config_check.count_workers(text) == workers

@@ -3,9 +3,7 @@
 import os
 import random
 import re
-import shutil
 import signal
-import subprocess
 import time
 
 import numpy as np
@@ -141,62 +139,3 @@ def test_random_kills(cluster, tmp_path):
   for task in tasks.values():
     assert task.code(300) == 0, task.log
   assert_undisturbed(model_dir, tmp_path, steps, replicas=3)
-
-
-@pytest.fixture
-def two_hosts():
-  """Two network namespaces with an address each and a cable between them."""
-  def run(*command, check=True):
-    return subprocess.run(['ip', *command], check=check, stdout=subprocess.PIPE,
-                          stderr=subprocess.STDOUT, universal_newlines=True, timeout=20)
-
-  if os.geteuid() or not shutil.which('ip'):
-    pytest.skip('network namespaces take root and iproute2')
-  names = ['et{}a'.format(os.getpid()), 'et{}b'.format(os.getpid())]
-  try:
-    for name in names:
-      made = run('netns', 'add', name, check=False)
-      if made.returncode:
-        pytest.skip('no network namespace can be made here: ' + made.stdout)
-    made = run('link', 'add', 'cable', 'netns', names[0], 'type', 'veth', 'peer', 'name', 'cable',
-               'netns', names[1], check=False)
-    if made.returncode:
-      pytest.skip('no virtual cable can be made here: ' + made.stdout)
-    for number, name in enumerate(names, 1):
-      run('-n', name, 'addr', 'add', '10.99.0.{}/24'.format(number), 'dev', 'cable')
-      run('-n', name, 'link', 'set', 'cable', 'up')
-      run('-n', name, 'link', 'set', 'lo', 'up')
-    yield names, run
-  finally:
-    for name in names:
-      run('netns', 'delete', name, check=False)
-
-
-def test_a_cut_cable(cluster, tmp_path, two_hosts):
-  names, run = two_hosts
-  model_dir = tmp_path / 'model'
-  flags = FLAGS + TOGETHER + ['--model_dir={}'.format(model_dir)]
-
-  def start(steps):
-    cluster.spec = {'worker': ['10.99.0.1:2222', '10.99.0.2:2222']}
-    return {'worker {}'.format(index): cluster.add(
-        'worker', index, flags + ['--train_steps={}'.format(steps)],
-        prefix=['ip', 'netns', 'exec', names[index]])
-        for index in range(2)}
-
-  tasks = start(ENDLESS)
-  tasks['worker 0'].wait_for('^step 40/')
-  # Packets go to a host that is not there: nothing answers, not even by a reset.
-  for number, name in enumerate(names):
-    run('-n', name, 'neigh', 'replace', '10.99.0.{}'.format(2 - number), 'lladdr',
-        '02:00:00:00:00:99', 'dev', 'cable', 'nud', 'permanent')
-  for name, other in (('worker 0', 'worker 1'), ('worker 1', 'worker 0')):
-    assert tasks[name].code(SECS) == 138
-    assert 'lost {}: no message from it for '.format(other) in tasks[name].log
-  for number, name in enumerate(names):
-    run('-n', name, 'neigh', 'delete', '10.99.0.{}'.format(2 - number), 'dev', 'cable')
-  steps = int(weights(model_dir)['global_step']) + 60
-  tasks = start(steps)
-  for task in tasks.values():
-    assert task.code() == 0, task.log
-  assert_undisturbed(model_dir, tmp_path, steps)

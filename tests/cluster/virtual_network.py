@@ -1,0 +1,168 @@
+"""Hosts in network namespaces, and a switch between them that delays, drops and limits frames.
+
+The kernel of a test machine may lack `tc netem`, so the switch is a thread of the test process.
+"""
+
+import contextlib
+import fcntl
+import heapq
+import itertools
+import os
+import random
+import select
+import shutil
+import struct
+import subprocess
+import threading
+import time
+
+import pytest
+
+_TUNSETIFF, _IFF_TAP, _IFF_NO_PI = 0x400454ca, 0x0002, 0x1000
+_MAX_FRAME_BYTES = 2048
+_BROADCAST = b'\xff' * 6
+
+
+class Switch:
+  """Forwards Ethernet frames between TAP devices.
+
+  Attributes:
+    delay_secs: time from the arrival of a frame until it is forwarded.
+    loss: probability that a frame is lost.
+    bytes_per_sec: rate at which each host may send; None: no limit.
+    separated: numbers of the hosts that can reach each other, but no other host.
+    forwarded, lost: counts of frames.
+  """
+
+  def __init__(self):
+    self.delay_secs, self.loss, self.bytes_per_sec = 0., 0., None
+    self.separated = frozenset()
+    self.forwarded = self.lost = 0
+    self._random = random.Random(1)
+    self._devices, self._busy_until = [], []
+    self._queue, self._counter = [], itertools.count()
+    self._stopped = threading.Event()
+    self._thread = threading.Thread(target=self._run, daemon=True)
+
+  def add_device(self, name):
+    """Creates a TAP device; the number of its host is the number of the preceding devices."""
+    device = os.open('/dev/net/tun', os.O_RDWR | os.O_NONBLOCK)
+    fcntl.ioctl(device, _TUNSETIFF, struct.pack('16sH', name.encode(), _IFF_TAP | _IFF_NO_PI))
+    self._devices.append(device)
+    self._busy_until.append(0.)
+
+  def start(self):
+    self._thread.start()
+
+  def close(self):
+    self._stopped.set()
+    if self._thread.is_alive():
+      self._thread.join(10)
+    for device in self._devices:
+      os.close(device)
+
+  def _run(self):
+    while not self._stopped.is_set():
+      now = time.monotonic()
+      wait_secs = min(max(self._queue[0][0] - now, 0.), .1) if self._queue else .1
+      readable, _, _ = select.select(self._devices, [], [], wait_secs)
+      for device in readable:
+        self._read_all(self._devices.index(device))
+      now = time.monotonic()
+      while self._queue and self._queue[0][0] <= now:
+        _, _, sender, frame = heapq.heappop(self._queue)
+        self._forward(sender, frame)
+
+  def _read_all(self, sender):
+    for _ in range(64):
+      try:
+        frame = os.read(self._devices[sender], _MAX_FRAME_BYTES)
+      except (BlockingIOError, OSError):
+        return
+      if self._random.random() < self.loss:
+        self.lost += 1
+        continue
+      now = sent_at = time.monotonic()
+      if self.bytes_per_sec:
+        sent_at = max(now, self._busy_until[sender]) + len(frame) / self.bytes_per_sec
+        self._busy_until[sender] = sent_at
+      heapq.heappush(self._queue, (sent_at + self.delay_secs, next(self._counter), sender, frame))
+
+  def _forward(self, sender, frame):
+    target = frame[:6]
+    for receiver, device in enumerate(self._devices):
+      is_target = target == mac_address(receiver) or target[0] & 1
+      if receiver == sender or not is_target:
+        continue
+      if (receiver in self.separated) != (sender in self.separated):
+        self.lost += 1
+        continue
+      with contextlib.suppress(OSError):
+        os.write(device, frame)
+        self.forwarded += 1
+
+
+def mac_address(host):
+  return bytes([2, 0, 0, 0, 0, host + 1])
+
+
+class Network:
+  """Hosts 10.99.0.1, 10.99.0.2, …, each in a namespace, which the switch connects."""
+
+  def __init__(self, num_hosts):
+    self.switch = Switch()
+    self.namespaces = ['et{}h{}'.format(os.getpid(), host) for host in range(num_hosts)]
+
+  def address(self, host):
+    return '10.99.0.{}'.format(host + 1)
+
+  def prefix(self, host):
+    """Returns the beginning of a command that runs on a host."""
+    return ['ip', 'netns', 'exec', self.namespaces[host]]
+
+  def open(self):
+    for host, namespace in enumerate(self.namespaces):
+      made = run('netns', 'add', namespace, check=False)
+      if made.returncode:
+        pytest.skip('no network namespace can be made here: ' + made.stdout)
+      device = namespace + 't'
+      try:
+        self.switch.add_device(device)
+      except OSError as error:
+        pytest.skip('no TAP device can be made here: {}'.format(error))
+      run('link', 'set', device, 'address', ':'.join('{:02x}'.format(byte)
+                                                     for byte in mac_address(host)))
+      run('link', 'set', device, 'netns', namespace)
+      run('-n', namespace, 'link', 'set', device, 'name', 'eth0')
+      self.set_address(host, self.address(host))
+      run('-n', namespace, 'link', 'set', 'eth0', 'up')
+      run('-n', namespace, 'link', 'set', 'lo', 'up')
+    self.switch.start()
+
+  def set_address(self, host, address):
+    run('-n', self.namespaces[host], 'addr', 'flush', 'dev', 'eth0')
+    run('-n', self.namespaces[host], 'addr', 'add', address + '/24', 'dev', 'eth0')
+
+  def close(self):
+    self.switch.close()
+    for namespace in self.namespaces:
+      run('netns', 'delete', namespace, check=False)
+
+
+def run(*command, check=True):
+  """Runs `ip` with arguments."""
+  return subprocess.run(['ip', *command], check=check, stdout=subprocess.PIPE,
+                        stderr=subprocess.STDOUT, universal_newlines=True, timeout=20)
+
+
+@contextlib.contextmanager
+def make_network(num_hosts):
+  """Returns a context with a Network; skips the test if the machine does not allow one."""
+  if os.geteuid() or not shutil.which('ip'):
+    pytest.skip('network namespaces require root and iproute2')
+  network = Network(num_hosts)
+  try:
+    network.open()
+    yield network
+  finally:
+    network.close()

@@ -64,6 +64,7 @@ class Batching(NamedTuple):
     augment: how training images are augmented: `none`, `flip` or `crop_flip`.
     private_threadpool_size: the number of threads of the input pipeline's own thread pool; 0: the
       input pipeline shares TensorFlow's threads with the model.
+    pixel_dtype: the dtype of decoded images; pixel values are rounded for tf.uint8.
   """
   image_shape: Tuple[int, int, int]
   num_classes: int
@@ -76,6 +77,7 @@ class Batching(NamedTuple):
   shard: Shard = UNSHARDED
   augment: str = 'none'
   private_threadpool_size: int = 0
+  pixel_dtype: tf.DType = tf.float32
 
   def shuffle_and_shard(self, examples: tf.data.Dataset, num_examples: int) -> tf.data.Dataset:
     """Returns the training examples of this worker, shuffled and repeated infinitely.

@@ -173,11 +173,11 @@ def _fill_with_images(array: np.ndarray, source: EncodedImages, batching: Batchi
     _ColourImageFound: C is 1, and an image is not grey.
   """
   input_fn = source.make_eval_input_fn(batching._replace(
-      examples_per_batch=_FILL_BATCH_SIZE, one_hot=False))
+      examples_per_batch=_FILL_BATCH_SIZE, one_hot=False, pixel_dtype=tf.uint8))
   with tf.Graph().as_default(), tf.Session(
       config=tf.ConfigProto(device_count={'GPU': 0})) as session:
     pixels, _ = tf.data.make_one_shot_iterator(input_fn()).get_next()
-    decode_batch = session.make_callable(tf.cast(tf.round(pixels), tf.uint8))
+    decode_batch = session.make_callable(pixels)
 
     def next_images() -> np.ndarray:
       batch = decode_batch()

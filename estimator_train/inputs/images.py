@@ -1,10 +1,10 @@
 """Decodes, resizes and batches JPEG, PNG and GIF images, whatever the source of their bytes.
 
-The datasets contain (images, labels). Images are decoded to uint8 and resized to float32 [B,
-height, width, C], with pixel values from 0 to 255. C is 1 if the model takes grey images, or if all
-images of the batch are expected to be grey and are grey; otherwise, C is 3. The graph of the model
-scales the pixel values and, if necessary, repeats a single channel. Labels are float32 [B,
-num_classes] or int64 [B].
+The datasets contain (images, labels). Images are decoded to uint8, resized to float32, and, for a
+cache, rounded to uint8 again: [B, height, width, C], with pixel values from 0 to 255. C is 1 if the
+model takes grey images, or if all images of the batch are expected to be grey and are grey;
+otherwise, C is 3. The graph of the model scales the pixel values and, if necessary, repeats a
+single channel. Labels are float32 [B, num_classes] or int64 [B].
 """
 
 from typing import Any, Callable, Iterable, Tuple
@@ -87,8 +87,8 @@ def make_load_image(read: Read, expect_grey: bool,
   """Makes a function of (reference, class index) that reads, decodes and resizes an image.
 
   Returns:
-    A function that returns (image, colour reference, class index). The image is float32 [height,
-    width, 1 or 3]. If the file has several channels, of which the image contains only the first,
+    A function that returns (image, colour reference, class index). The image is [height, width, 1
+    or 3]. If the file has several channels, of which the image contains only the first,
     the colour reference is the reference; otherwise, it is an empty string. A reference can be the
     content of a file, which would take time to batch.
   """
@@ -99,12 +99,19 @@ def make_load_image(read: Read, expect_grey: bool,
   def load_image(reference: tf.Tensor, class_index: tf.Tensor) -> Tuple[tf.Tensor, ...]:
     content = read(reference)
     if model_channels == 1 or not expect_grey:
-      return decode_and_resize(content, batching.image_shape), tf.constant(''), class_index
+      pixels = decode_and_resize(content, batching.image_shape)
+      return _convert(pixels, batching.pixel_dtype), tf.constant(''), class_index
     image = decode(content)
     pixels = resize(image[:, :, :1], height, width)
-    return pixels, tf.where(tf.equal(tf.shape(image)[2], 1), '', reference), class_index
+    return (_convert(pixels, batching.pixel_dtype),
+            tf.where(tf.equal(tf.shape(image)[2], 1), '', reference), class_index)
 
   return load_image
+
+
+def _convert(pixels: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
+  """Converts resized pixels to another dtype, while they are in the cache of the processor."""
+  return pixels if dtype == tf.float32 else tf.cast(tf.round(pixels), dtype)
 
 
 def _make_colour_fallback(read: Read,
@@ -113,14 +120,15 @@ def _make_colour_fallback(read: Read,
   def reload(image_and_reference: Tuple[tf.Tensor, tf.Tensor]) -> tf.Tensor:
     image, reference = image_and_reference
     return tf.cond(tf.equal(reference, ''), lambda: tf.image.grayscale_to_rgb(image[:, :, :1]),
-                   lambda: decode_and_resize(read(reference), batching.image_shape))
+                   lambda: _convert(decode_and_resize(read(reference), batching.image_shape),
+                                    batching.pixel_dtype))
 
   @tf.autograph.experimental.do_not_convert
   def reload_if_coloured(pixels: tf.Tensor, references: tf.Tensor,
                          class_indices: tf.Tensor) -> Tuple[tf.Tensor, tf.Tensor]:
     pixels = tf.cond(
         tf.reduce_all(tf.equal(references, '')), lambda: pixels,
-        lambda: tf.map_fn(reload, (pixels, references), tf.float32,
+        lambda: tf.map_fn(reload, (pixels, references), batching.pixel_dtype,
                           parallel_iterations=batching.num_parallel_calls))
     return pixels, batching.encode_labels(class_indices)
 

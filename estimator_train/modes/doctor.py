@@ -5,6 +5,7 @@ from typing import Any, Dict, Iterator, Optional
 
 from estimator_train.doctor import (
   checkpoint_interval,
+  engine_choice,
   folders,
   gpu_use,
   gpus,
@@ -68,10 +69,13 @@ def _run_checks(settings: Settings) -> Iterator[CheckResult]:
   yield from folders.check_folders(folders.inspect_folders(settings))
   tf_config = os.environ.get('TF_CONFIG')
   yield tf_config_check.check_tf_config(tf_config)
+  num_workers = tf_config_check.count_workers(tf_config)
+  yield from engine_choice.check_engine(settings.distribution_strategy, num_workers,
+                                        engine_choice.read_weight_bytes(settings.model_dir))
   save_secs = checkpoint_interval.read_save_secs(settings.model_dir)
   if save_secs:
     yield checkpoint_interval.check_checkpoint_interval(
-        save_secs, tf_config_check.count_workers(tf_config),
+        save_secs, num_workers,
         None if settings.save_checkpoints_steps else
         settings.save_checkpoints_secs or DEFAULT_SAVE_SECS)
   yield kaggle_key.check_credentials(kaggle_key.find_credentials(os.environ),

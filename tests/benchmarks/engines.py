@@ -24,7 +24,8 @@ import common
 EXAMPLES_PER_WORKER = 128
 WORKERS = 2
 # Numbers of measured steps and of steps before them.
-STEPS = {'fashion_cnn': (150, 20), 'dense_80mb': (25, 5)}
+STEPS = {'fashion_cnn': (150, 20), 'dense_5mb': (150, 20), 'dense_20mb': (60, 10),
+         'dense_80mb': (25, 5)}
 CORES = sorted(os.sched_getaffinity(0))
 FOLDER = os.path.dirname(os.path.abspath(__file__))
 LAUNCHER = 'estimator_train.launcher.local_cluster'
@@ -32,6 +33,7 @@ LAUNCHER = 'estimator_train.launcher.local_cluster'
 RATIOS = (
     ('multi_worker_mirrored', 'independent', {'fashion_cnn': .88, 'dense_80mb': .65}),
     ('horovod', 'independent', {'dense_80mb': .75}),
+    ('horovod', 'multi_worker_mirrored', {}),
     ('horovod', 'plain_horovod', {'fashion_cnn': .98, 'dense_80mb': .98}),
 )
 
@@ -39,7 +41,7 @@ RATIOS = (
 def _flags(model: str, batch_size: int) -> List[str]:
   steps, warmup_steps = STEPS[model]
   return ['--mode=train', '--dataset=synthetic', '--image_size=28,28', '--noreport_page',
-          '--model=' + ('large_gradients:' + model if model == 'dense_80mb' else model),
+          '--model=' + ('large_gradients:' + model if model.startswith('dense') else model),
           '--batch_size={}'.format(batch_size), '--num_gpus=0',
           '--train_steps={}'.format(steps + warmup_steps),
           '--throughput_warmup_steps={}'.format(warmup_steps)]
@@ -100,7 +102,7 @@ def main() -> None:
   machine = common.machine()
   common.warm_up(args.deadline_secs)
   results = {}
-  for model in args.model or sorted(STEPS):
+  for model in args.model or STEPS:
     rates: Dict[str, List[float]] = {side: [] for side in sides}
     for number in range(1, args.pairs + 1):
       for side, run in sides.items():

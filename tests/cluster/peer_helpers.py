@@ -44,15 +44,16 @@ def wait_until(condition, secs=SECS):
 class Started:
   """A `connect_peers` in a thread of its own."""
 
-  def __init__(self, cluster, shared_values=None, start_timeout_secs=SECS):
+  def __init__(self, cluster, shared_values=None, start_timeout_secs=SECS, with_data=False):
     self.task, self.log, self.peers, self.error = cluster.task, [], None, None
     self._arguments = cluster, shared_values or {}, start_timeout_secs, self.log.append
+    self._with_data = with_data
     self._thread = threading.Thread(target=self._run, daemon=True)
     self._thread.start()
 
   def _run(self):
     try:
-      self.peers = rendezvous.connect_peers(*self._arguments)
+      self.peers = rendezvous.connect_peers(*self._arguments, with_data=self._with_data)
     except Exception as error:
       self.error = error
 

@@ -9,7 +9,8 @@ import pytest
 from peer_helpers import SECS, Started, cluster_of, free_ports, wait_until, workers
 
 from estimator_train.cluster import chief_rendezvous, member_rendezvous, start_timeout
-from estimator_train.cluster.mesh import find_peers
+from estimator_train.cluster.mesh import find_neighbors, find_peers
+from estimator_train.cluster.messages import wait_readable
 from estimator_train.cluster.tf_config import Task
 from estimator_train.errors import PeerLost, UserError
 
@@ -105,6 +106,24 @@ def test_all_are_connected_and_the_port_is_free(start, addresses):
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # As gRPC does.
     listener.bind(('0.0.0.0', int(addresses[members[0].type][0].rpartition(':')[2])))
     listener.listen(1)
+
+
+@pytest.mark.parametrize('count', [1, 2, 3, 4])
+def test_neighbors_are_connected_for_data(start, count):
+  addresses = workers(count)
+  members = cluster_of(addresses).members
+  peers = [each.wait() for each in [
+      start(addresses, index=index, with_data=True) for index in range(count)]]
+  for task, each in zip(members, peers):
+    assert set(each.data_sockets) == set(find_neighbors(task, members)) - {task}
+    assert set(each._peers) == set(find_peers(task, members))
+    for neighbor, connection in each.data_sockets.items():
+      connection.sendall(b'%d to %d' % (task.index, neighbor.index))
+  for task, each in zip(members, peers):
+    for neighbor, connection in each.data_sockets.items():
+      wait_readable([connection], SECS)
+      assert connection.recv(100) == b'%d to %d' % (neighbor.index, task.index)
+      connection.close()
 
 
 @pytest.mark.parametrize('count', [1, 2, 3, 4, 5, 100])
@@ -315,7 +334,8 @@ def test_nobody_goes_before_all_are_connected(start):
     place = '127.0.0.1', told['members'][0]['port']
     with socket.create_connection(place) as stranger, socket.create_connection(place) as caller:
       stranger.sendall(b'{"run": "another", "task": ["worker", 2]}\n')
-      caller.sendall(json.dumps({'run': told['run'], 'task': ['worker', 2]}).encode() + b'\n')
+      caller.sendall(json.dumps({'run': told['run'], 'task': ['worker', 2],
+                                 'channel': 'control'}).encode() + b'\n')
       read_until(caller, b'"task": ["worker", 0]')
       # The chief is connected to all now; worker 1 goes on waiting for worker 2.
       for _ in range(2):

@@ -43,13 +43,15 @@ def files(folder):
           for where, _, names in os.walk(str(folder)) for name in names}
 
 
-@pytest.mark.parametrize('workers, replicas, strategy', [
-    (3, 1, 'multi_worker_mirrored'), (2, 2, 'multi_worker_mirrored'),
-    pytest.param(3, 1, *HOROVOD.values, marks=HOROVOD.marks)])
-def test_like_one_process_with_as_many_replicas(cluster, tmp_path, workers, replicas, strategy):
+@pytest.mark.parametrize('workers, replicas, strategy, own_flags', [
+    (3, 1, 'multi_worker_mirrored', []), (2, 2, 'multi_worker_mirrored', []),
+    (2, 1, 'multi_worker_mirrored', ['--all_reduce_alg=ring']),
+    pytest.param(3, 1, *HOROVOD.values, [], marks=HOROVOD.marks)])
+def test_like_one_process_with_as_many_replicas(cluster, tmp_path, workers, replicas, strategy,
+                                                own_flags):
   alone, together = tmp_path / 'alone', tmp_path / 'together'
   flags = FLAGS + ['--mode=train', '--train_steps=20']
-  tasks = cluster.start(flags + [
+  tasks = cluster.start(flags + own_flags + [
       '--distribution_strategy=' + strategy, '--model_dir={}'.format(together),
       '--num_cpu_replicas={}'.format(replicas)], workers=workers)
   assert program.main(flags + ['--model_dir={}'.format(alone),
@@ -87,6 +89,18 @@ def test_statistics_of_batch_norm_are_those_of_one_process(cluster, tmp_path, st
   assert_alike(weights(alone), weights(together))
   frozen = weights(together)['batch_normalization_1/moving_variance']
   np.testing.assert_array_equal(frozen, np.ones_like(frozen))
+
+
+@synchronous
+def test_sparse_gradients(cluster, tmp_path, strategy):
+  alone, together = tmp_path / 'alone', tmp_path / 'together'
+  flags = [*FLAGS, '--mode=train', '--model=own_models:embedding', '--train_steps=10']
+  tasks = cluster.start([*flags, '--distribution_strategy=' + strategy,
+                         '--model_dir={}'.format(together)], workers=2)
+  assert program.main([*flags, '--model_dir={}'.format(alone), '--num_cpu_replicas=2']) == 0
+  for task in tasks.values():
+    assert task.code() == 0, task.log
+  assert_alike(weights(alone), weights(together))
 
 
 @synchronous

@@ -2,7 +2,6 @@
 
 import logging
 import os
-import time
 from typing import Any, Dict, Mapping, Optional, Sequence
 
 import tensorflow.compat.v1 as tf
@@ -17,8 +16,6 @@ from estimator_train.settings import Settings
 from estimator_train.tf_patches import horovod_strategy
 
 _LOG = logging.getLogger('estimator_train')
-# After an error of Horovod, the heartbeats find the lost rank within this time.
-_LOSS_DETECTION_SECS = 10.
 
 
 class HorovodEngine(ClusterEngine):
@@ -92,15 +89,10 @@ class HorovodEngine(ClusterEngine):
 
   def _train_estimator(self, estimator: tf.estimator.Estimator, input_fn: Any,
                        hooks: Sequence[tf.train.SessionRunHook], max_steps: int) -> None:
-    try:
-      estimator.train(input_fn, hooks=hooks, max_steps=max_steps)
-    except tf.errors.OpError as error:
-      if 'Horovod' not in str(error):
-        raise
-      # An operation of Horovod fails if another rank has ended. The thread of the heartbeats ends
-      # this process, with the reason, as soon as it has found the lost rank.
-      time.sleep(_LOSS_DETECTION_SECS)
-      raise PeerLost('Horovod has failed: {}'.format(error.message)) from error
+    estimator.train(input_fn, hooks=hooks, max_steps=max_steps)
+
+  def _exchange_failure(self, error: tf.errors.OpError) -> Optional[str]:
+    return 'Horovod has failed: {}'.format(error.message) if 'Horovod' in str(error) else None
 
 
 class _BroadcastVariables(tf.train.SessionRunHook):

@@ -109,7 +109,7 @@ class Ring:
       addend: the values to add to the received values; None: nothing is added.
     """
     header = bytearray(_HEADER.size)
-    to_send = [_HEADER.pack(operation, outgoing.nbytes), _as_bytes(outgoing)]
+    to_send = [memoryview(_HEADER.pack(operation, outgoing.nbytes)), _as_bytes(outgoing)]
     to_receive = [memoryview(header), _as_bytes(incoming)]
     num_added = 0
     while to_send or to_receive:
@@ -158,7 +158,7 @@ class Ring:
 def _group(arrays: Sequence[np.ndarray]) -> List[List[int]]:
   """Groups the indices of arrays: each large one alone, and the small ones of each dtype."""
   groups: List[List[int]] = []
-  small = {}
+  small: Dict[Any, List[int]] = {}
   for index, array in enumerate(arrays):
     if array.nbytes >= _SMALL_BYTES:
       groups.append([index])

@@ -1,6 +1,7 @@
 """Workers sum arrays around a ring of connections."""
 
 import copy
+import functools
 import socket
 import threading
 
@@ -63,20 +64,21 @@ def test_sums(make_rings, monkeypatch, size, small_bytes):
   arrays[0][2] = np.asfortranarray(arrays[0][2])
   rings = make_rings(size)
   for operation in range(3):  # The connections are used again.
-    results = run_all([lambda ring=ring, own=own: ring.all_reduce(operation, own)
+    results = run_all([functools.partial(ring.all_reduce, operation, own)
                        for ring, own in zip(rings, arrays)])
     for of_all_workers, sums in zip(zip(*arrays), zip(*results)):
       expected = sum(array.astype('float64') for array in of_all_workers)
       for array in sums:
         assert array.shape == expected.shape and array.dtype == of_all_workers[0].dtype
-        np.testing.assert_allclose(array, expected, *(2e-2, 2e-2) if array.itemsize == 2 else (1e-5, 1e-5))
+        tolerance = 2e-2 if array.itemsize == 2 else 1e-5
+        np.testing.assert_allclose(array, expected, tolerance, tolerance)
         np.testing.assert_array_equal(array, sums[0])  # Exactly the same on all workers.
 
 
 def test_large_arrays_are_aligned(make_rings):
   """TensorFlow copies other arrays."""
   size = 2 * ring_module._SMALL_BYTES
-  results = run_all([lambda ring=ring: ring.all_reduce(0, [np.ones(size, np.uint8)])
+  results = run_all([functools.partial(ring.all_reduce, 0, [np.ones(size, np.uint8)])
                      for ring in make_rings(2)])
   assert [array.ctypes.data % 64 for array, in results] == [0, 0]
 
@@ -86,8 +88,8 @@ def test_large_arrays_are_aligned(make_rings):
 def test_workers_must_execute_the_same_operations(make_rings, others):
   calls = [(0, 100), others]
   rings = make_rings(2)
-  errors = run_all([lambda ring=ring, call=call: ring.all_reduce(call[0], [np.ones(call[1])])
-                    for ring, call in zip(rings, calls)])
+  errors = run_all([functools.partial(ring.all_reduce, operation, [np.ones(size)])
+                    for ring, (operation, size) in zip(rings, calls)])
   assert all(isinstance(error, RingBroken) for error in errors)
   assert 'number 0 with 400 bytes' in str(errors[1]), errors
   assert [ring.error for ring in rings] == errors

@@ -1,11 +1,14 @@
-"""Trains synchronously on several workers, which exchange gradients by collective operations."""
+"""Trains synchronously on several workers, which exchange gradients by a ring all-reduce.
+
+Workers that train on CPUs use the class Ring, and all others TensorFlow's collective operations.
+"""
 
 from typing import Optional
 
 import tensorflow.compat.v1 as tf
 
-from estimator_train.distribution.devices import collective_communication
 from estimator_train.cluster.mesh import find_neighbors
+from estimator_train.distribution.devices import collective_communication
 from estimator_train.distribution.engines.cluster_engine import ClusterEngine
 from estimator_train.distribution.ring import Ring
 from estimator_train.settings import groups
@@ -33,7 +36,7 @@ class CollectiveEngine(ClusterEngine):
   def make_strategy(self) -> Optional[tf.distribute.Strategy]:
     return multi_worker_mirrored.make_strategy(
         self.devices.names, collective_communication(self.settings[groups.Devices]),
-        self._ring and self._ring.all_reduce)
+        None if self._ring is None else self._ring.all_reduce)
 
   def _exchange_failure(self, error: tf.errors.OpError) -> Optional[str]:
     return None if self._ring is None or self._ring.error is None else str(self._ring.error)

@@ -97,16 +97,41 @@ def test_workers_must_execute_the_same_operations(make_rings, others):
     rings[1].all_reduce(2, [np.ones(1)])
 
 
-@pytest.mark.parametrize('bytes_before', [0, 20])
-def test_a_neighbor_that_ends(bytes_before):
+@pytest.fixture
+def neighbor():
+  """A ring of two workers, and the socket of the other worker."""
   near, far = socket.socketpair()
   near.setblocking(False)
-  ring = Ring(0, 2, near, near)
-  far.sendall(b'\0' * 11 + b'\x50' + b'\0' * 8 if bytes_before else b'')
-  far.close()
+  far.settimeout(SECS)
+  with near, far:
+    yield Ring(0, 2, near, near), far
+
+
+def header(operation, num_bytes):
+  return ring_module._HEADER.pack(operation, num_bytes)
+
+
+@pytest.mark.parametrize('num_values', [0, 3])
+def test_a_neighbor_that_ends(neighbor, num_values):
+  ring, far = neighbor
+  far.sendall(header(0, 80) + np.ones(num_values, np.float32).tobytes())
+  far.shutdown(socket.SHUT_WR)
   with pytest.raises(RingBroken, match='the connection to a neighbor ended'):
     ring.all_reduce(0, [np.ones(40, np.float32)])
-  near.close()
+
+
+def test_a_value_that_arrives_in_two_pieces(neighbor):
+  ring, far = neighbor
+  values = np.arange(40, dtype=np.float32)
+  part = values[20:].tobytes()
+  far.sendall(header(0, 80) + part[:6])
+
+  def send_the_rest():
+    assert far.recv(1)  # By now, the ring has probably received the first piece.
+    far.sendall(part[6:] + header(0, 80) + (2 * values[:20]).tobytes())
+
+  (sums,), _ = run_all([lambda: ring.all_reduce(0, [values]), send_the_rest])
+  np.testing.assert_array_equal(sums, 2 * values)
 
 
 def test_a_copy_uses_the_same_connections(make_rings):

@@ -12,8 +12,10 @@ from estimator_train.doctor.check_results import CheckResult, error, ok
 _LARGE_GRADIENTS_BYTES = 20e6
 
 
-def read_weight_bytes(model_dir: str) -> Optional[int]:
+def read_weight_bytes(model_dir: Optional[str]) -> Optional[int]:
   """Returns the size of the initial weights of a run; None if there is no run."""
+  if model_dir is None:
+    return None
   paths = glob.glob(os.path.join(glob.escape(model_dir), 'keras', 'keras_model.ckpt.data-*'))
   return sum(map(os.path.getsize, paths)) or None
 

@@ -118,6 +118,12 @@ COMPARISONS: Dict[str, Comparison] = {
         _rates('oneDNN / PyTorch, NHWC', 'onednn', ['torch nhwc'], 1.5))),
     'vgg16_torch': _torch('vgg16', 1.0),
     'resnet50_torch': _torch('resnet50', 1.0),
+    'padded_gradient': Comparison(
+        'Padded images for the gradient of the first layer: fashion_cnn, batch 256, which makes a '
+        'difference on AVX2 without AVX-512 (--avx2)',
+        {'padded': sides.steady('onednn'),
+         'unpadded': sides.unpadded(sides.WORKLOADS['fashion_mnist'], 'onednn')},
+        (_rates('padded / unpadded', 'padded', ['unpadded'], None),), ('onednn',)),
     'fashion_fit': Comparison(
         'Steady training: fashion_cnn, batch 256, `model.fit` of tf.keras 1.15, stock build',
         {'stock': sides.steady('stock'), 'arrays': sides.keras_fit('--input=arrays'),

@@ -138,15 +138,26 @@ TORCH_WORKLOADS = {
 
 
 def training(workload: Workload, build: str, flags: Sequence[str] = (),
-             variables: Mapping[str, str] = common.NOTHING) -> Side:
+             variables: Mapping[str, str] = common.NOTHING,
+             module: str = 'estimator_train') -> Side:
   """A workload's training once it is warm, and its memory."""
   def run(conditions: Conditions) -> Figures:
     steps, warmup = _steps(conditions, workload.steps)
     done = common.run_package(
         ['--mode=train', '--report_page=false', '--train_steps={}'.format(steps),
          '--throughput_warmup_steps={}'.format(warmup)] + workload.flags(conditions) + list(flags),
-        conditions.deadline_secs, python=conditions.pythons[build], variables=variables)
+        conditions.deadline_secs, module, conditions.pythons[build], variables)
     return {RATE: done.throughput['examples_per_sec'], PEAK: done.child.peak_bytes / 1e6}
+  return run
+
+
+def unpadded(workload: Workload, build: str) -> Side:
+  """The same by a module of this folder, which pads no images for gradients."""
+  def run(conditions: Conditions) -> Figures:
+    paths = [str(common.ROOT), FOLDER] + [
+        path for path in (os.environ.get('PYTHONPATH'),) if path]
+    return training(workload, build, variables={'PYTHONPATH': os.pathsep.join(paths)},
+                    module='unpadded_gradients')(conditions)
   return run
 
 

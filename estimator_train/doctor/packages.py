@@ -22,11 +22,6 @@ _TENSORFLOW_DISTRIBUTIONS = ('tensorflow', 'tensorflow-gpu', 'tensorflow-cpu', '
                              'intel-tensorflow-avx512', 'nvidia-tensorflow')
 _INSTALL_REMEDY = ('./run_train.sh creates an environment; `pip install .` installs into your own '
                    'environment')
-_ONEDNN_HINT = ('`ESTIMATOR_TRAIN_TF=onednn ./run_train.sh` uses the build with oneDNN, which is '
-                'faster on CPUs; in your own environment, `pip uninstall {}` and then '
-                '`pip install intel-tensorflow==1.15.2`')
-_ONEDNN_IMAGE_HINT = ('`docker build --build-arg BASE_IMAGE=python:3.7-slim --build-arg '
-                      'TENSORFLOW=onednn` uses the build with oneDNN, which is faster on CPUs')
 
 
 class Interpreter(NamedTuple):
@@ -101,14 +96,11 @@ def _installed_builds(installed: Dict[str, str]) -> List[TensorFlowBuild]:
   return builds
 
 
-def check_tensorflow(installed: Dict[str, str], has_gpu: bool,
-                     in_image: bool = False) -> CheckResult:
+def check_tensorflow(installed: Dict[str, str]) -> CheckResult:
   """Checks that exactly one build of TensorFlow 1.15 is installed.
 
   Args:
     installed: versions of the installed packages by name.
-    has_gpu: whether there is a GPU to train on.
-    in_image: whether the program runs in the Docker image, where users do not install packages.
   """
   builds = _installed_builds(installed)
   found = ' and '.join('{} {}'.format(*build) for build in builds)
@@ -125,8 +117,7 @@ def check_tensorflow(installed: Dict[str, str], has_gpu: bool,
     return ok('tensorflow', found + ', NVIDIA\'s build')
   if build.is_intel_build:
     return ok('tensorflow', found + ', with oneDNN for CPUs')
-  hint = _ONEDNN_IMAGE_HINT if in_image else _ONEDNN_HINT.format(build.name)
-  return ok('tensorflow', found + ', the stock build', '' if has_gpu else hint)
+  return ok('tensorflow', found + ', the stock build')
 
 
 def read_requirements() -> List[str]:

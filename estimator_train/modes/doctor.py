@@ -4,6 +4,7 @@ import os
 from typing import Any, Dict, Iterator, Optional
 
 from estimator_train.doctor import (
+  build_rates,
   checkpoint_interval,
   engine_choice,
   folders,
@@ -56,7 +57,7 @@ def _run_checks(settings: Settings) -> Iterator[CheckResult]:
     return  # The other checks support Linux only.
   installed, in_image = packages.installed_versions(), DOCKER_IMAGE_VARIABLE in os.environ
   build, inventory = packages.installed_build(installed), gpus.inspect_gpus()
-  yield packages.check_tensorflow(installed, bool(inventory.gpus), in_image)
+  yield packages.check_tensorflow(installed)
   yield from packages.check_pins(installed, packages.read_requirements())
   imported = tensorflow_import.import_in_child()
   yield tensorflow_import.check_import(imported)
@@ -66,6 +67,9 @@ def _run_checks(settings: Settings) -> Iterator[CheckResult]:
   if inventory.gpus and not any(gpu_result.level == ERROR for gpu_result in gpu_results):
     yield from _check_gpu_use(len(inventory.gpus), build, imported)
   yield from host.check_host(host.inspect_host(), build)
+  if imported.version is not None and build is not None and not (
+      inventory.gpus or build.is_nvidia_build):
+    yield build_rates.check_build_rates(build_rates.measure_builds(build), build, in_image)
   yield from folders.check_folders(folders.inspect_folders(settings))
   tf_config = os.environ.get('TF_CONFIG')
   yield tf_config_check.check_tf_config(tf_config)

@@ -7,7 +7,7 @@ TensorFlow reads these variables when it is imported. To measure their effect on
 import glob
 import importlib.util
 import os
-from typing import Dict
+from typing import Dict, List
 
 from estimator_train.process import logs, malloc, memory
 
@@ -59,10 +59,25 @@ def has_onednn() -> bool:
       glob.escape(os.path.dirname(os.path.dirname(spec.origin))), 'intel_tensorflow*')))
 
 
+def needs_padded_gradients() -> bool:
+  """Returns whether gradients of single-channel convolutions are faster with padded images.
+
+  This is the case for the oneDNN build with AVX2, but without AVX-512; see
+  tf_patches/convolution.py.
+  """
+  words = _words_of_first_core()
+  return 'avx2' in words and 'avx512f' not in words and has_onednn()
+
+
 def _is_amd_with_avx2() -> bool:
+  words = _words_of_first_core()
+  return 'AuthenticAMD' in words and 'avx2' in words
+
+
+def _words_of_first_core() -> List[str]:
+  """Returns the words that describe the first core; an empty list if they cannot be read."""
   try:
     with open(_CPU_INFO, encoding='utf-8', errors='replace') as file:
-      words_of_first_core = file.read(10000).partition('\n\n')[0].split()
+      return file.read(10000).partition('\n\n')[0].split()
   except OSError:
-    return False
-  return 'AuthenticAMD' in words_of_first_core and 'avx2' in words_of_first_core
+    return []

@@ -34,6 +34,11 @@ attribute TensorFlow lacks, which other function uses this function, or how the 
     location: ../lite/python/convert.py:49
     symptom: the command is not found, or the command of another TensorFlow runs
     test: tests/tf_patches/test_tf_patches.py
+- `convolution.pad_filter_gradients`
+    defect: the oneDNN build pads single-channel images to eight channels on processors with AVX2
+    location: jit_avx2_conv_kernel_f32.cpp of MKL-DNN 0.20.3
+    symptom: the gradient of the filters of the first layer is several times slower than needed
+    test: tests/tf_patches/test_convolution.py
 - `devices.gpu_descriptions`
     defect: (no public function returns the compute capability)
     location: client/device_lib.py:25

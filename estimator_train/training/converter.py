@@ -6,7 +6,9 @@ import tensorflow.compat.v1 as tf
 
 from estimator_train.errors import InvalidValue
 from estimator_train.models import model_inputs
+from estimator_train.process import cpu_tuning
 from estimator_train.tf_patches import (
+  convolution,
   estimator as estimator_patches,
   keras as keras_patches,
   model_to_estimator,
@@ -82,6 +84,8 @@ def to_estimator(model: tf.keras.Model, run_config: tf.estimator.RunConfig, *,
   def model_fn(features: Any, labels: Any, mode: str,
                config: tf.estimator.RunConfig) -> tf.estimator.EstimatorSpec:
     estimator_patches.keep_loss_unscaled()
+    if mode == tf.estimator.ModeKeys.TRAIN and cpu_tuning.needs_padded_gradients():
+      convolution.pad_filter_gradients(tf.get_default_graph())
     if check_batch is not None:
       check_batch(features, labels)
     features, labels = _repeat_weights(features, model), _labels_as_columns(labels, model)

@@ -1,12 +1,15 @@
 """This package beside its peers, for tests/benchmarks/run.sh.
 
   tests/benchmarks/run.sh [NAME...] [--data_dir=DIR] [--train_pattern=PATTERN] [--pairs=5]
-      [--output=benchmarks.json] [--quick]
+      [--output=benchmarks.json] [--quick] [--avx2]
 
 NAME is one of comparisons.py; all are measured when there is none. The sides of one run in turn,
 and what counts are the ratios of their medians, with the least and the greatest ratio of a pair
 beside them. Absolute figures are context: of one machine, on one day. After each comparison the
 output is written, and the same as Markdown beside it; the last line is the output as JSON.
+
+--avx2 limits TensorFlow and PyTorch to AVX2, on a processor that has AVX-512. It is still another
+processor than one without: its caches, its clock and the units behind the instructions differ.
 
 --quick shows that all works, with tiny sizes, in one pair: its figures mean nothing.
 """
@@ -25,6 +28,10 @@ from comparisons import COMPARISONS
 from estimator_train.files import atomic
 
 DATA_DIR = str(common.ROOT / 'data' / 'fashion_mnist')
+# TensorFlow's MKL-DNN obeys no variable, and is limited by the file in the folder AVX2_ONLY.
+AVX2_ONLY = str(common.ROOT / 'tests' / 'benchmarks' / 'avx2_only')
+AVX2_VARIABLES = {'ATEN_CPU_CAPABILITY': 'avx2', 'ONEDNN_MAX_CPU_ISA': 'AVX2',
+                  'MKL_ENABLE_INSTRUCTIONS': 'AVX2'}
 SAMPLE = str(common.ROOT / 'estimator_train' / 'datasets' / 'fashion_mnist_sample_files')
 
 
@@ -37,6 +44,8 @@ def main() -> None:
                       'class: some hundreds or more')
   parser.add_count('--pairs', 5, 'rounds of each comparison')
   parser.add_argument('--quick', action='store_true', help='one pair of tiny sizes')
+  parser.add_argument('--avx2', action='store_true',
+                      help='limit TensorFlow and PyTorch to the instructions of AVX2')
   parser.add_argument('--output', default='benchmarks.json', help='default: benchmarks.json')
   parser.add_argument('--onednn', default=environments.python_of(common.ROOT / '.venv-onednn'),
                       help='interpreter with the oneDNN build (default: .venv-onednn\'s)')
@@ -45,11 +54,15 @@ def main() -> None:
   parser.add_count('--deadline_secs', 3600, 'seconds after which a process is killed')
   args = parser.parse_args()
   names = _check(parser, args)
+  if args.avx2:  # For all children.
+    os.environ.update(AVX2_VARIABLES, PYTHONPATH=os.pathsep.join(
+        [AVX2_ONLY] + [path for path in (os.environ.get('PYTHONPATH'),) if path]))
 
   conditions = _conditions(args, names)
   result: Dict[str, Any] = {
       'benchmark': 'compare', 'machine': common.machine(), 'memory_mb': _memory_mb(),
-      'quick': args.quick, 'pairs': 1 if args.quick else args.pairs, 'load_at_end': None,
+      'quick': args.quick, 'avx2': args.avx2, 'pairs': 1 if args.quick else args.pairs,
+      'load_at_end': None,
       'versions': {build: environments.versions(python)
                    for build, python in conditions.pythons.items()},
       'comparisons': {}, 'failed': {}}
@@ -114,6 +127,8 @@ def markdown(result: Dict[str, Any]) -> str:
            'to greatest of a pair)'.format(common.machine_line(result['machine']),
                                            result['memory_mb'], result['load_at_end'],
                                            result['pairs'])]
+  if result['avx2']:
+    parts.append('Both libraries limited to the instructions of AVX2 (--avx2).')
   if result['quick']:
     parts.append('Of --quick, whose sizes are tiny: NO MEASUREMENT.')
   parts.append('\n'.join('- {}: {}'.format(build, ', '.join(

@@ -1,7 +1,7 @@
 """The comparisons that tests/benchmarks/run.sh measures, by name."""
 
 import itertools
-from typing import Any, Dict, List, Sequence
+from typing import Any, Dict, List, Sequence, Tuple
 
 import sides
 from pairs import Comparison, Ratio, Side
@@ -23,6 +23,36 @@ def _limit(name: str, build: str) -> Comparison:
        Ratio('training / what model and input reach at best together, on the same cores',
              ('training', RATE), (('alone', 'model'), ('alone', 'input')), .95)),
       (('onednn',) if build == 'onednn' else ()) + (('images',) if workload.from_images else ()))
+
+
+def _torch(name: str, target: float, more: Tuple[Ratio, ...] = ()) -> Comparison:
+  workload = sides.TORCH_WORKLOADS[name]
+  return Comparison(
+      'Steady training: {}, PyTorch eager on images in memory'.format(_described(workload)),
+      {'stock': sides.training(workload, 'stock'), 'onednn': sides.training(workload, 'onednn'),
+       'torch nchw': sides.torch(workload, '--layout=nchw'),
+       'torch nhwc': sides.torch(workload, '--layout=nhwc')},
+      more + (
+          _rates('the faster build / PyTorch, the faster layout', 'stock|onednn',
+                 ['torch nchw|torch nhwc'], target),
+          _rates('oneDNN / stock', 'onednn', ['stock'], None)),
+      ('onednn', 'torch'))
+
+
+def _torch_compile(name: str) -> Comparison:
+  # By itself, because torch.compile may fail: it needs a C++ compiler, and its code can crash.
+  workload = sides.TORCH_WORKLOADS[name]
+  return Comparison(
+      'Steady training: {}, torch.compile on images in memory'.format(_described(workload)),
+      {'onednn': sides.training(workload, 'onednn'),
+       'torch compiled': sides.torch(workload, '--layout=nchw', '--compile')},
+      (_rates('oneDNN / torch.compile, NCHW', 'onednn', ['torch compiled'], None),),
+      ('onednn', 'torch'))
+
+
+def _described(workload: sides.Workload) -> str:
+  return '{}, batch {}, {}'.format(workload.model, workload.batch_size,
+                                   ' '.join(workload.more) or 'all layers train')
 
 
 _ARTICLE_START = sides.article(100)
@@ -83,13 +113,17 @@ COMPARISONS: Dict[str, Comparison] = {
          Ratio('the article\'s script / oneDNN', ('article', 'last_step_secs'),
                (('onednn', 'last_step_secs'),), 3)),
         ('onednn',)),
-    'fashion_torch': Comparison(
-        'Steady training: fashion_cnn, batch 256, PyTorch eager from memory',
-        {'onednn': sides.steady('onednn'), 'torch nchw': sides.torch('--layout=nchw'),
-         'torch nhwc': sides.torch('--layout=nhwc')},
-        (_rates('oneDNN / PyTorch, NCHW', 'onednn', ['torch nchw'], 1.5),
-         _rates('oneDNN / PyTorch, NHWC', 'onednn', ['torch nhwc'], 1.5)),
-        ('onednn', 'torch')),
+    'fashion_torch': _torch('fashion', 1.3, (
+        _rates('oneDNN / PyTorch, NCHW', 'onednn', ['torch nchw'], 1.5),
+        _rates('oneDNN / PyTorch, NHWC', 'onednn', ['torch nhwc'], 1.5))),
+    'vgg16_torch': _torch('vgg16', 1.0),
+    'resnet50_torch': _torch('resnet50', 1.0),
+    'padded_gradient': Comparison(
+        'Padded images for the gradient of the first layer: fashion_cnn, batch 256, which makes a '
+        'difference on AVX2 without AVX-512 (--avx2)',
+        {'padded': sides.steady('onednn'),
+         'unpadded': sides.unpadded(sides.WORKLOADS['fashion_mnist'], 'onednn')},
+        (_rates('padded / unpadded', 'padded', ['unpadded'], None),), ('onednn',)),
     'fashion_fit': Comparison(
         'Steady training: fashion_cnn, batch 256, `model.fit` of tf.keras 1.15, stock build',
         {'stock': sides.steady('stock'), 'arrays': sides.keras_fit('--input=arrays'),
@@ -155,3 +189,5 @@ COMPARISONS: Dict[str, Comparison] = {
 }
 COMPARISONS.update(('limit_{}_{}'.format(name, build), _limit(name, build))
                    for name in sides.WORKLOADS for build in ('stock', 'onednn'))
+COMPARISONS.update((name + '_torch_compile', _torch_compile(name))
+                   for name in sides.TORCH_WORKLOADS)

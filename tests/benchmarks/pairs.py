@@ -35,7 +35,8 @@ class Ratio(NamedTuple):
 
   Attributes:
     title: what it tells.
-    over: side and figure above the line.
+    over: side and figure above the line; of several sides, separated by `|`, the one with the
+      highest median.
     under: those below it; of several rates, that of doing all of it for each image.
     target: it is to be at least that; None: it is only told.
   """
@@ -85,12 +86,17 @@ def combined(rates: Sequence[float]) -> float:
   return 1 / sum(1 / rate for rate in rates)
 
 
+def side_of(sides: str, figure: str, rounds: Rounds) -> str:
+  """Returns that of several sides, separated by `|`, whose figure has the highest median."""
+  return max(sides.split('|'), key=lambda side: statistics.median(rounds[side][figure]))
+
+
 def ratio_of(ratio: Ratio, rounds: Rounds) -> Dict[str, Any]:
   """Returns the ratio of the medians, the least and the greatest of a pair, and the verdict."""
-  side, figure = ratio.over
-  under = [combined(values) for values in zip(*(rounds[side][figure]
-                                                for side, figure in ratio.under))]
-  found: Dict[str, Any] = dict(common.median_ratio(rounds[side][figure], under))
+  over, *others = [rounds[side_of(sides, figure, rounds)][figure]
+                   for sides, figure in (ratio.over,) + ratio.under]
+  found: Dict[str, Any] = dict(common.median_ratio(
+      over, [combined(values) for values in zip(*others)]))
   found.update(title=ratio.title, target=ratio.target)
   if ratio.target is not None:
     found['reached'] = found['of_medians'] >= ratio.target

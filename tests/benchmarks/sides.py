@@ -10,7 +10,7 @@ import itertools
 import json
 import os
 import tempfile
-from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Sequence, Tuple
+from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 import common
 from pairs import Conditions, Figures, Side
@@ -89,6 +89,7 @@ class Workload(NamedTuple):
     steps: of a training, besides its warm-up.
     more: further flags.
     from_images: whether it reads image files, and not Fashion-MNIST's, which MNIST's are like.
+    synthetic_size: height and width of the synthetic images that it trains on; None: on files.
   """
   model: str
   optimizer: str
@@ -96,15 +97,24 @@ class Workload(NamedTuple):
   steps: int
   more: Sequence[str] = ()
   from_images: bool = False
+  synthetic_size: Optional[int] = None
 
   def flags(self, conditions: Conditions) -> List[str]:
     """Returns what it trains, and on what."""
     flags = ['--model=' + self.model, '--optimizer=' + self.optimizer,
              '--batch_size={}'.format(self.batch_size)] + list(self.more)
+    if self.synthetic_size is not None:
+      return flags + ['--dataset=synthetic', '--image_size={0},{0}'.format(self.size(conditions))]
     if not self.from_images:
       return flags + _data(conditions)
     return flags + ['--dataset=image_folder', '--train_pattern={}'.format(conditions.train_pattern),
                     '--image_size={},{}'.format(*_image_size(conditions))]
+
+  def size(self, conditions: Conditions) -> int:
+    """Returns the height and width of its images."""
+    if self.synthetic_size is None:
+      return 28
+    return 32 if conditions.quick else self.synthetic_size
 
 
 WORKLOADS = {
@@ -118,18 +128,36 @@ WORKLOADS = {
     'oct2017': Workload('vgg16', 'adam', 16, 10,
                          ['--trainable_layers={}'.format(TRAINABLE_LAYERS), '--prefetch=2'], True),
 }
+# What PyTorch trains, too. A step of the large networks takes seconds on small machines.
+TORCH_WORKLOADS = {
+    'fashion': WORKLOADS['fashion_mnist'],
+    'vgg16': Workload('vgg16', 'adam', 16, 4, ['--trainable_layers={}'.format(TRAINABLE_LAYERS)],
+                      synthetic_size=224),
+    'resnet50': Workload('resnet50', 'adam', 32, 4, synthetic_size=224),
+}
 
 
 def training(workload: Workload, build: str, flags: Sequence[str] = (),
-             variables: Mapping[str, str] = common.NOTHING) -> Side:
+             variables: Mapping[str, str] = common.NOTHING,
+             module: str = 'estimator_train') -> Side:
   """A workload's training once it is warm, and its memory."""
   def run(conditions: Conditions) -> Figures:
     steps, warmup = _steps(conditions, workload.steps)
     done = common.run_package(
         ['--mode=train', '--report_page=false', '--train_steps={}'.format(steps),
          '--throughput_warmup_steps={}'.format(warmup)] + workload.flags(conditions) + list(flags),
-        conditions.deadline_secs, python=conditions.pythons[build], variables=variables)
+        conditions.deadline_secs, module, conditions.pythons[build], variables)
     return {RATE: done.throughput['examples_per_sec'], PEAK: done.child.peak_bytes / 1e6}
+  return run
+
+
+def unpadded(workload: Workload, build: str) -> Side:
+  """The same by a module of this folder, which pads no images for gradients."""
+  def run(conditions: Conditions) -> Figures:
+    paths = [str(common.ROOT), FOLDER] + [
+        path for path in (os.environ.get('PYTHONPATH'),) if path]
+    return training(workload, build, variables={'PYTHONPATH': os.pathsep.join(paths)},
+                    module='unpadded_gradients')(conditions)
   return run
 
 
@@ -148,19 +176,28 @@ def parts(workload: Workload, build: str) -> Side:
   return run
 
 
-def _fashion_peer(script: str, build: str, option: str) -> Side:
-  """The same training by others; the option says how their script does it."""
+def _peer(workload: Workload, script: str, build: str, options: Sequence[str]) -> Side:
+  """The same training by others; the options say how their script does it."""
   def run(conditions: Conditions) -> Figures:
-    steps, warmup = _steps(conditions, WORKLOADS['fashion_mnist'].steps)
+    steps, warmup = _steps(conditions, workload.steps)
     return _figures(_script(script, [
-        '--data_dir=' + conditions.data_dir, option,
-        '--train_steps={}'.format(steps), '--warmup_steps={}'.format(warmup),
-        '--batch_size={}'.format(BATCH_SIZE)], build, conditions), [RATE])
+        '--data_dir=' + conditions.data_dir, '--train_steps={}'.format(steps),
+        '--warmup_steps={}'.format(warmup), '--batch_size={}'.format(workload.batch_size)]
+                            + list(options), build, conditions), [RATE])
   return run
 
 
-keras_fit = functools.partial(_fashion_peer, 'keras_fit.py', 'stock')
-torch = functools.partial(_fashion_peer, 'torch_fashion.py', 'torch')
+def keras_fit(option: str) -> Side:
+  return _peer(WORKLOADS['fashion_mnist'], 'keras_fit.py', 'stock', [option])
+
+
+def torch(workload: Workload, *options: str) -> Side:
+  def run(conditions: Conditions) -> Figures:
+    frozen = [flag for flag in workload.more if flag.startswith('--trainable_layers=')]
+    return _peer(workload, 'torch_training.py', 'torch', [
+        '--model=' + workload.model, '--image_size={}'.format(workload.size(conditions))]
+                 + frozen + list(options))(conditions)
+  return run
 
 
 def torch_images(conditions: Conditions) -> Figures:

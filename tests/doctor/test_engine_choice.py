@@ -39,6 +39,7 @@ def test_the_size_of_the_weights(tmp_path):
   folder = tmp_path / 'a [model]'
   assert engine_choice.read_weight_bytes(None) is None
   assert engine_choice.read_weight_bytes(str(folder)) is None
+  assert engine_choice.read_weight_bytes(None) is None  # Without --model_dir.
   (folder / 'keras').mkdir(parents=True)
   for number in range(2):
     (folder / 'keras' / 'keras_model.ckpt.data-0000{}-of-00002'.format(number)).write_bytes(

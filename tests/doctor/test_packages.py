@@ -42,28 +42,13 @@ def test_this_python_is_right():
                  'intel-tensorflow 1.15.2 are', id='two of different versions'),
 ])
 def test_tensorflow(installed, level, found):
-  finding = packages.check_tensorflow(installed, has_gpu=False)
+  finding = packages.check_tensorflow(installed)
   assert finding.level == level and found in finding.found
   is_single = found != 'not installed' and ' are' not in found
   assert bool(packages.installed_build(installed)) == is_single
   if ' are' in found:
     names = sorted(installed, key=packages._TENSORFLOW_DISTRIBUTIONS.index)
     assert 'pip uninstall ' + ' '.join(names) in finding.remedy
-
-
-@pytest.mark.parametrize('installed, has_gpu, is_told', [
-    ({'tensorflow': '1.15.0'}, False, True),
-    ({'tensorflow': '1.15.0'}, True, False),
-    ({'intel-tensorflow': '1.15.2'}, False, False),
-])
-def test_faster_build_is_a_hint_where_there_is_no_gpu(installed, has_gpu, is_told):
-  finding = packages.check_tensorflow(installed, has_gpu)
-  assert finding.level == 'ok' and ('intel-tensorflow==' in finding.remedy) == is_told
-
-
-def test_in_the_image_another_image_is_the_hint():
-  finding = packages.check_tensorflow({'tensorflow-gpu': '1.15.0'}, has_gpu=False, in_image=True)
-  assert 'docker build ' in finding.remedy and 'pip' not in finding.remedy
 
 
 @pytest.mark.parametrize('build, is_nvidia_build', [

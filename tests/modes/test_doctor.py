@@ -7,16 +7,18 @@ import sys
 import pytest
 from conftest import ROOT
 
-from estimator_train.doctor import gpu_use, gpus, packages, tensorflow_import
+from estimator_train.doctor import build_rates, gpu_use, gpus, packages, tensorflow_import
 from estimator_train.modes import doctor
 
 
 @pytest.fixture
 def imports_quickly(monkeypatch):
-  """Stands in for the import of TensorFlow, which one test does for all."""
+  """Stands in for the import of TensorFlow and its training, which one test does for all."""
   imported = tensorflow_import.ImportResult(
       tensorflow_import.commands.CommandResult(0, '', '', 1.), '1.15.0', 1., True, 0)
   monkeypatch.setattr(tensorflow_import, 'import_in_child', lambda: imported)
+  monkeypatch.setattr(build_rates, 'measure_builds',
+                      lambda build: [build_rates.BuildRate('stock', 1000.)])
 
 
 def levels(result):
@@ -37,9 +39,10 @@ def test_this_machine(run_program, tmp_path):
   found = levels(result)
   assert set(found) == {
       'python', 'tensorflow', 'protobuf', 'h5py', 'numpy', 'import', 'pillow', 'gpus', 'cpu',
-      'cores', 'memory', 'open files', '--model_dir', '--data_dir', '--cache', 'TF_CONFIG',
-      'kaggle'}
+      'cores', 'memory', 'open files', 'builds', '--model_dir', '--data_dir', '--cache',
+      'TF_CONFIG', 'kaggle'}
   assert 'ok       import: TensorFlow 1.15' in done.out
+  assert ' examples/sec with the ' in done.out
   assert os.listdir(str(tmp_path)) == []  # It looks, and leaves nothing.
 
 
@@ -80,6 +83,7 @@ def test_gpus(run_program, monkeypatch, gpu, count, told):
   assert done.code == 2 and (gpus.NVIDIA_CONTAINER in done.out) == ('gpu build' in told)
   names = ('gpus', 'gpu build', 'gpu driver', 'cuda', 'gpus seen', 'nccl')
   assert {name: level for name, level in levels(done.result).items() if name in names} == told
+  assert 'builds' not in levels(done.result)  # They differ on CPUs.
 
 
 @pytest.mark.usefixtures('imports_quickly')

@@ -74,6 +74,20 @@ def test_mkl_is_told_of_avx2_on_amd_only(tmp_path, monkeypatch, cpu_info, names)
   assert set(cpu_tuning.onednn_variables()) == names
 
 
+@pytest.mark.parametrize('cpu_info, has_onednn, expected', [
+    (AMD, True, True), (INTEL, True, True), (AMD, False, False),
+    (AMD.replace('avx2', 'avx2 avx512f'), True, False), (AMD.replace('avx2', ''), True, False),
+    (None, True, False)])
+def test_gradients_are_padded_for_avx2_without_avx512(tmp_path, monkeypatch, cpu_info, has_onednn,
+                                                      expected):
+  path = tmp_path / 'cpuinfo'
+  if cpu_info is not None:
+    path.write_text(cpu_info)
+  monkeypatch.setattr(cpu_tuning, '_CPU_INFO', str(path))
+  monkeypatch.setattr(cpu_tuning, 'has_onednn', lambda: has_onednn)
+  assert cpu_tuning.needs_padded_gradients() == expected
+
+
 @pytest.mark.parametrize('limit, expected', [(None, None), (2 ** 31, str(2 ** 31))])
 def test_onednn_allocates_within_the_limits_of_the_process(monkeypatch, limit, expected):
   monkeypatch.setattr(memory, 'bytes_left_under_limits', lambda: limit)

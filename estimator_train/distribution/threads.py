@@ -37,6 +37,16 @@ def num_parallel_calls(settings: groups.Input) -> int:
   return settings.num_parallel_calls or available_cores()
 
 
+def num_queued_calls(settings: groups.Input) -> int:
+  """Returns the number of images that wait for a thread, besides those that are being decoded.
+
+  By default, one per core: a thread that has decoded an image then starts the next one at once,
+  instead of waiting until the input pipeline has been woken to start it. The threads are as many as
+  without them, and a number that the user gives is not exceeded.
+  """
+  return 0 if settings.num_parallel_calls else available_cores()
+
+
 def private_threadpool_size(settings: groups.Input, devices: groups.Devices) -> int:
   """Returns the number of threads that run only functions of the input pipeline.
 

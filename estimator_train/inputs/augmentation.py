@@ -42,9 +42,9 @@ def make_batches(references: tf.data.Dataset, read: images.Read,
 
   positions = tf.data.Dataset.range(INFINITY).map(to_global_position)
   examples = tf.data.Dataset.zip((references, positions))
-  return batching.prefetch_batches(examples.apply(tf.data.experimental.map_and_batch(
+  return batching.prefetch_images(examples.apply(tf.data.experimental.map_and_batch(
       load, batching.examples_per_batch,
-      num_parallel_calls=batching.num_parallel_calls)).map(encode))
+      num_parallel_calls=batching.num_parallel_calls + batching.num_queued_calls)).map(encode))
 
 
 def augment(content: tf.Tensor, position: tf.Tensor, batching: Batching) -> tf.Tensor:

@@ -1,7 +1,7 @@
 """Defines the interface to images that are decoded from the content of JPEG, PNG or GIF files."""
 
 import abc
-from typing import List
+from typing import List, Optional
 
 import tensorflow.compat.v1 as tf
 
@@ -14,6 +14,7 @@ _GREY_SAMPLE_SIZE = 16  # The maximum number of images that expects_grey decodes
 
 class EncodedImages(abc.ABC):
   """Images that are read in any order, by their indices. A subclass reads one format."""
+  _expects_grey: Optional[bool] = None  # The result of expects_grey, once it has been called.
 
   @abc.abstractmethod
   def __len__(self) -> int:
@@ -55,14 +56,24 @@ class EncodedImages(abc.ABC):
   def make_eval_input_fn(self, batching: Batching) -> InputFn:
     """Makes the `input_fn` that yields each image once, in order."""
 
+  @abc.abstractmethod
+  def make_first_channels_input_fn(self, batching: Batching) -> InputFn:
+    """Makes the `input_fn` that yields the first channels of all images, in order.
+
+    See images.make_first_channels.
+    """
+
   def expects_grey(self) -> bool:
     """Returns whether all images of a sample are grey.
 
     The result only selects the faster of two code paths; each code path reads grey and colour
-    images correctly.
+    images correctly. The sample is decoded once: filling a cache asks twice.
     """
-    return images.are_all_grey(content for index in _evenly_spaced(len(self), _GREY_SAMPLE_SIZE)
-                               for content in self._read_if_readable(index))
+    if self._expects_grey is None:
+      self._expects_grey = images.are_all_grey(
+          content for index in _evenly_spaced(len(self), _GREY_SAMPLE_SIZE)
+          for content in self._read_if_readable(index))
+    return self._expects_grey
 
   def _read_if_readable(self, index: int) -> List[bytes]:
     try:

@@ -209,4 +209,5 @@ def make_batching(dataset: DataSet, settings: Settings, one_hot: bool, examples_
                   settings.shuffle_buffer, threads.num_parallel_calls(settings[groups.Input]),
                   settings.prefetch, settings.seed, shard, settings.augment,
                   threads.private_threadpool_size(settings[groups.Input],
-                                                  settings[groups.Devices]))
+                                                  settings[groups.Devices]),
+                  num_queued_calls=threads.num_queued_calls(settings[groups.Input]))

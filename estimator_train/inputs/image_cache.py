@@ -1,9 +1,11 @@
 """Caches arrays, such as the decoded and resized images of a split, in memory or in a file."""
 
+import contextlib
 import hashlib
 import logging
 import os
-from typing import BinaryIO, Callable, Tuple
+import threading
+from typing import BinaryIO, Callable, Iterator, List, Tuple
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -17,6 +19,7 @@ from estimator_train.process.memory import available_bytes
 
 _LOG = logging.getLogger('estimator_train')
 _FILL_BATCH_SIZE = 64
+_WRITE_INTERVAL_SECS = .1
 FillFunction = Callable[[np.ndarray], None]
 
 
@@ -46,8 +49,10 @@ def load_images(source: EncodedImages, batching: Batching, cache: str) -> np.nda
   """
   height, width, model_channels = batching.image_shape
   # For a model that takes grey images, colour images are converted to grey.
-  key = hashlib.md5('{} {}x{}{}'.format(source.cache_key(), height, width, '' if model_channels == 3
-                                        else ' grey').encode()).hexdigest()
+  # In memory, the key would not be used: computing it reads the metadata of all files.
+  key = 'memory' if cache == 'memory' else hashlib.md5('{} {}x{}{}'.format(
+      source.cache_key(), height, width,
+      '' if model_channels == 3 else ' grey').encode()).hexdigest()
 
   def fill(array: np.ndarray) -> None:
     _fill_with_images(array, source, batching)
@@ -118,17 +123,37 @@ def fill_in_batches(array: np.ndarray, next_batch: Callable[[], np.ndarray],
   """Fills an array with consecutive batches, and shows the progress.
 
   Args:
-    array: the array to fill, [N, ...].
+    array: the array to fill, [N, ...], in memory or mapped from a file.
     next_batch: returns the next batch, [B, ...].
     description: the text in front of the progress bar.
   """
-  with tqdm(total=len(array), desc=description, unit='image', disable=None) as bar:
+  with tqdm(total=len(array), desc=description, unit='image', disable=None) as bar, \
+      _open_writer(array) as write:
     num_filled = 0
     while num_filled < len(array):
       batch = next_batch()
-      array[num_filled:num_filled + len(batch)] = batch
+      write(num_filled, batch)
       num_filled += len(batch)
       bar.update(len(batch))
+
+
+@contextlib.contextmanager
+def _open_writer(array: np.ndarray) -> Iterator[Callable[[int, np.ndarray], None]]:
+  """Yields a function that takes a position, and a batch to copy into the array from there on."""
+  def copy(start: int, batch: np.ndarray) -> None:
+    array[start:start + len(batch)] = batch
+
+  if not isinstance(array, np.memmap):
+    yield copy
+    return
+  # Each mapped page that is changed would cause a page fault, which takes longer than the copy.
+  with open(array.filename, 'r+b') as file:
+    def write(start: int, batch: np.ndarray) -> None:
+      rows = np.broadcast_to(batch, (len(batch),) + array.shape[1:]).astype(array.dtype, copy=False)
+      file.seek(array.offset + start * array.strides[0])
+      file.write(np.ascontiguousarray(rows).data)
+
+    yield write
 
 
 def _num_bytes(shape: Tuple[int, ...], dtype: type) -> int:
@@ -161,9 +186,41 @@ def _fill_file(file: BinaryIO, shape: Tuple[int, ...], dtype: type, fill: FillFu
     file.truncate(0)  # Release the space that was allocated.
     raise
   array = np.memmap(file.name, dtype, 'r+', header_bytes, shape)
-  fill(array)
+  with _write_in_background(file):
+    fill(array)
   array.flush()
   os.fsync(file.fileno())
+
+
+@contextlib.contextmanager
+def _write_in_background(file: BinaryIO) -> Iterator[None]:
+  """Writes changed pages of a mapped file to the disk while the `with` block changes other pages.
+
+  Otherwise, the run would wait until the final fsync has written all pages.
+
+  Raises:
+    OSError: pages cannot be written. The kernel reports such an error only once, so that the final
+      fsync would not raise it again.
+  """
+  finished = threading.Event()
+  errors: List[OSError] = []
+
+  def write_pages() -> None:
+    while not errors and not finished.wait(_WRITE_INTERVAL_SECS):
+      try:
+        os.fdatasync(file.fileno())
+      except OSError as error:
+        errors.append(error)
+
+  thread = threading.Thread(target=write_pages, name='write-cache', daemon=True)
+  thread.start()
+  try:
+    yield
+  finally:
+    finished.set()
+    thread.join()
+  if errors:
+    raise errors[0]
 
 
 def _fill_with_images(array: np.ndarray, source: EncodedImages, batching: Batching) -> None:
@@ -172,18 +229,21 @@ def _fill_with_images(array: np.ndarray, source: EncodedImages, batching: Batchi
   Raises:
     _ColourImageFound: C is 1, and an image is not grey.
   """
-  input_fn = source.make_eval_input_fn(batching._replace(
-      examples_per_batch=_FILL_BATCH_SIZE, one_hot=False, pixel_dtype=tf.uint8))
+  batching = batching._replace(
+      examples_per_batch=_FILL_BATCH_SIZE, one_hot=False, pixel_dtype=tf.uint8)
+  is_first_channel = array.shape[-1] < batching.image_shape[2]
+  make_input_fn = (source.make_first_channels_input_fn if is_first_channel
+                   else source.make_eval_input_fn)
   with tf.Graph().as_default(), tf.Session(
       config=tf.ConfigProto(device_count={'GPU': 0})) as session:
-    pixels, _ = tf.data.make_one_shot_iterator(input_fn()).get_next()
-    decode_batch = session.make_callable(pixels)
+    element = tf.data.make_one_shot_iterator(make_input_fn(batching)()).get_next()
+    get_next = session.make_callable(element)
 
     def next_images() -> np.ndarray:
-      batch = decode_batch()
-      if batch.shape[-1] > array.shape[-1]:
+      pixels, are_grey = get_next()
+      if is_first_channel and not are_grey:
         raise _ColourImageFound
-      return batch  # If the array has three channels, NumPy repeats the channel of a grey batch.
+      return pixels  # If the array has three channels, the channel of a grey batch is repeated.
 
     fill_in_batches(array, next_images, 'caching')
 

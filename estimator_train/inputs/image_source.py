@@ -60,8 +60,10 @@ class ImageSource(EncodedImages, Source):
                                       self.class_indices(), batching)
 
   def make_eval_input_fn(self, batching: Batching) -> InputFn:
-    return lambda: self._make_batches(
-        self.look_up(order.evaluation_chunks(len(self), CHUNK_SIZE)), batching)
+    return lambda: self._make_batches(self._references_in_order(), batching)
+
+  def make_first_channels_input_fn(self, batching: Batching) -> InputFn:
+    return lambda: images.make_first_channels(self._references_in_order(), self.read, batching)
 
   def input_fns_before_last_stage(self, batching: Batching) -> Dict[str, InputFn]:
     expect_grey = self.expects_grey()
@@ -111,6 +113,9 @@ class ImageSource(EncodedImages, Source):
   def _training_references(self, batching: Batching) -> tf.data.Dataset:
     return self.look_up(self.training_chunks(len(self), batching, CHUNK_SIZE))
 
+  def _references_in_order(self) -> tf.data.Dataset:
+    return self.look_up(order.evaluation_chunks(len(self), CHUNK_SIZE))
+
   def _make_batches(self, references: tf.data.Dataset, batching: Batching) -> tf.data.Dataset:
     return images.make_batches(references, self.read, self.expects_grey(), batching)
 
@@ -149,5 +154,6 @@ def look_up_in_python(chunks: tf.data.Dataset,
     class_indices.set_shape([None])
     return references, class_indices
 
-  return (chunks.map(make_references, num_parallel_calls)
+  # Prefetching chunks is cheap, and the kernel reads files ahead while the chunk before is decoded.
+  return (chunks.map(make_references, num_parallel_calls).prefetch(1)
           .apply(tf.data.experimental.unbatch()))

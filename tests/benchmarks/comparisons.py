@@ -155,6 +155,20 @@ COMPARISONS: Dict[str, Comparison] = {
          Ratio('package / PyTorch\'s DataLoader and PIL, 2 workers', ('tensorflow', 'package'),
                (('torch', RATE),), 1.5)),
         ('torch', 'images')),
+    'images_from_memory': Comparison(
+        'The same, of the same images from memory: decoded at full scale and resized, as many '
+        'threads',
+        {'tensorflow': sides.images('cold')},
+        (Ratio('package / decoding and resizing the same images from memory',
+               ('tensorflow', 'package'), (('tensorflow', 'from_memory'),), .95),),
+        ('images',)),
+    'images_fill': Comparison(
+        'The whole first epoch over cold image files, filling the cache included, batch 32',
+        {'tensorflow': sides.images('fill', passes=3)},
+        tuple(Ratio('--cache={} / --cache=none, first epoch'.format(value), ('tensorflow', figure),
+                    (('tensorflow', 'none'),), .95)
+              for figure, value in (('memory', 'memory'), ('folder', 'FOLDER'))),
+        ('images',)),
     'images_cached': Comparison(
         'The same from the second epoch on, the article\'s files in the page cache',
         {'tensorflow': sides.images('cache', window_secs=1)},

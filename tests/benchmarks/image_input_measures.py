@@ -9,11 +9,13 @@ function returns, as JSON.
 import contextlib
 import json
 import os
+import statistics
 import sys
 import time
 from typing import Any, Callable, Dict, Iterator, List, Tuple
 
 import common
+import image_yardsticks
 import numpy as np
 import tensorflow.compat.v1 as tf
 
@@ -42,7 +44,8 @@ Take = Callable[[], None]
 def cold(data: Dict[str, Any], batch_size: int) -> Dict[str, float]:
   """Measures whole passes over the files, each begun with none of them in memory.
 
-  The first batch of a pass is left out, with what it takes to start the threads.
+  The first batch of a pass is left out, with what it takes to start the threads. `from_memory`
+  decodes and resizes the same images, whose contents are in memory before.
 
   Args:
     data: the settings that say what is read.
@@ -63,6 +66,8 @@ def cold(data: Dict[str, Any], batch_size: int) -> Dict[str, float]:
   for name, input_fn in (
       ('published', _make_published_input_fn(dataset, batch_size)),
       ('package', factory.make_train_input_fn(dataset, settings, True, batch_size)),
+      ('from_memory', image_yardsticks.make_decoding_from_memory(
+          [_read(file) for file in split.files], settings.image_size[:2], batch_size)),
       ('decoding', _make_decoding_input_fn(split, batch_size))):
     with _opened(input_fn) as take:
       evict_from_page_cache(split.files)
@@ -70,9 +75,48 @@ def cold(data: Dict[str, Any], batch_size: int) -> Dict[str, float]:
       take()
       figures[name] = _images_per_sec(take, batch_size, batches - 1)
       after = bytes_read_from_storage()
-    if before is not None and after is not None:
+    if before is not None and after is not None and name != 'from_memory':
       shares.append((after - before) / size)
   return dict(figures, read_share=min(shares)) if shares else figures
+
+
+def fill(data: Dict[str, Any], batch_size: int, passes: int, folder: str) -> Dict[str, float]:
+  """Measures the whole first epoch, each begun with no file in memory, and without and with caches.
+
+  An epoch lasts from making the input to the last full batch: it includes allocating and filling a
+  cache, which ends before the first batch, and writing its file to the disk. The inputs take turns,
+  after a pass without a cache that is left out, with what TensorFlow does once per process.
+
+  Args:
+    data: the settings that say what is read.
+    batch_size: images of a batch.
+    passes: epochs of each input, of which the median counts.
+    folder: for the caches.
+
+  Returns:
+    Images a second of the first epoch, by the value of --cache.
+  """
+  settings = _settings(data)
+  dataset = registry.describe(settings)
+  files = _split(dataset).files
+  batches = len(files) // batch_size
+  rates: Dict[str, List[float]] = {'none': [], 'memory': [], 'folder': []}
+  kept = []  # Memory that is freed would be quicker to allocate again.
+  for number in range(passes + 1):
+    for name in rates if number else ['none']:
+      value = os.path.join(folder, str(number)) if name == 'folder' else name
+      os.sync()  # Pages that are still to be written cannot be dropped.
+      evict_from_page_cache(files)
+      began = time.perf_counter()
+      input_fn = factory.make_train_input_fn(dataset, settings.evolve(cache=value), True,
+                                             batch_size)
+      kept.append(input_fn)
+      with _opened(input_fn) as take:
+        for _ in range(batches):
+          take()
+        if number:
+          rates[name].append(batches * batch_size / (time.perf_counter() - began))
+  return {name: statistics.median(values) for name, values in rates.items()}
 
 
 def cache(data: Dict[str, Any], batch_size: int, window_secs: float,
@@ -151,8 +195,8 @@ def main() -> None:
   part, arguments = sys.argv[1:]
   cpu_tuning.tune_cpu()
   tf.logging.set_verbosity(tf.logging.ERROR)
-  measured = {function.__name__: function for function in (cold, cache, plain, features, head)}[
-      part](**json.loads(arguments))
+  measured = {function.__name__: function for function in (
+      cold, fill, cache, plain, features, head)}[part](**json.loads(arguments))
   print(json.dumps(measured))
 
 
@@ -206,6 +250,11 @@ def _shuffled_paths(split: ImageSplit) -> tf.data.Dataset:
   """Returns the paths as list_files does, shuffled again and without end."""
   paths = tf.data.Dataset.from_tensor_slices(np.array(split.files, object))
   return paths.shuffle(len(split.files)).apply(tf.data.experimental.shuffle_and_repeat(2048))
+
+
+def _read(file: Any) -> bytes:
+  with open(file, 'rb') as opened:
+    return opened.read()
 
 
 @contextlib.contextmanager

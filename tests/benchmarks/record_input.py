@@ -6,9 +6,10 @@
 NAME is one of SUBJECTS, all if there is none. The images of the pattern, one folder per class, are
 written to seven TFRecord files in a temporary folder. The sides of a subject run in turn, in one
 process, `--repeats` times; the result is the ratio of their medians. `cold` evicts all files from
-the page cache before each side. `resume` compares the time until the first batch at nine tenths of
-the records with the time of reading up to it in the stages of 2018. --quick uses few records: its
-figures are meaningless.
+the page cache before each side. `fill` measures the whole first epoch with and without a cache,
+from making the input to the last batch, files evicted. `resume` compares the time until the first
+batch at nine tenths of the records with the time of reading up to it in the stages of 2018. --quick
+uses few records: its figures are meaningless.
 """
 
 import functools
@@ -24,6 +25,7 @@ from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Sequence, Tu
 from unittest import mock
 
 import common
+import image_yardsticks
 import numpy as np
 import tensorflow.compat.v1 as tf
 
@@ -37,7 +39,7 @@ from estimator_train.datasets.description import (
   ParsedRecordSplit,
 )
 from estimator_train.distribution import threads
-from estimator_train.inputs import factory, images
+from estimator_train.inputs import factory
 from estimator_train.inputs.batching import Batching, Shard
 from estimator_train.inputs.source import InputFn
 from estimator_train.process import cpu_tuning
@@ -225,28 +227,10 @@ def _parse_small_batch(records: tf.Tensor) -> Any:
           values['label'])
 
 
-def _decode_from_memory(data: Data) -> InputFn:
-  """Decodes at full scale and resizes one channel of images that are in memory."""
-  contents = np.array([data.image_source().read_content(index)
-                       for index in range(len(data.files))], object)
-
-  def look_up(numbers: np.ndarray) -> np.ndarray:
-    return contents[numbers % len(contents)]
-
-  def load(content: tf.Tensor) -> tf.Tensor:
-    return images.resize(images.decode(tf.reshape(content, []))[:, :, :1], *IMAGE_SIZE)
-
-  return lambda: (
-      tf.data.Dataset.range(2 ** 60).batch(64)
-      .map(lambda numbers: tf.numpy_function(look_up, [numbers], tf.string))
-      .map(lambda some: tf.reshape(some, [64])).apply(tf.data.experimental.unbatch())
-      .apply(tf.data.experimental.map_and_batch(
-          load, BATCH_SIZE, num_parallel_calls=threads.available_cores())).prefetch(2))
-
-
 def _cold(data: Data) -> Subject:
   batching = _batching(IMAGE_SIZE + (3,), BATCH_SIZE)
   records, files = data.record_source(), data.image_source()
+  contents = [files.read_content(index) for index in range(len(data.files))]
   evicted = list(records.files()) + list(files.files())
   batches = max(1, len(data.files) // BATCH_SIZE - 1)
   measure = functools.partial(_rate, batches=batches, batch_size=BATCH_SIZE, evicted=evicted)
@@ -255,7 +239,8 @@ def _cold(data: Data) -> Subject:
       'chain of 2018': lambda: measure(lambda: _chain_of_2018(records.files(), _parse_image,
                                                               BATCH_SIZE)),
       'image folder': lambda: measure(files.make_train_input_fn(batching, 'none')),
-      'decoding from memory': lambda: measure(_decode_from_memory(data)),
+      'decoding from memory': lambda: measure(
+          image_yardsticks.make_decoding_from_memory(contents, IMAGE_SIZE, BATCH_SIZE)),
   }, (Ratio('JPEG records, cold, of the chain of 2018', 'records', 'chain of 2018', 2.5),
       Ratio('JPEG records, cold, of the image folder', 'records', 'image folder', 1.),
       Ratio('JPEG records, cold, of decoding from memory', 'records', 'decoding from memory',
@@ -309,6 +294,31 @@ def _cached(data: Data) -> Subject:
           records.files(), _parse_image, BATCH_SIZE), max(1, len(data.files) // BATCH_SIZE - 1)),
   }, (Ratio('--cache=memory, of the chain of 2018', 'memory cache', 'chain of 2018', 50.),),
       'images/s')
+
+
+def _fill(data: Data) -> Subject:
+  """The whole first epoch of cold files, from making the input to the last batch."""
+  records = data.record_source()
+  batching = _batching(IMAGE_SIZE + (3,), BATCH_SIZE)
+  batches = max(1, len(data.files) // BATCH_SIZE)
+  caches = {'memory': lambda: 'memory', 'folder': lambda: tempfile.mkdtemp(dir=data.folder)}
+
+  def measure(make_cache: Callable[[], str]) -> float:
+    cache = make_cache()
+    os.sync()  # Pages that are still to be written cannot be evicted.
+    evict_from_page_cache(records.files())
+
+    def input_fn() -> tf.data.Dataset:
+      return records.make_train_input_fn(batching, cache)()  # Fills the cache.
+
+    secs = _secs_until_batch(input_fn, batches - 1)
+    return batches * BATCH_SIZE / secs
+
+  return Subject(
+      {'none': functools.partial(measure, lambda: 'none'),
+       **{name: functools.partial(measure, make) for name, make in caches.items()}},
+      tuple(Ratio('JPEG records, first epoch, --cache={}, of no cache'.format(name), name, 'none',
+                  .95) for name in caches), 'images/s')
 
 
 def _shards(data: Data) -> Subject:
@@ -407,7 +417,7 @@ def _steps_per_sec(source: Any) -> float:
 
 
 SUBJECTS = {'bytes': _bytes, 'cold': _cold, 'small': _small, 'idx': _idx, 'resume': _resume,
-            'cached': _cached, 'shards': _shards}
+            'fill': _fill, 'cached': _cached, 'shards': _shards}
 
 if __name__ == '__main__':
   main()

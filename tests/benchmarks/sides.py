@@ -226,7 +226,7 @@ def images(part: str, **arguments: Any) -> Side:
   """A round of the input from image files: published, this package's, and its yardsticks."""
   def run(conditions: Conditions) -> Figures:
     with tempfile.TemporaryDirectory(prefix='benchmark-') as folder:
-      more = dict(arguments, folder=folder) if part == 'cache' else arguments
+      more = dict(arguments, folder=folder) if part in ('cache', 'fill') else arguments
       return _measures(part, 'stock', conditions, batch_size=32, **more)
   return run
 

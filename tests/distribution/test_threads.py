@@ -45,6 +45,8 @@ def test_numbers(build, has_onednn, given, operations, private):
   batching = factory.make_batching(DataSet('x', ('a', 'b'), (2, 2, 1), None, None), settings, False,
                                    examples_per_batch=1)
   assert batching.private_threadpool_size == private
+  assert batching.num_queued_calls == (0 if given.get('num_parallel_calls') else
+                                       len(os.sched_getaffinity(0)))
 
 
 def config_of(inter_op, **given):

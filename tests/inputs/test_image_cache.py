@@ -2,6 +2,7 @@
 
 import os
 import pickle
+import threading
 
 import numpy as np
 import pytest
@@ -53,6 +54,63 @@ def test_images_rounded_to_the_nearest(split, cache):
   images = image_cache.load_images(source_of(split), BATCHING, cache)
   assert images.dtype == np.uint8 and images.shape == (18, 20, 16, 1)
   np.testing.assert_allclose(images, uncached(split), atol=0.5001)
+
+
+@pytest.mark.parametrize('channels', [1, 3])
+def test_every_pixel_value_is_rounded_ties_to_even(write_images, tmp_path, cache, channels):
+  """Doubling the width of 0 to 255 interpolates all values k + 0.5."""
+  path = tmp_path / 'all.png'
+  values = np.arange(256, dtype=np.uint8)[np.newaxis, :, np.newaxis]
+  write_images({path: np.broadcast_to(values, (2, 256, 1))})
+  split = ImageSplit([str(path).encode()] * 3, np.zeros(3, 'i4'))
+  batching = BATCHING._replace(image_shape=(2, 512, channels))
+  pixels = uncached(split, batching)
+  assert {k + .5 for k in range(255)} <= set(pixels.ravel().tolist())
+  images = image_cache.load_images(source_of(split), batching, cache)
+  np.testing.assert_array_equal(images, np.rint(pixels))
+
+
+def test_a_cache_has_exactly_the_rounded_images(split, cache):
+  images = image_cache.load_images(source_of(split), BATCHING, cache)
+  np.testing.assert_array_equal(images, np.rint(uncached(split)))
+
+
+def test_the_sample_is_read_once(split, cache, monkeypatch):
+  source, sampled = source_of(split), []
+  read = source.read_content
+  monkeypatch.setattr(source, 'read_content', lambda index: sampled.append(index) or read(index))
+  image_cache.load_images(source, BATCHING, cache)
+  assert len(sampled) == 16 and len(set(sampled)) == 16
+
+
+@pytest.mark.parametrize('stored', [np.float16, np.uint8])
+def test_batches_are_converted_and_repeated_in_memory_as_in_a_file(cache, stored):
+  filled = np.random.RandomState(1).uniform(0, 200, (7, 2, 1)).astype(np.float32)
+
+  def fill(array):
+    following = iter((filled[:4], filled[4:6], filled[6:]))
+    image_cache.fill_in_batches(array, lambda: next(following), 'test')
+
+  array = image_cache.load_array(cache, 'name', (7, 2, 3), stored, fill)
+  np.testing.assert_array_equal(array, np.repeat(filled, 3, axis=2).astype(stored))
+
+
+def test_an_error_of_the_disk_while_filling(split, tmp_path, filled, monkeypatch):
+  """The kernel reports the error only once, here while the images are still being decoded."""
+  fails = threading.Event()
+
+  def fdatasync(descriptor):
+    fails.set()
+    raise OSError(5, 'Input/output error')
+
+  def fill(array, *rest):
+    assert fails.wait(60)
+
+  monkeypatch.setattr(os, 'fdatasync', fdatasync)
+  monkeypatch.setattr(image_cache, '_fill_with_images', fill)
+  with pytest.raises(UserError, match='cannot be stored: --cache=.*Input/output error'):
+    image_cache.load_images(source_of(split), BATCHING, str(tmp_path / 'cache'))
+  assert not list((tmp_path / 'cache').glob('*.npy'))
 
 
 def test_a_colour_image_among_grey_ones(split, cache, write_images, tmp_path, filled):

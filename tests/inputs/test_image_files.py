@@ -60,6 +60,30 @@ def test_the_published_pixels(images, monkeypatch):
       np.testing.assert_allclose(image, published(images[number]), atol=1e-6)
 
 
+def test_unexpected_colours_next_to_grey_images(images, monkeypatch):
+  """A batch with an image in colour is decoded again, in the same order."""
+  monkeypatch.setattr(encoded_images, '_GREY_SAMPLE_SIZE', 1)
+  ((pixels, classes),), _ = batches(source_of(images).make_eval_input_fn(
+      batching(examples_per_batch=6)))
+  assert pixels.shape == (6,) + SIZE + (3,) and classes.tolist() == [0, 1, 2, 3, 4, 5]
+  for image, number in zip(as_the_model_sees(pixels), classes):
+    np.testing.assert_allclose(image, published(images[number]), atol=1e-6)
+
+
+def test_the_header_of_a_jpeg_shows_that_it_is_grey(images):
+  for path in images[:4]:
+    path.write_bytes(path.read_bytes()[:-200])  # Its header is whole, its pixels are not.
+  assert source_of(images[:4] + images[5:]).expects_grey()
+  assert not source_of(images[4:]).expects_grey()
+
+
+def test_operations_run_on_one_thread_and_in_the_private_pool(images):
+  with tf.Graph().as_default():
+    dataset = source_of(images).make_eval_input_fn(batching(private_threadpool_size=3))()
+    threading = dataset.options().experimental_threading
+  assert (threading.max_intra_op_parallelism, threading.private_threadpool_size) == (1, 3)
+
+
 def test_the_published_pixels_of_retina_images(oct2017_dir):
   paths = sorted((oct2017_dir / 'val').glob('*/*.jpeg'))[::4]
   ((pixels, _),), _ = batches(source_of(paths).make_eval_input_fn(batching(examples_per_batch=8)))

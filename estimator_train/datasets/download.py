@@ -24,12 +24,12 @@ def download_files(files: Sequence[DataFile], data_dir: str) -> List[transfer.Do
     UserError: a file cannot be downloaded or stored, or an existing file is not the published one.
   """
   # Check existing files first, so that a wrong file is reported before a long download.
-  for file in files:
-    _verify_if_present(file, os.path.join(data_dir, file.name))
-  return [transfer.fetch_file(os.path.join(data_dir, file.name), file.size,
-                              functools.partial(_verify_if_present, file),
-                              functools.partial(_download_remainder, file))
-          for file in files]
+  are_present = [_verify_if_present(file, os.path.join(data_dir, file.name)) for file in files]
+  return [transfer.DownloadResult(file.name, file.size, downloaded=False) if is_present
+          else transfer.fetch_file(os.path.join(data_dir, file.name), file.size,
+                                   functools.partial(_verify_if_present, file),
+                                   functools.partial(_download_remainder, file))
+          for file, is_present in zip(files, are_present)]
 
 
 def _verify_if_present(file: DataFile, path: str) -> bool:

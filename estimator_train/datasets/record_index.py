@@ -27,6 +27,7 @@ HEADER_BYTES, FOOTER_BYTES = 12, 4
 _unpack_header = struct.Struct('<QI').unpack_from
 _pack_checksum = struct.Struct('<I').pack
 _CHECKSUM_MASK = 0xa282ead8
+_MAX_LENGTH = 1 << 40  # Of a record, in bytes.
 # A scan reads small records in blocks. Of large records, it reads only the lengths.
 _BLOCK_BYTES, _MAX_SMALL_BYTES = 1 << 20, 1 << 12
 _MAX_CACHED_INDICES = 64
@@ -158,8 +159,12 @@ def _load_index(files: Tuple[bytes, ...], path: str) -> RecordIndex:
 
 def is_header(header: bytes) -> bool:
   """Returns whether some bytes are the start of a record: a length and its checksum."""
-  return (len(header) >= HEADER_BYTES
-          and masked_checksum(header[:8]) == _unpack_header(header)[1])
+  if len(header) < HEADER_BYTES:
+    return False
+  length, checksum = _unpack_header(header)
+  # The starts of images and idx files are much larger numbers. To predict such files, the function
+  # that computes the checksum need not be imported.
+  return length <= _MAX_LENGTH and masked_checksum(header[:8]) == checksum
 
 
 def starts_with_record(path: bytes) -> bool:

@@ -43,7 +43,8 @@ def run(settings: Settings, worker: Optional[Worker] = None) -> Dict[str, Any]:
     try:
       with _import_phase(settings.mode):
         module = _import_without_gc('estimator_train.modes.' + module_name)
-      return module.run(settings, worker) if settings.trains else module.run(settings)
+      with _without_deprecation_checks(settings.verbosity):
+        return module.run(settings, worker) if settings.trains else module.run(settings)
     except Exception as error:
       translated = disk_errors.translate_error(error, settings, previous_save_time_ns)
       if translated is None:
@@ -56,6 +57,14 @@ def _import_phase(mode: str) -> ContextManager[Any]:
   if mode in _MODES_WITHOUT_TENSORFLOW or 'tensorflow' in sys.modules:
     return contextlib.ExitStack()
   return Phase('importing TensorFlow')
+
+
+def _without_deprecation_checks(verbosity: int) -> ContextManager[Any]:
+  """Disables TensorFlow's checks for deprecated arguments if the log does not show the warnings."""
+  if verbosity > 0 or 'tensorflow' not in sys.modules:
+    return contextlib.ExitStack()
+  from estimator_train.tf_patches import deprecation
+  return deprecation.without_checks()
 
 
 def _lock(settings: groups.Run, worker: Optional[Worker]) -> ContextManager[Any]:

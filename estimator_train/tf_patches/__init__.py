@@ -39,6 +39,11 @@ attribute TensorFlow lacks, which other function uses this function, or how the 
     location: jit_avx2_conv_kernel_f32.cpp of MKL-DNN 0.20.3
     symptom: the gradient of the filters of the first layer is several times slower than needed
     test: tests/tf_patches/test_convolution.py
+- `deprecation.without_checks`
+    defect: a function with a deprecated argument inspects its own signature at each call
+    location: util/deprecation.py:480
+    symptom: a tenth of the time in which a graph is built
+    test: tests/tf_patches/test_tf_patches.py
 - `devices.gpu_descriptions`
     defect: (no public function returns the compute capability)
     location: client/device_lib.py:25
@@ -117,10 +122,6 @@ attribute TensorFlow lacks, which other function uses this function, or how the 
     location: keras/mixed_precision/experimental/loss_scale_optimizer.py:47
     symptom: the model cannot be converted to an Estimator
     test: tests/training/test_mixed_precision.py
-- `model_to_estimator.initial_weights_path`
-    defect: (no public name for the path)
-    location: keras.py:406 (E)
-    test: tests/training/checkpoints/test_initial_weights.py
 - `model_to_estimator.build_model`
     defect: (no public function copies a model onto the tensors of a batch)
     location: keras.py:181 (E)
@@ -154,25 +155,9 @@ attribute TensorFlow lacks, which other function uses this function, or how the 
     location: keras.py:345 (E)
     symptom: `keep_checkpoint_max` has no effect
     test: tests/training/test_drop_in.py
-- `model_to_estimator.save_initial_weights`
-    defect: existing initial weights are reused
-    location: keras.py:370 (E)
-    symptom: the weights of a new model are ignored
-    test: tests/training/test_drop_in.py
 - `model_to_estimator.weight_shapes`
     defect: (used by `convert`, in training/drop_in.py)
     test: tests/training/test_drop_in.py
-- `model_to_estimator.PositionalWeights`
-    defect: weights of subclassed models are lost (the weights have no names yet, so they are
-      saved by position)
-    location: keras.py:574 (E)
-    symptom: training starts from random weights
-    test: tests/training/test_drop_in.py
-- `model_to_estimator.warm_start_settings`
-    defect: only trainable weights are warm-started
-    location: training/warm_starting_util.py:341
-    symptom: frozen weights start from random values
-    test: tests/training/checkpoints/test_initial_weights.py
 - `model_to_estimator.register_schedules`
     defect: the optimizer is deserialized without custom objects
     location: keras/models.py:665
@@ -209,9 +194,45 @@ attribute TensorFlow lacks, which other function uses this function, or how the 
     location: distribute/values.py:1242
     symptom: under MultiWorkerMirroredStrategy, the first checkpoint hangs
     test: tests/cluster/test_workers.py, tests/cluster/test_converted_models.py
+- `replicated_variables.variable_name`
+    defect: `op` of a replicated variable converts a stack trace
+    location: distribute/values.py:761
+    symptom: half a millisecond for each name of a variable
+    test: tests/tf_patches/test_tf_patches.py
 - `replicated_variables.single_copy_variables`
     defect: (used by `SingleCopySaver`)
     test: tests/training/checkpoints/test_save_hook.py
+- `saved_weights.initial_weights_path`
+    defect: (no public name for the path)
+    location: keras.py:406 (E)
+    test: tests/training/checkpoints/test_initial_weights.py
+- `saved_weights.save_initial_weights`
+    defect: existing initial weights are reused
+    location: keras.py:370 (E)
+    symptom: the weights of a new model are ignored
+    test: tests/training/test_drop_in.py
+- `saved_weights.start_graph`
+    defect: (used by `save_initial_weights` and `save_random_weights`)
+    test: tests/tf_patches/test_tf_patches.py
+- `saved_weights.save_random_weights`
+    defect: (like `save_initial_weights`, but does not build the model again)
+    test: tests/tf_patches/test_tf_patches.py
+- `saved_weights.PositionalWeights`
+    defect: weights of subclassed models are lost (the weights have no names yet, so they are
+      saved by position)
+    location: keras.py:574 (E)
+    symptom: training starts from random weights
+    test: tests/training/test_drop_in.py
+- `saved_weights.warm_start_settings`
+    defect: only trainable weights are warm-started
+    location: training/warm_starting_util.py:341
+    symptom: frozen weights start from random values
+    test: tests/training/checkpoints/test_initial_weights.py
+- `saver.SingleReadSaverBuilder`
+    defect: each variable is read once more, only to find its device
+    location: training/saver.py:404
+    symptom: a fifth of the operations of a Saver are never run
+    test: tests/tf_patches/test_tf_patches.py
 - `saver.checkpoint_list_restorer`
     defect: a checkpoint that could not be saved stays in the Saver's list
     location: training/saver.py:930
@@ -236,6 +257,19 @@ attribute TensorFlow lacks, which other function uses this function, or how the 
     defect: (no public function returns the number of sessions)
     location: client/session.py:47
     test: tests/training/hooks/test_time_history_sessions.py
+- `session_start.add_local_init_op`
+    defect: (no public function adds an operation to the start of a session)
+    location: training/monitored_session.py:221
+    test: tests/tf_patches/test_tf_patches.py
+- `session_start.share_ready_op`
+    defect: two equal checks of a new session have different operations
+    location: training/monitored_session.py:203
+    symptom: the graph is optimized once more before the first step
+    test: tests/tf_patches/test_tf_patches.py
+- `session_start.read_global_step`
+    defect: (no public function returns the tensor by which hooks read the global step)
+    location: training/training_util.py:34
+    test: tests/tf_patches/test_tf_patches.py
 - `trace.chrome_trace`
     defect: (no public function makes a Chrome trace)
     location: client/timeline.py:346

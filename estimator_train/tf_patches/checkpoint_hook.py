@@ -5,6 +5,8 @@ from typing import Any, Optional
 
 import tensorflow.compat.v1 as tf
 
+from estimator_train.tf_patches import session_start
+
 
 class CheckpointHook(tf.train.CheckpointSaverHook):
   """A `CheckpointSaverHook` whose subclasses implement how a checkpoint is saved.
@@ -29,11 +31,16 @@ class CheckpointHook(tf.train.CheckpointSaverHook):
     """Saves a checkpoint of this global step; subclasses must override this method."""
     raise NotImplementedError
 
+  def save_first(self, session: tf.Session, step: int) -> None:
+    """Saves the checkpoint before the first step, and writes the graph to the event file.
+
+    Subclasses must override this method.
+    """
+    raise NotImplementedError
+
   def after_create_session(self, session: tf.Session, coord: Any) -> None:
-    # TensorBoard needs this copy. Other programs can read the graph from a checkpoint's .meta file.
-    self.writer.add_graph(session.graph)
     step = self.global_step(session)
-    self.save(session, step)
+    self.save_first(session, step)
     self.reset_timer(step)
 
   @property
@@ -51,7 +58,7 @@ class CheckpointHook(tf.train.CheckpointSaverHook):
     return os.fspath(self._save_path)
 
   def global_step(self, session: tf.Session) -> int:
-    return int(session.run(self._global_step_tensor))
+    return session_start.read_global_step(session)
 
   def reset_timer(self, step: int) -> None:
     """Counts the steps to the next checkpoint from the last multiple of `save_steps`."""

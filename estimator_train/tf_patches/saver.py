@@ -3,10 +3,24 @@
 Line numbers refer to tensorflow_core/python/training/saver.py, unless a file is named.
 """
 
-from typing import Callable, Sequence
+from typing import Any, Callable, Sequence
 
 import tensorflow.compat.v1 as tf
-from tensorflow.python.training import checkpoint_management
+from tensorflow.python.training import checkpoint_management, saver as saver_lib
+
+
+class SingleReadSaverBuilder(saver_lib.BulkSaverBuilder):
+  """Makes the operations of a sharded Saver, with one read of each variable.
+
+  Defect: line 404 makes operations that read each variable only to find its device. Symptom: a
+  fifth of a Saver's operations are never run, and slow down the start.
+  """
+
+  def _GroupByDevices(self, saveables: Sequence[Any]) -> Any:  # noqa: N802 (TensorFlow's name.)
+    for saveable in saveables:
+      for spec in saveable.specs:
+        spec._tensor = spec.tensor  # `spec.tensor` may make new operations at each access.
+    return super()._GroupByDevices(saveables)
 
 
 def checkpoint_list_restorer(saver: tf.train.Saver) -> Callable[[], None]:

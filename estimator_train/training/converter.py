@@ -14,7 +14,7 @@ from estimator_train.tf_patches import (
   model_to_estimator,
   replicated_variables,
 )
-from estimator_train.tf_patches.model_to_estimator import PositionalWeights
+from estimator_train.tf_patches.saved_weights import PositionalWeights
 from estimator_train.training import losses
 from estimator_train.training.batch_checks import BatchCheck
 from estimator_train.training.evaluation import metrics as evaluation_metrics

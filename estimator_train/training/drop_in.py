@@ -15,6 +15,7 @@ from estimator_train.tf_patches import (
   estimator as estimator_patches,
   keras as keras_patches,
   model_to_estimator,
+  saved_weights,
 )
 from estimator_train.training.converter import ExportOutputs, to_estimator
 from estimator_train.training.custom_objects import find_custom_objects
@@ -50,11 +51,11 @@ def convert(keras_model: Optional[tf.keras.Model], keras_model_path: Optional[st
     if keras_patches.is_graph_network(model) and not object_based:
       weight_names = _check_fits_checkpoint(model, custom_objects, checkpoint)
   elif keras_patches.is_graph_network(model):
-    weight_names = model_to_estimator.save_initial_weights(
+    weight_names = saved_weights.save_initial_weights(
         model, model.get_weights(), config, custom_objects, object_based)
-    warm_start = model_to_estimator.warm_start_settings(config.model_dir, weight_names)
+    warm_start = saved_weights.warm_start_settings(config.model_dir, weight_names)
   elif model.built and model.weights:
-    positional_weights = model_to_estimator.PositionalWeights(model.get_weights(), config)
+    positional_weights = saved_weights.PositionalWeights(model.get_weights(), config)
   return to_estimator(model, config, warm_start=warm_start, positional_weights=positional_weights,
                       weight_names=weight_names, custom_objects=custom_objects,
                       object_based=object_based, export_outputs=export_outputs)

@@ -14,7 +14,7 @@ from estimator_train.inputs import factory as inputs
 from estimator_train.process.phases import Phase
 from estimator_train.process.start_up import StartUpTimer
 from estimator_train.settings import groups, user_code
-from estimator_train.tf_patches import model_to_estimator
+from estimator_train.tf_patches import saved_weights
 from estimator_train.training import building, frozen_features, losses, schedules
 from estimator_train.training.batch_checks import make_batch_check
 from estimator_train.training.checkpoints import (
@@ -71,7 +71,10 @@ def prepare_model(plan: Plan, start_up: StartUpTimer) -> PreparedModel:
   # In a new graph, the layers get the same names even if this process has built models before. The
   # model is built outside the strategy's scope, as model_to_estimator requires.
   with tf.Graph().as_default():
-    tf.set_random_seed(settings.seed)
+    if initial_weights.can_save_without_copy(settings[groups.Model]):
+      saved_weights.start_graph(settings.seed)
+    else:
+      tf.set_random_seed(settings.seed)
     with Phase('building the model'):
       model = building.build_from_registry(settings[groups.Model], dataset)
     if engine.size > 1:
@@ -119,7 +122,7 @@ def _convert(plan: Plan, model: tf.keras.Model) -> PreparedModel:
     custom_objects = find_custom_objects(model, {})
   warm_start = None
   if plan.checkpoint.path is None:
-    warm_start = model_to_estimator.warm_start_settings(
+    warm_start = saved_weights.warm_start_settings(
         settings.model_dir, [weight.op.name for weight in model.weights])
     if engine.worker.is_chief:
       with _translate_errors(settings[groups.Model]):

@@ -92,10 +92,11 @@ class RunHooks:
     self.all += engine.hooks()
 
   def close(self) -> None:
-    """Stops the threads and clears the progress bar; must be called after a failure, too."""
+    """Ends the threads and clears the progress bar; must be called after a failure, too."""
     self._first_step_phase.end()
     self._watchdog.close()
     self._progress.close()
+    self._saver.close()
 
   def make_timing(self, last_step: int) -> Timing:
     """Returns the measured times of the run; `last_step` is the step of the last checkpoint."""

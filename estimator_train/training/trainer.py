@@ -16,7 +16,7 @@ from estimator_train.process.signals import SignalState
 from estimator_train.process.start_up import StartUpTimer
 from estimator_train.reports.step_times import Timing
 from estimator_train.settings import Settings, groups
-from estimator_train.tf_patches import estimator as estimator_patches, model_to_estimator
+from estimator_train.tf_patches import estimator as estimator_patches, saved_weights
 from estimator_train.training import frozen_features
 from estimator_train.training.checkpoints import save_hook
 from estimator_train.training.evaluation import early_stopping
@@ -162,7 +162,7 @@ class Trainer:
     features = frozen_features.compute_features(
         model.frozen_part,
         save_hook.latest_checkpoint_and_step(model_dir)[0]
-        or model_to_estimator.initial_weights_path(model_dir),
+        or saved_weights.initial_weights_path(model_dir),
         inputs.make_single_epoch(plan.data.dataset, self._settings), self._settings, engine.devices)
     return inputs.make_feature_input_fn(plan.data.dataset, self._settings, model.one_hot,
                                         engine.examples_per_replica, shard, features)

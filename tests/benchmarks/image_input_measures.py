@@ -28,7 +28,7 @@ from estimator_train.inputs.batching import UNSHARDED
 from estimator_train.process import cpu_tuning
 from estimator_train.process.start_up import StartUpTimer
 from estimator_train.settings import Settings
-from estimator_train.tf_patches import model_to_estimator
+from estimator_train.tf_patches import saved_weights
 from estimator_train.training import frozen_features
 from estimator_train.training.hooks.record_steps import RecordSteps
 from estimator_train.training.plan import Plan, make_plan
@@ -167,7 +167,7 @@ def features(steps: int, **rest: Any) -> Dict[str, float]:
   assert model.frozen_part is not None
   began = time.perf_counter()
   computed = frozen_features.compute_features(
-      model.frozen_part, model_to_estimator.initial_weights_path(plan.run_dir.path),
+      model.frozen_part, saved_weights.initial_weights_path(plan.run_dir.path),
       factory.make_single_epoch(dataset, settings), settings, engine.devices)
   secs = time.perf_counter() - began
   input_fn = factory.make_feature_input_fn(dataset, settings, model.one_hot,

@@ -16,6 +16,7 @@ from tensorflow.python.training import checkpoint_management
 from estimator_train.modes import train_and_evaluate
 from estimator_train.reports import page
 from estimator_train.run_dir import run_lock
+from estimator_train.tf_patches import saved_weights
 from estimator_train.training.checkpoints import best_checkpoint
 from estimator_train.training.evaluation import evaluator
 
@@ -26,6 +27,7 @@ POINTS = {
     'os.link': (os, 'link'),
     'rmtree': (shutil, 'rmtree'),
     'save': (tf.train.Saver, 'save'),
+    'weights': (saved_weights, '_save_variables'),
     'meta': (tf.train.Saver, 'export_meta_graph'),
     'state': (checkpoint_management, 'update_checkpoint_state_internal'),
     'rename': (file_io, 'rename'),

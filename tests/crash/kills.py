@@ -36,9 +36,9 @@ _TEMP_ATTEMPTS = 10
 _TWICE = ('lock', '_temp_', 'state', 'rename', 'delete', 'os.link', 'evaluate', 'os.rename')
 KILL_POINTS = [
     {'point': 'lock', 'when': 'after'},
-    {'point': 'save', 'when': 'before', 'match': 'keras_model'},
+    {'point': 'weights', 'when': 'before', 'match': 'keras_model'},
     {'point': 'meta', 'when': 'before', 'match': 'keras_model'},
-    {'point': 'save', 'when': 'after', 'match': 'keras_model'},
+    {'point': 'weights', 'when': 'after', 'match': 'keras_model'},
     {'point': 'save', 'when': 'before', 'match': r'model\.ckpt$'},
     {'point': '_temp_', 'when': 'during', 'match': 'model_dir/model.ckpt-0_temp_*'},
     {'point': 'state', 'when': 'before', 'match': 'model.ckpt-0$'},

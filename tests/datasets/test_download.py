@@ -423,3 +423,12 @@ def test_many_threads_at_once_when_the_publisher_is_wrong(server, tmp_path):
     thread.join(DEADLINE_SECS)
   assert sorted(result.downloaded for result in results) == [False] * 4 + [True]
   assert content(tmp_path) == {NAME: BODY}
+
+
+def test_a_present_file_is_read_once(tmp_path, monkeypatch):
+  computed, md5 = [], download._md5
+  monkeypatch.setattr(download, '_md5', lambda path: computed.append(path) or md5(path))
+  (tmp_path / NAME).write_bytes(BODY)
+  result, = download.download_files([data_file()], str(tmp_path))
+  assert result == transfer.DownloadResult(NAME, len(BODY), downloaded=False)
+  assert computed == [str(tmp_path / NAME)]

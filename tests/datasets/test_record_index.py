@@ -178,3 +178,16 @@ def test_a_scan_does_not_read_large_records(tmp_path, monkeypatch):
   monkeypatch.setattr(record_index.PositionedFile, 'read', count)
   assert record_index.load_index((str(path).encode(),)).num_records == 20
   assert sum(counts) == 20 * record_index.HEADER_BYTES
+
+
+@pytest.mark.parametrize('start', [
+    b'\x89PNG\r\n\x1a\n', b'\xff\xd8\xff\xe0\x00\x10JFIF', b'GIF89a', b'\x1f\x8b\x08\x00',
+    b'\x00\x00\x08\x03\x00\x00\xea\x60'])
+def test_other_files_are_recognized_without_a_checksum(tmp_path, monkeypatch, start):
+  def fail():
+    raise AssertionError('imported')
+
+  monkeypatch.setattr(record_index, '_crc32c', fail)
+  path = tmp_path / 'file'
+  path.write_bytes(start + b'\xff' * 100)
+  assert not record_index.starts_with_record(bytes(path))

@@ -156,8 +156,7 @@ def test_full_from_the_start(tmp_path, run_program, monkeypatch):
     raise tf.errors.ResourceExhaustedError(
         None, None, '{}/keras/part-0; No space left on device\n\t [[node save]]'.format(tmp_path))
 
-  monkeypatch.setattr('tensorflow.python.keras.engine.network.Network.save_weights', save)
-  monkeypatch.setattr(tf.train.Saver, 'save', save)
+  monkeypatch.setattr(tf.raw_ops, 'SaveV2', save)
   done = run_program('--mode=train', '--train_steps=7', '--model_dir', tmp_path, *QUICK)
   assert done.code == 2 and 'Traceback' not in done.err
   assert done.err.splitlines()[-1].startswith(

@@ -113,7 +113,7 @@ def test_while_training(train, inject, tmp_path, stage, signum):
   """After the step; in the midst of a checkpoint's; when all is trained, and reports are left."""
   owner, name, at = {
       'step': (progress.ShowProgress, 'before_run', 3),
-      'save': (tf.train.Saver, 'save', 3),  # After the initial weights and step 0.
+      'save': (tf.train.Saver, 'save', 2),  # After step 0.
       'reports': (throughput, 'write_throughput_report', 1)}[stage]
   inject(owner, name, signum, at=at)
   done = train('--train_steps=6', '--save_checkpoints_steps=3')
@@ -181,7 +181,7 @@ def test_the_last_evaluation_is_cut_short(train, inject, tmp_path):
 
 
 @pytest.mark.parametrize('owner, name, at, step', [
-    pytest.param(tf.train.Saver, 'save', 3, 0, id='saving'),
+    pytest.param(tf.train.Saver, 'save', 2, 0, id='saving'),
     pytest.param(h5_model, 'write_h5', 1, 2, id='reports')])
 def test_a_second_sigint_ends_at_once(train, inject, tmp_path, owner, name, at, step):
   inject(progress.ShowProgress, 'before_run', signal.SIGINT, at=2)

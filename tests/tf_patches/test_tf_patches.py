@@ -7,14 +7,19 @@ import sys
 import pytest
 import tensorflow.compat.v1 as tf
 from tensorflow.python.distribute import distribute_coordinator
+from tensorflow.python.util import tf_inspect
 
+from estimator_train.models import registry
 from estimator_train.tf_patches import (
     converter_command,
+    deprecation,
     estimator,
     keras,
     model_to_estimator,
     replicated_variables,
+    saved_weights,
     saver,
+    session_start,
 )
 
 
@@ -174,5 +179,117 @@ def test_the_learning_rate_is_not_restored(tmp_path, is_patched, found):
         continue
       checkpoints.restore(session, path)
       if is_patched:
-        hook.after_create_session(session, None)
+        session.run(tf.get_collection(tf.GraphKeys.LOCAL_INIT_OP))
       assert session.run(variable) == pytest.approx(found)
+
+
+def test_deprecated_arguments_are_not_checked(monkeypatch):
+  def fail(*unused_args, **unused_options):
+    raise AssertionError('inspected')
+
+  with tf.Graph().as_default():
+    monkeypatch.setattr(tf_inspect, 'getcallargs', fail)
+    with deprecation.without_checks():
+      tf.reduce_sum([1.])
+    with pytest.raises(AssertionError, match='inspected'):
+      tf.reduce_sum([1.])
+
+
+def start_session(local_init=(), is_initialized=True):
+  """Starts a session as an Estimator does; returns what it has run, without fetched values."""
+  weight = tf.get_variable('weight', (), use_resource=True)
+  tf.add_to_collection(tf.GraphKeys.READY_FOR_LOCAL_INIT_OP, tf.report_uninitialized_variables(
+      tf.global_variables()))
+  session_start.share_ready_op()
+  for op in local_init:
+    session_start.add_local_init_op(op)
+  tf.train.MonitoredSession(tf.train.ChiefSessionCreator(tf.train.Scaffold(
+      init_op=weight.initializer if is_initialized else tf.no_op()))).close()
+
+
+def test_the_checks_of_a_new_session_are_one():
+  with tf.Graph().as_default() as graph:
+    start_session()
+    ready, = graph.get_collection(tf.GraphKeys.READY_OP)
+    assert graph.get_collection(tf.GraphKeys.READY_FOR_LOCAL_INIT_OP) == [ready]
+  with tf.Graph().as_default() as graph:
+    tf.get_variable('local', (), collections=[tf.GraphKeys.LOCAL_VARIABLES])
+    start_session()  # The second check, after the local variables are initialized, has them too.
+    ready, = graph.get_collection(tf.GraphKeys.READY_OP)
+    assert graph.get_collection(tf.GraphKeys.READY_FOR_LOCAL_INIT_OP) != [ready]
+  with tf.Graph().as_default(), pytest.raises(RuntimeError, match='weight'):
+    start_session(is_initialized=False)
+
+
+def test_operations_are_added_to_the_local_initialization(tmp_path):
+  with tf.Graph().as_default():
+    tf.get_variable('local', (), collections=[tf.GraphKeys.LOCAL_VARIABLES])
+    start_session([tf.write_file(str(tmp_path / name), '') for name in ('first', 'second')])
+  assert {path.name for path in tmp_path.iterdir()} == {'first', 'second'}
+
+
+def test_the_global_step_is_read_through_the_tensor_of_the_hooks(tmp_path):
+  with tf.Graph().as_default() as graph, tf.Session() as session:
+    step = tf.train.create_global_step()
+    session.run(step.assign(3))
+    assert session_start.read_global_step(session) == 3
+    hook = tf.train.CheckpointSaverHook(str(tmp_path), save_steps=1)
+    hook.begin()
+    session.run(step.assign(4))
+    fetched = []
+    session.run = lambda tensor: fetched.append(tensor) or tf.Session.run(session, tensor)
+    assert session_start.read_global_step(session) == 4
+    assert fetched == [hook._global_step_tensor]
+    assert fetched[0].graph is graph
+
+
+@pytest.mark.parametrize('is_patched, reads', [(True, 2), (False, 3)])
+def test_a_sharded_saver_reads_a_variable_once(tmp_path, is_patched, reads):
+  strategy = tf.distribute.MirroredStrategy(['/cpu:0'])
+  with tf.Graph().as_default() as graph, tf.Session() as session, strategy.scope():
+    weight = tf.get_variable('weight', ())
+    before = len(graph.get_operations())
+    saving = tf.train.Saver(
+        sharded=True, builder=saver.SingleReadSaverBuilder() if is_patched else None)
+    made = [op.type for op in graph.get_operations()[before:]]
+    assert made.count('ReadVariableOp') == reads  # To restore the variable takes one.
+    session.run(weight.primary.assign(5.))
+    path = saving.save(session, str(tmp_path / 'model.ckpt'))
+    session.run(weight.primary.assign(6.))
+    saving.restore(session, path)
+    assert session.run(weight.primary) == 5
+
+
+def test_names_of_variables_are_those_of_their_operations():
+  strategy = tf.distribute.MirroredStrategy(['/cpu:0', '/cpu:1'])
+  with tf.Graph().as_default():
+    with strategy.scope(), tf.variable_scope('scope'):
+      tf.get_variable('replicated', ())
+    tf.get_variable('resource', (), use_resource=True)
+    tf.get_variable('reference', (), use_resource=False)
+    with strategy.scope():
+      assert [replicated_variables.variable_name(variable)
+              for variable in tf.global_variables()] == [
+                  variable.op.name for variable in tf.global_variables()]
+
+
+@pytest.mark.parametrize('name', [
+    'fashion_cnn', 'mnist_conv8', 'mnist_deep', 'mnist_dense', 'mnist_practical'])
+def test_random_weights_are_saved_without_a_copy(tmp_path, name):
+  def save(folder, is_copied):
+    config = tf.estimator.RunConfig(model_dir=str(tmp_path / folder), tf_random_seed=7)
+    with tf.Graph().as_default():
+      if is_copied:
+        tf.set_random_seed(7)
+      else:
+        saved_weights.start_graph(7)
+      model = registry.build(name, (28, 28, 1), 10)
+      model.compile('adam', 'categorical_crossentropy')
+      if is_copied:
+        saved_weights.save_initial_weights(model, None, config)
+      else:
+        saved_weights.save_random_weights(model, config)
+    return {path.name: path.read_bytes() for path in (tmp_path / folder / 'keras').iterdir()
+            if path.name != 'checkpoint'}  # This file has the path of the folder.
+
+  assert save('itself', is_copied=False) == save('copy', is_copied=True)

@@ -13,8 +13,8 @@ from estimator_train.errors import UserError
 from estimator_train.files import atomic
 from estimator_train.models import registry as models
 from estimator_train.run_dir.run_files import RunDir
-from estimator_train.settings import groups
-from estimator_train.tf_patches import model_to_estimator
+from estimator_train.settings import groups, user_code
+from estimator_train.tf_patches import saved_weights
 from estimator_train.training.checkpoints import save_hook
 
 _LOG = logging.getLogger('estimator_train')
@@ -114,17 +114,29 @@ def save_initial_weights(model: tf.keras.Model, config: tf.estimator.RunConfig,
       weights are saved.
     custom_objects: the user's functions and classes by name; copying the model requires them.
   """
-  model_to_estimator.save_initial_weights(
-      model, model.get_weights() if has_given_weights else None, config,
-      custom_objects)
-  path = model_to_estimator.initial_weights_path(config.model_dir)
+  if can_save_without_copy(settings):
+    saved_weights.save_random_weights(model, config)
+  else:
+    saved_weights.save_initial_weights(
+        model, model.get_weights() if has_given_weights else None, config, custom_objects)
+  path = saved_weights.initial_weights_path(config.model_dir)
   atomic.write_text(os.path.join(os.path.dirname(path), _FINGERPRINT_FILE),
                     _make_fingerprint(settings, config.tf_random_seed) + '\n')
 
 
+def can_save_without_copy(settings: groups.Model) -> bool:
+  """Returns whether the random weights of the model itself equal those of a copy of the model.
+
+  This is so for the networks of this package that are a tf.keras.Sequential. The default graph must
+  have been prepared by saved_weights.start_graph.
+  """
+  return (settings.weights == 'none' and not user_code.is_function_name(settings.model)
+          and not models.has_imagenet_weights(settings.model))
+
+
 def warn_if_weights_differ(run_dir: RunDir, settings: groups.Model, seed: int) -> None:
   """Warns if the resumed run began with initial weights other than those the flags now specify."""
-  folder = os.path.dirname(model_to_estimator.initial_weights_path(run_dir.path))
+  folder = os.path.dirname(saved_weights.initial_weights_path(run_dir.path))
   recorded, current = _read_fingerprint(folder), _make_fingerprint(settings, seed)
   if recorded is not None and recorded != current:
     _, step = save_hook.latest_checkpoint_and_step(run_dir.path)

@@ -64,13 +64,15 @@ class RetryingSaver:
     """Whether it is time to retry after a failed attempt."""
     return self.is_failing and self._clock() >= self._retry_at
 
-  def save(self, saver: tf.train.Saver, session: tf.Session, step: int) -> bool:
+  def save(self, saver: tf.train.Saver, session: tf.Session, step: int,
+           writes_graph: bool = True) -> bool:
     """Tries once to save a checkpoint, and returns whether the attempt succeeded.
 
     Args:
       saver: the saver of the variables.
       session: the session with the values of the variables.
       step: the global step.
+      writes_graph: whether to call save_graph after a successful attempt.
 
     Raises:
       CheckpointNotSaved: saving has failed for `retry_secs`, or failed while the run is stopping.
@@ -95,7 +97,8 @@ class RetryingSaver:
       _LOG.warning('saved the checkpoint of step %d, %.0f s after the first failed attempt',
                    step, self._clock() - self._first_failure_at)
     self.saved_step, self._first_failure_at, self._delay_secs = step, None, _FIRST_DELAY_SECS
-    self._save_graph(saver, session, 'model.ckpt-{}.meta'.format(step))
+    if writes_graph:
+      self.save_graph(saver, session, step)
     return True
 
   def save_final(self, saver: tf.train.Saver, session: tf.Session, step: int) -> None:
@@ -108,8 +111,12 @@ class RetryingSaver:
       while not self.is_due and not self._is_stopping():
         self._sleep(_POLL_INTERVAL_SECS)
 
-  def _save_graph(self, saver: tf.train.Saver, session: tf.Session, name: str) -> None:
-    """Writes the `.meta` file, which only other programs need; logs a warning on failure."""
+  def save_graph(self, saver: tf.train.Saver, session: tf.Session, step: int) -> None:
+    """Writes the `.meta` file, which only other programs need; logs a warning on failure.
+
+    Can be called in another thread, but not while a checkpoint is saved.
+    """
+    name = 'model.ckpt-{}.meta'.format(step)
     try:
       with session.graph.as_default():
         saver.export_meta_graph(os.path.join(self._run_dir.path, name))

@@ -3,6 +3,7 @@
 import contextlib
 import logging
 import re
+import threading
 import time
 from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple
 
@@ -91,6 +92,8 @@ class SaveCheckpoints(CheckpointHook):
     self._finite_check = finite.CheckWeightsFinite(replicated_variables.single_copy_variables)
     self._listeners = listeners
     self._save_pauses: List[Pause] = []
+    self._write_graph: Optional[Callable[[], None]] = None  # Until it is called, in a thread.
+    self._graph_thread: Optional[threading.Thread] = None
 
   def begin(self) -> None:
     super().begin()
@@ -102,6 +105,7 @@ class SaveCheckpoints(CheckpointHook):
         pause for listener in self._listeners for pause in listener.pauses]
 
   def after_run(self, run_context: Any, run_values: Any) -> None:
+    self._start_to_write_graph()
     if not self._retrying_saver.is_failing:
       super().after_run(run_context, run_values)
     elif self._retrying_saver.is_due:
@@ -110,6 +114,7 @@ class SaveCheckpoints(CheckpointHook):
       self.save(run_context.session, step)
 
   def end(self, session: tf.Session) -> None:
+    self.close()
     step = self.global_step(session)
     if step != self._retrying_saver.saved_step:
       with self._record_pause():
@@ -128,13 +133,47 @@ class SaveCheckpoints(CheckpointHook):
       self.save(session, step)
     return '{}-{}'.format(self.prefix, step) if self._retrying_saver.saved_step == step else None
 
+  def close(self) -> None:
+    """Waits until the graph is written; must be called after a failure, too."""
+    self._start_to_write_graph()
+    if self._graph_thread is not None:
+      self._graph_thread.join()
+      self._graph_thread = None
+
+  def _start_to_write_graph(self) -> None:
+    """Starts the thread that writes the graph, if the graph is not written yet."""
+    if self._write_graph is not None:
+      self._graph_thread = threading.Thread(target=self._write_graph)
+      self._graph_thread.start()
+      self._write_graph = None
+
+  def save_first(self, session: tf.Session, step: int) -> None:
+    """Saves the checkpoint before the first step; the graph is written after that step."""
+    self._save_and_notify(session, step, writes_graph=False)
+    is_saved = self._retrying_saver.saved_step == step
+
+    def write_graph() -> None:
+      # TensorBoard needs this copy. Other programs can read the graph from a .meta file.
+      self.writer.add_graph(session.graph)
+      self.writer.flush()
+      if is_saved:
+        self._retrying_saver.save_graph(self.saver, session, step)
+
+    # No step depends on the graph's files, and to write them would delay the first step.
+    self._write_graph = write_graph
+
   def save(self, session: tf.Session, step: int) -> None:
     """Tries once to save a checkpoint; calls the listeners if the attempt succeeds."""
+    self._save_and_notify(session, step, writes_graph=True)
+
+  def _save_and_notify(self, session: tf.Session, step: int, writes_graph: bool) -> None:
+    """Tries once to save a checkpoint; calls the listeners if the attempt succeeds."""
+    self.close()
     was_failing = self._retrying_saver.is_failing
     with self._record_pause():
       self._finite_check.before_save(session, step)
       saver_patches.delete_surplus_checkpoints(self.saver)
-      is_saved = self._retrying_saver.save(self.saver, session, step)
+      is_saved = self._retrying_saver.save(self.saver, session, step, writes_graph)
     if is_saved and was_failing:
       # Begins a new event file. The full disk may have truncated a record in the current file, and
       # no reader can read the records after a truncated record.

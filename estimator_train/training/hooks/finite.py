@@ -8,8 +8,10 @@ from typing import Any, Callable, Deque, Dict, List, Optional, Tuple
 import tensorflow.compat.v1 as tf
 
 from estimator_train.errors import NonFiniteLoss, TrainingFailed
+from estimator_train.tf_patches import replicated_variables
+from estimator_train.tf_patches.session_start import read_global_step
 from estimator_train.training.hooks.batch_metrics import BatchMetrics
-from estimator_train.training.hooks.step_counter import StepCounter, read_global_step
+from estimator_train.training.hooks.step_counter import StepCounter
 from estimator_train.training.schedules import Schedule
 
 _LOG = logging.getLogger('estimator_train')
@@ -95,11 +97,19 @@ class CheckWeightsFinite(tf.train.CheckpointSaverListener):
 
   def begin(self) -> None:
     self._is_finite: Dict[str, tf.Tensor] = {}
+    axes: Dict[Optional[int], tf.Tensor] = {}  # By rank.
     for variable in self._variables():
       # Of a variable that has a copy on each replica, the first copy is checked.
       copy = variable.values[0] if hasattr(variable, 'values') else variable
       if copy.dtype.base_dtype.is_floating:
-        self._is_finite[variable.op.name] = tf.reduce_all(tf.is_finite(copy.read_value()))
+        is_finite = tf.raw_ops.IsFinite(x=tf.convert_to_tensor(copy))
+        # tf.reduce_all would make the axes for each variable, and takes longer to make its
+        # operations.
+        rank = is_finite.shape.ndims
+        if rank not in axes:
+          axes[rank] = tf.range(tf.rank(is_finite))
+        self._is_finite[replicated_variables.variable_name(variable)] = tf.raw_ops.All(
+            input=is_finite, axis=axes[rank])
 
   def before_save(self, session: tf.Session, global_step_value: int) -> None:
     is_finite = session.run(self._is_finite)

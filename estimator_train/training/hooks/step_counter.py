@@ -4,6 +4,8 @@ from typing import Any
 
 import tensorflow.compat.v1 as tf
 
+from estimator_train.tf_patches.session_start import read_global_step
+
 
 class StepCounter(tf.train.SessionRunHook):
   """Counts the steps, starting at the step of the checkpoint.
@@ -36,8 +38,3 @@ class StepCounter(tf.train.SessionRunHook):
     """Reads `global_step` from the session if other workers increment the global step too."""
     if not self._is_synchronous:
       self.global_step = max(read_global_step(session), self.global_step)
-
-
-def read_global_step(session: tf.Session) -> int:
-  """Returns the value of the global step variable."""
-  return int(session.run(tf.train.get_global_step(session.graph)))

@@ -15,8 +15,9 @@ from estimator_train.inputs import images
 from estimator_train.models import model_inputs
 from estimator_train.settings import Settings
 from estimator_train.tf_patches import estimator as estimator_patches, model_to_estimator
+from estimator_train.tf_patches.session_start import read_global_step
 from estimator_train.training.hooks import batch_metrics, logged_steps
-from estimator_train.training.hooks.step_counter import StepCounter, read_global_step
+from estimator_train.training.hooks.step_counter import StepCounter
 
 # Keys of graph collections. The key of a scalar is _SCALAR_KEY_PREFIX, followed by the tag.
 _SCALAR_KEY_PREFIX = 'estimator_train/scalars/'

@@ -4,8 +4,11 @@ import pytest
 import tensorflow.compat.v1 as tf
 import training_runs
 
+from estimator_train.errors import TrainingFailed
 from estimator_train.settings import Settings
 from estimator_train.training.checkpoints import save_hook
+from estimator_train.training.checkpoints.retrying_saver import RetryingSaver
+from estimator_train.training.hooks.step_counter import StepCounter
 
 
 @pytest.fixture
@@ -88,3 +91,47 @@ def test_what_is_due_every_so_many_steps(called_at, saved, called):
   for step in saved:
     listener.after_save(None, step)
   assert found == called and len(listener.pauses) == len(called)
+
+
+@pytest.fixture
+def events(monkeypatch):
+  """What happens in a training: `step`, when its first hook sees the end of one, and `graph`."""
+  found = []
+  count, write = StepCounter.after_run, RetryingSaver.save_graph
+
+  def count_and_record(*args):
+    found.append('step')
+    count(*args)
+
+  def write_and_record(*args):
+    found.append('graph')
+    write(*args)
+
+  monkeypatch.setattr(StepCounter, 'after_run', count_and_record)
+  monkeypatch.setattr(RetryingSaver, 'save_graph', write_and_record)
+  return found
+
+
+def has_graphs(folder):
+  """Returns whether the first checkpoint and the event file have the graph."""
+  event_file, = folder.glob('events.*')
+  # The event file begins with an empty graph.
+  in_events = sum(bool(tf.GraphDef.FromString(event.graph_def).node)
+                  for event in tf.train.summary_iterator(str(event_file)))
+  return (folder / 'model.ckpt-0.meta').exists() and in_events == 1
+
+
+def test_the_graph_is_written_after_the_first_step(train, tmp_path, events):
+  train(1)
+  assert events == ['step', 'graph', 'graph']  # Of the first and the last checkpoint.
+  assert has_graphs(tmp_path)
+
+
+def test_the_graph_is_written_although_the_first_step_fails(train, tmp_path, monkeypatch):
+  def fail(*unused_args):
+    raise TrainingFailed('failed')
+
+  monkeypatch.setattr(StepCounter, 'after_run', fail)
+  with pytest.raises(TrainingFailed):
+    train(2)
+  assert has_graphs(tmp_path)

@@ -13,8 +13,7 @@ attribute TensorFlow lacks, which other function uses this function, or how the 
     symptom: no layer can be built; training starts from random weights
     test: tests/training/test_exactness.py
 - `central_storage.forward_attributes`
-    defect: (forwards `trainable` and initial values to the variable that the wrapper contains;
-      used by `make_strategy`, and by `convert` for strategies that users have made)
+    defect: (used by `make_strategy`, and by `convert` for strategies that users have made)
     test: tests/training/test_drop_in.py
 - `checkpoint_hook.CheckpointHook`
     defect: the graph is written three times; the save interval starts at the run's first step
@@ -82,8 +81,7 @@ attribute TensorFlow lacks, which other function uses this function, or how the 
     defect: (no public class from which a strategy for several processes can be derived)
     test: tests/cluster/test_horovod.py
 - `horovod_strategy.broadcast_variables`
-    defect: (Horovod's function assigns to variables outside their strategy, which TensorFlow
-      refuses)
+    defect: (TensorFlow refuses assignments of Horovod's function outside of the strategy)
     test: tests/cluster/test_horovod.py
 - `keras.preserve_session`
     defect: the function that returns Keras's session makes a session if there is none
@@ -146,8 +144,7 @@ attribute TensorFlow lacks, which other function uses this function, or how the 
     symptom: `weighted_metrics` ignore the sample weights
     test: tests/training/test_drop_in.py
 - `model_to_estimator.restore_subclassed_model`
-    defect: (no public function restores the layers of a subclassed model, which `build_model`
-      replaces)
+    defect: (no public function restores the layers that `build_model` replaces)
     location: keras/models.py:520
     test: tests/training/test_drop_in.py
 - `model_to_estimator.make_object_saver`

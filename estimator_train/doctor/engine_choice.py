@@ -7,8 +7,8 @@ from typing import Iterator, Optional
 
 from estimator_train.doctor.check_results import CheckResult, error, ok
 
-# From this size of the gradients on, Horovod was faster than TensorFlow's collective operations in
-# tests/benchmarks/engines.py; see docs/performance.md.
+# In tests/benchmarks/engines.py, Horovod was slower with 5 MB of gradients, and faster with 80 MB;
+# see docs/performance.md.
 _LARGE_GRADIENTS_BYTES = 20e6
 
 

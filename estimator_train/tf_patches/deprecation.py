@@ -14,5 +14,10 @@ def without_checks() -> Iterator[None]:
   at each call (tensorflow_core/python/util/deprecation.py:480), even if the level of the log hides
   the warning. Symptom: a tenth of the time in which a graph is built.
   """
-  with deprecation.silence():
+  # TensorFlow's own context manager `silence` does not restore the setting after an exception.
+  previous = deprecation._PRINT_DEPRECATION_WARNINGS
+  deprecation._PRINT_DEPRECATION_WARNINGS = False
+  try:
     yield
+  finally:
+    deprecation._PRINT_DEPRECATION_WARNINGS = previous

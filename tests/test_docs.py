@@ -46,6 +46,8 @@ ELSEWHERE = (
      'tests/benchmarks'),
     (r'.*python tests/crash/kills.py', 'takes minutes; tests/crash/test_kills.py'),
     (r'CLUSTER_KILL_ROUNDS=20 tests/run.sh', 'takes minutes; tests/cluster/test_lost_tasks.py'),
+    (r'FAULTY_NETWORKS=all tests/run.sh', 'takes half an hour; '
+     'tests/cluster/test_faulty_networks.py'),
     (r'tests/run.sh|scripts/lint|.ci/run', '.ci/run'),
     (r'scripts/install_horovod', 'takes minutes; .ci/run'),
     (r'scripts/audit.sh', 'requires the package index; scripts/audit.sh'),

@@ -177,7 +177,7 @@ attribute TensorFlow lacks, which other function uses this function, or how the 
 - `multi_worker_mirrored.PythonAllReduce`
     defect: collective operations copy and send each array as a whole
     location: ../core/distributed_runtime/rpc/grpc_worker_service.cc (C++)
-    symptom: workers wait for large gradients, although cores and network are idle
+    symptom: workers wait longer for large gradients
     test: tests/tf_patches/test_multi_worker_mirrored.py
 - `replicated_variables.SingleCopySaver`
     defect: the slots of all replicas are saved, and the learning rate is restored

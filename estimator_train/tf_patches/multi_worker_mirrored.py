@@ -82,8 +82,8 @@ class PythonAllReduce(cross_device_ops.CollectiveAllReduce):
 
   Defect: a collective operation sends half of an array as one message, whose copies into and out of
   messages do not overlap with its transfer
-  (tensorflow/core/distributed_runtime/rpc/grpc_worker_service.cc, C++). Symptom: with 80 MB of
-  gradients, the cores of two workers are idle for most of the exchange; see docs/performance.md.
+  (tensorflow/core/distributed_runtime/rpc/grpc_worker_service.cc, C++). Symptom: workers wait
+  longer for large gradients; see docs/performance.md.
 
   The operations of a graph are executed one after another, in the order in which they were added.
   Sparse values, and values in conditions and loops, are reduced by collective operations.

@@ -32,7 +32,7 @@ class RingBroken(Exception):
 class Ring:
   """The connections of this worker to its neighbors in the ring.
 
-  All workers must call `all_reduce` in the same order, each in one thread at a time.
+  All workers must execute the same operations in the same order, and each worker one at a time.
 
   Args:
     rank: the rank of this worker.

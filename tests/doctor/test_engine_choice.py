@@ -37,7 +37,6 @@ def test_horovod_must_be_installed(monkeypatch, spec, level):
 
 def test_the_size_of_the_weights(tmp_path):
   folder = tmp_path / 'a [model]'
-  assert engine_choice.read_weight_bytes(None) is None
   assert engine_choice.read_weight_bytes(str(folder)) is None
   assert engine_choice.read_weight_bytes(None) is None  # Without --model_dir.
   (folder / 'keras').mkdir(parents=True)

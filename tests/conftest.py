@@ -148,6 +148,17 @@ def restored_process():
 
 
 @pytest.fixture(scope='session')
+def clients_python():
+  """The Python of the environment with today's programs that load exported models."""
+  done = subprocess.run([str(ROOT / 'scripts' / 'install_clients')], stdout=subprocess.PIPE,
+                        stderr=subprocess.STDOUT, universal_newlines=True, timeout=900)
+  last_line = done.stdout.strip().rpartition('\n')[2]
+  if done.returncode:
+    pytest.skip('no environment with TensorFlow 2: ' + last_line)
+  return last_line
+
+
+@pytest.fixture(scope='session')
 def cache_home(tmp_path_factory):
   return str(tmp_path_factory.mktemp('cache_home'))
 

@@ -11,6 +11,7 @@ import sys
 
 import numpy as np
 import tensorflow as tf
+import tf_keras
 from tensorflow_serving.apis import prediction_log_pb2
 
 
@@ -20,7 +21,7 @@ def main(folder, h5_file, request, answer):
   loaded = tf.saved_model.load(folder)
   outputs = loaded.signatures['serving_default'](image_bytes=tf.constant(contents))
   by_tensor = loaded.signatures['images'](images=tf.constant(asked['images']))
-  model = tf.keras.models.load_model(h5_file)
+  model = tf_keras.models.load_model(h5_file)
   loss, _ = model.evaluate(asked['images'], asked['labels'], verbose=0)
   warmed_up = []
   for record in tf.data.TFRecordDataset(

@@ -50,6 +50,7 @@ class RandomExamples:
   def __init__(self, model: tf.keras.Model, session: tf.Session, dataset: DataSet,
                preprocess: Callable[[tf.Tensor], tf.Tensor]) -> None:
     self._session = session
+    session.run(tf.tables_initializer())  # Vocabularies of feature columns.
     self._inputs, self._outputs = named_inputs(model, dataset), named_outputs(model, dataset)
     self._pixels: Optional[tf.Tensor] = None
     if dataset.image_shape is not None:

@@ -5,10 +5,10 @@
 
 This script imports only NumPy and the library, because its Python need not have this package. JOBS
 is a JSON list of objects: the `name` of the job, the `format` and the `path` of the file or folder,
-the `signature` of a SavedModel, `inputs`, an .npz file of arrays in the order of the model's
-inputs, `strings`, the inputs that are strings, as an object of lists of base64, and `outputs`, the
-.npz file to write. RESULTS gets a JSON object of the `version`, and the error (null: none) of each
-job.
+the `signature` of a SavedModel, `names`, the inputs in the order of the model, `inputs`, an .npz
+file of those that are numbers, `strings`, an object of those that are strings, as nested lists of
+base64, and `outputs`, the .npz file to write. RESULTS gets a JSON object of the `version`, and the
+error (null: none) of each job.
 """
 
 import base64
@@ -54,9 +54,8 @@ def main(arguments: List[str]) -> None:
   for job in jobs:
     try:
       with np.load(job['inputs']) as stored:
-        inputs = {name: stored[name] for name in stored.files}
-      for name, values in job['strings'].items():
-        inputs[name] = _decode_strings(values)
+        inputs = {name: _decode_strings(job['strings'][name]) if name in job['strings']
+                  else stored[name] for name in job['names']}
       outputs = _RUN[job['format']](module, job, inputs)
       np.savez(job['outputs'], **{name: array for name, array in outputs.items()
                                   if np.asarray(array).dtype.kind in 'biuf'})

@@ -127,7 +127,7 @@ def _write_inputs(job: Job, path: str) -> Dict[str, Any]:
              if array.dtype.kind == 'O'}
   np.savez(path, **{name: array for name, array in job.inputs.items() if name not in strings})
   return {'name': job.name, 'format': job.format, 'path': job.path, 'signature': job.signature,
-          'inputs': path, 'strings': strings}
+          'names': list(job.inputs), 'inputs': path, 'strings': strings}
 
 
 def _run_library(client: Client, library: str, jobs: Sequence[Job],

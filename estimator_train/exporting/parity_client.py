@@ -53,7 +53,7 @@ def main(arguments: List[str]) -> None:
     jobs = json.load(file)
   for job in jobs:
     try:
-      with np.load(job['inputs']) as stored:
+      with np.load(job['inputs'], allow_pickle=False) as stored:
         inputs = {name: _decode_strings(job['strings'][name]) if name in job['strings']
                   else stored[name] for name in job['names']}
       outputs = _RUN[job['format']](module, job, inputs)

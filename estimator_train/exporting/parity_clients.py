@@ -172,7 +172,7 @@ def _compare(job: Job, path: str, client: str, version: Optional[str],
   count = len(next(iter(job.inputs.values())))
   if error is not None:
     return Row(job.name, client, version, count, None, FAILED, error)
-  with np.load(path) as stored:
+  with np.load(path, allow_pickle=False) as stored:
     difference = largest_difference(job.expected, {name: stored[name] for name in stored.files})
   os.remove(path)
   if difference <= TOLERANCE:

@@ -86,6 +86,14 @@ class RandomExamples:
                     failure.message.partition('\n')[0],
                     'check the inputs in the model, or give another --export_format')
 
+  def largest_logit(self, inputs: Arrays) -> float:
+    """Returns the largest absolute value that a softmax of an output gets; 0: there is none."""
+    logits = [tensor.op.inputs[0] for tensor in self._outputs.values()
+              if tensor.op.type == 'Softmax']
+    arrays = self._session.run(
+        logits, {self._inputs[name]: array for name, array in inputs.items()})
+    return max([0.] + [float(np.abs(array).max()) for array in arrays])
+
   def _make_inputs(self, count: int, integer_limit: int) -> Arrays:
     """Returns random inputs by name."""
     if self._pixels is not None:

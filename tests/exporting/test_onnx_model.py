@@ -72,7 +72,9 @@ def test_bundled_models(tmp_path, name):
   found = run(tmp_path, inputs)
   assert list(inputs) == ['images'] and list(found) == list(expected) == ['probabilities']
   np.testing.assert_allclose(found['probabilities'].sum(-1), np.ones(5), rtol=0, atol=1e-5)
-  np.testing.assert_allclose(found['probabilities'], expected['probabilities'], rtol=0, atol=1e-5)
+  # Random weights of deep networks cause large logits, and rounding errors that are in proportion.
+  np.testing.assert_allclose(found['probabilities'], expected['probabilities'], rtol=0,
+                             atol=1e-3 if name in choices.KERAS_MODELS else 1e-5)
   model = onnx.load(str(tmp_path / 'model.onnx'))
   onnx.checker.check_model(model)
   assert shapes(model.graph.input) == {'images': ['N'] + list(shape)}
@@ -92,6 +94,20 @@ def test_several_inputs_and_integers(tmp_path):
   model = onnx.load(str(tmp_path / 'model.onnx'))
   assert shapes(model.graph.input) == {'numbers': ['N', 3], 'words': ['N', 5]}
   assert shapes(model.graph.output) == {'price': ['N', 1], 'kind': ['N', 2]}
+
+
+def test_large_logits_may_differ_more(tmp_path, monkeypatch):
+  def build(scale):
+    return tf.keras.Sequential([tf.keras.layers.Dense(
+        2, 'softmax', input_shape=[2], kernel_initializer=tf.constant_initializer(
+            [[scale, 0], [0, scale]]))])
+
+  run_session = onnx_model._run_onnx
+  monkeypatch.setattr(onnx_model, '_run_onnx', lambda *given: {
+      name: array + 2e-5 for name, array in run_session(*given).items()})
+  export(tmp_path, lambda: build(100), data_set(labels=('a', 'b')))
+  with pytest.raises(UserError, match='must equal those of the checkpoint to 1e-05: difference 2'):
+    export(tmp_path, lambda: build(1), data_set(labels=('a', 'b')))
 
 
 def sequence_model():

@@ -16,10 +16,13 @@ Keras 3 rejects some of what TensorFlow 1.15 writes. This module changes only wh
   the first copy in the former and to the second copy in the latter. The output of the other copy is
   not used. The second copy is in inference mode, or TensorFlow 1.15 would update the statistics of
   batch norm twice per step; Keras 3 overrides this in training.
+- The Lambda layers of InceptionResNetV2 are replaced, see portable_lambda.py.
 """
 
 import copy
 from typing import Any, Dict, Iterator, List
+
+from estimator_train.exporting import portable_lambda
 
 Config = Dict[str, Any]
 
@@ -163,6 +166,7 @@ def _rewrite_sequential(options: Config) -> None:
 def _rewrite_functional(options: Config) -> None:
   """Rewrites the layers of a functional model, and repeats the calls of the models inside it."""
   models = set()
+  options['layers'] = portable_lambda.replace_scaled_sums(options['layers'])
   for layer in options['layers']:
     if _counts_calls_from_one(layer):
       models.add(layer['name'])

@@ -75,16 +75,20 @@ def losses_of(results):
   return [float(as_list(result)[0]) for result in results]
 
 
-def check(keras, path, custom_objects):
+def check(keras, path, custom_objects, is_eager):
   data = np.load(path[:-len('.h5')] + '.npz')
   inputs, expected, labels = (read(data, prefix) for prefix in 'xyt')
   found = {}
   for is_compiled in (False, True):
     keras.backend.clear_session()
     model = keras.models.load_model(path, custom_objects=custom_objects, compile=is_compiled)
-    outputs = model.predict(unpack(inputs), verbose=0)
+    if is_compiled or not is_eager:
+      outputs = model.predict(unpack(inputs), verbose=0)
+    else:
+      outputs = model(unpack(inputs))
     assert isinstance(outputs, list) == (len(expected) > 1), type(outputs)
     found['compiled' if is_compiled else 'uncompiled'] = difference(as_list(outputs), expected)
+  model.run_eagerly = is_eager  # Tracing functions takes longer than running them.
   loss, = losses_of([model.evaluate(unpack(inputs), unpack(labels), verbose=0)])
   found['loss'] = abs(loss / float(data['loss']) - 1)
   if 'steps' in data.files:
@@ -101,7 +105,8 @@ def main(client, folder):
     if name.endswith('.h5'):
       custom_objects = {'Scale': make_own_layer(keras)} if 'own_layer' in name else None
       try:
-        results[name[:-len('.h5')]] = check(keras, os.path.join(folder, name), custom_objects)
+        results[name[:-len('.h5')]] = check(keras, os.path.join(folder, name), custom_objects,
+                                            client != 'tensorflow_1')
       except Exception as error:
         results[name[:-len('.h5')]] = {'error': repr(error)}
   print(json.dumps({'client': client, 'version': keras.__version__, 'files': results}))

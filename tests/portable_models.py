@@ -21,7 +21,7 @@ def image_layers():
       layers.Conv2DTranspose(4, 3, strides=2, kernel_initializer='orthogonal'),
       layers.ReLU(6., negative_slope=.1), layers.MaxPooling2D(padding='same'),
       layers.TimeDistributed(layers.Conv1D(4, 3)), layers.TimeDistributed(
-          tf.keras.Sequential([layers.Dense(5), layers.BatchNormalization(axis=1)])),
+          tf.keras.Sequential([layers.Dense(5), layers.LayerNormalization()])),
       layers.Permute((3, 1, 2)), layers.Flatten(), layers.Dense(NUM_CLASSES)])
 
 

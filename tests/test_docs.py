@@ -40,6 +40,7 @@ ELSEWHERE = (
      'tests/modes/test_workloads.py'),
     (r'.*--local_workers', 'tests/launcher/test_local_cluster.py, tests/cluster'),
     (r'.*--tensorboard', 'tests/launcher/test_with_tensorboard.py'),
+    (r'scripts/install_clients', 'takes minutes; tests/test_continue_in_tensorflow_2.py'),
     (r'.*--mode=scaling', 'tests/modes/test_scaling_mode.py'),
     (r'.*--mode=reproduce', 'tests/modes/test_reproduce_mode.py'),
     (r'tests/benchmarks/run.sh|.*python tests/benchmarks/', 'takes minutes to hours; '

@@ -75,11 +75,3 @@ def test_a_model_of_ones_own(tmp_path, name, metric, best, charts):
     assert results[1]['predicted'] == 1000
     assert len((tmp_path / 'tabular' / 'prices.csv').read_text().splitlines()) == 1001
   assert len(text.splitlines()) < 20 and len(code(name)) < 80
-
-
-def test_cells_of_a_notebook_in_any_order(tmp_path):
-  cells = (EXAMPLES / 'notebook_cells.py').read_text(encoding='utf-8').split('# %%\n')[1:]
-  script = tmp_path / 'cells.py'
-  script.write_text('\n'.join(cells[index] for index in (0, 1, 2, 3, 3, 2, 3, 1, 3)))
-  out = run(str(script))
-  assert len(out.splitlines()) == 8

@@ -9,13 +9,13 @@ from typing import BinaryIO, Callable, Iterator, List, Tuple
 
 import numpy as np
 import tensorflow.compat.v1 as tf
-from tqdm import tqdm
 
 from estimator_train.errors import UserError
 from estimator_train.files.atomic import open_locked
 from estimator_train.inputs.batching import Batching
 from estimator_train.inputs.encoded_images import EncodedImages
 from estimator_train.process.memory import available_bytes
+from estimator_train.process.progress_bar import make_progress_bar
 
 _LOG = logging.getLogger('estimator_train')
 _FILL_BATCH_SIZE = 64
@@ -127,7 +127,7 @@ def fill_in_batches(array: np.ndarray, next_batch: Callable[[], np.ndarray],
     next_batch: returns the next batch, [B, ...].
     description: the text in front of the progress bar.
   """
-  with tqdm(total=len(array), desc=description, unit='image', disable=None) as bar, \
+  with make_progress_bar(total=len(array), desc=description, unit='image') as bar, \
       _open_writer(array) as write:
     num_filled = 0
     while num_filled < len(array):

@@ -21,7 +21,7 @@ import websocket
 
 ROOT = Path(__file__).resolve().parent.parent
 TOKEN = 'notebooks'  # The server listens on this machine only, as long as this script runs.
-START_SECS, RUN_SECS = 120, 600
+START_SECS, RUN_SECS = 120, 1800
 WIDTH, HEIGHT = 1000, 900
 # Without it, JupyterLab asks whether it may show news.
 SETTINGS = {'@jupyterlab/apputils-extension/notification.jupyterlab-settings':
@@ -43,6 +43,11 @@ PROMPTS = '''[...document.querySelectorAll('.jp-Notebook .jp-CodeCell .jp-InputP
 ERRORS = '''[...document.querySelectorAll(
   '.jp-Notebook [data-mime-type="application/vnd.jupyter.error"]')].map(
   output => output.textContent)'''
+# The text of each widget in the order of the cells.
+WIDGET_TEXTS = '''[...document.querySelectorAll(
+  '.jp-Notebook .jp-OutputArea-output > .jupyter-widgets')].map(
+  widget => widget.innerText.replace(/\\s+/g, ' ').trim())'''
+WIDGET_TYPE = 'application/vnd.jupyter.widget-view+json'
 # The height of all cells, which the window must have for a screenshot of all of them.
 CELLS_HEIGHT = '''document.querySelector('.jp-Notebook').scrollHeight +
   document.querySelector('.jp-Notebook').getBoundingClientRect().y + 40'''
@@ -62,8 +67,8 @@ def main():
       run_jupyter(Path(folder), arguments.output) as address, run_chromium(Path(folder)) as page:
     for path in arguments.notebooks:
       executed = arguments.output / path.name
-      secs = execute(page, address, executed)
-      add_digest(executed)
+      secs, widget_texts = execute(page, address, executed)
+      finish(executed, widget_texts)
       print('{}: {} cells in {:.0f} s: {}'.format(
           path.name, len(code_cells(executed)), secs, executed), flush=True)
       if arguments.update:
@@ -84,9 +89,19 @@ def write_without_outputs(source, target):
   nbformat.write(notebook, str(target))
 
 
-def add_digest(path):
-  """Stores the digest of the executed code, by which the tests notice that the code has changed."""
+def finish(path, widget_texts):
+  """Replaces widgets by their text, and stores the digest of the executed code.
+
+  A widget is empty without the kernel that made it. By the digest, the tests notice that the code
+  has changed.
+  """
   notebook = nbformat.read(str(path), 4)
+  notebook.metadata.pop('widgets', None)
+  widgets = [output for cell in notebook.cells if cell.cell_type == 'code'
+             for output in cell.outputs if WIDGET_TYPE in output.get('data', {})]
+  assert len(widgets) == len(widget_texts)
+  for output, text in zip(widgets, widget_texts):
+    output.data = {'text/plain': text}
   code = json.dumps([cell.source for cell in notebook.cells if cell.cell_type == 'code'])
   notebook.metadata['executed_code_sha256'] = hashlib.sha256(code.encode()).hexdigest()
   nbformat.write(notebook, str(path) + '.part')
@@ -207,7 +222,7 @@ def execute(page, address, path):
   """Executes all cells of a notebook in a new kernel, saves it, and takes a screenshot.
 
   Returns:
-    The seconds from the start of the kernel to the end of the last cell.
+    The seconds from the start of the kernel to the end of the last cell, and the texts of widgets.
   """
   page.resize(HEIGHT)
   page.call('Page.navigate', url='{}/lab/tree/{}?reset&token={}'.format(address, path.name, TOKEN))
@@ -227,7 +242,7 @@ def execute(page, address, path):
   time.sleep(1)  # Until the page has its new layout.
   picture = page.call('Page.captureScreenshot', format='png')['data']
   path.with_suffix('.png').write_bytes(base64.b64decode(picture))
-  return secs
+  return secs, page.evaluate(WIDGET_TEXTS)
 
 
 def is_executed(page):

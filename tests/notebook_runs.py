@@ -3,8 +3,8 @@
   .venv-notebooks/bin/python tests/notebook_runs.py NOTEBOOK CELLS...
 
 CELLS are ids of code cells, in the order of their execution. Replacements of text in the notebook
-are read from standard input, as a JSON list of [old, new]. Prints the outputs of each execution as
-JSON.
+are read from standard input, as a JSON list of [old, new]. Prints, as JSON,
+the outputs of each execution and the states of all widgets.
 """
 
 import json
@@ -31,7 +31,7 @@ def main(path, names):
       index, cell = cells[name]
       client.execute_cell(cell, index)
       outputs.append(cell.outputs)
-  print(json.dumps(outputs))
+  print(json.dumps([outputs, list(client.widget_state.values())]))
 
 
 if __name__ == '__main__':

@@ -87,7 +87,8 @@ def measure(dataset: DataSet, settings: Settings, one_hot: bool,
   num_batches = None if num_examples is None else math.ceil(num_examples / settings.batch_size)
   evict_from_page_cache(files_to_evict)
   bytes_before, began = bytes_read_from_storage(), clock()
-  train_input_fn = factory.make_train_input_fn(dataset, settings, one_hot, settings.batch_size)
+  train_input_fn = factory.make_train_input_fn_of(source, settings, batching)
+  source.wait_until_cached()
   prepare_secs = clock() - began
   with _open_pipelines({'train': train_input_fn}, settings, clock) as pipelines:
     cold_passes = []

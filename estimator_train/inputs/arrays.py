@@ -1,6 +1,6 @@
 """Makes `input_fn`s that read NumPy arrays, which are not stored in the graph."""
 
-from typing import Callable, Optional, Tuple
+from typing import Any, Callable, Optional, Sequence, Tuple
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -69,7 +69,8 @@ def make_train_input_fn(source: Source, examples: np.ndarray, class_indices: np.
   """
   def input_fn() -> tf.data.Dataset:
     chunks = source.training_chunks(len(examples), batching, batching.examples_per_batch)
-    return gather_batches(chunks, lambda: (examples, class_indices), examples, batching)
+    return gather_batches(chunks, lambda indices: (examples[indices], class_indices[indices]),
+                          examples.dtype, examples.shape[1:], batching)
 
   return input_fn
 
@@ -79,30 +80,33 @@ def make_eval_input_fn(examples: np.ndarray, class_indices: np.ndarray,
   """Makes the `input_fn` of evaluation: each example once, in order; see make_train_input_fn."""
   def input_fn() -> tf.data.Dataset:
     chunks = order.evaluation_chunks(len(examples), batching.examples_per_batch)
-    return gather_batches(chunks, lambda: (examples, class_indices), examples, batching)
+    return gather_batches(chunks, lambda indices: (examples[indices], class_indices[indices]),
+                          examples.dtype, examples.shape[1:], batching)
 
   return input_fn
 
 
 def gather_batches(chunks: tf.data.Dataset,
-                   get_arrays: Callable[[], Tuple[np.ndarray, np.ndarray]],
-                   template: np.ndarray, batching: Batching) -> tf.data.Dataset:
-  """Returns a dataset of batches (examples, labels), which are copied from arrays.
+                   read: Callable[[np.ndarray], Tuple[np.ndarray, np.ndarray]],
+                   dtype: Any, example_shape: Sequence[Optional[int]],
+                   batching: Batching) -> tf.data.Dataset:
+  """Returns a dataset of batches (examples, labels), which a Python function reads.
 
   Args:
     chunks: the indices of the examples of each batch, int64 [B].
-    get_arrays: returns all examples and all class indices.
-    template: an array with the dtype and the shape [any, ...] of the examples.
+    read: takes the indices; returns the examples and their class indices.
+    dtype: the dtype of the examples.
+    example_shape: the shape of an example; None for an unknown dimension.
     batching: how labels are encoded and batches are prefetched.
   """
-  def gather(indices: np.ndarray) -> Tuple[np.ndarray, np.ndarray]:
-    examples, class_indices = get_arrays()
-    return examples[indices], class_indices[indices].astype(np.int64)
+  def read_as_int64(indices: np.ndarray) -> Tuple[np.ndarray, np.ndarray]:
+    examples, class_indices = read(indices)
+    return examples, class_indices.astype(np.int64)
 
   @tf.autograph.experimental.do_not_convert
   def make_batch(indices: tf.Tensor) -> Tuple[tf.Tensor, tf.Tensor]:
-    examples, class_indices = tf.numpy_function(gather, [indices], [template.dtype, tf.int64])
-    examples.set_shape((None,) + template.shape[1:])
+    examples, class_indices = tf.numpy_function(read_as_int64, [indices], [dtype, tf.int64])
+    examples.set_shape([None, *example_shape])
     class_indices.set_shape([None])
     return examples, batching.encode_labels(class_indices)
 

@@ -3,11 +3,12 @@
 import abc
 from typing import List, Optional
 
+import numpy as np
 import tensorflow.compat.v1 as tf
 
 from estimator_train.inputs import images
 from estimator_train.inputs.batching import Batching
-from estimator_train.inputs.source import BadExample, InputFn
+from estimator_train.inputs.source import BadExample
 
 _GREY_SAMPLE_SIZE = 16  # The maximum number of images that expects_grey decodes.
 
@@ -53,14 +54,17 @@ class EncodedImages(abc.ABC):
     """Returns a fingerprint of the images; see Source.cache_key."""
 
   @abc.abstractmethod
-  def make_eval_input_fn(self, batching: Batching) -> InputFn:
-    """Makes the `input_fn` that yields each image once, in order."""
+  def class_indices(self) -> np.ndarray:
+    """Returns the class index of each image, integer [N]."""
 
   @abc.abstractmethod
-  def make_first_channels_input_fn(self, batching: Batching) -> InputFn:
-    """Makes the `input_fn` that yields the first channels of all images, in order.
+  def make_dataset(self, indices: np.ndarray, batching: Batching,
+                   expect_grey: bool) -> tf.data.Dataset:
+    """Returns a dataset of the images at `indices`, in this order, in batches.
 
-    See images.make_first_channels.
+    The batches are (images, class indices, whether all images are grey). With `expect_grey`, the
+    images have only the first channel; see images.make_first_channels. Otherwise, the last
+    component is False.
     """
 
   def expects_grey(self) -> bool:

@@ -162,11 +162,15 @@ def make_train_input_fn(dataset: DataSet, settings: Settings, one_hot: bool,
     examples_per_batch: the batch size per replica.
     shard: the examples that this worker reads.
   """
-  batching = make_batching(dataset, settings, one_hot, examples_per_batch, shard)
-  source = make_source(dataset, dataset.train)
+  return make_train_input_fn_of(make_source(dataset, dataset.train), settings, make_batching(
+      dataset, settings, one_hot, examples_per_batch, shard))
+
+
+def make_train_input_fn_of(source: Source, settings: Settings, batching: Batching) -> InputFn:
+  """Like make_train_input_fn, for a source of training examples."""
   if settings.input_pipeline == 'published':
     return source.make_published_input_fn(batching)
-  return source.make_train_input_fn(batching, resolve_cache(dataset, settings[groups.Input]))
+  return source.make_train_input_fn(batching, resolve_cache(source.dataset, settings[groups.Input]))
 
 
 def make_feature_input_fn(dataset: DataSet, settings: Settings, one_hot: bool,

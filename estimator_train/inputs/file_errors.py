@@ -38,6 +38,9 @@ def translate_errors(source: Optional[Source] = None) -> Iterator[None]:
     bad_example = re.search(r'BadExample: (.*)', error.message)
     if bad_example:
       raise _to_user_error(bad_example.group(1)) from error
+    not_stored = re.search(r'CacheNotStored: (.*)', error.message)
+    if not_stored:
+      raise cache_not_stored(not_stored.group(1)) from error
     user_error = source.explain_failure() if source is not None else None
     if user_error is None and source is not None and source.is_made_by_user:
       user_error = UserError('the model cannot process an example', '--dataset={} ({})'.format(
@@ -47,6 +50,12 @@ def translate_errors(source: Optional[Source] = None) -> Iterator[None]:
     if user_error is None:
       raise
     raise user_error from error
+
+
+def cache_not_stored(given: str) -> UserError:
+  """Returns the error about a cache that cannot be written to the disk."""
+  return UserError('the cache cannot be stored', given,
+                   'give a writable folder on a disk with enough free space')
 
 
 def _to_user_error(bad_example: str) -> UserError:

@@ -43,10 +43,14 @@ class IdxSource(Source):
     # variable: when it is garbage-collected, its thread ends as soon as the files are read.
     future = futures.ThreadPoolExecutor(1).submit(arrays.read_idx_split, self.split,
                                                   batching.image_shape)
-    template = np.empty((0,) + batching.image_shape, np.uint8)
+
+    def read(indices: np.ndarray) -> Tuple[np.ndarray, np.ndarray]:
+      images, class_indices = future.result()
+      return images[indices], class_indices[indices]
+
     return lambda: arrays.gather_batches(
-        self.training_chunks(num_examples, batching, batching.examples_per_batch),
-        future.result, template, batching)
+        self.training_chunks(num_examples, batching, batching.examples_per_batch), read,
+        np.uint8, batching.image_shape, batching)
 
   def make_eval_input_fn(self, batching: Batching) -> InputFn:
     return make_eval_input_fn(self.split, batching)

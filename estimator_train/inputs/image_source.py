@@ -34,6 +34,7 @@ class ImageSource(EncodedImages, Source):
   """
   can_augment = True
   can_cache_in_folder = True
+  _cached: Optional[image_cache.ImageCache] = None
 
   @abc.abstractmethod
   def without(self, indices: List[int]) -> Any:
@@ -56,14 +57,26 @@ class ImageSource(EncodedImages, Source):
                                                batching)
     if cache == 'none':
       return lambda: self._make_batches(self._training_references(batching), batching)
-    return arrays.make_train_input_fn(self, image_cache.load_images(self, batching, cache),
-                                      self.class_indices(), batching)
+    self._cached = cached = image_cache.ImageCache(self, batching, cache)
+    # Reading waits for images that are still to be decoded. A thread of its own keeps that from
+    # the model.
+    batching = batching._replace(private_threadpool_size=max(1, batching.private_threadpool_size))
+    return lambda: arrays.gather_batches(
+        self.training_chunks(len(self), batching, batching.examples_per_batch), cached.read,
+        np.uint8, batching.image_shape[:2] + (None,), batching)
+
+  def wait_until_cached(self) -> None:
+    if self._cached is not None:
+      self._cached.read_all()
 
   def make_eval_input_fn(self, batching: Batching) -> InputFn:
     return lambda: self._make_batches(self._references_in_order(), batching)
 
-  def make_first_channels_input_fn(self, batching: Batching) -> InputFn:
-    return lambda: images.make_first_channels(self._references_in_order(), self.read, batching)
+  def make_dataset(self, indices: np.ndarray, batching: Batching,
+                   expect_grey: bool) -> tf.data.Dataset:
+    references = self.look_up(order.chunks_of(indices, CHUNK_SIZE))
+    make = images.make_first_channels if expect_grey else images.make_all_channels
+    return make(references, self.read, batching)
 
   def input_fns_before_last_stage(self, batching: Batching) -> Dict[str, InputFn]:
     expect_grey = self.expects_grey()

@@ -85,7 +85,7 @@ def make_batches(references: tf.data.Dataset, read: Read, expect_grey: bool,
 
 def make_first_channels(references: tf.data.Dataset, read: Read,
                         batching: Batching) -> tf.data.Dataset:
-  """Returns a dataset of (first channels, whether all images are grey), in batches.
+  """Returns a dataset of (first channels, class indices, whether all images are grey), in batches.
 
   It is for images that are expected to be grey. The first channels are [B, height, width, 1].
 
@@ -94,11 +94,24 @@ def make_first_channels(references: tf.data.Dataset, read: Read,
   """
   @tf.autograph.experimental.do_not_convert
   def compare(pixels: tf.Tensor, colour_references: tf.Tensor,
-              class_indices: tf.Tensor) -> Tuple[tf.Tensor, tf.Tensor]:
-    return pixels, tf.reduce_all(tf.equal(colour_references, ''))
+              class_indices: tf.Tensor) -> Tuple[tf.Tensor, ...]:
+    return pixels, class_indices, tf.reduce_all(tf.equal(colour_references, ''))
 
   return batching.prefetch_images(
       _load_batches(references, read, True, batching).map(compare))
+
+
+def make_all_channels(references: tf.data.Dataset, read: Read,
+                      batching: Batching) -> tf.data.Dataset:
+  """Like make_first_channels, with all channels that the model takes; the last component is False.
+  """
+  @tf.autograph.experimental.do_not_convert
+  def select(pixels: tf.Tensor, colour_references: tf.Tensor,
+             class_indices: tf.Tensor) -> Tuple[tf.Tensor, ...]:
+    return pixels, class_indices, tf.constant(False)
+
+  return batching.prefetch_images(
+      _load_batches(references, read, False, batching).map(select))
 
 
 def _load_batches(references: tf.data.Dataset, read: Read, expect_grey: bool,

@@ -1,6 +1,6 @@
 """Computes the order of examples that can be read in any order, such as image files and records."""
 
-from typing import List
+from typing import Callable, List
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -44,21 +44,44 @@ class Order:
     return self._permutation
 
 
+def first_reads(num_examples: int, batching: Batching) -> np.ndarray:
+  """Returns the indices of all examples, int64 [num_examples], ordered by their first use.
+
+  First are the examples that this worker trains on, in this order; then follow all others.
+  """
+  used = Order(num_examples, batching.seed, batching.shard).indices(0, num_examples)
+  _, first_positions = np.unique(used, return_index=True)
+  ordered = used[np.sort(first_positions)]
+  return np.concatenate([ordered, np.setdiff1d(np.arange(num_examples), ordered)])
+
+
 def training_chunks(num_examples: int, batching: Batching, chunk_size: int) -> tf.data.Dataset:
   """Returns an infinite dataset of the indices of the training examples, int64 [chunk_size]."""
   order = Order(num_examples, batching.seed, batching.shard)
 
+  return _map_to_chunks(INFINITY, order.indices, chunk_size)
+
+
+def chunks_of(indices: np.ndarray, chunk_size: int) -> tf.data.Dataset:
+  """Returns a dataset of the given indices, int64 [chunk_size or fewer]."""
+  return _map_to_chunks(-(-len(indices) // chunk_size), lambda start, stop: indices[start:stop],
+                        chunk_size)
+
+
+def _map_to_chunks(num_chunks: int, get_indices: Callable[[int, int], np.ndarray],
+                   chunk_size: int) -> tf.data.Dataset:
+  """Returns a dataset of the results of `get_indices`, which takes the range of each chunk."""
   def compute_chunk(chunk: np.ndarray) -> np.ndarray:
-    return order.indices(int(chunk) * chunk_size, (int(chunk) + 1) * chunk_size)
+    return get_indices(int(chunk) * chunk_size, (int(chunk) + 1) * chunk_size)
 
   # Without this decorator, AutoGraph would take time, although it converts nothing.
   @tf.autograph.experimental.do_not_convert
   def make_chunk(chunk: tf.Tensor) -> tf.Tensor:
     indices = tf.numpy_function(compute_chunk, [chunk], tf.int64)
-    indices.set_shape([chunk_size])
+    indices.set_shape([None])
     return indices
 
-  return tf.data.Dataset.range(INFINITY).map(make_chunk)
+  return tf.data.Dataset.range(num_chunks).map(make_chunk)
 
 
 def evaluation_chunks(num_examples: int, chunk_size: int) -> tf.data.Dataset:

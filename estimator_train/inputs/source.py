@@ -30,6 +30,10 @@ class BadExample(ValueError):
     self.place, self.reason = place, reason
 
 
+class CacheNotStored(OSError):
+  """A cache could not be written to the disk. The text is the value of the UserError."""
+
+
 class BadImage(NamedTuple):
   """An image file that cannot be decoded, and the reason."""
   file: str
@@ -91,6 +95,9 @@ class Source(abc.ABC):
       batching: how the examples are combined into batches.
       cache: where the examples are cached: `memory`, `none` or the path of a folder.
     """
+
+  def wait_until_cached(self) -> None:  # noqa: B027
+    """Waits until the cache of the `input_fn` of training is full, if there is one."""
 
   @abc.abstractmethod
   def make_eval_input_fn(self, batching: Batching) -> InputFn:

@@ -8,7 +8,7 @@ import tensorflow.compat.v1 as tf
 
 from estimator_train.distribution.devices import Devices, make_session_config
 from estimator_train.errors import UserError
-from estimator_train.inputs import factory as inputs, image_cache
+from estimator_train.inputs import array_cache, factory as inputs
 from estimator_train.models.preprocessing import make_preprocess
 from estimator_train.settings import Settings, groups
 from estimator_train.tf_patches.keras import source_layers
@@ -81,7 +81,7 @@ def compute_features(frozen_part: tf.keras.Model, checkpoint: str, examples: inp
     _compute_features_into(array, frozen_part, weight_values, examples, settings, devices)
 
   name = 'features-' + _cache_key(frozen_part, weight_values, examples, settings)
-  return image_cache.load_array(cache, name, shape, dtype, fill)
+  return array_cache.load_array(cache, name, shape, dtype, fill)
 
 
 def _num_frozen_layers(layers: List[Any]) -> int:
@@ -124,7 +124,7 @@ def _compute_features_into(array: np.ndarray, frozen_part: tf.keras.Model,
       features = model(make_preprocess(settings.preprocess, *model.input_shape[1:])(pixels))
     _check_same_in_every_step(features, settings[groups.Model])
     model.set_weights(weight_values)
-    image_cache.fill_in_batches(array, session.make_callable(features), 'frozen layers')
+    array_cache.fill_in_batches(array, session.make_callable(features), 'frozen layers')
     tf.keras.backend.set_session(None)
 
 

@@ -209,7 +209,7 @@ def test_prepare_secs_count_what_comes_before_the_first_example(split, monkeypat
     clock.now += 50
     return lambda: tf.data.Dataset.from_tensors((tf.zeros((4, 2, 2, 1)), 0)).repeat()
 
-  monkeypatch.setattr(factory, 'make_train_input_fn', make)
+  monkeypatch.setattr(factory, 'make_train_input_fn_of', make)
   settings = Settings(model_dir='any', train_steps=1, batch_size=4, cache='memory')
   measured = input_rate.measure(dataset_of(split), settings, True, 8, clock)
   assert measured.prepare_secs == 51  # With the look at the clock itself.

@@ -164,7 +164,7 @@ COMPARISONS: Dict[str, Comparison] = {
         ('images',)),
     'images_fill': Comparison(
         'The whole first epoch over cold image files, filling the cache included, batch 32',
-        {'tensorflow': sides.images('fill', passes=3)},
+        {'tensorflow': sides.images('fill', passes=5)},
         tuple(Ratio('--cache={} / --cache=none, first epoch'.format(value), ('tensorflow', figure),
                     (('tensorflow', 'none'),), .95)
               for figure, value in (('memory', 'memory'), ('folder', 'FOLDER'))),

@@ -309,7 +309,7 @@ def _fill(data: Data) -> Subject:
     evict_from_page_cache(records.files())
 
     def input_fn() -> tf.data.Dataset:
-      return records.make_train_input_fn(batching, cache)()  # Fills the cache.
+      return records.make_train_input_fn(batching, cache)()
 
     secs = _secs_until_batch(input_fn, batches - 1)
     return batches * BATCH_SIZE / secs

@@ -1,7 +1,9 @@
 """Cached images: the right ones, read once, and whole."""
 
+import contextlib
 import os
 import pickle
+import re
 import threading
 
 import numpy as np
@@ -10,8 +12,14 @@ from conftest import batches
 
 from estimator_train.datasets.description import DataSet, ImageSplit
 from estimator_train.errors import UserError
-from estimator_train.inputs import arrays, encoded_images, image_cache
-from estimator_train.inputs.batching import Batching
+from estimator_train.inputs import (
+  array_cache,
+  encoded_images,
+  file_errors,
+  image_cache,
+  order,
+)
+from estimator_train.inputs.batching import Batching, Shard
 from estimator_train.inputs.image_files import ImageFileSource
 
 BATCHING = Batching((20, 16, 3), 2, one_hot=False, examples_per_batch=3, num_parallel_calls=2)
@@ -28,14 +36,18 @@ def split(image_folders):
 def filled(monkeypatch):
   """Counts how often a cache is filled."""
   calls = []
-  fill = image_cache._fill_with_images
-  monkeypatch.setattr(image_cache, '_fill_with_images',
-                      lambda *given: calls.append(given[0].shape) or fill(*given))
+  fill = image_cache._Filling._fill
+  monkeypatch.setattr(image_cache._Filling, '_fill',
+                      lambda self, array: calls.append(array.shape) or fill(self, array))
   return calls
 
 
 def source_of(split):
   return ImageFileSource(DataSet('any', ('a', 'b'), BATCHING.image_shape), split)
+
+
+def load_images(*given):
+  return image_cache.ImageCache(*given).read_all()
 
 
 def uncached(split, batching=BATCHING):
@@ -51,7 +63,7 @@ def cache(request, tmp_path):
 
 
 def test_images_rounded_to_the_nearest(split, cache):
-  images = image_cache.load_images(source_of(split), BATCHING, cache)
+  images = load_images(source_of(split), BATCHING, cache)
   assert images.dtype == np.uint8 and images.shape == (18, 20, 16, 1)
   np.testing.assert_allclose(images, uncached(split), atol=0.5001)
 
@@ -66,12 +78,12 @@ def test_every_pixel_value_is_rounded_ties_to_even(write_images, tmp_path, cache
   batching = BATCHING._replace(image_shape=(2, 512, channels))
   pixels = uncached(split, batching)
   assert {k + .5 for k in range(255)} <= set(pixels.ravel().tolist())
-  images = image_cache.load_images(source_of(split), batching, cache)
+  images = load_images(source_of(split), batching, cache)
   np.testing.assert_array_equal(images, np.rint(pixels))
 
 
 def test_a_cache_has_exactly_the_rounded_images(split, cache):
-  images = image_cache.load_images(source_of(split), BATCHING, cache)
+  images = load_images(source_of(split), BATCHING, cache)
   np.testing.assert_array_equal(images, np.rint(uncached(split)))
 
 
@@ -79,7 +91,7 @@ def test_the_sample_is_read_once(split, cache, monkeypatch):
   source, sampled = source_of(split), []
   read = source.read_content
   monkeypatch.setattr(source, 'read_content', lambda index: sampled.append(index) or read(index))
-  image_cache.load_images(source, BATCHING, cache)
+  load_images(source, BATCHING, cache)
   assert len(sampled) == 16 and len(set(sampled)) == 16
 
 
@@ -89,35 +101,17 @@ def test_batches_are_converted_and_repeated_in_memory_as_in_a_file(cache, stored
 
   def fill(array):
     following = iter((filled[:4], filled[4:6], filled[6:]))
-    image_cache.fill_in_batches(array, lambda: next(following), 'test')
+    array_cache.fill_in_batches(array, lambda: next(following), 'test')
 
-  array = image_cache.load_array(cache, 'name', (7, 2, 3), stored, fill)
+  array = array_cache.load_array(cache, 'name', (7, 2, 3), stored, fill)
   np.testing.assert_array_equal(array, np.repeat(filled, 3, axis=2).astype(stored))
-
-
-def test_an_error_of_the_disk_while_filling(split, tmp_path, filled, monkeypatch):
-  """The kernel reports the error only once, here while the images are still being decoded."""
-  fails = threading.Event()
-
-  def fdatasync(descriptor):
-    fails.set()
-    raise OSError(5, 'Input/output error')
-
-  def fill(array, *rest):
-    assert fails.wait(60)
-
-  monkeypatch.setattr(os, 'fdatasync', fdatasync)
-  monkeypatch.setattr(image_cache, '_fill_with_images', fill)
-  with pytest.raises(UserError, match='cannot be stored: --cache=.*Input/output error'):
-    image_cache.load_images(source_of(split), BATCHING, str(tmp_path / 'cache'))
-  assert not list((tmp_path / 'cache').glob('*.npy'))
 
 
 def test_a_colour_image_among_grey_ones(split, cache, write_images, tmp_path, filled):
   odd = tmp_path / 'odd.jpeg'
   write_images({odd: np.full((9, 9, 3), (250, 0, 9), np.uint8)})
   split = ImageSplit(split.files[:5] + [str(odd).encode()] + split.files[5:], np.zeros(19, 'i4'))
-  images = image_cache.load_images(source_of(split), BATCHING, cache)
+  images = load_images(source_of(split), BATCHING, cache)
   assert images.shape[-1] == 3 and [shape[-1] for shape in filled] in ([3], [1, 3])
   np.testing.assert_allclose(images, uncached(split), atol=0.5001)
 
@@ -129,15 +123,15 @@ def test_a_surprise_in_colour(split, cache, write_images, tmp_path, filled, monk
 
 
 def test_a_folder_is_filled_once(split, tmp_path, filled):
-  first = image_cache.load_images(source_of(split), BATCHING, str(tmp_path / 'cache'))
-  again = image_cache.load_images(source_of(split), BATCHING, str(tmp_path / 'cache'))
+  first = load_images(source_of(split), BATCHING, str(tmp_path / 'cache'))
+  again = load_images(source_of(split), BATCHING, str(tmp_path / 'cache'))
   np.testing.assert_array_equal(first, again)
   assert len(filled) == 1 and len(os.listdir(str(tmp_path / 'cache'))) == 1
 
 
 @pytest.mark.parametrize('change', ['fewer', 'order', 'content', 'time', 'image size'])
 def test_another_cache_is_not_used(split, tmp_path, filled, change):
-  image_cache.load_images(source_of(split), BATCHING, str(tmp_path / 'cache'))
+  load_images(source_of(split), BATCHING, str(tmp_path / 'cache'))
   batching, files = BATCHING, split.files
   path = os.fsdecode(files[0])
   if change == 'fewer':
@@ -153,7 +147,7 @@ def test_another_cache_is_not_used(split, tmp_path, filled, change):
     os.utime(path, ns=(0, 0))
   else:
     batching = BATCHING._replace(image_shape=(16, 20, 3))
-  images = image_cache.load_images(source_of(ImageSplit(files, split.classes)), batching,
+  images = load_images(source_of(ImageSplit(files, split.classes)), batching,
                                    str(tmp_path / 'cache'))
   assert len(filled) == 2 and images.shape[1:3] == batching.image_shape[:2]
   assert len(os.listdir(str(tmp_path / 'cache'))) == 2  # And the first one is still there.
@@ -162,46 +156,46 @@ def test_another_cache_is_not_used(split, tmp_path, filled, change):
 @pytest.mark.parametrize('left', ['half', 'longer', 'empty', 'text'])
 def test_what_a_killed_run_left_is_done_again(split, tmp_path, filled, left):
   folder = tmp_path / 'cache'
-  whole = np.array(image_cache.load_images(source_of(split), BATCHING, str(folder)))
+  whole = np.array(load_images(source_of(split), BATCHING, str(folder)))
   (path,) = folder.iterdir()
   content = path.read_bytes()
   path.rename(str(path) + '.part')
   part = folder / (path.name + '.part')
   part.write_bytes({'half': content[:len(content) // 2], 'longer': content * 2, 'empty': b'',
                     'text': b'text'}[left])
-  images = image_cache.load_images(source_of(split), BATCHING, str(folder))
+  images = load_images(source_of(split), BATCHING, str(folder))
   np.testing.assert_array_equal(images, whole)
   assert len(filled) == 2 and os.listdir(str(folder)) == [path.name]
 
 
 def test_a_fill_that_fails_leaves_no_final_name(split, tmp_path, monkeypatch):
-  def fill(array, *rest):
+  def fill(self, array):
     array[0] = 1
     raise KeyboardInterrupt
 
-  monkeypatch.setattr(image_cache, '_fill_with_images', fill)
+  monkeypatch.setattr(image_cache._Filling, '_fill', fill)
   with pytest.raises(KeyboardInterrupt):
-    image_cache.load_images(source_of(split), BATCHING, str(tmp_path / 'cache'))
+    load_images(source_of(split), BATCHING, str(tmp_path / 'cache'))
   assert not list((tmp_path / 'cache').glob('*.npy'))
 
 
 @pytest.mark.parametrize('damage', [b'', b'\x93NUMPY', None])
 def test_a_damaged_cache_is_done_again(split, tmp_path, filled, damage):
   folder = tmp_path / 'cache'
-  whole = np.array(image_cache.load_images(source_of(split), BATCHING, str(folder)))
+  whole = np.array(load_images(source_of(split), BATCHING, str(folder)))
   (path,) = folder.iterdir()
   path.write_bytes(path.read_bytes()[:-7] if damage is None else damage)
-  images = image_cache.load_images(source_of(split), BATCHING, str(folder))
+  images = load_images(source_of(split), BATCHING, str(folder))
   np.testing.assert_array_equal(images, whole)
   assert len(filled) == 2
 
 
 def test_memory_that_does_not_suffice_is_foreseen(split, filled, monkeypatch):
-  monkeypatch.setattr(image_cache, 'available_bytes', lambda: 5000)
+  monkeypatch.setattr(array_cache, 'available_bytes', lambda: 5000)
   with pytest.raises(UserError, match='does not fit into memory: --cache=memory for a '
                                       'uint8 array of shape 18x20x16x1 and size 5.76 kB, '
                                       'with 5.00 kB free: give --cache=F'):
-    image_cache.load_images(source_of(split), BATCHING, 'memory')
+    load_images(source_of(split), BATCHING, 'memory')
   assert not filled
 
 
@@ -213,28 +207,115 @@ def test_a_full_disk_is_foreseen(split, tmp_path, filled, monkeypatch):
   with pytest.raises(UserError, match='cannot be stored: --cache=.*cache for a uint8 array of '
                                       'shape 18x20x16x1 and size 5.76 kB .No space left '
                                       'on device.: give a writable folder'):
-    image_cache.load_images(source_of(split), BATCHING, str(tmp_path / 'cache'))
+    load_images(source_of(split), BATCHING, str(tmp_path / 'cache'))
   assert not filled and not list((tmp_path / 'cache').glob('*.npy'))
 
 
 def test_a_folder_that_cannot_be(split, tmp_path):
   (tmp_path / 'file').write_text('')
   with pytest.raises(UserError, match='cannot be stored: --cache=.*/file/below for '):
-    image_cache.load_images(source_of(split), BATCHING, str(tmp_path / 'file' / 'below'))
+    load_images(source_of(split), BATCHING, str(tmp_path / 'file' / 'below'))
 
 
 def test_the_same_order_with_and_without(split, cache):
   """Each epoch is shuffled anew, and as without a cache."""
   batching = BATCHING._replace(shuffle_buffer=5)
-  images = image_cache.load_images(source_of(split), batching, cache)
-  cached, _ = batches(arrays.make_train_input_fn(
-      source_of(split), images, split.classes, batching), 12)
+  cached, _ = batches(source_of(split).make_train_input_fn(batching, cache), 12)
   read, _ = batches(source_of(split).make_train_input_fn(batching, 'none'), 12)
   for (quick, quick_labels), (slow, slow_labels) in zip(cached, read):
     assert quick.dtype == np.uint8
     np.testing.assert_allclose(quick, slow, atol=0.5001)
     np.testing.assert_array_equal(quick_labels, slow_labels)
   assert not np.array_equal(cached[0][0], cached[6][0])
+
+
+@pytest.fixture
+def pausing(monkeypatch):
+  """Fills in batches of three images, and pauses before the n-th batch until `resume` is set."""
+  monkeypatch.setattr(image_cache, '_FILL_BATCH_SIZE', 3)
+  write, calls, resume = array_cache.open_writer, [], threading.Event()
+
+  @contextlib.contextmanager
+  def open_writer(array):
+    with write(array) as whole:
+      def pausing_write(indices, batch):
+        calls.append(list(indices))
+        if len(calls) == pausing_write.at:
+          assert resume.wait(60)
+        whole(indices, batch)
+
+      pausing_write.at = 3
+      yield pausing_write
+
+  monkeypatch.setattr(array_cache, 'open_writer', open_writer)
+  yield calls, resume
+  resume.set()
+
+
+@pytest.mark.parametrize('shard', [Shard(), Shard(7), Shard(5, 2, 1, 3)], ids=str)
+def test_the_first_batches_do_not_wait_for_the_last_images(split, cache, pausing, shard):
+  calls, resume = pausing
+  batching = BATCHING._replace(seed=3, shard=shard)
+  images = image_cache.ImageCache(source_of(split), batching, cache)
+  first = order.Order(18, 3, shard).indices(0, 6)
+  pixels, class_indices = images.read(first)
+  np.testing.assert_allclose(pixels, uncached(split)[first], atol=.5001)
+  np.testing.assert_array_equal(class_indices, split.classes[first])
+  assert not resume.is_set() and np.concatenate(calls[:2]).tolist() == first.tolist()
+  reader = threading.Thread(target=images.read_all)
+  reader.start()
+  reader.join(.3)
+  assert reader.is_alive()
+  resume.set()
+  reader.join(60)
+  assert not reader.is_alive() and sorted(np.concatenate(calls)) == list(range(18))
+
+
+def test_a_cache_that_is_not_needed_any_more_is_not_filled(split, cache, pausing, tmp_path):
+  calls, resume = pausing
+  images = image_cache.ImageCache(source_of(split), BATCHING, cache)
+  images.read(order.first_reads(18, BATCHING)[:6])
+  threading.Timer(.2, resume.set).start()
+  (thread,) = [thread for thread in threading.enumerate() if thread.name == 'fill-cache']
+  del images
+  assert not thread.is_alive() and len(calls) < 6
+  assert not list(tmp_path.glob('cache/*'))
+
+
+def test_labels_come_with_the_images(split, cache, monkeypatch):
+  source = source_of(split)
+  monkeypatch.setattr(source, 'class_indices', None)  # Reads all records again.
+  _, class_indices = image_cache.ImageCache(source, BATCHING, cache).read(np.arange(18))
+  np.testing.assert_array_equal(class_indices, split.classes)
+
+
+@pytest.mark.parametrize('reads', ['batches', 'all'])
+@pytest.mark.parametrize('fault', ['image', 'disk'])
+def test_an_error_after_the_first_batch(split, tmp_path, pausing, monkeypatch, fault, reads):
+  _, resume = pausing
+  if fault == 'image':
+    last = order.first_reads(18, BATCHING)[-1]
+    damaged = tmp_path / 'damaged.jpeg'
+    damaged.write_bytes(b'text')
+    split.files[last] = str(damaged).encode()
+  else:
+    def fsync(descriptor):
+      raise OSError(5, 'Input/output error')
+
+    monkeypatch.setattr(os, 'fsync', fsync)
+  resume.set()
+  source = source_of(split)
+  cache = str(tmp_path / 'cache')
+  with pytest.raises(UserError) as error, file_errors.translate_errors(source):
+    if reads == 'batches':
+      # The disk reports its error after the last image.
+      batches(source.make_train_input_fn(BATCHING, cache), 6 if fault == 'image' else 10000)
+    else:
+      image_cache.ImageCache(source, BATCHING, cache).read_all()
+  assert re.match('an image cannot be decoded: .*damaged.jpeg' if fault == 'image' else
+                  'the cache cannot be stored: --cache=.*Input/output error.: give',
+                  str(error.value))
+  assert not list(tmp_path.glob('cache/*'))
 
 
 class Evil:
@@ -253,7 +334,7 @@ class Evil:
 def test_a_pickle_under_the_caches_name_is_not_loaded(tmp_path, write):
   with open(str(tmp_path / 'name.npy'), 'wb') as file:
     write(file, Evil(str(tmp_path / 'pwned')))
-  found = image_cache.load_array(str(tmp_path), 'name', (2, 3), np.uint8,
+  found = array_cache.load_array(str(tmp_path), 'name', (2, 3), np.uint8,
                                  lambda array: array.fill(7))
   assert found.tolist() == [[7] * 3] * 2
   assert os.listdir(str(tmp_path)) == ['name.npy']

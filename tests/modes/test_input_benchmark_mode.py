@@ -118,9 +118,9 @@ def slow(*tensors):
 
 
 def test_a_slow_input(run_program, monkeypatch):
-  whole = factory.make_train_input_fn
+  whole = factory.make_train_input_fn_of
   # A step of the model takes a few ms.
-  monkeypatch.setattr(factory, 'make_train_input_fn',
+  monkeypatch.setattr(factory, 'make_train_input_fn_of',
                       lambda *given: lambda: whole(*given)().map(
                           tf.autograph.experimental.do_not_convert(slow)))
   done = run_program(*COMMON, '--cache=none')

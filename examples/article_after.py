@@ -1,8 +1,10 @@
-"""Trains Fashion-MNIST with estimator_train: article_before.py with three changed lines.
+"""Trains Fashion-MNIST: article_before.py with three changed lines. In a clone:
 
-  python examples/article_after.py MODEL_DIR [STEPS]
+    ./run_train.sh --help
+    .venv/bin/python examples/article_after.py runs/article_after
 
-The throughput report is in MODEL_DIR/throughput.json and MODEL_DIR/report/index.html.
+The first command makes the environment .venv. The second one may end with a number of steps. The
+throughput report is in runs/article_after/throughput.json and runs/article_after/report/index.html.
 """
 
 import gzip

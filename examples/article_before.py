@@ -1,8 +1,10 @@
-"""Trains Fashion-MNIST with plain TensorFlow 1.15, as published in 2018.
+"""Trains Fashion-MNIST with plain TensorFlow 1.15, as published in 2018. In a clone:
 
-  python examples/article_before.py MODEL_DIR [STEPS]
+    ./run_train.sh --help
+    .venv/bin/python examples/article_before.py runs/article_before
 
-It reads the tenth of Fashion-MNIST that is in this repository. article_after.py is the same script
+The first command makes the environment .venv. The second one may end with a number of steps. It
+reads the tenth of Fashion-MNIST that is in this repository. article_after.py is the same script
 with estimator_train; `diff examples/article_before.py examples/article_after.py` shows the changes.
 """
 

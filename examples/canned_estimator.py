@@ -1,11 +1,12 @@
-"""Measures the training of a canned Estimator with TimeHistory.
+"""Measures the training of a canned Estimator with TimeHistory, and compares two runs. In a clone:
 
-  python examples/canned_estimator.py MODEL_DIR [STEPS]
+    ./run_train.sh --help
+    .venv/bin/python examples/canned_estimator.py runs/canned
+    .venv/bin/python examples/canned_estimator.py runs/canned_again
+    ./run_train.sh --mode=report --runs=runs/canned,runs/canned_again --model_dir=runs/comparison
 
-The report is in MODEL_DIR/throughput.json and MODEL_DIR/report/index.html. Another run, for example
-on another machine, can be compared with it:
-
-  python -m estimator_train --mode=report --runs=MODEL_DIR,OTHER_DIR --model_dir=OUTPUT_DIR
+The first command makes the environment .venv. The report of a run is in runs/canned/throughput.json
+and runs/canned/report/index.html, the comparison in runs/comparison/report/index.html.
 """
 
 import sys

@@ -14,6 +14,7 @@ import struct
 import subprocess
 import sys
 import time
+import types
 import warnings
 from pathlib import Path
 from typing import NamedTuple
@@ -189,6 +190,15 @@ def run_program(capsys):
     return Outcome(code, *capsys.readouterr())
 
   return run
+
+
+@pytest.fixture
+def jupyter_kernel(monkeypatch):
+  """Makes this process look like a Jupyter kernel without ipywidgets."""
+  shell = types.SimpleNamespace(kernel=object())
+  monkeypatch.setitem(sys.modules, 'IPython', types.SimpleNamespace(get_ipython=lambda: shell))
+  monkeypatch.setitem(sys.modules, 'ipywidgets', None)
+  return shell
 
 
 @pytest.fixture

@@ -1,8 +1,9 @@
-"""The scripts in examples/ run as their first lines state."""
+"""The scripts in examples/ run by the commands in their first lines."""
 
 import difflib
 import json
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -14,13 +15,45 @@ EXAMPLES = ROOT / 'examples'
 SECS = 300  # Per example.
 
 
-def run(name, *arguments):
+@pytest.fixture
+def checkout(tmp_path):
+  """A folder in which the commands of the examples run, with the Python of the tests."""
+  for name in ('estimator_train', 'examples'):
+    (tmp_path / name).symlink_to(ROOT / name)
+  python = shlex.quote(sys.executable)
+  for name, program in (('run_train.sh', python + ' -W ignore -m estimator_train'),
+                        ('.venv/bin/python', python + ' -W ignore')):
+    path = tmp_path / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text('#!/bin/sh\nexec {} "$@"\n'.format(program))
+    path.chmod(0o755)
+  return tmp_path
+
+
+def run(checkout, name, steps=''):
+  """Executes the commands in the first lines of an example, and returns their standard output.
+
+  Args:
+    checkout: the folder in which the commands run.
+    name: the file name of the example.
+    steps: the number of steps that is added to the commands of a script.
+  """
+  lines = first_lines(name).replace('\\\n', '').splitlines()
+  commands = [line.strip() for line in lines if line.startswith('    ')]
+  assert commands
+  script = '\n'.join('{} {}'.format(command, steps if 'examples/' + name in command else '')
+                     for command in commands)
   done = subprocess.run(
-      [sys.executable, '-W', 'ignore', str(EXAMPLES / name), *map(str, arguments)],
-      env=dict(os.environ, PYTHONPATH=str(ROOT), TF_CPP_MIN_LOG_LEVEL='3'), timeout=SECS,
+      ['bash', '-e', '-c', script], cwd=str(checkout), timeout=SECS,
+      env=dict(os.environ, PYTHONPATH=str(ROOT), TF_CPP_MIN_LOG_LEVEL='3'),
       stdout=subprocess.PIPE, stderr=subprocess.PIPE, universal_newlines=True)
   assert done.returncode == 0, done.stderr
   return done.stdout
+
+
+def first_lines(name):
+  """Returns the docstring of an example."""
+  return (EXAMPLES / name).read_text(encoding='utf-8').split('"""')[1]
 
 
 def code(name):
@@ -34,52 +67,46 @@ def test_three_lines_of_the_article_change():
   assert len(added) <= 3 and all('estimator_train' in line for line in added), added
 
 
-def test_the_article_before(tmp_path):
-  assert "'global_step': 3" in run('article_before.py', tmp_path, 3)
+def test_the_article_before(checkout):
+  assert "'global_step': 3" in run(checkout, 'article_before.py', 3)
 
 
-def test_the_article_after(tmp_path):
-  out = run('article_after.py', tmp_path, 12)
+def test_the_article_after(checkout):
+  out = run(checkout, 'article_after.py', 12)
   assert "'examples': 1000" in out and "'average_loss'" in out
-  report = json.loads((tmp_path / 'throughput.json').read_text())
+  model_dir = checkout / 'runs' / 'article_after'
+  report = json.loads((model_dir / 'throughput.json').read_text())
   assert report['global_step'] == 12 and report['examples_per_sec'] > 0
-  assert (tmp_path / 'report' / 'index.html').exists()
+  assert (model_dir / 'report' / 'index.html').exists()
 
 
-def test_a_canned_estimator(tmp_path):
-  assert 'examples/sec' in run('canned_estimator.py', tmp_path, 30)
-  assert json.loads((tmp_path / 'throughput.json').read_text())['global_step'] == 30
+def test_a_canned_estimator(checkout):
+  assert run(checkout, 'canned_estimator.py', 30).count('examples/sec, ') == 2
+  for name in ('canned', 'canned_again'):
+    report = json.loads((checkout / 'runs' / name / 'throughput.json').read_text())
+    assert report['global_step'] == 30
+  assert (checkout / 'runs' / 'comparison' / 'report' / 'index.html').exists()
 
 
 @pytest.mark.parametrize('name, metric, best, charts', [
     ('tabular.py', 'mean_absolute_error', .5, 2), ('text.py', 'accuracy', .85, 0),
     ('two_outputs.py', 'price_loss', .5, 2)])
-def test_a_model_of_ones_own(tmp_path, name, metric, best, charts):
-  """The commands in the docstring, except that their files are in another folder."""
-  text = (EXAMPLES / name).read_text(encoding='utf-8').split('"""')[1].replace('\\\n', ' ')
-  commands = [shlex.split(line.replace('runs/', '{}/'.format(tmp_path)))
-              for line in text.splitlines() if './run_train.sh' in line]
-  results = []
-  for command in commands:
-    assert command[0] == './run_train.sh'
-    done = subprocess.run([sys.executable, '-W', 'ignore', '-m', 'estimator_train', *command[1:]],
-                          cwd=str(ROOT), timeout=SECS, stdout=subprocess.PIPE,
-                          stderr=subprocess.PIPE, universal_newlines=True)
-    assert done.returncode == 0, done.stderr
-    results.append(json.loads(done.stdout.splitlines()[-1]))
+def test_a_model_of_ones_own(checkout, name, metric, best, charts):
+  results = [json.loads(line) for line in run(checkout, name).splitlines()
+             if line.startswith('{')]
   value = results[0][metric]
   assert value > best if metric == 'accuracy' else value < best
-  report = tmp_path / name[:-3] / 'report'
+  report = checkout / 'runs' / name[:-3] / 'report'
   assert len(list(report.glob('output-*.png'))) == charts
   if len(results) > 1:
     assert results[1]['predicted'] == 1000
-    assert len((tmp_path / 'tabular' / 'prices.csv').read_text().splitlines()) == 1001
-  assert len(text.splitlines()) < 20 and len(code(name)) < 80
+    assert len((checkout / 'runs' / 'tabular' / 'prices.csv').read_text().splitlines()) == 1001
+  assert len(first_lines(name).splitlines()) < 20 and len(code(name)) < 80
 
 
-def test_cells_of_a_notebook_in_any_order(tmp_path):
-  cells = (EXAMPLES / 'notebook_cells.py').read_text(encoding='utf-8').split('# %%\n')[1:]
-  script = tmp_path / 'cells.py'
-  script.write_text('\n'.join(cells[index] for index in (0, 1, 2, 3, 3, 2, 3, 1, 3)))
-  out = run(str(script))
-  assert len(out.splitlines()) == 8
+@pytest.mark.parametrize('path', sorted(
+    path for kind in ('py', 'flags', 'ipynb') for path in EXAMPLES.glob('*.' + kind)),
+    ids=lambda path: path.name)
+def test_first_lines_have_commands_or_name_another_example(path):
+  first = re.split(r'\n"""|\n--|"cell_type": "code"', path.read_text(encoding='utf-8'))[0]
+  assert 'In a clone' in first or 'for imagenet_resnet50.flags, whose first' in first

@@ -9,6 +9,7 @@ from typing import Any, BinaryIO, Callable, Dict, Iterator, NamedTuple
 
 from estimator_train.errors import UserError
 from estimator_train.files.atomic import open_locked
+from estimator_train.process.progress_bar import make_progress_bar
 
 LOG = logging.getLogger('estimator_train')
 
@@ -164,7 +165,7 @@ def check_free_space(folder: str, needed_bytes: int) -> None:
 
 @contextlib.contextmanager
 def show_progress(label: str, total: int, done: int = 0) -> Iterator[Callable[[int], None]]:
-  """Shows a progress bar on a terminal, or logs every 10 % of the total elsewhere.
+  """Shows a progress bar, or logs every 10 % of the total where no bar is shown.
 
   Args:
     label: the text that precedes the progress.
@@ -174,8 +175,7 @@ def show_progress(label: str, total: int, done: int = 0) -> Iterator[Callable[[i
   Yields:
     A function that adds a number of bytes to the progress.
   """
-  from tqdm import tqdm  # Imported here so that the program starts quickly.
-  with tqdm(total=total, initial=done, unit='B', unit_scale=True, desc=label, disable=None) as bar:
+  with make_progress_bar(total=total, initial=done, unit='B', unit_scale=True, desc=label) as bar:
     def advance(count: int) -> None:
       nonlocal done
       bar.update(count)

@@ -6,12 +6,12 @@ import os
 from typing import Any, BinaryIO, Callable, Iterator, Tuple
 
 import numpy as np
-from tqdm import tqdm
 
 from estimator_train.errors import UserError
 from estimator_train.files.atomic import open_locked
 from estimator_train.inputs import file_errors
 from estimator_train.process.memory import available_bytes
+from estimator_train.process.progress_bar import make_progress_bar
 
 _LOG = logging.getLogger('estimator_train')
 FillFunction = Callable[[np.ndarray], None]
@@ -93,7 +93,7 @@ def fill_in_batches(array: np.ndarray, next_batch: Callable[[], np.ndarray],
 @contextlib.contextmanager
 def show_progress(num_images: int, description: str) -> Iterator[Callable[[int], Any]]:
   """Shows a progress bar; yields a function that takes the number of further images."""
-  with tqdm(total=num_images, desc=description, unit='image', disable=None) as bar:
+  with make_progress_bar(total=num_images, desc=description, unit='image') as bar:
     yield bar.update
 
 

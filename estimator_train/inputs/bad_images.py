@@ -7,13 +7,13 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Callable, Iterator, List, Optional, Sequence, Tuple
 
 import tensorflow.compat.v1 as tf
-from tqdm import tqdm
 
 from estimator_train.distribution.threads import available_cores
 from estimator_train.errors import UserError, printable
 from estimator_train.files import atomic
 from estimator_train.inputs.encoded_images import EncodedImages
 from estimator_train.inputs.source import BadExample, BadImage
+from estimator_train.process.progress_bar import make_progress_bar
 from estimator_train.settings import groups
 
 _LOG = logging.getLogger('estimator_train')
@@ -61,7 +61,7 @@ def map_examples(function: Callable[[int], Any], count: int, description: str) -
     The result for each example, in order.
   """
   with ThreadPoolExecutor(available_cores()) as threads, \
-      tqdm(total=count, desc=description, unit='image', disable=None) as bar:
+      make_progress_bar(total=count, desc=description, unit='image') as bar:
     if bar.disable:
       _LOG.info('%s: %d images', description, count)
     for start in range(0, count, _EXAMPLES_PER_CHUNK):

@@ -8,7 +8,6 @@ import time
 from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Sequence, Tuple
 
 import numpy as np
-from tqdm import tqdm
 from tqdm.contrib.logging import logging_redirect_tqdm
 
 from estimator_train.datasets import own
@@ -16,6 +15,7 @@ from estimator_train.distribution import threads
 from estimator_train.errors import UserError
 from estimator_train.exporting import trained_model
 from estimator_train.inputs import factory, unlabelled
+from estimator_train.process.progress_bar import make_progress_bar
 from estimator_train.reports import predictions
 from estimator_train.settings import Settings, groups, requirements
 
@@ -147,9 +147,9 @@ def _log_model(settings: Settings, trained: trained_model.TrainedCheckpoint, dev
 
 def _with_progress(batches: Iterator[List[Dict[str, Any]]],
                    log_every: int) -> Iterator[List[Dict[str, Any]]]:
-  """Yields the batches, and shows a progress bar on a terminal, or else logs progress lines."""
+  """Yields the batches, and shows a progress bar, or logs lines where no bar is shown."""
   began, count = time.perf_counter(), 0
-  with logging_redirect_tqdm([_LOG]), tqdm(desc='predicting', unit='image', disable=None) as bar:
+  with logging_redirect_tqdm([_LOG]), make_progress_bar(desc='predicting', unit='image') as bar:
     for number, batch in enumerate(batches, 1):
       yield batch
       bar.update(len(batch))

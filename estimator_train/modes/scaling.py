@@ -9,7 +9,6 @@ import statistics
 import time
 from typing import Any, Callable, Dict, Iterable, List, Sequence, Tuple
 
-from tqdm import tqdm
 from tqdm.contrib.logging import logging_redirect_tqdm
 
 from estimator_train.benchmarking import scaling_report, sweep
@@ -20,6 +19,7 @@ from estimator_train.distribution.threads import available_cores
 from estimator_train.doctor import tensorflow_import
 from estimator_train.errors import StoppedBySignal, UserError
 from estimator_train.process import child_process
+from estimator_train.process.progress_bar import make_progress_bar
 from estimator_train.reports import page
 from estimator_train.run_dir import run_files
 from estimator_train.settings import Settings, groups
@@ -122,7 +122,7 @@ def _run_points(points: List[Point], settings: Settings, dataset: DataSet,
               '; resuming with the others' if remaining else '')
   try:
     with logging_redirect_tqdm([_LOG]), \
-        tqdm(total=len(points), initial=len(completed), unit='point', disable=None) as bar:
+        make_progress_bar(total=len(points), initial=len(completed), unit='point') as bar:
       for number, point in enumerate(remaining, 1):
         results.append(_run_point(point, settings, dataset, run_child, clock))
         left_secs = _estimate_secs(remaining[number:], results)

@@ -4,13 +4,12 @@ import collections
 import logging
 import math
 import shutil
-import sys
 import time
 from typing import Any, Callable, Deque, Optional, Tuple
 
 import tensorflow.compat.v1 as tf
-from tqdm import tqdm
 
+from estimator_train.process import progress_bar
 from estimator_train.training.hooks import logged_steps, summaries
 from estimator_train.training.hooks.batch_metrics import BatchMetrics
 from estimator_train.training.hooks.step_counter import StepCounter
@@ -26,7 +25,7 @@ _MIN_COLUMNS_OF_LONG_FORM = 100  # A narrower terminal shows a shorter text inst
 
 
 class ShowProgress(tf.train.SessionRunHook):
-  """Shows the progress of the training: as a bar on a terminal, otherwise as log lines.
+  """Shows the progress of the training: as a bar, or as log lines where no bar is shown.
 
   Also writes three scalars for TensorBoard at each logged step. `examples_per_sec` and `step_secs`
   are the mean rate and the mean time per step since the previous logged step; the time includes
@@ -65,15 +64,16 @@ class ShowProgress(tf.train.SessionRunHook):
     self._last_logged_step, self._last_logged_at = 0, 0.
     self._next_redraw_at = 0.
     self._redraws: Deque[Tuple[int, float]] = collections.deque(maxlen=_RATE_WINDOW_REDRAWS + 1)
-    self._bar: Optional[tqdm] = None
+    self._bar: Any = None
 
   def after_create_session(self, session: tf.Session, coord: Any) -> None:
     step, now = self._counter.global_step, self._clock()
     self._last_logged_step, self._last_logged_at = step, now
     self._redraws.append((step, now))
-    if sys.stderr.isatty():
-      self._bar = tqdm(total=self._stop_step, initial=step, file=sys.stderr, leave=False,
-                       dynamic_ncols=True, mininterval=math.inf, bar_format='{desc}')
+    if progress_bar.is_shown():
+      self._bar = progress_bar.make_progress_bar(
+          total=self._stop_step, initial=step, leave=False, dynamic_ncols=True,
+          mininterval=math.inf, bar_format='{desc}')
 
   def after_run(self, run_context: Any, run_values: Any) -> None:
     if self._counter.step_of_process == self._counter.start_step + 1:
@@ -107,7 +107,6 @@ class ShowProgress(tf.train.SessionRunHook):
 
   def _redraw_bar(self, loss: float, accuracy: float) -> None:
     """Redraws the bar and its text, in a form that fits the width of the terminal."""
-    assert self._bar is not None
     now, step = self._clock(), self._counter.global_step
     self._next_redraw_at = now + _REDRAW_SECS
     oldest_step, oldest_time = self._redraws[0]
@@ -116,7 +115,7 @@ class ShowProgress(tf.train.SessionRunHook):
     rate = self._examples_per_step / step_secs
     time_left = format_duration((self._stop_step - step) * step_secs)
     columns = shutil.get_terminal_size().columns
-    if columns >= _MIN_COLUMNS_OF_LONG_FORM:
+    if columns >= _MIN_COLUMNS_OF_LONG_FORM or progress_bar.is_in_notebook():
       text = 'step {}/{}{}, loss {:.4f}{}, {:,.0f} examples/sec, {} left'.format(
           step, self._stop_step, self._format_epoch(', epoch {}/{}'), loss,
           format_unless_nan(', accuracy {:.4f}', accuracy), rate, time_left)
@@ -141,6 +140,6 @@ class ShowProgress(tf.train.SessionRunHook):
     return template.format(epoch, num_epochs)
 
   def close(self) -> None:
-    """Removes the bar from the terminal; must also be called if the run failed."""
+    """Closes the bar, and removes it from a terminal; must also be called if the run failed."""
     if self._bar is not None:
       self._bar.close()

@@ -152,6 +152,16 @@ def test_a_bar_is_redrawn_once_a_second(run_steps, make_progress, monkeypatch, t
   assert sorted(set(steps)) == [1, 9, 17, 25, 33]
 
 
+def test_bar_in_a_notebook_without_widgets(run_steps, make_progress, jupyter_kernel, capsys):
+  hook = make_progress(4, log_every_steps=1000, num_examples=20,
+                       clock=(number / 2 for number in itertools.count()).__next__)
+  run_steps([1., 2., 3., 4.], [hook])
+  hook.close()
+  lines = capsys.readouterr().err.split('\r')
+  assert lines[-1].startswith('step 4/4, epoch 2/2, loss 4.0000, accuracy 0.4000, 10 examples/sec')
+  assert lines[-1].endswith('█|\n')
+
+
 @pytest.mark.parametrize('secs, text', [(0., '0 s'), (59.4, '59 s'), (60., '1:00'), (185., '3:05'),
                                         (7385., '2:03:05')])
 def test_duration(secs, text):

@@ -1,0 +1,179 @@
+"""The notebooks in examples/: their outputs are complete, and their cells run in other orders."""
+
+import hashlib
+import json
+import re
+import subprocess
+import sys
+
+import pytest
+from conftest import ROOT
+
+NOTEBOOKS = sorted((ROOT / 'examples').glob('*.ipynb'))
+PATH = re.compile(r'(?<![\w.:/])/\w[\w.-]*/[\w.-]+')
+MOST_BYTES = 600000
+MOST_CELLS = 30
+MOST_LINES, MOST_COLUMNS = 30, 90  # Of a code cell: it fits on the page.
+SECS = 500
+
+
+def code_cells(notebook):
+  return [cell for cell in notebook['cells'] if cell['cell_type'] == 'code']
+
+
+def read(name):
+  return json.loads((ROOT / 'examples' / name).read_text(encoding='utf-8'))
+
+
+@pytest.fixture(params=NOTEBOOKS, ids=lambda path: path.name)
+def notebook(request):
+  return read(request.param.name)
+
+
+def test_notebooks_are_small_and_begin_with_a_command(notebook):
+  first = ''.join(notebook['cells'][0]['source'])
+  command, = re.findall(r'^    (.*)$', first, re.MULTILINE)
+  script, name = command.split()
+  assert script == 'scripts/jupyter' and read(name.replace('examples/', '')) == notebook
+  assert len(json.dumps(notebook)) < MOST_BYTES and len(notebook['cells']) <= MOST_CELLS
+  for cell in code_cells(notebook):
+    lines = ''.join(cell['source']).splitlines()
+    assert len(lines) <= MOST_LINES and all(len(line) <= MOST_COLUMNS for line in lines), lines
+
+
+def test_the_outputs_are_those_of_the_code(notebook):
+  """scripts/run_notebooks stores the digest of the code that it executes."""
+  cells = code_cells(notebook)
+  code = json.dumps([''.join(cell['source']) for cell in cells])
+  assert notebook['metadata']['executed_code_sha256'] == hashlib.sha256(code.encode()).hexdigest()
+  assert [cell['execution_count'] for cell in cells] == list(range(1, len(cells) + 1))
+
+
+def test_the_outputs_have_no_errors_and_no_paths(notebook):
+  outputs = [output for cell in code_cells(notebook) for output in cell['outputs']]
+  assert {output['output_type'] for output in outputs} <= {
+      'stream', 'display_data', 'execute_result'}
+  for output in outputs:
+    data = dict(output.get('data', {}), text=output.get('text', ''))
+    has_picture = data.pop('image/png', None) is not None
+    text = json.dumps(data)
+    assert not re.search('Error|Warning', text) and not PATH.search(text), text
+    output['is_picture'] = has_picture
+  assert sum(output['is_picture'] for output in outputs) >= 2
+
+
+@pytest.fixture(scope='module')
+def notebooks_python():
+  """The Python of the environment with Jupyter."""
+  if sys.version_info[:2] != (3, 7):
+    pytest.skip('the environment of the notebooks has CPython 3.7')
+  done = subprocess.run([str(ROOT / 'scripts' / 'install_notebooks')], stdout=subprocess.PIPE,
+                        stderr=subprocess.STDOUT, universal_newlines=True, timeout=900)
+  last_line = done.stdout.strip().rpartition('\n')[2]
+  if done.returncode:
+    pytest.skip('no environment with Jupyter: ' + last_line)
+  return last_line
+
+
+@pytest.fixture
+def execute(notebooks_python, tmp_path, monkeypatch):
+  """Executes cells of a notebook in this order; returns the Outputs of each, and the widgets."""
+  kernel = tmp_path / 'kernel'
+  subprocess.run([notebooks_python, str(ROOT / 'scripts' / 'notebook_kernel.py'), '--install',
+                  str(kernel), sys.executable], check=True, timeout=SECS)
+  monkeypatch.setenv('JUPYTER_PATH', str(kernel))
+  monkeypatch.setenv('TMPDIR', str(tmp_path))
+
+  def run(name, replacements, cells):
+    done = subprocess.run(
+        [notebooks_python, str(ROOT / 'tests' / 'notebook_runs.py'),
+         str(ROOT / 'examples' / name), *cells], cwd=str(tmp_path), timeout=SECS,
+        input=json.dumps(replacements), stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        universal_newlines=True)
+    assert done.returncode == 0, done.stderr
+    outputs, widgets = json.loads(done.stdout.splitlines()[-1])
+    return [(name, Outputs(cell)) for name, cell in zip(cells, outputs)], widgets
+
+  return run
+
+
+class Outputs:
+  """The outputs of one execution of a cell.
+
+  Attributes:
+    text: what the cell printed on standard output.
+    log: what the cell printed on standard error.
+    num_pictures: the number of its pictures.
+    num_widgets: the number of its widgets.
+  """
+
+  def __init__(self, outputs):
+    self.text, self.log = (''.join(
+        output['text'] for output in outputs if output.get('name') == name)
+        for name in ('stdout', 'stderr'))
+    self.num_pictures, self.num_widgets = (
+        sum(kind in output.get('data', {}) for output in outputs)
+        for kind in ('image/png', 'application/vnd.jupyter.widget-view+json'))
+
+  def number(self, pattern):
+    return float(re.search(pattern + r' ([\d.,]*\d)', self.text).group(1).replace(',', ''))
+
+
+@pytest.mark.slow
+def test_fashion_mnist_in_several_orders(execute, tmp_path):
+  order = [
+      'parameters', 'imports', 'load', 'model', 'input', 'train', 'rates', 'evaluate', 'export',
+      'predict',
+      # Again: the cell that trains, also with a new model, and the cells after it without it.
+      'predict', 'evaluate', 'rates', 'train', 'model', 'train', 'input', 'evaluate', 'load',
+      'imports', 'export', 'predict',
+      # A new run.
+      'parameters', 'train', 'evaluate']
+  cells, _ = execute('fashion_mnist.ipynb', [['"STEPS = 300', '"STEPS = 12'],
+                                              ['RATE_STEPS = 40', 'RATE_STEPS = 3']], order)
+  assert [each.number('^step') for name, each in cells if name == 'train'] == [12, 24, 36, 12]
+  assert all(each.log == '' for _, each in cells)
+  for name in ('load', 'evaluate', 'predict'):
+    assert all(each.num_pictures == 1 for other, each in cells if other == name)
+  accuracies = [each.number('accuracy') for name, each in cells if name == 'evaluate']
+  # 1,000 test images; the model of the third evaluation has been trained for 36 steps.
+  assert len(accuracies) == 4 and accuracies[0] == accuracies[1] and accuracies[2] > .5
+  assert all('1000 images' in each.text for name, each in cells if name == 'evaluate')
+  rates = [each.text for name, each in cells if name == 'rates']
+  assert len(rates) == 2 and all(len(text.splitlines()) == 2 for text in rates)
+  old_run, new_run = sorted(tmp_path.glob('fashion_mnist-*'),
+                            key=lambda path: path.stat().st_mtime)
+  assert len(list((old_run / 'export').glob('*/saved_model.pb'))) == 2
+  assert (new_run / 'throughput.json').exists() and not (new_run / 'export').exists()
+
+
+@pytest.mark.slow
+def test_oct2017_in_several_orders(execute, tmp_path, monkeypatch):
+  monkeypatch.delenv('OCT_DIR', raising=False)
+  order = [
+      'parameters', 'imports', 'load', 'audit', 'train', 'rates', 'evaluate', 'predict',
+      'predict', 'train', 'evaluate', 'audit', 'load', 'imports', 'rates', 'predict',
+      # A new run, without the damaged image.
+      'parameters', 'load', 'train', 'evaluate']
+  cells, widgets = execute('oct2017.ipynb', [['EPOCHS = 20', 'EPOCHS = 2'],
+                                             ['(96, 96)', '(32, 32)']], order)
+
+  def all_of(name):
+    return [each for other, each in cells if other == name]
+
+  assert [each.number('^step') for each in all_of('train')] == [11, 11, 11]
+  assert [each.number('skipped:') for each in all_of('train')] == [1, 1, 0]
+  # Bars: the check of two splits, the features and the steps. The second run has none to train.
+  assert [each.num_widgets for each in all_of('train')] == [4, 0, 4]
+  bars = [widget for widget in widgets if widget['_model_name'] == 'FloatProgressModel']
+  assert len(bars) == sum(each.num_widgets for _, each in cells)
+  assert all(bar['value'] == bar['max'] for bar in bars)
+  first, second = all_of('audit')
+  assert 'under_several_labels: 2' in first.text and 'truncated: 1' in first.text
+  assert first.text.partition('train:')[2] == second.text.partition('train:')[2]
+  assert [each.num_pictures for each in all_of('load') + all_of('predict')] == [1] * 6
+  accuracies = [each.number('accuracy') for each in all_of('evaluate')]
+  assert accuracies[0] == accuracies[1] and all('32 images' in each.text
+                                                for each in all_of('evaluate'))
+  for each in all_of('rates'):
+    assert each.number('\ncached:') > 10 * each.number('uncached:')

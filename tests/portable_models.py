@@ -46,7 +46,7 @@ def own_layer_in_sequence():
 
 def attention():
   inputs = tf.keras.Input(SEQUENCE)
-  keys = layers.Conv1D(4, 2, padding='causal')(inputs)
+  keys = layers.Conv1D(4, 2, padding='causal', name='block/keys')(inputs)
   found = [layers.Attention(use_scale=True)([inputs, keys]),
            layers.AdditiveAttention()([inputs, keys])]
   hidden = layers.GlobalMaxPooling1D()(layers.add(found))

@@ -16,6 +16,8 @@ Keras 3 rejects some of what TensorFlow 1.15 writes. This module changes only wh
   the first copy in the former and to the second copy in the latter. The output of the other copy is
   not used. The second copy is in inference mode, or TensorFlow 1.15 would update the statistics of
   batch norm twice per step; Keras 3 overrides this in training.
+- Slashes in the names of inner layers, as in DenseNet, are underscores. Weights are loaded by their
+  order.
 - The Lambda layers of InceptionResNetV2 are replaced, see portable_lambda.py.
 """
 
@@ -166,6 +168,7 @@ def _rewrite_sequential(options: Config) -> None:
 def _rewrite_functional(options: Config) -> None:
   """Rewrites the layers of a functional model, and repeats the calls of the models inside it."""
   models = set()
+  _rename_inner_layers(options)
   options['layers'] = portable_lambda.replace_scaled_sums(options['layers'])
   for layer in options['layers']:
     if _counts_calls_from_one(layer):
@@ -183,6 +186,21 @@ def _rewrite_functional(options: Config) -> None:
   for key in ('input_layers', 'output_layers'):
     if isinstance(options[key], list) and len(options[key]) == 1:
       options[key] = options[key][0]
+
+
+def _rename_inner_layers(options: Config) -> None:
+  """Replaces slashes in the names of layers that are neither inputs nor outputs of the model."""
+  layers = options['layers']
+  kept = {reference[0] for reference in _references_in(
+      [options['input_layers'], options['output_layers']])}
+  names = {layer['name']: layer['name'].replace('/', '_')
+           for layer in layers if layer['name'] not in kept}
+  if len(set(names.values()) | kept) < len(layers):
+    return
+  for layer in layers:
+    layer['name'] = layer['config']['name'] = names.get(layer['name'], layer['name'])
+  for reference in _references_in([layer['inbound_nodes'] for layer in layers]):
+    reference[0] = names.get(reference[0], reference[0])
 
 
 def _check_calls(layer: Config) -> None:

@@ -134,9 +134,10 @@ def test_the_users_function_is_the_only_door():
       if name in ('import_module', '__import__'):
         relative = str(path.relative_to(PACKAGE))
         importers[relative] = importers.get(relative, 0) + 1
-  # The file has been written by the same command; the path is an argument of convert.
+  # The same command has written the file and the code; the path is an argument of convert.
   assert [where.rpartition(':')[0] for where in found] == [
-      str(PACKAGE / 'exporting' / 'parity_client.py'), str(PACKAGE / 'training' / 'drop_in.py')]
+      str(PACKAGE / 'exporting' / 'parity_client.py'),
+      str(PACKAGE / 'exporting' / 'portable_lambda.py'), str(PACKAGE / 'training' / 'drop_in.py')]
   assert importers == IMPORTERS
 
 

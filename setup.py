@@ -32,6 +32,13 @@ setup(
     ],
     # For --distribution_strategy=horovod. scripts/install_horovod sets the variables of its build.
     'horovod': ['horovod==0.28.1', 'cloudpickle==2.2.1', 'PyYAML==6.0.1'],
+    'onnx': [  # For --export_format=onnx.
+      'tf2onnx==1.14.0',  # Later versions require protobuf 3.20, which CPython 3.6 does not have.
+      'onnx==1.11.0; python_version < "3.7"',
+      'onnx==1.14.1; python_version >= "3.7"',
+      'onnxruntime==1.10.0',  # Later versions require numpy 1.21.
+      'packaging',  # tf2onnx imports it, but does not require it.
+    ],
     'report': [  # For model_dir/report/index.html.
       'matplotlib==3.3.4; python_version < "3.7"',
       'matplotlib==3.5.3; python_version >= "3.7"',

@@ -68,7 +68,7 @@ compile() {  # VERSION LOCK PIP-COMPILE-ARGUMENT...
   sed -i.before '/^# WARNING: The following packages were not pinned/,$d' "$lock"
   cp "$lock" "$requirements/$lock"
 }
-extras=(--extra=images --extra=report)
+extras=(--extra=images --extra=onnx --extra=report)
 compile 3.6 py36.txt "${extras[@]}" --extra=tests "$@" setup.py
 compile 3.7 py37.txt --resolver=backtracking "${extras[@]}" --extra=tests "$@" setup.py
 

@@ -9,6 +9,7 @@ their `lengths`), `images` (float32, scaled) and `labels` (one-hot). ANSWER gets
 import os
 import sys
 
+import keras
 import numpy as np
 import tensorflow as tf
 import tf_keras
@@ -23,6 +24,7 @@ def main(folder, h5_file, request, answer):
   by_tensor = loaded.signatures['images'](images=tf.constant(asked['images']))
   model = tf_keras.models.load_model(h5_file)
   loss, _ = model.evaluate(asked['images'], asked['labels'], verbose=0)
+  in_keras_3 = keras.models.load_model(h5_file)
   warmed_up = []
   for record in tf.data.TFRecordDataset(
       os.path.join(folder, 'assets.extra', 'tf_serving_warmup_requests')):
@@ -33,7 +35,9 @@ def main(folder, h5_file, request, answer):
   np.savez(answer, version=tf.__version__, by_bytes=outputs['probabilities'],
            top_labels=outputs['top_labels'].numpy().astype('S'),
            by_tensor=by_tensor['probabilities'], by_h5=model.predict(asked['images'], verbose=0),
-           h5_loss=loss, warmed_up=warmed_up)
+           h5_loss=loss, by_keras_3=in_keras_3.predict(asked['images'], verbose=0),
+           keras_3_loss=in_keras_3.evaluate(asked['images'], asked['labels'], verbose=0)[0],
+           warmed_up=warmed_up)
 
 
 if __name__ == '__main__':

@@ -40,6 +40,7 @@ ELSEWHERE = (
      'tests/modes/test_workloads.py'),
     (r'.*--local_workers', 'tests/launcher/test_local_cluster.py, tests/cluster'),
     (r'.*--tensorboard', 'tests/launcher/test_with_tensorboard.py'),
+    (r'scripts/install_clients', 'takes minutes; tests/test_continue_in_tensorflow_2.py'),
     (r'.*--mode=scaling', 'tests/modes/test_scaling_mode.py'),
     (r'.*--mode=reproduce', 'tests/modes/test_reproduce_mode.py'),
     (r'tests/benchmarks/run.sh|.*python tests/benchmarks/', 'takes minutes to hours; '
@@ -49,6 +50,7 @@ ELSEWHERE = (
     (r'FAULTY_NETWORKS=all tests/run.sh', 'takes half an hour; '
      'tests/cluster/test_faulty_networks.py'),
     (r'tests/run.sh|scripts/lint|.ci/run', '.ci/run'),
+    (r'.*python -m estimator_train.exporting.parity', 'tests/exporting/test_parity.py'),
     (r'scripts/(jupyter|run_notebooks)', 'opens JupyterLab; tests/test_notebooks.py'),
     (r'scripts/install_horovod', 'takes minutes; .ci/run'),
     (r'scripts/audit.sh', 'requires the package index; scripts/audit.sh'),

@@ -157,7 +157,7 @@ BAD = [
     (['--model_dir=a\0b'], '--model_dir has a line break or a null'),
     (['--export_dir=a\nb'], '--export_dir has a line break'),
     (['--mode=export'], '--mode=export requires --export_dir: .*: give --export_dir=FOLDER'),
-    (['--export_format=onnx'], '--export_format has no such choice: .*from saved_model, h5, tfl'),
+    (['--export_format=pmml'], '--export_format has no such choice: .*from saved_model, h5, tfl'),
     (['--train_steps=0'], '--train_steps is out of range: --train_steps=0: give an integer'),
     (['--train_steps=x'], '--train_steps must be an integer: --train_steps=x: '),
     (['--train_epochs=1'], 'exclude each other: --train_steps=10 --train_epochs=1'),

@@ -24,7 +24,7 @@ LEVEL = {package: level for level, packages in enumerate(LAYERS) for package in 
 MOST_LAYERS = 10
 WITHOUT_TENSORFLOW = ('files', 'process', 'settings', 'cluster', 'run_dir', 'flags', 'datasets',
                       'reports', 'doctor', 'launcher', 'configs', 'modes.doctor', 'modes.scaling',
-                      'models.registry', 'distribution.threads')
+                      'models.registry', 'distribution.threads', 'exporting.parity')
 
 MODULES = sorted(
     path.relative_to(ROOT) for path in (ROOT / 'estimator_train').rglob('*.py')

@@ -7,13 +7,21 @@ import tensorflow.compat.v1 as tf
 
 from estimator_train.datasets.description import DataSet
 from estimator_train.errors import UserError
-from estimator_train.exporting import h5_model, saved_model, tflite, trained_model, versions
+from estimator_train.exporting import (
+  h5_model,
+  onnx_model,
+  random_examples,
+  saved_model,
+  tflite,
+  trained_model,
+  versions,
+)
 from estimator_train.run_dir import run_files
 from estimator_train.settings import Settings, groups
 from estimator_train.training.building import make_model_preprocess
 from estimator_train.training.checkpoints import save_hook
 
-_FORMATS = ('saved_model', 'h5', 'tflite')
+_FORMATS = ('saved_model', 'h5', 'tflite', 'onnx')
 
 
 def make_export_dir(settings: groups.PredictionAndExport) -> None:
@@ -32,7 +40,8 @@ def export_checkpoint(settings: Settings, dataset: DataSet, checkpoint: str) -> 
 
   Returns:
     A dict with the `path` of the version, the `format`, the `signatures` (SavedModel only), the
-    `checkpoint` and the `global_step` of the checkpoint.
+    names of the `inputs` and `outputs` (ONNX only), the `checkpoint` and the `global_step` of the
+    checkpoint.
 
   Raises:
     UserError: the model cannot be exported to this format, or the folder cannot be written to.
@@ -42,7 +51,7 @@ def export_checkpoint(settings: Settings, dataset: DataSet, checkpoint: str) -> 
   if settings.export_format not in _FORMATS:
     raise ValueError('no export is implemented for {!r}'.format(settings.export_format))
 
-  signatures: List[str] = []
+  names: Dict[str, List[str]] = {}
 
   def write_files(folder: str) -> None:
     if settings.export_format == 'h5':
@@ -50,18 +59,18 @@ def export_checkpoint(settings: Settings, dataset: DataSet, checkpoint: str) -> 
     else:
       with trained_model.restored_model(settings, dataset, checkpoint) as (model, session):
         if settings.export_format == 'saved_model':
-          signatures.extend(_export_saved_model(folder, settings, dataset, model, session))
+          names['signatures'] = _export_saved_model(folder, settings, dataset, model, session)
           return
-        tflite.write_tflite(folder, model, session, bool(dataset.labels))
+        if settings.export_format == 'onnx':
+          names.update(_export_onnx(folder, settings, dataset, model, session))
+        else:
+          tflite.write_tflite(folder, model, session, bool(dataset.labels))
     if dataset.labels:
       saved_model.write_class_names(os.path.join(folder, run_files.LABELS_FILE), dataset.labels)
 
   path = versions.write_version(settings.export_dir, write_files)
-  result: Dict[str, Any] = {'path': path, 'format': settings.export_format}
-  if signatures:
-    result['signatures'] = signatures
-  return dict(result, checkpoint=checkpoint, global_step=int(
-      tf.train.load_variable(checkpoint, tf.GraphKeys.GLOBAL_STEP)))
+  return dict({'path': path, 'format': settings.export_format}, **names, checkpoint=checkpoint,
+              global_step=int(tf.train.load_variable(checkpoint, tf.GraphKeys.GLOBAL_STEP)))
 
 
 def _export_saved_model(folder: str, settings: Settings, dataset: DataSet, model: tf.keras.Model,
@@ -72,6 +81,17 @@ def _export_saved_model(folder: str, settings: Settings, dataset: DataSet, model
   preprocess = make_model_preprocess(model, settings[groups.Model], dataset)
   saved_model.write_image_model(folder, model, session, preprocess, dataset.labels)
   return [saved_model.DEFAULT_SIGNATURE, saved_model.IMAGES_SIGNATURE]
+
+
+def _export_onnx(folder: str, settings: Settings, dataset: DataSet, model: tf.keras.Model,
+                 session: tf.Session) -> Dict[str, List[str]]:
+  """Writes and verifies the ONNX model, and returns the names of its inputs and outputs."""
+  inputs = random_examples.named_inputs(model, dataset)
+  outputs = random_examples.named_outputs(model, dataset)
+  onnx_model.write_onnx(folder, session, inputs, outputs, dataset.labels, settings.verbosity)
+  onnx_model.verify_onnx(folder, random_examples.RandomExamples(
+      model, session, dataset, make_model_preprocess(model, settings[groups.Model], dataset)))
+  return {'inputs': list(inputs), 'outputs': list(outputs)}
 
 
 def export_latest(settings: Settings, dataset: DataSet) -> Dict[str, Any]:

@@ -6,7 +6,7 @@ import os
 from typing import Optional
 
 from estimator_train.datasets.description import DataSet
-from estimator_train.exporting import trained_model
+from estimator_train.exporting import portable_h5, trained_model
 from estimator_train.run_dir.run_files import RunDir
 from estimator_train.settings import Settings, user_code
 from estimator_train.training.checkpoints import save_hook
@@ -51,12 +51,17 @@ def save_latest_model(settings: Settings, dataset: DataSet) -> Optional[str]:
 def write_h5(path: str, settings: Settings, dataset: DataSet, checkpoint: str) -> None:
   """Writes the model with the weights of a checkpoint to an HDF5 file.
 
-  `tf.keras.models.load_model` loads the file as a model that is compiled for `evaluate`.
+  `load_model` of TensorFlow 1.15, tf_keras and Keras 3 loads the file as a model that is compiled
+  for `evaluate`. A warning is logged if Keras 3 cannot load it.
   """
   with trained_model.restored_model(settings, dataset, checkpoint) as (model, _):
     # The file contains SGD instead of the optimizer of the training, because Keras may need this
     # package to load that optimizer.
-    model.compile(make_optimizer('sgd', settings.learning_rate), loss=model.loss,
+    model.compile(make_optimizer('sgd', settings.learning_rate),
+                  loss=portable_h5.full_loss_names(model.loss),
                   metrics=['accuracy'] if dataset.labels else None,
                   loss_weights=model.loss_weights)
     model.save(path, save_format='h5')
+  reason = portable_h5.make_portable(path)
+  if reason:
+    _LOG.warning('Keras 3 cannot load %s; TensorFlow 1.15 and tf_keras can: %s', H5_FILE, reason)

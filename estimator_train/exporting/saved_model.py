@@ -162,7 +162,8 @@ def _image_file_tensors(model: tf.keras.Model, preprocess: Callable[[tf.Tensor],
   height, width, channels = model.input_shape[1:]
   if channels not in _CHANNELS:
     raise UserError('a SavedModel for image files requires one or three channels',
-                    'the model takes {}'.format(channels), 'give --export_format=h5 or tflite')
+                    'the model takes {}'.format(channels),
+                    'give --export_format=h5, tflite or onnx')
   image_bytes = tf.placeholder(tf.string, [None], name='image_bytes')
 
   pixels = tf.map_fn(

@@ -16,7 +16,7 @@ KERAS_MODELS = (
     'densenet121', 'densenet169', 'densenet201', 'nasnetmobile', 'nasnetlarge')
 MODELS = PACKAGE_MODELS + KERAS_MODELS
 PREPROCESSINGS = ('unit', 'caffe', 'torch', 'tf')
-EXPORT_FORMATS = ('saved_model', 'h5', 'tflite')
+EXPORT_FORMATS = ('saved_model', 'h5', 'tflite', 'onnx')
 CLASS_WEIGHTS = ('none', 'balanced')
 OPTIMIZERS = ('adam', 'sgd', 'momentum', 'rmsprop')
 STRATEGIES = ('off', 'one_device', 'mirrored', 'central_storage', 'multi_worker_mirrored',

@@ -4,12 +4,14 @@
 A rule raises a UserError if the values of the flags break the rule.
 """
 
+import importlib.util
 from typing import Any, Callable, List, Sequence, Tuple
 
 from estimator_train.errors import UserError
 from estimator_train.settings import choices, user_code
 from estimator_train.settings.flag import all_flags, check_choice
 
+_ONNX_PACKAGES = ('tf2onnx', 'onnx', 'onnxruntime')
 # (The modes in which the rule applies, the rule, which takes Settings).
 REQUIREMENTS: List[Tuple[Sequence[str], Callable[[Any], None]]] = []
 
@@ -93,6 +95,16 @@ def _require_export_dir(settings: Any) -> None:
   if not settings.export_dir:
     raise UserError('--mode=export requires --export_dir', '--mode=export without --export_dir',
                     'give --export_dir=FOLDER')
+
+
+@requirement('export', *choices.TRAINING_MODES)
+def _require_onnx_packages(settings: Any) -> None:
+  """Raises a UserError before the training if its export would fail."""
+  missing = [name for name in _ONNX_PACKAGES if importlib.util.find_spec(name) is None]
+  if settings.export_dir and settings.export_format == 'onnx' and missing:
+    raise UserError('--export_format=onnx requires the extra `onnx`',
+                    'not installed: ' + ', '.join(missing),
+                    'install it with `pip install estimator_train[onnx]`')
 
 
 @requirement(*choices.TRAINING_MODES)

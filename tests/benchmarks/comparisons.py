@@ -68,6 +68,7 @@ _STOCK_VARIABLES: Dict[str, Side] = {
     'as set': sides.steady('stock'),
     # As many as glibc makes by itself on two cores; whoever sets it has malloc as it is.
     'MALLOC_ARENA_MAX=16': _changed('fashion_mnist', 'stock', 'MALLOC_ARENA_MAX=16'),
+    'XLA': sides.steady('stock', flags=['--enable_xla']),
 }
 _ONEDNN_VARIABLES: Dict[str, Side] = {
     'as set': sides.steady('onednn'),
@@ -76,6 +77,7 @@ _ONEDNN_VARIABLES: Dict[str, Side] = {
         'KMP_AFFINITY=granularity=fine,compact,1,0', 'TF_CPU_ALLOCATOR_USE_BFC=1')},
     'inter-op 2': sides.steady('onednn', flags=['--inter_op_parallelism_threads=2']),
     'intra-op 1': sides.steady('onednn', flags=['--intra_op_parallelism_threads=1']),
+    'XLA': sides.steady('onednn', flags=['--enable_xla']),
 }
 _MKL_VARIABLES: Dict[str, Side] = {
     'mnist_dense, as set': sides.training(sides.WORKLOADS['mnist_multi_worker_simple'], 'onednn'),

@@ -5,6 +5,7 @@ import json
 import signal
 
 import numpy as np
+import onnxruntime
 import pytest
 import tensorflow.compat.v1 as tf
 import training_runs
@@ -139,14 +140,16 @@ def test_every_format_predicts_the_same(run_program, trained, tmp_path, monkeypa
   arguments = trained()
   monkeypatch.setenv('PATH', '/usr/bin:/bin')  # As in an environment that is not activated.
   versions = {}
-  for name in ('saved_model', 'h5', 'tflite'):
+  for name in ('saved_model', 'h5', 'tflite', 'onnx'):
     done = run_program(*arguments + ['--mode=export', '--export_format=' + name,
                                      '--export_dir={}'.format(tmp_path / name)])
     assert done.code == 0, done.err
     versions[name] = only(tmp_path / name)
-    signatures = {'signatures': ['serving_default', 'images']} if name == 'saved_model' else {}
+    names = {'saved_model': {'signatures': ['serving_default', 'images']},
+             'onnx': {'inputs': ['images'], 'outputs': ['probabilities']}}.get(name, {})
+    assert done.out.count('\n') == 1
     assert done.result == dict(
-        signatures, mode='export', model_dir=str(tmp_path / 'model'), path=str(versions[name]),
+        names, mode='export', model_dir=str(tmp_path / 'model'), path=str(versions[name]),
         format=name, checkpoint=str(tmp_path / 'model' / 'model.ckpt-1'), global_step=1)
     labels, = versions[name].rglob('labels.txt')
     assert labels.read_text(encoding='utf-8') == 'é\nb\nc\n'
@@ -167,6 +170,9 @@ def test_every_format_predicts_the_same(run_program, trained, tmp_path, monkeypa
     interpreter.invoke()
     found = interpreter.get_tensor(interpreter.get_output_details()[0]['index'])
     np.testing.assert_allclose(found[0], outputs, rtol=0, atol=1e-6)
+  by_onnx = onnxruntime.InferenceSession(str(versions['onnx'] / 'model.onnx')).run(
+      ['probabilities'], {'images': images})
+  np.testing.assert_allclose(by_onnx[0], expected, rtol=0, atol=1e-6)
 
 
 def test_it_takes_no_data(run_program, folders, image_folders, tmp_path):
@@ -217,6 +223,10 @@ def erf(image_shape, num_classes):
   return _with(Erf(), image_shape, num_classes)
 
 
+def bessel(image_shape, num_classes):
+  return _with(tf.keras.layers.Lambda(tf.math.bessel_i0e), image_shape, num_classes)
+
+
 def not_as_text(image_shape, num_classes):
   return _with(NotAsText(), image_shape, num_classes)
 
@@ -224,6 +234,8 @@ def not_as_text(image_shape, num_classes):
 @pytest.mark.parametrize('extra, format_, message', [
     (['--model=test_export_mode:erf'], 'tflite',
      'cannot convert the model: unsupported operations: Erf: give'),
+    (['--model=test_export_mode:bessel'], 'onnx',
+     'tf2onnx cannot convert the model: unsupported operations: BesselI0e: give'),
     (['--image_size=8,8,2'], 'saved_model', 'requires one or three channels: the model takes 2'),
 ])
 def test_what_cannot_be_exported(run_program, trained, tmp_path, extra, format_, message):

@@ -47,6 +47,7 @@ def test_the_same_predictions(run_program, image_folders, tmp_path, clients_pyth
   np.testing.assert_allclose(answer['by_tensor'], expected, rtol=0, atol=1e-6)
   assert answer['top_labels'][:, 0].tolist() == [
       (b'A', b'B')[index] for index in expected.argmax(-1)]
-  np.testing.assert_allclose(answer['by_h5'], logits, rtol=1e-5, atol=1e-6)
-  assert answer['h5_loss'] == pytest.approx(trained.result['average_loss'], rel=1e-5)
+  for prediction, loss in (('by_h5', 'h5_loss'), ('by_keras_3', 'keras_3_loss')):
+    np.testing.assert_allclose(answer[prediction], logits, rtol=1e-5, atol=1e-6)
+    assert answer[loss] == pytest.approx(trained.result['average_loss'], rel=1e-5)
   assert answer['warmed_up'].tolist() == ['serving_default', 'images']

@@ -1,0 +1,177 @@
+"""The command that compares exports in several clients with the checkpoint."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+
+import h5py
+import numpy as np
+import pytest
+from conftest import ROOT
+
+from estimator_train.exporting import export as exports, parity, parity_client, parity_clients
+from estimator_train.exporting.parity_jobs import Job
+
+# What takes long here is TensorFlow, and the same on any Python.
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def check(capsys, tmp_path, monkeypatch):
+  """Compares the exports of the run in `tmp_path`; returns exit code, standard output and error."""
+  monkeypatch.setenv('TMPDIR', str(tmp_path / 'temporary'))
+  monkeypatch.setattr('tempfile.tempdir', None)
+  (tmp_path / 'temporary').mkdir()
+
+  def run(*arguments):
+    capsys.readouterr()
+    code = parity.main(['--flagfile={}'.format(tmp_path / 'model' / 'flags.txt'), *arguments])
+    assert not list((tmp_path / 'temporary').glob('estimator_train-*'))
+    out, err = capsys.readouterr()
+    return code, out, err
+
+  return run
+
+
+@pytest.fixture
+def train(run_program, tmp_path):
+  def run(*arguments):
+    done = run_program('--mode=train', '--train_steps=2', '--batch_size=8', '--model_dir',
+                       tmp_path / 'model', *arguments)
+    assert done.code == 0, done.err
+
+  return run
+
+
+IMAGES = ('--dataset=synthetic', '--image_size=8,8', '--labels=a,b,c', '--model=mnist_dense')
+TWO_INPUTS = ('--dataset=own_examples:two_inputs', '--model=own_examples:two_outputs')
+STRINGS = ('--dataset=examples.tabular:dataset', '--model=examples.tabular:model')
+
+
+def verdicts(out):
+  """Returns the verdict of each format and client, without the version of Python."""
+  result = json.loads(out.splitlines()[-1])
+  return {(row['format'], row['client'] and row['client'].partition(',')[0],
+           row['version'] and row['version'].split('.')[0]): row['verdict']
+          for row in result['rows']}
+
+
+def test_two_inputs_in_every_client(check, train, clients_python):
+  train(*TWO_INPUTS)
+  code, out, err = check('--clients=' + clients_python, '--examples=5')
+  result = json.loads(out.splitlines()[-1])
+  found = verdicts(out)
+  expected = {(name, 'TensorFlow', version) for version in ('1', '2')
+              for name in ('saved_model serving_default', 'saved_model examples', 'tflite')}
+  expected |= {('h5', 'tf.keras', '1'), ('h5', 'tf_keras', '2'), ('h5', 'Keras', '3'),
+               ('tflite', 'LiteRT', '2'), ('onnx', 'ONNX Runtime', '1')}
+  assert set(found) == expected and len(result['rows']) == 12
+  for row in result['rows']:
+    if row['verdict'] == 'ok':
+      assert 0 <= row['difference'] < 1e-5 and row['examples'] == 5 and row['reason'] is None
+    else:  # Keras 3 may fail to load the file, but the other clients may not.
+      assert row['client'].startswith('Keras,') and row['reason'] and '\n' not in row['reason']
+  assert code == (0 if result['ok'] else 1)
+  assert result['ok'] == (set(found.values()) == {'ok'})
+  table = out.splitlines()[:-1]
+  assert len(table) == 14 and table[0].split()[1:4] == ['format', '|', 'client']
+  assert all(line.startswith('| ') and line.endswith(' |') for line in table)
+  assert result['global_step'] == 2 and result['checkpoint'].endswith('model.ckpt-2')
+
+
+def test_a_changed_weight_changes_one_verdict(check, train, monkeypatch):
+  train(*IMAGES)  # The outputs of the model are logits.
+  code, out, err = check()
+  found = verdicts(out)
+  assert code == 0 and set(found.values()) == {'ok'}, out
+  assert {name for name, _, _ in found} == {
+      'saved_model serving_default', 'saved_model images', 'h5', 'tflite', 'onnx'}
+  export = exports.export_checkpoint
+
+  def export_with_another_weight(settings, *given):
+    version = export(settings, *given)
+    if settings.export_format == 'h5':
+      with h5py.File(os.path.join(version['path'], 'model.h5'), 'r+') as file:
+        names = []
+        file['model_weights'].visit(names.append)
+        name, = (name for name in names if name.endswith('dense/kernel:0'))
+        file['model_weights'][name][:] *= 1.001
+    return version
+
+  monkeypatch.setattr(exports, 'export_checkpoint', export_with_another_weight)
+  code, out, err = check()
+  changed = json.loads(out.splitlines()[-1])
+  assert code == 1 and not changed['ok']
+  found['h5', 'tf.keras', '1'] = 'failed'
+  assert verdicts(out) == found
+  row, = (row for row in changed['rows'] if row['verdict'] != 'ok')
+  assert row['difference'] > 1e-5 and row['reason'] == 'the difference is greater than 1e-05'
+
+
+def test_strings_and_formats_that_cannot_be_exported(check, train, monkeypatch):
+  monkeypatch.syspath_prepend(str(ROOT))
+  train(*STRINGS)
+  code, out, err = check()
+  found = verdicts(out)
+  assert code == 1
+  assert found.pop(('saved_model serving_default', 'TensorFlow', '1')) == 'ok'
+  assert found.pop(('saved_model examples', 'TensorFlow', '1')) == 'ok'
+  assert found.pop(('tflite', None, None)) == found.pop(('onnx', None, None)) == 'not exported'
+  assert 'not exported: inputs of an ONNX model must be numbers: strings: city' in out
+  assert {name for name, _, _ in found} == {'h5'}
+
+
+CLIENT = '''#!{python}
+import json, os, sys
+if len(sys.argv) == 3:  # PYTHON -I SCRIPT
+  print(json.dumps({{'python': '3.9.9', 'libraries': ['onnxruntime']}}))
+else:
+  print('out of luck', file=sys.stderr)
+  os.abort()
+'''
+
+
+def test_a_client_that_crashes(tmp_path):
+  client = tmp_path / 'python'
+  client.write_text(CLIENT.format(python=sys.executable))
+  client.chmod(0o755)
+  found = parity_clients.find_clients([str(client)])
+  assert found[0].libraries[0] == 'tensorflow' and found[1].libraries == ['onnxruntime']
+  arrays = {'a': np.zeros([4, 2], np.float32)}
+  jobs = [Job('onnx', 'none.onnx', '', arrays, arrays), Job('h5', 'none.h5', '', arrays, arrays)]
+  row, = parity_clients.run_clients(found[1:], jobs, str(tmp_path))
+  assert row == ('onnx', 'ONNX Runtime, Python 3.9.9', None, 4, None, 'failed',
+                 'the client ended with exit code -6: out of luck')
+
+
+def test_what_is_given_wrong(check, train, tmp_path):
+  train(*IMAGES)
+  broken = tmp_path / 'broken'
+  shutil.copy(shutil.which('false'), str(broken))
+  for argument, message in (
+      ('--clients=none/python', '--clients must name Pythons: --clients=none/python is not an'),
+      ('--clients={}'.format(broken), '--clients must name Pythons with NumPy: '),
+      ('--examples=0', '--examples is not a valid number: --examples=0: give a whole number'),
+      ('--checkpoint=best', 'checkpoint'),
+      ('--no_such_flag=1', 'no_such_flag')):
+    code, out, err = check(argument)
+    assert code == 2 and out == ''
+    assert err.splitlines()[-1].startswith('error: ') and message in err.splitlines()[-1]
+
+
+def test_help_does_not_import_tensorflow():
+  done = subprocess.run(
+      [sys.executable, '-X', 'importtime', '-m', 'estimator_train.exporting.parity', '--help'],
+      cwd=str(ROOT), stdout=subprocess.PIPE, stderr=subprocess.PIPE, universal_newlines=True,
+      timeout=60)
+  assert done.returncode == 0 and '--clients' in done.stdout
+  assert 'tensorflow' not in done.stderr
+
+
+def test_the_script_names_its_libraries():
+  done = subprocess.run([sys.executable, parity_client.__file__], stdout=subprocess.PIPE,
+                        universal_newlines=True, timeout=60, check=True)
+  libraries = json.loads(done.stdout)['libraries']
+  assert {'tensorflow', 'onnxruntime'} <= set(libraries) <= set(parity_client.LIBRARIES)

@@ -1,0 +1,67 @@
+"""The requests of docs/serving.md, answered in TensorFlow 2; see serve_documented_requests.py."""
+
+import json
+import os
+import re
+import subprocess
+
+import numpy as np
+import pytest
+from conftest import ROOT
+
+# What takes long here is TensorFlow, and the same on any Python.
+pytestmark = pytest.mark.slow
+
+PAGE = ROOT / 'docs' / 'serving.md'
+MODELS = {
+    'shapes': ['--dataset=synthetic', '--image_size=2,2', '--labels=circle,square,star',
+               '--model=served_models:shapes', '--optimizer=sgd', '--learning_rate=1e-9'],
+    'homes': ['--dataset=served_models:homes_data', '--model=served_models:homes']}
+
+
+def numbers_and_texts(value):
+  """Returns the numbers of a JSON value, in order, and the rest with None in their places."""
+  if isinstance(value, float):
+    return [value], None
+  if isinstance(value, dict):
+    value = sorted(value.items())
+  if not isinstance(value, (list, tuple)):
+    return [], value
+  parts = [numbers_and_texts(item) for item in value]
+  return sum((numbers for numbers, _ in parts), []), [texts for _, texts in parts]
+
+
+def test_the_responses(run_program, tmp_path, clients_python):
+  (tmp_path / 'serving').mkdir()
+  for name, arguments in MODELS.items():
+    done = run_program('--mode=train', '--train_steps=1', '--batch_size=4', '--model_dir',
+                       tmp_path / name, '--export_dir', tmp_path / (name + '-exports'), *arguments)
+    assert done.code == 0, done.err
+    os.rename(done.result['export']['path'], str(tmp_path / 'serving' / name))
+  done = subprocess.run(
+      [clients_python, '-I', str(ROOT / 'tests' / 'serve_documented_requests.py'), str(PAGE),
+       str(tmp_path / 'serving'), str(tmp_path / 'answers.json')],
+      stdout=subprocess.PIPE, stderr=subprocess.STDOUT, universal_newlines=True, timeout=300)
+  assert done.returncode == 0, done.stdout
+  answers = json.loads((tmp_path / 'answers.json').read_text())
+  page = PAGE.read_text(encoding='utf-8')
+  assert len(answers['rest']) == page.count(':predict`\n\n```json') == 5
+  for request, documented, response in answers['rest']:
+    expected, expected_texts = numbers_and_texts(documented)
+    numbers, texts = numbers_and_texts(response)
+    assert texts == expected_texts, request
+    np.testing.assert_allclose(numbers, expected, rtol=0, atol=2e-6, err_msg=request)
+  assert answers['grpc']['top_labels'] == [['square', 'star', 'circle']]
+  # From the weights in served_models.py.
+  logits = np.array([0, 1, .5, .25]) @ [[1, 0, -1], [0, 1, 0], [-1, .5, 2], [.5, -.5, 0]]
+  np.testing.assert_allclose(answers['grpc']['probabilities'],
+                             [np.exp(logits) / np.exp(logits).sum()], rtol=0, atol=1e-6)
+
+
+def test_the_configuration_names_its_versions():
+  """The labels and URLs are of versions that the policy serves."""
+  page = PAGE.read_text(encoding='utf-8')
+  policy, = re.findall(r'specific \{(.*?)\}', page)
+  served = set(re.findall(r'versions: (\d+)', policy))
+  assert set(re.findall(r'value: (\d+)', page)) == served
+  assert set(re.findall(r'/versions/(\d+)', page)) <= served

@@ -64,4 +64,4 @@ def write_h5(path: str, settings: Settings, dataset: DataSet, checkpoint: str) -
     model.save(path, save_format='h5')
   reason = portable_h5.make_portable(path)
   if reason:
-    _LOG.warning('Keras 3 cannot load %s; TensorFlow 1.15 and tf_keras can: %s', H5_FILE, reason)
+    _LOG.warning('Keras 3 cannot load %s: %s', H5_FILE, reason)

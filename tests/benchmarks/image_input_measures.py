@@ -36,6 +36,7 @@ from estimator_train.training.prepared_model import PreparedModel, prepare_model
 
 # Small enough to diverge on no labels; a step costs the same at any rate.
 LEARNING_RATE = 1e-6
+_PAUSE_SECS = .5
 
 InputFn = Callable[[], tf.data.Dataset]
 Take = Callable[[], None]
@@ -106,6 +107,7 @@ def fill(data: Dict[str, Any], batch_size: int, passes: int, folder: str) -> Dic
   for number in range(passes + 1):
     for name, measured in rates.items():
       value = os.path.join(folder, str(number)) if name == 'folder' else name
+      time.sleep(_PAUSE_SECS)  # The pass before still prefetches batches of its next epoch.
       os.sync()  # Pages that are still to be written cannot be dropped.
       evict_from_page_cache(files)
       began = time.perf_counter()

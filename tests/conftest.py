@@ -148,15 +148,20 @@ def restored_process():
   os.environ.update(environment)
 
 
-@pytest.fixture(scope='session')
-def clients_python():
-  """The Python of the environment with today's programs that load exported models."""
-  done = subprocess.run([str(ROOT / 'scripts' / 'install_clients')], stdout=subprocess.PIPE,
+def python_installed_by(script, title):
+  """Returns the Python of the environment that a script makes; skips the test if it cannot."""
+  done = subprocess.run([str(ROOT / 'scripts' / script)], stdout=subprocess.PIPE,
                         stderr=subprocess.STDOUT, universal_newlines=True, timeout=900)
   last_line = done.stdout.strip().rpartition('\n')[2]
   if done.returncode:
-    pytest.skip('no environment with TensorFlow 2: ' + last_line)
+    pytest.skip('no environment with {}: {}'.format(title, last_line))
   return last_line
+
+
+@pytest.fixture(scope='session')
+def clients_python():
+  """The Python of the environment with today's programs that load exported models."""
+  return python_installed_by('install_clients', 'TensorFlow 2')
 
 
 @pytest.fixture(scope='session')

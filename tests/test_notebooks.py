@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 import pytest
-from conftest import ROOT
+from conftest import ROOT, python_installed_by
 
 NOTEBOOKS = sorted((ROOT / 'examples').glob('*.ipynb'))
 PATH = re.compile(r'(?<![\w.:/])/\w[\w.-]*/[\w.-]+')
@@ -67,12 +67,7 @@ def notebooks_python():
   """The Python of the environment with Jupyter."""
   if sys.version_info[:2] != (3, 7):
     pytest.skip('the environment of the notebooks has CPython 3.7')
-  done = subprocess.run([str(ROOT / 'scripts' / 'install_notebooks')], stdout=subprocess.PIPE,
-                        stderr=subprocess.STDOUT, universal_newlines=True, timeout=900)
-  last_line = done.stdout.strip().rpartition('\n')[2]
-  if done.returncode:
-    pytest.skip('no environment with Jupyter: ' + last_line)
-  return last_line
+  return python_installed_by('install_notebooks', 'Jupyter')
 
 
 @pytest.fixture

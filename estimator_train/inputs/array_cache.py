@@ -3,7 +3,7 @@
 import contextlib
 import logging
 import os
-from typing import Any, BinaryIO, Callable, Iterator, Tuple
+from typing import BinaryIO, Callable, Iterator, Tuple
 
 import numpy as np
 
@@ -81,20 +81,14 @@ def fill_in_batches(array: np.ndarray, next_batch: Callable[[], np.ndarray],
     next_batch: returns the next batch, [B, ...].
     description: the text in front of the progress bar.
   """
-  with show_progress(len(array), description) as advance, open_writer(array) as write:
+  with make_progress_bar(total=len(array), desc=description, unit='image') as bar, \
+      open_writer(array) as write:
     num_filled = 0
     while num_filled < len(array):
       batch = next_batch()
       write(np.arange(num_filled, num_filled + len(batch)), batch)
       num_filled += len(batch)
-      advance(len(batch))
-
-
-@contextlib.contextmanager
-def show_progress(num_images: int, description: str) -> Iterator[Callable[[int], Any]]:
-  """Shows a progress bar; yields a function that takes the number of further images."""
-  with make_progress_bar(total=num_images, desc=description, unit='image') as bar:
-    yield bar.update
+      bar.update(len(batch))
 
 
 @contextlib.contextmanager

@@ -62,9 +62,7 @@ class EncodedImages(abc.ABC):
                    expect_grey: bool) -> tf.data.Dataset:
     """Returns a dataset of the images at `indices`, in this order, in batches.
 
-    The batches are (images, class indices, whether all images are grey). With `expect_grey`, the
-    images have only the first channel; see images.make_first_channels. Otherwise, the last
-    component is False.
+    The batches are those of images.make_examples.
     """
 
   def expects_grey(self) -> bool:

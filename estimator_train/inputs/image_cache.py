@@ -15,6 +15,7 @@ from estimator_train.inputs import array_cache, order
 from estimator_train.inputs.batching import Batching
 from estimator_train.inputs.encoded_images import EncodedImages
 from estimator_train.inputs.source import CacheNotStored
+from estimator_train.process.progress_bar import make_progress_bar
 
 _LOG = logging.getLogger('estimator_train')
 _FILL_BATCH_SIZE = 64
@@ -157,7 +158,7 @@ class _Filling:
     class_indices = np.empty(len(images), np.int64)
     fill_order = order.first_reads(len(images), self._batching)
     with self._open_batches(fill_order, images.shape[-1]) as next_batch, \
-        array_cache.show_progress(len(images), 'caching') as advance, \
+        make_progress_bar(total=len(images), desc='caching', unit='image') as bar, \
         array_cache.open_writer(images) as write:
       with self._changed:
         self._examples = images, class_indices
@@ -173,7 +174,7 @@ class _Filling:
         with self._changed:
           self._is_filled[indices] = True
           self._changed.notify_all()
-        advance(len(indices))
+        bar.update(len(indices))
 
   @contextlib.contextmanager
   def _open_batches(self, indices: np.ndarray, channels: int) -> Iterator[Callable[[], Examples]]:
@@ -186,8 +187,8 @@ class _Filling:
       get_next = session.make_callable(tf.data.make_one_shot_iterator(dataset).get_next())
 
       def next_batch() -> Examples:
-        images, class_indices, are_grey = get_next()
-        if expects_grey and not are_grey:
+        images, class_indices, are_complete = get_next()
+        if not are_complete:
           raise _ColourImageFound
         return images, class_indices
 

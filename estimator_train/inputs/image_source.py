@@ -74,9 +74,8 @@ class ImageSource(EncodedImages, Source):
 
   def make_dataset(self, indices: np.ndarray, batching: Batching,
                    expect_grey: bool) -> tf.data.Dataset:
-    references = self.look_up(order.chunks_of(indices, CHUNK_SIZE))
-    make = images.make_first_channels if expect_grey else images.make_all_channels
-    return make(references, self.read, batching)
+    return images.make_examples(self.look_up(order.chunks_of(indices, CHUNK_SIZE)), self.read,
+                                expect_grey, batching)
 
   def input_fns_before_last_stage(self, batching: Batching) -> Dict[str, InputFn]:
     expect_grey = self.expects_grey()

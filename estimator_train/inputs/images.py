@@ -83,14 +83,15 @@ def make_batches(references: tf.data.Dataset, read: Read, expect_grey: bool,
       _load_batches(references, read, expect_grey, batching).map(make_encode(read, batching)))
 
 
-def make_first_channels(references: tf.data.Dataset, read: Read,
-                        batching: Batching) -> tf.data.Dataset:
-  """Returns a dataset of (first channels, class indices, whether all images are grey), in batches.
+def make_examples(references: tf.data.Dataset, read: Read, expect_grey: bool,
+                  batching: Batching) -> tf.data.Dataset:
+  """Returns a dataset of (pixels, class indices, whether the pixels are complete), in batches.
 
-  It is for images that are expected to be grey. The first channels are [B, height, width, 1].
+  If images are expected to be grey, the pixels have only the first channel, and are complete if all
+  images of the batch are grey. Otherwise, they have all channels that the model takes.
 
   Args:
-    references, read, batching: as in make_batches.
+    references, read, expect_grey, batching: as in make_batches.
   """
   @tf.autograph.experimental.do_not_convert
   def compare(pixels: tf.Tensor, colour_references: tf.Tensor,
@@ -98,20 +99,7 @@ def make_first_channels(references: tf.data.Dataset, read: Read,
     return pixels, class_indices, tf.reduce_all(tf.equal(colour_references, ''))
 
   return batching.prefetch_images(
-      _load_batches(references, read, True, batching).map(compare))
-
-
-def make_all_channels(references: tf.data.Dataset, read: Read,
-                      batching: Batching) -> tf.data.Dataset:
-  """Like make_first_channels, with all channels that the model takes; the last component is False.
-  """
-  @tf.autograph.experimental.do_not_convert
-  def select(pixels: tf.Tensor, colour_references: tf.Tensor,
-             class_indices: tf.Tensor) -> Tuple[tf.Tensor, ...]:
-    return pixels, class_indices, tf.constant(False)
-
-  return batching.prefetch_images(
-      _load_batches(references, read, False, batching).map(select))
+      _load_batches(references, read, expect_grey, batching).map(compare))
 
 
 def _load_batches(references: tf.data.Dataset, read: Read, expect_grey: bool,

@@ -31,7 +31,7 @@ class BadExample(ValueError):
 
 
 class CacheNotStored(OSError):
-  """A cache could not be written to the disk. The text is the value of the UserError."""
+  """A cache could not be written to the disk. The text is the `given` of the UserError."""
 
 
 class BadImage(NamedTuple):

@@ -100,8 +100,10 @@ def _require_export_dir(settings: Any) -> None:
 @requirement('export', *choices.TRAINING_MODES)
 def _require_onnx_packages(settings: Any) -> None:
   """Raises a UserError before the training if its export would fail."""
+  if not settings.export_dir or settings.export_format != 'onnx':
+    return
   missing = [name for name in _ONNX_PACKAGES if importlib.util.find_spec(name) is None]
-  if settings.export_dir and settings.export_format == 'onnx' and missing:
+  if missing:
     raise UserError('--export_format=onnx requires the extra `onnx`',
                     'not installed: ' + ', '.join(missing),
                     'install it with `pip install estimator_train[onnx]`')

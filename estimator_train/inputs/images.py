@@ -189,4 +189,4 @@ def _make_colour_fallback(read: Read,
 def is_image_batch(features: Any) -> bool:
   """Returns whether features are a batch of images, [B, height, width, 1 or 3]."""
   return (isinstance(features, tf.Tensor) and features.shape.ndims == 4
-          and features.shape[-1].value in (1, 3))
+          and features.shape.as_list()[-1] in (1, 3))

@@ -20,6 +20,20 @@ attribute TensorFlow lacks, which other function uses this function, or how the 
     location: training/basic_session_run_hooks.py:570
     symptom: slow start; a resumed run saves at other steps than an uninterrupted run
     test: tests/training/checkpoints/test_save_hook.py
+- `configurations.by_reference`, `configurations.copy_layer`
+    defect: configurations contain functions and objects by name; a Lambda changes Keras's globals
+    location: keras/models.py:57, keras/layers/core.py:889
+    symptom: unknown or wrong functions, lost arguments, later layers fail
+    test: tests/training/test_drop_in.py
+- `configurations.copy_optimizer`, `configurations.copy_metrics`
+    defect: only the configurations of optimizers and of metrics in flat lists are copied
+    location: keras/models.py:665, keras/metrics.py:2825
+    symptom: arguments are lost; metrics in nested lists belong to another graph
+    test: tests/training/test_drop_in.py
+- `configurations.nested_layers`, `configurations.config_of`, `configurations.is_of_library`,
+  `configurations.names_in_code`, `configurations.is_equal`
+    defect: (used by the previous entries and by `model_copies.ModelCopier`)
+    test: tests/training/test_drop_in.py
 - `control_inputs.run_before`
     defect: (no public function adds control inputs to existing operations)
     location: framework/ops.py:2089
@@ -77,6 +91,11 @@ attribute TensorFlow lacks, which other function uses this function, or how the 
     location: estimator.py:1377 (E)
     symptom: two loss curves in TensorBoard
     test: tests/tf_patches/test_tf_patches.py
+- `gradient_sums.sum_before_changes`
+    defect: gradients are clipped before they are summed over the replicas
+    location: keras/optimizer_v2/optimizer_v2.py:473, training/optimizer.py:672
+    symptom: with clipping, N replicas do not train like one
+    test: tests/training/test_drop_in.py
 - `horovod_strategy.HorovodStrategy`
     defect: (no public class from which a strategy for several processes can be derived)
     test: tests/cluster/test_horovod.py
@@ -93,6 +112,9 @@ attribute TensorFlow lacks, which other function uses this function, or how the 
     location: keras/backend.py:454
     symptom: GPU options of a RunConfig have no effect
     test: tests/training/test_drop_in.py
+- `keras.has_values`
+    defect: (no public function returns whether a model has been used)
+    test: tests/training/test_drop_in.py
 - `keras.BatchNormalization`
     defect: a frozen layer uses the statistics of the batch
     location: keras/layers/normalization.py:633
@@ -107,25 +129,19 @@ attribute TensorFlow lacks, which other function uses this function, or how the 
     defect: (no public attribute identifies subclassed models)
     location: keras/engine/network.py:276
     test: tests/training/test_drop_in.py
-- `keras.trainable_flags`
-    defect: (used with `set_trainable_flags`)
-    test: tests/training/test_drop_in.py
-- `keras.set_trainable_flags`
-    defect: copies of layers lack `trainable` of the layers inside
-    location: keras/models.py:57
-    symptom: frozen layers are trained, and start from the weights of other layers
-    test: tests/training/test_drop_in.py
 - `loss_scaling.LossScalingOptimizer`
     defect: LossScaleOptimizer has no `get_config`
     location: keras/mixed_precision/experimental/loss_scale_optimizer.py:47
     symptom: the model cannot be converted to an Estimator
     test: tests/training/test_mixed_precision.py
-- `model_to_estimator.build_model`
-    defect: (no public function copies a model onto the tensors of a batch)
-    location: keras.py:181 (E)
+- `model_copies.ModelCopier`
+    defect: Keras copies a layer by its class and the result of `get_config`
+    location: keras/models.py:57, 441
+    symptom: arguments, attributes, losses, second uses and sharing of layers are lost
     test: tests/training/test_drop_in.py
-- `model_to_estimator.get_optimizer_config`
-    defect: (used by `build_model`)
+- `model_to_estimator.build_model`, `model_to_estimator.compile_copy`,
+  `model_to_estimator.get_optimizer_config`
+    defect: the name of an output is prefixed twice (otherwise, what keras.py:181 (E) does)
     test: tests/training/test_drop_in.py
 - `model_to_estimator.output_names`
     defect: the names of the outputs differ between replicas
@@ -142,10 +158,6 @@ attribute TensorFlow lacks, which other function uses this function, or how the 
     defect: only the first update of a metric is run
     location: model_fn.py:515 (E)
     symptom: `weighted_metrics` ignore the sample weights
-    test: tests/training/test_drop_in.py
-- `model_to_estimator.restore_subclassed_model`
-    defect: (no public function restores the layers that `build_model` replaces)
-    location: keras/models.py:520
     test: tests/training/test_drop_in.py
 - `model_to_estimator.make_object_saver`
     defect: five object-based checkpoints are kept
@@ -208,8 +220,8 @@ attribute TensorFlow lacks, which other function uses this function, or how the 
     location: keras.py:370 (E)
     symptom: the weights of a new model are ignored
     test: tests/training/test_drop_in.py
-- `saved_weights.start_graph`
-    defect: (used by `save_initial_weights` and `save_random_weights`)
+- `saved_weights.start_graph`, `saved_weights.random_weights`
+    defect: (used by `save_initial_weights`, `save_random_weights` and `convert`)
     test: tests/tf_patches/test_tf_patches.py
 - `saved_weights.save_random_weights`
     defect: (like `save_initial_weights`, but does not build the model again)
@@ -288,10 +300,13 @@ attribute TensorFlow lacks, which other function uses this function, or how the 
     location: keras/metrics.py:560
     symptom: the metric depends on the batch size if the last batch is short
     test: tests/training/evaluation/test_metrics_of_any_model.py
-- `training_endpoints.outputs_with_labels_of_their_shape`
-    defect: (no public attribute of a compiled model contains the loss of each output)
-    location: keras/engine/training.py:2947
-    test: tests/modes/test_any_model.py
+- `training_endpoints.scalar_losses`
+    defect: (used to warn of losses that replicas cannot compute exactly)
+    test: tests/training/test_losses.py
+- `training_endpoints.loss_functions`, `training_endpoints.takes_labels_like_outputs`,
+  `training_endpoints.takes_one_hot`
+    defect: (no public function returns the loss of each output, or what it takes)
+    test: tests/training/test_drop_in.py
 - `xla.compile_for_cpus`
     defect: XLA compiles for GPUs only
     location: tensorflow/compiler/jit/flags.cc (C++)

@@ -4,7 +4,7 @@ Paths are relative to tensorflow_core/python/keras/.
 """
 
 import contextlib
-from typing import Any, Iterator, List, Sequence
+from typing import Any, Iterator, List
 
 import tensorflow.compat.v1 as tf
 from tensorflow.python.keras import backend
@@ -41,6 +41,23 @@ def ensure_session(model: tf.keras.Model, config: tf.ConfigProto) -> None:
     tf.keras.backend.set_session(tf.Session(graph=graph, config=config))
 
 
+def has_values(model: tf.keras.Model) -> bool:
+  """Returns whether weights of a model have been initialized, loaded or trained.
+
+  Not a workaround for a defect: this function uses the private name `_keras_initialized`
+  (backend.py:888), by which Keras marks the weights that it has initialized.
+  """
+  if tf.executing_eagerly():
+    return True
+  weights = model.weights if model.built else []
+  if any(getattr(weight, '_keras_initialized', False) for weight in weights):
+    return True
+  session = getattr(backend._SESSION, 'session', None)
+  if session is None or not weights or session.graph is not weights[0].graph:
+    return False
+  return any(session.run([tf.is_variable_initialized(weight) for weight in weights]))
+
+
 class BatchNormalization(tf.keras.layers.BatchNormalization):
   """Batch normalization that runs in inference mode while it is frozen, as in TensorFlow 2.
 
@@ -73,45 +90,3 @@ def is_graph_network(model: tf.keras.Model) -> bool:
   model with its own `call`, Keras needs the tensors of a batch, on which it calls the copy.
   """
   return bool(model._is_graph_network)
-
-
-def trainable_flags(model: tf.keras.Model) -> List[bool]:
-  """Returns `trainable` of a model and of all layers inside it, for set_trainable_flags.
-
-  Not a workaround for a defect: this function uses the private name `_get_trainable_state`
-  (engine/base_layer.py:2167), because the public `layers` lacks layers inside other layers.
-  """
-  return list(model._get_trainable_state().values())
-
-
-def set_trainable_flags(model_copy: tf.keras.Model, flags: Sequence[bool]) -> None:
-  """Freezes the layers of a copy, compiled or not, that are frozen in the original model.
-
-  Defect: models.py:57 and 642 copy layers by their configurations, which lack `trainable` of the
-  layers inside a layer, such as `Bidirectional`, or inside a subclass of tf.keras.Model. Symptom:
-  frozen layers are trained, and get the weights of other layers: the order of `weights` depends on
-  `trainable`.
-
-  Args:
-    model_copy: a copy of a model.
-    flags: the return value of trainable_flags for the model.
-
-  Raises:
-    ValueError: the model has frozen layers, but the copy has another number of layers.
-  """
-  layers = list(model_copy._get_trainable_state())
-  if len(layers) != len(flags):
-    if all(flags):
-      return
-    raise ValueError(
-        'a copy of a model with frozen layers must have as many layers as the model: {}: {} layers '
-        'instead of {}: return all arguments from get_config, and call the model before it is '
-        'converted'.format(model_copy.name, len(layers), len(flags)))
-  for layer, flag in zip(layers, flags):
-    # The setter of `trainable` also sets the flags of the layers inside, which follow in the list.
-    layer.trainable = flag
-  if model_copy.optimizer:
-    # A compiled model has stored the weights to train. New attributes would become part of
-    # object-based checkpoints.
-    model_copy._collected_trainable_weights[:] = model_copy._unique_trainable_weights
-    model_copy._compiled_trainable_state.update(model_copy._get_trainable_state())

@@ -4,42 +4,101 @@ Line numbers refer to tensorflow_estimator/python/estimator/keras.py, unless a f
 """
 
 import re
-from typing import Any, Dict, List, Mapping, Optional, Set
+from typing import Any, Dict, List, Optional, Sequence, Set
 
 import tensorflow.compat.v1 as tf
-from tensorflow.python.keras import models
+from tensorflow.python.keras import backend, optimizers
 from tensorflow.python.training.tracking import graph_view, util
-from tensorflow_estimator.python.estimator import keras
 
-from estimator_train.tf_patches.keras import set_trainable_flags, trainable_flags
+from estimator_train.tf_patches import gradient_sums
+from estimator_train.tf_patches.configurations import copy_metrics, copy_optimizer
+from estimator_train.tf_patches.model_copies import ModelCopier
 
 
-def build_model(model: tf.keras.Model, mode: str, features: Any, labels: Any,
-                custom_objects: Optional[Dict[str, Any]],
-                optimizer_config: Any) -> tf.keras.Model:
-  """Builds a copy of a model on the tensors of a batch, and compiles it unless `mode` is PREDICT.
+def build_model(copier: ModelCopier, mode: str, inputs: Any) -> tf.keras.Model:
+  """Copies a model onto the tensors of a batch.
 
-  Not a workaround for a defect: this function uses the private name `_clone_and_build_model`
-  (line 181), because no public function applies sample weights, and sorts dicts of features and
-  labels in the order of the inputs and outputs of the model.
+  Not a workaround for a defect: this function and compile_copy do the same as the private function
+  `_clone_and_build_model` (line 181), but with exact copies; see model_copies.
 
   Args:
-    model: the compiled model to copy.
+    copier: copies the model.
     mode: one of tf.estimator.ModeKeys.
-    features: a tensor, or a list or dict with one tensor per input; or `{'features': ...,
-      'sample_weights': ...}`.
-    labels: a tensor, or a list or dict with one tensor per output; None in the mode PREDICT.
-    custom_objects: the user's functions and classes, by name.
-    optimizer_config: the return value of get_optimizer_config for the optimizer of `model`.
+    inputs: a tensor, or a list or dict with one tensor per input.
   """
-  flags = trainable_flags(model)
-  # Without this scope, TensorFlow does not find custom objects of the optimizer.
-  with tf.keras.utils.CustomObjectScope(custom_objects or {}):
-    # pylint: disable-next=protected-access
-    model_copy = keras._clone_and_build_model(mode, model, custom_objects, features, labels,
-                                              optimizer_config)
-  set_trainable_flags(model_copy, flags)
-  return model_copy
+  tf.keras.backend.set_learning_phase(mode == tf.estimator.ModeKeys.TRAIN)
+  if mode != tf.estimator.ModeKeys.PREDICT:
+    backend.track_variable(tf.train.get_or_create_global_step())
+  return copier.copy(inputs)
+
+
+def compile_copy(copy: tf.keras.Model, model: tf.keras.Model, optimizer_config: Any,
+                 labels: Sequence[Any], sample_weights: Optional[Sequence[Any]]) -> None:
+  """Compiles a copy like the original model; see build_model.
+
+  Defect: metric objects are copied by their configurations only, and only in flat lists and dicts
+  (tensorflow_core/python/keras/metrics.py:2825). Symptoms: metrics lose arguments or cannot be
+  copied; the name of an output is prefixed twice.
+
+  Args:
+    copy: a copy of the model from build_model.
+    model: the compiled model.
+    optimizer_config: the return value of get_optimizer_config for the optimizer of `model`.
+    labels: for each output a tensor; None for an output without a loss.
+    sample_weights: for each output a tensor or None; None: there are no sample weights.
+  """
+  # pylint: disable=protected-access
+  copy.compile(
+      _copy_optimizers(model.optimizer, optimizer_config), model.loss,
+      metrics=copy_metrics(model._compile_metrics), loss_weights=model.loss_weights,
+      sample_weight_mode=model.sample_weight_mode,
+      weighted_metrics=copy_metrics(model._compile_weighted_metrics), target_tensors=list(labels))
+  names = [metric.name for metric in getattr(model, '_compile_metric_functions', ())]
+  if sample_weights is not None:
+    for index, endpoint in enumerate(copy._training_endpoints):
+      endpoint.sample_weight_mode = _weight_mode(model.sample_weight_mode, index,
+                                                 endpoint.output_name)
+    copy._compile_weights_loss_and_weighted_metrics(list(sample_weights))
+  for metric, name in zip(copy._compile_metric_functions, names):
+    metric._name = name
+
+
+def _weight_mode(modes: Any, index: int, output_name: str) -> Optional[str]:
+  """Returns the mode of the sample weights of an output, which Keras sets only for placeholders."""
+  if isinstance(modes, dict):
+    return modes.get(output_name)
+  return modes[index] if isinstance(modes, (list, tuple)) else modes
+
+
+def _copy_optimizers(optimizer: Any, config: Any) -> Any:
+  """Copies an optimizer or a list of optimizers; the global step counts their steps."""
+  if isinstance(optimizer, (list, tuple)):
+    return [_copy_optimizers(*pair) for pair in zip(optimizer, config)]
+  global_step = tf.train.get_or_create_global_step()
+  _check_supports_strategies(getattr(optimizer, 'optimizer', optimizer))
+  if isinstance(optimizer, optimizers.TFOptimizer):
+    copy = optimizers.TFOptimizer(optimizer.optimizer, global_step)
+    backend.track_tf_optimizer(copy)
+  else:
+    copy = copy_optimizer(optimizer, config)
+    copy.iterations = global_step
+  gradient_sums.sum_before_changes(copy)
+  return copy
+
+
+def _check_supports_strategies(optimizer: Any) -> None:
+  """Raises a ValueError if a strategy replicates variables that the optimizer cannot replicate.
+
+  Keras's Nadam assigns its cache in each replica, and the `_create_slots` of some optimizers of
+  `tf.train` asks for the only device of a variable.
+  """
+  names = type(optimizer)._create_slots.__code__.co_names
+  if tf.distribute.has_strategy() and (
+      isinstance(optimizer, tf.keras.optimizers.Nadam) or 'colocate_with' in names):
+    raise ValueError(
+        'the optimizer does not support distribution strategies in TensorFlow 1.15: {}: give an '
+        'optimizer of tf.keras.optimizers other than Nadam, or train without a strategy'.format(
+            type(optimizer).__name__))
 
 
 def get_optimizer_config(optimizer: Any) -> Any:
@@ -97,30 +156,22 @@ def make_train_op(model: tf.keras.Model) -> tf.Operation:
 
 
 def make_metrics(model: tf.keras.Model) -> Dict[str, Any]:
-  """Returns the compiled metrics of a model from build_model, by name.
+  """Returns the metrics of a model from build_model, by name, also those added by `add_metric`.
 
   Defect: model_fn.py:515 runs only the first update of a metric, but the update with the sample
-  weights is the last one. Symptom: `weighted_metrics` ignore the sample weights. This function
-  uses the private name `_compile_metric_functions`, because the public `model.metrics` also
-  contains the metrics that a model has added by `add_metric`.
+  weights is the last one, and a layer that is used twice updates its metric twice; keras.py:226
+  leaves out the metrics that layers and models add. Symptoms: `weighted_metrics` ignore the sample
+  weights; metrics of layers are missing.
   """
-  model._make_test_function()  # pylint: disable=protected-access
-  metrics = model._compile_metric_functions  # pylint: disable=protected-access
-  for metric in metrics:
-    del metric._updates[:-1]  # pylint: disable=protected-access
-  return {metric.name: metric for metric in metrics}
-
-
-def restore_subclassed_model(model: tf.keras.Model) -> None:
-  """Restores the user's model after build_model, which replaces the layers of some models.
-
-  TensorFlow replaces the layers of a model that is a subclass of tf.keras.Model without
-  `get_config`, because TensorFlow cannot copy such a model. Not a workaround for a defect: this
-  function uses the private name `in_place_subclassed_model_state_restoration`, because no public
-  function undoes the replacement.
-  """
-  if getattr(model, '_original_attributes_cache', None) is not None:
-    models.in_place_subclassed_model_state_restoration(model)
+  # pylint: disable=protected-access
+  model._make_test_function()
+  compiled = model._compile_metric_functions
+  for metric in compiled:
+    del metric._updates[:-1]
+  added = [metric for metric in model.metrics if metric not in compiled and metric._updates]
+  for metric in added:
+    metric._updates[:] = [tf.group(*metric._updates)]
+  return {metric.name: metric for metric in [*compiled, *added]}
 
 
 def make_object_saver(model: tf.keras.Model, config: tf.estimator.RunConfig) -> tf.train.Saver:
@@ -139,15 +190,13 @@ def make_object_saver(model: tf.keras.Model, config: tf.estimator.RunConfig) -> 
   return saver
 
 
-def weight_shapes(model: tf.keras.Model,
-                  custom_objects: Mapping[str, Any]) -> Dict[str, List[int]]:
+def weight_shapes(copier: ModelCopier) -> Dict[str, List[int]]:
   """Returns the shapes of a model's weights, by the names of the weights in an Estimator's graph.
 
   See saved_weights.save_initial_weights about the names.
   """
-  with tf.Graph().as_default(), tf.keras.utils.CustomObjectScope(dict(custom_objects)):
-    return {weight.op.name: weight.shape.as_list()
-            for weight in tf.keras.models.clone_model(model).weights}
+  with tf.Graph().as_default():
+    return {weight.op.name: weight.shape.as_list() for weight in copier.copy().weights}
 
 
 def register_schedules(*schedules: type) -> None:

@@ -5,11 +5,11 @@ Line numbers refer to tensorflow_estimator/python/estimator/keras.py, unless a f
 
 import os
 import re
-from typing import Any, Dict, List, Optional, Sequence
+from typing import Any, List, Optional, Sequence
 
 import tensorflow.compat.v1 as tf
 
-from estimator_train.tf_patches.keras import set_trainable_flags, trainable_flags
+from estimator_train.tf_patches.model_copies import ModelCopier
 
 
 def initial_weights_path(model_dir: str) -> str:
@@ -32,10 +32,8 @@ def _make_folder(path: str) -> None:
     os.makedirs(path, exist_ok=True)
 
 
-def save_initial_weights(model: tf.keras.Model, values: Optional[Sequence[Any]],
-                         config: tf.estimator.RunConfig,
-                         custom_objects: Optional[Dict[str, Any]] = None,
-                         object_based: bool = False) -> List[str]:
+def save_initial_weights(copier: ModelCopier, values: Optional[Sequence[Any]],
+                         config: tf.estimator.RunConfig, object_based: bool = False) -> List[str]:
   """Saves initial weights, and returns the names that they have in an Estimator's graph.
 
   Defect: line 370 reuses the weights in `model_dir/keras` without a check. Symptom: the weights of
@@ -43,12 +41,12 @@ def save_initial_weights(model: tf.keras.Model, values: Optional[Sequence[Any]],
   builds the training graph, which takes most of the time of a conversion.
 
   Args:
-    model: a model that is defined by its inputs and outputs. The returned names can differ from the
-      names in the graph of `model`: if this graph contains other models, its names have suffixes.
+    copier: copies a model that is defined by its inputs and outputs. The returned names can differ
+      from the names in the graph of the model: if this graph contains other models, its names have
+      suffixes.
     values: the values of the weights, or None for random values, with the seed in `config`.
     config: the configuration of the Estimator. In a cluster, the chief always writes the weights;
       another task writes the weights only if there is no file yet.
-    custom_objects: the user's functions and classes, by name.
     object_based: whether to write an object-based checkpoint.
   """
   path = initial_weights_path(config.model_dir)
@@ -56,9 +54,7 @@ def save_initial_weights(model: tf.keras.Model, values: Optional[Sequence[Any]],
   _make_folder(os.path.dirname(path))
   with tf.Graph().as_default(), tf.Session(config=config.session_config) as session:
     global_step = start_graph(config.tf_random_seed)
-    with tf.keras.utils.CustomObjectScope(custom_objects or {}):
-      copy = tf.keras.models.clone_model(model)
-    set_trainable_flags(copy, trainable_flags(model))
+    copy = copier.copy()
     if config.is_chief or not tf.train.checkpoint_exists(path):
       initializers = [global_step.initializer, *[weight.initializer for weight in copy.weights]]
       if object_based or values is not None:
@@ -72,6 +68,18 @@ def save_initial_weights(model: tf.keras.Model, values: Optional[Sequence[Any]],
         _save_variables(session, path, [global_step, *copy.weights],
                         initializers if values is None else [])
     return [weight.op.name for weight in copy.weights]
+
+
+def random_weights(copier: ModelCopier, config: tf.estimator.RunConfig) -> List[Any]:
+  """Returns random initial weights of a model, which depend on the seed in `config`.
+
+  See save_initial_weights. The weights of the model itself depend on the seed of its own graph.
+  """
+  with tf.Graph().as_default(), tf.Session(config=config.session_config) as session:
+    start_graph(config.tf_random_seed)
+    weights = copier.copy().weights
+    session.run([weight.initializer for weight in weights])
+    return list(session.run([weight.read_value() for weight in weights]))
 
 
 def start_graph(seed: int) -> Any:

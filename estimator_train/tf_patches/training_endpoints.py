@@ -3,10 +3,11 @@
 Line numbers refer to tensorflow_core/python/keras/engine/training.py, unless a file is named.
 """
 
-from typing import Any, Dict, List, NamedTuple, Optional, Set
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence
 
 import tensorflow.compat.v1 as tf
-from tensorflow.python.keras import metrics
+from tensorflow.python.keras import losses as keras_losses, metrics
+from tensorflow.python.keras.engine import training_utils
 from tensorflow.python.keras.utils import losses_utils
 from tensorflow.python.ops.losses import util
 
@@ -107,16 +108,44 @@ def _call_metric_function(metric: Any, targets: tf.Tensor, outputs: tf.Tensor) -
   return tf.convert_to_tensor(metric._fn(targets, outputs, **metric._fn_kwargs))
 
 
-def outputs_with_labels_of_their_shape(model: tf.keras.Model) -> Set[str]:
-  """Returns the names of the outputs of a compiled model whose labels must have their shapes.
+def scalar_losses(model: tf.keras.Model) -> List[str]:
+  """Returns the names of the outputs of a compiled model whose loss is one number per batch.
 
-  Not a workaround for a defect: this function uses the private name `_training_endpoints`, because
-  no public attribute of a model contains the loss of each output. A loss of Keras compares each
-  number of the output with a number of the labels, unless its name begins with `sparse`.
+  Not a workaround for a defect: see output_losses. Only losses of the user are computed.
   """
-  names = set()
+  names = []
   for endpoint in model._training_endpoints:  # pylint: disable=protected-access
-    function: Any = getattr(endpoint.loss_fn, 'fn', None)
-    if _is_of_tensorflow(function) and not function.__name__.startswith('sparse'):
-      names.add(endpoint.output_name)
+    loss = endpoint.loss_fn
+    if not endpoint.should_skip_target() and not _is_of_tensorflow(getattr(loss, 'fn', loss)):
+      values = loss.call(endpoint.training_target.target, endpoint.output)
+      if values.shape.ndims == 0:
+        names.append(endpoint.output_name)
   return names
+
+
+def loss_functions(model: tf.keras.Model, output_names: Sequence[str]) -> List[Any]:
+  """Returns the loss function of each output of a compiled model; None for one without a loss.
+
+  Not a workaround for a defect: this function calls the private function `prepare_loss_functions`,
+  because a model whose inputs are unknown has the attribute `loss_functions` only when it is built.
+  """
+  return list(training_utils.prepare_loss_functions(model.loss or {}, list(output_names)))
+
+
+def takes_labels_like_outputs(loss_function: Any) -> bool:
+  """Returns whether the labels of a loss from loss_functions must have the shape of the output.
+
+  Not a workaround for a defect: losses of Keras compare each number of the output with a number of
+  the labels, unless their names begin with `sparse`. What a loss of the user takes is unknown.
+  """
+  function: Any = getattr(loss_function, 'fn', None)
+  return _is_of_tensorflow(function) and not function.__name__.startswith('sparse')
+
+
+def takes_one_hot(loss_function: Any) -> bool:
+  """Returns whether a loss from loss_functions is a cross-entropy of one-hot labels.
+
+  Not a workaround for a defect: this function uses the private name `is_categorical_crossentropy`,
+  because no public function recognizes the loss in each of its forms.
+  """
+  return bool(keras_losses.is_categorical_crossentropy(loss_function))

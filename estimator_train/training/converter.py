@@ -1,6 +1,7 @@
 """Converts a compiled Keras model to an Estimator."""
 
-from typing import Any, Callable, Collection, Dict, Mapping, Optional, Sequence
+import logging
+from typing import Any, Callable, Collection, ContextManager, Dict, Mapping, Optional, Sequence
 
 import tensorflow.compat.v1 as tf
 
@@ -10,19 +11,23 @@ from estimator_train.process import cpu_tuning
 from estimator_train.tf_patches import (
   convolution,
   estimator as estimator_patches,
-  keras as keras_patches,
   model_to_estimator,
   replicated_variables,
 )
+from estimator_train.tf_patches.configurations import nested_layers
+from estimator_train.tf_patches.model_copies import ModelCopier
 from estimator_train.tf_patches.saved_weights import PositionalWeights
-from estimator_train.training import losses
-from estimator_train.training.batch_checks import BatchCheck
+from estimator_train.training import losses, model_errors
+from estimator_train.training.batches import BatchFormat
 from estimator_train.training.evaluation import metrics as evaluation_metrics
+
+_LOG = logging.getLogger('estimator_train')
 
 # Converts the features of a batch to the input of the model.
 Preprocess = Callable[[Any], Any]
 # A function of the features, the labels and the outputs of a replica's training batch.
 BatchObserver = Callable[[Any, Any, tf.Tensor], None]
+ErrorTranslator = Callable[[], ContextManager[None]]
 # Maps the name of a model output to a class in tf.estimator.export, such as RegressionOutput.
 ExportOutputs = Mapping[str, Callable[[tf.Tensor], tf.estimator.export.ExportOutput]]
 
@@ -31,7 +36,7 @@ def to_estimator(model: tf.keras.Model, run_config: tf.estimator.RunConfig, *,
                  warm_start: Optional[tf.estimator.WarmStartSettings] = None,
                  positional_weights: Optional[PositionalWeights] = None,
                  weight_names: Optional[Collection[str]] = None,
-                 custom_objects: Optional[Dict[str, Any]] = None,
+                 copier: Optional[ModelCopier] = None,
                  object_based: bool = False,
                  export_outputs: Optional[ExportOutputs] = None,
                  preprocess: Preprocess = lambda features: features,
@@ -39,7 +44,8 @@ def to_estimator(model: tf.keras.Model, run_config: tf.estimator.RunConfig, *,
                  class_weights: Optional[Sequence[float]] = None,
                  label_smoothing: float = 0.,
                  frozen_part: Optional[tf.keras.Model] = None,
-                 check_batch: Optional[BatchCheck] = None,
+                 source: str = 'input_fn',
+                 translate_errors: ErrorTranslator = model_errors.translate_errors,
                  observe_batch: Optional[BatchObserver] = None) -> tf.estimator.Estimator:
   """Converts a compiled Keras model to an Estimator.
 
@@ -57,7 +63,7 @@ def to_estimator(model: tf.keras.Model, run_config: tf.estimator.RunConfig, *,
       known inputs; used instead of `warm_start`.
     weight_names: the names of the weights in `warm_start` and in the checkpoints; None: the names
       are not checked.
-    custom_objects: the user's functions and classes by name; copying the model requires them.
+    copier: copies the model; None: the model requires no custom objects.
     object_based: whether to save checkpoints for tf.train.Checkpoint instead of tf.train.Saver.
     export_outputs: further signatures of a SavedModel.
     preprocess: converts the features of a batch to the input of the model.
@@ -69,10 +75,15 @@ def to_estimator(model: tf.keras.Model, run_config: tf.estimator.RunConfig, *,
       training loss.
     frozen_part: the frozen layers whose cached outputs are the features of `model`. Checkpoints
       also contain the weights of these layers. None: `model` is a complete network.
-    check_batch: called with the features and the labels of a batch before the model is copied;
-      raises an error if they do not fit the model.
+    source: what yields the batches, for error messages.
+    translate_errors: makes a context that translates errors of the user's code in the model.
     observe_batch: called in each replica while the training graph is built.
   """
+  for layer in nested_layers(model):
+    if layer.stateful and not isinstance(layer, (tf.keras.Model, tf.keras.metrics.Metric)):
+      raise InvalidValue('an Estimator does not keep the state of a layer from batch to batch',
+                         'layer {!r} has stateful=True'.format(layer.name),
+                         'give stateful=False, and whole sequences as examples')
   loss = losses.get_loss(model)
   # Compiling the model again would remove its metrics.
   if label_smoothing:
@@ -80,34 +91,44 @@ def to_estimator(model: tf.keras.Model, run_config: tf.estimator.RunConfig, *,
   if class_weights is not None:
     model.loss = losses.weight_classes(model.loss, class_weights)
   optimizer_config = model_to_estimator.get_optimizer_config(model.optimizer)
+  copier = copier or ModelCopier(model)
+  batch_format = BatchFormat(model, source)
 
   def model_fn(features: Any, labels: Any, mode: str,
                config: tf.estimator.RunConfig) -> tf.estimator.EstimatorSpec:
+    with translate_errors():
+      return make_spec(features, labels, mode, config)
+
+  def make_spec(features: Any, labels: Any, mode: str,
+                config: tf.estimator.RunConfig) -> tf.estimator.EstimatorSpec:
     estimator_patches.keep_loss_unscaled()
     if mode == tf.estimator.ModeKeys.TRAIN and cpu_tuning.needs_padded_gradients():
       convolution.pad_filter_gradients(tf.get_default_graph())
-    if check_batch is not None:
-      check_batch(features, labels)
-    features, labels = _repeat_weights(features, model), _labels_as_columns(labels, model)
+    features, weights = model_inputs.split_weights(features)
     model_copy = model_to_estimator.build_model(
-        model, mode, _preprocess_features(features, preprocess), labels, custom_objects,
-        optimizer_config)
+        copier, mode, batch_format.arrange_features(preprocess(features)))
     has_checkpoint = tf.train.latest_checkpoint(config.model_dir) is not None
     if positional_weights is not None and not has_checkpoint:
       positional_weights.initialize(model_copy)
     if weight_names is not None and not (object_based and has_checkpoint):
       _check_weight_names(model_copy, weight_names)
-    predictions = dict(zip(model_to_estimator.output_names(model_copy, model), model_copy.outputs))
+    output_names = model_to_estimator.output_names(model_copy, model)
+    predictions = dict(zip(output_names, model_copy.outputs))
     spec: Dict[str, Any] = {
         'predictions': predictions,
         'export_outputs': _make_export_outputs(predictions, export_outputs)}
     hooks = []
+    if mode != tf.estimator.ModeKeys.PREDICT:
+      labels = batch_format.arrange_labels(labels, output_names, model_copy.outputs)
+      weights = batch_format.arrange_weights(weights, output_names)
     if mode == tf.estimator.ModeKeys.TRAIN:
+      model_to_estimator.compile_copy(model_copy, model, optimizer_config, labels, weights)
       train_op = replicated_variables.average_statistics(
           model_copy, model_to_estimator.make_train_op(model_copy))
       spec.update(train_op=train_op, loss=model_copy.total_loss)
+      _warn_of_batch_losses(model_copy)
       if observe_batch is not None:
-        observe_batch(features, labels, *model_copy.outputs)
+        observe_batch(features, labels[0], *model_copy.outputs)
       # No step uses these variables; they only add the frozen weights to the checkpoints.
       for weight in frozen_part.weights if frozen_part is not None else ():
         tf.get_variable(weight.op.name, weight.shape, weight.dtype.base_dtype,
@@ -116,9 +137,10 @@ def to_estimator(model: tf.keras.Model, run_config: tf.estimator.RunConfig, *,
           None if object_based else config,
           model_to_estimator.hyperparameter_names(model_copy.optimizer)))
     elif mode == tf.estimator.ModeKeys.EVAL:
-      spec.update(eval_metric_ops=_make_metrics(model_copy, features, labels, loss, num_classes),
-                  loss=model_copy.total_loss)
-    model_to_estimator.restore_subclassed_model(model)
+      model_to_estimator.compile_copy(model_copy, model, optimizer_config, labels, weights)
+      metrics = _make_metrics(model_copy, features, labels, weights, loss, num_classes)
+      evaluation_metrics.update_after(model_copy.inputs, metrics)
+      spec.update(eval_metric_ops=metrics, loss=model_copy.total_loss)
     if object_based:
       spec['scaffold'] = tf.train.Scaffold(
           saver=model_to_estimator.make_object_saver(model_copy, config))
@@ -127,57 +149,28 @@ def to_estimator(model: tf.keras.Model, run_config: tf.estimator.RunConfig, *,
   return tf.estimator.Estimator(model_fn, config=run_config, warm_start_from=warm_start)
 
 
-def _make_metrics(model: tf.keras.Model, features: Any, labels: Any, loss: losses.Loss,
-                  num_classes: Optional[int]) -> evaluation_metrics.Metrics:
+def _warn_of_batch_losses(model: tf.keras.Model) -> None:
+  """Warns of losses for which several replicas do not train like one."""
+  strategy = tf.distribute.get_strategy()
+  names = losses.batch_losses(model) if strategy.num_replicas_in_sync > 1 else []
+  if names and tf.get_static_value(
+      tf.distribute.get_replica_context().replica_id_in_sync_group) in (0, None):
+    _LOG.warning('%d replicas do not train like one with a loss that is no mean over the examples '
+                 'of a batch: %s', strategy.num_replicas_in_sync, ', '.join(names))
+
+
+def _make_metrics(model: tf.keras.Model, features: Any, labels: Any, weights: Any,
+                  loss: losses.Loss, num_classes: Optional[int]) -> evaluation_metrics.Metrics:
   """Returns the metrics of the model, and those of classifier_metrics or loss_metrics."""
   metrics = evaluation_metrics.model_metrics(model)
   output_size = _infer_num_classes(model, loss) if num_classes is None else num_classes
   added_metrics = (
-      evaluation_metrics.classifier_metrics(features, labels, model.outputs[0], loss, output_size)
+      evaluation_metrics.classifier_metrics(features, labels[0], weights and weights[0],
+                                            model.outputs[0], loss, output_size)
       if output_size else evaluation_metrics.loss_metrics(model))
   if num_classes is None:
     return {**added_metrics, **metrics}
   return {**metrics, **added_metrics}
-
-
-def _preprocess_features(features: Any, preprocess: Callable[[Any], Any]) -> Any:
-  """Returns the preprocessed features; sample weights are not preprocessed."""
-  features, weights = model_inputs.split_weights(features)
-  features = preprocess(features)
-  return features if weights is None else {'features': features, 'sample_weights': weights}
-
-
-def _repeat_weights(features: Any, model: tf.keras.Model) -> Any:
-  """Returns the features with the sample weights for each output, if there are several outputs."""
-  unweighted, weights = model_inputs.split_weights(features)
-  if (weights is None or isinstance(weights, (dict, list, tuple))
-      or len(model.outputs or ()) < 2):
-    return features
-  return {'features': unweighted, 'sample_weights': [weights] * len(model.outputs)}
-
-
-def _labels_as_columns(labels: Any, model: tf.keras.Model) -> Any:
-  """Returns labels of the shape [B, 1] instead of [B] for each output of the shape [B, 1].
-
-  For labels [B], Keras computes the mean loss of the batch instead of the loss of each example, so
-  that sample weights would have no effect on the relative weight of the examples.
-  """
-  if labels is None or not keras_patches.is_graph_network(model):
-    return labels
-  outputs = dict(zip(model.output_names, model.outputs))
-  if isinstance(labels, dict):
-    return {name: _to_column(tensor, outputs.get(name)) for name, tensor in labels.items()}
-  if isinstance(labels, (list, tuple)):
-    return [_to_column(tensor, output) for tensor, output in zip(labels, model.outputs)]
-  return _to_column(labels, model.outputs[0])
-
-
-def _to_column(labels: Any, output: Optional[tf.Tensor]) -> Any:
-  """Returns labels [B] as [B, 1] if the output has this shape, or else unchanged."""
-  is_column = output is not None and output.shape.ndims == 2 and output.shape[1].value == 1
-  if is_column and isinstance(labels, tf.Tensor) and labels.shape.ndims == 1:
-    return labels[:, tf.newaxis]
-  return labels
 
 
 def _check_weight_names(model: tf.keras.Model, names: Collection[str]) -> None:
@@ -203,4 +196,4 @@ def _infer_num_classes(model: tf.keras.Model, loss: losses.Loss) -> Optional[int
   """Returns the number of classes of a classifier, or None if the model is no classifier."""
   is_classifier = (len(model.outputs) == 1 and model.outputs[0].shape.ndims == 2
                    and losses.is_keras_crossentropy(loss))
-  return model.outputs[0].shape[-1].value if is_classifier else None
+  return model.outputs[0].shape.as_list()[-1] if is_classifier else None

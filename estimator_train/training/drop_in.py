@@ -17,8 +17,9 @@ from estimator_train.tf_patches import (
   model_to_estimator,
   saved_weights,
 )
+from estimator_train.tf_patches.model_copies import ModelCopier
 from estimator_train.training.converter import ExportOutputs, to_estimator
-from estimator_train.training.custom_objects import find_custom_objects
+from estimator_train.training.model_errors import translate_errors
 
 _LOG = logging.getLogger('estimator_train')
 # Whether to save checkpoints for tf.train.Checkpoint, by the value of `checkpoint_format`.
@@ -42,23 +43,26 @@ def convert(keras_model: Optional[tf.keras.Model], keras_model_path: Optional[st
   model = _load_model(keras_model, keras_model_path, custom_objects)
   object_based = _OBJECT_BASED[checkpoint_format]
   _check_model(model, export_outputs, object_based)
-  _check_can_be_copied(model, config)
-  custom_objects = find_custom_objects(model, custom_objects or {})
+  copier = ModelCopier(model, custom_objects)
   keras_patches.ensure_session(model, config.session_config)
   warm_start = positional_weights = weight_names = None
   checkpoint = tf.train.latest_checkpoint(config.model_dir)
-  if checkpoint is not None:
-    if keras_patches.is_graph_network(model) and not object_based:
-      weight_names = _check_fits_checkpoint(model, custom_objects, checkpoint)
-  elif keras_patches.is_graph_network(model):
-    weight_names = saved_weights.save_initial_weights(
-        model, model.get_weights(), config, custom_objects, object_based)
-    warm_start = saved_weights.warm_start_settings(config.model_dir, weight_names)
-  elif model.built and model.weights:
-    positional_weights = saved_weights.PositionalWeights(model.get_weights(), config)
+  has_random_weights = config.tf_random_seed is not None and not keras_patches.has_values(model)
+  with translate_errors():
+    if checkpoint is not None:
+      if keras_patches.is_graph_network(model) and not object_based:
+        weight_names = _check_fits_checkpoint(copier, checkpoint)
+    elif keras_patches.is_graph_network(model):
+      if has_random_weights:
+        model.set_weights(saved_weights.random_weights(copier, config))
+      weight_names = saved_weights.save_initial_weights(
+          copier, model.get_weights(), config, object_based)
+      warm_start = saved_weights.warm_start_settings(config.model_dir, weight_names)
+    elif model.built and model.weights and not has_random_weights:
+      positional_weights = saved_weights.PositionalWeights(model.get_weights(), config)
   return to_estimator(model, config, warm_start=warm_start, positional_weights=positional_weights,
-                      weight_names=weight_names, custom_objects=custom_objects,
-                      object_based=object_based, export_outputs=export_outputs)
+                      weight_names=weight_names, copier=copier, object_based=object_based,
+                      export_outputs=export_outputs)
 
 
 def _complete_config(config: Optional[tf.estimator.RunConfig], model_dir: Optional[str],
@@ -140,28 +144,14 @@ def _has_known_layers(model: tf.keras.Model) -> bool:
   return keras_patches.is_graph_network(model) or isinstance(model, tf.keras.Sequential)
 
 
-def _check_can_be_copied(model: tf.keras.Model, config: tf.estimator.RunConfig) -> None:
-  """Raises an InvalidValue if there are several replicas and the model cannot be copied to them."""
-  strategy = config.train_distribute
-  if strategy is None or strategy.num_replicas_in_sync == 1 or _has_known_layers(model):
-    return
-  try:
-    model.get_config()
-  except NotImplementedError:
-    raise InvalidValue('a subclass of tf.keras.Model requires get_config and from_config to train '
-                       'on several replicas', type(model).__name__,
-                       'define both methods, or train on one device') from None
-
-
-def _check_fits_checkpoint(model: tf.keras.Model, custom_objects: Mapping[str, Any],
-                           checkpoint: str) -> Collection[str]:
+def _check_fits_checkpoint(copier: ModelCopier, checkpoint: str) -> Collection[str]:
   """Checks that a checkpoint has the weights of the model, and returns the names of the weights.
 
   Raises:
     InvalidValue: the checkpoint lacks a weight, or has it in another shape.
   """
   saved_shapes = dict(tf.train.list_variables(checkpoint))
-  shapes = model_to_estimator.weight_shapes(model, custom_objects)
+  shapes = model_to_estimator.weight_shapes(copier)
   for name, shape in shapes.items():
     if saved_shapes.get(name) != shape:
       raise InvalidValue(

@@ -1,9 +1,11 @@
 """Examines the loss of a model, computes the loss of each example, and applies class weights."""
 
 import copy
-from typing import Any, Callable, Sequence
+from typing import Any, Callable, List, Sequence
 
 import tensorflow.compat.v1 as tf
+
+from estimator_train.tf_patches import training_endpoints
 
 Loss = Any  # A loss of Keras: a name, a function or a tf.keras.losses.Loss.
 
@@ -42,6 +44,30 @@ def is_keras_crossentropy(loss: Loss) -> bool:
   return (loss in own or type(loss) in (tf.keras.losses.CategoricalCrossentropy,
                                         tf.keras.losses.SparseCategoricalCrossentropy)
           or loss in ('categorical_crossentropy', 'sparse_categorical_crossentropy'))
+
+
+def batch_losses(model: tf.keras.Model) -> List[str]:
+  """Returns the names of the losses of a compiled model that are no means over examples.
+
+  N replicas divide each loss by N, as if it were a mean: for a sum over the batch, the result is
+  1/N of the sum; for a function of the whole batch, the mean of N functions. Not all such losses
+  are found, because the code that computes a loss is unknown.
+  """
+  return training_endpoints.scalar_losses(model) + [
+      loss.op.name for loss in model.get_losses_for(model.inputs) if _is_sum(loss)]
+
+
+def _is_sum(loss: tf.Tensor) -> bool:
+  """Returns whether a loss is a sum over the batch, possibly multiplied by numbers."""
+  operation = loss.op
+  if operation.type == 'Sum':
+    axes = tf.get_static_value(operation.inputs[1])
+    return axes is None or 0 in axes.reshape(-1) or _is_sum(operation.inputs[0])
+  if operation.type == 'RealDiv' and operation.inputs[1].op.type != 'Const':
+    return False  # Probably divided by the batch size, as by an activity regularizer.
+  return operation.type == 'L2Loss' or (
+      operation.type in ('Add', 'AddN', 'AddV2', 'Identity', 'Mul', 'Neg', 'RealDiv', 'Sub')
+      and any(map(_is_sum, operation.inputs)))
 
 
 def balanced_class_weights(class_counts: Sequence[int]) -> Sequence[float]:

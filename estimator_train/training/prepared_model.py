@@ -1,6 +1,7 @@
 """Builds the model of a run, compares the model with the checkpoint, and makes an Estimator."""
 
 import contextlib
+import functools
 import hashlib
 import json
 import logging
@@ -15,8 +16,8 @@ from estimator_train.process.phases import Phase
 from estimator_train.process.start_up import StartUpTimer
 from estimator_train.settings import groups, user_code
 from estimator_train.tf_patches import saved_weights
+from estimator_train.tf_patches.model_copies import ModelCopier
 from estimator_train.training import building, frozen_features, losses, schedules
-from estimator_train.training.batch_checks import make_batch_check
 from estimator_train.training.checkpoints import (
   best_metric,
   chosen_checkpoint,
@@ -25,7 +26,6 @@ from estimator_train.training.checkpoints import (
 )
 from estimator_train.training.checkpoints.best_metric import BestMetric
 from estimator_train.training.converter import to_estimator
-from estimator_train.training.custom_objects import find_custom_objects
 from estimator_train.training.hooks import summaries
 from estimator_train.training.plan import Plan
 from estimator_train.training.schedules import Schedule
@@ -118,16 +118,15 @@ def _convert(plan: Plan, model: tf.keras.Model) -> PreparedModel:
     tf.keras.backend.set_session(tf.Session(config=session_config))
     initial_weights.load_initial_weights(model, settings[groups.Model], dataset.image_shape)
   run_config = engine.make_run_config()
-  with _translate_errors(settings[groups.Model]):
-    custom_objects = find_custom_objects(model, {})
+  copier = ModelCopier(model)
   warm_start = None
   if plan.checkpoint.path is None:
     warm_start = saved_weights.warm_start_settings(
         settings.model_dir, [weight.op.name for weight in model.weights])
     if engine.worker.is_chief:
       with _translate_errors(settings[groups.Model]):
-        initial_weights.save_initial_weights(model, run_config, settings[groups.Model],
-                                             has_given_weights, custom_objects)
+        initial_weights.save_initial_weights(model, copier, run_config, settings[groups.Model],
+                                             has_given_weights)
   elif engine.worker.is_chief:
     initial_weights.warn_if_weights_differ(plan.run_dir, settings[groups.Model], settings.seed)
   one_hot = not losses.takes_class_indices(losses.get_loss(model))
@@ -135,12 +134,11 @@ def _convert(plan: Plan, model: tf.keras.Model) -> PreparedModel:
   with _translate_errors(settings[groups.Model]):
     estimator = training_estimator = to_estimator(
         model, run_config, warm_start=warm_start,
-        custom_objects=custom_objects,
+        copier=copier, source='--dataset=' + dataset.name,
+        translate_errors=functools.partial(_translate_errors, settings[groups.Model]),
         preprocess=building.make_model_preprocess(model, settings[groups.Model], dataset),
         num_classes=len(dataset.labels), class_weights=_class_weights(plan),
         label_smoothing=settings.label_smoothing,
-        check_batch=None if dataset.image_shape is not None else make_batch_check(
-            model, dataset.name),
         observe_batch=summaries.register_batch if dataset.labels else None)
   if settings.cache_features and settings.trains:
     frozen_part, rest = frozen_features.split_model(model, settings.model)

@@ -2,7 +2,7 @@
 
 import tensorflow.compat.v1 as tf
 
-from estimator_train.training.custom_objects import nested_layers
+from estimator_train.tf_patches.configurations import nested_layers
 
 # The attributes of Keras layers that hold the regularizer of a kernel.
 _KERNEL_REGULARIZERS = ('kernel_regularizer', 'depthwise_regularizer', 'pointwise_regularizer')

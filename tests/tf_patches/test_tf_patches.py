@@ -21,6 +21,7 @@ from estimator_train.tf_patches import (
     saver,
     session_start,
 )
+from estimator_train.tf_patches.model_copies import ModelCopier
 
 
 def train(folder, replicas=1, is_patched=False, learning_rate=1., loss_of=lambda weight: weight):
@@ -287,7 +288,7 @@ def test_random_weights_are_saved_without_a_copy(tmp_path, name):
       model = registry.build(name, (28, 28, 1), 10)
       model.compile('adam', 'categorical_crossentropy')
       if is_copied:
-        saved_weights.save_initial_weights(model, None, config)
+        saved_weights.save_initial_weights(ModelCopier(model), None, config)
       else:
         saved_weights.save_random_weights(model, config)
     return {path.name: path.read_bytes() for path in (tmp_path / folder / 'keras').iterdir()

@@ -241,16 +241,6 @@ def test_functions_and_classes_of_users_are_found(config):
   estimator.train(make_input_fn(), steps=2)
 
 
-def test_functions_of_users_with_the_same_name(config):
-  model = keras.Sequential([
-      layers.Dense(4, activation=lambda values: values * 2, input_shape=(10,)),
-      layers.Dense(2, activation=lambda values: values * 3)])
-  model.compile('sgd', 'mse')
-  with pytest.raises(estimator_train.UserError, match='must have different names'):
-    estimator_train.convert(model, config=config)
-  estimator_train.convert(model, config=config, custom_objects={'<lambda>': tf.identity})
-
-
 def own_loss(true, outputs):
   return tf.reduce_sum(tf.square(true - outputs), -1)
 
@@ -363,7 +353,7 @@ def test_labels_in_a_dict(config, loss, labels):
     ({'other': FEATURES}, ONE_HOT, 'vector'), ({'vector': FEATURES}, {'other': ONE_HOT}, 'class')])
 def test_names_that_the_model_does_not_have(config, features, labels, name):
   estimator = estimator_train.convert(compiled(functional), config=config)
-  with pytest.raises(KeyError, match=r'(?s)Expected keys.*{}.*other'.format(name)):
+  with pytest.raises(ValueError, match='must have the names of the .*: other, expected ' + name):
     estimator.train(make_input_fn(features, labels), steps=1)
 
 
@@ -529,10 +519,6 @@ def test_an_object_based_checkpoint_is_loaded_by_keras(config):
 def test_weights_of_a_model_without_known_inputs(config, make, replicas):
   model = compiled(make, 'sgd', 'mse')
   model.fit(FEATURES, ONE_HOT, verbose=0)
-  if replicas == 2 and make is Subclass:
-    with pytest.raises(ValueError, match='requires get_config and from_config'):
-      estimator_train.convert(model, config=config, num_cpu_replicas=replicas)
-    return
   expected, weights = model.predict(FEATURES), model.get_weights()
   estimator = estimator_train.convert(model, config=config, num_cpu_replicas=replicas)
   assert_allclose(predicted(estimator, make_input_fn(labels=None, epochs=1)), expected, atol=1e-6)
@@ -574,8 +560,6 @@ class SubclassWithBlock(ConfigurableSubclass):
      lambda model: model.layers[0])])
 @pytest.mark.parametrize('replicas', [1, 2])
 def test_layers_that_were_frozen_after_their_construction(config, make, find_layer, replicas):
-  if replicas == 2 and make is Subclass:
-    return  # Such a model cannot be copied to several replicas.
   model = compiled(make, 'sgd', 'mse')
   model.fit(FEATURES, ONE_HOT, verbose=0)
   find_layer(model).trainable = False
@@ -609,17 +593,20 @@ class Incomplete(ConfigurableSubclass):
     return super().call(self.third(inputs) if hasattr(self, 'third') else inputs)
 
 
-@pytest.mark.parametrize('options, is_frozen, message', [
-    ({'units': 5}, False, r'\[10, 4\], \[4\]\], not .*\[10, 5\], \[5\]\]'),
-    ({'has_third': True}, False, 'must have the weights of the model'),
-    ({'has_third': True}, True, '3 layers instead of 4: return all arguments')])
-def test_a_model_whose_configuration_lacks_an_argument(config, options, is_frozen, message):
+@pytest.mark.parametrize('options, is_frozen', [
+    ({'units': 5}, False), ({'has_third': True}, False), ({'has_third': True}, True)])
+def test_a_model_whose_configuration_lacks_an_argument(config, options, is_frozen):
   model = compiled(functools.partial(Incomplete, **options))
   model.fit(FEATURES, ONE_HOT, verbose=0)
   model.hidden.trainable = not is_frozen
   estimator = estimator_train.convert(model, config=config)
-  with pytest.raises(ValueError, match=message):
-    estimator.train(make_input_fn(), steps=1)
+  assert_allclose(predicted(estimator, make_input_fn(labels=None, epochs=1)),
+                  model.predict(FEATURES), atol=1e-6)
+  estimator.train(make_input_fn(), steps=1)
+  (kernel,) = [name for name in estimator.get_variable_names() if name.endswith('/kernel')
+               and estimator.get_variable_value(name).shape == (10, options.get('units', 4))]
+  assert np.array_equal(estimator.get_variable_value(kernel),
+                        model.hidden.get_weights()[0]) == is_frozen
 
 
 def test_a_subclassed_model_keeps_its_state(config):
@@ -819,19 +806,11 @@ def test_training_in_parts_is_like_training_at_once(tmp_path, optimizer):
   assert_allclose(kernels[0], kernels[1], atol=1e-6)
 
 
-def own_dense():
-  """Returns a layer whose class has the name of one of Keras's.
+class Dense(layers.Dense):
+  """A layer of a user with the name of one of Keras's."""
 
-  It is no name of this module, because Keras copies the names of the module of a Lambda layer's
-  function into its own module when it copies the layer.
-  """
-  class Dense(layers.Dense):
-    """A layer of a user."""
-
-    def call(self, inputs):
-      return 100 * super().call(inputs)
-
-  return Dense(3)
+  def call(self, inputs):
+    return 100 * super().call(inputs)
 
 
 class WithFunctions(layers.Layer):
@@ -851,7 +830,7 @@ def relu(values):
 
 def test_names_of_users_that_keras_has_too(tmp_path):
   model = compiled(functools.partial(keras.Sequential, [
-      keras.Sequential([layers.Dense(3, input_shape=(10,))]), own_dense(), WithFunctions(),
+      keras.Sequential([layers.Dense(3, input_shape=(10,))]), Dense(3), WithFunctions(),
       layers.Dense(2, activation=relu)]), 'sgd', 'mse')
   estimator = estimator_train.convert(model, model_dir=str(tmp_path / 'a'))
   assert_allclose(predicted(estimator, make_input_fn(labels=None, epochs=1)),
@@ -859,8 +838,9 @@ def test_names_of_users_that_keras_has_too(tmp_path):
   both = compiled(functools.partial(keras.Sequential, [
       layers.Dense(3, activation='relu', input_shape=(10,)), layers.Dense(2, activation=relu)]),
                   'sgd', 'mse')
-  with pytest.raises(ValueError, match="must not have the name of one of Keras's"):
-    estimator_train.convert(both, model_dir=str(tmp_path / 'b'))
+  estimator = estimator_train.convert(both, model_dir=str(tmp_path / 'b'))
+  assert_allclose(predicted(estimator, make_input_fn(labels=None, epochs=1)),
+                  both.predict(FEATURES), rtol=1e-5, atol=1e-4)
 
 
 def my_sparse_categorical_crossentropy(true, outputs):

@@ -52,7 +52,7 @@ def test_layer_that_does_not_describe_itself(run_program, tmp_path):
   last = done.err.splitlines()[-1]
   assert 'Traceback' not in done.err
   assert last.startswith('error: the model cannot be converted to an Estimator: --model=own_models:'
-                         'with_undescribed_layer (NotImplementedError: ')
+                         'with_undescribed_layer (ValueError: a layer must return all arguments')
   assert 'get_config' in last
   assert last.endswith(': fix this code; --verbosity=1 shows the traceback')
   assert tf.train.latest_checkpoint(str(tmp_path)) is None

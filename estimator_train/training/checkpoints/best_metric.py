@@ -40,7 +40,8 @@ def resolve(settings: groups.Evaluation, model: tf.keras.Model, has_classes: boo
 
   Args:
     settings: the evaluation flags. If --best_metric is not given, the metric is the accuracy or,
-      without classes, the average loss.
+      without classes, the average loss; it is the complete loss if the outputs have no loss, or
+      the model adds losses that depend on the examples.
     model: the compiled model, which gives the names of its metrics.
     has_classes: whether the examples have classes.
 
@@ -71,6 +72,8 @@ def _metric_names(model: tf.keras.Model, has_classes: bool) -> List[str]:
   """Returns the names of the metrics of an evaluation, first the default of --best_metric."""
   compiled = [name for name in model.metrics_names if name != 'loss']
   names = ['accuracy', 'average_loss'] if has_classes else ['average_loss', 'loss']
+  if not has_classes and (not model.loss or model.get_losses_for(model.inputs)):
+    names.reverse()
   return names + [name for name in compiled if name not in names]
 
 

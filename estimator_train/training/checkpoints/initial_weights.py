@@ -3,7 +3,7 @@
 import hashlib
 import logging
 import os
-from typing import Any, Dict, List, Optional, Union
+from typing import List, Optional, Union
 
 import h5py
 import tensorflow.compat.v1 as tf
@@ -15,6 +15,7 @@ from estimator_train.models import registry as models
 from estimator_train.run_dir.run_files import RunDir
 from estimator_train.settings import groups, user_code
 from estimator_train.tf_patches import saved_weights
+from estimator_train.tf_patches.model_copies import ModelCopier
 from estimator_train.training.checkpoints import save_hook
 
 _LOG = logging.getLogger('estimator_train')
@@ -101,24 +102,24 @@ def _make_fingerprint(settings: groups.Model, seed: int) -> str:
   return '--model={} --weights md5 {}'.format(settings.model, digest.hexdigest())
 
 
-def save_initial_weights(model: tf.keras.Model, config: tf.estimator.RunConfig,
-                         settings: groups.Model, has_given_weights: bool,
-                         custom_objects: Dict[str, Any]) -> None:
+def save_initial_weights(model: tf.keras.Model, copier: ModelCopier,
+                         config: tf.estimator.RunConfig, settings: groups.Model,
+                         has_given_weights: bool) -> None:
   """Saves the initial weights of a run, and a fingerprint of the weights.
 
   Args:
     model: the model.
+    copier: copies the model.
     config: the configuration of the Estimator.
     settings: the model flags of the run.
     has_given_weights: whether the model has the weights that `--weights` gives; otherwise, random
       weights are saved.
-    custom_objects: the user's functions and classes by name; copying the model requires them.
   """
   if can_save_without_copy(settings):
     saved_weights.save_random_weights(model, config)
   else:
     saved_weights.save_initial_weights(
-        model, model.get_weights() if has_given_weights else None, config, custom_objects)
+        copier, model.get_weights() if has_given_weights else None, config)
   path = saved_weights.initial_weights_path(config.model_dir)
   atomic.write_text(os.path.join(os.path.dirname(path), _FINGERPRINT_FILE),
                     _make_fingerprint(settings, config.tf_random_seed) + '\n')

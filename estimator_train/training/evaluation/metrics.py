@@ -1,14 +1,14 @@
 """Computes evaluation metrics that count each example once, whatever the batch size."""
 
-from typing import Any, Dict, List, Tuple
+from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 import tensorflow.compat.v1 as tf
 
 from estimator_train.inputs import images
-from estimator_train.models import model_inputs
-from estimator_train.tf_patches import model_to_estimator, training_endpoints
+from estimator_train.tf_patches import control_inputs, model_to_estimator, training_endpoints
 from estimator_train.training import losses
 from estimator_train.training.evaluation import sample_predictions
+from estimator_train.training.hooks.input_wait import find_ancestors
 
 # For each metric, a tensor with its value, and the operation that adds a batch.
 Metrics = Dict[str, Tuple[tf.Tensor, tf.Operation]]
@@ -16,8 +16,8 @@ Metrics = Dict[str, Tuple[tf.Tensor, tf.Operation]]
 _BATCH_MEANS_KEY = 'estimator_train/batch_means'
 
 
-def classifier_metrics(features: Any, labels: Any, outputs: tf.Tensor, loss: losses.Loss,
-                       num_classes: int) -> Metrics:
+def classifier_metrics(features: Any, labels: tf.Tensor, weights: Optional[tf.Tensor],
+                       outputs: tf.Tensor, loss: losses.Loss, num_classes: int) -> Metrics:
   """Returns the metrics of a classifier for an EstimatorSpec.
 
   TensorFlow's model_to_estimator reports the mean of the mean losses of the batches, which depends
@@ -26,10 +26,9 @@ def classifier_metrics(features: Any, labels: Any, outputs: tf.Tensor, loss: los
   batch size nor the order of the examples.
 
   Args:
-    features: images [B, height, width, C] or any other features. If there are sample weights,
-      `{'features': ..., 'sample_weights': float [B]}`.
-    labels: one-hot [B, num_classes] or class indices [B], whichever the loss takes; or a list or
-      dict with one such tensor.
+    features: images [B, height, width, C] or any other features.
+    labels: one-hot [B, num_classes] or class indices [B], whichever the loss takes.
+    weights: the sample weights, float [B]; None: all weights are 1.
     outputs: the outputs of the model, [B, num_classes].
     loss: the loss of the model, in any form that Keras accepts.
     num_classes: the number of classes.
@@ -40,8 +39,6 @@ def classifier_metrics(features: Any, labels: Any, outputs: tf.Tensor, loss: los
     Keras, average_loss is the sum of the weighted losses, divided by the number of examples. The
     other metrics do not depend on sample weights.
   """
-  labels = _only_tensor(labels)
-  features, weights = model_inputs.split_weights(features)
   class_indices = (tf.reshape(labels, [-1]) if losses.takes_class_indices(loss)
                    else tf.argmax(labels, -1))
   if images.is_image_batch(features):
@@ -51,7 +48,7 @@ def classifier_metrics(features: Any, labels: Any, outputs: tf.Tensor, loss: los
   matrix, add_matrix = _running_sum(batch_matrix, 'confusion_matrix')
   example_losses = tf.cast(losses.make_per_example_loss(loss)(labels, outputs), tf.float64)
   if weights is not None:
-    example_losses *= tf.reshape(tf.cast(_only_tensor(weights), tf.float64), [-1])
+    example_losses *= tf.cast(weights, tf.float64)
   loss_sum, add_loss = _running_sum(tf.reduce_sum(example_losses), 'loss_sum')
   examples = tf.reduce_sum(matrix)
   return {
@@ -113,21 +110,25 @@ def loss_metrics(model: tf.keras.Model) -> Metrics:
   return metrics
 
 
+def update_after(inputs: Any, metrics: Mapping[str, Any]) -> None:
+  """Makes the updates of metrics wait for the inputs of the model.
+
+  Otherwise, the session.run that reaches the end of the data would still add values that are
+  constants of the graph, such as the size of a batch with a static shape.
+  """
+  updates = [update for metric in metrics.values()
+             for update in (metric[1:] if isinstance(metric, tuple) else metric.updates)]
+  assignments = [operation for operation in find_ancestors(tf.group(*updates).control_inputs)
+                 if 'Assign' in operation.type or 'Scatter' in operation.type]
+  control_inputs.run_before(tf.group(*tf.nest.flatten(inputs)), assignments)
+
+
 def batch_means() -> List[str]:
   """Returns the names of the losses and metrics in the default graph that are means over batches.
 
   They are exact only if their functions return the mean over the examples of the batch.
   """
   return list(tf.get_collection(_BATCH_MEANS_KEY))
-
-
-def _only_tensor(value: Any) -> tf.Tensor:
-  """Converts a value, or the only element of a list or dict, to a tensor."""
-  if isinstance(value, dict):
-    (value,) = value.values()
-  elif isinstance(value, (list, tuple)):
-    (value,) = value
-  return tf.convert_to_tensor(value)
 
 
 def _mean_over_batches(value: tf.Tensor, batch_size: tf.Tensor,

@@ -66,8 +66,9 @@ def _measure_wait(get_next: tf.Operation) -> tf.Tensor:
   with tf.control_dependencies(None), tf.device(
       device.replace(device_type='CPU', device_index=0).to_string()):
     start_time = tf.timestamp()
+    control_inputs.run_before(start_time.op, [get_next])
     with tf.control_dependencies([get_next]):
       arrival_time = tf.timestamp()
-    wait_secs = arrival_time - start_time
+    wait_secs = tf.maximum(arrival_time - start_time, 0)  # The clock may be set back.
   control_inputs.run_before(arrival_time.op, consumers)
   return wait_secs

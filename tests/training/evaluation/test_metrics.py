@@ -13,7 +13,7 @@ def count(labels, outputs, batch_size):
   with tf.Graph().as_default(), tf.Session() as session:
     dataset = tf.data.Dataset.from_tensor_slices((labels, outputs)).batch(batch_size)
     batch_labels, batch_outputs = tf.data.make_one_shot_iterator(dataset).get_next()
-    metrics = classifier_metrics(tf.zeros([]), batch_labels, batch_outputs,
+    metrics = classifier_metrics(tf.zeros([]), batch_labels, None, batch_outputs,
                                  'categorical_crossentropy', CLASSES)
     session.run(tf.local_variables_initializer())
     updates = [update for _, update in metrics.values()]

@@ -1,0 +1,313 @@
+"""Copies Keras models exactly, for graphs other than their own.
+
+Line numbers refer to tensorflow_core/python/keras/models.py.
+"""
+
+import functools
+from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
+
+import tensorflow.compat.v1 as tf
+
+from estimator_train.tf_patches.configurations import (
+  MISSING,
+  config_of,
+  copy_layer,
+  is_equal,
+  is_of_library,
+  names_in_code,
+  nested_layers,
+)
+
+Layer = Any  # A tf.keras.layers.Layer.
+LayerPairs = List[Tuple[Layer, Layer]]
+
+# Attributes that the constructors of tf.keras.Model and Layer set only if they are missing.
+_TRACKING = ('_layers', '_trainable_weights', '_non_trainable_weights',
+             '_obj_reference_counts_dict')
+
+
+class ModelCopier:
+  """Copies a model any number of times.
+
+  Defect: line 57 copies a layer by its class and the result of `get_config`. Symptoms: these are
+  lost: arguments of constructors that `get_config` lacks, attributes that were set later, losses
+  that were added as functions, `trainable` of layers inside of layers, the second use of a layer in
+  a `Sequential`, and the use of a layer both inside and outside of an inner model. Line 441 copies
+  a subclass of tf.keras.Model without `get_config` only once at a time, without lists of layers or
+  inner models.
+
+  Args:
+    model: the model.
+    custom_objects: functions and classes by name, which the `from_config` of a layer may need.
+  """
+
+  def __init__(self, model: tf.keras.Model,
+               custom_objects: Optional[Mapping[str, Any]] = None) -> None:
+    self._model = model
+    self._custom_objects = dict(custom_objects or {})
+    # The attributes that a layer loses when it is created from its configuration, by its id; None:
+    # they are not known yet.
+    self._lost_attributes: Optional[Dict[int, Dict[str, Any]]] = None
+    if all(is_of_library(type(layer)) for layer in nested_layers(model)):
+      self._lost_attributes = {}
+
+  def copy(self, inputs: Any = None) -> tf.keras.Model:
+    """Copies the model in the default graph; the copy is not compiled.
+
+    Args:
+      inputs: the tensors to which the copy is applied; None: placeholders, if the model is defined
+        by its inputs and outputs.
+
+    Raises:
+      ValueError: a layer cannot be copied.
+    """
+    if self._lost_attributes is None:
+      with tf.Graph().as_default():
+        trial = _Copying({}, self._custom_objects)
+        trial.copy_model(self._model, None if inputs is None else tf.nest.map_structure(
+            lambda tensor: tf.placeholder(tensor.dtype, tensor.shape), inputs))
+        self._lost_attributes = trial.find_lost_attributes()
+    copying = _Copying(self._lost_attributes, self._custom_objects)
+    copy = copying.copy_model(self._model, inputs)
+    for original, layer in copying.pairs:
+      _copy_added_losses(original, layer, copying.pairs)
+    self._copy_trainable(copying.pairs)
+    return copy
+
+  def _copy_trainable(self, pairs: LayerPairs) -> None:
+    """Freezes the layers of a copy that are frozen in the original.
+
+    Raises:
+      ValueError: a frozen layer has no known copy.
+    """
+    copies = {id(original): layer for original, layer in pairs}
+    for original in nested_layers(self._model):  # Outer layers precede the layers inside them.
+      if id(original) in copies:
+        # The setter also sets the attribute of the layers inside.
+        copies[id(original)].trainable = original.trainable
+      elif original.weights and not original.trainable:
+        raise ValueError(
+            'a frozen layer must be an attribute of the layer or model that contains it, or an '
+            'element of a list or dict: {!r}: assign it to an attribute'.format(original.name))
+
+
+class _Copying:
+  """One copy of a model and of the layers in it.
+
+  Args:
+    lost_attributes: attributes to set, by the id of the layer of the original.
+    custom_objects: functions and classes by name.
+
+  Attributes:
+    pairs: the layers and models inside the original, the original itself, and their copies.
+  """
+
+  def __init__(self, lost_attributes: Mapping[int, Dict[str, Any]],
+               custom_objects: Mapping[str, Any]) -> None:
+    self.pairs: LayerPairs = []
+    self._lost_attributes = lost_attributes
+    self._custom_objects = custom_objects
+    self._copies: Dict[int, Layer] = {}
+    # Layers, their new copies, and the attributes of the new copies that differ.
+    self._differences: List[Tuple[Layer, Layer, Dict[str, Any]]] = []
+
+  def copy_model(self, model: tf.keras.Model, inputs: Any = None) -> tf.keras.Model:
+    """Copies a model, and applies the copy to inputs."""
+    if _is_network(model) and not isinstance(inputs, dict):
+      copy = self._copy_network(model, inputs)
+      self._remember(model, copy)
+    else:
+      copy = self._copy_layer(model)
+    if inputs is not None and not copy.inputs:
+      is_single = isinstance(inputs, (list, tuple)) and len(inputs) == 1
+      copy._set_inputs(inputs[0] if is_single else inputs)  # pylint: disable=protected-access
+    return copy
+
+  def find_lost_attributes(self) -> Dict[int, Dict[str, Any]]:
+    """Returns the attributes that differ from the original's after the copy has been built.
+
+    Attributes that `build` or `call` have changed are not lost.
+    """
+    lost: Dict[int, Dict[str, Any]] = {}
+    for layer, copy, differences in self._differences:
+      for name, new_value in differences.items():
+        value, built_value = vars(layer)[name], vars(copy).get(name, MISSING)
+        if is_equal(built_value, new_value) and not is_equal(value, built_value):
+          lost.setdefault(id(layer), {})[name] = value
+    return lost
+
+  def _copy_layer(self, layer: Layer) -> Layer:
+    """Copies a layer or model; returns the same copy for the same layer."""
+    if id(layer) in self._copies:
+      return self._copies[id(layer)]
+    if _is_network(layer):
+      copy = self._copy_network(layer)
+    elif isinstance(layer, tf.keras.Model) and config_of(layer) is None:
+      copy = _copy_without_layers(layer)
+    else:
+      copy = copy_layer(layer, self._custom_objects)
+    self._remember(layer, copy)
+    self._copy_attributes(layer, copy)
+    return copy
+
+  def _copy_network(self, network: tf.keras.Model, inputs: Any = None) -> tf.keras.Model:
+    """Copies a model that consists of layers which Keras calls."""
+    # pylint: disable=protected-access
+    source = network
+    if network._is_graph_network and len(network._network_nodes) > len(network._layers):
+      # clone_model uses each layer of a Sequential once, but copies the uses of other networks.
+      source = object.__new__(tf.keras.Model)
+      vars(source).update(vars(network))
+    copy = tf.keras.models.clone_model(source, inputs, self._copy_layer)
+    if inputs is None and not copy.inputs and getattr(network, '_build_input_shape', None):
+      copy.build(network._build_input_shape)
+    return copy
+
+  def _remember(self, layer: Layer, copy: Layer) -> None:
+    self._copies[id(layer)] = copy
+    self.pairs.append((layer, copy))
+
+  def _copy_attributes(self, layer: Layer, copy: Layer) -> None:
+    """Copies layers in attributes, and notes other attributes of a new copy that differ."""
+    if _is_network(layer):
+      return
+    has_new_layers, differences = False, {}
+    for name in _attribute_names(layer):
+      value, new_value = vars(layer)[name], vars(copy).get(name, MISSING)
+      if _contains_layer(value):
+        if not self._has_copied(value, new_value):
+          setattr(copy, name, self._copy_structure(value))
+          has_new_layers = True
+      elif not is_of_library(type(layer)) and not is_equal(value, new_value):
+        differences[name] = new_value
+    if has_new_layers:
+      _sort_layers(layer, copy)
+    for name, value in self._lost_attributes.get(id(layer), {}).items():
+      setattr(copy, name, value)
+    if differences:
+      self._differences.append((layer, copy, differences))
+
+  def _has_copied(self, value: Any, new_value: Any) -> bool:
+    """Returns whether the constructor has created the same layers in an attribute of a new copy.
+
+    If it has, these layers are remembered as the copies.
+    """
+    if isinstance(value, (list, tuple)):
+      return (isinstance(new_value, (list, tuple)) and len(value) == len(new_value)
+              and all(map(self._has_copied, value, new_value)))
+    if isinstance(value, dict):
+      return isinstance(new_value, dict) and list(value) == list(new_value) and all(
+          self._has_copied(value[key], new_value[key]) for key in value)
+    if not isinstance(value, tf.keras.layers.Layer):
+      return True
+    if id(value) in self._copies:
+      return self._copies[id(value)] is new_value
+    if (type(value) is not type(new_value) or isinstance(value, tf.keras.Model)
+        or not is_equal(config_of(value), config_of(new_value))):
+      return False
+    self._remember(value, new_value)
+    self._copy_attributes(value, new_value)
+    return True
+
+  def _copy_structure(self, value: Any) -> Any:
+    """Copies a layer, or a list, tuple or dict with layers."""
+    if isinstance(value, tf.keras.layers.Layer):
+      return self._copy_layer(value)
+    if isinstance(value, (list, tuple)):
+      items = map(self._copy_structure, value)
+      return tuple(items) if isinstance(value, tuple) else list(items)
+    if isinstance(value, dict):
+      return {key: self._copy_structure(item) for key, item in value.items()}
+    return value
+
+
+def _is_network(layer: Layer) -> bool:
+  """Returns whether a layer is a model that consists of layers which Keras calls."""
+  return isinstance(layer, tf.keras.Model) and (
+      layer._is_graph_network  # pylint: disable=protected-access
+      or isinstance(layer, tf.keras.Sequential) and type(layer).call is tf.keras.Sequential.call)
+
+
+def _copy_without_layers(model: tf.keras.Model) -> tf.keras.Model:
+  """Copies a subclass of tf.keras.Model by its attributes, except those that contain layers.
+
+  Raises:
+    ValueError: the model has weights that only its constructor can create.
+  """
+  if model._trainable_weights or model._non_trainable_weights:  # pylint: disable=protected-access
+    raise ValueError('a subclass of tf.keras.Model that has weights outside of its layers must '
+                     'define get_config and from_config: {}: define both methods'.format(
+                         type(model).__name__))
+  copy: Any = object.__new__(type(model))
+  vars(copy).update({name: value for name, value in vars(model).items()
+                     if name not in _TRACKING and not name.startswith('_self_')
+                     and not _contains_layer(value)}, optimizer=None)
+  tf.keras.Model.__init__(copy, name=model.name)
+  return copy
+
+
+def _attribute_names(layer: Layer) -> List[str]:
+  """Returns the names of the attributes of a layer that its copy must have.
+
+  Models have many public attributes that only Keras uses.
+  """
+  used = names_in_code(type(layer))
+  return [name for name, value in vars(layer).items() if name not in _TRACKING and (
+      name in used or not name.startswith('_')
+      and (not isinstance(layer, tf.keras.Model) or _contains_layer(value)))]
+
+
+def _contains_layer(value: Any) -> bool:
+  """Returns whether a value is a layer, or a list, tuple or dict with a layer."""
+  if isinstance(value, (list, tuple)):
+    return any(map(_contains_layer, value))
+  if isinstance(value, dict):
+    return any(map(_contains_layer, value.values()))
+  return isinstance(value, tf.keras.layers.Layer)
+
+
+def _sort_layers(layer: Layer, copy: Layer) -> None:
+  """Restores the order of the layers in a copy, on which the order of its weights depends."""
+  # pylint: disable=protected-access
+  names: Dict[int, str] = {id(value): name for name, value in vars(layer).items()}
+  order = [id(vars(copy).get(names.get(id(item), ''))) for item in layer._layers]
+  copy._layers.sort(key=lambda item: order.index(id(item)) if id(item) in order else len(order))
+
+
+def _copy_added_losses(layer: Layer, copy: Layer, pairs: LayerPairs) -> None:
+  """Adds the losses to a copy of a layer that were added to the layer as functions.
+
+  Raises:
+    ValueError: a loss was added to the layer as a tensor.
+  """
+  # pylint: disable=protected-access
+  present = [_loss_code(loss) for loss in copy._callable_losses]
+  for loss in layer._callable_losses:
+    if _loss_code(loss) in present:
+      present.remove(_loss_code(loss))
+    else:
+      copy.add_loss(functools.partial(_compute_loss, loss, pairs))
+  if layer._losses and not copy._losses and is_of_library(type(layer)):
+    raise ValueError('a tensor is a loss of a model, not of a layer, unless the call of the layer '
+                     'adds it: layer {!r}: call model.add_loss'.format(layer.name))
+
+
+def _compute_loss(loss: Callable[[], tf.Tensor], pairs: LayerPairs) -> tf.Tensor:
+  """Calls a function that may refer to layers of the original, which become the copies meanwhile.
+  """
+  attributes = [(original, vars(original)) for original, _ in pairs]
+  try:
+    for original, copy in pairs:
+      object.__setattr__(original, '__dict__', vars(copy))
+    return loss()
+  finally:
+    for original, own in attributes:
+      object.__setattr__(original, '__dict__', own)
+
+
+def _loss_code(loss: Any) -> Any:
+  """Returns the code of a loss function, which identifies it, inside of Keras's partial objects."""
+  while isinstance(loss, functools.partial):
+    is_tag = loss.func.__name__ == '_tag_unconditional'
+    loss = loss.args[0] if is_tag else loss.func
+  return getattr(loss, '__code__', type(loss))

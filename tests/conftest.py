@@ -31,6 +31,11 @@ from estimator_train.reports import page
 # Python spends a tenth of the time looking for those that have gone.
 gc.set_threshold(200000, 50, 50)
 
+if os.environ.get('TESTS_V2_BEHAVIOR'):  # As scripts for TensorFlow 1.15 and 2 call it first.
+  import tensorflow
+
+  tensorflow.compat.v1.enable_v2_behavior()
+
 hypothesis.settings.register_profile('long', max_examples=10000)
 
 # Where the tests are run in the background, the shell may have SIGINT ignored.

@@ -39,6 +39,33 @@ def with_dropout(image_shape, num_classes):
   ])
 
 
+def with_captured_tensor(image_shape, num_classes):
+  """Has an error that appears only in the Estimator."""
+  factor = tf.constant(2.)
+  model = two_layers(image_shape, num_classes)
+  model.compile('sgd', lambda true, outputs: factor * tf.square(true - outputs))
+  return model
+
+
+def with_failing_metric(image_shape, num_classes):
+  def fail_in_the_copy(true, outputs):
+    if tf.train.get_global_step() is not None:
+      raise KeyError('no such output')
+    return true
+
+  model = two_layers(image_shape, num_classes)
+  model.compile('sgd', 'mse', [fail_in_the_copy])
+  return model
+
+
+def with_repeated_layer(image_shape, num_classes):
+  layers = tf.keras.layers
+  layer = layers.Dense(8, activation='tanh')
+  return tf.keras.Sequential([
+      layers.Flatten(input_shape=image_shape), layers.Dense(8), layer, layer,
+      layers.Dense(num_classes, activation='softmax')])
+
+
 class Wait(tf.keras.layers.Layer):
   """Waits in every step, for as long as the test says that added it here."""
   delay = None

@@ -8,6 +8,7 @@ from typing import Any, Dict, List, Optional, Sequence, Set
 
 import tensorflow.compat.v1 as tf
 from tensorflow.python.keras import backend, optimizers
+from tensorflow.python.keras.utils import tf_utils
 from tensorflow.python.training.tracking import graph_view, util
 
 from estimator_train.tf_patches import gradient_sums
@@ -122,10 +123,10 @@ def output_names(model_copy: tf.keras.Model, model: tf.keras.Model) -> List[str]
 
   Defect: on each replica, Keras adds a different suffix to the names of the outputs. This function
   returns the names in the user's model, if it has any, and otherwise removes the suffix in the same
-  way as line 290, which this package does not execute. Symptom: the predictions of the replicas
-  cannot be grouped.
+  way as line 290, which this package does not execute. The outputs of a subclass of tf.keras.Model
+  have no suffix, but numbers. Symptom: the predictions of the replicas cannot be grouped.
   """
-  if not tf.distribute.has_strategy():
+  if not tf.distribute.has_strategy() or not model_copy._is_graph_network:  # pylint: disable=protected-access
     return list(model_copy.output_names)
   if getattr(model, 'output_names', None):
     return list(model.output_names)
@@ -169,8 +170,10 @@ def make_metrics(model: tf.keras.Model) -> Dict[str, Any]:
   for metric in compiled:
     del metric._updates[:-1]
   added = [metric for metric in model.metrics if metric not in compiled and metric._updates]
+  # An inner model has also updated its metrics by its own placeholders.
+  reachable = tf_utils.get_reachable_from_inputs(tf.nest.flatten(model.inputs))
   for metric in added:
-    metric._updates[:] = [tf.group(*metric._updates)]
+    metric._updates[:] = [tf.group(*[update for update in metric._updates if update in reachable])]
   return {metric.name: metric for metric in [*compiled, *added]}
 
 

@@ -170,8 +170,9 @@ def warm_start_settings(model_dir: str, names: Sequence[str]) -> tf.estimator.Wa
 
   Args:
     model_dir: the path of the folder of the Estimator.
-    names: the names of the weights in the graph of the Estimator.
+    names: the names of the weights in the graph of the Estimator. The name of a weight that an
+      inner model and the outer model share occurs twice.
   """
   return tf.estimator.WarmStartSettings(
       initial_weights_path(model_dir),
-      vars_to_warm_start=['^{}(:0)?$'.format(re.escape(name)) for name in names])
+      vars_to_warm_start=['^{}(:0)?$'.format(re.escape(name)) for name in dict.fromkeys(names)])

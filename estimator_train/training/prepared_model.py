@@ -5,7 +5,7 @@ import functools
 import hashlib
 import json
 import logging
-from typing import Any, ContextManager, Dict, NamedTuple, Optional
+from typing import Any, Dict, Iterator, NamedTuple, Optional
 
 import tensorflow.compat.v1 as tf
 
@@ -17,7 +17,7 @@ from estimator_train.process.start_up import StartUpTimer
 from estimator_train.settings import groups, user_code
 from estimator_train.tf_patches import saved_weights
 from estimator_train.tf_patches.model_copies import ModelCopier
-from estimator_train.training import building, frozen_features, losses, schedules
+from estimator_train.training import building, frozen_features, losses, model_errors, schedules
 from estimator_train.training.checkpoints import (
   best_metric,
   chosen_checkpoint,
@@ -162,12 +162,15 @@ def _class_weights(plan: Plan) -> Any:
   return losses.balanced_class_weights(inputs.class_counts(plan.data.dataset))
 
 
-def _translate_errors(settings: groups.Model) -> ContextManager[Any]:
-  """Returns a context manager that translates the exceptions of a user's model into UserErrors."""
-  if not user_code.is_function_name(settings.model):
-    return contextlib.ExitStack()
-  return user_code.translate_errors('the model cannot be converted to an Estimator',
-                                    '--model=' + settings.model)
+@contextlib.contextmanager
+def _translate_errors(settings: groups.Model) -> Iterator[None]:
+  """Translates the exceptions of a user's model into UserErrors."""
+  with contextlib.ExitStack() as stack:
+    if user_code.is_function_name(settings.model):
+      stack.enter_context(user_code.translate_errors(
+          'the model cannot be converted to an Estimator', '--model=' + settings.model))
+    stack.enter_context(model_errors.translate_errors())
+    yield
 
 
 def _values_to_compare(plan: Plan, model: tf.keras.Model) -> Dict[str, str]:

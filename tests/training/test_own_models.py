@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 
 import pytest
 import tensorflow.compat.v1 as tf
@@ -12,7 +13,7 @@ QUICK = ('--dataset=synthetic', '--image_size=8,8', '--batch_size=4', '--train_s
 
 @pytest.mark.parametrize('name', [
     'of_any_size', 'with_metrics', 'with_loss_by_name', 'with_scalar_loss',
-    'with_own_layer_and_loss'])
+    'with_own_layer_and_loss', 'with_repeated_layer'])
 def test_trains_and_evaluates(run_program, tmp_path, name):
   done = run_program('--model=own_models:' + name, '--model_dir={}'.format(tmp_path), *QUICK)
   assert done.code == 0, done.err
@@ -43,6 +44,15 @@ def test_what_keras_cannot_save_is_trained_all_the_same(run_program, tmp_path):
   assert done.code == 0 and done.result['examples'] == 40
   assert 'model.h5 is not written, because Keras cannot serialize a layer of' in done.err
   assert not list(tmp_path.glob('model.h5*'))
+
+
+@pytest.mark.parametrize('name, message', [
+    ('with_captured_tensor', r'must not use tensors .*own_models.py:\d+: Tensor'),
+    ('with_failing_metric', r"be converted .*own_models.py:\d+: KeyError: 'no such output'")])
+def test_errors_that_appear_only_in_the_estimator(run_program, tmp_path, name, message):
+  done = run_program('--model=own_models:' + name, '--model_dir={}'.format(tmp_path), *QUICK)
+  assert done.code == 2 and 'Traceback' not in done.err
+  assert re.search('^error: .*' + message, done.err.splitlines()[-1])
 
 
 def test_layer_that_does_not_describe_itself(run_program, tmp_path):

@@ -12,7 +12,7 @@ from estimator_train.distribution.threads import available_cores
 from estimator_train.errors import UserError, printable
 from estimator_train.files import atomic
 from estimator_train.inputs.encoded_images import EncodedImages
-from estimator_train.inputs.source import BadExample, BadImage
+from estimator_train.inputs.source import BadExample, BadImage, WrongSchema
 from estimator_train.process.progress_bar import make_progress_bar
 from estimator_train.settings import groups
 
@@ -71,7 +71,11 @@ def map_examples(function: Callable[[int], Any], count: int, description: str) -
 
 
 def find_undecodable(source: EncodedImages) -> Iterator[Tuple[int, str]]:
-  """Yields (index, reason) for each image that cannot be read or decoded."""
+  """Yields (index, reason) for each image that cannot be read or decoded.
+
+  Raises:
+    UserError: an example has other features or labels than the flags state.
+  """
   decoder = Decoder()
 
   def find_failure_reason(index: int) -> Optional[str]:
@@ -79,6 +83,8 @@ def find_undecodable(source: EncodedImages) -> Iterator[Tuple[int, str]]:
       decoder.decode_shape(source.read_content(index))
     except OSError as error:
       return error.strerror or str(error)
+    except WrongSchema as error:
+      raise error.to_user_error() from error
     except BadExample as error:
       return error.reason
     except ValueError as error:

@@ -17,7 +17,7 @@ import tensorflow.compat.v1 as tf
 
 from estimator_train.datasets import file_pattern, record_index
 from estimator_train.errors import UserError
-from estimator_train.inputs import idx_images, image_records, images
+from estimator_train.inputs import idx_images, images, record_schema
 from estimator_train.inputs.record_reader import RecordReader
 
 
@@ -165,8 +165,8 @@ def _read_record(path: bytes, reader: RecordReader, record: int, image_key: str,
   name = b'%s:%d' % (path, record)
   try:
     (content,) = reader.read(np.array([record]))
-    features = image_records.parse_features(content)
-    return Image(name, decoder.decode(image_records.image_content(features, image_key)))
+    features = record_schema.parse_features(content)
+    return Image(name, decoder.decode(record_schema.image_content(features, image_key)))
   except OSError as error:
     return UnreadableFile(name, error.strerror or str(error))
   except ValueError as error:

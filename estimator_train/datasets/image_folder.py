@@ -6,7 +6,7 @@ from typing import Dict, List, Optional, Sequence, Tuple, Union
 
 import numpy as np
 
-from estimator_train.datasets import file_pattern, record_index
+from estimator_train.datasets import file_pattern, pattern_checks, record_index
 from estimator_train.datasets.description import ArraySplit, DataSet, ImageSplit
 from estimator_train.datasets.transfer import DownloadResult
 from estimator_train.errors import UserError, printable
@@ -35,7 +35,7 @@ def describe_patterns(settings: Settings, train_pattern: Optional[str],
   reads_eval = settings.evaluates or (
       settings.mode in choices.MODES_OF_ALL_SPLITS and bool(eval_pattern))
   # Without class names, the folders of the training files determine the classes.
-  train_files = (_list_files('train_pattern', train_pattern)
+  train_files = (_list_files('train_pattern', train_pattern, is_class_list=not class_names)
                  if reads_train or not class_names else [])
   eval_files = _list_files('eval_pattern', eval_pattern) if reads_eval else []
   class_names = class_names or _find_class_names(train_files)
@@ -97,19 +97,34 @@ def class_counts(split: Union[ImageSplit, ArraySplit], num_classes: int) -> List
   return np.bincount(split.classes, minlength=num_classes).tolist()
 
 
-def _list_files(flag: str, pattern: Optional[str]) -> List[bytes]:
-  """Returns the files that match the value of a flag; raises a UserError if no file matches."""
+def _list_files(flag: str, pattern: Optional[str], is_class_list: bool = False) -> List[bytes]:
+  """Returns the files that match the value of a flag.
+
+  Args:
+    flag: the name of the flag.
+    pattern: its value.
+    is_class_list: whether the names of the folders of the files are the class names.
+
+  Raises:
+    UserError: no file matches, the files are not images, or the folders cannot be classes.
+  """
+  example = 'DATA/{}/**/*.jpeg'.format('train' if flag == 'train_pattern' else 'test')
   if not pattern:
     raise UserError('--{} is required for this data set and mode'.format(flag), 'no --' + flag,
-                    'give a pattern such as --{}=\'DATA/train/**/*.jpeg\''.format(flag))
-  files = file_pattern.expand(pattern)
+                    'give a pattern such as --{}=\'{}\'{}'.format(
+                        flag, example, '' if flag == 'train_pattern' else ', or --mode=train'))
+  listings: file_pattern.Listings = {}
+  files = file_pattern.expand(pattern, listings)
   if not files:
-    raise UserError('--{} matches no file'.format(flag), '--{}={}'.format(flag, pattern),
-                    'give a pattern such as \'DATA/train/**/*.jpeg\', in quotes')
+    raise pattern_checks.no_match_error('--{} matches no file'.format(flag),
+                                        '--{}={}'.format(flag, pattern), pattern, example)
   if _starts_with_record(files[0]):
     raise UserError('--{} must match image files'.format(flag),
                     '{} is a TFRecord file'.format(printable(os.fsdecode(files[0]))),
                     'give --dataset=tfrecord')
+  if is_class_list:
+    pattern_checks.check_class_folders(flag, pattern, listings)
+  pattern_checks.warn_about_unmatched_images(flag, files, listings)
   return files
 
 

@@ -11,7 +11,7 @@ import zlib
 from concurrent.futures import ThreadPoolExecutor
 from typing import Iterator, List, Sequence
 
-from estimator_train.datasets import file_pattern, fingerprint, record_index
+from estimator_train.datasets import file_pattern, fingerprint, pattern_checks, record_index
 from estimator_train.datasets.idx import GZIP_SIGNATURE
 from estimator_train.datasets.positioned_file import PositionedFile, is_remote
 from estimator_train.datasets.record_index import RecordIndex
@@ -62,8 +62,9 @@ def _find_files(pattern: str, given: str) -> List[bytes]:
   else:
     files = file_pattern.expand(pattern)
   if not files:
-    raise UserError('a pattern matches no file', given,
-                    'give a pattern such as \'DATA/train-*-of-*\', in quotes')
+    raise pattern_checks.no_match_error('a pattern matches no file', given, pattern,
+                                        'DATA/train-*-of-*')
+  pattern_checks.check_shards(given, files)
   return files
 
 

@@ -22,9 +22,10 @@ def describe(settings: Settings) -> DataSet:
   reads_train = settings.mode != 'evaluate'
   reads_eval = settings.evaluates or (
       settings.mode in choices.MODES_OF_ALL_SPLITS and bool(settings.eval_pattern))
-  return describe_classes(settings)._replace(
-      train=_make_split('train_pattern', settings) if reads_train else None,
-      test=_make_split('eval_pattern', settings) if reads_eval else None)
+  # labels.txt is next to the files, so a wrong pattern is reported first.
+  train = _make_split('train_pattern', settings) if reads_train else None
+  test = _make_split('eval_pattern', settings) if reads_eval else None
+  return describe_classes(settings)._replace(train=train, test=test)
 
 
 def get(unused_settings: Settings) -> Sequence[DownloadResult]:
@@ -53,7 +54,9 @@ def _make_split(pattern_flag: str, settings: Settings) -> ImageRecordSplit:
   if not pattern:
     raise UserError('--{} is required for this data set and mode'.format(pattern_flag),
                     'no --' + pattern_flag,
-                    'give a pattern such as --{}=\'DATA/train-*-of-*\''.format(pattern_flag))
+                    'give a pattern such as ' + (
+                        '--train_pattern=\'DATA/train-*-of-*\'' if pattern_flag == 'train_pattern'
+                        else '--eval_pattern=\'DATA/validation-*-of-*\', or --mode=train'))
   index = record_files.load_index(pattern, '--{}={}'.format(pattern_flag, pattern),
                                   settings.compression, settings)
   return ImageRecordSplit(index, settings.image_key, settings.label_key, settings.label_offset)

@@ -9,9 +9,10 @@ import numpy as np
 from estimator_train.datasets import file_pattern, pattern_checks, record_index
 from estimator_train.datasets.description import ArraySplit, DataSet, ImageSplit
 from estimator_train.datasets.transfer import DownloadResult
-from estimator_train.errors import UserError, printable
+from estimator_train.errors import UserError, join_items, printable
 from estimator_train.run_dir.run_files import LABELS_FILE, RunDir
 from estimator_train.settings import Settings, choices, groups
+from estimator_train.settings.data_groups import are_distinct, normalize
 
 DEFAULT_IMAGE_SIZE = (224, 224)  # (height, width)
 
@@ -42,7 +43,7 @@ def describe_patterns(settings: Settings, train_pattern: Optional[str],
   if len(class_names) < 2:
     raise UserError(
         'there must be at least two classes, one folder each',
-        '--train_pattern={} (classes: {})'.format(train_pattern, ', '.join(class_names)),
+        '--train_pattern={} (classes: {})'.format(train_pattern, join_items(class_names)),
         'give a pattern that matches several folders, or --labels=A,B')
   train = _make_split(train_files, class_names)
   if reads_train:
@@ -88,7 +89,7 @@ def check_no_class_missing(class_names: Sequence[str], train: ImageSplit) -> Non
   counts = class_counts(train, len(class_names))
   missing = [name for name, count in zip(class_names, counts) if not count]
   if missing:
-    raise UserError('a class has no training images', ', '.join(missing),
+    raise UserError('a class has no training images', join_items(missing),
                     'add images to its folder, or omit the class from --labels')
 
 
@@ -139,7 +140,13 @@ def _starts_with_record(path: bytes) -> bool:
 def _find_class_names(files: Sequence[bytes]) -> Tuple[str, ...]:
   """Returns the sorted names of the folders of the files."""
   folders = {os.path.dirname(path) for path in files}
-  return tuple(sorted({_class_name(folder) for folder in folders}))
+  class_names = tuple(sorted({_class_name(folder) for folder in folders}))
+  if not are_distinct(class_names):
+    raise UserError('class names must not differ only in their Unicode form',
+                    ', '.join(ascii(name) for name in class_names if any(
+                        normalize(name) == normalize(other) != other for other in class_names)),
+                    'rename the folders of one class')
+  return class_names
 
 
 def _class_name(folder: bytes) -> str:
@@ -153,18 +160,18 @@ def _class_name(folder: bytes) -> str:
 
 def _make_split(files: List[bytes], class_names: Sequence[str]) -> ImageSplit:
   """Returns the split of the files; raises a UserError if a folder is not a class name."""
-  index_by_name = {name: index for index, name in enumerate(class_names)}
+  index_by_name = {normalize(name): index for index, name in enumerate(class_names)}
   index_by_folder: Dict[bytes, int] = {}
   class_indices = np.empty(len(files), np.int32)
   for position, path in enumerate(files):
     folder = os.path.dirname(path)
     if folder not in index_by_folder:
       name = _class_name(folder)
-      if name not in index_by_name:
+      if normalize(name) not in index_by_name:
         raise UserError(
             'the folder of a file is not a class name',
-            '{} (class names: {})'.format(printable(os.fsdecode(path)), ', '.join(class_names)),
+            '{} (class names: {})'.format(printable(os.fsdecode(path)), join_items(class_names)),
             'change the pattern so that it excludes this file, or add {} to --labels'.format(name))
-      index_by_folder[folder] = index_by_name[name]
+      index_by_folder[folder] = index_by_name[normalize(name)]
     class_indices[position] = index_by_folder[folder]
   return ImageSplit(files, class_indices)

@@ -287,6 +287,6 @@ def test_a_wrong_checksum_is_named(image_records):
 
 def test_cache_keys(image_records):
   keys = [source_of(image_records, **given).cache_key() for given in (
-      {}, {'label_offset': 1}, {'image_key': 'a'})]
+      {}, {'label_offset': 1, 'labels': ('A', 'B')}, {'image_key': 'a'})]
   os.utime(str(image_records / 'train-00000-of-00007'), ns=(1, 1))
   assert len(set(keys + [source_of(image_records).cache_key()])) == 4

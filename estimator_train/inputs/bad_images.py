@@ -1,5 +1,6 @@
 """Finds images that cannot be decoded, with the decoder that training uses."""
 
+import fractions
 import json
 import logging
 import os
@@ -127,7 +128,8 @@ def check_fraction(bad: Sequence[BadImage], count: int, settings: groups.Input) 
   Raises:
     UserError: the fraction of bad images exceeds `--max_bad_images`.
   """
-  if len(bad) > settings.max_bad_images * count:
+  # The fraction as it was given: 0.29 * 100 is less than 29.
+  if len(bad) > fractions.Fraction(str(settings.max_bad_images)) * count:
     raise UserError('the fraction of images that cannot be decoded exceeds --max_bad_images',
                     '{} of {} with --max_bad_images={:g}, the first is {} ({})'.format(
                         len(bad), count, settings.max_bad_images, printable(bad[0].file),

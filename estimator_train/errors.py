@@ -2,10 +2,11 @@
 
 import contextlib
 import re
-from typing import Any, Dict, Iterator, Optional, Type
+from typing import Any, Dict, Iterator, Optional, Sequence, Type
 
 # The maximum number of characters of each part of a UserError.
 _MAX_PART_LENGTH = 1000
+_MAX_LISTED = 10  # The maximum number of items of a list in a message.
 
 
 class UserError(Exception):
@@ -77,6 +78,13 @@ def printable(text: str) -> str:
   """Escapes line breaks and control characters in a text, such as the name of a file."""
   return ''.join(character if character.isprintable() else ascii(character)[1:-1]
                  for character in text)
+
+
+def join_items(items: Sequence[str]) -> str:
+  """Joins items, such as class names, with commas; of a long list, only the first items."""
+  rest = len(items) - _MAX_LISTED
+  return ', '.join([printable(item) for item in items[:_MAX_LISTED]]
+                   + (['... ({:,} more)'.format(rest)] if rest > 0 else []))
 
 
 def _shorten(text: str) -> str:

@@ -257,6 +257,15 @@ def frozen_dropout(image_shape, num_classes):
   return _with_first_layers(image_shape, num_classes, tf.keras.layers.Dropout(0.5))
 
 
+def frozen_dropout_head(image_shape, num_classes):
+  """The usual head after frozen layers."""
+  layers = tf.keras.layers
+  return tf.keras.Sequential([
+      layers.Conv2D(4, 3, activation='tanh', input_shape=image_shape, trainable=False),
+      layers.Flatten(), layers.Dropout(0.5, trainable=False), layers.Dense(8, activation='tanh'),
+      layers.Dropout(0.2), layers.Dense(num_classes, activation='softmax')])
+
+
 def frozen_batch_norm(image_shape, num_classes):
   """Keras's own, which takes the statistics of the batch in training, frozen or not."""
   return _with_first_layers(image_shape, num_classes,

@@ -5,6 +5,7 @@ One byte per element follows the header.
 """
 
 import gzip
+import logging
 import struct
 import zlib
 from typing import Sequence, Tuple
@@ -12,10 +13,12 @@ from typing import Sequence, Tuple
 from estimator_train.datasets.description import IdxSplit
 from estimator_train.errors import UserError
 
+_LOG = logging.getLogger('estimator_train')
 IMAGE_HEADER_BYTES = 16
 LABEL_HEADER_BYTES = 8
 IMAGE_MAGIC = 0x803
 _LABEL_MAGIC = 0x801
+GZIP_SIGNATURE = b'\x1f\x8b'
 _CHUNK_BYTES = 1 << 20
 _GZIP_WBITS = zlib.MAX_WBITS | 16  # Adding 16 selects the gzip format.
 
@@ -59,7 +62,7 @@ def check_split(split: IdxSplit, image_shape: Sequence[int], num_classes: int,
         '{} has {} images, {} has {} labels'.format(
             split.images, num_images, split.labels, num_labels),
         'give two files of the same split')
-  _check_labels(split.labels, num_classes)
+  _check_labels(split, num_classes)
   return num_images
 
 
@@ -99,7 +102,7 @@ def _read_header(path: str, content: str, magic: int, header_bytes: int) -> Tupl
   """
   try:
     with open(path, 'rb') as file:
-      if file.read(2) != b'\x1f\x8b':
+      if file.read(2) != GZIP_SIGNATURE:
         raise UserError('a data file is not in gzip format', path, _DOWNLOAD_AGAIN)
       file.seek(0)
       header = gzip.GzipFile(fileobj=file).read(header_bytes)
@@ -121,9 +124,9 @@ def _read_header(path: str, content: str, magic: int, header_bytes: int) -> Tupl
 
 
 def _check_length(path: str, expected: int) -> None:
-  """Raises a UserError unless the file decompresses to `expected` bytes.
+  """Raises a UserError unless the file decompresses to `expected` bytes, in one gzip member.
 
-  Only the first gzip member is read, because TensorFlow 1.15 silently ignores further members.
+  TensorFlow 1.15 silently ignores further members.
   """
   length = 0
   try:
@@ -134,20 +137,22 @@ def _check_length(path: str, expected: int) -> None:
         if not chunk:
           raise _wrong_length_error(path, str(expected), '{} in a truncated file'.format(length))
         length += len(member.decompress(chunk, _CHUNK_BYTES))
+      rest = (member.unused_data + file.read(_CHUNK_BYTES)).lstrip(b'\0') if member.eof else b''
   except (OSError, zlib.error) as error:
     raise _unreadable_error(path, error) from error
+  if rest.startswith(GZIP_SIGNATURE):
+    raise UserError('TensorFlow reads only the first of several gzip members of a data file', path,
+                    'compress it again: gunzip -c FILE | gzip > NEW_FILE')
+  if rest:  # As by gzip.
+    _LOG.warning('%s: ignoring data after the end of the compressed data', path)
   if length != expected:
     raise _wrong_length_error(path, str(expected),
                               str(length) if member.eof else 'more than {}'.format(expected))
 
 
-def _check_labels(path: str, num_classes: int) -> None:
+def _check_labels(split: IdxSplit, num_classes: int) -> None:
   """Raises a UserError unless all labels are less than `num_classes`."""
-  try:
-    with gzip.open(path) as file:
-      labels = file.read()[LABEL_HEADER_BYTES:]
-  except (EOFError, OSError, zlib.error) as error:
-    raise _unreadable_error(path, error) from error
+  labels, path = read_labels(split), split.labels
   if max(labels) >= num_classes:
     position = next(i for i, label in enumerate(labels) if label >= num_classes)
     raise UserError(

@@ -6,12 +6,13 @@ from typing import Dict, List, Optional, Sequence, Tuple, Union
 
 import numpy as np
 
-from estimator_train.datasets import file_pattern, record_index
+from estimator_train.datasets import file_pattern, pattern_checks, record_index
 from estimator_train.datasets.description import ArraySplit, DataSet, ImageSplit
 from estimator_train.datasets.transfer import DownloadResult
-from estimator_train.errors import UserError, printable
+from estimator_train.errors import UserError, join_items, printable
 from estimator_train.run_dir.run_files import LABELS_FILE, RunDir
 from estimator_train.settings import Settings, choices, groups
+from estimator_train.settings.data_groups import are_distinct, normalize
 
 DEFAULT_IMAGE_SIZE = (224, 224)  # (height, width)
 
@@ -35,14 +36,14 @@ def describe_patterns(settings: Settings, train_pattern: Optional[str],
   reads_eval = settings.evaluates or (
       settings.mode in choices.MODES_OF_ALL_SPLITS and bool(eval_pattern))
   # Without class names, the folders of the training files determine the classes.
-  train_files = (_list_files('train_pattern', train_pattern)
+  train_files = (_list_files('train_pattern', train_pattern, is_class_list=not class_names)
                  if reads_train or not class_names else [])
   eval_files = _list_files('eval_pattern', eval_pattern) if reads_eval else []
   class_names = class_names or _find_class_names(train_files)
   if len(class_names) < 2:
     raise UserError(
         'there must be at least two classes, one folder each',
-        '--train_pattern={} (classes: {})'.format(train_pattern, ', '.join(class_names)),
+        '--train_pattern={} (classes: {})'.format(train_pattern, join_items(class_names)),
         'give a pattern that matches several folders, or --labels=A,B')
   train = _make_split(train_files, class_names)
   if reads_train:
@@ -88,7 +89,7 @@ def check_no_class_missing(class_names: Sequence[str], train: ImageSplit) -> Non
   counts = class_counts(train, len(class_names))
   missing = [name for name, count in zip(class_names, counts) if not count]
   if missing:
-    raise UserError('a class has no training images', ', '.join(missing),
+    raise UserError('a class has no training images', join_items(missing),
                     'add images to its folder, or omit the class from --labels')
 
 
@@ -97,19 +98,34 @@ def class_counts(split: Union[ImageSplit, ArraySplit], num_classes: int) -> List
   return np.bincount(split.classes, minlength=num_classes).tolist()
 
 
-def _list_files(flag: str, pattern: Optional[str]) -> List[bytes]:
-  """Returns the files that match the value of a flag; raises a UserError if no file matches."""
+def _list_files(flag: str, pattern: Optional[str], is_class_list: bool = False) -> List[bytes]:
+  """Returns the files that match the value of a flag.
+
+  Args:
+    flag: the name of the flag.
+    pattern: its value.
+    is_class_list: whether the names of the folders of the files are the class names.
+
+  Raises:
+    UserError: no file matches, the files are not images, or the folders cannot be classes.
+  """
+  example = 'DATA/{}/**/*.jpeg'.format('train' if flag == 'train_pattern' else 'test')
   if not pattern:
     raise UserError('--{} is required for this data set and mode'.format(flag), 'no --' + flag,
-                    'give a pattern such as --{}=\'DATA/train/**/*.jpeg\''.format(flag))
-  files = file_pattern.expand(pattern)
+                    'give a pattern such as --{}=\'{}\'{}'.format(
+                        flag, example, '' if flag == 'train_pattern' else ', or --mode=train'))
+  listings: file_pattern.Listings = {}
+  files = file_pattern.expand(pattern, listings)
   if not files:
-    raise UserError('--{} matches no file'.format(flag), '--{}={}'.format(flag, pattern),
-                    'give a pattern such as \'DATA/train/**/*.jpeg\', in quotes')
+    raise pattern_checks.no_match_error('--{} matches no file'.format(flag),
+                                        '--{}={}'.format(flag, pattern), pattern, example)
   if _starts_with_record(files[0]):
     raise UserError('--{} must match image files'.format(flag),
                     '{} is a TFRecord file'.format(printable(os.fsdecode(files[0]))),
                     'give --dataset=tfrecord')
+  if is_class_list:
+    pattern_checks.check_class_folders(flag, pattern, listings)
+  pattern_checks.warn_about_unmatched_images(flag, files, listings)
   return files
 
 
@@ -124,7 +140,13 @@ def _starts_with_record(path: bytes) -> bool:
 def _find_class_names(files: Sequence[bytes]) -> Tuple[str, ...]:
   """Returns the sorted names of the folders of the files."""
   folders = {os.path.dirname(path) for path in files}
-  return tuple(sorted({_class_name(folder) for folder in folders}))
+  class_names = tuple(sorted({_class_name(folder) for folder in folders}))
+  if not are_distinct(class_names):
+    raise UserError('class names must not differ only in their Unicode form',
+                    ', '.join(ascii(name) for name in class_names if any(
+                        normalize(name) == normalize(other) != other for other in class_names)),
+                    'rename the folders of one class')
+  return class_names
 
 
 def _class_name(folder: bytes) -> str:
@@ -138,18 +160,18 @@ def _class_name(folder: bytes) -> str:
 
 def _make_split(files: List[bytes], class_names: Sequence[str]) -> ImageSplit:
   """Returns the split of the files; raises a UserError if a folder is not a class name."""
-  index_by_name = {name: index for index, name in enumerate(class_names)}
+  index_by_name = {normalize(name): index for index, name in enumerate(class_names)}
   index_by_folder: Dict[bytes, int] = {}
   class_indices = np.empty(len(files), np.int32)
   for position, path in enumerate(files):
     folder = os.path.dirname(path)
     if folder not in index_by_folder:
       name = _class_name(folder)
-      if name not in index_by_name:
+      if normalize(name) not in index_by_name:
         raise UserError(
             'the folder of a file is not a class name',
-            '{} (class names: {})'.format(printable(os.fsdecode(path)), ', '.join(class_names)),
+            '{} (class names: {})'.format(printable(os.fsdecode(path)), join_items(class_names)),
             'change the pattern so that it excludes this file, or add {} to --labels'.format(name))
-      index_by_folder[folder] = index_by_name[name]
+      index_by_folder[folder] = index_by_name[normalize(name)]
     class_indices[position] = index_by_folder[folder]
   return ImageSplit(files, class_indices)

@@ -18,8 +18,9 @@ from estimator_train.datasets.description import (
   RecordSplit,
   SyntheticSplit,
 )
-from estimator_train.errors import UserError
+from estimator_train.errors import UserError, join_items
 from estimator_train.settings import Settings, user_code
+from estimator_train.settings.data_groups import are_distinct
 
 
 def describe(settings: Settings) -> DataSet:
@@ -99,7 +100,7 @@ def _check_class_names(dataset: DataSet, location: str) -> Tuple[str, ...]:
   names = tuple(labels)
   if not names and dataset.image_shape is None:
     return ()
-  if len(names) < 2 or len(set(names)) < len(names) or any(
+  if len(names) < 2 or not are_distinct(names) or any(
       not name or name.splitlines() != [name] for name in names):
     raise UserError('a data set must have two or more labels, all different, without line breaks',
                     '{}: {!r}'.format(location, names),
@@ -235,4 +236,4 @@ def _check_no_class_missing(classes: np.ndarray, labels: Sequence[str], location
   missing = [label for label, count in zip(labels, counts) if not count]
   if missing:
     raise UserError('a class has no training examples', '{} lacks {}'.format(
-        location, ', '.join(missing)), 'add examples, or remove the label')
+        location, join_items(missing)), 'add examples, or remove the label')

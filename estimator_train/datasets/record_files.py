@@ -9,9 +9,10 @@ import logging
 import os
 import zlib
 from concurrent.futures import ThreadPoolExecutor
-from typing import List, Sequence
+from typing import Iterator, List, Sequence
 
-from estimator_train.datasets import file_pattern, fingerprint, record_index
+from estimator_train.datasets import file_pattern, fingerprint, pattern_checks, record_index
+from estimator_train.datasets.idx import GZIP_SIGNATURE
 from estimator_train.datasets.positioned_file import PositionedFile, is_remote
 from estimator_train.datasets.record_index import RecordIndex
 from estimator_train.distribution.threads import available_cores
@@ -20,10 +21,11 @@ from estimator_train.files import atomic
 from estimator_train.settings import Settings, choices
 
 _LOG = logging.getLogger('estimator_train')
-_GZIP_MAGIC = b'\x1f\x8b'
 # The arguments of zlib.decompressobj: the window size, which also selects the format.
 _WINDOW_BITS = {'gzip': 16 + zlib.MAX_WBITS, 'zlib': zlib.MAX_WBITS}
-_READ_BYTES = 1 << 20
+# Small, because the rest of a block is copied at the end of each gzip member.
+_READ_BYTES = 1 << 16
+_COPY_VERSION = 2  # Version 1 lacked the gzip members after the first.
 
 
 def load_index(pattern: str, given: str, compression: str, settings: Settings) -> RecordIndex:
@@ -60,8 +62,9 @@ def _find_files(pattern: str, given: str) -> List[bytes]:
   else:
     files = file_pattern.expand(pattern)
   if not files:
-    raise UserError('a pattern matches no file', given,
-                    'give a pattern such as \'DATA/train-*-of-*\', in quotes')
+    raise pattern_checks.no_match_error('a pattern matches no file', given, pattern,
+                                        'DATA/train-*-of-*')
+  pattern_checks.check_shards(given, files)
   return files
 
 
@@ -86,7 +89,7 @@ def _find_compression(path: bytes, compression: str) -> str:
     return compression
   if not header or record_index.is_header(header):
     return 'none'
-  if header.startswith(_GZIP_MAGIC):
+  if header.startswith(GZIP_SIGNATURE):
     return 'gzip'
   if _is_zlib_header(header):
     return 'zlib'
@@ -134,26 +137,56 @@ def _make_folder(compressed_file: bytes, settings: Settings) -> str:
 
 def _copy_path(folder: str, path: bytes) -> bytes:
   """Returns the path of the decompressed copy; it changes if the file changes."""
-  digest = hashlib.md5(fingerprint.of_files([path]).encode()).hexdigest()
+  key = '{} {}'.format(_COPY_VERSION, fingerprint.of_files([path]))
+  digest = hashlib.md5(key.encode()).hexdigest()
   return os.path.join(os.fsencode(folder), os.path.basename(path) + b'-' + digest.encode())
 
 
 def _decompress_file(source_path: bytes, copy_path: bytes, compression: str) -> None:
   """Writes the decompressed copy of a file; raises a UserError if the file is damaged."""
-  decompressor = zlib.decompressobj(_WINDOW_BITS[compression])
-  with PositionedFile(source_path) as source, atomic.open_atomic(os.fsdecode(copy_path)) as copy:
-    offset = 0
+  with atomic.open_atomic(os.fsdecode(copy_path)) as copy:
     try:
-      while offset < source.size:
-        block = source.read(offset, _READ_BYTES)
-        offset += len(block)
-        copy.write(decompressor.decompress(block))
-      if not decompressor.eof:
-        raise zlib.error('truncated')
+      for data in _iter_decompressed(source_path, compression):
+        copy.write(data)
     except zlib.error as error:
       raise UserError('a compressed TFRecord file is damaged',
                       '{} ({})'.format(printable(os.fsdecode(source_path)), error),
                       'write the file again, or correct --compression') from error
+
+
+def _iter_decompressed(path: bytes, compression: str) -> Iterator[bytes]:
+  """Yields the decompressed content of a file, block by block.
+
+  As by gzip, concatenated gzip members are read as one stream, and other data after the last one is
+  ignored with a warning.
+
+  Raises:
+    zlib.error: the file is damaged.
+  """
+  offset, block = 0, b''
+  decompressor = zlib.decompressobj(_WINDOW_BITS[compression])
+  with PositionedFile(path) as file:
+    while True:
+      if len(block) < len(GZIP_SIGNATURE):
+        more = file.read(offset, _READ_BYTES)
+        offset, block = offset + len(more), block + more
+      if not block:
+        break
+      if decompressor.eof:
+        if block.startswith(b'\0'):  # Padding.
+          block = block.lstrip(b'\0')
+          continue
+        if compression != 'gzip':
+          raise zlib.error('data after the end of the stream')
+        if not block.startswith(GZIP_SIGNATURE):
+          _LOG.warning('%s: ignoring data after the end of the compressed data',
+                       printable(os.fsdecode(path)))
+          break
+        decompressor = zlib.decompressobj(_WINDOW_BITS[compression])
+      yield decompressor.decompress(block)
+      block = decompressor.unused_data
+  if not decompressor.eof:
+    raise zlib.error('truncated')
 
 
 def _warn_about_empty_files(index: RecordIndex) -> None:

@@ -6,7 +6,7 @@ import os
 from typing import Optional
 
 from estimator_train.datasets.description import DataSet
-from estimator_train.exporting import portable_h5, trained_model
+from estimator_train.exporting import portable_h5, tflite, trained_model
 from estimator_train.run_dir.run_files import RunDir
 from estimator_train.settings import Settings, user_code
 from estimator_train.training.checkpoints import save_hook
@@ -61,7 +61,11 @@ def write_h5(path: str, settings: Settings, dataset: DataSet, checkpoint: str) -
                   loss=portable_h5.full_loss_names(model.loss),
                   metrics=['accuracy'] if dataset.labels else None,
                   loss_weights=model.loss_weights)
+    is_loadable = not tflite.has_feature_columns(model)
     model.save(path, save_format='h5')
   reason = portable_h5.make_portable(path)
-  if reason:
+  if not is_loadable:
+    _LOG.warning('no Keras can load %s, because of its layer DenseFeatures: use a SavedModel',
+                 H5_FILE)
+  elif reason:
     _LOG.warning('Keras 3 cannot load %s: %s', H5_FILE, reason)

@@ -30,6 +30,9 @@ def write_tflite(folder: str, model: tf.keras.Model, session: tf.Session,
   Raises:
     UserError: the converter does not support an operation of the model.
   """
+  if has_feature_columns(model):  # The converter would be aborted without naming an operation.
+    raise UserError('TensorFlow 1.15\'s converter to TFLite cannot convert the model',
+                    'it has a layer DenseFeatures', 'give --export_format=saved_model')
   outputs = ([probabilities.from_outputs(model, model.outputs[0])] if has_classes
              else model.outputs)
   converter = tf.lite.TFLiteConverter.from_session(session, model.inputs, outputs)
@@ -41,6 +44,13 @@ def write_tflite(folder: str, model: tf.keras.Model, session: tf.Session,
                       _failure_reason(str(error)),
                       'give --export_format=saved_model or h5') from error
   atomic.write_bytes(os.path.join(folder, TFLITE_FILE), converted)
+
+
+def has_feature_columns(model: tf.keras.Model) -> bool:
+  """Returns whether a model has feature columns, which few formats can represent."""
+  return any(isinstance(layer, tf.keras.layers.DenseFeatures)
+             or (isinstance(layer, tf.keras.Model) and has_feature_columns(layer))
+             for layer in model.layers)
 
 
 def _failure_reason(text: str) -> str:

@@ -1,5 +1,6 @@
 """Finds images that cannot be decoded, with the decoder that training uses."""
 
+import fractions
 import json
 import logging
 import os
@@ -12,7 +13,7 @@ from estimator_train.distribution.threads import available_cores
 from estimator_train.errors import UserError, printable
 from estimator_train.files import atomic
 from estimator_train.inputs.encoded_images import EncodedImages
-from estimator_train.inputs.source import BadExample, BadImage
+from estimator_train.inputs.source import BadExample, BadImage, WrongSchema
 from estimator_train.process.progress_bar import make_progress_bar
 from estimator_train.settings import groups
 
@@ -71,7 +72,11 @@ def map_examples(function: Callable[[int], Any], count: int, description: str) -
 
 
 def find_undecodable(source: EncodedImages) -> Iterator[Tuple[int, str]]:
-  """Yields (index, reason) for each image that cannot be read or decoded."""
+  """Yields (index, reason) for each image that cannot be read or decoded.
+
+  Raises:
+    UserError: an example has other features or labels than the flags state.
+  """
   decoder = Decoder()
 
   def find_failure_reason(index: int) -> Optional[str]:
@@ -79,6 +84,8 @@ def find_undecodable(source: EncodedImages) -> Iterator[Tuple[int, str]]:
       decoder.decode_shape(source.read_content(index))
     except OSError as error:
       return error.strerror or str(error)
+    except WrongSchema as error:
+      raise error.to_user_error() from error
     except BadExample as error:
       return error.reason
     except ValueError as error:
@@ -121,7 +128,8 @@ def check_fraction(bad: Sequence[BadImage], count: int, settings: groups.Input) 
   Raises:
     UserError: the fraction of bad images exceeds `--max_bad_images`.
   """
-  if len(bad) > settings.max_bad_images * count:
+  # The fraction as it was given: 0.29 * 100 is less than 29.
+  if len(bad) > fractions.Fraction(str(settings.max_bad_images)) * count:
     raise UserError('the fraction of images that cannot be decoded exceeds --max_bad_images',
                     '{} of {} with --max_bad_images={:g}, the first is {} ({})'.format(
                         len(bad), count, settings.max_bad_images, printable(bad[0].file),

@@ -138,9 +138,18 @@ class Batching(NamedTuple):
     return dataset.with_options(options)
 
   def encode_labels(self, class_indices: tf.Tensor) -> tf.Tensor:
-    """Encodes class indices, int64 [B], as labels.
+    """Encodes class indices, int64 [B] or scalar, as labels.
 
     Returns:
       One-hot vectors, float32 [B, num_classes], if `one_hot` is set; else the class indices.
     """
     return tf.one_hot(class_indices, self.num_classes) if self.one_hot else class_indices
+
+  def check_and_encode_labels(self, class_indices: tf.Tensor) -> tf.Tensor:
+    """Like encode_labels, for class indices of which one may be out of range.
+
+    Without the check, such an index would be encoded as no class at all.
+    """
+    is_valid = tf.reduce_all((class_indices >= 0) & (class_indices < self.num_classes))
+    with tf.control_dependencies([tf.Assert(is_valid, ['a class index is out of range'])]):
+      return self.encode_labels(tf.identity(class_indices))

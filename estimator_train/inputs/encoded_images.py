@@ -73,7 +73,7 @@ class EncodedImages(abc.ABC):
     """
     if self._expects_grey is None:
       self._expects_grey = images.are_all_grey(
-          content for index in _evenly_spaced(len(self), _GREY_SAMPLE_SIZE)
+          content for index in evenly_spaced(len(self), _GREY_SAMPLE_SIZE)
           for content in self._read_if_readable(index))
     return self._expects_grey
 
@@ -84,7 +84,7 @@ class EncodedImages(abc.ABC):
       return []
 
 
-def _evenly_spaced(count: int, max_count: int) -> List[int]:
+def evenly_spaced(count: int, max_count: int) -> List[int]:
   """Returns up to `max_count` indices, evenly spaced from 0 to `count` - 1."""
   sample_size = min(max_count, count)
   return [index * count // sample_size for index in range(sample_size)]

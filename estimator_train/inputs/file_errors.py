@@ -7,7 +7,7 @@ from typing import Iterator, Optional
 import tensorflow.compat.v1 as tf
 
 from estimator_train.errors import UserError
-from estimator_train.inputs.source import BadExample, Source
+from estimator_train.inputs.source import BadExample, Source, WrongSchema
 
 _FILE_ERRORS = (tf.errors.InvalidArgumentError, tf.errors.NotFoundError, tf.errors.UnknownError,
               tf.errors.PermissionDeniedError, tf.errors.FailedPreconditionError)
@@ -27,6 +27,8 @@ def translate_errors(source: Optional[Source] = None) -> Iterator[None]:
     raise UserError('a file of the data set or of --model_dir is damaged',
                     error.message.splitlines()[0],
                     'remove it; --mode=download downloads data files again') from error
+  except WrongSchema as error:
+    raise error.to_user_error() from error
   except BadExample as error:
     raise _to_user_error(str(error)) from error
   except _FILE_ERRORS as error:
@@ -35,6 +37,9 @@ def translate_errors(source: Optional[Source] = None) -> Iterator[None]:
                       re.sub(r'.*?(Key \S+ not found in checkpoint).*', r'\1', error.message,
                              flags=re.DOTALL), 'give another --model_dir') from error
     # A Python function of the input pipeline names the example itself.
+    wrong_schema = re.search(r'WrongSchema: (.*) \((.*)\): (.*)', error.message)
+    if wrong_schema:
+      raise WrongSchema(*wrong_schema.groups()).to_user_error() from error
     bad_example = re.search(r'BadExample: (.*)', error.message)
     if bad_example:
       raise _to_user_error(bad_example.group(1)) from error

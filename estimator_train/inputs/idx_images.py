@@ -7,15 +7,14 @@ from typing import Any, Iterator
 
 import numpy as np
 
-from estimator_train.datasets import idx
+from estimator_train.datasets import idx, record_index
 
-_GZIP_SIGNATURE = b'\x1f\x8b'
 _IDX_SIGNATURE = b'\0\0\x08'  # 8: the elements of the idx file are unsigned bytes.
 
 
 def is_idx_or_gzip(first_bytes: bytes) -> bool:
   """Returns whether a file that starts with these bytes is an idx file or a gzip file."""
-  return first_bytes.startswith((_GZIP_SIGNATURE, _IDX_SIGNATURE))
+  return first_bytes.startswith((idx.GZIP_SIGNATURE, _IDX_SIGNATURE))
 
 
 def iter_images(path: bytes, height: int, width: int) -> Iterator[np.ndarray]:
@@ -33,7 +32,7 @@ def iter_images(path: bytes, height: int, width: int) -> Iterator[np.ndarray]:
   num_read, num_images = 0, None
   try:
     with open(path, 'rb') as file:
-      is_gzip = file.peek(2).startswith(_GZIP_SIGNATURE)
+      is_gzip = file.peek(2).startswith(idx.GZIP_SIGNATURE)
       stream: Any = gzip.GzipFile(fileobj=file) if is_gzip else file
       num_images = _read_header(stream, height, width)
       while num_read < num_images:
@@ -55,6 +54,8 @@ def _read_header(stream: Any, height: int, width: int) -> int:
   """Reads and checks the header, and returns the number of images."""
   header = _read_up_to(stream, idx.IMAGE_HEADER_BYTES)
   magic = idx.IMAGE_MAGIC.to_bytes(4, 'big')
+  if record_index.is_header(header[:record_index.HEADER_BYTES]):
+    raise ValueError('a compressed TFRecord file: decompress it, such as with gunzip')
   if not header.startswith(magic):
     raise ValueError('not an idx file of images: it starts with 0x{}, expected 0x{}'.format(
         header[:4].hex(), magic.hex()))

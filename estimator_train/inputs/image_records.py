@@ -1,23 +1,34 @@
 """Reads images from TFRecord files: from tf.train.Examples with an encoded image and a label."""
 
+import collections
+import contextlib
 import hashlib
-from typing import Any, List, Optional, Tuple
+from typing import Any, Counter, Iterator, List, Optional, Tuple
 
 import numpy as np
 import tensorflow.compat.v1 as tf
-from google.protobuf import message
 
 from estimator_train.datasets import fingerprint
 from estimator_train.datasets.description import DataSet, ImageRecordSplit
 from estimator_train.datasets.record_index import describe_record
 from estimator_train.errors import printable
-from estimator_train.inputs import file_errors, image_source, published
+from estimator_train.inputs import file_errors, image_source, published, record_schema
 from estimator_train.inputs.batching import Batching
+from estimator_train.inputs.encoded_images import evenly_spaced
 from estimator_train.inputs.record_reader import RecordReader
-from estimator_train.inputs.source import BadExample, FilePath, InputFn
+from estimator_train.inputs.source import (
+  BadExample,
+  BadImage,
+  FilePath,
+  InputFn,
+  WrongSchema,
+)
+from estimator_train.settings import groups
 
 _PARALLEL_READS = 2  # One chunk of records is read while another one is waiting for the disk.
 _RECORDS_PER_LABEL_READ = 1024
+# All records are checked before training if that takes less than a second, else a sample of them.
+_MAX_CHECKED_RECORDS, _MAX_CHECKED_BYTES, _SAMPLE_SIZE = 1 << 15, 1 << 28, 256
 
 
 class ImageRecordSource(image_source.ImageSource):
@@ -33,7 +44,15 @@ class ImageRecordSource(image_source.ImageSource):
 
   def check_and_count(self) -> Optional[int]:
     self.split.records.check()
+    checked = self._check_schema()
+    if self.split is self.dataset.train and sum(checked.values()) == len(self):
+      record_schema.warn_about_empty_classes(checked, self.dataset.labels, self.split.label_offset)
     return len(self)
+
+  def skip_bad_examples(self, split_name: str, settings: groups.Input,
+                        model_dir: str) -> Tuple[ImageRecordSplit, List[BadImage]]:
+    self._check_schema()  # Before all images are decoded.
+    return super().skip_bad_examples(split_name, settings, model_dir)
 
   def look_up(self, chunks: tf.data.Dataset) -> tf.data.Dataset:
     # tf.io.parse_example crashes for examples that cannot be parsed, because its error contains
@@ -104,17 +123,31 @@ class ImageRecordSource(image_source.ImageSource):
     """Returns the encoded image and the class index of an example.
 
     Raises:
-      BadExample: the record is not an example, or a feature is invalid.
+      BadExample: the record is not an example.
+      WrongSchema: a feature is missing or has another kind, or the label is not that of a class.
     """
+    return self._interpret(index, self._parse_features(index, record))
+
+  def _parse_features(self, index: int, record: bytes) -> Any:
     try:
-      features = parse_features(record)
-      return image_content(features, self.split.image_key), self._class_index(features)
+      return record_schema.parse_features(record)
     except ValueError as error:
       raise BadExample(printable(self.name_of(index)), str(error)) from error
 
+  def _interpret(self, index: int, features: Any) -> Tuple[bytes, int]:
+    try:
+      content = record_schema.image_content(features, self.split.image_key)
+      return content, self._class_index(features)
+    except ValueError as error:
+      raise self._wrong_schema(index, features, str(error)) from error
+
+  def _wrong_schema(self, index: int, features: Any, reason: str) -> WrongSchema:
+    return WrongSchema(printable(self.name_of(index)), reason,
+                       record_schema.find_remedy(features, self.split, self.dataset.labels))
+
   def _class_index(self, features: Any) -> int:
     """Returns the class index of an example; raises a ValueError if its label is invalid."""
-    label = _value(features, self.split.label_key, 'int64_list')
+    label = record_schema.value(features, self.split.label_key, 'int64_list')
     class_index = int(label) + self.split.label_offset
     if not 0 <= class_index < len(self.dataset.labels):
       raise ValueError('label {}{} for {} classes'.format(
@@ -122,41 +155,42 @@ class ImageRecordSource(image_source.ImageSource):
           if self.split.label_offset else '', len(self.dataset.labels)))
     return class_index
 
+  def _check_schema(self) -> Counter[record_schema.ClassAndText]:
+    """Checks the features of all records or, in a large data set, of a sample.
+
+    Returns:
+      The number of checked records of each class, and of each class name in the records.
+
+    Raises:
+      UserError: the records do not fit the flags.
+    """
+    checked: Counter[record_schema.ClassAndText] = collections.Counter()
+    has_images = False
+    with file_errors.translate_errors():
+      for index, features in self._iter_records_to_check():
+        content, class_index = self._interpret(index, features)
+        checked[class_index, record_schema.class_text(features)] += 1
+        has_images = has_images or content.startswith(record_schema.IMAGE_MAGICS)
+      if checked and not has_images:
+        raise self._wrong_schema(index, features, '{} is not a JPEG, PNG or GIF file, as in all '
+                                 'other records'.format(self.split.image_key))
+    record_schema.check_texts(checked, self.dataset.labels, self.split.label_offset)
+    return checked
+
+  def _iter_records_to_check(self) -> Iterator[Tuple[int, Any]]:
+    """Yields the index and the features of each record to check, except damaged records."""
+    is_small = (len(self) <= _MAX_CHECKED_RECORDS
+                and self.split.records.lengths.sum() <= _MAX_CHECKED_BYTES)
+    indices = np.array(evenly_spaced(len(self), len(self) if is_small else _SAMPLE_SIZE))
+    for part in np.array_split(indices, len(indices) // image_source.CHUNK_SIZE + 1):
+      # The error about a damaged record is reported by the training, unless it is skipped.
+      with contextlib.suppress(OSError, BadExample):
+        for index, record in zip(part, self._reader.read(self._to_records(part))):
+          yield int(index), self._parse_features(index, record)
+
   def _class_index_or_unknown(self, index: int) -> int:
     """Returns the class index of an example; -1 if it cannot be read."""
     try:
       return int(self._read_class_indices(np.array([index]))[0])
     except (OSError, BadExample):
       return -1
-
-
-def parse_features(record: bytes) -> Any:
-  """Returns the features of a tf.train.Example, by key; raises a ValueError if it is damaged."""
-  try:
-    return tf.train.Example.FromString(record).features.feature
-  except message.DecodeError as error:
-    raise ValueError('not a tf.train.Example') from error
-
-
-def image_content(features: Any, image_key: str) -> bytes:
-  """Returns the encoded image of an example; raises a ValueError if there is none."""
-  return bytes(_value(features, image_key, 'bytes_list'))
-
-
-def _value(features: Any, key: str, kind: str) -> Any:
-  """Returns the only value of a feature; raises a ValueError if there is no such value.
-
-  Args:
-    features: the features of a tf.train.Example, by key.
-    key: the key of the feature.
-    kind: the expected kind of values: `bytes_list` or `int64_list`.
-  """
-  if key not in features:
-    raise ValueError('no {}; the keys are {}'.format(key, ', '.join(sorted(features)) or 'missing'))
-  found_kind = features[key].WhichOneof('kind')
-  if found_kind != kind:
-    raise ValueError('{} is of the kind {}, not {}'.format(key, found_kind, kind))
-  values = getattr(features[key], kind).value
-  if len(values) != 1:
-    raise ValueError('{} has {} values, not one'.format(key, len(values)))
-  return values[0]

@@ -15,13 +15,22 @@ from estimator_train.settings import user_code
 _LABEL_BATCH_SIZE = 64
 
 
-def read_class_indices(source: Source,
-                       read_in_order: Callable[[Batching], tf.data.Dataset]) -> np.ndarray:
-  """Returns the class indices of all examples, int64 [N]."""
+def read_class_indices(source: Source, read_in_order: Callable[[Batching], tf.data.Dataset],
+                       function: Any) -> np.ndarray:
+  """Returns the class indices of all examples, int64 [N].
+
+  Args:
+    source, read_in_order, function: as in make_cached_input_fn.
+
+  Raises:
+    UserError: the labels are not integers.
+  """
   batching = Batching(source.dataset.image_shape or NO_IMAGE, len(source.dataset.labels),
                       one_hot=False, examples_per_batch=_LABEL_BATCH_SIZE)
   with tf.Graph().as_default(), translate_errors(source):
-    labels = cached_examples.read_all(read_in_order(batching).map(lambda *parts: parts[1]))
+    examples = read_in_order(batching)
+    _check_structure(examples, function, batching.num_classes > 0)
+    labels = cached_examples.read_all(examples.map(lambda *parts: parts[1]))
   return labels.arrays[0].astype(np.int64).reshape(-1)
 
 
@@ -57,17 +66,17 @@ def encode_batches(batches: tf.data.Dataset, function: Any,
     batches: (features, labels) or (features, labels, weights).
     function: the function of the user that makes the examples.
     batching: how labels are encoded.
+
+  Raises:
+    UserError: the function does not return (features, label) or (features, label, weight), or the
+      dtype of the labels or weights is wrong.
   """
-  structure = tf.data.get_output_types(batches)
-  if not isinstance(structure, tuple) or len(structure) not in (2, 3):
-    raise UserError('an example must be (features, label) or (features, label, weight)',
-                    '{} returns {}'.format(function_name(function), structure),
-                    'return a tuple of two or three')
+  _check_structure(batches, function, batching.num_classes > 0)
 
   @tf.autograph.experimental.do_not_convert
   def encode(features: Any, labels: Any, weights: Any = None) -> Tuple[Any, Any]:
     if batching.num_classes:
-      labels = batching.encode_labels(_check_range(tf.cast(labels, tf.int64), batching))
+      labels = batching.check_and_encode_labels(tf.cast(labels, tf.int64))
     if weights is not None:
       features = {'features': features, 'sample_weights': weights}
     return features, labels
@@ -75,12 +84,23 @@ def encode_batches(batches: tf.data.Dataset, function: Any,
   return batching.prefetch_batches(batches.map(encode))
 
 
-def _check_range(class_indices: tf.Tensor, batching: Batching) -> tf.Tensor:
-  """Returns the class indices; one that is out of range would be encoded as no class at all."""
-  is_valid = tf.reduce_all((class_indices >= 0) & (class_indices < batching.num_classes))
-  assertion = tf.Assert(is_valid, ['a class index is out of range'])
-  with tf.control_dependencies([assertion]):
-    return tf.identity(class_indices)
+def _check_structure(batches: tf.data.Dataset, function: Any, has_classes: bool) -> None:
+  """Raises a UserError if the examples of a function have a wrong structure or label dtype."""
+  structure = tf.data.get_output_types(batches)
+  if not isinstance(structure, tuple) or len(structure) not in (2, 3):
+    raise UserError('an example must be (features, label) or (features, label, weight)',
+                    '{} returns {}'.format(function_name(function), structure),
+                    'return a tuple of two or three')
+  for name, part in zip(('labels', 'weights'), structure[1:]):
+    must_be_integers = has_classes and name == 'labels'
+    for dtype in tf.nest.flatten(part):
+      if dtype == tf.string or (must_be_integers and not (dtype.is_integer or dtype.is_bool)):
+        raise UserError(
+            '{} must be {}'.format(name, 'integers, indices into the class names'
+                                   if must_be_integers else 'numbers'),
+            '{} returns {}'.format(function_name(function), dtype.name),
+            'convert them in this function, such as with tf.lookup.StaticHashTable'
+            if dtype == tf.string else 'give tf.cast(label, tf.int64)')
 
 
 def find_invalid_class(source: Source, label: Any) -> Optional[str]:

@@ -52,7 +52,7 @@ class ParsedRecordSource(Source):
     return lambda: encode_batches(self._read_in_order(batching), self._function, batching)
 
   def class_indices(self) -> np.ndarray:
-    return read_class_indices(self, self._read_in_order)
+    return read_class_indices(self, self._read_in_order, self._function)
 
   def cache_key(self) -> str:
     return fingerprint.of_files(self.split.records.files)

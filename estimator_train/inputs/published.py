@@ -78,7 +78,7 @@ def _shuffle_and_batch(elements: tf.data.Dataset, parse: Parse,
     image = tf.image.resize_images(image, (height, width)) * 255.
     if channels == 1:
       image = tf.image.rgb_to_grayscale(image)
-    return image, batching.encode_labels(class_index)
+    return image, batching.check_and_encode_labels(class_index)
 
   return batching.prefetch_batches(
       elements

@@ -30,6 +30,27 @@ class BadExample(ValueError):
     self.place, self.reason = place, reason
 
 
+class WrongSchema(BadExample):
+  """An example has other features or labels than the flags state. It is never skipped.
+
+  The other examples are likely to have the same features, or labels that are shifted.
+
+  Attributes:
+    remedy: the flags to correct.
+  """
+
+  def __init__(self, place: str, reason: str, remedy: str) -> None:
+    super().__init__(place, reason)
+    self.remedy = remedy
+
+  def __str__(self) -> str:
+    return '{} ({}): {}'.format(self.place, self.reason, self.remedy)
+
+  def to_user_error(self) -> UserError:
+    return UserError('an example does not fit the flags',
+                     '{} ({})'.format(self.place, self.reason), self.remedy)
+
+
 class CacheNotStored(OSError):
   """A cache could not be written to the disk. The text is the `given` of the UserError."""
 

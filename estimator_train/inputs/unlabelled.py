@@ -15,9 +15,8 @@ from typing import Callable, Deque, Generator, Iterator, List, NamedTuple, Optio
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from estimator_train.datasets import file_pattern, record_index
-from estimator_train.errors import UserError
-from estimator_train.inputs import idx_images, image_records, images
+from estimator_train.datasets import file_pattern, pattern_checks, record_index
+from estimator_train.inputs import idx_images, images, record_schema
 from estimator_train.inputs.record_reader import RecordReader
 
 
@@ -71,8 +70,8 @@ def find_input_files(pattern: str) -> Iterator[bytes]:
   files = file_pattern.iter_files(pattern)
   first = next(files, None)
   if first is None:
-    raise UserError('--input matches no file', '--input=' + pattern,
-                    'give a pattern such as \'DATA/**/*.jpeg\', in quotes')
+    raise pattern_checks.no_match_error('--input matches no file', '--input=' + pattern, pattern,
+                                        'DATA/**/*.jpeg')
   return itertools.chain([first], files)
 
 
@@ -165,8 +164,8 @@ def _read_record(path: bytes, reader: RecordReader, record: int, image_key: str,
   name = b'%s:%d' % (path, record)
   try:
     (content,) = reader.read(np.array([record]))
-    features = image_records.parse_features(content)
-    return Image(name, decoder.decode(image_records.image_content(features, image_key)))
+    features = record_schema.parse_features(content)
+    return Image(name, decoder.decode(record_schema.image_content(features, image_key)))
   except OSError as error:
     return UnreadableFile(name, error.strerror or str(error))
   except ValueError as error:

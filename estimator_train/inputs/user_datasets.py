@@ -62,7 +62,7 @@ class ExampleSource(Source):
                                    batching)
 
   def class_indices(self) -> np.ndarray:
-    return read_class_indices(self, self._read_in_order)
+    return read_class_indices(self, self._read_in_order, self.split.make_dataset)
 
   def cache_key(self) -> str:
     raise UserError('--cache_features requires data whose changes are noticed',

@@ -13,10 +13,19 @@ def set_up(verbosity: int) -> None:
   log = logging.getLogger('estimator_train')
   log.setLevel(logging.DEBUG if verbosity > 0 else logging.INFO)
   log.propagate = False
-  log.handlers = [logging.StreamHandler(sys.stderr)]
+  handler = logging.StreamHandler(sys.stderr)
+  handler.setFormatter(_Formatter())
+  log.handlers = [handler]
   if verbosity < 1:
     silence_tensorflow()
     warnings.simplefilter('ignore')
+
+
+class _Formatter(logging.Formatter):
+  """Marks warnings, which would look like the progress of the run."""
+
+  def format(self, record: logging.LogRecord) -> str:
+    return ('warning: ' if record.levelno == logging.WARNING else '') + super().format(record)
 
 
 def silence_tensorflow() -> None:

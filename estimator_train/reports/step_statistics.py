@@ -8,7 +8,7 @@ from estimator_train.reports.step_times import Pause, Timing
 
 _MAX_OUTLIERS = 20
 # The input or the time between steps is a bottleneck if it takes this share of the step time.
-_BOTTLENECK_SHARE = 0.1
+_BOTTLENECK_SHARE = 0.25
 _VERDICTS = {'input': 'input-bound', 'compute': 'compute-bound', 'between': 'overhead-bound'}
 
 

@@ -1,11 +1,22 @@
 """Declares the flags of the groups `run`, `data` and `model`; see groups.py."""
 
-from typing import Optional, Tuple, Union
+import unicodedata
+from typing import Optional, Sequence, Tuple, Union
 
 import attr
 
 from estimator_train.settings import choices
 from estimator_train.settings.flag import flag, flag_group, int_range, not_empty, satisfies
+
+
+def normalize(name: str) -> str:
+  """Returns a class name in the form that equals that of each name which looks the same."""
+  return unicodedata.normalize('NFC', name)
+
+
+def are_distinct(names: Sequence[str]) -> bool:
+  """Returns whether class names are different for a reader, not only in their Unicode form."""
+  return len(set(map(normalize, names))) == len(names)
 
 
 @flag_group('run')
@@ -47,7 +58,7 @@ class Data:
       (), 'with --dataset=image_folder, tfrecord or synthetic: class names, in the order of the '
       'model\'s outputs; if not given, the sorted names of the folders (tfrecord: the lines of '
       'labels.txt next to the files; synthetic: ten classes)',
-      check=satisfies(lambda labels: len(set(labels)) == len(labels) and all(labels),
+      check=satisfies(lambda labels: are_distinct(labels) and all(labels),
                       'must be different names, none of them empty', 'name each class once'))
   image_size: Optional[Union[Tuple[int, int], Tuple[int, int, int]]] = flag(
       None, 'with --dataset=image_folder or oct2017: height,width in pixels to which images are '

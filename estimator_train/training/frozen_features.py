@@ -39,9 +39,10 @@ def split_model(model: tf.keras.Model, model_name: str) -> SplitModel:
   """
   layers = [layer for layer in model.layers
             if not isinstance(layer, tf.keras.layers.InputLayer)]
-  num_frozen = _num_frozen_layers(layers)
+  num_frozen = _num_frozen_layers(model, layers)
   if not any(layer.weights for layer in layers[:num_frozen]):
-    raise UserError('--cache_features needs frozen layers at the beginning of the network',
+    raise UserError('--cache_features needs frozen layers at the beginning of the network, before '
+                    'dropout and batch norm that uses batch statistics',
                     '--model=' + model_name, 'give a pretrained network and '
                     '--trainable_layers=N, or omit --cache_features')
   frozen_part = tf.keras.Model(model.input, layers[num_frozen - 1].output)
@@ -68,7 +69,7 @@ def compute_features(frozen_part: tf.keras.Model, checkpoint: str, examples: inp
     The features, float32 or float16 [N, ...], in the order of the examples.
 
   Raises:
-    UserError: the features would differ from step to step, or do not fit into the cache.
+    UserError: the features do not fit into the cache.
   """
   dtype = np.dtype(settings.cache_features_dtype).type
   weight_values = [tf.train.load_variable(checkpoint, weight.op.name)
@@ -84,14 +85,24 @@ def compute_features(frozen_part: tf.keras.Model, checkpoint: str, examples: inp
   return array_cache.load_array(cache, name, shape, dtype, fill)
 
 
-def _num_frozen_layers(layers: List[Any]) -> int:
+def _num_frozen_layers(model: tf.keras.Model, layers: List[Any]) -> int:
   """Returns how many frozen first layers can be split off; 0 if the network cannot be split.
 
-  The network can be split after layer N if no layer after N uses the output of a layer before N.
+  The network can be split after layer N if no layer after N uses the output of a layer before N,
+  and if the output of layer N is the same in every step. Dropout and batch norm that uses batch
+  statistics therefore stay in the rest of the network, even if they are frozen.
   """
   num_frozen = 0
   while num_frozen < len(layers) - 1 and not layers[num_frozen].trainable_weights:
     num_frozen += 1
+  if num_frozen and _depends_on_learning_phase(layers[num_frozen - 1].output):
+    # The layers may have been frozen after they were called, which changes the output of a copy.
+    frozen_part = tf.keras.Model(model.input, layers[num_frozen - 1].output)
+    with tf.Graph().as_default():
+      copy = tf.keras.models.clone_model(frozen_part)
+      while num_frozen and _depends_on_learning_phase(
+          copy.get_layer(layers[num_frozen - 1].name).output):
+        num_frozen -= 1
   while num_frozen:
     allowed_sources = set(layers[num_frozen:]) | {layers[num_frozen - 1]}
     if all(allowed_sources.issuperset(source_layers(layer)) for layer in layers[num_frozen:]):
@@ -122,14 +133,13 @@ def _compute_features_into(array: np.ndarray, frozen_part: tf.keras.Model,
       model = tf.keras.models.clone_model(frozen_part)
       pixels, _ = tf.data.make_one_shot_iterator(examples.make_input_fn(_BATCH_SIZE)()).get_next()
       features = model(make_preprocess(settings.preprocess, *model.input_shape[1:])(pixels))
-    _check_same_in_every_step(features, settings[groups.Model])
     model.set_weights(weight_values)
     array_cache.fill_in_batches(array, session.make_callable(features), 'frozen layers')
     tf.keras.backend.set_session(None)
 
 
-def _check_same_in_every_step(features: tf.Tensor, settings: groups.Model) -> None:
-  """Raises a UserError if the features depend on Keras's learning phase, as with dropout."""
+def _depends_on_learning_phase(features: tf.Tensor) -> bool:
+  """Returns whether features are computed differently in training, as by dropout."""
   visited, pending = set(), [features.op]
   while pending:
     operation = pending.pop()
@@ -138,10 +148,7 @@ def _check_same_in_every_step(features: tf.Tensor, settings: groups.Model) -> No
     visited.add(operation)
     # Layers read the learning phase to behave differently in training and in inference.
     if operation.name.startswith('keras_learning_phase'):
-      raise UserError('the frozen layers\' output differs from step to step (because of dropout, '
-                      'or of batch norm that uses batch statistics), so the output cannot be '
-                      'cached',
-                      '--model={} --cache_features'.format(settings.model),
-                      'omit --cache_features')
+      return True
     pending.extend(tensor.op for tensor in operation.inputs)
     pending.extend(operation.control_inputs)
+  return False

@@ -12,7 +12,7 @@ from estimator_train.datasets.description import DataSet
 from estimator_train.distribution.devices import find_devices, prepare_devices
 from estimator_train.distribution.engines import make_engine
 from estimator_train.distribution.engines.engine import Engine
-from estimator_train.errors import PeerLost, UserError
+from estimator_train.errors import PeerLost, UserError, join_items
 from estimator_train.inputs import factory as inputs
 from estimator_train.inputs.source import BadImage
 from estimator_train.process.phases import Phase
@@ -201,7 +201,7 @@ def _obtain_dataset(settings: Settings) -> DataSet:
   if settings.trains and inputs.make_source(dataset, dataset.train).class_indices_are_known:
     counts = inputs.class_counts(dataset)
     _LOG.info('%d training images: %s; the largest class has %.1f times as many as the smallest%s',
-              sum(counts), ', '.join(map('{} {}'.format, dataset.labels, counts)),
+              sum(counts), join_items(list(map('{} {}'.format, dataset.labels, counts))),
               max(counts) / min(counts),
               '' if settings.class_weights != 'none' or max(counts) < 1.5 * min(counts)
               else ' (--class_weights=balanced compensates for that)')

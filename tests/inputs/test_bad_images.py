@@ -105,6 +105,14 @@ def test_more_than_allowed(files, tmp_path):
     without_bad(files, tmp_path, max_bad_images=0.2)
 
 
+@pytest.mark.parametrize('fraction, count', [(0.29, 100), (0.07, 100), (0.1, 30), (1e-05, 100000)])
+def test_exactly_as_many_as_allowed(fraction, count):
+  bad = [bad_images.BadImage('x', 'any')] * round(fraction * count)
+  bad_images.check_fraction(bad, count, groups.Input(max_bad_images=fraction))
+  with pytest.raises(UserError):
+    bad_images.check_fraction(bad, count - 1, groups.Input(max_bad_images=fraction))
+
+
 def test_a_class_of_bad_ones_only(files, tmp_path):
   with pytest.raises(UserError, match='a class has no training images: B'):
     without_bad([files[0], files[5]], tmp_path, max_bad_images=0.5)

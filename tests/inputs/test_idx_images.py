@@ -7,6 +7,7 @@ import struct
 import numpy as np
 import pytest
 
+from estimator_train.datasets import record_index
 from estimator_train.inputs import idx_images
 
 IMAGES = np.random.RandomState(1).randint(0, 256, (40, 3, 5)).astype(np.uint8)
@@ -50,11 +51,13 @@ def damaged(content, at):
     (CONTENT[:9], 0, 'the file ends within its header$'),
     (PACKED[:4], 0, 'ended before the end-of-stream marker was reached$'),
     (gzip.compress(b'some text'), 0, 'not an idx file of images: it starts with 0x736f6d65, e'),
+    (gzip.compress(record_index.frame(b'any')), 0, 'a compressed TFRecord file: decompress it'),
     (struct.pack('>2I', 0x801, 4) + b'1234', 0, 'starts with 0x00000801, expected 0x00000803$'),
     (struct.pack('>4I', 0x803, 2, 28, 28), 0, 'images are 28x28, but the model requires 3x5$'),
     (struct.pack('>4I', 0x803, 0, 3, 5), 0, 'the file has no images$'),
 ], ids=['cut', 'no image', 'longer', 'checksum', 'no checksum', 'cut in the header',
-        'gzip cut in the header', 'gzipped text', 'labels', 'other size', 'empty'])
+        'gzip cut in the header', 'gzipped text', 'gzipped record', 'labels', 'other size',
+        'empty'])
 def test_broken(tmp_path, content, count, why):
   images, found = read(tmp_path, content)
   assert np.array_equal(np.reshape(images, (-1, 3, 5)), IMAGES[:count])

@@ -105,7 +105,7 @@ def test_mostly_in_colour(images, write_images, tmp_path):
 
 @pytest.mark.parametrize('count', [0, 1, 5, 16, 17, 31, 32, 100])
 def test_a_sample_is_evenly_spaced_and_not_larger_than_its_limit(count):
-  indices = encoded_images._evenly_spaced(count, 16)
+  indices = encoded_images.evenly_spaced(count, 16)
   assert len(indices) == min(count, 16) and indices[:1] == list(range(count))[:1]
   assert set(np.diff(indices)) <= {count // 16, count // 16 + 1}
 

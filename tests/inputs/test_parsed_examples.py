@@ -238,6 +238,18 @@ def without_label(record):
   return parse(record)[0]
 
 
+def name_as_label(record):
+  return parse(record)[0], tf.constant('cat')
+
+
+def fraction_as_label(record):
+  return parse(record)[0], tf.constant(0.5)
+
+
+def name_as_weight(record):
+  return (*parse(record), tf.constant('heavy'))
+
+
 def wrong_code(record):
   return parse(record)['pixels']
 
@@ -252,6 +264,25 @@ def test_functions_that_fail(monkeypatch, tmp_path, records, function, message):
   source = source_of(RecordSplit(records, function), monkeypatch, tmp_path)
   with pytest.raises(UserError, match=message), translate_errors(source):
     batches(source.make_train_input_fn(batching(), 'none'), 7)
+
+
+@pytest.mark.parametrize('function, message', [
+    (name_as_label, 'labels must be integers, indices into the class names: .*name_as_label '
+     'returns string: convert them'),
+    (fraction_as_label, 'labels must be integers, .* returns float32: give tf.cast'),
+    (name_as_weight, 'weights must be numbers: .*name_as_weight returns string: convert'),
+])
+def test_dtypes_of_labels_and_weights(monkeypatch, tmp_path, records, function, message):
+  def make_examples():
+    return tf.data.TFRecordDataset([records.replace('*', '0')]).map(function)
+
+  make_examples.__qualname__ = function.__qualname__  # Which the message contains.
+  for split in (RecordSplit(records, function), ExampleSplit(make_examples, 7)):
+    source = source_of(split, monkeypatch, tmp_path)
+    for use in (source.class_indices, source.make_train_input_fn(batching(), 'none'),
+                source.make_eval_input_fn(batching())):
+      with tf.Graph().as_default(), pytest.raises(UserError, match=message):
+        use()
 
 
 def test_two_functions(monkeypatch, tmp_path, records):

@@ -127,7 +127,7 @@ def test_predict(run_program, flags, image_records):
 def test_bad_records(run_program, flags, image_records, tmp_path):
   image = (image_records.parent / 'data' / 'train' / 'A' / '0.jpeg').read_bytes()
   bad = image_records / 'train-00007-of-00008'
-  write_records(bad, [record_of(image, 5), record_of(image, 0), record_of(b'text', 1)])
+  write_records(bad, [b'\xff\xff', record_of(image, 0), record_of(b'text', 1)])
   cut = image_records / 'train-00000-of-00007'
   os.truncate(str(cut), cut.stat().st_size - 1)
   assert fails(run_program('--mode=train', '--train_steps=4', *flags),
@@ -137,7 +137,7 @@ def test_bad_records(run_program, flags, image_records, tmp_path):
   assert done.code == 0, done.err
   assert [(entry['file'], entry['reason'].split(';')[0].split(',')[0])
           for entry in done.result['skipped_images']] == [
-      ('{}: record 0'.format(bad), 'label 5 for 2 classes'),
+      ('{}: record 0'.format(bad), 'not a tf.train.Example'),
       ('{}: record 2'.format(bad), 'Expected image (JPEG'),
       ('{}: record 1'.format(cut), 'truncated')]
   audit = run_program('--mode=audit', *flags)
@@ -150,7 +150,7 @@ def test_bad_records(run_program, flags, image_records, tmp_path):
   os.remove(str(cut))
   assert fails(run_program('--mode=train', '--train_steps=8', *flags + [
       '--model_dir={}'.format(tmp_path / 'other')]),
-               'an example cannot be read: {}: record 0 (label 5 for 2 classes): '.format(bad))
+               'an example cannot be read: {}: record 0 (not a tf.train.Example): '.format(bad))
 
 
 @pytest.mark.parametrize('change, message', [

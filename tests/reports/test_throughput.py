@@ -111,7 +111,8 @@ def test_no_more_than_the_slowest_outliers():
 @pytest.mark.parametrize('spans, input_share, between, verdict', [
     ([(0, 1, 0)] * 4, 0, 0, 'compute-bound'),
     ([(0, 1, .09)] * 4, .09, 0, 'compute-bound'),
-    ([(0, 1, .1), (0, 1, .12)], .11, 0, 'input-bound'),
+    ([(0, 1, .12), (1, 11, 1.44)], .12, 1 / 13, 'compute-bound'),
+    ([(0, 1, .25), (0, 1, .27)], .26, 0, 'input-bound'),
     ([(1, 3, 2), (0, 4, 1)], 3 / 8, 1 / 8, 'input-bound'),
     ([(2, 2, .5), (2, 2, .5)], 1 / 8, 1 / 2, 'overhead-bound'),
     ([(0, 1, -5), (0, 1, 0)], 0, 0, 'compute-bound'),  # The system's clock was set.

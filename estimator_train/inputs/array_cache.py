@@ -17,8 +17,8 @@ _LOG = logging.getLogger('estimator_train')
 FillFunction = Callable[[np.ndarray], None]
 
 
-def load_array(cache: str, name: str, shape: Tuple[int, ...], dtype: type,
-               fill: FillFunction) -> np.ndarray:
+def load_array(cache: str, name: str, shape: Tuple[int, ...], dtype: type, fill: FillFunction,
+               check: Callable[[], None] = lambda: None) -> np.ndarray:
   """Fills and returns an array in memory, or in the file `NAME.npy` of a folder.
 
   A complete file of an earlier run is reused. A file gets its final name only when it is complete;
@@ -31,6 +31,7 @@ def load_array(cache: str, name: str, shape: Tuple[int, ...], dtype: type,
     shape: the shape of the array.
     dtype: the dtype of the array.
     fill: a function that writes the content into an empty array.
+    check: see atomic.open_locked.
 
   Raises:
     UserError: there is not enough memory or disk space, or the folder is not writable.
@@ -53,7 +54,7 @@ def load_array(cache: str, name: str, shape: Tuple[int, ...], dtype: type,
   try:
     os.makedirs(cache, exist_ok=True)
     if not _is_complete(path, shape, dtype):
-      with open_locked(path + '.part') as part_file:
+      with open_locked(path + '.part', check) as part_file:
         if not _is_complete(path, shape, dtype):
           _LOG.info('caching %s in %s', description, path)
           try:

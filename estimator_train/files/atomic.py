@@ -32,13 +32,19 @@ def open_atomic(path: str) -> Iterator[BinaryIO]:
       yield file
       file.flush()
       os.fsync(file.fileno())
-    os.replace(temporary_path, path)
+    replace(temporary_path, path)
   except BaseException as error:
     with contextlib.suppress(OSError):
       os.remove(temporary_path)
     if isinstance(error, OSError) and error.filename in (None, temporary_path):
       error.filename = path  # For the message: the error of a full disk has no path.
     raise
+
+
+def replace(temporary_path: str, path: str) -> None:
+  """Renames a complete file; a folder that has its name is renamed before."""
+  _move_folder_away(path)
+  os.replace(temporary_path, path)
 
 
 def write_json(path: str, value: Dict[str, Any]) -> None:
@@ -61,6 +67,10 @@ def open_locked(path: str, check: Callable[[], None] = lambda: None) -> Iterator
     check: called repeatedly during the wait; raises an exception to end the wait.
   """
   while True:
+    if os.path.lexists(path) and not os.path.isfile(path):
+      _move_folder_away(path)
+      with contextlib.suppress(FileNotFoundError):
+        os.remove(path)  # A FIFO would block.
     with open(path, 'ab') as file:
       _wait_for_lock(file, check)
       # While this process waited, the previous owner of the lock may have renamed or removed the
@@ -71,6 +81,15 @@ def open_locked(path: str, check: Callable[[], None] = lambda: None) -> Iterator
       if is_current:
         yield file
         return
+
+
+def _move_folder_away(path: str) -> None:
+  """Renames a folder that has the name of a file to write."""
+  if os.path.isdir(path) and not os.path.islink(path):
+    new_path = '{}.{}.folder'.format(path, os.getpid())
+    os.rename(path, new_path)
+    _LOG.warning('%s is a folder, which has the name of a file to write: renamed to %s', path,
+                 new_path)
 
 
 def _wait_for_lock(file: BinaryIO, check: Callable[[], None]) -> None:

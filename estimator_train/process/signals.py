@@ -157,7 +157,7 @@ class SignalState:
       return
     _stop.reset()
     self._previous_handlers = {
-        **_set_handlers(self._record), signal.SIGUSR1: signal.signal(signal.SIGUSR1, self._record)}
+        **_set_handlers(self.record), signal.SIGUSR1: signal.signal(signal.SIGUSR1, self.record)}
 
   def __exit__(self, *error: Any) -> None:
     while self._previous_handlers:
@@ -167,7 +167,7 @@ class SignalState:
     if self.stop_signum is not None and error[0] is None:  # It has just arrived.
       raise _make_error(self.stop_signum)
 
-  def _record(self, signum: int, frame: Any) -> None:
+  def record(self, signum: int, frame: Any) -> None:
     """Handles a signal; `frame` is an unused argument that Python gives to each handler."""
     if signum == signal.SIGUSR1:
       self.save_requested = True
@@ -226,7 +226,7 @@ def _watch(read_end: int) -> None:
     signum = os.read(read_end, 1)[0]
     if signum not in _STOP_SIGNALS:
       continue
-    if getattr(signal.getsignal(signum), '__func__', None) is SignalState._record:
+    if getattr(signal.getsignal(signum), '__func__', None) is SignalState.record:
       _stop.answer(signum, _FINISHING)
     else:
       _stop.answer(signum, 'stopping')

@@ -8,14 +8,13 @@
 import contextlib
 import fcntl
 import glob
-import json
 import logging
 import os
 import re
 import shutil
-from typing import Any, Dict, Iterator, NamedTuple, Optional
+from typing import Any, BinaryIO, Dict, Iterator, NamedTuple, Optional
 
-from estimator_train.files import atomic
+from estimator_train.files import atomic, stored
 from estimator_train.training.checkpoints.best_metric import BestMetric
 
 BEST_FOLDER = 'best'
@@ -52,16 +51,15 @@ def read_best(model_dir: str) -> Optional[BestCheckpoint]:
   """
   folder = os.path.join(model_dir, BEST_FOLDER)
   path = os.path.join(folder, _RECORD_FILE)
-  try:
-    with open(path, encoding='utf-8') as file:
-      record = json.load(file)
-    best = BestCheckpoint(os.path.join(folder, record['checkpoint']), int(record['global_step']), {
+
+  def parse(file: BinaryIO) -> BestCheckpoint:
+    record = stored.parse_json(file)
+    return BestCheckpoint(os.path.join(folder, record['checkpoint']), int(record['global_step']), {
         name: None if value is None else float(value) for name, value in record.items()
         if name not in _OTHER_KEYS}, int(record['last_evaluated']))
-  except FileNotFoundError:
-    return None
-  except (OSError, ValueError, TypeError, KeyError) as error:
-    _LOG.warning('%s cannot be read (%r): continuing without a best checkpoint', path, error)
+
+  best = stored.load_or_warn(path, parse, 'continuing without a best checkpoint')
+  if best is None:
     return None
   if not _is_complete(best.path):
     _LOG.warning('%s names %s, whose files are missing: continuing without a best checkpoint', path,

@@ -20,6 +20,11 @@ attribute TensorFlow lacks, which other function uses this function, or how the 
     location: training/basic_session_run_hooks.py:570
     symptom: slow start; a resumed run saves at other steps than an uninterrupted run
     test: tests/training/checkpoints/test_save_hook.py
+- `checkpoint_hook.MonotonicTimer`
+    defect: intervals in seconds are measured by the system clock
+    location: training/basic_session_run_hooks.py:132
+    symptom: no checkpoint is saved for the time by which the clock was set back
+    test: tests/training/checkpoints/test_save_hook.py
 - `control_inputs.run_before`
     defect: (no public function adds control inputs to existing operations)
     location: framework/ops.py:2089

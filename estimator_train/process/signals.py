@@ -164,8 +164,6 @@ class SignalState:
       signal.signal(*self._previous_handlers.popitem())
     if self.save_requested:
       _log_nothing_to_save(signal.SIGUSR1, None)
-    if self.stop_signum is not None and error[0] is None:  # It has just arrived.
-      raise _make_error(self.stop_signum)
 
   def record(self, signum: int, frame: Any) -> None:
     """Handles a signal; `frame` is an unused argument that Python gives to each handler."""

@@ -69,10 +69,3 @@ def test_an_ignored_signal_stays_ignored():
     state.begin()
     os.kill(os.getpid(), signal.SIGHUP)
     assert state.stop_signum is None
-
-
-def test_a_signal_at_the_end_of_training_ends_the_run():
-  with pytest.raises(signals.StoppedBySignal, match='stopped by SIGTERM'), \
-      signals.SignalState() as state:
-    state.begin()
-    os.kill(os.getpid(), signal.SIGTERM)

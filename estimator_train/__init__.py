@@ -18,6 +18,13 @@ import types
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Mapping, Optional
 
+from estimator_train.process import signals
+
+# `python -m estimator_train` is importing this package. Without a handler, SIGINT would end the
+# program with a traceback and another exit code.
+if getattr(sys, 'argv', [])[:1] == ['-m']:
+  signals.exit_on_stop_signals()
+
 from estimator_train.datasets.description import (
   ArraySplit,
   DataSet,

@@ -32,6 +32,11 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
   """
   try:
     return _run(sys.argv[1:] if argv is None else argv)
+  except StoppedBySignal as stopped:
+    signals.end_stopped_run(stopped)
+    return _print_error(str(stopped), _SIGNAL_CODE_BASE + stopped.signum, prefix='')
+  except KeyboardInterrupt:
+    return _print_error('stopped by SIGINT', _SIGNAL_CODE_BASE + signal.SIGINT, prefix='')
   except BrokenPipeError:  # The process that reads standard output, such as `head`, has ended.
     # At exit, Python flushes standard output. If the output goes to /dev/null, this cannot fail.
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -56,7 +61,8 @@ def _run(argv: Sequence[str]) -> int:
     settings = flags.parse(argv)
     logs.set_up(settings.verbosity)
     cpu_tuning.tune_cpu()
-    result = modes.run(settings)
+    with signals.ending_stopped_run():
+      result = modes.run(settings)
     print(json.dumps(result), flush=True)
     return 0
   except UserError as error:
@@ -67,10 +73,6 @@ def _run(argv: Sequence[str]) -> int:
     return _print_error(str(error), _TRAINING_FAILED_CODE)
   except PeerLost as lost:
     return _print_error(str(lost), lost.exit_code, prefix='')
-  except StoppedBySignal as stopped:
-    return _print_error(str(stopped), _SIGNAL_CODE_BASE + stopped.signum, prefix='')
-  except KeyboardInterrupt:
-    return _print_error('stopped by SIGINT', _SIGNAL_CODE_BASE + signal.SIGINT, prefix='')
 
 
 def _print_error(text: str, exit_code: int, prefix: str = 'error: ') -> int:
@@ -80,6 +82,7 @@ def _print_error(text: str, exit_code: int, prefix: str = 'error: ') -> int:
 
 
 if __name__ == '__main__':
+  signals.watch()
   exit_code = main()
-  signals.restore_default_handlers()
+  signals.prepare_exit()
   sys.exit(exit_code)

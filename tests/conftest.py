@@ -137,7 +137,7 @@ def restored_process():
   """Restores what a run of the program in this process changes, and what tests may."""
   environment, folder, paths = dict(os.environ), os.getcwd(), list(sys.path)
   handlers = {number: signal.getsignal(number)
-              for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)}
+              for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)}
   limits = {number: resource.getrlimit(number)
             for number in (resource.RLIMIT_AS, resource.RLIMIT_FSIZE, resource.RLIMIT_NOFILE)}
   filters = list(warnings.filters)

@@ -45,7 +45,7 @@ ELSEWHERE = (
     (r'.*--mode=reproduce', 'tests/modes/test_reproduce_mode.py'),
     (r'tests/benchmarks/run.sh|.*python tests/benchmarks/', 'takes minutes to hours; '
      'tests/benchmarks'),
-    (r'.*python tests/crash/kills.py', 'takes minutes; tests/crash/test_kills.py'),
+    (r'.*python tests/crash/(kills|stop_signals).py', 'takes minutes; tests/crash/test_kills.py'),
     (r'CLUSTER_KILL_ROUNDS=20 tests/run.sh', 'takes minutes; tests/cluster/test_lost_tasks.py'),
     (r'FAULTY_NETWORKS=all tests/run.sh', 'takes half an hour; '
      'tests/cluster/test_faulty_networks.py'),

@@ -1,15 +1,14 @@
 """Plans the points (training runs) of a scaling sweep, and manages the folders of the points."""
 
-import json
 import os
 import random
 import shutil
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, BinaryIO, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from estimator_train import settings as settings_lib
 from estimator_train.datasets.description import DataSet
 from estimator_train.distribution.threads import available_cores
-from estimator_train.files import atomic
+from estimator_train.files import atomic, stored
 from estimator_train.process.child_process import ChildRun
 from estimator_train.run_dir.run_files import FLAGS_FILE, RunDir
 from estimator_train.settings import Settings, groups
@@ -19,6 +18,7 @@ LOG_FILE = 'log.txt'
 _FIGURES_FILE = 'throughput.json'
 # Written last, so that only the folder of a completed point has this file.
 _DONE_FILE = 'done.json'
+_RUN_AGAIN = 'the point runs again'
 # `logs` is a folder with the output of all workers except the first.
 _KEPT_FILES = (FLAGS_FILE, LOG_FILE, _FIGURES_FILE, 'logs')
 
@@ -193,11 +193,11 @@ def read_completed_points(points: Sequence[Point], settings: groups.Run) -> List
   """Returns the results of the points that are already complete."""
   results = []
   for point in points:
-    try:
-      secs = _read_json(point, settings, _DONE_FILE)['secs']
-      results.append(PointResult(point, secs, _read_json(point, settings, _FIGURES_FILE)))
-    except (OSError, ValueError):
-      continue
+    folder = point_folder(point, settings)
+    secs = stored.load_or_warn(os.path.join(folder, _DONE_FILE), _parse_secs, _RUN_AGAIN)
+    figures = stored.load_or_warn(os.path.join(folder, _FIGURES_FILE), _parse_figures, _RUN_AGAIN)
+    if secs is not None and figures is not None:
+      results.append(PointResult(point, secs, figures))
   return results
 
 
@@ -233,11 +233,16 @@ def finish_point(point: Point, settings: groups.Run, child_run: ChildRun,
       os.remove(path)
   if child_run.code:
     return PointResult(point, secs, None, child_run.code, child_run.error)
-  figures = _read_json(point, settings, _FIGURES_FILE)
+  figures = stored.load(os.path.join(folder, _FIGURES_FILE), _parse_figures)
   atomic.write_json(os.path.join(folder, _DONE_FILE), {'point': point.name, 'secs': secs})
   return PointResult(point, secs, figures)
 
 
-def _read_json(point: Point, settings: groups.Run, name: str) -> Dict[str, Any]:
-  with open(os.path.join(point_folder(point, settings), name), encoding='utf-8') as file:
-    return json.load(file)
+def _parse_secs(file: BinaryIO) -> float:
+  return float(stored.parse_json(file)['secs'])
+
+
+def _parse_figures(file: BinaryIO) -> Dict[str, Any]:
+  figures = stored.parse_json(file)
+  float(figures['steady_examples_per_sec'])  # Raises a KeyError if the key is missing.
+  return figures

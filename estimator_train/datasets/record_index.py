@@ -12,7 +12,7 @@ import os
 import struct
 import warnings
 from concurrent.futures import ThreadPoolExecutor
-from typing import Callable, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+from typing import BinaryIO, Callable, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -20,7 +20,7 @@ from estimator_train.datasets import fingerprint
 from estimator_train.datasets.positioned_file import PositionedFile
 from estimator_train.distribution.threads import available_cores
 from estimator_train.errors import UserError, printable
-from estimator_train.files import atomic, paths
+from estimator_train.files import atomic, paths, stored
 
 _LOG = logging.getLogger('estimator_train')
 HEADER_BYTES, FOOTER_BYTES = 12, 4
@@ -229,13 +229,17 @@ def _iter_lengths(file: PositionedFile) -> Iterator[int]:
 
 def _read_cached(path: str, files: Tuple[bytes, ...]) -> Optional[RecordIndex]:
   """Returns the index of an earlier scan, or None."""
-  try:
-    with np.load(path, allow_pickle=False) as arrays:
+  def parse(file: BinaryIO) -> RecordIndex:
+    with np.load(file, allow_pickle=False) as arrays:
       damages = json.loads(bytes(arrays['damages']).decode())
-      return RecordIndex(files, files, arrays['first_records'], arrays['lengths'],
-                         tuple(Damage(*damage) for damage in damages))
-  except (OSError, ValueError, KeyError, TypeError):  # There is none, or it is damaged.
-    return None
+      index = RecordIndex(files, files, arrays['first_records'], arrays['lengths'],
+                          tuple(Damage(*damage) for damage in damages))
+    if index.first_records.shape != (len(files) + 1,) or index.first_records[-1] != len(
+        index.lengths):
+      raise ValueError('it belongs to other files')
+    return index
+
+  return stored.load_or_warn(path, parse)
 
 
 def _write_cached(path: str, index: RecordIndex) -> None:

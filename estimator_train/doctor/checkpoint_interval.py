@@ -1,11 +1,11 @@
 """Recommends how often to save checkpoints, from the time of a save and the number of tasks."""
 
-import json
 import math
 import os
 from typing import Any, Optional
 
 from estimator_train.doctor.check_results import CheckResult, ok, warning
+from estimator_train.files import stored
 
 # A task is assumed to be lost once in this time: few machines fail more often.
 _TASK_FAILURE_INTERVAL_SECS = 30 * 86400.
@@ -38,10 +38,10 @@ def daly_interval(save_secs: float, failure_interval_secs: float) -> float:
 def read_save_secs(model_dir: str) -> Optional[float]:
   """Returns the mean time of saving a checkpoint in the last run; None if none was measured."""
   try:
-    with open(os.path.join(model_dir, 'throughput.json'), encoding='utf-8') as file:
-      pauses: Any = json.load(file)['pauses']['checkpoint']
+    throughput = stored.load(os.path.join(model_dir, 'throughput.json'), stored.parse_json) or {}
+    pauses: Any = throughput['pauses']['checkpoint']
     return float(pauses['secs']) / float(pauses['count'])
-  except (OSError, ValueError, KeyError, TypeError, ZeroDivisionError):
+  except (stored.DamagedFile, ValueError, KeyError, TypeError, ZeroDivisionError):
     return None
 
 

@@ -12,7 +12,6 @@ import argparse
 import importlib
 import json
 import math
-import signal
 import sys
 import tempfile
 from typing import Any, Dict, List, NoReturn, Optional, Sequence
@@ -59,8 +58,6 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     return _print_error('error: {}'.format(error), _USER_ERROR_CODE)
   except StoppedBySignal as stopped:
     return _print_error(str(stopped), _SIGNAL_CODE_BASE + stopped.signum)
-  except KeyboardInterrupt:
-    return _print_error('stopped by SIGINT', _SIGNAL_CODE_BASE + signal.SIGINT)
   print('{}\n{}'.format(make_table(result['rows']), json.dumps(result)), flush=True)
   return 0 if result['ok'] else _NOT_OK_CODE
 

@@ -5,9 +5,11 @@ import fcntl
 import json
 import logging
 import os
-from typing import Any, BinaryIO, Dict, Iterator
+import time
+from typing import Any, BinaryIO, Callable, Dict, Iterator
 
 _LOG = logging.getLogger('estimator_train')
+_POLL_SECS = 0.1
 
 
 def write_text(path: str, text: str) -> None:
@@ -30,13 +32,19 @@ def open_atomic(path: str) -> Iterator[BinaryIO]:
       yield file
       file.flush()
       os.fsync(file.fileno())
-    os.replace(temporary_path, path)
+    replace(temporary_path, path)
   except BaseException as error:
     with contextlib.suppress(OSError):
       os.remove(temporary_path)
     if isinstance(error, OSError) and error.filename in (None, temporary_path):
       error.filename = path  # For the message: the error of a full disk has no path.
     raise
+
+
+def replace(temporary_path: str, path: str) -> None:
+  """Renames a complete file; a folder that has its name is renamed before."""
+  _move_folder_away(path)
+  os.replace(temporary_path, path)
 
 
 def write_json(path: str, value: Dict[str, Any]) -> None:
@@ -51,15 +59,20 @@ def write_json(path: str, value: Dict[str, Any]) -> None:
 
 
 @contextlib.contextmanager
-def open_locked(path: str) -> Iterator[BinaryIO]:
-  """Opens a file for appending and locks it. Other callers wait until the file is closed."""
+def open_locked(path: str, check: Callable[[], None] = lambda: None) -> Iterator[BinaryIO]:
+  """Opens a file for appending and locks it. Other callers wait until the file is closed.
+
+  Args:
+    path: the path of the file.
+    check: called repeatedly during the wait; raises an exception to end the wait.
+  """
   while True:
+    if os.path.lexists(path) and not os.path.isfile(path):
+      _move_folder_away(path)
+      with contextlib.suppress(FileNotFoundError):
+        os.remove(path)  # A FIFO would block.
     with open(path, 'ab') as file:
-      try:
-        fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
-      except BlockingIOError:
-        _LOG.info('waiting for another process that writes %s', path)
-        fcntl.flock(file.fileno(), fcntl.LOCK_EX)
+      _wait_for_lock(file, check)
       # While this process waited, the previous owner of the lock may have renamed or removed the
       # opened file. If so, open the file that `path` names now.
       is_current = False
@@ -68,3 +81,26 @@ def open_locked(path: str) -> Iterator[BinaryIO]:
       if is_current:
         yield file
         return
+
+
+def _move_folder_away(path: str) -> None:
+  """Renames a folder that has the name of a file to write."""
+  if os.path.isdir(path) and not os.path.islink(path):
+    new_path = '{}.{}.folder'.format(path, os.getpid())
+    os.rename(path, new_path)
+    _LOG.warning('%s is a folder, which has the name of a file to write: renamed to %s', path,
+                 new_path)
+
+
+def _wait_for_lock(file: BinaryIO, check: Callable[[], None]) -> None:
+  """Locks a file, as soon as no other process has locked it."""
+  is_waiting = False
+  while True:
+    try:
+      return fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+      if not is_waiting:
+        _LOG.info('waiting for another process that writes %s', file.name)
+    is_waiting = True
+    check()
+    time.sleep(_POLL_SECS)

@@ -1,24 +1,29 @@
 """Caches arrays, such as the decoded and resized images of a split, in memory or in files."""
 
 import contextlib
+import functools
 import logging
 import os
+import struct
+import time
+import zlib
 from typing import BinaryIO, Callable, Iterator, Tuple
 
 import numpy as np
 
 from estimator_train.errors import UserError
-from estimator_train.files.atomic import open_locked
+from estimator_train.files import atomic, stored
 from estimator_train.inputs import file_errors
 from estimator_train.process.memory import available_bytes
 from estimator_train.process.progress_bar import make_progress_bar
 
 _LOG = logging.getLogger('estimator_train')
+_FOOTER = struct.Struct('<QI')  # Modification time in ns, checksum.
 FillFunction = Callable[[np.ndarray], None]
 
 
-def load_array(cache: str, name: str, shape: Tuple[int, ...], dtype: type,
-               fill: FillFunction) -> np.ndarray:
+def load_array(cache: str, name: str, shape: Tuple[int, ...], dtype: type, fill: FillFunction,
+               check: Callable[[], None] = lambda: None) -> np.ndarray:
   """Fills and returns an array in memory, or in the file `NAME.npy` of a folder.
 
   A complete file of an earlier run is reused. A file gets its final name only when it is complete;
@@ -31,6 +36,7 @@ def load_array(cache: str, name: str, shape: Tuple[int, ...], dtype: type,
     shape: the shape of the array.
     dtype: the dtype of the array.
     fill: a function that writes the content into an empty array.
+    check: see atomic.open_locked.
 
   Raises:
     UserError: there is not enough memory or disk space, or the folder is not writable.
@@ -50,21 +56,22 @@ def load_array(cache: str, name: str, shape: Tuple[int, ...], dtype: type,
     fill(array)
     return array
   path = os.path.join(cache, name + '.npy')
+  is_complete = functools.partial(_check_complete, path, shape, dtype)
   try:
     os.makedirs(cache, exist_ok=True)
-    if not _is_complete(path, shape, dtype):
-      with open_locked(path + '.part') as part_file:
-        if not _is_complete(path, shape, dtype):
+    if not _is_complete(path, is_complete):
+      with atomic.open_locked(path + '.part', check) as part_file:
+        if not stored.load_or_warn(path, is_complete):
           _LOG.info('caching %s in %s', description, path)
           try:
             _fill_file(part_file, shape, dtype, fill)
           except BaseException:
             os.remove(part_file.name)
             raise
-          os.replace(part_file.name, path)
+          atomic.replace(part_file.name, path)
         elif os.path.exists(part_file.name):
           # Another process completed the cache while this process waited for the lock. Remove the
-          # new, empty partial file that open_locked created.
+          # new, empty partial file that atomic.open_locked created.
           os.remove(part_file.name)
     return np.load(path, mmap_mode='r', allow_pickle=False)
   except OSError as error:
@@ -116,19 +123,40 @@ def _num_bytes(shape: Tuple[int, ...], dtype: type) -> int:
   return int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
 
 
-def _is_complete(path: str, shape: Tuple[int, ...], dtype: type) -> bool:
-  """Returns whether the file exists and contains an array of this shape and dtype."""
-  if not os.path.exists(path):
-    return False
+def _is_complete(path: str, check: Callable[[BinaryIO], bool]) -> bool:
+  """Returns whether the file exists and is not damaged."""
   try:
-    array = np.load(path, mmap_mode='r', allow_pickle=False)
-  except ValueError:  # The file is truncated, or contains no array.
+    return bool(stored.load(path, check))
+  except stored.DamagedFile:
     return False
-  return array.shape == shape and array.dtype == dtype
+
+
+def _check_complete(path: str, shape: Tuple[int, ...], dtype: type, file: BinaryIO) -> bool:
+  """Returns True; raises an error if a file is not a complete array of this shape and dtype."""
+  array = np.load(path, mmap_mode='r', allow_pickle=False)
+  if array.shape != shape or array.dtype != dtype:
+    raise ValueError('it contains another array')
+  file.seek(array.offset + array.nbytes)
+  modified_at, checksum = _FOOTER.unpack(file.read())
+  # Reading all values takes time, and is not necessary if nobody has written to the file.
+  if os.fstat(file.fileno()).st_mtime_ns != modified_at and _checksum(array) != checksum:
+    raise ValueError('the checksum of its values does not match')
+  return True
+
+
+def _checksum(array: np.ndarray) -> int:
+  """Returns a checksum of the values of an array."""
+  checksum = 0
+  for chunk in np.array_split(array.reshape(-1), max(1, array.nbytes >> 24)):
+    checksum = zlib.crc32(chunk, checksum)
+  return checksum
 
 
 def _fill_file(file: BinaryIO, shape: Tuple[int, ...], dtype: type, fill: FillFunction) -> None:
-  """Writes an array to an .npy file: the header, and the content that `fill` writes."""
+  """Writes an array to an .npy file: the header, and the content that `fill` writes.
+
+  NumPy ignores the footer, which has the time at which the file was modified, and the checksum.
+  """
   file.truncate(0)
   np.lib.format.write_array_header_1_0(file, {
       'descr': np.lib.format.dtype_to_descr(np.dtype(dtype)), 'fortran_order': False,
@@ -144,6 +172,12 @@ def _fill_file(file: BinaryIO, shape: Tuple[int, ...], dtype: type, fill: FillFu
   array = np.memmap(file.name, dtype, 'r+', header_bytes, shape)
   fill(array)
   array.flush()
+  # Some file systems store times in whole seconds.
+  modified_at = int(time.time()) * 10 ** 9
+  file.seek(0, os.SEEK_END)
+  file.write(_FOOTER.pack(modified_at, _checksum(array)))
+  file.flush()
+  os.utime(file.fileno(), ns=(modified_at, modified_at))
   os.fsync(file.fileno())
 
 

@@ -1,7 +1,6 @@
 """Finds images that cannot be decoded, with the decoder that training uses."""
 
 import fractions
-import json
 import logging
 import os
 from concurrent.futures import ThreadPoolExecutor
@@ -11,7 +10,7 @@ import tensorflow.compat.v1 as tf
 
 from estimator_train.distribution.threads import available_cores
 from estimator_train.errors import UserError, printable
-from estimator_train.files import atomic
+from estimator_train.files import stored
 from estimator_train.inputs.encoded_images import EncodedImages
 from estimator_train.inputs.source import BadExample, BadImage, WrongSchema
 from estimator_train.process.progress_bar import make_progress_bar
@@ -143,13 +142,9 @@ def _find_undecodable_cached(source: EncodedImages, split_name: str,
                              model_dir: str) -> List[Tuple[int, str]]:
   """Like find_undecodable, but reuses the result in `model_dir` if no file has changed."""
   path = os.path.join(model_dir, _CACHE_FILE)
-  try:
-    with open(path, encoding='utf-8') as file:
-      results = json.load(file)
-  except (OSError, ValueError):
-    results = {}
+  results = stored.load_or_warn(path, stored.parse_json_with_digest) or {}
   files_digest = source.cache_key()
   if results.get(split_name, {}).get('files') != files_digest:
     results[split_name] = {'files': files_digest, 'bad': list(find_undecodable(source))}
-    atomic.write_json(path, results)
+    stored.write_json_with_digest(path, results)
   return [(index, reason) for index, reason in results[split_name]['bad']]

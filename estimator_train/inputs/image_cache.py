@@ -144,10 +144,15 @@ class _Filling:
                      else (3,)):
       shape = (len(self._source), height, width, channels)
       try:
-        return array_cache.load_array(self._cache, 'images-' + key, shape, np.uint8, self._fill)
+        return array_cache.load_array(self._cache, 'images-' + key, shape, np.uint8, self._fill,
+                                      self._check_not_stopping)
       except _ColourImageFound:
         _LOG.info('not all images are grey: caching three channels')
     raise AssertionError('every image fits into three channels')
+
+  def _check_not_stopping(self) -> None:
+    if self._stopping.is_set():
+      raise _Stopped
 
   def _fill(self, images: np.ndarray) -> None:
     """Decodes all images into an array, uint8 [N, height, width, C].
@@ -165,8 +170,7 @@ class _Filling:
         self._is_filled[:] = False
         self._changed.notify_all()
       for start in range(0, len(images), _FILL_BATCH_SIZE):
-        if self._stopping.is_set():
-          raise _Stopped
+        self._check_not_stopping()
         batch = next_batch()
         indices = fill_order[start:start + _FILL_BATCH_SIZE]
         write(indices, batch[0])  # If the array has three channels, a grey channel is repeated.

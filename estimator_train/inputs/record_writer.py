@@ -11,7 +11,7 @@ import tensorflow.compat.v1 as tf
 
 from estimator_train.datasets import record_index
 from estimator_train.errors import UserError, printable
-from estimator_train.files import atomic
+from estimator_train.files import atomic, stored
 from estimator_train.inputs import bad_images
 from estimator_train.inputs.image_source import ImageSource
 
@@ -59,13 +59,14 @@ def check_plan(folder: str, sources: Dict[str, ImageSource], class_names: Sequen
   plan = {'digest': hashlib.md5(key.encode()).hexdigest()}
   path = os.path.join(folder, _PLAN_FILE)
   try:
-    with open(path, encoding='utf-8') as file:
-      is_same = json.load(file) == plan
-  except FileNotFoundError:
+    written_plan = stored.load(path, stored.parse_json)
+  except stored.DamagedFile:
+    written_plan = {}
+  if written_plan is None:
     is_same = not any('-of-' in name for name in os.listdir(folder))
     atomic.write_json(path, plan)
-  except ValueError:
-    is_same = False
+  else:
+    is_same = written_plan == plan
   if not is_same:
     raise UserError('--output has TFRecord files of other images, classes, seeds or shards',
                     '--output=' + folder, 'remove these files, or give another folder')

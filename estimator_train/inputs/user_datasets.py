@@ -1,6 +1,5 @@
 """Reads the examples of a tf.data.Dataset that a function of the user makes."""
 
-import json
 import logging
 import os
 from typing import Any, Callable, Optional
@@ -10,7 +9,7 @@ import tensorflow.compat.v1 as tf
 
 from estimator_train.datasets.description import ExampleSplit
 from estimator_train.errors import UserError
-from estimator_train.files import atomic
+from estimator_train.files import stored
 from estimator_train.inputs.batching import Batching
 from estimator_train.inputs.parsed_examples import (
   encode_batches,
@@ -116,14 +115,10 @@ def _count_once(make_dataset: Callable[[], Any], model_dir: str) -> int:
   if not user_code.is_importable(make_dataset):
     return _count(make_dataset)
   name, path = function_name(make_dataset), os.path.join(model_dir, _COUNTS_FILE)
-  try:
-    with open(path, encoding='utf-8') as file:
-      counts = dict(json.load(file))
-  except (OSError, ValueError, TypeError):
-    counts = {}
-  if not isinstance(counts.get(name), int):
+  counts = stored.load_or_warn(path, stored.parse_json_with_digest) or {}
+  if name not in counts:
     counts[name] = _count(make_dataset)
-    atomic.write_json(path, counts)
+    stored.write_json_with_digest(path, counts)
   return int(counts[name])
 
 

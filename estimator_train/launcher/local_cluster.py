@@ -177,13 +177,13 @@ def _parse_count(name: str, text: str, minimum: int) -> int:
 
 @contextlib.contextmanager
 def _record_signals() -> Iterator[List[int]]:
-  """Yields a list to which signal handlers append each received SIGINT, SIGTERM and SIGUSR1.
+  """Yields a list to which handlers append each received SIGINT, SIGTERM, SIGHUP and SIGUSR1.
 
   If this process ignores one of these signals, the signal stays ignored.
   """
   received_signals: List[int] = []
   handlers = {signum: signal.getsignal(signum)
-              for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)}
+              for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)}
   recorded = [signum for signum, handler in handlers.items() if handler != signal.SIG_IGN]
   for signum in recorded:
     signal.signal(signum, lambda signum, _: received_signals.append(signum))

@@ -3,13 +3,13 @@
 import json
 import logging
 import os
-from typing import Any, Callable, Dict, Optional, Sequence
+from typing import Any, BinaryIO, Callable, Dict, Optional, Sequence
 
 from estimator_train import settings as settings_lib
 from estimator_train.configs.workloads import WORKLOADS, RunResults, WorkloadPart
 from estimator_train.doctor import host, tensorflow_import
 from estimator_train.errors import UserError
-from estimator_train.files import atomic, paths
+from estimator_train.files import atomic, paths, stored
 from estimator_train.process import child_process
 from estimator_train.reports import evaluation, ledger, page, throughput
 from estimator_train.run_dir.run_files import RunDir
@@ -113,10 +113,14 @@ def part_arguments(part: WorkloadPart, settings: Settings, num_gpus: int) -> Seq
 
 def _read_results(folder: str, part: WorkloadPart) -> Optional[RunResults]:
   """Returns the results of a part if it is already complete, else None."""
-  try:
-    with open(_part_file(folder, part, 'json'), encoding='utf-8') as file:
-      results: RunResults = json.load(file)
-  except FileNotFoundError:
+  def parse(file: BinaryIO) -> RunResults:
+    results: RunResults = stored.parse_json(file)
+    for figure in part.figures:  # Raises a KeyError if a key is missing.
+      figure.measure(results)
+    return results
+
+  results = stored.load_or_warn(_part_file(folder, part, 'json'), parse, 'the part runs again')
+  if results is None:
     return None
   _LOG.info('part %s is already complete', part.name)
   return results

@@ -33,7 +33,7 @@ def run(settings: Settings, worker: Worker = SINGLE_WORKER) -> Dict[str, Any]:
   with signals:
     outcome = trainer.train()
     result = _evaluate_and_report(trainer, outcome, settings, signals)
-    raise_if_stopped(outcome, signals)
+  raise_if_stopped(outcome, signals)  # From here on, a signal itself raises an error.
   if settings.export_dir:
     result['export'] = exports.export_latest(settings, trainer.plan.data.dataset)
   return result
@@ -46,7 +46,7 @@ def _run_worker(trainer: Trainer, signals: SignalState, worker: Worker) -> Dict[
     outcome = trainer.train()
     trainer.leave_cluster(throughput.worker_figures(
         settings[groups.Reporting], conditions, outcome.timing))
-    raise_if_stopped(outcome, signals)
+  raise_if_stopped(outcome, signals)
   return dict(throughput.training_result(settings[groups.Run], outcome.timing), task=worker.name)
 
 

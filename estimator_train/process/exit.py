@@ -9,11 +9,11 @@ from estimator_train.errors import PeerLost
 _PRINT_TIMEOUT_SECS = 2.
 
 
-def exit_now(message: str) -> None:
-  """Prints a message, then ends the process with PeerLost.exit_code, even if a thread hangs."""
+def exit_now(message: str, exit_code: int = PeerLost.exit_code) -> None:
+  """Prints a message, then ends the process, even if a thread hangs."""
   # Prints in another thread, because `print` hangs if a hanging thread owns the lock of stderr.
   printer = threading.Thread(
       target=lambda: print(' '.join(message.split()), file=sys.stderr, flush=True), daemon=True)
   printer.start()
   printer.join(_PRINT_TIMEOUT_SECS)
-  os._exit(PeerLost.exit_code)
+  os._exit(exit_code)

@@ -1,39 +1,142 @@
-"""Handles SIGINT and SIGTERM, which stop the run, and SIGUSR1, which requests a checkpoint."""
+"""Handles the signals that stop the run, and SIGUSR1, which requests a checkpoint.
 
+Python runs a handler between two instructions of the main thread, so not while a C++ function runs.
+If the exception of a handler passes through a C++ function or a finalizer, it may be discarded, or
+replaced by another one. The thread of `watch` repeats such a signal, and `ending_stopped_run`
+raises the exception again.
+"""
+
+import contextlib
+import importlib.machinery
 import logging
+import os
 import signal
+import sys
 import threading
-from typing import Any, Dict, Optional
+import time
+import weakref
+from typing import Any, Callable, Dict, Iterator, Optional
 
 from estimator_train.errors import StoppedBySignal
+from estimator_train.process.exit import exit_now
 
 _LOG = logging.getLogger('estimator_train')
-_STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+# SIGHUP is sent when the terminal is closed.
+_STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_EXIT_CODE_BASE = 128
+_STOP_TIMEOUT_SECS, _REPEAT_SECS = 10., .1
+_FINISHING = 'finishing the step, then saving a checkpoint and writing the reports'
+
+
+class _Stop:
+  """The first stop signal that was received, if any.
+
+  Attributes:
+    signum: the number of the signal; None: none was received.
+    is_raised: whether the signal arrived outside of training, where it raises StoppedBySignal.
+    error: returns the StoppedBySignal that the handler has raised; None if it was discarded.
+  """
+
+  def __init__(self) -> None:
+    self.reset()
+
+  def reset(self) -> None:
+    """Forgets the signal."""
+    self.signum: Optional[int] = None
+    self.is_raised = False
+    self.error: Callable[[], Optional[StoppedBySignal]] = lambda: None
+    self._is_answering, self._is_answered = threading.Lock(), threading.Event()
+
+  def answer(self, signum: int, text: str) -> None:
+    """Logs the first signal, in the handler or in the thread of `watch`, whichever is first."""
+    # Must not wait: the handler may have interrupted the log, for which the other thread waits.
+    if self._is_answering.acquire(False):
+      self.signum = signum
+      _LOG.info('%s: %s', signal.Signals(signum).name, text)
+      self._is_answered.set()
+
+  def wait_until_answered(self) -> None:
+    if self.signum is not None:
+      self._is_answered.wait(1.)
+
+
+_stop = _Stop()
+
+
+def exit_on_stop_signals() -> None:
+  """Makes stop signals end the process at once with their exit code, before the program begins."""
+  _set_handlers(_exit_at_once)
 
 
 def install_handlers() -> None:
   """Installs the handlers for the time outside of training; see SignalState for training.
 
-  SIGTERM raises StoppedBySignal. SIGUSR1 logs that there is nothing to save; without a handler,
-  SIGUSR1 would end the process. SIGINT raises KeyboardInterrupt, as usual in Python.
+  A stop signal raises StoppedBySignal. SIGUSR1 logs that there is nothing to save; without a
+  handler, SIGUSR1 would end the process.
   """
-  signal.signal(signal.SIGTERM, _raise_stopped)
+  _stop.reset()
+  _set_handlers(_raise_stopped)
   signal.signal(signal.SIGUSR1, _log_nothing_to_save)
 
 
-def restore_default_handlers() -> None:
-  """Makes SIGINT and SIGTERM end the process at once, without a traceback; ignores SIGUSR1."""
-  for signum in _STOP_SIGNALS:
-    if signal.getsignal(signum) != signal.SIG_IGN:
-      signal.signal(signum, signal.SIG_DFL)
+def end_stopped_run(error: StoppedBySignal) -> None:
+  """Ignores further signals, and waits until the signal is logged, before the last line is printed.
+
+  Keeps the error, because the finalizers of objects that the signal interrupted may fail.
+  """
+  _stop.error = lambda: error
+  _stop.wait_until_answered()
+
+
+def prepare_exit() -> None:
+  """Makes a stop signal end the process at once, without a traceback; ignores SIGUSR1.
+
+  If a signal is ending the process, a further one is ignored, unless it is SIGINT.
+  """
+  _set_handlers(signal.SIG_DFL)
+  if _stop.signum is not None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    # Python prints the exceptions of finalizers of objects that the signal interrupted.
+    sys.stderr = open(os.devnull, 'w')  # noqa: SIM115
   signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+
+
+@contextlib.contextmanager
+def ending_stopped_run() -> Iterator[None]:
+  """Raises StoppedBySignal at the end of the `with` block if a handler has raised it in the block.
+
+  The run must not end otherwise, for example because a function of the user catches all exceptions.
+  """
+  try:
+    yield
+  except StoppedBySignal:
+    raise
+  except BaseException as error:
+    if _stop.is_raised:
+      raise _make_error(_stop.signum) from error
+    raise
+  if _stop.is_raised:
+    raise _make_error(_stop.signum)
+
+
+def watch() -> None:
+  """Starts a thread that answers stop signals at once, and bounds the time to stop.
+
+  Outside of training, the thread repeats a signal whose exception was discarded, and ends the
+  process _STOP_TIMEOUT_SECS after the signal, even if the main thread hangs.
+  """
+  read_end, write_end = os.pipe()
+  os.set_blocking(write_end, False)
+  signal.set_wakeup_fd(write_end)
+  threading.Thread(target=_watch, args=(read_end,), name='signals', daemon=True).start()
 
 
 class SignalState:
   """Records the signals received from `begin` until the end of the `with` block.
 
-  The first SIGINT or SIGTERM requests a stop; a later SIGINT raises KeyboardInterrupt. SIGUSR1
-  requests a checkpoint.
+  The first stop signal requests a stop; a later SIGINT raises KeyboardInterrupt. SIGUSR1 requests a
+  checkpoint. A signal that is ignored stays ignored.
 
   Attributes:
     stop_signum: the number of the signal that requested a stop; None if no stop was requested.
@@ -50,10 +153,11 @@ class SignalState:
 
   def begin(self) -> None:
     """Installs the handlers. Does nothing in another thread than the main thread."""
-    if threading.current_thread() is not threading.main_thread():
+    if threading.current_thread() is not threading.main_thread() or self._previous_handlers:
       return
-    for signum in _STOP_SIGNALS + (signal.SIGUSR1,):
-      self._previous_handlers.setdefault(signum, signal.signal(signum, self._record))
+    _stop.reset()
+    self._previous_handlers = {
+        **_set_handlers(self.record), signal.SIGUSR1: signal.signal(signal.SIGUSR1, self.record)}
 
   def __exit__(self, *error: Any) -> None:
     while self._previous_handlers:
@@ -61,23 +165,76 @@ class SignalState:
     if self.save_requested:
       _log_nothing_to_save(signal.SIGUSR1, None)
 
-  def _record(self, signum: int, frame: Any) -> None:
+  def record(self, signum: int, frame: Any) -> None:
     """Handles a signal; `frame` is an unused argument that Python gives to each handler."""
     if signum == signal.SIGUSR1:
       self.save_requested = True
-      return
-    if self.stop_signum is not None and signum == signal.SIGINT:
-      raise KeyboardInterrupt
-    if self.stop_signum is None:
+    elif self.stop_signum is None:
       self.stop_signum = signum
-      _LOG.info('%s: finishing the step, then saving a checkpoint and writing the reports',
-                signal.Signals(signum).name)
+      _stop.answer(signum, _FINISHING)
+    elif signum == signal.SIGINT:
+      raise KeyboardInterrupt
+
+
+def _set_handlers(handler: Any) -> Dict[int, Any]:
+  """Sets the handler of the stop signals that are not ignored; returns the previous handlers.
+
+  `nohup` ignores SIGHUP, and a shell without job control ignores SIGINT for background jobs.
+  """
+  return {signum: signal.signal(signum, handler) for signum in _STOP_SIGNALS
+          if signal.getsignal(signum) not in (signal.SIG_IGN, None)}
+
+
+def _exit_at_once(signum: int, frame: Any) -> None:
+  exit_now('stopped by ' + signal.Signals(signum).name, _EXIT_CODE_BASE + signum)
+
+
+def _make_error(signum: Any) -> StoppedBySignal:
+  return StoppedBySignal(signum, 'stopped by ' + signal.Signals(signum).name)
 
 
 def _raise_stopped(signum: int, frame: Any) -> None:
-  # From now on, the signal is ignored, because a second signal would interrupt the clean-up.
-  signal.signal(signum, signal.SIG_IGN)
-  raise StoppedBySignal(signum, 'stopped by ' + signal.Signals(signum).name)
+  _stop.answer(signum, 'stopping')
+  _stop.is_raised = True
+  if _stop.error() is not None or _discards_exceptions(frame):
+    return  # A second exception would interrupt the clean-up.
+  error = _make_error(signum)
+  _stop.error = weakref.ref(error)
+  try:
+    raise error
+  finally:
+    del error  # The reference in this frame, to which the exception refers, would keep it alive.
+
+
+def _discards_exceptions(frame: Any) -> bool:
+  """Returns whether a frame runs below a finalizer, or below the import of a C++ module."""
+  while frame is not None:
+    name, module = frame.f_code.co_name, frame.f_globals.get('__name__')
+    if name == '__del__' or module in ('weakref', '_weakrefset') or (
+        name in ('create_module', 'exec_module')
+        and isinstance(frame.f_locals.get('self'), importlib.machinery.ExtensionFileLoader)):
+      return True
+    frame = frame.f_back
+  return False
+
+
+def _watch(read_end: int) -> None:
+  """Runs in the thread of `watch`. Python writes the number of each signal to the pipe."""
+  while True:
+    signum = os.read(read_end, 1)[0]
+    if signum not in _STOP_SIGNALS:
+      continue
+    if getattr(signal.getsignal(signum), '__func__', None) is SignalState.record:
+      _stop.answer(signum, _FINISHING)
+    else:
+      _stop.answer(signum, 'stopping')
+      break
+  deadline = time.monotonic() + _STOP_TIMEOUT_SECS
+  while time.monotonic() < deadline:
+    time.sleep(_REPEAT_SECS)
+    if signal.getsignal(signum) is _raise_stopped and _stop.error() is None:
+      signal.pthread_kill(threading.main_thread().ident or 0, signum)
+  _exit_at_once(signum, None)
 
 
 def _log_nothing_to_save(signum: int, frame: Any) -> None:

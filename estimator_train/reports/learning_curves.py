@@ -1,13 +1,14 @@
 """Reads loss, accuracy and learning rate from event files and writes `report/curves.json`."""
 
+import functools
 import glob
 import math
 import os
 import re
 import struct
-from typing import Any, Dict, Iterator, List, Optional, Tuple
+from typing import Any, BinaryIO, Dict, Iterator, List, Optional, Tuple
 
-from estimator_train.files import atomic
+from estimator_train.files import atomic, stored
 
 CURVES_FILE = os.path.join('report', 'curves.json')
 # The Estimator of a Keras model writes `loss_1`, because its graph has a scope named `loss`.
@@ -24,6 +25,7 @@ _CURVES = (('', _LOSS_TAG, 'train_loss'),
            ('eval*', 'accuracy', 'eval_accuracy'),
            ('eval*', 'acc', 'eval_accuracy'))
 _MAX_POINTS = 1000
+_OMITTED = 'its points are omitted'
 _DT_FLOAT = 1  # In tensorflow/core/framework/types.proto.
 
 Curve = List[Tuple[int, float]]  # (global step, value)
@@ -84,15 +86,21 @@ def read_steps_per_sec(model_dir: str) -> Optional[float]:
   checkpoints and evaluations.
   """
   for path in reversed(_event_files(model_dir)):
-    logged: List[Tuple[int, float]] = []
-    for event in _read_events(path):
-      if any(re.fullmatch(_LOSS_TAG, value.tag) for value in event.summary.value):
-        if logged and event.step <= logged[-1][0]:
-          logged = []  # Training has resumed from an earlier step.
-        logged.append((event.step, event.wall_time))
+    logged = stored.load_or_warn(path, _read_logged_steps, _OMITTED) or []
     if len(logged) > 1 and logged[-1][1] > logged[0][1]:
       return (logged[-1][0] - logged[0][0]) / (logged[-1][1] - logged[0][1])
   return None
+
+
+def _read_logged_steps(file: BinaryIO) -> List[Tuple[int, float]]:
+  """Returns the steps at which the loss was logged, and the times in seconds."""
+  logged: List[Tuple[int, float]] = []
+  for event in _read_events(file):
+    if any(re.fullmatch(_LOSS_TAG, value.tag) for value in event.summary.value):
+      if logged and event.step <= logged[-1][0]:
+        logged = []  # Training has resumed from an earlier step.
+      logged.append((event.step, event.wall_time))
+  return logged
 
 
 def _event_files(folder: str) -> List[str]:
@@ -101,17 +109,22 @@ def _event_files(folder: str) -> List[str]:
 
 def _read_curves(folder: str) -> Dict[str, Curve]:
   """Returns the curves of a folder by the patterns of their tags in _CURVES."""
-  tag_patterns = {tag_pattern for _, tag_pattern, _ in _CURVES}
   curves: Dict[str, Curve] = {}
   for path in _event_files(folder):
-    for event in _read_events(path):
-      for value in event.summary.value:
-        # With loss scaling, training may continue after a loss that is not finite. Such a loss is
-        # omitted, because JSON cannot represent it.
-        for tag_pattern in tag_patterns:
-          if re.fullmatch(tag_pattern, value.tag) and math.isfinite(_scalar(value)):
-            _append_point(curves.setdefault(tag_pattern, []), event.step, _scalar(value))
+    stored.load_or_warn(path, functools.partial(_add_points, curves), _OMITTED)
   return curves
+
+
+def _add_points(curves: Dict[str, Curve], file: BinaryIO) -> None:
+  """Adds the points in an event file to the curves."""
+  tag_patterns = {tag_pattern for _, tag_pattern, _ in _CURVES}
+  for event in _read_events(file):
+    for value in event.summary.value:
+      # With loss scaling, training may continue after a loss that is not finite. Such a loss is
+      # omitted, because JSON cannot represent it.
+      for tag_pattern in tag_patterns:
+        if re.fullmatch(tag_pattern, value.tag) and math.isfinite(_scalar(value)):
+          _append_point(curves.setdefault(tag_pattern, []), event.step, _scalar(value))
 
 
 def _scalar(value: Any) -> float:
@@ -125,7 +138,7 @@ def _scalar(value: Any) -> float:
       tensor.dtype == _DT_FLOAT and len(tensor.tensor_content) == 4) else math.nan
 
 
-def _read_events(path: str) -> Iterator[Any]:
+def _read_events(file: BinaryIO) -> Iterator[Any]:
   """Yields the complete `Event` messages of an event file. A killed run may leave a truncated file.
 
   `Event` comes from TensorBoard, whose import takes 0.1 s. To import TensorFlow takes much longer.
@@ -135,22 +148,21 @@ def _read_events(path: str) -> Iterator[Any]:
   from google.protobuf.message import DecodeError
   from tensorboard.compat.proto.event_pb2 import Event
 
-  with open(path, 'rb') as file:
-    file_size, offset = os.fstat(file.fileno()).st_size, 0
-    while True:
-      header = file.read(12)
-      if len(header) < 12:
-        return
-      length, _ = struct.unpack('<QI', header)
-      offset += len(header) + length + 4
-      if offset > file_size:
-        return
-      try:
-        event = Event.FromString(file.read(length))
-      except DecodeError:
-        return
-      file.seek(4, os.SEEK_CUR)
-      yield event
+  file_size, offset = os.fstat(file.fileno()).st_size, 0
+  while True:
+    header = file.read(12)
+    if len(header) < 12:
+      return
+    length, _ = struct.unpack('<QI', header)
+    offset += len(header) + length + 4
+    if offset > file_size:
+      return
+    try:
+      event = Event.FromString(file.read(length))
+    except DecodeError:
+      return
+    file.seek(4, os.SEEK_CUR)
+    yield event
 
 
 def _append_point(curve: Curve, step: int, value: float) -> None:

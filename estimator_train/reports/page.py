@@ -79,6 +79,30 @@ def write_page_of_runs(runs: Sequence[run_comparison.Run], output_dir: str) -> O
 def _write_run_page(data: page_data.PageData, model_dir: str, output_dir: str) -> Optional[str]:
   if not _has_packages():
     return None
+  try:
+    return _render_run_page(data, model_dir, output_dir)
+  except OSError:
+    raise
+  except Exception:  # A file lacks keys, or has values of other types.
+    return _render_run_page(_omit_damaged(data, model_dir, output_dir), model_dir, output_dir)
+
+
+def _omit_damaged(data: page_data.PageData, model_dir: str,
+                  output_dir: str) -> page_data.PageData:
+  """Returns the data without the files from each of which alone no page can be made."""
+  empty_contents: List[Any] = [type(content)() for content in data[1:]]
+  empty = page_data.PageData(page_data.RecordedFlags({}, []), *empty_contents)
+  for name, content in data._asdict().items():
+    try:
+      _render_run_page(empty._replace(**{name: content}), model_dir, output_dir)
+    except Exception as error:
+      _LOG.warning('the report page omits the contents of %s, which are damaged: %s: %s', name,
+                   type(error).__name__, error)
+      data = data._replace(**{name: getattr(empty, name)})
+  return data
+
+
+def _render_run_page(data: page_data.PageData, model_dir: str, output_dir: str) -> str:
   from estimator_train.reports import page_charts
 
   shown_classes = class_selection.select_classes(data.evaluation)

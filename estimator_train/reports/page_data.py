@@ -1,16 +1,15 @@
 """Reads the files in a `model_dir` from which the report page is made."""
 
-import json
-import logging
 import os
 import re
 import struct
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
+from estimator_train.files import stored
 from estimator_train.reports import evaluation, input_benchmark, samples, throughput
 from estimator_train.reports.step_curve import REPORT_FOLDER
 
-_LOG = logging.getLogger('estimator_train')
+_OMITTED = 'the report page omits it'
 _PNG_SIGNATURE = b'\x89PNG\r\n\x1a\n'
 
 
@@ -63,29 +62,12 @@ def read_page_data(model_dir: str) -> PageData:
 
 def _read_json(path: str) -> Dict[str, Any]:
   """Returns the JSON object in a file; empty if the file is missing or invalid."""
-  try:
-    with open(path, encoding='utf-8') as file:
-      content = json.load(file)
-    if not isinstance(content, dict):
-      raise ValueError('not a JSON object')
-    return content
-  except FileNotFoundError:
-    return {}
-  except (OSError, ValueError) as error:
-    _LOG.warning('the report page omits %s, which cannot be read: %s', path, error)
-    return {}
+  return stored.load_or_warn(path, stored.parse_json, _OMITTED) or {}
 
 
 def _read_flags(path: str) -> RecordedFlags:
   """Returns the flags in `flags.txt`; empty if the file is missing or cannot be read."""
-  try:
-    with open(path, encoding='utf-8') as file:
-      text = file.read()
-  except FileNotFoundError:
-    text = ''
-  except (OSError, ValueError) as error:  # ValueError: the file is not UTF-8.
-    _LOG.warning('the report page omits %s, which cannot be read: %s', path, error)
-    text = ''
+  text = stored.load_or_warn(path, stored.parse_text, _OMITTED) or ''
   return RecordedFlags(dict(re.findall(r'^--(\w+)=(.*)$', text, re.MULTILINE)),
                        re.findall(r'^# --(\w+) is not set$', text, re.MULTILINE))
 
@@ -99,11 +81,8 @@ def read_image(model_dir: str, name: str) -> Optional[Tuple[bytes, int, int]]:
   """
   if os.path.basename(name) != name:  # A name with folders could lead outside of `report/`.
     return None
-  try:
-    with open(os.path.join(model_dir, REPORT_FOLDER, name), 'rb') as file:
-      content = file.read()
-  except (OSError, ValueError):  # ValueError: the name contains a null byte.
-    return None
+  content = stored.load_or_warn(os.path.join(model_dir, REPORT_FOLDER, name),
+                                lambda file: file.read(), _OMITTED) or b''
   if content[:8] != _PNG_SIGNATURE or content[12:16] != b'IHDR' or len(content) < 24:
     return None
   width, height = struct.unpack('>II', content[16:24])

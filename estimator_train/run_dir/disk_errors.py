@@ -14,7 +14,7 @@ from estimator_train.settings import Settings, groups
 # Errors of file systems, and errors at the limits on open files.
 _DISK_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO,
                 errno.EFBIG, errno.EMFILE, errno.ENFILE, errno.ESTALE, errno.ENOTCONN,
-                errno.ENODEV, errno.ENOENT)
+                errno.ENODEV, errno.ENOENT, errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ELOOP)
 _NO_SPACE_ERRNOS = (errno.ENOSPC, errno.EDQUOT)
 _TOO_MANY_FILES_ERRNOS = (errno.EMFILE, errno.ENFILE)
 _OUT_OF_MEMORY_PATTERN = re.compile(

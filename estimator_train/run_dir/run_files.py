@@ -1,14 +1,16 @@
 """Reads and writes the files in a run's folder that record flags, class names and batch sizes."""
 
 import json
+import logging
 import os
 import re
-from typing import Dict, List, Optional, Sequence, Tuple
+from typing import BinaryIO, Dict, List, Optional, Sequence, Tuple
 
 from estimator_train import settings as settings_lib
 from estimator_train.errors import UserError
-from estimator_train.files import atomic
+from estimator_train.files import atomic, stored
 
+_LOG = logging.getLogger('estimator_train')
 FLAGS_FILE = 'flags.txt'
 LABELS_FILE = 'labels.txt'
 _BATCH_SIZES_FILE = 'batch_sizes.json'
@@ -126,13 +128,22 @@ class RunDir:
     """Writes flags.txt."""
     atomic.write_text(self.path_to(FLAGS_FILE), settings_lib.to_flagfile(settings))
 
-  def record_batch_size(self, first_step: int, examples_per_step: int) -> None:
+  def record_batch_size(self, first_step: int, examples_per_step: int,
+                        examples_seen: int = 0) -> None:
     """Records the number of examples per step, from the global step `first_step` on.
 
     Must be called before the step `first_step`, so that the record covers every checkpoint. A run
     that resumes at `first_step` repeats the later steps, so their old records are removed.
+
+    Args:
+      first_step: the global step from which on the number holds.
+      examples_per_step: the number of examples per step.
+      examples_seen: the number of examples in all steps up to `first_step`, which are recorded if
+        there is no record.
     """
     sizes = [(step, examples) for step, examples in self._read_batch_sizes() if step < first_step]
+    if not sizes and first_step and examples_seen:
+      sizes = [(0, examples_seen // first_step)]
     if not sizes or sizes[-1][1] != examples_per_step:
       sizes.append((first_step, examples_per_step))
     atomic.write_text(self.path_to(_BATCH_SIZES_FILE), json.dumps(sizes) + '\n')
@@ -149,6 +160,20 @@ class RunDir:
     ends = [step for step, _ in sizes[1:]] + [global_step]
     return sum(max(min(end, global_step) - begin, 0) * examples
                for (begin, examples), end in zip(sizes, ends))
+
+  def warn_of_missing_records(self, global_step: int, has_classes: bool) -> None:
+    """Warns if the folder has a checkpoint, but not all files that were written before it.
+
+    Args:
+      global_step: the global step of the checkpoint.
+      has_classes: whether the examples have classes.
+    """
+    names = (FLAGS_FILE, _BATCH_SIZES_FILE) + ((LABELS_FILE,) if has_classes else ())
+    missing = [name for name in names if not os.path.lexists(self.path_to(name))]
+    if missing and global_step:
+      _LOG.warning('%s lacks %s of its checkpoint of step %d: other flags, class names or batch '
+                   'sizes than those of this run are not noticed', self.path, ', '.join(missing),
+                   global_step)
 
   def last_save_time_ns(self) -> Optional[int]:
     """Returns when TensorFlow last wrote its list of checkpoints, in ns; None without a list."""
@@ -174,27 +199,31 @@ class RunDir:
     """Returns the content of a file in the folder; '' if the file is missing.
 
     Raises:
-      UserError: the file is not UTF-8 text.
+      UserError: the file is damaged.
     """
     try:
-      with open(self.path_to(name), encoding='utf-8') as file:
-        return file.read()
-    except OSError:
-      return ''
-    except UnicodeError as error:
-      raise UserError('a file in --model_dir is not UTF-8 text', self.path_to(name),
-                      'give another --model_dir, or remove the file') from error
+      return stored.load(self.path_to(name), stored.parse_text) or ''
+    except stored.DamagedFile as damage:
+      raise UserError('a file in --model_dir is damaged', '{} ({})'.format(
+          self.path_to(name), damage.reason), 'give another --model_dir, or remove the file') from (
+              damage)
 
   def _read_batch_sizes(self) -> List[Tuple[int, int]]:
     """Returns the recorded (first global step, examples per step), ordered by step.
 
-    The result is empty if the file is missing or invalid.
+    The result is empty if the file is missing or damaged.
     """
-    try:
-      with open(self.path_to(_BATCH_SIZES_FILE), encoding='utf-8') as file:
-        return [(int(step), int(examples)) for step, examples in json.load(file)]
-    except (OSError, ValueError, TypeError):
-      return []
+    def parse(file: BinaryIO) -> List[Tuple[int, int]]:
+      sizes = [(step, examples) for step, examples in json.loads(file.read().decode('utf-8'))]
+      steps = [step for step, _ in sizes]
+      if not sizes or steps != sorted(set(steps)) or any(
+          type(step) is not int or type(examples) is not int or step < 0 or examples < 1
+          for step, examples in sizes):
+        raise ValueError('no increasing steps with numbers of examples')
+      return sizes
+
+    return stored.load_or_warn(self.path_to(_BATCH_SIZES_FILE), parse,
+                               'assuming that the batch size has not changed') or []
 
 
 def _flags_by_name(flagfile: str) -> Dict[str, str]:

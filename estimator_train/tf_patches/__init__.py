@@ -20,6 +20,11 @@ attribute TensorFlow lacks, which other function uses this function, or how the 
     location: training/basic_session_run_hooks.py:570
     symptom: slow start; a resumed run saves at other steps than an uninterrupted run
     test: tests/training/checkpoints/test_save_hook.py
+- `checkpoint_hook.MonotonicTimer`
+    defect: intervals in seconds are measured by the system clock
+    location: training/basic_session_run_hooks.py:132
+    symptom: no checkpoint is saved for the time by which the clock was set back
+    test: tests/training/checkpoints/test_save_hook.py
 - `configurations.by_reference`, `configurations.copy_layer`
     defect: configurations contain functions and objects by name; a Lambda changes Keras's globals
     location: keras/models.py:57, keras/layers/core.py:889

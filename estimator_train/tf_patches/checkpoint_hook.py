@@ -1,11 +1,30 @@
 """Provides the base class of the hook that saves checkpoints."""
 
 import os
+import time
 from typing import Any, Optional
 
 import tensorflow.compat.v1 as tf
 
 from estimator_train.tf_patches import session_start
+
+
+class MonotonicTimer(tf.train.SecondOrStepTimer):
+  """A timer of a hook that is not affected when the clock of the machine is set.
+
+  Defect: line 132 of tensorflow_core/python/training/basic_session_run_hooks.py compares times of
+  the system clock. Symptom: after the clock was set back by an hour, no checkpoint is saved for an
+  hour.
+  """
+
+  def should_trigger_for_step(self, step: int) -> bool:
+    if self._every_secs is None or self._last_triggered_step in (None, step):
+      return bool(super().should_trigger_for_step(step))
+    return time.monotonic() >= self._triggered_at + self._every_secs
+
+  def update_last_triggered_step(self, step: int) -> Any:
+    self._triggered_at = time.monotonic()
+    return super().update_last_triggered_step(step)
 
 
 class CheckpointHook(tf.train.CheckpointSaverHook):
@@ -25,6 +44,7 @@ class CheckpointHook(tf.train.CheckpointSaverHook):
 
   def __init__(self, model_dir: str, save_steps: Optional[int], save_secs: Optional[int]) -> None:
     super().__init__(model_dir, save_steps=save_steps, save_secs=save_secs)
+    self._timer = MonotonicTimer(save_secs, save_steps)
     self._save_interval_steps = save_steps or 1
 
   def save(self, session: tf.Session, step: int) -> None:

@@ -127,6 +127,8 @@ def make_plan(settings: Settings, start_up: StartUpTimer, worker: Worker = SINGL
       run_dir, settings[groups.Evaluation], checkpoint.step) if settings.trains else None
   with Phase('preparing the data'):
     data = _prepare_data(settings, run_dir)
+  chosen_checkpoint.find_run_dir(settings.model_dir, settings.checkpoint).warn_of_missing_records(
+      checkpoint.step, bool(data.dataset.labels))
   start_up.end_phase('data')
   schedule = Schedule(settings.learning_rate)
   plan = Plan(settings, run_dir, data, engine, checkpoint, examples_seen=0, stop_step=None,
@@ -138,7 +140,11 @@ def _add_steps(plan: Plan) -> Plan:
   """Returns the plan with the examples seen, the last step and the learning rate schedule added."""
   settings, num_examples = plan.settings, plan.data.sizes.train
   examples_per_step = plan.engine.examples_per_step
-  examples_seen = plan.run_dir.examples_seen(plan.start_step, examples_per_step)
+  # Without a record, the previous run is assumed to have taken all steps.
+  previous_batch_size = plan.run_dir.flags().get('batch_size', '')
+  examples_seen = plan.run_dir.examples_seen(
+      plan.start_step, examples_per_step if not previous_batch_size.isdigit() else
+      examples_per_step * int(previous_batch_size) // settings.batch_size)
   stop_step = total_train_steps(settings, num_examples, examples_per_step, plan.start_step,
                                 examples_seen)
   schedule = schedules.make_schedule(settings, num_examples, examples_per_step, stop_step)

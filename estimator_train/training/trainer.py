@@ -102,7 +102,8 @@ class Trainer:
                      'the next example')
     if self._engine.worker.is_chief:
       early_stopping.remove_stop_reason(plan.run_dir)
-      plan.run_dir.record_batch_size(plan.start_step, self._engine.examples_per_step)
+      plan.run_dir.record_batch_size(plan.start_step, self._engine.examples_per_step,
+                                     plan.examples_seen)
     source = inputs.make_source(plan.data.dataset, plan.data.dataset.train)
     with translate_errors(source), self._engine.busy('preparing its input'):
       input_fn = self._make_input_fn()

@@ -13,7 +13,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 BATCH_SIZE = 32
 _DEADLINE_SECS = 300
-_HALVES = re.compile(r'\.part$|_temp_|^temp-|\.tmp|-again$|^run\.lock$')
+HALVES = re.compile(r'\.part$|_temp_|^temp-|\.tmp|-again$|^run\.lock$')
 _OF_THE_SPEED = ('throughput.json', 'steps.json')
 _GOING_ON = re.compile(r'^resuming from step (\d+), (\d+) examples', re.MULTILINE)
 
@@ -60,6 +60,18 @@ class Run:
     match = _GOING_ON.search(self.log)
     return match and (int(match.group(1)), int(match.group(2)))
 
+  def spawn(self):
+    """Starts it, and returns its process."""
+    self.folder.mkdir(exist_ok=True)
+    self.starts += 1
+    environment = dict(os.environ, PYTHONPATH='{}:{}'.format(ROOT, ROOT / 'tests'))
+    environment.pop('TF_CONFIG', None)
+    path = str(self.folder / str(self.starts))
+    with open(path + '.log', 'w') as log, open(path + '.out', 'w') as out:
+      return subprocess.Popen([sys.executable, '-m', 'estimator_train'] + self._flags,
+                              stdout=out, stderr=log, stdin=subprocess.DEVNULL,
+                              env=environment, start_new_session=True)
+
   def start(self, kill_after=None):
     """Starts it, and kills it at a moment, if that comes before its end.
 
@@ -69,16 +81,8 @@ class Run:
     Returns:
       (whether it was killed, the seconds that it lived)
     """
-    self.folder.mkdir(exist_ok=True)
-    self.starts += 1
-    environment = dict(os.environ, PYTHONPATH='{}:{}'.format(ROOT, ROOT / 'tests'))
-    environment.pop('TF_CONFIG', None)
     began = time.monotonic()
-    path = str(self.folder / str(self.starts))
-    with open(path + '.log', 'w') as log, open(path + '.out', 'w') as out:
-      process = subprocess.Popen([sys.executable, '-m', 'estimator_train'] + self._flags,
-                                 stdout=out, stderr=log, stdin=subprocess.DEVNULL,
-                                 env=environment, start_new_session=True)
+    process = self.spawn()
     try:
       code = process.wait(_DEADLINE_SECS if kill_after is None else kill_after)
     except subprocess.TimeoutExpired:
@@ -191,7 +195,7 @@ def differences(run, undisturbed):
                  for each in (run, undisturbed)))
   same('files', *(sorted(_stable_names(each)) for each in (run, undisturbed)))
   found += ['half of a file is left: {}'.format(path) for path in run.folder.rglob('*')
-            if _HALVES.search(path.name)]
+            if HALVES.search(path.name)]
   for name, curve in _curves(undisturbed).items():
     # The first step of each start is there too.
     found += ['{} lacks {}'.format(name, point) for point in curve

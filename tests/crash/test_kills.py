@@ -24,3 +24,14 @@ def test_the_end_is_that_of_an_undisturbed_run(arguments, kills, tmp_path):
   result = json.loads(process.stdout.splitlines()[-1])
   assert result['differences'] == [] and process.returncode == 0, process.stdout
   assert sum(result['kills'].values()) >= kills and all(result['kills'].values())
+
+
+@pytest.mark.slow
+def test_stop_signals_are_not_lost(tmp_path):
+  process = subprocess.run(
+      [sys.executable, str(ROOT / 'tests' / 'crash' / 'stop_signals.py'), '--signals=6',
+       '--steps=40', '--keep={}'.format(tmp_path)],
+      stdout=subprocess.PIPE, stderr=subprocess.STDOUT, universal_newlines=True, timeout=300)
+  result = json.loads(process.stdout.splitlines()[-1])
+  assert result['wrong'] == [] and process.returncode == 0, process.stdout
+  assert sum(result['signals'].values()) == 6

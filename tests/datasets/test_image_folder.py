@@ -121,6 +121,6 @@ def test_an_odd_name_of_a_file_is_told_in_one_line(folders):
 def test_a_damaged_file_of_the_run(folders, name):
   (folders / 'model').mkdir()
   (folders / 'model' / name).write_bytes(b'\xff\n')
-  with pytest.raises(UserError, match='is not UTF-8 text: .*/model/{}: give'.format(name)):
+  with pytest.raises(UserError, match='is damaged: .*/model/{} .*: give'.format(name)):
     RunDir(str(folders / 'model')).flags()
     RunDir(str(folders / 'model')).class_names()

@@ -130,7 +130,8 @@ def test_the_outcome_is_remembered_until_a_file_changes(files, tmp_path, monkeyp
     text.write(image.read())
   _, mended = without_bad(files, tmp_path, max_bad_images=0.3)
   assert len(searched) == 2 and len(mended) == 3
-  assert set(json.loads((tmp_path / 'skipped_images.json').read_text())) == {'train'}
+  assert set(json.loads((tmp_path / 'skipped_images.json').read_text())) == {
+      'train', 'digest'}
 
 
 def test_a_damaged_memory_is_no_memory(files, tmp_path):

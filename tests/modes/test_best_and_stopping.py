@@ -58,6 +58,12 @@ def test_the_best_over_restarts(train, run_program, tmp_path):
   assert by_path.code == 0, by_path.err
   assert by_path.result['checkpoint'] == str(tmp_path / 'model.ckpt-8')
   assert by_path.result['global_step'] == 8
+  # The path of the best checkpoint leads to the class names and the flags of its run.
+  for argument, error in (('--labels=a,b,c,d,e,f,g,h,i,j', 'trained with other class names'),
+                          ('--preprocess=tf', 'was trained with --preprocess=unit')):
+    refused = run_program('--mode=evaluate', '--model_dir', tmp_path / 'third', *COMMON, argument,
+                          '--checkpoint={}'.format(best['checkpoint']))
+    assert refused.code == 2 and error in refused.err
   assert by_path.result['average_loss'] != done.result['average_loss']
 
 

@@ -2,15 +2,20 @@
 
 import json
 import os
+import shutil
 import signal
+import threading
 
 import own_models
 import pytest
 import tensorflow.compat.v1 as tf
+from conftest import wait_until
 
 from estimator_train.exporting import h5_model, saved_model
+from estimator_train.files import atomic
 from estimator_train.inputs import array_cache, image_files
 from estimator_train.models import registry as models
+from estimator_train.process import signals
 from estimator_train.reports import throughput
 from estimator_train.training import plan, prepared_model
 from estimator_train.training.checkpoints import save_hook
@@ -19,7 +24,7 @@ from estimator_train.training.hooks import progress, step_counter
 
 COMMON = ['--model=own_models:two_layers', '--dataset=synthetic', '--image_size=8,8',
           '--batch_size=4', '--log_every_steps=1', '--num_gpus=0']
-CODES = {signal.SIGTERM: 143, signal.SIGINT: 130}
+CODES = {signal.SIGTERM: 143, signal.SIGINT: 130, signal.SIGHUP: 129}
 
 
 @pytest.fixture
@@ -69,7 +74,7 @@ STARTS = ((plan, 'find_devices'), (plan.datasets, 'describe'), (models, 'build')
 
 def test_while_starting(train, inject, tmp_path, monkeypatch):
   for number, (owner, name) in enumerate(STARTS):
-    signum = sorted(CODES)[number % 2]
+    signum = sorted(CODES)[number % 3]
     with monkeypatch.context() as patch:
       inject(owner, name, signum, patch=patch)
       done = train('--mode=train', '--train_steps=2')
@@ -105,8 +110,26 @@ def test_while_caching(run_program, inject, image_folders, tmp_path):
   assert [path.suffix for path in cache.iterdir()] == ['.npy']
 
 
+def test_while_another_process_fills_the_cache(run_program, inject, image_folders, tmp_path):
+  arguments = ['--mode=train', '--dataset=image_folder', '--model=own_models:two_layers',
+               '--train_pattern={}/train/*/*.jpeg'.format(image_folders),
+               '--eval_pattern={}/test/*/*.jpeg'.format(image_folders), '--image_size=8,8',
+               '--batch_size=4', '--train_steps=1', '--cache={}'.format(tmp_path / 'cache'),
+               '--model_dir={}'.format(tmp_path / 'model')]
+  assert run_program(*arguments).code == 0
+  (cache,) = (tmp_path / 'cache').iterdir()
+  cache.unlink()
+  shutil.rmtree(str(tmp_path / 'model'))
+  with atomic.open_locked(str(cache) + '.part'):
+    inject(atomic.time, 'sleep', signal.SIGTERM)
+    done = run_program(*arguments)
+  assert done.code == 143 and 'waiting for another process' in done.err
+  signals.install_handlers()  # Forgets the error, which keeps the cache.
+  wait_until(lambda: not any(thread.name == 'fill-cache' for thread in threading.enumerate()), 30)
+
+
 @pytest.mark.parametrize('stage, signum', [
-    ('step', signal.SIGINT), ('save', signal.SIGTERM), ('reports', signal.SIGTERM)])
+    ('step', signal.SIGHUP), ('save', signal.SIGTERM), ('reports', signal.SIGTERM)])
 def test_while_training(train, inject, tmp_path, stage, signum):
   """After the step; in the midst of a checkpoint's; when all is trained, and reports are left."""
   owner, name, at = {

@@ -92,6 +92,32 @@ def test_resume_with_other_batch_sizes_goes_on_with_the_next_example(run_program
   assert again.result['steps_run'] == 0 and again.result['examples_seen'] == 6000
 
 
+@pytest.mark.parametrize('content', [None, '', '[[0, 1', '[[0, -1]]', 'folder'])
+def test_resume_without_the_record_of_the_batch_sizes(run_program, tmp_path, content):
+  """The flags of the run before tell what the steps so far took, and this is recorded."""
+  common = ['--mode=train', '--model=own_models:two_layers', '--model_dir={}'.format(tmp_path)]
+  assert run_program('--train_steps=3', '--batch_size=10', *common).code == 0
+  record = tmp_path / 'batch_sizes.json'
+  record.unlink()
+  if content == 'folder':
+    record.mkdir()
+  elif content is not None:
+    record.write_text(content)
+  done = run_program('--train_steps=4', '--batch_size=30', *common)
+  assert done.code == 0 and done.result['examples_seen'] == 60, done.err
+  assert 'batch_sizes.json cannot be used' in done.err or (
+      'lacks batch_sizes.json of its checkpoint of step 3' in done.err)
+  assert record.read_text() == '[[0, 10], [3, 30]]\n'
+
+
+@pytest.mark.parametrize('name', ['flags.txt', 'labels.txt'])
+def test_resume_without_the_flags_or_the_class_names(run_program, arguments, tmp_path, name):
+  assert run_program('--mode=train', '--train_steps=2', *arguments).code == 0
+  (tmp_path / name).unlink()
+  done = run_program('--mode=train', '--train_steps=3', *arguments)
+  assert done.code == 0 and 'lacks {} of its checkpoint'.format(name) in done.err
+
+
 def test_a_finished_run_says_so_and_evaluates(run_program, arguments, tmp_path):
   first = run_program('--train_steps=3', *arguments)
   throughput = (tmp_path / 'throughput.json').read_text()

@@ -32,5 +32,5 @@ def test_a_folder_that_does_not_say(tmp_path, content):
   if content is not None:
     (tmp_path / FILE).write_text(content)
   assert RunDir(str(tmp_path)).examples_seen(4, 7) == 28
-  RunDir(str(tmp_path)).record_batch_size(4, 5)
-  assert RunDir(str(tmp_path)).examples_seen(6, 7) == 28 + 10
+  RunDir(str(tmp_path)).record_batch_size(4, 5, examples_seen=28)
+  assert RunDir(str(tmp_path)).examples_seen(6, 9) == 28 + 10

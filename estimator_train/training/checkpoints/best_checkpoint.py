@@ -6,16 +6,16 @@
 """
 
 import contextlib
+import errno
 import fcntl
 import glob
-import json
 import logging
 import os
 import re
 import shutil
-from typing import Any, Dict, Iterator, NamedTuple, Optional
+from typing import Any, BinaryIO, Dict, Iterator, NamedTuple, Optional
 
-from estimator_train.files import atomic
+from estimator_train.files import atomic, stored
 from estimator_train.training.checkpoints.best_metric import BestMetric
 
 BEST_FOLDER = 'best'
@@ -50,24 +50,29 @@ def read_best(model_dir: str) -> Optional[BestCheckpoint]:
   Also returns None, and logs a warning, if best.json is damaged or a file of the checkpoint is
   missing.
   """
-  folder = os.path.join(model_dir, BEST_FOLDER)
-  path = os.path.join(folder, _RECORD_FILE)
-  try:
-    with open(path, encoding='utf-8') as file:
-      record = json.load(file)
-    best = BestCheckpoint(os.path.join(folder, record['checkpoint']), int(record['global_step']), {
+  path = os.path.join(model_dir, BEST_FOLDER, _RECORD_FILE)
+  best = _read_record(path)
+  while best is not None and not _is_complete(best.path):
+    # Another task may have replaced the checkpoint after this task had read best.json.
+    previous, best = best, _read_record(path)
+    if best == previous:
+      _LOG.warning('%s names %s, whose files are missing: continuing without a best checkpoint',
+                   path, best.path)
+      return None
+  return best
+
+
+def _read_record(path: str) -> Optional[BestCheckpoint]:
+  """Returns the checkpoint that best.json names; None if the file is missing or damaged."""
+  folder = os.path.dirname(path)
+
+  def parse(file: BinaryIO) -> BestCheckpoint:
+    record = stored.parse_json(file)
+    return BestCheckpoint(os.path.join(folder, record['checkpoint']), int(record['global_step']), {
         name: None if value is None else float(value) for name, value in record.items()
         if name not in _OTHER_KEYS}, int(record['last_evaluated']))
-  except FileNotFoundError:
-    return None
-  except (OSError, ValueError, TypeError, KeyError) as error:
-    _LOG.warning('%s cannot be read (%r): continuing without a best checkpoint', path, error)
-    return None
-  if not _is_complete(best.path):
-    _LOG.warning('%s names %s, whose files are missing: continuing without a best checkpoint', path,
-                 best.path)
-    return None
-  return best
+
+  return stored.load_or_warn(path, parse, 'continuing without a best checkpoint')
 
 
 def pin(checkpoint: str, model_dir: str, task_type: Optional[str] = None) -> str:
@@ -80,6 +85,9 @@ def pin(checkpoint: str, model_dir: str, task_type: Optional[str] = None) -> str
 
   Returns:
     The path of the pinned checkpoint.
+
+  Raises:
+    FileNotFoundError: another process has deleted files of the checkpoint.
   """
   step, suffix = checkpoint.rpartition('-')[2], '-' + task_type if task_type else ''
   with _locked_best_folder(model_dir) as best_folder:
@@ -93,7 +101,10 @@ def pin(checkpoint: str, model_dir: str, task_type: Optional[str] = None) -> str
     os.makedirs(new_folder)
     for path in glob.glob(glob.escape(checkpoint) + '.*'):
       _link_or_copy(path, os.path.join(new_folder, os.path.basename(path)))
-  return os.path.join(new_folder, os.path.basename(checkpoint))
+  pinned_path = os.path.join(new_folder, os.path.basename(checkpoint))
+  if not _is_complete(pinned_path):
+    raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), checkpoint)
+  return pinned_path
 
 
 def promote_if_better(pinned_path: str, global_step: int, metrics: Dict[str, Optional[float]],

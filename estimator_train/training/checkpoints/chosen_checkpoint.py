@@ -56,7 +56,11 @@ def find_run_dir(model_dir: Optional[str], checkpoint: str) -> RunDir:
   """Returns the directory of the run whose checkpoint `--checkpoint` names."""
   if checkpoint in choices.NAMED_CHECKPOINTS:
     return RunDir(model_dir)
-  return RunDir(os.path.dirname(checkpoint))
+  folder = os.path.dirname(checkpoint)
+  parent = os.path.dirname(folder)
+  # The best checkpoint is in RUN/best/STEP.
+  return RunDir(os.path.dirname(parent) or '.' if (
+      os.path.basename(parent) == best_checkpoint.BEST_FOLDER) else folder)
 
 
 def check_class_names(model_dir: Optional[str], checkpoint: str,

@@ -10,7 +10,7 @@ import tensorflow.compat.v1 as tf
 
 from estimator_train.datasets.description import ImageShape
 from estimator_train.errors import UserError
-from estimator_train.files import atomic
+from estimator_train.files import atomic, stored
 from estimator_train.models import registry as models
 from estimator_train.run_dir.run_files import RunDir
 from estimator_train.settings import groups, user_code
@@ -147,11 +147,9 @@ def warn_if_weights_differ(run_dir: RunDir, settings: groups.Model, seed: int) -
 
 def _read_fingerprint(folder: str) -> Optional[str]:
   """Returns the recorded fingerprint; None if the folder has no record."""
-  try:
-    with open(os.path.join(folder, _FINGERPRINT_FILE), encoding='utf-8') as file:
-      return file.read().strip()
-  except OSError:
-    return None
+  text = stored.load_or_warn(os.path.join(folder, _FINGERPRINT_FILE), stored.parse_text,
+                             'other initial weights than before are not noticed')
+  return None if text is None else text.strip()
 
 
 def _weight_files(path: str) -> List[str]:

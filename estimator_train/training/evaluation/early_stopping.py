@@ -1,11 +1,10 @@
 """Decides whether an evaluation stops the training, and records the stop in `stopped.json`."""
 
 import contextlib
-import json
 import os
-from typing import Any, Dict, NamedTuple, Optional
+from typing import Any, BinaryIO, Dict, NamedTuple, Optional
 
-from estimator_train.files import atomic
+from estimator_train.files import atomic, stored
 from estimator_train.run_dir.run_files import RunDir
 from estimator_train.settings import groups
 from estimator_train.training.checkpoints.best_checkpoint import BestCheckpoint
@@ -62,14 +61,14 @@ def read_stop_reason(run_dir: RunDir, settings: groups.Evaluation,
     settings: the early stopping rules. A stop that other rules caused is ignored.
     global_step: the last global step of the run. A stop recorded at a later step is ignored.
   """
-  try:
-    with open(run_dir.path_to(_STOP_REASON_FILE), encoding='utf-8') as file:
-      recorded = json.load(file)
-    if recorded['global_step'] <= global_step and _rules(settings).items() <= recorded.items():
-      return StopReason(recorded['global_step'], str(recorded['why']))
-  except (OSError, ValueError, TypeError, KeyError, AttributeError):
-    pass  # If the record cannot be read, the next evaluation applies the rules again.
-  return None
+  def parse(file: BinaryIO) -> Optional[StopReason]:
+    recorded = stored.parse_json(file)
+    stop_reason = StopReason(int(recorded['global_step']), str(recorded['why']))
+    is_valid = _rules(settings).items() <= recorded.items()
+    return stop_reason if is_valid and stop_reason.global_step <= global_step else None
+
+  return stored.load_or_warn(run_dir.path_to(_STOP_REASON_FILE), parse,
+                             'the next evaluation applies the rules again')
 
 
 def remove_stop_reason(run_dir: RunDir) -> None:

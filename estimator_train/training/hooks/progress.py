@@ -139,6 +139,12 @@ class ShowProgress(tf.train.SessionRunHook):
                          for step in (self._counter.global_step, self._stop_step))
     return template.format(epoch, num_epochs)
 
+  def end(self, session: tf.Session) -> None:
+    # Not called if training fails. A widget turns red if it is closed before it is full, which must
+    # not happen because an evaluation or a signal has stopped the training early.
+    if self._bar is not None:
+      self._bar.total = self._bar.n = self._counter.global_step
+
   def close(self) -> None:
     """Closes the bar, and removes it from a terminal; must also be called if the run failed."""
     if self._bar is not None:

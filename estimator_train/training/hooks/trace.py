@@ -42,7 +42,8 @@ class TraceSteps(tf.train.SessionRunHook):
     self._path = os.path.join(model_dir, TRACE_FILE)
     self._first = first
     self._last = last
-    self._step_began = 0.  # Unix time, as in TensorFlow's traces.
+    self._step_began_at = 0.  # Unix time, as in TensorFlow's traces.
+    self._step_began = 0.  # A time of time.perf_counter, which cannot be set.
     self._step_stats = tf.RunMetadata().step_stats
     self._step_events: List[Dict[str, Any]] = []
     self.pauses: List[Pause] = []
@@ -55,7 +56,7 @@ class TraceSteps(tf.train.SessionRunHook):
   def before_run(self, run_context: Any) -> Optional[tf.train.SessionRunArgs]:
     if not self._first <= self._counter.step_of_process + 1 <= self._last:
       return None
-    self._step_began = time.time()
+    self._step_began_at, self._step_began = time.time(), time.perf_counter()
     return _TRACE_ARGS
 
   def after_run(self, run_context: Any, run_values: Any) -> None:
@@ -64,7 +65,7 @@ class TraceSteps(tf.train.SessionRunHook):
       return
     self._step_events.append({
         'name': 'step {}'.format(step), 'ph': 'X', 'pid': _STEPS_PID, 'tid': 0,
-        'ts': 1e6 * self._step_began, 'dur': 1e6 * (time.time() - self._step_began),
+        'ts': 1e6 * self._step_began_at, 'dur': 1e6 * (time.perf_counter() - self._step_began),
         'args': {'global_step': step}})
     self._append_step_stats(run_values.run_metadata.step_stats)
     if step == self._last:

@@ -71,6 +71,26 @@ def test_a_run_that_was_killed_before_the_marker(evaluate, tmp_path):
   assert kept(tmp_path) == (10, '10')
 
 
+def test_a_checkpoint_of_which_the_chief_has_deleted_files(tmp_path):
+  checkpoint = save(tmp_path, 10)
+  os.remove(str(checkpoint) + '.index')
+  with pytest.raises(FileNotFoundError):
+    best_checkpoint.pin(str(checkpoint), str(tmp_path), 'evaluator')
+
+
+def test_another_task_replaces_the_best_while_it_is_read(evaluate, tmp_path, monkeypatch):
+  evaluate(10, .5)
+  is_complete = best_checkpoint._is_complete
+
+  def replace_first(path):
+    monkeypatch.setattr(best_checkpoint, '_is_complete', is_complete)
+    evaluate(20, .6)
+    return is_complete(path)
+
+  monkeypatch.setattr(best_checkpoint, '_is_complete', replace_first)
+  assert best_checkpoint.read_best(str(tmp_path)).global_step == 20
+
+
 def test_a_step_that_was_trained_again(evaluate, tmp_path):
   evaluate(10, .5, content='before')
   best_checkpoint.pin(str(save(tmp_path, 10, 'after')), str(tmp_path))

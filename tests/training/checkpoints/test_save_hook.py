@@ -1,11 +1,16 @@
 """Checkpoints that can be gone on with: on other devices, under other flags."""
 
+import itertools
+import time
+import types
+
 import pytest
 import tensorflow.compat.v1 as tf
 import training_runs
 
 from estimator_train.errors import TrainingFailed
 from estimator_train.settings import Settings
+from estimator_train.tf_patches import checkpoint_hook
 from estimator_train.training.checkpoints import save_hook
 from estimator_train.training.checkpoints.retrying_saver import RetryingSaver
 from estimator_train.training.hooks.step_counter import StepCounter
@@ -46,6 +51,15 @@ def test_learning_rate_of_the_flags_stands(train, tmp_path):
   before = stored(tmp_path)
   train(2, learning_rate=1e-20, optimizer='sgd')
   assert (stored(tmp_path)['dense/kernel'] == before['dense/kernel']).all()
+
+
+def test_timed_checkpoints_while_the_clock_is_set_back(train, tmp_path, monkeypatch):
+  seconds = itertools.count(step=10)
+  monkeypatch.setattr(checkpoint_hook, 'time', types.SimpleNamespace(
+      monotonic=lambda: next(seconds)))
+  monkeypatch.setattr(time, 'time', lambda: 1e9 - next(seconds))
+  train(3, save_checkpoints_secs=10)
+  assert len(list(tmp_path.glob('model.ckpt-*.index'))) == 4
 
 
 def test_keeps_so_many(train, tmp_path):

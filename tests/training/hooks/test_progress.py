@@ -1,5 +1,6 @@
 """The hooks of a run, each in a session of its own."""
 
+import contextlib
 import io
 import itertools
 import logging
@@ -160,6 +161,20 @@ def test_bar_in_a_notebook_without_widgets(run_steps, make_progress, jupyter_ker
   lines = capsys.readouterr().err.split('\r')
   assert lines[-1].startswith('step 4/4, epoch 2/2, loss 4.0000, accuracy 0.4000, 10 examples/sec')
   assert lines[-1].endswith('█|\n')
+
+
+@pytest.mark.parametrize('fails', [False, True])
+def test_a_bar_is_full_unless_training_fails(run_steps, make_progress, jupyter_kernel, fails):
+  """A widget that is not full is red."""
+  hook = make_progress(100, log_every_steps=1000)
+
+  def fail(step):
+    assert not (fails and step == 3)
+
+  with contextlib.suppress(AssertionError):
+    run_steps([1., 2., 3.], [hook], fail)
+  hook.close()
+  assert (hook._bar.n < hook._bar.total) == fails
 
 
 @pytest.mark.parametrize('secs, text', [(0., '0 s'), (59.4, '59 s'), (60., '1:00'), (185., '3:05'),

@@ -1,0 +1,71 @@
+"""Stop signals: none is lost, each is answered once, and one that is ignored stays ignored."""
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+from conftest import ROOT
+
+from estimator_train.process import signals
+
+# Runs the program with another `modes.run`.
+PROGRAM = '''
+import os, runpy, signal, threading, time
+from estimator_train import modes
+from estimator_train.process import signals
+signals._STOP_TIMEOUT_SECS = {timeout}
+class Finalized:
+  def __del__(self):
+    stop()
+def stop():
+  os.kill(os.getpid(), signal.{name})
+  time.sleep(.01)
+def run(settings):
+{body}
+  return {{}}
+modes.run = run
+runpy.run_module('estimator_train', run_name='__main__')
+'''
+DISCARD = '''  try:
+    stop()
+  except BaseException:
+    pass
+  time.sleep(60)
+'''
+REPLACE = '''  try:
+    stop()
+  except BaseException as error:
+    raise SystemError('returned a result with an error set') from error
+'''
+HANG = '''  while True:
+    try:
+      stop()
+      time.sleep(60)
+    except BaseException:
+      pass
+'''
+
+@pytest.mark.parametrize('body, timeout', [
+    ('  stop()', 60), ('  Finalized()', 60), (DISCARD, 60), (REPLACE, 60), (HANG, .5)],
+                         ids=['raised', 'in a finalizer', 'discarded', 'replaced', 'hanging'])
+@pytest.mark.parametrize('name', ['SIGTERM', 'SIGINT', 'SIGHUP'])
+def test_no_signal_is_lost(tmp_path, body, timeout, name):
+  code = PROGRAM.format(name=name, body=body, timeout=timeout)
+  done = subprocess.run([sys.executable, '-c', code, '--mode=doctor'], cwd=str(ROOT),
+                        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                        universal_newlines=True, timeout=50)
+  assert done.returncode == 128 + signal.Signals[name], done.stderr
+  assert done.stderr.splitlines() == [name + ': stopping', 'stopped by ' + name]
+  assert done.stdout == ''
+
+
+def test_an_ignored_signal_stays_ignored():
+  """As nohup wants it."""
+  signal.signal(signal.SIGHUP, signal.SIG_IGN)
+  signals.install_handlers()
+  with signals.SignalState() as state:
+    state.begin()
+    os.kill(os.getpid(), signal.SIGHUP)
+    assert state.stop_signum is None

@@ -52,7 +52,7 @@ class TimeHistory(RecordSteps):
       _check_integer('batch_size', batch_size, 1)
     super().__init__(StartUpTimer())
     self._batch_size = batch_size
-    self._report_dir = None if report_dir is None else os.fspath(report_dir)
+    self._report_dir = None if report_dir is None else os.path.expanduser(report_dir)
     self._warmup_steps = warmup_steps
     self._first_global_step = 0
     self._global_step: Optional[int] = None

@@ -4,8 +4,8 @@ import contextlib
 import re
 from typing import Any, Dict, Iterator, Optional, Type
 
-# The maximum number of characters of each part of a UserError.
-_MAX_PART_LENGTH = 1000
+# The maximum number of characters of a log line, and of each part of a UserError.
+_MAX_LENGTH = 1000
 
 
 class UserError(Exception):
@@ -36,7 +36,7 @@ class UserError(Exception):
     return (kind or type(self))(what, given, remedy, self.result)
 
   def __str__(self) -> str:
-    return ': '.join(_shorten(one_line(str(part)))
+    return ': '.join(shorten(one_line(str(part)))
                      for part in (self.what, self.given, self.remedy))
 
 
@@ -79,11 +79,11 @@ def printable(text: str) -> str:
                  for character in text)
 
 
-def _shorten(text: str) -> str:
-  """Removes the middle of a part that is too long, such as a very long path."""
-  if len(text) <= _MAX_PART_LENGTH:
+def shorten(text: str) -> str:
+  """Removes the middle of a text that is too long, such as a very long path."""
+  if len(text) <= _MAX_LENGTH:
     return text
-  half = _MAX_PART_LENGTH // 2
+  half = _MAX_LENGTH // 2
   return '{}... ({} characters) ...{}'.format(text[:half], len(text), text[-half:])
 
 

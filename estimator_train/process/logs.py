@@ -5,6 +5,8 @@ import os
 import sys
 import warnings
 
+from estimator_train.errors import printable, shorten
+
 CPP_LEVEL_VARIABLE = 'TF_CPP_MIN_LOG_LEVEL'
 
 
@@ -13,10 +15,19 @@ def set_up(verbosity: int) -> None:
   log = logging.getLogger('estimator_train')
   log.setLevel(logging.DEBUG if verbosity > 0 else logging.INFO)
   log.propagate = False
-  log.handlers = [logging.StreamHandler(sys.stderr)]
+  handler = logging.StreamHandler(sys.stderr)
+  handler.setFormatter(_Formatter())
+  log.handlers = [handler]
   if verbosity < 1:
     silence_tensorflow()
     warnings.simplefilter('ignore')
+
+
+class _Formatter(logging.Formatter):
+  """Makes one line of each message, which may contain names and values from untrusted sources."""
+
+  def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 (It overrides a method.)
+    return shorten(printable(super().formatMessage(record)))
 
 
 def silence_tensorflow() -> None:

@@ -2,7 +2,7 @@
 
 import logging
 import time
-from typing import Any, Dict, List, NamedTuple, Optional
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence
 
 import tensorflow.compat.v1 as tf
 
@@ -28,6 +28,7 @@ from estimator_train.training.schedules import Schedule
 
 _LOG = logging.getLogger('estimator_train')
 _POLL_INTERVAL_SECS = 1.
+_MAX_LOGGED_CLASSES = 20
 
 
 class RunData(NamedTuple):
@@ -191,6 +192,15 @@ def _prepare_data(settings: Settings, run_dir: RunDir) -> RunData:
   return RunData(dataset, inputs.check_files(dataset, settings), skipped_images)
 
 
+def format_class_counts(class_names: Sequence[str], counts: Sequence[int]) -> str:
+  """Returns the number of images of each class or, of many classes, of the extreme ones."""
+  texts = list(map('{} {}'.format, class_names, counts))
+  if len(texts) <= _MAX_LOGGED_CLASSES:
+    return ', '.join(texts)
+  return '{} classes, from {} to {}'.format(
+      len(texts), *(texts[counts.index(extreme(counts))] for extreme in (min, max)))
+
+
 def _obtain_dataset(settings: Settings) -> DataSet:
   """Downloads missing files, checks class names, logs class counts, and returns the data set."""
   dataset = datasets.describe(settings)
@@ -201,7 +211,7 @@ def _obtain_dataset(settings: Settings) -> DataSet:
   if settings.trains and inputs.make_source(dataset, dataset.train).class_indices_are_known:
     counts = inputs.class_counts(dataset)
     _LOG.info('%d training images: %s; the largest class has %.1f times as many as the smallest%s',
-              sum(counts), ', '.join(map('{} {}'.format, dataset.labels, counts)),
+              sum(counts), format_class_counts(dataset.labels, counts),
               max(counts) / min(counts),
               '' if settings.class_weights != 'none' or max(counts) < 1.5 * min(counts)
               else ' (--class_weights=balanced compensates for that)')

@@ -6,6 +6,8 @@ import os
 import pytest
 from test_training_modes import fails
 
+from estimator_train.training.plan import format_class_counts
+
 # What takes long here is TensorFlow, and the same on any Python.
 pytestmark = pytest.mark.slow
 
@@ -53,6 +55,13 @@ def test_cached(run_program, folders, tmp_path, cache):
   assert done.code == 0, done.err
   assert done.result['train_loss'] == pytest.approx(plain.result['train_loss'], abs=1e-3)
   assert done.result['accuracy'] == plain.result['accuracy']
+
+
+def test_many_classes_are_a_short_line():
+  names = ['c{:04}'.format(index) for index in range(3000)]
+  counts = [7] * 2998 + [9, 2]
+  assert format_class_counts(names, counts) == '3000 classes, from c2999 2 to c2998 9'
+  assert format_class_counts(names[:20], counts[:20]).endswith(', c0019 7')
 
 
 def test_other_labels_than_trained_with(run_program, folders):

@@ -71,6 +71,8 @@ def make_worker(environ: Mapping[str, str], strategy: str) -> Worker:
     UserError: TF_CONFIG or another variable is invalid, or TF_CONFIG does not fit the strategy.
   """
   cluster = tf_config.parse_cluster(environ)
+  if cluster is not None or strategy in ('multi_worker_mirrored', 'parameter_server'):
+    _check_launch(launches.find_launch(environ), cluster)
   if cluster is None:
     launch = launches.find_launch(environ) if strategy == 'horovod' else None
     if launch is None or launch.size == 1:
@@ -81,6 +83,17 @@ def make_worker(environ: Mapping[str, str], strategy: str) -> Worker:
     return SINGLE_WORKER
   role = CHIEF if cluster.is_chief else cluster.task.type
   return Worker(cluster.rank, cluster.num_workers, role, cluster)
+
+
+def _check_launch(launch: Optional[Launch], cluster: Optional[Cluster]) -> None:
+  """Raises a UserError if one of several processes that a launcher has started would train alone."""
+  num_tasks = 1 if cluster is None else len(cluster.members) + cluster.has_evaluator
+  if launch is not None and launch.size > num_tasks == 1:
+    raise UserError(
+        'each process of a launcher must be a task of TF_CONFIG', '{} processes, but {}'.format(
+            launch.size, 'TF_CONFIG has no cluster' if cluster is None
+            else 'cluster has ' + tf_config.describe_task_counts(cluster)),
+        'start one process per task, such as one per node')
 
 
 def check_strategy(cluster: Cluster, strategy: str) -> None:

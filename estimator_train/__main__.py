@@ -1,8 +1,6 @@
 """Runs the program: parses the flags, runs the mode that `--mode` names, returns the exit code."""
 
-import errno
 import json
-import os
 import signal
 import sys
 from typing import Optional, Sequence
@@ -15,7 +13,7 @@ from estimator_train.errors import (
   UserError,
   one_line,
 )
-from estimator_train.process import cpu_tuning, logs, signals
+from estimator_train.process import cpu_tuning, logs, signals, streams
 
 # Exit codes. A run that a signal ends exits with _SIGNAL_CODE_BASE plus the number of the signal.
 _USER_ERROR_CODE, _TRAINING_FAILED_CODE, _SIGNAL_CODE_BASE = 2, 3, 128
@@ -31,30 +29,23 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     The exit code.
   """
   try:
+    streams.prepare()
     return _run(sys.argv[1:] if argv is None else argv)
   except StoppedBySignal as stopped:
     signals.end_stopped_run(stopped)
     return _print_error(str(stopped), _SIGNAL_CODE_BASE + stopped.signum, prefix='')
   except KeyboardInterrupt:
     return _print_error('stopped by SIGINT', _SIGNAL_CODE_BASE + signal.SIGINT, prefix='')
+  except UserError as error:  # Standard output is closed, or cannot be written.
+    return _print_error(str(error), _USER_ERROR_CODE)
   except BrokenPipeError:  # The process that reads standard output, such as `head`, has ended.
-    # At exit, Python flushes standard output. If the output goes to /dev/null, this cannot fail.
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return _SIGNAL_CODE_BASE + signal.SIGPIPE
-  except OSError as error:
-    # Errors of files have a file name, because files.atomic adds one. An error without a file name
-    # is an error of standard output.
-    if error.errno != errno.ENOSPC or error.filename is not None:
-      raise
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return _print_error('cannot write to standard output: {}: free some space, or redirect the '
-                        'output to another disk'.format(error.strerror), _USER_ERROR_CODE)
 
 
 def _run(argv: Sequence[str]) -> int:
   """Runs the mode, prints its result or error, and returns the exit code."""
   if flags.wants_help(argv):
-    print(flags.help_text())
+    print(flags.help_text(), flush=True)
     return 0
   signals.install_handlers()
   try:

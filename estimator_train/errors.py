@@ -4,8 +4,8 @@ import contextlib
 import re
 from typing import Any, Dict, Iterator, Optional, Sequence, Type
 
-# The maximum number of characters of each part of a UserError.
-_MAX_PART_LENGTH = 1000
+# The maximum number of characters of a log line, and of each part of a UserError.
+_MAX_LENGTH = 1000
 _MAX_LISTED = 10  # The maximum number of items of a list in a message.
 
 
@@ -37,7 +37,7 @@ class UserError(Exception):
     return (kind or type(self))(what, given, remedy, self.result)
 
   def __str__(self) -> str:
-    return ': '.join(_shorten(one_line(str(part)))
+    return ': '.join(shorten(one_line(str(part)))
                      for part in (self.what, self.given, self.remedy))
 
 
@@ -87,11 +87,11 @@ def join_items(items: Sequence[str]) -> str:
                    + (['... ({:,} more)'.format(rest)] if rest > 0 else []))
 
 
-def _shorten(text: str) -> str:
-  """Removes the middle of a part that is too long, such as a very long path."""
-  if len(text) <= _MAX_PART_LENGTH:
+def shorten(text: str) -> str:
+  """Removes the middle of a text that is too long, such as a very long path."""
+  if len(text) <= _MAX_LENGTH:
     return text
-  half = _MAX_PART_LENGTH // 2
+  half = _MAX_LENGTH // 2
   return '{}... ({} characters) ...{}'.format(text[:half], len(text), text[-half:])
 
 

@@ -14,6 +14,7 @@ from estimator_train.cluster.mesh import (
 from estimator_train.cluster.messages import Connection, is_port, parse_task, wait_readable
 from estimator_train.cluster.start_timeout import StartTimeout
 from estimator_train.cluster.tf_config import Cluster, Task, listen_on_own_port
+from estimator_train.errors import printable
 
 _POLL_SECS = .2
 _HEARTBEAT_SECS = 1.
@@ -24,6 +25,8 @@ _DUPLICATE_TIMEOUT_SECS = 10.
 # How long the chief waits for a process to disconnect after a release or a refusal.
 _DISCONNECT_TIMEOUT_SECS = 2.
 _MAX_LOGGED_CHARS = 80
+# A process that is not of this cluster could otherwise fill the disk of the log.
+_MAX_LOGGED_REFUSALS = 20
 _MAX_SENT_NAMES = 20
 
 
@@ -82,6 +85,7 @@ class _ChiefRendezvous:
     self._members: Dict[Task, _Member] = {}
     self._duplicates: Dict[Task, _Member] = {}
     self._heartbeat_sent_at = timeout.clock()
+    self._num_refusals = 0
 
   @property
   def is_complete(self) -> bool:
@@ -164,10 +168,12 @@ class _ChiefRendezvous:
     names = values if task.type == 'ps' else [*self._shared_values, *values]
     name = next((name for name in names if values.get(name) != self._shared_values.get(name)), None)
     if name is not None:
-      value = ' '.join(str(values.get(name)).split())[:_MAX_LOGGED_CHARS]
-      self._timeout.log('refused {}: it has {}={}, the chief has {}'.format(
-          task, name[:_MAX_LOGGED_CHARS], value, self._shared_values.get(name)))
-      self._refuse(newcomer, refused=name, chief=self._shared_values.get(name))
+      name_and_value = (printable(str(text))[:_MAX_LOGGED_CHARS]
+                        for text in (name, values.get(name)))
+      self._log_refusal('refused {}: it has {}={}, the chief has {}'.format(
+          task, *name_and_value, self._shared_values.get(name)))
+      # Without the chief's value, because the process may not belong to the cluster.
+      self._refuse(newcomer, refused=name, is_known=name in self._shared_values)
     elif task == self._cluster.task or task not in self._cluster.members:
       self._refuse(newcomer, taken=True)
     elif task not in self._members:
@@ -192,6 +198,13 @@ class _ChiefRendezvous:
     newcomer.connection.send(**message)
     newcomer.connection.end_sending()
     self._refused.append((newcomer.connection, self._timeout.clock()))
+
+  def _log_refusal(self, text: str) -> None:
+    self._num_refusals += 1
+    if self._num_refusals <= _MAX_LOGGED_REFUSALS:
+      self._timeout.log(text)
+    elif self._num_refusals == _MAX_LOGGED_REFUSALS + 1:
+      self._timeout.log('refused further processes, which are not logged')
 
   def _close_refused(self, connection: Connection, refused_at: float, now: float) -> bool:
     """Closes a refused connection if it has ended or timed out; returns whether it was closed."""
@@ -233,7 +246,7 @@ class _ChiefRendezvous:
       if registered is None:
         self._register(task, self._duplicates.pop(task))
       elif registered.last_message_at > newcomer.hello_at:
-        self._timeout.log('refused a second process for {}'.format(task))
+        self._log_refusal('refused a second process for {}'.format(task))
         self._refuse(self._duplicates.pop(task), taken=True)
 
   def _start_mesh(self) -> None:

@@ -18,7 +18,7 @@ import threading
 import time
 from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
-from estimator_train.cluster.messages import Connection, parse_task, wait_readable
+from estimator_train.cluster.messages import Connection, limit_size, parse_task, wait_readable
 from estimator_train.cluster.peer import STARTING, Peer
 from estimator_train.cluster.tf_config import Task
 from estimator_train.errors import PeerLost
@@ -172,13 +172,13 @@ class Peers:
     """Sends a goodbye. From then on, this task reports no lost task, and is not reported as lost.
 
     Args:
-      measurements: sent with the goodbye; less than 60 kB as JSON.
+      measurements: sent with the goodbye; omitted if they are too large for a message.
     """
-    self._end_with({'bye': True, 'note': measurements or {}})
+    self._end_with({'bye': True, 'note': limit_size(measurements or {})})
 
   def report_failure(self, reason: str) -> None:
     """Reports this task as lost, with the reason. The report ends the run on all other tasks."""
-    self._end_with({'lost': list(self.task), 'reason': reason})
+    self._end_with({'lost': list(self.task), 'reason': reason[:_MAX_REASON_CHARS]})
 
   def _end_with(self, final_message: Dict[str, Any]) -> None:
     """Makes the thread send a final message, and waits until the thread has ended."""
@@ -289,9 +289,10 @@ class Peers:
     """Sends the final message to all tasks, and waits until the tasks close their connections."""
     for peer in self._open_peers():
       peer.connection.send(**message)
-      peer.connection.end_sending()
     deadline = time.monotonic() + timeout_secs
     while self._open_peers() and time.monotonic() < deadline:
+      for peer in self._open_peers():
+        peer.connection.end_sending()
       for peer in wait_readable(self._open_peers(), _POLL_SECS):
         peer.connection.receive()
 

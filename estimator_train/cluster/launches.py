@@ -26,6 +26,8 @@ _RANK_VARIABLES = (
     ('PMI_RANK', 'PMI_SIZE', 'MPI_LOCALRANKID'),
     ('SLURM_PROCID', 'SLURM_STEP_NUM_TASKS', 'SLURM_LOCALID'),
 )
+# MPI, or a launcher with support for MPI, sets one of these variables.
+_MPI_VARIABLES = ('OMPI_COMM_WORLD_SIZE', 'PMI_SIZE', 'PMIX_RANK')
 # The values of these variables, if they are set, are the same on all ranks of a launch, and differ
 # from those of other launches.
 _LAUNCH_ID_VARIABLES = (
@@ -72,6 +74,21 @@ def find_launch(environ: Mapping[str, str]) -> Optional[Launch]:
     launch_id = ' '.join(environ.get(name, '') for name in _LAUNCH_ID_VARIABLES).strip()
     return Launch(rank, size, local_rank, launch_id)
   return None
+
+
+def mpi_connects_ranks(environ: Mapping[str, str], is_mpi_built: bool) -> bool:
+  """Whether MPI connects the ranks of a launch, so that Horovod needs no addresses.
+
+  srun sets variables of PMI or PMIx only with --mpi=pmi2 or --mpi=pmix. Without them, MPI would
+  make a world of its own of each process.
+
+  Args:
+    environ: the environment variables; HOROVOD_CONTROLLER, `mpi` or `gloo`, takes precedence.
+    is_mpi_built: whether Horovod has been built with MPI.
+  """
+  controller = environ.get('HOROVOD_CONTROLLER', '').lower()
+  return is_mpi_built and controller != 'gloo' and (
+      controller == 'mpi' or any(name in environ for name in _MPI_VARIABLES))
 
 
 def _parse_number(environ: Mapping[str, str], name: str) -> int:

@@ -134,12 +134,11 @@ class _ChiefConnection:
 
 def _refusal_error(task: Task, shared_values: Dict[str, str],
                    message: Dict[str, Any]) -> UserError:
-  """Returns an error with the shared value that differs between this task and the chief."""
-  name, chief_value = str(message['refused']), message.get('chief')
-  values = ['{}={}'.format(name, shared_values[name]) if name in shared_values
-            else 'no {}'.format(name),
-            'none' if chief_value is None else str(chief_value)]
-  given = '{} here and {} on the chief'.format(*values)
+  """Returns an error with this task's shared value that differs from that of the chief."""
+  name = str(message['refused'])
+  given = '{} here and {} on the chief, whose log has both'.format(
+      '{}={}'.format(name, shared_values[name]) if name in shared_values else 'no ' + name,
+      'another value' if message.get('is_known') else 'none')
   if name.startswith('--'):
     return UserError('this {} must be started with the flags of the chief'.format(task.type),
                      given, 'give all tasks the same flags')

@@ -1,6 +1,8 @@
 """Sends and receives JSON messages, one per line, over a non-blocking connection."""
 
+import contextlib
 import json
+import logging
 import select
 import socket
 from typing import Any, Dict, List, Optional, Sequence
@@ -8,7 +10,9 @@ from typing import Any, Dict, List, Optional, Sequence
 from estimator_train.cluster.tf_config import TASK_TYPES, Task
 
 MAX_MESSAGE_BYTES = 64 * 1024
+_MAX_OTHER_BYTES = 1024  # Of a message, besides the values in it.
 _RECEIVE_BYTES = 64 * 1024
+_LOG = logging.getLogger('estimator_train')
 
 
 class Connection:
@@ -74,16 +78,25 @@ class Connection:
     return messages
 
   def end_sending(self) -> None:
-    """Signals to the other process that this process will send no more messages."""
-    try:
-      self.socket.shutdown(socket.SHUT_WR)
-    except OSError:  # The connection has already ended.
-      pass
+    """Signals to the other process that no more messages follow; call again until all are sent."""
+    self.flush()
+    with contextlib.suppress(OSError):  # The connection may have ended.
+      if self.has_sent_all:
+        self.socket.shutdown(socket.SHUT_WR)
 
   def close(self) -> None:
     """Closes the connection in both directions."""
     self.end_reason = self.end_reason or 'closed by this process'
     self.socket.close()
+
+
+def limit_size(values: Dict[str, Any]) -> Dict[str, Any]:
+  """Returns the values, or none of them if a message with them would be too long to be accepted."""
+  num_bytes = len(json.dumps(values).encode())
+  if num_bytes <= MAX_MESSAGE_BYTES - _MAX_OTHER_BYTES:
+    return values
+  _LOG.warning('the measurements of this task are not sent, because they have %d bytes', num_bytes)
+  return {}
 
 
 def _parse_message(line: bytes) -> Optional[Dict[str, Any]]:

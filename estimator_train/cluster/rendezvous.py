@@ -14,13 +14,14 @@ process is replaced.
 |---|---|---|---|
 | member | `hello` | its `task`, its `port` for the mesh, its values (`facts`) | once connected |
 | member | `meshed` | the ID of the attempt once connected to all peers, else null | each second |
-| chief | `refused` | the name of a value that differs; `chief`: the chief's value | after `hello` |
+| chief | `refused` | the name of a value that differs; `is_known`: if it has one | after `hello` |
 | chief | `taken` | true | if another process is registered as this task |
 | chief | `missing` | up to 20 missing tasks; `run`: the ID of the attempt, or null | each second |
 | chief | `run` | ID of a new attempt; `members`: addresses of its peers | when all are registered |
 | chief | `go` | the ID of the attempt | when all members are connected to their peers |
 """
 
+import hashlib
 import logging
 import socket
 import time
@@ -31,6 +32,9 @@ from estimator_train.cluster.heartbeats import Peers
 from estimator_train.cluster.mesh import CONTROL, DATA, Mesh
 from estimator_train.cluster.start_timeout import StartTimeout
 from estimator_train.cluster.tf_config import Cluster, describe_task_counts
+
+# Longer values, such as 1,000 class names, are sent as their beginning and a digest.
+_MAX_VALUE_CHARS = 200
 
 
 def connect_peers(cluster: Cluster, shared_values: Dict[str, str], start_timeout_secs: float,
@@ -54,7 +58,8 @@ def connect_peers(cluster: Cluster, shared_values: Dict[str, str], start_timeout
     UserError: a shared value of this task differs from that of the chief, another process is
       registered as this task, or the chief's port cannot be opened.
   """
-  shared_values = {'TF_CONFIG': describe_task_counts(cluster), **shared_values}
+  shared_values = {name: _shorten(value) for name, value in dict(
+      shared_values, TF_CONFIG=describe_task_counts(cluster)).items()}
   timeout = StartTimeout(start_timeout_secs, log, clock)
   mesh = Mesh(cluster.task, cluster.members, with_data, clock)
   try:
@@ -71,3 +76,10 @@ def connect_peers(cluster: Cluster, shared_values: Dict[str, str], start_timeout
   finally:
     mesh.abandon()
     mesh.close()
+
+
+def _shorten(value: str) -> str:
+  if len(value) <= _MAX_VALUE_CHARS:
+    return value
+  digest = hashlib.sha256(value.encode('utf-8', 'surrogateescape')).hexdigest()
+  return '{}... (SHA-256 {})'.format(value[:_MAX_VALUE_CHARS // 2], digest)

@@ -16,6 +16,7 @@ from estimator_train.errors import UserError
 ERROR_PREFIX = 'TF_CONFIG: '
 TASK_TYPES = ('chief', 'worker', 'ps', 'evaluator')
 _SINGLE_TASK_TYPES = ('chief', 'evaluator')
+_OBSOLETE_TASK_TYPES = {'master': 'chief'}  # SageMaker and the old AI Platform write `master`.
 _EXAMPLE_REMEDY = ('give {"cluster": {"worker": ["HOST:PORT", ...]}, '
             '"task": {"type": "worker", "index": 0}}, or unset TF_CONFIG to train in one process')
 _HOST_PATTERN = re.compile(r'[A-Za-z0-9_.-]+')
@@ -104,6 +105,10 @@ class Cluster(NamedTuple):
     """
     return self.addresses[task.type][task.index]
 
+  def to_tf_config(self) -> str:
+    """Returns TF_CONFIG for TensorFlow, without obsolete task types and other fields."""
+    return json.dumps({'cluster': self.addresses, 'task': self.task._asdict()})
+
   def _tasks_of_type(self, task_type: str) -> Tuple[Task, ...]:
     return tuple(Task(task_type, index) for index in range(len(self.addresses.get(task_type, ()))))
 
@@ -130,31 +135,21 @@ def parse_cluster(environ: Mapping[str, str]) -> Optional[Cluster]:
     if not isinstance(config.get(field, {}), dict):
       raise _error('{} must be an object'.format(field), _describe(config[field]), _EXAMPLE_REMEDY)
   if not config.get('cluster'):
+    _check_is_local(config)
     return None
   addresses = _parse_addresses(config['cluster'])
   return Cluster(addresses, _parse_task(config.get('task', {}), addresses))
 
 
-def check_strategy(cluster: Cluster, strategy: str) -> None:
-  """Raises a UserError if the --distribution_strategy cannot be used on the cluster."""
-  servers = ['cluster.ps[{}]={}'.format(task.index, cluster.address(task))
-             for task in cluster.parameter_servers]
-  if strategy in ('multi_worker_mirrored', 'horovod'):
-    if servers:
-      raise _error('--distribution_strategy={} uses no parameter servers'.format(strategy),
-                   servers[0], 'leave cluster.ps out, or give '
-                   '--distribution_strategy=parameter_server')
-  elif strategy == 'parameter_server':
-    for task_type, required in (('chief', 'a chief'), ('ps', 'a parameter server')):
-      if task_type not in cluster.addresses:
-        raise _error('--distribution_strategy=parameter_server needs ' + required,
-                     'cluster has ' + describe_task_counts(cluster),
-                     'add "{}": ["HOST:PORT"] to the cluster of every task'.format(task_type))
-  elif len(cluster.members) > 1:
-    raise _error('it names several tasks, but --distribution_strategy={} runs in one'.format(
-        strategy), 'cluster has ' + describe_task_counts(cluster),
-        'give --distribution_strategy={} to every task, or unset TF_CONFIG'.format(
-            'parameter_server' if servers else 'multi_worker_mirrored'))
+def _check_is_local(config: Mapping[str, Any]) -> None:
+  """Raises a UserError unless, as RunConfig requires without a cluster, the task is worker 0."""
+  task = config.get('task', {})
+  given = ['unknown field ' + _describe(field)
+           for field in config if 'cluster' in field.lower() and field != 'cluster']
+  if given or (task.get('type', 'worker'), str(task.get('index', 0))) != ('worker', '0'):
+    given = ['task.{}={}'.format(field, _describe(task[field]))
+             for field in ('type', 'index') if field in task] + given
+    raise _error('it must have a cluster', 'no cluster, but ' + ', '.join(given), _EXAMPLE_REMEDY)
 
 
 def describe_task_counts(cluster: Cluster) -> str:
@@ -202,28 +197,32 @@ def listen_on_own_port(cluster: Cluster) -> socket.socket:
 
 
 def _parse_addresses(cluster: Mapping[str, Any]) -> Dict[str, Tuple[str, ...]]:
-  """Checks the addresses, and returns them by type of task."""
+  """Checks the addresses, and returns them by type of task; omits types without addresses."""
+  addresses: Dict[str, Tuple[str, ...]] = {}
   fields_by_address: Dict[Tuple[str, int], str] = {}
-  for task_type, type_addresses in cluster.items():
-    _check_type('cluster.{}'.format(_describe(task_type)), task_type)
-    name = 'cluster.{}'.format(task_type)
-    if not isinstance(type_addresses, list) or not type_addresses:
+  for given_type, type_addresses in cluster.items():
+    name = 'cluster.{}'.format(_describe(given_type))
+    task_type = _parse_type(name, given_type)
+    if not isinstance(type_addresses, list) and type_addresses is not None:
       raise _error('each type of task must have a list of addresses',
                    '{}={}'.format(name, _describe(type_addresses)), _EXAMPLE_REMEDY)
-    if task_type in _SINGLE_TASK_TYPES and len(type_addresses) > 1:
-      raise _error('a cluster can have only one {}'.format(task_type),
-                   '{} has {} addresses'.format(name, len(type_addresses)), 'keep one of them')
-    for index, address in enumerate(type_addresses):
-      host_and_port = _parse_address(_field_name(task_type, index), address)
+    for index, address in enumerate(type_addresses or ()):
+      field = _field_name(given_type, index)
+      host_and_port = _parse_address(field, address)
       if host_and_port in fields_by_address:
         raise _error('each task must have its own address', '{}={}, the same as {}'.format(
-            _field_name(task_type, index), address, fields_by_address[host_and_port]),
-                     'change one of the two addresses')
-      fields_by_address[host_and_port] = _field_name(task_type, index)
-  if 'chief' not in cluster and 'worker' not in cluster:
+            field, address, fields_by_address[host_and_port]), 'change one of the two addresses')
+      fields_by_address[host_and_port] = field
+      addresses[task_type] = addresses.get(task_type, ()) + (address,)
+  for task_type in _SINGLE_TASK_TYPES:
+    if len(addresses.get(task_type, ())) > 1:
+      raise _error('a cluster can have only one {}'.format(task_type),
+                   'cluster.{} has {} addresses'.format(task_type, len(addresses[task_type])),
+                   'keep one of them')
+  if 'chief' not in addresses and 'worker' not in addresses:
     raise _error('a cluster must have a chief or a worker', 'cluster has neither',
                  _EXAMPLE_REMEDY)
-  return {task_type: tuple(type_addresses) for task_type, type_addresses in cluster.items()}
+  return addresses
 
 
 def _parse_address(field: str, address: Any) -> Tuple[str, int]:
@@ -256,8 +255,8 @@ def _parse_task(task: Mapping[str, Any], addresses: Mapping[str, Tuple[str, ...]
     if task.get(field) is None:
       raise _error('task must have a type and an index', 'task.{} is missing'.format(field),
                    _EXAMPLE_REMEDY)
-  task_type, index = task['type'], task['index']
-  _check_type('task.type={}'.format(_describe(task_type)), task_type)
+  index = task['index']
+  task_type = _parse_type('task.type={}'.format(_describe(task['type'])), task['type'])
   type_addresses = addresses.get(task_type, ())
   if not type_addresses and task_type != 'evaluator':  # An evaluator needs no address.
     raise _error('this task is not in the cluster', 'task.type={}, and cluster has {}'.format(
@@ -273,12 +272,13 @@ def _parse_task(task: Mapping[str, Any], addresses: Mapping[str, Tuple[str, ...]
   return Task(task_type, number)
 
 
-def _check_type(given: str, task_type: Any) -> None:
-  """Raises a UserError, with the text `given`, if the type of a task is unknown."""
-  if task_type == 'master':
-    raise _error('the task type master is obsolete', given, 'use chief instead')
+def _parse_type(given: str, task_type: Any) -> str:
+  """Returns the type of a task; raises a UserError, with the text `given`, if it is unknown."""
+  if isinstance(task_type, str):
+    task_type = _OBSOLETE_TASK_TYPES.get(task_type, task_type)
   if task_type not in TASK_TYPES:
     raise _error('unknown task type', given, 'choose from ' + ', '.join(TASK_TYPES))
+  return str(task_type)
 
 
 def _field_name(task_type: str, index: int) -> str:

@@ -7,6 +7,7 @@ from typing import Callable, Mapping, NamedTuple, Optional
 from estimator_train.cluster import launches, tf_config
 from estimator_train.cluster.launches import Launch
 from estimator_train.cluster.tf_config import Cluster, Task
+from estimator_train.errors import UserError
 
 CHIEF, WORKER, PARAMETER_SERVER, EVALUATOR = 'chief', 'worker', 'ps', 'evaluator'
 
@@ -70,16 +71,51 @@ def make_worker(environ: Mapping[str, str], strategy: str) -> Worker:
     UserError: TF_CONFIG or another variable is invalid, or TF_CONFIG does not fit the strategy.
   """
   cluster = tf_config.parse_cluster(environ)
+  if cluster is not None or strategy in ('multi_worker_mirrored', 'parameter_server'):
+    _check_launch(launches.find_launch(environ), cluster)
   if cluster is None:
     launch = launches.find_launch(environ) if strategy == 'horovod' else None
     if launch is None or launch.size == 1:
       return SINGLE_WORKER
     return Worker(launch.rank, launch.size, WORKER if launch.rank else CHIEF, launch=launch)
-  tf_config.check_strategy(cluster, strategy)
+  check_strategy(cluster, strategy)
   if len(cluster.members) == 1 and not cluster.has_evaluator:
     return SINGLE_WORKER
   role = CHIEF if cluster.is_chief else cluster.task.type
   return Worker(cluster.rank, cluster.num_workers, role, cluster)
+
+
+def _check_launch(launch: Optional[Launch], cluster: Optional[Cluster]) -> None:
+  """Raises a UserError if one of several processes that a launcher has started would train alone."""
+  num_tasks = 1 if cluster is None else len(cluster.members) + cluster.has_evaluator
+  if launch is not None and launch.size > num_tasks == 1:
+    raise UserError(
+        'each process of a launcher must be a task of TF_CONFIG', '{} processes, but {}'.format(
+            launch.size, 'TF_CONFIG has no cluster' if cluster is None
+            else 'cluster has ' + tf_config.describe_task_counts(cluster)),
+        'start one process per task, such as one per node')
+
+
+def check_strategy(cluster: Cluster, strategy: str) -> None:
+  """Raises a UserError if the --distribution_strategy cannot be used on the cluster."""
+  servers = ['cluster.ps[{}]={}'.format(task.index, cluster.address(task))
+             for task in cluster.parameter_servers]
+  counts = 'cluster has ' + tf_config.describe_task_counts(cluster)
+  flag = '--distribution_strategy=' + strategy
+  if strategy in ('multi_worker_mirrored', 'horovod'):
+    if servers:
+      raise UserError(tf_config.ERROR_PREFIX + flag + ' uses no parameter servers', servers[0],
+                      'leave cluster.ps out, or give --distribution_strategy=parameter_server')
+  elif strategy == 'parameter_server':
+    for task_type, required in (('chief', 'a chief'), ('ps', 'a parameter server')):
+      if task_type not in cluster.addresses:
+        raise UserError(tf_config.ERROR_PREFIX + flag + ' needs ' + required, counts,
+                        'add "{}": ["HOST:PORT"] to the cluster of every task'.format(task_type))
+  elif len(cluster.members) > 1:
+    raise UserError(
+        '{}it names several tasks, but {} runs in one'.format(tf_config.ERROR_PREFIX, flag), counts,
+        'give --distribution_strategy={} to every task, or unset TF_CONFIG'.format(
+            'parameter_server' if servers else 'multi_worker_mirrored'))
 
 
 def wait_for_network(cluster: Cluster, timeout_secs: float,

@@ -17,7 +17,7 @@ from estimator_train import flags
 from estimator_train.errors import UserError
 from estimator_train.launcher import local_cluster
 from estimator_train.launcher.local_tasks import print_to_stderr
-from estimator_train.process import child_process
+from estimator_train.process import child_process, streams
 from estimator_train.run_dir import run_files
 
 LOG_NAME = 'tensorboard.log'
@@ -41,6 +41,7 @@ def main(argv: Optional[Sequence[str]] = None, module_command: Sequence[str] = _
          for argument in arguments):
     module = 'estimator_train.launcher.local_cluster'
   try:
+    streams.prepare()
     if not flags.wants_help(arguments):
       program_arguments = (arguments if module == 'estimator_train'
                            else local_cluster.remove_launcher_flags(arguments))
@@ -69,7 +70,7 @@ def _start_tensorboard(server: Sequence[str], model_dir: str) -> None:
   with open(os.path.join(log_dir, LOG_NAME), 'ab') as log:
     subprocess.Popen(
         list(server) + [model_dir], env=child_process.child_environment(), stdin=subprocess.DEVNULL,
-        stdout=sys.__stderr__.fileno(), stderr=log,
+        stdout=2, stderr=log,  # The URL goes to the standard error of this process.
         # Without a new session, Ctrl-C would end TensorBoard before the run saves a checkpoint.
         start_new_session=True,
         preexec_fn=child_process.make_preexec_fn())  # noqa: PLW1509 (preexec_fn takes no lock)

@@ -13,6 +13,7 @@ import sys
 import tempfile
 from typing import Any, Callable, Collection, Dict, NamedTuple, Optional, Sequence
 
+from estimator_train.errors import printable
 from estimator_train.files import paths
 from estimator_train.process import start_up
 
@@ -145,4 +146,4 @@ def failure_reason(code: int, log_path: str, offset: int = 0) -> str:
     text = file.read().decode('utf-8', 'replace')
   lines = [line.strip() for line in text.splitlines() if line.strip()]
   errors = [line[len(_ERROR_PREFIX):] for line in lines if line.startswith(_ERROR_PREFIX)]
-  return (errors or lines or ['exit code {} without any output'.format(code)])[-1]
+  return printable((errors or lines or ['exit code {} without any output'.format(code)])[-1])

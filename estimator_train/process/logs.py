@@ -5,6 +5,8 @@ import os
 import sys
 import warnings
 
+from estimator_train.errors import printable, shorten
+
 CPP_LEVEL_VARIABLE = 'TF_CPP_MIN_LOG_LEVEL'
 
 
@@ -22,10 +24,11 @@ def set_up(verbosity: int) -> None:
 
 
 class _Formatter(logging.Formatter):
-  """Marks warnings, which would look like the progress of the run."""
+  """Marks warnings, and makes one line of each message, which may contain untrusted text."""
 
-  def format(self, record: logging.LogRecord) -> str:
-    return ('warning: ' if record.levelno == logging.WARNING else '') + super().format(record)
+  def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 (It overrides a method.)
+    prefix = 'warning: ' if record.levelno == logging.WARNING else ''
+    return prefix + shorten(printable(super().formatMessage(record)))
 
 
 def silence_tensorflow() -> None:

@@ -14,10 +14,13 @@ import numpy as np
 from estimator_train.datasets.description import TOP_K
 from estimator_train.errors import UserError
 from estimator_train.files import atomic
+from estimator_train.files.csv_cells import format_cell
 from estimator_train.reports.samples import as_probabilities
 
 _LOG = logging.getLogger('estimator_train')
 STANDARD_OUTPUT = '-'
+# Keys of a prediction that are not outputs. An output of such a name has the key `output_NAME`.
+_OTHER_KEYS = ('file', 'example', 'error')
 _NOT_FINITE = "the model's outputs are not finite"
 
 
@@ -61,7 +64,8 @@ def output_columns(source_column: str,
     output_shapes: the shapes of the outputs for one example, by name.
   """
   columns = [source_column]
-  for name, shape in output_shapes.items():
+  for output, shape in output_shapes.items():
+    name = _output_key(output)
     if len(shape) == 1 and shape[0] is not None and shape[0] > 1:
       columns += ['{}_{}'.format(name, index) for index in range(shape[0])]
     else:
@@ -102,8 +106,12 @@ def make_output_prediction(source: Dict[str, Any],
   """
   if not all(np.isfinite(values).all() for values in outputs.values()):
     return make_error(source, _NOT_FINITE)
-  return {**source, **{name: (values[0] if values.shape == (1,) else values).tolist()
+  return {**source, **{_output_key(name): (values[0] if values.shape == (1,) else values).tolist()
                        for name, values in outputs.items()}}
+
+
+def _output_key(name: str) -> str:
+  return 'output_' + name if name in _OTHER_KEYS else name
 
 
 def make_error(source: Dict[str, Any], reason: str) -> Dict[str, Any]:
@@ -140,7 +148,7 @@ class PredictionWriter:
     self._file = file
     self._columns = columns
     if columns is not None:
-      csv.writer(file).writerow(columns)  # type: ignore
+      csv.writer(file).writerow(map(format_cell, columns))  # type: ignore
 
   def write(self, prediction: Dict[str, Any]) -> None:
     """Writes a dict that make_prediction, make_output_prediction or make_error returned."""
@@ -157,7 +165,7 @@ class PredictionWriter:
     else:
       cells = dict(_iter_cells(prediction))
       csv.writer(self._file).writerow(  # type: ignore
-          [cells.get(column, '') for column in self._columns])
+          [format_cell(cells.get(column, '')) for column in self._columns])
 
   def flush(self) -> None:
     """Flushes the file."""

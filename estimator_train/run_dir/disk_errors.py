@@ -20,6 +20,8 @@ _TOO_MANY_FILES_ERRNOS = (errno.EMFILE, errno.ENFILE)
 _OUT_OF_MEMORY_PATTERN = re.compile(
     r'OOM when allocating tensor with shape(\[[\d,]*\]) and type (\w+) on '
     r'(?:/job:\S*/task:\d+)?(\S+) by allocator')
+# An error of the dynamic linker.
+_MAPPING_FAILURE_PATTERN = re.compile('failed to map segment|cannot allocate memory', re.IGNORECASE)
 
 
 def translate_error(error: BaseException, settings: Settings,
@@ -126,12 +128,23 @@ def _translate_memory_error(error: BaseException,
     shape, dtype, device = match.groups()
     rule, tensor = 'out of memory on ' + device, 'a {} tensor of shape {} at '.format(dtype, shape)
   elif isinstance(error, MemoryError):
-    rule, tensor = 'out of memory on this machine', ''
+    limit = _address_limit()
+    rule, tensor = 'out of memory on this machine', limit + ', ' if limit else ''
+  elif isinstance(error, ImportError) and _MAPPING_FAILURE_PATTERN.search(str(error)):
+    return UserError('too little memory to import TensorFlow',
+                     _address_limit() or 'a library cannot be mapped',
+                     'raise the limit, for example by ulimit -v unlimited')
   else:
     return None
   return UserError(rule, '{}--batch_size={}'.format(tensor, settings.batch_size),
                    'give a smaller --batch_size (the global batch size), or a smaller --model or '
                    '--image_size')
+
+
+def _address_limit() -> str:
+  """Returns the limit of the address space in kB, as set by `ulimit -v`; '' without a limit."""
+  limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+  return '' if limit == resource.RLIM_INFINITY else 'ulimit -v is {}'.format(limit >> 10)
 
 
 def _path_of(error: BaseException) -> Optional[str]:

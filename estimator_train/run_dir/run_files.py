@@ -114,8 +114,8 @@ class RunDir:
     if recorded and recorded != tuple(class_names):
       raise UserError('the model of --{} was trained with other class names'.format(flag_name),
                       '{} before and {} now'.format(','.join(recorded), ','.join(class_names)),
-                      'give another --{} or, for an image folder, --labels in the previous order'
-                      .format(flag_name))
+                      'give --flagfile={} for the flags of that run, or another --{}'.format(
+                          self.path_to(FLAGS_FILE), flag_name))
 
   def record_flags_and_class_names(self, settings: settings_lib.Settings,
                                    class_names: Sequence[str]) -> None:

@@ -6,7 +6,20 @@ from typing import Optional, Sequence, Tuple, Union
 import attr
 
 from estimator_train.settings import choices
-from estimator_train.settings.flag import flag, flag_group, int_range, not_empty, satisfies
+from estimator_train.settings.flag import (
+    check_not_a_pattern,
+    flag,
+    flag_group,
+    int_range,
+    not_empty,
+    satisfies,
+)
+
+
+def _check_weights(name: str, path: str) -> None:
+  not_empty('give none, or the path of a file')(name, path)
+  if not path.endswith('.h5'):
+    check_not_a_pattern(name, path)
 
 
 def normalize(name: str) -> str:
@@ -25,7 +38,7 @@ class Run:
   mode: str = flag('train_and_evaluate', 'what to do', choices=choices.MODES)
   model_dir: Optional[str] = flag(
       None, 'folder for everything that the run writes; if the folder already contains a run, that '
-      'run is resumed')
+      'run is resumed', check=check_not_a_pattern, is_path=True)
   verbosity: int = flag(0, '1: also show debug messages, tracebacks, and the log and warnings of '
                         'TensorFlow')
 
@@ -48,12 +61,12 @@ class Data:
       'estimator_train.DataSet', built_in_names=choices.DATASETS)
   data_dir: Optional[str] = flag(
       None, 'folder of the files of the data set; missing files are downloaded (oct2017: only by '
-      '--mode=download)')
+      '--mode=download)', is_path=True)
   train_pattern: Optional[str] = flag(
       None, 'pattern of the files to train on; with --dataset=image_folder, such as '
       '\'DATA/train/**/*.jpeg\', where the class of a file is the name of its folder; with '
-      '--dataset=tfrecord, such as \'DATA/train-*-of-*\'')
-  eval_pattern: Optional[str] = flag(None, 'pattern of the files to evaluate on')
+      '--dataset=tfrecord, such as \'DATA/train-*-of-*\'', is_path=True)
+  eval_pattern: Optional[str] = flag(None, 'pattern of the files to evaluate on', is_path=True)
   labels: Tuple[str, ...] = flag(
       (), 'with --dataset=image_folder, tfrecord or synthetic: class names, in the order of the '
       'model\'s outputs; if not given, the sorted names of the folders (tfrecord: the lines of '
@@ -83,7 +96,7 @@ class Model:
       built_in_names=choices.MODELS)
   weights: str = flag(
       'none', 'initial weights: none (random), imagenet (downloaded), or the path of an .h5 file, '
-      'a checkpoint or a model_dir', check=not_empty('give none, or the path of a file'))
+      'a checkpoint or a model_dir', check=_check_weights, is_path=True)
   trainable_layers: Optional[int] = flag(
       None, 'number of layers at the end of a pretrained network that are trained in addition to '
       'the new head; if not given, 4 for vgg16 and all for other networks', check=int_range(0))

@@ -9,6 +9,8 @@ The command line, `--help`, `flags.txt`, the validation and the keyword argument
 derived from these declarations.
 """
 
+import contextlib
+import os
 from typing import (
   Any,
   Callable,
@@ -52,6 +54,7 @@ class Flag(NamedTuple):
     parse_rule: the rule in the error if the items of a tuple cannot be parsed.
     parse_remedy: the remedy in this error.
     separator: the text between the items of a tuple on the command line.
+    is_path: whether the value is a path, or consists of paths that are separated by commas.
   """
   name: str
   group: type
@@ -64,6 +67,7 @@ class Flag(NamedTuple):
   parse_rule: str
   parse_remedy: str
   separator: str
+  is_path: bool
 
   @property
   def value_type(self) -> type:
@@ -92,6 +96,17 @@ class Flag(NamedTuple):
                       '--{}={}'.format(self.name, self.separator.join(items)),
                       self.parse_remedy) from error
 
+  def expand_user(self, value: Any) -> Any:
+    """Returns the value; if it is a path, replaces `~` and `~USER` by the user's home folder.
+
+    Shells do so only at the start of a word, so not in `--FLAG=~/PATH`.
+    """
+    if not self.is_path or not isinstance(value, (str, tuple)):
+      return value
+    if isinstance(value, tuple):
+      return tuple(map(self.expand_user, value))
+    return ','.join(_expand_user(self.name, path) for path in value.split(','))
+
   def check_value(self, value: Any) -> None:
     """Raises a UserError if the value is invalid, regardless of the values of other flags."""
     if not any(_has_type(value, allowed) for allowed in self.types):
@@ -114,12 +129,13 @@ _GROUP_TITLES: Dict[type, str] = {}
 
 def flag(default: Any, help: str = '', choices: Sequence[str] = (),
          built_in_names: Sequence[str] = (), check: Optional[ValueCheck] = None,
-         parse_rule: str = '', parse_remedy: str = '', separator: str = ',') -> Any:
+         parse_rule: str = '', parse_remedy: str = '', separator: str = ',',
+         is_path: bool = False) -> Any:
   """Declares a flag as a field of an attrs class; see Flag for the arguments."""
   return attr.ib(default=default, metadata={
       'help': help, 'choices': tuple(choices), 'built_in_names': tuple(built_in_names),
       'check': check, 'parse_rule': parse_rule, 'parse_remedy': parse_remedy,
-      'separator': separator})
+      'separator': separator, 'is_path': is_path})
 
 
 def flag_group(title: str) -> Callable[[Type[Group]], Type[Group]]:
@@ -187,9 +203,33 @@ def not_empty(remedy: str) -> ValueCheck:
   return satisfies(bool, 'is empty', remedy)
 
 
+def check_not_a_pattern(name: str, path: str) -> None:
+  """Raises a UserError for a path of checkpoints that TensorFlow could write, but not restore.
+
+  To find a checkpoint, the operation RestoreV2 interprets its path as a pattern; to read the
+  checkpoint, it uses the same path literally. So escaping a character does not help. To delete an
+  old checkpoint, TensorFlow would also delete files that only match the pattern.
+  """
+  if set(path) & set('*?[\\'):
+    raise UserError('--{} must not contain *, ?, [ or \\, because TensorFlow interprets the paths '
+                    'of checkpoints as patterns'.format(name), '--{}={}'.format(name, path),
+                    'rename or move the folder, or give a symbolic link to it')
+
+
 def format_value(value: Any, separator: str = ',') -> str:
   """Formats a value as on the command line, but does not quote the items of a tuple."""
   return separator.join(map(str, value)) if isinstance(value, tuple) else str(value)
+
+
+def _expand_user(name: str, path: str) -> str:
+  if not path.startswith('~'):
+    return path
+  with contextlib.suppress(KeyError):  # CPython 3.7: the user ID of the process has no entry.
+    expanded = os.path.expanduser(path)
+    if not expanded.startswith('~'):
+      return expanded
+  raise UserError('--{} begins with ~, but there is no such home folder'.format(name),
+                  '--{}={}'.format(name, path), 'give another path, or ./{}'.format(path))
 
 
 def _format_names(names: Sequence[str]) -> str:

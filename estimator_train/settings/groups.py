@@ -12,6 +12,7 @@ from estimator_train.errors import UserError
 from estimator_train.settings import choices
 from estimator_train.settings.data_groups import Data, Model, Run
 from estimator_train.settings.flag import (
+    check_not_a_pattern,
     flag,
     flag_group,
     format_value,
@@ -42,6 +43,11 @@ def _check_traced_steps(name: str, steps: Tuple[int, ...]) -> None:
   if not 1 <= first <= last < first + MAX_TRACED_STEPS:
     raise UserError('--{} must be first:last, starting from 1, at most {} steps'.format(
         name, MAX_TRACED_STEPS), given, 'give steps such as 101:110')
+
+
+def _check_checkpoint(name: str, checkpoint: str) -> None:
+  not_empty('give latest, best, or a path')(name, checkpoint)
+  check_not_a_pattern(name, checkpoint)
 
 
 @flag_group('duration')
@@ -188,7 +194,7 @@ class Input:
   cache: str = flag(
       'auto', 'where decoded and resized training examples are kept as uint8: none, memory, a '
       'folder, or auto (memory for idx files of up to 256 MiB, otherwise none)',
-      check=not_empty('give {}, or a folder'.format(', '.join(choices.CACHES))))
+      check=not_empty('give {}, or a folder'.format(', '.join(choices.CACHES))), is_path=True)
   cache_features: bool = flag(
       False, 'compute the output of the frozen layers once, keep the output in memory or in the '
       'folder of --cache, and train the other layers on the output')
@@ -219,7 +225,7 @@ class Checkpoints:
   checkpoint: str = flag(
       'latest', 'checkpoint to evaluate, predict with or export: {}, or a path such as '
       'DIR/model.ckpt-500'.format(', '.join(choices.NAMED_CHECKPOINTS)),
-      check=not_empty('give latest, best, or a path'))
+      check=_check_checkpoint, is_path=True)
 
 
 @flag_group('reporting')
@@ -235,7 +241,8 @@ class Reporting:
       100, 'steps between progress lines; this interval doubles after 10,000 lines, and again each '
       'time the global step doubles', check=int_range(1))
   report_page: bool = flag(True, 'write the report page, model_dir/report/index.html')
-  runs: Tuple[str, ...] = flag((), 'folders of runs that --mode=report shows or compares')
+  runs: Tuple[str, ...] = flag((), 'folders of runs that --mode=report shows or compares',
+                               is_path=True)
 
 
 @flag_group('experiments')
@@ -255,16 +262,17 @@ class Experiments:
 class PredictionAndExport:
   input: Optional[str] = flag(
       None, 'pattern of the files to predict, such as \'DATA/**/*.jpeg\': image files, idx files '
-      'of images, or TFRecord files; if not given, the test examples of a data set without images')
+      'of images, or TFRecord files; if not given, the test examples of a data set without images',
+      is_path=True)
   output: str = flag(
       '-', 'file for the predictions, as JSON lines, or as CSV if its name ends in .csv; '
       '-: standard output; with --mode=write_tfrecords, the folder for the TFRecord files',
-      check=not_empty('give a file, or - for standard output'))
+      check=not_empty('give a file, or - for standard output'), is_path=True)
   num_shards: Optional[int] = flag(
       None, 'number of TFRecord files per split that --mode=write_tfrecords writes; if not given, '
       'files of about 128 MiB', check=int_range(1))
   export_dir: Optional[str] = flag(
       None, 'folder for exported models, each in a numbered subfolder; if given, training ends '
-      'with an export')
+      'with an export', check=check_not_a_pattern, is_path=True)
   export_format: str = flag('saved_model', 'format of the exported model',
                             choices=choices.EXPORT_FORMATS)

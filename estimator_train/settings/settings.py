@@ -103,7 +103,8 @@ class Settings:
 def _make_groups(values: Dict[str, Any]) -> Dict[type, Any]:
   """Checks the values of flags, and returns an instance of each group; the keys are the groups."""
   flags = all_flags()
-  values = {name: _to_flag_value(value) for name, value in values.items()}
+  values = {name: flags[name].expand_user(_to_flag_value(value))
+            for name, value in values.items()}
   for name, value in values.items():
     flags[name].check_value(value)
   instances = {group: group(**{flag.name: values[flag.name] for flag in flags_of(group)

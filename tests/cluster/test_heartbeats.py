@@ -300,6 +300,19 @@ def test_a_goodbye_takes_a_note_along(make, others):
   assert others[W1].hear('bye')['note'] == {'examples': 5}
 
 
+@pytest.mark.parametrize('size, is_sent', [(60000, True), (70000, False), (10 ** 7, False)])
+def test_measurements_of_any_size_are_no_loss(make, others, size, is_sent, caplog):
+  peers = make()
+  threading.Thread(target=peers.finish, args=({'figures': 'x' * size},), daemon=True).start()
+  assert bool(others[W1].hear('bye')['note']) == is_sent
+  assert ('not sent' in caplog.text) != is_sent
+
+
+def test_a_long_reason_of_a_failure_arrives(make, others):
+  threading.Thread(target=make().report_failure, args=('x' * 10 ** 6,), daemon=True).start()
+  assert len(others[W1].hear('lost')['reason']) <= 200
+
+
 def test_the_chief_passes_on_what_its_peers_send(make, others):
   make()
   others[W1].say(state='evaluating', stop_at=50)

@@ -48,6 +48,40 @@ def test_invalid_variables(environ, pattern):
     launches.find_launch(environ)
 
 
+@pytest.mark.parametrize('environ, is_mpi_built, expected', [
+    (OPEN_MPI, True, True), (MPICH, True, True), (dict(SLURM, PMIX_RANK='5'), True, True),
+    (SLURM, True, False), (OPEN_MPI, False, False),
+    (dict(OPEN_MPI, HOROVOD_CONTROLLER='gloo'), True, False),
+    (dict(SLURM, PMIX_RANK='5', HOROVOD_CONTROLLER='GLOO'), True, False),
+    (dict(SLURM, HOROVOD_CONTROLLER='mpi'), True, True)])
+def test_who_connects_the_ranks_of_horovod(environ, is_mpi_built, expected):
+  assert launches.mpi_connects_ranks(environ, is_mpi_built) == expected
+
+
+def tasks(**counts):
+  return {'TF_CONFIG': json.dumps({
+      'cluster': {kind: ['a:{}'.format(100 * len(kind) + index) for index in range(count)]
+                  for kind, count in counts.items()}, 'task': {'type': 'worker', 'index': 0}})}
+
+
+@pytest.mark.parametrize('environ, strategy, given', [
+    (SLURM, 'multi_worker_mirrored', '8 processes, but TF_CONFIG has no cluster'),
+    (OPEN_MPI, 'parameter_server', '3 processes, but TF_CONFIG has no cluster'),
+    (dict(MPICH, **tasks(worker=1)), 'mirrored', '2 processes, but cluster has 1 worker'),
+    (dict(SLURM, **tasks(worker=1)), 'horovod', '8 processes, but cluster has 1 worker')])
+def test_no_process_of_a_launcher_trains_alone(environ, strategy, given):
+  with pytest.raises(UserError, match='must be a task of TF_CONFIG: ' + given):
+    worker.make_worker(environ, strategy)
+
+
+@pytest.mark.parametrize('environ, strategy', [
+    (dict(MPICH, **tasks(worker=2)), 'multi_worker_mirrored'),
+    (dict(OPEN_MPI, **tasks(worker=2, evaluator=1)), 'multi_worker_mirrored'),
+    (dict(SLURM, SLURM_PROCID='0', SLURM_STEP_NUM_TASKS='1', **tasks(worker=2)), 'horovod')])
+def test_processes_that_are_tasks(environ, strategy):
+  assert worker.make_worker(environ, strategy).size == 2
+
+
 def test_only_horovod_uses_the_variables_of_launchers():
   assert worker.make_worker(SLURM, 'mirrored') == worker.SINGLE_WORKER
   found = worker.make_worker(SLURM, 'horovod')

@@ -215,13 +215,14 @@ def test_nobody_comes(start, index, missing):
 
 @pytest.mark.parametrize('theirs, message, logged', [
     ({'--seed': '1', '--batch_size': '64'},
-     'this worker must be started with the flags of the chief: --batch_size=64 here and 128 on '
-     'the chief: give all tasks the same flags',
+     'this worker must be started with the flags of the chief: --batch_size=64 here and another '
+     'value on the chief, whose log has both: give all tasks the same flags',
      'refused worker 1: it has --batch_size=64, the chief has 128'),
-    ({'--seed': '1'}, 'no --batch_size here and 128 on',
+    ({'--seed': '1'}, 'no --batch_size here and another value on',
      'refused worker 1: it has --batch_size=None'),
     ({'--seed': '1', '--batch_size': '128', 'numpy': '1.2'},
-     'this worker must match the chief: numpy=1.2 here and none on the chief: make numpy the same',
+     'this worker must match the chief: numpy=1.2 here and none on the chief, whose log has both: '
+     'make numpy the same',
      'refused worker 1: it has numpy=1.2, the chief has None'),
 ])
 def test_other_facts_are_refused_and_the_right_ones_awaited(start, theirs, message, logged):
@@ -236,10 +237,38 @@ def test_other_facts_are_refused_and_the_right_ones_awaited(start, theirs, messa
   assert connected(first) == {W1}
 
 
+def test_long_values_are_compared_by_their_digest(start):
+  ours, theirs = (','.join('class {}'.format(index) for index in range(count)) + last
+                  for count, last in ((20000, 'a'), (20000, 'b')))
+  addresses = workers(2)
+  first = start(addresses, shared_values={'--labels': ours})
+  with pytest.raises(UserError, match=r'--labels=class 0,.*\(SHA-256 .* here and another value'):
+    start(addresses, index=1, shared_values={'--labels': theirs}).wait()
+  assert len(first.log[0]) < 600
+  assert connected(start(addresses, index=1, shared_values={'--labels': ours})) == {W0}
+
+
+def test_strangers_learn_no_value_and_fill_no_log(start):
+  addresses = workers(2)
+  first = start(addresses, shared_values={'--data_dir': '/secret', '--seed': '4711'})
+  for index in range(40):
+    values = {'TF_CONFIG': '2 worker', '--data_dir\x1b[2J\n' + 'x' * 5000: '\r\x1b]0;y' * 5000}
+    if index % 2:
+      values = {'TF_CONFIG': '2 worker', '--data_dir': 'a\nerror: forged ' + 'y' * 10000}
+    with call(addresses) as connection:
+      connection.sendall(json.dumps({'task': ['worker', 1], 'facts': values,
+                                     'port': 1}).encode() + b'\n')
+      answer = read_until(connection, b'\n')
+    assert b'refused' in answer and b'secret' not in answer and b'4711' not in answer
+  assert first.log[-1] == 'refused further processes, which are not logged'
+  assert len(first.log) == 21 and all(
+      len(line) < 300 and line.isprintable() for line in first.log), first.log
+
+
 def test_other_cluster_is_refused(start):
   addresses = workers(2)
   start(addresses)
-  message = 'the cluster of the chief: TF_CONFIG=3 worker here and 2 worker on'
+  message = 'the cluster of the chief: TF_CONFIG=3 worker here and another value on'
   with pytest.raises(UserError, match=message):
     start({'worker': addresses['worker'] + ['localhost:1']}, index=2).wait()
 

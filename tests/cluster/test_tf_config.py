@@ -7,7 +7,7 @@ import socket
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from estimator_train.cluster import network, tf_config
+from estimator_train.cluster import network, tf_config, worker
 from estimator_train.cluster.tf_config import Task
 from estimator_train.errors import UserError
 
@@ -23,6 +23,8 @@ def read(cluster, kind='worker', index=0):
 @pytest.mark.parametrize('environ', [
     {}, {'TF_CONFIG': ''}, {'TF_CONFIG': ' \n'}, {'TF_CONFIG': '{}'},
     {'TF_CONFIG': '{"cluster": {}, "task": {"type": "worker", "index": 0}}'},
+    # As of `gcloud ai-platform local train`.
+    {'TF_CONFIG': '{"environment": "cloud", "cluster": {}, "job": {"args": []}, "task": {}}'},
 ])
 def test_no_cluster(environ):
   assert tf_config.parse_cluster(environ) is None
@@ -70,8 +72,8 @@ BAD = [
     (WORKERS, 'worker', 'task must be an object: worker'),
     ({'worker': 'a:1'}, {},
      'each type of task must have a list of addresses: cluster.worker="a:1"'),
-    ({'worker': []}, {},
-     'each type of task must have a list of addresses: cluster.worker=an empty list'),
+    ({'worker': [], 'ps': []}, {}, 'a cluster must have a chief or a worker: cluster has neither'),
+    ({'chief': ['a:1'], 'master': ['b:1']}, {}, 'a cluster can have only one chief: cluster.chief'),
     ({'ps': {}}, {},
      'each type of task must have a list of addresses: cluster.ps=an empty object'),
     ({'worker': [1]}, {}, 'an address must be HOST:PORT: cluster.worker[0]=1'),
@@ -98,8 +100,8 @@ BAD = [
      'a cluster can have only one chief: cluster.chief has 2 addresses'),
     ({'worker': ['w:1'], 'evaluator': ['a:1', 'b:1']}, {},
      'a cluster can have only one evaluator: cluster'),
-    ({'master': ['a:1']}, {}, 'the task type master is obsolete: cluster.master: use chief'),
-    (WORKERS, {'type': 'master', 'index': 0}, 'the task type master is obsolete: task.type=master'),
+    (WORKERS, {'type': 'master', 'index': 0},
+     'this task is not in the cluster: task.type=chief, and cluster has worker: add'),
     ({'wrkr': ['a:1']}, {}, 'unknown task type: cluster.wrkr: choose from chief, w'),
     (WORKERS, {'type': 'wrkr', 'index': 0}, 'unknown task type: task.type=wrkr: choo'),
     (WORKERS, {'type': ['worker'], 'index': 0}, 'unknown task type: task.type=a list'),
@@ -133,6 +135,38 @@ def test_bad(cluster, task, message):
   with pytest.raises(UserError) as caught:
     tf_config.parse_cluster({'TF_CONFIG': json.dumps({'cluster': cluster, 'task': task})})
   assert str(caught.value).startswith('TF_CONFIG: ' + message)
+
+
+@pytest.mark.parametrize('cluster, task, addresses', [
+    ({'master': ['c:1'], 'worker': ['a:1', 'b:2'], 'ps': ['d:3']}, 'master', SERVERS),
+    ({'master': ['c:1'], 'worker': ['a:1', 'b:2'], 'ps': ['d:3']}, 'chief', SERVERS),
+    ({'worker': ['a:1', 'b:2'], 'ps': [], 'chief': None}, 'worker', WORKERS),
+])
+def test_fields_that_platforms_write(cluster, task, addresses):
+  text = json.dumps({'cluster': cluster, 'task': {'type': task, 'index': 0, 'trial': '1'},
+                     'environment': 'cloud', 'job': {'job_name': 'x'}})
+  found = tf_config.parse_cluster({'TF_CONFIG': text})
+  assert {name: list(tasks) for name, tasks in found.addresses.items()} == addresses
+  assert found.is_chief
+  assert tf_config.parse_cluster({'TF_CONFIG': found.to_tf_config()}) == found
+
+
+@pytest.mark.parametrize('config, given', [
+    ({'task': {'type': 'worker', 'index': 1}}, 'task.type=worker, task.index=1'),
+    ({'task': {'type': 'chief', 'index': 0}, 'cluster': {}}, 'task.type=chief, task.index=0'),
+    ({'task': {'type': 'ps'}}, 'task.type=ps'),
+    ({'task': {'index': []}}, 'task.index=an empty list'),
+    ({'task': {'type': 'evaluator', 'index': 'x y'}}, 'task.type=evaluator, task.index="x y"'),
+    ({'task': {'type': 'worker', 'index': 0}, 'sparseCluster': {}},
+     'task.type=worker, task.index=0, unknown field sparseCluster'),
+    ({'Cluster': WORKERS}, 'unknown field Cluster'),
+    ({'cluster ': WORKERS}, 'unknown field "cluster "'),
+])
+def test_task_without_a_cluster(config, given):
+  with pytest.raises(UserError) as caught:
+    tf_config.parse_cluster({'TF_CONFIG': json.dumps(config)})
+  assert str(caught.value).startswith(
+      'TF_CONFIG: it must have a cluster: no cluster, but {}: give'.format(given))
 
 
 @pytest.mark.parametrize('text, message', [
@@ -176,7 +210,7 @@ def test_any_value_gives_a_cluster_or_a_user_error(config):
     ({'worker': ['a:1']}, 'mirrored'), ({'chief': ['a:1'], 'evaluator': ['b:1']}, 'off'),
 ])
 def test_strategy_fits(cluster, strategy):
-  tf_config.check_strategy(read(cluster, list(cluster)[0]), strategy)
+  worker.check_strategy(read(cluster, list(cluster)[0]), strategy)
 
 
 @pytest.mark.parametrize('cluster, strategy, message', [
@@ -190,7 +224,7 @@ def test_strategy_fits(cluster, strategy):
 ])
 def test_strategy_does_not_fit(cluster, strategy, message):
   with pytest.raises(UserError, match=message):
-    tf_config.check_strategy(read(cluster, list(cluster)[0]), strategy)
+    worker.check_strategy(read(cluster, list(cluster)[0]), strategy)
 
 
 @pytest.fixture

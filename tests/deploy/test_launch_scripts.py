@@ -108,7 +108,23 @@ def test_slurm_gives_each_task_its_place(host):
     assert task.arguments == ['--distribution_strategy=multi_worker_mirrored',
                               '--model_dir=shared dir', '--train_steps=1']
     assert flags.parse(task.arguments).distribution_strategy == 'multi_worker_mirrored'
-  assert host.record('srun') == '--kill-on-bad-exit=0 --wait=0\n'
+  assert host.record('srun') == '--kill-on-bad-exit=0 --wait=3600\n'
+
+
+def test_slurm_waits_for_the_last_task_as_long_as_is_given(host):
+  assert host.run_job('--x=1', MAX_FINISH_SECS='60', SLURM_NTASKS='3').returncode == 0
+  assert host.record('srun') == '--kill-on-bad-exit=0 --wait=60\n'
+
+
+@pytest.mark.parametrize('variables, message', [
+    ({'SLURM_NTASKS': '6'}, 'error: each node must have one task: 6 tasks on 3 nodes: call sbatch'),
+    ({'SLURM_NTASKS': '2', 'HOSTNAMES': 'node1'}, 'error: each node must have one task: 2 tasks'),
+    ({'SLURM_SUBMIT_DIR': '/'}, 'error: the job must be submitted in the checkout: / has no'),
+])
+def test_slurm_starts_no_task_of_a_wrong_job(host, variables, message):
+  done = host.run_job('--x=1', **variables)
+  assert done.returncode == 2 and done.stderr.startswith(message)
+  assert len(done.stderr.splitlines()) == 1 and not list(host.here.parent.glob('record.srun'))
 
 
 @pytest.mark.parametrize('codes, count, code, again', [

@@ -199,6 +199,8 @@ def test_of_a_gpu():
     (OSError(errno.EIO, 'x', 'a'), r'a file cannot be read or written: a \(Input/output error\)'),
     (FileNotFoundError(errno.ENOENT, 'x', 'DIR/a'), r'a folder is missing: DIR/a \(No such file'),
     (MemoryError(), 'out of memory on this machine: --batch_size=128: give a smaller'),
+    (ImportError('Traceback\nImportError: x.so: failed to map segment from shared object\nFailed'),
+     'too little memory to import TensorFlow: a library cannot be mapped: raise the limit, for'),
 ])
 def test_words(error, text):
   translated = disk_errors.translate_error(error, Settings(train_steps=1, model_dir='DIR'), None)
@@ -223,6 +225,17 @@ def test_a_whole_file_leaves_nothing_and_names_itself(tmp_path, monkeypatch):
   with pytest.raises(OSError) as caught:
     atomic.write_text(str(tmp_path / 'a'), 'text')
   assert caught.value.filename == str(tmp_path / 'a') and os.listdir(str(tmp_path)) == []
+
+
+def test_too_little_address_space_for_the_import(tmp_path):
+  done = subprocess.run(
+      ['bash', '-c', 'ulimit -v 500000; exec "$@"', '-', sys.executable, '-m', 'estimator_train',
+       '--train_steps=1', '--model_dir', str(tmp_path / 'run')], cwd=str(ROOT),
+      stdout=subprocess.PIPE, stderr=subprocess.PIPE, universal_newlines=True, timeout=60)
+  assert (done.returncode, done.stdout) == (2, '')
+  assert done.stderr == (
+      'importing TensorFlow\nerror: too little memory to import TensorFlow: ulimit -v is 500000: '
+      'raise the limit, for example by ulimit -v unlimited\n')
 
 
 def test_full_standard_output():

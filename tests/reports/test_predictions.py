@@ -52,6 +52,35 @@ def test_names_come_back(tmp_path):
   assert list(rows[0])[-3:] == ['top5_label', 'top5_probability', 'error']
 
 
+def test_csv_has_no_formulas(tmp_path):
+  labels = ['=1+1', '-1', '@x']
+  with predictions.open_prediction_writer(
+      str(tmp_path / 'out.csv'), predictions.class_columns('file', labels)) as writer:
+    writer.write(predictions.make_prediction(
+        predictions.file_source(b'+a.png'), np.array([.5, .3, .2]), labels))
+    writer.write(predictions.make_error(predictions.file_source(b'b'), '-x'))
+  row, error = csv.DictReader((tmp_path / 'out.csv').open())
+  assert [row[key] for key in ('file', 'label', 'top2_label', 'top3_label', 'probability')] == [
+      "'+a.png", "'=1+1", '-1', "'@x", '0.5']
+  assert error['error'] == "'-x"
+
+
+@pytest.mark.parametrize('source', ['file', 'example'])
+def test_outputs_with_the_names_of_other_keys(tmp_path, source):
+  names = ['file', 'example', 'error', 'price', '=x']
+  prediction = predictions.make_output_prediction({source: 'a'}, {
+      name: np.array([index - 2.]) for index, name in enumerate(names)})
+  assert prediction == {source: 'a', 'output_file': -2., 'output_example': -1., 'output_error': 0.,
+                        'price': 1., '=x': 2.}
+  columns = predictions.output_columns(source, {name: [1] for name in names})
+  with predictions.open_prediction_writer(str(tmp_path / 'out.csv'), columns) as writer:
+    writer.write(prediction)
+  assert (writer.num_predicted, writer.num_errors) == (1, 0)
+  (row,) = csv.DictReader((tmp_path / 'out.csv').open())
+  assert row == {source: 'a', 'output_file': '-2.0', 'output_example': '-1.0',
+                 'output_error': '0.0', 'price': '1.0', "'=x": '2.0', 'error': ''}
+
+
 @pytest.mark.parametrize('name', ['out.jsonl', 'out.CSV'])
 def test_bad_files(tmp_path, caplog, name):
   with predictions.open_prediction_writer(

@@ -32,6 +32,8 @@ def make_engine(settings: Settings, worker: Worker, devices: Devices) -> Engine:
   if worker.size > 1 and worker.role != EVALUATOR:
     if strategy not in _MULTI_WORKER_ENGINES:
       raise ValueError('no engine for several workers is implemented for {!r}'.format(strategy))
+    if worker.cluster is not None:
+      os.environ['TF_CONFIG'] = worker.cluster.to_tf_config()
     return _MULTI_WORKER_ENGINES[strategy](settings, worker, devices)
   if settings.trains and strategy in MULTI_WORKER_STRATEGIES and worker.role != EVALUATOR:
     _LOG.info('--distribution_strategy=%s with one worker: TF_CONFIG %s', strategy,

@@ -66,7 +66,8 @@ class HorovodEngine(ClusterEngine):
   def _launcher_connects_ranks(self) -> bool:
     """Whether Horovod gets the addresses of all ranks from horovodrun or MPI."""
     return 'HOROVOD_GLOO_RENDEZVOUS_ADDR' in os.environ or (
-        self.worker.launch is not None and self._horovod.mpi_built())
+        self.worker.launch is not None
+        and launches.mpi_connects_ranks(os.environ, self._horovod.mpi_built()))
 
   def _connect_ranks(self) -> None:
     """Sets the variables by which Horovod finds the other ranks; the chief starts a server.

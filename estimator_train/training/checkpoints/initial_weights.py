@@ -157,5 +157,6 @@ def _weight_files(path: str) -> List[str]:
   if os.path.isfile(path):
     return [path]
   prefix = tf.train.latest_checkpoint(path) if os.path.isdir(path) else path
-  assert prefix is not None
+  if prefix is None:  # The folder has been emptied since the run began.
+    return []
   return sorted(name for name in tf.gfile.Glob(prefix + '.*') if not name.endswith('.meta'))

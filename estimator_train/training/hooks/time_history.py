@@ -8,7 +8,7 @@ import re
 import sys
 import time
 from array import array
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List, Optional, Tuple
 
 import tensorflow.compat.v1 as tf
 
@@ -52,7 +52,7 @@ class TimeHistory(RecordSteps):
       _check_integer('batch_size', batch_size, 1)
     super().__init__(StartUpTimer())
     self._batch_size = batch_size
-    self._report_dir = None if report_dir is None else os.fspath(report_dir)
+    self._report_dir = None if report_dir is None else os.path.expanduser(report_dir)
     self._warmup_steps = warmup_steps
     self._first_global_step = 0
     self._global_step: Optional[int] = None
@@ -228,23 +228,28 @@ def _short_name(device: str) -> str:
   return '/{}:{}'.format((spec.device_type or 'cpu').lower(), spec.device_index or 0)
 
 
-def _tf_config() -> Dict[str, Any]:
-  """Returns TF_CONFIG unchecked.
+def _cluster_and_task() -> Tuple[Dict[str, Any], Dict[str, Any]]:
+  """Returns the tasks by type and the task of this process from TF_CONFIG; empty if malformed.
 
-  cluster.tf_config is stricter than TensorFlow. A script with a cluster that TensorFlow accepts,
-  for example with a `master`, must not fail.
+  cluster.tf_config is stricter than TensorFlow. A script with a cluster that TensorFlow accepts, or
+  whose Estimator was made before TF_CONFIG was set, must not fail.
   """
-  return json.loads(os.environ.get('TF_CONFIG') or '{}')
+  try:
+    config = json.loads(os.environ.get('TF_CONFIG') or '{}')
+  except (ValueError, RecursionError):
+    config = {}
+  fields = [config.get(name) if isinstance(config, dict) else None for name in ('cluster', 'task')]
+  cluster, task = (field if isinstance(field, dict) else {} for field in fields)
+  return {name: tasks for name, tasks in cluster.items() if isinstance(tasks, (list, dict))}, task
 
 
 def _num_workers() -> int:
-  cluster = _tf_config().get('cluster', {})
+  cluster, _ = _cluster_and_task()
   return max(1, sum(len(cluster.get(task_type, ())) for task_type in _WORKER_TYPES))
 
 
 def _is_chief() -> bool:
   """Returns whether this process is the chief of the cluster, or trains without a cluster."""
-  config = _tf_config()
-  cluster, task = config.get('cluster', {}), config.get('task', {})
+  cluster, task = _cluster_and_task()
   chief = next((name for name in _WORKER_TYPES if cluster.get(name)), None)
-  return chief is None or (task.get('type'), int(task.get('index', 0))) == (chief, 0)
+  return chief is None or (task.get('type'), str(task.get('index', 0))) == (chief, '0')

@@ -197,6 +197,20 @@ def test_only_the_chief_of_a_cluster_writes(tmp_path, monkeypatch, task, writes)
   assert hook.report()['num_workers'] == 3
 
 
+@pytest.mark.parametrize('config', [
+    '{', '[' * 100000, '[1]', '"x"', '1', 'null', '{"cluster": 1, "task": 2}',
+    '{"cluster": {"worker": 3, "chief": null}, "task": {"index": "x"}}',
+    '{"cluster": null, "task": null}', '{"task": {"type": "ps", "index": []}}'])
+def test_malformed_tf_config_is_no_cluster(tmp_path, monkeypatch, config):
+  hook = TimeHistory(batch_size=1, report_dir=tmp_path / 'out')
+  monkeypatch.setenv('TF_CONFIG', config)
+  with tf.Graph().as_default():
+    number = tf.random.uniform([])
+    with tf.train.MonitoredSession(hooks=[hook]) as session:
+      session.run(number)
+  assert (tmp_path / 'out' / 'throughput.json').exists() and hook.report()['num_workers'] == 1
+
+
 @pytest.mark.parametrize('error, text', [
     (OSError(28, 'No space left on device'), 'OSError: No space left on device'),
     (ValueError('too large\nfor a page'), 'ValueError: too large for a page')])

@@ -45,7 +45,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
 def _run(argv: Sequence[str]) -> int:
   """Runs the mode, prints its result or error, and returns the exit code."""
   if flags.wants_help(argv):
-    print(flags.help_text(), flush=True)
+    print(flags.help_text(argv), flush=True)
     return 0
   signals.install_handlers()
   try:

@@ -26,6 +26,7 @@ _DEFINERS = {str: (flags.DEFINE_string, 'a string'),
              bool: (flags.DEFINE_boolean, 'true or false'),
              tuple: (flags.DEFINE_list, 'a comma-separated list with balanced quotes')}
 
+_HELP_WITH_WORD = re.compile('--?help=.')
 # Pairs of flags that exclude each other. A flag on the command line also overrides the other flag
 # of the pair in a flagfile.
 _EXCLUSIVE_PAIRS = (('train_steps', 'train_epochs'),
@@ -72,8 +73,23 @@ def _parse_arguments(arguments: Sequence[flagfiles.Argument]) -> settings_lib.Se
   return settings.for_mode(settings.mode)
 
 
-def help_text() -> str:
-  """Returns the text that `--help` prints."""
+def help_text(argv: Sequence[str] = ()) -> str:
+  """Returns the text that `--help` prints or, for `--help=WORD`, the flags whose lines have WORD.
+
+  Raises:
+    UserError: no flag has the word.
+  """
+  words = [argument.partition('=')[2] for argument in argv if _HELP_WITH_WORD.match(argument)]
+  if not words:
+    return _full_help_text()
+  found = [line for line in _full_help_text().splitlines()
+           if line.startswith('  --') and words[-1].lower() in line.lower()]
+  if not found:
+    raise UserError('no flag has this word', '--help=' + words[-1], '--help lists all flags')
+  return '\n'.join(found)
+
+
+def _full_help_text() -> str:
   lines = [_USAGE]
   for group, title in group_titles().items():
     lines.append('{}:'.format(title))
@@ -82,7 +98,8 @@ def help_text() -> str:
       suffix = '' if default in (None, ()) else ' (default: {})'.format(str(default).lower())
       lines.append('  --{}: {}{}'.format(flag.name, flag.description, suffix))
     lines.append('')
-  lines.append('  --flagfile: file to read flags from, one per line\n  --help: print this text\n\n'
+  lines.append('  --flagfile: file to read flags from, one per line\n  --help: print this text; '
+               '--help=WORD: print the flags that have WORD in their line\n\n'
                './run_train.sh --local_workers=N [--local_ps=M] [--max_restarts=K] FLAG...\n'
                '  trains with N workers and M parameter servers on this machine; restarts them up '
                'to K times\n'
@@ -94,7 +111,7 @@ def help_text() -> str:
 def wants_help(argv: Sequence[str]) -> bool:
   """Whether the command line contains `--help` or one of its variants."""
   return any(argument in ('--help', '-help', '-h', '--helpfull', '--helpshort')
-             for argument in argv)
+             or _HELP_WITH_WORD.match(argument) for argument in argv)
 
 
 def _define_flags() -> flags.FlagValues:

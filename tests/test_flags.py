@@ -86,6 +86,20 @@ def test_flagfile_has_every_flag():
     assert '--{}'.format(name) in text
 
 
+@pytest.mark.parametrize('word, names', [
+    ('bad_image', ['--on_bad_image', '--max_bad_images']), ('MOBILENETV2', ['--model']),
+    ('home', None), ('', None)])
+def test_help_searches_for_a_word(word, names):
+  assert flags.wants_help(['--help=' + word]) == bool(word)
+  if names is None:
+    with pytest.raises(UserError):
+      print(flags.help_text(['--help=' + word]) if word else flags.parse(['--help=']))
+    return
+  lines = flags.help_text(['--help=' + word]).splitlines()
+  assert {line.strip().partition(':')[0] for line in lines} >= set(names) and len(lines) < 10
+  assert all(word.lower() in line.lower() for line in lines)
+
+
 def test_help_explains_every_flag():
   for name in all_flags():
     assert '\n  --{}: '.format(name) in flags.help_text()

@@ -86,7 +86,7 @@ def make_worker(environ: Mapping[str, str], strategy: str) -> Worker:
 
 
 def _check_launch(launch: Optional[Launch], cluster: Optional[Cluster]) -> None:
-  """Raises a UserError if one of several processes that a launcher has started would train alone."""
+  """Raises a UserError if one of several processes of a launcher would train alone."""
   num_tasks = 1 if cluster is None else len(cluster.members) + cluster.has_evaluator
   if launch is not None and launch.size > num_tasks == 1:
     raise UserError(

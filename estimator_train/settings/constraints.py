@@ -143,13 +143,14 @@ def _check_augment(settings: Input) -> None:
   """Raises a UserError if the images to augment would be cached."""
   if settings.augment == 'none':
     return
-  for flag, is_given in {'--cache': settings.cache not in ('auto', 'none'),
-                         '--cache_features': settings.cache_features,
-                         '--input_pipeline=published': settings.input_pipeline != 'exact'}.items():
+  for flag, is_given, remedy in (
+      ('--cache', settings.cache not in ('auto', 'none'), '--cache=none'),
+      ('--cache_features', settings.cache_features, '--cache_features=false'),
+      ('--input_pipeline=published', settings.input_pipeline != 'exact', '--input_pipeline=exact')):
     if is_given:
       raise UserError('--augment does not support ' + flag,
                       '--augment={} with {}'.format(settings.augment, flag),
-                      'omit one of the two')
+                      'give --augment=none or ' + remedy)
 
 
 @constraint(Input)

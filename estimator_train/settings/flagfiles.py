@@ -51,14 +51,21 @@ def expand_arguments(argv: Sequence[str]) -> List[Argument]:
 
 
 def with_locations(error: UserError, arguments: Sequence[Argument]) -> UserError:
-  """Returns the error; if a flagfile sets a flag that the error names, adds `FILE:LINE`."""
+  """Returns the error; if a flagfile sets a flag that the error names, adds `FILE:LINE`.
+
+  If the command line sets another flag that the error names, adds the origins of both.
+  """
   last_by_flag = {argument.flag: argument for argument in arguments}
-  locations = [
-      argument.location for flag, argument in last_by_flag.items() if argument.location and (
-          error.given in (argument.text, argument.text.partition('=')[0])
-          or re.search(r'(^|\s)--{}(?![\w-])'.format(re.escape(flag)), str(error.given)))]
-  if not locations:
+  named = [
+      argument for flag, argument in last_by_flag.items()
+      if error.given in (argument.text, argument.text.partition('=')[0])
+      or re.search(r'(^|\s)--{}(?![\w-])'.format(re.escape(flag)), str(error.given))]
+  locations = [argument.location for argument in named]
+  if not any(locations):
     return error
+  if not all(locations):
+    locations = ['--{}: {}'.format(argument.flag, argument.location or 'command line')
+                 for argument in named]
   return UserError(error.what, '{} ({})'.format(error.given, ', '.join(locations)), error.remedy)
 
 

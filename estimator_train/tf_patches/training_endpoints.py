@@ -85,7 +85,10 @@ def batch_metric_values(model: tf.keras.Model) -> Dict[str, tf.Tensor]:
   """
   values = {}
   # pylint: disable=protected-access
-  for endpoint, functions in zip(model._training_endpoints, model._per_output_metrics):
+  unweighted = list(zip(model._training_endpoints, model._per_output_metrics))
+  unweighted += [pair for pair in zip(model._training_endpoints, model._per_output_weighted_metrics)
+                 if pair[0].sample_weight is None]
+  for endpoint, functions in unweighted:
     for metric in (functions or {}).values():
       function = getattr(metric, '_fn', None)
       if isinstance(metric, metrics.MeanMetricWrapper) and not _is_of_tensorflow(function):

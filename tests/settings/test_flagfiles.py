@@ -50,6 +50,8 @@ def test_a_flagfile_in_another_is_in_its_place(write, tmp_path):
     ('--seed\n--batch_size=1\n', '--seed has no value: --seed (a.flags:3): write it as --seed=V'),
     ('--train_epochs=1\n', 'exclude each other: --train_steps=1 --train_epochs=1 '
      '(a.flags:2, a.flags:3): give one of them'),
+    ('--augment=flip\n--cache=memory\n', '--augment=flip with --cache (a.flags:3, a.flags:4): give '
+     '--augment=none or --cache=none'),
     ('--weights=a\0b\n', "line break or a null character: --weights='a\\x00b' (a.flags:3): remove"),
     ('--flagfile=gone.flags\n', 'the flagfile cannot be read: gone.flags, included by a.flags:3 '
      '(No such file or directory): give --flagfile=FILE'),
@@ -67,6 +69,14 @@ def test_bad(write, text, message):
   with pytest.raises(UserError) as caught:
     flags.parse(['--flagfile=a.flags'])
   assert message in str(caught.value) and len(str(caught.value).splitlines()) == 1
+
+
+def test_the_origins_of_two_flags(write):
+  write('a.flags', ENOUGH + '--cache=memory\n')
+  with pytest.raises(UserError) as caught:
+    flags.parse(['--augment=flip', '--flagfile=a.flags'])
+  assert ('--augment=flip with --cache (--cache: a.flags:3, --augment: command line): give '
+          '--augment=none or --cache=none') in str(caught.value)
 
 
 def test_the_flagfile_is_not_blamed_for_the_command_line(write):

@@ -202,8 +202,15 @@ class Count(keras.metrics.Metric):
     return self.count.read_value()
 
 
+class Squares(keras.metrics.Mean):
+  """The mean of the squared outputs."""
+
+  def update_state(self, y_true, y_pred, sample_weight=None):
+    return super().update_state(tf.square(y_pred), sample_weight)
+
+
 @pytest.mark.parametrize('make_metrics', [
-    lambda: {'a': [keras.metrics.AUC(name='auc'), Count(-100.)], 'b': ['mae']},
+    lambda: {'a': [keras.metrics.AUC(name='auc'), Count(-100.)], 'b': [Squares()]},
     lambda: [[keras.metrics.AUC(name='auc')], ['mae', Count(-100.)]],
     lambda: {'a': keras.metrics.AUC(name='auc'), 'b': Count(-100.)}])
 def test_metric_objects_and_added_metrics(make_metrics, tmp_path):

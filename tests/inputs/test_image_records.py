@@ -197,7 +197,7 @@ def other_keys(image, **features):
      '--label_offset=-8'),
     (lambda image: record_of(image, -1), 'label -1 for 2 classes',
      '--labels, --label_offset or --label_key that fit'),
-], ids=str)
+])
 @pytest.mark.parametrize('is_sampled', [False, True])
 def test_a_record_of_another_schema_is_never_skipped(image_records, image, tmp_path, monkeypatch,
                                                      make, reason, remedy, is_sampled):

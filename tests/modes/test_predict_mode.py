@@ -144,7 +144,7 @@ def test_idx_files_of_another_size(run_program, trained, write_idx):
 
 
 @pytest.mark.parametrize('arguments, message', [
-    (['--input=none/*.png'], '--input matches no file: --input=none/*.png: give a pattern such as'),
+    (['--input=none/*.png'], '--input matches no file: --input=none/*.png (there is no none): '),
     (['--input=' + IMAGES, '--output=none/out'],
      '--output cannot be written: none/out (the folder'),
     (['--input=' + IMAGES, '--model=mnist_dense'],

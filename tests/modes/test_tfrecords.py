@@ -154,8 +154,8 @@ def test_bad_records(run_program, flags, image_records, tmp_path):
 
 
 @pytest.mark.parametrize('change, message', [
-    (['--train_pattern=/none/*'], 'a pattern matches no file: --train_pattern=/none/*: '
-     'give a pattern such as \'DATA/train-*-of-*\', in quotes'),
+    (['--train_pattern=/none/*'], 'a pattern matches no file: --train_pattern=/none/* (there is no '
+     '/none): correct the pattern'),
     (['--train_pattern='], '--train_pattern is required'),
     (['--train_pattern={folder}/data/train/*/*.jpeg', '--labels=A,B'],
      'a file does not start with a TFRecord: {folder}/data/train/A/0.jpeg: exclude'),

@@ -24,7 +24,7 @@ def test_control_characters_are_escaped(capsys, text, line):
 def test_long_lines_are_shortened(capsys):
   set_up().warning('%s', ', '.join(map(str, range(10000))))
   (line,) = capsys.readouterr().err.splitlines()
-  assert len(line) < 1100 and line.startswith('0, 1, 2') and line.endswith('9998, 9999')
+  assert len(line) < 1100 and line.startswith('warning: 0, 1, 2') and line.endswith('9998, 9999')
 
 
 def test_tracebacks_keep_their_lines(capsys):

@@ -157,8 +157,11 @@ def copy_metrics(metrics: Any) -> Any:
 def _with_attributes(original: Any, copy: Any) -> Any:
   """Sets the attributes of a copy that differ from the original's, and returns the copy."""
   for name in names_in_code(type(original)) & set(vars(original)):
-    if not is_equal(vars(original)[name], vars(copy).get(name, MISSING)):
-      setattr(copy, name, vars(original)[name])
+    value = vars(original)[name]
+    # Keras wraps the methods of each metric, and keeps the wrappers as its attributes.
+    if getattr(value, '__self__', None) is not original and (
+        not is_equal(value, vars(copy).get(name, MISSING))):
+      setattr(copy, name, value)
   return copy
 
 

@@ -122,10 +122,10 @@ def output_names(model_copy: tf.keras.Model, model: tf.keras.Model) -> List[str]
 
   Defect: on each replica, Keras adds a different suffix to the names of the outputs. This function
   returns the names in the user's model, if it has any, and otherwise removes the suffix in the same
-  way as line 290, which this package does not execute. Symptom: the predictions of the replicas
-  cannot be grouped.
+  way as line 290, which this package does not execute. The outputs of a subclass of tf.keras.Model
+  have no suffix, but numbers. Symptom: the predictions of the replicas cannot be grouped.
   """
-  if not tf.distribute.has_strategy():
+  if not tf.distribute.has_strategy() or not model_copy._is_graph_network:  # pylint: disable=protected-access
     return list(model_copy.output_names)
   if getattr(model, 'output_names', None):
     return list(model.output_names)

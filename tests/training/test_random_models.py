@@ -372,16 +372,6 @@ def assert_has_weights(estimator, weights, what):
 EXPECTED_ERRORS = [(r'the optimizer does not support distribution strategies in TensorFlow 1\.15: ',
                     lambda case: OPTIMIZERS[case.optimizer][0] in (
                         keras.optimizers.Nadam, tf.train.ProximalAdagradOptimizer))]
-# Known differences: the models are left out.
-DIFFERENCES = [
-    # A metric that is added inside an inner functional model needs the model's own placeholder.
-    lambda case: case.topology == 'functional_nested' and 'block' in case.body,
-    # A weighted metric of a whole batch is a mean over batches, whatever their sizes.
-    lambda case: case.eval_batch_size == 8 and any(
-        HEADS[head.kind][4][index] is whole_batch for head in case.heads
-        for index in head.weighted_metrics)]
-
-
 def check(case, folder):
   """Compares the Estimators of a case, with one and several replicas, with Keras."""
   model = build(case)
@@ -486,5 +476,4 @@ def random_case(random):
 @hypothesis.example(Case(topology='subclass', heads=(Head(), Head()), form='dict', is_built=False))
 @hypothesis.example(Case(heads=(Head(metrics=(4,)),)))
 def test_an_estimator_is_like_its_model(case):
-  hypothesis.assume(not any(is_different(case) for is_different in DIFFERENCES))
   run(case)

@@ -40,6 +40,7 @@ hypothesis.settings.register_profile('long', max_examples=10000)
 
 # Where the tests are run in the background, the shell may have SIGINT ignored.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # Ignored under nohup.
 
 ROOT = Path(__file__).resolve().parent.parent
 # The variable is for the tests of the tests.

@@ -100,6 +100,7 @@ def test_a_derived_file_is_made_again(tmp_path, monkeypatch, caplog, pattern, da
   read = DERIVED[pattern]
   expected = read(tmp_path, monkeypatch)
   (path,) = tmp_path.glob(pattern)
+  caplog.clear()
   assert read(tmp_path, monkeypatch) == expected and not caplog.records
   damage(path)
   assert read(tmp_path, monkeypatch) == expected
@@ -123,6 +124,7 @@ def test_an_unreadable_file(tmp_path, monkeypatch, caplog):
 
 def test_a_copied_cache_is_reused(tmp_path, monkeypatch, caplog):
   _read_array(tmp_path, monkeypatch)
+  caplog.clear()
   os.utime(str(tmp_path / 'a.npy'), (5, 5))
   _read_array(tmp_path, monkeypatch)
   assert not caplog.records

@@ -5,6 +5,8 @@ import os
 import shutil
 import signal
 import threading
+import time
+import types
 
 import own_models
 import pytest
@@ -110,7 +112,8 @@ def test_while_caching(run_program, inject, image_folders, tmp_path):
   assert [path.suffix for path in cache.iterdir()] == ['.npy']
 
 
-def test_while_another_process_fills_the_cache(run_program, inject, image_folders, tmp_path):
+def test_while_another_process_fills_the_cache(run_program, inject, image_folders, tmp_path,
+                                               monkeypatch):
   arguments = ['--mode=train', '--dataset=image_folder', '--model=own_models:two_layers',
                '--train_pattern={}/train/*/*.jpeg'.format(image_folders),
                '--eval_pattern={}/test/*/*.jpeg'.format(image_folders), '--image_size=8,8',
@@ -121,6 +124,8 @@ def test_while_another_process_fills_the_cache(run_program, inject, image_folder
   cache.unlink()
   shutil.rmtree(str(tmp_path / 'model'))
   with atomic.open_locked(str(cache) + '.part'):
+    # Only the sleep of this wait: threads of earlier tests sleep too.
+    monkeypatch.setattr(atomic, 'time', types.SimpleNamespace(sleep=time.sleep))
     inject(atomic.time, 'sleep', signal.SIGTERM)
     done = run_program(*arguments)
   assert done.code == 143 and 'waiting for another process' in done.err

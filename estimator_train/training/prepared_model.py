@@ -181,7 +181,7 @@ def _values_to_compare(plan: Plan, model: tf.keras.Model) -> Dict[str, str]:
       'the step of the checkpoint in --model_dir': str(plan.start_step),
       'the number of replicas': str(plan.engine.devices.num_replicas),
       'the image shape': str(dataset.image_shape),
-      'the class names': ','.join(dataset.labels)[:1000],
+      'the class names': ','.join(dataset.labels),
       'the training examples (digest)': inputs.make_source(
           dataset, dataset.train).digest_of_examples(),
       "the model's variables (digest of their names and shapes)": hashlib.md5(

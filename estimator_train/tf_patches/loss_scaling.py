@@ -29,15 +29,15 @@ class LossScalingOptimizer(tf.keras.optimizers.Optimizer):
 
   def __init__(self, optimizer: tf.keras.optimizers.Optimizer) -> None:
     super().__init__(optimizer.get_config()['name'])
-    self._optimizer = optimizer
+    self.optimizer = optimizer
 
   @property
   def iterations(self) -> tf.Variable:
-    return self._optimizer.iterations
+    return self.optimizer.iterations
 
   @iterations.setter
   def iterations(self, variable: tf.Variable) -> None:
-    self._optimizer.iterations = variable
+    self.optimizer.iterations = variable
 
   def get_gradients(self, loss: tf.Tensor, params: Sequence[tf.Variable]) -> List[tf.Tensor]:
     # The scale is not made in __init__, because its variables must be in the training graph.
@@ -46,12 +46,12 @@ class LossScalingOptimizer(tf.keras.optimizers.Optimizer):
       backend.track_variable(weight)  # Makes Keras's session initialize it.
     factor = self._scale()
     return [None if gradient is None else gradient / factor
-            for gradient in self._optimizer.get_gradients(loss * factor, params)]
+            for gradient in self.optimizer.get_gradients(loss * factor, params)]
 
   def apply_gradients(self, grads_and_vars: Sequence[Tuple[tf.Tensor, tf.Variable]],
                       name: Optional[str] = None) -> tf.Operation:
     pairs = [(gradient, variable) for gradient, variable in grads_and_vars if gradient is not None]
-    optimizer = self._optimizer
+    optimizer = self.optimizer
     # The variables are made here, because their names would be different if they were made in the
     # tf.cond of _apply_if_finite.
     with backend.name_scope(self._name), tf.init_scope():
@@ -77,7 +77,7 @@ class LossScalingOptimizer(tf.keras.optimizers.Optimizer):
 
     def apply() -> tf.Operation:
       return strategy.group(strategy.extended.call_for_each_replica(
-          lambda gradients, variables: self._optimizer.apply_gradients(
+          lambda gradients, variables: self.optimizer.apply_gradients(
               list(zip(gradients, variables()))), args=(gradients, variables)))
 
     def skip() -> tf.Operation:
@@ -86,7 +86,7 @@ class LossScalingOptimizer(tf.keras.optimizers.Optimizer):
     return tf.group(tf.cond(is_finite, apply, skip), update_scale)
 
   def get_config(self) -> Dict[str, Any]:
-    return {'name': self._name, 'optimizer': tf.keras.optimizers.serialize(self._optimizer)}
+    return {'name': self._name, 'optimizer': tf.keras.optimizers.serialize(self.optimizer)}
 
   @classmethod
   def from_config(cls, config: Dict[str, Any],

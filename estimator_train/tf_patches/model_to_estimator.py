@@ -13,6 +13,7 @@ from tensorflow.python.training.tracking import graph_view, util
 
 from estimator_train.tf_patches import gradient_sums
 from estimator_train.tf_patches.configurations import copy_metrics, copy_optimizer
+from estimator_train.tf_patches.loss_scaling import LossScalingOptimizer
 from estimator_train.tf_patches.model_copies import ModelCopier
 
 
@@ -93,7 +94,11 @@ def _check_supports_strategies(optimizer: Any) -> None:
   Keras's Nadam assigns its cache in each replica, and the `_create_slots` of some optimizers of
   `tf.train` asks for the only device of a variable.
   """
-  names = type(optimizer)._create_slots.__code__.co_names
+  if isinstance(optimizer, LossScalingOptimizer):
+    optimizer = optimizer.optimizer
+  # A subclass of a user may have no slots.
+  code = getattr(getattr(type(optimizer), '_create_slots', None), '__code__', None)
+  names = code.co_names if code else ()
   if tf.distribute.has_strategy() and (
       isinstance(optimizer, tf.keras.optimizers.Nadam) or 'colocate_with' in names):
     raise ValueError(

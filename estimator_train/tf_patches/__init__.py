@@ -46,7 +46,7 @@ attribute TensorFlow lacks, which other function uses this function, or how the 
     test: tests/training/hooks/test_input_wait.py
 - `control_inputs.is_in_control_flow`
     defect: (no public function returns the condition or loop of an operation)
-    test: tests/training/hooks/test_time_history.py
+    test: tests/training/hooks/test_time_history_sessions.py
 - `converter_command.converter_on_path`
     defect: the command `toco_from_protos` is searched for in PATH only
     location: ../lite/python/convert.py:49
@@ -201,7 +201,7 @@ attribute TensorFlow lacks, which other function uses this function, or how the 
     location: estimator.py:1394 (E)
     symptom: a run cannot resume on another number of replicas; a resumed run uses the learning
       rate in the checkpoint instead of the rate that the flags give
-    test: tests/tf_patches/test_tf_patches.py (rate), tests/training/checkpoints/test_save_hook.py
+    test: tests/training/checkpoints/test_save_hook.py
 - `replicated_variables.average_statistics`
     defect: saving averages the statistics of batch normalization by a collective operation, in
       which only the chief takes part

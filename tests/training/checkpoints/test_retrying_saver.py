@@ -3,7 +3,6 @@
 import contextlib
 import errno
 import logging
-import os
 import subprocess
 
 import pytest
@@ -16,50 +15,41 @@ from estimator_train.training.checkpoints import recovery, retrying_saver
 
 NO_ROOM = tf.errors.ResourceExhaustedError(
     None, None, 'x/model.ckpt-9_temp_1/part-0; No space left on device\n\t [[node save]]')
-FAULTS = {
-    'full': NO_ROOM,
-    'read-only': tf.errors.PermissionDeniedError(None, None, 'x; Read-only file system'),
-    'too many open files': tf.errors.ResourceExhaustedError(None, None, 'x; Too many open files'),
-    'over the quota': OSError(errno.EDQUOT, 'Disk quota exceeded'),
-    'broken': tf.errors.UnknownError(None, None, 'x; Input/output error'),
-}
-
-
-class Time:
-  """A clock that goes on only when somebody sleeps."""
-
-  def __init__(self):
-    self.now = 100.
-    self.when_slept = lambda: None
-
-  def __call__(self):
-    return self.now
-
-  def sleep(self, secs):
-    self.now += secs
-    self.when_slept()
-
-
-def latest(folder):
-  """Returns the number in the name of the latest checkpoint that loads."""
-  return int(recovery.find_checkpoint(str(folder)).path.rpartition('-')[2])
+# What TensorFlow or Python raises, and what the log says.
+FAULTS = [
+    # 100,000 values and the step are needed; there is no checkpoint to go by.
+    (NO_ROOM, 'No space left on device: 400 kB needed, '),
+    (tf.errors.PermissionDeniedError(None, None, 'x; Read-only file system'),
+     'Read-only file system in '),
+    (tf.errors.ResourceExhaustedError(None, None, 'x; Too many open files'),
+     'Too many open files, ulimit -n is '),
+    (OSError(errno.EDQUOT, 'Disk quota exceeded'), 'Disk quota exceeded: 400 kB needed, '),
+    (tf.errors.UnknownError(None, None, 'x; Input/output error'), 'Input/output error in '),
+]
 
 
 class Case:
-  """A session, a folder, and a saver that fails when a fault is injected."""
+  """A session, a folder, a saver that fails when a fault is injected, and a clock.
 
-  def __init__(self, folder, retry_secs=300):
-    self.folder, self.time, self.fault, self.is_stopping = folder, Time(), None, False
+  The clock goes on only when somebody sleeps.
+  """
+
+  def __init__(self, folder):
+    self.folder, self.now, self.stops_at, self.fault = folder, 100., 1e9, None
     self.attempts = []
     self.saving = retrying_saver.RetryingSaver(
-        RunDir(str(folder)), retry_secs, lambda: self.is_stopping, self.time, self.time.sleep)
+        RunDir(str(folder)), 300, lambda: self.now > self.stops_at, lambda: self.now,
+        self.sleep)
     self.saver = tf.train.Saver(sharded=True, save_relative_paths=True, max_to_keep=2)
     self._really_save, self.saver.save = self.saver.save, self._save
     self.session = tf.Session()
     self.session.run(tf.global_variables_initializer())
 
+  def sleep(self, secs):
+    self.now += secs
+
   def _save(self, *args, **kwargs):
-    self.attempts.append(self.time.now)
+    self.attempts.append(self.now)
     if self.fault is not None:
       raise self.fault
     return self._really_save(*args, **kwargs)
@@ -67,8 +57,10 @@ class Case:
   def save(self, step):
     return self.saving.save(self.saver, self.session, step)
 
-  def save_final(self, step):
-    self.saving.save_final(self.saver, self.session, step)
+  def saves(self, step):
+    """Whether a checkpoint is saved, and loads as the latest one."""
+    return self.save(step) and recovery.find_checkpoint(str(self.folder)).path == str(
+        self.folder / 'model.ckpt-{}'.format(step))
 
   def names(self):
     return sorted(path.name for path in self.folder.iterdir())
@@ -90,10 +82,14 @@ def case(tmp_path):
     yield case
 
 
-@pytest.mark.parametrize('name', sorted(FAULTS))
-def test_a_fault_is_told_and_borne_until_it_is_over(case, caplog, name):
+@pytest.mark.parametrize('fault, reason', FAULTS)
+def test_a_fault_is_reported_and_saving_retried(case, caplog, fault, reason):
+  case.fault = fault
+  assert not case.save(0)
+  assert reason in caplog.text and ('B free' in caplog.text) == ('needed' in reason)
+  case.fault = None
   assert case.save(10)
-  case.fault = FAULTS[name]
+  case.fault = fault
   assert not case.save(20) and case.saving.is_failing and not case.saving.is_due
   warning = caplog.records[-1]
   assert warning.levelno == logging.WARNING
@@ -101,24 +97,12 @@ def test_a_fault_is_told_and_borne_until_it_is_over(case, caplog, name):
   assert 'retrying in 1 s, for at most 300 s more (--save_retry_secs)' in warning.message
   assert warning.message.endswith('the last good checkpoint is {}/model.ckpt-10'.format(
       case.folder))
-  case.time.now += 1
+  case.now += 1
   assert case.saving.is_due
   case.fault = None
-  assert case.save(23) and not case.saving.is_failing and case.saving.saved_step == 23
+  assert case.saves(23) and not case.saving.is_failing and case.saving.saved_step == 23
   assert caplog.records[-1].message == (
       'saved the checkpoint of step 23, 1 s after the first failed attempt')
-  assert latest(case.folder) == 23
-
-
-def test_what_is_needed_and_free_is_told(case, caplog):
-  case.fault = NO_ROOM
-  case.save(0)
-  # 100,000 values and the step; there is no checkpoint to go by.
-  assert 'No space left on device: 400 kB needed, ' in caplog.records[-1].message
-  assert 'B free' in caplog.records[-1].message
-  case.fault = FAULTS['too many open files']
-  case.save(0)
-  assert 'Too many open files, ulimit -n is ' in caplog.records[-1].message
 
 
 def test_pauses_grow_and_then_it_is_over(case):
@@ -126,132 +110,98 @@ def test_pauses_grow_and_then_it_is_over(case):
   before = case.names()
   case.fault = NO_ROOM
   with pytest.raises(CheckpointNotSaved,
-                     match=r'of step 20 could not be saved for 300 s \(--save_retry_secs'
-                                     r'=300\): No space left on device: 407 kB needed'):
-    case.save_final(20)
-  began = case.attempts[1]
-  pauses = [round(later - earlier) for earlier, later in zip(case.attempts[1:], case.attempts[2:])]
-  assert pauses[:7] == [1, 2, 4, 8, 16, 30, 30] and pytest.approx(case.attempts[-1], abs=1) == (
-      began + 300)
-  assert case.names() == before and latest(case.folder) == 10
+                     match=r'of step 20 could not be saved for 300 s \(--save_retry_secs=300\): '
+                           'No space left on device: 407 kB needed'):
+    case.saving.save_final(case.saver, case.session, 20)
+  began, *others = case.attempts[1:]
+  pauses = [round(later - earlier) for earlier, later in zip([began] + others, others)]
+  assert pauses[:7] == [1, 2, 4, 8, 16, 30, 30]
+  assert others[-1] == pytest.approx(began + 300, abs=1) and case.names() == before
 
 
-def test_no_retries_are_waited_for_when_none_are_asked_for(case):
-  case.saving._retry_secs = 0
-  case.fault = NO_ROOM
+def test_no_retries_where_none_are_asked_for(case):
+  case.saving._retry_secs, case.fault = 0, NO_ROOM
   with pytest.raises(CheckpointNotSaved, match='for 0 s'):
     case.save(10)
 
 
 def test_a_signal_ends_the_wait_after_one_more_attempt(case):
-  case.fault = NO_ROOM
-
-  def stop_after_a_while():
-    case.is_stopping = case.time.now > 100.5
-
-  case.time.when_slept = stop_after_a_while
+  case.fault, case.stops_at = NO_ROOM, 100.5
   with pytest.raises(CheckpointNotSaved,
                      match='a signal has requested the end of the run: No space'):
-    case.save_final(10)
-  assert len(case.attempts) == 2 and case.time.now < 101
+    case.saving.save_final(case.saver, case.session, 10)
+  assert len(case.attempts) == 2 and case.now < 101
 
 
-def test_other_errors_are_not_borne(case):
+def test_errors_of_the_cluster_are_not_retried(case):
   case.fault = tf.errors.AbortedError(None, None, 'a parameter server is gone')
   with pytest.raises(tf.errors.AbortedError):
     case.save(10)
   assert not case.saving.is_failing
 
 
-def leave_parts(folder, step):
-  """Leaves what a saver does that is interrupted at the worst moments."""
-  aside = folder / 'model.ckpt-{}_temp_0af'.format(step)
-  aside.mkdir()
-  (aside / 'part-00000-of-00001.data-00000-of-00001').write_bytes(b'x' * 1000)
-  (folder / 'model.ckpt-{}.index'.format(step)).write_bytes(b'x')
-  (folder / 'model.ckpt-{}.data-00000-of-00001'.format(step)).write_bytes(b'x')
-  (folder / 'model.ckpt-{}.meta.tmp{}'.format(step, 'a1' * 16)).write_bytes(b'x')
-  (folder / ('checkpoint.tmp' + 'a1' * 16)).write_bytes(b'x')
-
-
-def test_what_a_failed_attempt_leaves_is_removed(case):
-  for step in (10, 20):
-    assert case.save(step)
-  before = case.names()
-
-  def fail_and_leave_parts(*unused_args, **unused_kwargs):
-    leave_parts(case.folder, 30)
-    raise NO_ROOM
-
-  case.saver.save = fail_and_leave_parts
-  assert not case.save(30)
-  assert case.names() == before
-  case.saver.save = case._save
-  assert case.save(30)
-  assert latest(case.folder) == 30
-  assert not (case.folder / 'model.ckpt-10.index').exists()
-  assert (case.folder / 'model.ckpt-20.index').exists()
-
-
-def test_the_note_of_the_last_checkpoint_is_written_last(case, monkeypatch):
-  for step in (10, 20):
-    assert case.save(step)
-  before = case.names()
-  with monkeypatch.context() as patch:
-    patch.setattr(checkpoint_management, 'update_checkpoint_state_internal', fail)
-    assert not case.save(30)
-  assert case.names() == before and latest(case.folder) == 20
-  for step in (31, 40):
-    assert case.save(step)
-  state = tf.train.get_checkpoint_state(str(case.folder))
-  assert [path.rpartition('-')[2] for path in state.all_model_checkpoint_paths] == ['31', '40']
-  assert {name.split('.')[1] for name in case.names() if name.startswith('model.')} == {
-      'ckpt-31', 'ckpt-40'}
-
-
-def test_a_checkpoint_is_whole_without_its_graph(case, monkeypatch, caplog):
-  monkeypatch.setattr(case.saver, 'export_meta_graph', fail)
-  assert case.save(10) and latest(case.folder) == 10
-  assert 'model.ckpt-10.meta could not be written (No space left on device); ' in (
-      caplog.records[-1].message)
-
-
 def fail(*unused_args, **unused_kwargs):
   raise NO_ROOM
 
 
-def test_a_folder_that_is_gone_is_not_made_again(case, tmp_path, caplog):
+def test_what_a_failed_attempt_leaves_is_removed(case, monkeypatch):
+  def fail_and_leave_parts(*unused_args, **unused_kwargs):
+    for name in ('model.ckpt-30_temp_0af/part-00000-of-00001.data-00000-of-00001',
+                 'model.ckpt-30.index', 'model.ckpt-30.data-00000-of-00001',
+                 'model.ckpt-30.meta.tmp' + 'a1' * 16, 'checkpoint.tmp' + 'a1' * 16):
+      (case.folder / name).parent.mkdir(exist_ok=True)
+      (case.folder / name).write_bytes(b'x' * 1000)
+    raise NO_ROOM
+
+  assert case.save(10) and case.save(20)
+  before = case.names()
+  for owner, name, failing in ((case.saver, 'save', fail_and_leave_parts),
+                               # The list of checkpoints is written last.
+                               (checkpoint_management, 'update_checkpoint_state_internal', fail)):
+    with monkeypatch.context() as patch:
+      patch.setattr(owner, name, failing)
+      assert not case.save(30)
+    assert case.names() == before
+  assert case.saves(30) and case.saves(40)
+  assert {name.split('.')[1] for name in case.names() if name.startswith('model.')} == {
+      'ckpt-30', 'ckpt-40'}
+  state = tf.train.get_checkpoint_state(str(case.folder))
+  assert [path.rpartition('-')[2] for path in state.all_model_checkpoint_paths] == ['30', '40']
+
+
+def test_a_checkpoint_is_whole_without_its_graph(case, monkeypatch, caplog):
+  monkeypatch.setattr(case.saver, 'export_meta_graph', fail)
+  assert case.saves(10)
+  assert 'model.ckpt-10.meta could not be written (No space left on device); ' in (
+      caplog.records[-1].message)
+
+
+def test_a_folder_that_is_gone_is_not_made_again(case, tmp_path_factory, caplog):
   assert case.save(10)
-  away = tmp_path.parent / (tmp_path.name + '-away')
+  away = tmp_path_factory.mktemp('away') / 'folder'
   case.folder.rename(away)
-  try:
-    assert not case.save(20) and not case.folder.exists()
-    assert 'No such file or directory in ' in caplog.records[-1].message
-  finally:
-    away.rename(case.folder)
-  assert case.save(20) and latest(case.folder) == 20
-
-
-def test_a_folder_that_was_emptied_is_used(case):
-  assert case.save(10)
-  for path in case.folder.iterdir():
-    path.unlink()
-  case.folder.rmdir()
-  assert not case.save(20)
-  os.mkdir(str(case.folder))
-  assert case.save(20) and latest(case.folder) == 20
+  assert not case.save(20) and not case.folder.exists()
+  assert 'No such file or directory in ' in caplog.records[-1].message
+  away.rename(case.folder)
+  assert case.saves(20)
+  case.folder.rename(away)
+  case.folder.mkdir()
+  assert case.saves(30), 'an empty folder on the same disk is used'
 
 
 def test_another_disk_in_its_place_is_not_written_to(case, caplog):
   case.saving._device_number += 1
-  assert not case.save(20)
+  assert not case.save(20) and case.names() == []
   assert ('another file system, without the checkpoints, is mounted in '
           in caplog.records[-1].message)
-  assert case.names() == []
 
 
-def test_a_real_disk_without_inodes(mounted, caplog):
+def test_a_real_disk_that_is_full_then_read_only_then_unmounted(mounted, caplog):
   disk = mounted('size=8m,nr_inodes=30')
+
+  def call(*command):
+    subprocess.check_call(list(command) + [str(disk)])
+
   with case_in(disk) as case:
     assert case.save(10)
     before = case.names()
@@ -262,27 +212,14 @@ def test_a_real_disk_without_inodes(mounted, caplog):
     assert ' free and no inodes in ' in caplog.records[-1].message
     for path in disk.glob('other*'):
       path.unlink()
-    assert case.names() == before and latest(disk) == 10
-    assert case.save(21) and latest(disk) == 21
-
-
-def test_a_real_disk_that_is_read_only_for_a_while(mounted, caplog):
-  disk = mounted('size=8m')
-  with case_in(disk) as case:
-    assert case.save(10)
-    subprocess.check_call(['mount', '--bind', str(disk), str(disk)])
-    subprocess.check_call(['mount', '-o', 'remount,bind,ro', str(disk)])
-    assert not case.save(20)
+    assert case.names() == before and case.saves(21)
+    call('mount', '--bind', str(disk))
+    call('mount', '-o', 'remount,bind,ro')
+    assert not case.save(30)
     assert 'could not be saved: Read-only file system in ' in caplog.records[-1].message
-    subprocess.check_call(['umount', str(disk)])
-    assert case.save(21) and latest(disk) == 21
-
-
-def test_what_is_below_a_disk_that_is_unmounted_is_not_written_to(mounted, caplog):
-  disk = mounted('size=8m')
-  with case_in(disk) as case:
-    assert case.save(10)
-    subprocess.check_call(['umount', str(disk)])
-    assert not case.save(20) and case.names() == []
+    call('umount')
+    assert case.saves(31)
+    call('umount')
+    assert not case.save(40) and case.names() == []
     assert ('another file system, without the checkpoints, is mounted in '
             in caplog.records[-1].message)

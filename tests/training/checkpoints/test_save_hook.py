@@ -12,45 +12,36 @@ from estimator_train.errors import TrainingFailed
 from estimator_train.settings import Settings
 from estimator_train.tf_patches import checkpoint_hook
 from estimator_train.training.checkpoints import save_hook
-from estimator_train.training.checkpoints.retrying_saver import RetryingSaver
 from estimator_train.training.hooks.step_counter import StepCounter
 
 
 @pytest.fixture
 def train(tmp_path):
-  """Trains a little and returns the global step; into the same folder each time."""
+  """Trains a little and returns the checkpoint; into the same folder each time."""
   def run(steps, **values):
     settings = Settings(**dict(
         {'mode': 'train', 'dataset': 'synthetic', 'image_size': (18, 18), 'batch_size': 12,
          'model': 'own_models:two_layers'}, model_dir=str(tmp_path), train_steps=steps, **values))
-    return training_runs.train(settings)[1].timing.global_step
+    assert training_runs.train(settings)[1].timing.global_step == steps
+    path, step = save_hook.latest_checkpoint_and_step(str(tmp_path))
+    assert step == steps
+    return {name: tf.train.load_variable(path, name) for name, _ in tf.train.list_variables(path)}
 
   return run
 
 
-def stored(folder):
-  path, _ = save_hook.latest_checkpoint_and_step(str(folder))
-  return {name: tf.train.load_variable(path, name) for name, _ in tf.train.list_variables(path)}
+def kept(folder):
+  return sorted(int(path.stem.rpartition('-')[2]) for path in folder.glob('model.ckpt-*.index'))
 
 
-@pytest.mark.parametrize('before, after', [(1, 2), (2, 1), (3, 2)])
-def test_resumes_on_another_number_of_replicas(train, tmp_path, before, after):
-  assert train(2, num_cpu_replicas=before) == 2
-  assert not [name for name in stored(tmp_path) if 'replica' in name]
-  assert train(4, num_cpu_replicas=after) == 4
-
-
-@pytest.mark.parametrize('before, after', [('off', 'mirrored'), ('mirrored', 'one_device')])
-def test_resumes_under_another_strategy(train, before, after):
-  assert train(2, distribution_strategy=before) == 2
-  assert train(4, distribution_strategy=after) == 4
-
-
-def test_learning_rate_of_the_flags_stands(train, tmp_path):
-  train(1, learning_rate=0.5, optimizer='sgd')
-  before = stored(tmp_path)
-  train(2, learning_rate=1e-20, optimizer='sgd')
-  assert (stored(tmp_path)['dense/kernel'] == before['dense/kernel']).all()
+def test_resumes_on_other_devices_with_the_learning_rate_of_the_flags(train):
+  before = train(1, learning_rate=.5)
+  for steps, values in enumerate((
+      {'num_cpu_replicas': 3}, {'num_cpu_replicas': 2}, {'distribution_strategy': 'off'},
+      {'distribution_strategy': 'one_device'}), 2):
+    stored = train(steps, learning_rate=1e-20, **values)
+    assert not [name for name in stored if 'replica' in name]
+    assert (stored['dense/kernel'] == before['dense/kernel']).all()
 
 
 def test_timed_checkpoints_while_the_clock_is_set_back(train, tmp_path, monkeypatch):
@@ -59,38 +50,16 @@ def test_timed_checkpoints_while_the_clock_is_set_back(train, tmp_path, monkeypa
       monotonic=lambda: next(seconds)))
   monkeypatch.setattr(time, 'time', lambda: 1e9 - next(seconds))
   train(3, save_checkpoints_secs=10)
-  assert len(list(tmp_path.glob('model.ckpt-*.index'))) == 4
+  assert kept(tmp_path) == [0, 1, 2, 3]
 
 
-def test_keeps_so_many(train, tmp_path):
-  train(6, save_checkpoints_steps=1, keep_checkpoint_max=2)
-  kept = sorted(path.name for path in tmp_path.glob('model.ckpt-*.index'))
-  assert kept == ['model.ckpt-5.index', 'model.ckpt-6.index']
-
-
-def test_keeps_so_many_after_a_resume_that_finds_more(train, tmp_path):
-  train(5, save_checkpoints_steps=1)
-  (tmp_path / 'checkpoint').write_text('model_checkpoint_path: "model.ckpt-5"\n')
-  train(7, save_checkpoints_steps=1, keep_checkpoint_max=2)
-  assert {path.name.partition('.')[2].partition('.')[0] for path in tmp_path.glob('model.*')} == {
-      'ckpt-6', 'ckpt-7'}
-
-
-def test_saves_at_the_same_multiples_after_a_resume(train, tmp_path):
+def test_which_checkpoints_are_kept(train, tmp_path):
   train(3)
   train(9, save_checkpoints_steps=4, keep_checkpoint_max=10)
-  kept = {int(path.stem.rpartition('-')[2]) for path in tmp_path.glob('model.ckpt-*.index')}
-  assert kept == {0, 3, 4, 8, 9}
-
-
-def test_left_over_initial_weights_do_not_win(train, tmp_path):
-  train(1, learning_rate=1e-20, optimizer='sgd')
-  first = stored(tmp_path)['dense/kernel']
-  for path in list(tmp_path.glob('model.ckpt-*')) + [tmp_path / 'checkpoint']:
-    path.unlink()
-  assert (tmp_path / 'keras').is_dir()
-  train(1, learning_rate=1e-20, optimizer='sgd', seed=7)
-  assert not (stored(tmp_path)['dense/kernel'] == first).all()
+  assert kept(tmp_path) == [0, 3, 4, 8, 9], 'the same multiples after a resume'
+  (tmp_path / 'checkpoint').write_text('model_checkpoint_path: "model.ckpt-9"\n')
+  train(11, save_checkpoints_steps=1, keep_checkpoint_max=2)
+  assert {path.name.split('.')[1] for path in tmp_path.glob('model.*')} == {'ckpt-10', 'ckpt-11'}
 
 
 @pytest.mark.parametrize('called_at, saved, called', [
@@ -107,45 +76,17 @@ def test_what_is_due_every_so_many_steps(called_at, saved, called):
   assert found == called and len(listener.pauses) == len(called)
 
 
-@pytest.fixture
-def events(monkeypatch):
-  """What happens in a training: `step`, when its first hook sees the end of one, and `graph`."""
-  found = []
-  count, write = StepCounter.after_run, RetryingSaver.save_graph
-
-  def count_and_record(*args):
-    found.append('step')
-    count(*args)
-
-  def write_and_record(*args):
-    found.append('graph')
-    write(*args)
-
-  monkeypatch.setattr(StepCounter, 'after_run', count_and_record)
-  monkeypatch.setattr(RetryingSaver, 'save_graph', write_and_record)
-  return found
-
-
-def has_graphs(folder):
-  """Returns whether the first checkpoint and the event file have the graph."""
-  event_file, = folder.glob('events.*')
-  # The event file begins with an empty graph.
-  in_events = sum(bool(tf.GraphDef.FromString(event.graph_def).node)
-                  for event in tf.train.summary_iterator(str(event_file)))
-  return (folder / 'model.ckpt-0.meta').exists() and in_events == 1
-
-
-def test_the_graph_is_written_after_the_first_step(train, tmp_path, events):
-  train(1)
-  assert events == ['step', 'graph', 'graph']  # Of the first and the last checkpoint.
-  assert has_graphs(tmp_path)
-
-
 def test_the_graph_is_written_although_the_first_step_fails(train, tmp_path, monkeypatch):
+  """It is written after that step, which need not wait for it."""
   def fail(*unused_args):
+    assert not (tmp_path / 'model.ckpt-0.meta').exists()
     raise TrainingFailed('failed')
 
   monkeypatch.setattr(StepCounter, 'after_run', fail)
   with pytest.raises(TrainingFailed):
     train(2)
-  assert has_graphs(tmp_path)
+  assert (tmp_path / 'model.ckpt-0.meta').exists()
+  event_file, = tmp_path.glob('events.*')
+  # The event file begins with an empty graph.
+  assert sum(bool(tf.GraphDef.FromString(event.graph_def).node)
+             for event in tf.train.summary_iterator(str(event_file))) == 1

@@ -1,6 +1,9 @@
 """Evaluation in a graph that is built once: the figures of Estimator, and training untouched."""
 
+from pathlib import Path
+
 import numpy as np
+import pytest
 import tensorflow.compat.v1 as tf
 import training_runs
 
@@ -8,20 +11,26 @@ from estimator_train.inputs import factory
 from estimator_train.settings import Settings
 from estimator_train.training.evaluation.evaluator import Evaluator
 
-COMMON = {'model': 'own_models:with_dropout', 'batch_size': 48, 'optimizer': 'sgd',
-          'learning_rate': 0.1, 'distribution_strategy': 'off', 'intra_op_parallelism_threads': 1}
-
 
 def train(folder, **values):
+  """Trains nine steps, and returns the settings and the figures of each evaluation."""
   evaluated = []
 
   def report(settings, labels, figures, samples):
     evaluated.append(figures)
     return figures
 
-  settings = Settings(mode='train_and_evaluate', model_dir=str(folder), **dict(COMMON, **values))
+  settings = Settings(
+      mode='train_and_evaluate', model_dir=str(folder), model='own_models:with_dropout',
+      train_steps=9, batch_size=48, optimizer='sgd', learning_rate=0.1,
+      distribution_strategy='off', intra_op_parallelism_threads=1, keep_checkpoint_max=9, **values)
   training_runs.train(settings, report)
   return settings, evaluated
+
+
+@pytest.fixture(scope='module')
+def evaluated_run(tmp_path_factory):
+  return train(tmp_path_factory.mktemp('run'), eval_every_steps=2)
 
 
 def weights(folder):
@@ -29,49 +38,45 @@ def weights(folder):
   return {name: tf.train.load_variable(path, name) for name, _ in tf.train.list_variables(path)}
 
 
-def test_figures_are_those_of_estimator(tmp_path):
-  settings, evaluated = train(tmp_path, train_steps=6, eval_every_steps=2)
+def test_figures_are_those_of_estimator(evaluated_run):
+  settings, evaluated = evaluated_run
   plan, model = training_runs.prepare(settings)
-  for counted in evaluated:
+  for counted in evaluated[:2]:
     expected = model.estimator.evaluate(
         factory.make_eval_input_fn(plan.data.dataset, settings, True,
                                    plan.engine.examples_per_replica),
         checkpoint_path=counted['checkpoint'], name='estimators')
-    assert counted['global_step'] == expected['global_step']
-    assert counted['accuracy'] == expected['accuracy']
-    assert counted['average_loss'] == expected['average_loss']
     assert counted['confusion_matrix'] == expected['confusion_matrix'].tolist()
-  assert [counted['global_step'] for counted in evaluated] == [2, 4]
+    for name in ('global_step', 'accuracy', 'average_loss'):
+      assert counted[name] == expected[name]
+  assert [counted['global_step'] for counted in evaluated] == [2, 4, 6, 8]
   assert evaluated[0]['average_loss'] != evaluated[1]['average_loss']
-  tags = [{(event.step, value.tag): value.simple_value
-           for path in tmp_path.glob(folder + '/events*')
-           for event in tf.train.summary_iterator(str(path)) for value in event.summary.value
-           if value.HasField('simple_value')} for folder in ('eval', 'eval_estimators')]
-  assert tags[0] == tags[1] and (4, 'accuracy') in tags[0]
+  found, expected = (
+      {(event.step, value.tag): value.simple_value
+       for path in (Path(settings.model_dir) / folder).glob('events*')
+       for event in tf.train.summary_iterator(str(path)) for value in event.summary.value
+       if value.HasField('simple_value') and event.step <= 4}
+      for folder in ('eval', 'eval_estimators'))
+  assert found == expected and (4, 'accuracy') in found
 
 
-def test_training_goes_on_as_if_there_was_no_evaluation(tmp_path):
+def test_training_goes_on_as_if_there_was_no_evaluation(evaluated_run, tmp_path):
   """Bit by bit, with dropout, whose masks are drawn from the state of the session."""
-  _, evaluated = train(tmp_path / 'with', train_steps=9, eval_every_steps=2)
-  train(tmp_path / 'without', train_steps=9, save_checkpoints_steps=2)
-  assert len(evaluated) == 4
-  found, expected = weights(tmp_path / 'with'), weights(tmp_path / 'without')
+  train(tmp_path, save_checkpoints_steps=2)
+  found, expected = weights(evaluated_run[0].model_dir), weights(tmp_path)
   assert set(found) == set(expected) and 'dense/kernel' in found
   for name, value in expected.items():
     np.testing.assert_array_equal(found[name], value, name)
 
 
-def test_evaluation_leaves_keras_alone(tmp_path):
-  settings, _ = train(tmp_path, train_steps=1)
-  evaluator = Evaluator(*training_runs.prepare(settings))
+def test_evaluation_leaves_keras_alone(evaluated_run):
+  evaluator = Evaluator(*training_runs.prepare(evaluated_run[0]))
   with tf.Graph().as_default(), tf.Session() as session:
     tf.keras.backend.set_session(session)
-    try:
-      model = tf.keras.Sequential([tf.keras.layers.Dense(2, input_shape=(3,))])
-      before = model.get_weights()
-      evaluator.evaluate()
-      assert tf.keras.backend.get_session() is session
-      assert tf.get_default_graph() is session.graph
-      np.testing.assert_array_equal(model.get_weights()[0], before[0])
-    finally:
-      tf.keras.backend.set_session(None)
+    model = tf.keras.Sequential([tf.keras.layers.Dense(2, input_shape=(3,))])
+    before = model.get_weights()
+    evaluator.evaluate()
+    assert tf.keras.backend.get_session() is session
+    assert tf.get_default_graph() is session.graph
+    np.testing.assert_array_equal(model.get_weights()[0], before[0])
+    tf.keras.backend.set_session(None)

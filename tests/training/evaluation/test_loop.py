@@ -28,13 +28,11 @@ sys.exit(program.main(sys.argv[1:]))
 
 @pytest.mark.slow
 def test_memory_after_100_evaluations(tmp_path):
-  ran = subprocess.run(
+  output = subprocess.run(
       [sys.executable, '-c', PROGRAM, '--model_dir={}'.format(tmp_path), '--train_steps=200',
        '--eval_every_steps=2', '--dataset=synthetic', '--image_size=18,18', '--batch_size=4',
        '--num_gpus=0', '--noreport_page'], cwd=str(ROOT), stdout=subprocess.PIPE, timeout=900,
       # What each thread's arena keeps of memory that is free comes and goes by 5 % of the peak.
-      env=dict(os.environ, PYTHONPATH=str(ROOT), MALLOC_ARENA_MAX='1'), universal_newlines=True)
-  assert ran.returncode == 0
-  peaks = [int(line.split()[1]) for line in ran.stdout.splitlines() if line.startswith('peak')]
-  assert len(peaks) == 100
-  assert peaks[-1] <= 1.03 * peaks[19]
+      env=dict(os.environ, PYTHONPATH=str(ROOT), MALLOC_ARENA_MAX='1'), check=True).stdout.decode()
+  peaks = [int(line.split()[1]) for line in output.splitlines() if line.startswith('peak')]
+  assert len(peaks) == 100 and peaks[-1] <= 1.03 * peaks[19]

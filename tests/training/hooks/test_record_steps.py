@@ -1,57 +1,39 @@
-"""`TimeHistory` under a clock that is given to it."""
+"""What a run records of its steps, under a clock that is given to it."""
+
+import contextlib
 
 import numpy as np
 import tensorflow.compat.v1 as tf
+from hook_runs import readings
 
 from estimator_train.process.start_up import StartUpTimer
 from estimator_train.training.hooks import record_steps
-from estimator_train.training.hooks.record_steps import RecordSteps
 
 
-def run_steps(history, count, step=tf.no_op):
+def record(count, clock, start_up=None):
+  """Records runs of a session, of which the first one fails."""
+  history = record_steps.RecordSteps(start_up or StartUpTimer(), clock=clock)
   with tf.Graph().as_default():
     tf.train.get_or_create_global_step()
-    work = step()
+    runs = tf.get_variable('runs', [], tf.int32, tf.zeros_initializer(), use_resource=True)
+    step = tf.debugging.assert_greater(runs.assign_add(1), 1)
     with tf.train.MonitoredSession(hooks=[history]) as session:
       for _ in range(count):
-        try:
-          session.run(work)
-        except tf.errors.InvalidArgumentError:
-          pass
+        with contextlib.suppress(tf.errors.InvalidArgumentError):
+          session.run(step)
+  return history
 
 
-def test_times_of_each_step():
-  now = iter([1., 1.5, 2., 4., 5., 5.25])
-  history = RecordSteps(StartUpTimer(), clock=lambda: next(now))
-  run_steps(history, 3)
-  assert list(history.began) == [1., 2., 5.]
-  assert list(history.ended) == [1.5, 4., 5.25]
+def test_times_of_the_steps_and_of_the_way_to_the_first():
+  start_up = StartUpTimer(clock=readings(10., 12., 14., 15., 21., 99.), process_age=lambda: 1.)
+  history = record(4, readings(0., 1., 1.5, 2., 4., 5., 5.25), start_up)
+  assert list(history.began) == [1., 2., 5.] and list(history.ended) == [1.5, 4., 5.25]
   assert np.isnan(history.waited).all(), 'there is no input to wait for'
+  assert start_up.secs == {'import': 1., 'graph': 2., 'session': 3., 'first_step': 6.}
 
 
 def test_a_long_run_keeps_its_last_steps(monkeypatch):
   monkeypatch.setattr(record_steps, '_NUM_STEPS_KEPT', 3)
-  now = iter(range(100))
-  history = RecordSteps(StartUpTimer(), clock=lambda: next(now))
-  run_steps(history, 13)
+  history = record(14, readings(*range(-1, 99)))
   assert history.discarded_steps == 9 and len(history.waited) == 4
   assert list(history.began) == [18, 20, 22, 24] and list(history.ended) == [19, 21, 23, 25]
-
-
-def test_the_way_to_the_first_step():
-  now = iter([10., 12., 15., 21., 99.])
-  start_up = StartUpTimer(clock=lambda: next(now), process_age=lambda: 1.)
-  run_steps(RecordSteps(start_up), 2)
-  assert start_up.secs == {'import': 1., 'graph': 2., 'session': 3., 'first_step': 6.}
-
-
-def test_a_run_that_failed_is_no_step():
-  now = iter([1., 2., 3., 4., 5.])
-  history = RecordSteps(StartUpTimer(), clock=lambda: next(now))
-
-  def fails_at_first():
-    runs = tf.get_variable('runs', [], tf.int32, tf.zeros_initializer(), use_resource=True)
-    return tf.debugging.assert_greater(runs.assign_add(1), 1)
-
-  run_steps(history, 3, fails_at_first)
-  assert list(history.began) == [2., 4.] and list(history.ended) == [3., 5.]

@@ -1,68 +1,112 @@
-"""TimeHistory in later trainings of a process, and with sessions that are lost or saved."""
+"""TimeHistory in later trainings of a process, with any session, and with lost ones."""
 
 import json
 import os
 import subprocess
 import sys
+import time
 
 import pytest
 import tensorflow.compat.v1 as tf
 from conftest import ROOT
-from test_time_history import canned, dataset, train_in_session
+from hook_runs import train_in_session
 
 from estimator_train import TimeHistory
-from estimator_train.tf_patches import session_runs
 
+# Each case is a process that has imported TensorFlow, but has had no session.
 SCRIPT = """
-import json, sys
-import test_time_history as tests
+import json, os, sys
+import hook_runs
 import tensorflow.compat.v1 as tf
 import estimator_train
-case, folder = sys.argv[1:]
-if case == 'notebook':
-  sys.ps1 = 'In : '
-if case == 'converted':
-  model = tf.keras.Sequential([tf.keras.layers.Dense(2, 'softmax', input_shape=(4,), name='x')])
-  model.compile('sgd', 'sparse_categorical_crossentropy')
-  estimator = estimator_train.convert(model, model_dir=folder)
-  data = lambda: tests.dataset().map(lambda features, labels: (features['x'], labels))
-else:
-  estimator, data = tests.canned(folder), tests.dataset
-if case == 'later':
-  estimator.train(data, steps=1)
-hook = estimator_train.TimeHistory()
-estimator.train(data, steps=2, hooks=[hook])
-print(json.dumps(hook.report()['first_step_parts_secs']))
+
+def train(case, folder):
+  data, estimator = hook_runs.dataset, hook_runs.canned(folder)
+  if case == 'notebook':
+    sys.ps1 = 'In : '
+  if case == 'later':
+    estimator.train(data, steps=1)
+  if case == 'converted':
+    model = tf.keras.Sequential([tf.keras.layers.Dense(2, 'softmax', input_shape=(4,), name='x')])
+    model.compile('sgd', 'sparse_categorical_crossentropy')
+    estimator = estimator_train.convert(model, model_dir=folder)
+    data = lambda: hook_runs.dataset().map(lambda features, labels: (features['x'], labels))
+  hook = estimator_train.TimeHistory()
+  estimator.train(data, steps=2, hooks=[hook])
+  print(json.dumps([case, list(hook.report()['first_step_parts_secs'])]), flush=True)
+
+for case in ('script', 'converted', 'later', 'notebook'):
+  if not os.fork():
+    train(case, os.path.join(sys.argv[1], case))
+    os._exit(0)
+  os.wait()
 """
 
 
-@pytest.mark.parametrize('case, from_process_start', [
-    ('script', True), ('converted', True), ('later', False), ('notebook', False)])
-def test_the_start_of_the_time_to_the_first_step(tmp_path, case, from_process_start):
+def test_the_start_of_the_time_to_the_first_step(tmp_path):
   output = subprocess.run(
-      [sys.executable, '-c', SCRIPT, case, str(tmp_path)], stdout=subprocess.PIPE, timeout=120,
-      check=True, cwd=str(ROOT / 'tests' / 'training' / 'hooks'), env=dict(
-          os.environ, PYTHONPATH=os.pathsep.join([str(ROOT), str(ROOT / 'tests')]))).stdout
-  parts = json.loads(output)
-  assert ('import' in parts and 'graph' in parts) == from_process_start
-  assert list(parts)[-3:] == ['session', 'first_batch', 'first_step']
+      [sys.executable, '-c', SCRIPT, str(tmp_path)], stdout=subprocess.PIPE, timeout=240,
+      check=True, cwd=str(ROOT / 'tests' / 'training' / 'hooks'),
+      env=dict(os.environ, PYTHONPATH=str(ROOT))).stdout
+  of_training = ['session', 'first_batch', 'first_step']
+  of_process = ['import', 'graph'] + of_training
+  assert dict(map(json.loads, output.splitlines())) == {
+      'script': of_process, 'converted': of_process, 'later': of_training, 'notebook': of_training}
 
 
-def test_a_hook_that_is_given_twice(tmp_path):
+def test_other_iterators_of_the_graph_do_not_advance():
+  def with_other_iterators(fetches):
+    first, second, unused = (
+        tf.data.make_one_shot_iterator(tf.data.Dataset.range(count)) for count in (99, 99, 3))
+    unused.get_next()
+    tf.data.make_initializable_iterator(tf.data.Dataset.range(3)).get_next()
+    return fetches + [tf.cond(tf.less(fetches[1], 5), first.get_next, second.get_next)]
+
+  hook = TimeHistory(batch_size=1, warmup_steps=0)
+  read = train_in_session([hook], 10, with_other_iterators)
+  assert [number for _, number, _ in read] == list(range(10))
+  assert hook.report()['steps_timed'] == 10 and hook.report()['input_wait_secs'] is not None
+
+
+def test_a_run_that_reads_no_batch_does_not_advance_the_input():
+  with tf.Graph().as_default():
+    number = tf.data.make_one_shot_iterator(tf.data.Dataset.range(100)).get_next()
+    step = tf.train.create_global_step()
+    with tf.train.MonitoredTrainingSession(hooks=[TimeHistory()]) as session:
+      assert [session.run(fetch) for fetch in [step, number] * 4][1::2] == [0, 1, 2, 3]
+
+
+class RunsBeforeTheStep(tf.train.SessionRunHook):
+  """A hook that uses the session before each step."""
+
+  def begin(self):
+    self._number = tf.constant(1)
+
+  def before_run(self, run_context):
+    run_context.session.run(self._number)
+
+
+def test_a_hook_that_is_given_twice_with_one_that_runs_the_session_before_the_step():
+  at = []
+
+  def note(number):
+    at.append(time.perf_counter())
+    return number
+
   hook = TimeHistory(batch_size=16, warmup_steps=0)
-  canned(tmp_path).train(dataset, steps=5, hooks=[hook, hook])
+  train_in_session([hook, RunsBeforeTheStep(), hook], 5, lambda fetches: [
+      fetches[0], tf.py_func(note, [fetches[1]], tf.int64)])
+  assert all(began < now < ended for began, now, ended in zip(hook.began, at, hook.ended))
   report = hook.report()
-  assert (len(hook.times), report['steps_timed'], report['examples']) == (5, 5, 5 * 16)
-  assert report['input_wait_secs'] is not None and min(hook.times) > 0
+  assert (len(at), len(hook.times), report['steps_timed'], report['examples']) == (5, 5, 5, 80)
+  assert report['input_wait_secs'] is not None
 
 
 class Aborts(tf.train.SessionRunHook):
   """A hook that fails at the given runs like a lost parameter server; keeps the sessions."""
 
   def __init__(self, runs):
-    self._failing_runs = runs
-    self._runs = 0
-    self.sessions = []
+    self._failing_runs, self._runs, self.sessions = runs, 0, []
 
   def after_create_session(self, session, coord):
     self.sessions.append(session)
@@ -75,7 +119,7 @@ class Aborts(tf.train.SessionRunHook):
 
 def test_repeated_steps_and_the_pause_of_a_recovery(tmp_path):
   hook, aborts = TimeHistory(batch_size=16, warmup_steps=0), Aborts({9, 10})
-  canned(tmp_path, save_checkpoints_steps=3).train(dataset, steps=10, hooks=[hook, aborts])
+  train_in_session([hook, aborts], 10, checkpoint_dir=str(tmp_path), save_checkpoint_steps=3)
   report = hook.report()
   # The eight steps before the failure end with checkpoint 6, from which training resumes.
   assert (report['global_step'], report['steps_timed'], len(hook.times)) == (10, 10, 10)
@@ -83,7 +127,7 @@ def test_repeated_steps_and_the_pause_of_a_recovery(tmp_path):
   # After steps 3 and 9. The pause after step 6 is part of the recovery.
   assert report['pauses']['checkpoint']['count'] == 2
   assert report['pauses']['recovery']['count'] == 1
-  assert max(hook.times[1:]) < report['pauses']['recovery']['secs'] < report['wall_secs']
+  assert 0 < report['pauses']['recovery']['secs'] < report['wall_secs']
   assert report['steady_steps_per_sec'] > report['steps_per_sec']
   assert len(aborts.sessions) == 3
   assert not any('run' in vars(session) for session in aborts.sessions)
@@ -105,62 +149,3 @@ def test_a_recovery_without_a_checkpoint(has_global_step, steps):
   assert list(report['pauses']) == ([] if has_global_step else ['recovery'])
   parts = report['first_step_parts_secs']
   assert report['time_to_first_step_secs'] == pytest.approx(sum(parts.values()))
-
-
-class SavesItself(tf.train.SessionRunHook):
-  """A hook that saves a checkpoint with a saver of its own after each second step."""
-
-  def __init__(self, path, scope):
-    self._path, self._scope, self._runs = str(path), scope, 0
-
-  def begin(self):
-    with tf.name_scope(self._scope):
-      self._saver = tf.train.Saver([tf.train.get_global_step()])
-
-  def after_run(self, run_context, run_values):
-    self._runs += 1
-    if self._runs % 2 == 0:
-      self._saver.save(run_context.session, self._path, global_step=self._runs)
-
-
-@pytest.mark.parametrize('scope', ['', 'teacher'])
-def test_a_saver_in_a_name_scope(tmp_path, scope):
-  hook = TimeHistory(warmup_steps=0)
-  train_in_session([SavesItself(tmp_path / 'model', scope), hook], 6)
-  assert hook.report()['pauses']['checkpoint']['count'] == 2
-
-
-class FetchesByName(tf.train.SessionRunHook):
-  """A hook that reads the global step by its name, which starts like those of savers."""
-
-  def begin(self):
-    tf.identity(tf.train.get_global_step(), name='saved_step')
-
-  def after_run(self, run_context, run_values):
-    run_context.session.run('saved_step:0')
-
-
-def test_a_run_that_only_has_the_name_of_a_saver():
-  hook = TimeHistory(warmup_steps=0)
-  train_in_session([FetchesByName(), hook], 4)
-  assert hook.report()['pauses'] == {}
-
-
-def test_another_replacement_of_the_method_run_is_kept():
-  def traced_run(*args, **options):
-    return tf.Session.run(session, *args, **options)
-
-  with tf.Graph().as_default(), tf.Session() as session:
-    session.run = traced_run
-    first, second = session_runs.SessionRunTimer(), session_runs.SessionRunTimer()
-    first.attach(session)
-    second.attach(session)
-    second_run = session.run
-    first.detach()  # The timers are detached in the order of the hooks.
-    assert session.run is second_run
-    second.detach()
-    assert session.run(tf.constant(3)) == 3
-    session.run = traced_run
-    first.attach(session)
-    first.detach()
-    assert session.run is traced_run

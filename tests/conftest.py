@@ -368,3 +368,19 @@ def write_idx(tmp_path):
     return paths
 
   return write
+
+
+@pytest.fixture
+def own_graph(monkeypatch):
+  """A new default graph and Keras session for a test; leaves out what takes long in TensorFlow."""
+  import tensorflow.compat.v1 as tf
+  from tensorflow.python.training import training_util
+
+  from estimator_train.tf_patches import deprecation
+
+  monkeypatch.setattr(training_util, 'write_graph', lambda *arguments, **options: None)
+  with deprecation.without_checks(), tf.Graph().as_default():
+    tf.keras.backend.set_session(None)
+    yield
+    tf.keras.backend.set_session(None)
+    tf.summary.FileWriterCache.clear()

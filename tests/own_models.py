@@ -6,45 +6,41 @@ import time
 
 import tensorflow.compat.v1 as tf
 
+layers = tf.keras.layers
+
+
+def _network(image_shape, num_classes, *hidden, **options):
+  """Returns a classifier that flattens its images, with hidden layers between."""
+  return tf.keras.Sequential([layers.Flatten(input_shape=image_shape), *hidden,
+                              layers.Dense(num_classes, activation='softmax', **options)])
+
+
+def _dense(units, **options):
+  return layers.Dense(units, activation='tanh', **options)
+
+
+def _compiled(model, *arguments, **options):
+  model.compile(*arguments, **options)
+  return model
+
 
 def two_layers(image_shape, num_classes):
   """Smooth everywhere, so that rounding stays rounding: ReLUs and poolings can flip on it."""
-  layers = tf.keras.layers
-  return tf.keras.Sequential([
-      layers.Flatten(input_shape=image_shape),
-      layers.Dense(32, activation='tanh'),
-      layers.Dense(num_classes, activation='softmax'),
-  ])
+  return _network(image_shape, num_classes, _dense(32))
 
 
 def embedding(image_shape, num_classes):
   """Has a sparse gradient."""
-  layers = tf.keras.layers
-  return tf.keras.Sequential([
-      layers.Flatten(input_shape=image_shape),
-      layers.Lambda(lambda pixels: tf.cast(8 * pixels, tf.int32)),
-      layers.Embedding(9, 2),
-      layers.Flatten(),
-      layers.Dense(num_classes, activation='softmax', name='dense'),
-  ])
+  return _network(
+      image_shape, num_classes, layers.Lambda(lambda pixels: tf.cast(8 * pixels, tf.int32)),
+      layers.Embedding(9, 2), layers.Flatten(), name='dense')
+
+
+embeddings = embedding
 
 
 def with_dropout(image_shape, num_classes):
-  layers = tf.keras.layers
-  return tf.keras.Sequential([
-      layers.Flatten(input_shape=image_shape),
-      layers.Dense(16, activation='tanh'),
-      layers.Dropout(0.5),
-      layers.Dense(num_classes, activation='softmax'),
-  ])
-
-
-def with_captured_tensor(image_shape, num_classes):
-  """Has an error that appears only in the Estimator."""
-  factor = tf.constant(2.)
-  model = two_layers(image_shape, num_classes)
-  model.compile('sgd', lambda true, outputs: factor * tf.square(true - outputs))
-  return model
+  return _network(image_shape, num_classes, _dense(16), layers.Dropout(0.5))
 
 
 def with_failing_metric(image_shape, num_classes):
@@ -53,20 +49,10 @@ def with_failing_metric(image_shape, num_classes):
       raise KeyError('no such output')
     return true
 
-  model = two_layers(image_shape, num_classes)
-  model.compile('sgd', 'mse', [fail_in_the_copy])
-  return model
+  return _compiled(two_layers(image_shape, num_classes), 'sgd', 'mse', [fail_in_the_copy])
 
 
-def with_repeated_layer(image_shape, num_classes):
-  layers = tf.keras.layers
-  layer = layers.Dense(8, activation='tanh')
-  return tf.keras.Sequential([
-      layers.Flatten(input_shape=image_shape), layers.Dense(8), layer, layer,
-      layers.Dense(num_classes, activation='softmax')])
-
-
-class Wait(tf.keras.layers.Layer):
+class Wait(layers.Layer):
   """Waits in every step, for as long as the test says that added it here."""
   delay = None
 
@@ -75,20 +61,14 @@ class Wait(tf.keras.layers.Layer):
 
 
 def slow(image_shape, num_classes):
-  layers = tf.keras.layers
-  return tf.keras.Sequential([
-      layers.Flatten(input_shape=image_shape),
-      layers.Dense(8, activation='tanh'),
-      Wait(),
-      layers.Dense(num_classes, activation='softmax'),
-  ])
+  return _network(image_shape, num_classes, _dense(8), Wait())
 
 
 def one_over_all_replicas(weight):
   return tf.ones_like(weight) / tf.distribute.get_strategy().num_replicas_in_sync
 
 
-class Probe(tf.keras.layers.Layer):
+class Probe(layers.Layer):
   """Has a weight that each SGD step takes just the learning rate from; changes nothing else."""
   gradient = staticmethod(one_over_all_replicas)
 
@@ -104,10 +84,7 @@ class Probe(tf.keras.layers.Layer):
 
 
 def probe(image_shape, num_classes):
-  layers = tf.keras.layers
-  return tf.keras.Sequential([
-      layers.Flatten(input_shape=image_shape), Probe(),
-      layers.Dense(num_classes, activation='softmax')])
+  return _network(image_shape, num_classes, Probe())
 
 
 class Hang:
@@ -191,129 +168,89 @@ def on_a_token(image_shape, num_classes):
 
 
 def compiled_with_sgd(image_shape, num_classes):
-  model = two_layers(image_shape, num_classes)
-  model.compile(tf.train.GradientDescentOptimizer(0.1), 'categorical_crossentropy')
-  return model
+  return _compiled(two_layers(image_shape, num_classes), tf.train.GradientDescentOptimizer(0.1),
+                   'categorical_crossentropy')
 
 
 def compiled_with_momentum(image_shape, num_classes):
-  model = two_layers(image_shape, num_classes)
-  model.compile(tf.train.MomentumOptimizer(0.05, 0.9), 'sparse_categorical_crossentropy')
-  return model
+  return _compiled(two_layers(image_shape, num_classes), tf.train.MomentumOptimizer(0.05, 0.9),
+                   'sparse_categorical_crossentropy')
 
 
 def compiled_with_adam(image_shape, num_classes):
-  model = two_layers(image_shape, num_classes)
-  model.compile(tf.train.AdamOptimizer(0.001), 'categorical_crossentropy')
-  return model
-
-
-def embeddings(image_shape, num_classes):
-  """Has sparse gradients."""
-  layers = tf.keras.layers
-  return tf.keras.Sequential([
-      layers.Flatten(input_shape=image_shape),
-      layers.Lambda(lambda pixels: tf.cast(pixels * 9, tf.int32)),
-      layers.Embedding(10, 2),
-      layers.Flatten(),
-      layers.Dense(num_classes, activation='softmax')])
+  return _compiled(two_layers(image_shape, num_classes), tf.train.AdamOptimizer(0.001),
+                   'categorical_crossentropy')
 
 
 def batch_norm(image_shape, num_classes):
   """Has statistics that each replica updates, and frozen ones that no replica updates."""
-  layers = tf.keras.layers
-  return tf.keras.Sequential([
-      layers.Flatten(input_shape=image_shape),
-      layers.BatchNormalization(momentum=0.9),
-      layers.Dense(8, activation='tanh'),
-      layers.BatchNormalization(trainable=False),
-      layers.Dense(num_classes, activation='softmax'),
-  ])
+  return _network(image_shape, num_classes, layers.BatchNormalization(momentum=0.9), _dense(8),
+                  layers.BatchNormalization(trainable=False))
 
 
 def partly_frozen(image_shape, num_classes):
-  layers = tf.keras.layers
-  return tf.keras.Sequential([
-      layers.Flatten(input_shape=image_shape),
-      layers.BatchNormalization(),
-      layers.Dense(16, activation='tanh', trainable=False),
-      layers.Dense(num_classes, activation='softmax'),
-  ])
+  return _network(image_shape, num_classes, layers.BatchNormalization(), _dense(
+      16, trainable=False))
 
 
 def _with_first_layers(image_shape, num_classes, *first):
-  layers = tf.keras.layers
   return tf.keras.Sequential([
-      layers.Conv2D(4, 3, activation='tanh', input_shape=image_shape, trainable=False)
-  ] + list(first) + [layers.Flatten(), layers.Dense(num_classes, activation='softmax')])
+      layers.Conv2D(4, 3, activation='tanh', input_shape=image_shape, trainable=False),
+      *first, layers.Dense(num_classes, activation='softmax')])
 
 
 def frozen_first(image_shape, num_classes):
-  return _with_first_layers(image_shape, num_classes,
-                            tf.keras.layers.Conv2D(3, 3, activation='tanh', trainable=False))
+  return _with_first_layers(image_shape, num_classes, layers.Conv2D(
+      3, 3, activation='tanh', trainable=False), layers.Flatten())
 
 
 def frozen_dropout(image_shape, num_classes):
-  return _with_first_layers(image_shape, num_classes, tf.keras.layers.Dropout(0.5))
+  return _with_first_layers(image_shape, num_classes, layers.Dropout(0.5), layers.Flatten())
 
 
 def frozen_dropout_head(image_shape, num_classes):
   """The usual head after frozen layers."""
-  layers = tf.keras.layers
-  return tf.keras.Sequential([
-      layers.Conv2D(4, 3, activation='tanh', input_shape=image_shape, trainable=False),
-      layers.Flatten(), layers.Dropout(0.5, trainable=False), layers.Dense(8, activation='tanh'),
-      layers.Dropout(0.2), layers.Dense(num_classes, activation='softmax')])
+  return _with_first_layers(
+      image_shape, num_classes, layers.Flatten(), layers.Dropout(0.5, trainable=False), _dense(8),
+      layers.Dropout(0.2))
 
 
 def frozen_batch_norm(image_shape, num_classes):
   """Keras's own, which takes the statistics of the batch in training, frozen or not."""
-  return _with_first_layers(image_shape, num_classes,
-                            tf.keras.layers.BatchNormalization(trainable=False))
+  return _with_first_layers(image_shape, num_classes, layers.BatchNormalization(trainable=False),
+                            layers.Flatten())
 
 
 def frozen_last(image_shape, num_classes):
-  layers = tf.keras.layers
-  return tf.keras.Sequential([
-      layers.Flatten(input_shape=image_shape), layers.Dense(16),
-      layers.Dense(num_classes, activation='softmax', trainable=False)])
+  return _network(image_shape, num_classes, layers.Dense(16), trainable=False)
 
 
 def logits():
-  layers = tf.keras.layers
   return tf.keras.Sequential([layers.Flatten(input_shape=(28, 28, 1)), layers.Dense(10)])
 
 
-def functional(image_shape, num_classes):
-  inputs = tf.keras.Input(image_shape)
-  hidden = tf.keras.layers.Flatten()(inputs)
-  return tf.keras.Model(inputs, tf.keras.layers.Dense(num_classes, activation='softmax')(hidden))
-
-
 def of_any_size(image_shape, num_classes):
-  layers = tf.keras.layers
   return tf.keras.Sequential([
       layers.Conv2D(4, 3, input_shape=(None, None, image_shape[2])),
       layers.GlobalAveragePooling2D(), layers.Dense(num_classes, activation='softmax')])
 
 
-def with_metrics(image_shape, num_classes):
-  model = functional(image_shape, num_classes)
-  model.compile('sgd', ['categorical_crossentropy'],
-                metrics=['accuracy', tf.keras.metrics.CategoricalAccuracy('top')])
-  return model
-
-
 def with_loss_weight(image_shape, num_classes):
-  model = frozen_first(image_shape, num_classes)
-  model.compile('sgd', ['sparse_categorical_crossentropy'], metrics=['acc'], loss_weights=[3.])
-  return model
+  return _compiled(frozen_first(image_shape, num_classes), 'sgd',
+                   ['sparse_categorical_crossentropy'], metrics=['acc'], loss_weights=[3.])
+
+
+def _functional(image_shape, num_classes):
+  inputs = tf.keras.Input(image_shape)
+  hidden = layers.Flatten()(inputs)
+  return tf.keras.Model(inputs, layers.Dense(
+      num_classes, activation='softmax', name='class')(hidden))
 
 
 def with_loss_by_name(image_shape, num_classes):
-  model = functional(image_shape, num_classes)
-  model.compile('sgd', {model.output_names[0]: 'sparse_categorical_crossentropy'})
-  return model
+  return _compiled(
+      _functional(image_shape, num_classes), 'sgd', {'class': 'sparse_categorical_crossentropy'},
+      metrics=['accuracy', tf.keras.metrics.SparseCategoricalAccuracy('top')])
 
 
 def _scalar_loss(labels, outputs):
@@ -321,9 +258,7 @@ def _scalar_loss(labels, outputs):
 
 
 def with_scalar_loss(image_shape, num_classes):
-  model = functional(image_shape, num_classes)
-  model.compile('sgd', _scalar_loss)
-  return model
+  return _compiled(_functional(image_shape, num_classes), 'sgd', _scalar_loss)
 
 
 class OwnLoss(tf.keras.losses.Loss):
@@ -336,7 +271,7 @@ class OwnLoss(tf.keras.losses.Loss):
     return self.factor * tf.keras.losses.categorical_crossentropy(y_true, y_pred)
 
 
-class Scale(tf.keras.layers.Layer):
+class Scale(layers.Layer):
 
   def __init__(self, factor, **options):
     super().__init__(**options)
@@ -352,20 +287,13 @@ class DescribedScale(Scale):
     return dict(super(Scale, self).get_config(), factor=self.factor)
 
 
-def _scaled(image_shape, num_classes, scale):
-  layers = tf.keras.layers
-  return tf.keras.Sequential([layers.Flatten(input_shape=image_shape), scale,
-                              layers.Dense(num_classes, activation='softmax')])
-
-
 def with_own_layer_and_loss(image_shape, num_classes):
-  model = _scaled(image_shape, num_classes, DescribedScale(.5))
-  model.compile('sgd', OwnLoss(1.))
-  return model
+  scale = DescribedScale(.5)
+  return _compiled(_network(image_shape, num_classes, scale, _dense(8), scale), 'sgd', OwnLoss(1.))
 
 
 def with_undescribed_layer(image_shape, num_classes):
-  return _scaled(image_shape, num_classes, Scale(.5))
+  return _network(image_shape, num_classes, Scale(.5))
 
 
 class SumScale(Scale):
@@ -380,14 +308,14 @@ class SumScale(Scale):
 
 
 def with_unsaveable_layer(image_shape, num_classes):
-  return _scaled(image_shape, num_classes, SumScale({.25, .5}))
+  return _network(image_shape, num_classes, SumScale({.25, .5}))
 
 
 class Subclass(tf.keras.Model):
 
   def __init__(self, num_classes):
     super().__init__()
-    self.dense = tf.keras.layers.Dense(num_classes)
+    self.dense = layers.Dense(num_classes)
 
   def call(self, inputs):
     return self.dense(inputs)
@@ -398,19 +326,19 @@ def subclassed(image_shape, num_classes):
 
 
 def without_input_shape(image_shape, num_classes):
-  return tf.keras.Sequential([tf.keras.layers.Dense(num_classes)])
+  return tf.keras.Sequential([layers.Dense(num_classes)])
 
 
 def of_two_inputs(image_shape, num_classes):
   inputs = [tf.keras.Input(image_shape), tf.keras.Input((3,))]
-  hidden = tf.keras.layers.concatenate([tf.keras.layers.Flatten()(inputs[0]), inputs[1]])
-  return tf.keras.Model(inputs, tf.keras.layers.Dense(num_classes)(hidden))
+  hidden = layers.concatenate([layers.Flatten()(inputs[0]), inputs[1]])
+  return tf.keras.Model(inputs, layers.Dense(num_classes)(hidden))
 
 
 def of_two_outputs(image_shape, num_classes):
   inputs = tf.keras.Input(image_shape)
-  hidden = tf.keras.layers.Flatten()(inputs)
-  return tf.keras.Model(inputs, [tf.keras.layers.Dense(num_classes)(hidden) for _ in range(2)])
+  hidden = layers.Flatten()(inputs)
+  return tf.keras.Model(inputs, [layers.Dense(num_classes)(hidden) for _ in range(2)])
 
 
 def of_three_arguments(image_shape, num_classes, what_else):
@@ -422,7 +350,7 @@ def raises(image_shape, num_classes):
 
 
 def of_another_shape(image_shape, num_classes):
-  return tf.keras.Sequential([tf.keras.layers.Dense(3, input_shape=(5,))])
+  return tf.keras.Sequential([layers.Dense(3, input_shape=(5,))])
 
 
 def no_model():
@@ -440,7 +368,4 @@ class TooLarge(tf.keras.layers.Layer):
 
 
 def too_large(image_shape, num_classes):
-  layers = tf.keras.layers
-  return tf.keras.Sequential([
-      layers.Flatten(input_shape=image_shape), TooLarge(),
-      layers.Dense(num_classes, activation='softmax')])
+  return _network(image_shape, num_classes, TooLarge())

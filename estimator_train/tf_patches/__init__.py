@@ -307,7 +307,7 @@ attribute TensorFlow lacks, which other function uses this function, or how the 
     test: tests/training/evaluation/test_metrics_of_any_model.py
 - `training_endpoints.scalar_losses`
     defect: (used to warn of losses that replicas cannot compute exactly)
-    test: tests/training/test_losses.py
+    test: tests/training/test_unusual_models.py
 - `training_endpoints.loss_functions`, `training_endpoints.takes_labels_like_outputs`,
   `training_endpoints.takes_one_hot`
     defect: (no public function returns the loss of each output, or what it takes)

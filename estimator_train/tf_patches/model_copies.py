@@ -45,11 +45,13 @@ class ModelCopier:
                custom_objects: Optional[Mapping[str, Any]] = None) -> None:
     self._model = model
     self._custom_objects = dict(custom_objects or {})
-    # The attributes that a layer loses when it is created from its configuration, by its id; None:
-    # they are not known yet.
-    self._lost_attributes: Optional[Dict[int, Dict[str, Any]]] = None
-    if all(is_of_library(type(layer)) for layer in nested_layers(model)):
-      self._lost_attributes = {}
+    # The attributes that a layer loses when it is created from its configuration, by its id.
+    self._lost_attributes: Dict[int, Dict[str, Any]] = {}
+    # Whether the model was built when these attributes were found, because the first call of a
+    # model changes configurations; None: they have not been found yet.
+    self._found_when_built: Optional[bool] = None
+    self._may_lose_attributes = not all(
+        is_of_library(type(layer)) for layer in nested_layers(model))
 
   def copy(self, inputs: Any = None) -> tf.keras.Model:
     """Copies the model in the default graph; the copy is not compiled.
@@ -61,12 +63,13 @@ class ModelCopier:
     Raises:
       ValueError: a layer cannot be copied.
     """
-    if self._lost_attributes is None:
+    if self._may_lose_attributes and self._found_when_built != self._model.built:
       with tf.Graph().as_default():
         trial = _Copying({}, self._custom_objects)
         trial.copy_model(self._model, None if inputs is None else tf.nest.map_structure(
             lambda tensor: tf.placeholder(tensor.dtype, tensor.shape), inputs))
         self._lost_attributes = trial.find_lost_attributes()
+      self._found_when_built = self._model.built
     copying = _Copying(self._lost_attributes, self._custom_objects)
     copy = copying.copy_model(self._model, inputs)
     for original, layer in copying.pairs:

@@ -12,9 +12,6 @@ from estimator_train.settings import Settings
 from estimator_train.training import frozen_features
 from estimator_train.training.checkpoints import save_hook
 
-# What takes long here is TensorFlow, and the same on any Python.
-pytestmark = pytest.mark.slow
-
 
 def train(model_dir, model, **given):
   settings = Settings(**dict({'model': model, 'model_dir': str(model_dir), 'mode': 'train',
@@ -32,9 +29,10 @@ def assert_same(one, other, within):
     assert difference <= within * max(np.abs(value).max(), 1e-3), name
 
 
-@pytest.mark.parametrize('optimizer', ['sgd', 'adam'])
-def test_same_weights_on_idx_files(tmp_path, optimizer):
-  given = {'model': 'own_models:frozen_first', 'optimizer': optimizer}
+@pytest.mark.parametrize('model, optimizer', [
+    ('frozen_batch_norm', 'adam'), pytest.param('frozen_first', 'sgd', marks=pytest.mark.slow)])
+def test_same_weights_on_idx_files(tmp_path, model, optimizer):
+  given = {'model': 'own_models:' + model, 'optimizer': optimizer, 'train_steps': 8}
   plain = train(tmp_path / 'plain', **given)
   assert_same(plain, train(tmp_path / 'cached', cache_features=True, **given), 1e-5)
   assert any(name.startswith('conv2d/kernel') for name in plain)
@@ -48,35 +46,32 @@ def of_folders(image_folders):
 
 
 def test_same_weights_on_images(tmp_path, of_folders):
+  cached = dict(of_folders, cache_features=True, cache=str(tmp_path / 'features'))
   plain = train(tmp_path / 'plain', **of_folders)
-  cached = train(tmp_path / 'cached', cache_features=True, cache=str(tmp_path / 'features'),
-                 **of_folders)
-  assert_same(plain, cached, 1e-5)
+  assert_same(plain, train(tmp_path / 'cached', **cached), 1e-5)
   (file,) = (tmp_path / 'features').iterdir()
   array = np.load(str(file))
   assert array.shape == (18, 28 * 28 * 3) and array.dtype == np.float32
   # On two replicas, and from the file.
-  assert_same(plain, train(tmp_path / 'two', cache_features=True, cache=str(tmp_path / 'features'),
-                           num_cpu_replicas=2, **of_folders), 1e-5)
+  assert_same(plain, train(tmp_path / 'two', num_cpu_replicas=2, **cached), 1e-5)
   assert list((tmp_path / 'features').iterdir()) == [file]
+  # Features of other types, weights (by the seed) or pixel values are other files.
+  assert_same(plain, train(tmp_path / 'half', cache_features_dtype='float16', **cached), 1e-2)
+  (half,) = set((tmp_path / 'features').iterdir()) - {file}
+  assert np.load(str(half)).dtype == np.float16
+  for count, changed in ((3, {'seed': 2}), (4, {'preprocess': 'caffe'})):
+    train(tmp_path / 'changed {}'.format(count), **dict(cached, train_steps=1, **changed))
+    assert len(list((tmp_path / 'features').iterdir())) == count
 
 
+@pytest.mark.slow
 def test_same_weights_of_a_pretrained_network(tmp_path, of_folders):
   of_folders['model'] = 'vgg16'
   assert_same(train(tmp_path / 'plain', **of_folders),
               train(tmp_path / 'cached', cache_features=True, **of_folders), 1e-5)
 
 
-def test_half_precision(tmp_path, of_folders):
-  plain = train(tmp_path / 'plain', **of_folders)
-  cached = train(tmp_path / 'cached', cache_features=True, cache=str(tmp_path / 'features'),
-                 cache_features_dtype='float16', **of_folders)
-  assert_same(plain, cached, 1e-2)
-  (file,) = (tmp_path / 'features').iterdir()
-  assert np.load(str(file)).dtype == np.float16
-
-
-def test_a_run_goes_on_with_and_without(tmp_path, of_folders):
+def test_a_run_resumes_with_and_without(tmp_path, of_folders):
   straight = train(tmp_path / 'straight', **of_folders)
   halved = dict(of_folders, train_steps=2)
   train(tmp_path / 'turns', cache_features=True, **halved)
@@ -85,30 +80,26 @@ def test_a_run_goes_on_with_and_without(tmp_path, of_folders):
   assert_same(straight, train(tmp_path / 'back', cache_features=True, **of_folders), 1e-5)
 
 
-@pytest.mark.parametrize('seed, preprocess, files', [(2, 'unit', 2), (1, 'caffe', 2),
-                                                     (1, 'unit', 1)])
-def test_other_features_are_not_used(tmp_path, of_folders, seed, preprocess, files):
-  """Another seed is other random weights."""
-  train(tmp_path / 'first', cache_features=True, cache=str(tmp_path / 'features'), **of_folders)
-  train(tmp_path / 'second', cache_features=True, cache=str(tmp_path / 'features'), seed=seed,
-        preprocess=preprocess, **of_folders)
-  assert len(list((tmp_path / 'features').iterdir())) == files
+def assert_split(model, frozen, rest):
+  assert not frozen.trainable_weights
+  assert frozen.weights + rest.weights == model.weights
+  assert rest.trainable_weights == model.trainable_weights
+  assert rest.output_shape == model.output_shape
 
 
 @pytest.mark.parametrize('name, trainable, last_frozen', [
-    ('vgg16', 4, 'block4_pool'), ('vgg16', 0, 'flatten'), ('vgg16', 3, 'block5_conv1'),
-    ('mobilenet', 3, 'conv_dw_13_relu'),
+    ('vgg16', 4, 'block4_pool'),
+    pytest.param('vgg16', 0, 'flatten', marks=pytest.mark.slow),
+    pytest.param('vgg16', 3, 'block5_conv1', marks=pytest.mark.slow),
+    pytest.param('mobilenet', 3, 'conv_dw_13_relu', marks=pytest.mark.slow),
     # The last residual block is frozen but for its last layers, and has a way around them.
-    ('resnet50', 5, 'conv5_block2_out')])
+    pytest.param('resnet50', 5, 'conv5_block2_out', marks=pytest.mark.slow)])
 def test_where_the_network_is_cut(name, trainable, last_frozen):
   with tf.Graph().as_default():
     model = registry.build(name, (64, 64, 3), 4, trainable)
     frozen, rest = frozen_features.split_model(model, name)
     assert frozen.layers[-1].name == last_frozen
-    assert not frozen.trainable_weights
-    assert frozen.weights + rest.weights == model.weights
-    assert rest.trainable_weights == model.trainable_weights
-    assert rest.output_shape == model.output_shape
+    assert_split(model, frozen, rest)
 
 
 @pytest.mark.parametrize('make, num_frozen', [
@@ -120,25 +111,14 @@ def test_layers_that_differ_from_step_to_step_are_not_cached(make, num_frozen):
     frozen, rest = frozen_features.split_model(model, 'any')
     assert [layer.name for layer in frozen.layers[1:]] == [
         layer.name for layer in model.layers[:num_frozen]]
-    assert rest.output_shape == model.output_shape
-    assert rest.trainable_weights == model.trainable_weights
+    assert_split(model, frozen, rest)
 
 
-def test_same_weights_with_batch_norm_after_the_frozen_layers(tmp_path):
-  given = {'model': 'own_models:frozen_batch_norm', 'train_steps': 4}
-  assert_same(train(tmp_path / 'plain', **given),
-              train(tmp_path / 'cached', cache_features=True, **given), 1e-5)
-
-
-@pytest.mark.parametrize('model, message', [
-    ('fashion_cnn', 'needs frozen layers at the beginning of the network.*: --model=fashion_cnn'),
-    ('own_models:frozen_last', 'needs frozen layers at the beginning'),
-])
-def test_what_cannot_be(tmp_path, model, message):
+@pytest.mark.parametrize('model, given, message', [
+    ('fashion_cnn', {}, 'needs frozen layers at the beginning of the .*: --model=fashion_cnn'),
+    ('own_models:frozen_last', {}, 'needs frozen layers at the beginning'),
+    ('own_models:frozen_first', {'dataset': 'synthetic'},
+     'require a finite data set.*--cache_features')])
+def test_what_cannot_be_cached(tmp_path, model, given, message):
   with pytest.raises(UserError, match=message):
-    train(tmp_path, model, cache_features=True)
-
-
-def test_made_up_examples_have_no_features(tmp_path):
-  with pytest.raises(UserError, match='require a finite data set.*--cache_features'):
-    train(tmp_path, 'own_models:frozen_first', cache_features=True, dataset='synthetic')
+    train(tmp_path, model, cache_features=True, **given)

@@ -4,36 +4,18 @@ import numpy as np
 import pytest
 import tensorflow
 import tensorflow.compat.v1 as tf
-from numpy.testing import assert_allclose
+from layers_of_users import Forgetful, Subclass
+from like_keras import ONE_HOT, RANDOM, X, Y, compare, convert, in_batches, predict
 
 import estimator_train
 
 keras = tf.keras
 layers = tf.keras.layers
+pytestmark = pytest.mark.usefixtures('own_graph')
 
-RANDOM = np.random.RandomState(0)
-X = RANDOM.normal(size=(24, 6)).astype(np.float32)
+SLOW = pytest.mark.slow
 SEQUENCES = RANDOM.normal(size=(24, 5, 6)).astype(np.float32)
-Y = RANDOM.normal(size=(24, 1)).astype(np.float32)
 K = Dense = 10  # Names that Keras's modules have, too.
-
-
-@pytest.fixture(autouse=True)
-def own_graph():
-  """A new default graph and Keras session for each test."""
-  with tf.Graph().as_default():
-    keras.backend.set_session(None)
-    yield
-    keras.backend.set_session(None)
-
-
-def batches(features=X, labels=Y, batch_size=24, drop_remainder=False):
-  return lambda: tf.data.Dataset.from_tensor_slices((features, labels)).batch(
-      batch_size, drop_remainder=drop_remainder)
-
-
-def outputs_of(estimator, input_fn):
-  return np.array([list(output.values())[0] for output in estimator.predict(input_fn)])
 
 
 def sgd(model, loss='mse', **options):
@@ -45,50 +27,32 @@ def sequential(*items):
   return keras.Sequential([layers.InputLayer((6,)), *items])
 
 
-def layer_used_twice():
-  layer = layers.Dense(6, activation='tanh')
-  return sequential(layer, layer, layers.Dense(1))
-
-
 def layer_inside_and_outside_of_an_inner_model():
   inputs, layer = layers.Input((6,)), layers.Dense(6, activation='tanh')
   inner = keras.Sequential([layers.InputLayer((6,)), layer, layers.Dense(6)])
   return keras.Model(inputs, layers.Dense(1)(layer(inner(inputs))))
 
 
-def loss_of_the_model_as_a_function():
-  model = sequential(layers.Dense(4), layers.Dense(1))
-  for layer in model.layers:
-    model.add_loss(lambda layer=layer: .5 * tf.nn.l2_loss(layer.kernel))
-  return model
+class Initialized(layers.Dense):
+  """A layer with an attribute that must not be copied before `build`."""
 
-
-def loss_of_a_layer_as_a_function():
-  layer = layers.Dense(4, kernel_regularizer='l2')
-  layer.add_loss(lambda: .5 * tf.nn.l2_loss(layer.kernel))
-  return sequential(layer, layers.Dense(1))
-
-
-class Scaled(layers.Dense):
-  """A layer whose get_config lacks an argument."""
-
-  def __init__(self, units, scale=1., **options):
-    super().__init__(units, **options)
-    self.scale, self.is_initialized = scale, False
+  is_initialized = False
 
   def build(self, input_shape):
-    if not self.is_initialized:  # This attribute must not be copied before `build`.
+    if not self.is_initialized:
       super().build(input_shape)
     self.is_initialized = True
 
+
+class WithFunctions(layers.Layer):
+  """A layer with functions that are no part of its configuration."""
+
+  def __init__(self, **options):
+    super().__init__(**options)
+    self.first, self.second = (lambda value: value + 1), (lambda value: value * 2)
+
   def call(self, inputs):
-    return self.scale * super().call(inputs)
-
-
-def attribute_set_later():
-  layer = Scaled(1)
-  layer.scale = 3.
-  return sequential(layer)
+    return self.second(self.first(inputs))
 
 
 class Constant(keras.initializers.Initializer):
@@ -104,6 +68,20 @@ class Constant(keras.initializers.Initializer):
     return {}
 
 
+def names_of_keras():
+  class Dense(Initialized):
+    """A layer of a user with the name of one of Keras's."""
+
+    def call(self, inputs):
+      return 3 * super().call(inputs)
+
+  def relu(values):
+    return keras.backend.relu(values, alpha=.5)
+
+  return sequential(keras.Sequential([layers.Dense(3, activation='relu', input_shape=(6,))]),
+                    Dense(3), WithFunctions(), layers.Dense(1, relu, True, Constant(.1)))
+
+
 class Cell(layers.SimpleRNNCell):
   """A cell of a user, with an argument that is not in its configuration."""
 
@@ -112,122 +90,80 @@ class Cell(layers.SimpleRNNCell):
     self.factor = factor
 
   def call(self, inputs, states, training=None):
-    output, states = super().call(inputs * self.factor, states, training)
-    return output, states
+    return super().call(inputs * self.factor, states, training)
 
 
-class Branches(keras.Model):
-  """A subclass with a list, a dict, an inner model and an attribute."""
+def recurrent(layer):
+  return keras.Sequential([layers.Reshape((3, 2), input_shape=(6,)), layers.Bidirectional(layer),
+                           layers.Dense(1)])
 
-  def __init__(self, scale=1.):
-    super().__init__()
-    self.scale = scale
-    self.hidden = [layers.Dense(4, activation='tanh'), Scaled(4, 2.)]
-    self.by_name = {'a': layers.Dense(3), 'b': keras.Sequential([layers.Dense(3)])}
-    self.top = layers.Dense(1)
+
+class Block(layers.Layer):
+  """Two layers inside a layer."""
+
+  def __init__(self, **options):
+    super().__init__(**options)
+    self.first, self.second = layers.Dense(6), layers.Dense(6)
 
   def call(self, inputs):
-    for layer in self.hidden:
-      inputs = layer(inputs)
-    return self.scale * self.top(self.by_name['a'](inputs) + self.by_name['b'](inputs))
+    return self.second(self.first(inputs))
 
 
-class WithConfig(Branches):
-  """A subclass whose configuration lacks its argument."""
-
-  def get_config(self):
-    return {}
-
-  @classmethod
-  def from_config(cls, config):
-    return cls()
+def frozen(model, find_layer):
+  """Freezes a layer after the construction of the model."""
+  sgd(model).train_on_batch(X, Y)
+  find_layer(model).trainable = False
+  return model
 
 
-MODELS = [
-    layer_used_twice, layer_inside_and_outside_of_an_inner_model,
-    loss_of_the_model_as_a_function, loss_of_a_layer_as_a_function, attribute_set_later,
-    lambda: sequential(Scaled(4, 5.), layers.Dense(1, kernel_initializer=Constant(.5))),
-    lambda: sequential(layers.Lambda(lambda values: values * 2),
-                       layers.Dense(1, activation=tf.exp)),
-    lambda: sequential(layers.Dense(4, activation=lambda values: values * 2),
-                       layers.Dense(4, activation=tf.nn.leaky_relu),
-                       layers.Dense(1, activation=lambda values: values * 3)),
-    lambda: Branches(2.), lambda: WithConfig(2.),
-    lambda: keras.Sequential([layers.Reshape((3, 2), input_shape=(6,)),
-                              layers.Bidirectional(layers.RNN(Cell(3, 2.))), layers.Dense(1)])]
+# Functions that make models, and how many replicas train them.
+MODELS = {
+    'layer used inside and outside': (layer_inside_and_outside_of_an_inner_model, 1),
+    'names of Keras': (names_of_keras, 1),
+    'other layer than configured': (lambda: Forgetful(units=5), 2),
+    'one layer more than configured': (lambda: Forgetful(has_first=True), 1),
+    'premade': (lambda: keras.experimental.LinearModel(1), 1),
+    'batch norm without known inputs': (lambda: keras.Sequential([
+        layers.Dense(3), layers.BatchNormalization(), layers.Dense(1)]), 1),
+    'cell': (lambda: recurrent(layers.RNN(Cell(3, 2.))), 1),
+    'LSTM': (lambda: recurrent(layers.LSTM(3)), 1), 'GRU': (lambda: recurrent(layers.GRU(3)), 1),
+    'frozen in a subclass': (lambda: frozen(Subclass(), lambda model: model.hidden[0]), 2),
+    'frozen in a forgetful subclass': (lambda: frozen(
+        Forgetful(has_first=True), lambda model: model.hidden[0]), 1),
+    'frozen in a layer': (lambda: frozen(sequential(
+        Block(), layers.Dense(1)), lambda model: model.layers[0].first), 2),
+    'frozen in a model': (lambda: frozen(sequential(
+        keras.Sequential([Block(input_shape=(6,))]), layers.Dense(1)),
+                                         lambda model: model.layers[0]), 1)}
 
 
-@pytest.mark.parametrize('make', MODELS)
-@pytest.mark.parametrize('replicas', [0, 2])
-def test_like_keras(make, replicas, tmp_path):
+@pytest.mark.parametrize('name', [
+    pytest.param(name, marks=SLOW) if name in (
+        'LSTM', 'GRU', 'frozen in a forgetful subclass') else name for name in MODELS])
+def test_like_keras(name, tmp_path):
+  make, replicas = MODELS[name]
   model = sgd(make(), metrics=['mae'])
-  expected_loss = model.evaluate(X, Y, batch_size=24, verbose=0)[0]
-  expected = model.predict(X)
-  estimator = estimator_train.convert(model, model_dir=str(tmp_path), num_cpu_replicas=replicas)
-  assert_allclose(outputs_of(estimator, batches()), expected, atol=1e-5)
-  assert estimator.evaluate(batches())['loss'] == pytest.approx(expected_loss, rel=1e-5)
-  model.train_on_batch(X, Y)
-  estimator.train(batches(batch_size=24 // (replicas or 1)), steps=1)
-  assert_allclose(outputs_of(estimator, batches()), model.predict(X), rtol=1e-4, atol=1e-5)
+  if not model.built:
+    model.predict_on_batch(X)
+  compare(model, tmp_path, (X, Y), replicas=[replicas], batch_size=24)
 
 
 def test_a_lambda_does_not_change_the_names_of_keras(tmp_path):
   model = sgd(sequential(layers.Lambda(lambda values: values * K), layers.Dense(1)))
-  estimator_train.convert(model, model_dir=str(tmp_path)).evaluate(batches())
+  convert(model, tmp_path)
   assert sequential(layers.Dense(3)).output_shape == (None, 3)
 
 
-@pytest.mark.parametrize('batch_size', [8, 24])
-def test_batches_of_a_static_size_count_once(batch_size, tmp_path):
-  model = sgd(sequential(layers.Dense(1)), metrics=['mae', keras.metrics.RootMeanSquaredError('r')])
-  expected = dict(zip(model.metrics_names, model.evaluate(X, Y, batch_size=24, verbose=0)))
-  result = estimator_train.convert(model, model_dir=str(tmp_path)).evaluate(
-      batches(batch_size=batch_size, drop_remainder=True))
-  assert result['examples'] == 24
-  for name, value in [*expected.items(), ('average_loss', expected['loss'])]:
-    assert result[name] == pytest.approx(value, rel=1e-5), name
-
-
-class Count(keras.metrics.Metric):
-  """Counts outputs above a threshold, which is missing in its configuration."""
-
-  def __init__(self, threshold=100., name='count', **options):
-    super().__init__(name=name, **options)
-    self.threshold, self.count = threshold, self.add_weight('c', initializer='zeros')
-
-  def update_state(self, y_true, y_pred, sample_weight=None):
-    return self.count.assign_add(tf.reduce_sum(tf.cast(y_pred > self.threshold, tf.float32)))
-
-  def result(self):
-    return self.count.read_value()
-
-
-class Squares(keras.metrics.Mean):
-  """The mean of the squared outputs."""
-
-  def update_state(self, y_true, y_pred, sample_weight=None):
-    return super().update_state(tf.square(y_pred), sample_weight)
-
-
-@pytest.mark.parametrize('make_metrics', [
-    lambda: {'a': [keras.metrics.AUC(name='auc'), Count(-100.)], 'b': [Squares()]},
-    lambda: [[keras.metrics.AUC(name='auc')], ['mae', Count(-100.)]],
-    lambda: {'a': keras.metrics.AUC(name='auc'), 'b': Count(-100.)}])
-def test_metric_objects_and_added_metrics(make_metrics, tmp_path):
-  inputs = layers.Input((6,))
-  hidden = layers.Dense(3)(inputs)
-  model = keras.Model(inputs, [layers.Dense(1, activation='sigmoid', name=name)(hidden)
-                               for name in 'ab'])
-  model.add_metric(hidden, name='hidden', aggregation='mean')
-  model = keras.Model(inputs, [layers.Lambda(tf.identity, name=name)(output) for name, output
-                               in zip('ab', model(inputs))])  # With an inner model.
-  labels = np.float32(Y > 0)
-  sgd(model, metrics=make_metrics())
-  expected = dict(zip(model.metrics_names, model.evaluate(X, [labels, labels], verbose=0)))
-  result = estimator_train.convert(model, model_dir=str(tmp_path)).evaluate(
-      batches(labels=(labels, labels), batch_size=5))
-  for name in set(expected) - {'loss'}:
-    assert result[name] == pytest.approx(expected[name], rel=1e-4), name
+def test_metrics_by_name_in_batches_of_a_static_size(tmp_path):
+  names = ['binary_accuracy', 'categorical_accuracy', 'categorical_crossentropy', 'hinge',
+           'kullback_leibler_divergence', 'mean_absolute_error', 'mean_squared_logarithmic_error',
+           'poisson', 'squared_hinge', 'top_k_categorical_accuracy']
+  model = sgd(sequential(layers.Dense(2, activation='softmax')), 'categorical_crossentropy',
+              metrics=[*names, keras.metrics.RootMeanSquaredError('root')])
+  results = compare(
+      model, tmp_path, (X, ONE_HOT), lambda size: in_batches((X, ONE_HOT), min(size, 24), 1, True),
+      eval_batch_size=8)
+  assert set(results) > {*names, 'root'} and results['examples'] == 24
 
 
 class Multiplied(keras.optimizers.SGD):
@@ -255,105 +191,47 @@ class Clipped(tf.train.GradientDescentOptimizer):
     lambda: tensorflow.contrib.estimator.clip_gradients_by_norm(
         tf.train.GradientDescentOptimizer(.5), .05)])
 def test_optimizers_that_change_gradients(make, tmp_path):
-  kernels = []
-  for replicas in (1, 2):
-    with tf.Graph().as_default():
-      keras.backend.set_session(None)
-      model = sequential(layers.Dense(1, kernel_initializer='ones', name='d'))
-      model.compile(make(), 'mse')
-      estimator = estimator_train.convert(model, model_dir=str(tmp_path / str(replicas)),
-                                          num_cpu_replicas=replicas)
-      estimator.train(batches(batch_size=8 // replicas), steps=3)
-      kernels.append(estimator.get_variable_value('d/kernel'))
-      if not isinstance(model.optimizer, keras.optimizers.Optimizer):
-        continue
-      for first in (0, 8, 16):
-        model.train_on_batch(X[first:first + 8], Y[first:first + 8])
-      assert_allclose(kernels[-1], model.get_weights()[0], atol=1e-6)
-  assert_allclose(*kernels, atol=1e-6)
+  model = sequential(layers.Dense(1, kernel_initializer='ones'))
+  model.compile(make(), 'mse')
+  compare(model, tmp_path, (X, Y), replicas=[2], predicts=False, tolerance=1e-6)
 
 
-def without_inputs():
-  return keras.Sequential([layers.Dense(1, kernel_initializer='ones')])
-
-
-@pytest.mark.parametrize('make', [
-    lambda: sequential(layers.Dense(1, kernel_initializer='ones')), without_inputs, Branches])
-@pytest.mark.parametrize('weights', [None, (-1,), (-1, 1)])
-@pytest.mark.parametrize('hides_rank', [False, True])
-def test_labels_and_weights_of_rank_1(make, weights, hides_rank, tmp_path):
-  model = sgd(make(), weighted_metrics=['mse'])
-  sample_weights = np.abs(Y[:, 0])
-  features = X if weights is None else {
-      'features': X, 'sample_weights': sample_weights.reshape(weights)}
-
-  def input_fn():
-    dataset = batches(features, Y[:, 0], 5)()
-    return dataset if not hides_rank else dataset.map(
+@pytest.mark.parametrize('mode, features, labels, weights', [
+    (None, X, ONE_HOT, np.abs(Y[:, 0])),
+    ('temporal', SEQUENCES, SEQUENCES[..., :2], np.abs(SEQUENCES[..., 0]))])
+def test_sample_weights_and_labels_of_unknown_rank(mode, features, labels, weights, tmp_path):
+  def make_input_fn(size):
+    values = {'features': features, 'sample_weights': weights}, labels
+    return in_batches(values, size) if mode else lambda: in_batches(values, size)().map(
         lambda x, y: (x, tf.py_func(lambda value: value, [y], tf.float32)))
 
-  estimator = estimator_train.convert(model, model_dir=str(tmp_path))
-  estimator.train(input_fn, steps=1)
-  errors = np.square(outputs_of(estimator, batches(X)) - Y)[:, 0]
-  expected = errors.mean() if weights is None else (sample_weights * errors).mean()
-  assert estimator.evaluate(input_fn)['average_loss'] == pytest.approx(expected, rel=1e-5)
-
-
-def test_temporal_weights(tmp_path):
-  model = keras.Sequential([layers.InputLayer((5, 6)), layers.Dense(1)])
-  weights, labels = np.abs(SEQUENCES[..., 0]), SEQUENCES[..., :1]
-  sgd(model, sample_weight_mode='temporal')
-  expected = model.evaluate(SEQUENCES, labels, sample_weight=weights, batch_size=24, verbose=0)
-  result = estimator_train.convert(model, model_dir=str(tmp_path)).evaluate(
-      batches({'features': SEQUENCES, 'sample_weights': weights}, labels, 7))
-  assert result['average_loss'] == pytest.approx(expected, rel=1e-5)
-
-
-def two_outputs(loss):
-  inputs = layers.Input((6,), name='x')
-  outputs = [layers.Dense(1, name='a')(inputs), layers.Dense(2, name='b')(inputs)]
-  return sgd(keras.Model(inputs, outputs), loss)
+  model = keras.Sequential([layers.Dense(2, 'softmax', input_shape=features.shape[1:])])
+  sgd(model, 'categorical_crossentropy', sample_weight_mode=mode, metrics=['mse'],
+      weighted_metrics=None if mode else ['mae', 'categorical_accuracy'])
+  results = compare(model, tmp_path, (features, labels, weights), make_input_fn, eval_batch_size=7)
+  if mode is None:  # This accuracy is not weighted.
+    assert results['accuracy'] == pytest.approx(
+        (model.predict(features).argmax(-1) == labels.argmax(-1)).mean())
 
 
 def test_an_output_without_a_loss(tmp_path):
-  estimator = estimator_train.convert(two_outputs({'a': 'mse'}), model_dir=str(tmp_path))
+  inputs = layers.Input((6,))
+  outputs = [layers.Dense(1, name='a')(inputs), layers.Dense(2, name='b')(inputs)]
+  estimator = convert(sgd(keras.Model(inputs, outputs), {'a': 'mse'}), tmp_path)
   for labels in (Y, {'a': Y}, (Y, Y)):
-    assert estimator.evaluate(batches(labels=labels))['examples'] == 24
+    assert estimator.evaluate(in_batches((X, labels)))['examples'] == 24
   with pytest.raises(estimator_train.UserError, match='each trainable weight must affect the loss'):
-    estimator.train(batches(), steps=1)
-
-
-def test_features_in_a_dict_without_known_inputs(tmp_path):
-  class Concatenated(keras.Model):
-    """Takes a dict of features, one of which is a number."""
-
-    def __init__(self):
-      super().__init__()
-      self.top = layers.Dense(1)
-
-    def call(self, inputs):
-      return self.top(tf.concat([inputs['a'], inputs['b']], -1))
-
-  estimator = estimator_train.convert(sgd(Concatenated()), model_dir=str(tmp_path))
-  input_fn = batches({'a': X, 'b': X[:, 0]})
-  estimator.train(input_fn, steps=1)
-  assert outputs_of(estimator, input_fn).shape == (24, 1)
+    estimator.train(in_batches((X, Y)), steps=1)
 
 
 def captured_tensor():
   factor = tf.constant(2.)
-  return sgd(sequential(layers.Lambda(lambda values: values * factor), layers.Dense(1)))
+  return sequential(layers.Lambda(lambda values: values * factor), layers.Dense(1))
 
 
 def captured_by_the_loss():
   factor = tf.constant(2.)
   return sgd(sequential(layers.Dense(1)), lambda true, outputs: factor * tf.square(true - outputs))
-
-
-def compiled(optimizer, **options):
-  model = sequential(layers.Dense(1))
-  model.compile(optimizer(), 'mse', **options)
-  return model
 
 
 class OwnWeights(keras.Model):
@@ -367,34 +245,40 @@ class OwnWeights(keras.Model):
     return tf.matmul(inputs, self.kernel)
 
 
-@pytest.mark.parametrize('make, input_fn, replicas, message', [
-    (captured_tensor, batches(), 0, r'tensors .* made outside.*test_unusual_models.py:\d+: Tensor'),
-    (captured_by_the_loss, batches(), 0, r'made outside.*test_unusual_models.py:\d+: Tensor'),
-    (lambda: sgd(OwnWeights()), batches(), 0, 'outside of its layers must define get_config'),
-    (lambda: sgd(keras.Sequential([layers.LSTM(1, stateful=True, batch_input_shape=(8, 5, 6))])),
-     batches(SEQUENCES, batch_size=8), 0, "does not keep the state .*'lstm' has stateful=True"),
-    (lambda: compiled(keras.optimizers.Nadam), batches(), 1, 'does not support .*Nadam'),
-    (lambda: compiled(lambda: tf.train.FtrlOptimizer(.1)), batches(), 2, 'strategies.*FtrlOpt'),
-    (lambda: compiled(lambda: tf.train.ProximalAdagradOptimizer(.1)), batches(), 2, 'ProximalAda'),
-    (lambda: sgd(sequential(layers.Dense(1))), batches(labels=np.repeat(Y, 3, 1)), 0,
+def dense(units=1, loss='mse', optimizer='sgd', *more_layers):
+  model = sequential(layers.Dense(units, name='dense'), *more_layers)
+  model.compile(optimizer, loss)
+  return model
+
+
+# A function that makes a model, what the batches contain, the number of replicas, and the error.
+ERRORS = [
+    (lambda: sgd(captured_tensor()), (X, Y), 0,
+     r'tensors .* made outside.*test_unusual_models.py:\d+: Tensor'),
+    (captured_by_the_loss, (X, Y), 0, r'made outside.*test_unusual_models.py:\d+: Tensor'),
+    (lambda: sgd(OwnWeights()), (X, Y), 0, 'outside of its layers must define get_config'),
+    (lambda: sgd(keras.Sequential([layers.LSTM(1, stateful=True, batch_input_shape=(24, 5, 6))])),
+     (SEQUENCES, Y), 0, "does not keep the state .*'lstm' has stateful=True"),
+    (lambda: dense(optimizer='nadam'), (X, Y), 1, 'does not support .*Nadam'),
+    (lambda: dense(optimizer=tf.train.FtrlOptimizer(.1)), (X, Y), 2, 'strategies.*FtrlOpt'),
+    (lambda: dense(optimizer=tf.train.ProximalAdagradOptimizer(.1)), (X, Y), 2, 'ProximalAda'),
+    (dense, (X, np.repeat(Y, 3, 1)), 0,
      r'labels do not fit the model: input_fn: dense\w* is float32 \(.*, 3\), expected .*, 1\)'),
-    (lambda: sgd(sequential(layers.Dense(3), layers.Lambda(lambda x: tf.reduce_sum(x, -1)))),
-     batches(), 0, 'labels do not fit'),
-    (lambda: sgd(sequential(layers.Dense(1)), 'categorical_crossentropy'), batches(), 0,
-     'requires one output per class'),
-    (lambda: sgd(sequential(layers.Dense(3)), 'categorical_crossentropy'), batches(), 0,
+    (lambda: dense(3, 'mse', 'sgd', layers.Lambda(lambda x: tf.reduce_sum(x, -1))), (X, Y), 0,
      'labels do not fit'),
-    (lambda: sgd(sequential(layers.Dense(1))), batches({'z': X}), 0, 'of the inputs.*: z, exp'),
-    (lambda: sgd(sequential(layers.Dense(1))), batches(SEQUENCES), 0, 'features do not fit'),
-    (lambda: sgd(sequential(layers.Dense(1))), lambda: tf.data.Dataset.from_tensors(X), 0,
-     'require labels'),
-    (lambda: sgd(sequential(layers.Dense(1))),
-     batches({'features': X, 'sample_weights': X}), 0, 'one sample weight for each example'),
-])
-def test_errors_name_the_cause(make, input_fn, replicas, message, tmp_path):
+    (lambda: dense(1, 'categorical_crossentropy'), (X, Y), 0, 'requires one output per class'),
+    (lambda: dense(3, 'categorical_crossentropy'), (X, Y), 0, 'labels do not fit'),
+    (dense, ({'z': X}, Y), 0, 'must have the names of the inputs.*: z, expected '),
+    (dense, (X, {'z': Y}), 0, 'must have the names of the outputs.*: z, expected dense'),
+    (dense, (SEQUENCES, Y), 0, 'features do not fit'),
+    (dense, X, 0, 'require labels'),
+    (dense, ({'features': X, 'sample_weights': X}, Y), 0, 'one sample weight for each example')]
+
+
+@pytest.mark.parametrize('make, values, replicas, message', ERRORS)
+def test_errors_name_the_cause(make, values, replicas, message, tmp_path):
   with pytest.raises(ValueError, match=message) as caught:
-    estimator_train.convert(make(), model_dir=str(tmp_path), num_cpu_replicas=replicas).train(
-        input_fn, steps=1)
+    convert(make(), tmp_path, num_cpu_replicas=replicas).train(in_batches(values), steps=1)
   assert len(str(caught.value).splitlines()) == 1
 
 
@@ -404,17 +288,14 @@ def test_the_seed_of_the_config_determines_unused_weights(make, tmp_path):
   for number, seed in enumerate((1, 1, 2)):
     with tf.Graph().as_default():
       keras.backend.set_session(None)
-      model = sgd(make(layers.Dense(1)))
-      estimator = estimator_train.convert(model, config=tf.estimator.RunConfig(
-          str(tmp_path / str(number)), tf_random_seed=seed))
-      estimator.train(batches(), steps=1)
-      outputs.append(outputs_of(estimator, batches()))
+      estimator = convert(sgd(make(layers.Dense(1))), tmp_path / str(number), seed=seed)
+      estimator.train(in_batches((X, Y)), steps=1)
+      outputs.append(predict(estimator, in_batches((X, Y)))[0])
   np.testing.assert_array_equal(outputs[0], outputs[1])
   assert np.abs(outputs[2] - outputs[0]).max() > 1e-3
 
 
 @pytest.mark.parametrize('make_loss, is_reported', [
-    (lambda hidden: 1e-3 * tf.reduce_sum(tf.square(hidden)), True),
     (tf.nn.l2_loss, True),
     (lambda hidden: tf.reduce_mean(tf.reduce_sum(tf.square(hidden), -1)), False)])
 def test_warns_of_sums_over_the_batch_on_replicas(make_loss, is_reported, tmp_path, caplog):
@@ -422,6 +303,5 @@ def test_warns_of_sums_over_the_batch_on_replicas(make_loss, is_reported, tmp_pa
   hidden = layers.Dense(3, activity_regularizer='l2')(inputs)
   model = keras.Model(inputs, layers.Dense(1)(hidden))
   model.add_loss(make_loss(hidden))
-  estimator = estimator_train.convert(sgd(model), model_dir=str(tmp_path), num_cpu_replicas=2)
-  estimator.train(batches(batch_size=12), steps=1)
+  convert(sgd(model), tmp_path, num_cpu_replicas=2).train(in_batches((X, Y), 12), steps=1)
   assert caplog.text.count('do not train like one') == int(is_reported)

@@ -15,16 +15,16 @@ def names_in(folder, content, **given):
                                             **given)).labels
 
 
-@pytest.mark.parametrize('content, offset', [
+LABEL_FILES = [
     (b'a\nb\n', 0), (b'a\nb', 0), (b'a\r\nb\r\n', 0), (b'a\nb\n\n \n', 0),
     (b'\xef\xbb\xbfa\nb\n', 0),
     (b'0:a\n1:b\n', 0), (b'1: b\n0: a\n', 0), (b'\xef\xbb\xbf0:a\r\n1:b\r\n\r\n', 0),
-    (b'1:a\n2:b\n', -1), (b'10:a\n11:b\n', -10), (b'a\nb\n', -1)])
-def test_labels_file(tmp_path, content, offset):
-  assert names_in(tmp_path, content, label_offset=offset) == ('a', 'b')
+    (b'1:a\n2:b\n', -1), (b'10:a\n11:b\n', -10), (b'a\nb\n', -1)]
 
 
-def test_colons_in_some_names(tmp_path):
+def test_labels_file(tmp_path):
+  for content, offset in LABEL_FILES:
+    assert names_in(tmp_path, content, label_offset=offset) == ('a', 'b'), content
   assert names_in(tmp_path, '10:30\nnoon\n\u00b2:x\n'.encode()) == ('10:30', 'noon', '\u00b2:x')
 
 

@@ -4,7 +4,7 @@ import os
 
 import numpy as np
 import pytest
-import tensorflow.compat.v1 as tf
+from conftest import write_records
 
 from estimator_train.datasets import image_folder
 from estimator_train.errors import UserError
@@ -16,9 +16,15 @@ from estimator_train.settings import Settings
 def folders(tmp_path):
   for name in ('train/B/1.jpeg', 'train/B/2.jpeg', 'train/A/x/C/3.jpeg', 'train/A/4.jpeg',
                'test/A/5.jpeg', 'test/B/6.jpeg', 'test/C/7.jpeg', 'test/D/8.jpeg'):
-    (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-    (tmp_path / name).write_text('')
+    write(tmp_path, name)
   return tmp_path
+
+
+def write(folder, name, content=b''):
+  path = os.path.join(bytes(folder), os.fsencode(name))
+  os.makedirs(os.path.dirname(path), exist_ok=True)
+  with open(path, 'wb') as file:
+    file.write(content)
 
 
 def describe(folders, train='train/**/*.jpeg', test='test/[ABC]/*.jpeg', **given):
@@ -37,24 +43,17 @@ def test_describe(folders):
   assert found.train.classes.tolist() == [0, 2, 1, 1] and found.train.classes.dtype == np.int32
   assert found.test.classes.tolist() == [0, 1, 2]
   assert image_folder.class_counts(found.train, 3) == [1, 2, 1]
+  assert describe(folders, test=None, mode='train').test is None
 
 
-def test_given_labels_are_in_their_order(folders):
+def test_given_and_recorded_labels_are_in_their_order(folders):
   found = describe(folders, labels=('C', 'B', 'A'), image_size=(32, 48))
   assert found.labels == ('C', 'B', 'A') and found.image_shape == (32, 48, 3)
   assert found.train.classes.tolist() == [2, 0, 1, 1]
-
-
-def test_evaluation_takes_the_recorded_labels(folders):
-  (folders / 'model').mkdir()
-  (folders / 'model' / 'labels.txt').write_text('C\nB\nA\n')
+  write(folders, 'model/labels.txt', b'C\nB\nA\n')
   found = describe(folders, train=None, mode='evaluate')
   assert found.labels == ('C', 'B', 'A') and found.train is None
   assert found.test.classes.tolist() == [2, 1, 0]
-
-
-def test_training_alone_needs_no_test_images(folders):
-  assert describe(folders, test=None, mode='train').test is None
 
 
 @pytest.mark.parametrize('given, message', [
@@ -76,51 +75,33 @@ def test_what_cannot_be(folders, given, message):
 
 
 def test_tfrecords_are_recognized(tmp_path):
-  path = tmp_path / 'train' / 'images-00000-of-00001'
-  path.parent.mkdir()
-  with tf.io.TFRecordWriter(str(path)) as writer:
-    writer.write(b'any')
+  write_records(tmp_path / 'train' / 'images-00000-of-00001', [b'any'])
   with pytest.raises(UserError, match=r'--train_pattern must match image files: .*images-00000-of-'
                      r'00001 is a TFRecord file: give --dataset=tfrecord'):
-    image_folder.describe(Settings(
-        dataset='image_folder', model_dir='x', train_steps=1,
-        train_pattern=str(tmp_path / 'train' / 'images-*')))
+    describe(tmp_path, train='train/images-*')
 
 
-def test_a_class_by_an_odd_name(folders):
-  for name in (b'train/\xff "\'', 'train/é'.encode()):
-    path = str(folders).encode() + b'/' + name
-    os.makedirs(path)
-    with open(path + b'/x.jpeg', 'wb'):
-      pass
+def test_odd_names(folders):
+  """Any name is a class, unless it breaks the line; and is told in one."""
+  for name in (b'train/\xff "\'/x.jpeg', 'train/é/x.jpeg', 'test/D/a  b\n\x1b[2J.jpeg'):
+    write(folders, name)
   assert describe(folders).labels == ('A', 'B', 'C', '\\xff "\'', 'é')
-  (folders / 'train' / 'line\nbreak').mkdir()
-  (folders / 'train' / 'line\nbreak' / 'x.jpeg').write_text('')
-  with pytest.raises(UserError, match='name must not have a line break: .*line.*break'):
-    describe(folders)
-
-
-@pytest.mark.parametrize('name', ['a\rb', 'a\n', 'a\u2028b', 'a\x0cb'])
-def test_a_class_whose_name_breaks_the_line(folders, name):
-  (folders / 'train' / name).mkdir()
-  (folders / 'train' / name / 'x.jpeg').write_text('')
-  with pytest.raises(UserError,
-                     match='name must not have a line break: .*: rename the folder') as caught:
-    describe(folders)
-  assert len(str(caught.value).splitlines()) == 1
-
-
-def test_an_odd_name_of_a_file_is_told_in_one_line(folders):
-  (folders / 'test' / 'D' / '8.jpeg').rename(folders / 'test' / 'D' / 'a  b\n\x1b[2J.jpeg')
+  os.remove(str(folders / 'test' / 'D' / '8.jpeg'))
   with pytest.raises(UserError) as caught:
     describe(folders, test='test/**/*.jpeg')
   assert 'a  b\\n\\x1b[2J.jpeg' in str(caught.value)
+  for name in ('a\rb', 'a\n', 'a\u2028b', 'a\x0cb'):
+    write(folders, 'train/{}/x.jpeg'.format(name))
+    with pytest.raises(UserError,
+                       match='name must not have a line break: .*: rename the folder') as caught:
+      describe(folders)
+    assert len(str(caught.value).splitlines()) == 1
+    os.remove(str(folders / 'train' / name / 'x.jpeg'))
 
 
-@pytest.mark.parametrize('name', ['labels.txt', 'flags.txt'])
-def test_a_damaged_file_of_the_run(folders, name):
-  (folders / 'model').mkdir()
-  (folders / 'model' / name).write_bytes(b'\xff\n')
+@pytest.mark.parametrize('name, read', [('labels.txt', RunDir.class_names),
+                                        ('flags.txt', RunDir.flags)])
+def test_a_damaged_file_of_the_run(folders, name, read):
+  write(folders, 'model/' + name, b'\xff\n')
   with pytest.raises(UserError, match='is damaged: .*/model/{} .*: give'.format(name)):
-    RunDir(str(folders / 'model')).flags()
-    RunDir(str(folders / 'model')).class_names()
+    read(RunDir(str(folders / 'model')))

@@ -10,7 +10,6 @@ from conftest import batches
 from estimator_train import ArraySplit, DataSet, IdxSplit, ImageSplit, UserError
 from estimator_train.datasets import own
 from estimator_train.inputs import factory
-from estimator_train.inputs.batching import Shard
 from estimator_train.settings import Settings
 
 LABELS, SHAPE = ('dark', 'light'), (4, 5, 1)
@@ -34,33 +33,19 @@ def describe(monkeypatch):
   return described
 
 
-def numbers(found):
-  """Returns the examples' numbers, which their pixels are, and checks that labels stay beside."""
-  for images, labels in found:
-    assert images.dtype == np.uint8 and images.shape[1:] == SHAPE
-    assert list(CLASSES[images[:, 0, 0, 0]]) == list(labels.argmax(-1))
-  return [int(pixel) for images, _ in found for pixel in images[:, 0, 0, 0]]
-
-
-def test_arrays_are_evaluated_in_their_order_once(describe):
+def test_arrays_are_read_by_the_flags(describe):
+  """Mixed, as a buffer that is small beside a class would not mix them."""
   dataset, settings = describe(DATA)
   assert factory.check_files(dataset, settings) == (12, 12)
-  found, graph = batches(factory.make_eval_input_fn(dataset, settings, True, 5))
-  assert [len(images) for images, _ in found] == [5, 5, 2] and numbers(found) == list(range(12))
-  assert len(graph.as_graph_def().SerializeToString()) < 20000  # The arrays are not in there.
-
-
-def test_arrays_are_trained_on_in_mixed_order_in_shares(describe):
-  dataset, settings = describe(DATA)
-  whole = numbers(batches(factory.make_train_input_fn(dataset, settings, True, 6), 4)[0])
-  assert sorted(whole[:12]) == sorted(whole[12:]) == list(range(12))
-  # A buffer that is small beside a class would not mix them.
-  assert len(set(CLASSES[whole[:6]])) == 2
-  shares = [numbers(batches(factory.make_train_input_fn(
-      dataset, settings, True, 3, Shard(0, 2, worker, 3)), 4)[0]) for worker in range(2)]
-  together = [number for step in range(4) for share in shares
-              for number in share[3 * step:3 * step + 3]]
-  assert together == whole
+  train, _ = batches(factory.make_train_input_fn(dataset, settings, True, 6), 2)
+  test, _ = batches(factory.make_eval_input_fn(dataset, settings, True, 6))
+  for found in (train, test):
+    images, labels = (np.concatenate(part) for part in zip(*found))
+    numbers = images[:, 0, 0, 0].tolist()
+    assert images.dtype == np.uint8 and images.shape[1:] == SHAPE
+    assert CLASSES[numbers].tolist() == labels.argmax(-1).tolist()
+    assert sorted(numbers) == list(range(12)) and (numbers == list(range(12))) == (found is test)
+    assert len(set(CLASSES[numbers[:6]])) == (1 if found is test else 2)
 
 
 def test_the_flags_name_and_the_settings_reach_the_function(describe):
@@ -70,24 +55,9 @@ def test_the_flags_name_and_the_settings_reach_the_function(describe):
   dataset, _ = describe(data, labels=['a', 'b'])
   assert (dataset.name, dataset.labels) == ('mine:data', ('a', 'b'))
   assert dataset.train.classes.dtype == np.int32
-
-
-def test_only_what_the_mode_reads_must_be_there(describe):
+  # Only what the mode reads must be there.
   assert describe(DATA._replace(test=None), mode='train')[0].test is None
   assert describe(DATA._replace(train=None), mode='evaluate')[0].train is None
-
-
-def test_fingerprint_is_of_the_content(describe):
-  def fingerprint(data):
-    return factory.make_single_epoch(*describe(data)).cache_key
-
-  changed = IMAGES.copy()
-  changed[-1, -1, -1, -1] += 1
-  assert fingerprint(DATA) == fingerprint(DATA._replace(
-      train=ArraySplit(IMAGES.copy(), list(CLASSES))))
-  assert len({fingerprint(data) for data in (
-      DATA, DATA._replace(train=ArraySplit(changed, CLASSES)),
-      DATA._replace(train=ArraySplit(IMAGES, CLASSES[::-1])))}) == 3
 
 
 def train(**values):
@@ -104,8 +74,6 @@ def train(**values):
     (DATA._replace(labels=(0, 1)), 'must be a tuple or list of strings: .* .0, 1.: name each'),
     (DATA._replace(labels=None), 'must be a tuple or list of strings: .* None: name each'),
     (DATA._replace(labels=2), 'must be a tuple or list of strings: .* 2: name each'),
-    (DATA._replace(labels=iter(LABELS)),
-     'must be a tuple or list of strings: --dataset=mine:data: <tuple_iterator object'),
     (DATA._replace(labels=(label for label in LABELS)),
      'must be a tuple or list of strings: --dataset=mine:data: <generator object'),
     (DATA._replace(labels=('a', 'a')), 'must have two or more labels, all different'),
@@ -143,12 +111,6 @@ def test_wrong(describe, data, message):
   with pytest.raises(UserError, match=message) as caught:
     describe(data)
   assert '\n' not in str(caught.value)
-
-
-def test_a_folder_is_no_cache_of_arrays(describe):
-  dataset, settings = describe(DATA, cache='somewhere')
-  with pytest.raises(UserError, match='only image files can be cached in a folder'):
-    factory.check_files(dataset, settings)
 
 
 def test_files_are_read_as_those_of_built_in_sets(describe, write_idx, image_folders):

@@ -4,7 +4,6 @@ import glob
 import os
 
 import pytest
-from hypothesis import given, settings, strategies
 
 from estimator_train.datasets import file_pattern
 from estimator_train.errors import UserError
@@ -22,7 +21,7 @@ def tree(tmp_path, monkeypatch):
 
 PATTERNS = ['*.jpeg', '**/*.jpeg', '**/x*', 'A/**/*.jpeg', '*/x.jpeg', '[AB]*/*', '?/y.png',
             '[[]1]/*', 'A/x.jpeg', '**/deep/**/*', '**', 'A/**', 'none/*', '.*/*.jpeg', '*/.x*',
-            './A/*.jpeg', 'A//x.jpeg', 'A/x.jpeg/*']
+            './A/*.jpeg', 'A//x.jpeg', 'A/x.jpeg/*', '**/**/*', '*/**', 'A*/**/d*/*/?.jpeg']
 
 
 def test_like_glob(tree):
@@ -31,22 +30,6 @@ def test_like_glob(tree):
                 if not os.path.isdir(name)}
     found = [os.path.normpath(os.fsdecode(name)) for name in file_pattern.expand(pattern)]
     assert set(found) == expected and len(found) == len(expected), pattern
-
-
-@settings(max_examples=60, deadline=None)
-@given(strategies.lists(strategies.sampled_from(['*', '**', 'a', 'b', '?', '[ab]', 'ab*', '*b']),
-                        min_size=1, max_size=5))
-def test_any_pattern_like_glob(tmp_path_factory, parts):
-  folder = tmp_path_factory.getbasetemp() / 'any'
-  for name in ('a', 'b/a', 'b/b', 'ab/a/b/ab', 'ab/b', 'bb/bb/bb/b'):
-    (folder / name).parent.mkdir(parents=True, exist_ok=True)
-    (folder / name).write_text('')
-  pattern = os.path.join(glob.escape(str(folder)), *parts)
-  # glob also finds `a/` by `a/**` where a is a file.
-  expected = {os.fsencode(name) for name in glob.glob(pattern, recursive=True)
-              if not os.path.isdir(name) and not name.endswith('/')}
-  found = file_pattern.expand(pattern)
-  assert set(found) == expected and len(found) == len(expected)
 
 
 def test_always_in_the_same_order(tree):
@@ -90,19 +73,3 @@ def test_a_folder_that_cannot_be_listed(tree, monkeypatch):
   monkeypatch.setattr(os, 'scandir', scandir)  # The tests may run as root, who can list any.
   with pytest.raises(UserError, match='a folder cannot be listed: A .Permission denied.'):
     file_pattern.expand('A/*.jpeg')
-
-
-def test_a_deep_folder(tree):
-  """Its path has more characters than the system takes in one call."""
-  here = os.open('.', os.O_RDONLY)
-  try:
-    for _ in range(21):
-      os.mkdir('n' * 200)
-      os.chdir('n' * 200)
-    os.mkdir('last')
-    os.fchdir(here)
-    with pytest.raises(UserError, match='a folder cannot be listed: n+/.*File name too long'):
-      file_pattern.expand('**/*.jpeg')
-  finally:
-    os.fchdir(here)
-    os.close(here)

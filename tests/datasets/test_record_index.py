@@ -1,8 +1,7 @@
 """Where the records of files are: found without reading them, remembered, and damage noticed."""
 
 import os
-import random
-import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -13,25 +12,16 @@ from estimator_train.datasets import record_index
 from estimator_train.inputs import record_reader
 from estimator_train.inputs.record_reader import RecordReader
 
-
-@pytest.fixture
-def contents():
-  """Of three files, the second of which is empty: an empty record, small ones, and large ones."""
-  numbers = random.Random(1)
-  lengths = [[0, 1, 7, 5000, 3, 70000], [], [12] * 40 + [9000] * 20 + [1]]
-  return [[bytes(numbers.randrange(256) for _ in range(length)) for length in of_file]
-          for of_file in lengths]
+# Of three files, the second of which is empty: an empty record, small ones, and large ones.
+LENGTHS = [[0, 1, 7, 5000, 3, 70000], [], [12] * 40 + [9000] * 20 + [1]]
+CONTENTS = [[os.urandom(length) for length in of_file] for of_file in LENGTHS]
+FLAT = CONTENTS[0] + CONTENTS[2]
 
 
 @pytest.fixture
-def flat(contents):
-  return [record for of_file in contents for record in of_file]
-
-
-@pytest.fixture
-def files(tmp_path, contents):
-  paths = [tmp_path / 'records "{}"'.format(index) for index in range(len(contents))]
-  for path, records in zip(paths, contents):
+def files(tmp_path):
+  paths = [tmp_path / 'records "{}"'.format(index) for index in range(len(CONTENTS))]
+  for path, records in zip(paths, CONTENTS):
     write_records(path, records)
   return tuple(map(bytes, paths))
 
@@ -45,22 +35,22 @@ def own_cache(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize('block_bytes', [12, 13, 100, 4096, 1 << 20])
 @pytest.mark.parametrize('max_small_bytes', [0, 10, 1 << 12])
-def test_records_are_those_of_tensorflow(files, flat, monkeypatch, block_bytes, max_small_bytes):
+def test_records_are_those_of_tensorflow(files, monkeypatch, block_bytes, max_small_bytes):
   monkeypatch.setattr(record_index, '_BLOCK_BYTES', block_bytes)
   monkeypatch.setattr(record_index, '_MAX_SMALL_BYTES', max_small_bytes)
   index = record_index.load_index(files)
   assert index.damages == () and index.num_records == 67
-  assert flat == [record for path in files
-                  for record in tf.io.tf_record_iterator(os.fsdecode(path))]
+  assert [record for path in files
+          for record in tf.io.tf_record_iterator(os.fsdecode(path))] == FLAT
   for order in (np.arange(67), np.random.RandomState(1).permutation(67)):
-    assert RecordReader(index).read(order) == [flat[position] for position in order]
+    assert RecordReader(index).read(order) == [FLAT[position] for position in order]
   assert [index.locate(record) for record in (0, 5, 6, 66)] == [
       (files[0], 0), (files[0], 5), (files[2], 0), (files[2], 60)]
 
 
-def test_files_by_url(files, flat):
+def test_files_by_url(files):
   index = record_index.load_index(tuple(b'file://' + path for path in files))
-  assert RecordReader(index).read(np.array([5, 0, 6])) == [flat[5], flat[0], flat[6]]
+  assert RecordReader(index).read(np.array([5, 0, 6])) == [FLAT[5], FLAT[0], FLAT[6]]
   with pytest.raises(OSError, match='No such file'):
     record_index.load_index((b'file:///missing/file',))
 
@@ -127,44 +117,22 @@ def test_damaged_bytes_are_named(files):
 
 def test_few_files_are_open(tmp_path, monkeypatch):
   """As many shards as a process may open files, and more; read by several threads."""
-  paths = [tmp_path / '{:04d}'.format(number) for number in range(200)]
-  for number, path in enumerate(paths):
-    write_records(path, [b'%d' % number])
-  index = record_index.load_index(tuple(map(bytes, paths)))
+  for number in range(200):
+    write_records(tmp_path / '{:03d}'.format(number), [b'%d' % number])
   before = len(os.listdir('/proc/self/fd'))
   monkeypatch.setattr(record_reader, '_MAX_OPEN_FILES', 8)
-  reader, numbers = RecordReader(index), np.random.RandomState(1).permutation(200)
-  results = {}
-
-  def read(part):
-    results[part] = [reader.read(np.array([number]))[0] for number in numbers[part::4]]
-
-  threads = [threading.Thread(target=read, args=(part,)) for part in range(4)]
-  for thread in threads:
-    thread.start()
-  for thread in threads:
-    thread.join()
-  assert results == {part: [b'%d' % number for number in numbers[part::4]] for part in range(4)}
+  reader = RecordReader(record_index.load_index(tuple(map(bytes, sorted(tmp_path.glob('???'))))))
+  numbers = np.random.RandomState(1).permutation(200)
+  with ThreadPoolExecutor(4) as threads:
+    records = list(threads.map(lambda number: reader.read(np.array([number]))[0], numbers))
+  assert records == [b'%d' % number for number in numbers]
   assert len(os.listdir('/proc/self/fd')) <= before + 8
 
 
 def test_a_scan_does_not_read_large_records(tmp_path, monkeypatch):
   counts, read = [], record_index.PositionedFile.read
-
-  def count(file, offset, length):
-    content = read(file, offset, length)
-    counts.append(len(content))
-    return content
-
   write_records(tmp_path / 'large', [bytes(50000)] * 20)
-  monkeypatch.setattr(record_index.PositionedFile, 'read', count)
+  monkeypatch.setattr(record_index.PositionedFile, 'read',
+                      lambda *given: [read(*given), counts.append(given[-1])][0])
   assert record_index.load_index((bytes(tmp_path / 'large'),)).num_records == 20
   assert sum(counts) == 20 * record_index.HEADER_BYTES
-
-
-def test_other_files_are_recognized_without_a_checksum(tmp_path, monkeypatch):
-  monkeypatch.setattr(record_index, '_crc32c', None)
-  for start in (b'\x89PNG\r\n\x1a\n', b'\xff\xd8\xff\xe0\x00\x10JFIF', b'GIF89a',
-                b'\x1f\x8b\x08\x00', b'\x00\x00\x08\x03\x00\x00\xea\x60'):
-    (tmp_path / 'file').write_bytes(start + b'\xff' * 100)
-    assert not record_index.starts_with_record(bytes(tmp_path / 'file'))

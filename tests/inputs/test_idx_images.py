@@ -37,13 +37,11 @@ def damaged(content, at):
     (struct.pack('>2I', 0x801, 4) + b'1234', 0, 'starts with 0x00000801, expected 0x00000803$'),
     (struct.pack('>4I', 0x803, 2, 28, 28), 0, 'images are 28x28, but the model requires 3x5$'),
     (struct.pack('>4I', 0x803, 0, 3, 5), 0, 'the file has no images$'),
-], ids=['plain', 'gzip', 'gzip in two members', 'padded gzip', 'cut', 'no image', 'longer',
-        'checksum', 'no checksum', 'half', 'cut in the header', 'gzip cut in the header',
-        'gzipped text', 'gzipped record', 'labels', 'other size', 'empty'])
+], ids=lambda value: value if isinstance(value, str) else '')
 def test_images_up_to_a_damage(tmp_path, content, count, why):
   path = tmp_path / 'some.idx'
   path.write_bytes(content)
-  assert idx_images.is_idx_or_gzip(content[:4])
+  assert idx_images.is_idx_or_gzip(content[:4]) and not idx_images.is_idx_or_gzip(b'text')
   images, found = [], None
   try:
     for image in idx_images.iter_images(bytes(path), 3, 5):
@@ -53,8 +51,3 @@ def test_images_up_to_a_damage(tmp_path, content, count, why):
   assert count == len(images) or count is None and 10 < len(images) < 30
   assert np.array_equal(np.reshape(images, (-1, 3, 5)), IMAGES[:len(images)])
   assert re.search(why, found) if why else found is None
-
-
-def test_others():
-  for start in (b'\xff\xd8\xff\xe0', b'\x89PNG', b'GIF8', b'', b'text'):
-    assert not idx_images.is_idx_or_gzip(start)

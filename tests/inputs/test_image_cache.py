@@ -1,9 +1,8 @@
-"""Cached images: the right ones, read once, and whole. Their order is in the contract of sources."""
+"""Cached images: the right ones, read once, and whole; see test_source_contract.py for order."""
 
 import contextlib
 import os
 import pickle
-import re
 import threading
 
 import numpy as np
@@ -28,22 +27,21 @@ def split(image_folders):
 
 @pytest.fixture
 def filled(monkeypatch):
-  """Counts how often a cache is filled."""
-  calls = []
-  fill = image_cache._Filling._fill
+  """The shapes of the arrays that a cache is filled into."""
+  calls, fill = [], image_cache._Filling._fill
   monkeypatch.setattr(image_cache._Filling, '_fill',
                       lambda self, array: calls.append(array.shape) or fill(self, array))
   return calls
 
 
-@pytest.fixture(params=['memory', 'folder'])
-def cache(request, tmp_path):
-  return 'memory' if request.param == 'memory' else str(tmp_path / 'cache')
-
-
 @pytest.fixture
 def folder(tmp_path):
   return tmp_path / 'cache'
+
+
+@pytest.fixture(params=['memory', 'folder'])
+def cache(request, folder):
+  return 'memory' if request.param == 'memory' else str(folder)
 
 
 def source_of(split):
@@ -84,18 +82,6 @@ def test_every_pixel_value_is_rounded_ties_to_even(write_images, tmp_path, cache
   pixels = uncached(split, batching)
   assert {k + .5 for k in range(255)} <= set(pixels.ravel().tolist())
   np.testing.assert_array_equal(load(split, cache, batching), np.rint(pixels))
-
-
-@pytest.mark.parametrize('stored', [np.float16, np.uint8])
-def test_batches_are_converted_and_repeated_in_memory_as_in_a_file(cache, stored):
-  filled = np.random.RandomState(1).uniform(0, 200, (7, 2, 1)).astype(np.float32)
-
-  def fill(array):
-    following = iter((filled[:4], filled[4:6], filled[6:]))
-    array_cache.fill_in_batches(array, lambda: next(following), 'test')
-
-  array = array_cache.load_array(cache, 'name', (7, 2, 3), stored, fill)
-  np.testing.assert_array_equal(array, np.repeat(filled, 3, axis=2).astype(stored))
 
 
 @pytest.mark.parametrize('sample_size, channels', [(1, [1, 3]), (19, [3])])
@@ -143,17 +129,6 @@ def test_what_a_killed_run_left_is_done_again(split, folder, filled, suffix, lef
   (folder / (path.name + suffix)).write_bytes(left(content))
   np.testing.assert_array_equal(load(split, folder), whole)
   assert len(filled) == 2 and os.listdir(str(folder)) == [path.name]
-
-
-def test_a_fill_that_fails_leaves_no_final_name(split, folder, monkeypatch):
-  def fill(self, array):
-    array[0] = 1
-    raise KeyboardInterrupt
-
-  monkeypatch.setattr(image_cache._Filling, '_fill', fill)
-  with pytest.raises(KeyboardInterrupt):
-    load(split, folder)
-  assert not list(folder.glob('*.npy'))
 
 
 def test_what_does_not_fit_is_foreseen(split, tmp_path, folder, filled, monkeypatch):
@@ -213,61 +188,45 @@ def test_the_first_batches_do_not_wait_for_the_last_images(split, cache, pausing
   assert not reader.is_alive() and sorted(np.concatenate(calls)) == list(range(18))
 
 
-def test_a_cache_that_is_not_needed_any_more_is_not_filled(split, cache, pausing, folder):
-  calls, resume = pausing
-  images = image_cache.ImageCache(source_of(split), BATCHING, cache)
-  images.read(order.first_reads(18, BATCHING)[:6])
-  threading.Timer(.1, resume.set).start()
-  (thread,) = [thread for thread in threading.enumerate() if thread.name == 'fill-cache']
-  del images
-  assert not thread.is_alive() and len(calls) < 6 and not list(folder.glob('*'))
-
-
-@pytest.mark.parametrize('reads', ['batches', 'all'])
-@pytest.mark.parametrize('fault', ['image', 'disk'])
+@pytest.mark.parametrize('fault, num_batches, message', [
+    # The disk reports its error after the last image.
+    ('image', 6, 'an image cannot be decoded: .*damaged.jpeg'),
+    ('disk', 10000, 'the cache cannot be stored: --cache=.*Input/output error.: give')])
+@pytest.mark.parametrize('in_batches', [True, False])
 def test_an_error_after_the_first_batch(split, tmp_path, folder, pausing, monkeypatch, fault,
-                                        reads):
+                                        num_batches, message, in_batches):
   def fsync(descriptor):
     raise OSError(5, 'Input/output error')
 
-  _, resume = pausing
   if fault == 'image':
     damaged = tmp_path / 'damaged.jpeg'
     damaged.write_bytes(b'text')
-    split.files[order.first_reads(18, BATCHING)[-1]] = str(damaged).encode()
+    split.files[order.first_reads(18, BATCHING)[-1]] = bytes(damaged)
   else:
     monkeypatch.setattr(os, 'fsync', fsync)
-  resume.set()
+  pausing[1].set()
   source = source_of(split)
-  with pytest.raises(UserError) as error, file_errors.translate_errors(source):
-    if reads == 'batches':
-      # The disk reports its error after the last image.
-      batches(source.make_train_input_fn(BATCHING, str(folder)), 6 if fault == 'image' else 10000)
+  with pytest.raises(UserError, match=message), file_errors.translate_errors(source):
+    if in_batches:
+      batches(source.make_train_input_fn(BATCHING, str(folder)), num_batches)
     else:
       load(split, folder)
-  assert re.match('an image cannot be decoded: .*damaged.jpeg' if fault == 'image' else
-                  'the cache cannot be stored: --cache=.*Input/output error.: give',
-                  str(error.value))
   assert not list(folder.glob('*'))
 
 
 class Evil:
-  """Makes a folder when it is unpickled."""
-
-  def __init__(self, path):
-    self.path = path
+  """Makes a folder in the current one when it is unpickled."""
 
   def __reduce__(self):
-    return os.mkdir, (self.path,)
+    return os.mkdir, ('pwned',)
 
 
 @pytest.mark.parametrize('write', [
-    lambda file, evil: np.save(file, np.array([evil], object), allow_pickle=True),
-    lambda file, evil: pickle.dump(evil, file)], ids=['array of objects', 'bare'])
-def test_a_pickle_under_the_caches_name_is_not_loaded(tmp_path, write):
-  with open(str(tmp_path / 'name.npy'), 'wb') as file:
-    write(file, Evil(str(tmp_path / 'pwned')))
-  found = array_cache.load_array(str(tmp_path), 'name', (2, 3), np.uint8,
-                                 lambda array: array.fill(7))
-  assert found.tolist() == [[7] * 3] * 2
-  assert os.listdir(str(tmp_path)) == ['name.npy']
+    lambda file: np.save(file, np.array([Evil()], object), allow_pickle=True),
+    lambda file: pickle.dump(Evil(), file)], ids=['array of objects', 'bare'])
+def test_a_pickle_under_the_caches_name_is_not_loaded(tmp_path, monkeypatch, write):
+  monkeypatch.chdir(str(tmp_path))
+  with open('name.npy', 'wb') as file:
+    write(file)
+  found = array_cache.load_array('.', 'name', (2, 3), np.uint8, lambda array: array.fill(7))
+  assert found.tolist() == [[7] * 3] * 2 and os.listdir('.') == ['name.npy']

@@ -74,7 +74,11 @@ def test_retina_images(oct2017_dir):
 
 
 def test_a_model_of_grey_images_gets_one_channel(images):
-  """The fourth of the images is in colour."""
+  """The fourth of the images is in colour. Each operation runs on one thread."""
+  with tf.Graph().as_default():
+    options = source_of(images).make_eval_input_fn(
+        BATCHING._replace(private_threadpool_size=3))().options().experimental_threading
+  assert (options.max_intra_op_parallelism, options.private_threadpool_size) == (1, 3)
   ((pixels, _),), _ = batches(source_of(images).make_eval_input_fn(
       BATCHING._replace(image_shape=SIZE + (1,))))
   assert pixels.shape == (6,) + SIZE + (1,)
@@ -91,10 +95,3 @@ def test_the_header_of_a_jpeg_shows_that_it_is_grey(images):
     indices = encoded_images.evenly_spaced(count, 16)
     assert len(indices) == min(count, 16) and indices[:1] == list(range(count))[:1]
     assert set(np.diff(indices)) <= {count // 16, count // 16 + 1}
-
-
-def test_operations_run_on_one_thread_and_in_the_private_pool(images):
-  with tf.Graph().as_default():
-    dataset = source_of(images).make_eval_input_fn(BATCHING._replace(private_threadpool_size=3))()
-    threading = dataset.options().experimental_threading
-  assert (threading.max_intra_op_parallelism, threading.private_threadpool_size) == (1, 3)

@@ -3,6 +3,7 @@
 import pytest
 import tensorflow.compat.v1 as tf
 from conftest import batches, write_records
+from tensorflow.compat import v2
 from test_source_contract import SHAPE, parse, parse_batch, raw_record
 
 from estimator_train.datasets import own
@@ -38,19 +39,14 @@ def source_of(monkeypatch, tmp_path):
   return source_of
 
 
-def train(source, num_batches, **given):
-  with translate_errors(source):
-    return batches(source.make_train_input_fn(BATCHING._replace(**given), 'none'), num_batches)[0]
-
-
 def make_dataset():
   return tf.data.Dataset.range(COUNT).map(
       lambda number: (tf.fill(SHAPE, tf.cast(number, tf.uint8)), number % 3))
 
 
 def test_weights_and_dicts(source_of):
-  source = source_of(ExampleSplit(
-      lambda: make_dataset().map(lambda pixels, label: ({'a': pixels}, label, 0.5))))
+  source = source_of(ExampleSplit(lambda: v2.data.Dataset.range(8).map(  # Of TensorFlow 2.
+      lambda number: ({'a': tf.fill(SHAPE, number)}, number % 3, 0.5))))
   for input_fn in (source.make_eval_input_fn(BATCHING),
                    source.make_train_input_fn(BATCHING, 'memory')):
     ((features, _),), _ = batches(input_fn, 1)
@@ -82,61 +78,9 @@ def test_examples_are_counted_once(source_of, monkeypatch, tmp_path):
   assert source_of(ExampleSplit(make_dataset, 5)).check_and_count() == 5 and len(calls) == 4
 
 
-def test_a_dataset_of_tensorflow_2(source_of):
-  from tensorflow.compat import v2
-
-  def make():
-    return v2.data.Dataset.range(5).map(lambda number: (tf.fill(SHAPE, tf.cast(number, tf.uint8)),
-                                                        number % 3))
-
-  found, _ = batches(source_of(ExampleSplit(make)).make_eval_input_fn(BATCHING))
-  assert [number for pixels, _ in found for number in pixels[:, 0, 0, 0]] == list(range(5))
-
-
-def infinite():
-  return make_dataset().repeat()
-
-
-def empty():
-  return make_dataset().take(0)
-
-
-def not_a_dataset():
-  return [1, 2]
-
-
-def failing():
-  raise KeyError('x')
-
-
 def failing_later():
   return tf.data.Dataset.range(9).map(lambda number: (tf.reshape(
       tf.range(6), tf.stack([2, tf.where(number < 5, 3, 4)])), number % 3))
-
-
-def of_a_fourth_class():
-  return make_dataset().map(lambda pixels, label: (pixels, tf.where(label < 2, label, 3)))
-
-
-@pytest.mark.parametrize('split, message', [
-    (ExampleSplit(infinite), 'a dataset of examples must be finite: .*infinite: omit `repeat`'),
-    (ExampleSplit(empty), 'a split of the data set has no examples'),
-    (ExampleSplit(not_a_dataset),
-     r'make_dataset must return a tf.data.Dataset: .*not_a_dataset returns list'),
-    (ExampleSplit(failing),
-     r"a function of a split failed: .*failing \(.*test_parsed_examples.py:\d+: KeyError"),
-    (ExampleSplit(failing_later),
-     r'make_dataset of a split failed: .*failing_later \(.*requested shape'),
-    (RecordSplit('any', parse, parse_batch), 'a RecordSplit has parse or parse_batch, not both'),
-    (RecordSplit('/none/*', parse), 'a pattern matches no file: .*train has pattern=/none')])
-def test_splits_that_cannot_be(source_of, split, message):
-  with pytest.raises(UserError, match=message):
-    source_of(split).check_and_count()
-
-
-def of_another_class(record):
-  pixels, label = parse(record)
-  return pixels, label - 1
 
 
 def of_another_size(record):
@@ -144,31 +88,39 @@ def of_another_size(record):
   return tf.reshape(pixels, tf.stack([2, tf.where(label < 2, 3, 5)])), label
 
 
-def without_label(record):
-  return parse(record)[0]
+HERE = r'test_parsed_examples.py:\d+'
 
 
-def wrong_code(record):
-  return parse(record)['pixels']
+@pytest.mark.parametrize('split, message', [
+    (ExampleSplit(lambda: make_dataset().repeat()),
+     'a dataset of examples must be finite: .*lambda>: omit `repeat`'),
+    (ExampleSplit(lambda: make_dataset().take(0)), 'a split of the data set has no examples'),
+    (ExampleSplit(lambda: [1, 2]), 'make_dataset must return a tf.data.Dataset: .*> returns list'),
+    (ExampleSplit(lambda: {}['x']), 'a function of a split failed: .*> .*' + HERE + ': KeyError'),
+    (ExampleSplit(failing_later), r'make_dataset of a split failed: .*failing_later \(.*requested'),
+    (RecordSplit('any', parse, parse_batch), 'a RecordSplit has parse or parse_batch, not both'),
+    (RecordSplit('/none/*', parse), 'a pattern matches no file: .*train has pattern=/none')])
+def test_splits_that_cannot_be(source_of, split, message):
+  with pytest.raises(UserError, match=message):
+    source_of(split).check_and_count()
 
 
 @pytest.mark.parametrize('make, message', [
     (failing_later, r'failing_later, example 5 \(.*requested shape has 8'),
-    (of_a_fourth_class, r'of_a_fourth_class, example 2 \(the label is 3, but classes are from 0 to '
-     '2'),
-    (of_another_class, r"of_another_class for .*: record 0 \(the label is -1"),
-    (of_another_size, r'of_another_size for .*train-0: record 2 \(.*test_parsed_examples.py:\d+: '
-     'Input to reshape is a tensor with 6 values, but the requested shape has 10'),
-    (without_label, r'must be \(features, label\) or \(features, label, weight\): .*without_label'),
-    (wrong_code, r'a function of a split failed: .*wrong_code \(.*test_parsed_examples.py:\d+'),
-])
+    (lambda: make_dataset().map(lambda pixels, label: (pixels, tf.where(label < 2, label, 3))),
+     r'lambda>, example 2 \(the label is 3, but classes are from 0 to 2'),
+    (lambda record: (parse(record)[0], parse(record)[1] - 1),
+     r'lambda> for .*: record 0 \(the label is -1'),
+    (of_another_size, r'of_another_size for .*train-0: record 2 \(.*' + HERE +
+     ': Input to reshape is a tensor with 6 values, but the requested shape has 10'),
+    (lambda record: parse(record)[0], r'must be \(features, label\) or \(features, label, weight'),
+    (lambda record: parse(record)['x'], 'a function of a split failed: .*lambda> .*' + HERE)])
 def test_an_example_that_fails_is_named(source_of, pattern, make, message):
-  split = (ExampleSplit(make, 9) if make in (failing_later, of_a_fourth_class)
-           else RecordSplit(pattern, make))
-  source = source_of(split)
+  source = source_of(RecordSplit(pattern, make) if make.__code__.co_argcount
+                     else ExampleSplit(make, 9))
   for one_hot in (True, False):
-    with pytest.raises(UserError, match=message):
-      train(source, 7, one_hot=one_hot)
+    with pytest.raises(UserError, match=message), translate_errors(source):
+      batches(source.make_train_input_fn(BATCHING._replace(one_hot=one_hot), 'none'), 7)
 
 
 @pytest.mark.parametrize('convert, message', [

@@ -6,7 +6,6 @@ The examples are numbered: the pixels of number n are 10 * n, and its class inde
 import collections
 import io
 import os
-from typing import Any, List, NamedTuple
 
 import numpy as np
 import pytest
@@ -39,8 +38,7 @@ def parse(record):
 
 
 def parse_batch(records):
-  values = tf.io.parse_example(records, FEATURES)
-  return tf.reshape(tf.decode_raw(values['pixels'], tf.uint8), (-1,) + SHAPE), values['label']
+  return tf.map_fn(parse, records, (tf.uint8, tf.int64))
 
 
 def png(number):
@@ -63,10 +61,7 @@ def write_in_files(folder, records, per_file):
   return paths
 
 
-class Made(NamedTuple):
-  """A source, and the files of its examples."""
-  source: Any
-  paths: List[Any]
+Made = collections.namedtuple('Made', 'source, paths')  # A source, and the files of its examples.
 
 
 @pytest.fixture
@@ -108,8 +103,8 @@ def make(tmp_path, write_idx):
   return make
 
 
-KINDS = ('idx_files', 'image_files', 'image_records', 'records', 'parse_batch', 'examples', 'arrays',
-         'synthetic')
+KINDS = ('idx_files', 'image_files', 'image_records', 'records', 'parse_batch', 'examples',
+         'arrays', 'synthetic')
 FINITE = KINDS[:-1]
 WITH_FILES = KINDS[:-2]
 CACHED = [(kind, cache) for kind in WITH_FILES for cache in ('none', 'memory', 'folder')
@@ -244,13 +239,9 @@ def test_keys_of_the_content(make, kind):
     key = source.cache_key()
   if not paths:
     assert make(kind).source.cache_key() == key != make(kind, shift=1).source.cache_key()
-
-
-def test_published_files_have_no_digest(make):
-  """Each worker has compared them with the checksums."""
-  source = make('idx_files').source
-  source.dataset = source.dataset._replace(files=(description.DataFile('any', 1, 'f' * 32, ()),))
-  assert source.digest_of_examples() == ''
+  if kind == 'idx_files':  # Each worker has compared published files with the checksums.
+    source.dataset = source.dataset._replace(files=(description.DataFile('any', 1, '', ()),))
+    assert source.digest_of_examples() == ''
 
 
 def test_synthetic_examples_are_one_batch_again_and_again(make):
@@ -267,17 +258,16 @@ def test_synthetic_examples_are_one_batch_again_and_again(make):
     np.testing.assert_array_equal(pixels, again)
 
 
-@pytest.mark.parametrize('split', [None, 'a path', collections.namedtuple('Other', 'path')('x')])
-def test_what_has_no_source(split):
-  with pytest.raises(ValueError, match='no source is implemented for ' + type(split).__name__):
-    factory.make_source(DataSet('any', LABELS, SHAPE), split)
+def test_what_has_no_source():
+  for split in (None, 'a path', (1, 2)):
+    with pytest.raises(ValueError, match='no source is implemented for ' + type(split).__name__):
+      factory.make_source(DataSet('any', LABELS, SHAPE), split)
 
 
 @pytest.mark.parametrize('given, small_bytes, cache', [
     ('auto', COUNT * 6, 'memory'), ('auto', COUNT * 6 - 1, 'none'), ('none', 1000, 'none'),
     ('memory', 0, 'memory')])
-def test_small_idx_files_are_held_unless_the_user_says_otherwise(make, monkeypatch, given,
-                                                                 small_bytes, cache):
+def test_small_idx_files_are_held_by_default(make, monkeypatch, given, small_bytes, cache):
   monkeypatch.setattr(idx_files, '_MAX_AUTO_CACHED_BYTES', small_bytes)
   dataset = make('idx_files').source.dataset
   settings = Settings(model_dir='any', train_steps=1, cache=given, batch_size=4)
@@ -291,13 +281,46 @@ def test_small_idx_files_are_held_unless_the_user_says_otherwise(make, monkeypat
 
 
 @pytest.mark.parametrize('kind', FINITE)
-def test_only_images_are_cached_in_folders_and_augmented(make, kind):
-  dataset = make(kind).source.dataset
+def test_what_only_images_support(make, kind):
+  dataset, is_image = make(kind).source.dataset, kind.startswith('image')
   for flag, message in (({'cache': 'folder'}, 'only image files can be cached in a folder'),
                         ({'augment': 'flip'}, 'can be augmented')):
     settings = Settings(model_dir='any', train_steps=1, mode='train', **flag)
-    if kind.startswith('image'):
+    if is_image:
       assert factory.check_files(dataset, settings) == (COUNT, None)
     else:
       with pytest.raises(UserError, match=message):
         factory.check_files(dataset, settings)
+  if not is_image:
+    with pytest.raises(UserError, match='published requires image files or TFRecord files'):
+      make(kind).source.make_published_input_fn(BATCHING)
+
+
+@pytest.mark.parametrize('kind', ['image_files', 'image_records'])
+def test_the_published_pipeline(make, kind):
+  """The stages of 2018, each example once a pass, and another order in a resumed run."""
+  def read(num_batches, **given):
+    found, graph = batches(make(kind).source.make_published_input_fn(BATCHING._replace(**dict(
+        {'image_shape': (2, 3, 3), 'examples_per_batch': 7, 'shuffle_buffer': 99}, **given))),
+                           num_batches)
+    assert all(pixels.shape[3] == 3 for pixels, _ in found)
+    return numbers_of([(np.rint(pixels[..., 1:2]), labels) for pixels, labels in found]), graph
+
+  seen, graph = read(6)
+  assert sorted(seen[:COUNT]) == sorted(seen[COUNT:]) == list(range(COUNT))
+  assert seen[:COUNT] != seen[COUNT:]
+  ops = ' '.join(node.op for node in graph.as_graph_def().node)
+  assert ('Interleave' in ops) == (kind == 'image_records')
+  assert all(op + 'Dataset' in ops for op in ('ShuffleAndRepeat', 'MapAndBatch', 'Prefetch'))
+  if kind == 'image_files':  # The readers of records run in parallel.
+    assert read(3)[0] == seen[:COUNT]
+  resumed, _ = read(3, shard=Shard(first_example=6))
+  assert resumed != seen[:COUNT] and sorted(resumed) == list(range(COUNT))
+  shards = [set(read(7, examples_per_batch=1, shard=Shard(0, 2, rank, 1))[0]) for rank in (0, 1)]
+  assert len(shards[0]) == len(shards[1]) == 7 and not shards[0] & shards[1]
+  if kind == 'image_records':
+    with pytest.raises(UserError, match=r'requires a file per worker: 3 file\(s\) for 4 workers: '):
+      read(1, shard=Shard(0, 4, 0, 1))
+  for flag in ({'cache': 'memory'}, {'cache_features': True}, {'on_bad_image': 'skip'}):
+    with pytest.raises(UserError, match='input_pipeline=published does not support ' + [*flag][0]):
+      Settings(input_pipeline='published', **flag)

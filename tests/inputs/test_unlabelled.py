@@ -8,7 +8,6 @@ import pytest
 from conftest import batches
 
 from estimator_train.datasets.description import DataSet, ImageSplit
-from estimator_train.errors import UserError
 from estimator_train.inputs import unlabelled
 from estimator_train.inputs.batching import Batching
 from estimator_train.inputs.image_files import ImageFileSource
@@ -88,19 +87,9 @@ def test_no_more_is_read_than_a_batch_ahead(images):
   some.close()
 
 
-def test_names_and_patterns(tmp_path, monkeypatch):
-  """The name of a file is no pattern."""
-  (tmp_path / 'data' / 'below').mkdir(parents=True)
-  monkeypatch.chdir(str(tmp_path / 'data'))
-  names = [b'-x.png', b'1x.png', b'[1]*?.png', b'a b"\'.png', b'a\nb.png', b'\xff.png',
-           b'below/c.png']
-  for name in names:
-    open(name, 'wb').close()
-  for name in names[:5]:
-    assert list(unlabelled.find_input_files(name.decode())) == [name]
-  found = [os.path.relpath(path, os.getcwdb())
-           for path in unlabelled.find_input_files('{}/**/*.png'.format(os.getcwd()))]
-  assert sorted(found) == sorted(names)
-  for pattern in ('*.jpeg', 'none.png', '.'):
-    with pytest.raises(UserError, match='--input matches no file: --input='):
-      unlabelled.find_input_files(pattern)
+@pytest.mark.parametrize('name', ['[1]*?.png', '-x.png', 'a\nb.png', 'a b"\'.png'])
+def test_the_name_of_a_file_is_no_pattern(tmp_path, monkeypatch, name):
+  monkeypatch.chdir(str(tmp_path))
+  for other in (name, '1x.png'):
+    (tmp_path / other).write_text('')
+  assert list(unlabelled.find_input_files(name)) == [name.encode()]

@@ -105,13 +105,15 @@ def test_stopped_half_way_and_repeated(tmp_path, out, fault):
       if len(data) == 3000:
         raise KeyboardInterrupt if fault == 'interrupted' else OSError(28, 'No space left')
 
-    shutil.copyfileobj = stop
+    shutil.copyfileobj, code = stop, 3
     try:
       unpack.unpack_zip(path, str(out))
     except KeyboardInterrupt:
-      os._exit(1)
+      code = 1
     except UserError as error:
-      os._exit(2 if 'No space left: choose a writable folder with 8,003 bytes' in str(error) else 3)
+      code = 2 if 'No space left: choose a writable folder with 8,003 bytes' in str(error) else 3
+    finally:
+      os._exit(code)
   assert os.waitpid(child, 0)[1] == {'killed': 9, 'interrupted': 1 << 8, 'disk': 2 << 8}[fault]
   left = {'a/.unpacking': FILES['a/2.jpeg'][:2500]} if fault == 'killed' else {}
   assert content(out) == {'a/1.jpeg': b'one', **left}

@@ -1,434 +1,332 @@
-"""download.download_files with a local server that misbehaves as configured."""
+"""Downloads of published files, and of archives by Kaggle's API, from a local server that
+misbehaves as configured. Kaggle's key stays with Kaggle, and nothing is taken from an impostor."""
 
-import contextlib
+import base64
 import hashlib
-import http.server
+import json
 import logging
-import os
 import re
-import resource
-import socket
-import socketserver
+import shutil
+import ssl
 import subprocess
 import sys
 import threading
-from typing import Callable, Dict, List, Optional, Tuple
+import traceback
 
+import file_server
 import pytest
+from file_server import API_PATH, BODY, DEADLINE_SECS, HALF, KEY, SIGNATURE, ranged, send, whole
 
-from estimator_train.datasets import download, transfer
+from estimator_train.datasets import download, kaggle_archive, oct2017, transfer
 from estimator_train.datasets.description import DataFile
 from estimator_train.errors import UserError
 
-DEADLINE_SECS = 30.
-NAME = 'train-images.gz'
-BODY = bytes(range(256)) * 1000
+API, STORAGE = API_PATH + 'owner/name', file_server.STORAGE_PATH
+OCT2017 = API_PATH + oct2017.KAGGLE_DATASET
+NAME, PART, MD5 = 'name.zip', 'name.zip.part', hashlib.md5(BODY).hexdigest()
 FLIPPED = BODY[:1000] + b'!' + BODY[1001:]
-HALF = len(BODY) // 2
-
-Answer = Callable[[http.server.BaseHTTPRequestHandler, int], None]
-
-
-class Server:
-  """Answers each path with its list of answers in turn, the last one again and again.
-
-  Attributes:
-    answers: what to answer, by path.
-    requests: path and Range header of each request.
-  """
-
-  def __init__(self) -> None:
-    self.answers: Dict[str, List[Answer]] = {}
-    self.requests: List[Tuple[str, Optional[str]]] = []
-    server = self
-
-    class Handler(http.server.BaseHTTPRequestHandler):
-
-      def do_GET(self) -> None:
-        wanted = self.headers.get('Range')
-        server.requests.append((self.path, wanted))
-        answers = server.answers[self.path]
-        answer = answers.pop(0) if len(answers) > 1 else answers[0]
-        answer(self, int(re.match(r'bytes=(\d+)-$', wanted).group(1)) if wanted else 0)
-
-      def log_message(self, *unused_args) -> None:
-        pass
-
-    class Threading(socketserver.ThreadingMixIn, http.server.HTTPServer):
-      daemon_threads = True
-
-    self.http = Threading(('127.0.0.1', 0), Handler)
-
-  def file(self, *paths: str) -> DataFile:
-    return data_file(*('http://127.0.0.1:{}{}'.format(self.http.server_port, path)
-                       for path in paths))
-
-  def ranges(self) -> List[Optional[str]]:
-    return [wanted for _, wanted in self.requests]
+LOG_IN = whole(b'log in first')
+# As Kaggle's package reads the key, as it travels, and what lets anyone download.
+SECRETS = (KEY, base64.b64encode(b'user:' + KEY.encode()).decode(), SIGNATURE)
 
 
 @pytest.fixture
-def server(monkeypatch):
-  monkeypatch.setenv('no_proxy', '*')
+def server(monkeypatch, tmp_path):
   # A multiple of it is what is kept of a cut response with any release of urllib3.
   monkeypatch.setattr(transfer, 'CHUNK_BYTES', 10)
-  result = Server()
-  thread = threading.Thread(target=result.http.serve_forever, kwargs={'poll_interval': 0.01})
-  thread.start()
-  yield result
-  result.http.shutdown()
-  result.http.server_close()
-  thread.join(DEADLINE_SECS)
+  with file_server.kaggle(monkeypatch, tmp_path / 'config', 'owner/name') as server:
+    server.answers['/b'] = [ranged()]
+    yield server
 
 
 @pytest.fixture
-def log(caplog):
+def folder(tmp_path):
+  return tmp_path / 'made' / 'on the way'
+
+
+def fetch_file(server, folder):
+  """Fetches the file from two addresses."""
+  file = DataFile(NAME, len(BODY), MD5, (server.address + '/a', server.address + '/b'))
+  return download.download_files([file], str(folder))[0]
+
+
+def fetch_archive(server, folder):
+  return kaggle_archive.fetch_archive('owner/name', str(folder / NAME), len(BODY))
+
+
+def write(folder, files):
+  for name, data in files.items():
+    (folder / name).parent.mkdir(parents=True, exist_ok=True)
+    (folder / name).write_bytes(data)
+
+
+def content(folder):
+  return {path.name: path.read_bytes() for path in folder.glob('*')}
+
+
+def starts(*from_a, b=()):
+  return [('/a', start) for start in from_a] + [('/b', start) for start in b]
+
+
+def from_kaggle(*of_requests):
+  """The address of the storage expires."""
+  return [(path, start) for start in of_requests for path in (API, STORAGE)]
+
+
+# What is there, the answers of the first server or the storage, and what is asked for.
+ARRIVALS = {
+    'plain': (None, [ranged()], starts(None)),
+    'cut': (None, [ranged(cut_after=1000), ranged(cut_after=HALF), ranged()],
+            starts(None, 1000, 1000 + HALF)),
+    'no ranges': (BODY[:HALF], [whole()], starts(HALF)),
+    'all but a byte': (BODY[:-1], [ranged()], starts(len(BODY) - 1)),
+    'all': (BODY, [], []),
+    'longer': (BODY + b'more', [ranged()], starts(None)),
+    'all and wrong': (FLIPPED, [ranged()], starts(None)),
+    'half and wrong': (FLIPPED[:HALF], [ranged()], starts(HALF, None)),
+    '416': (BODY[:HALF], [whole(code=416), ranged()], starts(HALF, None)),
+    'other start': (BODY[:HALF], [ranged(content_range='bytes 0-{1}/{2}'), ranged()],
+                    starts(HALF, None)),
+    'other length': (BODY[:HALF], [ranged(content_range='bytes {}-{}/7'), ranged()],
+                     starts(HALF, None)),
+    'no Content-Range': (BODY[:HALF], [ranged(content_range=''), ranged()], starts(HALF, None)),
+    # The second server has it.
+    'flipped': (None, [ranged(FLIPPED)], starts(None, b=[None])),
+    '503': (None, [whole(code=503)], starts(None, b=[None])),
+    'other page': (None, [LOG_IN], starts(None, b=[None])),
+    'half and other page': (BODY[:HALF], [LOG_IN], starts(HALF, b=[HALF])),
+    'unknown length': (None, [whole(b'log in first', Content_Length=None)],
+                       starts(None, 12, 12, 12, 12, b=[12, None])),
+    'flipped and cut': (None, [ranged(FLIPPED, cut_after=10000)],
+                        starts(None, 10000, 20000, 30000, 40000, b=[50000, None])),
+    'silent': (None, [], None),
+    'kaggle': (None, [ranged()], from_kaggle(None)),
+    # Cuts after much are no failures.
+    'kaggle cut often': (None, [ranged(cut_after=10000)] * 20 + [ranged()],
+                         from_kaggle(None, *range(10000, 200001, 10000))),
+    'kaggle all': (BODY, [ranged()], from_kaggle(len(BODY))),
+    'kaggle longer': (BODY + b'more', [ranged()], from_kaggle(len(BODY) + 4, None))}
+
+
+@pytest.mark.parametrize('kind', ARRIVALS)
+def test_the_file_arrives(server, folder, monkeypatch, capsys, caplog, kind):
   caplog.set_level(logging.INFO, 'estimator_train')
-  return caplog
-
-
-def data_file(*urls: str) -> DataFile:
-  return DataFile(NAME, len(BODY), hashlib.md5(BODY).hexdigest(), urls)
-
-
-def whole(body: bytes = BODY) -> Answer:
-  """A server that knows no ranges."""
-  def answer(handler, start):
-    del start
-    _send(handler, 200, body)
-  return answer
-
-
-def ranged(body: bytes = BODY, cut_after: Optional[int] = None,
-           content_range: str = 'bytes {}-{}/{}') -> Answer:
-  """A server that knows ranges; it may close the connection after so many bytes."""
-  def answer(handler, start):
-    given = content_range.format(start, len(body) - 1, len(body))
-    _send(handler, 206 if start else 200, body[start:], cut_after, given if start else None)
-  return answer
-
-
-def status(code: int) -> Answer:
-  return lambda handler, start: _send(handler, code, b'a page about it')
-
-
-def chunked(body: bytes) -> Answer:
-  """Without a Content-Length: the end of the connection is the end of the body."""
-  def answer(handler, start):
-    del start
-    handler.send_response(200)
-    handler.end_headers()
-    handler.wfile.write(body)
-  return answer
-
-
-def held(event: threading.Event, begun: Optional[threading.Event] = None) -> Answer:
-  """Sends one half, and the other half on the event."""
-  def answer(handler, start):
-    assert not start
-    handler.send_response(200)
-    handler.send_header('Content-Length', str(len(BODY)))
-    handler.end_headers()
-    handler.wfile.write(BODY[:HALF])
-    if begun:
-      begun.set()
-    event.wait(DEADLINE_SECS)
-    with contextlib.suppress(OSError):  # The other side may have given up by now.
-      handler.wfile.write(BODY[HALF:])
-  return answer
-
-
-def _send(handler, code, body, cut_after=None, content_range=None):
-  handler.send_response(code)
-  handler.send_header('Content-Length', str(len(body)))
-  if content_range:
-    handler.send_header('Content-Range', content_range)
-  handler.end_headers()
-  handler.wfile.write(body[:cut_after])
-
-
-def content(folder) -> Dict[str, bytes]:
-  return {path.name: path.read_bytes() for path in folder.iterdir()}
-
-
-def test_plain(server, tmp_path, log):
-  server.answers['/a'] = [ranged()]
-  data_dir = tmp_path / 'made' / 'on the way'
-  assert download.download_files([server.file('/a')], str(data_dir)) == [(NAME, len(BODY), True)]
-  assert content(data_dir) == {NAME: BODY}
-  assert server.requests == [('/a', None)]
-  begin, *tenths, end = log.messages
-  assert tenths == ['{}.part: {} %'.format(NAME, tenth * 10) for tenth in range(1, 11)]
-  assert begin == 'downloading {} ({} bytes)'.format(NAME, len(BODY))
-  assert re.match(r'downloaded {} \({} bytes\) in \d+\.\d s$'.format(NAME, len(BODY)), end)
-
-
-def test_bar_on_a_terminal(server, tmp_path, monkeypatch, capsys):
-  monkeypatch.setattr(sys.stderr, 'isatty', lambda: True, raising=False)
-  server.answers['/a'] = [ranged(cut_after=HALF), ranged()]
-  download.download_files([server.file('/a')], str(tmp_path))
-  out, err = capsys.readouterr()
-  assert not out
-  assert NAME + '.part: 100%' in err and '256k/256k' in err
-
-
-def test_second_call_makes_no_request(server, tmp_path):
-  server.answers['/a'] = [ranged()]
-  download.download_files([server.file('/a')], str(tmp_path))
-  assert download.download_files([server.file('/a')], str(tmp_path)) == [(NAME, len(BODY), False)]
-  assert len(server.requests) == 1
-
-
-def test_cut_connection_is_resumed(server, tmp_path):
-  server.answers['/a'] = [ranged(cut_after=1000), ranged(cut_after=HALF), ranged()]
-  download.download_files([server.file('/a')], str(tmp_path))
-  assert server.ranges() == [None, 'bytes=1000-', 'bytes={}-'.format(1000 + HALF)]
-  assert content(tmp_path) == {NAME: BODY}
-
-
-def test_always_cut_connection_ends(server, tmp_path):
-  server.answers['/a'] = [ranged(cut_after=10)]
-  message = '(interrupted after 50 of 256,000 bytes|IncompleteRead), tried 5 times'
-  with pytest.raises(UserError, match=message):
-    download.download_files([server.file('/a')], str(tmp_path))
-  assert len(server.requests) == transfer.MAX_ATTEMPTS
-  assert content(tmp_path) == {NAME + '.part': BODY[:50]}
-
-
-def test_silent_server_counts_as_cut(server, tmp_path, monkeypatch):
-  monkeypatch.setattr(transfer, 'TIMEOUT_SECS', 0.2)
-  event = threading.Event()
-  server.answers['/a'] = [held(event), ranged()]
-  try:
-    download.download_files([server.file('/a')], str(tmp_path))
-  finally:
-    event.set()
-  first, second = server.ranges()
-  assert first is None and re.match(r'bytes=\d+-$', second)
-  assert content(tmp_path) == {NAME: BODY}
-
-
-def test_server_without_ranges_starts_over(server, tmp_path):
-  (tmp_path / (NAME + '.part')).write_bytes(BODY[:HALF])
-  server.answers['/a'] = [whole()]
-  download.download_files([server.file('/a')], str(tmp_path))
-  assert server.ranges() == ['bytes={}-'.format(HALF)]
-  assert content(tmp_path) == {NAME: BODY}
-
-
-@pytest.mark.parametrize('size', [1, HALF, len(BODY) - 1])
-def test_part_is_resumed(server, tmp_path, size):
-  (tmp_path / (NAME + '.part')).write_bytes(BODY[:size])
-  server.answers['/a'] = [ranged()]
-  download.download_files([server.file('/a')], str(tmp_path))
-  assert server.ranges() == ['bytes={}-'.format(size)]
-  assert content(tmp_path) == {NAME: BODY}
-
-
-def test_complete_part_needs_no_request(server, tmp_path):
-  (tmp_path / (NAME + '.part')).write_bytes(BODY)
-  download.download_files([server.file('/a')], str(tmp_path))
-  assert not server.requests
-  assert content(tmp_path) == {NAME: BODY}
-
-
-@pytest.mark.parametrize('part, expected_ranges', [
-    pytest.param(BODY + b'more', [None], id='longer than the file'),
-    pytest.param(FLIPPED, [None], id='complete and wrong'),
-    pytest.param(FLIPPED[:HALF], ['bytes={}-'.format(HALF), None], id='half and wrong'),
-])
-def test_useless_part_is_replaced(server, tmp_path, part, expected_ranges):
-  (tmp_path / (NAME + '.part')).write_bytes(part)
-  server.answers['/a'] = [ranged()]
-  download.download_files([server.file('/a')], str(tmp_path))
-  assert server.ranges() == expected_ranges
-  assert content(tmp_path) == {NAME: BODY}
-
-
-@pytest.mark.parametrize('answer', [
-    pytest.param(status(416), id='416'),
-    pytest.param(ranged(content_range='bytes 0-{1}/{2}'), id='other start'),
-    pytest.param(ranged(content_range='bytes {}-{}/7'), id='other length'),
-    pytest.param(ranged(content_range=''), id='no Content-Range'),
-])
-def test_wrong_answer_to_a_range_starts_over(server, tmp_path, answer):
-  (tmp_path / (NAME + '.part')).write_bytes(BODY[:HALF])
-  server.answers['/a'] = [answer, ranged()]
-  download.download_files([server.file('/a')], str(tmp_path))
-  assert server.ranges() == ['bytes={}-'.format(HALF), None]
-  assert content(tmp_path) == {NAME: BODY}
-
-
-@pytest.mark.parametrize('publisher, expected_requests', [
-    pytest.param(ranged(FLIPPED), [('/a', None), ('/b', None)], id='flipped byte'),
-    pytest.param(status(404), [('/a', None), ('/b', None)], id='404'),
-    pytest.param(status(503), [('/a', None), ('/b', None)], id='503'),
-    pytest.param(whole(b'log in first'), [('/a', None), ('/b', None)], id='another page'),
-    pytest.param(chunked(b'log in first'),
-                 [('/a', None)] + [('/a', 'bytes=12-')] * 4 + [('/b', 'bytes=12-'), ('/b', None)],
-                 id='another page of unknown length'),
-    pytest.param(ranged(FLIPPED, cut_after=10000),
-                 [('/a', None)] + [('/a', 'bytes={}0000-'.format(i)) for i in range(1, 5)]
-                 + [('/b', 'bytes=50000-'), ('/b', None)], id='flipped byte and cut'),
-])
-def test_fallback(server, tmp_path, publisher, expected_requests):
-  server.answers.update({'/a': [publisher], '/b': [ranged()]})
-  download.download_files([server.file('/a', '/b')], str(tmp_path))
-  assert server.requests == expected_requests
-  assert content(tmp_path) == {NAME: BODY}
-
-
-def test_another_page_does_not_cost_the_part(server, tmp_path):
-  (tmp_path / (NAME + '.part')).write_bytes(BODY[:HALF])
-  server.answers.update({'/a': [whole(b'log in first')], '/b': [ranged()]})
-  download.download_files([server.file('/a', '/b')], str(tmp_path))
-  assert server.ranges() == ['bytes={}-'.format(HALF)] * 2
-
-
-def test_wrong_everywhere(server, tmp_path):
-  server.answers.update({'/a': [ranged(FLIPPED)], '/b': [status(404)]})
-  file = server.file('/a', '/b')
-  with pytest.raises(UserError) as caught:
-    download.download_files([file], str(tmp_path))
-  assert str(caught.value) == (
-      'cannot download {name}: {a} (wrong md5 {flipped}), {b} (HTTP 404 Not Found): try again, or '
-      'copy the file {name} (256000 bytes, md5 {md5}) to {folder}'.format(
-          name=NAME, a=file.urls[0], b=file.urls[1], md5=file.md5, folder=tmp_path,
-          flipped=hashlib.md5(FLIPPED).hexdigest()))
-  assert not content(tmp_path)
-
-
-def test_nobody_listens(tmp_path, monkeypatch):
-  monkeypatch.setenv('no_proxy', '*')
-  # Bound and not listening: refused, and nobody else gets the port meanwhile.
-  with socket.socket() as bound:
-    bound.bind(('127.0.0.1', 0))
-    url = 'http://127.0.0.1:{}/a'.format(bound.getsockname()[1])
-    with pytest.raises(UserError, match=re.escape(url) + r' \(.*[Rr]efused'):
-      download.download_files([data_file(url)], str(tmp_path))
-  assert not content(tmp_path)
-
-
-def test_wrong_size_is_kept_and_named(server, tmp_path):
-  (tmp_path / NAME).write_bytes(b'mine')
-  other = server.file('/a')._replace(name='other')
-  with pytest.raises(UserError, match=re.escape(str(tmp_path / NAME)) + r' \(4 bytes.*remove it'):
-    download.download_files([other, server.file('/a')], str(tmp_path))
-  assert content(tmp_path) == {NAME: b'mine'}
-  assert not server.requests
-
-
-def test_damage_is_kept_and_named(server, tmp_path):
-  file = server.file('/a')
-  (tmp_path / NAME).write_bytes(bytes(file.size))
-  message = 'damaged: ' + re.escape(str(tmp_path / NAME)) + '.*remove it'
-  with pytest.raises(UserError, match=message):
-    download.download_files([file], str(tmp_path))
-  assert content(tmp_path) == {NAME: bytes(file.size)}
-  assert not server.requests
-
-
-@pytest.mark.parametrize('data_dir', ['file', 'file/below'])
-def test_data_dir_that_cannot_be(server, tmp_path, data_dir):
-  (tmp_path / 'file').write_bytes(b'')
-  data_dir = str(tmp_path / data_dir)
-  with pytest.raises(UserError, match='{}: .*with 256,000 bytes of free'.format(data_dir)):
-    download.download_files([server.file('/a')], data_dir)
-
-
-def test_full_disk(server, tmp_path):
-  server.answers['/a'] = [ranged()]
-  # The limit on the size of a file stands for the disk: writing fails in the middle likewise.
-  soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-  resource.setrlimit(resource.RLIMIT_FSIZE, (HALF, hard))
-  try:
-    with pytest.raises(UserError, match='{}: File too large: .*256,000 bytes'.format(tmp_path)):
-      download.download_files([server.file('/a')], str(tmp_path))
-  finally:
-    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-  assert len(server.requests) == 1
-  download.download_files([server.file('/a')], str(tmp_path))
-  assert content(tmp_path) == {NAME: BODY}
-
-
-def test_interrupt_keeps_the_part(server, tmp_path, monkeypatch):
-  def interrupt(*unused_args):
-    raise KeyboardInterrupt
-  server.answers['/a'] = [ranged()]
-  with monkeypatch.context() as patch:
-    patch.setattr('tqdm.tqdm.update', interrupt)
-    with pytest.raises(KeyboardInterrupt):
-      download.download_files([server.file('/a')], str(tmp_path))
-  kept = content(tmp_path)[NAME + '.part']
-  assert kept and BODY.startswith(kept)
-  download.download_files([server.file('/a')], str(tmp_path))
-  assert server.ranges() == [None, 'bytes={}-'.format(len(kept))]
-  assert content(tmp_path) == {NAME: BODY}
-
-
-FETCH = '''
-import logging, sys
-from estimator_train.datasets import description, download
-logging.basicConfig(level=logging.INFO, format='%(message)s')
-name, size, md5, url, data_dir = sys.argv[1:]
-file = description.DataFile(name, int(size), md5, (url,))
-print(download.download_files([file], data_dir)[0].downloaded)
-'''
-
-
-def test_two_processes_at_once(server, tmp_path):
-  begun, go_on = threading.Event(), threading.Event()
-  server.answers['/a'] = [held(go_on, begun)]
-  file = server.file('/a')
-  command = [sys.executable, '-c', FETCH, file.name, str(file.size), file.md5, file.urls[0],
-             str(tmp_path)]
-  root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-  processes = []
-  # Whatever goes wrong, both end, and with them the reads from their pipes.
-  timer = threading.Timer(DEADLINE_SECS, lambda: [process.kill() for process in processes])
-  timer.start()
-  try:
-    for _ in range(2):
-      processes.append(subprocess.Popen(
-          command, cwd=root, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-          universal_newlines=True))
-      assert begun.wait(DEADLINE_SECS), 'the first process sent no request'
-    assert processes[1].stderr.readline().startswith('waiting for another process')
-    go_on.set()
-    assert [process.communicate(timeout=DEADLINE_SECS)[0] for process in processes] == [
-        'True\n', 'False\n']
-  finally:
-    timer.cancel()
-    go_on.set()
-    for process in processes:
-      process.kill()
-      process.wait(DEADLINE_SECS)
-      process.stdout.close()
-      process.stderr.close()
-  assert len(server.requests) == 1
-  assert content(tmp_path) == {NAME: BODY}
-
-
-def test_many_threads_at_once_when_the_publisher_is_wrong(server, tmp_path):
-  server.answers.update({'/a': [ranged(FLIPPED, cut_after=HALF)], '/b': [ranged()]})
-  results = []
-  threads = [
-      threading.Thread(
-          target=lambda: results.extend(
-              download.download_files([server.file('/a', '/b')], str(tmp_path))))
-      for _ in range(5)]
-  for thread in threads:
-    thread.start()
-  for thread in threads:
-    thread.join(DEADLINE_SECS)
-  assert sorted(result.downloaded for result in results) == [False] * 4 + [True]
-  assert content(tmp_path) == {NAME: BODY}
-
-
-def test_a_present_file_is_read_once(tmp_path, monkeypatch):
+  part, answers, requests = ARRIVALS[kind]
+  fetch = fetch_archive if 'kaggle' in kind else fetch_file
+  if fetch is fetch_archive:
+    monkeypatch.setattr(transfer, 'PROGRESS_BYTES', 10000)
+  if kind == 'silent':
+    monkeypatch.setattr(transfer, 'TIMEOUT_SECS', .2)
+    asked_again = threading.Event()
+    answers = [ranged(before_rest=lambda: asked_again.wait(DEADLINE_SECS)),
+               lambda *given: [asked_again.set(), ranged()(*given)]]
+  server.answers.update({'/a': list(answers), STORAGE: list(answers)})
+  write(folder, {} if part is None else {PART: part})
+  assert fetch(server, folder) == (NAME, len(BODY), True) and content(folder) == {NAME: BODY}
+  assert server.requests == requests or kind == 'silent' and server.requests[1][1] < HALF + 1
+  if kind == 'plain':
+    assert caplog.messages[1:-1] == ['{}: {} %'.format(PART, 10 * part) for part in range(1, 11)]
+  count = len(server.requests)
+  monkeypatch.delenv('KAGGLE_KEY')
+  file_server.forget_kaggle(monkeypatch)
+  assert fetch(server, folder) == (NAME, len(BODY), False) and len(server.requests) == count
+  assert not capsys.readouterr().out
+
+
+def storage_without_server(handler, start):
+  send(handler, 302, b'', {'Location': 'http://localhost:1/storage?' + SIGNATURE})
+
+
+def status(place, code, remedy):
+  return ({place: whole(code=code)}, {}, '^cannot download owner/name from Kaggle: HTTP {} .* for '
+          'the user user: {}'.format(code, remedy), BODY[:HALF])
+
+
+SIGN_IN = 'the key is wrong or expired: create an API key at kaggle.com/settings'
+PROXY = {'KAGGLE_PROXY': '', 'no_proxy': 'none'}  # The server is no proxy, but hears of requests.
+# Answers, variables of the environment, the error, and what is left of the half that is there.
+ARCHIVE_ERRORS = [
+    status(API, 401, SIGN_IN), status(STORAGE, 503, 'try again later'),
+    status(API, 403, 'check at kaggle.com/datasets/owner/name that this user may download it'),
+    status(STORAGE, 404, 'check that kaggle.com/datasets/owner/name still exists'),
+    ({STORAGE: whole(Content_Type='text/html; charset=utf-8')}, {},
+     'received a page of type text/html; .*check the network', BODY[:HALF]),
+    ({STORAGE: whole(Content_Length=None)}, {}, 'HTTP 200 with Content-Length None.*, tried 5 time',
+     b''),
+    ({STORAGE: ranged(cut_after=10)}, {}, '(interrupted|IncompleteRead).*, tried 5 times',
+     BODY[:HALF + 50]),
+    ({API: storage_without_server}, {}, 'Connection refused', BODY[:HALF]),
+    ({API: file_server.sign_in_and_redirect('//kaggle.invalid/storage?' + SIGNATURE)}, {},
+     'must use TLS: http://kaggle.invalid: check', BODY[:HALF]),
+    ({}, {'KAGGLE_KEY': 'wrong'}, 'HTTP 403', BODY[:HALF]),
+    ({}, {'KAGGLE_CONFIG_DIR': '/dev/null/below'}, 'Not a directory: set KAGGLE_CONFIG_DIR to a '
+     'writable', BODY[:HALF]),
+    ({}, dict(PROXY, KAGGLE_API_ENDPOINT='https://kaggle.invalid'), 'Tunnel connection failed: 501',
+     BODY[:HALF]),
+    ({}, dict(PROXY, KAGGLE_API_ENDPOINT='http://localhost.kaggle.invalid'),
+     'must use TLS: http://localhost.kaggle.invalid: check', BODY[:HALF])]
+
+
+@pytest.mark.parametrize('answers, environment, message, left', ARCHIVE_ERRORS,
+                         ids=[row[2][:70] for row in ARCHIVE_ERRORS])
+def test_archives_that_cannot_be_downloaded(server, folder, monkeypatch, answers, environment,
+                                            message, left):
+  write(folder, {PART: BODY[:HALF]})
+  server.answers.update({path: [answer] for path, answer in answers.items()})
+  for name, value in environment.items():
+    monkeypatch.setenv(name, value or server.address)
+  with pytest.raises(UserError, match=message) as caught:
+    fetch_archive(server, folder)
+  assert SIGNATURE not in str(caught.value) and content(folder) == ({PART: left} if left else {})
+  assert not server.requests or 'KAGGLE_PROXY' not in environment
+
+
+FILE_ERRORS = {
+    'always cut': ({}, '/a .(interrupted after 50 of 256,000 bytes|IncompleteRead), tried 5 times.',
+                   {PART: BODY[:50]}),
+    'wrong everywhere': (
+        {}, 'cannot download {name}: http.*/a .wrong md5 {flipped}., http.*/b .HTTP 404 Not Found.'
+        ': try again, or copy the file {name} .256000 bytes, md5 {md5}. to {folder}$', {}),
+    'nobody listens': ({}, r'/a .*[Rr]efused', {}),
+    'wrong size': ({NAME: b'mine'}, '{folder}/{name} .4 bytes.*remove it', {NAME: b'mine'}),
+    'damaged': ({NAME: FLIPPED}, 'damaged: {folder}/{name} .*remove it', {NAME: FLIPPED})}
+
+
+@pytest.mark.parametrize('kind', FILE_ERRORS)
+def test_files_that_cannot_be_downloaded(server, folder, kind):
+  present, message, left = FILE_ERRORS[kind]
+  server.answers.update({'/a': [ranged(cut_after=10) if kind == 'always cut' else ranged(FLIPPED)],
+                         '/b': [whole(b'a page about it', code=404)]})
+  write(folder, present)
+  if kind == 'nobody listens':
+    server.http.socket.close()
+  with pytest.raises(UserError, match=message.format(
+      name=NAME, folder=folder, flipped=hashlib.md5(FLIPPED).hexdigest(), md5=MD5)):
+    fetch_file(server, folder)
+  assert content(folder) == left and not (present and server.requests)
+
+
+def test_what_needs_no_request(server, tmp_path, monkeypatch):
+  """A wrong file is found before the others are downloaded, and a right one is read once."""
+  write(tmp_path, {NAME: BODY})
   computed, md5 = [], download._md5
   monkeypatch.setattr(download, '_md5', lambda path: computed.append(path) or md5(path))
-  (tmp_path / NAME).write_bytes(BODY)
-  result, = download.download_files([data_file()], str(tmp_path))
-  assert result == transfer.DownloadResult(NAME, len(BODY), downloaded=False)
-  assert computed == [str(tmp_path / NAME)]
+  assert not fetch_file(server, tmp_path).downloaded and computed == [str(tmp_path / NAME)]
+  file = DataFile(NAME, 4, 'any', (server.address + '/a',))
+  with pytest.raises(UserError, match='the wrong size'):
+    download.download_files([file._replace(name='other'), file], str(tmp_path))
+  for data_dir in (tmp_path / NAME, tmp_path / NAME / 'below'):
+    with pytest.raises(UserError, match='{}: .*with 256,000 bytes of free'.format(data_dir)):
+      fetch_file(server, data_dir)
+  assert not server.requests
+
+
+@pytest.mark.parametrize('fault, expected, message', [
+    (KeyboardInterrupt(), KeyboardInterrupt, None),
+    (OSError(27, 'File too large'), UserError, 'File too large: .*256,000 bytes')])
+def test_a_fault_keeps_the_part(server, folder, monkeypatch, fault, expected, message):
+  def fail(*unused_args):
+    raise fault
+
+  server.answers['/a'] = [ranged()]
+  with monkeypatch.context() as patch, pytest.raises(expected, match=message):
+    patch.setattr('tqdm.tqdm.update', fail)
+    fetch_file(server, folder)
+  kept = content(folder)[PART]
+  assert kept and BODY.startswith(kept) and fetch_file(server, folder).downloaded
+  assert server.requests == starts(None, len(kept)) and content(folder) == {NAME: BODY}
+
+
+@pytest.mark.parametrize('publisher', [ranged(), ranged(FLIPPED, cut_after=10000)],
+                         ids=['right', 'wrong'])
+def test_many_at_once(server, folder, caplog, publisher):
+  """The lock is one between open files, so that threads stand for processes."""
+  caplog.set_level(logging.INFO, 'estimator_train')
+  waiting, handler, results = threading.Event(), logging.Handler(), []
+  handler.emit = lambda record: waiting.set() if 'waiting for another process' in (
+      record.getMessage()) else None
+  logging.getLogger('estimator_train').addHandler(handler)
+  server.answers['/a'] = [
+      lambda *given: publisher(*given) if waiting.wait(DEADLINE_SECS) else None, publisher]
+  threads = [threading.Thread(target=lambda: results.append(fetch_file(server, folder).downloaded))
+             for _ in range(5)]
+  for act in (threading.Thread.start, lambda thread: thread.join(DEADLINE_SECS)):
+    list(map(act, threads))
+  assert sorted(results) == [False] * 4 + [True] and content(folder) == {NAME: BODY}
+
+
+# A package that ends the process is as releases before 1.5.13. With -v, the package does without
+# credentials, and says nothing.
+@pytest.mark.parametrize('files, argv', [
+    ({}, []), ({}, ['program', '-v']), ({'config/kaggle.json': b''}, []),
+    ({'config/kaggle.json': b'{"username": "user"'}, []), ({'config/kaggle.json': b'[]'}, []),
+    ({'kaggle/__init__.py': b'print("no key"); exit(1)'}, [])])
+def test_no_credentials(server, folder, monkeypatch, tmp_path, capsys, files, argv):
+  monkeypatch.delenv('KAGGLE_KEY')
+  monkeypatch.setattr(sys, 'argv', argv or ['program'])
+  monkeypatch.syspath_prepend(str(tmp_path))
+  write(tmp_path, files)
+  with pytest.raises(UserError, match=re.escape(
+      'Kaggle requires credentials: no KAGGLE_USERNAME and KAGGLE_KEY, and no kaggle.json with '
+      'both: create an API key at kaggle.com/settings, and put its kaggle.json into ~/.kaggle (or '
+      'the folder KAGGLE_CONFIG_DIR), or set KAGGLE_USERNAME and KAGGLE_KEY; or download the '
+      'archive of kaggle.com/datasets/owner/name to {}'.format(folder / NAME))):
+    fetch_archive(server, folder)
+  assert not content(folder) and not server.requests and not capsys.readouterr().out
+
+
+@pytest.mark.parametrize('answers', [
+    {STORAGE: ranged(cut_after=10)}, {OCT2017: whole(code=401)}, {STORAGE: whole(code=503)},
+    {STORAGE: whole(Content_Length=None)}, None,
+], ids=['cut', 'wrong key', 'storage fails', 'no length', 'nobody listens'])
+@pytest.mark.parametrize('in_file', [False, True], ids=['variables', 'kaggle.json'])
+def test_a_failing_download_never_prints_the_key(run_program, monkeypatch, tmp_path, answers,
+                                                 in_file):
+  usage = shutil.disk_usage('/')
+  monkeypatch.setattr(shutil, 'disk_usage', lambda folder: usage._replace(free=10 ** 12))
+  config, data = tmp_path / 'config', tmp_path / 'data'
+  with file_server.kaggle(monkeypatch, config, oct2017.KAGGLE_DATASET) as server:
+    if in_file:  # Which the package warns about.
+      write(config, {'kaggle.json': json.dumps({'username': 'user', 'key': KEY}).encode()})
+      (config / 'kaggle.json').chmod(0o644)
+      monkeypatch.delenv('KAGGLE_USERNAME')
+      monkeypatch.delenv('KAGGLE_KEY')
+    if answers is None:
+      server.http.socket.close()
+    server.answers.update({path: [answer] for path, answer in (answers or {}).items()})
+    done = run_program('--mode=download', '--dataset=oct2017', '--data_dir', data, '--verbosity=1')
+    assert done.code == 2 and 'Traceback' not in done.err
+    assert bool(re.search('kaggle: Warning: .* readable by other users .*chmod 600', done.err)
+                ) == in_file
+    file_server.forget_kaggle(monkeypatch)
+    with pytest.raises(UserError) as caught:
+      oct2017.download_images(str(data))
+  # Of causes, which nobody is shown, the key alone: addresses in them are of this request.
+  causes = ''.join(traceback.format_exception(caught.type, caught.value, caught.tb))
+  texts = [done.out, done.err, str(caught.value)] + [
+      path.read_bytes().decode('latin-1') for path in data.rglob('*') if path.is_file()]
+  assert not [text for text in texts if any(secret in text for secret in SECRETS)]
+  assert not [secret for secret in SECRETS[:2] if secret in causes]
+
+
+@pytest.mark.parametrize('variable', ['CURL_CA_BUNDLE', 'REQUESTS_CA_BUNDLE'])
+def test_nothing_is_sent_to_or_taken_from_an_impostor(server, folder, monkeypatch, tmp_path,
+                                                      variable):
+  """Not even with an empty variable, by which requests up to 2.27 verifies nothing."""
+  key, certificate = str(tmp_path / 'key.pem'), str(tmp_path / 'certificate.pem')
+  subprocess.run(['openssl', 'req', '-x509', '-newkey', 'ec', '-pkeyopt', 'ec_paramgen_curve:P-256',
+                  '-nodes', '-subj', '/CN=localhost', '-keyout', key, '-out', certificate],
+                 check=True, stderr=subprocess.DEVNULL, timeout=DEADLINE_SECS)
+  context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+  context.load_cert_chain(certificate, key)
+  server.http.socket = context.wrap_socket(server.http.socket, server_side=True)
+  server.http.handle_error = lambda *unused_arguments: None
+  server.address = 'https://localhost:{}'.format(server.http.server_port)
+  for name in ('CURL_CA_BUNDLE', 'REQUESTS_CA_BUNDLE'):
+    monkeypatch.delenv(name, raising=False)
+  monkeypatch.setenv(variable, '')
+  monkeypatch.setenv('KAGGLE_API_ENDPOINT', server.address)
+  for fetch in (fetch_file, fetch_archive):
+    with pytest.raises(UserError, match='SSLError|certificate verify failed|CERTIFICATE_VERIFY'):
+      fetch(server, folder)
+  assert not server.requests and not content(folder)

@@ -1,6 +1,5 @@
 """A data set that a user's own function describes."""
 
-import json
 import types
 
 import numpy as np
@@ -10,7 +9,6 @@ from conftest import batches
 from estimator_train import ArraySplit, DataSet, IdxSplit, ImageSplit, UserError
 from estimator_train.datasets import own
 from estimator_train.inputs import factory
-from estimator_train.inputs.batching import Shard
 from estimator_train.settings import Settings
 
 LABELS, SHAPE = ('dark', 'light'), (4, 5, 1)
@@ -34,33 +32,19 @@ def describe(monkeypatch):
   return described
 
 
-def numbers(found):
-  """Returns the examples' numbers, which their pixels are, and checks that labels stay beside."""
-  for images, labels in found:
-    assert images.dtype == np.uint8 and images.shape[1:] == SHAPE
-    assert list(CLASSES[images[:, 0, 0, 0]]) == list(labels.argmax(-1))
-  return [int(pixel) for images, _ in found for pixel in images[:, 0, 0, 0]]
-
-
-def test_arrays_are_evaluated_in_their_order_once(describe):
+def test_arrays_are_read_by_the_flags(describe):
+  """Mixed, as a buffer that is small beside a class would not mix them."""
   dataset, settings = describe(DATA)
   assert factory.check_files(dataset, settings) == (12, 12)
-  found, graph = batches(factory.make_eval_input_fn(dataset, settings, True, 5))
-  assert [len(images) for images, _ in found] == [5, 5, 2] and numbers(found) == list(range(12))
-  assert len(graph.as_graph_def().SerializeToString()) < 20000  # The arrays are not in there.
-
-
-def test_arrays_are_trained_on_in_mixed_order_in_shares(describe):
-  dataset, settings = describe(DATA)
-  whole = numbers(batches(factory.make_train_input_fn(dataset, settings, True, 6), 4)[0])
-  assert sorted(whole[:12]) == sorted(whole[12:]) == list(range(12))
-  # A buffer that is small beside a class would not mix them.
-  assert len(set(CLASSES[whole[:6]])) == 2
-  shares = [numbers(batches(factory.make_train_input_fn(
-      dataset, settings, True, 3, Shard(0, 2, worker, 3)), 4)[0]) for worker in range(2)]
-  together = [number for step in range(4) for share in shares
-              for number in share[3 * step:3 * step + 3]]
-  assert together == whole
+  train, _ = batches(factory.make_train_input_fn(dataset, settings, True, 6), 2)
+  test, _ = batches(factory.make_eval_input_fn(dataset, settings, True, 6))
+  for found in (train, test):
+    images, labels = (np.concatenate(part) for part in zip(*found))
+    numbers = images[:, 0, 0, 0].tolist()
+    assert images.dtype == np.uint8 and images.shape[1:] == SHAPE
+    assert CLASSES[numbers].tolist() == labels.argmax(-1).tolist()
+    assert sorted(numbers) == list(range(12)) and (numbers == list(range(12))) == (found is test)
+    assert len(set(CLASSES[numbers[:6]])) == (1 if found is test else 2)
 
 
 def test_the_flags_name_and_the_settings_reach_the_function(describe):
@@ -70,24 +54,9 @@ def test_the_flags_name_and_the_settings_reach_the_function(describe):
   dataset, _ = describe(data, labels=['a', 'b'])
   assert (dataset.name, dataset.labels) == ('mine:data', ('a', 'b'))
   assert dataset.train.classes.dtype == np.int32
-
-
-def test_only_what_the_mode_reads_must_be_there(describe):
+  # Only what the mode reads must be there.
   assert describe(DATA._replace(test=None), mode='train')[0].test is None
   assert describe(DATA._replace(train=None), mode='evaluate')[0].train is None
-
-
-def test_fingerprint_is_of_the_content(describe):
-  def fingerprint(data):
-    return factory.make_single_epoch(*describe(data)).cache_key
-
-  changed = IMAGES.copy()
-  changed[-1, -1, -1, -1] += 1
-  assert fingerprint(DATA) == fingerprint(DATA._replace(
-      train=ArraySplit(IMAGES.copy(), list(CLASSES))))
-  assert len({fingerprint(data) for data in (
-      DATA, DATA._replace(train=ArraySplit(changed, CLASSES)),
-      DATA._replace(train=ArraySplit(IMAGES, CLASSES[::-1])))}) == 3
 
 
 def train(**values):
@@ -95,49 +64,35 @@ def train(**values):
 
 
 @pytest.mark.parametrize('data, message', [
-    ({'train': 1},
-     'must return an estimator_train.DataSet: --dataset=mine:data returns dict: return estimator_'),
+    ({'train': 1}, 'must return an estimator_train.DataSet: --dataset=mine:data returns dict: re'),
     (DATA._replace(train=None), 'has no examples to train on: --dataset=mine:data with train=None'),
     (DATA._replace(test=None), 'has no examples to evaluate on: --dataset=mine:data with test=N'),
-    (DATA._replace(labels='ab'),
-     "labels of a data set must be a tuple or list of strings: --dataset=mine:data: 'ab': name ea"),
+    (DATA._replace(labels='ab'), "labels of a data set must be a tuple or list of strings: .*'ab'"),
     (DATA._replace(labels=(0, 1)), 'must be a tuple or list of strings: .* .0, 1.: name each'),
-    (DATA._replace(labels=None), 'must be a tuple or list of strings: .* None: name each'),
-    (DATA._replace(labels=2), 'must be a tuple or list of strings: .* 2: name each'),
-    (DATA._replace(labels=iter(LABELS)),
-     'must be a tuple or list of strings: --dataset=mine:data: <tuple_iterator object'),
-    (DATA._replace(labels=(label for label in LABELS)),
-     'must be a tuple or list of strings: --dataset=mine:data: <generator object'),
-    (DATA._replace(labels=('a', 'a')), 'must have two or more labels, all different'),
+    (DATA._replace(labels=iter(LABELS)), 'must be a tuple or list of strings: .* <tuple_iterator'),
     (DATA._replace(labels=('a',)), 'must have two or more labels, all different'),
     (DATA._replace(labels=('a\nb', 'c')), 'without line breaks'),
     (DATA._replace(image_shape=(4, 5)), r'must be \(height, width, channels\).*: \(4, 5\): give'),
     (DATA._replace(image_shape=(4, 5, 2)), 'with 1 or 3 channels'),
     (DATA._replace(train=(IMAGES, CLASSES)), 'train is tuple: give ArraySplit or ImageSplit'),
-    (train(images=IMAGES / 255),
-     r'uint8, from 0 to 255: .* train has dtype float64 and shape \(12, 4, 5, 1\): '
-     r'for images in \[0, 1\] give \(images \* 255\)'),
+    (train(images=IMAGES / 255), r'uint8, from 0 to 255: .* train has dtype float64 and shape '
+     r'\(12, 4, 5, 1\): for images in \[0, 1\] give \(images \* 255\)'),
     (train(images=IMAGES[..., 0]), r'data set: .*\(12, 4, 5\), expected \(examples, 4, 5, 1\): '
      r'give images\[..., np.newaxis\]'),
-    (DATA._replace(test=ArraySplit(IMAGES[:, :3], CLASSES)),
-     r'test has shape \(12, 3, 5, 1\), expected'),
+    (train(images=IMAGES[:, :3]), r'train has shape \(12, 3, 5, 1\), expected'),
     (train(classes=CLASSES[:11]), 'as many classes as images: .* has 12 images and 11 classes'),
-    (train(classes=CLASSES + 1),
-     'number of labels, 2: .* train has class 2 at position 6: give ind'),
+    (train(classes=CLASSES + 1), 'of labels, 2: .* train has class 2 at position 6: give ind'),
     (train(classes=CLASSES - 1), 'train has class -1 at position 0'),
-    (train(classes=np.eye(2)[CLASSES]),
-     r'integers, one per example: .*float64 and shape \(12, 2\)'),
+    (train(classes=np.eye(2)[CLASSES]), r'one per example: .*float64 and shape \(12, 2\)'),
     (train(classes=CLASSES * 1.), 'integers, one per example'),
     (train(classes=['dark'] * 12), 'or the indices of names in labels'),
     (train(classes=CLASSES * 0), 'no training examples: .* train lacks light: add examples'),
     (train(images=IMAGES[:0], classes=[]), 'a split of the data set has no examples'),
     (DATA._replace(train=ImageSplit('a.jpeg', [0])), "must be a list: .*'a.jpeg'"),
-    (DATA._replace(train=ImageSplit(None, [0])), 'must be a list: .* train: None: give a list'),
     (DATA._replace(test=ImageSplit(3, [0])), 'must be a list: .* test: 3: give a list'),
     (DATA._replace(train=ImageSplit(['a.jpeg'], [0, 1])), '1 images and 2 classes'),
     (lambda: 1 / 0, r'the function of --dataset failed: .*test_own_dataset.py:\d+: ZeroDivision'),
-    (lambda first, second: DATA,
-     'wrong parameters: .*: define it without parameters or with .settings.$'),
+    (lambda first, second: DATA, 'wrong parameters: .*: define it without parameters or with .se'),
 ])
 def test_wrong(describe, data, message):
   with pytest.raises(UserError, match=message) as caught:
@@ -145,34 +100,12 @@ def test_wrong(describe, data, message):
   assert '\n' not in str(caught.value)
 
 
-def test_a_folder_is_no_cache_of_arrays(describe):
-  dataset, settings = describe(DATA, cache='somewhere')
-  with pytest.raises(UserError, match='only image files can be cached in a folder'):
-    factory.check_files(dataset, settings)
-
-
 def test_files_are_read_as_those_of_built_in_sets(describe, write_idx, image_folders):
   files = sorted((image_folders / 'train').rglob('*.jpeg'))
-  dataset, settings = describe(DataSet(
-      'mine', LABELS, (8, 8, 3), ImageSplit(files, [path.parent.name == 'B' for path in files]),
-      ImageSplit([str(path) for path in files], np.arange(len(files)) % 2)))
-  found, _ = batches(factory.make_eval_input_fn(dataset, settings, True, 5))
-  assert sum(len(images) for images, _ in found) == len(files) == 18
-  assert found[0][0].shape == (5, 8, 8, 1)
+  split = ImageSplit(files, [path.parent.name == 'B' for path in files])  # Paths and booleans.
+  dataset, settings = describe(DataSet('mine', LABELS, (8, 8, 3), split, split))
+  found, _ = batches(factory.make_eval_input_fn(dataset, settings, True, 18))
+  assert found[0][0].shape == (18, 8, 8, 1)
   idx = IdxSplit(*write_idx(IMAGES[..., 0], CLASSES))
   dataset, settings = describe(DataSet('mine', LABELS, SHAPE, idx, idx))
   assert factory.check_files(dataset, settings) == (12, 12)
-
-
-def test_runs_from_its_flags(run_program, tmp_path, monkeypatch, describe):
-  describe(DATA)
-  flags = ('--dataset=mine:data', '--model=own_models:two_layers', '--batch_size=4',
-           '--class_weights=balanced', '--model_dir={}'.format(tmp_path))
-  assert run_program('--train_steps=3', *flags).code == 0
-  evaluation = json.loads((tmp_path / 'evaluation.json').read_text())
-  assert evaluation['examples'] == 12 and list(evaluation['per_class']) == list(LABELS)
-  again = run_program('--flagfile={}'.format(tmp_path / 'flags.txt'), '--train_steps=5')
-  assert again.code == 0 and again.result['steps_run'] == 2, again.err
-  describe(DATA._replace(labels=('light', 'dark')))
-  other = run_program('--train_steps=6', *flags)
-  assert other.code == 2 and 'was trained with other class names' in other.err

@@ -1,8 +1,7 @@
 """Where the records of files are: found without reading them, remembered, and damage noticed."""
 
 import os
-import random
-import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -10,24 +9,21 @@ import tensorflow.compat.v1 as tf
 from conftest import write_records
 
 from estimator_train.datasets import record_index
+from estimator_train.inputs import record_reader
 from estimator_train.inputs.record_reader import RecordReader
 
-
-@pytest.fixture
-def contents():
-  """Of three files, the second of which is empty: an empty record, small ones, and large ones."""
-  numbers = random.Random(1)
-  lengths = [[0, 1, 7, 5000, 3, 70000], [], [12] * 40 + [9000] * 20 + [1]]
-  return [[bytes(numbers.randrange(256) for _ in range(length)) for length in of_file]
-          for of_file in lengths]
+# Of three files, the second of which is empty: an empty record, small ones, and large ones.
+LENGTHS = [[0, 1, 7, 5000, 3, 70000], [], [12] * 40 + [9000] * 20 + [1]]
+CONTENTS = [[os.urandom(length) for length in of_file] for of_file in LENGTHS]
+FLAT = CONTENTS[0] + CONTENTS[2]
 
 
 @pytest.fixture
-def files(tmp_path, contents):
-  paths = [tmp_path / 'records "{}"'.format(index) for index in range(len(contents))]
-  for path, records in zip(paths, contents):
+def files(tmp_path):
+  paths = [tmp_path / 'records "{}"'.format(index) for index in range(len(CONTENTS))]
+  for path, records in zip(paths, CONTENTS):
     write_records(path, records)
-  return tuple(os.fsencode(str(path)) for path in paths)
+  return tuple(map(bytes, paths))
 
 
 @pytest.fixture(autouse=True)
@@ -39,39 +35,29 @@ def own_cache(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize('block_bytes', [12, 13, 100, 4096, 1 << 20])
 @pytest.mark.parametrize('max_small_bytes', [0, 10, 1 << 12])
-def test_records_are_those_of_tensorflow(files, contents, monkeypatch, block_bytes,
-                                         max_small_bytes):
+def test_records_are_those_of_tensorflow(files, monkeypatch, block_bytes, max_small_bytes):
   monkeypatch.setattr(record_index, '_BLOCK_BYTES', block_bytes)
   monkeypatch.setattr(record_index, '_MAX_SMALL_BYTES', max_small_bytes)
   index = record_index.load_index(files)
-  assert index.damages == ()
-  flat = [record for of_file in contents for record in of_file]
-  assert RecordReader(index).read(np.arange(index.num_records)) == flat
-  expected = [record for path in files for record in tf.io.tf_record_iterator(os.fsdecode(path))]
-  assert flat == expected
-  assert [index.locate(record) for record in (0, 5, 6, len(flat) - 1)] == [
+  assert index.damages == () and index.num_records == 67
+  assert [record for path in files
+          for record in tf.io.tf_record_iterator(os.fsdecode(path))] == FLAT
+  for order in (np.arange(67), np.random.RandomState(1).permutation(67)):
+    assert RecordReader(index).read(order) == [FLAT[position] for position in order]
+  assert [index.locate(record) for record in (0, 5, 6, 66)] == [
       (files[0], 0), (files[0], 5), (files[2], 0), (files[2], 60)]
 
 
-def test_records_are_read_in_any_order(files, contents):
-  index = record_index.load_index(files)
-  flat = [record for of_file in contents for record in of_file]
-  order = np.random.RandomState(1).permutation(len(flat))
-  assert RecordReader(index).read(order) == [flat[position] for position in order]
-
-
-def test_files_by_url(files, contents):
+def test_files_by_url(files):
   index = record_index.load_index(tuple(b'file://' + path for path in files))
-  assert RecordReader(index).read(np.array([5, 0, 6])) == [
-      contents[0][5], contents[0][0], contents[2][0]]
+  assert RecordReader(index).read(np.array([5, 0, 6])) == [FLAT[5], FLAT[0], FLAT[6]]
   with pytest.raises(OSError, match='No such file'):
     record_index.load_index((b'file:///missing/file',))
 
 
 def test_unchanged_files_are_scanned_once(files, monkeypatch, own_cache):
   first = record_index.load_index(files)
-  scanned = []
-  scan = record_index._scan_files
+  scanned, scan = [], record_index._scan_files
   monkeypatch.setattr(record_index, '_scan_files',
                       lambda paths: scanned.append(paths) or scan(paths))
   record_index._load_index.cache_clear()  # As in another process.
@@ -89,16 +75,13 @@ def test_unchanged_files_are_scanned_once(files, monkeypatch, own_cache):
   assert len(scanned) == 2
 
 
-def test_the_cache_is_bounded(tmp_path, monkeypatch, own_cache):
+def test_the_cache_is_bounded_and_not_needed(files, tmp_path, monkeypatch, own_cache):
   monkeypatch.setattr(record_index, '_MAX_CACHED_INDICES', 3)
   for number in range(5):
-    path = tmp_path / str(number)
-    write_records(path, [b'any'])
-    record_index.load_index((str(path).encode(),))
+    write_records(tmp_path / str(number), [b'any'])
+    record_index.load_index((bytes(tmp_path / str(number)),))
   assert len(list((own_cache / 'estimator_train' / 'record_index').iterdir())) == 3
-
-
-def test_a_cache_that_cannot_be_written(files, own_cache):
+  own_cache.rename(tmp_path / 'moved')
   own_cache.write_text('a file')
   assert record_index.load_index(files).num_records == 67
 
@@ -106,88 +89,50 @@ def test_a_cache_that_cannot_be_written(files, own_cache):
 @pytest.mark.parametrize('lost', [1, 4, 5, 70000, 70004, 70005, 70015])
 def test_a_truncated_file(files, lost):
   """The last record of the file has 70,016 bytes with its length and checksums."""
-  with open(files[0], 'rb+') as file:
-    size = file.seek(0, os.SEEK_END)
-    file.truncate(size - lost)
+  whole = RecordReader(record_index.load_index(files))
+  os.truncate(files[0], os.path.getsize(files[0]) - lost)
+  with pytest.raises(ValueError, match=r'records "0": record 5 \(truncated\)'):
+    whole.read(np.array([5]))
   index = record_index.load_index(files)
-  assert index.num_records == 66
+  assert index.num_records == 66 and index.locate(5) == (files[2], 0)
   assert index.damages == (record_index.Damage(0, 5, 'truncated', 70016 - lost),)
-  assert index.locate(5) == (files[2], 0)
 
 
-def test_a_damaged_length(files):
-  with open(files[2], 'rb+') as file:
-    file.seek(28)
-    file.write(b'\x0d')  # The second record has 12 bytes.
-  index = record_index.load_index(files)
-  assert index.num_records == 7
-  (damage,) = index.damages
-  assert damage[:3] == (2, 1, 'wrong checksum of the length')
+def test_damaged_bytes_are_named(files):
+  def write(offset, data):
+    with open(files[2], 'rb+') as file:
+      file.seek(offset)
+      file.write(data)
 
-
-def test_damaged_data_is_named(files):
-  with open(files[2], 'rb+') as file:
-    file.seek(28 + 12 + 3)
-    file.write(b'\xff\xfe')
+  write(28 + 12 + 3, b'\xff\xfe')  # The data of the second record, which has 12 bytes.
   reader = RecordReader(record_index.load_index(files))
   assert len(reader.read(np.array([6, 8]))) == 2
   with pytest.raises(ValueError, match=r'records "2": record 1 \(wrong checksum\)'):
     reader.read(np.array([6, 7]))
-
-
-def test_a_file_that_is_truncated_while_it_is_used(files):
-  reader = RecordReader(record_index.load_index(files))
-  os.truncate(files[0], 30)
-  with pytest.raises(ValueError, match=r'records "0": record 5 \(truncated\)'):
-    reader.read(np.array([5]))
+  write(28, b'\x0d')  # Its length.
+  index = record_index.load_index(files)
+  (damage,) = index.damages
+  assert index.num_records == 7 and damage[:3] == (2, 1, 'wrong checksum of the length')
 
 
 def test_few_files_are_open(tmp_path, monkeypatch):
-  """As many shards as a process may open files, and more."""
-  paths = [tmp_path / '{:04d}'.format(number) for number in range(200)]
-  for number, path in enumerate(paths):
-    write_records(path, [b'%d' % number])
-  index = record_index.load_index(tuple(str(path).encode() for path in paths))
+  """As many shards as a process may open files, and more; read by several threads."""
+  for number in range(200):
+    write_records(tmp_path / '{:03d}'.format(number), [b'%d' % number])
   before = len(os.listdir('/proc/self/fd'))
-  monkeypatch.setattr('estimator_train.inputs.record_reader._MAX_OPEN_FILES', 8)
-  reader, numbers = RecordReader(index), np.random.RandomState(1).permutation(200)
-  results = {}
-
-  def read(part):
-    results[part] = [reader.read(np.array([number]))[0] for number in numbers[part::4]]
-
-  threads = [threading.Thread(target=read, args=(part,)) for part in range(4)]
-  for thread in threads:
-    thread.start()
-  for thread in threads:
-    thread.join()
-  assert results == {part: [b'%d' % number for number in numbers[part::4]] for part in range(4)}
+  monkeypatch.setattr(record_reader, '_MAX_OPEN_FILES', 8)
+  reader = RecordReader(record_index.load_index(tuple(map(bytes, sorted(tmp_path.glob('???'))))))
+  numbers = np.random.RandomState(1).permutation(200)
+  with ThreadPoolExecutor(4) as threads:
+    records = list(threads.map(lambda number: reader.read(np.array([number]))[0], numbers))
+  assert records == [b'%d' % number for number in numbers]
   assert len(os.listdir('/proc/self/fd')) <= before + 8
 
 
 def test_a_scan_does_not_read_large_records(tmp_path, monkeypatch):
-  path, counts = tmp_path / 'large', []
-  write_records(path, [bytes(50000)] * 20)
-  read = record_index.PositionedFile.read
-
-  def count(file, offset, length):
-    content = read(file, offset, length)
-    counts.append(len(content))
-    return content
-
-  monkeypatch.setattr(record_index.PositionedFile, 'read', count)
-  assert record_index.load_index((str(path).encode(),)).num_records == 20
+  counts, read = [], record_index.PositionedFile.read
+  write_records(tmp_path / 'large', [bytes(50000)] * 20)
+  monkeypatch.setattr(record_index.PositionedFile, 'read',
+                      lambda *given: [read(*given), counts.append(given[-1])][0])
+  assert record_index.load_index((bytes(tmp_path / 'large'),)).num_records == 20
   assert sum(counts) == 20 * record_index.HEADER_BYTES
-
-
-@pytest.mark.parametrize('start', [
-    b'\x89PNG\r\n\x1a\n', b'\xff\xd8\xff\xe0\x00\x10JFIF', b'GIF89a', b'\x1f\x8b\x08\x00',
-    b'\x00\x00\x08\x03\x00\x00\xea\x60'])
-def test_other_files_are_recognized_without_a_checksum(tmp_path, monkeypatch, start):
-  def fail():
-    raise AssertionError('imported')
-
-  monkeypatch.setattr(record_index, '_crc32c', fail)
-  path = tmp_path / 'file'
-  path.write_bytes(start + b'\xff' * 100)
-  assert not record_index.starts_with_record(bytes(path))

@@ -15,24 +15,23 @@ COUNT = 9
 
 
 @pytest.fixture
-def source(tmp_path):
-  """PNG and JPEG files."""
-  return make_source(tmp_path, lambda number: 'jpeg' if number % 2 else 'png')
+def make_source(tmp_path, write_images):
+  """Makes a source of images whose pixels tell their place and their number."""
+  def make_source(format_of):
+    rows, columns = np.mgrid[0:40, 0:60]
+    images = {tmp_path / '{}.{}'.format(number, format_of(number)): np.stack(
+        [rows * 4, columns * 4, np.full((40, 60), 20 * number)], -1).astype(np.uint8)
+              for number in range(COUNT)}
+    write_images(images)
+    split = ImageSplit([bytes(path) for path in images], np.arange(COUNT, dtype=np.int32))
+    return ImageFileSource(DataSet('any', tuple(map(str, range(COUNT))), SHAPE, split), split)
+
+  return make_source
 
 
-def make_source(folder, format_of):
-  """Returns a source of images whose pixels tell their place and their number."""
-  files = []
-  with tf.Graph().as_default(), tf.Session() as session:
-    for number in range(COUNT):
-      rows, columns = np.mgrid[0:40, 0:60]
-      pixels = np.stack([rows * 4, columns * 4, np.full((40, 60), 20 * number)], -1)
-      encode = {'jpeg': tf.image.encode_jpeg, 'png': tf.image.encode_png}[format_of(number)]
-      path = folder / '{}.{}'.format(number, format_of(number))
-      path.write_bytes(session.run(encode(tf.constant(pixels.astype(np.uint8)))))
-      files.append(str(path).encode())
-  split = ImageSplit(files, np.arange(COUNT, dtype=np.int32))
-  return ImageFileSource(DataSet('any', tuple(map(str, range(COUNT))), SHAPE, split), split)
+@pytest.fixture
+def source(make_source):
+  return make_source(lambda number: 'jpeg' if number % 2 else 'png')
 
 
 def read(source, num_batches, augment='crop_flip', **given):
@@ -42,26 +41,15 @@ def read(source, num_batches, augment='crop_flip', **given):
   return [np.concatenate(part) for part in zip(*pairs)]
 
 
-def test_the_same_in_each_run_and_with_any_number_of_threads(source):
-  first, labels = read(source, 6)
+def test_the_same_whatever_the_threads_resumptions_and_workers(source):
+  whole, labels = read(source, 6)
   again, same_labels = read(source, 6, num_parallel_calls=3, prefetch=4)
-  assert first.shape == (24,) + SHAPE and labels.tolist() == same_labels.tolist()
-  np.testing.assert_array_equal(first, again)
-  other, _ = read(source, 6, seed=2)
-  assert not np.array_equal(first, other)
+  assert whole.shape == (24,) + SHAPE and labels.tolist() == same_labels.tolist()
+  np.testing.assert_array_equal(whole, again)
+  np.testing.assert_array_equal(read(source, 4, shard=Shard(first_example=8))[0], whole[8:])
+  assert not np.array_equal(whole, read(source, 6, seed=2)[0])
   plain, plain_labels = read(source, 6, 'none')
-  assert plain_labels.tolist() == labels.tolist() and not np.array_equal(first, plain)
-
-
-@pytest.mark.parametrize('augment', ['flip', 'crop_flip'])
-def test_resumed(source, augment):
-  whole, _ = read(source, 6, augment)
-  rest, _ = read(source, 4, augment, shard=Shard(first_example=8))
-  np.testing.assert_array_equal(rest, whole[8:])
-
-
-def test_two_workers_read_what_one_reads(source):
-  whole, _ = read(source, 6)
+  assert plain_labels.tolist() == labels.tolist() and not np.array_equal(whole, plain)
   for rank in range(2):
     # Each of the steps has four examples, two for each worker.
     part, _ = read(source, 6, examples_per_batch=2, shard=Shard(0, 2, rank, 2))
@@ -77,6 +65,9 @@ def test_flips(source):
   assert 70 < sum(is_flipped) < 130
   for image, original, flip in zip(flipped, plain, is_flipped):
     np.testing.assert_array_equal(image, original[:, ::-1] if flip else original)
+  for augment in ('none', 'flip'):  # Evaluation is never augmented.
+    found, _ = batches(source.make_eval_input_fn(Batching(SHAPE, COUNT, False, 9, augment=augment)))
+    np.testing.assert_array_equal(found[0][0][labels[:9]], plain[:9])
 
 
 @pytest.mark.parametrize('height, width', [(40, 60), (600, 20), (1, 1), (3000, 4000)])
@@ -88,7 +79,7 @@ def test_crops(height, width):
     random = np.random.RandomState(0)
     crops = np.array([session.run(chosen, {numbers: random.uniform(size=23)}) for _ in range(300)])
   tops, lefts, heights, widths = crops.T
-  assert (tops >= 0).all() and (lefts >= 0).all() and (heights >= 1).all() and (widths >= 1).all()
+  assert min(tops.min(), lefts.min(), heights.min() - 1, widths.min() - 1) >= 0
   assert (tops + heights <= height).all() and (lefts + widths <= width).all()
   is_whole = (heights == height) & (widths == width)
   if (height, width) == (40, 60):
@@ -101,27 +92,15 @@ def test_crops(height, width):
     assert is_whole.all()  # No crop of at least 8 % of the area is less than 20 pixels wide.
 
 
-def test_a_crop_is_a_part_of_the_image(source):
+def test_a_crop_is_a_part_of_the_image(make_source):
   """Rows and columns increase (or decrease, if flipped) linearly, from PNG and JPEG files."""
-  images, labels = read(source, 20)
-  for image, label in zip(images, labels):
-    tolerance = 6 if label % 2 else 1.5  # JPEG is lossy.
-    rows, columns, number = image[..., 0], image[..., 1], image[..., 2]
-    assert np.abs(number - 20 * label).max() < 4 * tolerance
-    assert (np.diff(rows.mean(1)) >= -tolerance).all()
-    slopes = np.sign(columns[:, -1].mean() - columns[:, 0].mean()) * np.diff(columns.mean(0))
-    assert (slopes >= -tolerance).all()
-
-
-def test_jpeg_files_are_cropped_like_png_files(tmp_path):
-  images, _ = read(make_source(tmp_path, lambda number: 'jpeg'), 10)
-  expected, _ = read(make_source(tmp_path, lambda number: 'png'), 10)
-  assert np.abs(images - expected).mean() < 2 and np.abs(images - expected).max() < 40
-
-
-def test_evaluation_is_not_augmented(source):
-  batching = Batching(SHAPE, COUNT, False, 4, augment='crop_flip')
-  augmented, _ = batches(source.make_eval_input_fn(batching), 3)
-  plain, _ = batches(source.make_eval_input_fn(batching._replace(augment='none')), 3)
-  for (image, _), (expected, _) in zip(augmented, plain):
-    np.testing.assert_array_equal(image, expected)
+  pngs, labels = read(make_source(lambda number: 'png'), 10)
+  jpegs, _ = read(make_source(lambda number: 'jpeg'), 10)
+  assert np.abs(jpegs - pngs).mean() < 2 and np.abs(jpegs - pngs).max() < 40
+  for images, tolerance in ((pngs, 1.5), (jpegs, 6)):  # JPEG is lossy.
+    for image, label in zip(images, labels):
+      rows, columns, number = image[..., 0], image[..., 1], image[..., 2]
+      assert np.abs(number - 20 * label).max() < 4 * tolerance
+      assert (np.diff(rows.mean(1)) >= -tolerance).all()
+      slopes = np.sign(columns[:, -1].mean() - columns[:, 0].mean()) * np.diff(columns.mean(0))
+      assert (slopes >= -tolerance).all()

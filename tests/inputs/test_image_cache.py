@@ -1,9 +1,8 @@
-"""Cached images: the right ones, read once, and whole."""
+"""Cached images: the right ones, read once, and whole; see test_source_contract.py for order."""
 
 import contextlib
 import os
 import pickle
-import re
 import threading
 
 import numpy as np
@@ -12,13 +11,7 @@ from conftest import batches
 
 from estimator_train.datasets.description import DataSet, ImageSplit
 from estimator_train.errors import UserError
-from estimator_train.inputs import (
-  array_cache,
-  encoded_images,
-  file_errors,
-  image_cache,
-  order,
-)
+from estimator_train.inputs import array_cache, encoded_images, file_errors, image_cache, order
 from estimator_train.inputs.batching import Batching, Shard
 from estimator_train.inputs.image_files import ImageFileSource
 
@@ -34,20 +27,29 @@ def split(image_folders):
 
 @pytest.fixture
 def filled(monkeypatch):
-  """Counts how often a cache is filled."""
-  calls = []
-  fill = image_cache._Filling._fill
+  """The shapes of the arrays that a cache is filled into."""
+  calls, fill = [], image_cache._Filling._fill
   monkeypatch.setattr(image_cache._Filling, '_fill',
                       lambda self, array: calls.append(array.shape) or fill(self, array))
   return calls
+
+
+@pytest.fixture
+def folder(tmp_path):
+  return tmp_path / 'cache'
+
+
+@pytest.fixture(params=['memory', 'folder'])
+def cache(request, folder):
+  return 'memory' if request.param == 'memory' else str(folder)
 
 
 def source_of(split):
   return ImageFileSource(DataSet('any', ('a', 'b'), BATCHING.image_shape), split)
 
 
-def load_images(*given):
-  return image_cache.ImageCache(*given).read_all()
+def load(split, cache, batching=BATCHING):
+  return image_cache.ImageCache(source_of(split), batching, str(cache)).read_all()
 
 
 def uncached(split, batching=BATCHING):
@@ -57,15 +59,16 @@ def uncached(split, batching=BATCHING):
                          for pixels, _ in found])
 
 
-@pytest.fixture(params=['memory', 'folder'])
-def cache(request, tmp_path):
-  return 'memory' if request.param == 'memory' else str(tmp_path / 'cache')
-
-
-def test_images_rounded_to_the_nearest(split, cache):
-  images = load_images(source_of(split), BATCHING, cache)
-  assert images.dtype == np.uint8 and images.shape == (18, 20, 16, 1)
-  np.testing.assert_allclose(images, uncached(split), atol=0.5001)
+def test_a_cache_has_exactly_the_rounded_images(split, cache, monkeypatch):
+  source, sampled = source_of(split), []
+  read = source.read_content
+  monkeypatch.setattr(source, 'read_content', lambda index: sampled.append(index) or read(index))
+  monkeypatch.setattr(source, 'class_indices', None)  # Would read all records again.
+  images = image_cache.ImageCache(source, BATCHING, cache)
+  assert images.read_all().dtype == np.uint8 and images.read_all().shape == (18, 20, 16, 1)
+  np.testing.assert_array_equal(images.read_all(), np.rint(uncached(split)))
+  np.testing.assert_array_equal(images.read(np.arange(18))[1], split.classes)
+  assert len(sampled) == 16 and len(set(sampled)) == 16
 
 
 @pytest.mark.parametrize('channels', [1, 3])
@@ -78,160 +81,76 @@ def test_every_pixel_value_is_rounded_ties_to_even(write_images, tmp_path, cache
   batching = BATCHING._replace(image_shape=(2, 512, channels))
   pixels = uncached(split, batching)
   assert {k + .5 for k in range(255)} <= set(pixels.ravel().tolist())
-  images = load_images(source_of(split), batching, cache)
-  np.testing.assert_array_equal(images, np.rint(pixels))
+  np.testing.assert_array_equal(load(split, cache, batching), np.rint(pixels))
 
 
-def test_a_cache_has_exactly_the_rounded_images(split, cache):
-  images = load_images(source_of(split), BATCHING, cache)
-  np.testing.assert_array_equal(images, np.rint(uncached(split)))
-
-
-def test_the_sample_is_read_once(split, cache, monkeypatch):
-  source, sampled = source_of(split), []
-  read = source.read_content
-  monkeypatch.setattr(source, 'read_content', lambda index: sampled.append(index) or read(index))
-  load_images(source, BATCHING, cache)
-  assert len(sampled) == 16 and len(set(sampled)) == 16
-
-
-@pytest.mark.parametrize('stored', [np.float16, np.uint8])
-def test_batches_are_converted_and_repeated_in_memory_as_in_a_file(cache, stored):
-  filled = np.random.RandomState(1).uniform(0, 200, (7, 2, 1)).astype(np.float32)
-
-  def fill(array):
-    following = iter((filled[:4], filled[4:6], filled[6:]))
-    array_cache.fill_in_batches(array, lambda: next(following), 'test')
-
-  array = array_cache.load_array(cache, 'name', (7, 2, 3), stored, fill)
-  np.testing.assert_array_equal(array, np.repeat(filled, 3, axis=2).astype(stored))
-
-
-def test_a_colour_image_among_grey_ones(split, cache, write_images, tmp_path, filled):
+@pytest.mark.parametrize('sample_size, channels', [(1, [1, 3]), (19, [3])])
+def test_a_colour_image_among_grey_ones(split, cache, write_images, tmp_path, filled, monkeypatch,
+                                        sample_size, channels):
+  monkeypatch.setattr(encoded_images, '_GREY_SAMPLE_SIZE', sample_size)
   odd = tmp_path / 'odd.jpeg'
   write_images({odd: np.full((9, 9, 3), (250, 0, 9), np.uint8)})
   split = ImageSplit(split.files[:5] + [str(odd).encode()] + split.files[5:], np.zeros(19, 'i4'))
-  images = load_images(source_of(split), BATCHING, cache)
-  assert images.shape[-1] == 3 and [shape[-1] for shape in filled] in ([3], [1, 3])
-  np.testing.assert_allclose(images, uncached(split), atol=0.5001)
+  np.testing.assert_allclose(load(split, cache), uncached(split), atol=0.5001)
+  assert [shape[-1] for shape in filled] == channels
 
 
-def test_a_surprise_in_colour(split, cache, write_images, tmp_path, filled, monkeypatch):
-  monkeypatch.setattr(encoded_images, '_GREY_SAMPLE_SIZE', 1)
-  test_a_colour_image_among_grey_ones(split, cache, write_images, tmp_path, filled)
-  assert [shape[-1] for shape in filled] == [1, 3]
+def append_in_no_time(path):
+  status = os.stat(path)
+  with open(path, 'ab') as file:
+    file.write(b'\0')
+  os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
 
 
-def test_a_folder_is_filled_once(split, tmp_path, filled):
-  first = load_images(source_of(split), BATCHING, str(tmp_path / 'cache'))
-  again = load_images(source_of(split), BATCHING, str(tmp_path / 'cache'))
-  np.testing.assert_array_equal(first, again)
-  assert len(filled) == 1 and len(os.listdir(str(tmp_path / 'cache'))) == 1
-
-
-@pytest.mark.parametrize('change', ['fewer', 'order', 'content', 'time', 'image size'])
-def test_another_cache_is_not_used(split, tmp_path, filled, change):
-  load_images(source_of(split), BATCHING, str(tmp_path / 'cache'))
-  batching, files = BATCHING, split.files
-  path = os.fsdecode(files[0])
-  if change == 'fewer':
-    files = files[1:]
-  elif change == 'order':
-    files = files[::-1]
-  elif change == 'content':
-    status = os.stat(path)
-    with open(path, 'ab') as file:
-      file.write(b'\0')
-    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
-  elif change == 'time':
-    os.utime(path, ns=(0, 0))
-  else:
-    batching = BATCHING._replace(image_shape=(16, 20, 3))
-  images = load_images(source_of(ImageSplit(files, split.classes)), batching,
-                                   str(tmp_path / 'cache'))
+@pytest.mark.parametrize('change', [
+    lambda files: files[1:], lambda files: files[::-1], lambda files: append_in_no_time(files[0]),
+    lambda files: os.utime(files[0], ns=(0, 0)), None],
+                         ids=['fewer', 'order', 'content', 'time', 'image size'])
+def test_a_folder_is_filled_once_for_each_content(split, folder, filled, change):
+  first = load(split, folder)
+  np.testing.assert_array_equal(load(split, folder), first)
+  assert len(filled) == 1 and len(os.listdir(str(folder))) == 1
+  batching = BATCHING if change else BATCHING._replace(image_shape=(16, 20, 3))
+  files = (change and change(split.files)) or split.files
+  images = load(ImageSplit(files, split.classes), folder, batching)
   assert len(filled) == 2 and images.shape[1:3] == batching.image_shape[:2]
-  assert len(os.listdir(str(tmp_path / 'cache'))) == 2  # And the first one is still there.
+  assert len(os.listdir(str(folder))) == 2  # And the first one is still there.
 
 
-@pytest.mark.parametrize('left', ['half', 'longer', 'empty', 'text'])
-def test_what_a_killed_run_left_is_done_again(split, tmp_path, filled, left):
-  folder = tmp_path / 'cache'
-  whole = np.array(load_images(source_of(split), BATCHING, str(folder)))
+@pytest.mark.parametrize('suffix, left', [
+    ('.part', lambda whole: whole[:len(whole) // 2]), ('.part', lambda whole: 2 * whole),
+    ('.part', lambda whole: b''), ('.part', lambda whole: b'text'), ('', lambda whole: b''),
+    ('', lambda whole: b'\x93NUMPY'), ('', lambda whole: whole[:-7])])
+def test_what_a_killed_run_left_is_done_again(split, folder, filled, suffix, left):
+  whole = np.array(load(split, folder))
   (path,) = folder.iterdir()
   content = path.read_bytes()
-  path.rename(str(path) + '.part')
-  part = folder / (path.name + '.part')
-  part.write_bytes({'half': content[:len(content) // 2], 'longer': content * 2, 'empty': b'',
-                    'text': b'text'}[left])
-  images = load_images(source_of(split), BATCHING, str(folder))
-  np.testing.assert_array_equal(images, whole)
+  path.unlink()
+  (folder / (path.name + suffix)).write_bytes(left(content))
+  np.testing.assert_array_equal(load(split, folder), whole)
   assert len(filled) == 2 and os.listdir(str(folder)) == [path.name]
 
 
-def test_a_fill_that_fails_leaves_no_final_name(split, tmp_path, monkeypatch):
-  def fill(self, array):
-    array[0] = 1
-    raise KeyboardInterrupt
-
-  monkeypatch.setattr(image_cache._Filling, '_fill', fill)
-  with pytest.raises(KeyboardInterrupt):
-    load_images(source_of(split), BATCHING, str(tmp_path / 'cache'))
-  assert not list((tmp_path / 'cache').glob('*.npy'))
-
-
-@pytest.mark.parametrize('damage', [b'', b'\x93NUMPY', None])
-def test_a_damaged_cache_is_done_again(split, tmp_path, filled, damage):
-  folder = tmp_path / 'cache'
-  whole = np.array(load_images(source_of(split), BATCHING, str(folder)))
-  (path,) = folder.iterdir()
-  path.write_bytes(path.read_bytes()[:-7] if damage is None else damage)
-  images = load_images(source_of(split), BATCHING, str(folder))
-  np.testing.assert_array_equal(images, whole)
-  assert len(filled) == 2
-
-
-def test_memory_that_does_not_suffice_is_foreseen(split, filled, monkeypatch):
-  monkeypatch.setattr(array_cache, 'available_bytes', lambda: 5000)
-  with pytest.raises(UserError, match='does not fit into memory: --cache=memory for a '
-                                      'uint8 array of shape 18x20x16x1 and size 5.76 kB, '
-                                      'with 5.00 kB free: give --cache=F'):
-    load_images(source_of(split), BATCHING, 'memory')
-  assert not filled
-
-
-def test_a_full_disk_is_foreseen(split, tmp_path, filled, monkeypatch):
+def test_what_does_not_fit_is_foreseen(split, tmp_path, folder, filled, monkeypatch):
   def fallocate(*given):
     raise OSError(28, 'No space left on device')
 
+  monkeypatch.setattr(array_cache, 'available_bytes', lambda: 5000)
   monkeypatch.setattr(os, 'posix_fallocate', fallocate)
-  with pytest.raises(UserError, match='cannot be stored: --cache=.*cache for a uint8 array of '
-                                      'shape 18x20x16x1 and size 5.76 kB .No space left '
-                                      'on device.: give a writable folder'):
-    load_images(source_of(split), BATCHING, str(tmp_path / 'cache'))
-  assert not filled and not list((tmp_path / 'cache').glob('*.npy'))
-
-
-def test_a_folder_that_cannot_be(split, tmp_path):
+  size = 'for a uint8 array of shape 18x20x16x1 and size 5.76 kB'
   (tmp_path / 'file').write_text('')
-  with pytest.raises(UserError, match='cannot be stored: --cache=.*/file/below for '):
-    load_images(source_of(split), BATCHING, str(tmp_path / 'file' / 'below'))
-
-
-def test_the_same_order_with_and_without(split, cache):
-  """Each epoch is shuffled anew, and as without a cache."""
-  batching = BATCHING._replace(shuffle_buffer=5)
-  cached, _ = batches(source_of(split).make_train_input_fn(batching, cache), 12)
-  read, _ = batches(source_of(split).make_train_input_fn(batching, 'none'), 12)
-  for (quick, quick_labels), (slow, slow_labels) in zip(cached, read):
-    assert quick.dtype == np.uint8
-    np.testing.assert_allclose(quick, slow, atol=0.5001)
-    np.testing.assert_array_equal(quick_labels, slow_labels)
-  assert not np.array_equal(cached[0][0], cached[6][0])
+  for cache, message in (
+      ('memory', 'does not fit into memory: --cache=memory {}, with 5.00 kB free: give --cache=F'),
+      (folder, 'cannot be stored: --cache=.*cache {} .No space left on device.: give a writable'),
+      (tmp_path / 'file' / 'below', 'cannot be stored: --cache=.*/file/below for ')):
+    with pytest.raises(UserError, match=message.format(size)):
+      load(split, cache)
+  assert not filled and not list(folder.glob('*.npy'))
 
 
 @pytest.fixture
 def pausing(monkeypatch):
-  """Fills in batches of three images, and pauses before the n-th batch until `resume` is set."""
+  """Fills in batches of three images, and pauses before the third until `resume` is set."""
   monkeypatch.setattr(image_cache, '_FILL_BATCH_SIZE', 3)
   write, calls, resume = array_cache.open_writer, [], threading.Event()
 
@@ -240,11 +159,9 @@ def pausing(monkeypatch):
     with write(array) as whole:
       def pausing_write(indices, batch):
         calls.append(list(indices))
-        if len(calls) == pausing_write.at:
-          assert resume.wait(60)
+        assert len(calls) != 3 or resume.wait(60)
         whole(indices, batch)
 
-      pausing_write.at = 3
       yield pausing_write
 
   monkeypatch.setattr(array_cache, 'open_writer', open_writer)
@@ -264,77 +181,52 @@ def test_the_first_batches_do_not_wait_for_the_last_images(split, cache, pausing
   assert not resume.is_set() and np.concatenate(calls[:2]).tolist() == first.tolist()
   reader = threading.Thread(target=images.read_all)
   reader.start()
-  reader.join(.3)
+  reader.join(.1)
   assert reader.is_alive()
   resume.set()
   reader.join(60)
   assert not reader.is_alive() and sorted(np.concatenate(calls)) == list(range(18))
 
 
-def test_a_cache_that_is_not_needed_any_more_is_not_filled(split, cache, pausing, tmp_path):
-  calls, resume = pausing
-  images = image_cache.ImageCache(source_of(split), BATCHING, cache)
-  images.read(order.first_reads(18, BATCHING)[:6])
-  threading.Timer(.2, resume.set).start()
-  (thread,) = [thread for thread in threading.enumerate() if thread.name == 'fill-cache']
-  del images
-  assert not thread.is_alive() and len(calls) < 6
-  assert not list(tmp_path.glob('cache/*'))
+@pytest.mark.parametrize('fault, num_batches, message', [
+    # The disk reports its error after the last image.
+    ('image', 6, 'an image cannot be decoded: .*damaged.jpeg'),
+    ('disk', 10000, 'the cache cannot be stored: --cache=.*Input/output error.: give')])
+@pytest.mark.parametrize('in_batches', [True, False])
+def test_an_error_after_the_first_batch(split, tmp_path, folder, pausing, monkeypatch, fault,
+                                        num_batches, message, in_batches):
+  def fsync(descriptor):
+    raise OSError(5, 'Input/output error')
 
-
-def test_labels_come_with_the_images(split, cache, monkeypatch):
-  source = source_of(split)
-  monkeypatch.setattr(source, 'class_indices', None)  # Reads all records again.
-  _, class_indices = image_cache.ImageCache(source, BATCHING, cache).read(np.arange(18))
-  np.testing.assert_array_equal(class_indices, split.classes)
-
-
-@pytest.mark.parametrize('reads', ['batches', 'all'])
-@pytest.mark.parametrize('fault', ['image', 'disk'])
-def test_an_error_after_the_first_batch(split, tmp_path, pausing, monkeypatch, fault, reads):
-  _, resume = pausing
   if fault == 'image':
-    last = order.first_reads(18, BATCHING)[-1]
     damaged = tmp_path / 'damaged.jpeg'
     damaged.write_bytes(b'text')
-    split.files[last] = str(damaged).encode()
+    split.files[order.first_reads(18, BATCHING)[-1]] = bytes(damaged)
   else:
-    def fsync(descriptor):
-      raise OSError(5, 'Input/output error')
-
     monkeypatch.setattr(os, 'fsync', fsync)
-  resume.set()
+  pausing[1].set()
   source = source_of(split)
-  cache = str(tmp_path / 'cache')
-  with pytest.raises(UserError) as error, file_errors.translate_errors(source):
-    if reads == 'batches':
-      # The disk reports its error after the last image.
-      batches(source.make_train_input_fn(BATCHING, cache), 6 if fault == 'image' else 10000)
+  with pytest.raises(UserError, match=message), file_errors.translate_errors(source):
+    if in_batches:
+      batches(source.make_train_input_fn(BATCHING, str(folder)), num_batches)
     else:
-      image_cache.ImageCache(source, BATCHING, cache).read_all()
-  assert re.match('an image cannot be decoded: .*damaged.jpeg' if fault == 'image' else
-                  'the cache cannot be stored: --cache=.*Input/output error.: give',
-                  str(error.value))
-  assert not list(tmp_path.glob('cache/*'))
+      load(split, folder)
+  assert not list(folder.glob('*'))
 
 
 class Evil:
-  """Makes a folder when it is unpickled."""
-
-  def __init__(self, path):
-    self.path = path
+  """Makes a folder in the current one when it is unpickled."""
 
   def __reduce__(self):
-    return os.mkdir, (self.path,)
+    return os.mkdir, ('pwned',)
 
 
 @pytest.mark.parametrize('write', [
-    lambda file, evil: np.save(file, np.array([evil], object), allow_pickle=True),
-    lambda file, evil: pickle.dump(evil, file)], ids=['array of objects', 'bare'])
-def test_a_pickle_under_the_caches_name_is_not_loaded(tmp_path, write):
-  with open(str(tmp_path / 'name.npy'), 'wb') as file:
-    write(file, Evil(str(tmp_path / 'pwned')))
-  found = array_cache.load_array(str(tmp_path), 'name', (2, 3), np.uint8,
-                                 lambda array: array.fill(7))
-  assert found.tolist() == [[7] * 3] * 2
-  assert os.listdir(str(tmp_path)) == ['name.npy']
+    lambda file: np.save(file, np.array([Evil()], object), allow_pickle=True),
+    lambda file: pickle.dump(Evil(), file)], ids=['array of objects', 'bare'])
+def test_a_pickle_under_the_caches_name_is_not_loaded(tmp_path, monkeypatch, write):
+  monkeypatch.chdir(str(tmp_path))
+  with open('name.npy', 'wb') as file:
+    write(file)
+  found = array_cache.load_array('.', 'name', (2, 3), np.uint8, lambda array: array.fill(7))
+  assert found.tolist() == [[7] * 3] * 2 and os.listdir('.') == ['name.npy']

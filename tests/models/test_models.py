@@ -1,18 +1,20 @@
-"""Our models are the published networks; a user's own is found and checked."""
+"""Our models are the published networks; a user's own is found and checked; pixels and outputs are
+scaled as the networks and the losses need it."""
 
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
 from estimator_train.errors import UserError
-from estimator_train.models import registry
+from estimator_train.models import probabilities, registry
+from estimator_train.models.preprocessing import make_preprocess
 from estimator_train.settings import choices
 from estimator_train.training import losses
 
 
-def build(name, image_shape=(28, 28, 1), num_classes=10):
+def build(name, image_shape=(28, 28, 1), num_classes=10, **given):
   with tf.Graph().as_default():
-    return registry.build(name, image_shape, num_classes)
+    return registry.build(name, image_shape, num_classes, **given)
 
 
 # Parameters by hand from the published layers: kernel height x width x inputs x filters + filters.
@@ -26,56 +28,40 @@ def build(name, image_shape=(28, 28, 1), num_classes=10):
 ])
 def test_published_networks(name, parameters, ends_in_softmax):
   model = build(name)
-  assert model.count_params() == parameters
-  assert model.output_shape == (None, 10)
+  assert model.count_params() == parameters and model.output_shape == (None, 10)
   assert (model.outputs[0].op.type == 'Softmax') == ends_in_softmax
   assert losses.default_loss(model).get_config()['from_logits'] != ends_in_softmax
 
 
-def test_vgg16_is_the_published_network():
+def test_pretrained_networks():
+  pretrained = {name for name in choices.MODELS if registry.has_imagenet_weights(name)}
+  assert pretrained == {name.lower() for name in dir(tf.keras.applications) if name[0].isupper()}
   model = build('vgg16', (224, 224, 3), 4)
   assert model.count_params() == 14714688 + 7 * 7 * 512 * 4 + 4
   trainable = [layer.name for layer in model.layers if layer.trainable_weights]
   assert trainable == ['block5_conv1', 'block5_conv2', 'block5_conv3', 'predictions']
   assert [layer.name for layer in model.layers[-3:]] == ['block5_pool', 'flatten', 'predictions']
-
-
-def test_every_pretrained_network_is_there():
-  pretrained = [name for name in choices.MODELS if registry.has_imagenet_weights(name)]
-  functions = {name.lower() for name in dir(tf.keras.applications) if name[0].isupper()}
-  assert set(pretrained) == functions
-  assert build('mobilenet', (96, 96, 1), 7).output_shape == (None, 7)
-
-
-@pytest.mark.parametrize('trainable_layers', [0, 1, 18, None])
-def test_trainable_layers(trainable_layers):
-  with tf.Graph().as_default():
-    model = registry.build('vgg19', (64, 64, 3), 4, trainable_layers)
-  layers = model.layers[1:-2]
-  expected = layers if trainable_layers is None else layers[len(layers) - trainable_layers:]
-  assert [layer for layer in layers if layer.trainable] == expected
-
-
-@pytest.mark.parametrize('name, trainable_layers, message', [
-    ('vgg16', 19, '--trainable_layers=19 of VGG16: give a number up to 18'),
-    ('fashion_cnn', 2, 'requires a pretrained network: --trainable_layers=2 --model=fashion_cnn'),
-])
-def test_trainable_layers_that_cannot_be(name, trainable_layers, message):
-  with tf.Graph().as_default(), pytest.raises(UserError, match=message):
-    registry.build(name, (64, 64, 3), 4, trainable_layers)
+  for count in (0, 1, 18, None):
+    layers = build('vgg19', (64, 64, 3), 4, trainable_layers=count).layers[1:-2]
+    assert [layer for layer in layers if layer.trainable] == (
+        layers if count is None else layers[len(layers) - count:])
+  for name, message in (('vgg16', '--trainable_layers=19 of VGG16: give a number up to 18'),
+                        ('fashion_cnn', 'requires a pretrained network: --trainable_layers=19 ')):
+    with pytest.raises(UserError, match=message):
+      build(name, (64, 64, 3), 4, trainable_layers=19)
 
 
 def test_frozen_batch_norm_leaves_the_batch_alone():
   """Frozen, it scales by its own statistics in training too; and is saved as Keras's own."""
-  with tf.Graph().as_default():
-    original = registry.build('mobilenet', (32, 32, 3), 4, 0)
+  original = build('mobilenet', (32, 32, 1), 4, trainable_layers=0)
+  assert original.output_shape == (None, 4)
   with tf.Graph().as_default(), tf.Session() as session:
     tf.keras.backend.set_session(session)
     model = tf.keras.models.clone_model(original)  # As model_to_estimator does.
     session.run(tf.global_variables_initializer())
     function = tf.keras.backend.function([model.input, tf.keras.backend.learning_phase()],
                                          [model.get_layer('conv1_relu').output])
-    pixels = np.random.RandomState(1).uniform(size=(4, 32, 32, 3))
+    pixels = np.random.RandomState(1).uniform(size=(4,) + model.input_shape[1:])
     training, inference = function([pixels, 1])[0], function([pixels, 0])[0]
     tf.keras.backend.set_session(None)
   np.testing.assert_array_equal(training, inference)
@@ -83,30 +69,20 @@ def test_frozen_batch_norm_leaves_the_batch_alone():
   assert type(model.get_layer('conv1_bn')).__name__ == 'BatchNormalization'
 
 
-def test_users_own():
+def test_users_own(tmp_path, monkeypatch):
   assert build('own_models:two_layers', (20, 20, 1), 3).input_shape == (None, 20, 20, 1)
   assert build('own_models:logits').output_shape == (None, 10)
-
-
-def test_module_that_exists_but_imports_a_missing_name(tmp_path, monkeypatch):
-  """The module is found, so that its error is reported, not its name."""
-  package = tmp_path / 'package_with_a_wrong_import'
-  package.mkdir()
-  (package / '__init__.py').write_text('')
-  models = package / 'models.py'
-  models.write_text('\nfrom package_with_a_wrong_import import missing_name\n')
+  # A module is found that imports a missing name: its error is reported, not its name.
+  (tmp_path / 'wrong_import').mkdir()
+  (tmp_path / 'wrong_import' / '__init__.py').write_text('')
+  (tmp_path / 'wrong_import' / 'models.py').write_text('\nfrom wrong_import import missing_name\n')
   monkeypatch.syspath_prepend(str(tmp_path))
-  name = 'package_with_a_wrong_import.models:build'
-  with pytest.raises(UserError) as caught:
-    build(name)
-  message = str(caught.value)
-  assert message.startswith('the module of --model failed: --model={} ({}:2: ImportError: cannot '
-                            "import name 'missing_name'".format(name, models))
-  assert message.endswith('): fix this code; --verbosity=1 shows the traceback')
-
-  # A module of the same package that does not exist is still a wrong name.
+  with pytest.raises(UserError, match=r'^the module of --model failed: --model=wrong_import.models:'
+                     r"build \({}/wrong_import/models.py:2: ImportError: cannot import name 'missin"
+                     r"g_name'.*\): fix this code; --verbosity=1".format(tmp_path)):
+    build('wrong_import.models:build')
   with pytest.raises(UserError, match='^--model names a module that cannot be found: '):
-    build('package_with_a_wrong_import.no_such_module:build')
+    build('wrong_import.no_such_module:build')
 
 
 @pytest.mark.parametrize('name, message', [
@@ -120,7 +96,6 @@ def test_module_that_exists_but_imports_a_missing_name(tmp_path, monkeypatch):
     ('own_models:of_three_arguments', 'has the wrong parameters: '
      "--model=own_models:of_three_arguments (missing a required argument: 'what_else'): define it "
      'without parameters or with (image_shape, num_cl'),
-    ('own_models:raises', "own_models.py:"),
     ('own_models:raises', ": KeyError: 'no such key'): fix this code; --verbosity=1"),
     ('own_models:no_model', 'must be a tf.keras.Model: --model=own_models:no_model is of type str'),
     ('own_models:subclassed', 'cannot be converted to an Estimator: --model=own_models:subclassed '
@@ -136,3 +111,38 @@ def test_wrong_function(name, message):
   with pytest.raises(UserError) as caught:
     build(name)
   assert message in str(caught.value)
+
+
+@pytest.mark.parametrize('name, network', [
+    ('caffe', 'vgg16'), ('tf', 'mobilenet'), ('torch', 'densenet'), ('unit', None)])
+def test_preprocessing_as_keras_does(name, network):
+  pixels = np.random.RandomState(1).randint(0, 256, (2, 3, 4, 3)).astype(np.uint8)
+  keras = (getattr(tf.keras.applications, network).preprocess_input if network
+           else lambda pixels: pixels / 255)
+  for given, channels in ((pixels, 3), (pixels[..., :1], 3), (pixels[..., :1], 1)):
+    if channels == 3 or not network:
+      with tf.Graph().as_default(), tf.Session() as session:
+        scaled = make_preprocess(name, 3, 4, channels)(tf.constant(given))
+        assert scaled.shape.as_list()[1:] == [3, 4, channels] and scaled.dtype == tf.float32
+        expected = np.repeat(given, channels // given.shape[3], -1).astype(np.float32)
+        np.testing.assert_allclose(session.run(scaled), keras(expected), atol=1e-5)
+
+
+def own_loss(labels, outputs):
+  return tf.reduce_sum(labels * outputs, -1)
+
+
+@pytest.mark.parametrize('activation, loss, are_logits', [
+    ('softmax', None, False), (None, None, True), ('softmax', 'categorical_crossentropy', False),
+    (tf.identity, 'sparse_categorical_crossentropy', False),  # As Keras takes it.
+    (tf.identity, tf.keras.losses.categorical_crossentropy, False),
+    (tf.identity, tf.keras.losses.CategoricalCrossentropy(), False),
+    (tf.identity, tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True), True),
+    (tf.identity, own_loss, True), ('softmax', own_loss, False)])
+def test_probabilities(activation, loss, are_logits):
+  with tf.Graph().as_default(), tf.Session() as session:
+    model = tf.keras.Sequential([tf.keras.layers.Dense(3, activation=activation, input_shape=(2,))])
+    model.compile('sgd', loss or losses.default_loss(model))
+    found = session.run(probabilities.from_outputs(model, tf.constant([[.1, .2, .7]])))
+  wanted = np.exp([.1, .2, .7]) / np.exp([.1, .2, .7]).sum() if are_logits else [.1, .2, .7]
+  assert found[0] == pytest.approx(wanted, rel=1e-6)

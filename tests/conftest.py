@@ -368,3 +368,23 @@ def write_idx(tmp_path):
     return paths
 
   return write
+
+
+@pytest.fixture(scope='session')
+def finished_run(tmp_path_factory, cache_home):
+  """The model_dir of a run on the sample of Fashion-MNIST; tests read it, and change a copy."""
+  folder = tmp_path_factory.mktemp('finished_run') / 'model'
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setenv('XDG_CACHE_HOME', cache_home)
+    patch.delenv('TF_CONFIG', raising=False)
+    assert program.main([
+        '--dataset=fashion_mnist_sample', '--model=own_models:two_layers', '--train_steps=20',
+        '--batch_size=50', '--num_cpu_replicas=2', '--save_checkpoints_steps=10',
+        '--noreport_page', '--model_dir={}'.format(folder)]) == 0
+  return folder
+
+
+@pytest.fixture
+def copied_run(finished_run, tmp_path):
+  """A copy of `finished_run`."""
+  return Path(shutil.copytree(str(finished_run), str(tmp_path / 'copied_run')))

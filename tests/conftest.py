@@ -204,6 +204,17 @@ def run_program(capsys):
 
 
 @pytest.fixture
+def run_well(run_program):
+  """Runs the program in this process, which must succeed."""
+  def run(*arguments):
+    done = run_program(*arguments)
+    assert done.code == 0, done.err
+    return done
+
+  return run
+
+
+@pytest.fixture
 def jupyter_kernel(monkeypatch):
   """Makes this process look like a Jupyter kernel without ipywidgets."""
   shell = types.SimpleNamespace(kernel=object())

@@ -3,11 +3,9 @@
 import json
 import os
 import shutil
-import traceback
 
 import pytest
 import tensorflow.compat.v1 as tf
-from conftest import ROOT
 from mode_runs import evaluated_steps, fails
 
 from estimator_train import flags
@@ -38,11 +36,11 @@ def copied(copied_run):
   return ['--model_dir={}'.format(copied_run), '--batch_size=50', MODEL]
 
 
-def test_train_and_evaluate(run_program, arguments, tmp_path):
+def test_train_and_evaluate(run_well, arguments, tmp_path):
   """The first checkpoint and the last, and the last evaluation, are outside of the timed span."""
   arguments += ['--train_steps=12', '--throughput_warmup_steps=4', '--eval_every_steps=5']
-  done = run_program(*arguments)
-  assert done.code == 0 and evaluated_steps(done) == [5, 10, 12], done.err
+  done = run_well(*arguments)
+  assert evaluated_steps(done) == [5, 10, 12]
   throughput = read(tmp_path, 'throughput.json')
   assert set(throughput) >= THROUGHPUT_KEYS
   assert set(throughput['step_secs']) == set(throughput['session_run_secs']) == {
@@ -50,7 +48,6 @@ def test_train_and_evaluate(run_program, arguments, tmp_path):
   assert throughput['steps_timed'] == 8 and throughput['warmup_steps'] == 4
   assert throughput['examples_per_sec'] == pytest.approx(8 * 32 / throughput['wall_secs'])
   assert throughput['session_run_secs']['mean'] <= throughput['step_secs']['mean']
-  assert throughput['global_step'] == 12 and throughput['dataset'] == 'fashion_mnist_sample'
   pauses = throughput['pauses']
   assert {what: of_kind['count'] for what, of_kind in pauses.items()} == {
       'checkpoint': 2, 'evaluation': 2}
@@ -58,7 +55,6 @@ def test_train_and_evaluate(run_program, arguments, tmp_path):
   assert pauses['checkpoint']['secs'] > 0 and paused < throughput['wall_secs']
   assert throughput['steady_examples_per_sec'] == pytest.approx(
       8 * 32 / (throughput['wall_secs'] - paused))
-  assert '2 checkpoint(s) of' in done.err and '2 evaluation(s) of' in done.err
 
   evaluation = read(tmp_path, 'evaluation.json')
   assert set(evaluation) >= EVALUATION_KEYS
@@ -69,18 +65,15 @@ def test_train_and_evaluate(run_program, arguments, tmp_path):
   labels = (tmp_path / 'labels.txt').read_text().splitlines()
   assert list(evaluation['per_class']) == labels and labels[0] == 'T-shirt/top'
   assert evaluation['checkpoint'] == tf.train.latest_checkpoint(str(tmp_path))
-
-  flagfile = '--flagfile={}'.format(tmp_path / 'flags.txt')
-  assert flags.parse([flagfile]) == flags.parse(arguments)
+  assert flags.parse(['--flagfile={}'.format(tmp_path / 'flags.txt')]) == flags.parse(arguments)
   assert done.result['accuracy'] == evaluation['accuracy']
   assert done.result['examples_per_sec'] == throughput['examples_per_sec']
   assert done.result['global_step'] == 12 and done.result['mode'] == 'train_and_evaluate'
-  assert not list(tmp_path.glob('*.part'))
 
 
-def test_train_then_evaluate(run_program, copied, copied_run, finished_run):
-  trained = run_program('--mode=train', '--train_steps=22', '--num_cpu_replicas=2', *copied)
-  assert trained.code == 0 and 'accuracy' not in trained.result
+def test_train_then_evaluate(run_well, copied, copied_run, finished_run):
+  trained = run_well('--mode=train', '--train_steps=22', '--num_cpu_replicas=2', *copied)
+  assert 'accuracy' not in trained.result
   assert not trained.result['steady_state'] and 'no steady state' in trained.err
   throughput = read(copied_run, 'throughput.json')
   assert throughput['steps_timed'] == 2 and throughput['per_replica_batch_size'] == 25
@@ -90,8 +83,7 @@ def test_train_then_evaluate(run_program, copied, copied_run, finished_run):
   recorded = (copied_run / 'flags.txt').read_text()
   losses = set()
   for batch_size in (1000, 999, 7):
-    done = run_program('--mode=evaluate', *copied, '--batch_size={}'.format(batch_size))
-    assert done.code == 0, done.err
+    run_well('--mode=evaluate', *copied, '--batch_size={}'.format(batch_size))
     evaluation = read(copied_run, 'evaluation.json')
     assert evaluation['examples'] == 1000 and evaluation['global_step'] == 22
     losses.add(evaluation['average_loss'])
@@ -99,12 +91,12 @@ def test_train_then_evaluate(run_program, copied, copied_run, finished_run):
   assert (copied_run / 'flags.txt').read_text() == recorded
 
 
-def test_resume_and_replicas_continue_the_global_step_and_the_data(run_program, tmp_path):
+def test_resume_and_replicas_continue_the_global_step_and_the_data(run_well, run_program, tmp_path):
   straight, halved = tmp_path / 'straight', tmp_path / 'halved'
   common = ['--mode=train', '--optimizer=sgd', '--learning_rate=0.1', '--batch_size=32', MODEL]
-  assert run_program('--model_dir', straight, '--train_steps=6', '--distribution_strategy=off',
-                     *common).code == 0
-  assert run_program('--model_dir', halved, '--train_steps=3', *common).code == 0
+  run_well('--model_dir', straight, '--train_steps=6', '--distribution_strategy=off',
+                     *common)
+  run_well('--model_dir', halved, '--train_steps=3', *common)
   done = run_program('--model_dir', halved, '--train_steps=6', '--num_cpu_replicas=2', *common)
   assert done.result['global_step'] == 6 and done.result['steps_run'] == 3
   assert 'resuming from step 3' in done.err
@@ -113,62 +105,56 @@ def test_resume_and_replicas_continue_the_global_step_and_the_data(run_program, 
     assert abs(values[0] - values[1]).max() < 1e-6, name
 
 
-def test_resume_with_other_batch_sizes_goes_on_with_the_next_example(run_program, tmp_path):
+def test_resume_with_other_batch_sizes_goes_on_with_the_next_example(run_well, tmp_path):
   """60 examples in batches of 10 and 30; an epoch of 6,000 takes another 5,940."""
   common = ['--mode=train', MODEL, '--model_dir={}'.format(tmp_path)]
   for steps, batch_size, seen in ((3, 10, 30), (4, 30, 60)):
-    done = run_program('--train_steps={}'.format(steps), '--batch_size={}'.format(batch_size),
-                       *common)
-    assert done.code == 0 and done.result['examples_seen'] == seen, done.err
+    done = run_well('--train_steps={}'.format(steps), '--batch_size={}'.format(batch_size),
+                    *common)
+    assert done.result['examples_seen'] == seen
     assert read(tmp_path, 'throughput.json')['examples_seen'] == seen
-  done = run_program('--train_epochs=1', '--batch_size=594', *common)
+  done = run_well('--train_epochs=1', '--batch_size=594', *common)
   assert 'resuming from step 4, 60 examples' in done.err
   assert done.result['global_step'] == 14 and done.result['examples_seen'] == 6000
-  again = run_program('--train_epochs=1', '--batch_size=10', *common)
+  again = run_well('--train_epochs=1', '--batch_size=10', *common)
   assert again.result['steps_run'] == 0 and again.result['examples_seen'] == 6000
 
 
-@pytest.mark.parametrize('content', [None, '[[0, 1', 'folder'])
-def test_resume_without_the_record_of_the_batch_sizes(run_program, copied, copied_run, content):
+@pytest.mark.parametrize('name, content', [
+    ('flags.txt', None), ('labels.txt', None), ('batch_sizes.json', None),
+    ('batch_sizes.json', '[[0, 1'), ('batch_sizes.json', 'folder')])
+def test_resume_without_a_record(run_well, copied, copied_run, name, content):
   """The flags of the run before tell what the steps so far took, and this is recorded."""
-  record = copied_run / 'batch_sizes.json'
-  record.unlink()
-  if content == 'folder':
-    record.mkdir()
-  elif content is not None:
-    record.write_text(content)
-  done = run_program('--mode=train', '--train_steps=21', *copied, '--batch_size=30')
-  assert done.code == 0 and done.result['examples_seen'] == 1030, done.err
-  assert 'batch_sizes.json cannot be used' in done.err or (
-      'lacks batch_sizes.json of its checkpoint of step 20' in done.err)
-  assert record.read_text() == '[[0, 50], [20, 30]]\n'
-
-
-@pytest.mark.parametrize('name', ['flags.txt', 'labels.txt'])
-def test_resume_without_the_flags_or_the_class_names(run_program, copied, copied_run, name):
   (copied_run / name).unlink()
-  done = run_program('--mode=train', '--train_steps=21', *copied)
-  assert done.code == 0 and 'lacks {} of its checkpoint'.format(name) in done.err
+  if content == 'folder':
+    (copied_run / name).mkdir()
+  elif content is not None:
+    (copied_run / name).write_text(content)
+  done = run_well('--mode=train', '--train_steps=21', *copied, '--batch_size=30')
+  assert ('lacks {} of its checkpoint of step 20'.format(name) if content is None
+          else 'batch_sizes.json cannot be used') in done.err
+  assert done.result['examples_seen'] == 1030
+  assert (copied_run / 'batch_sizes.json').read_text() == '[[0, 50], [20, 30]]\n'
 
 
-def test_a_finished_run_says_so_and_evaluates(run_program, copied, copied_run):
+def test_a_finished_run_says_so_and_evaluates(run_well, copied, copied_run):
   evaluation, throughput = (read(copied_run, name) for name in ('evaluation.json',
                                                                 'throughput.json'))
-  again = run_program('--train_steps=20', *copied)
-  assert again.code == 0 and again.result['steps_run'] == 0
+  again = run_well('--train_steps=20', *copied)
+  assert again.result['steps_run'] == 0
   assert 'nothing to train: {} is at step 20 of 20'.format(copied_run) in again.err
   assert again.result['accuracy'] == evaluation['accuracy']
   assert read(copied_run, 'throughput.json') == throughput
-  again = run_program('--mode=train', '--train_steps=2', *copied)
-  assert again.code == 0 and again.result['global_step'] == 20
+  again = run_well('--mode=train', '--train_steps=2', *copied)
+  assert again.result['global_step'] == 20
   assert 'nothing to train: {} is at step 20, past --train_steps=2\n'.format(
       copied_run) in again.err
 
 
-def test_goes_on_from_the_checkpoint_before_a_damaged_one(run_program, copied, copied_run):
+def test_goes_on_from_the_checkpoint_before_a_damaged_one(run_well, run_program, copied,
+                                                          copied_run):
   os.truncate(str(copied_run / 'model.ckpt-20.index'), 10)
-  done = run_program('--mode=train', '--train_steps=12', *copied)
-  assert done.code == 0, done.err
+  done = run_well('--mode=train', '--train_steps=12', *copied)
   assert 'skipping a checkpoint that cannot be loaded: {}/model.ckpt-20: '.format(
       copied_run) in done.err
   assert 'resuming from step 10' in done.err and done.result['steps_run'] == 2
@@ -193,10 +179,6 @@ def test_what_does_not_fit_the_model_dir(run_program, copied, copied_run):
        'one of {0}/model.ckpt-0, {0}/model.ckpt-10, {0}/model.ckpt-20'),
       (['--mode=evaluate', '--checkpoint={0}/model.ckpt-7'], 'there is no such checkpoint: '
        '--checkpoint={0}/model.ckpt-7: give one of {0}/model.ckpt-0, {0}/model.ckpt-10'),
-      (['--mode=evaluate', '--checkpoint={0}/none/model.ckpt-7'],
-       'give a checkpoint in another folder: there is none in {0}/none'),
-      (['--mode=evaluate', '--checkpoint={0}'],
-       'there is no such checkpoint: --checkpoint={0}: give one of {0}/model.ckpt-0'),
       (['--mode=evaluate', '--model_dir={0}/other', '--model=own_models:with_dropout',
         '--checkpoint={0}/model.ckpt-10'], 'the checkpoint does not fit --model: ')):
     done = run_program('--train_steps=30', *copied,
@@ -213,7 +195,6 @@ def test_wrong_together_with_the_machine_or_the_data(run_program, arguments, tmp
       (['--dataset=synthetic', '--train_epochs=1'], 'an infinite data set has no epochs'),
       (['--dataset=synthetic', '--model=fashion_cnn', '--image_size=5,5', '--train_steps=1'],
        'larger --image_size'),
-      (['--train_steps=1', '--dataset=fashion_mnist'], '--data_dir is required'),
       (['--train_steps=1', '--model_dir={}/file/below'],
        '--model_dir cannot be written to: {}/file/below'),
       (['--mode=evaluate', '--model_dir={}/none'], 'there is no checkpoint in --model_dir')):
@@ -228,25 +209,3 @@ def test_an_evaluation_that_loses_examples(run_program, copied, monkeypatch):
                       lambda *given: lambda: whole(*given)().take(3))
   assert fails(run_program('--mode=evaluate', *copied),
                'the evaluation did not read all examples: 150 of 1000')
-
-
-@pytest.mark.slow
-def test_the_quickstart_learns(run_program, tmp_path):
-  """In a fifth of its epochs; scripts/check_quickstart trains them all."""
-  done = run_program('--flagfile=estimator_train/configs/quickstart.flags',
-                     '--model_dir={}'.format(tmp_path), '--train_epochs=2')
-  assert done.code == 0 and done.result['accuracy'] >= 0.7
-
-
-def test_at_most_six_functions_between_the_program_and_the_estimator(run_program, arguments,
-                                                                     monkeypatch):
-  names = []
-
-  def train(self, *unused_args, **unused_kwargs):
-    names.extend(frame.name for frame in traceback.extract_stack()
-                 if str(ROOT / 'estimator_train') in frame.filename)
-    raise KeyboardInterrupt
-
-  monkeypatch.setattr(tf.estimator.Estimator, 'train', train)
-  assert run_program(*arguments, '--train_steps=3').code == 130
-  assert len(names[names.index('main') + 1:]) <= 6, names

@@ -7,7 +7,8 @@ import sys
 import pytest
 from conftest import ROOT
 
-from estimator_train.doctor import build_rates, gpu_use, gpus, tensorflow_import
+from estimator_train.doctor import build_rates, gpu_use, gpus, packages, tensorflow_import
+from estimator_train.modes import doctor
 
 IMPORTED = tensorflow_import.ImportResult(
     tensorflow_import.commands.CommandResult(0, '', '', 1.), '1.15.0', 1., True, 0)
@@ -81,6 +82,16 @@ def test_gpus(run_program, monkeypatch, found, expected):
   names = ('gpus', 'gpu build', 'gpu driver', 'cuda', 'gpus seen', 'nccl')
   assert {name: level for name, level in levels(done.result).items() if name in names} == expected
   assert 'builds' not in levels(done.result)  # They differ on CPUs.
+
+
+def test_in_the_image_nothing_is_to_be_installed(run_well, monkeypatch):
+  assert doctor.DOCKER_IMAGE_VARIABLE + '=' in (ROOT / 'Dockerfile').read_text()
+  monkeypatch.setenv(doctor.DOCKER_IMAGE_VARIABLE, '1')
+  monkeypatch.setattr(packages, 'installed_versions', lambda: {
+      'tensorflow': '1.15.0', 'protobuf': '3.19.6', 'h5py': '2.10.0', 'numpy': '1.18.5',
+      'pillow': '8.4.0'})
+  done = run_well('--mode=doctor')
+  assert '`docker build ' in done.out and 'pip ' not in done.out
 
 
 def test_works_where_tensorflow_does_not(tmp_path):

@@ -133,7 +133,7 @@ def test_names_of_runs(report, folders, tmp_path):
 def test_wrong_runs(run_program, folders, tmp_path):
   for arguments, message in (
       (['--mode=report'], '--mode=report requires --runs'),
-      (['--mode=report', '--runs=/nothing/here'], '--runs must be existing folders: /nothing/here: give the model_dir'),
+      (['--mode=report', '--runs=/nothing/here'], '--runs must be existing folders: /nothing/here'),
       (['--mode=report', '--runs={}'.format(tmp_path)],
        'has neither throughput.json nor event files with a loss'),
       (['--mode=report', '--runs={0}/plain,{0}/timed'.format(folders),

@@ -88,13 +88,15 @@ def test_devices(run):
   assert rows[1]['conditions'] == '2 replicas on /gpu:0, /gpu:1, 128 examples per replica, step 77'
 
 
-@pytest.mark.parametrize('given', [0, 4])
-def test_three_routes(run, given):
-  """The devices that the user gives win over those of the third route."""
+@pytest.mark.parametrize('gpus, given, devices', [
+    (0, 0, [(-1, 0), (-1, 0), (-1, 2)]), (2, 0, [(1, 0), (1, 0), (2, 0)]), (2, 4, [(-1, 4)] * 3)],
+                         ids=['CPU', 'as many GPUs as published', 'what the user gives'])
+def test_three_routes(run, gpus, given, devices):
   runner = Runner()
-  row = run('mnist_tf_data', runner, num_cpu_replicas=given)['rows'][-1]
-  assert [(ran.cache, ran.batch_size, ran.num_cpu_replicas) for ran in runner.ran] == [
-      ('none', 256, given), ('memory', 256, given), ('none', 512, given or 2)]
+  row = run('mnist_tf_data', runner, gpus, num_cpu_replicas=given)['rows'][-1]
+  assert [(ran.num_gpus, ran.num_cpu_replicas) for ran in runner.ran] == devices
+  assert [(ran.cache, ran.batch_size) for ran in runner.ran] == [
+      ('none', 256), ('memory', 256), ('none', 512)]
   assert (row['measured'], row['conditions']) == ('0.0200', 'the runs above')
 
 

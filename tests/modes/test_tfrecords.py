@@ -189,6 +189,7 @@ def test_the_flagfile_of_the_recipe(run_well, image_records, tmp_path, monkeypat
     for example in examples:
       example.features.feature['image/class/label'].int64_list.value[0] += 1
     write_records(path, [example.SerializeToString() for example in examples])
+  (image_records / 'labels.txt').write_text('1:A\n2:B\n')
   done = run_well('--flagfile={}'.format(ROOT / 'examples' / 'imagenet_resnet50.flags'),
                   '--train_pattern={}/train-*'.format(image_records),
                   '--eval_pattern={}/test-*'.format(image_records), '--image_size=32,32',

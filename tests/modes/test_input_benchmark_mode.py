@@ -34,8 +34,9 @@ def measure(run_program, monkeypatch):
     assert result['verdict'] == ('input-bound' if model > warm else 'compute-bound')
     assert result['advice'].startswith(result['verdict'])
     assert min(result['cold_images_per_sec'], warm, model) > 0
-    assert sum(stage['share'] for stage in result['stages'].values()) == pytest.approx(1)
-    assert list(result['stages'].values())[-1]['images_per_sec'] == warm
+    if result['stages']:
+      assert sum(stage['share'] for stage in result['stages'].values()) == pytest.approx(1)
+      assert list(result['stages'].values())[-1]['images_per_sec'] == warm
     return done, result
 
   return run
@@ -85,6 +86,12 @@ def test_replicas(measure):
   assert done.code == 0 and result['num_replicas'] == 2, done.err
   assert result['per_replica_batch_size'] == 4 and result['model_dir'] is None
   assert list(result['stages']) == ['read', 'batch', 'decode']
+
+
+def test_synthetic(measure):
+  done, result = measure('--dataset=synthetic', '--image_size=12,12', '--train_epochs=3')
+  assert done.code == 0 and result['stages'] == {}, done.err
+  assert result['warm_mb_per_sec'] is None and result['cold_is_from_storage'] is None
 
 
 def test_what_cannot_be_measured(measure, flags, image_folders, tmp_path):

@@ -126,10 +126,9 @@ def test_the_published_input_pipeline_and_the_input_benchmark(run):
   assert done.code == 0 and done.result['examples_seen'] == 72, done.err
   again = run('--mode=train', '--train_epochs=5', published)
   assert again.code == 0 and 'starts another epoch instead of continuing' in again.err
-  for extra, stages in (([published], []), ([], ['read', 'decode', 'resize', 'batch'])):
-    measured = run('--mode=input_benchmark', *extra)
-    assert measured.code == 0 and list(measured.result['stages']) == stages, measured.err
-    assert measured.result['verdict'] and measured.result['cold_images_per_sec'] > 0
+  measured = run('--mode=input_benchmark')
+  assert measured.code == 0 and measured.result['cold_images_per_sec'] > 0, measured.err
+  assert list(measured.result['stages']) == ['read', 'decode', 'resize', 'batch']
 
 
 @pytest.fixture

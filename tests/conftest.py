@@ -204,6 +204,17 @@ def run_program(capsys):
 
 
 @pytest.fixture
+def run_well(run_program):
+  """Runs the program in this process, which must succeed."""
+  def run(*arguments):
+    done = run_program(*arguments)
+    assert done.code == 0, done.err
+    return done
+
+  return run
+
+
+@pytest.fixture
 def jupyter_kernel(monkeypatch):
   """Makes this process look like a Jupyter kernel without ipywidgets."""
   shell = types.SimpleNamespace(kernel=object())
@@ -384,3 +395,23 @@ def own_graph(monkeypatch):
     yield
     tf.keras.backend.set_session(None)
     tf.summary.FileWriterCache.clear()
+
+
+@pytest.fixture(scope='session')
+def finished_run(tmp_path_factory, cache_home):
+  """The model_dir of a run on the sample of Fashion-MNIST; tests read it, and change a copy."""
+  folder = tmp_path_factory.mktemp('finished_run') / 'model'
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setenv('XDG_CACHE_HOME', cache_home)
+    patch.delenv('TF_CONFIG', raising=False)
+    assert program.main([
+        '--dataset=fashion_mnist_sample', '--model=own_models:two_layers', '--train_steps=20',
+        '--batch_size=50', '--num_cpu_replicas=2', '--save_checkpoints_steps=10',
+        '--noreport_page', '--model_dir={}'.format(folder)]) == 0
+  return folder
+
+
+@pytest.fixture
+def copied_run(finished_run, tmp_path):
+  """A copy of `finished_run`."""
+  return Path(shutil.copytree(str(finished_run), str(tmp_path / 'copied_run')))

@@ -135,10 +135,6 @@ def arrays():
   return estimator_train.DataSet('any', (), None, split, split)
 
 
-def no_classes():
-  return arrays()._replace(image_shape=(2, 2, 1))
-
-
 def median(labels, outputs):
   errors = tf.reshape(tf.abs(labels - outputs), [-1])
   return tf.nn.top_k(errors, tf.size(errors) // 2 + 1).values[-1]
@@ -171,24 +167,9 @@ def of_a_third_kind():
       {'numbers': numbers, 'words': words}, {'price': price, 'kind': kind * 0 + 2}))
 
 
-def half_weighted():
-  return _two_inputs_as(lambda numbers, words, price, kind, weight: (
-      {'numbers': numbers, 'words': words}, {'price': price, 'kind': kind},
-      (np.arange(NUM_EXAMPLES) < 18).astype(np.float32)))
-
-
-def first_half():
-  return _two_inputs_as(lambda numbers, words, price, kind, weight: (
-      {'numbers': numbers[:18], 'words': words[:18]}, {'price': price[:18], 'kind': kind[:18]}))
-
-
 def in_batches():
   return _dataset(lambda: make_weighted().batch(5))
 
 
 def of_wide_labels():
   return _two_inputs_as(lambda numbers, words, price, kind, weight: (numbers, numbers))
-
-
-def of_names():
-  return _two_inputs_as(lambda numbers, words, price, kind, weight: (numbers.astype(str), price))

@@ -110,63 +110,6 @@ def hangs(image_shape, num_classes):
   return slow(image_shape, num_classes)
 
 
-class Barriers:
-  """Waits in some steps for the test: for the file `N passed`, when it has written `N reached`.
-
-  The variable BARRIERS says in which folder and at which steps: `/some/folder:3,7`.
-  """
-
-  def __init__(self):
-    self.folder, _, steps = os.environ['BARRIERS'].rpartition(':')
-    self.at = [int(step) for step in steps.split(',')]
-    self.steps = 0
-
-  def apply(self, tensor):
-    def wait(value):
-      self.steps += 1
-      if self.steps in self.at:
-        path = os.path.join(self.folder, str(self.steps))
-        open(path + ' reached', 'w').close()
-        _wait_for(path + ' passed')
-      return value
-
-    waited = tf.numpy_function(wait, [tensor], tensor.dtype)
-    waited.set_shape(tensor.shape)
-    return waited
-
-
-def with_barriers(image_shape, num_classes):
-  Wait.delay = Barriers()
-  return slow(image_shape, num_classes)
-
-
-def _wait_for(path):
-  deadline = time.monotonic() + 300
-  while not os.path.exists(path):
-    assert time.monotonic() < deadline
-    time.sleep(.01)
-
-
-_tokens = []
-
-
-def on_a_token(image_shape, num_classes):
-  """The first one of a process takes a file `token...` of the folder TOKENS, or waits for one."""
-  while not _tokens:
-    folder = os.environ['TOKENS']
-    for name in [name for name in os.listdir(folder) if name.startswith('token')]:
-      try:
-        os.rename(os.path.join(folder, name), os.path.join(folder, 'used ' + name))
-      except OSError:  # Another process was faster.
-        continue
-      _tokens.append(name)
-      break
-    else:
-      open(os.path.join(folder, 'waiting'), 'w').close()
-      time.sleep(.01)
-  return two_layers(image_shape, num_classes)
-
-
 def compiled_with_sgd(image_shape, num_classes):
   return _compiled(two_layers(image_shape, num_classes), tf.train.GradientDescentOptimizer(0.1),
                    'categorical_crossentropy')
@@ -358,13 +301,12 @@ def no_model():
 
 
 class TooLarge(tf.keras.layers.Layer):
-  """Asks for 4 TiB, which no machine gives, or for the MiB that the variable TENSOR_MB says."""
+  """Asks for 4 TiB, which no machine gives."""
 
   def call(self, inputs):
     # Told by the images, so that TensorFlow does not work it out, and abort, before the first step.
     rows = tf.cast(2 ** 18 * tf.cast(tf.reduce_all(tf.is_finite(inputs)), tf.int64), tf.int32)
-    columns = int(os.environ.get('TENSOR_MB', '4194304'))
-    return inputs + tf.reduce_sum(tf.fill([rows, columns], inputs[0, 0]))
+    return inputs + tf.reduce_sum(tf.fill([rows, 4194304], inputs[0, 0]))
 
 
 def too_large(image_shape, num_classes):

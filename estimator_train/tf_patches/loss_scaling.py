@@ -32,10 +32,6 @@ class LossScalingOptimizer(tf.keras.optimizers.Optimizer):
     self.optimizer = optimizer
 
   @property
-  def optimizer(self) -> tf.keras.optimizers.Optimizer:
-    return self._optimizer
-
-  @property
   def iterations(self) -> tf.Variable:
     return self.optimizer.iterations
 

@@ -1,27 +1,23 @@
-"""Disks that are full, read-only or gone, in runs of the program."""
+"""Disks that are full, read-only or gone, and too little memory, in runs of the program."""
 
 import contextlib
 import errno
 import os
 import re
-import shutil
+import resource
 import subprocess
 import sys
 
 import pytest
 import tensorflow.compat.v1 as tf
 from conftest import ROOT
+from mode_runs import evaluated_steps
 
-from estimator_train.datasets import fashion_mnist_sample, idx
 from estimator_train.errors import UserError
-from estimator_train.files import atomic
 from estimator_train.run_dir import disk_errors
 from estimator_train.settings import Settings
 from estimator_train.training.checkpoints import recovery, retrying_saver
 from estimator_train.training.hooks import progress
-
-# What takes long here is TensorFlow, and the same on any Python.
-pytestmark = pytest.mark.slow
 
 QUICK = ['--dataset=synthetic', '--image_size=8,8', '--batch_size=4', '--num_gpus=0',
          '--model=own_models:two_layers', '--log_every_steps=1000']
@@ -63,18 +59,14 @@ def fill(folder):
       file.write(b'x' * 4096)
 
 
-def last_line(outcome):
-  return outcome.err.splitlines()[-1]
-
-
 def test_a_disk_that_fills_up_ends_a_run_with_its_last_good_checkpoint(
-    run_program, mounted, monkeypatch, no_waits):
+    run_well, run_program, mounted, monkeypatch, no_waits):
   disk = mounted('size=8m')
   at_step(monkeypatch, 15, lambda: fill(disk))
   done = run_program('--mode=train', '--train_steps=30', '--save_checkpoints_steps=10',
                      '--model_dir', disk / 'run', '--save_retry_secs=20', *QUICK)
   assert done.code == 3 and done.out == ''
-  error = last_line(done)
+  error = done.err.splitlines()[-1]
   assert error.startswith('error: the checkpoint of step 30 could not be saved for 20 s '
                           '(--save_retry_secs=20): No space left on device: ')
   assert ' needed, 0 kB free in {0}/run; the last good checkpoint is {0}/run/model.ckpt-10'.format(
@@ -85,22 +77,19 @@ def test_a_disk_that_fills_up_ends_a_run_with_its_last_good_checkpoint(
   assert recovery.find_checkpoint(str(disk / 'run')).step == 10
   # With room, the same command goes on from there.
   (disk / 'fill').unlink()
-  done = run_program('--mode=train', '--train_steps=30', '--model_dir', disk / 'run', *QUICK)
-  assert done.code == 0 and 'resuming from step 10' in done.err
+  done = run_well('--mode=train', '--train_steps=30', '--model_dir', disk / 'run', *QUICK)
+  assert 'resuming from step 10' in done.err
 
 
 def steps_of_events(folder):
-  """Returns the steps of all events that can be read."""
-  steps = []
+  """Yields the steps of all events that can be read."""
   for path in folder.glob('events.*'):
     with contextlib.suppress(tf.errors.DataLossError):
-      for event in tf.train.summary_iterator(str(path)):
-        steps.append(event.step)
-  return steps
+      yield from (event.step for event in tf.train.summary_iterator(str(path)))
 
 
 def test_a_run_outlives_a_disk_that_is_full_for_a_while(
-    run_program, mounted, monkeypatch, no_waits):
+    run_well, mounted, monkeypatch, no_waits):
   disk = mounted('size=8m')
   at_step(monkeypatch, 25, lambda: fill(disk))
 
@@ -109,34 +98,25 @@ def test_a_run_outlives_a_disk_that_is_full_for_a_while(
     no_waits(60)
 
   at_step(monkeypatch, 95, make_room)
-  done = run_program('--mode=train_and_evaluate', '--train_steps=120', '--eval_every_steps=20',
-                     '--model_dir', disk / 'run', *QUICK, '--log_every_steps=1')
-  assert done.code == 0 and done.result['global_step'] == 120
-  # Step 40 could not be saved; the next that can is evaluated in its place, then each twentieth.
+  done = run_well('--mode=train_and_evaluate', '--train_steps=120', '--eval_every_steps=20',
+                  '--model_dir', disk / 'run', *QUICK, '--log_every_steps=1')
+  assert done.result['global_step'] == 120
   assert 'the checkpoint of step 40 could not be saved: No space left on device' in done.err
   assert 'saved the checkpoint of step 95, 60 s after' in done.err
-  state = tf.train.get_checkpoint_state(str(disk / 'run'))
-  assert [path.rpartition('-')[2] for path in state.all_model_checkpoint_paths] == [
-      '0', '20', '95', '100', '120']
+  assert evaluated_steps(done) == [20, 95, 100, 120]
   assert {20, 100, 120} <= set(steps_of_events(disk / 'run'))
 
 
-@pytest.mark.parametrize('comes_back', [True, False])
-def test_a_folder_that_is_removed(tmp_path, run_program, monkeypatch, no_waits, comes_back):
+def test_a_folder_that_is_removed(tmp_path, run_program, monkeypatch, no_waits):
   folder, away = tmp_path / 'run', tmp_path / 'away'
   at_step(monkeypatch, 15, lambda: folder.rename(away))
-  if comes_back:
-    at_step(monkeypatch, 25, lambda: (away.rename(folder), no_waits(1)))
   done = run_program('--mode=train', '--train_steps=30', '--save_checkpoints_steps=10',
                      '--model_dir', folder, '--save_retry_secs=2', *QUICK)
   assert 'No such file or directory in {}'.format(folder) in done.err
-  if comes_back:
-    assert done.code == 0 and recovery.find_checkpoint(str(folder)).step == 30
-  else:
-    assert done.code == 3 and not folder.exists() and recovery.find_checkpoint(str(away)).step == 10
+  assert done.code == 3 and not folder.exists() and recovery.find_checkpoint(str(away)).step == 10
 
 
-def test_the_last_checkpoint_is_waited_for(tmp_path, run_program, monkeypatch, no_waits):
+def test_the_last_checkpoint_is_waited_for(tmp_path, run_well, monkeypatch, no_waits):
   really, attempts = tf.train.Saver.save, []
 
   def save(self, *args, **kwargs):
@@ -146,23 +126,9 @@ def test_the_last_checkpoint_is_waited_for(tmp_path, run_program, monkeypatch, n
     return really(self, *args, **kwargs)
 
   monkeypatch.setattr(tf.train.Saver, 'save', save)
-  done = run_program('--mode=train', '--train_steps=7', '--model_dir', tmp_path, *QUICK)
-  assert done.code == 0 and attempts[-5:] == [0, 7, 7, 7, 7]
+  run_well('--mode=train', '--train_steps=7', '--model_dir', tmp_path, *QUICK)
+  assert attempts[-5:] == [0, 7, 7, 7, 7]
   assert recovery.find_checkpoint(str(tmp_path)).step == 7
-
-
-def test_full_from_the_start(tmp_path, run_program, monkeypatch):
-  def save(*unused_args, **unused_kwargs):
-    raise tf.errors.ResourceExhaustedError(
-        None, None, '{}/keras/part-0; No space left on device\n\t [[node save]]'.format(tmp_path))
-
-  monkeypatch.setattr(tf.raw_ops, 'SaveV2', save)
-  done = run_program('--mode=train', '--train_steps=7', '--model_dir', tmp_path, *QUICK)
-  assert done.code == 2 and 'Traceback' not in done.err
-  assert done.err.splitlines()[-1].startswith(
-      'error: there is no space to write: {}/keras/part-0 (No space left on device, '.format(
-          tmp_path))
-  assert done.err.endswith(' free): free some space, and run the same command again\n')
 
 
 def test_a_report_that_cannot_be_written_does_not_hide_the_checkpoint(
@@ -174,94 +140,66 @@ def test_a_report_that_cannot_be_written_does_not_hide_the_checkpoint(
   monkeypatch.setattr(os, 'fsync', fsync)
   done = run_program('--mode=train', '--train_steps=7', '--model_dir', tmp_path, *QUICK)
   assert done.code == 3 and 'Traceback' not in done.err
-  assert last_line(done).startswith(
+  assert done.err.splitlines()[-1].startswith(
       'error: there is no space to write: {}/throughput.json (No space left on device, '.format(
           tmp_path))
-  assert last_line(done).endswith('; the last good checkpoint is {}/model.ckpt-7'.format(tmp_path))
+  assert done.err.endswith('; the last good checkpoint is {}/model.ckpt-7\n'.format(tmp_path))
   assert not list(tmp_path.glob('throughput.json*'))
 
 
-def test_of_a_gpu():
-  error = tf.errors.ResourceExhaustedError(
-      None, None, 'OOM when allocating tensor with shape[32,64,224,224] and type float on '
-      '/job:localhost/replica:0/task:0/device:GPU:1 by allocator GPU_1_bfc\n\t [[node x]]')
-  translated = disk_errors.translate_error(error, Settings(train_steps=1, model_dir='x'), None)
-  assert isinstance(translated, UserError)
-  assert (translated.what, translated.given) == ('out of memory on /device:GPU:1', (
-      'a float tensor of shape [32,64,224,224] at --batch_size=128'))
+def test_translated_errors():
+  for error, text in (
+      (OSError(errno.EMFILE, 'x', 'a'), r'too many open files: a \(.*, ulimit -n is \d+\): raise'),
+      (tf.errors.ResourceExhaustedError(None, None, 'a; Too many open files'), 'too many open '),
+      (tf.errors.ResourceExhaustedError(None, None, 'a; No space left on device\n\t [[node x]]'),
+       r'there is no space to write: a \(No space left on device, .* free\): free some space, and'),
+      (OSError(errno.EDQUOT, 'x', 'a'), r'there is no space to write: a \(Disk quota exceeded, '),
+      (OSError(errno.EROFS, 'x'), r'cannot be read or written: DIR \(Read-only file system\): f'),
+      (OSError(errno.EIO, 'x', 'a'), r'a file cannot be read or written: a \(Input/output error'),
+      (FileNotFoundError(errno.ENOENT, 'x', 'DIR/a'), r'a folder is missing: DIR/a \(No such fi'),
+      (MemoryError(), 'out of memory on this machine: --batch_size=128: give a smaller'),
+      (tf.errors.ResourceExhaustedError(
+          None, None, 'OOM when allocating tensor with shape[32,64,224,224] and type float on /job:'
+          'localhost/replica:0/task:0/device:GPU:1 by allocator GPU_1_bfc\n\t [[node x]]'),
+       r'^out of memory on /device:GPU:1: a float tensor of shape \[32,64,224,224\] at --batch_s'),
+      (ImportError('Traceback\nImportError: x.so: failed to map segment from shared object\nF'),
+       'too little memory to import TensorFlow: a library cannot be mapped: raise the limit, for')):
+    translated = disk_errors.translate_error(error, Settings(train_steps=1, model_dir='DIR'), None)
+    assert isinstance(translated, UserError) and re.search(text, str(translated)), str(translated)
 
 
-@pytest.mark.parametrize('error, text', [
-    (OSError(errno.EMFILE, 'x', 'a'), r'too many open files: a \(.*, ulimit -n is \d+\): raise'),
-    (tf.errors.ResourceExhaustedError(None, None, 'a; Too many open files'), 'too many open files'),
-    (OSError(errno.EDQUOT, 'x', 'a'), r'there is no space to write: a \(Disk quota exceeded, '),
-    (OSError(errno.EROFS, 'x'), r'cannot be read or written: DIR \(Read-only file system\): fix'),
-    (OSError(errno.EIO, 'x', 'a'), r'a file cannot be read or written: a \(Input/output error\)'),
-    (FileNotFoundError(errno.ENOENT, 'x', 'DIR/a'), r'a folder is missing: DIR/a \(No such file'),
-    (MemoryError(), 'out of memory on this machine: --batch_size=128: give a smaller'),
-    (ImportError('Traceback\nImportError: x.so: failed to map segment from shared object\nFailed'),
-     'too little memory to import TensorFlow: a library cannot be mapped: raise the limit, for'),
-])
-def test_words(error, text):
-  translated = disk_errors.translate_error(error, Settings(train_steps=1, model_dir='DIR'), None)
-  assert isinstance(translated, UserError)
-  assert re.search(text, str(translated))
-
-
-@pytest.mark.parametrize('error', [
-    FileNotFoundError(errno.ENOENT, 'x', 'a'), ConnectionError('x'), ValueError('x'),
-    tf.errors.NotFoundError(None, None, 'a; No such file or directory'),
-    UserError('a', 'b', 'c')])
-def test_other_errors_stay_what_they_are(tmp_path, error):
+def test_other_errors_stay_what_they_are(tmp_path):
   settings = Settings(train_steps=1, model_dir=tmp_path)
-  assert disk_errors.translate_error(error, settings, None) is None
+  for error in (FileNotFoundError(errno.ENOENT, 'x', 'a'), ValueError('x'), UserError('a', 'b', ''),
+                tf.errors.NotFoundError(None, None, 'a; No such file or directory')):
+    assert disk_errors.translate_error(error, settings, None) is None, error
 
 
-def test_a_whole_file_leaves_nothing_and_names_itself(tmp_path, monkeypatch):
-  def fsync(unused_number):
-    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+def test_without_memory_to_start_or_space_for_the_output(tmp_path):
+  def run(limit, flags):
+    done = subprocess.run(
+        ['bash', '-c', limit + '; exec "$@"', '-', sys.executable, '-m', 'estimator_train', *flags],
+        cwd=str(ROOT), stdout=subprocess.PIPE, stderr=subprocess.PIPE, universal_newlines=True,
+        timeout=60)
+    return done.returncode, done.stdout, done.stderr
 
-  monkeypatch.setattr(os, 'fsync', fsync)
-  with pytest.raises(OSError) as caught:
-    atomic.write_text(str(tmp_path / 'a'), 'text')
-  assert caught.value.filename == str(tmp_path / 'a') and os.listdir(str(tmp_path)) == []
-
-
-def test_too_little_address_space_for_the_import(tmp_path):
-  done = subprocess.run(
-      ['bash', '-c', 'ulimit -v 500000; exec "$@"', '-', sys.executable, '-m', 'estimator_train',
-       '--train_steps=1', '--model_dir', str(tmp_path / 'run')], cwd=str(ROOT),
-      stdout=subprocess.PIPE, stderr=subprocess.PIPE, universal_newlines=True, timeout=60)
-  assert (done.returncode, done.stdout) == (2, '')
-  assert done.stderr == (
-      'importing TensorFlow\nerror: too little memory to import TensorFlow: ulimit -v is 500000: '
-      'raise the limit, for example by ulimit -v unlimited\n')
-
-
-def test_full_standard_output():
-  with open('/dev/full', 'w') as full:
-    done = subprocess.run([sys.executable, '-m', 'estimator_train', '--help'], cwd=str(ROOT),
-                          stdout=full, stderr=subprocess.PIPE, universal_newlines=True, timeout=60)
-  assert (done.returncode, done.stderr) == (
-      2, 'error: cannot write to standard output: No space left on device: free some space, or '
+  assert run('ulimit -v 500000', ['--train_steps=1', '--model_dir', str(tmp_path / 'run')]) == (
+      2, '', 'importing TensorFlow\nerror: too little memory to import TensorFlow: ulimit -v is '
+      '500000: raise the limit, for example by ulimit -v unlimited\n')
+  assert run('exec > /dev/full', ['--help']) == (
+      2, '', 'error: cannot write to standard output: No space left on device: free some space, or '
       'redirect the output to another disk\n')
 
 
-def test_a_data_file_that_is_gone_by_the_time_it_is_read(run_program, tmp_path, monkeypatch):
-  folder = str(tmp_path / 'data')
-  shutil.copytree(fashion_mnist_sample.SAMPLE_FOLDER, folder)
-  monkeypatch.setattr(fashion_mnist_sample, 'SAMPLE_FOLDER', folder)
-  read, gone = idx.read_images, os.path.join(folder, 'train-images-idx3-ubyte.gz')
-
-  def read_images(split):
-    with contextlib.suppress(FileNotFoundError):
-      os.unlink(gone)
-    return read(split)
-
-  monkeypatch.setattr(idx, 'read_images', read_images)
-  done = run_program('--mode=train', '--dataset=fashion_mnist_sample', '--train_steps=2',
-                     '--model_dir', tmp_path / 'run', *QUICK[2:])
-  assert (done.code, done.out) == (2, '')
-  assert last_line(done) == (
-      'error: cannot read a data file: {}: No such file or directory: check that it is a readable '
-      'file, or remove it and download it again with --mode=download'.format(gone))
+def test_ordinary_runs_train_after_one_without_memory(run_program, run_well, tmp_path):
+  # Without a limit a system might promise what it does not have.
+  resource.setrlimit(resource.RLIMIT_AS, (100 * 10 ** 9, resource.RLIM_INFINITY))
+  flags = ['--mode=train', '--train_steps=3', *QUICK]
+  done = run_program(*flags, '--model=own_models:too_large', '--model_dir', tmp_path / 'too large')
+  assert done.code == 2 and 'Traceback' not in done.err
+  assert done.err.splitlines()[-1].startswith(
+      'error: out of memory on /device:CPU:0: a float tensor of shape [262144,4194304] at '
+      '--batch_size=4: give a smaller --batch_size')
+  for number in range(2):
+    run_well(*flags, '--image_size=28,28', '--model=fashion_cnn', '--batch_size=256',
+             '--model_dir', tmp_path / str(number))

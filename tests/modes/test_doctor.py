@@ -10,13 +10,14 @@ from conftest import ROOT
 from estimator_train.doctor import build_rates, gpu_use, gpus, packages, tensorflow_import
 from estimator_train.modes import doctor
 
+IMPORTED = tensorflow_import.ImportResult(
+    tensorflow_import.commands.CommandResult(0, '', '', 1.), '1.15.0', 1., True, 0)
 
-@pytest.fixture
-def imports_quickly(monkeypatch):
-  """Stands in for the import of TensorFlow and its training, which one test does for all."""
-  imported = tensorflow_import.ImportResult(
-      tensorflow_import.commands.CommandResult(0, '', '', 1.), '1.15.0', 1., True, 0)
-  monkeypatch.setattr(tensorflow_import, 'import_in_child', lambda: imported)
+
+@pytest.fixture(autouse=True)
+def without_children(monkeypatch):
+  """Stands in for the import of TensorFlow and its training, which have tests of their own."""
+  monkeypatch.setattr(tensorflow_import, 'import_in_child', lambda: IMPORTED)
   monkeypatch.setattr(build_rates, 'measure_builds',
                       lambda build: [build_rates.BuildRate('stock', 1000.)])
 
@@ -25,10 +26,10 @@ def levels(result):
   return {check['name']: check['level'] for check in result['checks']}
 
 
-def test_this_machine(run_program, tmp_path):
-  done = run_program('--mode=doctor', '--model_dir', tmp_path / 'new', '--data_dir', tmp_path,
-                     '--cache', tmp_path / 'cache')
-  assert done.code == 0 and done.err == '', done.err
+def test_this_machine(run_well, tmp_path):
+  done = run_well('--mode=doctor', '--model_dir', tmp_path / 'new', '--data_dir', tmp_path,
+                  '--cache', tmp_path / 'cache')
+  assert done.err == ''
   *lines, _ = done.out.splitlines()
   result = done.result
   assert result['mode'] == 'doctor' and result['errors'] == 0
@@ -36,8 +37,7 @@ def test_this_machine(run_program, tmp_path):
   for line, check in zip(lines, result['checks']):
     assert set(check) == {'name', 'level', 'found', 'remedy'}
     assert line.startswith(check['level']) and check['name'] in line and check['found'] in line
-  found = levels(result)
-  assert set(found) == {
+  assert set(levels(result)) == {
       'python', 'tensorflow', 'protobuf', 'h5py', 'numpy', 'import', 'pillow', 'gpus', 'cpu',
       'cores', 'memory', 'open files', 'builds', '--model_dir', '--data_dir', '--cache',
       'TF_CONFIG', 'kaggle'}
@@ -46,65 +46,52 @@ def test_this_machine(run_program, tmp_path):
   assert os.listdir(str(tmp_path)) == []  # It looks, and leaves nothing.
 
 
-@pytest.mark.usefixtures('imports_quickly')
-def test_error_ends_with_2_after_everything_is_told(run_program, monkeypatch, tmp_path):
+def test_errors_end_with_2_after_all_checks(run_program, monkeypatch, tmp_path):
   monkeypatch.setenv('TF_CONFIG', '{"cluster"')
+  for name in ('KAGGLE_USERNAME', 'KAGGLE_KEY'):
+    monkeypatch.delenv(name, raising=False)
+  monkeypatch.setenv('KAGGLE_CONFIG_DIR', str(tmp_path))
   (tmp_path / 'file').write_text('')
-  done = run_program('--mode=doctor', '--model_dir', tmp_path / 'file')
+  done = run_program('--mode=doctor', '--dataset=oct2017', '--model_dir', tmp_path / 'file')
   assert done.code == 2
   assert done.err == ('error: this machine is not ready: 2 error(s): --model_dir, TF_CONFIG: fix '
                       'the errors printed above\n')
   found = levels(done.result)
   assert done.result['errors'] == 2 and found['TF_CONFIG'] == found['--model_dir'] == 'error'
+  assert found['kaggle'] == 'warning' and done.result['warnings'] >= 1
   assert done.out.splitlines()[-2].split()[1] == 'kaggle:'
 
 
 T4 = gpus.Gpu('Tesla T4', (7, 5), '535.1', 15 << 30)
+A100 = gpus.Gpu('NVIDIA A100-SXM4-40GB', (8, 0), '535.1', 40 << 30)
 
 
 # Of machines that are not here, whose GPUs the stock build does not see.
-@pytest.mark.usefixtures('imports_quickly')
-@pytest.mark.parametrize('gpu, count, told', [
-    pytest.param(gpus.Gpu('NVIDIA A100-SXM4-40GB', (8, 0), '535.1', 40 << 30), 2, {
-        'gpus': 'ok', 'gpu build': 'error', 'gpu driver': 'ok'}, id='that it does not know'),
-    pytest.param(T4, 1, {
-        'gpus': 'ok', 'gpu driver': 'ok', 'cuda': 'error', 'gpus seen': 'error'}, id='one'),
-    pytest.param(T4, 2, {
-        'gpus': 'ok', 'gpu driver': 'ok', 'cuda': 'error', 'gpus seen': 'error',
-        'nccl': 'warning'}, id='several'),
-])
-def test_gpus(run_program, monkeypatch, gpu, count, told):
-  monkeypatch.setattr(gpus, 'inspect_gpus', lambda: gpus.GpuInventory((gpu,) * count))
+@pytest.mark.parametrize('found, expected', [
+    ((A100, A100), {'gpus': 'ok', 'gpu build': 'error', 'gpu driver': 'ok'}),
+    ((T4, T4), {'gpus': 'ok', 'gpu driver': 'ok', 'cuda': 'error', 'gpus seen': 'error',
+                'nccl': 'warning'})], ids=['that the build does not know', 'that are not seen'])
+def test_gpus(run_program, monkeypatch, found, expected):
+  monkeypatch.setattr(gpus, 'inspect_gpus', lambda: gpus.GpuInventory(found))
   monkeypatch.setattr(gpu_use, 'inspect_memory_limits',
                       lambda: gpu_use.NcclMemoryLimits(1 << 26, None))
   monkeypatch.setattr(gpu_use, 'find_missing_libraries', lambda: ('libcudnn.so.7',))
   monkeypatch.delenv('CUDA_VISIBLE_DEVICES', raising=False)
   done = run_program('--mode=doctor')
-  assert done.code == 2 and (gpus.NVIDIA_CONTAINER in done.out) == ('gpu build' in told)
+  assert done.code == 2 and (gpus.NVIDIA_CONTAINER in done.out) == ('gpu build' in expected)
   names = ('gpus', 'gpu build', 'gpu driver', 'cuda', 'gpus seen', 'nccl')
-  assert {name: level for name, level in levels(done.result).items() if name in names} == told
+  assert {name: level for name, level in levels(done.result).items() if name in names} == expected
   assert 'builds' not in levels(done.result)  # They differ on CPUs.
 
 
-@pytest.mark.usefixtures('imports_quickly')
-def test_oct2017_asks_for_credentials(run_program, monkeypatch, tmp_path):
-  for name in ('KAGGLE_USERNAME', 'KAGGLE_KEY'):
-    monkeypatch.delenv(name, raising=False)
-  monkeypatch.setenv('KAGGLE_CONFIG_DIR', str(tmp_path))
-  done = run_program('--mode=doctor', '--dataset=oct2017')
-  assert done.code == 0 and levels(done.result)['kaggle'] == 'warning'
-  assert done.result['warnings'] >= 1
-
-
-@pytest.mark.usefixtures('imports_quickly')
-def test_in_the_image_nothing_is_to_be_installed(run_program, monkeypatch):
+def test_in_the_image_nothing_is_to_be_installed(run_well, monkeypatch):
   assert doctor.DOCKER_IMAGE_VARIABLE + '=' in (ROOT / 'Dockerfile').read_text()
   monkeypatch.setenv(doctor.DOCKER_IMAGE_VARIABLE, '1')
   monkeypatch.setattr(packages, 'installed_versions', lambda: {
       'tensorflow': '1.15.0', 'protobuf': '3.19.6', 'h5py': '2.10.0', 'numpy': '1.18.5',
       'pillow': '8.4.0'})
-  done = run_program('--mode=doctor')
-  assert done.code == 0 and '`docker build ' in done.out and 'pip ' not in done.out
+  done = run_well('--mode=doctor')
+  assert '`docker build ' in done.out and 'pip ' not in done.out
 
 
 def test_works_where_tensorflow_does_not(tmp_path):

@@ -1,38 +1,55 @@
-"""`--mode=report`: the page of any run, and the comparison of several runs."""
+"""The page that a run leaves, and `--mode=report`: that of any run, and comparisons of several."""
 
 import json
 import os
 import re
+import shutil
 
 import numpy as np
-import own_models
 import pytest
 import tensorflow.compat.v1 as tf
-from test_training_modes import fails
+from mode_runs import fails
 
 import estimator_train
+from estimator_train.files import atomic
+from estimator_train.reports import page
+
+pytest.importorskip('matplotlib', reason='the extra `report` is not installed')
 
 
-def shown(folder):
-  """Returns the text of a report page, without its images and style."""
-  text = (folder / 'report' / 'index.html').read_text(encoding='utf-8')
-  text = re.sub('base64,[^"]*', '', re.sub('<style>.*</style>', '', text, flags=re.DOTALL))
-  assert not re.search(r'>\s*(None|nan)', text)
-  return text
+@pytest.mark.page
+def test_training_and_evaluation_are_on_the_page(run_well, tmp_path, monkeypatch):
+  arguments = ['--model=own_models:two_layers', '--batch_size=50', '--train_steps=8',
+               '--throughput_warmup_steps=2', '--log_every_steps=2',
+               '--model_dir={}'.format(tmp_path)]
+  folder = tmp_path / 'report'
+  run_well('--eval_every_steps=4', *arguments)
+  text = (folder / 'index.html').read_text()
+  for part in ('own_models:two_layers', 'Ankle boot', '--throughput_warmup_steps', 'bound'):
+    assert part in text
+  for name in ('loss', 'accuracy', 'step-time', 'step-histogram', 'confusion-matrix', 'sample-00'):
+    assert (folder / (name + '.png')).exists(), name
+  curves = json.loads((folder / 'curves.json').read_text())
+  assert [step for step, _ in curves['eval_accuracy']] == [4, 8]
+  assert len(curves['train_loss']) >= 3
 
+  shutil.rmtree(str(folder))
+  run_well('--noreport_page', *arguments)
+  assert not (folder / 'index.html').exists()
+  run_well('--mode=evaluate', *arguments)
+  text = (folder / 'index.html').read_text()
+  assert 'onfusion matrix' in text and 'examples/sec' in text
 
-def train_keras(folder):
-  """Trains the Estimator of a Keras model, without any file of this package."""
-  with tf.Graph().as_default():
-    tf.keras.backend.set_session(None)
-    model = tf.keras.Sequential([tf.keras.layers.Dense(1, input_shape=(4,))])
-    model.compile('sgd', 'mse', metrics=['mae'])
-    estimator = tf.keras.estimator.model_to_estimator(
-        model, config=tf.estimator.RunConfig(model_dir=str(folder), save_summary_steps=2))
-    tf.keras.backend.set_session(None)
-  numbers = np.random.RandomState(0).normal(size=(64, 4)).astype(np.float32)
-  estimator.train(lambda: tf.data.Dataset.from_tensor_slices(
-      (numbers, numbers[:, :1])).repeat().batch(16), steps=10)
+  def write_bytes(path, content):
+    if path.endswith('.png') and 'sample' not in os.path.basename(path):
+      raise OSError(28, 'No space left on device')
+    return written(path, content)
+
+  written = atomic.write_bytes
+  monkeypatch.setattr(page.atomic, 'write_bytes', write_bytes)
+  done = run_well(*arguments)
+  assert done.result['examples'] == 1000
+  assert 'the report page could not be written: [Errno 28] No space left' in done.err
 
 
 def train_canned(folder, *hooks):
@@ -50,98 +67,77 @@ def train_canned(folder, *hooks):
 
 
 @pytest.fixture(scope='module')
-def folders(tmp_path_factory):
+def folders(tmp_path_factory, finished_run):
   """Three runs: of a plain Estimator, of one with TimeHistory, and of this program."""
   base = tmp_path_factory.mktemp('runs')
   train_canned(base / 'plain')
   train_canned(base / 'timed', estimator_train.TimeHistory(
       batch_size=16, report_dir=base / 'timed', warmup_steps=2))
-  estimator_train.train(estimator_train.Settings(
-      dataset='synthetic', image_size=[8, 8], batch_size=4, model=own_models.two_layers,
-      model_dir=base / 'program', train_steps=12, report_page=False))
+  shutil.copytree(str(finished_run), str(base / 'program'))
   return base
 
 
-def test_a_plain_estimator(run_program, folders, tmp_path):
-  done = run_program('--mode=report', '--runs={}'.format(folders / 'plain'),
-                     '--model_dir={}'.format(tmp_path))
-  assert done.code == 0, done.err
-  run, = done.result['runs']
-  assert done.result['page'] == str(tmp_path / 'report' / 'index.html')
+@pytest.fixture
+def report(run_program, tmp_path):
+  """Makes the page of some runs; returns the result and the text of the page."""
+  def run(*runs, model_dir=tmp_path / 'out'):
+    done = run_program('--mode=report', '--runs={}'.format(','.join(map(str, runs))),
+                       '--model_dir={}'.format(model_dir))
+    assert done.code == 0, done.err
+    assert done.result['page'] == str(model_dir / 'report' / 'index.html')
+    assert [run['folder'] for run in done.result['runs']] == list(map(str, runs))
+    text = (model_dir / 'report' / 'index.html').read_text(encoding='utf-8')
+    # Without its images and style.
+    text = re.sub('base64,[^"]*', '', re.sub('<style>.*</style>', '', text, flags=re.DOTALL))
+    assert not re.search(r'>\s*(None|nan)', text)
+    return done.result['runs'], text
+
+  return run
+
+
+def test_one_run(report, folders, tmp_path):
+  (run,), text = report(folders / 'plain')
   assert run['examples_per_sec'] is None and run['steps_per_sec'] > 0
   assert 0 <= run['accuracy'] <= 1 and run['average_loss'] > 0
-  text = shown(tmp_path)
   assert 'steps/sec' in text and 'at step 20' in text
-  assert (tmp_path / 'report' / 'loss.png').exists()
-  assert not os.path.exists(str(folders / 'plain' / 'report'))  # Only the output is written.
-
-
-def test_the_estimator_of_a_keras_model(run_program, tmp_path):
-  train_keras(tmp_path / 'keras')  # It logs the loss as `loss_1`.
-  done = run_program('--mode=report', '--runs={}'.format(tmp_path / 'keras'),
-                     '--model_dir={}'.format(tmp_path / 'out'))
-  assert done.code == 0, done.err
-  assert done.result['runs'][0]['steps_per_sec'] > 0
   assert (tmp_path / 'out' / 'report' / 'loss.png').exists()
-  assert '–' not in shown(tmp_path / 'out')  # What is unknown is left out.
+  assert not os.path.exists(str(folders / 'plain' / 'report'))  # Only the output is written.
+  _, text = report(folders / 'program', model_dir=folders / 'program')
+  assert 'examples/sec' in text and '--train_steps=20' in text
 
 
-def test_a_comparison_does_not_replace_the_page_of_a_run(run_program, folders):
-  fails(run_program('--mode=report', '--runs={0}/plain,{0}/timed'.format(folders),
-                    '--model_dir={}/timed/.'.format(folders)),
-        '--model_dir must not be one of the compared runs')
-
-
-def test_a_run_of_the_program(run_program, folders):
-  done = run_program('--mode=report', '--runs={}'.format(folders / 'program'),
-                     '--model_dir={}'.format(folders / 'program'))
-  assert done.code == 0, done.err
-  text = shown(folders / 'program')
-  assert 'examples/sec' in text and '--train_steps=12' in text
-
-
-def test_a_comparison(run_program, folders, tmp_path):
+def test_a_comparison(report, folders, tmp_path):
   runs = [folders / name for name in ('program', 'timed', 'plain')]
-  done = run_program('--mode=report', '--runs={}'.format(','.join(map(str, runs))),
-                     '--model_dir={}'.format(tmp_path))
-  assert done.code == 0, done.err
-  assert [run['folder'] for run in done.result['runs']] == list(map(str, runs))
-  text = shown(tmp_path)
+  _, text = report(*runs)
   assert '<h1>Comparison of 3 runs</h1>' in text
-  for name in ('program', 'timed', 'plain', 'synthetic', '1.00×', 'steps/sec'):
-    assert name in text or name == 'synthetic'
+  for part in ('program', 'timed', 'plain', '1.00×', 'steps/sec'):
+    assert part in text
   rates = [json.loads((folder / 'throughput.json').read_text())['examples_per_sec']
            for folder in runs[:2]]
   assert '{:.2f}×'.format(rates[1] / rates[0]) in text
-  assert (tmp_path / 'report' / 'rates.png').exists()
-  assert (tmp_path / 'report' / 'compared-loss.png').exists()
+  assert (tmp_path / 'out' / 'report' / 'rates.png').exists()
+  assert (tmp_path / 'out' / 'report' / 'compared-loss.png').exists()
 
 
-def test_names_of_runs_with_the_same_last_part(run_program, folders, tmp_path):
-  for name in ('a', 'b'):
-    (tmp_path / name).mkdir()
-    os.symlink(str(folders / 'timed'), str(tmp_path / name / 'run'))
-  done = run_program('--mode=report', '--runs={0}/a/run,{0}/b/run'.format(tmp_path),
-                     '--model_dir={}'.format(tmp_path / 'out'))
-  assert done.code == 0, done.err
-  assert '>a/run<' in shown(tmp_path / 'out') and '>b/run<' in shown(tmp_path / 'out')
+def test_names_of_runs(report, folders, tmp_path):
+  """Those with the same last part are told apart, and hostile ones are text."""
+  links = [tmp_path / name for name in ('a/run', 'b/run', '<script>alert(1)<_script>$x$')]
+  for link in links:
+    link.parent.mkdir(exist_ok=True)
+    os.symlink(str(folders / 'timed'), str(link))
+  _, text = report(*links)
+  assert '>a/run<' in text and '>b/run<' in text
+  assert '<script>' not in text and '&lt;script&gt;' in text
 
 
-def test_hostile_names_are_text(run_program, folders, tmp_path):
-  name = '<script>alert(1)</script>$x$'.replace('/', '_')
-  os.symlink(str(folders / 'timed'), str(tmp_path / name))
-  done = run_program('--mode=report', '--runs={},{}'.format(folders / 'plain', tmp_path / name),
-                     '--model_dir={}'.format(tmp_path / 'out'))
-  assert done.code == 0, done.err
-  assert '<script>' not in shown(tmp_path / 'out') and '&lt;script&gt;' in shown(tmp_path / 'out')
-
-
-@pytest.mark.parametrize('arguments, message', [
-    (['--mode=report'], '--mode=report requires --runs'),
-    (['--mode=report', '--runs=/nothing/here'], '--runs must be existing folders: /nothing/here'),
-    (['--mode=report', '--runs={tmp}'], 'has neither throughput.json nor event files with a loss'),
-    (['--mode=train', '--train_steps=1', '--runs=x'], '--runs is only for --mode=report'),
-])
-def test_wrong_runs(run_program, tmp_path, arguments, message):
-  fails(run_program(*[argument.format(tmp=tmp_path) for argument in arguments],
-                    '--model_dir={}'.format(tmp_path / 'out')), message)
+def test_wrong_runs(run_program, folders, tmp_path):
+  for arguments, message in (
+      (['--mode=report'], '--mode=report requires --runs'),
+      (['--mode=report', '--runs=/nothing/here'], '--runs must be existing folders: /nothing/here'),
+      (['--mode=report', '--runs={}'.format(tmp_path)],
+       'has neither throughput.json nor event files with a loss'),
+      (['--mode=report', '--runs={0}/plain,{0}/timed'.format(folders),
+        '--model_dir={}/timed/.'.format(folders)],
+       '--model_dir must not be one of the compared runs'),
+      (['--mode=train', '--train_steps=1', '--runs=x'], '--runs is only for --mode=report')):
+    assert fails(run_program('--model_dir={}'.format(tmp_path / 'out'), *arguments), message)

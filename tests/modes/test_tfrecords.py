@@ -1,17 +1,14 @@
-"""Training on TFRecord files, end to end, compared with the same images in files."""
+"""Training on TFRecord files, end to end; the ImageNet recipe, which reads them."""
 
 import gzip
 import json
 import os
-import zlib
 
 import numpy as np
 import pytest
-from conftest import record_of, write_records
-from test_training_modes import fails
-
-# What takes long here is TensorFlow, and the same on any Python.
-pytestmark = pytest.mark.slow
+import tensorflow.compat.v1 as tf
+from conftest import ROOT, record_of, write_records
+from mode_runs import assert_same_weights, fails, image_flags, weights_of
 
 TINY = '--model=own_models:two_layers'
 
@@ -23,28 +20,19 @@ def flags(image_records, tmp_path):
           '--batch_size=6', TINY, '--model_dir={}'.format(tmp_path / 'model')]
 
 
-def weights_of(model_dir):
-  import tensorflow.compat.v1 as tf
-
-  path = tf.train.latest_checkpoint(str(model_dir))
-  return {name: tf.train.load_variable(path, name) for name, _ in tf.train.list_variables(path)}
-
-
-def assert_same_weights(folder, other):
-  first, second = weights_of(folder), weights_of(other)
-  assert set(first) == set(second)
-  for name, value in first.items():
-    np.testing.assert_allclose(value, second[name], rtol=1e-5, atol=1e-6, err_msg=name)
+@pytest.fixture
+def run(run_program, flags):
+  """Runs the program with those flags, and with more that win."""
+  return lambda *more: run_program(*flags, *more)
 
 
-def test_as_with_files(run_program, flags, image_folders, tmp_path):
-  done = run_program('--train_epochs=2', '--class_weights=balanced', *flags)
+def test_as_with_files(run, run_program, flags, image_records, image_folders, tmp_path):
+  common = ['--train_epochs=2', '--class_weights=balanced']
+  (image_records / 'train-00008').write_bytes(b'')
+  done = run(*common)
   assert done.code == 0, done.err
-  files = run_program(
-      '--train_epochs=2', '--class_weights=balanced', '--dataset=image_folder',
-      '--train_pattern={}/train/*/*.jpeg'.format(image_folders),
-      '--eval_pattern={}/test/*/*.jpeg'.format(image_folders),
-      *flags[3:-1] + ['--model_dir={}'.format(tmp_path / 'files')])
+  assert '{}/train-00008 has no records'.format(image_records) in done.err
+  files = run(*common, *image_flags(image_folders), '--model_dir={}'.format(tmp_path / 'files'))
   assert files.code == 0, files.err
   for key in ('global_step', 'accuracy', 'average_loss', 'examples', 'train_loss'):
     assert done.result[key] == pytest.approx(files.result[key]), key
@@ -52,150 +40,159 @@ def test_as_with_files(run_program, flags, image_folders, tmp_path):
   assert (tmp_path / 'model' / 'labels.txt').read_text() == 'A\nB\n'
   again = run_program('--mode=evaluate', flags[0], *flags[2:])  # Without training records.
   assert again.result['average_loss'] == pytest.approx(done.result['average_loss'])
+  features = run('--mode=train', '--train_steps=3', '--cache_features',
+                 '--model=own_models:frozen_first', '--model_dir={}'.format(tmp_path / 'frozen'))
+  assert features.code == 0, features.err
 
 
-def test_interrupted_and_resumed(run_program, flags, tmp_path):
-  straight = flags[:-1] + ['--model_dir={}'.format(tmp_path / 'straight')]
-  assert run_program('--mode=train', '--train_steps=7', *straight).code == 0
-  for steps in (3, 7):
-    assert run_program('--mode=train', '--train_steps={}'.format(steps), *flags).code == 0
-  assert_same_weights(tmp_path / 'model', tmp_path / 'straight')
-
-
-def test_replicas(run_program, flags, tmp_path):
-  assert run_program('--mode=train', '--train_steps=4', '--optimizer=sgd', *flags).code == 0
-  two = flags[:-1] + ['--model_dir={}'.format(tmp_path / 'two'), '--num_cpu_replicas=2']
-  assert run_program('--mode=train', '--train_steps=4', '--optimizer=sgd', *two).code == 0
-  assert_same_weights(tmp_path / 'model', tmp_path / 'two')
-
-
-@pytest.mark.parametrize('compression', ['GZIP', 'ZLIB'])
-def test_compressed(run_program, flags, image_records, tmp_path, compression):
-  compress = gzip.compress if compression == 'GZIP' else zlib.compress
-  plain = flags[:-1] + ['--model_dir={}'.format(tmp_path / 'plain')]
-  assert run_program('--train_steps=3', *plain).code == 0
+def test_compressed(run, image_records, tmp_path):
+  assert run('--mode=train', '--train_steps=3', '--model_dir={}'.format(tmp_path / 'plain')
+             ).code == 0
   for path in image_records.glob('t*-of-*'):
-    path.write_bytes(compress(path.read_bytes()))
-  done = run_program('--train_steps=3', *flags)
+    path.write_bytes(gzip.compress(path.read_bytes()))
+  done = run('--mode=train', '--train_steps=3')
   assert done.code == 0, done.err
   assert 'decompressing 7 TFRecord files into {}'.format(
       tmp_path / 'model' / 'decompressed') in done.err
   assert_same_weights(tmp_path / 'model', tmp_path / 'plain')
-  again = run_program('--train_steps=4', *flags)
+  again = run('--mode=train', '--train_steps=4')
   assert again.code == 0 and 'decompressing' not in again.err
   (path,) = image_records.glob('train-00003*')
   path.write_bytes(path.read_bytes()[:-9])
-  assert fails(run_program('--train_steps=5', *flags), 'a compressed TFRecord file is damaged: '
-               '{} ('.format(path))
+  assert fails(run('--mode=train', '--train_steps=5'),
+               'a compressed TFRecord file is damaged: {} ('.format(path))
 
 
-def test_cached(run_program, flags, tmp_path):
-  done = run_program('--train_epochs=3', '--cache={}'.format(tmp_path / 'cache'), *flags)
-  assert done.code == 0, done.err
-  assert len(list((tmp_path / 'cache').glob('images-*.npy'))) == 1
-  frozen = [flag for flag in flags if flag != TINY] + ['--model=own_models:frozen_first',
-                                                       '--model_dir={}'.format(tmp_path / 'frozen')]
-  done = run_program('--mode=train', '--train_steps=3', '--cache_features', *frozen)
-  assert done.code == 0, done.err
+def test_predict(run, image_records):
+  assert run('--mode=train', '--train_steps=1').code == 0
+  path, cut = image_records / 'test-00000-of-00002', image_records / 'cut'
+  cut.write_bytes(path.read_bytes()[:-3])
+  for file, errors in ((path, 5 * [None]), (cut, 4 * [None] + ['truncated'])):
+    done = run('--mode=predict', '--input={}'.format(file))
+    *lines, last = [json.loads(line) for line in done.out.splitlines()]
+    assert [line['file'] for line in lines] == ['{}:{}'.format(file, index) for index in range(5)]
+    assert [line.get('error') for line in lines] == errors
+    assert last['predicted'] == errors.count(None)
+  assert done.code == 2 and "1 bad file(s), the first is '{}:4' (truncated)".format(cut) in done.err
 
 
-def test_input_benchmark(run_program, flags):
-  done = run_program('--mode=input_benchmark', *flags[:-1])
-  assert done.code == 0, done.err
-  assert list(done.result['stages']) == ['read', 'decode', 'resize', 'batch']
-  assert done.result['verdict'] and done.result['cold_images_per_sec'] > 0
-
-
-def test_predict(run_program, flags, image_records):
-  assert run_program('--mode=train', '--train_steps=1', *flags).code == 0
-  path = image_records / 'test-00000-of-00002'
-  content = path.read_bytes()
-  (image_records / 'cut').write_bytes(content[:-3])
-  done = run_program('--mode=predict', '--input={}'.format(path), *flags)
-  assert done.code == 0, done.err
-  lines = [json.loads(line) for line in done.out.splitlines()]
-  assert [line['file'] for line in lines[:-1]] == ['{}:{}'.format(path, index)
-                                                   for index in range(5)]
-  assert lines[-1]['predicted'] == 5
-  cut = run_program('--mode=predict', '--input={}/cut'.format(image_records), *flags)
-  assert cut.code == 2 and '1 bad file(s), the first is \'{}/cut:4\' (truncated)'.format(
-      image_records) in cut.err
-  errors = [json.loads(line).get('error') for line in cut.out.splitlines()[:5]]
-  assert errors == 4 * [None] + ['truncated']
-
-
-def test_bad_records(run_program, flags, image_records, tmp_path):
+def test_bad_records(run, image_records, tmp_path):
   image = (image_records.parent / 'data' / 'train' / 'A' / '0.jpeg').read_bytes()
   bad = image_records / 'train-00007-of-00008'
   write_records(bad, [b'\xff\xff', record_of(image, 0), record_of(b'text', 1)])
   cut = image_records / 'train-00000-of-00007'
   os.truncate(str(cut), cut.stat().st_size - 1)
-  assert fails(run_program('--mode=train', '--train_steps=4', *flags),
-               'a TFRecord file is damaged: {}: record 1 (truncated; the last '.format(cut))
-  skipping = ['--on_bad_image=skip', '--max_bad_images=0.2']
-  done = run_program('--train_epochs=1', *flags + skipping)
+  done = run('--train_epochs=1', '--on_bad_image=skip', '--max_bad_images=0.2')
   assert done.code == 0, done.err
   assert [(entry['file'], entry['reason'].split(';')[0].split(',')[0])
           for entry in done.result['skipped_images']] == [
       ('{}: record 0'.format(bad), 'not a tf.train.Example'),
       ('{}: record 2'.format(bad), 'Expected image (JPEG'),
       ('{}: record 1'.format(cut), 'truncated')]
-  audit = run_program('--mode=audit', *flags)
+  audit = run('--mode=audit')
   assert audit.code == 0, audit.err
   findings = json.loads((tmp_path / 'model' / 'audit.json').read_text())['findings']
   assert {(found['file'], found['kind']) for found in findings
           if found['kind'] != 'duplicate'} == {
       ('{}: record 0'.format(bad), 'bad_record'), ('{}: record 2'.format(bad), 'not_an_image'),
       ('{}: record 1'.format(cut), 'bad_record')}
-  os.remove(str(cut))
-  assert fails(run_program('--mode=train', '--train_steps=8', *flags + [
-      '--model_dir={}'.format(tmp_path / 'other')]),
+  cut.unlink()
+  assert fails(run('--mode=train', '--train_steps=8', '--model_dir={}'.format(tmp_path / 'other')),
                'an example cannot be read: {}: record 0 (not a tf.train.Example): '.format(bad))
 
 
-@pytest.mark.parametrize('change, message', [
-    (['--train_pattern=/none/*'], 'a pattern matches no file: --train_pattern=/none/* (there is no '
-     '/none): correct the pattern'),
-    (['--train_pattern='], '--train_pattern is required'),
-    (['--train_pattern={folder}/data/train/*/*.jpeg', '--labels=A,B'],
-     'a file does not start with a TFRecord: {folder}/data/train/A/0.jpeg: exclude'),
-    (['--compression=gzip'], 'a compressed TFRecord file is damaged: {folder}/records/train-0000'),
-    (['--train_pattern={folder}/empty', '--labels=A,B'], 'the TFRecord files have no records'),
-    (['--train_pattern={folder}/records/labels.txt'], 'does not start with a TFRecord: '),
-])
-def test_what_cannot_be(run_program, flags, tmp_path, change, message):
+def test_what_cannot_be(run, image_records, tmp_path):
   (tmp_path / 'empty').write_bytes(b'')
-  done = run_program('--mode=train', '--train_steps=1',
-                     *flags + [text.format(folder=tmp_path) for text in change])
-  assert fails(done, message.format(folder=tmp_path))
-
-
-def test_class_names(run_program, flags, image_records, tmp_path):
-  (image_records / 'labels.txt').write_text('A\nA\n')
-  assert fails(run_program('--train_steps=1', *flags),
-               'labels.txt must have a different name in each line: {}'.format(image_records))
+  for change, message in (
+      (['--train_pattern=/none/*'], 'a pattern matches no file: --train_pattern=/none/* (there is '
+       'no /none): correct the pattern'),
+      (['--train_pattern={}/data/train/*/*.jpeg', '--labels=A,B'],
+       'a file does not start with a TFRecord: {}/data/train/A/0.jpeg: exclude'),
+      (['--compression=gzip'], 'a compressed TFRecord file is damaged: {}/records/train-0000'),
+      (['--train_pattern={}/empty', '--labels=A,B'], 'the TFRecord files have no records')):
+    done = run('--mode=train', '--train_steps=1', *[text.format(tmp_path) for text in change])
+    assert fails(done, message.format(tmp_path))
   (image_records / 'labels.txt').unlink()
-  assert fails(run_program('--train_steps=1', *flags), 'the names of at least two classes are '
-               'required: --dataset=tfrecord without --labels and without a labels.txt')
-  assert run_program('--mode=train', '--train_steps=1', '--labels=B,A', *flags).code == 0
-  evaluated = run_program('--mode=evaluate', *flags)  # With the class names of the run.
+  assert fails(run('--train_steps=1'), 'the names of at least two classes are required: '
+               '--dataset=tfrecord without --labels and without a labels.txt')
+  assert run('--mode=train', '--train_steps=1', '--labels=B,A').code == 0
+  evaluated = run('--mode=evaluate')  # With the class names of the run.
   assert evaluated.code == 0, evaluated.err
 
 
-def test_an_empty_shard_is_reported(run_program, flags, image_records):
-  (image_records / 'train-00008').write_bytes(b'')
-  done = run_program('--mode=train', '--train_steps=1', *flags)
-  assert done.code == 0 and '{}/train-00008 has no records'.format(image_records) in done.err
-
-
-def test_the_published_input_pipeline(run_program, flags):
-  done = run_program('--train_epochs=4', '--input_pipeline=published', *flags)
+def test_the_published_input_pipeline_and_the_input_benchmark(run):
+  published = '--input_pipeline=published'
+  done = run('--train_epochs=4', published)
   assert done.code == 0 and done.result['examples_seen'] == 72, done.err
-  again = run_program('--train_epochs=5', '--input_pipeline=published', *flags)
+  again = run('--mode=train', '--train_epochs=5', published)
   assert again.code == 0 and 'starts another epoch instead of continuing' in again.err
-  measured = run_program('--mode=input_benchmark', '--input_pipeline=published', *flags[:-1])
-  assert measured.code == 0 and measured.result['stages'] == {}, measured.err
-  assert fails(run_program('--train_steps=1', '--input_pipeline=published',
-                           '--model_dir=' + flags[-1].partition('=')[2] + '_of_others'),
-               '--input_pipeline=published requires image files or TFRecord files: '
-               '--dataset=fashion_mnist_sample')
+  measured = run('--mode=input_benchmark')
+  assert measured.code == 0 and measured.result['cold_images_per_sec'] > 0, measured.err
+  assert list(measured.result['stages']) == ['read', 'decode', 'resize', 'batch']
+
+
+@pytest.fixture
+def train(run, tmp_path):
+  """Trains by SGD in a folder, and returns the result."""
+  def train_in(folder, *arguments):
+    done = run('--optimizer=sgd', '--learning_rate=0.01', *arguments, '--model_dir={}'.format(
+        tmp_path / folder))
+    assert done.code == 0, done.err
+    return done.result
+
+  return train_in
+
+
+RECIPE = ['--augment=crop_flip', '--weight_decay=0.01', '--label_smoothing=0.1']  # Of ImageNet.
+
+
+def test_the_recipe_resumed_and_on_two_replicas(train, tmp_path):
+  whole = train('whole', '--train_steps=6', *RECIPE)
+  train('parts', '--mode=train', '--train_steps=2', *RECIPE)
+  train('parts', '--mode=train', '--train_steps=6', *RECIPE)
+  assert_same_weights(tmp_path / 'parts', tmp_path / 'whole')
+  two = train('two', '--train_steps=6', '--num_cpu_replicas=2', *RECIPE)
+  assert_same_weights(tmp_path / 'two', tmp_path / 'whole')
+  assert two['average_loss'] == pytest.approx(whole['average_loss'], rel=1e-4)
+
+
+def test_the_first_step_of_weight_decay(train, tmp_path):
+  """Kernels get learning rate x factor x kernel more; biases do not."""
+  train('plain', '--mode=train', '--train_steps=1')
+  train('decayed', '--mode=train', '--train_steps=1', '--weight_decay=0.5')
+  initial = tf.train.load_checkpoint(str(tmp_path / 'plain' / 'keras' / 'keras_model.ckpt'))
+  plain, decayed = weights_of(tmp_path / 'plain'), weights_of(tmp_path / 'decayed')
+  names = {kind: [name for name in plain if name.endswith(kind)] for kind in ('kernel', 'bias')}
+  assert names['kernel'] and names['bias']
+  for name in names['kernel'] + names['bias']:
+    expected = .01 * .5 * initial.get_tensor(name) if name in names['kernel'] else 0.
+    np.testing.assert_allclose(plain[name] - decayed[name], expected, atol=1e-6)
+
+
+def test_smoothed_labels_are_trained_on_but_not_evaluated(train):
+  """With a smoothing near 1, all labels are the same, and the model learns nothing."""
+  smoothed = train('smoothed', '--train_steps=60', '--label_smoothing=0.999')
+  assert .6 < smoothed['train_loss'] < .75
+  again = train('smoothed', '--mode=evaluate', '--label_smoothing=0.5')
+  assert again['average_loss'] == pytest.approx(smoothed['average_loss'])
+  weighted = train('weighted', '--train_steps=60', '--class_weights=balanced')
+  assert weighted['train_loss'] < .4 and weighted['average_loss'] < .4
+
+
+@pytest.mark.slow
+def test_the_flagfile_of_the_recipe(run_well, image_records, tmp_path, monkeypatch):
+  """With few records and small images, but with the network and all other flags of the recipe."""
+  monkeypatch.syspath_prepend(str(ROOT))
+  for path in image_records.glob('t*-of-*'):  # Label 0 is a background class.
+    examples = list(map(tf.train.Example.FromString, tf.io.tf_record_iterator(str(path))))
+    for example in examples:
+      example.features.feature['image/class/label'].int64_list.value[0] += 1
+    write_records(path, [example.SerializeToString() for example in examples])
+  (image_records / 'labels.txt').write_text('1:A\n2:B\n')
+  done = run_well('--flagfile={}'.format(ROOT / 'examples' / 'imagenet_resnet50.flags'),
+                  '--train_pattern={}/train-*'.format(image_records),
+                  '--eval_pattern={}/test-*'.format(image_records), '--image_size=32,32',
+                  '--batch_size=6', '--train_epochs=1', '--lr_boundaries_epochs=0.3,0.6,0.8',
+                  '--lr_warmup_epochs=0.2', '--model_dir={}'.format(tmp_path / 'model'))
+  assert done.result['global_step'] == 3 and done.result['examples'] == 10
+  assert 'learning rate' in done.err

@@ -313,8 +313,8 @@ def test_checkpoint_interval(run_program, tmp_path, monkeypatch):
                    ((1, 600), 'ok', 'a checkpoint takes 4 s; if each of 1 task(s) is lost once in '
                     '30 days, saving every 4551 s wastes the least time'),
                    ((256, 600), 'ok'), ((256, None), 'ok'), ((1024, 60), 'ok'),
-                   ((1024, 600), 'warning', 'every 139 s wastes the least time, not every 600 s',
-                    'set --save_checkpoints_secs=139'), ((1, 2 ** 20), 'warning')))
+                   ((1024, 600), 'warning', 'every 140 s wastes the least time, not every 600 s',
+                    'set --save_checkpoints_secs=140'), ((1, 2 ** 20), 'warning')))
   for content, secs in (
       (None, None), ('{"pauses": {"checkpoint": {"count": 0, "secs": 0}}}', None), ('[]', None),
       ('{"pauses": {}}', None), ('{"pauses": {"checkpoint": {"count": 2, "secs": 8.0}}}', 4.)):

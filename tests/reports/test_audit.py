@@ -10,24 +10,12 @@ import pytest
 from estimator_train.reports import audit
 from estimator_train.settings import groups
 
-LABELS = ('A', 'B', 'C')
-
 
 def splits_of(train, evaluated=()):
   """Splits of (name, class) pairs."""
   return [audit.AuditedSplit(name, [file for file, _ in some],
-                             np.array([label for _, label in some], int), LABELS)
+                             np.array([label for _, label in some], int), ('A', 'B', 'C'))
           for name, some in (('train', train), ('eval', evaluated)) if some]
-
-
-def digests(*contents):
-  return np.array([[1, content] for content in contents], np.uint64).reshape(-1, 2)
-
-
-def same(splits, numbers, *contents):
-  return [(issue.file, issue.split, issue.kind, issue.reason)
-          for issue in sorted(audit.find_duplicates(splits, np.array(numbers, int),
-                                                    digests(*contents)))]
 
 
 def test_figures():
@@ -41,51 +29,37 @@ def test_figures():
           {'height': 9, 'width': 9, 'channels': 2, 'files': 1},
           {'height': 20, 'width': 30, 'channels': 3, 'files': 1},
           {'height': 20, 'width': 30, 'channels': 4, 'files': 1}]}
-
-
-def test_imbalance_without_a_class():
-  figures = splits_of([(b'1', 0), (b'2', 1)])[0].statistics()
+  figures = splits_of([(b'1', 0), (b'2', 1), (b'3', -1)])[0].statistics()
   assert figures['classes'] == {'A': 1, 'B': 1, 'C': 0} and figures['imbalance'] is None
 
 
-def test_duplicates_within_a_class():
-  splits = splits_of([(b'1', 0), (b'2', 0), (b'3', 0), (b'4', 0)])
-  assert same(splits, [0, 1, 2, 3], 7, 8, 7, 7) == [
-      ('3', 'train', 'duplicate', 'the same contents as 1 (train)'),
-      ('4', 'train', 'duplicate', 'the same contents as 1 (train)')]
+@pytest.mark.parametrize('classes, evaluated, positions, contents, expected', [
+    ([0, 0, 0], [], [], [], []), ([0, 0, 0], [], [2], [7], []), ([0, 0, 0], [], [0, 2], [7, 8], []),
+    ([0, 0, 0], [], [0, 2], [7, 7], [('3', 'train', 'duplicate', 'as 1 (train)')]),
+    ([0, 0, 0, 0], [], [0, 1, 2, 3], [7, 8, 7, 7], [
+        ('3', 'train', 'duplicate', 'as 1 (train)'), ('4', 'train', 'duplicate', 'as 1 (train)')]),
+    ([0, 2], [], [0, 1], [7, 7], [
+        ('1', 'train', 'under_several_labels', 'are in the classes A, C'),
+        ('2', 'train', 'duplicate', 'as 1 (train)'),
+        ('2', 'train', 'under_several_labels', 'are in the classes A, C')]),
+    ([0, 0], [1, 0], [0, 1, 2, 3], [7, 8, 9, 8], [
+        ('2', 'train', 'in_train_and_eval', 'as 4 (eval)'),
+        ('4', 'eval', 'duplicate', 'as 2 (train)'),
+        ('4', 'eval', 'in_train_and_eval', 'as 2 (train)')]),
+])
+def test_files_with_the_same_contents(classes, evaluated, positions, contents, expected):
+  names = [(str(number).encode(), label) for number, label in enumerate(classes + evaluated, 1)]
+  splits = splits_of(names[:len(classes)], names[len(classes):])
 
+  def find(high, low):
+    return sorted(audit.find_duplicates(splits, np.array(positions, int), np.array(
+        [high, low], np.uint64).T))
 
-def test_the_same_under_two_labels():
-  splits = splits_of([(b'1', 0), (b'2', 2)])
-  assert same(splits, [0, 1], 7, 7) == [
-      ('1', 'train', 'under_several_labels', 'the same contents are in the classes A, C'),
-      ('2', 'train', 'duplicate', 'the same contents as 1 (train)'),
-      ('2', 'train', 'under_several_labels', 'the same contents are in the classes A, C')]
-
-
-def test_the_same_in_train_and_eval():
-  splits = splits_of([(b'1', 0), (b'2', 0)], [(b'3', 1), (b'4', 0)])
-  assert same(splits, [0, 1, 2, 3], 7, 8, 9, 8) == [
-      ('2', 'train', 'in_train_and_eval', 'the same contents as 4 (eval)'),
-      ('4', 'eval', 'duplicate', 'the same contents as 2 (train)'),
-      ('4', 'eval', 'in_train_and_eval', 'the same contents as 2 (train)')]
-
-
-@pytest.mark.parametrize('numbers, contents', [([], []), ([2], [7]), ([0, 2], [7, 8])])
-def test_nothing_is_the_same(numbers, contents):
-  splits = splits_of([(b'1', 0), (b'2', 0), (b'3', 0)])
-  assert same(splits, numbers, *contents) == []
-
-
-def test_files_without_contents_are_passed_by():
-  splits = splits_of([(b'1', 0), (b'2', 0), (b'3', 0)])
-  assert [row[0] for row in same(splits, [0, 2], 7, 7)] == ['3']
-
-
-def test_half_a_digest_is_not_enough():
-  splits = splits_of([(b'1', 0), (b'2', 0)])
-  for pair in ([[1, 2], [3, 2]], [[2, 1], [2, 3]]):
-    assert not list(audit.find_duplicates(splits, np.arange(2), np.array(pair, np.uint64)))
+  constant = [1] * len(contents)
+  for found in (find(constant, contents), find(contents, constant)):
+    assert [(issue.file, issue.split, issue.kind,
+             issue.reason.replace('the same contents ', '')) for issue in found] == expected
+  assert find(contents, range(len(contents))) == []  # Half a digest is not enough.
 
 
 def write_in(folder, splits, issues):
@@ -100,6 +74,7 @@ def test_many_findings_are_cut_in_the_table_only(tmp_path, capsys):
   result = write_in(tmp_path, [split], issues)
   out = capsys.readouterr().out
   assert '  019 - why\n' in out and '  020 - why\n' not in out and '5 more files' in out
+  assert '  A         25  100.00%' in out and 'undefined, a class is empty' in out
   written = json.loads((tmp_path / 'audit.json').read_text())
   assert [finding['file'] for finding in written['findings']] == [
       '%03d' % number for number in range(25)]

@@ -10,21 +10,13 @@ import pytest
 from estimator_train import flags, settings as settings_lib
 from estimator_train.benchmarking import scaling_model, scaling_report, sweep
 from estimator_train.benchmarking.scaling_model import Observation
-from estimator_train.benchmarking.sweep import (
-  BOTH,
-  CPU,
-  GPU,
-  REAL,
-  STRONG,
-  SYNTHETIC,
-  WEAK,
-  WORKER,
-  Point,
-  PointResult,
-)
+from estimator_train.benchmarking.sweep import Point, PointResult
 from estimator_train.datasets import registry
 from estimator_train.process.child_process import ChildRun
 from estimator_train.settings import Settings
+
+GPU, CPU, WORKER, WEAK, STRONG, BOTH = 'gpu', 'cpu', 'worker', 'weak', 'strong', 'both'
+REAL, SYNTHETIC = 'real', 'synthetic'
 
 
 def settings_of(model_dir='x', **values):
@@ -32,17 +24,15 @@ def settings_of(model_dir='x', **values):
 
 
 def test_each_round_has_every_point_once_in_an_order_of_its_own():
-  for max_count, expected in ((1, [1]), (2, [1, 2]), (3, [1, 2, 3]), (4, [1, 2, 4]),
-                              (6, [1, 2, 4, 6]), (8, [1, 2, 4, 8])):
-    assert sweep.unit_counts(max_count) == expected
+  assert [sweep.unit_counts(count) for count in (1, 2, 3, 4, 6)] == [
+      [1], [1, 2], [1, 2, 3], [1, 2, 4], [1, 2, 4, 6]]
   points = sweep.plan_points(settings_of(repeats=3), CPU, 4)
-  assert [point.repeat for point in points] == [1] * 10 + [2] * 10 + [3] * 10
-  rounds = [tuple(point._replace(repeat=0) for point in points[start:start + 10])
-            for start in (0, 10, 20)]
-  expected = {Point(CPU, replicas, scaling, kind, 0) for replicas in (1, 2, 4)
-              for scaling in ((BOTH,) if replicas == 1 else (WEAK, STRONG))
-              for kind in (REAL, SYNTHETIC)}
-  assert all(set(each) == expected for each in rounds) and len(set(rounds)) == 3
+  rounds = [tuple(point[:4] for point in points if point.repeat == repeat)
+            for repeat in (1, 2, 3)]
+  expected = {(CPU, count, scaling, kind) for kind in (REAL, SYNTHETIC) for count, scaling in (
+      (1, BOTH), (2, WEAK), (2, STRONG), (4, WEAK), (4, STRONG))}
+  assert all(len(each) == 10 and set(each) == expected for each in rounds)
+  assert len(set(rounds)) == 3 and [point.repeat for point in points[9:11]] == [1, 2]
   orders = [sweep.plan_points(settings_of(seed=seed), CPU, 4) for seed in (1, 1, 2)]
   assert orders[0] == orders[1] != orders[2]
   points = sweep.plan_points(settings_of(dataset='synthetic'), GPU, 2)
@@ -139,58 +129,52 @@ OUTCOMES = [
     outcome(1, BOTH, 90., 3, share=0.2),
     outcome(2, WEAK, 180., 1), outcome(2, WEAK, None, 2), outcome(2, WEAK, 180., 3),
     outcome(2, STRONG, 150., 1), outcome(2, STRONG, 160., 2), outcome(2, STRONG, 190., 3),
-    outcome(3, WEAK, None, 1), outcome(3, WEAK, None, 2), outcome(3, WEAK, None, 3)]
+    outcome(3, WEAK, None, 1), outcome(3, WEAK, None, 2), outcome(3, WEAK, None, 3),
+    # Of synthetic input, a single replica has failed.
+    outcome(1, BOTH, None, data=SYNTHETIC), outcome(2, WEAK, 150., data=SYNTHETIC)]
 
 
 def test_table(tmp_path, capsys):
   result = scaling_report.write_scaling_report(settings_of(tmp_path), OUTCOMES)
   assert json.loads((tmp_path / 'scaling.json').read_text()) == result
-  table = {(row['scaling'], row['replicas']): row for row in result['table']}
-  assert list(table) == [(WEAK, 1), (WEAK, 2), (WEAK, 3), (STRONG, 1), (STRONG, 2)]
+  table = {(row['scaling'], row['input'], row['replicas']): row for row in result['table']}
+  assert list(table) == [(WEAK, REAL, 1), (WEAK, REAL, 2), (WEAK, REAL, 3), (WEAK, SYNTHETIC, 1),
+                         (WEAK, SYNTHETIC, 2), (STRONG, REAL, 1), (STRONG, REAL, 2),
+                         (STRONG, SYNTHETIC, 1)]
   alone = {
       'scaling': WEAK, 'input': REAL, 'replicas': 1, 'global_batch_size': 12, 'runs': 3,
       'failed': 0, 'examples_per_sec': 100., 'min': 90., 'max': 110., 'spread': 0.2,
       'speed_up': 1., 'efficiency': 1., 'input_share': 0.2, 'error': None}
-  assert table[WEAK, 1] == alone == dict(table[STRONG, 1], scaling=WEAK)
+  assert table[WEAK, REAL, 1] == alone == dict(table[STRONG, REAL, 1], scaling=WEAK)
   unknown = dict.fromkeys(('examples_per_sec', 'min', 'max', 'spread', 'speed_up', 'efficiency',
                            'input_share'))
   for row, expected in (
-      ((WEAK, 2), {'runs': 2, 'failed': 1, 'spread': 0., 'global_batch_size': 24, 'speed_up': 1.8,
-                   'efficiency': 0.9, 'error': 'what: gpu2-weak-real-2: remedy'}),
-      ((STRONG, 2), {'global_batch_size': 12, 'speed_up': 1.6, 'efficiency': 0.8, 'spread': .25,
-                     'input_share': None}),
-      ((WEAK, 3), dict(unknown, runs=0, failed=3, error='what: gpu3-weak-real-1: remedy'))):
+      ((WEAK, REAL, 2), {'runs': 2, 'failed': 1, 'spread': 0., 'global_batch_size': 24,
+                         'speed_up': 1.8, 'efficiency': 0.9,
+                         'error': 'what: gpu2-weak-real-2: remedy'}),
+      ((STRONG, REAL, 2), {'global_batch_size': 12, 'speed_up': 1.6, 'efficiency': 0.8,
+                           'spread': .25, 'input_share': None}),
+      ((WEAK, REAL, 3), dict(unknown, runs=0, failed=3, error='what: gpu3-weak-real-1: remedy')),
+      ((WEAK, SYNTHETIC, 2), dict(unknown, examples_per_sec=150., min=150., max=150.))):
     assert {name: table[row][name] for name in expected} == expected
   assert [failure['point'] for failure in result['failures']] == [
-      'gpu2-weak-real-2', 'gpu3-weak-real-1', 'gpu3-weak-real-2', 'gpu3-weak-real-3']
+      'gpu2-weak-real-2', 'gpu3-weak-real-1', 'gpu3-weak-real-2', 'gpu3-weak-real-3',
+      'gpu1-both-synthetic-1']
   assert result['failures'][0] == {
-      'point': 'gpu2-weak-real-2', 'repeat': 2, 'code': 2, 'error': table[WEAK, 2]['error'],
+      'point': 'gpu2-weak-real-2', 'repeat': 2, 'code': 2,
+      'error': 'what: gpu2-weak-real-2: remedy',
       'log': '{}/points/gpu2-weak-real-2/log.txt'.format(tmp_path)}
   with (tmp_path / 'scaling.csv').open() as file:
     read = list(csv.DictReader(file))
-  assert [row['speed_up'] for row in read] == ['1.0', '1.8', '', '1.0', '1.6']
+  assert [row['speed_up'] for row in read] == ['1.0', '1.8', '', '', '', '1.0', '1.6', '']
   assert list(read[0]) == list(result['table'][0])
   head, titles, *lines = capsys.readouterr().out.splitlines()
-  assert 'replicas on /gpu:0, /gpu:1' in head
-  assert titles.split() == ['scaling', 'input', 'replicas', 'batch', 'runs', 'examples/sec',
-                            'slowest', 'to', 'fastest', 'spread', 'speed-up', 'efficiency',
-                            'waits', 'for', 'input']
+  assert 'replicas on /gpu:0, /gpu:1' in head and titles.startswith('scaling')
   assert lines[0].split() == ['weak', 'real', '1', '12', '3', '100', '90', 'to', '110', '20.0%',
                               '1.00', '100%', '20.0%']
   assert lines[2].split() == ['weak', 'real', '3', '36', '0', '-', '-', '-', '-', '-', '-']
-  assert lines[5] == 'gpu2-weak-real-2 failed: what: gpu2-weak-real-2: remedy'
-  assert lines.index('predictions, with an interval of 90%:') == 9
-
-
-def test_baselines():
-  def rows(*outcomes):
-    return {(row['input'], row['replicas']): row['speed_up'] for row in scaling_report.summarize(
-        settings_of(), outcomes)['table'] if row['scaling'] == WEAK}
-
-  assert rows(outcome(1, BOTH, None), outcome(2, WEAK, 180.)) == {(REAL, 1): None, (REAL, 2): None}
-  assert rows(outcome(1, BOTH, 100.), outcome(1, BOTH, 200., data=SYNTHETIC),
-              outcome(2, WEAK, 150., data=SYNTHETIC), outcome(2, WEAK, 150.)) == {
-                  (REAL, 1): 1., (REAL, 2): 1.5, (SYNTHETIC, 1): 1., (SYNTHETIC, 2): 0.75}
+  assert lines[8] == 'gpu2-weak-real-2 failed: what: gpu2-weak-real-2: remedy'
+  assert 'predictions, with an interval of 90%:' in lines
 
 
 @pytest.mark.parametrize('unit, gpus, cores, kind, each, note', [
@@ -270,42 +254,36 @@ def secs_of(units, examples, fixed=.01, latency=0., transfer=0.):
           + 2 * (units - 1) / units * transfer)
 
 
-def fit(counts, noise=None, **terms):
+def fit(counts, noise=lambda: 1., **terms):
   return scaling_model.fit([
-      Observation(units, examples, secs_of(units, examples, **terms) * (noise() if noise else 1.))
+      Observation(units, examples, secs_of(units, examples, **terms) * noise())
       for units in counts for examples in (32, 64)])
 
 
-@pytest.mark.parametrize('terms', [
-    {}, {'latency': 1e-3}, {'transfer': .02}, {'latency': 1e-3, 'transfer': .02}], ids=str)
-def test_the_terms_of_a_step_are_found(terms):
-  model = fit([1, 2, 4, 8], **terms)
-  assert model.secs_per_example == pytest.approx(1e-3, rel=.05)
-  assert model.fixed_secs == pytest.approx(.01, rel=.2)
-  assert model.noise == .01  # Measurements without any noise are not trusted.
-  for units in (1, 8, 16):
-    prediction = model.predict(units, 64)
-    assert prediction.secs == pytest.approx(secs_of(units, 64, **terms), rel=.05)
-    assert prediction.low < prediction.secs < prediction.high
-
-
-def test_intervals_of_predictions():
+def test_the_terms_of_a_step_and_their_intervals():
+  for terms in ({}, {'latency': 1e-3}, {'transfer': .02}, {'latency': 1e-3, 'transfer': .02}):
+    model = fit([1, 2, 4, 8], **terms)
+    assert model.secs_per_example == pytest.approx(1e-3, rel=.05)
+    assert model.fixed_secs == pytest.approx(.01, rel=.2)
+    assert model.noise == .01  # Measurements without any noise are not trusted.
+    for units in (1, 8, 16):
+      secs, low, high = model.predict(units, 64)
+      assert low < secs < high and secs == pytest.approx(secs_of(units, 64, **terms), rel=.05)
   # Latency and transfer are both in the interval of two numbers; with eight units, not latency.
   transfer, latency = secs_of(64, 64, transfer=.02), secs_of(64, 64, latency=.01)
-  prediction = fit([1, 2], transfer=.02).predict(64, 64)
-  assert prediction.low < transfer < prediction.high and prediction.low < latency < prediction.high
+  _, low, high = fit([1, 2], transfer=.02).predict(64, 64)
+  assert low < transfer < high and low < latency < high
   assert fit([1, 2, 4, 8], transfer=.02).predict(64, 64).high < latency
-  terms = {'latency': 1e-4, 'transfer': .02}
+  # With noise, most new measurements are in the interval.
   inside = 0
   for seed in range(20):
     random = np.random.RandomState(seed)
-    model = fit([1, 1, 1, 2, 2, 2, 4, 4, 4], lambda: random.normal(1, .03), **terms)
-    low, high = model.predict(8, 64)[1:]
-    inside += low <= secs_of(8, 64, **terms) * random.normal(1, .03) <= high
-    widths = [model.predict(units, 64).high / model.predict(units, 64).low
-              for units in (4, 8, 16, 32)]
+    model = fit([1, 2, 4] * 3, lambda: random.normal(1, .03), transfer=.02)  # noqa: B023
+    _, low, high = model.predict(8, 64)
+    inside += low <= secs_of(8, 64, transfer=.02) * random.normal(1, .03) <= high
+    widths = [model.predict(units, 64).high / model.predict(units, 64).low for units in (4, 8, 32)]
     assert widths == sorted(widths)
-  assert inside >= 17  # Most new measurements.
+  assert inside >= 17
   # Faster with more units, as no term can explain: but no term is negative.
   model = scaling_model.fit([Observation(units, 32, 1 / units) for units in (1, 2, 4)])
   assert (model.draws >= 0).all() and model.noise > .1

@@ -42,7 +42,7 @@ def test_python():
   here = packages.Interpreter('CPython', (3, 7, 16), 64, 'Linux', 'x86_64')
   assert_found([(packages.check_python(packages.inspect_python()), 'ok')])
   for level, changes in (
-      ('ok', [{}, {'version': (3, 6, 0)}, {'version': (3, 8, 10)}]),
+      ('ok', [{'version': (3, 6, 0)}, {'version': (3, 8, 10)}]),
       ('error', [{'version': (3, 5, 9)}, {'version': (3, 9, 0)}, {'implementation': 'PyPy'},
                  {'bits': 32}, {'machine': 'aarch64'}, {'system': 'Darwin'}])):
     assert_found((packages.check_python(here._replace(**change)), level) for change in changes)
@@ -50,7 +50,7 @@ def test_python():
 
 def test_builds_of_tensorflow():
   nv, check = '1.15.5+nv23.3', packages.check_tensorflow
-  single = [({'tensorflow': '1.15.0'}, 'ok', 'stock'), ({'tensorflow-gpu': '1.15.5'}, 'ok', 'stock'),
+  single = [({'tensorflow': '1.15.0'}, 'ok', 'stock'), ({'tensorflow-gpu': '1.15.5'}, 'ok', 'sto'),
             ({'intel-tensorflow': '1.15.2'}, 'ok', 'oneDNN'),
             ({'nvidia-tensorflow': nv}, 'ok', 'NVIDIA'), ({'tensorflow': nv}, 'ok', 'NVIDIA'),
             ({'nvidia-tensorflow': nv, 'tensorflow': nv}, 'ok', 'NVIDIA'),
@@ -150,29 +150,24 @@ def test_folders(tmp_path):
 def test_gpus_that_the_build_and_the_driver_do_not_support():
   def check(capability, build, driver='535.1'):
     gpu = gpus.Gpu('GPU', capability, driver, 40 << 30)
-    found = {check.name: check for check in gpus.check_gpus(gpus.GpuInventory((gpu,)), build)}
-    assert found['gpus'].level == 'ok' and '{}.{}'.format(*capability) in found['gpus'].found
-    return found
+    found = gpus.check_gpus(gpus.GpuInventory((gpu, gpu)), build)  # Each kind is reported once.
+    assert found[0].level == 'ok' and found[0].found.count('{}.{}'.format(*capability)) == 2
+    return {check.name: check for check in found}
 
-  for build, rows in (
-      (STOCK, [((3, 0), 'no build'), ((3, 5), None), ((7, 5), None),
-               ((8, 0), gpus.NVIDIA_CONTAINER), ((9, 0), gpus.NVIDIA_CONTAINER),
-               ((10, 0), 'no build')]),
-      (NVIDIAS, [((3, 7), 'stock'), ((6, 0), None), ((8, 0), None), ((9, 0), None),
-                 ((10, 0), 'no build')])):
-    for capability, remedy in rows:
+  for build, remedies in (
+      (STOCK, {(3, 0): 'no build', (3, 5): '', (7, 5): '', (8, 0): gpus.NVIDIA_CONTAINER,
+               (9, 0): gpus.NVIDIA_CONTAINER, (10, 0): 'no build'}),
+      (NVIDIAS, {(3, 7): 'stock', (6, 0): '', (8, 0): '', (9, 0): '', (10, 0): 'no build'})):
+    for capability, remedy in remedies.items():
       found = check(capability, build).get('gpu build')
-      assert (found is None) == (remedy is None), capability
-      assert found is None or found.level == 'error' and remedy in found.remedy
+      assert bool(found) == bool(remedy), capability
+      assert not remedy or found.level == 'error' and remedy in found.remedy
   for build, level, drivers in (
       (STOCK, 'ok', '410.48 535.104.05 [N/A]'), (STOCK, 'error', '410.47 390.116'),
       (NVIDIAS, 'ok', '530.30.02 450.51.06 525.85.12'),
       (NVIDIAS, 'warning', '470.42.01 520.61 440.33.01')):
     for driver in drivers.split():
       assert check((7, 5), build, driver)['gpu driver'].level == level, driver
-  a, b = (gpus.Gpu(name, (8, 0), '535.1', 40 << 30) for name in 'ab')
-  found = gpus.check_gpus(gpus.GpuInventory((a, a, b)), STOCK)  # Each kind is reported once.
-  assert [each.name for each in found] == ['gpus', 'gpu build', 'gpu build', 'gpu driver']
   assert_found((gpus.check_gpus(inventory, STOCK)[0], *expected) for inventory, *expected in (
       (gpus.GpuInventory(), 'ok', 'no GPU'),
       (gpus.GpuInventory(num_pci_devices=2), 'warning', '2 NVIDIA device(s)'),
@@ -183,16 +178,15 @@ def test_use_of_several_gpus():
   assert_found((gpu_use.check_visible_gpus(2, *seen), *expected) for seen, *expected in (
       ((2, True, None), 'ok', '2 of 2'), ((0, True, None), 'error', 'usual reasons'),
       ((1, True, None), 'error', '1 of 2'), ((0, False, None), 'error', 'does not support GPUs'),
-      ((0, True, ''), 'warning', 'CUDA_VISIBLE_DEVICES='),
-      ((1, True, '0'), 'warning', 'CUDA_VISIBLE_DEVICES=0')))
+      ((1, True, ''), 'warning', 'CUDA_VISIBLE_DEVICES=')))
   for shm_bytes, locked_bytes, levels in (
       (1 << 30, None, ['ok']), (64 << 20, None, ['warning']), (1 << 30, 65536, ['warning']),
       (64 << 20, 65536, ['warning', 'warning'])):
     found = gpu_use.check_nccl(2, gpu_use.NcclMemoryLimits(shm_bytes, locked_bytes))
     assert [check.level for check in found] == levels
-    for check in found:
-      assert '--all_reduce_alg=hierarchical_copy' in check.remedy
-      assert check.level == 'ok' or '--shm-size=1g --ulimit memlock=-1' in check.remedy
+    assert all('--all_reduce_alg=hierarchical_copy' in check.remedy and (
+        check.level == 'ok' or '--shm-size=1g --ulimit memlock=-1' in check.remedy)
+               for check in found)
   assert gpu_use.inspect_memory_limits().shm_bytes > 0
   assert_found([(gpu_use.check_libraries(()), 'ok'),
                 (gpu_use.check_libraries(('libcudnn.so.7',)), 'error', 'libcudnn.so.7')])
@@ -216,7 +210,7 @@ def test_measured_rates_decide_which_build_is_recommended():
       (check([stock, ('oneDNN', None)]), 'ok', 'not with the oneDNN build (ended by SIGILL)'),
       (check([('stock', None), onednn]), 'warning', 'not with the stock build (ended by SIGILL)',
        sys.executable),
-      (check([stock]), 'ok', '1,000 examples/sec with the stock build', '`pip uninstall tensorflow`',
+      (check([stock]), 'ok', '1,000 examples/sec with the stock build', 'pip uninstall tensorflow`',
        '`ESTIMATOR_TRAIN_TF=onednn ./run_train.sh --mode=doctor` installs',
        'pip install intel-tensorflow=='),
       (check([onednn], ONEDNN), 'ok', '`./run_train.sh --mode=doctor` installs the stock build'),
@@ -225,21 +219,19 @@ def test_measured_rates_decide_which_build_is_recommended():
 
 
 def test_credentials_for_kaggle_are_found_and_never_shown(tmp_path, monkeypatch):
-  secret, folder = 'a0b1c2d3e4', tmp_path / 'given'
-  folder.mkdir()
+  secret = 'a0b1c2d3e4'
 
-  def check(is_needed=False, **environment):
-    sources = kaggle_key.find_credentials(dict(environment, KAGGLE_CONFIG_DIR=str(folder)))
-    found = kaggle_key.check_credentials(sources, is_needed)
+  def check(is_needed=False, in_image=False, **environment):
+    sources = kaggle_key.find_credentials(dict(environment, KAGGLE_CONFIG_DIR=str(tmp_path)))
+    found = kaggle_key.check_credentials(sources, is_needed, in_image)
     assert secret not in repr((sources, found))
     return found
 
   assert_found([
-      (check(), 'ok', 'no credentials'), (check(True), 'warning', 'no credentials', '-mage'),
+      (check(), 'ok', 'no credentials'), (check(True), 'warning', 'no credentials', '-/tmp/.kag'),
+      (check(True, in_image=True), 'warning', '/tmp/.kaggle'),
       (check(KAGGLE_USERNAME=secret, KAGGLE_KEY=secret), 'ok', 'credentials in the environment'),
       (check(KAGGLE_USERNAME=secret), 'warning', 'KAGGLE_USERNAME is set without')])
-  sources = kaggle_key.find_credentials({'KAGGLE_CONFIG_DIR': str(folder)})
-  assert '/tmp/.kaggle' in kaggle_key.check_credentials(sources, True, in_image=True).remedy
   whole = json.dumps({'username': secret, 'key': secret})
   for text, mode, *expected in (
       (whole, 0o600, 'ok', 'credentials in '), (whole, 0o620, 'ok', 'credentials in '),
@@ -247,8 +239,8 @@ def test_credentials_for_kaggle_are_found_and_never_shown(tmp_path, monkeypatch)
       (whole, 0o640, 'warning', 'other users may read'),
       (json.dumps({'username': secret}), 0o600, 'warning', 'lacks'),
       (secret, 0o600, 'warning', 'cannot be read'), (json.dumps([secret]), 0o600, 'warning')):
-    (folder / 'kaggle.json').write_text(text)
-    (folder / 'kaggle.json').chmod(mode)
+    (tmp_path / 'kaggle.json').write_text(text)
+    (tmp_path / 'kaggle.json').chmod(mode)
     assert_found([(check(), *expected)])
   monkeypatch.setenv('HOME', str(tmp_path))
   for made, expected in (('.', '.kaggle'), ('.config/kaggle', '.config/kaggle'),
@@ -258,44 +250,33 @@ def test_credentials_for_kaggle_are_found_and_never_shown(tmp_path, monkeypatch)
 
 
 def test_tf_config():
-  def check(text):
-    return tf_config_check.check_tf_config(text)
-
-  cluster = {'worker': ['a:1', 'b:2'], 'ps': ['c:3']}
-  task = json.dumps({'cluster': cluster, 'task': {'type': 'ps', 'index': '0'}})
+  """tests/cluster/test_tf_config.py has every mistake."""
+  task = json.dumps({'cluster': {'worker': ['a:1', 'b:2'], 'ps': ['c:3']},
+                     'task': {'type': 'ps', 'index': '0'}})
   no_task = '{"task": {"type": "worker", "index": 0}}'
-  assert_found((check(text), 'ok', 'this machine alone') for text in (None, '', '{}', no_task))
-  assert_found([(check(task), 'ok', 'ps 0 of 2 worker, 1 ps')])
-  # One of each kind; tests/cluster/test_tf_config.py has every mistake.
-  for text, found, remedy in (
-      ('{"cluster": ', 'it must be JSON', 'give {"cluster": '),
-      ('{"task": 0}', 'task must be an object: 0', 'give {"cluster": '),
-      ('{"cluster": {"worker": ["a:1", "a:1"]}}', 'each task must have its own address: cluster.'
-       'worker[1]=a:1, the same as cluster.worker[0]', 'change one of the two addresses')):
-    assert check(text).found.startswith(found)
-    assert_found([(check(text), 'error', remedy)])
-  assert [tf_config_check.count_workers(text) for text in (None, '{', '{}', task)] == [1, 1, 1, 2]
+  for text, workers, *expected in (
+      (None, 1, 'ok', 'not set: the run uses this machine alone'), (task, 2, 'ok', 'ps 0 of 2 wor'),
+      ('{}', 1, 'ok', 'this machine alone'), (no_task, 1, 'ok', 'this machine alone'),
+      ('{', 1, 'error', 'TF_CONFIG: it must be JSON', 'give {"cluster": ')):
+    assert_found([(tf_config_check.check_tf_config(text), *expected)])
+    assert tf_config_check.count_workers(text) == workers
 
 
 def test_engine(monkeypatch, tmp_path):
-  def checks(*arguments):
-    return {check.name: check for check in engine_choice.check_engine(*arguments)}
-
-  for strategy, weight_bytes, other in (
-      ('multi_worker_mirrored', 4e5, None), ('multi_worker_mirrored', 8e7, 'horovod'),
-      ('horovod', 8e7, None), ('horovod', 4e5, 'multi_worker_mirrored')):
-    check = checks(strategy, 2, weight_bytes)['engine']
-    assert check.level == 'ok' and 'at most {:.3g} MB'.format(weight_bytes / 1e6) in check.found
-    assert check.remedy == (other and 'compare with --distribution_strategy=' + other or '')
-  for arguments in (('mirrored', 1, 8e7), ('multi_worker_mirrored', 1, 8e7),
-                    ('multi_worker_mirrored', 2, None), ('parameter_server', 2, 8e7)):
-    assert checks(*arguments) == {}
-  for spec, level in ((None, 'error'), (object(), 'ok')):
-    monkeypatch.setattr(importlib.util, 'find_spec', lambda name, spec=spec: spec)
-    assert checks('horovod', 1, None)['horovod'].level == level
+  for strategy, num_workers, weight_bytes, remedies in (
+      ('multi_worker_mirrored', 2, 4e5, ['']), ('horovod', 2, 8e7, ['']),
+      ('multi_worker_mirrored', 2, 8e7, ['compare with --distribution_strategy=horovod']),
+      ('horovod', 2, 4e5, ['compare with --distribution_strategy=multi_worker_mirrored']),
+      ('mirrored', 1, 8e7, []), ('multi_worker_mirrored', 1, 8e7, []),
+      ('multi_worker_mirrored', 2, None, []), ('parameter_server', 2, 8e7, [])):
+    for spec, level in ((None, 'error'), (object(), 'ok')):
+      monkeypatch.setattr(importlib.util, 'find_spec', lambda name, spec=spec: spec)
+      checks = list(engine_choice.check_engine(strategy, num_workers, weight_bytes))
+      assert [check.remedy for check in checks if check.name == 'engine'] == remedies
+      assert [check.level for check in checks if check.name == 'horovod'] == (
+          [level] if strategy == 'horovod' else [])
   folder = tmp_path / 'a [model]'
-  assert engine_choice.read_weight_bytes(str(folder)) is None
-  assert engine_choice.read_weight_bytes(None) is None  # Without --model_dir.
+  assert [engine_choice.read_weight_bytes(path) for path in (str(folder), None)] == [None] * 2
   (folder / 'keras').mkdir(parents=True)
   for name in ('data-00000-of-00002', 'data-00001-of-00002', 'index'):
     (folder / 'keras' / ('keras_model.ckpt.' + name)).write_bytes(b'x' * 500)
@@ -303,32 +284,28 @@ def test_engine(monkeypatch, tmp_path):
 
 
 def test_checkpoint_interval(run_program, tmp_path, monkeypatch):
-  assert checkpoint_interval.young_interval(5., 1000.) == 100.
   # sqrt(5 / 2000) = 0.05.
   assert checkpoint_interval.daly_interval(5., 1000.) == pytest.approx(
       100 * (1 + .05 / 3 + .0025 / 9) - 5)
   assert checkpoint_interval.daly_interval(3000., 1000.) == 1000.  # Saves never succeed.
-  assert_found((checkpoint_interval.check_checkpoint_interval(4., *given), *expected)
-               for given, *expected in (
-                   ((1, 600), 'ok', 'a checkpoint takes 4 s; if each of 1 task(s) is lost once in '
-                    '30 days, saving every 4551 s wastes the least time'),
-                   ((256, 600), 'ok'), ((256, None), 'ok'), ((1024, 60), 'ok'),
-                   ((1024, 600), 'warning', 'every 140 s wastes the least time, not every 600 s',
-                    'set --save_checkpoints_secs=140'), ((1, 2 ** 20), 'warning')))
-  for content, secs in (
-      (None, None), ('{"pauses": {"checkpoint": {"count": 0, "secs": 0}}}', None), ('[]', None),
-      ('{"pauses": {}}', None), ('{"pauses": {"checkpoint": {"count": 2, "secs": 8.0}}}', 4.)):
-    if content is not None:
-      (tmp_path / 'throughput.json').write_text(content)
-    assert checkpoint_interval.read_save_secs(str(tmp_path)) == secs
-  monkeypatch.setenv('TF_CONFIG', json.dumps({
-      'cluster': {'worker': ['host:{}'.format(port) for port in range(1, 1025)]},
-      'task': {'type': 'worker', 'index': 0}}))
+  for content in ('{"pauses": {"checkpoint": {"count": 0, "secs": 0}}}', '[]', '{"pauses": {}}'):
+    assert checkpoint_interval.read_save_secs(str(tmp_path)) is None
+    (tmp_path / 'throughput.json').write_text(content)
+  (tmp_path / 'throughput.json').write_text('{"pauses": {"checkpoint": {"count": 2, "secs": 8}}}')
   imported = tensorflow_import.ImportResult(CommandResult(0, '', '', 1.), '1.15.0', 1., True, 0)
   monkeypatch.setattr(tensorflow_import, 'import_in_child', lambda: imported)
   monkeypatch.setattr(build_rates, 'measure_builds', lambda build: [BuildRate('stock', 1000.)])
-  for arguments, level in (((), 'warning'), (('--save_checkpoints_secs=100',), 'ok'),
-                           (('--save_checkpoints_steps=100000',), 'ok')):
-    done = run_program('--mode=doctor', '--model_dir', tmp_path, *arguments)
-    assert [check['level'] for check in done.result['checks']
-            if check['name'] == 'checkpoint interval'] == [level]
+  best = ('a checkpoint takes 4 s; if each of {} task(s) is lost once in 30 days, saving every {} '
+          's wastes the least time').format
+  for num_workers, argument, level, found, remedy in (
+      (1, '--save_checkpoints_secs=600', 'ok', best(1, 4551), ''),
+      (1024, '--save_checkpoints_secs=100', 'ok', best(1024, 140), ''),
+      (1024, '--save_checkpoints_steps=100000', 'ok', best(1024, 140), ''),
+      (1024, '--seed=1', 'warning', best(1024, 140) + ', not every 600 s',
+       'set --save_checkpoints_secs=140')):
+    monkeypatch.setenv('TF_CONFIG', json.dumps({
+        'cluster': {'worker': ['host:{}'.format(port) for port in range(1, 1 + num_workers)]},
+        'task': {'type': 'worker', 'index': 0}}))
+    done = run_program('--mode=doctor', '--model_dir', tmp_path, argument)
+    assert {'name': 'checkpoint interval', 'level': level, 'found': found,
+            'remedy': remedy} in done.result['checks']

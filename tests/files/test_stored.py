@@ -3,7 +3,7 @@
 import gzip
 import json
 import os
-import zipfile
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -34,16 +34,6 @@ def _flip(content, index, bits):
   return content[:index] + bytes([content[index] ^ bits]) + content[index + 1:]
 
 
-def _zip(path):
-  with zipfile.ZipFile(str(path), 'w') as file:
-    file.writestr('other', 'other')
-
-
-def _save_array(path):
-  with path.open('wb') as file:
-    np.save(file, np.zeros(3))
-
-
 DAMAGES = {
     'truncated': _change(lambda content: content[:len(content) // 2]),
     'a byte less': _change(lambda content: content[:-2]),
@@ -51,20 +41,17 @@ DAMAGES = {
     'flipped': _change(lambda content: _flip(content, len(content) // 2, 0xff)),
     'zeros': _change(lambda content: bytes(len(content))),
     'empty': lambda path: path.write_bytes(b''),
-    'other text': lambda path: path.write_text('other\n'),
     'other JSON': lambda path: path.write_text('[[["a", {}]], null]'),
     'deep JSON': lambda path: path.write_text('[' * 100000),
     'gzip': lambda path: path.write_bytes(gzip.compress(b'other')),
-    'zip': _zip,
-    'an array': _save_array,
     'a folder': _replace(lambda path: path.mkdir() or (path / 'x').mkdir()),
     'a FIFO': _replace(lambda path: os.mkfifo(str(path))),
     'a loop': _replace(lambda path: path.symlink_to(path.name)),
     'a device': _replace(lambda path: path.symlink_to('/dev/zero')),
 }
 # Text in which a flipped bit is still text.
-_TEXT_DAMAGES = {'truncated', 'a byte less', 'flipped at the start', 'flipped', 'other text',
-                 'other JSON', 'deep JSON'}
+_TEXT_DAMAGES = {'truncated', 'a byte less', 'flipped at the start', 'flipped', 'other JSON',
+                 'deep JSON'}
 
 
 def _read_record_index(folder, monkeypatch):
@@ -116,12 +103,9 @@ def test_a_derived_file_is_made_again(tmp_path, monkeypatch, caplog, pattern):
 
 def test_an_unreadable_file(tmp_path, monkeypatch, caplog):
   """The superuser can read every file."""
-  (tmp_path / 'a').write_text('a')
-  monkeypatch.setattr(stored.os, 'open', lambda *_: (_ for _ in ()).throw(
-      PermissionError(13, 'Permission denied')))
+  monkeypatch.setattr(stored.os, 'open', mock.Mock(side_effect=PermissionError(13, 'Not allowed')))
   assert stored.load_or_warn(str(tmp_path / 'a'), stored.parse_text, 'so what') is None
-  assert caplog.messages == ['{} cannot be used (Permission denied): so what'.format(
-      tmp_path / 'a')]
+  assert caplog.messages == ['{} cannot be used (Not allowed): so what'.format(tmp_path / 'a')]
 
 
 def test_the_cache_is_reused_where_it_was_copied_and_made_over_anything(
@@ -195,7 +179,7 @@ def test_files_have_their_name_only_when_they_are_whole(tmp_path, monkeypatch):
   atomic.write_json(str(path), value)
   with pytest.raises(ValueError):
     atomic.write_json(str(path), {'rate': float('nan')})
-  monkeypatch.setattr(os, 'fsync', lambda descriptor: (_ for _ in ()).throw(OSError(28, 'full')))
+  monkeypatch.setattr(os, 'fsync', mock.Mock(side_effect=OSError(28, 'full')))
   with pytest.raises(OSError, match='full'):
     atomic.write_text(str(path), 'new')
   assert json.loads(path.read_text()) == value and os.listdir(str(tmp_path)) == ['a.json']

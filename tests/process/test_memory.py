@@ -9,7 +9,7 @@ import sys
 import pytest
 from conftest import ROOT
 
-from estimator_train.process import cpu_tuning, malloc, memory
+from estimator_train.process import cpu_tuning, logs, malloc, memory
 
 GB = 10 ** 9
 
@@ -70,15 +70,12 @@ def test_address_space():
 
 
 # Allocates and frees blocks as the operations of a step do, in turn from two threads; prints the
-# page faults of the last rounds, and the memory that stays resident after each stage.
+# page faults of the last rounds, and the memory that is resident before and after its return.
 ALLOCATES = '''
 import ctypes, json, resource, threading
 from estimator_train.process import malloc
-
 libc = ctypes.CDLL(None)
-libc.malloc.restype = ctypes.c_void_p
-libc.free.argtypes = [ctypes.c_void_p]
-
+libc.malloc.restype, libc.free.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
 def rounds(count):
   for _ in range(count):
     blocks = [libc.malloc(ctypes.c_size_t(size << 20)) for size in (3, 20, 50)]
@@ -86,36 +83,24 @@ def rounds(count):
       ctypes.memset(block, 1, size << 20)
     for block in blocks:
       libc.free(block)
-
 def in_both(count):
   rounds(count)
   thread = threading.Thread(target=rounds, args=(count,))
-  thread.start()
-  thread.join()
-
-def faults():
+  thread.start(), thread.join()
   return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-
 def resident_mb():
   with open('/proc/self/statm') as file:
     return int(file.read().split()[1]) * resource.getpagesize() / 2 ** 20
-
-kept = malloc.keep_freed_memory()
-in_both(1)
-before = faults()
-in_both(5)
-found = {'kept': kept, 'faults': faults() - before, 'resident_mb': resident_mb()}
+found = [malloc.keep_freed_memory(), -in_both(1) + in_both(5), resident_mb()]
 malloc.return_freed_memory()
-found['returned_mb'] = found['resident_mb'] - resident_mb()
-print(json.dumps(found))
+print(json.dumps(found + [resident_mb()]))
 '''
 
 
 def test_malloc_keeps_freed_blocks_and_returns_them_later():
-  found = run(ALLOCATES, env={'PYTHONPATH': str(ROOT)})
-  assert found['kept']
-  assert found['faults'] < 1000  # Ten rounds of 73 MiB have 186,880 pages.
-  assert found['resident_mb'] > 70 and found['returned_mb'] > 60
+  is_kept, faults, resident_mb, returned_mb = run(ALLOCATES, env={'PYTHONPATH': str(ROOT)})
+  assert is_kept and faults < 1000  # Ten rounds of 73 MiB have 186,880 pages.
+  assert resident_mb > 70 and resident_mb - returned_mb > 60
   for name in ('MALLOC_ARENA_MAX', 'MALLOC_TRIM_THRESHOLD_', 'MALLOC_MMAP_MAX_', 'GLIBC_TUNABLES'):
     assert not malloc.keep_freed_memory({name: '4'})  # What the user has set stays.
 
@@ -150,25 +135,24 @@ def test_variables_of_the_build_with_onednn(tmp_path):
 
 
 def test_tuning_for_a_processor(tmp_path, monkeypatch):
-  intel = 'vendor_id\t: GenuineIntel\nflags\t\t: fpu avx avx2\n\nvendor_id\t: GenuineIntel\n'
-  amd = intel.replace('GenuineIntel', 'AuthenticAMD')
+  cpu = 'vendor_id\t: {}\nflags\t\t: fpu avx {}\n\nvendor_id\t: GenuineIntel\n'.format
   monkeypatch.setattr(cpu_tuning, '_CPU_INFO', str(tmp_path / 'cpuinfo'))
-  for cpu_info, tells_mkl, pads in (
-      (None, False, False), (amd, True, True), (intel, False, True),
-      (amd.replace('avx2', 'sse4a'), False, False), (amd.replace('avx2', 'avx2 avx512f'), True,
-                                                     False)):
+  monkeypatch.setattr(malloc, 'keep_freed_memory', lambda: True)
+  for cpu_info, mkl_type, pads, limit in (
+      (None, None, False, None), (cpu('AuthenticAMD', 'avx2'), '5', True, None),
+      (cpu('AuthenticAMD', 'avx2'), '5', True, 2 ** 31),
+      (cpu('GenuineIntel', 'avx2'), None, True, 9),
+      (cpu('AuthenticAMD', 'sse4a'), None, False, None),
+      (cpu('AuthenticAMD', 'avx2 avx512f'), '5', False, None)):
     if cpu_info is not None:
       (tmp_path / 'cpuinfo').write_text(cpu_info)
-    for limit in (None, 2 ** 31):
-      monkeypatch.setattr(memory, 'bytes_left_under_limits', lambda limit=limit: limit)
-      assert cpu_tuning.onednn_variables() == dict(
-          {'KMP_BLOCKTIME': '30'}, **({'MKL_DEBUG_CPU_TYPE': '5'} if tells_mkl else {}),
-          **({'TF_MKL_ALLOC_MAX_BYTES': str(limit)} if limit else {}))
-    for has_onednn in (True, False):
+    monkeypatch.setattr(memory, 'bytes_left_under_limits', lambda limit=limit: limit)
+    expected = {'KMP_BLOCKTIME': '30', 'MKL_DEBUG_CPU_TYPE': mkl_type,
+                'TF_MKL_ALLOC_MAX_BYTES': limit and str(limit)}
+    assert cpu_tuning.onednn_variables() == {
+        name: value for name, value in expected.items() if value is not None}
+    for has_onednn, has_driver in ((True, True), (True, False), (False, True), (False, False)):
       monkeypatch.setattr(cpu_tuning, 'has_onednn', lambda has_onednn=has_onednn: has_onednn)
+      monkeypatch.setattr(logs, 'has_nvidia_driver', lambda has_driver=has_driver: has_driver)
       assert cpu_tuning.needs_padded_gradients() == (pads and has_onednn)
-  monkeypatch.setattr(malloc, 'keep_freed_memory', lambda: True)
-  for has_onednn, has_driver in ((True, True), (True, False), (False, True), (False, False)):
-    monkeypatch.setattr(cpu_tuning, 'has_onednn', lambda has_onednn=has_onednn: has_onednn)
-    monkeypatch.setattr(os.path, 'exists', lambda path, has_driver=has_driver: has_driver)
-    assert cpu_tuning.tune_cpu() == (not has_onednn and not has_driver)
+      assert cpu_tuning.tune_cpu() == (not has_onednn and not has_driver)

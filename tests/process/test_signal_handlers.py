@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import textwrap
 
 import pytest
 from conftest import ROOT
@@ -29,36 +30,21 @@ modes.run = run
 runpy.run_module('estimator_train', run_name='__main__')
 '''
 BODIES = {
-    'raised': """
-  stop()
-""", 'in a finalizer': """
-  Finalized()
-""", 'discarded': """
-  try:
-    stop()
-  except BaseException:
-    pass
-  time.sleep(60)
-""", 'replaced': """
-  try:
-    stop()
-  except BaseException as error:
-    raise SystemError('returned a result with an error set') from error
-""", 'hanging': """
-  while True:
-    try:
-      stop()
-      time.sleep(60)
-    except BaseException:
-      pass
-"""}
+    'raised': 'stop()',
+    'in a finalizer': 'Finalized()',
+    'discarded': 'try: stop()\nexcept BaseException: pass\ntime.sleep(60)',
+    'replaced': 'try: stop()\nexcept BaseException as error:\n'
+                '  raise SystemError("returned a result with an error set") from error',
+    'hanging': 'while True:\n  try:\n    stop()\n    time.sleep(60)\n'
+               '  except BaseException: pass'}
 
 
 @pytest.mark.parametrize('name, how', [
     *(('SIGTERM', how) for how in BODIES), ('SIGINT', 'discarded'), ('SIGINT', 'replaced'),
     ('SIGHUP', 'raised')])
 def test_no_signal_is_lost(name, how):
-  code = PROGRAM.format(name=name, body=BODIES[how], timeout=.5 if how == 'hanging' else 60)
+  code = PROGRAM.format(name=name, body=textwrap.indent(BODIES[how], '  '),
+                        timeout=.5 if how == 'hanging' else 60)
   done = subprocess.run([sys.executable, '-c', code, '--mode=doctor'], cwd=str(ROOT),
                         stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                         universal_newlines=True, timeout=50)

@@ -1,6 +1,7 @@
 """The page about a run: what is on it, what is left out, and names that would break it."""
 
 import base64
+import contextlib
 import html
 import io
 import json
@@ -12,14 +13,13 @@ import signal
 import subprocess
 import sys
 from html.parser import HTMLParser
+from unittest import mock
 
 import page_example
 import pytest
-from conftest import ROOT
 from PIL import Image
 
-from estimator_train import reports
-from estimator_train.reports import class_selection, page, page_data, scaling_chart
+from estimator_train.reports import class_selection, page, scaling_chart
 from estimator_train.settings import groups
 
 # The pictures and sections of each file alone.
@@ -36,10 +36,6 @@ OF_FILES = {
 }
 PICTURES, SECTIONS = (set.union(*(parts[index] for parts in OF_FILES.values()))
                       for index in (0, 1))
-ELEMENTS = {'html', 'head', 'meta', 'link', 'title', 'style', 'body', 'header', 'main', 'footer',
-            'section', 'figure', 'img', 'figcaption', 'div', 'span', 'p', 'h1', 'h2', 'h3', 'b',
-            'br', 'small', 'code', 'ul', 'li', 'dl', 'dt', 'dd', 'table', 'thead', 'tbody', 'tr',
-            'th', 'td'}
 
 
 class Page(HTMLParser):
@@ -129,7 +125,7 @@ def test_everything_is_on_the_page(full):
   for gist in ('median 51.5\u00a0ms, maximum 900\u00a0ms', 'Histogram of the times of 8 steps',
                'loss: in training, 2.30 at step 1 to 0.500 at step 469; in evaluation, 0.443',
                'weak scaling on real input from 1,000\u00a0examples/sec on 1 to '
-               '2,000\u00a0examples/sec on 4', 'over the number of logical CPU devices, which share',
+               '2,000\u00a0examples/sec on 4', 'number of logical CPU devices, which share',
                'Confusion matrix of 11 classes'):
     assert gist in found.alts, gist
 
@@ -150,7 +146,7 @@ def test_each_file_alone_is_on_the_page(tmp_path):
 
 def test_hostile_names_are_text(full):
   _, found = full
-  assert {tag for tag, _ in found.elements} <= ELEMENTS
+  assert not {tag for tag, _ in found.elements} & {'script', 'iframe', 'object', 'embed', 'form'}
   text = re.sub(r'\s+', ' ', found.text)
   for label in page_example.HOSTILE:
     shown = ' '.join(label.encode('utf-8', 'backslashreplace').decode().split())
@@ -187,25 +183,21 @@ def test_pictures_are_within_the_page_and_described(full):
   assert {base64.b64decode(image['src'].split(',')[1]) for image in images} >= files
 
 
-@pytest.mark.parametrize('changes, texts, absent', [
-    ({'first_step_parts_secs': {'session': .5, 'first_step': .5}},
-     ['from the complete graph to the end of the first step'], []),
-    ({'steady_state': False}, ['± 24.6 examples/sec', '± standard error; no steady state: the run '
-                               'is not longer than its warm-up'], []),
-    # Of an earlier release.
-    (dict.fromkeys(('shares', 'verdict', 'input_wait_secs', 'first_step_parts_secs', 'drift',
-                    'standard_error_secs', 'outliers')), ['2,462'], ['±', 'bound']),
-    # A run that does not know its batch size.
-    (dict({'steady_steps_per_sec': 19.2}, **dict.fromkeys((
-        'steady_examples_per_sec', 'examples_per_sec', 'examples_per_sec_per_replica'))),
-     ['19.2', 'steps/sec'], ['examples/sec']),
-    ({'drift': .5, 'num_replicas': 1}, ['50.0\u00a0% longer than'], ['per replica'])])
-def test_figures_of_other_runs(tmp_path, changes, texts, absent):
-  throughput = part('throughput.json', **changes)['throughput.json']
-  found = write(tmp_path, {'throughput.json': {
-      name: value for name, value in throughput.items() if value is not None}})
-  assert all(text in found.text for text in texts)
-  assert not any(text in found.text for text in absent)
+@pytest.mark.parametrize('missing, changes, texts, absent', [
+    # Of an earlier release; of a run that does not know its batch size; of a short run.
+    (('shares', 'verdict', 'input_wait_secs', 'first_step_parts_secs', 'drift', 'outliers',
+      'standard_error_secs'), {}, ['2,462'], ['±', 'bound']),
+    (('steady_examples_per_sec', 'examples_per_sec', 'examples_per_sec_per_replica'),
+     {'steady_steps_per_sec': 19.2}, ['19.2', 'steps/sec'], ['examples/sec']),
+    ((), {'steady_state': False, 'drift': .5, 'first_step_parts_secs': {'first_step': .5}},
+     ['± 24.6 examples/sec', '± standard error; no steady state: the run is not longer than its ',
+      'from the complete graph to the end of the first step', '50.0\u00a0% longer than'], [])])
+def test_figures_of_other_runs(tmp_path, missing, changes, texts, absent):
+  contents = part('throughput.json', **changes)
+  for name in missing:
+    del contents['throughput.json'][name]
+  found = write(tmp_path, contents)
+  assert [text for text in texts + absent if text in found.text] == texts
 
 
 def test_a_second_page_replaces_the_first(tmp_path, monkeypatch):
@@ -218,7 +210,7 @@ def test_a_second_page_replaces_the_first(tmp_path, monkeypatch):
   (tmp_path / 'scaling.json').unlink()
   (tmp_path / 'report' / 'mine.png').touch()
   with monkeypatch.context() as patch, pytest.raises(OSError, match='no space'):
-    patch.setattr(page.os, 'replace', lambda *_: (_ for _ in ()).throw(OSError(28, 'no space')))
+    patch.setattr(page.os, 'replace', mock.Mock(side_effect=OSError(28, 'no space')))
     page.write_page(str(tmp_path))
   assert (tmp_path / 'report' / 'index.html').read_text(encoding='utf-8') == first
   assert write(tmp_path).sections == {'classes', 'flags'}
@@ -260,20 +252,11 @@ def test_an_image_that_is_none_is_left_out(tmp_path):
 def test_without_its_packages_there_is_one_line(tmp_path, caplog, monkeypatch, package):
   for name in [name for name in sys.modules if name.split('.')[0] == package]:
     monkeypatch.setitem(sys.modules, name, None)
-  for name in ('page_charts', 'confusion_matrix_chart', 'scaling_chart', 'chart_rendering'):
-    monkeypatch.delitem(sys.modules, 'estimator_train.reports.' + name, raising=False)
-    monkeypatch.delattr(reports, name, raising=False)
   with caplog.at_level(logging.INFO):
     assert page.write_page(str(tmp_path)) is None
   message, = caplog.messages
   assert 'pip install estimator_train[report]' in message and package in message
   assert not list(tmp_path.iterdir())
-
-
-def test_matplotlib_is_imported_only_to_draw():
-  code = 'import sys; from estimator_train.reports import page; ' \
-         'assert not {"matplotlib", "jinja2", "PIL"} & set(sys.modules)'
-  subprocess.run([sys.executable, '-c', code], cwd=str(ROOT), check=True, timeout=60)
 
 
 def test_of_many_classes_the_worst_are_shown(tmp_path):
@@ -290,10 +273,8 @@ def test_of_many_classes_the_worst_are_shown(tmp_path):
   assert 'class 700 predicted as class 3, 4 times' in found.alts
   # Few classes keep their order.
   chosen = class_selection.select_classes(page_example.example(('a', 'b'))['evaluation.json'])
-  assert [row.class_name for row in chosen.rows] == ['a', 'b'] and chosen.num_classes == 2
-  assert chosen.matrix.tolist() == [[9, 0], [0, 10]] and chosen.confusions == []
-  for unusable in ({}, {'confusion_matrix': [[1, 0], [0, 1]], 'per_class': {'a': {}}}):
-    assert class_selection.select_classes(unusable) is None
+  assert [row.class_name for row in chosen.rows] == ['a', 'b'] and chosen.confusions == []
+  assert chosen.matrix.tolist() == [[9, 0], [0, 10]] and class_selection.select_classes({}) is None
 
 
 def test_sweeps(tmp_path):
@@ -323,17 +304,7 @@ def test_sweeps(tmp_path):
   assert scaling_chart._x_label(contents['scaling.json']) == 'workers with 1 core(s) each'
 
 
-def test_flags_are_read_as_they_were_written(tmp_path):
-  (tmp_path / 'flags.txt').write_text('--a=b=c\n--empty=\n# --unset is not set\n# a remark\n')
-  flags = page_data.read_page_data(str(tmp_path)).flags
-  assert flags == ({'a': 'b=c', 'empty': ''}, ['unset'])
-
-
 CHROMIUM = shutil.which('chromium') or shutil.which('chromium-browser')
-# The browser asks for updates and the like by itself: no name is found, so that it asks nobody.
-OFFLINE = ('--headless', '--disable-gpu', '--disable-dev-shm-usage', '--no-first-run',
-           '--disable-background-networking', '--disable-component-update', '--disable-sync',
-           '--host-resolver-rules=MAP * ~NOTFOUND , EXCLUDE 127.0.0.1')
 # A browser's windows are wider than a phone; frames are not.
 FRAMES = '''<!DOCTYPE html><title>frames</title><pre></pre>
 <script>addEventListener('message', event => {
@@ -346,34 +317,22 @@ MEASURE = '''<script>addEventListener('load', async () => {
   const root = document.documentElement;
   const inScroller = element => element.parentElement.closest('.scroll');
   parent.postMessage(JSON.stringify({
-    width: innerWidth,
-    overflow: root.scrollWidth - root.clientWidth,
+    width: innerWidth, overflow: root.scrollWidth - root.clientWidth,
     beyond: [...document.body.querySelectorAll('*')].filter(element =>
-      element.getBoundingClientRect().right > innerWidth + 0.5 && !inScroller(element)).map(
-      element => element.outerHTML.slice(0, 80)),
-    images: [...document.images].map(image => [
-      image.naturalWidth, image.complete, image.getBoundingClientRect().width]),
+      element.getBoundingClientRect().right > innerWidth + 0.5 && !inScroller(element)).length,
+    images: [...document.images].map(image => image.complete && image.naturalWidth && Math.ceil(
+      image.getBoundingClientRect().width)),
   }), '*');
 });</script></body>'''
-STRANGERS = '<img src="http://127.0.0.1:9/stranger.png"><script>document.body.id = 1</script></body>'
 
 
-def visit(folder, text, frames=None):
-  """Opens a page in Chromium, in a folder where nothing else is that it could load.
-
-  Returns:
-    The document, the lines of the console, and the addresses that the page asked for.
-  """
-  (folder / 'alone').mkdir()
-  path = folder / 'alone' / 'page.html'
-  path.write_text(text, encoding='utf-8')
-  if frames:
-    path = folder / 'alone' / 'frames.html'
-    path.write_text(frames)
-  net_log = folder / 'net-log.json'
-  command = [CHROMIUM, *OFFLINE, '--user-data-dir={}'.format(folder / 'profile'),
-             '--log-net-log={}'.format(net_log), '--enable-logging=stderr', '--dump-dom',
-             '--virtual-time-budget=5000', '--window-size=1700,900', path.as_uri()]
+def visit(path):
+  """Opens a file in Chromium; returns the document, and the lines of the console."""
+  command = [CHROMIUM, '--headless', '--disable-gpu', '--disable-dev-shm-usage', '--no-first-run',
+             '--disable-background-networking', '--disable-component-update', '--disable-sync',
+             '--host-resolver-rules=MAP * ~NOTFOUND', '--enable-logging=stderr', '--dump-dom',
+             '--user-data-dir={}'.format(path.parent / 'profile'), '--virtual-time-budget=5000',
+             '--window-size=1700,900', path.as_uri()]
   if os.getuid() == 0:
     command.insert(1, '--no-sandbox')  # It refuses to start without.
   # A session of its own, as the browser is many processes, which are to end together.
@@ -382,67 +341,32 @@ def visit(folder, text, frames=None):
   try:
     out, err = process.communicate(timeout=120)
   finally:
-    try:
+    with contextlib.suppress(ProcessLookupError):
       os.killpg(process.pid, signal.SIGKILL)
-    except ProcessLookupError:
-      pass
   assert process.returncode == 0, err
-  console = [line for line in err.decode('utf-8', 'replace').splitlines() if 'CONSOLE' in line]
-  return out.decode('utf-8'), console, _addresses(json.loads(net_log.read_text()))
-
-
-def _addresses(net_log):
-  """Returns the addresses in a log of the browser's network that a page asked for, not itself.
-
-  Requests of a page have an origin. What is only looked up, or connected to for later use, has a
-  key that names the page's.
-  """
-  names = net_log['constants']['logEventTypes']
-  found = set()
-  for event in net_log['events']:
-    said = event.get('params', {})
-    if event['type'] == names['URL_REQUEST_START_JOB']:
-      if said.get('initiator', 'not an origin') != 'not an origin':
-        found.add(said['url'])
-    elif event['type'] == names['HOST_RESOLVER_MANAGER_REQUEST'] and 'file://' in said.get(
-        'network_anonymization_key', ''):
-      found.add(said['host'])
-  return found
-
-
-def without_policy(text):
-  changed, count = re.subn(r'<meta http-equiv="Content-Security-Policy"[^>]*>', '', text)
-  assert count == 1
-  return changed
+  return out.decode('utf-8'), [line for line in err.decode('utf-8', 'replace').splitlines()
+                               if 'CONSOLE' in line]
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason='chromium is not installed')
-def test_in_a_browser_the_page_complains_of_nothing_and_asks_nobody(full, tmp_path):
+def test_in_a_browser_the_page_complains_of_nothing_and_fits(full, tmp_path):
   text = full[1].source
-  (tmp_path / 'safe').mkdir()
-  dom, console, asked_for = visit(tmp_path / 'safe', text)
-  assert (console, asked_for) == ([], set()) and '</footer>' in dom
-  # Its policy holds; without it, requests are seen, and only those of the strangers.
-  strange = text.replace('</body>', STRANGERS)
-  (tmp_path / 'strange').mkdir()
-  dom, console, asked_for = visit(tmp_path / 'strange', strange)
-  assert asked_for == set() and '<body id' not in dom and len(console) == 2
-  (tmp_path / 'open').mkdir()
-  strange = strange.replace('</body>', '<link rel="preconnect" href="http://127.0.0.1:10"></body>')
-  dom, _, asked_for = visit(tmp_path / 'open', without_policy(strange))
-  assert '<body id' in dom and asked_for == {
-      'http://127.0.0.1:9/stranger.png', 'http://127.0.0.1:9', 'http://127.0.0.1:10'}
-
-
-@pytest.mark.skipif(CHROMIUM is None, reason='chromium is not installed')
-def test_in_a_browser_pictures_are_decoded_and_nothing_overflows(full, tmp_path):
-  text = without_policy(full[1].source).replace('</body>', MEASURE)
-  dom, _, _ = visit(tmp_path, text, FRAMES)
+  (tmp_path / 'page.html').write_text(text, encoding='utf-8')
+  dom, console = visit(tmp_path / 'page.html')
+  assert console == [] and '</footer>' in dom
+  # Its policy holds.
+  strangers = '<img src="http://127.0.0.1:9/x"><script>document.body.id = 1</script></body>'
+  (tmp_path / 'page.html').write_text(text.replace('</body>', strangers), encoding='utf-8')
+  dom, console = visit(tmp_path / 'page.html')
+  assert '<body id' not in dom and len(console) == 2
+  text, count = re.subn(r'<meta http-equiv="Content-Security-Policy"[^>]*>', '', text)
+  (tmp_path / 'page.html').write_text(text.replace('</body>', MEASURE), encoding='utf-8')
+  (tmp_path / 'frames.html').write_text(FRAMES)
+  dom, _ = visit(tmp_path / 'frames.html')
   lines = html.unescape(re.search('<pre>(.*?)</pre>', dom, re.DOTALL).group(1)).splitlines()
-  measured = {each['width']: each for each in map(json.loads, lines)}
-  assert set(measured) == {360, 1280}  # A phone, and a window.
+  measured = {found['width']: found for found in map(json.loads, lines)}
+  assert set(measured) == {360, 1280} and count == 1  # A phone, and a window.
   for width, found in measured.items():
-    assert found['overflow'] == 0 and found['beyond'] == []
+    assert found['overflow'] == found['beyond'] == 0
     assert len(found['images']) == len(PICTURES) + len(page_example.HOSTILE)
-    for natural_width, complete, shown_width in found['images']:
-      assert natural_width > 0 and complete and 0 < shown_width <= width
+    assert all(0 < shown_width <= width for shown_width in found['images'])

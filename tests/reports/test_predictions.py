@@ -5,7 +5,7 @@ import json
 import math
 import os
 import sys
-from typing import NamedTuple
+import types
 
 import numpy as np
 import pytest
@@ -63,9 +63,8 @@ def test_names_come_back(tmp_path, capsys):
 
 
 def test_csv_has_no_formulas(tmp_path):
-  labels = ['=1+1', '-1', '@x']
-  with open_writer(tmp_path / 'out.csv', predictions.class_columns('file', labels)) as writer:
-    writer.write(predict(b'+a.png', [.5, .3, .2], labels))
+  with open_writer(tmp_path / 'out.csv') as writer:
+    writer.write(predict(b'+a.png', [.5, .3, .2], ['=1+1', '-1', '@x']))
     writer.write(predictions.make_error(predictions.file_source(b'b'), '-x'))
   row, error = rows(tmp_path / 'out.csv')
   assert [row[key] for key in ('file', 'label', 'top2_label', 'top3_label', 'probability')] == [
@@ -95,20 +94,19 @@ def test_outputs_of_any_shape_and_with_the_names_of_other_keys(tmp_path):
       'file': 'a', 'error': "the model's outputs are not finite"}
 
 
-@pytest.mark.parametrize('name', ['out.jsonl', 'out.CSV'])
-def test_bad_files(tmp_path, caplog, name):
-  with open_writer(tmp_path / name) as writer:
-    writer.write(predictions.make_error(predictions.file_source(b'half\n.png'), 'it ends early'))
-    writer.write(predict(b'nan.png', OUTPUTS * np.nan))
-  assert writer.num_errors == 2 and writer.num_predicted == 0
-  assert writer.first_error == ('half\n.png', 'it ends early')
-  assert caplog.messages == ["cannot predict 'half\\n.png' (it ends early)",
-                             "cannot predict 'nan.png' (the model's outputs are not finite)"]
-  if name == 'out.jsonl':
-    assert lines(tmp_path / name)[0] == {'file': 'half\n.png', 'error': 'it ends early'}
-  else:
-    row, _ = rows(tmp_path / name)
-    assert row['error'] == 'it ends early' and row['label'] == row['top5_label'] == ''
+def test_bad_files(tmp_path, caplog):
+  for name in ('out.jsonl', 'out.CSV'):
+    caplog.clear()
+    with open_writer(tmp_path / name) as writer:
+      writer.write(predictions.make_error(predictions.file_source(b'half\n.png'), 'ends early'))
+      writer.write(predict(b'nan.png', OUTPUTS * np.nan))
+    assert writer.num_errors == 2 and writer.num_predicted == 0
+    assert writer.first_error == ('half\n.png', 'ends early')
+    assert caplog.messages == ["cannot predict 'half\\n.png' (ends early)",
+                               "cannot predict 'nan.png' (the model's outputs are not finite)"]
+  assert lines(tmp_path / 'out.jsonl')[0] == {'file': 'half\n.png', 'error': 'ends early'}
+  row, _ = rows(tmp_path / 'out.CSV')
+  assert row['error'] == 'ends early' and row['label'] == row['top5_label'] == ''
 
 
 def test_only_whole_files_have_the_name(tmp_path):
@@ -129,14 +127,13 @@ def test_only_whole_files_have_the_name(tmp_path):
   assert len(lines(tmp_path / 'out')) == 1
 
 
-def test_no_such_output(tmp_path, monkeypatch):
-  monkeypatch.chdir(str(tmp_path))
-  for output, why in (('none/out.csv', 'the folder {}/none does not exist'.format(tmp_path)),
-                      ('.', 'not a regular file'), ('/dev/null', 'not a regular file')):
+def test_no_such_output(tmp_path):
+  for output, why in ((tmp_path / 'none' / 'out.csv', '/none does not exist): give a file'),
+                      ('.', '(not a regular file)'), ('/dev/null', '(not a regular file)')):
     with pytest.raises(UserError) as caught:
-      predictions.check_output_path(output)
-    assert str(caught.value).startswith(
-        '--output cannot be written: {} ({}): give a file'.format(output, why))
+      predictions.check_output_path(str(output))
+    assert '--output cannot be written: {} ('.format(output) in str(caught.value)
+    assert why in str(caught.value)
   for output in ('-', 'new.csv'):
     predictions.check_output_path(output)
 
@@ -149,18 +146,13 @@ def test_outputs_become_probabilities():
     assert samples.as_probabilities(np.array(outputs, np.float64)) == pytest.approx(expected)
 
 
-class Sample(NamedTuple):
-  image: np.ndarray
-  class_index: int
-  outputs: np.ndarray
-
-
 def test_samples_have_pictures_and_predictions(tmp_path, monkeypatch):
   image_module = pytest.importorskip('PIL.Image', reason='Pillow is not installed')
   grey, colour = np.full((4, 3, 1), 77, np.uint8), np.zeros((2, 2, 3), np.uint8)
   colour[0, 1] = 10, 20, 30
-  some = [Sample(grey, 2, np.array([.25, .5, .25], np.float32)),
-          Sample(colour, 0, np.array([0, math.log(2), -100.], np.float32))]
+  some = [types.SimpleNamespace(image=image, class_index=index, outputs=np.array(outputs))
+          for image, index, outputs in ((grey, 2, [.25, .5, .25]),
+                                        (colour, 0, [0, math.log(2), -100.]))]
   with monkeypatch.context() as patch:
     patch.setitem(sys.modules, 'PIL', None)
     samples.write_samples(str(tmp_path), ['a', 'b', 'c'], some)

@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import threading
+from unittest import mock
 
 import pytest
 from conftest import ROOT, wait_until
@@ -110,17 +111,13 @@ def test_that_of_another_machine_stands_while_it_is_touched(tmp_path, caplog):
 
 
 def test_without_locks_the_process_itself_is_looked_for(monkeypatch, tmp_path):
-  monkeypatch.setattr(fcntl, 'flock', lambda fd, operation: (_ for _ in ()).throw(
-      OSError(errno.ENOLCK, 'No locks available')))
+  monkeypatch.setattr(fcntl, 'flock', mock.Mock(side_effect=OSError(errno.ENOLCK, 'No locks')))
   this = run_lock._this_process()
   leave(tmp_path, **this)
   assert_refused(tmp_path, 'locked by process {} '.format(os.getpid()))
   leave(tmp_path, **dict(this, started='1'))
   assert_taken(tmp_path)
-
-
-def test_what_cannot_be_read_holds_nobody_off(tmp_path):
-  for content in (b'', b'{"host": ', b'[1]', b'\xff\xfe'):
+  for content in (b'', b'{"host": ', b'[1]', b'\xff\xfe'):  # What cannot be read holds nobody off.
     lock_file(tmp_path).write_bytes(content)
     assert_taken(tmp_path)
 
@@ -147,6 +144,5 @@ def test_a_folder_that_was_made_for_nothing_goes_again(tmp_path, monkeypatch):
   with run_lock.locked(str(folder)):
     (folder / 'something').touch()
   assert [path.name for path in folder.iterdir()] == ['something']
-  monkeypatch.setattr(run_lock, '_acquire', lambda *_: (_ for _ in ()).throw(
-      OSError(errno.ENOSPC, 'No space left on device')))
+  monkeypatch.setattr(run_lock, '_acquire', mock.Mock(side_effect=OSError(28, 'No space left')))
   assert_refused(tmp_path, '--model_dir cannot be written to: .*No space left')

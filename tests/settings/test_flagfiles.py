@@ -50,6 +50,7 @@ def test_a_flagfile_in_another_is_in_its_place(write, tmp_path):
 
 def test_mistakes_are_found_by_file_and_line(write):
   write('b.flags', '--flagfile=./a.flags\n')
+  os.symlink('loop', 'loop')
   for text, message in (
       ('\n--batchsize=3\n', 'unknown flag: --batchsize (a.flags:4): did you mean --batch_size'),
       ('--batch_size 3', '--batch_size 3 (a.flags:3): did you mean --batch_size=VALUE?'),
@@ -69,6 +70,14 @@ def test_mistakes_are_found_by_file_and_line(write):
       (b'--labels=\xff', 'the flagfile cannot be read: a.flags (it is not UTF-8 text): give')):
     write('a.flags', ENOUGH.encode() + (text if isinstance(text, bytes) else text.encode()))
     assert message in error_of('--flagfile=a.flags')
+  for argument, message in (
+      ('--flagfile', '--flagfile has no file name: --flagfile: '),
+      ('--flagfile=', '--flagfile has no file name: --flagfile=: '),
+      ('--flagfile=.', 'cannot be read: . (Is a directory): '),
+      ('--flagfile=' + 'n' * 4000, 'nnn... (4021 characters) ...nnn'),
+      ('--flagfile=' + 'n' * 4000, 'nnn (File name too long): give --flagfile=FILE'),
+      ('--flagfile=loop', 'cannot be read: loop (Too many levels of symbolic links): ')):
+    assert message in error_of(argument)
 
 
 def test_the_origins_of_two_flags(write):
@@ -78,22 +87,3 @@ def test_the_origins_of_two_flags(write):
   assert ('--augment=flip with --cache (--cache: a.flags:3, --augment: command line): give '
           '--augment=none or --cache=none') in error_of(
               '--augment=flip', '--batch_size=1', '--flagfile=a.flags')
-
-
-def test_files_that_cannot_be_read(write, tmp_path, monkeypatch):
-  (tmp_path / 'loop').symlink_to('loop')
-  for arguments, message in (
-      (['--flagfile'], '--flagfile has no file name: --flagfile: '),
-      (['--flagfile='], '--flagfile has no file name: --flagfile=: '),
-      (['--flagfile=.'], 'cannot be read: . (Is a directory): '),
-      (['--flagfile=' + 'n' * 4000], 'nnn... (4021 characters) ...nnn'),
-      (['--flagfile=' + 'n' * 4000], 'nnn (File name too long): give --flagfile=FILE'),
-      (['--flagfile=loop'], 'cannot be read: loop (Too many levels of symbolic links): ')):
-    assert message in error_of(*arguments)
-
-
-@pytest.mark.skipif(os.geteuid() == 0, reason='root may read any file')
-def test_unreadable(write, tmp_path):
-  write('a.flags', ENOUGH)
-  (tmp_path / 'a.flags').chmod(0)
-  assert 'cannot be read: a.flags (Permission denied): ' in error_of('--flagfile=a.flags')

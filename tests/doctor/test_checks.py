@@ -104,6 +104,7 @@ def test_cpu_memory_and_limits():
     assert len(found) == 4
     assert [(check.name, check.level) for check in found if check.level != 'ok'] == (
         [(name, level)] if name else [])
+  assert_found([(host.check_host(good, STOCK)[2], 'ok', '8.6 GB available')])
   threads = '--intra_op_parallelism_threads=1 --num_parallel_calls=1'
   assert_found(
       (host.check_host(good._replace(quota_cores=.5), build)[1], 'warning', 'the CPU time of 0.5',

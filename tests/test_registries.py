@@ -20,42 +20,35 @@ ONE, TWO = (devices.Devices(names, names) for names in (('/cpu:0',), ('/cpu:0', 
 
 
 class Unchecked(types.SimpleNamespace):
-  """What looks like settings, and like each group of them."""
+  """Looks like settings and each group of them, with values that the constructor would refuse."""
+
+  def __init__(self, *made_up, **values):
+    super().__init__(**dict(dict(SETTINGS.items(), trains=True, evaluates=False, data_dir='y',
+                                 export_dir='y', **dict.fromkeys(made_up, 'made_up')), **values))
 
   def __getitem__(self, group):
     return self
 
 
-def unchecked(**values):
-  """Returns what looks like settings with these values, which the constructor would refuse."""
-  return Unchecked(**dict(SETTINGS.items(), trains=True, evaluates=False, **values))
-
-
-def with_made_up(field, **values):
-  """Returns settings with a value that is no choice."""
-  return unchecked(**dict({field: 'made_up'}, **values))
-
-
-@pytest.mark.parametrize('make, error', [
-    (lambda: optimizers.make_optimizer('made_up', 0.1), ValueError),
-    (lambda: schedules.make_schedule(with_made_up('lr_schedule'), 10, 1, 10), ValueError),
-    (lambda: learning_rate_scale(with_made_up('scale_learning_rate')), ValueError),
-    (lambda: preprocessing.make_preprocess('made_up', 8, 8, 1), ValueError),
-    (lambda: models.build('made_up', (8, 8, 1), 2), UserError),
-    (lambda: models.build('registry', (8, 8, 1), 2), UserError),  # A module, but no model.
-    (lambda: models.imagenet_weights('made_up', (8, 8, 1)), UserError),
-    (lambda: datasets.describe(with_made_up('dataset', data_dir='y')), UserError),
-    (lambda: datasets.describe_classes(with_made_up('dataset', data_dir='y')), UserError),
-    (lambda: datasets.get(with_made_up('dataset', data_dir='y')), UserError),
-    (lambda: export.export_checkpoint(with_made_up('export_format', export_dir='y'), None, 'x'),
-     ValueError),
-    (lambda: devices.make_local_strategy(with_made_up('distribution_strategy'), ONE), ValueError),
-    (lambda: make_engine(with_made_up('distribution_strategy'), Worker(size=2), ONE), ValueError),
-    (lambda: devices.make_local_strategy(with_made_up('all_reduce_alg'), TWO), ValueError),
-    (lambda: devices.collective_communication(with_made_up(
-        'all_reduce_alg', distribution_strategy='multi_worker_mirrored')), ValueError),
+@pytest.mark.parametrize('error, make', [
+    (ValueError, lambda: optimizers.make_optimizer('made_up', 0.1)),
+    (ValueError, lambda: schedules.make_schedule(Unchecked('lr_schedule'), 10, 1, 10)),
+    (ValueError, lambda: learning_rate_scale(Unchecked('scale_learning_rate'))),
+    (ValueError, lambda: preprocessing.make_preprocess('made_up', 8, 8, 1)),
+    (UserError, lambda: models.build('made_up', (8, 8, 1), 2)),
+    (UserError, lambda: models.build('registry', (8, 8, 1), 2)),  # A module, but no model.
+    (UserError, lambda: models.imagenet_weights('made_up', (8, 8, 1))),
+    (UserError, lambda: datasets.describe(Unchecked('dataset'))),
+    (UserError, lambda: datasets.describe_classes(Unchecked('dataset'))),
+    (UserError, lambda: datasets.get(Unchecked('dataset'))),
+    (ValueError, lambda: export.export_checkpoint(Unchecked('export_format'), None, 'x')),
+    (ValueError, lambda: devices.make_local_strategy(Unchecked('distribution_strategy'), ONE)),
+    (ValueError, lambda: make_engine(Unchecked('distribution_strategy'), Worker(size=2), ONE)),
+    (ValueError, lambda: devices.make_local_strategy(Unchecked('all_reduce_alg'), TWO)),
+    (ValueError, lambda: devices.collective_communication(Unchecked(
+        'all_reduce_alg', distribution_strategy='multi_worker_mirrored'))),
 ])
-def test_a_choice_without_an_implementation_is_an_error(make, error):
+def test_a_choice_without_an_implementation_is_an_error(error, make):
   with pytest.raises(error, match='made_up|registry'):
     make()
 
@@ -67,7 +60,7 @@ def test_every_choice_has_an_implementation():
     for name in choices.PREPROCESSINGS:
       preprocessing.make_preprocess(name, 8, 8, 3)
     for name in choices.LR_SCHEDULES:
-      schedules.make_schedule(unchecked(lr_schedule=name, lr_boundaries_epochs=(1.,),
-                                        lr_values=(0.1, 0.01)), 10, 1, 10)
+      schedules.make_schedule(Unchecked(
+          lr_schedule=name, lr_boundaries_epochs=(1.,), lr_values=(0.1, 0.01)), 10, 1, 10)
   for name in choices.LEARNING_RATE_SCALINGS:
     learning_rate_scale(SETTINGS.evolve(scale_learning_rate=name))

@@ -3,7 +3,7 @@
 import gzip
 import json
 import os
-import zipfile
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -11,7 +11,8 @@ import pytest
 from estimator_train.benchmarking import sweep
 from estimator_train.datasets import record_index
 from estimator_train.errors import UserError
-from estimator_train.files import stored
+from estimator_train.files import atomic, stored
+from estimator_train.files.csv_cells import format_cell
 from estimator_train.inputs import array_cache, bad_images, user_datasets
 from estimator_train.reports import learning_curves, page_data
 from estimator_train.run_dir.run_files import RunDir
@@ -20,44 +21,37 @@ from estimator_train.training.checkpoints import best_checkpoint, initial_weight
 from estimator_train.training.evaluation import early_stopping
 
 
-def _change(path, change):
-  path.write_bytes(change(path.read_bytes()))
+def _change(change):
+  return lambda path: path.write_bytes(change(path.read_bytes()))
 
 
-def _replace(path, make):
-  path.unlink()
-  make(path)
+def _replace(make):
+  """Returns a function that puts something else in the place of a file."""
+  return lambda path: path.unlink() or make(path)
 
 
-def _zip(path):
-  with zipfile.ZipFile(str(path), 'w') as file:
-    file.writestr('other', 'other')
+def _flip(content, index, bits):
+  return content[:index] + bytes([content[index] ^ bits]) + content[index + 1:]
 
 
 DAMAGES = {
-    'truncated': lambda path: _change(path, lambda content: content[:len(content) // 2]),
-    'a byte less': lambda path: _change(path, lambda content: content[:-2]),
-    'flipped at the start': lambda path: _change(
-        path, lambda content: bytes([content[0] ^ 1]) + content[1:]),
-    'flipped': lambda path: _change(path, lambda content: content[:len(content) // 2] + bytes(
-        [content[len(content) // 2] ^ 0xff]) + content[len(content) // 2 + 1:]),
-    'zeros': lambda path: _change(path, lambda content: bytes(len(content))),
+    'truncated': _change(lambda content: content[:len(content) // 2]),
+    'a byte less': _change(lambda content: content[:-2]),
+    'flipped at the start': _change(lambda content: _flip(content, 0, 1)),
+    'flipped': _change(lambda content: _flip(content, len(content) // 2, 0xff)),
+    'zeros': _change(lambda content: bytes(len(content))),
     'empty': lambda path: path.write_bytes(b''),
-    'other text': lambda path: path.write_text('other\n'),
     'other JSON': lambda path: path.write_text('[[["a", {}]], null]'),
     'deep JSON': lambda path: path.write_text('[' * 100000),
     'gzip': lambda path: path.write_bytes(gzip.compress(b'other')),
-    'zip': _zip,
-    'an array': lambda path: np.save(str(path.parent / 'a.npy'), np.zeros(3)) or (
-        path.parent / 'a.npy').rename(path),
-    'a folder': lambda path: _replace(path, lambda path: path.mkdir() or (path / 'x').mkdir()),
-    'a FIFO': lambda path: _replace(path, lambda path: os.mkfifo(str(path))),
-    'a loop': lambda path: _replace(path, lambda path: path.symlink_to(path.name)),
-    'a device': lambda path: _replace(path, lambda path: path.symlink_to('/dev/zero')),
+    'a folder': _replace(lambda path: path.mkdir() or (path / 'x').mkdir()),
+    'a FIFO': _replace(lambda path: os.mkfifo(str(path))),
+    'a loop': _replace(lambda path: path.symlink_to(path.name)),
+    'a device': _replace(lambda path: path.symlink_to('/dev/zero')),
 }
 # Text in which a flipped bit is still text.
-_TEXT_DAMAGES = {'truncated', 'a byte less', 'flipped at the start', 'flipped', 'other text',
-                 'other JSON', 'deep JSON'}
+_TEXT_DAMAGES = {'truncated', 'a byte less', 'flipped at the start', 'flipped', 'other JSON',
+                 'deep JSON'}
 
 
 def _read_record_index(folder, monkeypatch):
@@ -94,47 +88,37 @@ DERIVED = {'estimator_train/record_index/*.npz': _read_record_index, 'a.npy': _r
            'example_counts.json': _count_examples, 'skipped_images.json': _find_bad_images}
 
 
-@pytest.mark.parametrize('damage', DAMAGES.values(), ids=list(DAMAGES))
 @pytest.mark.parametrize('pattern', DERIVED)
-def test_a_derived_file_is_made_again(tmp_path, monkeypatch, caplog, pattern, damage):
+def test_a_derived_file_is_made_again(tmp_path, monkeypatch, caplog, pattern):
   read = DERIVED[pattern]
   expected = read(tmp_path, monkeypatch)
   (path,) = tmp_path.glob(pattern)
-  caplog.clear()
-  assert read(tmp_path, monkeypatch) == expected and not caplog.records
-  damage(path)
-  assert read(tmp_path, monkeypatch) == expected
-  assert '{} cannot be used'.format(path) in caplog.text
-  caplog.clear()
-  assert read(tmp_path, monkeypatch) == expected and not caplog.records and path.is_file()
+  for name, damage in DAMAGES.items():
+    assert not caplog.clear() and read(tmp_path, monkeypatch) == expected, name
+    assert not caplog.records and path.is_file(), name
+    damage(path)
+    assert read(tmp_path, monkeypatch) == expected, name
+    assert '{} cannot be used'.format(path) in caplog.text, name
 
 
 def test_an_unreadable_file(tmp_path, monkeypatch, caplog):
   """The superuser can read every file."""
-  (tmp_path / 'a').write_text('a')
-
-  def refuse(*unused):
-    raise PermissionError(13, 'Permission denied')
-
-  monkeypatch.setattr(stored.os, 'open', refuse)
+  monkeypatch.setattr(stored.os, 'open', mock.Mock(side_effect=PermissionError(13, 'Not allowed')))
   assert stored.load_or_warn(str(tmp_path / 'a'), stored.parse_text, 'so what') is None
-  assert caplog.messages == ['{} cannot be used (Permission denied): so what'.format(
-      tmp_path / 'a')]
+  assert caplog.messages == ['{} cannot be used (Not allowed): so what'.format(tmp_path / 'a')]
 
 
-def test_a_copied_cache_is_reused(tmp_path, monkeypatch, caplog):
-  _read_array(tmp_path, monkeypatch)
+def test_the_cache_is_reused_where_it_was_copied_and_made_over_anything(
+    tmp_path, monkeypatch, caplog):
+  for name in ('a FIFO', 'a folder', 'a loop'):
+    (tmp_path / name).mkdir()
+    (tmp_path / name / 'a.npy.part').write_text('')
+    DAMAGES[name](tmp_path / name / 'a.npy.part')
+    assert _read_array(tmp_path / name, monkeypatch)[49] == [7] * 4
   caplog.clear()
-  os.utime(str(tmp_path / 'a.npy'), (5, 5))
-  _read_array(tmp_path, monkeypatch)
+  os.utime(str(tmp_path / name / 'a.npy'), (5, 5))
+  _read_array(tmp_path / name, monkeypatch)
   assert not caplog.records
-
-
-@pytest.mark.parametrize('damage', [DAMAGES['a FIFO'], DAMAGES['a folder'], DAMAGES['a loop']])
-def test_something_else_in_place_of_the_partial_cache(tmp_path, monkeypatch, damage):
-  (tmp_path / 'a.npy.part').write_text('')
-  damage(tmp_path / 'a.npy.part')
-  assert _read_array(tmp_path, monkeypatch)[49] == [7] * 4
 
 
 RULES = Settings(model_dir='x', train_steps=1, early_stopping_steps=5)[groups.Evaluation]
@@ -162,34 +146,49 @@ STATE = {
 }
 
 
-@pytest.mark.parametrize('damage', DAMAGES.values(), ids=list(DAMAGES))
 @pytest.mark.parametrize('name', STATE)
-def test_a_damaged_record_is_reported(tmp_path, caplog, name, damage):
+def test_a_damaged_record_is_reported(tmp_path, caplog, name):
   content, read, expected = STATE[name]
-  path = tmp_path / name
-  path.parent.mkdir(parents=True, exist_ok=True)
-  path.write_text(content)
-  damage(path)
-  assert read(str(tmp_path)) == expected or damage in [
-      DAMAGES[each] for each in _TEXT_DAMAGES if path.suffix == '.txt']
-  is_lenient = path.suffix == '.txt' or 'events' in name  # Only regular files are checked.
-  assert '{} cannot be used'.format(path) in caplog.text or is_lenient and path.is_file()
+  for kind, damage in DAMAGES.items():
+    folder = tmp_path / kind
+    path = folder / name
+    path.parent.mkdir(parents=True)
+    path.write_text(content)
+    damage(path)
+    found = read(str(folder))
+    assert found == expected or path.suffix == '.txt' and kind in _TEXT_DAMAGES, kind
+    is_lenient = path.suffix == '.txt' or 'events' in name  # Only regular files are checked.
+    assert '{} cannot be used'.format(path) in caplog.text or is_lenient and path.is_file(), kind
 
 
-@pytest.mark.parametrize('damage', sorted(set(DAMAGES) - _TEXT_DAMAGES))
-@pytest.mark.parametrize('name', ['flags.txt', 'labels.txt'])
-def test_damaged_flags_and_class_names_are_errors(tmp_path, name, damage):
-  (tmp_path / name).write_text('a\n')
-  DAMAGES[damage](tmp_path / name)
-  run_dir = RunDir(str(tmp_path))
-  with pytest.raises(UserError, match='a file in --model_dir is damaged: .*' + name):
-    print(run_dir.flags(), run_dir.class_names())
+def test_damaged_flags_and_class_names_are_errors(tmp_path):
+  for name in ('flags.txt', 'labels.txt'):
+    for damage in sorted(set(DAMAGES) - _TEXT_DAMAGES):
+      folder = tmp_path / '{} {}'.format(name, damage)
+      folder.mkdir()
+      (folder / name).write_text('a\n')
+      DAMAGES[damage](folder / name)
+      run_dir = RunDir(str(folder))
+      with pytest.raises(UserError, match='a file in --model_dir is damaged: .*' + name):
+        print(run_dir.flags(), run_dir.class_names())
 
 
-def test_keys_are_missing(tmp_path, caplog):
-  (tmp_path / 'scaling.json').write_text(json.dumps({'table': [{'scaling': 'weak'}]}))
-  (tmp_path / 'throughput.json').write_text(json.dumps({'step_secs': 5, 'examples_per_sec': 'a'}))
-  from estimator_train.reports import page
+def test_files_have_their_name_only_when_they_are_whole(tmp_path, monkeypatch):
+  path = tmp_path / 'a.json'
+  value = {'text': 'T-shirt/"top"', 'matrix': [[1, 2], [3, 4]], 'nothing': None}
+  atomic.write_json(str(path), value)
+  with pytest.raises(ValueError):
+    atomic.write_json(str(path), {'rate': float('nan')})
+  monkeypatch.setattr(os, 'fsync', mock.Mock(side_effect=OSError(28, 'full')))
+  with pytest.raises(OSError, match='full'):
+    atomic.write_text(str(path), 'new')
+  assert json.loads(path.read_text()) == value and os.listdir(str(tmp_path)) == ['a.json']
 
-  assert page.write_page(str(tmp_path))
-  assert 'omits the contents of scaling' in caplog.text
+
+def test_cells_that_spreadsheets_would_take_for_formulas():
+  for value in ('=1+1', '+1-1', '-2+3+cmd|\' /C calc\'!A0', '@SUM(A1)', '\t=1', '\r=1', '\uff1d1',
+                '-x', '--flag'):
+    assert format_cell(value) == "'" + value
+  for value in (-0.5, 3, None, True, '-0.5', '+7', '-1e-05', '-inf', '', '-', 'a=b', ' =1', "'=1",
+                'x.png'):
+    assert format_cell(value) is value

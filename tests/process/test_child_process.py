@@ -10,88 +10,73 @@ from conftest import ROOT, is_alive, wait_until
 
 from estimator_train.errors import StoppedBySignal
 from estimator_train.process import child_process
+from estimator_train.process.child_process import ChildRun
 from estimator_train.process.start_up import START_TIME_VARIABLE
-
-SECS = 30
 
 
 @pytest.fixture
 def stand_in(tmp_path, monkeypatch):
   """Makes a program that stands in for ours, as one in the current folder is the one to run."""
   def write(*lines):
-    (tmp_path / 'estimator_train').mkdir()
+    (tmp_path / 'estimator_train').mkdir(exist_ok=True)
     (tmp_path / 'estimator_train' / '__init__.py').write_text('')
     (tmp_path / 'estimator_train' / '__main__.py').write_text(
         'import json, os, signal, sys, time\n' + '\n'.join(lines))
-    monkeypatch.chdir(str(tmp_path))
     return str(tmp_path / 'log.txt')
 
+  monkeypatch.chdir(str(tmp_path))
+  monkeypatch.setenv('PYTHONDONTWRITEBYTECODE', '1')
   return write
 
 
-@pytest.mark.parametrize('arguments, code, error', [
-    (['--help'], 0, None),
-    (['--batch_size=0', '--train_steps=1', '--model_dir=x'], 2,
-     '--batch_size is out of range: --batch_size=0: give an integer from 1 to 2147483647'),
-])
-def test_from_any_folder(tmp_path, monkeypatch, arguments, code, error):
+def test_from_any_folder(tmp_path, monkeypatch):
   monkeypatch.chdir(str(tmp_path))
   monkeypatch.delenv('PYTHONPATH', raising=False)
   log = tmp_path / 'log.txt'
-  assert child_process.run_program(arguments, str(log)) == child_process.ChildRun(code, None, error)
-  assert log.read_text() == ('' if error is None else 'error: ' + error + '\n')
+  for arguments, code, error in (
+      (['--help'], 0, None), (['--batch_size=0', '--train_steps=1', '--model_dir=x'], 2,
+                              '--batch_size is out of range: --batch_size=0: give an integer '
+                              'from 1 to 2147483647')):
+    assert child_process.run_program(arguments, str(log)) == ChildRun(code, None, error)
+    assert log.read_text() == ('' if error is None else 'error: ' + error + '\n')
 
 
-@pytest.mark.parametrize('printed, result', [
-    ('a table\n{"mode": "x"}\n', {'mode': 'x'}), ('{"mode": "x"}\nafter it\n', None),
-    ('[1]\n', None), ('', None)])
-def test_result(stand_in, printed, result):
-  log = stand_in('print({!r}, end="")'.format(printed))
-  assert child_process.run_program([], log) == child_process.ChildRun(0, result, None)
-
-
-def test_arguments(stand_in):
-  log = stand_in('print(json.dumps({"argv": sys.argv[1:]}))')
-  assert child_process.run_program(['--a=b c', '--d'], log).result == {'argv': ['--a=b c', '--d']}
-
-
-@pytest.mark.parametrize('line, code, error', [
-    ('sys.exit("error: first: 1: 2\\nerror: last: 3: 4\\nafter it")', 1, 'last: 3: 4'),
-    ('raise ValueError("odd")', 1, 'ValueError: odd'),
-    ('sys.exit(7)', 7, 'exit code 7 without any output'),
-    ('os.kill(os.getpid(), signal.SIGSEGV)', -signal.SIGSEGV, 'killed by SIGSEGV'),
-    ('os.kill(os.getpid(), signal.SIGKILL)', -signal.SIGKILL,
+@pytest.mark.parametrize('line, code, result, error', [
+    ('print("a table\\n{\\"mode\\": \\"x\\"}")', 0, {'mode': 'x'}, None),
+    ('print("{\\"mode\\": \\"x\\"}\\nafter it")', 0, None, None), ('print([1])', 0, None, None),
+    ('', 0, None, None),
+    ('sys.exit("error: first: 1: 2\\nerror: last: 3: 4\\nafter it")', 1, None, 'last: 3: 4'),
+    ('raise ValueError("odd")', 1, None, 'ValueError: odd'),
+    ('sys.exit(7)', 7, None, 'exit code 7 without any output'),
+    ('os.kill(os.getpid(), signal.SIGSEGV)', -signal.SIGSEGV, None, 'killed by SIGSEGV'),
+    ('os.kill(os.getpid(), signal.SIGKILL)', -signal.SIGKILL, None,
      'killed by SIGKILL, possibly out of memory (see dmesg)'),
 ])
-def test_failure(stand_in, line, code, error):
-  log = stand_in(line)
-  assert child_process.run_program([], log) == child_process.ChildRun(code, None, error)
+def test_result_or_failure(stand_in, line, code, result, error):
+  assert child_process.run_program([], stand_in(line)) == ChildRun(code, result, error)
 
 
-def test_module_and_cores(stand_in):
-  log = stand_in('')
-  with open('another.py', 'w') as module:
-    module.write('import json, os; print(json.dumps({"cores": list(os.sched_getaffinity(0))}))')
-  core = max(os.sched_getaffinity(0))
-  assert child_process.run_program([], log, 'another', [core]).result == {'cores': [core]}
-  assert child_process.run_program([], log, 'another').result == {
-      'cores': sorted(os.sched_getaffinity(0))}
-
-
-def test_environment(stand_in, monkeypatch):
+def test_arguments_cores_and_environment(stand_in, monkeypatch):
   monkeypatch.setenv(START_TIME_VARIABLE, '1')
   monkeypatch.setenv('TF_CONFIG', '{}')
   monkeypatch.setenv('PYTHONPATH', 'some:others')
-  log = stand_in('print(json.dumps(dict(os.environ)))')
-  inherited = child_process.run_program([], log).result
-  assert START_TIME_VARIABLE not in inherited and 'TF_CONFIG' not in inherited
-  assert inherited['PYTHONPATH'] == 'some:others:{}'.format(ROOT)
-  assert inherited['PATH'] == os.environ['PATH']
+  log = stand_in('print(json.dumps({"argv": sys.argv[1:], "environment": dict(os.environ),'
+                 ' "cores": list(os.sched_getaffinity(0))}))')
+  found = child_process.run_program(['--a=b c', '--d'], log).result
+  assert found['argv'] == ['--a=b c', '--d']
+  assert found['cores'] == sorted(os.sched_getaffinity(0))
+  environment = found['environment']
+  assert START_TIME_VARIABLE not in environment and 'TF_CONFIG' not in environment
+  assert environment['PYTHONPATH'] == 'some:others:{}'.format(ROOT)
+  assert environment['PATH'] == os.environ['PATH']
+  os.rename('estimator_train/__main__.py', 'another.py')
+  core = max(os.sched_getaffinity(0))
+  assert child_process.run_program([], log, 'another', [core]).result['cores'] == [core]
 
 
 # Each tells its parent when it is ready.
 @pytest.mark.parametrize('on_sigterm, grace_secs, stops', [
-    pytest.param('lambda *_: sys.exit("stopped")', SECS, True, id='obeys'),
+    pytest.param('lambda *_: sys.exit("stopped")', 30, True, id='obeys'),
     pytest.param('signal.SIG_IGN', 0.05, False, id='does not'),
 ])
 def test_stops_with_the_wait(stand_in, monkeypatch, on_sigterm, grace_secs, stops):
@@ -102,12 +87,9 @@ def test_stops_with_the_wait(stand_in, monkeypatch, on_sigterm, grace_secs, stop
   log = stand_in('signal.signal(signal.SIGTERM, {})'.format(on_sigterm),
                  'open("pid", "w").write(str(os.getpid()))',
                  'os.kill(os.getppid(), signal.SIGUSR1)', 'time.sleep(60)')
-  before = signal.signal(signal.SIGUSR1, stop)
-  try:
-    with pytest.raises(StoppedBySignal):
-      child_process.run_program([], log)
-  finally:
-    signal.signal(signal.SIGUSR1, before)
+  signal.signal(signal.SIGUSR1, stop)
+  with pytest.raises(StoppedBySignal):
+    child_process.run_program([], log)
   with open('pid') as pid, open(log) as written:
     assert not is_alive(pid.read())
     assert written.read() == ('stopped\n' if stops else '')

@@ -1,4 +1,4 @@
-"""The memory that limits of cgroups, of either version, and of address space leave to a process."""
+"""The memory that limits leave, and what malloc and the build with oneDNN are told about it."""
 
 import json
 import os
@@ -9,9 +9,16 @@ import sys
 import pytest
 from conftest import ROOT
 
-from estimator_train.process import memory
+from estimator_train.process import cpu_tuning, logs, malloc, memory
 
 GB = 10 ** 9
+
+
+def run(code, **options):
+  """Returns the JSON that a child process prints."""
+  done = subprocess.run([sys.executable, '-c', code], cwd=str(ROOT), timeout=60, check=True,
+                        stdout=subprocess.PIPE, universal_newlines=True, **options)
+  return json.loads(done.stdout)
 
 
 @pytest.fixture
@@ -29,58 +36,123 @@ def cgroups(tmp_path, monkeypatch):
         (path / limit_name).write_text('{}\n'.format(limit))
         (path / usage_name).write_text('{}\n'.format(usage))
         (path / 'memory.stat').write_text('anon 5\n{} {}\n'.format(statistic, inactive))
+
+  monkeypatch.setattr(memory, '_address_bytes_left', lambda: None)
   return write
 
 
-@pytest.fixture(autouse=True)
-def no_address_limit(monkeypatch):
-  monkeypatch.setattr(memory, '_address_bytes_left', lambda: None)
-
-
 @pytest.mark.parametrize('version', ['v2', 'v1'])
-def test_a_container_s_limit(cgroups, version):
+def test_limits_of_cgroups(cgroups, version):
   cgroups(**{version: {'': (2 * GB, GB, GB // 2)}})
   assert memory.bytes_left_under_limits() == 3 * GB // 2
   assert memory.available_bytes() <= 3 * GB // 2
+  cgroups(**{version: {'': (GB, GB, 0)}})  # Full: it leaves what a start takes.
+  assert memory.available_bytes() == 0 and memory.bytes_left_under_limits() == 256 << 20
+  for limit in ('max', 2 ** 63 - 4096):
+    cgroups(**{version: {'': (limit, 0, 0)}})
+    assert memory.bytes_left_under_limits() is None and memory.available_bytes() > 0
 
 
-@pytest.mark.parametrize('limit', ['max', 2 ** 63 - 4096])
-def test_no_limit(cgroups, limit):
-  cgroups(v2={'': (limit, 0, 0)}, v1={'': (limit, 0, 0)})
-  assert memory.bytes_left_under_limits() is None
-  assert memory.available_bytes() > 0
-
-
-def test_the_lowest_limit_of_this_process_s_cgroups_counts(cgroups, monkeypatch):
-  monkeypatch.setattr('builtins.open', opens('4:memory:/job/step\n3:cpu:/other\n'))
+def test_the_lowest_limit_of_this_process_s_cgroups_counts(cgroups, monkeypatch, tmp_path):
+  really = open
+  (tmp_path / 'own').write_text('4:memory:/job/step\n3:cpu:/other\n')
+  monkeypatch.setattr('builtins.open', lambda path, *given, **more: really(
+      str(tmp_path / 'own') if path == '/proc/self/cgroup' else path, *given, **more))
   cgroups(v1={'job': (GB, 0, 0), 'job/step': (4 * GB, 0, 0), 'other': (300 * 10 ** 6, 0, 0)})
   assert memory.bytes_left_under_limits() == GB
-
-
-def opens(cgroup):
-  really = open
-
-  def replaced(path, *args, **kwargs):
-    if path != '/proc/self/cgroup':
-      return really(path, *args, **kwargs)
-    read, write = os.pipe()
-    os.write(write, cgroup.encode())
-    os.close(write)
-    return os.fdopen(read)
-  return replaced
-
-
-def test_a_cgroup_that_is_full_leaves_what_a_start_takes(cgroups):
-  cgroups(v2={'': (GB, GB, 0)})
-  assert memory.available_bytes() == 0
-  assert memory.bytes_left_under_limits() == 256 << 20
 
 
 def test_address_space():
   code = ('import json; from estimator_train.process import memory; memory._CGROUPS = ();'
           'print(json.dumps(memory.bytes_left_under_limits()))')
-  done = subprocess.run(
-      [sys.executable, '-c', code], cwd=str(ROOT), check=True, timeout=60, stdout=subprocess.PIPE,
-      preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (8 * GB, 8 * GB)))
-  # Python itself has taken a little.
-  assert 5 * GB < json.loads(done.stdout) < 8 * GB - 2 ** 31
+  left = run(code, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (8 * GB, 8 * GB)))
+  assert 5 * GB < left < 8 * GB - 2 ** 31  # Python itself has taken a little.
+
+
+# Allocates and frees blocks as the operations of a step do, in turn from two threads; prints the
+# page faults of the last rounds, and the memory that is resident before and after its return.
+ALLOCATES = '''
+import ctypes, json, resource, threading
+from estimator_train.process import malloc
+libc = ctypes.CDLL(None)
+libc.malloc.restype, libc.free.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
+def rounds(count):
+  for _ in range(count):
+    blocks = [libc.malloc(ctypes.c_size_t(size << 20)) for size in (3, 20, 50)]
+    for block, size in zip(blocks, (3, 20, 50)):
+      ctypes.memset(block, 1, size << 20)
+    for block in blocks:
+      libc.free(block)
+def in_both(count):
+  rounds(count)
+  thread = threading.Thread(target=rounds, args=(count,))
+  thread.start(), thread.join()
+  return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+def resident_mb():
+  with open('/proc/self/statm') as file:
+    return int(file.read().split()[1]) * resource.getpagesize() / 2 ** 20
+found = [malloc.keep_freed_memory(), -in_both(1) + in_both(5), resident_mb()]
+malloc.return_freed_memory()
+print(json.dumps(found + [resident_mb()]))
+'''
+
+
+def test_malloc_keeps_freed_blocks_and_returns_them_later():
+  is_kept, faults, resident_mb, returned_mb = run(ALLOCATES, env={'PYTHONPATH': str(ROOT)})
+  assert is_kept and faults < 1000  # Ten rounds of 73 MiB have 186,880 pages.
+  assert resident_mb > 70 and resident_mb - returned_mb > 60
+  for name in ('MALLOC_ARENA_MAX', 'MALLOC_TRIM_THRESHOLD_', 'MALLOC_MMAP_MAX_', 'GLIBC_TUNABLES'):
+    assert not malloc.keep_freed_memory({name: '4'})  # What the user has set stays.
+
+
+# What the program has set by the time that TensorFlow is imported.
+ASKS = '''
+import os, sys
+from estimator_train import __main__, modes; from estimator_train.process import cpu_tuning
+modes.run = lambda settings: dict(
+  {name: os.environ[name] for name in cpu_tuning.VARIABLE_NAMES if name in os.environ},
+  tensorflow='tensorflow' in sys.modules)
+sys.exit(__main__.main(['--model_dir=x', '--train_steps=1']))
+'''
+
+
+def test_variables_of_the_build_with_onednn(tmp_path):
+  def asks(**given):
+    environment = {name: text for name, text in os.environ.items()
+                   if name not in cpu_tuning.VARIABLE_NAMES}
+    found = run(ASKS, env=dict(environment, PYTHONPATH=str(tmp_path), **given))
+    assert found.pop('tensorflow') is False
+    return found
+
+  (tmp_path / 'tensorflow').mkdir()
+  (tmp_path / 'tensorflow' / '__init__.py').write_text('raise SystemExit(9)\n')
+  assert asks() == {}  # The stock build gets none.
+  (tmp_path / 'intel_tensorflow-1.15.2.dist-info').mkdir()
+  found = asks()
+  assert found == cpu_tuning.onednn_variables() and found['KMP_BLOCKTIME'] == '30'
+  given = {'KMP_BLOCKTIME': '7', 'MKL_DEBUG_CPU_TYPE': '4', 'TF_MKL_ALLOC_MAX_BYTES': '5000000000'}
+  assert asks(**given) == given  # What the user has set stays.
+
+
+def test_tuning_for_a_processor(tmp_path, monkeypatch):
+  cpu = 'vendor_id\t: {}\nflags\t\t: fpu avx {}\n\nvendor_id\t: GenuineIntel\n'.format
+  monkeypatch.setattr(cpu_tuning, '_CPU_INFO', str(tmp_path / 'cpuinfo'))
+  monkeypatch.setattr(malloc, 'keep_freed_memory', lambda: True)
+  for cpu_info, mkl_type, pads, limit in (
+      (None, None, False, None), (cpu('AuthenticAMD', 'avx2'), '5', True, None),
+      (cpu('AuthenticAMD', 'avx2'), '5', True, 2 ** 31),
+      (cpu('GenuineIntel', 'avx2'), None, True, 9),
+      (cpu('AuthenticAMD', 'sse4a'), None, False, None),
+      (cpu('AuthenticAMD', 'avx2 avx512f'), '5', False, None)):
+    if cpu_info is not None:
+      (tmp_path / 'cpuinfo').write_text(cpu_info)
+    monkeypatch.setattr(memory, 'bytes_left_under_limits', lambda limit=limit: limit)
+    expected = {'KMP_BLOCKTIME': '30', 'MKL_DEBUG_CPU_TYPE': mkl_type,
+                'TF_MKL_ALLOC_MAX_BYTES': limit and str(limit)}
+    assert cpu_tuning.onednn_variables() == {
+        name: value for name, value in expected.items() if value is not None}
+    for has_onednn, has_driver in ((True, True), (True, False), (False, True), (False, False)):
+      monkeypatch.setattr(cpu_tuning, 'has_onednn', lambda has_onednn=has_onednn: has_onednn)
+      monkeypatch.setattr(logs, 'has_nvidia_driver', lambda has_driver=has_driver: has_driver)
+      assert cpu_tuning.needs_padded_gradients() == (pads and has_onednn)
+      assert cpu_tuning.tune_cpu() == (not has_onednn and not has_driver)

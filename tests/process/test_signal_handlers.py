@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import textwrap
 
 import pytest
 from conftest import ROOT
@@ -28,31 +29,22 @@ def run(settings):
 modes.run = run
 runpy.run_module('estimator_train', run_name='__main__')
 '''
-DISCARD = '''  try:
-    stop()
-  except BaseException:
-    pass
-  time.sleep(60)
-'''
-REPLACE = '''  try:
-    stop()
-  except BaseException as error:
-    raise SystemError('returned a result with an error set') from error
-'''
-HANG = '''  while True:
-    try:
-      stop()
-      time.sleep(60)
-    except BaseException:
-      pass
-'''
+BODIES = {
+    'raised': 'stop()',
+    'in a finalizer': 'Finalized()',
+    'discarded': 'try: stop()\nexcept BaseException: pass\ntime.sleep(60)',
+    'replaced': 'try: stop()\nexcept BaseException as error:\n'
+                '  raise SystemError("returned a result with an error set") from error',
+    'hanging': 'while True:\n  try:\n    stop()\n    time.sleep(60)\n'
+               '  except BaseException: pass'}
 
-@pytest.mark.parametrize('body, timeout', [
-    ('  stop()', 60), ('  Finalized()', 60), (DISCARD, 60), (REPLACE, 60), (HANG, .5)],
-                         ids=['raised', 'in a finalizer', 'discarded', 'replaced', 'hanging'])
-@pytest.mark.parametrize('name', ['SIGTERM', 'SIGINT', 'SIGHUP'])
-def test_no_signal_is_lost(tmp_path, body, timeout, name):
-  code = PROGRAM.format(name=name, body=body, timeout=timeout)
+
+@pytest.mark.parametrize('name, how', [
+    *(('SIGTERM', how) for how in BODIES), ('SIGINT', 'discarded'), ('SIGINT', 'replaced'),
+    ('SIGHUP', 'raised')])
+def test_no_signal_is_lost(name, how):
+  code = PROGRAM.format(name=name, body=textwrap.indent(BODIES[how], '  '),
+                        timeout=.5 if how == 'hanging' else 60)
   done = subprocess.run([sys.executable, '-c', code, '--mode=doctor'], cwd=str(ROOT),
                         stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                         universal_newlines=True, timeout=50)

@@ -3,11 +3,10 @@
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
+from conftest import ROOT
 
-ROOT = str(Path(__file__).resolve().parent.parent.parent)
 FULL = 'error: cannot write to standard output: No space left on device: free some space, or '
 CLOSED = 'error: standard output is closed, so that the result would be lost: '
 
@@ -15,7 +14,7 @@ CLOSED = 'error: standard output is closed, so that the result would be lost: '
 def shell(command):
   """Runs a command of Bash in which $RUN is the program."""
   return subprocess.run(
-      ['bash', '-c', command], cwd=ROOT, timeout=120, stdout=subprocess.PIPE,
+      ['bash', '-c', command], cwd=str(ROOT), timeout=120, stdout=subprocess.PIPE,
       stderr=subprocess.PIPE, universal_newlines=True,
       env=dict(os.environ, RUN=sys.executable + ' -m estimator_train'))
 

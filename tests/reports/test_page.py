@@ -1,48 +1,41 @@
 """The page about a run: what is on it, what is left out, and names that would break it."""
 
 import base64
+import contextlib
+import html
 import io
+import json
 import logging
+import os
 import re
+import shutil
+import signal
 import subprocess
 import sys
 from html.parser import HTMLParser
+from unittest import mock
 
 import page_example
 import pytest
-from conftest import ROOT
 from PIL import Image
 
-from estimator_train import reports
-from estimator_train.reports import (
-  chart_rendering,
-  class_selection,
-  number_format,
-  page,
-  page_data,
-  scaling_chart,
-)
+from estimator_train.reports import class_selection, page, scaling_chart
 from estimator_train.settings import groups
 
-PICTURES = {'step-time.png', 'step-histogram.png', 'loss.png', 'accuracy.png',
-            'confusion-matrix.png', 'scaling.png'}
-SECTIONS = {'verdict', 'steps', 'curves', 'classes', 'samples', 'scaling', 'ledger', 'flags'}
-# Without a file, these pictures and sections are missing.
-NEEDS = {
-    'throughput.json': (set(), set()),  # The benchmark of the input has a verdict of its own.
+# The pictures and sections of each file alone.
+OF_FILES = {
+    'throughput.json': (set(), {'verdict', 'steps'}),
     'evaluation.json': ({'confusion-matrix.png'}, {'classes'}),
-    'report/steps.json': ({'step-time.png', 'step-histogram.png'}, set()),
+    'report/steps.json': ({'step-time.png', 'step-histogram.png'}, {'steps'}),
     'report/curves.json': ({'loss.png', 'accuracy.png'}, {'curves'}),
     'report/samples.json': (set(), {'samples'}),
     'scaling.json': ({'scaling.png'}, {'scaling'}),
     'ledger.json': (set(), {'ledger'}),
     'flags.txt': (set(), {'flags'}),
-    'input_benchmark.json': (set(), set()),
+    'input_benchmark.json': (set(), {'verdict'}),
 }
-ELEMENTS = {'html', 'head', 'meta', 'link', 'title', 'style', 'body', 'header', 'main', 'footer',
-            'section', 'figure', 'img', 'figcaption', 'div', 'span', 'p', 'h1', 'h2', 'h3', 'b',
-            'br', 'small', 'code', 'ul', 'li', 'dl', 'dt', 'dd', 'table', 'thead', 'tbody', 'tr',
-            'th', 'td'}
+PICTURES, SECTIONS = (set.union(*(parts[index] for parts in OF_FILES.values()))
+                      for index in (0, 1))
 
 
 class Page(HTMLParser):
@@ -55,6 +48,7 @@ class Page(HTMLParser):
       self.source = file.read()
     self.feed(self.source)
     self.close()
+    self.text = re.sub(r'[ \n]+', ' ', self.text)
     assert not self._open, 'elements that are not closed'
 
   def handle_starttag(self, tag, attrs):
@@ -79,11 +73,25 @@ class Page(HTMLParser):
   def sections(self):
     return {section['id'] for section in self.all('section')}
 
+  @property
+  def alts(self):
+    return ' '.join(image['alt'] for image in self.all('img'))
 
-def write(model_dir):
+
+def write(model_dir, contents=None):
+  """Writes the page of a folder, and first its files if their contents are given."""
+  if contents is not None:
+    page_example.write(model_dir, contents)
   path = page.write_page(str(model_dir))
   assert path == str(model_dir / 'report' / 'index.html')
   return Page(path)
+
+
+def part(*names, **changes):
+  """Returns the contents of some files, with changes to the first."""
+  contents = {name: page_example.example()[name] for name in names}
+  contents[names[0]].update(changes)
+  return contents
 
 
 def pictures(model_dir):
@@ -91,15 +99,21 @@ def pictures(model_dir):
           if not path.name.startswith('sample-')}
 
 
-def test_everything_is_on_the_page(tmp_path):
-  page_example.write(tmp_path)
-  found = write(tmp_path)
-  assert found.sections == SECTIONS
-  assert pictures(tmp_path) == PICTURES
+@pytest.fixture(scope='module')
+def full(tmp_path_factory):
+  """The folder of a run of which everything is known, and its page."""
+  folder = tmp_path_factory.mktemp('full')
+  page_example.write(folder)
+  return folder, write(folder)
+
+
+def test_everything_is_on_the_page(full):
+  folder, found = full
+  assert found.sections == SECTIONS and pictures(folder) == PICTURES
   for text in ('2,462', '± 24.6 examples/sec', '51.1\u00a0ms',
                '99 of 100 steps within 71.2\u00a0ms', '4.40\u00a0s', 'imports', '2.20\u00a0s',
-               '84.70\u00a0%',
-               '± 1.14 percentage points', '1.15.0',
+               'from the start of the process to the end of the first step',
+               '84.70\u00a0%', '± 1.14 percentage points', '1.15.0',
                'compute-bound', 'waiting for input 8.0\u00a0%', 'nothing in the input <helps>',
                'The last quarter of the steps took 2.1\u00a0% less time than the first quarter.',
                'Pauses for checkpoint: 2, 1.50\u00a0s in total.', 'step 16 (900\u00a0ms)',
@@ -107,102 +121,39 @@ def test_everything_is_on_the_page(tmp_path):
                'exit code 2: <no> batch', '3, 3 failed', 'no GPU & no time', 'a note & more',
                '--train_pattern=<b>/*.jpeg & "more"=x', 'Not set: --labels.',
                'mirrored', '/cpu:0, /cpu:1', '128\u00a0examples, 64 per replica'):
-    assert text in re.sub(r'[ \n]+', ' ', found.text), text
+    assert text in found.text, text
+  for gist in ('median 51.5\u00a0ms, maximum 900\u00a0ms', 'Histogram of the times of 8 steps',
+               'loss: in training, 2.30 at step 1 to 0.500 at step 469; in evaluation, 0.443',
+               'weak scaling on real input from 1,000\u00a0examples/sec on 1 to '
+               '2,000\u00a0examples/sec on 4', 'number of logical CPU devices, which share',
+               'Confusion matrix of 11 classes'):
+    assert gist in found.alts, gist
 
 
-@pytest.mark.parametrize('missing', sorted(NEEDS))
-def test_a_missing_file_leaves_its_part_out(tmp_path, missing):
-  page_example.write(tmp_path)
-  (tmp_path / missing).unlink()
-  found = write(tmp_path)
-  without_pictures, without_sections = NEEDS[missing]
-  assert pictures(tmp_path) == PICTURES - without_pictures
-  assert found.sections == SECTIONS - without_sections
-  assert ('2,462' in found.text) == (missing != 'throughput.json')
-  assert ('84.70' in found.text) == (missing != 'evaluation.json')
-  assert ('72,985' in found.text) == (missing != 'input_benchmark.json')
-
-
-def test_an_empty_folder_has_a_page_too(tmp_path):
+def test_each_file_alone_is_on_the_page(tmp_path):
+  for index, (name, (of_file, sections)) in enumerate(OF_FILES.items()):
+    folder = tmp_path / str(index)
+    page_example.write(folder, {} if name == 'flags.txt' else part(name))
+    if name != 'flags.txt':
+      (folder / 'flags.txt').unlink()
+    found = write(folder)
+    assert (pictures(folder), found.sections) == (of_file, sections), name
+    for figure, source in (('2,462', 'throughput'), ('84.70', 'evaluation'), ('72,985', 'input')):
+      assert (figure in found.text) == name.startswith(source)
   found = write(tmp_path / 'nothing')
-  assert found.sections == set() and found.all('img') == []
-  assert found.all('h1')
+  assert found.sections == set() and found.all('img') == [] and found.all('h1')
 
 
-@pytest.mark.parametrize('parts, start', [
-    ({'import': 2., 'session': .5, 'first_step': .5}, 'the start of the process'),
-    ({'session': .5, 'first_step': .5}, 'the complete graph')])
-def test_the_start_of_the_time_to_the_first_step(tmp_path, parts, start):
-  throughput = dict(page_example.example()['throughput.json'], first_step_parts_secs=parts)
-  page_example.write(tmp_path, {'throughput.json': throughput})
-  assert 'from {} to the end of the first step'.format(start) in write(tmp_path).text
-
-
-def test_figures_of_an_earlier_release_will_do(tmp_path):
-  contents = page_example.example()
-  for key in ('shares', 'verdict', 'input_wait_secs', 'first_step_parts_secs', 'drift'):
-    del contents['throughput.json'][key]
-  contents['throughput.json'].update(standard_error_secs=None, steady_state=False, outliers=[])
-  page_example.write(tmp_path, {'throughput.json': contents['throughput.json']})
-  found = write(tmp_path)
-  assert found.sections == {'steps', 'flags'}
-  assert 'no steady state' in found.text and '±' not in found.text
-
-
-def test_the_standard_error_is_named_without_a_steady_state(tmp_path):
-  throughput = dict(page_example.example()['throughput.json'], steady_state=False)
-  page_example.write(tmp_path, {'throughput.json': throughput})
-  text = write(tmp_path).text
-  assert '± 24.6 examples/sec' in text
-  assert '± standard error; no steady state: the run is not longer than its warm-up' in text
-
-
-def test_hostile_names_are_text(tmp_path):
-  page_example.write(tmp_path)
-  found = write(tmp_path)
-  assert {tag for tag, _ in found.elements} <= ELEMENTS
-  for tag, attributes in found.elements:
-    assert not [name for name in attributes if name.startswith('on')], tag
+def test_hostile_names_are_text(full):
+  _, found = full
+  assert not {tag for tag, _ in found.elements} & {'script', 'iframe', 'object', 'embed', 'form'}
   text = re.sub(r'\s+', ' ', found.text)
   for label in page_example.HOSTILE:
     shown = ' '.join(label.encode('utf-8', 'backslashreplace').decode().split())
     assert text.count(shown) >= 2, label
-  assert found.text.count('{{ 7 * 7 }}') >= 2
-
-
-def test_pictures_are_within_the_page_and_described(tmp_path):
-  page_example.write(tmp_path)
-  images = write(tmp_path).all('img')
-  assert len(images) == len(PICTURES) + len(page_example.HOSTILE)
-  for image in images:
-    kind, data = image['src'].split(',')
-    assert kind == 'data:image/png;base64'
-    with Image.open(io.BytesIO(base64.b64decode(data))) as decoded:
-      decoded.load()
-    # As in the picture, so that nothing moves or is distorted when it appears.
-    assert int(image['width']) / int(image['height']) == pytest.approx(
-        decoded.width / decoded.height, rel=0.01)
-    assert len(image['alt']) > 15
-  assert len({image['alt'] for image in images}) == len(images)
-  files = {(tmp_path / 'report' / name).read_bytes() for name in PICTURES}
-  assert {base64.b64decode(image['src'].split(',')[1]) for image in images} >= files
-
-
-def test_pictures_tell_their_gist(tmp_path):
-  page_example.write(tmp_path)
-  alts = ' '.join(image['alt'] for image in write(tmp_path).all('img'))
-  for gist in ('median 51.5\u00a0ms, maximum 900\u00a0ms', 'Histogram of the times of 8 steps',
-               'loss: in training, 2.30 at step 1 to 0.500 at step 469; in evaluation, 0.443',
-               'weak scaling on real input from 1,000\u00a0examples/sec on 1 to '
-               '2,000\u00a0examples/sec on 4', 'logical CPU devices, which share the same cores',
-               'Confusion matrix of 11 classes'):
-    assert gist in alts, gist
-
-
-def test_nothing_is_loaded_from_elsewhere(tmp_path):
-  page_example.write(tmp_path)
-  found = write(tmp_path)
+  # Nothing is loaded from elsewhere.
   for tag, attributes in found.elements:
+    assert not [name for name in attributes if name.startswith('on')], tag
     for name in ('src', 'href', 'srcset', 'action', 'data', 'background', 'poster'):
       assert attributes.get(name, 'data:').startswith('data:'), (tag, name)
     assert 'url(' not in attributes.get('style', '')
@@ -214,89 +165,98 @@ def test_nothing_is_loaded_from_elsewhere(tmp_path):
   assert 'viewport' in [meta.get('name') for meta in found.all('meta')]
 
 
-def test_a_second_page_replaces_the_first(tmp_path):
-  page_example.write(tmp_path)
-  first = write(tmp_path)
-  assert write(tmp_path).source == first.source  # And so are the pictures in it.
+def test_pictures_are_within_the_page_and_described(full):
+  folder, found = full
+  images = found.all('img')
+  assert len(images) == len(PICTURES) + len(page_example.HOSTILE)
+  for image in images:
+    kind, data = image['src'].split(',')
+    assert kind == 'data:image/png;base64'
+    with Image.open(io.BytesIO(base64.b64decode(data))) as decoded:
+      decoded.load()
+    # As in the picture, so that nothing moves or is distorted when it appears.
+    assert int(image['width']) / int(image['height']) == pytest.approx(
+        decoded.width / decoded.height, rel=0.01)
+    assert len(image['alt']) > 15
+  assert len({image['alt'] for image in images}) == len(images)
+  files = {(folder / 'report' / name).read_bytes() for name in PICTURES}
+  assert {base64.b64decode(image['src'].split(',')[1]) for image in images} >= files
+
+
+@pytest.mark.parametrize('missing, changes, texts, absent', [
+    # Of an earlier release; of a run that does not know its batch size; of a short run.
+    (('shares', 'verdict', 'input_wait_secs', 'first_step_parts_secs', 'drift', 'outliers',
+      'standard_error_secs'), {}, ['2,462'], ['±', 'bound']),
+    (('steady_examples_per_sec', 'examples_per_sec', 'examples_per_sec_per_replica'),
+     {'steady_steps_per_sec': 19.2}, ['19.2', 'steps/sec'], ['examples/sec']),
+    ((), {'steady_state': False, 'drift': .5, 'first_step_parts_secs': {'first_step': .5}},
+     ['± 24.6 examples/sec', '± standard error; no steady state: the run is not longer than its ',
+      'from the complete graph to the end of the first step', '50.0\u00a0% longer than'], [])])
+def test_figures_of_other_runs(tmp_path, missing, changes, texts, absent):
+  contents = part('throughput.json', **changes)
+  for name in missing:
+    del contents['throughput.json'][name]
+  found = write(tmp_path, contents)
+  assert [text for text in texts + absent if text in found.text] == texts
+
+
+def test_a_second_page_replaces_the_first(tmp_path, monkeypatch):
+  import matplotlib
+
+  first = write(tmp_path, part('evaluation.json', 'scaling.json')).source
+  with matplotlib.rc_context({'axes.facecolor': 'red', 'font.size': 30, 'xtick.major.size': 9}):
+    assert write(tmp_path).source == first  # The user's own style changes no picture,
+    assert matplotlib.rcParams['font.size'] == 30  # and is left alone.
   (tmp_path / 'scaling.json').unlink()
-  (tmp_path / 'evaluation.json').unlink()
   (tmp_path / 'report' / 'mine.png').touch()
-  assert write(tmp_path).sections == SECTIONS - {'scaling', 'classes'}
-  assert pictures(tmp_path) == PICTURES - {'scaling.png', 'confusion-matrix.png'} | {'mine.png'}
-  assert not list(tmp_path.rglob('*.part'))
-
-
-def test_a_page_that_fails_leaves_the_last_one(tmp_path, monkeypatch):
-  page_example.write(tmp_path)
-  first = write(tmp_path).source
-  (tmp_path / 'flags.txt').write_text('--mode=other\n')
-  monkeypatch.setattr(page.os, 'replace', lambda *_: (_ for _ in ()).throw(OSError(28, 'no space')))
-  with pytest.raises(OSError, match='no space'):
+  with monkeypatch.context() as patch, pytest.raises(OSError, match='no space'):
+    patch.setattr(page.os, 'replace', mock.Mock(side_effect=OSError(28, 'no space')))
     page.write_page(str(tmp_path))
   assert (tmp_path / 'report' / 'index.html').read_text(encoding='utf-8') == first
+  assert write(tmp_path).sections == {'classes', 'flags'}
+  assert pictures(tmp_path) == {'confusion-matrix.png', 'mine.png'}
   assert not list(tmp_path.rglob('*.part'))
-
-
-@pytest.mark.parametrize('content', ['{"examples_per_sec": ', '[]', '\udcff'])
-def test_a_broken_file_is_left_out_and_named(tmp_path, caplog, content):
-  page_example.write(tmp_path)
-  (tmp_path / 'throughput.json').write_bytes(content.encode('utf-8', 'surrogateescape'))
-  assert '2,462' not in write(tmp_path).text
-  (message,) = caplog.messages
-  assert message.startswith('{} cannot be used ('.format(tmp_path / 'throughput.json'))
-  assert message.endswith('): the report page omits it')
 
 
 @pytest.mark.page
-def test_flags_that_are_not_utf_8_are_left_out_and_named(tmp_path, caplog):
-  page_example.write(tmp_path)
-  (tmp_path / 'flags.txt').write_bytes(b'--mode=train\n--labels=caf\xe9\n')
-  path = page.write_page_of_finished_run(str(tmp_path), groups.Reporting())
-  assert Page(path).sections == SECTIONS - {'flags'}
-  message, = caplog.messages
-  assert message.startswith('{} cannot be used ('.format(tmp_path / 'flags.txt'))
+def test_a_broken_file_is_left_out_and_named(tmp_path, caplog):
+  for name, content in (('throughput.json', b'{"examples_per_sec": '), ('throughput.json', b'[]'),
+                        ('throughput.json', b'\xff'), ('flags.txt', b'--labels=caf\xe9\n')):
+    page_example.write(tmp_path, part('throughput.json', 'ledger.json'))
+    (tmp_path / name).write_bytes(content)
+    caplog.clear()
+    found = Page(page.write_page_of_finished_run(str(tmp_path), groups.Reporting()))
+    assert found.sections == {'ledger'} | (
+        {'flags'} if name == 'throughput.json' else {'verdict', 'steps'})
+    (message,) = caplog.messages
+    assert message.startswith('{} cannot be used ('.format(tmp_path / name))
+    assert message.endswith('): the report page omits it')
+  (tmp_path / 'scaling.json').write_text(json.dumps({'table': [{'scaling': 'weak'}]}))
+  (tmp_path / 'throughput.json').write_text(json.dumps({'step_secs': 5, 'examples_per_sec': 'a'}))
+  assert write(tmp_path).sections == {'ledger'}  # Keys are missing.
+  assert 'omits the contents of scaling' in caplog.text
 
 
-@pytest.mark.parametrize('name', ['../secret.png', '/etc/hostname', 'absent.png', 'broken.png', '',
-                                  None, 'nul\0.png', 'x' * 300])
-def test_an_image_that_is_none_is_left_out(tmp_path, name):
+def test_an_image_that_is_none_is_left_out(tmp_path):
+  names = ['../secret.png', '/etc/hostname', 'absent.png', 'broken.png', '', None, 'nul\0.png',
+           'x' * 300]
   page_example.write(tmp_path, {'report/samples.json': {'samples': [
-      {'label': 'cat', 'predicted': 'cat', 'probability': 0.5, 'image': name}]}})
+      {'label': 'cat', 'predicted': 'cat', 'probability': 0.5, 'image': name} for name in names]}})
   (tmp_path / 'secret.png').write_bytes(page_example.png(8, 8))
   (tmp_path / 'report' / 'broken.png').write_bytes(page_example.png(8, 8)[:20])
   found = write(tmp_path)
-  assert found.all('img') == []
-  assert '✓ cat' in found.text
+  assert found.all('img') == [] and found.text.count('✓ cat') == len(names)
 
 
 @pytest.mark.parametrize('package', ['matplotlib', 'jinja2'])
 def test_without_its_packages_there_is_one_line(tmp_path, caplog, monkeypatch, package):
   for name in [name for name in sys.modules if name.split('.')[0] == package]:
     monkeypatch.setitem(sys.modules, name, None)
-  for name in ('page_charts', 'confusion_matrix_chart', 'scaling_chart', 'chart_rendering'):
-    monkeypatch.delitem(sys.modules, 'estimator_train.reports.' + name, raising=False)
-    monkeypatch.delattr(reports, name, raising=False)
-  page_example.write(tmp_path)
   with caplog.at_level(logging.INFO):
     assert page.write_page(str(tmp_path)) is None
   message, = caplog.messages
   assert 'pip install estimator_train[report]' in message and package in message
-  assert not (tmp_path / 'report' / 'index.html').exists()
-
-
-def test_matplotlib_is_imported_only_to_draw():
-  code = 'import sys; from estimator_train.reports import page; ' \
-         'assert not {"matplotlib", "jinja2", "PIL"} & set(sys.modules)'
-  subprocess.run([sys.executable, '-c', code], cwd=str(ROOT), check=True, timeout=60)
-
-
-def test_the_users_own_style_of_matplotlib_is_left_alone(tmp_path):
-  import matplotlib
-  page_example.write(tmp_path)
-  usual = write(tmp_path).source
-  with matplotlib.rc_context({'axes.facecolor': 'red', 'font.size': 30, 'xtick.major.size': 9}):
-    assert write(tmp_path).source == usual
-    assert matplotlib.rcParams['font.size'] == 30
+  assert not list(tmp_path.iterdir())
 
 
 def test_of_many_classes_the_worst_are_shown(tmp_path):
@@ -305,90 +265,108 @@ def test_of_many_classes_the_worst_are_shown(tmp_path):
   contents['confusion_matrix'] = [[5 * (row == column) for column in range(1000)]
                                   for row in range(1000)]
   contents['confusion_matrix'][700][3] = 4
-  page_example.write(tmp_path, {'evaluation.json': contents})
-  found = write(tmp_path)
-  text = re.sub(r'[ \n]+', ' ', found.text)
-  assert text.count('The 30 of 1,000 classes with the most mistakes') == 2
-  assert 'class 700 class 3 4 44.4\u00a0%' in text  # Of the mistakes,
-  assert '700 class 700 90.0' in text and 'class 999' not in text  # and of the figures.
-  assert len(found.all('tr')) == 1 + 30 + 1 + 1
-  assert len(found.source) < 400000
-  assert 'class 700 predicted as class 3, 4 times' in found.all('img')[0]['alt']
-
-
-def test_classes_keep_their_order_and_figures():
+  found = write(tmp_path, {'evaluation.json': contents})
+  assert found.text.count('The 30 of 1,000 classes with the most mistakes') == 2
+  assert 'class 700 class 3 4 44.4\u00a0%' in found.text  # Of the mistakes,
+  assert '700 class 700 90.0' in found.text and 'class 999' not in found.text  # and the figures.
+  assert len(found.all('tr')) == 1 + 30 + 1 + 1 and len(found.source) < 400000
+  assert 'class 700 predicted as class 3, 4 times' in found.alts
+  # Few classes keep their order.
   chosen = class_selection.select_classes(page_example.example(('a', 'b'))['evaluation.json'])
-  assert [row.class_name for row in chosen.rows] == ['a', 'b'] and chosen.num_classes == 2
-  assert chosen.matrix.tolist() == [[9, 0], [0, 10]]
-  assert chosen.confusions == []
-  assert class_selection.select_classes({}) is None
-  assert class_selection.select_classes(
-      {'confusion_matrix': [[1, 0], [0, 1]], 'per_class': {'a': {}}}) is None
+  assert [row.class_name for row in chosen.rows] == ['a', 'b'] and chosen.confusions == []
+  assert chosen.matrix.tolist() == [[9, 0], [0, 10]] and class_selection.select_classes({}) is None
 
 
-@pytest.mark.parametrize('text, expected', [
-    ('T-shirt/top', 'T-shirt/top'), ('$a$', r'\$a\$'), (' a\n b', 'a b'),
-    ('x' * 40, 'x' * 17 + '…'),
-    ('视网膜', 'class 1'), ('\udcff', 'class 1'), ('', 'class 1'), ('a\u202eb', 'class 1')])
-def test_labels_in_pictures(text, expected):
-  assert chart_rendering.format_tick_label(text, 'class 1') == expected
-
-
-@pytest.mark.parametrize('value, number, secs', [
-    (1842.35, '1,842', '1,842\u00a0s'), (0.0703, '0.0703', '70.3\u00a0ms'),
-    (0.09101, '0.0910', '91.0\u00a0ms'), (0.000124, '0.000124', '124\u00a0µs'),
-    (99.97, '100', '100\u00a0s'),
-    (3, '3', '3\u00a0s'), (0, '0', '0\u00a0s'), (None, '–', '–'), (float('nan'), '–', '–')])
-def test_numbers_have_as_many_digits_as_they_are_worth(value, number, secs):
-  assert (number_format.format_number(value), number_format.format_secs(value)) == (number, secs)
-
-
-@pytest.mark.parametrize('kind, axis', [
-    ('gpu', 'number of GPUs:'), ('cpu (logical)', 'number of logical CPU devices, which share')])
-def test_devices_are_named(tmp_path, kind, axis):
-  page_example.write(tmp_path, {
-      'scaling.json': page_example.example(device_kind=kind)['scaling.json']})
-  assert axis in write(tmp_path).all('img')[0]['alt']
-
-
-def test_sweep_over_workers(tmp_path):
-  sweep = dict(page_example.example()['scaling.json'], scale_over='workers', device_kind='cpu',
-               cores_per_worker=1)
-  for row in sweep['table']:
-    row['workers'] = row.pop('replicas')
-  page_example.write(tmp_path, {'scaling.json': sweep})
-  found = write(tmp_path)
-  alts = [image['alt'] for image in found.all('img')]
-  assert any('over the number of workers with 1 core(s) each: weak scaling on real input from '
-             '1,000\u00a0examples/sec on 1 to 2,000\u00a0examples/sec on 4' in alt for alt in alts)
-  labels = [region['aria-label'] for region in found.all('div') if 'aria-label' in region]
-  assert 'Rates by the number of workers' in labels
-  assert 'one worker times the number of workers' in found.text
-  assert scaling_chart._x_label(sweep) == 'workers with 1 core(s) each'
-
-
-def test_predictions_of_a_sweep(tmp_path):
-  sweep = dict(page_example.example()['scaling.json'], predictions={
-      'interval': .9, 'models': [],
-      'table': [{'scaling': 'weak', 'input': 'real', 'replicas': replicas,
-                 'examples_per_sec': 900. * replicas, 'low': 800. * replicas,
-                 'high': 1000. * replicas} for replicas in (1, 2, 4, 8)],
-      'validation': [{'scaling': 'weak', 'input': 'real', 'replicas': 4, 'measured': 2000.,
-                      'predicted': 2100., 'low': 1900., 'high': 2300., 'error': .05}]})
-  page_example.write(tmp_path, {'scaling.json': sweep})
-  found = write(tmp_path)
+def test_sweeps(tmp_path):
+  rows = [{'scaling': 'weak', 'input': 'real', 'replicas': replicas,
+           'examples_per_sec': 900. * replicas, 'low': 800. * replicas, 'high': 1000. * replicas}
+          for replicas in (1, 2, 4, 8)]
+  found = write(tmp_path, part('scaling.json', device_kind='gpu', predictions={
+      'interval': .9, 'models': [], 'table': rows,
+      'validation': [dict(rows[2], measured=2000., predicted=2100., error=.05)]}))
   assert pictures(tmp_path) == {'scaling.png', 'scaling-prediction.png'}
+  assert 'number of GPUs:' in found.alts
   assert ('Line chart of predicted examples/sec over the number of replicas: weak scaling on real '
-          'input to 7,200\u00a0examples/sec (6,400 to 8,000) on 8.') in [
-              image['alt'] for image in found.all('img')]
+          'input to 7,200\u00a0examples/sec (6,400 to 8,000) on 8.') in found.alts
   assert ('weak scaling, real input, 4 replicas: 2,100 examples/sec instead of 2,000, an error of '
           '5.0\u00a0%.') in found.text
-  page_example.write(tmp_path, {'scaling.json': dict(sweep, predictions=None)})
-  write(tmp_path)
+  contents = part('scaling.json', scale_over='workers', device_kind='cpu', cores_per_worker=1,
+                  predictions=None)
+  for row in contents['scaling.json']['table']:
+    row['workers'] = row.pop('replicas')
+  found = write(tmp_path, contents)
   assert pictures(tmp_path) == {'scaling.png'}
+  assert ('over the number of workers with 1 core(s) each: weak scaling on real input from '
+          '1,000\u00a0examples/sec on 1 to 2,000\u00a0examples/sec on 4') in found.alts
+  assert 'Rates by the number of workers' in [
+      region.get('aria-label') for region in found.all('div')]
+  assert 'one worker times the number of workers' in found.text
+  assert scaling_chart._x_label(contents['scaling.json']) == 'workers with 1 core(s) each'
 
 
-def test_flags_are_read_as_they_were_written(tmp_path):
-  (tmp_path / 'flags.txt').write_text('--a=b=c\n--empty=\n# --unset is not set\n# a remark\n')
-  flags = page_data.read_page_data(str(tmp_path)).flags
-  assert flags == ({'a': 'b=c', 'empty': ''}, ['unset'])
+CHROMIUM = shutil.which('chromium') or shutil.which('chromium-browser')
+# A browser's windows are wider than a phone; frames are not.
+FRAMES = '''<!DOCTYPE html><title>frames</title><pre></pre>
+<script>addEventListener('message', event => {
+  document.querySelector('pre').textContent += event.data + '\\n';
+});</script>
+<iframe src="page.html" width="360" height="800" style="border:0"></iframe>
+<iframe src="page.html" width="1280" height="800" style="border:0"></iframe>
+'''
+MEASURE = '''<script>addEventListener('load', async () => {
+  const root = document.documentElement;
+  const inScroller = element => element.parentElement.closest('.scroll');
+  parent.postMessage(JSON.stringify({
+    width: innerWidth, overflow: root.scrollWidth - root.clientWidth,
+    beyond: [...document.body.querySelectorAll('*')].filter(element =>
+      element.getBoundingClientRect().right > innerWidth + 0.5 && !inScroller(element)).length,
+    images: [...document.images].map(image => image.complete && image.naturalWidth && Math.ceil(
+      image.getBoundingClientRect().width)),
+  }), '*');
+});</script></body>'''
+
+
+def visit(path):
+  """Opens a file in Chromium; returns the document, and the lines of the console."""
+  command = [CHROMIUM, '--headless', '--disable-gpu', '--disable-dev-shm-usage', '--no-first-run',
+             '--disable-background-networking', '--disable-component-update', '--disable-sync',
+             '--host-resolver-rules=MAP * ~NOTFOUND', '--enable-logging=stderr', '--dump-dom',
+             '--user-data-dir={}'.format(path.parent / 'profile'), '--virtual-time-budget=5000',
+             '--window-size=1700,900', path.as_uri()]
+  if os.getuid() == 0:
+    command.insert(1, '--no-sandbox')  # It refuses to start without.
+  # A session of its own, as the browser is many processes, which are to end together.
+  process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                             stdin=subprocess.DEVNULL, start_new_session=True)
+  try:
+    out, err = process.communicate(timeout=120)
+  finally:
+    with contextlib.suppress(ProcessLookupError):
+      os.killpg(process.pid, signal.SIGKILL)
+  assert process.returncode == 0, err
+  return out.decode('utf-8'), [line for line in err.decode('utf-8', 'replace').splitlines()
+                               if 'CONSOLE' in line]
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason='chromium is not installed')
+def test_in_a_browser_the_page_complains_of_nothing_and_fits(full, tmp_path):
+  text = full[1].source
+  (tmp_path / 'page.html').write_text(text, encoding='utf-8')
+  dom, console = visit(tmp_path / 'page.html')
+  assert console == [] and '</footer>' in dom
+  # Its policy holds.
+  strangers = '<img src="http://127.0.0.1:9/x"><script>document.body.id = 1</script></body>'
+  (tmp_path / 'page.html').write_text(text.replace('</body>', strangers), encoding='utf-8')
+  dom, console = visit(tmp_path / 'page.html')
+  assert '<body id' not in dom and len(console) == 2
+  text, count = re.subn(r'<meta http-equiv="Content-Security-Policy"[^>]*>', '', text)
+  (tmp_path / 'page.html').write_text(text.replace('</body>', MEASURE), encoding='utf-8')
+  (tmp_path / 'frames.html').write_text(FRAMES)
+  dom, _ = visit(tmp_path / 'frames.html')
+  lines = html.unescape(re.search('<pre>(.*?)</pre>', dom, re.DOTALL).group(1)).splitlines()
+  measured = {found['width']: found for found in map(json.loads, lines)}
+  assert set(measured) == {360, 1280} and count == 1  # A phone, and a window.
+  for width, found in measured.items():
+    assert found['overflow'] == found['beyond'] == 0
+    assert len(found['images']) == len(PICTURES) + len(page_example.HOSTILE)
+    assert all(0 < shown_width <= width for shown_width in found['images'])

@@ -3,6 +3,7 @@
 import collections
 import gc
 import gzip
+import importlib.util
 import itertools
 import json
 import logging
@@ -58,6 +59,14 @@ class Outcome(NamedTuple):
   @property
   def result(self):
     return json.loads(self.out.splitlines()[-1])
+
+
+def load_script(name):
+  """Returns scripts/NAME.py as a module."""
+  spec = importlib.util.spec_from_file_location(name, str(ROOT / 'scripts' / (name + '.py')))
+  module = importlib.util.module_from_spec(spec)
+  spec.loader.exec_module(module)
+  return module
 
 
 def batches(input_fn, count=None):

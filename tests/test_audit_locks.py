@@ -1,16 +1,12 @@
 """scripts/audit.py: what pip-audit found against the table in SECURITY.md; and that table."""
 
-import importlib.util
 import json
 import re
 
 import pytest
-from conftest import ROOT
+from conftest import ROOT, load_script
 
-SPEC = importlib.util.spec_from_file_location('audit', str(ROOT / 'scripts' / 'audit.py'))
-audit = importlib.util.module_from_spec(SPEC)
-SPEC.loader.exec_module(audit)
-
+audit = load_script('audit')
 TABLE = '''
 | fake | 9 | all | not in the table | |
 <!-- findings: begin -->

@@ -7,10 +7,11 @@ import subprocess
 
 import numpy as np
 import pytest
+import tensorflow.compat.v1 as tf
 from conftest import ROOT
+from google.protobuf.internal.decoder import _DecodeVarint
 
-# What takes long here is TensorFlow, and the same on any Python.
-pytestmark = pytest.mark.slow
+from estimator_train.exporting import serving_warm_up
 
 PAGE = ROOT / 'docs' / 'serving.md'
 MODELS = {
@@ -31,6 +32,7 @@ def numbers_and_texts(value):
   return sum((numbers for numbers, _ in parts), []), [texts for _, texts in parts]
 
 
+@pytest.mark.slow
 def test_the_responses(run_program, tmp_path, clients_python):
   (tmp_path / 'serving').mkdir()
   for name, arguments in MODELS.items():
@@ -65,3 +67,36 @@ def test_the_configuration_names_its_versions():
   served = set(re.findall(r'versions: (\d+)', policy))
   assert set(re.findall(r'value: (\d+)', page)) == served
   assert set(re.findall(r'/versions/(\d+)', page)) <= served
+
+
+def fields(message):
+  """Returns the numbers and contents of the fields of a message, each of which has a length."""
+  found, position = [], 0
+  while position < len(message):
+    key, position = _DecodeVarint(message, position)
+    length, position = _DecodeVarint(message, position)
+    assert key & 7 == 2
+    found.append((key >> 3, message[position:position + length]))
+    position += length
+  return found
+
+
+def test_warm_up_requests_have_the_fields_of_tensorflow_serving(tmp_path):
+  content = bytes(range(256)) * 300  # Its length takes three bytes.
+  serving_warm_up.write_warm_up_requests(str(tmp_path), {
+      'first': {'content': tf.make_tensor_proto([content])},
+      'second': {'a': tf.make_tensor_proto(0., shape=(1, 5)), 'b': tf.make_tensor_proto([3])},
+  })
+  path = tmp_path / 'assets.extra' / 'tf_serving_warmup_requests'
+  found = {}
+  for record in tf.io.tf_record_iterator(str(path)):
+    (number, predict_log), = fields(record)
+    assert number == 6  # Of PredictionLog.
+    (number, request), = fields(predict_log)
+    assert number == 1
+    (number, spec), *inputs = fields(request)
+    assert number == 1 and all(number == 2 for number, _ in inputs)
+    found[dict(fields(spec))[3].decode()] = {
+        key.decode(): tf.make_ndarray(tf.make_tensor_proto(0).FromString(value)).tolist()
+        for (_, key), (_, value) in (fields(entry) for _, entry in inputs)}
+  assert found == {'first': {'content': [content]}, 'second': {'a': [[0.] * 5], 'b': [3]}}

@@ -2,7 +2,6 @@
 
 import collections
 import gc
-import gzip
 import importlib.util
 import itertools
 import json
@@ -12,7 +11,6 @@ import random
 import resource
 import shutil
 import signal
-import struct
 import subprocess
 import sys
 import time
@@ -137,8 +135,8 @@ def real_data(name):
 
 def pytest_terminal_summary(terminalreporter, config):
   write = terminalreporter.write_line
-  reasons = collections.Counter(
-      report.longrepr[2].replace('Skipped: ', '') for report in terminalreporter.stats.get('skipped', []))
+  skipped = terminalreporter.stats.get('skipped', [])
+  reasons = collections.Counter(report.longrepr[2].replace('Skipped: ', '') for report in skipped)
   for reason, count in sorted(reasons.items()):
     write('SKIPPED {} {}: {}'.format(count, 'test' if count == 1 else 'tests', reason))
   if not REAL_DATA.is_dir():
@@ -378,13 +376,9 @@ def image_records(image_folders):
 def write_idx(tmp_path):
   """Writes gzipped idx files of arrays and returns their paths."""
   def write(images, labels, name='train'):
-    paths = []
-    for kind, magic, array in (('images', 0x803, images), ('labels', 0x801, labels)):
-      header = struct.pack('>{}I'.format(1 + np.ndim(array)), magic, *np.shape(array))
-      path = os.path.join(str(tmp_path), '{}-{}.gz'.format(name, kind))
-      with gzip.open(path, 'wb') as file:
-        file.write(header + np.asarray(array, np.uint8).tobytes())
-      paths.append(path)
+    paths = [str(tmp_path / '{}-{}.gz'.format(name, kind)) for kind in ('images', 'labels')]
+    for path, array in zip(paths, (images, labels)):
+      generated_data.write_idx(path, array)
     return paths
 
   return write

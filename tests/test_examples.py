@@ -18,9 +18,10 @@ EXAMPLES = ROOT / 'examples'
 
 @pytest.fixture
 def execute(run_program, capsys, tmp_path, monkeypatch):
-  """Executes command lines with these arguments added to scripts; returns the last lines."""
+  """Executes command lines with these arguments added to scripts; returns their outputs."""
   monkeypatch.chdir(str(tmp_path))
-  monkeypatch.syspath_prepend(str(ROOT))
+  for folder in (ROOT, tmp_path):  # As for `python -m`.
+    monkeypatch.syspath_prepend(str(folder))
 
   def run(commands, *arguments):
     results = []
@@ -37,7 +38,7 @@ def execute(run_program, capsys, tmp_path, monkeypatch):
         capsys.readouterr()
         runpy.run_path(str(script), run_name='__main__')
         out = capsys.readouterr().out
-      results.append(out.rstrip().rpartition('\n')[2])
+      results.append(out.rstrip())
     return results
 
   return run
@@ -63,8 +64,8 @@ def test_three_lines_of_the_article_change(execute, tmp_path):
       code('article_before.py'), code('article_after.py')) if line.startswith('+ ') and line[2:]]
   assert len(added) <= 3 and all('estimator_train' in line for line in added), added
   assert "'global_step': 3" in execute(commands('article_before.py'), '3')[-1]
-  last = execute(commands('article_after.py'), '12')[-1]
-  assert "'examples': 1000" in last and "'average_loss'" in last
+  out = execute(commands('article_after.py'), '12')[-1]
+  assert "'examples': 1000" in out and "'average_loss'" in out
   model_dir = tmp_path / 'runs' / 'article_after'
   report = json.loads((model_dir / 'throughput.json').read_text())
   assert report['global_step'] == 12 and report['examples_per_sec'] > 0
@@ -84,7 +85,7 @@ def test_a_canned_estimator(execute, tmp_path):
     ('tabular.py', 'mean_absolute_error', .5, 2), ('text.py', 'accuracy', .85, 0),
     ('two_outputs.py', 'price_loss', .5, 2)])
 def test_a_model_of_ones_own(execute, tmp_path, name, metric, best, charts):
-  first, *others = map(json.loads, execute(commands(name)))
+  first, *others = (json.loads(out.splitlines()[-1]) for out in execute(commands(name)))
   assert first[metric] > best if metric == 'accuracy' else first[metric] < best
   assert len(list((tmp_path / 'runs' / name[:-3] / 'report').glob('output-*.png'))) == charts
   for predictions in others:

@@ -12,7 +12,7 @@ from conftest import ROOT
 from estimator_train import __main__ as program
 from estimator_train.errors import PeerLost
 
-SECS = 120
+SECS = 300
 QUICK = ['--dataset=synthetic', '--batch_size=8', '--log_every_steps=1']
 TWO_TASKS = '{"cluster": {"worker": ["a:1", "b:2"]}, "task": {"type": "worker", "index": 0}}'
 

@@ -1,4 +1,4 @@
-"""The notebooks in examples/: their outputs are complete, and their cells run, in other orders too."""
+"""The notebooks in examples/: their outputs are complete, and their cells run in several orders."""
 
 import hashlib
 import json
@@ -50,8 +50,9 @@ def test_notebooks_are_small_and_their_outputs_complete(path):
   assert num_pictures >= 2
 
 
-SHORTER = {'fashion_mnist.ipynb': {'STEPS = 300': 'STEPS = 12', 'RATE_STEPS = 40': 'RATE_STEPS = 3'},
-           'oct2017.ipynb': {'EPOCHS = 20': 'EPOCHS = 2', '(96, 96)': '(32, 32)'}}
+SHORTER = {
+    'fashion_mnist.ipynb': {'STEPS = 300': 'STEPS = 12', 'RATE_STEPS = 40': 'RATE_STEPS = 3'},
+    'oct2017.ipynb': {'EPOCHS = 20': 'EPOCHS = 2', '(96, 96)': '(32, 32)'}}
 
 
 @pytest.mark.parametrize('name, texts', [
@@ -100,8 +101,8 @@ def execute(notebooks_python, tmp_path, monkeypatch):
     done = subprocess.run(
         [notebooks_python, str(ROOT / 'tests' / 'notebook_runs.py'),
          str(ROOT / 'examples' / name), *cells], cwd=str(tmp_path), timeout=SECS,
-        input=json.dumps(list(SHORTER[name].items())), stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        universal_newlines=True)
+        input=json.dumps(list(SHORTER[name].items())), universal_newlines=True,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert done.returncode == 0, done.stderr
     outputs, widgets = json.loads(done.stdout.splitlines()[-1])
     return [(name, Outputs(cell)) for name, cell in zip(cells, outputs)], widgets

@@ -8,7 +8,6 @@ import sys
 import h5py
 import numpy as np
 import pytest
-from conftest import ROOT
 
 from estimator_train import __main__ as program
 from estimator_train.errors import UserError
@@ -17,7 +16,6 @@ from estimator_train.exporting.parity_jobs import Job
 
 IMAGES = ('--dataset=synthetic', '--image_size=8,8', '--labels=a,b,c', '--model=mnist_dense')
 TWO_INPUTS = ('--dataset=own_examples:two_inputs', '--model=own_examples:two_outputs')
-STRINGS = ('--dataset=examples.tabular:dataset', '--model=examples.tabular:model')
 
 
 @pytest.fixture(scope='module')
@@ -108,19 +106,6 @@ def test_verdicts_of_changed_and_missing_exports(check, image_model, monkeypatch
   assert 'not exported: the rule: the value: the remedy' in out
   row, = (row for row in result['rows'] if row['verdict'] == 'failed')
   assert row['difference'] > 1e-5 and row['reason'] == 'the difference is greater than 1e-05'
-
-
-@pytest.mark.slow
-def test_strings(check, train, monkeypatch):
-  monkeypatch.syspath_prepend(str(ROOT))
-  code, out, err = check(train(*STRINGS))
-  found = verdicts(out)
-  assert code == 1
-  assert found.pop(('saved_model serving_default', 'TensorFlow', '1')) == 'ok'
-  assert found.pop(('saved_model examples', 'TensorFlow', '1')) == 'ok'
-  assert found.pop(('tflite', None, None)) == found.pop(('onnx', None, None)) == 'not exported'
-  assert 'not exported: inputs of an ONNX model must be numbers: strings: city' in out
-  assert {name for name, _, _ in found} == {'h5'}
 
 
 CLIENT = '''#!{python}

@@ -53,6 +53,8 @@ def test_the_responses(run_program, tmp_path, clients_python):
     numbers, texts = numbers_and_texts(response)
     assert texts == expected_texts, request
     np.testing.assert_allclose(numbers, expected, rtol=0, atol=2e-6, err_msg=request)
+  assert answers['warm_up'] == {'shapes': ['serving_default', 'images'],
+                                'homes': ['serving_default', 'examples']}
   assert answers['grpc']['top_labels'] == [['square', 'star', 'circle']]
   # From the weights in served_models.py.
   logits = np.array([0, 1, .5, .25]) @ [[1, 0, -1], [0, 1, 0], [-1, .5, 2], [.5, -.5, 0]]

@@ -71,7 +71,7 @@ def check(keras, path, is_eager=True):
   """Returns the largest relative differences of the outputs, the loss and the training."""
   with np.load(path[:-len('.h5')] + '.npz') as data:
     inputs, expected, labels = (read(data, prefix) for prefix in 'xyt')
-    expected_loss, expected_steps = float(data['loss']), data['steps'] if 'steps' in data else None
+    expected_loss, expected_steps = float(data['loss']), data.get('steps')
   custom_objects = {'Scale': make_own_layer(keras)} if 'own_layer' in path else None
   found = {}
   for is_compiled in (False, True):

@@ -128,27 +128,26 @@ def _regularized_activity(inputs):
                               layers.Dense(2, activity_regularizer='l2')])(inputs)
 
 
-# What a model does with a sequence, and why Keras 3 cannot load it.
+# What makes a layer, or another function of a sequence, and why Keras 3 cannot load its model.
 _NOT_PORTABLE = (
-    (lambda inputs: layers.LSTM(3)(inputs), 'hard_sigmoid of lstm has another slope in Keras 3'),
-    (lambda inputs: layers.Lambda(lambda inputs: 2 * inputs)(inputs),
+    (lambda: layers.LSTM(3), 'hard_sigmoid of lstm has another slope in Keras 3'),
+    (lambda: layers.Lambda(lambda inputs: 2 * inputs),
      'a Lambda layer contains code for a version of Python'),
-    (lambda inputs: layers.LayerNormalization(axis=[1, 2])(inputs),
-     'layer_normalization has several axes'),
-    (lambda inputs: layers.LocallyConnected1D(2, 3)(inputs), 'Keras 3 has no LocallyConnected1D'),
-    (_causal_attention, 'Keras 3 has no argument causal of Attention'),
-    (_initial_state, 'lstm_1 has another layer as an argument'),
-    (lambda inputs: 2 * inputs, 'Keras 3 has no TensorFlowOpLayer'),
-    (_regularized_activity, 'dense in sequential may have an effect on training when it is called '
-                            'twice'))
+    (lambda: layers.LayerNormalization(axis=[1, 2]), 'layer_normalization has several axes'),
+    (lambda: layers.LocallyConnected1D(2, 3), 'Keras 3 has no LocallyConnected1D'),
+    (lambda: _causal_attention, 'Keras 3 has no argument causal of Attention'),
+    (lambda: _initial_state, 'lstm_1 has another layer as an argument'),
+    (lambda: lambda inputs: 2 * inputs, 'Keras 3 has no TensorFlowOpLayer'),
+    (lambda: _regularized_activity, 'dense in sequential may have an effect on training when it is '
+                                    'called twice'))
 
 
 def not_portable():
   """Yields models that Keras 3 cannot load, and the reasons."""
-  for compute, reason in _NOT_PORTABLE:
+  for make, reason in _NOT_PORTABLE:
     tf.keras.backend.clear_session()
     inputs = tf.keras.Input(SEQUENCE)
-    hidden = layers.Flatten()(compute(inputs))
+    hidden = layers.Flatten()(make()(inputs))
     yield tf.keras.Model(inputs, layers.Dense(NUM_CLASSES)(hidden)), reason
   yield (tf.keras.Sequential([layers.Dense(2, name='block/dense', input_shape=SEQUENCE)]),
          'the name block/dense contains a slash')

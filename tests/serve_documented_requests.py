@@ -20,8 +20,12 @@ import grpc
 import numpy as np
 import tensorflow as tf
 from google.protobuf import json_format, text_format
-from tensorflow_serving.apis import (get_model_status_pb2, predict_pb2, prediction_log_pb2,
-                                     prediction_service_pb2_grpc)
+from tensorflow_serving.apis import (
+  get_model_status_pb2,
+  predict_pb2,
+  prediction_log_pb2,
+  prediction_service_pb2_grpc,
+)
 
 REST = re.compile(r'`POST \S+/v1/models/(\w+):predict`.*?```json\n(.*?)```.*?```json\n(.*?)```',
                   re.DOTALL)

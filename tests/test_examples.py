@@ -26,13 +26,13 @@ def execute(run_program, capsys, tmp_path, monkeypatch):
   def run(commands, *arguments):
     results = []
     for command in commands:
-      command, *given = shlex.split(command)
-      if command.endswith('run_train.sh'):
+      start, *given = shlex.split(command)
+      if start.endswith('run_train.sh'):
         done = run_program(*given)
         assert done.code == 0, done.err
         out = done.out
       else:
-        assert command.endswith('python')
+        assert start.endswith('python')
         script = ROOT / given[0] if given[0].startswith('examples/') else tmp_path / given[0]
         monkeypatch.setattr(sys, 'argv', [*given, *arguments])
         capsys.readouterr()

@@ -255,8 +255,7 @@ def last_line(result):
 def test_outdated_environments_are_made_again(machine):
   outdated = (
     lambda: machine.write(LOCK, '# something else\n'),
-    lambda: (machine.root / '.venv/installed.txt').unlink(),
-    lambda: (machine.root / '.venv/bin/python').unlink())
+    (machine.root / '.venv/installed.txt').unlink, (machine.root / '.venv/bin/python').unlink)
   for outdate in outdated:
     finished_environment(machine)
     assert last_line(machine.run('run_train.sh', '--help')) == '-m estimator_train --help'

@@ -54,7 +54,7 @@ def test_the_responses(run_program, tmp_path, clients_python):
     assert texts == expected_texts, request
     np.testing.assert_allclose(numbers, expected, rtol=0, atol=2e-6, err_msg=request)
   assert answers['warm_up'] == {'shapes': ['serving_default', 'images'],
-                                'homes': ['serving_default', 'examples']}
+                                'homes': ['serving_default']}
   assert answers['grpc']['top_labels'] == [['square', 'star', 'circle']]
   # From the weights in served_models.py.
   logits = np.array([0, 1, .5, .25]) @ [[1, 0, -1], [0, 1, 0], [-1, .5, 2], [.5, -.5, 0]]
@@ -84,9 +84,10 @@ def fields(message):
 
 
 def test_warm_up_requests_have_the_fields_of_tensorflow_serving(tmp_path):
-  content = bytes(range(256)) * 300  # Its length takes three bytes.
+  # Lengths of one, two and three bytes, and those where another byte begins.
+  contents = {str(length): bytes(length) for length in (5, *range(90, 130), 70000)}
   serving_warm_up.write_warm_up_requests(str(tmp_path), {
-      'first': {'content': tf.make_tensor_proto([content])},
+      'first': {name: tf.make_tensor_proto([content]) for name, content in contents.items()},
       'second': {'a': tf.make_tensor_proto(0., shape=(1, 5)), 'b': tf.make_tensor_proto([3])},
   })
   path = tmp_path / 'assets.extra' / 'tf_serving_warmup_requests'
@@ -101,4 +102,5 @@ def test_warm_up_requests_have_the_fields_of_tensorflow_serving(tmp_path):
     found[dict(fields(spec))[3].decode()] = {
         key.decode(): tf.make_ndarray(tf.make_tensor_proto(0).FromString(value)).tolist()
         for (_, key), (_, value) in (fields(entry) for _, entry in inputs)}
-  assert found == {'first': {'content': [content]}, 'second': {'a': [[0.] * 5], 'b': [3]}}
+  assert found == {'first': {name: [content] for name, content in contents.items()},
+                   'second': {'a': [[0.] * 5], 'b': [3]}}

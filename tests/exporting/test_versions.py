@@ -1,6 +1,7 @@
 """Versions of an export: complete under a number that grows, or not there."""
 
 import errno
+import fcntl
 import os
 
 import pytest
@@ -44,6 +45,9 @@ def test_what_others_write_stays_and_what_a_killed_export_left_goes(tmp_path, mo
     fill(folder)
     before = names(tmp_path)  # The version has no final name before it is complete.
     assert len(before) == 2 and 'temp-mine' in before
+    descriptor = os.open(str(tmp_path), os.O_RDONLY)
+    fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)  # Its lock is not exclusive.
+    os.close(descriptor)
     monkeypatch.setattr(versions.os, 'getpid', lambda: 4711)
     seen.append(versions.write_version(str(tmp_path), lambda other: None))
     assert os.listdir(folder) == ['file']

@@ -13,8 +13,8 @@ changed line, and all given ones if none did; make the file with coverage 7:
   .venv/bin/python -m coverage run --source=estimator_train --data-file=FILE -m pytest tests
   # with `dynamic_context = test_function` in the section `[coverage:run]` of setup.cfg
 
-`--results` keeps a line of JSON per mutant, so that an interrupted run resumes. The script needs
-Python 3.8 or later.
+`--results` keeps a line of JSON per mutant, so that an interrupted run can be resumed. The script
+needs Python 3.8 or later.
 """
 
 import argparse

@@ -1,7 +1,8 @@
 """What the tests share: a clean environment, the program in this process, and the real data."""
 
+import collections
 import gc
-import gzip
+import importlib.util
 import itertools
 import json
 import logging
@@ -10,7 +11,6 @@ import random
 import resource
 import shutil
 import signal
-import struct
 import subprocess
 import sys
 import time
@@ -45,7 +45,7 @@ signal.signal(signal.SIGHUP, signal.SIG_DFL)  # Ignored under nohup.
 ROOT = Path(__file__).resolve().parent.parent
 # The variable is for the tests of the tests.
 REAL_DATA = Path(os.environ.get('TESTS_REAL_DATA', str(ROOT.parent / 'shared' / 'data')))
-_NO_DATA = 'it needs the data sets in ../shared/data'
+_NO_DATA = 'requires the published data sets in ../shared/data'
 
 
 class Outcome(NamedTuple):
@@ -57,6 +57,14 @@ class Outcome(NamedTuple):
   @property
   def result(self):
     return json.loads(self.out.splitlines()[-1])
+
+
+def load_script(name):
+  """Returns scripts/NAME.py as a module."""
+  spec = importlib.util.spec_from_file_location(name, str(ROOT / 'scripts' / (name + '.py')))
+  module = importlib.util.module_from_spec(spec)
+  spec.loader.exec_module(module)
+  return module
 
 
 def batches(input_fn, count=None):
@@ -98,38 +106,46 @@ def pytest_addoption(parser):
                         'files first, then the tests of each')
 
 
+@pytest.hookimpl(trylast=True)  # After `-m` has deselected tests.
 def pytest_collection_modifyitems(config, items):
   order = config.getoption('--order')
-  if order == 'reversed':
-    items.reverse()
-  elif order != 'file':
+  files = {}
+  for item in items:
+    files.setdefault(item.fspath, []).append(item)
+  tests = list(files.values())
+  if order == 'file':  # Files that take long are first, so that none of them is last.
+    tests.sort(key=lambda of_file: not any(
+        item.get_closest_marker(name) for item in of_file for name in ('slow', 'cluster')))
+  elif order == 'reversed':
+    tests = [of_file[::-1] for of_file in tests[::-1]]
+  else:
     randoms = random.Random(int(order))
-    files = {}
-    for item in items:
-      files.setdefault(item.fspath, []).append(item)
-    tests = [randoms.sample(of_file, len(of_file)) for of_file in files.values()]
-    items[:] = itertools.chain.from_iterable(randoms.sample(tests, len(tests)))
+    tests = [randoms.sample(of_file, len(of_file)) for of_file in tests]
+    randoms.shuffle(tests)
+  items[:] = itertools.chain.from_iterable(tests)
 
 
 def real_data(name):
   """Returns a folder of the real data, or skips the test where that is not there."""
   folder = REAL_DATA / name
   if not folder.is_dir():
-    pytest.skip('{}: {}'.format(_NO_DATA, name))
+    pytest.skip(_NO_DATA)
   return folder
 
 
-def pytest_terminal_summary(terminalreporter):
-  count = sum(_NO_DATA in str(report.longrepr)
-              for report in terminalreporter.stats.get('skipped', []))
-  if count:
-    tests, they = ('1 test was', 'it needs') if count == 1 else (
-        '{} tests were'.format(count), 'they need')
-    terminalreporter.write_line('{} skipped: {} the data sets in ../shared/data, which are not '
-                                'next to this checkout'.format(tests, they))
+def pytest_terminal_summary(terminalreporter, config):
+  write = terminalreporter.write_line
+  skipped = terminalreporter.stats.get('skipped', [])
+  reasons = collections.Counter(report.longrepr[2].replace('Skipped: ', '') for report in skipped)
+  for reason, count in sorted(reasons.items()):
+    write('SKIPPED {} {}: {}'.format(count, 'test' if count == 1 else 'tests', reason))
+  if not REAL_DATA.is_dir():
+    write('Tests of data sets used generated files only: there is no ../shared/data')
+  if config.getoption('markexpr') == 'not slow':
+    write('Tests that are marked slow are left out: tests/run.sh --all runs them')
   if 'TESTS_BEGAN_SECS' in os.environ:
     secs = int(time.time()) - int(os.environ['TESTS_BEGAN_SECS'])
-    terminalreporter.write_line('tests/run.sh took {} min {} s with its set-up, on {} cores'.format(
+    write('The tests took {} min {} s without their set-up, on {} cores'.format(
         secs // 60, secs % 60, len(os.sched_getaffinity(0))))
 
 
@@ -160,7 +176,7 @@ def python_installed_by(script, title):
                         stderr=subprocess.STDOUT, universal_newlines=True, timeout=900)
   last_line = done.stdout.strip().rpartition('\n')[2]
   if done.returncode:
-    pytest.skip('no environment with {}: {}'.format(title, last_line))
+    pytest.skip('requires an environment with {}: {}'.format(title, last_line))
   return last_line
 
 
@@ -256,11 +272,11 @@ def mounted(tmp_path):
     folder = tmp_path / 'disk'
     folder.mkdir()
     if shutil.which('mount') is None:
-      pytest.skip('there is no program that mounts')
+      pytest.skip('requires the program mount: not found')
     done = subprocess.run(['mount', '-t', 'tmpfs', '-o', options, 'none', str(folder)],
                           stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     if done.returncode:
-      pytest.skip('nothing can be mounted here: {}'.format(done.stdout))
+      pytest.skip('requires the right to mount a file system')
     folders.append(folder)
     return folder
 
@@ -274,16 +290,18 @@ def mounted(tmp_path):
 
 
 def real_or_generated(name, write):
-  """Returns a fixture: the folder of that name in the shared data, and one of small files.
+  """Returns a fixture: the folder of that name in the real data if any, and one of small files.
 
   Args:
     name: of the folder.
     write: writes the small files into a folder.
   """
-  @pytest.fixture(scope='session', params=['real', 'generated'])
+  is_there = (REAL_DATA / name).is_dir()
+
+  @pytest.fixture(scope='session', params=['real', 'generated'] if is_there else ['generated'])
   def folder(request, tmp_path_factory):
     if request.param == 'real':
-      return real_data(name)
+      return REAL_DATA / name
     generated = tmp_path_factory.mktemp(name)
     write(generated)
     return generated
@@ -369,13 +387,9 @@ def image_records(image_folders):
 def write_idx(tmp_path):
   """Writes gzipped idx files of arrays and returns their paths."""
   def write(images, labels, name='train'):
-    paths = []
-    for kind, magic, array in (('images', 0x803, images), ('labels', 0x801, labels)):
-      header = struct.pack('>{}I'.format(1 + np.ndim(array)), magic, *np.shape(array))
-      path = os.path.join(str(tmp_path), '{}-{}.gz'.format(name, kind))
-      with gzip.open(path, 'wb') as file:
-        file.write(header + np.asarray(array, np.uint8).tobytes())
-      paths.append(path)
+    paths = [str(tmp_path / '{}-{}.gz'.format(name, kind)) for kind in ('images', 'labels')]
+    for path, array in zip(paths, (images, labels)):
+      generated_data.write_idx(path, array)
     return paths
 
   return write

@@ -7,18 +7,24 @@ import numpy as np
 from PIL import Image
 
 
+def write_idx(path, array):
+  """Writes a gzipped idx file of images or labels."""
+  array = np.asarray(array, np.uint8)
+  header = struct.pack('>{}I'.format(1 + array.ndim), 0x800 + array.ndim, *array.shape)
+  with gzip.open(str(path), 'wb') as file:
+    file.write(header + array.tobytes())
+
+
 def write_idx_files(folder, num_train, num_test):
   """Writes idx files by the names of MNIST's: 28x28, classes in turn, each with a bright row."""
   folder.mkdir(parents=True, exist_ok=True)
   random = np.random.RandomState(1)
   for split, count in (('train', num_train), ('t10k', num_test)):
-    labels = np.arange(count, dtype=np.uint8) % 10
-    images = random.randint(0, 100, (count, 28, 28)).astype(np.uint8)
+    labels = np.arange(count) % 10
+    images = random.randint(0, 100, (count, 28, 28))
     images[np.arange(count), 2 * labels] = 255
-    for name, magic, array in (('images-idx3', 0x803, images), ('labels-idx1', 0x801, labels)):
-      header = struct.pack('>{}I'.format(1 + array.ndim), magic, *array.shape)
-      with gzip.open(str(folder / '{}-{}-ubyte.gz'.format(split, name)), 'wb') as file:
-        file.write(header + array.tobytes())
+    write_idx(folder / (split + '-images-idx3-ubyte.gz'), images)
+    write_idx(folder / (split + '-labels-idx1-ubyte.gz'), labels)
 
 
 def write_oct2017(folder):

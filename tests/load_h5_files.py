@@ -1,10 +1,10 @@
-"""Loads .h5 files in one of three libraries; compares the results with those of TensorFlow 1.15.
+"""Loads .h5 files in tf_keras and in Keras 3; compares the results with those of TensorFlow 1.15.
 
-  PYTHON load_h5_files.py {tensorflow_1,tf_keras,keras} FOLDER
+  PYTHON load_h5_files.py FOLDER
 
 FOLDER has a file NAME.npz for each NAME.h5: the inputs (x0, x1, ...), the outputs (y0, ...), the
 labels (t0, ...), the loss on these examples, and the losses of two steps of training. Prints a JSON
-object: the version, and for each file the largest differences, or the exception.
+object: for each library and file the largest differences, or the exception.
 """
 
 import importlib
@@ -16,14 +16,6 @@ import warnings
 os.environ['TF_CPP_MIN_LOG_LEVEL'] = '3'
 
 import numpy as np  # noqa: E402
-
-
-def import_keras(client):
-  if client != 'tensorflow_1':
-    return importlib.import_module(client)
-  tf = importlib.import_module('tensorflow.compat.v1')
-  tf.logging.set_verbosity(tf.logging.ERROR)
-  return tf.keras
 
 
 def make_own_layer(keras):
@@ -75,12 +67,14 @@ def losses_of(results):
   return [float(as_list(result)[0]) for result in results]
 
 
-def check(keras, path, custom_objects, is_eager):
-  data = np.load(path[:-len('.h5')] + '.npz')
-  inputs, expected, labels = (read(data, prefix) for prefix in 'xyt')
+def check(keras, path, is_eager=True):
+  """Returns the largest relative differences of the outputs, the loss and the training."""
+  with np.load(path[:-len('.h5')] + '.npz') as data:
+    inputs, expected, labels = (read(data, prefix) for prefix in 'xyt')
+    expected_loss, expected_steps = float(data['loss']), data.get('steps')
+  custom_objects = {'Scale': make_own_layer(keras)} if 'own_layer' in path else None
   found = {}
   for is_compiled in (False, True):
-    keras.backend.clear_session()
     model = keras.models.load_model(path, custom_objects=custom_objects, compile=is_compiled)
     if is_compiled or not is_eager:
       outputs = model.predict(unpack(inputs), verbose=0)
@@ -90,26 +84,27 @@ def check(keras, path, custom_objects, is_eager):
     found['compiled' if is_compiled else 'uncompiled'] = difference(as_list(outputs), expected)
   model.run_eagerly = is_eager  # Tracing functions takes longer than running them.
   loss, = losses_of([model.evaluate(unpack(inputs), unpack(labels), verbose=0)])
-  found['loss'] = abs(loss / float(data['loss']) - 1)
-  if 'steps' in data.files:
+  found['loss'] = abs(loss / expected_loss - 1)
+  if expected_steps is not None:
     steps = losses_of(model.train_on_batch(unpack(inputs), unpack(labels)) for _ in range(2))
-    found['training'] = float(np.abs(np.divide(steps, data['steps']) - 1).max())
+    found['training'] = float(np.abs(np.divide(steps, expected_steps) - 1).max())
   return found
 
 
-def main(client, folder):
+def main(folder):
   warnings.simplefilter('ignore')
-  keras = import_keras(client)
   results = {}
-  for name in sorted(os.listdir(folder)):
-    if name.endswith('.h5'):
-      custom_objects = {'Scale': make_own_layer(keras)} if 'own_layer' in name else None
-      try:
-        results[name[:-len('.h5')]] = check(keras, os.path.join(folder, name), custom_objects,
-                                            client != 'tensorflow_1')
-      except Exception as error:
-        results[name[:-len('.h5')]] = {'error': repr(error)}
-  print(json.dumps({'client': client, 'version': keras.__version__, 'files': results}))
+  for client in ('tf_keras', 'keras'):
+    keras = importlib.import_module(client)
+    results[client] = {}
+    for name in sorted(os.listdir(folder)):
+      if name.endswith('.h5'):
+        keras.backend.clear_session()
+        try:
+          results[client][name[:-len('.h5')]] = check(keras, os.path.join(folder, name))
+        except Exception as error:
+          results[client][name[:-len('.h5')]] = {'error': repr(error)}
+  print(json.dumps(results))
 
 
 if __name__ == '__main__':

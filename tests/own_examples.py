@@ -21,46 +21,40 @@ def _numbers():
   return numbers, words, price.astype(np.float32), kind, weight
 
 
-def _dataset(make_dataset, labels=()):
-  split = estimator_train.ExampleSplit(make_dataset)
-  return estimator_train.DataSet('any', labels, None, split, split)
+def _of(convert, labels=()):
+  """Returns a function that describes the examples that `convert` makes of the arrays."""
+  def describe():
+    split = estimator_train.ExampleSplit(
+        lambda: tf.data.Dataset.from_tensor_slices(convert(*_numbers())))
+    return estimator_train.DataSet('any', labels, None, split, split)
+
+  return describe
 
 
-def make_two_inputs():
-  numbers, words, price, kind, _ = _numbers()
-  return tf.data.Dataset.from_tensor_slices(
-      ({'numbers': numbers, 'words': words}, {'price': price, 'kind': kind}))
+two_inputs = _of(lambda numbers, words, price, kind, weight: (
+    {'numbers': numbers, 'words': words}, {'price': price, 'kind': kind}))
+weighted = _of(lambda numbers, words, price, kind, weight: (numbers, price, weight))
+sequences = _of(lambda numbers, words, price, kind, weight: (words, np.roll(words, -1, 1)))
+text = _of(lambda numbers, words, price, kind, weight: (words, kind), ('low', 'high'))
+# Examples that a model with these inputs and outputs does not accept, or that are special.
+of_other_names = _of(lambda numbers, words, price, kind, weight: (
+    {'number': numbers, 'words': words}, {'price': price, 'kind': kind}))
+of_other_labels = _of(lambda numbers, words, price, kind, weight: (
+    {'numbers': numbers, 'words': words}, {'prices': price, 'kind': kind}))
+of_a_third_kind = _of(lambda numbers, words, price, kind, weight: (
+    {'numbers': numbers, 'words': words}, {'price': price, 'kind': kind * 0 + 2}))
+half_weighted = _of(lambda numbers, words, price, kind, weight: (
+    {'numbers': numbers, 'words': words}, {'price': price, 'kind': kind},
+    (np.arange(NUM_EXAMPLES) < 18).astype(np.float32)))
+first_half = _of(lambda numbers, words, price, kind, weight: (
+    {'numbers': numbers[:18], 'words': words[:18]}, {'price': price[:18], 'kind': kind[:18]}))
+of_wide_labels = _of(lambda numbers, words, price, kind, weight: (numbers, numbers))
+of_names = _of(lambda numbers, words, price, kind, weight: (numbers.astype(str), price))
 
 
-def two_inputs():
-  return _dataset(make_two_inputs)
-
-
-def make_weighted():
-  numbers, _, price, _, weight = _numbers()
-  return tf.data.Dataset.from_tensor_slices((numbers, price, weight))
-
-
-def weighted():
-  return _dataset(make_weighted)
-
-
-def make_sequences():
-  _, words, _, _, _ = _numbers()
-  return tf.data.Dataset.from_tensor_slices((words, np.roll(words, -1, 1)))
-
-
-def sequences():
-  return _dataset(make_sequences)
-
-
-def make_text():
-  _, words, _, kind, _ = _numbers()
-  return tf.data.Dataset.from_tensor_slices((words, kind))
-
-
-def text():
-  return _dataset(make_text, ('low', 'high'))
+def in_batches():
+  split = estimator_train.ExampleSplit(lambda: weighted().train.make_dataset().batch(5))
+  return estimator_train.DataSet('any', (), None, split, split)
 
 
 def two_outputs():

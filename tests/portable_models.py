@@ -114,63 +114,40 @@ PORTABLE = (image_layers, sequence_layers, own_layer_in_sequence, attention, two
             model_as_output)
 
 
-def _of_sequences(*hidden_layers):
-  return tf.keras.Sequential([tf.keras.layers.InputLayer(SEQUENCE)] + list(hidden_layers)
-                             + [layers.Flatten(), layers.Dense(NUM_CLASSES)])
+def _causal_attention(inputs):
+  return layers.Attention(causal=True)([inputs, layers.Conv1D(4, 1)(inputs)])
 
 
-def hard_sigmoid():
-  return _of_sequences(layers.LSTM(3))
-
-
-def lambda_layer():
-  return _of_sequences(layers.Lambda(lambda inputs: 2 * inputs))
-
-
-def several_axes():
-  return _of_sequences(layers.LayerNormalization(axis=[1, 2]))
-
-
-def missing_layer():
-  return _of_sequences(layers.LocallyConnected1D(2, 3))
-
-
-def causal_attention():
-  inputs = tf.keras.Input(SEQUENCE)
-  hidden = layers.Attention(causal=True)([inputs, layers.Conv1D(4, 1)(inputs)])
-  return tf.keras.Model(inputs, layers.Dense(NUM_CLASSES)(layers.Flatten()(hidden)))
-
-
-def initial_state():
-  inputs = tf.keras.Input(SEQUENCE)
+def _initial_state(inputs):
   _, *state = layers.LSTM(3, recurrent_activation='sigmoid', return_state=True)(inputs)
-  hidden = layers.LSTM(3, recurrent_activation='sigmoid')(inputs, initial_state=state)
-  return tf.keras.Model(inputs, layers.Dense(NUM_CLASSES)(hidden))
+  return layers.LSTM(3, recurrent_activation='sigmoid')(inputs, initial_state=state)
 
 
-def slash_in_name():
-  return _of_sequences(layers.Dense(2, name='block/dense'))
+def _regularized_activity(inputs):
+  return tf.keras.Sequential([layers.InputLayer(SEQUENCE),
+                              layers.Dense(2, activity_regularizer='l2')])(inputs)
 
 
-def operation():
-  inputs = tf.keras.Input(SEQUENCE)
-  return tf.keras.Model(inputs, layers.Dense(NUM_CLASSES)(layers.Flatten()(2 * inputs)))
+# What makes a layer, or another function of a sequence, and why Keras 3 cannot load its model.
+_NOT_PORTABLE = (
+    (lambda: layers.LSTM(3), 'hard_sigmoid of lstm has another slope in Keras 3'),
+    (lambda: layers.Lambda(lambda inputs: 2 * inputs),
+     'a Lambda layer contains code for a version of Python'),
+    (lambda: layers.LayerNormalization(axis=[1, 2]), 'layer_normalization has several axes'),
+    (lambda: layers.LocallyConnected1D(2, 3), 'Keras 3 has no LocallyConnected1D'),
+    (lambda: _causal_attention, 'Keras 3 has no argument causal of Attention'),
+    (lambda: _initial_state, 'lstm_1 has another layer as an argument'),
+    (lambda: lambda inputs: 2 * inputs, 'Keras 3 has no TensorFlowOpLayer'),
+    (lambda: _regularized_activity, 'dense in sequential may have an effect on training when it is '
+                                    'called twice'))
 
 
-def regularized_activity():
-  inputs = tf.keras.Input(SEQUENCE)
-  backbone = _of_sequences(layers.Dense(2, activity_regularizer='l2'))
-  return tf.keras.Model(inputs, layers.Dense(NUM_CLASSES)(backbone(inputs)))
-
-
-NOT_PORTABLE = (
-    (hard_sigmoid, 'hard_sigmoid of lstm has another slope in Keras 3'),
-    (lambda_layer, 'a Lambda layer contains code for a version of Python'),
-    (several_axes, 'layer_normalization has several axes'),
-    (missing_layer, 'Keras 3 has no LocallyConnected1D'),
-    (causal_attention, 'Keras 3 has no argument causal of Attention'),
-    (initial_state, 'lstm_1 has another layer as an argument'),
-    (slash_in_name, 'the name block/dense contains a slash'),
-    (operation, 'Keras 3 has no TensorFlowOpLayer'),
-    (regularized_activity, 'dense in sequential may have an effect on training when it is called '
-                           'twice'))
+def not_portable():
+  """Yields models that Keras 3 cannot load, and the reasons."""
+  for make, reason in _NOT_PORTABLE:
+    tf.keras.backend.clear_session()
+    inputs = tf.keras.Input(SEQUENCE)
+    hidden = layers.Flatten()(make()(inputs))
+    yield tf.keras.Model(inputs, layers.Dense(NUM_CLASSES)(hidden)), reason
+  yield (tf.keras.Sequential([layers.Dense(2, name='block/dense', input_shape=SEQUENCE)]),
+         'the name block/dense contains a slash')

@@ -4,8 +4,9 @@
 
 PAGE is the documentation; FOLDER has an exported SavedModel for each model name. ANSWERS gets a
 JSON list of [request, documented response, response] of the REST API, and what the gRPC code
-leaves in its variables. The servers here are stand-ins: JSON to tensors and back, and gRPC's own
-server with the service of tensorflow-serving-api.
+leaves in its variables, and the signatures of the requests that warm up each model. The servers
+here are stand-ins: JSON to tensors and back, and gRPC's own server with the service of
+tensorflow-serving-api.
 """
 
 import base64
@@ -19,7 +20,12 @@ import grpc
 import numpy as np
 import tensorflow as tf
 from google.protobuf import json_format, text_format
-from tensorflow_serving.apis import get_model_status_pb2, predict_pb2, prediction_service_pb2_grpc
+from tensorflow_serving.apis import (
+  get_model_status_pb2,
+  predict_pb2,
+  prediction_log_pb2,
+  prediction_service_pb2_grpc,
+)
 
 REST = re.compile(r'`POST \S+/v1/models/(\w+):predict`.*?```json\n(.*?)```.*?```json\n(.*?)```',
                   re.DOTALL)
@@ -111,6 +117,18 @@ def check_messages(page):
   json_format.Parse(status, get_model_status_pb2.GetModelStatusResponse())
 
 
+def replay_warm_up(folder, loaded):
+  """Answers the requests that warm up a model; returns the names of their signatures."""
+  path = os.path.join(folder, 'assets.extra', 'tf_serving_warmup_requests')
+  names = []
+  for record in tf.data.TFRecordDataset(path):
+    request = prediction_log_pb2.PredictionLog.FromString(record.numpy()).predict_log.request
+    loaded.signatures[request.model_spec.signature_name](
+        **{name: tf.constant(tf.make_ndarray(value)) for name, value in request.inputs.items()})
+    names.append(request.model_spec.signature_name)
+  return names
+
+
 def main(page_path, folder, answers):
   with open(page_path, encoding='utf-8') as file:
     page = file.read()
@@ -119,7 +137,9 @@ def main(page_path, folder, answers):
           for name, request, documented in REST.findall(page)]
   check_messages(page)
   with open(answers, 'w', encoding='utf-8') as file:
-    json.dump({'rest': rest, 'grpc': run_grpc_code(page, models)}, file)
+    json.dump({'rest': rest, 'grpc': run_grpc_code(page, models),
+               'warm_up': {name: replay_warm_up(os.path.join(folder, name), loaded)
+                           for name, loaded in models.items()}}, file)
 
 
 if __name__ == '__main__':

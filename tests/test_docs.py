@@ -59,10 +59,6 @@ EXECUTED = [command for command in COMMANDS
             if not any(re.match(pattern, command) for pattern, _ in ELSEWHERE)]
 
 
-def test_opens_with_the_two_commands():
-  assert COMMANDS[:2] == ['./run_train.sh', 'tests/run.sh']
-
-
 def arguments_of(command):
   """Returns the flags of the program that a command has, or None if it is another program."""
   match = PROGRAM.match(command) or STARTERS.match(command)
@@ -72,21 +68,19 @@ def arguments_of(command):
       '--flagfile=estimator_train/configs/quickstart.flags']
 
 
-@pytest.mark.parametrize('command', [command for command in COMMANDS if command not in EXECUTED])
-def test_command_that_is_not_executed_here(command, monkeypatch):
-  monkeypatch.chdir(str(ROOT))
-  reason = next(reason for pattern, reason in ELSEWHERE if re.match(pattern, command))
-  assert (ROOT / reason.split('; ')[-1].split(', ')[0]).exists()
-  arguments = arguments_of(command)
-  if arguments is not None:
-    arguments = [argument for argument in arguments if argument != '--tensorboard'
-                 and not argument.startswith(('--local_', '--max_restarts'))]
-    assert flags.wants_help(arguments) or flags.parse(arguments)
-    return
-  words = [word for word in shlex.split(command) if '=' not in word or word.startswith('-')]
-  files = [word for word in words if '/' in word and not word.startswith(('-', '$', 'DATA'))]
-  for name in files:
-    assert (ROOT / name).exists() or name.startswith('.venv/')
+def test_commands_that_are_not_executed_here():
+  assert COMMANDS[:2] == ['./run_train.sh', 'tests/run.sh']
+  for command in set(COMMANDS) - set(EXECUTED):
+    arguments = arguments_of(command)
+    if arguments is not None:
+      arguments = [argument for argument in arguments if argument != '--tensorboard'
+                   and not argument.startswith(('--local_', '--max_restarts'))]
+      assert flags.wants_help(arguments) or flags.parse(arguments), command
+      continue
+    words = [word for word in shlex.split(command) if '=' not in word or word.startswith('-')]
+    for name in words:
+      if '/' in name and not name.startswith(('-', '$', 'DATA', '.venv/')):
+        assert (ROOT / name).exists(), command
 
 
 @pytest.fixture(scope='module')
@@ -128,8 +122,10 @@ def needed_runs(arguments):
   return {settings.model_dir: kept + few_steps}
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize('command', EXECUTED)
+# Of the README by default; the others are similar.
+@pytest.mark.parametrize('command', [
+    command if command in README else pytest.param(command, marks=pytest.mark.slow)
+    for command in EXECUTED])
 def test_command(command, workspace, run_program, monkeypatch):
   monkeypatch.chdir(str(workspace))
   arguments = arguments_of(command)
@@ -151,25 +147,23 @@ def test_command(command, workspace, run_program, monkeypatch):
   assert done.result.get('mode', 'download') == settings.mode
 
 
-@pytest.mark.parametrize('flagfile', sorted((ROOT / 'estimator_train' / 'configs').glob('*.flags')),
-                         ids=lambda path: path.name)
-def test_flagfile_parses(flagfile):
-  assert flags.parse(['--flagfile={}'.format(flagfile)]).model_dir
+def test_flagfiles_parse():
+  for path in (ROOT / 'estimator_train' / 'configs').glob('*.flags'):
+    assert flags.parse(['--flagfile={}'.format(path)]).model_dir
 
 
-@pytest.mark.parametrize('name', sorted(TEXTS))
-def test_python_examples_use_public_names(name):
-  for example in re.findall(r'```python\n(.*?)```', TEXTS[name], re.DOTALL):
-    used = {node.attr for node in ast.walk(ast.parse(example)) if isinstance(node, ast.Attribute)
-            and isinstance(node.value, ast.Name) and node.value.id == 'estimator_train'}
-    assert used <= set(estimator_train.__all__)
-
-
-@pytest.mark.parametrize('name', sorted(TEXTS))
-def test_example_scripts_exist(name):
-  """tests/test_examples.py executes them."""
-  for script in re.findall(r'examples/\w+\.py', TEXTS[name]):
-    assert (ROOT / script).exists()
+def test_names_in_the_pages_exist():
+  """Public names in Python examples, scripts that tests/test_examples.py executes, and tests."""
+  for name, text in TEXTS.items():
+    for example in re.findall(r'```python\n(.*?)```', text, re.DOTALL):
+      used = {node.attr for node in ast.walk(ast.parse(example)) if isinstance(node, ast.Attribute)
+              and isinstance(node.value, ast.Name) and node.value.id == 'estimator_train'}
+      assert used <= set(estimator_train.__all__), name
+    for path, _, test in re.findall(r'((?:examples|tests)/[\w/]+\.py)(::(\w+))?', text):
+      assert (ROOT / path).exists(), (name, path)
+      assert not test or 'def {}('.format(test) in (ROOT / path).read_text(encoding='utf-8'), test
+  for name in ('flags.txt', 'labels.txt', 'throughput.json', 'evaluation.json'):
+    assert '`{}`'.format(name) in DOCS['reports.md']
 
 
 def test_tasks_on_several_machines_are_of_one_cluster():
@@ -183,22 +177,17 @@ def test_tasks_on_several_machines_are_of_one_cluster():
   assert flags.parse(shlex.split(command)).distribution_strategy == 'multi_worker_mirrored'
 
 
-def test_every_output_file_is_documented():
-  for name in ('flags.txt', 'labels.txt', 'throughput.json', 'evaluation.json'):
-    assert '`{}`'.format(name) in DOCS['reports.md']
-
-
-@pytest.mark.parametrize('name', sorted(WORKLOADS))
-def test_ledger_has_every_figure(name):
+def test_ledger_has_every_figure():
   """The tables are those that the command writes: their first columns are the workloads'."""
-  section = DOCS['performance.md'].partition('<!-- ledger: begin -->')[2].partition(
-      '<!-- ledger: end -->')[0]
-  table = section.partition('`{}` on '.format(name))[2].partition('\n`')[0]
-  rows = [tuple(cell.strip() for cell in line.split('|')[1:4])
-          for line in table.splitlines() if line.startswith('|')][2:]
-  figures = [figure for part in WORKLOADS[name].parts for figure in part.figures]
-  assert rows == [(figure.name, figure.published or '', figure.conditions)
-                  for figure in figures + list(WORKLOADS[name].combined_figures)]
+  section = re.search('<!-- ledger: begin -->(.*?)<!-- ledger: end -->', DOCS['performance.md'],
+                      re.DOTALL).group(1)
+  for name, workload in WORKLOADS.items():
+    table = section.partition('`{}` on '.format(name))[2].partition('\n`')[0]
+    rows = [tuple(cell.strip() for cell in line.split('|')[1:4])
+            for line in table.splitlines() if line.startswith('|')][2:]
+    figures = [figure for part in workload.parts for figure in part.figures]
+    assert rows == [(figure.name, figure.published or '', figure.conditions)
+                    for figure in figures + list(workload.combined_figures)], name
 
 
 def test_flag_reference_is_generated():
@@ -207,15 +196,15 @@ def test_flag_reference_is_generated():
   assert DOCS['reference/flags.md'] == page
 
 
-@pytest.mark.parametrize('name', sorted(TEXTS))
-def test_links_lead_somewhere(name):
-  for target in re.findall(r'\]\(([^)\s]+)\)', re.sub(r'`[^`]*`', '', TEXTS[name])):
-    path, _, anchor = target.partition('#')
-    page = os.path.normpath(os.path.join(os.path.dirname(name), path)) if path else name
-    assert (ROOT / page).exists(), target
-    if anchor:
-      headings = re.findall(r'^#+ (.*)$', TEXTS[page], re.MULTILINE)
-      assert anchor in [anchor_of(heading) for heading in headings], target
+def test_links_lead_somewhere():
+  for name, text in TEXTS.items():
+    for target in re.findall(r'\]\(([^)\s]+)\)', re.sub(r'`[^`]*`', '', text)):
+      path, _, anchor = target.partition('#')
+      page = os.path.normpath(os.path.join(os.path.dirname(name), path)) if path else name
+      assert (ROOT / page).exists(), (name, target)
+      if anchor:
+        headings = re.findall(r'^#+ (.*)$', TEXTS[page], re.MULTILINE)
+        assert anchor in map(anchor_of, headings), (name, target)
 
 
 def anchor_of(heading):

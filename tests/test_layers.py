@@ -4,9 +4,9 @@ import ast
 import re
 import subprocess
 import sys
+from pathlib import Path
 
-import pytest
-from conftest import ROOT
+from conftest import ROOT, load_script
 
 # From the bottom up; packages that share a layer do not import each other.
 LAYERS = (
@@ -21,193 +21,105 @@ LAYERS = (
   ('__main__',),
 )
 LEVEL = {package: level for level, packages in enumerate(LAYERS) for package in packages}
-MOST_LAYERS = 10
 WITHOUT_TENSORFLOW = ('files', 'process', 'settings', 'cluster', 'run_dir', 'flags', 'datasets',
                       'reports', 'doctor', 'launcher', 'configs', 'modes.doctor', 'modes.scaling',
                       'models.registry', 'distribution.threads', 'exporting.parity')
-
-MODULES = sorted(
-    path.relative_to(ROOT) for path in (ROOT / 'estimator_train').rglob('*.py')
-    if path.relative_to(ROOT).parts != ('estimator_train', '__init__.py'))
-
-
-def name_of(path):
-  """Returns the dotted name of the module in a file."""
-  parts = path.with_suffix('').parts
-  return '.'.join(parts[:-1] if parts[-1] == '__init__' else parts)
-
-
-NAMES = {name_of(path) for path in MODULES}
-
-
-def tree_of(path):
-  return ast.parse((ROOT / path).read_text(encoding='utf-8'))
-
-
-def own_imports(path):
-  """Yields the dotted names of this package that a file imports, of modules where they are."""
-  for node in ast.walk(tree_of(path)):
-    if isinstance(node, ast.Import):
-      yield from (name.name for name in node.names if name.name.startswith('estimator_train'))
-    elif isinstance(node, ast.ImportFrom):
-      assert not node.level, '{}: relative import'.format(path)
-      if node.module.startswith('estimator_train'):
-        yield from ('{}.{}'.format(node.module, name.name) for name in node.names)
-
-
-def package_of(name):
-  return name.split('.')[1]
-
-
-def test_the_top_level_has_four_modules():
-  modules = {path.name for path in (ROOT / 'estimator_train').glob('*.py')}
-  assert modules == {'__init__.py', '__main__.py', 'errors.py', 'flags.py'}
-
-
-def test_layers_are_few():
-  assert len(LAYERS) <= MOST_LAYERS
-  assert set(LEVEL) == {package_of(name) for name in NAMES}
-
-
-@pytest.mark.parametrize('path', MODULES, ids=str)
-def test_imports_go_down(path):
-  own = package_of(name_of(path))
-  for name in own_imports(path):
-    if name == 'estimator_train.__version__' or package_of(name) == own != 'modes':
-      continue
-    # Modes do not know each other.
-    assert LEVEL[package_of(name)] < LEVEL[own], '{} imports {}'.format(path, name)
-
-
-def test_no_module_imports_itself_by_way_of_others():
-  graph = {name_of(path): {name if name in NAMES else name.rpartition('.')[0]
-                           for name in own_imports(path)} & NAMES for path in MODULES}
-  done = set()
-
-  def visit(name, above):
-    assert name not in above, ' -> '.join(above[above.index(name):] + [name])
-    if name not in done:
-      for imported in sorted(graph[name]):
-        visit(imported, above + [name])
-      done.add(name)
-
-  for name in sorted(graph):
-    visit(name, [])
-
-
-@pytest.mark.parametrize('path', MODULES, ids=str)
-def test_private_names_stay_in_their_module(path):
-  modules = {}
-  for node in ast.walk(tree_of(path)):
-    if isinstance(node, ast.ImportFrom) and node.module.startswith('estimator_train'):
-      for name in node.names:
-        full = '{}.{}'.format(node.module, name.name)
-        assert not name.name.startswith('_') or name.name.startswith('__'), full
-        if full in NAMES:
-          modules[name.asname or name.name] = full
-  for node in ast.walk(tree_of(path)):
-    if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
-      private = node.attr.startswith('_') and node.value.id in modules
-      assert not private, '{}: {}.{}'.format(path, node.value.id, node.attr)
-
-
-OUTSIDE_TF_PATCHES = [path for path in MODULES if 'tf_patches' not in path.parts]
 # Of named tuples, whose methods begin with an underscore so that fields can have any name.
 PUBLIC_ALL_THE_SAME = {'_asdict', '_field_defaults', '_field_types', '_fields', '_make', '_replace'}
+MOST_LINES = 350  # Of a module: it has one subject.
+
+TREES = {path.relative_to(ROOT / 'estimator_train'): ast.parse(path.read_text(encoding='utf-8'))
+         for path in sorted((ROOT / 'estimator_train').rglob('*.py'))}
+METRICS = load_script('code_metrics').measure(ROOT)
+del TREES[Path('__init__.py')]
 
 
-def imported_modules(tree):
+def imports(tree):
+  """Yields the dotted names that a module imports."""
   for node in ast.walk(tree):
     if isinstance(node, ast.Import):
-      yield from (name.name for name in node.names)
+      yield from (alias.name for alias in node.names)
     elif isinstance(node, ast.ImportFrom):
-      yield from ('{}.{}'.format(node.module, name.name) for name in node.names)
+      assert not node.level, 'a relative import'
+      yield from ('{}.{}'.format(node.module, alias.name) for alias in node.names)
 
 
-def private_attributes(tree):
-  """Yields where an attribute that begins with one underscore is of another object than self."""
-  for node in ast.walk(tree):
-    if (isinstance(node, ast.Attribute) and node.attr.startswith('_')
-        and not node.attr.startswith('__') and node.attr not in PUBLIC_ALL_THE_SAME
-        and not (isinstance(node.value, ast.Name) and node.value.id in ('self', 'cls', 'os'))
-        and not (isinstance(node.value, ast.Call) and isinstance(node.value.func, ast.Name)
-                 and node.value.func.id == 'super')):
-      yield node
+def test_imports_go_down():
+  assert {path.with_suffix('').parts[0] for path in TREES} == set(LEVEL)
+  for path, tree in TREES.items():
+    own = path.with_suffix('').parts[0]
+    for name in imports(tree):
+      program, _, target = name.partition('.')
+      target = target.split('.')[0]
+      # Modes do not know each other.
+      if program == 'estimator_train' and target != '__version__' and not target == own != 'modes':
+        assert LEVEL[target] < LEVEL[own], '{} imports {}'.format(path, name)
+  assert METRICS['import_cycles'] == []
+  assert METRICS['top_level_modules'] == ['__init__', '__main__', 'errors', 'flags']
 
 
-def own_names(cls, classes):
-  """Returns what a class, and its bases in the same module, define or set."""
-  names = {node.name for node in ast.walk(cls) if isinstance(node, ast.FunctionDef)}
-  names |= {node.attr for node in ast.walk(cls)
-            if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)}
-  names |= {node.id for node in ast.walk(cls)
-            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
-  for base in cls.bases:
-    if isinstance(base, ast.Name) and base.id in classes:
-      names |= own_names(classes[base.id], classes)
-  return names
+def test_private_names_stay_in_their_module():
+  """And those of TensorFlow in tf_patches."""
+  assert METRICS['tensorflow_private_names'] == []
+  for path, tree in TREES.items():
+    for name in imports(tree):
+      is_private = name.rpartition('.')[2].startswith('_') and not name.endswith('__')
+      assert not (is_private and name.startswith('estimator_train')), (path, name)
+      is_public = name.startswith('tensorflow.compat.v1') or path.parts[0] == 'tf_patches'
+      assert is_public or not name.startswith('tensorflow'), (path, name)
+    if path.parts[0] == 'tf_patches':
+      continue
+    for node in ast.walk(tree):
+      if isinstance(node, ast.Attribute) and re.match('_[^_]', node.attr):
+        owner = getattr(node.value, 'id', None) or getattr(
+            getattr(node.value, 'func', None), 'id', None)
+        assert owner in ('self', 'cls', 'os', 'super') or node.attr in PUBLIC_ALL_THE_SAME, (
+            path, node.lineno, node.attr)
 
 
-def inherited_private_attributes(tree):
-  """Yields where a method uses a private attribute that a base of another module brings."""
-  classes = {node.name: node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)}
-  for cls in classes.values():
-    names = own_names(cls, classes)
-    for node in ast.walk(cls):
-      if (isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)
-          and node.value.id == 'self' and node.attr.startswith('_')
-          and not node.attr.startswith('__') and node.attr not in PUBLIC_ALL_THE_SAME | names):
-        yield node
-
-
-@pytest.mark.parametrize('path', OUTSIDE_TF_PATCHES, ids=str)
-def test_only_tf_patches_uses_private_names_of_tensorflow(path):
-  tree = tree_of(path)
-  for name in imported_modules(tree):
-    if name.split('.')[0].startswith('tensorflow'):
-      assert name.startswith('tensorflow.compat.v1'), '{} imports {}'.format(path, name)
-  for found in (private_attributes, inherited_private_attributes):
-    for node in found(tree):
-      raise AssertionError('{}:{} uses {}'.format(path, node.lineno, node.attr))
-
-
-@pytest.mark.parametrize('text', [
-    'backend._SESSION', 'saver._last_checkpoints[0]', 'strategy.extended._cross_device_ops = 1',
-    'class Hook(tf.train.CheckpointSaverHook):\n  def end(self):\n    self._timer.reset()'])
-def test_private_names_are_found(text):
-  tree = ast.parse(text)
-  assert len(list(private_attributes(tree)) + list(inherited_private_attributes(tree))) == 1
+def test_methods_use_no_private_attributes_of_bases_in_other_modules():
+  for path, tree in TREES.items():
+    classes = [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
+    if path.parts[0] == 'tf_patches' or not classes:
+      continue
+    own, used = set(PUBLIC_ALL_THE_SAME), set()
+    for node in (node for one in classes for node in ast.walk(one)):
+      if isinstance(node, ast.FunctionDef):
+        own.add(node.name)
+      elif isinstance(node, (ast.Attribute, ast.Name)):
+        name = node.attr if isinstance(node, ast.Attribute) else node.id
+        is_of_self = getattr(getattr(node, 'value', None), 'id', None) == 'self'
+        (own if isinstance(node.ctx, ast.Store) else used if is_of_self else set()).add(name)
+    assert not {name for name in used - own if re.match('_[^_]', name)}, path
 
 
 def test_workarounds_are_documented():
   """The overview in `tf_patches/__init__.py` names each function and class, and its test."""
-  overview = ast.get_docstring(tree_of('estimator_train/tf_patches/__init__.py'))
-  for path in MODULES:
-    if 'tf_patches' not in path.parts or path.name == '__init__.py':
-      continue
-    for node in tree_of(path).body:
-      if isinstance(node, (ast.FunctionDef, ast.ClassDef)) and not node.name.startswith('_'):
-        text = ast.get_docstring(node)
-        is_explained = any(words in text for words in ('Defect: ', 'Not a workaround', 'See '))
-        assert is_explained, node.name
-        assert '`{}.{}`'.format(path.stem, node.name) in overview, node.name
+  overview = ast.get_docstring(TREES[Path('tf_patches/__init__.py')])
+  for path, tree in TREES.items():
+    if path.parts[0] == 'tf_patches' and path.name != '__init__.py':
+      for node in tree.body:
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef)) and not node.name.startswith('_'):
+          assert re.search('Defect: |Not a workaround|See ', ast.get_docstring(node)), node.name
+          assert '`{}.{}`'.format(path.stem, node.name) in overview, node.name
   for test in re.findall(r'tests/[a-z_/]+\.py', overview):
     assert (ROOT / test).is_file(), test
 
 
-def test_every_file_has_one_subject():
-  lengths = {str(path): len((ROOT / path).read_text(encoding='utf-8').splitlines())
-             for path in MODULES}
-  assert {path: length for path, length in lengths.items() if length > 350} == {}
+def test_every_module_has_one_subject():
+  for path in TREES:
+    lines = (ROOT / 'estimator_train' / path).read_text(encoding='utf-8').splitlines()
+    assert len(lines) <= MOST_LINES, path
 
 
-@pytest.mark.parametrize('package', WITHOUT_TENSORFLOW)
-def test_imports_without_tensorflow(package):
+def test_imports_without_tensorflow():
   code = '''
 import importlib, pkgutil, sys
-module = importlib.import_module('estimator_train.{}')
-for found in pkgutil.iter_modules(getattr(module, '__path__', []), module.__name__ + '.'):
-  importlib.import_module(found.name)
-assert not [name for name in sys.modules if name.startswith('tensorflow')], 'TensorFlow is there'
-'''.format(package)
-  subprocess.run([sys.executable, '-c', code], cwd=str(ROOT), check=True, timeout=60)
+for name in sys.argv[1:]:
+  module = importlib.import_module('estimator_train.' + name)
+  for found in pkgutil.iter_modules(getattr(module, '__path__', []), module.__name__ + '.'):
+    importlib.import_module(found.name)
+  assert not [found for found in sys.modules if found.startswith('tensorflow')], name
+'''
+  subprocess.run([sys.executable, '-c', code, *WITHOUT_TENSORFLOW], cwd=str(ROOT), check=True,
+                 timeout=300)

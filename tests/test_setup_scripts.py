@@ -18,10 +18,11 @@ VERSION = '{}.{}'.format(*sys.version_info)
 OTHER_VERSION = {'3.6': '3.7', '3.7': '3.6'}[VERSION]
 LOCK = 'requirements/py{}{}.txt'.format(*sys.version_info)
 TOOLS = 'bash cat dirname env mkdir mktemp readlink rm sort'
-TIMEOUT_SECS = 60
+TIMEOUT_SECS = 300
 
 # What stand-ins for Python print for find_python.sh's questions, and how they fail.
 PRINTS_FIELDS = '#!/usr/bin/env bash\necho a warning >&2\necho {} {} {} {} "$0"\n'
+CPYTHON = PRINTS_FIELDS.format('CPython', '{}', 64, 'x86_64')
 BROKEN_SHIM = '#!/usr/bin/env bash\necho "pyenv: $0: command not found" >&2\nexit 127\n'
 
 
@@ -34,6 +35,7 @@ class Machine:
   """A checkout, a home folder and a PATH, all empty but for what the scripts need."""
 
   def __init__(self, folder):
+    self.folder = folder
     self.root = folder / 'a chéck out'
     self.home = folder / 'home'
     self.bin = folder / 'bin'
@@ -78,9 +80,6 @@ class Machine:
   def run(self, script, *arguments, **environment):
     return finish(self.start(script, *arguments, **environment))
 
-  def log_lines(self, venv='.venv'):
-    return (self.root / venv / 'setup.log').read_text().splitlines()
-
 
 def finish(process):
   try:
@@ -90,73 +89,48 @@ def finish(process):
   return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
 
-def found(result):
-  assert result.returncode == 0, result.stderr
-  assert result.stdout.count('\n') == 1
-  return result.stdout.strip()
+PYENV = 'home/.pyenv/versions/{}/bin/python'
+# The Pythons of a machine, by their paths (True: the running one), and which of them is found.
+MACHINES = {
+  'on PATH by its version': ({'bin/python' + VERSION: True}, 'bin/python' + VERSION),
+  'on PATH as python3': ({'bin/python3': True}, 'bin/python3'),
+  'behind broken shims': (
+    {'bin/python3.7': BROKEN_SHIM, 'bin/python3': BROKEN_SHIM, 'bin/python': True}, 'bin/python'),
+  'under pyenv': ({PYENV.format(VERSION + '.2'): True}, PYENV.format(VERSION + '.2')),
+  'under PYENV_ROOT': ({'other/versions/3.7.2/bin/python': CPYTHON.format('3.7')},
+                       'other/versions/3.7.2/bin/python'),
+  'the newest patch': ({PYENV.format('3.7.{}'.format(patch)): CPYTHON.format('3.7')
+                        for patch in (9, 16, 17)}, PYENV.format('3.7.17')),
+  'the newer version': (
+    {'bin/python3.6': CPYTHON.format('3.6'), PYENV.format('3.7.2'): CPYTHON.format('3.7')},
+    PYENV.format('3.7.2')),
+}
 
 
-REAL_PYTHON = os.path.realpath(sys.executable)
+@pytest.mark.parametrize('pythons, expected', MACHINES.values(), ids=list(MACHINES))
+def test_a_suitable_python_is_found(machine, pythons, expected):
+  for path, text in pythons.items():
+    if text is True:
+      machine.add_python(machine.folder / path)
+    else:
+      machine.write(machine.folder / path, text)
+  expected = machine.folder / expected
+  variables = {'PYENV_ROOT': str(machine.folder / 'other')} if 'other' in str(expected) else {}
+  for version in ((), (VERSION,)) if expected.is_symlink() else ((),):
+    result = machine.run('requirements/find_python.sh', *version, **variables)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout == '{}\n'.format(os.path.realpath(str(expected)))
+  if expected.is_symlink():
+    assert machine.run('requirements/find_python.sh', OTHER_VERSION).returncode == 2
 
 
-# Finding a Python.
-
-
-@pytest.mark.parametrize('name', ['python' + VERSION, 'python3', 'python'])
-def test_python_on_path_is_found(machine, name):
-  machine.add_python(machine.bin / name)
-  assert found(machine.run('requirements/find_python.sh')) == REAL_PYTHON
-  assert found(machine.run('requirements/find_python.sh', VERSION)) == REAL_PYTHON
-
-
-@pytest.mark.parametrize('pyenv_root', ['pyenv', None], ids=['PYENV_ROOT', 'home'])
-def test_python_under_pyenv_is_found(machine, pyenv_root):
-  root = machine.home / (pyenv_root or '.pyenv')
-  machine.add_python(root / 'versions' / '{}.2'.format(VERSION) / 'bin' / 'python')
-  environment = {'PYENV_ROOT': str(root)} if pyenv_root else {}
-  result = machine.run('requirements/find_python.sh', **environment)
-  assert found(result) == REAL_PYTHON
-
-
-def test_newest_patch_under_pyenv_wins(machine):
-  for patch in (9, 16, 17):
-    path = machine.home / '.pyenv/versions/3.7.{}/bin/python'.format(patch)
-    machine.write(path, PRINTS_FIELDS.format('CPython', '3.7', 64, 'x86_64'))
-  assert '/3.7.17/' in found(machine.run('requirements/find_python.sh'))
-
-
-def test_newer_version_wins_wherever_it_is(machine):
-  machine.write(
-    machine.bin / 'python3.6', PRINTS_FIELDS.format('CPython', '3.6', 64, 'x86_64'))
-  assert found(machine.run('requirements/find_python.sh')).endswith('/bin/python3.6')
-  path = machine.home / '.pyenv/versions/3.7.2/bin/python'
-  machine.write(path, PRINTS_FIELDS.format('CPython', '3.7', 64, 'x86_64'))
-  assert found(machine.run('requirements/find_python.sh')) == str(path)
-
-
-def test_broken_shim_is_survived(machine):
-  machine.write(machine.bin / 'python3.7', BROKEN_SHIM)
-  machine.write(machine.bin / 'python3', BROKEN_SHIM)
-  machine.add_python(machine.bin / 'python')
-  assert found(machine.run('requirements/find_python.sh')) == REAL_PYTHON
-
-
-@pytest.mark.parametrize('fields', [
-  ('PyPy', '3.7', 64, 'x86_64'),
-  ('CPython', '3.7', 32, 'x86_64'),
-  ('CPython', '3.7', 64, 'aarch64'),
-  ('CPython', '2.7', 64, 'x86_64'),
-])
-def test_unsuitable_python_is_refused_and_listed(machine, fields):
-  machine.write(machine.bin / 'python3', PRINTS_FIELDS.format(*fields))
-  result = machine.run('requirements/find_python.sh')
-  assert result.returncode == 2
-  assert '{}/python3: {} {}, {} bit, {}\n'.format(machine.bin, *fields) in result.stderr
-
-
-def test_exactly_the_version_asked_for(machine):
-  machine.add_python()
-  assert machine.run('requirements/find_python.sh', OTHER_VERSION).returncode == 2
+def test_unsuitable_pythons_are_refused_and_listed(machine):
+  for fields in (('PyPy', '3.7', 64, 'x86_64'), ('CPython', '3.7', 32, 'x86_64'),
+                 ('CPython', '3.7', 64, 'aarch64'), ('CPython', '2.7', 64, 'x86_64')):
+    machine.write(machine.bin / 'python3', PRINTS_FIELDS.format(*fields))
+    result = machine.run('requirements/find_python.sh')
+    assert result.returncode == 2
+    assert '{}/python3: {} {}, {} bit, {}\n'.format(machine.bin, *fields) in result.stderr
 
 
 # uv, which says what it was asked, and knows a Python once it has installed it.
@@ -167,26 +141,8 @@ case "$*" in
 "python find 3.7") echo "$HOME/uv-python" ;;
 esac
 '''
-
-
-def test_uv_on_path_installs_python(machine):
-  machine.write(machine.bin / 'uv', UV)
-  machine.write(
-    machine.home / 'uv-python', PRINTS_FIELDS.format('CPython', '3.7', 64, 'x86_64'))
-  result = machine.run('requirements/find_python.sh')
-  assert found(result) == str(machine.home / 'uv-python')
-  assert 'Downloading' not in result.stderr
-  calls = (machine.home / 'uv-calls').read_text().splitlines()
-  assert calls == ['python install 3.7', 'python find 3.7']
-
-
-def test_uv_is_installed_by_a_newer_python(machine):
-  # A Python 3.11 whose environments hold a uv; the one on PATH is too new to know CPython 3.7.
-  machine.write(machine.bin / 'uv', '#!/usr/bin/env bash\necho "no download found"\nexit 2\n')
-  machine.write(machine.home / 'uv', UV)
-  machine.write(
-    machine.home / 'uv-python', PRINTS_FIELDS.format('CPython', '3.7', 64, 'x86_64'))
-  machine.write(machine.bin / 'python3', '''#!/usr/bin/env bash
+# A Python 3.11 whose environments hold the uv in $HOME.
+NEWER_PYTHON = '''#!/usr/bin/env bash
 echo "$*" >>"$HOME/python-calls"
 case "$*" in
 "-m venv "*) mkdir -p "$3/bin" && cat "$0" >"$3/bin/python" && cat "$HOME/uv" >"$3/bin/uv" &&
@@ -194,195 +150,117 @@ case "$*" in
 *"pip install"*) ;;
 *) echo CPython 3.11 64 x86_64 "$0" ;;
 esac
-''')
-  (machine.bin / 'chmod').symlink_to(shutil.which('chmod'))
+'''
+
+
+@pytest.mark.parametrize('is_on_path', [True, False])
+def test_uv_installs_a_python(machine, is_on_path):
+  machine.write(machine.home / 'uv-python', CPYTHON.format('3.7'))
+  if is_on_path:
+    machine.write(machine.bin / 'uv', UV)
+  else:  # The one on PATH is too new to know CPython 3.7.
+    machine.write(machine.bin / 'uv', '#!/usr/bin/env bash\necho "no download found"\nexit 2\n')
+    machine.write(machine.home / 'uv', UV)
+    machine.write(machine.bin / 'python3', NEWER_PYTHON)
+    (machine.bin / 'chmod').symlink_to(shutil.which('chmod'))
   result = machine.run('requirements/find_python.sh', TMPDIR=str(machine.elsewhere))
-  assert found(result) == str(machine.home / 'uv-python')
-  assert ' uv==' in (machine.home / 'python-calls').read_text()
+  assert (result.returncode, result.stdout) == (0, str(machine.home / 'uv-python') + '\n')
+  calls = (machine.home / 'uv-calls').read_text().splitlines()
+  assert calls == ['python install 3.7', 'python find 3.7']
+  assert is_on_path or ' uv==' in (machine.home / 'python-calls').read_text()
   assert not list(machine.elsewhere.iterdir()), 'the temporary folder is left behind'
 
 
 @pytest.mark.parametrize('script', ['run_train.sh', 'tests/run.sh'])
-def test_no_python_is_one_message_with_a_way_out(machine, script):
+def test_errors_are_one_message_with_a_remedy(machine, script):
   machine.write(machine.bin / 'python3.7', BROKEN_SHIM)
   machine.write(machine.bin / 'python', PRINTS_FIELDS.format('CPython', '2.7', 64, 'x86_64'))
   result = machine.run(script)
-  assert result.returncode == 2
-  assert result.stdout == ''
-  assert result.stderr.startswith('error: ')
-  assert result.stderr.count('error: ') == 1
-  for tried in ('python3.7: does not work: pyenv: ', 'python: CPython 2.7, ', 'uv: not on PATH'):
-    assert tried in result.stderr
-  assert 'docker build ' in result.stderr
+  assert (result.returncode, result.stdout) == (2, '')
+  assert result.stderr.startswith('error: ') and result.stderr.count('error: ') == 1
+  for text in ('python3.7: does not work: pyenv: ', 'python: CPython 2.7, ', 'uv: not on PATH',
+               'docker build '):
+    assert text in result.stderr
   assert not (machine.root / '.venv').exists()
-
-
-def test_tests_refuse_another_version(machine):
-  result = machine.run('tests/run.sh', '--python=3.9')
-  assert result.returncode == 2
-  assert result.stderr == 'error: --python must be 3.6 or 3.7: got 3.9: give one of them\n'
-
-
-@pytest.mark.parametrize('script', ['run_train.sh', 'tests/run.sh'])
-def test_unknown_build_of_tensorflow_is_refused(machine, script):
   result = machine.run(script, ESTIMATOR_TRAIN_TF='mkl')
   assert (result.returncode, result.stdout) == (2, '')
   assert result.stderr == (
     'error: ESTIMATOR_TRAIN_TF must be stock or onednn: got mkl: use one of them\n')
+  if script == 'tests/run.sh':
+    result = machine.run(script, '--python=3.9')
+    assert result.returncode == 2
+    assert result.stderr == 'error: --python must be 3.6 or 3.7: got 3.9: give one of them\n'
 
 
-# Making the environment: each of these starts a real one, a few seconds.
+# Making the environment: each of these makes a real one, which takes a few seconds.
 
 
-def test_first_start_makes_the_environment_and_later_ones_use_it(machine):
+def test_the_first_starts_make_one_environment_that_later_ones_use(machine):
   machine.add_python()
+  # What an interrupted install left is removed.
+  machine.write('.venv/setup.log', '')
+  machine.write('.venv/leftover', '')
   (machine.elsewhere / 'link').symlink_to(machine.root / 'run_train.sh')
-  result = machine.run('../else where/link', '--x=1', 'a b')
-  assert result.returncode == 0, result.stderr
+  results = [finish(process) for process in [
+    machine.start('../else where/link', '--x=1', 'a b') for _ in range(2)]]
+  err = ''.join(result.stderr for result in results)
+  assert [result.returncode for result in results] == [0, 0], err
+  assert err.count('Another start is setting up') == err.count('Installing the project') == 1
   # Standard output is the program's alone; the working folder is the caller's.
-  assert json.loads(result.stdout) == [str(machine.elsewhere), '--x=1', 'a b']
+  for result in results:
+    assert json.loads(result.stdout) == [str(machine.elsewhere), '--x=1', 'a b']
   assert sorted(path.name for path in machine.root.iterdir()) == [
     '.venv', 'estimator_train', 'estimator_train.egg-info', 'pytest.py', 'requirements',
     'run_train.sh', 'setup.py', 'tests']
-
-  # The second start, with no Python to make anything: the quickstart, then the tests.
-  (machine.bin / 'python{}'.format(VERSION)).unlink()
-  result = machine.run('run_train.sh')
-  assert result.stderr == ''
-  flagfile = machine.root / 'estimator_train/configs/quickstart.flags'
-  assert json.loads(result.stdout) == [str(machine.elsewhere), '--flagfile={}'.format(flagfile)]
-  result = machine.run('tests/run.sh')
-  assert json.loads(result.stdout) == [
-    str(machine.root), '-p', 'no:cacheprovider', 'tests', '--ignore=tests/benchmarks',
-    '--numprocesses=auto', '--maxprocesses=4', '--dist=loadfile']
-  result = machine.run('tests/run.sh', '-k', 'a b')
-  assert json.loads(result.stdout)[3:] == ['-k', 'a b']
-
-
-def test_two_starts_at_once_make_one_environment(machine):
-  machine.add_python()
-  # What an interrupted install leaves behind is removed first.
-  machine.write('.venv/setup.log', '')
-  machine.write('.venv/leftover', '')
-  results = [finish(process) for process in [machine.start('run_train.sh') for _ in range(2)]]
-  assert [result.returncode for result in results] == [0, 0]
-  err = ''.join(result.stderr for result in results)
-  assert err.count('Another start is setting up') == 1
-  assert err.count('Installing the project') == 1
   assert not (machine.root / '.venv/leftover').exists()
 
+  (machine.bin / 'python{}'.format(VERSION)).unlink()  # Nothing could be made from here on.
+  result = machine.run('run_train.sh')
+  flagfile = machine.root / 'estimator_train/configs/quickstart.flags'
+  assert result.stderr == ''
+  assert json.loads(result.stdout) == [str(machine.elsewhere), '--flagfile={}'.format(flagfile)]
 
-def test_failing_install_leaves_no_marker(machine):
+
+def test_a_failing_install_leaves_no_marker_and_keeps_what_others_made(machine):
   machine.add_python()
+  venv = machine.root / '.venv-{}'.format(VERSION)
+  machine.write(venv / 'mine', '')
   machine.write(LOCK, 'no-such-package==1.0 --hash=sha256:{}\n'.format('0' * 64))
   result = machine.run('tests/run.sh', '--python=' + VERSION)
-  assert result.returncode == 1
-  assert result.stdout == ''
+  assert (result.returncode, result.stdout) == (1, '')
   assert 'No matching distribution found for no-such-package==1.0' in result.stderr
   last = result.stderr.splitlines()[-1]
-  venv = machine.root / '.venv-{}'.format(VERSION)
   assert last.startswith('error: {} was not made: '.format(venv))
-  assert str(venv / 'setup.log') in last
-  assert not (venv / 'installed.txt').exists()
+  assert str(venv / 'setup.log') in last and not (venv / 'installed.txt').exists()
+  kept, = machine.root.glob(venv.name + '-kept-*')
+  assert (kept / 'mine').exists()
 
 
-# When an environment is made again. A stand-in for its Python shows whether it still runs; for the
-# scripts there is no other, so that wanting to make it again is exit code 2.
+# Starting in an environment. A stand-in for its Python shows that it is used; for the scripts there
+# is no other Python, so that wanting to make the environment again is exit code 2.
 
 
-def finished_environment(machine, venv='.venv', lock=LOCK):
-  machine.write(venv + '/bin/python', '#!/usr/bin/env bash\necho "$*"\n')
+def finished_environment(machine, venv='.venv', lock=LOCK,
+                         python='#!/usr/bin/env bash\necho "$*"\n'):
+  machine.write(venv + '/bin/python', python)
   machine.write(venv + '/installed.txt',
                 '{}{}\n'.format((machine.root / lock).read_text(), machine.root))
 
 
-def test_finished_environment_is_used(machine):
-  finished_environment(machine)
-  result = machine.run('run_train.sh', '--help')
+def last_line(result):
   assert result.returncode == 0, result.stderr
-  assert result.stdout.splitlines()[-1] == '-m estimator_train --help'
+  return result.stdout.splitlines()[-1]
 
 
-ONEDNN_LOCK = LOCK.replace('.txt', '-onednn.txt')
-
-
-@pytest.mark.parametrize('script, venv, told', [
-  (['run_train.sh', '--help'], '.venv-onednn', '-m estimator_train --help'),
-  (['tests/run.sh', '-x'], '.venv-onednn', '-m pytest -p no:cacheprovider -x'),
-  (['tests/run.sh', '--python=' + VERSION, '-x'], '.venv-{}-onednn'.format(VERSION),
-   '-m pytest -p no:cacheprovider -x')])
-def test_build_for_cpus_has_environments_of_its_own(machine, script, venv, told):
-  finished_environment(machine, venv, ONEDNN_LOCK)
-  result = machine.run(*script, ESTIMATOR_TRAIN_TF='onednn')
-  assert result.returncode == 0, result.stderr
-  assert result.stdout.splitlines()[-1] == told
-  # Neither build's environment stands for the other's: there is no Python to make one with.
-  assert machine.run(*script).returncode == 2
-  finished_environment(machine, venv)
-  assert machine.run(*script, ESTIMATOR_TRAIN_TF='onednn').returncode == 2
-
-
-@pytest.mark.parametrize('flag', ['--local_workers=2', '-local_workers', '--local_ps=1',
-                                  '--max_restarts=x', '--local_cores=1', '--local_gpus=1'])
-def test_local_cluster_is_started_in_place_of_the_program(machine, flag):
-  finished_environment(machine)
-  result = machine.run('run_train.sh', '--batch_size=8', flag, '--local_workersx')
-  assert result.returncode == 0, result.stderr
-  assert result.stdout.splitlines()[-1] == (
-    '-m estimator_train.launcher.local_cluster --batch_size=8 {} --local_workersx'.format(flag))
-
-
-@pytest.mark.parametrize('flag', ['--local_workersx=2', 'local_workers=2', '--labels=--local_ps',
-                                  '--tensorboardx', '--labels=--tensorboard'])
-def test_other_flags_start_the_program(machine, flag):
-  finished_environment(machine)
-  result = machine.run('run_train.sh', flag)
-  assert result.stdout.splitlines()[-1] == '-m estimator_train {}'.format(flag)
-
-
-@pytest.mark.parametrize('flag', ['--tensorboard', '-tensorboard'])
-@pytest.mark.parametrize('other', ['--batch_size=8', '--local_workers=2'])
-def test_tensorboard_is_started_wherever_its_flag_stands(machine, flag, other):
-  finished_environment(machine)
-  for flags in ((flag, other), (other, flag)):
-    result = machine.run('run_train.sh', *flags)
-    assert result.returncode == 0, result.stderr
-    assert result.stdout.splitlines()[-1] == (
-      '-m estimator_train.launcher.with_tensorboard {} {}'.format(*flags))
-
-
-def test_the_program_counts_from_when_the_environment_is_there(machine):
-  finished_environment(machine)
-  machine.write('.venv/bin/python', '#!/usr/bin/env bash\necho "$ESTIMATOR_TRAIN_STARTED_SECS"\n')
-  before = uptime_secs()
-  result = machine.run('run_train.sh', '--help')
-  assert before <= float(result.stdout.splitlines()[-1]) <= uptime_secs()
-
-
-def uptime_secs():
-  return float(Path('/proc/uptime').read_text().split()[0])
-
-
-def change_lock(machine):
-  machine.write(LOCK, '# something else\n')
-
-
-def lose_marker(machine):
-  (machine.root / '.venv/installed.txt').unlink()
-
-
-def lose_python(machine):
-  (machine.root / '.venv/bin/python').unlink()
-
-
-@pytest.mark.parametrize('change', [change_lock, lose_marker, lose_python])
-def test_outdated_environment_is_made_again(machine, change):
-  finished_environment(machine)
-  change(machine)
-  assert machine.run('run_train.sh').returncode == 2
-
-
-def test_moved_checkout_makes_the_environment_again(machine):
+def test_outdated_environments_are_made_again(machine):
+  outdated = (
+    lambda: machine.write(LOCK, '# something else\n'),
+    (machine.root / '.venv/installed.txt').unlink, (machine.root / '.venv/bin/python').unlink)
+  for outdate in outdated:
+    finished_environment(machine)
+    assert last_line(machine.run('run_train.sh', '--help')) == '-m estimator_train --help'
+    outdate()
+    assert machine.run('run_train.sh').returncode == 2
   finished_environment(machine)
   moved = machine.root.parent / 'moved'
   machine.root.rename(moved)
@@ -390,11 +268,63 @@ def test_moved_checkout_makes_the_environment_again(machine):
   assert machine.run('run_train.sh').returncode == 2
 
 
-def test_environment_of_another_maker_is_kept(machine):
-  machine.add_python()
-  machine.write('.venv/mine', '')
-  # Fails after the environment was cleared, which is all that matters here.
-  machine.write('requirements/pip.txt', 'no-such-package==1.0\n')
-  assert machine.run('run_train.sh').returncode == 1
-  kept, = machine.root.glob('.venv-kept-*')
-  assert (kept / 'mine').exists()
+@pytest.mark.parametrize('script, venv, command', [
+  (['run_train.sh', '--help'], '.venv-onednn', '-m estimator_train --help'),
+  (['tests/run.sh', '-x'], '.venv-onednn', '-m pytest -p no:cacheprovider -x'),
+  (['tests/run.sh', '--python=' + VERSION, '-x'], '.venv-{}-onednn'.format(VERSION),
+   '-m pytest -p no:cacheprovider -x')])
+def test_the_build_for_cpus_has_its_own_environments(machine, script, venv, command):
+  finished_environment(machine, venv, LOCK.replace('.txt', '-onednn.txt'))
+  assert last_line(machine.run(*script, ESTIMATOR_TRAIN_TF='onednn')) == command
+  # Neither build's environment stands for the other's.
+  assert machine.run(*script).returncode == 2
+  finished_environment(machine, venv)
+  assert machine.run(*script, ESTIMATOR_TRAIN_TF='onednn').returncode == 2
+
+
+LAUNCHER, TENSORBOARD = 'estimator_train.launcher.local_cluster', (
+  'estimator_train.launcher.with_tensorboard')
+
+
+def test_some_flags_start_other_programs(machine):
+  finished_environment(machine)
+  for flags, module in (
+      ('--local_workers=2', LAUNCHER), ('-local_workers', LAUNCHER), ('--local_ps=1', LAUNCHER),
+      ('--max_restarts=x', LAUNCHER), ('--local_cores=1', LAUNCHER), ('--local_gpus=1', LAUNCHER),
+      ('--tensorboard', TENSORBOARD), ('-tensorboard --local_workers=2', TENSORBOARD),
+      ('--local_workers=2 --tensorboard', TENSORBOARD), ('--local_workersx=2', 'estimator_train'),
+      ('local_workers=2', 'estimator_train'), ('--labels=--local_ps', 'estimator_train'),
+      ('--tensorboardx', 'estimator_train'), ('--labels=--tensorboard', 'estimator_train')):
+    arguments = ['--batch_size=8', *flags.split()]
+    assert last_line(machine.run('run_train.sh', *arguments)) == '-m {} {}'.format(
+      module, ' '.join(arguments))
+
+
+SUITE = '-m pytest -p no:cacheprovider tests --ignore=tests/benchmarks --numprocesses=auto ' \
+  '--maxprocesses=4 --dist='
+
+
+def test_the_tests_that_are_run(machine):
+  finished_environment(machine)
+  machine.write('scripts/install_clients', '#!/usr/bin/env bash\n: >"$HOME/clients"\nexit 2\n')
+  for arguments, command in (
+      ([], SUITE + 'loadfile -m not slow'),
+      (['--order=7'], SUITE + 'loadfile -m not slow --order=7'),
+      (['-k', 'a b'], '-m pytest -p no:cacheprovider -k a b')):
+    assert last_line(machine.run('tests/run.sh', *arguments)) == command
+  assert not (machine.home / 'clients').exists()
+  machine.write('.venv/lib/python3.7/site-packages/xdist/scheduler/worksteal.py', '')
+  assert last_line(machine.run('tests/run.sh', '--order=7', '--all')) == (
+    SUITE + 'worksteal --order=7')
+  assert (machine.home / 'clients').exists()
+
+
+def test_the_program_counts_from_when_the_environment_is_there(machine):
+  finished_environment(
+    machine, python='#!/usr/bin/env bash\necho "$ESTIMATOR_TRAIN_STARTED_SECS"\n')
+  before = uptime_secs()
+  assert before <= float(last_line(machine.run('run_train.sh', '--help'))) <= uptime_secs()
+
+
+def uptime_secs():
+  return float(Path('/proc/uptime').read_text().split()[0])

@@ -9,14 +9,9 @@ import tensorflow.compat.v1 as tf
 from estimator_train.datasets import fashion_mnist_sample
 from estimator_train.inputs import arrays
 
-# What takes long here is TensorFlow, and the same on any Python.
-pytestmark = pytest.mark.slow
-
 
 @pytest.mark.parametrize('arguments', [
-    ('--model=mnist_deep', '--distribution_strategy=central_storage', '--num_cpu_replicas=2'),
-    ('--model=mnist_practical', '--distribution_strategy=mirrored', '--num_cpu_replicas=2',
-     '--optimizer=rmsprop'),
+    ('--model=mnist_dense', '--distribution_strategy=central_storage', '--num_cpu_replicas=2'),
     ('--model=own_models:compiled_with_momentum',),
 ], ids=' '.join)
 def test_plain_keras_scores_the_same(run_program, tmp_path, arguments):

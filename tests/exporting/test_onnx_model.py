@@ -1,5 +1,6 @@
 """ONNX files: their inputs, outputs and metadata, what verifies them, and what has no such file."""
 
+import importlib
 import importlib.util
 import json
 import logging
@@ -19,9 +20,6 @@ from estimator_train.exporting import comparison, onnx_model, random_examples
 from estimator_train.models import registry
 from estimator_train.models.preprocessing import make_preprocess
 from estimator_train.settings import choices
-
-# What takes long here is TensorFlow, and the same on any Python.
-pytestmark = pytest.mark.slow
 
 
 def data_set(image_shape=None, labels=()):
@@ -58,12 +56,16 @@ def run(folder, inputs):
   return dict(zip(names, session.run(names, inputs)))
 
 
-def shapes(values):
+def shapes(folder):
+  """Returns the shapes of the inputs and the outputs by their names."""
+  graph = onnx.load(str(folder / 'model.onnx')).graph
   return {value.name: [dimension.dim_param or dimension.dim_value
-                       for dimension in value.type.tensor_type.shape.dim] for value in values}
+                       for dimension in value.type.tensor_type.shape.dim]
+          for value in [*graph.input, *graph.output]}
 
 
-@pytest.mark.parametrize('name', choices.PACKAGE_MODELS + ('vgg16', 'resnet50'))
+@pytest.mark.parametrize('name', choices.PACKAGE_MODELS + tuple(
+    pytest.param(name, marks=pytest.mark.slow) for name in ('vgg16', 'resnet50')))
 def test_bundled_models(tmp_path, name):
   shape = (32, 32, 3) if name in choices.KERAS_MODELS else (28, 28, 1)
   labels = ('é', 'b', 'c')
@@ -75,10 +77,9 @@ def test_bundled_models(tmp_path, name):
   # Random weights of deep networks cause large logits, and rounding errors that are in proportion.
   np.testing.assert_allclose(found['probabilities'], expected['probabilities'], rtol=0,
                              atol=1e-3 if name in choices.KERAS_MODELS else 1e-5)
+  assert shapes(tmp_path) == {'images': ['N', *shape], 'probabilities': ['N', 3]}
   model = onnx.load(str(tmp_path / 'model.onnx'))
   onnx.checker.check_model(model)
-  assert shapes(model.graph.input) == {'images': ['N'] + list(shape)}
-  assert shapes(model.graph.output) == {'probabilities': ['N', 3]}
   metadata = {entry.key: entry.value for entry in model.metadata_props}
   assert json.loads(metadata['class_names']) == list(labels)
   assert model.producer_name == 'estimator_train' and 'tf2onnx' in metadata['converter']
@@ -86,17 +87,28 @@ def test_bundled_models(tmp_path, name):
 
 def test_several_inputs_and_integers(tmp_path):
   inputs, expected = export(tmp_path, own_examples.two_outputs)
-  assert list(inputs) == ['numbers', 'words'] and inputs['words'].dtype == np.int32
+  assert inputs['words'].dtype == np.int32
   assert 2 <= inputs['words'].max() < own_examples.WORDS
   found = run(tmp_path, inputs)
-  assert list(found) == list(expected) == ['price', 'kind']
   assert comparison.largest_difference(expected, found) < 1e-6
-  model = onnx.load(str(tmp_path / 'model.onnx'))
-  assert shapes(model.graph.input) == {'numbers': ['N', 3], 'words': ['N', 5]}
-  assert shapes(model.graph.output) == {'price': ['N', 1], 'kind': ['N', 2]}
+  assert list(shapes(tmp_path).items()) == [('numbers', ['N', 3]), ('words', ['N', 5]),
+                                            ('price', ['N', 1]), ('kind', ['N', 2])]
 
 
-def test_large_logits_may_differ_more(tmp_path, monkeypatch):
+def test_sizes_that_the_model_leaves_open_and_loops(tmp_path, caplog):
+  layers = tf.keras.layers
+  export(tmp_path, lambda: tf.keras.Sequential([
+      layers.Embedding(12, 4), layers.Bidirectional(layers.LSTM(3)), layers.Dense(2)]))
+  assert shapes(tmp_path)['embedding_input'] == ['N', 'embedding_input_1']
+  export(tmp_path, lambda: own_models.of_any_size((7, 9, 3), 2), data_set((7, 9, 3), ('a', 'b')))
+  assert shapes(tmp_path)['images'] == ['N', 'images_1', 'images_2', 3]
+  with caplog.at_level(logging.WARNING):
+    export(tmp_path, own_examples.next_word)  # Embedding with mask_zero=True, LSTM.
+  if onnxruntime.__version__ == '1.10.0':
+    assert 'loads model.onnx only with ORT_DISABLE_ALL' in caplog.text
+
+
+def test_outputs_must_agree_but_for_rounding_errors_of_large_logits(tmp_path, monkeypatch):
   def build(scale):
     return tf.keras.Sequential([tf.keras.layers.Dense(
         2, 'softmax', input_shape=[2], kernel_initializer=tf.constant_initializer(
@@ -110,38 +122,11 @@ def test_large_logits_may_differ_more(tmp_path, monkeypatch):
     export(tmp_path, lambda: build(1), data_set(labels=('a', 'b')))
 
 
-def sequence_model():
-  layers = tf.keras.layers
-  return tf.keras.Sequential([layers.Embedding(12, 4), layers.Bidirectional(layers.LSTM(3)),
-                              layers.Dense(2)])
-
-
-def test_sizes_that_the_model_leaves_open(tmp_path):
-  export(tmp_path, sequence_model)
-  model = onnx.load(str(tmp_path / 'model.onnx'))
-  assert shapes(model.graph.input) == {'embedding_input': ['N', 'embedding_input_1']}
-  export(tmp_path, lambda: own_models.of_any_size((7, 9, 3), 2), data_set((7, 9, 3), ('a', 'b')))
-  model = onnx.load(str(tmp_path / 'model.onnx'))
-  assert shapes(model.graph.input) == {'images': ['N', 'images_1', 'images_2', 3]}
-
-
-def test_loops_that_onnxruntime_cannot_optimize(tmp_path, caplog):
-  with caplog.at_level(logging.WARNING):
-    export(tmp_path, own_examples.next_word)  # Embedding with mask_zero=True, LSTM.
-  if onnxruntime.__version__ == '1.10.0':
-    assert 'loads model.onnx only with ORT_DISABLE_ALL' in caplog.text
-
-
-def tabular():
-  return importlib.import_module('examples.tabular').model()
-
-
 def test_strings(tmp_path, monkeypatch):
   monkeypatch.syspath_prepend(str(ROOT))
-  with pytest.raises(UserError) as caught:
-    export(tmp_path, tabular)
-  assert str(caught.value).startswith(
-      'inputs of an ONNX model must be numbers: strings: city: give --export_format=saved_model')
+  with pytest.raises(UserError, match='inputs of an ONNX model must be numbers: strings: city: give'
+                                      ' --export_format=saved_model'):
+    export(tmp_path, lambda: importlib.import_module('examples.tabular').model())
 
 
 def test_an_index_that_no_embedding_limits():
@@ -155,16 +140,8 @@ def test_an_index_that_no_embedding_limits():
   np.testing.assert_array_equal(outputs[model.output_names[0]], np.eye(2)[inputs['indices']])
 
 
-@pytest.fixture
-def arguments(tmp_path):
-  return ['--dataset=synthetic', '--image_size=8,8', '--labels=a,b,c', '--batch_size=4',
-          '--train_steps=1', '--model=own_models:two_layers', '--mode=train',
-          '--model_dir={}'.format(tmp_path / 'model'), '--export_format=onnx',
-          '--export_dir={}'.format(tmp_path / 'exports')]
-
-
-def test_a_file_that_computes_something_else(run_program, arguments, tmp_path, monkeypatch):
-  write = onnx_model.write_onnx
+def test_exports_that_fail_leave_nothing(run_program, tmp_path, monkeypatch):
+  write, find, exports = onnx_model.write_onnx, importlib.util.find_spec, tmp_path / 'exports'
 
   def write_with_another_weight(folder, *given):
     write(folder, *given)
@@ -176,23 +153,23 @@ def test_a_file_that_computes_something_else(run_program, arguments, tmp_path, m
     kernel.CopyFrom(onnx.numpy_helper.from_array(weights, kernel.name))
     onnx.save(model, path)
 
+  arguments = ['--dataset=synthetic', '--image_size=8,8', '--labels=a,b,c', '--batch_size=4',
+               '--train_steps=1', '--model=own_models:two_layers', '--mode=train',
+               '--model_dir={}'.format(tmp_path / 'model'), '--export_format=onnx',
+               '--export_dir={}'.format(exports)]
+  with monkeypatch.context() as context:
+    context.setattr(importlib.util, 'find_spec',
+                    lambda name, *given: None if name == 'onnx' else find(name, *given))
+    done = run_program(*arguments)
+    assert done.code == 2 and done.out == '' and not (tmp_path / 'model').exists()
+    assert done.err == ('error: --export_format=onnx requires the extra `onnx`: not installed: '
+                        'onnx: install it with `pip install estimator_train[onnx]`\n')
+    assert run_program(*arguments[:-2]).code == 0  # Without --export_dir, nothing is exported.
   monkeypatch.setattr(onnx_model, 'write_onnx', write_with_another_weight)
   done = run_program(*arguments)
-  assert done.code == 2
+  assert done.code == 2 and list(exports.iterdir()) == []
   assert 'error: the outputs of the ONNX model must equal those of the checkpoint to 1e-05: ' \
       'difference ' in done.err.splitlines()[-1]
-  assert list((tmp_path / 'exports').iterdir()) == []
-
-
-def test_without_the_extra(run_program, arguments, tmp_path, monkeypatch):
-  find = importlib.util.find_spec
-  monkeypatch.setattr(importlib.util, 'find_spec',
-                      lambda name, *given: None if name == 'onnx' else find(name, *given))
-  done = run_program(*arguments)
-  assert done.code == 2 and done.out == '' and not (tmp_path / 'model').exists()
-  assert done.err == ('error: --export_format=onnx requires the extra `onnx`: not installed: onnx: '
-                      'install it with `pip install estimator_train[onnx]`\n')
-  assert run_program(*arguments[:-2]).code == 0  # Without --export_dir, nothing is exported.
 
 
 @pytest.mark.parametrize('expected, found, difference', [

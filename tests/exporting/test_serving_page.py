@@ -7,10 +7,11 @@ import subprocess
 
 import numpy as np
 import pytest
+import tensorflow.compat.v1 as tf
 from conftest import ROOT
+from google.protobuf.internal.decoder import _DecodeVarint
 
-# What takes long here is TensorFlow, and the same on any Python.
-pytestmark = pytest.mark.slow
+from estimator_train.exporting import serving_warm_up
 
 PAGE = ROOT / 'docs' / 'serving.md'
 MODELS = {
@@ -31,6 +32,7 @@ def numbers_and_texts(value):
   return sum((numbers for numbers, _ in parts), []), [texts for _, texts in parts]
 
 
+@pytest.mark.slow
 def test_the_responses(run_program, tmp_path, clients_python):
   (tmp_path / 'serving').mkdir()
   for name, arguments in MODELS.items():
@@ -51,6 +53,8 @@ def test_the_responses(run_program, tmp_path, clients_python):
     numbers, texts = numbers_and_texts(response)
     assert texts == expected_texts, request
     np.testing.assert_allclose(numbers, expected, rtol=0, atol=2e-6, err_msg=request)
+  assert answers['warm_up'] == {'shapes': ['serving_default', 'images'],
+                                'homes': ['serving_default']}
   assert answers['grpc']['top_labels'] == [['square', 'star', 'circle']]
   # From the weights in served_models.py.
   logits = np.array([0, 1, .5, .25]) @ [[1, 0, -1], [0, 1, 0], [-1, .5, 2], [.5, -.5, 0]]
@@ -65,3 +69,38 @@ def test_the_configuration_names_its_versions():
   served = set(re.findall(r'versions: (\d+)', policy))
   assert set(re.findall(r'value: (\d+)', page)) == served
   assert set(re.findall(r'/versions/(\d+)', page)) <= served
+
+
+def fields(message):
+  """Returns the numbers and contents of the fields of a message, each of which has a length."""
+  found, position = [], 0
+  while position < len(message):
+    key, position = _DecodeVarint(message, position)
+    length, position = _DecodeVarint(message, position)
+    assert key & 7 == 2
+    found.append((key >> 3, message[position:position + length]))
+    position += length
+  return found
+
+
+def test_warm_up_requests_have_the_fields_of_tensorflow_serving(tmp_path):
+  # Lengths of one, two and three bytes, and those where another byte begins.
+  contents = {str(length): bytes(length) for length in (5, *range(90, 130), 70000)}
+  serving_warm_up.write_warm_up_requests(str(tmp_path), {
+      'first': {name: tf.make_tensor_proto([content]) for name, content in contents.items()},
+      'second': {'a': tf.make_tensor_proto(0., shape=(1, 5)), 'b': tf.make_tensor_proto([3])},
+  })
+  path = tmp_path / 'assets.extra' / 'tf_serving_warmup_requests'
+  found = {}
+  for record in tf.io.tf_record_iterator(str(path)):
+    (number, predict_log), = fields(record)
+    assert number == 6  # Of PredictionLog.
+    (number, request), = fields(predict_log)
+    assert number == 1
+    (number, spec), *inputs = fields(request)
+    assert number == 1 and all(number == 2 for number, _ in inputs)
+    found[dict(fields(spec))[3].decode()] = {
+        key.decode(): tf.make_ndarray(tf.make_tensor_proto(0).FromString(value)).tolist()
+        for (_, key), (_, value) in (fields(entry) for _, entry in inputs)}
+  assert found == {'first': {name: [content] for name, content in contents.items()},
+                   'second': {'a': [[0.] * 5], 'b': [3]}}

@@ -1,6 +1,7 @@
-"""Versions of an export: whole under a number that grows, or not there."""
+"""Versions of an export: complete under a number that grows, or not there."""
 
 import errno
+import fcntl
 import os
 
 import pytest
@@ -19,73 +20,53 @@ def names(folder):
 
 
 def test_the_time_is_the_number(tmp_path, monkeypatch):
-  monkeypatch.setattr(versions.time, 'time', lambda: 1234.5)
-  assert versions.write_version(str(tmp_path), fill) == str(tmp_path / '1234')
-  assert (tmp_path / '1234' / 'file').read_text() == 'content'
-  # Two in a second, and a clock that goes back: the later one is the larger one.
-  assert versions.write_version(str(tmp_path), fill) == str(tmp_path / '1235')
-  monkeypatch.setattr(versions.time, 'time', lambda: 1000.)
-  assert versions.write_version(str(tmp_path), fill) == str(tmp_path / '1236')
-  assert names(tmp_path) == ['1234', '1235', '1236']
+  (tmp_path / '1234').write_text('a file in the way')
+  umask = os.umask(0o022)
+  try:
+    # Two in a second, and a clock that goes back: the later one is the larger one.
+    for secs, version in ((1234.5, '1235'), (1234.5, '1236'), (1000., '1237')):
+      monkeypatch.setattr(versions.time, 'time', lambda secs=secs: secs)
+      assert versions.write_version(str(tmp_path), fill) == str(tmp_path / version)
+      assert (tmp_path / version / 'file').read_text() == 'content'
+      assert (tmp_path / version).stat().st_mode & 0o777 == 0o755  # The server may read it.
+  finally:
+    os.umask(umask)
+  assert (tmp_path / '1234').read_text() == 'a file in the way'
+  monkeypatch.setattr(versions.time, 'time', lambda: 5000.)
+  assert versions.write_version(str(tmp_path), fill) == str(tmp_path / '5000')
 
 
-def test_what_a_killed_export_left_is_removed(tmp_path):
+def test_what_others_write_stays_and_what_a_killed_export_left_goes(tmp_path, monkeypatch):
   for name in ('temp-9999-1', 'temp-mine'):
     (tmp_path / name).mkdir()
-  version = versions.write_version(str(tmp_path), fill)
-  assert names(tmp_path) == [os.path.basename(version), 'temp-mine']
-
-
-def test_what_another_process_writes_stays(tmp_path, monkeypatch):
   seen = []
 
   def fill_while_another_exports(folder):
     fill(folder)
+    before = names(tmp_path)  # The version has no final name before it is complete.
+    assert len(before) == 2 and 'temp-mine' in before
+    descriptor = os.open(str(tmp_path), os.O_RDONLY)
+    fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)  # Its lock is not exclusive.
+    os.close(descriptor)
     monkeypatch.setattr(versions.os, 'getpid', lambda: 4711)
     seen.append(versions.write_version(str(tmp_path), lambda other: None))
     assert os.listdir(folder) == ['file']
 
   version = versions.write_version(str(tmp_path), fill_while_another_exports)
-  assert names(tmp_path) == sorted(map(os.path.basename, seen + [version]))
+  assert names(tmp_path) == sorted(map(os.path.basename, seen + [version])) + ['temp-mine']
 
 
-def test_others_are_passed_by(tmp_path, monkeypatch):
-  monkeypatch.setattr(versions.time, 'time', lambda: 1234.5)
-  (tmp_path / '1234').write_text('a file in the way')
-  assert versions.write_version(str(tmp_path), fill) == str(tmp_path / '1235')
-  assert (tmp_path / '1234').read_text() == 'a file in the way'
-
-
-@pytest.mark.parametrize('in_the_way', ['folder', 'file'])
-def test_another_process_is_quicker(tmp_path, monkeypatch, in_the_way):
+@pytest.mark.parametrize('is_folder', [True, False])
+def test_another_process_is_quicker(tmp_path, monkeypatch, is_folder):
   monkeypatch.setattr(versions.time, 'time', lambda: 1234.5)
   monkeypatch.setattr(versions.os, 'listdir', lambda folder: [])  # As it was a moment ago.
-  if in_the_way == 'folder':
-    (tmp_path / '1234').mkdir()
-    (tmp_path / '1234' / 'file').write_text('theirs')
-  else:
-    (tmp_path / '1234').write_text('theirs')
+  theirs = tmp_path / '1234'
+  if is_folder:
+    theirs.mkdir()
+    theirs = theirs / 'file'
+  theirs.write_text('theirs')
   assert versions.write_version(str(tmp_path), fill) == str(tmp_path / '1235')
-  assert names(tmp_path) == ['1234', '1235']
-
-
-def test_serving_may_read_it(tmp_path):
-  umask = os.umask(0o022)
-  try:
-    version = versions.write_version(str(tmp_path), fill)
-  finally:
-    os.umask(umask)
-  assert os.stat(version).st_mode & 0o777 == 0o755
-
-
-def test_it_has_no_final_name_before_it_is_whole(tmp_path):
-  def look(folder):
-    fill(folder)
-    (name,) = names(tmp_path)
-    assert name.startswith('temp-') and os.path.samefile(folder, str(tmp_path / name))
-
-  versions.write_version(str(tmp_path), look)
-  assert names(tmp_path)[0].isdigit()
+  assert names(tmp_path) == ['1234', '1235'] and theirs.read_text() == 'theirs'
 
 
 @pytest.mark.parametrize('error, raised', [

@@ -138,32 +138,3 @@ def with_median():
   model = tf.keras.Sequential([tf.keras.layers.Dense(1, input_shape=[3])])
   model.compile('sgd', 'mse', [median])
   return model
-
-
-def _two_inputs_as(convert):
-  numbers, words, price, kind, weight = _numbers()
-  return _dataset(lambda: tf.data.Dataset.from_tensor_slices(
-      convert(numbers, words, price, kind, weight)))
-
-
-def of_other_names():
-  return _two_inputs_as(lambda numbers, words, price, kind, _: (
-      {'number': numbers, 'words': words}, {'price': price, 'kind': kind}))
-
-
-def of_other_labels():
-  return _two_inputs_as(lambda numbers, words, price, kind, _: (
-      {'numbers': numbers, 'words': words}, {'prices': price, 'kind': kind}))
-
-
-def of_a_third_kind():
-  return _two_inputs_as(lambda numbers, words, price, kind, _: (
-      {'numbers': numbers, 'words': words}, {'price': price, 'kind': kind * 0 + 2}))
-
-
-def in_batches():
-  return _dataset(lambda: make_weighted().batch(5))
-
-
-def of_wide_labels():
-  return _two_inputs_as(lambda numbers, words, price, kind, weight: (numbers, numbers))

@@ -339,8 +339,9 @@ def check(case, folder):
 
   compare(model, folder, arrays, make_input_fn, batch_size=BATCH_SIZE, replicas=[case.replicas],
           eval_batch_size=case.eval_batch_size, predicts=case.predicts, seed=1,
-          # Statistics of a few examples enlarge rounding errors.
-          tolerance=1e-3 if 'batch_norm' in case.body else 1e-5,
+          # TensorFlow updates a moving average twice in a step, in any order: m - (m - b) / 100
+          # differs by up to (m - b) / 10,000, in Keras as well.
+          tolerance=1e-3 if 'batch_norm' in case.body and case.topology in USES_TWICE else 1e-5,
           # Keras counts one use of a layer only.
           uncompared=['of_layer'] if case.topology in USES_TWICE else [])
 

@@ -2,10 +2,10 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
-from typing import Any, List, NamedTuple
 
 import pytest
 from conftest import ROOT
@@ -40,18 +40,12 @@ exit "$code"
 RECORDER = '''#!{python}
 import json, os, sys
 with open(os.environ['RECORD'], 'a') as record:
-  record.write(json.dumps([os.environ.get('TF_CONFIG'), os.getcwd()] + sys.argv[1:]) + '\\n')
+  record.write(json.dumps([json.loads(os.environ.get('TF_CONFIG', 'null')), os.getcwd(),
+                           sys.argv[1:]]) + '\\n')
 if 'TF_CONFIG' in os.environ and 'CODES' in os.environ:
   index = json.loads(os.environ['TF_CONFIG'])['task']['index']
   sys.exit(int(os.environ['CODES'].split()[index]))
 '''
-
-
-class Call(NamedTuple):
-  """What a program was started with."""
-  config: Any
-  folder: str
-  arguments: List[str]
 
 
 class Host:
@@ -71,7 +65,7 @@ class Host:
 
   def run(self, script, *arguments, **environment):
     return subprocess.run(
-        [str(script)] + list(arguments), cwd=str(self.here), stdin=subprocess.DEVNULL,
+        [str(script), *arguments], cwd=str(self.here), stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, universal_newlines=True, timeout=SECS,
         env=dict(PATH=str(self.bin), RECORD=str(self._record), **environment))
 
@@ -81,12 +75,12 @@ class Host:
     return self.run(SBATCH, *arguments, **dict(slurm, **environment))
 
   def calls(self):
-    return [Call(json.loads(config) if config else None, folder, arguments)
-            for config, folder, *arguments in
-            map(json.loads, self._record.read_text().splitlines())]
+    """Returns TF_CONFIG, the folder and the arguments of each start of a program."""
+    return list(map(json.loads, self._record.read_text().splitlines()))
 
   def record(self, name):
-    return (self._record.parent / 'record.{}'.format(name)).read_text()
+    path = self._record.with_suffix('.' + name)
+    return path.read_text() if path.exists() else None
 
 
 @pytest.fixture
@@ -98,45 +92,40 @@ def test_slurm_gives_each_task_its_place(host):
   done = host.run_job('--model_dir=shared dir', '--train_steps=1')
   assert (done.returncode, done.stderr) == (0, '')
   set_up, *tasks = host.calls()
-  assert (set_up.config, set_up.arguments) == (None, ['--help'])
+  assert set_up == [None, str(host.here), ['--help']]
   addresses = ['node{}:24567'.format(number) for number in (1, 2, 3)]
-  assert [task.config for task in tasks] == [
-      {'cluster': {'worker': addresses}, 'task': {'type': 'worker', 'index': index}}
-      for index in range(3)]
-  for task in tasks:
-    assert task.folder == str(host.here)
-    assert task.arguments == ['--distribution_strategy=multi_worker_mirrored',
-                              '--model_dir=shared dir', '--train_steps=1']
-    assert flags.parse(task.arguments).distribution_strategy == 'multi_worker_mirrored'
+  arguments = ['--distribution_strategy=multi_worker_mirrored', '--model_dir=shared dir',
+               '--train_steps=1']
+  assert tasks == [
+      [{'cluster': {'worker': addresses}, 'task': {'type': 'worker', 'index': index}},
+       str(host.here), arguments] for index in range(3)]
+  assert flags.parse(arguments).distribution_strategy == 'multi_worker_mirrored'
   assert host.record('srun') == '--kill-on-bad-exit=0 --wait=3600\n'
-
-
-def test_slurm_waits_for_the_last_task_as_long_as_is_given(host):
+  # It waits for the last task as long as the user says.
   assert host.run_job('--x=1', MAX_FINISH_SECS='60', SLURM_NTASKS='3').returncode == 0
   assert host.record('srun') == '--kill-on-bad-exit=0 --wait=60\n'
+  text = SBATCH.read_text()
+  options = re.findall('^#SBATCH (.*?)(?: |$)', text, re.MULTILINE)
+  assert {'--ntasks-per-node=1', '--requeue', '--signal=TERM@120'} <= set(options)
+  # Slurm reads no option after the first command.
+  assert text.rindex('#SBATCH') < re.search('^[^#\n]', text, re.MULTILINE).start()
 
 
-@pytest.mark.parametrize('variables, message', [
-    ({'SLURM_NTASKS': '6'}, 'error: each node must have one task: 6 tasks on 3 nodes: call sbatch'),
-    ({'SLURM_NTASKS': '2', 'HOSTNAMES': 'node1'}, 'error: each node must have one task: 2 tasks'),
-    ({'SLURM_SUBMIT_DIR': '/'}, 'error: the job must be submitted in the checkout: / has no'),
-])
-def test_slurm_starts_no_task_of_a_wrong_job(host, variables, message):
+@pytest.mark.parametrize('variables, code, message', [
+    ({'SLURM_NTASKS': '6'}, 2, 'error: each node must have one task: 6 tasks on 3 nodes: call'),
+    ({'SLURM_NTASKS': '2', 'HOSTNAMES': 'node1'}, 2, 'error: each node must have one task: 2 task'),
+    ({'SLURM_SUBMIT_DIR': '/'}, 2, 'error: the job must be submitted in the checkout: / has no'),
+    ({'HOSTNAMES': ''}, 1, '')])
+def test_slurm_starts_no_task_of_a_wrong_job(host, variables, code, message):
   done = host.run_job('--x=1', **variables)
-  assert done.returncode == 2 and done.stderr.startswith(message)
-  assert len(done.stderr.splitlines()) == 1 and not list(host.here.parent.glob('record.srun'))
+  assert done.returncode == code and done.stderr.startswith(message)
+  assert len(done.stderr.splitlines()) <= 1 and host.record('srun') is None
 
 
 @pytest.mark.parametrize('codes, count, code, again', [
-    pytest.param('0 0 0', '0', 0, False, id='done'),
-    pytest.param('138 137 138', '9', 138, True, id='peer lost'),
-    pytest.param('138 137 138', '10', 138, False, id='too often'),
-    pytest.param('0 2 0', '0', 2, False, id='wrong flags'),
-    pytest.param('3 0 0', '0', 3, False, id='failed'),
-    pytest.param('143 143 143', '0', 143, False, id='stopped'),
-    pytest.param('130 130 130', '0', 130, False, id='interrupted'),
-    pytest.param('139 0 0', '0', 139, True, id='crashed'),
-])
+    ('0 0 0', '0', 0, False), ('138 137 138', '9', 138, True), ('138 137 138', '10', 138, False),
+    ('0 2 0', '0', 2, False), ('3 0 0', '0', 3, False), ('143 143 143', '0', 143, False),
+    ('130 130 130', '0', 130, False), ('139 0 0', '0', 139, True)])
 def test_slurm_queues_again_what_is_worth_it(host, codes, count, code, again):
   done = host.run_job('--x=1', CODES=codes, SLURM_RESTART_COUNT=count)
   assert done.returncode == code
@@ -144,49 +133,28 @@ def test_slurm_queues_again_what_is_worth_it(host, codes, count, code, again):
   assert ('requeueing job' in done.stderr) == again
 
 
-def test_slurm_stops_where_nodes_are_not_told(host):
-  assert host.run_job(HOSTNAMES='').returncode == 1
-  assert host.calls()[1:] == []
-
-
-def test_slurm_options_ask_for_a_task_a_node():
-  options = [line.split()[1] for line in SBATCH.read_text().splitlines()
-             if line.startswith('#SBATCH ')]
-  assert {'--ntasks-per-node=1', '--requeue', '--signal=TERM@120'} <= set(options)
-  # Slurm reads none after the first command.
-  commands = [line for line in SBATCH.read_text().splitlines() if line and line[0] != '#']
-  text = SBATCH.read_text()
-  assert text.rindex('#SBATCH') < text.index(commands[0])
-
-
-@pytest.mark.parametrize('index', [0, 1])
-def test_docker_on_two_hosts(host, index):
-  done = host.run(TWO_HOSTS, str(index), 'host-a,host-b', '--train_steps=1', '--labels=a b')
+def test_docker_on_two_hosts(host, tmp_path):
+  done = host.run(TWO_HOSTS, '1', 'host-a,host-b', '--train_steps=1', '--labels=a b')
   assert (done.returncode, done.stderr) == (0, '')
-  call, = host.calls()
-  assert call.config == {'cluster': {'worker': ['host-a:2222', 'host-b:2222']},
-                         'task': {'type': 'worker', 'index': index}}
-  at = call.arguments.index('estimator-train')
-  assert call.arguments[at + 1:] == ['--distribution_strategy=multi_worker_mirrored',
-                                     '--train_steps=1', '--labels=a b']
-  options = ' '.join(call.arguments[:at])
+  model = tmp_path / 'shared' / 'model'
+  done = host.run(TWO_HOSTS, '2', 'a,b,c', PORT='3333', MODEL=str(model), IMAGE='mine:1', GPUS='')
+  assert (done.returncode, done.stderr) == (0, '')
+  (config, _, arguments), (other_config, _, other_arguments) = host.calls()
+  assert config == {'cluster': {'worker': ['host-a:2222', 'host-b:2222']},
+                    'task': {'type': 'worker', 'index': 1}}
+  at = arguments.index('estimator-train')
+  assert arguments[at + 1:] == ['--distribution_strategy=multi_worker_mirrored',
+                                '--train_steps=1', '--labels=a b']
+  options = ' '.join(arguments[:at])
   for expected in ('run --rm --gpus all --network host --env TF_CONFIG ',
                    '--shm-size=1g --ulimit memlock=-1 --stop-timeout=120',
                    '--user {}:{}'.format(os.getuid(), os.getgid()),
                    '-v {0}/data:/data -v {0}/runs:/model'.format(host.here)):
     assert expected in options
-  assert (host.here / 'data').is_dir() and (host.here / 'runs').is_dir()
-
-
-def test_docker_takes_its_places_from_the_environment(host, tmp_path):
-  model = str(tmp_path / 'shared' / 'model')
-  done = host.run(TWO_HOSTS, '2', 'a,b,c', PORT='3333', MODEL=model, IMAGE='mine:1', GPUS='')
-  assert done.returncode == 0, done.stderr
-  call, = host.calls()
-  assert call.config['cluster'] == {'worker': ['a:3333', 'b:3333', 'c:3333']}
-  assert model + ':/model' in call.arguments and os.path.isdir(model)
-  assert call.arguments[-2:] == ['mine:1', '--distribution_strategy=multi_worker_mirrored']
-  assert '--gpus' not in call.arguments
+  assert (host.here / 'data').is_dir() and (host.here / 'runs').is_dir() and model.is_dir()
+  assert other_config['cluster'] == {'worker': ['a:3333', 'b:3333', 'c:3333']}
+  assert '{}:/model'.format(model) in other_arguments and '--gpus' not in other_arguments
+  assert other_arguments[-2:] == ['mine:1', '--distribution_strategy=multi_worker_mirrored']
 
 
 @pytest.mark.parametrize('arguments', [[], ['0'], ['host-a,host-b', '0'], ['--x', 'a,b']])

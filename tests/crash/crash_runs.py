@@ -1,25 +1,54 @@
 """A training that is started and killed, and what it left beside what another one left."""
 
+import argparse
+import contextlib
+import functools
 import glob
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
+import threading
 import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 BATCH_SIZE = 32
 _DEADLINE_SECS = 300
-HALVES = re.compile(r'\.part$|_temp_|^temp-|\.tmp|-again$|^run\.lock$')
-_OF_THE_SPEED = ('throughput.json', 'steps.json')
-_GOING_ON = re.compile(r'^resuming from step (\d+), (\d+) examples', re.MULTILINE)
+PARTIAL_FILES = re.compile(r'\.part$|_temp_|^temp-|\.tmp|-again$|^run\.lock$')
+# What the log has when a phase begins.
+_PHASES = (('examples/sec over', 'export'), (r'replica\(s\) on', 'training'),
+           ('building the model', 'graph'), ('preparing the data', 'data'),
+           ('importing TensorFlow', 'import'), ('', 'start'))
+
+
+@contextlib.contextmanager
+def parse_arguments(description, faults, count):
+  """Parses the command line of a script; yields the arguments, and a folder for the runs."""
+  parser = argparse.ArgumentParser(description=description,
+                                   formatter_class=argparse.RawDescriptionHelpFormatter)
+  for name, default, text in ((faults, count, 'how many'), ('seed', 1, 'of the moments'),
+                              ('steps', 400, 'of a run')):
+    parser.add_argument('--' + name, type=int, default=default,
+                        help=text + ' (default: %(default)s)')
+  if faults == 'kills':
+    parser.add_argument('--points', nargs='?', const='', metavar='REGEX',
+                        help='kill at the named points too, or at those that match')
+  parser.add_argument('--keep', help='folder for the runs, which stay there')
+  arguments = parser.parse_args()
+  sys.path[:0] = [str(ROOT), str(ROOT / 'tests')]
+  with tempfile.TemporaryDirectory(prefix=faults) as temporary:
+    folder = Path(arguments.keep or temporary)
+    folder.mkdir(exist_ok=True)
+    yield arguments, folder
 
 
 class Run:
-  """A training in a folder of its own, which is started and killed, as often as need be.
+  """A training in a folder of its own, which is started and killed repeatedly.
 
   Args:
     folder: for all that it writes.
@@ -30,11 +59,8 @@ class Run:
   """
 
   def __init__(self, folder, steps):
-    self.folder = Path(str(folder))
-    self.model_dir = self.folder / 'model_dir'
-    self.export_dir = self.folder / 'export'
-    self.steps = steps
-    self.starts = 0
+    self.folder, self.steps, self.starts = Path(str(folder)), steps, 0
+    self.model_dir, self.export_dir = self.folder / 'model_dir', self.folder / 'export'
     self._flags = [
         '--model_dir={}'.format(self.model_dir), '--export_dir={}'.format(self.export_dir),
         '--dataset=fashion_mnist_sample', '--model=own_models:two_layers', '--optimizer=momentum',
@@ -44,224 +70,220 @@ class Run:
 
   @property
   def log(self):
-    """What the last start has said."""
+    """The log of the last start."""
     return (self.folder / '{}.log'.format(self.starts)).read_text()
 
   @property
   def result(self):
-    """The result of the last start, which came to its end."""
+    """The result of the last start; None if it has not come to its end."""
     out = (self.folder / '{}.out'.format(self.starts)).read_text()
-    return json.loads(out.splitlines()[-1])
+    return json.loads(out.splitlines()[-1]) if out else None
 
   @property
-  def went_on_from(self):
-    """The step and the examples seen that the last start says it went on from; None: nothing yet.
-    """
-    match = _GOING_ON.search(self.log)
+  def phase(self):
+    return next(phase for pattern, phase in _PHASES if re.search(pattern, self.log))
+
+  @property
+  def resumed_from(self):
+    """The step and the examples from which the last start resumed; None if it started anew."""
+    match = re.search(r'^resuming from step (\d+), (\d+) examples', self.log, re.MULTILINE)
     return match and (int(match.group(1)), int(match.group(2)))
 
-  def spawn(self):
-    """Starts it, and returns its process."""
+  @property
+  def step_saved(self):
+    """The step of the latest checkpoint, by TensorFlow's file; 0 without one."""
+    with contextlib.suppress(FileNotFoundError):
+      text = (self.model_dir / 'checkpoint').read_text()
+      return max(map(int, re.findall(r'model\.ckpt-(\d+)', text)), default=0)
+    return 0
+
+  def _open_outputs(self):
     self.folder.mkdir(exist_ok=True)
     self.starts += 1
-    environment = dict(os.environ, PYTHONPATH='{}:{}'.format(ROOT, ROOT / 'tests'))
-    environment.pop('TF_CONFIG', None)
-    path = str(self.folder / str(self.starts))
-    with open(path + '.log', 'w') as log, open(path + '.out', 'w') as out:
-      return subprocess.Popen([sys.executable, '-m', 'estimator_train'] + self._flags,
-                              stdout=out, stderr=log, stdin=subprocess.DEVNULL,
-                              env=environment, start_new_session=True)
+    return [(self.folder / '{}.{}'.format(self.starts, kind)).open('w') for kind in ('out', 'log')]
 
-  def start(self, kill_after=None):
-    """Starts it, and kills it at a moment, if that comes before its end.
-
-    Args:
-      kill_after: seconds; None: it is left alone.
+  def start(self, signum=None, after_secs=0., times=1):
+    """Starts it, sends a signal after so many seconds, and waits for its end.
 
     Returns:
-      (whether it was killed, the seconds that it lived)
+      (the exit code; the phase at the signal, None if it had come to its end before; the seconds
+      from the signal to the end, or of all without a signal)
     """
-    began = time.monotonic()
-    process = self.spawn()
+    out, log = self._open_outputs()
+    environment = dict(os.environ, PYTHONPATH='{}:{}'.format(ROOT, ROOT / 'tests'))
+    with out, log:
+      process = subprocess.Popen([sys.executable, '-m', 'estimator_train', *self._flags],
+                                 stdout=out, stderr=log, stdin=subprocess.DEVNULL,
+                                 env=environment, start_new_session=True)
+    began, phase = time.monotonic(), None
     try:
-      code = process.wait(_DEADLINE_SECS if kill_after is None else kill_after)
-    except subprocess.TimeoutExpired:
-      assert kill_after is not None, 'it hangs: ' + self.log
+      if signum is not None:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+          process.wait(after_secs)
+        began, phase = time.monotonic(), None if self.result else self.phase
+        for _ in range(times if phase else 0):
+          process.send_signal(signum)
+      code = process.wait(_DEADLINE_SECS)
     finally:
-      if process.poll() is None:
-        os.killpg(process.pid, signal.SIGKILL)
-      code = process.wait()
-    assert code in (0, -signal.SIGKILL), 'code {}: {}'.format(code, self.log)
-    return code != 0, time.monotonic() - began
+      process.kill()
+      process.wait()
+    return code, phase, time.monotonic() - began
 
   def start_here(self, kill_at=None):
-    """Starts it as a copy of this process, which has TensorFlow imported, and injects a kill.
+    """Starts it as a copy of this process, which has TensorFlow imported.
 
     Args:
-      kill_at: arguments of injected_kills.inject; None: it is left alone.
+      kill_at: the arguments of `inject_kill`; None: it is not killed.
 
     Returns:
       Whether it was killed.
     """
-    import injected_kills
-
     from estimator_train import __main__ as program
 
-    self.folder.mkdir(exist_ok=True)
-    self.starts += 1
+    outputs = self._open_outputs()
     sys.stdout.flush()
     pid = os.fork()
     if not pid:
       try:
-        for number, kind in ((1, 'out'), (2, 'log')):
-          os.dup2(os.open(str(self.folder / '{}.{}'.format(self.starts, kind)),
-                          os.O_WRONLY | os.O_CREAT), number)
+        for number, output in enumerate(outputs, 1):
+          os.dup2(output.fileno(), number)
         signal.alarm(_DEADLINE_SECS)
         os.chdir(str(self.folder))
         if kill_at is not None:
-          injected_kills.inject(**kill_at)
+          inject_kill(*kill_at)
         os._exit(program.main(self._flags))
       finally:
         os._exit(1)
-    try:
-      os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
-    finally:
-      os.kill(pid, signal.SIGKILL)  # For when this process is stopped; else it is dead already.
-      _, status = os.waitpid(pid, 0)
+    _, status = os.waitpid(pid, 0)
     assert status in (0, signal.SIGKILL), 'status {}: {}'.format(status, self.log)
     return status != 0
 
-  @property
-  def phase(self):
-    """What the run was at when it was killed, by its log and by what is there."""
-    log = self.log
-    done = re.search('examples/sec over|^nothing to train: .*$', log, re.MULTILINE)
-    if done:
-      ended = ' at step {}\n'.format(self.steps) in log[done.end():]
-      return 'exporting' if ended or list(self.export_dir.glob('temp-*')) else 'last evaluation'
-    if not re.search(r'^(step \d+/|resuming from)', log, re.MULTILINE):
-      return 'resume' if self.steps_saved else 'start-up'
-    if self._is_saving():
-      return 'saving'
-    return 'evaluating' if self._is_evaluating() else 'training'
 
-  def _is_saving(self):
-    """Whether there are other checkpoints than TensorFlow's file names, or one half there."""
-    names = os.listdir(str(self.model_dir))
-    steps = {int(name.split('.')[1][len('ckpt-'):]) for name in names
-             if re.match(r'model\.ckpt-\d+\.', name)}
-    return steps != self._named() or any('_temp_' in name or '.tmp' in name for name in names)
+def _patched_functions():
+  """Returns what is called at each point at which a run can be killed."""
+  import tensorflow.compat.v1 as tf
+  from tensorflow.python.lib.io import file_io
+  from tensorflow.python.training import checkpoint_management, saver
 
-  def _is_evaluating(self):
-    best = self.model_dir / 'best'
-    folders = [path.name for path in best.glob('*') if path.is_dir()]
-    try:
-      kept = json.loads((best / 'best.json').read_text())['checkpoint'].partition('/')[0]
-    except FileNotFoundError:
-      return bool(folders)
-    return any(name != kept for name in folders)
+  from estimator_train.modes import train_and_evaluate
+  from estimator_train.reports import page
+  from estimator_train.run_dir import run_lock
+  from estimator_train.tf_patches import saved_weights
+  from estimator_train.training.checkpoints import best_checkpoint
+  from estimator_train.training.evaluation import evaluator
 
-  @property
-  def steps_saved(self):
-    """The step of the latest checkpoint, by TensorFlow's file; 0 without one."""
-    return max(self._named() or {0})
+  saver.checkpoint_management = checkpoint_management  # It has another name for it.
+  return {
+      'os.replace': (os, 'replace'), 'os.rename': (os, 'rename'), 'os.link': (os, 'link'),
+      'rmtree': (shutil, 'rmtree'), 'save': (tf.train.Saver, 'save'),
+      'weights': (saved_weights, '_save_variables'), 'meta': (tf.train.Saver, 'export_meta_graph'),
+      'state': (checkpoint_management, 'update_checkpoint_state_internal'),
+      'rename': (file_io, 'rename'), 'delete': (file_io, 'delete_file'),
+      'lock': (run_lock, '_acquire'), 'evaluate': (evaluator._EvaluationGraph, 'run'),
+      'promote': (best_checkpoint, 'promote_if_better'),
+      'page': (page, 'write_page_of_finished_run'), 'saved_model': (tf.saved_model.Builder, 'save'),
+      'model.h5': (train_and_evaluate.h5_model, 'write_h5')}
 
-  def _named(self):
-    try:
-      text = (self.model_dir / 'checkpoint').read_text()
-    except FileNotFoundError:
-      return set()
-    return {int(step) for step in re.findall(r'model\.ckpt-(\d+)', text)}
+
+def inject_kill(point, when, match='', count=1):
+  """Makes this process kill itself at a call.
+
+  Args:
+    point: a key of `_patched_functions`; or `_temp_`, a file that TensorFlow's C++ code writes.
+    when: `before` or `after` the call.
+    match: a pattern of one of the texts among the arguments, or of the file.
+    count: which of such calls.
+  """
+  def die():
+    os.kill(os.getpid(), signal.SIGKILL)
+
+  def watch():
+    while not glob.glob(match):
+      pass
+    die()
+
+  if point == '_temp_':
+    threading.Thread(target=watch, daemon=True).start()
+    return
+  owner, name = _patched_functions()[point]
+  call, num_left = getattr(owner, name), [count]
+
+  @functools.wraps(call)
+  def call_and_die(*args, **kwargs):
+    texts = [str(value) for value in [*args, *kwargs.values()]
+             if isinstance(value, (str, bytes, int, os.PathLike))]
+    if not any(re.search(match, text) for text in texts or ['']):
+      return call(*args, **kwargs)
+    num_left[0] -= 1
+    if num_left[0] == 0 and when == 'before':
+      die()
+    result = call(*args, **kwargs)
+    if num_left[0] == 0:
+      die()
+    return result
+
+  setattr(owner, name, call_and_die)
 
 
 def differences(run, undisturbed):
-  """Returns in what the end of a training differs from that of one that was left alone."""
-  found = []
+  """Returns in what the end of a run differs from that of one that was left alone."""
+  def read(each, *names):
+    return json.loads(each.model_dir.joinpath(*names).read_text())
 
-  def same(what, here, there):
-    if here != there:
-      found.append('{}: {} here and {} there'.format(what, here, there))
+  def outcome(each):
+    evaluation = read(each, 'evaluation.json')
+    del evaluation['checkpoint']  # A path.
+    return dict(
+        {name: (each.model_dir / name).read_text().replace(str(each.folder), '')
+         for name in ('flags.txt', 'labels.txt', 'batch_sizes.json')},
+        result=[each.result[name] for name in ('global_step', 'examples_seen', 'accuracy',
+                                               'average_loss', 'examples')],
+        evaluation=evaluation, best=read(each, 'best', 'best.json'),
+        files=sorted(_stable_names(each)), weights=_weights(each))
 
-  for name in ('global_step', 'examples_seen', 'accuracy', 'average_loss', 'examples'):
-    same(name, run.result[name], undisturbed.result[name])
-  same('examples_seen', run.result['examples_seen'], run.steps * BATCH_SIZE)
-  evaluated, wanted = (_without_paths(each.model_dir / 'evaluation.json')
-                       for each in (run, undisturbed))
-  same('evaluation.json', evaluated, wanted)
-  same('best.json', *(_without_paths(each.model_dir / 'best' / 'best.json')
-                      for each in (run, undisturbed)))
-  for name in ('flags.txt', 'labels.txt', 'batch_sizes.json'):
-    same(name, *((each.model_dir / name).read_text().replace(str(each.folder), '')
-                 for each in (run, undisturbed)))
-  same('files', *(sorted(_stable_names(each)) for each in (run, undisturbed)))
-  found += ['half of a file is left: {}'.format(path) for path in run.folder.rglob('*')
-            if HALVES.search(path.name)]
-  for name, curve in _curves(undisturbed).items():
-    # The first step of each start is there too.
-    found += ['{} lacks {}'.format(name, point) for point in curve
-              if point not in _curves(run)[name]]
-  found += _other_weights(run, undisturbed)
-  versions = os.listdir(str(run.export_dir))
-  if not versions:
-    found.append('nothing is exported')
-  return found
-
-
-def _without_paths(path):
-  return {name: value for name, value in json.loads(path.read_text()).items()
-          if name != 'checkpoint' or path.name == 'best.json'}
-
-
-def _curves(run):
-  return json.loads((run.model_dir / 'report' / 'curves.json').read_text())
+  expected, found = outcome(undisturbed), outcome(run)
+  wrong = ['{}: {} here and {} there'.format(name, found[name], expected[name])
+           for name in expected if found[name] != expected[name]]
+  if run.result['examples_seen'] != run.steps * BATCH_SIZE:
+    wrong.append('{} examples seen'.format(run.result['examples_seen']))
+  wrong += ['a partial file is left: {}'.format(path) for path in run.folder.rglob('*')
+            if PARTIAL_FILES.search(path.name)]
+  curves = read(run, 'report', 'curves.json')
+  # The first step of each start is there, too.
+  wrong += ['{} lacks {}'.format(name, point)
+            for name, curve in read(undisturbed, 'report', 'curves.json').items()
+            for point in curve if point not in curves[name]]
+  return wrong
 
 
 def _stable_names(run):
-  """Returns the files of a run, relative to it.
+  """Yields the files of a run, relative to it.
 
   Each start has event files of its own, and one that trained nothing measured no speed. A kill just
   after the last checkpoint leaves this checkpoint without its graph, which no run reads.
   """
   for path in run.model_dir.rglob('*'):
-    if (path.is_file() and 'tfevents' not in path.name and path.name not in _OF_THE_SPEED
-        and path.suffix != '.meta'):
+    if (path.is_file() and 'tfevents' not in path.name and path.suffix != '.meta'
+        and path.name not in ('throughput.json', 'steps.json')):
       yield str(path.relative_to(run.model_dir))
 
 
-def _other_weights(run, undisturbed):
+def _weights(run):
+  """Returns a digest of each array in the last checkpoint, `model.h5` and the latest export."""
   import h5py
   import numpy as np
   import tensorflow.compat.v1 as tf
   from tensorflow.python.saved_model import loader_impl
 
-  def of_checkpoint(path):
+  arrays = {}
+  latest, *_ = sorted(run.export_dir.iterdir(), reverse=True)
+  assert loader_impl.parse_saved_model(str(latest)).meta_graphs  # No session: it has threads.
+  for kind, path in (('checkpoint', run.model_dir / 'model.ckpt-{}'.format(run.steps)),
+                     ('export', latest / 'variables' / 'variables')):
     reader = tf.train.NewCheckpointReader(str(path))
-    return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
-
-  def of_h5(path):
-    values = {}
-    with h5py.File(str(path), 'r') as file:
-      file['model_weights'].visititems(
-          lambda name, item: values.update({name: item[()]}) if hasattr(item, 'shape') else None)
-    return values
-
-  def compare(what, here, there):
-    assert there
-    if sorted(here) != sorted(there):
-      return ['{} has other variables'.format(what)]
-    return ['{}: {} differs by up to {}'.format(what, name, np.max(np.abs(
-        here[name].astype(float) - there[name]))) for name in there
-            if not np.array_equal(here[name], there[name])]
-
-  name = 'model.ckpt-{}'.format(run.steps)
-  wanted = of_checkpoint(undisturbed.model_dir / name)
-  found = compare('the last checkpoint', of_checkpoint(run.model_dir / name), wanted)
-  found += compare('model.h5', of_h5(run.model_dir / 'model.h5'),
-                   of_h5(undisturbed.model_dir / 'model.h5'))
-  for version in glob.glob(str(run.export_dir / '*')):
-    exported = of_checkpoint(Path(version) / 'variables' / 'variables')
-    found += compare(version, exported, {key: wanted[key] for key in exported})
-    # Without a session, as that has threads, and this process is to be copied.
-    if not loader_impl.parse_saved_model(version).meta_graphs:
-      found.append('{} has no graph'.format(version))
-  return found
+    arrays.update({(kind, name): reader.get_tensor(name)
+                   for name in reader.get_variable_to_shape_map()})
+  with h5py.File(str(run.model_dir / 'model.h5'), 'r') as file:
+    file['model_weights'].visititems(lambda name, item: arrays.update(
+        {('h5', name): item[()]} if hasattr(item, 'shape') else {}))
+  return {name: hash(np.asarray(array).tobytes()) for name, array in arrays.items()}

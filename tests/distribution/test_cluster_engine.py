@@ -1,5 +1,7 @@
 """How an engine of a cluster reports the error that ends its training."""
 
+from unittest import mock
+
 import pytest
 import tensorflow.compat.v1 as tf
 
@@ -9,44 +11,26 @@ from estimator_train.cluster.worker import Worker
 from estimator_train.distribution.devices import Devices
 from estimator_train.distribution.engines import cluster_engine
 from estimator_train.settings import Settings
-from estimator_train.tf_patches import estimator as estimator_patches
 
 
-class RecordingPeers:
-  """Records the calls with which a task leaves the cluster."""
-
-  def __init__(self):
-    self.calls = []
-
-  def finish(self):
-    self.calls.append('finish')
-
-  def report_failure(self, reason):
-    self.calls.append(reason)
-
-
-@pytest.mark.parametrize('error, calls', [
+@pytest.mark.parametrize('error, expected', [
     # All workers raise this error, and each worker reports its own.
-    (errors.NonFiniteLoss('the loss is nan'), ['finish']),
+    (errors.NonFiniteLoss('the loss is nan'), mock.call.finish()),
     # Only the chief raises these errors: it alone evaluates, checks the weights and saves.
     (errors.TrainingFailed('the loss of the test examples is nan'),
-     ['the loss of the test examples is nan']),
-    (errors.CheckpointNotSaved('the disk is full'), ['the disk is full']),
-    (KeyboardInterrupt(), ['KeyboardInterrupt']),
-])
-def test_errors_of_one_task_are_reported_to_the_others(monkeypatch, error, calls):
-  def fail(*_):
-    raise error
-
-  monkeypatch.setattr(cluster_engine, 'wait_for_network', lambda *_: None)
-  monkeypatch.setattr(tf.estimator, 'train_and_evaluate', fail)
-  monkeypatch.setattr(estimator_patches, 'release_server', lambda: None)
-  cluster = tf_config.Cluster({'worker': ('a:1', 'b:1')}, tf_config.Task('worker', 0))
+     mock.call.report_failure('the loss of the test examples is nan')),
+    (errors.CheckpointNotSaved('the disk is full'), mock.call.report_failure('the disk is full')),
+    (KeyboardInterrupt(), mock.call.report_failure('KeyboardInterrupt'))])
+def test_errors_of_one_task_are_reported_to_the_others(monkeypatch, error, expected):
+  monkeypatch.setattr(cluster_engine, 'wait_for_network', mock.Mock())
+  monkeypatch.setattr(tf.estimator, 'train_and_evaluate', mock.Mock(side_effect=error))
   engine = cluster_engine.ClusterEngine(
       Settings(model_dir='x', train_steps=1, batch_size=2,
                distribution_strategy='multi_worker_mirrored'),
-      Worker(0, 2, cluster=cluster), Devices(('/cpu:0',), ('/cpu:0',)))
-  engine._connected_peers = RecordingPeers()
+      Worker(0, 2, cluster=tf_config.Cluster({'worker': ('a:1', 'b:1')},
+                                             tf_config.Task('worker', 0))),
+      Devices(('/cpu:0',), ('/cpu:0',)))
+  engine._connected_peers = mock.Mock()
   with pytest.raises(type(error)):
     engine.train(None, lambda: None, (), 1)
-  assert engine.peers.calls == calls
+  assert engine.peers.method_calls == [expected]

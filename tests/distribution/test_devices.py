@@ -1,11 +1,18 @@
-"""Which devices the settings come to; GPUs are pretended."""
+"""The devices, strategy and threads of the settings; GPUs are pretended."""
+
+import os
 
 import pytest
 import tensorflow.compat.v1 as tf
 
-from estimator_train.distribution import devices
+from estimator_train.datasets.description import DataSet
+from estimator_train.distribution import devices, threads
 from estimator_train.errors import UserError
+from estimator_train.inputs import factory
+from estimator_train.process import cpu_tuning
 from estimator_train.settings import Settings
+
+CORES = len(os.sched_getaffinity(0))
 
 
 @pytest.fixture
@@ -13,68 +20,71 @@ def gpus(monkeypatch):
   def pretend(number):
     monkeypatch.setattr(tf.config.experimental, 'list_physical_devices',
                         lambda kind: ['GPU'] * number)
+
   return pretend
 
 
-def find(**values):
-  return devices.find_devices(Settings(model_dir='x', train_steps=1, **values))
+def settings_of(**values):
+  return Settings(model_dir='x', train_steps=1, **values)
 
 
 @pytest.mark.parametrize('present, values, names', [
-    (0, {}, ['/cpu:0']),
-    (0, {'num_cpu_replicas': 3}, ['/cpu:0', '/cpu:1', '/cpu:2']),
-    (2, {}, ['/gpu:0', '/gpu:1']),
-    (2, {'num_gpus': 1}, ['/gpu:0']),
-    (2, {'num_gpus': 0}, ['/cpu:0']),
-    (2, {'num_cpu_replicas': 2}, ['/cpu:0', '/cpu:1']),
+    (0, {}, ['/cpu:0']), (0, {'num_cpu_replicas': 2}, ['/cpu:0', '/cpu:1']),
+    (2, {}, ['/gpu:0', '/gpu:1']), (2, {'num_gpus': 1}, ['/gpu:0']),
+    (2, {'num_gpus': 0}, ['/cpu:0']), (2, {'num_cpu_replicas': 2}, ['/cpu:0', '/cpu:1']),
     (2, {'distribution_strategy': 'off'}, ['/gpu:0']),
-    (2, {'distribution_strategy': 'one_device', 'num_gpus': 0}, ['/cpu:0']),
-])
+    (2, {'distribution_strategy': 'one_device', 'num_gpus': 0}, ['/cpu:0'])])
 def test_devices(gpus, present, values, names):
   gpus(present)
-  found = find(**values)
+  found = devices.find_devices(settings_of(**values))
   assert list(found.names) == names and found.num_replicas == len(names)
+  suffix = ' (logical)' if names[-1] == '/cpu:1' else ''
+  assert found.display_names == tuple(name + suffix for name in names)
+  with pytest.raises(UserError, match='--num_gpus=3, and {} available'.format(present)):
+    devices.find_devices(settings_of(num_gpus=3))
 
 
-def test_too_few_gpus(gpus):
-  gpus(1)
-  with pytest.raises(UserError, match='--num_gpus=2, and 1 available'):
-    find(num_gpus=2)
-
-
-def test_cpu_replicas_are_told_from_real_devices(gpus):
-  gpus(0)
-  assert find(num_cpu_replicas=2).display_names == ('/cpu:0 (logical)', '/cpu:1 (logical)')
-
-
-def test_session_config(gpus):
-  gpus(0)
-  settings = Settings(model_dir='x', train_steps=1, num_cpu_replicas=2,
-                      intra_op_parallelism_threads=3, gpu_memory_growth=False)
-  config = devices.make_session_config(settings, devices.find_devices(settings))
-  assert config.device_count['CPU'] == 2 and config.device_count['GPU'] == 0
-  assert config.intra_op_parallelism_threads == 3 and not config.gpu_options.allow_growth
-
-
-@pytest.mark.parametrize('name, kind', [
-    ('off', type(None)), ('one_device', tf.distribute.OneDeviceStrategy),
-    ('mirrored', tf.distribute.MirroredStrategy),
-    # With one worker.
-    ('multi_worker_mirrored', tf.distribute.MirroredStrategy),
-    ('parameter_server', tf.distribute.experimental.CentralStorageStrategy)])
-def test_strategies(gpus, name, kind):
-  gpus(0)
-  settings = Settings(model_dir='x', train_steps=1, distribution_strategy=name)
-  strategy = devices.make_local_strategy(settings, devices.find_devices(settings))
-  assert isinstance(strategy, kind)
-  if strategy is not None:
-    assert strategy.num_replicas_in_sync == 1
+@pytest.mark.parametrize('rank, num_gpus, name', [(1, 2, '/gpu:1'), (2, 2, None), (5, 1, '/gpu:0')])
+def test_gpus_of_the_ranks_of_horovod(gpus, rank, num_gpus, name):
+  gpus(num_gpus)
+  settings = settings_of(distribution_strategy='horovod')
+  if name is None:
+    with pytest.raises(UserError, match='local rank 2 and 2 GPUs: start at most 2 processes'):
+      devices.find_devices(settings, rank)
+  else:
+    found = devices.find_devices(settings, rank)
+    assert found.names == ('/gpu:0',) and found.display_names == (name,)
+    config = devices.make_session_config(settings, found)
+    assert config.gpu_options.visible_device_list == ('1' if num_gpus == 2 else '')
 
 
 @pytest.mark.parametrize('name', ['nccl', 'hierarchical_copy', 'reduction_to_one_device'])
 def test_all_reduce_algorithms(gpus, name):
   gpus(0)
-  settings = Settings(model_dir='x', train_steps=1, all_reduce_alg=name, num_cpu_replicas=2)
+  settings = settings_of(all_reduce_alg=name, num_cpu_replicas=2)
   strategy = devices.make_local_strategy(settings, devices.find_devices(settings))
-  chosen = strategy.extended._cross_device_ops  # pylint: disable=protected-access
+  chosen = strategy.extended._cross_device_ops
   assert type(chosen).__name__.lower().startswith(name.replace('_', ''))
+
+
+@pytest.mark.parametrize('has_onednn, values, inter_op, private', [
+    (False, {}, 0, 0), (False, {'num_parallel_calls': 5}, 0, 0), (True, {}, 1, CORES),
+    (True, {'num_parallel_calls': 5}, 1, 5),
+    (False, {'inter_op_parallelism_threads': 3, 'num_parallel_calls': 5}, 3, 5)])
+def test_numbers_of_threads(monkeypatch, gpus, has_onednn, values, inter_op, private):
+  gpus(0)
+  monkeypatch.setattr(cpu_tuning, 'has_onednn', lambda: has_onednn)
+  settings = settings_of(intra_op_parallelism_threads=7, num_cpu_replicas=2,
+                         gpu_memory_growth=False, **values)
+  batching = factory.make_batching(DataSet('x', ('a', 'b'), (2, 2, 1), None, None), settings, False,
+                                   examples_per_batch=1)
+  assert batching.private_threadpool_size == private
+  assert batching.num_queued_calls == (0 if values.get('num_parallel_calls') else CORES)
+  assert threads.num_parallel_calls(settings) == values.get('num_parallel_calls', CORES)
+  for in_cluster in (False, True):  # Sessions of clusters have their server's threads.
+    config = devices.make_session_config(settings, devices.find_devices(settings), in_cluster)
+    assert config.device_count == {'CPU': 2, 'GPU': 0} and not config.gpu_options.allow_growth
+    assert config.intra_op_parallelism_threads == 7
+    assert config.inter_op_parallelism_threads == inter_op
+    assert [pool.num_threads for pool in config.session_inter_op_thread_pool] == (
+        [inter_op] if inter_op and not in_cluster else [])

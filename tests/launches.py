@@ -23,11 +23,9 @@ def on(signum, code):
 def leave(code):
   print(task, 'leaves', file=sys.stderr, flush=True)
   os._exit(code)
-def wait(name=None):
-  wait_until(lambda: name is not None and os.path.exists(name))
-def wait_until(condition):
+def wait(name='', exists=True):
   deadline = time.monotonic() + SECS
-  while not condition():
+  while not name or os.path.exists(name) != exists:
     assert time.monotonic() < deadline
     time.sleep(0.01)
 def wait_for_end(task):
@@ -35,8 +33,7 @@ def wait_for_end(task):
   name = '{} start {}'.format(task, start)
   wait(name)
   with open(name) as file:
-    folder = '/proc/{}'.format(json.load(file)['pid'])
-  wait_until(lambda: not os.path.exists(folder))
+    wait('/proc/{}'.format(json.load(file)['pid']), exists=False)
 start = 1 + len([name for name in os.listdir('.') if name.startswith(task + ' start ')])
 def ready():
   with open('part of ' + task, 'w') as file:

@@ -10,43 +10,56 @@ import subprocess
 import sys
 import time
 
+import numpy as np
 import pytest
 from conftest import ROOT
 
-DEADLINE_SECS = 120
+DEADLINE_SECS = 300  # What the tasks print shows how they noticed a fault.
+FLAGS = ['--dataset=fashion_mnist_sample', '--model=own_models:two_layers', '--optimizer=sgd',
+         '--learning_rate=0.05', '--batch_size=24', '--throughput_warmup_steps=5',
+         '--log_every_steps=5', '--noreport_page']
 requires_horovod = pytest.mark.skipif(
     importlib.util.find_spec('horovod') is None,
     reason='Horovod is not installed; scripts/install_horovod installs it')
-HOROVOD = pytest.param('horovod', marks=requires_horovod)
-SYNCHRONOUS_STRATEGIES = ('multi_worker_mirrored', HOROVOD)
 
 
-def free_addresses(count, host='127.0.0.1'):
+def free_addresses(count):
   """Returns HOST:PORT of ports that nobody has, asked from the system all at once."""
   sockets = [socket.socket() for _ in range(count)]
   try:
-    for one in sockets:
-      one.bind((host, 0))
-    return ['{}:{}'.format(host, one.getsockname()[1]) for one in sockets]
+    for each in sockets:
+      each.bind(('127.0.0.1', 0))
+    return ['127.0.0.1:{}'.format(each.getsockname()[1]) for each in sockets]
   finally:
-    for one in sockets:
-      one.close()
+    for each in sockets:
+      each.close()
+
+
+def weights(model_dir):
+  """Returns the values in the latest checkpoint, by their names."""
+  import tensorflow.compat.v1 as tf
+
+  path = tf.train.latest_checkpoint(str(model_dir))
+  return {name: tf.train.load_variable(path, name) for name, _ in tf.train.list_variables(path)}
+
+
+def assert_alike(found, expected, rtol=0.):
+  """Compares weights up to rounding."""
+  assert set(found) == set(expected) and found['global_step'] == expected['global_step']
+  for name, value in expected.items():
+    scale = max(np.abs(value).max(), 1e-3)
+    np.testing.assert_allclose(found[name], value, atol=1e-5 * scale, rtol=rtol, err_msg=name)
 
 
 class Task:
   """One process of a cluster."""
 
-  def __init__(self, kind, index, cluster, arguments, folder, prefix=(), started=0):
-    self.name = kind if kind in ('chief', 'evaluator') else '{} {}'.format(kind, index)
-    stem = '{}-{}-{}'.format(kind, index, started)
-    self.log_path = folder / (stem + '.log')
-    self.out_path = folder / (stem + '.out')
-    environment = dict(os.environ, PYTHONPATH='{}:{}'.format(ROOT, ROOT / 'tests'), TF_CONFIG=(
-        json.dumps({'cluster': cluster, 'task': {'type': kind, 'index': index}})))
+  def __init__(self, command, log_path, **variables):
+    self.log_path, self.out_path = log_path, log_path.with_suffix('.out')
+    environment = dict(os.environ, PYTHONPATH='{}:{}'.format(ROOT, ROOT / 'tests'), **variables)
     with self.log_path.open('w') as log, self.out_path.open('w') as out:
-      self.process = subprocess.Popen(
-          list(prefix) + [sys.executable, '-m', 'estimator_train'] + list(arguments),
-          cwd=str(ROOT / 'tests'), stdout=out, stderr=log, env=environment)
+      self.process = subprocess.Popen(command, cwd=str(ROOT / 'tests'), stdout=out, stderr=log,
+                                      env=environment, start_new_session=True)
 
   @property
   def log(self):
@@ -56,31 +69,30 @@ class Task:
   def result(self):
     return json.loads(self.out_path.read_text().splitlines()[-1])
 
-  def wait_for(self, pattern, secs=DEADLINE_SECS):
-    """Waits until the log has a line that matches, and returns the match."""
-    give_up = time.monotonic() + secs
-    while time.monotonic() < give_up:
-      match = re.search(pattern, self.log, re.MULTILINE)
-      if match:
-        return match
-      assert self.process.poll() is None, '{} has ended: {}'.format(self.name, self.log)
+  @property
+  def output(self):
+    return self.log + self.out_path.read_text()
+
+  def wait_for(self, pattern):
+    """Waits until the output has a line that matches."""
+    give_up = time.monotonic() + DEADLINE_SECS
+    while not re.search(pattern, self.output, re.MULTILINE):
+      assert self.process.poll() is None and time.monotonic() < give_up, self.output
       time.sleep(.02)
-    raise AssertionError('no {!r} in the log of {}: {}'.format(pattern, self.name, self.log))
 
   def code(self, secs=DEADLINE_SECS):
     """Waits for the end, and returns the exit code."""
     try:
       return self.process.wait(secs)
     except subprocess.TimeoutExpired:
-      raise AssertionError('{} still runs: {}'.format(self.name, self.log)) from None
+      raise AssertionError('it still runs: ' + self.log) from None
 
   def signal(self, signum):
     self.process.send_signal(signum)
 
   def end(self):
     if self.process.poll() is None:
-      self.process.send_signal(signal.SIGCONT)
-      self.process.kill()
+      os.killpg(self.process.pid, signal.SIGKILL)
     self.process.wait()
 
 
@@ -88,42 +100,34 @@ class Cluster:
   """Starts all tasks of a cluster, again and again."""
 
   def __init__(self, folder):
-    self.folder = folder
-    self.tasks = []
-    self._starts = 0
+    self.folder, self.tasks, self.spec = folder, [], {}
 
-  def start(self, arguments, workers=0, chief=0, ps=0, per_task=None, only=None):
+  def start(self, arguments, per_task=None, program=('-m', 'estimator_train'), **counts):
     """Starts the tasks with new ports.
 
     Args:
       arguments: the flags of all.
-      workers, chief, ps: how many of each.
       per_task: further flags by the task's name.
-      only: the names of the tasks to start; None: all.
+      program: what Python runs.
+      counts: how many tasks there are of each type.
 
     Returns:
       The tasks by their names.
     """
-    counts = {'chief': chief, 'worker': workers, 'ps': ps}
     addresses = free_addresses(sum(counts.values()))
-    self.spec = {}
-    for kind, count in counts.items():
-      if count:
-        self.spec[kind], addresses = addresses[:count], addresses[count:]
-    self._starts += 1
-    started = {}
-    for kind, hosts in self.spec.items():
-      for index in range(len(hosts)):
-        name = kind if kind == 'chief' else '{} {}'.format(kind, index)
-        if only is None or name in only:
-          started[name] = self.add(kind, index, list(arguments) + (per_task or {}).get(name, []))
-    return started
+    self.spec = {kind: [addresses.pop() for _ in range(count)] for kind, count in counts.items()}
+    names = [(kind, index) for kind, count in counts.items() for index in range(count)]
+    return {'{} {}'.format(*name): self.add(
+        *name, [*arguments, *(per_task or {}).get('{} {}'.format(*name), ())], program=program)
+            for name in names}
 
-  def add(self, kind, index, arguments, prefix=()):
-    """Starts one task of the cluster that was started last, by another command perhaps."""
-    task = Task(kind, index, self.spec, arguments, self.folder, prefix, len(self.tasks))
-    self.tasks.append(task)
-    return task
+  def add(self, kind, index, arguments, prefix=(), program=('-m', 'estimator_train')):
+    """Starts one task of the cluster that was started last."""
+    config = {'cluster': self.spec, 'task': {'type': kind, 'index': index}}
+    path = self.folder / '{}-{}-{}.log'.format(kind, index, len(self.tasks))
+    self.tasks.append(Task([*prefix, sys.executable, *program, *arguments], path,
+                           TF_CONFIG=json.dumps(config)))
+    return self.tasks[-1]
 
   def end(self):
     for task in self.tasks:

@@ -1,70 +1,83 @@
-"""Clusters on this machine, for the tests of the peers."""
+"""Members of a cluster in threads of this process."""
 
-import json
-import socket
+import contextlib
 import threading
 import time
+
+from cluster_processes import free_addresses
 
 from estimator_train.cluster import rendezvous, tf_config
 
 SECS = 60
 
 
-def free_ports(count):
-  """Returns ports that were free a moment ago."""
-  sockets = [socket.socket() for _ in range(count)]
-  try:
-    for each in sockets:
-      each.bind(('127.0.0.1', 0))
-    return [each.getsockname()[1] for each in sockets]
-  finally:
-    for each in sockets:
-      each.close()
-
-
-def tf_config_text(addresses, kind, index):
-  return json.dumps({'cluster': addresses, 'task': {'type': kind, 'index': index}})
-
-
-def cluster_of(addresses, kind='worker', index=0):
-  return tf_config.parse_cluster({'TF_CONFIG': tf_config_text(addresses, kind, index)})
-
-
 def workers(count):
-  return {'worker': ['localhost:{}'.format(port) for port in free_ports(count)]}
+  return {'worker': free_addresses(count)}
 
 
 def wait_until(condition, secs=SECS):
   deadline = time.monotonic() + secs
   while not condition():
     assert time.monotonic() < deadline, 'this took too long'
-    time.sleep(0.01)
+    time.sleep(.01)
 
 
-class Started:
-  """A `connect_peers` in a thread of its own."""
+def in_thread(function, *arguments):
+  """Starts a function in a thread, and returns the thread."""
+  thread = threading.Thread(target=function, args=arguments, daemon=True)
+  thread.start()
+  return thread
 
-  def __init__(self, cluster, shared_values=None, start_timeout_secs=SECS, with_data=False):
-    self.task, self.log, self.peers, self.error = cluster.task, [], None, None
-    self._arguments = cluster, shared_values or {}, start_timeout_secs, self.log.append
-    self._with_data = with_data
-    self._thread = threading.Thread(target=self._run, daemon=True)
-    self._thread.start()
 
-  def _run(self):
+class Member:
+  """A task that connects to its peers in a thread of its own.
+
+  Attributes:
+    cluster: the cluster.
+    log: the lines that the rendezvous has logged.
+  """
+
+  def __init__(self, addresses, index=0, kind='worker', values=None, secs=SECS):
+    self.cluster = tf_config.Cluster(
+        {name: tuple(hosts) for name, hosts in addresses.items()}, tf_config.Task(kind, index))
+    self.log, self._peers, self._error = [], None, None
+    self._thread = in_thread(self._connect, values or {}, secs)
+
+  def _connect(self, *arguments):
     try:
-      self.peers = rendezvous.connect_peers(*self._arguments, with_data=self._with_data)
+      self._peers = rendezvous.connect_peers(self.cluster, *arguments, self.log.append)
     except Exception as error:
-      self.error = error
+      self._error = error
 
   @property
   def is_done(self):
     return not self._thread.is_alive()
 
-  def wait(self):
-    """Returns the Peers; raises what `connect_peers` has raised."""
+  @property
+  def is_connected(self):
+    return self._peers is not None
+
+  def peers(self):
+    """Waits for the Peers; raises what `connect_peers` has raised."""
     self._thread.join(SECS)
     assert self.is_done, self.log
-    if self.error is not None:
-      raise self.error
-    return self.peers
+    if self._error is not None:
+      raise self._error
+    return self._peers
+
+
+@contextlib.contextmanager
+def joining():
+  """Yields a function that starts a Member; all of them end with the context."""
+  members = []
+
+  def join(*arguments, **options):
+    members.append(Member(*arguments, **options))
+    return members[-1]
+
+  try:
+    yield join
+  finally:
+    for member in members:
+      if member.is_connected:
+        in_thread(member.peers().finish)

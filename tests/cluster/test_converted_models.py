@@ -1,16 +1,10 @@
 """`convert` and TimeHistory in the tasks of a cluster, with strategies of TensorFlow."""
 
 import json
-import os
-import subprocess
-import sys
 
 import pytest
-from conftest import ROOT
-from peer_helpers import free_ports
 
-SECS = 120
-pytestmark = [pytest.mark.cluster, pytest.mark.slow]
+pytestmark = pytest.mark.cluster
 
 SCRIPT = '''
 import json, sys
@@ -39,30 +33,17 @@ print(json.dumps(history.report()))
 '''
 
 
-@pytest.mark.parametrize('strategy, types, replicas', [
-    ('MultiWorkerMirroredStrategy', ['chief', 'worker'], 2),
-    ('ParameterServerStrategy', ['chief', 'worker', 'ps'], 1)])
-def test_a_converted_model_in_a_cluster(tmp_path, strategy, types, replicas):
-  script = tmp_path / 'script.py'
-  script.write_text(SCRIPT)
-  cluster = {name: ['localhost:{}'.format(port)]
-             for name, port in zip(types, free_ports(len(types)))}
-  tasks = {name: subprocess.Popen(
-      [sys.executable, '-W', 'ignore', str(script), str(tmp_path / 'run'), strategy],
-      env=dict(os.environ, PYTHONPATH=str(ROOT), TF_CONFIG=json.dumps({
-          'cluster': cluster, 'task': {'type': name, 'index': 0}})),
-      stdout=subprocess.PIPE, stderr=subprocess.PIPE, universal_newlines=True) for name in types}
-  try:
-    outputs = {name: tasks[name].communicate(timeout=SECS) for name in ('chief', 'worker')}
-  finally:
-    for task in tasks.values():
-      task.kill()
-      task.wait()
-  for name, (out, err) in outputs.items():
-    assert tasks[name].returncode == 0, err
-    report = json.loads(out.splitlines()[-1])
+@pytest.mark.parametrize('strategy, counts, replicas', [
+    ('MultiWorkerMirroredStrategy', {'chief': 1, 'worker': 1}, 2),
+    pytest.param('ParameterServerStrategy', {'chief': 1, 'worker': 1, 'ps': 1}, 1,
+                 marks=pytest.mark.slow)])
+def test_a_converted_model_in_a_cluster(cluster, tmp_path, strategy, counts, replicas):
+  tasks = cluster.start([str(tmp_path / 'run'), strategy], program=('-c', SCRIPT), **counts)
+  for name in ('chief 0', 'worker 0'):  # A parameter server never ends.
+    assert tasks[name].code() == 0, tasks[name].log
+    report = tasks[name].result
     assert (report['num_replicas'], report['num_workers']) == (replicas, 2)
     assert report['steps_timed'] > 0 and report['shares']['input'] is not None
   written = json.loads((tmp_path / 'run' / 'throughput.json').read_text())
-  assert written == json.loads(outputs['chief'][0].splitlines()[-1])  # Only the chief writes.
+  assert written == tasks['chief 0'].result  # Only the chief writes.
   assert written['global_step'] >= 30

@@ -1,4 +1,4 @@
-"""TF_CONFIG: what is read from it, and every way to get it wrong."""
+"""TF_CONFIG: what is read from it, every way to get it wrong, and the role that it gives."""
 
 import json
 import os
@@ -9,175 +9,157 @@ from hypothesis import given, settings, strategies as st
 
 from estimator_train.cluster import network, tf_config, worker
 from estimator_train.cluster.tf_config import Task
+from estimator_train.cluster.worker import CHIEF, EVALUATOR, PARAMETER_SERVER, SINGLE_WORKER, WORKER
 from estimator_train.errors import UserError
 
 WORKERS = {'worker': ['a:1', 'b:2']}
 SERVERS = {'chief': ['c:1'], 'worker': ['a:1', 'b:2'], 'ps': ['d:3']}
+WORKER_0 = {'type': 'worker', 'index': 0}
+MIRRORED, SERVED = 'multi_worker_mirrored', 'parameter_server'
 
 
-def read(cluster, kind='worker', index=0):
-  text = json.dumps({'cluster': cluster, 'task': {'type': kind, 'index': index}})
-  return tf_config.parse_cluster({'TF_CONFIG': text})
+def environ(cluster, kind='worker', index=0, **fields):
+  return {'TF_CONFIG': json.dumps(dict(
+      fields, cluster=cluster, task={'type': kind, 'index': index}))}
 
 
-@pytest.mark.parametrize('environ', [
-    {}, {'TF_CONFIG': ''}, {'TF_CONFIG': ' \n'}, {'TF_CONFIG': '{}'},
-    {'TF_CONFIG': '{"cluster": {}, "task": {"type": "worker", "index": 0}}'},
+def read(*arguments, **fields):
+  return tf_config.parse_cluster(environ(*arguments, **fields))
+
+
+@pytest.mark.parametrize('variables', [
+    {}, {'TF_CONFIG': ' \n'}, {'TF_CONFIG': '{}'}, environ({}),
     # As of `gcloud ai-platform local train`.
-    {'TF_CONFIG': '{"environment": "cloud", "cluster": {}, "job": {"args": []}, "task": {}}'},
-])
-def test_no_cluster(environ):
-  assert tf_config.parse_cluster(environ) is None
+    {'TF_CONFIG': '{"environment": "cloud", "cluster": {}, "job": {"args": []}, "task": {}}'}])
+def test_no_cluster(variables):
+  assert tf_config.parse_cluster(variables) is None
+  for strategy in ('mirrored', MIRRORED, SERVED, 'horovod'):
+    assert worker.make_worker(variables, strategy) == SINGLE_WORKER
 
 
-def test_worker_0_is_chief_where_there_is_none():
+def test_the_tasks_of_a_cluster():
   cluster = read(WORKERS, index='1')
-  assert cluster.task == Task('worker', 1) and str(cluster.task) == 'worker 1'
-  assert cluster.chief == Task('worker', 0) and not cluster.is_chief
-  assert read(WORKERS, index=0).is_chief
-  assert (cluster.num_workers, cluster.rank) == (2, 1)
+  assert (cluster.task, cluster.chief) == (Task('worker', 1), Task('worker', 0))
+  assert (str(cluster.task), cluster.address(cluster.task)) == ('worker 1', 'b:2')
   assert cluster.workers == cluster.members == (Task('worker', 0), Task('worker', 1))
-  assert cluster.address(cluster.task) == 'b:2'
-
-
-def test_chief_comes_first():
-  cluster = read(SERVERS, 'worker', 0)
-  assert cluster.chief == Task('chief', 0) and str(cluster.chief) == 'chief'
+  cluster = read(SERVERS)
+  assert str(cluster.chief) == 'chief'
   assert cluster.workers == (Task('chief', 0), Task('worker', 0), Task('worker', 1))
-  assert (cluster.num_workers, cluster.rank) == (3, 1)
-  assert cluster.parameter_servers == (Task('ps', 0),)
-  assert cluster.members == cluster.workers + cluster.parameter_servers
-  assert read(SERVERS, 'chief').is_chief and read(SERVERS, 'ps').rank is None
+  assert cluster.members == cluster.workers + (Task('ps', 0),)
+  for extra in ({}, {'evaluator': ['e:1']}):
+    assert read(dict(SERVERS, **extra), 'evaluator').members == cluster.members
+  hosts = {'worker': ['a:1', '[::1]:1', 'a:2', 'a:3']}
+  assert [read(hosts, index=index).local_rank for index in range(4)] == [0, 0, 1, 2]
 
 
-@pytest.mark.parametrize('extra', [{}, {'evaluator': ['e:1']}])
-def test_evaluator_is_no_member(extra):
-  cluster = read(dict(SERVERS, **extra), 'evaluator')
-  assert str(cluster.task) == 'evaluator' and cluster.task not in cluster.members
-  assert cluster.rank is None and not cluster.is_chief
+@pytest.mark.parametrize('strategy, cluster, task, expected', [
+    (MIRRORED, WORKERS, ('worker', 0), (0, 2, CHIEF, 'worker 0')),
+    (MIRRORED, WORKERS, ('worker', 1), (1, 2, WORKER, 'worker 1')),
+    (MIRRORED, dict(WORKERS, evaluator=['e:1']), ('evaluator', 0),
+     (None, 2, EVALUATOR, 'evaluator')),
+    (SERVED, SERVERS, ('chief', 0), (0, 3, CHIEF, 'chief')),
+    (SERVED, SERVERS, ('worker', 1), (2, 3, WORKER, 'worker 1')),
+    (SERVED, SERVERS, ('ps', 0), (None, 3, PARAMETER_SERVER, 'ps 0')),
+    # One process trains, and another evaluates what it saves.
+    ('off', {'chief': ['a:1'], 'evaluator': ['b:1']}, ('evaluator', 0),
+     (None, 1, EVALUATOR, 'evaluator')),
+    ('mirrored', {'chief': ['a:1'], 'evaluator': ['b:1']}, ('chief', 0), (0, 1, CHIEF, 'chief')),
+    ('mirrored', {'worker': ['a:1']}, ('worker', 0), (0, 1, CHIEF, 'chief'))])
+def test_the_role_of_each_task(strategy, cluster, task, expected):
+  found = worker.make_worker(environ(cluster, *task), strategy)
+  assert (found.rank, found.size, found.role, found.name) == expected
+  assert found.is_chief == (found.role == CHIEF)
+  assert found.has_evaluator == ('evaluator' in cluster)
 
 
-@pytest.mark.parametrize('address, place', [
-    ('[::1]:2222', ('::1', 2222)), ('10.0.0.1:65535', ('10.0.0.1', 65535)),
-    ('train-worker_0.ns.svc:1', ('train-worker_0.ns.svc', 1)),
-])
-def test_addresses(address, place):
-  cluster = read({'worker': [address]})
-  assert network.split_address(cluster.address(cluster.task)) == place
+@pytest.mark.parametrize('cluster, strategy, message', [
+    (SERVERS, MIRRORED, 'multi_worker_mirrored uses no parameter servers: '
+     r'cluster.ps\[0\]=d:3: leave cluster.ps out, or give --distribution_strategy=parameter_serv'),
+    (WORKERS, SERVED, 'parameter_server needs a chief: cluster has 2 worker: add "chief": '),
+    ({'chief': ['a:1']}, SERVED, 'needs a parameter server: cluster has 1 chief: add "ps": '),
+    (WORKERS, 'mirrored', 'several tasks, but --distribution_strategy=mirrored runs in one: '
+     'cluster has 2 worker: give --distribution_strategy=multi_worker_mirrored to every task'),
+    (SERVERS, 'off', 'give --distribution_strategy=parameter_server to every task')])
+def test_strategy_does_not_fit(cluster, strategy, message):
+  with pytest.raises(UserError, match=message):
+    worker.make_worker(environ(cluster, list(cluster)[0]), strategy)
 
 
-# (cluster, task, the whole message after `TF_CONFIG: `, up to its remedy)
-BAD = [
-    (['a:1'], {}, 'cluster must be an object: a list'),
-    (WORKERS, 'worker', 'task must be an object: worker'),
-    ({'worker': 'a:1'}, {},
-     'each type of task must have a list of addresses: cluster.worker="a:1"'),
-    ({'worker': [], 'ps': []}, {}, 'a cluster must have a chief or a worker: cluster has neither'),
-    ({'chief': ['a:1'], 'master': ['b:1']}, {}, 'a cluster can have only one chief: cluster.chief'),
-    ({'ps': {}}, {},
-     'each type of task must have a list of addresses: cluster.ps=an empty object'),
-    ({'worker': [1]}, {}, 'an address must be HOST:PORT: cluster.worker[0]=1'),
-    ({'worker': ['a']}, {}, 'an address must be HOST:PORT: cluster.worker[0]=a'),
-    ({'worker': [':1']}, {}, 'an address must be HOST:PORT: cluster.worker[0]=":1"'),
-    ({'worker': ['a:x']}, {}, 'an address must be HOST:PORT: cluster.worker[0]="a:x"'),
-    ({'worker': ['a b:1']}, {}, 'an address must be HOST:PORT: cluster.worker[0]="a b:1"'),
-    ({'worker': ['a:1\n']}, {}, 'an address must be HOST:PORT: cluster.worker[0]="a:1\\n"'),
-    ({'worker': ['::1:2222']}, {}, 'an address must be HOST:PORT: cluster.worker[0]="::1:2222"'),
-    ({'worker': ['[zz]:22']}, {}, 'an address must be HOST:PORT: cluster.worker[0]="[zz]:22"'),
-    ({'worker': ['grpc://a:1']}, {}, 'an address must be HOST:PORT: cluster.worker[0]="grpc://a:'),
-    ({'worker': ['a' * 99]}, {},
-     'an address must be HOST:PORT: cluster.worker[0]=' + 'a' * 60 + '.'),
-    ({'worker': ['a:0']}, {}, 'a port is out of range: cluster.worker[0]="a:0"'),
-    ({'worker': ['a:65536']}, {}, 'a port is out of range: cluster.worker[0]="a:65536"'),
-    ({'worker': ['a:2', 'a:2']}, {},
-     'each task must have its own address: cluster.worker[1]=a:2, the same as cluster.worker[0]: '
-     'change one of the two addresses'),
-    ({'worker': ['a:2'], 'ps': ['A:02']}, {},
-     'each task must have its own address: cluster.ps[0]=A:02, the same as cluster.worker[0]'),
-    ({'worker': ['[::1]:2', '[0::1]:2']}, {},
-     'each task must have its own address: cluster.worker[1]=[0::1'),
-    ({'chief': ['a:1', 'b:1']}, {},
-     'a cluster can have only one chief: cluster.chief has 2 addresses'),
-    ({'worker': ['w:1'], 'evaluator': ['a:1', 'b:1']}, {},
-     'a cluster can have only one evaluator: cluster'),
-    (WORKERS, {'type': 'master', 'index': 0},
-     'this task is not in the cluster: task.type=chief, and cluster has worker: add'),
-    ({'wrkr': ['a:1']}, {}, 'unknown task type: cluster.wrkr: choose from chief, w'),
-    (WORKERS, {'type': 'wrkr', 'index': 0}, 'unknown task type: task.type=wrkr: choo'),
-    (WORKERS, {'type': ['worker'], 'index': 0}, 'unknown task type: task.type=a list'),
-    ({'ps': ['a:1']}, {'type': 'ps', 'index': 0},
-     'a cluster must have a chief or a worker: cluster has neither'),
-    (WORKERS, {}, 'task must have a type and an index: task.type is missing'),
-    (WORKERS, {'type': 'worker'}, 'task must have a type and an index: task.index is missing'),
-    (WORKERS, {'type': 'chief', 'index': 0},
-     'this task is not in the cluster: task.type=chief, and cluster has worker: add'),
-    (WORKERS, {'type': 'worker', 'index': 2},
-     'this task is not in the cluster: task.type=worker task.index=2: give an index from 0'),
-    (WORKERS, {'type': 'worker', 'index': -1}, 'this task is not in the cluster: task.type=wo'),
-    (WORKERS, {'type': 'evaluator', 'index': 1}, 'this task is not in the cluster: task.type='),
-    (WORKERS, {'type': 'worker', 'index': '0x1'},
-     'task.index must be a whole number: task.index=0x1'),
-    (WORKERS, {'type': 'worker', 'index': '1\n'},
-     'task.index must be a whole number: task.index="1'),
-    (WORKERS, {'type': 'worker', 'index': '-1'},
-     'task.index must be a whole number: task.index=-1'),
-    (WORKERS, {'type': 'worker', 'index': 1.0},
-     'task.index must be a whole number: task.index=1.0'),
-    (WORKERS, {'type': 'worker', 'index': True},
-     'task.index must be a whole number: task.index=true'),
-    (WORKERS, {'type': 'worker', 'index': {}},
-     'task.index must be a whole number: task.index=an empty obj'),
-]
-
-
-@pytest.mark.parametrize('cluster, task, message', BAD, ids=[case[2][:60] for case in BAD])
-def test_bad(cluster, task, message):
-  with pytest.raises(UserError) as caught:
-    tf_config.parse_cluster({'TF_CONFIG': json.dumps({'cluster': cluster, 'task': task})})
-  assert str(caught.value).startswith('TF_CONFIG: ' + message)
-
-
-@pytest.mark.parametrize('cluster, task, addresses', [
+@pytest.mark.parametrize('given_cluster, task, addresses', [
     ({'master': ['c:1'], 'worker': ['a:1', 'b:2'], 'ps': ['d:3']}, 'master', SERVERS),
-    ({'master': ['c:1'], 'worker': ['a:1', 'b:2'], 'ps': ['d:3']}, 'chief', SERVERS),
     ({'worker': ['a:1', 'b:2'], 'ps': [], 'chief': None}, 'worker', WORKERS),
-])
-def test_fields_that_platforms_write(cluster, task, addresses):
-  text = json.dumps({'cluster': cluster, 'task': {'type': task, 'index': 0, 'trial': '1'},
-                     'environment': 'cloud', 'job': {'job_name': 'x'}})
-  found = tf_config.parse_cluster({'TF_CONFIG': text})
-  assert {name: list(tasks) for name, tasks in found.addresses.items()} == addresses
+    ({'worker': ['[::1]:22', '10.0.0.1:65535', 'train-0_1.ns.svc:1']}, 'worker', None)])
+def test_fields_that_platforms_write(given_cluster, task, addresses):
+  found = read(given_cluster, task, environment='cloud', job={'job_name': 'x'})
+  assert {kind: list(tasks) for kind, tasks in found.addresses.items()} == (
+      addresses or given_cluster)
   assert found.is_chief
   assert tf_config.parse_cluster({'TF_CONFIG': found.to_tf_config()}) == found
 
 
-@pytest.mark.parametrize('config, given', [
-    ({'task': {'type': 'worker', 'index': 1}}, 'task.type=worker, task.index=1'),
-    ({'task': {'type': 'chief', 'index': 0}, 'cluster': {}}, 'task.type=chief, task.index=0'),
-    ({'task': {'type': 'ps'}}, 'task.type=ps'),
-    ({'task': {'index': []}}, 'task.index=an empty list'),
-    ({'task': {'type': 'evaluator', 'index': 'x y'}}, 'task.type=evaluator, task.index="x y"'),
-    ({'task': {'type': 'worker', 'index': 0}, 'sparseCluster': {}},
-     'task.type=worker, task.index=0, unknown field sparseCluster'),
-    ({'Cluster': WORKERS}, 'unknown field Cluster'),
-    ({'cluster ': WORKERS}, 'unknown field "cluster "'),
-])
-def test_task_without_a_cluster(config, given):
-  with pytest.raises(UserError) as caught:
-    tf_config.parse_cluster({'TF_CONFIG': json.dumps(config)})
-  assert str(caught.value).startswith(
-      'TF_CONFIG: it must have a cluster: no cluster, but {}: give'.format(given))
+HOST_PORT, OWN = 'an address must be HOST:PORT: ', 'each task must have its own address: '
+LISTS = 'each type of task must have a list of addresses: '
+NOT_IN, INDEX = 'this task is not in the cluster: ', 'task.index must be a whole number: '
+NO_CLUSTER = 'it must have a cluster: no cluster, but '
+# TF_CONFIG, as a value or as text, and the message after `TF_CONFIG: `, up to its remedy.
+BAD = [
+    ('{"cluster": ', 'it must be JSON: Expecting value'),
+    ('[' * 100000, 'it must be JSON: '),
+    ([1], 'it must be a JSON object: a list: give {"cluster": '),
+    *(({'cluster': cluster, 'task': WORKER_0}, message) for cluster, message in (
+        (['a:1'], 'cluster must be an object: a list'),
+        ({'worker': 'a:1'}, LISTS + 'cluster.worker="a:1"'),
+        ({'ps': {}}, LISTS + 'cluster.ps=an empty object'),
+        ({'worker': [], 'ps': []}, 'a cluster must have a chief or a worker: cluster has neither'),
+        ({'ps': ['a:1']}, 'a cluster must have a chief or a worker: cluster has neither'),
+        ({'chief': ['a:1'], 'master': ['b:1']},
+         'a cluster can have only one chief: cluster.chief has 2 addresses: keep one'),
+        ({'worker': ['w:1'], 'evaluator': ['a:1', 'b:1']},
+         'a cluster can have only one evaluator: cluster'),
+        ({'wrkr': ['a:1']}, 'unknown task type: cluster.wrkr: choose from chief, w'),
+        ({'worker': [1]}, HOST_PORT + 'cluster.worker[0]=1'),
+        ({'worker': ['a' * 99]}, HOST_PORT + 'cluster.worker[0]=' + 'a' * 60 + '...: give'),
+        ({'worker': ['a']}, HOST_PORT + 'cluster.worker[0]=a: give'),
+        *(({'worker': [address]}, HOST_PORT + 'cluster.worker[0]=' + json.dumps(address))
+          for address in (':1', 'a:x', 'a b:1', 'a:1\n', '::1:2222', '[zz]:22', 'grpc://a:1')),
+        *(({'worker': [address]}, 'a port is out of range: cluster.worker[0]="{}"'.format(address))
+          for address in ('a:0', 'a:65536')),
+        ({'worker': ['a:2', 'a:2']}, OWN + 'cluster.worker[1]=a:2, the same as cluster.worker[0]: '
+         'change one of the two addresses'),
+        ({'worker': ['a:2'], 'ps': ['A:02']}, OWN + 'cluster.ps[0]=A:02, the same as'),
+        ({'worker': ['[::1]:2', '[0::1]:2']}, OWN + 'cluster.worker[1]=[0::1'))),
+    *(({'cluster': WORKERS, 'task': task}, message) for task, message in (
+        ('worker', 'task must be an object: worker'),
+        ({}, 'task must have a type and an index: task.type is missing'),
+        ({'type': 'worker'}, 'task must have a type and an index: task.index is missing'),
+        ({'type': 'master', 'index': 0}, NOT_IN + 'task.type=chief, and cluster has worker: add'),
+        ({'type': 'wrkr', 'index': 0}, 'unknown task type: task.type=wrkr: choo'),
+        ({'type': ['worker'], 'index': 0}, 'unknown task type: task.type=a list'),
+        ({'type': 'worker', 'index': 2},
+         NOT_IN + 'task.type=worker task.index=2: give an index from 0 to 1'),
+        ({'type': 'worker', 'index': -1}, NOT_IN + 'task.type=worker task.index=-1'),
+        ({'type': 'evaluator', 'index': 1}, NOT_IN + 'task.type=evaluator task.index=1'),
+        *(({'type': 'worker', 'index': index}, INDEX + 'task.index=' + shown) for index, shown in (
+            ('0x1', '0x1'), ('1\n', '"1\\n"'), ('-1', '-1'), (1.0, '1.0'), (True, 'true'),
+            ({}, 'an empty object'))))),
+    *((config, NO_CLUSTER + shown + ': give') for config, shown in (
+        ({'task': {'type': 'worker', 'index': 1}}, 'task.type=worker, task.index=1'),
+        ({'task': {'type': 'chief', 'index': 0}, 'cluster': {}}, 'task.type=chief, task.index=0'),
+        ({'task': {'type': 'ps'}}, 'task.type=ps'),
+        ({'task': {'index': []}}, 'task.index=an empty list'),
+        ({'task': WORKER_0, 'sparseCluster': {}},
+         'task.type=worker, task.index=0, unknown field sparseCluster'),
+        ({'cluster ': WORKERS}, 'unknown field "cluster "'))),
+]
 
 
-@pytest.mark.parametrize('text, message', [
-    ('{"cluster": ', 'TF_CONFIG: it must be JSON: Expecting value'),
-    ('[' * 100000, 'TF_CONFIG: it must be JSON: '),
-    ('[1]', 'TF_CONFIG: it must be a JSON object: a list: give {"cluster": '),
-])
-def test_broken(text, message):
+@pytest.mark.parametrize('config, message', BAD, ids=[message[:60] for _, message in BAD])
+def test_bad(config, message):
   with pytest.raises(UserError) as caught:
-    tf_config.parse_cluster({'TF_CONFIG': text})
-  assert str(caught.value).startswith(message) and len(str(caught.value).splitlines()) == 1
+    tf_config.parse_cluster(
+        {'TF_CONFIG': config if isinstance(config, str) else json.dumps(config)})
+  assert str(caught.value).startswith('TF_CONFIG: ' + message)
+  assert len(str(caught.value).splitlines()) == 1
 
 
 ANYTHING = st.recursive(
@@ -185,7 +167,7 @@ ANYTHING = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
     max_leaves=10)
 ADDRESS = st.from_regex(r'\[?[a-z:.]{1,4}\]?:[0-9]{1,6}') | ANYTHING
-KIND = st.sampled_from(tf_config.TASK_TYPES + ('master', 'x'))
+KIND = st.sampled_from((*tf_config.TASK_TYPES, 'master', 'x'))
 NEARLY = st.fixed_dictionaries({
     'cluster': st.dictionaries(KIND, st.lists(ADDRESS, max_size=3) | ANYTHING, max_size=4),
     'task': st.fixed_dictionaries({'type': KIND | ANYTHING,
@@ -202,72 +184,49 @@ def test_any_value_gives_a_cluster_or_a_user_error(config):
     return
   if cluster is not None:
     assert cluster.chief in cluster.members
-    assert cluster.task in cluster.members + (Task('evaluator', 0),)
+    assert cluster.task in (*cluster.members, Task('evaluator', 0))
 
 
-@pytest.mark.parametrize('cluster, strategy', [
-    (WORKERS, 'multi_worker_mirrored'), (SERVERS, 'parameter_server'),
-    ({'worker': ['a:1']}, 'mirrored'), ({'chief': ['a:1'], 'evaluator': ['b:1']}, 'off'),
-])
-def test_strategy_fits(cluster, strategy):
-  worker.check_strategy(read(cluster, list(cluster)[0]), strategy)
-
-
-@pytest.mark.parametrize('cluster, strategy, message', [
-    (SERVERS, 'multi_worker_mirrored', 'multi_worker_mirrored uses no parameter servers: '
-     r'cluster.ps\[0\]=d:3: leave cluster.ps out, or give --distribution_strategy=parameter_serv'),
-    (WORKERS, 'parameter_server', 'parameter_server needs a chief: cluster has 2 worker: add "ch'),
-    ({'chief': ['a:1']}, 'parameter_server', 'needs a parameter server: cluster has 1 chief: add'),
-    (WORKERS, 'mirrored', 'several tasks, but --distribution_strategy=mirrored runs in one: '
-     'cluster has 2 worker: give --distribution_strategy=multi_worker_mirrored to every task'),
-    (SERVERS, 'off', 'give --distribution_strategy=parameter_server to every task'),
-])
-def test_strategy_does_not_fit(cluster, strategy, message):
-  with pytest.raises(UserError, match=message):
-    worker.check_strategy(read(cluster, list(cluster)[0]), strategy)
-
-
-@pytest.fixture
-def taken():
-  with socket.socket() as listener:
-    listener.bind(('127.0.0.1', 0))
+def test_the_port_and_the_host_names_are_checked(monkeypatch):
+  with socket.socket() as listener, socket.socket() as free:
+    for each in (listener, free):
+      each.bind(('127.0.0.1', 0))
     listener.listen(1)
-    yield listener.getsockname()[1]
+    taken, own = (each.getsockname()[1] for each in (listener, free))
+    free.close()
+    here = 'localhost:{}'.format(taken)
+    # Another's port may be taken, one's own name need not have an address, and an evaluator needs
+    # no port.
+    for ready in (read({'worker': ['no.such.host.invalid:{}'.format(own), here]}),
+                  read({'worker': [here]}, 'evaluator')):
+      tf_config.check_network(ready)
+    for shown in ('process {} ('.format(os.getpid()), 'Address already in use'):
+      with pytest.raises(UserError) as caught:
+        tf_config.check_network(read({'worker': [here]}))
+      assert str(caught.value).startswith('TF_CONFIG: the port of this task cannot be opened: '
+                                          'cluster.worker[0]={} ({}'.format(here, shown))
+      monkeypatch.setattr(network, 'listening_process', lambda port: '')  # As of another user.
+    for host in ('no.such.host.invalid', 'a..b'):
+      with pytest.raises(tf_config.UnresolvedHost, match=r'a host name cannot be resolved: '
+                         r'cluster.ps\[0\]={}:1 '.format(host)):
+        tf_config.check_network(read({'worker': ['localhost:{}'.format(own)], 'ps': [host + ':1']}))
 
 
-def free_port():
-  with socket.socket() as listener:
-    listener.bind(('127.0.0.1', 0))
-    return listener.getsockname()[1]
+def test_waits_until_a_host_has_an_address(monkeypatch):
+  now = [0.]
 
+  def check_network(unused_cluster):
+    if now[0] < known_at:
+      raise tf_config.UnresolvedHost('a host name cannot be resolved', 'x', 'correct it')
 
-def test_network_is_ready(taken):
-  # Another's port may be taken, and one's own name need not have an address.
-  tf_config.check_network(read({'worker': ['no.such.host.invalid:{}'.format(free_port()),
-                                           'localhost:{}'.format(taken)]}))
+  def sleep(secs):
+    now[0] += secs
 
-
-def test_own_port_is_taken(taken):
-  with pytest.raises(UserError) as caught:
-    tf_config.check_network(read({'worker': ['localhost:{}'.format(taken)]}))
-  given = r'cluster.worker[0]=localhost:{} (process {} ('.format(taken, os.getpid())
-  message = str(caught.value)
-  assert given in message and 'the port of this task cannot be opened' in message
-
-
-def test_own_port_is_taken_by_who_knows_whom(taken, monkeypatch):
-  monkeypatch.setattr(network, 'listening_process', lambda port: '')
-  with pytest.raises(UserError, match='localhost:{} .*in use'.format(taken)):
-    tf_config.check_network(read({'worker': ['localhost:{}'.format(taken)]}))
-
-
-@pytest.mark.parametrize('host', ['no.such.host.invalid', 'a..b'])
-def test_host_has_no_address(host):
-  message = r'a host name cannot be resolved: cluster.ps\[0\]={}:1 '.format(host)
-  with pytest.raises(UserError, match=message):
-    tf_config.check_network(read({'worker': ['localhost:{}'.format(free_port())],
-                                  'ps': [host + ':1']}))
-
-
-def test_evaluator_needs_no_port(taken):
-  tf_config.check_network(read({'worker': ['localhost:{}'.format(taken)]}, 'evaluator'))
+  monkeypatch.setattr(tf_config, 'check_network', check_network)
+  known_at = 5
+  worker.wait_for_network(read(WORKERS), 60, lambda: now[0], sleep)
+  assert now == [5]
+  known_at = 1000
+  with pytest.raises(tf_config.UnresolvedHost):
+    worker.wait_for_network(read(WORKERS), 60, lambda: now[0], sleep)
+  assert 60 < now[0] - 5 <= 62

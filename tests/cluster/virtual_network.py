@@ -20,11 +20,10 @@ import pytest
 
 _TUNSETIFF, _IFF_TAP, _IFF_NO_PI = 0x400454ca, 0x0002, 0x1000
 _MAX_FRAME_BYTES = 2048
-_BROADCAST = b'\xff' * 6
 
 
 class Switch:
-  """Forwards Ethernet frames between TAP devices.
+  """Forwards Ethernet frames between TAP devices, one for each host.
 
   Attributes:
     delay_secs: time from the arrival of a frame until it is forwarded.
@@ -36,16 +35,13 @@ class Switch:
 
   def __init__(self):
     self.delay_secs, self.loss, self.bytes_per_sec = 0., 0., None
-    self.separated = frozenset()
-    self.forwarded = self.lost = 0
-    self._random = random.Random(1)
-    self._devices, self._busy_until = [], []
+    self.separated, self.forwarded, self.lost = frozenset(), 0, 0
+    self._random, self._devices, self._busy_until = random.Random(1), [], []
     self._queue, self._counter = [], itertools.count()
-    self._stopped = threading.Event()
-    self._thread = threading.Thread(target=self._run, daemon=True)
+    self._stopped, self._thread = threading.Event(), threading.Thread(target=self._run, daemon=True)
 
   def add_device(self, name):
-    """Creates a TAP device; the number of its host is the number of the preceding devices."""
+    """Creates the TAP device of the next host."""
     device = os.open('/dev/net/tun', os.O_RDWR | os.O_NONBLOCK)
     fcntl.ioctl(device, _TUNSETIFF, struct.pack('16sH', name.encode(), _IFF_TAP | _IFF_NO_PI))
     self._devices.append(device)
@@ -63,35 +59,28 @@ class Switch:
 
   def _run(self):
     while not self._stopped.is_set():
-      now = time.monotonic()
-      wait_secs = min(max(self._queue[0][0] - now, 0.), .1) if self._queue else .1
-      readable, _, _ = select.select(self._devices, [], [], wait_secs)
-      for device in readable:
+      wait_secs = min(max(self._queue[0][0] - time.monotonic(), 0.), .1) if self._queue else .1
+      for device in select.select(self._devices, [], [], wait_secs)[0]:
         self._read_all(self._devices.index(device))
-      now = time.monotonic()
-      while self._queue and self._queue[0][0] <= now:
-        _, _, sender, frame = heapq.heappop(self._queue)
-        self._forward(sender, frame)
+      while self._queue and self._queue[0][0] <= time.monotonic():
+        self._forward(*heapq.heappop(self._queue)[2:])
 
   def _read_all(self, sender):
-    for _ in range(64):
-      try:
+    with contextlib.suppress(OSError):  # No frame is left.
+      for _ in range(64):
         frame = os.read(self._devices[sender], _MAX_FRAME_BYTES)
-      except (BlockingIOError, OSError):
-        return
-      if self._random.random() < self.loss:
-        self.lost += 1
-        continue
-      now = sent_at = time.monotonic()
-      if self.bytes_per_sec:
-        sent_at = max(now, self._busy_until[sender]) + len(frame) / self.bytes_per_sec
-        self._busy_until[sender] = sent_at
-      heapq.heappush(self._queue, (sent_at + self.delay_secs, next(self._counter), sender, frame))
+        if self._random.random() < self.loss:
+          self.lost += 1
+          continue
+        sent_at = time.monotonic()
+        if self.bytes_per_sec:
+          sent_at = max(sent_at, self._busy_until[sender]) + len(frame) / self.bytes_per_sec
+          self._busy_until[sender] = sent_at
+        heapq.heappush(self._queue, (sent_at + self.delay_secs, next(self._counter), sender, frame))
 
   def _forward(self, sender, frame):
-    target = frame[:6]
     for receiver, device in enumerate(self._devices):
-      is_target = target == mac_address(receiver) or target[0] & 1
+      is_target = frame[:6] == _mac_address(receiver) or frame[0] & 1  # A broadcast.
       if receiver == sender or not is_target:
         continue
       if (receiver in self.separated) != (sender in self.separated):
@@ -102,7 +91,7 @@ class Switch:
         self.forwarded += 1
 
 
-def mac_address(host):
+def _mac_address(host):
   return bytes([2, 0, 0, 0, 0, host + 1])
 
 
@@ -111,45 +100,41 @@ class Network:
 
   def __init__(self, num_hosts):
     self.switch = Switch()
-    self.namespaces = ['et{}h{}'.format(os.getpid(), host) for host in range(num_hosts)]
-
-  def address(self, host):
-    return '10.99.0.{}'.format(host + 1)
+    self._namespaces = ['et{}h{}'.format(os.getpid(), host) for host in range(num_hosts)]
+    self.addresses = ['10.99.0.{}'.format(host + 1) for host in range(num_hosts)]
 
   def prefix(self, host):
     """Returns the beginning of a command that runs on a host."""
-    return ['ip', 'netns', 'exec', self.namespaces[host]]
+    return ['ip', 'netns', 'exec', self._namespaces[host]]
 
   def open(self):
-    for host, namespace in enumerate(self.namespaces):
-      made = run('netns', 'add', namespace, check=False)
+    for host, namespace in enumerate(self._namespaces):
+      made = _run('netns', 'add', namespace, check=False)
       if made.returncode:
         pytest.skip('no network namespace can be made here: ' + made.stdout)
-      device = namespace + 't'
+      device, address = namespace + 't', ':'.join(map('{:02x}'.format, _mac_address(host)))
       try:
         self.switch.add_device(device)
       except OSError as error:
         pytest.skip('no TAP device can be made here: {}'.format(error))
-      run('link', 'set', device, 'address', ':'.join('{:02x}'.format(byte)
-                                                     for byte in mac_address(host)))
-      run('link', 'set', device, 'netns', namespace)
-      run('-n', namespace, 'link', 'set', device, 'name', 'eth0')
-      self.set_address(host, self.address(host))
-      run('-n', namespace, 'link', 'set', 'eth0', 'up')
-      run('-n', namespace, 'link', 'set', 'lo', 'up')
+      _run('link', 'set', device, 'address', address, 'netns', namespace, 'name', 'eth0')
+      self.set_address(host, self.addresses[host])
+      for name in ('eth0', 'lo'):
+        _run('-n', namespace, 'link', 'set', name, 'up')
     self.switch.start()
 
   def set_address(self, host, address):
-    run('-n', self.namespaces[host], 'addr', 'flush', 'dev', 'eth0')
-    run('-n', self.namespaces[host], 'addr', 'add', address + '/24', 'dev', 'eth0')
+    self.addresses[host] = address
+    _run('-n', self._namespaces[host], 'addr', 'flush', 'dev', 'eth0')
+    _run('-n', self._namespaces[host], 'addr', 'add', address + '/24', 'dev', 'eth0')
 
   def close(self):
     self.switch.close()
-    for namespace in self.namespaces:
-      run('netns', 'delete', namespace, check=False)
+    for namespace in self._namespaces:
+      _run('netns', 'delete', namespace, check=False)
 
 
-def run(*command, check=True):
+def _run(*command, check=True):
   """Runs `ip` with arguments."""
   return subprocess.run(['ip', *command], check=check, stdout=subprocess.PIPE,
                         stderr=subprocess.STDOUT, universal_newlines=True, timeout=20)

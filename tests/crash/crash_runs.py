@@ -260,12 +260,13 @@ def _stable_names(run):
   """Yields the files of a run, relative to it.
 
   Each start has event files of its own, and one that trained nothing measured no speed. A kill just
-  after the last checkpoint leaves this checkpoint without its graph, which no run reads.
+  after the last checkpoint leaves this checkpoint without its graph, which no run reads. A stop
+  signal saves a checkpoint, which takes the place of an older one: their steps are left out.
   """
   for path in run.model_dir.rglob('*'):
     if (path.is_file() and 'tfevents' not in path.name and path.suffix != '.meta'
         and path.name not in ('throughput.json', 'steps.json')):
-      yield str(path.relative_to(run.model_dir))
+      yield re.sub(r'^model\.ckpt-\d+', 'model.ckpt', str(path.relative_to(run.model_dir)))
 
 
 def _weights(run):

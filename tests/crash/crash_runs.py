@@ -40,6 +40,8 @@ def parse_arguments(description, faults, count):
                         help='kill at the named points too, or at those that match')
   parser.add_argument('--keep', help='folder for the runs, which stay there')
   arguments = parser.parse_args()
+  # A shell has background jobs ignore SIGINT, and the runs would inherit this.
+  signal.signal(signal.SIGINT, signal.default_int_handler)
   sys.path[:0] = [str(ROOT), str(ROOT / 'tests')]
   with tempfile.TemporaryDirectory(prefix=faults) as temporary:
     folder = Path(arguments.keep or temporary)

@@ -96,7 +96,7 @@ def _check_supports_strategies(optimizer: Any) -> None:
   """
   if isinstance(optimizer, LossScalingOptimizer):
     optimizer = optimizer.optimizer
-  # A subclass of a user may have no slots.
+  # An optimizer that wraps another one has no slots of its own.
   code = getattr(getattr(type(optimizer), '_create_slots', None), '__code__', None)
   names = code.co_names if code else ()
   if tf.distribute.has_strategy() and (

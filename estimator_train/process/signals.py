@@ -207,10 +207,14 @@ def _raise_stopped(signum: int, frame: Any) -> None:
 
 
 def _discards_exceptions(frame: Any) -> bool:
-  """Returns whether a frame runs below a finalizer, or below the import of a C++ module."""
+  """Returns whether a frame runs below a finalizer, or below the import of a C++ module.
+
+  A callback `cb` of importlib is called when the lock of an imported module is finalized.
+  """
   while frame is not None:
     name, module = frame.f_code.co_name, frame.f_globals.get('__name__')
     if name == '__del__' or module in ('weakref', '_weakrefset') or (
+        name == 'cb' and module in ('importlib._bootstrap', '_frozen_importlib')) or (
         name in ('create_module', 'exec_module')
         and isinstance(frame.f_locals.get('self'), importlib.machinery.ExtensionFileLoader)):
       return True

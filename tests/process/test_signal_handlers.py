@@ -32,6 +32,11 @@ runpy.run_module('estimator_train', run_name='__main__')
 BODIES = {
     'raised': 'stop()',
     'in a finalizer': 'Finalized()',
+    'in a callback of importlib':
+        'import importlib._bootstrap as bootstrap, types\nreal = bootstrap._imp\n'
+        'lock = bootstrap._get_module_lock("a")\n'
+        'def acquire():\n  bootstrap._imp = real\n  real.acquire_lock()\n  stop()\n'
+        'bootstrap._imp = types.SimpleNamespace(acquire_lock=acquire)\ndel lock',
     'discarded': 'try: stop()\nexcept BaseException: pass\ntime.sleep(60)',
     'replaced': 'try: stop()\nexcept BaseException as error:\n'
                 '  raise SystemError("returned a result with an error set") from error',

@@ -108,15 +108,18 @@ def test_the_first_lost_task(make, others, events, expected):
 
 def test_silence_and_goodbye(make, others):
   now = [0.]
-  _, lost = make(30, clock=lambda: now[0])
+  peers, lost = make(30, clock=lambda: now[0])
   others[W1].send(bye=True)
-  others[W2].receive(state='starting')
-  for secs in (29., 58., 87., 116., 118.):
-    if secs < 100:
-      others[W2].send(unknown='message')
-    assert lost == []
+  others[W2].receive()
+  for secs in (29., 58., 87.):
     now[0] = secs
-    others[W2].receive(state='starting')
+    others[W2].send(state='at {}'.format(secs))
+    wait_until(lambda secs=secs: peers.busy_peer() == (W2, 'at {}'.format(secs)))
+    others[W2].receive()  # A heartbeat is sent at each of these times.
+  now[0] = 116.
+  others[W2].receive(state='starting')
+  assert lost == []
+  now[0] = 118.
   wait_until(lambda: lost)
   assert lost == [(W2, 'no message from it for 31 s')]
 

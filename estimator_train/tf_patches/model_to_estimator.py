@@ -61,6 +61,10 @@ def compile_copy(copy: tf.keras.Model, model: tf.keras.Model, optimizer_config: 
       endpoint.sample_weight_mode = _weight_mode(model.sample_weight_mode, index,
                                                  endpoint.output_name)
     copy._compile_weights_loss_and_weighted_metrics(list(sample_weights))
+  if names and len(names) != len(copy._compile_metric_functions):
+    # Keras uses the last one of a name, but has renamed a metric object of the model.
+    raise ValueError('the metrics of an output must have different names: {}: give one of them '
+                     'another name'.format(', '.join(names)))
   for metric, name in zip(copy._compile_metric_functions, names):
     metric._name = name
 

@@ -251,6 +251,11 @@ def dense(units=1, loss='mse', optimizer='sgd', *more_layers):
   return model
 
 
+def with_metrics_of_one_name():
+  return sgd(sequential(layers.Dense(1)), weighted_metrics=[
+      keras.metrics.binary_accuracy, keras.metrics.BinaryAccuracy()])
+
+
 # A function that makes a model, what the batches contain, the number of replicas, and the error.
 ERRORS = [
     (lambda: sgd(captured_tensor()), (X, Y), 0,
@@ -271,6 +276,7 @@ ERRORS = [
     (dense, ({'z': X}, Y), 0, 'must have the names of the inputs.*: z, expected '),
     (dense, (X, {'z': Y}), 0, 'must have the names of the outputs.*: z, expected dense'),
     (dense, (SEQUENCES, Y), 0, 'features do not fit'),
+    (with_metrics_of_one_name, (X, ONE_HOT[:, 0]), 0, 'must have different names: .*_accuracy'),
     (dense, X, 0, 'require labels'),
     (dense, ({'features': X, 'sample_weights': X}, Y), 0, 'one sample weight for each example')]
 

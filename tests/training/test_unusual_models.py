@@ -252,8 +252,9 @@ def dense(units=1, loss='mse', optimizer='sgd', *more_layers):
 
 
 def with_metrics_of_one_name():
-  return sgd(sequential(layers.Dense(1)), weighted_metrics=[
-      keras.metrics.binary_accuracy, keras.metrics.BinaryAccuracy()])
+  inputs = layers.Input((6,))
+  return sgd(keras.Model(inputs, [layers.Dense(1, name=name)(inputs) for name in 'ab']), metrics={
+      'a': [keras.metrics.binary_accuracy, keras.metrics.BinaryAccuracy()]})
 
 
 # A function that makes a model, what the batches contain, the number of replicas, and the error.
@@ -276,7 +277,7 @@ ERRORS = [
     (dense, ({'z': X}, Y), 0, 'must have the names of the inputs.*: z, expected '),
     (dense, (X, {'z': Y}), 0, 'must have the names of the outputs.*: z, expected dense'),
     (dense, (SEQUENCES, Y), 0, 'features do not fit'),
-    (with_metrics_of_one_name, (X, ONE_HOT[:, 0]), 0, 'must have different names: .*_accuracy'),
+    (with_metrics_of_one_name, (X, {'a': Y, 'b': Y}), 0, 'must have different names: a_binary'),
     (dense, X, 0, 'require labels'),
     (dense, ({'features': X, 'sample_weights': X}, Y), 0, 'one sample weight for each example')]
 

@@ -152,9 +152,10 @@ def run(mutants, options, arguments):
   if options.results and options.results.exists():
     done = {result['number']: result
             for result in map(json.loads, options.results.read_text().splitlines())}
-  folder = Path(tempfile.mkdtemp(prefix='mutants-', dir=str(ROOT.parent)))
-  checkout = folder.parent / (folder.name + '-checkout')  # A neighbor of ../shared too.
+  # Next to this checkout, so that tests find the same ../shared.
+  checkout = Path(tempfile.mkdtemp(prefix='mutants-', dir=str(ROOT.parent)))
   try:
+    checkout.rmdir()  # copytree makes it.
     shutil.copytree(str(ROOT), str(checkout), ignore=shutil.ignore_patterns(*LEFT_OUT))
     for mutant in mutants:
       if mutant['number'] in done:
@@ -176,13 +177,12 @@ def run(mutants, options, arguments):
           file.write(json.dumps(result) + '\n')
   finally:
     shutil.rmtree(str(checkout), ignore_errors=True)
-    shutil.rmtree(str(folder), ignore_errors=True)
   chosen = [done[mutant['number']] for mutant in mutants]
   print('{} of {} found'.format(sum(bool(result['found_by']) for result in chosen), len(chosen)))
 
 
 def tests_of(mutant, coverage):
-  """Returns the files of the tests that executed the line, as coverage recorded their names."""
+  """Returns the names of the tests that executed the line, as coverage recorded their names."""
   if not coverage:
     return []
   with sqlite3.connect(coverage) as connection:

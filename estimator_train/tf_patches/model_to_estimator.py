@@ -13,7 +13,6 @@ from tensorflow.python.training.tracking import graph_view, util
 
 from estimator_train.tf_patches import gradient_sums
 from estimator_train.tf_patches.configurations import copy_metrics, copy_optimizer
-from estimator_train.tf_patches.loss_scaling import LossScalingOptimizer
 from estimator_train.tf_patches.model_copies import ModelCopier
 
 
@@ -81,6 +80,7 @@ def _copy_optimizers(optimizer: Any, config: Any) -> Any:
   if isinstance(optimizer, (list, tuple)):
     return [_copy_optimizers(*pair) for pair in zip(optimizer, config)]
   global_step = tf.train.get_or_create_global_step()
+  # TFOptimizer and LossScalingOptimizer wrap another one.
   _check_supports_strategies(getattr(optimizer, 'optimizer', optimizer))
   if isinstance(optimizer, optimizers.TFOptimizer):
     copy = optimizers.TFOptimizer(optimizer.optimizer, global_step)
@@ -98,8 +98,6 @@ def _check_supports_strategies(optimizer: Any) -> None:
   Keras's Nadam assigns its cache in each replica, and the `_create_slots` of some optimizers of
   `tf.train` asks for the only device of a variable.
   """
-  if isinstance(optimizer, LossScalingOptimizer):
-    optimizer = optimizer.optimizer
   # An optimizer that wraps another one has no slots of its own.
   code = getattr(getattr(type(optimizer), '_create_slots', None), '__code__', None)
   names = code.co_names if code else ()

@@ -105,7 +105,7 @@ def test_stages_of_image_files_do_their_work(split, monkeypatch):
 
 
 class Ticks:
-  """A clock that goes on by a second at each look, so that a pass always takes three batches."""
+  """A clock that advances by a second at each call, so that a pass always takes three batches."""
 
   def __init__(self):
     self.now = 0.

@@ -88,7 +88,7 @@ def test_what_cannot_be(folders, patterns, given, message):
 
 
 def test_odd_names(folders):
-  """Any name is a class, unless it breaks the line; and is told in one."""
+  """Any name is a class, unless it contains a line break; messages print it in one line."""
   make_files(b'train/\xff "\'/x.jpeg', 'train/é/x.jpeg', 'other/D/a  b\n\x1b[2J.jpeg')
   assert describe(TRAIN).labels == ('A', 'B', 'C', '\\xff "\'', 'é')
   with pytest.raises(UserError, match=r'a  b\\n\\x1b\[2J.jpeg'):

@@ -14,7 +14,7 @@ from estimator_train.launcher import local_tasks
 ENDED = 'worker 1 ended with code {}: see model/logs/worker-1.log\n'
 KILLED = 'killed tasks that did not end in time: worker {}\n'
 LATER = 'wait_for_end("worker 1"); '
-# For tasks that end by themselves, or when they are told to, and for tasks that have to be killed.
+# For tasks that end by themselves, or by a signal, and for tasks that have to be killed.
 PATIENT, IMPATIENT = (LONG, SHORT, LONG), (SHORT, SHORT, SHORT)
 
 

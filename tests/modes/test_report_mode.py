@@ -120,7 +120,7 @@ def test_a_comparison(report, folders, tmp_path):
 
 
 def test_names_of_runs(report, folders, tmp_path):
-  """Those with the same last part are told apart, and hostile ones are text."""
+  """Runs with the same folder name are distinguished, and hostile names are text."""
   links = [tmp_path / name for name in ('a/run', 'b/run', '<script>alert(1)<_script>$x$')]
   for link in links:
     link.parent.mkdir(exist_ok=True)

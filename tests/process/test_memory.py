@@ -1,4 +1,4 @@
-"""The memory that limits leave, and what malloc and the build with oneDNN are told about it."""
+"""The memory that limits leave, and the settings of malloc and of oneDNN for it."""
 
 import json
 import os

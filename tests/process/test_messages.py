@@ -94,7 +94,7 @@ def test_progress_bars_in_a_notebook(monkeypatch, capsys, jupyter_kernel):
   assert not use_bar() and not progress_bar.is_shown()
 
 
-@pytest.mark.skipif(not os.path.exists('/proc/uptime'), reason='only Linux tells the uptime')
+@pytest.mark.skipif(not os.path.exists('/proc/uptime'), reason='only Linux has /proc/uptime')
 def test_the_age_of_the_process_leaves_out_the_set_up_before_it(monkeypatch):
   with open('/proc/uptime') as file:
     uptime = float(file.read().split()[0])
@@ -102,7 +102,7 @@ def test_the_age_of_the_process_leaves_out_the_set_up_before_it(monkeypatch):
   assert 0 < first <= process_age_secs() < 24 * 3600
   monkeypatch.setenv(START_TIME_VARIABLE, str(uptime - 0.001))
   assert process_age_secs() < first
-  # A process that was started later than what its environment tells goes by its own start.
+  # A process that was started later than the time in its environment uses its own start.
   monkeypatch.setenv(START_TIME_VARIABLE, '1')
   assert first <= process_age_secs() < uptime
 

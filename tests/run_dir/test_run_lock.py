@@ -28,7 +28,7 @@ with run_lock.locked(sys.argv[1]):
 
 @pytest.fixture
 def holder(tmp_path):
-  """A process that holds the lock of a folder until it is told to end."""
+  """A process that holds the lock of a folder until its input ends."""
   process = subprocess.Popen(
       [sys.executable, '-c', HOLDER, str(tmp_path)], cwd=str(ROOT), universal_newlines=True,
       stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)

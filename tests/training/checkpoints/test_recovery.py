@@ -1,4 +1,4 @@
-"""Which checkpoint a run goes on from when some of its files are damaged or gone."""
+"""From which checkpoint a run resumes when some of its files are damaged or gone."""
 
 import os
 
@@ -26,7 +26,7 @@ def folder(tmp_path):
 
 
 def go_on(folder):
-  """Returns the step that a run goes on from, by this package's word and then TensorFlow's."""
+  """Returns the step from which a run resumes, by this package and by TensorFlow."""
   found = recovery.find_checkpoint(str(folder))
   recovery.repair_model_dir(str(folder), found)
   assert found.path == tf.train.latest_checkpoint(str(folder))
@@ -41,7 +41,7 @@ DAMAGE = {
     'damaged': lambda content: content[:10] + bytes([content[10] ^ 1]) + content[11:],
     'missing': lambda content: None,
 }
-# A file, what becomes of its content, the step that a run goes on from, the checkpoint it skips.
+# A file, what becomes of its content, the step from which a run resumes, the checkpoint it skips.
 FAULTS = [(name.format(20), DAMAGE[damage], 10, 20) for name in (INDEX, DATA) for damage in DAMAGE]
 FAULTS += [
     ('checkpoint', lambda content: content, 24, None),

@@ -31,7 +31,7 @@ FAULTS = [
 class Case:
   """A session, a folder, a saver that fails when a fault is injected, and a clock.
 
-  The clock goes on only when somebody sleeps.
+  The clock advances only when somebody sleeps.
   """
 
   def __init__(self, folder):

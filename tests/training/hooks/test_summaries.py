@@ -115,7 +115,7 @@ def test_images_are_written_once(model_dir, first_batch):
 
 
 def test_each_graph_is_written_once(model_dir):
-  """Of training again when it goes on; what TensorFlow writes of a new file's graph is empty."""
+  """Of a resumed training; what TensorFlow writes of a new file's graph is empty."""
   graphs = {folder: [event.graph_def for event in events(model_dir / folder)
                      if event.HasField('graph_def')] for folder in ('', 'eval')}
   whole = [graph for graph in graphs[''] if len(graph) > 1000]

@@ -8,6 +8,7 @@ passes on the lowest step at which any task asks all tasks to stop, and the firs
 |---|---|---|
 | `state` | the state of the task; `stop_at`: the lowest known step, or null | each second |
 | with it, by the chief | `busy`: a busy task and its state, or null; `all_trained` | |
+| with it, by the chief | `all_stop_at`: the `stop_at` that all tasks have confirmed, or null | |
 | `bye` | true; `note`: the measurements of the task | by `finish` |
 | `lost` | the lost task; `reason` | by `report_failure` or once a task is lost |
 """
@@ -94,9 +95,27 @@ class Peers:
       self._send_heartbeats_soon()
 
   def stop_all_at(self, global_step: int) -> None:
-    """Asks all tasks to stop at a global step that none of them has reached yet."""
+    """Asks all tasks to stop at a global step, and waits until all of them know it.
+
+    Args:
+      global_step: a step that no task can complete before this method returns.
+
+    Raises:
+      PeerLost: a task was lost during the wait.
+    """
     with self._changed:
       self._lower_stop_step(global_step)
+    if self.task == self._chief:
+      self._wait_until(lambda: self._stop_step_of_all() is not None)
+      return
+    chief = self._peers[self._chief]
+    self._wait_until(lambda: chief.is_finished or (
+        chief.stop_step_of_all is not None and chief.stop_step_of_all <= global_step))
+
+  def _stop_step_of_all(self) -> Optional[int]:
+    """Returns the stop step if all peers have confirmed it; only on the chief."""
+    confirmed = {peer.stop_step for peer in self._peers.values() if not peer.is_finished}
+    return self._stop_step if confirmed <= {self._stop_step} else None
 
   @property
   def stop_step(self) -> Optional[int]:
@@ -232,6 +251,7 @@ class Peers:
     busy: List[Tuple[Task, str]] = []
     if self.task == self._chief:
       message['all_trained'] = self._has_seen_all_trained
+      message['all_stop_at'] = self._stop_step_of_all()
       busy = list(itertools.islice(self._busy_peers(), 2))
     for peer in self._open_peers():
       # A peer that does not read its messages gets no more, so that the queue does not grow.
@@ -247,13 +267,16 @@ class Peers:
 
   def _receive(self, peer: Peer, now: float) -> None:
     """Handles the messages of a peer that concern other tasks."""
+    confirmed_stop_step = peer.stop_step
     for message in peer.receive(now):
-      if isinstance(message.get('stop_at'), int):
-        self._lower_stop_step(message['stop_at'])
+      if peer.stop_step is not None:
+        self._lower_stop_step(peer.stop_step)
       lost = parse_task(message.get('lost'))
       if lost is not None:
         reason = str(message.get('reason'))[:_MAX_REASON_CHARS]
         self._record_lost_task(lost, self._complete_reason(reason, peer.task, lost))
+    if peer.stop_step != confirmed_stop_step:
+      self._send_heartbeats_soon()  # The chief passes on that all tasks have confirmed it.
 
   def _complete_reason(self, reason: str, sender: Task, lost: Task) -> str:
     """Adds the name of the sending task to a reason, unless the sender itself is lost."""

@@ -18,6 +18,9 @@ class Peer:
     connection: the connection to the task.
     last_message_at: time of the last message of the task, by the clock of Peers.
     state: the last announced state of the task.
+    stop_step: the stop step in the last message of the task; None if it had none.
+    stop_step_of_all: the stop step that all tasks have confirmed, as reported by the task if it is
+      the chief; None if there is none.
     busy_task: a busy task and its state, as reported by the task if it is the chief; None if the
       chief knows no busy task.
     has_seen_all_trained: whether the task, as the chief, has reported that all workers are TRAINED.
@@ -29,6 +32,8 @@ class Peer:
   def __init__(self, task: Task, connection: Connection, now: float) -> None:
     self.task, self.connection, self.last_message_at = task, connection, now
     self.state = STARTING
+    self.stop_step: Optional[int] = None
+    self.stop_step_of_all: Optional[int] = None
     self.busy_task: Optional[Tuple[Task, str]] = None
     self.has_seen_all_trained = False
     self.is_finished = False
@@ -60,6 +65,8 @@ class Peer:
     for message in messages:
       self.last_message_at = now
       self.state = str(message.get('state', self.state))[:_MAX_STATE_CHARS]
+      self.stop_step = _parse_step(message.get('stop_at'))
+      self.stop_step_of_all = _parse_step(message.get('all_stop_at'))
       self.busy_task = _parse_busy_task(message.get('busy'))
       self.has_seen_all_trained = message.get('all_trained') is True
       if message.get('bye'):
@@ -70,6 +77,10 @@ class Peer:
     if self.connection.end_reason:
       self.ended_at = now
     return messages
+
+
+def _parse_step(value: Any) -> Optional[int]:
+  return value if isinstance(value, int) else None
 
 
 def _parse_busy_task(value: Any) -> Optional[Tuple[Task, str]]:

@@ -158,6 +158,23 @@ def test_who_is_lost_is_known_to_those_who_wait_and_watch_later(make, others):
   assert lost == [(W2, ENDED)]
 
 
+def test_a_stop_step_is_confirmed_by_all(make, others):
+  peers, _ = make()
+  stopping = in_thread(peers.stop_all_at, 7)
+  others[W1].receive(stop_at=7, all_stop_at=None)
+  others[W1].send(state='training', stop_at=7)
+  others[W2].send(state='training')
+  stopping.join(.5)
+  assert stopping.is_alive()
+  others[W2].send(state='training', stop_at=5)
+  others[W1].receive(stop_at=5, all_stop_at=None)
+  assert stopping.is_alive()
+  others[W1].send(state='training', stop_at=5)
+  stopping.join(SECS)
+  assert not stopping.is_alive() and peers.stop_step == 5
+  others[W2].receive(all_stop_at=5)
+
+
 def test_finish_misses_nobody(make, others):
   peers, lost = make(30)
   finishing = in_thread(peers.finish, {'examples': 5})
@@ -211,8 +228,8 @@ def test_what_concerns_all_reaches_all(five):
     all_see(None, Peers.busy_peer)
 
   for sender, step, lowest in ((4, 70, 70), (1, 50, 50), (3, 90, 50)):
-    five[sender].stop_all_at(step)
-    wait_until(lambda lowest=lowest: {peers.stop_step for peers in five} == {lowest})
+    five[sender].stop_all_at(step)  # Returns when all know it.
+    assert {peers.stop_step for peers in five} == {lowest}
   five[3].announce_state('saving')  # A message after that with 90.
   wait_until(lambda: five[1].busy_peer() == (Task('worker', 3), 'saving'))
   assert five[1].stop_step == 50

@@ -124,7 +124,7 @@ class Engine:
     return False
 
   def stop_all_at(self, global_step: int) -> None:
-    """Asks all processes to stop at a global step."""
+    """Asks all processes to stop at a global step; returns when all of them know the step."""
     self.announced_stop_step = global_step
 
   def finish(self, measurements: Optional[Dict[str, Any]] = None) -> Dict[str, Dict[str, Any]]:

@@ -1,11 +1,7 @@
 """The hooks that respond to signals: one stops the training, the other saves a checkpoint."""
 
-import collections
 import logging
-import math
-import statistics
-import time
-from typing import Any, Callable, Deque, Optional
+from typing import Any, Callable, Optional
 
 import tensorflow.compat.v1 as tf
 
@@ -14,9 +10,6 @@ from estimator_train.process.signals import SignalState
 from estimator_train.training.hooks.step_counter import StepCounter
 
 _LOG = logging.getLogger('estimator_train')
-# An announcement is assumed to reach every other task within this time.
-_ANNOUNCE_SECS = 1.
-_NUM_STEP_TIMES_KEPT = 50
 
 
 class StopOnSignal(tf.train.SessionRunHook):
@@ -24,7 +17,8 @@ class StopOnSignal(tf.train.SessionRunHook):
 
   Estimator then saves a checkpoint and closes the session. Workers that train together must stop at
   the same step, because a worker that continued alone would wait forever for the other workers.
-  So the worker that receives the signal announces a slightly later step, at which all workers stop.
+  So the worker that receives the signal announces the next step, and starts that step only after
+  all other workers have confirmed the announcement: none of them can complete the step before.
 
   This hook must come after the hook that evaluates, because an evaluation may request a stop too.
 
@@ -33,25 +27,19 @@ class StopOnSignal(tf.train.SessionRunHook):
       step; before that, there is nothing to save, and a signal ends the run at once.
     engine: the engine, which announces the stop to the other workers.
     counter: the step counter.
-    clock: a function that returns the time in seconds.
 
   Attributes:
     has_stopped: whether this hook has stopped the training, because of a signal to any task or a
       call of `request_stop`.
   """
 
-  def __init__(self, signals: SignalState, engine: Engine, counter: StepCounter,
-               clock: Callable[[], float] = time.perf_counter) -> None:
+  def __init__(self, signals: SignalState, engine: Engine, counter: StepCounter) -> None:
     self._signals, self._engine, self._counter = signals, engine, counter
-    self._clock = clock
     self.has_stopped = False
     self._is_stop_requested = False
     self._has_announced = False
-    self._previous_step_ended_at = 0.
-    self._step_secs: Deque[float] = collections.deque(maxlen=_NUM_STEP_TIMES_KEPT)
 
   def after_create_session(self, session: tf.Session, coord: Any) -> None:
-    self._previous_step_ended_at = self._clock()
     self._signals.begin()
 
   def request_stop(self) -> None:
@@ -66,24 +54,15 @@ class StopOnSignal(tf.train.SessionRunHook):
     return self._signals.stop_signum is not None or is_announced_by_peer
 
   def after_run(self, run_context: Any, run_values: Any) -> None:
-    now = self._clock()
-    self._step_secs.append(now - self._previous_step_ended_at)
-    self._previous_step_ended_at = now
     is_requested = self._is_stop_requested or self._signals.stop_signum is not None
     if is_requested and not self._has_announced:
       self._has_announced = True
-      self._engine.stop_all_at(self._counter.step_of_process + self._announcement_steps())
+      steps_to_go = 1 if self._engine.size > 1 else 0
+      self._engine.stop_all_at(self._counter.step_of_process + steps_to_go)
     stop_step = self._engine.announced_stop_step
     if stop_step is not None and self._counter.step_of_process >= stop_step:
       self.has_stopped = True
       run_context.request_stop()
-
-  def _announcement_steps(self) -> int:
-    """Returns the number of steps within which an announcement reaches all workers."""
-    if self._engine.size == 1:
-      return 0
-    # The median hardly depends on the few steps that include a checkpoint or an evaluation.
-    return math.ceil(_ANNOUNCE_SECS / statistics.median(self._step_secs))
 
 
 class SaveOnSignal(tf.train.SessionRunHook):

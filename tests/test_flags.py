@@ -129,7 +129,7 @@ RULES = [
     ('--input_pipeline=published --cache_features', '=published does not support --cache_features'),
     ('--input_pipeline=published --on_bad_image=skip', '=published does not support --on_bad_ima'),
     ('--checkpoint=best', '--checkpoint is only for --mode=evaluate, .* resumes from the latest'),
-    ('--checkpoint=best --mode=doctor', '--checkpoint is only for --mode=evaluate, .*: omit it$'),
+    ('--checkpoint=best --mode=doctor', '--checkpoint is only for --mode=evaluate, .*: omit it'),
     ('--distribution_strategy=horovod --all_reduce_alg=ring', 'its own all-reduce .*: omit --al'),
     ('--num_gpus=2 --distribution_strategy=off', '=off has one replica in each process: --num_g'),
     ('--num_cpu_replicas=2 --distribution_strategy=one_device', 'one_device has one replica in '),

@@ -1,6 +1,6 @@
 """Declares the flags, in the groups of `--help`.
 
-constraints.py and requirements.py have the rules between flags.
+rules.py has the rules between flags.
 """
 
 from typing import Optional, Tuple

@@ -7,13 +7,12 @@ import pytest
 
 from estimator_train import flags
 from estimator_train.errors import InvalidValue, UserError
-from estimator_train.settings import Settings, groups, settings as lib, to_flagfile
-from estimator_train.settings.constraints import CONSTRAINTS, constraint
+from estimator_train.settings import Settings, rules, settings as lib, to_flagfile
 from estimator_train.settings.flag import all_flags, flag, flag_group, remove_group, satisfies
 
 
 @pytest.fixture
-def made_up_group():
+def made_up_group(monkeypatch):
   """Declares a group with one flag, and a rule between that and another one."""
   @flag_group('made up')
   @attr.s(auto_attribs=True, frozen=True)
@@ -21,13 +20,11 @@ def made_up_group():
     made_up_norm: float = flag(0., 'norm of something; 0: none', check=satisfies(
         lambda norm: norm >= 0, 'must be 0 or more', 'give one such as 1.5'))
 
-  @constraint(MadeUp, groups.Optimizer)
-  def rule(of_norms, optimizer):
-    if of_norms.made_up_norm and optimizer.optimizer == 'rmsprop':
-      raise UserError('RMSprop has no norm', 'both', 'leave one out')
-
+  rule = rules.Rule('RMSprop has no norm', 'made_up_norm optimizer', 'omit one of them',
+                    lambda s: s.made_up_norm and s.optimizer == 'rmsprop')
+  monkeypatch.setattr(rules, 'RULES', (*rules.RULES, rule))
   yield MadeUp
-  CONSTRAINTS.remove(((MadeUp, groups.Optimizer), rule))
+  monkeypatch.undo()
   remove_group(MadeUp)
   with pytest.raises(UserError, match='unknown flag: --made_up_norm'):
     flags.parse(['--made_up_norm=1'])

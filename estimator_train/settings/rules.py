@@ -85,6 +85,19 @@ def _only_in(modes: Tuple[str, ...], name: str, remedy: str) -> Rule:
               tuple(mode for mode in choices.MODES if mode not in modes))
 
 
+def _single_replica(name: str) -> Rule:
+  return Rule('--distribution_strategy={s.distribution_strategy} has one replica in each process',
+              name, 'give --distribution_strategy=mirrored, or omit --' + name,
+              lambda s: (s.distribution_strategy in choices.SINGLE_REPLICA_STRATEGIES
+                         and getattr(s, name) > 1))
+
+
+def _not_with_constant_rate(name: str) -> Rule:
+  return Rule('--lr_schedule=constant takes no --' + name, name,
+              'omit it, or give --lr_schedule=piecewise, exponential or cosine',
+              lambda s: s.lr_schedule == 'constant' and getattr(s, name))
+
+
 def _no_augmentation_with(flag: str, is_given: Callable[[Any], bool], remedy: str) -> Rule:
   return Rule('--augment does not support ' + flag, '--augment={s.augment} with ' + flag,
               'give --augment=none or ' + remedy, lambda s: s.augment != 'none' and is_given(s))
@@ -105,10 +118,6 @@ def _is_decay(settings: Any) -> bool:
   return settings.lr_schedule in ('exponential', 'cosine')
 
 
-def _is_piecewise(settings: Any) -> bool:
-  return settings.lr_schedule == 'piecewise'
-
-
 def _stops_early(settings: Any) -> bool:
   return settings.early_stopping_steps is not None or settings.stop_at_accuracy is not None
 
@@ -127,10 +136,7 @@ def _scales_over(kind: str, is_broken: Callable[[Any], bool]) -> Callable[[Any],
   return lambda settings: settings.scale_over == kind and is_broken(settings)
 
 
-_CONSTANT = 'omit it, or give --lr_schedule=piecewise, exponential or cosine'
 _STOPPING = 'early_stopping_steps stop_at_accuracy'
-_SINGLE = '--distribution_strategy={s.distribution_strategy} has one replica in each process'
-_SINGLE_REMEDY = 'give --distribution_strategy=mirrored, or omit --'
 
 RULES = (
     # In all modes.
@@ -140,10 +146,8 @@ RULES = (
     Rule('Horovod chooses its own all-reduce algorithm', 'distribution_strategy all_reduce_alg',
          'omit --all_reduce_alg; environment variables HOROVOD_* configure Horovod',
          lambda s: s.distribution_strategy == 'horovod' and s.all_reduce_alg),
-    *(Rule(_SINGLE, name, _SINGLE_REMEDY + name,
-           lambda s, name=name: (s.distribution_strategy in choices.SINGLE_REPLICA_STRATEGIES
-                                 and getattr(s, name) > 1))
-      for name in ('num_gpus', 'num_cpu_replicas')),
+    _single_replica('num_gpus'),
+    _single_replica('num_cpu_replicas'),
     Rule('--on_nan=skip requires dynamic loss scaling, which skips updates that are not finite',
          'on_nan dtype', 'give --dtype=mixed, or omit --on_nan',
          lambda s: s.on_nan == 'skip' and s.dtype != 'mixed'),
@@ -151,8 +155,8 @@ RULES = (
     Rule('--eval_every_steps requires checkpoints by steps, not by time',
          'eval_every_steps save_checkpoints_secs', 'omit --save_checkpoints_secs',
          lambda s: s.eval_every_steps is not None and s.save_checkpoints_secs is not None),
-    Rule('--eval_every_steps must be a multiple of --save_checkpoints_steps, because each evaluation '
-         'reads a checkpoint', 'eval_every_steps save_checkpoints_steps',
+    Rule('--eval_every_steps must be a multiple of --save_checkpoints_steps, because each '
+         'evaluation reads a checkpoint', 'eval_every_steps save_checkpoints_steps',
          'give --save_checkpoints_steps={s.eval_every_steps}, or omit it',
          lambda s: s.eval_every_steps and s.save_checkpoints_steps and (
              s.eval_every_steps % s.save_checkpoints_steps)),
@@ -163,20 +167,20 @@ RULES = (
     _no_published_pipeline_with('--cache', _is_cached),
     _no_published_pipeline_with('--cache_features', lambda s: s.cache_features),
     _no_published_pipeline_with('--on_bad_image=skip', lambda s: s.on_bad_image == 'skip'),
-    *(Rule('--lr_schedule=constant takes no --' + name, name, _CONSTANT,
-           lambda s, name=name: s.lr_schedule == 'constant' and getattr(s, name))
-      for name in ('lr_boundaries_epochs', 'lr_values')),
+    _not_with_constant_rate('lr_boundaries_epochs'),
+    _not_with_constant_rate('lr_values'),
     Rule('--lr_schedule=piecewise takes N boundaries and N + 1 learning rates',
          'lr_boundaries_epochs lr_values',
          'give values such as --lr_boundaries_epochs=3,7 --lr_values=1e-3,1e-4,1e-5',
-         lambda s: _is_piecewise(s) and not (
+         lambda s: s.lr_schedule == 'piecewise' and not (
              0 < len(s.lr_boundaries_epochs) == len(s.lr_values) - 1)),
     Rule('--learning_rate must equal the first of --lr_values', 'learning_rate lr_values',
-         'give --learning_rate={s.lr_values[0]}, or omit it', lambda s: _is_piecewise(s) and (
-             s.learning_rate not in (all_flags()['learning_rate'].default, s.lr_values[0]))),
+         'give --learning_rate={s.lr_values[0]}, or omit it',
+         lambda s: s.lr_schedule == 'piecewise' and s.learning_rate not in (
+             all_flags()['learning_rate'].default, s.lr_values[0])),
     Rule('the warm-up must end by the first boundary', 'lr_warmup_epochs lr_boundaries_epochs',
          'give --lr_warmup_epochs={s.lr_boundaries_epochs[0]} at most',
-         lambda s: _is_piecewise(s) and s.lr_warmup_epochs > s.lr_boundaries_epochs[0]),
+         lambda s: s.lr_schedule == 'piecewise' and s.lr_warmup_epochs > s.lr_boundaries_epochs[0]),
     Rule('--lr_schedule={s.lr_schedule} takes one boundary, the end of the decay',
          'lr_boundaries_epochs', 'give one boundary, or none to decay until the end of training',
          lambda s: _is_decay(s) and len(s.lr_boundaries_epochs) > 1),
@@ -195,7 +199,8 @@ RULES = (
          'give --model_dir=FOLDER', lambda s: not s.model_dir,
          tuple(mode for mode in choices.MODES if mode not in choices.MODES_WITHOUT_MODEL_DIR)),
     _required('output', 'write_tfrecords', 'give --output=FOLDER'),
-    _only_in(('write_tfrecords',), 'num_shards', 'give --mode=write_tfrecords, or omit --num_shards'),
+    _only_in(('write_tfrecords',), 'num_shards',
+             'give --mode=write_tfrecords, or omit --num_shards'),
     _required('runs', 'report',
               'give --runs=FOLDER, or several folders to compare: --runs=FOLDER,FOLDER'),
     _only_in(('report',), 'runs', 'give --mode=report, or omit --runs'),
@@ -263,9 +268,10 @@ def _check_image_size(settings: Any) -> None:
 
 def _check_flags_of_data_sets(settings: Any) -> None:
   """Raises a UserError if a flag is given that the data set does not use."""
+  if user_code.is_function_name(settings.dataset):
+    return
   for name, datasets in _DATA_SETS_BY_FLAG:
-    if getattr(settings, name) != all_flags()[name].default and settings.dataset not in datasets and (
-        not user_code.is_function_name(settings.dataset)):
+    if getattr(settings, name) != all_flags()[name].default and settings.dataset not in datasets:
       raise UserError('--{} is only for --dataset={}'.format(name, ' or '.join(datasets)),
                       '--{} and --dataset={}'.format(name, settings.dataset),
                       'change --dataset, or omit --{}'.format(name))

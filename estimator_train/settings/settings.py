@@ -9,9 +9,14 @@ from typing import Any, Dict, List, Optional, Tuple, Type
 
 from estimator_train.errors import InvalidValue, UserError, naming_keywords, to_keywords
 from estimator_train.settings import rules, user_code
-from estimator_train.settings.flag import Group, all_flags, flags_of, group_titles
+from estimator_train.settings.flag import (
+    Group,
+    all_flags,
+    flags_of,
+    group_titles,
+    unknown_keyword_error,
+)
 from estimator_train.settings.groups import Optimizer
-from estimator_train.settings.unknown_flags import unknown_keyword_error
 
 
 class Settings:
@@ -37,18 +42,14 @@ class Settings:
       if name not in all_flags():
         raise unknown_keyword_error(name, list(all_flags()))
     with naming_keywords(InvalidValue):
-      self._set(values)
+      _initialize(self, values)
 
   @classmethod
   def from_flags(cls, values: Dict[str, Any]) -> 'Settings':
     """Makes settings from the values of flags on the command line. Errors name these flags."""
     settings = cls.__new__(cls)
-    settings._set(values)
+    _initialize(settings, values)
     return settings
-
-  def _set(self, values: Dict[str, Any]) -> None:
-    object.__setattr__(self, '_groups', _make_groups(values))
-    rules.check_all(self)
 
   def __getitem__(self, group: Type[Group]) -> Group:
     return self._groups[group]
@@ -95,6 +96,12 @@ class Settings:
     settings = self.evolve(mode=mode)
     rules.check_all(settings, mode)
     return settings
+
+
+def _initialize(settings: Settings, values: Dict[str, Any]) -> None:
+  """Sets the values of all flags, and checks the rules that hold in all modes."""
+  object.__setattr__(settings, '_groups', _make_groups(values))
+  rules.check_all(settings)
 
 
 def _make_groups(values: Dict[str, Any]) -> Dict[type, Any]:

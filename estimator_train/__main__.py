@@ -5,7 +5,7 @@ import signal
 import sys
 from typing import Optional, Sequence
 
-from estimator_train import flags, modes
+from estimator_train import modes
 from estimator_train.errors import (
   PeerLost,
   StoppedBySignal,
@@ -14,6 +14,7 @@ from estimator_train.errors import (
   one_line,
 )
 from estimator_train.process import cpu_tuning, logs, signals, streams
+from estimator_train.settings import command_line
 
 # Exit codes. A run that a signal ends exits with _SIGNAL_CODE_BASE plus the number of the signal.
 _USER_ERROR_CODE, _TRAINING_FAILED_CODE, _SIGNAL_CODE_BASE = 2, 3, 128
@@ -44,12 +45,12 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
 
 def _run(argv: Sequence[str]) -> int:
   """Runs the mode, prints its result or error, and returns the exit code."""
-  if flags.wants_help(argv):
-    print(flags.help_text(argv), flush=True)
+  if command_line.wants_help(argv):
+    print(command_line.help_text(argv), flush=True)
     return 0
   signals.install_handlers()
   try:
-    settings = flags.parse(argv)
+    settings = command_line.parse(argv)
     logs.set_up(settings.verbosity)
     cpu_tuning.tune_cpu()
     with signals.ending_stopped_run():

@@ -13,9 +13,8 @@ import pytest
 from conftest import ROOT, real_data
 
 import estimator_train
-from estimator_train import flags
 from estimator_train.configs.workloads import WORKLOADS
-from estimator_train.settings import choices
+from estimator_train.settings import choices, command_line
 
 PAGES = [ROOT / 'README.md', ROOT / 'CONTRIBUTING.md', ROOT / 'SECURITY.md',
          *sorted((ROOT / 'docs').glob('**/*.md')), ROOT / 'tests' / 'benchmarks' / 'README.md']
@@ -75,7 +74,7 @@ def test_commands_that_are_not_executed_here():
     if arguments is not None:
       arguments = [argument for argument in arguments if argument != '--tensorboard'
                    and not argument.startswith(('--local_', '--max_restarts'))]
-      assert flags.wants_help(arguments) or flags.parse(arguments), command
+      assert command_line.wants_help(arguments) or command_line.parse(arguments), command
       continue
     words = [word for word in shlex.split(command) if '=' not in word or word.startswith('-')]
     for name in words:
@@ -98,7 +97,7 @@ def workspace(tmp_path_factory, write_images):
 
 def shortened(arguments):
   """Returns the flags with a few steps in place of the whole training."""
-  settings = flags.parse(arguments)
+  settings = command_line.parse(arguments)
   if settings.mode not in choices.TRAINING_MODES:
     return arguments
   if any(argument.startswith('--train_epochs') for argument in arguments):
@@ -108,7 +107,7 @@ def shortened(arguments):
 
 def needed_runs(arguments):
   """Returns, by their folders, the flags of the training runs that a command reads."""
-  settings = flags.parse(arguments)
+  settings = command_line.parse(arguments)
   few_steps = ['--train_steps=3', '--eval_every_steps=2']
   if settings.mode == 'report':
     return {folder: ['--flagfile=estimator_train/configs/quickstart.flags',
@@ -130,10 +129,10 @@ def test_command(command, workspace, run_program, monkeypatch):
   monkeypatch.chdir(str(workspace))
   arguments = arguments_of(command)
   assert arguments is not None
-  if flags.wants_help(arguments):
+  if command_line.wants_help(arguments):
     assert run_program(*arguments).code == 0
     return
-  settings = flags.parse(arguments)
+  settings = command_line.parse(arguments)
   if settings.data_dir:
     names = {'fashion_mnist': 'fashion-mnist', 'mnist': 'mnist'}
     link = workspace / settings.data_dir
@@ -149,7 +148,7 @@ def test_command(command, workspace, run_program, monkeypatch):
 
 def test_flagfiles_parse():
   for path in (ROOT / 'estimator_train' / 'configs').glob('*.flags'):
-    assert flags.parse(['--flagfile={}'.format(path)]).model_dir
+    assert command_line.parse(['--flagfile={}'.format(path)]).model_dir
 
 
 def test_names_in_the_pages_exist():
@@ -174,7 +173,7 @@ def test_tasks_on_several_machines_are_of_one_cluster():
   assert [config['task'] for config in configs] == [
       {'type': 'worker', 'index': index} for index in range(2)]
   command, = re.findall(r'^both\$ ./run_train.sh (.*)$', page, re.MULTILINE)
-  assert flags.parse(shlex.split(command)).distribution_strategy == 'multi_worker_mirrored'
+  assert command_line.parse(shlex.split(command)).distribution_strategy == 'multi_worker_mirrored'
 
 
 def test_ledger_has_every_figure():

@@ -5,8 +5,9 @@ import re
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from estimator_train import flags, settings as settings_lib
+from estimator_train import settings as settings_lib
 from estimator_train.errors import UserError
+from estimator_train.settings import command_line
 from estimator_train.settings.flag import all_flags
 
 ENOUGH = ['--model_dir=somewhere', '--train_steps=10']
@@ -17,7 +18,7 @@ KINDS = {name: flag.value_type for name, flag in all_flags().items()}
 def error_of(*arguments, enough=ENOUGH):
   """Returns the error of a command line, which is one printable line; '' if there is none."""
   try:
-    flags.parse([*enough, *arguments])
+    command_line.parse([*enough, *arguments])
   except UserError as error:
     assert len(str(error).splitlines()) == 1 and str(error).isprintable()
     return str(error)
@@ -28,7 +29,7 @@ def replay(settings, folder):
   """Returns settings as they come back from `flags.txt`."""
   flagfile = folder / 'flags.txt'
   flagfile.write_text(settings_lib.to_flagfile(settings), encoding='utf-8')
-  return flags.parse(['--flagfile={}'.format(flagfile)])
+  return command_line.parse(['--flagfile={}'.format(flagfile)])
 
 
 def test_flags_of_the_command_line_win_over_a_flagfile(tmp_path):
@@ -37,13 +38,14 @@ def test_flags_of_the_command_line_win_over_a_flagfile(tmp_path):
                       '--dataset=synthetic\n--train_steps=7\n--model_dir=x\n')
   given = '--flagfile={}'.format(flagfile)
   for arguments in ([given, '--batch_size', '32'], ['--batch_size', '32', given]):
-    found = flags.parse(arguments)
+    found = command_line.parse(arguments)
     assert (found.batch_size, found.learning_rate, found.image_size) == (32, 0.5, (30, 40))
     assert found.train_steps == 7
   # Of two flags that exclude each other, the one of the command line wins.
-  found = flags.parse([given, '--train_epochs=3'])
+  found = command_line.parse([given, '--train_epochs=3'])
   assert (found.train_steps, found.train_epochs) == (None, 3)
-  assert flags.parse(ENOUGH).batch_size == all_flags()['batch_size'].default  # It has no memory.
+  # The parser has no memory.
+  assert command_line.parse(ENOUGH).batch_size == all_flags()['batch_size'].default
 
 
 def test_settings_replay(tmp_path):
@@ -53,32 +55,32 @@ def test_settings_replay(tmp_path):
       ['--dataset=oct2017', '--image_size=30,40', '--nogpu_memory_growth', '--num_gpus=0',
        '--learning_rate=1e-05', '--save_checkpoints_steps=7', '--trace_steps=3:4',
        '--lr_schedule=piecewise', '--lr_boundaries_epochs=.1,7', '--lr_values=1e-05,0,1e-300']):
-    expected = flags.parse(ENOUGH + arguments)
-    assert flags.parse(settings_lib.to_arguments(expected)) == expected
+    expected = command_line.parse(ENOUGH + arguments)
+    assert command_line.parse(settings_lib.to_arguments(expected)) == expected
     assert replay(expected, tmp_path) == expected
-  assert sorted(settings_lib.to_arguments(flags.parse(ENOUGH + [
+  assert sorted(settings_lib.to_arguments(command_line.parse(ENOUGH + [
       '--batch_size=128', '--nogpu_memory_growth', '--labels=a,"b,c"', '--dataset=synthetic'
   ]))) == ['--dataset=synthetic', '--gpu_memory_growth=false', '--labels=a,"b,c"',
            '--model_dir=somewhere', '--train_steps=10']
   for mode in ('evaluate', 'predict'):  # The flags of a run serve another mode.
-    found = flags.parse(['--mode=' + mode, '--input=x.png',
+    found = command_line.parse(['--mode=' + mode, '--input=x.png',
                          '--flagfile={}'.format(tmp_path / 'flags.txt')])
     assert (found.mode, found.input, found.train_steps) == (mode, 'x.png', 10)
 
 
 def test_help_has_every_flag():
-  text = settings_lib.to_flagfile(flags.parse(ENOUGH))
+  text = settings_lib.to_flagfile(command_line.parse(ENOUGH))
   for name in KINDS:
-    assert '\n  --{}: '.format(name) in flags.help_text() and '--' + name in text, name
+    assert '\n  --{}: '.format(name) in command_line.help_text() and '--' + name in text, name
   for word, names in (('bad_image', {'--on_bad_image', '--max_bad_images'}),
                       ('MOBILENETV2', {'--model'})):
-    assert flags.wants_help(['--help=' + word])
-    lines = flags.help_text(['--help=' + word]).splitlines()
+    assert command_line.wants_help(['--help=' + word])
+    lines = command_line.help_text(['--help=' + word]).splitlines()
     assert {line.strip().partition(':')[0] for line in lines} >= names and len(lines) < 10
     assert all(word.lower() in line.lower() for line in lines)
-  assert not flags.wants_help(['--help=']) and error_of('--help=')
+  assert not command_line.wants_help(['--help=']) and error_of('--help=')
   with pytest.raises(UserError, match='no flag has this word: --help=home: '):
-    flags.help_text(['--help=home'])
+    command_line.help_text(['--help=home'])
 
 
 PIECEWISE = '--lr_schedule=piecewise --lr_boundaries_epochs=3,7 --lr_values='
@@ -129,7 +131,7 @@ RULES = [
     ('--input_pipeline=published --cache_features', '=published does not support --cache_features'),
     ('--input_pipeline=published --on_bad_image=skip', '=published does not support --on_bad_ima'),
     ('--checkpoint=best', '--checkpoint is only for --mode=evaluate, .* resumes from the latest'),
-    ('--checkpoint=best --mode=doctor', '--checkpoint is only for --mode=evaluate, .*: omit it$'),
+    ('--checkpoint=best --mode=doctor', '--checkpoint is only for --mode=evaluate, .*: omit it'),
     ('--distribution_strategy=horovod --all_reduce_alg=ring', 'its own all-reduce .*: omit --al'),
     ('--num_gpus=2 --distribution_strategy=off', '=off has one replica in each process: --num_g'),
     ('--num_cpu_replicas=2 --distribution_strategy=one_device', 'one_device has one replica in '),
@@ -299,5 +301,5 @@ def test_any_command_line_gives_settings_or_a_user_error(values, arguments):
   error_of(*arguments)
   given = ['--{}={}'.format(*value) for value in values]
   if not error_of(*given):
-    parsed = flags.parse(ENOUGH + given)
-    assert flags.parse(settings_lib.to_arguments(parsed)) == parsed
+    parsed = command_line.parse(ENOUGH + given)
+    assert command_line.parse(settings_lib.to_arguments(parsed)) == parsed

@@ -12,7 +12,7 @@ from estimator_train.datasets.transfer import DownloadResult
 from estimator_train.errors import UserError, join_items, printable
 from estimator_train.run_dir.run_files import LABELS_FILE, RunDir
 from estimator_train.settings import Settings, choices, groups
-from estimator_train.settings.data_groups import are_distinct, normalize
+from estimator_train.settings.groups import are_distinct, normalize
 
 DEFAULT_IMAGE_SIZE = (224, 224)  # (height, width)
 

@@ -20,7 +20,7 @@ from estimator_train.datasets.description import (
 )
 from estimator_train.errors import UserError, join_items
 from estimator_train.settings import Settings, user_code
-from estimator_train.settings.data_groups import are_distinct
+from estimator_train.settings.groups import are_distinct
 
 
 def describe(settings: Settings) -> DataSet:

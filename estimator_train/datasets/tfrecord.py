@@ -11,7 +11,7 @@ from estimator_train.datasets.transfer import DownloadResult
 from estimator_train.errors import UserError, printable
 from estimator_train.run_dir.run_files import LABELS_FILE, RunDir
 from estimator_train.settings import Settings, choices
-from estimator_train.settings.data_groups import are_distinct
+from estimator_train.settings.groups import are_distinct
 
 
 def describe(settings: Settings) -> DataSet:

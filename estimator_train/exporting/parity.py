@@ -16,10 +16,9 @@ import sys
 import tempfile
 from typing import Any, Dict, List, NoReturn, Optional, Sequence
 
-from estimator_train import flags
 from estimator_train.errors import StoppedBySignal, UserError
 from estimator_train.process import cpu_tuning, logs, signals
-from estimator_train.settings import Settings
+from estimator_train.settings import Settings, command_line
 
 _USAGE = """\
 python -m estimator_train.exporting.parity --flagfile=MODEL_DIR/flags.txt [--FLAG=VALUE...]
@@ -43,14 +42,14 @@ _COLUMNS = ('format', 'client', 'version', 'examples', 'largest difference', 've
 def main(argv: Optional[Sequence[str]] = None) -> int:
   """Runs the check, prints its table and its result, and returns the exit code."""
   arguments = sys.argv[1:] if argv is None else list(argv)
-  if flags.wants_help(arguments):
+  if command_line.wants_help(arguments):
     print(_USAGE.format(_DEFAULT_EXAMPLES))
     return 0
   signals.install_handlers()
   try:
     own, program_arguments = _parse_arguments(arguments)
     with tempfile.TemporaryDirectory(prefix='estimator_train-') as folder:
-      settings = flags.parse(program_arguments + ['--mode=export', '--export_dir=' + folder])
+      settings = command_line.parse(program_arguments + ['--mode=export', '--export_dir=' + folder])
       logs.set_up(settings.verbosity)
       cpu_tuning.tune_cpu()
       result = _check(settings, own.clients, own.examples, folder)

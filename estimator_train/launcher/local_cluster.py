@@ -19,7 +19,6 @@ import signal
 import sys
 from typing import Iterator, List, NamedTuple, NoReturn, Optional, Sequence
 
-from estimator_train import flags
 from estimator_train.errors import UserError
 from estimator_train.files import paths
 from estimator_train.launcher.local_tasks import (
@@ -32,6 +31,7 @@ from estimator_train.launcher.local_tasks import (
 )
 from estimator_train.process import child_process, streams
 from estimator_train.run_dir import run_files
+from estimator_train.settings import command_line
 
 _PROGRAM = (sys.executable, '-m', 'estimator_train')
 # The argument of the program if the user gives no flags.
@@ -75,9 +75,9 @@ def main(argv: Optional[Sequence[str]] = None, program: Sequence[str] = _PROGRAM
     strategy = 'multi_worker_mirrored' if tasks[-1].type != 'ps' else 'parameter_server'
     command = list(program) + ['--distribution_strategy=' + strategy] + (
         program_arguments or [QUICKSTART_ARGUMENT])
-    if flags.wants_help(program_arguments):
+    if command_line.wants_help(program_arguments):
       os.execve(command[0], command, child_process.child_environment())
-    settings = flags.parse(command[len(program):])
+    settings = command_line.parse(command[len(program):])
     if not settings.trains:
       raise UserError('a local cluster can only train', '--local_workers --mode=' + settings.mode,
                       'leave one of them out')

@@ -13,12 +13,12 @@ import subprocess
 import sys
 from typing import List, NoReturn, Optional, Sequence
 
-from estimator_train import flags
 from estimator_train.errors import UserError
 from estimator_train.launcher import local_cluster
 from estimator_train.launcher.local_tasks import print_to_stderr
 from estimator_train.process import child_process, streams
 from estimator_train.run_dir import run_files
+from estimator_train.settings import command_line
 
 LOG_NAME = 'tensorboard.log'
 _SERVER_COMMAND = (sys.executable, '-m', 'estimator_train.launcher.tensorboard_server')
@@ -42,10 +42,10 @@ def main(argv: Optional[Sequence[str]] = None, module_command: Sequence[str] = _
     module = 'estimator_train.launcher.local_cluster'
   try:
     streams.prepare()
-    if not flags.wants_help(arguments):
+    if not command_line.wants_help(arguments):
       program_arguments = (arguments if module == 'estimator_train'
                            else local_cluster.remove_launcher_flags(arguments))
-      settings = flags.parse(program_arguments or [local_cluster.QUICKSTART_ARGUMENT])
+      settings = command_line.parse(program_arguments or [local_cluster.QUICKSTART_ARGUMENT])
       if not settings.trains:
         raise UserError('TensorBoard can only be started with training',
                         '--tensorboard --mode=' + settings.mode, 'leave one of them out')

@@ -17,7 +17,7 @@ from estimator_train.exporting import trained_model
 from estimator_train.inputs import factory, unlabelled
 from estimator_train.process.progress_bar import make_progress_bar
 from estimator_train.reports import predictions
-from estimator_train.settings import Settings, groups, requirements
+from estimator_train.settings import Settings, groups, rules
 
 # The columns of a CSV file, and batches of predictions.
 _OpenPredictions = Tuple[Sequence[str], Iterator[List[Dict[str, Any]]]]
@@ -83,7 +83,7 @@ def _predict_images(settings: Settings,
                     trained: trained_model.TrainedCheckpoint) -> Iterator[_OpenPredictions]:
   """Predicts the images in the files that `--input` names."""
   dataset = trained.dataset
-  files = unlabelled.find_input_files(requirements.require_input(settings))
+  files = unlabelled.find_input_files(rules.require_input(settings))
   with trained_model.load_predictor(settings, trained) as model:
     _log_model(settings, trained, model.device, model.batch_size)
     batches = unlabelled.read_batches(

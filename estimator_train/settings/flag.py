@@ -10,7 +10,9 @@ derived from these declarations.
 """
 
 import contextlib
+import difflib
 import os
+import re
 from typing import (
   Any,
   Callable,
@@ -27,7 +29,7 @@ from typing import (
 
 import attr
 
-from estimator_train.errors import UserError
+from estimator_train.errors import UnknownKeyword, UserError
 
 # A function that takes the name and a value of a flag, and raises a UserError for an invalid value.
 ValueCheck = Callable[[str, Any], None]
@@ -172,6 +174,34 @@ def check_choice(name: str, value: str, choices: Sequence[str]) -> None:
   if value not in choices:
     raise UserError('--{} has no such choice'.format(name), '--{}={}'.format(name, value),
                     'choose from ' + ', '.join(choices))
+
+
+def unknown_flag_error(text: str, names: Sequence[str]) -> UserError:
+  """Returns the error for an argument that does not match any flag."""
+  name = text.lstrip('-').partition('=')[0]
+  if not (text.startswith('-') and name):
+    return UserError('an argument is not a flag', text, 'write it as --FLAG=VALUE')
+  nearest = _similar_names(name, [*names, 'flagfile', 'help'])
+  if nearest and re.search(r'\s', name):  # For example, a flagfile has the line `--FLAG VALUE`.
+    remedy = 'did you mean --{}=VALUE?'.format(nearest[0])
+  elif nearest:
+    remedy = 'did you mean --{}?'.format(', --'.join(nearest))
+  else:
+    remedy = ''
+  return UserError('unknown flag', text.partition('=')[0],
+                   '{} --help lists all flags'.format(remedy).strip())
+
+
+def unknown_keyword_error(name: str, names: Sequence[str]) -> UnknownKeyword:
+  """Returns the error for a keyword argument that does not match any flag."""
+  nearest = _similar_names(name, names)
+  remedy = 'did you mean {}? '.format(' or '.join(nearest)) if nearest else ''
+  return UnknownKeyword('unknown keyword', name,
+                        remedy + 'help(estimator_train.Settings) lists all keywords')
+
+
+def _similar_names(name: str, names: Sequence[str]) -> List[str]:
+  return difflib.get_close_matches(name.lower().replace('-', '_'), names, cutoff=0.7)
 
 
 def int_range(first: int, last: int = _MAX_INT) -> ValueCheck:

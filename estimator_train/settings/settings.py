@@ -8,15 +8,15 @@ from fractions import Fraction
 from typing import Any, Dict, List, Optional, Tuple, Type
 
 from estimator_train.errors import InvalidValue, UserError, naming_keywords, to_keywords
-from estimator_train.settings import experiment_checks, learning_rate_checks, user_code
-from estimator_train.settings.constraints import CONSTRAINTS
-from estimator_train.settings.flag import Group, all_flags, flags_of, group_titles
+from estimator_train.settings import rules, user_code
+from estimator_train.settings.flag import (
+    Group,
+    all_flags,
+    flags_of,
+    group_titles,
+    unknown_keyword_error,
+)
 from estimator_train.settings.groups import Optimizer
-from estimator_train.settings.requirements import REQUIREMENTS
-from estimator_train.settings.unknown_flags import unknown_keyword_error
-
-# These modules are imported only because the import registers their rules.
-_RULE_MODULES = (experiment_checks, learning_rate_checks)
 
 
 class Settings:
@@ -42,13 +42,13 @@ class Settings:
       if name not in all_flags():
         raise unknown_keyword_error(name, list(all_flags()))
     with naming_keywords(InvalidValue):
-      object.__setattr__(self, '_groups', _make_groups(values))
+      _initialize(self, values)
 
   @classmethod
   def from_flags(cls, values: Dict[str, Any]) -> 'Settings':
     """Makes settings from the values of flags on the command line. Errors name these flags."""
     settings = cls.__new__(cls)
-    object.__setattr__(settings, '_groups', _make_groups(values))
+    _initialize(settings, values)
     return settings
 
   def __getitem__(self, group: Type[Group]) -> Group:
@@ -94,10 +94,14 @@ class Settings:
       UserError: a flag that the mode requires is missing, or a flag does not apply to the mode.
     """
     settings = self.evolve(mode=mode)
-    for modes, rule in REQUIREMENTS:
-      if mode in modes:
-        rule(settings)
+    rules.check_all(settings, mode)
     return settings
+
+
+def _initialize(settings: Settings, values: Dict[str, Any]) -> None:
+  """Sets the values of all flags, and checks the rules that hold in all modes."""
+  object.__setattr__(settings, '_groups', _make_groups(values))
+  rules.check_all(settings)
 
 
 def _make_groups(values: Dict[str, Any]) -> Dict[type, Any]:
@@ -107,11 +111,8 @@ def _make_groups(values: Dict[str, Any]) -> Dict[type, Any]:
             for name, value in values.items()}
   for name, value in values.items():
     flags[name].check_value(value)
-  instances = {group: group(**{flag.name: values[flag.name] for flag in flags_of(group)
+  return {group: group(**{flag.name: values[flag.name] for flag in flags_of(group)
                                if flag.name in values}) for group in group_titles()}
-  for rule_groups, rule in CONSTRAINTS:
-    rule(*(instances[group] for group in rule_groups))
-  return instances
 
 
 def _make_settings(values: Dict[str, Any]) -> Settings:

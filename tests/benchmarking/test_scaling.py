@@ -7,13 +7,13 @@ import os
 import numpy as np
 import pytest
 
-from estimator_train import flags, settings as settings_lib
+from estimator_train import settings as settings_lib
 from estimator_train.benchmarking import scaling_model, scaling_report, sweep
 from estimator_train.benchmarking.scaling_model import Observation
 from estimator_train.benchmarking.sweep import Point, PointResult
 from estimator_train.datasets import registry
 from estimator_train.process.child_process import ChildRun
-from estimator_train.settings import Settings
+from estimator_train.settings import Settings, command_line
 
 GPU, CPU, WORKER, WEAK, STRONG, BOTH = 'gpu', 'cpu', 'worker', 'weak', 'strong', 'both'
 REAL, SYNTHETIC = 'real', 'synthetic'
@@ -42,7 +42,8 @@ def test_each_round_has_every_point_once_in_an_order_of_its_own():
 def run_settings(point, settings):
   """Returns the flags of a point, parsed as its process does."""
   dataset = registry.describe(settings.evolve(mode='train'))
-  return flags.parse(settings_lib.to_arguments(sweep.point_settings(point, settings, dataset)))
+  return command_line.parse(settings_lib.to_arguments(
+      sweep.point_settings(point, settings, dataset)))
 
 
 def test_flags_of_a_point():

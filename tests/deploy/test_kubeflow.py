@@ -9,7 +9,7 @@ import pytest
 import yaml
 from conftest import ROOT
 
-from estimator_train import flags
+from estimator_train.settings import command_line
 
 FOLDER = ROOT / 'deploy' / 'kubeflow'
 JOBS = ('multi_worker_mirrored', 'parameter_server', 'horovod')
@@ -78,7 +78,7 @@ def test_tasks_fit_the_strategy(name, kinds, monkeypatch):
   args = container(specs['Worker'])['args']
   assert all(container(spec)['args'] == args for spec in specs.values())
   assert 'command' not in container(specs['Worker'])  # The image has it.
-  settings = flags.parse(args)
+  settings = command_line.parse(args)
   assert settings.distribution_strategy == name and '--distribution_strategy=' + name in args
   assert settings.train_epochs  # By the flagfile.
   gpus = {kind: container(spec)['resources']['limits'].get('nvidia.com/gpu', 0)
@@ -87,7 +87,8 @@ def test_tasks_fit_the_strategy(name, kinds, monkeypatch):
   assert settings.batch_size == 64 * sum(
       spec['replicas'] * gpus[kind] for kind, spec in specs.items())
   mounts = {mount['mountPath'] for mount in container(specs['Worker'])['volumeMounts']}
-  local = flags.parse([arg for arg in args if not arg.startswith('--distribution_strategy=')])
+  local = command_line.parse([arg for arg in args
+                              if not arg.startswith('--distribution_strategy=')])
   assert {'/' + path.split('/')[1] for path in (local.model_dir, local.data_dir)} < mounts
 
 
@@ -126,7 +127,7 @@ def test_mpi_job_fits_the_program_and_its_image(monkeypatch):
   specs = replicas('horovod')
   worker, args = specs['Worker'], container(specs['Launcher'])['args']
   assert args[args.index('-np') + 1] == str(worker['replicas'])
-  settings = flags.parse(args[args.index('estimator_train') + 1:])
+  settings = command_line.parse(args[args.index('estimator_train') + 1:])
   assert settings.distribution_strategy == 'horovod'
   assert settings.batch_size == 64 * worker['replicas']
   mounts = {mount['mountPath'] for mount in container(worker)['volumeMounts']}

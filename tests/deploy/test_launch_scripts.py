@@ -10,7 +10,7 @@ import sys
 import pytest
 from conftest import ROOT
 
-from estimator_train import flags
+from estimator_train.settings import command_line
 
 SECS = 60
 SBATCH = ROOT / 'deploy' / 'slurm' / 'train.sbatch'
@@ -99,7 +99,7 @@ def test_slurm_gives_each_task_its_place(host):
   assert tasks == [
       [{'cluster': {'worker': addresses}, 'task': {'type': 'worker', 'index': index}},
        str(host.here), arguments] for index in range(3)]
-  assert flags.parse(arguments).distribution_strategy == 'multi_worker_mirrored'
+  assert command_line.parse(arguments).distribution_strategy == 'multi_worker_mirrored'
   assert host.record('srun') == '--kill-on-bad-exit=0 --wait=3600\n'
   # It waits for the last task as long as the user says.
   assert host.run_job('--x=1', MAX_FINISH_SECS='60', SLURM_NTASKS='3').returncode == 0

@@ -10,8 +10,8 @@ import urllib.request
 import pytest
 from conftest import ROOT, wait_until
 
-from estimator_train import flags
 from estimator_train.launcher import tensorboard_server, with_tensorboard
+from estimator_train.settings import command_line
 
 SECS = 120
 SERVER = [sys.executable, '-c', 'import sys; print("noise", file=sys.stderr); '
@@ -76,7 +76,7 @@ def get(url):
 
 def test_a_training_with_tensorboard(tmp_path):
   """In a folder whose name TensorBoard would take for a list of named ones."""
-  assert './run_train.sh --tensorboard' in flags.help_text()
+  assert './run_train.sh --tensorboard' in command_line.help_text()
   with (tmp_path / 'err').open('w') as err:
     process = subprocess.Popen(
         [sys.executable, '-m', 'estimator_train.launcher.with_tensorboard', '--tensorboard',

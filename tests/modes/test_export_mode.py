@@ -8,13 +8,13 @@ import tensorflow.compat.v1 as tf
 import training_runs
 from mode_runs import fails, image_flags
 
-from estimator_train import flags
 from estimator_train.inputs import factory as inputs
+from estimator_train.settings import command_line
 
 
 def images_and_predictions(arguments, count):
   """Returns the first test examples, and the Estimator's outputs of the checkpoint for them."""
-  settings = flags.parse(arguments + ['--mode=evaluate', '--num_cpu_replicas=1'])
+  settings = command_line.parse(arguments + ['--mode=evaluate', '--num_cpu_replicas=1'])
   plan, model = training_runs.prepare(settings)
   make = inputs.make_eval_input_fn(plan.data.dataset, settings, model.one_hot, count)
 

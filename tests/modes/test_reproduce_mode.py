@@ -6,14 +6,13 @@ import os
 import pytest
 from conftest import ROOT
 
-from estimator_train import flags
 from estimator_train.configs.workloads import WORKLOADS
 from estimator_train.errors import UserError
 from estimator_train.files import atomic, paths
 from estimator_train.modes import reproduce
 from estimator_train.process import child_process
 from estimator_train.reports import ledger
-from estimator_train.settings import Settings
+from estimator_train.settings import Settings, command_line
 
 
 class Runner:
@@ -24,7 +23,7 @@ class Runner:
     self.fails = fails
 
   def __call__(self, arguments, log):
-    settings = flags.parse(arguments)
+    settings = command_line.parse(arguments)
     number = len(self.ran)
     self.ran.append(settings)
     if number in self.fails:

@@ -11,12 +11,12 @@ import time
 import pytest
 from conftest import ROOT
 
-from estimator_train import flags
 from estimator_train.doctor import commands, tensorflow_import
 from estimator_train.errors import StoppedBySignal, UserError
 from estimator_train.launcher import local_cluster
 from estimator_train.modes import scaling
 from estimator_train.process import child_process
+from estimator_train.settings import command_line
 
 
 class Runs:
@@ -37,7 +37,7 @@ class Runs:
     if module == 'estimator_train.launcher.local_cluster':
       asked = local_cluster._parse_arguments(arguments)
       workers, arguments = len(asked.tasks), asked.program_arguments
-    settings = flags.parse(arguments)
+    settings = command_line.parse(arguments)
     self.launches.append((workers, cores, settings))
     self.seen.append(os.path.basename(settings.model_dir))
     assert log == os.path.join(settings.model_dir, 'log.txt')
@@ -57,7 +57,7 @@ class Runs:
 def sweep(tmp_path):
   """Sweeps over 1 and 2 CPU replicas, twice each: 12 points."""
   def run(runs, *more, clock=time.monotonic):
-    return scaling.run(flags.parse(['--mode=scaling', '--model_dir={}'.format(tmp_path),
+    return scaling.run(command_line.parse(['--mode=scaling', '--model_dir={}'.format(tmp_path),
                                     '--num_cpu_replicas=2', '--repeats=2'] + list(more)), runs,
                        clock)
 
@@ -180,7 +180,7 @@ def test_number_of_replicas_or_workers(tmp_path, monkeypatch, gpus, cores, given
                       import_in_child(0, '1.15.0', 1., True, gpus))
   monkeypatch.setattr(os, 'sched_getaffinity', lambda _: set(range(4, 4 + cores)))
   runs = Runs()
-  result = scaling.run(flags.parse([
+  result = scaling.run(command_line.parse([
       '--mode=scaling', '--model_dir={}'.format(tmp_path), '--repeats=1', '--dataset=synthetic',
       *given.split()]), runs)
   assert max((workers, settings.num_gpus * bool(settings.num_gpus > 0), settings.num_cpu_replicas)

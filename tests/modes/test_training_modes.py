@@ -8,8 +8,8 @@ import pytest
 import tensorflow.compat.v1 as tf
 from mode_runs import evaluated_steps, fails
 
-from estimator_train import flags
 from estimator_train.inputs import factory
+from estimator_train.settings import command_line
 
 THROUGHPUT_KEYS = {
     'examples_per_sec', 'examples_per_sec_per_replica', 'step_secs', 'session_run_secs',
@@ -65,7 +65,8 @@ def test_train_and_evaluate(run_well, arguments, tmp_path):
   labels = (tmp_path / 'labels.txt').read_text().splitlines()
   assert list(evaluation['per_class']) == labels and labels[0] == 'T-shirt/top'
   assert evaluation['checkpoint'] == tf.train.latest_checkpoint(str(tmp_path))
-  assert flags.parse(['--flagfile={}'.format(tmp_path / 'flags.txt')]) == flags.parse(arguments)
+  assert command_line.parse(['--flagfile={}'.format(tmp_path / 'flags.txt')]) == (
+      command_line.parse(arguments))
   assert done.result['accuracy'] == evaluation['accuracy']
   assert done.result['examples_per_sec'] == throughput['examples_per_sec']
   assert done.result['global_step'] == 12 and done.result['mode'] == 'train_and_evaluate'

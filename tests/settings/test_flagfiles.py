@@ -4,8 +4,8 @@ import os
 
 import pytest
 
-from estimator_train import flags
 from estimator_train.errors import UserError
+from estimator_train.settings import command_line
 
 ENOUGH = '--model_dir=x\n--train_steps=1\n'
 
@@ -19,7 +19,7 @@ def write(tmp_path, monkeypatch):
 
 def error_of(*arguments):
   with pytest.raises(UserError) as caught:
-    flags.parse(arguments)
+    command_line.parse(arguments)
   assert len(str(caught.value).splitlines()) == 1
   return str(caught.value)
 
@@ -34,7 +34,7 @@ def error_of(*arguments):
 def test_good(write, text):
   write('a.flags', text)
   write('enough.flags', ENOUGH)
-  settings = flags.parse(['--flagfile=enough.flags', '-flagfile', 'a.flags'])
+  settings = command_line.parse(['--flagfile=enough.flags', '-flagfile', 'a.flags'])
   assert settings.batch_size == 64
 
 
@@ -43,7 +43,7 @@ def test_a_flagfile_in_another_is_in_its_place(write, tmp_path):
   write('in/b.flags', '--batch_size=2\n--seed=2\n')
   write('a.flags', ENOUGH + '--batch_size=1\n--flagfile=in/b.flags\n--seed=3\n')
   # Twice is no loop.
-  settings = flags.parse(['--flagfile=a.flags', '--flagfile={}/in/b.flags'.format(tmp_path),
+  settings = command_line.parse(['--flagfile=a.flags', '--flagfile={}/in/b.flags'.format(tmp_path),
                           '--flagfile=a.flags'])
   assert (settings.batch_size, settings.seed) == (2, 3)
 

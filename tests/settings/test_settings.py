@@ -5,15 +5,13 @@ import pickle
 import attr
 import pytest
 
-from estimator_train import flags
 from estimator_train.errors import InvalidValue, UserError
-from estimator_train.settings import Settings, groups, settings as lib, to_flagfile
-from estimator_train.settings.constraints import CONSTRAINTS, constraint
+from estimator_train.settings import Settings, command_line, rules, settings as lib, to_flagfile
 from estimator_train.settings.flag import all_flags, flag, flag_group, remove_group, satisfies
 
 
 @pytest.fixture
-def made_up_group():
+def made_up_group(monkeypatch):
   """Declares a group with one flag, and a rule between that and another one."""
   @flag_group('made up')
   @attr.s(auto_attribs=True, frozen=True)
@@ -21,24 +19,22 @@ def made_up_group():
     made_up_norm: float = flag(0., 'norm of something; 0: none', check=satisfies(
         lambda norm: norm >= 0, 'must be 0 or more', 'give one such as 1.5'))
 
-  @constraint(MadeUp, groups.Optimizer)
-  def rule(of_norms, optimizer):
-    if of_norms.made_up_norm and optimizer.optimizer == 'rmsprop':
-      raise UserError('RMSprop has no norm', 'both', 'leave one out')
-
+  rule = rules.Rule('RMSprop has no norm', 'made_up_norm optimizer', 'omit one of them',
+                    lambda s: s.made_up_norm and s.optimizer == 'rmsprop')
+  monkeypatch.setattr(rules, 'RULES', (*rules.RULES, rule))
   yield MadeUp
-  CONSTRAINTS.remove(((MadeUp, groups.Optimizer), rule))
+  monkeypatch.undo()
   remove_group(MadeUp)
   with pytest.raises(UserError, match='unknown flag: --made_up_norm'):
-    flags.parse(['--made_up_norm=1'])
+    command_line.parse(['--made_up_norm=1'])
   with pytest.raises(UserError, match='unknown keyword: made_up_norm'):
     Settings(made_up_norm=1.)
 
 
 def test_a_flag_is_declared_in_one_place(made_up_group):
   assert '\nmade up:\n  --made_up_norm: norm of something; 0: none (default: 0.0)\n' in (
-      flags.help_text())
-  settings = flags.parse(['--model_dir=x', '--train_steps=1', '--made_up_norm=1.5'])
+      command_line.help_text())
+  settings = command_line.parse(['--model_dir=x', '--train_steps=1', '--made_up_norm=1.5'])
   assert settings == Settings(model_dir='x', train_steps=1, made_up_norm=1.5)
   assert '\n--made_up_norm=1.5\n' in to_flagfile(settings)
   assert settings.made_up_norm == settings[made_up_group].made_up_norm == 1.5
@@ -102,7 +98,7 @@ def test_tilde_is_the_home_folder(monkeypatch):
   for given, expected in (
       ('~', '/home/me'), ('~root/x', '/root/x'), ('./~/x', './~/x'), ('a~', 'a~'),
       ('/~/b', '/~/b'), ('~/a/*,b,~/c', '/home/me/a/*,b,/home/me/c')):
-    settings = flags.parse(['--dataset=tfrecord', '--train_steps=1', '--model_dir=m',
+    settings = command_line.parse(['--dataset=tfrecord', '--train_steps=1', '--model_dir=m',
                             '--train_pattern=' + given])
     assert settings.train_pattern == settings.evolve(seed=3).train_pattern == expected
   with pytest.raises(UserError, match='^model_dir begins with ~, but .*=~no.such/x: .*, or ./~no'):

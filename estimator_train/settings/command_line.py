@@ -7,8 +7,8 @@ from absl import flags
 
 from estimator_train import settings as settings_lib
 from estimator_train.errors import UserError
-from estimator_train.settings import flagfiles, unknown_flags
-from estimator_train.settings.flag import all_flags, flags_of, group_titles
+from estimator_train.settings import flagfiles
+from estimator_train.settings.flag import all_flags, flags_of, group_titles, unknown_flag_error
 
 _USAGE = """\
 python -m estimator_train --flagfile=estimator_train/configs/NAME.flags [--FLAG=VALUE...]
@@ -62,7 +62,7 @@ def _parse_arguments(arguments: Sequence[flagfiles.Argument]) -> settings_lib.Se
     raise _translate_error(error) from error
   for text in unknown:
     if text != '--':  # absl returns this separator, too.
-      raise unknown_flags.unknown_flag_error(text, list(absl_flags))
+      raise unknown_flag_error(text, list(absl_flags))
   declared = all_flags()
   values = {name: absl_flags[name].value for name in declared}
   _prefer_command_line(values, arguments)

@@ -1,0 +1,349 @@
+"""The rules between flags: one table, and functions for what does not fit into a row.
+
+A rule holds in all modes, and is then checked by the constructor of Settings, or only in the given
+modes, and is then checked by `Settings.for_mode`. The table lists the rules of all modes first.
+"""
+
+import importlib.util
+from typing import Any, Callable, NamedTuple, Tuple
+
+from estimator_train.configs.workloads import WORKLOADS
+from estimator_train.errors import UserError
+from estimator_train.settings import choices, user_code
+from estimator_train.settings.flag import all_flags, check_choice, format_value
+
+_TRAINING = choices.TRAINING_MODES
+_IMAGE_DATA_SETS = ('image_folder', 'tfrecord')
+# (A flag, the built-in data sets that use the flag). With another built-in data set, the flag would
+# have no effect.
+_DATA_SETS_BY_FLAG = (
+    ('train_pattern', _IMAGE_DATA_SETS), ('eval_pattern', _IMAGE_DATA_SETS),
+    ('labels', (*_IMAGE_DATA_SETS, 'synthetic')),
+    ('image_size', (*_IMAGE_DATA_SETS, 'oct2017', 'synthetic')),
+    *((name, ('tfrecord',)) for name in ('image_key', 'label_key', 'label_offset', 'compression')))
+_ONNX_PACKAGES = ('tf2onnx', 'onnx', 'onnxruntime')
+# These flags do not change the published workload, so --mode=reproduce accepts them.
+_REPRODUCE_FLAGS = (
+    'mode', 'workload', 'data_dir', 'model_dir', 'weights', 'num_gpus', 'num_cpu_replicas',
+    'all_reduce_alg', 'num_packs', 'gpu_memory_growth', 'inter_op_parallelism_threads',
+    'intra_op_parallelism_threads', 'num_parallel_calls', 'seed', 'log_every_steps',
+    'save_checkpoints_secs', 'save_retry_secs', 'report_page', 'verbosity')
+
+
+class Rule(NamedTuple):
+  """A row of the table.
+
+  Attributes:
+    text: the rule, the first part of the error. `{s}` stands for the settings in all parts.
+    given: the names of the flags whose values the error states, or a text that begins with `--`.
+    remedy: the remedy.
+    is_broken: a function of the settings.
+    modes: the modes in which the rule holds; empty: all modes.
+  """
+  text: str
+  given: str
+  remedy: str
+  is_broken: Callable[[Any], Any]
+  modes: Tuple[str, ...] = ()
+
+  def check(self, settings: Any) -> None:
+    """Raises a UserError if the values of the flags break the rule."""
+    if self.is_broken(settings):
+      given = (self.given.format(s=settings) if self.given.startswith('--')
+               else _format_flags(settings, *self.given.split()))
+      raise UserError(self.text.format(s=settings), given, self.remedy.format(s=settings))
+
+
+def check_all(settings: Any, mode: str = '') -> None:
+  """Checks the rules of all modes or, with `mode`, those of this mode.
+
+  Raises:
+    UserError: the values of the flags break a rule.
+  """
+  for rule in RULES:
+    if mode in rule.modes if mode else not rule.modes:
+      rule.check(settings)
+  for modes, function in _FUNCTIONS:
+    if mode in modes if mode else not modes:
+      function(settings)
+
+
+def _exclusive(first: str, second: str) -> Rule:
+  return Rule('--{} and --{} exclude each other'.format(first, second), first + ' ' + second,
+              'give one of them', lambda s: None not in (getattr(s, first), getattr(s, second)))
+
+
+def _required(name: str, mode: str, remedy: str) -> Rule:
+  return Rule('--mode={} requires --{}'.format(mode, name),
+              '--mode={} without --{}'.format(mode, name), remedy,
+              lambda s: getattr(s, name) in (None, (), '', '-'), (mode,))
+
+
+def _only_in(modes: Tuple[str, ...], name: str, remedy: str) -> Rule:
+  return Rule('--{} is only for --mode={}'.format(name, ', '.join(modes)), name + ' mode', remedy,
+              lambda s: getattr(s, name) != all_flags()[name].default,
+              tuple(mode for mode in choices.MODES if mode not in modes))
+
+
+def _single_replica(name: str) -> Rule:
+  return Rule('--distribution_strategy={s.distribution_strategy} has one replica in each process',
+              name, 'give --distribution_strategy=mirrored, or omit --' + name,
+              lambda s: (s.distribution_strategy in choices.SINGLE_REPLICA_STRATEGIES
+                         and getattr(s, name) > 1))
+
+
+def _not_with_constant_rate(name: str) -> Rule:
+  return Rule('--lr_schedule=constant takes no --' + name, name,
+              'omit it, or give --lr_schedule=piecewise, exponential or cosine',
+              lambda s: s.lr_schedule == 'constant' and getattr(s, name))
+
+
+def _no_augmentation_with(flag: str, is_given: Callable[[Any], bool], remedy: str) -> Rule:
+  return Rule('--augment does not support ' + flag, '--augment={s.augment} with ' + flag,
+              'give --augment=none or ' + remedy, lambda s: s.augment != 'none' and is_given(s))
+
+
+def _no_published_pipeline_with(flag: str, is_given: Callable[[Any], bool]) -> Rule:
+  return Rule('--input_pipeline=published does not support ' + flag,
+              '--input_pipeline=published with ' + flag,
+              'omit {}, or give --input_pipeline=exact'.format(flag),
+              lambda s: s.input_pipeline == 'published' and is_given(s))
+
+
+def _is_cached(settings: Any) -> bool:
+  return settings.cache not in ('auto', 'none')
+
+
+def _is_decay(settings: Any) -> bool:
+  return settings.lr_schedule in ('exponential', 'cosine')
+
+
+def _stops_early(settings: Any) -> bool:
+  return settings.early_stopping_steps is not None or settings.stop_at_accuracy is not None
+
+
+def _is_above(value: Any, limit: Any) -> bool:
+  """Whether a value is above a limit; False if one of them is not given."""
+  return value is not None and limit is not None and value > limit
+
+
+def _end_of_decay(settings: Any) -> Any:
+  """Returns the epoch at which the decay of the learning rate ends; None if it is not given."""
+  return (settings.lr_boundaries_epochs or (settings.train_epochs,))[0]
+
+
+def _scales_over(kind: str, is_broken: Callable[[Any], bool]) -> Callable[[Any], bool]:
+  return lambda settings: settings.scale_over == kind and is_broken(settings)
+
+
+_STOPPING = 'early_stopping_steps stop_at_accuracy'
+
+RULES = (
+    # In all modes.
+    _exclusive('train_steps', 'train_epochs'),
+    Rule('a run uses GPUs or CPU replicas, not both', 'num_gpus num_cpu_replicas',
+         'give one of them', lambda s: s.num_cpu_replicas and s.num_gpus > 0),
+    Rule('Horovod chooses its own all-reduce algorithm', 'distribution_strategy all_reduce_alg',
+         'omit --all_reduce_alg; environment variables HOROVOD_* configure Horovod',
+         lambda s: s.distribution_strategy == 'horovod' and s.all_reduce_alg),
+    _single_replica('num_gpus'),
+    _single_replica('num_cpu_replicas'),
+    Rule('--on_nan=skip requires dynamic loss scaling, which skips updates that are not finite',
+         'on_nan dtype', 'give --dtype=mixed, or omit --on_nan',
+         lambda s: s.on_nan == 'skip' and s.dtype != 'mixed'),
+    _exclusive('save_checkpoints_steps', 'save_checkpoints_secs'),
+    Rule('--eval_every_steps requires checkpoints by steps, not by time',
+         'eval_every_steps save_checkpoints_secs', 'omit --save_checkpoints_secs',
+         lambda s: s.eval_every_steps is not None and s.save_checkpoints_secs is not None),
+    Rule('--eval_every_steps must be a multiple of --save_checkpoints_steps, because each '
+         'evaluation reads a checkpoint', 'eval_every_steps save_checkpoints_steps',
+         'give --save_checkpoints_steps={s.eval_every_steps}, or omit it',
+         lambda s: s.eval_every_steps and s.save_checkpoints_steps and (
+             s.eval_every_steps % s.save_checkpoints_steps)),
+    _no_augmentation_with('--cache', _is_cached, '--cache=none'),
+    _no_augmentation_with('--cache_features', lambda s: s.cache_features, '--cache_features=false'),
+    _no_augmentation_with('--input_pipeline=published', lambda s: s.input_pipeline == 'published',
+                          '--input_pipeline=exact'),
+    _no_published_pipeline_with('--cache', _is_cached),
+    _no_published_pipeline_with('--cache_features', lambda s: s.cache_features),
+    _no_published_pipeline_with('--on_bad_image=skip', lambda s: s.on_bad_image == 'skip'),
+    _not_with_constant_rate('lr_boundaries_epochs'),
+    _not_with_constant_rate('lr_values'),
+    Rule('--lr_schedule=piecewise takes N boundaries and N + 1 learning rates',
+         'lr_boundaries_epochs lr_values',
+         'give values such as --lr_boundaries_epochs=3,7 --lr_values=1e-3,1e-4,1e-5',
+         lambda s: s.lr_schedule == 'piecewise' and not (
+             0 < len(s.lr_boundaries_epochs) == len(s.lr_values) - 1)),
+    Rule('--learning_rate must equal the first of --lr_values', 'learning_rate lr_values',
+         'give --learning_rate={s.lr_values[0]}, or omit it',
+         lambda s: s.lr_schedule == 'piecewise' and s.learning_rate not in (
+             all_flags()['learning_rate'].default, s.lr_values[0])),
+    Rule('the warm-up must end by the first boundary', 'lr_warmup_epochs lr_boundaries_epochs',
+         'give --lr_warmup_epochs={s.lr_boundaries_epochs[0]} at most',
+         lambda s: s.lr_schedule == 'piecewise' and s.lr_warmup_epochs > s.lr_boundaries_epochs[0]),
+    Rule('--lr_schedule={s.lr_schedule} takes one boundary, the end of the decay',
+         'lr_boundaries_epochs', 'give one boundary, or none to decay until the end of training',
+         lambda s: _is_decay(s) and len(s.lr_boundaries_epochs) > 1),
+    Rule('--lr_schedule=exponential takes one final rate above 0', 'lr_values',
+         'give a rate such as --lr_values=1e-5; the first rate is --learning_rate',
+         lambda s: s.lr_schedule == 'exponential' and not (
+             len(s.lr_values) == 1 and s.lr_values[0] > 0)),
+    Rule('--lr_schedule=cosine takes one final rate', 'lr_values',
+         'give a rate such as --lr_values=1e-5; the first rate is --learning_rate',
+         lambda s: s.lr_schedule == 'cosine' and len(s.lr_values) > 1),
+    Rule('--lr_schedule={s.lr_schedule} requires --lr_values no higher than --learning_rate',
+         'learning_rate lr_values', 'give a lower --lr_values',
+         lambda s: _is_decay(s) and s.lr_values and s.lr_values[0] > s.learning_rate),
+    # In some modes.
+    Rule('--model_dir is required', '--mode={s.mode} without --model_dir',
+         'give --model_dir=FOLDER', lambda s: not s.model_dir,
+         tuple(mode for mode in choices.MODES if mode not in choices.MODES_WITHOUT_MODEL_DIR)),
+    _required('output', 'write_tfrecords', 'give --output=FOLDER'),
+    _only_in(('write_tfrecords',), 'num_shards',
+             'give --mode=write_tfrecords, or omit --num_shards'),
+    _required('runs', 'report',
+              'give --runs=FOLDER, or several folders to compare: --runs=FOLDER,FOLDER'),
+    _only_in(('report',), 'runs', 'give --mode=report, or omit --runs'),
+    _required('export_dir', 'export', 'give --export_dir=FOLDER'),
+    _only_in(choices.MODES_WITH_CHECKPOINT_FLAG, 'checkpoint',
+             'omit it; training resumes from the latest checkpoint'),
+    Rule('training requires --train_steps or --train_epochs', '--mode={s.mode} without either',
+         'give --train_steps=N or --train_epochs=N',
+         lambda s: s.train_steps is None and s.train_epochs is None, _TRAINING),
+    Rule('--trace_steps must not start after --train_steps', 'trace_steps train_steps',
+         'give earlier steps',
+         lambda s: s.trace_steps and _is_above(s.trace_steps[0], s.train_steps), _TRAINING),
+    Rule('XLA of TensorFlow 1.15 cannot initialize variables that are mirrored over logical CPU '
+         'devices', 'enable_xla num_cpu_replicas', 'omit one of them',
+         lambda s: s.enable_xla and s.num_cpu_replicas > 1 and (
+             s.distribution_strategy in ('mirrored', 'multi_worker_mirrored')), _TRAINING),
+    Rule('only a run that evaluates can stop early', _STOPPING + ' mode',
+         'give --mode=train_and_evaluate', _stops_early, ('train',)),
+    Rule('only a run that evaluates before its end can stop early', _STOPPING,
+         'give --eval_every_steps=N', lambda s: _stops_early(s) and s.eval_every_steps is None,
+         ('train_and_evaluate',)),
+    Rule('--early_stopping_steps must not be less than --eval_every_steps',
+         'early_stopping_steps eval_every_steps',
+         'give --early_stopping_steps={s.eval_every_steps} or more',
+         lambda s: _is_above(s.eval_every_steps, s.early_stopping_steps), ('train_and_evaluate',)),
+    Rule('the warm-up must end before the end of the decay',
+         'lr_warmup_epochs lr_boundaries_epochs train_epochs', 'give a shorter --lr_warmup_epochs',
+         lambda s: (_is_decay(s) and _end_of_decay(s) is not None
+                    and s.lr_warmup_epochs >= _end_of_decay(s)), _TRAINING),
+    Rule('--mode=scaling takes no --train_epochs, as its runs differ in steps per epoch',
+         'train_epochs', 'give --train_steps=N on the command line instead',
+         lambda s: s.train_epochs is not None, ('scaling',)),
+    Rule('--mode=scaling requires more steps than --throughput_warmup_steps',
+         'train_steps throughput_warmup_steps', 'give more than {s.throughput_warmup_steps} steps',
+         lambda s: s.train_steps is not None and s.train_steps <= s.throughput_warmup_steps,
+         ('scaling',)),
+    # The default strategy, mirrored, is accepted: the sweep replaces it by multi_worker_mirrored.
+    Rule('--scale_over=workers requires synchronous workers', 'distribution_strategy',
+         'give --distribution_strategy=multi_worker_mirrored or horovod',
+         _scales_over('workers', lambda s: s.distribution_strategy not in (
+             'mirrored', 'multi_worker_mirrored', 'horovod')), ('scaling',)),
+    Rule('--all_reduce_alg={s.all_reduce_alg} does not support several workers', 'scale_over',
+         'omit --all_reduce_alg', _scales_over('workers', lambda s: (
+             s.all_reduce_alg in choices.SINGLE_HOST_ALL_REDUCE)), ('scaling',)),
+    Rule('--mode=scaling requires a strategy for several replicas', 'distribution_strategy',
+         'give --distribution_strategy=mirrored or central_storage',
+         _scales_over('replicas', lambda s: (
+             s.distribution_strategy in choices.SINGLE_REPLICA_STRATEGIES)), ('scaling',)),
+    Rule('--mode=scaling compares real with synthetic images, but training with --cache_features '
+         'reads no images', 'cache_features', 'omit it', lambda s: s.cache_features, ('scaling',)),
+    _required('workload', 'reproduce', 'give --workload=NAME, one of ' + ', '.join(WORKLOADS)),
+)
+
+
+def _check_image_size(settings: Any) -> None:
+  size = settings.image_size
+  has_channels = settings.dataset in ('synthetic', 'tfrecord')
+  if size is not None and (len(size) not in ((2, 3) if has_channels else (2,))
+                           or not all(0 < side < 2 ** 15 for side in size)):
+    raise UserError(
+        '--image_size must be ' + ('height,width or height,width,channels' if has_channels
+                                   else 'height,width in pixels'),
+        _format_flags(settings, 'image_size'), 'give a size such as 28,28')
+
+
+def _check_flags_of_data_sets(settings: Any) -> None:
+  """Raises a UserError if a flag is given that the data set does not use."""
+  if user_code.is_function_name(settings.dataset):
+    return
+  for name, datasets in _DATA_SETS_BY_FLAG:
+    if getattr(settings, name) != all_flags()[name].default and settings.dataset not in datasets:
+      raise UserError('--{} is only for --dataset={}'.format(name, ' or '.join(datasets)),
+                      '--{} and --dataset={}'.format(name, settings.dataset),
+                      'change --dataset, or omit --{}'.format(name))
+
+
+def _check_all_reduce(settings: Any) -> None:
+  is_multi_worker = settings.distribution_strategy == 'multi_worker_mirrored'
+  unsupported = (choices.SINGLE_HOST_ALL_REDUCE if is_multi_worker
+                 else choices.MULTI_WORKER_ALL_REDUCE)
+  if settings.all_reduce_alg in unsupported:
+    raise UserError('--distribution_strategy={} does not support this --all_reduce_alg'.format(
+        settings.distribution_strategy), _format_flags(settings, 'all_reduce_alg'),
+                    'choose from ' + ', '.join(name for name in choices.ALL_REDUCE_ALGORITHMS
+                                               if name not in unsupported))
+
+
+def _check_built_in_names(settings: Any) -> None:
+  """Raises a UserError if a value is neither a built-in name nor `package.module:function`."""
+  for flag in all_flags().values():
+    value = getattr(settings, flag.name)
+    if flag.built_in_names and not user_code.is_function_name(value):
+      check_choice(flag.name, value, flag.built_in_names)
+
+
+def _require_input_unless_own_data(settings: Any) -> None:
+  # Without --input, the test examples of a data set of the user are predicted.
+  if not user_code.is_function_name(settings.dataset):
+    require_input(settings)
+
+
+def require_input(settings: Any) -> str:
+  """Returns `--input`; raises a UserError if this flag is not given."""
+  _required('input', 'predict', 'give --input=PATTERN, such as \'DATA/**/*.jpeg\', in quotes'
+            ).check(settings)
+  return str(settings.input)
+
+
+def _require_onnx_packages(settings: Any) -> None:
+  """Raises a UserError before the training if its export would fail."""
+  if not settings.export_dir or settings.export_format != 'onnx':
+    return
+  missing = [name for name in _ONNX_PACKAGES if importlib.util.find_spec(name) is None]
+  if missing:
+    raise UserError('--export_format=onnx requires the extra `onnx`',
+                    'not installed: ' + ', '.join(missing),
+                    'install it with `pip install estimator_train[onnx]`')
+
+
+def _check_published_flags(settings: Any) -> None:
+  """Raises a UserError if a flag changes the published workload."""
+  for name, flag in all_flags().items():
+    if name not in _REPRODUCE_FLAGS and getattr(settings, name) != flag.default:
+      raise UserError('--mode=reproduce runs a workload with its published flags',
+                      '--{}={}'.format(name, getattr(settings, name)),
+                      'omit it, or run the flagfile without --mode=reproduce')
+
+
+# (The modes in which the function checks a rule, or () for all modes; the function).
+_FUNCTIONS: Tuple[Tuple[Tuple[str, ...], Callable[[Any], None]], ...] = (
+    ((), _check_image_size),
+    ((), _check_flags_of_data_sets),
+    ((), _check_all_reduce),
+    (choices.MODES, _check_built_in_names),
+    (('predict',), _require_input_unless_own_data),
+    (('export', *_TRAINING), _require_onnx_packages),
+    (('reproduce',), _check_published_flags))
+
+
+def _format_flags(settings: Any, *names: str) -> str:
+  """Formats flags and their values as on a command line; if some have no value, only the others."""
+  flags = all_flags()
+  given = [name for name in names if getattr(settings, name) not in (None, ())]
+  return ' '.join('--{}={}'.format(name, format_value(getattr(settings, name),
+                                                      flags[name].separator))
+                  for name in given or names)

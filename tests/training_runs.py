@@ -1,29 +1,29 @@
 """Trainings by settings, without the command line and the reports."""
 
 from estimator_train.process.signals import SignalState
-from estimator_train.process.start_up import StartUpTimer
-from estimator_train.training.plan import make_plan
-from estimator_train.training.prepared_model import prepare_model
-from estimator_train.training.trainer import Trainer
+from estimator_train.training import model as models, trainer
+from estimator_train.training.evaluation.loop import EvaluationLoop
+from estimator_train.training.run import open_run
 
 
 def train(settings, write_reports=None, stop_step=None):
-  """Trains, and returns the plan and the outcome.
+  """Trains, and returns the run and the outcome.
 
   Args:
     settings: of the run.
-    write_reports: as of Trainer.
-    stop_step: where to stop, as a signal would; the plan goes on as it was.
+    write_reports: as of EvaluationLoop; None: the run is not evaluated.
+    stop_step: where to stop, as a signal would; the schedule is that of the complete run.
   """
   with SignalState() as signals:
-    trainer = Trainer(settings, signals, write_reports)
+    run = open_run(settings)
     if stop_step is not None:
-      trainer.plan = trainer.plan._replace(stop_step=stop_step)
-    return trainer.plan, trainer.train()
+      run = run._replace(stop_step=stop_step)
+    model = models.prepare(run)
+    loop = write_reports and EvaluationLoop(run, model, write_reports, lambda: False)
+    return run, trainer.train(run, model, signals, loop.evaluate_latest if loop else None)
 
 
 def prepare(settings):
-  """Returns the plan of a run and its model."""
-  start_up = StartUpTimer()
-  plan = make_plan(settings, start_up)
-  return plan, prepare_model(plan, start_up)
+  """Returns a run and its model."""
+  run = open_run(settings)
+  return run, models.prepare(run)

@@ -8,8 +8,8 @@ import tensorflow.compat.v1 as tf
 
 from estimator_train.errors import TrainingFailed
 from estimator_train.inputs import factory as inputs, synthetic
-from estimator_train.training.plan import Plan
-from estimator_train.training.prepared_model import PreparedModel
+from estimator_train.training.model import Model
+from estimator_train.training.run import Run
 
 # The warm-up ends after --throughput_warmup_steps steps or after this time, whichever comes first.
 # Without this limit, the warm-up of a large network on a CPU would take minutes.
@@ -20,12 +20,12 @@ _MIN_TIMED_SECS, _MIN_TIMED_STEPS, _MAX_SEGMENTS = 4., 3, 5
 ExamplesAndSecs = Tuple[int, float]
 
 
-def measure(plan: Plan, model: PreparedModel, image_shape: Tuple[int, int, int],
+def measure(run: Run, model: Model, image_shape: Tuple[int, int, int],
             pixels_dtype: str) -> List[ExamplesAndSecs]:
   """Trains for a few seconds on one synthetic batch, which is repeated.
 
   Args:
-    plan: settings, data and engine (devices and processes) of a training run in a temporary
+    run: settings, data and engine (devices and processes) of a training run in a temporary
       `model_dir`.
     model: model to train.
     image_shape: (height, width, channels) of an image that the input pipeline delivers.
@@ -38,15 +38,15 @@ def measure(plan: Plan, model: PreparedModel, image_shape: Tuple[int, int, int],
     TrainingFailed: the loss is not finite.
   """
   batching = inputs.make_batching(
-      plan.data.dataset, plan.settings, model.one_hot,
-      plan.engine.examples_per_replica)._replace(image_shape=image_shape)
-  step_timer = StepTimer(plan.settings.throughput_warmup_steps)
+      run.data.dataset, run.settings, model.one_hot,
+      run.engine.examples_per_replica)._replace(image_shape=image_shape)
+  step_timer = StepTimer(run.settings.throughput_warmup_steps)
   try:
     model.training_estimator.train(
         _make_input_fn(synthetic.make_input_fn(batching, 1), pixels_dtype), hooks=[step_timer])
   except tf.train.NanLossDuringTrainingError as error:
     raise TrainingFailed('the loss on synthetic images is not finite') from error
-  return split_into_segments(step_timer.end_times, plan.settings.batch_size, _MAX_SEGMENTS)
+  return split_into_segments(step_timer.end_times, run.settings.batch_size, _MAX_SEGMENTS)
 
 
 class StepTimer(tf.train.SessionRunHook):

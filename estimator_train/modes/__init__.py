@@ -15,7 +15,7 @@ from estimator_train.run_dir.run_files import RunDir
 from estimator_train.settings import Settings, groups
 
 # Modes whose module has another name than the mode.
-_MODULE_NAMES = {'train': 'train_and_evaluate'}
+_MODULE_NAMES = {'train_and_evaluate': 'train'}
 # These modes do not write to --model_dir. They do not lock this folder, so they can run while
 # another process trains in it.
 _READ_ONLY_MODES = ('predict', 'export', 'download', 'doctor', 'write_tfrecords')

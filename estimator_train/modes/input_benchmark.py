@@ -15,13 +15,12 @@ from estimator_train.inputs import factory
 from estimator_train.inputs.file_errors import translate_errors
 from estimator_train.models import registry as models
 from estimator_train.process import memory
-from estimator_train.process.start_up import StartUpTimer
 from estimator_train.reports import input_benchmark, page
 from estimator_train.reports.input_benchmark import BenchmarkEnvironment, ReportedInputMeasurement
 from estimator_train.run_dir.run_files import RunDir
 from estimator_train.settings import Settings, groups
-from estimator_train.training.plan import make_plan
-from estimator_train.training.prepared_model import prepare_model
+from estimator_train.training.model import prepare
+from estimator_train.training.run import open_run
 
 _LOG = logging.getLogger('estimator_train')
 
@@ -35,27 +34,26 @@ def run(settings: Settings) -> Dict[str, Any]:
     RunDir(settings.model_dir).make()
   # The model is trained in a temporary folder, because the user's model_dir may have checkpoints.
   with tempfile.TemporaryDirectory(prefix='input_benchmark-') as folder:
-    start_up = StartUpTimer()
-    plan = make_plan(_make_training_settings(settings, folder), start_up)
-    prepared = prepare_model(plan, start_up)
-    plan.data.dataset.require_images('--mode=input_benchmark')
+    run = open_run(_make_training_settings(settings, folder))
+    prepared = prepare(run)
+    run.data.dataset.require_images('--mode=input_benchmark')
     free_bytes = memory.available_bytes()
     _LOG.info('measuring the input')
-    dataset = plan.data.dataset
+    dataset = run.data.dataset
     with translate_errors(factory.make_source(dataset, dataset.train)):
-      measurement = input_rate.measure(dataset, plan.settings, prepared.one_hot,
-                                       plan.data.sizes.train)
+      measurement = input_rate.measure(dataset, run.settings, prepared.one_hot,
+                                       run.data.sizes.train)
     _LOG.info('measuring the model')
     # Each item is (number of examples, seconds) of one segment of consecutive timed steps.
-    model_segments = model_rate.measure(plan, prepared, measurement.image_shape,
+    model_segments = model_rate.measure(run, prepared, measurement.image_shape,
                                         measurement.pixels_dtype)
-  # `plan.conditions` are the settings and devices that affect the rates, such as the batch size.
+  # `run.conditions` are the settings and devices that affect the rates, such as the batch size.
   result = input_benchmark.write_input_benchmark_report(
       settings[groups.Run], attr.evolve(settings[groups.Input], cache=factory.resolve_cache(
-          dataset, settings[groups.Input])), plan.conditions,
+          dataset, settings[groups.Input])), run.conditions,
       _to_reported_measurement(dataset, measurement), model_segments, BenchmarkEnvironment(
           threads.available_cores(), free_bytes,
-          all(name.startswith('/cpu') for name in plan.engine.devices.names),
+          all(name.startswith('/cpu') for name in run.engine.devices.names),
           models.has_imagenet_weights(settings.model)))
   page.write_page_of_finished_run(settings.model_dir, settings[groups.Reporting])
   return result

@@ -9,7 +9,6 @@ import tensorflow.compat.v1 as tf
 from estimator_train.process.exit import exit_now
 from estimator_train.process.phases import Phase
 from estimator_train.process.signals import SignalState
-from estimator_train.process.start_up import StartUpTimer
 from estimator_train.reports.step_times import Timing
 from estimator_train.settings.groups import DEFAULT_SAVE_SECS
 from estimator_train.tf_patches import estimator as estimator_patches
@@ -23,8 +22,8 @@ from estimator_train.training.hooks.record_steps import RecordSteps
 from estimator_train.training.hooks.step_counter import StepCounter
 from estimator_train.training.hooks.summaries import WriteSummaries
 from estimator_train.training.hooks.watchdog import StepWatchdog, dump_stacks
-from estimator_train.training.plan import Plan
-from estimator_train.training.prepared_model import PreparedModel
+from estimator_train.training.model import Model
+from estimator_train.training.run import Run
 
 _LOG = logging.getLogger('estimator_train')
 
@@ -36,9 +35,8 @@ class RunHooks:
   """The hooks of a training run.
 
   Args:
-    plan: the plan of the run.
+    run: the run.
     model: the model to train.
-    start_up: the timer of the phases up to the end of the first step.
     signals: the signals received so far.
     evaluate_latest: see EvaluateLatest. Called after each checkpoint at which an evaluation is
       due, except the last checkpoint. None: this process does not evaluate.
@@ -51,17 +49,16 @@ class RunHooks:
     all: the hooks, in the order in which the Estimator calls them.
   """
 
-  def __init__(self, plan: Plan, model: PreparedModel, start_up: StartUpTimer, signals: SignalState,
+  def __init__(self, run: Run, model: Model, signals: SignalState,
                evaluate_latest: Optional[EvaluateLatest]) -> None:
-    settings, stop_step, engine = plan.settings, plan.stop_step, plan.engine
-    assert stop_step is not None
+    settings, stop_step, engine = run.settings, run.stop_step, run.engine
     is_chief = engine.worker.is_chief
-    event_dir = plan.run_dir.path if is_chief else None
+    event_dir = run.run_dir.path if is_chief else None
     if event_dir is not None:
       estimator_patches.open_event_file(event_dir)
-    self._start_up = start_up
+    self._start_up = run.start_up
     self._first_step_phase = Phase('building the graph and running the first step')
-    self._history = RecordSteps(start_up)
+    self._history = RecordSteps(run.start_up)
     self._watchdog = StepWatchdog(settings.step_timeout_secs or math.inf,
                                   engine.is_waiting_for_peer, _end_hanging_process)
     self.counter = StepCounter(engine.is_synchronous)
@@ -69,15 +66,15 @@ class RunHooks:
     self.loss_check = finite.StopAtNonFiniteLoss(self.counter, metrics,
                                                  settings.on_nan == 'skip', model.schedule)
     self.summaries = WriteSummaries(self.counter, event_dir, settings, stop_step,
-                                    plan.data.dataset.labels)
-    num_examples = plan.data.sizes.train
+                                    run.data.dataset.labels)
+    num_examples = run.data.sizes.train
     self._progress = progress.ShowProgress(self.counter, metrics, event_dir, stop_step,
                                            settings.log_every_steps, engine.examples_per_step,
                                            num_examples, model.schedule,
                                            self._first_step_phase.end)
     self.stop_hook = signal_hooks.StopOnSignal(signals, engine, self.counter)
-    self._saver = _make_saver(plan, evaluate_latest, self.stop_hook, signals)
-    self._tracer = _make_tracer(plan, self.counter)
+    self._saver = _make_saver(run, evaluate_latest, self.stop_hook, signals)
+    self._tracer = _make_tracer(run, self.counter)
     # The loss check precedes the saver, so that nothing is saved after the check has ended the run.
     self.all: List[tf.train.SessionRunHook] = [
         self._history, self.counter, self._watchdog, metrics, self.loss_check, self.summaries,
@@ -110,26 +107,24 @@ class RunHooks:
                            traced_steps=self._tracer.traced_steps)
 
 
-def _make_tracer(plan: Plan, counter: StepCounter) -> Optional[trace.TraceSteps]:
+def _make_tracer(run: Run, counter: StepCounter) -> Optional[trace.TraceSteps]:
   """Makes the hook of `--trace_steps`; returns None if this run has no step to trace."""
-  settings, stop_step = plan.settings, plan.stop_step
+  settings, stop_step = run.settings, run.stop_step
   if settings.trace_steps is None:
     return None
-  assert stop_step is not None
   first, last = settings.trace_steps
-  if last <= plan.start_step or first > stop_step:
+  if last <= run.start.step or first > stop_step:
     _LOG.warning('no step of --trace_steps=%d:%d is traced: this run trains steps %d to %d', first,
-                 last, plan.start_step + 1, stop_step)
+                 last, run.start.step + 1, stop_step)
     return None
-  return trace.TraceSteps(counter, plan.run_dir.path, first, min(last, stop_step))
+  return trace.TraceSteps(counter, run.run_dir.path, first, min(last, stop_step))
 
 
-def _make_saver(plan: Plan, evaluate_latest: Optional[EvaluateLatest],
+def _make_saver(run: Run, evaluate_latest: Optional[EvaluateLatest],
                 stop_hook: signal_hooks.StopOnSignal,
                 signals: SignalState) -> save_hook.SaveCheckpoints:
   """Makes the hook that saves checkpoints, and that calls `evaluate_latest` after some saves."""
-  settings = plan.settings
-  assert plan.stop_step is not None
+  settings = run.settings
   listeners = []
   save_steps = settings.save_checkpoints_steps
   if settings.eval_every_steps and evaluate_latest:
@@ -138,35 +133,35 @@ def _make_saver(plan: Plan, evaluate_latest: Optional[EvaluateLatest],
     def evaluate() -> None:
       if stop_hook.has_stop_signal:  # The resumed run will evaluate this checkpoint.
         return
-      with plan.engine.busy('evaluating'):
+      with run.engine.busy('evaluating'):
         stop_reason = evaluate_latest()
       if stop_reason is not None:
         _LOG.info('stopping: %s', stop_reason.text)
         stop_hook.request_stop()
 
     listeners.append(save_hook.CallEveryNSteps(
-        settings.eval_every_steps, _evaluations_due_after(plan, settings.eval_every_steps),
-        plan.stop_step, evaluate))
+        settings.eval_every_steps, _evaluations_due_after(run, settings.eval_every_steps),
+        run.stop_step, evaluate))
   save_secs = settings.save_checkpoints_secs
   if save_steps is None and save_secs is None:
     save_secs = DEFAULT_SAVE_SECS
-  retrying_saver = RetryingSaver(plan.run_dir, settings.save_retry_secs,
+  retrying_saver = RetryingSaver(run.run_dir, settings.save_retry_secs,
                                  is_stopping=lambda: signals.stop_signum is not None)
-  return save_hook.SaveCheckpoints(plan.run_dir.path, save_steps, save_secs, retrying_saver,
+  return save_hook.SaveCheckpoints(run.run_dir.path, save_steps, save_secs, retrying_saver,
                                    listeners)
 
 
-def _evaluations_due_after(plan: Plan, every_steps: int) -> int:
+def _evaluations_due_after(run: Run, every_steps: int) -> int:
   """Returns the global step after which evaluations are due; earlier steps need no evaluation.
 
   The evaluation at the start step is still due if the previous run was killed before the evaluation
   had ended.
   """
-  best = best_checkpoint.read_best(plan.run_dir.path)
-  is_unevaluated = best is None or best.last_evaluated_step != plan.start_step
-  if is_unevaluated and plan.start_step % every_steps == 0:
-    return max(plan.start_step - 1, 0)
-  return plan.start_step
+  best = best_checkpoint.read_best(run.run_dir.path)
+  is_unevaluated = best is None or best.last_evaluated_step != run.start.step
+  if is_unevaluated and run.start.step % every_steps == 0:
+    return max(run.start.step - 1, 0)
+  return run.start.step
 
 
 def _end_hanging_process(secs: float) -> None:

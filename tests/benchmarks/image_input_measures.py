@@ -31,8 +31,8 @@ from estimator_train.settings import Settings
 from estimator_train.tf_patches import saved_weights
 from estimator_train.training import frozen_features
 from estimator_train.training.hooks.record_steps import RecordSteps
-from estimator_train.training.plan import Plan, make_plan
-from estimator_train.training.prepared_model import PreparedModel, prepare_model
+from estimator_train.training.model import Model, prepare
+from estimator_train.training.run import Run, open_run
 
 # Small enough to diverge on no labels; a step costs the same at any rate.
 LEARNING_RATE = 1e-6
@@ -157,33 +157,33 @@ def cache(data: Dict[str, Any], batch_size: int, window_secs: float,
 
 def plain(steps: int, **rest: Any) -> Dict[str, float]:
   """Measures training steps of the whole network, on images from memory; see _prepare."""
-  plan, model = _prepare(steps, {'cache': 'memory'}, **rest)
-  input_fn = factory.make_train_input_fn(plan.data.dataset, plan.settings, model.one_hot,
-                                         plan.engine.examples_per_replica)
-  return {'images_per_sec': _train(plan, model, input_fn, steps)}
+  run, model = _prepare(steps, {'cache': 'memory'}, **rest)
+  input_fn = factory.make_train_input_fn(run.data.dataset, run.settings, model.one_hot,
+                                         run.engine.examples_per_replica)
+  return {'images_per_sec': _train(run, model, input_fn, steps)}
 
 
 def features(steps: int, **rest: Any) -> Dict[str, float]:
   """Measures training steps with --cache_features, and what computing these takes."""
-  plan, model = _prepare(steps, {'cache_features': True}, **rest)
-  dataset, settings, engine = plan.data.dataset, plan.settings, plan.engine
+  run, model = _prepare(steps, {'cache_features': True}, **rest)
+  dataset, settings, engine = run.data.dataset, run.settings, run.engine
   assert model.frozen_part is not None
   began = time.perf_counter()
   computed = frozen_features.compute_features(
-      model.frozen_part, saved_weights.initial_weights_path(plan.run_dir.path),
+      model.frozen_part, saved_weights.initial_weights_path(run.run_dir.path),
       factory.make_single_epoch(dataset, settings), settings, engine.devices)
   secs = time.perf_counter() - began
   input_fn = factory.make_feature_input_fn(dataset, settings, model.one_hot,
                                            engine.examples_per_replica, UNSHARDED, computed)
-  return {'images_per_sec': _train(plan, model, input_fn, steps),
+  return {'images_per_sec': _train(run, model, input_fn, steps),
           'computed_per_sec': rest['images'] / secs}
 
 
 def head(steps: int, **rest: Any) -> Dict[str, float]:
   """Measures the same steps on one random batch of features, over and over."""
-  plan, model = _prepare(steps, {'cache_features': True}, **rest)
-  frozen, labels = model.frozen_part, plan.data.dataset.labels
-  batch_size, seed = plan.engine.examples_per_replica, plan.settings.seed
+  run, model = _prepare(steps, {'cache_features': True}, **rest)
+  frozen, labels = model.frozen_part, run.data.dataset.labels
+  batch_size, seed = run.engine.examples_per_replica, run.settings.seed
   assert frozen is not None
 
   def input_fn() -> tf.data.Dataset:
@@ -191,7 +191,7 @@ def head(steps: int, **rest: Any) -> Dict[str, float]:
     classes = tf.random.stateless_uniform([batch_size], [seed, 1], 0, len(labels), tf.int64)
     return tf.data.Dataset.from_tensors((synthetic, tf.one_hot(classes, len(labels)))).repeat()
 
-  return {'images_per_sec': _train(plan, model, input_fn, steps)}
+  return {'images_per_sec': _train(run, model, input_fn, steps)}
 
 
 def main() -> None:
@@ -283,7 +283,7 @@ def _images_per_sec(take: Take, batch_size: int, min_batches: int, min_secs: flo
 
 def _prepare(steps: int, others: Dict[str, Any], data: Dict[str, Any], images: int,
              batch_size: int, warmup_steps: int, trainable_layers: int,
-             model_dir: str) -> Tuple[Plan, PreparedModel]:
+             model_dir: str) -> Tuple[Run, Model]:
   """Prepares a training of VGG16 with random weights.
 
   Args:
@@ -296,25 +296,24 @@ def _prepare(steps: int, others: Dict[str, Any], data: Dict[str, Any], images: i
     trainable_layers: the last layers of the network that train.
     model_dir: an empty folder.
   """
-  start_up = StartUpTimer()
-  plan = make_plan(_settings(
+  run = open_run(_settings(
       data, mode='train', model='vgg16', trainable_layers=trainable_layers, model_dir=model_dir,
       batch_size=batch_size, train_steps=warmup_steps + steps, learning_rate=LEARNING_RATE,
-      **others), start_up)
-  dataset = plan.data.dataset
+      **others))
+  dataset = run.data.dataset
   split = _split(dataset)
   chosen = np.linspace(0, len(split.files) - 1, images).astype(int)
   some = dataset._replace(train=ImageSplit(
       [split.files[index] for index in chosen], split.classes[chosen]))
-  return (plan._replace(data=plan.data._replace(dataset=some)), prepare_model(plan, start_up))
+  return (run._replace(data=run.data._replace(dataset=some)), prepare(run))
 
 
-def _train(plan: Plan, model: PreparedModel, input_fn: InputFn, steps: int) -> float:
+def _train(run: Run, model: Model, input_fn: InputFn, steps: int) -> float:
   """Returns the images a second of the last so many steps, what is between them included."""
   history = RecordSteps(StartUpTimer())
-  model.training_estimator.train(input_fn, hooks=[history], max_steps=plan.stop_step)
+  model.training_estimator.train(input_fn, hooks=[history], max_steps=run.stop_step)
   secs = history.ended[-1] - history.ended[-1 - steps]
-  return steps * plan.settings.batch_size / secs
+  return steps * run.settings.batch_size / secs
 
 
 if __name__ == '__main__':

@@ -15,8 +15,8 @@ from estimator_train.settings import command_line
 def images_and_predictions(arguments, count):
   """Returns the first test examples, and the Estimator's outputs of the checkpoint for them."""
   settings = command_line.parse(arguments + ['--mode=evaluate', '--num_cpu_replicas=1'])
-  plan, model = training_runs.prepare(settings)
-  make = inputs.make_eval_input_fn(plan.data.dataset, settings, model.one_hot, count)
+  run, model = training_runs.prepare(settings)
+  make = inputs.make_eval_input_fn(run.data.dataset, settings, model.one_hot, count)
 
   def first():
     return make().take(1)

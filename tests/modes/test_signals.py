@@ -20,7 +20,7 @@ from estimator_train.inputs import image_files
 from estimator_train.models import registry as models
 from estimator_train.process import signals
 from estimator_train.reports import throughput
-from estimator_train.training import plan, prepared_model
+from estimator_train.training import model as training_model, run as runs
 from estimator_train.training.checkpoints import save_hook
 from estimator_train.training.evaluation import sample_predictions
 from estimator_train.training.hooks import progress, step_counter
@@ -65,9 +65,9 @@ def left_over(folder):
           or path.name.startswith('temp-')]
 
 
-STARTS = ((plan, 'find_devices'), (plan.datasets, 'describe'), (models, 'build'),
+STARTS = ((runs, 'find_devices'), (runs.datasets, 'describe'), (models, 'build'),
           (own_models, 'two_layers'),  # A function of the user's does not take it for its error.
-          (prepared_model, 'to_estimator'), (step_counter.StepCounter, 'after_create_session'))
+          (training_model, 'to_estimator'), (step_counter.StepCounter, 'after_create_session'))
 
 
 def test_while_starting(train, inject, tmp_path, monkeypatch):
@@ -186,7 +186,7 @@ def test_a_second_sigint_ends_at_once(train, inject, tmp_path):
 
 
 def test_a_signal_to_save(train, inject, tmp_path):
-  inject(prepared_model, 'to_estimator', signal.SIGUSR1)
+  inject(training_model, 'to_estimator', signal.SIGUSR1)
   inject(progress.ShowProgress, 'before_run', signal.SIGUSR1, at=2)
   done = train('--mode=train', '--train_steps=7', '--save_checkpoints_steps=3')
   assert done.code == 0, done.err

@@ -18,8 +18,8 @@ from estimator_train.training.evaluation.sample_predictions import (
   EvaluationSamples,
   SamplePredictionsHook,
 )
-from estimator_train.training.plan import Plan
-from estimator_train.training.prepared_model import PreparedModel
+from estimator_train.training.model import Model
+from estimator_train.training.run import Run
 
 _LOG = logging.getLogger('estimator_train')
 
@@ -32,15 +32,15 @@ class Evaluator:
   """Evaluates checkpoints of a run on all test examples.
 
   Args:
-    plan: the plan of the run, which provides the settings, the data and the devices.
+    run: the run, which provides the settings, the data and the devices.
     model: the model to evaluate.
     is_stop_requested: a function that is called before each batch. If it returns True, the
       evaluation is interrupted.
   """
 
-  def __init__(self, plan: Plan, model: PreparedModel,
+  def __init__(self, run: Run, model: Model,
                is_stop_requested: Callable[[], bool] = lambda: False) -> None:
-    self._plan, self._model = plan, model
+    self._run, self._model = run, model
     self._is_stop_requested = is_stop_requested
     self._graph: Optional[_EvaluationGraph] = None
 
@@ -61,7 +61,7 @@ class Evaluator:
       TrainingFailed: the loss is not finite.
       UserError: the input could not be read, or some examples were not evaluated.
     """
-    data, batch_size = self._plan.data, self._plan.engine.examples_per_replica
+    data, batch_size = self._run.data, self._run.engine.examples_per_replica
     estimator = self._model.estimator
     path = path or save_hook.latest_checkpoint_and_step(estimator.model_dir)[0]
     assert path is not None
@@ -69,7 +69,7 @@ class Evaluator:
     with translate_errors(inputs.make_source(data.dataset, data.dataset.test)):
       if self._graph is None:
         self._graph = _EvaluationGraph(estimator, inputs.make_eval_input_fn(
-            data.dataset, self._plan.settings, self._model.one_hot, batch_size))
+            data.dataset, self._run.settings, self._model.one_hot, batch_size))
       metrics = self._graph.run(path, sample_hook, self._is_stop_requested)
     _release_free_memory()
     if data.sizes.test not in (None, metrics['examples']):

@@ -6,18 +6,18 @@ from typing import Any, Callable, Dict, Optional, Set
 
 import tensorflow.compat.v1 as tf
 
-from estimator_train.run_dir.run_files import RunDir
 from estimator_train.settings import groups
 from estimator_train.training.checkpoints import (
   best_checkpoint,
   best_metric as best_metrics,
   save_hook,
 )
-from estimator_train.training.checkpoints.best_metric import BestMetric
 from estimator_train.training.evaluation import early_stopping
 from estimator_train.training.evaluation.early_stopping import StopReason
 from estimator_train.training.evaluation.evaluator import EvaluationStopped, Evaluator
 from estimator_train.training.evaluation.sample_predictions import EvaluationSamples
+from estimator_train.training.model import Model
+from estimator_train.training.run import Run
 
 _LOG = logging.getLogger('estimator_train')
 _POLL_SECS = 1.
@@ -31,24 +31,23 @@ class EvaluationLoop:
   """Evaluates the checkpoints of a training run, and promotes the best of them.
 
   Args:
-    run_dir: the directory of the run.
-    settings: the early stopping rules.
-    evaluator: evaluates one checkpoint.
-    best_metric: the metric that selects the best checkpoint.
+    run: the run.
+    model: the model to evaluate.
     write_reports: a function that is called after each evaluation, see WriteReports.
-    task_type: the type of the task that evaluates; None for the chief and for a single process.
+    is_stop_requested: see Evaluator.
 
   Attributes:
-    best_metric: see Args.
+    best_metric: the metric that selects the best checkpoint.
   """
 
-  def __init__(self, run_dir: RunDir, settings: groups.Evaluation, evaluator: Evaluator,
-               best_metric: BestMetric, write_reports: WriteReports,
-               task_type: Optional[str] = None) -> None:
-    self._run_dir, self._settings = run_dir, settings
-    self._evaluator, self._write_reports = evaluator, write_reports
-    self._task_type = task_type
-    self.best_metric = best_metric
+  def __init__(self, run: Run, model: Model, write_reports: WriteReports,
+               is_stop_requested: Callable[[], bool]) -> None:
+    self._run_dir, self._settings = run.run_dir, run.settings[groups.Evaluation]
+    self._evaluator = Evaluator(run, model, is_stop_requested)
+    self._write_reports = write_reports
+    worker = run.engine.worker
+    self._pinned_by = None if worker.is_chief else worker.role
+    self.best_metric = model.best_metric
     self._last_result: Dict[str, Any] = {}
     self._stop_reason: Optional[StopReason] = None
 
@@ -67,7 +66,7 @@ class EvaluationLoop:
     if self._last_result.get('checkpoint') == path:
       return self._last_result
     # Without the pin, the chief could delete the checkpoint while the evaluator task reads it.
-    pinned_path = best_checkpoint.pin(path, self._run_dir.path, self._task_type)
+    pinned_path = best_checkpoint.pin(path, self._run_dir.path, self._pinned_by)
     try:
       metrics, samples = self._evaluator.evaluate(pinned_path)
     except EvaluationStopped:

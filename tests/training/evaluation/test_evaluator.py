@@ -16,7 +16,7 @@ def train(folder, **values):
   """Trains nine steps, and returns the settings and the figures of each evaluation."""
   evaluated = []
 
-  def report(settings, labels, figures, samples):
+  def report(figures, samples):
     evaluated.append(figures)
     return figures
 
@@ -40,11 +40,11 @@ def weights(folder):
 
 def test_figures_are_those_of_estimator(evaluated_run):
   settings, evaluated = evaluated_run
-  plan, model = training_runs.prepare(settings)
+  run, model = training_runs.prepare(settings)
   for counted in evaluated[:2]:
     expected = model.estimator.evaluate(
-        factory.make_eval_input_fn(plan.data.dataset, settings, True,
-                                   plan.engine.examples_per_replica),
+        factory.make_eval_input_fn(run.data.dataset, settings, True,
+                                   run.engine.examples_per_replica),
         checkpoint_path=counted['checkpoint'], name='estimators')
     assert counted['confusion_matrix'] == expected['confusion_matrix'].tolist()
     for name in ('global_step', 'accuracy', 'average_loss'):

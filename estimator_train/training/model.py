@@ -13,7 +13,6 @@ from estimator_train.cluster.peer import READY
 from estimator_train.distribution.devices import make_session_config
 from estimator_train.inputs import factory as inputs
 from estimator_train.process.phases import Phase
-from estimator_train.process.start_up import StartUpTimer
 from estimator_train.settings import groups, user_code
 from estimator_train.tf_patches import saved_weights
 from estimator_train.tf_patches.model_copies import ModelCopier
@@ -27,13 +26,13 @@ from estimator_train.training.checkpoints import (
 from estimator_train.training.checkpoints.best_metric import BestMetric
 from estimator_train.training.converter import to_estimator
 from estimator_train.training.hooks import summaries
-from estimator_train.training.plan import Plan
+from estimator_train.training.run import Run
 from estimator_train.training.schedules import Schedule
 
 _LOG = logging.getLogger('estimator_train')
 
 
-class PreparedModel(NamedTuple):
+class Model(NamedTuple):
   """The model of a run, converted to an Estimator.
 
   Attributes:
@@ -52,22 +51,21 @@ class PreparedModel(NamedTuple):
   best_metric: BestMetric
 
 
-def prepare_model(plan: Plan, start_up: StartUpTimer) -> PreparedModel:
+def prepare(run: Run) -> Model:
   """Builds the model of a run and converts it to an Estimator.
 
   In a cluster, `engine.join` waits until all workers are connected and, on every worker except the
   chief, until the chief has converted its model and written the initial weights.
 
   Args:
-    plan: the plan of the run.
-    start_up: the start-up timer. This function ends the phases `peers` (in a cluster) and `model`.
+    run: the run, whose start-up timer ends the phases `peers` (in a cluster) and `model`.
 
   Raises:
     PeerLost: another worker did not connect.
     UserError: the model does not accept the images, the checkpoint does not fit, or the workers
       differ in a value that must be the same.
   """
-  settings, dataset, engine = plan.settings, plan.data.dataset, plan.engine
+  settings, dataset, engine = run.settings, run.data.dataset, run.engine
   # In a new graph, the layers get the same names even if this process has built models before. The
   # model is built outside the strategy's scope, as model_to_estimator requires.
   with tf.Graph().as_default():
@@ -78,37 +76,37 @@ def prepare_model(plan: Plan, start_up: StartUpTimer) -> PreparedModel:
     with Phase('building the model'):
       model = building.build_from_registry(settings[groups.Model], dataset)
     if engine.size > 1:
-      engine.join(_values_to_compare(plan, model))
-      start_up.end_phase('peers')
+      engine.join(_values_to_compare(run, model))
+      run.start_up.end_phase('peers')
     is_chief = engine.worker.is_chief
     if is_chief and settings.trains:
-      recovery.repair_model_dir(plan.run_dir.path, plan.checkpoint)
+      recovery.repair_model_dir(run.run_dir.path, run.start.checkpoint)
     with Phase('converting the model to an Estimator'):
-      prepared = _convert(plan, model)
+      prepared = _convert(run, model)
   engine.announce(READY)
-  start_up.end_phase('model')
+  run.start_up.end_phase('model')
   if settings.trains and is_chief:
-    if prepared.schedule is not None and 0 < plan.start_step < (plan.stop_step or 0):
-      _warn_of_changed_learning_rate(plan)
-    plan.run_dir.record_flags_and_class_names(settings, dataset.labels)
-  _log_setup(plan, prepared.schedule)
+    if prepared.schedule is not None and 0 < run.start.step < run.stop_step:
+      _warn_of_changed_learning_rate(run)
+    run.run_dir.record_flags_and_class_names(settings, dataset.labels)
+  _log_setup(run, prepared.schedule)
   return prepared
 
 
-def _convert(plan: Plan, model: tf.keras.Model) -> PreparedModel:
+def _convert(run: Run, model: tf.keras.Model) -> Model:
   """Compiles the model, checks that the checkpoint fits the model, and converts the model."""
-  settings, dataset, engine = plan.settings, plan.data.dataset, plan.engine
-  schedule: Optional[Schedule] = plan.schedule
+  settings, dataset, engine = run.settings, run.data.dataset, run.engine
+  schedule: Optional[Schedule] = run.schedule
   if settings.cache_features:
     dataset.require_images('--cache_features')
   if model.optimizer:
     building.check_flags_of_compiled_model(settings)
     schedule = None
   else:
-    building.compile_with_flags(model, settings, plan.schedule)
-  if plan.checkpoint.path is not None:
+    building.compile_with_flags(model, settings, run.schedule)
+  if run.start.checkpoint.path is not None:
     run_dir = chosen_checkpoint.find_run_dir(settings.model_dir, settings.checkpoint)
-    building.check_fits_checkpoint(model, settings, plan.checkpoint.path, run_dir.flags())
+    building.check_fits_checkpoint(model, settings, run.start.checkpoint.path, run_dir.flags())
   summaries.register_gradient_norm(model.optimizer)
   has_given_weights = settings.weights != 'none'
   if has_given_weights:
@@ -120,7 +118,7 @@ def _convert(plan: Plan, model: tf.keras.Model) -> PreparedModel:
   run_config = engine.make_run_config()
   copier = ModelCopier(model)
   warm_start = None
-  if plan.checkpoint.path is None:
+  if run.start.checkpoint.path is None:
     warm_start = saved_weights.warm_start_settings(
         settings.model_dir, [weight.op.name for weight in model.weights])
     if engine.worker.is_chief:
@@ -128,7 +126,7 @@ def _convert(plan: Plan, model: tf.keras.Model) -> PreparedModel:
         initial_weights.save_initial_weights(model, copier, run_config, settings[groups.Model],
                                              has_given_weights)
   elif engine.worker.is_chief:
-    initial_weights.warn_if_weights_differ(plan.run_dir, settings[groups.Model], settings.seed)
+    initial_weights.warn_if_weights_differ(run.run_dir, settings[groups.Model], settings.seed)
   one_hot = not losses.takes_class_indices(losses.get_loss(model))
   frozen_part = None
   with _translate_errors(settings[groups.Model]):
@@ -137,7 +135,7 @@ def _convert(plan: Plan, model: tf.keras.Model) -> PreparedModel:
         copier=copier, source='--dataset=' + dataset.name,
         translate_errors=functools.partial(_translate_errors, settings[groups.Model]),
         preprocess=building.make_model_preprocess(model, settings[groups.Model], dataset),
-        num_classes=len(dataset.labels), class_weights=_class_weights(plan),
+        num_classes=len(dataset.labels), class_weights=_class_weights(run),
         label_smoothing=settings.label_smoothing,
         observe_batch=summaries.register_batch if dataset.labels else None)
   if settings.cache_features and settings.trains:
@@ -149,17 +147,17 @@ def _convert(plan: Plan, model: tf.keras.Model) -> PreparedModel:
           preprocess=lambda features: tf.cast(features, tf.float32),
           frozen_part=frozen_part, observe_batch=summaries.register_batch)
   tf.keras.backend.set_session(None)
-  return PreparedModel(estimator, training_estimator, frozen_part, one_hot, schedule,
+  return Model(estimator, training_estimator, frozen_part, one_hot, schedule,
                        best_metric.resolve(settings[groups.Evaluation], model,
                                            bool(dataset.labels)))
 
 
-def _class_weights(plan: Plan) -> Any:
+def _class_weights(run: Run) -> Any:
   """Returns the weight of each class in the training loss; None if all weights are equal."""
-  if not plan.settings.trains or plan.settings.class_weights != 'balanced':
+  if not run.settings.trains or run.settings.class_weights != 'balanced':
     return None
-  plan.data.dataset.require_classes('--class_weights=balanced')
-  return losses.balanced_class_weights(inputs.class_counts(plan.data.dataset))
+  run.data.dataset.require_classes('--class_weights=balanced')
+  return losses.balanced_class_weights(inputs.class_counts(run.data.dataset))
 
 
 @contextlib.contextmanager
@@ -173,13 +171,13 @@ def _translate_errors(settings: groups.Model) -> Iterator[None]:
     yield
 
 
-def _values_to_compare(plan: Plan, model: tf.keras.Model) -> Dict[str, str]:
+def _values_to_compare(run: Run, model: tf.keras.Model) -> Dict[str, str]:
   """Returns values that must be the same on all workers; the keys describe the values."""
-  dataset = plan.data.dataset
+  dataset = run.data.dataset
   variables = json.dumps([[weight.op.name, weight.shape.as_list()] for weight in model.weights])
   return {
-      'the step of the checkpoint in --model_dir': str(plan.start_step),
-      'the number of replicas': str(plan.engine.devices.num_replicas),
+      'the step of the checkpoint in --model_dir': str(run.start.step),
+      'the number of replicas': str(run.engine.devices.num_replicas),
       'the image shape': str(dataset.image_shape),
       'the class names': ','.join(dataset.labels),
       'the training examples (digest)': inputs.make_source(
@@ -189,18 +187,18 @@ def _values_to_compare(plan: Plan, model: tf.keras.Model) -> Dict[str, str]:
   }
 
 
-def _warn_of_changed_learning_rate(plan: Plan) -> None:
+def _warn_of_changed_learning_rate(run: Run) -> None:
   """Warns if a learning rate flag has another value than in the previous run."""
-  flags = schedules.learning_rate_flags(plan.settings[groups.Optimizer])
-  differences = plan.run_dir.flag_differences(plan.settings, flags)
+  flags = schedules.learning_rate_flags(run.settings[groups.Optimizer])
+  differences = run.run_dir.flag_differences(run.settings, flags)
   if differences:
     _LOG.warning('from step %d on, the learning rate differs from that of the previous run: %s',
-                 plan.start_step, ', '.join(differences))
+                 run.start.step, ', '.join(differences))
 
 
-def _log_setup(plan: Plan, schedule: Optional[Schedule]) -> None:
+def _log_setup(run: Run, schedule: Optional[Schedule]) -> None:
   """Logs the model, the data set, the devices, the batch sizes and the learning rate."""
-  settings, engine = plan.settings, plan.engine
+  settings, engine = run.settings, run.engine
   _LOG.info('%s on %s: %s, %d replica(s) on %s%s, batch size %d global, %d per replica',
             settings.model, settings.dataset, settings.distribution_strategy, engine.num_replicas,
             ', '.join(engine.devices.display_names),

@@ -1,18 +1,17 @@
-"""Makes the plan of a run, which states the data, devices, checkpoint and steps of the run."""
+"""Opens a run: its devices, the checkpoint where it starts, its data, and its last step."""
 
 import logging
-import time
-from typing import Any, Dict, List, NamedTuple, Optional
+from typing import Any, Dict, List, NamedTuple
 
 import tensorflow.compat.v1 as tf
 
-from estimator_train.cluster.worker import EVALUATOR, SINGLE_WORKER, Worker
+from estimator_train.cluster.worker import SINGLE_WORKER, Worker
 from estimator_train.datasets import download, registry as datasets
 from estimator_train.datasets.description import DataSet
 from estimator_train.distribution.devices import find_devices, prepare_devices
 from estimator_train.distribution.engines import make_engine
 from estimator_train.distribution.engines.engine import Engine
-from estimator_train.errors import PeerLost, UserError, join_items
+from estimator_train.errors import UserError, join_items
 from estimator_train.inputs import factory as inputs
 from estimator_train.inputs.source import BadImage
 from estimator_train.process.phases import Phase
@@ -20,14 +19,11 @@ from estimator_train.process.start_up import StartUpTimer
 from estimator_train.run_dir.run_files import RunDir
 from estimator_train.settings import Settings, groups, total_train_steps
 from estimator_train.training import schedules
-from estimator_train.training.checkpoints import chosen_checkpoint, recovery, save_hook
-from estimator_train.training.checkpoints.recovery import RecoveredCheckpoint
-from estimator_train.training.evaluation import early_stopping
-from estimator_train.training.evaluation.early_stopping import StopReason
+from estimator_train.training.checkpoints import chosen_checkpoint
 from estimator_train.training.schedules import Schedule
+from estimator_train.training.start import Start, find_start
 
 _LOG = logging.getLogger('estimator_train')
-_POLL_INTERVAL_SECS = 1.
 
 
 class RunData(NamedTuple):
@@ -44,36 +40,27 @@ class RunData(NamedTuple):
   skipped_images: List[BadImage]
 
 
-class Plan(NamedTuple):
-  """What a run reads, which devices it uses, where it resumes, and at which step it ends.
+class Run(NamedTuple):
+  """What a run reads, which devices it uses, where it starts, and at which step it ends.
 
   Attributes:
     settings: the settings of the run.
     run_dir: the directory of the run.
-    data: the data set that the run reads.
     engine: trains the Estimator, on the devices of this process or of the cluster.
-    checkpoint: the checkpoint to resume from, or to evaluate.
-    examples_seen: the number of examples trained on before the checkpoint was saved; 0 if the run
-      does not train.
-    stop_step: the global step to train up to; None: the run does not train.
+    start: the checkpoint to resume from, or to evaluate.
+    data: the data set that the run reads.
+    stop_step: the global step to train up to; `start.step` if the run does not train.
     schedule: the learning rate schedule; ignored if the model has its own optimizer.
-    stop_reason: the reason why an evaluation stopped the previous run; None if no evaluation
-      stopped that run.
+    start_up: the timer of the phases until the end of the first step.
   """
   settings: Settings
   run_dir: RunDir
-  data: RunData
   engine: Engine
-  checkpoint: RecoveredCheckpoint
-  examples_seen: int
-  stop_step: Optional[int]
+  start: Start
+  data: RunData
+  stop_step: int
   schedule: Schedule
-  stop_reason: Optional[StopReason]
-
-  @property
-  def start_step(self) -> int:
-    """The global step of the checkpoint; 0 if there is no checkpoint."""
-    return self.checkpoint.step
+  start_up: StartUpTimer
 
   @property
   def conditions(self) -> Dict[str, Any]:
@@ -102,53 +89,37 @@ class Plan(NamedTuple):
     return {'skipped_images': [image._asdict() for image in self.data.skipped_images]}
 
 
-def make_plan(settings: Settings, start_up: StartUpTimer, worker: Worker = SINGLE_WORKER) -> Plan:
-  """Prepares and checks the data, and determines the devices, the checkpoint and the steps.
+def open_run(settings: Settings, worker: Worker = SINGLE_WORKER) -> Run:
+  """Finds the devices and the checkpoint, checks and counts the data, and computes the last step.
 
   Args:
     settings: the settings of the run.
-    start_up: the start-up timer. This function ends the phase `data`.
     worker: the role of this process in the run.
 
   Raises:
     PeerLost: this process is the evaluator, and the chief has not saved a checkpoint in time.
     UserError: a flag, the data or the checkpoint is invalid; nothing has been trained yet.
   """
+  start_up = StartUpTimer()
   run_dir = RunDir(settings.model_dir)
   tf.logging.set_verbosity(tf.logging.INFO if settings.verbosity > 0 else tf.logging.ERROR)
   _check_early_stopping_flags(settings[groups.Evaluation], worker)
-  if worker.role == EVALUATOR:
-    _wait_for_checkpoint(run_dir, settings.start_timeout_secs)
   devices = find_devices(settings[groups.Devices], worker.local_rank)
   prepare_devices(settings[groups.Devices], devices, settings.trains)
   engine = make_engine(settings, worker, devices)
-  checkpoint = _find_checkpoint(settings, run_dir, worker)
-  stop_reason = early_stopping.read_stop_reason(
-      run_dir, settings[groups.Evaluation], checkpoint.step) if settings.trains else None
+  start = find_start(settings, run_dir, engine)
   with Phase('preparing the data'):
-    data = _prepare_data(settings, run_dir)
+    data = _open_data(settings, run_dir)
   chosen_checkpoint.find_run_dir(settings.model_dir, settings.checkpoint).warn_of_missing_records(
-      checkpoint.step, bool(data.dataset.labels))
+      start.step, bool(data.dataset.labels))
+  stop_step, schedule = start.step, Schedule(settings.learning_rate)
+  if settings.trains:
+    num_examples, examples_per_step = data.sizes.train, engine.examples_per_step
+    stop_step = total_train_steps(settings, num_examples, examples_per_step, start.step,
+                                  start.examples_seen)
+    schedule = schedules.make_schedule(settings, num_examples, examples_per_step, stop_step)
   start_up.end_phase('data')
-  schedule = Schedule(settings.learning_rate)
-  plan = Plan(settings, run_dir, data, engine, checkpoint, examples_seen=0, stop_step=None,
-              schedule=schedule, stop_reason=stop_reason)
-  return _add_steps(plan) if settings.trains else plan
-
-
-def _add_steps(plan: Plan) -> Plan:
-  """Returns the plan with the examples seen, the last step and the learning rate schedule added."""
-  settings, num_examples = plan.settings, plan.data.sizes.train
-  examples_per_step = plan.engine.examples_per_step
-  # Without a record, the previous run is assumed to have taken all steps.
-  previous_batch_size = plan.run_dir.flags().get('batch_size', '')
-  examples_seen = plan.run_dir.examples_seen(
-      plan.start_step, examples_per_step if not previous_batch_size.isdigit() else
-      examples_per_step * int(previous_batch_size) // settings.batch_size)
-  stop_step = total_train_steps(settings, num_examples, examples_per_step, plan.start_step,
-                                examples_seen)
-  schedule = schedules.make_schedule(settings, num_examples, examples_per_step, stop_step)
-  return plan._replace(examples_seen=examples_seen, stop_step=stop_step, schedule=schedule)
+  return Run(settings, run_dir, engine, start, data, stop_step, schedule, start_up)
 
 
 def _check_early_stopping_flags(settings: groups.Evaluation, worker: Worker) -> None:
@@ -159,33 +130,7 @@ def _check_early_stopping_flags(settings: groups.Evaluation, worker: Worker) -> 
                     'remove the evaluator, so that the chief evaluates, or omit these flags')
 
 
-def _wait_for_checkpoint(run_dir: RunDir, timeout_secs: int) -> None:
-  """Waits until the chief has saved a first checkpoint.
-
-  Raises:
-    PeerLost: no checkpoint was saved within `timeout_secs`.
-  """
-  deadline = time.monotonic() + timeout_secs
-  while tf.train.latest_checkpoint(run_dir.path) is None:
-    if time.monotonic() > deadline:
-      raise PeerLost('no checkpoint appeared in {} within {} s (--start_timeout_secs)'.format(
-          run_dir.path, timeout_secs))
-    time.sleep(_POLL_INTERVAL_SECS)
-
-
-def _find_checkpoint(settings: Settings, run_dir: RunDir,
-                     worker: Worker) -> RecoveredCheckpoint:
-  """Finds the checkpoint to resume from, or to evaluate."""
-  if not settings.trains:
-    return RecoveredCheckpoint(*chosen_checkpoint.resolve_checkpoint(
-        settings[groups.Run], settings.checkpoint), skip_reasons=[])
-  if worker.role == EVALUATOR:
-    # The checkpoint is not verified, because the chief may delete it during the verification.
-    return RecoveredCheckpoint(*save_hook.latest_checkpoint_and_step(run_dir.path), skip_reasons=[])
-  return recovery.find_checkpoint(run_dir.path)
-
-
-def _prepare_data(settings: Settings, run_dir: RunDir) -> RunData:
+def _open_data(settings: Settings, run_dir: RunDir) -> RunData:
   """Obtains the data set, removes bad images if requested, and checks and counts the examples."""
   dataset = _obtain_dataset(settings)
   run_dir.make()

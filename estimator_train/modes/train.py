@@ -1,0 +1,80 @@
+"""`--mode=train_and_evaluate`, and `--mode=train`, which does not evaluate."""
+
+import functools
+from typing import Any, Dict, Optional
+
+from estimator_train.cluster.worker import EVALUATOR, PARAMETER_SERVER, SINGLE_WORKER, Worker
+from estimator_train.distribution.engines import parameter_server
+from estimator_train.exporting import export as exports, h5_model
+from estimator_train.process.signals import SignalState
+from estimator_train.reports import evaluation, learning_curves, page, summary, throughput
+from estimator_train.settings import Settings, groups
+from estimator_train.training.evaluation.loop import EvaluationLoop
+from estimator_train.training.model import Model, prepare
+from estimator_train.training.run import Run, open_run
+from estimator_train.training.trainer import Outcome, raise_if_stopped, train
+
+
+def run(settings: Settings, worker: Worker = SINGLE_WORKER) -> Dict[str, Any]:
+  """Performs the role of this process in the run, and returns the result of the mode."""
+  if worker.role == PARAMETER_SERVER:
+    return parameter_server.serve_variables(settings, worker)
+  signals = SignalState()
+  run = open_run(settings, worker)  # The devices, the checkpoint to resume from, and the data.
+  model = prepare(run)  # Compiled, with initial weights, and converted to an Estimator.
+  loop = _make_evaluation_loop(run, model, signals)
+  if worker.role == EVALUATOR:
+    assert loop is not None
+    return loop.evaluate_new_checkpoints(run.stop_step)
+  if not worker.is_chief:
+    return _train_as_worker(run, model, signals)
+  exports.make_export_dir(settings[groups.PredictionAndExport])
+  with signals:
+    outcome = train(run, model, signals, loop.evaluate_latest if loop else None)
+    result = _report(run, outcome, signals, loop)
+  raise_if_stopped(outcome, signals)  # From here on, a signal itself raises an error.
+  if settings.export_dir:
+    result['export'] = exports.export_latest(settings, run.data.dataset)
+  return result
+
+
+def _make_evaluation_loop(run: Run, model: Model, signals: SignalState) -> Optional[EvaluationLoop]:
+  """Makes the evaluation loop of this process; returns None if this process does not evaluate."""
+  worker = run.engine.worker
+  # In a cluster with an evaluator task, the chief does not evaluate.
+  evaluates = worker.is_chief and run.settings.evaluates and not worker.has_evaluator
+  if not evaluates and worker.role != EVALUATOR:
+    return None
+  write_report = functools.partial(evaluation.write_evaluation_report, run.settings[groups.Run],
+                                   run.data.dataset.labels)
+  return EvaluationLoop(run, model, write_report, lambda: signals.stop_signum is not None)
+
+
+def _train_as_worker(run: Run, model: Model, signals: SignalState) -> Dict[str, Any]:
+  """Trains, sends the measurements to the chief, and returns the result."""
+  with signals:
+    outcome = train(run, model, signals)
+    run.engine.finish(throughput.worker_figures(
+        run.settings[groups.Reporting], run.conditions, outcome.timing))
+  raise_if_stopped(outcome, signals)
+  return dict(throughput.training_result(run.settings[groups.Run], outcome.timing),
+              task=run.engine.worker.name)
+
+
+def _report(run: Run, outcome: Outcome, signals: SignalState,
+            loop: Optional[EvaluationLoop]) -> Dict[str, Any]:
+  """Writes the reports and model.h5, evaluates unless a signal arrived, and returns the result."""
+  settings, measurements_of_workers = run.settings, run.engine.finish()
+  result = throughput.write_throughput_report(
+      settings, run.conditions, outcome.timing, measurements_of_workers)
+  result.update(run.skipped_images_result)
+  model_file = h5_model.save_latest_model(settings, run.data.dataset)
+  if loop and signals.stop_signum is None and not outcome.stopped_by_signal:
+    result.update(loop.evaluate())
+  if outcome.stop_reason is not None:
+    result['stopped_early'] = outcome.stop_reason.text
+  learning_curves.write_learning_curves(settings.model_dir)
+  page_file = page.write_page_of_finished_run(settings.model_dir, settings[groups.Reporting])
+  summary.log_summary(result, loop.best_metric.name if loop else None, {
+      'report': page_file, 'model': model_file, 'checkpoint': run.run_dir.last_checkpoint()})
+  return result

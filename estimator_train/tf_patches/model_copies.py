@@ -39,11 +39,14 @@ class ModelCopier:
   Args:
     model: the model.
     custom_objects: functions and classes by name, which the `from_config` of a layer may need.
+
+  Attributes:
+    model: the model.
   """
 
   def __init__(self, model: tf.keras.Model,
                custom_objects: Optional[Mapping[str, Any]] = None) -> None:
-    self._model = model
+    self.model = model
     self._custom_objects = dict(custom_objects or {})
     # The attributes that a layer loses when it is created from its configuration, by its id.
     self._lost_attributes: Dict[int, Dict[str, Any]] = {}
@@ -63,15 +66,15 @@ class ModelCopier:
     Raises:
       ValueError: a layer cannot be copied.
     """
-    if self._may_lose_attributes and self._found_when_built != self._model.built:
+    if self._may_lose_attributes and self._found_when_built != self.model.built:
       with tf.Graph().as_default():
         trial = _Copying({}, self._custom_objects)
-        trial.copy_model(self._model, None if inputs is None else tf.nest.map_structure(
+        trial.copy_model(self.model, None if inputs is None else tf.nest.map_structure(
             lambda tensor: tf.placeholder(tensor.dtype, tensor.shape), inputs))
         self._lost_attributes = trial.find_lost_attributes()
-      self._found_when_built = self._model.built
+      self._found_when_built = self.model.built
     copying = _Copying(self._lost_attributes, self._custom_objects)
-    copy = copying.copy_model(self._model, inputs)
+    copy = copying.copy_model(self.model, inputs)
     for original, layer in copying.pairs:
       _copy_added_losses(original, layer, copying.pairs)
     self._copy_trainable(copying.pairs)
@@ -84,7 +87,7 @@ class ModelCopier:
       ValueError: a frozen layer has no known copy.
     """
     copies = {id(original): layer for original, layer in pairs}
-    for original in nested_layers(self._model):  # Outer layers precede the layers inside them.
+    for original in nested_layers(self.model):  # Outer layers precede the layers inside them.
       if id(original) in copies:
         # The setter also sets the attribute of the layers inside.
         copies[id(original)].trainable = original.trainable

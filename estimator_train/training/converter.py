@@ -1,7 +1,7 @@
 """Converts a compiled Keras model to an Estimator."""
 
 import logging
-from typing import Any, Callable, Collection, ContextManager, Dict, Mapping, Optional, Sequence
+from typing import Any, Callable, Collection, ContextManager, Dict, Mapping, NamedTuple, Optional
 
 import tensorflow.compat.v1 as tf
 
@@ -23,30 +23,58 @@ from estimator_train.training.evaluation import metrics as evaluation_metrics
 
 _LOG = logging.getLogger('estimator_train')
 
-# Converts the features of a batch to the input of the model.
-Preprocess = Callable[[Any], Any]
-# A function of the features, the labels and the outputs of a replica's training batch.
-BatchObserver = Callable[[Any, Any, tf.Tensor], None]
-ErrorTranslator = Callable[[], ContextManager[None]]
 # Maps the name of a model output to a class in tf.estimator.export, such as RegressionOutput.
 ExportOutputs = Mapping[str, Callable[[tf.Tensor], tf.estimator.export.ExportOutput]]
 
 
-def to_estimator(model: tf.keras.Model, run_config: tf.estimator.RunConfig, *,
-                 warm_start: Optional[tf.estimator.WarmStartSettings] = None,
-                 positional_weights: Optional[PositionalWeights] = None,
-                 weight_names: Optional[Collection[str]] = None,
-                 copier: Optional[ModelCopier] = None,
-                 object_based: bool = False,
-                 export_outputs: Optional[ExportOutputs] = None,
-                 preprocess: Preprocess = lambda features: features,
-                 num_classes: Optional[int] = None,
-                 class_weights: Optional[Sequence[float]] = None,
-                 label_smoothing: float = 0.,
-                 frozen_part: Optional[tf.keras.Model] = None,
-                 source: str = 'input_fn',
-                 translate_errors: ErrorTranslator = model_errors.translate_errors,
-                 observe_batch: Optional[BatchObserver] = None) -> tf.estimator.Estimator:
+class Weights(NamedTuple):
+  """How the weights of an Estimator get their values, and which of them checkpoints contain.
+
+  Attributes:
+    warm_start: the initial weights; None: training resumes, or starts from random weights.
+    positional: the initial weights, in the order of `model.weights`, of a model without known
+      inputs; used instead of `warm_start`.
+    names: the names of the weights in `warm_start` and in the checkpoints; None: the names are not
+      checked.
+    frozen_part: the frozen layers whose cached outputs are the features of the model. Checkpoints
+      also contain the weights of these layers. None: the model is a complete network.
+  """
+  warm_start: Optional[tf.estimator.WarmStartSettings] = None
+  positional: Optional[PositionalWeights] = None
+  names: Optional[Collection[str]] = None
+  frozen_part: Optional[tf.keras.Model] = None
+
+
+class ModelHooks(NamedTuple):
+  """Functions that are called while a graph is built.
+
+  Attributes:
+    preprocess: converts the features of a batch to the input of the model.
+    observe_batch: called in each replica with the features, labels and outputs of a training batch.
+    translate_errors: makes a context that translates errors of the user's code in the model.
+    source: what yields the batches, for error messages.
+  """
+  preprocess: Callable[[Any], Any] = lambda features: features
+  observe_batch: Optional[Callable[[Any, Any, tf.Tensor], None]] = None
+  translate_errors: Callable[[], ContextManager[None]] = model_errors.translate_errors
+  source: str = 'input_fn'
+
+
+class SavedFormat(NamedTuple):
+  """The form of checkpoints and of a SavedModel.
+
+  Attributes:
+    object_based: whether to save checkpoints for tf.train.Checkpoint instead of tf.train.Saver.
+    export_outputs: further signatures of a SavedModel.
+  """
+  object_based: bool = False
+  export_outputs: Optional[ExportOutputs] = None
+
+
+def to_estimator(copier: ModelCopier, run_config: tf.estimator.RunConfig,
+                 weights: Weights = Weights(), hooks: ModelHooks = ModelHooks(),
+                 saved_format: SavedFormat = SavedFormat(),
+                 num_classes: Optional[int] = None) -> tf.estimator.Estimator:
   """Converts a compiled Keras model to an Estimator.
 
   Several replicas train exactly like one. A checkpoint has one copy of each variable, so that a run
@@ -55,98 +83,95 @@ def to_estimator(model: tf.keras.Model, run_config: tf.estimator.RunConfig, *,
   metric, the metric of the model is reported, unless `num_classes` is given.
 
   Args:
-    model: a compiled model.
+    copier: copies the compiled model.
     run_config: the configuration of the Estimator. It must not set `eval_distribute`, under which
       TensorFlow 1.15 loses the examples of short batches.
-    warm_start: the initial weights; None: training resumes, or starts from random weights.
-    positional_weights: the initial weights, in the order of `model.weights`, of a model without
-      known inputs; used instead of `warm_start`.
-    weight_names: the names of the weights in `warm_start` and in the checkpoints; None: the names
-      are not checked.
-    copier: copies the model; None: the model requires no custom objects.
-    object_based: whether to save checkpoints for tf.train.Checkpoint instead of tf.train.Saver.
-    export_outputs: further signatures of a SavedModel.
-    preprocess: converts the features of a batch to the input of the model.
+    weights, hooks, saved_format: see the classes.
     num_classes: the number of classes of a classifier; 0: the model is no classifier. None: a model
       with an output [B, N] and a categorical cross-entropy is a classifier of N classes; all other
       models are no classifiers.
-    class_weights: the weight of each class in the training loss; None: all weights are equal.
-    label_smoothing: the fraction of each one-hot label that is distributed over all classes in the
-      training loss.
-    frozen_part: the frozen layers whose cached outputs are the features of `model`. Checkpoints
-      also contain the weights of these layers. None: `model` is a complete network.
-    source: what yields the batches, for error messages.
-    translate_errors: makes a context that translates errors of the user's code in the model.
-    observe_batch: called in each replica while the training graph is built.
   """
-  for layer in nested_layers(model):
-    if layer.stateful and not isinstance(layer, (tf.keras.Model, tf.keras.metrics.Metric)):
-      raise InvalidValue('an Estimator does not keep the state of a layer from batch to batch',
-                         'layer {!r} has stateful=True'.format(layer.name),
-                         'give stateful=False, and whole sequences as examples')
-  loss = losses.get_loss(model)
-  # Compiling the model again would remove its metrics.
-  if label_smoothing:
-    model.loss = losses.SmoothedLoss(loss, label_smoothing)
-  if class_weights is not None:
-    model.loss = losses.weight_classes(model.loss, class_weights)
-  optimizer_config = model_to_estimator.get_optimizer_config(model.optimizer)
-  copier = copier or ModelCopier(model)
-  batch_format = BatchFormat(model, source)
+  model_fn = _ModelFn(copier, weights, hooks, saved_format, num_classes)
+  return tf.estimator.Estimator(model_fn.make_spec, config=run_config,
+                                warm_start_from=weights.warm_start)
 
-  def model_fn(features: Any, labels: Any, mode: str,
-               config: tf.estimator.RunConfig) -> tf.estimator.EstimatorSpec:
-    with translate_errors():
-      return make_spec(features, labels, mode, config)
 
-  def make_spec(features: Any, labels: Any, mode: str,
+class _ModelFn:
+  """Makes the EstimatorSpec of each mode; see to_estimator."""
+
+  def __init__(self, copier: ModelCopier, weights: Weights, hooks: ModelHooks,
+               saved_format: SavedFormat, num_classes: Optional[int]) -> None:
+    self._copier, self._model = copier, copier.model
+    self._weights, self._hooks, self._saved_format = weights, hooks, saved_format
+    self._num_classes = num_classes
+    self._optimizer_config = model_to_estimator.get_optimizer_config(self._model.optimizer)
+    self._batch_format = BatchFormat(self._model, hooks.source)
+    for layer in nested_layers(self._model):
+      if layer.stateful and not isinstance(layer, (tf.keras.Model, tf.keras.metrics.Metric)):
+        raise InvalidValue('an Estimator does not keep the state of a layer from batch to batch',
+                           'layer {!r} has stateful=True'.format(layer.name),
+                           'give stateful=False, and whole sequences as examples')
+
+  def make_spec(self, features: Any, labels: Any, mode: str,
                 config: tf.estimator.RunConfig) -> tf.estimator.EstimatorSpec:
-    estimator_patches.keep_loss_unscaled()
-    if mode == tf.estimator.ModeKeys.TRAIN and cpu_tuning.needs_padded_gradients():
-      convolution.pad_filter_gradients(tf.get_default_graph())
-    features, weights = model_inputs.split_weights(features)
-    model_copy = model_to_estimator.build_model(
-        copier, mode, batch_format.arrange_features(preprocess(features)))
-    has_checkpoint = tf.train.latest_checkpoint(config.model_dir) is not None
-    if positional_weights is not None and not has_checkpoint:
-      positional_weights.initialize(model_copy)
-    if weight_names is not None and not (object_based and has_checkpoint):
-      _check_weight_names(model_copy, weight_names)
-    output_names = model_to_estimator.output_names(model_copy, model)
-    predictions = dict(zip(output_names, model_copy.outputs))
-    spec: Dict[str, Any] = {
-        'predictions': predictions,
-        'export_outputs': _make_export_outputs(predictions, export_outputs)}
-    hooks = []
-    if mode != tf.estimator.ModeKeys.PREDICT:
-      labels = batch_format.arrange_labels(labels, output_names, model_copy.outputs)
-      weights = batch_format.arrange_weights(weights, output_names)
-    if mode == tf.estimator.ModeKeys.TRAIN:
-      model_to_estimator.compile_copy(model_copy, model, optimizer_config, labels, weights)
-      train_op = replicated_variables.average_statistics(
-          model_copy, model_to_estimator.make_train_op(model_copy))
-      spec.update(train_op=train_op, loss=model_copy.total_loss)
-      _warn_of_batch_losses(model_copy)
-      if observe_batch is not None:
-        observe_batch(features, labels[0], *model_copy.outputs)
-      # No step uses these variables; they only add the frozen weights to the checkpoints.
-      for weight in frozen_part.weights if frozen_part is not None else ():
-        tf.get_variable(weight.op.name, weight.shape, weight.dtype.base_dtype,
-                        tf.zeros_initializer(), trainable=False, use_resource=True)
-      hooks.append(replicated_variables.SingleCopySaver(
-          None if object_based else config,
-          model_to_estimator.hyperparameter_names(model_copy.optimizer)))
-    elif mode == tf.estimator.ModeKeys.EVAL:
-      model_to_estimator.compile_copy(model_copy, model, optimizer_config, labels, weights)
-      metrics = _make_metrics(model_copy, features, labels, weights, loss, num_classes)
-      evaluation_metrics.update_after(model_copy.inputs, metrics)
-      spec.update(eval_metric_ops=metrics, loss=model_copy.total_loss)
-    if object_based:
-      spec['scaffold'] = tf.train.Scaffold(
-          saver=model_to_estimator.make_object_saver(model_copy, config))
-    return tf.estimator.EstimatorSpec(mode, training_hooks=hooks, **spec)
+    """Builds the model for a batch of features; this is the `model_fn` of the Estimator."""
+    with self._hooks.translate_errors():
+      estimator_patches.keep_loss_unscaled()
+      if mode == tf.estimator.ModeKeys.TRAIN and cpu_tuning.needs_padded_gradients():
+        convolution.pad_filter_gradients(tf.get_default_graph())
+      features, example_weights = model_inputs.split_weights(features)
+      model = model_to_estimator.build_model(
+          self._copier, mode, self._batch_format.arrange_features(self._hooks.preprocess(features)))
+      self._set_initial_weights(model, config)
+      output_names = model_to_estimator.output_names(model, self._model)
+      predictions = dict(zip(output_names, model.outputs))
+      spec: Dict[str, Any] = {'predictions': predictions, 'export_outputs': _make_export_outputs(
+          predictions, self._saved_format.export_outputs)}
+      if mode != tf.estimator.ModeKeys.PREDICT:
+        labels = self._batch_format.arrange_labels(labels, output_names, model.outputs)
+        example_weights = self._batch_format.arrange_weights(example_weights, output_names)
+        model_to_estimator.compile_copy(model, self._model, self._optimizer_config, labels,
+                                        example_weights)
+        add = self._add_training if mode == tf.estimator.ModeKeys.TRAIN else self._add_evaluation
+        spec.update(add(model, features, labels, example_weights, config))
+      if self._saved_format.object_based:
+        spec['scaffold'] = tf.train.Scaffold(
+            saver=model_to_estimator.make_object_saver(model, config))
+      return tf.estimator.EstimatorSpec(mode, **spec)
 
-  return tf.estimator.Estimator(model_fn, config=run_config, warm_start_from=warm_start)
+  def _set_initial_weights(self, model: tf.keras.Model, config: tf.estimator.RunConfig) -> None:
+    has_checkpoint = tf.train.latest_checkpoint(config.model_dir) is not None
+    if self._weights.positional is not None and not has_checkpoint:
+      self._weights.positional.initialize(model)
+    if self._weights.names is not None and not (
+        self._saved_format.object_based and has_checkpoint):
+      _check_weight_names(model, self._weights.names)
+
+  def _add_training(self, model: tf.keras.Model, features: Any, labels: Any, example_weights: Any,
+                    config: tf.estimator.RunConfig) -> Dict[str, Any]:
+    """Adds the training operations to the graph; returns their part of the EstimatorSpec."""
+    train_op = replicated_variables.average_statistics(
+        model, model_to_estimator.make_train_op(model))
+    _warn_of_batch_losses(model)
+    if self._hooks.observe_batch is not None:
+      self._hooks.observe_batch(features, labels[0], *model.outputs)
+    # No step uses these variables; they only add the frozen weights to the checkpoints.
+    frozen_part = self._weights.frozen_part
+    for weight in frozen_part.weights if frozen_part is not None else ():
+      tf.get_variable(weight.op.name, weight.shape, weight.dtype.base_dtype,
+                      tf.zeros_initializer(), trainable=False, use_resource=True)
+    saver = replicated_variables.SingleCopySaver(
+        None if self._saved_format.object_based else config,
+        model_to_estimator.hyperparameter_names(model.optimizer))
+    return {'train_op': train_op, 'loss': model.total_loss, 'training_hooks': [saver]}
+
+  def _add_evaluation(self, model: tf.keras.Model, features: Any, labels: Any, example_weights: Any,
+                      config: tf.estimator.RunConfig) -> Dict[str, Any]:
+    """Adds the metrics to the graph; returns their part of the EstimatorSpec."""
+    metrics = _make_metrics(model, features, labels, example_weights,
+                            losses.unwrap(losses.get_loss(self._model)), self._num_classes)
+    evaluation_metrics.update_after(model.inputs, metrics)
+    return {'eval_metric_ops': metrics, 'loss': model.total_loss}
 
 
 def _warn_of_batch_losses(model: tf.keras.Model) -> None:

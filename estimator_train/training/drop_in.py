@@ -18,7 +18,7 @@ from estimator_train.tf_patches import (
   saved_weights,
 )
 from estimator_train.tf_patches.model_copies import ModelCopier
-from estimator_train.training.converter import ExportOutputs, to_estimator
+from estimator_train.training.converter import ExportOutputs, SavedFormat, Weights, to_estimator
 from estimator_train.training.model_errors import translate_errors
 
 _LOG = logging.getLogger('estimator_train')
@@ -60,9 +60,8 @@ def convert(keras_model: Optional[tf.keras.Model], keras_model_path: Optional[st
       warm_start = saved_weights.warm_start_settings(config.model_dir, weight_names)
     elif model.built and model.weights and not has_random_weights:
       positional_weights = saved_weights.PositionalWeights(model.get_weights(), config)
-  return to_estimator(model, config, warm_start=warm_start, positional_weights=positional_weights,
-                      weight_names=weight_names, copier=copier, object_based=object_based,
-                      export_outputs=export_outputs)
+  return to_estimator(copier, config, Weights(warm_start, positional_weights, weight_names),
+                      saved_format=SavedFormat(object_based, export_outputs))
 
 
 def _complete_config(config: Optional[tf.estimator.RunConfig], model_dir: Optional[str],

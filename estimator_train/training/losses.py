@@ -24,6 +24,13 @@ def get_loss(model: tf.keras.Model) -> Loss:
   return loss[0] if isinstance(loss, (list, tuple)) and len(loss) == 1 else loss
 
 
+def unwrap(loss: Loss) -> Loss:
+  """Returns the loss without class weights and label smoothing."""
+  while isinstance(loss, (ClassWeightedLoss, SmoothedLoss)):
+    loss = loss.loss
+  return loss
+
+
 def takes_class_indices(loss: Loss) -> bool:
   """Returns whether the loss takes class indices [B] instead of one-hot labels [B, num_classes]."""
   return _loss_name(loss).startswith('sparse')

@@ -5,7 +5,7 @@ import functools
 import hashlib
 import json
 import logging
-from typing import Any, Dict, Iterator, NamedTuple, Optional
+from typing import Dict, Iterator, NamedTuple, Optional
 
 import tensorflow.compat.v1 as tf
 
@@ -24,7 +24,7 @@ from estimator_train.training.checkpoints import (
   recovery,
 )
 from estimator_train.training.checkpoints.best_metric import BestMetric
-from estimator_train.training.converter import to_estimator
+from estimator_train.training.converter import ModelHooks, Weights, to_estimator
 from estimator_train.training.hooks import summaries
 from estimator_train.training.run import Run
 from estimator_train.training.schedules import Schedule
@@ -96,68 +96,84 @@ def prepare(run: Run) -> Model:
 def _convert(run: Run, model: tf.keras.Model) -> Model:
   """Compiles the model, checks that the checkpoint fits the model, and converts the model."""
   settings, dataset, engine = run.settings, run.data.dataset, run.engine
-  schedule: Optional[Schedule] = run.schedule
-  if settings.cache_features:
-    dataset.require_images('--cache_features')
-  if model.optimizer:
-    building.check_flags_of_compiled_model(settings)
-    schedule = None
-  else:
-    building.compile_with_flags(model, settings, run.schedule)
+  schedule = _compile(run, model)
   if run.start.checkpoint.path is not None:
     run_dir = chosen_checkpoint.find_run_dir(settings.model_dir, settings.checkpoint)
     building.check_fits_checkpoint(model, settings, run.start.checkpoint.path, run_dir.flags())
   summaries.register_gradient_norm(model.optimizer)
-  has_given_weights = settings.weights != 'none'
-  if has_given_weights:
-    # The first session of a process sets the options of the GPUs. Without this session, Keras would
-    # make a session with default options.
-    session_config = make_session_config(settings[groups.Devices], engine.devices)
-    tf.keras.backend.set_session(tf.Session(config=session_config))
-    initial_weights.load_initial_weights(model, settings[groups.Model], dataset.image_shape)
-  run_config = engine.make_run_config()
-  copier = ModelCopier(model)
-  warm_start = None
-  if run.start.checkpoint.path is None:
-    warm_start = saved_weights.warm_start_settings(
-        settings.model_dir, [weight.op.name for weight in model.weights])
-    if engine.worker.is_chief:
-      with _translate_errors(settings[groups.Model]):
-        initial_weights.save_initial_weights(model, copier, run_config, settings[groups.Model],
-                                             has_given_weights)
-  elif engine.worker.is_chief:
-    initial_weights.warn_if_weights_differ(run.run_dir, settings[groups.Model], settings.seed)
+  _load_given_weights(run, model)
+  run_config, copier = engine.make_run_config(), ModelCopier(model)
+  warm_start = _save_initial_weights(run, model, copier, run_config)
   one_hot = not losses.takes_class_indices(losses.get_loss(model))
+  _wrap_loss(run, model)
+  hooks = ModelHooks(building.make_model_preprocess(model, settings[groups.Model], dataset),
+                     summaries.register_batch if dataset.labels else None,
+                     functools.partial(_translate_errors, settings[groups.Model]),
+                     '--dataset=' + dataset.name)
   frozen_part = None
   with _translate_errors(settings[groups.Model]):
     estimator = training_estimator = to_estimator(
-        model, run_config, warm_start=warm_start,
-        copier=copier, source='--dataset=' + dataset.name,
-        translate_errors=functools.partial(_translate_errors, settings[groups.Model]),
-        preprocess=building.make_model_preprocess(model, settings[groups.Model], dataset),
-        num_classes=len(dataset.labels), class_weights=_class_weights(run),
-        label_smoothing=settings.label_smoothing,
-        observe_batch=summaries.register_batch if dataset.labels else None)
-  if settings.cache_features and settings.trains:
-    frozen_part, rest = frozen_features.split_model(model, settings.model)
-    rest.compile(model.optimizer, model.loss, loss_weights=model.loss_weights)
-    with _translate_errors(settings[groups.Model]):
+        copier, run_config, Weights(warm_start), hooks, num_classes=len(dataset.labels))
+    if settings.cache_features and settings.trains:
+      frozen_part, rest = frozen_features.split_model(model, settings.model)
+      rest.compile(model.optimizer, model.loss, loss_weights=model.loss_weights)
       training_estimator = to_estimator(
-          rest, run_config, warm_start=warm_start,
-          preprocess=lambda features: tf.cast(features, tf.float32),
-          frozen_part=frozen_part, observe_batch=summaries.register_batch)
+          ModelCopier(rest), run_config, Weights(warm_start, frozen_part=frozen_part),
+          ModelHooks(lambda features: tf.cast(features, tf.float32), summaries.register_batch))
   tf.keras.backend.set_session(None)
   return Model(estimator, training_estimator, frozen_part, one_hot, schedule,
-                       best_metric.resolve(settings[groups.Evaluation], model,
-                                           bool(dataset.labels)))
+               best_metric.resolve(settings[groups.Evaluation], model, bool(dataset.labels)))
 
 
-def _class_weights(run: Run) -> Any:
-  """Returns the weight of each class in the training loss; None if all weights are equal."""
-  if not run.settings.trains or run.settings.class_weights != 'balanced':
+def _compile(run: Run, model: tf.keras.Model) -> Optional[Schedule]:
+  """Compiles the model with the flags; returns None if the model has its own optimizer."""
+  if run.settings.cache_features:
+    run.data.dataset.require_images('--cache_features')
+  if model.optimizer:
+    building.check_flags_of_compiled_model(run.settings)
     return None
-  run.data.dataset.require_classes('--class_weights=balanced')
-  return losses.balanced_class_weights(inputs.class_counts(run.data.dataset))
+  building.compile_with_flags(model, run.settings, run.schedule)
+  return run.schedule
+
+
+def _load_given_weights(run: Run, model: tf.keras.Model) -> None:
+  """Loads the weights of `--weights` into the model."""
+  if run.settings.weights == 'none':
+    return
+  # The first session of a process sets the options of the GPUs. Without this session, Keras would
+  # make a session with default options.
+  session_config = make_session_config(run.settings[groups.Devices], run.engine.devices)
+  tf.keras.backend.set_session(tf.Session(config=session_config))
+  initial_weights.load_initial_weights(model, run.settings[groups.Model],
+                                       run.data.dataset.image_shape)
+
+
+def _save_initial_weights(
+    run: Run, model: tf.keras.Model, copier: ModelCopier,
+    run_config: tf.estimator.RunConfig) -> Optional[tf.estimator.WarmStartSettings]:
+  """Saves the weights from which the run starts; None if the run resumes from a checkpoint."""
+  settings, is_chief = run.settings, run.engine.worker.is_chief
+  if run.start.checkpoint.path is not None:
+    if is_chief:
+      initial_weights.warn_if_weights_differ(run.run_dir, settings[groups.Model], settings.seed)
+    return None
+  if is_chief:
+    with _translate_errors(settings[groups.Model]):
+      initial_weights.save_initial_weights(model, copier, run_config, settings[groups.Model],
+                                           settings.weights != 'none')
+  return saved_weights.warm_start_settings(
+      settings.model_dir, [weight.op.name for weight in model.weights])
+
+
+def _wrap_loss(run: Run, model: tf.keras.Model) -> None:
+  """Applies label smoothing and class weights; compiling the model again would remove metrics."""
+  settings, dataset = run.settings, run.data.dataset
+  if settings.label_smoothing:
+    model.loss = losses.SmoothedLoss(losses.get_loss(model), settings.label_smoothing)
+  if settings.trains and settings.class_weights == 'balanced':
+    dataset.require_classes('--class_weights=balanced')
+    model.loss = losses.weight_classes(model.loss, losses.balanced_class_weights(
+        inputs.class_counts(dataset)))
 
 
 @contextlib.contextmanager

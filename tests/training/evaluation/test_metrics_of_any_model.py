@@ -5,6 +5,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 from numpy.testing import assert_allclose
 
+from estimator_train.tf_patches.model_copies import ModelCopier
 from estimator_train.training.converter import to_estimator
 
 COUNT = 23
@@ -23,8 +24,8 @@ def evaluate(build, features, labels, batch_size, tmp_path):
   """Returns the metrics of a model with its initial weights, its outputs, and its loss."""
   tf.keras.backend.clear_session()
   model = build()
-  estimator = to_estimator(model, tf.estimator.RunConfig(str(tmp_path), tf_random_seed=3),
-                           num_classes=0)
+  config = tf.estimator.RunConfig(str(tmp_path), tf_random_seed=3)
+  estimator = to_estimator(ModelCopier(model), config, num_classes=0)
   with tf.Graph().as_default(), tf.Session() as session:
     tf.set_random_seed(3)
     tf.train.create_global_step()

@@ -12,6 +12,7 @@ import io
 import json
 import sys
 import tokenize
+from collections import Counter
 from pathlib import Path
 
 PACKAGE = 'estimator_train'
@@ -49,6 +50,7 @@ def measure(checkout):
   tests = read_files(checkout, 'tests')
   benchmarks = [file for file in tests if file.path.startswith(BENCHMARKS + '/')]
   graph = import_graph(package)
+  imports = module_imports(package)
   path, cycles = longest_path(graph)
   return {
       'code_lines': {
@@ -56,6 +58,10 @@ def measure(checkout):
           'tests': sum(len(file.code_lines) for file in tests if file not in benchmarks),
           'benchmarks': sum(len(file.code_lines) for file in benchmarks)},
       'modules': len(package),
+      'imports_between_modules': len(imports),
+      'modules_with_one_importer': sorted(
+          module for module, count in Counter(target for _, target in imports).items()
+          if count == 1),
       'top_level_modules': sorted(name_of(file).split('.')[1] if '.' in name_of(file)
                                   else '__init__' for file in package
                                   if file.path.count('/') == 1),
@@ -85,6 +91,9 @@ def describe(metrics, with_names=False):
   for part in ('package', 'tests', 'benchmarks'):
     add('code lines, ' + part, metrics['code_lines'][part])
   add('modules of the package', metrics['modules'])
+  add('imports between modules', metrics['imports_between_modules'])
+  add('modules with one importer', len(metrics['modules_with_one_importer']),
+      metrics['modules_with_one_importer'])
   for key in ('top_level_modules', 'top_level_packages'):
     add(key.replace('_', ' ').replace('top level', 'top-level'), len(metrics[key]), metrics[key])
   add('layers', metrics['layers'], [' > '.join(metrics['longest_import_path'])])
@@ -160,6 +169,14 @@ def import_graph(files):
       if parts[0] == PACKAGE and len(parts) > 1 and parts[1] in units - {unit, '__init__'}:
         graph[unit].add(parts[1])
   return graph
+
+
+def module_imports(files):
+  """Returns the pairs of a module and a module that it imports; `__init__` files do not count."""
+  modules = {name_of(file) for file in files if not file.path.endswith('/__init__.py')}
+  return {(name_of(file), target) for file in files for name in imported_names(file)
+          for target in (name, name.rpartition('.')[0])
+          if target in modules - {name_of(file)}}
 
 
 def imported_names(file):

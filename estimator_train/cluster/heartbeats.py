@@ -14,7 +14,6 @@ passes on the lowest step at which any task asks all tasks to stop, and the firs
 """
 
 import itertools
-import socket
 import threading
 import time
 from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
@@ -66,13 +65,11 @@ class Peers:
 
   Attributes:
     task: the argument.
-    data_sockets: further connections, not used by this class, to neighbors in the ring.
   """
 
   def __init__(self, task: Task, chief: Task, connections: Dict[Task, Connection],
                clock: Callable[[], float] = boot_clock) -> None:
     self.task, self._chief, self._clock = task, chief, clock
-    self.data_sockets: Dict[Task, socket.socket] = {}
     now = clock()
     self._peers = {peer: Peer(peer, connection, now) for peer, connection in connections.items()}
     self._changed = threading.Condition()  # Guards the peers and the attributes below.

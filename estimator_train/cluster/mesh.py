@@ -3,10 +3,8 @@
 The peers of the chief are all other members. The peers of another member are the chief and the two
 neighbors in the ring of the members, so the number of connections grows linearly with the cluster.
 In each pair of peers, the later one in `Cluster.members` connects to the earlier one. The later
-member sends a greeting, a message with the ID of the attempt (`run`), the sender's task (`task`)
-and the use of the connection (`channel`). The earlier member answers with a message of the same
-form. The channel `control` is for messages; neighbors in the ring can have a second connection, the
-channel `data`, for gradients.
+member sends a greeting, a message with the ID of the attempt (`run`) and the sender's task
+(`task`). The earlier member answers with a message of the same form.
 """
 
 import time
@@ -21,15 +19,7 @@ _RETRY_SECS = .5
 # How long a process may take to identify itself on a new connection.
 HANDSHAKE_TIMEOUT_SECS = 10.
 
-CONTROL, DATA = 'control', 'data'
-
 Address = Tuple[str, int]
-
-
-class Link(NamedTuple):
-  """A required connection: the peer, and what the connection is for (CONTROL or DATA)."""
-  task: Task
-  channel: str
 
 
 class _PendingConnection(NamedTuple):
@@ -52,16 +42,11 @@ def find_peers(task: Task, members: Sequence[Task]) -> Tuple[Task, ...]:
     task: the member.
     members: all members, the chief first.
   """
-  if task == members[0]:
-    return tuple(members[1:])
-  peers = {members[0], *find_neighbors(task, members)}
-  return tuple(member for member in members if member in peers)
-
-
-def find_neighbors(task: Task, members: Sequence[Task]) -> Tuple[Task, Task]:
-  """Returns the members before and after a member in the ring; of two members, twice the other."""
   index = members.index(task)
-  return members[index - 1], members[(index + 1) % len(members)]
+  if index == 0:
+    return tuple(members[1:])
+  peers = {0, index - 1, (index + 1) % len(members)}
+  return tuple(members[peer] for peer in sorted(peers))
 
 
 class Mesh:
@@ -69,45 +54,35 @@ class Mesh:
 
   Call `poll` repeatedly; no method blocks for longer than one call of `network.connect`.
 
-  Args:
-    task: this member.
-    members: all members, the chief first.
-    with_data: whether neighbors in the ring also need a connection for data.
-    clock: returns the time in seconds, from any origin.
-
   Attributes:
-    links: the connections that this task needs.
+    peers: the members to which this task has to be connected.
     port: the port at which this task accepts connections of its peers.
-    connections: the established connections.
+    connections: the established connections, by the task of the other process.
     attempt_id: ID of the attempt to build the mesh, the same on all members; None between attempts.
   """
 
-  def __init__(self, task: Task, members: Sequence[Task], with_data: bool = False,
+  def __init__(self, task: Task, members: Sequence[Task],
                clock: Callable[[], float] = time.monotonic) -> None:
-    self._task, self._clock = task, clock
-    self.links = [Link(peer, CONTROL) for peer in find_peers(task, members)] + [
-        Link(neighbor, DATA) for neighbor in sorted(set(find_neighbors(task, members)) - {task})
-        if with_data]
-    self._outgoing_links = [
-        link for link in self.links if members.index(link.task) < members.index(task)]
+    self._task, self.peers, self._clock = task, find_peers(task, members), clock
+    self._preceding = [peer for peer in self.peers if members.index(peer) < members.index(task)]
     self._listener = network.listen(0)
     self.port = int(self._listener.getsockname()[1])
     self.attempt_id: Optional[str] = None
-    self.connections: Dict[Link, Connection] = {}
+    self.connections: Dict[Task, Connection] = {}
     self._addresses: Dict[Task, List[Address]] = {}
     self._incoming: List[_PendingConnection] = []
-    self._outgoing: Dict[Link, _PendingConnection] = {}
-    self._last_attempt_at: Dict[Link, float] = {}
+    self._outgoing: Dict[Task, _PendingConnection] = {}
+    self._last_attempt_at: Dict[Task, float] = {}
 
   @property
   def missing(self) -> Tuple[Task, ...]:
-    """The peers to which a connection is missing."""
-    return tuple(dict.fromkeys(link.task for link in self.links if link not in self.connections))
+    """The peers to which there is no connection yet."""
+    return tuple(task for task in self.peers if task not in self.connections)
 
   @property
   def is_complete(self) -> bool:
     """Whether this task is connected to all its peers."""
-    return self.attempt_id is not None and len(self.connections) == len(self.links)
+    return self.attempt_id is not None and len(self.connections) == len(self.peers)
 
   def sockets(self) -> List[Any]:
     """Returns the sockets to wait for; `poll` has work to do once one of them is readable."""
@@ -141,13 +116,13 @@ class Mesh:
     self._incoming = [pending for pending in map(self._handle_greeting, self._incoming) if pending]
     if self.attempt_id is None:
       return
-    for link, pending in list(self._outgoing.items()):
-      self._handle_answer(link, pending)
-    for link in self._outgoing_links:
-      waited_secs = now - self._last_attempt_at.get(link, -_RETRY_SECS)
-      if (link not in self.connections and link not in self._outgoing
+    for task, pending in list(self._outgoing.items()):
+      self._handle_answer(task, pending)
+    for task in self._preceding:
+      waited_secs = now - self._last_attempt_at.get(task, -_RETRY_SECS)
+      if (task not in self.connections and task not in self._outgoing
           and waited_secs >= _RETRY_SECS):
-        self._connect(link)
+        self._connect(task)
         # Connecting may block, and the chief expects heartbeats in the meantime.
         return
 
@@ -165,54 +140,45 @@ class Mesh:
     """
     connection, opened_at, greeting = pending
     greeting = greeting or next(iter(connection.receive()), {})
-    link = _parse_link(greeting)
+    task = parse_task(greeting.get('task'))
     # A greeting with an unknown ID is kept, because the chief's message that announces a new ID may
     # reach this task later than the greeting.
     if (greeting.get('run') == self.attempt_id and self.attempt_id is not None
-        and link in self.links):
-      assert link is not None
-      if link in self.connections:  # The peer connects again, as it did not get the answer.
-        self.connections[link].close()
-      self._send_greeting(connection, link)
-      self.connections[link] = connection
+        and task in self.peers):
+      assert task is not None
+      if task in self.connections:  # The peer connects again, as it did not get the answer.
+        self.connections[task].close()
+      connection.send(run=self.attempt_id, task=list(self._task))
+      self.connections[task] = connection
       return None
     if connection.end_reason or self._clock() - opened_at > HANDSHAKE_TIMEOUT_SECS:
       connection.close()
       return None
     return _PendingConnection(connection, opened_at, greeting)
 
-  def _connect(self, link: Link) -> None:
+  def _connect(self, task: Task) -> None:
     """Connects to a peer; each call tries the next of its addresses."""
-    self._last_attempt_at[link] = self._clock()
-    addresses = self._addresses.get(link.task)
+    self._last_attempt_at[task] = self._clock()
+    addresses = self._addresses.get(task)
     if not addresses:
       return
-    self._addresses[link.task] = addresses[1:] + addresses[:1]
+    self._addresses[task] = addresses[1:] + addresses[:1]
     try:
       connection = Connection(network.connect(*addresses[0], timeout_secs=_CONNECT_TIMEOUT_SECS))
     except OSError:
       return
-    self._send_greeting(connection, link)
-    self._outgoing[link] = _PendingConnection(connection, self._clock(), {})
+    connection.send(run=self.attempt_id, task=list(self._task))
+    self._outgoing[task] = _PendingConnection(connection, self._clock(), {})
 
-  def _send_greeting(self, connection: Connection, link: Link) -> None:
-    connection.send(run=self.attempt_id, task=list(self._task), channel=link.channel)
-
-  def _handle_answer(self, link: Link, pending: _PendingConnection) -> None:
+  def _handle_answer(self, task: Task, pending: _PendingConnection) -> None:
     """Establishes an outgoing connection if the answer is valid; closes it after the timeout."""
     connection = pending.connection
     for answer in connection.receive():
-      if answer.get('run') == self.attempt_id and _parse_link(answer) == link:
-        self.connections[link] = self._outgoing.pop(link).connection
+      if answer.get('run') == self.attempt_id and parse_task(answer.get('task')) == task:
+        self.connections[task] = self._outgoing.pop(task).connection
         return
     if connection.end_reason or self._clock() - pending.opened_at > HANDSHAKE_TIMEOUT_SECS:
-      self._outgoing.pop(link).connection.close()
-
-
-def _parse_link(greeting: Dict[str, Any]) -> Optional[Link]:
-  """Returns the sender and the channel of a greeting; None if it has no valid task."""
-  task = parse_task(greeting.get('task'))
-  return None if task is None else Link(task, str(greeting.get('channel')))
+      self._outgoing.pop(task).connection.close()
 
 
 def accept_connections(listener: Any) -> List[Connection]:

@@ -29,7 +29,7 @@ from typing import Callable, Dict, Optional
 
 from estimator_train.cluster import chief_rendezvous, member_rendezvous
 from estimator_train.cluster.heartbeats import Peers
-from estimator_train.cluster.mesh import CONTROL, DATA, Mesh
+from estimator_train.cluster.mesh import Mesh
 from estimator_train.cluster.start_timeout import StartTimeout
 from estimator_train.cluster.tf_config import Cluster, describe_task_counts
 
@@ -40,7 +40,7 @@ _MAX_VALUE_CHARS = 200
 def connect_peers(cluster: Cluster, shared_values: Dict[str, str], start_timeout_secs: float,
                   log: Callable[[str], None] = logging.getLogger(__name__).info,
                   clock: Callable[[], float] = time.monotonic,
-                  listener: Optional[socket.socket] = None, with_data: bool = False) -> Peers:
+                  listener: Optional[socket.socket] = None) -> Peers:
   """Waits for all other members, and returns once all members are connected to their peers.
 
   Args:
@@ -51,7 +51,6 @@ def connect_peers(cluster: Cluster, shared_values: Dict[str, str], start_timeout
     clock: returns the time in seconds, from any origin.
     listener: on the chief, a listener at its address, which this function closes. None: this
       function opens the port in TF_CONFIG.
-    with_data: whether to connect the neighbors in the ring for `Peers.data_sockets`.
 
   Raises:
     PeerLost: a member did not connect in time.
@@ -61,18 +60,14 @@ def connect_peers(cluster: Cluster, shared_values: Dict[str, str], start_timeout
   shared_values = {name: _shorten(value) for name, value in dict(
       shared_values, TF_CONFIG=describe_task_counts(cluster)).items()}
   timeout = StartTimeout(start_timeout_secs, log, clock)
-  mesh = Mesh(cluster.task, cluster.members, with_data, clock)
+  mesh = Mesh(cluster.task, cluster.members, clock)
   try:
     if cluster.is_chief:
       chief_rendezvous.connect_as_chief(cluster, shared_values, mesh, timeout, listener)
     else:
       member_rendezvous.connect_as_member(cluster, shared_values, mesh, timeout)
     connections, mesh.connections = mesh.connections, {}
-    peers = Peers(cluster.task, cluster.chief, {
-        link.task: each for link, each in connections.items() if link.channel == CONTROL})
-    peers.data_sockets = {
-        link.task: each.socket for link, each in connections.items() if link.channel == DATA}
-    return peers
+    return Peers(cluster.task, cluster.chief, connections)
   finally:
     mesh.abandon()
     mesh.close()

@@ -30,8 +30,6 @@ _FLAGS_THAT_MAY_DIFFER = (
 class ClusterEngine(Engine):
   """Trains together with the other tasks of a cluster; see Engine."""
   uses_server = True
-  # Whether neighbors in the ring of the tasks need a connection for data.
-  needs_data_connections = False
 
   def __init__(self, settings: Settings, worker: Worker, devices: Devices) -> None:
     super().__init__(settings, worker, devices)
@@ -48,8 +46,7 @@ class ClusterEngine(Engine):
     return cluster
 
   def join(self, shared_values: Mapping[str, str]) -> None:
-    self._connected_peers = join_peers(self.settings, self.cluster, shared_values, self._listener,
-                                       self.needs_data_connections)
+    self._connected_peers = join_peers(self.settings, self.cluster, shared_values, self._listener)
     self._start_communication()
     if not self.worker.is_chief:
       # This worker reads the initial weights, so it waits until the chief has written them.
@@ -143,15 +140,14 @@ class ClusterEngine(Engine):
 
 
 def join_peers(settings: Settings, cluster: Cluster, shared_values: Mapping[str, str],
-               listener: Optional[socket.socket] = None,
-               with_data: bool = False) -> Peers:
+               listener: Optional[socket.socket] = None) -> Peers:
   """Connects to the other tasks. From then on, this process ends when another task is lost.
 
   Args:
     settings: the flags. Only `_FLAGS_THAT_MAY_DIFFER` may differ between tasks.
     cluster: the tasks.
     shared_values: further values that must be the same on all tasks, by name.
-    listener, with_data: see rendezvous.connect_peers.
+    listener: see rendezvous.connect_peers.
 
   Raises:
     PeerLost: a task did not connect in time.
@@ -161,8 +157,7 @@ def join_peers(settings: Settings, cluster: Cluster, shared_values: Mapping[str,
                  if name not in _FLAGS_THAT_MAY_DIFFER}
   peers = rendezvous.connect_peers(
       cluster, dict(flag_values, **shared_values, TensorFlow=tf.version.VERSION),
-      settings.start_timeout_secs, _LOG.info, listener=listener,
-      with_data=with_data)
+      settings.start_timeout_secs, _LOG.info, listener=listener)
   peers.set_lost_task_handler(settings.peer_timeout_secs, _end_process)
   _LOG.info('all %d tasks are connected: %s', len(cluster.members),
             tf_config.describe_task_counts(cluster))

@@ -6,11 +6,17 @@ values, such as flags and versions. The chief refuses a member whose values diff
 Once all members are registered, the chief closes its listener and releases the members, which
 keep their connections; see peers.py. A member whose connection ends before connects again.
 
+The variable ESTIMATOR_TRAIN_CLUSTER_KEY authenticates the members: each proves, by an HMAC of a
+random challenge of the chief, that it has the same key. Without the variable, the key is empty.
+
 | from | message | content | when |
 |---|---|---|---|
-| member | `task` | its task; `values`: its shared values; and the next two | once connected |
+| chief | `challenge` | a random ID | once connected |
+| member | `task` | its task; `values`: its shared values; and the next two | after `challenge` |
 | | `process` | a random ID; `secs`: since it connected to the chief for the first time | |
+| | `proof` | the HMAC | |
 | member | `waiting` | true | each second |
+| chief | `wrong_key` | true | after `task` |
 | chief | `refused` | the name of a value that differs; `is_known`: if it has one | after `task` |
 | chief | `taken` | true | after `task`, if another process is registered as this task |
 | chief | `missing` | up to 20 missing tasks | after `task`, and each second |
@@ -18,11 +24,13 @@ keep their connections; see peers.py. A member whose connection ends before conn
 """
 
 import hashlib
+import hmac
+import ipaddress
 import logging
-import os
+import secrets
 import socket
 import time
-from typing import Any, Callable, Dict, List, Optional, Sequence
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 from estimator_train.cluster import network
 from estimator_train.cluster.messages import Connection, parse_task, wait_readable
@@ -46,6 +54,7 @@ _HANDSHAKE_TIMEOUT_SECS, _REFUSAL_TIMEOUT_SECS = 10., 2.
 # Longer values, such as 1,000 class names, are sent as their beginning and a digest.
 _MAX_VALUE_CHARS = 200
 _MAX_NAMES, _MAX_NAME_CHARS, _MAX_LOGGED_CHARS = 20, 40, 80
+KEY_VARIABLE = 'ESTIMATOR_TRAIN_CLUSTER_KEY'
 # A process that is not of this cluster could otherwise fill the disk of the log.
 _MAX_LOGGED_REFUSALS = 20
 
@@ -89,7 +98,7 @@ class StartTimeout:
 
 
 def connect(cluster: Cluster, shared_values: Dict[str, str], timeout: StartTimeout,
-            listener: Optional[socket.socket] = None) -> Dict[Task, Connection]:
+            listener: Optional[socket.socket] = None, key: str = '') -> Dict[Task, Connection]:
   """Waits for all other members, and returns once all of them are connected to the chief.
 
   Args:
@@ -98,23 +107,28 @@ def connect(cluster: Cluster, shared_values: Dict[str, str], timeout: StartTimeo
     timeout: the timeout.
     listener: on the chief, a listener at its address, which this function closes. None: this
       function opens the port in TF_CONFIG.
+    key: the value of ESTIMATOR_TRAIN_CLUSTER_KEY; empty if it is not set.
 
   Returns:
     On the chief, a connection to each other member; on another member, one to the chief.
 
   Raises:
     PeerLost: a member did not connect in time.
-    UserError: a shared value of this task differs from that of the chief, another process is
-      registered as this task, or the chief's port cannot be opened.
+    UserError: a shared value or the key of this task differs from that of the chief, another
+      process is registered as this task, or the chief's port cannot be opened.
   """
   shared_values = {name: _shorten(value) for name, value in dict(
       shared_values, TF_CONFIG=describe_task_counts(cluster)).items()}
   if not cluster.is_chief:
-    return {cluster.chief: _connect_to_chief(cluster, shared_values, timeout)}
+    return {cluster.chief: _connect_to_chief(cluster, shared_values, timeout, key)}
   if len(cluster.members) == 1:
     return {}
+  address = cluster.address(cluster.chief)
+  if not key and not _is_loopback(address):
+    timeout.log('{} accepts every process that has the same flags, because {} is not set'.format(
+        address, KEY_VARIABLE))
   with listener or listen_on_own_port(cluster) as open_listener:
-    rendezvous = _ChiefRendezvous(cluster, shared_values, timeout, open_listener)
+    rendezvous = _ChiefRendezvous(cluster, shared_values, timeout, open_listener, key)
     try:
       while rendezvous.missing_tasks():
         rendezvous.poll()
@@ -133,6 +147,20 @@ def _shorten(value: str) -> str:
   return '{}... (SHA-256 {})'.format(value[:_MAX_VALUE_CHARS // 2], digest)
 
 
+def _is_loopback(address: str) -> bool:
+  host, _ = network.split_address(address)
+  try:
+    return ipaddress.ip_address(host).is_loopback
+  except ValueError:
+    return host == 'localhost'
+
+
+def _make_proof(key: str, challenge: str, task: Task, process_id: str) -> bytes:
+  return hmac.new(key.encode('utf-8', 'surrogateescape'),
+                  '{} {} {}'.format(challenge, task, process_id).encode('utf-8', 'replace'),
+                  'sha256').hexdigest().encode()
+
+
 class _Member:
   """A registered process: its connection, its random ID, and the time of its last message."""
 
@@ -144,11 +172,11 @@ class _ChiefRendezvous:
   """Registers the processes that connect to the chief."""
 
   def __init__(self, cluster: Cluster, shared_values: Dict[str, str], timeout: StartTimeout,
-               listener: socket.socket) -> None:
-    self._cluster, self._shared_values = cluster, shared_values
+               listener: socket.socket, key: str) -> None:
+    self._cluster, self._shared_values, self._key = cluster, shared_values, key
     self._timeout, self._listener = timeout, listener
-    # Connections that are not registered, each with the time at which to close it.
-    self._strangers: Dict[Connection, float] = {}
+    # Connections that are not registered, each with its challenge and when to close it.
+    self._strangers: Dict[Connection, Tuple[str, float]] = {}
     self._members: Dict[Task, _Member] = {}
     self._heartbeat_sent_at = timeout.clock()
     self._num_refusals = 0
@@ -164,8 +192,10 @@ class _ChiefRendezvous:
     now = self._timeout.clock()
     self._receive_from_members(now)
     for connection in _accept_connections(self._listener):
-      self._strangers[connection] = now + _HANDSHAKE_TIMEOUT_SECS
-    for connection, close_at in list(self._strangers.items()):
+      challenge = secrets.token_hex()
+      connection.send(challenge=challenge)
+      self._strangers[connection] = challenge, now + _HANDSHAKE_TIMEOUT_SECS
+    for connection, (_, close_at) in list(self._strangers.items()):
       messages = connection.receive()
       if connection.end_reason or now > close_at:
         self._strangers.pop(connection)
@@ -215,6 +245,11 @@ class _ChiefRendezvous:
     if (task is None or not isinstance(values, dict) or not isinstance(newcomer.process_id, str)
         or not isinstance(secs, (int, float))):
       return
+    proof = _make_proof(self._key, self._strangers[connection][0], task, newcomer.process_id)
+    if not hmac.compare_digest(proof, str(message.get('proof')).encode('utf-8', 'replace')):
+      self._log_refusal('refused {}: it has another {}'.format(task, KEY_VARIABLE))
+      self._refuse(connection, now, wrong_key=True)
+      return
     registered = self._members.get(task)
     # Compares only the values that a parameter server sends: they are fewer than those of the
     # chief, because a parameter server builds no model.
@@ -247,7 +282,7 @@ class _ChiefRendezvous:
   def _refuse(self, connection: Connection, now: float, **message: Any) -> None:
     connection.send(**message)
     connection.end_sending()
-    self._strangers[connection] = now + _REFUSAL_TIMEOUT_SECS
+    self._strangers[connection] = '', now + _REFUSAL_TIMEOUT_SECS
 
   def _log_refusal(self, text: str) -> None:
     self._num_refusals += 1
@@ -268,10 +303,11 @@ def _accept_connections(listener: socket.socket) -> List[Connection]:
 
 
 def _connect_to_chief(cluster: Cluster, shared_values: Dict[str, str],
-                      timeout: StartTimeout) -> Connection:
+                      timeout: StartTimeout, key: str) -> Connection:
   """Returns a connection to the chief once the chief has released this member."""
   host, port = network.split_address(cluster.address(cluster.chief))
-  process_id = os.urandom(8).hex()
+  hello: Dict[str, Any] = {
+      'task': list(cluster.task), 'values': shared_values, 'process': secrets.token_hex()}
   first_connected_at: Optional[float] = None
   while True:
     try:
@@ -281,9 +317,8 @@ def _connect_to_chief(cluster: Cluster, shared_values: Dict[str, str],
     else:
       try:
         first_connected_at = first_connected_at or timeout.clock()
-        connection.send(task=list(cluster.task), values=shared_values, process=process_id,
-                        secs=timeout.clock() - first_connected_at)
-        if _wait_for_release(connection, cluster, shared_values, timeout):
+        hello['secs'] = timeout.clock() - first_connected_at
+        if _wait_for_release(connection, cluster, hello, timeout, key):
           return connection
       except BaseException:
         connection.close()
@@ -293,11 +328,19 @@ def _connect_to_chief(cluster: Cluster, shared_values: Dict[str, str],
     time.sleep(_RETRY_SECS)
 
 
-def _wait_for_release(connection: Connection, cluster: Cluster, shared_values: Dict[str, str],
-                      timeout: StartTimeout) -> bool:
-  """Waits until the chief releases this member; returns False if the connection is lost."""
+def _wait_for_release(connection: Connection, cluster: Cluster, hello: Dict[str, Any],
+                      timeout: StartTimeout, key: str) -> bool:
+  """Waits until the chief releases this member; returns False if the connection is lost.
+
+  Args:
+    connection: a new connection to the chief.
+    cluster: the cluster.
+    hello: the answer to the challenge of the chief, without the proof.
+    timeout: the timeout.
+    key: the key of the proof.
+  """
   missing: Sequence[str] = [str(cluster.chief)]
-  sent_at = heard_at = timeout.clock()
+  heard_at, sent_at = timeout.clock(), float('inf')
   silence_secs = _ANSWER_TIMEOUT_SECS
   while not connection.end_reason and timeout.clock() - heard_at <= silence_secs:
     wait_readable([connection], _POLL_SECS)
@@ -307,7 +350,11 @@ def _wait_for_release(connection: Connection, cluster: Cluster, shared_values: D
       if message.get('go') is True:
         connection.unread = messages[index + 1:]
         return True
-      _raise_refusal(cluster.task, shared_values, message)
+      _raise_refusal(cluster.task, hello['values'], message, bool(key))
+      if 'challenge' in message:
+        connection.send(**hello, proof=_make_proof(
+            key, str(message['challenge']), cluster.task, hello['process']).decode())
+        sent_at = timeout.clock()
       if isinstance(message.get('missing'), list):
         missing = [str(name)[:_MAX_NAME_CHARS] for name in message['missing']] or missing
     if timeout.clock() - sent_at >= _HEARTBEAT_SECS:
@@ -317,8 +364,14 @@ def _wait_for_release(connection: Connection, cluster: Cluster, shared_values: D
   return False
 
 
-def _raise_refusal(task: Task, shared_values: Dict[str, str], message: Dict[str, Any]) -> None:
+def _raise_refusal(task: Task, shared_values: Dict[str, str], message: Dict[str, Any],
+                   has_key: bool) -> None:
   """Raises a UserError if the chief has refused this task."""
+  if message.get('wrong_key'):
+    raise UserError('this {} must have the key of the chief'.format(task.type),
+                    '{} is {} here, and not the same on the chief'.format(
+                        KEY_VARIABLE, 'set' if has_key else 'not set'),
+                    'set it to the same value for all tasks, or for none')
   if message.get('taken'):
     raise UserError('another process already runs as {}'.format(task),
                     'TF_CONFIG: task.type={} task.index={}'.format(*task),

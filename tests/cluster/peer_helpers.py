@@ -39,16 +39,16 @@ class Member:
     lost: the lost tasks, each with the reason.
   """
 
-  def __init__(self, addresses, index=0, kind='worker', values=None, secs=SECS):
+  def __init__(self, addresses, index=0, kind='worker', values=None, secs=SECS, key=''):
     self.cluster = tf_config.Cluster(
         {name: tuple(hosts) for name, hosts in addresses.items()}, tf_config.Task(kind, index))
     self.log, self.lost, self._peers, self._error = [], [], None, None
-    self._thread = in_thread(self._connect, values or {}, secs)
+    self._thread = in_thread(self._connect, values or {}, secs, key)
 
-  def _connect(self, values, secs):
+  def _connect(self, values, secs, key):
     try:
       connections = rendezvous.connect(
-          self.cluster, values, rendezvous.StartTimeout(secs, self.log.append))
+          self.cluster, values, rendezvous.StartTimeout(secs, self.log.append), key=key)
       self._peers = Peers(self.cluster, connections, SECS, lambda *loss: self.lost.append(loss))
     except Exception as error:
       self._error = error

@@ -1,6 +1,7 @@
 """The members of a cluster find each other, whatever else comes to their ports."""
 
 import contextlib
+import hmac
 import json
 import socket
 import threading
@@ -37,7 +38,7 @@ def call(addresses):
 
 
 @contextlib.contextmanager
-def stranger(addresses, index, values=(), beats=False):
+def stranger(addresses, index, values=(), beats=False, key=b''):
   """Registers a process as a task, and yields its connection and the chief's answer.
 
   Args:
@@ -45,12 +46,16 @@ def stranger(addresses, index, values=(), beats=False):
     index: of the worker that the stranger claims to be.
     values: its shared values.
     beats: whether it keeps sending heartbeats.
+    key: with which it proves that it belongs to the cluster.
   """
   stopped = threading.Event()
   with call(addresses) as connection:
     values = dict(values, TF_CONFIG='{} worker'.format(len(addresses['worker'])))
-    connection.sendall(json.dumps({'task': ['worker', index], 'values': values,
-                                   'process': 'stranger', 'secs': 0}).encode() + b'\n')
+    challenge = json.loads(read_line(connection).decode())['challenge']
+    proof = hmac.new(key, '{} worker {} stranger'.format(challenge, index).encode(), 'sha256')
+    connection.sendall(json.dumps({
+        'task': ['worker', index], 'values': values, 'process': 'stranger', 'secs': 0,
+        'proof': proof.hexdigest()}).encode() + b'\n')
 
     def beat():
       while not stopped.wait(.1):
@@ -171,6 +176,34 @@ def test_strangers_learn_no_value_and_fill_no_log(join):
   assert chief.log[-1] == 'refused further processes, which are not logged'
   assert len(chief.log) == 21 and all(
       len(line) < 300 and line.isprintable() for line in chief.log), chief.log
+
+
+@pytest.mark.parametrize('key, shown', [('', 'not set'), ('another', 'set')])
+def test_the_key_of_the_cluster(join, key, shown):
+  addresses = workers(2)
+  chief = join(addresses, values={'--seed': '4711'}, key='our key')
+  for wrong in (b'', b'another'):
+    with stranger(addresses, 1, {'--seed': '1'}, key=wrong) as (_, answer):
+      assert answer == b'{"wrong_key": true}\n'
+  with pytest.raises(UserError, match=(
+      'this worker must have the key of the chief: ESTIMATOR_TRAIN_CLUSTER_KEY is {} here, and not '
+      'the same on the chief: set it to the same value'.format(shown))):
+    join(addresses, 1, values={'--seed': '4711'}, key=key).peers()
+  assert set(chief.log) == {'refused worker 1: it has another ESTIMATOR_TRAIN_CLUSTER_KEY'}
+  assert_connected(join(addresses, 1, values={'--seed': '4711'}, key='our key'), chief)
+
+
+@pytest.mark.parametrize('host, key, is_logged', [
+    ('127.0.0.2', '', False), ('localhost', '', False), ('example', '', True),
+    ('10.0.0.1', '', True), ('10.0.0.1', 'key', False)])
+def test_a_port_that_others_can_reach_is_logged(join, host, key, is_logged):
+  port = port_of(workers(1))
+  chief = join({'worker': ['{}:{}'.format(host, port), 'localhost:1']}, secs=.5, key=key)
+  with pytest.raises(PeerLost):
+    chief.peers()
+  assert chief.log == is_logged * [
+      '{}:{} accepts every process that has the same flags, because ESTIMATOR_TRAIN_CLUSTER_KEY '
+      'is not set'.format(host, port)]
 
 
 def test_second_of_a_task_is_refused(join):

@@ -2,6 +2,7 @@
 
 import contextlib
 import logging
+import os
 import socket
 from typing import Any, Dict, Iterator, Mapping, Optional, Sequence
 
@@ -138,7 +139,8 @@ def join_peers(settings: Settings, cluster: Cluster, shared_values: Mapping[str,
                  if name not in _FLAGS_THAT_MAY_DIFFER}
   connections = rendezvous.connect(
       cluster, dict(flag_values, **shared_values, TensorFlow=tf.version.VERSION),
-      rendezvous.StartTimeout(settings.start_timeout_secs), listener)
+      rendezvous.StartTimeout(settings.start_timeout_secs), listener,
+      os.environ.get(rendezvous.KEY_VARIABLE, ''))
   peers = Peers(cluster, connections, settings.peer_timeout_secs, _end_process)
   _LOG.info('all %d tasks are connected: %s', len(cluster.members),
             tf_config.describe_task_counts(cluster))

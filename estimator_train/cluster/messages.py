@@ -19,6 +19,8 @@ class Connection:
   """A connection to another task, or to a process that has not identified itself yet.
 
   Attributes:
+    socket: the argument.
+    unread: messages that a caller of `receive` has left for the next one.
     end_reason: why no more messages will arrive; empty while the connection is open.
   """
 
@@ -26,6 +28,7 @@ class Connection:
     connection.setblocking(False)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     self.socket = connection
+    self.unread: List[Dict[str, Any]] = []
     self.end_reason = ''
     self._incoming = self._outgoing = b''  # Bytes of an incomplete message; bytes to be sent.
 
@@ -56,17 +59,8 @@ class Connection:
 
   def receive(self) -> List[Dict[str, Any]]:
     """Returns the newly received messages; sets `end_reason` if no more messages will arrive."""
-    try:
-      data = self.socket.recv(_RECEIVE_BYTES)
-    except BlockingIOError:
-      return []
-    except OSError as error:
-      self.end_reason = 'its connection ended ({})'.format(error.strerror or error)
-      return []
-    if not data:
-      self.end_reason = 'its connection ended'
-    *lines, self._incoming = (self._incoming + data).split(b'\n')
-    messages = []
+    messages, self.unread = self.unread, []
+    *lines, self._incoming = (self._incoming + self._read()).split(b'\n')
     for line in lines:
       message = _parse_message(line)
       if message is None:
@@ -76,6 +70,22 @@ class Connection:
     if len(self._incoming) > MAX_MESSAGE_BYTES:
       self.end_reason = 'it sent more than {} bytes in one message'.format(MAX_MESSAGE_BYTES)
     return messages
+
+  def _read(self) -> bytes:
+    """Returns the bytes that have arrived, up to a limit; sets `end_reason` at their end."""
+    data = b''
+    try:
+      while len(data) <= MAX_MESSAGE_BYTES:
+        new = self.socket.recv(_RECEIVE_BYTES)
+        if not new:
+          self.end_reason = 'its connection ended'
+          break
+        data += new
+    except BlockingIOError:
+      pass
+    except OSError as error:
+      self.end_reason = 'its connection ended ({})'.format(error.strerror or error)
+    return data
 
   def end_sending(self) -> None:
     """Signals to the other process that no more messages follow; call again until all are sent."""
@@ -116,11 +126,6 @@ def parse_task(value: Any) -> Optional[Task]:
       and isinstance(value[1], int) and not isinstance(value[1], bool)):
     return Task(*value)
   return None
-
-
-def is_port(value: Any) -> bool:
-  """Whether a value in a message is a valid port."""
-  return isinstance(value, int) and not isinstance(value, bool) and 0 < value < 2 ** 16
 
 
 def wait_readable(sockets: Sequence[Any], timeout_secs: float) -> List[Any]:

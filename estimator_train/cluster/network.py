@@ -84,15 +84,6 @@ def connect(host: str, port: int, timeout_secs: float) -> socket.socket:
   raise last_error
 
 
-def peer_ip_address(connection: socket.socket) -> str:
-  """Returns the IP address of the other process; empty if that process has disconnected."""
-  try:
-    host = str(connection.getpeername()[0])
-  except OSError:
-    return ''
-  return host[len('::ffff:'):] if host.startswith('::ffff:') else host
-
-
 def own_addresses() -> List[str]:
   """Returns the IP addresses of this host; the loopback address only if there is no other one."""
   import psutil  # Not imported at the top, because few runs need psutil.

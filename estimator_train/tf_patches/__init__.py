@@ -191,11 +191,6 @@ attribute TensorFlow lacks, which other function uses this function, or how the 
     location: distribute/collective_all_reduce_strategy.py:277
     symptom: `--num_gpus` has no effect
     test: tests/cluster/test_workers.py
-- `multi_worker_mirrored.PythonAllReduce`
-    defect: collective operations copy and send each array as a whole
-    location: ../core/distributed_runtime/rpc/grpc_worker_service.cc (C++)
-    symptom: workers wait longer for large gradients
-    test: tests/tf_patches/test_multi_worker_mirrored.py
 - `replicated_variables.SingleCopySaver`
     defect: the slots of all replicas are saved, and the learning rate is restored
     location: estimator.py:1394 (E)

@@ -9,7 +9,7 @@ from typing import Dict, Iterator, NamedTuple, Optional
 
 import tensorflow.compat.v1 as tf
 
-from estimator_train.cluster.peer import READY
+from estimator_train.cluster.state import READY
 from estimator_train.distribution.devices import make_session_config
 from estimator_train.inputs import factory as inputs
 from estimator_train.process.phases import Phase

@@ -31,6 +31,7 @@ import common
 sys.path.insert(0, str(common.ROOT))
 from estimator_train.cluster import rendezvous, tf_config  # noqa: E402
 from estimator_train.cluster.messages import Connection  # noqa: E402
+from estimator_train.cluster.peers import Peers  # noqa: E402
 
 HEARTBEAT_SECS = 5
 MEASUREMENTS = {'step_secs_{}'.format(number): .1 for number in range(40)}
@@ -67,7 +68,9 @@ def _run_task(cluster: tf_config.Cluster, pipe: Any, is_lost: bool) -> None:
   counter.install()
   memory_mb = _memory_mb()
   _wait_until(pipe.recv())
-  peers = rendezvous.connect_peers(cluster, FLAGS, 300)
+  lost: List[float] = []
+  peers = Peers(cluster, rendezvous.connect(cluster, FLAGS, rendezvous.StartTimeout(300)), 300,
+                lambda *_: lost.append(time.monotonic()))
   peers.announce_state('training')
   pipe.send({'at': time.monotonic(), 'messages': counter.messages, 'bytes': counter.bytes,
              'memory_mb': _memory_mb() - memory_mb})
@@ -77,8 +80,6 @@ def _run_task(cluster: tf_config.Cluster, pipe: Any, is_lost: bool) -> None:
   time.sleep(HEARTBEAT_SECS)
   pipe.send(time.process_time() - cpu_secs)
 
-  lost: List[float] = []
-  peers.set_lost_task_handler(300, lambda *_: lost.append(time.monotonic()))
   _wait_until(pipe.recv())
   if is_lost:
     if cluster.rank == cluster.num_workers // 2:
@@ -94,7 +95,7 @@ def _run_task(cluster: tf_config.Cluster, pipe: Any, is_lost: bool) -> None:
   pipe.send(time.monotonic())
   _wait_until(pipe.recv())
   if cluster.is_chief:
-    found = peers.wait_until_finished(cluster.workers)
+    found = peers.wait_until_finished()
     assert len(found) == cluster.num_workers - 1 and all(found.values())
     pipe.send(time.monotonic())
     peers.finish()

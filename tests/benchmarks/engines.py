@@ -6,7 +6,6 @@ Trains on a repeated synthetic batch, so that the input takes no time. The sides
 
 - `independent`: two processes that exchange nothing. Their rates are added.
 - `multi_worker_mirrored`, `horovod`: two workers of this package.
-- `tensorflow_ring`: the same with `multi_worker_mirrored` and TensorFlow's collective operations.
 - `plain_horovod`: an Estimator with Horovod's `DistributedOptimizer`, without this package.
 
 `horovod` and `plain_horovod` require Horovod; scripts/install_horovod installs it.
@@ -33,7 +32,6 @@ LAUNCHER = 'estimator_train.launcher.local_cluster'
 # (Side, side to compare with, target by model).
 RATIOS = (
     ('multi_worker_mirrored', 'independent', {'fashion_cnn': .88, 'dense_80mb': .65}),
-    ('multi_worker_mirrored', 'tensorflow_ring', {}),
     ('horovod', 'independent', {'dense_80mb': .75}),
     ('horovod', 'multi_worker_mirrored', {}),
     ('horovod', 'plain_horovod', {'fashion_cnn': .98, 'dense_80mb': .98}),
@@ -65,10 +63,10 @@ def independent(model: str, deadline_secs: float) -> float:
     return sum(threads.map(run, CORES[:WORKERS]))
 
 
-def package(strategy: str, *flags: str) -> Callable[[str, float], float]:
+def package(strategy: str) -> Callable[[str, float], float]:
   def run(model: str, deadline_secs: float) -> float:
     return _run(['--local_workers={}'.format(WORKERS), '--local_cores=1',
-                 '--distribution_strategy=' + strategy, *flags]
+                 '--distribution_strategy=' + strategy]
                 + _flags(model, WORKERS * EXAMPLES_PER_WORKER), deadline_secs, LAUNCHER)
   return run
 
@@ -98,8 +96,7 @@ def main() -> None:
     parser.error('this benchmark requires {} cores: {} available: use another machine'.format(
         WORKERS, len(CORES)))
   sides: Dict[str, Callable[[str, float], float]] = {
-      'independent': independent, 'multi_worker_mirrored': package('multi_worker_mirrored'),
-      'tensorflow_ring': package('multi_worker_mirrored', '--all_reduce_alg=ring')}
+      'independent': independent, 'multi_worker_mirrored': package('multi_worker_mirrored')}
   if importlib.util.find_spec('horovod') is not None:
     sides.update(horovod=package('horovod'), plain_horovod=plain_horovod)
   machine = common.machine()

@@ -7,6 +7,7 @@ import time
 from cluster_processes import free_addresses
 
 from estimator_train.cluster import rendezvous, tf_config
+from estimator_train.cluster.peers import Peers
 
 SECS = 60
 
@@ -30,22 +31,25 @@ def in_thread(function, *arguments):
 
 
 class Member:
-  """A task that connects to its peers in a thread of its own.
+  """A task that connects to the others in a thread of its own.
 
   Attributes:
     cluster: the cluster.
     log: the lines that the rendezvous has logged.
+    lost: the lost tasks, each with the reason.
   """
 
-  def __init__(self, addresses, index=0, kind='worker', values=None, secs=SECS):
+  def __init__(self, addresses, index=0, kind='worker', values=None, secs=SECS, key=''):
     self.cluster = tf_config.Cluster(
         {name: tuple(hosts) for name, hosts in addresses.items()}, tf_config.Task(kind, index))
-    self.log, self._peers, self._error = [], None, None
-    self._thread = in_thread(self._connect, values or {}, secs)
+    self.log, self.lost, self._peers, self._error = [], [], None, None
+    self._thread = in_thread(self._connect, values or {}, secs, key)
 
-  def _connect(self, *arguments):
+  def _connect(self, values, secs, key):
     try:
-      self._peers = rendezvous.connect_peers(self.cluster, *arguments, self.log.append)
+      connections = rendezvous.connect(
+          self.cluster, values, rendezvous.StartTimeout(secs, self.log.append), key=key)
+      self._peers = Peers(self.cluster, connections, SECS, lambda *loss: self.lost.append(loss))
     except Exception as error:
       self._error = error
 
@@ -58,7 +62,7 @@ class Member:
     return self._peers is not None
 
   def peers(self):
-    """Waits for the Peers; raises what `connect_peers` has raised."""
+    """Waits for the Peers; raises what `connect` has raised."""
     self._thread.join(SECS)
     assert self.is_done, self.log
     if self._error is not None:

@@ -9,16 +9,18 @@ from peer_helpers import workers
 CODE = '''
 import os, sys, threading
 from estimator_train.cluster import rendezvous, tf_config
+from estimator_train.cluster.peers import Peers
 from estimator_train.errors import PeerLost
 from estimator_train.process.exit import exit_now
 cluster = tf_config.parse_cluster(os.environ)
-peers = rendezvous.connect_peers(cluster, {}, 300)
-peers.set_lost_task_handler(float(sys.argv[1]), lambda *lost: exit_now('lost {}: {}'.format(*lost)))
+connections = rendezvous.connect(cluster, {}, rendezvous.StartTimeout(300))
+peers = Peers(cluster, connections, float(sys.argv[1]),
+              lambda *lost: exit_now('lost {}: {}'.format(*lost)))
 peers.announce_state('training')
 print('connected', file=sys.stderr, flush=True)
 if cluster.task.type == 'ps':
   try:
-    peers.wait_until_finished([cluster.chief])
+    peers.wait_until_finished()
   except PeerLost as lost:  # The thread of the heartbeats may come first, with the same message.
     exit_now(str(lost))
 elif len(sys.argv) < 3:

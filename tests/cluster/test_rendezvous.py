@@ -1,6 +1,7 @@
 """The members of a cluster find each other, whatever else comes to their ports."""
 
 import contextlib
+import hmac
 import json
 import socket
 import threading
@@ -8,7 +9,7 @@ import threading
 import pytest
 from peer_helpers import SECS, in_thread, joining, wait_until, workers
 
-from estimator_train.cluster import chief_rendezvous, member_rendezvous, start_timeout
+from estimator_train.cluster import rendezvous
 from estimator_train.errors import PeerLost, UserError
 
 
@@ -37,24 +38,28 @@ def call(addresses):
 
 
 @contextlib.contextmanager
-def stranger(addresses, index, values=(), beats=False):
-  """Registers a task that never connects to its peers, and yields its connection.
+def stranger(addresses, index, values=(), beats=False, key=b''):
+  """Registers a process as a task, and yields its connection and the chief's answer.
 
   Args:
     addresses: of the cluster.
     index: of the worker that the stranger claims to be.
     values: its shared values.
     beats: whether it keeps sending heartbeats.
+    key: with which it proves that it belongs to the cluster.
   """
   stopped = threading.Event()
   with call(addresses) as connection:
     values = dict(values, TF_CONFIG='{} worker'.format(len(addresses['worker'])))
-    connection.sendall(json.dumps({'hello': 1, 'task': ['worker', index], 'facts': values,
-                                   'port': 1}).encode() + b'\n')
+    challenge = json.loads(read_line(connection).decode())['challenge']
+    proof = hmac.new(key, '{} worker {} stranger'.format(challenge, index).encode(), 'sha256')
+    connection.sendall(json.dumps({
+        'task': ['worker', index], 'values': values, 'process': 'stranger', 'secs': 0,
+        'proof': proof.hexdigest()}).encode() + b'\n')
 
     def beat():
       while not stopped.wait(.1):
-        connection.sendall(b'{"meshed": null}\n')
+        connection.sendall(b'{"waiting": true}\n')
 
     answer = read_line(connection)
     thread = in_thread(beat) if beats else None
@@ -77,7 +82,7 @@ def read_line(connection):
 
 def assert_connected(*members):
   for member in members:
-    assert member.peers().task == member.cluster.task
+    assert member.peers() is not None
 
 
 @pytest.mark.parametrize('hosts', [
@@ -98,7 +103,7 @@ def test_all_are_connected_and_the_port_is_free(join, hosts):
 
 @pytest.mark.parametrize('late', [0, 2])
 def test_all_know_who_is_late_and_wait(join, monkeypatch, late):
-  monkeypatch.setattr(start_timeout, '_LOG_EVERY_SECS', .3)
+  monkeypatch.setattr(rendezvous, '_LOG_EVERY_SECS', .3)
   addresses = workers(3)
   early = [join(addresses, index) for index in range(3) if index != late]
   wait_until(lambda: all(any('waiting for worker {}'.format(late) in line for line in member.log)
@@ -110,7 +115,7 @@ def test_all_know_who_is_late_and_wait(join, monkeypatch, late):
 
 def test_a_line_a_minute():
   log, times = [], iter([0, 1, 59, 60, 61, 119, 121, 200, 600])
-  waiting = start_timeout.StartTimeout(600, log.append, lambda: next(times))
+  waiting = rendezvous.StartTimeout(600, log.append, lambda: next(times))
   for _ in range(6):
     waiting.log_or_raise(['worker 1', 'ps 0'])
   waiting.log_or_raise(['worker {}'.format(index) for index in range(255)])
@@ -173,49 +178,78 @@ def test_strangers_learn_no_value_and_fill_no_log(join):
       len(line) < 300 and line.isprintable() for line in chief.log), chief.log
 
 
+@pytest.mark.parametrize('key, shown', [('', 'not set'), ('another', 'set')])
+def test_the_key_of_the_cluster(join, key, shown):
+  addresses = workers(2)
+  chief = join(addresses, values={'--seed': '4711'}, key='our key')
+  for wrong in (b'', b'another'):
+    with stranger(addresses, 1, {'--seed': '1'}, key=wrong) as (_, answer):
+      assert answer == b'{"wrong_key": true}\n'
+  with pytest.raises(UserError, match=(
+      'this worker must have the key of the chief: ESTIMATOR_TRAIN_CLUSTER_KEY is {} here, and not '
+      'the same on the chief: set it to the same value'.format(shown))):
+    join(addresses, 1, values={'--seed': '4711'}, key=key).peers()
+  assert set(chief.log) == {'refused worker 1: it has another ESTIMATOR_TRAIN_CLUSTER_KEY'}
+  assert_connected(join(addresses, 1, values={'--seed': '4711'}, key='our key'), chief)
+
+
+@pytest.mark.parametrize('host, key, is_logged', [
+    ('127.0.0.2', '', False), ('localhost', '', False), ('example', '', True),
+    ('10.0.0.1', '', True), ('10.0.0.1', 'key', False)])
+def test_a_port_that_others_can_reach_is_logged(join, host, key, is_logged):
+  port = port_of(workers(1))
+  chief = join({'worker': ['{}:{}'.format(host, port), 'localhost:1']}, secs=.5, key=key)
+  with pytest.raises(PeerLost):
+    chief.peers()
+  assert chief.log == is_logged * [
+      '{}:{} accepts every process that has the same flags, because ESTIMATOR_TRAIN_CLUSTER_KEY '
+      'is not set'.format(host, port)]
+
+
 def test_second_of_a_task_is_refused(join):
   addresses = workers(3)
-  first = [join(addresses), join(addresses, 1)]
+  chief = join(addresses)
   message = ('another process already runs as worker 2: '
              'TF_CONFIG: task.type=worker task.index=2: ')
   with stranger(addresses, 2, beats=True), pytest.raises(UserError, match=message):
     join(addresses, 2).peers()
-  assert 'refused a second process for worker 2' in first[0].log
-  assert_connected(join(addresses, 2), *first)
+  assert 'refused a second process for worker 2' in chief.log
+  assert_connected(join(addresses, 2), join(addresses, 1), chief)
 
 
 @pytest.mark.parametrize('is_gone', [True, False], ids=['gone', 'silent'])
 def test_second_of_a_task_replaces_the_first(join, monkeypatch, is_gone):
-  if not is_gone:
-    monkeypatch.setattr(chief_rendezvous, '_DUPLICATE_TIMEOUT_SECS', .5)
-  addresses = workers(2)
+  monkeypatch.setattr(rendezvous, '_LOG_EVERY_SECS', .1)
+  if not is_gone:  # The first is not removed as silent before the second connects.
+    monkeypatch.setattr(rendezvous, '_SILENCE_TIMEOUT_SECS', 2)
+  addresses = workers(3)
   chief = join(addresses)
   with stranger(addresses, 1) as (connection, _):
     if is_gone:
       connection.close()
-    assert_connected(join(addresses, 1), chief)
+    second = join(addresses, 1)
+    wait_until(lambda: any('waiting for worker 2' in line for line in second.log))
+    assert_connected(join(addresses, 2), second, chief)
 
 
-def test_lost_while_they_connect(join):
+def test_a_process_connects_again(join):
+  """A member that has lost its connection is not taken for a second process of its task."""
   addresses = workers(3)
-  members = [join(addresses), join(addresses, 1)]
-  with stranger(addresses, 2) as (connection, _):
-    while b'members' not in read_line(connection):
-      pass
-    for _ in range(3):  # The chief is not connected to this task, so that all wait.
-      assert b'"missing": []' in read_line(connection)
-    assert not any(member.is_done for member in members)
-  # Sooner than a task that is not known to be gone would be replaced.
-  assert_connected(join(addresses, 2, secs=8), *members)
+  chief = join(addresses)
+  with stranger(addresses, 1, beats=True) as (_, answer):
+    assert b'missing' in answer
+    with stranger(addresses, 1, beats=True) as (_, second_answer):
+      assert b'missing' in second_answer
+      assert_connected(join(addresses, 2), chief)
 
 
 GARBAGE = (
     b'', b'GET / HTTP/1.0\r\n\r\n', b'PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0\0',
-    b'x' * 100000, b'[' * 60000 + b'\n', b'[1]\n{}\n', b'{"hello": 1, "task": ["worker", 9]}\n',
-    b'{"task": [{}, 1], "facts": 3, "port": "x"}\n', b'{"run": null, "task": ["worker", 1]}\n',
-    b'{"task": ["worker", 1], "facts": {}, "port": 1}\n', b'\xff\xfe\n',
-    b'{"task": ["worker", 1], "facts": {}, "port": true}\n',
-    b'{"task": ["worker", 1], "facts": {"TF_CONFIG": "2 worker"}, "port": 99999}\n')
+    b'x' * 100000, b'[' * 60000 + b'\n', b'[1]\n{}\n', b'{"values": {}, "task": ["worker", 9]}\n',
+    b'{"task": [{}, 1], "values": 3, "process": "x"}\n', b'{"go": true, "task": ["worker", 1]}\n',
+    b'{"task": ["worker", 1], "values": {}, "process": "x", "secs": 0}\n', b'\xff\xfe\n',
+    b'{"task": ["worker", true], "values": {}, "process": "x", "secs": 0}\n',
+    b'{"task": ["worker", 1], "values": {"TF_CONFIG": "2 worker"}, "process": [], "secs": 0}\n')
 
 
 def test_garbage_does_not_disturb(join):
@@ -232,7 +266,7 @@ def test_garbage_does_not_disturb(join):
 
 
 def test_chiefs_port_answers_otherwise(join, monkeypatch):
-  monkeypatch.setattr(member_rendezvous, '_ANSWER_TIMEOUT_SECS', .3)
+  monkeypatch.setattr(rendezvous, '_ANSWER_TIMEOUT_SECS', .3)
   addresses = workers(2)
   with socket.socket() as server:
     server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

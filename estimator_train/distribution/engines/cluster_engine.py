@@ -2,26 +2,25 @@
 
 import contextlib
 import logging
+import os
 import socket
-import time
 from typing import Any, Dict, Iterator, Mapping, Optional, Sequence
 
 import tensorflow.compat.v1 as tf
 
-from estimator_train.cluster import peer, rendezvous, tf_config
-from estimator_train.cluster.heartbeats import Peers
+from estimator_train.cluster import rendezvous, tf_config
+from estimator_train.cluster.peers import Peers
+from estimator_train.cluster.state import TRAINED, TRAINING
 from estimator_train.cluster.tf_config import Cluster, Task
 from estimator_train.cluster.worker import Worker, wait_for_network
 from estimator_train.distribution.devices import Devices
 from estimator_train.distribution.engines.engine import Engine
-from estimator_train.errors import NonFiniteLoss, PeerLost
+from estimator_train.errors import NonFiniteLoss
 from estimator_train.process.exit import exit_now
 from estimator_train.settings import Settings
 from estimator_train.tf_patches import estimator as estimator_patches
 
 _LOG = logging.getLogger('estimator_train')
-# After the exchange of gradients has failed, the heartbeats find the lost task within this time.
-_LOSS_DETECTION_SECS = 10.
 _FLAGS_THAT_MAY_DIFFER = (
     'data_dir', 'cache', 'inter_op_parallelism_threads', 'intra_op_parallelism_threads',
     'num_parallel_calls', 'prefetch', 'gpu_memory_growth', 'report_page', 'verbosity')
@@ -30,8 +29,6 @@ _FLAGS_THAT_MAY_DIFFER = (
 class ClusterEngine(Engine):
   """Trains together with the other tasks of a cluster; see Engine."""
   uses_server = True
-  # Whether neighbors in the ring of the tasks need a connection for data.
-  needs_data_connections = False
 
   def __init__(self, settings: Settings, worker: Worker, devices: Devices) -> None:
     super().__init__(settings, worker, devices)
@@ -48,42 +45,24 @@ class ClusterEngine(Engine):
     return cluster
 
   def join(self, shared_values: Mapping[str, str]) -> None:
-    self._connected_peers = join_peers(self.settings, self.cluster, shared_values, self._listener,
-                                       self.needs_data_connections)
+    self._connected_peers = join_peers(self.settings, self.cluster, shared_values, self._listener)
     self._start_communication()
     if not self.worker.is_chief:
       # This worker reads the initial weights, so it waits until the chief has written them.
-      self.peers.wait_until_started(self.cluster.chief)
+      self.peers.wait_until_chief_started()
 
   def train(self, estimator: tf.estimator.Estimator, input_fn: Any,
             hooks: Sequence[tf.train.SessionRunHook], max_steps: int) -> None:
     try:
-      self._train_or_lose_peer(estimator, input_fn, hooks, max_steps)
-      self.peers.announce_state(peer.TRAINED)
+      self._train_estimator(estimator, input_fn, hooks, max_steps)
+      self.peers.announce_state(TRAINED)
       # The last step of another worker may still need TensorFlow's server of this worker.
-      self.peers.wait_until_trained(self.cluster.workers)
+      self.peers.wait_until_trained()
     except BaseException as error:
       self._report_failure(error)
       raise
     finally:
       estimator_patches.release_server()
-
-  def _train_or_lose_peer(self, *arguments: Any) -> None:
-    """Trains; translates errors of the exchange of gradients into a PeerLost."""
-    try:
-      self._train_estimator(*arguments)
-    except tf.errors.OpError as error:
-      failure = self._exchange_failure(error)
-      if failure is None:
-        raise
-      # The exchange fails if another worker has ended. The thread of the heartbeats ends this
-      # process, with the reason, as soon as it has found the lost worker.
-      time.sleep(_LOSS_DETECTION_SECS)
-      raise PeerLost(failure) from error
-
-  def _exchange_failure(self, error: tf.errors.OpError) -> Optional[str]:
-    """Returns why the workers can no longer exchange gradients; None for any other error."""
-    return None
 
   def _start_communication(self) -> None:
     """Connects this process to the other processes for the exchange of tensors."""
@@ -108,7 +87,7 @@ class ClusterEngine(Engine):
   def busy(self, activity: str) -> Iterator[None]:
     self.peers.announce_state(activity)
     yield
-    self.peers.announce_state(peer.TRAINING)
+    self.peers.announce_state(TRAINING)
 
   def is_waiting_for_peer(self) -> bool:
     return self.peers.busy_peer() is not None
@@ -124,7 +103,7 @@ class ClusterEngine(Engine):
     if not self.worker.is_chief:
       self.peers.finish(measurements)
       return {}
-    measurements_by_task = self.peers.wait_until_finished(self.cluster.workers)
+    measurements_by_task = self.peers.wait_until_finished()
     self.peers.finish()
     return {str(task): values for task, values in measurements_by_task.items()}
 
@@ -143,15 +122,14 @@ class ClusterEngine(Engine):
 
 
 def join_peers(settings: Settings, cluster: Cluster, shared_values: Mapping[str, str],
-               listener: Optional[socket.socket] = None,
-               with_data: bool = False) -> Peers:
+               listener: Optional[socket.socket] = None) -> Peers:
   """Connects to the other tasks. From then on, this process ends when another task is lost.
 
   Args:
     settings: the flags. Only `_FLAGS_THAT_MAY_DIFFER` may differ between tasks.
     cluster: the tasks.
     shared_values: further values that must be the same on all tasks, by name.
-    listener, with_data: see rendezvous.connect_peers.
+    listener: see rendezvous.connect.
 
   Raises:
     PeerLost: a task did not connect in time.
@@ -159,11 +137,11 @@ def join_peers(settings: Settings, cluster: Cluster, shared_values: Mapping[str,
   """
   flag_values = {'--' + name: str(value) for name, value in settings.items()
                  if name not in _FLAGS_THAT_MAY_DIFFER}
-  peers = rendezvous.connect_peers(
+  connections = rendezvous.connect(
       cluster, dict(flag_values, **shared_values, TensorFlow=tf.version.VERSION),
-      settings.start_timeout_secs, _LOG.info, listener=listener,
-      with_data=with_data)
-  peers.set_lost_task_handler(settings.peer_timeout_secs, _end_process)
+      rendezvous.StartTimeout(settings.start_timeout_secs), listener,
+      os.environ.get(rendezvous.KEY_VARIABLE, ''))
+  peers = Peers(cluster, connections, settings.peer_timeout_secs, _end_process)
   _LOG.info('all %d tasks are connected: %s', len(cluster.members),
             tf_config.describe_task_counts(cluster))
   return peers
@@ -176,7 +154,7 @@ class _AnnounceTraining(tf.train.SessionRunHook):
     self._engine = engine
 
   def after_create_session(self, session: tf.Session, coord: Any) -> None:
-    self._engine.announce(peer.TRAINING)
+    self._engine.announce(TRAINING)
 
 
 def _end_process(lost_task: Task, reason: str) -> None:

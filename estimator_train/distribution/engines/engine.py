@@ -109,7 +109,7 @@ class Engine:
     return ()
 
   def announce(self, state: str) -> None:
-    """Sends the state, such as peer.READY or TRAINED, to the other processes.
+    """Sends the state, such as READY or TRAINED, to the other processes.
 
     For a temporary activity, use `busy`.
     """

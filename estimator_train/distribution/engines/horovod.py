@@ -2,6 +2,7 @@
 
 import logging
 import os
+import time
 from typing import Any, Dict, Mapping, Optional, Sequence
 
 import tensorflow.compat.v1 as tf
@@ -16,6 +17,8 @@ from estimator_train.settings import Settings
 from estimator_train.tf_patches import horovod_strategy
 
 _LOG = logging.getLogger('estimator_train')
+# After an error of Horovod, the lost rank is found within this time.
+_LOSS_DETECTION_SECS = 10.
 
 
 class HorovodEngine(ClusterEngine):
@@ -90,10 +93,15 @@ class HorovodEngine(ClusterEngine):
 
   def _train_estimator(self, estimator: tf.estimator.Estimator, input_fn: Any,
                        hooks: Sequence[tf.train.SessionRunHook], max_steps: int) -> None:
-    estimator.train(input_fn, hooks=hooks, max_steps=max_steps)
-
-  def _exchange_failure(self, error: tf.errors.OpError) -> Optional[str]:
-    return 'Horovod has failed: {}'.format(error.message) if 'Horovod' in str(error) else None
+    try:
+      estimator.train(input_fn, hooks=hooks, max_steps=max_steps)
+    except tf.errors.OpError as error:
+      if 'Horovod' not in str(error):
+        raise
+      # An operation of Horovod fails if another rank has ended. The thread of Peers ends this
+      # process, with the reason, as soon as it has found the lost rank.
+      time.sleep(_LOSS_DETECTION_SECS)
+      raise PeerLost('Horovod has failed: {}'.format(error.message)) from error
 
 
 class _BroadcastVariables(tf.train.SessionRunHook):

@@ -4,7 +4,7 @@ from typing import Any, Dict, Optional
 
 import tensorflow.compat.v1 as tf
 
-from estimator_train.cluster import peer
+from estimator_train.cluster.state import TRAINING
 from estimator_train.cluster.worker import Worker, wait_for_network
 from estimator_train.distribution.engines.cluster_engine import ClusterEngine, join_peers
 from estimator_train.settings import Settings
@@ -42,8 +42,8 @@ def serve_variables(settings: Settings, worker: Worker) -> Dict[str, Any]:
       tf.train.ClusterSpec({kind: list(addresses) for kind, addresses in cluster.addresses.items()
                             if kind != 'evaluator'}),
       cluster.task.type, cluster.task.index, config=tf.ConfigProto(device_count={'GPU': 0}))
-  peers.announce_state(peer.TRAINING)
-  peers.wait_until_finished([cluster.chief])  # It waits for the other workers.
+  peers.announce_state(TRAINING)
+  peers.wait_until_finished()  # The chief waits for the other workers.
   peers.finish()
   del server
   return {'mode': settings.mode, 'model_dir': settings.model_dir, 'task': worker.name}

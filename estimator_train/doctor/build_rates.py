@@ -94,7 +94,7 @@ def _time_steps() -> List[float]:
   """Trains on one synthetic batch, and returns the durations of the steps in seconds."""
   import tensorflow.compat.v1 as tf
 
-  from estimator_train.models import fashion_cnn
+  from estimator_train.models import networks
 
   config = tf.ConfigProto()
   threads.set_thread_counts(config, groups.Devices())
@@ -104,7 +104,7 @@ def _time_steps() -> List[float]:
         tf.random.uniform((_BATCH_SIZE,) + _IMAGE_SHAPE, seed=1), trainable=False)
     classes = tf.Variable(
         tf.random.uniform((_BATCH_SIZE,), 0, _NUM_CLASSES, tf.int32, seed=1), trainable=False)
-    probabilities = fashion_cnn.build(_IMAGE_SHAPE, _NUM_CLASSES)(images)
+    probabilities = networks.fashion_cnn(_IMAGE_SHAPE, _NUM_CLASSES)(images)
     loss = tf.keras.losses.sparse_categorical_crossentropy(classes, probabilities)
     step = tf.train.AdamOptimizer().minimize(tf.reduce_mean(loss))
     session.run(tf.global_variables_initializer())

@@ -57,7 +57,8 @@ def build(name: str, image_shape: Optional[Tuple[int, int, int]], num_classes: i
                     'omit it, or choose --model from ' + ', '.join(_APPLICATIONS))
   if not user_code.is_function_name(name):
     user_code.check_built_in_name('model', name, choices.MODELS)
-    return importlib.import_module('estimator_train.models.' + name).build(image_shape, num_classes)
+    networks = importlib.import_module('estimator_train.models.networks')
+    return getattr(networks, name)(image_shape, num_classes)
   model = user_code.call_function('model', name, 'image_shape, num_classes', image_shape,
                                   num_classes)
   check_convertible(model, '--model=' + name)

@@ -10,7 +10,7 @@ CODE = '''
 import os, sys, threading
 from estimator_train.cluster import rendezvous, tf_config
 from estimator_train.errors import PeerLost
-from estimator_train.process.exit import exit_now
+from estimator_train.process.signals import exit_now
 cluster = tf_config.parse_cluster(os.environ)
 peers = rendezvous.connect_peers(cluster, {}, 300)
 peers.set_lost_task_handler(float(sys.argv[1]), lambda *lost: exit_now('lost {}: {}'.format(*lost)))

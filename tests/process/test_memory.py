@@ -9,7 +9,7 @@ import sys
 import pytest
 from conftest import ROOT
 
-from estimator_train.process import cpu_tuning, logs, malloc, memory
+from estimator_train.process import cpu_tuning, logs, memory
 
 GB = 10 ** 9
 
@@ -73,7 +73,7 @@ def test_address_space():
 # page faults of the last rounds, and the memory that is resident before and after its return.
 ALLOCATES = '''
 import ctypes, json, resource, threading
-from estimator_train.process import malloc
+from estimator_train.process import cpu_tuning
 libc = ctypes.CDLL(None)
 libc.malloc.restype, libc.free.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
 def rounds(count):
@@ -91,8 +91,8 @@ def in_both(count):
 def resident_mb():
   with open('/proc/self/statm') as file:
     return int(file.read().split()[1]) * resource.getpagesize() / 2 ** 20
-found = [malloc.keep_freed_memory(), -in_both(1) + in_both(5), resident_mb()]
-malloc.return_freed_memory()
+found = [cpu_tuning.keep_freed_memory(), -in_both(1) + in_both(5), resident_mb()]
+cpu_tuning.return_freed_memory()
 print(json.dumps(found + [resident_mb()]))
 '''
 
@@ -102,7 +102,7 @@ def test_malloc_keeps_freed_blocks_and_returns_them_later():
   assert is_kept and faults < 1000  # Ten rounds of 73 MiB have 186,880 pages.
   assert resident_mb > 70 and resident_mb - returned_mb > 60
   for name in ('MALLOC_ARENA_MAX', 'MALLOC_TRIM_THRESHOLD_', 'MALLOC_MMAP_MAX_', 'GLIBC_TUNABLES'):
-    assert not malloc.keep_freed_memory({name: '4'})  # What the user has set stays.
+    assert not cpu_tuning.keep_freed_memory({name: '4'})  # What the user has set stays.
 
 
 # What the program has set by the time that TensorFlow is imported.
@@ -137,7 +137,7 @@ def test_variables_of_the_build_with_onednn(tmp_path):
 def test_tuning_for_a_processor(tmp_path, monkeypatch):
   cpu = 'vendor_id\t: {}\nflags\t\t: fpu avx {}\n\nvendor_id\t: GenuineIntel\n'.format
   monkeypatch.setattr(cpu_tuning, '_CPU_INFO', str(tmp_path / 'cpuinfo'))
-  monkeypatch.setattr(malloc, 'keep_freed_memory', lambda: True)
+  monkeypatch.setattr(cpu_tuning, 'keep_freed_memory', lambda: True)
   for cpu_info, mkl_type, pads, limit in (
       (None, None, False, None), (cpu('AuthenticAMD', 'avx2'), '5', True, None),
       (cpu('AuthenticAMD', 'avx2'), '5', True, 2 ** 31),

@@ -10,7 +10,7 @@ from unittest import mock
 
 import pytest
 
-from estimator_train.process import exit as exiting, logs, phases, progress_bar
+from estimator_train.process import logs, progress, signals
 from estimator_train.process.start_up import START_TIME_VARIABLE, StartUpTimer, process_age_secs
 
 LOG = logging.getLogger('estimator_train')
@@ -37,8 +37,8 @@ def test_a_message_is_one_line_whatever_it_contains(capsys):
 
 def test_the_last_message_and_the_code_of_a_lost_task(monkeypatch, capsys):
   codes = []
-  monkeypatch.setattr(exiting.os, '_exit', codes.append)
-  exiting.exit_now('lost worker 1:\nits connection ended')
+  monkeypatch.setattr(signals.os, '_exit', codes.append)
+  signals.exit_now('lost worker 1:\nits connection ended')
   assert codes == [138] and capsys.readouterr().err == 'lost worker 1: its connection ended\n'
 
 
@@ -49,40 +49,40 @@ def test_a_long_phase_is_logged_again_and_again(monkeypatch, caplog):
       len(lines) >= 3 and are_there.set())
   monkeypatch.setattr(LOG, 'handlers', [handler])
   caplog.set_level(logging.INFO, LOG.name)
-  with phases.Phase('building the model', lambda: itertools.repeat(0.)):
+  with progress.Phase('building the model', lambda: itertools.repeat(0.)):
     assert are_there.wait(60)
   assert lines[0] == 'building the model'
   assert set(lines[1:]) <= {'building the model: {} s so far'.format(secs) for secs in range(60)}
   assert threading.active_count() == before
   del lines[:]
-  phase = phases.Phase('preparing the data')  # A short one, which ends twice.
+  phase = progress.Phase('preparing the data')  # A short one, which ends twice.
   phase.end()
   phase.end()
   assert lines == ['preparing the data']
   caplog.set_level(logging.WARNING, LOG.name)
-  with phases.Phase('building the model'):
+  with progress.Phase('building the model'):
     assert threading.active_count() == before  # No thread without a log.
-  assert list(itertools.islice(phases._default_intervals(), 7)) == [2.] * 5 + [10.] * 2
+  assert list(itertools.islice(progress._default_intervals(), 7)) == [2.] * 5 + [10.] * 2
 
 
 def use_bar(**options):
   """Uses a progress bar, and returns whether it is shown."""
-  with progress_bar.make_progress_bar(total=4, desc='filling', **options) as bar:
+  with progress.make_progress_bar(total=4, desc='filling', **options) as bar:
     bar.update(4)
     return not bar.disable
 
 
 def test_progress_bars(capsys, monkeypatch):
-  assert not use_bar() and not progress_bar.is_shown() and capsys.readouterr().err == ''
+  assert not use_bar() and not progress.is_shown() and capsys.readouterr().err == ''
   monkeypatch.setattr(sys.stderr, 'isatty', lambda: True)
   for leave in (True, False):
-    assert progress_bar.is_shown() and use_bar(leave=leave)
+    assert progress.is_shown() and use_bar(leave=leave)
     shown = capsys.readouterr().err
     assert 'filling: ' in shown and ('100%' in shown) == leave
 
 
 def test_progress_bars_in_a_notebook(monkeypatch, capsys, jupyter_kernel):
-  assert progress_bar.is_shown() and use_bar(leave=False)
+  assert progress.is_shown() and use_bar(leave=False)
   assert capsys.readouterr().err.splitlines()[-1].startswith('filling: 100%')
   widget = mock.MagicMock()
   monkeypatch.setitem(sys.modules, 'ipywidgets', types.ModuleType('ipywidgets'))
@@ -91,7 +91,7 @@ def test_progress_bars_in_a_notebook(monkeypatch, capsys, jupyter_kernel):
   widget.assert_called_once_with(total=4, desc='filling', leave=True)
   assert capsys.readouterr() == ('', '')
   del jupyter_kernel.kernel  # As IPython on a terminal.
-  assert not use_bar() and not progress_bar.is_shown()
+  assert not use_bar() and not progress.is_shown()
 
 
 @pytest.mark.skipif(not os.path.exists('/proc/uptime'), reason='only Linux has /proc/uptime')

@@ -38,8 +38,8 @@ def test_the_code_says_whether_the_result_is_lost(command, code, err):
 
 @pytest.mark.parametrize('streams', ['2>&-', '2>/dev/full'])
 def test_messages_are_lost_and_results_are_not(streams):
-  program = ('import os, sys, logging; from estimator_train.process import logs, streams; '
-             'streams.prepare(); logs.set_up(0); print(sys.stderr.isatty(), '
+  program = ('import os, sys, logging; from estimator_train.process import logs; '
+             'logs.prepare_streams(); logs.set_up(0); print(sys.stderr.isatty(), '
              'os.open(os.devnull, os.O_RDONLY) > 2, os.get_inheritable(2)); '
              'logging.getLogger("estimator_train").info("a message"); '
              'os.system("echo of a child >&2"); print("result", file=sys.stdout)')

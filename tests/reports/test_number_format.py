@@ -1,6 +1,6 @@
 """Numbers and names in pictures and tables."""
 
-from estimator_train.reports import chart_rendering, number_format
+from estimator_train.reports import charts, number_format
 
 
 def test_labels_in_pictures():
@@ -8,7 +8,7 @@ def test_labels_in_pictures():
       ('T-shirt/top', 'T-shirt/top'), ('$a$', r'\$a\$'), (' a\n b', 'a b'),
       ('x' * 40, 'x' * 17 + '…'), ('视网膜', 'class 1'), ('\udcff', 'class 1'), ('', 'class 1'),
       ('a\u202eb', 'class 1')):
-    assert chart_rendering.format_tick_label(text, 'class 1') == expected
+    assert charts.format_tick_label(text, 'class 1') == expected
 
 
 def test_numbers_have_as_many_digits_as_they_are_worth():

@@ -19,7 +19,7 @@ import page_example
 import pytest
 from PIL import Image
 
-from estimator_train.reports import class_selection, page, scaling_chart
+from estimator_train.reports import evaluation, page, scaling_chart
 from estimator_train.settings import groups
 
 # The pictures and sections of each file alone.
@@ -272,9 +272,9 @@ def test_of_many_classes_the_worst_are_shown(tmp_path):
   assert len(found.all('tr')) == 1 + 30 + 1 + 1 and len(found.source) < 400000
   assert 'class 700 predicted as class 3, 4 times' in found.alts
   # Few classes keep their order.
-  chosen = class_selection.select_classes(page_example.example(('a', 'b'))['evaluation.json'])
+  chosen = evaluation.select_classes(page_example.example(('a', 'b'))['evaluation.json'])
   assert [row.class_name for row in chosen.rows] == ['a', 'b'] and chosen.confusions == []
-  assert chosen.matrix.tolist() == [[9, 0], [0, 10]] and class_selection.select_classes({}) is None
+  assert chosen.matrix.tolist() == [[9, 0], [0, 10]] and evaluation.select_classes({}) is None
 
 
 def test_sweeps(tmp_path):

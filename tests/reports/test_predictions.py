@@ -11,8 +11,12 @@ import numpy as np
 import pytest
 
 from estimator_train.errors import UserError
-from estimator_train.reports import predictions, samples
-from estimator_train.reports.evaluation import per_class_metrics
+from estimator_train.modes import predict as predictions
+from estimator_train.reports.evaluation import (
+  as_probabilities,
+  per_class_metrics,
+  write_samples,
+)
 
 LABELS = ['a', 'b,"c"', 'd', 'é', 'f', 'g']
 OUTPUTS = np.array([0.05, 0.5, 0.1, 0.25, 0.03, 0.07], np.float32)
@@ -65,7 +69,7 @@ def test_names_come_back(tmp_path, capsys):
 def test_csv_has_no_formulas(tmp_path):
   with open_writer(tmp_path / 'out.csv') as writer:
     writer.write(predict(b'+a.png', [.5, .3, .2], ['=1+1', '-1', '@x']))
-    writer.write(predictions.make_error(predictions.file_source(b'b'), '-x'))
+    writer.write(dict(predictions.file_source(b'b'), error='-x'))
   row, error = rows(tmp_path / 'out.csv')
   assert [row[key] for key in ('file', 'label', 'top2_label', 'top3_label', 'probability')] == [
       "'+a.png", "'=1+1", '-1', "'@x", '0.5']
@@ -98,7 +102,7 @@ def test_bad_files(tmp_path, caplog):
   for name in ('out.jsonl', 'out.CSV'):
     caplog.clear()
     with open_writer(tmp_path / name) as writer:
-      writer.write(predictions.make_error(predictions.file_source(b'half\n.png'), 'ends early'))
+      writer.write(dict(predictions.file_source(b'half\n.png'), error='ends early'))
       writer.write(predict(b'nan.png', OUTPUTS * np.nan))
     assert writer.num_errors == 2 and writer.num_predicted == 0
     assert writer.first_error == ('half\n.png', 'ends early')
@@ -131,11 +135,11 @@ def test_no_such_output(tmp_path):
   for output, why in ((tmp_path / 'none' / 'out.csv', '/none does not exist): give a file'),
                       ('.', '(not a regular file)'), ('/dev/null', '(not a regular file)')):
     with pytest.raises(UserError) as caught:
-      predictions.check_output_path(str(output))
+      predictions._check_output_path(str(output))
     assert '--output cannot be written: {} ('.format(output) in str(caught.value)
     assert why in str(caught.value)
   for output in ('-', 'new.csv'):
-    predictions.check_output_path(output)
+    predictions._check_output_path(output)
 
 
 def test_outputs_become_probabilities():
@@ -143,7 +147,7 @@ def test_outputs_become_probabilities():
       ([.2, .8], [.2, .8]), ([0., 0.], [.5, .5]), ([1., 1.], [.5, .5]),
       ([1000., 1000 + math.log(3)], [.25, .75]),
       ([-.5, 1.5], [1 / (1 + math.exp(2)), 1 / (1 + math.exp(-2))])):
-    assert samples.as_probabilities(np.array(outputs, np.float64)) == pytest.approx(expected)
+    assert as_probabilities(np.array(outputs, np.float64)) == pytest.approx(expected)
 
 
 def test_samples_have_pictures_and_predictions(tmp_path, monkeypatch):
@@ -155,10 +159,10 @@ def test_samples_have_pictures_and_predictions(tmp_path, monkeypatch):
                                         (colour, 0, [0, math.log(2), -100.]))]
   with monkeypatch.context() as patch:
     patch.setitem(sys.modules, 'PIL', None)
-    samples.write_samples(str(tmp_path), ['a', 'b', 'c'], some)
-  samples.write_samples(str(tmp_path), ['a', 'b', 'c'], [])
+    write_samples(str(tmp_path), ['a', 'b', 'c'], some)
+  write_samples(str(tmp_path), ['a', 'b', 'c'], [])
   assert not list(tmp_path.iterdir())
-  samples.write_samples(str(tmp_path), ['a', 'b', 'c'], some)
+  write_samples(str(tmp_path), ['a', 'b', 'c'], some)
   folder = tmp_path / 'report'
   assert json.loads((folder / 'samples.json').read_text())['samples'] == [
       {'label': 'c', 'predicted': 'b', 'probability': .5, 'image': 'sample-00.png'},

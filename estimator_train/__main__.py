@@ -13,7 +13,7 @@ from estimator_train.errors import (
   UserError,
   one_line,
 )
-from estimator_train.process import cpu_tuning, logs, signals, streams
+from estimator_train.process import cpu_tuning, logs, signals
 from estimator_train.settings import command_line
 
 # Exit codes. A run that a signal ends exits with _SIGNAL_CODE_BASE plus the number of the signal.
@@ -30,7 +30,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     The exit code.
   """
   try:
-    streams.prepare()
+    logs.prepare_streams()
     return _run(sys.argv[1:] if argv is None else argv)
   except StoppedBySignal as stopped:
     signals.end_stopped_run(stopped)

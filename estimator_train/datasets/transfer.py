@@ -9,7 +9,7 @@ from typing import Any, BinaryIO, Callable, Dict, Iterator, NamedTuple
 
 from estimator_train.errors import UserError
 from estimator_train.files.atomic import open_locked
-from estimator_train.process.progress_bar import make_progress_bar
+from estimator_train.process.progress import make_progress_bar
 
 LOG = logging.getLogger('estimator_train')
 

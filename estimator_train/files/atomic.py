@@ -1,4 +1,4 @@
-"""Writes files atomically: a file gets its final name only when it is complete."""
+"""Writes files atomically: a file gets its final name only when it is complete. Also locks files."""
 
 import contextlib
 import fcntl
@@ -10,6 +10,9 @@ from typing import Any, BinaryIO, Callable, Dict, Iterator
 
 _LOG = logging.getLogger('estimator_train')
 _POLL_SECS = 0.1
+# Spreadsheets take a cell that begins with one of these characters, or their full-width forms, for
+# a formula: https://owasp.org/www-community/attacks/CSV_Injection
+_FORMULA_STARTS = tuple('=+-@\t\r\n\uff1d\uff0b\uff0d\uff20')
 
 
 def write_text(path: str, text: str) -> None:
@@ -56,6 +59,17 @@ def write_json(path: str, value: Dict[str, Any]) -> None:
   lines = ('{}: {}'.format(json.dumps(name), json.dumps(item, allow_nan=False))
            for name, item in value.items())
   write_text(path, '{\n  ' + ',\n  '.join(lines) + '\n}\n')
+
+
+def csv_cell(value: Any) -> Any:
+  """Returns the value of a CSV cell; text that spreadsheets take for a formula begins with `'`."""
+  if not isinstance(value, str) or len(value) < 2 or not value.startswith(_FORMULA_STARTS):
+    return value
+  try:
+    float(value)
+    return value
+  except ValueError:
+    return "'" + value
 
 
 @contextlib.contextmanager

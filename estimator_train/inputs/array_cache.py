@@ -15,7 +15,7 @@ from estimator_train.errors import UserError
 from estimator_train.files import atomic, stored
 from estimator_train.inputs import file_errors
 from estimator_train.process.memory import available_bytes
-from estimator_train.process.progress_bar import make_progress_bar
+from estimator_train.process.progress import make_progress_bar
 
 _LOG = logging.getLogger('estimator_train')
 _FOOTER = struct.Struct('<QI')  # Modification time in ns, checksum.

@@ -13,7 +13,7 @@ from estimator_train.errors import UserError, printable
 from estimator_train.files import stored
 from estimator_train.inputs.encoded_images import EncodedImages
 from estimator_train.inputs.source import BadExample, BadImage, WrongSchema
-from estimator_train.process.progress_bar import make_progress_bar
+from estimator_train.process.progress import make_progress_bar
 from estimator_train.settings import groups
 
 _LOG = logging.getLogger('estimator_train')

@@ -15,7 +15,7 @@ from estimator_train.inputs import array_cache, order
 from estimator_train.inputs.batching import Batching
 from estimator_train.inputs.encoded_images import EncodedImages
 from estimator_train.inputs.source import CacheNotStored
-from estimator_train.process.progress_bar import make_progress_bar
+from estimator_train.process.progress import make_progress_bar
 
 _LOG = logging.getLogger('estimator_train')
 _FILL_BATCH_SIZE = 64

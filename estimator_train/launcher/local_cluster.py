@@ -29,7 +29,7 @@ from estimator_train.launcher.local_tasks import (
   Timeouts,
   print_to_stderr,
 )
-from estimator_train.process import child_process, streams
+from estimator_train.process import child_process, logs
 from estimator_train.run_dir import run_files
 from estimator_train.settings import command_line
 
@@ -69,7 +69,7 @@ def main(argv: Optional[Sequence[str]] = None, program: Sequence[str] = _PROGRAM
     The exit code.
   """
   try:
-    streams.prepare()
+    logs.prepare_streams()
     tasks, resources, max_restarts, program_arguments = _parse_arguments(
         sys.argv[1:] if argv is None else argv)
     strategy = 'multi_worker_mirrored' if tasks[-1].type != 'ps' else 'parameter_server'

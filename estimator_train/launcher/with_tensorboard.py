@@ -16,7 +16,7 @@ from typing import List, NoReturn, Optional, Sequence
 from estimator_train.errors import UserError
 from estimator_train.launcher import local_cluster
 from estimator_train.launcher.local_tasks import print_to_stderr
-from estimator_train.process import child_process, streams
+from estimator_train.process import child_process, logs
 from estimator_train.run_dir import run_files
 from estimator_train.settings import command_line
 
@@ -41,7 +41,7 @@ def main(argv: Optional[Sequence[str]] = None, module_command: Sequence[str] = _
          for argument in arguments):
     module = 'estimator_train.launcher.local_cluster'
   try:
-    streams.prepare()
+    logs.prepare_streams()
     if not command_line.wants_help(arguments):
       program_arguments = (arguments if module == 'estimator_train'
                            else local_cluster.remove_launcher_flags(arguments))

@@ -9,7 +9,7 @@ from typing import Any, ContextManager, Dict, Optional
 
 from estimator_train.cluster import worker as workers
 from estimator_train.cluster.worker import Worker
-from estimator_train.process.phases import Phase
+from estimator_train.process.progress import Phase
 from estimator_train.run_dir import disk_errors, run_lock
 from estimator_train.run_dir.run_files import RunDir
 from estimator_train.settings import Settings, groups

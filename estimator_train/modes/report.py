@@ -1,10 +1,20 @@
-"""`--mode=report`: writes the report page of an existing run, or a comparison of several runs."""
+"""`--mode=report`: writes the report page of an existing run, or a comparison of several runs.
+
+The runs are those of this package or of any Estimator.
+"""
 
 import os
-from typing import Any, Dict
+from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from estimator_train.errors import UserError
-from estimator_train.reports import page, run_comparison
+from estimator_train.reports import learning_curves, page
+from estimator_train.reports.number_format import (
+  MISSING,
+  format_number,
+  format_percent,
+  format_ratio,
+  format_secs,
+)
 from estimator_train.run_dir.run_files import RunDir
 from estimator_train.settings import Settings
 
@@ -15,13 +25,87 @@ def run(settings: Settings) -> Dict[str, Any]:
       os.path.realpath, settings.runs):
     raise UserError('--model_dir must not be one of the compared runs, since its page would be '
                     'lost', '--model_dir=' + settings.model_dir, 'give another folder')
-  runs = run_comparison.read_runs(settings.runs)
+  runs = [_read_run(*named) for named in zip(_short_names(settings.runs), settings.runs)]
   RunDir(settings.model_dir).make()
-  path = page.write_page_of_runs(runs, settings.model_dir)
+  if len(runs) == 1:
+    path = page.write_run_page(runs[0].data, runs[0].folder, settings.model_dir)
+  else:
+    path = page.write_comparison(runs, *_make_table(runs), settings.model_dir)
   return {'mode': settings.mode, 'model_dir': settings.model_dir, 'page': path, 'runs': [{
       'folder': each.folder,
-      'examples_per_sec': each.examples_per_sec,
-      'steps_per_sec': each.steps_per_sec,
+      'examples_per_sec': each.rates['examples/sec'],
+      'steps_per_sec': each.rates['steps/sec'],
       'accuracy': each.data.evaluation.get('accuracy'),
       'average_loss': each.data.evaluation.get('average_loss'),
   } for each in runs]}
+
+
+def _read_run(name: str, folder: str) -> page.Run:
+  """Reads the files of a run; raises a UserError if the folder does not exist, or has no run.
+
+  If there is no throughput.json or evaluation.json, the figures are those in the event files.
+  """
+  if not os.path.isdir(folder):
+    raise UserError('--runs must be existing folders', folder,
+                    'give the model_dir of a run, or the report_dir of a TimeHistory')
+  data = page.read_page_data(folder)
+  if learning_curves.has_event_files(folder):
+    data = data._replace(curves=learning_curves.read_learning_curves(folder))
+  if not (data.throughput or data.evaluation or any(data.curves.values())):
+    raise UserError('--runs must be folders of training runs',
+                    folder + ' has neither throughput.json nor event files with a loss',
+                    'give the model_dir of a run, or the report_dir of a TimeHistory')
+  if not data.evaluation:
+    data = data._replace(evaluation=learning_curves.read_last_evaluation(folder))
+  rate = None if data.throughput else learning_curves.read_steps_per_sec(folder)
+  if rate is not None:
+    data = data._replace(throughput={'steps_per_sec': rate})
+  return page.Run(name, folder, data)
+
+
+def _short_names(folders: Sequence[str]) -> List[str]:
+  """Returns the ends of the paths, which are just long enough to distinguish the folders."""
+  paths = [os.path.abspath(folder).split(os.sep) for folder in folders]
+  for count in range(1, max(map(len, paths)) + 1):
+    names = [os.sep.join(parts[-count:]) for parts in paths]
+    if len(set(names)) == len({os.sep.join(parts) for parts in paths}):
+      break
+  return names
+
+
+def _make_table(runs: Sequence[page.Run]) -> Tuple[List[str], List[List[str]]]:
+  """Returns the header and the rows of the comparison, one row per run.
+
+  Columns that are unknown for all runs are left out.
+  """
+  rows = [_make_cells(run, runs[0]) for run in runs]
+  known = [column for column in zip(*rows) if any(cell != MISSING for _, cell in column)]
+  return ([column[0][0] for column in known],
+          [[column[index][1] for column in known] for index in range(len(runs))])
+
+
+def _make_cells(run: page.Run, first: page.Run) -> List[Tuple[str, str]]:
+  """Returns (title, text) of each cell of a run, whose rates are compared with the first run."""
+  throughput, evaluation = run.data.throughput, run.data.evaluation
+  last_step, last_loss = (run.data.curves.get('train_loss') or [(None, None)])[-1]
+  rates = [cell for unit, rate in run.rates.items() for cell in (
+      (unit, format_number(rate)), ('ratio', _format_ratio(rate, first.rates[unit])))]
+  return [
+      ('run', run.name),
+      ('model', str(throughput.get('model') or MISSING)),
+      ('strategy', str(throughput.get('distribution_strategy') or MISSING)),
+      ('replicas', format_number(throughput.get('num_replicas'))),
+      ('devices', ', '.join(throughput.get('devices') or [MISSING])),
+      ('global batch', format_number(throughput.get('global_batch_size'))),
+      *rates,
+      ('step, median', format_secs((throughput.get('step_secs') or {}).get('p50'))),
+      ('waiting for input', format_percent((throughput.get('shares') or {}).get('input'))),
+      ('last step', format_number(throughput.get('global_step', last_step))),
+      ('training loss', format_number(last_loss)),
+      ('accuracy', format_percent(evaluation.get('accuracy'))),
+      ('average loss', format_number(evaluation.get('average_loss'))),
+      ('TensorFlow', str(throughput.get('tensorflow_version') or MISSING))]
+
+
+def _format_ratio(rate: Optional[float], first: Optional[float]) -> str:
+  return format_ratio(rate / first) if rate and first else MISSING

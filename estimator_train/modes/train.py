@@ -7,7 +7,7 @@ from estimator_train.cluster.worker import EVALUATOR, PARAMETER_SERVER, SINGLE_W
 from estimator_train.distribution.engines import parameter_server
 from estimator_train.exporting import export as exports, h5_model
 from estimator_train.process.signals import SignalState
-from estimator_train.reports import evaluation, learning_curves, page, summary, throughput
+from estimator_train.reports import evaluation, learning_curves, page, throughput
 from estimator_train.settings import Settings, groups
 from estimator_train.training.evaluation.loop import EvaluationLoop
 from estimator_train.training.model import Model, prepare
@@ -75,6 +75,6 @@ def _report(run: Run, outcome: Outcome, signals: SignalState,
     result['stopped_early'] = outcome.stop_reason.text
   learning_curves.write_learning_curves(settings.model_dir)
   page_file = page.write_page_of_finished_run(settings.model_dir, settings[groups.Reporting])
-  summary.log_summary(result, loop.best_metric.name if loop else None, {
+  throughput.log_summary(result, loop.best_metric.name if loop else None, {
       'report': page_file, 'model': model_file, 'checkpoint': run.run_dir.last_checkpoint()})
   return result

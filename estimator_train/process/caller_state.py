@@ -5,7 +5,7 @@ import warnings
 from contextlib import ExitStack, contextmanager
 from typing import Iterator, Optional
 
-from estimator_train.process import cpu_tuning, logs, malloc, start_up
+from estimator_train.process import cpu_tuning, logs, start_up
 from estimator_train.tf_patches import xla
 
 _RESTORED_VARIABLES = ('TF_CONFIG', xla.FLAGS_VARIABLE, logs.CPP_LEVEL_VARIABLE,
@@ -47,7 +47,7 @@ def restored_process_state(verbosity: int = 0, restores_session: bool = True) ->
       tf.logging.set_verbosity(log_level)
   finally:
     if keeps_memory:
-      malloc.return_freed_memory()
+      cpu_tuning.return_freed_memory()
     for name, value in variables.items():
       _set_variable(name, value)
 

@@ -3,7 +3,7 @@
 Python runs a handler between two instructions of the main thread, so not while a C++ function runs.
 If the exception of a handler passes through a C++ function or a finalizer, it may be discarded, or
 replaced by another one. The thread of `watch` repeats such a signal, and `ending_stopped_run`
-raises the exception again.
+raises the exception again. `exit_now` ends the process although some of its threads hang.
 """
 
 import contextlib
@@ -17,14 +17,14 @@ import time
 import weakref
 from typing import Any, Callable, Dict, Iterator, Optional
 
-from estimator_train.errors import StoppedBySignal
-from estimator_train.process.exit import exit_now
+from estimator_train.errors import PeerLost, StoppedBySignal, one_line
 
 _LOG = logging.getLogger('estimator_train')
 # SIGHUP is sent when the terminal is closed.
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _EXIT_CODE_BASE = 128
 _STOP_TIMEOUT_SECS, _REPEAT_SECS = 10., .1
+_PRINT_TIMEOUT_SECS = 2.
 _FINISHING = 'finishing the step, then saving a checkpoint and writing the reports'
 
 
@@ -243,3 +243,13 @@ def _watch(read_end: int) -> None:
 
 def _log_nothing_to_save(signum: int, frame: Any) -> None:
   _LOG.info('%s: nothing to save, since no training is in progress', signal.Signals(signum).name)
+
+
+def exit_now(message: str, exit_code: int = PeerLost.exit_code) -> None:
+  """Prints a message, then ends the process, even if a thread hangs."""
+  # Prints in another thread, because `print` hangs if a hanging thread owns the lock of stderr.
+  printer = threading.Thread(
+      target=lambda: print(one_line(message), file=sys.stderr, flush=True), daemon=True)
+  printer.start()
+  printer.join(_PRINT_TIMEOUT_SECS)
+  os._exit(exit_code)

@@ -1,15 +1,29 @@
-"""Writes `evaluation.json`, the report of an evaluation."""
+"""Writes the report of an evaluation: `evaluation.json`, and examples for the report page.
 
+`report/samples.json` has the predicted classes of a few images, which are written as PNG files.
+`report/outputs.json` has the true and predicted values of outputs that predict numbers.
+"""
+
+import io
 import logging
-from typing import Any, Dict, Optional, Sequence
+import os
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence
+
+import numpy as np
 
 from estimator_train.files import atomic
-from estimator_train.reports import samples
+from estimator_train.reports import make_report_folder
 from estimator_train.run_dir.run_files import RunDir
 from estimator_train.settings import groups
 
 _LOG = logging.getLogger('estimator_train')
-EVALUATION_FILE = 'evaluation.json'
+EVALUATION_FILE, SAMPLES_FILE, OUTPUTS_FILE = 'evaluation.json', 'samples.json', 'outputs.json'
+# The charts of an output, by its index in outputs.json.
+VALUES_FILE, ERRORS_FILE = 'output-{}-values.png', 'output-{}-errors.png'
+_MAX_VALUES = 5000  # Per output, of which an example may have several.
+# With many more classes, the class names would overlap on the axes of the confusion matrix.
+_MAX_SHOWN_CLASSES = 30
+_MAX_CONFUSIONS = 10
 
 
 def write_evaluation_report(settings: groups.Run, class_names: Sequence[str],
@@ -21,14 +35,14 @@ def write_evaluation_report(settings: groups.Run, class_names: Sequence[str],
     settings: `--mode` and `--model_dir`.
     class_names: class names, by class index; empty if there are no classes.
     metrics: the metrics, `global_step` and `checkpoint`; see Evaluator.evaluate.
-    sample_predictions: a few examples with the outputs of the model; see `samples.py`.
+    sample_predictions: a few examples with the outputs of the model.
   """
   report, run_dir = dict(metrics), RunDir(settings.model_dir)
   if class_names:
     report['per_class'] = per_class_metrics(class_names, metrics['confusion_matrix'])
   atomic.write_json(run_dir.path_to(EVALUATION_FILE), report)
-  samples.write_samples(run_dir.path, class_names, sample_predictions.images)
-  samples.write_output_samples(run_dir.path, sample_predictions.outputs)
+  write_samples(run_dir.path, class_names, sample_predictions.images)
+  write_output_samples(run_dir.path, sample_predictions.outputs)
   values = {name: value for name, value in metrics.items() if isinstance(value, float)}
   _LOG.info('%s over %d examples at step %d', ', '.join(
       '{} {:.4f}'.format(name.replace('_', ' '), value) for name, value in values.items()),
@@ -63,3 +77,155 @@ def per_class_metrics(class_names: Sequence[str],
 
 def _ratio(numerator: int, denominator: int) -> Optional[float]:
   return numerator / denominator if denominator else None
+
+
+def write_samples(model_dir: str, class_names: Sequence[str], samples: Sequence[Any]) -> None:
+  """Writes the examples and their images, or nothing if Pillow is not installed.
+
+  Args:
+    model_dir: model_dir of the run.
+    class_names: class names, by class index.
+    samples: examples with the attributes `image` (pixel values from 0 to 255,
+      [height, width, 1 or 3]), `class_index` (of the true class) and `outputs` (the outputs of the
+      model, [num_classes]).
+  """
+  if not samples:
+    return
+  try:
+    from PIL import Image  # Optional: only --mode=audit and the report page use Pillow.
+  except ImportError:
+    return
+  folder = make_report_folder(model_dir)
+  entries = []
+  for index, sample in enumerate(samples):
+    image_name = 'sample-{:02d}.png'.format(index)
+    pixels = np.clip(sample.image, 0, 255).astype(np.uint8)
+    png = io.BytesIO()
+    Image.fromarray(pixels[..., 0] if pixels.shape[-1] == 1 else pixels).save(png, 'PNG')
+    atomic.write_bytes(os.path.join(folder, image_name), png.getvalue())
+    probabilities = as_probabilities(sample.outputs)
+    predicted = int(np.argmax(probabilities))
+    entries.append({
+        'label': class_names[sample.class_index], 'predicted': class_names[predicted],
+        'probability': float(probabilities[predicted]), 'image': image_name})
+  atomic.write_json(os.path.join(folder, SAMPLES_FILE), {'samples': entries})
+
+
+def write_output_samples(model_dir: str, samples: Sequence[Any]) -> None:
+  """Writes the true and predicted values of outputs that predict numbers.
+
+  Args:
+    model_dir: model_dir of the run.
+    samples: for each output, an object with the attributes `output_name`, `targets` and `outputs`,
+      arrays of the same shape.
+  """
+  if not samples:
+    return
+  folder = make_report_folder(model_dir)
+  atomic.write_json(os.path.join(folder, OUTPUTS_FILE), {
+      sample.output_name: {'examples': len(sample.targets), **{
+          name: _finite_numbers(values) for name, values in (
+              ('true', sample.targets), ('predicted', sample.outputs))}}
+      for sample in samples})
+
+
+def _finite_numbers(values: np.ndarray) -> List[Optional[float]]:
+  """Returns the first values as a list, with None for values that are not finite."""
+  return [float('{:.6g}'.format(value)) if np.isfinite(value) else None
+          for value in values.astype(np.float64).ravel()[:_MAX_VALUES]]
+
+
+def as_probabilities(outputs: np.ndarray) -> np.ndarray:
+  """Returns the class probabilities [num_classes]. Outputs that are logits are converted."""
+  outputs = outputs.astype(np.float64)
+  if outputs.min() >= 0 and abs(outputs.sum() - 1) < 1e-3:
+    return outputs
+  exponentials = np.exp(outputs - outputs.max())
+  return exponentials / exponentials.sum()
+
+
+class ClassMetrics(NamedTuple):
+  """The metrics of a class.
+
+  Attributes:
+    class_index: index of the class in the model's outputs.
+    class_name: name of the class.
+    precision: fraction; None if no example was predicted as this class.
+    recall: fraction; None if no example is of this class.
+    support: number of examples of this class.
+  """
+  class_index: int
+  class_name: str
+  precision: Optional[float]
+  recall: Optional[float]
+  support: int
+
+
+class Confusion(NamedTuple):
+  """The number of examples of one class that were predicted as another class.
+
+  Attributes:
+    true_class: name of the true class.
+    predicted_class: name of the predicted class.
+    examples: number of such examples.
+    share: `examples` ÷ the number of all examples of the true class.
+  """
+  true_class: str
+  predicted_class: str
+  examples: int
+  share: float
+
+
+class ShownClasses(NamedTuple):
+  """The classes that the report page shows.
+
+  Attributes:
+    num_classes: number of all classes, including those that are not shown.
+    rows: metrics of the shown classes, in the order of the model's outputs.
+    matrix: confusion matrix of the shown classes, int [len(rows), len(rows)].
+    confusions: the most frequent confusions among all classes, by descending `examples`.
+  """
+  num_classes: int
+  rows: List[ClassMetrics]
+  matrix: np.ndarray
+  confusions: List[Confusion]
+
+
+def select_classes(evaluation: Dict[str, Any]) -> Optional[ShownClasses]:
+  """Returns the classes to show; None if there is no valid confusion matrix.
+
+  Args:
+    evaluation: the contents of `evaluation.json`; empty if there is no such file.
+  """
+  matrix = np.array(evaluation.get('confusion_matrix', []), np.int64)
+  per_class = evaluation.get('per_class', {})
+  if not matrix.size or matrix.shape != (len(per_class), len(per_class)):
+    return None
+  class_names = list(per_class)
+  mistakes = matrix - np.diag(np.diag(matrix))
+  # Each mistake counts for both its true class and its predicted class.
+  worst_first = np.argsort(-(mistakes.sum(axis=0) + mistakes.sum(axis=1)), kind='stable')
+  shown_indices = np.sort(worst_first[:_MAX_SHOWN_CLASSES])
+  rows = [ClassMetrics(int(index), class_names[index], **per_class[class_names[index]])
+          for index in shown_indices]
+  return ShownClasses(len(class_names), rows, matrix[np.ix_(shown_indices, shown_indices)],
+                      _find_most_frequent_confusions(class_names, mistakes, matrix.sum(axis=1)))
+
+
+def _find_most_frequent_confusions(class_names: List[str], mistakes: np.ndarray,
+                                   supports: np.ndarray) -> List[Confusion]:
+  """Returns the most frequent confusions, at most _MAX_CONFUSIONS, by descending `examples`.
+
+  Args:
+    class_names: class names, by class index.
+    mistakes: the confusion matrix with zeros on its diagonal.
+    supports: number of examples of each class.
+  """
+  order = np.argsort(-mistakes, axis=None, kind='stable')[:_MAX_CONFUSIONS]
+  confusions = []
+  for true, predicted in zip(*np.unravel_index(order, mistakes.shape)):
+    count = int(mistakes[true, predicted])
+    if count:
+      confusions.append(
+          Confusion(class_names[true], class_names[predicted], count, count / supports[true]))
+  return confusions

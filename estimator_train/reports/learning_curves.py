@@ -9,8 +9,9 @@ import struct
 from typing import Any, BinaryIO, Dict, Iterator, List, Optional, Tuple
 
 from estimator_train.files import atomic, stored
+from estimator_train.reports import make_report_folder
 
-CURVES_FILE = os.path.join('report', 'curves.json')
+CURVES_FILE = 'curves.json'
 # The Estimator of a Keras model writes `loss_1`, because its graph has a scope named `loss`.
 _LOSS_TAG = r'loss(_\d+)?'
 # (pattern of folders with event files, pattern of the tag, name of the curve). A curve listed twice
@@ -33,9 +34,8 @@ Curve = List[Tuple[int, float]]  # (global step, value)
 
 def write_learning_curves(model_dir: str) -> None:
   """Writes the curves of this run and of all earlier runs in the same `model_dir`."""
-  path = os.path.join(model_dir, CURVES_FILE)
-  os.makedirs(os.path.dirname(path), exist_ok=True)
-  atomic.write_json(path, read_learning_curves(model_dir))
+  atomic.write_json(os.path.join(make_report_folder(model_dir), CURVES_FILE),
+                    read_learning_curves(model_dir))
 
 
 def read_learning_curves(model_dir: str) -> Dict[str, Curve]:

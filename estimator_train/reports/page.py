@@ -5,29 +5,102 @@ import glob
 import logging
 import os
 import platform
-from typing import Any, Dict, List, Mapping, Optional, Sequence
+import re
+import struct
+from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Sequence
 
 from estimator_train import __version__
-from estimator_train.files import atomic
+from estimator_train.files import atomic, stored
 from estimator_train.reports import (
-  class_selection,
+  REPORT_FOLDER,
+  evaluation,
+  learning_curves,
+  make_report_folder,
   number_format,
   page_content,
-  page_data,
-  run_comparison,
+  throughput,
 )
-from estimator_train.reports.step_curve import REPORT_FOLDER
+from estimator_train.run_dir.run_files import FLAGS_FILE
 from estimator_train.settings import groups
 
 _LOG = logging.getLogger('estimator_train')
-_PAGE_FILE = 'index.html'
-# The files of all charts, except those of outputs. `_write_files` removes the files of charts that
-# have no data, because an earlier run may have written these files.
+_OMITTED = 'the report page omits it'
+_PNG_SIGNATURE = b'\x89PNG\r\n\x1a\n'
+# The charts that earlier runs may have written. Those for which this run has no data are removed.
 _CHART_FILES = ('step-time.png', 'step-histogram.png', 'loss.png', 'accuracy.png',
-                'confusion-matrix.png', 'scaling.png', 'scaling-prediction.png', 'rates.png',
-                'compared-loss.png', 'compared-accuracy.png')
+                'confusion-matrix.png', 'output-*.png', 'scaling.png', 'scaling-prediction.png',
+                'rates.png', 'compared-loss.png', 'compared-accuracy.png')
 # The longer side of a sample image in CSS pixels. Three samples fit in a row on a phone.
 _SAMPLE_SIZE = 112
+
+
+class RecordedFlags(NamedTuple):
+  """The flags in `flags.txt`: values by name, and the names of the flags that are not set."""
+  values: Dict[str, str]
+  not_set: List[str]
+
+
+class PageData(NamedTuple):
+  """The contents of the files in a `model_dir`. A missing or invalid file has empty contents.
+
+  Attributes:
+    flags: flags in `flags.txt`.
+    throughput, evaluation, input_benchmark, scaling: contents of the JSON file of the same name.
+    ledger: contents of `ledger.json`: the published and measured figures of `--mode=reproduce`.
+    steps, curves: contents of `report/steps.json` and `report/curves.json`.
+    samples: the list in `report/samples.json`.
+    outputs: contents of `report/outputs.json`.
+  """
+  flags: RecordedFlags
+  throughput: Dict[str, Any]
+  evaluation: Dict[str, Any]
+  input_benchmark: Dict[str, Any]
+  scaling: Dict[str, Any]
+  ledger: Dict[str, Any]
+  steps: Dict[str, Any]
+  curves: Dict[str, Any]
+  samples: List[Dict[str, Any]]
+  outputs: Dict[str, Any]
+
+
+class Run(NamedTuple):
+  """A training run to compare with others.
+
+  Attributes:
+    name: the name of the run on the page.
+    folder: the model_dir.
+    data: the contents of its files.
+  """
+  name: str
+  folder: str
+  data: PageData
+
+  @property
+  def rates(self) -> Dict[str, Optional[float]]:
+    """The rates of the run by their units, None if unknown."""
+    return {unit: self.data.throughput.get(unit.replace('/', '_per_'))
+            for unit in ('examples/sec', 'steps/sec')}
+
+
+def read_page_data(model_dir: str) -> PageData:
+  """Reads the files in a `model_dir` that the report page shows."""
+  def read(*path: str) -> Dict[str, Any]:
+    return stored.load_or_warn(os.path.join(model_dir, *path), stored.parse_json, _OMITTED) or {}
+
+  flags = stored.load_or_warn(
+      os.path.join(model_dir, FLAGS_FILE), stored.parse_text, _OMITTED) or ''
+  return PageData(
+      flags=RecordedFlags(dict(re.findall(r'^--(\w+)=(.*)$', flags, re.MULTILINE)),
+                          re.findall(r'^# --(\w+) is not set$', flags, re.MULTILINE)),
+      throughput=read(throughput.THROUGHPUT_FILE),
+      evaluation=read(evaluation.EVALUATION_FILE),
+      input_benchmark=read('input_benchmark.json'),
+      scaling=read('scaling.json'),
+      ledger=read('ledger.json'),
+      steps=read(REPORT_FOLDER, throughput.STEPS_FILE),
+      curves=read(REPORT_FOLDER, learning_curves.CURVES_FILE),
+      samples=read(REPORT_FOLDER, evaluation.SAMPLES_FILE).get('samples', []),
+      outputs=read(REPORT_FOLDER, evaluation.OUTPUTS_FILE))
 
 
 def write_page_of_finished_run(model_dir: Optional[str],
@@ -56,27 +129,33 @@ def write_page(model_dir: str) -> Optional[str]:
   Returns:
     The path of the page; None if Jinja2 or matplotlib is not installed.
   """
-  return _write_run_page(page_data.read_page_data(model_dir), model_dir, model_dir)
+  return write_run_page(read_page_data(model_dir), model_dir, model_dir)
 
 
-def write_page_of_runs(runs: Sequence[run_comparison.Run], output_dir: str) -> Optional[str]:
-  """Writes the page of one run, or the comparison of several runs, to `report/` in `output_dir`.
+def write_comparison(runs: Sequence[Run], header: Sequence[str], rows: Sequence[Sequence[str]],
+                     output_dir: str) -> Optional[str]:
+  """Writes the page that compares runs, and its charts, to `report/` in `output_dir`.
+
+  Args:
+    runs: the runs.
+    header, rows: the table of the page, with a row per run.
+    output_dir: the folder.
 
   Returns:
     The path of the page; None if Jinja2 or matplotlib is not installed.
   """
-  if len(runs) == 1:
-    return _write_run_page(runs[0].data, runs[0].folder, output_dir)
   if not _has_packages():
     return None
-  from estimator_train.reports import comparison_charts
+  from estimator_train.reports import charts
 
-  charts = comparison_charts.draw_comparison_charts(runs)
-  header, rows = run_comparison.table(runs)
-  return _write_files(output_dir, 'comparison.html', charts, runs=runs, header=header, rows=rows)
+  with charts.apply_chart_style():
+    return _write_files(output_dir, 'comparison.html', charts.draw_comparison_charts(
+        [run.name for run in runs], [run.rates for run in runs],
+        [run.data.curves for run in runs]), runs=runs, header=header, rows=rows)
 
 
-def _write_run_page(data: page_data.PageData, model_dir: str, output_dir: str) -> Optional[str]:
+def write_run_page(data: PageData, model_dir: str, output_dir: str) -> Optional[str]:
+  """Like write_page, but writes data that has been read to `report/` in `output_dir`."""
   if not _has_packages():
     return None
   try:
@@ -87,11 +166,10 @@ def _write_run_page(data: page_data.PageData, model_dir: str, output_dir: str) -
     return _render_run_page(_omit_damaged(data, model_dir, output_dir), model_dir, output_dir)
 
 
-def _omit_damaged(data: page_data.PageData, model_dir: str,
-                  output_dir: str) -> page_data.PageData:
+def _omit_damaged(data: PageData, model_dir: str, output_dir: str) -> PageData:
   """Returns the data without the files from each of which alone no page can be made."""
   empty_contents: List[Any] = [type(content)() for content in data[1:]]
-  empty = page_data.PageData(page_data.RecordedFlags({}, []), *empty_contents)
+  empty = PageData(RecordedFlags({}, []), *empty_contents)
   for name, content in data._asdict().items():
     try:
       _render_run_page(empty._replace(**{name: content}), model_dir, output_dir)
@@ -102,14 +180,22 @@ def _omit_damaged(data: page_data.PageData, model_dir: str,
   return data
 
 
-def _render_run_page(data: page_data.PageData, model_dir: str, output_dir: str) -> str:
-  from estimator_train.reports import page_charts
+def _render_run_page(data: PageData, model_dir: str, output_dir: str) -> str:
+  from estimator_train.reports import charts, prediction_chart, scaling_chart
 
-  shown_classes = class_selection.select_classes(data.evaluation)
-  return _write_files(
-      output_dir, 'page.html', page_charts.draw_charts(data, shown_classes), data=data,
-      content=page_content, classes=shown_classes,
-      samples=[_load_sample(model_dir, sample) for sample in data.samples])
+  classes = evaluation.select_classes(data.evaluation)
+  with charts.apply_chart_style():
+    drawn = [*charts.draw_step_charts(data.steps, data.throughput),
+             *charts.draw_curves(data.curves), *charts.draw_output_charts(data.outputs)]
+    if classes is not None:
+      drawn.append(charts.draw_confusion_matrix(classes))
+    if scaling_chart.group_rows_by_series(data.scaling):
+      drawn.append(scaling_chart.draw_scaling_chart(data.scaling))
+      if data.scaling.get('predictions'):
+        drawn.append(prediction_chart.draw_prediction_chart(data.scaling))
+  return _write_files(output_dir, 'page.html', drawn, data=data, content=page_content,
+                      classes=classes, samples=[_load_sample(model_dir, sample)
+                                                for sample in data.samples])
 
 
 def _has_packages() -> bool:
@@ -130,8 +216,7 @@ def _has_packages() -> bool:
     return False
 
 
-def _write_files(output_dir: str, template: str, charts: Mapping[str, Any],
-                 **variables: Any) -> str:
+def _write_files(output_dir: str, template: str, charts: Iterable[Any], **variables: Any) -> str:
   """Renders a template to `report/index.html`, and writes the charts next to it."""
   import jinja2
 
@@ -140,31 +225,22 @@ def _write_files(output_dir: str, template: str, charts: Mapping[str, Any],
       trim_blocks=True, lstrip_blocks=True)
   environment.filters.update(
       number=number_format.format_number, percent=number_format.format_percent,
-      ratio=number_format.format_ratio, data_uri=_make_data_uri)
+      ratio=number_format.format_ratio,
+      data_uri=lambda png: 'data:image/png;base64,' + base64.b64encode(png).decode('ascii'))
+  by_name = {chart.name: chart for chart in charts}
   text = environment.get_template(template).render(
-      charts=charts, version=__version__, python=platform.python_version(), **variables)
-  folder = os.path.join(output_dir, REPORT_FOLDER)
-  os.makedirs(folder, exist_ok=True)
-  for name in {*_CHART_FILES, *charts, *_find_output_charts(folder)}:
-    path = os.path.join(folder, name)
-    if name in charts:
-      atomic.write_bytes(path, charts[name].png)
-    elif os.path.exists(path):
-      os.remove(path)
-  path = os.path.join(folder, _PAGE_FILE)
+      charts=by_name, version=__version__, python=platform.python_version(), **variables)
+  folder = make_report_folder(output_dir)
+  for pattern in _CHART_FILES:
+    for path in glob.glob(os.path.join(glob.escape(folder), pattern)):
+      if os.path.basename(path) not in by_name:
+        os.remove(path)
+  for name, chart in by_name.items():
+    atomic.write_bytes(os.path.join(folder, name), chart.png)
+  path = os.path.join(folder, 'index.html')
   # UTF-8 cannot encode surrogate escapes in file names, so the page shows them as `\udcff`.
   atomic.write_bytes(path, text.encode('utf-8', 'backslashreplace'))
   return path
-
-
-def _find_output_charts(folder: str) -> List[str]:
-  """Returns the names of the existing charts of outputs; see output_charts.py."""
-  return [os.path.basename(path)
-          for path in glob.glob(os.path.join(glob.escape(folder), 'output-*.png'))]
-
-
-def _make_data_uri(png: bytes) -> str:
-  return 'data:image/png;base64,' + base64.b64encode(png).decode('ascii')
 
 
 def _load_sample(model_dir: str, sample: Dict[str, Any]) -> Dict[str, Any]:
@@ -176,12 +252,16 @@ def _load_sample(model_dir: str, sample: Dict[str, Any]) -> Dict[str, Any]:
 
   Returns:
     The entry with the PNG file as `png`, and `width` and `height` in CSS pixels. If there is no
-    image, `png` is None.
+    image, or it is not a PNG file, `png` is None.
   """
-  image = page_data.read_image(model_dir, sample.get('image') or '')
-  if image is None:
+  name, content = sample.get('image') or '', b''
+  if os.path.basename(name) == name:  # A name with folders could lead outside of `report/`.
+    content = stored.load_or_warn(os.path.join(model_dir, REPORT_FOLDER, name),
+                                  lambda file: file.read(), _OMITTED) or b''
+  is_png = content[:8] == _PNG_SIGNATURE and content[12:16] == b'IHDR' and len(content) >= 24
+  width, height = struct.unpack('>II', content[16:24]) if is_png else (0, 0)
+  if not width or not height:
     return dict(sample, png=None)
-  png, width, height = image
   scale = _SAMPLE_SIZE / max(width, height)
-  return dict(sample, png=png, width=max(round(width * scale), 1),
+  return dict(sample, png=content, width=max(round(width * scale), 1),
               height=max(round(height * scale), 1))

@@ -1,11 +1,13 @@
 """Formats the title, the figures and the remarks on the report page.
 
-The template page.html calls the public functions of this module as `content.NAME`.
+The template page.html calls the public functions of this module as `content.NAME`. Their arguments
+are the contents of the files in a `model_dir`, which are empty if a file is missing.
 """
 
 import math
-from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Tuple
+from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
+from estimator_train.reports.evaluation import ERRORS_FILE, VALUES_FILE
 from estimator_train.reports.number_format import (
   MISSING,
   format_number,
@@ -14,8 +16,6 @@ from estimator_train.reports.number_format import (
   format_secs,
   is_number,
 )
-from estimator_train.reports.page_data import PageData
-from estimator_train.reports.samples import ERRORS_FILE, VALUES_FILE
 
 _VERDICT_TEXTS = {
     'input-bound': 'Training waits for the input pipeline.',
@@ -63,17 +63,17 @@ class Headline(NamedTuple):
   Attributes:
     name: name of the figure, for example `Throughput`.
     value: the figure, formatted.
+    notes: notes on the figure, one per line.
     standard_error: the standard error of the figure, formatted; empty if unknown.
     unit: the unit, which the page shows after the standard error; may be empty.
-    notes: notes on the figure, one per line.
     bar: the parts of the figure, which the page shows as a stacked bar; empty if unknown.
   """
   name: str
   value: str
-  standard_error: str
-  unit: str
   notes: List[str]
-  bar: List[BarSegment]
+  standard_error: str = ''
+  unit: str = ''
+  bar: Sequence[BarSegment] = ()
 
 
 class OutputResults(NamedTuple):
@@ -89,16 +89,14 @@ class OutputResults(NamedTuple):
   charts: List[str]
 
 
-def title(data: PageData) -> str:
+def title(throughput: Dict[str, Any], flags: Dict[str, str]) -> str:
   """Returns the title of the page: the model and the data set."""
-  model, dataset = (data.throughput.get(name) or data.flags.values.get(name)
-                    for name in ('model', 'dataset'))
+  model, dataset = (throughput.get(name) or flags.get(name) for name in ('model', 'dataset'))
   return '{} on {}'.format(model, dataset) if model and dataset else 'Report'
 
 
-def conditions(data: PageData) -> List[Tuple[str, str]]:
+def conditions(throughput: Dict[str, Any]) -> List[Tuple[str, str]]:
   """Returns the conditions under which the figures were measured, as (name, value)."""
-  throughput = data.throughput
   if not throughput:
     return []
   batch = format_quantity(throughput.get('global_batch_size'), 'examples')
@@ -115,9 +113,9 @@ def conditions(data: PageData) -> List[Tuple[str, str]]:
   return [(name, str(value)) for name, value in values if value not in (None, '', MISSING)]
 
 
-def headlines(data: PageData) -> List[Headline]:
+def headlines(throughput: Dict[str, Any], evaluation: Dict[str, Any]) -> List[Headline]:
   """Returns the figures at the top of the page."""
-  return [*_throughput_headlines(data.throughput), *_evaluation_headlines(data.evaluation)]
+  return [*_throughput_headlines(throughput), *_evaluation_headlines(evaluation)]
 
 
 def _throughput_headlines(throughput: Dict[str, Any]) -> Iterator[Headline]:
@@ -133,8 +131,8 @@ def _throughput_headlines(throughput: Dict[str, Any]) -> Iterator[Headline]:
   mean_secs, error_secs = step_secs.get('mean'), throughput.get('standard_error_secs')
   standard_error = ''
   if 'steps_timed' not in throughput:  # There is no throughput.json; the rate is from event files.
-    yield Headline('Throughput', format_number(rate), '', unit, [
-        'between the logged steps, including checkpoints and evaluations'], [])
+    yield Headline('Throughput', format_number(rate), [
+        'between the logged steps, including checkpoints and evaluations'], unit=unit)
     return
   notes = ['{} timed steps after {} warm-up steps'.format(
       format_number(throughput.get('steps_timed')), format_number(throughput.get('warmup_steps')))]
@@ -149,61 +147,52 @@ def _throughput_headlines(throughput: Dict[str, Any]) -> Iterator[Headline]:
   if throughput.get('num_replicas', 1) > 1 and throughput.get('examples_per_sec_per_replica'):
     notes.append(format_quantity(throughput.get('examples_per_sec_per_replica'), 'examples/sec')
                  + ' per replica')
-  yield Headline('Throughput', format_number(rate), standard_error, unit, notes, [])
-  yield Headline('Step time, median', format_secs(step_secs.get('p50')), '', '', [
-      '99 of 100 steps within ' + format_secs(step_secs.get('p99'))], [])
+  yield Headline('Throughput', format_number(rate), notes, standard_error, unit)
+  yield Headline('Step time, median', format_secs(step_secs.get('p50')), [
+      '99 of 100 steps within ' + format_secs(step_secs.get('p99'))])
   if is_number(throughput.get('time_to_first_step_secs')):
     parts = throughput.get('first_step_parts_secs') or {}
     start = 'the complete graph' if parts and 'import' not in parts else 'the start of the process'
     yield Headline(
-        'Time to first step', format_secs(throughput['time_to_first_step_secs']), '', '',
+        'Time to first step', format_secs(throughput['time_to_first_step_secs']),
         ['from {} to the end of the first step'.format(start)],
-        _make_first_step_segments(parts))
+        bar=[BarSegment(name, format_secs(parts[key]), parts[key] / sum(parts.values()))
+             for key, name in _FIRST_STEP_PARTS if parts.get(key, 0) > 0])
 
 
 def _evaluation_headlines(evaluation: Dict[str, Any]) -> Iterator[Headline]:
   """Yields the accuracy or, without classes, the average loss, unless there is no evaluation."""
   accuracy, examples = evaluation.get('accuracy'), evaluation.get('examples')
-  if accuracy is None:
-    yield from _loss_headlines(evaluation)
-    return
-  standard_error = unit = ''
-  notes = ['at step ' + format_number(evaluation.get('global_step'))]
-  if is_number(evaluation.get('average_loss')):
-    notes.append('average loss {} per example'.format(format_number(evaluation['average_loss'])))
+  where = 'at step ' + format_number(evaluation.get('global_step'))
   if examples:
-    standard_error = '± {:.2f}'.format(1e2 * math.sqrt(accuracy * (1 - accuracy) / examples))
-    unit = 'percentage points'
-    notes[0] = '± standard error; on {} {}'.format(
-        format_quantity(examples, 'examples'), notes[0])
-  yield Headline('Accuracy', '{:.2f}\u00a0%'.format(1e2 * accuracy), standard_error, unit, notes,
-                 [])
+    where = 'on {} {}'.format(format_quantity(examples, 'examples'), where)
+  loss = format_number(evaluation['average_loss']) if is_number(
+      evaluation.get('average_loss')) else None
+  if accuracy is not None:
+    notes = ['± standard error; ' + where if examples else where]
+    if loss is not None:
+      notes.append('average loss {} per example'.format(loss))
+    yield Headline('Accuracy', '{:.2f}\u00a0%'.format(1e2 * accuracy), notes, *(
+        ('± {:.2f}'.format(1e2 * math.sqrt(accuracy * (1 - accuracy) / examples)),
+         'percentage points') if examples else ()))
+  elif loss is not None:
+    notes = [where]
+    if is_number(evaluation.get('regularization_loss')):
+      notes.append('{} with regularization'.format(format_number(evaluation['loss'])))
+    yield Headline('Average loss', loss, notes, unit='per example')
 
 
-def _loss_headlines(evaluation: Dict[str, Any]) -> Iterator[Headline]:
-  """Yields the average loss of examples without classes, if it is known."""
-  if not is_number(evaluation.get('average_loss')):
-    return
-  notes = ['at step ' + format_number(evaluation.get('global_step'))]
-  if evaluation.get('examples'):
-    notes[0] = 'on {} {}'.format(format_quantity(evaluation['examples'], 'examples'), notes[0])
-  if is_number(evaluation.get('regularization_loss')):
-    notes.append('{} with regularization'.format(format_number(evaluation['loss'])))
-  yield Headline('Average loss', format_number(evaluation['average_loss']), '', 'per example',
-                 notes, [])
-
-
-def output_results(data: PageData) -> List[OutputResults]:
+def output_results(evaluation: Dict[str, Any], outputs: Dict[str, Any]) -> List[OutputResults]:
   """Returns the metrics with which the user's model is compiled, and the charts of its outputs.
 
   If there are several outputs, the names of the metrics and of the loss of an output begin with the
   name of the output.
   """
-  metrics = {name: value for name, value in data.evaluation.items()
+  metrics = {name: value for name, value in evaluation.items()
              if name not in _OTHER_EVALUATION_KEYS and (value is None or is_number(value))}
   suffix, results = '_loss', []
   charts = {name: [VALUES_FILE.format(index), ERRORS_FILE.format(index)]
-            for index, name in enumerate(data.outputs)}
+            for index, name in enumerate(outputs)}
   for output in [name[:-len(suffix)] for name in metrics if name.endswith(suffix)]:
     rows = [(name[len(output) + 1:], format_number(metrics.pop(name)))
             for name in list(metrics) if name.startswith(output + '_')]
@@ -217,22 +206,14 @@ def output_results(data: PageData) -> List[OutputResults]:
   return [result for result in results if result.metrics or result.charts]
 
 
-def _make_first_step_segments(part_secs: Dict[str, float]) -> List[BarSegment]:
-  total_secs = sum(part_secs.values())
-  return [BarSegment(name, format_secs(part_secs[key]), part_secs[key] / total_secs)
-          for key, name in _FIRST_STEP_PARTS if part_secs.get(key, 0) > 0]
-
-
-def verdict(data: PageData) -> Optional[Dict[str, Any]]:
+def verdict(throughput: Dict[str, Any], benchmark: Dict[str, Any]) -> Optional[Dict[str, Any]]:
   """Describes what limits the training speed.
 
   Returns:
     `name` and `text` of the verdict; `bar`, the parts of the step time; and `input`, with the
     `verdict`, the `advice` and the `rates` of `--mode=input_benchmark`. None if nothing is known.
   """
-  name = data.throughput.get('verdict')
-  shares = data.throughput.get('shares') or {}
-  benchmark = data.input_benchmark
+  name, shares = throughput.get('verdict'), throughput.get('shares') or {}
   rates = [(text, format_quantity(benchmark.get(key), 'images/sec')) for key, text in (
       ('cold_images_per_sec', 'input, files not in memory'),
       ('warm_images_per_sec', 'input, files in memory'),

@@ -2,8 +2,8 @@
 
 from typing import Any, Dict, List
 
-from estimator_train.reports import chart_rendering, number_format, scaling_chart
-from estimator_train.reports.chart_rendering import Chart
+from estimator_train.reports import charts, number_format, scaling_chart
+from estimator_train.reports.charts import Chart
 
 _FILE_NAME = 'scaling-prediction.png'
 
@@ -14,7 +14,7 @@ def draw_prediction_chart(sweep: Dict[str, Any]) -> Chart:
   Args:
     sweep: the contents of `scaling.json`, which must have predictions.
   """
-  figure, (axes,) = chart_rendering.make_subplots(330)
+  figure, (axes,) = charts.make_subplots(330)
   unit = scaling_chart.unit_key(sweep)
   series: Dict[scaling_chart.SeriesKey, List[Dict[str, Any]]] = {}
   for row in sweep['predictions']['table']:
@@ -38,14 +38,14 @@ def draw_prediction_chart(sweep: Dict[str, Any]) -> Chart:
         last[unit]))
   axes.set_xscale('log', base=2)
   axes.set_yscale('log')
-  axes.xaxis.set_major_formatter(chart_rendering.TICK_FORMATTER)
-  axes.yaxis.set_major_formatter(chart_rendering.TICK_FORMATTER)
+  axes.xaxis.set_major_formatter(charts.TICK_FORMATTER)
+  axes.yaxis.set_major_formatter(charts.TICK_FORMATTER)
   axes.set_ylabel('examples/sec')
   axes.set_xlabel(unit)
   axes.legend(loc='upper left')
   caption = ('Predicted rates with intervals of {:.0%}, and measured rates as points, with '
              'logarithmic axes. The model assumes that the connections of more {} are as fast as '
              'those measured.').format(sweep['predictions']['interval'], unit)
-  return chart_rendering.render_chart(
+  return charts.render_chart(
       figure, _FILE_NAME, 'Line chart of predicted examples/sec over the number of {}: {}.'.format(
           unit, '; '.join(descriptions)), caption)

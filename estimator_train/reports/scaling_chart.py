@@ -4,8 +4,8 @@ from typing import Any, Dict, List, Sequence, Tuple
 
 import numpy as np
 
-from estimator_train.reports import chart_rendering, number_format
-from estimator_train.reports.chart_rendering import BLUE, GREEN, MUTED_COLOR, PURPLE, RED, Chart
+from estimator_train.reports import charts, number_format
+from estimator_train.reports.charts import BLUE, GREEN, MUTED_COLOR, PURPLE, RED, Chart
 
 _FILE_NAME = 'scaling.png'
 # (colour, marker, line style) of each series.
@@ -53,7 +53,7 @@ def describe_units(sweep: Dict[str, Any]) -> str:
 
 def draw_scaling_chart(sweep: Dict[str, Any]) -> Chart:
   """Draws the rates with their ranges and ideal scaling, and a second plot of the efficiencies."""
-  figure, (rate_axes, efficiency_axes) = chart_rendering.make_subplots(470, (5, 3))
+  figure, (rate_axes, efficiency_axes) = charts.make_subplots(470, (5, 3))
   descriptions = []
   unit = unit_key(sweep)
   series = group_rows_by_series(sweep)
@@ -76,7 +76,7 @@ def draw_scaling_chart(sweep: Dict[str, Any]) -> Chart:
   efficiency_axes.set_xticks(sorted({row[unit] for rows in series.values() for row in rows}))
   caption = 'Medians of the runs, with bars from the slowest to the fastest run. A dashed line ' \
             'is linear scaling: the rate of one {} times the number of {}.'.format(unit[:-1], unit)
-  return chart_rendering.render_chart(
+  return charts.render_chart(
       figure, _FILE_NAME, 'Line chart of examples/sec over the number of {}: {}.'.format(
           describe_units(sweep), '; '.join(descriptions)), caption)
 

@@ -1,6 +1,16 @@
-"""Defines Timing and Pause. The hooks of a training run report the step times in these types."""
+"""Defines the step times of a training run, and computes its rates and its bottleneck from them.
 
-from typing import Dict, FrozenSet, NamedTuple, Optional, Sequence
+The hooks of a training run report the step times as Timing and Pause.
+"""
+
+from typing import Any, Dict, FrozenSet, List, NamedTuple, Optional, Sequence, Tuple
+
+import numpy as np
+
+_MAX_OUTLIERS = 20
+# The input or the time between steps is a bottleneck if it takes this share of the step time.
+_BOTTLENECK_SHARE = 0.25
+_VERDICTS = {'input': 'input-bound', 'compute': 'compute-bound', 'between': 'overhead-bound'}
 
 
 class Pause(NamedTuple):
@@ -52,3 +62,186 @@ class Timing(NamedTuple):
   def steps_run(self) -> int:
     """The number of steps of the run."""
     return self.discarded_steps + len(self.end_times)
+
+
+class TimedSteps(NamedTuple):
+  """The timed steps of a run. All arrays have shape [num_steps].
+
+  Attributes:
+    global_step: global step of each step, int.
+    wall_secs: seconds from the end of the previous step to the end of this step.
+    session_run_secs: the part of `wall_secs` inside session.run.
+    input_wait_secs: the part of `session_run_secs` until the step's batch was available; nan if
+      the wait was not observed.
+    secs_without_pauses: `wall_secs` without the pauses.
+    is_untraced: whether the step was not traced, bool.
+    pauses: `count` and total `secs` of the pauses, by kind.
+  """
+  global_step: np.ndarray
+  wall_secs: np.ndarray
+  session_run_secs: np.ndarray
+  input_wait_secs: np.ndarray
+  secs_without_pauses: np.ndarray
+  is_untraced: np.ndarray
+  pauses: Dict[str, Dict[str, Any]]
+
+  @property
+  def steady(self) -> 'TimedSteps':
+    """The steps that were not traced, or all steps if all were traced."""
+    selected = self.is_untraced if self.is_untraced.any() else ~self.is_untraced
+    return self._replace(**{name: getattr(self, name)[selected]
+                            for name in self._fields if name != 'pauses'})
+
+
+def select_timed_steps(timing: Timing, warmup_steps: int) -> TimedSteps:
+  """Returns the steps after the warm-up, or all steps if the run is not longer than the warm-up.
+
+  Args:
+    timing: times of the run, with at least one step.
+    warmup_steps: number of steps at the beginning of the run that are not timed.
+  """
+  first = max(warmup_steps - timing.discarded_steps, 0) if timing.steps_run > warmup_steps else 0
+  edges = np.concatenate([timing.start_times[:1], timing.end_times])[first:]
+  wall_secs = np.diff(edges)
+  secs_without_pauses, pauses = _subtract_pauses(edges, timing.pauses)
+  global_step = np.arange(len(wall_secs)) + timing.global_step - len(wall_secs) + 1
+  session_run_secs = np.subtract(timing.end_times, timing.start_times)[first:]
+  # Clipped because waits are measured by the system clock, which may be adjusted during a step.
+  input_wait_secs = np.clip(timing.input_wait_secs[first:], 0, session_run_secs)
+  return TimedSteps(global_step, wall_secs, session_run_secs, input_wait_secs, secs_without_pauses,
+                    ~np.isin(global_step, list(timing.traced_steps)), pauses)
+
+
+def summarize(steps: TimedSteps, examples_per_step: Optional[int],
+              num_replicas: int) -> Dict[str, Any]:
+  """Computes the rates and the distributions of the step times.
+
+  The rate is examples ÷ wall time, never a mean of rates. The wall time lasts from the end of the
+  last warm-up step to the end of the last step, including the time between steps. The steady rate
+  excludes pauses and traced steps.
+
+  Args:
+    steps: timed steps, at least one.
+    examples_per_step: examples per step; None if unknown. All rates in examples/sec are then None.
+    num_replicas: number of replicas.
+
+  Returns:
+    The figures by their keys in `throughput.json`, in seconds, steps/sec and examples/sec.
+  """
+  steady = steps.steady
+  wall_secs = float(steps.wall_secs.sum())
+  steps_per_sec = len(steps.wall_secs) / wall_secs
+
+  def to_examples(steps_or_rate: float) -> Optional[float]:
+    """Converts steps to examples, or steps/sec to examples/sec."""
+    return None if examples_per_step is None else steps_or_rate * examples_per_step
+
+  figures: Dict[str, Any] = {
+      'examples_per_sec': to_examples(steps_per_sec),
+      'examples_per_sec_per_replica': to_examples(steps_per_sec / num_replicas),
+      'steady_examples_per_sec': to_examples(1 / float(steady.secs_without_pauses.mean())),
+      'steps_per_sec': steps_per_sec,
+      'steady_steps_per_sec': 1 / float(steady.secs_without_pauses.mean()),
+      'step_secs': _distribution(steps.wall_secs),
+      'session_run_secs': _distribution(steps.session_run_secs),
+      'between_secs': _distribution(steps.wall_secs - steps.session_run_secs),
+      'input_wait_secs': _distribution(steps.input_wait_secs),
+      'steady_step_secs': _distribution(steady.secs_without_pauses),
+      'standard_error_secs': _standard_error(steady.secs_without_pauses),
+      'drift': _drift(steady.secs_without_pauses),
+      'outliers': _find_outliers(steady),
+      'pauses': steps.pauses,
+      'traced_steps': int((~steps.is_untraced).sum()),
+      'wall_secs': wall_secs,
+      'examples': to_examples(len(steps.wall_secs)),
+      'steps_timed': len(steps.wall_secs),
+      'shares': _time_shares(steady),
+  }
+  figures['verdict'] = _find_bottleneck(figures['shares'])
+  return figures
+
+
+def _time_shares(steady: TimedSteps) -> Dict[str, Optional[float]]:
+  """Returns the fractions of the steady step time spent on input, computation and between steps.
+
+  An unknown fraction is None.
+  """
+  total_secs = float(steady.secs_without_pauses.sum())
+  run_secs, wait_secs = steady.session_run_secs.sum(), steady.input_wait_secs.sum()
+  between = 1 - float(run_secs) / total_secs
+  if np.isnan(wait_secs):
+    return {'input': None, 'compute': None, 'between': between}
+  return {'input': float(wait_secs) / total_secs,
+          'compute': float(run_secs - wait_secs) / total_secs, 'between': between}
+
+
+def _find_bottleneck(shares: Dict[str, Optional[float]]) -> Optional[str]:
+  """Returns the verdict: input-bound, compute-bound or overhead-bound; None if unknown.
+
+  Batches are prefetched, so a step waits only if the input is slower than the model. If the wait
+  was not observed, the verdict is known only if the time between steps is the bottleneck.
+  """
+  largest = max(('input', 'between'), key=lambda part: shares[part] or 0.)
+  if (shares[largest] or 0.) >= _BOTTLENECK_SHARE:
+    return _VERDICTS[largest]
+  return None if shares['input'] is None else _VERDICTS['compute']
+
+
+def _subtract_pauses(edges: np.ndarray,
+                     pauses: Sequence[Pause]) -> Tuple[np.ndarray, Dict[str, Dict[str, Any]]]:
+  """Subtracts each pause from the time of the step that contains it.
+
+  Args:
+    edges: start of the first step, then the end of each step, in seconds.
+    pauses: pauses; a pause before the first step or after the last step is ignored.
+
+  Returns:
+    The seconds of each step without pauses, and, by kind, `count` and total `secs` of the pauses.
+  """
+  secs = np.diff(edges)
+  totals: Dict[str, Dict[str, Any]] = {}
+  for pause in pauses:
+    index = int(np.searchsorted(edges, pause.start_time, side='right')) - 1
+    if 0 <= index < len(secs):
+      secs[index] -= pause.secs
+      total = totals.setdefault(pause.kind, {'count': 0, 'secs': 0.})
+      total['count'] += 1
+      total['secs'] += pause.secs
+  return secs, totals
+
+
+def _standard_error(secs: np.ndarray) -> Optional[float]:
+  """Returns the standard error of the mean; None for a single step."""
+  return float(np.std(secs, ddof=1) / np.sqrt(len(secs))) if len(secs) > 1 else None
+
+
+def _drift(secs: np.ndarray) -> Optional[float]:
+  """Returns the relative increase of the mean step time from the first to the last quarter.
+
+  Returns None for fewer than four steps.
+  """
+  quarter = len(secs) // 4
+  return float(np.mean(secs[-quarter:]) / np.mean(secs[:quarter]) - 1) if quarter else None
+
+
+def _find_outliers(steady: TimedSteps) -> List[Dict[str, Any]]:
+  """Returns the slowest outliers, at most _MAX_OUTLIERS, in the order of their global steps.
+
+  Outliers take longer than the third quartile plus three times the interquartile range (Tukey 1977,
+  "far out").
+  """
+  secs = steady.secs_without_pauses
+  low, high = np.percentile(secs, [25, 75])
+  outliers = np.flatnonzero(secs > high + 3 * (high - low))
+  slowest = sorted(outliers[np.argsort(-secs[outliers], kind='stable')][:_MAX_OUTLIERS])
+  return [{'global_step': int(steady.global_step[index]), 'secs': float(secs[index])}
+          for index in slowest]
+
+
+def _distribution(secs: np.ndarray) -> Optional[Dict[str, float]]:
+  """Returns the distribution of a time over the steps; None if the time was not observed."""
+  if np.isnan(secs).any():
+    return None
+  p50, p90, p99 = np.percentile(secs, [50, 90, 99])
+  return {'mean': float(np.mean(secs)), 'p50': float(p50), 'p90': float(p90), 'p99': float(p99),
+          'max': float(np.max(secs))}

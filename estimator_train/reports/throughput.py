@@ -1,19 +1,26 @@
-"""Writes the throughput report of a training run, `throughput.json`."""
+"""Writes the throughput report of a training run, `throughput.json`, and logs its summary."""
 
 import logging
 import os
 from types import MappingProxyType
-from typing import Any, Dict, Mapping, NamedTuple
+from typing import Any, Dict, Iterator, Mapping, NamedTuple, Optional, Tuple
+
+import numpy as np
 
 from estimator_train.files import atomic
-from estimator_train.reports import step_curve
-from estimator_train.reports.step_statistics import TimedSteps, select_timed_steps, summarize
-from estimator_train.reports.step_times import Timing
+from estimator_train.reports import make_report_folder
+from estimator_train.reports.step_times import TimedSteps, Timing, select_timed_steps, summarize
 from estimator_train.run_dir.run_files import RunDir
 from estimator_train.settings import Settings, groups
 
 _LOG = logging.getLogger('estimator_train')
-THROUGHPUT_FILE = 'throughput.json'
+THROUGHPUT_FILE, STEPS_FILE = 'throughput.json', 'steps.json'
+_MAX_POINTS, _MAX_BINS = 500, 60  # Of the charts of the step times.
+_VERDICT_TEXTS = {
+    'input-bound': 'input-bound: steps wait for input',
+    'compute-bound': 'compute-bound: steps wait for computation',
+    'overhead-bound': 'overhead-bound: much time passes between steps',
+}
 
 
 def write_throughput_report(
@@ -53,7 +60,7 @@ class ThroughputReport(NamedTuple):
   def write(self, folder: str) -> None:
     """Writes `throughput.json` and `report/steps.json`, and logs the main figures."""
     atomic.write_json(os.path.join(folder, THROUGHPUT_FILE), self.figures)
-    step_curve.write_step_curve(folder, self.steps.steady.global_step,
+    write_step_curve(folder, self.steps.steady.global_step,
                                 self.steps.steady.secs_without_pauses)
     _LOG.info('%s', _format_log_line(self.figures))
 
@@ -166,3 +173,61 @@ def _format_log_line(figures: Dict[str, Any]) -> str:
   if not figures['steady_state']:
     text += '; no steady state: the run is not longer than its warm-up'
   return text
+
+
+def write_step_curve(model_dir: str, global_steps: np.ndarray, secs: np.ndarray) -> None:
+  """Writes `report/steps.json`, the curve and the histogram of the step times.
+
+  Args:
+    model_dir: model_dir of the run.
+    global_steps: global step of each step, int [num_steps]; there is at least one step.
+    secs: duration of each step in seconds, float [num_steps].
+  """
+  # Each point of the curve stands for consecutive steps. This list contains, for each point, the
+  # indices of its steps.
+  steps_of_points = np.array_split(np.arange(len(secs)), min(_MAX_POINTS, len(secs)))
+  # The bins end at the 99th percentile, and the last bin includes all slower steps. If the bins
+  # ended at the slowest step, they could be so wide that one bin contains almost all steps.
+  low, high = np.percentile(secs, [0, 99])
+  edges = np.linspace(low, max(high, low * 1.001), min(_MAX_BINS, len(secs)) + 1)
+  atomic.write_json(os.path.join(make_report_folder(model_dir), STEPS_FILE), {
+      'global_step': [int(global_steps[steps[-1]]) for steps in steps_of_points],
+      'mean_secs': [float(secs[steps].mean()) for steps in steps_of_points],
+      'max_secs': [float(secs[steps].max()) for steps in steps_of_points],
+      'histogram': {'edges_secs': edges.tolist(),
+                    'counts': np.histogram(np.minimum(secs, edges[-1]), edges)[0].tolist()},
+  })
+
+
+def log_summary(result: Dict[str, Any], best_metric: Optional[str],
+                paths: Mapping[str, Optional[str]]) -> None:
+  """Logs the summary of a training run, one line per figure and file.
+
+  Args:
+    result: the figures of the run; see `write_throughput_report`.
+    best_metric: the metric by which the best checkpoint was selected; None: no evaluation.
+    paths: paths of the files that the run wrote, by title; None for a file that was not written.
+  """
+  _LOG.info('finished at step %d', result['global_step'])
+  for name, text in [*_format_figures(result, best_metric), *paths.items()]:
+    if text is not None:
+      _LOG.info('  %-11s %s', name, text)
+
+
+def _format_figures(result: Dict[str, Any],
+                    best_metric: Optional[str]) -> Iterator[Tuple[str, str]]:
+  """Yields (title, text) of the accuracy, the best evaluation and the throughput, if measured."""
+  best = result.get('best')
+  if best and best_metric:
+    main_metric = 'accuracy' if 'accuracy' in result else 'loss'
+    yield main_metric, '{:.4f}'.format(result[main_metric])
+    is_last = best['global_step'] == result['global_step']
+    value = best.get(best_metric)
+    yield 'best', '{} {} at step {}{}'.format(
+        best_metric.replace('_', ' '),
+        'not a number' if value is None else '{:.4f}'.format(value), best['global_step'],
+        ', the last step' if is_last else '')
+  if 'examples_per_sec' in result:
+    bottleneck = _VERDICT_TEXTS.get(result['verdict'])
+    yield 'throughput', '{:,.0f} examples/sec{}'.format(
+        result['examples_per_sec'], '; ' + bottleneck if bottleneck else '')

@@ -12,7 +12,7 @@ import tensorflow.compat.v1 as tf
 from estimator_train.cluster.state import READY
 from estimator_train.distribution.devices import make_session_config
 from estimator_train.inputs import factory as inputs
-from estimator_train.process.phases import Phase
+from estimator_train.process.progress import Phase
 from estimator_train.settings import groups, user_code
 from estimator_train.tf_patches import saved_weights
 from estimator_train.tf_patches.model_copies import ModelCopier

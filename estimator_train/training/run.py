@@ -14,7 +14,7 @@ from estimator_train.distribution.engines.engine import Engine
 from estimator_train.errors import UserError, join_items
 from estimator_train.inputs import factory as inputs
 from estimator_train.inputs.source import BadImage
-from estimator_train.process.phases import Phase
+from estimator_train.process.progress import Phase
 from estimator_train.process.start_up import StartUpTimer
 from estimator_train.run_dir.run_files import RunDir
 from estimator_train.settings import Settings, groups, total_train_steps

@@ -6,9 +6,8 @@ from typing import Callable, List, Optional
 
 import tensorflow.compat.v1 as tf
 
-from estimator_train.process.exit import exit_now
-from estimator_train.process.phases import Phase
-from estimator_train.process.signals import SignalState
+from estimator_train.process.progress import Phase
+from estimator_train.process.signals import SignalState, exit_now
 from estimator_train.reports.step_times import Timing
 from estimator_train.settings.groups import DEFAULT_SAVE_SECS
 from estimator_train.tf_patches import estimator as estimator_patches

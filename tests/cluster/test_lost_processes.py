@@ -11,7 +11,7 @@ import os, sys, threading
 from estimator_train.cluster import rendezvous, tf_config
 from estimator_train.cluster.peers import Peers
 from estimator_train.errors import PeerLost
-from estimator_train.process.exit import exit_now
+from estimator_train.process.signals import exit_now
 cluster = tf_config.parse_cluster(os.environ)
 connections = rendezvous.connect(cluster, {}, rendezvous.StartTimeout(300))
 peers = Peers(cluster, connections, float(sys.argv[1]),

@@ -11,10 +11,9 @@ import pytest
 from estimator_train.datasets import record_index
 from estimator_train.errors import UserError
 from estimator_train.files import atomic, stored
-from estimator_train.files.csv_cells import format_cell
 from estimator_train.inputs import array_cache, bad_images, user_datasets
 from estimator_train.modes.scaling import points
-from estimator_train.reports import learning_curves, page_data
+from estimator_train.reports import learning_curves, page
 from estimator_train.run_dir.run_files import RunDir
 from estimator_train.settings import Settings, groups
 from estimator_train.training.checkpoints import best_checkpoint, initial_weights
@@ -137,7 +136,7 @@ STATE = {
     'stopped.json': ('{"global_step": 3, "why": "x"}', lambda folder: (
         early_stopping.read_stop_reason(RunDir(folder), RULES, 3)), None),
     'fingerprint.txt': ('--model=a --seed=1\n', initial_weights._read_fingerprint, None),
-    'scaling.json': ('{"table": []}', lambda folder: page_data.read_page_data(folder).scaling, {}),
+    'scaling.json': ('{"table": []}', lambda folder: page.read_page_data(folder).scaling, {}),
     'events.out.tfevents.1': ('x', lambda folder: (
         learning_curves.read_learning_curves(folder)['train_loss']), []),
     'points/{}/throughput.json'.format(POINT.name): ('{"steady_examples_per_sec": 1}',
@@ -188,7 +187,7 @@ def test_files_have_their_name_only_when_they_are_whole(tmp_path, monkeypatch):
 def test_cells_that_spreadsheets_would_take_for_formulas():
   for value in ('=1+1', '+1-1', '-2+3+cmd|\' /C calc\'!A0', '@SUM(A1)', '\t=1', '\r=1', '\uff1d1',
                 '-x', '--flag'):
-    assert format_cell(value) == "'" + value
+    assert atomic.csv_cell(value) == "'" + value
   for value in (-0.5, 3, None, True, '-0.5', '+7', '-1e-05', '-inf', '', '-', 'a=b', ' =1', "'=1",
                 'x.png'):
-    assert format_cell(value) is value
+    assert atomic.csv_cell(value) is value

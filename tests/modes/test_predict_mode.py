@@ -1,20 +1,26 @@
-"""`--mode=predict`, end to end: it sees what evaluation does, and needs no training data."""
+"""`--mode=predict`: it sees what evaluation does, needs no training data, and keeps odd names."""
 
 import csv
 import gzip
 import json
 import os
+import re
 import shutil
 import signal
+import subprocess
+import sys
 
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
+from conftest import ROOT
 from mode_runs import fails, image_flags
 
 import estimator_train
 from estimator_train.datasets import fashion_mnist_sample
+from estimator_train.errors import UserError
 from estimator_train.inputs import unlabelled
+from estimator_train.modes import predict as predict_mode
 
 IMAGES = os.path.join(fashion_mnist_sample.SAMPLE_FOLDER, 't10k-images-idx3-ubyte.gz')
 NAMES = fashion_mnist_sample.CLASS_NAMES
@@ -109,6 +115,8 @@ def test_what_cannot_be(predict, finished_run, monkeypatch):
   for arguments, message in (
       (['--input=none/*.png'], '--input matches no file: --input=none/*.png (there is no none): '),
       (['--output=none/out'], '--output cannot be written: none/out (the folder'),
+      (['--output=.'], '--output cannot be written: . (not a regular file): give a file'),
+      (['--output=/dev/null'], '--output cannot be written: /dev/null (not a regular file)'),
       (['--dataset=synthetic', '--image_size=30,30', '--labels=' + ','.join(NAMES)],
        'created with other flags: no --image_size before and --image_size=30,30 now: give another'),
       (['--preprocess=tf'], 'was trained with --preprocess=unit, not --preprocess=tf')):
@@ -129,6 +137,17 @@ def test_stopped(predict, finished_run, tmp_path, monkeypatch):
   assert done.code == 143 and done.out == '' and 'Traceback' not in done.err
   assert batches == [25] * 3  # One replica's share.
   assert os.listdir(str(tmp_path)) == []
+
+
+def test_a_reader_that_has_enough(finished_run):
+  done = subprocess.run(
+      ['bash', '-c', 'set -o pipefail; "$@" | head -n 1', 'bash', sys.executable, '-m',
+       'estimator_train', '--flagfile={}/flags.txt'.format(finished_run), '--mode=predict',
+       '--model_dir={}'.format(finished_run), '--input=' + IMAGES], timeout=120,
+      cwd=str(ROOT), stdout=subprocess.PIPE, stderr=subprocess.PIPE, universal_newlines=True,
+      env=dict(os.environ, PYTHONPATH=str(ROOT / 'tests')))
+  assert done.returncode == 141 and json.loads(done.stdout)['file'] == IMAGES + ':0'
+  assert not re.search('error|Traceback', done.stderr, re.IGNORECASE)
 
 
 def test_from_python(predict, finished_run, tmp_path):
@@ -152,3 +171,84 @@ def test_from_python(predict, finished_run, tmp_path):
   assert 'error' in found[-1] and len(found) == 1001
   with pytest.raises(estimator_train.UserError, match='^input matches no file: input=/nothing'):
     estimator_train.predict(settings.evolve(input='/nothing/*'))
+
+
+LABELS = ['a', 'b,"c"', 'd', 'é', 'f', 'g']
+OUTPUTS = [0.05, 0.5, 0.1, 0.25, 0.03, 0.07]
+
+
+def written(path, predictions, columns=None):
+  """Writes predictions, and returns what a reader finds in the file."""
+  with predict_mode.open_prediction_writer(
+      str(path), columns or predict_mode.class_columns('file', LABELS)) as writer:
+    for prediction in predictions:
+      writer.write(prediction)
+  assert writer.num_predicted + writer.num_errors == len(predictions)
+  if path.suffix != '.csv':
+    return lines(path.read_text(encoding='ascii'))
+  with open(str(path), encoding='utf-8', errors='surrogateescape', newline='') as file:
+    return list(csv.DictReader(file))
+
+
+def prediction_of(name, outputs=OUTPUTS, labels=LABELS):
+  return predict_mode.make_prediction(
+      predict_mode.file_source(name), np.array(outputs, np.float32), labels)
+
+
+def test_names_come_back(tmp_path):
+  names = [b'x.png', b'a b.png', b'q"\'.png', b'x,y\r\nz.png', b'\xff\xfe.png', 'é.png'.encode(),
+           b'-']
+  for suffix in ('.jsonl', '.csv'):
+    found = written(tmp_path / ('out' + suffix), [prediction_of(name) for name in names])
+    assert [each['file'].encode('utf-8', 'surrogateescape') for each in found] == names
+  assert list(found[0])[-3:] == ['top5_label', 'top5_probability', 'error']
+  assert found[0]['label'] == found[0]['top1_label'] == 'b,"c"' and found[0]['top2_label'] == 'é'
+  prediction = prediction_of(b'x')
+  assert list(prediction) == ['file', 'label', 'probability', 'top']
+  assert prediction['top'][0] == {'label': 'b,"c"', 'probability': 0.5}
+  assert [each['label'] for each in prediction['top']] == ['b,"c"', 'é', 'd', 'g', 'a']
+  # Fewer classes, logits, and ties, of which argmax takes the first, too.
+  top = prediction_of(b'x', [-1, 2, 2], ['a', 'b', 'c'])['top']
+  assert [each['label'] for each in top] == ['b', 'c', 'a']
+  assert top[0]['probability'] == pytest.approx(0.4879, abs=1e-4)
+  assert prediction_of(b'x', [np.nan] * 6) == {
+      'file': 'x', 'error': "the model's outputs are not finite"}
+  # Spreadsheets would compute formulas.
+  row, error = written(tmp_path / 'out.csv', [
+      prediction_of(b'+a.png', [.5, .3, .2], ['=1+1', '-1', '@x']), {'file': 'b', 'error': '-x'}])
+  assert [row[key] for key in ('file', 'label', 'top2_label', 'top3_label', 'probability')] == [
+      "'+a.png", "'=1+1", '-1', "'@x", '0.5']
+  assert error['error'] == "'-x" and error['label'] == error['top5_label'] == ''
+
+
+def test_outputs_of_any_shape_and_with_the_names_of_other_keys(tmp_path):
+  names = ['file', 'example', 'error', 'price', '=x']
+  outputs = {name: np.array([index - 2.]) for index, name in enumerate(names)}
+  outputs.update(many=np.array([1., 2.]), table=np.array([[1.], [2.]]))
+  columns = predict_mode.output_columns(
+      'example', {name: values.shape for name, values in outputs.items()})
+  prediction = predict_mode.make_output_prediction({'example': 3}, outputs)
+  assert prediction == {'example': 3, 'output_file': -2., 'output_example': -1., 'output_error': 0.,
+                        'price': 1., '=x': 2., 'many': [1., 2.], 'table': [[1.], [2.]]}
+  assert written(tmp_path / 'out.csv', [prediction], columns) == [{
+      'example': '3', 'output_file': '-2.0', 'output_example': '-1.0', 'output_error': '0.0',
+      'price': '1.0', "'=x": '2.0', 'many_0': '1.0', 'many_1': '2.0', 'table': '[[1.0], [2.0]]',
+      'error': ''}]
+  assert predict_mode.make_output_prediction({'file': 'a'}, {'x': np.array([np.inf])}) == {
+      'file': 'a', 'error': "the model's outputs are not finite"}
+
+
+def test_only_whole_files_have_the_name(tmp_path):
+  (tmp_path / 'out').write_text('of another run')
+  (tmp_path / 'link').symlink_to(tmp_path / 'out')
+  for error, expected in ((KeyboardInterrupt(), KeyboardInterrupt),
+                          (OSError(28, 'No space left on device'), UserError)):
+    with pytest.raises(expected), predict_mode.open_prediction_writer(
+        str(tmp_path / 'link'), []) as writer:
+      writer.write(prediction_of(b'x'))
+      writer.flush()
+      raise error
+    assert (tmp_path / 'out').read_text() == 'of another run'
+    assert sorted(os.listdir(str(tmp_path))) == ['link', 'out']
+  assert len(written(tmp_path / 'link', [prediction_of(b'x')])) == 1
+  assert len(lines((tmp_path / 'out').read_text())) == 1 and (tmp_path / 'link').is_symlink()

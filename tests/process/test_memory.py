@@ -9,7 +9,7 @@ import sys
 import pytest
 from conftest import ROOT
 
-from estimator_train.process import cpu_tuning, logs, malloc, memory
+from estimator_train.process import cpu_tuning, logs, memory
 
 GB = 10 ** 9
 
@@ -23,43 +23,40 @@ def run(code, **options):
 
 @pytest.fixture
 def cgroups(tmp_path, monkeypatch):
-  """Writes the files of cgroups: `{folder: (limit, use, inactive_file)}`."""
-  def write(v2=(), v1=()):
-    names = (('', 'memory.max', 'memory.current', 'inactive_file'),
-             ('memory', 'memory.limit_in_bytes', 'memory.usage_in_bytes', 'total_inactive_file'))
-    monkeypatch.setattr(memory, '_CGROUPS', tuple(
-        (str(tmp_path / folder), limit, usage) for folder, limit, usage, _ in names))
-    for (root, limit_name, usage_name, statistic), groups in zip(names, (v2, v1)):
-      for folder, (limit, usage, inactive) in dict(groups).items():
-        path = tmp_path / root / folder
-        path.mkdir(parents=True, exist_ok=True)
-        (path / limit_name).write_text('{}\n'.format(limit))
-        (path / usage_name).write_text('{}\n'.format(usage))
-        (path / 'memory.stat').write_text('anon 5\n{} {}\n'.format(statistic, inactive))
-
+  """Writes the files of the cgroups of this process: `(limit, use, inactive_file)` by folder."""
+  files = {2: ('memory.max', 'memory.current', ''),
+           1: ('memory.limit_in_bytes', 'memory.usage_in_bytes', 'total_')}
+  (tmp_path / 'own').write_text('4:memory:/job/step\n3:cpu:/other\n')
   monkeypatch.setattr(memory, '_address_bytes_left', lambda: None)
+  monkeypatch.setattr(memory, '_CGROUPS', [
+      (str(tmp_path / str(version)), *names[:2]) for version, names in files.items()])
+  monkeypatch.setattr('builtins.open', lambda path, *given, real=open, **more: real(
+      str(tmp_path / 'own') if path == '/proc/self/cgroup' else path, *given, **more))
+
+  def write(version, folders):
+    limit_name, usage_name, prefix = files[version]
+    for folder, (limit, usage, inactive) in folders.items():
+      path = tmp_path / str(version) / folder
+      path.mkdir(parents=True, exist_ok=True)
+      (path / limit_name).write_text('{}\n'.format(limit))
+      (path / usage_name).write_text('{}\n'.format(usage))
+      (path / 'memory.stat').write_text('anon 5\n{}inactive_file {}\n'.format(prefix, inactive))
+
   return write
 
 
-@pytest.mark.parametrize('version', ['v2', 'v1'])
-def test_limits_of_cgroups(cgroups, version):
-  cgroups(**{version: {'': (2 * GB, GB, GB // 2)}})
+@pytest.mark.parametrize('version', [2, 1])
+def test_the_lowest_limit_of_the_cgroups_of_this_process_counts(cgroups, version):
+  cgroups(version, {'': (2 * GB, GB, GB // 2)})
   assert memory.bytes_left_under_limits() == 3 * GB // 2
   assert memory.available_bytes() <= 3 * GB // 2
-  cgroups(**{version: {'': (GB, GB, 0)}})  # Full: it leaves what a start takes.
+  cgroups(version, {'job': (GB, 0, 0), 'job/step': (4 * GB, 0, 0), 'other': (300 * 10 ** 6, 0, 0)})
+  assert memory.bytes_left_under_limits() == GB
+  cgroups(version, {'': (GB, GB, 0)})  # Full: it leaves what a start takes.
   assert memory.available_bytes() == 0 and memory.bytes_left_under_limits() == 256 << 20
   for limit in ('max', 2 ** 63 - 4096):
-    cgroups(**{version: {'': (limit, 0, 0)}})
+    cgroups(version, dict.fromkeys(('', 'job', 'job/step'), (limit, 0, 0)))
     assert memory.bytes_left_under_limits() is None and memory.available_bytes() > 0
-
-
-def test_the_lowest_limit_of_this_process_s_cgroups_counts(cgroups, monkeypatch, tmp_path):
-  really = open
-  (tmp_path / 'own').write_text('4:memory:/job/step\n3:cpu:/other\n')
-  monkeypatch.setattr('builtins.open', lambda path, *given, **more: really(
-      str(tmp_path / 'own') if path == '/proc/self/cgroup' else path, *given, **more))
-  cgroups(v1={'job': (GB, 0, 0), 'job/step': (4 * GB, 0, 0), 'other': (300 * 10 ** 6, 0, 0)})
-  assert memory.bytes_left_under_limits() == GB
 
 
 def test_address_space():
@@ -73,7 +70,7 @@ def test_address_space():
 # page faults of the last rounds, and the memory that is resident before and after its return.
 ALLOCATES = '''
 import ctypes, json, resource, threading
-from estimator_train.process import malloc
+from estimator_train.process import cpu_tuning
 libc = ctypes.CDLL(None)
 libc.malloc.restype, libc.free.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
 def rounds(count):
@@ -81,7 +78,6 @@ def rounds(count):
     blocks = [libc.malloc(ctypes.c_size_t(size << 20)) for size in (3, 20, 50)]
     for block, size in zip(blocks, (3, 20, 50)):
       ctypes.memset(block, 1, size << 20)
-    for block in blocks:
       libc.free(block)
 def in_both(count):
   rounds(count)
@@ -91,8 +87,8 @@ def in_both(count):
 def resident_mb():
   with open('/proc/self/statm') as file:
     return int(file.read().split()[1]) * resource.getpagesize() / 2 ** 20
-found = [malloc.keep_freed_memory(), -in_both(1) + in_both(5), resident_mb()]
-malloc.return_freed_memory()
+found = [cpu_tuning.keep_freed_memory(), -in_both(1) + in_both(5), resident_mb()]
+cpu_tuning.return_freed_memory()
 print(json.dumps(found + [resident_mb()]))
 '''
 
@@ -102,7 +98,7 @@ def test_malloc_keeps_freed_blocks_and_returns_them_later():
   assert is_kept and faults < 1000  # Ten rounds of 73 MiB have 186,880 pages.
   assert resident_mb > 70 and resident_mb - returned_mb > 60
   for name in ('MALLOC_ARENA_MAX', 'MALLOC_TRIM_THRESHOLD_', 'MALLOC_MMAP_MAX_', 'GLIBC_TUNABLES'):
-    assert not malloc.keep_freed_memory({name: '4'})  # What the user has set stays.
+    assert not cpu_tuning.keep_freed_memory({name: '4'})  # What the user has set stays.
 
 
 # What the program has set by the time that TensorFlow is imported.
@@ -120,32 +116,28 @@ def test_variables_of_the_build_with_onednn(tmp_path):
   def asks(**given):
     environment = {name: text for name, text in os.environ.items()
                    if name not in cpu_tuning.VARIABLE_NAMES}
-    found = run(ASKS, env=dict(environment, PYTHONPATH=str(tmp_path), **given))
-    assert found.pop('tensorflow') is False
-    return found
+    return run(ASKS, env=dict(environment, PYTHONPATH=str(tmp_path), **given))
 
   (tmp_path / 'tensorflow').mkdir()
   (tmp_path / 'tensorflow' / '__init__.py').write_text('raise SystemExit(9)\n')
-  assert asks() == {}  # The stock build gets none.
+  assert asks() == {'tensorflow': False}  # The stock build gets none.
   (tmp_path / 'intel_tensorflow-1.15.2.dist-info').mkdir()
-  found = asks()
-  assert found == cpu_tuning.onednn_variables() and found['KMP_BLOCKTIME'] == '30'
+  assert asks() == dict(cpu_tuning.onednn_variables(), tensorflow=False)
   given = {'KMP_BLOCKTIME': '7', 'MKL_DEBUG_CPU_TYPE': '4', 'TF_MKL_ALLOC_MAX_BYTES': '5000000000'}
-  assert asks(**given) == given  # What the user has set stays.
+  assert asks(**given) == dict(given, tensorflow=False)  # What the user has set stays.
 
 
 def test_tuning_for_a_processor(tmp_path, monkeypatch):
-  cpu = 'vendor_id\t: {}\nflags\t\t: fpu avx {}\n\nvendor_id\t: GenuineIntel\n'.format
   monkeypatch.setattr(cpu_tuning, '_CPU_INFO', str(tmp_path / 'cpuinfo'))
-  monkeypatch.setattr(malloc, 'keep_freed_memory', lambda: True)
-  for cpu_info, mkl_type, pads, limit in (
-      (None, None, False, None), (cpu('AuthenticAMD', 'avx2'), '5', True, None),
-      (cpu('AuthenticAMD', 'avx2'), '5', True, 2 ** 31),
-      (cpu('GenuineIntel', 'avx2'), None, True, 9),
-      (cpu('AuthenticAMD', 'sse4a'), None, False, None),
-      (cpu('AuthenticAMD', 'avx2 avx512f'), '5', False, None)):
-    if cpu_info is not None:
-      (tmp_path / 'cpuinfo').write_text(cpu_info)
+  monkeypatch.setattr(cpu_tuning, 'keep_freed_memory', lambda: True)
+  for vendor, cpu_flags, mkl_type, pads, limit in (
+      (None, '', None, False, None), ('AuthenticAMD', 'avx2', '5', True, None),
+      ('AuthenticAMD', 'avx2', '5', True, 2 ** 31), ('GenuineIntel', 'avx2', None, True, 9),
+      ('AuthenticAMD', 'sse4a', None, False, None),
+      ('AuthenticAMD', 'avx2 avx512f', '5', False, None)):
+    if vendor:
+      (tmp_path / 'cpuinfo').write_text('vendor_id\t: {}\nflags\t\t: fpu avx {}\n\nvendor_id\t: '
+                                        'GenuineIntel\n'.format(vendor, cpu_flags))
     monkeypatch.setattr(memory, 'bytes_left_under_limits', lambda limit=limit: limit)
     expected = {'KMP_BLOCKTIME': '30', 'MKL_DEBUG_CPU_TYPE': mkl_type,
                 'TF_MKL_ALLOC_MAX_BYTES': limit and str(limit)}

@@ -1,19 +1,55 @@
-"""What a process says: its log, phases and progress bars, its last words, and its age."""
+"""What a process says: its streams, log, phases, progress bars and last words, and its age."""
 
 import itertools
 import logging
 import os
+import subprocess
 import sys
 import threading
 import types
 from unittest import mock
 
 import pytest
+from conftest import ROOT
 
-from estimator_train.process import exit as exiting, logs, phases, progress_bar
+from estimator_train.process import logs, progress, signals
 from estimator_train.process.start_up import START_TIME_VARIABLE, StartUpTimer, process_age_secs
 
 LOG = logging.getLogger('estimator_train')
+FULL = 'error: cannot write to standard output: No space left on device: free some space, or '
+CLOSED = 'error: standard output is closed, so that the result would be lost: '
+
+
+def shell(command):
+  """Runs a command of Bash in which $RUN is the program."""
+  return subprocess.run(
+      ['bash', '-c', command], cwd=str(ROOT), timeout=120, stdout=subprocess.PIPE,
+      stderr=subprocess.PIPE, universal_newlines=True,
+      env=dict(os.environ, RUN=sys.executable + ' -m estimator_train'))
+
+
+@pytest.mark.parametrize('command, code, err', [
+    ('$RUN --help >&-', 2, CLOSED), ('$RUN.launcher.local_cluster >&-', 2, CLOSED),
+    ('$RUN.launcher.with_tensorboard >&-', 2, CLOSED), ('$RUN --help >/dev/full', 2, FULL),
+    ('$RUN --help 1</dev/null', 2, 'error: cannot write to standard output: Bad file descriptor'),
+    ('$RUN --mode=doctor --num_gpus=x >/dev/full', 2, 'error: --num_gpus must be'),
+    ('$RUN --no_such_flag 2>/dev/full', 2, ''), ('$RUN --no_such_flag >&- 2>&- <&-', 2, ''),
+    ('$RUN --help >/dev/full 2>/dev/full', 2, ''), ('$RUN --no_such_flag 2> >(:)', 2, '')])
+def test_the_code_says_whether_the_result_is_lost(command, code, err):
+  done = shell(command)
+  assert done.returncode == code and done.stderr.startswith(err)
+  assert len(done.stderr.splitlines()) == bool(err)
+
+
+@pytest.mark.parametrize('streams', ['2>&-', '2>/dev/full'])
+def test_messages_are_lost_and_results_are_not(streams):
+  program = ('import os, sys, logging; from estimator_train.process import logs; '
+             'logs.prepare_streams(); logs.set_up(0); print(sys.stderr.isatty(), '
+             'os.open(os.devnull, os.O_RDONLY) > 2, os.get_inheritable(2)); '
+             'logging.getLogger("estimator_train").info("a message"); '
+             'os.system("echo of a child >&2"); print("result", file=sys.stdout)')
+  done = shell('{} -c \'{}\' <&- {}'.format(sys.executable, program, streams))
+  assert (done.returncode, done.stdout) == (0, 'False True True\nresult\n')
 
 
 def test_a_message_is_one_line_whatever_it_contains(capsys):
@@ -27,18 +63,14 @@ def test_a_message_is_one_line_whatever_it_contains(capsys):
   LOG.warning('%s', ', '.join(map(str, range(10000))))
   (line,) = capsys.readouterr().err.splitlines()
   assert len(line) < 1100 and line.startswith('warning: 0, 1, 2') and line.endswith('9998, 9999')
-  try:
-    raise ValueError('odd')
-  except ValueError:
-    LOG.debug('a\tb', exc_info=True)
-  lines = capsys.readouterr().err.splitlines()
-  assert lines[0] == r'a\tb' and lines[-1] == 'ValueError: odd' and len(lines) == 5
+  LOG.debug('a\tb', exc_info=ValueError('odd'))
+  assert capsys.readouterr().err == 'a\\tb\nValueError: odd\n'
 
 
 def test_the_last_message_and_the_code_of_a_lost_task(monkeypatch, capsys):
   codes = []
-  monkeypatch.setattr(exiting.os, '_exit', codes.append)
-  exiting.exit_now('lost worker 1:\nits connection ended')
+  monkeypatch.setattr(signals.os, '_exit', codes.append)
+  signals.exit_now('lost worker 1:\nits connection ended')
   assert codes == [138] and capsys.readouterr().err == 'lost worker 1: its connection ended\n'
 
 
@@ -49,49 +81,43 @@ def test_a_long_phase_is_logged_again_and_again(monkeypatch, caplog):
       len(lines) >= 3 and are_there.set())
   monkeypatch.setattr(LOG, 'handlers', [handler])
   caplog.set_level(logging.INFO, LOG.name)
-  with phases.Phase('building the model', lambda: itertools.repeat(0.)):
+  with progress.Phase('building the model', lambda: itertools.repeat(0.)):
     assert are_there.wait(60)
-  assert lines[0] == 'building the model'
+  assert lines[0] == 'building the model' and threading.active_count() == before
   assert set(lines[1:]) <= {'building the model: {} s so far'.format(secs) for secs in range(60)}
-  assert threading.active_count() == before
   del lines[:]
-  phase = phases.Phase('preparing the data')  # A short one, which ends twice.
+  phase = progress.Phase('preparing the data')  # A short one, which ends twice.
   phase.end()
   phase.end()
   assert lines == ['preparing the data']
   caplog.set_level(logging.WARNING, LOG.name)
-  with phases.Phase('building the model'):
+  with progress.Phase('building the model'):
     assert threading.active_count() == before  # No thread without a log.
-  assert list(itertools.islice(phases._default_intervals(), 7)) == [2.] * 5 + [10.] * 2
+  assert list(itertools.islice(progress._default_intervals(), 7)) == [2.] * 5 + [10.] * 2
 
 
 def use_bar(**options):
   """Uses a progress bar, and returns whether it is shown."""
-  with progress_bar.make_progress_bar(total=4, desc='filling', **options) as bar:
+  with progress.make_progress_bar(total=4, desc='filling', **options) as bar:
     bar.update(4)
     return not bar.disable
 
 
-def test_progress_bars(capsys, monkeypatch):
-  assert not use_bar() and not progress_bar.is_shown() and capsys.readouterr().err == ''
-  monkeypatch.setattr(sys.stderr, 'isatty', lambda: True)
-  for leave in (True, False):
-    assert progress_bar.is_shown() and use_bar(leave=leave)
-    shown = capsys.readouterr().err
-    assert 'filling: ' in shown and ('100%' in shown) == leave
-
-
-def test_progress_bars_in_a_notebook(monkeypatch, capsys, jupyter_kernel):
-  assert progress_bar.is_shown() and use_bar(leave=False)
+def test_progress_bars(capsys, monkeypatch, jupyter_kernel):
+  assert progress.is_shown() and use_bar(leave=False)  # In a notebook.
   assert capsys.readouterr().err.splitlines()[-1].startswith('filling: 100%')
   widget = mock.MagicMock()
   monkeypatch.setitem(sys.modules, 'ipywidgets', types.ModuleType('ipywidgets'))
   monkeypatch.setitem(sys.modules, 'tqdm.notebook', types.SimpleNamespace(tqdm=widget))
   use_bar(leave=False)
   widget.assert_called_once_with(total=4, desc='filling', leave=True)
-  assert capsys.readouterr() == ('', '')
   del jupyter_kernel.kernel  # As IPython on a terminal.
-  assert not use_bar() and not progress_bar.is_shown()
+  assert not use_bar() and not progress.is_shown() and capsys.readouterr() == ('', '')
+  monkeypatch.setattr(sys.stderr, 'isatty', lambda: True)
+  for leave in (True, False):
+    assert progress.is_shown() and use_bar(leave=leave)
+    shown = capsys.readouterr().err
+    assert 'filling: ' in shown and ('100%' in shown) == leave
 
 
 @pytest.mark.skipif(not os.path.exists('/proc/uptime'), reason='only Linux has /proc/uptime')

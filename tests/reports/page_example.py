@@ -39,6 +39,8 @@ def example(labels=HOSTILE, device_kind='cpu (logical)'):
       'report/samples.json': {'samples': [
           {'label': label, 'predicted': labels[0], 'probability': 0.875,
            'image': 'sample-{:02}.png'.format(index)} for index, label in enumerate(labels)]},
+      'report/outputs.json': {'<price>': {'examples': 1234, 'true': [1., 2., 3., None],
+                                          'predicted': [1., 2., 4., 9.]}},
       'scaling.json': {
           'device_kind': device_kind, 'note': 'a note & more', 'failures': [],
           'table': [_scaling_row(scaling, kind, replicas) for scaling in ('weak', 'strong')
@@ -46,8 +48,7 @@ def example(labels=HOSTILE, device_kind='cpu (logical)'):
       'ledger.json': {'workload': 'the article <b>', 'rows': [
           {'what': 'accuracy', 'published': '0.883', 'published_conditions': '4 GPUs',
            'measured': '0.879', 'conditions': '2 cores', 'ratio': '0.995', 'why': None},
-          {'what': 'time', 'published': '47 s', 'published_conditions': None, 'measured': None,
-           'conditions': None, 'ratio': None, 'why': 'no GPU & no time'}]},
+          {'what': 'time', 'published': '47 s', 'why': 'no GPU & no time'}]},
   }
 
 
@@ -71,15 +72,12 @@ def _throughput():
 
 
 def _scaling_row(scaling, kind, replicas):
-  failed = (scaling, kind, replicas) == ('strong', 'real', 4)
-  rate = None if failed else 1000. * replicas ** 0.5
-  return {'scaling': scaling, 'input': kind, 'replicas': replicas, 'runs': 3,
-          'failed': 3 if failed else 0, 'examples_per_sec': rate,
-          'min': None if failed else rate - 50, 'max': None if failed else rate + 80,
-          'speed_up': None if failed else replicas ** 0.5,
-          'efficiency': None if failed else replicas ** -0.5,
-          'input_share': None if failed else 0.05,
-          'error': 'exit code 2: <no> batch' if failed else None}
+  row = {'scaling': scaling, 'input': kind, 'replicas': replicas, 'runs': 3}
+  if (scaling, kind, replicas) == ('strong', 'real', 4):
+    return dict(row, failed=3, examples_per_sec=None, error='exit code 2: <no> batch')
+  rate = 1000. * replicas ** 0.5
+  return dict(row, examples_per_sec=rate, min=rate - 50, max=rate + 80, input_share=0.05,
+              speed_up=replicas ** 0.5, efficiency=replicas ** -0.5)
 
 
 def write(model_dir, contents=None):

@@ -7,7 +7,7 @@ import logging
 import numpy as np
 import pytest
 
-from estimator_train.reports import step_curve, step_statistics, summary, throughput
+from estimator_train.reports import step_times, throughput
 from estimator_train.reports.step_times import Pause, Timing
 from estimator_train.settings import Settings
 
@@ -30,7 +30,7 @@ def timing(*spans, pauses=(), traced=(), discarded_steps=0):
 
 
 def summarize(timing, warmup_steps, examples_per_step=1, num_replicas=1):
-  return step_statistics.summarize(step_statistics.select_timed_steps(timing, warmup_steps),
+  return step_times.summarize(step_times.select_timed_steps(timing, warmup_steps),
                                    examples_per_step, num_replicas)
 
 
@@ -168,7 +168,7 @@ def test_what_a_worker_reports_to_the_chief():
 
 def test_curve_and_histogram_of_the_steps(tmp_path):
   def written(secs):
-    step_curve.write_step_curve(str(tmp_path), np.arange(1, len(secs) + 1), np.array(secs, float))
+    throughput.write_step_curve(str(tmp_path), np.arange(1, len(secs) + 1), np.array(secs, float))
     found = json.loads((tmp_path / 'report' / 'steps.json').read_text())
     edges, counts = found['histogram']['edges_secs'], found['histogram']['counts']
     assert sum(counts) == len(secs) and len(counts) + 1 == len(edges)
@@ -201,7 +201,7 @@ def test_last_lines_of_the_log(caplog):
        ['  loss        0.5000', '  best        mae not a number at step 6']),
       ({'examples_per_sec': 10., 'verdict': None}, None, ['  throughput  10 examples/sec'])):
     caplog.clear()
-    summary.log_summary(dict(result, global_step=9), metric, {
+    throughput.log_summary(dict(result, global_step=9), metric, {
         'report': None, 'model': 'runs/x/model.h5', 'checkpoint': 'runs/x/model.ckpt-9'})
     assert caplog.messages == ['finished at step 9', *expected, '  model       runs/x/model.h5',
                                '  checkpoint  runs/x/model.ckpt-9']

@@ -16,7 +16,7 @@ from estimator_train.cluster.worker import Worker, wait_for_network
 from estimator_train.distribution.devices import Devices
 from estimator_train.distribution.engines.engine import Engine
 from estimator_train.errors import NonFiniteLoss
-from estimator_train.process.exit import exit_now
+from estimator_train.process.signals import exit_now
 from estimator_train.settings import Settings
 from estimator_train.tf_patches import estimator as estimator_patches
 

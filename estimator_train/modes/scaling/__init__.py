@@ -19,7 +19,7 @@ from estimator_train.errors import StoppedBySignal, UserError
 from estimator_train.modes.scaling import points, report
 from estimator_train.modes.scaling.points import Point, PointResult, RunChild
 from estimator_train.process import child_process
-from estimator_train.process.progress_bar import make_progress_bar
+from estimator_train.process.progress import make_progress_bar
 from estimator_train.reports import page
 from estimator_train.run_dir import run_files
 from estimator_train.settings import Settings, groups

@@ -7,7 +7,6 @@ import statistics
 from typing import Any, Dict, Iterator, List, Optional, Sequence
 
 from estimator_train.files import atomic
-from estimator_train.files.csv_cells import format_cell
 from estimator_train.modes.scaling import points, prediction
 from estimator_train.modes.scaling.points import PointResult
 from estimator_train.run_dir.run_files import RunDir
@@ -124,7 +123,7 @@ def _format_csv(rows: Sequence[Dict[str, Any]]) -> str:
   text = io.StringIO()
   writer = csv.DictWriter(text, list(rows[0]), lineterminator='\n')
   writer.writeheader()
-  writer.writerows({key: format_cell(value) for key, value in row.items()} for row in rows)
+  writer.writerows({key: atomic.csv_cell(value) for key, value in row.items()} for row in rows)
   return text.getvalue()
 
 

@@ -9,7 +9,7 @@ from typing import Any, Callable, Deque, Optional, Tuple
 
 import tensorflow.compat.v1 as tf
 
-from estimator_train.process import progress_bar
+from estimator_train.process.progress import is_in_notebook, is_shown, make_progress_bar
 from estimator_train.training.hooks import logged_steps, summaries
 from estimator_train.training.hooks.batch_metrics import BatchMetrics
 from estimator_train.training.hooks.step_counter import StepCounter
@@ -70,8 +70,8 @@ class ShowProgress(tf.train.SessionRunHook):
     step, now = self._counter.global_step, self._clock()
     self._last_logged_step, self._last_logged_at = step, now
     self._redraws.append((step, now))
-    if progress_bar.is_shown():
-      self._bar = progress_bar.make_progress_bar(
+    if is_shown():
+      self._bar = make_progress_bar(
           total=self._stop_step, initial=step, leave=False, dynamic_ncols=True,
           mininterval=math.inf, bar_format='{desc}')
 
@@ -115,7 +115,7 @@ class ShowProgress(tf.train.SessionRunHook):
     rate = self._examples_per_step / step_secs
     time_left = format_duration((self._stop_step - step) * step_secs)
     columns = shutil.get_terminal_size().columns
-    if columns >= _MIN_COLUMNS_OF_LONG_FORM or progress_bar.is_in_notebook():
+    if columns >= _MIN_COLUMNS_OF_LONG_FORM or is_in_notebook():
       text = 'step {}/{}{}, loss {:.4f}{}, {:,.0f} examples/sec, {} left'.format(
           step, self._stop_step, self._format_epoch(', epoch {}/{}'), loss,
           format_unless_nan(', accuracy {:.4f}', accuracy), rate, time_left)

@@ -1,7 +1,8 @@
-"""Logs the slow phases of a run, so that the program does not seem to hang."""
+"""Shows the progress of what takes long: log lines of slow phases, and progress bars."""
 
 import itertools
 import logging
+import sys
 import threading
 import time
 from typing import Any, Callable, Iterator, Optional
@@ -55,3 +56,37 @@ class Phase:
       if self._ended.wait(secs):
         return
       _LOG.info('%s: %.0f s so far', self._text, time.monotonic() - began)
+
+
+def make_progress_bar(**options: Any) -> Any:
+  """Returns a progress bar of tqdm, whose attribute `disable` is True if nothing is shown.
+
+  On a terminal, the bar is text on standard error. In a Jupyter kernel, it is a widget if
+  ipywidgets is installed, else text, and it remains after it is closed. Elsewhere, nothing is
+  shown.
+
+  Args:
+    **options: arguments of `tqdm`, except `file` and `disable`.
+  """
+  from tqdm import tqdm  # Imported here so that the program starts quickly.
+  if not is_in_notebook():
+    return tqdm(file=sys.stderr, disable=None, **options)
+  options['leave'] = True
+  try:
+    import ipywidgets  # noqa: F401
+  except ImportError:
+    return tqdm(file=sys.stderr, **options)
+  from tqdm.notebook import tqdm as widget
+  return widget(**options)
+
+
+def is_shown() -> bool:
+  """Returns whether this process shows progress bars."""
+  return sys.stderr.isatty() or is_in_notebook()
+
+
+def is_in_notebook() -> bool:
+  """Returns whether this process is a Jupyter kernel."""
+  ipython = sys.modules.get('IPython')
+  shell = ipython.get_ipython() if ipython is not None else None
+  return getattr(shell, 'kernel', None) is not None

@@ -9,10 +9,10 @@ from estimator_train.errors import InvalidValue
 from estimator_train.models import model_inputs
 from estimator_train.process import cpu_tuning
 from estimator_train.tf_patches import (
-  convolution,
+  checkpoints,
   estimator as estimator_patches,
-  model_to_estimator,
-  replicated_variables,
+  optimizers,
+  strategies,
 )
 from estimator_train.tf_patches.configurations import nested_layers
 from estimator_train.tf_patches.model_copies import ModelCopier
@@ -90,7 +90,7 @@ def to_estimator(model: tf.keras.Model, run_config: tf.estimator.RunConfig, *,
     model.loss = losses.SmoothedLoss(loss, label_smoothing)
   if class_weights is not None:
     model.loss = losses.weight_classes(model.loss, class_weights)
-  optimizer_config = model_to_estimator.get_optimizer_config(model.optimizer)
+  optimizer_config = optimizers.get_optimizer_config(model.optimizer)
   copier = copier or ModelCopier(model)
   batch_format = BatchFormat(model, source)
 
@@ -103,16 +103,16 @@ def to_estimator(model: tf.keras.Model, run_config: tf.estimator.RunConfig, *,
                 config: tf.estimator.RunConfig) -> tf.estimator.EstimatorSpec:
     estimator_patches.keep_loss_unscaled()
     if mode == tf.estimator.ModeKeys.TRAIN and cpu_tuning.needs_padded_gradients():
-      convolution.pad_filter_gradients(tf.get_default_graph())
+      optimizers.pad_filter_gradients(tf.get_default_graph())
     features, weights = model_inputs.split_weights(features)
-    model_copy = model_to_estimator.build_model(
+    model_copy = estimator_patches.build_model(
         copier, mode, batch_format.arrange_features(preprocess(features)))
     has_checkpoint = tf.train.latest_checkpoint(config.model_dir) is not None
     if positional_weights is not None and not has_checkpoint:
       positional_weights.initialize(model_copy)
     if weight_names is not None and not (object_based and has_checkpoint):
       _check_weight_names(model_copy, weight_names)
-    output_names = model_to_estimator.output_names(model_copy, model)
+    output_names = estimator_patches.output_names(model_copy, model)
     predictions = dict(zip(output_names, model_copy.outputs))
     spec: Dict[str, Any] = {
         'predictions': predictions,
@@ -122,9 +122,9 @@ def to_estimator(model: tf.keras.Model, run_config: tf.estimator.RunConfig, *,
       labels = batch_format.arrange_labels(labels, output_names, model_copy.outputs)
       weights = batch_format.arrange_weights(weights, output_names)
     if mode == tf.estimator.ModeKeys.TRAIN:
-      model_to_estimator.compile_copy(model_copy, model, optimizer_config, labels, weights)
-      train_op = replicated_variables.average_statistics(
-          model_copy, model_to_estimator.make_train_op(model_copy))
+      estimator_patches.compile_copy(model_copy, model, optimizer_config, labels, weights)
+      train_op = strategies.average_statistics(
+          model_copy, estimator_patches.make_train_op(model_copy))
       spec.update(train_op=train_op, loss=model_copy.total_loss)
       _warn_of_batch_losses(model_copy)
       if observe_batch is not None:
@@ -133,17 +133,17 @@ def to_estimator(model: tf.keras.Model, run_config: tf.estimator.RunConfig, *,
       for weight in frozen_part.weights if frozen_part is not None else ():
         tf.get_variable(weight.op.name, weight.shape, weight.dtype.base_dtype,
                         tf.zeros_initializer(), trainable=False, use_resource=True)
-      hooks.append(replicated_variables.SingleCopySaver(
+      hooks.append(checkpoints.SingleCopySaver(
           None if object_based else config,
-          model_to_estimator.hyperparameter_names(model_copy.optimizer)))
+          optimizers.hyperparameter_names(model_copy.optimizer)))
     elif mode == tf.estimator.ModeKeys.EVAL:
-      model_to_estimator.compile_copy(model_copy, model, optimizer_config, labels, weights)
+      estimator_patches.compile_copy(model_copy, model, optimizer_config, labels, weights)
       metrics = _make_metrics(model_copy, features, labels, weights, loss, num_classes)
       evaluation_metrics.update_after(model_copy.inputs, metrics)
       spec.update(eval_metric_ops=metrics, loss=model_copy.total_loss)
     if object_based:
       spec['scaffold'] = tf.train.Scaffold(
-          saver=model_to_estimator.make_object_saver(model_copy, config))
+          saver=estimator_patches.make_object_saver(model_copy, config))
     return tf.estimator.EstimatorSpec(mode, training_hooks=hooks, **spec)
 
   return tf.estimator.Estimator(model_fn, config=run_config, warm_start_from=warm_start)

@@ -10,11 +10,7 @@ from estimator_train.distribution import threads
 from estimator_train.errors import UserError
 from estimator_train.settings import groups
 from estimator_train.settings.choices import SINGLE_REPLICA_STRATEGIES
-from estimator_train.tf_patches import (
-  central_storage,
-  devices as tensorflow_devices,
-  xla,
-)
+from estimator_train.tf_patches import environment, strategies
 
 _LOG = logging.getLogger('estimator_train')
 _MIN_FLOAT16_CAPABILITY = (7, 0)  # Volta.
@@ -91,11 +87,10 @@ def prepare_devices(settings: groups.Devices, devices: Devices, trains: bool) ->
   """
   on_cpu = devices.names[0].startswith('/cpu')
   if settings.enable_xla and on_cpu:
-    xla.compile_for_cpus()
+    environment.compile_for_cpus()
   if settings.dtype == 'mixed' and trains:
     without_float16 = list(devices.display_names) if on_cpu else [
-        gpu for gpu in tensorflow_devices.gpu_descriptions(
-            make_session_config(settings, devices))
+        gpu for gpu in strategies.gpu_descriptions(make_session_config(settings, devices))
         if not _uses_float16(gpu)]
     if without_float16:
       _LOG.warning('--dtype=mixed: computing in float32, with dynamic loss scaling, since float16 '
@@ -122,7 +117,7 @@ def make_local_strategy(settings: groups.Devices,
   if name == 'one_device':
     return tf.distribute.OneDeviceStrategy(devices.names[0])
   if name in ('central_storage', 'parameter_server'):
-    return central_storage.make_strategy(devices.names, '/cpu:0')
+    return strategies.make_central_storage_strategy(devices.names, '/cpu:0')
   if name in ('mirrored', 'multi_worker_mirrored', 'horovod'):
     return tf.distribute.MirroredStrategy(
         devices.names, cross_device_ops=_make_cross_device_ops(settings))

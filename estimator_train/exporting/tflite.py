@@ -8,7 +8,7 @@ import tensorflow.compat.v1 as tf
 from estimator_train.errors import UserError
 from estimator_train.files import atomic
 from estimator_train.models import probabilities
-from estimator_train.tf_patches.converter_command import converter_on_path
+from estimator_train.tf_patches.environment import converter_on_path
 
 TFLITE_FILE = 'model.tflite'
 

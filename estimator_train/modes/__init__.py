@@ -63,8 +63,8 @@ def _without_deprecation_checks(verbosity: int) -> ContextManager[Any]:
   """Disables TensorFlow's checks for deprecated arguments if the log does not show the warnings."""
   if verbosity > 0 or 'tensorflow' not in sys.modules:
     return contextlib.ExitStack()
-  from estimator_train.tf_patches import deprecation
-  return deprecation.without_checks()
+  from estimator_train.tf_patches import sessions
+  return sessions.without_deprecation_checks()
 
 
 def _lock(settings: groups.Run, worker: Optional[Worker]) -> ContextManager[Any]:

@@ -6,9 +6,9 @@ from contextlib import ExitStack, contextmanager
 from typing import Iterator, Optional
 
 from estimator_train.process import cpu_tuning, logs, start_up
-from estimator_train.tf_patches import xla
+from estimator_train.tf_patches import environment
 
-_RESTORED_VARIABLES = ('TF_CONFIG', xla.FLAGS_VARIABLE, logs.CPP_LEVEL_VARIABLE,
+_RESTORED_VARIABLES = ('TF_CONFIG', environment.FLAGS_VARIABLE, logs.CPP_LEVEL_VARIABLE,
                        start_up.START_TIME_VARIABLE, *cpu_tuning.VARIABLE_NAMES)
 
 

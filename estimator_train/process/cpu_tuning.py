@@ -83,7 +83,7 @@ def needs_padded_gradients() -> bool:
   """Returns whether gradients of single-channel convolutions are faster with padded images.
 
   This is the case for the oneDNN build with AVX2, but without AVX-512; see
-  tf_patches/convolution.py.
+  tf_patches/optimizers.py.
   """
   words = _words_of_first_core()
   return 'avx2' in words and 'avx512f' not in words and has_onednn()

@@ -5,7 +5,7 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence
 import tensorflow.compat.v1 as tf
 
 from estimator_train.errors import InvalidValue
-from estimator_train.tf_patches import keras as keras_patches, training_endpoints
+from estimator_train.tf_patches import keras as keras_patches
 
 
 class BatchFormat(NamedTuple):
@@ -54,7 +54,7 @@ class BatchFormat(NamedTuple):
       InvalidValue: the names, the number or the shapes of the labels do not fit. The shapes are
         checked only for losses of Keras, because a loss of the user may take any labels.
     """
-    losses = training_endpoints.loss_functions(self.model, names)
+    losses = keras_patches.loss_functions(self.model, names)
     with_loss = [name for name, loss in zip(names, losses) if loss is not None]
     if not with_loss:
       return [None] * len(names)
@@ -69,8 +69,8 @@ class BatchFormat(NamedTuple):
     targets: List[Optional[tf.Tensor]] = []
     for name, output, loss in zip(names, outputs, losses):
       target = None if loss is None else _as_column(tensors[name], output)
-      if training_endpoints.takes_labels_like_outputs(loss):
-        if training_endpoints.takes_one_hot(loss) and output.shape.ndims and (
+      if keras_patches.takes_labels_like_outputs(loss):
+        if keras_patches.takes_one_hot(loss) and output.shape.ndims and (
             output.shape.as_list()[-1] == 1):
           raise InvalidValue('a categorical cross-entropy requires one output per class',
                              '{} has the shape {}'.format(name, output.shape),

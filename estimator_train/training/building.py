@@ -11,7 +11,7 @@ from estimator_train.models import registry as models
 from estimator_train.models.preprocessing import make_preprocess
 from estimator_train.settings import Settings, choices, groups, user_code
 from estimator_train.settings.flag import all_flags
-from estimator_train.tf_patches.loss_scaling import LossScalingOptimizer
+from estimator_train.tf_patches.optimizers import LossScalingOptimizer
 from estimator_train.training import losses, weight_decay
 from estimator_train.training.checkpoints import save_hook
 from estimator_train.training.optimizers import LearningRate, make_optimizer

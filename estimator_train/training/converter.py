@@ -9,10 +9,10 @@ from estimator_train.errors import InvalidValue
 from estimator_train.models import model_inputs
 from estimator_train.process import cpu_tuning
 from estimator_train.tf_patches import (
-  convolution,
+  checkpoints,
   estimator as estimator_patches,
-  model_to_estimator,
-  replicated_variables,
+  optimizers,
+  strategies,
 )
 from estimator_train.tf_patches.configurations import nested_layers
 from estimator_train.tf_patches.model_copies import ModelCopier
@@ -104,7 +104,7 @@ class _ModelFn:
     self._copier, self._model = copier, copier.model
     self._weights, self._hooks, self._saved_format = weights, hooks, saved_format
     self._num_classes = num_classes
-    self._optimizer_config = model_to_estimator.get_optimizer_config(self._model.optimizer)
+    self._optimizer_config = optimizers.get_optimizer_config(self._model.optimizer)
     self._batch_format = BatchFormat(self._model, hooks.source)
     for layer in nested_layers(self._model):
       if layer.stateful and not isinstance(layer, (tf.keras.Model, tf.keras.metrics.Metric)):
@@ -118,25 +118,25 @@ class _ModelFn:
     with self._hooks.translate_errors():
       estimator_patches.keep_loss_unscaled()
       if mode == tf.estimator.ModeKeys.TRAIN and cpu_tuning.needs_padded_gradients():
-        convolution.pad_filter_gradients(tf.get_default_graph())
+        optimizers.pad_filter_gradients(tf.get_default_graph())
       features, example_weights = model_inputs.split_weights(features)
-      model = model_to_estimator.build_model(
+      model = estimator_patches.build_model(
           self._copier, mode, self._batch_format.arrange_features(self._hooks.preprocess(features)))
       self._set_initial_weights(model, config)
-      output_names = model_to_estimator.output_names(model, self._model)
+      output_names = estimator_patches.output_names(model, self._model)
       predictions = dict(zip(output_names, model.outputs))
       spec: Dict[str, Any] = {'predictions': predictions, 'export_outputs': _make_export_outputs(
           predictions, self._saved_format.export_outputs)}
       if mode != tf.estimator.ModeKeys.PREDICT:
         labels = self._batch_format.arrange_labels(labels, output_names, model.outputs)
         example_weights = self._batch_format.arrange_weights(example_weights, output_names)
-        model_to_estimator.compile_copy(model, self._model, self._optimizer_config, labels,
+        estimator_patches.compile_copy(model, self._model, self._optimizer_config, labels,
                                         example_weights)
         add = self._add_training if mode == tf.estimator.ModeKeys.TRAIN else self._add_evaluation
         spec.update(add(model, features, labels, example_weights, config))
       if self._saved_format.object_based:
         spec['scaffold'] = tf.train.Scaffold(
-            saver=model_to_estimator.make_object_saver(model, config))
+            saver=estimator_patches.make_object_saver(model, config))
       return tf.estimator.EstimatorSpec(mode, **spec)
 
   def _set_initial_weights(self, model: tf.keras.Model, config: tf.estimator.RunConfig) -> None:
@@ -150,8 +150,8 @@ class _ModelFn:
   def _add_training(self, model: tf.keras.Model, features: Any, labels: Any, example_weights: Any,
                     config: tf.estimator.RunConfig) -> Dict[str, Any]:
     """Adds the training operations to the graph; returns their part of the EstimatorSpec."""
-    train_op = replicated_variables.average_statistics(
-        model, model_to_estimator.make_train_op(model))
+    train_op = strategies.average_statistics(
+        model, estimator_patches.make_train_op(model))
     _warn_of_batch_losses(model)
     if self._hooks.observe_batch is not None:
       self._hooks.observe_batch(features, labels[0], *model.outputs)
@@ -160,9 +160,9 @@ class _ModelFn:
     for weight in frozen_part.weights if frozen_part is not None else ():
       tf.get_variable(weight.op.name, weight.shape, weight.dtype.base_dtype,
                       tf.zeros_initializer(), trainable=False, use_resource=True)
-    saver = replicated_variables.SingleCopySaver(
+    saver = checkpoints.SingleCopySaver(
         None if self._saved_format.object_based else config,
-        model_to_estimator.hyperparameter_names(model.optimizer))
+        optimizers.hyperparameter_names(model.optimizer))
     return {'train_op': train_op, 'loss': model.total_loss, 'training_hooks': [saver]}
 
   def _add_evaluation(self, model: tf.keras.Model, features: Any, labels: Any, example_weights: Any,

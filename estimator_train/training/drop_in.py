@@ -11,11 +11,10 @@ from estimator_train.distribution.devices import find_devices, make_local_strate
 from estimator_train.errors import InvalidValue
 from estimator_train.settings import choices, groups
 from estimator_train.tf_patches import (
-  central_storage,
   estimator as estimator_patches,
   keras as keras_patches,
-  model_to_estimator,
   saved_weights,
+  strategies,
 )
 from estimator_train.tf_patches.model_copies import ModelCopier
 from estimator_train.training.converter import ExportOutputs, SavedFormat, Weights, to_estimator
@@ -80,7 +79,7 @@ def _complete_config(config: Optional[tf.estimator.RunConfig], model_dir: Option
     _LOG.warning('evaluating on one device: with eval_distribute, TensorFlow 1.15 loses examples')
     config = config.replace(eval_distribute=None)
   if devices is None:
-    central_storage.forward_attributes()  # The user's strategy may be a CentralStorageStrategy.
+    strategies.forward_attributes()  # The user's strategy may be a CentralStorageStrategy.
     return config
   if config.train_distribute is not None:
     raise InvalidValue('distribution_strategy, num_gpus and num_cpu_replicas must not be given '
@@ -150,7 +149,7 @@ def _check_fits_checkpoint(copier: ModelCopier, checkpoint: str) -> Collection[s
     InvalidValue: the checkpoint lacks a weight, or has it in another shape.
   """
   saved_shapes = dict(tf.train.list_variables(checkpoint))
-  shapes = model_to_estimator.weight_shapes(copier)
+  shapes = estimator_patches.weight_shapes(copier)
   for name, shape in shapes.items():
     if saved_shapes.get(name) != shape:
       raise InvalidValue(

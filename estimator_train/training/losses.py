@@ -5,7 +5,7 @@ from typing import Any, Callable, List, Sequence
 
 import tensorflow.compat.v1 as tf
 
-from estimator_train.tf_patches import training_endpoints
+from estimator_train.tf_patches import keras as keras_patches
 
 Loss = Any  # A loss of Keras: a name, a function or a tf.keras.losses.Loss.
 
@@ -60,7 +60,7 @@ def batch_losses(model: tf.keras.Model) -> List[str]:
   1/N of the sum; for a function of the whole batch, the mean of N functions. Not all such losses
   are found, because the code that computes a loss is unknown.
   """
-  return training_endpoints.scalar_losses(model) + [
+  return keras_patches.scalar_losses(model) + [
       loss.op.name for loss in model.get_losses_for(model.inputs) if _is_sum(loss)]
 
 

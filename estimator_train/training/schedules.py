@@ -14,7 +14,7 @@ import tensorflow.compat.v1 as tf
 
 from estimator_train.errors import UserError
 from estimator_train.settings import Settings, groups, learning_rate_scale, steps_for_epochs
-from estimator_train.tf_patches import model_to_estimator
+from estimator_train.tf_patches import optimizers
 
 
 class Schedule(tf.keras.optimizers.schedules.LearningRateSchedule):
@@ -136,7 +136,7 @@ class Cosine(Exponential):
 
 
 _DECAY_SCHEDULES = {'exponential': Exponential, 'cosine': Cosine}
-model_to_estimator.register_schedules(Schedule, Piecewise, Exponential, Cosine)
+optimizers.register_schedules(Schedule, Piecewise, Exponential, Cosine)
 
 
 def make_schedule(settings: Settings, num_examples: Optional[int], examples_per_step: int,

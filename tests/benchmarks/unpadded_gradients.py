@@ -2,7 +2,7 @@
 
   PYTHONPATH=.:tests/benchmarks python -m unpadded_gradients FLAG...
 
-For the comparison `padded_gradient`; see estimator_train/tf_patches/convolution.py.
+For the comparison `padded_gradient`; see estimator_train/tf_patches/optimizers.py.
 """
 
 import sys

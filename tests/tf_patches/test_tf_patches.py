@@ -11,15 +11,13 @@ from tensorflow.python.util import tf_inspect
 
 from estimator_train.models import registry
 from estimator_train.tf_patches import (
-    converter_command,
-    deprecation,
+    checkpoints,
+    environment,
     estimator,
     keras,
-    model_to_estimator,
-    replicated_variables,
+    optimizers,
     saved_weights,
-    saver,
-    session_start,
+    sessions,
 )
 from estimator_train.tf_patches.model_copies import ModelCopier
 
@@ -85,7 +83,7 @@ def test_what_a_process_keeps_is_released_or_restored(session, monkeypatch):
       tf.keras.backend.set_session(tf.Session(graph=tf.Graph()))
     assert keras.backend._SESSION.session is before
   monkeypatch.setenv('PATH', '/nowhere')
-  with converter_command.converter_on_path():
+  with environment.converter_on_path():
     subprocess.run([os.path.basename(sys.executable), '-c', ''], check=True)
   assert os.environ['PATH'] == '/nowhere'
 
@@ -108,11 +106,11 @@ def test_schedules_and_base_classes_outlive_a_copy_of_the_optimizer():
   with tf.keras.utils.custom_object_scope({}):
     with pytest.raises(ValueError, match='Unknown decay: Halved'):
       tf.keras.optimizers.SGD.from_config(dict(config))
-    model_to_estimator.register_schedules(Halved)
+    optimizers.register_schedules(Halved)
     optimizer = tf.keras.optimizers.SGD.from_config(dict(config))
     assert isinstance(optimizer._hyper['learning_rate'], Halved)
     for _ in range(2):
-      model_to_estimator.add_optimizer_base_class(optimizer, Base)
+      optimizers.add_optimizer_base_class(optimizer, Base)
     made = type(optimizer).from_config(optimizer.get_config())
   assert isinstance(made, Base) and isinstance(made, tf.keras.optimizers.SGD)
   assert type(made).__name__ == 'SGD' and type(made).__mro__.count(Base) == 1
@@ -120,7 +118,7 @@ def test_schedules_and_base_classes_outlive_a_copy_of_the_optimizer():
 
 def test_the_checkpoint_file_has_relative_paths(tmp_path):
   paths = [str(tmp_path / 'model.ckpt-{}'.format(step)) for step in (1, 2)]
-  saver.write_checkpoint_state(str(tmp_path), paths[1], paths)
+  checkpoints.write_checkpoint_state(str(tmp_path), paths[1], paths)
   assert str(tmp_path) not in (tmp_path / 'checkpoint').read_text()
   tf.train.update_checkpoint_state(str(tmp_path), paths[1], paths)
   assert str(tmp_path) in (tmp_path / 'checkpoint').read_text()
@@ -128,18 +126,18 @@ def test_the_checkpoint_file_has_relative_paths(tmp_path):
 
 def test_a_failed_attempt_to_save_is_forgotten(tmp_path, session):
   session.run(tf.get_variable('a', (), initializer=tf.ones_initializer()).initializer)
-  checkpoints = tf.train.Saver(max_to_keep=1)
-  checkpoints.save(session, str(tmp_path / 'model.ckpt'), global_step=1)
-  before = checkpoints.last_checkpoints
-  restore = saver.checkpoint_list_restorer(checkpoints)
+  saving = tf.train.Saver(max_to_keep=1)
+  saving.save(session, str(tmp_path / 'model.ckpt'), global_step=1)
+  before = saving.last_checkpoints
+  restore = checkpoints.checkpoint_list_restorer(saving)
   (tmp_path / 'checkpoint').unlink()
   (tmp_path / 'checkpoint').mkdir()  # Cannot be written.
   with pytest.raises(tf.errors.OpError):
-    checkpoints.save(session, str(tmp_path / 'model.ckpt'), global_step=2)
-  assert checkpoints.last_checkpoints != before  # TensorFlow keeps what failed.
-  assert checkpoints._checkpoints_to_be_deleted
+    saving.save(session, str(tmp_path / 'model.ckpt'), global_step=2)
+  assert saving.last_checkpoints != before  # TensorFlow keeps what failed.
+  assert saving._checkpoints_to_be_deleted
   restore()
-  assert checkpoints.last_checkpoints == before and not checkpoints._checkpoints_to_be_deleted
+  assert saving.last_checkpoints == before and not saving._checkpoints_to_be_deleted
 
 
 @pytest.mark.parametrize('is_patched, reads', [(True, 2), (False, 3)])
@@ -148,7 +146,7 @@ def test_a_sharded_saver_reads_a_variable_once(tmp_path, session, is_patched, re
     weight = tf.get_variable('weight', ())
     before = len(session.graph.get_operations())
     saving = tf.train.Saver(
-        sharded=True, builder=saver.SingleReadSaverBuilder() if is_patched else None)
+        sharded=True, builder=checkpoints.SingleReadSaverBuilder() if is_patched else None)
     made = [op.type for op in session.graph.get_operations()[before:]]
     assert made.count('ReadVariableOp') == reads  # To restore the variable takes one.
     session.run(weight.primary.assign(5.))
@@ -163,7 +161,7 @@ def test_deprecated_arguments_are_not_checked(session, monkeypatch):
     raise AssertionError('inspected')
 
   monkeypatch.setattr(tf_inspect, 'getcallargs', fail)
-  with pytest.raises(KeyError), deprecation.without_checks():
+  with pytest.raises(KeyError), sessions.without_deprecation_checks():
     tf.reduce_sum([1.])
     raise KeyError
   with pytest.raises(AssertionError, match='inspected'):
@@ -179,9 +177,9 @@ def test_the_checks_of_a_new_session_are_one(tmp_path, session, has_local, is_in
     tf.get_variable('local', (), collections=[tf.GraphKeys.LOCAL_VARIABLES])
   tf.add_to_collection(tf.GraphKeys.READY_FOR_LOCAL_INIT_OP, tf.report_uninitialized_variables(
       tf.global_variables()))
-  session_start.share_ready_op()
+  sessions.share_ready_op()
   for name in ('first', 'second'):
-    session_start.add_local_init_op(tf.write_file(str(tmp_path / name), ''))
+    sessions.add_local_init_op(tf.write_file(str(tmp_path / name), ''))
   creator = tf.train.ChiefSessionCreator(tf.train.Scaffold(
       init_op=weight.initializer if is_initialized else tf.no_op()))
   if not is_initialized:
@@ -197,13 +195,13 @@ def test_the_checks_of_a_new_session_are_one(tmp_path, session, has_local, is_in
 def test_the_global_step_is_read_through_the_tensor_of_the_hooks(tmp_path, session):
   step = tf.train.create_global_step()
   session.run(step.assign(3))
-  assert session_start.read_global_step(session) == 3
+  assert sessions.read_global_step(session) == 3
   hook = tf.train.CheckpointSaverHook(str(tmp_path), save_steps=1)
   hook.begin()
   session.run(step.assign(4))
   fetched = []
   session.run = lambda tensor: fetched.append(tensor) or tf.Session.run(session, tensor)
-  assert session_start.read_global_step(session) == 4
+  assert sessions.read_global_step(session) == 4
   assert fetched == [hook._global_step_tensor]
 
 
@@ -215,7 +213,7 @@ def test_names_of_variables_are_those_of_their_operations(session):
     tf.get_variable(name, (), use_resource=use_resource)
   with strategy.scope():
     variables = tf.global_variables()
-    assert [replicated_variables.variable_name(variable) for variable in variables] == [
+    assert [checkpoints.variable_name(variable) for variable in variables] == [
         variable.op.name for variable in variables]
 
 

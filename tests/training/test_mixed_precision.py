@@ -19,8 +19,8 @@ from training_runs import train as train_settings
 from estimator_train.distribution import devices
 from estimator_train.errors import UserError
 from estimator_train.settings import Settings, groups
-from estimator_train.tf_patches import devices as tensorflow_devices
-from estimator_train.tf_patches.loss_scaling import LossScalingOptimizer
+from estimator_train.tf_patches import strategies
+from estimator_train.tf_patches.optimizers import LossScalingOptimizer
 from estimator_train.training.checkpoints import save_hook
 from estimator_train.training.optimizers import make_optimizer
 
@@ -146,7 +146,7 @@ def test_options_of_sessions(values, rewrites, compiles):
     (ON_CPU, {'dtype': 'mixed', 'mode': 'evaluate'}, [], [])])
 def test_warns_of_devices_that_compute_in_float32(monkeypatch, caplog, on, values, capabilities,
                                                   named):
-  monkeypatch.setattr(tensorflow_devices.device_lib, 'list_local_devices', lambda config: [
+  monkeypatch.setattr(strategies.device_lib, 'list_local_devices', lambda config: [
       types.SimpleNamespace(device_type='GPU', physical_device_desc=(
           'device: {}, name: A, pci bus id: 0, compute capability: {}'.format(*numbered)))
       for numbered in enumerate(capabilities)])

@@ -14,7 +14,7 @@ from estimator_train.distribution.devices import Devices
 from estimator_train.distribution.engines.cluster_engine import ClusterEngine
 from estimator_train.errors import PeerLost, UserError
 from estimator_train.settings import Settings
-from estimator_train.tf_patches import horovod_strategy
+from estimator_train.tf_patches import strategies
 
 _LOG = logging.getLogger('estimator_train')
 # After an error of Horovod, the lost rank is found within this time.
@@ -86,7 +86,7 @@ class HorovodEngine(ClusterEngine):
       os.environ.setdefault(name, value)
 
   def make_strategy(self) -> Optional[tf.distribute.Strategy]:
-    return horovod_strategy.HorovodStrategy(self.devices.names[0])
+    return strategies.HorovodStrategy(self.devices.names[0])
 
   def hooks(self) -> Sequence[tf.train.SessionRunHook]:
     return (*super().hooks(), _BroadcastVariables())
@@ -108,7 +108,7 @@ class _BroadcastVariables(tf.train.SessionRunHook):
   """Copies the variables of rank 0 to all ranks when a session has been created or restored."""
 
   def begin(self) -> None:
-    self._broadcast = horovod_strategy.broadcast_variables()
+    self._broadcast = strategies.broadcast_variables()
 
   def after_create_session(self, session: tf.Session, coord: Any) -> None:
     session.run(self._broadcast)

@@ -11,7 +11,7 @@ from typing import List, NamedTuple, Optional
 import tensorflow.compat.v1 as tf
 
 from estimator_train.errors import UserError
-from estimator_train.tf_patches import saver as saver_patches
+from estimator_train.tf_patches import checkpoints as checkpoint_patches
 
 _LOG = logging.getLogger('estimator_train')
 _CHECKPOINT_FILE = re.compile(r'model\.ckpt-(\d+)\.(index|data-\d+-of-\d+)$')
@@ -97,7 +97,7 @@ def repair_model_dir(model_dir: str, recovered: RecoveredCheckpoint) -> None:
     # Lists all checkpoints, because TensorFlow deletes old checkpoints only if the file lists them.
     paths = [_checkpoint_path(model_dir, step) for step in reversed(_steps_on_disk(model_dir))
              if step <= recovered_step]
-    saver_patches.write_checkpoint_state(model_dir, recovered.path, paths)
+    checkpoint_patches.write_checkpoint_state(model_dir, recovered.path, paths)
 
 
 def remove_unfinished_files(model_dir: str) -> None:

@@ -13,7 +13,7 @@ import tensorflow.compat.v1 as tf
 from estimator_train.errors import CheckpointNotSaved
 from estimator_train.run_dir import disk_errors
 from estimator_train.run_dir.run_files import RunDir
-from estimator_train.tf_patches import saver as saver_patches
+from estimator_train.tf_patches import checkpoints as checkpoint_patches
 from estimator_train.training.checkpoints import recovery
 
 _LOG = logging.getLogger('estimator_train')
@@ -78,7 +78,7 @@ class RetryingSaver:
       CheckpointNotSaved: saving has failed for `retry_secs`, or failed while the run is stopping.
     """
     files_before = self._list_files()
-    restore_checkpoint_list = saver_patches.checkpoint_list_restorer(saver)
+    restore_checkpoint_list = checkpoint_patches.checkpoint_list_restorer(saver)
     try:
       self._check_folder()
       saver.save(session, os.path.join(self._run_dir.path, 'model.ckpt'), global_step=step,

@@ -10,8 +10,7 @@ from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tupl
 import tensorflow.compat.v1 as tf
 
 from estimator_train.reports.step_times import Pause
-from estimator_train.tf_patches import replicated_variables, saver as saver_patches
-from estimator_train.tf_patches.checkpoint_hook import CheckpointHook
+from estimator_train.tf_patches import checkpoints as checkpoint_patches
 from estimator_train.training.checkpoints.retrying_saver import RetryingSaver
 from estimator_train.training.hooks import finite
 
@@ -67,7 +66,7 @@ def lacks_loss_scale(checkpoint: str) -> bool:
                  for name, _ in tf.train.list_variables(checkpoint))
 
 
-class SaveCheckpoints(CheckpointHook):
+class SaveCheckpoints(checkpoint_patches.CheckpointHook):
   """Saves checkpoints, the first one before the first step.
 
   If saving fails, the hook retries after a later step. After the last step, the hook waits and
@@ -89,7 +88,7 @@ class SaveCheckpoints(CheckpointHook):
                listeners: Sequence['CallEveryNSteps'] = ()) -> None:
     super().__init__(model_dir, save_steps, save_secs)
     self._retrying_saver = retrying_saver
-    self._finite_check = finite.CheckWeightsFinite(replicated_variables.single_copy_variables)
+    self._finite_check = finite.CheckWeightsFinite(checkpoint_patches.single_copy_variables)
     self._listeners = listeners
     self._save_pauses: List[Pause] = []
     self._write_graph: Optional[Callable[[], None]] = None  # Until it is called, in a thread.
@@ -172,7 +171,7 @@ class SaveCheckpoints(CheckpointHook):
     was_failing = self._retrying_saver.is_failing
     with self._record_pause():
       self._finite_check.before_save(session, step)
-      saver_patches.delete_surplus_checkpoints(self.saver)
+      checkpoint_patches.delete_surplus_checkpoints(self.saver)
       is_saved = self._retrying_saver.save(self.saver, session, step, writes_graph)
     if is_saved and was_failing:
       # Begins a new event file. The full disk may have truncated a record in the current file, and

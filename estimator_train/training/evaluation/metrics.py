@@ -5,7 +5,11 @@ from typing import Any, Dict, List, Mapping, Optional, Tuple
 import tensorflow.compat.v1 as tf
 
 from estimator_train.inputs import images
-from estimator_train.tf_patches import control_inputs, model_to_estimator, training_endpoints
+from estimator_train.tf_patches import (
+  estimator as estimator_patches,
+  keras as keras_patches,
+  sessions,
+)
 from estimator_train.training import losses
 from estimator_train.training.evaluation import sample_predictions
 from estimator_train.training.hooks.input_wait import find_ancestors
@@ -66,8 +70,8 @@ def model_metrics(model: tf.keras.Model) -> Metrics:
   numbers, weighted by the sizes of the batches. This is exact if the number is a mean over
   examples. The names of these metrics are in `batch_means`.
   """
-  metrics: Metrics = model_to_estimator.make_metrics(model)
-  batch_values = training_endpoints.batch_metric_values(model)
+  metrics: Metrics = estimator_patches.make_metrics(model)
+  batch_values = keras_patches.batch_metric_values(model)
   for name in batch_values.keys() & metrics.keys():
     tf.add_to_collection(_BATCH_MEANS_KEY, name)
     metrics[name] = _mean_over_batches(batch_values[name], tf.shape(model.outputs[0])[0], name)
@@ -87,7 +91,7 @@ def loss_metrics(model: tf.keras.Model) -> Metrics:
   examples, add_examples = _running_sum(batch_size, 'examples')
   metrics: Metrics = {'examples': (examples, add_examples)}
   total, updates = tf.constant(0., tf.float64), []
-  output_losses = training_endpoints.output_losses(model)
+  output_losses = keras_patches.output_losses(model)
   for loss in output_losses:
     values = tf.cast(loss.values, tf.float64)
     count = tf.cast(batch_size if loss.is_sum else tf.size(values), tf.float64)
@@ -102,7 +106,7 @@ def loss_metrics(model: tf.keras.Model) -> Metrics:
       metrics[loss.output_name + '_loss'] = mean, update
     sample_predictions.register_output(loss.output_name, loss.targets, loss.outputs)
   metrics['average_loss'] = total, tf.group(*updates)
-  regularization = training_endpoints.regularization_losses(model)
+  regularization = keras_patches.regularization_losses(model)
   if regularization:
     # Losses of activities depend on the batch; those of weights are the same for all batches.
     metrics['regularization_loss'] = _mean_over_batches(
@@ -120,7 +124,7 @@ def update_after(inputs: Any, metrics: Mapping[str, Any]) -> None:
              for update in (metric[1:] if isinstance(metric, tuple) else metric.updates)]
   assignments = [operation for operation in find_ancestors(tf.group(*updates).control_inputs)
                  if 'Assign' in operation.type or 'Scatter' in operation.type]
-  control_inputs.run_before(tf.group(*tf.nest.flatten(inputs)), assignments)
+  sessions.run_before(tf.group(*tf.nest.flatten(inputs)), assignments)
 
 
 def batch_means() -> List[str]:

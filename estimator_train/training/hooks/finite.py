@@ -8,8 +8,8 @@ from typing import Any, Callable, Deque, Dict, List, Optional, Tuple
 import tensorflow.compat.v1 as tf
 
 from estimator_train.errors import NonFiniteLoss, TrainingFailed
-from estimator_train.tf_patches import replicated_variables
-from estimator_train.tf_patches.session_start import read_global_step
+from estimator_train.tf_patches import checkpoints
+from estimator_train.tf_patches.sessions import read_global_step
 from estimator_train.training.hooks.batch_metrics import BatchMetrics
 from estimator_train.training.hooks.step_counter import StepCounter
 from estimator_train.training.schedules import Schedule
@@ -108,7 +108,7 @@ class CheckWeightsFinite(tf.train.CheckpointSaverListener):
         rank = is_finite.shape.ndims
         if rank not in axes:
           axes[rank] = tf.range(tf.rank(is_finite))
-        self._is_finite[replicated_variables.variable_name(variable)] = tf.raw_ops.All(
+        self._is_finite[checkpoints.variable_name(variable)] = tf.raw_ops.All(
             input=is_finite, axis=axes[rank])
 
   def before_save(self, session: tf.Session, global_step_value: int) -> None:

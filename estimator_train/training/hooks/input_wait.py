@@ -4,7 +4,7 @@ from typing import Dict, Iterable, Optional, Set
 
 import tensorflow.compat.v1 as tf
 
-from estimator_train.tf_patches import control_inputs
+from estimator_train.tf_patches import sessions
 
 # The types of the operations, one per replica, that get the next batch of a tf.data pipeline.
 _GET_NEXT_TYPES = ('IteratorGetNext', 'IteratorGetNextSync', 'IteratorGetNextAsOptional')
@@ -43,7 +43,7 @@ def add_probes(graph: tf.Graph) -> Dict[tf.Operation, tf.Tensor]:
   with graph.as_default():
     return {operation: _measure_wait(operation) for operation in graph.get_operations()
             if operation.type in _GET_NEXT_TYPES
-            and not control_inputs.is_in_control_flow(operation)}
+            and not sessions.is_in_control_flow(operation)}
 
 
 def find_ancestors(operations: Iterable[tf.Operation]) -> Set[tf.Operation]:
@@ -66,9 +66,9 @@ def _measure_wait(get_next: tf.Operation) -> tf.Tensor:
   with tf.control_dependencies(None), tf.device(
       device.replace(device_type='CPU', device_index=0).to_string()):
     start_time = tf.timestamp()
-    control_inputs.run_before(start_time.op, [get_next])
+    sessions.run_before(start_time.op, [get_next])
     with tf.control_dependencies([get_next]):
       arrival_time = tf.timestamp()
     wait_secs = tf.maximum(arrival_time - start_time, 0)  # The clock may be set back.
-  control_inputs.run_before(arrival_time.op, consumers)
+  sessions.run_before(arrival_time.op, consumers)
   return wait_secs

@@ -4,7 +4,7 @@ from typing import Any
 
 import tensorflow.compat.v1 as tf
 
-from estimator_train.tf_patches.session_start import read_global_step
+from estimator_train.tf_patches.sessions import read_global_step
 
 
 class StepCounter(tf.train.SessionRunHook):

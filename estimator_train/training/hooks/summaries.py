@@ -14,8 +14,8 @@ from tensorboard.plugins.hparams import api_pb2 as hparams_api, summary as hpara
 from estimator_train.inputs import images
 from estimator_train.models import model_inputs
 from estimator_train.settings import Settings
-from estimator_train.tf_patches import estimator as estimator_patches, model_to_estimator
-from estimator_train.tf_patches.session_start import read_global_step
+from estimator_train.tf_patches import estimator as estimator_patches, optimizers
+from estimator_train.tf_patches.sessions import read_global_step
 from estimator_train.training.hooks import batch_metrics, logged_steps
 from estimator_train.training.hooks.step_counter import StepCounter
 
@@ -86,7 +86,7 @@ def register_gradient_norm(optimizer: Any) -> None:
   Args:
     optimizer: the optimizer of a compiled Keras model, either of Keras or of `tf.train`.
   """
-  model_to_estimator.add_optimizer_base_class(optimizer, _GradientNormRecorder)
+  optimizers.add_optimizer_base_class(optimizer, _GradientNormRecorder)
 
 
 class _GradientNormRecorder:

@@ -17,7 +17,7 @@ from estimator_train.process.start_up import StartUpTimer
 from estimator_train.reports import learning_curves, page, throughput
 from estimator_train.reports.step_times import Pause, Timing
 from estimator_train.run_dir.disk_errors import error_reason
-from estimator_train.tf_patches import session_runs
+from estimator_train.tf_patches import sessions
 from estimator_train.training.hooks import input_wait
 from estimator_train.training.hooks.record_steps import RecordSteps
 
@@ -57,7 +57,7 @@ class TimeHistory(RecordSteps):
     self._first_global_step = 0
     self._global_step: Optional[int] = None
     self._conditions: Dict[str, Any] = {}
-    self._timer = session_runs.SessionRunTimer()
+    self._timer = sessions.SessionRunTimer()
     self._is_step_recorded = False
     self._has_recovered = False
     self._pauses: List[Pause] = []
@@ -185,7 +185,7 @@ def _is_first_training() -> bool:
   This is not the case if the interpreter waits for input between commands (`sys.ps1`, which IPython
   and notebooks set, too), or if the process has trained before.
   """
-  return not hasattr(sys, 'ps1') and not session_runs.has_trained()
+  return not hasattr(sys, 'ps1') and not sessions.has_trained()
 
 
 def _check_integer(name: str, value: int, least: int) -> None:

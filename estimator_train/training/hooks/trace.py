@@ -9,7 +9,7 @@ import tensorflow.compat.v1 as tf
 
 from estimator_train.files import atomic
 from estimator_train.reports.step_times import Pause
-from estimator_train.tf_patches import trace as trace_patches
+from estimator_train.tf_patches import sessions
 from estimator_train.training.hooks.step_counter import StepCounter
 
 TRACE_FILE = 'trace.json'
@@ -88,7 +88,7 @@ class TraceSteps(tf.train.SessionRunHook):
   def _write(self) -> None:
     """Writes the trace file, and records the pause that this takes."""
     began = time.perf_counter()
-    trace = json.loads(trace_patches.chrome_trace(self._step_stats))
+    trace = json.loads(sessions.chrome_trace(self._step_stats))
     process_name = {'name': 'process_name', 'ph': 'M', 'pid': _STEPS_PID,
                     'args': {'name': 'Steps'}}
     trace['traceEvents'] += [process_name] + self._step_events

@@ -10,7 +10,7 @@ import training_runs
 
 from estimator_train.errors import TrainingFailed
 from estimator_train.settings import Settings
-from estimator_train.tf_patches import checkpoint_hook
+from estimator_train.tf_patches import checkpoints
 from estimator_train.training.checkpoints import save_hook
 from estimator_train.training.hooks.step_counter import StepCounter
 
@@ -46,7 +46,7 @@ def test_resumes_on_other_devices_with_the_learning_rate_of_the_flags(train):
 
 def test_timed_checkpoints_while_the_clock_is_set_back(train, tmp_path, monkeypatch):
   seconds = itertools.count(step=10)
-  monkeypatch.setattr(checkpoint_hook, 'time', types.SimpleNamespace(
+  monkeypatch.setattr(checkpoints, 'time', types.SimpleNamespace(
       monotonic=lambda: next(seconds)))
   monkeypatch.setattr(time, 'time', lambda: 1e9 - next(seconds))
   train(3, save_checkpoints_secs=10)

@@ -1,0 +1,236 @@
+"""Saves checkpoints of one copy of each variable, and corrects the lists of checkpoints."""
+
+import os
+import re
+import time
+from typing import Any, Callable, Dict, List, Optional, Sequence, Set
+
+import tensorflow.compat.v1 as tf
+from tensorflow.python.training import checkpoint_management, saver as saver_lib
+
+from estimator_train.tf_patches import sessions
+
+# Matches training/Adam/learning_rate; the names of slots contain more slashes.
+_HYPERPARAMETER_NAME = re.compile(r'training(_\d+)?/[^/]+/[^/]+$')
+# Matches the names of the copies on all replicas except the first.
+_OTHER_REPLICA_NAME = re.compile(r'/replica_\d+(/|$)')
+
+
+class MonotonicTimer(tf.train.SecondOrStepTimer):
+  """A timer of a hook that is not affected when the clock of the machine is set.
+
+  Defect: line 132 of tensorflow_core/python/training/basic_session_run_hooks.py compares times of
+  the system clock. Symptom: after the clock was set back by an hour, no checkpoint is saved for an
+  hour.
+  """
+
+  def should_trigger_for_step(self, step: int) -> bool:
+    if self._every_secs is None or self._last_triggered_step in (None, step):
+      return bool(super().should_trigger_for_step(step))
+    return time.monotonic() >= self._triggered_at + self._every_secs
+
+  def update_last_triggered_step(self, step: int) -> Any:
+    self._triggered_at = time.monotonic()
+    return super().update_last_triggered_step(step)
+
+
+class CheckpointHook(tf.train.CheckpointSaverHook):
+  """A `CheckpointSaverHook` whose subclasses implement how a checkpoint is saved.
+
+  Defect: lines 570 and 578 of tensorflow_core/python/training/basic_session_run_hooks.py write the
+  graph twice, once as text, in addition to the copy that TensorBoard needs. Line 581 counts the
+  steps to the next checkpoint from the first step of the run. The saver, the writer and the timer
+  of the hook have only private names. Symptom: a tenth of the start-up time is spent on
+  graph.pbtxt; a resumed run saves at other steps than an uninterrupted run.
+
+  Args:
+    model_dir: the path of the folder of the run.
+    save_steps: the steps from one checkpoint to the next, or None to use `save_secs`.
+    save_secs: the seconds from one checkpoint to the next, or None to use `save_steps`.
+  """
+
+  def __init__(self, model_dir: str, save_steps: Optional[int], save_secs: Optional[int]) -> None:
+    super().__init__(model_dir, save_steps=save_steps, save_secs=save_secs)
+    self._timer = MonotonicTimer(save_secs, save_steps)
+    self._save_interval_steps = save_steps or 1
+
+  def save(self, session: tf.Session, step: int) -> None:
+    """Saves a checkpoint of this global step; subclasses must override this method."""
+    raise NotImplementedError
+
+  def save_first(self, session: tf.Session, step: int) -> None:
+    """Saves the checkpoint before the first step, and writes the graph to the event file.
+
+    Subclasses must override this method.
+    """
+    raise NotImplementedError
+
+  def after_create_session(self, session: tf.Session, coord: Any) -> None:
+    step = self.global_step(session)
+    self.save_first(session, step)
+    self.reset_timer(step)
+
+  @property
+  def saver(self) -> tf.train.Saver:
+    return self._get_saver()
+
+  @property
+  def writer(self) -> tf.summary.FileWriter:
+    """The writer of the run's event file."""
+    return self._summary_writer
+
+  @property
+  def prefix(self) -> str:
+    """The path of a checkpoint up to the `-` before its step."""
+    return os.fspath(self._save_path)
+
+  def global_step(self, session: tf.Session) -> int:
+    return sessions.read_global_step(session)
+
+  def reset_timer(self, step: int) -> None:
+    """Counts the steps to the next checkpoint from the last multiple of `save_steps`."""
+    self._timer.update_last_triggered_step(step - step % self._save_interval_steps)
+
+  def _save(self, session: tf.Session, step: int) -> None:
+    """Overrides the private method by which the base class saves a checkpoint."""
+    self.save(session, step)
+
+
+class SingleCopySaver(tf.train.SessionRunHook):
+  """Saves and restores one copy of each variable, and resets hyperparameters to the flags' values.
+
+  Defect: Estimator's default saver (tensorflow_estimator/python/estimator/estimator.py:1394) saves
+  the copies of the optimizer's slots on all replicas, and restores the variables that contain
+  hyperparameters. Symptom: a run on one replica cannot resume on two (`Key
+  training/Adam/.../replica_1 not found in checkpoint`), and the learning rate of a resumed run is
+  the rate in the checkpoint, not the rate that the flags give.
+
+  Every worker needs this hook. In the list of hooks, this hook must precede the hook that saves
+  checkpoints.
+
+  Args:
+    config: the configuration of the Estimator, with the number of checkpoints to keep. If None,
+      another saver saves the variables, and this hook only resets hyperparameters.
+    hyperparameters: the names of the optimizer's hyperparameters, such as `learning_rate`. Other
+      variables of the optimizer are its state.
+  """
+
+  def __init__(self, config: Optional[tf.estimator.RunConfig], hyperparameters: Set[str]) -> None:
+    self._config = config
+    self._hyperparameters = hyperparameters
+
+  def begin(self) -> None:
+    # Replaces Estimator's own saver in time, because the session is created and restored after
+    # `begin`.
+    if self._config is not None:
+      savers = tf.get_collection_ref(tf.GraphKeys.SAVERS)
+      savers[:] = [_LateBuiltSaver(
+          max_to_keep=self._config.keep_checkpoint_max, sharded=True, save_relative_paths=True,
+          keep_checkpoint_every_n_hours=self._config.keep_checkpoint_every_n_hours,
+          builder=SingleReadSaverBuilder(), defer_build=True)]
+    reset_hyperparameters = tf.group(*[
+        variable.initializer for variable in tf.global_variables()
+        if _HYPERPARAMETER_NAME.match(variable_name(variable))
+        and variable_name(variable).rpartition('/')[2] in self._hyperparameters])
+    sessions.add_local_init_op(reset_hyperparameters)
+    sessions.share_ready_op()
+
+
+class _LateBuiltSaver(tf.train.Saver):
+  """A saver that selects its variables when it is built, after the `begin` of all hooks."""
+
+  def build(self) -> None:
+    self._var_list = [*single_copy_variables(),
+                      *tf.get_collection(tf.GraphKeys.SAVEABLE_OBJECTS)]
+    super().build()
+
+
+def variable_name(variable: Any) -> str:
+  """Returns the name of a variable in checkpoints, which is that of its operation.
+
+  Defect: `variable.op` of a replicated variable also converts the stack trace of the operation
+  (tensorflow_core/python/distribute/values.py:761). Symptom: half a millisecond for each name.
+  """
+  name, _, _ = variable.name.partition(':')
+  return str(name)
+
+
+def single_copy_variables() -> List[Any]:
+  """Returns the variables to save; one object in the list represents all copies of a variable.
+
+  See SingleCopySaver.
+  """
+  chosen: Dict[str, Any] = {}
+  for variable in tf.global_variables():
+    name = variable_name(variable)  # Equal for a replicated variable and for its first copy.
+    if _OTHER_REPLICA_NAME.search(name):
+      continue
+    if name not in chosen or hasattr(variable, 'values'):  # `values`: the variable is replicated.
+      chosen[name] = variable
+  return list(chosen.values())
+
+
+class SingleReadSaverBuilder(saver_lib.BulkSaverBuilder):
+  """Makes the operations of a sharded Saver, with one read of each variable.
+
+  Defect: line 404 of tensorflow_core/python/training/saver.py makes operations that read each
+  variable only to find its device. Symptom: a fifth of a Saver's operations are never run, and slow
+  down the start.
+  """
+
+  def _GroupByDevices(self, saveables: Sequence[Any]) -> Any:  # noqa: N802 (TensorFlow's name.)
+    for saveable in saveables:
+      for spec in saveable.specs:
+        spec._tensor = spec.tensor  # `spec.tensor` may make new operations at each access.
+    return super()._GroupByDevices(saveables)
+
+
+def checkpoint_list_restorer(saver: tf.train.Saver) -> Callable[[], None]:
+  """Returns a function that restores the saver's current lists of checkpoints.
+
+  Defect: `Saver.save` updates its list of kept checkpoints (line 930 of
+  tensorflow_core/python/training/saver.py) and its list of checkpoints to delete (line 934), and
+  then writes the `checkpoint` file (line 1181). If writing the file fails, the lists are not
+  restored. Symptom: after the disk was full for a while, the `checkpoint` file lists a checkpoint
+  that does not exist, and a good checkpoint is deleted too early.
+  """
+  kept, to_delete = list(saver._last_checkpoints), list(saver._checkpoints_to_be_deleted)
+
+  def restore() -> None:
+    saver.set_last_checkpoints_with_time(kept)
+    saver._checkpoints_to_be_deleted = to_delete
+
+  return restore
+
+
+def delete_surplus_checkpoints(saver: tf.train.Saver) -> None:
+  """Deletes the oldest checkpoints beyond the saver's `max_to_keep`.
+
+  Defect: after each save, a Saver deletes at most one checkpoint
+  (tensorflow_core/python/training/saver.py:933), however many checkpoints there are. Symptom: a run
+  that resumes with a smaller `--keep_checkpoint_max`, or after a kill, keeps too many checkpoints
+  until it ends.
+  """
+  max_to_keep, paths = saver.saver_def.max_to_keep, saver.last_checkpoints
+  if max_to_keep and len(paths) > max_to_keep:
+    for path in paths[:-max_to_keep]:
+      checkpoint_management.remove_checkpoint(path)
+    saver.set_last_checkpoints_with_time(saver._last_checkpoints[-max_to_keep:])
+
+
+def write_checkpoint_state(model_dir: str, latest: str, paths: Sequence[str]) -> None:
+  """Writes the `checkpoint` file, with relative paths.
+
+  Not a workaround for a defect: this function uses the private name
+  `update_checkpoint_state_internal`, because the public `tf.train.update_checkpoint_state`
+  (tensorflow_core/python/training/checkpoint_management.py:129) has no argument
+  `save_relative_paths`. With absolute paths, the paths in the `checkpoint` file would not exist
+  after the folder is moved or mounted elsewhere.
+
+  Args:
+    model_dir: the path of the folder of the run.
+    latest: the path of the checkpoint from which the next run resumes.
+    paths: the paths of all checkpoints, the oldest first.
+  """
+  checkpoint_management.update_checkpoint_state_internal(model_dir, latest, paths,
+                                                         save_relative_paths=True)

@@ -1,0 +1,296 @@
+"""Makes optimizers and gradients usable by Estimators, by several replicas and in float16."""
+
+from typing import Any, Dict, List, Optional, Sequence, Set, Tuple
+
+import tensorflow.compat.v1 as tf
+from tensorflow.python.keras import backend, optimizers
+from tensorflow.python.keras.optimizer_v2 import optimizer_v2
+from tensorflow.python.ops import nn_grad
+
+_METHODS = {'get_gradients', 'get_updates', 'compute_gradients', 'apply_gradients'}
+_GRADIENT_NAME = 'EstimatorTrainPaddedConv2D'
+_NUM_CHANNELS = 3  # MKL-DNN has a kernel for images with three channels.
+
+
+def register_schedules(*schedules: type) -> None:
+  """Registers classes of learning rate schedules, so that models that use them can be converted.
+
+  Defect: the optimizer is created again from its configuration, without custom objects
+  (tensorflow_core/python/keras/models.py:665, optimizer_v2/optimizer_v2.py:717). Symptom:
+  `ValueError: Unknown decay: Cosine` from model_to_estimator.
+  """
+  for schedule in schedules:
+    tf.keras.utils.get_custom_objects()[schedule.__name__] = schedule
+
+
+def add_optimizer_base_class(optimizer: Any, base_class: type) -> None:
+  """Adds a base class to the optimizer of a compiled model, by replacing the optimizer's class.
+
+  Defect: model_to_estimator creates the optimizer again by `opt.__class__.from_config`
+  (tensorflow_core/python/keras/models.py:665). Symptom: only the class of the optimizer is
+  preserved; a method that was replaced on the object, or a wrapper around the object, is lost.
+  The new class has the name of the old class, because names of variables may contain this name.
+
+  Args:
+    optimizer: an optimizer of Keras or of `tf.train`.
+    base_class: a class whose methods override the methods of the optimizer.
+  """
+  optimizer = getattr(optimizer, 'optimizer', optimizer)  # Keras wraps optimizers of `tf.train`.
+  optimizer_class = type(optimizer)
+  if not issubclass(optimizer_class, base_class):
+    optimizer.__class__ = type(optimizer_class.__name__, (base_class, optimizer_class), {})
+
+
+def hyperparameter_names(optimizer: Any) -> Set[str]:
+  """Returns the names of the hyperparameters of one or several optimizers, such as `beta_1`.
+
+  Not a workaround for a defect: this function uses the private name `_hyper`
+  (tensorflow_core/python/keras/optimizer_v2/optimizer_v2.py:254), because there is no public one.
+  """
+  if isinstance(optimizer, (list, tuple)):
+    return {name for member in optimizer for name in hyperparameter_names(member)}
+  inner = getattr(optimizer, '_optimizer', None)  # LossScalingOptimizer wraps another optimizer.
+  return {*getattr(optimizer, '_hyper', ()),
+          *(hyperparameter_names(inner) if inner is not None else ())}
+
+
+def get_optimizer_config(optimizer: Any) -> Any:
+  """Returns the configuration of an optimizer, or of each optimizer in a list, for build_model.
+
+  Returns None for an optimizer of `tf.train`, which has no configuration. Must be called in the
+  graph of the model, because a hyperparameter can be a variable of this graph. Not a workaround
+  for a defect: this function does the same as the first lines of the private function
+  `_create_keras_model_fn` (tensorflow_estimator/python/estimator/keras.py:265), which this package
+  does not call.
+  """
+  try:
+    if isinstance(optimizer, (list, tuple)):
+      return [member.get_config() for member in optimizer]
+    return optimizer.get_config()
+  except (NotImplementedError, AttributeError):
+    return None
+
+
+def sum_before_changes(optimizer: Any) -> None:
+  """Makes an optimizer that changes gradients, for example by clipping, change their global sums.
+
+  Defect: each replica calls the methods of the optimizer with its own gradients, of 1/N of the
+  loss, and the sum is computed last (tensorflow_core/python/keras/optimizer_v2/optimizer_v2.py:473,
+  training/optimizer.py:672). Symptom: with clipping, N replicas do not train like one.
+
+  The sum is computed first instead. `apply_gradients` divides the changed gradients by the number
+  of replicas, because TensorFlow sums them again.
+
+  Args:
+    optimizer: an optimizer of Keras, or Keras's wrapper of an optimizer of `tf.train`. An optimizer
+      that uses the gradients unchanged remains as it is.
+  """
+  if isinstance(optimizer, optimizers.TFOptimizer):
+    optimizer = optimizer.optimizer
+  if isinstance(optimizer, optimizer_v2.OptimizerV2):
+    if hasattr(optimizer, 'clipnorm') or hasattr(optimizer, 'clipvalue') or _overrides(optimizer):
+      _add_last_base_class(optimizer, _SummingOptimizer)
+    return
+  innermost = _with_inner_optimizers(optimizer)[-1]
+  if _overrides(optimizer) or innermost is not optimizer:
+    _add_last_base_class(innermost, _SummingTrainOptimizer)
+
+
+def _overrides(optimizer: Any) -> bool:
+  """Returns whether a class of an optimizer, other than the base class, handles gradients."""
+  return any(_METHODS & set(vars(base)) for base in type(optimizer).__mro__
+             if base not in (optimizer_v2.OptimizerV2, tf.train.Optimizer)
+             and not base.__module__.startswith('estimator_train.'))
+
+
+def _with_inner_optimizers(optimizer: Any) -> List[Any]:
+  """Returns an optimizer of `tf.train`, the optimizer in it, and so on."""
+  for value in vars(optimizer).values():
+    if isinstance(value, tf.train.Optimizer):
+      return [optimizer, *_with_inner_optimizers(value)]
+  return [optimizer]
+
+
+def _add_last_base_class(optimizer: Any, base_class: type) -> None:
+  """Adds a base class whose methods the methods of the optimizer's classes call by `super()`."""
+  optimizer_class = type(optimizer)
+  if not issubclass(optimizer_class, base_class):
+    optimizer.__class__ = type(optimizer_class.__name__, (optimizer_class, base_class), {})
+
+
+class _SummingOptimizer(optimizer_v2.OptimizerV2):
+  """A base class of an optimizer of Keras; see sum_before_changes."""
+
+  def get_gradients(self, loss: tf.Tensor, params: Sequence[Any]) -> List[Any]:
+    clipping = {name: self.__dict__.pop(name) for name in ('clipnorm', 'clipvalue')
+                if name in self.__dict__}
+    gradients = super().get_gradients(loss, params)
+    self.__dict__.update(clipping)
+    gradients = _sum_over_replicas(list(zip(gradients, params)))
+    if 'clipnorm' in clipping:
+      gradients = [tf.clip_by_norm(gradient, clipping['clipnorm']) for gradient in gradients]
+    if 'clipvalue' in clipping:
+      gradients = [tf.clip_by_value(gradient, -clipping['clipvalue'], clipping['clipvalue'])
+                   for gradient in gradients]
+    return gradients
+
+  def apply_gradients(self, grads_and_vars: Any, name: Any = None) -> Any:
+    return super().apply_gradients(_divided_by_replicas(grads_and_vars), name)
+
+
+class _SummingTrainOptimizer(tf.train.Optimizer):
+  """A base class of an optimizer of `tf.train`; see sum_before_changes."""
+
+  def compute_gradients(self, *args: Any, **options: Any) -> List[Tuple[Any, Any]]:
+    pairs = super().compute_gradients(*args, **options)
+    return list(zip(_sum_over_replicas(pairs), [variable for _, variable in pairs]))
+
+  def apply_gradients(self, grads_and_vars: Any, global_step: Any = None, name: Any = None) -> Any:
+    return super().apply_gradients(_divided_by_replicas(grads_and_vars), global_step, name)
+
+
+def _sum_over_replicas(grads_and_vars: Sequence[Tuple[Any, Any]]) -> List[Any]:
+  """Returns the sums of the gradients of all replicas; None where there is no gradient."""
+  if tf.distribute.get_strategy().num_replicas_in_sync == 1:
+    return [gradient for gradient, _ in grads_and_vars]
+  sums = iter(tf.distribute.get_replica_context().merge_call(
+      lambda strategy, pairs: strategy.extended.batch_reduce_to(tf.distribute.ReduceOp.SUM, pairs),
+      args=([pair for pair in grads_and_vars if pair[0] is not None],)))
+  return [gradient if gradient is None else next(sums) for gradient, _ in grads_and_vars]
+
+
+def _divided_by_replicas(grads_and_vars: Any) -> List[Tuple[Any, Any]]:
+  factor = 1 / tf.distribute.get_strategy().num_replicas_in_sync
+  return [(_scale(gradient, factor), variable) for gradient, variable in grads_and_vars]
+
+
+def _scale(gradient: Any, factor: float) -> Any:
+  """Multiplies a gradient, which may be None or sparse, by a factor."""
+  if gradient is None or factor == 1:
+    return gradient
+  if isinstance(gradient, tf.IndexedSlices):
+    return tf.IndexedSlices(gradient.values * factor, gradient.indices, gradient.dense_shape)
+  return gradient * factor
+
+
+class LossScalingOptimizer(tf.keras.optimizers.Optimizer):
+  """An optimizer that computes the gradients of a scaled loss, and divides them by the scale.
+
+  float16 cannot represent values below 6e-8, and many gradients are smaller. TensorFlow's
+  DynamicLossScale starts at 2^15, doubles after 2,000 steps with finite gradients in a row, and
+  halves after a step with a gradient that is not finite on some replica. A step with
+  such a gradient does not update the weights. The global step counts this step, too, so that the
+  global step stays proportional to the number of examples.
+
+  Defect: TensorFlow's own LossScaleOptimizer
+  (tensorflow_core/python/keras/mixed_precision/experimental/loss_scale_optimizer.py:47) lacks
+  `get_config` and `from_config`, which model_to_estimator needs to create the optimizer again.
+  Symptom: a model with a LossScaleOptimizer cannot be converted to an Estimator.
+  LossScaleOptimizer also changes the names of the optimizer's variables, so that a run could not
+  resume with another `--dtype`.
+
+  Args:
+    optimizer: the optimizer that applies the gradients. The names of this optimizer's variables do
+      not change.
+  """
+
+  def __init__(self, optimizer: tf.keras.optimizers.Optimizer) -> None:
+    super().__init__(optimizer.get_config()['name'])
+    self.optimizer = optimizer
+
+  @property
+  def iterations(self) -> tf.Variable:
+    return self.optimizer.iterations
+
+  @iterations.setter
+  def iterations(self, variable: tf.Variable) -> None:
+    self.optimizer.iterations = variable
+
+  def get_gradients(self, loss: tf.Tensor, params: Sequence[tf.Variable]) -> List[tf.Tensor]:
+    # The scale is not made in __init__, because its variables must be in the training graph.
+    self._scale = tf.train.experimental.DynamicLossScale()
+    for weight in self._scale._weights.values():
+      backend.track_variable(weight)  # Makes Keras's session initialize it.
+    factor = self._scale()
+    return [None if gradient is None else gradient / factor
+            for gradient in self.optimizer.get_gradients(loss * factor, params)]
+
+  def apply_gradients(self, grads_and_vars: Sequence[Tuple[tf.Tensor, tf.Variable]],
+                      name: Optional[str] = None) -> tf.Operation:
+    pairs = [(gradient, variable) for gradient, variable in grads_and_vars if gradient is not None]
+    optimizer = self.optimizer
+    # The variables are made here, because their names would be different if they were made in the
+    # tf.cond of _apply_if_finite.
+    with backend.name_scope(self._name), tf.init_scope():
+      optimizer._create_hypers()
+      optimizer._create_slots([variable for _, variable in pairs])
+    gradients, variables = zip(*pairs)
+    # A function passes the variables to _apply_if_finite. If the variables were arguments
+    # themselves, call_for_each_replica would replace each variable by its copy on the replica, but
+    # the optimizer needs the variable that represents all copies.
+    return tf.distribute.get_replica_context().merge_call(
+        self._apply_if_finite, args=(gradients, lambda: variables))
+
+  def _apply_if_finite(self, strategy: tf.distribute.Strategy, gradients: Any,
+                       variables: Any) -> tf.Operation:
+    """Returns the operation that updates the loss scale and, with finite gradients, the weights.
+
+    Args:
+      strategy: the strategy. merge_call adds this argument.
+      gradients: the gradients of each replica.
+      variables: for each replica, a function that returns the variables.
+    """
+    update_scale, is_finite = self._scale.update(gradients)
+
+    def apply() -> tf.Operation:
+      return strategy.group(strategy.extended.call_for_each_replica(
+          lambda gradients, variables: self.optimizer.apply_gradients(
+              list(zip(gradients, variables()))), args=(gradients, variables)))
+
+    def skip() -> tf.Operation:
+      return strategy.group(self.iterations.assign_add(1))
+
+    return tf.group(tf.cond(is_finite, apply, skip), update_scale)
+
+  def get_config(self) -> Dict[str, Any]:
+    return {'name': self._name, 'optimizer': tf.keras.optimizers.serialize(self.optimizer)}
+
+  @classmethod
+  def from_config(cls, config: Dict[str, Any],
+                  custom_objects: Any = None) -> 'LossScalingOptimizer':
+    # `deserialize` modifies its argument, so pass a copy.
+    return cls(tf.keras.optimizers.deserialize(dict(config['optimizer'])))
+
+
+def pad_filter_gradients(graph: tf.Graph) -> None:
+  """Pads single-channel images for the gradients of the convolutions that are built in a graph.
+
+  Defect: for this gradient, MKL-DNN 0.20 stores images in blocks of 8 channels on processors with
+  AVX2, unless the images have three channels (jit_avx2_conv_kernel_f32.cpp, a C++ source that the
+  wheel of the oneDNN build does not contain). Symptom: for single-channel images, the kernel
+  computes eight times what is needed. Padding the images to three channels with zeros selects the
+  kernel for three channels. The padding does not change the gradient, except by rounding. The
+  kernels for AVX-512 do not have the defect.
+
+  Unlike `tf.Graph.gradient_override_map`, which this function replaces, the setting remains until
+  the end of the graph, because replicas build their models in several threads at the same time.
+  """
+  graph._gradient_override_map['Conv2D'] = _GRADIENT_NAME
+
+
+@tf.RegisterGradient(_GRADIENT_NAME)
+def _compute_gradients(convolution: tf.Operation, gradient: tf.Tensor) -> Tuple[Any, Any]:
+  """Returns the gradients of the inputs [B, height, width, channels] and of the filters."""
+  images, filters = convolution.inputs
+  strides, padding, data_format, dilations = (
+      convolution.get_attr(name) for name in ('strides', 'padding', 'data_format', 'dilations'))
+  if (images.shape[-1] != 1 or data_format != b'NHWC' or padding not in (b'SAME', b'VALID')
+      or images.dtype != tf.float32 or not filters.shape.is_fully_defined()):
+    return nn_grad._Conv2DGrad(convolution, gradient)
+  options = {'strides': strides, 'padding': padding.decode(), 'dilations': dilations}
+  height, width, _, num_filters = filters.shape.as_list()
+  padded_images = tf.pad(images, [[0, 0]] * 3 + [[0, _NUM_CHANNELS - 1]])
+  filter_gradient = tf.nn.conv2d_backprop_filter(
+      padded_images, [height, width, _NUM_CHANNELS, num_filters], gradient, **options)
+  return (tf.nn.conv2d_backprop_input(tf.shape(images), filters, gradient, **options),
+          filter_gradient[:, :, :1, :])

@@ -1,0 +1,191 @@
+"""Builds graphs, starts sessions, and times and traces their runs.
+
+Each run with other tensors takes about 20 ms, because TensorFlow prunes and optimizes the graph for
+the run.
+"""
+
+import contextlib
+import time
+from typing import Any, Callable, Dict, Iterator, Optional, Sequence
+
+import tensorflow.compat.v1 as tf
+from tensorflow.python.client import session as session_lib, timeline
+from tensorflow.python.keras import backend
+from tensorflow.python.training import training_util
+from tensorflow.python.util import deprecation
+
+
+@contextlib.contextmanager
+def without_deprecation_checks() -> Iterator[None]:
+  """Disables the checks in a `with` block; their warnings are then neither made nor logged.
+
+  Defect: a function with a deprecated argument, such as `tf.reduce_sum`, inspects its own signature
+  at each call (tensorflow_core/python/util/deprecation.py:480), even if the level of the log hides
+  the warning. Symptom: a tenth of the time in which a graph is built.
+  """
+  # TensorFlow's own context manager `silence` does not restore the setting after an exception.
+  previous = deprecation._PRINT_DEPRECATION_WARNINGS
+  deprecation._PRINT_DEPRECATION_WARNINGS = False
+  try:
+    yield
+  finally:
+    deprecation._PRINT_DEPRECATION_WARNINGS = previous
+
+
+def run_before(first: tf.Operation, operations: Sequence[tf.Operation]) -> None:
+  """Makes operations that are already in the graph wait for the operation `first`.
+
+  Not a workaround for a defect: this function uses the private name `_add_control_input`
+  (tensorflow_core/python/framework/ops.py:2089), because the public `tf.control_dependencies`
+  applies to new operations only.
+
+  Args:
+    first: the operation to run first.
+    operations: the operations that wait for `first`.
+  """
+  for operation in operations:
+    operation._add_control_input(first)
+
+
+def is_in_control_flow(operation: tf.Operation) -> bool:
+  """Returns whether an operation belongs to a condition or a loop.
+
+  Not a workaround for a defect: this function uses the private name `_get_control_flow_context`
+  (tensorflow_core/python/framework/ops.py:2247), because there is no public one.
+  """
+  return operation._get_control_flow_context() is not None
+
+
+def add_local_init_op(op: tf.Operation) -> None:
+  """Adds an operation to those that run when a session has been initialized or restored.
+
+  Call this function in the `begin` of a hook. Not a workaround for a defect: this function extends
+  the collection from which Scaffold takes its `local_init_op`
+  (tensorflow_core/python/training/monitored_session.py:221), because no public function does.
+  """
+  local_init = tf.get_collection_ref(tf.GraphKeys.LOCAL_INIT_OP)
+  local_init[:] = [tf.group(op, *(local_init or [tf.train.Scaffold.default_local_init_op()]))]
+
+
+def share_ready_op() -> None:
+  """Makes both checks for uninitialized variables in the default graph run the same operations.
+
+  Call this function in the `begin` of a hook.
+
+  Defect: tensorflow_core/python/training/monitored_session.py:203 and
+  tensorflow_estimator/python/estimator/estimator.py:1832 make different operations for the checks
+  before and after the local variables are initialized, even if there are no local variables.
+  Symptom: a slow start.
+  """
+  ready_for_local_init = tf.get_collection(tf.GraphKeys.READY_FOR_LOCAL_INIT_OP)
+  has_local_state = any(map(tf.get_collection, (
+      tf.GraphKeys.LOCAL_VARIABLES, tf.GraphKeys.RESOURCES, tf.GraphKeys.LOCAL_RESOURCES)))
+  if ready_for_local_init and not has_local_state:
+    tf.get_collection_ref(tf.GraphKeys.READY_OP)[:] = ready_for_local_init
+
+
+def read_global_step(session: tf.Session) -> int:
+  """Returns the value of the global step, through the tensor that TensorFlow's hooks read.
+
+  Not a workaround for a defect: this function uses the private name `GLOBAL_STEP_READ_KEY`
+  (tensorflow_core/python/training/training_util.py:34), because the public `get_global_step`
+  returns the variable, and to read the variable takes another run.
+  """
+  read = session.graph.get_collection(training_util.GLOBAL_STEP_READ_KEY)
+  return int(session.run(read[0] if read else tf.train.get_global_step(session.graph)))
+
+
+def has_trained() -> bool:
+  """Returns whether this process has probably trained or evaluated a model in a session.
+
+  Not a workaround for a defect: this function uses the private names
+  `_python_session_create_counter` (client/session.py:47) and `_SESSION` (keras/backend.py:95),
+  because no public function returns the number of sessions that were created, or Keras's session.
+  The conversion of a Keras model to an Estimator creates Keras's session, and another one to save
+  the initial weights. Any further session may have trained.
+  """
+  has_keras_session = getattr(backend._SESSION, 'session', None) is not None
+  created = session_lib._python_session_create_counter.get_cell().value()
+  return created > (2 if has_keras_session else 0)
+
+
+class SessionRunTimer:
+  """Times a requested run of a session, and records checkpoints that are saved after the request.
+
+  Defect: MonitoredTrainingSession (tensorflow_core/python/training/monitored_session.py:544 and
+  580) calls Estimator's hooks before the user's hooks. One of Estimator's hooks saves checkpoints
+  and starts their evaluation. Symptom: to a hook of the user, saving and evaluating a checkpoint
+  seem to be part of the step.
+
+  Attributes:
+    session: the session whose `run` is replaced; None: no session.
+    began: the time of the clock just before the requested run, in seconds.
+    ended: the time of the clock just after the requested run, in seconds.
+    has_saved: whether a saver has saved a checkpoint since the request, in another run.
+  """
+
+  def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
+    self.session: Optional[tf.Session] = None
+    self.began = self.ended = 0.
+    self.has_saved = False
+    self._clock = clock
+    self._is_run_requested = False
+    self._timed_run: Optional[Callable[..., Any]] = None
+    self._replaced_run: Optional[Callable[..., Any]] = None
+
+  def attach(self, session: tf.Session) -> None:
+    """Replaces `run` of a session by a method that records the times, until `detach`.
+
+    The session that was attached before is detached.
+    """
+    self.detach()
+    self._replaced_run = vars(session).get('run')
+    run, clock = session.run, self._clock
+
+    def timed_run(fetches: Any, *args: Any, **options: Any) -> Any:
+      # The run of a step has a dict of the fetches of the caller and of the hooks.
+      is_step = isinstance(fetches, dict) and 'caller' in fetches
+      if not (self._is_run_requested and is_step):
+        result = run(fetches, *args, **options)
+        self.has_saved = self.has_saved or _is_checkpoint(
+            result, args[0] if args else options.get('feed_dict'))
+        return result
+      self._is_run_requested = False
+      self.began = clock()
+      result = run(fetches, *args, **options)
+      self.ended = clock()
+      return result
+
+    session.run = self._timed_run = timed_run
+    self.session = session
+
+  def detach(self) -> None:
+    """Restores `run` of the session, unless another object has replaced it since then."""
+    if self.session is not None and vars(self.session).get('run') is self._timed_run:
+      del self.session.run
+      if self._replaced_run is not None:
+        self.session.run = self._replaced_run
+    self.session = self._timed_run = self._replaced_run = None
+
+  def time_next_run(self) -> None:
+    """Requests that the next run of the session be timed: the run of a training step."""
+    self._is_run_requested = True
+    self.has_saved = False
+
+
+def _is_checkpoint(result: Any, feed_dict: Optional[Dict[Any, Any]]) -> bool:
+  """Returns whether a run has saved a checkpoint: a saver is fed a path, and returns this path."""
+  return isinstance(result, bytes) and result in [
+      tf.compat.as_bytes(value) for value in (feed_dict or {}).values() if isinstance(value, str)]
+
+
+def chrome_trace(step_stats: Any) -> str:
+  """Returns a Chrome trace of the operations in the step_stats of a RunMetadata, as JSON.
+
+  Not a workaround for a defect: this function uses the private name `timeline.Timeline`
+  (tensorflow_core/python/client/timeline.py:346), because no public function makes a Chrome trace.
+  The trace has no dataflow arrows, because arrows would wrongly connect operations of the same name
+  in different steps.
+  """
+  return timeline.Timeline(step_stats).generate_chrome_trace_format(
+      show_dataflow=False)

@@ -1,0 +1,179 @@
+"""Makes distribution strategies, describes their devices, and averages variables over replicas."""
+
+from typing import Any, List, Sequence, Tuple
+
+import tensorflow.compat.v1 as tf
+from tensorflow.python.client import device_lib
+from tensorflow.python.distribute import distribute_lib, mirrored_strategy, values
+
+
+def gpu_descriptions(config: tf.ConfigProto) -> List[str]:
+  """Returns TensorFlow's description of each GPU, which includes its compute capability.
+
+  Not a workaround for a defect: this function uses the private name `list_local_devices`
+  (tensorflow_core/python/client/device_lib.py:25), because the public
+  `tf.config.experimental.list_physical_devices` returns names and types only. Without the compute
+  capability, the program could not warn that `--dtype=mixed` uses float32 on an older GPU.
+
+  Args:
+    config: the configuration of the run's sessions. This call creates devices with this
+      configuration.
+  """
+  return [device.physical_device_desc for device in device_lib.list_local_devices(config)
+          if device.device_type == 'GPU']
+
+
+def make_central_storage_strategy(devices: Sequence[str], parameter_device: str) -> Any:
+  """Makes the strategy, with variables on `parameter_device` and a replica on each of `devices`.
+
+  See forward_attributes for the defect.
+  """
+  forward_attributes()
+  return tf.distribute.experimental.CentralStorageStrategy(devices, parameter_device)
+
+
+def forward_attributes() -> None:
+  """Makes the variables of every CentralStorageStrategy usable, even if the user has made it.
+
+  Defect: with more than one replica, the variables of the strategy are `AggregatingVariable`s
+  (tensorflow_core/python/distribute/values.py:1471), which wrap the real variables. The
+  wrapper forwards attributes by `__getattr__` (line 1489). Python calls `__getattr__` for missing
+  attributes only, so attributes that the wrapper's base class defines are not forwarded.
+  `trainable` raises NotImplementedError (tensorflow_core/python/ops/variables.py:477), and initial
+  weights from a checkpoint are set on the wrapper, where nothing reads the weights. Symptom: no
+  Keras layer can be built; if layers could be built, training would start from random weights.
+  """
+  for name in ('trainable', '_initializer_op', '_initial_value'):
+    setattr(values.AggregatingVariable, name, _forwarded_property(name))
+
+
+def _forwarded_property(name: str) -> property:
+  """Returns a property by which the wrapper gets and sets `name` of the wrapped variable."""
+  return property(lambda wrapper: getattr(wrapper.get(), name),
+                  lambda wrapper, value: setattr(wrapper.get(), name, value))
+
+
+def average_statistics(model: tf.keras.Model, train_op: tf.Operation) -> tf.Operation:
+  """Returns a training step that also averages the statistics of layers over all workers.
+
+  Must be called in each replica. Only layers such as batch normalization have these variables,
+  which every replica updates from its part of the batch.
+
+  Defect: a checkpoint contains the mean of these variables over all replicas
+  (tensorflow_core/python/distribute/values.py:1242), but only the chief writes checkpoints, and
+  the other workers do not take part in its collective operation. Symptom: under
+  MultiWorkerMirroredStrategy, a model with batch normalization hangs at its first checkpoint.
+  This function adds the collective operation to each step instead. Moving averages are linear, so
+  a checkpoint contains the same values as if the mean were computed only for the checkpoint.
+
+  Args:
+    model: a model from build_model.
+    train_op: the operation of a training step.
+  """
+  strategy = tf.distribute.get_strategy()
+  statistics = _updated_statistics(model)
+  if not statistics or not strategy.extended.experimental_between_graph:
+    return train_op
+  strategy.extended.read_var = lambda variable: tf.identity(variable.primary)
+  with tf.control_dependencies([train_op]):
+    # One vector, because each collective operation waits for the network.
+    vector = tf.concat([tf.reshape(tf.identity(variable.get()), [-1])
+                        for variable in statistics], axis=0)
+  means = tf.split(
+      tf.distribute.get_replica_context().merge_call(
+          lambda strategy, vectors: strategy.extended.reduce_to(
+              tf.distribute.ReduceOp.MEAN, vectors, destinations=vectors), args=(vector,)),
+      [variable.shape.num_elements() for variable in statistics])
+  return tf.group(*[variable.get().assign(tf.reshape(mean, variable.shape))
+                    for variable, mean in zip(statistics, means)])
+
+
+def _updated_statistics(model: tf.keras.Model) -> List[values.SyncOnReadVariable]:
+  """Returns the float variables that each replica updates, without those of frozen layers."""
+  # pylint: disable=protected-access
+  return [weight for layer in model._get_trainable_state() if layer._updates and layer.updates
+          for weight in layer._non_trainable_weights
+          if isinstance(weight, values.SyncOnReadVariable) and weight.dtype.is_floating]
+
+
+class HorovodStrategy(tf.distribute.Strategy):
+  """A strategy with one replica in each process that Horovod connects.
+
+  Not a workaround for a defect: TensorFlow has no public class from which a strategy for several
+  processes can be derived. Unlike Horovod's own `DistributedOptimizer`, a strategy also reduces the
+  loss, the accuracy and the gradient norm, and works with every optimizer.
+
+  Horovod must have been initialized.
+
+  Args:
+    device: the device of this process, such as `/gpu:0`.
+  """
+
+  def __init__(self, device: str) -> None:
+    distribute_lib.StrategyV1.__init__(self, _Extended(self, device))
+
+
+class _Extended(mirrored_strategy.MirroredExtended):
+  """Implements the strategy: MirroredStrategy on one device, with another all-reduce.
+
+  Keras divides the loss by `_num_replicas_in_sync` (keras/engine/training_utils.py), so the sums of
+  the gradients over all processes are those of the mean loss over the global batch.
+  """
+
+  def __init__(self, strategy: tf.distribute.Strategy, device: str) -> None:
+    super().__init__(strategy, [device], cross_device_ops=_HorovodAllReduce())
+
+  @property
+  def _num_replicas_in_sync(self) -> int:
+    return int(_horovod().size())
+
+  @property
+  def experimental_between_graph(self) -> bool:
+    return True
+
+  def _reduce_to(self, reduce_op: tf.distribute.ReduceOp, value: Any, destinations: Any) -> Any:
+    # With one device, TensorFlow passes tensors without a wrapper. For the base class, such a value
+    # would be the same on all replicas.
+    if isinstance(value, tf.Tensor):
+      return self._get_cross_device_ops().reduce(reduce_op, value, destinations=destinations)
+    return super()._reduce_to(reduce_op, value, destinations)
+
+
+class _HorovodAllReduce(tf.distribute.CrossDeviceOps):
+  """Reduces values over all processes. Each value of a process has one component."""
+
+  @property
+  def _num_between_graph_workers(self) -> int:
+    return int(_horovod().size())
+
+  def reduce_implementation(self, reduce_op: tf.distribute.ReduceOp, per_replica_value: Any,
+                            destinations: Any) -> Any:
+    horovod = _horovod()
+    operation = horovod.Sum if reduce_op == tf.distribute.ReduceOp.SUM else horovod.Average
+    value, = per_replica_value.values
+    with tf.device(value.device):
+      reduced = horovod.allreduce(value, op=operation)
+    return values.regroup(per_replica_value.device_map, (reduced,), wrap_class=values.Mirrored)
+
+  def batch_reduce_implementation(self, reduce_op: tf.distribute.ReduceOp,
+                                  value_destination_pairs: Sequence[Tuple[Any, Any]]) -> List[Any]:
+    return [self.reduce_implementation(reduce_op, value, destination)
+            for value, destination in value_destination_pairs]
+
+
+def broadcast_variables() -> tf.Operation:
+  """Returns an operation that copies the variables of rank 0 to all other ranks.
+
+  Not a workaround for a defect: Horovod's function assigns to a strategy's variables outside the
+  strategy, which TensorFlow refuses; this function assigns to their components.
+  """
+  components = [component for variable in tf.global_variables()
+                for component in getattr(variable, 'values', None) or (variable,)]
+  return tf.group(*[tf.assign(component, _horovod().broadcast(component, 0))
+                    for component in components])
+
+
+def _horovod() -> Any:
+  """Returns the module `horovod.tensorflow`, which few users have installed."""
+  import horovod.tensorflow
+  return horovod.tensorflow

@@ -7,7 +7,7 @@ from typing import Any, Callable, List, Optional, Sequence, Tuple
 import tensorflow.compat.v1 as tf
 
 from estimator_train.errors import TrainingFailed
-from estimator_train.inputs import factory as inputs, synthetic
+from estimator_train.inputs import arrays, factory as inputs
 from estimator_train.training.model import Model
 from estimator_train.training.run import Run
 
@@ -42,8 +42,8 @@ def measure(run: Run, model: Model, image_shape: Tuple[int, int, int],
       run.engine.examples_per_replica)._replace(image_shape=image_shape)
   step_timer = StepTimer(run.settings.throughput_warmup_steps)
   try:
-    model.training_estimator.train(
-        _make_input_fn(synthetic.make_input_fn(batching, 1), pixels_dtype), hooks=[step_timer])
+    model.training_estimator.train(_make_input_fn(
+        arrays.make_synthetic_input_fn(batching, 1), pixels_dtype), hooks=[step_timer])
   except tf.train.NanLossDuringTrainingError as error:
     raise TrainingFailed('the loss on synthetic images is not finite') from error
   return split_into_segments(step_timer.end_times, run.settings.batch_size, _MAX_SEGMENTS)

@@ -1,4 +1,4 @@
-"""Writes files atomically: a file gets its final name only when it is complete. Also locks files."""
+"""Writes files atomically: a file gets its final name when it is complete. Also locks files."""
 
 import contextlib
 import fcntl

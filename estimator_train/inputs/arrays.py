@@ -1,14 +1,15 @@
-"""Makes `input_fn`s that read NumPy arrays, which are not stored in the graph."""
+"""Makes `input_fn`s of examples in memory: NumPy arrays, and one random batch.
+
+The examples are not stored in the graph.
+"""
 
 from typing import Any, Callable, Optional, Sequence, Tuple
 
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from estimator_train.datasets import fingerprint, idx
-from estimator_train.datasets.description import IdxSplit
-from estimator_train.inputs import order
-from estimator_train.inputs.batching import Batching
+from estimator_train.datasets import fingerprint
+from estimator_train.inputs.batching import Batching, evaluation_chunks
 from estimator_train.inputs.source import InputFn, Source
 
 
@@ -32,22 +33,6 @@ class ArraySource(Source):
 
   def cache_key(self) -> str:
     return fingerprint.of_arrays(self.split)
-
-
-def read_idx_split(split: IdxSplit,
-                   image_shape: Tuple[int, int, int]) -> Tuple[np.ndarray, np.ndarray]:
-  """Reads the idx files of a split that idx.check_split has checked.
-
-  Returns:
-    The images, uint8 [N, height, width, channels], and the class indices, uint8 [N].
-  """
-  images = np.frombuffer(idx.read_images(split), np.uint8)
-  return images.reshape((-1,) + image_shape), read_idx_class_indices(split)
-
-
-def read_idx_class_indices(split: IdxSplit) -> np.ndarray:
-  """Reads only the class indices of a split, uint8 [N]."""
-  return np.frombuffer(idx.read_labels(split), np.uint8)
 
 
 def make_train_input_fn(source: Source, examples: np.ndarray, class_indices: np.ndarray,
@@ -79,7 +64,7 @@ def make_eval_input_fn(examples: np.ndarray, class_indices: np.ndarray,
                        batching: Batching) -> InputFn:
   """Makes the `input_fn` of evaluation: each example once, in order; see make_train_input_fn."""
   def input_fn() -> tf.data.Dataset:
-    chunks = order.evaluation_chunks(len(examples), batching.examples_per_batch)
+    chunks = evaluation_chunks(len(examples), batching.examples_per_batch)
     return gather_batches(chunks, lambda indices: (examples[indices], class_indices[indices]),
                           examples.dtype, examples.shape[1:], batching)
 
@@ -111,3 +96,43 @@ def gather_batches(chunks: tf.data.Dataset,
     return examples, batching.encode_labels(class_indices)
 
   return batching.prefetch_batches(chunks.map(make_batch))
+
+
+class SyntheticSource(Source):
+  """The source of a SyntheticSplit, which repeats one random batch."""
+  format_name = 'synthetic'
+  can_cache_in_folder = True  # --cache=FOLDER is accepted, but nothing is written.
+  last_stage = None
+
+  def check_and_count(self) -> Optional[int]:
+    return None
+
+  def make_train_input_fn(self, batching: Batching, cache: str) -> InputFn:
+    return make_synthetic_input_fn(batching, self.split.num_batches)
+
+  def make_eval_input_fn(self, batching: Batching) -> InputFn:
+    return make_synthetic_input_fn(batching, self.split.num_batches)
+
+
+def make_synthetic_input_fn(batching: Batching,
+                  num_batches: Optional[int] = None) -> InputFn:
+  """Makes an `input_fn` that repeats one random batch.
+
+  Args:
+    batching: gives the shape and the seed of the batch.
+    num_batches: the number of batches; None: infinite.
+
+  Returns:
+    A function that returns a dataset of (images, labels). The images are uint8 [B, height, width,
+    channels]; the labels are float32 [B, num_classes] or int64 [B].
+  """
+  def input_fn() -> tf.data.Dataset:
+    shape = (batching.examples_per_batch,) + batching.image_shape
+    images = tf.cast(
+        tf.random.stateless_uniform(shape, [batching.seed, 0], 0, 256, tf.int32), tf.uint8)
+    class_indices = tf.random.stateless_uniform(
+        [batching.examples_per_batch], [batching.seed, 1], 0, batching.num_classes, tf.int64)
+    batch = images, batching.encode_labels(class_indices)
+    return tf.data.Dataset.from_tensors(batch).repeat(num_batches)
+
+  return input_fn

@@ -11,8 +11,7 @@ import tensorflow.compat.v1 as tf
 from estimator_train.distribution.threads import available_cores
 from estimator_train.errors import UserError, printable
 from estimator_train.files import stored
-from estimator_train.inputs.encoded_images import EncodedImages
-from estimator_train.inputs.source import BadExample, BadImage, WrongSchema
+from estimator_train.inputs.source import BadExample, BadImage, EncodedImages, WrongSchema
 from estimator_train.process.progress import make_progress_bar
 from estimator_train.settings import groups
 

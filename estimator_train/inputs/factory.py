@@ -18,14 +18,13 @@ from estimator_train.datasets.description import (
 from estimator_train.distribution import threads
 from estimator_train.errors import UserError
 from estimator_train.inputs import arrays
-from estimator_train.inputs.arrays import ArraySource
+from estimator_train.inputs.arrays import ArraySource, SyntheticSource
 from estimator_train.inputs.batching import NO_IMAGE, UNSHARDED, Batching, Shard
 from estimator_train.inputs.idx_files import IdxSource
 from estimator_train.inputs.image_files import ImageFileSource
 from estimator_train.inputs.image_records import ImageRecordSource
 from estimator_train.inputs.parsed_records import ParsedRecordSource
 from estimator_train.inputs.source import BadImage, InputFn, Source
-from estimator_train.inputs.synthetic import SyntheticSource
 from estimator_train.inputs.user_datasets import ExampleSource
 from estimator_train.settings import Settings, choices, groups
 

@@ -11,10 +11,9 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 from estimator_train.errors import UserError
-from estimator_train.inputs import array_cache, order
-from estimator_train.inputs.batching import Batching
-from estimator_train.inputs.encoded_images import EncodedImages
-from estimator_train.inputs.source import CacheNotStored
+from estimator_train.inputs import array_cache
+from estimator_train.inputs.batching import Batching, first_reads
+from estimator_train.inputs.source import CacheNotStored, EncodedImages
 from estimator_train.process.progress import make_progress_bar
 
 _LOG = logging.getLogger('estimator_train')
@@ -161,7 +160,7 @@ class _Filling:
       _ColourImageFound: C is 1, and an image is not grey.
     """
     class_indices = np.empty(len(images), np.int64)
-    fill_order = order.first_reads(len(images), self._batching)
+    fill_order = first_reads(len(images), self._batching)
     with self._open_batches(fill_order, images.shape[-1]) as next_batch, \
         make_progress_bar(total=len(images), desc='caching', unit='image') as bar, \
         array_cache.open_writer(images) as write:

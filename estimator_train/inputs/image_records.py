@@ -12,16 +12,16 @@ from estimator_train.datasets import fingerprint
 from estimator_train.datasets.description import DataSet, ImageRecordSplit
 from estimator_train.datasets.record_index import describe_record
 from estimator_train.errors import printable
-from estimator_train.inputs import file_errors, image_source, published, record_schema
+from estimator_train.inputs import file_errors, image_source, published, records
 from estimator_train.inputs.batching import Batching
-from estimator_train.inputs.encoded_images import evenly_spaced
-from estimator_train.inputs.record_reader import RecordReader
+from estimator_train.inputs.records import RecordReader
 from estimator_train.inputs.source import (
   BadExample,
   BadImage,
   FilePath,
   InputFn,
   WrongSchema,
+  evenly_spaced,
 )
 from estimator_train.settings import groups
 
@@ -46,7 +46,7 @@ class ImageRecordSource(image_source.ImageSource):
     self.split.records.check()
     checked = self._check_schema()
     if self.split is self.dataset.train and sum(checked.values()) == len(self):
-      record_schema.warn_about_empty_classes(checked, self.dataset.labels, self.split.label_offset)
+      records.warn_about_empty_classes(checked, self.dataset.labels, self.split.label_offset)
     return len(self)
 
   def skip_bad_examples(self, split_name: str, settings: groups.Input,
@@ -130,24 +130,24 @@ class ImageRecordSource(image_source.ImageSource):
 
   def _parse_features(self, index: int, record: bytes) -> Any:
     try:
-      return record_schema.parse_features(record)
+      return records.parse_features(record)
     except ValueError as error:
       raise BadExample(printable(self.name_of(index)), str(error)) from error
 
   def _interpret(self, index: int, features: Any) -> Tuple[bytes, int]:
     try:
-      content = record_schema.image_content(features, self.split.image_key)
+      content = records.image_content(features, self.split.image_key)
       return content, self._class_index(features)
     except ValueError as error:
       raise self._wrong_schema(index, features, str(error)) from error
 
   def _wrong_schema(self, index: int, features: Any, reason: str) -> WrongSchema:
     return WrongSchema(printable(self.name_of(index)), reason,
-                       record_schema.find_remedy(features, self.split, self.dataset.labels))
+                       records.find_remedy(features, self.split, self.dataset.labels))
 
   def _class_index(self, features: Any) -> int:
     """Returns the class index of an example; raises a ValueError if its label is invalid."""
-    label = record_schema.value(features, self.split.label_key, 'int64_list')
+    label = records.value(features, self.split.label_key, 'int64_list')
     class_index = int(label) + self.split.label_offset
     if not 0 <= class_index < len(self.dataset.labels):
       raise ValueError('label {}{} for {} classes'.format(
@@ -155,7 +155,7 @@ class ImageRecordSource(image_source.ImageSource):
           if self.split.label_offset else '', len(self.dataset.labels)))
     return class_index
 
-  def _check_schema(self) -> Counter[record_schema.ClassAndText]:
+  def _check_schema(self) -> Counter[records.ClassAndText]:
     """Checks the features of all records or, in a large data set, of a sample.
 
     Returns:
@@ -164,17 +164,17 @@ class ImageRecordSource(image_source.ImageSource):
     Raises:
       UserError: the records do not fit the flags.
     """
-    checked: Counter[record_schema.ClassAndText] = collections.Counter()
+    checked: Counter[records.ClassAndText] = collections.Counter()
     has_images = False
     with file_errors.translate_errors():
       for index, features in self._iter_records_to_check():
         content, class_index = self._interpret(index, features)
-        checked[class_index, record_schema.class_text(features)] += 1
-        has_images = has_images or content.startswith(record_schema.IMAGE_MAGICS)
+        checked[class_index, records.class_text(features)] += 1
+        has_images = has_images or content.startswith(records.IMAGE_MAGICS)
       if checked and not has_images:
         raise self._wrong_schema(index, features, '{} is not a JPEG, PNG or GIF file, as in all '
                                  'other records'.format(self.split.image_key))
-    record_schema.check_texts(checked, self.dataset.labels, self.split.label_offset)
+    records.check_texts(checked, self.dataset.labels, self.split.label_offset)
     return checked
 
   def _iter_records_to_check(self) -> Iterator[Tuple[int, Any]]:

@@ -8,17 +8,9 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 from estimator_train.errors import UserError, printable
-from estimator_train.inputs import (
-  arrays,
-  augmentation,
-  bad_images,
-  image_cache,
-  images,
-  order,
-)
-from estimator_train.inputs.batching import Batching
-from estimator_train.inputs.encoded_images import EncodedImages
-from estimator_train.inputs.source import BadImage, InputFn, Source
+from estimator_train.inputs import arrays, bad_images, image_cache, images
+from estimator_train.inputs.batching import Batching, chunks_of, evaluation_chunks
+from estimator_train.inputs.source import BadImage, EncodedImages, InputFn, Source
 from estimator_train.settings import groups
 
 # The number of examples that one call of a Python function looks up. One call per image would take
@@ -53,7 +45,7 @@ class ImageSource(EncodedImages, Source):
 
   def make_train_input_fn(self, batching: Batching, cache: str) -> InputFn:
     if batching.augment != 'none':
-      return lambda: augmentation.make_batches(self._training_references(batching), self.read,
+      return lambda: images.make_augmented_batches(self._training_references(batching), self.read,
                                                batching)
     if cache == 'none':
       return lambda: self._make_batches(self._training_references(batching), batching)
@@ -74,7 +66,7 @@ class ImageSource(EncodedImages, Source):
 
   def make_dataset(self, indices: np.ndarray, batching: Batching,
                    expect_grey: bool) -> tf.data.Dataset:
-    return images.make_examples(self.look_up(order.chunks_of(indices, CHUNK_SIZE)), self.read,
+    return images.make_examples(self.look_up(chunks_of(indices, CHUNK_SIZE)), self.read,
                                 expect_grey, batching)
 
   def input_fns_before_last_stage(self, batching: Batching) -> Dict[str, InputFn]:
@@ -126,7 +118,7 @@ class ImageSource(EncodedImages, Source):
     return self.look_up(self.training_chunks(len(self), batching, CHUNK_SIZE))
 
   def _references_in_order(self) -> tf.data.Dataset:
-    return self.look_up(order.evaluation_chunks(len(self), CHUNK_SIZE))
+    return self.look_up(evaluation_chunks(len(self), CHUNK_SIZE))
 
   def _make_batches(self, references: tf.data.Dataset, batching: Batching) -> tf.data.Dataset:
     return images.make_batches(references, self.read, self.expects_grey(), batching)

@@ -1,15 +1,15 @@
 """Makes `input_fn`s of examples that functions of the user make."""
 
-from typing import Any, Callable, Optional, Tuple
+from typing import Any, Callable, List, NamedTuple, Optional, Tuple
 
 import numpy as np
 import tensorflow.compat.v1 as tf
 
 from estimator_train.errors import UserError
-from estimator_train.inputs import cached_examples
 from estimator_train.inputs.batching import NO_IMAGE, Batching
 from estimator_train.inputs.file_errors import translate_errors
 from estimator_train.inputs.source import InputFn, Source
+from estimator_train.process import memory
 from estimator_train.settings import user_code
 
 _LABEL_BATCH_SIZE = 64
@@ -30,7 +30,7 @@ def read_class_indices(source: Source, read_in_order: Callable[[Batching], tf.da
   with tf.Graph().as_default(), translate_errors(source):
     examples = read_in_order(batching)
     _check_structure(examples, function, batching.num_classes > 0)
-    labels = cached_examples.read_all(examples.map(lambda *parts: parts[1]))
+    labels = _read_all(examples.map(lambda *parts: parts[1]))
   return labels.arrays[0].astype(np.int64).reshape(-1)
 
 
@@ -47,11 +47,11 @@ def make_cached_input_fn(source: Source, num_examples: int,
     batching: how the examples are combined into batches.
   """
   with tf.Graph().as_default():
-    examples = cached_examples.read_all(read_in_order(batching))
+    examples = _read_all(read_in_order(batching))
 
   def input_fn() -> tf.data.Dataset:
     chunks = source.training_chunks(num_examples, batching, batching.examples_per_batch)
-    return encode_batches(cached_examples.gather_batches(chunks, examples), function, batching)
+    return encode_batches(_gather_batches(chunks, examples), function, batching)
 
   return input_fn
 
@@ -119,3 +119,62 @@ def function_name(function: Any) -> str:
 def naming(function: Any) -> Any:
   """Returns a context manager that translates the exceptions of a user's function."""
   return user_code.translate_errors('a function of a split failed', function_name(function))
+
+
+class _CachedExamples(NamedTuple):
+  """All examples of a split.
+
+  Attributes:
+    arrays: the components of the examples, [N, ...] each, in the order of tf.nest.flatten.
+    element: an element of the dataset that the examples come from, which has their structure.
+  """
+  arrays: List[np.ndarray]
+  element: Any
+
+
+def _read_all(batches: tf.data.Dataset) -> _CachedExamples:
+  """Reads a dataset of batches, in the default graph.
+
+  Raises:
+    UserError: the examples do not fit into memory.
+    tf.errors.OpError: an example cannot be read.
+  """
+  element = tf.data.make_one_shot_iterator(batches).get_next()
+  parts: List[List[np.ndarray]] = [[] for _ in tf.nest.flatten(element)]
+  num_bytes, free_bytes = 0, memory.available_bytes()
+  with tf.Session(config=tf.ConfigProto(device_count={'GPU': 0})) as session:
+    read_batch = session.make_callable(tf.nest.flatten(element))
+    while True:
+      try:
+        batch = read_batch()
+      except tf.errors.OutOfRangeError:
+        return _CachedExamples([np.concatenate(of_component) for of_component in parts], element)
+      num_bytes += sum(array.nbytes for array in batch)
+      if 2 * num_bytes > free_bytes:  # Concatenating copies the arrays.
+        raise UserError('the cache does not fit into memory',
+                        '--cache=memory with {:.2f} GB free'.format(free_bytes / 1e9),
+                        'give --cache=none, or omit --cache')
+      for of_component, array in zip(parts, batch):
+        of_component.append(array)
+
+
+def _gather_batches(chunks: tf.data.Dataset, examples: _CachedExamples) -> tf.data.Dataset:
+  """Returns a dataset of batches with the structure of `examples.element`.
+
+  Args:
+    chunks: the indices of the examples of each batch, int64 [B].
+    examples: the examples.
+  """
+  def gather(indices: np.ndarray) -> List[np.ndarray]:
+    return [array[indices] for array in examples.arrays]
+
+  # Without this decorator, AutoGraph would take time, although it converts nothing.
+  @tf.autograph.experimental.do_not_convert
+  def make_batch(indices: tf.Tensor) -> Any:
+    tensors = tf.numpy_function(gather, [indices], [
+        tensor.dtype for tensor in tf.nest.flatten(examples.element)])
+    for tensor, array in zip(tensors, examples.arrays):
+      tensor.set_shape((None,) + array.shape[1:])
+    return tf.nest.pack_sequence_as(examples.element, tensors)
+
+  return chunks.map(make_batch)

@@ -10,8 +10,7 @@ from estimator_train.datasets import fingerprint
 from estimator_train.datasets.description import DataSet, ParsedRecordSplit
 from estimator_train.datasets.record_index import describe_record
 from estimator_train.errors import UserError
-from estimator_train.inputs import order
-from estimator_train.inputs.batching import Batching
+from estimator_train.inputs.batching import Batching, evaluation_chunks
 from estimator_train.inputs.parsed_examples import (
   encode_batches,
   find_invalid_class,
@@ -20,7 +19,7 @@ from estimator_train.inputs.parsed_examples import (
   naming,
   read_class_indices,
 )
-from estimator_train.inputs.record_reader import RecordReader
+from estimator_train.inputs.records import RecordReader
 from estimator_train.inputs.source import FilePath, InputFn, Source
 from estimator_train.settings import user_code
 
@@ -100,7 +99,7 @@ class ParsedRecordSource(Source):
 
   def _read_in_order(self, batching: Batching) -> tf.data.Dataset:
     """Returns a dataset of batches of all examples, as the function of the user returns them."""
-    return self._parse_batches(lambda chunk_size: order.evaluation_chunks(
+    return self._parse_batches(lambda chunk_size: evaluation_chunks(
         self.split.records.num_records, chunk_size), batching)
 
   def _parse_batches(self, make_chunks: Callable[[int], tf.data.Dataset],

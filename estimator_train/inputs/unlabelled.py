@@ -16,8 +16,8 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 from estimator_train.datasets import file_pattern, pattern_checks, record_index
-from estimator_train.inputs import idx_images, images, record_schema
-from estimator_train.inputs.record_reader import RecordReader
+from estimator_train.inputs import idx_files, images, records
+from estimator_train.inputs.records import RecordReader
 
 
 class Image(NamedTuple):
@@ -164,8 +164,8 @@ def _read_record(path: bytes, reader: RecordReader, record: int, image_key: str,
   name = b'%s:%d' % (path, record)
   try:
     (content,) = reader.read(np.array([record]))
-    features = record_schema.parse_features(content)
-    return Image(name, decoder.decode(record_schema.image_content(features, image_key)))
+    features = records.parse_features(content)
+    return Image(name, decoder.decode(records.image_content(features, image_key)))
   except OSError as error:
     return UnreadableFile(name, error.strerror or str(error))
   except ValueError as error:
@@ -178,7 +178,7 @@ def _read_image_file(path: bytes, decoder: '_Decoder') -> Optional[Entry]:
     if not stat.S_ISREG(os.stat(path).st_mode):
       return UnreadableFile(path, 'not a regular file')  # Reading a named pipe would block.
     with open(path, 'rb') as file:
-      if idx_images.is_idx_or_gzip(file.peek(4)):
+      if idx_files.is_idx_or_gzip(file.peek(4)):
         return None
       return Image(path, decoder.decode(file.read()))
   except OSError as error:
@@ -190,7 +190,7 @@ def _read_image_file(path: bytes, decoder: '_Decoder') -> Optional[Entry]:
 def _read_idx_file(path: bytes, height: int, width: int) -> Iterator[Entry]:
   """Yields the images of an idx file and, if the file is damaged, an UnreadableFile at the end."""
   try:
-    for index, pixels in enumerate(idx_images.iter_images(path, height, width)):
+    for index, pixels in enumerate(idx_files.iter_images(path, height, width)):
       yield Image(path + b':%d' % index, pixels)
   except ValueError as error:
     yield UnreadableFile(path, str(error))

@@ -1,16 +1,24 @@
-"""`--mode=write_tfrecords`: writes the images of a data set to TFRecord files."""
+"""`--mode=write_tfrecords`: writes the images of a data set to TFRecord files.
 
+The order and the contents of the records depend only on the images and the flags.
+"""
+
+import hashlib
+import json
 import logging
 import math
 import os
 import time
-from typing import Any, Dict, List
+from typing import Any, Callable, Dict, List, NamedTuple, Sequence
 
-from estimator_train.datasets import registry
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+from estimator_train.datasets import record_index, registry
 from estimator_train.datasets.description import DataSet
-from estimator_train.errors import UserError
-from estimator_train.files import atomic
-from estimator_train.inputs import factory, record_writer
+from estimator_train.errors import UserError, printable
+from estimator_train.files import atomic, stored
+from estimator_train.inputs import bad_images, factory
 from estimator_train.inputs.image_source import ImageSource
 from estimator_train.inputs.source import BadImage
 from estimator_train.run_dir.run_files import LABELS_FILE, make_folder
@@ -18,6 +26,19 @@ from estimator_train.settings import Settings, groups
 
 _LOG = logging.getLogger('estimator_train')
 _BYTES_PER_SHARD = 128 << 20  # If --num_shards is not given.
+_PLAN_FILE = 'write_tfrecords.json'
+_FORMAT_VERSION = 1
+
+
+class _Shard(NamedTuple):
+  """A file to write.
+
+  Attributes:
+    path: the path of the file.
+    indices: the indices of its images in the source, in the order of the records.
+  """
+  path: str
+  indices: np.ndarray
 
 
 def run(settings: Settings) -> Dict[str, Any]:
@@ -29,13 +50,13 @@ def run(settings: Settings) -> Dict[str, Any]:
     dataset, skipped = factory.skip_bad_examples(dataset, settings[groups.Input], folder)
   sources = _make_sources(dataset)
   num_shards = {name: _count_shards(name, source, settings) for name, source in sources.items()}
-  record_writer.check_plan(folder, sources, dataset.labels, num_shards, settings.seed)
+  _check_plan(folder, sources, dataset.labels, num_shards, settings.seed)
   atomic.write_text(os.path.join(folder, LABELS_FILE), ''.join(
       '{}:{}\n'.format(index, name) for index, name in enumerate(dataset.labels)))
   began, splits = time.monotonic(), {}
   for name, source in sources.items():
-    shards = record_writer.plan_shards(folder, name, len(source), num_shards[name], settings.seed)
-    record_writer.write_shards(shards, source, dataset.labels)
+    shards = _plan_shards(folder, name, len(source), num_shards[name], settings.seed)
+    _write_shards(shards, source, dataset.labels)
     splits[name] = {'examples': len(source), 'shards': len(shards),
                     'bytes': sum(os.path.getsize(shard.path) for shard in shards)}
   secs = time.monotonic() - began
@@ -86,3 +107,103 @@ def _skipped_images(settings: Settings, skipped: List[BadImage]) -> Dict[str, An
   if settings.on_bad_image != 'skip':
     return {}
   return {'skipped_images': [image._asdict() for image in skipped]}
+
+
+def _plan_shards(folder: str, name: str, num_images: int, num_shards: int,
+                seed: int) -> List[_Shard]:
+  """Distributes shuffled images over shards whose sizes differ by at most one image.
+
+  Args:
+    folder: the folder of the shards.
+    name: the first part of their names, such as `train`.
+    num_images: the number of images.
+    num_shards: the number of shards.
+    seed: the seed of the order.
+  """
+  order = np.random.RandomState(seed % 2 ** 32).permutation(num_images)
+  return [_Shard(os.path.join(folder, '{}-{:05d}-of-{:05d}'.format(name, number, num_shards)), part)
+          for number, part in enumerate(np.array_split(order, num_shards))]
+
+
+def _check_plan(folder: str, sources: Dict[str, ImageSource], class_names: Sequence[str],
+               num_shards: Dict[str, int], seed: int) -> None:
+  """Stores what determines the contents of the shards, or compares it with an earlier call.
+
+  Raises:
+    UserError: the folder has shards of other images, class names, seeds or numbers of shards.
+  """
+  digests = {name: source.cache_key() for name, source in sources.items()}
+  key = json.dumps([_FORMAT_VERSION, digests, list(class_names), num_shards, seed], sort_keys=True)
+  plan = {'digest': hashlib.md5(key.encode()).hexdigest()}
+  path = os.path.join(folder, _PLAN_FILE)
+  try:
+    written_plan = stored.load(path, stored.parse_json)
+  except stored.DamagedFile:
+    written_plan = {}
+  if written_plan is None:
+    is_same = not any('-of-' in name for name in os.listdir(folder))
+    atomic.write_json(path, plan)
+  else:
+    is_same = written_plan == plan
+  if not is_same:
+    raise UserError('--output has TFRecord files of other images, classes, seeds or shards',
+                    '--output=' + folder, 'remove these files, or give another folder')
+
+
+def _write_shards(shards: Sequence[_Shard], source: ImageSource,
+                  class_names: Sequence[str]) -> None:
+  """Writes the shards that do not exist yet. A shard gets its name when it is complete.
+
+  Raises:
+    UserError: an image cannot be read or decoded.
+  """
+  missing = [shard for shard in shards if not os.path.exists(shard.path)]
+  if not missing:
+    return
+  if len(missing) < len(shards):
+    _LOG.info('keeping %d complete files of an earlier run', len(shards) - len(missing))
+  indices = np.concatenate([shard.indices for shard in missing])
+  make_example = _make_example_function(source, class_names)
+  examples = bad_images.map_examples(lambda position: make_example(int(indices[position])),
+                                     len(indices), 'writing images')
+  for shard in missing:
+    with atomic.open_atomic(shard.path) as file:
+      for _ in shard.indices:
+        file.write(record_index.frame(next(examples)))
+
+
+def _make_example_function(source: ImageSource,
+                           class_names: Sequence[str]) -> Callable[[int], bytes]:
+  """Returns a function that takes the index of an image, and returns a serialized example."""
+  class_indices, decoder = source.class_indices(), bad_images.Decoder()
+
+  def make_example(index: int) -> bytes:
+    name = source.name_of(index)
+    try:
+      content = source.read_content(index)
+      height, width, channels = decoder.decode_shape(content)
+    except (OSError, ValueError) as error:
+      raise UserError('an image cannot be decoded', '{} ({})'.format(
+          printable(name), getattr(error, 'strerror', None) or getattr(error, 'reason', error)),
+          'repair or remove it (--mode=audit lists all), or give --on_bad_image=skip') from error
+    class_index = int(class_indices[index])
+    return _serialize({
+        'image/encoded': content,
+        'image/filename': os.path.basename(os.fsencode(name)),
+        'image/class/text': class_names[class_index].encode('utf-8', 'surrogateescape'),
+    }, {'image/class/label': class_index, 'image/height': height, 'image/width': width,
+        'image/channels': channels})
+
+  return make_example
+
+
+def _serialize(contents: Dict[str, bytes], numbers: Dict[str, int]) -> bytes:
+  """Returns a tf.train.Example with these features; equal features give equal bytes."""
+  features: Dict[str, Any] = {
+      key: tf.train.Feature(bytes_list=tf.train.BytesList(value=[value]))
+      for key, value in contents.items()}
+  features.update({key: tf.train.Feature(int64_list=tf.train.Int64List(value=[value]))
+                   for key, value in numbers.items()})
+  example = tf.train.Example(features=tf.train.Features(feature=features))
+  serialized: bytes = example.SerializeToString(deterministic=True)
+  return serialized

@@ -172,9 +172,11 @@ def _evaluation_headlines(evaluation: Dict[str, Any]) -> Iterator[Headline]:
     notes = ['± standard error; ' + where if examples else where]
     if loss is not None:
       notes.append('average loss {} per example'.format(loss))
-    yield Headline('Accuracy', '{:.2f}\u00a0%'.format(1e2 * accuracy), notes, *(
-        ('± {:.2f}'.format(1e2 * math.sqrt(accuracy * (1 - accuracy) / examples)),
-         'percentage points') if examples else ()))
+    headline = Headline('Accuracy', '{:.2f}\u00a0%'.format(1e2 * accuracy), notes)
+    if examples:
+      headline = headline._replace(unit='percentage points', standard_error='± {:.2f}'.format(
+          1e2 * math.sqrt(accuracy * (1 - accuracy) / examples)))
+    yield headline
   elif loss is not None:
     notes = [where]
     if is_number(evaluation.get('regularization_loss')):

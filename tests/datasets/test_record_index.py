@@ -9,8 +9,8 @@ import tensorflow.compat.v1 as tf
 from conftest import write_records
 
 from estimator_train.datasets import record_index
-from estimator_train.inputs import record_reader
-from estimator_train.inputs.record_reader import RecordReader
+from estimator_train.inputs import records as records_lib
+from estimator_train.inputs.records import RecordReader
 
 # Of three files, the second of which is empty: an empty record, small ones, and large ones.
 LENGTHS = [[0, 1, 7, 5000, 3, 70000], [], [12] * 40 + [9000] * 20 + [1]]
@@ -120,7 +120,7 @@ def test_few_files_are_open(tmp_path, monkeypatch):
   for number in range(200):
     write_records(tmp_path / '{:03d}'.format(number), [b'%d' % number])
   before = len(os.listdir('/proc/self/fd'))
-  monkeypatch.setattr(record_reader, '_MAX_OPEN_FILES', 8)
+  monkeypatch.setattr(records_lib, '_MAX_OPEN_FILES', 8)
   reader = RecordReader(record_index.load_index(tuple(map(bytes, sorted(tmp_path.glob('???'))))))
   numbers = np.random.RandomState(1).permutation(200)
   with ThreadPoolExecutor(4) as threads:

@@ -6,7 +6,7 @@ import tensorflow.compat.v1 as tf
 from conftest import batches
 
 from estimator_train.datasets.description import DataSet, ImageSplit
-from estimator_train.inputs import augmentation
+from estimator_train.inputs import images as images_lib
 from estimator_train.inputs.batching import Batching, Shard
 from estimator_train.inputs.image_files import ImageFileSource
 
@@ -75,7 +75,7 @@ def test_crops(height, width):
   """Within the image, of the documented areas and ratios, or the whole image."""
   with tf.Graph().as_default(), tf.Session() as session:
     numbers = tf.placeholder(tf.float32, [23])
-    chosen = augmentation.choose_crop(tf.constant([height, width, 3]), numbers)
+    chosen = images_lib.choose_crop(tf.constant([height, width, 3]), numbers)
     random = np.random.RandomState(0)
     crops = np.array([session.run(chosen, {numbers: random.uniform(size=23)}) for _ in range(300)])
   tops, lefts, heights, widths = crops.T

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from estimator_train.datasets import record_index
-from estimator_train.inputs import idx_images
+from estimator_train.inputs import idx_files
 
 IMAGES = np.random.RandomState(1).randint(0, 256, (40, 3, 5)).astype(np.uint8)
 CONTENT = struct.pack('>4I', 0x803, *IMAGES.shape) + IMAGES.tobytes()
@@ -41,10 +41,10 @@ def damaged(content, at):
 def test_images_up_to_a_damage(tmp_path, content, count, why):
   path = tmp_path / 'some.idx'
   path.write_bytes(content)
-  assert idx_images.is_idx_or_gzip(content[:4]) and not idx_images.is_idx_or_gzip(b'text')
+  assert idx_files.is_idx_or_gzip(content[:4]) and not idx_files.is_idx_or_gzip(b'text')
   images, found = [], None
   try:
-    for image in idx_images.iter_images(bytes(path), 3, 5):
+    for image in idx_files.iter_images(bytes(path), 3, 5):
       images.append(image[:, :, 0])
   except ValueError as error:
     found = str(error)

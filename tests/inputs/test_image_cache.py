@@ -11,8 +11,8 @@ from conftest import batches
 
 from estimator_train.datasets.description import DataSet, ImageSplit
 from estimator_train.errors import UserError
-from estimator_train.inputs import array_cache, encoded_images, file_errors, image_cache, order
-from estimator_train.inputs.batching import Batching, Shard
+from estimator_train.inputs import array_cache, file_errors, image_cache, source as source_lib
+from estimator_train.inputs.batching import Batching, Order, Shard, first_reads
 from estimator_train.inputs.image_files import ImageFileSource
 
 BATCHING = Batching((20, 16, 3), 2, one_hot=False, examples_per_batch=3, num_parallel_calls=2)
@@ -87,7 +87,7 @@ def test_every_pixel_value_is_rounded_ties_to_even(write_images, tmp_path, cache
 @pytest.mark.parametrize('sample_size, channels', [(1, [1, 3]), (19, [3])])
 def test_a_colour_image_among_grey_ones(split, cache, write_images, tmp_path, filled, monkeypatch,
                                         sample_size, channels):
-  monkeypatch.setattr(encoded_images, '_GREY_SAMPLE_SIZE', sample_size)
+  monkeypatch.setattr(source_lib, '_GREY_SAMPLE_SIZE', sample_size)
   odd = tmp_path / 'odd.jpeg'
   write_images({odd: np.full((9, 9, 3), (250, 0, 9), np.uint8)})
   split = ImageSplit(split.files[:5] + [str(odd).encode()] + split.files[5:], np.zeros(19, 'i4'))
@@ -174,7 +174,7 @@ def test_the_first_batches_do_not_wait_for_the_last_images(split, cache, pausing
   calls, resume = pausing
   batching = BATCHING._replace(seed=3, shard=shard)
   images = image_cache.ImageCache(source_of(split), batching, cache)
-  first = order.Order(18, 3, shard).indices(0, 6)
+  first = Order(18, 3, shard).indices(0, 6)
   pixels, class_indices = images.read(first)
   np.testing.assert_allclose(pixels, uncached(split)[first], atol=.5001)
   np.testing.assert_array_equal(class_indices, split.classes[first])
@@ -201,7 +201,7 @@ def test_an_error_after_the_first_batch(split, tmp_path, folder, pausing, monkey
   if fault == 'image':
     damaged = tmp_path / 'damaged.jpeg'
     damaged.write_bytes(b'text')
-    split.files[order.first_reads(18, BATCHING)[-1]] = bytes(damaged)
+    split.files[first_reads(18, BATCHING)[-1]] = bytes(damaged)
   else:
     monkeypatch.setattr(os, 'fsync', fsync)
   pausing[1].set()

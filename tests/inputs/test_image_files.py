@@ -7,7 +7,7 @@ import tensorflow.compat.v1 as tf
 from conftest import batches
 
 from estimator_train.datasets.description import DataSet, ImageSplit
-from estimator_train.inputs import encoded_images
+from estimator_train.inputs import source
 from estimator_train.inputs.batching import Batching
 from estimator_train.inputs.image_files import ImageFileSource
 from estimator_train.models.preprocessing import make_preprocess
@@ -55,7 +55,7 @@ def images(tmp_path, write_images):
 
 def test_unexpected_colours_next_to_grey_images(images, monkeypatch):
   """A batch with an image in colour is decoded again, in the same order."""
-  monkeypatch.setattr(encoded_images, '_GREY_SAMPLE_SIZE', 1)
+  monkeypatch.setattr(source, '_GREY_SAMPLE_SIZE', 1)
   assert [batch.shape[-1] for batch in evaluate(images, examples_per_batch=2)] == [1, 1, 3]
   assert [batch.shape[-1] for batch in evaluate(images)] == [3]
 
@@ -92,6 +92,6 @@ def test_the_header_of_a_jpeg_shows_that_it_is_grey(images):
   assert source_of(images[:4] + images[5:]).expects_grey()
   assert not source_of(images[4:]).expects_grey()
   for count in (0, 1, 5, 16, 17, 31, 32, 100):
-    indices = encoded_images.evenly_spaced(count, 16)
+    indices = source.evenly_spaced(count, 16)
     assert len(indices) == min(count, 16) and indices[:1] == list(range(count))[:1]
     assert set(np.diff(indices)) <= {count // 16, count // 16 + 1}

@@ -9,7 +9,7 @@ from test_source_contract import SHAPE, parse, parse_batch, raw_record
 from estimator_train.datasets import own
 from estimator_train.datasets.description import DataSet, ExampleSplit, RecordSplit
 from estimator_train.errors import UserError
-from estimator_train.inputs import cached_examples, factory, user_datasets
+from estimator_train.inputs import factory, parsed_examples, user_datasets
 from estimator_train.inputs.batching import Batching
 from estimator_train.inputs.file_errors import translate_errors
 from estimator_train.settings import Settings
@@ -56,7 +56,7 @@ def test_weights_and_dicts(source_of):
 
 
 def test_a_cache_that_does_not_fit(source_of, pattern, monkeypatch):
-  monkeypatch.setattr(cached_examples.memory, 'available_bytes', lambda: 300)
+  monkeypatch.setattr(parsed_examples.memory, 'available_bytes', lambda: 300)
   for split in (RecordSplit(pattern, parse), ExampleSplit(make_dataset)):
     with pytest.raises(UserError, match='the cache does not fit into memory'):
       source_of(split).make_train_input_fn(BATCHING, 'memory')

@@ -17,8 +17,7 @@ from estimator_train.datasets import description, record_index
 from estimator_train.datasets.description import DataSet
 from estimator_train.errors import UserError
 from estimator_train.inputs import factory, file_errors, idx_files
-from estimator_train.inputs.batching import Batching, Shard
-from estimator_train.inputs.order import Order
+from estimator_train.inputs.batching import Batching, Order, Shard
 from estimator_train.settings import Settings, groups
 
 COUNT, SHAPE, LABELS = 21, (2, 3, 1), ('a', 'b', 'c')

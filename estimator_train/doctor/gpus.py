@@ -1,22 +1,23 @@
-"""Checks the GPUs of the machine, and whether the installed build of TensorFlow supports them.
+"""Checks the GPUs of the machine, and whether the installed build of TensorFlow can use them.
 
-These checks are based on NVIDIA's documentation of NVML and on the release notes of CUDA and of
-NVIDIA's containers. They have not been tested on a GPU.
+These checks are based on the documentation of TensorFlow, NVML, CUDA and NCCL, and on the release
+notes of NVIDIA's containers. They have not been tested on a GPU.
 """
 
 import glob
-import json
 import os
 import re
-import sys
-from typing import List, NamedTuple, Optional, Tuple
+import resource
+import shutil
+from pathlib import Path
+from typing import Iterator, List, NamedTuple, Optional, Tuple
 
-from estimator_train.doctor import commands
-from estimator_train.doctor.check_results import CheckResult, error, ok, warning
-from estimator_train.doctor.packages import TensorFlowBuild
+from estimator_train.doctor import CheckResult, error, ok, run_python, warning
+from estimator_train.doctor.installation import ImportResult, TensorFlowBuild
 
 NVIDIA_CONTAINER = 'nvcr.io/nvidia/tensorflow:23.03-tf1-py3'
-TIMEOUT_SECS = 20.  # The first call after boot loads the driver, which takes seconds per GPU.
+# The first call of NVML after boot loads the driver, which takes seconds per GPU.
+_TIMEOUT_SECS = 30.
 _PCI_DEVICES = '/sys/bus/pci/devices/*'
 _NVIDIA_VENDOR_ID, _DISPLAY_CLASS_PREFIX = '0x10de', '0x03'
 
@@ -30,9 +31,8 @@ _STOCK_MIN_DRIVER = (410, 48)
 # of the same branch (major version).
 _NVIDIA_MIN_DRIVERS = ((450, 51), (470, 57), (510, 47), (515, 65), (525, 85), (530, 0))
 
-# This code runs in a child process, because a driver may hang. Without a driver, there is no NVML
-# library, and the code prints nothing.
-_CHILD_CODE = '''
+# Without a driver, there is no NVML library, and the code prints nothing.
+_NVML_CODE = '''
 import json, pynvml
 try:
   pynvml.nvmlInit()
@@ -44,6 +44,14 @@ for index in range(pynvml.nvmlDeviceGetCount()):
   print(json.dumps([pynvml.nvmlDeviceGetName(gpu), pynvml.nvmlDeviceGetCudaComputeCapability(gpu),
                     driver, pynvml.nvmlDeviceGetMemoryInfo(gpu).total]))
 '''
+# The stock build of TensorFlow loads these libraries when it finds a GPU. If one of the libraries
+# cannot be loaded, TensorFlow uses no GPU.
+_CUDA_LIBRARIES = ('libcudart.so.10.0', 'libcublas.so.10.0', 'libcufft.so.10.0',
+                   'libcurand.so.10.0', 'libcusolver.so.10.0', 'libcusparse.so.10.0',
+                   'libcudnn.so.7')
+_LOADER_CODE = 'import ctypes, sys; [ctypes.CDLL(name) for name in sys.argv[1:]]'
+_HANG_REMEDY = 'if training hangs, give --all_reduce_alg=hierarchical_copy'
+_NCCL_REMEDY = 'in Docker, give `--shm-size=1g --ulimit memlock=-1`; ' + _HANG_REMEDY
 
 
 class Gpu(NamedTuple):
@@ -67,73 +75,68 @@ class GpuInventory(NamedTuple):
   Attributes:
     gpus: the GPUs that NVML lists.
     failure: why NVML failed; None if NVML works, or if there is no driver.
-    num_pci_devices: number of NVIDIA graphics devices that the kernel lists, even without a driver;
-      0 if NVML failed.
+    num_pci_devices: number of NVIDIA graphics devices that the kernel lists, even without a driver.
   """
   gpus: Tuple[Gpu, ...] = ()
   failure: Optional[str] = None
   num_pci_devices: int = 0
 
 
-def inspect_gpus(timeout_secs: float = TIMEOUT_SECS) -> GpuInventory:
+def inspect_gpus(timeout_secs: float = _TIMEOUT_SECS) -> GpuInventory:
   """Lists the GPUs with NVML, NVIDIA's management library, which comes with the driver."""
-  result = commands.run_command([sys.executable, '-c', _CHILD_CODE], timeout_secs)
+  result = run_python(['-c', _NVML_CODE], timeout_secs)
   if result.exit_code != 0:
     return GpuInventory(failure=result.failure_reason())
-  rows = [json.loads(line) for line in result.stdout.splitlines()]
-  gpus = tuple(Gpu(name, (major, minor), driver, memory_bytes)
-               for name, (major, minor), driver, memory_bytes in rows)
-  return GpuInventory(gpus, None, _count_pci_devices())
+  gpus = tuple(Gpu(name, tuple(capability), driver, memory_bytes)
+               for name, capability, driver, memory_bytes in result.parse_lines())
+  return GpuInventory(gpus, None, sum(map(_is_nvidia_gpu, map(Path, glob.glob(_PCI_DEVICES)))))
 
 
-def _count_pci_devices() -> int:
-  count = 0
-  for folder in glob.glob(_PCI_DEVICES):
-    try:
-      with open(os.path.join(folder, 'vendor')) as vendor, \
-           open(os.path.join(folder, 'class')) as device_class:
-        count += (vendor.read().strip() == _NVIDIA_VENDOR_ID
-                  and device_class.read().startswith(_DISPLAY_CLASS_PREFIX))
-    except OSError:
-      continue
-  return count
+def _is_nvidia_gpu(device: Path) -> bool:
+  try:
+    return ((device / 'vendor').read_text().strip() == _NVIDIA_VENDOR_ID
+            and (device / 'class').read_text().startswith(_DISPLAY_CLASS_PREFIX))
+  except OSError:
+    return False
 
 
-def check_gpus(inventory: GpuInventory, build: Optional[TensorFlowBuild]) -> List[CheckResult]:
+def check_gpus(inventory: GpuInventory,
+               build: Optional[TensorFlowBuild]) -> Iterator[CheckResult]:
   """Lists the GPUs, and checks that the build of TensorFlow and the driver support them."""
   if inventory.failure is not None:
-    return [error('gpus', 'the driver fails: ' + inventory.failure,
-                  'see dmesg; reinstall the driver or restart the machine; in a container, restart '
-                  'the container')]
-  if not inventory.gpus:
-    if inventory.num_pci_devices:
-      return [warning('gpus', '{} NVIDIA device(s) in the machine, but no driver works here'.format(
-          inventory.num_pci_devices), 'install the driver; in Docker, give `--gpus all`')]
-    return [ok('gpus', 'no GPU: training runs on the CPU')]
-  results = [ok('gpus', ', '.join('{} ({} MiB, compute capability {})'.format(
-      gpu.name, gpu.memory_bytes >> 20, _format_version(gpu.capability))
-                                  for gpu in inventory.gpus))]
-  if build is not None:
-    for gpu in sorted(set(inventory.gpus)):
-      results.extend(_check_capability(gpu, build))
-    results.append(_check_driver(inventory.gpus[0].driver, build))
-  return results
+    yield error('gpus', 'the driver fails: ' + inventory.failure,
+                'see dmesg; reinstall the driver or restart the machine; in a container, restart '
+                'the container')
+  elif inventory.gpus:
+    yield ok('gpus', ', '.join('{} ({} MiB, compute capability {})'.format(
+        gpu.name, gpu.memory_bytes >> 20, _format_version(gpu.capability))
+                               for gpu in inventory.gpus))
+    if build is not None:
+      for gpu in sorted(set(inventory.gpus)):
+        yield from _check_capability(gpu, build)
+      yield _check_driver(inventory.gpus[0].driver, build)
+  elif inventory.num_pci_devices:
+    yield warning('gpus', '{} NVIDIA device(s) in the machine, but no driver works here'.format(
+        inventory.num_pci_devices), 'install the driver; in Docker, give `--gpus all`')
+  else:
+    yield ok('gpus', 'no GPU: training runs on the CPU')
 
 
-def _check_capability(gpu: Gpu, build: TensorFlowBuild) -> List[CheckResult]:
+def _check_capability(gpu: Gpu, build: TensorFlowBuild) -> Iterator[CheckResult]:
+  """Yields an error if the build does not support the GPU."""
   lowest, too_new = _NVIDIA_CAPABILITIES if build.is_nvidia_build else _STOCK_CAPABILITIES
   if lowest <= gpu.capability < too_new:
-    return []
-  found = '{} has compute capability {}; {} {} supports {} up to, but not including, {}'.format(
-      gpu.name, _format_version(gpu.capability), build.name, build.version, _format_version(lowest),
-      _format_version(too_new))
+    return
   if gpu.capability >= _NVIDIA_CAPABILITIES[1] or gpu.capability < _STOCK_CAPABILITIES[0]:
     remedy = 'no build of TensorFlow 1.15 supports it: use another GPU, or --num_gpus=0'
   elif build.is_nvidia_build:
     remedy = 'use the stock build, tensorflow 1.15.0 with CUDA 10.0'
   else:
     remedy = 'use NVIDIA\'s build: the container ' + NVIDIA_CONTAINER
-  return [error('gpu build', found, remedy)]
+  yield error('gpu build', '{} has compute capability {}; {} {} supports {} up to, but not '
+              'including, {}'.format(gpu.name, _format_version(gpu.capability), build.name,
+                                     build.version, _format_version(lowest),
+                                     _format_version(too_new)), remedy)
 
 
 def _check_driver(driver: str, build: TensorFlowBuild) -> CheckResult:
@@ -157,3 +160,66 @@ def _check_driver(driver: str, build: TensorFlowBuild) -> CheckResult:
 
 def _format_version(version: Tuple[int, ...]) -> str:
   return '.'.join(map(str, version))
+
+
+def check_use(num_gpus: int, build: Optional[TensorFlowBuild],
+              imported: ImportResult) -> Iterator[CheckResult]:
+  """Checks that TensorFlow can use the GPUs, which the build and the driver support.
+
+  Args:
+    num_gpus: number of GPUs that NVML lists.
+    build: installed build of TensorFlow; None if it is unknown.
+    imported: result of importing TensorFlow in a child process.
+  """
+  if build is not None and not build.is_nvidia_build:  # NVIDIA's build includes CUDA's libraries.
+    yield check_libraries()
+  if imported.num_gpus is not None:
+    yield _check_visible_gpus(num_gpus, imported.num_gpus, imported.has_cuda)
+  if num_gpus > 1:
+    yield from _check_nccl(num_gpus)
+
+
+def check_libraries(names: Tuple[str, ...] = _CUDA_LIBRARIES) -> CheckResult:
+  """Checks that a child process can load the libraries of CUDA 10.0 and cuDNN 7."""
+  result = run_python(['-c', _LOADER_CODE, *names], _TIMEOUT_SECS)
+  if result.exit_code == 0:
+    return ok('cuda', 'the libraries of CUDA 10.0 and cuDNN 7 can be loaded')
+  return error('cuda', 'cannot load the libraries: ' + result.failure_reason(),
+               'install CUDA 10.0 and cuDNN 7, and add their folders to LD_LIBRARY_PATH; the '
+               'image tensorflow/tensorflow:1.15.0-gpu-py3 has them')
+
+
+def _check_visible_gpus(num_gpus: int, num_visible: int, has_cuda: bool) -> CheckResult:
+  """Checks that TensorFlow sees the GPUs that NVML lists."""
+  found = 'TensorFlow sees {} of {} GPUs'.format(num_visible, num_gpus)
+  visible_devices = os.environ.get('CUDA_VISIBLE_DEVICES')
+  if num_visible >= num_gpus:
+    return ok('gpus seen', found)
+  if visible_devices is not None:
+    return warning('gpus seen', '{}, with CUDA_VISIBLE_DEVICES={}'.format(found, visible_devices),
+                   'unset CUDA_VISIBLE_DEVICES to use all')
+  if not has_cuda:
+    return error('gpus seen', found + ': the installed build does not support GPUs',
+                 'install tensorflow==1.15.0 (for later 1.15 releases, tensorflow-gpu)')
+  return error('gpus seen', found, 'the usual reasons: a CUDA library that cannot be loaded, an '
+               'old driver, a GPU that the build does not support (see the lines above), or '
+               'another user\'s exclusive process (see nvidia-smi)')
+
+
+def _check_nccl(num_gpus: int) -> List[CheckResult]:
+  """Checks that the limits of shared and locked memory are high enough for NCCL.
+
+  NCCL's documentation recommends 1 GB of shared memory, and no limit of locked memory. Because the
+  documentation does not name a sufficient limit of locked memory, any such limit is a warning.
+  """
+  results = []
+  shm_bytes = shutil.disk_usage('/dev/shm').total if os.path.isdir('/dev/shm') else 0
+  locked_bytes = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
+  if shm_bytes < 1 << 30:
+    results.append(warning('nccl', '/dev/shm has {} MB, and NCCL may need 1 GB for {} GPUs'.format(
+        shm_bytes >> 20, num_gpus), _NCCL_REMEDY))
+  if locked_bytes != resource.RLIM_INFINITY:
+    results.append(warning('nccl', 'a process may lock {} kB of memory (ulimit -l), and NCCL pins '
+                           'buffers'.format(locked_bytes >> 10),
+                           'set `ulimit -l unlimited`; ' + _NCCL_REMEDY))
+  return results or [ok('nccl', '/dev/shm and locked memory are sufficient', _HANG_REMEDY)]

@@ -1,25 +1,11 @@
 """`--mode=doctor`: checks the machine for faults that would stop a run or slow it down."""
 
 import os
-from typing import Any, Dict, Iterator, Optional
+from typing import Any, Dict, Iterator
 
-from estimator_train.doctor import (
-  build_rates,
-  checkpoint_interval,
-  engine_choice,
-  folders,
-  gpu_use,
-  gpus,
-  host,
-  kaggle_key,
-  packages,
-  tensorflow_import,
-  tf_config_check,
-)
-from estimator_train.doctor.check_results import ERROR, OK, WARNING, CheckResult
+from estimator_train.doctor import ERROR, OK, WARNING, CheckResult, gpus, installation, machine
 from estimator_train.errors import UserError
 from estimator_train.settings import Settings
-from estimator_train.settings.groups import DEFAULT_SAVE_SECS
 
 DOCKER_IMAGE_VARIABLE = 'ESTIMATOR_TRAIN_IMAGE'  # The Dockerfile sets this environment variable.
 
@@ -51,54 +37,32 @@ def run(settings: Settings) -> Dict[str, Any]:
 
 def _run_checks(settings: Settings) -> Iterator[CheckResult]:
   """Runs the checks, grouped by subject, and yields their results."""
-  python = packages.inspect_python()
-  yield packages.check_python(python)
+  python = installation.Interpreter()
+  yield installation.check_python(python)
   if python.system != 'Linux':
     return  # The other checks support Linux only.
-  installed, in_image = packages.installed_versions(), DOCKER_IMAGE_VARIABLE in os.environ
-  build, inventory = packages.installed_build(installed), gpus.inspect_gpus()
-  yield packages.check_tensorflow(installed)
-  yield from packages.check_pins(installed, packages.read_requirements())
-  imported = tensorflow_import.import_in_child()
-  yield tensorflow_import.check_import(imported)
-  yield packages.check_pillow(installed)
-  gpu_results = gpus.check_gpus(inventory, build)
+  in_image = DOCKER_IMAGE_VARIABLE in os.environ
+  installed = installation.installed_versions()
+  builds = installation.installed_builds(installed)
+  build = builds[0] if len(builds) == 1 else None
+  yield installation.check_tensorflow(builds)
+  yield from installation.check_packages(
+      installed, build is not None and build.is_nvidia_build, settings.distribution_strategy)
+  imported = installation.import_in_child()
+  yield installation.check_import(imported)
+  inventory = gpus.inspect_gpus()
+  gpu_results = list(gpus.check_gpus(inventory, build))
   yield from gpu_results
   if inventory.gpus and not any(gpu_result.level == ERROR for gpu_result in gpu_results):
-    yield from _check_gpu_use(len(inventory.gpus), build, imported)
-  yield from host.check_host(host.inspect_host(), build)
+    yield from gpus.check_use(len(inventory.gpus), build, imported)
+  yield machine.check_cpu(machine.read_cpu_property('flags'), build)
+  yield machine.check_cores(machine.read_quota_cores(),
+                            build is not None and build.is_intel_build)
+  yield from machine.check_limits()
   if imported.version is not None and build is not None and not (
       inventory.gpus or build.is_nvidia_build):
-    yield build_rates.check_build_rates(build_rates.measure_builds(build), build, in_image)
-  yield from folders.check_folders(folders.inspect_folders(settings))
-  tf_config = os.environ.get('TF_CONFIG')
-  yield tf_config_check.check_tf_config(tf_config)
-  num_workers = tf_config_check.count_workers(tf_config)
-  yield from engine_choice.check_engine(settings.distribution_strategy, num_workers,
-                                        engine_choice.read_weight_bytes(settings.model_dir))
-  save_secs = checkpoint_interval.read_save_secs(settings.model_dir)
-  if save_secs:
-    yield checkpoint_interval.check_checkpoint_interval(
-        save_secs, num_workers,
-        None if settings.save_checkpoints_steps else
-        settings.save_checkpoints_secs or DEFAULT_SAVE_SECS)
-  yield kaggle_key.check_credentials(kaggle_key.find_credentials(os.environ),
-                                     settings.dataset == 'oct2017', in_image)
-
-
-def _check_gpu_use(num_gpus: int, build: Optional[packages.TensorFlowBuild],
-                   imported: tensorflow_import.ImportResult) -> Iterator[CheckResult]:
-  """Checks that TensorFlow can use the GPUs; called if the checks of the GPUs found no error.
-
-  Args:
-    num_gpus: number of GPUs of this machine.
-    build: installed build of TensorFlow; None if it is unknown.
-    imported: result of importing TensorFlow in a child process.
-  """
-  if build is not None and not build.is_nvidia_build:  # NVIDIA's build includes CUDA's libraries.
-    yield gpu_use.check_libraries(gpu_use.find_missing_libraries())
-  if imported.num_gpus is not None:
-    yield gpu_use.check_visible_gpus(num_gpus, imported.num_gpus, imported.has_cuda,
-                                     os.environ.get('CUDA_VISIBLE_DEVICES'))
-  if num_gpus > 1:
-    yield from gpu_use.check_nccl(num_gpus, gpu_use.inspect_memory_limits())
+    yield installation.check_build_rates(
+        installation.measure_builds(build), build, in_image)
+  yield from machine.check_folders(settings)
+  yield machine.check_tf_config(os.environ.get('TF_CONFIG'))
+  yield machine.check_kaggle_credentials(os.environ, settings.dataset == 'oct2017', in_image)

@@ -7,7 +7,8 @@ from typing import Any, BinaryIO, Callable, Dict, Optional, Sequence
 
 from estimator_train import settings as settings_lib
 from estimator_train.configs.workloads import WORKLOADS, RunResults, WorkloadPart
-from estimator_train.doctor import host, tensorflow_import
+from estimator_train.distribution import threads
+from estimator_train.doctor import installation, machine
 from estimator_train.errors import UserError
 from estimator_train.files import atomic, paths, stored
 from estimator_train.process import child_process
@@ -23,7 +24,7 @@ RunChild = Callable[[Sequence[str], str], child_process.ChildRun]
 
 
 def run(settings: Settings, run_child: RunChild = child_process.run_program,
-        count_gpus: Callable[[], int] = tensorflow_import.count_gpus) -> Dict[str, Any]:
+        count_gpus: Callable[[], int] = installation.count_gpus) -> Dict[str, Any]:
   """Runs the parts of the workload, and returns the published and the measured figures.
 
   Parts that are complete in this `model_dir` are not run again. The comparison of the published and
@@ -131,5 +132,5 @@ def _part_file(folder: str, part: WorkloadPart, extension: str) -> str:
 
 
 def _describe_machine() -> str:
-  machine = host.inspect_host()
-  return '{} ({} cores)'.format(machine.cpu_name or 'an unknown CPU', machine.cores)
+  return '{} ({} cores)'.format(machine.read_cpu_property('model name') or 'an unknown CPU',
+                                threads.available_cores())

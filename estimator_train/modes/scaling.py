@@ -16,7 +16,7 @@ from estimator_train.benchmarking.sweep import Point, PointResult
 from estimator_train.datasets import registry
 from estimator_train.datasets.description import DataSet
 from estimator_train.distribution.threads import available_cores
-from estimator_train.doctor import tensorflow_import
+from estimator_train.doctor import installation
 from estimator_train.errors import StoppedBySignal, UserError
 from estimator_train.process import child_process
 from estimator_train.process.progress_bar import make_progress_bar
@@ -81,7 +81,7 @@ def _choose_max_workers(settings: Settings) -> Tuple[int, Settings]:
     settings = settings.evolve(distribution_strategy='multi_worker_mirrored')
   # num_gpus=-1 means all GPUs.
   wants_gpus = settings.num_gpus and not settings.num_cpu_replicas
-  gpus = tensorflow_import.count_gpus() if wants_gpus else 0
+  gpus = installation.count_gpus() if wants_gpus else 0
   if gpus or (wants_gpus and settings.num_gpus > 0):
     gpus_per_worker = max(settings.num_gpus, 1)
     max_workers = max(gpus // gpus_per_worker, 1)
@@ -102,7 +102,7 @@ def _choose_max_replicas(settings: groups.Devices) -> Tuple[str, int]:
   if settings.num_cpu_replicas:
     return sweep.CPU, settings.num_cpu_replicas
   # num_gpus=-1 means all GPUs.
-  gpus = tensorflow_import.count_gpus() if settings.num_gpus < 0 else 0
+  gpus = installation.count_gpus() if settings.num_gpus < 0 else 0
   if gpus:
     return sweep.GPU, gpus
   max_replicas, _ = sweep.plan_cpu_workers()

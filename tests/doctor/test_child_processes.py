@@ -5,38 +5,40 @@ import os
 import re
 import select
 import signal
+import sys
 
 import pytest
 
-from estimator_train.doctor import build_rates, commands, gpu_use, gpus, tensorflow_import
-from estimator_train.doctor.build_rates import BuildRate
-from estimator_train.doctor.packages import TensorFlowBuild
+from estimator_train.doctor import gpus, installation, run_python
+from estimator_train.doctor.installation import BuildRate, TensorFlowBuild
 from estimator_train.files import paths
 from estimator_train.process.logs import has_nvidia_driver
 
 
-def test_commands(tmp_path):
-  done = commands.run_command(['sh', '-c', 'echo $X_Y; printf e >&2'], 60, {'X_Y': 'given'})
-  assert done[:3] == (0, 'given\n', 'e') and done.secs > 0
+def test_results_and_failures():
+  done = run_python(['-c', 'import os, sys; print(os.environ["X_Y"]); sys.exit("e")'], 60,
+                    {'X_Y': '[1]'})
+  assert done[:3] == (1, '[1]\n', 'e\n') and done.secs > 0 and done.parse_lines() == [[1]]
   real_time = signal.SIGRTMIN + 1
   for code, reason in (
       ('kill -ILL $$', 'ended by SIGILL'),
       ('kill -{} $$'.format(real_time), 'ended by signal {}'.format(real_time)),
       ('echo out; echo at last >&2; exit 1', 'exit code 1: at last'),
+      ('echo AnError: this >&2; echo advice >&2; exit 1', 'exit code 1: AnError: this'),
       ('echo only this; exit 9', 'exit code 9: only this'), ('exit 3', 'exit code 3')):
-    assert commands.run_command(['sh', '-c', code], 60).failure_reason() == reason
+    assert run_python(['-c', code], 60, python='/bin/sh').failure_reason() == reason
   with pytest.raises(OSError):
-    commands.run_command(['/no/such/command'], 1)
+    run_python([], 1, python='/no/such/command')
 
 
-def test_hanging_command_and_its_child_are_killed(tmp_path):
+def test_hanging_process_and_its_child_are_killed(tmp_path):
   os.mkfifo(str(tmp_path / 'held'))
   held = os.open(str(tmp_path / 'held'), os.O_RDONLY | os.O_NONBLOCK)
   try:
     for secs in (0.5, 5., 50.):  # A busy machine may take a while to begin.
-      done = commands.run_command(
-          ['sh', '-c', 'exec 3>"$0"; echo begun; sleep 3600 & sleep 3600', str(tmp_path / 'held')],
-          secs)
+      done = run_python(
+          ['-c', 'exec 3>"$0"; echo begun; sleep 3600 & sleep 3600', str(tmp_path / 'held')], secs,
+          python='/bin/sh')
       if done.stdout:
         break
     assert done.exit_code is None and done.stdout == 'begun\n'
@@ -66,14 +68,20 @@ def test_gpus_are_those_that_nvml_lists(tmp_path, monkeypatch):
   if not has_nvidia_driver():
     assert gpus.inspect_gpus()[:2] == ((), None)
   pynvml = importlib.import_module('pynvml')
-  asked = set(re.findall(r'pynvml\.(\w+)', gpus._CHILD_CODE))
+  asked = set(re.findall(r'pynvml\.(\w+)', gpus._NVML_CODE))
   assert len(asked) == 8 and all(hasattr(pynvml, name) for name in asked)
   monkeypatch.setenv('PYTHONPATH', str(tmp_path))
   monkeypatch.setenv('PYTHONDONTWRITEBYTECODE', '1')
+  for name, vendor, kind in (('a', '0x10de', '0x030200'), ('b', '0x10de', '0x040300'),
+                             ('c', '0x1013', '0x030000')):
+    (tmp_path / 'pci' / name).mkdir(parents=True)
+    (tmp_path / 'pci' / name / 'vendor').write_text(vendor)
+    (tmp_path / 'pci' / name / 'class').write_text(kind)
+  monkeypatch.setattr(gpus, '_PCI_DEVICES', str(tmp_path / 'pci' / '*'))
   (tmp_path / 'pynvml.py').write_text(NVML.format('pass'))
-  assert gpus.inspect_gpus().gpus == (
+  assert gpus.inspect_gpus() == gpus.GpuInventory((
       gpus.Gpu('NVIDIA A100-SXM4-40GB', (8, 0), '535.104.05', 40 << 30),
-      gpus.Gpu('Tesla T4', (7, 5), '535.104.05', 15 << 30))
+      gpus.Gpu('Tesla T4', (7, 5), '535.104.05', 15 << 30)), None, 1)
   for init, timeout_secs, failure in (
       ('time.sleep(600)', 1., 'no answer within '), ('os.abort()', 300., 'ended by SIGABRT'),
       ('raise NVMLError_DriverNotLoaded("driver")', 300., 'exit code 1: ValueError: driver')):
@@ -82,15 +90,10 @@ def test_gpus_are_those_that_nvml_lists(tmp_path, monkeypatch):
     assert found.gpus == () and found.failure.startswith(failure)
 
 
-def test_graphics_devices_and_libraries(monkeypatch, tmp_path):
-  for name, vendor, kind in (('a', '0x10de', '0x030200'), ('b', '0x10de', '0x040300'),
-                             ('c', '0x1013', '0x030000')):
-    (tmp_path / name).mkdir()
-    (tmp_path / name / 'vendor').write_text(vendor)
-    (tmp_path / name / 'class').write_text(kind)
-  monkeypatch.setattr(gpus, '_PCI_DEVICES', str(tmp_path / '*'))
-  assert gpus.inspect_gpus().num_pci_devices == 1
-  assert gpu_use.find_missing_libraries(('libc.so.6', 'libnone.so.1')) == ('libnone.so.1',)
+def test_libraries():
+  assert gpus.check_libraries(('libc.so.6',)).level == 'ok'
+  found = gpus.check_libraries(('libc.so.6', 'libnone.so.1'))
+  assert found.level == 'error' and 'OSError: libnone.so.1: cannot open' in found.found
 
 
 FAILS_TO_LIST_GPUS = '''
@@ -102,55 +105,61 @@ __version__ = '1.15.9'
 '''
 
 
-@pytest.mark.parametrize('init, v1, found, remedy', [
-    ('import os, signal\nos.kill(os.getpid(), signal.SIGILL)\n', '',
-     'cannot be imported: ended by SIGILL', 'line `cpu`'),
-    ('raise TypeError("Descriptors cannot be created directly.\\nMore information: there")', '',
-     'TypeError: Descriptors cannot be created directly.', 'line `protobuf`'),
-    ('import no_such_thing', '', "No module named 'no_such_thing'", 'run_train.sh'),
-    ('raise ImportError("libx.so.1: cannot open")', '', 'ImportError: libx.so.1',
-     'import tensorflow'),
-    ('import time\ntime.sleep(600)', '', 'no answer within ', 'disk'),
-    ('', FAILS_TO_LIST_GPUS, 'fails to list GPUs: ended by SIGSEGV', 'CUDA_VISIBLE_DEVICES'),
-], ids=['no AVX', 'protobuf 4', 'incomplete', 'a library', 'hangs', 'fails to list GPUs'])
-def test_tensorflow_fails(tmp_path, monkeypatch, init, v1, found, remedy):
-  """tests/modes/test_doctor.py has the real TensorFlow."""
-  for folder, text in (('tensorflow', init), ('tensorflow/compat', ''),
-                       ('tensorflow/compat/v1', v1)):
+def test_tensorflow_fails(tmp_path, monkeypatch):
+  """tests/modes/test_doctor.py has an import that crashes, and the real TensorFlow."""
+  for folder in ('tensorflow', 'tensorflow/compat', 'tensorflow/compat/v1'):
     (tmp_path / folder).mkdir()
-    (tmp_path / folder / '__init__.py').write_text(text)
+    (tmp_path / folder / '__init__.py').touch()
   monkeypatch.setenv('PYTHONPATH', str(tmp_path))
-  imported = tensorflow_import.import_in_child(timeout_secs=1. if 'sleep' in init else 120.)
-  check = tensorflow_import.check_import(imported)
-  assert check.level == 'error' and found in check.found and remedy in check.remedy
+  for init, v1, found, remedy in (
+      ('import os, signal\nos.kill(os.getpid(), signal.SIGILL)', '',
+       'cannot be imported: ended by SIGILL', 'line `cpu`'),
+      ('raise TypeError("Descriptors cannot be created directly.\\nMore information: there")', '',
+       'TypeError: Descriptors cannot be created directly.', 'line `protobuf`'),
+      ('import no_such_thing', '', "No module named 'no_such_thing'", 'run_train.sh'),
+      ('raise ImportError("libx.so.1: cannot open")', '', 'ImportError: libx.so.1',
+       'import tensorflow'),
+      ('import time; time.sleep(600)', '', 'no answer within ', 'disk'),
+      ('', FAILS_TO_LIST_GPUS, 'TensorFlow 1.15.9 in 0.0 s, but it fails to list GPUs: ended by '
+       'SIGSEGV', 'CUDA_VISIBLE_DEVICES')):
+    (tmp_path / 'tensorflow' / '__init__.py').write_text(init)
+    (tmp_path / 'tensorflow' / 'compat' / 'v1' / '__init__.py').write_text(v1)
+    imported = installation.import_in_child(1. if 'sleep' in init else 120.)
+    check = installation.check_import(imported._replace(secs=0.))
+    assert check.level == 'error' and found in check.found and remedy in check.remedy
   for secs, level in ((2., 'ok'), (31., 'warning')):
     imported = imported._replace(version='1.15.0', secs=secs, num_gpus=0)
-    assert tensorflow_import.check_import(imported).level == level
+    assert installation.check_import(imported).level == level
 
 
 def test_builds_are_measured_where_they_are_installed(tmp_path, monkeypatch):
+  """With stand-ins for Python; tests/modes/test_doctor.py has the real training."""
   def install(venv, *script):
     python = tmp_path / venv / 'bin' / 'python'
     python.parent.mkdir(parents=True, exist_ok=True)
     python.write_text('\n'.join(script))
     python.chmod(0o755)
+    return str(python)
+
+  def trains(rate):  # And not as a worker of the cluster of the run that is checked.
+    return ['#!/bin/sh', 'test -z "$TF_CONFIG$CUDA_VISIBLE_DEVICES" && echo starting &&',
+            'echo \'{"examples_per_sec": %s}\'' % rate]
 
   monkeypatch.setattr(paths, 'PACKAGE_PARENT_DIR', str(tmp_path))
-  # In place of the training, which tests/modes/test_doctor.py does.
-  monkeypatch.setattr(build_rates, '_CHILD_CODE', 'print(\'{"examples_per_sec": 1000.0}\')')
+  monkeypatch.setattr(sys, 'executable', install('own', *trains(1000)))
+  monkeypatch.setenv('TF_CONFIG', '{}')
   stock, onednn = TensorFlowBuild('tensorflow', '1.15.0'), TensorFlowBuild('intel-tensorflow', '1')
   for build, name, other, venv in ((stock, 'stock', 'oneDNN', '.venv-onednn'),
                                    (onednn, 'oneDNN', 'stock', '.venv')):
-    assert build_rates.measure_builds(build) == [BuildRate(name, 1000.)]
-    install(venv, '#!/bin/sh', 'echo starting', 'echo \'{"examples_per_sec": 2000}\'')
-    assert build_rates.measure_builds(build) == [BuildRate(name, 1000.), BuildRate(other, 2000)]
+    assert installation.measure_builds(build) == [BuildRate(name, 1000)]
+    install(venv, *trains(2000))
+    assert installation.measure_builds(build) == [BuildRate(name, 1000), BuildRate(other, 2000)]
     (tmp_path / venv).rename(tmp_path / 'removed {}'.format(name))
   for script, failure in (
       ('#!/bin/sh\nkill -ILL $$', 'ended by SIGILL'), ('#!/bin/sh\nsleep 60', 'no answer within '),
-      ('#!/bin/sh\necho broken >&2; exit 3', 'exit code 3: broken'), ('#!/bin/sh', 'no result'),
+      ('#!/bin/sh\necho broken >&2; exit 3', 'exit code 3: broken'),
       ('#!/no/such/interpreter', 'No such file')):
     install('.venv-onednn', script)
     secs = 2. if 'sleep' in script else 120.
-    own, other = build_rates.measure_builds(stock, timeout_secs=secs)
-    assert own == BuildRate('stock', 1000.) or secs == 2.
+    _, other = installation.measure_builds(stock, timeout_secs=secs)
     assert other.examples_per_sec is None and failure in other.failure

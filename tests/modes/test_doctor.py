@@ -7,19 +7,18 @@ import sys
 import pytest
 from conftest import ROOT
 
-from estimator_train.doctor import build_rates, gpu_use, gpus, packages, tensorflow_import
+from estimator_train.doctor import gpus, installation
 from estimator_train.modes import doctor
 
-IMPORTED = tensorflow_import.ImportResult(
-    tensorflow_import.commands.CommandResult(0, '', '', 1.), '1.15.0', 1., True, 0)
+IMPORTED = installation.ImportResult(None, '1.15.0', 1., True, 0)
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def without_children(monkeypatch):
   """Stands in for the import of TensorFlow and its training, which have tests of their own."""
-  monkeypatch.setattr(tensorflow_import, 'import_in_child', lambda: IMPORTED)
-  monkeypatch.setattr(build_rates, 'measure_builds',
-                      lambda build: [build_rates.BuildRate('stock', 1000.)])
+  monkeypatch.setattr(installation, 'import_in_child', lambda: IMPORTED)
+  monkeypatch.setattr(installation, 'measure_builds',
+                      lambda build: [installation.BuildRate('stock', 1000.)])
 
 
 def levels(result):
@@ -27,6 +26,7 @@ def levels(result):
 
 
 def test_this_machine(run_well, tmp_path):
+  """Imports TensorFlow and trains in child processes."""
   done = run_well('--mode=doctor', '--model_dir', tmp_path / 'new', '--data_dir', tmp_path,
                   '--cache', tmp_path / 'cache')
   assert done.err == ''
@@ -41,12 +41,11 @@ def test_this_machine(run_well, tmp_path):
       'python', 'tensorflow', 'protobuf', 'h5py', 'numpy', 'import', 'pillow', 'gpus', 'cpu',
       'cores', 'memory', 'open files', 'builds', '--model_dir', '--data_dir', '--cache',
       'TF_CONFIG', 'kaggle'}
-  assert 'ok       import: TensorFlow 1.15' in done.out
-  assert ' examples/sec with the ' in done.out
+  assert ': TensorFlow 1.15' in done.out and ' examples/sec with the ' in done.out
   assert os.listdir(str(tmp_path)) == []  # It looks, and leaves nothing.
 
 
-def test_errors_end_with_2_after_all_checks(run_program, monkeypatch, tmp_path):
+def test_errors_end_with_2_after_all_checks(run_program, without_children, monkeypatch, tmp_path):
   monkeypatch.setenv('TF_CONFIG', '{"cluster"')
   for name in ('KAGGLE_USERNAME', 'KAGGLE_KEY'):
     monkeypatch.delenv(name, raising=False)
@@ -62,32 +61,27 @@ def test_errors_end_with_2_after_all_checks(run_program, monkeypatch, tmp_path):
   assert done.out.splitlines()[-2].split()[1] == 'kaggle:'
 
 
-T4 = gpus.Gpu('Tesla T4', (7, 5), '535.1', 15 << 30)
-A100 = gpus.Gpu('NVIDIA A100-SXM4-40GB', (8, 0), '535.1', 40 << 30)
-
-
-# Of machines that are not here, whose GPUs the stock build does not see.
-@pytest.mark.parametrize('found, expected', [
-    ((A100, A100), {'gpus': 'ok', 'gpu build': 'error', 'gpu driver': 'ok'}),
-    ((T4, T4), {'gpus': 'ok', 'gpu driver': 'ok', 'cuda': 'error', 'gpus seen': 'error',
-                'nccl': 'warning'})], ids=['that the build does not know', 'that are not seen'])
-def test_gpus(run_program, monkeypatch, found, expected):
-  monkeypatch.setattr(gpus, 'inspect_gpus', lambda: gpus.GpuInventory(found))
-  monkeypatch.setattr(gpu_use, 'inspect_memory_limits',
-                      lambda: gpu_use.NcclMemoryLimits(1 << 26, None))
-  monkeypatch.setattr(gpu_use, 'find_missing_libraries', lambda: ('libcudnn.so.7',))
+def test_gpus(run_program, without_children, monkeypatch):
+  """Of machines that are not here, whose GPUs the stock build does not know, or does not see."""
   monkeypatch.delenv('CUDA_VISIBLE_DEVICES', raising=False)
-  done = run_program('--mode=doctor')
-  assert done.code == 2 and (gpus.NVIDIA_CONTAINER in done.out) == ('gpu build' in expected)
   names = ('gpus', 'gpu build', 'gpu driver', 'cuda', 'gpus seen', 'nccl')
-  assert {name: level for name, level in levels(done.result).items() if name in names} == expected
-  assert 'builds' not in levels(done.result)  # They differ on CPUs.
+  for name, capability, expected in (
+      ('NVIDIA A100', (8, 0), {'gpus': 'ok', 'gpu build': 'error', 'gpu driver': 'ok'}),
+      ('Tesla T4', (7, 5), {'gpus': 'ok', 'gpu driver': 'ok', 'cuda': 'error',
+                            'gpus seen': 'error'})):
+    gpu = gpus.Gpu(name, capability, '535.1', 15 << 30)
+    monkeypatch.setattr(gpus, 'inspect_gpus', lambda gpu=gpu: gpus.GpuInventory((gpu,)))
+    done = run_program('--mode=doctor')
+    assert done.code == 2 and (gpus.NVIDIA_CONTAINER in done.out) == ('gpu build' in expected)
+    assert {name: level for name, level in levels(done.result).items()
+            if name in names} == expected
+    assert 'builds' not in levels(done.result)  # They differ on CPUs.
 
 
-def test_in_the_image_nothing_is_to_be_installed(run_well, monkeypatch):
+def test_in_the_image_nothing_is_to_be_installed(run_well, without_children, monkeypatch):
   assert doctor.DOCKER_IMAGE_VARIABLE + '=' in (ROOT / 'Dockerfile').read_text()
   monkeypatch.setenv(doctor.DOCKER_IMAGE_VARIABLE, '1')
-  monkeypatch.setattr(packages, 'installed_versions', lambda: {
+  monkeypatch.setattr(installation, 'installed_versions', lambda: {
       'tensorflow': '1.15.0', 'protobuf': '3.19.6', 'h5py': '2.10.0', 'numpy': '1.18.5',
       'pillow': '8.4.0'})
   done = run_well('--mode=doctor')

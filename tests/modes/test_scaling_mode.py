@@ -11,7 +11,7 @@ import time
 import pytest
 from conftest import ROOT
 
-from estimator_train.doctor import commands, tensorflow_import
+from estimator_train.doctor import ChildResult, installation
 from estimator_train.errors import StoppedBySignal, UserError
 from estimator_train.launcher import local_cluster
 from estimator_train.modes import scaling
@@ -141,7 +141,7 @@ def test_what_is_refused(sweep, tmp_path, monkeypatch):
   runs = Runs()
   with pytest.raises(UserError, match='--data_dir is required'):
     sweep(runs, '--dataset=mnist')
-  monkeypatch.setattr(tensorflow_import, 'import_in_child', import_in_child(-11))
+  monkeypatch.setattr(installation, 'import_in_child', import_in_child(-11))
   with pytest.raises(UserError, match='GPUs cannot be counted: .*ended by SIGSEGV: see --mode=doc'):
     sweep(runs, '--num_cpu_replicas=0')
   (tmp_path / 'flags.txt').write_text('--mode=train\n')
@@ -160,8 +160,8 @@ def test_what_is_refused(sweep, tmp_path, monkeypatch):
 
 def import_in_child(code, *result):
   """Stands in for an import of TensorFlow with that result."""
-  done = commands.CommandResult(code, '', '', 1.)
-  return lambda: tensorflow_import.ImportResult(done, *result)
+  done = ChildResult(code, '', '', 1.)
+  return lambda: installation.ImportResult(done, *result)
 
 
 # The GPUs that TensorFlow sees, the cores, and what is given; of the largest point: the workers,
@@ -176,7 +176,7 @@ def import_in_child(code, *result):
     (4, 2, '--scale_over=workers --num_gpus=2', (2, 2, 0)),
     (1, 2, '--scale_over=workers --num_gpus=2', (1, 2, 0))])
 def test_number_of_replicas_or_workers(tmp_path, monkeypatch, gpus, cores, given, most):
-  monkeypatch.setattr(tensorflow_import, 'import_in_child',
+  monkeypatch.setattr(installation, 'import_in_child',
                       import_in_child(0, '1.15.0', 1., True, gpus))
   monkeypatch.setattr(os, 'sched_getaffinity', lambda _: set(range(4, 4 + cores)))
   runs = Runs()

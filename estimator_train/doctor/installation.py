@@ -1,0 +1,329 @@
+"""Checks Python, the packages that TensorFlow 1.15 needs, and TensorFlow itself.
+
+Packages are not imported in this process. Their versions come from pkg_resources, because
+importlib.metadata is not available before Python 3.8.
+"""
+
+import importlib.util
+import os
+import platform
+import signal
+import struct
+import sys
+import tempfile
+from pathlib import Path
+from typing import Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+
+import pkg_resources
+
+from estimator_train.doctor import CheckResult, ChildResult, error, ok, run_python, warning
+from estimator_train.errors import UserError
+from estimator_train.files import paths
+from estimator_train.process import child_process
+
+# If one of these packages is too new, TensorFlow breaks; but if NumPy is only slightly too new,
+# TensorFlow prints warnings, and works.
+_PINNED_PACKAGES = ('protobuf', 'h5py', 'numpy')
+_TENSORFLOW_DISTRIBUTIONS = ('tensorflow', 'tensorflow-gpu', 'tensorflow-cpu', 'intel-tensorflow',
+                             'intel-tensorflow-avx512', 'nvidia-tensorflow')
+_INSTALL_REMEDY = ('./run_train.sh creates an environment; `pip install .` installs into your own '
+                   'environment')
+
+# An import from a slow network disk can take a minute.
+_IMPORT_TIMEOUT_SECS = 120.
+_SLOW_IMPORT_SECS = 30.
+# The child prints a line after each step, so that the output shows which step hung or crashed.
+_IMPORT_CODE = '''
+import json, time
+start_time = time.monotonic()
+import tensorflow.compat.v1 as tf
+print(json.dumps({'version': tf.__version__, 'secs': time.monotonic() - start_time,
+                  'has_cuda': tf.test.is_built_with_cuda()}), flush=True)
+print(json.dumps({'num_gpus': len(tf.config.experimental.list_physical_devices('GPU'))}),
+      flush=True)
+'''
+
+# The stock build and the build with oneDNN differ by a factor that depends on the processor.
+_STOCK, _ONEDNN = 'stock', 'oneDNN'
+_OTHER_BUILD = {_STOCK: _ONEDNN, _ONEDNN: _STOCK}
+# run_train.sh creates these environments, each with one build, next to the package.
+_ENVIRONMENTS = {_STOCK: '.venv', _ONEDNN: '.venv-onednn'}
+_COMMANDS = {_STOCK: './run_train.sh', _ONEDNN: 'ESTIMATOR_TRAIN_TF=onednn ./run_train.sh'}
+_RATE_TIMEOUT_SECS = 90.
+_RATE_ARGUMENTS = ('-W', 'ignore', '-m', 'estimator_train', '--mode=train', '--model=fashion_cnn',
+                   '--dataset=synthetic', '--image_size=28,28', '--batch_size=128',
+                   '--train_steps=30', '--distribution_strategy=off', '--noreport_page')
+# On a shared machine, two measurements of the same build differ by up to this factor.
+_MIN_RATIO = 1.15
+_INSTALL_HINTS = {
+    _STOCK: '`ESTIMATOR_TRAIN_TF=onednn ./run_train.sh --mode=doctor` installs the build with '
+            'oneDNN, which is faster on most CPUs, and compares both; in your own environment, '
+            '`pip uninstall {}` and then `pip install intel-tensorflow==1.15.2`',
+    _ONEDNN: '`./run_train.sh --mode=doctor` installs the stock build and compares both'}
+_IMAGE_HINTS = {
+    _STOCK: '`docker build --build-arg BASE_IMAGE=python:3.7-slim --build-arg TENSORFLOW=onednn` '
+            'uses the build with oneDNN, which is faster on most CPUs: compare with --mode=doctor '
+            'in that image',
+    _ONEDNN: ''}
+
+
+class Interpreter(NamedTuple):
+  """A Python interpreter, and the operating system and machine that run it; by default this one."""
+  implementation: str = platform.python_implementation()
+  version: Tuple[int, ...] = sys.version_info[:3]
+  bits: int = 8 * struct.calcsize('P')
+  system: str = os.uname().sysname
+  machine: str = os.uname().machine
+
+
+class TensorFlowBuild(NamedTuple):
+  """An installed build of TensorFlow.
+
+  Attributes:
+    name: name of the package, such as `tensorflow-gpu`.
+    version: version of the package.
+  """
+  name: str
+  version: str
+
+  @property
+  def is_nvidia_build(self) -> bool:
+    """Whether this is NVIDIA's build, which supports GPUs that CUDA 10.0 does not."""
+    return self.name == 'nvidia-tensorflow' or '+nv' in self.version
+
+  @property
+  def is_intel_build(self) -> bool:
+    """Whether this is Intel's build, with oneDNN."""
+    return self.name.startswith('intel')
+
+
+class ImportResult(NamedTuple):
+  """The outcome of importing TensorFlow and listing the GPUs.
+
+  Attributes:
+    child: the outcome of the child process.
+    version: version of TensorFlow; None if the import failed.
+    secs: duration of the import in seconds.
+    has_cuda: whether the build supports GPUs.
+    num_gpus: number of GPUs that TensorFlow sees; None if listing them failed.
+  """
+  child: ChildResult
+  version: Optional[str] = None
+  secs: float = 0.
+  has_cuda: bool = False
+  num_gpus: Optional[int] = None
+
+
+class BuildRate(NamedTuple):
+  """The training rate of one build, `stock` or `oneDNN`.
+
+  Attributes:
+    build: name of the build.
+    examples_per_sec: the rate; None if the build could not be measured.
+    failure: why it could not be measured, or ''.
+  """
+  build: str
+  examples_per_sec: Optional[float]
+  failure: str = ''
+
+  def describe(self) -> str:
+    """Returns the rate or the failure for the line of the doctor."""
+    if not self.examples_per_sec:
+      return 'not with the {} build ({})'.format(self.build, self.failure)
+    return '{:,.0f} examples/sec with the {} build'.format(self.examples_per_sec, self.build)
+
+
+def check_python(python: Interpreter) -> CheckResult:
+  """Checks that TensorFlow 1.15 supports this Python interpreter."""
+  found = '{} {}, {} bit, {} {}'.format(
+      python.implementation, '.'.join(map(str, python.version)), python.bits, python.system,
+      python.machine)
+  if python.implementation != 'CPython' or not (3, 6) <= python.version[:2] <= (3, 8):
+    return error('python', found, 'use CPython 3.7 or 3.6 (3.8 in NVIDIA\'s container); '
+                 './run_train.sh searches for one')
+  if python.bits != 64 or (python.system, python.machine) != ('Linux', 'x86_64'):
+    return error('python', found, 'TensorFlow 1.15 has builds for 64-bit x86 Linux only: use '
+                 'such a machine')
+  return ok('python', found)
+
+
+def installed_versions() -> Dict[str, str]:
+  """Returns the versions of the installed packages, by the name of the package in lower case."""
+  # pkg_resources.working_set lists what was installed when pkg_resources was imported. A new
+  # WorkingSet lists what is installed now.
+  return {distribution.key: distribution.version for distribution in pkg_resources.WorkingSet()}
+
+
+def installed_builds(installed: Dict[str, str]) -> List[TensorFlowBuild]:
+  """Returns the installed builds of TensorFlow.
+
+  Args:
+    installed: versions of the installed packages by name.
+  """
+  builds = [TensorFlowBuild(name, installed[name])
+            for name in _TENSORFLOW_DISTRIBUTIONS if name in installed]
+  # NVIDIA's build may be installed under two names for the same files. Count it as one build.
+  if len({build.version for build in builds}) == 1 and builds[0].is_nvidia_build:
+    return builds[-1:]
+  return builds
+
+
+def check_tensorflow(builds: Sequence[TensorFlowBuild]) -> CheckResult:
+  """Checks that exactly one build of TensorFlow 1.15 is installed."""
+  found = ' and '.join('{} {}'.format(*build) for build in builds)
+  if not builds:
+    return error('tensorflow', 'not installed', _INSTALL_REMEDY)
+  if len(builds) > 1:
+    return error('tensorflow', found + ' are installed together, and overwrite each other\'s files',
+                 '`pip uninstall {}`, then install the one that you want'.format(
+                     ' '.join(build.name for build in builds)))
+  (build,) = builds
+  if not build.version.startswith('1.15.'):
+    return error('tensorflow', found, 'this program requires 1.15: ' + _INSTALL_REMEDY)
+  kind = ('NVIDIA\'s build' if build.is_nvidia_build else
+          'with oneDNN for CPUs' if build.is_intel_build else 'the stock build')
+  return ok('tensorflow', '{}, {}'.format(found, kind))
+
+
+def check_packages(installed: Dict[str, str], is_nvidia_build: bool, strategy: str,
+                   python_version: Optional[str] = None) -> Iterator[CheckResult]:
+  """Checks the packages whose newer releases do not work with TensorFlow 1.15, and optional ones.
+
+  Args:
+    installed: versions of the installed packages by name.
+    is_nvidia_build: whether NVIDIA's build of TensorFlow is installed.
+    strategy: `--distribution_strategy`.
+    python_version: the Python version for which the requirements are evaluated, such as `3.7`;
+      None: the version of this process.
+  """
+  environment = python_version and {'python_version': python_version}
+  lines = Path(paths.REQUIREMENTS_FILE).read_text(encoding='utf-8').splitlines()
+  for requirement in pkg_resources.parse_requirements(lines):
+    name, marker = requirement.key, requirement.marker
+    if name not in _PINNED_PACKAGES or (marker and not marker.evaluate(environment)):
+      continue
+    version = installed.get(name, 'not installed')
+    if name in installed and version in requirement:
+      yield ok(name, version)
+      continue
+    # With NVIDIA's build, a version outside the pins is only a warning, because NVIDIA's container
+    # ships other versions that work with its build.
+    breaks = name != 'numpy' and not is_nvidia_build
+    yield (error if breaks else warning)(
+        name, '{}, but TensorFlow 1.15 was tested with {}'.format(version, requirement.specifier),
+        '`pip install "{}{}"`'.format(name, requirement.specifier))
+  if 'pillow' in installed:
+    yield ok('pillow', installed['pillow'])
+  else:
+    yield warning('pillow', 'not installed; --mode=audit reads the headers of images with it',
+                  '`pip install Pillow`')
+  if strategy == 'horovod' and importlib.util.find_spec('horovod') is None:
+    yield error('horovod', 'not installed, which --distribution_strategy=horovod requires',
+                'run scripts/install_horovod')
+
+
+def import_in_child(timeout_secs: float = _IMPORT_TIMEOUT_SECS) -> ImportResult:
+  """Imports TensorFlow in a child process."""
+  result = run_python(['-W', 'ignore', '-c', _IMPORT_CODE], timeout_secs,
+                      dict(os.environ, TF_CPP_MIN_LOG_LEVEL='0'))
+  values = {key: value for line in result.parse_lines() for key, value in line.items()}
+  return ImportResult(result, **values)
+
+
+def count_gpus() -> int:
+  """Returns the number of GPUs that TensorFlow sees, without allocating GPU memory in this process.
+
+  Raises:
+    UserError: TensorFlow cannot be imported, or cannot list the GPUs.
+  """
+  imported = import_in_child()
+  if imported.num_gpus is None:
+    raise UserError('the GPUs cannot be counted', check_import(imported).found,
+                    'see --mode=doctor, or give --num_gpus=N or --num_cpu_replicas=N')
+  return imported.num_gpus
+
+
+def check_import(imported: ImportResult) -> CheckResult:
+  """Checks that TensorFlow can be imported quickly, and that it can list the GPUs."""
+  if imported.version is None:
+    return error('import', 'TensorFlow cannot be imported: ' + imported.child.failure_reason(),
+                 _import_remedy(imported.child))
+  found = 'TensorFlow {} in {:.1f} s'.format(imported.version, imported.secs)
+  if imported.num_gpus is None:
+    return error('import', '{}, but it fails to list GPUs: {}'.format(
+        found, imported.child.failure_reason()), 'see the system log (dmesg) for messages of the '
+                 'GPU\'s driver; to train on the CPU, set CUDA_VISIBLE_DEVICES to an empty value')
+  if imported.secs > _SLOW_IMPORT_SECS:
+    return warning('import', found,
+                   'every run takes this long to start: put the environment on a local disk')
+  return ok('import', found)
+
+
+def _import_remedy(child: ChildResult) -> str:
+  if child.exit_code is None:
+    return 'check whether the disk of the environment is slow, or a GPU\'s driver hangs (dmesg)'
+  if child.exit_code == -signal.SIGILL:
+    return 'this CPU lacks an instruction that the build uses; see the line `cpu`'
+  if 'Descriptors cannot' in child.stderr or 'protobuf' in child.stderr:
+    return 'see the line `protobuf`'
+  if 'No module named' in child.stderr:
+    return _INSTALL_REMEDY
+  return 'run `{} -c "import tensorflow"` to see the full error'.format(sys.executable)
+
+
+def measure_builds(build: TensorFlowBuild,
+                   timeout_secs: float = _RATE_TIMEOUT_SECS) -> List[BuildRate]:
+  """Trains a small network on the CPU with each installed build, in a child process.
+
+  Returns:
+    The rate of the build of this interpreter, then that of the other build if run_train.sh has
+    installed it.
+  """
+  own = _ONEDNN if build.is_intel_build else _STOCK
+  other = _OTHER_BUILD[own]
+  python = os.path.join(paths.PACKAGE_PARENT_DIR, _ENVIRONMENTS[other], 'bin', 'python')
+  rates = [_measure_build(own, sys.executable, timeout_secs)]
+  if os.access(python, os.X_OK):
+    rates.append(_measure_build(other, python, timeout_secs))
+  return rates
+
+
+def _measure_build(build: str, python: str, timeout_secs: float) -> BuildRate:
+  environment = dict(child_process.child_environment(), CUDA_VISIBLE_DEVICES='')
+  with tempfile.TemporaryDirectory(prefix='doctor-') as folder:
+    try:
+      result = run_python([*_RATE_ARGUMENTS, '--model_dir=' + folder], timeout_secs, environment,
+                          python)
+    except OSError as failure:
+      return BuildRate(build, None, str(failure))
+  if result.exit_code != 0:
+    return BuildRate(build, None, result.failure_reason())
+  return BuildRate(build, result.parse_lines()[-1]['examples_per_sec'])
+
+
+def check_build_rates(rates: Sequence[BuildRate], build: TensorFlowBuild,
+                      in_image: bool = False) -> CheckResult:
+  """Compares the measured training rates, and recommends the faster build.
+
+  Args:
+    rates: what `measure_builds` returned: the build of this interpreter comes first.
+    build: the build of this interpreter.
+    in_image: whether the program runs in the Docker image, where users do not install packages.
+  """
+  own, other = rates[0], rates[-1]
+  found = 'fashion_cnn trains ' + ', '.join(rate.describe() for rate in rates)
+  if own.examples_per_sec is None:
+    return warning('builds', found, 'run `{} {} --model_dir=FOLDER` to see the full error'.format(
+        sys.executable, ' '.join(_RATE_ARGUMENTS)))
+  if len(rates) == 1:
+    hints = _IMAGE_HINTS if in_image else _INSTALL_HINTS
+    return ok('builds', found, hints[own.build].format(build.name))
+  if other.examples_per_sec is None:
+    return ok('builds', found)
+  ratio = other.examples_per_sec / own.examples_per_sec
+  if max(ratio, 1 / ratio) < _MIN_RATIO:
+    return ok('builds', found + ': a difference below {:.0%} can be chance'.format(_MIN_RATIO - 1))
+  found = '{}: the {} build is {:.1f} times as fast'.format(
+      found, (other if ratio > 1 else own).build, max(ratio, 1 / ratio))
+  return ok('builds', found, '' if ratio < 1 else '`{}` uses it; compare on your own model'.format(
+      _COMMANDS[other.build]))

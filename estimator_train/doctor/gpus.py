@@ -87,8 +87,8 @@ def inspect_gpus(timeout_secs: float = _TIMEOUT_SECS) -> GpuInventory:
   result = run_python(['-c', _NVML_CODE], timeout_secs)
   if result.exit_code != 0:
     return GpuInventory(failure=result.failure_reason())
-  gpus = tuple(Gpu(name, tuple(capability), driver, memory_bytes)
-               for name, capability, driver, memory_bytes in result.parse_lines())
+  gpus = tuple(Gpu(name, (major, minor), driver, memory_bytes)
+               for name, (major, minor), driver, memory_bytes in result.parse_lines())
   return GpuInventory(gpus, None, sum(map(_is_nvidia_gpu, map(Path, glob.glob(_PCI_DEVICES)))))
 
 

@@ -8,8 +8,6 @@ import shutil
 import sys
 import types
 
-import pytest
-
 from estimator_train.doctor import gpus, installation, machine
 from estimator_train.doctor.installation import BuildRate, ImportResult, TensorFlowBuild
 from estimator_train.process import memory
@@ -87,7 +85,8 @@ def test_cpu_and_limits(monkeypatch):
   assert_found([
       (machine.check_cores(None, False), 'ok', '4'), (machine.check_cores(4., False), 'ok', '4'),
       (machine.check_cores(1.5, False), 'warning', 'the CPU time of 1.5 core(s)', threads),
-      (machine.check_cores(.5, False), 'warning', 'give --inter_op_parallelism_threads=1 ' + threads),
+      (machine.check_cores(.5, False), 'warning',
+       'give --inter_op_parallelism_threads=1 ' + threads),
       (machine.check_cores(.5, True), 'warning', 'set `OMP_NUM_THREADS=1` and give ' + threads)])
   for available, limit, expected in (
       (8 << 30, 1024, ['ok', 'ok']), (1 << 30, 256, ['warning', 'warning']),

@@ -17,8 +17,7 @@ from typing import Dict, List, Tuple
 import common
 
 sys.path.insert(0, str(common.ROOT))
-from estimator_train.benchmarking import scaling_model  # noqa: E402
-from estimator_train.benchmarking.scaling_model import Observation  # noqa: E402
+from estimator_train.modes.scaling.prediction import Observation, Prediction, fit  # noqa: E402
 
 # Images/sec by machine and model, then by images per GPU, then by number of GPUs.
 Rates = Dict[int, Dict[int, float]]
@@ -45,7 +44,7 @@ HOROVOD_RESNET = .90, 219., 102.
 HOROVOD_VGG = .68, 154., 553.
 
 
-def predict_left_out(rates: Rates) -> List[Tuple[int, int, float, scaling_model.Prediction]]:
+def predict_left_out(rates: Rates) -> List[Tuple[int, int, float, Prediction]]:
   """Predicts the figures with the most GPUs from the others.
 
   Returns:
@@ -53,7 +52,7 @@ def predict_left_out(rates: Rates) -> List[Tuple[int, int, float, scaling_model.
     prediction.
   """
   most = max(gpus for by_gpus in rates.values() for gpus in by_gpus)
-  model = scaling_model.fit([
+  model = fit([
       Observation(gpus, images, gpus * images / rate)
       for images, by_gpus in rates.items() for gpus, rate in by_gpus.items() if gpus < most])
   assert model is not None

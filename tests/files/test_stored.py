@@ -8,12 +8,12 @@ from unittest import mock
 import numpy as np
 import pytest
 
-from estimator_train.benchmarking import sweep
 from estimator_train.datasets import record_index
 from estimator_train.errors import UserError
 from estimator_train.files import atomic, stored
 from estimator_train.files.csv_cells import format_cell
 from estimator_train.inputs import array_cache, bad_images, user_datasets
+from estimator_train.modes.scaling import points
 from estimator_train.reports import learning_curves, page_data
 from estimator_train.run_dir.run_files import RunDir
 from estimator_train.settings import Settings, groups
@@ -122,11 +122,11 @@ def test_the_cache_is_reused_where_it_was_copied_and_made_over_anything(
 
 
 RULES = Settings(model_dir='x', train_steps=1, early_stopping_steps=5)[groups.Evaluation]
-POINT = sweep.Point(sweep.CPU, 1, sweep.BOTH, sweep.REAL, 1)
+POINT = points.Point(points.CPU, 1, points.BOTH, points.REAL, 1)
 
 
 def _read_points(folder):
-  return sweep.read_completed_points([POINT], Settings(model_dir=str(folder), train_steps=1))
+  return points.read_completed_points([POINT], str(folder))
 
 
 # What is read from a damaged file.

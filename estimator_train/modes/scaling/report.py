@@ -6,12 +6,12 @@ import os
 import statistics
 from typing import Any, Dict, Iterator, List, Optional, Sequence
 
-from estimator_train.benchmarking import scaling_prediction, sweep
-from estimator_train.benchmarking.sweep import PointResult
 from estimator_train.files import atomic
 from estimator_train.files.csv_cells import format_cell
+from estimator_train.modes.scaling import points, prediction
+from estimator_train.modes.scaling.points import PointResult
 from estimator_train.run_dir.run_files import RunDir
-from estimator_train.settings import Settings, groups
+from estimator_train.settings import Settings
 
 JSON_FILE, CSV_FILE = 'scaling.json', 'scaling.csv'
 _CPU_REPLICAS_NOTE = ('CPU replicas share the same cores, so no speed-up is expected: the '
@@ -40,73 +40,68 @@ def summarize(settings: Settings, results: Sequence[PointResult]) -> Dict[str, A
     settings: settings of the sweep.
     results: results of all points.
   """
-  unit = results[0].point.unit
-  on_gpus = unit == sweep.GPU or (unit == sweep.WORKER and settings.num_gpus > 0)
-  cores_per_worker = None if unit != sweep.WORKER or on_gpus else sweep.plan_cpu_workers()[1]
   # The point with the most units uses all devices that the other points use.
   largest = max((result for result in results if result.figures is not None),
                 key=lambda result: result.point.count, default=None)
   largest_figures: Dict[str, Any] = (largest and largest.figures) or {}
   return {
       'mode': settings.mode, 'model_dir': settings.model_dir, 'scale_over': settings.scale_over,
-      'device_kind': _device_kind(unit, on_gpus), 'note': _select_note(unit, cores_per_worker),
-      'cores_per_worker': cores_per_worker,
+      **_describe_devices(settings, results[0].point.unit),
       'table': _make_rows(settings, results),
-      'predictions': scaling_prediction.predict(settings, results),
-      'failures': _list_failures(settings[groups.Run], results),
+      'predictions': prediction.predict(settings, results),
+      'failures': [
+          {'point': result.point.name, 'repeat': result.point.repeat, 'code': result.exit_code,
+           'error': result.error,
+           'log': os.path.join(result.point.folder(settings.model_dir), points.LOG_FILE)}
+          for result in results if result.error is not None],
       'dataset': settings.dataset, 'model': settings.model,
       'distribution_strategy': settings.distribution_strategy,
       'devices': largest_figures.get('devices'),
       'tensorflow_version': largest_figures.get('tensorflow_version'),
       'batch_size': settings.batch_size, 'repeats': settings.repeats,
-      'steps': sweep.steps_per_point(settings),
+      'steps': points.steps_per_point(settings),
       'warmup_steps': settings.throughput_warmup_steps,
   }
 
 
-def _device_kind(unit: str, on_gpus: bool) -> str:
-  """Returns the kind of the devices of all replicas: `gpu`, `cpu` or `cpu (logical)`."""
-  if on_gpus:
-    return 'gpu'
-  return 'cpu' if unit == sweep.WORKER else 'cpu (logical)'
-
-
-def _select_note(unit: str, cores_per_worker: Optional[int]) -> Optional[str]:
-  """Returns the note that qualifies the figures of CPU devices; None on GPUs."""
-  if unit == sweep.CPU:
-    return _CPU_REPLICAS_NOTE
-  if cores_per_worker is None:
-    return None
-  return _PINNED_WORKERS_NOTE.format(cores_per_worker) if cores_per_worker else _SHARED_CORE_NOTE
+def _describe_devices(settings: Settings, unit: str) -> Dict[str, Any]:
+  """Returns the kind of the devices of all replicas, and a note on figures of CPU devices."""
+  cores_per_worker, note = None, None
+  if unit == points.GPU or (unit == points.WORKER and settings.num_gpus > 0):
+    kind = 'gpu'
+  elif unit == points.CPU:
+    kind, note = 'cpu (logical)', _CPU_REPLICAS_NOTE
+  else:
+    kind, cores_per_worker = 'cpu', points.plan_cpu_workers()[1]
+    note = _PINNED_WORKERS_NOTE.format(cores_per_worker) if cores_per_worker else _SHARED_CORE_NOTE
+  return {'device_kind': kind, 'note': note, 'cores_per_worker': cores_per_worker}
 
 
 def _make_rows(settings: Settings, results: Sequence[PointResult]) -> List[Dict[str, Any]]:
   """Returns the table, with one row for each combination of scaling, input and number of units."""
   rows = []
-  unit_key = settings.scale_over
-  for scaling in (sweep.WEAK, sweep.STRONG):
-    for input_name in (sweep.REAL, sweep.SYNTHETIC):
+  for scaling in (points.WEAK, points.STRONG):
+    for input_name in (points.REAL, points.SYNTHETIC):
       series = [result for result in results if result.point.input == input_name
-                and result.point.scaling in (scaling, sweep.BOTH)]
+                and result.point.scaling in (scaling, points.BOTH)]
       rate_of_one_unit: Optional[float] = None
       for count in sorted({result.point.count for result in series}):
         repeats = [result for result in series if result.point.count == count]
-        row: Dict[str, Any] = {
-            'scaling': scaling, 'input': input_name, unit_key: count,
-            'global_batch_size': sweep.global_batch_size(repeats[0].point,
-                                                         settings[groups.Optimizer])}
-        row.update(_summarize_rates(repeats))
+        figures = _summarize_repeats(repeats)
+        rate = figures['examples_per_sec']
         if count == 1:
-          rate_of_one_unit = row['examples_per_sec']
-        rate = row['examples_per_sec']
+          rate_of_one_unit = rate
         speed_up = rate / rate_of_one_unit if rate and rate_of_one_unit else None
-        row.update(speed_up=speed_up, efficiency=speed_up and speed_up / count)
-        row.update(_input_share_and_error(repeats))
-        rows.append(row)
+        rows.append({
+            'scaling': scaling, 'input': input_name, settings.scale_over: count,
+            'global_batch_size': repeats[0].point.global_batch_size(settings.batch_size),
+            **figures, 'speed_up': speed_up, 'efficiency': speed_up and speed_up / count,
+            'input_share': _input_share(repeats),
+            'error': next((result.error for result in repeats if result.error is not None), None)})
   return rows
 
 
-def _summarize_rates(repeats: Sequence[PointResult]) -> Dict[str, Any]:
+def _summarize_repeats(repeats: Sequence[PointResult]) -> Dict[str, Any]:
   """Returns the number of completed and failed repeats, and the median and range of their rates."""
   rates = [result.figures['steady_examples_per_sec'] for result in repeats
            if result.figures is not None]
@@ -117,22 +112,12 @@ def _summarize_rates(repeats: Sequence[PointResult]) -> Dict[str, Any]:
           'spread': (max(rates) - min(rates)) / median if median and len(rates) > 1 else None}
 
 
-def _input_share_and_error(repeats: Sequence[PointResult]) -> Dict[str, Any]:
-  """Returns the median fraction of the time that steps wait for input, and the first error."""
+def _input_share(repeats: Sequence[PointResult]) -> Optional[float]:
+  """Returns the median fraction of the time that steps wait for input; None if not observed."""
   shares = [(result.figures.get('shares') or {}).get('input') for result in repeats
             if result.figures is not None]
   observed = [share for share in shares if share is not None]
-  errors = [result.error for result in repeats if result.error is not None]
-  return {'input_share': statistics.median(observed) if observed else None,
-          'error': errors[0] if errors else None}
-
-
-def _list_failures(settings: groups.Run, results: Sequence[PointResult]) -> List[Dict[str, Any]]:
-  """Returns the failed points, with their errors and the paths of their logs."""
-  return [{'point': result.point.name, 'repeat': result.point.repeat, 'code': result.exit_code,
-           'error': result.error,
-           'log': os.path.join(sweep.point_folder(result.point, settings), sweep.LOG_FILE)}
-          for result in results if result.error is not None]
+  return statistics.median(observed) if observed else None
 
 
 def _format_csv(rows: Sequence[Dict[str, Any]]) -> str:

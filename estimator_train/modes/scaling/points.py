@@ -1,9 +1,9 @@
-"""Plans the points (training runs) of a scaling sweep, and manages the folders of the points."""
+"""The points (training runs) of a scaling sweep: their order, their flags, and their folders."""
 
 import os
 import random
 import shutil
-from typing import Any, BinaryIO, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, BinaryIO, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from estimator_train import settings as settings_lib
 from estimator_train.datasets.description import DataSet
@@ -11,7 +11,7 @@ from estimator_train.distribution.threads import available_cores
 from estimator_train.files import atomic, stored
 from estimator_train.process.child_process import ChildRun
 from estimator_train.run_dir.run_files import FLAGS_FILE, RunDir
-from estimator_train.settings import Settings, groups
+from estimator_train.settings import Settings
 
 POINTS_FOLDER = 'points'
 LOG_FILE = 'log.txt'
@@ -28,6 +28,9 @@ REAL, SYNTHETIC = 'real', 'synthetic'
 # Default number of steps after the warm-up. A small network on a CPU needs a few seconds for them.
 _DEFAULT_TIMED_STEPS = 20
 _NEVER_SECS = 2 ** 31 - 1  # An interval that no run reaches.
+
+# The type of `child_process.run_program`.
+RunChild = Callable[..., ChildRun]
 
 
 class Point(NamedTuple):
@@ -59,19 +62,13 @@ class Point(NamedTuple):
         WORKER if self.unit == WORKER else 'replica', '' if self.count == 1 else 's', self.input,
         self.repeat)
 
+  def folder(self, model_dir: str) -> str:
+    """Returns the path of the folder of the point in the `--model_dir` of the sweep."""
+    return RunDir(model_dir).path_to(POINTS_FOLDER, self.name)
 
-class LaunchCommand(NamedTuple):
-  """The arguments of `child_process.run_program` that run a point.
-
-  Attributes:
-    arguments: flags of the program or launcher.
-    module: module to run: the program, or the launcher of a cluster.
-    cores: IDs of the cores that the new process may use. If empty, it may use the cores of this
-      process.
-  """
-  arguments: List[str]
-  module: str = 'estimator_train'
-  cores: Sequence[int] = ()
+  def global_batch_size(self, batch_size: int) -> int:
+    """Returns `--batch_size`, multiplied by the number of units if the scaling is weak."""
+    return batch_size * (self.count if self.scaling == WEAK else 1)
 
 
 class PointResult(NamedTuple):
@@ -123,9 +120,16 @@ def unit_counts(max_count: int) -> List[int]:
   return sorted({2 ** power for power in range(max_count.bit_length())} | {max_count})
 
 
-def global_batch_size(point: Point, settings: groups.Optimizer) -> int:
-  """Returns `--batch_size`, multiplied by the number of units if the scaling is weak."""
-  return settings.batch_size * (point.count if point.scaling == WEAK else 1)
+def plan_cpu_workers() -> Tuple[int, int]:
+  """Returns the largest number of workers on the available cores, and the cores per worker.
+
+  The number of workers is a power of two, and at least two. A worker has the same number of cores
+  at every point, so that rates are comparable. If there is only one core, all workers share the
+  core, and the number of cores per worker is 0.
+  """
+  cores = available_cores()
+  max_workers = max(2, 2 ** (cores.bit_length() - 1))
+  return max_workers, cores // max_workers
 
 
 def point_settings(point: Point, settings: Settings, dataset: DataSet) -> Settings:
@@ -137,9 +141,9 @@ def point_settings(point: Point, settings: Settings, dataset: DataSet) -> Settin
     dataset: data set of the sweep.
   """
   run_settings = settings.evolve(
-      mode='train', model_dir=point_folder(point, settings[groups.Run]), export_dir=None,
+      mode='train', model_dir=point.folder(settings.model_dir), export_dir=None,
       train_steps=steps_per_point(settings),
-      batch_size=global_batch_size(point, settings[groups.Optimizer]),
+      batch_size=point.global_batch_size(settings.batch_size),
       eval_every_steps=None, early_stopping_steps=None, stop_at_accuracy=None,
       save_checkpoints_steps=None, save_checkpoints_secs=_NEVER_SECS,
       # Random weights and a tiny learning rate do not change the cost of a step. The tiny
@@ -158,73 +162,25 @@ def point_settings(point: Point, settings: Settings, dataset: DataSet) -> Settin
   return run_settings
 
 
-def plan_cpu_workers() -> Tuple[int, int]:
-  """Returns the largest number of workers on the available cores, and the cores per worker.
+def run_point(point: Point, settings: Settings, dataset: DataSet, run_child: RunChild,
+              clock: Callable[[], float]) -> PointResult:
+  """Runs a point in child processes, and returns its result.
 
-  The number of workers is a power of two, and at least two. A worker has the same number of cores
-  at every point, so that rates are comparable. If there is only one core, all workers share the
-  core, and the number of cores per worker is 0.
-  """
-  cores = available_cores()
-  max_workers = max(2, 2 ** (cores.bit_length() - 1))
-  return max_workers, cores // max_workers
-
-
-def make_launch_command(point: Point, settings: Settings, dataset: DataSet) -> LaunchCommand:
-  """Returns the command that runs a point with the settings that `point_settings` returns."""
-  arguments = settings_lib.to_arguments(point_settings(point, settings, dataset))
-  if point.unit != WORKER:
-    return LaunchCommand(arguments)
-  cores_per_worker = 0 if settings.num_gpus else plan_cpu_workers()[1]
-  if point.count == 1:
-    return LaunchCommand(arguments, cores=sorted(os.sched_getaffinity(0))[:cores_per_worker])
-  cluster_flags = ['--local_workers={}'.format(point.count),
-                   '--local_cores={}'.format(cores_per_worker),
-                   '--local_gpus={}'.format(settings.num_gpus)]
-  return LaunchCommand(cluster_flags + arguments, 'estimator_train.launcher.local_cluster')
-
-
-def point_folder(point: Point, settings: groups.Run) -> str:
-  """Returns the path of the folder of a point."""
-  return RunDir(settings.model_dir).path_to(POINTS_FOLDER, point.name)
-
-
-def read_completed_points(points: Sequence[Point], settings: groups.Run) -> List[PointResult]:
-  """Returns the results of the points that are already complete."""
-  results = []
-  for point in points:
-    folder = point_folder(point, settings)
-    secs = stored.load_or_warn(os.path.join(folder, _DONE_FILE), _parse_secs, _RUN_AGAIN)
-    figures = stored.load_or_warn(os.path.join(folder, _FIGURES_FILE), _parse_figures, _RUN_AGAIN)
-    if secs is not None and figures is not None:
-      results.append(PointResult(point, secs, figures))
-  return results
-
-
-def prepare_point_folder(point: Point, settings: groups.Run) -> str:
-  """Creates an empty folder for a point, and returns the path for the log in the folder.
-
-  Files that an incomplete run of the point left in the folder are removed.
-  """
-  path = point_folder(point, settings)
-  shutil.rmtree(path, ignore_errors=True)
-  os.makedirs(path)
-  return os.path.join(path, LOG_FILE)
-
-
-def finish_point(point: Point, settings: groups.Run, child_run: ChildRun,
-                 secs: float) -> PointResult:
-  """Deletes all files but _KEPT_FILES from the folder of a point, and returns the result.
-
-  If the point succeeded, it is marked as complete.
+  Files that an incomplete run of the point left in its folder are removed before the run, and all
+  files but _KEPT_FILES after it. If the point succeeded, it is marked as complete.
 
   Args:
-    point: the point.
-    settings: `--mode` and `--model_dir` of the sweep.
-    child_run: outcome of the child process that ran the point.
-    secs: run time of the child process in seconds.
+    point, settings, dataset: as in `point_settings`.
+    run_child: runs the program in a child process.
+    clock: returns the time in seconds.
   """
-  folder = point_folder(point, settings)
+  folder = point.folder(settings.model_dir)
+  shutil.rmtree(folder, ignore_errors=True)
+  os.makedirs(folder)
+  began = clock()
+  arguments, module, cores = _make_command(point, settings, dataset)
+  child_run = run_child(arguments, os.path.join(folder, LOG_FILE), module, cores)
+  secs = clock() - began
   for name in set(os.listdir(folder)).difference(_KEPT_FILES):
     path = os.path.join(folder, name)
     if os.path.isdir(path):
@@ -236,6 +192,37 @@ def finish_point(point: Point, settings: groups.Run, child_run: ChildRun,
   figures = stored.load(os.path.join(folder, _FIGURES_FILE), _parse_figures)
   atomic.write_json(os.path.join(folder, _DONE_FILE), {'point': point.name, 'secs': secs})
   return PointResult(point, secs, figures)
+
+
+def _make_command(point: Point, settings: Settings,
+                  dataset: DataSet) -> Tuple[List[str], str, Sequence[int]]:
+  """Returns the arguments of a point, the module to run, and the IDs of the cores it may use.
+
+  The module is the program or the launcher of a cluster. Without IDs, the new process may use the
+  cores of this process.
+  """
+  arguments = settings_lib.to_arguments(point_settings(point, settings, dataset))
+  if point.unit != WORKER:
+    return arguments, 'estimator_train', ()
+  cores_per_worker = 0 if settings.num_gpus else plan_cpu_workers()[1]
+  if point.count == 1:
+    return arguments, 'estimator_train', sorted(os.sched_getaffinity(0))[:cores_per_worker]
+  cluster_flags = ['--local_workers={}'.format(point.count),
+                   '--local_cores={}'.format(cores_per_worker),
+                   '--local_gpus={}'.format(settings.num_gpus)]
+  return cluster_flags + arguments, 'estimator_train.launcher.local_cluster', ()
+
+
+def read_completed_points(points: Sequence[Point], model_dir: str) -> List[PointResult]:
+  """Returns the results of the points that are already complete."""
+  results = []
+  for point in points:
+    folder = point.folder(model_dir)
+    secs = stored.load_or_warn(os.path.join(folder, _DONE_FILE), _parse_secs, _RUN_AGAIN)
+    figures = stored.load_or_warn(os.path.join(folder, _FIGURES_FILE), _parse_figures, _RUN_AGAIN)
+    if secs is not None and figures is not None:
+      results.append(PointResult(point, secs, figures))
+  return results
 
 
 def _parse_secs(file: BinaryIO) -> float:

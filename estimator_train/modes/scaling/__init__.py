@@ -11,13 +11,13 @@ from typing import Any, Callable, Dict, Iterable, List, Sequence, Tuple
 
 from tqdm.contrib.logging import logging_redirect_tqdm
 
-from estimator_train.benchmarking import scaling_report, sweep
-from estimator_train.benchmarking.sweep import Point, PointResult
 from estimator_train.datasets import registry
 from estimator_train.datasets.description import DataSet
 from estimator_train.distribution.threads import available_cores
 from estimator_train.doctor import installation
 from estimator_train.errors import StoppedBySignal, UserError
+from estimator_train.modes.scaling import points, report
+from estimator_train.modes.scaling.points import Point, PointResult, RunChild
 from estimator_train.process import child_process
 from estimator_train.process.progress_bar import make_progress_bar
 from estimator_train.reports import page
@@ -27,8 +27,6 @@ from estimator_train.settings import Settings, groups
 _LOG = logging.getLogger('estimator_train')
 # Flags that may differ when the mode is run again in the same model_dir.
 _CHANGEABLE_FLAGS = ('model_dir', 'repeats', 'verbosity')
-# The type of `child_process.run_program`.
-RunChild = Callable[..., child_process.ChildRun]
 
 
 def run(settings: Settings, run_child: RunChild = child_process.run_program,
@@ -36,7 +34,7 @@ def run(settings: Settings, run_child: RunChild = child_process.run_program,
   """Returns the result: rate, speed-up and efficiency for each number of replicas or workers.
 
   Args:
-    settings: settings of the sweep.
+    settings: settings of the points.
     run_child: runs a point in a child process.
     clock: returns the time in seconds.
 
@@ -44,7 +42,7 @@ def run(settings: Settings, run_child: RunChild = child_process.run_program,
     UserError: every point failed; the error contains the result of the mode.
   """
   run_dir = run_files.RunDir(settings.model_dir)
-  points_dir = run_dir.path_to(sweep.POINTS_FOLDER)
+  points_dir = run_dir.path_to(points.POINTS_FOLDER)
   run_dir.check_flags(settings, _CHANGEABLE_FLAGS)
   # The run of each point has mode='train', which affects the description: a data set must have
   # training examples, and the class names of image files are not read from `model_dir`.
@@ -53,9 +51,9 @@ def run(settings: Settings, run_child: RunChild = child_process.run_program,
   unit, max_count, base_settings = _choose_unit(settings)
   run_files.make_folder(points_dir)
   run_dir.record_flags(settings)
-  results = _run_points(sweep.plan_points(settings, unit, max_count), base_settings, dataset,
+  results = _run_points(points.plan_points(settings, unit, max_count), base_settings, dataset,
                         run_child, clock)
-  result = scaling_report.write_scaling_report(base_settings, results)
+  result = report.write_scaling_report(base_settings, results)
   page.write_page_of_finished_run(settings.model_dir, settings[groups.Reporting])
   if len(result['failures']) == len(results):
     raise UserError('all points of the sweep failed', result['failures'][0]['error'],
@@ -71,7 +69,7 @@ def _choose_unit(settings: Settings) -> Tuple[str, int, Settings]:
     all points share.
   """
   if settings.scale_over == 'workers':
-    return (sweep.WORKER,) + _choose_max_workers(settings)
+    return (points.WORKER,) + _choose_max_workers(settings)
   return _choose_max_replicas(settings[groups.Devices]) + (settings,)
 
 
@@ -88,7 +86,7 @@ def _choose_max_workers(settings: Settings) -> Tuple[int, Settings]:
     _LOG.info('found %d GPU(s): measuring 1 to %d workers with %d GPU(s) each', gpus, max_workers,
               gpus_per_worker)
     return max_workers, settings.evolve(num_gpus=gpus_per_worker)
-  max_workers, cores = sweep.plan_cpu_workers()
+  max_workers, cores = points.plan_cpu_workers()
   _LOG.info('measuring 1 to %d workers, %s', max_workers,
             'each pinned to {} core(s)'.format(cores) if cores else 'which share the only core')
   return max_workers, settings.evolve(
@@ -98,54 +96,44 @@ def _choose_max_workers(settings: Settings) -> Tuple[int, Settings]:
 def _choose_max_replicas(settings: groups.Devices) -> Tuple[str, int]:
   """Returns the device type of the replicas, GPU or CPU, and the largest number of replicas."""
   if settings.num_gpus > 0:
-    return sweep.GPU, settings.num_gpus
+    return points.GPU, settings.num_gpus
   if settings.num_cpu_replicas:
-    return sweep.CPU, settings.num_cpu_replicas
+    return points.CPU, settings.num_cpu_replicas
   # num_gpus=-1 means all GPUs.
   gpus = installation.count_gpus() if settings.num_gpus < 0 else 0
   if gpus:
-    return sweep.GPU, gpus
-  max_replicas, _ = sweep.plan_cpu_workers()
+    return points.GPU, gpus
+  max_replicas, _ = points.plan_cpu_workers()
   _LOG.info('without GPUs: measuring 1 to %d replicas on logical CPU devices, on %d core(s)',
             max_replicas, available_cores())
-  return sweep.CPU, max_replicas
+  return points.CPU, max_replicas
 
 
-def _run_points(points: List[Point], settings: Settings, dataset: DataSet,
+def _run_points(planned: Sequence[Point], settings: Settings, dataset: DataSet,
                 run_child: RunChild, clock: Callable[[], float]) -> List[PointResult]:
   """Runs the points that are not complete yet, and returns the results of all points."""
-  results = sweep.read_completed_points(points, settings[groups.Run])
+  results = points.read_completed_points(planned, settings.model_dir)
   completed = {result.point for result in results}
-  remaining = [point for point in points if point not in completed]
+  remaining = [point for point in planned if point not in completed]
   if completed:
-    _LOG.info('%d of %d points are already complete%s', len(completed), len(points),
+    _LOG.info('%d of %d points are already complete%s', len(completed), len(planned),
               '; resuming with the others' if remaining else '')
   try:
     with logging_redirect_tqdm([_LOG]), \
-        make_progress_bar(total=len(points), initial=len(completed), unit='point') as bar:
+        make_progress_bar(total=len(planned), initial=len(completed), unit='point') as bar:
       for number, point in enumerate(remaining, 1):
-        results.append(_run_point(point, settings, dataset, run_child, clock))
+        results.append(points.run_point(point, settings, dataset, run_child, clock))
         left_secs = _estimate_secs(remaining[number:], results)
         bar.update()
         bar.set_postfix_str('about {:.0f} s left'.format(left_secs))
         if bar.disable or results[-1].error:
-          _LOG.info('point %d/%d: %s: %s; about %.0f s left', len(results), len(points),
+          _LOG.info('point %d/%d: %s: %s; about %.0f s left', len(results), len(planned),
                     point.describe(), _format_result(results[-1]), left_secs)
   except (KeyboardInterrupt, StoppedBySignal) as stopped:
     raise _make_stop_error(getattr(stopped, 'signum', signal.SIGINT),
                            sum(result.error is None for result in results),
-                           len(points)) from stopped
+                           len(planned)) from stopped
   return results
-
-
-def _run_point(point: Point, settings: Settings, dataset: DataSet, run_child: RunChild,
-               clock: Callable[[], float]) -> PointResult:
-  """Runs a point in a child process, and returns its result."""
-  command = sweep.make_launch_command(point, settings, dataset)
-  log_path = sweep.prepare_point_folder(point, settings[groups.Run])
-  began = clock()
-  child_run = run_child(command.arguments, log_path, command.module, command.cores)
-  return sweep.finish_point(point, settings[groups.Run], child_run, clock() - began)
 
 
 def _make_stop_error(signum: int, num_completed: int, num_points: int) -> StoppedBySignal:

@@ -1,0 +1,446 @@
+"""`--mode=scaling`, by runs of a stand-in and by real ones, its table, and its predictions."""
+
+import csv
+import io
+import json
+import os
+import re
+import signal
+import sys
+import time
+
+import numpy as np
+import pytest
+from conftest import ROOT
+from mode_runs import image_flags
+
+from estimator_train.datasets import registry
+from estimator_train.doctor import ChildResult, installation
+from estimator_train.errors import StoppedBySignal, UserError
+from estimator_train.launcher import local_cluster
+from estimator_train.modes import scaling
+from estimator_train.modes.scaling import points, prediction, report
+from estimator_train.modes.scaling.points import Point, PointResult
+from estimator_train.modes.scaling.prediction import Observation
+from estimator_train.process import child_process
+from estimator_train.settings import Settings, command_line
+
+GPU, CPU, WORKER, WEAK, STRONG, BOTH = 'gpu', 'cpu', 'worker', 'weak', 'strong', 'both'
+REAL, SYNTHETIC = 'real', 'synthetic'
+
+
+class Runs:
+  """Stands in for the program: runs at 100 examples/sec a replica, and remembers what it ran.
+
+  A run takes 10 seconds a replica, by a clock of their own.
+  """
+
+  def __init__(self, fails=lambda settings: False, stop=None):
+    self.seen = []
+    self.launches = []
+    self.fails = fails
+    self.stop = stop
+    self.now = 0.
+
+  def __call__(self, arguments, log, module='estimator_train', cores=()):
+    workers = 1
+    if module == 'estimator_train.launcher.local_cluster':
+      asked = local_cluster._parse_arguments(arguments)
+      workers, arguments = len(asked.tasks), asked.program_arguments
+    settings = command_line.parse(arguments)
+    self.launches.append((workers, cores, settings))
+    self.seen.append(os.path.basename(settings.model_dir))
+    assert log == os.path.join(settings.model_dir, 'log.txt') and not os.listdir(settings.model_dir)
+    replicas = workers * (settings.num_cpu_replicas or settings.num_gpus)
+    os.mkdir(os.path.join(settings.model_dir, 'keras'))
+    for name in ('log.txt', 'flags.txt', 'model.ckpt-3.index'):
+      with open(os.path.join(settings.model_dir, name), 'w'):
+        pass
+    with open(os.path.join(settings.model_dir, 'throughput.json'), 'w') as file:
+      json.dump({'steady_examples_per_sec': 100. * replicas, 'devices': ['/some:0'] * replicas,
+                 'tensorflow_version': '1.15.0', 'shares': {'input': 0.25}}, file)
+    if self.stop is not None and len(self.seen) == 3:
+      raise self.stop
+    self.now += 10. * replicas
+    if self.fails(settings):
+      return child_process.ChildRun(2, None, 'odd: {}: fix it'.format(settings.batch_size))
+    return child_process.ChildRun(0, {}, None)
+
+
+@pytest.fixture
+def sweep(tmp_path):
+  """Sweeps over 1 and 2 CPU replicas, twice each: 12 points."""
+  def run(runs, *more, clock=time.monotonic):
+    return scaling.run(command_line.parse([
+        '--mode=scaling', '--model_dir={}'.format(tmp_path / 'sweep'), '--num_cpu_replicas=2',
+        '--repeats=2', *more]), runs, clock)
+
+  return run
+
+
+@pytest.fixture
+def log_lines(caplog):
+  """The lines of the program's log."""
+  caplog.set_level('INFO', 'estimator_train')
+  return lambda: [record.getMessage() for record in caplog.records]
+
+
+def test_result(sweep, tmp_path, capsys, log_lines):
+  runs = Runs()
+  result = sweep(runs, clock=lambda: runs.now)
+  assert len(runs.seen) == len(set(runs.seen)) == 12
+  assert [(row['scaling'], row['input'], row['replicas']) for row in result['table']] == [
+      (scaled, kind, replicas) for scaled in (WEAK, STRONG) for kind in (REAL, SYNTHETIC)
+      for replicas in (1, 2)]
+  for row in result['table']:
+    assert row['runs'] == 2 and row['speed_up'] == row['replicas'] and row['efficiency'] == 1.
+    assert row['input_share'] == 0.25
+  assert result['failures'] == [] and result['device_kind'] == 'cpu (logical)'
+  assert json.loads((tmp_path / 'sweep' / 'scaling.json').read_text()) == result
+  assert (tmp_path / 'sweep' / 'scaling.csv').read_text().startswith('scaling,input,replicas,')
+  assert {name for point in (tmp_path / 'sweep' / 'points').iterdir() for name in os.listdir(
+      str(point))} == {'done.json', 'flags.txt', 'log.txt', 'throughput.json'}
+  assert capsys.readouterr().out.splitlines()[1].startswith('scaling')
+  lines = log_lines()
+  assert len(lines) == 12
+  for number, line in enumerate(lines, 1):
+    assert re.match(
+        r'point {}/12: (weak and strong, 1 replica|weak, 2 replicas|strong, 2 replicas), (real|'
+        r'synthetic) input, repeat [12]: \d+ examples/sec; about \d+ s left$'.format(number), line)
+  secs = [10 * int(name[len('cpu')]) for name in runs.seen]
+  left = [int(re.search(r'about (\d+) s left', line).group(1)) for line in lines]
+  # At first others are taken to be like those that are known; from the second repeat on it is known.
+  assert left[0] == 11 * secs[0]
+  assert left[5:] == [sum(secs[number:]) for number in range(6, 13)]
+  more = Runs()
+  result = sweep(more, '--repeats=3', '--verbosity=1')
+  assert len(more.seen) == 6 and all(name.endswith('-3') for name in more.seen)
+  assert {row['runs'] for row in result['table']} == {3}
+
+
+def test_a_failed_point_is_reported_and_tried_again(sweep, log_lines, monkeypatch):
+  def fails(settings):
+    return settings.num_cpu_replicas == 2 and settings.batch_size == 128
+
+  terminal = io.StringIO()
+  terminal.isatty = lambda: True
+  monkeypatch.setattr(sys, 'stderr', terminal)
+  result = sweep(Runs(fails))
+  assert '12/12' in terminal.getvalue() and 'about 0 s left' in terminal.getvalue()
+  assert len(log_lines()) == 4 and all('failed: odd: 128' in line for line in log_lines())
+  assert {failure['point'].rpartition('-')[0] for failure in result['failures']} == {
+      'cpu2-strong-real', 'cpu2-strong-synthetic'}
+  for failure in result['failures']:
+    assert (failure['code'], failure['error']) == (2, 'odd: 128: fix it')
+    assert sorted(os.listdir(os.path.dirname(failure['log']))) == [
+        'flags.txt', 'log.txt', 'throughput.json']
+  failed = [row for row in result['table'] if row['failed']]
+  assert [(row['scaling'], row['replicas'], row['runs'], row['error']) for row in failed] == [
+      (STRONG, 2, 0, 'odd: 128: fix it')] * 2
+  again = Runs()
+  result = sweep(again)
+  assert len(again.seen) == 4 and all(name.startswith('cpu2-strong') for name in again.seen)
+  assert result['failures'] == [] and {row['runs'] for row in result['table']} == {2}
+
+
+def test_stopped(sweep, tmp_path):
+  for number, stop in enumerate((StoppedBySignal(signal.SIGTERM, ''), KeyboardInterrupt())):
+    model_dir = '--model_dir={}'.format(tmp_path / str(number))
+    signum, stopped, rest = getattr(stop, 'signum', signal.SIGINT), Runs(stop=stop), Runs()
+    with pytest.raises(StoppedBySignal) as caught:
+      sweep(stopped, model_dir)
+    assert caught.value.signum == signum
+    assert str(caught.value) == ('stopped by {} with 2 of 12 points complete; the same command '
+                                 'resumes from there'.format(signal.Signals(signum).name))
+    sweep(rest, model_dir)
+    # The third was under way: what it left does not count.
+    assert stopped.seen[2:] == rest.seen[:1] and len(rest.seen) == 10
+
+
+def test_flags_of_the_runs(sweep):
+  runs = Runs()
+  sweep(runs, '--seed=7', '--save_checkpoints_steps=3', '--train_steps=50', '--optimizer=sgd',
+        '--batch_size=12', '--learning_rate=1000', '--lr_warmup_epochs=2', '--lr_schedule=cosine',
+        '--weights={}'.format(__file__))
+  for name, (_, _, settings) in zip(runs.seen, runs.launches):
+    replicas, is_weak = settings.num_cpu_replicas, '-weak-' in name
+    assert (settings.mode, settings.num_gpus, name[3]) == ('train', 0, str(replicas))
+    assert settings.batch_size == 12 * (replicas if is_weak else 1)
+    # No checkpoint between the steps that are timed.
+    assert settings.save_checkpoints_steps is None and settings.save_checkpoints_secs > 10 ** 9
+    assert (settings.train_steps, settings.seed, settings.optimizer) == (50, 7, 'sgd')
+    assert settings.learning_rate < 1e-6
+    assert (settings.weights, settings.lr_warmup_epochs, settings.lr_schedule) == (
+        'none', 0, 'constant')
+
+
+def test_synthetic_images_are_the_same_work(sweep, tmp_path, image_folders):
+  runs = Runs()
+  sweep(runs, *image_flags(image_folders)[:2], '--image_size=20,24', '--class_weights=balanced',
+        '--throughput_warmup_steps=5', '--repeats=1')
+  assert {(settings.dataset, settings.class_weights, settings.train_steps)
+          for _, _, settings in runs.launches} == {
+              ('image_folder', 'balanced', 25), ('synthetic', 'none', 25)}
+  for _, _, settings in runs.launches:
+    dataset = registry.describe(settings)
+    assert (dataset.image_shape, dataset.labels) == ((20, 24, 3), ('A', 'B'))
+  runs = Runs()
+  sweep(runs, '--dataset=synthetic', '--image_size=30,40', '--model_dir={}'.format(tmp_path))
+  assert len(runs.seen) == 6  # All input is synthetic.
+  assert {settings.image_size for _, _, settings in runs.launches} == {(30, 40)}
+
+
+def test_order_of_the_runs():
+  def order(seed):
+    planned = points.plan_points(Settings(model_dir='x', seed=seed, repeats=3), CPU, 4)
+    return [[point[:4] for point in planned[start:start + 10]] for start in (0, 10, 20)]
+
+  assert [points.unit_counts(count) for count in (1, 2, 3, 6)] == [
+      [1], [1, 2], [1, 2, 3], [1, 2, 4, 6]]
+  first, second, third = order(1)
+  assert set(first) == set(second) == set(third) == {
+      (CPU, count, scaled, kind) for kind in (REAL, SYNTHETIC) for count, scaled in (
+          (1, BOTH), (2, WEAK), (2, STRONG), (4, WEAK), (4, STRONG))}
+  assert first != second != third != first and order(1) == [first, second, third] != order(2)
+
+
+def test_what_is_refused(sweep, tmp_path, monkeypatch):
+  runs, model_dir = Runs(), tmp_path / 'sweep'
+  with pytest.raises(UserError, match='--data_dir is required'):
+    sweep(runs, '--dataset=mnist')
+  monkeypatch.setattr(installation, 'import_in_child', import_in_child(-11))
+  with pytest.raises(UserError, match='GPUs cannot be counted: .*ended by SIGSEGV: see --mode=doc'):
+    sweep(runs, '--num_cpu_replicas=0')
+  model_dir.mkdir()
+  (model_dir / 'flags.txt').write_text('--mode=train\n')
+  with pytest.raises(UserError, match='--mode=train before and --mode=scaling now'):
+    sweep(runs)
+  assert runs.seen == []
+  (model_dir / 'flags.txt').unlink()
+  with pytest.raises(UserError, match='all points of the sweep failed: odd: 128: fix it: see the '):
+    sweep(Runs(fails=lambda settings: True), '--dataset=synthetic', '--num_cpu_replicas=1')
+  written = json.loads((model_dir / 'scaling.json').read_text())
+  assert len(written['failures']) == 2 and written['table'][0]['runs'] == 0
+  with pytest.raises(UserError, match='--dataset=synthetic before and --dataset=fashion_mnist_sam'):
+    sweep(runs)
+  assert runs.seen == []
+
+
+def import_in_child(code, *result):
+  """Stands in for an import of TensorFlow with that result."""
+  done = ChildResult(code, '', '', 1.)
+  return lambda: installation.ImportResult(done, *result)
+
+
+def test_number_and_kind_of_replicas_or_workers(sweep, tmp_path, monkeypatch):
+  """Of the largest point: the workers, and the GPUs and CPU replicas of each."""
+  logical, pinned = ('cpu (logical)', 'no speed-up is expected'), ('cpu', 'pinned to 1 core(s)')
+  for number, (gpus, cores, given, most, kind) in enumerate((
+      (2, 8, '', (1, 2, 0), ('gpu', '')), (2, 8, '--num_gpus=1', (1, 1, 0), ('gpu', '')),
+      (2, 8, '--num_gpus=0', (1, 0, 8), logical), (0, 7, '', (1, 0, 4), logical),
+      (2, 8, '--num_cpu_replicas=3', (1, 0, 3), logical), (0, 1, '', (1, 0, 2), logical),
+      (0, 7, '--scale_over=workers', (4, 0, 1), pinned),
+      (0, 1, '--scale_over=workers', (2, 0, 1), ('cpu', 'share a single core')),
+      (4, 2, '--scale_over=workers --num_gpus=0 --num_cpu_replicas=2', (2, 0, 2), pinned),
+      (3, 2, '--scale_over=workers', (3, 1, 0), ('gpu', '')),
+      (4, 2, '--scale_over=workers --num_gpus=2', (2, 2, 0), ('gpu', '')),
+      (1, 2, '--scale_over=workers --num_gpus=2', (1, 2, 0), ('gpu', '')))):
+    monkeypatch.setattr(installation, 'import_in_child',
+                        import_in_child(0, '1.15.0', 1., True, gpus))
+    monkeypatch.setattr(os, 'sched_getaffinity', lambda _, cores=cores: set(range(4, 4 + cores)))
+    runs = Runs()
+    result = sweep(runs, '--model_dir={}'.format(tmp_path / str(number)), '--repeats=1',
+                   '--dataset=synthetic', '--num_cpu_replicas=0', *given.split())
+    assert max((workers, settings.num_gpus * bool(settings.num_gpus > 0),
+                settings.num_cpu_replicas) for workers, _, settings in runs.launches) == most
+    assert result['device_kind'] == kind[0] and (kind[1] or 'None') in str(result['note'])
+    is_pinned = kind == pinned
+    assert result['cores_per_worker'] == (int(is_pinned) if kind[0] == 'cpu' else None)
+    # A single worker is pinned to as many cores as each of several.
+    assert [set(cores) for workers, cores, _ in runs.launches if workers == 1] == [
+        {4} if is_pinned else set()] * (sum(workers == 1 for workers, _, _ in runs.launches))
+    if 'workers' in given:
+      assert result['scale_over'] == 'workers' and result['table'][0]['workers'] == 1
+      assert result['distribution_strategy'] == 'multi_worker_mirrored'
+
+
+@pytest.mark.slow
+@pytest.mark.cluster
+@pytest.mark.parametrize('unit, extra', [
+    ('replicas', ['--num_cpu_replicas=2']), ('workers', ['--scale_over=workers', '--num_gpus=0'])])
+def test_real_sweep(run_well, tmp_path, monkeypatch, unit, extra):
+  """Strong scaling of two fails, as two does not divide the batch size."""
+  monkeypatch.setenv('PYTHONPATH', '{}:{}'.format(ROOT, ROOT / 'tests'))
+  monkeypatch.setattr(os, 'sched_getaffinity', lambda pid, of=os.sched_getaffinity: set(
+      sorted(of(pid))[:2]))
+  flags_given = ['--mode=scaling', '--dataset=synthetic', '--model=own_models:two_layers',
+                 '--image_size=8,8', '--batch_size=7', '--repeats=1', '--train_steps=4',
+                 '--throughput_warmup_steps=2', '--model_dir={}'.format(tmp_path)] + extra
+  done = run_well(*flags_given)
+  result = done.result
+  assert [(row['scaling'], row[unit], row['runs'], row['failed']) for row in result['table']] == [
+      (WEAK, 1, 1, 0), (WEAK, 2, 1, 0), (STRONG, 1, 1, 0), (STRONG, 2, 0, 1)]
+  assert {failure['error'].partition(': use')[0] for failure in result['failures']} == {
+      '--batch_size must be divisible by the number of replicas: --batch_size=7 for 2 replicas'}
+  figures = [json.loads(path.read_text())
+             for path in sorted(tmp_path.glob('points/*/throughput.json'))]
+  assert [(each['num_' + unit], each['num_replicas'], each['global_batch_size'])
+          for each in figures] == [(1, 1, 7), (2, 2, 14)]
+  assert all(row['examples_per_sec'] > 0 for row in result['table'] if row['runs'])
+
+
+def settings_of(model_dir='x', **values):
+  return Settings(mode='scaling', model_dir=str(model_dir), batch_size=12, **values)
+
+
+def outcome(replicas, kind, rate, repeat=1, unit=GPU, share=None, data=REAL):
+  point = Point(unit, replicas, kind, data, repeat)
+  if rate is None:
+    return PointResult(point, 1., None, 2, 'what: {}: remedy'.format(point.name))
+  figures = {'steady_examples_per_sec': rate, 'tensorflow_version': '1.15.0',
+             'devices': ['/gpu:{}'.format(number) for number in range(replicas)]}
+  if share is not None:
+    figures['shares'] = {'input': share, 'compute': 1 - share, 'between': 0.}
+  return PointResult(point, 1., figures)
+
+
+# Medians: 100 alone; 180 of two, 160 of three.
+OUTCOMES = [
+    outcome(1, BOTH, 100., 1, share=0.1), outcome(1, BOTH, 110., 2, share=0.3),
+    outcome(1, BOTH, 90., 3, share=0.2),
+    outcome(2, WEAK, 180., 1), outcome(2, WEAK, None, 2), outcome(2, WEAK, 180., 3),
+    outcome(2, STRONG, 150., 1), outcome(2, STRONG, 160., 2), outcome(2, STRONG, 190., 3),
+    outcome(3, WEAK, None, 1), outcome(3, WEAK, None, 2), outcome(3, WEAK, None, 3),
+    # Of synthetic input, a single replica has failed.
+    outcome(1, BOTH, None, data=SYNTHETIC), outcome(2, WEAK, 150., data=SYNTHETIC)]
+
+
+def test_table(tmp_path, capsys):
+  result = report.write_scaling_report(settings_of(tmp_path, repeats=5), OUTCOMES)
+  assert json.loads((tmp_path / 'scaling.json').read_text()) == result
+  assert result['devices'] == ['/gpu:0', '/gpu:1'] and result['tensorflow_version'] == '1.15.0'
+  assert (result['repeats'], result['steps'], result['warmup_steps']) == (5, 30, 10)
+  table = {(row['scaling'], row['input'], row['replicas']): row for row in result['table']}
+  assert list(table) == [(WEAK, REAL, 1), (WEAK, REAL, 2), (WEAK, REAL, 3), (WEAK, SYNTHETIC, 1),
+                         (WEAK, SYNTHETIC, 2), (STRONG, REAL, 1), (STRONG, REAL, 2),
+                         (STRONG, SYNTHETIC, 1)]
+  alone = {
+      'scaling': WEAK, 'input': REAL, 'replicas': 1, 'global_batch_size': 12, 'runs': 3,
+      'failed': 0, 'examples_per_sec': 100., 'min': 90., 'max': 110., 'spread': 0.2,
+      'speed_up': 1., 'efficiency': 1., 'input_share': 0.2, 'error': None}
+  assert table[WEAK, REAL, 1] == alone == dict(table[STRONG, REAL, 1], scaling=WEAK)
+  unknown = dict.fromkeys(('examples_per_sec', 'min', 'max', 'spread', 'speed_up', 'efficiency',
+                           'input_share'))
+  for row, expected in (
+      ((WEAK, REAL, 2), {'runs': 2, 'failed': 1, 'spread': 0., 'global_batch_size': 24,
+                         'speed_up': 1.8, 'efficiency': 0.9,
+                         'error': 'what: gpu2-weak-real-2: remedy'}),
+      ((STRONG, REAL, 2), {'global_batch_size': 12, 'speed_up': 1.6, 'efficiency': 0.8,
+                           'spread': .25, 'input_share': None}),
+      ((WEAK, REAL, 3), dict(unknown, runs=0, failed=3, error='what: gpu3-weak-real-1: remedy')),
+      ((WEAK, SYNTHETIC, 2), dict(unknown, examples_per_sec=150., min=150., max=150.))):
+    assert {name: table[row][name] for name in expected} == expected
+  assert len(result['failures']) == 5 and result['failures'][0] == {
+      'point': 'gpu2-weak-real-2', 'repeat': 2, 'code': 2,
+      'error': 'what: gpu2-weak-real-2: remedy',
+      'log': '{}/points/gpu2-weak-real-2/log.txt'.format(tmp_path)}
+  with (tmp_path / 'scaling.csv').open() as file:
+    read = list(csv.DictReader(file))
+  assert [row['speed_up'] for row in read] == ['1.0', '1.8', '', '', '', '1.0', '1.6', '']
+  assert list(read[0]) == list(alone)
+  head, titles, *lines = capsys.readouterr().out.splitlines()
+  assert 'replicas on /gpu:0, /gpu:1' in head and titles.startswith('scaling')
+  assert lines[0].split() == ['weak', 'real', '1', '12', '3', '100', '90', 'to', '110', '20.0%',
+                              '1.00', '100%', '20.0%']
+  assert lines[2].split() == ['weak', 'real', '3', '36', '0', '-', '-', '-', '-', '-', '-']
+  assert lines[8] == 'gpu2-weak-real-2 failed: what: gpu2-weak-real-2: remedy'
+  assert 'predictions, with an interval of 90%:' in lines
+
+
+def predict(counts, unit=GPU, share=0., scale=1., **values):
+  """Predicts from runs whose steps take 10 ms, 1 ms per example, and 20 ms of transfer."""
+  outcomes = []
+  for count in counts:
+    for kind in (BOTH,) if count == 1 else (WEAK, STRONG):
+      batch_size = 12 * (count if kind == WEAK else 1)
+      secs = .01 + .001 * batch_size / count + .04 * (count - 1) / count
+      outcomes.append(outcome(count, kind, scale * batch_size / secs * (1 - share), unit=unit,
+                              share=share))
+  return prediction.predict(settings_of(**values), outcomes)
+
+
+def test_predictions():
+  predictions = predict([1, 2, 4])
+  table = {(row['scaling'], row['replicas']): row for row in predictions['table']}
+  # Strong scaling ends where a replica has less than one example.
+  assert [count for scaled, count in table if scaled == STRONG] == [1, 2, 4, 8]
+  assert [count for scaled, count in table if scaled == WEAK][-1] == 128
+  weak, strong = table[WEAK, 8], table[STRONG, 8]
+  assert weak['examples_per_sec'] == pytest.approx(96 / (.01 + .012 + .035), rel=.02)
+  assert weak['low'] < weak['examples_per_sec'] < weak['high']
+  assert strong['examples_per_sec'] == pytest.approx(12 / (.01 + .0015 + .035), rel=.02)
+  assert weak['efficiency'] == pytest.approx((.01 + .012) / (.01 + .012 + .035), rel=.02)
+  assert weak['global_batch_size'] == 96 and strong['global_batch_size'] == 12
+  validation, _ = predictions['validation']
+  assert (validation['scaling'], validation['replicas']) == (WEAK, 4)
+  assert validation['measured'] == pytest.approx(48 / (.01 + .012 + .03))
+  assert validation['low'] < validation['predicted'] < validation['high']
+  assert validation['error'] == pytest.approx(
+      validation['predicted'] / validation['measured'] - 1)
+  model, = predictions['models']
+  assert model['input'] == REAL and model['input_examples_per_sec'] is None
+  assert model['secs_per_example'] == pytest.approx(1e-3, rel=.05)
+  assert model['transfer_secs'] == pytest.approx(.02, rel=.1) and model['deviation'] == .01
+  assert predict([1, 2, 4], CPU) is predict([2]) is None  # Shared cores; a single number.
+
+
+def test_predictions_end_at_the_rate_of_the_input_pipeline():
+  predictions = predict([1, 2], share=.4, scale=.9)
+  rate = predictions['models'][0]['input_examples_per_sec']
+  weak = [row for row in predictions['table'] if row['scaling'] == WEAK][-1]
+  assert weak['examples_per_sec'] == rate < weak['high'] * 1.01
+  workers = predict([1, 2], WORKER, share=.4, scale_over='workers')
+  rate = workers['models'][0]['input_examples_per_sec']
+  assert rate == pytest.approx(12 / .022 * .6)
+  # Each worker has a pipeline of its own.
+  assert workers['table'][0]['examples_per_sec'] == rate
+  assert rate * 1.1 < workers['table'][1]['examples_per_sec'] < rate * 2
+
+
+def secs_of(units, examples, fixed=.01, latency=0., transfer=0.):
+  return (fixed + examples * 1e-3 + 2 * (units - 1) * latency
+          + 2 * (units - 1) / units * transfer)
+
+
+def fit(counts, noise=lambda: 1., **terms):
+  return prediction.fit([
+      Observation(units, examples, secs_of(units, examples, **terms) * noise())
+      for units in counts for examples in (32, 64)])
+
+
+def test_the_terms_of_a_step_and_their_intervals():
+  for terms in ({}, {'latency': 1e-3}, {'transfer': .02}, {'latency': 1e-3, 'transfer': .02}):
+    model = fit([1, 2, 4, 8], **terms)
+    assert model.noise == .01  # Measurements without any noise are not trusted.
+    for units in (1, 8, 16):
+      secs, low, high = model.predict(units, 64)
+      assert low < secs < high and secs == pytest.approx(secs_of(units, 64, **terms), rel=.05)
+  # Latency and transfer are both in the interval of two numbers; with eight units, not latency.
+  transfer, latency = secs_of(64, 64, transfer=.02), secs_of(64, 64, latency=.01)
+  _, low, high = fit([1, 2], transfer=.02).predict(64, 64)
+  assert low < transfer < high and low < latency < high
+  assert fit([1, 2, 4, 8], transfer=.02).predict(64, 64).high < latency
+  # With noise, most new measurements are in the interval.
+  inside = 0
+  for seed in range(20):
+    random = np.random.RandomState(seed)
+    model = fit([1, 2, 4] * 3, lambda: random.normal(1, .03), transfer=.02)  # noqa: B023
+    _, low, high = model.predict(8, 64)
+    inside += low <= secs_of(8, 64, transfer=.02) * random.normal(1, .03) <= high
+    widths = [model.predict(units, 64).high / model.predict(units, 64).low for units in (4, 8, 32)]
+    assert widths == sorted(widths)
+  assert inside >= 17
+  # Faster with more units, as no term can explain: but no term is negative.
+  model = prediction.fit([Observation(units, 32, 1 / units) for units in (1, 2, 4)])
+  assert (model.draws >= 0).all() and model.noise > .1
+  assert fit([2]) is prediction.fit([]) is None

@@ -6,7 +6,7 @@ import struct
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 from estimator_train.files import stored
-from estimator_train.reports import evaluation, input_benchmark, samples, throughput
+from estimator_train.reports import evaluation, samples, throughput
 from estimator_train.reports.step_curve import REPORT_FOLDER
 
 _OMITTED = 'the report page omits it'
@@ -51,7 +51,7 @@ def read_page_data(model_dir: str) -> PageData:
       flags=_read_flags(os.path.join(model_dir, 'flags.txt')),
       throughput=read_json(throughput.THROUGHPUT_FILE),
       evaluation=read_json(evaluation.EVALUATION_FILE),
-      input_benchmark=read_json(input_benchmark.INPUT_BENCHMARK_FILE),
+      input_benchmark=read_json('input_benchmark.json'),
       scaling=read_json('scaling.json'),
       ledger=read_json('ledger.json'),
       steps=read_json(REPORT_FOLDER, 'steps.json'),

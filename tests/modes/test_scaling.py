@@ -109,7 +109,7 @@ def test_result(sweep, tmp_path, capsys, log_lines):
         r'synthetic) input, repeat [12]: \d+ examples/sec; about \d+ s left$'.format(number), line)
   secs = [10 * int(name[len('cpu')]) for name in runs.seen]
   left = [int(re.search(r'about (\d+) s left', line).group(1)) for line in lines]
-  # At first others are taken to be like those that are known; from the second repeat on it is known.
+  # At first others are taken to be like those that are known; later they are known.
   assert left[0] == 11 * secs[0]
   assert left[5:] == [sum(secs[number:]) for number in range(6, 13)]
   more = Runs()

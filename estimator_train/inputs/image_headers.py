@@ -27,7 +27,7 @@ class FileIssue(NamedTuple):
   """An issue of a file.
 
   Attributes:
-    kind: one of ISSUE_KINDS in reports/audit.py.
+    kind: one of ISSUE_KINDS in modes/audit.py.
     reason: a description of the issue.
   """
   kind: str

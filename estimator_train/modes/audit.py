@@ -1,42 +1,135 @@
 """`--mode=audit`: decodes every image as training does, and reports the images with issues."""
 
+import collections
 import contextlib
 import hashlib
+import json
 import logging
 import os
+import sys
 import time
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 import numpy as np
 
 from estimator_train.datasets import registry
 from estimator_train.datasets.description import DataSet
 from estimator_train.errors import UserError
+from estimator_train.files import atomic
 from estimator_train.inputs import bad_images, image_headers
 from estimator_train.inputs.factory import make_source
 from estimator_train.inputs.image_headers import FileIssue
 from estimator_train.inputs.image_source import ImageNames, ImageSource
 from estimator_train.inputs.source import BadExample
-from estimator_train.reports import audit
 from estimator_train.run_dir.run_files import RunDir
 from estimator_train.settings import Settings, groups
 
+AUDIT_FILE = 'audit.json'
+# All kinds of issues, in the order in which the table lists them. A file with an issue of one of
+# the first six kinds cannot be decoded. By default, training fails when it reads such a file.
+ISSUE_KINDS = ('unreadable', 'bad_record', 'empty', 'not_an_image', 'truncated',
+               'cannot_be_decoded', 'wrong_extension', 'cmyk', '16_bit', 'exif_rotated', 'animated',
+               'duplicate', 'under_several_labels', 'in_train_and_eval')
+# The table shows at most this many image sizes per split, and at most this many files per kind of
+# issue. audit.json lists all image sizes and all files with issues.
+_MAX_SHOWN = 20
+_DIGEST_BYTES = 16
 _LOG = logging.getLogger('estimator_train')
 
 
-class _InspectedImage(NamedTuple):
+class ImageIssue(NamedTuple):
+  """An issue of an image file. `file` is the first field, so that issues are sorted by file.
+
+  Attributes:
+    file: the path. Bytes of the path that cannot be decoded become surrogate escapes, as in
+      `os.fsdecode`.
+    split: `train` or `eval`. A file that is in both splits has separate issues for each split.
+    kind: one of ISSUE_KINDS.
+    label: the class name of the file.
+    reason: a description of the issue.
+  """
+  file: str
+  split: str
+  kind: str
+  label: str
+  reason: str
+
+
+class InspectedImage(NamedTuple):
   """The results of inspecting one image.
 
   Attributes:
     size: size in bytes.
-    digest: hash of the contents; None if the file is empty or cannot be read.
+    digest: hash of the contents; b'' if the file is empty or cannot be read.
     shape: (height, width, channels); None if the image cannot be decoded.
     issues: issues of the contents of the image, or the reason why it cannot be read.
   """
   size: int
-  digest: Optional[bytes]
+  digest: bytes
   shape: Optional[Tuple[int, int, int]]
   issues: Tuple[FileIssue, ...]
+
+
+class AuditedSplit:
+  """The images of one split, and the statistics collected from them.
+
+  Args:
+    name: `train` or `eval`.
+    files: the paths of the files, or the names of the records.
+    class_indices: the class index of each image; -1: unknown.
+    class_names: the class names, by class index.
+
+  Attributes:
+    name, files: as in Args.
+  """
+
+  def __init__(self, name: str, files: Sequence[Union[str, bytes]], class_indices: np.ndarray,
+               class_names: Sequence[str]) -> None:
+    self.name, self.files = name, files
+    self._class_indices, self._class_names = class_indices, class_names
+    self._bytes = self._undecodable = 0
+    self._shapes: Dict[Tuple[int, int, int], int] = collections.Counter()
+
+  def add_image(self, image: InspectedImage) -> None:
+    """Adds an image to the statistics."""
+    self._bytes += image.size
+    if image.shape is None:
+      self._undecodable += 1
+    else:
+      self._shapes[image.shape] += 1
+
+  def class_name(self, index: int) -> str:
+    """Returns the class name of the image at `index`; '' if it is unknown."""
+    class_index = self._class_indices[index]
+    return self._class_names[class_index] if class_index >= 0 else ''
+
+  def make_issue(self, index: int, kind: str, reason: str) -> ImageIssue:
+    """Returns an issue of the file at `index`; see ImageIssue for `kind` and `reason`."""
+    # Interning saves memory, because a million files may have an issue with the same reason.
+    return ImageIssue(os.fsdecode(self.files[index]), self.name, kind, self.class_name(index),
+                      sys.intern(reason))
+
+  def describe_file(self, index: int) -> str:
+    """Returns the path of the file at `index`, and the name of the split."""
+    return '{} ({})'.format(os.fsdecode(self.files[index]), self.name)
+
+  def statistics(self) -> Dict[str, Any]:
+    """Returns the statistics of the split, by their keys in audit.json."""
+    known = self._class_indices[self._class_indices >= 0]
+    counts = np.bincount(known, minlength=len(self._class_names)).tolist()
+    num_grey = sum(count for shape, count in self._shapes.items() if shape[2] < 3)
+    shapes = sorted(self._shapes.items(), key=lambda item: (-item[1], item[0]))
+    return {
+        'files': len(self.files),
+        'bytes': self._bytes,
+        'undecodable': self._undecodable,
+        'classes': dict(zip(self._class_names, counts)),
+        'imbalance': max(counts) / min(counts) if min(counts) else None,
+        'grey': num_grey,
+        'colour': sum(self._shapes.values()) - num_grey,
+        'sizes': [{'height': height, 'width': width, 'channels': channels, 'files': count}
+                  for (height, width, channels), count in shapes],
+    }
 
 
 def run(settings: Settings) -> Dict[str, Any]:
@@ -48,12 +141,12 @@ def run(settings: Settings) -> Dict[str, Any]:
              if split is not None}
   RunDir(settings.model_dir).make()
   began = time.monotonic()
-  splits = [audit.AuditedSplit(name, ImageNames(source), source.audited_class_indices(),
-                               dataset.labels) for name, source in sources.items()]
+  splits = [AuditedSplit(name, ImageNames(source), source.audited_class_indices(), dataset.labels)
+            for name, source in sources.items()]
   issues = _inspect_images(splits, list(sources.values()))
   count, secs = sum(map(len, sources.values())), time.monotonic() - began
   _LOG.info('audited %d images in %.1f s, %.0f images/sec', count, secs, count / secs)
-  return audit.write_audit_report(settings[groups.Run], settings[groups.Data], splits, issues)
+  return write_audit_report(settings[groups.Run], settings[groups.Data], splits, issues)
 
 
 def _make_auditable_source(split: Any, dataset: DataSet) -> ImageSource:
@@ -67,50 +160,173 @@ def _make_auditable_source(split: Any, dataset: DataSet) -> ImageSource:
   return source
 
 
-def _inspect_images(splits: Sequence[audit.AuditedSplit],
-                    sources: Sequence[ImageSource]) -> List[audit.ImageIssue]:
+def _inspect_images(splits: Sequence[AuditedSplit],
+                    sources: Sequence[ImageSource]) -> List[ImageIssue]:
   """Inspects all images, updates the statistics of the splits, and returns all issues."""
-  count = sum(map(len, sources))
-  digests = np.zeros((count, 2), np.uint64)
-  has_content = np.zeros(count, bool)
-  issues = [audit.ImageIssue(name, split.name, 'bad_record', '', reason)
+  issues = [ImageIssue(name, split.name, 'bad_record', '', reason)
             for split, source in zip(splits, sources) for name, reason in source.unreadable_parts()]
+  count = sum(map(len, sources))
+  digests = np.zeros((count, _DIGEST_BYTES // 8), np.uint64)
   source_of_split = dict(zip(splits, sources))
   with contextlib.closing(bad_images.Decoder()) as decoder:
 
-    def inspect(position: int) -> _InspectedImage:
-      split, index = audit.locate_file(splits, position)
+    def inspect(position: int) -> InspectedImage:
+      split, index = locate_file(splits, position)
       return _inspect_image(source_of_split[split], index, decoder)
 
-    for position, inspected in enumerate(bad_images.map_examples(inspect, count, 'auditing')):
-      split, index = audit.locate_file(splits, position)
-      split.add_file(inspected.size, inspected.shape)
-      issues.extend(split.make_issue(index, *issue) for issue in inspected.issues)
-      if inspected.digest is not None:
-        digests[position] = np.frombuffer(inspected.digest, np.uint64)
-        has_content[position] = True
-  issues.extend(audit.find_duplicates(splits, np.flatnonzero(has_content), digests[has_content]))
+    for position, image in enumerate(bad_images.map_examples(inspect, count, 'auditing')):
+      split, index = locate_file(splits, position)
+      split.add_image(image)
+      issues.extend(split.make_issue(index, *issue) for issue in image.issues)
+      digests[position] = np.frombuffer(image.digest or bytes(_DIGEST_BYTES), np.uint64)
+  issues.extend(find_duplicates(splits, digests))
   return issues
 
 
-def _inspect_image(source: ImageSource, index: int, decoder: bad_images.Decoder) -> _InspectedImage:
+def _inspect_image(source: ImageSource, index: int, decoder: bad_images.Decoder) -> InspectedImage:
   """Reads and decodes an image, and finds its issues."""
   name = source.name_of(index)
   try:
     contents = source.read_content(index)
   except OSError as error:
-    reason = error.strerror or str(error)
-    if os.path.islink(name) and not os.path.exists(name):
-      reason = 'a broken link'
-    return _InspectedImage(0, None, None, (FileIssue('unreadable', reason),))
+    is_broken_link = os.path.islink(name) and not os.path.exists(name)
+    reason = 'a broken link' if is_broken_link else error.strerror or str(error)
+    return InspectedImage(0, b'', None, (FileIssue('unreadable', reason),))
   except BadExample as error:
-    return _InspectedImage(0, None, None, (FileIssue('bad_record', error.reason),))
+    return InspectedImage(0, b'', None, (FileIssue('bad_record', error.reason),))
   shape, decode_error = None, None
   try:
     shape = decoder.decode_shape(contents)
   except ValueError as error:
     decode_error = str(error)
-  # Empty files have no digest, so that they are not reported as duplicates of each other.
-  digest = hashlib.blake2b(contents, digest_size=16).digest() if contents else None
-  return _InspectedImage(len(contents), digest, shape, tuple(image_headers.find_issues(
+  digest = hashlib.blake2b(contents, digest_size=_DIGEST_BYTES).digest() if contents else b''
+  return InspectedImage(len(contents), digest, shape, tuple(image_headers.find_issues(
       os.fsencode(name), contents, decode_error)))
+
+
+def locate_file(splits: Sequence[AuditedSplit], position: int) -> Tuple[AuditedSplit, int]:
+  """Returns the split that contains a file, and the index of the file in this split.
+
+  Args:
+    splits: all splits.
+    position: the index of the file in the concatenation of all splits.
+  """
+  for split in splits:
+    if position < len(split.files):
+      return split, position
+    position -= len(split.files)
+  raise IndexError(position)
+
+
+def find_duplicates(splits: Sequence[AuditedSplit], digests: np.ndarray) -> Iterator[ImageIssue]:
+  """Yields the issues of files that have the same contents as another file.
+
+  Args:
+    splits: all splits.
+    digests: the digests of the contents of all files, in the order of the splits, uint64 [N, 2];
+      0 for files that are empty or cannot be read, which are not compared.
+  """
+  positions = np.flatnonzero(digests.any(axis=1))
+  # lexsort is stable, so files with equal contents stay in the order of the splits.
+  order = positions[np.lexsort(digests[positions].T)]
+  differs_from_previous = np.any(digests[order][1:] != digests[order][:-1], axis=1)
+  starts = np.flatnonzero(np.concatenate([[True], differs_from_previous]))
+  lengths = np.diff(np.append(starts, len(order)))
+  for start, length in zip(starts[lengths > 1], lengths[lengths > 1]):
+    yield from _make_duplicate_issues(
+        [locate_file(splits, position) for position in order[start:start + length]])
+
+
+def _make_duplicate_issues(group: Sequence[Tuple[AuditedSplit, int]]) -> Iterator[ImageIssue]:
+  """Yields the issues of a group of files that all have the same contents.
+
+  Args:
+    group: for each file, its split and its index in this split.
+  """
+  same_contents = 'the same contents as '
+  first_of_split = dict(reversed(group))
+  class_names = sorted({split.class_name(index) for split, index in group})
+  for number, (split, index) in enumerate(group):
+    if number > 0:
+      first_split, first_index = group[0]
+      yield split.make_issue(index, 'duplicate',
+                             same_contents + first_split.describe_file(first_index))
+    if len(class_names) > 1:
+      yield split.make_issue(index, 'under_several_labels',
+                             'the same contents are in the classes ' + ', '.join(class_names))
+    for other, first_index in first_of_split.items():
+      if other is not split:
+        yield split.make_issue(index, 'in_train_and_eval',
+                               same_contents + other.describe_file(first_index))
+
+
+def write_audit_report(run: groups.Run, data: groups.Data, splits: Sequence[AuditedSplit],
+                       issues: Sequence[ImageIssue]) -> Dict[str, Any]:
+  """Writes `audit.json`, prints its contents as a table, and returns the result of `--mode=audit`.
+
+  Args:
+    run: `--mode` and `--model_dir`.
+    data: the flags of the data set.
+    splits: all audited splits.
+    issues: all issues, in any order.
+  """
+  path = RunDir(run.model_dir).path_to(AUDIT_FILE)
+  issues = sorted(issues)
+  statistics = {split.name: split.statistics() for split in splits}
+  issue_counts = collections.Counter(issue.kind for issue in issues)
+  totals: Dict[str, Any] = {key: sum(figures[key] for figures in statistics.values())
+                            for key in ('files', 'bytes', 'undecodable')}
+  totals['kinds'] = {kind: issue_counts[kind] for kind in ISSUE_KINDS if issue_counts[kind]}
+  atomic.write_json(path, {
+      'dataset': data.dataset, 'train_pattern': data.train_pattern,
+      'eval_pattern': data.eval_pattern, **totals, 'splits': statistics,
+      'findings': [issue._asdict() for issue in issues]})
+  encoding = sys.stdout.encoding or 'utf-8'
+  for line in [*_format_statistics(statistics), '', *_format_issues(issues),
+               'full report: ' + _printable(path)]:
+    # Characters that standard output cannot encode are escaped.
+    print(line.encode(encoding, 'backslashreplace').decode(encoding))
+  return {'mode': run.mode, 'model_dir': run.model_dir, 'files': totals['files'],
+          'findings': totals['kinds'], 'undecodable': totals['undecodable'], 'audit': path}
+
+
+def _format_statistics(statistics: Dict[str, Dict[str, Any]]) -> Iterator[str]:
+  for name, figures in statistics.items():
+    yield '{}: {:,} files, {:,} bytes; {:,} grey, {:,} in colour, {:,} undecodable'.format(
+        name, *(figures[key] for key in ('files', 'bytes', 'grey', 'colour', 'undecodable')))
+    width = max(len(_printable(class_name)) for class_name in figures['classes'])
+    for class_name, count in figures['classes'].items():
+      yield '  {:{}}  {:>9,}  {:6.2%}'.format(
+          _printable(class_name), width, count, count / figures['files'])
+    yield '  ratio of the largest to the smallest class: ' + (
+        'undefined, a class is empty' if figures['imbalance'] is None
+        else '{:.2f}'.format(figures['imbalance']))
+    yield '  height x width x channels: files'
+    for size in figures['sizes'][:_MAX_SHOWN]:
+      yield '  {height:>6} x {width} x {channels}: {files:,}'.format(**size)
+    yield from _format_omitted(len(figures['sizes']), 'sizes')
+
+
+def _format_issues(issues: Sequence[ImageIssue]) -> Iterator[str]:
+  if not issues:
+    yield 'no issues found'
+  by_kind: Dict[str, List[ImageIssue]] = {kind: [] for kind in ISSUE_KINDS}
+  for issue in issues:
+    by_kind[issue.kind].append(issue)
+  for kind, issues_of_kind in by_kind.items():
+    if issues_of_kind:
+      yield '{}: {:,}'.format(kind, len(issues_of_kind))
+    for issue in issues_of_kind[:_MAX_SHOWN]:
+      yield '  {} - {}'.format(_printable(issue.file), _printable(issue.reason))
+    yield from _format_omitted(len(issues_of_kind), 'files')
+
+
+def _format_omitted(count: int, noun: str) -> Iterator[str]:
+  """Yields a line with the number of omitted items if the table does not show all items."""
+  if count > _MAX_SHOWN:
+    yield '  and {:,} more {}'.format(count - _MAX_SHOWN, noun)
+
+
+def _printable(text: str) -> str:
+  """Returns the text, or its JSON string if characters such as line breaks are unprintable."""
+  return text if text.isprintable() else json.dumps(text)

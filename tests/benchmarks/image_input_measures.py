@@ -19,12 +19,15 @@ import image_yardsticks
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from estimator_train.benchmarking.input_rate import bytes_read_from_storage, evict_from_page_cache
 from estimator_train.datasets import registry
 from estimator_train.datasets.description import DataSet, ImageSplit
 from estimator_train.distribution import threads
 from estimator_train.inputs import factory
 from estimator_train.inputs.batching import UNSHARDED
+from estimator_train.modes.input_benchmark.rates import (
+  bytes_read_from_storage,
+  evict_from_page_cache,
+)
 from estimator_train.process import cpu_tuning
 from estimator_train.process.start_up import StartUpTimer
 from estimator_train.settings import Settings

@@ -29,7 +29,6 @@ import image_yardsticks
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from estimator_train.benchmarking.input_rate import evict_from_page_cache
 from estimator_train.datasets import positioned_file, record_index
 from estimator_train.datasets.description import (
   DataSet,
@@ -42,6 +41,7 @@ from estimator_train.distribution import threads
 from estimator_train.inputs import factory
 from estimator_train.inputs.batching import Batching, Shard
 from estimator_train.inputs.source import InputFn
+from estimator_train.modes.input_benchmark.rates import evict_from_page_cache
 from estimator_train.process import cpu_tuning
 
 IMAGE_SIZE, BATCH_SIZE, SHARDS, MANY_SHARDS = (224, 224), 32, 7, 10000

@@ -1,12 +1,16 @@
 """`--mode=audit`, end to end, on good images with others among them."""
 
+import io
 import json
 import os
 import shutil
 import sys
 
+import numpy as np
 import pytest
 from mode_runs import fails, image_flags
+
+from estimator_train.modes import audit as audit_mode
 
 BAD_IMAGES = {
     'broken_png_renamed.jpeg': {'cannot_be_decoded', 'wrong_extension'},
@@ -69,6 +73,8 @@ def test_bad_images_among_good_ones(audit, image_folders, awkward_images, tmp_pa
   assert kinds_by_file(written) == {
       str(folder / name): kinds for name, kinds in BAD_IMAGES.items() if kinds}
   assert len(written['findings']) == sum(map(len, BAD_IMAGES.values()))
+  assert {(finding['split'], finding['label']) for finding in written['findings']} == {
+      ('train', 'B')}
   assert done.result['undecodable'] == written['splits']['train']['undecodable'] == 5
   assert done.result['findings'] == written['kinds'] and written['kinds']['wrong_extension'] == 3
   reasons = {os.path.basename(finding['file']): finding['reason']
@@ -87,32 +93,63 @@ def test_the_same_contents(audit, image_folders):
   for source, copy in ((train / 'A' / '1.jpeg', train / 'A'), (train / 'A' / '2.jpeg', train / 'B'),
                        (train / 'A' / '3.jpeg', test / 'A')):
     shutil.copy(str(source), str(copy / 'copy.jpeg'))
-  assert kinds_by_file(audit()[1]) == {str(path): kinds for path, kinds in (
+  _, written = audit()
+  assert kinds_by_file(written) == {str(path): kinds for path, kinds in (
       (train / 'A' / 'copy.jpeg', {'duplicate'}),
       (train / 'A' / '2.jpeg', {'under_several_labels'}),
       (train / 'B' / 'copy.jpeg', {'duplicate', 'under_several_labels'}),
       (train / 'A' / '3.jpeg', {'in_train_and_eval'}),
       (test / 'A' / 'copy.jpeg', {'duplicate', 'in_train_and_eval'}))}
+  same = 'the same contents as {} ({})'.format
+  assert [(finding['file'], finding['reason']) for finding in written['findings']
+          if finding['kind'] != 'under_several_labels'] == [
+              (str(test / 'A' / 'copy.jpeg'), same(train / 'A' / '3.jpeg', 'train')),
+              (str(test / 'A' / 'copy.jpeg'), same(train / 'A' / '3.jpeg', 'train')),
+              (str(train / 'A' / '3.jpeg'), same(test / 'A' / 'copy.jpeg', 'eval')),
+              (str(train / 'A' / 'copy.jpeg'), same(train / 'A' / '1.jpeg', 'train')),
+              (str(train / 'B' / 'copy.jpeg'), same(train / 'A' / '2.jpeg', 'train'))]
 
 
-def test_unreadable_files_and_odd_names(audit, image_folders):
+def test_half_a_digest_is_not_enough():
+  split = audit_mode.AuditedSplit('train', [b'1', b'2', b'3'], np.zeros(3, int), ('A',))
+  for digests in ([], [[0, 0]] * 3, [[1, 7], [2, 7], [3, 7]], [[7, 1], [7, 2], [7, 3]]):
+    array = np.array(digests, np.uint64).reshape(-1, 2)
+    assert not list(audit_mode.find_duplicates([split], array))
+  found = audit_mode.find_duplicates([split], np.array([[7, 0], [0, 0], [7, 0]], np.uint64))
+  assert [(issue.file, issue.kind) for issue in found] == [('3', 'duplicate')]
+
+
+def test_unreadable_files_and_odd_names(audit, image_folders, monkeypatch):
+  """On terminals with and without Unicode; more files than the table shows."""
   folder = image_folders / 'train' / 'A'
+  shutil.rmtree(str(image_folders / 'test' / 'B'))
   (folder / 'link.jpeg').symlink_to(folder / 'nowhere')
   os.mkfifo(str(folder / 'pipe.jpeg'))
-  names = (b'a "quoted" one.jpeg', b'it\'s.jpeg', b'two\nlines.jpeg', b'\xff\xfe.jpeg')
+  names = [b'a "quoted" one.jpeg', b'a\nb.jpeg', b'a\xff.jpeg', 'aä.jpeg'.encode(),
+           b'\x1b[31m.jpeg'] + [b'b%03d.jpeg' % number for number in range(17)]
   for name in names:
     with open(os.path.join(os.fsencode(str(folder)), name), 'wb'):
       pass
-  done, written = audit()
-  found = {os.fsencode(os.path.basename(finding['file'])): (finding['kind'], finding['reason'])
-           for finding in written['findings']}
   expected = dict.fromkeys(names, ('empty', 'the file has no bytes'))
   expected.update({
       b'link.jpeg': ('unreadable', 'a broken link'),
       b'pipe.jpeg': ('unreadable', 'not a regular file')})
-  assert found == expected
-  assert done.result['undecodable'] == 6
-  assert done.out.encode('utf-8').count(b' - the file has no bytes\n') == 4
+  for encoding in ('ascii', 'utf-8'):
+    screen = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
+    with monkeypatch.context() as patch:
+      patch.setattr(sys, 'stdout', screen)
+      _, written = audit()
+    screen.flush()
+    out = screen.buffer.getvalue().decode(encoding)
+    assert {os.fsencode(os.path.basename(finding['file'])): (finding['kind'], finding['reason'])
+            for finding in written['findings']} == expected
+    assert (written['undecodable'], written['splits']['eval']['imbalance']) == (24, None)
+    for shown in ('a\\nb.jpeg" - the', '/a\\udcff.jpeg" - the', '/\\u001b[31m.jpeg" - the',
+                  '/a "quoted" one.jpeg - the', '  and 2 more files',
+                  '/a\\xe4.jpeg' if encoding == 'ascii' else '/aä.jpeg',
+                  'undefined, a class is empty', '  A         36  85.71%'):
+      assert shown in out
+    assert out.count(' - the file has no bytes\n') == 20 and 'b016' not in out
 
 
 def test_what_cannot_be_audited(run_program, image_folders, tmp_path, monkeypatch):

@@ -2,9 +2,10 @@
 
 import os
 import statistics
-from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Sequence
 
 from estimator_train.files import atomic
+from estimator_train.modes.input_benchmark.rates import ExamplesAndSecs, InputMeasurement
 from estimator_train.settings import groups
 
 INPUT_BENCHMARK_FILE = 'input_benchmark.json'
@@ -13,40 +14,8 @@ INPUT_BOUND, COMPUTE_BOUND = 'input-bound', 'compute-bound'
 # input takes at least this fraction of the training time.
 _MIN_INPUT_SHARE = 0.1
 
-# (number of examples, seconds) of a pass of the input pipeline, or of a segment of training steps.
-ExamplesAndSecs = Tuple[int, float]
 
-
-class ReportedInputMeasurement(NamedTuple):
-  """The measurements of an input pipeline that the report is computed from.
-
-  A pass reads examples from the beginning of the data set for a limited time.
-
-  Attributes:
-    format_name: `image_files`, `image_records`, `records`, `examples`, `idx_files`, `arrays` or
-      `synthetic`.
-    num_examples: number of examples per epoch; None for infinite data.
-    prepare_secs: seconds of the preparation before the first pass, such as filling the cache.
-    cold_passes: passes that started with no file in the page cache.
-    warm_passes: passes that read only examples that had been read before.
-    stage_passes: for each stage of the pipeline (such as read, decode, resize and batch), in order,
-      the passes that ran only this stage and the stages before it.
-    bytes_per_example: size of the files on disk per example; None if there are no files.
-    cold_is_from_storage: whether the cold passes read from storage; None if unknown.
-    cache_bytes: size in bytes of a cache of all examples; None for infinite data.
-  """
-  format_name: str
-  num_examples: Optional[int]
-  prepare_secs: float
-  cold_passes: Sequence[ExamplesAndSecs]
-  warm_passes: Sequence[ExamplesAndSecs]
-  stage_passes: Mapping[str, Sequence[ExamplesAndSecs]]
-  bytes_per_example: Optional[float]
-  cold_is_from_storage: Optional[bool]
-  cache_bytes: Optional[int]
-
-
-class BenchmarkEnvironment(NamedTuple):
+class Environment(NamedTuple):
   """The properties of the machine and the model that the advice depends on.
 
   Attributes:
@@ -61,25 +30,22 @@ class BenchmarkEnvironment(NamedTuple):
   is_pretrained: bool
 
 
-def write_input_benchmark_report(
-    run: groups.Run, settings: groups.Input, conditions: Dict[str, Any],
-    measurement: ReportedInputMeasurement, model_segments: Sequence[ExamplesAndSecs],
-    environment: BenchmarkEnvironment) -> Dict[str, Any]:
+def write_report(run: groups.Run, settings: groups.Input, conditions: Dict[str, Any],
+                 summary: Dict[str, Any], cores: int) -> Dict[str, Any]:
   """Prints the results as a table, writes `input_benchmark.json`, and returns its contents.
 
   Args:
     run: `--mode` and `--model_dir`. Without a `model_dir`, no file is written.
     settings: the input flags. `cache` must not be `auto`, but the cache that `auto` selected.
     conditions: settings and devices that affect the figures, by their keys in the JSON file.
-    measurement: measurements of the input pipeline.
-    model_segments: measurements of training on a synthetic batch, one per segment of steps.
-    environment: properties of the machine and the model.
+    summary: what `summarize` returned.
+    cores: number of cores that this process may use.
   """
-  result: Dict[str, Any] = {'mode': run.mode, 'model_dir': run.model_dir}
-  result.update(summarize(settings, measurement, model_segments, environment))
-  result.update(conditions, cache=settings.cache, cores=environment.cores,
-                num_parallel_calls=settings.num_parallel_calls or environment.cores,
-                shuffle_buffer=settings.shuffle_buffer, prefetch=settings.prefetch)
+  result: Dict[str, Any] = {
+      'mode': run.mode, 'model_dir': run.model_dir, **summary, **conditions,
+      'cache': settings.cache, 'cores': cores,
+      'num_parallel_calls': settings.num_parallel_calls or cores,
+      'shuffle_buffer': settings.shuffle_buffer, 'prefetch': settings.prefetch}
   for line in _format_table(result):
     print(line)
   if run.model_dir:
@@ -87,22 +53,27 @@ def write_input_benchmark_report(
   return result
 
 
-def summarize(settings: groups.Input, measurement: ReportedInputMeasurement,
+def summarize(settings: groups.Input, measurement: InputMeasurement,
               model_segments: Sequence[ExamplesAndSecs],
-              environment: BenchmarkEnvironment) -> Dict[str, Any]:
+              environment: Environment) -> Dict[str, Any]:
   """Computes the rates, the verdict and the advice, by their keys in `input_benchmark.json`.
 
   A rate is the median of examples ÷ wall time over several passes. The cold rate is the rate
   of a whole first epoch, including the time to fill a cache.
+
+  Args:
+    settings: as in `write_report`.
+    measurement: measurements of the input pipeline.
+    model_segments: measurements of training on a synthetic batch, one per segment of steps.
+    environment: properties of the machine and the model.
   """
   spread = {'cold': _summarize_rates(_first_epoch_rates(measurement)),
             'warm': _summarize_rates(_rates(measurement.warm_passes)),
             'model': _summarize_rates(_rates(model_segments))}
   cold, warm, model = (spread[name]['median'] for name in ('cold', 'warm', 'model'))
-  result: Dict[str, Any] = {name + '_images_per_sec': figures['median']
-                            for name, figures in spread.items()}
   file_bytes = measurement.bytes_per_example
-  result.update({
+  result: Dict[str, Any] = {
+      'cold_images_per_sec': cold, 'warm_images_per_sec': warm, 'model_images_per_sec': model,
       'verdict': INPUT_BOUND if model > warm else COMPUTE_BOUND,
       'verdict_ratio': model / warm,
       'expected_images_per_sec': {'overlap': min(warm, model),
@@ -114,7 +85,7 @@ def summarize(settings: groups.Input, measurement: ReportedInputMeasurement,
       'prepare_secs': measurement.prepare_secs,
       'stages': _summarize_stages(measurement.stage_passes),
       'spread': spread,
-  })
+  }
   result['advice'] = _make_advice(settings, result, measurement, environment)
   return result
 
@@ -123,7 +94,7 @@ def _rates(passes: Sequence[ExamplesAndSecs]) -> List[float]:
   return [examples / secs for examples, secs in passes]
 
 
-def _first_epoch_rates(measurement: ReportedInputMeasurement) -> List[float]:
+def _first_epoch_rates(measurement: InputMeasurement) -> List[float]:
   """Extrapolates each cold pass to a whole first epoch, and returns the rates of these epochs.
 
   The time of a first epoch includes `prepare_secs`. Infinite data has no epochs, so the function
@@ -155,25 +126,25 @@ def _summarize_stages(
     # adds no time.
     previous_secs = secs_per_image
     secs_per_image = max(previous_secs, 1 / figures[name]['images_per_sec'])
-    figures[name]['added_secs'] = secs_per_image - previous_secs
+    figures[name]['share'] = secs_per_image - previous_secs
   for stage in figures.values():
-    stage['share'] = stage.pop('added_secs') / secs_per_image
+    stage['share'] /= secs_per_image
   return figures
 
 
-def _make_advice(settings: groups.Input, result: Dict[str, Any],
-                 measurement: ReportedInputMeasurement, environment: BenchmarkEnvironment) -> str:
+def _make_advice(settings: groups.Input, result: Dict[str, Any], measurement: InputMeasurement,
+                 environment: Environment) -> str:
   """Returns the verdict with its reason, and the flags or hardware that would speed up training."""
   warm, model = result['warm_images_per_sec'], result['model_images_per_sec']
-  if result['verdict'] == INPUT_BOUND:
-    reason = 'input-bound: the model can process {} images/sec, {:.2f} times the rate of the ' \
-             'input ({})'.format(_format_rate(model), model / warm, _format_rate(warm))
-  else:
-    reason = 'compute-bound: the input delivers {} images/sec, {:.2f} times the rate of the ' \
-             'model ({})'.format(_format_rate(warm), warm / model, _format_rate(model))
-  clauses = [reason]
+  is_input_bound = result['verdict'] == INPUT_BOUND
   # If input and model run on the same cores, the input takes this fraction of the training time.
   input_share = model / (warm + model)
+  if is_input_bound:
+    clauses = ['input-bound: the model can process {} images/sec, {:.2f} times the rate of the '
+               'input ({})'.format(_format_rate(model), model / warm, _format_rate(warm))]
+  else:
+    clauses = ['compute-bound: the input delivers {} images/sec, {:.2f} times the rate of the '
+               'model ({})'.format(_format_rate(warm), warm / model, _format_rate(model))]
   if environment.model_shares_cores:
     expected = result['expected_images_per_sec']
     clauses.append('input and model run on the same {} core(s), so training reaches about {} '
@@ -181,19 +152,19 @@ def _make_advice(settings: groups.Input, result: Dict[str, Any],
                    'images/sec)'.format(environment.cores, _format_rate(expected['shared_cores']),
                                         input_share, _format_rate(expected['overlap'])))
   input_advice = _make_input_advice(settings, measurement, environment)
-  if result['verdict'] == INPUT_BOUND:
-    clauses.append(input_advice)
-  else:
-    if environment.model_shares_cores and input_share >= _MIN_INPUT_SHARE:
-      clauses.append('to reduce the time of the input: ' + input_advice)
-    else:
-      clauses.append('a faster input would not help')
-    clauses.append(_make_model_advice(environment))
+  if is_input_bound:
+    return '; '.join(clauses + [input_advice])
+  helps = environment.model_shares_cores and input_share >= _MIN_INPUT_SHARE
+  clauses.append('to reduce the time of the input: ' + input_advice if helps
+                 else 'a faster input would not help')
+  clauses.append('to speed up the model, try a larger --batch_size or {}{}'.format(
+      'a GPU' if environment.model_shares_cores else 'more GPUs',
+      ' or --cache_features if the first layers are frozen' if environment.is_pretrained else ''))
   return '; '.join(clauses)
 
 
-def _make_input_advice(settings: groups.Input, measurement: ReportedInputMeasurement,
-                       environment: BenchmarkEnvironment) -> str:
+def _make_input_advice(settings: groups.Input, measurement: InputMeasurement,
+                       environment: Environment) -> str:
   """Returns the flags that make the input faster or, if there are none, the reason."""
   if measurement.format_name == 'synthetic':
     return 'synthetic images cost almost nothing, and no flag makes them faster'
@@ -204,7 +175,6 @@ def _make_input_advice(settings: groups.Input, measurement: ReportedInputMeasure
   if decodes_images and 0 < settings.num_parallel_calls < environment.cores:
     flags.append('--num_parallel_calls=0 (one per core, {}, instead of {})'.format(
         environment.cores, settings.num_parallel_calls))
-  assert measurement.cache_bytes is not None
   requirement = 'needs {:.2g} GB, {:.2g} GB of memory are free'.format(
       measurement.cache_bytes / 1e9, environment.free_bytes / 1e9)
   if measurement.cache_bytes <= environment.free_bytes:
@@ -216,14 +186,6 @@ def _make_input_advice(settings: groups.Input, measurement: ReportedInputMeasure
   return 'set ' + ' and '.join(flags)
 
 
-def _make_model_advice(environment: BenchmarkEnvironment) -> str:
-  """Returns the flags or hardware that make the model faster."""
-  options = ['a larger --batch_size', 'a GPU' if environment.model_shares_cores else 'more GPUs']
-  if environment.is_pretrained:
-    options.append('--cache_features if the first layers are frozen')
-  return 'to speed up the model, try ' + ' or '.join(options)
-
-
 def _format_table(result: Dict[str, Any]) -> Iterator[str]:
   yield '{} on {}: batch size {}, --cache={}, {} core(s), model on {}'.format(
       result['model'], result['dataset'], result['global_batch_size'], result['cache'],
@@ -231,23 +193,24 @@ def _format_table(result: Dict[str, Any]) -> Iterator[str]:
   yield '{:10}  {:>14}  {:>23}  {:>8}  {:>13}'.format(
       '', 'images/sec', 'slowest to fastest', 'MB/sec', 'added time')
   for name, stage in result['stages'].items():
-    yield _format_row('  ' + name, stage['images_per_sec'], stage, None,
+    yield _format_row('  ' + name, stage['images_per_sec'], stage, '',
                       '{:.0%}'.format(stage['share']))
   for name in ('cold', 'warm', 'model'):
+    mb_per_sec = result.get(name + '_mb_per_sec')
     yield _format_row(name, result[name + '_images_per_sec'], result['spread'][name],
-                      result.get(name + '_mb_per_sec'), '')
+                      '' if mb_per_sec is None else '{:,.1f}'.format(mb_per_sec), '')
   if result['cold_is_from_storage'] is False:
     yield 'the cold rate does not measure storage: the files stayed in memory, because they '\
           'are in use, are not yet written to disk, or are in a file system without a disk'
   yield result['advice']
 
 
-def _format_row(name: str, rate: float, spread: Dict[str, Any], mb_per_sec: Optional[float],
+def _format_row(name: str, rate: float, spread: Dict[str, Any], mb_per_sec: str,
                 added_time: str) -> str:
   return '{:10}  {:>14}  {:>23}  {:>8}  {:>13}'.format(
       name, _format_rate(rate),
       '{} to {}'.format(_format_rate(spread['min']), _format_rate(spread['max'])),
-      '' if mb_per_sec is None else '{:,.1f}'.format(mb_per_sec), added_time).rstrip()
+      mb_per_sec, added_time).rstrip()
 
 
 def _format_rate(rate: float) -> str:

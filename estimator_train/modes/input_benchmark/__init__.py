@@ -1,0 +1,69 @@
+"""`--mode=input_benchmark`: measures the input and the model separately to find the bottleneck."""
+
+import logging
+import tempfile
+from typing import Any, Dict
+
+import attr
+
+from estimator_train.distribution import threads
+from estimator_train.errors import UserError
+from estimator_train.inputs import factory
+from estimator_train.inputs.file_errors import translate_errors
+from estimator_train.models import registry as models
+from estimator_train.modes.input_benchmark import rates, report
+from estimator_train.process import memory
+from estimator_train.reports import page
+from estimator_train.run_dir.run_files import RunDir
+from estimator_train.settings import Settings, groups
+from estimator_train.training.model import prepare
+from estimator_train.training.run import open_run
+
+_LOG = logging.getLogger('estimator_train')
+
+
+def run(settings: Settings) -> Dict[str, Any]:
+  """Returns the result: the rates of the input and of the model, a verdict and advice."""
+  if settings.cache_features:
+    raise UserError('--mode=input_benchmark measures how images are read, but training with '
+                    '--cache_features reads no images', '--cache_features', 'omit it')
+  if settings.model_dir:
+    RunDir(settings.model_dir).make()
+  # The model is trained in a temporary folder, because the user's model_dir may have checkpoints.
+  with tempfile.TemporaryDirectory(prefix='input_benchmark-') as folder:
+    run = open_run(_make_training_settings(settings, folder))
+    prepared = prepare(run)
+    run.data.dataset.require_images('--mode=input_benchmark')
+    free_bytes = memory.available_bytes()
+    _LOG.info('measuring the input')
+    dataset = run.data.dataset
+    with translate_errors(factory.make_source(dataset, dataset.train)):
+      measurement = rates.measure_input(run, prepared.one_hot)
+    _LOG.info('measuring the model')
+    model_segments = rates.measure_model(run, prepared, measurement)
+  environment = report.Environment(
+      threads.available_cores(), free_bytes,
+      all(name.startswith('/cpu') for name in run.engine.devices.names),
+      models.has_imagenet_weights(settings.model))
+  input_settings = attr.evolve(settings[groups.Input], cache=factory.resolve_cache(
+      dataset, settings[groups.Input]))
+  summary = report.summarize(input_settings, measurement, model_segments, environment)
+  # `run.conditions` are the settings and devices that affect the rates, such as the batch size.
+  result = report.write_report(settings[groups.Run], input_settings, run.conditions, summary,
+                               environment.cores)
+  page.write_page_of_finished_run(settings.model_dir, settings[groups.Reporting])
+  return result
+
+
+def _make_training_settings(settings: Settings, folder: str) -> Settings:
+  """Returns the settings for a training run in `folder`.
+
+  A step takes as long as with the settings of the user.
+  """
+  return settings.evolve(
+      mode='train', model_dir=folder, train_steps=2 ** 31 - 1, train_epochs=None,
+      weights='none',
+      # measure_model trains on one synthetic batch with random class indices. A tiny learning
+      # rate keeps the loss finite.
+      learning_rate=1e-9, lr_schedule='constant', lr_boundaries_epochs=(), lr_values=(),
+      lr_warmup_epochs=0.)

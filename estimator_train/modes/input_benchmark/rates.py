@@ -1,0 +1,311 @@
+"""Measures how fast the input pipeline and its stages deliver examples, and a model trains on them.
+
+A pass of the input reads examples from the beginning of the data set for a limited time. The model
+trains on one synthetic batch, which is repeated.
+"""
+
+import contextlib
+import glob
+import math
+import os
+from array import array
+from time import perf_counter as clock
+from typing import Any, Callable, Dict, Iterable, Iterator, List, NamedTuple, Optional, Tuple
+
+import numpy as np
+import psutil
+import tensorflow.compat.v1 as tf
+
+from estimator_train.distribution import threads
+from estimator_train.errors import TrainingFailed
+from estimator_train.inputs import arrays, factory
+from estimator_train.inputs.source import FilePath, InputFn, Source
+from estimator_train.settings import Settings, groups
+from estimator_train.training.model import Model
+from estimator_train.training.run import Run
+
+# (number of examples, seconds) of a pass of the input, or of a segment of training steps.
+ExamplesAndSecs = Tuple[int, float]
+
+_MIN_BATCHES = 3
+_NUM_COLD_PASSES, _COLD_PASS_SECS = 3, 1.5
+_NUM_WARM_PASSES, _WARM_PASS_SECS = 5, 0.5
+# The warm-up ends after --throughput_warmup_steps steps or after this time, whichever comes first.
+# Without this limit, the warm-up of a large network on a CPU would take minutes.
+_MAX_WARMUP_SECS = 5.
+_MIN_TIMED_SECS, _MIN_TIMED_STEPS, _MAX_SEGMENTS = 4., 3, 5
+
+
+class InputMeasurement(NamedTuple):
+  """The measurements of an input pipeline.
+
+  Attributes:
+    format_name: `image_files`, `image_records`, `records`, `examples`, `idx_files`, `arrays` or
+      `synthetic`.
+    num_examples: number of examples per epoch; None for infinite data.
+    prepare_secs: seconds of the preparation before the first pass, such as filling the cache.
+    cold_passes: passes that started with no file in the page cache. If the examples are cached,
+      the list has only one pass.
+    warm_passes: passes that read only examples that had been read before.
+    stage_passes: for each stage of the pipeline (such as read, decode, resize and batch), in order,
+      the passes that ran only this stage and the stages before it. The passes of the last stage ran
+      the whole pipeline.
+    bytes_per_example: size of the files on disk per example; None if there are no files.
+    cold_is_from_storage: whether the cold passes read from storage; None if unknown.
+    image_shape: (height, width, channels) of the pixels in a batch.
+    pixels_dtype: name of the dtype of the pixels.
+  """
+  format_name: str
+  num_examples: Optional[int]
+  prepare_secs: float
+  cold_passes: List[ExamplesAndSecs]
+  warm_passes: List[ExamplesAndSecs]
+  stage_passes: Dict[str, List[ExamplesAndSecs]]
+  bytes_per_example: Optional[float]
+  cold_is_from_storage: Optional[bool]
+  image_shape: Tuple[int, int, int]
+  pixels_dtype: str
+
+  @property
+  def cache_bytes(self) -> int:
+    """Size in bytes of a cache of all examples, of which there must be a finite number."""
+    assert self.num_examples is not None
+    return self.num_examples * int(np.prod(self.image_shape))
+
+
+def measure_input(run: Run, one_hot: bool) -> InputMeasurement:
+  """Measures the input pipeline of training at the global batch size.
+
+  The passes take a few seconds in total, regardless of the size of the data set. A cache is
+  filled completely before the first pass. Warm passes read only examples that the cold passes have
+  read.
+
+  Args:
+    run: settings and data of a training run.
+    one_hot: whether labels are one-hot encoded.
+
+  Raises:
+    UserError: there is not enough memory or disk space for the cache.
+    tf.errors.OpError: a file cannot be read.
+  """
+  settings, dataset, num_examples = run.settings, run.data.dataset, run.data.sizes.train
+  source = factory.make_source(dataset, dataset.train)
+  batching = factory.make_batching(dataset, settings, one_hot, settings.batch_size)
+  cache = factory.resolve_cache(dataset, settings[groups.Input])
+  is_cached = cache != 'none' or source.is_in_memory
+  num_batches = None if num_examples is None else math.ceil(num_examples / settings.batch_size)
+  evicted_files = source.files() + _find_cache_files(cache)
+  evict_from_page_cache(evicted_files)
+  bytes_before, began = bytes_read_from_storage(), clock()
+  train_input_fn = factory.make_train_input_fn_of(source, settings, batching)
+  source.wait_until_cached()
+  prepare_secs = clock() - began
+  # With a cache, a second pass would not be cold: the examples are in memory by now, or in a mapped
+  # file whose pages the kernel does not evict.
+  cold_passes, pixels = _run_cold_passes(
+      train_input_fn, settings, 1 if is_cached else _NUM_COLD_PASSES, num_batches, evicted_files)
+  bytes_after = bytes_read_from_storage()
+  batches_read = min(examples for examples, _ in cold_passes) // settings.batch_size
+  max_batches = None
+  if not is_cached and num_batches is not None and batches_read < num_batches:
+    max_batches = batches_read - 1  # A warm pass takes one more batch, which is not timed.
+  stage_input_fns = {} if settings.input_pipeline == 'published' else source.stage_input_fns(
+      batching, is_cached, train_input_fn)
+  warm_passes = _run_warm_passes(
+      stage_input_fns or {'train': train_input_fn}, settings, max_batches)
+  bytes_per_example = _bytes_per_example(source, num_examples)
+  cold_is_from_storage = None
+  if bytes_before is not None and bytes_after is not None and bytes_per_example is not None:
+    # If most of the files had been in the page cache, fewer bytes would have come from storage.
+    min_bytes = min(bytes_per_example, pixels[0].nbytes if is_cached else math.inf)
+    cold_is_from_storage = bytes_after - bytes_before >= min_bytes / 2 * sum(
+        examples for examples, _ in cold_passes)
+  return InputMeasurement(
+      source.format_name, num_examples, prepare_secs, cold_passes, list(warm_passes.values())[-1],
+      warm_passes if stage_input_fns else {}, bytes_per_example, cold_is_from_storage,
+      pixels.shape[1:], pixels.dtype.name)
+
+
+def evict_from_page_cache(paths: Iterable[FilePath]) -> None:
+  """Asks the kernel to evict files from its page cache. The kernel keeps pages that are in use."""
+  for path in paths:
+    with contextlib.suppress(OSError):  # The input pipeline will report files that cannot be read.
+      descriptor = os.open(path, os.O_RDONLY)
+      try:
+        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+      finally:
+        os.close(descriptor)
+
+
+def bytes_read_from_storage() -> Optional[int]:
+  """Returns the bytes that the kernel read from storage for this process; None if unknown."""
+  try:
+    return int(psutil.Process().io_counters().read_bytes)
+  except (OSError, psutil.Error, AttributeError):  # AttributeError: this system has no io_counters.
+    return None
+
+
+class _Pipeline(NamedTuple):
+  """An input pipeline in a session.
+
+  Attributes:
+    restart: starts reading at the first example.
+    next_batch: reads a batch.
+    fetch_pixels: reads a batch, and returns its pixels [batch_size, height, width, channels].
+  """
+  restart: Callable[[], None]
+  next_batch: Callable[[], None]
+  fetch_pixels: Callable[[], np.ndarray]
+
+  def run_pass(self, batch_size: int, secs: float, max_batches: Optional[int],
+               skip_first_batch: bool = False) -> ExamplesAndSecs:
+    """Reads batches from the beginning of the data set for a given time, but at least _MIN_BATCHES.
+
+    Args:
+      batch_size: examples per batch.
+      secs: seconds after which no more batches are read.
+      max_batches: maximum number of batches; None for no limit.
+      skip_first_batch: whether the first batch, which is slow because the shuffle buffer is filled
+        first, is neither timed nor counted.
+    """
+    self.restart()
+    if skip_first_batch:
+      self.next_batch()
+    num_batches, began, elapsed = 0, clock(), 0.
+    limit = math.inf if max_batches is None else max(max_batches, _MIN_BATCHES)
+    while num_batches < _MIN_BATCHES or (num_batches < limit and elapsed < secs):
+      self.next_batch()
+      num_batches += 1
+      elapsed = clock() - began
+    self.restart()  # Stops prefetching, which would slow the next pass of another pipeline.
+    return num_batches * batch_size, elapsed
+
+
+@contextlib.contextmanager
+def _open_pipelines(input_fns: Dict[str, InputFn],
+                    settings: groups.Devices) -> Iterator[Dict[str, _Pipeline]]:
+  """Builds a pipeline for each `input_fn`, and yields the pipelines by name, ready to run."""
+  with tf.Graph().as_default():
+    iterators = {name: tf.data.make_initializable_iterator(input_fn())
+                 for name, input_fn in input_fns.items()}
+    tensors = {name: tf.nest.flatten(iterator.get_next()) for name, iterator in iterators.items()}
+    config = tf.ConfigProto(device_count={'GPU': 0})
+    threads.set_thread_counts(config, settings)
+    with tf.Session(config=config) as session:
+      # tf.group fetches no values, because training does not copy batches to Python either.
+      yield {name: _Pipeline(session.make_callable(iterator.initializer),
+                             session.make_callable(tf.group(*tensors[name])),
+                             session.make_callable(tensors[name][0]))
+             for name, iterator in iterators.items()}
+
+
+def _run_cold_passes(input_fn: InputFn, settings: Settings, num_passes: int,
+                     max_batches: Optional[int],
+                     files: List[FilePath]) -> Tuple[List[ExamplesAndSecs], np.ndarray]:
+  """Runs passes, evicts the files before all but the first, and also returns pixels of a batch."""
+  passes = []
+  with _open_pipelines({'train': input_fn}, settings[groups.Devices]) as pipelines:
+    for index in range(num_passes):
+      if index:
+        evict_from_page_cache(files)
+      passes.append(pipelines['train'].run_pass(settings.batch_size, _COLD_PASS_SECS, max_batches))
+    return passes, pipelines['train'].fetch_pixels()
+
+
+def _run_warm_passes(input_fns: Dict[str, InputFn], settings: Settings,
+                     max_batches: Optional[int]) -> Dict[str, List[ExamplesAndSecs]]:
+  """Returns the passes of each pipeline by its name.
+
+  The pipelines run in turn, so that other load on the machine affects all pipelines alike.
+  """
+  passes: Dict[str, List[ExamplesAndSecs]] = {name: [] for name in input_fns}
+  with _open_pipelines(input_fns, settings[groups.Devices]) as pipelines:
+    for _ in range(_NUM_WARM_PASSES):
+      for name, pipeline in pipelines.items():
+        passes[name].append(pipeline.run_pass(settings.batch_size, _WARM_PASS_SECS, max_batches,
+                                              skip_first_batch=True))
+  return passes
+
+
+def _find_cache_files(cache: str) -> List[FilePath]:
+  """Returns the files with cached images if the cache is a folder, else an empty list."""
+  if cache in ('none', 'memory'):
+    return []
+  return list(glob.glob(os.path.join(glob.escape(cache), 'images-*.npy')))
+
+
+def _bytes_per_example(source: Source, num_examples: Optional[int]) -> Optional[float]:
+  """Returns the size of the files on disk per example; None if there are no files."""
+  sizes = []
+  for path in source.files():
+    with contextlib.suppress(OSError):
+      sizes.append(os.stat(path).st_size)
+  return sum(sizes) / num_examples if sizes and num_examples else None
+
+
+def measure_model(run: Run, model: Model,
+                  measurement: InputMeasurement) -> List[ExamplesAndSecs]:
+  """Trains for a few seconds on one synthetic batch, which is repeated.
+
+  Args:
+    run: a training run in a temporary `model_dir`.
+    model: model to train.
+    measurement: the measurement of the input, which delivers batches of the same kind.
+
+  Returns:
+    The examples and seconds of each segment of the timed steps.
+
+  Raises:
+    TrainingFailed: the loss is not finite.
+  """
+  batching = factory.make_batching(
+      run.data.dataset, run.settings, model.one_hot,
+      run.engine.examples_per_replica)._replace(image_shape=measurement.image_shape)
+  batch_input_fn = arrays.make_synthetic_input_fn(batching, 1)
+
+  @tf.autograph.experimental.do_not_convert
+  def cast(pixels: tf.Tensor, labels: tf.Tensor) -> Tuple[tf.Tensor, tf.Tensor]:
+    return tf.cast(pixels, measurement.pixels_dtype), labels
+
+  step_timer = StepTimer(run.settings.throughput_warmup_steps)
+  try:
+    model.training_estimator.train(lambda: batch_input_fn().map(cast).cache().repeat(),
+                                   hooks=[step_timer])
+  except tf.train.NanLossDuringTrainingError as error:
+    raise TrainingFailed('the loss on synthetic images is not finite') from error
+  return step_timer.split_into_segments(run.settings.batch_size)
+
+
+class StepTimer(tf.train.SessionRunHook):
+  """Records when steps end, and stops the training after enough steps to compute a rate.
+
+  Attributes:
+    end_times: the clock at the end of the last warm-up step and of each later step, in seconds.
+  """
+
+  def __init__(self, warmup_steps: int) -> None:
+    self.end_times = array('d')
+    self._warmup_steps = warmup_steps
+    self._steps_run = 0
+    self._first_step_end_time: Optional[float] = None
+
+  def after_run(self, run_context: Any, run_values: Any) -> None:
+    now = clock()
+    self._steps_run += 1
+    if self._first_step_end_time is None:
+      self._first_step_end_time = now
+    # The first step includes start-up, so it is a warm-up step even if the warm-up has 0 steps.
+    warmup_is_over = (self._steps_run >= self._warmup_steps
+                      or now - self._first_step_end_time >= _MAX_WARMUP_SECS)
+    if self.end_times or warmup_is_over:
+      self.end_times.append(now)
+    if len(self.end_times) > _MIN_TIMED_STEPS and now - self.end_times[0] >= _MIN_TIMED_SECS:
+      run_context.request_stop()
+
+  def split_into_segments(self, batch_size: int) -> List[ExamplesAndSecs]:
+    """Returns the examples and seconds of at most _MAX_SEGMENTS segments of about equal length."""
+    num_steps = len(self.end_times) - 1
+    num_segments = min(_MAX_SEGMENTS, num_steps)
+    edges = [num_steps * number // num_segments for number in range(num_segments + 1)]
+    return [((end - start) * batch_size, self.end_times[end] - self.end_times[start])
+            for start, end in zip(edges, edges[1:])]

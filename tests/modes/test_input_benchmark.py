@@ -1,0 +1,331 @@
+"""`--mode=input_benchmark`: end to end, what its passes count and time, and its advice."""
+
+import json
+import os
+import time
+import types
+from unittest import mock
+
+import numpy as np
+import own_models
+import psutil
+import pytest
+import tensorflow.compat.v1 as tf
+from mode_runs import fails, image_flags
+
+from estimator_train.datasets.description import DataSet, ImageSplit
+from estimator_train.inputs import images
+from estimator_train.modes.input_benchmark import rates, report
+from estimator_train.modes.input_benchmark.rates import InputMeasurement
+from estimator_train.modes.input_benchmark.report import Environment
+from estimator_train.settings import Settings, groups
+from estimator_train.training import building
+
+KEYS = {'mode', 'cold_images_per_sec', 'warm_images_per_sec', 'model_images_per_sec', 'verdict',
+        'verdict_ratio', 'advice', 'stages', 'expected_images_per_sec', 'spread',
+        'cold_mb_per_sec', 'warm_mb_per_sec', 'cold_is_from_storage', 'dataset', 'model', 'devices'}
+
+
+@pytest.fixture
+def measure(run_program, monkeypatch):
+  """Runs the mode with short passes; checks that the figures of its result are consistent."""
+  for name, value in (('_COLD_PASS_SECS', 0.02), ('_WARM_PASS_SECS', 0.02),
+                      ('_MIN_TIMED_SECS', 0.1), ('_MAX_WARMUP_SECS', 0.1)):
+    monkeypatch.setattr(rates, name, value)
+
+  def run(*flags):
+    done = run_program('--mode=input_benchmark', '--batch_size=8', '--model=own_models:two_layers',
+                       *flags)
+    if done.code:
+      return done, None
+    result = done.result
+    warm, model = result['warm_images_per_sec'], result['model_images_per_sec']
+    assert result['verdict_ratio'] == pytest.approx(model / warm)
+    assert min(result['cold_images_per_sec'], warm, model) > 0
+    if result['stages']:
+      assert sum(stage['share'] for stage in result['stages'].values()) == pytest.approx(1)
+      assert list(result['stages'].values())[-1]['images_per_sec'] == warm
+    return done, result
+
+  return run
+
+
+@pytest.fixture
+def flags(image_folders):
+  return image_flags(image_folders, '**/*.jpeg')[:2] + ['--image_size=16,20']
+
+
+def contents(folder):
+  return {str(path.relative_to(folder)): path.read_bytes()
+          for path in folder.rglob('*') if path.is_file()}
+
+
+def test_image_folder(measure, flags, copied_run, tmp_path, monkeypatch):
+  """The run of another model that is in model_dir is left alone, and nothing else is left.
+
+  The model is measured on what the input delivers: float32, and uint8 from a cache.
+  """
+  make, shapes = building.make_preprocess, []
+  monkeypatch.setattr(building, 'make_preprocess', lambda *given: lambda pixels: (
+      shapes.append((pixels.shape.as_list(), pixels.dtype)) or make(*given)(pixels)))
+  aside, cache = tmp_path / 'aside', tmp_path / 'cache'
+  aside.mkdir()
+  monkeypatch.setattr('tempfile.tempdir', str(aside))
+  before = contents(copied_run)
+  done, result = measure('--model_dir', copied_run, *flags)
+  assert done.code == 0, done.err
+  after = contents(copied_run)
+  assert json.loads(after.pop('input_benchmark.json').decode()) == result
+  assert after == before and os.listdir(str(aside)) == []
+  assert set(result) >= KEYS and list(result['stages']) == ['read', 'decode', 'resize', 'batch']
+  assert result['global_batch_size'] == 8 and result['devices'] == ['/cpu:0']
+  assert result['model_shares_cores'] and result['cold_mb_per_sec'] > 0
+  assert done.out.splitlines()[-2] == result['advice']
+
+  done, result = measure('--cache={}'.format(cache), *flags)
+  assert done.code == 0 and list(result['stages']) == ['batch'], done.err
+  assert result['prepare_secs'] > 0 and result['cache'] == str(cache)
+  assert len(list(cache.glob('images-*.npy'))) == 1
+  assert shapes == [([8, 16, 20, 1], tf.float32), ([8, 16, 20, 1], tf.uint8)]
+
+
+def test_verdicts_of_a_slow_input_and_of_a_slow_model(measure, flags, monkeypatch):
+  """An image takes 20 ms to decode or to resize; a step of the model takes 50 ms."""
+  def wait(tensor, secs):
+    waited = tf.numpy_function(lambda value: time.sleep(secs) or value, [tensor], tensor.dtype)
+    waited.set_shape(tensor.shape)
+    return waited
+
+  for stage in ('decode', 'resize'):
+    with monkeypatch.context() as patch:
+      make = getattr(images, stage)
+      patch.setattr(images, stage, lambda *given, make=make: wait(make(*given), .02))
+      patch.setattr(images, 'are_all_grey', lambda contents: True)  # Decodes a sample.
+      done, result = measure('--num_parallel_calls=1', *flags)
+    assert done.code == 0, done.err
+    assert result['verdict'] == 'input-bound' and result['verdict_ratio'] > 1
+    assert result['stages'][stage]['share'] > .5 and result['warm_images_per_sec'] < 50
+  monkeypatch.setattr(own_models.Wait, 'delay', types.SimpleNamespace(
+      apply=lambda tensor: wait(tensor, .05)), raising=False)
+  done, result = measure('--model=own_models:slow')
+  assert done.code == 0 and result['model_images_per_sec'] < 8 / .05, done.err
+  assert result['verdict'] == 'compute-bound' and result['verdict_ratio'] < 1
+
+
+def test_replicas_and_synthetic_images(measure):
+  done, result = measure('--cache=none', '--num_cpu_replicas=2')
+  assert done.code == 0 and result['num_replicas'] == 2, done.err
+  assert result['per_replica_batch_size'] == 4 and result['model_dir'] is None
+  assert list(result['stages']) == ['read', 'batch', 'decode']
+  done, result = measure('--dataset=synthetic', '--image_size=12,12', '--train_epochs=3')
+  assert done.code == 0 and result['stages'] == {}, done.err
+  assert result['warm_mb_per_sec'] is None and result['cold_is_from_storage'] is None
+
+
+def test_what_cannot_be_measured(measure, flags, image_folders, tmp_path):
+  bad = image_folders / 'train' / 'A' / 'x.jpeg'
+  bad.write_text('no image')
+  model_dir = tmp_path / 'model'
+  for extra, message in (
+      (['--cache_features'], 'reads no images: --cache_features: omit it'),
+      (['--batch_size=9', '--num_cpu_replicas=2'], '--batch_size=9 for 2 replicas: use 8 or 10'),
+      (['--dataset=fashion_mnist'], '--data_dir is required'), (flags, str(bad))):
+    assert fails(measure('--model_dir', model_dir, *extra)[0], message)
+    assert not model_dir.exists()
+  done, _ = measure('--on_bad_image=skip', '--max_bad_images=0.1', *flags)
+  assert done.code == 0, done.err
+
+
+class Clock:
+  """A clock that advances by a second at each look, or by what is left to take."""
+
+  def __init__(self, secs=()):
+    self.now, self.left = 0., list(secs)
+
+  def __call__(self):
+    self.now += 1
+    return self.now
+
+  def take(self):
+    self.now += self.left.pop(0)
+
+
+def test_batches_of_a_pass(monkeypatch):
+  for skip, secs, max_batches, batches, taken in (
+      (True, 2.5, None, 3, 3.),  # 1 + 1 + 1: over the time after the third.
+      (False, 2.5, None, 3, 9.),  # The first one is over the time already, and three are taken.
+      (True, 3.5, None, 4, 5.), (True, 100., 4, 4, 5.), (False, 10., None, 4, 10.),
+      (True, 0., 1, 3, 3.)):  # One would say too little.
+    clock, restart = Clock([7, 1, 1, 1, 2, 2, 2]), mock.Mock()
+    monkeypatch.setattr(rates, 'clock', lambda clock=clock: clock.now)
+    pipeline = rates._Pipeline(restart, clock.take, None)
+    assert pipeline.run_pass(8, secs, max_batches, skip) == (batches * 8, taken)
+    assert 7 - len(clock.left) == batches + skip and restart.call_count == 2
+
+
+def test_page_cache_and_storage(tmp_path, monkeypatch):
+  paths, advice = [tmp_path / 'a', tmp_path / 'b'], []
+  for path in paths:
+    path.write_bytes(b'some')
+  monkeypatch.setattr(os, 'posix_fadvise', lambda descriptor, *given: advice.append(
+      (os.readlink('/proc/self/fd/{}'.format(descriptor)), *given)))
+  rates.evict_from_page_cache([str(paths[0]), str(tmp_path / 'missing'), bytes(paths[1])])
+  assert advice == [(str(path), 0, 0, os.POSIX_FADV_DONTNEED) for path in paths]
+  assert rates.bytes_read_from_storage() >= 0
+  for error in (psutil.AccessDenied, FileNotFoundError):  # A kernel without I/O accounting.
+    monkeypatch.setattr(psutil.Process, 'io_counters', mock.Mock(side_effect=error))
+    assert rates.bytes_read_from_storage() is None
+
+
+@pytest.fixture
+def split(tmp_path, write_images):
+  paths = [tmp_path / 'data' / '{}.jpeg'.format(number) for number in range(8)]
+  write_images({path: np.full((20, 25, 1), 9 * number, np.uint8)
+                for number, path in enumerate(paths)})
+  return ImageSplit([str(path).encode() for path in paths], np.arange(8, dtype=np.int32) % 3)
+
+
+def test_measurements_of_image_files(split, tmp_path, monkeypatch):
+  """With a second for each batch: five batches of cold passes, ten of warm ones."""
+  evicted, folder = [], tmp_path / 'cache'
+  for name, value in (('clock', Clock()), ('_COLD_PASS_SECS', 5), ('_WARM_PASS_SECS', 10),
+                      ('evict_from_page_cache', lambda paths: evicted.append(list(paths)))):
+    monkeypatch.setattr(rates, name, value)
+  size = sum(os.stat(path).st_size for path in split.files)
+  for cache, count, passes, cold, warm, read, is_from_storage in (
+      # Warm: what cold passes have read, of five batches four, as the first is not timed.
+      ('none', 80, 3, 5, 4, [7, 7 + 60 * size / 80 / 2], True),
+      # Cold: an epoch, as later ones would find the files in memory.
+      ('none', 13, 3, 4, 10, [0, 48 * size / 13 / 2 - 1], False),
+      # Cached images have 120 bytes, less than their files.
+      ('memory', 8, 1, 3, 10, [0, 12 * 120 / 2], True), (folder, 8, 1, 3, 10, [None] * 2, None)):
+    del evicted[:]
+    monkeypatch.setattr(rates, 'bytes_read_from_storage', mock.Mock(side_effect=read))
+    settings = Settings(model_dir='any', train_steps=1, batch_size=4, cache=str(cache))
+    dataset = DataSet('any', ('a', 'b', 'c'), (10, 12, 3), split, None, ())
+    measured = rates.measure_input(types.SimpleNamespace(
+        settings=settings, data=types.SimpleNamespace(
+            dataset=dataset, sizes=types.SimpleNamespace(train=count))), True)
+    assert measured.cold_is_from_storage is is_from_storage
+    assert measured.cold_passes == [(4 * cold, cold)] * passes and len(evicted) == passes
+    assert measured.warm_passes == [(4 * warm, warm)] * 5
+    assert list(measured.stage_passes) == ['read', 'decode', 'resize', 'batch'][-1 if passes == 1
+                                                                               else -4:]
+    assert measured.stage_passes['batch'] == measured.warm_passes
+    assert measured.image_shape == (10, 12, 1) and measured.cache_bytes == count * 120
+    assert measured.pixels_dtype == ('float32' if cache == 'none' else 'uint8')
+    assert measured.bytes_per_example == size / count and evicted[0][:8] == split.files
+    assert measured.prepare_secs == 1  # From one look at the clock to the next.
+  # In the first run with this cache, which has not been there before it.
+  assert evicted == [split.files] and len(list(folder.glob('images-*.npy'))) == 1
+
+
+def test_steps_of_a_model_that_count(monkeypatch):
+  monkeypatch.setattr(rates, '_MAX_SEGMENTS', 2)
+  for warmup_steps, step_secs, end_times, segments in (
+      (3, [9, 1, 1] + [1] * 50, [11, 12, 13, 14, 15], [(16, 2), (16, 2)]),
+      (10, [30, 4, 4] + [4] * 50, [38, 42, 46, 50], [(8, 4), (16, 8)]),  # By time.
+      (0, [30] + [2] * 50, [30, 32, 34, 36], [(8, 2), (16, 4)])):  # The first step never counts.
+    clock, context = Clock(step_secs), mock.Mock()
+    monkeypatch.setattr(rates, 'clock', lambda clock=clock: clock.now)
+    timer = rates.StepTimer(warmup_steps)
+    while not context.request_stop.called:
+      clock.take()
+      timer.after_run(context, None)
+    assert list(timer.end_times) == end_times
+    assert timer.split_into_segments(batch_size=8) == segments
+
+
+SETTINGS = Settings(mode='input_benchmark', batch_size=8, cache='none')
+ON_CPU = Environment(cores=4, free_bytes=10 ** 9, model_shares_cores=True, is_pretrained=False)
+ON_GPU = ON_CPU._replace(model_shares_cores=False)
+
+
+def at(*rates):
+  """Returns passes at these rates, of different lengths."""
+  return [(rate * secs, secs) for secs, rate in enumerate(rates, 1)]
+
+
+FILES = InputMeasurement(
+    format_name='image_files', num_examples=1000, prepare_secs=0., cold_passes=at(40, 60, 50),
+    warm_passes=at(100, 300, 200), stage_passes={}, bytes_per_example=2e6,
+    cold_is_from_storage=True, image_shape=(500, 1000, 1), pixels_dtype='uint8')
+
+
+def summarize(measured=FILES, model=(50,), environment=ON_GPU, **flags):
+  return report.summarize(SETTINGS.evolve(**flags)[groups.Input], measured, at(*model), environment)
+
+
+def test_rates_spread_and_stages():
+  result = summarize(model=[90, 70, 80, 10, 99])
+  for name, rate in (('cold_images', 50), ('warm_images', 200), ('model_images', 80),
+                     ('cold_mb', 100), ('warm_mb', 400)):
+    assert result[name + '_per_sec'] == pytest.approx(rate)
+  assert result['spread']['model'] == {'median': 80, 'min': 10, 'max': 99, 'passes': 5}
+  # Filling a cache counts as cold, where there is an epoch.
+  filled = FILES._replace(prepare_secs=15., cold_passes=at(200))
+  assert summarize(filled, cache='memory')['cold_images_per_sec'] == pytest.approx(
+      1000 / (15 + 1000 / 200))
+  assert summarize(filled._replace(num_examples=None), cache='memory')[
+      'cold_images_per_sec'] == 200
+  stages = summarize(FILES._replace(stage_passes={
+      'read': at(1000, 900, 1100), 'decode': at(250), 'resize': at(260), 'batch': at(200)}))[
+          'stages']
+  assert {name: stage['share'] for name, stage in stages.items()} == pytest.approx(
+      {'read': 0.2, 'decode': 0.6, 'resize': 0, 'batch': 0.2})
+  assert stages['read']['images_per_sec'] == 1000 and stages['read']['max'] == 1100
+  assert stages['resize']['images_per_sec'] == 260
+
+
+def test_verdict_and_advice():
+  for model, environment, verdict, *texts in (
+      (500, ON_GPU, 'input-bound', 'input-bound: the model can process 500 images/sec, 2.50 times '
+       'the rate of the input (200)'),
+      (50, ON_GPU._replace(is_pretrained=True), 'compute-bound', 'compute-bound: the input '
+       'delivers 200 images/sec, 4.00 times the rate of the model (50.0); a faster input would not '
+       'help; to speed up the model, try a larger --batch_size or more GPUs or --cache_features '
+       'if the first layers are frozen'),
+      (200, ON_CPU, 'compute-bound', '1.00 times', 'the same 4 core(s), so training reaches about '
+       '100 images/sec and the input takes 50% of the time (on separate cores: 200 images/sec)',
+       'to reduce the time of the input: set --cache=memory', '--batch_size or a GPU'),
+      (2, ON_CPU, 'compute-bound', 'takes 1% of the time', 'a faster input would not help')):
+    result = summarize(model=[model], environment=environment)
+    assert result['verdict'] == verdict and all(text in result['advice'] for text in texts)
+    assert result['expected_images_per_sec'] == pytest.approx(
+        {'overlap': min(model, 200), 'shared_cores': 1 / (1 / model + 1 / 200)})
+    assert ('same' in result['advice']) == result['model_shares_cores'] == (environment is ON_CPU)
+  fits, other = '--cache=memory (needs 0.5 GB, 1 GB of memory are free)', {'num_examples': 4000}
+  for change, flags, expected in (
+      ({}, {'num_parallel_calls': 4}, 'set ' + fits),
+      ({'num_examples': 2000}, {}, 'set --cache=memory (needs 1 GB, 1 GB of memory are free)'),
+      ({}, {'num_parallel_calls': 3},
+       'set --num_parallel_calls=0 (one per core, 4, instead of 3) and ' + fits),
+      (other, {}, 'set --cache=FOLDER (needs 2 GB, 1 GB of memory are free)'),
+      ({}, {'cache': 'memory', 'num_parallel_calls': 1},
+       'the input is already cached, and no flag makes it faster'),
+      ({'format_name': 'idx_files'}, {'num_parallel_calls': 1}, 'set ' + fits),
+      (dict(other, format_name='idx_files'), {}, 'no flag helps: the cache does not fit '
+       'into memory (needs 2 GB, 1 GB of memory are free)'),
+      ({'format_name': 'synthetic', 'num_examples': None}, {},
+       'synthetic images cost almost nothing, and no flag makes them faster')):
+    advice = summarize(FILES._replace(**change), [500], **flags)['advice']
+    assert advice.endswith('; ' + expected)
+
+
+def test_table(capsys):
+  for from_storage, size in ((False, 2e6), (True, None), (None, None)):
+    summary = summarize(FILES._replace(
+        stage_passes={'read': at(400), 'batch': at(200)}, bytes_per_example=size,
+        cold_is_from_storage=from_storage))
+    result = report.write_report(
+        groups.Run('input_benchmark'), SETTINGS[groups.Input],
+        {'model': 'm', 'dataset': 'd', 'global_batch_size': 8, 'devices': ['/cpu:0']}, summary, 4)
+    assert result['mode'] == 'input_benchmark' and result['num_parallel_calls'] == 4
+    assert result['warm_mb_per_sec'] == (size and 400)
+    lines = capsys.readouterr().out.splitlines()
+    rows = {line.split()[0]: line.split()[1:] for line in lines}
+    assert rows['read'] == ['400', '400', 'to', '400', '50%']
+    assert rows['warm'] == ['200', '100', 'to', '300'] + (['400.0'] if size else [])
+    assert rows['model'] == ['50.0', '50.0', 'to', '50.0'] and lines[-1] == result['advice']
+    assert lines[-2].startswith('the cold rate does not measure storage: the files stayed') == (
+        from_storage is False)

@@ -3,7 +3,7 @@
 
   python3 scripts/mutants.py [--seed=N] [--count=N] [--under=PATH] list
   python3 scripts/mutants.py [--seed=N] [--count=N] [--under=PATH] [--coverage=FILE]
-      [--results=FILE] run [PYTEST-ARGUMENT...]
+      [--junit=FILE] [--results=FILE] run [PYTEST-ARGUMENT...]
 
 `list` prints the mutants that a seed draws. `run` applies one after the other to a copy of this
 checkout, runs pytest with the environment `.venv`, and stops at the first test that fails. The
@@ -13,6 +13,7 @@ changed line, and all given ones if none did; make the file with coverage 7:
   .venv/bin/python -m coverage run --source=estimator_train --data-file=FILE -m pytest tests
   # with `dynamic_context = test_function` in the section `[coverage:run]` of setup.cfg
 
+`--junit`, a file that `pytest --junitxml` has written, makes the fastest tests run first.
 `--results` keeps a line of JSON per mutant, so that an interrupted run can be resumed. The script
 needs Python 3.8 or later.
 """
@@ -20,6 +21,7 @@ needs Python 3.8 or later.
 import argparse
 import ast
 import json
+import math
 import os
 import random
 import shutil
@@ -30,6 +32,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from xml.etree import ElementTree
 
 ROOT = Path(__file__).resolve().parents[1]
 NEGATED = {ast.Eq: '!=', ast.NotEq: '==', ast.Lt: '>=', ast.LtE: '>', ast.Gt: '<=', ast.GtE: '<',
@@ -48,6 +51,7 @@ def main():
   parser.add_argument('--under', action='append', default=[], metavar='PATH',
                       help='of the drawn ones, only those whose file begins so; may be repeated')
   parser.add_argument('--coverage', metavar='FILE', help='which tests execute which lines')
+  parser.add_argument('--junit', metavar='FILE', help='how long the tests take')
   parser.add_argument('--results', type=Path, metavar='FILE')
   parser.add_argument('--timeout_secs', type=float, default=900, metavar='SECS',
                       help='tests that take longer have found the mutant')
@@ -149,6 +153,7 @@ def describe(mutant):
 def run(mutants, options, arguments):
   """Prints for each mutant the test that found it, or that it survived."""
   done = {}
+  durations = read_durations(options.junit) if options.junit else {}
   if options.results and options.results.exists():
     done = {result['number']: result
             for result in map(json.loads, options.results.read_text().splitlines())}
@@ -161,7 +166,8 @@ def run(mutants, options, arguments):
       if mutant['number'] in done:
         continue
       original = (checkout / mutant['file']).read_text(encoding='utf-8')
-      tests = tests_of(mutant, options.coverage) or arguments
+      tests = sorted(tests_of(mutant, options.coverage) or durations,
+                     key=lambda test: durations.get(test, math.inf)) or arguments
       apply(mutant, checkout)
       began = time.monotonic()
       try:
@@ -198,6 +204,16 @@ def tests_of(mutant, coverage):
   found = {'{}::{}'.format(paths[module].relative_to(ROOT), function)
            for module, _, function in (name.rpartition('.') for name in names) if module in paths}
   return sorted(found)
+
+
+def read_durations(path):
+  """Returns the seconds that each test took, over all of its parameters."""
+  durations = {}
+  for case in ElementTree.parse(path).iter('testcase'):
+    name = '{}.py::{}'.format(case.get('classname').replace('.', '/'),
+                              case.get('name').partition('[')[0])
+    durations[name] = durations.get(name, 0.) + float(case.get('time'))
+  return durations
 
 
 def first_failure(checkout, tests, timeout_secs):

@@ -6,8 +6,8 @@ import generated_data
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from estimator_train.benchmarking import input_rate, model_rate
 from estimator_train.datasets import fashion_mnist, mnist
+from estimator_train.modes.input_benchmark import rates
 
 
 def fails(done, message):
@@ -37,9 +37,8 @@ def publish_generated_files(folder, monkeypatch, num_train=60, num_test=20):
 
 def measure_shortly(monkeypatch):
   """Has the input benchmark measure for a moment instead of seconds."""
-  for module, name in ((input_rate, '_COLD_PASS_SECS'), (input_rate, '_WARM_PASS_SECS'),
-                       (model_rate, '_MAX_WARMUP_SECS'), (model_rate, '_MIN_TIMED_SECS')):
-    monkeypatch.setattr(module, name, 0.02)
+  for name in ('_COLD_PASS_SECS', '_WARM_PASS_SECS', '_MAX_WARMUP_SECS', '_MIN_TIMED_SECS'):
+    monkeypatch.setattr(rates, name, 0.02)
 
 
 def weights_of(model_dir):

@@ -14,7 +14,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 CHECKED = ('estimator_train', 'scripts', 'docs', 'deploy', 'README.md', 'CONTRIBUTING.md',
-           'SECURITY.md', 'tests/benchmarks/README.md')
+           'SECURITY.md', 'tests/benchmarks')
 SUFFIXES = ('.py', '.md', '.flags', '.html', '.sh', '.yaml')
 # Messages of commits after this one are checked.
 LAST_UNCHECKED_COMMIT = '14a1eb3e6f'

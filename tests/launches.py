@@ -1,4 +1,4 @@
-"""A cluster on this machine, of stand-ins for the program that do as they are told."""
+"""A cluster on this machine, of stand-ins for the program that follow a plan."""
 
 import json
 import os
@@ -13,7 +13,7 @@ SECS = 300
 # Short where a test waits for what is to happen; longer than any test where it must not.
 SHORT, LONG = 0.2, 2. * SECS
 
-# Writes down what it was given, then does what PLAN tells its task at this start.
+# Writes down what it was given, then executes what PLAN has for its task and start.
 STAND_IN = '''
 import json, os, signal, sys, time
 config = json.loads(os.environ['TF_CONFIG'])

@@ -10,7 +10,8 @@ import sys
 
 import numpy as np
 import pytest
-from conftest import ROOT, real_data
+from conftest import ROOT
+from mode_runs import measure_shortly, publish_generated_files
 
 import estimator_train
 from estimator_train.configs.workloads import WORKLOADS
@@ -37,6 +38,7 @@ ELSEWHERE = (
     (r'deploy/docker/two_hosts.sh |sbatch |kubectl ', 'requires a cluster; tests/deploy'),
     (r'.*--dataset=oct2017|.*configs/oct2017.flags', 'requires a Kaggle account; '
      'tests/modes/test_workloads.py'),
+    (r'.*runs/tabular', 'tests/test_examples.py'),
     (r'.*--local_workers', 'tests/launcher/test_local_cluster.py, tests/cluster'),
     (r'.*--tensorboard', 'tests/launcher/test_with_tensorboard.py'),
     (r'scripts/install_clients', 'takes minutes; tests/test_continue_in_tensorflow_2.py'),
@@ -95,30 +97,34 @@ def workspace(tmp_path_factory, write_images):
   return folder
 
 
+FEW = ['--train_steps=3', '--eval_every_steps=2', '--save_checkpoints_steps=2', '--batch_size=32']
+
+
 def shortened(arguments):
   """Returns the flags with a few steps in place of the whole training."""
   settings = command_line.parse(arguments)
+  if settings.mode == 'input_benchmark':
+    return arguments + ['--batch_size=32']
   if settings.mode not in choices.TRAINING_MODES:
     return arguments
-  if any(argument.startswith('--train_epochs') for argument in arguments):
-    return arguments + ['--train_epochs=1']
-  return arguments + ['--train_steps=3', '--eval_every_steps=2']
+  if settings.lr_warmup_epochs:
+    return arguments + ['--train_epochs=1', '--batch_size=600']
+  return [argument for argument in arguments if not argument.startswith('--train_epochs')] + FEW
 
 
 def needed_runs(arguments):
   """Returns, by their folders, the flags of the training runs that a command reads."""
   settings = command_line.parse(arguments)
-  few_steps = ['--train_steps=3', '--eval_every_steps=2']
   if settings.mode == 'report':
     return {folder: ['--flagfile=estimator_train/configs/quickstart.flags',
-                     '--model_dir=' + folder, *few_steps] for folder in settings.runs}
+                     '--model_dir=' + folder, *FEW] for folder in settings.runs}
   if settings.mode not in ('evaluate', 'predict', 'export'):
     return {}
   kept = [argument for argument in arguments if not argument.startswith(
       ('--mode=', '--input=', '--output=', '--export_', '--checkpoint='))]
   if settings.dataset == 'image_folder' and not settings.train_pattern:
     kept += ['--train_pattern=DATA/train/**/*.jpeg', '--eval_pattern=DATA/test/**/*.jpeg']
-  return {settings.model_dir: kept + few_steps}
+  return {settings.model_dir: kept + FEW}
 
 
 # Of the README by default; the others are similar.
@@ -127,6 +133,7 @@ def needed_runs(arguments):
     for command in EXECUTED])
 def test_command(command, workspace, run_program, monkeypatch):
   monkeypatch.chdir(str(workspace))
+  measure_shortly(monkeypatch)
   arguments = arguments_of(command)
   assert arguments is not None
   if command_line.wants_help(arguments):
@@ -134,21 +141,14 @@ def test_command(command, workspace, run_program, monkeypatch):
     return
   settings = command_line.parse(arguments)
   if settings.data_dir:
-    names = {'fashion_mnist': 'fashion-mnist', 'mnist': 'mnist'}
-    link = workspace / settings.data_dir
-    if not link.exists():
-      link.symlink_to(real_data(names[settings.dataset]))
+    (workspace / settings.data_dir).mkdir(exist_ok=True)
+    publish_generated_files(workspace / settings.data_dir, monkeypatch, 600, 100)
   for folder, before in needed_runs(arguments).items():
     if not (workspace / folder / 'best').exists():
       assert run_program(*before).code == 0
   done = run_program(*shortened(arguments))
   assert done.code == 0, done.err
   assert done.result.get('mode', 'download') == settings.mode
-
-
-def test_flagfiles_parse():
-  for path in (ROOT / 'estimator_train' / 'configs').glob('*.flags'):
-    assert command_line.parse(['--flagfile={}'.format(path)]).model_dir
 
 
 def test_names_in_the_pages_exist():

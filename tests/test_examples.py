@@ -103,9 +103,3 @@ def test_the_example_of_the_documentation(execute, tmp_path, monkeypatch):
   monkeypatch.delitem(sys.modules, 'mine')
   assert first['global_step'] == 16 and first['accuracy'] == accuracy > 0.9
   assert (tmp_path / 'runs' / 'mine' / 'labels.txt').read_text() == 'top\nmiddle\nbottom\n'
-
-
-def test_first_lines_have_commands_or_name_another_example():
-  for path in (path for kind in ('py', 'flags', 'ipynb') for path in EXAMPLES.glob('*.' + kind)):
-    first = re.split(r'\n"""|\n--|"cell_type": "code"', path.read_text(encoding='utf-8'))[0]
-    assert 'In a clone' in first or 'for imagenet_resnet50.flags, whose first' in first, path

@@ -275,8 +275,8 @@ def test_values_of_a_wrong_type():
             name)
       assert error_of('--no' + name).startswith('unknown flag: --no' + name)
     for choices in (all_flags()[name].choices, all_flags()[name].built_in_names):
-      assert not choices or error_of('--{}=made_up'.format(name)) == (
-          '--{0} has no such choice: --{0}=made_up: choose from {1}'.format(
+      assert not choices or error_of('--{}=unknown'.format(name)) == (
+          '--{0} has no such choice: --{0}=unknown: choose from {1}'.format(
               name, ', '.join(choices)))
   for name in ('weights', 'cache', 'checkpoint', 'best_metric', 'output', 'image_key', 'label_key'):
     assert re.match('--{0} is empty: --{0}=: give '.format(name), error_of('--{}='.format(name)))

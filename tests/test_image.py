@@ -5,6 +5,7 @@ import sys
 
 import pkg_resources
 import pytest
+import yaml
 from conftest import ROOT
 
 import estimator_train
@@ -99,14 +100,6 @@ def test_what_the_base_has_stays_unless_it_does_not_suit(tmp_path, monkeypatch):
     install_image.unmet({'example-user': ''}, str(tmp_path))
 
 
-def test_what_no_run_reads_is_removed(tmp_path):
-  for name in ('package/tests/data', 'bin', 'package/mpl-data/sample_data', 'package/testing'):
-    (tmp_path / name).mkdir(parents=True)
-  install_image.remove_unused(str(tmp_path))
-  assert sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob('*')) == [
-      'package', 'package/mpl-data', 'package/testing']
-
-
 def test_dockerfile_and_compose_file():
   assert 'ARG BASE_IMAGE=tensorflow/tensorflow:1.15.0-gpu-py3\n' in DOCKERFILE
   assert 'ENTRYPOINT ["python", "-m", "estimator_train"]\n' in DOCKERFILE
@@ -119,9 +112,11 @@ def test_dockerfile_and_compose_file():
   copied = [source for line in re.findall(r'^COPY (?!--from)(.*) \S+$', DOCKERFILE, re.MULTILINE)
             for source in line.split()]
   assert ignored[0] == '*' and copied and all('!' + source in ignored for source in copied)
-  text = (ROOT / 'deploy' / 'docker' / 'compose.yaml').read_text()
-  for line in ('context: ../..', 'image: estimator-train', 'shm_size: 1gb', 'memlock: -1',
-               '- ${DATA:-data}:/data', '- ${MODEL:-model}:/model', '- driver: nvidia',
-               'count: all', 'capabilities: [gpu]'):
-    assert re.search(r'^ +{}$'.format(re.escape(line)), text, re.MULTILINE), line
-  assert re.findall(r'^  ([\w-]+):$', text, re.MULTILINE) == ['train-cpu', 'train', 'data', 'model']
+  compose = yaml.safe_load((ROOT / 'deploy' / 'docker' / 'compose.yaml').read_text())
+  cpu, gpu = (compose['services'][name] for name in ('train-cpu', 'train'))
+  assert cpu['image'] == 'estimator-train' and cpu['build']['context'] == '../..'
+  assert cpu['volumes'] == ['${DATA:-data}:/data', '${MODEL:-model}:/model']
+  assert (cpu['shm_size'], cpu['ulimits']) == ('1gb', {'memlock': -1})
+  assert gpu.pop('extends') == {'service': 'train-cpu'} and len(compose['services']) == 2
+  assert gpu == {'deploy': {'resources': {'reservations': {'devices': [
+      {'driver': 'nvidia', 'count': 'all', 'capabilities': ['gpu']}]}}}}

@@ -79,22 +79,6 @@ def test_private_names_stay_in_their_module():
             path, node.lineno, node.attr)
 
 
-def test_methods_use_no_private_attributes_of_bases_in_other_modules():
-  for path, tree in TREES.items():
-    classes = [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
-    if path.parts[0] == 'tf_patches' or not classes:
-      continue
-    own, used = set(PUBLIC_ALL_THE_SAME), set()
-    for node in (node for one in classes for node in ast.walk(one)):
-      if isinstance(node, ast.FunctionDef):
-        own.add(node.name)
-      elif isinstance(node, (ast.Attribute, ast.Name)):
-        name = node.attr if isinstance(node, ast.Attribute) else node.id
-        is_of_self = getattr(getattr(node, 'value', None), 'id', None) == 'self'
-        (own if isinstance(node.ctx, ast.Store) else used if is_of_self else set()).add(name)
-    assert not {name for name in used - own if re.match('_[^_]', name)}, path
-
-
 def test_workarounds_are_documented():
   """Each docstring names the defect, and the documentation lists each module."""
   page = (ROOT / 'docs' / 'reference' / 'workarounds.md').read_text(encoding='utf-8')

@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 
-import pytest
 from conftest import ROOT
 
 from estimator_train import __main__ as program
@@ -67,8 +66,7 @@ def test_loss_that_is_not_finite(run_program, tmp_path):
           re.escape(str(tmp_path))), last), last
 
 
-@pytest.mark.parametrize('signum, code', [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
-def test_signal_saves_and_the_same_command_goes_on(run_program, tmp_path, signum, code):
+def test_a_signal_saves_and_the_same_command_resumes(run_program, tmp_path):
   arguments = ['--mode=train', '--model_dir={}'.format(tmp_path), *QUICK]
   process = subprocess.Popen(
       [sys.executable, '-m', 'estimator_train', '--train_steps=1000000', *arguments],
@@ -76,14 +74,14 @@ def test_signal_saves_and_the_same_command_goes_on(run_program, tmp_path, signum
   try:
     for line in process.stderr:
       if line.startswith('step 5/'):
-        process.send_signal(signum)
+        process.send_signal(signal.SIGINT)
         break
     _, err = process.communicate(timeout=SECS)
   finally:
     process.kill()
-  assert process.returncode == code, err
+  assert process.returncode == 130, err
   last = err.splitlines()[-1]
-  assert last.startswith('stopped by {} at step '.format(signal.Signals(signum).name))
+  assert last.startswith('stopped by SIGINT at step ')
   step = int(last.split('step ')[1].split(',')[0])
   assert step >= 5 and os.path.exists(str(tmp_path / 'model.ckpt-{}.index'.format(step)))
   assert (tmp_path / 'throughput.json').exists()

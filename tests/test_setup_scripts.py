@@ -93,7 +93,6 @@ PYENV = 'home/.pyenv/versions/{}/bin/python'
 # The Pythons of a machine, by their paths (True: the running one), and which of them is found.
 MACHINES = {
   'on PATH by its version': ({'bin/python' + VERSION: True}, 'bin/python' + VERSION),
-  'on PATH as python3': ({'bin/python3': True}, 'bin/python3'),
   'behind broken shims': (
     {'bin/python3.7': BROKEN_SHIM, 'bin/python3': BROKEN_SHIM, 'bin/python': True}, 'bin/python'),
   'under pyenv': ({PYENV.format(VERSION + '.2'): True}, PYENV.format(VERSION + '.2')),
@@ -133,7 +132,7 @@ def test_unsuitable_pythons_are_refused_and_listed(machine):
     assert '{}/python3: {} {}, {} bit, {}\n'.format(machine.bin, *fields) in result.stderr
 
 
-# uv, which says what it was asked, and knows a Python once it has installed it.
+# uv, which records its arguments, and knows a Python once it has installed it.
 UV = '''#!/usr/bin/env bash
 echo "$*" >>"$HOME/uv-calls"
 case "$*" in
@@ -282,49 +281,20 @@ def test_the_build_for_cpus_has_its_own_environments(machine, script, venv, comm
   assert machine.run(*script, ESTIMATOR_TRAIN_TF='onednn').returncode == 2
 
 
-LAUNCHER, TENSORBOARD = 'estimator_train.launcher.local_cluster', (
-  'estimator_train.launcher.with_tensorboard')
-
-
 def test_some_flags_start_other_programs(machine):
-  finished_environment(machine)
-  for flags, module in (
-      ('--local_workers=2', LAUNCHER), ('-local_workers', LAUNCHER), ('--local_ps=1', LAUNCHER),
-      ('--max_restarts=x', LAUNCHER), ('--local_cores=1', LAUNCHER), ('--local_gpus=1', LAUNCHER),
-      ('--tensorboard', TENSORBOARD), ('-tensorboard --local_workers=2', TENSORBOARD),
-      ('--local_workers=2 --tensorboard', TENSORBOARD), ('--local_workersx=2', 'estimator_train'),
-      ('local_workers=2', 'estimator_train'), ('--labels=--local_ps', 'estimator_train'),
-      ('--tensorboardx', 'estimator_train'), ('--labels=--tensorboard', 'estimator_train')):
-    arguments = ['--batch_size=8', *flags.split()]
-    assert last_line(machine.run('run_train.sh', *arguments)) == '-m {} {}'.format(
-      module, ' '.join(arguments))
-
-
-SUITE = '-m pytest -p no:cacheprovider tests --ignore=tests/benchmarks --numprocesses=auto ' \
-  '--maxprocesses=4 --dist='
-
-
-def test_the_tests_that_are_run(machine):
-  finished_environment(machine)
-  machine.write('scripts/install_clients', '#!/usr/bin/env bash\n: >"$HOME/clients"\nexit 2\n')
-  for arguments, command in (
-      ([], SUITE + 'loadfile -m not slow'),
-      (['--order=7'], SUITE + 'loadfile -m not slow --order=7'),
-      (['-k', 'a b'], '-m pytest -p no:cacheprovider -k a b')):
-    assert last_line(machine.run('tests/run.sh', *arguments)) == command
-  assert not (machine.home / 'clients').exists()
-  machine.write('.venv/lib/python3.7/site-packages/xdist/scheduler/worksteal.py', '')
-  assert last_line(machine.run('tests/run.sh', '--order=7', '--all')) == (
-    SUITE + 'worksteal --order=7')
-  assert (machine.home / 'clients').exists()
-
-
-def test_the_program_counts_from_when_the_environment_is_there(machine):
   finished_environment(
-    machine, python='#!/usr/bin/env bash\necho "$ESTIMATOR_TRAIN_STARTED_SECS"\n')
-  before = uptime_secs()
-  assert before <= float(last_line(machine.run('run_train.sh', '--help'))) <= uptime_secs()
-
-
-def uptime_secs():
-  return float(Path('/proc/uptime').read_text().split()[0])
+    machine, python='#!/usr/bin/env bash\necho "$ESTIMATOR_TRAIN_STARTED_SECS $*"\n')
+  for module, all_flags in (
+      ('estimator_train.launcher.local_cluster', '--local_workers=2 -local_workers --local_ps=1 '
+       '--max_restarts=x --local_cores=1 --local_gpus=1'),
+      ('estimator_train.launcher.with_tensorboard', '--tensorboard -tensorboard'),
+      ('estimator_train', '--local_workersx=2 local_workers=2 --labels=--local_ps --tensorboardx '
+       '--labels=--tensorboard')):
+    for flag in all_flags.split():
+      # Of both, TensorBoard is started, which starts the cluster.
+      more = ['--local_workers=2'] if module.endswith('tensorboard') else ['--batch_size=8']
+      printed = last_line(machine.run('run_train.sh', flag, *more))
+      started, _, command = printed.partition(' ')
+      assert command == ' '.join(['-m', module, flag, *more])
+      # The program counts its start-up from here, without the set-up.
+      assert 0 < float(started) <= float(Path('/proc/uptime').read_text().split()[0])

@@ -1,6 +1,6 @@
 """Describes a tenth of Fashion-MNIST: 600 training and 100 test images per class.
 
-The files ship with the package. `tests/tools/make_fashion_mnist_sample.py` generates them.
+The files ship with the package. `scripts/make_fashion_mnist_sample.py` generates them.
 """
 
 import os

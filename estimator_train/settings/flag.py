@@ -148,11 +148,6 @@ def flag_group(title: str) -> Callable[[Type[Group]], Type[Group]]:
   return register
 
 
-def remove_group(group: type) -> None:
-  """Unregisters a class that was registered by `flag_group`."""
-  del _GROUP_TITLES[group]
-
-
 def group_titles() -> Dict[type, str]:
   """Returns the title of each class that `flag_group` has registered, in registration order."""
   return dict(_GROUP_TITLES)

@@ -222,7 +222,7 @@ def verdict(reached: bool) -> str:
   return 'PASS' if reached else 'short of it'
 
 
-def say(text: str) -> None:
+def log(text: str) -> None:
   """Prints progress, on standard error."""
   print(text, file=sys.stderr, flush=True)
 
@@ -234,7 +234,7 @@ def exit_with(main: Callable[[], None]) -> None:
   try:
     main()
   except ChildFailed as error:
-    say('error: {}'.format(error))
+    log('error: {}'.format(error))
     sys.exit(1)
   except KeyboardInterrupt:
     sys.exit(128 + signal.SIGINT)

@@ -1,12 +1,12 @@
-"""This package beside its peers, for tests/benchmarks/run.sh.
+"""Compares this package with its peers, for tests/benchmarks/run.sh.
 
   tests/benchmarks/run.sh [NAME...] [--data_dir=DIR] [--train_pattern=PATTERN] [--pairs=5]
       [--output=benchmarks.json] [--quick] [--avx2]
 
 NAME is one of comparisons.py; all are measured when there is none. The sides of one run in turn,
 and what counts are the ratios of their medians, with the least and the greatest ratio of a pair
-beside them. Absolute figures are context: of one machine, on one day. After each comparison the
-output is written, and the same as Markdown beside it; the last line is the output as JSON.
+next to them. Absolute figures are context: of one machine, on one day. After each comparison the
+output is written, and the same as Markdown next to it; the last line is the output as JSON.
 
 --avx2 limits TensorFlow and PyTorch to AVX2, on a processor that has AVX-512. It is still another
 processor than one without: its caches, its clock and the units behind the instructions differ.
@@ -42,7 +42,7 @@ def main() -> None:
                       'of Fashion-MNIST (default: data/fashion_mnist)')
   parser.add_argument('--train_pattern', help='pattern of image files, quoted, in one folder a '
                       'class: some hundreds or more')
-  parser.add_count('--pairs', 5, 'rounds of each comparison')
+  parser.add_count('--pairs', 5, 'repetitions of each comparison')
   parser.add_argument('--quick', action='store_true', help='one pair of tiny sizes')
   parser.add_argument('--avx2', action='store_true',
                       help='limit TensorFlow and PyTorch to the instructions of AVX2')
@@ -68,12 +68,12 @@ def main() -> None:
       'comparisons': {}, 'failed': {}}
   for name in names:
     try:
-      rounds = pairs.measure(name, COMPARISONS[name], conditions, result['pairs'])
+      repetitions = pairs.measure(name, COMPARISONS[name], conditions, result['pairs'])
       result['comparisons'][name] = {
-          'title': COMPARISONS[name].title, 'figures': rounds,
-          'ratios': [pairs.ratio_of(ratio, rounds) for ratio in COMPARISONS[name].ratios]}
+          'title': COMPARISONS[name].title, 'figures': repetitions,
+          'ratios': [pairs.ratio_of(ratio, repetitions) for ratio in COMPARISONS[name].ratios]}
     except common.ChildFailed as error:
-      common.say('error: {}: {}'.format(name, error))
+      common.log('error: {}: {}'.format(name, error))
       result['failed'][name] = str(error).splitlines()[0]
     result['load_at_end'] = round(os.getloadavg()[0], 2)
     atomic.write_json(args.output, result)
@@ -97,7 +97,7 @@ def _check(parser: common.Parser, args: Any) -> List[str]:
       parser.error('image files are needed: {} without --train_pattern: give it'.format(
           ', '.join(want)))
     for name in want:
-      common.say('{} is left out: it needs --train_pattern'.format(name))
+      common.log('{} is left out: it needs --train_pattern'.format(name))
     names = [name for name in names if name not in want]
   try:
     args.data_dir = common.data_dir(SAMPLE if args.quick else args.data_dir)

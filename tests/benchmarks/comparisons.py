@@ -15,10 +15,10 @@ def _rates(title: str, over: str, under: Sequence[str], target: Any) -> Ratio:
 def _limit(name: str, build: str) -> Comparison:
   workload = sides.WORKLOADS[name]
   return Comparison(
-      'Share of the limit: {}, {}, batch {}, {} build'.format(
+      'Fraction of the limit: {}, {}, batch {}, {} build'.format(
           name, workload.model, workload.batch_size, build),
       {'training': sides.training(workload, build), 'alone': sides.parts(workload, build)},
-      (Ratio('training / the model alone, on made-up images', ('training', RATE),
+      (Ratio('training / the model alone, on synthetic images', ('training', RATE),
              (('alone', 'model'),), None),
        Ratio('training / what model and input reach at best together, on the same cores',
              ('training', RATE), (('alone', 'model'), ('alone', 'input')), .95)),
@@ -133,7 +133,7 @@ COMPARISONS: Dict[str, Comparison] = {
         (_rates('stock / model.fit on arrays', 'stock', ['arrays'], 1.0),
          _rates('stock / model.fit on tf.data', 'stock', ['tf.data'], None))),
     'fashion_input': Comparison(
-        'Whether the input keeps up with the model: Fashion-MNIST and made-up images, batch 256',
+        'Whether the input keeps up with the model: Fashion-MNIST and synthetic images, batch 256',
         {'real': sides.steady('stock'),
          'synthetic': sides.steady('stock', flags=['--dataset=synthetic', '--image_size=28,28'])},
         (_rates('real / synthetic', 'real', ['synthetic'], .95),)),
@@ -188,7 +188,7 @@ COMPARISONS: Dict[str, Comparison] = {
         (_rates('--cache_features / the whole network, stock', 'stock, features', ['stock'], 3.2),
          _rates('--cache_features / the whole network, oneDNN', 'onednn, features', ['onednn'],
                 3.8),
-         _rates('--cache_features / the head alone on made-up features, stock', 'stock, features',
+         _rates('--cache_features / the head alone on synthetic features, stock', 'stock, features',
                 ['stock, head alone'], .9),
          Ratio('computing the features / the whole network, stock',
                ('stock, features', 'computed_per_sec'), (('stock', RATE),), None)),

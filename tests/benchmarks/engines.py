@@ -107,7 +107,7 @@ def main() -> None:
     for number in range(1, args.pairs + 1):
       for side, run in sides.items():
         rates[side].append(run(model, args.deadline_secs))
-        common.say('{} {}/{}: {}: {:,.0f} images/s'.format(
+        common.log('{} {}/{}: {}: {:,.0f} images/s'.format(
             model, number, args.pairs, side, rates[side][-1]))
     results[model] = {
         'images_per_sec': {side: statistics.median(values) for side, values in rates.items()},

@@ -14,7 +14,7 @@ TORCH_VENV = common.ROOT / '.venv-torch'
 # only those with CUDA, 527 MB and as much again in libraries.
 TORCH = ['torch==2.13.0', 'numpy', 'pillow']
 _PYTHONS_OF_TORCH = ('3.11', '3.12', '3.10', '3.13')
-_TOLD = ('tensorflow', 'intel-tensorflow', 'torch', 'numpy', 'pillow')
+_PACKAGES = ('tensorflow', 'intel-tensorflow', 'torch', 'numpy', 'pillow')
 
 
 def python_of(venv: Path) -> str:
@@ -34,7 +34,7 @@ def ensure_torch(deadline_secs: float) -> str:
   if python is None:
     raise common.ChildFailed('PyTorch needs CPython {}: there is none'.format(
         ', '.join(sorted(_PYTHONS_OF_TORCH))), [])
-  common.say('Making {} with {}'.format(TORCH_VENV, python))
+  common.log('Making {} with {}'.format(TORCH_VENV, python))
   common.run_python(['-I', '-m', 'venv', '--clear', str(TORCH_VENV)], deadline_secs, python)
   common.run_python(['-I', '-m', 'pip', 'install', '--disable-pip-version-check'] + TORCH,
                     deadline_secs, python_of(TORCH_VENV))
@@ -60,8 +60,9 @@ def versions(python: str) -> Dict[str, str]:
   listed = subprocess.check_output(
       [python, '-I', '-m', 'pip', '--disable-pip-version-check', 'list', '--format=json'],
       stderr=subprocess.DEVNULL, universal_newlines=True)
-  told = {each['name'].lower().replace('_', '-'): each['version'] for each in json.loads(listed)}
+  versions = {each['name'].lower().replace('_', '-'): each['version']
+              for each in json.loads(listed)}
   version = subprocess.check_output([python, '-I', '-c', 'import platform as p; '
                                      'print(p.python_version())'], universal_newlines=True)
   return dict({'python': version.strip()},
-              **{name: told[name] for name in _TOLD if name in told})
+              **{name: versions[name] for name in _PACKAGES if name in versions})

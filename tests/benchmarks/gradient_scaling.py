@@ -1,4 +1,4 @@
-"""What two replicas do to the weights: the plain workflow beside this package.
+"""What two replicas do to the weights: the plain workflow compared with this package.
 
   python tests/benchmarks/gradient_scaling.py [--train_steps=3] [--replicas=2]
 

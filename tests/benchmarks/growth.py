@@ -1,6 +1,6 @@
 """How costs grow with sizes: each is measured at three sizes or more, on a log-log line.
 
-  python tests/benchmarks/growth.py [NAME...] [--rounds=3] [--quick]
+  python tests/benchmarks/growth.py [NAME...] [--repetitions=3] [--quick]
 
 NAME is one of SUBJECTS, all when there is none. A run is a process of its own and starts anew; the
 sizes of a subject run in turn. The slope of the line through the medians is the power of the size
@@ -64,7 +64,7 @@ class Subject(NamedTuple):
 def main() -> None:
   parser = common.Parser(__doc__)
   parser.add_argument('names', nargs='*', metavar='NAME', help=', '.join(SUBJECTS))
-  parser.add_count('--rounds', 3, 'runs at each size')
+  parser.add_count('--repetitions', 3, 'runs at each size')
   parser.add_argument('--quick', action='store_true', help='one run at tiny sizes')
   args = parser.parse_args()
   unknown = [name for name in args.names if name not in SUBJECTS]
@@ -74,22 +74,22 @@ def main() -> None:
   machine = common.machine()
   common.warm_up(DEADLINE_SECS)
   found = [line for name in args.names or list(SUBJECTS)
-           for line in _lines(name, 1 if args.quick else args.rounds, args.quick)]
+           for line in _lines(name, 1 if args.quick else args.repetitions, args.quick)]
   _report(machine, args, found)
   if not args.quick and not all(line['reached'] for line in found):
     sys.exit(1)
 
 
-def _lines(name: str, rounds: int, quick: bool) -> List[Dict[str, Any]]:
+def _lines(name: str, repetitions: int, quick: bool) -> List[Dict[str, Any]]:
   """Measures a subject; returns a line of each figure."""
   subject = SUBJECTS[name]
   sizes = subject.tiny if quick else subject.sizes
   values: Dict[str, Dict[int, List[float]]] = {}
-  for number in range(1, rounds + 1):
+  for number in range(1, repetitions + 1):
     for size in sizes:
       with tempfile.TemporaryDirectory(prefix='benchmark-') as folder:
         figures = subject.measure(size, folder)
-      common.say('{} {}/{}: {:,}: {}'.format(name, number, rounds, size, ', '.join(
+      common.log('{} {}/{}: {:,}: {}'.format(name, number, repetitions, size, ', '.join(
           '{:,.4g} {}'.format(value, figure) for figure, value in figures.items())))
       for figure, value in figures.items():
         values.setdefault(figure, {}).setdefault(size, []).append(value)
@@ -110,7 +110,7 @@ def line_of(title: str, figure: str, at: Dict[int, List[float]], bound: float) -
 
 def _report(machine: Dict[str, Any], args: Any, lines: Sequence[Dict[str, Any]]) -> None:
   print('{}; medians of {} run(s)\n'.format(common.machine_line(machine),
-                                            1 if args.quick else args.rounds))
+                                            1 if args.quick else args.repetitions))
   if args.quick:
     print('Of --quick, whose sizes are tiny: NO MEASUREMENT.\n')
   print(common.markdown_table(
@@ -249,7 +249,7 @@ def _replicas(size: int, unused_folder: str) -> Dict[str, float]:
 
 
 SUBJECTS: Dict[str, Subject] = {
-    # The first three are held in memory, the last one is streamed.
+    # The first three are cached in memory, the last one is streamed.
     'examples': Subject('examples in two gzipped files', (6000, 60000, 300000, 600000),
                         (60, 120, 240), _examples, {FIRST_STEP: LINEAR, PEAK: LINEAR}),
     'files': Subject('image files', (10000, 100000, 1000000), (64, 128, 256), _files,

@@ -46,18 +46,18 @@ Take = Callable[[], None]
 
 
 def cold(data: Dict[str, Any], batch_size: int) -> Dict[str, float]:
-  """Measures whole passes over the files, each begun with none of them in memory.
+  """Measures complete reads of the files, each begun with none of them in memory.
 
   The first batch of a pass is left out, with what it takes to start the threads. `from_memory`
   decodes and resizes the same images, whose contents are in memory before.
 
   Args:
-    data: the settings that say what is read.
+    data: the settings that determine what is read.
     batch_size: images of a batch.
 
   Returns:
     Images a second of each input; and `read_share`, the least share of the files' bytes that a pass
-    made the kernel get from storage, where it tells.
+    made the kernel get from storage, where it reports that.
   """
   settings = _settings(data)
   dataset = registry.describe(settings)
@@ -93,7 +93,7 @@ def fill(data: Dict[str, Any], batch_size: int, passes: int, folder: str) -> Dic
   once per process.
 
   Args:
-    data: the settings that say what is read.
+    data: the settings that determine what is read.
     batch_size: images of a batch.
     passes: epochs of each input, of which the median counts.
     folder: for the caches.
@@ -134,7 +134,7 @@ def cache(data: Dict[str, Any], batch_size: int, window_secs: float,
   Every window comes after a whole epoch in the same session, for all three.
 
   Args:
-    data: the settings that say what is read.
+    data: the settings that determine what is read.
     batch_size: images of a batch.
     window_secs: the least length of a window.
     folder: for the cache.
@@ -292,7 +292,7 @@ def _prepare(steps: int, others: Dict[str, Any], data: Dict[str, Any], images: i
   Args:
     steps: to time.
     others: settings besides.
-    data: the settings that say what is read.
+    data: the settings that determine what is read.
     images: how many of them, from all over the list.
     batch_size: images of a step.
     warmup_steps: before those that are timed.

@@ -7,7 +7,7 @@ checkpoints, evaluations and summaries, and looks at it from outside every few s
 it. After the warm-up, the first fifth of the time, a line is fitted to what grows by bytes; what is
 counted, and the time of a step, is compared between the first third and the last, by medians, as
 one moment would turn a line: a slow one of the machine, or one in which a checkpoint is open. The
-processor time of a step tells what the run does more of; the wall time also what else the machine
+processor time of a step shows what the run does more of; the wall time also what else the machine
 does.
 
 It exits with code 1 when a figure is above its bound.
@@ -119,7 +119,7 @@ def _watch(folder: Path, secs: float, sample_secs: float) -> Any:
       began = began or time.monotonic()
       samples.append(_look(process.pid, time.monotonic() - began, step, model_dir, log))
       if len(samples) % 60 == 0:
-        common.say('{secs:.0f} s: step {step}, {memory} bytes, {files} files'.format(
+        common.log('{secs:.0f} s: step {step}, {memory} bytes, {files} files'.format(
             **samples[-1]._asdict()))
     process.send_signal(signal.SIGTERM)
     code = process.wait(_END_SECS)

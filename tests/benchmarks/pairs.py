@@ -1,4 +1,4 @@
-"""Comparisons: what runs in turn, the ratios of medians that come of it, and how they are told."""
+"""Comparisons: what runs in turn, the ratios of medians that result, and how they are reported."""
 
 import statistics
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
@@ -6,8 +6,8 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tu
 import common
 
 Figures = Dict[str, float]
-# By side and figure, a value a round.
-Rounds = Dict[str, Dict[str, List[float]]]
+# By side and figure, a value per repetition.
+Repetitions = Dict[str, Dict[str, List[float]]]
 
 
 class Conditions(NamedTuple):
@@ -34,11 +34,11 @@ class Ratio(NamedTuple):
   """How many times one figure is another one.
 
   Attributes:
-    title: what it tells.
+    title: what it shows.
     over: side and figure above the line; of several sides, separated by `|`, the one with the
       highest median.
     under: those below it; of several rates, that of doing all of it for each image.
-    target: it is to be at least that; None: it is only told.
+    target: it is to be at least that; None: it is only reported.
   """
   title: str
   over: Tuple[str, str]
@@ -61,21 +61,21 @@ class Comparison(NamedTuple):
   needs: Tuple[str, ...] = ()
 
 
-def measure(name: str, comparison: Comparison, conditions: Conditions, pairs: int) -> Rounds:
+def measure(name: str, comparison: Comparison, conditions: Conditions, pairs: int) -> Repetitions:
   """Runs all sides in turn, so many times.
 
   Raises:
     common.ChildFailed: one of them failed.
   """
-  rounds: Rounds = {side: {} for side in comparison.sides}
+  repetitions: Repetitions = {side: {} for side in comparison.sides}
   for number in range(1, pairs + 1):
     for side, run in comparison.sides.items():
       figures = run(conditions)
       for figure, value in figures.items():
-        rounds[side].setdefault(figure, []).append(value)
-      common.say('{} {}/{}: {}: {}'.format(name, number, pairs, side, ', '.join(
+        repetitions[side].setdefault(figure, []).append(value)
+      common.log('{} {}/{}: {}: {}'.format(name, number, pairs, side, ', '.join(
           '{} {:,.5g}'.format(figure, value) for figure, value in figures.items())))
-  return rounds
+  return repetitions
 
 
 def combined(rates: Sequence[float]) -> float:
@@ -86,14 +86,14 @@ def combined(rates: Sequence[float]) -> float:
   return 1 / sum(1 / rate for rate in rates)
 
 
-def side_of(sides: str, figure: str, rounds: Rounds) -> str:
+def side_of(sides: str, figure: str, repetitions: Repetitions) -> str:
   """Returns that of several sides, separated by `|`, whose figure has the highest median."""
-  return max(sides.split('|'), key=lambda side: statistics.median(rounds[side][figure]))
+  return max(sides.split('|'), key=lambda side: statistics.median(repetitions[side][figure]))
 
 
-def ratio_of(ratio: Ratio, rounds: Rounds) -> Dict[str, Any]:
+def ratio_of(ratio: Ratio, repetitions: Repetitions) -> Dict[str, Any]:
   """Returns the ratio of the medians, the least and the greatest of a pair, and the verdict."""
-  over, *others = [rounds[side_of(sides, figure, rounds)][figure]
+  over, *others = [repetitions[side_of(sides, figure, repetitions)][figure]
                    for sides, figure in (ratio.over,) + ratio.under]
   found: Dict[str, Any] = dict(common.median_ratio(
       over, [combined(values) for values in zip(*others)]))
@@ -110,8 +110,8 @@ def ratio_rows(ratios: Sequence[Dict[str, Any]]) -> List[List[str]]:
       ['{:g}'.format(ratio['target']), common.verdict(ratio['reached'])]) for ratio in ratios]
 
 
-def figure_rows(rounds: Rounds) -> List[List[str]]:
+def figure_rows(repetitions: Repetitions) -> List[List[str]]:
   """Returns the cells of a table of figures: side, figure, median, least and greatest."""
   return [[side, figure, '{:,.5g}'.format(statistics.median(values)),
            '{:,.5g} to {:,.5g}'.format(min(values), max(values))]
-          for side, figures in rounds.items() for figure, values in figures.items()]
+          for side, figures in repetitions.items() for figure, values in figures.items()]

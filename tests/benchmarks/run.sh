@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Measures this package beside its peers: sets up what is missing, then the comparisons.
+# Compares this package with its peers: sets up what is missing, then the comparisons.
 #
 #   tests/benchmarks/run.sh [NAME...] [--train_pattern=PATTERN] [--pairs=5] [--quick]
 #
 # In .venv/ and .venv-onednn/, as run_train.sh makes them, and .venv-torch/ for PyTorch. Without a
-# NAME all are measured, which takes hours. --help tells of the rest.
+# NAME all are measured, which takes hours. --help shows the rest.
 set -euo pipefail
 
 unset ESTIMATOR_TRAIN_TF  # Both builds are measured.

@@ -1,4 +1,4 @@
-"""The sides of the comparisons: how each is run, and what it tells.
+"""The sides of the comparisons: how each is run, and what it reports.
 
 A side is a process of its own. Its figures are seconds from just before it is spawned, images a
 second once it is warm, and the peak of its memory in millions of bytes.
@@ -33,8 +33,8 @@ def _script(name: str, arguments: Sequence[str], build: str, conditions: Conditi
 
 
 def _figures(child: common.Child, names: Sequence[str]) -> Figures:
-  told = json.loads(child.lines[-1])
-  return {name: told[name] for name in names}
+  found = json.loads(child.lines[-1])
+  return {name: found[name] for name in names}
 
 
 def _data(conditions: Conditions) -> List[str]:
@@ -165,19 +165,19 @@ steady = functools.partial(training, WORKLOADS['fashion_mnist'])
 
 
 def parts(workload: Workload, build: str) -> Side:
-  """Its model alone, on made-up images, and its input alone."""
+  """Its model alone, on synthetic images, and its input alone."""
   def run(conditions: Conditions) -> Figures:
     with tempfile.TemporaryDirectory(prefix='benchmark-') as model_dir:
       child = common.run_python(
           ['-m', 'estimator_train', '--mode=input_benchmark', '--model_dir=' + model_dir]
           + workload.flags(conditions), conditions.deadline_secs, conditions.pythons[build])
-    told = json.loads(child.lines[-1])
-    return {'model': told['model_images_per_sec'], 'input': told['warm_images_per_sec']}
+    found = json.loads(child.lines[-1])
+    return {'model': found['model_images_per_sec'], 'input': found['warm_images_per_sec']}
   return run
 
 
 def _peer(workload: Workload, script: str, build: str, options: Sequence[str]) -> Side:
-  """The same training by others; the options say how their script does it."""
+  """The same training by others; the options determine how their script does it."""
   def run(conditions: Conditions) -> Figures:
     steps, warmup = _steps(conditions, workload.steps)
     return _figures(_script(script, [
@@ -223,7 +223,7 @@ def _measures(part: str, build: str, conditions: Conditions, **arguments: Any) -
 
 
 def images(part: str, **arguments: Any) -> Side:
-  """A round of the input from image files: published, this package's, and its yardsticks."""
+  """A pass of the input from image files: published, this package's, and its yardsticks."""
   def run(conditions: Conditions) -> Figures:
     with tempfile.TemporaryDirectory(prefix='benchmark-') as folder:
       more = dict(arguments, folder=folder) if part in ('cache', 'fill') else arguments
@@ -279,7 +279,7 @@ def _pinned_to(core: int) -> Iterator[None]:
 
 
 def accuracy(batch_size: int, scaling: str, warmup_epochs: int) -> Side:
-  """Three epochs of Fashion-MNIST, with another seed each round."""
+  """Three epochs of Fashion-MNIST, with another seed each time."""
   seeds = itertools.count(1)
 
   def run(conditions: Conditions) -> Figures:

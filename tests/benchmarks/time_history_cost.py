@@ -8,8 +8,8 @@ MonitoredTrainingSession, Estimator's own kind, with the hooks that Estimator al
 that stops at the last step, and the one that looks whether the loss is finite). Its step is one
 assign_add and a loss. It runs with TimeHistory and what that has the graph measure, and without
 them in turn; with `--hooks=progress` it is the hooks of the progress bar and of the epochs' lines,
-on a terminal that goes nowhere. Both sessions stay open meanwhile and the loops are short, some 20
-ms, so that a slow moment of the machine meets both, or falls out of the median.
+on a terminal whose output is discarded. Both sessions stay open meanwhile and the loops are short,
+some 20 ms, so that a slow moment of the machine affects both, or not the median.
 """
 
 import io

@@ -4,7 +4,7 @@
       [--workers=2] [--batch_size=32]
 
 What torchvision's ImageFolder does with Resize and ToTensor: float32 [B, 3, height, width] in
-[0, 1]. One pass over all files, which are dropped from the page cache first. PYTHON is one that has
+[0, 1]. All files are read once, after they are dropped from the page cache. PYTHON is one that has
 torch, which this package's has not: so nothing of it is imported. The last line is images a second
 without the first batch, which starts the workers, as JSON.
 """

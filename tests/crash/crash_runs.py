@@ -1,4 +1,4 @@
-"""A training that is started and killed, and what it left beside what another one left."""
+"""A training that is started and killed, and how its files differ from those of another one."""
 
 import argparse
 import contextlib

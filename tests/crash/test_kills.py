@@ -14,8 +14,8 @@ POINTS = 'during .*1-9|state before .*-60|promote before|os.rename before'
 
 @pytest.mark.slow
 @pytest.mark.parametrize('script, arguments, kind, faults', [
-    ('kills.py', ['--kills=2', '--steps=120', '--points=' + POINTS], 'kills', 9),
-    ('stop_signals.py', ['--signals=6', '--steps=40'], 'signals', 6)])
+    ('kills.py', ['--kills=1', '--steps=80', '--points=' + POINTS], 'kills', 8),
+    ('stop_signals.py', ['--signals=4', '--steps=40'], 'signals', 4)])
 def test_the_end_is_that_of_an_undisturbed_run(script, arguments, kind, faults, tmp_path):
   process = subprocess.run(
       [sys.executable, str(ROOT / 'tests' / 'crash' / script), '--keep={}'.format(tmp_path),

@@ -29,7 +29,7 @@ def test_the_sample_is_balanced():
 
 @pytest.mark.slow
 def test_the_sample_is_what_the_script_makes(tmp_path):
-  script = runpy.run_path(str(ROOT / 'tests' / 'tools' / 'make_fashion_mnist_sample.py'))
+  script = runpy.run_path(str(ROOT / 'scripts' / 'make_fashion_mnist_sample.py'))
   script['make'](str(real_data('fashion-mnist')), str(tmp_path))
   names = sorted(os.listdir(str(tmp_path)))
   assert names == sorted(os.listdir(fashion_mnist_sample.SAMPLE_FOLDER))

@@ -101,7 +101,7 @@ def test_slurm_gives_each_task_its_place(host):
        str(host.here), arguments] for index in range(3)]
   assert command_line.parse(arguments).distribution_strategy == 'multi_worker_mirrored'
   assert host.record('srun') == '--kill-on-bad-exit=0 --wait=3600\n'
-  # It waits for the last task as long as the user says.
+  # It waits for the last task as long as the user allows.
   assert host.run_job('--x=1', MAX_FINISH_SECS='60', SLURM_NTASKS='3').returncode == 0
   assert host.record('srun') == '--kill-on-bad-exit=0 --wait=60\n'
   text = SBATCH.read_text()

@@ -16,7 +16,7 @@ COUNT = 9
 
 @pytest.fixture
 def make_source(tmp_path, write_images):
-  """Makes a source of images whose pixels tell their place and their number."""
+  """Makes a source of images whose pixels encode their place and their number."""
   def make_source(format_of):
     rows, columns = np.mgrid[0:40, 0:60]
     images = {tmp_path / '{}.{}'.format(number, format_of(number)): np.stack(

@@ -29,7 +29,7 @@ def files(image_folders):
   paths = sorted((image_folders / 'train').glob('*/*.jpeg'))[:11]
   whole = paths[0].read_bytes()
   bad = [image_folders / 'train' / 'A' / name for name in ('cut.jpeg', 'text.jpeg', 'empty.jpeg',
-                                                           'gone "1".jpeg')]
+                                                           'link "1".jpeg')]
   for path, content in zip(bad, (whole[:len(whole) // 2], b'this is not an image', b'')):
     path.write_bytes(content)
   bad[3].symlink_to(image_folders / 'nowhere')

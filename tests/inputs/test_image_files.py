@@ -84,14 +84,3 @@ def test_a_model_of_grey_images_gets_one_channel(images):
   assert pixels.shape == (6,) + SIZE + (1,)
   ((colour, _),), _ = batches(source_of(images).make_eval_input_fn(BATCHING))
   assert pixels[4, :, :, 0] == pytest.approx(colour[4].dot([0.2989, 0.587, 0.114]), abs=0.01)
-
-
-def test_the_header_of_a_jpeg_shows_that_it_is_grey(images):
-  for path in images[:4]:
-    path.write_bytes(path.read_bytes()[:-200])  # Its header is whole, its pixels are not.
-  assert source_of(images[:4] + images[5:]).expects_grey()
-  assert not source_of(images[4:]).expects_grey()
-  for count in (0, 1, 5, 16, 17, 31, 32, 100):
-    indices = source.evenly_spaced(count, 16)
-    assert len(indices) == min(count, 16) and indices[:1] == list(range(count))[:1]
-    assert set(np.diff(indices)) <= {count // 16, count // 16 + 1}

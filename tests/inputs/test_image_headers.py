@@ -1,4 +1,4 @@
-"""What the audit says of a file, by the bytes of it; the decoder is that of training."""
+"""What the audit reports about a file, by its bytes; the decoder is that of training."""
 
 import io
 import warnings
@@ -63,7 +63,7 @@ ODD_EXIF = encoded('PNG', exif=b'Exif\0\0XX*\0' + b'\0' * 20)
     (b'no extension', [JPEG]), (b'a.JPG', [JPEG]), (b'a.numbers', [PNG]),
     (b'a.PNG', [PNG, encoded('PNG', 'RGBA'), ODD_EXIF]), (b'a.gif', [GIF])],
                          ids=lambda value: value.decode() if isinstance(value, bytes) else '')
-def test_nothing_to_say(found, path, files):
+def test_no_issues(found, path, files):
   assert [found(contents, path) for contents in files] == [{}] * len(files)
 
 

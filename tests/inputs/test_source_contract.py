@@ -257,16 +257,10 @@ def test_synthetic_examples_are_one_batch_again_and_again(make):
     np.testing.assert_array_equal(pixels, again)
 
 
-def test_what_has_no_source():
-  for split in (None, 'a path', (1, 2)):
-    with pytest.raises(ValueError, match='no source is implemented for ' + type(split).__name__):
-      factory.make_source(DataSet('any', LABELS, SHAPE), split)
-
-
 @pytest.mark.parametrize('given, small_bytes, cache', [
     ('auto', COUNT * 6, 'memory'), ('auto', COUNT * 6 - 1, 'none'), ('none', 1000, 'none'),
     ('memory', 0, 'memory')])
-def test_small_idx_files_are_held_by_default(make, monkeypatch, given, small_bytes, cache):
+def test_small_idx_files_are_cached_by_default(make, monkeypatch, given, small_bytes, cache):
   monkeypatch.setattr(idx_files, '_MAX_AUTO_CACHED_BYTES', small_bytes)
   dataset = make('idx_files').source.dataset
   settings = Settings(model_dir='any', train_steps=1, cache=given, batch_size=4)

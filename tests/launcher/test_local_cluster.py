@@ -9,7 +9,7 @@ import pytest
 from conftest import ROOT
 from launches import LAUNCHER, LONG, SECS
 
-from estimator_train.launcher import local_cluster, local_tasks
+from estimator_train.launcher import local_cluster
 
 
 @pytest.mark.parametrize('arguments, counts, strategy', [
@@ -81,19 +81,6 @@ def test_wrong_values(arguments, message, capsys, monkeypatch):
   assert local_cluster.main(arguments) == 2
   out, err = capsys.readouterr()
   assert out == '' and err.count('\n') == 1 and err.startswith('error: ' + message)
-
-
-def test_ports_can_be_had_and_are_kept_from_others():
-  socket = local_tasks.socket
-  with local_tasks._reserve_ports(3) as ports:
-    assert len(set(ports)) == 3
-    for port in ports:
-      with socket.socket() as listener:
-        with pytest.raises(OSError):
-          listener.bind(('', port))
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(('', port))
-        listener.listen(1)
 
 
 def test_leader_is_in_front_and_the_others_have_logs(launch):

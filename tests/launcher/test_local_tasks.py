@@ -1,14 +1,10 @@
 """How the tasks of a local cluster end: together, with which code, and when they start again."""
 
-import itertools
-import os
 import signal
 
 import pytest
 from conftest import is_alive, wait_until
 from launches import IGNORES, LONG, OBEYS, SHORT
-
-from estimator_train.launcher import local_tasks
 
 # Printed by the launcher; the leader prints its own error.
 ENDED = 'worker 1 ended with code {}: see model/logs/worker-1.log\n'
@@ -98,37 +94,3 @@ def test_tasks_die_with_the_launcher(launch):
   assert all(is_alive(pid) for pid in pids)
   process.kill()
   wait_until(lambda: not any(is_alive(pid) for pid in pids))
-
-
-class Process:
-  """A process that ends by any signal, or has ended with a code."""
-
-  def __init__(self, clock, code=None):
-    self.returncode, self.signals, self._clock = code, [], clock
-
-  def poll(self):
-    return self.returncode
-
-  wait = poll
-
-  def send_signal(self, signum):
-    self.signals.append((signum, next(self._clock)))
-    self.returncode = -signum
-
-
-@pytest.mark.parametrize('code, received, first_signal, earliest', [
-    (138, [], signal.SIGKILL, 60), (3, [], signal.SIGTERM, 5), (None, [10], signal.SIGUSR1, 0)])
-def test_limits_count_from_what_happened(tmp_path, monkeypatch, code, received, first_signal,
-                                         earliest):
-  """By a clock that advances by a second at each look."""
-  clock = itertools.count()
-  tasks = [local_tasks.LocalTask('worker', index) for index in range(2)]
-  cluster = local_tasks.LocalCluster(tasks, [], str(tmp_path), received,
-                                     clock=lambda: next(clock), sleep=lambda secs: None)
-  runs, ended = Process(clock), Process(clock, code)
-  processes = iter((runs, ended))
-  monkeypatch.setattr(cluster, '_start', lambda task, *_: local_tasks._RunningTask(
-      task, next(processes), os.devnull, 0))
-  assert cluster.run(max_restarts=0) == (code or 128 + signal.SIGUSR1)
-  (signum, secs), = runs.signals
-  assert signum == first_signal and earliest <= secs <= earliest + 5

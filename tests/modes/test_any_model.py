@@ -50,8 +50,7 @@ def predictions(done):
 
 
 @pytest.mark.parametrize('flags', [
-    TWO, TEXT, pytest.param(WEIGHTED, marks=pytest.mark.slow),
-    pytest.param(WORDS, marks=pytest.mark.slow)], ids=lambda flags: flags[0])
+    TWO, TEXT, pytest.param(WORDS, marks=pytest.mark.slow)], ids=lambda flags: flags[0])
 def test_resumed_and_on_two_replicas(run, tmp_path, flags):
   whole = run('whole', '--train_epochs=3', *flags).result
   assert whole['examples'] == own_examples.NUM_EXAMPLES and whole['global_step'] == 14

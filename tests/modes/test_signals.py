@@ -1,4 +1,4 @@
-"""SIGTERM, SIGINT and SIGUSR1 at every point of a run: what it leaves, and that it goes on."""
+"""SIGTERM, SIGINT and SIGUSR1 at every point of a run: what it leaves, and that it resumes."""
 
 import json
 import os
@@ -59,7 +59,7 @@ def train(run_program, tmp_path):
 
 
 def left_over(folder):
-  """Returns what nobody should find after a run: locks, and what was written aside."""
+  """Returns what nobody should find after a run: locks, and incomplete files."""
   return [path.name for path in folder.rglob('*')
           if path.name == 'run.lock' or path.name.endswith('.part') or '_temp_' in path.name
           or path.name.startswith('temp-')]
@@ -136,7 +136,7 @@ def test_while_training(train, inject, tmp_path, owner, name, at, signum, step):
 
 
 def test_while_exporting(train, inject, tmp_path, monkeypatch):
-  """At the end of a training, and on its own; the SavedModel is written by then, but aside."""
+  """At the end of a training, and on its own, when the SavedModel has its temporary name."""
   exports = tmp_path / 'exports'
   for signum, arguments in ((signal.SIGTERM, ['--train_steps=2']),
                             (signal.SIGINT, ['--mode=export'])):

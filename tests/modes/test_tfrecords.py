@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 from conftest import ROOT, record_of, write_records
-from mode_runs import assert_same_weights, fails, image_flags, weights_of
+from mode_runs import assert_same_weights, fails, image_flags, measure_shortly, weights_of
 
 TINY = '--model=own_models:two_layers'
 
@@ -120,7 +120,8 @@ def test_what_cannot_be(run, image_records, tmp_path):
   assert evaluated.code == 0, evaluated.err
 
 
-def test_the_published_input_pipeline_and_the_input_benchmark(run):
+def test_the_published_input_pipeline_and_the_input_benchmark(run, monkeypatch):
+  measure_shortly(monkeypatch)
   published = '--input_pipeline=published'
   done = run('--train_epochs=4', published)
   assert done.code == 0 and done.result['examples_seen'] == 72, done.err
@@ -149,7 +150,7 @@ RECIPE = ['--augment=crop_flip', '--weight_decay=0.01', '--label_smoothing=0.1']
 def test_the_recipe_resumed_and_on_two_replicas(train, tmp_path):
   whole = train('whole', '--train_steps=6', *RECIPE)
   train('parts', '--mode=train', '--train_steps=2', *RECIPE)
-  train('parts', '--mode=train', '--train_steps=6', *RECIPE)
+  train('parts', '--mode=train', '--train_steps=6', '--num_cpu_replicas=2', *RECIPE)
   assert_same_weights(tmp_path / 'parts', tmp_path / 'whole')
   two = train('two', '--train_steps=6', '--num_cpu_replicas=2', *RECIPE)
   assert_same_weights(tmp_path / 'two', tmp_path / 'whole')

@@ -40,7 +40,7 @@ ROUTES = ('--cache=none', '--cache=memory', '--num_cpu_replicas=2')
 # One epoch at the published batch of 256 takes plain `model.fit` of TensorFlow 1.15 to 0.928 and
 # 0.933 (seeds 1 and 2), so 0.95 needs more steps than that.
 @pytest.mark.parametrize('data, batch_size, at_least, routes', [
-    pytest.param('real', 256, 0.92, ROUTES, marks=pytest.mark.slow),
+    pytest.param('real', 256, 0.92, ROUTES[::2], marks=pytest.mark.slow),
     pytest.param('real', 32, 0.95, ROUTES[1:2], marks=pytest.mark.slow),
     ('generated', 32, 0.95, ROUTES)], indirect=['data'])
 def test_three_input_routes_reach_the_same_place(run, tmp_path, batch_size, at_least, routes):
@@ -51,6 +51,7 @@ def test_three_input_routes_reach_the_same_place(run, tmp_path, batch_size, at_l
   assert max(accuracies) - min(accuracies) <= 0.005
 
 
+@pytest.mark.parametrize('data', ['generated'], indirect=True)
 def test_mnist_8gpu_takes_a_few_steps(run, tmp_path):
   done = run('mnist_8gpu', 'mnist', '--mode=train', '--train_steps=2', '--batch_size=32',
              '--num_cpu_replicas=2')
@@ -59,7 +60,7 @@ def test_mnist_8gpu_takes_a_few_steps(run, tmp_path):
 
 # Chance is 0.1; the simple form takes few steps.
 @pytest.mark.parametrize('form, flags, at_least', [
-    ('simple', [], .4), ('practical', ['--train_epochs=1'], .7)])
+    ('simple', [], .4), ('practical', ['--train_steps=300'], .7)])
 def test_mnist_multi_worker_on_one_worker(run, form, flags, at_least):
   done = run('mnist_multi_worker_' + form, 'fashion-mnist', '--log_every_steps=10', *flags)
   losses = [float(line.split('loss ')[1].split(',')[0]) for line in done.err.splitlines()
@@ -76,15 +77,3 @@ def test_oct2017_takes_a_few_steps(run, data, tmp_path):
   assert done.result['global_step'] == 2 and done.result['examples'] == 32
   assert (tmp_path / 'model' / 'labels.txt').read_text().split() == [
       'CNV', 'DME', 'DRUSEN', 'NORMAL']
-
-
-def test_evaluation_of_all_examples(run, data):
-  """The same figures for any batch size and any number of replicas."""
-  run('fashion_mnist', 'fashion-mnist', '--mode=train', '--train_steps=5')
-  found = [run('fashion_mnist', 'fashion-mnist', '--mode=evaluate', '--batch_size', batch_size,
-               '--num_cpu_replicas', replicas).result
-           for batch_size, replicas in ((1000, 1), (256, 2), (999, 3))]
-  assert {result['examples'] for result in found} == {10000 if data == 'real' else 500}
-  losses = [result['average_loss'] for result in found]
-  assert max(losses) - min(losses) < 1e-6
-  assert len({result['accuracy'] for result in found}) == 1

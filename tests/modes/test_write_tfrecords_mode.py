@@ -12,7 +12,7 @@ from estimator_train.modes import write_tfrecords
 
 @pytest.fixture
 def write(run_program, image_folders, tmp_path):
-  """Writes four shards into the folder `records`, unless more flags say otherwise."""
+  """Writes four shards into the folder `records`, unless more flags replace these."""
   def run(*more, data=None):
     if data is None:
       data = [*image_flags(image_folders), '--num_shards=4']

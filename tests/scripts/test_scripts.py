@@ -1,7 +1,6 @@
 """The scripts that measure the code and the tests, on packages of a few lines."""
 
 import json
-import shutil
 import subprocess
 import sys
 import textwrap
@@ -99,40 +98,3 @@ def test_code_metrics(tmp_path, capsys):
   with pytest.raises(SystemExit, match='2'):
     code_metrics.main([str(tmp_path / 'tests')])
   assert 'error: CHECKOUT must contain estimator_train/: got ' in capsys.readouterr().err
-
-
-TOY = {'estimator_train/__init__.py': '',
-       'estimator_train/toy.py': 'def is_small(number):\n  return number < 5\n',
-       'tests/test_toy.py': 'from estimator_train import toy\n\n\ndef test_small():\n'
-                            '  assert toy.is_small(4) and not toy.is_small(7)\n'}
-
-
-@pytest.mark.slow
-def test_mutants(tmp_path, clients_python):
-  """Of three mutants, the test finds that `<` becomes `>=`, but not `<=`, nor 6 for 5."""
-  checkout = tmp_path / 'toy'
-  wrapper = '#!/bin/sh\nexec {} "$@"\n'.format(sys.executable)
-  for name, text in dict(TOY, **{'.venv/bin/python': wrapper, 'scripts/empty': ''}).items():
-    (checkout / name).parent.mkdir(parents=True, exist_ok=True)
-    (checkout / name).write_text(text)
-  (checkout / '.venv' / 'bin' / 'python').chmod(0o755)
-  shutil.copy(str(ROOT / 'scripts' / 'mutants.py'), str(checkout / 'scripts'))
-
-  def run(*arguments):
-    return subprocess.run(
-        [clients_python, 'scripts/mutants.py', '--seed=5', '--count=3', *arguments],
-        cwd=str(checkout), stdout=subprocess.PIPE, universal_newlines=True, timeout=120,
-        check=True).stdout.splitlines()
-
-  mutants = run('list')
-  assert mutants == run('list')
-  assert sorted(mutant.partition(' ')[2] for mutant in map(str.strip, mutants)) == [
-      "estimator_train/toy.py:2 boundary: '<' -> '<='",
-      "estimator_train/toy.py:2 comparison: '<' -> '>='",
-      "estimator_train/toy.py:2 constant: '5' -> '6'"]
-  *results, last = run('run', 'tests')
-  assert results == [mutant + ': ' + ('tests/test_toy.py::test_small' if 'comparison' in mutant
-                                      else 'SURVIVED') for mutant in mutants]
-  assert last == '1 of 3 found'
-  assert [path.name for path in tmp_path.iterdir()] == ['toy']
-  assert (checkout / 'estimator_train' / 'toy.py').read_text() == TOY['estimator_train/toy.py']

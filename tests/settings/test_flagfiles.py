@@ -61,7 +61,7 @@ def test_mistakes_are_found_by_file_and_line(write):
       ('--train_epochs=1', '--train_steps=1 --train_epochs=1 (a.flags:2, a.flags:3): give one'),
       ('--augment=flip\n--cache=memory', '--augment=flip with --cache (a.flags:3, a.flags:4): '),
       ('--weights=a\0b', "line break or a null character: --weights='a\\x00b' (a.flags:3): remove"),
-      ('--flagfile=gone.flags', 'the flagfile cannot be read: gone.flags, included by a.flags:3 '
+      ('--flagfile=none.flags', 'the flagfile cannot be read: none.flags, included by a.flags:3 '
        '(No such file or directory): give --flagfile=FILE'),
       ('--flagfile=a.flags', 'must not include itself: a.flags, included by a.flags:3: remove'),
       ('--flagfile=b.flags', 'must not include itself: ./a.flags, included by b.flags:1: remove'),

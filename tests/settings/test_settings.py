@@ -2,46 +2,11 @@
 
 import pickle
 
-import attr
 import pytest
 
 from estimator_train.errors import InvalidValue, UserError
-from estimator_train.settings import Settings, command_line, rules, settings as lib, to_flagfile
-from estimator_train.settings.flag import all_flags, flag, flag_group, remove_group, satisfies
-
-
-@pytest.fixture
-def made_up_group(monkeypatch):
-  """Declares a group with one flag, and a rule between that and another one."""
-  @flag_group('made up')
-  @attr.s(auto_attribs=True, frozen=True)
-  class MadeUp:
-    made_up_norm: float = flag(0., 'norm of something; 0: none', check=satisfies(
-        lambda norm: norm >= 0, 'must be 0 or more', 'give one such as 1.5'))
-
-  rule = rules.Rule('RMSprop has no norm', 'made_up_norm optimizer', 'omit one of them',
-                    lambda s: s.made_up_norm and s.optimizer == 'rmsprop')
-  monkeypatch.setattr(rules, 'RULES', (*rules.RULES, rule))
-  yield MadeUp
-  monkeypatch.undo()
-  remove_group(MadeUp)
-  with pytest.raises(UserError, match='unknown flag: --made_up_norm'):
-    command_line.parse(['--made_up_norm=1'])
-  with pytest.raises(UserError, match='unknown keyword: made_up_norm'):
-    Settings(made_up_norm=1.)
-
-
-def test_a_flag_is_declared_in_one_place(made_up_group):
-  assert '\nmade up:\n  --made_up_norm: norm of something; 0: none (default: 0.0)\n' in (
-      command_line.help_text())
-  settings = command_line.parse(['--model_dir=x', '--train_steps=1', '--made_up_norm=1.5'])
-  assert settings == Settings(model_dir='x', train_steps=1, made_up_norm=1.5)
-  assert '\n--made_up_norm=1.5\n' in to_flagfile(settings)
-  assert settings.made_up_norm == settings[made_up_group].made_up_norm == 1.5
-  with pytest.raises(UserError, match='^made_up_norm must be 0 or more: .*=-1.0: give one'):
-    settings.evolve(made_up_norm=-1.)
-  with pytest.raises(UserError, match='RMSprop has no norm'):
-    settings.evolve(optimizer='rmsprop')
+from estimator_train.settings import Settings, command_line, settings as lib, to_flagfile
+from estimator_train.settings.flag import all_flags
 
 
 def test_settings_are_values():

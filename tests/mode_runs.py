@@ -7,6 +7,7 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 from estimator_train.datasets import fashion_mnist, mnist
+from estimator_train.modes.input_benchmark import rates
 
 
 def fails(done, message):
@@ -32,6 +33,12 @@ def publish_generated_files(folder, monkeypatch, num_train=60, num_test=20):
         file._replace(size=len(content), md5=hashlib.md5(content).hexdigest(),
                       urls=('http://127.0.0.1:1/' + file.name,))
         for file, content in zip(module.FILES, contents)))
+
+
+def measure_shortly(monkeypatch):
+  """Has the input benchmark measure for a moment instead of seconds."""
+  for name in ('_COLD_PASS_SECS', '_WARM_PASS_SECS', '_MAX_WARMUP_SECS', '_MIN_TIMED_SECS'):
+    monkeypatch.setattr(rates, name, 0.02)
 
 
 def weights_of(model_dir):

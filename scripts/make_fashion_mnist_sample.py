@@ -1,6 +1,6 @@
 """Makes the Fashion-MNIST sample of the package from the published files.
 
-  python tests/tools/make_fashion_mnist_sample.py PUBLISHED_FILES SAMPLE_FILES
+  python scripts/make_fashion_mnist_sample.py PUBLISHED_FILES SAMPLE_FILES
 
 where both are folders; the package's is estimator_train/datasets/fashion_mnist_sample_files.
 
@@ -18,7 +18,7 @@ import numpy as np
 
 PER_CLASS = {'train': 600, 't10k': 100}
 
-with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), '..', '..', 'estimator_train',
+with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), '..', 'estimator_train',
                        'datasets', 'fashion_mnist_sample_files', 'LICENSE'),
           encoding='utf-8') as license_file:
   LICENSE = license_file.read()

@@ -1,6 +1,6 @@
 """Makes examples/oct2017_sample.zip from the published images of OCT2017.
 
-  python tests/tools/make_oct2017_sample.py PUBLISHED_IMAGES examples/oct2017_sample.zip
+  python scripts/make_oct2017_sample.py PUBLISHED_IMAGES examples/oct2017_sample.zip
 
 PUBLISHED_IMAGES contains the folders `train` and `val`. The sample has all images in `val`, and
 from `train` the first image of each of the first patients of a class, without patients in `val`.

@@ -181,18 +181,15 @@ def _omit_damaged(data: PageData, model_dir: str, output_dir: str) -> PageData:
 
 
 def _render_run_page(data: PageData, model_dir: str, output_dir: str) -> str:
-  from estimator_train.reports import charts, prediction_chart, scaling_chart
+  from estimator_train.reports import charts, scaling_chart
 
   classes = evaluation.select_classes(data.evaluation)
   with charts.apply_chart_style():
     drawn = [*charts.draw_step_charts(data.steps, data.throughput),
-             *charts.draw_curves(data.curves), *charts.draw_output_charts(data.outputs)]
+             *charts.draw_curves(data.curves), *charts.draw_output_charts(data.outputs),
+             *scaling_chart.draw_scaling_charts(data.scaling)]
     if classes is not None:
       drawn.append(charts.draw_confusion_matrix(classes))
-    if scaling_chart.group_rows_by_series(data.scaling):
-      drawn.append(scaling_chart.draw_scaling_chart(data.scaling))
-      if data.scaling.get('predictions'):
-        drawn.append(prediction_chart.draw_prediction_chart(data.scaling))
   return _write_files(output_dir, 'page.html', drawn, data=data, content=page_content,
                       classes=classes, samples=[_load_sample(model_dir, sample)
                                                 for sample in data.samples])

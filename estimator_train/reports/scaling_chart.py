@@ -1,18 +1,17 @@
-"""Draws the scaling chart: examples/sec over the number of replicas or workers."""
+"""Draws the charts of a scaling sweep: examples/sec over the number of replicas or workers."""
 
-from typing import Any, Dict, List, Sequence, Tuple
+from typing import Any, Dict, Iterator, List, Sequence, Tuple
 
 import numpy as np
 
 from estimator_train.reports import charts, number_format
 from estimator_train.reports.charts import BLUE, GREEN, MUTED_COLOR, PURPLE, RED, Chart
 
-_FILE_NAME = 'scaling.png'
+_SCALING_FILE, _PREDICTION_FILE = 'scaling.png', 'scaling-prediction.png'
 # (colour, marker, line style) of each series.
-LINE_STYLES = {('weak', 'real'): (BLUE, 'o', '-'),
-                ('weak', 'synthetic'): (RED, 's', '-'),
-                ('strong', 'real'): (GREEN, '^', '-.'),
-                ('strong', 'synthetic'): (PURPLE, 'D', '-.')}
+_LINE_STYLES = {
+    ('weak', 'real'): (BLUE, 'o', '-'), ('weak', 'synthetic'): (RED, 's', '-'),
+    ('strong', 'real'): (GREEN, '^', '-.'), ('strong', 'synthetic'): (PURPLE, 'D', '-.')}
 
 # (`weak` or `strong` scaling, `real` or `synthetic` input).
 SeriesKey = Tuple[str, str]
@@ -34,9 +33,9 @@ def group_rows_by_series(sweep: Dict[str, Any]) -> Dict[SeriesKey, List[Dict[str
   series: Dict[SeriesKey, List[Dict[str, Any]]] = {}
   for row in sorted(sweep.get('table', []), key=lambda row: row[unit_key(sweep)]):
     key = (row['scaling'], row['input'])
-    if key in LINE_STYLES and number_format.is_number(row.get('examples_per_sec')):
+    if key in _LINE_STYLES and number_format.is_number(row.get('examples_per_sec')):
       series.setdefault(key, []).append(row)
-  return {key: series[key] for key in LINE_STYLES if key in series}
+  return {key: series[key] for key in _LINE_STYLES if key in series}
 
 
 def describe_units(sweep: Dict[str, Any]) -> str:
@@ -51,7 +50,15 @@ def describe_units(sweep: Dict[str, Any]) -> str:
       device_kind, device_kind or 'replicas')
 
 
-def draw_scaling_chart(sweep: Dict[str, Any]) -> Chart:
+def draw_scaling_charts(sweep: Dict[str, Any]) -> Iterator[Chart]:
+  """Yields the chart of the measured rates, and that of the predicted rates, if there are any."""
+  if group_rows_by_series(sweep):
+    yield _draw_scaling_chart(sweep)
+    if sweep.get('predictions'):
+      yield _draw_prediction_chart(sweep)
+
+
+def _draw_scaling_chart(sweep: Dict[str, Any]) -> Chart:
   """Draws the rates with their ranges and ideal scaling, and a second plot of the efficiencies."""
   figure, (rate_axes, efficiency_axes) = charts.make_subplots(470, (5, 3))
   descriptions = []
@@ -77,7 +84,7 @@ def draw_scaling_chart(sweep: Dict[str, Any]) -> Chart:
   caption = 'Medians of the runs, with bars from the slowest to the fastest run. A dashed line ' \
             'is linear scaling: the rate of one {} times the number of {}.'.format(unit[:-1], unit)
   return charts.render_chart(
-      figure, _FILE_NAME, 'Line chart of examples/sec over the number of {}: {}.'.format(
+      figure, _SCALING_FILE, 'Line chart of examples/sec over the number of {}: {}.'.format(
           describe_units(sweep), '; '.join(descriptions)), caption)
 
 
@@ -92,7 +99,7 @@ def _x_label(sweep: Dict[str, Any]) -> str:
 
 def _draw_rates(axes: Any, key: SeriesKey, rows: List[Dict[str, Any]],
                 counts: np.ndarray) -> None:
-  color, marker, line_style = LINE_STYLES[key]
+  color, marker, line_style = _LINE_STYLES[key]
   medians = np.array([row['examples_per_sec'] for row in rows])
   # The error bar of a row without `min` and `max` has length 0.
   lows, highs = (np.array([row['examples_per_sec'] if row.get(bound) is None else row[bound]
@@ -107,8 +114,47 @@ def _draw_rates(axes: Any, key: SeriesKey, rows: List[Dict[str, Any]],
 
 def _draw_efficiency(axes: Any, key: SeriesKey, rows: List[Dict[str, Any]],
                      counts: Sequence[int]) -> None:
-  color, marker, line_style = LINE_STYLES[key]
+  color, marker, line_style = _LINE_STYLES[key]
   points = [(count, 100 * row['efficiency']) for count, row in zip(counts, rows)
             if number_format.is_number(row.get('efficiency'))]
   if points:
     axes.plot(*zip(*points), color=color, marker=marker, linestyle=line_style, markersize=4.5)
+
+
+def _draw_prediction_chart(sweep: Dict[str, Any]) -> Chart:
+  """Draws the predicted rates with their intervals, and the measured rates."""
+  figure, (axes,) = charts.make_subplots(330)
+  unit = unit_key(sweep)
+  series: Dict[SeriesKey, List[Dict[str, Any]]] = {}
+  for row in sweep['predictions']['table']:
+    series.setdefault((row['scaling'], row['input']), []).append(row)
+  measured = group_rows_by_series(sweep)
+  descriptions = []
+  for key, rows in series.items():
+    color, marker, line_style = _LINE_STYLES[key]
+    counts = [row[unit] for row in rows]
+    axes.plot(counts, [row['examples_per_sec'] for row in rows], color=color, linestyle=line_style,
+              label='{} scaling, {} input'.format(*key))
+    axes.fill_between(counts, [row['low'] for row in rows], [row['high'] for row in rows],
+                      color=color, alpha=.15, linewidth=0)
+    points = measured.get(key, [])
+    axes.plot([row[unit] for row in points], [row['examples_per_sec'] for row in points], marker,
+              color=color, markersize=4.5)
+    last = rows[-1]
+    descriptions.append('{} scaling on {} input to {} ({} to {}) on {}'.format(
+        *key, number_format.format_quantity(last['examples_per_sec'], 'examples/sec'),
+        number_format.format_number(last['low']), number_format.format_number(last['high']),
+        last[unit]))
+  axes.set_xscale('log', base=2)
+  axes.set_yscale('log')
+  axes.xaxis.set_major_formatter(charts.TICK_FORMATTER)
+  axes.yaxis.set_major_formatter(charts.TICK_FORMATTER)
+  axes.set_ylabel('examples/sec')
+  axes.set_xlabel(unit)
+  axes.legend(loc='upper left')
+  caption = ('Predicted rates with intervals of {:.0%}, and measured rates as points, with '
+             'logarithmic axes. The model assumes that the connections of more {} are as fast as '
+             'those measured.').format(sweep['predictions']['interval'], unit)
+  return charts.render_chart(
+      figure, _PREDICTION_FILE, 'Line chart of predicted examples/sec over the number of {}: '
+      '{}.'.format(unit, '; '.join(descriptions)), caption)

@@ -75,12 +75,9 @@ def _count_examples(folder, monkeypatch):
 
 
 def _find_bad_images(folder, monkeypatch):
-  class Images:
-    def cache_key(self):
-      return 'key'
-
   monkeypatch.setattr(bad_images, 'find_undecodable', lambda source: [(3, 'truncated')])
-  return bad_images._find_undecodable_cached(Images(), 'train', str(folder))
+  source = mock.Mock(**{'cache_key.return_value': 'key'})
+  return bad_images._find_undecodable_cached(source, 'train', str(folder))
 
 
 DERIVED = {'estimator_train/record_index/*.npz': _read_record_index, 'a.npy': _read_array,

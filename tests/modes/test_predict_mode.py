@@ -95,21 +95,6 @@ def test_nothing_but_the_folder_of_the_run(run_well, predict, image_folders, tmp
   assert np.mean(right) == done.result['accuracy']
 
 
-def test_bad_files(predict, finished_run, awkward_images, write_idx):
-  done = predict(finished_run, '--input={}/*.jpeg'.format(awkward_images))
-  assert done.code == 2 and done.result['predicted'] == 5
-  *found, _ = lines(done.out)
-  assert [line['file'] for line in found] == sorted(map(str, awkward_images.glob('*.jpeg')))
-  bad = [line['file'] for line in found if 'error' in line]
-  assert [os.path.basename(path)[:-len('.jpeg')] for path in bad] == [
-      'broken_png_renamed', 'jpeg_12bit', 'text_renamed', 'truncated_half', 'zero_bytes']
-  assert all("cannot predict '{}' (".format(path) in done.err for path in bad)
-  assert 'error: some files could not be predicted: 5 bad file(s)' in done.err.splitlines()[-1]
-  done = predict(finished_run, '--input=' + write_idx(np.zeros((2, 30, 28)), [0, 1])[0])
-  assert done.code == 2 and done.result['predicted'] == 0
-  assert '(the images are 30x28, but the model requires 28x28)' in done.err.splitlines()[-1]
-
-
 def test_what_cannot_be(predict, finished_run, monkeypatch):
   monkeypatch.setattr(unlabelled, 'read_batches', None)  # Before any work.
   for arguments, message in (

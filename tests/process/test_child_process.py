@@ -29,15 +29,6 @@ def stand_in(tmp_path, monkeypatch):
   return write
 
 
-def test_from_any_folder(tmp_path, monkeypatch):
-  monkeypatch.chdir(str(tmp_path))
-  monkeypatch.delenv('PYTHONPATH', raising=False)
-  assert child_process.run_program(
-      ['--batch_size=0', '--train_steps=1', '--model_dir=x'], 'log.txt') == ChildRun(
-          2, None, '--batch_size is out of range: --batch_size=0: give an integer from 1 to '
-          '2147483647')
-
-
 def test_result_or_failure(stand_in):
   for line, code, result, error in (
       ('print("a table\\n{\\"mode\\": \\"x\\"}")', 0, {'mode': 'x'}, None),

@@ -252,8 +252,7 @@ def test_what_is_broken_is_left_out_and_named(tmp_path, caplog):
 
 @pytest.mark.parametrize('package', ['matplotlib', 'jinja2'])
 def test_without_its_packages_there_is_one_line(tmp_path, caplog, monkeypatch, package):
-  for name in [name for name in sys.modules if name.split('.')[0] == package]:
-    monkeypatch.setitem(sys.modules, name, None)
+  monkeypatch.setitem(sys.modules, package, None)
   with caplog.at_level(logging.INFO):
     assert page.write_page(str(tmp_path)) is None
   message, = caplog.messages
@@ -297,7 +296,6 @@ def test_sweeps(tmp_path):
   for row in contents['scaling.json']['table']:
     row['workers'] = row.pop('replicas')
   found = write(tmp_path, contents)
-  assert pictures(tmp_path) == {'scaling.png'}
   assert ('over the number of workers with 1 core(s) each: weak scaling on real input from '
           '1,000\u00a0examples/sec on 1 to 2,000\u00a0examples/sec on 4') in found.alts
   assert 'Rates by the number of workers' in [
@@ -322,13 +320,11 @@ def test_numbers_and_names_in_pictures():
 
 CHROMIUM = shutil.which('chromium') or shutil.which('chromium-browser')
 # A browser's windows are wider than a phone; frames are not. Each reports what does not fit.
-FRAMES = '''<!DOCTYPE html><title>frames</title><pre></pre>
+FRAMES = '''<pre></pre>
 <script>addEventListener('message', event => {
-  document.querySelector('pre').textContent += event.data + '\\n';
-});</script>
+  document.querySelector('pre').textContent += event.data + '\\n'; });</script>
 <iframe src="page.html" width="360" height="800" style="border:0"></iframe>
-<iframe src="page.html" width="1280" height="800" style="border:0"></iframe>
-'''
+<iframe src="page.html" width="1280" height="800" style="border:0"></iframe>'''
 MEASURE = '''<script>addEventListener('load', async () => {
   const root = document.documentElement;
   const inScroller = element => element.parentElement.closest('.scroll');

@@ -18,20 +18,14 @@ CONDITIONS = {'global_batch_size': 8, 'examples_per_step': 8, 'num_replicas': 1,
 
 def timing(*spans, pauses=(), traced=(), discarded_steps=0):
   """Makes a Timing of steps that are given as (seconds before, inside, of that waiting: or 0)."""
-  now, began, ended, waited = 100., [], [], []
-  for before, inside, *wait in spans:
-    began.append(now + before)
-    now = began[-1] + inside
-    ended.append(now)
-    waited.append(wait[0] if wait else 0.)
-  return Timing(began, ended, waited, START_UP, global_step=100 + len(spans), loss=0.25,
-                pauses=pauses, traced_steps=frozenset(traced))._replace(
-                    discarded_steps=discarded_steps)
+  edges = 100. + np.cumsum([span[:2] for span in spans])
+  return Timing(edges[::2].tolist(), edges[1::2].tolist(), [sum(span[2:]) for span in spans],
+                START_UP, 100 + len(spans), .25, pauses, frozenset(traced), discarded_steps)
 
 
 def summarize(timing, warmup_steps, examples_per_step=1, num_replicas=1):
   return step_times.summarize(step_times.select_timed_steps(timing, warmup_steps),
-                                   examples_per_step, num_replicas)
+                              examples_per_step, num_replicas)
 
 
 def write(folder, timing, warmup_steps=10, workers=(), **conditions):
@@ -43,11 +37,11 @@ def write(folder, timing, warmup_steps=10, workers=(), **conditions):
 
 
 def test_warm_up_of_short_and_of_long_runs(tmp_path):
+  short, long = [(0, 3), (1, 1)], [(0, 5), (0, 3), (1, 1)]
   for spans, warmup_steps, discarded, steady, timed, secs in (
-      ([(0, 3), (1, 1)], 0, 0, True, 2, 5), ([(0, 3), (1, 1)], 1, 0, True, 1, 2),
-      ([(0, 3), (1, 1)], 2, 0, False, 2, 5), ([(0, 3), (1, 1)], 10, 0, False, 2, 5),
-      ([(0, 5), (0, 3), (1, 1)], 2, 0, True, 1, 2), ([(0, 5), (0, 3), (1, 1)], 2, 1, True, 2, 5),
-      ([(0, 5), (0, 3), (1, 1)], 2, 2, True, 3, 10), ([(0, 5), (0, 3), (1, 1)], 2, 9, True, 3, 10)):
+      (short, 0, 0, True, 2, 5), (short, 1, 0, True, 1, 2), (short, 2, 0, False, 2, 5),
+      (short, 10, 0, False, 2, 5), (long, 2, 0, True, 1, 2), (long, 2, 1, True, 2, 5),
+      (long, 2, 2, True, 3, 10), (long, 2, 9, True, 3, 10)):
     result, figures = write(tmp_path, timing(*spans, discarded_steps=discarded), warmup_steps)
     assert result['steps_run'] == discarded + len(spans)
     assert figures['steady_state'] is steady and figures['steps_timed'] == timed
@@ -58,8 +52,6 @@ def test_warm_up_of_short_and_of_long_runs(tmp_path):
 
 SPREAD = [(0, 9)] + [(0, secs) for secs in (1., 1., 2., 2., 1.5, 1.5, 40., 3.)]
 TRACED = [(0, 1), (0, 2), (0, 9, 9), (0, 9, 9), (0, 3)]
-
-
 # A timing, the steps of its warm-up, the examples of a step, and figures.
 FIGURES = [
     (timing((0, 5), (0, 3), (1, 1), (1, 3), (0, 2)), 2, 8, {
@@ -97,7 +89,7 @@ def test_figures():
       assert found == pytest.approx(value), path
 
 
-def test_outliers():
+def test_outliers_are_the_slowest_in_the_order_of_the_steps():
   for spans, steps, secs in (
       (SPREAD[1:], [107], [40.]), ([(0, 1)], [], []),
       ([(0, 1)] * 200 + [(0, 50 + index) for index in range(30)], range(311, 331), range(60, 80))):
@@ -121,8 +113,8 @@ def test_shares_of_the_time():
     assert figures['verdict'] == verdict
 
 
-def test_files_and_result(tmp_path):
-  settings = Settings(model_dir=str(tmp_path), train_steps=2)
+def test_files_and_results(tmp_path):
+  settings = Settings(model_dir=str(tmp_path), train_steps=2, throughput_warmup_steps=1)
   no_step = Timing([], [], [], {}, 2, None)
   assert throughput.write_throughput_report(settings, CONDITIONS, no_step)['steps_run'] == 0
   assert throughput.worker_figures(settings, CONDITIONS, no_step) == {}
@@ -134,21 +126,18 @@ def test_files_and_result(tmp_path):
     assert result[name] == value and written.get(name, value) == value
   assert written['devices'] == ['/cpu:0'] and written['first_step_parts_secs'] == START_UP
   assert json.loads((tmp_path / 'report' / 'steps.json').read_text())['global_step'] == [101, 102]
-
-
-def worker(**given):
-  return dict({'steps_timed': 2, 'wall_secs': 5., 'examples': 16, 'step_secs_p50': 1.,
-               'session_run_secs_p50': 1., 'input_wait_secs_p50': 0., 'between_secs_p50': 0.,
-               'shares': {}}, **given)
-
-
-def test_workers(tmp_path):
+  # What a worker reports to the chief, and the chief writes.
+  worker = throughput.worker_figures(settings, CONDITIONS, timing((0, 9), (1, 3, .25)))
+  assert worker == {
+      'wall_secs': 4, 'steps_timed': 1, 'examples': 8, 'step_secs_p50': 4, 'between_secs_p50': 1,
+      'session_run_secs_p50': 3, 'input_wait_secs_p50': .25, 'shares': worker['shares']}
   for strategy, of_other, slowest, examples in (
       ('multi_worker_mirrored', {'input_wait_secs_p50': .5, 'between_secs_p50': .5}, 'worker 1',
        16),  # Each has counted those of all.
-      ('multi_worker_mirrored', {'input_wait_secs_p50': .5, 'step_secs_p50': 9.}, 'chief', 16),
+      ('multi_worker_mirrored', {'input_wait_secs_p50': .5, 'between_secs_p50': 0.,
+                                 'step_secs_p50': 9.}, 'chief', 16),
       ('parameter_server', {'examples': 80, 'step_secs_p50': .5}, 'chief', 16 + 80)):
-    other = worker(**of_other)
+    other = dict(worker, **of_other)
     _, figures = write(tmp_path, timing((0, 1, .25), (1, 3, .25)), 0, {'worker 1': other},
                        num_replicas=2, distribution_strategy=strategy)
     assert figures['slowest_worker'] == slowest
@@ -156,14 +145,6 @@ def test_workers(tmp_path):
     assert figures['examples_per_sec_per_replica'] == pytest.approx(examples / 5 / 2)
     assert figures['workers']['chief']['between_secs_p50'] == pytest.approx(.5)
     assert figures['workers']['worker 1'] == other
-
-
-def test_what_a_worker_reports_to_the_chief():
-  settings = Settings(throughput_warmup_steps=1)
-  figures = throughput.worker_figures(settings, CONDITIONS, timing((0, 9), (1, 3, .25)))
-  assert set(figures) == set(worker()) and figures['wall_secs'] == pytest.approx(4)
-  assert (figures['steps_timed'], figures['examples']) == (1, 8)
-  assert figures['input_wait_secs_p50'] == pytest.approx(.25)
 
 
 def test_curve_and_histogram_of_the_steps(tmp_path):
@@ -189,19 +170,15 @@ def test_curve_and_histogram_of_the_steps(tmp_path):
 
 def test_last_lines_of_the_log(caplog):
   caplog.set_level(logging.INFO, 'estimator_train')
-  best = {'global_step': 6, 'accuracy': 0.75, 'average_loss': 0.5}
-  last = {'accuracy': 0.5, 'best': dict(best, global_step=9)}
   for result, metric, expected in (
-      ({'accuracy': 0.5, 'best': best, 'examples_per_sec': 1234.5, 'verdict': 'input-bound'},
-       'accuracy', ['  accuracy    0.5000', '  best        accuracy 0.7500 at step 6',
-                    '  throughput  1,234 examples/sec; input-bound: steps wait for input']),
-      (last, 'average_loss', ['  accuracy    0.5000', '  best        average loss 0.5000 at step 9'
-                              ', the last step']),
+      ({'accuracy': 0.5, 'best': {'global_step': 9, 'average_loss': 0.5}, 'examples_per_sec': 1234.5,
+        'verdict': 'input-bound'}, 'average_loss',
+       ['  accuracy    0.5000', '  best        average loss 0.5000 at step 9, the last step',
+        '  throughput  1,234 examples/sec; input-bound: steps wait for input']),
       ({'loss': 0.5, 'best': {'global_step': 6, 'mae': None}}, 'mae',
        ['  loss        0.5000', '  best        mae not a number at step 6']),
       ({'examples_per_sec': 10., 'verdict': None}, None, ['  throughput  10 examples/sec'])):
     caplog.clear()
     throughput.log_summary(dict(result, global_step=9), metric, {
-        'report': None, 'model': 'runs/x/model.h5', 'checkpoint': 'runs/x/model.ckpt-9'})
-    assert caplog.messages == ['finished at step 9', *expected, '  model       runs/x/model.h5',
-                               '  checkpoint  runs/x/model.ckpt-9']
+        'report': None, 'model': 'runs/x/model.h5'})
+    assert caplog.messages == ['finished at step 9', *expected, '  model       runs/x/model.h5']

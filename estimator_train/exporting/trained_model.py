@@ -10,7 +10,7 @@ from estimator_train.datasets import registry as datasets
 from estimator_train.datasets.description import DataSet
 from estimator_train.distribution.devices import Devices, find_devices, make_session_config
 from estimator_train.errors import UserError
-from estimator_train.inputs import factory
+from estimator_train.inputs.data import make_batching
 from estimator_train.inputs.file_errors import translate_errors
 from estimator_train.inputs.source import Source
 from estimator_train.models import model_inputs, probabilities
@@ -154,7 +154,7 @@ def predict_examples(settings: Settings, trained: TrainedCheckpoint,
     UserError: the checkpoint belongs to another model.
   """
   batch_size, device = _prediction_device(settings)
-  batching = factory.make_batching(source.dataset, settings, False, batch_size)
+  batching = make_batching(source.dataset, settings, False, batch_size)
   with contextlib.closing(_make_session(settings, device)) as session, translate_errors(source):
     with session.graph.as_default(), session.as_default():
       with tf.device(device.names[0]):

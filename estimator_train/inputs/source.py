@@ -76,6 +76,8 @@ class Source(abc.ABC):
     can_cache_in_folder: whether the examples can be cached in a folder.
     is_in_memory: whether the examples are in memory, so that nothing is read or decoded.
     is_made_by_user: whether functions of the user make the examples.
+    num_examples: the number of examples that open_data has counted; None if it has not counted
+      them, or if the data set is infinite.
     last_stage: the name of the last stage of the input pipeline; None: the input pipeline has no
       stages for --mode=input_benchmark to measure.
   """
@@ -85,6 +87,7 @@ class Source(abc.ABC):
   can_cache_in_folder = False
   is_in_memory = False
   is_made_by_user = False
+  num_examples: Optional[int] = None
   last_stage: ClassVar[Optional[str]] = 'batch'
 
   def __init__(self, dataset: DataSet, split: Any) -> None:
@@ -142,6 +145,10 @@ class Source(abc.ABC):
   def class_indices(self) -> np.ndarray:
     """Returns the class indices, integer [N]; raises a UserError for infinite data."""
     raise self._infinite_error()
+
+  def class_counts(self) -> List[int]:
+    """Returns the number of examples per class; raises a UserError for infinite data."""
+    return np.bincount(self.class_indices(), minlength=len(self.dataset.labels)).tolist()
 
   def cache_key(self) -> str:
     """Returns a fingerprint of the examples, which changes if a file or an array changes.

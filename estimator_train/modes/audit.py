@@ -17,7 +17,7 @@ from estimator_train.datasets.description import DataSet
 from estimator_train.errors import UserError
 from estimator_train.files import atomic
 from estimator_train.inputs import bad_images, image_headers
-from estimator_train.inputs.factory import make_source
+from estimator_train.inputs.data import make_source
 from estimator_train.inputs.image_headers import FileIssue
 from estimator_train.inputs.image_source import ImageNames, ImageSource
 from estimator_train.inputs.source import BadExample

@@ -23,7 +23,8 @@ from estimator_train.distribution import threads
 from estimator_train.errors import UserError
 from estimator_train.exporting import trained_model
 from estimator_train.files import atomic
-from estimator_train.inputs import factory, unlabelled
+from estimator_train.inputs import unlabelled
+from estimator_train.inputs.data import make_source
 from estimator_train.process.progress import make_progress_bar
 from estimator_train.reports.evaluation import as_probabilities
 from estimator_train.settings import Settings, groups, rules
@@ -123,8 +124,8 @@ def _predict_examples(settings: Settings,
                       trained: trained_model.TrainedCheckpoint) -> Iterator[_OpenPredictions]:
   """Predicts the examples that functions of the user make."""
   dataset = own.describe_examples_to_predict(settings)
-  source = factory.make_source(
-      dataset, factory.make_source(dataset, dataset.test).with_count(settings.model_dir))
+  source = make_source(
+      dataset, make_source(dataset, dataset.test).with_count(settings.model_dir))
   source.check_and_count()
   with trained_model.predict_examples(settings, trained, source) as model:
     _log_model(settings, trained, model.device, model.batch_size)

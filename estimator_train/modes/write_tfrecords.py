@@ -18,7 +18,7 @@ from estimator_train.datasets import record_index, registry
 from estimator_train.datasets.description import DataSet
 from estimator_train.errors import UserError, printable
 from estimator_train.files import atomic, stored
-from estimator_train.inputs import bad_images, factory
+from estimator_train.inputs import bad_images, data
 from estimator_train.inputs.image_source import ImageSource
 from estimator_train.inputs.source import BadImage
 from estimator_train.run_dir.run_files import LABELS_FILE, make_folder
@@ -47,7 +47,7 @@ def run(settings: Settings) -> Dict[str, Any]:
   skipped: List[BadImage] = []
   make_folder(folder, 'output')
   if settings.on_bad_image == 'skip':
-    dataset, skipped = factory.skip_bad_examples(dataset, settings[groups.Input], folder)
+    dataset, skipped = data.skip_bad_examples(dataset, settings[groups.Input], folder)
   sources = _make_sources(dataset)
   num_shards = {name: _count_shards(name, source, settings) for name, source in sources.items()}
   _check_plan(folder, sources, dataset.labels, num_shards, settings.seed)
@@ -75,7 +75,7 @@ def _make_sources(dataset: DataSet) -> Dict[str, ImageSource]:
   sources = {}
   for name, split in (('train', dataset.train), ('eval', dataset.test)):
     if split is not None:
-      source = factory.make_source(dataset, split)
+      source = data.make_source(dataset, split)
       if not isinstance(source, ImageSource):
         raise UserError('--mode=write_tfrecords requires a data set of image files',
                         '--dataset=' + dataset.name,

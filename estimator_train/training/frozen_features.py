@@ -8,7 +8,8 @@ import tensorflow.compat.v1 as tf
 
 from estimator_train.distribution.devices import Devices, make_session_config
 from estimator_train.errors import UserError
-from estimator_train.inputs import array_cache, factory as inputs
+from estimator_train.inputs import array_cache
+from estimator_train.inputs.data import SingleEpoch
 from estimator_train.models.preprocessing import make_preprocess
 from estimator_train.settings import Settings, groups
 from estimator_train.tf_patches.keras import source_layers
@@ -54,7 +55,7 @@ def split_model(model: tf.keras.Model, model_name: str) -> SplitModel:
   return SplitModel(frozen_part, tf.keras.Model(features, outputs[layers[-1]]))
 
 
-def compute_features(frozen_part: tf.keras.Model, checkpoint: str, examples: inputs.SingleEpoch,
+def compute_features(frozen_part: tf.keras.Model, checkpoint: str, examples: SingleEpoch,
                      settings: Settings, devices: Devices) -> np.ndarray:
   """Computes the features of all training examples, or reads the features from a `--cache` folder.
 
@@ -112,7 +113,7 @@ def _num_frozen_layers(model: tf.keras.Model, layers: List[Any]) -> int:
 
 
 def _cache_key(frozen_part: tf.keras.Model, weight_values: List[np.ndarray],
-               examples: inputs.SingleEpoch, settings: Settings) -> str:
+               examples: SingleEpoch, settings: Settings) -> str:
   """Returns a digest of everything that determines the features."""
   digest = hashlib.md5('{} {} {} {}'.format(
       examples.cache_key, settings.preprocess, settings.cache_features_dtype,
@@ -123,7 +124,7 @@ def _cache_key(frozen_part: tf.keras.Model, weight_values: List[np.ndarray],
 
 
 def _compute_features_into(array: np.ndarray, frozen_part: tf.keras.Model,
-                           weight_values: List[np.ndarray], examples: inputs.SingleEpoch,
+                           weight_values: List[np.ndarray], examples: SingleEpoch,
                            settings: Settings, devices: Devices) -> None:
   """Computes the features of all examples in a new graph, and fills the array with the features."""
   with tf.Graph().as_default(), \

@@ -11,7 +11,6 @@ import tensorflow.compat.v1 as tf
 
 from estimator_train.cluster.state import READY
 from estimator_train.distribution.devices import make_session_config
-from estimator_train.inputs import factory as inputs
 from estimator_train.process.progress import Phase
 from estimator_train.settings import groups, user_code
 from estimator_train.tf_patches import saved_weights
@@ -167,13 +166,14 @@ def _save_initial_weights(
 
 def _wrap_loss(run: Run, model: tf.keras.Model) -> None:
   """Applies label smoothing and class weights; compiling the model again would remove metrics."""
-  settings, dataset = run.settings, run.data.dataset
+  settings = run.settings
   if settings.label_smoothing:
     model.loss = losses.SmoothedLoss(losses.get_loss(model), settings.label_smoothing)
   if settings.trains and settings.class_weights == 'balanced':
-    dataset.require_classes('--class_weights=balanced')
-    model.loss = losses.weight_classes(model.loss, losses.balanced_class_weights(
-        inputs.class_counts(dataset)))
+    run.data.dataset.require_classes('--class_weights=balanced')
+    assert run.data.train is not None
+    model.loss = losses.weight_classes(
+        model.loss, losses.balanced_class_weights(run.data.train.class_counts()))
 
 
 @contextlib.contextmanager
@@ -189,15 +189,15 @@ def _translate_errors(settings: groups.Model) -> Iterator[None]:
 
 def _values_to_compare(run: Run, model: tf.keras.Model) -> Dict[str, str]:
   """Returns values that must be the same on all workers; the keys describe the values."""
-  dataset = run.data.dataset
+  dataset, source = run.data.dataset, run.data.train
+  assert source is not None
   variables = json.dumps([[weight.op.name, weight.shape.as_list()] for weight in model.weights])
   return {
       'the step of the checkpoint in --model_dir': str(run.start.step),
       'the number of replicas': str(run.engine.devices.num_replicas),
       'the image shape': str(dataset.image_shape),
       'the class names': ','.join(dataset.labels),
-      'the training examples (digest)': inputs.make_source(
-          dataset, dataset.train).digest_of_examples(),
+      'the training examples (digest)': source.digest_of_examples(),
       "the model's variables (digest of their names and shapes)": hashlib.md5(
           variables.encode('utf-8')).hexdigest(),
   }

@@ -1,7 +1,7 @@
 """Opens a run: its devices, the checkpoint where it starts, its data, and its last step."""
 
 import logging
-from typing import Any, Dict, List, NamedTuple
+from typing import Any, Dict, NamedTuple
 
 import tensorflow.compat.v1 as tf
 
@@ -12,8 +12,7 @@ from estimator_train.distribution.devices import find_devices, prepare_devices
 from estimator_train.distribution.engines import make_engine
 from estimator_train.distribution.engines.engine import Engine
 from estimator_train.errors import UserError, join_items
-from estimator_train.inputs import factory as inputs
-from estimator_train.inputs.source import BadImage
+from estimator_train.inputs.data import Data, make_source, open_data
 from estimator_train.process.progress import Phase
 from estimator_train.process.start_up import StartUpTimer
 from estimator_train.run_dir.run_files import RunDir
@@ -24,20 +23,6 @@ from estimator_train.training.schedules import Schedule
 from estimator_train.training.start import Start, find_start
 
 _LOG = logging.getLogger('estimator_train')
-
-
-class RunData(NamedTuple):
-  """The data set of a run.
-
-  Attributes:
-    dataset: the data set.
-    sizes: the number of examples in each split.
-    skipped_images: the images that were removed from the data set because they cannot be decoded;
-      empty unless `--on_bad_image=skip`.
-  """
-  dataset: DataSet
-  sizes: inputs.SplitSizes
-  skipped_images: List[BadImage]
 
 
 class Run(NamedTuple):
@@ -57,7 +42,7 @@ class Run(NamedTuple):
   run_dir: RunDir
   engine: Engine
   start: Start
-  data: RunData
+  data: Data
   stop_step: int
   schedule: Schedule
   start_up: StartUpTimer
@@ -109,12 +94,15 @@ def open_run(settings: Settings, worker: Worker = SINGLE_WORKER) -> Run:
   engine = make_engine(settings, worker, devices)
   start = find_start(settings, run_dir, engine)
   with Phase('preparing the data'):
-    data = _open_data(settings, run_dir)
+    dataset = _obtain_dataset(settings)
+    run_dir.make()
+    data = open_data(dataset, settings, run_dir.path)
   chosen_checkpoint.find_run_dir(settings.model_dir, settings.checkpoint).warn_of_missing_records(
       start.step, bool(data.dataset.labels))
   stop_step, schedule = start.step, Schedule(settings.learning_rate)
   if settings.trains:
-    num_examples, examples_per_step = data.sizes.train, engine.examples_per_step
+    assert data.train is not None
+    num_examples, examples_per_step = data.train.num_examples, engine.examples_per_step
     stop_step = total_train_steps(settings, num_examples, examples_per_step, start.step,
                                   start.examples_seen)
     schedule = schedules.make_schedule(settings, num_examples, examples_per_step, stop_step)
@@ -130,18 +118,6 @@ def _check_early_stopping_flags(settings: groups.Evaluation, worker: Worker) -> 
                     'remove the evaluator, so that the chief evaluates, or omit these flags')
 
 
-def _open_data(settings: Settings, run_dir: RunDir) -> RunData:
-  """Obtains the data set, removes bad images if requested, and checks and counts the examples."""
-  dataset = _obtain_dataset(settings)
-  run_dir.make()
-  skipped_images: List[BadImage] = []
-  if settings.on_bad_image == 'skip':
-    dataset, skipped_images = inputs.skip_bad_examples(dataset, settings[groups.Input],
-                                                       run_dir.path)
-  dataset = inputs.count_examples(dataset, settings)
-  return RunData(dataset, inputs.check_files(dataset, settings), skipped_images)
-
-
 def _obtain_dataset(settings: Settings) -> DataSet:
   """Downloads missing files, checks class names, logs class counts, and returns the data set."""
   dataset = datasets.describe(settings)
@@ -149,8 +125,8 @@ def _obtain_dataset(settings: Settings) -> DataSet:
     assert settings.data_dir is not None
     download.download_files(dataset.files, settings.data_dir)
   chosen_checkpoint.check_class_names(settings.model_dir, settings.checkpoint, dataset.labels)
-  if settings.trains and inputs.make_source(dataset, dataset.train).class_indices_are_known:
-    counts = inputs.class_counts(dataset)
+  if settings.trains and make_source(dataset, dataset.train).class_indices_are_known:
+    counts = make_source(dataset, dataset.train).class_counts()
     _LOG.info('%d training images: %s; the largest class has %.1f times as many as the smallest%s',
               sum(counts), join_items(list(map('{} {}'.format, dataset.labels, counts))),
               max(counts) / min(counts),

@@ -66,7 +66,8 @@ class RunHooks:
                                                  settings.on_nan == 'skip', model.schedule)
     self.summaries = WriteSummaries(self.counter, event_dir, settings, stop_step,
                                     run.data.dataset.labels)
-    num_examples = run.data.sizes.train
+    assert run.data.train is not None
+    num_examples = run.data.train.num_examples
     self._progress = progress.ShowProgress(self.counter, metrics, event_dir, stop_step,
                                            settings.log_every_steps, engine.examples_per_step,
                                            num_examples, model.schedule,

@@ -7,9 +7,11 @@ from typing import NamedTuple, Optional
 from tqdm.contrib.logging import logging_redirect_tqdm
 
 from estimator_train.errors import CheckpointNotSaved, PeerLost, StoppedBySignal, TrainingFailed
-from estimator_train.inputs import factory as inputs
+from estimator_train.inputs import arrays
 from estimator_train.inputs.batching import Shard
+from estimator_train.inputs.data import make_batching, make_single_epoch, make_train_input_fn
 from estimator_train.inputs.file_errors import translate_errors
+from estimator_train.inputs.source import InputFn
 from estimator_train.process.signals import SignalState
 from estimator_train.reports.step_times import Timing
 from estimator_train.settings import groups
@@ -69,7 +71,7 @@ def train(run: Run, model: Model, signals: SignalState,
     early_stopping.remove_stop_reason(run.run_dir)
     run.run_dir.record_batch_size(run.start.step, run.engine.examples_per_step,
                                   run.start.examples_seen)
-  source = inputs.make_source(run.data.dataset, run.data.dataset.train)
+  source = run.data.train
   with translate_errors(source), run.engine.busy('preparing its input'):
     input_fn = _make_input_fn(run, model)
   run.start_up.end_phase('data')
@@ -104,23 +106,23 @@ def _outcome_without_training(run: Run) -> Outcome:
   return Outcome(timing, stop_reason=run.start.stop_reason)
 
 
-def _make_input_fn(run: Run, model: Model) -> inputs.InputFn:
+def _make_input_fn(run: Run, model: Model) -> InputFn:
   """Makes the training `input_fn`, which yields images or cached features of frozen layers."""
-  dataset, settings, engine = run.data.dataset, run.settings, run.engine
-  assert engine.worker.rank is not None
+  source, settings, engine = run.data.train, run.settings, run.engine
+  assert source is not None and engine.worker.rank is not None
   shard = Shard(engine.first_example(run.start.examples_seen), engine.size, engine.worker.rank,
                 engine.examples_per_worker)
+  batching = make_batching(source.dataset, settings, model.one_hot, engine.examples_per_replica,
+                           shard)
   if model.frozen_part is None:
-    return inputs.make_train_input_fn(dataset, settings, model.one_hot,
-                                      engine.examples_per_replica, shard)
+    return make_train_input_fn(source, settings, batching)
   model_dir = run.run_dir.path
   features = frozen_features.compute_features(
       model.frozen_part,
       save_hook.latest_checkpoint_and_step(model_dir)[0]
       or saved_weights.initial_weights_path(model_dir),
-      inputs.make_single_epoch(dataset, settings), settings, engine.devices)
-  return inputs.make_feature_input_fn(dataset, settings, model.one_hot,
-                                      engine.examples_per_replica, shard, features)
+      make_single_epoch(source, settings), settings, engine.devices)
+  return arrays.make_train_input_fn(source, features, source.class_indices(), batching)
 
 
 def _failure_with_context(error: TrainingFailed, run: Run, hooks: RunHooks) -> TrainingFailed:

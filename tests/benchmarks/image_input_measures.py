@@ -22,8 +22,14 @@ import tensorflow.compat.v1 as tf
 from estimator_train.datasets import registry
 from estimator_train.datasets.description import DataSet, ImageSplit
 from estimator_train.distribution import threads
-from estimator_train.inputs import factory
-from estimator_train.inputs.batching import UNSHARDED
+from estimator_train.inputs import arrays
+from estimator_train.inputs.data import (
+    make_batching,
+    make_single_epoch,
+    make_source,
+    make_train_input_fn,
+)
+from estimator_train.inputs.source import Source
 from estimator_train.modes.input_benchmark.rates import (
   bytes_read_from_storage,
   evict_from_page_cache,
@@ -69,7 +75,7 @@ def cold(data: Dict[str, Any], batch_size: int) -> Dict[str, float]:
   os.sync()  # Pages that are still to be written cannot be dropped.
   for name, input_fn in (
       ('published', _make_published_input_fn(dataset, batch_size)),
-      ('package', factory.make_train_input_fn(dataset, settings, True, batch_size)),
+      ('package', _make_input_fn(make_source(dataset, dataset.train), settings, True, batch_size)),
       ('from_memory', image_yardsticks.make_decoding_from_memory(
           [_read(file) for file in split.files], settings.image_size[:2], batch_size)),
       ('decoding', _make_decoding_input_fn(split, batch_size))):
@@ -114,11 +120,10 @@ def fill(data: Dict[str, Any], batch_size: int, passes: int, folder: str) -> Dic
       os.sync()  # Pages that are still to be written cannot be dropped.
       evict_from_page_cache(files)
       began = time.perf_counter()
-      source = factory.make_source(dataset, dataset.train)
+      source = make_source(dataset, dataset.train)
       kept.append(source)
       cached_settings = settings.evolve(cache=value)
-      with _opened(factory.make_train_input_fn_of(source, cached_settings, factory.make_batching(
-          dataset, cached_settings, True, batch_size))) as take:
+      with _opened(_make_input_fn(source, cached_settings, True, batch_size)) as take:
         for _ in range(batches):
           take()
         if number:
@@ -148,8 +153,8 @@ def cache(data: Dict[str, Any], batch_size: int, window_secs: float,
   input_fns = {'published': _make_published_input_fn(dataset, batch_size)}
   figures: Dict[str, float] = {}
   for name, value in (('memory', 'memory'), ('folder', folder)):
-    input_fns[name] = factory.make_train_input_fn(
-        dataset, settings.evolve(cache=value), True, batch_size)
+    input_fns[name] = _make_input_fn(
+        make_source(dataset, dataset.train), settings.evolve(cache=value), True, batch_size)
   for name, input_fn in input_fns.items():
     with _opened(input_fn) as take:
       for _ in range(batches):
@@ -161,23 +166,23 @@ def cache(data: Dict[str, Any], batch_size: int, window_secs: float,
 def plain(steps: int, **rest: Any) -> Dict[str, float]:
   """Measures training steps of the whole network, on images from memory; see _prepare."""
   run, model = _prepare(steps, {'cache': 'memory'}, **rest)
-  input_fn = factory.make_train_input_fn(run.data.dataset, run.settings, model.one_hot,
-                                         run.engine.examples_per_replica)
+  input_fn = _make_input_fn(run.data.train, run.settings, model.one_hot,
+                            run.engine.examples_per_replica)
   return {'images_per_sec': _train(run, model, input_fn, steps)}
 
 
 def features(steps: int, **rest: Any) -> Dict[str, float]:
   """Measures training steps with --cache_features, and what computing these takes."""
   run, model = _prepare(steps, {'cache_features': True}, **rest)
-  dataset, settings, engine = run.data.dataset, run.settings, run.engine
-  assert model.frozen_part is not None
+  source, settings, engine = run.data.train, run.settings, run.engine
+  assert source is not None and model.frozen_part is not None
   began = time.perf_counter()
   computed = frozen_features.compute_features(
       model.frozen_part, saved_weights.initial_weights_path(run.run_dir.path),
-      factory.make_single_epoch(dataset, settings), settings, engine.devices)
+      make_single_epoch(source, settings), settings, engine.devices)
   secs = time.perf_counter() - began
-  input_fn = factory.make_feature_input_fn(dataset, settings, model.one_hot,
-                                           engine.examples_per_replica, UNSHARDED, computed)
+  input_fn = arrays.make_train_input_fn(source, computed, source.class_indices(), make_batching(
+      source.dataset, settings, model.one_hot, engine.examples_per_replica))
   return {'images_per_sec': _train(run, model, input_fn, steps),
           'computed_per_sec': rest['images'] / secs}
 
@@ -284,6 +289,12 @@ def _images_per_sec(take: Take, batch_size: int, min_batches: int, min_secs: flo
   return batches * batch_size / secs
 
 
+def _make_input_fn(source: Source, settings: Settings, one_hot: bool,
+                   batch_size: int) -> InputFn:
+  return make_train_input_fn(source, settings, make_batching(
+      source.dataset, settings, one_hot, batch_size))
+
+
 def _prepare(steps: int, others: Dict[str, Any], data: Dict[str, Any], images: int,
              batch_size: int, warmup_steps: int, trainable_layers: int,
              model_dir: str) -> Tuple[Run, Model]:
@@ -308,7 +319,8 @@ def _prepare(steps: int, others: Dict[str, Any], data: Dict[str, Any], images: i
   chosen = np.linspace(0, len(split.files) - 1, images).astype(int)
   some = dataset._replace(train=ImageSplit(
       [split.files[index] for index in chosen], split.classes[chosen]))
-  return (run._replace(data=run.data._replace(dataset=some)), prepare(run))
+  return (run._replace(data=run.data._replace(
+      dataset=some, train=make_source(some, some.train))), prepare(run))
 
 
 def _train(run: Run, model: Model, input_fn: InputFn, steps: int) -> float:

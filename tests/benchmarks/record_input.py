@@ -38,7 +38,7 @@ from estimator_train.datasets.description import (
   ParsedRecordSplit,
 )
 from estimator_train.distribution import threads
-from estimator_train.inputs import factory
+from estimator_train.inputs import data
 from estimator_train.inputs.batching import Batching, Shard
 from estimator_train.inputs.source import InputFn
 from estimator_train.modes.input_benchmark.rates import evict_from_page_cache
@@ -128,7 +128,7 @@ class Data:
 
   def dataset(self, shape: Tuple[int, int, int], split: Any) -> Any:
     """Returns the source of a split."""
-    return factory.make_source(DataSet('any', self.labels, shape, split), split)
+    return data.make_source(DataSet('any', self.labels, shape, split), split)
 
   @functools.lru_cache(maxsize=None)  # noqa: B019
   def image_source(self) -> Any:

@@ -8,7 +8,7 @@ from conftest import batches
 
 from estimator_train import ArraySplit, DataSet, IdxSplit, ImageSplit, UserError
 from estimator_train.datasets import own
-from estimator_train.inputs import factory
+from estimator_train.inputs import data
 from estimator_train.settings import Settings
 
 LABELS, SHAPE = ('dark', 'light'), (4, 5, 1)
@@ -35,9 +35,11 @@ def describe(monkeypatch):
 def test_arrays_are_read_by_the_flags(describe):
   """Mixed, as a buffer that is small beside a class would not mix them."""
   dataset, settings = describe(DATA)
-  assert factory.check_files(dataset, settings) == (12, 12)
-  train, _ = batches(factory.make_train_input_fn(dataset, settings, True, 6), 2)
-  test, _ = batches(factory.make_eval_input_fn(dataset, settings, True, 6))
+  opened = data.open_data(dataset, settings, 'unused')
+  assert (opened.train.num_examples, opened.test.num_examples) == (12, 12)
+  batching = data.make_batching(dataset, settings, True, 6)
+  train, _ = batches(data.make_train_input_fn(opened.train, settings, batching), 2)
+  test, _ = batches(opened.test.make_eval_input_fn(batching))
   for found in (train, test):
     images, labels = (np.concatenate(part) for part in zip(*found))
     numbers = images[:, 0, 0, 0].tolist()
@@ -104,8 +106,9 @@ def test_files_are_read_as_those_of_built_in_sets(describe, write_idx, image_fol
   files = sorted((image_folders / 'train').rglob('*.jpeg'))
   split = ImageSplit(files, [path.parent.name == 'B' for path in files])  # Paths and booleans.
   dataset, settings = describe(DataSet('mine', LABELS, (8, 8, 3), split, split))
-  found, _ = batches(factory.make_eval_input_fn(dataset, settings, True, 18))
+  found, _ = batches(data.make_source(dataset, dataset.test).make_eval_input_fn(
+      data.make_batching(dataset, settings, True, 18)))
   assert found[0][0].shape == (18, 8, 8, 1)
   idx = IdxSplit(*write_idx(IMAGES[..., 0], CLASSES))
   dataset, settings = describe(DataSet('mine', LABELS, SHAPE, idx, idx))
-  assert factory.check_files(dataset, settings) == (12, 12)
+  assert data.open_data(dataset, settings, 'unused').test.num_examples == 12

@@ -8,7 +8,7 @@ import tensorflow.compat.v1 as tf
 from estimator_train.datasets.description import DataSet
 from estimator_train.distribution import devices, threads
 from estimator_train.errors import UserError
-from estimator_train.inputs import factory
+from estimator_train.inputs.data import make_batching
 from estimator_train.process import cpu_tuning
 from estimator_train.settings import Settings
 
@@ -76,7 +76,7 @@ def test_numbers_of_threads(monkeypatch, gpus, has_onednn, values, inter_op, pri
   monkeypatch.setattr(cpu_tuning, 'has_onednn', lambda: has_onednn)
   settings = settings_of(intra_op_parallelism_threads=7, num_cpu_replicas=2,
                          gpu_memory_growth=False, **values)
-  batching = factory.make_batching(DataSet('x', ('a', 'b'), (2, 2, 1), None, None), settings, False,
+  batching = make_batching(DataSet('x', ('a', 'b'), (2, 2, 1), None, None), settings, False,
                                    examples_per_batch=1)
   assert batching.private_threadpool_size == private
   assert batching.num_queued_calls == (0 if values.get('num_parallel_calls') else CORES)

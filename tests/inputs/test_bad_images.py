@@ -11,7 +11,7 @@ import pytest
 
 from estimator_train.datasets.description import DataSet, ImageSplit
 from estimator_train.errors import UserError
-from estimator_train.inputs import bad_images, factory
+from estimator_train.inputs import bad_images, data
 from estimator_train.inputs.image_files import ImageFileSource
 from estimator_train.settings import groups
 
@@ -77,7 +77,7 @@ def test_pixels_that_a_header_promises_take_no_memory(tmp_path, image_folders):
 def without_bad(files, tmp_path, fraction):
   split = ImageSplit([bytes(path) for path in files], np.arange(len(files), dtype=np.int32) % 2)
   dataset = DataSet('image_folder', ('A', 'B'), (8, 8, 3), train=split, test=None, files=())
-  return factory.skip_bad_examples(dataset, groups.Input(max_bad_images=fraction), str(tmp_path))
+  return data.skip_bad_examples(dataset, groups.Input(max_bad_images=fraction), str(tmp_path))
 
 
 def test_skip_until_a_file_changes(files, tmp_path, monkeypatch):

@@ -8,7 +8,7 @@ from conftest import batches, record_of, write_records
 
 from estimator_train.datasets import tfrecord
 from estimator_train.errors import UserError
-from estimator_train.inputs import factory, file_errors, image_records as module
+from estimator_train.inputs import data, file_errors, image_records as module
 from estimator_train.inputs.batching import Batching
 from estimator_train.settings import Settings, groups
 
@@ -20,7 +20,7 @@ def source_of(folder, **given):
   dataset = tfrecord.describe(Settings(
       dataset='tfrecord', mode='train', train_steps=1, model_dir=str(folder / 'model'),
       train_pattern=str(folder / 'train-*'), image_size=SHAPE[:2], **given))
-  return factory.make_source(dataset, dataset.train)
+  return data.make_source(dataset, dataset.train)
 
 
 @pytest.fixture

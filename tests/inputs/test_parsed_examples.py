@@ -9,7 +9,7 @@ from test_source_contract import SHAPE, parse, parse_batch, raw_record
 from estimator_train.datasets import own
 from estimator_train.datasets.description import DataSet, ExampleSplit, RecordSplit
 from estimator_train.errors import UserError
-from estimator_train.inputs import factory, parsed_examples, user_datasets
+from estimator_train.inputs import data, parsed_examples, user_datasets
 from estimator_train.inputs.batching import Batching
 from estimator_train.inputs.file_errors import translate_errors
 from estimator_train.settings import Settings
@@ -33,8 +33,7 @@ def source_of(monkeypatch, tmp_path):
     dataset = DataSet('any', ('a', 'b', 'c'), SHAPE, split)
     monkeypatch.setattr(own.user_code, 'call_function', lambda *unused: dataset)
     settings = Settings(dataset='own:data', mode='train', train_steps=1, model_dir=str(tmp_path))
-    described = factory.count_examples(own.describe(settings), settings)
-    return factory.make_source(described, described.train)
+    return data.open_data(own.describe(settings), settings, str(tmp_path)).train
 
   return source_of
 

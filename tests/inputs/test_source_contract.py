@@ -16,7 +16,7 @@ from PIL import Image
 from estimator_train.datasets import description, record_index
 from estimator_train.datasets.description import DataSet
 from estimator_train.errors import UserError
-from estimator_train.inputs import factory, file_errors, idx_files
+from estimator_train.inputs import data, file_errors, idx_files
 from estimator_train.inputs.batching import Batching, Order, Shard
 from estimator_train.settings import Settings, groups
 
@@ -97,7 +97,7 @@ def make(tmp_path, write_idx):
     else:
       split = (description.ArraySplit(images, classes) if kind == 'arrays'
                else description.SyntheticSplit(None))
-    return Made(factory.make_source(DataSet('any', LABELS, SHAPE, split), split), paths)
+    return Made(data.make_source(DataSet('any', LABELS, SHAPE, split), split), paths)
 
   return make
 
@@ -202,12 +202,12 @@ def test_a_damaged_example_is_named_or_skipped(make, tmp_path, kind, message):
     with pytest.raises(UserError, match=message), file_errors.translate_errors(source):
       source.check_and_count()
       batches(make_input_fn(BATCHING), 12)
-  dataset, skipped = factory.skip_bad_examples(source.dataset, groups.Input(max_bad_images=.05),
+  dataset, skipped = data.skip_bad_examples(source.dataset, groups.Input(max_bad_images=.05),
                                                str(tmp_path))
   assert len(skipped) == kind.startswith('image') and all(
       image.file.startswith(str(paths[0])) for image in skipped)
   if skipped:
-    rest = factory.make_source(dataset, dataset.train)
+    rest = data.make_source(dataset, dataset.train)
     assert rest.check_and_count() == len(rest.class_indices()) == COUNT - 1
     found, _ = batches(rest.make_eval_input_fn(BATCHING))
     assert numbers_of(found) == [number for number in range(COUNT)
@@ -262,12 +262,13 @@ def test_synthetic_examples_are_one_batch_again_and_again(make):
     ('memory', 0, 'memory')])
 def test_small_idx_files_are_cached_by_default(make, monkeypatch, given, small_bytes, cache):
   monkeypatch.setattr(idx_files, '_MAX_AUTO_CACHED_BYTES', small_bytes)
-  dataset = make('idx_files').source.dataset
+  source = make('idx_files').source
   settings = Settings(model_dir='any', train_steps=1, cache=given, batch_size=4)
-  assert factory.resolve_cache(dataset, settings) == cache
-  assert factory.resolve_cache(make('image_files').source.dataset, settings) == (
+  assert data.resolve_cache(source, settings) == cache
+  assert data.resolve_cache(make('image_files').source, settings) == (
       'none' if given == 'auto' else given)
-  _, graph = batches(factory.make_train_input_fn(dataset, settings, True, 4), 1)
+  _, graph = batches(data.make_train_input_fn(
+      source, settings, data.make_batching(source.dataset, settings, True, 4)), 1)
   reads = [node for function in graph.as_graph_def().library.function for node in function.node_def
            if node.op.startswith('FixedLengthRecordDataset')]
   assert bool(reads) == (cache == 'none')
@@ -280,10 +281,10 @@ def test_what_only_images_support(make, kind):
                         ({'augment': 'flip'}, 'can be augmented')):
     settings = Settings(model_dir='any', train_steps=1, mode='train', **flag)
     if is_image:
-      assert factory.check_files(dataset, settings) == (COUNT, None)
+      assert data.open_data(dataset, settings, 'unused').train.num_examples == COUNT
     else:
       with pytest.raises(UserError, match=message):
-        factory.check_files(dataset, settings)
+        data.open_data(dataset, settings, 'unused')
   if not is_image:
     with pytest.raises(UserError, match='published requires image files or TFRecord files'):
       make(kind).source.make_published_input_fn(BATCHING)

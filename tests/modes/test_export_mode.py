@@ -8,7 +8,7 @@ import tensorflow.compat.v1 as tf
 import training_runs
 from mode_runs import fails, image_flags
 
-from estimator_train.inputs import factory as inputs
+from estimator_train.inputs.data import make_batching
 from estimator_train.settings import command_line
 
 
@@ -16,7 +16,8 @@ def images_and_predictions(arguments, count):
   """Returns the first test examples, and the Estimator's outputs of the checkpoint for them."""
   settings = command_line.parse(arguments + ['--mode=evaluate', '--num_cpu_replicas=1'])
   run, model = training_runs.prepare(settings)
-  make = inputs.make_eval_input_fn(run.data.dataset, settings, model.one_hot, count)
+  make = run.data.test.make_eval_input_fn(
+      make_batching(run.data.dataset, settings, model.one_hot, count))
 
   def first():
     return make().take(1)

@@ -8,7 +8,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 from mode_runs import evaluated_steps, fails
 
-from estimator_train.inputs import factory
+from estimator_train.inputs.idx_files import IdxSource
 from estimator_train.settings import command_line
 
 THROUGHPUT_KEYS = {
@@ -193,8 +193,8 @@ def test_wrong_together_with_the_machine_or_the_data(run_program, arguments, tmp
 
 
 def test_an_evaluation_that_loses_examples(run_program, copied, monkeypatch):
-  whole = factory.make_eval_input_fn
-  monkeypatch.setattr(factory, 'make_eval_input_fn',
+  whole = IdxSource.make_eval_input_fn
+  monkeypatch.setattr(IdxSource, 'make_eval_input_fn',
                       lambda *given: lambda: whole(*given)().take(3))
   assert fails(run_program('--mode=evaluate', *copied),
                'the evaluation did not read all examples: 150 of 1000')

@@ -8,7 +8,7 @@ import attr
 
 from estimator_train.distribution import threads
 from estimator_train.errors import UserError
-from estimator_train.inputs import factory
+from estimator_train.inputs.data import resolve_cache
 from estimator_train.inputs.file_errors import translate_errors
 from estimator_train.models import registry as models
 from estimator_train.modes.input_benchmark import rates, report
@@ -36,8 +36,8 @@ def run(settings: Settings) -> Dict[str, Any]:
     run.data.dataset.require_images('--mode=input_benchmark')
     free_bytes = memory.available_bytes()
     _LOG.info('measuring the input')
-    dataset = run.data.dataset
-    with translate_errors(factory.make_source(dataset, dataset.train)):
+    assert run.data.train is not None
+    with translate_errors(run.data.train):
       measurement = rates.measure_input(run, prepared.one_hot)
     _LOG.info('measuring the model')
     model_segments = rates.measure_model(run, prepared, measurement)
@@ -45,8 +45,8 @@ def run(settings: Settings) -> Dict[str, Any]:
       threads.available_cores(), free_bytes,
       all(name.startswith('/cpu') for name in run.engine.devices.names),
       models.has_imagenet_weights(settings.model))
-  input_settings = attr.evolve(settings[groups.Input], cache=factory.resolve_cache(
-      dataset, settings[groups.Input]))
+  input_settings = attr.evolve(settings[groups.Input], cache=resolve_cache(
+      run.data.train, settings[groups.Input]))
   summary = report.summarize(input_settings, measurement, model_segments, environment)
   # `run.conditions` are the settings and devices that affect the rates, such as the batch size.
   result = report.write_report(settings[groups.Run], input_settings, run.conditions, summary,

@@ -18,7 +18,7 @@ import tensorflow.compat.v1 as tf
 
 from estimator_train.distribution import threads
 from estimator_train.errors import TrainingFailed
-from estimator_train.inputs import arrays, factory
+from estimator_train.inputs import arrays, data
 from estimator_train.inputs.source import FilePath, InputFn, Source
 from estimator_train.settings import Settings, groups
 from estimator_train.training.model import Model
@@ -88,16 +88,17 @@ def measure_input(run: Run, one_hot: bool) -> InputMeasurement:
     UserError: there is not enough memory or disk space for the cache.
     tf.errors.OpError: a file cannot be read.
   """
-  settings, dataset, num_examples = run.settings, run.data.dataset, run.data.sizes.train
-  source = factory.make_source(dataset, dataset.train)
-  batching = factory.make_batching(dataset, settings, one_hot, settings.batch_size)
-  cache = factory.resolve_cache(dataset, settings[groups.Input])
+  settings, source = run.settings, run.data.train
+  assert source is not None
+  num_examples = source.num_examples
+  batching = data.make_batching(source.dataset, settings, one_hot, settings.batch_size)
+  cache = data.resolve_cache(source, settings[groups.Input])
   is_cached = cache != 'none' or source.is_in_memory
   num_batches = None if num_examples is None else math.ceil(num_examples / settings.batch_size)
   evicted_files = source.files() + _find_cache_files(cache)
   evict_from_page_cache(evicted_files)
   bytes_before, began = bytes_read_from_storage(), clock()
-  train_input_fn = factory.make_train_input_fn_of(source, settings, batching)
+  train_input_fn = data.make_train_input_fn(source, settings, batching)
   source.wait_until_cached()
   prepare_secs = clock() - began
   # With a cache, a second pass would not be cold: the examples are in memory by now, or in a mapped
@@ -258,7 +259,7 @@ def measure_model(run: Run, model: Model,
   Raises:
     TrainingFailed: the loss is not finite.
   """
-  batching = factory.make_batching(
+  batching = data.make_batching(
       run.data.dataset, run.settings, model.one_hot,
       run.engine.examples_per_replica)._replace(image_shape=measurement.image_shape)
   batch_input_fn = arrays.make_synthetic_input_fn(batching, 1)

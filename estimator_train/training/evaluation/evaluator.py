@@ -10,8 +10,9 @@ from typing import Any, Callable, Dict, Optional, Tuple
 import tensorflow.compat.v1 as tf
 
 from estimator_train.errors import TrainingFailed, UserError
-from estimator_train.inputs import factory as inputs
+from estimator_train.inputs.data import make_batching
 from estimator_train.inputs.file_errors import translate_errors
+from estimator_train.inputs.source import InputFn
 from estimator_train.training.checkpoints import save_hook
 from estimator_train.training.evaluation import metrics as evaluation_metrics
 from estimator_train.training.evaluation.sample_predictions import (
@@ -61,20 +62,21 @@ class Evaluator:
       TrainingFailed: the loss is not finite.
       UserError: the input could not be read, or some examples were not evaluated.
     """
-    data, batch_size = self._run.data, self._run.engine.examples_per_replica
+    source, batch_size = self._run.data.test, self._run.engine.examples_per_replica
+    assert source is not None
     estimator = self._model.estimator
     path = path or save_hook.latest_checkpoint_and_step(estimator.model_dir)[0]
     assert path is not None
-    sample_hook = SamplePredictionsHook(data.sizes.test, batch_size)
-    with translate_errors(inputs.make_source(data.dataset, data.dataset.test)):
+    sample_hook = SamplePredictionsHook(source.num_examples, batch_size)
+    with translate_errors(source):
       if self._graph is None:
-        self._graph = _EvaluationGraph(estimator, inputs.make_eval_input_fn(
-            data.dataset, self._run.settings, self._model.one_hot, batch_size))
+        self._graph = _EvaluationGraph(estimator, source.make_eval_input_fn(make_batching(
+            source.dataset, self._run.settings, self._model.one_hot, batch_size)))
       metrics = self._graph.run(path, sample_hook, self._is_stop_requested)
     _release_free_memory()
-    if data.sizes.test not in (None, metrics['examples']):
+    if source.num_examples not in (None, metrics['examples']):
       raise UserError('the evaluation did not read all examples',
-                      '{} of {}'.format(metrics['examples'], data.sizes.test),
+                      '{} of {}'.format(metrics['examples'], source.num_examples),
                       'check whether the files were changed during the evaluation, and the '
                       'num_examples of a split of your own')
     if not math.isfinite(metrics['average_loss']):
@@ -119,7 +121,7 @@ class _EvaluationGraph:
     batch_means: the names of the metrics that are means over batches; see metrics.batch_means.
   """
 
-  def __init__(self, estimator: tf.estimator.Estimator, input_fn: inputs.InputFn) -> None:
+  def __init__(self, estimator: tf.estimator.Estimator, input_fn: InputFn) -> None:
     with tf.Graph().as_default() as graph:
       tf.set_random_seed(estimator.config.tf_random_seed)
       global_step = tf.train.create_global_step()

@@ -7,7 +7,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 import training_runs
 
-from estimator_train.inputs import factory
+from estimator_train.inputs.data import make_batching
 from estimator_train.settings import Settings
 from estimator_train.training.evaluation.evaluator import Evaluator
 
@@ -43,8 +43,8 @@ def test_figures_are_those_of_estimator(evaluated_run):
   run, model = training_runs.prepare(settings)
   for counted in evaluated[:2]:
     expected = model.estimator.evaluate(
-        factory.make_eval_input_fn(run.data.dataset, settings, True,
-                                   run.engine.examples_per_replica),
+        run.data.test.make_eval_input_fn(make_batching(
+            run.data.dataset, settings, True, run.engine.examples_per_replica)),
         checkpoint_path=counted['checkpoint'], name='estimators')
     assert counted['confusion_matrix'] == expected['confusion_matrix'].tolist()
     for name in ('global_step', 'accuracy', 'average_loss'):

@@ -11,7 +11,7 @@ from tensorboard.plugins.hparams import api_pb2, backend_context, list_session_g
 
 from estimator_train import __main__ as program
 from estimator_train.datasets import registry as datasets
-from estimator_train.inputs import factory as inputs
+from estimator_train.inputs import data
 from estimator_train.inputs.batching import Shard
 from estimator_train.settings import Settings
 
@@ -51,7 +51,9 @@ def first_batch(model_dir):
 
   def input_fn():
     tf.set_random_seed(settings.seed)  # As Estimator does.
-    return inputs.make_train_input_fn(dataset, settings, True, 24, Shard(0))()
+    return data.make_train_input_fn(
+        data.make_source(dataset, dataset.train), settings,
+        data.make_batching(dataset, settings, True, 24, Shard(0)))()
 
   ((pixels, labels),), _ = batches(input_fn, 1)
   with tf.Graph().as_default(), tf.Session() as session:

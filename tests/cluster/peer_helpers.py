@@ -8,6 +8,7 @@ from cluster_processes import free_addresses
 
 from estimator_train.cluster import rendezvous, tf_config
 from estimator_train.cluster.peers import Peers
+from estimator_train.cluster.start_timeout import StartTimeout
 
 SECS = 60
 
@@ -48,7 +49,7 @@ class Member:
   def _connect(self, values, secs, key):
     try:
       connections = rendezvous.connect(
-          self.cluster, values, rendezvous.StartTimeout(secs, self.log.append), key=key)
+          self.cluster, values, StartTimeout(secs, self.log.append), key=key)
       self._peers = Peers(self.cluster, connections, SECS, lambda *loss: self.lost.append(loss))
     except Exception as error:
       self._error = error

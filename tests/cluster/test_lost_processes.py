@@ -10,10 +10,11 @@ CODE = '''
 import os, sys, threading
 from estimator_train.cluster import rendezvous, tf_config
 from estimator_train.cluster.peers import Peers
+from estimator_train.cluster.start_timeout import StartTimeout
 from estimator_train.errors import PeerLost
 from estimator_train.process.signals import exit_now
 cluster = tf_config.parse_cluster(os.environ)
-connections = rendezvous.connect(cluster, {}, rendezvous.StartTimeout(300))
+connections = rendezvous.connect(cluster, {}, StartTimeout(300))
 peers = Peers(cluster, connections, float(sys.argv[1]),
               lambda *lost: exit_now('lost {}: {}'.format(*lost)))
 peers.announce_state('training')

@@ -2,7 +2,6 @@
 
 import contextlib
 import threading
-import time
 
 from cluster_processes import free_addresses
 
@@ -15,13 +14,6 @@ SECS = 60
 
 def workers(count):
   return {'worker': free_addresses(count)}
-
-
-def wait_until(condition, secs=SECS):
-  deadline = time.monotonic() + secs
-  while not condition():
-    assert time.monotonic() < deadline, 'this took too long'
-    time.sleep(.01)
 
 
 def in_thread(function, *arguments):

@@ -11,7 +11,7 @@ import time
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from estimator_train.cluster import network
-from estimator_train.cluster.rendezvous import StartTimeout
+from estimator_train.cluster.start_timeout import StartTimeout
 from estimator_train.cluster.tf_config import Cluster, Task
 from estimator_train.errors import UserError
 from estimator_train.files import atomic

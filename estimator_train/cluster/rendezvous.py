@@ -12,13 +12,11 @@ random challenge of the chief, that it has the same key. Without the variable, t
 | from | message | content | when |
 |---|---|---|---|
 | chief | `challenge` | a random ID | once connected |
-| member | `task` | its task; `values`: its shared values; and the next two | after `challenge` |
-| | `process` | a random ID; `secs`: since it connected to the chief for the first time | |
-| | `proof` | the HMAC | |
+| member | `task` | its task; `values`: its shared values; `proof`: the HMAC | after `challenge` |
 | member | `waiting` | true | each second |
 | chief | `wrong_key` | true | after `task` |
 | chief | `refused` | the name of a value that differs; `is_known`: if it has one | after `task` |
-| chief | `taken` | true | after `task`, if another process is registered as this task |
+| chief | `taken` | true | if another process has registered as this task |
 | chief | `missing` | up to 20 missing tasks | after `task`, and each second |
 | chief | `go` | true | when all are registered |
 """
@@ -26,23 +24,23 @@ random challenge of the chief, that it has the same key. Without the variable, t
 import hashlib
 import hmac
 import ipaddress
-import logging
 import secrets
 import socket
 import time
-from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from estimator_train.cluster import network
 from estimator_train.cluster.messages import Connection, parse_task, wait_readable
+from estimator_train.cluster.start_timeout import StartTimeout
 from estimator_train.cluster.tf_config import (
   Cluster,
   Task,
   describe_task_counts,
   listen_on_own_port,
 )
-from estimator_train.errors import PeerLost, UserError, printable
+from estimator_train.errors import UserError, printable
 
-_POLL_SECS, _RETRY_SECS, _HEARTBEAT_SECS, _LOG_EVERY_SECS = .2, .5, 1., 60.
+_POLL_SECS, _RETRY_SECS, _HEARTBEAT_SECS = .2, .5, 1.
 _CONNECT_TIMEOUT_SECS = 5.
 # The chief answers at once. If no answer arrives within this time, TensorFlow's server uses the
 # port: the chief is still training with the previous process of this task, and has not detected yet
@@ -53,48 +51,10 @@ _SILENCE_TIMEOUT_SECS = 10.
 _HANDSHAKE_TIMEOUT_SECS, _REFUSAL_TIMEOUT_SECS = 10., 2.
 # Longer values, such as 1,000 class names, are sent as their beginning and a digest.
 _MAX_VALUE_CHARS = 200
-_MAX_NAMES, _MAX_NAME_CHARS, _MAX_LOGGED_CHARS = 20, 40, 80
+_MAX_SENT_NAMES, _MAX_NAME_CHARS, _MAX_LOGGED_CHARS = 20, 40, 80
 KEY_VARIABLE = 'ESTIMATOR_TRAIN_CLUSTER_KEY'
 # A process that is not of this cluster could otherwise fill the disk of the log.
 _MAX_LOGGED_REFUSALS = 20
-
-
-class StartTimeout:
-  """The timeout of the rendezvous, which starts when this object is made.
-
-  Args:
-    timeout_secs: seconds to wait for the other members.
-    log: called with each line to log, such as the missing members once a minute.
-    clock: returns the time in seconds, from any origin.
-  """
-
-  def __init__(self, timeout_secs: float,
-               log: Callable[[str], None] = logging.getLogger('estimator_train').info,
-               clock: Callable[[], float] = time.monotonic) -> None:
-    self.log, self.clock = log, clock
-    self._timeout_secs, self._started_at = timeout_secs, clock()
-    self._logged_at = self._started_at
-
-  def log_or_raise(self, missing: Sequence[str]) -> None:
-    """Logs the missing tasks if a minute has passed since the last such line.
-
-    Args:
-      missing: descriptions of the tasks that this task waits for.
-
-    Raises:
-      PeerLost: the timeout has expired.
-    """
-    now = self.clock()
-    names = ', '.join(missing[:_MAX_NAMES])
-    if len(missing) > _MAX_NAMES:
-      names += ' and {} more'.format(len(missing) - _MAX_NAMES)
-    if now - self._started_at >= self._timeout_secs:
-      raise PeerLost('gave up waiting for {} after {:.0f} s (--start_timeout_secs)'.format(
-          names, self._timeout_secs))
-    if now - self._logged_at >= _LOG_EVERY_SECS:
-      self._logged_at = now
-      self.log('waiting for {}: {:.0f} s of at most {:.0f}'.format(
-          names, now - self._started_at, self._timeout_secs))
 
 
 def connect(cluster: Cluster, shared_values: Dict[str, str], timeout: StartTimeout,
@@ -115,7 +75,7 @@ def connect(cluster: Cluster, shared_values: Dict[str, str], timeout: StartTimeo
   Raises:
     PeerLost: a member did not connect in time.
     UserError: a shared value or the key of this task differs from that of the chief, another
-      process is registered as this task, or the chief's port cannot be opened.
+      process has registered as this task, or the chief's port cannot be opened.
   """
   shared_values = {name: _shorten(value) for name, value in dict(
       shared_values, TF_CONFIG=describe_task_counts(cluster)).items()}
@@ -155,17 +115,16 @@ def _is_loopback(address: str) -> bool:
     return host == 'localhost'
 
 
-def _make_proof(key: str, challenge: str, task: Task, process_id: str) -> bytes:
+def _make_proof(key: str, challenge: str, task: Task) -> str:
   return hmac.new(key.encode('utf-8', 'surrogateescape'),
-                  '{} {} {}'.format(challenge, task, process_id).encode('utf-8', 'replace'),
-                  'sha256').hexdigest().encode()
+                  '{} {}'.format(challenge, task).encode('utf-8', 'replace'), 'sha256').hexdigest()
 
 
 class _Member:
-  """A registered process: its connection, its random ID, and the time of its last message."""
+  """A registered process: its connection, and the time of its last message."""
 
-  def __init__(self, connection: Connection, process_id: Any, now: float) -> None:
-    self.connection, self.process_id, self.heard_at = connection, process_id, now
+  def __init__(self, connection: Connection, now: float) -> None:
+    self.connection, self.heard_at = connection, now
 
 
 class _ChiefRendezvous:
@@ -241,16 +200,14 @@ class _ChiefRendezvous:
   def _admit(self, connection: Connection, message: Dict[str, Any], now: float) -> None:
     """Registers a process as a member, or refuses it; ignores other messages."""
     task, values = parse_task(message.get('task')), message.get('values')
-    newcomer, secs = _Member(connection, message.get('process'), now), message.get('secs')
-    if (task is None or not isinstance(values, dict) or not isinstance(newcomer.process_id, str)
-        or not isinstance(secs, (int, float))):
+    if task is None or not isinstance(values, dict):
       return
-    proof = _make_proof(self._key, self._strangers[connection][0], task, newcomer.process_id)
-    if not hmac.compare_digest(proof, str(message.get('proof')).encode('utf-8', 'replace')):
+    expected = _make_proof(self._key, self._strangers[connection][0], task)
+    proof = str(message.get('proof')).encode('utf-8', 'replace')
+    if not hmac.compare_digest(proof, expected.encode()):
       self._log_refusal('refused {}: it has another {}'.format(task, KEY_VARIABLE))
       self._refuse(connection, now, wrong_key=True)
       return
-    registered = self._members.get(task)
     # Compares only the values that a parameter server sends: they are fewer than those of the
     # chief, because a parameter server builds no model.
     names = values if task.type == 'ps' else [*self._shared_values, *values]
@@ -261,23 +218,20 @@ class _ChiefRendezvous:
           self._shared_values.get(name)))
       # Without the chief's value, because the process may not belong to the cluster.
       self._refuse(connection, now, refused=name, is_known=name in self._shared_values)
-    elif task in self.missing_tasks() or (
-        registered is not None and registered.process_id == newcomer.process_id):
-      if registered is not None:
-        registered.connection.close()
-      self._strangers.pop(connection)
-      self._members[task] = newcomer
-      self._send_missing(connection)
-    elif registered is not None and now - registered.heard_at > secs:
-      # The registered process may be lost, and be replaced by this one, which connects again.
-      self._strangers.pop(connection)
-      connection.close()
-    else:
-      self._log_refusal('refused a second process for {}'.format(task))
+    elif task == self._cluster.task or task not in self._cluster.members:
       self._refuse(connection, now, taken=True)
+    else:
+      if task in self._members:
+        # The earlier connection is of the same process, of one that this process replaces, or of
+        # one that has the same task by mistake, and reads this message.
+        self._log_refusal('another process has started as {}'.format(task))
+        self._refuse(self._members[task].connection, now, taken=True)
+      self._strangers.pop(connection)
+      self._members[task] = _Member(connection, now)
+      self._send_missing(connection)
 
   def _send_missing(self, connection: Connection) -> None:
-    connection.send(missing=[str(task) for task in self.missing_tasks()[:_MAX_NAMES]])
+    connection.send(missing=[str(task) for task in self.missing_tasks()[:_MAX_SENT_NAMES]])
 
   def _refuse(self, connection: Connection, now: float, **message: Any) -> None:
     connection.send(**message)
@@ -306,9 +260,6 @@ def _connect_to_chief(cluster: Cluster, shared_values: Dict[str, str],
                       timeout: StartTimeout, key: str) -> Connection:
   """Returns a connection to the chief once the chief has released this member."""
   host, port = network.split_address(cluster.address(cluster.chief))
-  hello: Dict[str, Any] = {
-      'task': list(cluster.task), 'values': shared_values, 'process': secrets.token_hex()}
-  first_connected_at: Optional[float] = None
   while True:
     try:
       connection = Connection(network.connect(host, port, _CONNECT_TIMEOUT_SECS))
@@ -316,9 +267,7 @@ def _connect_to_chief(cluster: Cluster, shared_values: Dict[str, str],
       pass
     else:
       try:
-        first_connected_at = first_connected_at or timeout.clock()
-        hello['secs'] = timeout.clock() - first_connected_at
-        if _wait_for_release(connection, cluster, hello, timeout, key):
+        if _wait_for_release(connection, cluster, shared_values, timeout, key):
           return connection
       except BaseException:
         connection.close()
@@ -328,17 +277,9 @@ def _connect_to_chief(cluster: Cluster, shared_values: Dict[str, str],
     time.sleep(_RETRY_SECS)
 
 
-def _wait_for_release(connection: Connection, cluster: Cluster, hello: Dict[str, Any],
+def _wait_for_release(connection: Connection, cluster: Cluster, shared_values: Dict[str, str],
                       timeout: StartTimeout, key: str) -> bool:
-  """Waits until the chief releases this member; returns False if the connection is lost.
-
-  Args:
-    connection: a new connection to the chief.
-    cluster: the cluster.
-    hello: the answer to the challenge of the chief, without the proof.
-    timeout: the timeout.
-    key: the key of the proof.
-  """
+  """Waits until the chief releases this member; returns False if the connection is lost."""
   missing: Sequence[str] = [str(cluster.chief)]
   heard_at, sent_at = timeout.clock(), float('inf')
   silence_secs = _ANSWER_TIMEOUT_SECS
@@ -350,10 +291,10 @@ def _wait_for_release(connection: Connection, cluster: Cluster, hello: Dict[str,
       if message.get('go') is True:
         connection.unread = messages[index + 1:]
         return True
-      _raise_refusal(cluster.task, hello['values'], message, bool(key))
+      _raise_refusal(cluster.task, shared_values, message, bool(key))
       if 'challenge' in message:
-        connection.send(**hello, proof=_make_proof(
-            key, str(message['challenge']), cluster.task, hello['process']).decode())
+        connection.send(task=list(cluster.task), values=shared_values, proof=_make_proof(
+            key, str(message['challenge']), cluster.task))
         sent_at = timeout.clock()
       if isinstance(message.get('missing'), list):
         missing = [str(name)[:_MAX_NAME_CHARS] for name in message['missing']] or missing
@@ -373,7 +314,7 @@ def _raise_refusal(task: Task, shared_values: Dict[str, str], message: Dict[str,
                         KEY_VARIABLE, 'set' if has_key else 'not set'),
                     'set it to the same value for all tasks, or for none')
   if message.get('taken'):
-    raise UserError('another process already runs as {}'.format(task),
+    raise UserError('another process runs as {}'.format(task),
                     'TF_CONFIG: task.type={} task.index={}'.format(*task),
                     'stop that process, or give each process its own task')
   if 'refused' not in message:

@@ -112,6 +112,9 @@ class _ModelFn:
                            'layer {!r} has stateful=True'.format(layer.name),
                            'give stateful=False, and whole sequences as examples')
 
+  def __deepcopy__(self, memo: Dict[int, Any]) -> '_ModelFn':
+    return self  # TensorFlow copies the Estimator in a cluster, and cannot copy a Keras model.
+
   def make_spec(self, features: Any, labels: Any, mode: str,
                 config: tf.estimator.RunConfig) -> tf.estimator.EstimatorSpec:
     """Builds the model for a batch of features; this is the `model_fn` of the Estimator."""

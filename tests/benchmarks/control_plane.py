@@ -32,6 +32,7 @@ sys.path.insert(0, str(common.ROOT))
 from estimator_train.cluster import rendezvous, tf_config  # noqa: E402
 from estimator_train.cluster.messages import Connection  # noqa: E402
 from estimator_train.cluster.peers import Peers  # noqa: E402
+from estimator_train.cluster.start_timeout import StartTimeout  # noqa: E402
 
 HEARTBEAT_SECS = 5
 MEASUREMENTS = {'step_secs_{}'.format(number): .1 for number in range(40)}
@@ -69,7 +70,7 @@ def _run_task(cluster: tf_config.Cluster, pipe: Any, is_lost: bool) -> None:
   memory_mb = _memory_mb()
   _wait_until(pipe.recv())
   lost: List[float] = []
-  peers = Peers(cluster, rendezvous.connect(cluster, FLAGS, rendezvous.StartTimeout(300)), 300,
+  peers = Peers(cluster, rendezvous.connect(cluster, FLAGS, StartTimeout(300)), 300,
                 lambda *_: lost.append(time.monotonic()))
   peers.announce_state('training')
   pipe.send({'at': time.monotonic(), 'messages': counter.messages, 'bytes': counter.bytes,

@@ -2,25 +2,18 @@
 
 import contextlib
 import threading
-import time
 
 from cluster_processes import free_addresses
 
 from estimator_train.cluster import rendezvous, tf_config
 from estimator_train.cluster.peers import Peers
+from estimator_train.cluster.start_timeout import StartTimeout
 
 SECS = 60
 
 
 def workers(count):
   return {'worker': free_addresses(count)}
-
-
-def wait_until(condition, secs=SECS):
-  deadline = time.monotonic() + secs
-  while not condition():
-    assert time.monotonic() < deadline, 'this took too long'
-    time.sleep(.01)
 
 
 def in_thread(function, *arguments):
@@ -48,7 +41,7 @@ class Member:
   def _connect(self, values, secs, key):
     try:
       connections = rendezvous.connect(
-          self.cluster, values, rendezvous.StartTimeout(secs, self.log.append), key=key)
+          self.cluster, values, StartTimeout(secs, self.log.append), key=key)
       self._peers = Peers(self.cluster, connections, SECS, lambda *loss: self.lost.append(loss))
     except Exception as error:
       self._error = error

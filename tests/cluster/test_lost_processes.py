@@ -5,27 +5,20 @@ import signal
 import pytest
 from peer_helpers import workers
 
-# A task whose main thread hangs, as in TensorFlow's C++; as a parameter server, it waits.
+# A task whose main thread hangs, as in TensorFlow's C++.
 CODE = '''
 import os, sys, threading
 from estimator_train.cluster import rendezvous, tf_config
 from estimator_train.cluster.peers import Peers
-from estimator_train.errors import PeerLost
+from estimator_train.cluster.start_timeout import StartTimeout
 from estimator_train.process.signals import exit_now
 cluster = tf_config.parse_cluster(os.environ)
-connections = rendezvous.connect(cluster, {}, rendezvous.StartTimeout(300))
+connections = rendezvous.connect(cluster, {}, StartTimeout(300))
 peers = Peers(cluster, connections, float(sys.argv[1]),
               lambda *lost: exit_now('lost {}: {}'.format(*lost)))
 peers.announce_state('training')
 print('connected', file=sys.stderr, flush=True)
-if cluster.task.type == 'ps':
-  try:
-    peers.wait_until_finished()
-  except PeerLost as lost:  # The thread of the heartbeats may come first, with the same message.
-    exit_now(str(lost))
-elif len(sys.argv) < 3:
-  threading.Event().wait()
-peers.finish()
+threading.Event().wait()
 '''
 # Seconds. The first one is longer than a busy machine keeps a process waiting.
 TIMEOUT, ENDLESS = '10', '3600'
@@ -77,18 +70,3 @@ def test_one_is_replaced_before_the_chief_has_noticed(start):
   replacement = start(spec, ENDLESS, only=1)
   assert_lost([chief], 'lost worker 1: its connection ended')
   wait_until_connected(start(spec, ENDLESS, only=0) + replacement)
-
-
-@pytest.mark.parametrize('finishes', [True, False])
-def test_a_parameter_server_waits_for_the_chief(start, finishes):
-  chief_address, server_address = workers(2)['worker']
-  spec = {'chief': [chief_address], 'ps': [server_address]}
-  chief, server = start(spec, ENDLESS, *(['finish'] if finishes else []))
-  server.wait_for('^connected$')
-  if finishes:
-    assert chief.code() == server.code() == 0
-  else:
-    wait_until_connected([chief])
-    assert server.process.poll() is None
-    chief.signal(signal.SIGKILL)
-    assert_lost([server], 'lost chief: its connection ended')

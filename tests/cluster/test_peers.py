@@ -3,7 +3,8 @@
 import socket
 
 import pytest
-from peer_helpers import SECS, in_thread, joining, wait_until, workers
+from conftest import wait_until
+from peer_helpers import SECS, in_thread, joining, workers
 
 from estimator_train.cluster import peers as peers_module
 from estimator_train.cluster.messages import Connection

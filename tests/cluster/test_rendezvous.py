@@ -4,12 +4,12 @@ import contextlib
 import hmac
 import json
 import socket
-import threading
 
 import pytest
-from peer_helpers import SECS, in_thread, joining, wait_until, workers
+from conftest import wait_until
+from peer_helpers import SECS, joining, workers
 
-from estimator_train.cluster import rendezvous
+from estimator_train.cluster import rendezvous, start_timeout
 from estimator_train.errors import PeerLost, UserError
 
 
@@ -38,37 +38,22 @@ def call(addresses):
 
 
 @contextlib.contextmanager
-def stranger(addresses, index, values=(), beats=False, key=b''):
+def stranger(addresses, index, values=(), key=b''):
   """Registers a process as a task, and yields its connection and the chief's answer.
 
   Args:
     addresses: of the cluster.
     index: of the worker that the stranger claims to be.
     values: its shared values.
-    beats: whether it keeps sending heartbeats.
     key: with which it proves that it belongs to the cluster.
   """
-  stopped = threading.Event()
   with call(addresses) as connection:
     values = dict(values, TF_CONFIG='{} worker'.format(len(addresses['worker'])))
     challenge = json.loads(read_line(connection).decode())['challenge']
-    proof = hmac.new(key, '{} worker {} stranger'.format(challenge, index).encode(), 'sha256')
+    proof = hmac.new(key, '{} worker {}'.format(challenge, index).encode(), 'sha256')
     connection.sendall(json.dumps({
-        'task': ['worker', index], 'values': values, 'process': 'stranger', 'secs': 0,
-        'proof': proof.hexdigest()}).encode() + b'\n')
-
-    def beat():
-      while not stopped.wait(.1):
-        connection.sendall(b'{"waiting": true}\n')
-
-    answer = read_line(connection)
-    thread = in_thread(beat) if beats else None
-    try:
-      yield connection, answer
-    finally:
-      stopped.set()
-      if thread is not None:
-        thread.join(SECS)
+        'task': ['worker', index], 'values': values, 'proof': proof.hexdigest()}).encode() + b'\n')
+    yield connection, read_line(connection)
 
 
 def read_line(connection):
@@ -103,7 +88,7 @@ def test_all_are_connected_and_the_port_is_free(join, hosts):
 
 @pytest.mark.parametrize('late', [0, 2])
 def test_all_know_who_is_late_and_wait(join, monkeypatch, late):
-  monkeypatch.setattr(rendezvous, '_LOG_EVERY_SECS', .3)
+  monkeypatch.setattr(start_timeout, '_LOG_EVERY_SECS', .3)
   addresses = workers(3)
   early = [join(addresses, index) for index in range(3) if index != late]
   wait_until(lambda: all(any('waiting for worker {}'.format(late) in line for line in member.log)
@@ -115,7 +100,7 @@ def test_all_know_who_is_late_and_wait(join, monkeypatch, late):
 
 def test_a_line_a_minute():
   log, times = [], iter([0, 1, 59, 60, 61, 119, 121, 200, 600])
-  waiting = rendezvous.StartTimeout(600, log.append, lambda: next(times))
+  waiting = start_timeout.StartTimeout(600, log.append, lambda: next(times))
   for _ in range(6):
     waiting.log_or_raise(['worker 1', 'ps 0'])
   waiting.log_or_raise(['worker {}'.format(index) for index in range(255)])
@@ -206,50 +191,50 @@ def test_a_port_that_others_can_reach_is_logged(join, host, key, is_logged):
       'is not set'.format(host, port)]
 
 
-def test_second_of_a_task_is_refused(join):
+@pytest.mark.parametrize('claims', [0, 1, 9])
+def test_the_last_of_several_processes_keeps_a_task(join, claims):
+  """The task of the chief, and one that the cluster does not have, are not given away."""
   addresses = workers(3)
   chief = join(addresses)
-  message = ('another process already runs as worker 2: '
-             'TF_CONFIG: task.type=worker task.index=2: ')
-  with stranger(addresses, 2, beats=True), pytest.raises(UserError, match=message):
-    join(addresses, 2).peers()
-  assert 'refused a second process for worker 2' in chief.log
-  assert_connected(join(addresses, 2), join(addresses, 1), chief)
+  with stranger(addresses, claims) as (connection, answer):
+    first, last = (join(addresses, 1) for _ in range(2))
+    wait_until(lambda: first.is_done or last.is_done)
+    refused, kept = (first, last) if first.is_done else (last, first)
+    with pytest.raises(UserError, match='another process runs as worker 1: TF_CONFIG: '
+                       'task.type=worker task.index=1: stop that process'):
+      refused.peers()
+    assert 'another process has started as worker 1' in chief.log
+    if claims == 1:
+      assert b'missing' in answer
+      while read_line(connection) != b'{"taken": true}\n':
+        pass
+    else:
+      assert answer == b'{"taken": true}\n'
+  assert_connected(join(addresses, 2), kept, chief)
 
 
 @pytest.mark.parametrize('is_gone', [True, False], ids=['gone', 'silent'])
-def test_second_of_a_task_replaces_the_first(join, monkeypatch, is_gone):
-  monkeypatch.setattr(rendezvous, '_LOG_EVERY_SECS', .1)
-  if not is_gone:  # The first is not removed as silent before the second connects.
-    monkeypatch.setattr(rendezvous, '_SILENCE_TIMEOUT_SECS', 2)
+def test_a_lost_process_is_replaced(join, monkeypatch, is_gone):
+  monkeypatch.setattr(rendezvous, '_SILENCE_TIMEOUT_SECS', 60 if is_gone else 1)
+  monkeypatch.setattr(rendezvous, '_HEARTBEAT_SECS', .1)
   addresses = workers(3)
   chief = join(addresses)
   with stranger(addresses, 1) as (connection, _):
     if is_gone:
       connection.close()
-    second = join(addresses, 1)
-    wait_until(lambda: any('waiting for worker 2' in line for line in second.log))
-    assert_connected(join(addresses, 2), second, chief)
-
-
-def test_a_process_connects_again(join):
-  """A member that has lost its connection is not taken for a second process of its task."""
-  addresses = workers(3)
-  chief = join(addresses)
-  with stranger(addresses, 1, beats=True) as (_, answer):
-    assert b'missing' in answer
-    with stranger(addresses, 1, beats=True) as (_, second_answer):
-      assert b'missing' in second_answer
-      assert_connected(join(addresses, 2), chief)
+    else:  # The chief closes the connection.
+      while connection.recv(10000):
+        pass
+    assert_connected(join(addresses, 2), join(addresses, 1), chief)
 
 
 GARBAGE = (
     b'', b'GET / HTTP/1.0\r\n\r\n', b'PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0\0',
     b'x' * 100000, b'[' * 60000 + b'\n', b'[1]\n{}\n', b'{"values": {}, "task": ["worker", 9]}\n',
-    b'{"task": [{}, 1], "values": 3, "process": "x"}\n', b'{"go": true, "task": ["worker", 1]}\n',
-    b'{"task": ["worker", 1], "values": {}, "process": "x", "secs": 0}\n', b'\xff\xfe\n',
-    b'{"task": ["worker", true], "values": {}, "process": "x", "secs": 0}\n',
-    b'{"task": ["worker", 1], "values": {"TF_CONFIG": "2 worker"}, "process": [], "secs": 0}\n')
+    b'{"task": [{}, 1], "values": 3}\n', b'{"go": true, "task": ["worker", 1]}\n',
+    b'{"task": ["worker", 1], "values": {}}\n', b'\xff\xfe\n',
+    b'{"task": ["worker", true], "values": {}}\n',
+    b'{"task": ["worker", 1], "values": {"TF_CONFIG": "2 worker"}, "proof": []}\n')
 
 
 def test_garbage_does_not_disturb(join):

@@ -4,7 +4,7 @@ import collections
 import json
 
 import pytest
-from hypothesis import given, strategies as st
+from hypothesis import given, settings, strategies as st
 
 from estimator_train.cluster.state import ClusterState, Lost, Send
 from estimator_train.cluster.tf_config import Cluster, Task
@@ -191,6 +191,7 @@ class Simulation:
           self.deliver(link)
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.sampled_from(
     ['tick'] * 4 + ['deliver'] * 8 + ['stop', 'train', 'train', 'kill']),
                           st.sampled_from(TASKS), st.integers(1, 9)), max_size=60))

@@ -31,7 +31,8 @@ def test_parameter_servers_and_an_evaluator(cluster, tmp_path):
   evaluator = tasks['evaluator 0']
   evaluated = [line.rpartition(' ')[2] for line in evaluator.log.splitlines()
                if line.startswith('accuracy')]
-  assert evaluated == ['0', str(step)] and evaluator.result['examples'] == 1000
+  first, last = evaluated  # A worker may take steps before the chief saves the first checkpoint.
+  assert int(first) < 10 and last == str(step) and evaluator.result['examples'] == 1000
   assert 'average loss' not in tasks['chief 0'].log
 
 

@@ -6,7 +6,7 @@ from typing import Dict, Type
 
 from estimator_train.cluster.worker import EVALUATOR, Worker
 from estimator_train.distribution.devices import Devices
-from estimator_train.distribution.engines.collective import CollectiveEngine
+from estimator_train.distribution.engines.cluster_engine import CollectiveEngine
 from estimator_train.distribution.engines.engine import Engine
 from estimator_train.distribution.engines.horovod import HorovodEngine
 from estimator_train.distribution.engines.parameter_server import ParameterServerEngine

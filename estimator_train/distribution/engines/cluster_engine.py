@@ -1,4 +1,4 @@
-"""The base class of the engines that train in several processes."""
+"""The base class of the engines that train in several processes, and the engine of collectives."""
 
 import contextlib
 import logging
@@ -10,15 +10,16 @@ import tensorflow.compat.v1 as tf
 
 from estimator_train.cluster import rendezvous, tf_config
 from estimator_train.cluster.peers import Peers
+from estimator_train.cluster.start_timeout import StartTimeout
 from estimator_train.cluster.state import TRAINED, TRAINING
 from estimator_train.cluster.tf_config import Cluster, Task
 from estimator_train.cluster.worker import Worker, wait_for_network
-from estimator_train.distribution.devices import Devices
+from estimator_train.distribution.devices import Devices, collective_communication
 from estimator_train.distribution.engines.engine import Engine
 from estimator_train.errors import NonFiniteLoss
 from estimator_train.process.signals import exit_now
-from estimator_train.settings import Settings
-from estimator_train.tf_patches import estimator as estimator_patches
+from estimator_train.settings import Settings, groups
+from estimator_train.tf_patches import estimator as estimator_patches, multi_worker_mirrored
 
 _LOG = logging.getLogger('estimator_train')
 _FLAGS_THAT_MAY_DIFFER = (
@@ -121,6 +122,14 @@ class ClusterEngine(Engine):
       self.peers.report_failure(str(error) or type(error).__name__)
 
 
+class CollectiveEngine(ClusterEngine):
+  """Trains with MultiWorkerMirroredStrategy, whose workers exchange gradients by collectives."""
+
+  def make_strategy(self) -> Optional[tf.distribute.Strategy]:
+    return multi_worker_mirrored.make_strategy(
+        self.devices.names, collective_communication(self.settings[groups.Devices]))
+
+
 def join_peers(settings: Settings, cluster: Cluster, shared_values: Mapping[str, str],
                listener: Optional[socket.socket] = None) -> Peers:
   """Connects to the other tasks. From then on, this process ends when another task is lost.
@@ -139,7 +148,7 @@ def join_peers(settings: Settings, cluster: Cluster, shared_values: Mapping[str,
                  if name not in _FLAGS_THAT_MAY_DIFFER}
   connections = rendezvous.connect(
       cluster, dict(flag_values, **shared_values, TensorFlow=tf.version.VERSION),
-      rendezvous.StartTimeout(settings.start_timeout_secs), listener,
+      StartTimeout(settings.start_timeout_secs), listener,
       os.environ.get(rendezvous.KEY_VARIABLE, ''))
   peers = Peers(cluster, connections, settings.peer_timeout_secs, _end_process)
   _LOG.info('all %d tasks are connected: %s', len(cluster.members),

@@ -11,7 +11,7 @@ def test_summary_without_the_data(tmp_path):
   environment = {name: value for name, value in os.environ.items() if name != 'PYTEST_ADDOPTS'}
   done = subprocess.run(
       [sys.executable, '-m', 'pytest', '-p', 'no:cacheprovider', '-m', 'not slow',
-       'tests/datasets/test_mnist.py'], cwd=str(ROOT), timeout=300,
+       'tests/datasets/test_idx.py'], cwd=str(ROOT), timeout=300,
       env=dict(environment, TESTS_REAL_DATA=str(tmp_path / 'none'), TESTS_BEGAN_SECS='0'),
       stdout=subprocess.PIPE, stderr=subprocess.STDOUT, universal_newlines=True)
   assert done.returncode == 0, done.stdout

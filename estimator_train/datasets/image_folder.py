@@ -6,9 +6,8 @@ from typing import Dict, List, Optional, Sequence, Tuple, Union
 
 import numpy as np
 
-from estimator_train.datasets import file_pattern, pattern_checks, record_index
+from estimator_train.datasets import file_pattern, record_index
 from estimator_train.datasets.description import ArraySplit, DataSet, ImageSplit
-from estimator_train.datasets.transfer import DownloadResult
 from estimator_train.errors import UserError, join_items, printable
 from estimator_train.run_dir.run_files import LABELS_FILE, RunDir
 from estimator_train.settings import Settings, choices, groups
@@ -50,11 +49,6 @@ def describe_patterns(settings: Settings, train_pattern: Optional[str],
     check_no_class_missing(class_names, train)
   return _make_data_set(settings[groups.Data], class_names, train if reads_train else None,
                         _make_split(eval_files, class_names) if reads_eval else None)
-
-
-def get(unused_settings: Settings) -> Sequence[DownloadResult]:
-  """Fetches nothing, because the user provides the files."""
-  return []
 
 
 def describe_classes(settings: Settings, class_names: Tuple[str, ...] = ()) -> DataSet:
@@ -117,15 +111,15 @@ def _list_files(flag: str, pattern: Optional[str], is_class_list: bool = False) 
   listings: file_pattern.Listings = {}
   files = file_pattern.expand(pattern, listings)
   if not files:
-    raise pattern_checks.no_match_error('--{} matches no file'.format(flag),
+    raise file_pattern.no_match_error('--{} matches no file'.format(flag),
                                         '--{}={}'.format(flag, pattern), pattern, example)
   if _starts_with_record(files[0]):
     raise UserError('--{} must match image files'.format(flag),
                     '{} is a TFRecord file'.format(printable(os.fsdecode(files[0]))),
                     'give --dataset=tfrecord')
   if is_class_list:
-    pattern_checks.check_class_folders(flag, pattern, listings)
-  pattern_checks.warn_about_unmatched_images(flag, files, listings)
+    file_pattern.check_class_folders(flag, pattern, listings)
+  file_pattern.warn_about_unmatched_images(flag, files, listings)
   return files
 
 

@@ -205,15 +205,12 @@ def _verify_if_present(file: DataFile, path: str) -> bool:
   """Returns whether there is a file at `path`; raises a UserError if its content is wrong."""
   if not os.path.exists(path):
     return False
-  size = os.path.getsize(path)
-  if size != file.size:
-    raise UserError('a data file has the wrong size',
-                    '{} ({} bytes instead of {})'.format(path, size, file.size),
-                    'remove it and run --mode=download again')
-  md5 = _md5(path)
-  if md5 != file.md5:
-    raise UserError('a data file is damaged',
-                    '{} (md5 {} instead of {})'.format(path, md5, file.md5),
+  found = '{} bytes'.format(os.path.getsize(path))
+  if os.path.getsize(path) == file.size:
+    found = 'md5 {}'.format(_md5(path))
+  if found != 'md5 {}'.format(file.md5):
+    raise UserError('a data file is not the published one',
+                    '{} has {}, expected {} bytes, md5 {}'.format(path, found, file.size, file.md5),
                     'remove it and run --mode=download again')
   return True
 

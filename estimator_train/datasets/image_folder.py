@@ -31,9 +31,7 @@ def describe_patterns(settings: Settings, train_pattern: Optional[str],
   """Like `describe`, but takes the patterns and the class names from the arguments."""
   if not class_names and not settings.trains and settings.model_dir:
     class_names = RunDir(settings.model_dir).class_names()
-  reads_train = settings.mode != 'evaluate'
-  reads_eval = settings.evaluates or (
-      settings.mode in choices.MODES_OF_ALL_SPLITS and bool(eval_pattern))
+  reads_train, reads_eval = splits_to_read(settings, eval_pattern)
   # Without class names, the folders of the training files determine the classes.
   train_files = (_list_files('train_pattern', train_pattern, is_class_list=not class_names)
                  if reads_train or not class_names else [])
@@ -87,6 +85,21 @@ def check_no_class_missing(class_names: Sequence[str], train: ImageSplit) -> Non
                     'add images to its folder, or omit the class from --labels')
 
 
+def splits_to_read(settings: Settings, eval_pattern: Optional[str]) -> Tuple[bool, bool]:
+  """Returns whether the mode reads the training examples, and those of `--eval_pattern`."""
+  return settings.mode != 'evaluate', settings.evaluates or (
+      settings.mode in choices.MODES_OF_ALL_SPLITS and bool(eval_pattern))
+
+
+def require_pattern(flag: str, pattern: Optional[str], example: str) -> str:
+  """Returns the value of a flag; raises a UserError, with an example, if it is not given."""
+  if not pattern:
+    raise UserError('--{} is required for this data set and mode'.format(flag), 'no --' + flag,
+                    'give a pattern such as --{}=\'{}\'{}'.format(
+                        flag, example, '' if flag == 'train_pattern' else ', or --mode=train'))
+  return pattern
+
+
 def class_counts(split: Union[ImageSplit, ArraySplit], num_classes: int) -> List[int]:
   """Returns the number of images of each class."""
   return np.bincount(split.classes, minlength=num_classes).tolist()
@@ -104,10 +117,7 @@ def _list_files(flag: str, pattern: Optional[str], is_class_list: bool = False) 
     UserError: no file matches, the files are not images, or the folders cannot be classes.
   """
   example = 'DATA/{}/**/*.jpeg'.format('train' if flag == 'train_pattern' else 'test')
-  if not pattern:
-    raise UserError('--{} is required for this data set and mode'.format(flag), 'no --' + flag,
-                    'give a pattern such as --{}=\'{}\'{}'.format(
-                        flag, example, '' if flag == 'train_pattern' else ', or --mode=train'))
+  pattern = require_pattern(flag, pattern, example)
   listings: file_pattern.Listings = {}
   files = file_pattern.expand(pattern, listings)
   if not files:

@@ -1,6 +1,6 @@
 """Finds the data set of --dataset: a built-in one, or a function of the user."""
 
-from typing import Callable, List, Tuple
+from typing import Callable, Dict, List, Tuple
 
 from estimator_train.datasets import idx, image_folder, oct2017, own, tfrecord
 from estimator_train.datasets.description import DataSet, SyntheticSplit, require_data_dir
@@ -8,6 +8,7 @@ from estimator_train.datasets.download import DownloadResult, download_files
 from estimator_train.settings import Settings, choices, groups, user_code
 
 _NUM_SYNTHETIC_EVAL_BATCHES = 10
+_Functions = Tuple[Callable[[Settings], DataSet], Callable[[Settings], DataSet]]
 
 
 def describe(settings: Settings) -> DataSet:
@@ -70,7 +71,7 @@ def _describe_synthetic(settings: Settings) -> DataSet:
 
 
 # The functions that describe a data set with its splits, and without listing the user's files.
-_BUILT_IN = {
+_BUILT_IN: Dict[str, _Functions] = {
     'image_folder': (image_folder.describe, image_folder.describe_classes),
     'oct2017': (oct2017.describe, oct2017.describe_classes),
     'synthetic': (_describe_synthetic, _describe_synthetic),
@@ -78,7 +79,7 @@ _BUILT_IN = {
     **dict.fromkeys(idx.DATA_SETS, (_describe_idx, _describe_idx))}
 
 
-def _find_functions(name: str) -> Tuple[Callable[[Settings], DataSet], ...]:
+def _find_functions(name: str) -> _Functions:
   """Returns the functions of _BUILT_IN, or those that call the function of the user."""
   if user_code.is_function_name(name):
     return own.describe, own.describe_classes

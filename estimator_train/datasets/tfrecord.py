@@ -12,10 +12,9 @@ import zlib
 from concurrent.futures import ThreadPoolExecutor
 from typing import Iterator, List, Sequence, Tuple
 
-from estimator_train.datasets import file_pattern, record_index
+from estimator_train.datasets import file_pattern, image_folder, record_index
 from estimator_train.datasets.description import DataSet, ImageRecordSplit
 from estimator_train.datasets.idx import GZIP_SIGNATURE
-from estimator_train.datasets.image_folder import DEFAULT_IMAGE_SIZE
 from estimator_train.datasets.record_index import PositionedFile, RecordIndex, is_remote
 from estimator_train.distribution.threads import available_cores
 from estimator_train.errors import UserError, printable
@@ -39,9 +38,7 @@ def describe(settings: Settings) -> DataSet:
     UserError: a pattern is not given or matches no file, a file is damaged, or the class names are
       unknown.
   """
-  reads_train = settings.mode != 'evaluate'
-  reads_eval = settings.evaluates or (
-      settings.mode in choices.MODES_OF_ALL_SPLITS and bool(settings.eval_pattern))
+  reads_train, reads_eval = image_folder.splits_to_read(settings, settings.eval_pattern)
   # labels.txt is next to the files, so a wrong pattern is reported first.
   train = _make_split('train_pattern', settings) if reads_train else None
   test = _make_split('eval_pattern', settings) if reads_eval else None
@@ -60,7 +57,7 @@ def describe_classes(settings: Settings) -> DataSet:
     raise UserError('the names of at least two classes are required',
                     '--dataset=tfrecord without --labels and without a {} next to the files'.format(
                         LABELS_FILE), 'give --labels=A,B, or write {}'.format(LABELS_FILE))
-  height, width, channels = (*(settings.image_size or DEFAULT_IMAGE_SIZE), 3)[:3]
+  height, width, channels = (*(settings.image_size or image_folder.DEFAULT_IMAGE_SIZE), 3)[:3]
   return DataSet(settings.dataset, class_names, (height, width, channels))
 
 
@@ -92,13 +89,8 @@ def load_index(pattern: str, given: str, compression: str, settings: Settings) -
 
 
 def _make_split(pattern_flag: str, settings: Settings) -> ImageRecordSplit:
-  pattern = getattr(settings, pattern_flag)
-  if not pattern:
-    raise UserError('--{} is required for this data set and mode'.format(pattern_flag),
-                    'no --' + pattern_flag,
-                    'give a pattern such as ' + (
-                        '--train_pattern=\'DATA/train-*-of-*\'' if pattern_flag == 'train_pattern'
-                        else '--eval_pattern=\'DATA/validation-*-of-*\', or --mode=train'))
+  example = 'DATA/{}-*-of-*'.format('train' if pattern_flag == 'train_pattern' else 'validation')
+  pattern = image_folder.require_pattern(pattern_flag, getattr(settings, pattern_flag), example)
   index = load_index(pattern, '--{}={}'.format(pattern_flag, pattern),
                                   settings.compression, settings)
   return ImageRecordSplit(index, settings.image_key, settings.label_key, settings.label_offset)

@@ -22,7 +22,8 @@ FILES = {name: name.encode() * 1000 for name in (
 OTHERS = dict.fromkeys(['other/1', 'copy/F /1', '__MACOSX/F /._1', 'F /.DS_Store', 'F /a/._1',
                         'F /empty/'], b'')
 LINK, DEVICE, SET_USER_ID = stat.S_IFLNK | 0o777, stat.S_IFCHR | 0o666, stat.S_IFREG | 0o4777
-STORED, DEFLATED, LZMA = zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_LZMA
+STORED, DEFLATED = zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED
+LZMA, BZIP2 = zipfile.ZIP_LZMA, zipfile.ZIP_BZIP2
 
 
 def make_archive(folder, files=FILES, method=DEFLATED, mode=0, change=None, prefix='F /'):
@@ -48,20 +49,22 @@ def content(folder):
 
 @pytest.fixture
 def unpack(tmp_path):
-  """Unpacks an archive, and returns what there is then; also checks that all else stays."""
+  """Unpacks an archive and returns its folder, or checks the error and that nothing is left."""
   (tmp_path / 'out').mkdir()
   (tmp_path / 'out' / '.unpacking').mkdir()  # As a killed run leaves it.
   (tmp_path / 'out' / '.unpacking' / 'old').touch()
 
   def unpack(path, message=None):
+    target = tmp_path / 'out' / 'F '
     if message is None:
-      kaggle_archive.unpack_folder(path, lambda names: 'F /', str(tmp_path / 'out' / 'F '))
-      assert os.listdir(str(tmp_path / 'out')) == ['F ']
-      return tmp_path / 'out' / 'F '
-    with pytest.raises(UserError, match=message.format(path)) as caught:
-      kaggle_archive.unpack_folder(path, lambda names: 'F /', str(tmp_path / 'out' / 'F '))
-    assert '\n' not in str(caught.value)
-    assert not content(tmp_path / 'out') and set(content(tmp_path)) <= {'archive.zip'}
+      kaggle_archive.unpack_folder(path, lambda names: 'F /', str(target))
+      assert os.listdir(str(target.parent)) == ['F ']
+    else:
+      with pytest.raises(UserError, match=message.format(path)) as caught:
+        kaggle_archive.unpack_folder(path, lambda names: 'F /', str(target))
+      assert '\n' not in str(caught.value)
+      assert not content(target.parent) and set(content(tmp_path)) <= {'archive.zip'}
+    return target
 
   return unpack
 
@@ -91,7 +94,7 @@ def test_stopped_half_way_and_repeated(tmp_path, unpack, fault):
 
     shutil.copyfileobj, code = stop, 3
     try:
-      unpack(path, None if fault == 'interrupted' else 'No space left: choose a writable --data_dir')
+      unpack(path, None if fault == 'interrupted' else 'No space left: choose a writable')
     except KeyboardInterrupt:
       code = 0
     else:
@@ -108,7 +111,7 @@ def test_names_and_kinds_that_are_refused(tmp_path, unpack):
                'c:relative', 'a\\..\\..\\above', '\\root', 'nul\0.jpeg', 'a/../b', '../folder/'):
     unpack(make_archive(tmp_path, {'F /fine': b'', name: b'data'}, prefix=''),
            'files in its folder only: {} .' + re.escape(repr(name)).replace('{', '{{'))
-  for options in ({'mode': LINK}, {'mode': DEVICE}, {'method': LZMA}, {'method': zipfile.ZIP_BZIP2}):
+  for options in ({'mode': LINK}, {'mode': DEVICE}, {'method': LZMA}, {'method': BZIP2}):
     unpack(make_archive(tmp_path, {'a': b'/etc'}, **options), "only: {} .'F /a'.: download it")
 
 

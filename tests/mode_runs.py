@@ -6,7 +6,7 @@ import generated_data
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from estimator_train.datasets import fashion_mnist, mnist
+from estimator_train.datasets import idx
 from estimator_train.modes.input_benchmark import rates
 
 
@@ -27,12 +27,13 @@ def image_flags(folder, pattern='*/*.jpeg'):
 def publish_generated_files(folder, monkeypatch, num_train=60, num_test=20):
   """Writes idx files, and has them be the published ones of both MNISTs, at no address."""
   generated_data.write_idx_files(folder, num_train, num_test)
-  for module in (mnist, fashion_mnist):
-    contents = [(folder / file.name).read_bytes() for file in module.FILES]
-    monkeypatch.setattr(module, 'FILES', tuple(
+  for name in ('mnist', 'fashion_mnist'):
+    class_names, files = idx.DATA_SETS[name]
+    contents = [(folder / file.name).read_bytes() for file in files]
+    monkeypatch.setitem(idx.DATA_SETS, name, (class_names, tuple(
         file._replace(size=len(content), md5=hashlib.md5(content).hexdigest(),
                       urls=('http://127.0.0.1:1/' + file.name,))
-        for file, content in zip(module.FILES, contents)))
+        for file, content in zip(files, contents))))
 
 
 def measure_shortly(monkeypatch):

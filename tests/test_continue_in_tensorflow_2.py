@@ -9,7 +9,7 @@ import pytest
 from conftest import ROOT
 
 import estimator_train
-from estimator_train.datasets import fashion_mnist_sample
+from estimator_train.datasets import idx
 from estimator_train.inputs import idx_files
 
 # What takes long here is TensorFlow, and the same on any Python.
@@ -19,7 +19,7 @@ BATCH_SIZE, STEPS_BEFORE, STEPS_AFTER = 32, 4, 3
 
 
 def read_batch():
-  images, classes = idx_files.read_split(fashion_mnist_sample.describe().test, (28, 28, 1))
+  images, classes = idx_files.read_split(idx.describe('fashion_mnist_sample').test, (28, 28, 1))
   return images[:BATCH_SIZE], classes[:BATCH_SIZE]
 
 

@@ -6,9 +6,8 @@ from typing import Dict, List, Optional, Sequence, Tuple, Union
 
 import numpy as np
 
-from estimator_train.datasets import file_pattern, pattern_checks, record_index
+from estimator_train.datasets import file_pattern, record_index
 from estimator_train.datasets.description import ArraySplit, DataSet, ImageSplit
-from estimator_train.datasets.transfer import DownloadResult
 from estimator_train.errors import UserError, join_items, printable
 from estimator_train.run_dir.run_files import LABELS_FILE, RunDir
 from estimator_train.settings import Settings, choices, groups
@@ -32,9 +31,7 @@ def describe_patterns(settings: Settings, train_pattern: Optional[str],
   """Like `describe`, but takes the patterns and the class names from the arguments."""
   if not class_names and not settings.trains and settings.model_dir:
     class_names = RunDir(settings.model_dir).class_names()
-  reads_train = settings.mode != 'evaluate'
-  reads_eval = settings.evaluates or (
-      settings.mode in choices.MODES_OF_ALL_SPLITS and bool(eval_pattern))
+  reads_train, reads_eval = splits_to_read(settings, eval_pattern)
   # Without class names, the folders of the training files determine the classes.
   train_files = (_list_files('train_pattern', train_pattern, is_class_list=not class_names)
                  if reads_train or not class_names else [])
@@ -50,11 +47,6 @@ def describe_patterns(settings: Settings, train_pattern: Optional[str],
     check_no_class_missing(class_names, train)
   return _make_data_set(settings[groups.Data], class_names, train if reads_train else None,
                         _make_split(eval_files, class_names) if reads_eval else None)
-
-
-def get(unused_settings: Settings) -> Sequence[DownloadResult]:
-  """Fetches nothing, because the user provides the files."""
-  return []
 
 
 def describe_classes(settings: Settings, class_names: Tuple[str, ...] = ()) -> DataSet:
@@ -93,6 +85,21 @@ def check_no_class_missing(class_names: Sequence[str], train: ImageSplit) -> Non
                     'add images to its folder, or omit the class from --labels')
 
 
+def splits_to_read(settings: Settings, eval_pattern: Optional[str]) -> Tuple[bool, bool]:
+  """Returns whether the mode reads the training examples, and those of `--eval_pattern`."""
+  return settings.mode != 'evaluate', settings.evaluates or (
+      settings.mode in choices.MODES_OF_ALL_SPLITS and bool(eval_pattern))
+
+
+def require_pattern(flag: str, pattern: Optional[str], example: str) -> str:
+  """Returns the value of a flag; raises a UserError, with an example, if it is not given."""
+  if not pattern:
+    raise UserError('--{} is required for this data set and mode'.format(flag), 'no --' + flag,
+                    'give a pattern such as --{}=\'{}\'{}'.format(
+                        flag, example, '' if flag == 'train_pattern' else ', or --mode=train'))
+  return pattern
+
+
 def class_counts(split: Union[ImageSplit, ArraySplit], num_classes: int) -> List[int]:
   """Returns the number of images of each class."""
   return np.bincount(split.classes, minlength=num_classes).tolist()
@@ -110,22 +117,19 @@ def _list_files(flag: str, pattern: Optional[str], is_class_list: bool = False) 
     UserError: no file matches, the files are not images, or the folders cannot be classes.
   """
   example = 'DATA/{}/**/*.jpeg'.format('train' if flag == 'train_pattern' else 'test')
-  if not pattern:
-    raise UserError('--{} is required for this data set and mode'.format(flag), 'no --' + flag,
-                    'give a pattern such as --{}=\'{}\'{}'.format(
-                        flag, example, '' if flag == 'train_pattern' else ', or --mode=train'))
+  pattern = require_pattern(flag, pattern, example)
   listings: file_pattern.Listings = {}
   files = file_pattern.expand(pattern, listings)
   if not files:
-    raise pattern_checks.no_match_error('--{} matches no file'.format(flag),
+    raise file_pattern.no_match_error('--{} matches no file'.format(flag),
                                         '--{}={}'.format(flag, pattern), pattern, example)
   if _starts_with_record(files[0]):
     raise UserError('--{} must match image files'.format(flag),
                     '{} is a TFRecord file'.format(printable(os.fsdecode(files[0]))),
                     'give --dataset=tfrecord')
   if is_class_list:
-    pattern_checks.check_class_folders(flag, pattern, listings)
-  pattern_checks.warn_about_unmatched_images(flag, files, listings)
+    file_pattern.check_class_folders(flag, pattern, listings)
+  file_pattern.warn_about_unmatched_images(flag, files, listings)
   return files
 
 

@@ -6,14 +6,16 @@ about 11 GB. The archive has a folder `OCT2017 `, whose name ends with a space. 
 contains a second copy of `OCT2017 `.
 """
 
+import functools
 import glob
 import logging
 import os
-from typing import Dict, Iterator, List, Optional, Tuple
+import re
+from typing import Dict, Iterator, List, Tuple
 
-from estimator_train.datasets import image_folder, kaggle_archive, unpack
+from estimator_train.datasets import image_folder, kaggle_archive
 from estimator_train.datasets.description import DataSet, require_data_dir
-from estimator_train.datasets.transfer import DownloadResult
+from estimator_train.datasets.download import DownloadResult, storing_in
 from estimator_train.errors import UserError
 from estimator_train.files.atomic import open_locked
 from estimator_train.settings import Settings, groups
@@ -23,7 +25,6 @@ LOG = logging.getLogger('estimator_train')
 KAGGLE_DATASET = 'paultimothymooney/kermany2018'
 ARCHIVE_NAME = 'kermany2018.zip'
 ARCHIVE_FOLDER = 'OCT2017 '
-SECOND_COPY_FOLDER = 'oct2017/'
 
 CLASS_NAMES = ('CNV', 'DME', 'DRUSEN', 'NORMAL')
 # The number of images per split and class, in the order of CLASS_NAMES. The total is 84,484,
@@ -57,11 +58,6 @@ def describe(settings: Settings) -> DataSet:
 def describe_classes(settings: Settings) -> DataSet:
   """Describes the data set without listing files."""
   return image_folder.describe_classes(settings, CLASS_NAMES)
-
-
-def get(settings: Settings) -> List[DownloadResult]:
-  """Downloads the data set to `--data_dir`; see download_images."""
-  return download_images(require_data_dir(settings[groups.Data]))
 
 
 def find_image_root(data_dir: str) -> str:
@@ -119,68 +115,69 @@ def download_images(data_dir: str) -> List[DownloadResult]:
   Raises:
     UserError: the images cannot be downloaded or stored, or are incomplete.
   """
-  root = _find_complete_copy(data_dir)
-  if root:
-    return [_make_result(root, data_dir, downloaded=False)]
-  try:
-    os.makedirs(data_dir, exist_ok=True)
-    with open_locked(os.path.join(data_dir, ARCHIVE_NAME + '.lock')) as lock:
+  was_complete = _is_complete(data_dir)
+  if not was_complete:
+    with storing_in(data_dir, ARCHIVE_BYTES + IMAGE_BYTES), open_locked(
+        os.path.join(data_dir, ARCHIVE_NAME + '.lock')) as lock:
       try:
-        return [_download_and_unpack(data_dir)]
+        was_complete = _is_complete(data_dir)  # Another process may have downloaded the images.
+        if not was_complete:
+          _download_and_unpack(data_dir)
       finally:
         os.remove(lock.name)
-  except OSError as error:
-    raise UserError('cannot store the data set',
-                    '{}: {}'.format(error.filename or data_dir, error.strerror or error),
-                    'choose a writable --data_dir') from error
+  root = next(_iter_copies(data_dir))
+  return [DownloadResult(os.path.relpath(root, data_dir), _total_bytes(root), not was_complete)]
 
 
-def _download_and_unpack(data_dir: str) -> DownloadResult:
-  """Downloads and unpacks the archive, unless another process has done so in the meantime."""
-  root = _find_complete_copy(data_dir)
-  if root:
-    return _make_result(root, data_dir, downloaded=False)
-  archive = os.path.join(data_dir, ARCHIVE_NAME)
-  target = os.path.join(data_dir, ARCHIVE_FOLDER)
-  _check_incomplete_copy(data_dir, target, archive)
-  needed_bytes = ARCHIVE_BYTES + max(0, IMAGE_BYTES - _total_bytes(target))
-  fetched = kaggle_archive.fetch_archive(KAGGLE_DATASET, archive, needed_bytes)
-  unpack.unpack_zip(archive, data_dir, SECOND_COPY_FOLDER)
-  root = next(_iter_copies(data_dir), target)
-  differences = _describe_differences(root)
-  if differences:
-    raise UserError('the images of oct2017 are incomplete', '{!r} ({})'.format(root, differences),
-                    'remove that folder and {}, and try again'.format(archive))
-  if fetched.downloaded:
+def _download_and_unpack(data_dir: str) -> None:
+  archive, root = (os.path.join(data_dir, name) for name in (ARCHIVE_NAME, ARCHIVE_FOLDER))
+  is_new = kaggle_archive.fetch_archive(KAGGLE_DATASET, archive, ARCHIVE_BYTES + IMAGE_BYTES)
+  kaggle_archive.unpack_folder(
+      archive, functools.partial(_find_archive_folder, archive), root)
+  _check_complete(root, 'remove that folder and {}, and try again'.format(archive))
+  if is_new:
     os.sync()  # Write the images to the disk before the archive is removed.
     os.remove(archive)
   else:
     LOG.info('%s has been unpacked and can be removed', archive)
-  return _make_result(root, data_dir, downloaded=True)
 
 
-def _check_incomplete_copy(data_dir: str, target: str, archive: str) -> None:
-  """Raises a UserError if there is an incomplete copy that unpacking would not complete.
+def _find_archive_folder(archive: str, names: List[str]) -> str:
+  """Returns the folder of the images in an archive, whose members have these names.
 
-  Args:
-    data_dir: the folder with the copies.
-    target: the folder to which the published archive is unpacked.
-    archive: the path of the archive. A user's archive may have other folders than the published
-      archive.
+  An archive that a user provides may have other folders than the published archive.
+
+  Raises:
+    UserError: the archive has no images.
   """
-  root = next(_iter_copies(data_dir), target)
-  # If the archive is present, an interrupted call may have unpacked some files to `root`. Unpacking
-  # the archive again adds the missing files.
-  if root != target and not os.path.exists(archive):
+  matches = (re.match('(.*/|)train/{}/[^.]'.format(CLASS_NAMES[0]), name) for name in names)
+  folders = {match.group(1) for match in matches if match and '__MACOSX' not in match.group(1)}
+  if not folders:
+    raise UserError('an archive is not that of oct2017',
+                    '{} has no folder train/{}'.format(archive, CLASS_NAMES[0]),
+                    'remove it, and try again')
+  return min(folders, key=lambda folder: (folder.count('/'), folder))
+
+
+def _is_complete(data_dir: str) -> bool:
+  """Whether `data_dir` has the images; raises a UserError if it has only some of them."""
+  target = os.path.join(data_dir, ARCHIVE_FOLDER)
+  root = next(_iter_copies(data_dir), target if os.path.isdir(target) else None)
+  if root is not None:
+    _check_complete(root, 'remove or complete that folder, or give another --data_dir')
+  return root is not None
+
+
+def _check_complete(root: str, remedy: str) -> None:
+  """Raises a UserError unless each folder has the published number of images."""
+  counts: Dict[str, Tuple[int, int]] = {
+      os.path.relpath(folder, root): (len(_find_images(folder)), count)
+      for folder, count in _iter_class_folders(root)}
+  differences = ['{}: {} of {}'.format(name, present, published)
+                 for name, (present, published) in counts.items() if present != published]
+  if differences:
     raise UserError('the images of oct2017 are incomplete',
-                    '{!r} ({})'.format(root, _describe_differences(root)),
-                    'remove or complete that folder, or give another --data_dir')
-
-
-def _find_complete_copy(data_dir: str) -> Optional[str]:
-  """Returns the folder that find_image_root would return; None if the folder lacks images."""
-  root = next(_iter_copies(data_dir), None)
-  return root if root and not _describe_differences(root) else None
+                    '{!r} ({})'.format(root, ', '.join(differences)), remedy)
 
 
 def _iter_copies(data_dir: str) -> Iterator[str]:
@@ -201,23 +198,13 @@ def _iter_copies(data_dir: str) -> Iterator[str]:
 
 def _subfolders(folder: str) -> List[str]:
   """Returns the subfolders, without hidden ones; [] if the folder cannot be listed."""
-  try:
-    with os.scandir(folder) as entries:
-      return [entry.path for entry in entries
-              if not entry.name.startswith('.') and not unpack.is_macos_metadata(entry.name)
-              and entry.is_dir()]
-  except OSError:
-    return []
+  return [path[:-1] for path in glob.glob(os.path.join(glob.escape(folder), '*', ''))
+          if not path.endswith('/__MACOSX/')]
 
 
-def _iter_images(folder: str) -> Iterator[os.DirEntry]:
-  """Yields the images in a folder; no images if the folder does not exist."""
-  try:
-    with os.scandir(folder) as entries:
-      yield from (entry for entry in entries
-                  if entry.name.endswith('.jpeg') and not entry.name.startswith('.'))
-  except FileNotFoundError:
-    pass
+def _find_images(folder: str) -> List[str]:
+  """Returns the images in a folder; [] if the folder does not exist."""
+  return glob.glob(os.path.join(glob.escape(folder), '*.jpeg'))
 
 
 def _iter_class_folders(root: str) -> Iterator[Tuple[str, int]]:
@@ -227,20 +214,7 @@ def _iter_class_folders(root: str) -> Iterator[Tuple[str, int]]:
       yield os.path.join(root, split, class_name), count
 
 
-def _describe_differences(root: str) -> str:
-  """Returns text that names each folder whose number of images is not the published number."""
-  counts: Dict[str, Tuple[int, int]] = {
-      os.path.relpath(folder, root): (sum(1 for _ in _iter_images(folder)), count)
-      for folder, count in _iter_class_folders(root)}
-  return ', '.join('{}: {} of {}'.format(name, present, published)
-                   for name, (present, published) in counts.items() if present != published)
-
-
 def _total_bytes(root: str) -> int:
   """Returns the total size of the images in all class folders."""
-  return sum(image.stat().st_size for folder, _ in _iter_class_folders(root)
-             for image in _iter_images(folder))
-
-
-def _make_result(root: str, data_dir: str, downloaded: bool) -> DownloadResult:
-  return DownloadResult(os.path.relpath(root, data_dir), _total_bytes(root), downloaded)
+  return sum(os.path.getsize(image) for folder, _ in _iter_class_folders(root)
+             for image in _find_images(folder))

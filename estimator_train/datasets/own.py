@@ -5,7 +5,7 @@ from typing import Any, Callable, Dict, Optional, Sequence, Tuple, Union
 
 import numpy as np
 
-from estimator_train.datasets import record_files
+from estimator_train.datasets import tfrecord
 from estimator_train.datasets.description import (
   ArraySplit,
   DataSet,
@@ -177,7 +177,7 @@ def _find_records(split: RecordSplit, dataset: DataSet, split_name: str, locatio
   if split.parse is not None and split.parse_batch is not None:
     raise UserError('a RecordSplit has parse or parse_batch, not both', location,
                     'omit one of them')
-  records = record_files.load_index(str(split.pattern), '{} has pattern={}'.format(
+  records = tfrecord.load_index(str(split.pattern), '{} has pattern={}'.format(
       location, split.pattern), split.compression, settings)
   if split.parse is None and split.parse_batch is None:
     return ImageRecordSplit(records, settings.image_key, settings.label_key, settings.label_offset)

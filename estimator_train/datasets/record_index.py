@@ -1,4 +1,4 @@
-"""Finds the records of TFRecord files by reading only the lengths of the records.
+"""Finds the records of TFRecord files by reading only the lengths, and reads files at positions.
 
 A TFRecord file is a sequence of records: the length of the data (uint64, little-endian), the
 checksum of these eight bytes (uint32), the data, and the checksum of the data (uint32).
@@ -10,14 +10,13 @@ import json
 import logging
 import os
 import struct
+import threading
 import warnings
 from concurrent.futures import ThreadPoolExecutor
-from typing import BinaryIO, Callable, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, BinaryIO, Callable, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
-from estimator_train.datasets import fingerprint
-from estimator_train.datasets.positioned_file import PositionedFile
 from estimator_train.distribution.threads import available_cores
 from estimator_train.errors import UserError, printable
 from estimator_train.files import atomic, paths, stored
@@ -45,6 +44,61 @@ class _DamagedRecord(Exception):
   def __init__(self, offset: int, reason: str) -> None:
     super().__init__(offset, reason)
     self.offset, self.reason = offset, reason
+
+
+class PositionedFile:
+  """A file that is read at given positions. Several threads can share it.
+
+  The file is closed when the object is garbage-collected, so that one thread can drop a file from
+  a cache while another thread reads the file.
+
+  Args:
+    path: the path of a local file, or a URL such as `gs://bucket/file`.
+
+  Attributes:
+    size: the size of the file in bytes when it was opened.
+
+  Raises:
+    OSError: the file cannot be opened.
+  """
+
+  def __init__(self, path: bytes) -> None:
+    self._descriptor, self._remote_file = -1, None
+    if is_remote(path):
+      self._remote_file, self._lock = _open_remote(path), threading.Lock()
+      self.size = self._remote_file.size()
+    else:
+      self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+      self.size = os.fstat(self._descriptor).st_size
+
+  def read(self, offset: int, count: int) -> bytes:
+    """Returns up to `count` bytes from a position on; fewer at the end of the file."""
+    if self._remote_file is None:
+      return os.pread(self._descriptor, count, offset)
+    with self._lock:
+      self._remote_file.seek(offset)
+      content: bytes = self._remote_file.read(count)
+    return content
+
+  def request_readahead(self, offset: int, count: int) -> None:
+    """Asks the kernel to read a part of a local file ahead."""
+    if self._remote_file is None:
+      os.posix_fadvise(self._descriptor, offset, count, os.POSIX_FADV_WILLNEED)
+
+  # When the interpreter exits, it may delete `os.close` before a file that is still open.
+  def close(self, close_descriptor: Callable[[int], None] = os.close) -> None:
+    if self._descriptor >= 0:
+      close_descriptor(self._descriptor)
+    self._descriptor = -1
+
+  def __enter__(self) -> 'PositionedFile':
+    return self
+
+  def __exit__(self, *unused: Any) -> None:
+    self.close()
+
+  def __del__(self) -> None:
+    self.close()
 
 
 class Damage(NamedTuple):
@@ -114,6 +168,11 @@ class RecordIndex(NamedTuple):
     return self.names[file_index], record - int(self.first_records[file_index])
 
 
+def is_remote(path: bytes) -> bool:
+  """Returns whether a path is a URL, such as `gs://bucket/file`."""
+  return b'://' in path
+
+
 def masked_checksum(data: bytes) -> int:
   """Returns the checksum that the format stores for some bytes: a masked CRC-32C."""
   checksum: int = _crc32c()(data)
@@ -142,7 +201,7 @@ def load_index(files: Tuple[bytes, ...]) -> RecordIndex:
   Raises:
     OSError: a file cannot be read.
   """
-  key = hashlib.md5('{} {}'.format(_CACHE_VERSION, fingerprint.of_files(files)).encode())
+  key = hashlib.md5('{} {}'.format(_CACHE_VERSION, stored.fingerprint_files(files)).encode())
   return _load_index(files, os.path.join(paths.user_cache_dir(), 'record_index',
                                          key.hexdigest() + '.npz'))
 
@@ -176,6 +235,17 @@ def starts_with_record(path: bytes) -> bool:
 def describe_record(path: bytes, record: int) -> str:
   """Returns the text that names a record in messages."""
   return '{}: record {}'.format(printable(os.fsdecode(path)), record)
+
+
+def _open_remote(path: bytes) -> Any:
+  """Opens a file at a URL; raises an OSError if that fails."""
+  import tensorflow.compat.v1 as tf
+  file = tf.gfile.GFile(path, 'rb')
+  try:
+    file.size()
+  except tf.errors.OpError as error:
+    raise OSError(error.message) from error
+  return file
 
 
 def _scan_files(files: Sequence[bytes]) -> RecordIndex:

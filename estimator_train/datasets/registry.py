@@ -1,16 +1,14 @@
-"""Finds the data set of --dataset: a module of this package, or a function of the user.
+"""Finds the data set of --dataset: a built-in one, or a function of the user."""
 
-Each module has a function `describe(settings)`, which returns a DataSet. If `describe` lists image
-files, the module also has `describe_classes(settings)`, which does not list files. A module can
-have a function `get(settings)`, which replaces the download of the `files` of the DataSet.
-"""
+from typing import Callable, Dict, List, Tuple
 
-import importlib
-from typing import Any, List
-
-from estimator_train.datasets import download, own, transfer
-from estimator_train.datasets.description import DataSet, require_data_dir
+from estimator_train.datasets import idx, image_folder, oct2017, own, tfrecord
+from estimator_train.datasets.description import DataSet, SyntheticSplit, require_data_dir
+from estimator_train.datasets.download import DownloadResult, download_files
 from estimator_train.settings import Settings, choices, groups, user_code
+
+_NUM_SYNTHETIC_EVAL_BATCHES = 10
+_Functions = Tuple[Callable[[Settings], DataSet], Callable[[Settings], DataSet]]
 
 
 def describe(settings: Settings) -> DataSet:
@@ -20,7 +18,7 @@ def describe(settings: Settings) -> DataSet:
     UserError: there is no such data set, a required folder or pattern is not given, image files are
       missing, or the user's function does not return a valid DataSet.
   """
-  dataset: DataSet = _dataset_module(settings.dataset).describe(settings)
+  dataset = _find_functions(settings.dataset)[0](settings)
   if dataset.files:
     require_data_dir(settings[groups.Data])
   return dataset
@@ -32,12 +30,11 @@ def describe_classes(settings: Settings) -> DataSet:
   Raises:
     UserError: neither the settings nor `model_dir` determines the classes.
   """
-  module = _dataset_module(settings.dataset)
-  dataset: DataSet = getattr(module, 'describe_classes', module.describe)(settings)
+  dataset = _find_functions(settings.dataset)[1](settings)
   return dataset._replace(train=None, test=None, files=())
 
 
-def get(settings: Settings) -> List[transfer.DownloadResult]:
+def get(settings: Settings) -> List[DownloadResult]:
   """Downloads the missing files of the data set.
 
   Returns:
@@ -46,17 +43,45 @@ def get(settings: Settings) -> List[transfer.DownloadResult]:
   Raises:
     UserError: the files cannot be downloaded or stored.
   """
-  module = _dataset_module(settings.dataset)
-  if hasattr(module, 'get'):
-    results: List[transfer.DownloadResult] = module.get(settings)
-    return results
+  if settings.dataset == 'oct2017':
+    return oct2017.download_images(require_data_dir(settings[groups.Data]))
+  if settings.dataset in ('image_folder', 'tfrecord'):  # The user provides the files.
+    return []
   files = describe(settings).files
-  return download.download_files(files, require_data_dir(settings[groups.Data])) if files else []
+  return download_files(files, require_data_dir(settings[groups.Data])) if files else []
 
 
-def _dataset_module(name: str) -> Any:
-  """Returns the module of a data set; for a function of the user, the module `own`."""
+def _describe_idx(settings: Settings) -> DataSet:
+  return idx.describe(settings.dataset, settings.data_dir or '')
+
+
+def _describe_synthetic(settings: Settings) -> DataSet:
+  """Describes synthetic images, to measure the speed of a model without an input pipeline.
+
+  They have the size of `--image_size` (default: 28x28x1) and the classes of `--labels` (default:
+  ten classes).
+  """
+  height, width, channels = (*(settings.image_size or (28, 28)), 1)[:3]
+  return DataSet(
+      name='synthetic',
+      labels=settings.labels or tuple('class_{}'.format(index) for index in range(10)),
+      image_shape=(height, width, channels),
+      train=SyntheticSplit(None),
+      test=SyntheticSplit(_NUM_SYNTHETIC_EVAL_BATCHES))
+
+
+# The functions that describe a data set with its splits, and without listing the user's files.
+_BUILT_IN: Dict[str, _Functions] = {
+    'image_folder': (image_folder.describe, image_folder.describe_classes),
+    'oct2017': (oct2017.describe, oct2017.describe_classes),
+    'synthetic': (_describe_synthetic, _describe_synthetic),
+    'tfrecord': (tfrecord.describe, tfrecord.describe_classes),
+    **dict.fromkeys(idx.DATA_SETS, (_describe_idx, _describe_idx))}
+
+
+def _find_functions(name: str) -> _Functions:
+  """Returns the functions of _BUILT_IN, or those that call the function of the user."""
   if user_code.is_function_name(name):
-    return own
+    return own.describe, own.describe_classes
   user_code.check_built_in_name('dataset', name, choices.DATASETS)
-  return importlib.import_module('estimator_train.datasets.' + name)
+  return _BUILT_IN[name]

@@ -1,11 +1,14 @@
-"""Reads the files that the program has written for a later run: caches, records and reports."""
+"""Reads the files that the program has written for a later run: caches, records and reports.
+
+The key of a cache contains a fingerprint of the files or arrays from which it was made.
+"""
 
 import hashlib
 import json
 import logging
 import os
 import stat
-from typing import Any, BinaryIO, Callable, Dict, Optional, TypeVar
+from typing import Any, BinaryIO, Callable, Dict, Optional, Sequence, TypeVar, Union
 
 from estimator_train.files import atomic
 
@@ -88,6 +91,31 @@ def parse_json_with_digest(file: BinaryIO) -> Dict[str, Any]:
   if value.pop(_DIGEST_KEY, None) != _digest(value):
     raise ValueError('its digest does not match')
   return value
+
+
+def fingerprint_files(paths: Sequence[Union[str, bytes]]) -> str:
+  """Returns an MD5 digest of the paths, sizes and modification times of the files, in order."""
+  digest = hashlib.md5()
+  for path in paths:
+    try:
+      status = os.stat(path)
+      size, modified = status.st_size, status.st_mtime_ns
+    except OSError:  # For example a broken link. The error is reported when the file is read.
+      size = modified = -1
+    digest.update(b'%s\0%d\0%d\0' % (os.path.abspath(os.fsencode(path)), size, modified))
+  return digest.hexdigest()
+
+
+def fingerprint_arrays(arrays: Sequence[Any]) -> str:
+  """Returns an MD5 digest of the dtypes, shapes and values of the arrays, in order."""
+  import numpy as np  # Imported here so that the program starts quickly.
+  digest = hashlib.md5()
+  for array in arrays:
+    digest.update('{} {}\0'.format(array.dtype, array.shape).encode('ascii'))
+    # Hash chunks of the array, because a memory-mapped array may not fit into memory.
+    for chunk in np.array_split(array, max(1, array.nbytes >> 24)):
+      digest.update(np.ascontiguousarray(chunk))
+  return digest.hexdigest()
 
 
 def _digest(value: Dict[str, Any]) -> str:

@@ -8,7 +8,7 @@ from typing import Any, Callable, Optional, Sequence, Tuple
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from estimator_train.datasets import fingerprint
+from estimator_train.files import stored
 from estimator_train.inputs.batching import Batching, evaluation_chunks
 from estimator_train.inputs.source import InputFn, Source
 
@@ -32,7 +32,7 @@ class ArraySource(Source):
     return np.asarray(self.split.classes)
 
   def cache_key(self) -> str:
-    return fingerprint.of_arrays(self.split)
+    return stored.fingerprint_arrays(self.split)
 
 
 def make_train_input_fn(source: Source, examples: np.ndarray, class_indices: np.ndarray,

@@ -15,9 +15,10 @@ from typing import Any, Dict, Iterator, List, Optional, Tuple
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from estimator_train.datasets import fingerprint, idx, record_index
+from estimator_train.datasets import idx, record_index
 from estimator_train.datasets.description import IdxSplit
 from estimator_train.errors import UserError
+from estimator_train.files import stored
 from estimator_train.inputs import arrays
 from estimator_train.inputs.batching import Batching
 from estimator_train.inputs.source import FilePath, InputFn, Source
@@ -70,12 +71,12 @@ class IdxSource(Source):
     return _read_class_indices(self.split)
 
   def cache_key(self) -> str:
-    return fingerprint.of_files(self.files())
+    return stored.fingerprint_files(self.files())
 
   def digest_of_examples(self) -> str:
     # Workers need not compare digests of published files, because each worker has compared its
     # files with the checksums.
-    return '' if self.dataset.files else fingerprint.of_arrays([self.class_indices()])
+    return '' if self.dataset.files else stored.fingerprint_arrays([self.class_indices()])
 
   def training_chunks(self, num_examples: int, batching: Batching,
                       chunk_size: int) -> tf.data.Dataset:

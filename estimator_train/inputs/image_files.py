@@ -9,8 +9,9 @@ from typing import List, Sequence, Tuple
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from estimator_train.datasets import fingerprint, image_folder
+from estimator_train.datasets import image_folder
 from estimator_train.datasets.description import ImageSplit
+from estimator_train.files import stored
 from estimator_train.inputs import image_source, published
 from estimator_train.inputs.batching import Batching
 from estimator_train.inputs.source import BadImage, FilePath, InputFn
@@ -62,7 +63,7 @@ class ImageFileSource(image_source.ImageSource):
     return np.asarray(self.split.classes)
 
   def cache_key(self) -> str:
-    return fingerprint.of_files(self.split.files)
+    return stored.fingerprint_files(self.split.files)
 
   def files(self) -> List[FilePath]:
     return list(self.split.files)

@@ -8,10 +8,10 @@ from typing import Any, Counter, Iterator, List, Optional, Tuple
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from estimator_train.datasets import fingerprint
 from estimator_train.datasets.description import DataSet, ImageRecordSplit
 from estimator_train.datasets.record_index import describe_record
 from estimator_train.errors import printable
+from estimator_train.files import stored
 from estimator_train.inputs import file_errors, image_source, published, records
 from estimator_train.inputs.batching import Batching
 from estimator_train.inputs.records import RecordReader
@@ -92,14 +92,14 @@ class ImageRecordSource(image_source.ImageSource):
 
   def cache_key(self) -> str:
     split = self.split
-    key = '{} {} {} {}'.format(fingerprint.of_files(split.records.files), split.image_key,
+    key = '{} {} {} {}'.format(stored.fingerprint_files(split.records.files), split.image_key,
                                split.label_key, split.label_offset)
     if split.kept is not None:
-      key += fingerprint.of_arrays([split.kept])
+      key += stored.fingerprint_arrays([split.kept])
     return hashlib.md5(key.encode()).hexdigest()
 
   def digest_of_examples(self) -> str:
-    return fingerprint.of_arrays([self.split.records.lengths])
+    return stored.fingerprint_arrays([self.split.records.lengths])
 
   def files(self) -> List[FilePath]:
     return list(self.split.records.files)

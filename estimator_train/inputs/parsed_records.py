@@ -6,10 +6,10 @@ from typing import Any, Callable, Dict, List, Optional
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from estimator_train.datasets import fingerprint
 from estimator_train.datasets.description import DataSet, ParsedRecordSplit
 from estimator_train.datasets.record_index import describe_record
 from estimator_train.errors import UserError
+from estimator_train.files import stored
 from estimator_train.inputs.batching import Batching, evaluation_chunks
 from estimator_train.inputs.parsed_examples import (
   encode_batches,
@@ -54,10 +54,10 @@ class ParsedRecordSource(Source):
     return read_class_indices(self, self._read_in_order, self._function)
 
   def cache_key(self) -> str:
-    return fingerprint.of_files(self.split.records.files)
+    return stored.fingerprint_files(self.split.records.files)
 
   def digest_of_examples(self) -> str:
-    return fingerprint.of_arrays([self.split.records.lengths])
+    return stored.fingerprint_arrays([self.split.records.lengths])
 
   def identify_example(self, index: int) -> Dict[str, Any]:
     path, record = self.split.records.locate(index)

@@ -15,9 +15,9 @@ import tensorflow.compat.v1 as tf
 from google.protobuf import message
 
 from estimator_train.datasets.description import ImageRecordSplit
-from estimator_train.datasets.positioned_file import PositionedFile
 from estimator_train.datasets.record_index import (
   FOOTER_BYTES,
+  PositionedFile,
   RecordIndex,
   describe_record,
   masked_checksum,

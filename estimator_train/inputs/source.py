@@ -6,9 +6,9 @@ from typing import Any, Callable, ClassVar, Dict, List, NamedTuple, Optional, Tu
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from estimator_train.datasets import fingerprint
 from estimator_train.datasets.description import DataSet, Split
 from estimator_train.errors import UserError
+from estimator_train.files import stored
 from estimator_train.inputs import images
 from estimator_train.inputs.batching import Batching, training_chunks
 from estimator_train.settings import groups
@@ -167,7 +167,7 @@ class Source(abc.ABC):
     A subclass may use a digest of other data. The digest is '' if workers need not compare it,
     because the examples are published files or synthetic.
     """
-    return fingerprint.of_arrays([self.class_indices()]) if self.class_indices_are_known else ''
+    return stored.fingerprint_arrays([self.class_indices()]) if self.class_indices_are_known else ''
 
   def skip_bad_examples(self, split_name: str, settings: groups.Input,
                         model_dir: str) -> Tuple[Split, List[BadImage]]:

@@ -15,7 +15,7 @@ from typing import Callable, Deque, Generator, Iterator, List, NamedTuple, Optio
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from estimator_train.datasets import file_pattern, pattern_checks, record_index
+from estimator_train.datasets import file_pattern, record_index
 from estimator_train.inputs import idx_files, images, records
 from estimator_train.inputs.records import RecordReader
 
@@ -70,7 +70,7 @@ def find_input_files(pattern: str) -> Iterator[bytes]:
   files = file_pattern.iter_files(pattern)
   first = next(files, None)
   if first is None:
-    raise pattern_checks.no_match_error('--input matches no file', '--input=' + pattern, pattern,
+    raise file_pattern.no_match_error('--input matches no file', '--input=' + pattern, pattern,
                                         'DATA/**/*.jpeg')
   return itertools.chain([first], files)
 

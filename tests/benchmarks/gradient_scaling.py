@@ -17,7 +17,7 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 import estimator_train
-from estimator_train.datasets import fashion_mnist_sample
+from estimator_train.datasets import idx
 from estimator_train.inputs import idx_files
 from estimator_train.inputs.batching import Batching
 from estimator_train.settings import Settings
@@ -69,7 +69,7 @@ def _train_plainly(replicas: int, steps: int) -> Weights:
         session_config=tf.ConfigProto(device_count={'CPU': replicas}))
     estimator = tf.keras.estimator.model_to_estimator(two_layers(), config=config)
     estimator.train(idx_files.make_train_input_fn(
-        fashion_mnist_sample.describe().train,
+        idx.describe('fashion_mnist_sample').train,
         Batching((28, 28, 1), 10, one_hot=True, examples_per_batch=BATCH_SIZE // replicas,
                  shuffle_buffer=5000)), steps=steps)
     return _weights(model_dir)

@@ -29,7 +29,7 @@ import image_yardsticks
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from estimator_train.datasets import positioned_file, record_index
+from estimator_train.datasets import record_index
 from estimator_train.datasets.description import (
   DataSet,
   IdxSplit,
@@ -380,14 +380,14 @@ def _bytes(data: Data) -> Subject:
 
 
 def _bytes_of_worker(source: Any, rank: int) -> float:
-  read, counts = positioned_file.PositionedFile.read, []
+  read, counts = record_index.PositionedFile.read, []
 
   def count(file: Any, offset: int, length: int) -> bytes:
     content: bytes = read(file, offset, length)
     counts.append(len(content))
     return content
 
-  with mock.patch.object(positioned_file.PositionedFile, 'read', count):
+  with mock.patch.object(record_index.PositionedFile, 'read', count):
     record_index._scan_files(source.files())  # pylint: disable=protected-access
     batching = _batching(IMAGE_SIZE + (3,), BATCH_SIZE)._replace(shard=Shard(0, 2, rank, 1))
     with tf.Graph().as_default(), tf.Session() as session:

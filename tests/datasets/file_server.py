@@ -3,6 +3,7 @@
 import base64
 import contextlib
 import http.server
+import logging
 import re
 import socketserver
 import sys
@@ -142,3 +143,24 @@ def forget_kaggle(monkeypatch):
   for name in list(sys.modules):
     if name.split('.')[0] in ('kaggle', 'kagglesdk'):
       monkeypatch.delitem(sys.modules, name)
+
+
+def once_another_waits(answer):
+  """Has a server answer as soon as another caller is logged to wait for the lock."""
+  is_waiting, handler = threading.Event(), logging.Handler()
+  handler.emit = lambda record: is_waiting.set() if 'waiting for another process' in (
+      record.getMessage()) else None
+  logging.getLogger('estimator_train').addHandler(handler)  # Removed by `clean_environment`.
+  return lambda *given: answer(*given) if is_waiting.wait(DEADLINE_SECS) else None
+
+
+def call_at_once(count, function):
+  """Returns the results of calls in several threads.
+
+  The locks of files are between open files, so that threads stand for processes.
+  """
+  results = []
+  threads = [threading.Thread(target=lambda: results.append(function())) for _ in range(count)]
+  for act in (threading.Thread.start, lambda thread: thread.join(DEADLINE_SECS)):
+    list(map(act, threads))
+  return results

@@ -1,12 +1,19 @@
-"""idx.check_split: the number of examples of good files, and one line that names a bad one."""
+"""MNIST and its kind are the published files; each check names a bad file in one line."""
 
+import collections
 import gzip
+import hashlib
+import os
 import re
+import runpy
 import struct
 import tracemalloc
 import zlib
+from pathlib import Path
 
+import generated_data
 import pytest
+from conftest import ROOT, real_data
 
 from estimator_train.datasets import idx
 from estimator_train.datasets.description import IdxSplit
@@ -119,3 +126,54 @@ def test_unreadable_and_truncated(tmp_path, monkeypatch):
     with pytest.raises(UserError,
                        match='expected 12016 decompressed bytes, found .* in a truncated file'):
       check(tmp_path, files[0][:-cut], files[1])
+
+
+PUBLISHED = {'mnist': 'mnist', 'fashion_mnist': 'fashion-mnist'}  # And their real data.
+
+
+def test_published_files():
+  for name, folder in PUBLISHED.items():
+    for file in idx.DATA_SETS[name][1]:
+      content = (real_data(folder) / file.name).read_bytes()
+      assert (len(content), hashlib.md5(content).hexdigest()) == (file.size, file.md5)
+
+
+@pytest.mark.parametrize('data, expected', [('real', [60000, 10000]), ('generated', [30, 20])])
+def test_described_files(tmp_path, data, expected):
+  for name, real in PUBLISHED.items():
+    folder = real_data(real) if data == 'real' else tmp_path
+    if data == 'generated':
+      generated_data.write_idx_files(folder, *expected)
+    found = idx.describe(name, str(folder))
+    assert found.name == name and found.train + found.test == tuple(
+        str(folder / file.name) for file in found.files)
+    assert found.image_shape == (28, 28, 1) and len(set(found.labels)) == 10
+    assert all([url.rpartition('/')[2] for url in file.urls] == [file.name] * 2
+               for file in found.files)
+    assert [idx.check_split(split, found.image_shape, 10, checksummed=False)
+            for split in (found.train, found.test)] == expected
+
+
+def read_gz(path):
+  with gzip.open(str(path)) as file:
+    return file.read()
+
+
+def test_the_sample_is_balanced():
+  sample = idx.describe('fashion_mnist_sample')
+  assert sample.labels == idx.describe('fashion_mnist').labels and not sample.files
+  for split, per_class in ((sample.train, 600), (sample.test, 100)):
+    assert idx.check_split(split, sample.image_shape, 10, False) == 10 * per_class
+    assert collections.Counter(read_gz(split.labels)[8:]) == dict.fromkeys(range(10), per_class)
+
+
+@pytest.mark.slow
+def test_the_sample_is_what_the_script_makes(tmp_path):
+  script = runpy.run_path(str(ROOT / 'scripts' / 'make_fashion_mnist_sample.py'))
+  script['make'](str(real_data('fashion-mnist')), str(tmp_path))
+  names = sorted(os.listdir(str(tmp_path)))
+  assert names == sorted(os.listdir(idx.SAMPLE_FOLDER))
+  for name in names:
+    # What is in them: another zlib may compress the same bytes to others.
+    read = read_gz if name.endswith('.gz') else lambda path: Path(path).read_bytes()
+    assert read(tmp_path / name) == read(os.path.join(idx.SAMPLE_FOLDER, name))

@@ -5,7 +5,7 @@ import os
 import numpy as np
 import pytest
 
-from estimator_train.datasets import image_folder, record_files, tfrecord
+from estimator_train.datasets import image_folder, tfrecord
 from estimator_train.datasets.record_index import frame
 from estimator_train.errors import UserError
 from estimator_train.inputs import unlabelled
@@ -203,7 +203,7 @@ def shards(total, *indices, suffix='', name='r/train'):
 
 
 def load(pattern):
-  return record_files.load_index(pattern, '--train_pattern=' + pattern, 'none', Settings())
+  return tfrecord.load_index(pattern, '--train_pattern=' + pattern, 'none', Settings())
 
 
 @pytest.mark.parametrize('paths, pattern, warnings', [

@@ -51,7 +51,6 @@ def content(folder):
 
 
 EXPECTED = images('OCT2017 /')
-FIRST = 'OCT2017 /val/CNV/CNV-0.jpeg'
 ODD_ARCHIVE = archive_of(EXPECTED, images('oct2017/OCT2017 /'), dict.fromkeys([
     'OCT2017 /.DS_Store', 'OCT2017 /train/._CNV',  # As published.
     'oct2017/__MACOSX/OCT2017 /val/CNV/._CNV-0.jpeg'], b'clutter'))
@@ -116,11 +115,10 @@ def test_eval_folder(tmp_path, log, oct2017_dir):
     oct2017.eval_folder(root)
 
 
-def test_download_once(server, data_dir, log, capsys, monkeypatch):
+def test_download_once(server, data_dir, capsys, monkeypatch):
   size = sum(map(len, EXPECTED.values()))
   assert oct2017.download_images(str(data_dir)) == [('OCT2017 ', size, True)]
   assert content(data_dir) == EXPECTED and os.listdir(str(data_dir)) == ['OCT2017 ']
-  assert 'skipped macOS metadata (3), second copies (20)' in log.text
   assert oct2017.find_image_root(str(data_dir)) == str(data_dir / 'OCT2017 ')
   monkeypatch.delenv('KAGGLE_KEY')
   file_server.forget_kaggle(monkeypatch)
@@ -130,42 +128,45 @@ def test_download_once(server, data_dir, log, capsys, monkeypatch):
   assert len(server.requests) == 2 and not capsys.readouterr().out
 
 
-@pytest.mark.parametrize('present, starts', [
-    (images('mine/'), []), ({FIRST: EXPECTED[FIRST]}, [None]), ({FIRST: b'half'}, [None]),
-    ({'OCT2017 /train/{}/.x'.format(label): b'' for label in oct2017.CLASS_NAMES}, [None]),
-    ({ARCHIVE + '.part': ODD_ARCHIVE[:1000]}, [1000])],
-                         ids=['copy', 'file', 'half', 'folders', 'part'])
-def test_what_is_there_counts(server, data_dir, monkeypatch, present, starts):
-  write(data_dir, present)
-  free = oct2017.ARCHIVE_BYTES + oct2017.IMAGE_BYTES - sum(map(len, present.values()))
+def test_two_at_once_download_once(server, data_dir, log):
+  server.answers[STORAGE_PATH] = [file_server.once_another_waits(ranged(ODD_ARCHIVE))]
+  results = file_server.call_at_once(2, lambda: oct2017.download_images(str(data_dir))[0])
+  assert sorted(result.downloaded for result in results) == [False, True]
+  assert len(server.requests) == 2 and os.listdir(str(data_dir)) == ['OCT2017 ']
+
+
+def test_a_part_of_the_archive_counts(server, data_dir, monkeypatch):
+  write(data_dir, {ARCHIVE + '.part': ODD_ARCHIVE[:1000]})
+  free = oct2017.ARCHIVE_BYTES + oct2017.IMAGE_BYTES - 1000
   usages = iter([shutil.disk_usage('/')._replace(free=free) for free in (free - 1, free, free)])
   monkeypatch.setattr(shutil, 'disk_usage', lambda folder: next(usages))
-  if starts:
-    with pytest.raises(UserError, match='{:,} bytes free, {:,} are req'.format(free - 1, free)):
-      oct2017.download_images(str(data_dir))
-  assert not server.requests and content(data_dir) == present
-  (result,) = oct2017.download_images(str(data_dir))
-  assert [start for path, start in server.requests if path == STORAGE_PATH] == starts
-  assert result.downloaded == bool(starts) and not (data_dir / ARCHIVE).exists()
-  assert content(data_dir).items() >= (EXPECTED if starts else present).items()
+  with pytest.raises(UserError, match='{:,} bytes free, {:,} are req'.format(free - 1, free)):
+    oct2017.download_images(str(data_dir))
+  assert not server.requests and oct2017.download_images(str(data_dir))[0].downloaded
+  assert server.requests[-1] == (STORAGE_PATH, 1000) and content(data_dir) == EXPECTED
 
 
-def test_own_archive_needs_no_credentials_and_stays(server, data_dir, monkeypatch, log):
+@pytest.mark.parametrize('root', ['OCT2017 /', 'kermany/OCT2017/', ''])
+def test_own_archive_needs_no_credentials_and_stays(server, data_dir, monkeypatch, caplog, root):
   monkeypatch.delenv('KAGGLE_KEY')
   with pytest.raises(UserError, match='or download the archive of .* to .*/' + ARCHIVE):
     oct2017.download_images(str(data_dir))
   assert not content(data_dir)
-  write(data_dir, {ARCHIVE: ODD_ARCHIVE, FIRST: b'half'})
+  archive = archive_of(images(root), dict.fromkeys(['README', '__MACOSX/train/CNV/._x'], b''))
+  write(data_dir, {ARCHIVE: archive})
+  caplog.set_level(logging.INFO, 'estimator_train')
   assert oct2017.download_images(str(data_dir))[0].downloaded
-  assert content(data_dir) == {ARCHIVE: ODD_ARCHIVE, **EXPECTED} and not server.requests
-  assert log.messages[-1] == '{} has been unpacked and can be removed'.format(data_dir / ARCHIVE)
+  found = content(data_dir)
+  assert found.pop(ARCHIVE) == archive and not server.requests and found.items() >= EXPECTED.items()
+  assert caplog.messages[-1] == '{} has been unpacked and can be removed'.format(data_dir / ARCHIVE)
 
 
 @pytest.mark.parametrize('body, message', [
     (archive_of(images('OCT2017 /', {**COUNTS, 'train': (3, 2, 2, 1)})),
      "the images of oct2017 are incomplete: '{0}/OCT2017 ' .train/DRUSEN: 2 of 1, train/NORMAL: 1 "
      'of 2.: remove that folder and {0}/kermany2018.zip, and try again$'),
-    (archive_of({'README': b'moved'}), 'are incomplete: .* .train/CNV: 0 of 3, '),
+    (archive_of({'README': b'moved'}), '^an archive is not that of oct2017: {0}/kermany2018.zip '
+     'has no folder train/CNV: remove it, and try again$'),
     (ODD_ARCHIVE.replace(b'train CNV 1', b'train CNV 9'),
      'damaged, .*{0}/kermany2018.zip .*remove it and dow')], ids=['counts', 'another', 'damaged'])
 def test_wrong_archives(server, data_dir, body, message):
@@ -176,11 +177,15 @@ def test_wrong_archives(server, data_dir, body, message):
 
 
 def test_what_costs_no_download(server, data_dir, tmp_path):
-  for place in ('mine', '.'):
-    make_copy(data_dir / place)
+  write(data_dir, {'OCT2017 /val/CNV/CNV-0.jpeg': b'half'})  # Not found, but in the way.
+  for place in (None, 'mine', '.'):
+    if place:
+      make_copy(data_dir / place)
     with pytest.raises(UserError, match='train/CNV: 0 of 3, .*remove or complete that folder'):
       oct2017.download_images(str(data_dir))
   (tmp_path / 'file').write_text('')
   with pytest.raises(UserError, match='cannot store the data set: {}/file'.format(tmp_path)):
     oct2017.download_images(str(tmp_path / 'file' / 'below'))
-  assert not server.requests
+  shutil.rmtree(str(data_dir))
+  write(data_dir, images('mine/'))
+  assert not oct2017.download_images(str(data_dir))[0].downloaded and not server.requests

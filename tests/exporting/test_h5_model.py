@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
-from estimator_train.datasets import fashion_mnist_sample
+from estimator_train.datasets import idx
 from estimator_train.inputs import idx_files
 
 
@@ -17,7 +17,7 @@ from estimator_train.inputs import idx_files
 def test_plain_keras_scores_the_same(run_program, tmp_path, arguments):
   done = run_program('--model_dir', tmp_path, '--batch_size=16', '--train_steps=3', *arguments)
   assert done.code == 0, done.err
-  images, classes = idx_files.read_split(fashion_mnist_sample.describe().test, (28, 28, 1))
+  images, classes = idx_files.read_split(idx.describe('fashion_mnist_sample').test, (28, 28, 1))
   images = images.astype(np.float32) / 255
   with tf.Graph().as_default(), tf.Session() as session:
     tf.keras.backend.set_session(session)

@@ -17,13 +17,13 @@ from conftest import ROOT
 from mode_runs import fails, image_flags
 
 import estimator_train
-from estimator_train.datasets import fashion_mnist_sample
+from estimator_train.datasets import idx
 from estimator_train.errors import UserError
 from estimator_train.inputs import unlabelled
 from estimator_train.modes import predict as predict_mode
 
-IMAGES = os.path.join(fashion_mnist_sample.SAMPLE_FOLDER, 't10k-images-idx3-ubyte.gz')
-NAMES = fashion_mnist_sample.CLASS_NAMES
+IMAGES = os.path.join(idx.SAMPLE_FOLDER, 't10k-images-idx3-ubyte.gz')
+NAMES = idx.FASHION_MNIST_CLASSES
 
 
 def lines(text):

@@ -6,7 +6,7 @@ import zlib
 
 import pytest
 
-from estimator_train.datasets import record_files
+from estimator_train.datasets import tfrecord
 from estimator_train.datasets.record_index import frame
 from estimator_train.errors import UserError
 from estimator_train.settings import Settings
@@ -26,7 +26,7 @@ def members(*stops, between=b''):
 
 def count_records(folder, content):
   (folder / 'train-0').write_bytes(content)
-  return record_files.load_index(str(folder / 'train-*'), 'given', 'auto',
+  return tfrecord.load_index(str(folder / 'train-*'), 'given', 'auto',
                                  Settings(model_dir=str(folder / 'model'))).num_records
 
 

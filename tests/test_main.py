@@ -96,6 +96,6 @@ def test_lost_peer_and_signal_before_training(capsys, monkeypatch):
   for parse, code, message in (
       (lose_peer, 138, 'lost worker 1: its connection ended\n'),
       (lambda argv: os.kill(os.getpid(), signal.SIGTERM), 143, 'stopped by SIGTERM\n')):
-    monkeypatch.setattr(program.flags, 'parse', parse)
+    monkeypatch.setattr(program.command_line, 'parse', parse)
     assert program.main(['--batch_size=1']) == code
     assert capsys.readouterr().err == message

@@ -12,59 +12,19 @@ import time
 import numpy as np
 import pytest
 from conftest import ROOT
-from mode_runs import image_flags
+from mode_runs import Runs, image_flags
 
 from estimator_train.datasets import registry
 from estimator_train.doctor import ChildResult, installation
 from estimator_train.errors import StoppedBySignal, UserError
-from estimator_train.launcher import local_cluster
 from estimator_train.modes import scaling
 from estimator_train.modes.scaling import points, prediction, report
 from estimator_train.modes.scaling.points import Point, PointResult
 from estimator_train.modes.scaling.prediction import Observation
-from estimator_train.process import child_process
 from estimator_train.settings import Settings, command_line
 
 GPU, CPU, WORKER, WEAK, STRONG, BOTH = 'gpu', 'cpu', 'worker', 'weak', 'strong', 'both'
 REAL, SYNTHETIC = 'real', 'synthetic'
-
-
-class Runs:
-  """Stands in for the program: runs at 100 examples/sec a replica, and remembers what it ran.
-
-  A run takes 10 seconds a replica, by a clock of their own.
-  """
-
-  def __init__(self, fails=lambda settings: False, stop=None):
-    self.seen = []
-    self.launches = []
-    self.fails = fails
-    self.stop = stop
-    self.now = 0.
-
-  def __call__(self, arguments, log, module='estimator_train', cores=()):
-    workers = 1
-    if module == 'estimator_train.launcher.local_cluster':
-      asked = local_cluster._parse_arguments(arguments)
-      workers, arguments = len(asked.tasks), asked.program_arguments
-    settings = command_line.parse(arguments)
-    self.launches.append((workers, cores, settings))
-    self.seen.append(os.path.basename(settings.model_dir))
-    assert log == os.path.join(settings.model_dir, 'log.txt') and not os.listdir(settings.model_dir)
-    replicas = workers * (settings.num_cpu_replicas or settings.num_gpus)
-    os.mkdir(os.path.join(settings.model_dir, 'keras'))
-    for name in ('log.txt', 'flags.txt', 'model.ckpt-3.index'):
-      with open(os.path.join(settings.model_dir, name), 'w'):
-        pass
-    with open(os.path.join(settings.model_dir, 'throughput.json'), 'w') as file:
-      json.dump({'steady_examples_per_sec': 100. * replicas, 'devices': ['/some:0'] * replicas,
-                 'tensorflow_version': '1.15.0', 'shares': {'input': 0.25}}, file)
-    if self.stop is not None and len(self.seen) == 3:
-      raise self.stop
-    self.now += 10. * replicas
-    if self.fails(settings):
-      return child_process.ChildRun(2, None, 'odd: {}: fix it'.format(settings.batch_size))
-    return child_process.ChildRun(0, {}, None)
 
 
 @pytest.fixture
@@ -93,8 +53,8 @@ def test_result(sweep, tmp_path, log_lines):
     assert row['runs'] == 2 and row['speed_up'] == row['replicas'] and row['efficiency'] == 1.
   assert result['failures'] == [] and result['device_kind'] == 'cpu (logical)'
   assert json.loads((tmp_path / 'sweep' / 'scaling.json').read_text()) == result
-  assert {name for point in (tmp_path / 'sweep' / 'points').iterdir() for name in os.listdir(
-      str(point))} == {'done.json', 'flags.txt', 'log.txt', 'throughput.json'}
+  assert {path.name for path in (tmp_path / 'sweep').glob('points/*/*')} == {
+      'done.json', 'flags.txt', 'log.txt', 'throughput.json'}
   lines = log_lines()
   assert len(lines) == 12
   for number, line in enumerate(lines, 1):
@@ -121,16 +81,16 @@ def test_a_failed_point_is_reported_and_tried_again(sweep, log_lines, monkeypatc
   monkeypatch.setattr(sys, 'stderr', terminal)
   result = sweep(Runs(fails))
   assert '12/12' in terminal.getvalue() and 'about 0 s left' in terminal.getvalue()
-  assert len(log_lines()) == 4 and all('failed: odd: 128' in line for line in log_lines())
+  assert len(log_lines()) == 4 and all('failed: a fault: 128' in line for line in log_lines())
   assert {failure['point'].rpartition('-')[0] for failure in result['failures']} == {
       'cpu2-strong-real', 'cpu2-strong-synthetic'}
   for failure in result['failures']:
-    assert (failure['code'], failure['error']) == (2, 'odd: 128: fix it')
+    assert (failure['code'], failure['error']) == (2, 'a fault: 128: fix it')
     assert sorted(os.listdir(os.path.dirname(failure['log']))) == [
         'flags.txt', 'log.txt', 'throughput.json']
   failed = [row for row in result['table'] if row['failed']]
   assert [(row['scaling'], row['replicas'], row['runs'], row['error']) for row in failed] == [
-      (STRONG, 2, 0, 'odd: 128: fix it')] * 2
+      (STRONG, 2, 0, 'a fault: 128: fix it')] * 2
   again = Runs()
   result = sweep(again)
   assert len(again.seen) == 4 and all(name.startswith('cpu2-strong') for name in again.seen)
@@ -148,7 +108,7 @@ def test_stopped(sweep, tmp_path):
                                  'resumes from there'.format(signal.Signals(signum).name))
     sweep(rest, model_dir)
     # The third was under way: what it left does not count.
-    assert stopped.seen[2:] == rest.seen[:1] and len(rest.seen) == 10
+    assert stopped.seen[2:] == rest.seen[:1] and len(rest.seen) == 10 and not any(rest.found)
 
 
 def test_flags_of_the_runs(sweep):
@@ -211,7 +171,7 @@ def test_what_is_refused(sweep, tmp_path, monkeypatch):
     sweep(runs)
   assert runs.seen == []
   (model_dir / 'flags.txt').unlink()
-  with pytest.raises(UserError, match='all points of the sweep failed: odd: 128: fix it: see the '):
+  with pytest.raises(UserError, match='all points of the sweep failed: a fault: 128: fix it: see'):
     sweep(Runs(fails=lambda settings: True), '--dataset=synthetic', '--num_cpu_replicas=1')
   written = json.loads((model_dir / 'scaling.json').read_text())
   assert len(written['failures']) == 2 and written['table'][0]['runs'] == 0

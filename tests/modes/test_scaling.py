@@ -132,9 +132,9 @@ def test_synthetic_images_are_the_same_work(sweep, tmp_path, image_folders):
   runs = Runs()
   sweep(runs, *image_flags(image_folders)[:2], '--image_size=20,24', '--class_weights=balanced',
         '--throughput_warmup_steps=5', '--repeats=1')
-  assert {(settings.dataset, settings.class_weights, settings.train_steps)
-          for _, _, settings in runs.launches} == {
-              ('image_folder', 'balanced', 25), ('synthetic', 'none', 25)}
+  assert {(name.split('-')[2], settings.dataset, settings.class_weights, settings.train_steps)
+          for name, settings in zip(runs.seen, runs.settings)} == {
+              (REAL, 'image_folder', 'balanced', 25), (SYNTHETIC, 'synthetic', 'none', 25)}
   for _, _, settings in runs.launches:
     dataset = registry.describe(settings)
     assert (dataset.image_shape, dataset.labels) == ((20, 24, 3), ('A', 'B'))

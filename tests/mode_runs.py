@@ -1,13 +1,74 @@
 """What the tests of several modes share."""
 
 import hashlib
+import json
+import os
 
 import generated_data
 import numpy as np
 import tensorflow.compat.v1 as tf
 
 from estimator_train.datasets import idx
+from estimator_train.launcher import local_cluster
 from estimator_train.modes.input_benchmark import rates
+from estimator_train.process import child_process
+from estimator_train.settings import command_line
+
+
+class Runs:
+  """Stands in for child processes that train: leaves their files, and remembers their settings.
+
+  A run trains at 100 examples/sec a replica, and takes 10 seconds a replica, by the clock `now`.
+
+  Args:
+    fails: whether the run with these settings fails.
+    stop: raised in the third run.
+
+  Attributes:
+    seen: the name of the folder of each run.
+    found: the files that were in the folder before each run.
+    launches: the number of workers, the cores and the settings of each run.
+  """
+
+  def __init__(self, fails=lambda settings: False, stop=None):
+    self.fails, self.stop = fails, stop
+    self.seen, self.found, self.launches, self.now = [], [], [], 0.
+
+  @property
+  def settings(self):
+    return [settings for _, _, settings in self.launches]
+
+  def __call__(self, arguments, log, module='estimator_train', cores=()):
+    workers = 1
+    if module == 'estimator_train.launcher.local_cluster':
+      asked = local_cluster._parse_arguments(arguments)
+      workers, arguments = len(asked.tasks), asked.program_arguments
+    settings = command_line.parse(arguments)
+    self.launches.append((workers, cores, settings))
+    self.seen.append(os.path.basename(settings.model_dir))
+    replicas = workers * (settings.num_cpu_replicas or max(settings.num_gpus, 1))
+    kind = 'gpu' if settings.num_gpus > 0 else 'cpu'
+    figures = {
+        'steady_examples_per_sec': 100. * replicas, 'examples_per_sec': 512., 'global_step': 77,
+        'num_replicas': replicas, 'global_batch_size': settings.batch_size,
+        'per_replica_batch_size': settings.batch_size // replicas, 'shares': {'input': 0.25},
+        'devices': ['/{}:{}'.format(kind, index) for index in range(replicas)],
+        'tensorflow_version': '1.15.0'}
+    evaluation = {'accuracy': .87 + .01 * len(self.seen), 'average_loss': .5}
+    os.makedirs(settings.model_dir, exist_ok=True)
+    self.found.append(os.listdir(settings.model_dir))
+    os.makedirs(os.path.join(settings.model_dir, 'keras'), exist_ok=True)
+    for path, content in ((log, ''), ('flags.txt', ''), ('model.ckpt-3.index', ''),
+                          ('throughput.json', json.dumps(figures)),
+                          ('evaluation.json', json.dumps(evaluation))):
+      with open(os.path.join(settings.model_dir, path), 'w') as file:
+        file.write(content)
+    if self.stop is not None and len(self.seen) == 3:
+      raise self.stop
+    self.now += 10. * replicas
+    if self.fails(settings):
+      return child_process.ChildRun(2, None, 'a fault: {}: fix it'.format(settings.batch_size))
+    return child_process.ChildRun(0, {}, None)
 
 
 def fails(done, message):

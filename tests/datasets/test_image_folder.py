@@ -8,7 +8,7 @@ import pytest
 from estimator_train.datasets import image_folder, tfrecord
 from estimator_train.datasets.record_index import frame
 from estimator_train.errors import UserError
-from estimator_train.inputs import unlabelled
+from estimator_train.modes.predict import images as predict_images
 from estimator_train.run_dir.run_files import RunDir
 from estimator_train.settings import Settings
 
@@ -194,7 +194,7 @@ def test_no_match_names_what_there_is(paths, pattern, message):
                      + message):
     describe(pattern)
   with pytest.raises(UserError, match='--input matches no file: --input='):
-    unlabelled.find_input_files(pattern)
+    predict_images.find_input_files(pattern)
 
 
 def shards(total, *indices, suffix='', name='r/train'):

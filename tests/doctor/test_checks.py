@@ -89,7 +89,7 @@ def test_cpu_and_limits(monkeypatch):
        'give --inter_op_parallelism_threads=1 ' + threads),
       (machine.check_cores(.5, True), 'warning', 'set `OMP_NUM_THREADS=1` and give ' + threads)])
   for available, limit, expected in (
-      (8 << 30, 1024, ['ok', 'ok']), (1 << 30, 256, ['warning', 'warning']),
+      (2 * 10**9, 1024, ['ok', 'ok']), (1 << 30, 256, ['warning', 'warning']),
       (8 << 30, resource.RLIM_INFINITY, ['ok', 'ok'])):
     monkeypatch.setattr(memory, 'available_bytes', lambda available=available: available)
     monkeypatch.setattr(resource, 'getrlimit', lambda _, limit=limit: (limit, limit))
@@ -116,7 +116,7 @@ def test_folders(tmp_path, monkeypatch):
       is_allowed for bit, is_allowed in allowed.items() if mode & bit))
   monkeypatch.setattr(shutil, 'disk_usage', lambda path: types.SimpleNamespace(free=free[0]))
   for flag, name, free_bytes, writable, readable, *expected in (
-      ('model_dir', '', 10**10, 1, 1, 'ok', '--model_dir: {}, 10.0 GB free'.format(tmp_path)),
+      ('model_dir', '', 2 * 10**9, 1, 1, 'ok', '--model_dir: {}, 2.0 GB free'.format(tmp_path)),
       ('model_dir', 'new/run', 10**10, 1, 1, 'ok', 'run (does not exist yet), 10.0 GB free'),
       ('export_dir', '', 10**6, 1, 1, 'error', '0.0 GB free'),
       ('cache', '', 10**9, 1, 1, 'warning', '1.0 GB free'),

@@ -73,7 +73,7 @@ def test_gpus_are_those_that_nvml_lists(tmp_path, monkeypatch):
   monkeypatch.setenv('PYTHONPATH', str(tmp_path))
   monkeypatch.setenv('PYTHONDONTWRITEBYTECODE', '1')
   for name, vendor, kind in (('a', '0x10de', '0x030200'), ('b', '0x10de', '0x040300'),
-                             ('c', '0x1013', '0x030000')):
+                             ('c', '0x1013', '0x030000'), ('d', '0x10de', '0x030000')):
     (tmp_path / 'pci' / name).mkdir(parents=True)
     (tmp_path / 'pci' / name / 'vendor').write_text(vendor)
     (tmp_path / 'pci' / name / 'class').write_text(kind)
@@ -81,7 +81,7 @@ def test_gpus_are_those_that_nvml_lists(tmp_path, monkeypatch):
   (tmp_path / 'pynvml.py').write_text(NVML.format('pass'))
   assert gpus.inspect_gpus() == gpus.GpuInventory((
       gpus.Gpu('NVIDIA A100-SXM4-40GB', (8, 0), '535.104.05', 40 << 30),
-      gpus.Gpu('Tesla T4', (7, 5), '535.104.05', 15 << 30)), None, 1)
+      gpus.Gpu('Tesla T4', (7, 5), '535.104.05', 15 << 30)), None, 2)
   for init, timeout_secs, failure in (
       ('time.sleep(600)', 1., 'no answer within '), ('os.abort()', 300., 'ended by SIGABRT'),
       ('raise NVMLError_DriverNotLoaded("driver")', 300., 'exit code 1: ValueError: driver')):

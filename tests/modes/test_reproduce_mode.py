@@ -5,40 +5,14 @@ import os
 
 import pytest
 from conftest import ROOT
+from mode_runs import Runs
 
 from estimator_train.configs.workloads import WORKLOADS
 from estimator_train.errors import UserError
-from estimator_train.files import atomic, paths
+from estimator_train.files import paths
 from estimator_train.modes import reproduce
-from estimator_train.process import child_process
 from estimator_train.reports import ledger
-from estimator_train.settings import Settings, command_line
-
-
-class Runner:
-  """Stands in for the processes that train: leaves the files of a run that went well."""
-
-  def __init__(self, fails=()):
-    self.ran = []
-    self.fails = fails
-
-  def __call__(self, arguments, log):
-    settings = command_line.parse(arguments)
-    number = len(self.ran)
-    self.ran.append(settings)
-    if number in self.fails:
-      return child_process.ChildRun(2, None, 'no such file: data: get it')
-    os.makedirs(settings.model_dir, exist_ok=True)
-    replicas = settings.num_cpu_replicas or max(settings.num_gpus, 1)
-    kind = 'gpu' if settings.num_gpus > 0 else 'cpu'
-    atomic.write_json(os.path.join(settings.model_dir, 'throughput.json'), {
-        'examples_per_sec': 512., 'num_replicas': replicas, 'global_step': 77,
-        'global_batch_size': settings.batch_size,
-        'per_replica_batch_size': settings.batch_size // replicas,
-        'devices': ['/{}:{}'.format(kind, index) for index in range(replicas)]})
-    atomic.write_json(os.path.join(settings.model_dir, 'evaluation.json'), {
-        'accuracy': .88 + .01 * number, 'average_loss': .5})
-    return child_process.ChildRun(0, {}, None)
+from estimator_train.settings import Settings
 
 
 @pytest.fixture
@@ -51,12 +25,12 @@ def run(tmp_path):
 
 
 def test_ledger_of_fashion_mnist(run, tmp_path, capsys):
-  runner = Runner()
+  runner = Runs()
   result = run('fashion_mnist', runner, data_dir='some where')
-  assert {(ran.num_gpus, ran.data_dir) for ran in runner.ran} == {(-1, 'some where')}
-  assert [(ran.train_steps, ran.train_epochs, ran.batch_size) for ran in runner.ran] == [
+  assert {(ran.num_gpus, ran.data_dir) for ran in runner.settings} == {(-1, 'some where')}
+  assert [(ran.train_steps, ran.train_epochs, ran.batch_size) for ran in runner.settings] == [
       (1000, None, 256), (2000, None, 256), (None, 5, 1024)]
-  first, second, third = (ran.model_dir for ran in runner.ran)
+  first, second, third = (ran.model_dir for ran in runner.settings)
   assert first == second != third and os.path.dirname(first) == str(tmp_path)
 
   rows = {row['what']: row for row in result['rows']}
@@ -80,9 +54,9 @@ def test_ledger_of_fashion_mnist(run, tmp_path, capsys):
 
 
 def test_devices(run):
-  runner = Runner()
+  runner = Runs()
   rows = run('fashion_mnist', runner, gpus=3)['rows']
-  assert [ran.num_gpus for ran in runner.ran] == [2, 2, 2]
+  assert [ran.num_gpus for ran in runner.settings] == [2, 2, 2]
   assert rows[1]['why'] == 'different GPUs'
   assert rows[1]['conditions'] == '2 replicas on /gpu:0, /gpu:1, 128 examples per replica, step 77'
 
@@ -91,10 +65,10 @@ def test_devices(run):
     (0, 0, [(-1, 0), (-1, 0), (-1, 2)]), (2, 0, [(1, 0), (1, 0), (2, 0)]), (2, 4, [(-1, 4)] * 3)],
                          ids=['CPU', 'as many GPUs as published', 'what the user gives'])
 def test_three_routes(run, gpus, given, devices):
-  runner = Runner()
+  runner = Runs()
   row = run('mnist_tf_data', runner, gpus, num_cpu_replicas=given)['rows'][-1]
-  assert [(ran.num_gpus, ran.num_cpu_replicas) for ran in runner.ran] == devices
-  assert [(ran.cache, ran.batch_size) for ran in runner.ran] == [
+  assert [(ran.num_gpus, ran.num_cpu_replicas) for ran in runner.settings] == devices
+  assert [(ran.cache, ran.batch_size) for ran in runner.settings] == [
       ('none', 256), ('memory', 256), ('none', 512)]
   assert (row['measured'], row['conditions']) == ('0.0200', 'the runs above')
 
@@ -104,31 +78,31 @@ def test_what_would_take_days_is_not_run(run):
       (0, [], ['not measured here'] * 5, 'requires 1 GPU(s), this machine has none'),
       (2, [1], ['117.2', '0.8800'] + ['not measured here'] * 3,
        'requires 8 GPU(s), this machine has 2')):
-    runner = Runner()
+    runner = Runs()
     rows = run('mnist_8gpu', runner, gpus)['rows']
-    assert [ran.num_gpus for ran in runner.ran] == num_gpus
+    assert [ran.num_gpus for ran in runner.settings] == num_gpus
     assert [row['measured'] for row in rows] == measured
     assert rows[measured.index('not measured here')]['why'] == why
-  row = run('mnist_8gpu', Runner(), 8)['rows'][-1]
+  row = run('mnist_8gpu', Runs(), 8)['rows'][-1]
   assert (row['what'], row['measured'], row['ratio']) == (
       'speed-up of 8 GPUs', '1.0', '{:.3g}'.format(1 / 6.7))
 
 
 def test_parts_that_fail_are_run_again(run, tmp_path):
-  with pytest.raises(UserError, match='no part of the workload succeeded: no such file: data: '
+  with pytest.raises(UserError, match='no part of the workload succeeded: a fault: 256: '
                      ) as error:
-    run('fashion_mnist', Runner(fails=[0, 1, 2]))
+    run('fashion_mnist', Runs(lambda settings: True))
   assert error.value.result['rows'][0]['measured'] == 'failed'
   assert (tmp_path / 'ledger.json').exists()
-  first, second, third = Runner(fails=[0]), Runner(), Runner()
+  first, second, third = Runs(lambda settings: settings.train_steps == 1000), Runs(), Runs()
   row = run('fashion_mnist', first)['rows'][0]
   assert (row['measured'], row['why'], row['ratio']) == (
-      'failed', 'no such file: data: get it', None)
+      'failed', 'a fault: 256: fix it', None)
   result = run('fashion_mnist', second)
-  assert [ran.train_steps for ran in second.ran] == [1000]
-  assert run('fashion_mnist', third) == result and not third.ran
+  assert [ran.train_steps for ran in second.settings] == [1000]
+  assert run('fashion_mnist', third) == result and not third.settings
   with pytest.raises(UserError, match='--model_dir was created with other flags: --workload=fash'):
-    run('oct2017', Runner())
+    run('oct2017', Runs())
 
 
 def test_a_real_run(run_well, tmp_path, monkeypatch):

@@ -12,59 +12,19 @@ import time
 import numpy as np
 import pytest
 from conftest import ROOT
-from mode_runs import image_flags
+from mode_runs import Runs, image_flags
 
 from estimator_train.datasets import registry
 from estimator_train.doctor import ChildResult, installation
 from estimator_train.errors import StoppedBySignal, UserError
-from estimator_train.launcher import local_cluster
 from estimator_train.modes import scaling
 from estimator_train.modes.scaling import points, prediction, report
 from estimator_train.modes.scaling.points import Point, PointResult
 from estimator_train.modes.scaling.prediction import Observation
-from estimator_train.process import child_process
 from estimator_train.settings import Settings, command_line
 
 GPU, CPU, WORKER, WEAK, STRONG, BOTH = 'gpu', 'cpu', 'worker', 'weak', 'strong', 'both'
 REAL, SYNTHETIC = 'real', 'synthetic'
-
-
-class Runs:
-  """Stands in for the program: runs at 100 examples/sec a replica, and remembers what it ran.
-
-  A run takes 10 seconds a replica, by a clock of their own.
-  """
-
-  def __init__(self, fails=lambda settings: False, stop=None):
-    self.seen = []
-    self.launches = []
-    self.fails = fails
-    self.stop = stop
-    self.now = 0.
-
-  def __call__(self, arguments, log, module='estimator_train', cores=()):
-    workers = 1
-    if module == 'estimator_train.launcher.local_cluster':
-      asked = local_cluster._parse_arguments(arguments)
-      workers, arguments = len(asked.tasks), asked.program_arguments
-    settings = command_line.parse(arguments)
-    self.launches.append((workers, cores, settings))
-    self.seen.append(os.path.basename(settings.model_dir))
-    assert log == os.path.join(settings.model_dir, 'log.txt') and not os.listdir(settings.model_dir)
-    replicas = workers * (settings.num_cpu_replicas or settings.num_gpus)
-    os.mkdir(os.path.join(settings.model_dir, 'keras'))
-    for name in ('log.txt', 'flags.txt', 'model.ckpt-3.index'):
-      with open(os.path.join(settings.model_dir, name), 'w'):
-        pass
-    with open(os.path.join(settings.model_dir, 'throughput.json'), 'w') as file:
-      json.dump({'steady_examples_per_sec': 100. * replicas, 'devices': ['/some:0'] * replicas,
-                 'tensorflow_version': '1.15.0', 'shares': {'input': 0.25}}, file)
-    if self.stop is not None and len(self.seen) == 3:
-      raise self.stop
-    self.now += 10. * replicas
-    if self.fails(settings):
-      return child_process.ChildRun(2, None, 'odd: {}: fix it'.format(settings.batch_size))
-    return child_process.ChildRun(0, {}, None)
 
 
 @pytest.fixture
@@ -85,22 +45,16 @@ def log_lines(caplog):
   return lambda: [record.getMessage() for record in caplog.records]
 
 
-def test_result(sweep, tmp_path, capsys, log_lines):
+def test_result(sweep, tmp_path, log_lines):
   runs = Runs()
   result = sweep(runs, clock=lambda: runs.now)
-  assert len(runs.seen) == len(set(runs.seen)) == 12
-  assert [(row['scaling'], row['input'], row['replicas']) for row in result['table']] == [
-      (scaled, kind, replicas) for scaled in (WEAK, STRONG) for kind in (REAL, SYNTHETIC)
-      for replicas in (1, 2)]
+  assert len(runs.seen) == len(set(runs.seen)) == 12 and len(result['table']) == 8
   for row in result['table']:
     assert row['runs'] == 2 and row['speed_up'] == row['replicas'] and row['efficiency'] == 1.
-    assert row['input_share'] == 0.25
   assert result['failures'] == [] and result['device_kind'] == 'cpu (logical)'
   assert json.loads((tmp_path / 'sweep' / 'scaling.json').read_text()) == result
-  assert (tmp_path / 'sweep' / 'scaling.csv').read_text().startswith('scaling,input,replicas,')
-  assert {name for point in (tmp_path / 'sweep' / 'points').iterdir() for name in os.listdir(
-      str(point))} == {'done.json', 'flags.txt', 'log.txt', 'throughput.json'}
-  assert capsys.readouterr().out.splitlines()[1].startswith('scaling')
+  assert {path.name for path in (tmp_path / 'sweep').glob('points/*/*')} == {
+      'done.json', 'flags.txt', 'log.txt', 'throughput.json'}
   lines = log_lines()
   assert len(lines) == 12
   for number, line in enumerate(lines, 1):
@@ -127,16 +81,16 @@ def test_a_failed_point_is_reported_and_tried_again(sweep, log_lines, monkeypatc
   monkeypatch.setattr(sys, 'stderr', terminal)
   result = sweep(Runs(fails))
   assert '12/12' in terminal.getvalue() and 'about 0 s left' in terminal.getvalue()
-  assert len(log_lines()) == 4 and all('failed: odd: 128' in line for line in log_lines())
+  assert len(log_lines()) == 4 and all('failed: a fault: 128' in line for line in log_lines())
   assert {failure['point'].rpartition('-')[0] for failure in result['failures']} == {
       'cpu2-strong-real', 'cpu2-strong-synthetic'}
   for failure in result['failures']:
-    assert (failure['code'], failure['error']) == (2, 'odd: 128: fix it')
+    assert (failure['code'], failure['error']) == (2, 'a fault: 128: fix it')
     assert sorted(os.listdir(os.path.dirname(failure['log']))) == [
         'flags.txt', 'log.txt', 'throughput.json']
   failed = [row for row in result['table'] if row['failed']]
   assert [(row['scaling'], row['replicas'], row['runs'], row['error']) for row in failed] == [
-      (STRONG, 2, 0, 'odd: 128: fix it')] * 2
+      (STRONG, 2, 0, 'a fault: 128: fix it')] * 2
   again = Runs()
   result = sweep(again)
   assert len(again.seen) == 4 and all(name.startswith('cpu2-strong') for name in again.seen)
@@ -154,7 +108,7 @@ def test_stopped(sweep, tmp_path):
                                  'resumes from there'.format(signal.Signals(signum).name))
     sweep(rest, model_dir)
     # The third was under way: what it left does not count.
-    assert stopped.seen[2:] == rest.seen[:1] and len(rest.seen) == 10
+    assert stopped.seen[2:] == rest.seen[:1] and len(rest.seen) == 10 and not any(rest.found)
 
 
 def test_flags_of_the_runs(sweep):
@@ -178,9 +132,9 @@ def test_synthetic_images_are_the_same_work(sweep, tmp_path, image_folders):
   runs = Runs()
   sweep(runs, *image_flags(image_folders)[:2], '--image_size=20,24', '--class_weights=balanced',
         '--throughput_warmup_steps=5', '--repeats=1')
-  assert {(settings.dataset, settings.class_weights, settings.train_steps)
-          for _, _, settings in runs.launches} == {
-              ('image_folder', 'balanced', 25), ('synthetic', 'none', 25)}
+  assert {(name.split('-')[2], settings.dataset, settings.class_weights, settings.train_steps)
+          for name, settings in zip(runs.seen, runs.settings)} == {
+              (REAL, 'image_folder', 'balanced', 25), (SYNTHETIC, 'synthetic', 'none', 25)}
   for _, _, settings in runs.launches:
     dataset = registry.describe(settings)
     assert (dataset.image_shape, dataset.labels) == ((20, 24, 3), ('A', 'B'))
@@ -217,7 +171,7 @@ def test_what_is_refused(sweep, tmp_path, monkeypatch):
     sweep(runs)
   assert runs.seen == []
   (model_dir / 'flags.txt').unlink()
-  with pytest.raises(UserError, match='all points of the sweep failed: odd: 128: fix it: see the '):
+  with pytest.raises(UserError, match='all points of the sweep failed: a fault: 128: fix it: see'):
     sweep(Runs(fails=lambda settings: True), '--dataset=synthetic', '--num_cpu_replicas=1')
   written = json.loads((model_dir / 'scaling.json').read_text())
   assert len(written['failures']) == 2 and written['table'][0]['runs'] == 0
@@ -273,11 +227,9 @@ def test_real_sweep(run_well, tmp_path, monkeypatch, unit, extra):
   monkeypatch.setenv('PYTHONPATH', '{}:{}'.format(ROOT, ROOT / 'tests'))
   monkeypatch.setattr(os, 'sched_getaffinity', lambda pid, of=os.sched_getaffinity: set(
       sorted(of(pid))[:2]))
-  flags_given = ['--mode=scaling', '--dataset=synthetic', '--model=own_models:two_layers',
-                 '--image_size=8,8', '--batch_size=7', '--repeats=1', '--train_steps=4',
-                 '--throughput_warmup_steps=2', '--model_dir={}'.format(tmp_path)] + extra
-  done = run_well(*flags_given)
-  result = done.result
+  result = run_well('--mode=scaling', '--dataset=synthetic', '--model=own_models:two_layers',
+                    '--image_size=8,8', '--batch_size=7', '--repeats=1', '--train_steps=4',
+                    '--throughput_warmup_steps=2', '--model_dir={}'.format(tmp_path), *extra).result
   assert [(row['scaling'], row[unit], row['runs'], row['failed']) for row in result['table']] == [
       (WEAK, 1, 1, 0), (WEAK, 2, 1, 0), (STRONG, 1, 1, 0), (STRONG, 2, 0, 1)]
   assert {failure['error'].partition(': use')[0] for failure in result['failures']} == {
@@ -320,34 +272,28 @@ def test_table(tmp_path, capsys):
   assert json.loads((tmp_path / 'scaling.json').read_text()) == result
   assert result['devices'] == ['/gpu:0', '/gpu:1'] and result['tensorflow_version'] == '1.15.0'
   assert (result['repeats'], result['steps'], result['warmup_steps']) == (5, 30, 10)
-  table = {(row['scaling'], row['input'], row['replicas']): row for row in result['table']}
-  assert list(table) == [(WEAK, REAL, 1), (WEAK, REAL, 2), (WEAK, REAL, 3), (WEAK, SYNTHETIC, 1),
-                         (WEAK, SYNTHETIC, 2), (STRONG, REAL, 1), (STRONG, REAL, 2),
-                         (STRONG, SYNTHETIC, 1)]
-  alone = {
-      'scaling': WEAK, 'input': REAL, 'replicas': 1, 'global_batch_size': 12, 'runs': 3,
-      'failed': 0, 'examples_per_sec': 100., 'min': 90., 'max': 110., 'spread': 0.2,
-      'speed_up': 1., 'efficiency': 1., 'input_share': 0.2, 'error': None}
-  assert table[WEAK, REAL, 1] == alone == dict(table[STRONG, REAL, 1], scaling=WEAK)
-  unknown = dict.fromkeys(('examples_per_sec', 'min', 'max', 'spread', 'speed_up', 'efficiency',
-                           'input_share'))
-  for row, expected in (
-      ((WEAK, REAL, 2), {'runs': 2, 'failed': 1, 'spread': 0., 'global_batch_size': 24,
-                         'speed_up': 1.8, 'efficiency': 0.9,
-                         'error': 'what: gpu2-weak-real-2: remedy'}),
-      ((STRONG, REAL, 2), {'global_batch_size': 12, 'speed_up': 1.6, 'efficiency': 0.8,
-                           'spread': .25, 'input_share': None}),
-      ((WEAK, REAL, 3), dict(unknown, runs=0, failed=3, error='what: gpu3-weak-real-1: remedy')),
-      ((WEAK, SYNTHETIC, 2), dict(unknown, examples_per_sec=150., min=150., max=150.))):
-    assert {name: table[row][name] for name in expected} == expected
+  columns = ('scaling', 'input', 'replicas', 'global_batch_size', 'runs', 'failed',
+             'examples_per_sec', 'min', 'max', 'spread', 'speed_up', 'efficiency', 'input_share',
+             'error')
+  assert {tuple(row) for row in result['table']} == {columns}
+  rows = [tuple(row.values()) for row in result['table']]
+  failed, unknown = 'what: gpu{}: remedy'.format, (None,) * 7
+  assert rows == [
+      (WEAK, REAL, 1, 12, 3, 0, 100., 90., 110., .2, 1., 1., .2, None),
+      (WEAK, REAL, 2, 24, 2, 1, 180., 180., 180., 0., 1.8, .9, None, failed('2-weak-real-2')),
+      (WEAK, REAL, 3, 36, 0, 3, *unknown, failed('3-weak-real-1')),
+      (WEAK, SYNTHETIC, 1, 12, 0, 1, *unknown, failed('1-both-synthetic-1')),
+      (WEAK, SYNTHETIC, 2, 24, 1, 0, 150., 150., 150., *unknown[:4], None),
+      (STRONG, *rows[0][1:]),
+      (STRONG, REAL, 2, 12, 3, 0, 160., 150., 190., .25, 1.6, .8, None, None),
+      (STRONG, *rows[3][1:])]
   assert len(result['failures']) == 5 and result['failures'][0] == {
-      'point': 'gpu2-weak-real-2', 'repeat': 2, 'code': 2,
-      'error': 'what: gpu2-weak-real-2: remedy',
+      'point': 'gpu2-weak-real-2', 'repeat': 2, 'code': 2, 'error': failed('2-weak-real-2'),
       'log': '{}/points/gpu2-weak-real-2/log.txt'.format(tmp_path)}
   with (tmp_path / 'scaling.csv').open() as file:
     read = list(csv.DictReader(file))
   assert [row['speed_up'] for row in read] == ['1.0', '1.8', '', '', '', '1.0', '1.6', '']
-  assert list(read[0]) == list(alone)
+  assert tuple(read[0]) == columns
   head, titles, *lines = capsys.readouterr().out.splitlines()
   assert 'replicas on /gpu:0, /gpu:1' in head and titles.startswith('scaling')
   assert lines[0].split() == ['weak', 'real', '1', '12', '3', '100', '90', 'to', '110', '20.0%',
@@ -375,18 +321,17 @@ def test_predictions():
   # Strong scaling ends where a replica has less than one example.
   assert [count for scaled, count in table if scaled == STRONG] == [1, 2, 4, 8]
   assert [count for scaled, count in table if scaled == WEAK][-1] == 128
-  weak, strong = table[WEAK, 8], table[STRONG, 8]
-  assert weak['examples_per_sec'] == pytest.approx(96 / (.01 + .012 + .035), rel=.02)
-  assert weak['low'] < weak['examples_per_sec'] < weak['high']
-  assert strong['examples_per_sec'] == pytest.approx(12 / (.01 + .0015 + .035), rel=.02)
-  assert weak['efficiency'] == pytest.approx((.01 + .012) / (.01 + .012 + .035), rel=.02)
-  assert weak['global_batch_size'] == 96 and strong['global_batch_size'] == 12
+  for scaled, batch_size, secs in ((WEAK, 96, .01 + .012 + .035), (STRONG, 12, .01 + .0015 + .035)):
+    row = table[scaled, 8]
+    assert row['global_batch_size'] == batch_size and row['low'] < batch_size / secs < row['high']
+    assert row['examples_per_sec'] == pytest.approx(batch_size / secs, rel=.02)
+    assert row['efficiency'] == pytest.approx(batch_size / secs / 8 / (12 / .022), rel=.02)
   validation, _ = predictions['validation']
   assert (validation['scaling'], validation['replicas']) == (WEAK, 4)
   assert validation['measured'] == pytest.approx(48 / (.01 + .012 + .03))
   assert validation['low'] < validation['predicted'] < validation['high']
-  assert validation['error'] == pytest.approx(
-      validation['predicted'] / validation['measured'] - 1)
+  error = validation['predicted'] / validation['measured'] - 1
+  assert validation['error'] == pytest.approx(error)
   model, = predictions['models']
   assert model['input'] == REAL and model['input_examples_per_sec'] is None
   assert model['secs_per_example'] == pytest.approx(1e-3, rel=.05)

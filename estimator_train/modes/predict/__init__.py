@@ -23,8 +23,8 @@ from estimator_train.distribution import threads
 from estimator_train.errors import UserError
 from estimator_train.exporting import trained_model
 from estimator_train.files import atomic
-from estimator_train.inputs import unlabelled
 from estimator_train.inputs.data import make_source
+from estimator_train.modes.predict import images
 from estimator_train.process.progress import make_progress_bar
 from estimator_train.reports.evaluation import as_probabilities
 from estimator_train.settings import Settings, groups, rules
@@ -96,10 +96,10 @@ def _predict_images(settings: Settings,
                     trained: trained_model.TrainedCheckpoint) -> Iterator[_OpenPredictions]:
   """Predicts the images in the files that `--input` names."""
   dataset = trained.dataset
-  files = unlabelled.find_input_files(rules.require_input(settings))
+  files = images.find_input_files(rules.require_input(settings))
   with trained_model.load_predictor(settings, trained) as model:
     _log_model(settings, trained, model.device, model.batch_size)
-    batches = unlabelled.read_batches(
+    batches = images.read_batches(
         files, settings.image_key, dataset.require_images('--input'), model.batch_size,
         threads.num_parallel_calls(settings[groups.Input]))
     with contextlib.closing(batches):
@@ -107,14 +107,14 @@ def _predict_images(settings: Settings,
              (_predict_batch(batch, model.predict, dataset.labels) for batch in batches))
 
 
-def _predict_batch(batch: List[unlabelled.Entry], predict: Callable[[np.ndarray], np.ndarray],
+def _predict_batch(batch: List[images.Entry], predict: Callable[[np.ndarray], np.ndarray],
                    class_names: Sequence[str]) -> List[Dict[str, Any]]:
   """Returns a dict for each entry of a batch, in the order of the entries."""
-  images = [entry for entry in batch if isinstance(entry, unlabelled.Image)]
-  outputs = iter(predict(unlabelled.stack_images(images)) if images else ())
+  readable = [entry for entry in batch if isinstance(entry, images.Image)]
+  outputs = iter(predict(images.stack_images(readable)) if readable else ())
   # If an idx file cannot be read further, one error replaces all its remaining predictions.
   return [dict(file_source(entry.name), error=entry.reason)
-          if isinstance(entry, unlabelled.UnreadableFile)
+          if isinstance(entry, images.UnreadableFile)
           else make_prediction(file_source(entry.name), next(outputs), class_names)
           for entry in batch]
 

@@ -1,6 +1,6 @@
-"""Reads batches of images without labels for predictions: from image, idx and TFRecord files.
+"""Reads batches of images without labels: from image, idx and TFRecord files.
 
-Images are decoded and resized as in evaluation; see images.py. A batch also has an entry for
+Images are decoded and resized as in evaluation; see inputs/images.py. A batch also has an entry for
 each file that cannot be read.
 """
 
@@ -10,7 +10,7 @@ import itertools
 import os
 import stat
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Callable, Deque, Generator, Iterator, List, NamedTuple, Optional, Tuple, Union
+from typing import Callable, Deque, Generator, Iterable, Iterator, List, NamedTuple, Tuple, Union
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -45,15 +45,8 @@ class UnreadableFile(NamedTuple):
 Entry = Union[Image, UnreadableFile]
 
 
-class _Item(NamedTuple):
-  """A file, or a record of a file.
-
-  Attributes:
-    path: the path of the file.
-    read: takes a decoder, and returns the entry; None for an idx file, which has several entries.
-  """
-  path: bytes
-  read: Callable[['_Decoder'], Optional[Entry]]
+# Reads a file, or a record of a file. An idx file is read when its entries are iterated over.
+_Read = Callable[[], Iterable[Entry]]
 
 
 def find_input_files(pattern: str) -> Iterator[bytes]:
@@ -91,8 +84,8 @@ def read_batches(files: Iterator[bytes], image_key: str, image_shape: Tuple[int,
     Lists of entries, in the order of the files.
   """
   decoder = _Decoder(image_shape)
-  items = itertools.chain.from_iterable(_iter_items(path, image_key) for path in files)
-  entries = _read_entries(items, decoder, image_shape, batch_size, num_parallel_calls)
+  reads = itertools.chain.from_iterable(_iter_reads(path, image_key, decoder) for path in files)
+  entries = _read_entries(reads, batch_size, num_parallel_calls)
   try:
     while True:
       batch = list(itertools.islice(entries, batch_size))
@@ -112,88 +105,76 @@ def stack_images(images: List[Image]) -> np.ndarray:
                    for image in images]).astype(np.float32, copy=False)
 
 
-def _iter_items(path: bytes, image_key: str) -> Iterator[_Item]:
-  """Yields an item per record of a TFRecord file, or one item for any other file."""
+def _iter_reads(path: bytes, image_key: str, decoder: '_Decoder') -> Iterator[_Read]:
+  """Yields a function per record of a TFRecord file, or one function for any other file."""
   try:
     is_record_file = stat.S_ISREG(os.stat(path).st_mode) and record_index.starts_with_record(path)
     index = record_index.load_index((path,)) if is_record_file else None
   except OSError as error:
-    yield _Item(path, functools.partial(_make_unreadable, path, error.strerror or str(error)))
+    yield functools.partial(_make_unreadable, path, error)
     return
   if index is None:
-    yield _Item(path, functools.partial(_read_image_file, path))
+    yield functools.partial(_read_image_file, path, decoder)
     return
   reader = RecordReader(index)
   for record in range(index.num_records):
-    yield _Item(path, functools.partial(_read_record, path, reader, record, image_key))
+    yield functools.partial(_read_record, path, reader, record, image_key, decoder)
   for damage in index.damages:
-    yield _Item(path, functools.partial(_make_unreadable, b'%s:%d' % (path, damage.record),
-                                        damage.reason))
+    yield functools.partial(_make_unreadable, b'%s:%d' % (path, damage.record), damage.reason)
 
 
-def _read_entries(items: Iterator[_Item], decoder: '_Decoder', image_shape: Tuple[int, int, int],
-                  max_pending: int, num_threads: int) -> Generator[Entry, None, None]:
-  """Yields the entries of the items in order. Threads read up to `max_pending` items ahead."""
-  height, width, _ = image_shape
-  pending: Deque[Tuple[bytes, Future]] = collections.deque()
+def _read_entries(reads: Iterator[_Read], max_pending: int,
+                  num_threads: int) -> Generator[Entry, None, None]:
+  """Yields the entries in order. Threads call up to `max_pending` functions ahead."""
+  pending: Deque[Future] = collections.deque()
   with ThreadPoolExecutor(num_threads) as threads:
     try:
       while True:
-        for item in itertools.islice(items, max_pending - len(pending)):
-          pending.append((item.path, threads.submit(item.read, decoder)))
+        pending.extend(map(threads.submit, itertools.islice(reads, max_pending - len(pending))))
         if not pending:
           return
-        path, future = pending.popleft()
-        entry = future.result()
-        if entry is None:
-          yield from _read_idx_file(path, height, width)
-        else:
-          yield entry
+        yield from pending.popleft().result()
     finally:
-      for _, future in pending:
+      for future in pending:
         future.cancel()
 
 
-def _make_unreadable(name: bytes, reason: str, unused_decoder: '_Decoder') -> UnreadableFile:
-  return UnreadableFile(name, reason)
+def _make_unreadable(name: bytes, reason: Union[str, Exception]) -> List[Entry]:
+  return [UnreadableFile(name, getattr(reason, 'strerror', None) or str(reason))]
 
 
 def _read_record(path: bytes, reader: RecordReader, record: int, image_key: str,
-                 decoder: '_Decoder') -> Entry:
+                 decoder: '_Decoder') -> List[Entry]:
   """Reads and decodes the image of a record."""
   name = b'%s:%d' % (path, record)
   try:
     (content,) = reader.read(np.array([record]))
     features = records.parse_features(content)
-    return Image(name, decoder.decode(records.image_content(features, image_key)))
-  except OSError as error:
-    return UnreadableFile(name, error.strerror or str(error))
-  except ValueError as error:
-    return UnreadableFile(name, str(error))
+    return [Image(name, decoder.decode(records.image_content(features, image_key)))]
+  except (OSError, ValueError) as error:
+    return _make_unreadable(name, error)
 
 
-def _read_image_file(path: bytes, decoder: '_Decoder') -> Optional[Entry]:
-  """Reads and decodes an image file; returns None for an idx file."""
+def _read_image_file(path: bytes, decoder: '_Decoder') -> Iterable[Entry]:
+  """Reads and decodes an image file, or begins to read an idx file."""
   try:
     if not stat.S_ISREG(os.stat(path).st_mode):
-      return UnreadableFile(path, 'not a regular file')  # Reading a named pipe would block.
+      return _make_unreadable(path, 'not a regular file')  # Reading a named pipe would block.
     with open(path, 'rb') as file:
       if idx_files.is_idx_or_gzip(file.peek(4)):
-        return None
-      return Image(path, decoder.decode(file.read()))
-  except OSError as error:
-    return UnreadableFile(path, error.strerror or str(error))
-  except ValueError as error:
-    return UnreadableFile(path, str(error))
+        return _read_idx_file(path, decoder)
+      return [Image(path, decoder.decode(file.read()))]
+  except (OSError, ValueError) as error:
+    return _make_unreadable(path, error)
 
 
-def _read_idx_file(path: bytes, height: int, width: int) -> Iterator[Entry]:
+def _read_idx_file(path: bytes, decoder: '_Decoder') -> Iterator[Entry]:
   """Yields the images of an idx file and, if the file is damaged, an UnreadableFile at the end."""
   try:
-    for index, pixels in enumerate(idx_files.iter_images(path, height, width)):
+    for index, pixels in enumerate(idx_files.iter_images(path, decoder.height, decoder.width)):
       yield Image(path + b':%d' % index, pixels)
   except ValueError as error:
-    yield UnreadableFile(path, str(error))
+    yield from _make_unreadable(path, error)
 
 
 class _Decoder:
@@ -201,10 +182,14 @@ class _Decoder:
 
   Args:
     image_shape: (height, width, channels) of the model's input, with 1 or 3 channels.
+
+  Attributes:
+    height, width: those of the model's input.
   """
 
   def __init__(self, image_shape: Tuple[int, int, int]) -> None:
     height, width, _ = image_shape
+    self.height, self.width = height, width
     with tf.Graph().as_default() as graph:
       contents = tf.placeholder(tf.string, [])
       image = images.decode(contents)

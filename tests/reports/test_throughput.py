@@ -171,8 +171,8 @@ def test_curve_and_histogram_of_the_steps(tmp_path):
 def test_last_lines_of_the_log(caplog):
   caplog.set_level(logging.INFO, 'estimator_train')
   for result, metric, expected in (
-      ({'accuracy': 0.5, 'best': {'global_step': 9, 'average_loss': 0.5}, 'examples_per_sec': 1234.5,
-        'verdict': 'input-bound'}, 'average_loss',
+      ({'accuracy': 0.5, 'best': {'global_step': 9, 'average_loss': 0.5},
+        'examples_per_sec': 1234.5, 'verdict': 'input-bound'}, 'average_loss',
        ['  accuracy    0.5000', '  best        average loss 0.5000 at step 9, the last step',
         '  throughput  1,234 examples/sec; input-bound: steps wait for input']),
       ({'loss': 0.5, 'best': {'global_step': 6, 'mae': None}}, 'mae',

@@ -30,7 +30,7 @@ def run(settings: Settings) -> Dict[str, Any]:
   if len(runs) == 1:
     path = page.write_run_page(runs[0].data, runs[0].folder, settings.model_dir)
   else:
-    path = page.write_comparison(runs, *_make_table(runs), settings.model_dir)
+    path = page.write_comparison(runs, _make_table(runs), settings.model_dir)
   return {'mode': settings.mode, 'model_dir': settings.model_dir, 'page': path, 'runs': [{
       'folder': each.folder,
       'examples_per_sec': each.rates['examples/sec'],
@@ -40,7 +40,7 @@ def run(settings: Settings) -> Dict[str, Any]:
   } for each in runs]}
 
 
-def _read_run(name: str, folder: str) -> page.Run:
+def _read_run(name: str, folder: str) -> page.ComparedRun:
   """Reads the files of a run; raises a UserError if the folder does not exist, or has no run.
 
   If there is no throughput.json or evaluation.json, the figures are those in the event files.
@@ -60,7 +60,7 @@ def _read_run(name: str, folder: str) -> page.Run:
   rate = None if data.throughput else learning_curves.read_steps_per_sec(folder)
   if rate is not None:
     data = data._replace(throughput={'steps_per_sec': rate})
-  return page.Run(name, folder, data)
+  return page.ComparedRun(name, folder, data)
 
 
 def _short_names(folders: Sequence[str]) -> List[str]:
@@ -73,7 +73,7 @@ def _short_names(folders: Sequence[str]) -> List[str]:
   return names
 
 
-def _make_table(runs: Sequence[page.Run]) -> Tuple[List[str], List[List[str]]]:
+def _make_table(runs: Sequence[page.ComparedRun]) -> Tuple[List[str], List[List[str]]]:
   """Returns the header and the rows of the comparison, one row per run.
 
   Columns that are unknown for all runs are left out.
@@ -84,7 +84,7 @@ def _make_table(runs: Sequence[page.Run]) -> Tuple[List[str], List[List[str]]]:
           [[column[index][1] for column in known] for index in range(len(runs))])
 
 
-def _make_cells(run: page.Run, first: page.Run) -> List[Tuple[str, str]]:
+def _make_cells(run: page.ComparedRun, first: page.ComparedRun) -> List[Tuple[str, str]]:
   """Returns (title, text) of each cell of a run, whose rates are compared with the first run."""
   throughput, evaluation = run.data.throughput, run.data.evaluation
   last_step, last_loss = (run.data.curves.get('train_loss') or [(None, None)])[-1]

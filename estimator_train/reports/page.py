@@ -7,7 +7,7 @@ import os
 import platform
 import re
 import struct
-from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Sequence
+from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
 
 from estimator_train import __version__
 from estimator_train.files import atomic, stored
@@ -63,7 +63,7 @@ class PageData(NamedTuple):
   outputs: Dict[str, Any]
 
 
-class Run(NamedTuple):
+class ComparedRun(NamedTuple):
   """A training run to compare with others.
 
   Attributes:
@@ -132,13 +132,13 @@ def write_page(model_dir: str) -> Optional[str]:
   return write_run_page(read_page_data(model_dir), model_dir, model_dir)
 
 
-def write_comparison(runs: Sequence[Run], header: Sequence[str], rows: Sequence[Sequence[str]],
+def write_comparison(runs: Sequence[ComparedRun], table: Tuple[List[str], List[List[str]]],
                      output_dir: str) -> Optional[str]:
   """Writes the page that compares runs, and its charts, to `report/` in `output_dir`.
 
   Args:
     runs: the runs.
-    header, rows: the table of the page, with a row per run.
+    table: the header of the table of the page, and a row per run.
     output_dir: the folder.
 
   Returns:
@@ -151,7 +151,7 @@ def write_comparison(runs: Sequence[Run], header: Sequence[str], rows: Sequence[
   with charts.apply_chart_style():
     return _write_files(output_dir, 'comparison.html', charts.draw_comparison_charts(
         [run.name for run in runs], [run.rates for run in runs],
-        [run.data.curves for run in runs]), runs=runs, header=header, rows=rows)
+        [run.data.curves for run in runs]), runs=runs, header=table[0], rows=table[1])
 
 
 def write_run_page(data: PageData, model_dir: str, output_dir: str) -> Optional[str]:

@@ -51,7 +51,7 @@ ELSEWHERE = (
     (r'FAULTY_NETWORKS=all tests/run.sh', 'takes half an hour; '
      'tests/cluster/test_faulty_networks.py'),
     (r'tests/run.sh|scripts/lint|.ci/run', '.ci/run'),
-    (r'.*python -m estimator_train.exporting.parity', 'tests/exporting/test_parity.py'),
+    (r'.*python scripts/compare_exports.py', 'tests/exporting/test_comparing_exports.py'),
     (r'scripts/(jupyter|run_notebooks)', 'opens JupyterLab; tests/test_notebooks.py'),
     (r'scripts/install_horovod', 'takes minutes; .ci/run'),
     (r'scripts/audit.sh', 'requires the package index; scripts/audit.sh'),

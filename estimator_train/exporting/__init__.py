@@ -1,1 +1,1 @@
-"""Exports trained models as SavedModel, Keras .h5, TensorFlow Lite or ONNX, and compares them."""
+"""Exports trained models as SavedModel, Keras .h5, TensorFlow Lite or ONNX, and verifies them."""

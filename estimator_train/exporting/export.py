@@ -1,33 +1,47 @@
-"""Exports a checkpoint in the format of `--export_format`."""
+"""Exports a checkpoint in the format of `--export_format`, as a new version in `--export_dir`.
 
+Versions are numbered folders, as TensorFlow Serving expects. The number is the time in seconds
+since 1970, so that Serving loads the latest export, whichever run and step the export comes from.
+While a version is written, its folder has a temporary name, which is not a number, so that Serving
+ignores the folder. If an export is interrupted, the next export removes the temporary folder,
+unless a lock on `--export_dir` shows that a process is still writing.
+"""
+
+import contextlib
+import errno
+import fcntl
+import glob
 import os
-from typing import Any, Dict, List
+import shutil
+import time
+from typing import Any, Callable, Dict, Iterator, List
 
 import tensorflow.compat.v1 as tf
 
 from estimator_train.datasets.description import DataSet
 from estimator_train.errors import UserError
-from estimator_train.exporting import (
-  h5_model,
-  onnx_model,
-  random_examples,
-  saved_model,
-  tflite,
-  trained_model,
-  versions,
-)
+from estimator_train.exporting import h5_model, onnx_model, saved_model, tflite, trained_model
 from estimator_train.run_dir import run_files
 from estimator_train.settings import Settings, groups
-from estimator_train.training.building import make_model_preprocess
 from estimator_train.training.checkpoints import save_hook
 
-_FORMATS = ('saved_model', 'h5', 'tflite', 'onnx')
+# The function `write` of a module writes a restored model to a folder, and returns further keys of
+# the result.
+_FORMATS: Dict[str, Any] = {
+    'saved_model': saved_model, 'h5': h5_model, 'tflite': tflite, 'onnx': onnx_model}
 
 
 def make_export_dir(settings: groups.PredictionAndExport) -> None:
   """Makes the folder `--export_dir`, if given; called before the training, to find errors early."""
   if settings.export_dir:
     run_files.make_folder(settings.export_dir, 'export_dir')
+
+
+def export_latest(settings: Settings, dataset: DataSet) -> Dict[str, Any]:
+  """Exports the latest checkpoint after the training, see export_checkpoint."""
+  checkpoint, _ = save_hook.latest_checkpoint_and_step(run_files.RunDir(settings.model_dir).path)
+  assert checkpoint is not None
+  return export_checkpoint(settings, dataset, checkpoint)
 
 
 def export_checkpoint(settings: Settings, dataset: DataSet, checkpoint: str) -> Dict[str, Any]:
@@ -50,64 +64,86 @@ def export_checkpoint(settings: Settings, dataset: DataSet, checkpoint: str) -> 
   assert settings.export_dir is not None
   if settings.export_format not in _FORMATS:
     raise ValueError('no export is implemented for {!r}'.format(settings.export_format))
-
   names: Dict[str, List[str]] = {}
 
   def write_files(folder: str) -> None:
-    if settings.export_format == 'h5':
-      _export_h5(folder, settings, dataset, checkpoint)
-    else:
-      with trained_model.restored_model(settings, dataset, checkpoint) as (model, session):
-        if settings.export_format == 'saved_model':
-          names['signatures'] = _export_saved_model(folder, settings, dataset, model, session)
-          return
-        if settings.export_format == 'onnx':
-          names.update(_export_onnx(folder, settings, dataset, model, session))
-        else:
-          tflite.write_tflite(folder, model, session, bool(dataset.labels))
-    if dataset.labels:
+    with trained_model.restored_model(settings, dataset, checkpoint) as restored:
+      names.update(_FORMATS[settings.export_format].write(folder, restored))
+    if dataset.labels and settings.export_format != 'saved_model':  # Which has them in its assets.
       saved_model.write_class_names(os.path.join(folder, run_files.LABELS_FILE), dataset.labels)
 
-  path = versions.write_version(settings.export_dir, write_files)
+  path = write_version(settings.export_dir, write_files)
   return dict({'path': path, 'format': settings.export_format}, **names, checkpoint=checkpoint,
               global_step=int(tf.train.load_variable(checkpoint, tf.GraphKeys.GLOBAL_STEP)))
 
 
-def _export_saved_model(folder: str, settings: Settings, dataset: DataSet, model: tf.keras.Model,
-                        session: tf.Session) -> List[str]:
-  """Writes the SavedModel to the folder, and returns the names of its signatures."""
-  if dataset.image_shape is None:
-    return saved_model.write_example_model(folder, model, session, dataset.labels)
-  preprocess = make_model_preprocess(model, settings[groups.Model], dataset)
-  saved_model.write_image_model(folder, model, session, preprocess, dataset.labels)
-  return [saved_model.DEFAULT_SIGNATURE, saved_model.IMAGES_SIGNATURE]
+def write_version(export_dir: str, write_files: Callable[[str], None]) -> str:
+  """Writes the next version to a temporary folder, and renames the folder when it is complete.
 
+  Args:
+    export_dir: the folder of all versions, which must exist.
+    write_files: a function that takes the path of a folder, and writes the version's files there.
 
-def _export_onnx(folder: str, settings: Settings, dataset: DataSet, model: tf.keras.Model,
-                 session: tf.Session) -> Dict[str, List[str]]:
-  """Writes and verifies the ONNX model, and returns the names of its inputs and outputs."""
-  inputs = random_examples.named_inputs(model, dataset)
-  outputs = random_examples.named_outputs(model, dataset)
-  onnx_model.write_onnx(folder, session, inputs, outputs, dataset.labels, settings.verbosity)
-  onnx_model.verify_onnx(folder, random_examples.RandomExamples(
-      model, session, dataset, make_model_preprocess(model, settings[groups.Model], dataset)))
-  return {'inputs': list(inputs), 'outputs': list(outputs)}
+  Returns:
+    The path of the version.
 
-
-def export_latest(settings: Settings, dataset: DataSet) -> Dict[str, Any]:
-  """Exports the latest checkpoint after the training, see export_checkpoint."""
-  checkpoint, _ = save_hook.latest_checkpoint_and_step(run_files.RunDir(settings.model_dir).path)
-  assert checkpoint is not None
-  return export_checkpoint(settings, dataset, checkpoint)
-
-
-def _export_h5(folder: str, settings: Settings, dataset: DataSet, checkpoint: str) -> None:
-  """Writes the .h5 file to the folder; raises a UserError if Keras cannot serialize the model."""
+  Raises:
+    UserError: the version cannot be written.
+  """
+  temporary_dir = os.path.join(export_dir, 'temp-{}-{}'.format(int(time.time()), os.getpid()))
   try:
-    path = os.path.join(folder, h5_model.H5_FILE)
-    h5_model.write_h5(path, settings, dataset, checkpoint)
-  except h5_model.SERIALIZATION_ERRORS as error:
-    raise UserError('the model cannot be saved as an .h5 file',
-                    '--model={} ({})'.format(settings.model, error),
-                    'implement get_config in its layers, or give --export_format=saved_model'
+    with _shared_lock(export_dir):
+      os.mkdir(temporary_dir)
+      write_files(temporary_dir)
+      _fsync_files(temporary_dir)
+      return _rename_to_next_version(temporary_dir, export_dir)
+  except (OSError, tf.errors.ResourceExhaustedError) as error:
+    # TensorFlow raises ResourceExhaustedError if the disk is full.
+    raise UserError('--export_dir cannot be written to', '{} ({})'.format(export_dir, error),
+                    'give a folder that this user can write to, on a disk that has room'
                     ) from error
+  finally:
+    shutil.rmtree(temporary_dir, ignore_errors=True)  # Exists only if an error occurred.
+
+
+@contextlib.contextmanager
+def _shared_lock(export_dir: str) -> Iterator[None]:
+  """Takes a shared lock on the folder within the context.
+
+  If no other process has a lock, unfinished versions are removed first.
+  """
+  descriptor = os.open(export_dir, os.O_RDONLY)
+  try:
+    # An OSError means that another process has a lock, or that the file system has no locks.
+    with contextlib.suppress(OSError):
+      fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+      for unfinished in glob.glob(os.path.join(glob.escape(export_dir), 'temp-[0-9]*-[0-9]*')):
+        shutil.rmtree(unfinished, ignore_errors=True)
+    with contextlib.suppress(OSError):
+      fcntl.flock(descriptor, fcntl.LOCK_SH)
+    yield
+  finally:
+    os.close(descriptor)
+
+
+def _fsync_files(folder: str) -> None:
+  """Flushes the files to the disk, before their folder gets its final name."""
+  for parent, _, names in os.walk(folder):
+    for name in names:
+      with open(os.path.join(parent, name), 'rb') as file:
+        os.fsync(file.fileno())
+
+
+def _rename_to_next_version(temporary_dir: str, export_dir: str) -> str:
+  """Renames the folder to the next version number that is not taken; returns the new path."""
+  versions = [int(name) for name in os.listdir(export_dir) if name.isdigit()]
+  version = max([int(time.time())] + [number + 1 for number in versions])
+  while True:
+    path = os.path.join(export_dir, str(version))
+    try:
+      os.rename(temporary_dir, path)
+      return path
+    except OSError as error:
+      if error.errno not in (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR):
+        raise
+      version += 1

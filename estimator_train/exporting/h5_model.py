@@ -1,12 +1,23 @@
-"""Saves the trained model as a Keras .h5 file, for use without Estimators."""
+"""Saves the trained model as a Keras .h5 file, for use without Estimators.
+
+An .h5 file contains the weights, the configuration of the model (`model_config`), and that of its
+compilation (`training_config`). Both are JSON, and are rewritten so that Keras 3 loads the file,
+too, see keras_3_config.py. A file that Keras 3 cannot load, or with which it would compute
+something else, stays as TensorFlow 1.15 writes it. tests/exporting/test_h5_files.py loads files in
+TensorFlow 1.15, tf_keras and Keras 3.
+"""
 
 import contextlib
+import json
 import logging
 import os
-from typing import Optional
+from typing import Any, Dict, List, Optional
+
+import h5py
 
 from estimator_train.datasets.description import DataSet
-from estimator_train.exporting import portable_h5, tflite, trained_model
+from estimator_train.errors import UserError
+from estimator_train.exporting import keras_3_config, trained_model
 from estimator_train.run_dir.run_files import RunDir
 from estimator_train.settings import Settings, user_code
 from estimator_train.training.checkpoints import save_hook
@@ -14,8 +25,26 @@ from estimator_train.training.optimizers import make_optimizer
 
 H5_FILE = 'model.h5'
 # The exceptions that Keras raises for a model with a layer that it cannot serialize.
-SERIALIZATION_ERRORS = (TypeError, ValueError, NotImplementedError, RuntimeError)
+_SERIALIZATION_ERRORS = (TypeError, ValueError, NotImplementedError, RuntimeError)
+# Keras 3 finds a loss in a file only by this name, which is another name of the same function.
+_FULL_LOSS_NAMES = {
+    'mse': 'mean_squared_error', 'mae': 'mean_absolute_error',
+    'mape': 'mean_absolute_percentage_error', 'msle': 'mean_squared_logarithmic_error',
+    'kld': 'KLDivergence', 'kullback_leibler_divergence': 'KLDivergence', 'logcosh': 'LogCosh',
+    'huber_loss': 'Huber', 'cosine_proximity': 'cosine_similarity'}
 _LOG = logging.getLogger('estimator_train')
+
+
+def write(folder: str, restored: trained_model.RestoredModel) -> Dict[str, List[str]]:
+  """Writes the .h5 file to the folder; raises a UserError if Keras cannot serialize the model."""
+  try:
+    write_h5(os.path.join(folder, H5_FILE), restored)
+  except _SERIALIZATION_ERRORS as error:
+    raise UserError('the model cannot be saved as an .h5 file',
+                    '--model={} ({})'.format(restored.settings.model, error),
+                    'implement get_config in its layers, or give --export_format=saved_model'
+                    ) from error
+  return {}
 
 
 def save_latest_model(settings: Settings, dataset: DataSet) -> Optional[str]:
@@ -34,9 +63,10 @@ def save_latest_model(settings: Settings, dataset: DataSet) -> Optional[str]:
   path = run_dir.path_to(H5_FILE)
   temporary_path = path + '.part'
   try:
-    write_h5(temporary_path, settings, dataset, checkpoint)
+    with trained_model.restored_model(settings, dataset, checkpoint) as restored:
+      write_h5(temporary_path, restored)
     os.replace(temporary_path, path)
-  except SERIALIZATION_ERRORS as error:
+  except _SERIALIZATION_ERRORS as error:
     if not user_code.is_function_name(settings.model):
       raise
     _LOG.warning('%s is not written, because Keras cannot serialize a layer of --model=%s: %s',
@@ -48,24 +78,60 @@ def save_latest_model(settings: Settings, dataset: DataSet) -> Optional[str]:
   return path
 
 
-def write_h5(path: str, settings: Settings, dataset: DataSet, checkpoint: str) -> None:
-  """Writes the model with the weights of a checkpoint to an HDF5 file.
+def write_h5(path: str, restored: trained_model.RestoredModel) -> None:
+  """Writes the model to an HDF5 file.
 
   `load_model` of TensorFlow 1.15, tf_keras and Keras 3 loads the file as a model that is compiled
   for `evaluate`. A warning is logged if Keras 3 cannot load it.
   """
-  with trained_model.restored_model(settings, dataset, checkpoint) as (model, _):
-    # The file contains SGD instead of the optimizer of the training, because Keras may need this
-    # package to load that optimizer.
-    model.compile(make_optimizer('sgd', settings.learning_rate),
-                  loss=portable_h5.full_loss_names(model.loss),
-                  metrics=['accuracy'] if dataset.labels else None,
-                  loss_weights=model.loss_weights)
-    is_loadable = not tflite.has_feature_columns(model)
-    model.save(path, save_format='h5')
-  reason = portable_h5.make_portable(path)
-  if not is_loadable:
-    _LOG.warning('no Keras can load %s, because of its layer DenseFeatures: use a SavedModel',
-                 H5_FILE)
-  elif reason:
+  model = restored.keras_model
+  # The file contains SGD instead of the optimizer of the training, because Keras may need this
+  # package to load that optimizer.
+  model.compile(make_optimizer('sgd', restored.settings.learning_rate),
+                loss=full_loss_names(model.loss),
+                metrics=['accuracy'] if restored.dataset.labels else None,
+                loss_weights=model.loss_weights)
+  model.save(path, save_format='h5')
+  reason = make_portable(path)
+  if reason:
     _LOG.warning('Keras 3 cannot load %s: %s', H5_FILE, reason)
+
+
+def full_loss_names(loss: Any) -> Any:
+  """Returns a loss, or several in a list or dict, with names instead of abbreviations."""
+  if isinstance(loss, (list, tuple)):
+    return [full_loss_names(item) for item in loss]
+  if isinstance(loss, dict):
+    return {name: full_loss_names(item) for name, item in loss.items()}
+  return _FULL_LOSS_NAMES.get(loss.lower(), loss) if isinstance(loss, str) else loss
+
+
+def make_portable(path: str) -> Optional[str]:
+  """Rewrites the configurations in an .h5 file of TensorFlow 1.15 in place for Keras 3.
+
+  Nothing is written before all changes are known. The weights stay unchanged. The caller makes the
+  file visible under its final name afterwards.
+
+  Args:
+    path: the path of the file.
+
+  Returns:
+    None if the file was rewritten; otherwise the reason why Keras 3 cannot load the model. The file
+    is unchanged then.
+  """
+  with h5py.File(path, 'r') as file:
+    configs = {name: json.loads(file.attrs[name])
+               for name in ('model_config', 'training_config') if name in file.attrs}
+  try:
+    configs['model_config'] = keras_3_config.portable_model(configs['model_config'])
+  except keras_3_config.NotPortable as error:
+    return str(error)
+  except (AttributeError, IndexError, KeyError, TypeError) as error:
+    # A class of the user can have the name of Keras's own class and another configuration.
+    return 'the configuration of a layer is unknown ({!r})'.format(error)
+  if 'training_config' in configs:
+    configs['training_config'] = keras_3_config.portable_training(configs['training_config'])
+  with h5py.File(path, 'r+') as file:
+    for name, config in configs.items():
+      file.attrs[name] = json.dumps(config).encode('utf-8')
+  return None

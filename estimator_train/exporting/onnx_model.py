@@ -1,8 +1,8 @@
 """Writes ONNX models with tf2onnx, and verifies them with onnxruntime.
 
 The inputs and outputs are those of the SavedModel's signatures for tensors, see
-random_examples.named_inputs and named_outputs. The size of the batch is the dimension `N`. tf2onnx,
-onnx and onnxruntime belong to the extra `onnx`, so they are imported only here, during an export.
+trained_model.RestoredModel. The size of the batch is the dimension `N`. tf2onnx, onnx and
+onnxruntime belong to the extra `onnx`, so they are imported only here, during an export.
 """
 
 import contextlib
@@ -16,51 +16,48 @@ import tensorflow.compat.v1 as tf
 
 from estimator_train import __version__
 from estimator_train.errors import UserError, one_line
-from estimator_train.exporting.comparison import TOLERANCE, largest_difference
-from estimator_train.exporting.random_examples import RandomExamples
+from estimator_train.exporting import verification
+from estimator_train.exporting.trained_model import RestoredModel
 from estimator_train.files import atomic
 
 ONNX_FILE = 'model.onnx'
 _OPSET = 13  # onnxruntime has supported it since version 1.6 of December 2020.
-_BATCH_DIMENSION = 'N'
-_VERIFIED_BATCH_SIZES = (1, 3)
-_REMEDY = 'give --export_format=saved_model or h5'
+_CANNOT_CONVERT = 'tf2onnx cannot convert the model'
 _LOG = logging.getLogger('estimator_train')
 
 Tensors = Dict[str, tf.Tensor]
 
 
-def write_onnx(folder: str, session: tf.Session, inputs: Tensors, outputs: Tensors,
-               class_names: Sequence[str], verbosity: int) -> None:
-  """Writes the model to the folder.
+def write(folder: str, restored: RestoredModel) -> Dict[str, List[str]]:
+  """Writes the model to the folder, verifies it, and returns the names of inputs and outputs.
 
-  Args:
-    folder: the folder to write to.
-    session: the session that holds the weights of the model.
-    inputs: placeholders by the names of the inputs.
-    outputs: tensors by the names of the outputs.
-    class_names: the class names, which become metadata of the file.
-    verbosity: the log of tf2onnx is shown if it is greater than 0.
+  The log of tf2onnx is shown if `--verbosity` is greater than 0.
 
   Raises:
-    UserError: the model cannot be converted.
+    UserError: the model cannot be converted, or the result is wrong.
   """
+  inputs, outputs = restored.inputs, restored.outputs
   strings = [name for name, tensor in inputs.items() if tensor.dtype == tf.string]
   if strings:
     raise UserError('inputs of an ONNX model must be numbers',
                     'strings: ' + ', '.join(strings), 'give --export_format=saved_model')
-  with _quiet_converter(verbosity):
+  with _quiet_converter(restored.settings.verbosity):
     try:
-      model = _convert(session, inputs, outputs)
-      content = _describe(model, inputs, outputs, class_names).SerializeToString()
+      model = _convert(restored.session, inputs, outputs)
+      content = _describe(model, dict(inputs, **outputs),
+                          restored.dataset.labels).SerializeToString()
     except Exception as error:  # tf2onnx has no exception class of its own.
       reason = (str(error).strip().splitlines() or [type(error).__name__])[-1]
-      raise UserError('tf2onnx cannot convert the model', reason, _REMEDY) from error
+      raise UserError(_CANNOT_CONVERT, reason, verification.OTHER_FORMATS) from error
   unsupported = _unsupported_operations(model.graph)
   if unsupported:
-    raise UserError('tf2onnx cannot convert the model', 'unsupported operations: '
-                    + ', '.join(sorted(unsupported)), _REMEDY)
-  atomic.write_bytes(os.path.join(folder, ONNX_FILE), content)
+    raise UserError(_CANNOT_CONVERT, 'unsupported operations: ' + ', '.join(sorted(unsupported)),
+                    verification.OTHER_FORMATS)
+  path = os.path.join(folder, ONNX_FILE)
+  atomic.write_bytes(path, content)
+  verification.verify(verification.make_examples(restored), lambda: _load(path), 'ONNX',
+                      'onnxruntime')
+  return {'inputs': list(inputs), 'outputs': list(outputs)}
 
 
 def _convert(session: tf.Session, inputs: Tensors, outputs: Tensors) -> Any:
@@ -86,19 +83,18 @@ def _convert(session: tf.Session, inputs: Tensors, outputs: Tensors) -> Any:
     return optimizer.optimize_graph(converted).make_model('estimator_train')
 
 
-def _describe(model: Any, inputs: Tensors, outputs: Tensors, class_names: Sequence[str]) -> Any:
+def _describe(model: Any, tensors: Tensors, class_names: Sequence[str]) -> Any:
   """Names the open dimensions and the producer in the ONNX model, and adds metadata."""
   import onnx.helper
   import tf2onnx
 
-  tensors = dict(inputs, **outputs)
   for value in list(model.graph.input) + list(model.graph.output):
     sizes = tensors[value.name].shape.as_list()
     for index, (size, dimension) in enumerate(zip(sizes, value.type.tensor_type.shape.dim)):
       if size is not None:
         dimension.dim_value = size
       else:
-        dimension.dim_param = '{}_{}'.format(value.name, index) if index else _BATCH_DIMENSION
+        dimension.dim_param = '{}_{}'.format(value.name, index) if index else 'N'
   model.producer_name, model.producer_version = 'estimator_train', __version__
   metadata = {'converter': 'tf2onnx ' + tf2onnx.__version__}
   if class_names:
@@ -121,36 +117,8 @@ def _unsupported_operations(graph: Any) -> Set[str]:
   return names
 
 
-def verify_onnx(folder: str, examples: RandomExamples) -> None:
-  """Compares the outputs of the file in onnxruntime with those of the session.
-
-  Probabilities may differ by more than TOLERANCE if a tenth of the largest logit exceeds 1, by that
-  factor, because the rounding errors of logits are proportional to them.
-
-  Raises:
-    UserError: onnxruntime cannot run the model, or its outputs differ by more than that.
-  """
-  session = None
-  for batch_size in _VERIFIED_BATCH_SIZES:
-    inputs, expected = examples.make(batch_size)
-    try:
-      session = session or _load_onnx(os.path.join(folder, ONNX_FILE))
-      found = _run_onnx(session, inputs)
-    except Exception as error:  # The exception classes of onnxruntime are not public.
-      raise UserError('onnxruntime cannot run the exported model',
-                      str(error).strip().partition('\n')[0], _REMEDY) from error
-    difference = largest_difference(expected, found)
-    tolerance = TOLERANCE * max(1., examples.largest_logit(inputs) / 10)
-    if not difference <= tolerance:
-      raise UserError(
-          'the outputs of the ONNX model must equal those of the checkpoint to {:.3g}'.format(
-              tolerance),
-          'difference {:.1e} with {} example(s) in onnxruntime'.format(difference, batch_size),
-          _REMEDY)
-
-
-def _load_onnx(path: str) -> Any:
-  """Returns a session of onnxruntime.
+def _load(path: str) -> verification.Run:
+  """Returns the function of an ONNX model in onnxruntime.
 
   If the optimizations of onnxruntime 1.10 fail, as with the loops of masked LSTM layers, they are
   disabled, with a warning. They work in later versions.
@@ -161,21 +129,20 @@ def _load_onnx(path: str) -> Any:
   options.log_severity_level = 4  # Exceptions contain the errors.
   providers = ['CPUExecutionProvider']
   try:
-    return onnxruntime.InferenceSession(path, options, providers=providers)
+    session = onnxruntime.InferenceSession(path, options, providers=providers)
   except Exception as error:  # The exception classes of onnxruntime are not public.
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     session = onnxruntime.InferenceSession(path, options, providers=providers)
     _LOG.warning('onnxruntime %s loads %s only with ORT_DISABLE_ALL: %s', onnxruntime.__version__,
                  ONNX_FILE, one_line(str(error)))
-    return session
+  output_names = [output.name for output in session.get_outputs()]
+  input_names = [value.name for value in session.get_inputs()]  # Without unused inputs.
 
+  def run(inputs: verification.Arrays) -> verification.Arrays:
+    return dict(zip(output_names, session.run(
+        output_names, {name: inputs[name] for name in input_names})))
 
-def _run_onnx(session: Any, inputs: Dict[str, Any]) -> Dict[str, Any]:
-  """Returns the outputs of an ONNX model in a session of onnxruntime, by name."""
-  names: List[str] = [output.name for output in session.get_outputs()]
-  used = {value.name for value in session.get_inputs()}
-  return dict(zip(names, session.run(
-      names, {name: array for name, array in inputs.items() if name in used})))
+  return run
 
 
 @contextlib.contextmanager

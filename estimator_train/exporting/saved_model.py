@@ -15,17 +15,23 @@ For other examples, the inputs of the signature `serving_default` are the inputs
 name. The input of the signature `examples` is also called `examples`, string [B]: serialized
 tf.train.Example protocol buffers, with a feature for each input of the model. Both signatures
 return the outputs of the model by name or, with classes, the same as for images.
+
+`assets.extra/tf_serving_warmup_requests` has requests that TensorFlow Serving sends to the model
+before serving it. Each is a record with a protocol buffer `tensorflow.serving.PredictionLog`.
+TensorFlow does not contain this class, so this module itself encodes the fields that are needed,
+all of which are nested messages or strings.
 """
 
 import logging
 import os
-from typing import Any, Callable, Dict, List, Sequence, Tuple
+from typing import Any, Dict, List, Sequence, Tuple
 
 import tensorflow.compat.v1 as tf
 
 from estimator_train.datasets.description import TOP_K
 from estimator_train.errors import UserError
-from estimator_train.exporting import serving_warm_up, trained_model
+from estimator_train.exporting import trained_model
+from estimator_train.exporting.trained_model import PROBABILITIES_OUTPUT
 from estimator_train.files import atomic
 from estimator_train.inputs import images
 from estimator_train.models import model_inputs, probabilities
@@ -33,71 +39,97 @@ from estimator_train.run_dir import run_files
 
 DEFAULT_SIGNATURE = 'serving_default'
 IMAGES_SIGNATURE, EXAMPLES_SIGNATURE = 'images', 'examples'
-_LOG = logging.getLogger('estimator_train')
+WARM_UP_FILE = os.path.join('assets.extra', 'tf_serving_warmup_requests')
 _CHANNELS = (1, 3)
+# Field numbers of TensorFlow Serving's prediction_log.proto, predict.proto and model.proto.
+_LOG_PREDICT, _PREDICT_REQUEST = 6, 1
+_REQUEST_SPEC, _REQUEST_INPUTS = 1, 2
+_SPEC_SIGNATURE = 3
+_KEY, _VALUE = 1, 2  # The fields of an entry in a map.
+_LENGTH_DELIMITED = 2  # The wire type of all these fields.
+_LOG = logging.getLogger('estimator_train')
 
 Tensors = Dict[str, tf.Tensor]
 
 
-def write_image_model(folder: str, model: tf.keras.Model, session: tf.Session,
-                      preprocess: Callable[[tf.Tensor], tf.Tensor],
-                      class_names: Sequence[str]) -> None:
-  """Writes the SavedModel of a classifier of images, the class names and the warm-up requests.
+def write(folder: str, restored: trained_model.RestoredModel) -> Dict[str, List[str]]:
+  """Writes the SavedModel, the class names and the warm-up requests; returns the signatures.
+
+  The signature `examples` is left out, with a warning, if an input cannot be read from a
+  tf.train.Example.
 
   Args:
     folder: an empty folder to write to.
-    model: the model, in the default graph.
-    session: the session that holds the weights of the model.
-    preprocess: the function that scales pixel values for the model.
-    class_names: the class names.
+    restored: the model.
 
   Raises:
-    UserError: the model takes a number of channels other than 1 or 3.
+    UserError: the model takes images with a number of channels other than 1 or 3.
   """
-  _write(folder, model, session, class_names, {
-      DEFAULT_SIGNATURE: _signature(*_image_file_tensors(model, preprocess, class_names)),
-      IMAGES_SIGNATURE: _signature({'images': model.inputs[0]},
-                                   _class_tensors(model, model.outputs[0], class_names)),
-  })
-  height, width, channels = model.input_shape[1:]
-  black_jpeg = session.run(tf.image.encode_jpeg(tf.zeros((height, width, channels), tf.uint8)))
-  serving_warm_up.write_warm_up_requests(folder, {
-      DEFAULT_SIGNATURE: {'image_bytes': tf.make_tensor_proto([black_jpeg])},
-      IMAGES_SIGNATURE: {'images': tf.make_tensor_proto(0., shape=(1, height, width, channels))},
-  })
+  signatures = {DEFAULT_SIGNATURE: (restored.inputs, _outputs(restored, restored.outputs))}
+  requests = {DEFAULT_SIGNATURE: {name: _make_example_tensor(tensor)
+                                  for name, tensor in restored.inputs.items()}}
+  if restored.image_shape is not None:
+    signatures = {DEFAULT_SIGNATURE: _image_file_signature(restored, restored.image_shape),
+                  IMAGES_SIGNATURE: signatures[DEFAULT_SIGNATURE]}
+    black_jpeg = restored.session.run(tf.image.encode_jpeg(
+        tf.zeros(restored.image_shape, tf.uint8)))
+    requests = {
+        DEFAULT_SIGNATURE: {'image_bytes': tf.make_tensor_proto([black_jpeg])},
+        IMAGES_SIGNATURE: {'images': tf.make_tensor_proto(0., shape=(1,) + restored.image_shape)}}
+  else:
+    try:
+      signatures[EXAMPLES_SIGNATURE] = _record_signature(restored)
+    except ValueError as error:
+      _LOG.warning('the SavedModel has no signature `%s`: %s', EXAMPLES_SIGNATURE, error)
+  _write_model(folder, restored, signatures)
+  write_warm_up_requests(folder, requests)
+  return {'signatures': list(signatures)}
 
 
-def write_example_model(folder: str, model: tf.keras.Model, session: tf.Session,
-                        class_names: Sequence[str]) -> List[str]:
-  """Writes the SavedModel of a model for any examples, and the class names, if there are any.
+def _image_file_signature(restored: trained_model.RestoredModel,
+                          shape: Tuple[int, int, int]) -> Tuple[Tensors, Tensors]:
+  """Returns the inputs and the outputs of the signature for files of images with this shape."""
+  model = restored.keras_model
+  if shape[2] not in _CHANNELS:
+    raise UserError('a SavedModel for image files requires one or three channels',
+                    'the model takes {}'.format(shape[2]),
+                    'give --export_format=h5, tflite or onnx')
+  image_bytes = tf.placeholder(tf.string, [None], name='image_bytes')
+  pixels = tf.map_fn(lambda content: images.decode_and_resize(content, shape), image_bytes,
+                     tf.float32, back_prop=False)
+  return {'image_bytes': image_bytes}, _outputs(restored, {
+      PROBABILITIES_OUTPUT: probabilities.from_outputs(model, model(restored.preprocess(pixels)))})
 
-  Args:
-    folder, model, session, class_names: as for write_image_model.
 
-  Returns:
-    The names of the signatures. The signature `examples` is left out, with a warning, if an input
-    cannot be read from a tf.train.Example.
+def _record_signature(restored: trained_model.RestoredModel) -> Tuple[Tensors, Tensors]:
+  """Returns the inputs and the outputs of the signature for serialized examples.
+
+  Raises:
+    ValueError: an input has a shape or dtype that tf.io.parse_example does not support.
   """
-  def name_outputs(tensors: Tensors) -> Tensors:
-    if class_names:
-      (tensor,) = tensors.values()
-      return _class_tensors(model, tensor, class_names)
-    return tensors
+  model = restored.keras_model
+  schema = {name: _make_feature(name, tensor) for name, tensor in restored.inputs.items()}
+  records = tf.placeholder(tf.string, [None], name='examples')
+  parsed = tf.io.parse_example(records, schema)
+  outputs = model_inputs.call_model(model, {
+      name: tf.cast(parsed[name], tensor.dtype) for name, tensor in restored.inputs.items()})
+  if restored.dataset.labels:
+    outputs = {PROBABILITIES_OUTPUT: probabilities.from_outputs(model, *outputs.values())}
+  return {'examples': records}, _outputs(restored, outputs)
 
-  signatures = {DEFAULT_SIGNATURE: _signature(
-      dict(zip(model.input_names, model.inputs)),
-      name_outputs(dict(zip(model.output_names, model.outputs))))}
-  try:
-    records, features = _parse_examples(model)
-    signatures[EXAMPLES_SIGNATURE] = _signature(
-        {'examples': records}, name_outputs(model_inputs.call_model(model, features)))
-  except ValueError as error:
-    _LOG.warning('the SavedModel has no signature `%s`: %s', EXAMPLES_SIGNATURE, error)
-  _write(folder, model, session, class_names, signatures)
-  serving_warm_up.write_warm_up_requests(folder, {DEFAULT_SIGNATURE: {
-      name: _make_example_tensor(tensor)
-      for name, tensor in zip(model.input_names, model.inputs)}})
-  return list(signatures)
+
+def _outputs(restored: trained_model.RestoredModel, outputs: Tensors) -> Tensors:
+  """Returns the outputs of a signature by name, see the docstring of the module."""
+  class_names = restored.dataset.labels
+  if not class_names:
+    return outputs
+  class_probabilities = outputs[PROBABILITIES_OUTPUT]
+  names = tf.constant([name.encode('utf-8') for name in class_names])
+  repeated_names = tf.tile(names[tf.newaxis], [tf.shape(class_probabilities)[0], 1])
+  repeated_names.set_shape((None, len(class_names)))
+  top = tf.math.top_k(class_probabilities, min(TOP_K, len(class_names)))
+  return {PROBABILITIES_OUTPUT: class_probabilities, 'labels': repeated_names,
+          'top_probabilities': top.values, 'top_labels': tf.gather(names, top.indices)}
 
 
 def _make_example_tensor(tensor: tf.Tensor) -> Any:
@@ -105,20 +137,6 @@ def _make_example_tensor(tensor: tf.Tensor) -> Any:
   shape = [size or 1 for size in tensor.shape.as_list()]
   value: Any = b'' if tensor.dtype == tf.string else 0
   return tf.make_tensor_proto(value, tensor.dtype, shape)
-
-
-def _parse_examples(model: tf.keras.Model) -> Tuple[tf.Tensor, Tensors]:
-  """Returns the tensor of serialized examples, and the inputs of the model that they contain.
-
-  Raises:
-    ValueError: an input has a shape or dtype that tf.io.parse_example does not support.
-  """
-  schema = {name: _make_feature(name, tensor)
-            for name, tensor in zip(model.input_names, model.inputs)}
-  records = tf.placeholder(tf.string, [None], name='examples')
-  parsed = tf.io.parse_example(records, schema)
-  return records, {name: tf.cast(parsed[name], tensor.dtype) if parsed[name].dtype != tensor.dtype
-                   else parsed[name] for name, tensor in zip(model.input_names, model.inputs)}
 
 
 def _make_feature(name: str, tensor: tf.Tensor) -> Any:
@@ -133,21 +151,23 @@ def _make_feature(name: str, tensor: tf.Tensor) -> Any:
   raise ValueError('the input {} has the shape {}'.format(name, shape))
 
 
-def _write(folder: str, model: tf.keras.Model, session: tf.Session, class_names: Sequence[str],
-           signatures: Dict[str, Any]) -> None:
+def _write_model(folder: str, restored: trained_model.RestoredModel,
+                 signatures: Dict[str, Tuple[Tensors, Tensors]]) -> None:
   """Writes the graph and the weights of the model, and the class names as an asset."""
   builder = tf.saved_model.Builder(folder)
-  if class_names:
+  if restored.dataset.labels:
     asset_path = os.path.join(folder, 'assets', run_files.LABELS_FILE)
     os.makedirs(os.path.dirname(asset_path))
-    write_class_names(asset_path, class_names)
+    write_class_names(asset_path, restored.dataset.labels)
     tf.add_to_collection(tf.GraphKeys.ASSET_FILEPATHS, tf.constant(asset_path, name='labels_file'))
   has_tables = bool(tf.get_collection(tf.GraphKeys.TABLE_INITIALIZERS))
+  definitions = {name: tf.saved_model.predict_signature_def(*tensors)
+                 for name, tensors in signatures.items()}
   builder.add_meta_graph_and_variables(
-      session, [tf.saved_model.tag_constants.SERVING], signatures,
+      restored.session, [tf.saved_model.tag_constants.SERVING], definitions,
       assets_collection=tf.get_collection(tf.GraphKeys.ASSET_FILEPATHS),
       main_op=tf.tables_initializer() if has_tables else None,
-      saver=trained_model.make_saver(model), strip_default_attrs=True)
+      saver=trained_model.make_saver(restored.keras_model), strip_default_attrs=True)
   builder.save()
 
 
@@ -156,39 +176,31 @@ def write_class_names(path: str, class_names: Sequence[str]) -> None:
   atomic.write_text(path, '\n'.join(class_names) + '\n')
 
 
-def _image_file_tensors(model: tf.keras.Model, preprocess: Callable[[tf.Tensor], tf.Tensor],
-                        class_names: Sequence[str]) -> Sequence[Tensors]:
-  """Returns the inputs and the outputs of the signature for image files."""
-  height, width, channels = model.input_shape[1:]
-  if channels not in _CHANNELS:
-    raise UserError('a SavedModel for image files requires one or three channels',
-                    'the model takes {}'.format(channels),
-                    'give --export_format=h5, tflite or onnx')
-  image_bytes = tf.placeholder(tf.string, [None], name='image_bytes')
+def write_warm_up_requests(folder: str, requests: Dict[str, Dict[str, Any]]) -> None:
+  """Writes the file with the warm-up requests.
 
-  pixels = tf.map_fn(
-      lambda content: images.decode_and_resize(content, (height, width, channels)), image_bytes,
-      tf.float32, back_prop=False)
-  return {'image_bytes': image_bytes}, _class_tensors(
-      model, model(preprocess(pixels)), class_names)
-
-
-def _class_tensors(model: tf.keras.Model, outputs: tf.Tensor,
-                   class_names: Sequence[str]) -> Tensors:
-  """Returns the outputs of a signature, by name, see the docstring of the module."""
-  class_probabilities = probabilities.from_outputs(model, outputs)
-  names = tf.constant([name.encode('utf-8') for name in class_names])
-  repeated_names = tf.tile(names[tf.newaxis], [tf.shape(class_probabilities)[0], 1])
-  repeated_names.set_shape((None, len(class_names)))
-  top = tf.math.top_k(class_probabilities, min(TOP_K, len(class_names)))
-  return {'probabilities': class_probabilities, 'labels': repeated_names,
-          'top_probabilities': top.values, 'top_labels': tf.gather(names, top.indices)}
+  Args:
+    folder: the folder of the SavedModel.
+    requests: for each signature, the TensorProtos of its inputs by name.
+  """
+  path = os.path.join(folder, WARM_UP_FILE)
+  os.makedirs(os.path.dirname(path), exist_ok=True)
+  with tf.io.TFRecordWriter(path) as file:
+    for signature, inputs in requests.items():
+      request = _encode_field(_REQUEST_SPEC, _encode_field(_SPEC_SIGNATURE, signature.encode()))
+      for name, tensor in inputs.items():
+        request += _encode_field(_REQUEST_INPUTS, _encode_field(_KEY, name.encode())
+                                 + _encode_field(_VALUE, tensor.SerializeToString()))
+      file.write(_encode_field(_LOG_PREDICT, _encode_field(_PREDICT_REQUEST, request)))
 
 
-def _signature(inputs: Tensors, outputs: Tensors) -> Any:
-  """Returns the SignatureDef with these inputs and outputs."""
-  tensor_infos = [
-      {name: tf.saved_model.build_tensor_info(tensor) for name, tensor in tensors.items()}
-      for tensors in (inputs, outputs)]
-  return tf.saved_model.build_signature_def(
-      *tensor_infos, method_name=tf.saved_model.signature_constants.PREDICT_METHOD_NAME)
+def _encode_field(number: int, content: bytes) -> bytes:
+  """Encodes a field of wire type _LENGTH_DELIMITED with this field number."""
+  return bytes([number << 3 | _LENGTH_DELIMITED]) + _encode_varint(len(content)) + content
+
+
+def _encode_varint(number: int) -> bytes:
+  """Encodes seven bits per byte, lowest bits first; the eighth bit is set if more bytes follow."""
+  if number < 128:
+    return bytes([number])
+  return bytes([number % 128 | 128]) + _encode_varint(number // 128)

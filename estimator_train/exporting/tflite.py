@@ -1,55 +1,77 @@
-"""Converts the model to TensorFlow Lite with the converter of TensorFlow 1.15."""
+"""Converts a model to TensorFlow Lite with TensorFlow 1.15, and verifies the result.
+
+The written model is for one example. Its inputs are those of the Keras model: for images, scaled
+pixel values, float32 [1, height, width, C]. With classes, its output is class probabilities,
+float32 [1, num_classes]; otherwise, it has the outputs of the Keras model.
+"""
 
 import os
 import re
+from typing import Any, Dict, List
 
+import numpy as np
 import tensorflow.compat.v1 as tf
 
 from estimator_train.errors import UserError
+from estimator_train.exporting import verification
+from estimator_train.exporting.trained_model import RestoredModel
 from estimator_train.files import atomic
-from estimator_train.models import probabilities
 from estimator_train.tf_patches.environment import converter_on_path
 
 TFLITE_FILE = 'model.tflite'
+_CANNOT_CONVERT = 'TensorFlow 1.15\'s converter to TFLite cannot convert the model'
 
 
-def write_tflite(folder: str, model: tf.keras.Model, session: tf.Session,
-                 has_classes: bool) -> None:
-  """Writes the TensorFlow Lite model, for one example.
+def write(folder: str, restored: RestoredModel) -> Dict[str, List[str]]:
+  """Writes the TensorFlow Lite model to the folder, and verifies it.
 
-  The inputs of the written model are the inputs of the Keras model: for images, scaled pixel
-  values, float32 [1, height, width, C]. With classes, its output is class probabilities, float32
-  [1, num_classes]; otherwise, it has the outputs of the Keras model.
-
-  Args:
-    folder: the folder to write to.
-    model: the model, in the default graph.
-    session: the session that holds the weights of the model.
-    has_classes: whether the outputs are probabilities or logits of classes.
+  The converter computes something else for some models, for example if batch norm follows Flatten.
 
   Raises:
-    UserError: the converter does not support an operation of the model.
+    UserError: the converter does not support an operation of the model, or its result is wrong.
   """
-  if has_feature_columns(model):  # The converter would be aborted without naming an operation.
-    raise UserError('TensorFlow 1.15\'s converter to TFLite cannot convert the model',
-                    'it has a layer DenseFeatures', 'give --export_format=saved_model')
-  outputs = ([probabilities.from_outputs(model, model.outputs[0])] if has_classes
-             else model.outputs)
-  converter = tf.lite.TFLiteConverter.from_session(session, model.inputs, outputs)
+  if _has_feature_columns(restored.keras_model):  # The converter would abort without a reason.
+    raise UserError(_CANNOT_CONVERT, 'it has a layer DenseFeatures',
+                    'give --export_format=saved_model')
+  examples = verification.make_examples(restored)  # The converter sets the size of the batch to 1.
+  converter = tf.lite.TFLiteConverter.from_session(
+      restored.session, list(restored.inputs.values()), list(restored.outputs.values()))
   with converter_on_path():
     try:
       converted = converter.convert()
     except Exception as error:  # The message of the error is the output of the converter.
-      raise UserError('TensorFlow 1.15\'s converter to TFLite cannot convert the model',
-                      _failure_reason(str(error)),
-                      'give --export_format=saved_model or h5') from error
-  atomic.write_bytes(os.path.join(folder, TFLITE_FILE), converted)
+      raise UserError(_CANNOT_CONVERT, _failure_reason(str(error)),
+                      verification.OTHER_FORMATS) from error
+  path = os.path.join(folder, TFLITE_FILE)
+  atomic.write_bytes(path, converted)
+  verification.verify(examples, lambda: _load(path, list(restored.outputs)), 'TFLite',
+                      'tf.lite.Interpreter')
+  return {}
 
 
-def has_feature_columns(model: tf.keras.Model) -> bool:
-  """Returns whether a model has feature columns, which few formats can represent."""
+def _load(path: str, output_names: List[str]) -> verification.Run:
+  """Returns the function of a TensorFlow Lite model, for any number of examples."""
+  interpreter = tf.lite.Interpreter(path)
+  interpreter.allocate_tensors()
+
+  def run_one(example: List[np.ndarray]) -> List[Any]:
+    for detail, array in zip(interpreter.get_input_details(), example):
+      interpreter.set_tensor(detail['index'], array[np.newaxis])
+    interpreter.invoke()
+    return [interpreter.get_tensor(detail['index'])
+            for detail in interpreter.get_output_details()]
+
+  def run(inputs: verification.Arrays) -> verification.Arrays:
+    rows = [run_one(list(example)) for example in zip(*inputs.values())]
+    return dict(zip(output_names, map(np.concatenate, zip(*rows))))
+
+  return run
+
+
+def _has_feature_columns(model: tf.keras.Model) -> bool:
+  """Returns whether a model has feature columns, also in a model that is a layer."""
   return any(isinstance(layer, tf.keras.layers.DenseFeatures)
-             or (isinstance(layer, tf.keras.Model) and has_feature_columns(layer))
+             or (isinstance(layer, tf.keras.Model) and _has_feature_columns(layer))
              for layer in model.layers)
 
 

@@ -24,9 +24,7 @@ from estimator_train.training.building import (
 from estimator_train.training.checkpoints import chosen_checkpoint
 
 _CPU_ONLY = Devices(('/cpu:0',), ('/cpu:0',))
-# Flags that must have the same value as in the training. A checkpoint can be restored with another
-# value, too, but the predictions would be wrong.
-_FLAGS_THAT_MUST_MATCH = ('image_size',)
+IMAGES_INPUT, PROBABILITIES_OUTPUT = 'images', 'probabilities'
 
 
 class TrainedCheckpoint(NamedTuple):
@@ -53,31 +51,62 @@ def find_checkpoint(settings: Settings) -> TrainedCheckpoint:
                                                                  settings.checkpoint)
   dataset = datasets.describe_classes(settings)
   chosen_checkpoint.check_class_names(settings.model_dir, settings.checkpoint, dataset.labels)
+  # A checkpoint can be restored with another size, too, but the predictions would be wrong.
   RunDir(settings.model_dir).check_flags(settings, changeable_flags=[
-      name for name, _ in settings.items() if name not in _FLAGS_THAT_MUST_MATCH])
+      name for name, _ in settings.items() if name != 'image_size'])
   return TrainedCheckpoint(dataset, checkpoint, global_step)
 
 
+class RestoredModel:
+  """A model in inference mode with the weights of a checkpoint.
+
+  Attributes:
+    keras_model: the model, in the default graph.
+    session: the session that holds its weights.
+    settings: the settings of the run that trained the model.
+    dataset: the data set, for the class names.
+    image_shape: (height, width, channels) of the model's images; None: it has other inputs.
+    preprocess: the function that scales pixel values for the model; unused without images.
+    inputs: the inputs by the names that they have in exports: the input of a model for images is
+      called `images`, and contains scaled pixel values; others have the names of the Keras model.
+    outputs: the class probabilities as `probabilities`; without classes, all outputs by name.
+  """
+
+  def __init__(self, keras_model: tf.keras.Model, session: tf.Session, settings: Settings,
+               dataset: DataSet) -> None:
+    self.keras_model, self.session = keras_model, session
+    self.settings, self.dataset = settings, dataset
+    self.image_shape = dataset.image_shape and (
+        dataset.image_shape[:2] + (keras_model.input_shape[-1],))
+    self.preprocess = make_model_preprocess(keras_model, settings[groups.Model], dataset)
+    input_names = keras_model.input_names if dataset.image_shape is None else [IMAGES_INPUT]
+    self.inputs = dict(zip(input_names, keras_model.inputs))
+    self.outputs = dict(zip(keras_model.output_names, keras_model.outputs))
+    if dataset.labels:
+      self.outputs = {PROBABILITIES_OUTPUT: probabilities.from_outputs(
+          keras_model, keras_model.outputs[0])}
+
+
 @contextlib.contextmanager
-def restored_model(settings: Settings, dataset: DataSet, checkpoint: str,
-                   devices: Devices = _CPU_ONLY) -> Iterator[Tuple[tf.keras.Model, tf.Session]]:
-  """Builds the model in inference mode, and restores its weights from a checkpoint.
+def restored_model(settings: Settings, dataset: DataSet,
+                   checkpoint: str) -> Iterator[RestoredModel]:
+  """Restores the model of a checkpoint, on the CPU.
 
   Args:
     settings: the settings of the run that trained the model.
     dataset: the data set, for the shapes of the model.
     checkpoint: the path of the checkpoint.
-    devices: the model is placed on the first of these devices.
 
   Yields:
-    The model and its session. Within the context, the session and a new graph are the defaults.
+    The model. Within the context, its session and a new graph are the defaults.
 
   Raises:
     UserError: the checkpoint belongs to another model.
   """
-  with _make_session(settings, devices) as session, session.graph.as_default(), tf.device(
-      devices.names[0]):
-    yield _restore_model(settings, dataset, checkpoint, session), session
+  with _make_session(settings, _CPU_ONLY) as session, session.graph.as_default(), tf.device(
+      _CPU_ONLY.names[0]):
+    model = _restore_model(settings, dataset, checkpoint, session)
+    yield RestoredModel(model, session, settings, dataset)
 
 
 def _make_session(settings: Settings, devices: Devices) -> tf.Session:
@@ -178,12 +207,9 @@ def predict_examples(settings: Settings, trained: TrainedCheckpoint,
 def _iter_batches(run_batch: Callable[[], Dict[str, np.ndarray]]) -> Iterator[
     Dict[str, np.ndarray]]:
   """Yields the batches until the dataset ends."""
-  while True:
-    try:
-      batch = run_batch()
-    except tf.errors.OutOfRangeError:
-      return
-    yield batch
+  with contextlib.suppress(tf.errors.OutOfRangeError):
+    while True:
+      yield run_batch()
 
 
 def _prediction_device(settings: Settings) -> Tuple[int, Devices]:

@@ -15,8 +15,12 @@ from estimator_train.tf_patches.keras import BatchNormalization
 _SOCKET_TIMEOUT_SECS = 30.
 
 
+class ScaledResidualSum(tf.keras.layers.Lambda):
+  """The Lambda layer of InceptionResNetV2, under a name by which exports recognize it."""
+
+
 class _Layers:
-  """Takes the place of `tf.keras.layers`, with another batch norm and another Conv2D.
+  """Takes the place of `tf.keras.layers`, with another batch norm, Conv2D and Lambda.
 
   The batch norm runs in inference mode while it is frozen. Conv2D uses the initialization of He et
   al. 2015, arXiv:1502.01852. With Keras's default initialization, the activations shrink to about a
@@ -24,6 +28,7 @@ class _Layers:
   """
   BatchNormalization = BatchNormalization
   Conv2D = functools.partial(tf.keras.layers.Conv2D, kernel_initializer='he_normal')
+  Lambda = ScaledResidualSum
 
   def __getattr__(self, name: str) -> Any:
     return getattr(tf.keras.layers, name)

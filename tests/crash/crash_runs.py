@@ -167,7 +167,7 @@ def _patched_functions():
   from tensorflow.python.lib.io import file_io
   from tensorflow.python.training import checkpoint_management, saver
 
-  from estimator_train.modes import train_and_evaluate
+  from estimator_train.modes import train
   from estimator_train.reports import page
   from estimator_train.run_dir import run_lock
   from estimator_train.tf_patches import saved_weights
@@ -184,7 +184,7 @@ def _patched_functions():
       'lock': (run_lock, '_acquire'), 'evaluate': (evaluator._EvaluationGraph, 'run'),
       'promote': (best_checkpoint, 'promote_if_better'),
       'page': (page, 'write_page_of_finished_run'), 'saved_model': (tf.saved_model.Builder, 'save'),
-      'model.h5': (train_and_evaluate.h5_model, 'write_h5')}
+      'model.h5': (train.h5_model, 'write_h5')}
 
 
 def inject_kill(point, when, match='', count=1):

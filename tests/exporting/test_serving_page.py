@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 from conftest import ROOT
-from google.protobuf.internal.decoder import _DecodeVarint
+from google.protobuf.empty_pb2 import Empty
 
-from estimator_train.exporting import serving_warm_up
+from estimator_train.exporting import saved_model
 
 PAGE = ROOT / 'docs' / 'serving.md'
 MODELS = {
@@ -20,37 +20,29 @@ MODELS = {
     'homes': ['--dataset=served_models:homes_data', '--model=served_models:homes']}
 
 
-def numbers_and_texts(value):
-  """Returns the numbers of a JSON value, in order, and the rest with None in their places."""
-  if isinstance(value, float):
-    return [value], None
-  if isinstance(value, dict):
-    value = sorted(value.items())
-  if not isinstance(value, (list, tuple)):
-    return [], value
-  parts = [numbers_and_texts(item) for item in value]
-  return sum((numbers for numbers, _ in parts), []), [texts for _, texts in parts]
+def texts_and_numbers(value):
+  """Returns the text of a JSON value without its floats, and the floats."""
+  parts = re.split(r'(-?\d+\.\d+(?:e-?\d+)?)', json.dumps(value, sort_keys=True))
+  return parts[::2], [float(number) for number in parts[1::2]]
 
 
 @pytest.mark.slow
-def test_the_responses(run_program, tmp_path, clients_python):
+def test_the_responses(run_well, tmp_path, clients_python):
   (tmp_path / 'serving').mkdir()
   for name, arguments in MODELS.items():
-    done = run_program('--mode=train', '--train_steps=1', '--batch_size=4', '--model_dir',
-                       tmp_path / name, '--export_dir', tmp_path / (name + '-exports'), *arguments)
-    assert done.code == 0, done.err
+    done = run_well('--mode=train', '--train_steps=1', '--batch_size=4', '--model_dir',
+                    tmp_path / name, '--export_dir', tmp_path / (name + '-exports'), *arguments)
     os.rename(done.result['export']['path'], str(tmp_path / 'serving' / name))
   done = subprocess.run(
       [clients_python, '-I', str(ROOT / 'tests' / 'serve_documented_requests.py'), str(PAGE),
-       str(tmp_path / 'serving'), str(tmp_path / 'answers.json')],
-      stdout=subprocess.PIPE, stderr=subprocess.STDOUT, universal_newlines=True, timeout=300)
-  assert done.returncode == 0, done.stdout
-  answers = json.loads((tmp_path / 'answers.json').read_text())
+       str(tmp_path / 'serving')],
+      stdout=subprocess.PIPE, stderr=subprocess.PIPE, universal_newlines=True, timeout=300)
+  assert done.returncode == 0, done.stderr
+  answers = json.loads(done.stdout.splitlines()[-1])
   page = PAGE.read_text(encoding='utf-8')
   assert len(answers['rest']) == page.count(':predict`\n\n```json') == 5
   for request, documented, response in answers['rest']:
-    expected, expected_texts = numbers_and_texts(documented)
-    numbers, texts = numbers_and_texts(response)
+    (expected_texts, expected), (texts, numbers) = map(texts_and_numbers, (documented, response))
     assert texts == expected_texts, request
     np.testing.assert_allclose(numbers, expected, rtol=0, atol=2e-6, err_msg=request)
   assert answers['warm_up'] == {'shapes': ['serving_default', 'images'],
@@ -62,37 +54,19 @@ def test_the_responses(run_program, tmp_path, clients_python):
                              [np.exp(logits) / np.exp(logits).sum()], rtol=0, atol=1e-6)
 
 
-def test_the_configuration_names_its_versions():
-  """The labels and URLs are of versions that the policy serves."""
-  page = PAGE.read_text(encoding='utf-8')
-  policy, = re.findall(r'specific \{(.*?)\}', page)
-  served = set(re.findall(r'versions: (\d+)', policy))
-  assert set(re.findall(r'value: (\d+)', page)) == served
-  assert set(re.findall(r'/versions/(\d+)', page)) <= served
-
-
 def fields(message):
   """Returns the numbers and contents of the fields of a message, each of which has a length."""
-  found, position = [], 0
-  while position < len(message):
-    key, position = _DecodeVarint(message, position)
-    length, position = _DecodeVarint(message, position)
-    assert key & 7 == 2
-    found.append((key >> 3, message[position:position + length]))
-    position += length
-  return found
+  return [(field.field_number, field.data) for field in Empty.FromString(message).UnknownFields()]
 
 
 def test_warm_up_requests_have_the_fields_of_tensorflow_serving(tmp_path):
   # Lengths of one, two and three bytes, and those where another byte begins.
   contents = {str(length): bytes(length) for length in (5, *range(90, 130), 70000)}
-  serving_warm_up.write_warm_up_requests(str(tmp_path), {
+  saved_model.write_warm_up_requests(str(tmp_path), {
       'first': {name: tf.make_tensor_proto([content]) for name, content in contents.items()},
-      'second': {'a': tf.make_tensor_proto(0., shape=(1, 5)), 'b': tf.make_tensor_proto([3])},
-  })
-  path = tmp_path / 'assets.extra' / 'tf_serving_warmup_requests'
+      'second': {'a': tf.make_tensor_proto(0., shape=(1, 5)), 'b': tf.make_tensor_proto([3])}})
   found = {}
-  for record in tf.io.tf_record_iterator(str(path)):
+  for record in tf.io.tf_record_iterator(str(tmp_path / saved_model.WARM_UP_FILE)):
     (number, predict_log), = fields(record)
     assert number == 6  # Of PredictionLog.
     (number, request), = fields(predict_log)

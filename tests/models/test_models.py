@@ -73,44 +73,36 @@ def test_users_own(tmp_path, monkeypatch):
   assert build('own_models:two_layers', (20, 20, 1), 3).input_shape == (None, 20, 20, 1)
   assert build('own_models:logits').output_shape == (None, 10)
   # A module is found that imports a missing name: its error is reported, not its name.
-  (tmp_path / 'wrong_import').mkdir()
-  (tmp_path / 'wrong_import' / '__init__.py').write_text('')
-  (tmp_path / 'wrong_import' / 'models.py').write_text('\nfrom wrong_import import missing_name\n')
+  (tmp_path / 'wrong_import.py').write_text('\nfrom json import missing_name\n')
   monkeypatch.syspath_prepend(str(tmp_path))
-  with pytest.raises(UserError, match=r'^the module of --model failed: --model=wrong_import.models:'
-                     r"build \({}/wrong_import/models.py:2: ImportError: cannot import name 'missin"
-                     r"g_name'.*\): fix this code; --verbosity=1".format(tmp_path)):
-    build('wrong_import.models:build')
-  with pytest.raises(UserError, match='^--model names a module that cannot be found: '):
-    build('wrong_import.no_such_module:build')
-
-
-@pytest.mark.parametrize('name, message', [
-    ('no_such_module:build', 'names a module that cannot be found: --model=no_such_module:build '
-     "(No module named 'no_such_module')"),
-    (':build', 'names a module that cannot be found: --model=:build (Empty module name)'),
-    ('own_models:two_layer', 'names a function that does not exist: --model=own_models:two_layer: '
-     'did you mean two_layers'),
-    ('own_models:', 'names a function that does not exist: --model=own_models:: did you mean '),
-    ('json:decoder', 'names a function that does not exist: --model=json:decoder'),
-    ('own_models:of_three_arguments', 'has the wrong parameters: '
-     "--model=own_models:of_three_arguments (missing a required argument: 'what_else'): define it "
-     'without parameters or with (image_shape, num_cl'),
-    ('own_models:raises', ": KeyError: 'no such key'): fix this code; --verbosity=1"),
-    ('own_models:no_model', 'must be a tf.keras.Model: --model=own_models:no_model is of type str'),
-    ('own_models:subclassed', 'cannot be converted to an Estimator: --model=own_models:subclassed '
-     'is of type Subclass: give a tf.keras.Sequential'),
-    ('own_models:without_input_shape', 'must have an input shape'),
-    ('own_models:of_two_inputs', 'one input and one output: --model=own_models:of_two_inputs has 2 '
-     'input(s) and 1 output(s): give labels=() and image_shape=None'),
-    ('own_models:of_two_outputs', 'own_models:of_two_outputs has 1 input(s) and 2 output(s): '),
-    ('own_models:of_another_shape', '(None, 5) to (None, 3), expected a Keras model of '
-     '(None, 28, 28, 1) to (None, 10)'),
-])
-def test_wrong_function(name, message):
-  with pytest.raises(UserError) as caught:
-    build(name)
-  assert message in str(caught.value)
+  for name, message in (
+      ('wrong_import:build', '^the module of --model failed: --model=wrong_import:build ({}/wrong_'
+       "import.py:2: ImportError: cannot import name 'missing_name'".format(tmp_path)),
+      ('no_such_module:build', '^--model names a module that cannot be found: --model=no_such_modul'
+       "e:build (No module named 'no_such_module')"),
+      (':build', 'names a module that cannot be found: --model=:build (Empty module name)'),
+      ('own_models:two_layer', 'names a function that does not exist: --model=own_models:two_layer:'
+       ' did you mean two_layers'),
+      ('own_models:', 'names a function that does not exist: --model=own_models:: did you mean '),
+      ('json:decoder', 'names a function that does not exist: --model=json:decoder'),
+      ('own_models:of_three_arguments', 'has the wrong parameters: --model=own_models:of_three_argu'
+       "ments (missing a required argument: 'what_else'): define it without parameters or with (ima"
+       'ge_shape, num_cl'),
+      ('own_models:raises', ": KeyError: 'no such key'): fix this code; --verbosity=1"),
+      ('own_models:no_model', 'must be a tf.keras.Model: --model=own_models:no_model is of type str'
+       ),
+      ('own_models:subclassed', 'cannot be converted to an Estimator: --model=own_models:subclassed'
+       ' is of type Subclass: give a tf.keras.Sequential'),
+      ('own_models:without_input_shape', 'must have an input shape'),
+      ('own_models:of_two_inputs', 'one input and one output: --model=own_models:of_two_inputs has '
+       '2 input(s) and 1 output(s): give labels=() and image_shape=None'),
+      ('own_models:of_two_outputs', 'own_models:of_two_outputs has 1 input(s) and 2 output(s): '),
+      ('own_models:of_another_shape', '(None, 5) to (None, 3), expected a Keras model of '
+       '(None, 28, 28, 1) to (None, 10)')):
+    with pytest.raises(UserError) as caught:
+      build(name)
+    assert message.lstrip('^') in str(caught.value), name
+    assert not message.startswith('^') or str(caught.value).startswith(message[1:]), name
 
 
 @pytest.mark.parametrize('name, network', [

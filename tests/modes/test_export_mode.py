@@ -1,31 +1,28 @@
 """`--mode=export` and `--export_dir`: what is exported predicts what the checkpoint does."""
 
+import importlib.util
+import json
 
 import numpy as np
-import onnxruntime
 import pytest
 import tensorflow.compat.v1 as tf
 import training_runs
+from conftest import load_script
 from mode_runs import fails, image_flags
 
 from estimator_train.inputs.data import make_batching
 from estimator_train.settings import command_line
 
 
-def images_and_predictions(arguments, count):
-  """Returns the first test examples, and the Estimator's outputs of the checkpoint for them."""
+def estimators_predictions(arguments, count):
+  """Returns the Estimator's outputs of the checkpoint for the first test examples."""
   settings = command_line.parse(arguments + ['--mode=evaluate', '--num_cpu_replicas=1'])
   run, model = training_runs.prepare(settings)
   make = run.data.test.make_eval_input_fn(
       make_batching(run.data.dataset, settings, model.one_hot, count))
 
-  def first():
-    return make().take(1)
-
-  outputs = np.array([list(found.values())[0] for found in model.estimator.predict(first)])
-  with tf.Graph().as_default(), tf.Session() as session:
-    images, _ = session.run(tf.data.make_one_shot_iterator(first()).get_next())
-  return images, outputs
+  predictions = model.estimator.predict(lambda: make().take(1))
+  return np.array([list(found.values())[0] for found in predictions])
 
 
 def serve(version, signature='serving_default', **arrays):
@@ -71,7 +68,7 @@ def test_image_files(run_well, run_program, image_folders, write_images, tmp_pat
   assert (version / 'assets' / 'labels.txt').read_text() == 'A\nB\n'
   contents = [file.read_bytes() for file in sorted(image_folders.glob('test/*/*.jpeg'))]
   served = serve(version, image_bytes=contents)
-  _, expected = images_and_predictions(arguments, 12)
+  expected = estimators_predictions(arguments, 12)
   # TensorFlow Serving makes a JSON object of each row, and for that every output must have all.
   assert {len(output) for output in served.values()} == {12} == {len(expected), len(contents)}
   assert_close(served['probabilities'], expected)
@@ -98,7 +95,7 @@ SYNTHETIC = ['--dataset=synthetic', '--image_size=8,8', '--labels=é,b,c', '--ba
              '--train_steps=1', '--model=mnist_dense']  # It has logits.
 
 
-def test_every_format_predicts_the_same(run_well, tmp_path, monkeypatch):
+def test_every_format_predicts_the_same(run_well, tmp_path, monkeypatch, capsys):
   model_dir = tmp_path / 'model'
   arguments = SYNTHETIC + ['--model_dir={}'.format(model_dir)]
   run_well('--mode=train', *arguments)
@@ -116,26 +113,14 @@ def test_every_format_predicts_the_same(run_well, tmp_path, monkeypatch):
         format=name, checkpoint=str(model_dir / 'model.ckpt-1'), global_step=1)
     labels, = versions[name].rglob('labels.txt')
     assert labels.read_text(encoding='utf-8') == 'é\nb\nc\n'
-  images, logits = images_and_predictions(arguments, 4)
-  expected = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
-  images = images / np.float32(255)
-  served = serve(versions['saved_model'], 'images', images=images)
-  assert_close(served['probabilities'], expected)
-  assert served['labels'][0].tolist() == ['é'.encode(), b'b', b'c']
-  with tf.Graph().as_default(), tf.Session() as session:
-    tf.keras.backend.set_session(session)
-    assert_close(tf.keras.models.load_model(str(versions['h5'] / 'model.h5')).predict(images),
-                 logits)
-    tf.keras.backend.set_session(None)
-  interpreter = tf.lite.Interpreter(str(versions['tflite'] / 'model.tflite'))
-  interpreter.allocate_tensors()
-  for image, outputs in zip(images, expected):
-    interpreter.set_tensor(interpreter.get_input_details()[0]['index'], image[np.newaxis])
-    interpreter.invoke()
-    assert_close(interpreter.get_tensor(interpreter.get_output_details()[0]['index'])[0], outputs)
-  by_onnx = onnxruntime.InferenceSession(str(versions['onnx'] / 'model.onnx')).run(
-      ['probabilities'], {'images': images})
-  assert_close(by_onnx[0], expected)
+  served = serve(versions['saved_model'], 'images', images=np.zeros([1, 8, 8, 1]))
+  assert served['labels'].tolist() == [['é'.encode(), b'b', b'c']]
+  capsys.readouterr()
+  code = load_script('compare_exports').main(['--flagfile={}'.format(model_dir / 'flags.txt')])
+  rows = json.loads(capsys.readouterr().out.splitlines()[-1])['rows']
+  assert code == 0 and [row['format'] for row in rows] == [
+      'saved_model serving_default', 'saved_model images', 'tflite', 'h5', 'onnx']
+  assert all(row['verdict'] == 'ok' and row['difference'] < 1e-6 for row in rows)
 
 
 def erf_and_bessel(image_shape, num_classes):
@@ -145,20 +130,44 @@ def erf_and_bessel(image_shape, num_classes):
       layers.Lambda(tf.math.bessel_i0e), layers.Dense(num_classes, activation='softmax')])
 
 
-def test_what_cannot_be_exported(run_well, run_program, tmp_path):
+def batch_norm_after_flatten(image_shape, num_classes):
+  """The converter of TensorFlow 1.15 to TFLite changes what this model computes."""
+  layers = tf.keras.layers
+  return tf.keras.Sequential([
+      layers.Flatten(input_shape=image_shape), layers.BatchNormalization(),
+      layers.Dense(num_classes, activation='softmax')])
+
+
+def test_what_cannot_be_exported(run_well, run_program, tmp_path, monkeypatch):
   exports = tmp_path / 'exports'
-  for extra, messages in (
+  for index, (extra, messages) in enumerate((
       (['--model=test_export_mode:erf_and_bessel'], {
           'tflite': 'cannot convert the model: unsupported operations: BesselI0e, Erf: give',
           'onnx': 'tf2onnx cannot convert the model: unsupported operations: BesselI0e: give'}),
+      (['--model=test_export_mode:batch_norm_after_flatten'], {
+          'tflite': 'the outputs of the TFLite model must equal those of the checkpoint to 1e-05: '
+                    'difference '}),
+      (['--model=own_models:with_unsaveable_layer'], {
+          'h5': 'cannot be saved as an .h5 file: --model=own_models:with_unsaveable_layer ('}),
       (['--image_size=8,8,2'], {
-          'saved_model': 'requires one or three channels: the model takes 2'})):
-    arguments = SYNTHETIC + ['--model_dir={}'.format(tmp_path / extra[0])] + extra
+          'saved_model': 'requires one or three channels: the model takes 2'}))):
+    arguments = SYNTHETIC + ['--model_dir={}'.format(tmp_path / str(index))] + extra
     run_well('--mode=train', *arguments)
     for format_, message in messages.items():
       assert fails(run_program(*arguments, '--mode=export', '--export_format=' + format_,
                                '--export_dir={}'.format(exports)), message)
       assert list(exports.iterdir()) == []
+  # Before the training, and only where something is exported.
+  find = importlib.util.find_spec
+  monkeypatch.setattr(importlib.util, 'find_spec', lambda name, *given: (
+      None if name == 'onnx' else find(name, *given)))
+  arguments = SYNTHETIC + ['--mode=train', '--model_dir={}'.format(tmp_path / 'none'),
+                           '--export_format=onnx']
+  assert fails(run_program(*arguments, '--export_dir={}'.format(exports)),
+               '--export_format=onnx requires the extra `onnx`: not installed: onnx: install it '
+               'with `pip install estimator_train[onnx]`')
+  assert not (tmp_path / 'none').exists()
+  run_well(*arguments)
 
 
 def test_wrong_together_with_the_model_dir(run_program, finished_run, tmp_path):

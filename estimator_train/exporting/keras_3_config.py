@@ -18,13 +18,19 @@ Keras 3 rejects some of what TensorFlow 1.15 writes. This module changes only wh
   batch norm twice per step; Keras 3 overrides this in training.
 - Slashes in the names of inner layers, as in DenseNet, are underscores. Weights are loaded by their
   order.
-- The Lambda layers of InceptionResNetV2 are replaced, see portable_lambda.py.
+- The Lambda layers of InceptionResNetV2, `inputs[0] + inputs[1] * scale`, are replaced by other
+  layers, because a Lambda layer is saved as code for one version of Python. No layer multiplies by
+  a constant, but LeakyReLU multiplies numbers that are not positive. A number is the difference of
+  its negative part and the opposite of its positive part, one of which is 0, so the result and its
+  gradient are those of the Lambda layer bit by bit.
 """
 
 import copy
 from typing import Any, Dict, Iterator, List
 
-from estimator_train.exporting import portable_lambda
+import tensorflow.compat.v1 as tf
+
+from estimator_train.models.applications import ScaledResidualSum
 
 Config = Dict[str, Any]
 
@@ -34,25 +40,8 @@ _INITIALIZERS = {
 _NETWORKS = ('Model', 'Sequential')
 # Layers of TensorFlow 1.15 that Keras 3 lacks.
 _NOT_IN_KERAS_3 = {
-    'AddLoss', 'AddMetric', 'CuDNNGRU', 'CuDNNLSTM', 'DenseFeatures', 'DeviceWrapper',
-    'DropoutWrapper', 'LocallyConnected1D', 'LocallyConnected2D', 'PeepholeLSTMCell',
-    'ResidualWrapper', 'TensorFlowOpLayer', 'ThresholdedReLU'}
-# Layers that all three libraries read alike after the changes of this module.
-_KERAS_LAYERS = {
-    'Activation', 'ActivityRegularization', 'Add', 'AdditiveAttention',
-    'AlphaDropout', 'Attention', 'Average', 'AveragePooling1D', 'AveragePooling2D',
-    'AveragePooling3D', 'BatchNormalization', 'Bidirectional', 'Concatenate', 'Conv1D', 'Conv2D',
-    'Conv2DTranspose', 'Conv3D', 'Conv3DTranspose', 'ConvLSTM2D', 'Cropping1D', 'Cropping2D',
-    'Cropping3D', 'Dense', 'DepthwiseConv2D', 'Dot', 'Dropout', 'ELU', 'Embedding', 'Flatten',
-    'GRU', 'GRUCell', 'GaussianDropout', 'GaussianNoise', 'GlobalAveragePooling1D',
-    'GlobalAveragePooling2D', 'GlobalAveragePooling3D', 'GlobalMaxPooling1D', 'GlobalMaxPooling2D',
-    'GlobalMaxPooling3D', 'InputLayer', 'LSTM', 'LSTMCell', 'LayerNormalization', 'LeakyReLU',
-    'Masking', 'MaxPooling1D', 'MaxPooling2D', 'MaxPooling3D', 'Maximum', 'Minimum', 'Multiply',
-    'PReLU', 'Permute', 'RNN', 'ReLU', 'RepeatVector', 'Reshape', 'SeparableConv1D',
-    'SeparableConv2D', 'SimpleRNN', 'SimpleRNNCell', 'Softmax', 'SpatialDropout1D',
-    'SpatialDropout2D', 'SpatialDropout3D', 'StackedRNNCells', 'Subtract', 'TimeDistributed',
-    'UpSampling1D', 'UpSampling2D', 'UpSampling3D', 'ZeroPadding1D', 'ZeroPadding2D',
-    'ZeroPadding3D'}
+    'AddLoss', 'AddMetric', 'CuDNNGRU', 'CuDNNLSTM', 'LocallyConnected1D', 'LocallyConnected2D',
+    'TensorFlowOpLayer', 'ThresholdedReLU'}
 # The arguments to leave out: how the class name begins, another argument of Keras's class, by which
 # it is recognized, the argument, and whether any other value than False or None has an effect.
 _LEFT_OUT = (
@@ -82,6 +71,19 @@ def portable_model(config: Config) -> Config:
   return config
 
 
+def portable_training(config: Config) -> Config:
+  """Returns the configuration of the compilation, with changes that only concern Keras 3."""
+  config = copy.deepcopy(config)
+  for loss in dicts_in(config.get('loss')):
+    options = loss.get('config')
+    if isinstance(options, dict) and options.get('reduction') == 'auto':
+      options['reduction'] = 'sum_over_batch_size'
+  optimizer = config.get('optimizer_config', {}).get('config', {})
+  if optimizer.get('decay') == 0:
+    del optimizer['decay']  # The default value, about which Keras 3 warns.
+  return config
+
+
 def _rewrite(layer: Config) -> None:
   """Rewrites the configuration of a layer or model, {'class_name': ..., 'config': {...}}."""
   name, options = layer['class_name'], layer['config']
@@ -89,6 +91,8 @@ def _rewrite(layer: Config) -> None:
     raise NotPortable('the name {} contains a slash'.format(options['name']))
   if name in _NOT_IN_KERAS_3:
     raise NotPortable('Keras 3 has no {}'.format(name))
+  if name == 'DenseFeatures':
+    raise NotPortable('no Keras can load a layer DenseFeatures from an .h5 file')
   if name == 'Lambda':
     raise NotPortable('a Lambda layer contains code for a version of Python')
   if name == 'Sequential':
@@ -97,8 +101,13 @@ def _rewrite(layer: Config) -> None:
     _rewrite_functional(options)
   else:
     _rewrite_initializers(options)
-    if name in _KERAS_LAYERS:
+    if _is_of_keras(name):
       _rewrite_keras_layer(name, options)
+
+
+def _is_of_keras(class_name: str) -> bool:
+  """Returns whether the class is Keras's, or one of the user that has the same name."""
+  return hasattr(tf.keras.layers, class_name)
 
 
 def _rewrite_initializers(options: Config) -> None:
@@ -116,10 +125,14 @@ def dicts_in(value: Any) -> Iterator[Config]:
   """Yields the dicts in a value of a configuration, from the outside to the inside."""
   if isinstance(value, dict):
     yield value
-    value = list(value.values())
-  if isinstance(value, list):
-    for item in value:
-      yield from dicts_in(item)
+  for item in _items_of(value):
+    yield from dicts_in(item)
+
+
+def _items_of(value: Any) -> List[Any]:
+  """Returns the items of a list, or the values of a dict; nothing of other values."""
+  return list(value.values()) if isinstance(value, dict) else (
+      value if isinstance(value, list) else [])
 
 
 def _rewrite_keras_layer(name: str, options: Config) -> None:
@@ -133,19 +146,18 @@ def _rewrite_keras_layer(name: str, options: Config) -> None:
       if has_effect and options[argument]:
         raise NotPortable('Keras 3 has no argument {} of {}'.format(argument, name))
       del options[argument]
-  for argument in ('layer', 'backward_layer', 'cell', 'cells'):
-    wrapped = options.get(argument)
-    for layer in wrapped if isinstance(wrapped, list) else [wrapped]:
-      if isinstance(layer, dict):
-        _rewrite_wrapped_layer(layer)
+  for wrapped in [options.get(argument) for argument in ('layer', 'backward_layer', 'cell')] + (
+      options.get('cells', [])):
+    if wrapped is not None:
+      _rewrite_wrapped_layer(wrapped)
 
 
 def _rewrite_wrapped_layer(layer: Config) -> None:
-  """Rewrites the configuration of a layer inside another layer."""
+  """Rewrites the configuration of a layer inside another layer, and adds the module."""
   _rewrite(layer)
   if layer['class_name'] in _NETWORKS:
     layer['module'] = 'keras'
-  elif layer['class_name'] in _KERAS_LAYERS:
+  elif _is_of_keras(layer['class_name']):
     layer['module'] = 'keras.layers'
     layer['config'].pop('batch_input_shape', None)  # Only the outer layer has an input layer.
     axis = layer['config'].get('axis')
@@ -169,16 +181,16 @@ def _rewrite_functional(options: Config) -> None:
   """Rewrites the layers of a functional model, and repeats the calls of the models inside it."""
   models = set()
   _rename_inner_layers(options)
-  options['layers'] = portable_lambda.replace_scaled_sums(options['layers'])
+  options['layers'] = [part for layer in options['layers'] for part in (
+      _scaled_sum_parts(layer) if layer['class_name'] == ScaledResidualSum.__name__ else [layer])]
   for layer in options['layers']:
+    _rewrite(layer)
+    _check_calls(layer)
     if _counts_calls_from_one(layer):
       models.add(layer['name'])
       _check_repeatable(layer)
-      layer['inbound_nodes'] = [
-          repeated for call in layer['inbound_nodes']
-          for repeated in (call, _in_inference_mode(call))]
-    _check_calls(layer)
-    _rewrite(layer)
+      layer['inbound_nodes'] = [repeated for call in layer['inbound_nodes'] for repeated in (call, [
+          [*reference[:3], dict({'training': False}, **reference[3])] for reference in call])]
   for reference in _references_in([[layer['inbound_nodes'] for layer in options['layers']],
                                    options['input_layers'], options['output_layers']]):
     if reference[0] in models:
@@ -193,14 +205,13 @@ def _rename_inner_layers(options: Config) -> None:
   layers = options['layers']
   kept = {reference[0] for reference in _references_in(
       [options['input_layers'], options['output_layers']])}
-  names = {layer['name']: layer['name'].replace('/', '_')
-           for layer in layers if layer['name'] not in kept}
-  if len(set(names.values()) | kept) < len(layers):
-    return
-  for layer in layers:
-    layer['name'] = layer['config']['name'] = names.get(layer['name'], layer['name'])
-  for reference in _references_in([layer['inbound_nodes'] for layer in layers]):
-    reference[0] = names.get(reference[0], reference[0])
+  names = {layer['name']: layer['name'] if layer['name'] in kept else
+           layer['name'].replace('/', '_') for layer in layers}
+  if len(set(names.values())) == len(layers):
+    for layer in layers:
+      layer['name'] = layer['config']['name'] = names[layer['name']]
+    for reference in _references_in([layer['inbound_nodes'] for layer in layers]):
+      reference[0] = names[reference[0]]
 
 
 def _check_calls(layer: Config) -> None:
@@ -225,30 +236,39 @@ def _check_repeatable(model: Config) -> None:
   for layer in dicts_in(model):
     options = layer.get('config')
     if 'class_name' in layer and isinstance(options, dict) and 'name' in options and (
-        layer['class_name'] not in _KERAS_LAYERS.union(_NETWORKS, _NOT_IN_KERAS_3)
-        or layer['class_name'] == 'ActivityRegularization'
+        not (layer['class_name'] in _NETWORKS or _is_of_keras(layer['class_name'])) or
+        layer['class_name'] == 'ActivityRegularization'
         or options.get('activity_regularizer') or options.get('stateful')):
       raise NotPortable('{} in {} may have an effect on training when it is called twice'.format(
           options['name'], model['config']['name']))
 
 
-def _in_inference_mode(call: List[Any]) -> List[Any]:
-  """Returns a copy of a call, [[layer, index, output, arguments], ...], without updates."""
-  call = copy.deepcopy(call)
-  for reference in _references_in(call):
-    if len(reference) == 4:
-      reference[3].setdefault('training', False)
-  return call
-
-
 def _references_in(value: Any) -> Iterator[List[Any]]:
   """Yields the references to outputs, [layer, index, output] or with arguments as a fourth item."""
-  if isinstance(value, dict):
-    value = list(value.values())
-  if not isinstance(value, list):
-    return
-  if len(value) in (3, 4) and isinstance(value[0], str):
-    yield value
-    value = value[3:]  # Arguments can refer to outputs, too.
-  for item in value:
+  items = _items_of(value)
+  if len(items) in (3, 4) and isinstance(items[0], str):
+    yield items
+    items = items[3:]  # Arguments can refer to outputs, too.
+  for item in items:
     yield from _references_in(item)
+
+
+def _scaled_sum_parts(layer: Config) -> List[Config]:
+  """Returns the layers that compute a scaled sum; the last one has the name of the given layer."""
+  name, scale = layer['name'], layer['config']['arguments']['scale']
+  parts: List[Config] = []
+
+  def add(class_name: str, part: str, *inputs: Any, **options: Any) -> List[Any]:
+    part_name = name + part
+    parts.append({'name': part_name, 'class_name': class_name, 'config': dict(
+        options, name=part_name, trainable=True, dtype='float32'), 'inbound_nodes': [list(inputs)]})
+    return [part_name, 0, 0, {}]
+
+  shortcut, residual = layer['inbound_nodes'][0]
+  positive = add('ReLU', '_positive', residual, max_value=None, negative_slope=0., threshold=0.)
+  negative = add('Subtract', '_negative', residual, positive)
+  opposite = add('Subtract', '_opposite', negative, residual)
+  add('Add', '', shortcut, add(
+      'Subtract', '_scaled', add('LeakyReLU', '_scaled_negative', negative, alpha=scale),
+      add('LeakyReLU', '_scaled_opposite', opposite, alpha=scale)))
+  return parts

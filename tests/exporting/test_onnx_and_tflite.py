@@ -1,0 +1,177 @@
+"""ONNX and TFLite files: inputs, outputs, metadata, verification, and models without such files."""
+
+import contextlib
+import importlib
+import json
+import logging
+
+import numpy as np
+import onnx
+import onnxruntime
+import own_examples
+import own_models
+import pytest
+import tensorflow.compat.v1 as tf
+from conftest import ROOT
+
+from estimator_train.datasets.description import DataSet
+from estimator_train.errors import UserError
+from estimator_train.exporting import onnx_model, tflite, verification
+from estimator_train.exporting.trained_model import RestoredModel
+from estimator_train.models import registry
+from estimator_train.settings import Settings, choices
+
+layers = tf.keras.layers
+
+
+@contextlib.contextmanager
+def restored(build, image_shape=None, labels=()):
+  """A model of random weights."""
+  settings = Settings(mode='train', dataset='synthetic', model_dir='x', train_steps=1,
+                      preprocess='caffe' if image_shape and image_shape[2] == 3 else 'unit')
+  with tf.Graph().as_default(), tf.Session() as session:
+    tf.keras.backend.set_session(session)
+    try:
+      tf.keras.backend.set_learning_phase(0)
+      model = build()
+      if not model.optimizer:
+        model.compile('sgd', tf.keras.losses.CategoricalCrossentropy(
+            from_logits=model.outputs[0].op.type != 'Softmax'))
+      session.run(tf.global_variables_initializer())
+      yield RestoredModel(model, session, settings, DataSet('any', labels, image_shape, None, None))
+    finally:
+      tf.keras.backend.set_session(None)
+
+
+def export(folder, *given):
+  """Exports a model to ONNX; returns its inputs and outputs, and the outputs of onnxruntime."""
+  with restored(*given) as model:
+    names = onnx_model.write(str(folder), model)
+    inputs, expected, _ = verification.make_examples(model, [5])[0]
+  session = onnxruntime.InferenceSession(str(folder / 'model.onnx'))
+  assert names == {'inputs': list(inputs), 'outputs': list(expected)}
+  return inputs, expected, dict(zip(names['outputs'], session.run(names['outputs'], inputs)))
+
+
+def shapes(folder):
+  """Returns the shapes of the inputs and the outputs by their names."""
+  graph = onnx.load(str(folder / 'model.onnx')).graph
+  return {value.name: [dimension.dim_param or dimension.dim_value
+                       for dimension in value.type.tensor_type.shape.dim]
+          for value in [*graph.input, *graph.output]}
+
+
+@pytest.mark.parametrize('name', choices.PACKAGE_MODELS + tuple(
+    pytest.param(name, marks=pytest.mark.slow) for name in ('vgg16', 'resnet50')))
+def test_registered_models(tmp_path, name):
+  shape = (32, 32, 3) if name in choices.KERAS_MODELS else (28, 28, 1)
+  given = (lambda: registry.build(name, shape, 3), shape, ('é', 'b', 'c'))
+  _, expected, found = export(tmp_path, *given)
+  np.testing.assert_allclose(found['probabilities'].sum(-1), np.ones(5), rtol=0, atol=1e-5)
+  # Random weights of deep networks cause large logits, and rounding errors that are in proportion.
+  np.testing.assert_allclose(found['probabilities'], expected['probabilities'], rtol=0,
+                             atol=1e-3 if name in choices.KERAS_MODELS else 1e-5)
+  assert shapes(tmp_path) == {'images': ['N', *shape], 'probabilities': ['N', 3]}
+  model = onnx.load(str(tmp_path / 'model.onnx'))
+  onnx.checker.check_model(model)
+  metadata = {entry.key: entry.value for entry in model.metadata_props}
+  assert json.loads(metadata['class_names']) == ['é', 'b', 'c']
+  assert model.producer_name == 'estimator_train' and 'tf2onnx' in metadata['converter']
+  with restored(*given) as model:
+    assert tflite.write(str(tmp_path), model) == {}  # It has verified the file.
+
+
+def test_several_inputs_and_integers(tmp_path):
+  inputs, expected, found = export(tmp_path, own_examples.two_outputs)
+  assert inputs['words'].dtype == np.int32
+  assert 2 <= inputs['words'].max() < own_examples.WORDS
+  assert verification.largest_difference(expected, found) < 1e-6
+  assert list(shapes(tmp_path).items()) == [('numbers', ['N', 3]), ('words', ['N', 5]),
+                                            ('price', ['N', 1]), ('kind', ['N', 2])]
+
+
+def test_sizes_that_the_model_leaves_open_and_loops(tmp_path, caplog):
+  export(tmp_path, lambda: tf.keras.Sequential([
+      layers.Embedding(12, 4), layers.Bidirectional(layers.LSTM(3)), layers.Dense(2)]))
+  assert shapes(tmp_path)['embedding_input'] == ['N', 'embedding_input_1']
+  export(tmp_path, lambda: own_models.of_any_size((7, 9, 3), 2), (7, 9, 3), ('a', 'b'))
+  assert shapes(tmp_path)['images'] == ['N', 'images_1', 'images_2', 3]
+  if onnxruntime.__version__ == '1.10.0':
+    with caplog.at_level(logging.WARNING), restored(own_examples.next_word) as model:
+      onnx_model.write(str(tmp_path), model)  # Embedding with mask_zero=True, LSTM.
+    assert 'loads model.onnx only with ORT_DISABLE_ALL' in caplog.text
+
+
+def scaled_classifier(scale):
+  return tf.keras.Sequential([layers.Dense(
+      2, 'softmax', input_shape=[2], kernel_initializer=tf.constant_initializer(
+          [[scale, 0], [0, scale]]))])
+
+
+@pytest.mark.parametrize('module, name', [(onnx_model, 'ONNX'), (tflite, 'TFLite')])
+def test_outputs_must_agree_but_for_rounding_errors_of_large_logits(tmp_path, monkeypatch, module,
+                                                                    name):
+  load = module._load
+
+  def load_wrong(*given):
+    run = load(*given)
+    return lambda inputs: {name: array + 2e-5 for name, array in run(inputs).items()}
+
+  def fails_to_load(*given):
+    raise ValueError('no such operation')
+
+  def write(scale, loader):
+    monkeypatch.setattr(module, '_load', loader)
+    with restored(lambda: scaled_classifier(scale), None, ('a', 'b')) as model:
+      module.write(str(tmp_path), model)
+
+  write(100, load_wrong)
+  with pytest.raises(UserError, match='the outputs of the {} model must equal those of the check'
+                                      'point to 1e-05: difference 2'.format(name)):
+    write(1, load_wrong)
+  with pytest.raises(UserError, match='cannot run the exported model: no such operation: give --'):
+    write(1, fails_to_load)
+
+
+def with_feature_columns():
+  inputs = {'size': tf.keras.Input([1], name='size')}
+  columns = [tf.feature_column.numeric_column('size')]
+  inner = tf.keras.Model(inputs, layers.DenseFeatures(columns)(inputs))
+  return tf.keras.Model(inputs, inner(inputs))
+
+
+def test_what_is_rejected_before_the_conversion(tmp_path, monkeypatch):
+  monkeypatch.syspath_prepend(str(ROOT))
+  for module, build, message in (
+      (tflite, with_feature_columns, 'cannot convert the model: it has a layer DenseFeatures: give '
+       '--export_format=saved_model'),
+      (onnx_model, lambda: importlib.import_module('examples.tabular').model(),
+       'inputs of an ONNX model must be numbers: strings: city: give --export_format=saved_model')):
+    with restored(build) as model, pytest.raises(UserError, match=message):
+      module.write(str(tmp_path), model)
+  assert not list(tmp_path.iterdir())
+
+
+def test_an_index_that_no_embedding_limits():
+  """The limit of random integers is lowered until the model accepts them."""
+  def build():
+    indices = tf.keras.Input([4], dtype=tf.int32, name='indices')
+    return tf.keras.Model(indices, layers.Lambda(lambda rows: tf.gather(tf.eye(2), rows))(indices))
+
+  with restored(build) as model:
+    (inputs, outputs, _), = verification.make_examples(model, [9])
+  assert set(inputs['indices'].ravel()) == {0, 1}
+  np.testing.assert_array_equal(*outputs.values(), np.eye(2)[inputs['indices']])
+
+
+@pytest.mark.parametrize('expected, found, difference', [
+    ({'a': [.1, .2]}, {'a': [.1, .25], 'b': [7]}, .05),
+    ({'a': [10., -20.]}, {'a': [10., -21.]}, .05),
+    ({'a': [1.], 'b': [.5]}, {'a': [1.], 'b': [.7]}, .2),
+    ({'a': [1.]}, {'a': [[1.]]}, np.inf),
+    ({'a': [1.]}, {'b': [1.]}, np.inf),
+    ({'a': [1., 2.]}, {'a': [1., np.nan]}, np.inf),
+    ({'a': np.zeros((0, 2))}, {'a': np.zeros((0, 2))}, 0.),
+], ids=str)
+def test_differences(expected, found, difference):
+  assert verification.largest_difference(expected, found) == pytest.approx(difference)

@@ -50,9 +50,8 @@ def content(folder):
 @pytest.fixture
 def unpack(tmp_path):
   """Unpacks an archive and returns its folder, or checks the error and that nothing is left."""
-  (tmp_path / 'out').mkdir()
-  (tmp_path / 'out' / '.unpacking').mkdir()  # As a killed run leaves it.
-  (tmp_path / 'out' / '.unpacking' / 'old').touch()
+  (tmp_path / 'out' / '.unpacking' / 'F ').mkdir(parents=True)  # As a killed run leaves it.
+  (tmp_path / 'out' / '.unpacking' / 'F ' / 'old').touch()
 
   def unpack(path, message=None):
     target = tmp_path / 'out' / 'F '
@@ -133,6 +132,9 @@ def test_bombs(tmp_path, unpack, monkeypatch):
       patch.setattr(kaggle_archive, bound, value)
       unpack(path, r'the allowed size: .* \({} files and {:,} bytes from'.format(
           len(FILES) + len(OTHERS), total))
+  monkeypatch.setattr(kaggle_archive, 'MAX_FILES', len(FILES) + len(OTHERS))
+  monkeypatch.setattr(kaggle_archive, 'MAX_BYTES', total)
+  assert content(unpack(path)) == FILES
 
 
 def damage_data(data):

@@ -112,9 +112,8 @@ def test_the_same_contents(audit, image_folders):
 
 def test_half_a_digest_is_not_enough():
   split = audit_mode.AuditedSplit('train', [b'1', b'2', b'3'], np.zeros(3, int), ('A',))
-  for digests in ([], [[0, 0]] * 3, [[1, 7], [2, 7], [3, 7]], [[7, 1], [7, 2], [7, 3]]):
-    array = np.array(digests, np.uint64).reshape(-1, 2)
-    assert not list(audit_mode.find_duplicates([split], array))
+  for digests in ([[0, 0]] * 3, [[1, 7], [2, 7], [3, 7]], [[7, 1], [7, 2], [7, 3]]):
+    assert not list(audit_mode.find_duplicates([split], np.array(digests, np.uint64)))
   found = audit_mode.find_duplicates([split], np.array([[7, 0], [0, 0], [7, 0]], np.uint64))
   assert [(issue.file, issue.kind) for issue in found] == [('3', 'duplicate')]
 

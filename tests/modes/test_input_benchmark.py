@@ -80,7 +80,15 @@ def test_image_folder(measure, flags, copied_run, tmp_path, monkeypatch):
   assert set(result) >= KEYS and list(result['stages']) == ['read', 'decode', 'resize', 'batch']
   assert result['global_batch_size'] == 8 and result['devices'] == ['/cpu:0']
   assert result['model_shares_cores'] and result['cold_mb_per_sec'] > 0
-  assert done.out.splitlines()[-2] == result['advice']
+  assert result['num_parallel_calls'] == result['cores'] and result['cache'] == 'none'
+  lines = done.out.splitlines()
+  rows = {line.split()[0]: line.split()[1:] for line in lines[2:9]}
+  assert list(rows) == ['read', 'decode', 'resize', 'batch', 'cold', 'warm', 'model']
+  assert len(rows['read']) == 5 and rows['read'][2] == 'to' and rows['read'][4].endswith('%')
+  assert rows['warm'][4] == '{:,.1f}'.format(result['warm_mb_per_sec']) and len(rows['model']) == 4
+  assert any('does not measure storage' in line for line in lines) == (
+      result['cold_is_from_storage'] is False)
+  assert lines[-2] == result['advice']
 
   done, result = measure('--cache={}'.format(cache), *flags)
   assert done.code == 0 and list(result['stages']) == ['batch'], done.err
@@ -194,7 +202,7 @@ def test_measurements_of_image_files(split, tmp_path, monkeypatch):
   size = sum(os.stat(path).st_size for path in split.files)
   for cache, count, passes, cold, warm, read, is_from_storage in (
       # Warm: what cold passes have read, of five batches four, as the first is not timed.
-      ('none', 80, 3, 5, 4, [7, 7 + 60 * size / 80 / 2], True),
+      ('none', 80, 3, 5, 4, [7, 8 + 60 * size / 80 / 2], True),
       # Cold: an epoch, as later ones would find the files in memory.
       ('none', 13, 3, 4, 10, [0, 48 * size / 13 / 2 - 1], False),
       # Cached images have 120 bytes, less than their files.
@@ -310,22 +318,3 @@ def test_verdict_and_advice():
        'synthetic images cost almost nothing, and no flag makes them faster')):
     advice = summarize(FILES._replace(**change), [500], **flags)['advice']
     assert advice.endswith('; ' + expected)
-
-
-def test_table(capsys):
-  for from_storage, size in ((False, 2e6), (True, None), (None, None)):
-    summary = summarize(FILES._replace(
-        stage_passes={'read': at(400), 'batch': at(200)}, bytes_per_example=size,
-        cold_is_from_storage=from_storage))
-    result = report.write_report(
-        groups.Run('input_benchmark'), SETTINGS[groups.Input],
-        {'model': 'm', 'dataset': 'd', 'global_batch_size': 8, 'devices': ['/cpu:0']}, summary, 4)
-    assert result['mode'] == 'input_benchmark' and result['num_parallel_calls'] == 4
-    assert result['warm_mb_per_sec'] == (size and 400)
-    lines = capsys.readouterr().out.splitlines()
-    rows = {line.split()[0]: line.split()[1:] for line in lines}
-    assert rows['read'] == ['400', '400', 'to', '400', '50%']
-    assert rows['warm'] == ['200', '100', 'to', '300'] + (['400.0'] if size else [])
-    assert rows['model'] == ['50.0', '50.0', 'to', '50.0'] and lines[-1] == result['advice']
-    assert lines[-2].startswith('the cold rate does not measure storage: the files stayed') == (
-        from_storage is False)

@@ -43,13 +43,7 @@ of_other_labels = _of(lambda numbers, words, price, kind, weight: (
     {'numbers': numbers, 'words': words}, {'prices': price, 'kind': kind}))
 of_a_third_kind = _of(lambda numbers, words, price, kind, weight: (
     {'numbers': numbers, 'words': words}, {'price': price, 'kind': kind * 0 + 2}))
-half_weighted = _of(lambda numbers, words, price, kind, weight: (
-    {'numbers': numbers, 'words': words}, {'price': price, 'kind': kind},
-    (np.arange(NUM_EXAMPLES) < 18).astype(np.float32)))
-first_half = _of(lambda numbers, words, price, kind, weight: (
-    {'numbers': numbers[:18], 'words': words[:18]}, {'price': price[:18], 'kind': kind[:18]}))
 of_wide_labels = _of(lambda numbers, words, price, kind, weight: (numbers, numbers))
-of_names = _of(lambda numbers, words, price, kind, weight: (numbers.astype(str), price))
 
 
 def in_batches():

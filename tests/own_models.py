@@ -36,9 +36,6 @@ def embedding(image_shape, num_classes):
       layers.Embedding(9, 2), layers.Flatten(), name='dense')
 
 
-embeddings = embedding
-
-
 def with_dropout(image_shape, num_classes):
   return _network(image_shape, num_classes, _dense(16), layers.Dropout(0.5))
 

@@ -1,5 +1,8 @@
 """Trainings by settings, without the command line and the reports."""
 
+import numpy as np
+import tensorflow.compat.v1 as tf
+
 from estimator_train.process.signals import SignalState
 from estimator_train.training import model as models, trainer
 from estimator_train.training.evaluation.loop import EvaluationLoop
@@ -27,3 +30,43 @@ def prepare(settings):
   """Returns a run and its model."""
   run = open_run(settings)
   return run, models.prepare(run)
+
+
+def variables(folder, step=None):
+  """Returns the variables of the checkpoint of a step, or of the latest one, by name."""
+  path = (tf.train.latest_checkpoint(str(folder)) if step is None else
+          '{}/model.ckpt-{}'.format(folder, step))
+  reader = tf.train.load_checkpoint(path)
+  return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
+
+
+def variables_by_step(folder):
+  """Returns the variables of the checkpoints of all steps, from step 0 on."""
+  last_step = int(tf.train.latest_checkpoint(str(folder)).rpartition('-')[2])
+  return [variables(folder, step) for step in range(last_step + 1)]
+
+
+def weights(folder, step=None):
+  """Returns the variables of a checkpoint without those of the optimizer and the global step."""
+  return {name: value for name, value in variables(folder, step).items()
+          if np.ndim(value) and not name.startswith('training')}
+
+
+def assert_same(found, expected, tolerance=1e-5):
+  """Compares each variable, relative to its largest value."""
+  assert set(found) == set(expected)
+  for name, value in expected.items():
+    difference = np.abs(found[name] - value).max() if np.size(value) else 0.
+    assert difference <= tolerance * max(np.abs(value).max(), 1e-3), name
+
+
+def events(folder):
+  """Returns all events of a folder, in the order of its files."""
+  paths = sorted(folder.glob('events.*'), key=lambda path: path.stat().st_mtime_ns)
+  return [event for path in paths for event in tf.train.summary_iterator(str(path))]
+
+
+def scalars(folder, tag):
+  """Returns the values of a scalar by step."""
+  return {event.step: value.simple_value for event in events(folder)
+          for value in event.summary.value if value.tag == tag}

@@ -25,10 +25,8 @@ def gradients(pads, channels, padding, strides, dtype):
 
 
 @pytest.mark.parametrize('channels, padding, strides, dtype, is_padded', [
-    (1, 'SAME', 1, tf.float32, True), (1, 'VALID', 1, tf.float32, True),
-    (1, 'SAME', 2, tf.float32, True), (1, 'VALID', 2, tf.float32, True),
-    (2, 'SAME', 1, tf.float32, False), (3, 'SAME', 1, tf.float32, False),
-    (1, 'SAME', 1, tf.float64, False)])
+    (1, 'SAME', 1, tf.float32, True), (1, 'VALID', 2, tf.float32, True),
+    (2, 'SAME', 1, tf.float32, False), (1, 'SAME', 1, tf.float64, False)])
 def test_gradients_are_those_without_padding(channels, padding, strides, dtype, is_padded):
   plain, _ = gradients(False, channels, padding, strides, dtype)
   found, padded = gradients(True, channels, padding, strides, dtype)

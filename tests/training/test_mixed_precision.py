@@ -14,14 +14,13 @@ import own_models
 import pytest
 import tensorflow.compat.v1 as tf
 from conftest import ROOT
-from training_runs import train as train_settings
+from training_runs import assert_same, train as train_settings, variables_by_step
 
 from estimator_train.distribution import devices
 from estimator_train.errors import UserError
 from estimator_train.settings import Settings, groups
 from estimator_train.tf_patches import strategies
 from estimator_train.tf_patches.optimizers import LossScalingOptimizer
-from estimator_train.training.checkpoints import save_hook
 from estimator_train.training.optimizers import make_optimizer
 
 ON_CPU, ON_GPU = (devices.Devices((name,), (name,)) for name in ('/cpu:0', '/gpu:0'))
@@ -38,7 +37,7 @@ def ready(settings, on):
 @pytest.mark.parametrize('values, factors, expected', [
     # After each step: the weight, the scale, the good steps since its last change, all steps.
     *(({}, [1, bad, 1], [[0.25, 2 ** 15, 1, 1], [0.25, 2 ** 14, 0, 2], [-0.5, 2 ** 14, 1, 3]])
-      for bad in (float('inf'), float('nan'), 1e35)),
+      for bad in (float('nan'), 1e35)),
     ({'good_steps': 1998}, [1, 1], [[0.25, 2 ** 15, 1999, 1], [-0.5, 2 ** 16, 0, 2]]),
     ({'current_loss_scale': 2}, [float('inf')] * 2, [[1, 1, 0, 1], [1, 1, 0, 2]])])
 def test_scale_follows_finite_gradients(values, factors, expected):
@@ -67,28 +66,19 @@ def train(tmp_path):
         'model': 'own_models:two_layers', 'model_dir': str(folder), 'batch_size': 4,
         'optimizer': 'momentum', 'train_steps': 3, 'save_checkpoints_steps': 1, 'dtype': 'mixed'},
                                       **values)))
-    readers = [tf.train.load_checkpoint('{}/model.ckpt-{}'.format(folder, step))
-               for step in range(save_hook.latest_checkpoint_and_step(str(folder))[1] + 1)]
-    return [{name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
-            for reader in readers]
+    return variables_by_step(folder)
 
   return run
 
 
-SLOW = pytest.mark.slow
-
-
-@pytest.mark.parametrize('strategy, replicas', [
-    ('off', 1), pytest.param('one_device', 1, marks=SLOW), ('mirrored', 2),
-    pytest.param('central_storage', 2, marks=SLOW)])
+@pytest.mark.parametrize('strategy, replicas', [('off', 1), ('mirrored', 2)])
 def test_same_weights_as_without(train, strategy, replicas):
   """The scale is a power of two, which does not round."""
   expected = train('fp32', dtype='fp32', distribution_strategy='off')[3]
   found = train(distribution_strategy=strategy, num_cpu_replicas=replicas)[3]
   scale = {name.rpartition('/')[2]: found.pop(name) for name in set(found) - set(expected)}
   assert scale == {'current_loss_scale': 2 ** 15, 'good_steps': 3}
-  for name in expected:
-    np.testing.assert_allclose(found[name], expected[name], rtol=1e-4, atol=1e-6)
+  assert_same(found, expected)
 
 
 @pytest.mark.parametrize('strategy', ['mirrored', 'central_storage'])
@@ -119,15 +109,12 @@ def test_resumes_with_its_scale_and_without(train):
     train(train_steps=5)
 
 
-def test_evaluates_whatever_it_was_trained_in(run_program, tmp_path):
+def test_evaluates_whatever_it_was_trained_in(run_well, tmp_path):
   arguments = ['--model_dir={}'.format(tmp_path), '--model=own_models:two_layers']
-  done = run_program('--train_steps=2', '--batch_size=8', '--dtype=mixed', *arguments)
-  assert done.code == 0, done.err
+  done = run_well('--train_steps=2', '--batch_size=8', '--dtype=mixed', *arguments)
   assert '--dtype=mixed: computing in float32' in done.err
-  for dtype in ('mixed', 'fp32'):
-    again = run_program('--mode=evaluate', '--dtype=' + dtype, *arguments)
-    assert again.code == 0, again.err
-    assert again.result['average_loss'] == pytest.approx(done.result['average_loss'])
+  again = run_well('--mode=evaluate', *arguments)
+  assert again.result['average_loss'] == pytest.approx(done.result['average_loss'])
 
 
 @pytest.mark.parametrize('values, rewrites, compiles', [
@@ -141,7 +128,6 @@ def test_options_of_sessions(values, rewrites, compiles):
 @pytest.mark.parametrize('on, values, capabilities, named', [
     (ON_GPU, {'dtype': 'mixed'}, ['7.0', '10.0'], []),
     (ON_GPU, {'dtype': 'mixed'}, ['7.5', '6.1'], ['device: 1']),
-    (ON_GPU, {'dtype': 'mixed'}, ['3.5', '5.2'], ['device: 0', 'device: 1']),
     (ON_CPU, {'dtype': 'mixed'}, [], ['this run uses /cpu:0']), (ON_CPU, {}, [], []),
     (ON_CPU, {'dtype': 'mixed', 'mode': 'evaluate'}, [], [])])
 def test_warns_of_devices_that_compute_in_float32(monkeypatch, caplog, on, values, capabilities,
@@ -155,15 +141,15 @@ def test_warns_of_devices_that_compute_in_float32(monkeypatch, caplog, on, value
   assert re.findall('device: [01]|this run uses /cpu:0', caplog.text) == named
 
 
-@pytest.mark.parametrize('given', ['', '--tf_xla_min_cluster_size=2'])
-def test_xla_may_compile_for_cpus(monkeypatch, given):
+def test_xla_may_compile_for_cpus(monkeypatch):
+  given = '--tf_xla_min_cluster_size=2'
   monkeypatch.setenv('TF_XLA_FLAGS', given)
   ready(settings_of(), ON_CPU)
   ready(settings_of(enable_xla=True), ON_GPU)
   assert os.environ['TF_XLA_FLAGS'] == given
   for _ in range(2):
     ready(settings_of(enable_xla=True), ON_CPU)
-    assert os.environ['TF_XLA_FLAGS'] == (given + ' --tf_xla_cpu_global_jit').strip()
+    assert os.environ['TF_XLA_FLAGS'] == given + ' --tf_xla_cpu_global_jit'
 
 
 def test_what_xla_compiles(tmp_path):

@@ -6,6 +6,7 @@ import re
 
 import pytest
 import tensorflow.compat.v1 as tf
+from training_runs import scalars
 
 QUICK = ('--dataset=synthetic', '--image_size=8,8', '--batch_size=4', '--train_steps=2',
          '--log_every_steps=1')
@@ -26,17 +27,14 @@ def test_trains_and_evaluates(run_program, tmp_path, name):
   assert is_saved == (name != 'with_unsaveable_layer') == any(tmp_path.glob('model.h5*'))
 
 
-@pytest.mark.parametrize('flags', [
-    (), ('--class_weights=balanced',), ('--class_weights=balanced', '--cache_features')])
+@pytest.mark.parametrize('flags', [(), ('--class_weights=balanced', '--cache_features')])
 def test_metrics_and_loss_weights_of_a_compiled_model(run_program, tmp_path, flags):
   done = run_program('--dataset=fashion_mnist_sample', '--model=own_models:with_loss_weight',
                      '--model_dir={}'.format(tmp_path), '--batch_size=50', '--train_steps=1',
                      '--log_every_steps=1', *flags)
   assert done.code == 0, done.err
   assert done.result['train_loss'] == pytest.approx(3 * math.log(10), rel=0.3)
-  scalars = {value.tag: value.simple_value for path in (tmp_path / 'eval').glob('events.*')
-             for event in tf.train.summary_iterator(str(path)) for value in event.summary.value}
-  assert scalars['acc'] == pytest.approx(done.result['accuracy'])
+  assert scalars(tmp_path / 'eval', 'acc')[1] == pytest.approx(done.result['accuracy'])
 
 
 @pytest.mark.parametrize('name, message', [

@@ -1,6 +1,12 @@
-"""`convert` trains, evaluates and predicts random models like Keras."""
+"""`convert` trains, evaluates and predicts random models like Keras.
+
+  TESTS_RANDOM_MODELS=300 tests/run.sh tests/training/test_random_models.py
+
+compares more of them than the 40 of `tests/run.sh --all`.
+"""
 
 import functools
+import os
 import random
 from typing import NamedTuple, Tuple
 
@@ -15,6 +21,7 @@ layers = tf.keras.layers
 pytestmark = pytest.mark.usefixtures('own_graph')
 
 EXAMPLES, BATCH_SIZE = 12, 4
+NUM_RANDOM = int(os.environ.get('TESTS_RANDOM_MODELS', '40'))
 
 
 class Head(NamedTuple):
@@ -385,7 +392,8 @@ CASES = [
     Case(heads=(Head(metrics=(4,)),), replicas=2),
     Case('subclass_with_config', body=('scaled_later', 'subclass'), is_built=False),
     Case('sequential', ('ids',), ('recurrent', 'frozen'), (Head('indices', 1, (2,)),)),
-    Case('sequential_uses_twice', body=('leaky', 'lambda'), extras=('loss_callable',)),
+    Case('sequential_uses_twice', body=('leaky', 'lambda'), extras=('loss_callable',),
+         heads=(Head(metrics=(5, 6)),), eval_batch_size=8),
     Case('sequential_without_shape', body=('batch_norm', 'scale'), label_columns=False),
     Case('functional_shared', ('scalar', 'column'), ('block', 'own'),
          (Head('binary', 1, (3,)), Head('numbers', 0, (2,))), ('loss_tensor', 'metric_tensor'),
@@ -394,11 +402,12 @@ CASES = [
          heads=(Head('classes', 3, (0, 3), (1,)),), eval_batch_size=8),
     Case('subclass_of_lists', body=('frozen', 'dropout'), optimizer=2),
     Case('subclass_of_models', ('double',), ('sequential', 'block'), has_double_labels=True),
-    Case('subclass_that_forgets', heads=(Head('binary', 0, (0,)),), is_static=True)]
+    Case('subclass_that_forgets', heads=(Head('binary', 0, (0, 3)),), is_static=True,
+         eval_batch_size=4)]
 
 
 @pytest.mark.parametrize('case', [*CASES, *(
     pytest.param(random_case(random.Random(seed)), id=str(seed), marks=pytest.mark.slow)
-    for seed in range(300))])
+    for seed in range(NUM_RANDOM))])
 def test_an_estimator_is_like_its_model(case, tmp_path):
   check(case, tmp_path)

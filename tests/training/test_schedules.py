@@ -11,24 +11,20 @@ import training_runs
 from estimator_train.errors import UserError
 from estimator_train.settings import Settings
 from estimator_train.training import schedules
-from estimator_train.training.checkpoints import save_hook
 from estimator_train.training.optimizers import make_optimizer
 
 # Literal numbers, worked out by hand: a schedule, and the rates of its first steps.
 BY_HAND = [
     (schedules.Schedule(0.8), [0.8] * 5),
-    (schedules.Schedule(0.8, 1), [0.8] * 5),
     (schedules.Schedule(0.8, 4), [0.2, 0.4, 0.6, 0.8, 0.8]),
     # The boundaries count from the first step, not from the end of the warm-up.
     (schedules.Piecewise([0.5, 0.05, 0.3], [2, 4]), [0.5, 0.5, 0.05, 0.05, 0.3, 0.3]),
     (schedules.Piecewise([0.5, 0.05], [4], 2), [.25, .5, .5, .5, .05, .05]),
     # A quarter of the way down from 1.6 to 0.1, a sixteenth: a half each step.
-    (schedules.Exponential(1.6, 0.1, 4), [1.6, 0.8, 0.4, 0.2, 0.1, 0.1]),
     (schedules.Exponential(1.6, 0.1, 6, 2), [0.8, 1.6, 1.6, 0.8, 0.4, 0.2, 0.1, 0.1]),
     # cos 0, 60, 90, 120 and 180 degrees are 1, 1/2, 0, -1/2 and -1: of 0.4 there is left the
     # whole, 3/4, 1/2, 1/4 and nothing; cos 30 and 150 degrees are +-0.8660254, 0.9330127 of it.
     (schedules.Cosine(0.4, 0., 6), [0.4, 0.37320508, 0.3, 0.2, 0.1, 0.02679492, 0., 0.]),
-    (schedules.Cosine(0.5, 0.1, 3), [0.5, 0.4, 0.2, 0.1, 0.1]),
     (schedules.Cosine(0.4, 0., 5, 2), [0.2, 0.4, 0.4, 0.3, 0.1, 0., 0.])]
 
 
@@ -89,8 +85,6 @@ def test_flags_without_a_schedule(values, message):
 
 # Of 18 examples in steps of 6, an epoch is three steps. (flags, the rates of the 8 steps)
 RUNS = {
-    'constant': ({'lr_warmup_epochs': 1., 'distribution_strategy': 'off'},
-                 [1 / 3, 2 / 3, 1, 1, 1, 1, 1, 1]),
     'piecewise': ({'lr_schedule': 'piecewise', 'lr_boundaries_epochs': (1., 2.),
                    'lr_values': (1., 0.5, 0.25), 'lr_warmup_epochs': 0.5},
                   [0.5, 1, 1, 0.5, 0.5, 0.5, 0.25, 0.25]),
@@ -117,13 +111,10 @@ def train(image_folders, tmp_path):
         'keep_checkpoint_max': 20}, **values))
     # Stopped by a signal, say: what the run was asked for is as it was.
     training_runs.train(settings, stop_step=stop_at)
-    stored = [float(tf.train.load_variable('{}/model.ckpt-{}'.format(folder, step), 'probe/weight'))
-              for step in range(save_hook.latest_checkpoint_and_step(str(folder))[1] + 1)]
-    logged = [(event.step, value.simple_value) for path in sorted(folder.glob('events*'))
-              for event in tf.train.summary_iterator(str(path)) for value in event.summary.value
-              if value.tag == 'learning_rate']
-    assert [step for step, _ in logged] == list(range(1, len(logged) + 1))
-    return -np.diff(stored), [rate for _, rate in logged]
+    stored = [found['probe/weight'] for found in training_runs.variables_by_step(folder)]
+    logged = training_runs.scalars(folder, 'learning_rate')
+    assert sorted(logged) == list(range(1, len(logged) + 1))
+    return -np.diff(stored), [rate for _, rate in sorted(logged.items())]
 
   return run
 
@@ -165,16 +156,6 @@ def test_a_compiled_model_has_its_own_rate(train, caplog):
                       ('scale_learning_rate', 'linear'), ('dtype', 'mixed')):
     with pytest.raises(UserError, match='compiled model trains with .*compiled_with_sgd --' + name):
       train(model='own_models:compiled_with_sgd', **{name: value})
-  with pytest.raises(tf.errors.NotFoundError):  # It has no such weight.
+  with pytest.raises(KeyError):  # It has no such weight.
     train(model='own_models:compiled_with_sgd', train_steps=1)
   assert 'its own optimizer: --optimizer=sgd --learning_rate=1.0 has no effect' in caplog.text
-
-
-def test_epochs_that_end_within_steps(train, caplog):
-  """Of 18 examples in steps of 12, epochs end at 1.5, 3 and 4.5 steps."""
-  caplog.set_level(logging.INFO, 'estimator_train')
-  for stop in (2, None):
-    train(stop_at=stop, batch_size=12, train_steps=5)
-  epochs = [record.getMessage()[:7] for record in caplog.records
-            if record.getMessage().startswith('epoch')]
-  assert epochs == ['epoch 1', 'epoch 2', 'epoch 3']

@@ -121,7 +121,3 @@ def test_what_was_to_be_deleted_will_be(folder, is_half_deleted, left):
   assert list(state.all_model_checkpoint_paths) == [
       str(folder / 'model.ckpt-{}'.format(step)) for step in left]
   assert bool(list(folder.glob('model.ckpt-10.*'))) == (10 in left)
-
-
-def test_nothing_there(tmp_path):
-  assert go_on(tmp_path / 'new') == go_on(tmp_path) == 0

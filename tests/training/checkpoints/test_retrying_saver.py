@@ -29,10 +29,7 @@ FAULTS = [
 
 
 class Case:
-  """A session, a folder, a saver that fails when a fault is injected, and a clock.
-
-  The clock advances only when somebody sleeps.
-  """
+  """A saver that fails when a fault is injected, under a clock that only sleeping advances."""
 
   def __init__(self, folder):
     self.folder, self.now, self.stops_at, self.fault = folder, 100., 1e9, None
@@ -93,7 +90,6 @@ def test_a_fault_is_reported_and_saving_retried(case, caplog, fault, reason):
   assert not case.save(20) and case.saving.is_failing and not case.saving.is_due
   warning = caplog.records[-1]
   assert warning.levelno == logging.WARNING
-  assert warning.message.startswith('the checkpoint of step 20 could not be saved: ')
   assert 'retrying in 1 s, for at most 300 s more (--save_retry_secs)' in warning.message
   assert warning.message.endswith('the last good checkpoint is {}/model.ckpt-10'.format(
       case.folder))
@@ -117,12 +113,9 @@ def test_pauses_grow_and_then_it_is_over(case):
   pauses = [round(later - earlier) for earlier, later in zip([began] + others, others)]
   assert pauses[:7] == [1, 2, 4, 8, 16, 30, 30]
   assert others[-1] == pytest.approx(began + 300, abs=1) and case.names() == before
-
-
-def test_no_retries_where_none_are_asked_for(case):
-  case.saving._retry_secs, case.fault = 0, NO_ROOM
+  case.saving._retry_secs = 0
   with pytest.raises(CheckpointNotSaved, match='for 0 s'):
-    case.save(10)
+    case.save(30)
 
 
 def test_a_signal_ends_the_wait_after_one_more_attempt(case):
@@ -174,19 +167,6 @@ def test_a_checkpoint_is_whole_without_its_graph(case, monkeypatch, caplog):
   assert case.saves(10)
   assert 'model.ckpt-10.meta could not be written (No space left on device); ' in (
       caplog.records[-1].message)
-
-
-def test_a_folder_that_is_gone_is_not_made_again(case, tmp_path_factory, caplog):
-  assert case.save(10)
-  away = tmp_path_factory.mktemp('away') / 'folder'
-  case.folder.rename(away)
-  assert not case.save(20) and not case.folder.exists()
-  assert 'No such file or directory in ' in caplog.records[-1].message
-  away.rename(case.folder)
-  assert case.saves(20)
-  case.folder.rename(away)
-  case.folder.mkdir()
-  assert case.saves(30), 'an empty folder on the same disk is used'
 
 
 def test_another_disk_in_its_place_is_not_written_to(case, caplog):

@@ -23,9 +23,8 @@ def train(tmp_path):
         {'mode': 'train', 'dataset': 'synthetic', 'image_size': (18, 18), 'batch_size': 12,
          'model': 'own_models:two_layers'}, model_dir=str(tmp_path), train_steps=steps, **values))
     assert training_runs.train(settings)[1].timing.global_step == steps
-    path, step = save_hook.latest_checkpoint_and_step(str(tmp_path))
-    assert step == steps
-    return {name: tf.train.load_variable(path, name) for name, _ in tf.train.list_variables(path)}
+    assert save_hook.latest_checkpoint_and_step(str(tmp_path))[1] == steps
+    return training_runs.variables(tmp_path)
 
   return run
 
@@ -86,7 +85,6 @@ def test_the_graph_is_written_although_the_first_step_fails(train, tmp_path, mon
   with pytest.raises(TrainingFailed):
     train(2)
   assert (tmp_path / 'model.ckpt-0.meta').exists()
-  event_file, = tmp_path.glob('events.*')
   # The event file begins with an empty graph.
   assert sum(bool(tf.GraphDef.FromString(event.graph_def).node)
-             for event in tf.train.summary_iterator(str(event_file))) == 1
+             for event in training_runs.events(tmp_path)) == 1

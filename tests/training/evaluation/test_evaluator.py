@@ -33,11 +33,6 @@ def evaluated_run(tmp_path_factory):
   return train(tmp_path_factory.mktemp('run'), eval_every_steps=2)
 
 
-def weights(folder):
-  path = tf.train.latest_checkpoint(str(folder))
-  return {name: tf.train.load_variable(path, name) for name, _ in tf.train.list_variables(path)}
-
-
 def test_figures_are_those_of_estimator(evaluated_run):
   settings, evaluated = evaluated_run
   run, model = training_runs.prepare(settings)
@@ -53,8 +48,8 @@ def test_figures_are_those_of_estimator(evaluated_run):
   assert evaluated[0]['average_loss'] != evaluated[1]['average_loss']
   found, expected = (
       {(event.step, value.tag): value.simple_value
-       for path in (Path(settings.model_dir) / folder).glob('events*')
-       for event in tf.train.summary_iterator(str(path)) for value in event.summary.value
+       for event in training_runs.events(Path(settings.model_dir) / folder)
+       for value in event.summary.value
        if value.HasField('simple_value') and event.step <= 4}
       for folder in ('eval', 'eval_estimators'))
   assert found == expected and (4, 'accuracy') in found
@@ -63,7 +58,7 @@ def test_figures_are_those_of_estimator(evaluated_run):
 def test_training_goes_on_as_if_there_was_no_evaluation(evaluated_run, tmp_path):
   """Bit by bit, with dropout, whose masks are drawn from the state of the session."""
   train(tmp_path, save_checkpoints_steps=2)
-  found, expected = weights(evaluated_run[0].model_dir), weights(tmp_path)
+  found, expected = map(training_runs.variables, (evaluated_run[0].model_dir, tmp_path))
   assert set(found) == set(expected) and 'dense/kernel' in found
   for name, value in expected.items():
     np.testing.assert_array_equal(found[name], value, name)

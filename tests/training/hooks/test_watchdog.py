@@ -1,15 +1,12 @@
 """The watch over steps that do not end, under a clock that is given to it."""
 
-import queue
-import threading
-
 from estimator_train.training.hooks import watchdog
 
 now, is_waiting = [0.], [False]
 
 
-def make(timeout_secs=10, report=None):
-  return watchdog.StepWatchdog(timeout_secs, lambda: is_waiting[0], report, lambda: now[0])
+def make(timeout_secs=10):
+  return watchdog.StepWatchdog(timeout_secs, lambda: is_waiting[0], None, lambda: now[0])
 
 
 def times_out_at(hook, secs, waits=False):
@@ -33,20 +30,3 @@ def test_the_creation_of_the_session_and_each_step_are_limited(monkeypatch):
   hook.after_run(None, None)
   assert not times_out_at(hook, 1e9) and not times_out_at(endless, 1e9)
   hook.close()
-
-
-def test_the_thread_reports_once_and_ends_and_ends_with_the_run(monkeypatch):
-  monkeypatch.setattr(watchdog, '_POLL_SECS', .01)
-  for is_closed in (False, True):
-    now[0], is_waiting[0], reported = 0., False, queue.Queue()
-    hook = make(report=reported.put)
-    before = set(threading.enumerate())
-    hook.begin()
-    thread, = set(threading.enumerate()) - before
-    if is_closed:
-      hook.close()
-    else:
-      now[0] = 11.
-      assert reported.get(timeout=60) == 10
-    thread.join(60)
-    assert not thread.is_alive() and reported.empty()

@@ -2,9 +2,12 @@
 
 import ast
 import os
+import re
 import stat
 from html.parser import HTMLParser
+from pathlib import Path
 
+import keras_applications
 import numpy as np
 import pytest
 from conftest import ROOT
@@ -73,6 +76,13 @@ def test_a_whole_run(run_program, umask, tmp_path, write_images, monkeypatch):
   page.feed((made / 'model' / 'report' / 'index.html').read_text(encoding='utf-8'))
   assert not page.scripts
   assert all(page.text.count(label) >= 2 for label in HOSTILE)
+
+
+def test_weights_come_over_tls():
+  """Not all of Keras's networks have checksums."""
+  addresses = [address for path in Path(keras_applications.__file__).parent.glob('*.py')
+               for address in re.findall(r"""['"]([a-z]+)://""", path.read_text())]
+  assert len(addresses) >= 10 and set(addresses) == {'https'}
 
 
 # What would run code that came with data, or send it unverified. A call of `load` needs its flag.

@@ -27,9 +27,10 @@ OTHERS = ['5 s partition', 'slow host', '300 s partition', '20 s partition', 'va
           'late chief', 'changed address', 'clock skew']
 FEW = [('50 ms', MIRRORED, 2), ('1 % loss', 'horovod', 2), ('5 s partition', MIRRORED, 2),
        ('20 s partition', MIRRORED, 3), ('vanished host', 'horovod', 2),
-       ('late chief', MIRRORED, 2)]
+       ('late chief', MIRRORED, 2), ('partition of workers', MIRRORED, 3)]
 ALL = [(fault, engine, num_hosts) for fault in [*CONDITIONS, *OTHERS]
-       for engine in (MIRRORED, 'horovod') for num_hosts in (2, 4)]
+       for engine in (MIRRORED, 'horovod') for num_hosts in (2, 4)] + [
+           ('partition of workers', engine, 3) for engine in (MIRRORED, 'horovod')]
 COMBINATIONS = [
     pytest.param(*each, marks=requires_horovod if 'horovod' in each else ())
     for each in (ALL if os.environ.get('FAULTY_NETWORKS') == 'all' else FEW)]
@@ -64,11 +65,12 @@ class Run:
     began = time.monotonic()
     for host in survivors:
       assert self.tasks[host].code() == 138, self.tasks[host].log
-      assert re.search(r'^lost worker \d: ', self.tasks[host].log, re.MULTILINE)
+      assert re.search(r'^lost worker \d: |no step finished for 10 s', self.tasks[host].log,
+                       re.MULTILINE), self.tasks[host].log
     secs = time.monotonic() - began
     assert secs < 60  # The flags have --peer_timeout_secs=5; and a busy machine.
     time.sleep(max(partition_secs - secs, 0))
-    self.network.switch.separated = frozenset()
+    self.network.switch.separated = self.network.switch.cut = frozenset()
     saved = int(weights(self._model_dir)['global_step'])
     self.start(saved - saved % 20 + 20)
     self.finish()
@@ -128,20 +130,23 @@ def test_training_completes_or_ends_in_time_and_resumes(cluster, tmp_path, fault
         time.sleep(5)
         switch.separated = frozenset()
     else:
-      run.start(ENDLESS)
+      run.start(ENDLESS, flags=['--step_timeout_secs=10'] if fault.endswith('workers') else ())
       run.tasks[0].wait_for('^step 40/')
       if fault == 'changed address':
         network.set_address(last, '10.99.0.77')
+      elif fault == 'partition of workers':  # The chief reaches both, and they reach the chief.
+        switch.cut = {1, 2}
       else:
         switch.separated = {last}
       if fault == 'vanished host':
         run.tasks[last].signal(signal.SIGKILL)
-      partition_secs = float(fault.split()[0]) if 'partition' in fault else 0.
+      partition_secs = float(fault.split()[0]) if fault.endswith('partition') else 0.
       steps, lost_secs = run.end_and_resume(
           run.hosts[:-1] if fault == 'vanished host' else run.hosts, partition_secs)
     run.finish()
     assert switch.forwarded > 1000
-    assert (switch.lost > 0) == fault.endswith(('loss', 'partition', 'vanished host'))
+    assert (switch.lost > 0) == fault.endswith(
+        ('loss', 'partition', 'workers', 'vanished host'))
   secs = time.monotonic() - began
   assert_undisturbed(tmp_path / 'model', steps, replicas=num_hosts)
   print('\n| {} | {} | {} | {} | {:.0f} s | equal |'.format(

@@ -30,12 +30,13 @@ class Switch:
     loss: probability that a frame is lost.
     bytes_per_sec: rate at which each host may send; None: no limit.
     separated: numbers of the hosts that can reach each other, but no other host.
+    cut: numbers of two hosts that cannot reach each other.
     forwarded, lost: counts of frames.
   """
 
   def __init__(self):
     self.delay_secs, self.loss, self.bytes_per_sec = 0., 0., None
-    self.separated, self.forwarded, self.lost = frozenset(), 0, 0
+    self.separated, self.cut, self.forwarded, self.lost = frozenset(), frozenset(), 0, 0
     self._random, self._devices, self._busy_until = random.Random(1), [], []
     self._queue, self._counter = [], itertools.count()
     self._stopped, self._thread = threading.Event(), threading.Thread(target=self._run, daemon=True)
@@ -83,7 +84,8 @@ class Switch:
       is_target = frame[:6] == _mac_address(receiver) or frame[0] & 1  # A broadcast.
       if receiver == sender or not is_target:
         continue
-      if (receiver in self.separated) != (sender in self.separated):
+      if ((receiver in self.separated) != (sender in self.separated)
+          or {sender, receiver} == self.cut):
         self.lost += 1
         continue
       with contextlib.suppress(OSError):

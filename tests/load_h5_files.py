@@ -61,11 +61,13 @@ def compute(model, path):
           'losses': [float(np.ravel(loss)[0]) for loss in losses]}
 
 
-def load_and_compute(keras, path):
+def load_and_compute(keras, path, is_eager=True):
   """Returns what a file computes, loaded without and with its compilation."""
   custom_objects = {'Scale': make_own_layer(keras)} if 'own_layer' in path else None
-  return [compute(keras.models.load_model(path, custom_objects=custom_objects, compile=is_compiled),
-                  path) for is_compiled in (False, True)]
+  models = [keras.models.load_model(path, custom_objects=custom_objects, compile=is_compiled)
+            for is_compiled in (False, True)]
+  models[1].run_eagerly = is_eager  # Tracing functions takes longer than running them.
+  return [compute(model, path) for model in models]
 
 
 def main(folder):

@@ -17,7 +17,7 @@ CHECKED = ('estimator_train', 'scripts', 'docs', 'deploy', 'README.md', 'CONTRIB
            'SECURITY.md', 'tests/benchmarks')
 SUFFIXES = ('.py', '.md', '.flags', '.html', '.sh', '.yaml')
 # Messages of commits after this one are checked.
-LAST_UNCHECKED_COMMIT = '327ea3fb'
+LAST_UNCHECKED_COMMIT = '14a1eb3e6f'
 # (regular expression, replacement). Matches whole words; an underscore ends a word, so that the
 # parts of identifiers are checked, too.
 TERMS = (

@@ -47,6 +47,7 @@ def play(state, steps):
     (W0, [(W1, {'failed': 'x' * 9999}), .1], (W1, 'x' * 200)),
     (W1, [.1, (W0, {'lost': W1, 'reason': 'no message'}), .2], (W1, REPORTED)),
     (W0, [20, (W1, {'state': 'x'}), (PS, {}), 31], (W2, 'no message from it for 31 s')),
+    (W1, [30], None),  # Neither the chief nor this task was silent for longer.
     (W1, [20, 31], (W0, 'no message from it for 31 s')),
     # Silence of the others while this task was suspended is not their fault.
     (W0, [40], (W0, 'this task was suspended for 40 s')),

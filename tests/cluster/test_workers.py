@@ -23,7 +23,8 @@ def test_parameter_servers_and_an_evaluator(cluster, tmp_path):
     assert task.code() == 0, task.log
   step = weights(tmp_path)['global_step']
   steps = [tasks[name].result['steps_run'] for name in ('chief 0', 'worker 0')]
-  assert 200 <= step == sum(steps) <= 202 and min(steps) > 0
+  # A worker may end a step after the chief has saved the last checkpoint.
+  assert 200 <= step <= sum(steps) <= 202 and min(steps) > 0
   report = json.loads((tmp_path / 'throughput.json').read_text())
   assert report['num_workers'] == 2 and set(report['workers']) == {'chief', 'worker 0'}
   assert report['examples_per_sec'] == pytest.approx(

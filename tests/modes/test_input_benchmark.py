@@ -15,6 +15,7 @@ from mode_runs import fails, image_flags
 
 from estimator_train.datasets.description import DataSet, ImageSplit
 from estimator_train.inputs import images
+from estimator_train.inputs.data import make_source
 from estimator_train.modes.input_benchmark import rates, report
 from estimator_train.modes.input_benchmark.rates import InputMeasurement
 from estimator_train.modes.input_benchmark.report import Environment
@@ -210,10 +211,10 @@ def test_measurements_of_image_files(split, tmp_path, monkeypatch):
     del evicted[:]
     monkeypatch.setattr(rates, 'bytes_read_from_storage', mock.Mock(side_effect=read))
     settings = Settings(model_dir='any', train_steps=1, batch_size=4, cache=str(cache))
-    dataset = DataSet('any', ('a', 'b', 'c'), (10, 12, 3), split, None, ())
+    source = make_source(DataSet('any', ('a', 'b', 'c'), (10, 12, 3), split, None, ()), split)
+    source.num_examples = count
     measured = rates.measure_input(types.SimpleNamespace(
-        settings=settings, data=types.SimpleNamespace(
-            dataset=dataset, sizes=types.SimpleNamespace(train=count))), True)
+        settings=settings, data=types.SimpleNamespace(train=source)), True)
     assert measured.cold_is_from_storage is is_from_storage
     assert measured.cold_passes == [(4 * cold, cold)] * passes and len(evicted) == passes
     assert measured.warm_passes == [(4 * warm, warm)] * 5

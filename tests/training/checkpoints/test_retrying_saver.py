@@ -113,9 +113,12 @@ def test_pauses_grow_and_then_it_is_over(case):
   pauses = [round(later - earlier) for earlier, later in zip([began] + others, others)]
   assert pauses[:7] == [1, 2, 4, 8, 16, 30, 30]
   assert others[-1] == pytest.approx(began + 300, abs=1) and case.names() == before
-  case.saving._retry_secs = 0
+
+
+def test_no_retries_with_save_retry_secs_0(case):
+  case.saving._retry_secs, case.fault = 0, NO_ROOM
   with pytest.raises(CheckpointNotSaved, match='for 0 s'):
-    case.save(30)
+    case.save(10)
 
 
 def test_a_signal_ends_the_wait_after_one_more_attempt(case):

@@ -117,7 +117,7 @@ def _unsupported_operations(graph: Any) -> Set[str]:
   return names
 
 
-def _load(path: str) -> verification.Run:
+def _load(path: str) -> verification.ModelFunction:
   """Returns the function of an ONNX model in onnxruntime.
 
   If the optimizations of onnxruntime 1.10 fail, as with the loops of masked LSTM layers, they are

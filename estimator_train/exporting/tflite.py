@@ -49,7 +49,7 @@ def write(folder: str, restored: RestoredModel) -> Dict[str, List[str]]:
   return {}
 
 
-def _load(path: str, output_names: List[str]) -> verification.Run:
+def _load(path: str, output_names: List[str]) -> verification.ModelFunction:
   """Returns the function of a TensorFlow Lite model, for any number of examples."""
   interpreter = tf.lite.Interpreter(path)
   interpreter.allocate_tensors()

@@ -12,7 +12,7 @@ from estimator_train.errors import UserError
 from estimator_train.exporting.trained_model import IMAGES_INPUT, RestoredModel
 
 Arrays = Dict[str, np.ndarray]
-Run = Callable[[Arrays], Arrays]
+ModelFunction = Callable[[Arrays], Arrays]  # From inputs to outputs, both by name.
 # The remedy for a model that cannot be converted, or whose exported model is wrong.
 OTHER_FORMATS = 'give --export_format=saved_model or h5'
 # Exports may differ from the checkpoint by this much in an output, see largest_difference.
@@ -41,13 +41,13 @@ class Examples(NamedTuple):
   tolerance: float
 
 
-def verify(batches: Sequence[Examples], load: Callable[[], Run], format_name: str,
+def verify(batches: Sequence[Examples], load: Callable[[], ModelFunction], format_name: str,
            library: str) -> None:
   """Compares the outputs of an exported model with those of the checkpoint.
 
   Args:
     batches: examples that were made before the export, see make_examples.
-    load: loads the exported model, and returns a function from inputs to outputs, both by name.
+    load: loads the exported model.
     format_name: the format, for error messages.
     library: the library with which `load` runs the model, for error messages.
 

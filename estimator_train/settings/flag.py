@@ -11,6 +11,7 @@ derived from these declarations.
 
 import contextlib
 import difflib
+import functools
 import os
 import re
 from typing import (
@@ -153,10 +154,11 @@ def group_titles() -> Dict[type, str]:
   return dict(_GROUP_TITLES)
 
 
-def flags_of(group: type) -> List[Flag]:
+@functools.lru_cache(maxsize=None)
+def flags_of(group: type) -> Tuple[Flag, ...]:
   """Returns the flags of a registered class."""
-  return [Flag(name=field.name, group=group, types=_types_of(field.type), default=field.default,
-               **field.metadata) for field in attr.fields(group)]
+  return tuple(Flag(name=field.name, group=group, types=_types_of(field.type),
+                    default=field.default, **field.metadata) for field in attr.fields(group))
 
 
 def all_flags() -> Dict[str, Flag]:

@@ -135,8 +135,10 @@ class _ModelFn:
         example_weights = self._batch_format.arrange_weights(example_weights, output_names)
         estimator_patches.compile_copy(model, self._model, self._optimizer_config, labels,
                                         example_weights)
-        add = self._add_training if mode == tf.estimator.ModeKeys.TRAIN else self._add_evaluation
-        spec.update(add(model, features, labels, example_weights, config))
+        if mode == tf.estimator.ModeKeys.TRAIN:
+          spec.update(self._add_training(model, features, labels, config))
+        else:
+          spec.update(self._add_evaluation(model, features, labels, example_weights))
       if self._saved_format.object_based:
         spec['scaffold'] = tf.train.Scaffold(
             saver=estimator_patches.make_object_saver(model, config))
@@ -150,11 +152,10 @@ class _ModelFn:
         self._saved_format.object_based and has_checkpoint):
       _check_weight_names(model, self._weights.names)
 
-  def _add_training(self, model: tf.keras.Model, features: Any, labels: Any, example_weights: Any,
+  def _add_training(self, model: tf.keras.Model, features: Any, labels: Any,
                     config: tf.estimator.RunConfig) -> Dict[str, Any]:
     """Adds the training operations to the graph; returns their part of the EstimatorSpec."""
-    train_op = strategies.average_statistics(
-        model, estimator_patches.make_train_op(model))
+    train_op = strategies.average_statistics(model, estimator_patches.make_train_op(model))
     _warn_of_batch_losses(model)
     if self._hooks.observe_batch is not None:
       self._hooks.observe_batch(features, labels[0], *model.outputs)
@@ -168,8 +169,8 @@ class _ModelFn:
         optimizers.hyperparameter_names(model.optimizer))
     return {'train_op': train_op, 'loss': model.total_loss, 'training_hooks': [saver]}
 
-  def _add_evaluation(self, model: tf.keras.Model, features: Any, labels: Any, example_weights: Any,
-                      config: tf.estimator.RunConfig) -> Dict[str, Any]:
+  def _add_evaluation(self, model: tf.keras.Model, features: Any, labels: Any,
+                      example_weights: Any) -> Dict[str, Any]:
     """Adds the metrics to the graph; returns their part of the EstimatorSpec."""
     metrics = _make_metrics(model, features, labels, example_weights,
                             losses.unwrap(losses.get_loss(self._model)), self._num_classes)

@@ -125,8 +125,9 @@ def _obtain_dataset(settings: Settings) -> DataSet:
     assert settings.data_dir is not None
     download.download_files(dataset.files, settings.data_dir)
   chosen_checkpoint.check_class_names(settings.model_dir, settings.checkpoint, dataset.labels)
-  if settings.trains and make_source(dataset, dataset.train).class_indices_are_known:
-    counts = make_source(dataset, dataset.train).class_counts()
+  source = make_source(dataset, dataset.train) if settings.trains else None
+  if source is not None and source.class_indices_are_known:
+    counts = source.class_counts()
     _LOG.info('%d training images: %s; the largest class has %.1f times as many as the smallest%s',
               sum(counts), join_items(list(map('{} {}'.format, dataset.labels, counts))),
               max(counts) / min(counts),

@@ -63,7 +63,7 @@ def test_the_first_lost_task(task, steps, expected):
     return
   assert events[-1] == Lost(*expected) and state.tick(60.)[-1] == events[-1]
   assert str(events[-1]) == 'lost {}: {}'.format(*expected)
-  # The chief tells all, also the lost task; another member only that itself is lost.
+  # The chief reports it to all, also to the lost task; another member reports only its own loss.
   message = {'lost': list(expected[0]), 'reason': expected[1]}
   assert events[:-1] == ([Send(other, message) for other in TASKS[1:]] if task == W0 else
                          [Send(W0, {'failed': expected[1]})] if task == expected[0] else [])

@@ -59,7 +59,7 @@ def test_arguments_cores_and_environment(stand_in, monkeypatch):
   assert child_process.run_program([], log, 'another', cores[-1:]).result['cores'] == cores[-1:]
 
 
-# Each tells its parent when it is ready.
+# Each reports to its parent when it is ready.
 @pytest.mark.parametrize('on_sigterm, grace_secs, last_words', [
     pytest.param('lambda *_: sys.exit("stopped")', 30, 'stopped\n', id='obeys'),
     pytest.param('signal.SIG_IGN', 0.05, '', id='does not')])

@@ -1,4 +1,4 @@
-"""What a folder tells of the runs before."""
+"""What a folder records of the runs before."""
 
 from estimator_train.run_dir.run_files import RunDir
 

@@ -73,7 +73,7 @@ def train(settings: Settings) -> Dict[str, Any]:
     TrainingFailed: training cannot continue, for example because the loss is not finite.
     StoppedBySignal: a signal ended the run.
   """
-  return _run(settings, settings.mode if settings.trains else 'train_and_evaluate')
+  return _run(settings, settings.run.mode if settings.run.trains else 'train_and_evaluate')
 
 
 def evaluate(settings: Settings) -> Dict[str, Any]:
@@ -111,7 +111,7 @@ def predict(settings: Settings) -> Iterator[Dict[str, Any]]:
   stack = ExitStack()
   with naming_keywords():
     settings = settings.for_mode('predict')
-    with caller_state.restored_process_state(settings.verbosity):
+    with caller_state.restored_process_state(settings.run.verbosity):
       from estimator_train.modes import predict as predict_mode
       predictions = stack.enter_context(predict_mode.open_predictions(settings))
   return _iterate(predictions.batches, stack)
@@ -187,7 +187,7 @@ def convert(keras_model: Any = None, keras_model_path: Optional[str] = None,
   if distribution_strategy is not None or num_gpus is not None or num_cpu_replicas:
     devices = Settings(distribution_strategy=distribution_strategy or 'mirrored',
                        num_gpus=-1 if num_gpus is None else num_gpus,
-                       num_cpu_replicas=num_cpu_replicas)[groups.Devices]
+                       num_cpu_replicas=num_cpu_replicas).devices
   with naming_keywords(InvalidValue), caller_state.restored_process_state(restores_session=False):
     from estimator_train.training import drop_in
     return drop_in.convert(keras_model, keras_model_path, custom_objects, model_dir, config,
@@ -200,8 +200,8 @@ def _run(settings: Settings, mode: str) -> Dict[str, Any]:
 
   with naming_keywords():
     settings = settings.for_mode(mode)
-    worker = _make_single_worker(settings[groups.Devices])
-    with caller_state.restored_process_state(settings.verbosity):
+    worker = _make_single_worker(settings.devices)
+    with caller_state.restored_process_state(settings.run.verbosity):
       # When step_timeout_secs expires, the program ends its process. This process belongs to the
       # caller, so the timeout is disabled.
       return modes.run(settings.evolve(step_timeout_secs=0), worker)

@@ -51,7 +51,7 @@ def _run(argv: Sequence[str]) -> int:
   signals.install_handlers()
   try:
     settings = command_line.parse(argv)
-    logs.set_up(settings.verbosity)
+    logs.set_up(settings.run.verbosity)
     cpu_tuning.tune_cpu()
     with signals.ending_stopped_run():
       result = modes.run(settings)

@@ -46,9 +46,9 @@ def parse_batch(records):
 
 
 def dataset(settings):
-  if not os.path.exists(settings.data_dir):
-    write_records(settings.data_dir)
-  train, test = (estimator_train.RecordSplit(os.path.join(settings.data_dir, pattern),
+  if not os.path.exists(settings.data.data_dir):
+    write_records(settings.data.data_dir)
+  train, test = (estimator_train.RecordSplit(os.path.join(settings.data.data_dir, pattern),
                                              parse_batch=parse_batch)
                  for pattern in ('homes-[0-2]-of-4', 'homes-3-of-4'))
   return estimator_train.DataSet('homes', labels=(), image_shape=None, train=train, test=test)

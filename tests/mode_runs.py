@@ -45,29 +45,31 @@ class Runs:
       workers, arguments = len(asked.tasks), asked.program_arguments
     settings = command_line.parse(arguments)
     self.launches.append((workers, cores, settings))
-    self.seen.append(os.path.basename(settings.model_dir))
-    replicas = workers * (settings.num_cpu_replicas or max(settings.num_gpus, 1))
-    kind = 'gpu' if settings.num_gpus > 0 else 'cpu'
+    self.seen.append(os.path.basename(settings.run.model_dir))
+    replicas = workers * (settings.devices.num_cpu_replicas or max(settings.devices.num_gpus, 1))
+    kind = 'gpu' if settings.devices.num_gpus > 0 else 'cpu'
     figures = {
         'steady_examples_per_sec': 100. * replicas, 'examples_per_sec': 512., 'global_step': 77,
-        'num_replicas': replicas, 'global_batch_size': settings.batch_size,
-        'per_replica_batch_size': settings.batch_size // replicas, 'shares': {'input': 0.25},
+        'num_replicas': replicas, 'global_batch_size': settings.optimizer.batch_size,
+        'per_replica_batch_size': settings.optimizer.batch_size // replicas,
+        'shares': {'input': 0.25},
         'devices': ['/{}:{}'.format(kind, index) for index in range(replicas)],
         'tensorflow_version': '1.15.0'}
     evaluation = {'accuracy': .87 + .01 * len(self.seen), 'average_loss': .5}
-    os.makedirs(settings.model_dir, exist_ok=True)
-    self.found.append(os.listdir(settings.model_dir))
-    os.makedirs(os.path.join(settings.model_dir, 'keras'), exist_ok=True)
+    os.makedirs(settings.run.model_dir, exist_ok=True)
+    self.found.append(os.listdir(settings.run.model_dir))
+    os.makedirs(os.path.join(settings.run.model_dir, 'keras'), exist_ok=True)
     for path, content in ((log, ''), ('flags.txt', ''), ('model.ckpt-3.index', ''),
                           ('throughput.json', json.dumps(figures)),
                           ('evaluation.json', json.dumps(evaluation))):
-      with open(os.path.join(settings.model_dir, path), 'w') as file:
+      with open(os.path.join(settings.run.model_dir, path), 'w') as file:
         file.write(content)
     if self.stop is not None and len(self.seen) == 3:
       raise self.stop
     self.now += 10. * replicas
     if self.fails(settings):
-      return child_process.ChildRun(2, None, 'a fault: {}: fix it'.format(settings.batch_size))
+      return child_process.ChildRun(
+          2, None, 'a fault: {}: fix it'.format(settings.optimizer.batch_size))
     return child_process.ChildRun(0, {}, None)
 
 

@@ -113,8 +113,9 @@ def test_tf_config(tmp_path, monkeypatch):
 def test_settings_take_what_python_has():
   settings = Settings(model=own_models.two_layers, model_dir=pathlib.Path('a') / 'b', labels=['x'],
                       image_size=[3, 4], learning_rate=1, train_steps=1, dataset='synthetic')
-  assert settings.model == 'own_models:two_layers' and settings.model_dir == os.path.join('a', 'b')
-  assert settings.labels == ('x',) and settings.image_size == (3, 4)
+  assert settings.model.model == 'own_models:two_layers'
+  assert settings.run.model_dir == os.path.join('a', 'b')
+  assert settings.data.labels == ('x',) and settings.data.image_size == (3, 4)
 
 
 def test_settings_of_the_wrong_type():

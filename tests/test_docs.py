@@ -102,11 +102,11 @@ FEW = ['--train_steps=3', '--eval_every_steps=2', '--save_checkpoints_steps=2', 
 def shortened(arguments):
   """Returns the flags with a few steps in place of the whole training."""
   settings = command_line.parse(arguments)
-  if settings.mode == 'input_benchmark':
+  if settings.run.mode == 'input_benchmark':
     return arguments + ['--batch_size=32']
-  if settings.mode not in choices.TRAINING_MODES:
+  if settings.run.mode not in choices.TRAINING_MODES:
     return arguments
-  if settings.lr_warmup_epochs:
+  if settings.optimizer.lr_warmup_epochs:
     return arguments + ['--train_epochs=1', '--batch_size=600']
   return [argument for argument in arguments if not argument.startswith('--train_epochs')] + FEW
 
@@ -114,16 +114,16 @@ def shortened(arguments):
 def needed_runs(arguments):
   """Returns, by their folders, the flags of the training runs that a command reads."""
   settings = command_line.parse(arguments)
-  if settings.mode == 'report':
+  if settings.run.mode == 'report':
     return {folder: ['--flagfile=estimator_train/configs/quickstart.flags',
-                     '--model_dir=' + folder, *FEW] for folder in settings.runs}
-  if settings.mode not in ('evaluate', 'predict', 'export'):
+                     '--model_dir=' + folder, *FEW] for folder in settings.reporting.runs}
+  if settings.run.mode not in ('evaluate', 'predict', 'export'):
     return {}
   kept = [argument for argument in arguments if not argument.startswith(
       ('--mode=', '--input=', '--output=', '--export_', '--checkpoint='))]
-  if settings.dataset == 'image_folder' and not settings.train_pattern:
+  if settings.data.dataset == 'image_folder' and not settings.data.train_pattern:
     kept += ['--train_pattern=DATA/train/**/*.jpeg', '--eval_pattern=DATA/test/**/*.jpeg']
-  return {settings.model_dir: kept + FEW}
+  return {settings.run.model_dir: kept + FEW}
 
 
 # Of the README by default; the others are similar.
@@ -139,15 +139,15 @@ def test_command(command, workspace, run_program, monkeypatch):
     assert run_program(*arguments).code == 0
     return
   settings = command_line.parse(arguments)
-  if settings.data_dir:
-    (workspace / settings.data_dir).mkdir(exist_ok=True)
-    publish_generated_files(workspace / settings.data_dir, monkeypatch, 600, 100)
+  if settings.data.data_dir:
+    (workspace / settings.data.data_dir).mkdir(exist_ok=True)
+    publish_generated_files(workspace / settings.data.data_dir, monkeypatch, 600, 100)
   for folder, before in needed_runs(arguments).items():
     if not (workspace / folder / 'best').exists():
       assert run_program(*before).code == 0
   done = run_program(*shortened(arguments))
   assert done.code == 0, done.err
-  assert done.result.get('mode', 'download') == settings.mode
+  assert done.result.get('mode', 'download') == settings.run.mode
 
 
 def test_names_in_the_pages_exist():

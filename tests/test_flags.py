@@ -45,7 +45,7 @@ def test_flags_of_the_command_line_win_over_a_flagfile(tmp_path):
   found = command_line.parse([given, '--train_epochs=3'])
   assert (found.train_steps, found.train_epochs) == (None, 3)
   # The parser has no memory.
-  assert command_line.parse(ENOUGH).batch_size == all_flags()['batch_size'].default
+  assert command_line.parse(ENOUGH).optimizer.batch_size == all_flags()['batch_size'].default
 
 
 def test_settings_replay(tmp_path):
@@ -65,7 +65,7 @@ def test_settings_replay(tmp_path):
   for mode in ('evaluate', 'predict'):  # The flags of a run serve another mode.
     found = command_line.parse(['--mode=' + mode, '--input=x.png',
                          '--flagfile={}'.format(tmp_path / 'flags.txt')])
-    assert (found.mode, found.input, found.train_steps) == (mode, 'x.png', 10)
+    assert (found.run.mode, found.export.input, found.duration.train_steps) == (mode, 'x.png', 10)
 
 
 def test_help_has_every_flag():
@@ -247,13 +247,13 @@ def test_numbers_out_of_range():
                 name, value, low, high))
       assert error_of('--{}=1{}'.format(name, '0' * 100)).startswith('--{} is out '.format(name))
       for value in (low, high):
-        assert getattr(settings_lib.Settings(**{name: value}), name) == value
+        assert dict(settings_lib.Settings(**{name: value}).items())[name] == value
   for name, (rule, wrong, right) in NUMBERS.items():
     for value in (*wrong, *map(float, ('nan', 'inf', '-inf'))):
       assert '--{0} {1}: --{0}={2}: give '.format(name, rule, value) in error_of(
           '--{}={}'.format(name, value))
     for value in right:
-      assert getattr(settings_lib.Settings(**{name: value}), name) == value
+      assert dict(settings_lib.Settings(**{name: value}).items())[name] == value
   assert tried == {name for name, kind in KINDS.items() if kind in (int, float)}
 
 

@@ -23,14 +23,15 @@ def describe(settings: Settings) -> DataSet:
     UserError: a pattern is not given or matches no file, the folder of a file is not a class
       name, or a class has no training file.
   """
-  return describe_patterns(settings, settings.train_pattern, settings.eval_pattern, settings.labels)
+  data = settings.data
+  return describe_patterns(settings, data.train_pattern, data.eval_pattern, data.labels)
 
 
 def describe_patterns(settings: Settings, train_pattern: Optional[str],
                       eval_pattern: Optional[str], class_names: Tuple[str, ...]) -> DataSet:
   """Like `describe`, but takes the patterns and the class names from the arguments."""
-  if not class_names and not settings.trains and settings.model_dir:
-    class_names = RunDir(settings.model_dir).class_names()
+  if not class_names and not settings.run.trains and settings.run.model_dir:
+    class_names = RunDir(settings.run.model_dir).class_names()
   reads_train, reads_eval = splits_to_read(settings, eval_pattern)
   # Without class names, the folders of the training files determine the classes.
   train_files = (_list_files('train_pattern', train_pattern, is_class_list=not class_names)
@@ -45,7 +46,7 @@ def describe_patterns(settings: Settings, train_pattern: Optional[str],
   train = _make_split(train_files, class_names)
   if reads_train:
     check_no_class_missing(class_names, train)
-  return _make_data_set(settings[groups.Data], class_names, train if reads_train else None,
+  return _make_data_set(settings.data, class_names, train if reads_train else None,
                         _make_split(eval_files, class_names) if reads_eval else None)
 
 
@@ -60,12 +61,12 @@ def describe_classes(settings: Settings, class_names: Tuple[str, ...] = ()) -> D
   Raises:
     UserError: neither the settings nor `model_dir` determines the classes.
   """
-  run_dir = RunDir(settings.model_dir)
-  class_names = class_names or settings.labels or run_dir.class_names()
+  run_dir = RunDir(settings.run.model_dir)
+  class_names = class_names or settings.data.labels or run_dir.class_names()
   if not class_names:
     raise UserError('the classes are unknown', 'no {} in --model_dir={}'.format(
         LABELS_FILE, run_dir.path), 'give the --model_dir of a run, or --labels')
-  return _make_data_set(settings[groups.Data], class_names, None, None)
+  return _make_data_set(settings.data, class_names, None, None)
 
 
 def _make_data_set(settings: groups.Data, class_names: Tuple[str, ...],
@@ -87,8 +88,8 @@ def check_no_class_missing(class_names: Sequence[str], train: ImageSplit) -> Non
 
 def splits_to_read(settings: Settings, eval_pattern: Optional[str]) -> Tuple[bool, bool]:
   """Returns whether the mode reads the training examples, and those of `--eval_pattern`."""
-  return settings.mode != 'evaluate', settings.evaluates or (
-      settings.mode in choices.MODES_OF_ALL_SPLITS and bool(eval_pattern))
+  return settings.run.mode != 'evaluate', settings.run.evaluates or (
+      settings.run.mode in choices.MODES_OF_ALL_SPLITS and bool(eval_pattern))
 
 
 def require_pattern(flag: str, pattern: Optional[str], example: str) -> str:

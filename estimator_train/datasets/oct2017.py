@@ -18,7 +18,7 @@ from estimator_train.datasets.description import DataSet, require_data_dir
 from estimator_train.datasets.download import DownloadResult, storing_in
 from estimator_train.errors import UserError
 from estimator_train.files.atomic import open_locked
-from estimator_train.settings import Settings, groups
+from estimator_train.settings import Settings
 
 LOG = logging.getLogger('estimator_train')
 
@@ -49,7 +49,7 @@ def describe(settings: Settings) -> DataSet:
   Raises:
     UserError: there are no images, or `--data_dir` is not given or cannot be read.
   """
-  root = find_image_root(require_data_dir(settings[groups.Data]))
+  root = find_image_root(require_data_dir(settings.data))
   train_pattern, test_pattern = (os.path.join(glob.escape(folder), '*', '*.jpeg') for folder in (
       os.path.join(root, 'train'), eval_folder(root)))
   return image_folder.describe_patterns(settings, train_pattern, test_pattern, CLASS_NAMES)

@@ -31,12 +31,12 @@ def describe(settings: Settings) -> DataSet:
       lacks a split that the mode reads.
   """
   dataset = describe_classes(settings)
-  for name, is_required in (('train', settings.trains),
-                            ('test', settings.evaluates)):
+  for name, is_required in (('train', settings.run.trains),
+                            ('test', settings.run.evaluates)):
     if is_required and getattr(dataset, name) is None:
       raise UserError('the data set has no examples to {}'.format(
           'train on' if name == 'train' else 'evaluate on'),
-          '--dataset={} with {}=None'.format(settings.dataset, name),
+          '--dataset={} with {}=None'.format(settings.data.dataset, name),
           'give DataSet({}=...)'.format(name))
   train, test = (_check_split(name, getattr(dataset, name), dataset, settings)
                  for name in ('train', 'test'))
@@ -45,13 +45,13 @@ def describe(settings: Settings) -> DataSet:
 
 def describe_classes(settings: Settings) -> DataSet:
   """Like `describe`, but without checking the splits, whose files need not exist."""
-  location = '--dataset=' + settings.dataset
-  dataset = user_code.call_function('dataset', settings.dataset, 'settings', settings)
+  location = '--dataset=' + settings.data.dataset
+  dataset = user_code.call_function('dataset', settings.data.dataset, 'settings', settings)
   if not isinstance(dataset, DataSet):
     raise UserError('the function of --dataset must return an estimator_train.DataSet',
                     '{} returns {}'.format(location, type(dataset).__name__),
                     'return estimator_train.DataSet(...)')
-  return dataset._replace(name=settings.dataset, labels=_check_class_names(dataset, location),
+  return dataset._replace(name=settings.data.dataset, labels=_check_class_names(dataset, location),
                           image_shape=_check_shape(dataset.image_shape, location))
 
 
@@ -66,15 +66,15 @@ def describe_examples_to_predict(settings: Settings) -> DataSet:
   """
   dataset = describe_classes(settings)
   split: Any = dataset.test if dataset.test is not None else dataset.train
-  if settings.input:
+  if settings.export.input:
     if type(split) is not RecordSplit:
       raise UserError('--input requires a data set of records', '--dataset={} is {}'.format(
-          settings.dataset, type(split).__name__),
+          settings.data.dataset, type(split).__name__),
                       'omit --input, to predict the test examples, or give a RecordSplit')
-    split = split._replace(pattern=settings.input)
+    split = split._replace(pattern=settings.export.input)
   elif dataset.test is None:
     raise UserError('there are no examples to predict',
-                    '--dataset={} with test=None'.format(settings.dataset),
+                    '--dataset={} with test=None'.format(settings.data.dataset),
                     'give DataSet(test=...)')
   return dataset._replace(train=None,
                           test=_check_split('test', split, dataset, settings))
@@ -180,7 +180,8 @@ def _find_records(split: RecordSplit, dataset: DataSet, split_name: str, locatio
   records = tfrecord.load_index(str(split.pattern), '{} has pattern={}'.format(
       location, split.pattern), split.compression, settings)
   if split.parse is None and split.parse_batch is None:
-    return ImageRecordSplit(records, settings.image_key, settings.label_key, settings.label_offset)
+    return ImageRecordSplit(records, settings.data.image_key, settings.data.label_key,
+                            settings.data.label_offset)
   return ParsedRecordSplit(records, split.parse, split.parse_batch)
 
 

@@ -5,7 +5,7 @@ from typing import Callable, Dict, List, Tuple
 from estimator_train.datasets import idx, image_folder, oct2017, own, tfrecord
 from estimator_train.datasets.description import DataSet, SyntheticSplit, require_data_dir
 from estimator_train.datasets.download import DownloadResult, download_files
-from estimator_train.settings import Settings, choices, groups, user_code
+from estimator_train.settings import Settings, choices, user_code
 
 _NUM_SYNTHETIC_EVAL_BATCHES = 10
 _Functions = Tuple[Callable[[Settings], DataSet], Callable[[Settings], DataSet]]
@@ -18,9 +18,9 @@ def describe(settings: Settings) -> DataSet:
     UserError: there is no such data set, a required folder or pattern is not given, image files are
       missing, or the user's function does not return a valid DataSet.
   """
-  dataset = _find_functions(settings.dataset)[0](settings)
+  dataset = _find_functions(settings.data.dataset)[0](settings)
   if dataset.files:
-    require_data_dir(settings[groups.Data])
+    require_data_dir(settings.data)
   return dataset
 
 
@@ -30,7 +30,7 @@ def describe_classes(settings: Settings) -> DataSet:
   Raises:
     UserError: neither the settings nor `model_dir` determines the classes.
   """
-  dataset = _find_functions(settings.dataset)[1](settings)
+  dataset = _find_functions(settings.data.dataset)[1](settings)
   return dataset._replace(train=None, test=None, files=())
 
 
@@ -43,16 +43,16 @@ def get(settings: Settings) -> List[DownloadResult]:
   Raises:
     UserError: the files cannot be downloaded or stored.
   """
-  if settings.dataset == 'oct2017':
-    return oct2017.download_images(require_data_dir(settings[groups.Data]))
-  if settings.dataset in ('image_folder', 'tfrecord'):  # The user provides the files.
+  if settings.data.dataset == 'oct2017':
+    return oct2017.download_images(require_data_dir(settings.data))
+  if settings.data.dataset in ('image_folder', 'tfrecord'):  # The user provides the files.
     return []
   files = describe(settings).files
-  return download_files(files, require_data_dir(settings[groups.Data])) if files else []
+  return download_files(files, require_data_dir(settings.data)) if files else []
 
 
 def _describe_idx(settings: Settings) -> DataSet:
-  return idx.describe(settings.dataset, settings.data_dir or '')
+  return idx.describe(settings.data.dataset, settings.data.data_dir or '')
 
 
 def _describe_synthetic(settings: Settings) -> DataSet:
@@ -61,10 +61,10 @@ def _describe_synthetic(settings: Settings) -> DataSet:
   They have the size of `--image_size` (default: 28x28x1) and the classes of `--labels` (default:
   ten classes).
   """
-  height, width, channels = (*(settings.image_size or (28, 28)), 1)[:3]
+  height, width, channels = (*(settings.data.image_size or (28, 28)), 1)[:3]
   return DataSet(
       name='synthetic',
-      labels=settings.labels or tuple('class_{}'.format(index) for index in range(10)),
+      labels=settings.data.labels or tuple('class_{}'.format(index) for index in range(10)),
       image_shape=(height, width, channels),
       train=SyntheticSplit(None),
       test=SyntheticSplit(_NUM_SYNTHETIC_EVAL_BATCHES))

@@ -38,7 +38,7 @@ def describe(settings: Settings) -> DataSet:
     UserError: a pattern is not given or matches no file, a file is damaged, or the class names are
       unknown.
   """
-  reads_train, reads_eval = image_folder.splits_to_read(settings, settings.eval_pattern)
+  reads_train, reads_eval = image_folder.splits_to_read(settings, settings.data.eval_pattern)
   # labels.txt is next to the files, so a wrong pattern is reported first.
   train = _make_split('train_pattern', settings) if reads_train else None
   test = _make_split('eval_pattern', settings) if reads_eval else None
@@ -51,14 +51,14 @@ def describe_classes(settings: Settings) -> DataSet:
   Raises:
     UserError: the class names are unknown.
   """
-  class_names = settings.labels or _read_labels_file(settings) or (
-      RunDir(settings.model_dir).class_names() if settings.model_dir else ())
+  class_names = settings.data.labels or _read_labels_file(settings) or (
+      RunDir(settings.run.model_dir).class_names() if settings.run.model_dir else ())
   if len(class_names) < 2:
     raise UserError('the names of at least two classes are required',
                     '--dataset=tfrecord without --labels and without a {} next to the files'.format(
                         LABELS_FILE), 'give --labels=A,B, or write {}'.format(LABELS_FILE))
-  height, width, channels = (*(settings.image_size or image_folder.DEFAULT_IMAGE_SIZE), 3)[:3]
-  return DataSet(settings.dataset, class_names, (height, width, channels))
+  height, width, channels = (*(settings.data.image_size or image_folder.DEFAULT_IMAGE_SIZE), 3)[:3]
+  return DataSet(settings.data.dataset, class_names, (height, width, channels))
 
 
 def load_index(pattern: str, given: str, compression: str, settings: Settings) -> RecordIndex:
@@ -90,10 +90,12 @@ def load_index(pattern: str, given: str, compression: str, settings: Settings) -
 
 def _make_split(pattern_flag: str, settings: Settings) -> ImageRecordSplit:
   example = 'DATA/{}-*-of-*'.format('train' if pattern_flag == 'train_pattern' else 'validation')
-  pattern = image_folder.require_pattern(pattern_flag, getattr(settings, pattern_flag), example)
-  index = load_index(pattern, '--{}={}'.format(pattern_flag, pattern),
-                                  settings.compression, settings)
-  return ImageRecordSplit(index, settings.image_key, settings.label_key, settings.label_offset)
+  pattern = image_folder.require_pattern(pattern_flag, getattr(settings.data, pattern_flag),
+                                         example)
+  index = load_index(pattern, '--{}={}'.format(pattern_flag, pattern), settings.data.compression,
+                     settings)
+  return ImageRecordSplit(index, settings.data.image_key, settings.data.label_key,
+                          settings.data.label_offset)
 
 
 def _read_labels_file(settings: Settings) -> Tuple[str, ...]:
@@ -104,7 +106,7 @@ def _read_labels_file(settings: Settings) -> Tuple[str, ...]:
   Raises:
     UserError: the file is invalid.
   """
-  for pattern in (settings.train_pattern, settings.eval_pattern):
+  for pattern in (settings.data.train_pattern, settings.data.eval_pattern):
     path = os.path.join(os.path.dirname(pattern or ''), LABELS_FILE)
     if pattern and os.path.isfile(path):
       try:
@@ -113,7 +115,7 @@ def _read_labels_file(settings: Settings) -> Tuple[str, ...]:
       except (OSError, UnicodeError) as error:
         raise UserError('{} cannot be read'.format(LABELS_FILE), '{} ({})'.format(
             printable(path), error), 'write it again as UTF-8 text, or give --labels') from error
-      return _parse_labels(lines, settings.label_offset, path)
+      return _parse_labels(lines, settings.data.label_offset, path)
   return ()
 
 
@@ -211,10 +213,10 @@ def _decompress(files: Sequence[bytes], compressed: Sequence[int], compression: 
 
 def _make_folder(compressed_file: bytes, settings: Settings) -> str:
   """Makes and returns the folder for decompressed files."""
-  if settings.cache not in choices.CACHES:  # The path of a folder.
-    folder = settings.cache
-  elif settings.model_dir:
-    folder = os.path.join(settings.model_dir, 'decompressed')
+  if settings.input.cache not in choices.CACHES:  # The path of a folder.
+    folder = settings.input.cache
+  elif settings.run.model_dir:
+    folder = os.path.join(settings.run.model_dir, 'decompressed')
   else:
     raise UserError('compressed TFRecord files are decompressed into a folder',
                     '{} without --model_dir'.format(printable(os.fsdecode(compressed_file))),

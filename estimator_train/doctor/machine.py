@@ -118,9 +118,9 @@ def check_limits() -> Iterator[CheckResult]:
 
 def check_folders(settings: Settings) -> List[CheckResult]:
   """Checks that the folders that the flags name can be used, or created, and have enough space."""
-  folders = [('--model_dir', settings.model_dir), ('--export_dir', settings.export_dir),
-             ('--data_dir', settings.data_dir),
-             ('--cache', None if settings.cache in choices.CACHES else settings.cache)]
+  folders = [('--model_dir', settings.run.model_dir), ('--export_dir', settings.export.export_dir),
+             ('--data_dir', settings.data.data_dir),
+             ('--cache', None if settings.input.cache in choices.CACHES else settings.input.cache)]
   return [_check_folder(flag, path) for flag, path in folders if path]
 
 

@@ -39,7 +39,8 @@ def make_export_dir(settings: groups.PredictionAndExport) -> None:
 
 def export_latest(settings: Settings, dataset: DataSet) -> Dict[str, Any]:
   """Exports the latest checkpoint after the training, see export_checkpoint."""
-  checkpoint, _ = save_hook.latest_checkpoint_and_step(run_files.RunDir(settings.model_dir).path)
+  run_dir = run_files.RunDir(settings.run.model_dir)
+  checkpoint, _ = save_hook.latest_checkpoint_and_step(run_dir.path)
   assert checkpoint is not None
   return export_checkpoint(settings, dataset, checkpoint)
 
@@ -61,19 +62,20 @@ def export_checkpoint(settings: Settings, dataset: DataSet, checkpoint: str) -> 
     UserError: the model cannot be exported to this format, or the folder cannot be written to.
     ValueError: the format is unknown.
   """
-  assert settings.export_dir is not None
-  if settings.export_format not in _FORMATS:
-    raise ValueError('no export is implemented for {!r}'.format(settings.export_format))
+  export_format, export_dir = settings.export.export_format, settings.export.export_dir
+  assert export_dir is not None
+  if export_format not in _FORMATS:
+    raise ValueError('no export is implemented for {!r}'.format(export_format))
   names: Dict[str, List[str]] = {}
 
   def write_files(folder: str) -> None:
     with trained_model.restored_model(settings, dataset, checkpoint) as restored:
-      names.update(_FORMATS[settings.export_format].write(folder, restored))
-    if dataset.labels and settings.export_format != 'saved_model':  # Which has them in its assets.
+      names.update(_FORMATS[export_format].write(folder, restored))
+    if dataset.labels and export_format != 'saved_model':  # Which has them in its assets.
       saved_model.write_class_names(os.path.join(folder, run_files.LABELS_FILE), dataset.labels)
 
-  path = write_version(settings.export_dir, write_files)
-  return dict({'path': path, 'format': settings.export_format}, **names, checkpoint=checkpoint,
+  path = write_version(export_dir, write_files)
+  return dict({'path': path, 'format': export_format}, **names, checkpoint=checkpoint,
               global_step=int(tf.train.load_variable(checkpoint, tf.GraphKeys.GLOBAL_STEP)))
 
 

@@ -41,7 +41,7 @@ def write(folder: str, restored: trained_model.RestoredModel) -> Dict[str, List[
     write_h5(os.path.join(folder, H5_FILE), restored)
   except _SERIALIZATION_ERRORS as error:
     raise UserError('the model cannot be saved as an .h5 file',
-                    '--model={} ({})'.format(restored.settings.model, error),
+                    '--model={} ({})'.format(restored.settings.model.model, error),
                     'implement get_config in its layers, or give --export_format=saved_model'
                     ) from error
   return {}
@@ -57,7 +57,7 @@ def save_latest_model(settings: Settings, dataset: DataSet) -> Optional[str]:
   Returns:
     The path of the file, or None if Keras cannot serialize the user's model.
   """
-  run_dir = RunDir(settings.model_dir)
+  run_dir = RunDir(settings.run.model_dir)
   checkpoint, _ = save_hook.latest_checkpoint_and_step(run_dir.path)
   assert checkpoint is not None
   path = run_dir.path_to(H5_FILE)
@@ -67,10 +67,10 @@ def save_latest_model(settings: Settings, dataset: DataSet) -> Optional[str]:
       write_h5(temporary_path, restored)
     os.replace(temporary_path, path)
   except _SERIALIZATION_ERRORS as error:
-    if not user_code.is_function_name(settings.model):
+    if not user_code.is_function_name(settings.model.model):
       raise
     _LOG.warning('%s is not written, because Keras cannot serialize a layer of --model=%s: %s',
-                 H5_FILE, settings.model, error)
+                 H5_FILE, settings.model.model, error)
     return None
   finally:
     with contextlib.suppress(FileNotFoundError):
@@ -87,7 +87,7 @@ def write_h5(path: str, restored: trained_model.RestoredModel) -> None:
   model = restored.keras_model
   # The file contains SGD instead of the optimizer of the training, because Keras may need this
   # package to load that optimizer.
-  model.compile(make_optimizer('sgd', restored.settings.learning_rate),
+  model.compile(make_optimizer('sgd', restored.settings.optimizer.learning_rate),
                 loss=full_loss_names(model.loss),
                 metrics=['accuracy'] if restored.dataset.labels else None,
                 loss_weights=model.loss_weights)

@@ -41,7 +41,7 @@ def write(folder: str, restored: RestoredModel) -> Dict[str, List[str]]:
   if strings:
     raise UserError('inputs of an ONNX model must be numbers',
                     'strings: ' + ', '.join(strings), 'give --export_format=saved_model')
-  with _quiet_converter(restored.settings.verbosity):
+  with _quiet_converter(restored.settings.run.verbosity):
     try:
       model = _convert(restored.session, inputs, outputs)
       content = _describe(model, dict(inputs, **outputs),

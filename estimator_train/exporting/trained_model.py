@@ -15,7 +15,7 @@ from estimator_train.inputs.file_errors import translate_errors
 from estimator_train.inputs.source import Source
 from estimator_train.models import model_inputs, probabilities
 from estimator_train.run_dir.run_files import RunDir
-from estimator_train.settings import Settings, groups
+from estimator_train.settings import Settings
 from estimator_train.training.building import (
   build_compiled_model,
   check_fits_checkpoint,
@@ -46,13 +46,14 @@ def find_checkpoint(settings: Settings) -> TrainedCheckpoint:
   Raises:
     UserError: the checkpoint does not exist, or was trained with other class names or image sizes.
   """
-  tf.logging.set_verbosity(tf.logging.INFO if settings.verbosity > 0 else tf.logging.ERROR)
-  checkpoint, global_step = chosen_checkpoint.resolve_checkpoint(settings[groups.Run],
-                                                                 settings.checkpoint)
+  tf.logging.set_verbosity(tf.logging.INFO if settings.run.verbosity > 0 else tf.logging.ERROR)
+  checkpoint, global_step = chosen_checkpoint.resolve_checkpoint(settings.run,
+                                                                 settings.checkpoints.checkpoint)
   dataset = datasets.describe_classes(settings)
-  chosen_checkpoint.check_class_names(settings.model_dir, settings.checkpoint, dataset.labels)
+  chosen_checkpoint.check_class_names(settings.run.model_dir, settings.checkpoints.checkpoint,
+                                      dataset.labels)
   # A checkpoint can be restored with another size, too, but the predictions would be wrong.
-  RunDir(settings.model_dir).check_flags(settings, changeable_flags=[
+  RunDir(settings.run.model_dir).check_flags(settings, changeable_flags=[
       name for name, _ in settings.items() if name != 'image_size'])
   return TrainedCheckpoint(dataset, checkpoint, global_step)
 
@@ -78,7 +79,7 @@ class RestoredModel:
     self.settings, self.dataset = settings, dataset
     self.image_shape = dataset.image_shape and (
         dataset.image_shape[:2] + (keras_model.input_shape[-1],))
-    self.preprocess = make_model_preprocess(keras_model, settings[groups.Model], dataset)
+    self.preprocess = make_model_preprocess(keras_model, settings.model, dataset)
     input_names = keras_model.input_names if dataset.image_shape is None else [IMAGES_INPUT]
     self.inputs = dict(zip(input_names, keras_model.inputs))
     self.outputs = dict(zip(keras_model.output_names, keras_model.outputs))
@@ -111,7 +112,7 @@ def restored_model(settings: Settings, dataset: DataSet,
 
 def _make_session(settings: Settings, devices: Devices) -> tf.Session:
   """Makes a session with a new graph."""
-  config = make_session_config(settings[groups.Devices], devices)
+  config = make_session_config(settings.devices, devices)
   if devices is _CPU_ONLY:
     config.device_count['GPU'] = 0
   return tf.Session(graph=tf.Graph(), config=config)
@@ -124,7 +125,8 @@ def _restore_model(settings: Settings, dataset: DataSet, checkpoint: str,
   try:
     tf.keras.backend.set_learning_phase(0)
     model = build_compiled_model(settings, dataset)
-    run_dir = chosen_checkpoint.find_run_dir(settings.model_dir, settings.checkpoint)
+    run_dir = chosen_checkpoint.find_run_dir(settings.run.model_dir,
+                                             settings.checkpoints.checkpoint)
     check_fits_checkpoint(model, settings, checkpoint, run_dir.flags())
     with translate_errors():
       make_saver(model).restore(session, checkpoint)
@@ -216,9 +218,9 @@ def _prediction_device(settings: Settings) -> Tuple[int, Devices]:
   """Returns the batch size and the device of predictions."""
   # Use all GPUs (-1) of this machine: --num_gpus is the number of GPUs that the training used, and
   # this machine may have another number.
-  local_settings = settings.evolve(num_gpus=-1 if settings.num_gpus else 0)
-  devices = find_devices(local_settings[groups.Devices])
-  return max(1, settings.batch_size // devices.num_replicas), Devices(
+  local_settings = settings.evolve(num_gpus=-1 if settings.devices.num_gpus else 0)
+  devices = find_devices(local_settings.devices)
+  return max(1, settings.optimizer.batch_size // devices.num_replicas), Devices(
       devices.names[:1], devices.display_names[:1])
 
 
@@ -245,7 +247,7 @@ def load_predictor(settings: Settings, trained: TrainedCheckpoint) -> Iterator[P
       model = _restore_model(settings, trained.dataset, trained.checkpoint, session)
       pixels = tf.placeholder(tf.float32, [None, height, width, None])
       outputs = probabilities.from_outputs(
-          model, model(make_model_preprocess(model, settings[groups.Model],
+          model, model(make_model_preprocess(model, settings.model,
                                              trained.dataset)(pixels)))
       predict = session.make_callable(outputs, [pixels])
     with translate_errors():

@@ -89,17 +89,17 @@ def open_data(dataset: DataSet, settings: Settings, folder: str) -> Data:
       format does not support the value of `--cache` or `--augment`.
   """
   skipped_images: List[BadImage] = []
-  if settings.on_bad_image == 'skip':
-    dataset, skipped_images = skip_bad_examples(dataset, settings[groups.Input], folder)
-  if settings.trains:
+  if settings.input.on_bad_image == 'skip':
+    dataset, skipped_images = skip_bad_examples(dataset, settings.input, folder)
+  if settings.run.trains:
     dataset = dataset._replace(train=make_source(dataset, dataset.train).with_count(folder))
-  if settings.evaluates:
+  if settings.run.evaluates:
     dataset = dataset._replace(test=make_source(dataset, dataset.test).with_count(folder))
   train, test = (None if split is None else make_source(dataset, split)
                  for split in (dataset.train, dataset.test))
   if train is not None:
     _check_support(train, settings)
-  for source, is_read in ((train, settings.trains), (test, settings.evaluates)):
+  for source, is_read in ((train, settings.run.trains), (test, settings.run.evaluates)):
     if source is not None and is_read:
       source.num_examples = source.check_and_count()
   return Data(dataset, train, test, skipped_images)
@@ -136,14 +136,16 @@ def skip_bad_examples(dataset: DataSet, settings: groups.Input,
 
 def _check_support(source: Source, settings: Settings) -> None:
   """Raises a UserError if the training examples do not support --cache or --augment."""
-  is_cache_folder = settings.cache not in choices.CACHES  # Any other value is a folder's path.
+  # Any other value is a folder's path.
+  is_cache_folder = settings.input.cache not in choices.CACHES
   if is_cache_folder and not source.can_cache_in_folder:
     raise UserError('only image files can be cached in a folder',
-                    '--cache={} --dataset={}'.format(settings.cache, settings.dataset),
+                    '--cache={} --dataset={}'.format(settings.input.cache, settings.data.dataset),
                     'give --cache=memory, or omit --cache')
-  if settings.augment != 'none' and settings.trains and not source.can_augment:
+  if settings.input.augment != 'none' and settings.run.trains and not source.can_augment:
     raise UserError('only image files and images in TFRecord files can be augmented',
-                    '--augment={} --dataset={}'.format(settings.augment, settings.dataset),
+                    '--augment={} --dataset={}'.format(settings.input.augment,
+                                                       settings.data.dataset),
                     'omit --augment; a function of a split can augment its examples itself')
 
 
@@ -154,9 +156,9 @@ def resolve_cache(source: Source, settings: groups.Input) -> str:
 
 def make_train_input_fn(source: Source, settings: Settings, batching: Batching) -> InputFn:
   """Makes the `input_fn` of training, which yields (features, labels)."""
-  if settings.input_pipeline == 'published':
+  if settings.input.input_pipeline == 'published':
     return source.make_published_input_fn(batching)
-  return source.make_train_input_fn(batching, resolve_cache(source, settings[groups.Input]))
+  return source.make_train_input_fn(batching, resolve_cache(source, settings.input))
 
 
 def make_single_epoch(source: Source, settings: Settings) -> SingleEpoch:
@@ -172,8 +174,8 @@ def make_batching(dataset: DataSet, settings: Settings, one_hot: bool, examples_
                   shard: Shard = UNSHARDED) -> Batching:
   """Makes the Batching for the examples of a data set, from the settings of the run."""
   return Batching(dataset.image_shape or NO_IMAGE, len(dataset.labels), one_hot, examples_per_batch,
-                  settings.shuffle_buffer, threads.num_parallel_calls(settings[groups.Input]),
-                  settings.prefetch, settings.seed, shard, settings.augment,
-                  threads.private_threadpool_size(settings[groups.Input],
-                                                  settings[groups.Devices]),
-                  num_queued_calls=threads.num_queued_calls(settings[groups.Input]))
+                  settings.input.shuffle_buffer, threads.num_parallel_calls(settings.input),
+                  settings.input.prefetch, settings.optimizer.seed, shard, settings.input.augment,
+                  threads.private_threadpool_size(settings.input,
+                                                  settings.devices),
+                  num_queued_calls=threads.num_queued_calls(settings.input))

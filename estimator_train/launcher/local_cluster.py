@@ -78,10 +78,10 @@ def main(argv: Optional[Sequence[str]] = None, program: Sequence[str] = _PROGRAM
     if command_line.wants_help(program_arguments):
       os.execve(command[0], command, child_process.child_environment())
     settings = command_line.parse(command[len(program):])
-    if not settings.trains:
-      raise UserError('a local cluster can only train', '--local_workers --mode=' + settings.mode,
-                      'leave one of them out')
-    log_dir = run_files.RunDir(settings.model_dir).path_to('logs')
+    if not settings.run.trains:
+      raise UserError('a local cluster can only train',
+                      '--local_workers --mode=' + settings.run.mode, 'leave one of them out')
+    log_dir = run_files.RunDir(settings.run.model_dir).path_to('logs')
     run_files.make_folder(log_dir)
     with _record_signals() as received_signals:
       return LocalCluster(tasks, command, log_dir, received_signals, timeouts,

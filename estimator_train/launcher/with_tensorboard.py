@@ -46,10 +46,10 @@ def main(argv: Optional[Sequence[str]] = None, module_command: Sequence[str] = _
       program_arguments = (arguments if module == 'estimator_train'
                            else local_cluster.remove_launcher_flags(arguments))
       settings = command_line.parse(program_arguments or [local_cluster.QUICKSTART_ARGUMENT])
-      if not settings.trains:
+      if not settings.run.trains:
         raise UserError('TensorBoard can only be started with training',
-                        '--tensorboard --mode=' + settings.mode, 'leave one of them out')
-      _start_tensorboard(server, run_files.RunDir(settings.model_dir).path)
+                        '--tensorboard --mode=' + settings.run.mode, 'leave one of them out')
+      _start_tensorboard(server, run_files.RunDir(settings.run.model_dir).path)
   except UserError as error:
     print_to_stderr('error: {}'.format(error))
     sys.exit(_USER_ERROR_EXIT_CODE)

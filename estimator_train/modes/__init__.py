@@ -34,17 +34,17 @@ def run(settings: Settings, worker: Optional[Worker] = None) -> Dict[str, Any]:
     The result of the mode.
   """
   # Errors in TF_CONFIG are reported before the import of TensorFlow, which takes seconds.
-  if worker is None and settings.trains:
-    worker = workers.make_worker(os.environ, settings.distribution_strategy)
-  with _lock(settings[groups.Run], worker):
+  if worker is None and settings.run.trains:
+    worker = workers.make_worker(os.environ, settings.devices.distribution_strategy)
+  with _lock(settings.run, worker):
     previous_save_time_ns = (
-        RunDir(settings.model_dir).last_save_time_ns() if settings.model_dir else None)
-    module_name = _MODULE_NAMES.get(settings.mode, settings.mode)
+        RunDir(settings.run.model_dir).last_save_time_ns() if settings.run.model_dir else None)
+    module_name = _MODULE_NAMES.get(settings.run.mode, settings.run.mode)
     try:
-      with _import_phase(settings.mode):
+      with _import_phase(settings.run.mode):
         module = _import_without_gc('estimator_train.modes.' + module_name)
-      with _without_deprecation_checks(settings.verbosity):
-        return module.run(settings, worker) if settings.trains else module.run(settings)
+      with _without_deprecation_checks(settings.run.verbosity):
+        return module.run(settings, worker) if settings.run.trains else module.run(settings)
     except Exception as error:
       translated = disk_errors.translate_error(error, settings, previous_save_time_ns)
       if translated is None:

@@ -139,14 +139,14 @@ def run(settings: Settings) -> Dict[str, Any]:
   sources = {name: _make_auditable_source(split, dataset)
              for name, split in (('train', dataset.train), ('eval', dataset.test))
              if split is not None}
-  RunDir(settings.model_dir).make()
+  RunDir(settings.run.model_dir).make()
   began = time.monotonic()
   splits = [AuditedSplit(name, ImageNames(source), source.audited_class_indices(), dataset.labels)
             for name, source in sources.items()]
   issues = _inspect_images(splits, list(sources.values()))
   count, secs = sum(map(len, sources.values())), time.monotonic() - began
   _LOG.info('audited %d images in %.1f s, %.0f images/sec', count, secs, count / secs)
-  return write_audit_report(settings[groups.Run], settings[groups.Data], splits, issues)
+  return write_audit_report(settings.run, settings.data, splits, issues)
 
 
 def _make_auditable_source(split: Any, dataset: DataSet) -> ImageSource:

@@ -23,7 +23,7 @@ def run(settings: Settings) -> Dict[str, Any]:
     check_results.append(check_result)
   counts = {level: sum(check_result.level == level for check_result in check_results)
             for level in (OK, WARNING, ERROR)}
-  result = {'mode': settings.mode, 'ok': counts[OK], 'warnings': counts[WARNING],
+  result = {'mode': settings.run.mode, 'ok': counts[OK], 'warnings': counts[WARNING],
             'errors': counts[ERROR],
             'checks': [check_result._asdict() for check_result in check_results]}
   if counts[ERROR]:
@@ -47,7 +47,8 @@ def _run_checks(settings: Settings) -> Iterator[CheckResult]:
   build = builds[0] if len(builds) == 1 else None
   yield installation.check_tensorflow(builds)
   yield from installation.check_packages(
-      installed, build is not None and build.is_nvidia_build, settings.distribution_strategy)
+      installed, build is not None and build.is_nvidia_build,
+      settings.devices.distribution_strategy)
   imported = installation.import_in_child()
   yield installation.check_import(imported)
   inventory = gpus.inspect_gpus()
@@ -65,4 +66,4 @@ def _run_checks(settings: Settings) -> Iterator[CheckResult]:
         installation.measure_builds(build), build, in_image)
   yield from machine.check_folders(settings)
   yield machine.check_tf_config(os.environ.get('TF_CONFIG'))
-  yield machine.check_kaggle_credentials(os.environ, settings.dataset == 'oct2017', in_image)
+  yield machine.check_kaggle_credentials(os.environ, settings.data.dataset == 'oct2017', in_image)

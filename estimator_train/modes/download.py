@@ -8,5 +8,5 @@ from estimator_train.settings import Settings
 
 def run(settings: Settings) -> Dict[str, Any]:
   """Returns the result: the files of the data set, and whether each file has been downloaded."""
-  return {'dataset': settings.dataset, 'data_dir': settings.data_dir,
+  return {'dataset': settings.data.dataset, 'data_dir': settings.data.data_dir,
           'files': [file._asdict() for file in datasets.get(settings)]}

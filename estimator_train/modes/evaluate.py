@@ -3,7 +3,7 @@
 from typing import Any, Dict
 
 from estimator_train.reports import evaluation, learning_curves, page
-from estimator_train.settings import Settings, groups
+from estimator_train.settings import Settings
 from estimator_train.training.evaluation.evaluator import Evaluator
 from estimator_train.training.model import prepare
 from estimator_train.training.run import open_run
@@ -14,8 +14,8 @@ def run(settings: Settings) -> Dict[str, Any]:
   run = open_run(settings)
   evaluator = Evaluator(run, prepare(run))
   result = evaluation.write_evaluation_report(
-      settings[groups.Run], run.data.dataset.labels, *evaluator.evaluate(run.start.checkpoint.path))
+      settings.run, run.data.dataset.labels, *evaluator.evaluate(run.start.checkpoint.path))
   result.update(run.skipped_images_result)
-  learning_curves.write_learning_curves(settings.model_dir)
-  page.write_page_of_finished_run(settings.model_dir, settings[groups.Reporting])
+  learning_curves.write_learning_curves(settings.run.folder)
+  page.write_page_of_finished_run(settings.run.model_dir, settings.reporting)
   return result

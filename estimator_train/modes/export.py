@@ -3,7 +3,7 @@
 from typing import Any, Dict
 
 from estimator_train.exporting import export as exports, trained_model
-from estimator_train.settings import Settings, groups
+from estimator_train.settings import Settings
 
 
 def run(settings: Settings) -> Dict[str, Any]:
@@ -13,6 +13,6 @@ def run(settings: Settings) -> Dict[str, Any]:
     UserError: there is no checkpoint, the checkpoint does not fit the model, or the export failed.
   """
   trained = trained_model.find_checkpoint(settings)
-  exports.make_export_dir(settings[groups.PredictionAndExport])
-  return dict(mode=settings.mode, model_dir=settings.model_dir,
+  exports.make_export_dir(settings.export)
+  return dict(mode=settings.run.mode, model_dir=settings.run.model_dir,
               **exports.export_checkpoint(settings, trained.dataset, trained.checkpoint))

@@ -21,17 +21,18 @@ from estimator_train.settings import Settings
 
 def run(settings: Settings) -> Dict[str, Any]:
   """Returns the result: the path of the page, and the main figures of each run."""
-  if len(settings.runs) > 1 and os.path.realpath(settings.model_dir) in map(
-      os.path.realpath, settings.runs):
+  model_dir, folders = settings.run.folder, settings.reporting.runs
+  if len(folders) > 1 and any(os.path.realpath(model_dir) == os.path.realpath(folder)
+                              for folder in folders):
     raise UserError('--model_dir must not be one of the compared runs, since its page would be '
-                    'lost', '--model_dir=' + settings.model_dir, 'give another folder')
-  runs = [_read_run(*named) for named in zip(_short_names(settings.runs), settings.runs)]
-  RunDir(settings.model_dir).make()
+                    'lost', '--model_dir=' + model_dir, 'give another folder')
+  runs = [_read_run(*named) for named in zip(_short_names(folders), folders)]
+  RunDir(model_dir).make()
   if len(runs) == 1:
-    path = page.write_run_page(runs[0].data, runs[0].folder, settings.model_dir)
+    path = page.write_run_page(runs[0].data, runs[0].folder, model_dir)
   else:
-    path = page.write_comparison(runs, _make_table(runs), settings.model_dir)
-  return {'mode': settings.mode, 'model_dir': settings.model_dir, 'page': path, 'runs': [{
+    path = page.write_comparison(runs, _make_table(runs), model_dir)
+  return {'mode': settings.run.mode, 'model_dir': model_dir, 'page': path, 'runs': [{
       'folder': each.folder,
       'examples_per_sec': each.rates['examples/sec'],
       'steps_per_sec': each.rates['steps/sec'],

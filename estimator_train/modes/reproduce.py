@@ -14,7 +14,7 @@ from estimator_train.files import atomic, paths, stored
 from estimator_train.process import child_process
 from estimator_train.reports import evaluation, ledger, page, throughput
 from estimator_train.run_dir.run_files import RunDir
-from estimator_train.settings import Settings, groups
+from estimator_train.settings import Settings
 
 _LOG = logging.getLogger('estimator_train')
 # Flags that may differ when the mode is run again in the same model_dir.
@@ -39,8 +39,8 @@ def run(settings: Settings, run_child: RunChild = child_process.run_program,
     UserError: at least one part failed and none succeeded; the error carries the dict that this
       function would return.
   """
-  assert settings.workload is not None
-  run_dir = RunDir(settings.model_dir)
+  assert settings.experiments.workload is not None
+  run_dir = RunDir(settings.run.model_dir)
   run_dir.check_flags(settings, _CHANGEABLE_FLAGS)
   run_dir.make()
   run_dir.record_flags(settings)
@@ -49,7 +49,7 @@ def run(settings: Settings, run_child: RunChild = child_process.run_program,
   part_results: Dict[str, RunResults] = {}
   skip_reasons: Dict[str, str] = {}
   part_errors: Dict[str, str] = {}
-  for part in WORKLOADS[settings.workload].parts:
+  for part in WORKLOADS[settings.experiments.workload].parts:
     if part.needs_all_gpus and part.num_gpus > num_gpus:
       skip_reasons[part.name] = 'requires {} GPU(s), this machine has {}'.format(
           part.num_gpus, num_gpus or 'none')
@@ -58,9 +58,9 @@ def run(settings: Settings, run_child: RunChild = child_process.run_program,
                or _run_part(settings, part, num_gpus, run_child, part_errors))
     if results is not None:
       part_results[part.name] = results
-  result = ledger.write_ledger(settings[groups.Run], settings.workload, part_results,
+  result = ledger.write_ledger(settings.run, settings.experiments.workload, part_results,
                                skip_reasons, part_errors, _describe_machine())
-  page.write_page_of_finished_run(settings.model_dir, settings[groups.Reporting])
+  page.write_page_of_finished_run(settings.run.model_dir, settings.reporting)
   if part_errors and not part_results:
     raise UserError('no part of the workload succeeded', next(iter(part_errors.values())),
                     'see the logs in ' + run_dir.path, result)
@@ -70,7 +70,7 @@ def run(settings: Settings, run_child: RunChild = child_process.run_program,
 def _run_part(settings: Settings, part: WorkloadPart, num_gpus: int, run_child: RunChild,
               part_errors: Dict[str, str]) -> Optional[RunResults]:
   """Runs a part and returns its results, or adds its error to `part_errors`."""
-  run_dir = RunDir(settings.model_dir)
+  run_dir = RunDir(settings.run.model_dir)
   arguments = part_arguments(part, settings, num_gpus)
   _LOG.info('running part %s: %s', part.name, ' '.join(arguments))
   child = run_child(arguments, _part_file(run_dir.path, part, 'log'))
@@ -85,7 +85,7 @@ def _run_part(settings: Settings, part: WorkloadPart, num_gpus: int, run_child: 
     with open(os.path.join(folder, file), encoding='utf-8') as content:
       results[name] = json.load(content)
   # The next part may resume in the same folder and overwrite both files, so they are copied.
-  atomic.write_json(_part_file(settings.model_dir, part, 'json'), results)
+  atomic.write_json(_part_file(settings.run.folder, part, 'json'), results)
   return results
 
 
@@ -100,12 +100,13 @@ def part_arguments(part: WorkloadPart, settings: Settings, num_gpus: int) -> Seq
     num_gpus: number of GPUs of this machine.
   """
   flags = dict(part.flags)
-  if settings.num_gpus >= 0 or settings.num_cpu_replicas:  # The user has chosen the devices.
+  if settings.devices.num_gpus >= 0 or settings.devices.num_cpu_replicas:
+    # The user has chosen the devices.
     flags.pop('num_cpu_replicas', None)
   elif num_gpus >= part.num_gpus:  # This machine has the GPUs of the published run.
     flags.pop('num_cpu_replicas', None)
     flags['num_gpus'] = part.num_gpus
-  flags['model_dir'] = os.path.join(str(settings.model_dir), part.folder)
+  flags['model_dir'] = os.path.join(str(settings.run.model_dir), part.folder)
   return (['--flagfile=' + os.path.join(paths.CONFIGS_DIR, part.flagfile + '.flags')]
           + ['--{}={}'.format(name, value) for name, value in flags.items()]
           + [argument for argument in settings_lib.to_arguments(settings)

@@ -8,7 +8,7 @@ from estimator_train.distribution.engines import parameter_server
 from estimator_train.exporting import export as exports, h5_model
 from estimator_train.process.signals import SignalState
 from estimator_train.reports import evaluation, learning_curves, page, throughput
-from estimator_train.settings import Settings, groups
+from estimator_train.settings import Settings
 from estimator_train.training.evaluation.loop import EvaluationLoop
 from estimator_train.training.model import Model, prepare
 from estimator_train.training.run import Run, open_run
@@ -28,12 +28,12 @@ def run(settings: Settings, worker: Worker = SINGLE_WORKER) -> Dict[str, Any]:
     return loop.evaluate_new_checkpoints(run.stop_step)
   if not worker.is_chief:
     return _train_as_worker(run, model, signals)
-  exports.make_export_dir(settings[groups.PredictionAndExport])
+  exports.make_export_dir(settings.export)
   with signals:
     outcome = train(run, model, signals, loop.evaluate_latest if loop else None)
     result = _report(run, outcome, signals, loop)
   raise_if_stopped(outcome, signals)  # From here on, a signal itself raises an error.
-  if settings.export_dir:
+  if settings.export.export_dir:
     result['export'] = exports.export_latest(settings, run.data.dataset)
   return result
 
@@ -42,10 +42,10 @@ def _make_evaluation_loop(run: Run, model: Model, signals: SignalState) -> Optio
   """Makes the evaluation loop of this process; returns None if this process does not evaluate."""
   worker = run.engine.worker
   # In a cluster with an evaluator task, the chief does not evaluate.
-  evaluates = worker.is_chief and run.settings.evaluates and not worker.has_evaluator
+  evaluates = worker.is_chief and run.settings.run.evaluates and not worker.has_evaluator
   if not evaluates and worker.role != EVALUATOR:
     return None
-  write_report = functools.partial(evaluation.write_evaluation_report, run.settings[groups.Run],
+  write_report = functools.partial(evaluation.write_evaluation_report, run.settings.run,
                                    run.data.dataset.labels)
   return EvaluationLoop(run, model, write_report, lambda: signals.stop_signum is not None)
 
@@ -55,9 +55,9 @@ def _train_as_worker(run: Run, model: Model, signals: SignalState) -> Dict[str, 
   with signals:
     outcome = train(run, model, signals)
     run.engine.finish(throughput.worker_figures(
-        run.settings[groups.Reporting], run.conditions, outcome.timing))
+        run.settings.reporting, run.conditions, outcome.timing))
   raise_if_stopped(outcome, signals)
-  return dict(throughput.training_result(run.settings[groups.Run], outcome.timing),
+  return dict(throughput.training_result(run.settings.run, outcome.timing),
               task=run.engine.worker.name)
 
 
@@ -73,8 +73,8 @@ def _report(run: Run, outcome: Outcome, signals: SignalState,
     result.update(loop.evaluate())
   if outcome.stop_reason is not None:
     result['stopped_early'] = outcome.stop_reason.text
-  learning_curves.write_learning_curves(settings.model_dir)
-  page_file = page.write_page_of_finished_run(settings.model_dir, settings[groups.Reporting])
+  learning_curves.write_learning_curves(settings.run.folder)
+  page_file = page.write_page_of_finished_run(settings.run.model_dir, settings.reporting)
   throughput.log_summary(result, loop.best_metric.name if loop else None, {
       'report': page_file, 'model': model_file, 'checkpoint': run.run_dir.last_checkpoint()})
   return result

@@ -22,7 +22,7 @@ from estimator_train.inputs import bad_images, data
 from estimator_train.inputs.image_source import ImageSource
 from estimator_train.inputs.source import BadImage
 from estimator_train.run_dir.run_files import LABELS_FILE, make_folder
-from estimator_train.settings import Settings, groups
+from estimator_train.settings import Settings
 
 _LOG = logging.getLogger('estimator_train')
 _BYTES_PER_SHARD = 128 << 20  # If --num_shards is not given.
@@ -43,26 +43,26 @@ class _Shard(NamedTuple):
 
 def run(settings: Settings) -> Dict[str, Any]:
   """Returns the result: the numbers of examples, shards and bytes per split."""
-  dataset, folder = registry.describe(settings), settings.output
+  dataset, folder = registry.describe(settings), settings.export.output
   skipped: List[BadImage] = []
   make_folder(folder, 'output')
-  if settings.on_bad_image == 'skip':
-    dataset, skipped = data.skip_bad_examples(dataset, settings[groups.Input], folder)
+  if settings.input.on_bad_image == 'skip':
+    dataset, skipped = data.skip_bad_examples(dataset, settings.input, folder)
   sources = _make_sources(dataset)
   num_shards = {name: _count_shards(name, source, settings) for name, source in sources.items()}
-  _check_plan(folder, sources, dataset.labels, num_shards, settings.seed)
+  _check_plan(folder, sources, dataset.labels, num_shards, settings.optimizer.seed)
   atomic.write_text(os.path.join(folder, LABELS_FILE), ''.join(
       '{}:{}\n'.format(index, name) for index, name in enumerate(dataset.labels)))
   began, splits = time.monotonic(), {}
   for name, source in sources.items():
-    shards = _plan_shards(folder, name, len(source), num_shards[name], settings.seed)
+    shards = _plan_shards(folder, name, len(source), num_shards[name], settings.optimizer.seed)
     _write_shards(shards, source, dataset.labels)
     splits[name] = {'examples': len(source), 'shards': len(shards),
                     'bytes': sum(os.path.getsize(shard.path) for shard in shards)}
   secs = time.monotonic() - began
   count = sum(split['examples'] for split in splits.values())
   _LOG.info('wrote %d images to %s in %.1f s, %.0f images/sec', count, folder, secs, count / secs)
-  return {'mode': settings.mode, 'output': folder, 'splits': splits,
+  return {'mode': settings.run.mode, 'output': folder, 'splits': splits,
           **_skipped_images(settings, skipped)}
 
 
@@ -91,20 +91,20 @@ def _count_shards(name: str, source: ImageSource, settings: Settings) -> int:
   Raises:
     UserError: there are fewer training images than files.
   """
-  if settings.num_shards is None:
+  if settings.export.num_shards is None:
     num_bytes = sum(map(os.path.getsize, filter(os.path.exists, source.files())))
     return min(len(source), max(1, math.ceil(num_bytes / _BYTES_PER_SHARD)))
   if name == 'eval':
-    return min(settings.num_shards, len(source))
-  if settings.num_shards > len(source):
+    return min(settings.export.num_shards, len(source))
+  if settings.export.num_shards > len(source):
     raise UserError('--num_shards must not exceed the number of images',
                     '--num_shards={} for {} training images'.format(
-                        settings.num_shards, len(source)), 'give fewer shards')
-  return int(settings.num_shards)
+                        settings.export.num_shards, len(source)), 'give fewer shards')
+  return int(settings.export.num_shards)
 
 
 def _skipped_images(settings: Settings, skipped: List[BadImage]) -> Dict[str, Any]:
-  if settings.on_bad_image != 'skip':
+  if settings.input.on_bad_image != 'skip':
     return {}
   return {'skipped_images': [image._asdict() for image in skipped]}
 

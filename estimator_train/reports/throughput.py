@@ -38,14 +38,14 @@ def write_throughput_report(
     The entries that this function adds to the result of the mode: those of training_result,
     `examples_seen` and, if a step was run, the main rates.
   """
-  result = training_result(settings[groups.Run], timing)
-  run_dir = RunDir(settings.model_dir)
+  result = training_result(settings.run, timing)
+  run_dir = RunDir(settings.run.model_dir)
   examples_seen = run_dir.examples_seen(timing.global_step, conditions['examples_per_step'])
   result['examples_seen'] = examples_seen
   if not timing.end_times:
     return result
   report = make_throughput_report(timing, dict(conditions, examples_seen=examples_seen),
-                                  settings.throughput_warmup_steps, workers)
+                                  settings.reporting.throughput_warmup_steps, workers)
   report.write(run_dir.path)
   result.update((name, report.figures[name]) for name in (
       'examples_per_sec', 'time_to_first_step_secs', 'steady_state', 'verdict'))

@@ -38,19 +38,19 @@ def translate_error(error: BaseException, settings: Settings,
   if isinstance(error, UserError) and cause is not None and not isinstance(cause, OSError):
     # A UserError such as `the function of --model failed` can hide a disk or memory error.
     error = cause
-  memory_error = _translate_memory_error(error, settings[groups.Optimizer])
+  memory_error = _translate_memory_error(error, settings.optimizer)
   if memory_error is not None:
     return memory_error
   code = disk_errno(error)
   if code is None or isinstance(error, UserError):
     return None
-  folder = settings.model_dir
+  folder = settings.run.model_dir
   if code == errno.ENOENT and (folder is None or os.path.isdir(folder)):
     return None  # The folder exists and only a file is missing, which is not a disk error.
   path = _path_of(error) or folder
   rule, remedy = _rule(code), _remedy(code)
   value = '{} ({}{})'.format(path or 'a file', os.strerror(code), _resource_suffix(code, path))
-  if settings.trains and folder is not None and (
+  if settings.run.trains and folder is not None and (
       RunDir(folder).last_save_time_ns() not in (None, previous_save_time_ns)):
     return TrainingFailed('{}: {}: {}; the last good checkpoint is {}'.format(
         rule, value, remedy, RunDir(folder).last_checkpoint()))

@@ -70,7 +70,7 @@ def _parse_arguments(arguments: Sequence[flagfiles.Argument]) -> settings_lib.Se
     if flag.value_type is tuple:
       values[name] = flag.parse(values[name])
   settings = settings_lib.Settings.from_flags(values)
-  return settings.for_mode(settings.mode)
+  return settings.for_mode(settings.run.mode)
 
 
 def help_text(argv: Sequence[str] = ()) -> str:

@@ -128,6 +128,7 @@ class Flag(NamedTuple):
 
 
 _GROUP_TITLES: Dict[type, str] = {}
+_GROUP_ATTRIBUTES: Dict[type, str] = {}
 
 
 def flag(default: Any, help: str = '', choices: Sequence[str] = (),
@@ -141,10 +142,16 @@ def flag(default: Any, help: str = '', choices: Sequence[str] = (),
       'separator': separator, 'is_path': is_path})
 
 
-def flag_group(title: str) -> Callable[[Type[Group]], Type[Group]]:
-  """Returns a decorator that registers a class of flags; `--help` lists them under the title."""
+def flag_group(title: str, attribute: str = '') -> Callable[[Type[Group]], Type[Group]]:
+  """Returns a decorator that registers a class of flags.
+
+  Args:
+    title: the title in `--help`.
+    attribute: the attribute of Settings, if it has another name than the title.
+  """
   def register(cls: Type[Group]) -> Type[Group]:
     _GROUP_TITLES[cls] = title
+    _GROUP_ATTRIBUTES[cls] = attribute or title
     return cls
   return register
 
@@ -155,6 +162,11 @@ def group_titles() -> Dict[type, str]:
 
 
 @functools.lru_cache(maxsize=None)
+def attribute_name(group: type) -> str:
+  """Returns the name of the attribute of Settings that has the values of a registered class."""
+  return _GROUP_ATTRIBUTES[group]
+
+
 def flags_of(group: type) -> Tuple[Flag, ...]:
   """Returns the flags of a registered class."""
   return tuple(Flag(name=field.name, group=group, types=_types_of(field.type),

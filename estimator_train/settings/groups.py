@@ -77,6 +77,12 @@ class Run:
                         'TensorFlow')
 
   @property
+  def folder(self) -> str:
+    """`model_dir`, in a mode that requires it."""
+    assert self.model_dir is not None
+    return self.model_dir
+
+  @property
   def trains(self) -> bool:
     """Whether the mode trains."""
     return self.mode in choices.TRAINING_MODES
@@ -346,7 +352,7 @@ class Experiments:
                                  choices=tuple(WORKLOADS))
 
 
-@flag_group('prediction and export')
+@flag_group('prediction and export', 'export')
 @attr.s(auto_attribs=True, frozen=True)
 class PredictionAndExport:
   input: Optional[str] = flag(

@@ -5,6 +5,7 @@ modes, and is then checked by `Settings.for_mode`. The table lists the rules of 
 """
 
 import importlib.util
+from types import SimpleNamespace
 from typing import Any, Callable, NamedTuple, Tuple
 
 from estimator_train.configs.workloads import WORKLOADS
@@ -34,10 +35,10 @@ class Rule(NamedTuple):
   """A row of the table.
 
   Attributes:
-    text: the rule, the first part of the error. `{s}` stands for the settings in all parts.
+    text: the rule, the first part of the error. `{s.FLAG}` is the value of a flag in all parts.
     given: the names of the flags whose values the error states, or a text that begins with `--`.
     remedy: the remedy.
-    is_broken: a function of the settings.
+    is_broken: a function of the values of all flags, as attributes of an object.
     modes: the modes in which the rule holds; empty: all modes.
   """
   text: str
@@ -60,12 +61,13 @@ def check_all(settings: Any, mode: str = '') -> None:
   Raises:
     UserError: the values of the flags break a rule.
   """
+  values = SimpleNamespace(**dict(settings.items()))
   for rule in RULES:
     if mode in rule.modes if mode else not rule.modes:
-      rule.check(settings)
+      rule.check(values)
   for modes, function in _FUNCTIONS:
     if mode in modes if mode else not modes:
-      function(settings)
+      function(values)
 
 
 def _exclusive(first: str, second: str) -> Rule:
@@ -296,14 +298,13 @@ def _check_built_in_names(settings: Any) -> None:
       check_choice(flag.name, value, flag.built_in_names)
 
 
-def _require_input_unless_own_data(settings: Any) -> None:
-  # Without --input, the test examples of a data set of the user are predicted.
+def _require_input_unless_own_data(settings: Any) -> None:  # Which has test examples instead.
   if not user_code.is_function_name(settings.dataset):
     require_input(settings)
 
 
 def require_input(settings: Any) -> str:
-  """Returns `--input`; raises a UserError if this flag is not given."""
+  """Returns `--input`, an attribute of the settings; raises a UserError if it is not given."""
   _required('input', 'predict', 'give --input=PATTERN, such as \'DATA/**/*.jpeg\', in quotes'
             ).check(settings)
   return str(settings.input)

@@ -5,18 +5,17 @@ import io
 import math
 import os
 from fractions import Fraction
-from typing import Any, Dict, List, Optional, Tuple, Type
+from typing import Any, Dict, List, Optional, Tuple
 
 from estimator_train.errors import InvalidValue, UserError, naming_keywords, to_keywords
-from estimator_train.settings import rules, user_code
+from estimator_train.settings import groups, rules, user_code
 from estimator_train.settings.flag import (
-    Group,
     all_flags,
+    attribute_name,
     flags_of,
     group_titles,
     unknown_keyword_error,
 )
-from estimator_train.settings.groups import Optimizer
 
 
 class Settings:
@@ -24,8 +23,9 @@ class Settings:
 
   Omitted flags have their defaults; `--help` explains each flag. Paths may be given as
   `pathlib.Path`, tuples as lists, and `model` and `dataset` as functions, which are stored by name.
-  An attribute, such as `settings.batch_size`, is the value of one flag. An index, such as
-  `settings[groups.Devices]`, returns an object with the values of a group of flags.
+  The attributes are the groups of flags in `--help`; `settings.devices.num_gpus` is the value of
+  one flag. Functions of users may also read a flag whose name is not that of a group directly, such
+  as `settings.data_dir`. `evolve` and `items` take and return the values of flags by name.
 
   Args:
     **values: the values of flags, by the flags' names.
@@ -35,7 +35,20 @@ class Settings:
       itself or in combination with other values (the error is then also a ValueError).
   """
   __slots__ = ('_groups',)
-  _groups: Dict[type, Any]
+  _groups: Dict[str, Any]
+  run: groups.Run
+  data: groups.Data
+  model: groups.Model
+  duration: groups.Duration
+  evaluation: groups.Evaluation
+  optimizer: groups.Optimizer
+  devices: groups.Devices
+  cluster: groups.Cluster
+  input: groups.Input
+  checkpoints: groups.Checkpoints
+  reporting: groups.Reporting
+  experiments: groups.Experiments
+  export: groups.PredictionAndExport
 
   def __init__(self, **values: Any) -> None:
     for name in values:
@@ -51,14 +64,13 @@ class Settings:
     _initialize(settings, values)
     return settings
 
-  def __getitem__(self, group: Type[Group]) -> Group:
-    return self._groups[group]
-
   def __getattr__(self, name: str) -> Any:
-    if not name.startswith('_'):
-      for group in self._groups.values():
-        if hasattr(group, name):
-          return getattr(group, name)
+    if name.startswith('_'):
+      raise AttributeError(name)
+    if name in self._groups:
+      return self._groups[name]
+    if name in all_flags():
+      return getattr(self._groups[attribute_name(all_flags()[name].group)], name)
     raise AttributeError(name)
 
   def __setattr__(self, name: str, value: Any) -> None:
@@ -81,7 +93,8 @@ class Settings:
 
   def items(self) -> List[Tuple[str, Any]]:
     """Returns the name and value of each flag."""
-    return [(name, getattr(self, name)) for name in all_flags()]
+    return [(name, getattr(self._groups[attribute_name(flag.group)], name))
+            for name, flag in all_flags().items()]
 
   def evolve(self, **changes: Any) -> 'Settings':
     """Returns a copy with other values of some flags. The copy is validated, too."""
@@ -104,14 +117,14 @@ def _initialize(settings: Settings, values: Dict[str, Any]) -> None:
   rules.check_all(settings)
 
 
-def _make_groups(values: Dict[str, Any]) -> Dict[type, Any]:
-  """Checks the values of flags, and returns an instance of each group; the keys are the groups."""
+def _make_groups(values: Dict[str, Any]) -> Dict[str, Any]:
+  """Checks the values of flags, and returns the groups by the names of their attributes."""
   flags = all_flags()
   values = {name: flags[name].expand_user(_to_flag_value(value))
             for name, value in values.items()}
   for name, value in values.items():
     flags[name].check_value(value)
-  return {group: group(**{flag.name: values[flag.name] for flag in flags_of(group)
+  return {attribute_name(group): group(**{flag.name: values[flag.name] for flag in flags_of(group)
                                if flag.name in values}) for group in group_titles()}
 
 
@@ -167,19 +180,20 @@ def total_train_steps(settings: Settings, num_examples: Optional[int], examples_
   Raises:
     UserError: `train_epochs` is given for an infinite data set.
   """
-  if settings.train_steps is not None:
-    return settings.train_steps
-  assert settings.train_epochs is not None
+  duration = settings.duration
+  if duration.train_steps is not None:
+    return duration.train_steps
+  assert duration.train_epochs is not None
   if num_examples is None:
     raise UserError('an infinite data set has no epochs',
-                    '--dataset={} --train_epochs={}'.format(settings.dataset,
-                                                            settings.train_epochs),
+                    '--dataset={} --train_epochs={}'.format(settings.data.dataset,
+                                                            duration.train_epochs),
                     'give --train_steps instead')
-  examples_left = settings.train_epochs * num_examples - examples_seen
+  examples_left = duration.train_epochs * num_examples - examples_seen
   return start_step + max(math.ceil(examples_left / examples_per_step), 0)
 
 
-def learning_rate_scale(settings: Optimizer) -> float:
+def learning_rate_scale(settings: groups.Optimizer) -> float:
   """Returns the factor by which `--scale_learning_rate` multiplies the learning rates.
 
   The flags give the learning rates for `--base_batch_size`. When the batch size grows, `linear`

@@ -25,9 +25,9 @@ def build_compiled_model(settings: Settings, dataset: DataSet) -> tf.keras.Model
   Raises:
     UserError: the model cannot be built for images of this shape.
   """
-  model = build_from_registry(settings[groups.Model], dataset)
+  model = build_from_registry(settings.model, dataset)
   if not model.optimizer:
-    compile_with_flags(model, settings, settings.learning_rate)
+    compile_with_flags(model, settings, settings.optimizer.learning_rate)
   return model
 
 
@@ -58,12 +58,12 @@ def build_from_registry(settings: groups.Model, dataset: DataSet) -> tf.keras.Mo
 def compile_with_flags(model: tf.keras.Model, settings: Settings,
                        learning_rate: LearningRate) -> None:
   """Compiles the model with the optimizer of the flags and a loss that fits the last layer."""
-  optimizer = make_optimizer(settings.optimizer, learning_rate)
-  if settings.dtype == 'mixed' and settings.trains:
+  optimizer = make_optimizer(settings.optimizer.optimizer, learning_rate)
+  if settings.devices.dtype == 'mixed' and settings.run.trains:
     optimizer = LossScalingOptimizer(optimizer)
   model.compile(optimizer, loss=losses.default_loss(model))
-  if settings.weight_decay and settings.trains:
-    weight_decay.decay_kernels(model, settings.weight_decay)
+  if settings.optimizer.weight_decay and settings.run.trains:
+    weight_decay.decay_kernels(model, settings.optimizer.weight_decay)
 
 
 def check_flags_of_compiled_model(settings: Settings) -> None:
@@ -74,19 +74,19 @@ def check_flags_of_compiled_model(settings: Settings) -> None:
       package, or another loss.
   """
   def format_changed_flags(*names: str) -> str:
-    return ' '.join('--{}={}'.format(name, getattr(settings, name)) for name in names
-                    if getattr(settings, name) != all_flags()[name].default)
+    return ' '.join('--{}={}'.format(name, value) for name, value in settings.items()
+                    if name in names and value != all_flags()[name].default)
 
   rejected = format_changed_flags('lr_schedule', 'lr_warmup_epochs', 'scale_learning_rate', 'dtype',
                                   'weight_decay', 'label_smoothing')
-  if settings.trains and rejected:
+  if settings.run.trains and rejected:
     raise UserError('a compiled model trains with its own optimizer',
-                    '--model={} {}'.format(settings.model, rejected),
+                    '--model={} {}'.format(settings.model.model, rejected),
                     'omit these flags, or return the model without compiling it')
   ignored = format_changed_flags('optimizer', 'learning_rate')
-  if settings.trains and ignored:
+  if settings.run.trains and ignored:
     _LOG.warning('--model=%s is compiled with its own optimizer: %s has no effect',
-                 settings.model, ignored)
+                 settings.model.model, ignored)
 
 
 def make_model_preprocess(model: tf.keras.Model, settings: groups.Model,
@@ -123,22 +123,25 @@ def check_fits_checkpoint(model: tf.keras.Model, settings: Settings, path: str,
   """
   # A difference is None if the checkpoint fits.
   for flag, value, difference in (
-      ('model', settings.model, save_hook.model_difference(model, path)),
-      ('optimizer', settings.optimizer,
-       save_hook.optimizer_difference(model, path) if settings.trains else None),
-      ('dtype', settings.dtype, 'the checkpoint has no loss scale'
-       if settings.trains and settings.dtype == 'mixed' and save_hook.lacks_loss_scale(path)
-       else None),
-      ('preprocess', settings.preprocess,
-       'the pixel values were scaled differently' if settings.preprocess != checkpoint_flags.get(
-           'preprocess', settings.preprocess) else None)):
+      ('model', settings.model.model, save_hook.model_difference(model, path)),
+      ('optimizer', settings.optimizer.optimizer,
+       save_hook.optimizer_difference(model, path) if settings.run.trains else None),
+      ('dtype', settings.devices.dtype, 'the checkpoint has no loss scale'
+       if settings.run.trains and settings.devices.dtype == 'mixed'
+       and save_hook.lacks_loss_scale(path) else None),
+      ('preprocess', settings.model.preprocess, 'the pixel values were scaled differently'
+       if checkpoint_flags.get('preprocess', settings.model.preprocess)
+       != settings.model.preprocess else None)):
     if difference:
       saved_value = checkpoint_flags.get(flag, 'unknown')
-      path_flag = 'model_dir' if settings.checkpoint in choices.NAMED_CHECKPOINTS else 'checkpoint'
+      checkpoint = settings.checkpoints.checkpoint
+      path_flag, folder = (('model_dir', settings.run.model_dir)
+                           if checkpoint in choices.NAMED_CHECKPOINTS
+                           else ('checkpoint', checkpoint))
       raise UserError(
           'the checkpoint does not fit --' + flag,
           '{} at step {} was trained with --{}={}, not --{}={} ({})'.format(
-              getattr(settings, path_flag), tf.train.load_variable(path, tf.GraphKeys.GLOBAL_STEP),
+              folder, tf.train.load_variable(path, tf.GraphKeys.GLOBAL_STEP),
               flag, saved_value, flag, value, difference),
           'give another --' + path_flag + ('' if saved_value in ('unknown', value)
                                            else ', or --{}={}'.format(flag, saved_value)))

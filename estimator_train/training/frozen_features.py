@@ -11,7 +11,7 @@ from estimator_train.errors import UserError
 from estimator_train.inputs import array_cache
 from estimator_train.inputs.data import SingleEpoch
 from estimator_train.models.preprocessing import make_preprocess
-from estimator_train.settings import Settings, groups
+from estimator_train.settings import Settings
 from estimator_train.tf_patches.keras import source_layers
 
 _BATCH_SIZE = 32
@@ -72,12 +72,12 @@ def compute_features(frozen_part: tf.keras.Model, checkpoint: str, examples: Sin
   Raises:
     UserError: the features do not fit into the cache.
   """
-  dtype = np.dtype(settings.cache_features_dtype).type
+  dtype = np.dtype(settings.input.cache_features_dtype).type
   weight_values = [tf.train.load_variable(checkpoint, weight.op.name)
                    for weight in frozen_part.weights]
   shape = (examples.num_examples,) + frozen_part.output_shape[1:]
   # Features are always cached; if `--cache` names no folder, they are cached in memory.
-  cache = 'memory' if settings.cache in ('auto', 'none') else settings.cache
+  cache = 'memory' if settings.input.cache in ('auto', 'none') else settings.input.cache
 
   def fill(array: np.ndarray) -> None:
     _compute_features_into(array, frozen_part, weight_values, examples, settings, devices)
@@ -116,7 +116,7 @@ def _cache_key(frozen_part: tf.keras.Model, weight_values: List[np.ndarray],
                examples: SingleEpoch, settings: Settings) -> str:
   """Returns a digest of everything that determines the features."""
   digest = hashlib.md5('{} {} {} {}'.format(
-      examples.cache_key, settings.preprocess, settings.cache_features_dtype,
+      examples.cache_key, settings.model.preprocess, settings.input.cache_features_dtype,
       frozen_part.to_json()).encode())
   for value in weight_values:
     digest.update(value.tobytes())
@@ -128,12 +128,12 @@ def _compute_features_into(array: np.ndarray, frozen_part: tf.keras.Model,
                            settings: Settings, devices: Devices) -> None:
   """Computes the features of all examples in a new graph, and fills the array with the features."""
   with tf.Graph().as_default(), \
-      tf.Session(config=make_session_config(settings[groups.Devices], devices)) as session:
+      tf.Session(config=make_session_config(settings.devices, devices)) as session:
     tf.keras.backend.set_session(session)
     with tf.device(devices.names[0]):
       model = tf.keras.models.clone_model(frozen_part)
       pixels, _ = tf.data.make_one_shot_iterator(examples.make_input_fn(_BATCH_SIZE)()).get_next()
-      features = model(make_preprocess(settings.preprocess, *model.input_shape[1:])(pixels))
+      features = model(make_preprocess(settings.model.preprocess, *model.input_shape[1:])(pixels))
     model.set_weights(weight_values)
     array_cache.fill_in_batches(array, session.make_callable(features), 'frozen layers')
     tf.keras.backend.set_session(None)

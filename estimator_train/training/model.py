@@ -68,23 +68,23 @@ def prepare(run: Run) -> Model:
   # In a new graph, the layers get the same names even if this process has built models before. The
   # model is built outside the strategy's scope, as model_to_estimator requires.
   with tf.Graph().as_default():
-    if initial_weights.can_save_without_copy(settings[groups.Model]):
-      saved_weights.start_graph(settings.seed)
+    if initial_weights.can_save_without_copy(settings.model):
+      saved_weights.start_graph(settings.optimizer.seed)
     else:
-      tf.set_random_seed(settings.seed)
+      tf.set_random_seed(settings.optimizer.seed)
     with Phase('building the model'):
-      model = building.build_from_registry(settings[groups.Model], dataset)
+      model = building.build_from_registry(settings.model, dataset)
     if engine.size > 1:
       engine.join(_values_to_compare(run, model))
       run.start_up.end_phase('peers')
     is_chief = engine.worker.is_chief
-    if is_chief and settings.trains:
+    if is_chief and settings.run.trains:
       recovery.repair_model_dir(run.run_dir.path, run.start.checkpoint)
     with Phase('converting the model to an Estimator'):
       prepared = _convert(run, model)
   engine.announce(READY)
   run.start_up.end_phase('model')
-  if settings.trains and is_chief:
+  if settings.run.trains and is_chief:
     if prepared.schedule is not None and 0 < run.start.step < run.stop_step:
       _warn_of_changed_learning_rate(run)
     run.run_dir.record_flags_and_class_names(settings, dataset.labels)
@@ -97,7 +97,8 @@ def _convert(run: Run, model: tf.keras.Model) -> Model:
   settings, dataset, engine = run.settings, run.data.dataset, run.engine
   schedule = _compile(run, model)
   if run.start.checkpoint.path is not None:
-    run_dir = chosen_checkpoint.find_run_dir(settings.model_dir, settings.checkpoint)
+    run_dir = chosen_checkpoint.find_run_dir(settings.run.model_dir,
+                                             settings.checkpoints.checkpoint)
     building.check_fits_checkpoint(model, settings, run.start.checkpoint.path, run_dir.flags())
   summaries.register_gradient_norm(model.optimizer)
   _load_given_weights(run, model)
@@ -105,28 +106,28 @@ def _convert(run: Run, model: tf.keras.Model) -> Model:
   warm_start = _save_initial_weights(run, model, copier, run_config)
   one_hot = not losses.takes_class_indices(losses.get_loss(model))
   _wrap_loss(run, model)
-  hooks = ModelHooks(building.make_model_preprocess(model, settings[groups.Model], dataset),
+  hooks = ModelHooks(building.make_model_preprocess(model, settings.model, dataset),
                      summaries.register_batch if dataset.labels else None,
-                     functools.partial(_translate_errors, settings[groups.Model]),
+                     functools.partial(_translate_errors, settings.model),
                      '--dataset=' + dataset.name)
   frozen_part = None
-  with _translate_errors(settings[groups.Model]):
+  with _translate_errors(settings.model):
     estimator = training_estimator = to_estimator(
         copier, run_config, Weights(warm_start), hooks, num_classes=len(dataset.labels))
-    if settings.cache_features and settings.trains:
-      frozen_part, rest = frozen_features.split_model(model, settings.model)
+    if settings.input.cache_features and settings.run.trains:
+      frozen_part, rest = frozen_features.split_model(model, settings.model.model)
       rest.compile(model.optimizer, model.loss, loss_weights=model.loss_weights)
       training_estimator = to_estimator(
           ModelCopier(rest), run_config, Weights(warm_start, frozen_part=frozen_part),
           ModelHooks(lambda features: tf.cast(features, tf.float32), summaries.register_batch))
   tf.keras.backend.set_session(None)
   return Model(estimator, training_estimator, frozen_part, one_hot, schedule,
-               best_metric.resolve(settings[groups.Evaluation], model, bool(dataset.labels)))
+               best_metric.resolve(settings.evaluation, model, bool(dataset.labels)))
 
 
 def _compile(run: Run, model: tf.keras.Model) -> Optional[Schedule]:
   """Compiles the model with the flags; returns None if the model has its own optimizer."""
-  if run.settings.cache_features:
+  if run.settings.input.cache_features:
     run.data.dataset.require_images('--cache_features')
   if model.optimizer:
     building.check_flags_of_compiled_model(run.settings)
@@ -137,13 +138,13 @@ def _compile(run: Run, model: tf.keras.Model) -> Optional[Schedule]:
 
 def _load_given_weights(run: Run, model: tf.keras.Model) -> None:
   """Loads the weights of `--weights` into the model."""
-  if run.settings.weights == 'none':
+  if run.settings.model.weights == 'none':
     return
   # The first session of a process sets the options of the GPUs. Without this session, Keras would
   # make a session with default options.
-  session_config = make_session_config(run.settings[groups.Devices], run.engine.devices)
+  session_config = make_session_config(run.settings.devices, run.engine.devices)
   tf.keras.backend.set_session(tf.Session(config=session_config))
-  initial_weights.load_initial_weights(model, run.settings[groups.Model],
+  initial_weights.load_initial_weights(model, run.settings.model,
                                        run.data.dataset.image_shape)
 
 
@@ -154,22 +155,22 @@ def _save_initial_weights(
   settings, is_chief = run.settings, run.engine.worker.is_chief
   if run.start.checkpoint.path is not None:
     if is_chief:
-      initial_weights.warn_if_weights_differ(run.run_dir, settings[groups.Model], settings.seed)
+      initial_weights.warn_if_weights_differ(run.run_dir, settings.model, settings.optimizer.seed)
     return None
   if is_chief:
-    with _translate_errors(settings[groups.Model]):
-      initial_weights.save_initial_weights(model, copier, run_config, settings[groups.Model],
-                                           settings.weights != 'none')
+    with _translate_errors(settings.model):
+      initial_weights.save_initial_weights(model, copier, run_config, settings.model,
+                                           settings.model.weights != 'none')
   return saved_weights.warm_start_settings(
-      settings.model_dir, [weight.op.name for weight in model.weights])
+      settings.run.folder, [weight.op.name for weight in model.weights])
 
 
 def _wrap_loss(run: Run, model: tf.keras.Model) -> None:
   """Applies label smoothing and class weights; compiling the model again would remove metrics."""
   settings = run.settings
-  if settings.label_smoothing:
-    model.loss = losses.SmoothedLoss(losses.get_loss(model), settings.label_smoothing)
-  if settings.trains and settings.class_weights == 'balanced':
+  if settings.optimizer.label_smoothing:
+    model.loss = losses.SmoothedLoss(losses.get_loss(model), settings.optimizer.label_smoothing)
+  if settings.run.trains and settings.optimizer.class_weights == 'balanced':
     run.data.dataset.require_classes('--class_weights=balanced')
     assert run.data.train is not None
     model.loss = losses.weight_classes(
@@ -205,7 +206,7 @@ def _values_to_compare(run: Run, model: tf.keras.Model) -> Dict[str, str]:
 
 def _warn_of_changed_learning_rate(run: Run) -> None:
   """Warns if a learning rate flag has another value than in the previous run."""
-  flags = schedules.learning_rate_flags(run.settings[groups.Optimizer])
+  flags = schedules.learning_rate_flags(run.settings.optimizer)
   differences = run.run_dir.flag_differences(run.settings, flags)
   if differences:
     _LOG.warning('from step %d on, the learning rate differs from that of the previous run: %s',
@@ -216,13 +217,14 @@ def _log_setup(run: Run, schedule: Optional[Schedule]) -> None:
   """Logs the model, the data set, the devices, the batch sizes and the learning rate."""
   settings, engine = run.settings, run.engine
   _LOG.info('%s on %s: %s, %d replica(s) on %s%s, batch size %d global, %d per replica',
-            settings.model, settings.dataset, settings.distribution_strategy, engine.num_replicas,
-            ', '.join(engine.devices.display_names),
+            settings.model.model, settings.data.dataset, settings.devices.distribution_strategy,
+            engine.num_replicas, ', '.join(engine.devices.display_names),
             ' of {} workers'.format(engine.size) if engine.size > 1 else '',
-            settings.batch_size, engine.examples_per_replica)
-  if settings.trains and schedule is not None and (
-      settings.lr_schedule, settings.lr_warmup_epochs, settings.scale_learning_rate) != (
+            settings.optimizer.batch_size, engine.examples_per_replica)
+  flags = settings.optimizer
+  if settings.run.trains and schedule is not None and (
+      flags.lr_schedule, flags.lr_warmup_epochs, flags.scale_learning_rate) != (
           'constant', 0., 'none'):
-    _LOG.info('learning rate %s%s', schedule, '' if settings.scale_learning_rate == 'none' else (
-        '; scaled ({}) from batch size {}'.format(
-            settings.scale_learning_rate, settings.base_batch_size)))
+    _LOG.info('learning rate %s%s', schedule, '' if flags.scale_learning_rate == 'none' else (
+        '; scaled ({}) from batch size {}'.format(flags.scale_learning_rate,
+                                                  flags.base_batch_size)))

@@ -52,24 +52,24 @@ class Run(NamedTuple):
     """The settings and devices that affect the measurements, by their keys in the reports."""
     engine = self.engine
     return {
-        'global_batch_size': self.settings.batch_size,
+        'global_batch_size': self.settings.optimizer.batch_size,
         'per_replica_batch_size': engine.examples_per_replica,
         'num_replicas': engine.num_replicas,
         'num_workers': engine.size,
         'examples_per_step': engine.examples_per_step,
-        'dataset': self.settings.dataset,
-        'model': self.settings.model,
-        'distribution_strategy': self.settings.distribution_strategy,
+        'dataset': self.settings.data.dataset,
+        'model': self.settings.model.model,
+        'distribution_strategy': self.settings.devices.distribution_strategy,
         'devices': list(engine.devices.display_names),
-        'dtype': self.settings.dtype,
-        'enable_xla': self.settings.enable_xla,
+        'dtype': self.settings.devices.dtype,
+        'enable_xla': self.settings.devices.enable_xla,
         'tensorflow_version': tf.version.VERSION,
     }
 
   @property
   def skipped_images_result(self) -> Dict[str, Any]:
     """The entry of the result for skipped images; empty unless `--on_bad_image=skip`."""
-    if self.settings.on_bad_image != 'skip':
+    if self.settings.input.on_bad_image != 'skip':
       return {}
     return {'skipped_images': [image._asdict() for image in self.data.skipped_images]}
 
@@ -86,21 +86,22 @@ def open_run(settings: Settings, worker: Worker = SINGLE_WORKER) -> Run:
     UserError: a flag, the data or the checkpoint is invalid; nothing has been trained yet.
   """
   start_up = StartUpTimer()
-  run_dir = RunDir(settings.model_dir)
-  tf.logging.set_verbosity(tf.logging.INFO if settings.verbosity > 0 else tf.logging.ERROR)
-  _check_early_stopping_flags(settings[groups.Evaluation], worker)
-  devices = find_devices(settings[groups.Devices], worker.local_rank)
-  prepare_devices(settings[groups.Devices], devices, settings.trains)
+  run_dir = RunDir(settings.run.model_dir)
+  tf.logging.set_verbosity(tf.logging.INFO if settings.run.verbosity > 0 else tf.logging.ERROR)
+  _check_early_stopping_flags(settings.evaluation, worker)
+  devices = find_devices(settings.devices, worker.local_rank)
+  prepare_devices(settings.devices, devices, settings.run.trains)
   engine = make_engine(settings, worker, devices)
   start = find_start(settings, run_dir, engine)
   with Phase('preparing the data'):
     dataset = _obtain_dataset(settings)
     run_dir.make()
     data = open_data(dataset, settings, run_dir.path)
-  chosen_checkpoint.find_run_dir(settings.model_dir, settings.checkpoint).warn_of_missing_records(
-      start.step, bool(data.dataset.labels))
-  stop_step, schedule = start.step, Schedule(settings.learning_rate)
-  if settings.trains:
+  chosen_checkpoint.find_run_dir(
+      settings.run.model_dir, settings.checkpoints.checkpoint
+  ).warn_of_missing_records(start.step, bool(data.dataset.labels))
+  stop_step, schedule = start.step, Schedule(settings.optimizer.learning_rate)
+  if settings.run.trains:
     assert data.train is not None
     num_examples, examples_per_step = data.train.num_examples, engine.examples_per_step
     stop_step = total_train_steps(settings, num_examples, examples_per_step, start.step,
@@ -122,15 +123,16 @@ def _obtain_dataset(settings: Settings) -> DataSet:
   """Downloads missing files, checks class names, logs class counts, and returns the data set."""
   dataset = datasets.describe(settings)
   if dataset.files:
-    assert settings.data_dir is not None
-    download.download_files(dataset.files, settings.data_dir)
-  chosen_checkpoint.check_class_names(settings.model_dir, settings.checkpoint, dataset.labels)
-  source = make_source(dataset, dataset.train) if settings.trains else None
+    assert settings.data.data_dir is not None
+    download.download_files(dataset.files, settings.data.data_dir)
+  chosen_checkpoint.check_class_names(settings.run.model_dir, settings.checkpoints.checkpoint,
+                                      dataset.labels)
+  source = make_source(dataset, dataset.train) if settings.run.trains else None
   if source is not None and source.class_indices_are_known:
     counts = source.class_counts()
     _LOG.info('%d training images: %s; the largest class has %.1f times as many as the smallest%s',
               sum(counts), join_items(list(map('{} {}'.format, dataset.labels, counts))),
               max(counts) / min(counts),
-              '' if settings.class_weights != 'none' or max(counts) < 1.5 * min(counts)
+              '' if settings.optimizer.class_weights != 'none' or max(counts) < 1.5 * min(counts)
               else ' (--class_weights=balanced compensates for that)')
   return dataset

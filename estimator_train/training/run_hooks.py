@@ -58,20 +58,19 @@ class RunHooks:
     self._start_up = run.start_up
     self._first_step_phase = Phase('building the graph and running the first step')
     self._history = RecordSteps(run.start_up)
-    self._watchdog = StepWatchdog(settings.step_timeout_secs or math.inf,
+    self._watchdog = StepWatchdog(settings.cluster.step_timeout_secs or math.inf,
                                   engine.is_waiting_for_peer, _end_hanging_process)
     self.counter = StepCounter(engine.is_synchronous)
     metrics = BatchMetrics()
-    self.loss_check = finite.StopAtNonFiniteLoss(self.counter, metrics,
-                                                 settings.on_nan == 'skip', model.schedule)
+    self.loss_check = finite.StopAtNonFiniteLoss(
+        self.counter, metrics, settings.optimizer.on_nan == 'skip', model.schedule)
     self.summaries = WriteSummaries(self.counter, event_dir, settings, stop_step,
                                     run.data.dataset.labels)
     assert run.data.train is not None
     num_examples = run.data.train.num_examples
-    self._progress = progress.ShowProgress(self.counter, metrics, event_dir, stop_step,
-                                           settings.log_every_steps, engine.examples_per_step,
-                                           num_examples, model.schedule,
-                                           self._first_step_phase.end)
+    self._progress = progress.ShowProgress(
+        self.counter, metrics, event_dir, stop_step, settings.reporting.log_every_steps,
+        engine.examples_per_step, num_examples, model.schedule, self._first_step_phase.end)
     self.stop_hook = signal_hooks.StopOnSignal(signals, engine, self.counter)
     self._saver = _make_saver(run, evaluate_latest, self.stop_hook, signals)
     self._tracer = _make_tracer(run, self.counter)
@@ -110,9 +109,9 @@ class RunHooks:
 def _make_tracer(run: Run, counter: StepCounter) -> Optional[trace.TraceSteps]:
   """Makes the hook of `--trace_steps`; returns None if this run has no step to trace."""
   settings, stop_step = run.settings, run.stop_step
-  if settings.trace_steps is None:
+  if settings.reporting.trace_steps is None:
     return None
-  first, last = settings.trace_steps
+  first, last = settings.reporting.trace_steps
   if last <= run.start.step or first > stop_step:
     _LOG.warning('no step of --trace_steps=%d:%d is traced: this run trains steps %d to %d', first,
                  last, run.start.step + 1, stop_step)
@@ -126,9 +125,10 @@ def _make_saver(run: Run, evaluate_latest: Optional[EvaluateLatest],
   """Makes the hook that saves checkpoints, and that calls `evaluate_latest` after some saves."""
   settings = run.settings
   listeners = []
-  save_steps = settings.save_checkpoints_steps
-  if settings.eval_every_steps and evaluate_latest:
-    save_steps = save_steps or settings.eval_every_steps
+  save_steps = settings.checkpoints.save_checkpoints_steps
+  eval_steps = settings.evaluation.eval_every_steps
+  if eval_steps and evaluate_latest:
+    save_steps = save_steps or eval_steps
 
     def evaluate() -> None:
       if stop_hook.has_stop_signal:  # The resumed run will evaluate this checkpoint.
@@ -140,12 +140,11 @@ def _make_saver(run: Run, evaluate_latest: Optional[EvaluateLatest],
         stop_hook.request_stop()
 
     listeners.append(save_hook.CallEveryNSteps(
-        settings.eval_every_steps, _evaluations_due_after(run, settings.eval_every_steps),
-        run.stop_step, evaluate))
-  save_secs = settings.save_checkpoints_secs
+        eval_steps, _evaluations_due_after(run, eval_steps), run.stop_step, evaluate))
+  save_secs = settings.checkpoints.save_checkpoints_secs
   if save_steps is None and save_secs is None:
     save_secs = DEFAULT_SAVE_SECS
-  retrying_saver = RetryingSaver(run.run_dir, settings.save_retry_secs,
+  retrying_saver = RetryingSaver(run.run_dir, settings.checkpoints.save_retry_secs,
                                  is_stopping=lambda: signals.stop_signum is not None)
   return save_hook.SaveCheckpoints(run.run_dir.path, save_steps, save_secs, retrying_saver,
                                    listeners)

@@ -158,30 +158,30 @@ def make_schedule(settings: Settings, num_examples: Optional[int], examples_per_
   def epochs_to_steps(flag: str, epochs: float) -> int:
     if epochs and num_examples is None:
       raise UserError('an infinite data set has no epochs',
-                      '--dataset={} --{}={}'.format(settings.dataset, flag, epochs),
+                      '--dataset={} --{}={}'.format(settings.data.dataset, flag, epochs),
                       'omit --' + flag)
     return steps_for_epochs(epochs, num_examples or 0, examples_per_step)
 
-  scale = learning_rate_scale(settings[groups.Optimizer])
-  rate = settings.learning_rate * scale
-  warmup_steps = epochs_to_steps('lr_warmup_epochs', settings.lr_warmup_epochs)
+  scale = learning_rate_scale(settings.optimizer)
+  rate = settings.optimizer.learning_rate * scale
+  warmup_steps = epochs_to_steps('lr_warmup_epochs', settings.optimizer.lr_warmup_epochs)
   boundaries = [epochs_to_steps('lr_boundaries_epochs', epochs)
-                for epochs in settings.lr_boundaries_epochs]
-  values = [value * scale for value in settings.lr_values]
-  if settings.lr_schedule == 'constant':
+                for epochs in settings.optimizer.lr_boundaries_epochs]
+  values = [value * scale for value in settings.optimizer.lr_values]
+  if settings.optimizer.lr_schedule == 'constant':
     return Schedule(rate, warmup_steps)
-  if settings.lr_schedule == 'piecewise':
+  if settings.optimizer.lr_schedule == 'piecewise':
     return Piecewise(values, boundaries, warmup_steps)
-  if settings.lr_schedule not in _DECAY_SCHEDULES:
-    raise ValueError('no schedule is implemented for {!r}'.format(settings.lr_schedule))
+  if settings.optimizer.lr_schedule not in _DECAY_SCHEDULES:
+    raise ValueError('no schedule is implemented for {!r}'.format(settings.optimizer.lr_schedule))
   end_step = boundaries[0] if boundaries else stop_step
   if warmup_steps >= end_step:
     raise UserError('the warm-up must end before the decay of the learning rate ends',
                     '--lr_warmup_epochs={} is {} steps, and the decay ends at step {}'.format(
-                        settings.lr_warmup_epochs, warmup_steps, end_step),
+                        settings.optimizer.lr_warmup_epochs, warmup_steps, end_step),
                     'give a shorter --lr_warmup_epochs, or train longer')
   end_rate = values[0] if values else 0.
-  return _DECAY_SCHEDULES[settings.lr_schedule](rate, end_rate, end_step, warmup_steps)
+  return _DECAY_SCHEDULES[settings.optimizer.lr_schedule](rate, end_rate, end_step, warmup_steps)
 
 
 def learning_rate_flags(settings: groups.Optimizer) -> List[str]:

@@ -9,7 +9,7 @@ from estimator_train.cluster.worker import EVALUATOR
 from estimator_train.distribution.engines.engine import Engine
 from estimator_train.errors import PeerLost
 from estimator_train.run_dir.run_files import RunDir
-from estimator_train.settings import Settings, groups
+from estimator_train.settings import Settings
 from estimator_train.training.checkpoints import chosen_checkpoint, recovery, save_hook
 from estimator_train.training.checkpoints.recovery import RecoveredCheckpoint
 from estimator_train.training.evaluation import early_stopping
@@ -45,11 +45,11 @@ def find_start(settings: Settings, run_dir: RunDir, engine: Engine) -> Start:
     PeerLost: this process is the evaluator, and the chief has not saved a checkpoint in time.
     UserError: the checkpoint does not exist or does not load.
   """
-  if not settings.trains:
+  if not settings.run.trains:
     return Start(_without_skipped(*chosen_checkpoint.resolve_checkpoint(
-        settings[groups.Run], settings.checkpoint)))
+        settings.run, settings.checkpoints.checkpoint)))
   if engine.worker.role == EVALUATOR:
-    _wait_for_checkpoint(run_dir, settings.start_timeout_secs)
+    _wait_for_checkpoint(run_dir, settings.cluster.start_timeout_secs)
     # The checkpoint is not verified, because the chief may delete it during the verification.
     checkpoint = _without_skipped(*save_hook.latest_checkpoint_and_step(run_dir.path))
   else:
@@ -58,9 +58,9 @@ def find_start(settings: Settings, run_dir: RunDir, engine: Engine) -> Start:
   previous_batch_size = run_dir.flags().get('batch_size', '')
   examples_seen = run_dir.examples_seen(
       checkpoint.step, engine.examples_per_step if not previous_batch_size.isdigit() else
-      engine.examples_per_step * int(previous_batch_size) // settings.batch_size)
+      engine.examples_per_step * int(previous_batch_size) // settings.optimizer.batch_size)
   return Start(checkpoint, examples_seen, early_stopping.read_stop_reason(
-      run_dir, settings[groups.Evaluation], checkpoint.step))
+      run_dir, settings.evaluation, checkpoint.step))
 
 
 def _without_skipped(path: Optional[str], step: int) -> RecoveredCheckpoint:

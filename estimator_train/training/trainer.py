@@ -14,7 +14,6 @@ from estimator_train.inputs.file_errors import translate_errors
 from estimator_train.inputs.source import InputFn
 from estimator_train.process.signals import SignalState
 from estimator_train.reports.step_times import Timing
-from estimator_train.settings import groups
 from estimator_train.tf_patches import estimator as estimator_patches, saved_weights
 from estimator_train.training import frozen_features
 from estimator_train.training.checkpoints import save_hook
@@ -64,7 +63,7 @@ def train(run: Run, model: Model, signals: SignalState,
   if run.start.step:
     _LOG.info('resuming from step %d, %d examples seen, in %s', run.start.step,
               run.start.examples_seen, run.run_dir.path)
-    if run.settings.input_pipeline == 'published':
+    if run.settings.input.input_pipeline == 'published':
       _LOG.warning('--input_pipeline=published starts another epoch instead of continuing with '
                    'the next example')
   if run.engine.worker.is_chief:
@@ -144,7 +143,7 @@ def _make_outcome(run: Run, signals: SignalState, hooks: RunHooks) -> Outcome:
   has_stopped, signum, stop_reason = hooks.stop_hook.has_stopped, signals.stop_signum, None
   if has_stopped and signum is None:
     stop_reason = early_stopping.read_stop_reason(
-        run.run_dir, run.settings[groups.Evaluation], last_step)
+        run.run_dir, run.settings.evaluation, last_step)
   return Outcome(hooks.make_timing(last_step), signum,
                  has_stopped and stop_reason is None, stop_reason)
 

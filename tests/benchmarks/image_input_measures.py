@@ -77,7 +77,7 @@ def cold(data: Dict[str, Any], batch_size: int) -> Dict[str, float]:
       ('published', _make_published_input_fn(dataset, batch_size)),
       ('package', _make_input_fn(make_source(dataset, dataset.train), settings, True, batch_size)),
       ('from_memory', image_yardsticks.make_decoding_from_memory(
-          [_read(file) for file in split.files], settings.image_size[:2], batch_size)),
+          [_read(file) for file in split.files], settings.data.image_size[:2], batch_size)),
       ('decoding', _make_decoding_input_fn(split, batch_size))):
     with _opened(input_fn) as take:
       evict_from_page_cache(split.files)
@@ -191,7 +191,7 @@ def head(steps: int, **rest: Any) -> Dict[str, float]:
   """Measures the same steps on one random batch of features, over and over."""
   run, model = _prepare(steps, {'cache_features': True}, **rest)
   frozen, labels = model.frozen_part, run.data.dataset.labels
-  batch_size, seed = run.engine.examples_per_replica, run.settings.seed
+  batch_size, seed = run.engine.examples_per_replica, run.settings.optimizer.seed
   assert frozen is not None
 
   def input_fn() -> tf.data.Dataset:
@@ -328,7 +328,7 @@ def _train(run: Run, model: Model, input_fn: InputFn, steps: int) -> float:
   history = RecordSteps(StartUpTimer())
   model.training_estimator.train(input_fn, hooks=[history], max_steps=run.stop_step)
   secs = history.ended[-1] - history.ended[-1 - steps]
-  return steps * run.settings.batch_size / secs
+  return steps * run.settings.optimizer.batch_size / secs
 
 
 if __name__ == '__main__':

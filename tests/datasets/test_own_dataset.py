@@ -51,7 +51,7 @@ def test_arrays_are_read_by_the_flags(describe):
 
 def test_the_flags_name_and_the_settings_reach_the_function(describe):
   def data(settings):
-    return DATA._replace(labels=list(settings.labels))
+    return DATA._replace(labels=list(settings.data.labels))
 
   dataset, _ = describe(data, labels=['a', 'b'])
   assert (dataset.name, dataset.labels) == ('mine:data', ('a', 'b'))

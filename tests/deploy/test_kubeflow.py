@@ -72,12 +72,13 @@ def test_tasks_fit_the_strategy(name, kinds, monkeypatch):
   assert all(container(spec)['args'] == args for spec in specs.values())
   assert 'command' not in container(specs['Worker'])  # The image has it.
   settings = command_line.parse(args)
-  assert settings.distribution_strategy == name and '--distribution_strategy=' + name in args
-  assert settings.train_epochs  # By the flagfile.
+  assert settings.devices.distribution_strategy == name
+  assert '--distribution_strategy=' + name in args
+  assert settings.duration.train_epochs  # By the flagfile.
   gpus = {kind: container(spec)['resources']['limits'].get('nvidia.com/gpu', 0)
           for kind, spec in specs.items()}
   assert all((count > 0) == (kind != 'PS') for kind, count in gpus.items())
-  assert settings.batch_size == 64 * sum(
+  assert settings.optimizer.batch_size == 64 * sum(
       spec['replicas'] * gpus[kind] for kind, spec in specs.items())
   mounts = {mount['mountPath'] for mount in container(specs['Worker'])['volumeMounts']}
   local = command_line.parse([arg for arg in args
@@ -121,10 +122,11 @@ def test_mpi_job_fits_the_program_and_its_image(monkeypatch):
   worker, args = specs['Worker'], container(specs['Launcher'])['args']
   assert args[args.index('-np') + 1] == str(worker['replicas'])
   settings = command_line.parse(args[args.index('estimator_train') + 1:])
-  assert settings.distribution_strategy == 'horovod'
-  assert settings.batch_size == 64 * worker['replicas']
+  assert settings.devices.distribution_strategy == 'horovod'
+  assert settings.optimizer.batch_size == 64 * worker['replicas']
   mounts = {mount['mountPath'] for mount in container(worker)['volumeMounts']}
-  assert {'/' + path.split('/')[1] for path in (settings.model_dir, settings.data_dir)} < mounts
+  folders = (settings.run.model_dir, settings.data.data_dir)
+  assert {'/' + path.split('/')[1] for path in folders} < mounts
   home = re.search(r'^ENV HOME=(.*)$', MPI_DOCKERFILE, re.MULTILINE).group(1)
   assert job('horovod')['spec']['sshAuthMountPath'] == home + '/.ssh'
   port, = container(worker)['ports']

@@ -94,7 +94,8 @@ def test_parts_that_fail_are_run_again(run, tmp_path):
     run('fashion_mnist', Runs(lambda settings: True))
   assert error.value.result['rows'][0]['measured'] == 'failed'
   assert (tmp_path / 'ledger.json').exists()
-  first, second, third = Runs(lambda settings: settings.train_steps == 1000), Runs(), Runs()
+  first = Runs(lambda settings: settings.duration.train_steps == 1000)
+  second, third = Runs(), Runs()
   row = run('fashion_mnist', first)['rows'][0]
   assert (row['measured'], row['why'], row['ratio']) == (
       'failed', 'a fault: 256: fix it', None)

@@ -74,7 +74,7 @@ def test_result(sweep, tmp_path, log_lines):
 
 def test_a_failed_point_is_reported_and_tried_again(sweep, log_lines, monkeypatch):
   def fails(settings):
-    return settings.num_cpu_replicas == 2 and settings.batch_size == 128
+    return settings.devices.num_cpu_replicas == 2 and settings.optimizer.batch_size == 128
 
   terminal = io.StringIO()
   terminal.isatty = lambda: True
@@ -117,14 +117,16 @@ def test_flags_of_the_runs(sweep):
         '--batch_size=12', '--learning_rate=1000', '--lr_warmup_epochs=2', '--lr_schedule=cosine',
         '--weights={}'.format(__file__))
   for name, (_, _, settings) in zip(runs.seen, runs.launches):
-    replicas, is_weak = settings.num_cpu_replicas, '-weak-' in name
-    assert (settings.mode, settings.num_gpus, name[3]) == ('train', 0, str(replicas))
-    assert settings.batch_size == 12 * (replicas if is_weak else 1)
+    replicas, is_weak = settings.devices.num_cpu_replicas, '-weak-' in name
+    assert (settings.run.mode, settings.devices.num_gpus, name[3]) == ('train', 0, str(replicas))
+    assert settings.optimizer.batch_size == 12 * (replicas if is_weak else 1)
     # No checkpoint between the steps that are timed.
-    assert settings.save_checkpoints_steps is None and settings.save_checkpoints_secs > 10 ** 9
-    assert (settings.train_steps, settings.seed, settings.optimizer) == (50, 7, 'sgd')
-    assert settings.learning_rate < 1e-6
-    assert (settings.weights, settings.lr_warmup_epochs, settings.lr_schedule) == (
+    assert settings.checkpoints.save_checkpoints_steps is None
+    assert settings.checkpoints.save_checkpoints_secs > 10 ** 9
+    flags = settings.optimizer
+    assert (settings.duration.train_steps, flags.seed, flags.optimizer) == (50, 7, 'sgd')
+    assert flags.learning_rate < 1e-6
+    assert (settings.model.weights, flags.lr_warmup_epochs, flags.lr_schedule) == (
         'none', 0, 'constant')
 
 
@@ -132,7 +134,8 @@ def test_synthetic_images_are_the_same_work(sweep, tmp_path, image_folders):
   runs = Runs()
   sweep(runs, *image_flags(image_folders)[:2], '--image_size=20,24', '--class_weights=balanced',
         '--throughput_warmup_steps=5', '--repeats=1')
-  assert {(name.split('-')[2], settings.dataset, settings.class_weights, settings.train_steps)
+  assert {(name.split('-')[2], settings.data.dataset, settings.optimizer.class_weights,
+           settings.duration.train_steps)
           for name, settings in zip(runs.seen, runs.settings)} == {
               (REAL, 'image_folder', 'balanced', 25), (SYNTHETIC, 'synthetic', 'none', 25)}
   for _, _, settings in runs.launches:
@@ -141,7 +144,7 @@ def test_synthetic_images_are_the_same_work(sweep, tmp_path, image_folders):
   runs = Runs()
   sweep(runs, '--dataset=synthetic', '--image_size=30,40', '--model_dir={}'.format(tmp_path))
   assert len(runs.seen) == 6  # All input is synthetic.
-  assert {settings.image_size for _, _, settings in runs.launches} == {(30, 40)}
+  assert {settings.data.image_size for _, _, settings in runs.launches} == {(30, 40)}
 
 
 def test_order_of_the_runs():
@@ -205,8 +208,8 @@ def test_number_and_kind_of_replicas_or_workers(sweep, tmp_path, monkeypatch):
     runs = Runs()
     result = sweep(runs, '--model_dir={}'.format(tmp_path / str(number)), '--repeats=1',
                    '--dataset=synthetic', '--num_cpu_replicas=0', *given.split())
-    assert max((workers, settings.num_gpus * bool(settings.num_gpus > 0),
-                settings.num_cpu_replicas) for workers, _, settings in runs.launches) == most
+    assert max((workers, max(settings.devices.num_gpus, 0), settings.devices.num_cpu_replicas)
+               for workers, _, settings in runs.launches) == most
     assert result['device_kind'] == kind[0] and (kind[1] or 'None') in str(result['note'])
     is_pinned = kind == pinned
     assert result['cores_per_worker'] == (int(is_pinned) if kind[0] == 'cpu' else None)

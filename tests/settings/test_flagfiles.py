@@ -35,7 +35,7 @@ def test_good(write, text):
   write('a.flags', text)
   write('enough.flags', ENOUGH)
   settings = command_line.parse(['--flagfile=enough.flags', '-flagfile', 'a.flags'])
-  assert settings.batch_size == 64
+  assert settings.optimizer.batch_size == 64
 
 
 def test_a_flagfile_in_another_is_in_its_place(write, tmp_path):
@@ -45,7 +45,7 @@ def test_a_flagfile_in_another_is_in_its_place(write, tmp_path):
   # Twice is no loop.
   settings = command_line.parse(['--flagfile=a.flags', '--flagfile={}/in/b.flags'.format(tmp_path),
                           '--flagfile=a.flags'])
-  assert (settings.batch_size, settings.seed) == (2, 3)
+  assert (settings.optimizer.batch_size, settings.optimizer.seed) == (2, 3)
 
 
 def test_mistakes_are_found_by_file_and_line(write):

@@ -18,7 +18,7 @@ from training_runs import assert_same, train as train_settings, variables_by_ste
 
 from estimator_train.distribution import devices
 from estimator_train.errors import UserError
-from estimator_train.settings import Settings, groups
+from estimator_train.settings import Settings
 from estimator_train.tf_patches import strategies
 from estimator_train.tf_patches.optimizers import LossScalingOptimizer
 from estimator_train.training.optimizers import make_optimizer
@@ -31,7 +31,7 @@ def settings_of(**values):
 
 
 def ready(settings, on):
-  devices.prepare_devices(settings[groups.Devices], on, settings.trains)
+  devices.prepare_devices(settings.devices, on, settings.run.trains)
 
 
 @pytest.mark.parametrize('values, factors, expected', [

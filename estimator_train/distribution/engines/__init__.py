@@ -28,14 +28,14 @@ def make_engine(settings: Settings, worker: Worker, devices: Devices) -> Engine:
     UserError: the batch size is not divisible by the number of replicas.
     ValueError: the strategy is not implemented for several workers.
   """
-  strategy = settings.distribution_strategy
+  strategy = settings.devices.distribution_strategy
   if worker.size > 1 and worker.role != EVALUATOR:
     if strategy not in _MULTI_WORKER_ENGINES:
       raise ValueError('no engine for several workers is implemented for {!r}'.format(strategy))
     if worker.cluster is not None:
       os.environ['TF_CONFIG'] = worker.cluster.to_tf_config()
     return _MULTI_WORKER_ENGINES[strategy](settings, worker, devices)
-  if settings.trains and strategy in MULTI_WORKER_STRATEGIES and worker.role != EVALUATOR:
+  if settings.run.trains and strategy in MULTI_WORKER_STRATEGIES and worker.role != EVALUATOR:
     _LOG.info('--distribution_strategy=%s with one worker: TF_CONFIG %s', strategy,
               'names no other task' if 'TF_CONFIG' in os.environ else 'is not set'
               + (', and no launcher has started several processes' if strategy == 'horovod'

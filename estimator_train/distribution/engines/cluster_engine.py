@@ -18,7 +18,7 @@ from estimator_train.distribution.devices import Devices, collective_communicati
 from estimator_train.distribution.engines.engine import Engine
 from estimator_train.errors import NonFiniteLoss
 from estimator_train.process.signals import exit_now
-from estimator_train.settings import Settings, groups
+from estimator_train.settings import Settings
 from estimator_train.tf_patches import estimator as estimator_patches, multi_worker_mirrored
 
 _LOG = logging.getLogger('estimator_train')
@@ -42,7 +42,7 @@ class ClusterEngine(Engine):
     """Returns the cluster, after a check of the addresses of its tasks."""
     cluster = self.worker.cluster
     assert cluster is not None
-    wait_for_network(cluster, self.settings.start_timeout_secs)
+    wait_for_network(cluster, self.settings.cluster.start_timeout_secs)
     return cluster
 
   def join(self, shared_values: Mapping[str, str]) -> None:
@@ -127,7 +127,7 @@ class CollectiveEngine(ClusterEngine):
 
   def make_strategy(self) -> Optional[tf.distribute.Strategy]:
     return multi_worker_mirrored.make_strategy(
-        self.devices.names, collective_communication(self.settings[groups.Devices]))
+        self.devices.names, collective_communication(self.settings.devices))
 
 
 def join_peers(settings: Settings, cluster: Cluster, shared_values: Mapping[str, str],
@@ -148,9 +148,9 @@ def join_peers(settings: Settings, cluster: Cluster, shared_values: Mapping[str,
                  if name not in _FLAGS_THAT_MAY_DIFFER}
   connections = rendezvous.connect(
       cluster, dict(flag_values, **shared_values, TensorFlow=tf.version.VERSION),
-      StartTimeout(settings.start_timeout_secs), listener,
+      StartTimeout(settings.cluster.start_timeout_secs), listener,
       os.environ.get(rendezvous.KEY_VARIABLE, ''))
-  peers = Peers(cluster, connections, settings.peer_timeout_secs, _end_process)
+  peers = Peers(cluster, connections, settings.cluster.peer_timeout_secs, _end_process)
   _LOG.info('all %d tasks are connected: %s', len(cluster.members),
             tf_config.describe_task_counts(cluster))
   return peers

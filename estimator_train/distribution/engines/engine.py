@@ -7,7 +7,7 @@ import tensorflow.compat.v1 as tf
 
 from estimator_train.cluster.worker import EVALUATOR, Worker
 from estimator_train.distribution.devices import Devices, make_local_strategy, make_session_config
-from estimator_train.settings import Settings, groups, per_replica_batch_size
+from estimator_train.settings import Settings, per_replica_batch_size
 
 
 class Engine:
@@ -37,7 +37,8 @@ class Engine:
   def __init__(self, settings: Settings, worker: Worker, devices: Devices) -> None:
     self.settings, self.worker, self.devices = settings, worker, devices
     self.size = 1 if worker.role == EVALUATOR else worker.size
-    self.examples_per_replica = per_replica_batch_size(settings.batch_size, self.num_replicas)
+    self.examples_per_replica = per_replica_batch_size(settings.optimizer.batch_size,
+                                                       self.num_replicas)
 
   @property
   def num_replicas(self) -> int:
@@ -49,8 +50,8 @@ class Engine:
     """Number of examples per global step."""
     # Do not test `is_synchronous` here: it is also True for the evaluator of an asynchronous
     # cluster, whose workers use only their part of the batch per global step.
-    is_asynchronous = self.settings.distribution_strategy == 'parameter_server'
-    return self.settings.batch_size // (self.worker.size if is_asynchronous else 1)
+    is_asynchronous = self.settings.devices.distribution_strategy == 'parameter_server'
+    return self.settings.optimizer.batch_size // (self.worker.size if is_asynchronous else 1)
 
   @property
   def examples_per_worker(self) -> int:
@@ -69,23 +70,23 @@ class Engine:
 
   def make_strategy(self) -> Optional[tf.distribute.Strategy]:
     """Makes the strategy for training; returns None for an Estimator without a strategy."""
-    return make_local_strategy(self.settings[groups.Devices], self.devices)
+    return make_local_strategy(self.settings.devices, self.devices)
 
   def make_run_config(self) -> tf.estimator.RunConfig:
     """Makes the RunConfig for training and evaluation."""
     return tf.estimator.RunConfig(
-        model_dir=self.settings.model_dir,
-        tf_random_seed=self.settings.seed,
+        model_dir=self.settings.run.model_dir,
+        tf_random_seed=self.settings.optimizer.seed,
         train_distribute=self.make_strategy(),
-        session_config=make_session_config(self.settings[groups.Devices], self.devices,
+        session_config=make_session_config(self.settings.devices, self.devices,
                                            in_cluster=self.uses_server),
         save_checkpoints_steps=None,  # The hook SaveCheckpoints saves them.
         save_checkpoints_secs=None,
-        keep_checkpoint_max=self.settings.keep_checkpoint_max,
+        keep_checkpoint_max=self.settings.checkpoints.keep_checkpoint_max,
         # In a cluster, Estimator must not compute summaries: it would do so only on the chief, and
         # a summary can contain collective operations, which wait for all workers. Only the hook
         # WriteSummaries then writes summaries.
-        save_summary_steps=self.settings.log_every_steps if self.size == 1 else 0,
+        save_summary_steps=self.settings.reporting.log_every_steps if self.size == 1 else 0,
         log_step_count_steps=None)
 
   def join(self, shared_values: Mapping[str, str]) -> None:

@@ -40,10 +40,10 @@ class HorovodEngine(ClusterEngine):
     if launch is None:
       return super()._find_cluster()
     if self.worker.is_chief:
-      cluster, self._listener = launches.publish_address(launch, self.settings.model_dir)
+      cluster, self._listener = launches.publish_address(launch, self.settings.run.folder)
       return cluster
-    return launches.wait_for_address(launch, self.settings.model_dir,
-                                     self.settings.start_timeout_secs, _LOG.info)
+    return launches.wait_for_address(launch, self.settings.run.folder,
+                                     self.settings.cluster.start_timeout_secs, _LOG.info)
 
   def join(self, shared_values: Mapping[str, str]) -> None:
     import horovod
@@ -51,7 +51,7 @@ class HorovodEngine(ClusterEngine):
 
   def _start_communication(self) -> None:
     if self.worker.launch is not None and self.worker.is_chief:
-      launches.remove_address(self.settings.model_dir)
+      launches.remove_address(self.settings.run.folder)
     if not self._launcher_connects_ranks():
       self._connect_ranks()
     try:

@@ -17,7 +17,7 @@ class ParameterServerEngine(ClusterEngine):
   def first_example(self, examples_seen: int) -> int:
     # The workers use their shards of a batch in different global steps, and a checkpoint may be
     # saved between two of these steps. A resumed run repeats the whole batch.
-    batch_size = self.settings.batch_size
+    batch_size = self.settings.optimizer.batch_size
     return examples_seen // batch_size * batch_size
 
   def make_strategy(self) -> Optional[tf.distribute.Strategy]:
@@ -36,7 +36,7 @@ def serve_variables(settings: Settings, worker: Worker) -> Dict[str, Any]:
   """
   cluster = worker.cluster
   assert cluster is not None
-  wait_for_network(cluster, settings.start_timeout_secs)
+  wait_for_network(cluster, settings.cluster.start_timeout_secs)
   peers = join_peers(settings, cluster, {})  # The other shared values describe data and model.
   server = tf.train.Server(
       tf.train.ClusterSpec({kind: list(addresses) for kind, addresses in cluster.addresses.items()
@@ -46,4 +46,4 @@ def serve_variables(settings: Settings, worker: Worker) -> Dict[str, Any]:
   peers.wait_until_finished()  # The chief waits for the other workers.
   peers.finish()
   del server
-  return {'mode': settings.mode, 'model_dir': settings.model_dir, 'task': worker.name}
+  return {'mode': settings.run.mode, 'model_dir': settings.run.model_dir, 'task': worker.name}

@@ -15,7 +15,7 @@ from estimator_train.modes.input_benchmark import rates, report
 from estimator_train.process import memory
 from estimator_train.reports import page
 from estimator_train.run_dir.run_files import RunDir
-from estimator_train.settings import Settings, groups
+from estimator_train.settings import Settings
 from estimator_train.training.model import prepare
 from estimator_train.training.run import open_run
 
@@ -24,11 +24,11 @@ _LOG = logging.getLogger('estimator_train')
 
 def run(settings: Settings) -> Dict[str, Any]:
   """Returns the result: the rates of the input and of the model, a verdict and advice."""
-  if settings.cache_features:
+  if settings.input.cache_features:
     raise UserError('--mode=input_benchmark measures how images are read, but training with '
                     '--cache_features reads no images', '--cache_features', 'omit it')
-  if settings.model_dir:
-    RunDir(settings.model_dir).make()
+  if settings.run.model_dir:
+    RunDir(settings.run.model_dir).make()
   # The model is trained in a temporary folder, because the user's model_dir may have checkpoints.
   with tempfile.TemporaryDirectory(prefix='input_benchmark-') as folder:
     run = open_run(_make_training_settings(settings, folder))
@@ -44,14 +44,14 @@ def run(settings: Settings) -> Dict[str, Any]:
   environment = report.Environment(
       threads.available_cores(), free_bytes,
       all(name.startswith('/cpu') for name in run.engine.devices.names),
-      models.has_imagenet_weights(settings.model))
-  input_settings = attr.evolve(settings[groups.Input], cache=resolve_cache(
-      run.data.train, settings[groups.Input]))
+      models.has_imagenet_weights(settings.model.model))
+  input_settings = attr.evolve(settings.input, cache=resolve_cache(
+      run.data.train, settings.input))
   summary = report.summarize(input_settings, measurement, model_segments, environment)
   # `run.conditions` are the settings and devices that affect the rates, such as the batch size.
-  result = report.write_report(settings[groups.Run], input_settings, run.conditions, summary,
+  result = report.write_report(settings.run, input_settings, run.conditions, summary,
                                environment.cores)
-  page.write_page_of_finished_run(settings.model_dir, settings[groups.Reporting])
+  page.write_page_of_finished_run(settings.run.model_dir, settings.reporting)
   return result
 
 

@@ -91,10 +91,11 @@ def measure_input(run: Run, one_hot: bool) -> InputMeasurement:
   settings, source = run.settings, run.data.train
   assert source is not None
   num_examples = source.num_examples
-  batching = data.make_batching(source.dataset, settings, one_hot, settings.batch_size)
-  cache = data.resolve_cache(source, settings[groups.Input])
+  batching = data.make_batching(source.dataset, settings, one_hot, settings.optimizer.batch_size)
+  cache = data.resolve_cache(source, settings.input)
   is_cached = cache != 'none' or source.is_in_memory
-  num_batches = None if num_examples is None else math.ceil(num_examples / settings.batch_size)
+  num_batches = (None if num_examples is None
+                 else math.ceil(num_examples / settings.optimizer.batch_size))
   evicted_files = source.files() + _find_cache_files(cache)
   evict_from_page_cache(evicted_files)
   bytes_before, began = bytes_read_from_storage(), clock()
@@ -106,11 +107,11 @@ def measure_input(run: Run, one_hot: bool) -> InputMeasurement:
   cold_passes, pixels = _run_cold_passes(
       train_input_fn, settings, 1 if is_cached else _NUM_COLD_PASSES, num_batches, evicted_files)
   bytes_after = bytes_read_from_storage()
-  batches_read = min(examples for examples, _ in cold_passes) // settings.batch_size
+  batches_read = min(examples for examples, _ in cold_passes) // settings.optimizer.batch_size
   max_batches = None
   if not is_cached and num_batches is not None and batches_read < num_batches:
     max_batches = batches_read - 1  # A warm pass takes one more batch, which is not timed.
-  stage_input_fns = {} if settings.input_pipeline == 'published' else source.stage_input_fns(
+  stage_input_fns = {} if settings.input.input_pipeline == 'published' else source.stage_input_fns(
       batching, is_cached, train_input_fn)
   warm_passes = _run_warm_passes(
       stage_input_fns or {'train': train_input_fn}, settings, max_batches)
@@ -205,11 +206,12 @@ def _run_cold_passes(input_fn: InputFn, settings: Settings, num_passes: int,
                      files: List[FilePath]) -> Tuple[List[ExamplesAndSecs], np.ndarray]:
   """Runs passes, evicts the files before all but the first, and also returns pixels of a batch."""
   passes = []
-  with _open_pipelines({'train': input_fn}, settings[groups.Devices]) as pipelines:
+  with _open_pipelines({'train': input_fn}, settings.devices) as pipelines:
     for index in range(num_passes):
       if index:
         evict_from_page_cache(files)
-      passes.append(pipelines['train'].run_pass(settings.batch_size, _COLD_PASS_SECS, max_batches))
+      passes.append(pipelines['train'].run_pass(settings.optimizer.batch_size, _COLD_PASS_SECS,
+                                                max_batches))
     return passes, pipelines['train'].fetch_pixels()
 
 
@@ -220,11 +222,11 @@ def _run_warm_passes(input_fns: Dict[str, InputFn], settings: Settings,
   The pipelines run in turn, so that other load on the machine affects all pipelines alike.
   """
   passes: Dict[str, List[ExamplesAndSecs]] = {name: [] for name in input_fns}
-  with _open_pipelines(input_fns, settings[groups.Devices]) as pipelines:
+  with _open_pipelines(input_fns, settings.devices) as pipelines:
     for _ in range(_NUM_WARM_PASSES):
       for name, pipeline in pipelines.items():
-        passes[name].append(pipeline.run_pass(settings.batch_size, _WARM_PASS_SECS, max_batches,
-                                              skip_first_batch=True))
+        passes[name].append(pipeline.run_pass(settings.optimizer.batch_size, _WARM_PASS_SECS,
+                                              max_batches, skip_first_batch=True))
   return passes
 
 
@@ -268,13 +270,13 @@ def measure_model(run: Run, model: Model,
   def cast(pixels: tf.Tensor, labels: tf.Tensor) -> Tuple[tf.Tensor, tf.Tensor]:
     return tf.cast(pixels, measurement.pixels_dtype), labels
 
-  step_timer = StepTimer(run.settings.throughput_warmup_steps)
+  step_timer = StepTimer(run.settings.reporting.throughput_warmup_steps)
   try:
     model.training_estimator.train(lambda: batch_input_fn().map(cast).cache().repeat(),
                                    hooks=[step_timer])
   except tf.train.NanLossDuringTrainingError as error:
     raise TrainingFailed('the loss on synthetic images is not finite') from error
-  return step_timer.split_into_segments(run.settings.batch_size)
+  return step_timer.split_into_segments(run.settings.optimizer.batch_size)
 
 
 class StepTimer(tf.train.SessionRunHook):

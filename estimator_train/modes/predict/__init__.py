@@ -27,7 +27,7 @@ from estimator_train.inputs.data import make_source
 from estimator_train.modes.predict import images
 from estimator_train.process.progress import make_progress_bar
 from estimator_train.reports.evaluation import as_probabilities
-from estimator_train.settings import Settings, groups, rules
+from estimator_train.settings import Settings, rules
 
 # The columns of a CSV file, and batches of predictions.
 _OpenPredictions = Tuple[Sequence[str], Iterator[List[Dict[str, Any]]]]
@@ -58,16 +58,16 @@ def run(settings: Settings) -> Dict[str, Any]:
     UserError: a file is bad. All other files have been predicted, and the error contains the
       result of the mode.
   """
-  _check_output_path(settings.output)
+  _check_output_path(settings.export.output)
   with open_predictions(settings) as (trained_checkpoint, columns, batches), \
-      open_prediction_writer(settings.output, columns) as writer:
-    for batch in _with_progress(batches, settings.log_every_steps):
+      open_prediction_writer(settings.export.output, columns) as writer:
+    for batch in _with_progress(batches, settings.reporting.log_every_steps):
       for prediction in batch:
         writer.write(prediction)
       writer.flush()
-  result = {'mode': settings.mode, 'model_dir': settings.model_dir, 'output': settings.output,
-            'predicted': writer.num_predicted, 'bad': writer.num_errors,
-            'global_step': trained_checkpoint.global_step,
+  result = {'mode': settings.run.mode, 'model_dir': settings.run.model_dir,
+            'output': settings.export.output, 'predicted': writer.num_predicted,
+            'bad': writer.num_errors, 'global_step': trained_checkpoint.global_step,
             'checkpoint': trained_checkpoint.checkpoint}
   if writer.first_error is not None:
     raise UserError('some files could not be predicted',
@@ -96,12 +96,12 @@ def _predict_images(settings: Settings,
                     trained: trained_model.TrainedCheckpoint) -> Iterator[_OpenPredictions]:
   """Predicts the images in the files that `--input` names."""
   dataset = trained.dataset
-  files = images.find_input_files(rules.require_input(settings))
+  files = images.find_input_files(rules.require_input(settings.export))
   with trained_model.load_predictor(settings, trained) as model:
     _log_model(settings, trained, model.device, model.batch_size)
     batches = images.read_batches(
-        files, settings.image_key, dataset.require_images('--input'), model.batch_size,
-        threads.num_parallel_calls(settings[groups.Input]))
+        files, settings.data.image_key, dataset.require_images('--input'), model.batch_size,
+        threads.num_parallel_calls(settings.input))
     with contextlib.closing(batches):
       yield (class_columns('file', dataset.labels),
              (_predict_batch(batch, model.predict, dataset.labels) for batch in batches))
@@ -125,7 +125,7 @@ def _predict_examples(settings: Settings,
   """Predicts the examples that functions of the user make."""
   dataset = own.describe_examples_to_predict(settings)
   source = make_source(
-      dataset, make_source(dataset, dataset.test).with_count(settings.model_dir))
+      dataset, make_source(dataset, dataset.test).with_count(settings.run.folder))
   source.check_and_count()
   with trained_model.predict_examples(settings, trained, source) as model:
     _log_model(settings, trained, model.device, model.batch_size)
@@ -153,7 +153,7 @@ def _iter_example_predictions(
 
 def _log_model(settings: Settings, trained: trained_model.TrainedCheckpoint, device: str,
                batch_size: int) -> None:
-  _LOG.info('predicting with %s of step %d on %s, %d %s at a time', settings.model,
+  _LOG.info('predicting with %s of step %d on %s, %d %s at a time', settings.model.model,
             trained.global_step, device, batch_size,
             'examples' if trained.dataset.image_shape is None else 'images')
 

@@ -41,7 +41,7 @@ def run(settings: Settings, run_child: RunChild = child_process.run_program,
   Raises:
     UserError: every point failed; the error contains the result of the mode.
   """
-  run_dir = run_files.RunDir(settings.model_dir)
+  run_dir = run_files.RunDir(settings.run.model_dir)
   points_dir = run_dir.path_to(points.POINTS_FOLDER)
   run_dir.check_flags(settings, _CHANGEABLE_FLAGS)
   # The run of each point has mode='train', which affects the description: a data set must have
@@ -54,7 +54,7 @@ def run(settings: Settings, run_child: RunChild = child_process.run_program,
   results = _run_points(points.plan_points(settings, unit, max_count), base_settings, dataset,
                         run_child, clock)
   result = report.write_scaling_report(base_settings, results)
-  page.write_page_of_finished_run(settings.model_dir, settings[groups.Reporting])
+  page.write_page_of_finished_run(settings.run.model_dir, settings.reporting)
   if len(result['failures']) == len(results):
     raise UserError('all points of the sweep failed', result['failures'][0]['error'],
                     'see the logs in ' + points_dir, result)
@@ -68,20 +68,20 @@ def _choose_unit(settings: Settings) -> Tuple[str, int, Settings]:
     The unit (GPU, CPU or WORKER) whose number varies, the largest number, and the settings that
     all points share.
   """
-  if settings.scale_over == 'workers':
+  if settings.experiments.scale_over == 'workers':
     return (points.WORKER,) + _choose_max_workers(settings)
-  return _choose_max_replicas(settings[groups.Devices]) + (settings,)
+  return _choose_max_replicas(settings.devices) + (settings,)
 
 
 def _choose_max_workers(settings: Settings) -> Tuple[int, Settings]:
   """Returns the largest number of workers, and the settings of one worker."""
-  if settings.distribution_strategy != 'horovod':
+  if settings.devices.distribution_strategy != 'horovod':
     settings = settings.evolve(distribution_strategy='multi_worker_mirrored')
   # num_gpus=-1 means all GPUs.
-  wants_gpus = settings.num_gpus and not settings.num_cpu_replicas
+  wants_gpus = settings.devices.num_gpus and not settings.devices.num_cpu_replicas
   gpus = installation.count_gpus() if wants_gpus else 0
-  if gpus or (wants_gpus and settings.num_gpus > 0):
-    gpus_per_worker = max(settings.num_gpus, 1)
+  if gpus or (wants_gpus and settings.devices.num_gpus > 0):
+    gpus_per_worker = max(settings.devices.num_gpus, 1)
     max_workers = max(gpus // gpus_per_worker, 1)
     _LOG.info('found %d GPU(s): measuring 1 to %d workers with %d GPU(s) each', gpus, max_workers,
               gpus_per_worker)
@@ -90,7 +90,7 @@ def _choose_max_workers(settings: Settings) -> Tuple[int, Settings]:
   _LOG.info('measuring 1 to %d workers, %s', max_workers,
             'each pinned to {} core(s)'.format(cores) if cores else 'which share the only core')
   return max_workers, settings.evolve(
-      num_gpus=0, num_cpu_replicas=max(settings.num_cpu_replicas, 1))
+      num_gpus=0, num_cpu_replicas=max(settings.devices.num_cpu_replicas, 1))
 
 
 def _choose_max_replicas(settings: groups.Devices) -> Tuple[str, int]:
@@ -112,7 +112,7 @@ def _choose_max_replicas(settings: groups.Devices) -> Tuple[str, int]:
 def _run_points(planned: Sequence[Point], settings: Settings, dataset: DataSet,
                 run_child: RunChild, clock: Callable[[], float]) -> List[PointResult]:
   """Runs the points that are not complete yet, and returns the results of all points."""
-  results = points.read_completed_points(planned, settings.model_dir)
+  results = points.read_completed_points(planned, settings.run.folder)
   completed = {result.point for result in results}
   remaining = [point for point in planned if point not in completed]
   if completed:

@@ -90,7 +90,8 @@ class PointResult(NamedTuple):
 
 def steps_per_point(settings: Settings) -> int:
   """Returns the number of steps of each point, including the warm-up."""
-  return settings.train_steps or settings.throughput_warmup_steps + _DEFAULT_TIMED_STEPS
+  return (settings.duration.train_steps
+          or settings.reporting.throughput_warmup_steps + _DEFAULT_TIMED_STEPS)
 
 
 def plan_points(settings: Settings, unit: str, max_count: int) -> List[Point]:
@@ -104,13 +105,13 @@ def plan_points(settings: Settings, unit: str, max_count: int) -> List[Point]:
     unit: GPU, CPU or WORKER.
     max_count: largest number of replicas or workers.
   """
-  inputs = [SYNTHETIC] if settings.dataset == 'synthetic' else [REAL, SYNTHETIC]
+  inputs = [SYNTHETIC] if settings.data.dataset == 'synthetic' else [REAL, SYNTHETIC]
   points = []
-  for repeat in range(1, settings.repeats + 1):
+  for repeat in range(1, settings.experiments.repeats + 1):
     points_of_repeat = [
         Point(unit, count, scaling, input_name, repeat) for count in unit_counts(max_count)
         for scaling in ((BOTH,) if count == 1 else (WEAK, STRONG)) for input_name in inputs]
-    random.Random('{} {}'.format(settings.seed, repeat)).shuffle(points_of_repeat)
+    random.Random('{} {}'.format(settings.optimizer.seed, repeat)).shuffle(points_of_repeat)
     points.extend(points_of_repeat)
   return points
 
@@ -141,9 +142,9 @@ def point_settings(point: Point, settings: Settings, dataset: DataSet) -> Settin
     dataset: data set of the sweep.
   """
   run_settings = settings.evolve(
-      mode='train', model_dir=point.folder(settings.model_dir), export_dir=None,
+      mode='train', model_dir=point.folder(settings.run.folder), export_dir=None,
       train_steps=steps_per_point(settings),
-      batch_size=point.global_batch_size(settings.batch_size),
+      batch_size=point.global_batch_size(settings.optimizer.batch_size),
       eval_every_steps=None, early_stopping_steps=None, stop_at_accuracy=None,
       save_checkpoints_steps=None, save_checkpoints_secs=_NEVER_SECS,
       # Random weights and a tiny learning rate do not change the cost of a step. The tiny
@@ -174,7 +175,7 @@ def run_point(point: Point, settings: Settings, dataset: DataSet, run_child: Run
     run_child: runs the program in a child process.
     clock: returns the time in seconds.
   """
-  folder = point.folder(settings.model_dir)
+  folder = point.folder(settings.run.folder)
   shutil.rmtree(folder, ignore_errors=True)
   os.makedirs(folder)
   began = clock()
@@ -204,12 +205,12 @@ def _make_command(point: Point, settings: Settings,
   arguments = settings_lib.to_arguments(point_settings(point, settings, dataset))
   if point.unit != WORKER:
     return arguments, 'estimator_train', ()
-  cores_per_worker = 0 if settings.num_gpus else plan_cpu_workers()[1]
+  cores_per_worker = 0 if settings.devices.num_gpus else plan_cpu_workers()[1]
   if point.count == 1:
     return arguments, 'estimator_train', sorted(os.sched_getaffinity(0))[:cores_per_worker]
   cluster_flags = ['--local_workers={}'.format(point.count),
                    '--local_cores={}'.format(cores_per_worker),
-                   '--local_gpus={}'.format(settings.num_gpus)]
+                   '--local_gpus={}'.format(settings.devices.num_gpus)]
   return cluster_flags + arguments, 'estimator_train.launcher.local_cluster', ()
 
 

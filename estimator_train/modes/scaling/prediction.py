@@ -170,7 +170,7 @@ class _SweepModel:
       assert result.figures is not None
       rate = result.figures['steady_examples_per_sec']
       share = (result.figures.get('shares') or {}).get('input') or 0.
-      batch_size = result.point.global_batch_size(settings.batch_size)
+      batch_size = result.point.global_batch_size(settings.optimizer.batch_size)
       units = result.point.count
       observations.append(Observation(units, batch_size / units, batch_size / rate * (1 - share)))
       if share > _INPUT_BOUND_SHARE:
@@ -187,11 +187,11 @@ class _SweepModel:
 
   def predict(self, scaling: str, count: int) -> Dict[str, Any]:
     """Returns the predicted figures of a number of units; `low` and `high` are the interval."""
-    batch_size = self._settings.batch_size * (count if scaling == points.WEAK else 1)
+    batch_size = self._settings.optimizer.batch_size * (count if scaling == points.WEAK else 1)
     secs, fastest, slowest = self._model.predict(count, batch_size / count)
-    num_pipelines = count if self._settings.scale_over == 'workers' else 1
+    num_pipelines = count if self._settings.experiments.scale_over == 'workers' else 1
     limit = np.inf if self._input_rate is None else self._input_rate * num_pipelines
-    return {self._settings.scale_over: count, 'global_batch_size': batch_size,
+    return {self._settings.experiments.scale_over: count, 'global_batch_size': batch_size,
             'examples_per_sec': min(batch_size / secs, limit),
             'low': min(batch_size / slowest, limit), 'high': min(batch_size / fastest, limit)}
 
@@ -202,7 +202,7 @@ class _SweepModel:
         max_units * 2 ** doubling for doubling in range(1, _NUM_DOUBLINGS + 1)]
     rate_of_one_unit = self.predict(scaling, 1)['examples_per_sec']
     for count in counts:
-      if scaling == points.WEAK or count <= self._settings.batch_size:
+      if scaling == points.WEAK or count <= self._settings.optimizer.batch_size:
         row = self.predict(scaling, count)
         yield {**row, 'efficiency': row['examples_per_sec'] / rate_of_one_unit / count}
 
@@ -249,6 +249,6 @@ def _validate(settings: Settings, results: Sequence[PointResult],
                  and result.point.scaling == scaling)
   if fitted is not None and rates:
     measured, predicted = rates[len(rates) // 2], fitted.predict(scaling, most)
-    yield {settings.scale_over: most, 'measured': measured,
+    yield {settings.experiments.scale_over: most, 'measured': measured,
            'predicted': predicted['examples_per_sec'], 'low': predicted['low'],
            'high': predicted['high'], 'error': predicted['examples_per_sec'] / measured - 1}

@@ -23,7 +23,7 @@ _SHARED_CORE_NOTE = ('the workers share a single core, so no speed-up is expecte
 
 def write_scaling_report(settings: Settings, results: Sequence[PointResult]) -> Dict[str, Any]:
   """Prints the table, writes the JSON and CSV files, and returns the contents of `scaling.json`."""
-  run_dir = RunDir(settings.model_dir)
+  run_dir = RunDir(settings.run.model_dir)
   result = summarize(settings, results)
   for line in _format_table(result):
     print(line)
@@ -44,29 +44,30 @@ def summarize(settings: Settings, results: Sequence[PointResult]) -> Dict[str, A
                 key=lambda result: result.point.count, default=None)
   largest_figures: Dict[str, Any] = (largest and largest.figures) or {}
   return {
-      'mode': settings.mode, 'model_dir': settings.model_dir, 'scale_over': settings.scale_over,
+      'mode': settings.run.mode, 'model_dir': settings.run.model_dir,
+      'scale_over': settings.experiments.scale_over,
       **_describe_devices(settings, results[0].point.unit),
       'table': _make_rows(settings, results),
       'predictions': prediction.predict(settings, results),
       'failures': [
           {'point': result.point.name, 'repeat': result.point.repeat, 'code': result.exit_code,
            'error': result.error,
-           'log': os.path.join(result.point.folder(settings.model_dir), points.LOG_FILE)}
+           'log': os.path.join(result.point.folder(settings.run.folder), points.LOG_FILE)}
           for result in results if result.error is not None],
-      'dataset': settings.dataset, 'model': settings.model,
-      'distribution_strategy': settings.distribution_strategy,
+      'dataset': settings.data.dataset, 'model': settings.model.model,
+      'distribution_strategy': settings.devices.distribution_strategy,
       'devices': largest_figures.get('devices'),
       'tensorflow_version': largest_figures.get('tensorflow_version'),
-      'batch_size': settings.batch_size, 'repeats': settings.repeats,
+      'batch_size': settings.optimizer.batch_size, 'repeats': settings.experiments.repeats,
       'steps': points.steps_per_point(settings),
-      'warmup_steps': settings.throughput_warmup_steps,
+      'warmup_steps': settings.reporting.throughput_warmup_steps,
   }
 
 
 def _describe_devices(settings: Settings, unit: str) -> Dict[str, Any]:
   """Returns the kind of the devices of all replicas, and a note on figures of CPU devices."""
   cores_per_worker, note = None, None
-  if unit == points.GPU or (unit == points.WORKER and settings.num_gpus > 0):
+  if unit == points.GPU or (unit == points.WORKER and settings.devices.num_gpus > 0):
     kind = 'gpu'
   elif unit == points.CPU:
     kind, note = 'cpu (logical)', _CPU_REPLICAS_NOTE
@@ -92,8 +93,8 @@ def _make_rows(settings: Settings, results: Sequence[PointResult]) -> List[Dict[
           rate_of_one_unit = rate
         speed_up = rate / rate_of_one_unit if rate and rate_of_one_unit else None
         rows.append({
-            'scaling': scaling, 'input': input_name, settings.scale_over: count,
-            'global_batch_size': repeats[0].point.global_batch_size(settings.batch_size),
+            'scaling': scaling, 'input': input_name, settings.experiments.scale_over: count,
+            'global_batch_size': repeats[0].point.global_batch_size(settings.optimizer.batch_size),
             **figures, 'speed_up': speed_up, 'efficiency': speed_up and speed_up / count,
             'input_share': _input_share(repeats),
             'error': next((result.error for result in repeats if result.error is not None), None)})

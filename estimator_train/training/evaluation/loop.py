@@ -6,7 +6,6 @@ from typing import Any, Callable, Dict, Optional, Set
 
 import tensorflow.compat.v1 as tf
 
-from estimator_train.settings import groups
 from estimator_train.training.checkpoints import (
   best_checkpoint,
   best_metric as best_metrics,
@@ -42,7 +41,7 @@ class EvaluationLoop:
 
   def __init__(self, run: Run, model: Model, write_reports: WriteReports,
                is_stop_requested: Callable[[], bool]) -> None:
-    self._run_dir, self._settings = run.run_dir, run.settings[groups.Evaluation]
+    self._run_dir, self._settings = run.run_dir, run.settings.evaluation
     self._evaluator = Evaluator(run, model, is_stop_requested)
     self._write_reports = write_reports
     worker = run.engine.worker

@@ -169,7 +169,7 @@ class WriteSummaries(tf.train.SessionRunHook):
     # the same steps.
     step = self._counter.step_of_process + 1
     if step in (self._counter.start_step + 1, self._stop_step) or (
-        logged_steps.is_logged(step, self._settings.log_every_steps)):
+        logged_steps.is_logged(step, self._settings.reporting.log_every_steps)):
       return self._run_args
     return None
 
@@ -211,8 +211,8 @@ class WriteSummaries(tf.train.SessionRunHook):
 
 def _hyperparameters(settings: Settings) -> Dict[str, Any]:
   """Returns the settings that are columns of the HParams table, by name, without None values."""
-  values = {name: getattr(settings, name) for name in _STRING_HPARAMS + _NUMERIC_HPARAMS}
-  return {name: value for name, value in values.items() if value is not None}
+  return {name: value for name, value in settings.items()
+          if name in _STRING_HPARAMS + _NUMERIC_HPARAMS and value is not None}
 
 
 def _hparams_experiment() -> tf.Summary:

@@ -48,7 +48,7 @@ def test_figures_are_those_of_estimator(evaluated_run):
   assert evaluated[0]['average_loss'] != evaluated[1]['average_loss']
   found, expected = (
       {(event.step, value.tag): value.simple_value
-       for event in training_runs.events(Path(settings.model_dir) / folder)
+       for event in training_runs.events(Path(settings.run.model_dir) / folder)
        for value in event.summary.value
        if value.HasField('simple_value') and event.step <= 4}
       for folder in ('eval', 'eval_estimators'))

@@ -40,7 +40,7 @@ def first_batch(model_dir):
   dataset = datasets.describe(settings)
 
   def input_fn():
-    tf.set_random_seed(settings.seed)  # As Estimator does.
+    tf.set_random_seed(settings.optimizer.seed)  # As Estimator does.
     return data.make_train_input_fn(
         data.make_source(dataset, dataset.train), settings,
         data.make_batching(dataset, settings, True, 24, Shard(0)))()

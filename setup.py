@@ -7,8 +7,8 @@ from setuptools import find_packages, setup
 
 # Read, not imported: importing would need the very packages that are about to be installed.
 package = Path(__file__).resolve().parent / 'estimator_train'
-init = (package / '__init__.py').read_text()
-version = re.search(r"^__version__ = '(.+)'$", init, re.MULTILINE).group(1)
+version = re.search(r"^__version__ = '(.+)'$", (package / 'version.py').read_text(),
+                    re.MULTILINE).group(1)
 requirements = [line for line in (package / 'install_requires.txt').read_text().splitlines()
                 if line and not line.startswith('#')]
 
@@ -19,7 +19,7 @@ setup(
   python_requires='>=3.6,<3.9',
   packages=find_packages(include=['estimator_train', 'estimator_train.*']),
   package_data={
-    'estimator_train': ['configs/*.flags', 'datasets/fashion_mnist_sample_files/*',
+    'estimator_train': ['configs/*.flags', 'data/fashion_mnist_sample_files/*',
                         'install_requires.txt', 'reports/*.html', 'reports/page.css'],
   },
   zip_safe=False,

@@ -18,14 +18,14 @@ import types
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Mapping, Optional
 
-from estimator_train.process import signals
+from estimator_train.system import signals
 
 # `python -m estimator_train` is importing this package. Without a handler, SIGINT would end the
 # program with a traceback and another exit code.
 if getattr(sys, 'argv', [])[:1] == ['-m']:
   signals.exit_on_stop_signals()
 
-from estimator_train.datasets.description import (
+from estimator_train.data.description import (
   ArraySplit,
   DataSet,
   ExampleSplit,
@@ -41,8 +41,9 @@ from estimator_train.errors import (
   UserError,
   naming_keywords,
 )
-from estimator_train.process import caller_state
 from estimator_train.settings import Settings, groups
+from estimator_train.system import caller_state
+from estimator_train.version import __version__ as __version__
 
 if TYPE_CHECKING:
   from estimator_train.training.hooks.time_history import TimeHistory
@@ -50,8 +51,6 @@ if TYPE_CHECKING:
 __all__ = ['ArraySplit', 'DataSet', 'ExampleSplit', 'IdxSplit', 'ImageSplit', 'RecordSplit',
            'Settings', 'StoppedBySignal', 'SyntheticSplit', 'TimeHistory', 'TrainingFailed',
            'UserError', 'convert', 'evaluate', 'export', 'predict', 'train']
-
-__version__ = '0.1.0'
 
 
 def train(settings: Settings) -> Dict[str, Any]:
@@ -214,7 +213,7 @@ def _make_single_worker(settings: groups.Devices) -> Any:
     UserError: TF_CONFIG describes several tasks. The process of a task ends when another task is
       lost, so a task cannot run in the user's process.
   """
-  from estimator_train.cluster import tf_config, worker as workers
+  from estimator_train.distribution import tf_config, worker as workers
 
   worker = workers.make_worker(os.environ, settings.distribution_strategy)
   if worker.cluster is not None and len(worker.cluster.members) > 1:

@@ -145,8 +145,8 @@ def read_pictures(restored, pattern):
   """Returns the contents of image files, and the inputs of the model for them."""
   import tensorflow.compat.v1 as tf
 
+  from estimator_train.data import images
   from estimator_train.errors import UserError
-  from estimator_train.inputs import images
 
   if pattern is None:
     random = np.random.RandomState(1).randint(0, 256, (NUM_EXAMPLES,) + restored.image_shape)

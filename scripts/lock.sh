@@ -49,7 +49,7 @@ make_pip_tools 3.11 pip==23.2.1 pip-tools==7.3.0
 copy_package() {  # FOLDER [SED-SCRIPT-FOR-ITS-REQUIREMENTS]
   mkdir -p "$1/estimator_train"
   cp "$root/setup.py" "$1/"
-  cp "$root/estimator_train/__init__.py" "$1/estimator_train/"
+  cp "$root/estimator_train/version.py" "$1/estimator_train/"
   sed "${2:-}" "$root/estimator_train/install_requires.txt" \
     >"$1/estimator_train/install_requires.txt"
 }

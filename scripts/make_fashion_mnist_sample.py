@@ -2,7 +2,7 @@
 
   python scripts/make_fashion_mnist_sample.py PUBLISHED_FILES SAMPLE_FILES
 
-where both are folders; the package's is estimator_train/datasets/fashion_mnist_sample_files.
+where both are folders; the package's is estimator_train/data/fashion_mnist_sample_files.
 
 It takes the first 600 training and the first 100 test examples of each class, in the order of the
 published files. The same input gives the same files.

@@ -8,11 +8,11 @@ import generated_data
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from estimator_train.datasets import idx
+from estimator_train.data import idx
 from estimator_train.launcher import local_cluster
 from estimator_train.modes.input_benchmark import rates
-from estimator_train.process import child_process
 from estimator_train.settings import command_line
+from estimator_train.system import child_process
 
 
 class Runs:

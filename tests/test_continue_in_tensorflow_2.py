@@ -9,8 +9,7 @@ import pytest
 from conftest import ROOT
 
 import estimator_train
-from estimator_train.datasets import idx
-from estimator_train.inputs import idx_files
+from estimator_train.data import idx, idx_files
 
 # What takes long here is TensorFlow, and the same on any Python.
 pytestmark = pytest.mark.slow

@@ -46,9 +46,10 @@ ELSEWHERE = (
     (r'tests/benchmarks/run.sh|.*python tests/benchmarks/', 'takes minutes to hours; '
      'tests/benchmarks'),
     (r'.*python tests/crash/(kills|stop_signals).py', 'takes minutes; tests/crash/test_kills.py'),
-    (r'CLUSTER_KILL_ROUNDS=20 tests/run.sh', 'takes minutes; tests/cluster/test_lost_tasks.py'),
+    (r'CLUSTER_KILL_ROUNDS=20 tests/run.sh', 'takes minutes; '
+     'tests/distribution/test_lost_tasks.py'),
     (r'FAULTY_NETWORKS=all tests/run.sh', 'takes half an hour; '
-     'tests/cluster/test_faulty_networks.py'),
+     'tests/distribution/test_faulty_networks.py'),
     (r'tests/run.sh|scripts/lint|.ci/run', '.ci/run'),
     (r'.*python scripts/compare_exports.py', 'tests/exporting/test_comparing_exports.py'),
     (r'scripts/(jupyter|run_notebooks)', 'opens JupyterLab; tests/test_notebooks.py'),

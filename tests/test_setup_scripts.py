@@ -52,7 +52,8 @@ class Machine:
     for lock in ('pip', 'py36', 'py37', 'py36-onednn', 'py37-onednn'):
       self.write('requirements/{}.txt'.format(lock), '# nothing for {}\n'.format(lock))
     prints_call = 'import json, os, sys\nprint(json.dumps([os.getcwd()] + sys.argv[1:]))\n'
-    self.write('estimator_train/__init__.py', "__version__ = '1.2'\n")
+    self.write('estimator_train/__init__.py', '')
+    self.write('estimator_train/version.py', "__version__ = '1.2'\n")
     self.write('estimator_train/__main__.py', prints_call)
     self.write('pytest.py', prints_call)
 

@@ -3,8 +3,8 @@
 import os
 from typing import Any
 
-from estimator_train.process import cpu_tuning
 from estimator_train.settings import groups
+from estimator_train.system import cpu_tuning
 
 
 def inter_op_threads(settings: groups.Devices) -> int:

@@ -18,8 +18,7 @@ import pkg_resources
 
 from estimator_train.doctor import CheckResult, ChildResult, error, ok, run_python, warning
 from estimator_train.errors import UserError
-from estimator_train.files import paths
-from estimator_train.process import child_process
+from estimator_train.system import child_process, paths
 
 # If one of these packages is too new, TensorFlow breaks; but if NumPy is only slightly too new,
 # TensorFlow prints warnings, and works.

@@ -9,14 +9,14 @@ import shutil
 import stat
 from typing import Iterator, List, Mapping, Optional
 
-from estimator_train.cluster import tf_config
-from estimator_train.datasets.kaggle_archive import SIGN_IN_REMEDY
+from estimator_train.data.kaggle_archive import SIGN_IN_REMEDY
+from estimator_train.distribution import tf_config
 from estimator_train.distribution.threads import available_cores
 from estimator_train.doctor import CheckResult, error, ok, warning
 from estimator_train.doctor.installation import TensorFlowBuild
 from estimator_train.errors import UserError
-from estimator_train.process import memory
 from estimator_train.settings import Settings, choices
+from estimator_train.system import memory
 
 # Training on Fashion-MNIST needs 0.5 GB. An image network on a CPU needs several times as much.
 _RECOMMENDED_MEMORY_BYTES = 2 * 10**9

@@ -18,7 +18,7 @@ from typing import Any, Callable, Dict, Iterator, List
 
 import tensorflow.compat.v1 as tf
 
-from estimator_train.datasets.description import DataSet
+from estimator_train.data.description import DataSet
 from estimator_train.errors import UserError
 from estimator_train.exporting import h5_model, onnx_model, saved_model, tflite, trained_model
 from estimator_train.run_dir import run_files

@@ -14,11 +14,11 @@ from typing import Any, Dict, Iterator, List, Sequence, Set
 
 import tensorflow.compat.v1 as tf
 
-from estimator_train import __version__
 from estimator_train.errors import UserError, one_line
 from estimator_train.exporting import verification
 from estimator_train.exporting.trained_model import RestoredModel
-from estimator_train.files import atomic
+from estimator_train.system import atomic
+from estimator_train.version import __version__
 
 ONNX_FILE = 'model.onnx'
 _OPSET = 13  # onnxruntime has supported it since version 1.6 of December 2020.

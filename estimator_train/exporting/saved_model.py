@@ -28,14 +28,14 @@ from typing import Any, Dict, List, Sequence, Tuple
 
 import tensorflow.compat.v1 as tf
 
-from estimator_train.datasets.description import TOP_K
+from estimator_train.data import images
+from estimator_train.data.description import TOP_K
 from estimator_train.errors import UserError
 from estimator_train.exporting import trained_model
 from estimator_train.exporting.trained_model import PROBABILITIES_OUTPUT
-from estimator_train.files import atomic
-from estimator_train.inputs import images
 from estimator_train.models import model_inputs, probabilities
 from estimator_train.run_dir import run_files
+from estimator_train.system import atomic
 
 DEFAULT_SIGNATURE = 'serving_default'
 IMAGES_SIGNATURE, EXAMPLES_SIGNATURE = 'images', 'examples'

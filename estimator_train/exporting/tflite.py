@@ -15,7 +15,7 @@ import tensorflow.compat.v1 as tf
 from estimator_train.errors import UserError
 from estimator_train.exporting import verification
 from estimator_train.exporting.trained_model import RestoredModel
-from estimator_train.files import atomic
+from estimator_train.system import atomic
 from estimator_train.tf_patches.environment import converter_on_path
 
 TFLITE_FILE = 'model.tflite'

@@ -20,7 +20,6 @@ import sys
 from typing import Iterator, List, NamedTuple, NoReturn, Optional, Sequence
 
 from estimator_train.errors import UserError
-from estimator_train.files import paths
 from estimator_train.launcher.local_tasks import (
   DEFAULT_TIMEOUTS,
   LocalCluster,
@@ -29,9 +28,9 @@ from estimator_train.launcher.local_tasks import (
   Timeouts,
   print_to_stderr,
 )
-from estimator_train.process import child_process, logs
 from estimator_train.run_dir import run_files
 from estimator_train.settings import command_line
+from estimator_train.system import child_process, logs, paths
 
 _PROGRAM = (sys.executable, '-m', 'estimator_train')
 # The argument of the program if the user gives no flags.

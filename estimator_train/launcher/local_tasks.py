@@ -13,7 +13,7 @@ import sys
 import time
 from typing import Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
-from estimator_train.process import child_process
+from estimator_train.system import child_process
 
 # Exit codes. If a task ends with a code of 128 or above, a restart can resume the run.
 _SIGNAL_CODE_BASE, _PEER_LOST_CODE = 128, 138

@@ -16,9 +16,9 @@ from typing import List, NoReturn, Optional, Sequence
 from estimator_train.errors import UserError
 from estimator_train.launcher import local_cluster
 from estimator_train.launcher.local_tasks import print_to_stderr
-from estimator_train.process import child_process, logs
 from estimator_train.run_dir import run_files
 from estimator_train.settings import command_line
+from estimator_train.system import child_process, logs
 
 LOG_NAME = 'tensorboard.log'
 _SERVER_COMMAND = (sys.executable, '-m', 'estimator_train.launcher.tensorboard_server')

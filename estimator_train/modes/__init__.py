@@ -7,12 +7,12 @@ import os
 import sys
 from typing import Any, ContextManager, Dict, Optional
 
-from estimator_train.cluster import worker as workers
-from estimator_train.cluster.worker import Worker
-from estimator_train.process.progress import Phase
+from estimator_train.distribution import worker as workers
+from estimator_train.distribution.worker import Worker
 from estimator_train.run_dir import disk_errors, run_lock
 from estimator_train.run_dir.run_files import RunDir
 from estimator_train.settings import Settings, groups
+from estimator_train.system.progress import Phase
 
 # Modes whose module has another name than the mode.
 _MODULE_NAMES = {'train_and_evaluate': 'train'}

@@ -12,17 +12,16 @@ from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tu
 
 import numpy as np
 
-from estimator_train.datasets import registry
-from estimator_train.datasets.description import DataSet
+from estimator_train.data import bad_images, built_in, image_headers
+from estimator_train.data.data import make_source
+from estimator_train.data.description import DataSet
+from estimator_train.data.image_headers import FileIssue
+from estimator_train.data.image_source import ImageNames, ImageSource
+from estimator_train.data.source import BadExample
 from estimator_train.errors import UserError
-from estimator_train.files import atomic
-from estimator_train.inputs import bad_images, image_headers
-from estimator_train.inputs.data import make_source
-from estimator_train.inputs.image_headers import FileIssue
-from estimator_train.inputs.image_source import ImageNames, ImageSource
-from estimator_train.inputs.source import BadExample
 from estimator_train.run_dir.run_files import RunDir
 from estimator_train.settings import Settings, groups
+from estimator_train.system import atomic
 
 AUDIT_FILE = 'audit.json'
 # All kinds of issues, in the order in which the table lists them. A file with an issue of one of
@@ -135,7 +134,7 @@ class AuditedSplit:
 def run(settings: Settings) -> Dict[str, Any]:
   """Returns the result: the number of files, and the number of issues of each kind."""
   image_headers.load_pillow()
-  dataset = registry.describe(settings)
+  dataset = built_in.describe(settings)
   sources = {name: _make_auditable_source(split, dataset)
              for name, split in (('train', dataset.train), ('eval', dataset.test))
              if split is not None}

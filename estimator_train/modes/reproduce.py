@@ -10,11 +10,10 @@ from estimator_train.configs.workloads import WORKLOADS, RunResults, WorkloadPar
 from estimator_train.distribution import threads
 from estimator_train.doctor import installation, machine
 from estimator_train.errors import UserError
-from estimator_train.files import atomic, paths, stored
-from estimator_train.process import child_process
 from estimator_train.reports import evaluation, ledger, page, throughput
 from estimator_train.run_dir.run_files import RunDir
 from estimator_train.settings import Settings
+from estimator_train.system import atomic, child_process, paths, stored
 
 _LOG = logging.getLogger('estimator_train')
 # Flags that may differ when the mode is run again in the same model_dir.

@@ -3,12 +3,12 @@
 import functools
 from typing import Any, Dict, Optional
 
-from estimator_train.cluster.worker import EVALUATOR, PARAMETER_SERVER, SINGLE_WORKER, Worker
 from estimator_train.distribution.engines import parameter_server
+from estimator_train.distribution.worker import EVALUATOR, PARAMETER_SERVER, SINGLE_WORKER, Worker
 from estimator_train.exporting import export as exports, h5_model
-from estimator_train.process.signals import SignalState
 from estimator_train.reports import evaluation, learning_curves, page, throughput
 from estimator_train.settings import Settings
+from estimator_train.system.signals import SignalState
 from estimator_train.training.evaluation.loop import EvaluationLoop
 from estimator_train.training.model import Model, prepare
 from estimator_train.training.run import Run, open_run

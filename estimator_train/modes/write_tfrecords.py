@@ -14,15 +14,14 @@ from typing import Any, Callable, Dict, List, NamedTuple, Sequence
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from estimator_train.datasets import record_index, registry
-from estimator_train.datasets.description import DataSet
+from estimator_train.data import bad_images, built_in, data, record_index
+from estimator_train.data.description import DataSet
+from estimator_train.data.image_source import ImageSource
+from estimator_train.data.source import BadImage
 from estimator_train.errors import UserError, printable
-from estimator_train.files import atomic, stored
-from estimator_train.inputs import bad_images, data
-from estimator_train.inputs.image_source import ImageSource
-from estimator_train.inputs.source import BadImage
 from estimator_train.run_dir.run_files import LABELS_FILE, make_folder
 from estimator_train.settings import Settings
+from estimator_train.system import atomic, stored
 
 _LOG = logging.getLogger('estimator_train')
 _BYTES_PER_SHARD = 128 << 20  # If --num_shards is not given.
@@ -43,7 +42,7 @@ class _Shard(NamedTuple):
 
 def run(settings: Settings) -> Dict[str, Any]:
   """Returns the result: the numbers of examples, shards and bytes per split."""
-  dataset, folder = registry.describe(settings), settings.export.output
+  dataset, folder = built_in.describe(settings), settings.export.output
   skipped: List[BadImage] = []
   make_folder(folder, 'output')
   if settings.input.on_bad_image == 'skip':

@@ -11,10 +11,10 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence
 
 import numpy as np
 
-from estimator_train.files import atomic
 from estimator_train.reports import make_report_folder
 from estimator_train.run_dir.run_files import RunDir
 from estimator_train.settings import groups
+from estimator_train.system import atomic
 
 _LOG = logging.getLogger('estimator_train')
 EVALUATION_FILE, SAMPLES_FILE, OUTPUTS_FILE = 'evaluation.json', 'samples.json', 'outputs.json'

@@ -8,8 +8,8 @@ import re
 import struct
 from typing import Any, BinaryIO, Dict, Iterator, List, Optional, Tuple
 
-from estimator_train.files import atomic, stored
 from estimator_train.reports import make_report_folder
+from estimator_train.system import atomic, stored
 
 CURVES_FILE = 'curves.json'
 # The Estimator of a Keras model writes `loss_1`, because its graph has a scope named `loss`.

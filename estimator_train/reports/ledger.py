@@ -6,9 +6,9 @@ The ledger is written as `ledger.json` and as `ledger.md`.
 from typing import Any, Dict, Iterator, List, Mapping, Optional
 
 from estimator_train.configs.workloads import WORKLOADS, Figure, RunResults, WorkloadPart
-from estimator_train.files import atomic
 from estimator_train.run_dir.run_files import RunDir
 from estimator_train.settings import groups
+from estimator_train.system import atomic
 
 LEDGER_FILE, MARKDOWN_FILE = 'ledger.json', 'ledger.md'
 NOT_MEASURED = 'not measured here'

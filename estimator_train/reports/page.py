@@ -9,8 +9,6 @@ import re
 import struct
 from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
 
-from estimator_train import __version__
-from estimator_train.files import atomic, stored
 from estimator_train.reports import (
   REPORT_FOLDER,
   evaluation,
@@ -22,6 +20,8 @@ from estimator_train.reports import (
 )
 from estimator_train.run_dir.run_files import FLAGS_FILE
 from estimator_train.settings import groups
+from estimator_train.system import atomic, stored
+from estimator_train.version import __version__
 
 _LOG = logging.getLogger('estimator_train')
 _OMITTED = 'the report page omits it'

@@ -7,11 +7,11 @@ from typing import Any, Dict, Iterator, Mapping, NamedTuple, Optional, Tuple
 
 import numpy as np
 
-from estimator_train.files import atomic
 from estimator_train.reports import make_report_folder
 from estimator_train.reports.step_times import TimedSteps, Timing, select_timed_steps, summarize
 from estimator_train.run_dir.run_files import RunDir
 from estimator_train.settings import Settings, groups
+from estimator_train.system import atomic
 
 _LOG = logging.getLogger('estimator_train')
 THROUGHPUT_FILE, STEPS_FILE = 'throughput.json', 'steps.json'

@@ -8,7 +8,7 @@ from typing import BinaryIO, Dict, List, Optional, Sequence, Tuple
 
 from estimator_train import settings as settings_lib
 from estimator_train.errors import UserError
-from estimator_train.files import atomic, stored
+from estimator_train.system import atomic, stored
 
 _LOG = logging.getLogger('estimator_train')
 FLAGS_FILE = 'flags.txt'

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import Any, Callable, Iterable, Iterator, Optional, Sequence, Tuple
 
 from estimator_train.errors import UserError
-from estimator_train.files import paths
+from estimator_train.system import paths
 
 _LOG = logging.getLogger('estimator_train')
 # Code in these folders is not code of the user.

@@ -1,6 +1,6 @@
 """Sets environment variables that TensorFlow reads.
 
-This module does not import TensorFlow, because process/caller_state.py, which imports this module,
+This module does not import TensorFlow, because system/caller_state.py, which imports this module,
 must set environment variables before TensorFlow is imported.
 """
 

@@ -5,9 +5,9 @@ from typing import Any, Callable, Dict
 
 import tensorflow.compat.v1 as tf
 
-from estimator_train.datasets.description import DataSet
+from estimator_train.data.description import DataSet
 from estimator_train.errors import UserError
-from estimator_train.models import registry as models
+from estimator_train.models import by_name as models
 from estimator_train.models.preprocessing import make_preprocess
 from estimator_train.settings import Settings, choices, groups, user_code
 from estimator_train.settings.flag import all_flags
@@ -25,13 +25,13 @@ def build_compiled_model(settings: Settings, dataset: DataSet) -> tf.keras.Model
   Raises:
     UserError: the model cannot be built for images of this shape.
   """
-  model = build_from_registry(settings.model, dataset)
+  model = build_by_name(settings.model, dataset)
   if not model.optimizer:
     compile_with_flags(model, settings, settings.optimizer.learning_rate)
   return model
 
 
-def build_from_registry(settings: groups.Model, dataset: DataSet) -> tf.keras.Model:
+def build_by_name(settings: groups.Model, dataset: DataSet) -> tf.keras.Model:
   """Builds the model that `--model` names. A user's function may return a compiled model.
 
   Raises:

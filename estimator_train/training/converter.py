@@ -7,7 +7,7 @@ import tensorflow.compat.v1 as tf
 
 from estimator_train.errors import InvalidValue
 from estimator_train.models import model_inputs
-from estimator_train.process import cpu_tuning
+from estimator_train.system import cpu_tuning
 from estimator_train.tf_patches import (
   checkpoints,
   estimator as estimator_patches,

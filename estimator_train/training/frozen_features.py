@@ -6,10 +6,10 @@ from typing import Any, List, NamedTuple
 import numpy as np
 import tensorflow.compat.v1 as tf
 
+from estimator_train.data import array_cache
+from estimator_train.data.data import SingleEpoch
 from estimator_train.distribution.devices import Devices, make_session_config
 from estimator_train.errors import UserError
-from estimator_train.inputs import array_cache
-from estimator_train.inputs.data import SingleEpoch
 from estimator_train.models.preprocessing import make_preprocess
 from estimator_train.settings import Settings
 from estimator_train.tf_patches.keras import source_layers

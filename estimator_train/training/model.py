@@ -9,10 +9,10 @@ from typing import Dict, Iterator, NamedTuple, Optional
 
 import tensorflow.compat.v1 as tf
 
-from estimator_train.cluster.state import READY
 from estimator_train.distribution.devices import make_session_config
-from estimator_train.process.progress import Phase
+from estimator_train.distribution.state import READY
 from estimator_train.settings import groups, user_code
+from estimator_train.system.progress import Phase
 from estimator_train.tf_patches import saved_weights
 from estimator_train.tf_patches.model_copies import ModelCopier
 from estimator_train.training import building, frozen_features, losses, model_errors, schedules
@@ -73,7 +73,7 @@ def prepare(run: Run) -> Model:
     else:
       tf.set_random_seed(settings.optimizer.seed)
     with Phase('building the model'):
-      model = building.build_from_registry(settings.model, dataset)
+      model = building.build_by_name(settings.model, dataset)
     if engine.size > 1:
       engine.join(_values_to_compare(run, model))
       run.start_up.end_phase('peers')

@@ -5,18 +5,18 @@ from typing import Any, Dict, NamedTuple
 
 import tensorflow.compat.v1 as tf
 
-from estimator_train.cluster.worker import SINGLE_WORKER, Worker
-from estimator_train.datasets import download, registry as datasets
-from estimator_train.datasets.description import DataSet
+from estimator_train.data import built_in as datasets, download
+from estimator_train.data.data import Data, make_source, open_data
+from estimator_train.data.description import DataSet
 from estimator_train.distribution.devices import find_devices, prepare_devices
 from estimator_train.distribution.engines import make_engine
 from estimator_train.distribution.engines.engine import Engine
+from estimator_train.distribution.worker import SINGLE_WORKER, Worker
 from estimator_train.errors import UserError, join_items
-from estimator_train.inputs.data import Data, make_source, open_data
-from estimator_train.process.progress import Phase
-from estimator_train.process.start_up import StartUpTimer
 from estimator_train.run_dir.run_files import RunDir
 from estimator_train.settings import Settings, groups, total_train_steps
+from estimator_train.system.progress import Phase
+from estimator_train.system.start_up import StartUpTimer
 from estimator_train.training import schedules
 from estimator_train.training.checkpoints import chosen_checkpoint
 from estimator_train.training.schedules import Schedule

@@ -6,15 +6,15 @@ from typing import Callable, List, Optional
 
 import tensorflow.compat.v1 as tf
 
-from estimator_train.process.progress import Phase
-from estimator_train.process.signals import SignalState, exit_now
 from estimator_train.reports.step_times import Timing
 from estimator_train.settings.groups import DEFAULT_SAVE_SECS
+from estimator_train.system.progress import Phase
+from estimator_train.system.signals import SignalState, exit_now
 from estimator_train.tf_patches import estimator as estimator_patches
 from estimator_train.training.checkpoints import best_checkpoint, save_hook
 from estimator_train.training.checkpoints.retrying_saver import RetryingSaver
 from estimator_train.training.evaluation.early_stopping import StopReason
-from estimator_train.training.hooks import finite, progress, signals as signal_hooks, trace
+from estimator_train.training.hooks import finite, progress, stopping, trace
 from estimator_train.training.hooks.batch_metrics import BatchMetrics
 from estimator_train.training.hooks.epochs import LogEpochs
 from estimator_train.training.hooks.record_steps import RecordSteps
@@ -71,7 +71,7 @@ class RunHooks:
     self._progress = progress.ShowProgress(
         self.counter, metrics, event_dir, stop_step, settings.reporting.log_every_steps,
         engine.examples_per_step, num_examples, model.schedule, self._first_step_phase.end)
-    self.stop_hook = signal_hooks.StopOnSignal(signals, engine, self.counter)
+    self.stop_hook = stopping.StopOnSignal(signals, engine, self.counter)
     self._saver = _make_saver(run, evaluate_latest, self.stop_hook, signals)
     self._tracer = _make_tracer(run, self.counter)
     # The loss check precedes the saver, so that nothing is saved after the check has ended the run.
@@ -83,7 +83,7 @@ class RunHooks:
                                 self.counter, metrics))
     if is_chief:
       self.all += [self._saver, self._tracer] if self._tracer else [self._saver]
-    self.all += [signal_hooks.SaveOnSignal(signals, self._saver.save_now if is_chief else None),
+    self.all += [stopping.SaveOnSignal(signals, self._saver.save_now if is_chief else None),
                  self.stop_hook]
     self.all += engine.hooks()
 
@@ -120,7 +120,7 @@ def _make_tracer(run: Run, counter: StepCounter) -> Optional[trace.TraceSteps]:
 
 
 def _make_saver(run: Run, evaluate_latest: Optional[EvaluateLatest],
-                stop_hook: signal_hooks.StopOnSignal,
+                stop_hook: stopping.StopOnSignal,
                 signals: SignalState) -> save_hook.SaveCheckpoints:
   """Makes the hook that saves checkpoints, and that calls `evaluate_latest` after some saves."""
   settings = run.settings

@@ -5,8 +5,8 @@ from typing import NamedTuple, Optional
 
 import tensorflow.compat.v1 as tf
 
-from estimator_train.cluster.worker import EVALUATOR
 from estimator_train.distribution.engines.engine import Engine
+from estimator_train.distribution.worker import EVALUATOR
 from estimator_train.errors import PeerLost
 from estimator_train.run_dir.run_files import RunDir
 from estimator_train.settings import Settings

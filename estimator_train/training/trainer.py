@@ -6,14 +6,14 @@ from typing import NamedTuple, Optional
 
 from tqdm.contrib.logging import logging_redirect_tqdm
 
+from estimator_train.data import arrays
+from estimator_train.data.batching import Shard
+from estimator_train.data.data import make_batching, make_single_epoch, make_train_input_fn
+from estimator_train.data.file_errors import translate_errors
+from estimator_train.data.source import InputFn
 from estimator_train.errors import CheckpointNotSaved, PeerLost, StoppedBySignal, TrainingFailed
-from estimator_train.inputs import arrays
-from estimator_train.inputs.batching import Shard
-from estimator_train.inputs.data import make_batching, make_single_epoch, make_train_input_fn
-from estimator_train.inputs.file_errors import translate_errors
-from estimator_train.inputs.source import InputFn
-from estimator_train.process.signals import SignalState
 from estimator_train.reports.step_times import Timing
+from estimator_train.system.signals import SignalState
 from estimator_train.tf_patches import estimator as estimator_patches, saved_weights
 from estimator_train.training import frozen_features
 from estimator_train.training.checkpoints import save_hook

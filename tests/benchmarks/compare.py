@@ -25,7 +25,7 @@ import environments
 import pairs
 from comparisons import COMPARISONS
 
-from estimator_train.files import atomic
+from estimator_train.system import atomic
 
 DATA_DIR = str(common.ROOT / 'data' / 'fashion_mnist')
 # TensorFlow's MKL-DNN obeys no variable, and is limited by the file in the folder AVX2_ONLY.

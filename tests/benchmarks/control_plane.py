@@ -29,10 +29,10 @@ from typing import Any, Dict, List
 import common
 
 sys.path.insert(0, str(common.ROOT))
-from estimator_train.cluster import rendezvous, tf_config  # noqa: E402
-from estimator_train.cluster.messages import Connection  # noqa: E402
-from estimator_train.cluster.peers import Peers  # noqa: E402
-from estimator_train.cluster.start_timeout import StartTimeout  # noqa: E402
+from estimator_train.distribution import rendezvous, tf_config  # noqa: E402
+from estimator_train.distribution.messages import Connection  # noqa: E402
+from estimator_train.distribution.peers import Peers  # noqa: E402
+from estimator_train.distribution.start_timeout import StartTimeout  # noqa: E402
 
 HEARTBEAT_SECS = 5
 MEASUREMENTS = {'step_secs_{}'.format(number): .1 for number in range(40)}

@@ -17,9 +17,8 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 import estimator_train
-from estimator_train.datasets import idx
-from estimator_train.inputs import idx_files
-from estimator_train.inputs.batching import Batching
+from estimator_train.data import idx, idx_files
+from estimator_train.data.batching import Batching
 from estimator_train.settings import Settings
 
 BATCH_SIZE = 64

@@ -19,24 +19,23 @@ import image_yardsticks
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from estimator_train.datasets import registry
-from estimator_train.datasets.description import DataSet, ImageSplit
-from estimator_train.distribution import threads
-from estimator_train.inputs import arrays
-from estimator_train.inputs.data import (
-    make_batching,
-    make_single_epoch,
-    make_source,
-    make_train_input_fn,
+from estimator_train.data import arrays, built_in
+from estimator_train.data.data import (
+  make_batching,
+  make_single_epoch,
+  make_source,
+  make_train_input_fn,
 )
-from estimator_train.inputs.source import Source
+from estimator_train.data.description import DataSet, ImageSplit
+from estimator_train.data.source import Source
+from estimator_train.distribution import threads
 from estimator_train.modes.input_benchmark.rates import (
   bytes_read_from_storage,
   evict_from_page_cache,
 )
-from estimator_train.process import cpu_tuning
-from estimator_train.process.start_up import StartUpTimer
 from estimator_train.settings import Settings
+from estimator_train.system import cpu_tuning
+from estimator_train.system.start_up import StartUpTimer
 from estimator_train.tf_patches import saved_weights
 from estimator_train.training import frozen_features
 from estimator_train.training.hooks.record_steps import RecordSteps
@@ -66,7 +65,7 @@ def cold(data: Dict[str, Any], batch_size: int) -> Dict[str, float]:
     made the kernel get from storage, where it reports that.
   """
   settings = _settings(data)
-  dataset = registry.describe(settings)
+  dataset = built_in.describe(settings)
   split = _split(dataset)
   batches = -(-len(split.files) // batch_size)
   size = sum(os.stat(file).st_size for file in split.files)
@@ -108,7 +107,7 @@ def fill(data: Dict[str, Any], batch_size: int, passes: int, folder: str) -> Dic
     Images a second of the first epoch, by the value of --cache.
   """
   settings = _settings(data)
-  dataset = registry.describe(settings)
+  dataset = built_in.describe(settings)
   files = _split(dataset).files
   batches = len(files) // batch_size
   rates: Dict[str, List[float]] = {'none': [], 'memory': [], 'folder': []}
@@ -148,7 +147,7 @@ def cache(data: Dict[str, Any], batch_size: int, window_secs: float,
     Images a second of each input.
   """
   settings = _settings(data)
-  dataset = registry.describe(settings)
+  dataset = built_in.describe(settings)
   batches = -(-len(_split(dataset).files) // batch_size)
   input_fns = {'published': _make_published_input_fn(dataset, batch_size)}
   figures: Dict[str, float] = {}

@@ -5,9 +5,9 @@ from typing import Sequence, Tuple
 import numpy as np
 import tensorflow.compat.v1 as tf
 
+from estimator_train.data import images
+from estimator_train.data.source import InputFn
 from estimator_train.distribution import threads
-from estimator_train.inputs import images
-from estimator_train.inputs.source import InputFn
 
 _CHUNK_SIZE = 64
 

@@ -29,20 +29,19 @@ import image_yardsticks
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from estimator_train.datasets import record_index
-from estimator_train.datasets.description import (
+from estimator_train.data import data, record_index
+from estimator_train.data.batching import Batching, Shard
+from estimator_train.data.description import (
   DataSet,
   IdxSplit,
   ImageRecordSplit,
   ImageSplit,
   ParsedRecordSplit,
 )
+from estimator_train.data.source import InputFn
 from estimator_train.distribution import threads
-from estimator_train.inputs import data
-from estimator_train.inputs.batching import Batching, Shard
-from estimator_train.inputs.source import InputFn
 from estimator_train.modes.input_benchmark.rates import evict_from_page_cache
-from estimator_train.process import cpu_tuning
+from estimator_train.system import cpu_tuning
 
 IMAGE_SIZE, BATCH_SIZE, SHARDS, MANY_SHARDS = (224, 224), 32, 7, 10000
 SMALL_SHAPE, SMALL_BATCH_SIZE = (28, 28, 1), 256

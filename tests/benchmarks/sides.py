@@ -15,7 +15,7 @@ from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Seq
 import common
 from pairs import Conditions, Figures, Side
 
-from estimator_train.process import cpu_tuning
+from estimator_train.system import cpu_tuning
 
 FOLDER = os.path.dirname(os.path.abspath(__file__))
 BATCH_SIZE = 256

@@ -8,7 +8,7 @@ For the comparison `padded_gradient`; see estimator_train/tf_patches/optimizers.
 import sys
 
 from estimator_train import __main__
-from estimator_train.process import cpu_tuning
+from estimator_train.system import cpu_tuning
 
 if __name__ == '__main__':
   cpu_tuning.needs_padded_gradients = lambda: False

@@ -99,7 +99,7 @@ def test_slurm_gives_each_task_its_place(host):
   assert tasks == [
       [{'cluster': {'worker': addresses}, 'task': {'type': 'worker', 'index': index}},
        str(host.here), arguments] for index in range(3)]
-  assert 'multi_worker_mirrored' == command_line.parse(arguments).devices.distribution_strategy
+  assert command_line.parse(arguments).devices.distribution_strategy == 'multi_worker_mirrored'
   assert host.record('srun') == '--kill-on-bad-exit=0 --wait=3600\n'
   # It waits for the last task as long as the user allows.
   assert host.run_job('--x=1', MAX_FINISH_SECS='60', SLURM_NTASKS='3').returncode == 0

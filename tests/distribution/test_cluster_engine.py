@@ -6,10 +6,10 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from estimator_train import errors
-from estimator_train.cluster import tf_config
-from estimator_train.cluster.worker import Worker
+from estimator_train.distribution import tf_config
 from estimator_train.distribution.devices import Devices
 from estimator_train.distribution.engines import cluster_engine
+from estimator_train.distribution.worker import Worker
 from estimator_train.settings import Settings
 
 

@@ -5,12 +5,12 @@ import os
 import pytest
 import tensorflow.compat.v1 as tf
 
-from estimator_train.datasets.description import DataSet
+from estimator_train.data.data import make_batching
+from estimator_train.data.description import DataSet
 from estimator_train.distribution import devices, threads
 from estimator_train.errors import UserError
-from estimator_train.inputs.data import make_batching
-from estimator_train.process import cpu_tuning
 from estimator_train.settings import Settings
+from estimator_train.system import cpu_tuning
 
 CORES = len(os.sched_getaffinity(0))
 

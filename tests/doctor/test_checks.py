@@ -10,8 +10,8 @@ import types
 
 from estimator_train.doctor import gpus, installation, machine
 from estimator_train.doctor.installation import BuildRate, ImportResult, TensorFlowBuild
-from estimator_train.process import memory
 from estimator_train.settings import Settings
+from estimator_train.system import memory
 
 STOCK, ONEDNN = TensorFlowBuild('tensorflow', '1.15.0'), TensorFlowBuild(
     'intel-tensorflow', '1.15.2')
@@ -245,7 +245,7 @@ def test_credentials_for_kaggle_are_found_and_never_shown(tmp_path, monkeypatch)
 
 
 def test_tf_config():
-  """tests/cluster/test_tf_config.py has every mistake."""
+  """tests/distribution/test_tf_config.py has every mistake."""
   task = json.dumps({'cluster': {'worker': ['a:1', 'b:2'], 'ps': ['c:3']},
                      'task': {'type': 'ps', 'index': '0'}})
   assert_found((machine.check_tf_config(text), *expected) for text, *expected in (

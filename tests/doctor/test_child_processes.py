@@ -11,8 +11,8 @@ import pytest
 
 from estimator_train.doctor import gpus, installation, run_python
 from estimator_train.doctor.installation import BuildRate, TensorFlowBuild
-from estimator_train.files import paths
-from estimator_train.process.logs import has_nvidia_driver
+from estimator_train.system import paths
+from estimator_train.system.logs import has_nvidia_driver
 
 
 def test_results_and_failures():

@@ -2,7 +2,7 @@
 
 from mode_runs import fails, publish_generated_files
 
-from estimator_train.datasets import idx
+from estimator_train.data import idx
 
 
 def test_what_is_there_and_what_is_not(run_well, run_program, tmp_path, monkeypatch):

@@ -10,7 +10,7 @@ import training_runs
 from conftest import load_script
 from mode_runs import fails, image_flags
 
-from estimator_train.inputs.data import make_batching
+from estimator_train.data.data import make_batching
 from estimator_train.settings import command_line
 
 

@@ -13,9 +13,9 @@ import pytest
 import tensorflow.compat.v1 as tf
 from mode_runs import fails, image_flags
 
-from estimator_train.datasets.description import DataSet, ImageSplit
-from estimator_train.inputs import images
-from estimator_train.inputs.data import make_source
+from estimator_train.data import images
+from estimator_train.data.data import make_source
+from estimator_train.data.description import DataSet, ImageSplit
 from estimator_train.modes.input_benchmark import rates, report
 from estimator_train.modes.input_benchmark.rates import InputMeasurement
 from estimator_train.modes.input_benchmark.report import Environment

@@ -17,7 +17,7 @@ from conftest import ROOT
 from mode_runs import fails, image_flags
 
 import estimator_train
-from estimator_train.datasets import idx
+from estimator_train.data import idx
 from estimator_train.errors import UserError
 from estimator_train.modes import predict as predict_mode
 from estimator_train.modes.predict import images as predict_images

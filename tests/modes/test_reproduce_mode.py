@@ -9,10 +9,10 @@ from mode_runs import Runs
 
 from estimator_train.configs.workloads import WORKLOADS
 from estimator_train.errors import UserError
-from estimator_train.files import paths
 from estimator_train.modes import reproduce
 from estimator_train.reports import ledger
 from estimator_train.settings import Settings
+from estimator_train.system import paths
 
 
 @pytest.fixture

@@ -14,12 +14,11 @@ import tensorflow.compat.v1 as tf
 from conftest import wait_until
 from mode_runs import evaluated_steps, image_flags
 
+from estimator_train.data import image_files
 from estimator_train.exporting import saved_model
-from estimator_train.files import atomic
-from estimator_train.inputs import image_files
-from estimator_train.models import registry as models
-from estimator_train.process import signals
+from estimator_train.models import by_name as models
 from estimator_train.reports import throughput
+from estimator_train.system import atomic, signals
 from estimator_train.training import model as training_model, run as runs
 from estimator_train.training.checkpoints import save_hook
 from estimator_train.training.evaluation import sample_predictions

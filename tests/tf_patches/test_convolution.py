@@ -5,8 +5,8 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 import estimator_train
-from estimator_train.process import cpu_tuning
 from estimator_train.settings import Settings
+from estimator_train.system import cpu_tuning
 from estimator_train.tf_patches import optimizers
 
 

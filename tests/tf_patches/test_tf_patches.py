@@ -9,7 +9,7 @@ import tensorflow.compat.v1 as tf
 from tensorflow.python.distribute import distribute_coordinator
 from tensorflow.python.util import tf_inspect
 
-from estimator_train.models import registry
+from estimator_train.models import by_name
 from estimator_train.tf_patches import (
     checkpoints,
     environment,
@@ -126,7 +126,7 @@ def test_random_weights_are_saved_without_a_copy(tmp_path, name):
         tf.set_random_seed(7)
       else:
         saved_weights.start_graph(7)
-      model = registry.build(name, (28, 28, 1), 10)
+      model = by_name.build(name, (28, 28, 1), 10)
       model.compile('adam', 'categorical_crossentropy')
       if is_copied:
         saved_weights.save_initial_weights(ModelCopier(model), None, config)

@@ -4,12 +4,12 @@ import logging
 import os
 from typing import Dict, Type
 
-from estimator_train.cluster.worker import EVALUATOR, Worker
 from estimator_train.distribution.devices import Devices
 from estimator_train.distribution.engines.cluster_engine import CollectiveEngine
 from estimator_train.distribution.engines.engine import Engine
 from estimator_train.distribution.engines.horovod import HorovodEngine
 from estimator_train.distribution.engines.parameter_server import ParameterServerEngine
+from estimator_train.distribution.worker import EVALUATOR, Worker
 from estimator_train.settings import Settings
 from estimator_train.settings.choices import MULTI_WORKER_STRATEGIES
 

@@ -8,17 +8,17 @@ from typing import Any, Dict, Iterator, Mapping, Optional, Sequence
 
 import tensorflow.compat.v1 as tf
 
-from estimator_train.cluster import rendezvous, tf_config
-from estimator_train.cluster.peers import Peers
-from estimator_train.cluster.start_timeout import StartTimeout
-from estimator_train.cluster.state import TRAINED, TRAINING
-from estimator_train.cluster.tf_config import Cluster, Task
-from estimator_train.cluster.worker import Worker, wait_for_network
+from estimator_train.distribution import rendezvous, tf_config
 from estimator_train.distribution.devices import Devices, collective_communication
 from estimator_train.distribution.engines.engine import Engine
+from estimator_train.distribution.peers import Peers
+from estimator_train.distribution.start_timeout import StartTimeout
+from estimator_train.distribution.state import TRAINED, TRAINING
+from estimator_train.distribution.tf_config import Cluster, Task
+from estimator_train.distribution.worker import Worker, wait_for_network
 from estimator_train.errors import NonFiniteLoss
-from estimator_train.process.signals import exit_now
 from estimator_train.settings import Settings
+from estimator_train.system.signals import exit_now
 from estimator_train.tf_patches import estimator as estimator_patches, multi_worker_mirrored
 
 _LOG = logging.getLogger('estimator_train')

@@ -5,8 +5,8 @@ from typing import Any, Dict, Iterator, Mapping, Optional, Sequence
 
 import tensorflow.compat.v1 as tf
 
-from estimator_train.cluster.worker import EVALUATOR, Worker
 from estimator_train.distribution.devices import Devices, make_local_strategy, make_session_config
+from estimator_train.distribution.worker import EVALUATOR, Worker
 from estimator_train.settings import Settings, per_replica_batch_size
 
 

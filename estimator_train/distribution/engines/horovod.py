@@ -7,11 +7,11 @@ from typing import Any, Dict, Mapping, Optional, Sequence
 
 import tensorflow.compat.v1 as tf
 
-from estimator_train.cluster import launches, network
-from estimator_train.cluster.tf_config import Cluster
-from estimator_train.cluster.worker import Worker
+from estimator_train.distribution import launches, network
 from estimator_train.distribution.devices import Devices
 from estimator_train.distribution.engines.cluster_engine import ClusterEngine
+from estimator_train.distribution.tf_config import Cluster
+from estimator_train.distribution.worker import Worker
 from estimator_train.errors import PeerLost, UserError
 from estimator_train.settings import Settings
 from estimator_train.tf_patches import strategies

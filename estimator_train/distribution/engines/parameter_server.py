@@ -4,9 +4,9 @@ from typing import Any, Dict, Optional
 
 import tensorflow.compat.v1 as tf
 
-from estimator_train.cluster.state import TRAINING
-from estimator_train.cluster.worker import Worker, wait_for_network
 from estimator_train.distribution.engines.cluster_engine import ClusterEngine, join_peers
+from estimator_train.distribution.state import TRAINING
+from estimator_train.distribution.worker import Worker, wait_for_network
 from estimator_train.settings import Settings
 
 

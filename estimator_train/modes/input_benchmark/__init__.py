@@ -6,16 +6,16 @@ from typing import Any, Dict
 
 import attr
 
+from estimator_train.data.data import resolve_cache
+from estimator_train.data.file_errors import translate_errors
 from estimator_train.distribution import threads
 from estimator_train.errors import UserError
-from estimator_train.inputs.data import resolve_cache
-from estimator_train.inputs.file_errors import translate_errors
-from estimator_train.models import registry as models
+from estimator_train.models import by_name as models
 from estimator_train.modes.input_benchmark import rates, report
-from estimator_train.process import memory
 from estimator_train.reports import page
 from estimator_train.run_dir.run_files import RunDir
 from estimator_train.settings import Settings
+from estimator_train.system import memory
 from estimator_train.training.model import prepare
 from estimator_train.training.run import open_run
 

@@ -16,10 +16,10 @@ import numpy as np
 import psutil
 import tensorflow.compat.v1 as tf
 
+from estimator_train.data import arrays, data
+from estimator_train.data.source import FilePath, InputFn, Source
 from estimator_train.distribution import threads
 from estimator_train.errors import TrainingFailed
-from estimator_train.inputs import arrays, data
-from estimator_train.inputs.source import FilePath, InputFn, Source
 from estimator_train.settings import Settings, groups
 from estimator_train.training.model import Model
 from estimator_train.training.run import Run

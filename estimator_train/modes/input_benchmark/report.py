@@ -4,9 +4,9 @@ import os
 import statistics
 from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Sequence
 
-from estimator_train.files import atomic
 from estimator_train.modes.input_benchmark.rates import ExamplesAndSecs, InputMeasurement
 from estimator_train.settings import groups
+from estimator_train.system import atomic
 
 INPUT_BENCHMARK_FILE = 'input_benchmark.json'
 INPUT_BOUND, COMPUTE_BOUND = 'input-bound', 'compute-bound'

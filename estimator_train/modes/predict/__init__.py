@@ -17,17 +17,17 @@ from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Se
 import numpy as np
 from tqdm.contrib.logging import logging_redirect_tqdm
 
-from estimator_train.datasets import own
-from estimator_train.datasets.description import TOP_K
+from estimator_train.data import own
+from estimator_train.data.data import make_source
+from estimator_train.data.description import TOP_K
 from estimator_train.distribution import threads
 from estimator_train.errors import UserError
 from estimator_train.exporting import trained_model
-from estimator_train.files import atomic
-from estimator_train.inputs.data import make_source
 from estimator_train.modes.predict import images
-from estimator_train.process.progress import make_progress_bar
 from estimator_train.reports.evaluation import as_probabilities
 from estimator_train.settings import Settings, rules
+from estimator_train.system import atomic
+from estimator_train.system.progress import make_progress_bar
 
 # The columns of a CSV file, and batches of predictions.
 _OpenPredictions = Tuple[Sequence[str], Iterator[List[Dict[str, Any]]]]

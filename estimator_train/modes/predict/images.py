@@ -1,6 +1,6 @@
 """Reads batches of images without labels: from image, idx and TFRecord files.
 
-Images are decoded and resized as in evaluation; see inputs/images.py. A batch also has an entry for
+Images are decoded and resized as in evaluation; see data/images.py. A batch also has an entry for
 each file that cannot be read.
 """
 
@@ -15,9 +15,8 @@ from typing import Callable, Deque, Generator, Iterable, Iterator, List, NamedTu
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from estimator_train.datasets import file_pattern, record_index
-from estimator_train.inputs import idx_files, images, records
-from estimator_train.inputs.records import RecordReader
+from estimator_train.data import file_pattern, idx_files, images, record_index, records
+from estimator_train.data.records import RecordReader
 
 
 class Image(NamedTuple):

@@ -11,18 +11,18 @@ from typing import Any, Callable, Dict, Iterable, List, Sequence, Tuple
 
 from tqdm.contrib.logging import logging_redirect_tqdm
 
-from estimator_train.datasets import registry
-from estimator_train.datasets.description import DataSet
+from estimator_train.data import built_in
+from estimator_train.data.description import DataSet
 from estimator_train.distribution.threads import available_cores
 from estimator_train.doctor import installation
 from estimator_train.errors import StoppedBySignal, UserError
 from estimator_train.modes.scaling import points, report
 from estimator_train.modes.scaling.points import Point, PointResult, RunChild
-from estimator_train.process import child_process
-from estimator_train.process.progress import make_progress_bar
 from estimator_train.reports import page
 from estimator_train.run_dir import run_files
 from estimator_train.settings import Settings, groups
+from estimator_train.system import child_process
+from estimator_train.system.progress import make_progress_bar
 
 _LOG = logging.getLogger('estimator_train')
 # Flags that may differ when the mode is run again in the same model_dir.
@@ -46,7 +46,7 @@ def run(settings: Settings, run_child: RunChild = child_process.run_program,
   run_dir.check_flags(settings, _CHANGEABLE_FLAGS)
   # The run of each point has mode='train', which affects the description: a data set must have
   # training examples, and the class names of image files are not read from `model_dir`.
-  dataset = registry.describe(settings.evolve(mode='train'))
+  dataset = built_in.describe(settings.evolve(mode='train'))
   dataset.require_images('--mode=scaling')
   unit, max_count, base_settings = _choose_unit(settings)
   run_files.make_folder(points_dir)

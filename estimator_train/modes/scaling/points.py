@@ -6,12 +6,12 @@ import shutil
 from typing import Any, BinaryIO, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from estimator_train import settings as settings_lib
-from estimator_train.datasets.description import DataSet
+from estimator_train.data.description import DataSet
 from estimator_train.distribution.threads import available_cores
-from estimator_train.files import atomic, stored
-from estimator_train.process.child_process import ChildRun
 from estimator_train.run_dir.run_files import FLAGS_FILE, RunDir
 from estimator_train.settings import Settings
+from estimator_train.system import atomic, stored
+from estimator_train.system.child_process import ChildRun
 
 POINTS_FOLDER = 'points'
 LOG_FILE = 'log.txt'

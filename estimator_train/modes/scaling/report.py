@@ -6,11 +6,11 @@ import os
 import statistics
 from typing import Any, Dict, Iterator, List, Optional, Sequence
 
-from estimator_train.files import atomic
 from estimator_train.modes.scaling import points, prediction
 from estimator_train.modes.scaling.points import PointResult
 from estimator_train.run_dir.run_files import RunDir
 from estimator_train.settings import Settings
+from estimator_train.system import atomic
 
 JSON_FILE, CSV_FILE = 'scaling.json', 'scaling.csv'
 _CPU_REPLICAS_NOTE = ('CPU replicas share the same cores, so no speed-up is expected: the '

@@ -15,7 +15,7 @@ import re
 import shutil
 from typing import Any, BinaryIO, Dict, Iterator, NamedTuple, Optional
 
-from estimator_train.files import atomic, stored
+from estimator_train.system import atomic, stored
 from estimator_train.training.checkpoints.best_metric import BestMetric
 
 BEST_FOLDER = 'best'

@@ -8,12 +8,12 @@ from typing import List, Optional, Union
 import h5py
 import tensorflow.compat.v1 as tf
 
-from estimator_train.datasets.description import ImageShape
+from estimator_train.data.description import ImageShape
 from estimator_train.errors import UserError
-from estimator_train.files import atomic, stored
-from estimator_train.models import registry as models
+from estimator_train.models import by_name as models
 from estimator_train.run_dir.run_files import RunDir
 from estimator_train.settings import groups, user_code
+from estimator_train.system import atomic, stored
 from estimator_train.tf_patches import saved_weights
 from estimator_train.tf_patches.model_copies import ModelCopier
 from estimator_train.training.checkpoints import save_hook

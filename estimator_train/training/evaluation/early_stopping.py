@@ -4,9 +4,9 @@ import contextlib
 import os
 from typing import Any, BinaryIO, Dict, NamedTuple, Optional
 
-from estimator_train.files import atomic, stored
 from estimator_train.run_dir.run_files import RunDir
 from estimator_train.settings import groups
+from estimator_train.system import atomic, stored
 from estimator_train.training.checkpoints.best_checkpoint import BestCheckpoint
 from estimator_train.training.checkpoints.best_metric import BestMetric
 

@@ -9,10 +9,10 @@ from typing import Any, Callable, Dict, Optional, Tuple
 
 import tensorflow.compat.v1 as tf
 
+from estimator_train.data.data import make_batching
+from estimator_train.data.file_errors import translate_errors
+from estimator_train.data.source import InputFn
 from estimator_train.errors import TrainingFailed, UserError
-from estimator_train.inputs.data import make_batching
-from estimator_train.inputs.file_errors import translate_errors
-from estimator_train.inputs.source import InputFn
 from estimator_train.training.checkpoints import save_hook
 from estimator_train.training.evaluation import metrics as evaluation_metrics
 from estimator_train.training.evaluation.sample_predictions import (

@@ -4,7 +4,7 @@ from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 import tensorflow.compat.v1 as tf
 
-from estimator_train.inputs import images
+from estimator_train.data import images
 from estimator_train.tf_patches import (
   estimator as estimator_patches,
   keras as keras_patches,

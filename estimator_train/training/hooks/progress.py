@@ -9,7 +9,7 @@ from typing import Any, Callable, Deque, Optional, Tuple
 
 import tensorflow.compat.v1 as tf
 
-from estimator_train.process.progress import is_in_notebook, is_shown, make_progress_bar
+from estimator_train.system.progress import is_in_notebook, is_shown, make_progress_bar
 from estimator_train.training.hooks import logged_steps, summaries
 from estimator_train.training.hooks.batch_metrics import BatchMetrics
 from estimator_train.training.hooks.step_counter import StepCounter

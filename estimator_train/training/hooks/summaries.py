@@ -11,7 +11,7 @@ from typing import Any, Dict, Optional, Sequence
 import tensorflow.compat.v1 as tf
 from tensorboard.plugins.hparams import api_pb2 as hparams_api, summary as hparams
 
-from estimator_train.inputs import images
+from estimator_train.data import images
 from estimator_train.models import model_inputs
 from estimator_train.settings import Settings
 from estimator_train.tf_patches import estimator as estimator_patches, optimizers

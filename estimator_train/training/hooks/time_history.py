@@ -13,10 +13,10 @@ from typing import Any, Dict, List, Optional, Tuple
 import tensorflow.compat.v1 as tf
 
 from estimator_train.errors import InvalidValue
-from estimator_train.process.start_up import StartUpTimer
 from estimator_train.reports import learning_curves, page, throughput
 from estimator_train.reports.step_times import Pause, Timing
 from estimator_train.run_dir.disk_errors import error_reason
+from estimator_train.system.start_up import StartUpTimer
 from estimator_train.tf_patches import sessions
 from estimator_train.training.hooks import input_wait
 from estimator_train.training.hooks.record_steps import RecordSteps

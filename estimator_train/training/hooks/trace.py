@@ -7,8 +7,8 @@ from typing import Any, Dict, FrozenSet, List, Optional
 
 import tensorflow.compat.v1 as tf
 
-from estimator_train.files import atomic
 from estimator_train.reports.step_times import Pause
+from estimator_train.system import atomic
 from estimator_train.tf_patches import sessions
 from estimator_train.training.hooks.step_counter import StepCounter
 

@@ -7,8 +7,8 @@ import signal
 import pytest
 from hook_runs import Steps
 
-from estimator_train.process.signals import SignalState
-from estimator_train.training.hooks.signals import SaveOnSignal, StopOnSignal
+from estimator_train.system.signals import SignalState
+from estimator_train.training.hooks.stopping import SaveOnSignal, StopOnSignal
 
 
 class Engine:

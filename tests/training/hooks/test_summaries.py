@@ -11,9 +11,8 @@ from tensorboard.plugins.hparams import api_pb2, backend_context, list_session_g
 from training_runs import events, scalars
 
 from estimator_train import __main__ as program
-from estimator_train.datasets import registry as datasets
-from estimator_train.inputs import data
-from estimator_train.inputs.batching import Shard
+from estimator_train.data import built_in as datasets, data
+from estimator_train.data.batching import Shard
 from estimator_train.settings import Settings
 
 FLAGS = ['--dataset=fashion_mnist_sample', '--model=own_models:two_layers', '--optimizer=sgd',

@@ -1,0 +1,1 @@
+"""Describes data sets, finds and checks their files, and reads batches of examples from them."""

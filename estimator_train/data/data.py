@@ -1,0 +1,181 @@
+"""Opens the data of a run: chooses the source of each split, checks the files, and counts."""
+
+from typing import Callable, Dict, List, NamedTuple, Optional, Tuple
+
+from estimator_train.data.arrays import ArraySource, SyntheticSource
+from estimator_train.data.batching import NO_IMAGE, UNSHARDED, Batching, Shard
+from estimator_train.data.description import (
+  ArraySplit,
+  DataSet,
+  ExampleSplit,
+  IdxSplit,
+  ImageRecordSplit,
+  ImageSplit,
+  ParsedRecordSplit,
+  Split,
+  SyntheticSplit,
+)
+from estimator_train.data.idx_files import IdxSource
+from estimator_train.data.image_files import ImageFileSource
+from estimator_train.data.image_records import ImageRecordSource
+from estimator_train.data.parsed_records import ParsedRecordSource
+from estimator_train.data.source import BadImage, InputFn, Source
+from estimator_train.data.user_datasets import ExampleSource
+from estimator_train.distribution import threads
+from estimator_train.errors import UserError
+from estimator_train.settings import Settings, choices, groups
+
+SOURCE_CLASSES: Dict[type, Callable[..., Source]] = {
+    IdxSplit: IdxSource,
+    ImageSplit: ImageFileSource,
+    ImageRecordSplit: ImageRecordSource,
+    ParsedRecordSplit: ParsedRecordSource,
+    ExampleSplit: ExampleSource,
+    ArraySplit: ArraySource,
+    SyntheticSplit: SyntheticSource,
+}
+
+
+class Data(NamedTuple):
+  """The data of a run, which open_data has checked and counted.
+
+  Attributes:
+    dataset: the description of the data set, such as its class names.
+    train: the training examples; None if there are none.
+    test: the test examples; None if there are none.
+    skipped_images: the images that were removed from the data set because they cannot be decoded;
+      empty unless `--on_bad_image=skip`.
+  """
+  dataset: DataSet
+  train: Optional[Source]
+  test: Optional[Source]
+  skipped_images: List[BadImage]
+
+
+class SingleEpoch(NamedTuple):
+  """One epoch of the training examples, not shuffled.
+
+  Attributes:
+    num_examples: the number of examples.
+    cache_key: a fingerprint of the examples; see Source.cache_key.
+    make_input_fn: takes the number of examples per batch, and makes an `input_fn`.
+  """
+  num_examples: int
+  cache_key: str
+  make_input_fn: Callable[[int], InputFn]
+
+
+def make_source(dataset: DataSet, split: Optional[Split]) -> Source:
+  """Returns the source that reads a split.
+
+  Raises:
+    ValueError: no source is implemented for the type of the split.
+  """
+  if type(split) not in SOURCE_CLASSES:
+    raise ValueError('no source is implemented for {}'.format(type(split).__name__))
+  return SOURCE_CLASSES[type(split)](dataset, split)
+
+
+def open_data(dataset: DataSet, settings: Settings, folder: str) -> Data:
+  """Removes bad images if requested, and checks and counts the examples that the mode reads.
+
+  Args:
+    dataset: the data set, whose files are complete.
+    settings: the settings of the run.
+    folder: the folder of the run, in which the results are stored for the next run.
+
+  Raises:
+    UserError: a file is missing or invalid, the examples of a split cannot be counted, or the
+      format does not support the value of `--cache` or `--augment`.
+  """
+  skipped_images: List[BadImage] = []
+  if settings.input.on_bad_image == 'skip':
+    dataset, skipped_images = skip_bad_examples(dataset, settings.input, folder)
+  if settings.run.trains:
+    dataset = dataset._replace(train=make_source(dataset, dataset.train).with_count(folder))
+  if settings.run.evaluates:
+    dataset = dataset._replace(test=make_source(dataset, dataset.test).with_count(folder))
+  train, test = (None if split is None else make_source(dataset, split)
+                 for split in (dataset.train, dataset.test))
+  if train is not None:
+    _check_support(train, settings)
+  for source, is_read in ((train, settings.run.trains), (test, settings.run.evaluates)):
+    if source is not None and is_read:
+      source.num_examples = source.check_and_count()
+  return Data(dataset, train, test, skipped_images)
+
+
+def skip_bad_examples(dataset: DataSet, settings: groups.Input,
+                      folder: str) -> Tuple[DataSet, List[BadImage]]:
+  """Removes from a data set the bad images: images that cannot be decoded.
+
+  Args:
+    dataset: the data set.
+    settings: the input flags of the run.
+    folder: the folder in which the list of bad images is stored for the next run.
+
+  Returns:
+    The data set without the bad images, and the bad images.
+
+  Raises:
+    UserError: the fraction of bad images exceeds `--max_bad_images`, or all training images of a
+      class are bad.
+  """
+  skipped: List[BadImage] = []
+
+  def remove_bad(name: str, split: Optional[Split]) -> Optional[Split]:
+    if split is None:
+      return None
+    split, bad = make_source(dataset, split).skip_bad_examples(name, settings, folder)
+    skipped.extend(bad)
+    return split
+
+  return dataset._replace(train=remove_bad('train', dataset.train),
+                          test=remove_bad('test', dataset.test)), skipped
+
+
+def _check_support(source: Source, settings: Settings) -> None:
+  """Raises a UserError if the training examples do not support --cache or --augment."""
+  # Any other value is a folder's path.
+  is_cache_folder = settings.input.cache not in choices.CACHES
+  if is_cache_folder and not source.can_cache_in_folder:
+    raise UserError('only image files can be cached in a folder',
+                    '--cache={} --dataset={}'.format(settings.input.cache, settings.data.dataset),
+                    'give --cache=memory, or omit --cache')
+  if settings.input.augment != 'none' and settings.run.trains and not source.can_augment:
+    raise UserError('only image files and images in TFRecord files can be augmented',
+                    '--augment={} --dataset={}'.format(settings.input.augment,
+                                                       settings.data.dataset),
+                    'omit --augment; a function of a split can augment its examples itself')
+
+
+def resolve_cache(source: Source, settings: groups.Input) -> str:
+  """Returns where the training examples are cached: `memory`, `none` or the path of a folder."""
+  return source.default_cache if settings.cache == 'auto' else settings.cache
+
+
+def make_train_input_fn(source: Source, settings: Settings, batching: Batching) -> InputFn:
+  """Makes the `input_fn` of training, which yields (features, labels)."""
+  if settings.input.input_pipeline == 'published':
+    return source.make_published_input_fn(batching)
+  return source.make_train_input_fn(batching, resolve_cache(source, settings.input))
+
+
+def make_single_epoch(source: Source, settings: Settings) -> SingleEpoch:
+  """Returns one epoch of the training examples; raises a UserError for infinite data."""
+  def make_input_fn(examples_per_batch: int) -> InputFn:
+    return source.make_eval_input_fn(make_batching(
+        source.dataset, settings, one_hot=False, examples_per_batch=examples_per_batch))
+
+  return SingleEpoch(len(source.class_indices()), source.cache_key(), make_input_fn)
+
+
+def make_batching(dataset: DataSet, settings: Settings, one_hot: bool, examples_per_batch: int,
+                  shard: Shard = UNSHARDED) -> Batching:
+  """Makes the Batching for the examples of a data set, from the settings of the run."""
+  return Batching(dataset.image_shape or NO_IMAGE, len(dataset.labels), one_hot, examples_per_batch,
+                  settings.input.shuffle_buffer, threads.num_parallel_calls(settings.input),
+                  settings.input.prefetch, settings.optimizer.seed, shard, settings.input.augment,
+                  threads.private_threadpool_size(settings.input,
+                                                  settings.devices),
+                  num_queued_calls=threads.num_queued_calls(settings.input))

@@ -1,0 +1,222 @@
+"""Describes, checks and reads data sets in gzipped idx files: MNIST, Fashion-MNIST, and others.
+
+The checks find a damaged file before training starts.
+
+The header of an idx file consists of big-endian 32-bit integers: a magic number and the dimensions.
+One byte per element follows the header.
+"""
+
+import gzip
+import logging
+import os
+import struct
+import zlib
+from typing import Sequence, Tuple
+
+from estimator_train.data.description import DataFile, DataSet, IdxSplit
+from estimator_train.errors import UserError
+
+_LOG = logging.getLogger('estimator_train')
+IMAGE_HEADER_BYTES = 16
+LABEL_HEADER_BYTES = 8
+IMAGE_MAGIC = 0x803
+_LABEL_MAGIC = 0x801
+GZIP_SIGNATURE = b'\x1f\x8b'
+_CHUNK_BYTES = 1 << 20
+_GZIP_WBITS = zlib.MAX_WBITS | 16  # Adding 16 selects the gzip format.
+
+_DOWNLOAD_AGAIN = 'remove it and download it again with --mode=download'
+
+
+def _published_files(base_urls: Tuple[str, ...],
+                     *files: Tuple[str, int, str]) -> Tuple[DataFile, ...]:
+  """Returns a DataFile for each (name, size, md5), with the URLs `base_url + name`."""
+  return tuple(DataFile(name, size, md5, urls=tuple(base_url + name for base_url in base_urls))
+               for name, size, md5 in files)
+
+
+# A tenth of Fashion-MNIST, 600 training and 100 test images per class, which ships with the
+# package. scripts/make_fashion_mnist_sample.py generates the files.
+SAMPLE_FOLDER = os.path.join(os.path.dirname(os.path.abspath(__file__)),
+                             'fashion_mnist_sample_files')
+# 60,000 training and 10,000 test images each, of clothes and of handwritten digits.
+FASHION_MNIST_FILES = _published_files(
+    ('http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/',
+     'https://storage.googleapis.com/tensorflow/tf-keras-datasets/'),
+    ('train-images-idx3-ubyte.gz', 26421880, '8d4fb7e6c68d591d4c3dfef9ec88bf0d'),
+    ('train-labels-idx1-ubyte.gz', 29515, '25c81989df183df01b3e8a0aad5dffbe'),
+    ('t10k-images-idx3-ubyte.gz', 4422102, 'bef4ecab320f06d8554ea6380940ec79'),
+    ('t10k-labels-idx1-ubyte.gz', 5148, 'bb300cfdad3c16e7a12a480ee83cd310'))
+MNIST_FILES = _published_files(
+    ('http://yann.lecun.com/exdb/mnist/', 'https://storage.googleapis.com/cvdf-datasets/mnist/'),
+    ('train-images-idx3-ubyte.gz', 9912422, 'f68b3c2dcbeaaa9fbdd348bbdeb94873'),
+    ('train-labels-idx1-ubyte.gz', 28881, 'd53e105ee54ea40749a09fcbcd1e9432'),
+    ('t10k-images-idx3-ubyte.gz', 1648877, '9fb629c4189551a2d022fa330f9573f3'),
+    ('t10k-labels-idx1-ubyte.gz', 4542, 'ec29112dd5afa0611ce80d1b7f02629c'))
+FASHION_MNIST_CLASSES = ('T-shirt/top', 'Trouser', 'Pullover', 'Dress', 'Coat', 'Sandal', 'Shirt',
+                         'Sneaker', 'Bag', 'Ankle boot')
+# The class names and the published files.
+DATA_SETS = {'fashion_mnist': (FASHION_MNIST_CLASSES, FASHION_MNIST_FILES),
+             'fashion_mnist_sample': (FASHION_MNIST_CLASSES, ()),
+             'mnist': (tuple('0123456789'), MNIST_FILES)}
+
+
+def describe(name: str, data_dir: str = '') -> DataSet:
+  """Describes one of DATA_SETS: 28x28 grayscale images in four files, which need not exist yet."""
+  class_names, files = DATA_SETS[name]
+  folder = data_dir if files else SAMPLE_FOLDER
+
+  def make_split(prefix: str) -> IdxSplit:
+    return IdxSplit(os.path.join(folder, prefix + '-images-idx3-ubyte.gz'),
+                    os.path.join(folder, prefix + '-labels-idx1-ubyte.gz'))
+
+  return DataSet(name=name, labels=class_names, image_shape=(28, 28, 1),
+                 train=make_split('train'), test=make_split('t10k'), files=files)
+
+
+def check_split(split: IdxSplit, image_shape: Sequence[int], num_classes: int,
+                checksummed: bool) -> int:
+  """Checks that the two files of a split are complete, and match each other and the model.
+
+  TensorFlow 1.15 does not verify the CRC of a gzip file, so a run would train on damaged data.
+
+  Args:
+    split: the two files.
+    image_shape: the required image size, (height, width, ...).
+    num_classes: the number of classes; each label must be less than this number.
+    checksummed: whether the files have already been compared with published checksums. If so,
+      the images are not decompressed.
+
+  Returns:
+    The number of examples.
+
+  Raises:
+    UserError: a file is missing, unreadable, damaged or in another format, or the files do not
+      match each other or the model.
+  """
+  num_images, height, width = _read_header(split.images, 'images', IMAGE_MAGIC, IMAGE_HEADER_BYTES)
+  if (height, width) != tuple(image_shape[:2]):
+    raise UserError(
+        'the images have the wrong size',
+        '{}: {}x{}, expected {}x{}'.format(split.images, height, width, *image_shape[:2]),
+        'choose the --dataset that these files belong to')
+  if not checksummed:
+    _check_length(split.images, IMAGE_HEADER_BYTES + num_images * height * width)
+
+  num_labels, = _read_header(split.labels, 'labels', _LABEL_MAGIC, LABEL_HEADER_BYTES)
+  _check_length(split.labels, LABEL_HEADER_BYTES + num_labels)
+  if num_images != num_labels:
+    raise UserError(
+        'there must be as many labels as images',
+        '{} has {} images, {} has {} labels'.format(
+            split.images, num_images, split.labels, num_labels),
+        'give two files of the same split')
+  _check_labels(split, num_classes)
+  return num_images
+
+
+def count_examples(split: IdxSplit) -> int:
+  """Returns the number of images, from the header; raises a UserError if the header is invalid."""
+  return _read_header(split.images, 'images', IMAGE_MAGIC, IMAGE_HEADER_BYTES)[0]
+
+
+def read_images(split: IdxSplit) -> memoryview:
+  """Returns the pixel values of all images; raises a UserError if the file cannot be read."""
+  return _read_elements(split.images, IMAGE_HEADER_BYTES)
+
+
+def read_labels(split: IdxSplit) -> memoryview:
+  """Returns the class indices of all images; raises a UserError if the file cannot be read."""
+  return _read_elements(split.labels, LABEL_HEADER_BYTES)
+
+
+def _read_elements(path: str, header_bytes: int) -> memoryview:
+  """Returns the decompressed bytes after the header."""
+  try:
+    with open(path, 'rb') as file:
+      # zlib.decompress releases the global interpreter lock, so that other threads continue.
+      return memoryview(zlib.decompress(file.read(), _GZIP_WBITS))[header_bytes:]
+  except (OSError, zlib.error) as error:
+    raise _unreadable_error(path, error) from error
+
+
+def _read_header(path: str, content: str, magic: int, header_bytes: int) -> Tuple[int, ...]:
+  """Returns the dimensions of an idx file; raises a UserError if the header is invalid.
+
+  Args:
+    path: the path of the file.
+    content: what the file contains, `images` or `labels`, for the text of the error.
+    magic: the required magic number.
+    header_bytes: the size of the header.
+  """
+  try:
+    with open(path, 'rb') as file:
+      if file.read(2) != GZIP_SIGNATURE:
+        raise UserError('a data file is not in gzip format', path, _DOWNLOAD_AGAIN)
+      file.seek(0)
+      header = gzip.GzipFile(fileobj=file).read(header_bytes)
+  except FileNotFoundError:
+    raise UserError(
+        'a data file does not exist', path, 'download it with --mode=download') from None
+  except (EOFError, OSError, zlib.error) as error:
+    raise _unreadable_error(path, error) from error
+  if len(header) < header_bytes:
+    raise _wrong_length_error(path, 'at least {}'.format(header_bytes), str(len(header)))
+  found_magic, *dimensions = struct.unpack('>{}I'.format(header_bytes // 4), header)
+  if found_magic != magic:
+    raise UserError('not an idx file of {}'.format(content),
+                    '{}: magic number {:#x}, expected {:#x}'.format(path, found_magic, magic),
+                    'give the file of {}, or {}'.format(content, _DOWNLOAD_AGAIN))
+  if not dimensions[0]:
+    raise UserError('a data file has no examples', path, _DOWNLOAD_AGAIN)
+  return tuple(dimensions)
+
+
+def _check_length(path: str, expected: int) -> None:
+  """Raises a UserError unless the file decompresses to `expected` bytes, in one gzip member.
+
+  TensorFlow 1.15 silently ignores further members.
+  """
+  length = 0
+  try:
+    with open(path, 'rb') as file:
+      member = zlib.decompressobj(_GZIP_WBITS)
+      while not member.eof and length <= expected:  # Stop early in a decompression bomb.
+        chunk = member.unconsumed_tail or file.read(_CHUNK_BYTES)
+        if not chunk:
+          raise _wrong_length_error(path, str(expected), '{} in a truncated file'.format(length))
+        length += len(member.decompress(chunk, _CHUNK_BYTES))
+      rest = (member.unused_data + file.read(_CHUNK_BYTES)).lstrip(b'\0') if member.eof else b''
+  except (OSError, zlib.error) as error:
+    raise _unreadable_error(path, error) from error
+  if rest.startswith(GZIP_SIGNATURE):
+    raise UserError('TensorFlow reads only the first of several gzip members of a data file', path,
+                    'compress it again: gunzip -c FILE | gzip > NEW_FILE')
+  if rest:  # As by gzip.
+    _LOG.warning('%s: ignoring data after the end of the compressed data', path)
+  if length != expected:
+    raise _wrong_length_error(path, str(expected),
+                              str(length) if member.eof else 'more than {}'.format(expected))
+
+
+def _check_labels(split: IdxSplit, num_classes: int) -> None:
+  """Raises a UserError unless all labels are less than `num_classes`."""
+  labels, path = read_labels(split), split.labels
+  if max(labels) >= num_classes:
+    position = next(i for i, label in enumerate(labels) if label >= num_classes)
+    raise UserError(
+        'labels must be less than the number of classes, {}'.format(num_classes),
+        '{}: label {} at position {}'.format(path, labels[position], position),
+        'choose the --dataset that these files belong to')
+
+
+def _wrong_length_error(path: str, expected: str, found: str) -> UserError:
+  return UserError('a data file has the wrong length',
+                   '{}: expected {} decompressed bytes, found {}'.format(path, expected, found),
+                   _DOWNLOAD_AGAIN)
+
+
+def _unreadable_error(path: str, error: Exception) -> UserError:
+  return UserError('cannot read a data file',
+                   '{}: {}'.format(path, getattr(error, 'strerror', None) or error),
+                   'check that it is a readable file, or ' + _DOWNLOAD_AGAIN)

@@ -1,0 +1,246 @@
+"""Reads gzipped idx files: makes `input_fn`s that stream them, and reads images one by one.
+
+The graphs of the `input_fn`s contain only the paths of the files.
+
+The datasets contain (images, labels). The images are uint8 [B, height, width, channels]; the labels
+are float32 [B, num_classes] or int64 [B].
+"""
+
+import gzip
+import struct
+import zlib
+from concurrent import futures
+from typing import Any, Dict, Iterator, List, Optional, Tuple
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+from estimator_train.data import arrays, idx, record_index
+from estimator_train.data.batching import Batching
+from estimator_train.data.description import IdxSplit
+from estimator_train.data.source import FilePath, InputFn, Source
+from estimator_train.errors import UserError
+from estimator_train.system import stored
+
+# --cache=auto caches the training images in memory up to this size.
+_MAX_AUTO_CACHED_BYTES = 256 << 20
+_IDX_SIGNATURE = b'\0\0\x08'  # 8: the elements of the idx file are unsigned bytes.
+
+
+class IdxSource(Source):
+  """The source of an IdxSplit: gzipped idx files, streamed or read into memory.
+
+  Without a cache, each worker decompresses the complete files, because gzip does not support random
+  access. The worker decodes only the examples of its shard.
+  """
+  format_name = 'idx_files'
+  last_stage = 'decode'  # For --mode=input_benchmark.
+
+  def check_and_count(self) -> Optional[int]:
+    # Published files have already been compared with their checksums.
+    return idx.check_split(self.split, self.dataset.require_images('an IdxSplit'),
+                           len(self.dataset.labels), checksummed=bool(self.dataset.files))
+
+  def make_train_input_fn(self, batching: Batching, cache: str) -> InputFn:
+    if cache == 'none':
+      return make_train_input_fn(self.split, batching)
+    num_examples = idx.count_examples(self.split)
+    # A thread reads the files into arrays while the graph is built. The executor is not kept in a
+    # variable: when it is garbage-collected, its thread ends as soon as the files are read.
+    future = futures.ThreadPoolExecutor(1).submit(read_split, self.split,
+                                                  batching.image_shape)
+
+    def read(indices: np.ndarray) -> Tuple[np.ndarray, np.ndarray]:
+      images, class_indices = future.result()
+      return images[indices], class_indices[indices]
+
+    return lambda: arrays.gather_batches(
+        self.training_chunks(num_examples, batching, batching.examples_per_batch), read,
+        np.uint8, batching.image_shape, batching)
+
+  def make_eval_input_fn(self, batching: Batching) -> InputFn:
+    return make_eval_input_fn(self.split, batching)
+
+  @property
+  def default_cache(self) -> str:
+    size = idx.count_examples(self.split) * int(np.prod(self.dataset.image_shape))
+    return 'memory' if size <= _MAX_AUTO_CACHED_BYTES else 'none'
+
+  def class_indices(self) -> np.ndarray:
+    return _read_class_indices(self.split)
+
+  def cache_key(self) -> str:
+    return stored.fingerprint_files(self.files())
+
+  def digest_of_examples(self) -> str:
+    # Workers need not compare digests of published files, because each worker has compared its
+    # files with the checksums.
+    return '' if self.dataset.files else stored.fingerprint_arrays([self.class_indices()])
+
+  def training_chunks(self, num_examples: int, batching: Batching,
+                      chunk_size: int) -> tf.data.Dataset:
+    return batching.shuffle_and_shard(tf.data.Dataset.range(num_examples),
+                                      num_examples).batch(chunk_size)
+
+  def files(self) -> List[FilePath]:
+    return [self.split.images, self.split.labels]
+
+  def input_fns_before_last_stage(self, batching: Batching) -> Dict[str, InputFn]:
+    batch_size = batching.examples_per_batch
+
+    def read() -> tf.data.Dataset:
+      # Read all examples, but yield only the last example of each batch: one element per batch.
+      records = make_record_dataset(self.split, batching).repeat()
+      return records.shard(batch_size, batch_size - 1)
+
+    def batch() -> tf.data.Dataset:
+      return _shuffle_records(self.split, batching).batch(batch_size)
+
+    return {'read': read, 'batch': batch}
+
+  def explain_failure(self) -> Optional[UserError]:
+    try:
+      idx.read_images(self.split)
+      idx.read_labels(self.split)
+    except UserError as error:
+      return error
+    return None
+
+
+def make_train_input_fn(split: IdxSplit, batching: Batching) -> InputFn:
+  """Makes the `input_fn` of training: shuffled, infinite, with full batches.
+
+  Args:
+    split: the files, which idx.check_split has checked.
+    batching: how the examples are combined into batches.
+  """
+  def input_fn() -> tf.data.Dataset:
+    return _decode_batches(_shuffle_records(split, batching), batching)
+
+  return input_fn
+
+
+def make_eval_input_fn(split: IdxSplit, batching: Batching) -> InputFn:
+  """Makes the `input_fn` of evaluation: each example once, in the order of the files."""
+  def input_fn() -> tf.data.Dataset:
+    return _decode_batches(make_record_dataset(split, batching), batching)
+
+  return input_fn
+
+
+def make_record_dataset(split: IdxSplit, batching: Batching) -> tf.data.Dataset:
+  """Returns a dataset of (image, class index), as undecoded bytes, in the order of the files."""
+  height, width, channels = batching.image_shape
+  images = tf.data.FixedLengthRecordDataset(
+      split.images, height * width * channels, header_bytes=idx.IMAGE_HEADER_BYTES,
+      compression_type='GZIP')
+  labels = tf.data.FixedLengthRecordDataset(
+      split.labels, 1, header_bytes=idx.LABEL_HEADER_BYTES, compression_type='GZIP')
+  return tf.data.Dataset.zip((images, labels))
+
+
+def _shuffle_records(split: IdxSplit, batching: Batching) -> tf.data.Dataset:
+  """Returns the undecoded training examples of this worker, shuffled and repeated infinitely."""
+  return batching.shuffle_and_shard(make_record_dataset(split, batching),
+                                    idx.count_examples(split))
+
+
+def _decode_batches(records: tf.data.Dataset, batching: Batching) -> tf.data.Dataset:
+  """Combines records into batches and decodes each batch in one call."""
+  # Without this decorator, AutoGraph would take half a second, although it converts nothing.
+  @tf.autograph.experimental.do_not_convert
+  def decode(image_bytes: tf.Tensor, class_bytes: tf.Tensor) -> Tuple[tf.Tensor, tf.Tensor]:
+    images = tf.reshape(tf.decode_raw(image_bytes, tf.uint8), (-1,) + batching.image_shape)
+    class_indices = tf.cast(tf.reshape(tf.decode_raw(class_bytes, tf.uint8), [-1]), tf.int64)
+    return images, batching.encode_labels(class_indices)
+
+  return batching.prefetch_batches(records.batch(batching.examples_per_batch).map(decode))
+
+
+def read_split(split: IdxSplit,
+                   image_shape: Tuple[int, int, int]) -> Tuple[np.ndarray, np.ndarray]:
+  """Reads the idx files of a split that idx.check_split has checked.
+
+  Returns:
+    The images, uint8 [N, height, width, channels], and the class indices, uint8 [N].
+  """
+  images = np.frombuffer(idx.read_images(split), np.uint8)
+  return images.reshape((-1,) + image_shape), _read_class_indices(split)
+
+
+def _read_class_indices(split: IdxSplit) -> np.ndarray:
+  """Reads only the class indices of a split, uint8 [N]."""
+  return np.frombuffer(idx.read_labels(split), np.uint8)
+
+
+def is_idx_or_gzip(first_bytes: bytes) -> bool:
+  """Returns whether a file that starts with these bytes is an idx file or a gzip file."""
+  return first_bytes.startswith((idx.GZIP_SIGNATURE, _IDX_SIGNATURE))
+
+
+def iter_images(path: bytes, height: int, width: int) -> Iterator[np.ndarray]:
+  """Yields the images of an idx file, uint8 [height, width, 1]. The file may be gzipped.
+
+  Of a damaged file, yields the images up to the damage.
+
+  Args:
+    path: the path of the file.
+    height: the height that the images must have.
+    width: the width that the images must have.
+
+  Raises:
+    ValueError: the file cannot be read, is damaged, is not an idx file of images, or has images of
+      another size. The message is the reason.
+  """
+  num_read, num_images = 0, None
+  try:
+    with open(path, 'rb') as file:
+      is_gzip = file.peek(2).startswith(idx.GZIP_SIGNATURE)
+      stream: Any = gzip.GzipFile(fileobj=file) if is_gzip else file
+      num_images = _read_header(stream, height, width)
+      while num_read < num_images:
+        pixels = _read_up_to(stream, height * width)
+        if len(pixels) < height * width:
+          raise EOFError('the file ends early')
+        yield np.frombuffer(pixels, np.uint8).reshape(height, width, 1)
+        num_read += 1
+      if stream.read1(1):  # At the end of a gzip file, reading verifies the checksum.
+        raise ValueError('the file is longer than its header indicates')
+  except (EOFError, OSError, ValueError, zlib.error) as error:
+    reason = getattr(error, 'strerror', None) or str(error)
+    if num_images is None:
+      raise ValueError(reason) from error
+    raise ValueError('{}, after {} of {} images'.format(reason, num_read, num_images)) from error
+
+
+def _read_header(stream: Any, height: int, width: int) -> int:
+  """Reads and checks the header, and returns the number of images."""
+  header = _read_up_to(stream, idx.IMAGE_HEADER_BYTES)
+  magic = idx.IMAGE_MAGIC.to_bytes(4, 'big')
+  if record_index.is_header(header[:record_index.HEADER_BYTES]):
+    raise ValueError('a compressed TFRecord file: decompress it, such as with gunzip')
+  if not header.startswith(magic):
+    raise ValueError('not an idx file of images: it starts with 0x{}, expected 0x{}'.format(
+        header[:4].hex(), magic.hex()))
+  if len(header) < idx.IMAGE_HEADER_BYTES:
+    raise ValueError('the file ends within its header')
+  _, count, rows, columns = struct.unpack('>4I', header)
+  if (rows, columns) != (height, width):
+    raise ValueError('the images are {}x{}, but the model requires {}x{}'.format(
+        rows, columns, height, width))
+  if not count:
+    raise ValueError('the file has no images')
+  return count
+
+
+def _read_up_to(stream: Any, num_bytes: int) -> bytes:
+  """Returns the next `num_bytes` bytes, or fewer at the end of the file."""
+  data = b''
+  while len(data) < num_bytes:
+    # stream.read would decompress more bytes than requested, and raise an error if any of these
+    # additional bytes are damaged. stream.read1 decompresses only the requested bytes.
+    chunk = stream.read1(num_bytes - len(data))
+    if not chunk:
+      break
+    data += chunk
+  return data

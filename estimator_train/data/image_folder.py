@@ -1,0 +1,182 @@
+"""Describes data sets whose image files are in one folder per class."""
+
+import os
+import stat
+from typing import Dict, List, Optional, Sequence, Tuple, Union
+
+import numpy as np
+
+from estimator_train.data import file_pattern, record_index
+from estimator_train.data.description import ArraySplit, DataSet, ImageSplit
+from estimator_train.errors import UserError, join_items, printable
+from estimator_train.run_dir.run_files import LABELS_FILE, RunDir
+from estimator_train.settings import Settings, choices, groups
+from estimator_train.settings.groups import are_distinct, normalize
+
+DEFAULT_IMAGE_SIZE = (224, 224)  # (height, width)
+
+
+def describe(settings: Settings) -> DataSet:
+  """Describes the files of `--train_pattern` and `--eval_pattern` that the mode reads.
+
+  Raises:
+    UserError: a pattern is not given or matches no file, the folder of a file is not a class
+      name, or a class has no training file.
+  """
+  data = settings.data
+  return describe_patterns(settings, data.train_pattern, data.eval_pattern, data.labels)
+
+
+def describe_patterns(settings: Settings, train_pattern: Optional[str],
+                      eval_pattern: Optional[str], class_names: Tuple[str, ...]) -> DataSet:
+  """Like `describe`, but takes the patterns and the class names from the arguments."""
+  if not class_names and not settings.run.trains and settings.run.model_dir:
+    class_names = RunDir(settings.run.model_dir).class_names()
+  reads_train, reads_eval = splits_to_read(settings, eval_pattern)
+  # Without class names, the folders of the training files determine the classes.
+  train_files = (_list_files('train_pattern', train_pattern, is_class_list=not class_names)
+                 if reads_train or not class_names else [])
+  eval_files = _list_files('eval_pattern', eval_pattern) if reads_eval else []
+  class_names = class_names or _find_class_names(train_files)
+  if len(class_names) < 2:
+    raise UserError(
+        'there must be at least two classes, one folder each',
+        '--train_pattern={} (classes: {})'.format(train_pattern, join_items(class_names)),
+        'give a pattern that matches several folders, or --labels=A,B')
+  train = _make_split(train_files, class_names)
+  if reads_train:
+    check_no_class_missing(class_names, train)
+  return _make_data_set(settings.data, class_names, train if reads_train else None,
+                        _make_split(eval_files, class_names) if reads_eval else None)
+
+
+def describe_classes(settings: Settings, class_names: Tuple[str, ...] = ()) -> DataSet:
+  """Describes the data set without listing files.
+
+  Args:
+    settings: the settings of the run.
+    class_names: the class names. If there are none, the value of `--labels` is used or, without
+      `--labels`, the class names that an earlier run has recorded in `model_dir`.
+
+  Raises:
+    UserError: neither the settings nor `model_dir` determines the classes.
+  """
+  run_dir = RunDir(settings.run.model_dir)
+  class_names = class_names or settings.data.labels or run_dir.class_names()
+  if not class_names:
+    raise UserError('the classes are unknown', 'no {} in --model_dir={}'.format(
+        LABELS_FILE, run_dir.path), 'give the --model_dir of a run, or --labels')
+  return _make_data_set(settings.data, class_names, None, None)
+
+
+def _make_data_set(settings: groups.Data, class_names: Tuple[str, ...],
+                   train_split: Optional[ImageSplit],
+                   test_split: Optional[ImageSplit]) -> DataSet:
+  height, width = (settings.image_size or DEFAULT_IMAGE_SIZE)[:2]
+  return DataSet(name=settings.dataset, labels=class_names, image_shape=(height, width, 3),
+                 train=train_split, test=test_split, files=())
+
+
+def check_no_class_missing(class_names: Sequence[str], train: ImageSplit) -> None:
+  """Raises a UserError if a class has no training image."""
+  counts = class_counts(train, len(class_names))
+  missing = [name for name, count in zip(class_names, counts) if not count]
+  if missing:
+    raise UserError('a class has no training images', join_items(missing),
+                    'add images to its folder, or omit the class from --labels')
+
+
+def splits_to_read(settings: Settings, eval_pattern: Optional[str]) -> Tuple[bool, bool]:
+  """Returns whether the mode reads the training examples, and those of `--eval_pattern`."""
+  return settings.run.mode != 'evaluate', settings.run.evaluates or (
+      settings.run.mode in choices.MODES_OF_ALL_SPLITS and bool(eval_pattern))
+
+
+def require_pattern(flag: str, pattern: Optional[str], example: str) -> str:
+  """Returns the value of a flag; raises a UserError, with an example, if it is not given."""
+  if not pattern:
+    raise UserError('--{} is required for this data set and mode'.format(flag), 'no --' + flag,
+                    'give a pattern such as --{}=\'{}\'{}'.format(
+                        flag, example, '' if flag == 'train_pattern' else ', or --mode=train'))
+  return pattern
+
+
+def class_counts(split: Union[ImageSplit, ArraySplit], num_classes: int) -> List[int]:
+  """Returns the number of images of each class."""
+  return np.bincount(split.classes, minlength=num_classes).tolist()
+
+
+def _list_files(flag: str, pattern: Optional[str], is_class_list: bool = False) -> List[bytes]:
+  """Returns the files that match the value of a flag.
+
+  Args:
+    flag: the name of the flag.
+    pattern: its value.
+    is_class_list: whether the names of the folders of the files are the class names.
+
+  Raises:
+    UserError: no file matches, the files are not images, or the folders cannot be classes.
+  """
+  example = 'DATA/{}/**/*.jpeg'.format('train' if flag == 'train_pattern' else 'test')
+  pattern = require_pattern(flag, pattern, example)
+  listings: file_pattern.Listings = {}
+  files = file_pattern.expand(pattern, listings)
+  if not files:
+    raise file_pattern.no_match_error('--{} matches no file'.format(flag),
+                                        '--{}={}'.format(flag, pattern), pattern, example)
+  if _starts_with_record(files[0]):
+    raise UserError('--{} must match image files'.format(flag),
+                    '{} is a TFRecord file'.format(printable(os.fsdecode(files[0]))),
+                    'give --dataset=tfrecord')
+  if is_class_list:
+    file_pattern.check_class_folders(flag, pattern, listings)
+  file_pattern.warn_about_unmatched_images(flag, files, listings)
+  return files
+
+
+def _starts_with_record(path: bytes) -> bool:
+  """Returns whether a file is an uncompressed TFRecord file."""
+  try:
+    return stat.S_ISREG(os.stat(path).st_mode) and record_index.starts_with_record(path)
+  except OSError:  # The error is reported when the image is decoded.
+    return False
+
+
+def _find_class_names(files: Sequence[bytes]) -> Tuple[str, ...]:
+  """Returns the sorted names of the folders of the files."""
+  folders = {os.path.dirname(path) for path in files}
+  class_names = tuple(sorted({_class_name(folder) for folder in folders}))
+  if not are_distinct(class_names):
+    raise UserError('class names must not differ only in their Unicode form',
+                    ', '.join(ascii(name) for name in class_names if any(
+                        normalize(name) == normalize(other) != other for other in class_names)),
+                    'rename the folders of one class')
+  return class_names
+
+
+def _class_name(folder: bytes) -> str:
+  """Returns the class name of the files in a folder: the name of the folder."""
+  name = os.path.basename(os.path.abspath(folder)).decode('utf-8', 'backslashreplace')
+  if name.splitlines() not in ([], [name]):  # labels.txt and flags.txt are read line by line.
+    raise UserError('a class name must not have a line break', repr(os.fsdecode(folder)),
+                    'rename the folder')
+  return name
+
+
+def _make_split(files: List[bytes], class_names: Sequence[str]) -> ImageSplit:
+  """Returns the split of the files; raises a UserError if a folder is not a class name."""
+  index_by_name = {normalize(name): index for index, name in enumerate(class_names)}
+  index_by_folder: Dict[bytes, int] = {}
+  class_indices = np.empty(len(files), np.int32)
+  for position, path in enumerate(files):
+    folder = os.path.dirname(path)
+    if folder not in index_by_folder:
+      name = _class_name(folder)
+      if normalize(name) not in index_by_name:
+        raise UserError(
+            'the folder of a file is not a class name',
+            '{} (class names: {})'.format(printable(os.fsdecode(path)), join_items(class_names)),
+            'change the pattern so that it excludes this file, or add {} to --labels'.format(name))
+      index_by_folder[folder] = index_by_name[normalize(name)]
+    class_indices[position] = index_by_folder[folder]
+  return ImageSplit(files, class_indices)

@@ -1,0 +1,163 @@
+"""Defines the base of the sources whose examples are JPEG, PNG or GIF images."""
+
+import abc
+import collections.abc
+from typing import Any, Callable, Dict, List, Optional, Tuple
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+from estimator_train.data import arrays, bad_images, image_cache, images
+from estimator_train.data.batching import Batching, chunks_of, evaluation_chunks
+from estimator_train.data.source import BadImage, EncodedImages, InputFn, Source
+from estimator_train.errors import UserError, printable
+from estimator_train.settings import groups
+
+# The number of examples that one call of a Python function looks up. One call per image would take
+# a tenth of the time that decoding an image takes.
+CHUNK_SIZE = 64
+
+
+class ImageSource(EncodedImages, Source):
+  """A source of encoded images, which are read in any order, decoded, and resized.
+
+  A subclass reads one format. A worker without a cache reads only the images of its shard, and a
+  small sample of all images.
+  """
+  can_augment = True
+  can_cache_in_folder = True
+  _cached: Optional[image_cache.ImageCache] = None
+
+  @abc.abstractmethod
+  def without(self, indices: List[int]) -> Any:
+    """Returns the split without the images at these indices."""
+
+  def audited_class_indices(self) -> np.ndarray:
+    """Returns the class index of each image, integer [N]; -1 for an image with an invalid label."""
+    return self.class_indices()
+
+  def unreadable_parts(self) -> List[Tuple[str, str]]:
+    """Returns (name, reason) of each part of a file whose examples cannot even be counted."""
+    return []
+
+  def check_and_count(self) -> Optional[int]:
+    return len(self)
+
+  def make_train_input_fn(self, batching: Batching, cache: str) -> InputFn:
+    if batching.augment != 'none':
+      return lambda: images.make_augmented_batches(self._training_references(batching), self.read,
+                                               batching)
+    if cache == 'none':
+      return lambda: self._make_batches(self._training_references(batching), batching)
+    self._cached = cached = image_cache.ImageCache(self, batching, cache)
+    # Reading waits for images that are still to be decoded. A thread of its own keeps that from
+    # the model.
+    batching = batching._replace(private_threadpool_size=max(1, batching.private_threadpool_size))
+    return lambda: arrays.gather_batches(
+        self.training_chunks(len(self), batching, batching.examples_per_batch), cached.read,
+        np.uint8, batching.image_shape[:2] + (None,), batching)
+
+  def wait_until_cached(self) -> None:
+    if self._cached is not None:
+      self._cached.read_all()
+
+  def make_eval_input_fn(self, batching: Batching) -> InputFn:
+    return lambda: self._make_batches(self._references_in_order(), batching)
+
+  def make_dataset(self, indices: np.ndarray, batching: Batching,
+                   expect_grey: bool) -> tf.data.Dataset:
+    return images.make_examples(self.look_up(chunks_of(indices, CHUNK_SIZE)), self.read,
+                                expect_grey, batching)
+
+  def input_fns_before_last_stage(self, batching: Batching) -> Dict[str, InputFn]:
+    expect_grey = self.expects_grey()
+    load_image = images.make_load_image(self.read, expect_grey, batching)
+
+    # Each stage computes its complete result, but returns only a scalar. Images of different sizes
+    # cannot be batched, and copying images would add to the measured time.
+    @tf.autograph.experimental.do_not_convert
+    def read(reference: tf.Tensor, class_index: tf.Tensor) -> tf.Tensor:
+      return tf.strings.length(self.read(reference))
+
+    @tf.autograph.experimental.do_not_convert
+    def decode(reference: tf.Tensor, class_index: tf.Tensor) -> tf.Tensor:
+      channels = 0 if expect_grey or batching.image_shape[2] == 1 else 3
+      return images.decode(self.read(reference), channels)[0, 0, 0]
+
+    @tf.autograph.experimental.do_not_convert
+    def resize(reference: tf.Tensor, class_index: tf.Tensor) -> tf.Tensor:
+      return load_image(reference, class_index)[0][0, 0, 0]
+
+    def make_input_fn(stage: Callable[..., tf.Tensor]) -> InputFn:
+      return lambda: batching.use_private_threadpool(self._training_references(batching).apply(
+          tf.data.experimental.map_and_batch(stage, batching.examples_per_batch,
+                                             num_parallel_calls=batching.num_parallel_calls)))
+
+    return {'read': make_input_fn(read), 'decode': make_input_fn(decode),
+            'resize': make_input_fn(resize)}
+
+  def skip_bad_examples(self, split_name: str, settings: groups.Input,
+                        model_dir: str) -> Tuple[Any, List[BadImage]]:
+    bad = bad_images.find_bad(self, split_name, model_dir)
+    skipped = [image for _, image in bad]
+    skipped += [BadImage(name, reason) for name, reason in self.unreadable_parts()]
+    bad_images.check_fraction(skipped, len(self), settings)
+    return self.without([index for index, _ in bad]), skipped
+
+  def explain_failure(self) -> Optional[UserError]:
+    # Decode the images again, because TensorFlow's error does not name the file.
+    first = next(bad_images.find_undecodable(self), None)
+    if first is None:
+      return None
+    index, reason = first
+    return UserError('an image cannot be decoded',
+                     '{} ({})'.format(printable(self.name_of(index)), reason),
+                     'repair or remove it (--mode=audit lists all), or give --on_bad_image=skip')
+
+  def _training_references(self, batching: Batching) -> tf.data.Dataset:
+    return self.look_up(self.training_chunks(len(self), batching, CHUNK_SIZE))
+
+  def _references_in_order(self) -> tf.data.Dataset:
+    return self.look_up(evaluation_chunks(len(self), CHUNK_SIZE))
+
+  def _make_batches(self, references: tf.data.Dataset, batching: Batching) -> tf.data.Dataset:
+    return images.make_batches(references, self.read, self.expects_grey(), batching)
+
+
+class ImageNames(collections.abc.Sequence):
+  """The names of all images of a source, which are computed when they are used."""
+
+  def __init__(self, source: ImageSource) -> None:
+    self._source = source
+
+  def __len__(self) -> int:
+    return len(self._source)
+
+  def __getitem__(self, index: Any) -> str:
+    return self._source.name_of(index)
+
+
+def look_up_in_python(chunks: tf.data.Dataset,
+                      look_up: Callable[[np.ndarray], Tuple[List[bytes], np.ndarray]],
+                      num_parallel_calls: Optional[int] = None) -> tf.data.Dataset:
+  """Returns a dataset of (reference, class index), which a Python function looks up.
+
+  Args:
+    chunks: the indices of the examples, int64 [n].
+    look_up: takes the indices; returns the references and the class indices, int64 [n].
+    num_parallel_calls: the number of chunks that are looked up in parallel.
+  """
+  def look_up_chunk(indices: np.ndarray) -> Tuple[np.ndarray, np.ndarray]:
+    references, class_indices = look_up(indices)
+    return np.array(references, object), class_indices
+
+  @tf.autograph.experimental.do_not_convert
+  def make_references(indices: tf.Tensor) -> Tuple[tf.Tensor, tf.Tensor]:
+    references, class_indices = tf.numpy_function(look_up_chunk, [indices], [tf.string, tf.int64])
+    references.set_shape([None])
+    class_indices.set_shape([None])
+    return references, class_indices
+
+  # Prefetching chunks is cheap, and the kernel reads files ahead while the chunk before is decoded.
+  return (chunks.map(make_references, num_parallel_calls).prefetch(1)
+          .apply(tf.data.experimental.unbatch()))

@@ -1,0 +1,291 @@
+"""Decodes, augments, resizes and batches JPEG, PNG and GIF images, from any source of bytes.
+
+The datasets contain (images, labels). Images are decoded to uint8, resized to float32, and, for a
+cache, rounded to uint8 again: [B, height, width, C], with pixel values from 0 to 255. C is 1 if the
+model takes grey images, or if all images of the batch are expected to be grey and are grey;
+otherwise, C is 3. The graph of the model scales the pixel values and, if necessary, repeats a
+single channel. Labels are float32 [B, num_classes] or int64 [B].
+
+Augmentation is random crops and horizontal flips, as is usual for ImageNet. The random numbers of
+an example depend only on the seed and on the position of the example in the infinite sequence of
+training examples of all workers. They are therefore the same after a run is resumed, and on any
+number of workers, replicas and threads.
+"""
+
+import math
+from typing import Any, Callable, Iterable, Tuple
+
+import tensorflow.compat.v1 as tf
+
+from estimator_train.data.batching import INFINITY, Batching
+
+_MIN_AREA, _MAX_ASPECT_RATIO = .08, 4 / 3
+_CROP_ATTEMPTS = 10
+# A function from a reference, a scalar string such as a path, to the content of the image.
+Read = Callable[[tf.Tensor], tf.Tensor]
+
+
+def decode(content: tf.Tensor, channels: int = 0) -> tf.Tensor:
+  """Decodes the content of an image file, a scalar string, to uint8 [height, width, C].
+
+  Args:
+    content: the content.
+    channels: 3, to convert the image to C = 3; or 0, to keep the channels of the image (C = 1 for a
+      grey image).
+  """
+  # In spite of its name, decode_jpeg also recognizes and decodes PNG and GIF.
+  return tf.image.decode_jpeg(content, channels=channels)
+
+
+def resize(image: tf.Tensor, height: int, width: int) -> tf.Tensor:
+  """Resizes an image, uint8 [any, any, C], to float32 [height, width, C].
+
+  The interpolation is bilinear, without half-pixel centers, as is the default of TensorFlow 1.
+  """
+  return tf.image.resize_bilinear(image[tf.newaxis], (height, width))[0]
+
+
+def decode_and_resize(content: tf.Tensor, image_shape: Tuple[int, int, int]) -> tf.Tensor:
+  """Decodes and resizes an image to float32 `image_shape`, with 1 or 3 channels."""
+  height, width, channels = image_shape
+  if channels == 3:
+    return resize(decode(content, 3), height, width)
+  image = decode(content)
+  # The decoder cannot convert all formats to grey.
+  return tf.cond(
+      tf.equal(tf.shape(image)[2], 1), lambda: resize(image, height, width),
+      lambda: tf.image.rgb_to_grayscale(resize(decode(content, 3), height, width)))
+
+
+def are_all_grey(contents: Iterable[bytes]) -> bool:
+  """Returns whether all of these images are grey; images without a valid header are ignored."""
+  with tf.Graph().as_default(), tf.Session(
+      config=tf.ConfigProto(device_count={'GPU': 0})) as session:
+    content = tf.placeholder(tf.string, [])
+    # The header of a JPEG suffices.
+    channels = tf.cond(tf.image.is_jpeg(content), lambda: tf.io.extract_jpeg_shape(content),
+                       lambda: tf.shape(decode(content)))[2]
+    for image in contents:
+      try:
+        if session.run(channels, {content: image}) != 1:
+          return False
+      except tf.errors.OpError:
+        pass
+  return True
+
+
+def make_batches(references: tf.data.Dataset, read: Read, expect_grey: bool,
+                 batching: Batching) -> tf.data.Dataset:
+  """Returns a dataset of batches (images, labels) for a dataset of (reference, class index).
+
+  Args:
+    references: (reference, class index) of each example, scalars.
+    read: the function that returns the content of an image.
+    expect_grey: whether most images are expected to be grey, so that only one channel is resized.
+    batching: how the examples are combined into batches.
+  """
+  # Building the graph of the fallback takes as long as decoding fifty images.
+  is_fallback_needed = expect_grey and batching.image_shape[2] == 3
+  make_encode = _make_colour_fallback if is_fallback_needed else _make_encode_labels
+  return batching.prefetch_images(
+      _load_batches(references, read, expect_grey, batching).map(make_encode(read, batching)))
+
+
+def make_examples(references: tf.data.Dataset, read: Read, expect_grey: bool,
+                  batching: Batching) -> tf.data.Dataset:
+  """Returns a dataset of (pixels, class indices, whether the pixels are complete), in batches.
+
+  If images are expected to be grey, the pixels have only the first channel, and are complete if all
+  images of the batch are grey. Otherwise, they have all channels that the model takes.
+
+  Args:
+    references, read, expect_grey, batching: as in make_batches.
+  """
+  @tf.autograph.experimental.do_not_convert
+  def compare(pixels: tf.Tensor, colour_references: tf.Tensor,
+              class_indices: tf.Tensor) -> Tuple[tf.Tensor, ...]:
+    return pixels, class_indices, tf.reduce_all(tf.equal(colour_references, ''))
+
+  return batching.prefetch_images(
+      _load_batches(references, read, expect_grey, batching).map(compare))
+
+
+def _load_batches(references: tf.data.Dataset, read: Read, expect_grey: bool,
+                  batching: Batching) -> tf.data.Dataset:
+  """Returns a dataset of the results of make_load_image's function, in batches."""
+  return references.apply(tf.data.experimental.map_and_batch(
+      make_load_image(read, expect_grey, batching), batching.examples_per_batch,
+      num_parallel_calls=batching.num_parallel_calls + batching.num_queued_calls))
+
+
+def make_load_image(read: Read, expect_grey: bool,
+                    batching: Batching) -> Callable[..., Tuple[tf.Tensor, ...]]:
+  """Makes a function of (reference, class index) that reads, decodes and resizes an image.
+
+  Returns:
+    A function that returns (image, colour reference, class index). The image is [height, width, 1
+    or 3]. If the file has several channels, of which the image contains only the first,
+    the colour reference is the reference; otherwise, it is an empty string. A reference can be the
+    content of a file, which would take time to batch.
+  """
+  height, width, model_channels = batching.image_shape
+
+  # Without this decorator, AutoGraph would take time, although it converts nothing.
+  @tf.autograph.experimental.do_not_convert
+  def load_image(reference: tf.Tensor, class_index: tf.Tensor) -> Tuple[tf.Tensor, ...]:
+    content = read(reference)
+    if model_channels == 1 or not expect_grey:
+      pixels = decode_and_resize(content, batching.image_shape)
+      return _convert(pixels, batching.pixel_dtype), tf.constant(''), class_index
+    image = decode(content)
+    pixels = resize(image[:, :, :1], height, width)
+    return (_convert(pixels, batching.pixel_dtype),
+            tf.where(tf.equal(tf.shape(image)[2], 1), '', reference), class_index)
+
+  return load_image
+
+
+def _convert(pixels: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
+  """Converts resized pixels to another dtype, while they are in the cache of the processor."""
+  if dtype == tf.float32:
+    return pixels
+  assert dtype == tf.uint8, dtype
+  # Between 2 ** 23 and 2 ** 24, float32 has no fraction: the sum is the nearest integer, ties to
+  # even, and its last byte is the pixel value. TensorFlow's own operation for the nearest integer,
+  # and its cast from float32, take almost half as long as decoding an image.
+  return tf.cast(tf.bitcast(pixels + 2. ** 23, tf.int32), dtype)
+
+
+def _make_encode_labels(read: Read,
+                        batching: Batching) -> Callable[..., Tuple[tf.Tensor, tf.Tensor]]:
+  """Makes a function that encodes the labels of a batch, and does not change the pixels."""
+  @tf.autograph.experimental.do_not_convert
+  def encode_labels(pixels: tf.Tensor, references: tf.Tensor,
+                    class_indices: tf.Tensor) -> Tuple[tf.Tensor, tf.Tensor]:
+    return pixels, batching.encode_labels(class_indices)
+
+  return encode_labels
+
+
+def _make_colour_fallback(read: Read,
+                          batching: Batching) -> Callable[..., Tuple[tf.Tensor, tf.Tensor]]:
+  """Makes a function that gives all images of a batch three channels, if one has several."""
+  @tf.autograph.experimental.do_not_convert
+  def reload(image: tf.Tensor, reference: tf.Tensor) -> tf.Tensor:
+    return tf.cond(tf.equal(reference, ''), lambda: tf.tile(image, [1, 1, 3]),
+                   lambda: _convert(decode_and_resize(read(reference), batching.image_shape),
+                                    batching.pixel_dtype))
+
+  def reload_batch(pixels: tf.Tensor, references: tf.Tensor) -> tf.Tensor:
+    # TensorFlow instantiates the function of a dataset only when the dataset is read. The loop of
+    # tf.map_fn would be instantiated at the start of every run.
+    return tf.data.experimental.get_single_element(
+        tf.data.Dataset.from_tensor_slices((pixels, references))
+        .map(reload, batching.num_parallel_calls)
+        .batch(tf.size(references, out_type=tf.int64)))
+
+  @tf.autograph.experimental.do_not_convert
+  def reload_if_coloured(pixels: tf.Tensor, references: tf.Tensor,
+                         class_indices: tf.Tensor) -> Tuple[tf.Tensor, tf.Tensor]:
+    pixels = tf.cond(tf.reduce_all(tf.equal(references, '')), lambda: pixels,
+                     lambda: reload_batch(pixels, references))
+    return pixels, batching.encode_labels(class_indices)
+
+  return reload_if_coloured
+
+
+def is_image_batch(features: Any) -> bool:
+  """Returns whether features are a batch of images, [B, height, width, 1 or 3]."""
+  return (isinstance(features, tf.Tensor) and features.shape.ndims == 4
+          and features.shape.as_list()[-1] in (1, 3))
+
+
+def make_augmented_batches(references: tf.data.Dataset, read: Read,
+                           batching: Batching) -> tf.data.Dataset:
+  """Returns a dataset of batches (images, labels) of augmented images.
+
+  Args:
+    references: (reference, class index) of each example of this worker, scalars.
+    read: the function that returns the content of an image.
+    batching: how the images are augmented and combined into batches.
+  """
+  # Without this decorator, AutoGraph would take time, although it converts nothing.
+  @tf.autograph.experimental.do_not_convert
+  def load(reference: Any, position: tf.Tensor) -> Tuple[tf.Tensor, tf.Tensor]:
+    content, class_index = reference
+    return augment(read(content), position, batching), class_index
+
+  @tf.autograph.experimental.do_not_convert
+  def encode(pixels: tf.Tensor, class_indices: tf.Tensor) -> Tuple[tf.Tensor, tf.Tensor]:
+    return pixels, batching.encode_labels(class_indices)
+
+  @tf.autograph.experimental.do_not_convert
+  def to_global_position(position: tf.Tensor) -> Any:
+    return batching.shard.to_global_positions(position)
+
+  positions = tf.data.Dataset.range(INFINITY).map(to_global_position)
+  examples = tf.data.Dataset.zip((references, positions))
+  return batching.prefetch_images(examples.apply(tf.data.experimental.map_and_batch(
+      load, batching.examples_per_batch,
+      num_parallel_calls=batching.num_parallel_calls + batching.num_queued_calls)).map(encode))
+
+
+def augment(content: tf.Tensor, position: tf.Tensor, batching: Batching) -> tf.Tensor:
+  """Decodes, augments and resizes an image.
+
+  Args:
+    content: the content of the image, a scalar string.
+    position: the position of the example in the sequence of training examples, int64.
+    batching: the seed, the image shape and `augment`.
+
+  Returns:
+    float32 [height, width, C], with the number of channels of the model and values from 0 to 255.
+  """
+  height, width, channels = batching.image_shape
+  seed = tf.stack([tf.constant(batching.seed, tf.int64), position])
+  numbers = tf.random.stateless_uniform([3 + 2 * _CROP_ATTEMPTS], seed)
+  if batching.augment == 'crop_flip':
+    pixels = resize(_decode_crop(content, numbers), height, width)
+    if channels == 1:
+      pixels = tf.image.rgb_to_grayscale(pixels)
+  else:
+    pixels = decode_and_resize(content, batching.image_shape)
+  return tf.cond(numbers[0] < .5, lambda: tf.image.flip_left_right(pixels), lambda: pixels)
+
+
+def _decode_crop(content: tf.Tensor, numbers: tf.Tensor) -> tf.Tensor:
+  """Decodes a random part of an image, uint8 [any, any, 3]."""
+  def crop_jpeg() -> tf.Tensor:
+    shape = tf.io.extract_jpeg_shape(content)
+    return tf.image.decode_and_crop_jpeg(content, tf.stack(choose_crop(shape, numbers)), channels=3)
+
+  def crop_decoded() -> tf.Tensor:
+    image = decode(content, 3)
+    top, left, height, width = choose_crop(tf.shape(image), numbers)
+    return image[top:top + height, left:left + width]
+
+  # The other formats cannot be decoded partially.
+  return tf.cond(tf.image.is_jpeg(content), crop_jpeg, crop_decoded)
+
+
+def choose_crop(shape: tf.Tensor, numbers: tf.Tensor) -> Tuple[tf.Tensor, ...]:
+  """Chooses a part of an image: 8 % to 100 % of its area, with sides from 3:4 to 4:3.
+
+  Args:
+    shape: the shape of the image, int32 [3].
+    numbers: random numbers from 0 to 1; the first one is for other uses.
+
+  Returns:
+    (top, left, height, width), int32. The whole image if no attempt fits into the image.
+  """
+  height, width = (tf.cast(side, tf.float32) for side in (shape[0], shape[1]))
+  areas = height * width * (_MIN_AREA + (1 - _MIN_AREA) * numbers[3:3 + _CROP_ATTEMPTS])
+  ratios = tf.exp(math.log(_MAX_ASPECT_RATIO) * (2 * numbers[3 + _CROP_ATTEMPTS:] - 1))
+  heights, widths = tf.round(tf.sqrt(areas / ratios)), tf.round(tf.sqrt(areas * ratios))
+  fits = (heights >= 1) & (widths >= 1) & (heights <= height) & (widths <= width)
+  attempt = tf.argmax(tf.cast(fits, tf.int32))  # The first attempt that fits.
+  crop_height = tf.where(fits[attempt], heights[attempt], height)
+  crop_width = tf.where(fits[attempt], widths[attempt], width)
+  top = tf.floor(numbers[1] * (height - crop_height + 1))
+  left = tf.floor(numbers[2] * (width - crop_width + 1))
+  return tuple(tf.cast(number, tf.int32) for number in (top, left, crop_height, crop_width))

@@ -1,0 +1,332 @@
+"""Finds the records of TFRecord files by reading only the lengths, and reads files at positions.
+
+A TFRecord file is a sequence of records: the length of the data (uint64, little-endian), the
+checksum of these eight bytes (uint32), the data, and the checksum of the data (uint32).
+"""
+
+import functools
+import hashlib
+import json
+import logging
+import os
+import struct
+import threading
+import warnings
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, BinaryIO, Callable, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+
+import numpy as np
+
+from estimator_train.distribution.threads import available_cores
+from estimator_train.errors import UserError, printable
+from estimator_train.system import atomic, paths, stored
+
+_LOG = logging.getLogger('estimator_train')
+HEADER_BYTES, FOOTER_BYTES = 12, 4
+_unpack_header = struct.Struct('<QI').unpack_from
+_pack_checksum = struct.Struct('<I').pack
+_CHECKSUM_MASK = 0xa282ead8
+_MAX_LENGTH = 1 << 40  # Of a record, in bytes.
+# A scan reads small records in blocks. Of large records, it reads only the lengths.
+_BLOCK_BYTES, _MAX_SMALL_BYTES = 1 << 20, 1 << 12
+_MAX_CACHED_INDICES = 64
+_CACHE_VERSION = 1
+
+
+class _DamagedRecord(Exception):
+  """A record is damaged.
+
+  Attributes:
+    offset: the position of the record in its file.
+    reason: what is wrong with the record.
+  """
+
+  def __init__(self, offset: int, reason: str) -> None:
+    super().__init__(offset, reason)
+    self.offset, self.reason = offset, reason
+
+
+class PositionedFile:
+  """A file that is read at given positions. Several threads can share it.
+
+  The file is closed when the object is garbage-collected, so that one thread can drop a file from
+  a cache while another thread reads the file.
+
+  Args:
+    path: the path of a local file, or a URL such as `gs://bucket/file`.
+
+  Attributes:
+    size: the size of the file in bytes when it was opened.
+
+  Raises:
+    OSError: the file cannot be opened.
+  """
+
+  def __init__(self, path: bytes) -> None:
+    self._descriptor, self._remote_file = -1, None
+    if is_remote(path):
+      self._remote_file, self._lock = _open_remote(path), threading.Lock()
+      self.size = self._remote_file.size()
+    else:
+      self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+      self.size = os.fstat(self._descriptor).st_size
+
+  def read(self, offset: int, count: int) -> bytes:
+    """Returns up to `count` bytes from a position on; fewer at the end of the file."""
+    if self._remote_file is None:
+      return os.pread(self._descriptor, count, offset)
+    with self._lock:
+      self._remote_file.seek(offset)
+      content: bytes = self._remote_file.read(count)
+    return content
+
+  def request_readahead(self, offset: int, count: int) -> None:
+    """Asks the kernel to read a part of a local file ahead."""
+    if self._remote_file is None:
+      os.posix_fadvise(self._descriptor, offset, count, os.POSIX_FADV_WILLNEED)
+
+  # When the interpreter exits, it may delete `os.close` before a file that is still open.
+  def close(self, close_descriptor: Callable[[int], None] = os.close) -> None:
+    if self._descriptor >= 0:
+      close_descriptor(self._descriptor)
+    self._descriptor = -1
+
+  def __enter__(self) -> 'PositionedFile':
+    return self
+
+  def __exit__(self, *unused: Any) -> None:
+    self.close()
+
+  def __del__(self) -> None:
+    self.close()
+
+
+class Damage(NamedTuple):
+  """The place from which a file cannot be read.
+
+  Attributes:
+    file_index: the index of the file.
+    record: the number of the first damaged record in the file, counted from 0.
+    reason: what is wrong with the record.
+    lost_bytes: the size of the rest of the file, from the damaged record on.
+  """
+  file_index: int
+  record: int
+  reason: str
+  lost_bytes: int
+
+
+class RecordIndex(NamedTuple):
+  """The positions of all records of several files, in the order of the files.
+
+  Attributes:
+    files: the paths of the files.
+    names: the paths of the files in messages. Unlike `files`, they are those of the user if the
+      files were decompressed.
+    first_records: the index of the first record of each file, and the number of all records at the
+      end, int64 [files + 1].
+    lengths: the size of the data of each record, int64 [records].
+    damages: the places from which files cannot be read, in the order of the files.
+  """
+  files: Tuple[bytes, ...]
+  names: Tuple[bytes, ...]
+  first_records: np.ndarray
+  lengths: np.ndarray
+  damages: Tuple[Damage, ...]
+
+  @property
+  def num_records(self) -> int:
+    """The number of records."""
+    return len(self.lengths)
+
+  def check(self) -> None:
+    """Raises a UserError if a file is damaged, or if there are no records."""
+    if self.damages:
+      raise UserError('a TFRecord file is damaged', '{} ({})'.format(
+          *self.describe_damage(self.damages[0])),
+          'write the file again, or give --on_bad_image=skip')
+    if not self.num_records:
+      raise UserError('the TFRecord files have no records', ', '.join(
+          printable(os.fsdecode(path)) for path in self.names[:3]), 'change the pattern')
+
+  def describe_damage(self, damage: Damage) -> Tuple[str, str]:
+    """Returns the name of the damaged record, and the reason."""
+    return (describe_record(self.names[damage.file_index], damage.record),
+            '{}; the last {:,} bytes of the file are lost'.format(damage.reason,
+                                                                  damage.lost_bytes))
+
+  def offsets(self) -> np.ndarray:
+    """Returns the position of the data of each record in its file, int64 [records]."""
+    ends = np.cumsum(self.lengths + (HEADER_BYTES + FOOTER_BYTES))
+    starts = ends - self.lengths - FOOTER_BYTES
+    ends_of_files = np.concatenate([[0], ends])[self.first_records[:-1]]
+    return starts - np.repeat(ends_of_files, np.diff(self.first_records))
+
+  def locate(self, record: int) -> Tuple[bytes, int]:
+    """Returns the file of a record, and the number of the record in this file, counted from 0."""
+    file_index = int(np.searchsorted(self.first_records, record, 'right')) - 1
+    return self.names[file_index], record - int(self.first_records[file_index])
+
+
+def is_remote(path: bytes) -> bool:
+  """Returns whether a path is a URL, such as `gs://bucket/file`."""
+  return b'://' in path
+
+
+def masked_checksum(data: bytes) -> int:
+  """Returns the checksum that the format stores for some bytes: a masked CRC-32C."""
+  checksum: int = _crc32c()(data)
+  return ((checksum >> 15 | checksum << 17) + _CHECKSUM_MASK) & 0xffffffff
+
+
+def frame(data: bytes) -> bytes:
+  """Returns a record: the data, with its length and the checksums."""
+  length = struct.pack('<Q', len(data))
+  return b''.join((length, _pack_checksum(masked_checksum(length)), data,
+                   _pack_checksum(masked_checksum(data))))
+
+
+@functools.lru_cache(maxsize=None)
+def _crc32c() -> Callable[[bytes], int]:
+  """Imports and returns the function that computes a CRC-32C; the import takes 0.1 s."""
+  with warnings.catch_warnings():  # pkg_resources, which it imports, adds a filter.
+    import google_crc32c
+  function: Callable[[bytes], int] = google_crc32c.value
+  return function
+
+
+def load_index(files: Tuple[bytes, ...]) -> RecordIndex:
+  """Scans uncompressed files, or reuses the result of an earlier scan if no file has changed.
+
+  Raises:
+    OSError: a file cannot be read.
+  """
+  key = hashlib.md5('{} {}'.format(_CACHE_VERSION, stored.fingerprint_files(files)).encode())
+  return _load_index(files, os.path.join(paths.user_cache_dir(), 'record_index',
+                                         key.hexdigest() + '.npz'))
+
+
+@functools.lru_cache(maxsize=4)
+def _load_index(files: Tuple[bytes, ...], path: str) -> RecordIndex:
+  """Like load_index; `path` is the file that stores the result of the scan."""
+  index = _read_cached(path, files)
+  if index is None:
+    index = _scan_files(files)
+    _write_cached(path, index)
+  return index
+
+
+def is_header(header: bytes) -> bool:
+  """Returns whether some bytes are the start of a record: a length and its checksum."""
+  if len(header) < HEADER_BYTES:
+    return False
+  length, checksum = _unpack_header(header)
+  # The starts of images and idx files are much larger numbers. To predict such files, the function
+  # that computes the checksum need not be imported.
+  return length <= _MAX_LENGTH and masked_checksum(header[:8]) == checksum
+
+
+def starts_with_record(path: bytes) -> bool:
+  """Returns whether a file starts with a record; raises an OSError if it cannot be read."""
+  with PositionedFile(path) as file:
+    return is_header(file.read(0, HEADER_BYTES))
+
+
+def describe_record(path: bytes, record: int) -> str:
+  """Returns the text that names a record in messages."""
+  return '{}: record {}'.format(printable(os.fsdecode(path)), record)
+
+
+def _open_remote(path: bytes) -> Any:
+  """Opens a file at a URL; raises an OSError if that fails."""
+  import tensorflow.compat.v1 as tf
+  file = tf.gfile.GFile(path, 'rb')
+  try:
+    file.size()
+  except tf.errors.OpError as error:
+    raise OSError(error.message) from error
+  return file
+
+
+def _scan_files(files: Sequence[bytes]) -> RecordIndex:
+  """Scans the files in parallel."""
+  with ThreadPoolExecutor(available_cores()) as threads:
+    results = list(threads.map(_scan_file, files))
+  counts = [len(lengths) for lengths, _ in results]
+  damages = (damage._replace(file_index=file_index)
+             for file_index, (_, damage) in enumerate(results) if damage is not None)
+  return RecordIndex(tuple(files), tuple(files),
+                     np.concatenate([[0], np.cumsum(counts)]).astype(np.int64),
+                     np.concatenate([lengths for lengths, _ in results]), tuple(damages))
+
+
+def _scan_file(path: bytes) -> Tuple[np.ndarray, Optional[Damage]]:
+  """Returns the lengths of the readable records of a file, and the damage, if there is any."""
+  lengths: List[int] = []
+  with PositionedFile(path) as file:
+    try:
+      for length in _iter_lengths(file):
+        lengths.append(length)
+      damage = None
+    except _DamagedRecord as error:
+      damage = Damage(0, len(lengths), error.reason, file.size - error.offset)
+  return np.array(lengths, np.int64), damage
+
+
+def _iter_lengths(file: PositionedFile) -> Iterator[int]:
+  """Yields the length of the data of each record.
+
+  Raises:
+    _DamagedRecord: a record is damaged, so that the positions of further records are unknown.
+  """
+  offset, block, block_offset, length = 0, b'', 0, _BLOCK_BYTES
+  while offset < file.size:
+    position = offset - block_offset
+    if position + HEADER_BYTES > len(block):
+      read_bytes = _BLOCK_BYTES if length <= _MAX_SMALL_BYTES else HEADER_BYTES
+      block, block_offset, position = file.read(offset, read_bytes), offset, 0
+      if len(block) < HEADER_BYTES:
+        raise _DamagedRecord(offset, 'truncated')
+    length, checksum = _unpack_header(block, position)
+    if masked_checksum(block[position:position + 8]) != checksum:
+      raise _DamagedRecord(offset, 'wrong checksum of the length')
+    next_offset = offset + HEADER_BYTES + length + FOOTER_BYTES
+    if next_offset > file.size:
+      raise _DamagedRecord(offset, 'truncated')
+    yield length
+    offset = next_offset
+
+
+def _read_cached(path: str, files: Tuple[bytes, ...]) -> Optional[RecordIndex]:
+  """Returns the index of an earlier scan, or None."""
+  def parse(file: BinaryIO) -> RecordIndex:
+    with np.load(file, allow_pickle=False) as arrays:
+      damages = json.loads(bytes(arrays['damages']).decode())
+      index = RecordIndex(files, files, arrays['first_records'], arrays['lengths'],
+                          tuple(Damage(*damage) for damage in damages))
+    if index.first_records.shape != (len(files) + 1,) or index.first_records[-1] != len(
+        index.lengths):
+      raise ValueError('it belongs to other files')
+    return index
+
+  return stored.load_or_warn(path, parse)
+
+
+def _write_cached(path: str, index: RecordIndex) -> None:
+  """Stores an index for later runs. A folder that is not writable only costs a scan per run."""
+  try:
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    with atomic.open_atomic(path) as file:
+      np.savez(file, first_records=index.first_records, lengths=index.lengths,
+               damages=np.frombuffer(json.dumps(index.damages).encode(), np.uint8))
+    _remove_old_files(os.path.dirname(path))
+  except OSError as error:
+    _LOG.debug('cannot store the positions of the records (%s)', error)
+
+
+def _remove_old_files(folder: str) -> None:
+  """Removes all but the _MAX_CACHED_INDICES newest files of a folder."""
+  with os.scandir(folder) as entries:
+    newest_first = sorted(entries, key=lambda entry: entry.stat().st_mtime, reverse=True)
+  for entry in newest_first[_MAX_CACHED_INDICES:]:
+    os.remove(entry.path)

@@ -1,0 +1,317 @@
+"""Defines the interfaces to the examples of a split. Each format has its own implementation."""
+
+import abc
+from typing import Any, Callable, ClassVar, Dict, List, NamedTuple, Optional, Tuple, Union
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+from estimator_train.data import images
+from estimator_train.data.batching import Batching, training_chunks
+from estimator_train.data.description import DataSet, Split
+from estimator_train.errors import UserError
+from estimator_train.settings import groups
+from estimator_train.system import stored
+
+InputFn = Callable[[], tf.data.Dataset]
+FilePath = Union[str, bytes]
+_GREY_SAMPLE_SIZE = 16  # The maximum number of images that expects_grey decodes.
+
+
+class BadExample(ValueError):
+  """An example is damaged.
+
+  Attributes:
+    place: the file, and the place in the file.
+    reason: what is wrong with the example.
+  """
+
+  def __init__(self, place: str, reason: str) -> None:
+    super().__init__('{} ({})'.format(place, reason))
+    self.place, self.reason = place, reason
+
+
+class WrongSchema(BadExample):
+  """An example has other features or labels than the flags state. It is never skipped.
+
+  The other examples are likely to have the same features, or labels that are shifted.
+
+  Attributes:
+    remedy: the flags to correct.
+  """
+
+  def __init__(self, place: str, reason: str, remedy: str) -> None:
+    super().__init__(place, reason)
+    self.remedy = remedy
+
+  def __str__(self) -> str:
+    return '{} ({}): {}'.format(self.place, self.reason, self.remedy)
+
+  def to_user_error(self) -> UserError:
+    return UserError('an example does not fit the flags',
+                     '{} ({})'.format(self.place, self.reason), self.remedy)
+
+
+class CacheNotStored(OSError):
+  """A cache could not be written to the disk. The text is the `given` of the UserError."""
+
+
+class BadImage(NamedTuple):
+  """An image file that cannot be decoded, and the reason."""
+  file: str
+  reason: str
+
+
+class Source(abc.ABC):
+  """The examples of a split. A subclass reads one file format, NumPy arrays or synthetic data.
+
+  Args:
+    dataset: the data set of the split.
+    split: the description of the split, which gives the location of its examples.
+
+  Attributes:
+    format_name: the name of the format in reports.
+    class_indices_are_known: whether the class indices are known without reading a file.
+    can_augment: whether `--augment` is supported.
+    can_cache_in_folder: whether the examples can be cached in a folder.
+    is_in_memory: whether the examples are in memory, so that nothing is read or decoded.
+    is_made_by_user: whether functions of the user make the examples.
+    num_examples: the number of examples that open_data has counted; None if it has not counted
+      them, or if the data set is infinite.
+    last_stage: the name of the last stage of the input pipeline; None: the input pipeline has no
+      stages for --mode=input_benchmark to measure.
+  """
+  format_name: ClassVar[str]
+  class_indices_are_known = False
+  can_augment = False
+  can_cache_in_folder = False
+  is_in_memory = False
+  is_made_by_user = False
+  num_examples: Optional[int] = None
+  last_stage: ClassVar[Optional[str]] = 'batch'
+
+  def __init__(self, dataset: DataSet, split: Any) -> None:
+    self.dataset, self.split = dataset, split
+
+  @abc.abstractmethod
+  def check_and_count(self) -> Optional[int]:
+    """Runs quick checks of the files, and counts the examples.
+
+    Returns:
+      The number of examples, or None if the data set is infinite.
+
+    Raises:
+      UserError: a file is missing or invalid.
+    """
+
+  def with_count(self, model_dir: str) -> Any:
+    """Returns the split with the number of examples, which is stored in `model_dir` if necessary.
+
+    Raises:
+      UserError: the examples cannot be counted.
+    """
+    return self.split
+
+  @abc.abstractmethod
+  def make_train_input_fn(self, batching: Batching, cache: str) -> InputFn:
+    """Makes the `input_fn` of training: shuffled, infinite, with full batches.
+
+    Args:
+      batching: how the examples are combined into batches.
+      cache: where the examples are cached: `memory`, `none` or the path of a folder.
+    """
+
+  def wait_until_cached(self) -> None:  # noqa: B027
+    """Waits until the cache of the `input_fn` of training is full, if there is one."""
+
+  @abc.abstractmethod
+  def make_eval_input_fn(self, batching: Batching) -> InputFn:
+    """Makes the `input_fn` of evaluation: each example once, in the order of the split."""
+
+  def make_published_input_fn(self, batching: Batching) -> InputFn:
+    """Makes the `input_fn` of training with the stages of 2018; see published.py.
+
+    Raises:
+      UserError: the format has no such input pipeline.
+    """
+    raise UserError('--input_pipeline=published requires image files or TFRecord files',
+                    '--dataset=' + self.dataset.name, 'give --input_pipeline=exact, or omit it')
+
+  @property
+  def default_cache(self) -> str:
+    """The value that `--cache=auto` stands for: `memory` or `none`."""
+    return 'none'
+
+  def class_indices(self) -> np.ndarray:
+    """Returns the class indices, integer [N]; raises a UserError for infinite data."""
+    raise self._infinite_error()
+
+  def class_counts(self) -> List[int]:
+    """Returns the number of examples per class; raises a UserError for infinite data."""
+    return np.bincount(self.class_indices(), minlength=len(self.dataset.labels)).tolist()
+
+  def cache_key(self) -> str:
+    """Returns a fingerprint of the examples, which changes if a file or an array changes.
+
+    The fingerprint of files depends on absolute paths and modification times. Fingerprints of
+    different machines must therefore not be compared.
+
+    Raises:
+      UserError: the data set is infinite.
+    """
+    raise self._infinite_error()
+
+  def digest_of_examples(self) -> str:
+    """Returns a digest of the class indices, which must be the same on all workers.
+
+    A subclass may use a digest of other data. The digest is '' if workers need not compare it,
+    because the examples are published files or synthetic.
+    """
+    return stored.fingerprint_arrays([self.class_indices()]) if self.class_indices_are_known else ''
+
+  def skip_bad_examples(self, split_name: str, settings: groups.Input,
+                        model_dir: str) -> Tuple[Split, List[BadImage]]:
+    """Removes the examples that cannot be decoded.
+
+    Args:
+      split_name: the name of the split, `train` or `test`.
+      settings: the input flags of the run.
+      model_dir: the folder in which the result is stored for the next run.
+
+    Returns:
+      The split without the removed examples, and the removed examples.
+
+    Raises:
+      UserError: the fraction of removed examples would exceed `--max_bad_images`, or a class would
+        have no training examples left.
+    """
+    return self.split, []
+
+  def training_chunks(self, num_examples: int, batching: Batching,
+                      chunk_size: int) -> tf.data.Dataset:
+    """Returns an infinite dataset of the indices of the training examples, int64 [chunk_size].
+
+    With these chunks, cached examples have the same order as examples that are not cached.
+    """
+    return training_chunks(num_examples, batching, chunk_size)
+
+  def identify_example(self, index: int) -> Dict[str, Any]:
+    """Returns what identifies an example in predictions: its record, or only its index."""
+    return {'example': index}
+
+  def files(self) -> List[FilePath]:
+    """Returns the paths of the files with the examples; [] if there are no files."""
+    return []
+
+  def stage_input_fns(self, batching: Batching, is_cached: bool,
+                      train_input_fn: InputFn) -> Dict[str, InputFn]:
+    """Returns a dict from the name of each stage to an `input_fn` that ends with this stage.
+
+    Args:
+      batching: how the examples are combined into batches.
+      is_cached: whether the examples are cached, so that batching is the only stage.
+      train_input_fn: the `input_fn` of training, which runs all stages.
+    """
+    if self.last_stage is None:
+      return {}
+    if is_cached or self.is_in_memory:
+      return {'batch': train_input_fn}
+    return dict(self.input_fns_before_last_stage(batching),
+                **{self.last_stage: train_input_fn})
+
+  def input_fns_before_last_stage(self, batching: Batching) -> Dict[str, InputFn]:
+    """Returns a dict from the name of each stage before the last to an `input_fn`.
+
+    The `input_fn` runs all stages up to and including this stage, on examples that are not cached.
+    Each element that an `input_fn` yields stands for `batching.examples_per_batch` examples.
+    """
+    return {}
+
+  def explain_failure(self) -> Optional[UserError]:
+    """Reads all files, and returns an error that names the first unreadable file.
+
+    An image that cannot be decoded counts as unreadable. Returns None if all files are readable.
+    """
+    return None
+
+  def _infinite_error(self) -> UserError:
+    return UserError('--class_weights and --cache_features require a finite data set',
+                     '--dataset={} is infinite'.format(self.dataset.name),
+                     'omit --class_weights and --cache_features')
+
+
+class EncodedImages(abc.ABC):
+  """Images that are read in any order, by their indices. A subclass reads one format."""
+  _expects_grey: Optional[bool] = None  # The result of expects_grey, once it has been called.
+
+  @abc.abstractmethod
+  def __len__(self) -> int:
+    """Returns the number of images."""
+
+  @abc.abstractmethod
+  def look_up(self, chunks: tf.data.Dataset) -> tf.data.Dataset:
+    """Returns a dataset of (reference, class index), scalars, for a dataset of indices, int64 [n].
+
+    The references are the arguments of `read`.
+    """
+
+  @staticmethod
+  @abc.abstractmethod
+  def read(reference: tf.Tensor) -> tf.Tensor:
+    """Returns the content of an image, a scalar string."""
+
+  @abc.abstractmethod
+  def read_content(self, index: int) -> bytes:
+    """Reads the content of an image.
+
+    Raises:
+      OSError: the file cannot be read.
+      BadExample: the example is damaged.
+    """
+
+  @abc.abstractmethod
+  def name_of(self, index: int) -> str:
+    """Returns the file of an image and, if the file has several examples, the place in the file.
+
+    Bytes of a path that cannot be decoded become surrogate escapes, as in `os.fsdecode`.
+    """
+
+  @abc.abstractmethod
+  def cache_key(self) -> str:
+    """Returns a fingerprint of the images; see Source.cache_key."""
+
+  @abc.abstractmethod
+  def class_indices(self) -> np.ndarray:
+    """Returns the class index of each image, integer [N]."""
+
+  @abc.abstractmethod
+  def make_dataset(self, indices: np.ndarray, batching: Batching,
+                   expect_grey: bool) -> tf.data.Dataset:
+    """Returns a dataset of the images at `indices`, in this order, in batches.
+
+    The batches are those of images.make_examples.
+    """
+
+  def expects_grey(self) -> bool:
+    """Returns whether all images of a sample are grey.
+
+    The result only selects the faster of two code paths; each code path reads grey and colour
+    images correctly. The sample is decoded once: filling a cache asks twice.
+    """
+    if self._expects_grey is None:
+      self._expects_grey = images.are_all_grey(
+          content for index in evenly_spaced(len(self), _GREY_SAMPLE_SIZE)
+          for content in self._read_if_readable(index))
+    return self._expects_grey
+
+  def _read_if_readable(self, index: int) -> List[bytes]:
+    try:
+      return [self.read_content(index)]
+    except (OSError, BadExample):  # The error is reported when the image is read for training.
+      return []
+
+
+def evenly_spaced(count: int, max_count: int) -> List[int]:
+  """Returns up to `max_count` indices, evenly spaced from 0 to `count` - 1."""
+  sample_size = min(max_count, count)
+  return [index * count // sample_size for index in range(sample_size)]

@@ -1,0 +1,287 @@
+"""Describes data sets of images in TFRecord files, and finds the files of any TFRecord data set.
+
+The records of a compressed file can be read only one after the other, from the beginning of the
+file. Such a file is decompressed once into a folder, and the copy is read in any order.
+"""
+
+import hashlib
+import logging
+import os
+import re
+import zlib
+from concurrent.futures import ThreadPoolExecutor
+from typing import Iterator, List, Sequence, Tuple
+
+from estimator_train.data import file_pattern, image_folder, record_index
+from estimator_train.data.description import DataSet, ImageRecordSplit
+from estimator_train.data.idx import GZIP_SIGNATURE
+from estimator_train.data.record_index import PositionedFile, RecordIndex, is_remote
+from estimator_train.distribution.threads import available_cores
+from estimator_train.errors import UserError, printable
+from estimator_train.run_dir.run_files import LABELS_FILE, RunDir
+from estimator_train.settings import Settings, choices
+from estimator_train.settings.groups import are_distinct
+from estimator_train.system import atomic, stored
+
+_LOG = logging.getLogger('estimator_train')
+# The arguments of zlib.decompressobj: the window size, which also selects the format.
+_WINDOW_BITS = {'gzip': 16 + zlib.MAX_WBITS, 'zlib': zlib.MAX_WBITS}
+# Small, because the rest of a block is copied at the end of each gzip member.
+_READ_BYTES = 1 << 16
+_COPY_VERSION = 2  # Version 1 lacked the gzip members after the first.
+
+
+def describe(settings: Settings) -> DataSet:
+  """Describes the records of `--train_pattern` and `--eval_pattern` that the mode reads.
+
+  Raises:
+    UserError: a pattern is not given or matches no file, a file is damaged, or the class names are
+      unknown.
+  """
+  reads_train, reads_eval = image_folder.splits_to_read(settings, settings.data.eval_pattern)
+  # labels.txt is next to the files, so a wrong pattern is reported first.
+  train = _make_split('train_pattern', settings) if reads_train else None
+  test = _make_split('eval_pattern', settings) if reads_eval else None
+  return describe_classes(settings)._replace(train=train, test=test)
+
+
+def describe_classes(settings: Settings) -> DataSet:
+  """Describes the data set without reading records.
+
+  Raises:
+    UserError: the class names are unknown.
+  """
+  class_names = settings.data.labels or _read_labels_file(settings) or (
+      RunDir(settings.run.model_dir).class_names() if settings.run.model_dir else ())
+  if len(class_names) < 2:
+    raise UserError('the names of at least two classes are required',
+                    '--dataset=tfrecord without --labels and without a {} next to the files'.format(
+                        LABELS_FILE), 'give --labels=A,B, or write {}'.format(LABELS_FILE))
+  height, width, channels = (*(settings.data.image_size or image_folder.DEFAULT_IMAGE_SIZE), 3)[:3]
+  return DataSet(settings.data.dataset, class_names, (height, width, channels))
+
+
+def load_index(pattern: str, given: str, compression: str, settings: Settings) -> RecordIndex:
+  """Finds the files that match a pattern, and the positions of their records.
+
+  Args:
+    pattern: the pattern of the files, or a URL pattern such as `gs://bucket/train-*`.
+    given: the text that gives the pattern, for messages, such as `--train_pattern=DATA/*`.
+    compression: a value of `--compression`.
+    settings: the settings of the run. Decompressed files are written to the folder of `--cache`,
+      or to `--model_dir`.
+
+  Raises:
+    UserError: no file matches, a file cannot be read or has another format, or there is no space
+      for the decompressed files.
+  """
+  files = _find_files(pattern, given)
+  try:
+    compressed = [index for index, path in enumerate(files)
+                  if _find_compression(path, compression) != 'none']
+    readable = _decompress(files, compressed, compression, settings) if compressed else files
+    index = record_index.load_index(tuple(readable))._replace(names=tuple(files))
+  except OSError as error:
+    raise UserError('a TFRecord file cannot be read',
+                    '{} ({})'.format(given, error), 'correct the pattern or the file') from error
+  _warn_about_empty_files(index)
+  return index
+
+
+def _make_split(pattern_flag: str, settings: Settings) -> ImageRecordSplit:
+  example = 'DATA/{}-*-of-*'.format('train' if pattern_flag == 'train_pattern' else 'validation')
+  pattern = image_folder.require_pattern(pattern_flag, getattr(settings.data, pattern_flag),
+                                         example)
+  index = load_index(pattern, '--{}={}'.format(pattern_flag, pattern), settings.data.compression,
+                     settings)
+  return ImageRecordSplit(index, settings.data.image_key, settings.data.label_key,
+                          settings.data.label_offset)
+
+
+def _read_labels_file(settings: Settings) -> Tuple[str, ...]:
+  """Returns the class names in `labels.txt` next to the files; () if there is no such file.
+
+  A line is a class name or, in all lines, a label and a class name, such as `0:daisy`.
+
+  Raises:
+    UserError: the file is invalid.
+  """
+  for pattern in (settings.data.train_pattern, settings.data.eval_pattern):
+    path = os.path.join(os.path.dirname(pattern or ''), LABELS_FILE)
+    if pattern and os.path.isfile(path):
+      try:
+        with open(path, encoding='utf-8-sig') as file:  # With or without a byte order mark.
+          lines = [line.strip() for line in file.read().rstrip().splitlines()]
+      except (OSError, UnicodeError) as error:
+        raise UserError('{} cannot be read'.format(LABELS_FILE), '{} ({})'.format(
+            printable(path), error), 'write it again as UTF-8 text, or give --labels') from error
+      return _parse_labels(lines, settings.data.label_offset, path)
+  return ()
+
+
+def _parse_labels(lines: Sequence[str], label_offset: int, path: str) -> Tuple[str, ...]:
+  """Returns the class names in the lines of a file.
+
+  Raises:
+    UserError: a name is missing or not unique, or the labels are not those of all classes.
+  """
+  matches = [re.fullmatch(r'([0-9]+)\s*:\s*(.*)', line) for line in lines]
+  class_names = list(lines)
+  if lines and all(matches):
+    pairs = sorted((int(match.group(1)), match.group(2)) for match in matches if match)
+    class_names = [name for _, name in pairs]
+    first = pairs[0][0]
+    if [label for label, _ in pairs] != list(range(-label_offset, len(lines) - label_offset)):
+      raise UserError(
+          'the labels in {} must be those of all classes'.format(LABELS_FILE),
+          '{} has {} lines with labels from {} to {}{}'.format(
+              printable(path), len(lines), first, pairs[-1][0],
+              ' with --label_offset={}'.format(label_offset) if label_offset else ''),
+          'give --label_offset={}'.format(-first) if pairs[-1][0] - first == len(lines) - 1
+          else 'write a line for each label')
+  if not all(class_names) or not are_distinct(class_names):
+    raise UserError('{} must have a different name in each line'.format(LABELS_FILE),
+                    printable(path), 'name each class once, in the order of the class indices')
+  return tuple(class_names)
+
+
+def _find_files(pattern: str, given: str) -> List[bytes]:
+  """Returns the sorted files that match a pattern; raises a UserError if there are none."""
+  if is_remote(os.fsencode(pattern)):
+    files = _find_remote_files(pattern)
+  else:
+    files = file_pattern.expand(pattern)
+  if not files:
+    raise file_pattern.no_match_error('a pattern matches no file', given, pattern,
+                                        'DATA/train-*-of-*')
+  file_pattern.check_shards(given, files)
+  return files
+
+
+def _find_remote_files(pattern: str) -> List[bytes]:
+  import tensorflow.compat.v1 as tf
+  try:
+    return sorted(os.fsencode(path) for path in tf.gfile.Glob(pattern))
+  except tf.errors.OpError as error:
+    raise UserError('the files cannot be listed', '{} ({})'.format(
+        pattern, error.message.splitlines()[0]), 'correct the pattern') from error
+
+
+def _find_compression(path: bytes, compression: str) -> str:
+  """Returns the compression of a file: `none`, `gzip` or `zlib`.
+
+  Raises:
+    UserError: the file is not a TFRecord file.
+  """
+  with PositionedFile(path) as file:
+    header = file.read(0, record_index.HEADER_BYTES)
+  if compression != 'auto':
+    return compression
+  if not header or record_index.is_header(header):
+    return 'none'
+  if header.startswith(GZIP_SIGNATURE):
+    return 'gzip'
+  if _is_zlib_header(header):
+    return 'zlib'
+  raise UserError('a file does not start with a TFRecord', printable(os.fsdecode(path)),
+                  'exclude this file from the pattern, or write it again')
+
+
+def _is_zlib_header(header: bytes) -> bool:
+  return len(header) > 1 and header[0] & 0x0f == 8 and int.from_bytes(header[:2], 'big') % 31 == 0
+
+
+def _decompress(files: Sequence[bytes], compressed: Sequence[int], compression: str,
+                settings: Settings) -> List[bytes]:
+  """Returns the files, with decompressed copies in place of the compressed files.
+
+  Raises:
+    UserError: there is no folder for the copies, or a file is damaged.
+  """
+  folder = _make_folder(files[compressed[0]], settings)
+  copies = list(files)
+  for index in compressed:
+    copies[index] = _copy_path(folder, files[index])
+  missing = [index for index in compressed if not os.path.exists(copies[index])]
+  if missing:
+    _LOG.info('decompressing %d TFRecord files into %s', len(missing), folder)
+  with ThreadPoolExecutor(available_cores()) as threads:
+    list(threads.map(lambda index: _decompress_file(
+        files[index], copies[index], _find_compression(files[index], compression)), missing))
+  return copies
+
+
+def _make_folder(compressed_file: bytes, settings: Settings) -> str:
+  """Makes and returns the folder for decompressed files."""
+  if settings.input.cache not in choices.CACHES:  # The path of a folder.
+    folder = settings.input.cache
+  elif settings.run.model_dir:
+    folder = os.path.join(settings.run.model_dir, 'decompressed')
+  else:
+    raise UserError('compressed TFRecord files are decompressed into a folder',
+                    '{} without --model_dir'.format(printable(os.fsdecode(compressed_file))),
+                    'give --model_dir, or --cache=FOLDER')
+  os.makedirs(folder, exist_ok=True)
+  return folder
+
+
+def _copy_path(folder: str, path: bytes) -> bytes:
+  """Returns the path of the decompressed copy; it changes if the file changes."""
+  key = '{} {}'.format(_COPY_VERSION, stored.fingerprint_files([path]))
+  digest = hashlib.md5(key.encode()).hexdigest()
+  return os.path.join(os.fsencode(folder), os.path.basename(path) + b'-' + digest.encode())
+
+
+def _decompress_file(source_path: bytes, copy_path: bytes, compression: str) -> None:
+  """Writes the decompressed copy of a file; raises a UserError if the file is damaged."""
+  with atomic.open_atomic(os.fsdecode(copy_path)) as copy:
+    try:
+      for data in _iter_decompressed(source_path, compression):
+        copy.write(data)
+    except zlib.error as error:
+      raise UserError('a compressed TFRecord file is damaged',
+                      '{} ({})'.format(printable(os.fsdecode(source_path)), error),
+                      'write the file again, or correct --compression') from error
+
+
+def _iter_decompressed(path: bytes, compression: str) -> Iterator[bytes]:
+  """Yields the decompressed content of a file, block by block.
+
+  As by gzip, concatenated gzip members are read as one stream, and other data after the last one is
+  ignored with a warning.
+
+  Raises:
+    zlib.error: the file is damaged.
+  """
+  offset, block = 0, b''
+  decompressor = zlib.decompressobj(_WINDOW_BITS[compression])
+  with PositionedFile(path) as file:
+    while True:
+      if len(block) < len(GZIP_SIGNATURE):
+        more = file.read(offset, _READ_BYTES)
+        offset, block = offset + len(more), block + more
+      if not block:
+        break
+      if decompressor.eof:
+        if block.startswith(b'\0'):  # Padding.
+          block = block.lstrip(b'\0')
+          continue
+        if compression != 'gzip':
+          raise zlib.error('data after the end of the stream')
+        if not block.startswith(GZIP_SIGNATURE):
+          _LOG.warning('%s: ignoring data after the end of the compressed data',
+                       printable(os.fsdecode(path)))
+          break
+        decompressor = zlib.decompressobj(_WINDOW_BITS[compression])
+      yield decompressor.decompress(block)
+      block = decompressor.unused_data
+  if not decompressor.eof:
+    raise zlib.error('truncated')
+
+
+def _warn_about_empty_files(index: RecordIndex) -> None:
+  counts = index.first_records[1:] - index.first_records[:-1]
+  damaged = {damage.file_index for damage in index.damages}
+  for file_index, (name, count) in enumerate(zip(index.names, counts)):
+    if not count and file_index not in damaged:
+      _LOG.warning('%s has no records', printable(os.fsdecode(name)))

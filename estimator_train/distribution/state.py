@@ -1,0 +1,237 @@
+"""What a task of a cluster knows about the others, without sockets, threads and clocks.
+
+The tasks form a star: the chief is connected to all other tasks, and each of them only to the
+chief. The chief passes on what concerns all: the lowest step at which any task asks all tasks to
+stop, a busy task, and the first lost task.
+
+| message | content | from | sent |
+|---|---|---|---|
+| `state` | the state of the task; `stop_at`: the lowest known step, or null | all | each second |
+| with it | `busy`: a busy task and its state, or null; `all_trained` | chief | |
+| with it | `all_stop_at`: the `stop_at` that all tasks have confirmed, or null | chief | |
+| `bye` | true; `note`: the measurements of the task | all | at the end |
+| `failed` | why the task ends, and with it the run | all | at the end |
+| `lost` | the first lost task; `reason` | chief | once a task is lost |
+"""
+
+import itertools
+from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Tuple, Union
+
+from estimator_train.distribution.messages import parse_task
+from estimator_train.distribution.tf_config import Cluster, Task
+
+# States of a task. A task is READY once its model is prepared, and TRAINED after its last step.
+STARTING, READY, TRAINING, TRAINED = 'starting', 'ready', 'training', 'trained'
+_HEARTBEAT_SECS = 1.
+MAX_REASON_CHARS, _MAX_STATE_CHARS = 200, 40
+
+
+class Lost(NamedTuple):
+  """Event: the first task that is lost; the later ones are consequences of the first."""
+  task: Task
+  reason: str
+
+  def __str__(self) -> str:
+    return 'lost {}: {}'.format(*self)
+
+
+class Send(NamedTuple):
+  """Event: a message to another task."""
+  task: Task
+  message: Dict[str, Any]
+
+
+Event = Union[Send, Lost]
+
+
+class _Peer:
+  """A task to which this task is connected, as known from its messages; see the module.
+
+  Attributes:
+    message: the last message with the state of the task.
+    state: the state of the task.
+    has_trained: whether the task has completed its last step.
+    measurements: the measurements that the task sent with its goodbye; None before.
+    heard_at: time of the last message; None: since the last tick.
+  """
+
+  def __init__(self) -> None:
+    self.message: Dict[str, Any] = {}
+    self.state = STARTING
+    self.has_trained = False
+    self.measurements: Optional[Dict[str, Any]] = None
+    self.heard_at: Optional[float] = None
+
+  @property
+  def is_finished(self) -> bool:
+    return self.measurements is not None
+
+  @property
+  def is_busy(self) -> bool:
+    """Whether the next step of the task may take long."""
+    return not self.is_finished and self.state not in (READY, TRAINING, TRAINED)
+
+  def step(self, name: str) -> Optional[int]:
+    """Returns a step in the last message; None if it has none."""
+    value = self.message.get(name)
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+class ClusterState:
+  """The states of this task and of the tasks to which it is connected.
+
+  Args:
+    cluster: the cluster.
+    peer_timeout_secs: seconds without a message until a task counts as lost. If `tick` was not
+      called for longer, this task was suspended, and counts as lost itself.
+
+  Attributes:
+    stop_step: the lowest step at which any task asks all tasks to stop; None if no task asks.
+    lost: the first lost task; None if no task is lost.
+  """
+
+  def __init__(self, cluster: Cluster, peer_timeout_secs: float) -> None:
+    self._cluster, self._peer_timeout_secs = cluster, peer_timeout_secs
+    self._peers = {task: _Peer() for task in (
+        cluster.members if cluster.is_chief else (cluster.chief,)) if task != cluster.task}
+    self._state, self._has_trained = STARTING, False
+    self.stop_step: Optional[int] = None
+    self.lost: Optional[Lost] = None
+    self._ticked_at: Optional[float] = None
+    self._longest_interval_secs = 0.
+    # The last message to all without the busy tasks, and its time.
+    self._sent: Tuple[Dict[str, Any], float] = ({}, 0.)
+
+  def announce(self, state: str) -> None:
+    """Changes the state of this task."""
+    self._state = state
+    self._has_trained = self._has_trained or state == TRAINED
+
+  def request_stop(self, global_step: int) -> None:
+    """Requests a stop of all tasks at a step, unless one at an earlier step is requested."""
+    if self.stop_step is None or global_step < self.stop_step:
+      self.stop_step = global_step
+
+  def update(self, task: Task, message: Dict[str, Any]) -> None:
+    """Handles a message of a task to which this task is connected."""
+    peer = self._peers[task]
+    peer.heard_at = None
+    if 'state' in message:
+      peer.message, peer.state = message, str(message['state'])[:_MAX_STATE_CHARS]
+      peer.has_trained = peer.has_trained or peer.state == TRAINED
+      stop_step = peer.step('stop_at')
+      if stop_step is not None:
+        self.request_stop(stop_step)
+    if message.get('bye'):
+      peer.measurements = message['note'] if isinstance(message.get('note'), dict) else {}
+    lost = parse_task(message.get('lost'))
+    if 'failed' in message:
+      self._lose(task, str(message['failed']))
+    elif lost is not None:
+      reason = str(message.get('reason'))
+      if lost == self._cluster.task:
+        reason = ('this task was reported as lost by {} ({}); the longest time in which this task '
+                  'read no messages was {:.1f} s').format(
+                      task, reason[:MAX_REASON_CHARS // 4], self._longest_interval_secs)
+      self._lose(lost, reason)
+
+  def disconnect(self, task: Task, reason: str) -> None:
+    """Handles the end of a connection, which is expected after a goodbye."""
+    if not self._peers[task].is_finished:
+      self._lose(task, reason)
+
+  def tick(self, now: float) -> List[Event]:
+    """Returns what to do at a time, in seconds from any origin; must be called frequently.
+
+    Once a task is lost, the events are the last messages and the Lost.
+    """
+    interval_secs = 0. if self._ticked_at is None else now - self._ticked_at
+    self._ticked_at = now
+    self._longest_interval_secs = max(interval_secs, self._longest_interval_secs)
+    self._detect_silence(now, interval_secs)
+    if self.lost is None:
+      return list(self._heartbeats(now))
+    task, reason = self.lost
+    if self._cluster.is_chief:
+      return [*self.send_all(lost=list(task), reason=reason), self.lost]
+    return [*(self.send_all(failed=reason) if task == self._cluster.task else ()), self.lost]
+
+  def send_all(self, **message: Any) -> List[Send]:
+    """Returns the events of a message to all connected tasks that have not finished."""
+    return [Send(task, message) for task, peer in self._peers.items() if not peer.is_finished]
+
+  def busy_peer(self) -> Optional[Tuple[Task, str]]:
+    """Returns a task whose next step may take long, and its state; None: there is no such task."""
+    reported: Any = None
+    if not self._cluster.is_chief and not self._chief.is_finished:
+      reported = self._chief.message.get('busy')
+    task, state = reported if isinstance(reported, list) and len(reported) == 2 else (None, None)
+    busy = parse_task(task)
+    return next(self._busy_peers(), None if busy is None else (busy, str(state)[:_MAX_STATE_CHARS]))
+
+  def has_chief_started(self) -> bool:
+    """Whether the chief has left the state STARTING; not on the chief."""
+    return self._chief.state != STARTING
+
+  def is_stop_confirmed(self, global_step: int) -> bool:
+    """Whether all tasks know that they stop at a step, or before it."""
+    if self._cluster.is_chief:
+      return self._confirmed_stop_step() is not None
+    confirmed = self._chief.step('all_stop_at')
+    return self._chief.is_finished or (confirmed is not None and confirmed <= global_step)
+
+  def have_all_trained(self) -> bool:
+    """Whether all workers have completed their last step."""
+    if not self._cluster.is_chief:
+      return self._chief.is_finished or self._chief.message.get('all_trained') is True
+    return self._has_trained and all(
+        peer.is_finished or peer.has_trained for _, peer in self._worker_peers())
+
+  def measurements(self) -> Optional[Dict[Task, Dict[str, Any]]]:
+    """Returns what the connected workers sent with their goodbyes; None until all have done so."""
+    found = {task: peer.measurements for task, peer in self._worker_peers()}
+    return None if None in found.values() else {
+        task: values for task, values in found.items() if values is not None}
+
+  @property
+  def _chief(self) -> _Peer:
+    return self._peers[self._cluster.chief]
+
+  def _worker_peers(self) -> List[Tuple[Task, _Peer]]:
+    return [(task, peer) for task, peer in self._peers.items() if task in self._cluster.workers]
+
+  def _busy_peers(self) -> Iterator[Tuple[Task, str]]:
+    return ((task, peer.state) for task, peer in self._peers.items() if peer.is_busy)
+
+  def _confirmed_stop_step(self) -> Optional[int]:
+    """Returns the stop step if all connected tasks have confirmed it; only on the chief."""
+    confirmed = {peer.step('stop_at') for peer in self._peers.values() if not peer.is_finished}
+    return self.stop_step if confirmed <= {self.stop_step} else None
+
+  def _heartbeats(self, now: float) -> Iterator[Send]:
+    """Yields the messages to all, if a second has passed or if others may wait for a change."""
+    message: Dict[str, Any] = {'state': self._state, 'stop_at': self.stop_step}
+    if self._cluster.is_chief:
+      message.update(all_trained=self.have_all_trained(), all_stop_at=self._confirmed_stop_step())
+    last_message, sent_at = self._sent
+    if message == last_message and now - sent_at < _HEARTBEAT_SECS:
+      return
+    self._sent = message, now
+    busy = list(itertools.islice(self._busy_peers(), 2)) if self._cluster.is_chief else []
+    for send in self.send_all(**message):
+      others = [entry for entry in busy if entry[0] != send.task]
+      yield send if not others else Send(send.task, dict(message, busy=others[0]))
+
+  def _detect_silence(self, now: float, interval_secs: float) -> None:
+    if interval_secs > self._peer_timeout_secs:
+      # The silent tasks may be alive: this task has not read their messages.
+      self._lose(self._cluster.task, 'this task was suspended for {:.0f} s'.format(interval_secs))
+    for task, peer in self._peers.items():
+      if peer.heard_at is None:
+        peer.heard_at = now
+      elif now - peer.heard_at > self._peer_timeout_secs and not peer.is_finished:
+        self._lose(task, 'no message from it for {:.0f} s'.format(now - peer.heard_at))
+
+  def _lose(self, task: Task, reason: str) -> None:
+    if self.lost is None:
+      self.lost = Lost(task, reason[:MAX_REASON_CHARS])

@@ -1,1 +1,0 @@
-"""Writes files atomically, and defines the paths of the package."""

@@ -1,1 +1,0 @@
-"""Runs child processes, and controls signals, logs, memory and CPU settings of this process."""

@@ -1,0 +1,1 @@
+"""Controls this process, starts others, and writes files atomically."""

@@ -1,0 +1,136 @@
+"""Tunes TensorFlow on CPUs, by malloc parameters or, for the oneDNN build, environment variables.
+
+TensorFlow reads these variables when it is imported. To measure their effect on a machine, run
+`tests/benchmarks/run.sh variables_stock variables_onednn`.
+
+The parameters make glibc's malloc keep the memory of freed tensors for later tensors. By default,
+malloc returns large blocks to the kernel after each operation, and the kernel fills the blocks for
+the next operation with zeros. TensorFlow's own CPU allocator (`TF_CPU_ALLOCATOR_USE_BFC`) would
+keep memory, too. However, when memory runs out, that allocator retries for ten seconds, and cannot
+grow any more afterwards.
+"""
+
+import ctypes
+import glob
+import importlib.util
+import os
+from typing import Any, Dict, List, Mapping
+
+from estimator_train.system import logs, memory
+
+# By default, OpenMP's threads spin for 200 ms after an operation and occupy cores that the threads
+# of the input pipeline could use. With 30 ms, which is about one step of a small network, OpenMP's
+# threads still do not sleep between operations.
+ONEDNN_VARIABLES = {'KMP_BLOCKTIME': '30'}
+# MKL, which multiplies matrices in the oneDNN build, uses AVX2 on AMD processors only if this
+# variable selects AVX2. On Intel processors, MKL selects the instruction set itself.
+ONEDNN_AMD_VARIABLES = {'MKL_DEBUG_CPU_TYPE': '5'}
+# This variable limits the bytes that the allocator of the oneDNN build may use. By default, the
+# limit is all memory of the machine. If the system refuses an allocation below the limit, the
+# allocator can never grow again. The limit is therefore set to the memory that this process may
+# use.
+MEMORY_LIMIT_VARIABLE = 'TF_MKL_ALLOC_MAX_BYTES'
+VARIABLE_NAMES = (*ONEDNN_VARIABLES, *ONEDNN_AMD_VARIABLES, MEMORY_LIMIT_VARIABLE)
+
+_CPU_INFO = '/proc/cpuinfo'
+# Numbers of parameters of mallopt(3), and the environment variables by which users set parameters.
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_MMAP_MAX, _M_ARENA_MAX = -1, -3, -4, -8
+_MALLOC_VARIABLES = ('MALLOC_TRIM_THRESHOLD_', 'MALLOC_MMAP_MAX_', 'MALLOC_ARENA_MAX')
+# With these parameters, malloc takes all blocks from arenas, and the main arena never returns freed
+# memory. Other arenas would still return memory, so all threads share the main arena. Threads that
+# decode images therefore wait for each other: on two cores, decoding alone takes 10 % longer than
+# with two arenas. However, with two arenas, a step of VGG16 takes 6 % longer and uses 10 % more
+# memory.
+_KEEPING_PARAMETERS = {_M_ARENA_MAX: 1, _M_MMAP_MAX: 0, _M_TRIM_THRESHOLD: -1}
+# The defaults of glibc. glibc raises its thresholds when large blocks are freed; the thresholds in
+# this dict are those after a block of 32 MiB has been freed.
+_DEFAULT_PARAMETERS = {_M_ARENA_MAX: 0, _M_MMAP_MAX: 65536, _M_MMAP_THRESHOLD: 32 << 20,
+                       _M_TRIM_THRESHOLD: 64 << 20}
+
+
+def tune_cpu() -> bool:
+  """Applies the settings that the user has not set; must run before TensorFlow is imported.
+
+  Returns:
+    Whether malloc now keeps freed memory until `return_freed_memory` is called.
+  """
+  if has_onednn():
+    for name, value in onednn_variables().items():
+      os.environ.setdefault(name, value)
+    return False
+  # With GPUs, most tensors in main memory belong to the input pipeline. Its many threads would
+  # compete for the lock of the one arena that all threads share after keep_freed_memory.
+  return not logs.has_nvidia_driver() and keep_freed_memory()
+
+
+def onednn_variables() -> Dict[str, str]:
+  """Returns the environment variables for the oneDNN build on this processor."""
+  variables = dict(ONEDNN_VARIABLES, **(ONEDNN_AMD_VARIABLES if _is_amd_with_avx2() else {}))
+  limit = memory.bytes_left_under_limits()
+  return variables if limit is None else dict(variables, **{MEMORY_LIMIT_VARIABLE: str(limit)})
+
+
+def has_onednn() -> bool:
+  """Returns whether the TensorFlow that this process imports is the oneDNN build."""
+  # Only the oneDNN build has a folder `intel_tensorflow*`. TensorFlow must not be imported to find
+  # its build, because variables that are set after the import have no effect.
+  spec = importlib.util.find_spec('tensorflow')
+  return spec is not None and spec.origin is not None and bool(glob.glob(os.path.join(
+      glob.escape(os.path.dirname(os.path.dirname(spec.origin))), 'intel_tensorflow*')))
+
+
+def needs_padded_gradients() -> bool:
+  """Returns whether gradients of single-channel convolutions are faster with padded images.
+
+  This is the case for the oneDNN build with AVX2, but without AVX-512; see
+  tf_patches/optimizers.py.
+  """
+  words = _words_of_first_core()
+  return 'avx2' in words and 'avx512f' not in words and has_onednn()
+
+
+def _is_amd_with_avx2() -> bool:
+  words = _words_of_first_core()
+  return 'AuthenticAMD' in words and 'avx2' in words
+
+
+def _words_of_first_core() -> List[str]:
+  """Returns the words that describe the first core; an empty list if they cannot be read."""
+  try:
+    with open(_CPU_INFO, encoding='utf-8', errors='replace') as file:
+      return file.read(10000).partition('\n\n')[0].split()
+  except OSError:
+    return []
+
+
+def keep_freed_memory(environment: Mapping[str, str] = os.environ) -> bool:
+  """Makes malloc keep freed memory, unless the user has set parameters of malloc.
+
+  Call this function before other threads allocate memory, because a thread keeps the arena from
+  which it first allocated.
+
+  Returns:
+    Whether the parameters were set; `return_freed_memory` resets them.
+  """
+  if 'GLIBC_TUNABLES' in environment or any(name in environment for name in _MALLOC_VARIABLES):
+    return False
+  return _set_parameters(_KEEPING_PARAMETERS)
+
+
+def return_freed_memory() -> None:
+  """Restores glibc's defaults, and returns the free memory to the kernel."""
+  if _set_parameters(_DEFAULT_PARAMETERS):
+    _libc().malloc_trim(ctypes.c_size_t(0))
+
+
+def _set_parameters(parameters: Mapping[int, int]) -> bool:
+  """Sets parameters of malloc; returns False if they cannot be set."""
+  libc = _libc()
+  # C libraries other than glibc lack mallopt, or implement it with other parameters.
+  if not hasattr(libc, 'mallopt') or not hasattr(libc, 'gnu_get_libc_version'):
+    return False
+  return all(libc.mallopt(parameter, value) for parameter, value in parameters.items())
+
+
+def _libc() -> Any:
+  return ctypes.CDLL(None)

@@ -1,0 +1,122 @@
+"""Reads the files that the program has written for a later run: caches, records and reports.
+
+The key of a cache contains a fingerprint of the files or arrays from which it was made.
+"""
+
+import hashlib
+import json
+import logging
+import os
+import stat
+from typing import Any, BinaryIO, Callable, Dict, Optional, Sequence, TypeVar, Union
+
+from estimator_train.system import atomic
+
+_LOG = logging.getLogger('estimator_train')
+_DIGEST_KEY = 'digest'
+_T = TypeVar('_T')
+
+
+class DamagedFile(Exception):
+  """A file cannot be read, or has other contents than those that the program has written.
+
+  Attributes:
+    reason: what is wrong with the file.
+  """
+
+  def __init__(self, path: str, reason: str) -> None:
+    super().__init__('{} cannot be used ({})'.format(path, reason))
+    self.reason = reason
+
+
+def load(path: str, parse: Callable[[BinaryIO], _T]) -> Optional[_T]:
+  """Returns the result of `parse` for a file; None if there is no file.
+
+  Args:
+    path: the path of the file.
+    parse: takes the open file; raises any exception if the contents are not as expected.
+
+  Raises:
+    DamagedFile: the file is damaged, cannot be read, or is no regular file.
+  """
+  try:
+    # Otherwise, a FIFO would block.
+    with open(path, 'rb', opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
+      if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        raise DamagedFile(path, 'not a regular file')
+      return parse(file)
+  except FileNotFoundError:
+    return None
+  except DamagedFile:
+    raise
+  except Exception as error:  # Libraries raise many kinds of exceptions for damaged contents.
+    reason = '{}: {}'.format(type(error).__name__, ' '.join(str(error).split()))
+    raise DamagedFile(path, getattr(error, 'strerror', None) or reason) from error
+
+
+def load_or_warn(path: str, parse: Callable[[BinaryIO], _T],
+                 consequence: str = 'it is made again') -> Optional[_T]:
+  """Like `load`, but logs a warning with the consequence, and returns None, for a damaged file."""
+  try:
+    return load(path, parse)
+  except DamagedFile as damage:
+    _LOG.warning('%s: %s', damage, consequence)
+    return None
+
+
+def parse_text(file: BinaryIO) -> str:
+  """Returns the text in a UTF-8 file; raises a ValueError if it is empty or binary."""
+  text = file.read().decode('utf-8')
+  if not text or '\0' in text:  # A system crash can leave a file of zeros.
+    raise ValueError('not text' if text else 'empty')
+  return text
+
+
+def parse_json(file: BinaryIO) -> Dict[str, Any]:
+  """Returns the JSON object in a file; raises a ValueError if it contains something else."""
+  value = json.loads(file.read().decode('utf-8'))
+  if not isinstance(value, dict):
+    raise ValueError('not a JSON object')
+  return value
+
+
+def write_json_with_digest(path: str, value: Dict[str, Any]) -> None:
+  """Writes a JSON object of which `parse_json_with_digest` notices every change."""
+  atomic.write_json(path, dict(value, **{_DIGEST_KEY: _digest(value)}))
+
+
+def parse_json_with_digest(file: BinaryIO) -> Dict[str, Any]:
+  """Returns the JSON object of `write_json_with_digest`; raises a ValueError if it was changed."""
+  value = parse_json(file)
+  if value.pop(_DIGEST_KEY, None) != _digest(value):
+    raise ValueError('its digest does not match')
+  return value
+
+
+def fingerprint_files(paths: Sequence[Union[str, bytes]]) -> str:
+  """Returns an MD5 digest of the paths, sizes and modification times of the files, in order."""
+  digest = hashlib.md5()
+  for path in paths:
+    try:
+      status = os.stat(path)
+      size, modified = status.st_size, status.st_mtime_ns
+    except OSError:  # For example a broken link. The error is reported when the file is read.
+      size = modified = -1
+    digest.update(b'%s\0%d\0%d\0' % (os.path.abspath(os.fsencode(path)), size, modified))
+  return digest.hexdigest()
+
+
+def fingerprint_arrays(arrays: Sequence[Any]) -> str:
+  """Returns an MD5 digest of the dtypes, shapes and values of the arrays, in order."""
+  import numpy as np  # Imported here so that the program starts quickly.
+  digest = hashlib.md5()
+  for array in arrays:
+    digest.update('{} {}\0'.format(array.dtype, array.shape).encode('ascii'))
+    # Hash chunks of the array, because a memory-mapped array may not fit into memory.
+    for chunk in np.array_split(array, max(1, array.nbytes >> 24)):
+      digest.update(np.ascontiguousarray(chunk))
+  return digest.hexdigest()
+
+
+def _digest(value: Dict[str, Any]) -> str:
+  return hashlib.md5(json.dumps(value, sort_keys=True).encode()).hexdigest()

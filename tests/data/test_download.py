@@ -1,0 +1,317 @@
+"""Downloads of published files, and of archives by Kaggle's API, from a local server that
+misbehaves as configured. Kaggle's key stays with Kaggle, and nothing is taken from an impostor."""
+
+import base64
+import hashlib
+import json
+import logging
+import re
+import shutil
+import ssl
+import subprocess
+import sys
+import threading
+import traceback
+
+import file_server
+import pytest
+from file_server import API_PATH, BODY, DEADLINE_SECS, HALF, KEY, SIGNATURE, ranged, send, whole
+
+from estimator_train.data import download, kaggle_archive, oct2017
+from estimator_train.data.description import DataFile
+from estimator_train.errors import UserError
+
+API, STORAGE = API_PATH + 'owner/name', file_server.STORAGE_PATH
+OCT2017 = API_PATH + oct2017.KAGGLE_DATASET
+NAME, PART, MD5 = 'name.zip', 'name.zip.part', hashlib.md5(BODY).hexdigest()
+FLIPPED = BODY[:1000] + b'!' + BODY[1001:]
+LOG_IN = whole(b'log in first')
+# As Kaggle's package reads the key, as it travels, and what lets anyone download.
+SECRETS = (KEY, base64.b64encode(b'user:' + KEY.encode()).decode(), SIGNATURE)
+
+
+@pytest.fixture
+def server(monkeypatch, tmp_path):
+  # A multiple of it is what is kept of a cut response with any release of urllib3.
+  monkeypatch.setattr(download, 'CHUNK_BYTES', 1000)
+  with file_server.kaggle(monkeypatch, tmp_path / 'config', 'owner/name') as server:
+    server.answers['/b'] = [ranged()]
+    yield server
+
+
+@pytest.fixture
+def folder(tmp_path):
+  return tmp_path / 'made' / 'on the way'
+
+
+def fetch_file(server, folder):
+  """Fetches the file from two addresses."""
+  file = DataFile(NAME, len(BODY), MD5, (server.address + '/a', server.address + '/b'))
+  return download.download_files([file], str(folder))[0]
+
+
+def fetch_archive(server, folder):
+  downloaded = kaggle_archive.fetch_archive('owner/name', str(folder / NAME), len(BODY))
+  return NAME, len((folder / NAME).read_bytes()), downloaded
+
+
+def write(folder, files):
+  for name, data in files.items():
+    (folder / name).parent.mkdir(parents=True, exist_ok=True)
+    (folder / name).write_bytes(data)
+
+
+def content(folder):
+  return {path.name: path.read_bytes() for path in folder.glob('*')}
+
+
+def check_secrets(text, folder):
+  texts = [text] + [path.read_bytes().decode('latin-1') for path in folder.rglob('*')]
+  assert not [text for text in texts if any(secret in text for secret in SECRETS)]
+
+
+def starts(*from_a, b=()):
+  return [('/a', start) for start in from_a] + [('/b', start) for start in b]
+
+
+def from_kaggle(*of_requests):
+  """The address of the storage expires."""
+  return [(path, start) for start in of_requests for path in (API, STORAGE)]
+
+
+# What is there, the answers of the first server or the storage, and what is asked for.
+ARRIVALS = {
+    'plain': (None, [ranged()], starts(None)),
+    'cut': (None, [ranged(cut_after=1000), ranged(cut_after=HALF), ranged()],
+            starts(None, 1000, 1000 + HALF)),
+    'no ranges': (BODY[:HALF], [whole()], starts(HALF)),
+    'all': (BODY, [], []),
+    'longer': (BODY + b'more', [ranged()], starts(None)),
+    'all and wrong': (FLIPPED, [ranged()], starts(None)),
+    'half and wrong': (FLIPPED[:HALF], [ranged()], starts(HALF, None)),
+    '416': (BODY[:HALF], [whole(code=416), ranged()], starts(HALF, None)),
+    'other start': (BODY[:HALF], [ranged(content_range='bytes 0-{1}/{2}'), ranged()],
+                    starts(HALF, None)),
+    'other length': (BODY[:HALF], [ranged(content_range='bytes {}-{}/7'), ranged()],
+                     starts(HALF, None)),
+    'no Content-Range': (BODY[:HALF], [ranged(content_range=''), ranged()], starts(HALF, None)),
+    # The second server has it.
+    'flipped': (None, [ranged(FLIPPED)], starts(None, b=[None])),
+    '503': (None, [whole(code=503)], starts(None, b=[None])),
+    'other page': (None, [LOG_IN], starts(None, b=[None])),
+    'unknown length': (None, [whole(b'log in first', Content_Length=None)],
+                       starts(None, 12, 12, 12, 12, b=[12, None])),
+    'flipped and cut': (None, [ranged(FLIPPED, cut_after=10000)],
+                        starts(None, 10000, 20000, 30000, 40000, b=[50000, None])),
+    'silent': (None, [], None),
+    # Cuts after much are no failures.
+    'kaggle cut often': (None, [ranged(cut_after=10000)] * 20 + [ranged()],
+                         from_kaggle(None, *range(10000, 200001, 10000))),
+    'kaggle all': (BODY, [ranged()], from_kaggle(len(BODY))),
+    'kaggle longer': (BODY + b'more', [ranged()], from_kaggle(len(BODY) + 4, None))}
+
+
+@pytest.mark.parametrize('kind', ARRIVALS)
+def test_the_file_arrives(server, folder, monkeypatch, capsys, caplog, kind):
+  caplog.set_level(logging.INFO, 'estimator_train')
+  part, answers, requests = ARRIVALS[kind]
+  fetch = fetch_archive if 'kaggle' in kind else fetch_file
+  if fetch is fetch_archive:
+    monkeypatch.setattr(download, 'PROGRESS_BYTES', 10000)
+  if kind == 'silent':
+    monkeypatch.setattr(download, 'TIMEOUT_SECS', .2)
+    asked_again = threading.Event()
+    answers = [ranged(before_rest=lambda: asked_again.wait(DEADLINE_SECS)),
+               lambda *given: [asked_again.set(), ranged()(*given)]]
+  server.answers.update({'/a': list(answers), STORAGE: list(answers)})
+  write(folder, {} if part is None else {PART: part})
+  assert fetch(server, folder) == (NAME, len(BODY), True) and content(folder) == {NAME: BODY}
+  assert server.requests == requests or kind == 'silent' and server.requests[1][1] < HALF + 1
+  if kind == 'plain':
+    assert caplog.messages[1:-1] == ['{}: {} %'.format(PART, 10 * part) for part in range(1, 11)]
+  count = len(server.requests)
+  monkeypatch.delenv('KAGGLE_KEY')
+  file_server.forget_kaggle(monkeypatch)
+  assert fetch(server, folder) == (NAME, len(BODY), False) and len(server.requests) == count
+  assert not capsys.readouterr().out
+
+
+def storage_without_server(handler, start):
+  send(handler, 302, b'', {'Location': 'http://localhost:1/storage?' + SIGNATURE})
+
+
+def status(place, code, remedy):
+  return ({place: whole(code=code)}, {}, '^cannot download owner/name from Kaggle: HTTP {} .* for '
+          'the user user: {}'.format(code, remedy), BODY[:HALF])
+
+
+SIGN_IN = 'the key is wrong or expired: create an API key at kaggle.com/settings'
+PROXY = {'KAGGLE_PROXY': '', 'no_proxy': 'none'}  # The server is no proxy, but hears of requests.
+# Answers, variables of the environment, the error, and what is left of the half that is there.
+ARCHIVE_ERRORS = [
+    status(API, 401, SIGN_IN), status(STORAGE, 503, 'try again later'),
+    status(API, 403, 'check at kaggle.com/datasets/owner/name that this user may download it'),
+    status(STORAGE, 404, 'check that kaggle.com/datasets/owner/name still exists'),
+    ({STORAGE: whole(Content_Type='text/html; charset=utf-8')}, {},
+     'received a page of type text/html; .*check the network', BODY[:HALF]),
+    ({STORAGE: whole(Content_Length=None)}, {}, 'HTTP 200 with Content-Length None.*, tried 5 time',
+     b''),
+    ({STORAGE: ranged(cut_after=1000)}, {}, '(interrupted|IncompleteRead).*, tried 5 times',
+     BODY[:HALF + 5000]),
+    ({API: storage_without_server}, {}, 'Connection refused', BODY[:HALF]),
+    ({API: file_server.sign_in_and_redirect('//kaggle.invalid/storage?' + SIGNATURE)}, {},
+     'must use TLS: http://kaggle.invalid: check', BODY[:HALF]),
+    ({}, {'KAGGLE_KEY': 'wrong'}, 'HTTP 403', BODY[:HALF]),
+    ({}, {'KAGGLE_CONFIG_DIR': '/dev/null/below'}, 'Not a directory: set KAGGLE_CONFIG_DIR to a '
+     'writable', BODY[:HALF]),
+    ({}, dict(PROXY, KAGGLE_API_ENDPOINT='https://kaggle.invalid'), 'Tunnel connection failed: 501',
+     BODY[:HALF]),
+    ({}, dict(PROXY, KAGGLE_API_ENDPOINT='http://localhost.kaggle.invalid'),
+     'must use TLS: http://localhost.kaggle.invalid: check', BODY[:HALF])]
+
+
+@pytest.mark.parametrize('answers, environment, message, left', ARCHIVE_ERRORS,
+                         ids=[row[2][:70] for row in ARCHIVE_ERRORS])
+def test_archives_that_cannot_be_downloaded(server, folder, monkeypatch, caplog, answers,
+                                            environment, message, left):
+  caplog.set_level(logging.DEBUG)
+  write(folder, {PART: BODY[:HALF]})
+  server.answers.update({path: [answer] for path, answer in answers.items()})
+  for name, value in environment.items():
+    monkeypatch.setenv(name, value or server.address)
+  with pytest.raises(UserError, match=message) as caught:
+    fetch_archive(server, folder)
+  assert content(folder) == ({PART: left} if left else {})
+  assert not server.requests or 'KAGGLE_PROXY' not in environment
+  check_secrets(caplog.text + str(caught.value), folder)
+  # Of causes, which nobody is shown, the key alone: addresses in them are of this request.
+  causes = ''.join(traceback.format_exception(caught.type, caught.value, caught.tb))
+  assert not [secret for secret in SECRETS[:2] if secret in causes]
+
+
+FILE_ERRORS = {
+    'always cut': ({}, '/a .(interrupted after 5,000 of 256,000 bytes|IncompleteRead), tried 5 t',
+                   {PART: BODY[:5000]}),
+    'wrong everywhere': (
+        {}, 'cannot download {name}: http.*/a .wrong md5 {flipped}., http.*/b .HTTP 404 Not Found.'
+        ': try again, or copy the file {name} .256000 bytes, md5 {md5}. to {folder}$', {}),
+    'nobody listens': ({}, r'/a .*[Rr]efused', {}),
+    'wrong size': ({NAME: b'mine'}, 'published one: {folder}/{name} has 4 bytes, expected 256000 '
+                   'bytes, md5 {md5}: remove it', {NAME: b'mine'}),
+    'damaged': ({NAME: FLIPPED}, 'published one: {folder}/{name} has md5 {flipped}, .*remove it',
+                {NAME: FLIPPED})}
+
+
+@pytest.mark.parametrize('kind', FILE_ERRORS)
+def test_files_that_cannot_be_downloaded(server, folder, kind):
+  present, message, left = FILE_ERRORS[kind]
+  first = ranged(cut_after=1000) if kind == 'always cut' else ranged(FLIPPED)
+  server.answers.update({'/a': [first], '/b': [whole(b'a page about it', code=404)]})
+  write(folder, present)
+  if kind == 'nobody listens':
+    server.http.socket.close()
+  with pytest.raises(UserError, match=message.format(
+      name=NAME, folder=folder, flipped=hashlib.md5(FLIPPED).hexdigest(), md5=MD5)):
+    fetch_file(server, folder)
+  assert content(folder) == left and not (present and server.requests)
+
+
+def test_what_needs_no_request(server, tmp_path, monkeypatch):
+  """A wrong file is found before the others are downloaded, and a right one is read once."""
+  write(tmp_path, {NAME: BODY})
+  computed, md5 = [], download._md5
+  monkeypatch.setattr(download, '_md5', lambda path: computed.append(path) or md5(path))
+  assert not fetch_file(server, tmp_path).downloaded and computed == [str(tmp_path / NAME)]
+  file = DataFile(NAME, 4, 'any', (server.address + '/a',))
+  with pytest.raises(UserError, match='not the published one'):
+    download.download_files([file._replace(name='other'), file], str(tmp_path))
+  for data_dir in (tmp_path / NAME, tmp_path / NAME / 'below'):
+    with pytest.raises(UserError, match='{}: .*with 256,000 bytes of free'.format(data_dir)):
+      fetch_file(server, data_dir)
+  assert not server.requests
+
+
+@pytest.mark.parametrize('fault, expected, message', [
+    (KeyboardInterrupt(), KeyboardInterrupt, None),
+    (OSError(27, 'File too large'), UserError, 'File too large: .*256,000 bytes')])
+def test_a_fault_keeps_the_part(server, folder, monkeypatch, fault, expected, message):
+  def fail(*unused_args):
+    raise fault
+
+  server.answers['/a'] = [ranged()]
+  with monkeypatch.context() as patch, pytest.raises(expected, match=message):
+    patch.setattr('tqdm.tqdm.update', fail)
+    fetch_file(server, folder)
+  kept = content(folder)[PART]
+  assert kept and BODY.startswith(kept) and fetch_file(server, folder).downloaded
+  assert server.requests == starts(None, len(kept)) and content(folder) == {NAME: BODY}
+
+
+@pytest.mark.parametrize('publisher', [ranged(), ranged(FLIPPED, cut_after=10000)],
+                         ids=['right', 'wrong'])
+def test_many_at_once(server, folder, caplog, publisher):
+  caplog.set_level(logging.INFO, 'estimator_train')
+  server.answers['/a'] = [file_server.once_another_waits(publisher), publisher]
+  results = file_server.call_at_once(5, lambda: fetch_file(server, folder).downloaded)
+  assert sorted(results) == [False] * 4 + [True] and content(folder) == {NAME: BODY}
+
+
+# A package that ends the process is as releases before 1.5.13. With -v, the package does without
+# credentials, and says nothing.
+@pytest.mark.parametrize('files, argv', [
+    ({}, ['program']), ({}, ['program', '-v']),
+    ({'config/kaggle.json': b'{"username": "user"'}, ['program']),
+    ({'config/kaggle.json': b'[]'}, ['program']),
+    ({'kaggle/__init__.py': b'print("no key"); exit(1)'}, ['program'])])
+def test_no_credentials(server, folder, monkeypatch, tmp_path, capsys, files, argv):
+  monkeypatch.delenv('KAGGLE_KEY')
+  monkeypatch.setattr(sys, 'argv', argv)
+  monkeypatch.syspath_prepend(str(tmp_path))
+  write(tmp_path, files)
+  with pytest.raises(UserError, match=re.escape(
+      'Kaggle requires credentials: no KAGGLE_USERNAME and KAGGLE_KEY, and no kaggle.json with '
+      'both: create an API key at kaggle.com/settings, and put its kaggle.json into ~/.kaggle (or '
+      'the folder KAGGLE_CONFIG_DIR), or set KAGGLE_USERNAME and KAGGLE_KEY; or download the '
+      'archive of kaggle.com/datasets/owner/name to {}'.format(folder / NAME))):
+    fetch_archive(server, folder)
+  assert not content(folder) and not server.requests and not capsys.readouterr().out
+
+
+def test_a_failing_download_never_prints_the_key(run_program, monkeypatch, tmp_path):
+  usage = shutil.disk_usage('/')
+  monkeypatch.setattr(shutil, 'disk_usage', lambda folder: usage._replace(free=10 ** 12))
+  with file_server.kaggle(monkeypatch, tmp_path / 'config', oct2017.KAGGLE_DATASET) as server:
+    write(tmp_path / 'config', {'kaggle.json': json.dumps(
+        {'username': 'user', 'key': KEY}).encode()})
+    (tmp_path / 'config' / 'kaggle.json').chmod(0o644)  # Which the package warns about.
+    monkeypatch.delenv('KAGGLE_USERNAME')
+    monkeypatch.delenv('KAGGLE_KEY')
+    server.answers[STORAGE] = [ranged(cut_after=1000)]
+    done = run_program('--mode=download', '--dataset=oct2017', '--data_dir', tmp_path / 'data',
+                       '--verbosity=1')
+  assert done.code == 2 and 'Traceback' not in done.err
+  assert re.search('kaggle: Warning: .* readable by other users .*chmod 600', done.err)
+  check_secrets(done.err, tmp_path / 'data')
+
+
+@pytest.mark.parametrize('variable', ['CURL_CA_BUNDLE', 'REQUESTS_CA_BUNDLE'])
+def test_nothing_is_sent_to_or_taken_from_an_impostor(server, folder, monkeypatch, tmp_path,
+                                                      variable):
+  """Not even with an empty variable, by which requests up to 2.27 verifies nothing."""
+  key, certificate = str(tmp_path / 'key.pem'), str(tmp_path / 'certificate.pem')
+  subprocess.run(['openssl', 'req', '-x509', '-newkey', 'ec', '-pkeyopt', 'ec_paramgen_curve:P-256',
+                  '-nodes', '-subj', '/CN=localhost', '-keyout', key, '-out', certificate],
+                 check=True, stderr=subprocess.DEVNULL, timeout=DEADLINE_SECS)
+  context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+  context.load_cert_chain(certificate, key)
+  server.http.socket = context.wrap_socket(server.http.socket, server_side=True)
+  server.http.handle_error = lambda *unused_arguments: None
+  server.address = 'https://localhost:{}'.format(server.http.server_port)
+  for name in ('CURL_CA_BUNDLE', 'REQUESTS_CA_BUNDLE'):
+    monkeypatch.delenv(name, raising=False)
+  monkeypatch.setenv(variable, '')
+  monkeypatch.setenv('KAGGLE_API_ENDPOINT', server.address)
+  for fetch in (fetch_file, fetch_archive):
+    with pytest.raises(UserError, match='SSLError|certificate verify failed|CERTIFICATE_VERIFY'):
+      fetch(server, folder)
+  assert not server.requests and not content(folder)

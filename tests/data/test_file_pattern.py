@@ -1,0 +1,75 @@
+"""File patterns against `glob`, and where ours differs from it."""
+
+import glob
+import os
+
+import pytest
+
+from estimator_train.data import file_pattern
+from estimator_train.errors import UserError
+
+
+@pytest.fixture
+def tree(tmp_path, monkeypatch):
+  for name in ('a.jpeg', 'b.jpeg', 'c.txt', '.hidden.jpeg', 'A/x.jpeg', 'A/y.png', 'B c/x.jpeg',
+               'A/deep/deeper/x.jpeg', '.git/x.jpeg', '[1]/x.jpeg', 'A/.x.jpeg', "q'\"/x\ny.jpeg"):
+    (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / name).write_text('')
+  monkeypatch.chdir(str(tmp_path))
+  return tmp_path
+
+
+PATTERNS = ['*.jpeg', '**/*.jpeg', '**/x*', 'A/**/*.jpeg', '*/x.jpeg', '[AB]*/*', '?/y.png',
+            '[[]1]/*', 'A/x.jpeg', '**/deep/**/*', '**', 'A/**', 'none/*', '.*/*.jpeg', '*/.x*',
+            './A/*.jpeg', 'A//x.jpeg', 'A/x.jpeg/*', '**/**/*', '*/**', 'A*/**/d*/*/?.jpeg']
+
+
+def test_like_glob(tree):
+  for pattern in PATTERNS + [os.path.join(glob.escape(str(tree)), part) for part in PATTERNS]:
+    expected = {os.path.normpath(name) for name in glob.glob(pattern, recursive=True)
+                if not os.path.isdir(name)}
+    found = [os.path.normpath(os.fsdecode(name)) for name in file_pattern.expand(pattern)]
+    assert set(found) == expected and len(found) == len(expected), pattern
+
+
+def test_always_in_the_same_order(tree):
+  assert file_pattern.expand('**/*.jpeg') == [
+      b'a.jpeg', b'b.jpeg', b'A/x.jpeg', b'A/deep/deeper/x.jpeg', b'B c/x.jpeg', b'[1]/x.jpeg',
+      b"q'\"/x\ny.jpeg"]
+
+
+def test_links(tree):
+  """Those to folders are followed, loops end, and those to nowhere or themselves are files."""
+  for name, target in (('linked', tree / 'A'), ('A/back', tree), ('A/again', tree / 'A'),
+                       ('A/gone.jpeg', 'nowhere'), ('A/loop.jpeg', 'loop.jpeg'),
+                       ('A/self', 'self')):
+    (tree / name).symlink_to(target)
+  found = file_pattern.expand('A/**/x.jpeg')
+  assert found.count(b'A/x.jpeg') == 1 and not [name for name in found if b'again' in name]
+  # Through the link to the folder above, once: it is another way to the same files, not a loop.
+  assert max(name.count(b'back') for name in found) == 1
+  assert {b'A/loop.jpeg', b'linked/x.jpeg'} <= set(file_pattern.expand('**/*.jpeg'))
+  assert {b'A/self', b'A/gone.jpeg'} <= set(file_pattern.expand('A/*'))
+  assert file_pattern.expand('A/gone.jpeg') == [b'A/gone.jpeg']
+
+
+def test_names_that_are_no_text(tree):
+  odd = b'A/\xff\n.jpeg'
+  with open(odd, 'wb'):
+    pass
+  assert odd in file_pattern.expand('**/*.jpeg')
+  assert file_pattern.expand('A/*.jpeg') == [b'A/x.jpeg', odd]
+
+
+def test_a_folder_that_cannot_be_listed(tree, monkeypatch):
+  for name in ('n' * 4000, '/'.join(['n' * 200] * 25)):
+    assert file_pattern.expand(name) == []
+    with pytest.raises(UserError, match='a folder cannot be listed: n+.*File name too long'):
+      file_pattern.expand(name + '/*.jpeg')
+
+  def scandir(folder):
+    raise PermissionError(13, 'Permission denied')
+
+  monkeypatch.setattr(os, 'scandir', scandir)  # The tests may run as root, who can list any.
+  with pytest.raises(UserError, match='a folder cannot be listed: A .Permission denied.'):
+    file_pattern.expand('A/*.jpeg')

@@ -1,0 +1,179 @@
+"""MNIST and its kind are the published files; each check names a bad file in one line."""
+
+import collections
+import gzip
+import hashlib
+import os
+import re
+import runpy
+import struct
+import tracemalloc
+import zlib
+from pathlib import Path
+
+import generated_data
+import pytest
+from conftest import ROOT, real_data
+
+from estimator_train.data import idx
+from estimator_train.data.description import IdxSplit
+from estimator_train.errors import UserError
+
+HEIGHT, WIDTH = 4, 3
+EXAMPLES = 5
+PIXELS = bytes(range(EXAMPLES * HEIGHT * WIDTH))
+LABELS = bytes([0, 1, 2, 1, 0])
+
+
+def images(count=EXAMPLES, pixels=PIXELS, magic=0x803, height=HEIGHT, width=WIDTH):
+  return struct.pack('>IIII', magic, count, height, width) + pixels
+
+
+def labels(count=EXAMPLES, values=LABELS, magic=0x801):
+  return struct.pack('>II', magic, count) + values
+
+
+GOOD_IMAGES, GOOD_LABELS = gzip.compress(images()), gzip.compress(labels())
+
+
+def members(content, *stops):
+  return b''.join(gzip.compress(content[start:stop])
+                  for start, stop in zip((0,) + stops, stops + (None,)))
+
+
+def check(folder, images_gz, labels_gz, checksummed=False):
+  split = IdxSplit(str(folder / 'images.gz'), str(folder / 'labels.gz'))
+  for path, data in zip(split, (images_gz, labels_gz)):
+    if data is not None:
+      with open(path, 'wb') as file:
+        file.write(data)
+  return idx.check_split(split, (HEIGHT, WIDTH, 1), 3, checksummed)
+
+
+def test_good(tmp_path, caplog):
+  assert check(tmp_path, GOOD_IMAGES, GOOD_LABELS) == EXAMPLES
+  assert check(tmp_path, GOOD_IMAGES + bytes(9), GOOD_LABELS) == EXAMPLES and not caplog.records
+  assert check(tmp_path, GOOD_IMAGES, GOOD_LABELS + b'more') == EXAMPLES
+  assert 'labels.gz: ignoring data after the end of the compressed data' in caplog.text
+
+
+def test_checksummed_images_are_not_decompressed(tmp_path):
+  middle = len(GOOD_IMAGES) // 2
+  damaged = GOOD_IMAGES[:middle] + bytes([GOOD_IMAGES[middle] ^ 255]) + GOOD_IMAGES[middle + 1:]
+  with pytest.raises(UserError, match='cannot read a data file'):
+    check(tmp_path, damaged, GOOD_LABELS)
+  assert check(tmp_path, damaged, GOOD_LABELS, checksummed=True) == EXAMPLES
+
+
+@pytest.mark.parametrize('images_gz, labels_gz, message', [
+    (None, GOOD_LABELS, 'a data file does not exist: .*images.gz: .*--mode=download'),
+    (GOOD_IMAGES, None, 'a data file does not exist: .*labels.gz: .*--mode=download'),
+    (images(), GOOD_LABELS, 'not in gzip format: .*images.gz:'),
+    (b'', GOOD_LABELS, 'not in gzip format: .*images.gz:'),
+    (GOOD_LABELS, GOOD_IMAGES, 'images.gz: expected at least 16 decompressed bytes, found 13'),
+    (gzip.compress(images(magic=0x801)), GOOD_LABELS, '.*images.gz: magic number 0x801, expected '),
+    (GOOD_IMAGES, GOOD_IMAGES, 'of labels: .*labels.gz: magic number 0x803, expected 0x801'),
+    (gzip.compress(images(height=3, width=4)), GOOD_LABELS, 'wrong size: .*.gz: 3x4, expected 4x3'),
+    (gzip.compress(images() + b'!'), GOOD_LABELS, 'expected 76 decompressed bytes, found 77'),
+    # TensorFlow 1.15 reads the first gzip member alone.
+    (members(images(), 20), GOOD_LABELS, 'several gzip members .*images.gz'),
+    (members(images(), 3), GOOD_LABELS, 'several gzip members .*images.gz'),
+    (GOOD_IMAGES, members(labels(), 10), 'several gzip members .*labels.gz'),
+    (GOOD_IMAGES + bytes(9) + GOOD_IMAGES, GOOD_LABELS, 'several gzip members .*images.gz'),
+    (GOOD_IMAGES[:-9], GOOD_LABELS, r'expected 76 .* bytes, found \d+ in a truncated file'),
+    (GOOD_IMAGES[:11], GOOD_LABELS, 'cannot read a data file: .*images.gz: '),
+    (GOOD_IMAGES, GOOD_LABELS[:-2], 'labels.gz: expected 13 .* found 13 in a truncated file'),
+    (GOOD_IMAGES, gzip.compress(labels()[:-2]), 'labels.gz: expected 13 .* bytes, found 11'),
+    (GOOD_IMAGES[:10] + b'\xff' * 50, GOOD_LABELS, 'cannot read .*images.gz: .*invalid'),
+    (GOOD_IMAGES, GOOD_LABELS[:-8] + bytes(8), 'cannot read .*labels.gz: .*data check'),
+    (GOOD_IMAGES, gzip.compress(labels(4, LABELS[:4])), 'gz has 5 images, .*labels.gz has 4 label'),
+    (gzip.compress(images(0, b'')), gzip.compress(labels(0, b'')), 'no examples: .*images.gz:'),
+    (GOOD_IMAGES, gzip.compress(labels(0, b'')), 'no examples: .*labels.gz:'),
+    (GOOD_IMAGES, gzip.compress(labels(values=b'\x00\x01\x02\x03\x00')),
+     'less than the number of classes, 3: .*labels.gz: label 3 at position 3:'),
+], ids=lambda value: value if isinstance(value, str) else '')
+def test_bad(tmp_path, images_gz, labels_gz, message):
+  with pytest.raises(UserError) as caught:
+    check(tmp_path, images_gz, labels_gz)
+  assert re.search(message, str(caught.value)) and '\n' not in str(caught.value)
+
+
+@pytest.mark.parametrize('count', [EXAMPLES, 2 ** 32 - 1])
+def test_bomb(tmp_path, count):
+  """60 MB of zeros after the header, in a thousandth of the size; a chunk has all of them."""
+  packer = zlib.compressobj(1, zlib.DEFLATED, zlib.MAX_WBITS | 16)
+  bomb = packer.compress(images(count, b'')) + b''.join(
+      packer.compress(bytes(1 << 20)) for _ in range(60)) + packer.flush()
+  tracemalloc.start()
+  try:
+    with pytest.raises(UserError, match='expected {} decompressed bytes, found {}'.format(
+        16 + 12 * count, 'more than 76' if count == EXAMPLES else (60 << 20) + 16)):
+      check(tmp_path, bomb, GOOD_LABELS)
+    assert tracemalloc.get_traced_memory()[1] < 20e6
+  finally:
+    tracemalloc.stop()
+
+
+def test_unreadable_and_truncated(tmp_path, monkeypatch):
+  (tmp_path / 'images.gz').mkdir()
+  with pytest.raises(UserError, match='cannot read a data file: .*images.gz: Is a directory'):
+    check(tmp_path, None, GOOD_LABELS)
+  (tmp_path / 'images.gz').rmdir()
+  monkeypatch.setattr(idx, '_CHUNK_BYTES', 7)
+  files = gzip.compress(images(1000, PIXELS * 200)), gzip.compress(labels(1000, LABELS * 200))
+  assert check(tmp_path, *files) == 1000
+  for cut in (1, 2, 6):
+    with pytest.raises(UserError,
+                       match='expected 12016 decompressed bytes, found .* in a truncated file'):
+      check(tmp_path, files[0][:-cut], files[1])
+
+
+PUBLISHED = {'mnist': 'mnist', 'fashion_mnist': 'fashion-mnist'}  # And their real data.
+
+
+def test_published_files():
+  for name, folder in PUBLISHED.items():
+    for file in idx.DATA_SETS[name][1]:
+      content = (real_data(folder) / file.name).read_bytes()
+      assert (len(content), hashlib.md5(content).hexdigest()) == (file.size, file.md5)
+
+
+@pytest.mark.parametrize('data, expected', [('real', [60000, 10000]), ('generated', [30, 20])])
+def test_described_files(tmp_path, data, expected):
+  for name, real in PUBLISHED.items():
+    folder = real_data(real) if data == 'real' else tmp_path
+    if data == 'generated':
+      generated_data.write_idx_files(folder, *expected)
+    found = idx.describe(name, str(folder))
+    assert found.name == name and found.train + found.test == tuple(
+        str(folder / file.name) for file in found.files)
+    assert found.image_shape == (28, 28, 1) and len(set(found.labels)) == 10
+    assert all([url.rpartition('/')[2] for url in file.urls] == [file.name] * 2
+               for file in found.files)
+    assert [idx.check_split(split, found.image_shape, 10, checksummed=False)
+            for split in (found.train, found.test)] == expected
+
+
+def read_gz(path):
+  with gzip.open(str(path)) as file:
+    return file.read()
+
+
+def test_the_sample_is_balanced():
+  sample = idx.describe('fashion_mnist_sample')
+  assert sample.labels == idx.describe('fashion_mnist').labels and not sample.files
+  for split, per_class in ((sample.train, 600), (sample.test, 100)):
+    assert idx.check_split(split, sample.image_shape, 10, False) == 10 * per_class
+    assert collections.Counter(read_gz(split.labels)[8:]) == dict.fromkeys(range(10), per_class)
+
+
+@pytest.mark.slow
+def test_the_sample_is_what_the_script_makes(tmp_path):
+  script = runpy.run_path(str(ROOT / 'scripts' / 'make_fashion_mnist_sample.py'))
+  script['make'](str(real_data('fashion-mnist')), str(tmp_path))
+  names = sorted(os.listdir(str(tmp_path)))
+  assert names == sorted(os.listdir(idx.SAMPLE_FOLDER))
+  for name in names:
+    # What is in them: another zlib may compress the same bytes to others.
+    read = read_gz if name.endswith('.gz') else lambda path: Path(path).read_bytes()
+    assert read(tmp_path / name) == read(os.path.join(idx.SAMPLE_FOLDER, name))

@@ -1,0 +1,232 @@
+"""Cached images: the right ones, read once, and whole; see test_source_contract.py for order."""
+
+import contextlib
+import os
+import pickle
+import threading
+
+import numpy as np
+import pytest
+from conftest import batches
+
+from estimator_train.data import array_cache, file_errors, image_cache, source as source_lib
+from estimator_train.data.batching import Batching, Order, Shard, first_reads
+from estimator_train.data.description import DataSet, ImageSplit
+from estimator_train.data.image_files import ImageFileSource
+from estimator_train.errors import UserError
+
+BATCHING = Batching((20, 16, 3), 2, one_hot=False, examples_per_batch=3, num_parallel_calls=2)
+
+
+@pytest.fixture
+def split(image_folders):
+  paths = sorted((image_folders / 'train').glob('*/*.jpeg'))
+  return ImageSplit([str(path).encode() for path in paths],
+                    np.array([path.parent.name == 'B' for path in paths], np.int32))
+
+
+@pytest.fixture
+def filled(monkeypatch):
+  """The shapes of the arrays that a cache is filled into."""
+  calls, fill = [], image_cache._Filling._fill
+  monkeypatch.setattr(image_cache._Filling, '_fill',
+                      lambda self, array: calls.append(array.shape) or fill(self, array))
+  return calls
+
+
+@pytest.fixture
+def folder(tmp_path):
+  return tmp_path / 'cache'
+
+
+@pytest.fixture(params=['memory', 'folder'])
+def cache(request, folder):
+  return 'memory' if request.param == 'memory' else str(folder)
+
+
+def source_of(split):
+  return ImageFileSource(DataSet('any', ('a', 'b'), BATCHING.image_shape), split)
+
+
+def load(split, cache, batching=BATCHING):
+  return image_cache.ImageCache(source_of(split), batching, str(cache)).read_all()
+
+
+def uncached(split, batching=BATCHING):
+  found, _ = batches(source_of(split).make_eval_input_fn(batching))
+  channels = max(pixels.shape[-1] for pixels, _ in found)
+  return np.concatenate([np.broadcast_to(pixels, pixels.shape[:-1] + (channels,))
+                         for pixels, _ in found])
+
+
+def test_a_cache_has_exactly_the_rounded_images(split, cache, monkeypatch):
+  source, sampled = source_of(split), []
+  read = source.read_content
+  monkeypatch.setattr(source, 'read_content', lambda index: sampled.append(index) or read(index))
+  monkeypatch.setattr(source, 'class_indices', None)  # Would read all records again.
+  images = image_cache.ImageCache(source, BATCHING, cache)
+  assert images.read_all().dtype == np.uint8 and images.read_all().shape == (18, 20, 16, 1)
+  np.testing.assert_array_equal(images.read_all(), np.rint(uncached(split)))
+  np.testing.assert_array_equal(images.read(np.arange(18))[1], split.classes)
+  assert len(sampled) == 16 and len(set(sampled)) == 16
+
+
+@pytest.mark.parametrize('channels', [1, 3])
+def test_every_pixel_value_is_rounded_ties_to_even(write_images, tmp_path, cache, channels):
+  """Doubling the width of 0 to 255 interpolates all values k + 0.5."""
+  path = tmp_path / 'all.png'
+  values = np.arange(256, dtype=np.uint8)[np.newaxis, :, np.newaxis]
+  write_images({path: np.broadcast_to(values, (2, 256, 1))})
+  split = ImageSplit([str(path).encode()] * 3, np.zeros(3, 'i4'))
+  batching = BATCHING._replace(image_shape=(2, 512, channels))
+  pixels = uncached(split, batching)
+  assert {k + .5 for k in range(255)} <= set(pixels.ravel().tolist())
+  np.testing.assert_array_equal(load(split, cache, batching), np.rint(pixels))
+
+
+@pytest.mark.parametrize('sample_size, channels', [(1, [1, 3]), (19, [3])])
+def test_a_colour_image_among_grey_ones(split, cache, write_images, tmp_path, filled, monkeypatch,
+                                        sample_size, channels):
+  monkeypatch.setattr(source_lib, '_GREY_SAMPLE_SIZE', sample_size)
+  odd = tmp_path / 'odd.jpeg'
+  write_images({odd: np.full((9, 9, 3), (250, 0, 9), np.uint8)})
+  split = ImageSplit(split.files[:5] + [str(odd).encode()] + split.files[5:], np.zeros(19, 'i4'))
+  np.testing.assert_allclose(load(split, cache), uncached(split), atol=0.5001)
+  assert [shape[-1] for shape in filled] == channels
+
+
+def append_in_no_time(path):
+  status = os.stat(path)
+  with open(path, 'ab') as file:
+    file.write(b'\0')
+  os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+
+
+@pytest.mark.parametrize('change', [
+    lambda files: files[1:], lambda files: files[::-1], lambda files: append_in_no_time(files[0]),
+    lambda files: os.utime(files[0], ns=(0, 0)), None],
+                         ids=['fewer', 'order', 'content', 'time', 'image size'])
+def test_a_folder_is_filled_once_for_each_content(split, folder, filled, change):
+  first = load(split, folder)
+  np.testing.assert_array_equal(load(split, folder), first)
+  assert len(filled) == 1 and len(os.listdir(str(folder))) == 1
+  batching = BATCHING if change else BATCHING._replace(image_shape=(16, 20, 3))
+  files = (change and change(split.files)) or split.files
+  images = load(ImageSplit(files, split.classes), folder, batching)
+  assert len(filled) == 2 and images.shape[1:3] == batching.image_shape[:2]
+  assert len(os.listdir(str(folder))) == 2  # And the first one is still there.
+
+
+@pytest.mark.parametrize('suffix, left', [
+    ('.part', lambda whole: whole[:len(whole) // 2]), ('.part', lambda whole: 2 * whole),
+    ('.part', lambda whole: b''), ('.part', lambda whole: b'text'), ('', lambda whole: b''),
+    ('', lambda whole: b'\x93NUMPY'), ('', lambda whole: whole[:-7])])
+def test_what_a_killed_run_left_is_done_again(split, folder, filled, suffix, left):
+  whole = np.array(load(split, folder))
+  (path,) = folder.iterdir()
+  content = path.read_bytes()
+  path.unlink()
+  (folder / (path.name + suffix)).write_bytes(left(content))
+  np.testing.assert_array_equal(load(split, folder), whole)
+  assert len(filled) == 2 and os.listdir(str(folder)) == [path.name]
+
+
+def test_what_does_not_fit_is_foreseen(split, tmp_path, folder, filled, monkeypatch):
+  def fallocate(*given):
+    raise OSError(28, 'No space left on device')
+
+  monkeypatch.setattr(array_cache, 'available_bytes', lambda: 5000)
+  monkeypatch.setattr(os, 'posix_fallocate', fallocate)
+  size = 'for a uint8 array of shape 18x20x16x1 and size 5.76 kB'
+  (tmp_path / 'file').write_text('')
+  for cache, message in (
+      ('memory', 'does not fit into memory: --cache=memory {}, with 5.00 kB free: give --cache=F'),
+      (folder, 'cannot be stored: --cache=.*cache {} .No space left on device.: give a writable'),
+      (tmp_path / 'file' / 'below', 'cannot be stored: --cache=.*/file/below for ')):
+    with pytest.raises(UserError, match=message.format(size)):
+      load(split, cache)
+  assert not filled and not list(folder.glob('*.npy'))
+
+
+@pytest.fixture
+def pausing(monkeypatch):
+  """Fills in batches of three images, and pauses before the third until `resume` is set."""
+  monkeypatch.setattr(image_cache, '_FILL_BATCH_SIZE', 3)
+  write, calls, resume = array_cache.open_writer, [], threading.Event()
+
+  @contextlib.contextmanager
+  def open_writer(array):
+    with write(array) as whole:
+      def pausing_write(indices, batch):
+        calls.append(list(indices))
+        assert len(calls) != 3 or resume.wait(60)
+        whole(indices, batch)
+
+      yield pausing_write
+
+  monkeypatch.setattr(array_cache, 'open_writer', open_writer)
+  yield calls, resume
+  resume.set()
+
+
+@pytest.mark.parametrize('shard', [Shard(), Shard(7), Shard(5, 2, 1, 3)], ids=str)
+def test_the_first_batches_do_not_wait_for_the_last_images(split, cache, pausing, shard):
+  calls, resume = pausing
+  batching = BATCHING._replace(seed=3, shard=shard)
+  images = image_cache.ImageCache(source_of(split), batching, cache)
+  first = Order(18, 3, shard).indices(0, 6)
+  pixels, class_indices = images.read(first)
+  np.testing.assert_allclose(pixels, uncached(split)[first], atol=.5001)
+  np.testing.assert_array_equal(class_indices, split.classes[first])
+  assert not resume.is_set() and np.concatenate(calls[:2]).tolist() == first.tolist()
+  reader = threading.Thread(target=images.read_all)
+  reader.start()
+  reader.join(.1)
+  assert reader.is_alive()
+  resume.set()
+  reader.join(60)
+  assert not reader.is_alive() and sorted(np.concatenate(calls)) == list(range(18))
+
+
+@pytest.mark.parametrize('fault, num_batches, message', [
+    # The disk reports its error after the last image.
+    ('image', 6, 'an image cannot be decoded: .*damaged.jpeg'),
+    ('disk', 10000, 'the cache cannot be stored: --cache=.*Input/output error.: give')])
+@pytest.mark.parametrize('in_batches', [True, False])
+def test_an_error_after_the_first_batch(split, tmp_path, folder, pausing, monkeypatch, fault,
+                                        num_batches, message, in_batches):
+  def fsync(descriptor):
+    raise OSError(5, 'Input/output error')
+
+  if fault == 'image':
+    damaged = tmp_path / 'damaged.jpeg'
+    damaged.write_bytes(b'text')
+    split.files[first_reads(18, BATCHING)[-1]] = bytes(damaged)
+  else:
+    monkeypatch.setattr(os, 'fsync', fsync)
+  pausing[1].set()
+  source = source_of(split)
+  with pytest.raises(UserError, match=message), file_errors.translate_errors(source):
+    if in_batches:
+      batches(source.make_train_input_fn(BATCHING, str(folder)), num_batches)
+    else:
+      load(split, folder)
+  assert not list(folder.glob('*'))
+
+
+class Evil:
+  """Makes a folder in the current one when it is unpickled."""
+
+  def __reduce__(self):
+    return os.mkdir, ('pwned',)
+
+
+@pytest.mark.parametrize('write', [
+    lambda file: np.save(file, np.array([Evil()], object), allow_pickle=True),
+    lambda file: pickle.dump(Evil(), file)], ids=['array of objects', 'bare'])
+def test_a_pickle_under_the_caches_name_is_not_loaded(tmp_path, monkeypatch, write):
+  monkeypatch.chdir(str(tmp_path))
+  with open('name.npy', 'wb') as file:
+    write(file)
+  found = array_cache.load_array('.', 'name', (2, 3), np.uint8, lambda array: array.fill(7))
+  assert found.tolist() == [[7] * 3] * 2 and os.listdir('.') == ['name.npy']

@@ -1,0 +1,86 @@
+"""The pixels that image files become, whatever the mixture of grey and colour, and the audit of
+their headers for that."""
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+from conftest import batches
+
+from estimator_train.data import source
+from estimator_train.data.batching import Batching
+from estimator_train.data.description import DataSet, ImageSplit
+from estimator_train.data.image_files import ImageFileSource
+from estimator_train.models.preprocessing import make_preprocess
+
+SIZE = (40, 32)
+BATCHING = Batching(SIZE + (3,), 4, one_hot=False, examples_per_batch=6, num_parallel_calls=2)
+
+
+def source_of(paths):
+  split = ImageSplit([str(path).encode() for path in paths], np.arange(len(paths), dtype=np.int32))
+  return ImageFileSource(DataSet('any', ('a', 'b'), SIZE + (3,)), split)
+
+
+def evaluate(paths, **given):
+  """Returns the batches of pixels, of which each image must have those of the article."""
+  found, _ = batches(source_of(paths).make_eval_input_fn(BATCHING._replace(**given)))
+  assert np.concatenate([classes for _, classes in found]).tolist() == list(range(len(paths)))
+  with tf.Graph().as_default(), tf.Session() as session:
+    pixels, path = tf.placeholder(tf.float32, [None, None, None, None]), tf.placeholder(tf.string)
+    published = tf.image.resize_images(tf.image.convert_image_dtype(
+        tf.image.decode_jpeg(tf.read_file(path), channels=3), tf.float32), SIZE)
+    seen = {channels: make_preprocess('unit', *SIZE, channels=3)(tf.reshape(
+        pixels, (-1,) + SIZE + (channels,))) for channels in {batch.shape[3] for batch, _ in found}}
+    for batch, classes in found:
+      assert batch.dtype == np.float32
+      for image, number in zip(session.run(seen[batch.shape[3]], {pixels: batch}), classes):
+        np.testing.assert_allclose(
+            image, session.run(published, {path: str(paths[number])}), atol=1e-6)
+  return [batch for batch, _ in found]
+
+
+@pytest.fixture
+def images(tmp_path, write_images):
+  """Five grey images and a colour one, of several sizes; the last is a PNG by another name."""
+  random = np.random.RandomState(3)
+  paths = [tmp_path / '{} \'".jpeg'.format(index) for index in range(6)]
+  png = tmp_path / 'x.png'
+  pixels = {path: random.randint(0, 256, (30 + 7 * index, 50, 3 if index == 4 else 1))
+            for index, path in enumerate(paths)}
+  pixels[png] = random.randint(0, 256, (20, 20, 1))
+  write_images({path: image.astype(np.uint8) for path, image in pixels.items()})
+  png.rename(paths[5])
+  return paths
+
+
+def test_unexpected_colours_next_to_grey_images(images, monkeypatch):
+  """A batch with an image in colour is decoded again, in the same order."""
+  monkeypatch.setattr(source, '_GREY_SAMPLE_SIZE', 1)
+  assert [batch.shape[-1] for batch in evaluate(images, examples_per_batch=2)] == [1, 1, 3]
+  assert [batch.shape[-1] for batch in evaluate(images)] == [3]
+
+
+def test_mostly_in_colour(images, write_images):
+  """A grey image among colour ones is repeated to three channels."""
+  write_images({path: np.full((9, 9, 3), 50 * index, np.uint8)
+                for index, path in enumerate(images[:4])})
+  assert [batch.shape for batch in evaluate(images)] == [(6,) + SIZE + (3,)]
+  assert not source_of(images).expects_grey()
+
+
+def test_retina_images(oct2017_dir):
+  paths = sorted((oct2017_dir / 'val').glob('*/*.jpeg'))[::4]
+  assert [batch.shape for batch in evaluate(paths)] == [(6,) + SIZE + (1,), (2,) + SIZE + (1,)]
+
+
+def test_a_model_of_grey_images_gets_one_channel(images):
+  """The fourth of the images is in colour. Each operation runs on one thread."""
+  with tf.Graph().as_default():
+    options = source_of(images).make_eval_input_fn(
+        BATCHING._replace(private_threadpool_size=3))().options().experimental_threading
+  assert (options.max_intra_op_parallelism, options.private_threadpool_size) == (1, 3)
+  ((pixels, _),), _ = batches(source_of(images).make_eval_input_fn(
+      BATCHING._replace(image_shape=SIZE + (1,))))
+  assert pixels.shape == (6,) + SIZE + (1,)
+  ((colour, _),), _ = batches(source_of(images).make_eval_input_fn(BATCHING))
+  assert pixels[4, :, :, 0] == pytest.approx(colour[4].dot([0.2989, 0.587, 0.114]), abs=0.01)

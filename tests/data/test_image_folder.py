@@ -1,0 +1,237 @@
+"""Which images are listed, and of which class; what is named when a pattern matches another set."""
+
+import os
+
+import numpy as np
+import pytest
+
+from estimator_train.data import image_folder, tfrecord
+from estimator_train.data.record_index import frame
+from estimator_train.errors import UserError
+from estimator_train.modes.predict import images as predict_images
+from estimator_train.run_dir.run_files import RunDir
+from estimator_train.settings import Settings
+
+NFC, NFD = 'caf\u00e9', 'cafe\u0301'
+
+
+@pytest.fixture(autouse=True)
+def in_folder(tmp_path, monkeypatch):
+  monkeypatch.chdir(str(tmp_path))
+
+
+def make_files(*paths, content=b''):
+  """Writes files, and folders whose paths end with a slash."""
+  for path in map(os.fsencode, paths):
+    os.makedirs(os.path.dirname(path) or b'.', exist_ok=True)
+    if not path.endswith(b'/'):
+      with open(path, 'wb') as file:
+        file.write(content)
+
+
+def assert_logged(caplog, warnings):
+  messages = [record.getMessage() for record in caplog.records]
+  assert len(messages) == len(warnings), messages
+  assert all(warning in message for warning, message in zip(warnings, messages)), messages
+
+
+def describe(train, test=None, module=image_folder, **given):
+  return module.describe(Settings(train_pattern=train, eval_pattern=test, train_steps=1, **dict(
+      {'dataset': module.__name__.rpartition('.')[2], 'model_dir': 'model',
+       'mode': 'train_and_evaluate' if test else 'train'}, **given)))
+
+
+TRAIN, TEST = 'train/**/*.jpeg', 'test/[ABC]/*.jpeg'
+
+
+@pytest.fixture
+def folders():
+  make_files('train/B/1.jpeg', 'train/B/2.jpeg', 'train/A/x/C/3.jpeg', 'train/A/4.jpeg',
+             'test/A/5.jpeg', 'test/B/6.jpeg', 'test/C/7.jpeg', 'test/D/8.jpeg')
+
+
+def test_describe(folders):
+  found = describe(TRAIN, TEST)
+  assert found.labels == ('A', 'B', 'C') and found.image_shape == (224, 224, 3)
+  assert found.train.files == [b'train/A/4.jpeg', b'train/A/x/C/3.jpeg', b'train/B/1.jpeg',
+                               b'train/B/2.jpeg']
+  assert found.train.classes.tolist() == [0, 2, 1, 1] and found.train.classes.dtype == np.int32
+  assert found.test.classes.tolist() == [0, 1, 2]
+  assert image_folder.class_counts(found.train, 3) == [1, 2, 1]
+  assert describe(TRAIN).test is None
+  found = describe(TRAIN, TEST, labels=('C', 'B', 'A'), image_size=(32, 48))
+  assert found.labels == ('C', 'B', 'A') and found.image_shape == (32, 48, 3)
+  assert found.train.classes.tolist() == [2, 0, 1, 1]
+  make_files('model/labels.txt', content=b'C\nB\nA\n')
+  found = describe(None, TEST, mode='evaluate')
+  assert found.labels == ('C', 'B', 'A') and found.train is None
+  assert found.test.classes.tolist() == [2, 1, 0]
+
+
+@pytest.mark.parametrize('patterns, given, message', [
+    (('none/*.jpeg', TEST), {}, '--train_pattern matches no file: --train_pattern=none/'),
+    ((TRAIN, 'test/*.png'), {}, '--eval_pattern matches no file: --eval_pattern=test/'),
+    ((None, TEST), {}, '--train_pattern is required for this data set and mode'),
+    ((TRAIN, None), {'mode': 'train_and_evaluate'}, '--eval_pattern is required for this data set'),
+    ((TRAIN, 'test/**/*.jpeg'), {}, 'the folder of a file is not a class name: test/D/8.jpeg .clas'
+     's names: A, B, C.: .*add D to --labels'),
+    ((TRAIN, TEST), {'labels': ('A', 'B')}, 'not a class name: .*/x/C/3.jpeg .class names: A, B.'),
+    ((TRAIN,), {'labels': ('A', 'B', 'C', 'E')}, 'a class has no training images: E: '),
+    (('train/B/*',), {}, 'at least two classes, one folder each: --train_pattern=.* .classes: B.'),
+    (('records/*',), {}, r'--train_pattern must match image files: records/images-0 is a TFRecord '
+     'file: give --dataset=tfrecord'),
+])
+def test_what_cannot_be(folders, patterns, given, message):
+  make_files('records/images-0', content=frame(b'any'))
+  with pytest.raises(UserError, match=message):
+    describe(*patterns, **given)
+
+
+def test_odd_names(folders):
+  """Any name is a class, unless it contains a line break; messages print it in one line."""
+  make_files(b'train/\xff "\'/x.jpeg', 'train/é/x.jpeg', 'other/D/a  b\n\x1b[2J.jpeg')
+  assert describe(TRAIN).labels == ('A', 'B', 'C', '\\xff "\'', 'é')
+  with pytest.raises(UserError, match=r'a  b\\n\\x1b\[2J.jpeg'):
+    describe(TRAIN, 'other/*/*')
+  for index, name in enumerate(('a\rb', 'a\n', 'a\u2028b', 'a\x0cb')):
+    make_files('odd{}/{}/x.jpeg'.format(index, name))
+    with pytest.raises(UserError, match='name must not have a line break: .*: rename the folder'):
+      describe('odd{}/*/*'.format(index))
+  for name, read in (('labels.txt', RunDir.class_names), ('flags.txt', RunDir.flags)):
+    make_files('model/' + name, content=b'\xff\n')
+    with pytest.raises(UserError, match='is damaged: model/{} .*: give'.format(name)):
+      read(RunDir('model'))
+
+
+def test_unicode_forms_of_folders():
+  make_files('train/tea/1.jpg', 'train/{}/1.jpg'.format(NFC), 'test/{}/1.jpg'.format(NFD))
+  assert describe('train/*/*', 'test/*/*').test.classes.tolist() == [0]
+  make_files('train/{}/2.jpg'.format(NFD))
+  with pytest.raises(UserError, match=r"only in their Unicode form: 'cafe\\u0301', 'caf\\xe9'"):
+    describe('train/*/*')
+  assert describe('train/*/*', labels=('tea', NFD)).train.classes.tolist() == [1, 1, 0]
+  with pytest.raises(UserError, match='labels must be different names'):
+    Settings(labels=(NFC, NFD))
+
+
+def names_in(content, **given):
+  make_files('labels.txt', content=content)
+  return tfrecord.describe_classes(Settings(dataset='tfrecord', train_pattern='*', **given)).labels
+
+
+LABEL_FILES = [
+    (b'a\nb', 0), (b'a\r\nb\r\n', 0), (b'a\nb\n\n \n', 0), (b'\xef\xbb\xbfa\nb\n', 0),
+    (b'0:a\n1:b\n', 0), (b'1: b\n0: a\n', 0), (b'\xef\xbb\xbf0:a\r\n1:b\r\n\r\n', 0),
+    (b'1:a\n2:b\n', -1), (b'10:a\n11:b\n', -10), (b'a\nb\n', -1)]
+
+
+def test_labels_file():
+  for content, offset in LABEL_FILES:
+    assert names_in(content, label_offset=offset) == ('a', 'b'), content
+  assert names_in('10:30\nnoon\n\u00b2:x\n'.encode()) == ('10:30', 'noon', '\u00b2:x')
+
+
+@pytest.mark.parametrize('content, offset, message', [
+    (b'1:a\n2:b\n', 0, 'has 2 lines with labels from 1 to 2: give --label_offset=-1'),
+    (b'0:a\n1:b\n', -1, 'from 0 to 1 with --label_offset=-1: give .*=0'),
+    (b'0:a\n2:b\n', 0, 'has 2 lines with labels from 0 to 2: write a line for each label'),
+    (b'0:a\n0:b\n1:c', 0, 'has 3 lines with labels from 0 to 1: write a line'),
+    (b'a\n\nb\n', 0, 'a different name in each line'),
+    ('{}\n{}\n'.format(NFC, NFD).encode(), 0, 'a different name in each line'),
+    (b'\xff\xfea\0\n\0', 0, "labels.txt cannot be read: .*codec can't decode .* UTF-8"),
+    (b'\n', 0, 'at least two classes')])
+def test_invalid_labels_files(content, offset, message):
+  with pytest.raises(UserError, match=message):
+    names_in(content, label_offset=offset)
+
+
+CLASSES = ('t/cat/1.jpg', 't/cat/2.jpg', 't/dog/1.jpg')
+NESTED = ('t/cat/2019/1.jpg', 't/dog/2019/1.jpg', 't/cat/2020/1.jpg')
+
+
+@pytest.mark.parametrize('paths, pattern, warnings', [
+    (('t/cover.jpg',), 't/*/*.jpg', []),
+    (('t/cat/labels.txt', 't/cat/.x.png', 't/meta/a.xml', 't/.git/x.png'), 't/**/*.jpg', []),
+    (('t/cat/3.JPG', 't/cat/4.png', 't/dog/5.JPG'), 't/**/*.jpg',
+     ['--train_pattern leaves out 3 images in the folders that it searches: 2 .JPG, 1 .png']),
+    (('t/dog/x2.jpg',), 't/*/[12].jpg', []),  # Left out by its name.
+    (('t/fox/1.JPEG', 't/owl/'), 't/*/*.jpg',
+     ['leaves out 1 images in the folders that it searches: 1 .JPEG',
+      '--train_pattern matches no image in 2 folder(s): t/fox, t/owl']),
+    (('t/fox/2019/1.jpg',), 't/*/*.jpg', ['matches no image in 1 folder(s): t/fox']),
+    (('t/wild/fox/1.jpg',), './t/**/*.jpg',
+     ['class folders are at different depths, such as ./t/cat and ./t/wild/fox: the class']),
+    (NESTED, 't/*/*/*.jpg', ['1 class name(s) are of several folders, such as t/cat/2019 and '
+                             't/dog/2019: the class of an image is the name of its own folder'])])
+def test_warnings_about_image_folders(paths, pattern, warnings, caplog):
+  make_files(*CLASSES, *paths)
+  describe(pattern)
+  assert_logged(caplog, warnings)
+
+
+def test_images_next_to_the_class_folders(caplog):
+  make_files(*CLASSES, *NESTED, 't/cover.jpg')
+  for pattern in ('t/**/*.jpg', './t/**/*.jpg', 't//**/*.jpg', 't/**/?*.jpg'):
+    with pytest.raises(UserError, match='images must not be next to the class folders: .* matches 1'
+                       ' image.s. in .*t: give a pattern that excludes'):
+      describe(pattern)
+  describe('t/**/*.jpg', labels=('cat', 'dog', '2019', '2020', 't'))  # The user knows them.
+  assert not caplog.records
+
+
+@pytest.mark.parametrize('paths, pattern, message', [
+    (('t/cat/1.JPG', 't/cat/x.txt'), 't/**/*.jpg',
+     r"\(t has 1 .JPG, x.txt\): give a pattern such as 't/\*\*/\*.JPG', in quotes"),
+    (('t/cat/1.JPG', 't/cat/1.jpg'), 't/**/*.{jpg,JPG}', r"'t/\*\*/\*.\[jJ\]\[pP\]\[gG\]'"),
+    (('t/cat/1.png', 't/cat/1.gif', 't/2.gif'), 't', r"\(t has 2 .gif, 1 .png\): .*/\*.gif'"),
+    (('t/.hidden/1.png',), 't/*/*.jpg', r"\(t has no files\): give .* 'DATA/train/\*\*/\*.jpeg'"),
+    ((), 'none/x/*.jpg', r'\(there is no none\): correct'),
+    (('t/cat/1.jpg',), 't/none/*.jpg', r'\(there is no t/none\)'),
+    (('[1]/[x]/1.jpg', '1/y'), '[1]/[x]/*.jpg', "give '\\[\\[\\]1\\]/\\[\\[\\]x\\]/\\*.jpg': br")])
+def test_no_match_names_what_there_is(paths, pattern, message):
+  make_files(*paths)
+  with pytest.raises(UserError, match='--train_pattern matches no file: --train_pattern=.*'
+                     + message):
+    describe(pattern)
+  with pytest.raises(UserError, match='--input matches no file: --input='):
+    predict_images.find_input_files(pattern)
+
+
+def shards(total, *indices, suffix='', name='r/train'):
+  return ['{}-{:05d}-of-{:05d}{}'.format(name, index, total, suffix)
+          for index in indices or range(total)]
+
+
+def load(pattern):
+  return tfrecord.load_index(pattern, '--train_pattern=' + pattern, 'none', Settings())
+
+
+@pytest.mark.parametrize('paths, pattern, warnings', [
+    (shards(4), 'r/*', []), (shards(4), 'r/train-0000[01]*', []),  # A part, by intention.
+    (shards(4) + shards(4, name='other/train'), '*/train-*', ['2 sets']),
+    (shards(4, 0, 3), 'r/*', ['2 of 4 shards are missing: r/train-00001-of-00004, r/train-00002']),
+    (shards(2, suffix='.gz', name='r/a.b') + shards(2, name='r/c'), 'r/*',
+     ['a pattern matches 2 sets of shards: r/a.b-*-of-00002.gz, r/c-*-of-00002']),
+    (shards(4) + shards(5, 4), 'r/*', ['4 of 5 shards are missing', '2 sets of shards: r/train']),
+    (['r/train.tfrecord', 'r/b'], 'r/*', [])])
+def test_warnings_about_shards(paths, pattern, warnings, caplog):
+  make_files(*paths, content=frame(b'any'))
+  assert load(pattern).num_records
+  assert_logged(caplog, warnings)
+
+
+def test_wrong_patterns_of_shards():
+  make_files(*shards(4), *shards(2, suffix='.gz'), *shards(4, suffix='.gz'), *shards(2),
+             content=frame(b'any'))
+  for pattern in ('r/*[24]', 'r/*4*'):
+    with pytest.raises(UserError, match=r'a pattern matches the same shards twice: .*\(r/train-\*-'
+                       r'of-0000.* and r/train-\*-of-0000.*\): give the pattern'):
+      load(pattern)
+  # Before the class names, which are missing too.
+  with pytest.raises(UserError, match=r'a pattern matches no file: --train_pattern=r/tpyo-\* \(r '
+                     r"has .*train-00000-of-.*\): give a pattern such as 'DATA/train-"):
+    describe('r/tpyo-*', module=tfrecord)
+  for module, pattern in ((image_folder, 'DATA/test/'), (tfrecord, 'DATA/validation-')):
+    make_files('t/a/1', 't/b/1', content=frame(b'') if module is tfrecord else b'')
+    with pytest.raises(UserError, match="--eval_pattern='{}.*, or --mode=train".format(pattern)):
+      describe('t/*/1', mode='train_and_evaluate', labels=('a', 'b'), module=module)

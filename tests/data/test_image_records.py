@@ -1,0 +1,145 @@
+"""Images in records: their labels and keys, records of another schema, and damaged ones."""
+
+import re
+
+import pytest
+import tensorflow.compat.v1 as tf
+from conftest import batches, record_of, write_records
+
+from estimator_train.data import data, file_errors, image_records as module, tfrecord
+from estimator_train.data.batching import Batching
+from estimator_train.errors import UserError
+from estimator_train.settings import Settings, groups
+
+SHAPE, LABEL = (20, 24, 3), 'image/class/label'
+BATCHING = Batching(SHAPE, 2, one_hot=False, examples_per_batch=3, num_parallel_calls=2)
+
+
+def source_of(folder, **given):
+  dataset = tfrecord.describe(Settings(
+      dataset='tfrecord', mode='train', train_steps=1, model_dir=str(folder / 'model'),
+      train_pattern=str(folder / 'train-*'), image_size=SHAPE[:2], **given))
+  return data.make_source(dataset, dataset.train)
+
+
+@pytest.fixture
+def image(image_records):
+  return (image_records.parent / 'data' / 'train' / 'A' / '0.jpeg').read_bytes()
+
+
+@pytest.fixture
+def add(image_records, image):
+  """Adds a file whose second record is the given one; returns the source and its name."""
+  def add(record):
+    path = image_records / 'train-00007-of-00008'
+    write_records(path, [record_of(image, 0), record, record_of(image, 1)])
+    return source_of(image_records), '{}: record 1'.format(path)
+
+  return add
+
+
+def ints(*values):
+  return tf.train.Feature(int64_list=tf.train.Int64List(value=values))
+
+
+def text(*values):
+  return tf.train.Feature(bytes_list=tf.train.BytesList(value=values))
+
+
+def other_keys(image, **features):
+  return tf.train.Example(features=tf.train.Features(feature=dict(
+      {'picture': text(image)}, **features))).SerializeToString()
+
+
+def test_labels_keys_and_cache_keys(image_records, tmp_path, image):
+  write_records(tmp_path / 'one' / 'train-0', [record_of(image, 1), record_of(image, 2)])
+  (tmp_path / 'one' / 'labels.txt').write_text('a\nb\n')
+  assert source_of(tmp_path / 'one', label_offset=-1).class_indices().tolist() == [0, 1]
+  with pytest.raises(UserError, match=r'train-0: record 1 \(label 2 for 2 classes\)'):
+    source_of(tmp_path / 'one').class_indices()
+  write_records(tmp_path / 'two' / 'train-0', [other_keys(image, kind=ints(1))])
+  source = source_of(tmp_path / 'two', labels=('a', 'b'), image_key='picture', label_key='kind')
+  assert source.class_indices().tolist() == [1] and source.read_content(0) == image
+  assert len({source_of(image_records, **given).cache_key() for given in (
+      {}, {'label_offset': 1, 'labels': ('A', 'B')}, {'image_key': 'a'}, {'label_key': 'a'})}) == 4
+
+
+SCHEMAS = [
+    (lambda image: tf.train.Example().SerializeToString(), 'no image/encoded; the keys are missing',
+     '--image_key=KEY --label_key=KEY'),
+    (lambda image: other_keys(image, size=ints(8), **{'a/label': ints(1)}),
+     'no image/encoded; the keys are a/label, picture, size',
+     '--image_key=picture --label_key=a/label'),
+    (lambda image: record_of(image, 0, **{LABEL: text(b'1')}),
+     LABEL + ' is of the kind bytes_list, not int64_list', '--label_key=KEY'),
+    (lambda image: record_of(image, 0, **{LABEL: ints(0, 1)}), LABEL + ' has 2 values, not one',
+     '--label_key=KEY'),
+    (lambda image: record_of(image, 2), 'label 2 for 2 classes',
+     '--label_offset=-1 if the first label is 1'),
+    (lambda image: record_of(image, 9, **{'image/class/text': text(b'B')}), 'label 9 for 2 classes',
+     '--label_offset=-8'),
+    (lambda image: record_of(image, -1), 'label -1 for 2 classes',
+     '--labels, --label_offset or --label_key that fit'),
+]
+
+
+def test_a_record_of_another_schema_is_never_skipped(add, image, tmp_path, monkeypatch):
+  settings = Settings(max_bad_images=1)[groups.Input]
+  for make, reason, remedy in SCHEMAS:
+    source, name = add(make(image))
+    message = r'an example does not fit the flags: {} \({}\): give {}, or '.format(
+        name, reason, remedy)
+    with pytest.raises(UserError, match=message):
+      source.check_and_count()
+    with pytest.raises(UserError, match=message):
+      source.skip_bad_examples('train', settings, str(tmp_path))
+    with monkeypatch.context() as patch:  # In a large data set, it is noticed when it is read.
+      patch.setattr(module, '_MAX_CHECKED_BYTES', 0)
+      patch.setattr(module, '_SAMPLE_SIZE', 2)
+      assert source.check_and_count() == 21
+      with pytest.raises(UserError, match=message):
+        source.skip_bad_examples('train', settings, str(tmp_path))
+  with pytest.raises(UserError, match=message), file_errors.translate_errors(source):
+    batches(source.make_train_input_fn(BATCHING, 'none'), 9)
+  with pytest.raises(UserError), file_errors.translate_errors(source):
+    batches(source.make_published_input_fn(BATCHING), 9)
+
+
+@pytest.mark.parametrize('labels_and_texts, given, is_error, message', [
+    ([(0, b'B'), (1, b'A')], {}, True, 'label 0 is the class A, but image/class/text of 1 record(s)'
+     ' is B: give --labels in the order of the labels'),
+    ([(1, b'A'), (2, b'B')], {'labels': ('A', 'B', 'C')}, True, 'is A: give --label_offset=-1'),
+    ([(3, b'B'), (2, b'A'), (2, b'A')], {'label_offset': -1, 'labels': ('A', 'B', 'C')}, True,
+     'give --label_offset=-2'),
+    ([(0, None), (1, None)], {}, True, 'image/encoded is not a JPEG, PNG or GIF file, as in all '
+     'other records): give --image_key=KEY, or a data set with RecordSplit'),
+    ([(0, b'A'), (1, b'B')], {}, False, None),
+    ([(0, b'A'), (1, b'B'), (0, b'A'), (0, b'B')], {}, False,
+     'image/class/text of 1 records is not the class of their label, such as B for A'),
+    ([(0, b'a cat'), (1, b'\xff')], {}, False,
+     'of 2 records is not the class of their label, such as a cat'),
+    ([(1, b'B'), (1, b'B')], {}, False, '1 class(es) have no training records: A; if the first '
+     'label is 1, give --label_offset=-1')])
+def test_class_names_of_the_records(tmp_path, image, labels_and_texts, given, is_error, message,
+                                    caplog):
+  write_records(tmp_path / 'train-0', [
+      record_of(image, label, **{'image/class/text': text(name)}) if name
+      else record_of(bytes(192), label) for label, name in labels_and_texts])
+  source = source_of(tmp_path, **dict({'labels': ('A', 'B')}, **given))
+  if is_error:
+    with pytest.raises(UserError, match=re.escape(message)):
+      source.check_and_count()
+  else:
+    source.check_and_count()
+    assert len(caplog.records) == (message is not None) and (message or '') in caplog.text
+
+
+def test_a_wrong_checksum_is_named(image_records):
+  path = image_records / 'train-00001-of-00007'
+  content = bytearray(path.read_bytes())
+  content[40] ^= 1
+  path.write_bytes(content)
+  source = source_of(image_records)
+  with pytest.raises(tf.errors.OpError, match='wrong checksum'):
+    batches(source.make_train_input_fn(BATCHING, 'none'), 6)
+  assert '{}: record 0 (wrong checksum)'.format(path) in str(source.explain_failure())

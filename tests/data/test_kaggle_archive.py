@@ -1,0 +1,191 @@
+"""Archives that are regular, unusual, malicious or damaged are unpacked as a whole, or not at all;
+see test_damaged_files.py for random ones."""
+
+import os
+import re
+import shutil
+import stat
+import struct
+import subprocess
+import sys
+import zipfile
+
+import pytest
+from conftest import ROOT
+
+from estimator_train.data import kaggle_archive
+from estimator_train.errors import UserError
+
+FILES = {name: name.encode() * 1000 for name in (
+    'a/1.jpeg', 'a/2.jpeg', 'b/c/3.jpeg', '4', 'a..b/c...', 'aa:b', 'a ', 'größe', 'a\nb')}
+# Of another folder, and hidden ones.
+OTHERS = dict.fromkeys(['other/1', 'copy/F /1', '__MACOSX/F /._1', 'F /.DS_Store', 'F /a/._1',
+                        'F /empty/'], b'')
+LINK, DEVICE, SET_USER_ID = stat.S_IFLNK | 0o777, stat.S_IFCHR | 0o666, stat.S_IFREG | 0o4777
+STORED, DEFLATED = zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED
+LZMA, BZIP2 = zipfile.ZIP_LZMA, zipfile.ZIP_BZIP2
+
+
+def make_archive(folder, files=FILES, method=DEFLATED, mode=0, change=None, prefix='F /'):
+  """Writes an archive, and perhaps changes its bytes; returns its path."""
+  path = folder / 'archive.zip'
+  with zipfile.ZipFile(str(path), 'w') as file:
+    for name, data in files.items():
+      member = zipfile.ZipInfo('x')  # Whose name may be any, as those of another program may be.
+      member.filename, member.external_attr = prefix + name, mode << 16
+      file.writestr(member, data, method)
+    if files is FILES:
+      for name, data in OTHERS.items():
+        file.writestr(name, data)
+  if change:
+    path.write_bytes(change(path.read_bytes()))
+  return str(path)
+
+
+def content(folder):
+  return {str(path.relative_to(folder)): path.read_bytes()
+          for path in folder.rglob('*') if path.is_file()}
+
+
+@pytest.fixture
+def unpack(tmp_path):
+  """Unpacks an archive and returns its folder, or checks the error and that nothing is left."""
+  (tmp_path / 'out' / '.unpacking' / 'F ').mkdir(parents=True)  # As a killed run leaves it.
+  (tmp_path / 'out' / '.unpacking' / 'F ' / 'old').touch()
+
+  def unpack(path, message=None):
+    target = tmp_path / 'out' / 'F '
+    if message is None:
+      kaggle_archive.unpack_folder(path, lambda names: 'F /', str(target))
+      assert os.listdir(str(target.parent)) == ['F ']
+    else:
+      with pytest.raises(UserError, match=message.format(path)) as caught:
+        kaggle_archive.unpack_folder(path, lambda names: 'F /', str(target))
+      assert '\n' not in str(caught.value)
+      assert not content(target.parent) and set(content(tmp_path)) <= {'archive.zip'}
+    return target
+
+  return unpack
+
+
+@pytest.mark.parametrize('method', [STORED, DEFLATED])
+def test_what_is_unpacked(tmp_path, unpack, caplog, method):
+  caplog.set_level('INFO', 'estimator_train')
+  found = unpack(make_archive(tmp_path, method=method, mode=SET_USER_ID))
+  assert content(found) == FILES and caplog.messages[-1] == 'unpacking: 100 %'
+  assert not [path for path in found.rglob('*') if path.name == 'empty'
+              or path.is_file() and path.stat().st_mode & 0o7111]
+
+
+@pytest.mark.parametrize('fault', ['killed', 'interrupted', 'disk'])
+def test_stopped_half_way_and_repeated(tmp_path, unpack, fault):
+  """A child that stops while it writes the second file."""
+  path = make_archive(tmp_path)
+  child = os.fork()
+  if not child:
+    def stop(source, target, *unused):
+      target.write(source.read()[:2500])
+      target.flush()
+      if target.name.endswith('2.jpeg') and fault == 'killed':
+        os.kill(os.getpid(), 9)
+      if target.name.endswith('2.jpeg'):
+        raise KeyboardInterrupt if fault == 'interrupted' else OSError(28, 'No space left')
+
+    shutil.copyfileobj, code = stop, 3
+    try:
+      unpack(path, None if fault == 'interrupted' else 'No space left: choose a writable')
+    except KeyboardInterrupt:
+      code = 0
+    else:
+      code = 0 if fault == 'disk' else 3
+    finally:
+      os._exit(code)
+  assert os.waitpid(child, 0)[1] == (9 if fault == 'killed' else 0)
+  assert not content(tmp_path / 'out') or fault == 'killed'
+  assert content(unpack(path)) == FILES
+
+
+def test_names_and_kinds_that_are_refused(tmp_path, unpack):
+  for name in ('/absolute', '//host/file', '../above', 'a/../../above', '..', 'C:/drive',
+               'c:relative', 'a\\..\\..\\above', '\\root', 'nul\0.jpeg', 'a/../b', '../folder/'):
+    unpack(make_archive(tmp_path, {'F /fine': b'', name: b'data'}, prefix=''),
+           'files in its folder only: {} .' + re.escape(repr(name)).replace('{', '{{'))
+  for options in ({'mode': LINK}, {'mode': DEVICE}, {'method': LZMA}, {'method': BZIP2}):
+    unpack(make_archive(tmp_path, {'a': b'/etc'}, **options), "only: {} .'F /a'.: download it")
+
+
+def repeat_entry(data):
+  start, end = data.index(b'PK\1\2'), data.index(b'PK\5\6')
+  return (data[:start] + 200 * data[start:end] + data[end:end + 8]
+          + struct.pack('<2HL', 200, 200, 200 * (end - start)) + data[end + 16:])
+
+
+def test_bombs(tmp_path, unpack, monkeypatch):
+  """Also of members that share their bytes: together they are 200 times as large."""
+  unpack(make_archive(tmp_path, {'0000': os.urandom(100000)}, change=repeat_entry),
+         r'allowed size: .* \(200 files and 20,000,000 bytes from 11')
+  path = make_archive(tmp_path)
+  total = sum(map(len, FILES.values()))
+  for bound, value in (('MAX_FILES', len(FILES) + len(OTHERS) - 1), ('MAX_BYTES', total - 1),
+                       ('MAX_RATIO', 1)):
+    with monkeypatch.context() as patch:
+      patch.setattr(kaggle_archive, bound, value)
+      unpack(path, r'the allowed size: .* \({} files and {:,} bytes from'.format(
+          len(FILES) + len(OTHERS), total))
+  monkeypatch.setattr(kaggle_archive, 'MAX_FILES', len(FILES) + len(OTHERS))
+  monkeypatch.setattr(kaggle_archive, 'MAX_BYTES', total)
+  assert content(unpack(path)) == FILES
+
+
+def damage_data(data):
+  return data[:100] + b'!!' + data[102:]
+
+
+def encrypt(data):
+  place = data.index(b'PK\1\2') + 8
+  return (data[:6] + bytes([data[6] | 1]) + data[7:place] + bytes([data[place] | 1])
+          + data[place + 1:])
+
+
+@pytest.mark.parametrize('method, change', [
+    (STORED, damage_data), (DEFLATED, damage_data), (STORED, lambda data: data[:-10]),
+    (STORED, lambda data: b''), (STORED, lambda data: b'<html>' * 100), (STORED, encrypt),
+    (STORED, lambda data: data.replace(b'PK\3\4', b'PK\3\5')), (STORED, lambda data: data[100:]),
+    (STORED, lambda data: data[:-6] + b'\xff\xff\xff\x7f' + data[-2:]),
+    # It states less than it has.
+    (DEFLATED, lambda data: data.replace(struct.pack('<L', 100000), struct.pack('<L', 10000)))])
+def test_damage(tmp_path, unpack, method, change):
+  files = {'a': bytes(range(256)) * 400 if method == STORED else os.urandom(1000) * 100}
+  unpack(make_archive(tmp_path, files, method, change=change),
+         'damaged, or not a zip file: {} .*' + 'encrypted.*' * (change is encrypt) + 'remove it')
+
+
+def test_what_cannot_be_stored(tmp_path, unpack, monkeypatch):
+  for files in ({'a': b'', 'a/b': b''}, {'a/b': b'', 'a': b'1'}, {'n' * 300: b''}):
+    unpack(make_archive(tmp_path, files), 'cannot unpack {}: .*: choose a writable --data_dir')
+  os.remove(str(tmp_path / 'archive.zip'))
+  unpack(str(tmp_path / 'archive.zip'), 'cannot unpack {0}: {0}: No such file or directory: choose')
+  total = sum(map(len, FILES.values()))
+  usages = iter([shutil.disk_usage('/')._replace(free=free) for free in (total - 1, total)])
+  monkeypatch.setattr(shutil, 'disk_usage', lambda folder: next(usages))
+  path = make_archive(tmp_path)
+  unpack(path, '{:,} bytes free, {:,} are required: free some'.format(total - 1, total))
+  assert content(unpack(path)) == FILES
+
+
+def test_memory_is_bounded(tmp_path):
+  """A file of 100 MB in a process that may take 20 MB more than after its imports."""
+  path = make_archive(tmp_path, {'a': b''.join(os.urandom(1000) + bytes(50000)
+                                               for _ in range(2000))})
+  code = '''
+import resource, sys, tqdm
+from estimator_train.data import kaggle_archive
+assert 'tensorflow' not in sys.modules
+pages = int(open('/proc/self/statm').read().split()[0])
+resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + 20000000,) * 2)
+kaggle_archive.unpack_folder(sys.argv[1], lambda names: 'F /', sys.argv[2])
+'''
+  done = subprocess.run([sys.executable, '-c', code, path, str(tmp_path / 'F')], cwd=str(ROOT),
+                        stderr=subprocess.PIPE, universal_newlines=True, timeout=60)
+  assert done.returncode == 0, done.stderr
+  assert (tmp_path / 'F' / 'a').stat().st_size == 2000 * 51000

@@ -1,0 +1,191 @@
+"""oct2017: finds its folders in any layout, and downloads them from a local Kaggle server."""
+
+import io
+import logging
+import os
+import shutil
+import zipfile
+
+import file_server
+import pytest
+from file_server import STORAGE_PATH, ranged
+
+from estimator_train.data import oct2017
+from estimator_train.errors import UserError
+
+COUNTS = {'train': (3, 2, 1, 2), 'val': (1, 1, 1, 1), 'test': (2, 2, 2, 2)}
+ARCHIVE = 'kermany2018.zip'
+
+
+def images(root, counts=COUNTS):
+  """Returns the bytes of the images by path, in the layout of the data set below a root."""
+  return {'{}{}/{}/{}-{}.jpeg'.format(root, split, label, label, number):
+          '{} {} {}'.format(split, label, number).encode() * 100
+          for split, numbers in counts.items()
+          for label, count in zip(oct2017.CLASS_NAMES, numbers) for number in range(count)}
+
+
+def archive_of(*contents):
+  result = io.BytesIO()
+  with zipfile.ZipFile(result, 'w') as file:
+    for files in contents:
+      for path, data in files.items():
+        file.writestr(path, data)
+  return result.getvalue()
+
+
+def write(folder, files):
+  for path, data in files.items():
+    (folder / path).parent.mkdir(parents=True, exist_ok=True)
+    (folder / path).write_bytes(data)
+
+
+def make_copy(root, labels=oct2017.CLASS_NAMES):
+  write(root, {'{}/{}/.x'.format(split, label): b'' for split in COUNTS for label in labels})
+  return str(root)
+
+
+def content(folder):
+  return {str(path.relative_to(folder)): path.read_bytes()
+          for path in folder.rglob('*') if path.is_file()}
+
+
+EXPECTED = images('OCT2017 /')
+ODD_ARCHIVE = archive_of(EXPECTED, images('oct2017/OCT2017 /'), dict.fromkeys([
+    'OCT2017 /.DS_Store', 'OCT2017 /train/._CNV',  # As published.
+    'oct2017/__MACOSX/OCT2017 /val/CNV/._CNV-0.jpeg'], b'clutter'))
+
+
+@pytest.fixture
+def log(caplog):
+  caplog.set_level(logging.INFO, 'estimator_train')
+  return caplog
+
+
+@pytest.fixture
+def data_dir(tmp_path, monkeypatch):
+  assert sum(map(sum, oct2017.IMAGE_COUNTS.values())) == 83484 + 32 + 968  # As published.
+  monkeypatch.setattr(oct2017, 'IMAGE_COUNTS', COUNTS)
+  return tmp_path / 'data'
+
+
+@pytest.fixture
+def server(monkeypatch, tmp_path):
+  with file_server.kaggle(monkeypatch, tmp_path / 'config', oct2017.KAGGLE_DATASET,
+                          ODD_ARCHIVE) as server:
+    yield server
+
+
+@pytest.mark.parametrize('places', [
+    ['.'], ['OCT2017'], ['kermany2018/oct2017/OCT2017 '], ['OCT2017 ', 'oct2017/OCT2017 '],
+    ['z', 'a/b'], ['OCT2017', 'OCT2017 '], ['a/OCT2017 ', 'b/OCT2017']])
+def test_find(tmp_path, log, places):
+  """The highest level comes first, then the first name."""
+  make_copy(tmp_path / 'half', labels=oct2017.CLASS_NAMES[:3])
+  (tmp_path / 'half' / 'train' / 'NORMAL').write_text('no folder')
+  chosen, *ignored = [make_copy(tmp_path / place) for place in places]
+  assert oct2017.find_image_root(str(tmp_path)) == chosen
+  assert log.messages == ['using {!r}; ignoring another copy: {!r}'.format(chosen, other)
+                          for other in ignored]
+
+
+def test_what_is_not_found(tmp_path):
+  for place in ('__MACOSX/OCT2017 ', '._OCT2017', '.DS_Store', '.trash/OCT2017', 'a/b/c/d/OCT2017'):
+    make_copy(tmp_path / 'data' / place)
+  (tmp_path / 'file').write_text('')
+  for name, message in (
+      ('data', 'the images of oct2017 are missing: no folder in {0} has train/CNV, train/DME, '
+       'train/DRUSEN, train/NORMAL: download them with --mode=download --dataset=oct2017 '
+       '--data_dir={0}$'),
+      ('none', 'are missing'), ('file', 'cannot be read: .*file .Not a directory')):
+    with pytest.raises(UserError, match=message.format(tmp_path / name)):
+      oct2017.find_image_root(str(tmp_path / name))
+
+
+def test_eval_folder(tmp_path, log, oct2017_dir):
+  assert oct2017.find_image_root(str(oct2017_dir)) == str(oct2017_dir)
+  root = make_copy(tmp_path / 'OCT2017 ')
+  assert oct2017.eval_folder(root) == os.path.join(root, 'test') and not log.messages
+  shutil.rmtree(os.path.join(root, 'test'))
+  assert oct2017.eval_folder(root) == os.path.join(root, 'val')
+  assert log.messages == ['no test folder: evaluating on {!r}, which has few images'.format(
+      os.path.join(root, 'val'))]
+  shutil.rmtree(os.path.join(root, 'val'))
+  with pytest.raises(UserError, match="neither test nor val in '{}'".format(root)):
+    oct2017.eval_folder(root)
+
+
+def test_download_once(server, data_dir, capsys, monkeypatch):
+  size = sum(map(len, EXPECTED.values()))
+  assert oct2017.download_images(str(data_dir)) == [('OCT2017 ', size, True)]
+  assert content(data_dir) == EXPECTED and os.listdir(str(data_dir)) == ['OCT2017 ']
+  assert oct2017.find_image_root(str(data_dir)) == str(data_dir / 'OCT2017 ')
+  monkeypatch.delenv('KAGGLE_KEY')
+  file_server.forget_kaggle(monkeypatch)
+  monkeypatch.setattr(os, 'makedirs', None)
+  monkeypatch.setattr(oct2017, 'open_locked', None)
+  assert oct2017.download_images(str(data_dir)) == [('OCT2017 ', size, False)]
+  assert len(server.requests) == 2 and not capsys.readouterr().out
+
+
+def test_two_at_once_download_once(server, data_dir, log):
+  server.answers[STORAGE_PATH] = [file_server.once_another_waits(ranged(ODD_ARCHIVE))]
+  results = file_server.call_at_once(2, lambda: oct2017.download_images(str(data_dir))[0])
+  assert sorted(result.downloaded for result in results) == [False, True]
+  assert len(server.requests) == 2 and os.listdir(str(data_dir)) == ['OCT2017 ']
+
+
+def test_a_part_of_the_archive_counts(server, data_dir, monkeypatch):
+  write(data_dir, {ARCHIVE + '.part': ODD_ARCHIVE[:1000]})
+  free = oct2017.ARCHIVE_BYTES + oct2017.IMAGE_BYTES - 1000
+  usages = iter([shutil.disk_usage('/')._replace(free=free) for free in (free - 1, free, free)])
+  monkeypatch.setattr(shutil, 'disk_usage', lambda folder: next(usages))
+  with pytest.raises(UserError, match='{:,} bytes free, {:,} are req'.format(free - 1, free)):
+    oct2017.download_images(str(data_dir))
+  assert not server.requests and oct2017.download_images(str(data_dir))[0].downloaded
+  assert server.requests[-1] == (STORAGE_PATH, 1000) and content(data_dir) == EXPECTED
+
+
+@pytest.mark.parametrize('root', ['OCT2017 /', 'kermany/OCT2017/', ''])
+def test_own_archive_needs_no_credentials_and_stays(server, data_dir, monkeypatch, caplog, root):
+  monkeypatch.delenv('KAGGLE_KEY')
+  with pytest.raises(UserError, match='or download the archive of .* to .*/' + ARCHIVE):
+    oct2017.download_images(str(data_dir))
+  assert not content(data_dir)
+  archive = archive_of(images(root), dict.fromkeys(['README', '__MACOSX/train/CNV/._x'], b''))
+  write(data_dir, {ARCHIVE: archive})
+  caplog.set_level(logging.INFO, 'estimator_train')
+  assert oct2017.download_images(str(data_dir))[0].downloaded
+  found = content(data_dir)
+  assert found.pop(ARCHIVE) == archive and not server.requests and found.items() >= EXPECTED.items()
+  assert caplog.messages[-1] == '{} has been unpacked and can be removed'.format(data_dir / ARCHIVE)
+
+
+@pytest.mark.parametrize('body, message', [
+    (archive_of(images('OCT2017 /', {**COUNTS, 'train': (3, 2, 2, 1)})),
+     "the images of oct2017 are incomplete: '{0}/OCT2017 ' .train/DRUSEN: 2 of 1, train/NORMAL: 1 "
+     'of 2.: remove that folder and {0}/kermany2018.zip, and try again$'),
+    (archive_of({'README': b'moved'}), '^an archive is not that of oct2017: {0}/kermany2018.zip '
+     'has no folder train/CNV: remove it, and try again$'),
+    (ODD_ARCHIVE.replace(b'train CNV 1', b'train CNV 9'),
+     'damaged, .*{0}/kermany2018.zip .*remove it and dow')], ids=['counts', 'another', 'damaged'])
+def test_wrong_archives(server, data_dir, body, message):
+  server.answers[STORAGE_PATH] = [ranged(body)]
+  with pytest.raises(UserError, match=message.format(data_dir)):
+    oct2017.download_images(str(data_dir))
+  assert (data_dir / ARCHIVE).exists() and not (data_dir / (ARCHIVE + '.lock')).exists()
+
+
+def test_what_costs_no_download(server, data_dir, tmp_path):
+  write(data_dir, {'OCT2017 /val/CNV/CNV-0.jpeg': b'half'})  # Not found, but in the way.
+  for place in (None, 'mine', '.'):
+    if place:
+      make_copy(data_dir / place)
+    with pytest.raises(UserError, match='train/CNV: 0 of 3, .*remove or complete that folder'):
+      oct2017.download_images(str(data_dir))
+  (tmp_path / 'file').write_text('')
+  with pytest.raises(UserError, match='cannot store the data set: {}/file'.format(tmp_path)):
+    oct2017.download_images(str(tmp_path / 'file' / 'below'))
+  shutil.rmtree(str(data_dir))
+  write(data_dir, images('mine/'))
+  assert not oct2017.download_images(str(data_dir))[0].downloaded and not server.requests

@@ -1,0 +1,113 @@
+"""A data set that a user's own function describes."""
+
+import types
+
+import numpy as np
+import pytest
+from conftest import batches
+
+from estimator_train import ArraySplit, DataSet, IdxSplit, ImageSplit, UserError
+from estimator_train.data import data, own
+from estimator_train.settings import Settings
+
+LABELS, SHAPE = ('dark', 'light'), (4, 5, 1)
+CLASSES = np.arange(12) // 6  # Class by class, as people stack arrays.
+IMAGES = np.broadcast_to(np.arange(12)[:, None, None, None], (12,) + SHAPE).astype(np.uint8)
+ARRAYS = ArraySplit(IMAGES, CLASSES)
+DATA = DataSet('mine', LABELS, SHAPE, ARRAYS, ARRAYS)
+
+
+@pytest.fixture
+def describe(monkeypatch):
+  """Describes the data set that a function in a module `mine` returns, or calls the function."""
+  def described(returned, **values):
+    module = types.ModuleType('mine')
+    module.data = returned if callable(returned) else lambda: returned
+    monkeypatch.setitem(__import__('sys').modules, 'mine', module)
+    settings = Settings(**dict({'dataset': 'mine:data', 'model_dir': 'x', 'train_steps': 1,
+                                'shuffle_buffer': 1}, **values))
+    return own.describe(settings), settings
+
+  return described
+
+
+def test_arrays_are_read_by_the_flags(describe):
+  """Mixed, as a buffer that is small beside a class would not mix them."""
+  dataset, settings = describe(DATA)
+  opened = data.open_data(dataset, settings, 'unused')
+  assert (opened.train.num_examples, opened.test.num_examples) == (12, 12)
+  batching = data.make_batching(dataset, settings, True, 6)
+  train, _ = batches(data.make_train_input_fn(opened.train, settings, batching), 2)
+  test, _ = batches(opened.test.make_eval_input_fn(batching))
+  for found in (train, test):
+    images, labels = (np.concatenate(part) for part in zip(*found))
+    numbers = images[:, 0, 0, 0].tolist()
+    assert images.dtype == np.uint8 and images.shape[1:] == SHAPE
+    assert CLASSES[numbers].tolist() == labels.argmax(-1).tolist()
+    assert sorted(numbers) == list(range(12)) and (numbers == list(range(12))) == (found is test)
+    assert len(set(CLASSES[numbers[:6]])) == (1 if found is test else 2)
+
+
+def test_the_flags_name_and_the_settings_reach_the_function(describe):
+  def data(settings):
+    return DATA._replace(labels=list(settings.data.labels))
+
+  dataset, _ = describe(data, labels=['a', 'b'])
+  assert (dataset.name, dataset.labels) == ('mine:data', ('a', 'b'))
+  assert dataset.train.classes.dtype == np.int32
+  # Only what the mode reads must be there.
+  assert describe(DATA._replace(test=None), mode='train')[0].test is None
+  assert describe(DATA._replace(train=None), mode='evaluate')[0].train is None
+
+
+def train(**values):
+  return DATA._replace(train=ArraySplit(**dict(ARRAYS._asdict(), **values)))
+
+
+@pytest.mark.parametrize('data, message', [
+    ({'train': 1}, 'must return an estimator_train.DataSet: --dataset=mine:data returns dict: re'),
+    (DATA._replace(train=None), 'has no examples to train on: --dataset=mine:data with train=None'),
+    (DATA._replace(test=None), 'has no examples to evaluate on: --dataset=mine:data with test=N'),
+    (DATA._replace(labels='ab'), "labels of a data set must be a tuple or list of strings: .*'ab'"),
+    (DATA._replace(labels=(0, 1)), 'must be a tuple or list of strings: .* .0, 1.: name each'),
+    (DATA._replace(labels=iter(LABELS)), 'must be a tuple or list of strings: .* <tuple_iterator'),
+    (DATA._replace(labels=('a',)), 'must have two or more labels, all different'),
+    (DATA._replace(labels=('a\nb', 'c')), 'without line breaks'),
+    (DATA._replace(image_shape=(4, 5)), r'must be \(height, width, channels\).*: \(4, 5\): give'),
+    (DATA._replace(image_shape=(4, 5, 2)), 'with 1 or 3 channels'),
+    (DATA._replace(train=(IMAGES, CLASSES)), 'train is tuple: give ArraySplit or ImageSplit'),
+    (train(images=IMAGES / 255), r'uint8, from 0 to 255: .* train has dtype float64 and shape '
+     r'\(12, 4, 5, 1\): for images in \[0, 1\] give \(images \* 255\)'),
+    (train(images=IMAGES[..., 0]), r'data set: .*\(12, 4, 5\), expected \(examples, 4, 5, 1\): '
+     r'give images\[..., np.newaxis\]'),
+    (train(images=IMAGES[:, :3]), r'train has shape \(12, 3, 5, 1\), expected'),
+    (train(classes=CLASSES[:11]), 'as many classes as images: .* has 12 images and 11 classes'),
+    (train(classes=CLASSES + 1), 'of labels, 2: .* train has class 2 at position 6: give ind'),
+    (train(classes=CLASSES - 1), 'train has class -1 at position 0'),
+    (train(classes=np.eye(2)[CLASSES]), r'one per example: .*float64 and shape \(12, 2\)'),
+    (train(classes=CLASSES * 1.), 'integers, one per example'),
+    (train(classes=['dark'] * 12), 'or the indices of names in labels'),
+    (train(classes=CLASSES * 0), 'no training examples: .* train lacks light: add examples'),
+    (train(images=IMAGES[:0], classes=[]), 'a split of the data set has no examples'),
+    (DATA._replace(train=ImageSplit('a.jpeg', [0])), "must be a list: .*'a.jpeg'"),
+    (DATA._replace(test=ImageSplit(3, [0])), 'must be a list: .* test: 3: give a list'),
+    (DATA._replace(train=ImageSplit(['a.jpeg'], [0, 1])), '1 images and 2 classes'),
+    (lambda: 1 / 0, r'the function of --dataset failed: .*test_own_dataset.py:\d+: ZeroDivision'),
+    (lambda first, second: DATA, 'wrong parameters: .*: define it without parameters or with .se'),
+])
+def test_wrong(describe, data, message):
+  with pytest.raises(UserError, match=message) as caught:
+    describe(data)
+  assert '\n' not in str(caught.value)
+
+
+def test_files_are_read_as_those_of_built_in_sets(describe, write_idx, image_folders):
+  files = sorted((image_folders / 'train').rglob('*.jpeg'))
+  split = ImageSplit(files, [path.parent.name == 'B' for path in files])  # Paths and booleans.
+  dataset, settings = describe(DataSet('mine', LABELS, (8, 8, 3), split, split))
+  found, _ = batches(data.make_source(dataset, dataset.test).make_eval_input_fn(
+      data.make_batching(dataset, settings, True, 18)))
+  assert found[0][0].shape == (18, 8, 8, 1)
+  idx = IdxSplit(*write_idx(IMAGES[..., 0], CLASSES))
+  dataset, settings = describe(DataSet('mine', LABELS, SHAPE, idx, idx))
+  assert data.open_data(dataset, settings, 'unused').test.num_examples == 12

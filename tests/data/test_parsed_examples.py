@@ -1,0 +1,138 @@
+"""Examples that functions of the user make: counts, weights, and errors that name the function."""
+
+import pytest
+import tensorflow.compat.v1 as tf
+from conftest import batches, write_records
+from tensorflow.compat import v2
+from test_source_contract import SHAPE, parse, parse_batch, raw_record
+
+from estimator_train.data import data, own, parsed_examples, user_datasets
+from estimator_train.data.batching import Batching
+from estimator_train.data.description import DataSet, ExampleSplit, RecordSplit
+from estimator_train.data.file_errors import translate_errors
+from estimator_train.errors import UserError
+from estimator_train.settings import Settings
+
+COUNT = 21
+BATCHING = Batching(SHAPE, 3, one_hot=False, examples_per_batch=4, num_parallel_calls=2)
+
+
+@pytest.fixture
+def pattern(tmp_path):
+  for shard in range(3):
+    write_records(tmp_path / 'train-{}'.format(shard), [
+        raw_record(number, number % 3) for number in range(7 * shard, 7 * shard + 7)])
+  return str(tmp_path / 'train-*')
+
+
+@pytest.fixture
+def source_of(monkeypatch, tmp_path):
+  """Makes the source of a split that a user's function returns."""
+  def source_of(split):
+    dataset = DataSet('any', ('a', 'b', 'c'), SHAPE, split)
+    monkeypatch.setattr(own.user_code, 'call_function', lambda *unused: dataset)
+    settings = Settings(dataset='own:data', mode='train', train_steps=1, model_dir=str(tmp_path))
+    return data.open_data(own.describe(settings), settings, str(tmp_path)).train
+
+  return source_of
+
+
+def make_dataset():
+  return tf.data.Dataset.range(COUNT).map(
+      lambda number: (tf.fill(SHAPE, tf.cast(number, tf.uint8)), number % 3))
+
+
+def test_weights_and_dicts(source_of):
+  source = source_of(ExampleSplit(lambda: v2.data.Dataset.range(8).map(  # Of TensorFlow 2.
+      lambda number: ({'a': tf.fill(SHAPE, number)}, number % 3, 0.5))))
+  for input_fn in (source.make_eval_input_fn(BATCHING),
+                   source.make_train_input_fn(BATCHING, 'memory')):
+    ((features, _),), _ = batches(input_fn, 1)
+    assert set(features) == {'features', 'sample_weights'} and set(features['features']) == {'a'}
+    assert features['features']['a'].shape == (4,) + SHAPE
+    assert features['sample_weights'].tolist() == [0.5] * 4
+
+
+def test_a_cache_that_does_not_fit(source_of, pattern, monkeypatch):
+  monkeypatch.setattr(parsed_examples.memory, 'available_bytes', lambda: 300)
+  for split in (RecordSplit(pattern, parse), ExampleSplit(make_dataset)):
+    with pytest.raises(UserError, match='the cache does not fit into memory'):
+      source_of(split).make_train_input_fn(BATCHING, 'memory')
+
+
+def test_examples_are_counted_once(source_of, monkeypatch, tmp_path):
+  calls = []
+  count = user_datasets._count
+  monkeypatch.setattr(user_datasets, '_count', lambda *given: calls.append(1) or count(*given))
+  # Lambdas have one name, and are counted each.
+  assert [source_of(ExampleSplit(lambda size=size: make_dataset().take(size))).check_and_count()
+          for size in (5, 7)] == [5, 7]
+  assert not (tmp_path / 'example_counts.json').exists()
+  for _ in range(2):
+    assert source_of(ExampleSplit(make_dataset)).check_and_count() == COUNT
+  assert len(calls) == 3
+  (tmp_path / 'example_counts.json').write_text('[]')
+  assert source_of(ExampleSplit(make_dataset)).check_and_count() == COUNT and len(calls) == 4
+  assert source_of(ExampleSplit(make_dataset, 5)).check_and_count() == 5 and len(calls) == 4
+
+
+def failing_later():
+  return tf.data.Dataset.range(9).map(lambda number: (tf.reshape(
+      tf.range(6), tf.stack([2, tf.where(number < 5, 3, 4)])), number % 3))
+
+
+def of_another_size(record):
+  pixels, label = parse(record)
+  return tf.reshape(pixels, tf.stack([2, tf.where(label < 2, 3, 5)])), label
+
+
+HERE = r'test_parsed_examples.py:\d+'
+
+
+@pytest.mark.parametrize('split, message', [
+    (ExampleSplit(lambda: make_dataset().repeat()),
+     'a dataset of examples must be finite: .*lambda>: omit `repeat`'),
+    (ExampleSplit(lambda: make_dataset().take(0)), 'a split of the data set has no examples'),
+    (ExampleSplit(lambda: [1, 2]), 'make_dataset must return a tf.data.Dataset: .*> returns list'),
+    (ExampleSplit(lambda: {}['x']), 'a function of a split failed: .*> .*' + HERE + ': KeyError'),
+    (ExampleSplit(failing_later), r'make_dataset of a split failed: .*failing_later \(.*requested'),
+    (RecordSplit('any', parse, parse_batch), 'a RecordSplit has parse or parse_batch, not both'),
+    (RecordSplit('/none/*', parse), 'a pattern matches no file: .*train has pattern=/none')])
+def test_splits_that_cannot_be(source_of, split, message):
+  with pytest.raises(UserError, match=message):
+    source_of(split).check_and_count()
+
+
+@pytest.mark.parametrize('make, message', [
+    (failing_later, r'failing_later, example 5 \(.*requested shape has 8'),
+    (lambda: make_dataset().map(lambda pixels, label: (pixels, tf.where(label < 2, label, 3))),
+     r'lambda>, example 2 \(the label is 3, but classes are from 0 to 2'),
+    (lambda record: (parse(record)[0], parse(record)[1] - 1),
+     r'lambda> for .*: record 0 \(the label is -1'),
+    (of_another_size, r'of_another_size for .*train-0: record 2 \(.*' + HERE +
+     ': Input to reshape is a tensor with 6 values, but the requested shape has 10'),
+    (lambda record: parse(record)[0], r'must be \(features, label\) or \(features, label, weight'),
+    (lambda record: parse(record)['x'], 'a function of a split failed: .*lambda> .*' + HERE)])
+def test_an_example_that_fails_is_named(source_of, pattern, make, message):
+  source = source_of(RecordSplit(pattern, make) if make.__code__.co_argcount
+                     else ExampleSplit(make, 9))
+  for one_hot in (True, False):
+    with pytest.raises(UserError, match=message), translate_errors(source):
+      batches(source.make_train_input_fn(BATCHING._replace(one_hot=one_hot), 'none'), 7)
+
+
+@pytest.mark.parametrize('convert, message', [
+    (lambda pixels, label: (pixels, tf.constant('cat')),
+     'labels must be integers, indices into the class names: .* returns string: convert them'),
+    (lambda pixels, label: (pixels, tf.constant(0.5)),
+     'labels must be integers, .* returns float32: give tf.cast'),
+    (lambda pixels, label: (pixels, label, tf.constant('heavy')),
+     'weights must be numbers: .* returns string: convert')])
+def test_dtypes_of_labels_and_weights(source_of, pattern, convert, message):
+  for split in (RecordSplit(pattern, lambda record: convert(*parse(record))),
+                ExampleSplit(lambda: make_dataset().map(convert), 7)):
+    source = source_of(split)
+    for use in (source.class_indices, source.make_train_input_fn(BATCHING, 'none'),
+                source.make_eval_input_fn(BATCHING)):
+      with tf.Graph().as_default(), pytest.raises(UserError, match=message):
+        use()

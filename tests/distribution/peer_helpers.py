@@ -1,0 +1,80 @@
+"""Members of a cluster in threads of this process."""
+
+import contextlib
+import threading
+
+from cluster_processes import free_addresses
+
+from estimator_train.distribution import rendezvous, tf_config
+from estimator_train.distribution.peers import Peers
+from estimator_train.distribution.start_timeout import StartTimeout
+
+SECS = 60
+
+
+def workers(count):
+  return {'worker': free_addresses(count)}
+
+
+def in_thread(function, *arguments):
+  """Starts a function in a thread, and returns the thread."""
+  thread = threading.Thread(target=function, args=arguments, daemon=True)
+  thread.start()
+  return thread
+
+
+class Member:
+  """A task that connects to the others in a thread of its own.
+
+  Attributes:
+    cluster: the cluster.
+    log: the lines that the rendezvous has logged.
+    lost: the lost tasks, each with the reason.
+  """
+
+  def __init__(self, addresses, index=0, kind='worker', values=None, secs=SECS, key=''):
+    self.cluster = tf_config.Cluster(
+        {name: tuple(hosts) for name, hosts in addresses.items()}, tf_config.Task(kind, index))
+    self.log, self.lost, self._peers, self._error = [], [], None, None
+    self._thread = in_thread(self._connect, values or {}, secs, key)
+
+  def _connect(self, values, secs, key):
+    try:
+      connections = rendezvous.connect(
+          self.cluster, values, StartTimeout(secs, self.log.append), key=key)
+      self._peers = Peers(self.cluster, connections, SECS, lambda *loss: self.lost.append(loss))
+    except Exception as error:
+      self._error = error
+
+  @property
+  def is_done(self):
+    return not self._thread.is_alive()
+
+  @property
+  def is_connected(self):
+    return self._peers is not None
+
+  def peers(self):
+    """Waits for the Peers; raises what `connect` has raised."""
+    self._thread.join(SECS)
+    assert self.is_done, self.log
+    if self._error is not None:
+      raise self._error
+    return self._peers
+
+
+@contextlib.contextmanager
+def joining():
+  """Yields a function that starts a Member; all of them end with the context."""
+  members = []
+
+  def join(*arguments, **options):
+    members.append(Member(*arguments, **options))
+    return members[-1]
+
+  try:
+    yield join
+  finally:
+    for member in members:
+      if member.is_connected:
+        in_thread(member.peers().finish)

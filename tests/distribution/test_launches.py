@@ -1,0 +1,133 @@
+"""The rank of a process that a launcher has started, and the address of rank 0."""
+
+import json
+import threading
+
+import pytest
+
+from estimator_train.distribution import launches, worker
+from estimator_train.distribution.launches import Launch
+from estimator_train.distribution.tf_config import Task
+from estimator_train.errors import PeerLost, UserError
+
+HOROVODRUN = {'HOROVOD_RANK': '1', 'HOROVOD_SIZE': '4', 'HOROVOD_LOCAL_RANK': '1',
+              'HOROVOD_GLOO_RENDEZVOUS_ADDR': '10.0.0.1', 'HOROVOD_GLOO_RENDEZVOUS_PORT': '99'}
+OPEN_MPI = {'OMPI_COMM_WORLD_RANK': '2', 'OMPI_COMM_WORLD_SIZE': '3',
+            'OMPI_COMM_WORLD_LOCAL_RANK': '0', 'PMIX_NAMESPACE': '77'}
+MPICH = {'PMI_RANK': '0', 'PMI_SIZE': '2', 'MPI_LOCALRANKID': '0'}
+SLURM = {'SLURM_PROCID': '5', 'SLURM_STEP_NUM_TASKS': '8', 'SLURM_LOCALID': '1',
+         'SLURM_JOB_ID': '31', 'SLURM_STEP_ID': '0'}
+PMIX = dict(SLURM, PMIX_RANK='5')
+
+
+def tf_config(index=0, **counts):
+  return {'TF_CONFIG': json.dumps({
+      'cluster': {kind: ['a:{}'.format(100 * len(kind) + port) for port in range(count)]
+                  for kind, count in counts.items()}, 'task': {'type': 'worker', 'index': index}})}
+
+
+@pytest.mark.parametrize('environ, expected', [
+    (HOROVODRUN, Launch(1, 4, 1, '10.0.0.1 99')), (OPEN_MPI, Launch(2, 3, 0, '77')),
+    (MPICH, Launch(0, 2, 0, '')), (SLURM, Launch(5, 8, 1, '31 0')),
+    # horovodrun inside a Slurm job.
+    (dict(SLURM, **HOROVODRUN), Launch(1, 4, 1, '10.0.0.1 99 31 0')),
+    # A process of mpirun that does not have a local rank.
+    ({'PMI_RANK': '1', 'PMI_SIZE': '2'}, Launch(1, 2, 0, '')),
+    # In a batch job, but not in a step of srun.
+    ({'SLURM_PROCID': '0', 'SLURM_JOB_ID': '31'}, None)])
+def test_find_launch(environ, expected):
+  found = launches.find_launch(environ)
+  if found is not None:
+    found = found._replace(launch_id=' '.join(found.launch_id.split()))
+  assert found == expected
+
+
+@pytest.mark.parametrize('environ, is_mpi_built, expected', [
+    (OPEN_MPI, True, True), (MPICH, True, True), (PMIX, True, True), (SLURM, True, False),
+    (OPEN_MPI, False, False), (dict(OPEN_MPI, HOROVOD_CONTROLLER='gloo'), True, False),
+    (dict(PMIX, HOROVOD_CONTROLLER='GLOO'), True, False),
+    (dict(SLURM, HOROVOD_CONTROLLER='mpi'), True, True)])
+def test_who_connects_the_ranks_of_horovod(environ, is_mpi_built, expected):
+  assert launches.mpi_connects_ranks(environ, is_mpi_built) == expected
+
+
+@pytest.mark.parametrize('environ, strategy, message', [
+    (dict(HOROVODRUN, HOROVOD_RANK='one'), 'horovod',
+     'HOROVOD_RANK must be a whole number: HOROVOD_RANK=one: start the program by horovodrun, '
+     'mpirun or srun, or unset this variable'),
+    (dict(MPICH, PMI_SIZE='-2'), 'horovod', 'PMI_SIZE must be a whole number: PMI_SIZE=-2: '),
+    (dict(MPICH, PMI_RANK='2'), 'horovod',
+     'must be less than the number of ranks: PMI_RANK=2 PMI_SIZE=2: '),
+    # No process of a launcher trains alone.
+    (SLURM, 'multi_worker_mirrored', 'must be a task of TF_CONFIG: 8 processes, but TF_CONFIG has '
+     'no cluster: start one process per task'),
+    (OPEN_MPI, 'parameter_server', ': 3 processes, but TF_CONFIG has no cluster'),
+    (dict(MPICH, **tf_config(worker=1)), 'mirrored', ': 2 processes, but cluster has 1 worker'),
+    (dict(SLURM, **tf_config(worker=1)), 'horovod', ': 8 processes, but cluster has 1 worker')])
+def test_errors(environ, strategy, message):
+  with pytest.raises(UserError, match=message):
+    worker.make_worker(environ, strategy)
+
+
+@pytest.mark.parametrize('environ, strategy, expected', [
+    (SLURM, 'mirrored', (0, 1, worker.CHIEF, 0, 'chief')),  # Only Horovod uses the variables.
+    (SLURM, 'horovod', (5, 8, worker.WORKER, 1, 'worker 5')),
+    (dict(SLURM, SLURM_PROCID='0'), 'horovod', (0, 8, worker.CHIEF, 1, 'worker 0')),
+    (dict(SLURM, SLURM_PROCID='0', SLURM_STEP_NUM_TASKS='1'), 'horovod',
+     (0, 1, worker.CHIEF, 0, 'chief')),
+    # TF_CONFIG has precedence.
+    (dict(SLURM, **tf_config(2, worker=3)), 'horovod', (2, 3, worker.WORKER, 2, 'worker 2')),
+    (dict(OPEN_MPI, **tf_config(worker=2, evaluator=1)), 'multi_worker_mirrored',
+     (0, 2, worker.CHIEF, 0, 'worker 0')),
+    (dict(SLURM, SLURM_PROCID='0', SLURM_STEP_NUM_TASKS='1', **tf_config(worker=2)), 'horovod',
+     (0, 2, worker.CHIEF, 0, 'worker 0'))])
+def test_workers(environ, strategy, expected):
+  found = worker.make_worker(environ, strategy)
+  assert (found.rank, found.size, found.role, found.local_rank, found.name) == expected
+
+
+@pytest.fixture
+def published(tmp_path):
+  """Rank 0 of two has published its address."""
+  cluster, listener = launches.publish_address(Launch(0, 2, 0, 'this'), str(tmp_path))
+  yield cluster
+  listener.close()
+
+
+def wait(folder, log=lambda line: None):
+  now = [0.]
+
+  def sleep(secs):
+    now[0] += secs
+
+  return launches.wait_for_address(Launch(1, 2, 1, 'this'), str(folder), 100, log, lambda: now[0],
+                                   sleep)
+
+
+def test_other_ranks_find_rank_0(published, tmp_path):
+  path = tmp_path / 'rank_0_address.json'
+  content = path.read_text()
+  path.write_text(content.replace('"this"', '"another"'))  # Of an earlier launch.
+  timer = threading.Timer(.3, path.write_text, (content,))
+  timer.start()
+  cluster = launches.wait_for_address(Launch(1, 2, 1, 'this'), str(tmp_path), 60, str)
+  timer.join()
+  assert cluster == wait(tmp_path)
+  assert cluster.task == Task('worker', 1) and cluster.num_workers == 2
+  address = cluster.address(cluster.chief)
+  assert address.rpartition(':')[2] == published.address(published.chief).rpartition(':')[2]
+  launches.remove_address(str(tmp_path))
+  assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize('content', [
+    None, 'no JSON', '[]', '{"launch_id": "other", "hosts": ["127.0.0.1"], "port": 1}',
+    # Of an earlier run with the same ID, whose rank 0 has ended.
+    '{"launch_id": "this", "hosts": ["127.0.0.1"], "port": 1}'])
+def test_rank_0_is_missing(content, tmp_path):
+  if content is not None:
+    (tmp_path / 'rank_0_address.json').write_text(content)
+  lines = []
+  with pytest.raises(PeerLost, match=r'worker 0.*rank_0_address.json \(all ranks must share'):
+    wait(tmp_path, lines.append)
+  assert 'worker 0' in lines[0]

@@ -1,0 +1,129 @@
+"""The thread that exchanges messages, over connections of members in this process."""
+
+import json
+import socket
+
+import pytest
+from conftest import wait_until
+from peer_helpers import SECS, in_thread, joining, workers
+
+from estimator_train.distribution import peers as peers_module
+from estimator_train.distribution.messages import Connection
+from estimator_train.distribution.peers import Peers
+from estimator_train.distribution.tf_config import Cluster, Task
+from estimator_train.errors import PeerLost
+
+W0, W1, W2 = (Task('worker', index) for index in range(3))
+
+
+@pytest.fixture
+def five():
+  """Five workers that are connected."""
+  with joining() as join:
+    addresses = workers(5)
+    members = [join(addresses, index) for index in range(5)]
+    for member in members:
+      member.peers()
+    yield members
+
+
+def test_what_concerns_all_reaches_all(five):
+  peers = [member.peers() for member in five]
+  waiting = in_thread(peers[2].wait_until_chief_started)
+  waiting.join(.5)
+  assert waiting.is_alive()
+  for each in peers:
+    each.announce_state('training')
+  waiting.join(SECS)
+  assert not waiting.is_alive()
+  peers[1].announce_state('saving')
+  wait_until(lambda: [each.busy_peer() for each in peers] == [
+      (W1, 'saving'), None, *[(W1, 'saving')] * 3])
+  for sender, step, lowest in ((4, 70, 70), (1, 50, 50), (3, 90, 50), (0, 40, 40)):
+    peers[sender].stop_all_at(step)  # Returns when all know it.
+    assert {each.stop_step for each in peers} == {lowest}
+
+  for each in peers[1:]:
+    each.announce_state('trained')
+  waiting = [in_thread(each.wait_until_trained) for each in peers[1:]]
+  waiting[0].join(.5)
+  assert all(thread.is_alive() for thread in waiting)
+  peers[0].announce_state('trained')
+  peers[0].wait_until_trained()
+  for thread in waiting:
+    thread.join(SECS)
+    assert not thread.is_alive()
+
+
+def test_measurements_of_any_size_arrive_or_are_omitted(five, caplog):
+  sizes = {1: 1, 2: 60000, 3: 70000, 4: 10 ** 7}
+  finishing = [in_thread(five[index].peers().finish, {'figures': 'x' * size})
+               for index, size in sizes.items()]
+  found = five[0].peers().wait_until_finished()
+  assert found == {Task('worker', index): {'figures': 'x' * size} if size < 65000 else {}
+                   for index, size in sizes.items()}
+  assert caplog.text.count('measurements of this task are not sent') == 2
+  five[0].peers().finish()
+  for thread in finishing:
+    thread.join(SECS)
+  assert not any(thread.is_alive() for thread in finishing)
+  assert not any(member.lost for member in five)
+
+
+@pytest.mark.parametrize('index', [0, 4])
+def test_a_failure_of_one_task(five, index):
+  failed = five.pop(index)
+  failed.peers().report_failure('the disk is full' + '.' * 10 ** 6)
+  wait_until(lambda: all(member.lost for member in five))
+  for member in five:
+    (task, reason), = member.lost
+    assert task == failed.cluster.task and len(reason) <= 200
+    assert reason.startswith('the disk is full...')
+    for wait in (member.peers().wait_until_trained, member.peers().wait_until_finished):
+      with pytest.raises(PeerLost, match='lost {}: '.format(task)):
+        wait()
+  assert failed.lost == []
+
+
+@pytest.fixture
+def chief():
+  """The Peers of a chief with two workers, their ends of the connections, and the losses."""
+  lost, near, far = [], {}, {}
+  for task in (W1, W2):
+    with socket.socket() as listener:
+      listener.bind(('127.0.0.1', 0))
+      listener.listen(1)
+      near[task] = Connection(socket.create_connection(listener.getsockname()))
+      far[task] = listener.accept()[0]
+  peers = Peers(Cluster({'worker': ('a:1', 'b:1', 'c:1')}, W0), near, SECS,
+                lambda *loss: lost.append(loss))
+  yield peers, far, lost
+  for each in far.values():
+    each.close()
+  peers.finish()
+
+
+@pytest.mark.parametrize('line, reason', [
+    (b'[1]\n', 'it uses another protocol'), (b'\xff\n', 'it uses another protocol'),
+    (b'x' * 70000, 'it sent more than 65536 bytes in one message')])
+def test_another_protocol(chief, line, reason):
+  _, far, lost = chief
+  far[W1].sendall(line)
+  wait_until(lambda: lost)
+  assert lost == [(W1, reason)]
+
+
+def test_one_that_does_not_read_blocks_nothing(chief, monkeypatch):
+  """It misses heartbeats, so that they do not fill the memory, but not the last message."""
+  monkeypatch.setattr(peers_module, '_POLL_SECS', .001)
+  peers, far, _ = chief
+  reader, num_sent = far[W2].makefile('rb'), 300  # More than the buffers of a connection hold.
+  for number in range(num_sent):
+    peers.announce_state('x' * 100000 + ' {}'.format(number))
+    while ' {}"'.format(number) not in reader.readline().decode():
+      pass
+  finishing = in_thread(peers.finish)
+  lines = far[W1].makefile('rb').readlines()
+  finishing.join(SECS)
+  assert json.loads(lines[-1].decode()) == {'bye': True, 'note': {}}
+  assert 0 < len(lines) < num_sent / 2

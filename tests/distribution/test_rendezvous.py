@@ -1,0 +1,270 @@
+"""The members of a cluster find each other, whatever else comes to their ports."""
+
+import contextlib
+import hmac
+import json
+import socket
+
+import pytest
+from conftest import wait_until
+from peer_helpers import SECS, joining, workers
+
+from estimator_train.distribution import rendezvous, start_timeout
+from estimator_train.errors import PeerLost, UserError
+
+
+@pytest.fixture
+def join():
+  with joining() as join:
+    yield join
+
+
+def port_of(addresses):
+  """Returns the port of the first task."""
+  return int(list(addresses.values())[0][0].rpartition(':')[2])
+
+
+def call(addresses):
+  """Returns a plain connection to the chief's port, once somebody listens."""
+  found = []
+
+  def connect():
+    with contextlib.suppress(OSError):
+      found.append(socket.create_connection(('127.0.0.1', port_of(addresses)), timeout=SECS))
+    return found
+
+  wait_until(connect)
+  return found[0]
+
+
+@contextlib.contextmanager
+def stranger(addresses, index, values=(), key=b''):
+  """Registers a process as a task, and yields its connection and the chief's answer.
+
+  Args:
+    addresses: of the cluster.
+    index: of the worker that the stranger claims to be.
+    values: its shared values.
+    key: with which it proves that it belongs to the cluster.
+  """
+  with call(addresses) as connection:
+    values = dict(values, TF_CONFIG='{} worker'.format(len(addresses['worker'])))
+    challenge = json.loads(read_line(connection).decode())['challenge']
+    proof = hmac.new(key, '{} worker {}'.format(challenge, index).encode(), 'sha256')
+    connection.sendall(json.dumps({
+        'task': ['worker', index], 'values': values, 'proof': proof.hexdigest()}).encode() + b'\n')
+    yield connection, read_line(connection)
+
+
+def read_line(connection):
+  seen = b''
+  while not seen.endswith(b'\n'):
+    data = connection.recv(1)
+    assert data, seen
+    seen += data
+  return seen
+
+
+def assert_connected(*members):
+  for member in members:
+    assert member.peers() is not None
+
+
+@pytest.mark.parametrize('hosts', [
+    {'chief': ['localhost'], 'worker': ['127.0.0.1'] * 2, 'ps': ['localhost']},
+    {'worker': ['[::1]'] * 2}, {'worker': ['localhost']}], ids=['all types', 'IPv6', 'alone'])
+def test_all_are_connected_and_the_port_is_free(join, hosts):
+  addresses = {kind: [host + each[len('127.0.0.1'):] for host, each in zip(
+      names, workers(len(names))['worker'])] for kind, names in hosts.items()}
+  members = [join(addresses, index, kind) for kind, names in hosts.items()
+             for index in range(len(names))]
+  members[-1].peers()
+  with socket.socket() as listener:  # The chief has closed the port before it released any task.
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # As gRPC does.
+    listener.bind(('0.0.0.0', port_of(addresses)))
+    listener.listen(1)
+  assert_connected(*members)
+
+
+@pytest.mark.parametrize('late', [0, 2])
+def test_all_know_who_is_late_and_wait(join, monkeypatch, late):
+  monkeypatch.setattr(start_timeout, '_LOG_EVERY_SECS', .3)
+  addresses = workers(3)
+  early = [join(addresses, index) for index in range(3) if index != late]
+  wait_until(lambda: all(any('waiting for worker {}'.format(late) in line for line in member.log)
+                         for member in early))
+  assert not any(member.is_done for member in early)
+  assert_connected(join(addresses, late), *early)
+  assert early[0].log[0].endswith(' s of at most {}'.format(SECS))
+
+
+def test_a_line_a_minute():
+  log, times = [], iter([0, 1, 59, 60, 61, 119, 121, 200, 600])
+  waiting = start_timeout.StartTimeout(600, log.append, lambda: next(times))
+  for _ in range(6):
+    waiting.log_or_raise(['worker 1', 'ps 0'])
+  waiting.log_or_raise(['worker {}'.format(index) for index in range(255)])
+  names = ', '.join('worker {}'.format(index) for index in range(20))
+  assert log == ['waiting for worker 1, ps 0: 60 s of at most 600',
+                 'waiting for worker 1, ps 0: 121 s of at most 600',
+                 'waiting for {} and 235 more: 200 s of at most 600'.format(names)]
+  with pytest.raises(PeerLost, match=r'waiting for worker 1 after 600 s \(--start_timeout_secs\)$'):
+    waiting.log_or_raise(['worker 1'])
+
+
+@pytest.mark.parametrize('index, missing', [(0, 'worker 1, worker 2 after'),
+                                            (1, 'worker 0 at 127.0.0.1:[0-9]* after')])
+def test_nobody_comes(join, index, missing):
+  with pytest.raises(PeerLost, match='gave up waiting for ' + missing):
+    join(workers(3), index, secs=.5).peers()
+
+
+LONG = ','.join('class {}'.format(index) for index in range(20000))
+OURS = {'--batch_size': '128', '--labels': LONG, '--seed': '1'}
+
+
+@pytest.mark.parametrize('changes, message, logged', [
+    ({'--batch_size': '64'},
+     'this worker must be started with the flags of the chief: --batch_size=64 here and another '
+     'value on the chief, whose log has both: give all tasks the same flags',
+     'it has --batch_size=64, the chief has 128'),
+    ({'--batch_size': None}, 'no --batch_size here and another value on',
+     'it has --batch_size=None'),
+    ({'numpy': '1.2'},
+     'this worker must match the chief: numpy=1.2 here and none on the chief, whose log has both: '
+     'make numpy the same', 'it has numpy=1.2, the chief has None'),
+    ({'--labels': LONG + ',more'}, '--labels=class 0,class 1,', 'it has --labels=class 0,class 1,'),
+    (None, 'the cluster of the chief: TF_CONFIG=3 worker here and another value on the chief, '
+     'whose log has both: give all tasks the same TF_CONFIG', 'it has TF_CONFIG=3 worker')])
+def test_others_are_refused_and_the_right_ones_awaited(join, changes, message, logged):
+  addresses = workers(2)
+  chief = join(addresses, values=OURS)
+  values = {name: value for name, value in dict(OURS, **(changes or {})).items() if value}
+  theirs = addresses if changes else {'worker': addresses['worker'] + ['localhost:1']}
+  with pytest.raises(UserError) as caught:
+    join(theirs, 1, values=values).peers()
+  assert message in str(caught.value)
+  assert chief.log[0].startswith('refused worker 1: ' + logged) and len(chief.log[0]) < 600
+  assert not chief.is_done
+  assert_connected(join(addresses, 1, values=OURS), chief)
+
+
+def test_strangers_learn_no_value_and_fill_no_log(join):
+  addresses = workers(2)
+  chief = join(addresses, values={'--data_dir': '/secret', '--seed': '4711'})
+  for index in range(40):
+    values = {'--data_dir\x1b[2J\n' + 'x' * 5000: '\r\x1b]0;y' * 5000}
+    if index % 2:
+      values = {'--data_dir': 'a\nerror: forged ' + 'y' * 10000}
+    with stranger(addresses, 1, values) as (_, answer):
+      assert b'refused' in answer and b'secret' not in answer and b'4711' not in answer
+  assert chief.log[-1] == 'refused further processes, which are not logged'
+  assert len(chief.log) == 21 and all(
+      len(line) < 300 and line.isprintable() for line in chief.log), chief.log
+
+
+@pytest.mark.parametrize('key, shown', [('', 'not set'), ('another', 'set')])
+def test_the_key_of_the_cluster(join, key, shown):
+  addresses = workers(2)
+  chief = join(addresses, values={'--seed': '4711'}, key='our key')
+  for wrong in (b'', b'another'):
+    with stranger(addresses, 1, {'--seed': '1'}, key=wrong) as (_, answer):
+      assert answer == b'{"wrong_key": true}\n'
+  with pytest.raises(UserError, match=(
+      'this worker must have the key of the chief: ESTIMATOR_TRAIN_CLUSTER_KEY is {} here, and not '
+      'the same on the chief: set it to the same value'.format(shown))):
+    join(addresses, 1, values={'--seed': '4711'}, key=key).peers()
+  assert set(chief.log) == {'refused worker 1: it has another ESTIMATOR_TRAIN_CLUSTER_KEY'}
+  assert_connected(join(addresses, 1, values={'--seed': '4711'}, key='our key'), chief)
+
+
+@pytest.mark.parametrize('host, key, is_logged', [
+    ('127.0.0.2', '', False), ('localhost', '', False), ('example', '', True),
+    ('10.0.0.1', '', True), ('10.0.0.1', 'key', False)])
+def test_a_port_that_others_can_reach_is_logged(join, host, key, is_logged):
+  port = port_of(workers(1))
+  chief = join({'worker': ['{}:{}'.format(host, port), 'localhost:1']}, secs=.5, key=key)
+  with pytest.raises(PeerLost):
+    chief.peers()
+  assert chief.log == is_logged * [
+      '{}:{} accepts every process that has the same flags, because ESTIMATOR_TRAIN_CLUSTER_KEY '
+      'is not set'.format(host, port)]
+
+
+@pytest.mark.parametrize('claims', [0, 1, 9])
+def test_the_last_of_several_processes_keeps_a_task(join, claims):
+  """The task of the chief, and one that the cluster does not have, are not given away."""
+  addresses = workers(3)
+  chief = join(addresses)
+  with stranger(addresses, claims) as (connection, answer):
+    first, last = (join(addresses, 1) for _ in range(2))
+    wait_until(lambda: first.is_done or last.is_done)
+    refused, kept = (first, last) if first.is_done else (last, first)
+    with pytest.raises(UserError, match='another process runs as worker 1: TF_CONFIG: '
+                       'task.type=worker task.index=1: stop that process'):
+      refused.peers()
+    assert 'another process has started as worker 1' in chief.log
+    if claims == 1:
+      assert b'missing' in answer
+      while read_line(connection) != b'{"taken": true}\n':
+        pass
+    else:
+      assert answer == b'{"taken": true}\n'
+  assert_connected(join(addresses, 2), kept, chief)
+
+
+@pytest.mark.parametrize('is_gone', [True, False], ids=['gone', 'silent'])
+def test_a_lost_process_is_replaced(join, monkeypatch, is_gone):
+  monkeypatch.setattr(rendezvous, '_SILENCE_TIMEOUT_SECS', 60 if is_gone else 1)
+  monkeypatch.setattr(rendezvous, '_HEARTBEAT_SECS', .1)
+  addresses = workers(3)
+  chief = join(addresses)
+  with stranger(addresses, 1) as (connection, _):
+    if is_gone:
+      connection.close()
+    else:  # The chief closes the connection.
+      while connection.recv(10000):
+        pass
+    assert_connected(join(addresses, 2), join(addresses, 1), chief)
+
+
+GARBAGE = (
+    b'', b'GET / HTTP/1.0\r\n\r\n', b'PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0\0',
+    b'x' * 100000, b'[' * 60000 + b'\n', b'[1]\n{}\n', b'{"values": {}, "task": ["worker", 9]}\n',
+    b'{"task": [{}, 1], "values": 3}\n', b'{"go": true, "task": ["worker", 1]}\n',
+    b'{"task": ["worker", 1], "values": {}}\n', b'\xff\xfe\n',
+    b'{"task": ["worker", true], "values": {}}\n',
+    b'{"task": ["worker", 1], "values": {"TF_CONFIG": "2 worker"}, "proof": []}\n')
+
+
+def test_garbage_does_not_disturb(join):
+  addresses = workers(2)
+  chief = join(addresses, secs=20)
+  with contextlib.ExitStack() as connections:
+    for garbage in GARBAGE:
+      stays, goes = (connections.enter_context(call(addresses)) for _ in range(2))
+      for each in (stays, goes):
+        with contextlib.suppress(OSError):  # The chief may close the connection before.
+          each.sendall(garbage)
+      goes.close()
+    assert_connected(join(addresses, 1), chief)
+
+
+def test_chiefs_port_answers_otherwise(join, monkeypatch):
+  monkeypatch.setattr(rendezvous, '_ANSWER_TIMEOUT_SECS', .3)
+  addresses = workers(2)
+  with socket.socket() as server:
+    server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    server.bind(('127.0.0.1', port_of(addresses)))
+    server.listen(5)
+    server.settimeout(SECS)
+    with pytest.raises(UserError, match='the port of this task cannot be opened'):
+      join(addresses).peers()
+    member = join(addresses, 1)
+    for answer in (b'\0\0\x12\4\0\0\0\0\0\0', b'hello\n', b'', b''):
+      with server.accept()[0] as connection:
+        connection.sendall(answer)
+        with contextlib.suppress(OSError):
+          while connection.recv(10000):
+            pass
+  assert_connected(join(addresses), member)

@@ -1,0 +1,217 @@
+"""What a task knows about the others: who is lost or busy, where all stop, who has finished."""
+
+import collections
+import json
+
+import pytest
+from hypothesis import given, settings, strategies as st
+
+from estimator_train.distribution.state import ClusterState, Lost, Send
+from estimator_train.distribution.tf_config import Cluster, Task
+
+W0, W1, W2, PS = (*(Task('worker', index) for index in range(3)), Task('ps', 0))
+TASKS = W0, W1, W2, PS
+TIMEOUT, ENDED = 30, 'its connection ended'
+REPORTED = ('this task was reported as lost by worker 0 (no message); the longest time in which '
+            'this task read no messages was 0.1 s')
+
+
+def state_of(task):
+  return ClusterState(Cluster({'worker': ('a:1', 'b:1', 'c:1'), 'ps': ('d:1',)}, task), TIMEOUT)
+
+
+def play(state, steps):
+  """Applies steps to a state: (task, its message, or None if its connection ends), or a time.
+
+  Returns the last events.
+  """
+  events = state.tick(0.)
+  for step in steps:
+    if not isinstance(step, tuple):
+      events = state.tick(step)
+    elif step[1] is None:
+      state.disconnect(step[0], ENDED)
+    else:
+      state.update(step[0], json.loads(json.dumps(step[1])))
+  return events
+
+
+@pytest.mark.parametrize('task, steps, expected', [
+    (W0, [(W1, None), .1], (W1, ENDED)),
+    (W1, [(W0, None), .1], (W0, ENDED)),
+    (W0, [(W1, {'failed': 'stopped by SIGTERM'}), (W1, None), .1], (W1, 'stopped by SIGTERM')),
+    (W1, [(W0, {'failed': 'the disk is full'}), (W0, None), .1], (W0, 'the disk is full')),
+    # Later losses are consequences.
+    (W0, [(PS, None), (W2, {'failed': 'x'}), (W1, None), .1], (PS, ENDED)),
+    (W1, [(W0, {'lost': PS, 'reason': ENDED}), (W0, None), .1], (PS, ENDED)),
+    (W0, [(W1, {'failed': 'x' * 9999}), .1], (W1, 'x' * 200)),
+    (W1, [.1, (W0, {'lost': W1, 'reason': 'no message'}), .2], (W1, REPORTED)),
+    (W0, [20, (W1, {'state': 'x'}), (PS, {}), 31], (W2, 'no message from it for 31 s')),
+    (W1, [30], None),  # Neither the chief nor this task was silent for longer.
+    (W1, [20, 31], (W0, 'no message from it for 31 s')),
+    # Silence of the others while this task was suspended is not their fault.
+    (W0, [40], (W0, 'this task was suspended for 40 s')),
+    (W1, [40], (W1, 'this task was suspended for 40 s')),
+    (W0, [20, *((task, {'bye': True}) for task in TASKS[1:]), (W1, None), 40, 60], None),
+    (W1, [20, (W0, {'bye': True}), (W0, None), 40, 60], None),
+    (W0, [20, *((task, {'state': 'training'}) for task in TASKS[1:]), 49, 50], None)])
+def test_the_first_lost_task(task, steps, expected):
+  state = state_of(task)
+  events = play(state, steps)
+  assert state.lost == expected
+  if expected is None:
+    return
+  assert events[-1] == Lost(*expected) and state.tick(60.)[-1] == events[-1]
+  assert str(events[-1]) == 'lost {}: {}'.format(*expected)
+  # The chief reports it to all, also to the lost task; another member reports only its own loss.
+  message = {'lost': list(expected[0]), 'reason': expected[1]}
+  assert events[:-1] == ([Send(other, message) for other in TASKS[1:]] if task == W0 else
+                         [Send(W0, {'failed': expected[1]})] if task == expected[0] else [])
+
+
+def test_messages_are_sent_each_second_and_when_something_changes():
+  state = state_of(W0)
+  state.announce('saving')
+  first = {'state': 'saving', 'stop_at': None, 'all_trained': False, 'all_stop_at': None}
+  assert state.tick(0.) == [
+      Send(W1, dict(first, busy=(W2, 'starting'))), Send(W2, dict(first, busy=(W1, 'starting'))),
+      Send(PS, dict(first, busy=(W1, 'starting')))]
+  assert play(state, [(W1, {'state': 'training'}), .9]) == []
+  assert state.tick(1.)[1] == Send(W2, dict(first, busy=(PS, 'starting')))
+  play(state, [(W2, {'state': 'training'}), (PS, {'bye': True})])
+  assert state.tick(2.) == [Send(W1, first), Send(W2, first)]  # Nobody else is busy.
+  for change in (lambda: state.announce('training'), lambda: state.request_stop(7),
+                 lambda: state.update(W1, {'state': 'training', 'stop_at': 5}),
+                 lambda: state.update(W2, {'state': 'training', 'stop_at': 5})):
+    change()
+    assert len(state.tick(2.1)) == 2 and state.tick(2.2) == []
+  assert state.is_stop_confirmed(7) and state.stop_step == 5
+
+
+@pytest.mark.parametrize('invalid', [
+    None, 'worker 5', [['worker', 'x'], 'evaluating'], [W2], [[[], 5], 'saving'], {}, 7])
+def test_what_a_member_knows_from_the_chief(invalid):
+  state = state_of(PS)
+  assert state.busy_peer() == (W0, 'starting') and not state.has_chief_started()
+  play(state, [(W0, {'state': 'ready', 'busy': [list(W2), 'evaluating' + 'x' * 99]})])
+  assert state.busy_peer() == (W2, 'evaluating' + 'x' * 30) and state.has_chief_started()
+  play(state, [(W0, {'state': 'trained', 'busy': invalid, 'stop_at': invalid, 'lost': invalid,
+                     'all_stop_at': invalid, 'all_trained': invalid})])
+  assert state.busy_peer() is None and not state.have_all_trained() and state.lost is None
+  assert state.is_stop_confirmed(7) == state.is_stop_confirmed(8) == (invalid == 7)
+  assert state.stop_step == (7 if invalid == 7 else None) and not state.is_stop_confirmed(6)
+  state.update(W0, {'state': 'evaluating', 'all_stop_at': True})
+  assert state.busy_peer() == (W0, 'evaluating') and not state.is_stop_confirmed(7)
+  assert state.measurements() is None
+  state.update(W0, {'bye': True, 'note': invalid})
+  assert state.measurements() == {W0: {}} and state.busy_peer() is None
+  assert state.have_all_trained() and state.is_stop_confirmed(7)
+
+
+def test_measurements_and_the_end_of_training():
+  """Parameter servers do not train, and have no measurements."""
+  state = state_of(W0)
+  state.announce('trained')
+  state.update(W1, {'state': 'trained'})
+  state.update(W1, {'state': 'saving'})
+  assert not state.have_all_trained()
+  state.update(W2, {'bye': True, 'note': {'examples': 7}})
+  assert state.have_all_trained() and state.measurements() is None
+  assert state.busy_peer() == (W1, 'saving')
+  state.announce('evaluating')
+  assert state.have_all_trained()
+  state.update(W1, {'bye': True})
+  assert state.measurements() == {W1: {}, W2: {'examples': 7}}
+
+
+class Simulation:
+  """The tasks of a cluster, between which messages are delayed; `None` ends a connection."""
+
+  def __init__(self):
+    self.states = {task: state_of(task) for task in TASKS}
+    self.links = {link: collections.deque()
+                  for task in TASKS[1:] for link in ((W0, task), (task, W0))}
+    self.requested, self.trained, self.killed, self.now = [], set(), None, 0.
+
+  def tick(self, task):
+    self.now += .01
+    for event in self.states[task].tick(self.now):
+      if isinstance(event, Lost):
+        self.end(task)
+      elif (task, event.task) in self.links:
+        self.links[task, event.task].append(json.dumps(event.message))
+
+  def end(self, task):
+    """Ends a process."""
+    del self.states[task]
+    for link, messages in self.links.items():
+      if link[0] == task:
+        messages.append(None)
+
+  def deliver(self, link):
+    sender, receiver = link
+    if self.links[link]:
+      message = self.links[link].popleft()
+      if receiver in self.states and message is None:
+        self.states[receiver].disconnect(sender, ENDED)
+      elif receiver in self.states:
+        self.states[receiver].update(sender, json.loads(message))
+
+  def act(self, action, task, step):
+    if task not in self.states:
+      return
+    if action == 'tick':
+      self.tick(task)
+    elif action == 'deliver':
+      self.deliver((W0, task) if task != W0 else list(self.links)[step % len(self.links)])
+    elif action == 'stop':
+      self.states[task].request_stop(step)
+      self.requested.append(step)
+    elif action == 'train' and task != PS:
+      self.states[task].announce('trained')
+      self.trained.add(task)
+    elif action == 'kill' and self.killed is None:
+      self.killed = task
+      self.end(task)
+
+  def check(self):
+    """Checks what a task may rely on at any time."""
+    for state in self.states.values():
+      for step in self.requested:
+        if state.is_stop_confirmed(step) and self.killed is None:
+          assert all(each.stop_step is not None and each.stop_step <= step
+                     for each in self.states.values())
+      assert not state.have_all_trained() or self.trained == {W0, W1, W2}
+
+  def settle(self):
+    for _ in range(200):
+      for task in list(self.states):
+        self.tick(task)
+      for link in self.links:
+        while self.links[link]:
+          self.deliver(link)
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(st.sampled_from(
+    ['tick'] * 4 + ['deliver'] * 8 + ['stop', 'train', 'train', 'kill']),
+                          st.sampled_from(TASKS), st.integers(1, 9)), max_size=60))
+def test_any_order_of_events(actions):
+  """Nobody stops before all know the step; in the end all agree, or all know who was killed."""
+  simulation = Simulation()
+  states = dict(simulation.states)  # Also of tasks that end because another one was killed.
+  for action in actions:
+    simulation.act(*action)
+    simulation.check()
+  states.pop(simulation.killed, None)
+  simulation.settle()
+  if simulation.killed is not None:
+    assert not simulation.states
+    assert {state.lost for state in states.values()} == {(simulation.killed, ENDED)}
+    return
+  simulation.check()
+  lowest = min(simulation.requested, default=None)
+  assert {state.stop_step for state in states.values()} == {lowest}
+  assert lowest is None or all(state.is_stop_confirmed(lowest) for state in states.values())
+  assert all(state.have_all_trained() == (simulation.trained == {W0, W1, W2})
+             for state in states.values())

@@ -1,0 +1,238 @@
+"""TF_CONFIG: what is read from it, every way to get it wrong, and the role that it gives."""
+
+import json
+import os
+import socket
+
+import pytest
+from hypothesis import given, settings, strategies as st
+
+from estimator_train.distribution import network, tf_config, worker
+from estimator_train.distribution.tf_config import Task
+from estimator_train.distribution.worker import (
+  CHIEF,
+  EVALUATOR,
+  PARAMETER_SERVER,
+  SINGLE_WORKER,
+  WORKER,
+)
+from estimator_train.errors import UserError
+
+WORKERS = {'worker': ['a:1', 'b:2']}
+SERVERS = {'chief': ['c:1'], 'worker': ['a:1', 'b:2'], 'ps': ['d:3']}
+WORKER_0 = {'type': 'worker', 'index': 0}
+MIRRORED, SERVED = 'multi_worker_mirrored', 'parameter_server'
+
+
+def environ(cluster, kind='worker', index=0, **fields):
+  return {'TF_CONFIG': json.dumps(dict(
+      fields, cluster=cluster, task={'type': kind, 'index': index}))}
+
+
+def read(*arguments, **fields):
+  return tf_config.parse_cluster(environ(*arguments, **fields))
+
+
+@pytest.mark.parametrize('variables', [
+    {}, {'TF_CONFIG': ' \n'}, {'TF_CONFIG': '{}'}, environ({}),
+    # As of `gcloud ai-platform local train`.
+    {'TF_CONFIG': '{"environment": "cloud", "cluster": {}, "job": {"args": []}, "task": {}}'}])
+def test_no_cluster(variables):
+  assert tf_config.parse_cluster(variables) is None
+  for strategy in ('mirrored', MIRRORED, SERVED, 'horovod'):
+    assert worker.make_worker(variables, strategy) == SINGLE_WORKER
+
+
+def test_the_tasks_of_a_cluster():
+  cluster = read(WORKERS, index='1')
+  assert (cluster.task, cluster.chief) == (Task('worker', 1), Task('worker', 0))
+  assert (str(cluster.task), cluster.address(cluster.task)) == ('worker 1', 'b:2')
+  assert cluster.workers == cluster.members == (Task('worker', 0), Task('worker', 1))
+  cluster = read(SERVERS)
+  assert str(cluster.chief) == 'chief'
+  assert cluster.workers == (Task('chief', 0), Task('worker', 0), Task('worker', 1))
+  assert cluster.members == cluster.workers + (Task('ps', 0),)
+  for extra in ({}, {'evaluator': ['e:1']}):
+    assert read(dict(SERVERS, **extra), 'evaluator').members == cluster.members
+  hosts = {'worker': ['a:1', '[::1]:1', 'a:2', 'a:3']}
+  assert [read(hosts, index=index).local_rank for index in range(4)] == [0, 0, 1, 2]
+
+
+@pytest.mark.parametrize('strategy, cluster, task, expected', [
+    (MIRRORED, WORKERS, ('worker', 0), (0, 2, CHIEF, 'worker 0')),
+    (MIRRORED, WORKERS, ('worker', 1), (1, 2, WORKER, 'worker 1')),
+    (MIRRORED, dict(WORKERS, evaluator=['e:1']), ('evaluator', 0),
+     (None, 2, EVALUATOR, 'evaluator')),
+    (SERVED, SERVERS, ('chief', 0), (0, 3, CHIEF, 'chief')),
+    (SERVED, SERVERS, ('worker', 1), (2, 3, WORKER, 'worker 1')),
+    (SERVED, SERVERS, ('ps', 0), (None, 3, PARAMETER_SERVER, 'ps 0')),
+    # One process trains, and another evaluates what it saves.
+    ('off', {'chief': ['a:1'], 'evaluator': ['b:1']}, ('evaluator', 0),
+     (None, 1, EVALUATOR, 'evaluator')),
+    ('mirrored', {'chief': ['a:1'], 'evaluator': ['b:1']}, ('chief', 0), (0, 1, CHIEF, 'chief')),
+    ('mirrored', {'worker': ['a:1']}, ('worker', 0), (0, 1, CHIEF, 'chief'))])
+def test_the_role_of_each_task(strategy, cluster, task, expected):
+  found = worker.make_worker(environ(cluster, *task), strategy)
+  assert (found.rank, found.size, found.role, found.name) == expected
+  assert found.is_chief == (found.role == CHIEF)
+  assert found.has_evaluator == ('evaluator' in cluster)
+
+
+@pytest.mark.parametrize('cluster, strategy, message', [
+    (SERVERS, MIRRORED, 'multi_worker_mirrored uses no parameter servers: '
+     r'cluster.ps\[0\]=d:3: leave cluster.ps out, or give --distribution_strategy=parameter_serv'),
+    (WORKERS, SERVED, 'parameter_server needs a chief: cluster has 2 worker: add "chief": '),
+    ({'chief': ['a:1']}, SERVED, 'needs a parameter server: cluster has 1 chief: add "ps": '),
+    (WORKERS, 'mirrored', 'several tasks, but --distribution_strategy=mirrored runs in one: '
+     'cluster has 2 worker: give --distribution_strategy=multi_worker_mirrored to every task'),
+    (SERVERS, 'off', 'give --distribution_strategy=parameter_server to every task')])
+def test_strategy_does_not_fit(cluster, strategy, message):
+  with pytest.raises(UserError, match=message):
+    worker.make_worker(environ(cluster, list(cluster)[0]), strategy)
+
+
+@pytest.mark.parametrize('given_cluster, task, addresses', [
+    ({'master': ['c:1'], 'worker': ['a:1', 'b:2'], 'ps': ['d:3']}, 'master', SERVERS),
+    ({'worker': ['a:1', 'b:2'], 'ps': [], 'chief': None}, 'worker', WORKERS),
+    ({'worker': ['[::1]:22', '10.0.0.1:65535', 'train-0_1.ns.svc:1']}, 'worker', None)])
+def test_fields_that_platforms_write(given_cluster, task, addresses):
+  found = read(given_cluster, task, environment='cloud', job={'job_name': 'x'})
+  assert {kind: list(tasks) for kind, tasks in found.addresses.items()} == (
+      addresses or given_cluster)
+  assert found.is_chief
+  assert tf_config.parse_cluster({'TF_CONFIG': found.to_tf_config()}) == found
+
+
+HOST_PORT, OWN = 'an address must be HOST:PORT: ', 'each task must have its own address: '
+LISTS = 'each type of task must have a list of addresses: '
+NOT_IN, INDEX = 'this task is not in the cluster: ', 'task.index must be a whole number: '
+NO_CLUSTER = 'it must have a cluster: no cluster, but '
+# TF_CONFIG, as a value or as text, and the message after `TF_CONFIG: `, up to its remedy.
+BAD = [
+    ('{"cluster": ', 'it must be JSON: Expecting value'),
+    ('[' * 100000, 'it must be JSON: '),
+    ([1], 'it must be a JSON object: a list: give {"cluster": '),
+    *(({'cluster': cluster, 'task': WORKER_0}, message) for cluster, message in (
+        (['a:1'], 'cluster must be an object: a list'),
+        ({'worker': 'a:1'}, LISTS + 'cluster.worker="a:1"'),
+        ({'ps': {}}, LISTS + 'cluster.ps=an empty object'),
+        ({'worker': [], 'ps': []}, 'a cluster must have a chief or a worker: cluster has neither'),
+        ({'ps': ['a:1']}, 'a cluster must have a chief or a worker: cluster has neither'),
+        ({'chief': ['a:1'], 'master': ['b:1']},
+         'a cluster can have only one chief: cluster.chief has 2 addresses: keep one'),
+        ({'worker': ['w:1'], 'evaluator': ['a:1', 'b:1']},
+         'a cluster can have only one evaluator: cluster'),
+        ({'wrkr': ['a:1']}, 'unknown task type: cluster.wrkr: choose from chief, w'),
+        ({'worker': [1]}, HOST_PORT + 'cluster.worker[0]=1'),
+        ({'worker': ['a' * 99]}, HOST_PORT + 'cluster.worker[0]=' + 'a' * 60 + '...: give'),
+        ({'worker': ['a']}, HOST_PORT + 'cluster.worker[0]=a: give'),
+        *(({'worker': [address]}, HOST_PORT + 'cluster.worker[0]=' + json.dumps(address))
+          for address in (':1', 'a:x', 'a b:1', 'a:1\n', '::1:2222', '[zz]:22', 'grpc://a:1')),
+        *(({'worker': [address]}, 'a port is out of range: cluster.worker[0]="{}"'.format(address))
+          for address in ('a:0', 'a:65536')),
+        ({'worker': ['a:2', 'a:2']}, OWN + 'cluster.worker[1]=a:2, the same as cluster.worker[0]: '
+         'change one of the two addresses'),
+        ({'worker': ['a:2'], 'ps': ['A:02']}, OWN + 'cluster.ps[0]=A:02, the same as'),
+        ({'worker': ['[::1]:2', '[0::1]:2']}, OWN + 'cluster.worker[1]=[0::1'))),
+    *(({'cluster': WORKERS, 'task': task}, message) for task, message in (
+        ('worker', 'task must be an object: worker'),
+        ({}, 'task must have a type and an index: task.type is missing'),
+        ({'type': 'worker'}, 'task must have a type and an index: task.index is missing'),
+        ({'type': 'master', 'index': 0}, NOT_IN + 'task.type=chief, and cluster has worker: add'),
+        ({'type': 'wrkr', 'index': 0}, 'unknown task type: task.type=wrkr: choo'),
+        ({'type': ['worker'], 'index': 0}, 'unknown task type: task.type=a list'),
+        ({'type': 'worker', 'index': 2},
+         NOT_IN + 'task.type=worker task.index=2: give an index from 0 to 1'),
+        ({'type': 'worker', 'index': -1}, NOT_IN + 'task.type=worker task.index=-1'),
+        ({'type': 'evaluator', 'index': 1}, NOT_IN + 'task.type=evaluator task.index=1'),
+        *(({'type': 'worker', 'index': index}, INDEX + 'task.index=' + shown) for index, shown in (
+            ('0x1', '0x1'), ('1\n', '"1\\n"'), ('-1', '-1'), (1.0, '1.0'), (True, 'true'),
+            ({}, 'an empty object'))))),
+    *((config, NO_CLUSTER + shown + ': give') for config, shown in (
+        ({'task': {'type': 'worker', 'index': 1}}, 'task.type=worker, task.index=1'),
+        ({'task': {'type': 'chief', 'index': 0}, 'cluster': {}}, 'task.type=chief, task.index=0'),
+        ({'task': {'type': 'ps'}}, 'task.type=ps'),
+        ({'task': {'index': []}}, 'task.index=an empty list'),
+        ({'task': WORKER_0, 'sparseCluster': {}},
+         'task.type=worker, task.index=0, unknown field sparseCluster'),
+        ({'cluster ': WORKERS}, 'unknown field "cluster "'))),
+]
+
+
+@pytest.mark.parametrize('config, message', BAD, ids=[message[:60] for _, message in BAD])
+def test_bad(config, message):
+  with pytest.raises(UserError) as caught:
+    tf_config.parse_cluster(
+        {'TF_CONFIG': config if isinstance(config, str) else json.dumps(config)})
+  assert str(caught.value).startswith('TF_CONFIG: ' + message)
+  assert len(str(caught.value).splitlines()) == 1
+
+
+ANYTHING = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=10)
+ADDRESS = st.from_regex(r'\[?[a-z:.]{1,4}\]?:[0-9]{1,6}') | ANYTHING
+KIND = st.sampled_from((*tf_config.TASK_TYPES, 'master', 'x'))
+NEARLY = st.fixed_dictionaries({
+    'cluster': st.dictionaries(KIND, st.lists(ADDRESS, max_size=3) | ANYTHING, max_size=4),
+    'task': st.fixed_dictionaries({'type': KIND | ANYTHING,
+                                   'index': st.integers(-1, 3) | ANYTHING}) | ANYTHING})
+
+
+@settings(deadline=None)
+@given(ANYTHING | NEARLY)
+def test_any_value_gives_a_cluster_or_a_user_error(config):
+  try:
+    cluster = tf_config.parse_cluster({'TF_CONFIG': json.dumps(config)})
+  except UserError as error:
+    assert str(error).startswith('TF_CONFIG: ') and len(str(error).splitlines()) == 1
+    return
+  if cluster is not None:
+    assert cluster.chief in cluster.members
+    assert cluster.task in (*cluster.members, Task('evaluator', 0))
+
+
+def test_the_port_and_the_host_names_are_checked(monkeypatch):
+  with socket.socket() as listener, socket.socket() as free:
+    for each in (listener, free):
+      each.bind(('127.0.0.1', 0))
+    listener.listen(1)
+    taken, own = (each.getsockname()[1] for each in (listener, free))
+    free.close()
+    here = 'localhost:{}'.format(taken)
+    # Another's port may be taken, one's own name need not have an address, and an evaluator needs
+    # no port.
+    for ready in (read({'worker': ['no.such.host.invalid:{}'.format(own), here]}),
+                  read({'worker': [here]}, 'evaluator')):
+      tf_config.check_network(ready)
+    for shown in ('process {} ('.format(os.getpid()), 'Address already in use'):
+      with pytest.raises(UserError) as caught:
+        tf_config.check_network(read({'worker': [here]}))
+      assert str(caught.value).startswith('TF_CONFIG: the port of this task cannot be opened: '
+                                          'cluster.worker[0]={} ({}'.format(here, shown))
+      monkeypatch.setattr(network, 'listening_process', lambda port: '')  # As of another user.
+    for host in ('no.such.host.invalid', 'a..b'):
+      with pytest.raises(tf_config.UnresolvedHost, match=r'a host name cannot be resolved: '
+                         r'cluster.ps\[0\]={}:1 '.format(host)):
+        tf_config.check_network(read({'worker': ['localhost:{}'.format(own)], 'ps': [host + ':1']}))
+
+
+def test_waits_until_a_host_has_an_address(monkeypatch):
+  now = [0.]
+
+  def check_network(unused_cluster):
+    if now[0] < known_at:
+      raise tf_config.UnresolvedHost('a host name cannot be resolved', 'x', 'correct it')
+
+  def sleep(secs):
+    now[0] += secs
+
+  monkeypatch.setattr(tf_config, 'check_network', check_network)
+  known_at = 5
+  worker.wait_for_network(read(WORKERS), 60, lambda: now[0], sleep)
+  assert now == [5]
+  known_at = 1000
+  with pytest.raises(tf_config.UnresolvedHost):
+    worker.wait_for_network(read(WORKERS), 60, lambda: now[0], sleep)
+  assert 60 < now[0] - 5 <= 62

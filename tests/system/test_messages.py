@@ -1,0 +1,143 @@
+"""What a process says: its streams, log, phases, progress bars and last words, and its age."""
+
+import itertools
+import logging
+import os
+import subprocess
+import sys
+import threading
+import types
+from unittest import mock
+
+import pytest
+from conftest import ROOT
+
+from estimator_train.system import logs, progress, signals
+from estimator_train.system.start_up import START_TIME_VARIABLE, StartUpTimer, process_age_secs
+
+LOG = logging.getLogger('estimator_train')
+FULL = 'error: cannot write to standard output: No space left on device: free some space, or '
+CLOSED = 'error: standard output is closed, so that the result would be lost: '
+
+
+def shell(command):
+  """Runs a command of Bash in which $RUN is the program."""
+  return subprocess.run(
+      ['bash', '-c', command], cwd=str(ROOT), timeout=120, stdout=subprocess.PIPE,
+      stderr=subprocess.PIPE, universal_newlines=True,
+      env=dict(os.environ, RUN=sys.executable + ' -m estimator_train'))
+
+
+@pytest.mark.parametrize('command, code, err', [
+    ('$RUN --help >&-', 2, CLOSED), ('$RUN.launcher.local_cluster >&-', 2, CLOSED),
+    ('$RUN.launcher.with_tensorboard >&-', 2, CLOSED), ('$RUN --help >/dev/full', 2, FULL),
+    ('$RUN --help 1</dev/null', 2, 'error: cannot write to standard output: Bad file descriptor'),
+    ('$RUN --mode=doctor --num_gpus=x >/dev/full', 2, 'error: --num_gpus must be'),
+    ('$RUN --no_such_flag 2>/dev/full', 2, ''), ('$RUN --no_such_flag >&- 2>&- <&-', 2, ''),
+    ('$RUN --help >/dev/full 2>/dev/full', 2, ''), ('$RUN --no_such_flag 2> >(:)', 2, '')])
+def test_the_code_says_whether_the_result_is_lost(command, code, err):
+  done = shell(command)
+  assert done.returncode == code and done.stderr.startswith(err)
+  assert len(done.stderr.splitlines()) == bool(err)
+
+
+@pytest.mark.parametrize('streams', ['2>&-', '2>/dev/full'])
+def test_messages_are_lost_and_results_are_not(streams):
+  program = ('import os, sys, logging; from estimator_train.system import logs; '
+             'logs.prepare_streams(); logs.set_up(0); print(sys.stderr.isatty(), '
+             'os.open(os.devnull, os.O_RDONLY) > 2, os.get_inheritable(2)); '
+             'logging.getLogger("estimator_train").info("a message"); '
+             'os.system("echo of a child >&2"); print("result", file=sys.stdout)')
+  done = shell('{} -c \'{}\' <&- {}'.format(sys.executable, program, streams))
+  assert (done.returncode, done.stdout) == (0, 'False True True\nresult\n')
+
+
+def test_a_message_is_one_line_whatever_it_contains(capsys):
+  logs.set_up(1)
+  for text, line in (
+      ('a class\x1b[2J', r'a class\x1b[2J'), ('a\nerror: forged\r\n', r'a\nerror: forged\r\n'),
+      ('\x9b0m\u202egpj\u2028', r'\x9b0m\u202egpj\u2028'), ('Katze, \u00e9, \u732b', None),
+      ('\udcff.png', r'\udcff.png'), ('C:\\temp', None)):
+    LOG.getChild('cluster').info('%s', text)
+    assert capsys.readouterr().err == (line or text) + '\n'
+  LOG.warning('%s', ', '.join(map(str, range(10000))))
+  (line,) = capsys.readouterr().err.splitlines()
+  assert len(line) < 1100 and line.startswith('warning: 0, 1, 2') and line.endswith('9998, 9999')
+  LOG.debug('a\tb', exc_info=ValueError('odd'))
+  assert capsys.readouterr().err == 'a\\tb\nValueError: odd\n'
+
+
+def test_the_last_message_and_the_code_of_a_lost_task(monkeypatch, capsys):
+  codes = []
+  monkeypatch.setattr(signals.os, '_exit', codes.append)
+  signals.exit_now('lost worker 1:\nits connection ended')
+  assert codes == [138] and capsys.readouterr().err == 'lost worker 1: its connection ended\n'
+
+
+def test_a_long_phase_is_logged_again_and_again(monkeypatch, caplog):
+  lines, are_there, before = [], threading.Event(), threading.active_count()
+  handler = logging.Handler()
+  handler.emit = lambda record: lines.append(record.getMessage()) or (
+      len(lines) >= 3 and are_there.set())
+  monkeypatch.setattr(LOG, 'handlers', [handler])
+  caplog.set_level(logging.INFO, LOG.name)
+  with progress.Phase('building the model', lambda: itertools.repeat(0.)):
+    assert are_there.wait(60)
+  assert lines[0] == 'building the model' and threading.active_count() == before
+  assert set(lines[1:]) <= {'building the model: {} s so far'.format(secs) for secs in range(60)}
+  del lines[:]
+  phase = progress.Phase('preparing the data')  # A short one, which ends twice.
+  phase.end()
+  phase.end()
+  assert lines == ['preparing the data']
+  caplog.set_level(logging.WARNING, LOG.name)
+  with progress.Phase('building the model'):
+    assert threading.active_count() == before  # No thread without a log.
+  assert list(itertools.islice(progress._default_intervals(), 7)) == [2.] * 5 + [10.] * 2
+
+
+def use_bar(**options):
+  """Uses a progress bar, and returns whether it is shown."""
+  with progress.make_progress_bar(total=4, desc='filling', **options) as bar:
+    bar.update(4)
+    return not bar.disable
+
+
+def test_progress_bars(capsys, monkeypatch, jupyter_kernel):
+  assert progress.is_shown() and use_bar(leave=False)  # In a notebook.
+  assert capsys.readouterr().err.splitlines()[-1].startswith('filling: 100%')
+  widget = mock.MagicMock()
+  monkeypatch.setitem(sys.modules, 'ipywidgets', types.ModuleType('ipywidgets'))
+  monkeypatch.setitem(sys.modules, 'tqdm.notebook', types.SimpleNamespace(tqdm=widget))
+  use_bar(leave=False)
+  widget.assert_called_once_with(total=4, desc='filling', leave=True)
+  del jupyter_kernel.kernel  # As IPython on a terminal.
+  assert not use_bar() and not progress.is_shown() and capsys.readouterr() == ('', '')
+  monkeypatch.setattr(sys.stderr, 'isatty', lambda: True)
+  for leave in (True, False):
+    assert progress.is_shown() and use_bar(leave=leave)
+    shown = capsys.readouterr().err
+    assert 'filling: ' in shown and ('100%' in shown) == leave
+
+
+@pytest.mark.skipif(not os.path.exists('/proc/uptime'), reason='only Linux has /proc/uptime')
+def test_the_age_of_the_process_leaves_out_the_set_up_before_it(monkeypatch):
+  with open('/proc/uptime') as file:
+    uptime = float(file.read().split()[0])
+  first = process_age_secs()
+  assert 0 < first <= process_age_secs() < 24 * 3600
+  monkeypatch.setenv(START_TIME_VARIABLE, str(uptime - 0.001))
+  assert process_age_secs() < first
+  # A process that was started later than the time in its environment uses its own start.
+  monkeypatch.setenv(START_TIME_VARIABLE, '1')
+  assert first <= process_age_secs() < uptime
+
+
+def test_parts_of_the_start_add_up():
+  now = iter([100., 101., 103., 103.5, 110.])
+  start_up = StartUpTimer(clock=lambda: next(now), process_age=lambda: 2.5)
+  for part in ('data', 'model', 'data'):
+    start_up.end_phase(part)
+  start_up.end_first_step(4.)
+  assert list(start_up.secs.items()) == [('import', 2.5), ('data', 1.5), ('model', 2.),
+                                         ('first_batch', 4.), ('first_step', 2.5)]

@@ -1,0 +1,68 @@
+"""Stop signals: none is lost, each is answered once, and one that is ignored stays ignored."""
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+
+import pytest
+from conftest import ROOT
+
+from estimator_train.system import signals
+
+# Runs the program with another `modes.run`.
+PROGRAM = '''
+import os, runpy, signal, threading, time
+from estimator_train import modes
+from estimator_train.system import signals
+signals._STOP_TIMEOUT_SECS = {timeout}
+class Finalized:
+  def __del__(self):
+    stop()
+def stop():
+  os.kill(os.getpid(), signal.{name})
+  time.sleep(.01)
+def run(settings):
+{body}
+  return {{}}
+modes.run = run
+runpy.run_module('estimator_train', run_name='__main__')
+'''
+BODIES = {
+    'raised': 'stop()',
+    'in a finalizer': 'Finalized()',
+    'in a callback of importlib':
+        'import importlib._bootstrap as bootstrap, types\nreal = bootstrap._imp\n'
+        'lock = bootstrap._get_module_lock("a")\n'
+        'def acquire():\n  bootstrap._imp = real\n  real.acquire_lock()\n  stop()\n'
+        'bootstrap._imp = types.SimpleNamespace(acquire_lock=acquire)\ndel lock',
+    'discarded': 'try: stop()\nexcept BaseException: pass\ntime.sleep(60)',
+    'replaced': 'try: stop()\nexcept BaseException as error:\n'
+                '  raise SystemError("returned a result with an error set") from error',
+    'hanging': 'while True:\n  try:\n    stop()\n    time.sleep(60)\n'
+               '  except BaseException: pass'}
+
+
+@pytest.mark.parametrize('name, how', [
+    *(('SIGTERM', how) for how in BODIES), ('SIGINT', 'discarded'), ('SIGINT', 'replaced'),
+    ('SIGHUP', 'raised')])
+def test_no_signal_is_lost(name, how):
+  code = PROGRAM.format(name=name, body=textwrap.indent(BODIES[how], '  '),
+                        timeout=.5 if how == 'hanging' else 60)
+  done = subprocess.run([sys.executable, '-c', code, '--mode=doctor'], cwd=str(ROOT),
+                        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                        universal_newlines=True, timeout=50)
+  assert done.returncode == 128 + signal.Signals[name], done.stderr
+  assert done.stderr.splitlines() == [name + ': stopping', 'stopped by ' + name]
+  assert done.stdout == ''
+
+
+def test_an_ignored_signal_stays_ignored():
+  """As nohup wants it."""
+  signal.signal(signal.SIGHUP, signal.SIG_IGN)
+  signals.install_handlers()
+  with signals.SignalState() as state:
+    state.begin()
+    os.kill(os.getpid(), signal.SIGHUP)
+    assert state.stop_signum is None

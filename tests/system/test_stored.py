@@ -1,0 +1,189 @@
+"""Files that the program has written for itself: however they are damaged, it goes on."""
+
+import gzip
+import json
+import os
+from unittest import mock
+
+import numpy as np
+import pytest
+
+from estimator_train.data import array_cache, bad_images, record_index, user_datasets
+from estimator_train.errors import UserError
+from estimator_train.modes.scaling import points
+from estimator_train.reports import learning_curves, page
+from estimator_train.run_dir.run_files import RunDir
+from estimator_train.settings import Settings, groups
+from estimator_train.system import atomic, stored
+from estimator_train.training.checkpoints import best_checkpoint, initial_weights
+from estimator_train.training.evaluation import early_stopping
+
+
+def _change(change):
+  return lambda path: path.write_bytes(change(path.read_bytes()))
+
+
+def _replace(make):
+  """Returns a function that puts something else in the place of a file."""
+  return lambda path: path.unlink() or make(path)
+
+
+def _flip(content, index, bits):
+  return content[:index] + bytes([content[index] ^ bits]) + content[index + 1:]
+
+
+DAMAGES = {
+    'truncated': _change(lambda content: content[:len(content) // 2]),
+    'a byte less': _change(lambda content: content[:-2]),
+    'flipped at the start': _change(lambda content: _flip(content, 0, 1)),
+    'flipped': _change(lambda content: _flip(content, len(content) // 2, 0xff)),
+    'zeros': _change(lambda content: bytes(len(content))),
+    'empty': lambda path: path.write_bytes(b''),
+    'other JSON': lambda path: path.write_text('[[["a", {}]], null]'),
+    'deep JSON': lambda path: path.write_text('[' * 100000),
+    'gzip': lambda path: path.write_bytes(gzip.compress(b'other')),
+    'a folder': _replace(lambda path: path.mkdir() or (path / 'x').mkdir()),
+    'a FIFO': _replace(lambda path: os.mkfifo(str(path))),
+    'a loop': _replace(lambda path: path.symlink_to(path.name)),
+    'a device': _replace(lambda path: path.symlink_to('/dev/zero')),
+}
+# Text in which a flipped bit is still text.
+_TEXT_DAMAGES = {'truncated', 'a byte less', 'flipped at the start', 'flipped', 'other JSON',
+                 'deep JSON'}
+
+
+def _read_record_index(folder, monkeypatch):
+  data = folder / 'data'
+  if not data.exists():
+    data.write_bytes(b''.join(record_index.frame(b'x' * size) for size in range(9)))
+  os.utime(str(data), (1, 1))
+  monkeypatch.setenv('XDG_CACHE_HOME', str(folder))
+  record_index._load_index.cache_clear()
+  index = record_index.load_index((bytes(data),))
+  return index.lengths.tolist(), index.first_records.tolist()
+
+
+def _read_array(folder, monkeypatch):
+  return array_cache.load_array(str(folder), 'a', (50, 4), np.uint8,
+                                lambda array: array.fill(7)).tolist()
+
+
+def _count_examples(folder, monkeypatch):
+  monkeypatch.setattr(user_datasets, '_count', lambda make_dataset: 123)
+  return user_datasets._count_once(_count_examples, str(folder))
+
+
+def _find_bad_images(folder, monkeypatch):
+  monkeypatch.setattr(bad_images, 'find_undecodable', lambda source: [(3, 'truncated')])
+  source = mock.Mock(**{'cache_key.return_value': 'key'})
+  return bad_images._find_undecodable_cached(source, 'train', str(folder))
+
+
+DERIVED = {'estimator_train/record_index/*.npz': _read_record_index, 'a.npy': _read_array,
+           'example_counts.json': _count_examples, 'skipped_images.json': _find_bad_images}
+
+
+@pytest.mark.parametrize('pattern', DERIVED)
+def test_a_derived_file_is_made_again(tmp_path, monkeypatch, caplog, pattern):
+  read = DERIVED[pattern]
+  expected = read(tmp_path, monkeypatch)
+  (path,) = tmp_path.glob(pattern)
+  for name, damage in DAMAGES.items():
+    assert not caplog.clear() and read(tmp_path, monkeypatch) == expected, name
+    assert not caplog.records and path.is_file(), name
+    damage(path)
+    assert read(tmp_path, monkeypatch) == expected, name
+    assert '{} cannot be used'.format(path) in caplog.text, name
+
+
+def test_an_unreadable_file(tmp_path, monkeypatch, caplog):
+  """The superuser can read every file."""
+  monkeypatch.setattr(stored.os, 'open', mock.Mock(side_effect=PermissionError(13, 'Not allowed')))
+  assert stored.load_or_warn(str(tmp_path / 'a'), stored.parse_text, 'so what') is None
+  assert caplog.messages == ['{} cannot be used (Not allowed): so what'.format(tmp_path / 'a')]
+
+
+def test_the_cache_is_reused_where_it_was_copied_and_made_over_anything(
+    tmp_path, monkeypatch, caplog):
+  for name in ('a FIFO', 'a folder', 'a loop'):
+    (tmp_path / name).mkdir()
+    (tmp_path / name / 'a.npy.part').write_text('')
+    DAMAGES[name](tmp_path / name / 'a.npy.part')
+    assert _read_array(tmp_path / name, monkeypatch)[49] == [7] * 4
+  caplog.clear()
+  os.utime(str(tmp_path / name / 'a.npy'), (5, 5))
+  _read_array(tmp_path / name, monkeypatch)
+  assert not caplog.records
+
+
+RULES = Settings(model_dir='x', train_steps=1, early_stopping_steps=5)[groups.Evaluation]
+POINT = points.Point(points.CPU, 1, points.BOTH, points.REAL, 1)
+
+
+def _read_points(folder):
+  return points.read_completed_points([POINT], str(folder))
+
+
+# What is read from a damaged file.
+STATE = {
+    'batch_sizes.json': ('[[0, 10]]', lambda folder: RunDir(folder).examples_seen(3, 7), 21),
+    'best/best.json': ('{"checkpoint": "3/model.ckpt-3", "global_step": 3, "last_evaluated": 3}',
+                       best_checkpoint.read_best, None),
+    'stopped.json': ('{"global_step": 3, "why": "x"}', lambda folder: (
+        early_stopping.read_stop_reason(RunDir(folder), RULES, 3)), None),
+    'fingerprint.txt': ('--model=a --seed=1\n', initial_weights._read_fingerprint, None),
+    'scaling.json': ('{"table": []}', lambda folder: page.read_page_data(folder).scaling, {}),
+    'events.out.tfevents.1': ('x', lambda folder: (
+        learning_curves.read_learning_curves(folder)['train_loss']), []),
+    'points/{}/throughput.json'.format(POINT.name): ('{"steady_examples_per_sec": 1}',
+                                                     _read_points, []),
+    'points/{}/done.json'.format(POINT.name): ('{"secs": 1}', _read_points, []),
+}
+
+
+@pytest.mark.parametrize('name', STATE)
+def test_a_damaged_record_is_reported(tmp_path, caplog, name):
+  content, read, expected = STATE[name]
+  for kind, damage in DAMAGES.items():
+    folder = tmp_path / kind
+    path = folder / name
+    path.parent.mkdir(parents=True)
+    path.write_text(content)
+    damage(path)
+    found = read(str(folder))
+    assert found == expected or path.suffix == '.txt' and kind in _TEXT_DAMAGES, kind
+    is_lenient = path.suffix == '.txt' or 'events' in name  # Only regular files are checked.
+    assert '{} cannot be used'.format(path) in caplog.text or is_lenient and path.is_file(), kind
+
+
+def test_damaged_flags_and_class_names_are_errors(tmp_path):
+  for name in ('flags.txt', 'labels.txt'):
+    for damage in sorted(set(DAMAGES) - _TEXT_DAMAGES):
+      folder = tmp_path / '{} {}'.format(name, damage)
+      folder.mkdir()
+      (folder / name).write_text('a\n')
+      DAMAGES[damage](folder / name)
+      run_dir = RunDir(str(folder))
+      with pytest.raises(UserError, match='a file in --model_dir is damaged: .*' + name):
+        print(run_dir.flags(), run_dir.class_names())
+
+
+def test_files_have_their_name_only_when_they_are_whole(tmp_path, monkeypatch):
+  path = tmp_path / 'a.json'
+  value = {'text': 'T-shirt/"top"', 'matrix': [[1, 2], [3, 4]], 'nothing': None}
+  atomic.write_json(str(path), value)
+  with pytest.raises(ValueError):
+    atomic.write_json(str(path), {'rate': float('nan')})
+  monkeypatch.setattr(os, 'fsync', mock.Mock(side_effect=OSError(28, 'full')))
+  with pytest.raises(OSError, match='full'):
+    atomic.write_text(str(path), 'new')
+  assert json.loads(path.read_text()) == value and os.listdir(str(tmp_path)) == ['a.json']
+
+
+def test_cells_that_spreadsheets_would_take_for_formulas():
+  for value in ('=1+1', '+1-1', '-2+3+cmd|\' /C calc\'!A0', '@SUM(A1)', '\t=1', '\r=1', '\uff1d1',
+                '-x', '--flag'):
+    assert atomic.csv_cell(value) == "'" + value
+  for value in (-0.5, 3, None, True, '-0.5', '+7', '-1e-05', '-inf', '', '-', 'a=b', ' =1', "'=1",
+                'x.png'):
+    assert atomic.csv_cell(value) is value

@@ -199,28 +199,29 @@ def _run(settings: Settings, mode: str) -> Dict[str, Any]:
 
   with naming_keywords():
     settings = settings.for_mode(mode)
-    worker = _make_single_worker(settings.devices)
+    process = _single_process(settings.devices)
     with caller_state.restored_process_state(settings.run.verbosity):
       # When step_timeout_secs expires, the program ends its process. This process belongs to the
       # caller, so the timeout is disabled.
-      return modes.run(settings.evolve(step_timeout_secs=0), worker)
+      return modes.run(settings.evolve(step_timeout_secs=0), process)
 
 
-def _make_single_worker(settings: groups.Devices) -> Any:
-  """Returns the Worker of this process, which must be the only task of the run.
+def _single_process(settings: groups.Devices) -> Any:
+  """Returns this process, which must be the only task of the run.
 
   Raises:
     UserError: TF_CONFIG describes several tasks. The process of a task ends when another task is
       lost, so a task cannot run in the user's process.
   """
-  from estimator_train.distribution import tf_config, worker as workers
+  from estimator_train.distribution import tf_config
+  from estimator_train.distribution.process import this_process
 
-  worker = workers.make_worker(os.environ, settings.distribution_strategy)
-  if worker.cluster is not None and len(worker.cluster.members) > 1:
+  process = this_process(os.environ, settings.distribution_strategy)
+  if process.cluster is not None and len(process.cluster.members) > 1:
     raise UserError('the functions of estimator_train cannot run in a cluster of several tasks',
-                    'TF_CONFIG has ' + tf_config.describe_task_counts(worker.cluster),
+                    'TF_CONFIG has ' + tf_config.describe_task_counts(process.cluster),
                     'run python -m estimator_train, or unset TF_CONFIG')
-  return worker
+  return process
 
 
 class _Package(types.ModuleType):

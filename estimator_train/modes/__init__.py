@@ -7,8 +7,7 @@ import os
 import sys
 from typing import Any, ContextManager, Dict, Optional
 
-from estimator_train.distribution import worker as workers
-from estimator_train.distribution.worker import Worker
+from estimator_train.distribution.process import Process, this_process
 from estimator_train.run_dir import disk_errors, run_lock
 from estimator_train.run_dir.run_files import RunDir
 from estimator_train.settings import Settings, groups
@@ -23,20 +22,20 @@ _READ_ONLY_MODES = ('predict', 'export', 'download', 'doctor', 'write_tfrecords'
 _MODES_WITHOUT_TENSORFLOW = ('download', 'doctor', 'scaling', 'reproduce', 'report')
 
 
-def run(settings: Settings, worker: Optional[Worker] = None) -> Dict[str, Any]:
+def run(settings: Settings, process: Optional[Process] = None) -> Dict[str, Any]:
   """Runs the mode that the settings name, and locks `model_dir` if the mode writes to this folder.
 
   Args:
     settings: settings of the run.
-    worker: role of this process in the cluster; None: the role that TF_CONFIG specifies.
+    process: role of this process in the cluster; None: the role that TF_CONFIG specifies.
 
   Returns:
     The result of the mode.
   """
   # Errors in TF_CONFIG are reported before the import of TensorFlow, which takes seconds.
-  if worker is None and settings.run.trains:
-    worker = workers.make_worker(os.environ, settings.devices.distribution_strategy)
-  with _lock(settings.run, worker):
+  if process is None and settings.run.trains:
+    process = this_process(os.environ, settings.devices.distribution_strategy)
+  with _lock(settings.run, process):
     previous_save_time_ns = (
         RunDir(settings.run.model_dir).last_save_time_ns() if settings.run.model_dir else None)
     module_name = _MODULE_NAMES.get(settings.run.mode, settings.run.mode)
@@ -44,7 +43,7 @@ def run(settings: Settings, worker: Optional[Worker] = None) -> Dict[str, Any]:
       with _import_phase(settings.run.mode):
         module = _import_without_gc('estimator_train.modes.' + module_name)
       with _without_deprecation_checks(settings.run.verbosity):
-        return module.run(settings, worker) if settings.run.trains else module.run(settings)
+        return module.run(settings, process) if settings.run.trains else module.run(settings)
     except Exception as error:
       translated = disk_errors.translate_error(error, settings, previous_save_time_ns)
       if translated is None:
@@ -67,14 +66,14 @@ def _without_deprecation_checks(verbosity: int) -> ContextManager[Any]:
   return sessions.without_deprecation_checks()
 
 
-def _lock(settings: groups.Run, worker: Optional[Worker]) -> ContextManager[Any]:
+def _lock(settings: groups.Run, process: Optional[Process]) -> ContextManager[Any]:
   """Returns a context that locks `model_dir` if this process writes to the folder.
 
   Args:
     settings: the flags of the group `run`.
-    worker: role of this process in the cluster; None if the mode does not train.
+    process: role of this process in the cluster; None if the mode does not train.
   """
-  is_reader = settings.mode in _READ_ONLY_MODES or (worker is not None and not worker.is_chief)
+  is_reader = settings.mode in _READ_ONLY_MODES or (process is not None and not process.is_chief)
   if is_reader or not settings.model_dir:
     return contextlib.ExitStack()
   return run_lock.locked(settings.model_dir)

@@ -4,7 +4,12 @@ import functools
 from typing import Any, Dict, Optional
 
 from estimator_train.distribution.engines import parameter_server
-from estimator_train.distribution.worker import EVALUATOR, PARAMETER_SERVER, SINGLE_WORKER, Worker
+from estimator_train.distribution.process import (
+  EVALUATOR,
+  PARAMETER_SERVER,
+  SINGLE_PROCESS,
+  Process,
+)
 from estimator_train.exporting import export as exports, h5_model
 from estimator_train.reports import evaluation, learning_curves, page, throughput
 from estimator_train.settings import Settings
@@ -15,18 +20,18 @@ from estimator_train.training.run import Run, open_run
 from estimator_train.training.trainer import Outcome, raise_if_stopped, train
 
 
-def run(settings: Settings, worker: Worker = SINGLE_WORKER) -> Dict[str, Any]:
+def run(settings: Settings, process: Process = SINGLE_PROCESS) -> Dict[str, Any]:
   """Performs the role of this process in the run, and returns the result of the mode."""
-  if worker.role == PARAMETER_SERVER:
-    return parameter_server.serve_variables(settings, worker)
+  if process.role == PARAMETER_SERVER:
+    return parameter_server.serve_variables(settings, process)
   signals = SignalState()
-  run = open_run(settings, worker)  # The devices, the checkpoint to resume from, and the data.
+  run = open_run(settings, process)  # The devices, the checkpoint to resume from, and the data.
   model = prepare(run)  # Compiled, with initial weights, and converted to an Estimator.
   loop = _make_evaluation_loop(run, model, signals)
-  if worker.role == EVALUATOR:
+  if process.role == EVALUATOR:
     assert loop is not None
     return loop.evaluate_new_checkpoints(run.stop_step)
-  if not worker.is_chief:
+  if not process.is_chief:
     return _train_as_worker(run, model, signals)
   exports.make_export_dir(settings.export)
   with signals:
@@ -40,10 +45,10 @@ def run(settings: Settings, worker: Worker = SINGLE_WORKER) -> Dict[str, Any]:
 
 def _make_evaluation_loop(run: Run, model: Model, signals: SignalState) -> Optional[EvaluationLoop]:
   """Makes the evaluation loop of this process; returns None if this process does not evaluate."""
-  worker = run.engine.worker
+  process = run.engine.process
   # In a cluster with an evaluator task, the chief does not evaluate.
-  evaluates = worker.is_chief and run.settings.run.evaluates and not worker.has_evaluator
-  if not evaluates and worker.role != EVALUATOR:
+  evaluates = process.is_chief and run.settings.run.evaluates and not process.has_evaluator
+  if not evaluates and process.role != EVALUATOR:
     return None
   write_report = functools.partial(evaluation.write_evaluation_report, run.settings.run,
                                    run.data.dataset.labels)
@@ -58,7 +63,7 @@ def _train_as_worker(run: Run, model: Model, signals: SignalState) -> Dict[str, 
         run.settings.reporting, run.conditions, outcome.timing))
   raise_if_stopped(outcome, signals)
   return dict(throughput.training_result(run.settings.run, outcome.timing),
-              task=run.engine.worker.name)
+              task=run.engine.process.name)
 
 
 def _report(run: Run, outcome: Outcome, signals: SignalState,

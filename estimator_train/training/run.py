@@ -11,7 +11,7 @@ from estimator_train.data.description import DataSet
 from estimator_train.distribution.devices import find_devices, prepare_devices
 from estimator_train.distribution.engines import make_engine
 from estimator_train.distribution.engines.engine import Engine
-from estimator_train.distribution.worker import SINGLE_WORKER, Worker
+from estimator_train.distribution.process import SINGLE_PROCESS, Process
 from estimator_train.errors import UserError, join_items
 from estimator_train.run_dir.run_files import RunDir
 from estimator_train.settings import Settings, groups, total_train_steps
@@ -74,12 +74,12 @@ class Run(NamedTuple):
     return {'skipped_images': [image._asdict() for image in self.data.skipped_images]}
 
 
-def open_run(settings: Settings, worker: Worker = SINGLE_WORKER) -> Run:
+def open_run(settings: Settings, process: Process = SINGLE_PROCESS) -> Run:
   """Finds the devices and the checkpoint, checks and counts the data, and computes the last step.
 
   Args:
     settings: the settings of the run.
-    worker: the role of this process in the run.
+    process: the role of this process in the run.
 
   Raises:
     PeerLost: this process is the evaluator, and the chief has not saved a checkpoint in time.
@@ -88,10 +88,10 @@ def open_run(settings: Settings, worker: Worker = SINGLE_WORKER) -> Run:
   start_up = StartUpTimer()
   run_dir = RunDir(settings.run.model_dir)
   tf.logging.set_verbosity(tf.logging.INFO if settings.run.verbosity > 0 else tf.logging.ERROR)
-  _check_early_stopping_flags(settings.evaluation, worker)
-  devices = find_devices(settings.devices, worker.local_rank)
+  _check_early_stopping_flags(settings.evaluation, process)
+  devices = find_devices(settings.devices, process.local_rank)
   prepare_devices(settings.devices, devices, settings.run.trains)
-  engine = make_engine(settings, worker, devices)
+  engine = make_engine(settings, process, devices)
   start = find_start(settings, run_dir, engine)
   with Phase('preparing the data'):
     dataset = _obtain_dataset(settings)
@@ -111,9 +111,9 @@ def open_run(settings: Settings, worker: Worker = SINGLE_WORKER) -> Run:
   return Run(settings, run_dir, engine, start, data, stop_step, schedule, start_up)
 
 
-def _check_early_stopping_flags(settings: groups.Evaluation, worker: Worker) -> None:
+def _check_early_stopping_flags(settings: groups.Evaluation, process: Process) -> None:
   """Raises a UserError if early stopping is requested although an evaluator task evaluates."""
-  if worker.has_evaluator and (settings.early_stopping_steps or settings.stop_at_accuracy):
+  if process.has_evaluator and (settings.early_stopping_steps or settings.stop_at_accuracy):
     raise UserError('a task of type evaluator cannot stop the training',
                     '--early_stopping_steps or --stop_at_accuracy with an evaluator in TF_CONFIG',
                     'remove the evaluator, so that the chief evaluates, or omit these flags')

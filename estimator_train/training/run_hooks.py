@@ -51,7 +51,7 @@ class RunHooks:
   def __init__(self, run: Run, model: Model, signals: SignalState,
                evaluate_latest: Optional[EvaluateLatest]) -> None:
     settings, stop_step, engine = run.settings, run.stop_step, run.engine
-    is_chief = engine.worker.is_chief
+    is_chief = engine.process.is_chief
     event_dir = run.run_dir.path if is_chief else None
     if event_dir is not None:
       estimator_patches.open_event_file(event_dir)

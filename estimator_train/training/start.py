@@ -6,7 +6,7 @@ from typing import NamedTuple, Optional
 import tensorflow.compat.v1 as tf
 
 from estimator_train.distribution.engines.engine import Engine
-from estimator_train.distribution.worker import EVALUATOR
+from estimator_train.distribution.process import EVALUATOR
 from estimator_train.errors import PeerLost
 from estimator_train.run_dir.run_files import RunDir
 from estimator_train.settings import Settings
@@ -48,7 +48,7 @@ def find_start(settings: Settings, run_dir: RunDir, engine: Engine) -> Start:
   if not settings.run.trains:
     return Start(_without_skipped(*chosen_checkpoint.resolve_checkpoint(
         settings.run, settings.checkpoints.checkpoint)))
-  if engine.worker.role == EVALUATOR:
+  if engine.process.role == EVALUATOR:
     _wait_for_checkpoint(run_dir, settings.cluster.start_timeout_secs)
     # The checkpoint is not verified, because the chief may delete it during the verification.
     checkpoint = _without_skipped(*save_hook.latest_checkpoint_and_step(run_dir.path))

@@ -66,7 +66,7 @@ def train(run: Run, model: Model, signals: SignalState,
     if run.settings.input.input_pipeline == 'published':
       _LOG.warning('--input_pipeline=published starts another epoch instead of continuing with '
                    'the next example')
-  if run.engine.worker.is_chief:
+  if run.engine.process.is_chief:
     early_stopping.remove_stop_reason(run.run_dir)
     run.run_dir.record_batch_size(run.start.step, run.engine.examples_per_step,
                                   run.start.examples_seen)
@@ -108,8 +108,8 @@ def _outcome_without_training(run: Run) -> Outcome:
 def _make_input_fn(run: Run, model: Model) -> InputFn:
   """Makes the training `input_fn`, which yields images or cached features of frozen layers."""
   source, settings, engine = run.data.train, run.settings, run.engine
-  assert source is not None and engine.worker.rank is not None
-  shard = Shard(engine.first_example(run.start.examples_seen), engine.size, engine.worker.rank,
+  assert source is not None and engine.process.rank is not None
+  shard = Shard(engine.first_example(run.start.examples_seen), engine.size, engine.process.rank,
                 engine.examples_per_worker)
   batching = make_batching(source.dataset, settings, model.one_hot, engine.examples_per_replica,
                            shard)
@@ -139,7 +139,7 @@ def _make_outcome(run: Run, signals: SignalState, hooks: RunHooks) -> Outcome:
   # Only the chief reads the step of the last checkpoint, because other tasks may run this code
   # before the chief has saved the checkpoint.
   last_step = (save_hook.latest_checkpoint_and_step(run.run_dir.path)[1]
-               if run.engine.worker.is_chief else hooks.counter.global_step)
+               if run.engine.process.is_chief else hooks.counter.global_step)
   has_stopped, signum, stop_reason = hooks.stop_hook.has_stopped, signals.stop_signum, None
   if has_stopped and signum is None:
     stop_reason = early_stopping.read_stop_reason(

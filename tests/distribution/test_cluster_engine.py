@@ -9,7 +9,7 @@ from estimator_train import errors
 from estimator_train.distribution import tf_config
 from estimator_train.distribution.devices import Devices
 from estimator_train.distribution.engines import cluster_engine
-from estimator_train.distribution.worker import Worker
+from estimator_train.distribution.process import Process
 from estimator_train.settings import Settings
 
 
@@ -27,7 +27,7 @@ def test_errors_of_one_task_are_reported_to_the_others(monkeypatch, error, expec
   engine = cluster_engine.ClusterEngine(
       Settings(model_dir='x', train_steps=1, batch_size=2,
                distribution_strategy='multi_worker_mirrored'),
-      Worker(0, 2, cluster=tf_config.Cluster({'worker': ('a:1', 'b:1')},
+      Process(0, 2, cluster=tf_config.Cluster({'worker': ('a:1', 'b:1')},
                                              tf_config.Task('worker', 0))),
       Devices(('/cpu:0',), ('/cpu:0',)))
   engine._connected_peers = mock.Mock()

@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from estimator_train.distribution import launches, worker
+from estimator_train.distribution import launches, process
 from estimator_train.distribution.launches import Launch
 from estimator_train.distribution.tf_config import Task
 from estimator_train.errors import PeerLost, UserError
@@ -66,23 +66,23 @@ def test_who_connects_the_ranks_of_horovod(environ, is_mpi_built, expected):
     (dict(SLURM, **tf_config(worker=1)), 'horovod', ': 8 processes, but cluster has 1 worker')])
 def test_errors(environ, strategy, message):
   with pytest.raises(UserError, match=message):
-    worker.make_worker(environ, strategy)
+    process.this_process(environ, strategy)
 
 
 @pytest.mark.parametrize('environ, strategy, expected', [
-    (SLURM, 'mirrored', (0, 1, worker.CHIEF, 0, 'chief')),  # Only Horovod uses the variables.
-    (SLURM, 'horovod', (5, 8, worker.WORKER, 1, 'worker 5')),
-    (dict(SLURM, SLURM_PROCID='0'), 'horovod', (0, 8, worker.CHIEF, 1, 'worker 0')),
+    (SLURM, 'mirrored', (0, 1, process.CHIEF, 0, 'chief')),  # Only Horovod uses the variables.
+    (SLURM, 'horovod', (5, 8, process.WORKER, 1, 'worker 5')),
+    (dict(SLURM, SLURM_PROCID='0'), 'horovod', (0, 8, process.CHIEF, 1, 'worker 0')),
     (dict(SLURM, SLURM_PROCID='0', SLURM_STEP_NUM_TASKS='1'), 'horovod',
-     (0, 1, worker.CHIEF, 0, 'chief')),
+     (0, 1, process.CHIEF, 0, 'chief')),
     # TF_CONFIG has precedence.
-    (dict(SLURM, **tf_config(2, worker=3)), 'horovod', (2, 3, worker.WORKER, 2, 'worker 2')),
+    (dict(SLURM, **tf_config(2, worker=3)), 'horovod', (2, 3, process.WORKER, 2, 'worker 2')),
     (dict(OPEN_MPI, **tf_config(worker=2, evaluator=1)), 'multi_worker_mirrored',
-     (0, 2, worker.CHIEF, 0, 'worker 0')),
+     (0, 2, process.CHIEF, 0, 'worker 0')),
     (dict(SLURM, SLURM_PROCID='0', SLURM_STEP_NUM_TASKS='1', **tf_config(worker=2)), 'horovod',
-     (0, 2, worker.CHIEF, 0, 'worker 0'))])
+     (0, 2, process.CHIEF, 0, 'worker 0'))])
 def test_workers(environ, strategy, expected):
-  found = worker.make_worker(environ, strategy)
+  found = process.this_process(environ, strategy)
   assert (found.rank, found.size, found.role, found.local_rank, found.name) == expected
 
 

@@ -7,15 +7,15 @@ import socket
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from estimator_train.distribution import network, tf_config, worker
-from estimator_train.distribution.tf_config import Task
-from estimator_train.distribution.worker import (
+from estimator_train.distribution import network, process, tf_config
+from estimator_train.distribution.process import (
   CHIEF,
   EVALUATOR,
   PARAMETER_SERVER,
-  SINGLE_WORKER,
+  SINGLE_PROCESS,
   WORKER,
 )
+from estimator_train.distribution.tf_config import Task
 from estimator_train.errors import UserError
 
 WORKERS = {'worker': ['a:1', 'b:2']}
@@ -40,7 +40,7 @@ def read(*arguments, **fields):
 def test_no_cluster(variables):
   assert tf_config.parse_cluster(variables) is None
   for strategy in ('mirrored', MIRRORED, SERVED, 'horovod'):
-    assert worker.make_worker(variables, strategy) == SINGLE_WORKER
+    assert process.this_process(variables, strategy) == SINGLE_PROCESS
 
 
 def test_the_tasks_of_a_cluster():
@@ -72,7 +72,7 @@ def test_the_tasks_of_a_cluster():
     ('mirrored', {'chief': ['a:1'], 'evaluator': ['b:1']}, ('chief', 0), (0, 1, CHIEF, 'chief')),
     ('mirrored', {'worker': ['a:1']}, ('worker', 0), (0, 1, CHIEF, 'chief'))])
 def test_the_role_of_each_task(strategy, cluster, task, expected):
-  found = worker.make_worker(environ(cluster, *task), strategy)
+  found = process.this_process(environ(cluster, *task), strategy)
   assert (found.rank, found.size, found.role, found.name) == expected
   assert found.is_chief == (found.role == CHIEF)
   assert found.has_evaluator == ('evaluator' in cluster)
@@ -88,7 +88,7 @@ def test_the_role_of_each_task(strategy, cluster, task, expected):
     (SERVERS, 'off', 'give --distribution_strategy=parameter_server to every task')])
 def test_strategy_does_not_fit(cluster, strategy, message):
   with pytest.raises(UserError, match=message):
-    worker.make_worker(environ(cluster, list(cluster)[0]), strategy)
+    process.this_process(environ(cluster, list(cluster)[0]), strategy)
 
 
 @pytest.mark.parametrize('given_cluster, task, addresses', [
@@ -230,9 +230,9 @@ def test_waits_until_a_host_has_an_address(monkeypatch):
 
   monkeypatch.setattr(tf_config, 'check_network', check_network)
   known_at = 5
-  worker.wait_for_network(read(WORKERS), 60, lambda: now[0], sleep)
+  process.wait_for_network(read(WORKERS), 60, lambda: now[0], sleep)
   assert now == [5]
   known_at = 1000
   with pytest.raises(tf_config.UnresolvedHost):
-    worker.wait_for_network(read(WORKERS), 60, lambda: now[0], sleep)
+    process.wait_for_network(read(WORKERS), 60, lambda: now[0], sleep)
   assert 60 < now[0] - 5 <= 62

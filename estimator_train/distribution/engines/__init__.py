@@ -9,7 +9,7 @@ from estimator_train.distribution.engines.cluster_engine import CollectiveEngine
 from estimator_train.distribution.engines.engine import Engine
 from estimator_train.distribution.engines.horovod import HorovodEngine
 from estimator_train.distribution.engines.parameter_server import ParameterServerEngine
-from estimator_train.distribution.worker import EVALUATOR, Worker
+from estimator_train.distribution.process import EVALUATOR, Process
 from estimator_train.settings import Settings
 from estimator_train.settings.choices import MULTI_WORKER_STRATEGIES
 
@@ -21,7 +21,7 @@ _MULTI_WORKER_ENGINES: Dict[str, Type[Engine]] = {
 }
 
 
-def make_engine(settings: Settings, worker: Worker, devices: Devices) -> Engine:
+def make_engine(settings: Settings, process: Process, devices: Devices) -> Engine:
   """Makes the engine of a process that trains or evaluates.
 
   Raises:
@@ -29,17 +29,17 @@ def make_engine(settings: Settings, worker: Worker, devices: Devices) -> Engine:
     ValueError: the strategy is not implemented for several workers.
   """
   strategy = settings.devices.distribution_strategy
-  if worker.size > 1 and worker.role != EVALUATOR:
+  if process.size > 1 and process.role != EVALUATOR:
     if strategy not in _MULTI_WORKER_ENGINES:
       raise ValueError('no engine for several workers is implemented for {!r}'.format(strategy))
-    if worker.cluster is not None:
-      os.environ['TF_CONFIG'] = worker.cluster.to_tf_config()
-    return _MULTI_WORKER_ENGINES[strategy](settings, worker, devices)
-  if settings.run.trains and strategy in MULTI_WORKER_STRATEGIES and worker.role != EVALUATOR:
+    if process.cluster is not None:
+      os.environ['TF_CONFIG'] = process.cluster.to_tf_config()
+    return _MULTI_WORKER_ENGINES[strategy](settings, process, devices)
+  if settings.run.trains and strategy in MULTI_WORKER_STRATEGIES and process.role != EVALUATOR:
     _LOG.info('--distribution_strategy=%s with one worker: TF_CONFIG %s', strategy,
               'names no other task' if 'TF_CONFIG' in os.environ else 'is not set'
               + (', and no launcher has started several processes' if strategy == 'horovod'
                  else ''))
   # TensorFlow reads TF_CONFIG, too, and would connect to the other tasks.
   os.environ.pop('TF_CONFIG', None)
-  return Engine(settings, worker, devices)
+  return Engine(settings, process, devices)

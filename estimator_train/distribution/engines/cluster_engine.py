@@ -12,10 +12,10 @@ from estimator_train.distribution import rendezvous, tf_config
 from estimator_train.distribution.devices import Devices, collective_communication
 from estimator_train.distribution.engines.engine import Engine
 from estimator_train.distribution.peers import Peers
+from estimator_train.distribution.process import Process, wait_for_network
 from estimator_train.distribution.start_timeout import StartTimeout
 from estimator_train.distribution.state import TRAINED, TRAINING
 from estimator_train.distribution.tf_config import Cluster, Task
-from estimator_train.distribution.worker import Worker, wait_for_network
 from estimator_train.errors import NonFiniteLoss
 from estimator_train.settings import Settings
 from estimator_train.system.signals import exit_now
@@ -31,8 +31,8 @@ class ClusterEngine(Engine):
   """Trains together with the other tasks of a cluster; see Engine."""
   uses_server = True
 
-  def __init__(self, settings: Settings, worker: Worker, devices: Devices) -> None:
-    super().__init__(settings, worker, devices)
+  def __init__(self, settings: Settings, process: Process, devices: Devices) -> None:
+    super().__init__(settings, process, devices)
     # The chief's listener, if its port was opened before the rendezvous.
     self._listener: Optional[socket.socket] = None
     self._connected_peers: Optional[Peers] = None
@@ -40,7 +40,7 @@ class ClusterEngine(Engine):
 
   def _find_cluster(self) -> Cluster:
     """Returns the cluster, after a check of the addresses of its tasks."""
-    cluster = self.worker.cluster
+    cluster = self.process.cluster
     assert cluster is not None
     wait_for_network(cluster, self.settings.cluster.start_timeout_secs)
     return cluster
@@ -48,7 +48,7 @@ class ClusterEngine(Engine):
   def join(self, shared_values: Mapping[str, str]) -> None:
     self._connected_peers = join_peers(self.settings, self.cluster, shared_values, self._listener)
     self._start_communication()
-    if not self.worker.is_chief:
+    if not self.process.is_chief:
       # This worker reads the initial weights, so it waits until the chief has written them.
       self.peers.wait_until_chief_started()
 
@@ -101,7 +101,7 @@ class ClusterEngine(Engine):
     self.peers.stop_all_at(global_step)
 
   def finish(self, measurements: Optional[Dict[str, Any]] = None) -> Dict[str, Dict[str, Any]]:
-    if not self.worker.is_chief:
+    if not self.process.is_chief:
       self.peers.finish(measurements)
       return {}
     measurements_by_task = self.peers.wait_until_finished()

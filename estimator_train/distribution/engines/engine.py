@@ -6,7 +6,7 @@ from typing import Any, Dict, Iterator, Mapping, Optional, Sequence
 import tensorflow.compat.v1 as tf
 
 from estimator_train.distribution.devices import Devices, make_local_strategy, make_session_config
-from estimator_train.distribution.worker import EVALUATOR, Worker
+from estimator_train.distribution.process import EVALUATOR, Process
 from estimator_train.settings import Settings, per_replica_batch_size
 
 
@@ -15,7 +15,7 @@ class Engine:
 
   Args:
     settings: the settings of the run.
-    worker: the role of this process in the run.
+    process: the role of this process in the run.
     devices: the devices of this process, with one replica on each.
 
   Attributes:
@@ -34,9 +34,9 @@ class Engine:
   uses_server = False
   announced_stop_step: Optional[int] = None
 
-  def __init__(self, settings: Settings, worker: Worker, devices: Devices) -> None:
-    self.settings, self.worker, self.devices = settings, worker, devices
-    self.size = 1 if worker.role == EVALUATOR else worker.size
+  def __init__(self, settings: Settings, process: Process, devices: Devices) -> None:
+    self.settings, self.process, self.devices = settings, process, devices
+    self.size = 1 if process.role == EVALUATOR else process.size
     self.examples_per_replica = per_replica_batch_size(settings.optimizer.batch_size,
                                                        self.num_replicas)
 
@@ -51,7 +51,7 @@ class Engine:
     # Do not test `is_synchronous` here: it is also True for the evaluator of an asynchronous
     # cluster, whose workers use only their part of the batch per global step.
     is_asynchronous = self.settings.devices.distribution_strategy == 'parameter_server'
-    return self.settings.optimizer.batch_size // (self.worker.size if is_asynchronous else 1)
+    return self.settings.optimizer.batch_size // (self.process.size if is_asynchronous else 1)
 
   @property
   def examples_per_worker(self) -> int:

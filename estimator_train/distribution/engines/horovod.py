@@ -10,8 +10,8 @@ import tensorflow.compat.v1 as tf
 from estimator_train.distribution import launches, network
 from estimator_train.distribution.devices import Devices
 from estimator_train.distribution.engines.cluster_engine import ClusterEngine
+from estimator_train.distribution.process import Process
 from estimator_train.distribution.tf_config import Cluster
-from estimator_train.distribution.worker import Worker
 from estimator_train.errors import PeerLost, UserError
 from estimator_train.settings import Settings
 from estimator_train.tf_patches import strategies
@@ -28,18 +28,18 @@ class HorovodEngine(ClusterEngine):
   """
   uses_server = False
 
-  def __init__(self, settings: Settings, worker: Worker, devices: Devices) -> None:
+  def __init__(self, settings: Settings, process: Process, devices: Devices) -> None:
     self._horovod = _import_horovod()
     self._rendezvous_server: Any = None
-    super().__init__(settings, worker, devices)
+    super().__init__(settings, process, devices)
     # For TensorFlow, each rank trains alone. With TF_CONFIG, it would start a server.
     os.environ.pop('TF_CONFIG', None)
 
   def _find_cluster(self) -> Cluster:
-    launch = self.worker.launch
+    launch = self.process.launch
     if launch is None:
       return super()._find_cluster()
-    if self.worker.is_chief:
+    if self.process.is_chief:
       cluster, self._listener = launches.publish_address(launch, self.settings.run.folder)
       return cluster
     return launches.wait_for_address(launch, self.settings.run.folder,
@@ -50,7 +50,7 @@ class HorovodEngine(ClusterEngine):
     super().join(dict(shared_values, Horovod=horovod.__version__))
 
   def _start_communication(self) -> None:
-    if self.worker.launch is not None and self.worker.is_chief:
+    if self.process.launch is not None and self.process.is_chief:
       launches.remove_address(self.settings.run.folder)
     if not self._launcher_connects_ranks():
       self._connect_ranks()
@@ -58,18 +58,18 @@ class HorovodEngine(ClusterEngine):
       self._horovod.init()
     except Exception as error:  # Horovod raises errors of several classes.
       raise PeerLost('Horovod cannot connect the ranks: {}'.format(error)) from error
-    if (self._horovod.rank(), self._horovod.size()) != (self.worker.rank, self.worker.size):
+    if (self._horovod.rank(), self._horovod.size()) != (self.process.rank, self.process.size):
       raise UserError('Horovod must have the ranks of the launcher',
                       'rank {} of {} in Horovod, {} of {} in the launcher'.format(
-                          self._horovod.rank(), self._horovod.size(), self.worker.rank,
-                          self.worker.size), 'start all ranks by the same launcher')
-    _LOG.info('Horovod connects %d ranks by %s', self.worker.size,
+                          self._horovod.rank(), self._horovod.size(), self.process.rank,
+                          self.process.size), 'start all ranks by the same launcher')
+    _LOG.info('Horovod connects %d ranks by %s', self.process.size,
               'MPI' if self._horovod.mpi_enabled() else 'Gloo')
 
   def _launcher_connects_ranks(self) -> bool:
     """Whether Horovod gets the addresses of all ranks from horovodrun or MPI."""
     return 'HOROVOD_GLOO_RENDEZVOUS_ADDR' in os.environ or (
-        self.worker.launch is not None
+        self.process.launch is not None
         and launches.mpi_connects_ranks(os.environ, self._horovod.mpi_built()))
 
   def _connect_ranks(self) -> None:
@@ -80,9 +80,9 @@ class HorovodEngine(ClusterEngine):
     only for hierarchical operations.
     """
     host, port = network.split_address(self.cluster.address(self.cluster.chief))
-    if self.worker.is_chief:
-      self._rendezvous_server = _start_rendezvous_server(port, self.worker.size)
-    for name, value in _gloo_variables(self.worker, host, port).items():
+    if self.process.is_chief:
+      self._rendezvous_server = _start_rendezvous_server(port, self.process.size)
+    for name, value in _gloo_variables(self.process, host, port).items():
       os.environ.setdefault(name, value)
 
   def make_strategy(self) -> Optional[tf.distribute.Strategy]:
@@ -137,17 +137,17 @@ def _start_rendezvous_server(port: int, size: int) -> Any:
   return server
 
 
-def _gloo_variables(worker: Worker, host: str, port: int) -> Dict[str, str]:
+def _gloo_variables(process: Process, host: str, port: int) -> Dict[str, str]:
   """Returns Horovod's variables for a rank that finds the others by the server at an address."""
-  assert worker.rank is not None
+  assert process.rank is not None
   return {
-      'HOROVOD_RANK': str(worker.rank),
-      'HOROVOD_SIZE': str(worker.size),
+      'HOROVOD_RANK': str(process.rank),
+      'HOROVOD_SIZE': str(process.size),
       'HOROVOD_LOCAL_RANK': '0',
       'HOROVOD_LOCAL_SIZE': '1',
-      'HOROVOD_CROSS_RANK': str(worker.rank),
-      'HOROVOD_CROSS_SIZE': str(worker.size),
-      'HOROVOD_HOSTNAME': _hostname(worker.rank),
+      'HOROVOD_CROSS_RANK': str(process.rank),
+      'HOROVOD_CROSS_SIZE': str(process.size),
+      'HOROVOD_HOSTNAME': _hostname(process.rank),
       'HOROVOD_CONTROLLER': 'gloo',
       'HOROVOD_CPU_OPERATIONS': 'gloo',
       'HOROVOD_GLOO_RENDEZVOUS_ADDR': host,

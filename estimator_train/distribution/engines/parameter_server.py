@@ -5,8 +5,8 @@ from typing import Any, Dict, Optional
 import tensorflow.compat.v1 as tf
 
 from estimator_train.distribution.engines.cluster_engine import ClusterEngine, join_peers
+from estimator_train.distribution.process import Process, wait_for_network
 from estimator_train.distribution.state import TRAINING
-from estimator_train.distribution.worker import Worker, wait_for_network
 from estimator_train.settings import Settings
 
 
@@ -24,17 +24,17 @@ class ParameterServerEngine(ClusterEngine):
     return tf.distribute.experimental.ParameterServerStrategy()
 
 
-def serve_variables(settings: Settings, worker: Worker) -> Dict[str, Any]:
+def serve_variables(settings: Settings, process: Process) -> Dict[str, Any]:
   """Serves variables to the workers until all workers have finished.
 
   Args:
     settings: the settings of the run.
-    worker: the role of this process, which is a parameter server.
+    process: the role of this process, which is a parameter server.
 
   Returns:
     The result of the mode for this process.
   """
-  cluster = worker.cluster
+  cluster = process.cluster
   assert cluster is not None
   wait_for_network(cluster, settings.cluster.start_timeout_secs)
   peers = join_peers(settings, cluster, {})  # The other shared values describe data and model.
@@ -46,4 +46,4 @@ def serve_variables(settings: Settings, worker: Worker) -> Dict[str, Any]:
   peers.wait_until_finished()  # The chief waits for the other workers.
   peers.finish()
   del server
-  return {'mode': settings.run.mode, 'model_dir': settings.run.model_dir, 'task': worker.name}
+  return {'mode': settings.run.mode, 'model_dir': settings.run.model_dir, 'task': process.name}

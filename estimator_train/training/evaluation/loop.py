@@ -44,8 +44,8 @@ class EvaluationLoop:
     self._run_dir, self._settings = run.run_dir, run.settings.evaluation
     self._evaluator = Evaluator(run, model, is_stop_requested)
     self._write_reports = write_reports
-    worker = run.engine.worker
-    self._pinned_by = None if worker.is_chief else worker.role
+    process = run.engine.process
+    self._pinned_by = None if process.is_chief else process.role
     self.best_metric = model.best_metric
     self._last_result: Dict[str, Any] = {}
     self._stop_reason: Optional[StopReason] = None

@@ -1,4 +1,4 @@
-"""Determines whether this process trains, serves variables or evaluates."""
+"""Process: which process of a run this is, and whether it trains, serves variables or evaluates."""
 
 import logging
 import time
@@ -15,7 +15,7 @@ _RETRY_SECS, _LOG_EVERY_SECS = 1., 60.
 _LOG = logging.getLogger('estimator_train')
 
 
-class Worker(NamedTuple):
+class Process(NamedTuple):
   """One process of a run.
 
   Attributes:
@@ -56,10 +56,10 @@ class Worker(NamedTuple):
     return self.cluster.local_rank if self.cluster is not None else 0
 
 
-SINGLE_WORKER = Worker()
+SINGLE_PROCESS = Process()
 
 
-def make_worker(environ: Mapping[str, str], strategy: str) -> Worker:
+def this_process(environ: Mapping[str, str], strategy: str) -> Process:
   """Makes the Worker that describes this process.
 
   Args:
@@ -76,13 +76,13 @@ def make_worker(environ: Mapping[str, str], strategy: str) -> Worker:
   if cluster is None:
     launch = launches.find_launch(environ) if strategy == 'horovod' else None
     if launch is None or launch.size == 1:
-      return SINGLE_WORKER
-    return Worker(launch.rank, launch.size, WORKER if launch.rank else CHIEF, launch=launch)
+      return SINGLE_PROCESS
+    return Process(launch.rank, launch.size, WORKER if launch.rank else CHIEF, launch=launch)
   check_strategy(cluster, strategy)
   if len(cluster.members) == 1 and not cluster.has_evaluator:
-    return SINGLE_WORKER
+    return SINGLE_PROCESS
   role = CHIEF if cluster.is_chief else cluster.task.type
-  return Worker(cluster.rank, cluster.num_workers, role, cluster)
+  return Process(cluster.rank, cluster.num_workers, role, cluster)
 
 
 def _check_launch(launch: Optional[Launch], cluster: Optional[Cluster]) -> None:

@@ -114,8 +114,8 @@ def mutants_of(path):
       if between.split() == [signs[0]] and len(node.values) == 2:
         yield make('boolean', node, between.replace(*signs), *place)
     elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
-      yield make('boolean', node, '', (node.lineno, node.col_offset),
-                 (node.operand.lineno, node.operand.col_offset))
+      yield make('boolean', node, 'not not', (node.lineno, node.col_offset),
+                 (node.lineno, node.col_offset + len('not')))
     elif isinstance(node, ast.Constant) and isinstance(node.value, (bool, int, float)):
       yield make('constant', node, str(not node.value) if isinstance(node.value, bool)
                  else repr(node.value + 1))

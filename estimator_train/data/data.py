@@ -16,9 +16,9 @@ from estimator_train.data.description import (
   SyntheticSplit,
 )
 from estimator_train.data.idx_files import IdxSource
-from estimator_train.data.image_files import ImageFileSource
 from estimator_train.data.image_records import ImageRecordSource
-from estimator_train.data.parsed_records import ParsedRecordSource
+from estimator_train.data.image_source import ImageFileSource
+from estimator_train.data.parsed_examples import ParsedRecordSource
 from estimator_train.data.source import BadImage, InputFn, Source
 from estimator_train.data.user_datasets import ExampleSource
 from estimator_train.distribution import threads

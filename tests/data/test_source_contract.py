@@ -13,9 +13,10 @@ import tensorflow.compat.v1 as tf
 from conftest import batches, record_of, write_records
 from PIL import Image
 
-from estimator_train.data import data, description, file_errors, idx_files, record_index
+from estimator_train.data import data, description, idx_files, record_index
 from estimator_train.data.batching import Batching, Order, Shard
 from estimator_train.data.description import DataSet
+from estimator_train.data.source import translate_errors
 from estimator_train.errors import UserError
 from estimator_train.settings import Settings, groups
 
@@ -198,7 +199,7 @@ def test_a_damaged_example_is_named_or_skipped(make, tmp_path, kind, message):
   os.truncate(str(paths[0]), paths[0].stat().st_size - 18)
   for make_input_fn in (source.make_eval_input_fn,
                         lambda batching: source.make_train_input_fn(batching, 'none')):
-    with pytest.raises(UserError, match=message), file_errors.translate_errors(source):
+    with pytest.raises(UserError, match=message), translate_errors(source):
       source.check_and_count()
       batches(make_input_fn(BATCHING), 12)
   dataset, skipped = data.skip_bad_examples(source.dataset, groups.Input(max_bad_images=.05),

@@ -29,22 +29,26 @@ FillFunction = Callable[[np.ndarray], None]
 
 
 class ArraySource(Source):
-  """Makes the `input_fn`s of a split whose examples are in NumPy arrays (ArraySplit)."""
+  """The source of an ArraySplit."""
   format_name = 'arrays'
   class_indices_are_known = True
   is_in_memory = True
 
+  def arrays(self) -> Tuple[np.ndarray, np.ndarray]:
+    """Returns the images, [N, ...], and the class indices, integer [N]."""
+    return self.split.images, np.asarray(self.split.classes)
+
   def check_and_count(self) -> Optional[int]:
-    return len(self.split.classes)  # `classes` holds the class index of each example.
+    return len(self.class_indices())
 
   def make_train_input_fn(self, batching: Batching, cache: str) -> InputFn:
-    return make_train_input_fn(self, self.split.images, self.split.classes, batching)
+    return make_train_input_fn(self, *self.arrays(), batching)
 
   def make_eval_input_fn(self, batching: Batching) -> InputFn:
-    return make_eval_input_fn(self.split.images, self.split.classes, batching)
+    return make_eval_input_fn(*self.arrays(), batching)
 
   def class_indices(self) -> np.ndarray:
-    return np.asarray(self.split.classes)
+    return self.arrays()[1]
 
   def cache_key(self) -> str:
     return stored.fingerprint_arrays(self.split)

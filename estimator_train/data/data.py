@@ -4,8 +4,10 @@ from typing import Callable, Dict, List, NamedTuple, Optional, Tuple
 
 from estimator_train.data.arrays import ArraySource, SyntheticSource
 from estimator_train.data.batching import NO_IMAGE, UNSHARDED, Batching, Shard
+from estimator_train.data.binary_files import BinarySource, IdxSource
 from estimator_train.data.description import (
   ArraySplit,
+  BinarySplit,
   DataSet,
   ExampleSplit,
   IdxSplit,
@@ -15,7 +17,6 @@ from estimator_train.data.description import (
   Split,
   SyntheticSplit,
 )
-from estimator_train.data.idx_files import IdxSource
 from estimator_train.data.image_records import ImageRecordSource
 from estimator_train.data.image_source import ImageFileSource
 from estimator_train.data.parsed_examples import ParsedRecordSource
@@ -32,6 +33,7 @@ SOURCE_CLASSES: Dict[type, Callable[..., Source]] = {
     ParsedRecordSplit: ParsedRecordSource,
     ExampleSplit: ExampleSource,
     ArraySplit: ArraySource,
+    BinarySplit: BinarySource,
     SyntheticSplit: SyntheticSource,
 }
 

@@ -1,6 +1,6 @@
-"""Reads gzipped idx files: makes `input_fn`s that stream them, and reads images one by one.
+"""Reads binary files: into memory, or gzipped idx files as a stream or image by image.
 
-The graphs of the `input_fn`s contain only the paths of the files.
+The graphs of the `input_fn`s contain no examples.
 
 The datasets contain (images, labels). The images are uint8 [B, height, width, channels]; the labels
 are float32 [B, num_classes] or int64 [B].
@@ -16,6 +16,7 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 from estimator_train.data import arrays, idx, record_index
+from estimator_train.data.arrays import ArraySource
 from estimator_train.data.batching import Batching
 from estimator_train.data.description import IdxSplit
 from estimator_train.data.source import FilePath, InputFn, Source
@@ -25,6 +26,43 @@ from estimator_train.system import stored
 # --cache=auto caches the training images in memory up to this size.
 _MAX_AUTO_CACHED_BYTES = 256 << 20
 _IDX_SIGNATURE = b'\0\0\x08'  # 8: the elements of the idx file are unsigned bytes.
+
+
+class BinarySource(ArraySource):
+  """The source of a BinarySplit, whose files are read when the examples are first needed."""
+  format_name = 'binary_files'
+  class_indices_are_known = False
+  _arrays: Optional[Tuple[np.ndarray, np.ndarray]] = None
+
+  def arrays(self) -> Tuple[np.ndarray, np.ndarray]:
+    if self._arrays is None:
+      self._arrays = self.split.read(self.split.files)
+    return self._arrays
+
+  def check_and_count(self) -> Optional[int]:
+    images, classes = self.arrays()
+    shape, num_classes = self.dataset.image_shape, len(self.dataset.labels)
+    last_class = classes.max(initial=0)
+    if images.shape != (len(classes), *(shape or ())) or last_class >= num_classes:
+      raise UserError('the examples of a file do not fit the data set',
+                      '{}: images of shape {}, classes up to {}'.format(
+                          ', '.join(self.split.files), images.shape, last_class),
+                      'give the files of --dataset={}, with images of shape {} and {} '
+                      'classes'.format(self.dataset.name, shape, num_classes))
+    if not len(images):
+      raise UserError('a data file has no examples', ', '.join(self.split.files),
+                      'remove it and download it again with --mode=download')
+    return len(images)
+
+  def cache_key(self) -> str:
+    return stored.fingerprint_files(self.split.files)
+
+  def digest_of_examples(self) -> str:
+    # Each worker has compared published files with the checksums.
+    return '' if self.dataset.files else stored.fingerprint_arrays([self.class_indices()])
+
+  def files(self) -> List[FilePath]:
+    return list(self.split.files)
 
 
 class IdxSource(Source):

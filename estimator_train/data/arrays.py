@@ -45,7 +45,9 @@ class ArraySource(Source):
     return make_train_input_fn(self, *self.arrays(), batching)
 
   def make_eval_input_fn(self, batching: Batching) -> InputFn:
-    return make_eval_input_fn(*self.arrays(), batching)
+    examples, class_indices = self.arrays()
+    return lambda: _gather(evaluation_chunks(len(examples), batching.examples_per_batch), examples,
+                           class_indices, batching)
 
   def class_indices(self) -> np.ndarray:
     return self.arrays()[1]
@@ -71,23 +73,15 @@ def make_train_input_fn(source: Source, examples: np.ndarray, class_indices: np.
     A function that returns a dataset of (examples, labels). The examples are [B, ...] with the
     dtype of `examples`; the labels are float32 [B, num_classes] or int64 [B].
   """
-  def input_fn() -> tf.data.Dataset:
-    chunks = source.training_chunks(len(examples), batching, batching.examples_per_batch)
-    return gather_batches(chunks, lambda indices: (examples[indices], class_indices[indices]),
-                          examples.dtype, examples.shape[1:], batching)
-
-  return input_fn
+  return lambda: _gather(
+      source.training_chunks(len(examples), batching, batching.examples_per_batch), examples,
+      class_indices, batching)
 
 
-def make_eval_input_fn(examples: np.ndarray, class_indices: np.ndarray,
-                       batching: Batching) -> InputFn:
-  """Makes the `input_fn` of evaluation: each example once, in order; see make_train_input_fn."""
-  def input_fn() -> tf.data.Dataset:
-    chunks = evaluation_chunks(len(examples), batching.examples_per_batch)
-    return gather_batches(chunks, lambda indices: (examples[indices], class_indices[indices]),
-                          examples.dtype, examples.shape[1:], batching)
-
-  return input_fn
+def _gather(chunks: tf.data.Dataset, examples: np.ndarray, class_indices: np.ndarray,
+            batching: Batching) -> tf.data.Dataset:
+  return gather_batches(chunks, lambda indices: (examples[indices], class_indices[indices]),
+                        examples.dtype, examples.shape[1:], batching)
 
 
 def gather_batches(chunks: tf.data.Dataset,

@@ -81,7 +81,7 @@ class IdxSource(Source):
 
   def make_train_input_fn(self, batching: Batching, cache: str) -> InputFn:
     if cache == 'none':
-      return make_train_input_fn(self.split, batching)
+      return lambda: _decode_batches(_shuffle_records(self.split, batching), batching)
     num_examples = idx.count_examples(self.split)
     # A thread reads the files into arrays while the graph is built. The executor is not kept in a
     # variable: when it is garbage-collected, its thread ends as soon as the files are read.
@@ -97,7 +97,7 @@ class IdxSource(Source):
         np.uint8, batching.image_shape, batching)
 
   def make_eval_input_fn(self, batching: Batching) -> InputFn:
-    return make_eval_input_fn(self.split, batching)
+    return lambda: _decode_batches(_make_record_dataset(self.split, batching), batching)
 
   @property
   def default_cache(self) -> str:
@@ -128,7 +128,7 @@ class IdxSource(Source):
 
     def read() -> tf.data.Dataset:
       # Read all examples, but yield only the last example of each batch: one element per batch.
-      records = make_record_dataset(self.split, batching).repeat()
+      records = _make_record_dataset(self.split, batching).repeat()
       return records.shard(batch_size, batch_size - 1)
 
     def batch() -> tf.data.Dataset:
@@ -145,28 +145,7 @@ class IdxSource(Source):
     return None
 
 
-def make_train_input_fn(split: IdxSplit, batching: Batching) -> InputFn:
-  """Makes the `input_fn` of training: shuffled, infinite, with full batches.
-
-  Args:
-    split: the files, which idx.check_split has checked.
-    batching: how the examples are combined into batches.
-  """
-  def input_fn() -> tf.data.Dataset:
-    return _decode_batches(_shuffle_records(split, batching), batching)
-
-  return input_fn
-
-
-def make_eval_input_fn(split: IdxSplit, batching: Batching) -> InputFn:
-  """Makes the `input_fn` of evaluation: each example once, in the order of the files."""
-  def input_fn() -> tf.data.Dataset:
-    return _decode_batches(make_record_dataset(split, batching), batching)
-
-  return input_fn
-
-
-def make_record_dataset(split: IdxSplit, batching: Batching) -> tf.data.Dataset:
+def _make_record_dataset(split: IdxSplit, batching: Batching) -> tf.data.Dataset:
   """Returns a dataset of (image, class index), as undecoded bytes, in the order of the files."""
   height, width, channels = batching.image_shape
   images = tf.data.FixedLengthRecordDataset(
@@ -179,7 +158,7 @@ def make_record_dataset(split: IdxSplit, batching: Batching) -> tf.data.Dataset:
 
 def _shuffle_records(split: IdxSplit, batching: Batching) -> tf.data.Dataset:
   """Returns the undecoded training examples of this worker, shuffled and repeated infinitely."""
-  return batching.shuffle_and_shard(make_record_dataset(split, batching),
+  return batching.shuffle_and_shard(_make_record_dataset(split, batching),
                                     idx.count_examples(split))
 
 

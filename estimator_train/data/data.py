@@ -93,17 +93,13 @@ def open_data(dataset: DataSet, settings: Settings, folder: str) -> Data:
   skipped_images: List[BadImage] = []
   if settings.input.on_bad_image == 'skip':
     dataset, skipped_images = skip_bad_examples(dataset, settings.input, folder)
-  if settings.run.trains:
-    dataset = dataset._replace(train=make_source(dataset, dataset.train).with_count(folder))
-  if settings.run.evaluates:
-    dataset = dataset._replace(test=make_source(dataset, dataset.test).with_count(folder))
   train, test = (None if split is None else make_source(dataset, split)
                  for split in (dataset.train, dataset.test))
   if train is not None:
     _check_support(train, settings)
   for source, is_read in ((train, settings.run.trains), (test, settings.run.evaluates)):
     if source is not None and is_read:
-      source.num_examples = source.check_and_count()
+      source.open(folder)
   return Data(dataset, train, test, skipped_images)
 
 

@@ -109,13 +109,16 @@ class Source(abc.ABC):
       UserError: a file is missing or invalid.
     """
 
-  def with_count(self, model_dir: str) -> Any:
-    """Returns the split with the number of examples, which is stored in `model_dir` if necessary.
+  def open(self, folder: str) -> None:
+    """Checks the files, and sets num_examples.
+
+    Args:
+      folder: the folder of the run, in which a result that takes time is stored for the next run.
 
     Raises:
-      UserError: the examples cannot be counted.
+      UserError: a file is missing or invalid, or the examples cannot be counted.
     """
-    return self.split
+    self.num_examples = self.check_and_count()
 
   @abc.abstractmethod
   def make_train_input_fn(self, batching: Batching, cache: str) -> InputFn:

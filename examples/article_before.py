@@ -17,7 +17,7 @@ import numpy as np
 import tensorflow as tf
 
 DATA = os.path.join(os.path.dirname(os.path.abspath(__file__)), '..', 'estimator_train',
-                    'datasets', 'fashion_mnist_sample_files')
+                    'data', 'fashion_mnist_sample_files')
 BATCH_SIZE = 256
 
 

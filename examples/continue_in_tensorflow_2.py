@@ -21,7 +21,7 @@ import tensorflow as tf
 import tf_keras
 
 SAMPLE = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))),
-                      'estimator_train', 'datasets', 'fashion_mnist_sample_files')
+                      'estimator_train', 'data', 'fashion_mnist_sample_files')
 # By --optimizer: the name in a checkpoint, the slots of each weight, and the same optimizer of
 # tf_keras. The optimizers in `legacy` are those of TensorFlow 1.15: their slots have these names.
 legacy = tf_keras.optimizers.legacy

@@ -19,7 +19,7 @@ import numpy as np
 PER_CLASS = {'train': 600, 't10k': 100}
 
 with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), '..', 'estimator_train',
-                       'datasets', 'fashion_mnist_sample_files', 'LICENSE'),
+                       'data', 'fashion_mnist_sample_files', 'LICENSE'),
           encoding='utf-8') as license_file:
   LICENSE = license_file.read()
 

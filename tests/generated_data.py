@@ -1,7 +1,9 @@
 """Small stand-ins for the data sets in ../shared/data, written by the tests themselves."""
 
 import gzip
+import io
 import struct
+import tarfile
 
 import numpy as np
 from PIL import Image
@@ -25,6 +27,36 @@ def write_idx_files(folder, num_train, num_test):
     images[np.arange(count), 2 * labels] = 255
     write_idx(folder / (split + '-images-idx3-ubyte.gz'), images)
     write_idx(folder / (split + '-labels-idx1-ubyte.gz'), labels)
+
+
+def cifar10_records(count, seed=1):
+  """Returns images [count, 32, 32, 3], each with a bright row, their classes, and the records."""
+  images = np.random.RandomState(seed).randint(0, 100, (count, 32, 32, 3)).astype(np.uint8)
+  classes = (np.arange(count) % 10).astype(np.uint8)
+  images[np.arange(count), 3 * classes] = 255
+  return images, classes, b''.join(bytes([label]) + image.transpose(2, 0, 1).tobytes()
+                                   for image, label in zip(images, classes))
+
+
+def cifar10_archive(contents):
+  """Returns an archive as that of CIFAR-10's binary version, with the files of `contents`."""
+  result = io.BytesIO()
+  with tarfile.open(fileobj=result, mode='w:gz', format=tarfile.GNU_FORMAT) as archive:
+    folder = tarfile.TarInfo('cifar-10-batches-bin')
+    folder.type = tarfile.DIRTYPE
+    archive.addfile(folder)
+    for name, content in contents.items():
+      member = tarfile.TarInfo('cifar-10-batches-bin/' + name)
+      member.size = len(content)
+      archive.addfile(member, io.BytesIO(content))
+  return result.getvalue()
+
+
+def cifar10_files(per_file):
+  """Returns the files of a small archive, with this number of images in each."""
+  names = ['data_batch_{}.bin'.format(index) for index in range(1, 6)] + ['test_batch.bin']
+  return dict({'batches.meta.txt': b'airplane\n'},
+              **{name: cifar10_records(per_file, seed)[2] for seed, name in enumerate(names)})
 
 
 def write_oct2017(folder):

@@ -9,7 +9,7 @@ import pytest
 from conftest import ROOT
 
 import estimator_train
-from estimator_train.data import idx, idx_files
+from estimator_train.data import binary_files, idx
 
 # What takes long here is TensorFlow, and the same on any Python.
 pytestmark = pytest.mark.slow
@@ -18,7 +18,7 @@ BATCH_SIZE, STEPS_BEFORE, STEPS_AFTER = 32, 4, 3
 
 
 def read_batch():
-  images, classes = idx_files.read_split(idx.describe('fashion_mnist_sample').test, (28, 28, 1))
+  images, classes = binary_files.read_split(idx.describe('fashion_mnist_sample').test, (28, 28, 1))
   return images[:BATCH_SIZE], classes[:BATCH_SIZE]
 
 

@@ -1,35 +1,56 @@
-"""Makes `input_fn`s of examples in memory: NumPy arrays, and one random batch.
+"""Makes `input_fn`s of NumPy arrays and of one random batch, and caches arrays.
 
-The examples are not stored in the graph.
+The examples are not stored in the graph. Cached are arrays such as the decoded and resized images
+of a split, in memory or in files.
 """
 
-from typing import Any, Callable, Optional, Sequence, Tuple
+import contextlib
+import functools
+import logging
+import os
+import struct
+import time
+import zlib
+from typing import Any, BinaryIO, Callable, Iterator, Optional, Sequence, Tuple
 
 import numpy as np
 import tensorflow.compat.v1 as tf
 
 from estimator_train.data.batching import Batching, evaluation_chunks
-from estimator_train.data.source import InputFn, Source
-from estimator_train.system import stored
+from estimator_train.data.source import InputFn, Source, cache_not_stored
+from estimator_train.errors import UserError
+from estimator_train.system import atomic, stored
+from estimator_train.system.memory import available_bytes
+from estimator_train.system.progress import make_progress_bar
+
+_LOG = logging.getLogger('estimator_train')
+_FOOTER = struct.Struct('<QI')  # Modification time in ns, checksum.
+FillFunction = Callable[[np.ndarray], None]
 
 
 class ArraySource(Source):
-  """Makes the `input_fn`s of a split whose examples are in NumPy arrays (ArraySplit)."""
+  """The source of an ArraySplit."""
   format_name = 'arrays'
   class_indices_are_known = True
   is_in_memory = True
 
+  def arrays(self) -> Tuple[np.ndarray, np.ndarray]:
+    """Returns the images, [N, ...], and the class indices, integer [N]."""
+    return self.split.images, np.asarray(self.split.classes)
+
   def check_and_count(self) -> Optional[int]:
-    return len(self.split.classes)  # `classes` holds the class index of each example.
+    return len(self.class_indices())
 
   def make_train_input_fn(self, batching: Batching, cache: str) -> InputFn:
-    return make_train_input_fn(self, self.split.images, self.split.classes, batching)
+    return make_train_input_fn(self, *self.arrays(), batching)
 
   def make_eval_input_fn(self, batching: Batching) -> InputFn:
-    return make_eval_input_fn(self.split.images, self.split.classes, batching)
+    examples, class_indices = self.arrays()
+    return lambda: _gather(evaluation_chunks(len(examples), batching.examples_per_batch), examples,
+                           class_indices, batching)
 
   def class_indices(self) -> np.ndarray:
-    return np.asarray(self.split.classes)
+    return self.arrays()[1]
 
   def cache_key(self) -> str:
     return stored.fingerprint_arrays(self.split)
@@ -52,23 +73,15 @@ def make_train_input_fn(source: Source, examples: np.ndarray, class_indices: np.
     A function that returns a dataset of (examples, labels). The examples are [B, ...] with the
     dtype of `examples`; the labels are float32 [B, num_classes] or int64 [B].
   """
-  def input_fn() -> tf.data.Dataset:
-    chunks = source.training_chunks(len(examples), batching, batching.examples_per_batch)
-    return gather_batches(chunks, lambda indices: (examples[indices], class_indices[indices]),
-                          examples.dtype, examples.shape[1:], batching)
-
-  return input_fn
+  return lambda: _gather(
+      source.training_chunks(len(examples), batching, batching.examples_per_batch), examples,
+      class_indices, batching)
 
 
-def make_eval_input_fn(examples: np.ndarray, class_indices: np.ndarray,
-                       batching: Batching) -> InputFn:
-  """Makes the `input_fn` of evaluation: each example once, in order; see make_train_input_fn."""
-  def input_fn() -> tf.data.Dataset:
-    chunks = evaluation_chunks(len(examples), batching.examples_per_batch)
-    return gather_batches(chunks, lambda indices: (examples[indices], class_indices[indices]),
-                          examples.dtype, examples.shape[1:], batching)
-
-  return input_fn
+def _gather(chunks: tf.data.Dataset, examples: np.ndarray, class_indices: np.ndarray,
+            batching: Batching) -> tf.data.Dataset:
+  return gather_batches(chunks, lambda indices: (examples[indices], class_indices[indices]),
+                        examples.dtype, examples.shape[1:], batching)
 
 
 def gather_batches(chunks: tf.data.Dataset,
@@ -136,3 +149,170 @@ def make_synthetic_input_fn(batching: Batching,
     return tf.data.Dataset.from_tensors(batch).repeat(num_batches)
 
   return input_fn
+
+
+def load_array(cache: str, name: str, shape: Tuple[int, ...], dtype: type, fill: FillFunction,
+               check: Callable[[], None] = lambda: None) -> np.ndarray:
+  """Fills and returns an array in memory, or in the file `NAME.npy` of a folder.
+
+  A complete file of an earlier run is reused. A file gets its final name only when it is complete;
+  the incomplete file of a killed run is filled again. If several processes call this function for
+  the same file, one process fills the file and the other processes wait.
+
+  Args:
+    cache: `memory`, or the path of a folder.
+    name: the name of the file without `.npy`, which must identify the content of the array.
+    shape: the shape of the array.
+    dtype: the dtype of the array.
+    fill: a function that writes the content into an empty array.
+    check: see atomic.open_locked.
+
+  Raises:
+    UserError: there is not enough memory or disk space, or the folder is not writable.
+  """
+  num_bytes = _num_bytes(shape, dtype)
+  description = 'a {} array of shape {} and size {}'.format(
+      np.dtype(dtype).name, 'x'.join(map(str, shape)), _format_bytes(num_bytes))
+  if cache == 'memory':
+    free_bytes = available_bytes()
+    if num_bytes > free_bytes:
+      raise UserError('the cache does not fit into memory',
+                      '--cache=memory for {}, with {} free'.format(
+                          description, _format_bytes(free_bytes)),
+                      'give --cache=FOLDER, or a smaller --image_size')
+    _LOG.info('caching %s in memory', description)
+    array = np.empty(shape, dtype)
+    fill(array)
+    return array
+  path = os.path.join(cache, name + '.npy')
+  is_complete = functools.partial(_check_complete, path, shape, dtype)
+  try:
+    os.makedirs(cache, exist_ok=True)
+    if not _is_complete(path, is_complete):
+      with atomic.open_locked(path + '.part', check) as part_file:
+        if not stored.load_or_warn(path, is_complete):
+          _LOG.info('caching %s in %s', description, path)
+          try:
+            _fill_file(part_file, shape, dtype, fill)
+          except BaseException:
+            os.remove(part_file.name)
+            raise
+          atomic.replace(part_file.name, path)
+        elif os.path.exists(part_file.name):
+          # Another process completed the cache while this process waited for the lock. Remove the
+          # new, empty partial file that atomic.open_locked created.
+          os.remove(part_file.name)
+    return np.load(path, mmap_mode='r', allow_pickle=False)
+  except OSError as error:
+    raise cache_not_stored('--cache={} for {} ({})'.format(
+        cache, description, error.strerror or error)) from error
+
+
+def fill_in_batches(array: np.ndarray, next_batch: Callable[[], np.ndarray],
+                    description: str) -> None:
+  """Fills an array with consecutive batches, and shows the progress.
+
+  Args:
+    array: the array to fill, [N, ...], in memory or mapped from a file.
+    next_batch: returns the next batch, [B, ...].
+    description: the text in front of the progress bar.
+  """
+  with make_progress_bar(total=len(array), desc=description, unit='image') as bar, \
+      open_writer(array) as write:
+    num_filled = 0
+    while num_filled < len(array):
+      batch = next_batch()
+      write(np.arange(num_filled, num_filled + len(batch)), batch)
+      num_filled += len(batch)
+      bar.update(len(batch))
+
+
+@contextlib.contextmanager
+def open_writer(array: np.ndarray) -> Iterator[Callable[[np.ndarray, np.ndarray], None]]:
+  """Yields a function that takes the indices of rows, [B], and writes a batch to these rows."""
+  def copy(indices: np.ndarray, batch: np.ndarray) -> None:
+    array[indices] = batch
+
+  if not isinstance(array, np.memmap):
+    yield copy
+    return
+  # Each mapped page that is changed would cause a page fault, which takes longer than the copy.
+  with open(array.filename, 'r+b') as file:
+    def write(indices: np.ndarray, batch: np.ndarray) -> None:
+      rows = np.broadcast_to(batch, (len(batch),) + array.shape[1:]).astype(array.dtype, copy=False)
+      for index, row in zip(indices, np.ascontiguousarray(rows)):
+        file.seek(array.offset + int(index) * array.strides[0])
+        file.write(row.data)
+      file.flush()
+
+    yield write
+
+
+def _num_bytes(shape: Tuple[int, ...], dtype: type) -> int:
+  return int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
+
+
+def _is_complete(path: str, check: Callable[[BinaryIO], bool]) -> bool:
+  """Returns whether the file exists and is not damaged."""
+  try:
+    return bool(stored.load(path, check))
+  except stored.DamagedFile:
+    return False
+
+
+def _check_complete(path: str, shape: Tuple[int, ...], dtype: type, file: BinaryIO) -> bool:
+  """Returns True; raises an error if a file is not a complete array of this shape and dtype."""
+  array = np.load(path, mmap_mode='r', allow_pickle=False)
+  if array.shape != shape or array.dtype != dtype:
+    raise ValueError('it contains another array')
+  file.seek(array.offset + array.nbytes)
+  modified_at, checksum = _FOOTER.unpack(file.read())
+  # Reading all values takes time, and is not necessary if nobody has written to the file.
+  if os.fstat(file.fileno()).st_mtime_ns != modified_at and _checksum(array) != checksum:
+    raise ValueError('the checksum of its values does not match')
+  return True
+
+
+def _checksum(array: np.ndarray) -> int:
+  """Returns a checksum of the values of an array."""
+  checksum = 0
+  for chunk in np.array_split(array.reshape(-1), max(1, array.nbytes >> 24)):
+    checksum = zlib.crc32(chunk, checksum)
+  return checksum
+
+
+def _fill_file(file: BinaryIO, shape: Tuple[int, ...], dtype: type, fill: FillFunction) -> None:
+  """Writes an array to an .npy file: the header, and the content that `fill` writes.
+
+  NumPy ignores the footer, which has the time at which the file was modified, and the checksum.
+  """
+  file.truncate(0)
+  np.lib.format.write_array_header_1_0(file, {
+      'descr': np.lib.format.dtype_to_descr(np.dtype(dtype)), 'fortran_order': False,
+      'shape': shape})
+  file.flush()
+  header_bytes = os.fstat(file.fileno()).st_size
+  try:
+    # Allocate the space first. On a full disk, writing to the mapped memory would kill the process.
+    os.posix_fallocate(file.fileno(), header_bytes, _num_bytes(shape, dtype))
+  except OSError:
+    file.truncate(0)  # Release the space that was allocated.
+    raise
+  array = np.memmap(file.name, dtype, 'r+', header_bytes, shape)
+  fill(array)
+  array.flush()
+  # Some file systems store times in whole seconds.
+  modified_at = int(time.time()) * 10 ** 9
+  file.seek(0, os.SEEK_END)
+  file.write(_FOOTER.pack(modified_at, _checksum(array)))
+  file.flush()
+  os.utime(file.fileno(), ns=(modified_at, modified_at))
+  os.fsync(file.fileno())
+
+
+def _format_bytes(count: float) -> str:
+  for unit in ('bytes', 'kB', 'MB'):
+    if count < 1000:
+      return '{:.2f} {}'.format(count, unit)
+    count /= 1000
+  return '{:.2f} GB'.format(count)

@@ -1,8 +1,14 @@
-"""Finds the data set of --dataset: a built-in one, or a function of the user."""
+"""Finds the data set of --dataset: a built-in one, or a function of the user.
 
+A built-in data set NAME is the module estimator_train.data.NAME, unless _BUILT_IN has it. The
+module has a function `describe`, which takes the settings and returns the DataSet. It may also have
+a function `describe_classes`, which does so without listing the files of the splits.
+"""
+
+import importlib
 from typing import Callable, Dict, List, Tuple
 
-from estimator_train.data import idx, image_folder, oct2017, own, tfrecord
+from estimator_train.data import idx, oct2017, own
 from estimator_train.data.description import DataSet, SyntheticSplit, require_data_dir
 from estimator_train.data.download import DownloadResult, download_files
 from estimator_train.settings import Settings, choices, user_code
@@ -70,18 +76,16 @@ def _describe_synthetic(settings: Settings) -> DataSet:
       test=SyntheticSplit(_NUM_SYNTHETIC_EVAL_BATCHES))
 
 
-# The functions that describe a data set with its splits, and without listing the user's files.
-_BUILT_IN: Dict[str, _Functions] = {
-    'image_folder': (image_folder.describe, image_folder.describe_classes),
-    'oct2017': (oct2017.describe, oct2017.describe_classes),
-    'synthetic': (_describe_synthetic, _describe_synthetic),
-    'tfrecord': (tfrecord.describe, tfrecord.describe_classes),
-    **dict.fromkeys(idx.DATA_SETS, (_describe_idx, _describe_idx))}
+_BUILT_IN: Dict[str, Callable[[Settings], DataSet]] = {
+    'synthetic': _describe_synthetic, **dict.fromkeys(idx.DATA_SETS, _describe_idx)}
 
 
 def _find_functions(name: str) -> _Functions:
-  """Returns the functions of _BUILT_IN, or those that call the function of the user."""
+  """Returns the functions that describe a data set with its splits, and only its classes."""
   if user_code.is_function_name(name):
     return own.describe, own.describe_classes
   user_code.check_built_in_name('dataset', name, choices.DATASETS)
-  return _BUILT_IN[name]
+  if name in _BUILT_IN:
+    return _BUILT_IN[name], _BUILT_IN[name]
+  module = importlib.import_module('estimator_train.data.' + name)
+  return module.describe, getattr(module, 'describe_classes', module.describe)

@@ -4,8 +4,10 @@ from typing import Callable, Dict, List, NamedTuple, Optional, Tuple
 
 from estimator_train.data.arrays import ArraySource, SyntheticSource
 from estimator_train.data.batching import NO_IMAGE, UNSHARDED, Batching, Shard
+from estimator_train.data.binary_files import BinarySource, IdxSource
 from estimator_train.data.description import (
   ArraySplit,
+  BinarySplit,
   DataSet,
   ExampleSplit,
   IdxSplit,
@@ -15,10 +17,9 @@ from estimator_train.data.description import (
   Split,
   SyntheticSplit,
 )
-from estimator_train.data.idx_files import IdxSource
-from estimator_train.data.image_files import ImageFileSource
 from estimator_train.data.image_records import ImageRecordSource
-from estimator_train.data.parsed_records import ParsedRecordSource
+from estimator_train.data.image_source import ImageFileSource
+from estimator_train.data.parsed_examples import ParsedRecordSource
 from estimator_train.data.source import BadImage, InputFn, Source
 from estimator_train.data.user_datasets import ExampleSource
 from estimator_train.distribution import threads
@@ -32,6 +33,7 @@ SOURCE_CLASSES: Dict[type, Callable[..., Source]] = {
     ParsedRecordSplit: ParsedRecordSource,
     ExampleSplit: ExampleSource,
     ArraySplit: ArraySource,
+    BinarySplit: BinarySource,
     SyntheticSplit: SyntheticSource,
 }
 
@@ -91,17 +93,13 @@ def open_data(dataset: DataSet, settings: Settings, folder: str) -> Data:
   skipped_images: List[BadImage] = []
   if settings.input.on_bad_image == 'skip':
     dataset, skipped_images = skip_bad_examples(dataset, settings.input, folder)
-  if settings.run.trains:
-    dataset = dataset._replace(train=make_source(dataset, dataset.train).with_count(folder))
-  if settings.run.evaluates:
-    dataset = dataset._replace(test=make_source(dataset, dataset.test).with_count(folder))
   train, test = (None if split is None else make_source(dataset, split)
                  for split in (dataset.train, dataset.test))
   if train is not None:
     _check_support(train, settings)
   for source, is_read in ((train, settings.run.trains), (test, settings.run.evaluates)):
     if source is not None and is_read:
-      source.num_examples = source.check_and_count()
+      source.open(folder)
   return Data(dataset, train, test, skipped_images)
 
 

@@ -60,6 +60,18 @@ class ArraySplit(NamedTuple):
   classes: Any
 
 
+class BinarySplit(NamedTuple):
+  """A split stored in binary files that are read into memory as a whole.
+
+  Attributes:
+    files: the paths of the files.
+    read: takes these paths, and returns (images, class indices): uint8 [examples, height, width,
+      channels] and uint8 [examples]. Raises a UserError if a file is missing or damaged.
+  """
+  files: Tuple[str, ...]
+  read: Callable[[Tuple[str, ...]], Tuple[Any, Any]]
+
+
 class SyntheticSplit(NamedTuple):
   """A split of synthetic images: one random batch, repeated.
 
@@ -128,8 +140,8 @@ class ParsedRecordSplit(NamedTuple):
 
 
 ImageShape = Tuple[int, int, int]  # (height, width, channels)
-Split = Union[IdxSplit, ImageSplit, ArraySplit, SyntheticSplit, ImageRecordSplit, ParsedRecordSplit,
-              ExampleSplit]
+Split = Union[IdxSplit, ImageSplit, ArraySplit, BinarySplit, SyntheticSplit, ImageRecordSplit,
+              ParsedRecordSplit, ExampleSplit]
 
 
 class DataSet(NamedTuple):

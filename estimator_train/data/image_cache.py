@@ -10,9 +10,10 @@ from typing import Callable, Iterator, Optional, Tuple
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from estimator_train.data import array_cache
+from estimator_train.data import arrays
 from estimator_train.data.batching import Batching, first_reads
-from estimator_train.data.source import CacheNotStored, EncodedImages
+from estimator_train.data.encoded_images import EncodedImages
+from estimator_train.data.source import CacheNotStored
 from estimator_train.errors import UserError
 from estimator_train.system.progress import make_progress_bar
 
@@ -143,7 +144,7 @@ class _Filling:
                      else (3,)):
       shape = (len(self._source), height, width, channels)
       try:
-        return array_cache.load_array(self._cache, 'images-' + key, shape, np.uint8, self._fill,
+        return arrays.load_array(self._cache, 'images-' + key, shape, np.uint8, self._fill,
                                       self._check_not_stopping)
       except _ColourImageFound:
         _LOG.info('not all images are grey: caching three channels')
@@ -163,7 +164,7 @@ class _Filling:
     fill_order = first_reads(len(images), self._batching)
     with self._open_batches(fill_order, images.shape[-1]) as next_batch, \
         make_progress_bar(total=len(images), desc='caching', unit='image') as bar, \
-        array_cache.open_writer(images) as write:
+        arrays.open_writer(images) as write:
       with self._changed:
         self._examples = images, class_indices
         self._is_filled[:] = False

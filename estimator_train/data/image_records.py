@@ -8,9 +8,10 @@ from typing import Any, Counter, Iterator, List, Optional, Tuple
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from estimator_train.data import file_errors, image_source, published, records
+from estimator_train.data import image_source, published, records
 from estimator_train.data.batching import Batching
 from estimator_train.data.description import DataSet, ImageRecordSplit
+from estimator_train.data.encoded_images import evenly_spaced
 from estimator_train.data.record_index import describe_record
 from estimator_train.data.records import RecordReader
 from estimator_train.data.source import (
@@ -19,7 +20,7 @@ from estimator_train.data.source import (
   FilePath,
   InputFn,
   WrongSchema,
-  evenly_spaced,
+  translate_errors,
 )
 from estimator_train.errors import printable
 from estimator_train.settings import groups
@@ -87,7 +88,7 @@ class ImageRecordSource(image_source.ImageSource):
 
   def class_indices(self) -> np.ndarray:
     parts = np.array_split(np.arange(len(self)), len(self) // _RECORDS_PER_LABEL_READ + 1)
-    with file_errors.translate_errors():
+    with translate_errors():
       return np.concatenate([self._read_class_indices(part) for part in parts])
 
   def cache_key(self) -> str:
@@ -166,7 +167,7 @@ class ImageRecordSource(image_source.ImageSource):
     """
     checked: Counter[records.ClassAndText] = collections.Counter()
     has_images = False
-    with file_errors.translate_errors():
+    with translate_errors():
       for index, features in self._iter_records_to_check():
         content, class_index = self._interpret(index, features)
         checked[class_index, records.class_text(features)] += 1

@@ -1,21 +1,39 @@
-"""Defines the base of the sources whose examples are JPEG, PNG or GIF images."""
+"""Reads JPEG, PNG and GIF images, whatever the extensions of their names, from files.
+
+ImageSource is also the base of the source that reads images from TFRecord files.
+"""
 
 import abc
 import collections.abc
-from typing import Any, Callable, Dict, List, Optional, Tuple
+import contextlib
+import os
+import stat
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from estimator_train.data import arrays, bad_images, image_cache, images
+from estimator_train.data import (
+  arrays,
+  encoded_images,
+  image_cache,
+  image_folder,
+  images,
+  published,
+)
 from estimator_train.data.batching import Batching, chunks_of, evaluation_chunks
-from estimator_train.data.source import BadImage, EncodedImages, InputFn, Source
+from estimator_train.data.description import ImageSplit
+from estimator_train.data.encoded_images import EncodedImages
+from estimator_train.data.source import BadImage, FilePath, InputFn, Source
 from estimator_train.errors import UserError, printable
 from estimator_train.settings import groups
+from estimator_train.system import stored
 
 # The number of examples that one call of a Python function looks up. One call per image would take
 # a tenth of the time that decoding an image takes.
 CHUNK_SIZE = 64
+_READAHEAD_THREADS = 4  # Several, because opening a file on a network file system is slow.
 
 
 class ImageSource(EncodedImages, Source):
@@ -98,15 +116,15 @@ class ImageSource(EncodedImages, Source):
 
   def skip_bad_examples(self, split_name: str, settings: groups.Input,
                         model_dir: str) -> Tuple[Any, List[BadImage]]:
-    bad = bad_images.find_bad(self, split_name, model_dir)
+    bad = encoded_images.find_bad(self, split_name, model_dir)
     skipped = [image for _, image in bad]
     skipped += [BadImage(name, reason) for name, reason in self.unreadable_parts()]
-    bad_images.check_fraction(skipped, len(self), settings)
+    encoded_images.check_fraction(skipped, len(self), settings)
     return self.without([index for index, _ in bad]), skipped
 
   def explain_failure(self) -> Optional[UserError]:
     # Decode the images again, because TensorFlow's error does not name the file.
-    first = next(bad_images.find_undecodable(self), None)
+    first = next(encoded_images.find_undecodable(self), None)
     if first is None:
       return None
     index, reason = first
@@ -161,3 +179,83 @@ def look_up_in_python(chunks: tf.data.Dataset,
   # Prefetching chunks is cheap, and the kernel reads files ahead while the chunk before is decoded.
   return (chunks.map(make_references, num_parallel_calls).prefetch(1)
           .apply(tf.data.experimental.unbatch()))
+
+
+class ImageFileSource(ImageSource):
+  """The source of an ImageSplit."""
+  format_name = 'image_files'
+  class_indices_are_known = True
+
+  def __len__(self) -> int:
+    return len(self.split.files)
+
+  def look_up(self, chunks: tf.data.Dataset) -> tf.data.Dataset:
+    threads = ThreadPoolExecutor(_READAHEAD_THREADS)
+    files, class_indices = self.split.files, self.split.classes
+
+    def look_up_paths(indices: np.ndarray) -> Tuple[List[bytes], np.ndarray]:
+      paths = [files[index] for index in indices]
+      threads.submit(_request_readahead, paths)
+      return paths, class_indices[indices].astype(np.int64)
+
+    return look_up_in_python(chunks, look_up_paths)
+
+  @staticmethod
+  def read(reference: tf.Tensor) -> tf.Tensor:
+    return tf.read_file(reference)
+
+  def read_content(self, index: int) -> bytes:
+    return read_regular_file(self.split.files[index])
+
+  def name_of(self, index: int) -> str:
+    return os.fsdecode(self.split.files[index])
+
+  def without(self, indices: List[int]) -> ImageSplit:
+    if not indices:
+      return self.split
+    dropped = set(indices)
+    return ImageSplit([file for index, file in enumerate(self.split.files) if index not in dropped],
+                      np.delete(self.split.classes, indices))
+
+  def make_published_input_fn(self, batching: Batching) -> InputFn:
+    return lambda: published.make_file_batches(self.split, batching)
+
+  def class_indices(self) -> np.ndarray:
+    return np.asarray(self.split.classes)
+
+  def cache_key(self) -> str:
+    return stored.fingerprint_files(self.split.files)
+
+  def files(self) -> List[FilePath]:
+    return list(self.split.files)
+
+  def skip_bad_examples(self, split_name: str, settings: groups.Input,
+                        model_dir: str) -> Tuple[ImageSplit, List[BadImage]]:
+    split, skipped = super().skip_bad_examples(split_name, settings, model_dir)
+    if split_name == 'train':
+      image_folder.check_no_class_missing(self.dataset.labels, split)
+    return split, skipped
+
+
+def read_regular_file(path: bytes) -> bytes:
+  """Returns the content of a regular file.
+
+  Raises:
+    OSError: the file cannot be read or is not a regular file. Reading a named pipe would block,
+      and reading a device might never end.
+  """
+  if not stat.S_ISREG(os.stat(path).st_mode):
+    raise OSError('not a regular file')
+  with open(path, 'rb') as file:
+    return file.read()
+
+
+def _request_readahead(paths: Sequence[bytes]) -> None:
+  """Asks the kernel to read files ahead, so that decoding does not wait for the disk."""
+  for path in paths:
+    with contextlib.suppress(OSError):  # The error is reported when the image is decoded.
+      descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+      try:
+        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_WILLNEED)
+      finally:
+        os.close(descriptor)

@@ -1,12 +1,16 @@
-"""Defines the interfaces to the examples of a split. Each format has its own implementation."""
+"""Defines the interface to the examples of a split, and the errors about examples.
+
+Each format has its own implementation.
+"""
 
 import abc
-from typing import Any, Callable, ClassVar, Dict, List, NamedTuple, Optional, Tuple, Union
+import contextlib
+import re
+from typing import Any, Callable, ClassVar, Dict, Iterator, List, NamedTuple, Optional, Tuple, Union
 
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from estimator_train.data import images
 from estimator_train.data.batching import Batching, training_chunks
 from estimator_train.data.description import DataSet, Split
 from estimator_train.errors import UserError
@@ -15,7 +19,8 @@ from estimator_train.system import stored
 
 InputFn = Callable[[], tf.data.Dataset]
 FilePath = Union[str, bytes]
-_GREY_SAMPLE_SIZE = 16  # The maximum number of images that expects_grey decodes.
+_FILE_ERRORS = (tf.errors.InvalidArgumentError, tf.errors.NotFoundError, tf.errors.UnknownError,
+                tf.errors.PermissionDeniedError, tf.errors.FailedPreconditionError)
 
 
 class BadExample(ValueError):
@@ -104,13 +109,16 @@ class Source(abc.ABC):
       UserError: a file is missing or invalid.
     """
 
-  def with_count(self, model_dir: str) -> Any:
-    """Returns the split with the number of examples, which is stored in `model_dir` if necessary.
+  def open(self, folder: str) -> None:
+    """Checks the files, and sets num_examples.
+
+    Args:
+      folder: the folder of the run, in which a result that takes time is stored for the next run.
 
     Raises:
-      UserError: the examples cannot be counted.
+      UserError: a file is missing or invalid, or the examples cannot be counted.
     """
-    return self.split
+    self.num_examples = self.check_and_count()
 
   @abc.abstractmethod
   def make_train_input_fn(self, batching: Batching, cache: str) -> InputFn:
@@ -240,78 +248,56 @@ class Source(abc.ABC):
                      'omit --class_weights and --cache_features')
 
 
-class EncodedImages(abc.ABC):
-  """Images that are read in any order, by their indices. A subclass reads one format."""
-  _expects_grey: Optional[bool] = None  # The result of expects_grey, once it has been called.
+@contextlib.contextmanager
+def translate_errors(source: Optional[Source] = None) -> Iterator[None]:
+  """Raises a UserError in place of TensorFlow's errors about data files and checkpoints.
 
-  @abc.abstractmethod
-  def __len__(self) -> int:
-    """Returns the number of images."""
-
-  @abc.abstractmethod
-  def look_up(self, chunks: tf.data.Dataset) -> tf.data.Dataset:
-    """Returns a dataset of (reference, class index), scalars, for a dataset of indices, int64 [n].
-
-    The references are the arguments of `read`.
-    """
-
-  @staticmethod
-  @abc.abstractmethod
-  def read(reference: tf.Tensor) -> tf.Tensor:
-    """Returns the content of an image, a scalar string."""
-
-  @abc.abstractmethod
-  def read_content(self, index: int) -> bytes:
-    """Reads the content of an image.
-
-    Raises:
-      OSError: the file cannot be read.
-      BadExample: the example is damaged.
-    """
-
-  @abc.abstractmethod
-  def name_of(self, index: int) -> str:
-    """Returns the file of an image and, if the file has several examples, the place in the file.
-
-    Bytes of a path that cannot be decoded become surrogate escapes, as in `os.fsdecode`.
-    """
-
-  @abc.abstractmethod
-  def cache_key(self) -> str:
-    """Returns a fingerprint of the images; see Source.cache_key."""
-
-  @abc.abstractmethod
-  def class_indices(self) -> np.ndarray:
-    """Returns the class index of each image, integer [N]."""
-
-  @abc.abstractmethod
-  def make_dataset(self, indices: np.ndarray, batching: Batching,
-                   expect_grey: bool) -> tf.data.Dataset:
-    """Returns a dataset of the images at `indices`, in this order, in batches.
-
-    The batches are those of images.make_examples.
-    """
-
-  def expects_grey(self) -> bool:
-    """Returns whether all images of a sample are grey.
-
-    The result only selects the faster of two code paths; each code path reads grey and colour
-    images correctly. The sample is decoded once: filling a cache asks twice.
-    """
-    if self._expects_grey is None:
-      self._expects_grey = images.are_all_grey(
-          content for index in evenly_spaced(len(self), _GREY_SAMPLE_SIZE)
-          for content in self._read_if_readable(index))
-    return self._expects_grey
-
-  def _read_if_readable(self, index: int) -> List[bytes]:
-    try:
-      return [self.read_content(index)]
-    except (OSError, BadExample):  # The error is reported when the image is read for training.
-      return []
+  Args:
+    source: the source of the examples. The source finds the unreadable file, because TensorFlow's
+      error may not name the file. None: errors about unreadable files are not translated.
+  """
+  try:
+    yield
+  except tf.errors.DataLossError as error:
+    raise UserError('a file of the data set or of --model_dir is damaged',
+                    error.message.splitlines()[0],
+                    'remove it; --mode=download downloads data files again') from error
+  except WrongSchema as error:
+    raise error.to_user_error() from error
+  except BadExample as error:
+    raise _to_user_error(str(error)) from error
+  except _FILE_ERRORS as error:
+    if 'not found in checkpoint' in error.message:
+      raise UserError('--model_dir holds a checkpoint of another model or optimizer',
+                      re.sub(r'.*?(Key \S+ not found in checkpoint).*', r'\1', error.message,
+                             flags=re.DOTALL), 'give another --model_dir') from error
+    # A Python function of the input pipeline names the example itself.
+    wrong_schema = re.search(r'WrongSchema: (.*) \((.*)\): (.*)', error.message)
+    if wrong_schema:
+      raise WrongSchema(*wrong_schema.groups()).to_user_error() from error
+    bad_example = re.search(r'BadExample: (.*)', error.message)
+    if bad_example:
+      raise _to_user_error(bad_example.group(1)) from error
+    not_stored = re.search(r'CacheNotStored: (.*)', error.message)
+    if not_stored:
+      raise cache_not_stored(not_stored.group(1)) from error
+    user_error = source.explain_failure() if source is not None else None
+    if user_error is None and source is not None and source.is_made_by_user:
+      user_error = UserError('the model cannot process an example', '--dataset={} ({})'.format(
+          source.dataset.name, error.message.splitlines()[0]),
+                             'check the shapes and the values that the functions of the data set '
+                             'return, such as class indices')
+    if user_error is None:
+      raise
+    raise user_error from error
 
 
-def evenly_spaced(count: int, max_count: int) -> List[int]:
-  """Returns up to `max_count` indices, evenly spaced from 0 to `count` - 1."""
-  sample_size = min(max_count, count)
-  return [index * count // sample_size for index in range(sample_size)]
+def cache_not_stored(given: str) -> UserError:
+  """Returns the error about a cache that cannot be written to the disk."""
+  return UserError('the cache cannot be stored', given,
+                   'give a writable folder on a disk with enough free space')
+
+
+def _to_user_error(bad_example: str) -> UserError:
+  return UserError('an example cannot be read', bad_example,
+                   'repair or remove it (--mode=audit lists all), or give --on_bad_image=skip')

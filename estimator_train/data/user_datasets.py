@@ -8,7 +8,6 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 from estimator_train.data.batching import Batching
-from estimator_train.data.description import ExampleSplit
 from estimator_train.data.parsed_examples import (
   encode_batches,
   find_invalid_class,
@@ -37,10 +36,10 @@ class ExampleSource(Source):
   is_made_by_user = True
   last_stage = None
 
-  def with_count(self, model_dir: str) -> ExampleSplit:
-    if self.split.num_examples is not None:
-      return self.split
-    return self.split._replace(num_examples=_count_once(self.split.make_dataset, model_dir))
+  def open(self, folder: str) -> None:
+    if self.split.num_examples is None:
+      self.split = self.split._replace(num_examples=_count_once(self.split.make_dataset, folder))
+    super().open(folder)
 
   def check_and_count(self) -> Optional[int]:
     if not self.split.num_examples:

@@ -9,8 +9,7 @@ import tensorflow.compat.v1 as tf
 from estimator_train.data import built_in as datasets
 from estimator_train.data.data import make_batching
 from estimator_train.data.description import DataSet
-from estimator_train.data.file_errors import translate_errors
-from estimator_train.data.source import Source
+from estimator_train.data.source import Source, translate_errors
 from estimator_train.distribution.devices import Devices, find_devices, make_session_config
 from estimator_train.errors import UserError
 from estimator_train.models import model_inputs, probabilities

@@ -12,7 +12,7 @@ from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tu
 
 import numpy as np
 
-from estimator_train.data import bad_images, built_in, image_headers
+from estimator_train.data import built_in, encoded_images, image_headers
 from estimator_train.data.data import make_source
 from estimator_train.data.description import DataSet
 from estimator_train.data.image_headers import FileIssue
@@ -167,13 +167,13 @@ def _inspect_images(splits: Sequence[AuditedSplit],
   count = sum(map(len, sources))
   digests = np.zeros((count, _DIGEST_BYTES // 8), np.uint64)
   source_of_split = dict(zip(splits, sources))
-  with contextlib.closing(bad_images.Decoder()) as decoder:
+  with contextlib.closing(encoded_images.Decoder()) as decoder:
 
     def inspect(position: int) -> InspectedImage:
       split, index = locate_file(splits, position)
       return _inspect_image(source_of_split[split], index, decoder)
 
-    for position, image in enumerate(bad_images.map_examples(inspect, count, 'auditing')):
+    for position, image in enumerate(encoded_images.map_examples(inspect, count, 'auditing')):
       split, index = locate_file(splits, position)
       split.add_image(image)
       issues.extend(split.make_issue(index, *issue) for issue in image.issues)
@@ -182,7 +182,8 @@ def _inspect_images(splits: Sequence[AuditedSplit],
   return issues
 
 
-def _inspect_image(source: ImageSource, index: int, decoder: bad_images.Decoder) -> InspectedImage:
+def _inspect_image(source: ImageSource, index: int,
+                   decoder: encoded_images.Decoder) -> InspectedImage:
   """Reads and decodes an image, and finds its issues."""
   name = source.name_of(index)
   try:

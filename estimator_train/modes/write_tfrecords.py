@@ -14,7 +14,7 @@ from typing import Any, Callable, Dict, List, NamedTuple, Sequence
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from estimator_train.data import bad_images, built_in, data, record_index
+from estimator_train.data import built_in, data, encoded_images, record_index
 from estimator_train.data.description import DataSet
 from estimator_train.data.image_source import ImageSource
 from estimator_train.data.source import BadImage
@@ -163,7 +163,7 @@ def _write_shards(shards: Sequence[_Shard], source: ImageSource,
     _LOG.info('keeping %d complete files of an earlier run', len(shards) - len(missing))
   indices = np.concatenate([shard.indices for shard in missing])
   make_example = _make_example_function(source, class_names)
-  examples = bad_images.map_examples(lambda position: make_example(int(indices[position])),
+  examples = encoded_images.map_examples(lambda position: make_example(int(indices[position])),
                                      len(indices), 'writing images')
   for shard in missing:
     with atomic.open_atomic(shard.path) as file:
@@ -174,7 +174,7 @@ def _write_shards(shards: Sequence[_Shard], source: ImageSource,
 def _make_example_function(source: ImageSource,
                            class_names: Sequence[str]) -> Callable[[int], bytes]:
   """Returns a function that takes the index of an image, and returns a serialized example."""
-  class_indices, decoder = source.class_indices(), bad_images.Decoder()
+  class_indices, decoder = source.class_indices(), encoded_images.Decoder()
 
   def make_example(index: int) -> bytes:
     name = source.name_of(index)

@@ -6,7 +6,7 @@ TRAINING_MODES = ('train_and_evaluate', 'train')
 MODES_WITHOUT_MODEL_DIR = ('download', 'input_benchmark', 'doctor', 'write_tfrecords')
 # These modes read all splits whose patterns are given.
 MODES_OF_ALL_SPLITS = ('audit', 'write_tfrecords')
-DATASETS = ('fashion_mnist_sample', 'fashion_mnist', 'mnist', 'oct2017', 'image_folder',
+DATASETS = ('fashion_mnist_sample', 'fashion_mnist', 'mnist', 'cifar10', 'oct2017', 'image_folder',
             'tfrecord', 'synthetic')
 # PACKAGE_MODELS are modules of models/; KERAS_MODELS are networks of tf.keras.applications.
 PACKAGE_MODELS = ('fashion_cnn', 'mnist_conv8', 'mnist_deep', 'mnist_dense', 'mnist_practical')

@@ -6,7 +6,7 @@ from typing import Any, List, NamedTuple
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from estimator_train.data import array_cache
+from estimator_train.data import arrays
 from estimator_train.data.data import SingleEpoch
 from estimator_train.distribution.devices import Devices, make_session_config
 from estimator_train.errors import UserError
@@ -83,7 +83,7 @@ def compute_features(frozen_part: tf.keras.Model, checkpoint: str, examples: Sin
     _compute_features_into(array, frozen_part, weight_values, examples, settings, devices)
 
   name = 'features-' + _cache_key(frozen_part, weight_values, examples, settings)
-  return array_cache.load_array(cache, name, shape, dtype, fill)
+  return arrays.load_array(cache, name, shape, dtype, fill)
 
 
 def _num_frozen_layers(model: tf.keras.Model, layers: List[Any]) -> int:
@@ -135,7 +135,7 @@ def _compute_features_into(array: np.ndarray, frozen_part: tf.keras.Model,
       pixels, _ = tf.data.make_one_shot_iterator(examples.make_input_fn(_BATCH_SIZE)()).get_next()
       features = model(make_preprocess(settings.model.preprocess, *model.input_shape[1:])(pixels))
     model.set_weights(weight_values)
-    array_cache.fill_in_batches(array, session.make_callable(features), 'frozen layers')
+    arrays.fill_in_batches(array, session.make_callable(features), 'frozen layers')
     tf.keras.backend.set_session(None)
 
 

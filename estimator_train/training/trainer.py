@@ -9,8 +9,7 @@ from tqdm.contrib.logging import logging_redirect_tqdm
 from estimator_train.data import arrays
 from estimator_train.data.batching import Shard
 from estimator_train.data.data import make_batching, make_single_epoch, make_train_input_fn
-from estimator_train.data.file_errors import translate_errors
-from estimator_train.data.source import InputFn
+from estimator_train.data.source import InputFn, translate_errors
 from estimator_train.errors import CheckpointNotSaved, PeerLost, StoppedBySignal, TrainingFailed
 from estimator_train.reports.step_times import Timing
 from estimator_train.system.signals import SignalState

@@ -32,7 +32,7 @@ DATA_DIR = str(common.ROOT / 'data' / 'fashion_mnist')
 AVX2_ONLY = str(common.ROOT / 'tests' / 'benchmarks' / 'avx2_only')
 AVX2_VARIABLES = {'ATEN_CPU_CAPABILITY': 'avx2', 'ONEDNN_MAX_CPU_ISA': 'AVX2',
                   'MKL_ENABLE_INSTRUCTIONS': 'AVX2'}
-SAMPLE = str(common.ROOT / 'estimator_train' / 'datasets' / 'fashion_mnist_sample_files')
+SAMPLE = str(common.ROOT / 'estimator_train' / 'data' / 'fashion_mnist_sample_files')
 
 
 def main() -> None:

@@ -17,7 +17,7 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 import estimator_train
-from estimator_train.data import idx, idx_files
+from estimator_train.data import binary_files, idx
 from estimator_train.data.batching import Batching
 from estimator_train.settings import Settings
 
@@ -67,10 +67,10 @@ def _train_plainly(replicas: int, steps: int) -> Weights:
         model_dir=model_dir, tf_random_seed=1, train_distribute=strategy,
         session_config=tf.ConfigProto(device_count={'CPU': replicas}))
     estimator = tf.keras.estimator.model_to_estimator(two_layers(), config=config)
-    estimator.train(idx_files.make_train_input_fn(
-        idx.describe('fashion_mnist_sample').train,
+    dataset = idx.describe('fashion_mnist_sample')
+    estimator.train(binary_files.IdxSource(dataset, dataset.train).make_train_input_fn(
         Batching((28, 28, 1), 10, one_hot=True, examples_per_batch=BATCH_SIZE // replicas,
-                 shuffle_buffer=5000)), steps=steps)
+                 shuffle_buffer=5000), 'none'), steps=steps)
     return _weights(model_dir)
 
 

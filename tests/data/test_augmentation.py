@@ -8,7 +8,7 @@ from conftest import batches
 from estimator_train.data import images as images_lib
 from estimator_train.data.batching import Batching, Shard
 from estimator_train.data.description import DataSet, ImageSplit
-from estimator_train.data.image_files import ImageFileSource
+from estimator_train.data.image_source import ImageFileSource
 
 SHAPE = (10, 12, 3)
 COUNT = 9

@@ -7,7 +7,7 @@ import struct
 import numpy as np
 import pytest
 
-from estimator_train.data import idx_files, record_index
+from estimator_train.data import binary_files, record_index
 
 IMAGES = np.random.RandomState(1).randint(0, 256, (40, 3, 5)).astype(np.uint8)
 CONTENT = struct.pack('>4I', 0x803, *IMAGES.shape) + IMAGES.tobytes()
@@ -40,10 +40,10 @@ def damaged(content, at):
 def test_images_up_to_a_damage(tmp_path, content, count, why):
   path = tmp_path / 'some.idx'
   path.write_bytes(content)
-  assert idx_files.is_idx_or_gzip(content[:4]) and not idx_files.is_idx_or_gzip(b'text')
+  assert binary_files.is_idx_or_gzip(content[:4]) and not binary_files.is_idx_or_gzip(b'text')
   images, found = [], None
   try:
-    for image in idx_files.iter_images(bytes(path), 3, 5):
+    for image in binary_files.iter_images(bytes(path), 3, 5):
       images.append(image[:, :, 0])
   except ValueError as error:
     found = str(error)

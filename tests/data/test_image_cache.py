@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from conftest import batches
 
-from estimator_train.data import array_cache, file_errors, image_cache, source as source_lib
+from estimator_train.data import arrays, encoded_images, image_cache, source as source_lib
 from estimator_train.data.batching import Batching, Order, Shard, first_reads
 from estimator_train.data.description import DataSet, ImageSplit
-from estimator_train.data.image_files import ImageFileSource
+from estimator_train.data.image_source import ImageFileSource
 from estimator_train.errors import UserError
 
 BATCHING = Batching((20, 16, 3), 2, one_hot=False, examples_per_batch=3, num_parallel_calls=2)
@@ -87,7 +87,7 @@ def test_every_pixel_value_is_rounded_ties_to_even(write_images, tmp_path, cache
 @pytest.mark.parametrize('sample_size, channels', [(1, [1, 3]), (19, [3])])
 def test_a_colour_image_among_grey_ones(split, cache, write_images, tmp_path, filled, monkeypatch,
                                         sample_size, channels):
-  monkeypatch.setattr(source_lib, '_GREY_SAMPLE_SIZE', sample_size)
+  monkeypatch.setattr(encoded_images, '_GREY_SAMPLE_SIZE', sample_size)
   odd = tmp_path / 'odd.jpeg'
   write_images({odd: np.full((9, 9, 3), (250, 0, 9), np.uint8)})
   split = ImageSplit(split.files[:5] + [str(odd).encode()] + split.files[5:], np.zeros(19, 'i4'))
@@ -135,7 +135,7 @@ def test_what_does_not_fit_is_foreseen(split, tmp_path, folder, filled, monkeypa
   def fallocate(*given):
     raise OSError(28, 'No space left on device')
 
-  monkeypatch.setattr(array_cache, 'available_bytes', lambda: 5000)
+  monkeypatch.setattr(arrays, 'available_bytes', lambda: 5000)
   monkeypatch.setattr(os, 'posix_fallocate', fallocate)
   size = 'for a uint8 array of shape 18x20x16x1 and size 5.76 kB'
   (tmp_path / 'file').write_text('')
@@ -152,7 +152,7 @@ def test_what_does_not_fit_is_foreseen(split, tmp_path, folder, filled, monkeypa
 def pausing(monkeypatch):
   """Fills in batches of three images, and pauses before the third until `resume` is set."""
   monkeypatch.setattr(image_cache, '_FILL_BATCH_SIZE', 3)
-  write, calls, resume = array_cache.open_writer, [], threading.Event()
+  write, calls, resume = arrays.open_writer, [], threading.Event()
 
   @contextlib.contextmanager
   def open_writer(array):
@@ -164,7 +164,7 @@ def pausing(monkeypatch):
 
       yield pausing_write
 
-  monkeypatch.setattr(array_cache, 'open_writer', open_writer)
+  monkeypatch.setattr(arrays, 'open_writer', open_writer)
   yield calls, resume
   resume.set()
 
@@ -206,7 +206,7 @@ def test_an_error_after_the_first_batch(split, tmp_path, folder, pausing, monkey
     monkeypatch.setattr(os, 'fsync', fsync)
   pausing[1].set()
   source = source_of(split)
-  with pytest.raises(UserError, match=message), file_errors.translate_errors(source):
+  with pytest.raises(UserError, match=message), source_lib.translate_errors(source):
     if in_batches:
       batches(source.make_train_input_fn(BATCHING, str(folder)), num_batches)
     else:
@@ -228,5 +228,5 @@ def test_a_pickle_under_the_caches_name_is_not_loaded(tmp_path, monkeypatch, wri
   monkeypatch.chdir(str(tmp_path))
   with open('name.npy', 'wb') as file:
     write(file)
-  found = array_cache.load_array('.', 'name', (2, 3), np.uint8, lambda array: array.fill(7))
+  found = arrays.load_array('.', 'name', (2, 3), np.uint8, lambda array: array.fill(7))
   assert found.tolist() == [[7] * 3] * 2 and os.listdir('.') == ['name.npy']

@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from estimator_train.data import bad_images, image_headers
+from estimator_train.data import encoded_images, image_headers
 
 
 @pytest.fixture(scope='module')
 def decoder():
   image_headers.load_pillow()
-  decoder = bad_images.Decoder()
+  decoder = encoded_images.Decoder()
   yield decoder
   decoder.close()
 

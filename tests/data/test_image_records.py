@@ -6,10 +6,11 @@ import pytest
 import tensorflow.compat.v1 as tf
 from conftest import batches, record_of, write_records
 
-from estimator_train.data import data, file_errors, image_records as module, tfrecord
+from estimator_train.data import data, image_records as module, tfrecord
 from estimator_train.data.batching import Batching
+from estimator_train.data.source import translate_errors
 from estimator_train.errors import UserError
-from estimator_train.settings import Settings, groups
+from estimator_train.settings import Settings
 
 SHAPE, LABEL = (20, 24, 3), 'image/class/label'
 BATCHING = Batching(SHAPE, 2, one_hot=False, examples_per_batch=3, num_parallel_calls=2)
@@ -84,7 +85,7 @@ SCHEMAS = [
 
 
 def test_a_record_of_another_schema_is_never_skipped(add, image, tmp_path, monkeypatch):
-  settings = Settings(max_bad_images=1)[groups.Input]
+  settings = Settings(max_bad_images=1).input
   for make, reason, remedy in SCHEMAS:
     source, name = add(make(image))
     message = r'an example does not fit the flags: {} \({}\): give {}, or '.format(
@@ -99,9 +100,9 @@ def test_a_record_of_another_schema_is_never_skipped(add, image, tmp_path, monke
       assert source.check_and_count() == 21
       with pytest.raises(UserError, match=message):
         source.skip_bad_examples('train', settings, str(tmp_path))
-  with pytest.raises(UserError, match=message), file_errors.translate_errors(source):
+  with pytest.raises(UserError, match=message), translate_errors(source):
     batches(source.make_train_input_fn(BATCHING, 'none'), 9)
-  with pytest.raises(UserError), file_errors.translate_errors(source):
+  with pytest.raises(UserError), translate_errors(source):
     batches(source.make_published_input_fn(BATCHING), 9)
 
 

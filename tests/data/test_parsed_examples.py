@@ -9,7 +9,7 @@ from test_source_contract import SHAPE, parse, parse_batch, raw_record
 from estimator_train.data import data, own, parsed_examples, user_datasets
 from estimator_train.data.batching import Batching
 from estimator_train.data.description import DataSet, ExampleSplit, RecordSplit
-from estimator_train.data.file_errors import translate_errors
+from estimator_train.data.source import translate_errors
 from estimator_train.errors import UserError
 from estimator_train.settings import Settings
 

@@ -13,9 +13,10 @@ import tensorflow.compat.v1 as tf
 from conftest import batches, record_of, write_records
 from PIL import Image
 
-from estimator_train.data import data, description, file_errors, idx_files, record_index
+from estimator_train.data import binary_files, data, description, record_index
 from estimator_train.data.batching import Batching, Order, Shard
 from estimator_train.data.description import DataSet
+from estimator_train.data.source import translate_errors
 from estimator_train.errors import UserError
 from estimator_train.settings import Settings, groups
 
@@ -59,6 +60,15 @@ def write_in_files(folder, records, per_file):
   return paths
 
 
+def read_binary(paths):
+  """Reads a file of examples: the class index, and the pixels."""
+  content = np.fromfile(paths[0], np.uint8)
+  if content.size % 7:
+    raise UserError('a file is truncated', paths[0], 'write it again')
+  content = content.reshape(-1, 7)
+  return content[:, 1:].reshape((-1,) + SHAPE), content[:, 0]
+
+
 Made = collections.namedtuple('Made', 'source, paths')  # A source, and the files of its examples.
 
 
@@ -75,6 +85,11 @@ def make(tmp_path, write_idx):
       for made, path in zip(write_idx(images[..., 0], classes), paths):
         os.rename(made, str(path))
       split = description.IdxSplit(*map(str, paths))
+    elif kind == 'binary_files':
+      paths = [folder / 'examples.bin']
+      paths[0].write_bytes(b''.join(bytes([label]) + bytes(image.ravel())
+                                    for label, image in zip(classes, images)))
+      split = description.BinarySplit((str(paths[0]),), read_binary)
     elif kind == 'image_files':
       paths = [folder / '{:02d}.png'.format(number) for number in range(count)]
       for path, number in zip(paths, numbers):
@@ -101,8 +116,8 @@ def make(tmp_path, write_idx):
   return make
 
 
-KINDS = ('idx_files', 'image_files', 'image_records', 'records', 'parse_batch', 'examples',
-         'arrays', 'synthetic')
+KINDS = ('idx_files', 'binary_files', 'image_files', 'image_records', 'records', 'parse_batch',
+         'examples', 'arrays', 'synthetic')
 FINITE = KINDS[:-1]
 WITH_FILES = KINDS[:-2]
 CACHED = [(kind, cache) for kind in WITH_FILES for cache in ('none', 'memory', 'folder')
@@ -189,6 +204,7 @@ def test_a_worker_reads_no_file_of_another(make, kind):
 
 @pytest.mark.parametrize('kind, message', [
     ('idx_files', 'wrong length: .*images.gz: .* truncated'),
+    ('binary_files', 'a file is truncated: .*examples.bin'),
     ('image_files', 'an image cannot be decoded: .*/00.png .Invalid PNG data'),
     ('image_records', r'an example cannot be read: .*/train-00: record 6 \(truncated\): repair'),
     ('records', r'an example cannot be read: .*/train-00: record 6 \(truncated\)'),
@@ -198,7 +214,7 @@ def test_a_damaged_example_is_named_or_skipped(make, tmp_path, kind, message):
   os.truncate(str(paths[0]), paths[0].stat().st_size - 18)
   for make_input_fn in (source.make_eval_input_fn,
                         lambda batching: source.make_train_input_fn(batching, 'none')):
-    with pytest.raises(UserError, match=message), file_errors.translate_errors(source):
+    with pytest.raises(UserError, match=message), translate_errors(source):
       source.check_and_count()
       batches(make_input_fn(BATCHING), 12)
   dataset, skipped = data.skip_bad_examples(source.dataset, groups.Input(max_bad_images=.05),
@@ -223,7 +239,7 @@ def test_keys_of_the_content(make, kind):
   assert bool(digest) == (kind not in ('examples', 'synthetic'))
   if digest:
     assert digest != make(kind, 'fewer', count=20).source.digest_of_examples()
-  if kind in ('idx_files', 'image_files', 'arrays'):
+  if kind in ('idx_files', 'binary_files', 'image_files', 'arrays'):
     assert digest != make(kind, 'other', shift=1).source.digest_of_examples()
   if kind in ('examples', 'synthetic'):
     with pytest.raises(UserError, match='--cache_features require'):
@@ -237,9 +253,20 @@ def test_keys_of_the_content(make, kind):
     key = source.cache_key()
   if not paths:
     assert make(kind).source.cache_key() == key != make(kind, shift=1).source.cache_key()
-  if kind == 'idx_files':  # Each worker has compared published files with the checksums.
+  # Each worker has compared published files with the checksums.
+  if kind in ('idx_files', 'binary_files'):
     source.dataset = source.dataset._replace(files=(description.DataFile('any', 1, '', ()),))
     assert source.digest_of_examples() == ''
+
+
+@pytest.mark.parametrize('changed, message', [
+    ({'image_shape': (3, 2, 1)}, r'images of shape \(21, 2, 3, 1\), classes up to 2: give the'),
+    ({'labels': ('a', 'b')}, r'with images of shape \(2, 3, 1\) and 2 classes')])
+def test_binary_files_of_another_data_set(make, changed, message):
+  source = make('binary_files').source
+  source.dataset = source.dataset._replace(**changed)
+  with pytest.raises(UserError, match=message):
+    source.check_and_count()
 
 
 def test_synthetic_examples_are_one_batch_again_and_again(make):
@@ -260,7 +287,7 @@ def test_synthetic_examples_are_one_batch_again_and_again(make):
     ('auto', COUNT * 6, 'memory'), ('auto', COUNT * 6 - 1, 'none'), ('none', 1000, 'none'),
     ('memory', 0, 'memory')])
 def test_small_idx_files_are_cached_by_default(make, monkeypatch, given, small_bytes, cache):
-  monkeypatch.setattr(idx_files, '_MAX_AUTO_CACHED_BYTES', small_bytes)
+  monkeypatch.setattr(binary_files, '_MAX_AUTO_CACHED_BYTES', small_bytes)
   source = make('idx_files').source
   settings = Settings(model_dir='any', train_steps=1, cache=given, batch_size=4)
   assert data.resolve_cache(source, settings) == cache

@@ -10,7 +10,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 from conftest import ROOT
 
-from estimator_train.data import idx, idx_files
+from estimator_train.data import binary_files, idx
 from estimator_train.exporting import h5_model, keras_3_config
 from estimator_train.models import by_name
 from estimator_train.models.applications import ScaledResidualSum
@@ -22,7 +22,7 @@ IMAGE, SEQUENCE, NUM_CLASSES, BATCH = (9, 10, 3), (6, 4), 3, 4
 
 
 def test_plain_keras_scores_the_same(finished_run):
-  images, classes = idx_files.read_split(idx.describe('fashion_mnist_sample').test, (28, 28, 1))
+  images, classes = binary_files.read_split(idx.describe('fashion_mnist_sample').test, (28, 28, 1))
   with tf.Graph().as_default(), tf.Session() as session:
     tf.keras.backend.set_session(session)
     found = tf.keras.models.load_model(str(finished_run / 'model.h5')).evaluate(

@@ -19,7 +19,7 @@ from estimator_train.data.description import DataSet, ImageSplit
 from estimator_train.modes.input_benchmark import rates, report
 from estimator_train.modes.input_benchmark.rates import InputMeasurement
 from estimator_train.modes.input_benchmark.report import Environment
-from estimator_train.settings import Settings, groups
+from estimator_train.settings import Settings
 from estimator_train.training import building
 
 KEYS = {'mode', 'cold_images_per_sec', 'warm_images_per_sec', 'model_images_per_sec', 'verdict',
@@ -262,7 +262,7 @@ FILES = InputMeasurement(
 
 
 def summarize(measured=FILES, model=(50,), environment=ON_GPU, **flags):
-  return report.summarize(SETTINGS.evolve(**flags)[groups.Input], measured, at(*model), environment)
+  return report.summarize(SETTINGS.evolve(**flags).input, measured, at(*model), environment)
 
 
 def test_rates_spread_and_stages():

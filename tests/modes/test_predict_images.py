@@ -9,7 +9,7 @@ from conftest import batches
 
 from estimator_train.data.batching import Batching
 from estimator_train.data.description import DataSet, ImageSplit
-from estimator_train.data.image_files import ImageFileSource
+from estimator_train.data.image_source import ImageFileSource
 from estimator_train.modes.predict import images as predict_images
 
 SHAPE = (20, 24, 3)

@@ -8,7 +8,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 from mode_runs import evaluated_steps, fails
 
-from estimator_train.data.idx_files import IdxSource
+from estimator_train.data.binary_files import IdxSource
 from estimator_train.settings import command_line
 
 THROUGHPUT_KEYS = {

@@ -8,12 +8,12 @@ from unittest import mock
 import numpy as np
 import pytest
 
-from estimator_train.data import array_cache, bad_images, record_index, user_datasets
+from estimator_train.data import arrays, encoded_images, record_index, user_datasets
 from estimator_train.errors import UserError
 from estimator_train.modes.scaling import points
 from estimator_train.reports import learning_curves, page
 from estimator_train.run_dir.run_files import RunDir
-from estimator_train.settings import Settings, groups
+from estimator_train.settings import Settings
 from estimator_train.system import atomic, stored
 from estimator_train.training.checkpoints import best_checkpoint, initial_weights
 from estimator_train.training.evaluation import early_stopping
@@ -64,7 +64,7 @@ def _read_record_index(folder, monkeypatch):
 
 
 def _read_array(folder, monkeypatch):
-  return array_cache.load_array(str(folder), 'a', (50, 4), np.uint8,
+  return arrays.load_array(str(folder), 'a', (50, 4), np.uint8,
                                 lambda array: array.fill(7)).tolist()
 
 
@@ -74,9 +74,9 @@ def _count_examples(folder, monkeypatch):
 
 
 def _find_bad_images(folder, monkeypatch):
-  monkeypatch.setattr(bad_images, 'find_undecodable', lambda source: [(3, 'truncated')])
+  monkeypatch.setattr(encoded_images, 'find_undecodable', lambda source: [(3, 'truncated')])
   source = mock.Mock(**{'cache_key.return_value': 'key'})
-  return bad_images._find_undecodable_cached(source, 'train', str(folder))
+  return encoded_images._find_undecodable_cached(source, 'train', str(folder))
 
 
 DERIVED = {'estimator_train/record_index/*.npz': _read_record_index, 'a.npy': _read_array,
@@ -116,7 +116,7 @@ def test_the_cache_is_reused_where_it_was_copied_and_made_over_anything(
   assert not caplog.records
 
 
-RULES = Settings(model_dir='x', train_steps=1, early_stopping_steps=5)[groups.Evaluation]
+RULES = Settings(model_dir='x', train_steps=1, early_stopping_steps=5).evaluation
 POINT = points.Point(points.CPU, 1, points.BOTH, points.REAL, 1)
 
 

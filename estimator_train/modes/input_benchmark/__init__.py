@@ -7,7 +7,7 @@ from typing import Any, Dict
 import attr
 
 from estimator_train.data.data import resolve_cache
-from estimator_train.data.file_errors import translate_errors
+from estimator_train.data.source import translate_errors
 from estimator_train.distribution import threads
 from estimator_train.errors import UserError
 from estimator_train.models import by_name as models

@@ -40,8 +40,8 @@ class InputMeasurement(NamedTuple):
   """The measurements of an input pipeline.
 
   Attributes:
-    format_name: `image_files`, `image_records`, `records`, `examples`, `idx_files`, `arrays` or
-      `synthetic`.
+    format_name: `image_files`, `image_records`, `records`, `examples`, `idx_files`, `arrays`,
+      `binary_files` or `synthetic`.
     num_examples: number of examples per epoch; None for infinite data.
     prepare_secs: seconds of the preparation before the first pass, such as filling the cache.
     cold_passes: passes that started with no file in the page cache. If the examples are cached,

@@ -124,9 +124,8 @@ def _predict_examples(settings: Settings,
                       trained: trained_model.TrainedCheckpoint) -> Iterator[_OpenPredictions]:
   """Predicts the examples that functions of the user make."""
   dataset = own.describe_examples_to_predict(settings)
-  source = make_source(
-      dataset, make_source(dataset, dataset.test).with_count(settings.run.folder))
-  source.check_and_count()
+  source = make_source(dataset, dataset.test)
+  source.open(settings.run.folder)
   with trained_model.predict_examples(settings, trained, source) as model:
     _log_model(settings, trained, model.device, model.batch_size)
     identify = source.identify_example

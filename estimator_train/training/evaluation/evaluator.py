@@ -10,8 +10,7 @@ from typing import Any, Callable, Dict, Optional, Tuple
 import tensorflow.compat.v1 as tf
 
 from estimator_train.data.data import make_batching
-from estimator_train.data.file_errors import translate_errors
-from estimator_train.data.source import InputFn
+from estimator_train.data.source import InputFn, translate_errors
 from estimator_train.errors import TrainingFailed, UserError
 from estimator_train.training.checkpoints import save_hook
 from estimator_train.training.evaluation import metrics as evaluation_metrics

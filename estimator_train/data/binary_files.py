@@ -1,6 +1,6 @@
-"""Reads gzipped idx files: makes `input_fn`s that stream them, and reads images one by one.
+"""Reads binary files: into memory, or gzipped idx files as a stream or image by image.
 
-The graphs of the `input_fn`s contain only the paths of the files.
+The graphs of the `input_fn`s contain no examples.
 
 The datasets contain (images, labels). The images are uint8 [B, height, width, channels]; the labels
 are float32 [B, num_classes] or int64 [B].
@@ -16,6 +16,7 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 from estimator_train.data import arrays, idx, record_index
+from estimator_train.data.arrays import ArraySource
 from estimator_train.data.batching import Batching
 from estimator_train.data.description import IdxSplit
 from estimator_train.data.source import FilePath, InputFn, Source
@@ -25,6 +26,43 @@ from estimator_train.system import stored
 # --cache=auto caches the training images in memory up to this size.
 _MAX_AUTO_CACHED_BYTES = 256 << 20
 _IDX_SIGNATURE = b'\0\0\x08'  # 8: the elements of the idx file are unsigned bytes.
+
+
+class BinarySource(ArraySource):
+  """The source of a BinarySplit, whose files are read when the examples are first needed."""
+  format_name = 'binary_files'
+  class_indices_are_known = False
+  _arrays: Optional[Tuple[np.ndarray, np.ndarray]] = None
+
+  def arrays(self) -> Tuple[np.ndarray, np.ndarray]:
+    if self._arrays is None:
+      self._arrays = self.split.read(self.split.files)
+    return self._arrays
+
+  def check_and_count(self) -> Optional[int]:
+    images, classes = self.arrays()
+    shape, num_classes = self.dataset.image_shape, len(self.dataset.labels)
+    last_class = classes.max(initial=0)
+    if images.shape != (len(classes), *(shape or ())) or last_class >= num_classes:
+      raise UserError('the examples of a file do not fit the data set',
+                      '{}: images of shape {}, classes up to {}'.format(
+                          ', '.join(self.split.files), images.shape, last_class),
+                      'give the files of --dataset={}, with images of shape {} and {} '
+                      'classes'.format(self.dataset.name, shape, num_classes))
+    if not len(images):
+      raise UserError('a data file has no examples', ', '.join(self.split.files),
+                      'remove it and download it again with --mode=download')
+    return len(images)
+
+  def cache_key(self) -> str:
+    return stored.fingerprint_files(self.split.files)
+
+  def digest_of_examples(self) -> str:
+    # Each worker has compared published files with the checksums.
+    return '' if self.dataset.files else stored.fingerprint_arrays([self.class_indices()])
+
+  def files(self) -> List[FilePath]:
+    return list(self.split.files)
 
 
 class IdxSource(Source):
@@ -43,7 +81,7 @@ class IdxSource(Source):
 
   def make_train_input_fn(self, batching: Batching, cache: str) -> InputFn:
     if cache == 'none':
-      return make_train_input_fn(self.split, batching)
+      return lambda: _decode_batches(_shuffle_records(self.split, batching), batching)
     num_examples = idx.count_examples(self.split)
     # A thread reads the files into arrays while the graph is built. The executor is not kept in a
     # variable: when it is garbage-collected, its thread ends as soon as the files are read.
@@ -59,7 +97,7 @@ class IdxSource(Source):
         np.uint8, batching.image_shape, batching)
 
   def make_eval_input_fn(self, batching: Batching) -> InputFn:
-    return make_eval_input_fn(self.split, batching)
+    return lambda: _decode_batches(_make_record_dataset(self.split, batching), batching)
 
   @property
   def default_cache(self) -> str:
@@ -90,7 +128,7 @@ class IdxSource(Source):
 
     def read() -> tf.data.Dataset:
       # Read all examples, but yield only the last example of each batch: one element per batch.
-      records = make_record_dataset(self.split, batching).repeat()
+      records = _make_record_dataset(self.split, batching).repeat()
       return records.shard(batch_size, batch_size - 1)
 
     def batch() -> tf.data.Dataset:
@@ -107,28 +145,7 @@ class IdxSource(Source):
     return None
 
 
-def make_train_input_fn(split: IdxSplit, batching: Batching) -> InputFn:
-  """Makes the `input_fn` of training: shuffled, infinite, with full batches.
-
-  Args:
-    split: the files, which idx.check_split has checked.
-    batching: how the examples are combined into batches.
-  """
-  def input_fn() -> tf.data.Dataset:
-    return _decode_batches(_shuffle_records(split, batching), batching)
-
-  return input_fn
-
-
-def make_eval_input_fn(split: IdxSplit, batching: Batching) -> InputFn:
-  """Makes the `input_fn` of evaluation: each example once, in the order of the files."""
-  def input_fn() -> tf.data.Dataset:
-    return _decode_batches(make_record_dataset(split, batching), batching)
-
-  return input_fn
-
-
-def make_record_dataset(split: IdxSplit, batching: Batching) -> tf.data.Dataset:
+def _make_record_dataset(split: IdxSplit, batching: Batching) -> tf.data.Dataset:
   """Returns a dataset of (image, class index), as undecoded bytes, in the order of the files."""
   height, width, channels = batching.image_shape
   images = tf.data.FixedLengthRecordDataset(
@@ -141,7 +158,7 @@ def make_record_dataset(split: IdxSplit, batching: Batching) -> tf.data.Dataset:
 
 def _shuffle_records(split: IdxSplit, batching: Batching) -> tf.data.Dataset:
   """Returns the undecoded training examples of this worker, shuffled and repeated infinitely."""
-  return batching.shuffle_and_shard(make_record_dataset(split, batching),
+  return batching.shuffle_and_shard(_make_record_dataset(split, batching),
                                     idx.count_examples(split))
 
 

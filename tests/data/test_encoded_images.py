@@ -9,16 +9,16 @@ import zlib
 import numpy as np
 import pytest
 
-from estimator_train.data import bad_images, data
+from estimator_train.data import data, encoded_images
 from estimator_train.data.description import DataSet, ImageSplit
-from estimator_train.data.image_files import ImageFileSource
+from estimator_train.data.image_source import ImageFileSource
 from estimator_train.errors import UserError
 from estimator_train.settings import groups
 
 
 def find(paths):
   """Returns the indices of the images that cannot be decoded, and the reasons."""
-  return list(bad_images.find_undecodable(ImageFileSource(
+  return list(encoded_images.find_undecodable(ImageFileSource(
       DataSet('any', ('a', 'b'), (8, 8, 3)),
       ImageSplit([bytes(path) for path in paths], np.zeros(len(paths), np.int32)))))
 
@@ -81,8 +81,8 @@ def without_bad(files, tmp_path, fraction):
 
 
 def test_skip_until_a_file_changes(files, tmp_path, monkeypatch):
-  searched, search = [], bad_images.find_undecodable
-  monkeypatch.setattr(bad_images, 'find_undecodable',
+  searched, search = [], encoded_images.find_undecodable
+  monkeypatch.setattr(encoded_images, 'find_undecodable',
                       lambda files: searched.append(1) or search(files))
   dataset, skipped = without_bad(files, tmp_path, 0.3)
   assert dataset.train.files == [bytes(path) for path in files[:5] + files[9:]]
@@ -104,7 +104,7 @@ def test_more_than_allowed(files, tmp_path):
   with pytest.raises(UserError, match='a class has no training images: B'):
     without_bad([files[0], files[5]], tmp_path, 0.5)
   for fraction, count in ((0.29, 100), (0.07, 100), (0.1, 30), (1e-05, 100000)):
-    bad = [bad_images.BadImage('x', 'any')] * round(fraction * count)
-    bad_images.check_fraction(bad, count, groups.Input(max_bad_images=fraction))
+    bad = [encoded_images.BadImage('x', 'any')] * round(fraction * count)
+    encoded_images.check_fraction(bad, count, groups.Input(max_bad_images=fraction))
     with pytest.raises(UserError):
-      bad_images.check_fraction(bad, count - 1, groups.Input(max_bad_images=fraction))
+      encoded_images.check_fraction(bad, count - 1, groups.Input(max_bad_images=fraction))

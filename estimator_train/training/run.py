@@ -1,7 +1,7 @@
 """Opens a run: its devices, the checkpoint where it starts, its data, and its last step."""
 
 import logging
-from typing import Any, Dict, NamedTuple
+from typing import Any, Dict, NamedTuple, Optional
 
 import tensorflow.compat.v1 as tf
 
@@ -46,6 +46,16 @@ class Run(NamedTuple):
   stop_step: int
   schedule: Schedule
   start_up: StartUpTimer
+
+  @property
+  def event_dir(self) -> Optional[str]:
+    """The folder of TensorBoard's event files; None if this process writes none."""
+    return self.run_dir.path if self.engine.process.is_chief else None
+
+  @property
+  def num_train_examples(self) -> Optional[int]:
+    """The number of training examples; None if the data set has no end, or nothing is trained."""
+    return None if self.data.train is None else self.data.train.num_examples
 
   @property
   def conditions(self) -> Dict[str, Any]:

@@ -8,17 +8,15 @@ import tensorflow.compat.v1 as tf
 
 from estimator_train.reports.step_times import Timing
 from estimator_train.settings.groups import DEFAULT_SAVE_SECS
-from estimator_train.system.progress import Phase
 from estimator_train.system.signals import SignalState, exit_now
 from estimator_train.tf_patches import estimator as estimator_patches
 from estimator_train.training.checkpoints import best_checkpoint, save_hook
 from estimator_train.training.checkpoints.retrying_saver import RetryingSaver
 from estimator_train.training.evaluation.early_stopping import StopReason
-from estimator_train.training.hooks import finite, progress, stopping, trace
-from estimator_train.training.hooks.batch_metrics import BatchMetrics
-from estimator_train.training.hooks.epochs import LogEpochs
-from estimator_train.training.hooks.record_steps import RecordSteps
-from estimator_train.training.hooks.step_counter import StepCounter
+from estimator_train.training.hooks import finite, stopping, trace
+from estimator_train.training.hooks.progress import LogEpochs, ShowProgress
+from estimator_train.training.hooks.step_timer import StepTimer
+from estimator_train.training.hooks.steps import BatchMetrics, StepCounter
 from estimator_train.training.hooks.summaries import WriteSummaries
 from estimator_train.training.hooks.watchdog import StepWatchdog, dump_stacks
 from estimator_train.training.model import Model
@@ -50,56 +48,50 @@ class RunHooks:
 
   def __init__(self, run: Run, model: Model, signals: SignalState,
                evaluate_latest: Optional[EvaluateLatest]) -> None:
-    settings, stop_step, engine = run.settings, run.stop_step, run.engine
-    is_chief = engine.process.is_chief
-    event_dir = run.run_dir.path if is_chief else None
-    if event_dir is not None:
-      estimator_patches.open_event_file(event_dir)
-    self._start_up = run.start_up
-    self._first_step_phase = Phase('building the graph and running the first step')
-    self._history = RecordSteps(run.start_up)
-    self._watchdog = StepWatchdog(settings.cluster.step_timeout_secs or math.inf,
-                                  engine.is_waiting_for_peer, _end_hanging_process)
+    if run.event_dir is not None:
+      estimator_patches.open_event_file(run.event_dir)
+    engine, is_chief = run.engine, run.engine.process.is_chief
+    self._run = run
+    self._step_timer = StepTimer(run.start_up)
+    watchdog = StepWatchdog(run.settings.cluster.step_timeout_secs or math.inf,
+                            engine.is_waiting_for_peer, _end_hanging_process)
     self.counter = StepCounter(engine.is_synchronous)
     metrics = BatchMetrics()
     self.loss_check = finite.StopAtNonFiniteLoss(
-        self.counter, metrics, settings.optimizer.on_nan == 'skip', model.schedule)
-    self.summaries = WriteSummaries(self.counter, event_dir, settings, stop_step,
-                                    run.data.dataset.labels)
-    assert run.data.train is not None
-    num_examples = run.data.train.num_examples
-    self._progress = progress.ShowProgress(
-        self.counter, metrics, event_dir, stop_step, settings.reporting.log_every_steps,
-        engine.examples_per_step, num_examples, model.schedule, self._first_step_phase.end)
+        self.counter, metrics, run.settings.optimizer.on_nan == 'skip', model.schedule)
+    self.summaries = WriteSummaries(run, self.counter)
     self.stop_hook = stopping.StopOnSignal(signals, engine, self.counter)
+    progress = ShowProgress(run, model, self.counter, metrics)
     self._saver = _make_saver(run, evaluate_latest, self.stop_hook, signals)
     self._tracer = _make_tracer(run, self.counter)
+    self._close_hooks = (progress.close, watchdog.close, self._saver.close)
     # The loss check precedes the saver, so that nothing is saved after the check has ended the run.
     self.all: List[tf.train.SessionRunHook] = [
-        self._history, self.counter, self._watchdog, metrics, self.loss_check, self.summaries,
-        self._progress]
-    if num_examples is not None:
-      self.all.append(LogEpochs(model.schedule, num_examples, engine.examples_per_step, stop_step,
-                                self.counter, metrics))
-    if is_chief:
-      self.all += [self._saver, self._tracer] if self._tracer else [self._saver]
-    self.all += [stopping.SaveOnSignal(signals, self._saver.save_now if is_chief else None),
-                 self.stop_hook]
-    self.all += engine.hooks()
+        self._step_timer,
+        self.counter,
+        watchdog,
+        metrics,
+        self.loss_check,
+        self.summaries,
+        progress,
+        *([LogEpochs(run, model, self.counter, metrics)] if run.num_train_examples else []),
+        *([self._saver] if is_chief else []),
+        *([self._tracer] if is_chief and self._tracer else []),
+        stopping.SaveOnSignal(signals, self._saver.save_now if is_chief else None),
+        self.stop_hook,
+        *engine.hooks()]
 
   def close(self) -> None:
     """Ends the threads and clears the progress bar; must be called after a failure, too."""
-    self._first_step_phase.end()
-    self._watchdog.close()
-    self._progress.close()
-    self._saver.close()
+    for close in self._close_hooks:
+      close()
 
   def make_timing(self, last_step: int) -> Timing:
     """Returns the measured times of the run; `last_step` is the step of the last checkpoint."""
-    history = self._history
-    timing = Timing(history.began, history.ended, history.waited, self._start_up.secs, last_step,
+    steps = self._step_timer
+    timing = Timing(steps.began, steps.ended, steps.waited, self._run.start_up.secs, last_step,
                     self.loss_check.last_finite_loss, self._saver.pauses,
-                    discarded_steps=history.discarded_steps)
+                    discarded_steps=steps.discarded_steps)
     if self._tracer is None:
       return timing
     return timing._replace(pauses=self._saver.pauses + self._tracer.pauses,

@@ -38,7 +38,7 @@ from estimator_train.system import cpu_tuning
 from estimator_train.system.start_up import StartUpTimer
 from estimator_train.tf_patches import saved_weights
 from estimator_train.training import frozen_features
-from estimator_train.training.hooks.record_steps import RecordSteps
+from estimator_train.training.hooks.step_timer import StepTimer
 from estimator_train.training.model import Model, prepare
 from estimator_train.training.run import Run, open_run
 
@@ -324,7 +324,7 @@ def _prepare(steps: int, others: Dict[str, Any], data: Dict[str, Any], images: i
 
 def _train(run: Run, model: Model, input_fn: InputFn, steps: int) -> float:
   """Returns the images a second of the last so many steps, what is between them included."""
-  history = RecordSteps(StartUpTimer())
+  history = StepTimer(StartUpTimer())
   model.training_estimator.train(input_fn, hooks=[history], max_steps=run.stop_step)
   secs = history.ended[-1] - history.ended[-1 - steps]
   return steps * run.settings.optimizer.batch_size / secs

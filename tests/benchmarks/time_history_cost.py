@@ -17,6 +17,7 @@ import json
 import logging
 import sys
 import time
+from types import SimpleNamespace
 from typing import Any, Dict, List, NamedTuple, Sequence
 
 import common
@@ -24,10 +25,8 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 from estimator_train import TimeHistory
-from estimator_train.training.hooks import batch_metrics
-from estimator_train.training.hooks.epochs import LogEpochs
-from estimator_train.training.hooks.progress import ShowProgress
-from estimator_train.training.hooks.step_counter import StepCounter
+from estimator_train.training.hooks.progress import LogEpochs, ShowProgress
+from estimator_train.training.hooks.steps import BatchMetrics, StepCounter, add_accuracy
 
 TARGET_MICROSECS = 50.
 WARMUP_STEPS = 200
@@ -109,9 +108,14 @@ def _make_hooks(name: str) -> List[tf.train.SessionRunHook]:
     return [StepCounter()]
   sys.stderr = _Terminal()
   logging.getLogger('estimator_train').setLevel(logging.WARNING)
-  counter, metrics = StepCounter(), batch_metrics.BatchMetrics()
-  return [counter, metrics, ShowProgress(counter, metrics, None, 10 ** 9, 1000, 128, 60000),
-          LogEpochs(None, 60000, 128, 10 ** 9, counter, metrics)]
+  counter, metrics = StepCounter(), BatchMetrics()
+  run: Any = SimpleNamespace(
+      stop_step=10 ** 9, event_dir=None, num_train_examples=60000,
+      engine=SimpleNamespace(examples_per_step=128),
+      settings=SimpleNamespace(reporting=SimpleNamespace(log_every_steps=1000)))
+  model: Any = SimpleNamespace(schedule=None)
+  return [counter, metrics, ShowProgress(run, model, counter, metrics),
+          LogEpochs(run, model, counter, metrics)]
 
 
 def _make_loop(hooks_name: str) -> Loop:
@@ -121,7 +125,7 @@ def _make_loop(hooks_name: str) -> Loop:
     loss = tf.reduce_sum(features[0, 0, 0])
     step = tf.group(tf.train.create_global_step().assign_add(1, read_value=False), loss)
     tf.add_to_collection(tf.GraphKeys.LOSSES, loss)
-    batch_metrics.add_accuracy(tf.zeros([128], tf.int64), tf.ones([128, 10]))
+    add_accuracy(tf.zeros([128], tf.int64), tf.ones([128, 10]))
     hooks = _make_hooks(hooks_name) + [tf.train.StopAtStepHook(last_step=2 ** 31 - 1),
                                        tf.train.NanTensorHook(loss)]
     return Loop(tf.train.MonitoredTrainingSession(hooks=hooks), step)

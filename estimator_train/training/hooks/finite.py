@@ -10,8 +10,7 @@ import tensorflow.compat.v1 as tf
 from estimator_train.errors import NonFiniteLoss, TrainingFailed
 from estimator_train.tf_patches import checkpoints
 from estimator_train.tf_patches.sessions import read_global_step
-from estimator_train.training.hooks.batch_metrics import BatchMetrics
-from estimator_train.training.hooks.step_counter import StepCounter
+from estimator_train.training.hooks.steps import BatchMetrics, StepCounter
 from estimator_train.training.schedules import Schedule
 
 _LOG = logging.getLogger('estimator_train')

@@ -1,20 +1,20 @@
-"""The hook that shows the progress of a training run."""
+"""The hooks that show the progress of a training run, as a bar or in the log."""
 
 import collections
 import logging
 import math
 import shutil
 import time
-from typing import Any, Callable, Deque, Optional, Tuple
+from typing import Any, Callable, Deque, Tuple
 
 import tensorflow.compat.v1 as tf
 
-from estimator_train.system.progress import is_in_notebook, is_shown, make_progress_bar
-from estimator_train.training.hooks import logged_steps, summaries
-from estimator_train.training.hooks.batch_metrics import BatchMetrics
-from estimator_train.training.hooks.step_counter import StepCounter
-from estimator_train.training.hooks.text import count_epochs, format_duration, format_unless_nan
-from estimator_train.training.schedules import Schedule
+from estimator_train.settings import steps_for_epochs
+from estimator_train.system.progress import Phase, is_in_notebook, is_shown, make_progress_bar
+from estimator_train.training.hooks import summaries
+from estimator_train.training.hooks.steps import BatchMetrics, StepCounter, is_logged
+from estimator_train.training.model import Model
+from estimator_train.training.run import Run
 
 _LOG = logging.getLogger('estimator_train')
 _REDRAW_SECS = 1.
@@ -32,37 +32,22 @@ class ShowProgress(tf.train.SessionRunHook):
   pauses. `learning_rate` is the learning rate of the step.
 
   Args:
+    run: the run.
+    model: the model, whose learning rate schedule may be unknown.
     counter: the step counter.
     metrics: provides the loss and the accuracy of the last step.
-    model_dir: the folder for summaries, or None if this task writes no summaries.
-    stop_step: the global step to train up to.
-    log_every_steps: the number of steps from one log line or summary to the next. After the first
-      10,000 lines the number increases, see logged_steps.py.
-    examples_per_step: the number of examples in a global step.
-    num_examples: the number of examples in an epoch, or None if the data set has no end.
-    schedule: the learning rate schedule, or None if the rate is unknown.
-    after_first_step: a function that is called once, after the first step of this process.
     clock: a function that returns the time in seconds.
   """
 
-  def __init__(self, counter: StepCounter, metrics: BatchMetrics, model_dir: Optional[str],
-               stop_step: int, log_every_steps: int, examples_per_step: int,
-               num_examples: Optional[int] = None,
-               schedule: Optional[Schedule] = None,
-               after_first_step: Callable[[], None] = lambda: None,
+  def __init__(self, run: Run, model: Model, counter: StepCounter, metrics: BatchMetrics,
                clock: Callable[[], float] = time.perf_counter) -> None:
+    self._run = run
+    self._schedule = model.schedule
     self._counter = counter
     self._metrics = metrics
-    self._model_dir = model_dir
-    self._stop_step = stop_step
-    self._log_every_steps = log_every_steps
-    self._examples_per_step = examples_per_step
-    self._num_examples = num_examples
-    self._schedule = schedule
-    self._after_first_step = after_first_step
     self._clock = clock
+    self._first_step_phase = Phase('building the graph and running the first step')
     self._last_logged_step, self._last_logged_at = 0, 0.
-    self._next_redraw_at = 0.
     self._redraws: Deque[Tuple[int, float]] = collections.deque(maxlen=_RATE_WINDOW_REDRAWS + 1)
     self._bar: Any = None
 
@@ -72,15 +57,15 @@ class ShowProgress(tf.train.SessionRunHook):
     self._redraws.append((step, now))
     if is_shown():
       self._bar = make_progress_bar(
-          total=self._stop_step, initial=step, leave=False, dynamic_ncols=True,
+          total=self._run.stop_step, initial=step, leave=False, dynamic_ncols=True,
           mininterval=math.inf, bar_format='{desc}')
 
   def after_run(self, run_context: Any, run_values: Any) -> None:
     if self._counter.step_of_process == self._counter.start_step + 1:
-      self._after_first_step()
+      self._first_step_phase.end()
     step = self._counter.global_step
-    is_redraw_due = self._bar is not None and self._clock() >= self._next_redraw_at
-    if logged_steps.is_logged(step, self._log_every_steps) or step >= self._stop_step:
+    is_redraw_due = self._bar is not None and self._is_redraw_due()
+    if is_logged(step, self._run.settings.reporting.log_every_steps) or step >= self._run.stop_step:
       self._counter.update_global_step(run_context.session)
       self._log(self._metrics.loss, self._metrics.accuracy)
     elif not is_redraw_due:
@@ -88,41 +73,43 @@ class ShowProgress(tf.train.SessionRunHook):
     if self._bar is not None:
       self._redraw_bar(self._metrics.loss, self._metrics.accuracy)
 
+  def _is_redraw_due(self) -> bool:
+    return len(self._redraws) < 2 or self._clock() >= self._redraws[-1][1] + _REDRAW_SECS
+
   def _log(self, loss: float, accuracy: float) -> None:
     """Writes the scalars of a step, and logs a line unless there is a bar."""
     now, step = self._clock(), self._counter.global_step
     step_secs = (now - self._last_logged_at) / max(step - self._last_logged_step, 1)
-    rate = self._examples_per_step / step_secs
+    rate = self._run.engine.examples_per_step / step_secs
     self._last_logged_step, self._last_logged_at = step, now
-    if self._model_dir is not None:
+    if self._run.event_dir is not None:
       scalars = {'examples_per_sec': rate, 'step_secs': step_secs}
       if self._schedule is not None:
         scalars['learning_rate'] = self._schedule.rate_at(step - 1)
-      summaries.write_scalars(self._model_dir, scalars, step)
+      summaries.write_scalars(self._run.event_dir, scalars, step)
     if self._bar is None:
-      _LOG.info('step %d/%d%s: loss %.4f%s, %s examples/sec, %s left', step, self._stop_step,
+      _LOG.info('step %d/%d%s: loss %.4f%s, %s examples/sec, %s left', step, self._run.stop_step,
                 self._format_epoch(' (epoch {}/{})'), loss,
                 format_unless_nan(', accuracy {:.4f}', accuracy), '{:,.0f}'.format(rate),
-                format_duration((self._stop_step - step) * step_secs))
+                format_duration((self._run.stop_step - step) * step_secs))
 
   def _redraw_bar(self, loss: float, accuracy: float) -> None:
     """Redraws the bar and its text, in a form that fits the width of the terminal."""
     now, step = self._clock(), self._counter.global_step
-    self._next_redraw_at = now + _REDRAW_SECS
     oldest_step, oldest_time = self._redraws[0]
     self._redraws.append((step, now))
     step_secs = (now - oldest_time) / max(step - oldest_step, 1)
-    rate = self._examples_per_step / step_secs
-    time_left = format_duration((self._stop_step - step) * step_secs)
+    rate = self._run.engine.examples_per_step / step_secs
+    time_left = format_duration((self._run.stop_step - step) * step_secs)
     columns = shutil.get_terminal_size().columns
     if columns >= _MIN_COLUMNS_OF_LONG_FORM or is_in_notebook():
       text = 'step {}/{}{}, loss {:.4f}{}, {:,.0f} examples/sec, {} left'.format(
-          step, self._stop_step, self._format_epoch(', epoch {}/{}'), loss,
+          step, self._run.stop_step, self._format_epoch(', epoch {}/{}'), loss,
           format_unless_nan(', accuracy {:.4f}', accuracy), rate, time_left)
       self._bar.bar_format = '{desc} |{bar}|'
     else:
       text = '{}/{}{} loss {:.3f}{} {:,.0f}/s {}'.format(
-          step, self._stop_step, self._format_epoch(' ep {}/{}'), loss,
+          step, self._run.stop_step, self._format_epoch(' ep {}/{}'), loss,
           format_unless_nan(' acc {:.3f}', accuracy), rate, time_left)[:columns - 1]
       self._bar.bar_format = '{desc}'
     self._bar.n = step
@@ -133,11 +120,12 @@ class ShowProgress(tf.train.SessionRunHook):
 
     Returns '' if the data set has no end.
     """
-    if self._num_examples is None:
+    num_examples = self._run.num_train_examples
+    if num_examples is None:
       return ''
-    epoch, num_epochs = (count_epochs(step, self._num_examples, self._examples_per_step)
-                         for step in (self._counter.global_step, self._stop_step))
-    return template.format(epoch, num_epochs)
+    return template.format(*(
+        current_epoch(step, num_examples, self._run.engine.examples_per_step)
+        for step in (self._counter.global_step, self._run.stop_step)))
 
   def end(self, session: tf.Session) -> None:
     # Not called if training fails. A widget turns red if it is closed before it is full, which must
@@ -147,5 +135,121 @@ class ShowProgress(tf.train.SessionRunHook):
 
   def close(self) -> None:
     """Closes the bar, and removes it from a terminal; must also be called if the run failed."""
+    self._first_step_phase.end()
     if self._bar is not None:
       self._bar.close()
+
+
+class LogEpochs(tf.train.SessionRunHook):
+  """Logs loss, accuracy and examples/sec at the end of an epoch.
+
+  After the first 10,000 epochs, only some epochs are logged, see is_logged. Loss and accuracy
+  are means over the steps that this process ran since the previous epoch ended. A step that takes
+  examples from two epochs counts for the earlier epoch.
+
+  Args:
+    run: the run, whose training examples are counted.
+    model: the model. The line of an epoch contains the learning rate if the rate has changed.
+    counter: the step counter.
+    metrics: provides the loss and the accuracy of the last step.
+    clock: a function that returns the time in seconds.
+  """
+
+  def __init__(self, run: Run, model: Model, counter: StepCounter, metrics: BatchMetrics,
+               clock: Callable[[], float] = time.perf_counter) -> None:
+    assert run.num_train_examples is not None
+    self._num_examples = run.num_train_examples
+    self._examples_per_step = run.engine.examples_per_step
+    self._num_epochs = current_epoch(run.stop_step, self._num_examples, self._examples_per_step)
+    self._schedule = model.schedule
+    self._counter = counter
+    self._metrics = metrics
+    self._clock = clock
+    self._learning_rate = math.nan
+
+  def after_create_session(self, session: tf.Session, coord: Any) -> None:
+    # A resumed run starts in the epoch of its checkpoint: earlier epochs have been logged already.
+    step = self._counter.start_step
+    self._begin_epoch(step * self._examples_per_step // self._num_examples + 1, step)
+    if self._schedule is not None:
+      self._learning_rate = self._schedule.rate_at(step)
+
+  def after_run(self, run_context: Any, run_values: Any) -> None:
+    # Without this check, one loss that is not finite would make the means of the epoch useless.
+    if math.isfinite(self._metrics.loss):
+      self._epoch.loss_sum += self._metrics.loss
+      self._epoch.accuracy_sum += self._metrics.accuracy
+      self._epoch.num_summed_steps += 1
+    step = self._counter.global_step
+    if step < self._epoch.end_step:
+      return
+    # Other workers may increment the global step, too, so several epochs may have ended at once.
+    epoch = step * self._examples_per_step // self._num_examples
+    if is_logged(epoch):
+      self._log(epoch, step)
+    self._begin_epoch(epoch + 1, step)
+
+  def _log(self, epoch: int, step: int) -> None:
+    """Logs the line of an epoch that has ended at the global step `step`."""
+    secs = max(self._clock() - self._epoch.began_at, 1e-9)
+    examples = (step - self._epoch.start_step) * self._examples_per_step
+    num_steps = max(self._epoch.num_summed_steps, 1)
+    _LOG.info('epoch %d/%d: loss %.4f%s, %s, %s examples/sec%s', epoch, self._num_epochs,
+              self._epoch.loss_sum / num_steps,
+              format_unless_nan(', accuracy {:.4f}', self._epoch.accuracy_sum / num_steps),
+              format_duration(secs), '{:,.0f}'.format(examples / secs),
+              self._format_changed_learning_rate(step))
+
+  def _format_changed_learning_rate(self, step: int) -> str:
+    """Returns the learning rate as text, or '' if the rate has not changed since the last line."""
+    if self._schedule is None:
+      return ''
+    previous_rate, self._learning_rate = self._learning_rate, self._schedule.rate_at(step - 1)
+    if previous_rate == self._learning_rate:
+      return ''
+    return ', learning rate {:g}'.format(self._learning_rate)
+
+  def _begin_epoch(self, epoch: int, start_step: int) -> None:
+    self._epoch = _Epoch(start_step, steps_for_epochs(epoch, self._num_examples,
+                                                      self._examples_per_step), self._clock())
+
+
+class _Epoch:
+  """The sums over the steps of an epoch whose loss is finite.
+
+  Args:
+    start_step: the global step at which the measurement begins.
+    end_step: the global step with which the epoch ends.
+    began_at: the time at `start_step`.
+  """
+
+  def __init__(self, start_step: int, end_step: int, began_at: float) -> None:
+    self.start_step, self.end_step, self.began_at = start_step, end_step, began_at
+    self.loss_sum = self.accuracy_sum = 0.
+    self.num_summed_steps = 0
+
+
+def format_unless_nan(template: str, value: float) -> str:
+  """Returns the template, formatted with the value, or '' if the value is nan."""
+  return '' if math.isnan(value) else template.format(value)
+
+
+def format_duration(secs: float) -> str:
+  """Formats a duration as `42 s`, `3:05` or `2:03:05`."""
+  if secs < 60:
+    return '{:.0f} s'.format(secs)
+  minutes, seconds = divmod(round(secs), 60)
+  hours, minutes = divmod(minutes, 60)
+  return '{}:{:02}:{:02}'.format(hours, minutes, seconds) if hours else '{}:{:02}'.format(
+      minutes, seconds)
+
+
+def current_epoch(step: int, num_examples: int, examples_per_step: int) -> int:
+  """Returns the number of the epoch, from 1, that the steps up to `step` have begun.
+
+  Training for E epochs ends with the step that completes epoch E. This step does not begin epoch
+  E + 1, even if the step takes examples from epoch E + 1.
+  """
+  completed = step * examples_per_step // num_examples
+  ends_epoch = completed and steps_for_epochs(completed, num_examples, examples_per_step) == step
+  return completed if ends_epoch else completed + 1

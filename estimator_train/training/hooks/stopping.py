@@ -7,7 +7,7 @@ import tensorflow.compat.v1 as tf
 
 from estimator_train.distribution.engines.engine import Engine
 from estimator_train.system.signals import SignalState
-from estimator_train.training.hooks.step_counter import StepCounter
+from estimator_train.training.hooks.steps import StepCounter
 
 _LOG = logging.getLogger('estimator_train')
 

@@ -6,7 +6,7 @@ own summaries are not used, because in a cluster they contain collective operati
 workers would have to run in the same steps.
 """
 
-from typing import Any, Dict, Optional, Sequence
+from typing import Any, Dict, Optional
 
 import tensorflow.compat.v1 as tf
 from tensorboard.plugins.hparams import api_pb2 as hparams_api, summary as hparams
@@ -16,8 +16,9 @@ from estimator_train.models import model_inputs
 from estimator_train.settings import Settings
 from estimator_train.tf_patches import estimator as estimator_patches, optimizers
 from estimator_train.tf_patches.sessions import read_global_step
-from estimator_train.training.hooks import batch_metrics, logged_steps
-from estimator_train.training.hooks.step_counter import StepCounter
+from estimator_train.training.hooks import steps
+from estimator_train.training.hooks.steps import StepCounter
+from estimator_train.training.run import Run
 
 # Keys of graph collections. The key of a scalar is _SCALAR_KEY_PREFIX, followed by the tag.
 _SCALAR_KEY_PREFIX = 'estimator_train/scalars/'
@@ -65,7 +66,7 @@ def register_batch(features: Any, labels: tf.Tensor, outputs: tf.Tensor) -> None
     outputs: the outputs of the model, [B, num_classes].
   """
   class_indices = labels if labels.shape.ndims == 1 else tf.argmax(labels, -1)
-  accuracy = batch_metrics.add_accuracy(class_indices, outputs)
+  accuracy = steps.add_accuracy(class_indices, outputs)
   # The accuracy on the global batch is the mean over the replicas, whose batches have equal sizes.
   tf.distribute.get_replica_context().merge_call(
       lambda strategy, accuracies: register_scalar(
@@ -126,23 +127,16 @@ class WriteSummaries(tf.train.SessionRunHook):
   TensorBoard shows training and evaluation in the same charts.
 
   Args:
+    run: the run.
     counter: the step counter.
-    model_dir: the directory of the run, or None if this task writes nothing.
-    settings: the settings of the run.
-    stop_step: the global step to train up to.
-    class_names: the class names.
   """
 
-  def __init__(self, counter: StepCounter, model_dir: Optional[str], settings: Settings,
-               stop_step: int, class_names: Sequence[str]) -> None:
+  def __init__(self, run: Run, counter: StepCounter) -> None:
+    self._run = run
     self._counter = counter
-    self._model_dir = model_dir
-    self._settings = settings
-    self._stop_step = stop_step
-    self._class_names = class_names
 
   def begin(self) -> None:
-    loss = batch_metrics.training_loss()
+    loss = steps.training_loss()
     estimator_patches.remove_loss_summary(loss)
     scalars = {key[len(_SCALAR_KEY_PREFIX):]: tf.get_collection(key)[0]
                for key in tf.get_default_graph().get_all_collection_keys()
@@ -156,34 +150,34 @@ class WriteSummaries(tf.train.SessionRunHook):
       self._png = tf.image.encode_png(tf.saturate_cast(tf.round(self._image), tf.uint8))
 
   def after_create_session(self, session: tf.Session, coord: Any) -> None:
-    if self._model_dir is not None:
+    if self._run.event_dir is not None:
       # Makes TensorBoard discard the summaries of a killed run for the steps that this run repeats.
-      _writer(self._model_dir).add_session_log(
+      _writer(self._run.event_dir).add_session_log(
           tf.SessionLog(status=tf.SessionLog.START), self._counter.start_step + 1)
-      _writer(self._model_dir).add_summary(
-          hparams.session_start_pb(_hyperparameters(self._settings)))
-      _writer(self._model_dir).add_summary(_hparams_experiment())
+      _writer(self._run.event_dir).add_summary(
+          hparams.session_start_pb(_hyperparameters(self._run.settings)))
+      _writer(self._run.event_dir).add_summary(_hparams_experiment())
 
   def before_run(self, run_context: Any) -> Optional[tf.train.SessionRunArgs]:
     # In synchronous training, step_of_process is the same on all workers, so all workers fetch in
     # the same steps.
     step = self._counter.step_of_process + 1
-    if step in (self._counter.start_step + 1, self._stop_step) or (
-        logged_steps.is_logged(step, self._settings.reporting.log_every_steps)):
+    if step in (self._counter.start_step + 1, self._run.stop_step) or (
+        steps.is_logged(step, self._run.settings.reporting.log_every_steps)):
       return self._run_args
     return None
 
   def after_run(self, run_context: Any, run_values: Any) -> None:
-    if run_values.results is None or self._model_dir is None:
+    if run_values.results is None or self._run.event_dir is None:
       return
     scalars, examples = run_values.results
     # The counter may not include the latest steps of other workers, so the variable is read.
-    write_scalars(self._model_dir, scalars, read_global_step(run_context.session))
+    write_scalars(self._run.event_dir, scalars, read_global_step(run_context.session))
     if examples and self._counter.step_of_process == 1:  # A resumed run writes no images.
       self._write_images(run_context.session, *examples)
 
   def end(self, session: tf.Session) -> None:
-    if self._counter.step_of_process >= self._stop_step:
+    if self._counter.step_of_process >= self._run.stop_step:
       self._write_session_end(hparams_api.STATUS_SUCCESS)
 
   def record_failure(self) -> None:
@@ -192,21 +186,21 @@ class WriteSummaries(tf.train.SessionRunHook):
 
   def _write_session_end(self, status: int) -> None:
     """Writes how the run ended; TensorBoard's HParams table calls a run a session."""
-    if self._model_dir is not None:
-      _writer(self._model_dir).add_summary(hparams.session_end_pb(status))
-      _writer(self._model_dir).flush()
+    if self._run.event_dir is not None:
+      _writer(self._run.event_dir).add_summary(hparams.session_end_pb(status))
+      _writer(self._run.event_dir).flush()
 
   def _write_images(self, session: tf.Session, pixels: Any, class_indices: Any) -> None:
-    assert self._model_dir is not None
+    assert self._run.event_dir is not None
     summary = tf.Summary()
     for number, (image, class_index) in enumerate(zip(pixels, class_indices)):
       height, width, channels = image.shape
       summary.value.add(
-          tag='examples/{} {}'.format(number, self._class_names[int(class_index)]),
+          tag='examples/{} {}'.format(number, self._run.data.dataset.labels[int(class_index)]),
           image=tf.Summary.Image(
               height=height, width=width, colorspace=channels,
               encoded_image_string=session.run(self._png, {self._image: image})))
-    _writer(self._model_dir).add_summary(summary, self._counter.step_of_process)
+    _writer(self._run.event_dir).add_summary(summary, self._counter.step_of_process)
 
 
 def _hyperparameters(settings: Settings) -> Dict[str, Any]:

@@ -7,7 +7,6 @@ import os
 import re
 import sys
 import time
-from array import array
 from typing import Any, Dict, List, Optional, Tuple
 
 import tensorflow.compat.v1 as tf
@@ -18,14 +17,13 @@ from estimator_train.reports.step_times import Pause, Timing
 from estimator_train.run_dir.disk_errors import error_reason
 from estimator_train.system.start_up import StartUpTimer
 from estimator_train.tf_patches import sessions
-from estimator_train.training.hooks import input_wait
-from estimator_train.training.hooks.record_steps import RecordSteps
+from estimator_train.training.hooks.step_timer import StepTimer, add_probes, find_ancestors
 
 _LOG = logging.getLogger('estimator_train')
 _WORKER_TYPES = ('chief', 'master', 'worker')
 
 
-class TimeHistory(RecordSteps):
+class TimeHistory(tf.train.SessionRunHook):
   """A hook that measures the throughput of training with any Estimator, and can write a report.
 
   Add this hook to the `hooks` of `Estimator.train` or of a `TrainSpec`. When training starts again,
@@ -50,105 +48,59 @@ class TimeHistory(RecordSteps):
     _check_integer('warmup_steps', warmup_steps, 0)
     if batch_size is not None:
       _check_integer('batch_size', batch_size, 1)
-    super().__init__(StartUpTimer())
     self._batch_size = batch_size
     self._report_dir = None if report_dir is None else os.path.expanduser(report_dir)
     self._warmup_steps = warmup_steps
-    self._first_global_step = 0
-    self._global_step: Optional[int] = None
+    self._steps = StepTimer(StartUpTimer())
+    self._sessions = _SessionFollower(self._steps)
     self._conditions: Dict[str, Any] = {}
-    self._timer = sessions.SessionRunTimer()
+    self._global_step: Optional[int] = None
     self._is_step_recorded = False
-    self._has_recovered = False
-    self._pauses: List[Pause] = []
 
   @property
   def times(self) -> List[float]:
     """The seconds of each session.run. A long training keeps at least the last 100,000 steps."""
-    return [ended - began for began, ended in zip(self.began, self.ended)]
+    return [ended - began for began, ended in zip(self._steps.began, self._steps.ended)]
 
   def begin(self) -> None:
-    if self.ended:
-      self.began, self.ended, self.waited = array('d'), array('d'), array('d')
-      self.discarded_steps = 0
-    self._pauses = []
-    self._has_recovered = False
-    self._timer.detach()  # An earlier training may have ended with an exception, without `end`.
-    super().begin()
+    start_up = self._steps.start_up
+    start_up.end_phase('graph')
+    self._sessions.timer.detach()  # An earlier training may have ended without `end`.
+    self._waits = _BatchWaits(tf.get_default_graph())
     if not _is_first_training():
-      self.start_up.restart()
-    self._global_step = None
-    self._global_step_tensor = tf.train.get_global_step()
+      start_up.restart()
+    self._steps = StepTimer(start_up)
+    self._sessions = _SessionFollower(self._steps, tf.train.get_global_step())
     self._conditions = _find_conditions(self._batch_size)
-
-  def add_probe(self) -> None:
-    self._waits = input_wait.add_probes(tf.get_default_graph())
-    self._args_by_fetches: Dict[Any, Optional[tf.train.SessionRunArgs]] = {}
-
-  def _find_run_args(self, graph: tf.Graph, fetches: Any) -> Optional[tf.train.SessionRunArgs]:
-    """Returns the waits for the batches that a step with these fetches uses; None if it uses none.
-
-    Another iterator in the graph, for example of validation data, must not advance.
-    """
-    key = tuple(tf.nest.flatten(fetches))
-    if key not in self._args_by_fetches:
-      elements = [graph.as_graph_element(fetch) for fetch in key]
-      used = input_wait.find_ancestors(getattr(element, 'op', element) for element in elements)
-      waits = [wait for get_next, wait in self._waits.items() if get_next in used]
-      self._args_by_fetches[key] = tf.train.SessionRunArgs(
-          waits if len(waits) > 1 else waits[0]) if waits else None
-    return self._args_by_fetches[key]
+    self._global_step = None
 
   def after_create_session(self, session: tf.Session, coord: Any) -> None:
-    if self._timer.session not in (None, session):
-      self._has_recovered = True
-    self._timer.attach(session)
-    self._remove_repeated_steps(session)
+    self._sessions.follow(session)
     if not self._conditions['devices']:
       names = [_short_name(device.name) for device in session.list_devices()]
       gpus = [name for name in names if name.startswith('/gpu')]
       self._conditions['devices'] = gpus[:1] or ['/cpu:0']
 
-  def _remove_repeated_steps(self, session: tf.Session) -> None:
-    """Removes the steps that a new session repeats, because it starts from the last checkpoint."""
-    if self._global_step_tensor is not None:
-      global_step = int(session.run(self._global_step_tensor))
-      if self._has_recovered:
-        steps_run = self.discarded_steps + len(self.ended)
-        repeated = self._first_global_step + steps_run - global_step
-        self.remove_last_steps(min(max(repeated, 0), steps_run))
-      self._first_global_step = global_step - self.discarded_steps - len(self.ended)
-
   def before_run(self, run_context: Any) -> Optional[tf.train.SessionRunArgs]:
-    if self._has_recovered or self._timer.has_saved:
-      self._record_pause('recovery' if self._has_recovered else 'checkpoint')
     self._is_step_recorded = False
-    self._timer.time_next_run()
-    self.run_args = self._find_run_args(run_context.session.graph,
-                                        run_context.original_args.fetches)
-    return super().before_run(run_context)
-
-  def _record_pause(self, kind: str) -> None:
-    """Records the time since the last step as a pause, which replaces later pauses."""
-    if self.ended:
-      while self._pauses and self._pauses[-1].start_time >= self.ended[-1]:
-        self._pauses.pop()
-      self._pauses.append(Pause(kind, self.ended[-1], time.perf_counter() - self.ended[-1]))
-    self._has_recovered = False
+    self._sessions.begin_step()
+    self._steps.run_args = self._waits.run_args(run_context.session.graph,
+                                                run_context.original_args.fetches)
+    return self._steps.before_run(run_context)
 
   def after_run(self, run_context: Any, run_values: Any) -> None:
     if self._is_step_recorded:
       return  # This object is in the list of hooks twice.
     self._is_step_recorded = True
-    super().after_run(run_context, run_values)
+    self._steps.after_run(run_context, run_values)
     # The times of the timer exclude other hooks, which may run between session.run and this hook.
-    self.began[-1], self.ended[-1] = self._timer.began, self._timer.ended
+    timer = self._sessions.timer
+    self._steps.began[-1], self._steps.ended[-1] = timer.began, timer.ended
 
   def end(self, session: tf.Session) -> None:
-    self._timer.detach()
-    if self._global_step_tensor is not None:
-      self._global_step = int(session.run(self._global_step_tensor))
-    if self._report_dir is not None and self.ended and _is_chief():
+    self._sessions.timer.detach()
+    self._global_step = self._sessions.read_global_step(session)
+    if self._report_dir is not None and self._steps.ended and _is_chief():
       self._write_report(self._report_dir)
 
   def report(self) -> Dict[str, Any]:
@@ -156,13 +108,13 @@ class TimeHistory(RecordSteps):
 
     A value that was not observed is None. Before the first step, the dict is empty.
     """
-    return self._make_report().figures if self.ended else {}
+    return self._make_report().figures if self._steps.ended else {}
 
   def _make_report(self) -> throughput.ThroughputReport:
-    steps_run = self.discarded_steps + len(self.ended)
-    timing = Timing(self.began, self.ended, self.waited, dict(self.start_up.secs),
-                    self._global_step or steps_run, None, self._pauses,
-                    discarded_steps=self.discarded_steps)
+    steps = self._steps
+    timing = Timing(steps.began, steps.ended, steps.waited, dict(steps.start_up.secs),
+                    self._global_step or steps.count, None, self._sessions.pauses,
+                    discarded_steps=steps.discarded_steps)
     report = throughput.make_throughput_report(timing, self._conditions, self._warmup_steps)
     report.figures['global_step'] = self._global_step
     return report
@@ -177,6 +129,79 @@ class TimeHistory(RecordSteps):
     except Exception as error:
       _LOG.warning('the report in %s could not be written: %s: %s', folder,
                    type(error).__name__, error_reason(error))
+
+
+class _BatchWaits:
+  """The waits for the batches of each tf.data iterator in a graph."""
+
+  def __init__(self, graph: tf.Graph) -> None:
+    self._waits = add_probes(graph)
+    self._args_by_fetches: Dict[Any, Optional[tf.train.SessionRunArgs]] = {}
+
+  def run_args(self, graph: tf.Graph, fetches: Any) -> Optional[tf.train.SessionRunArgs]:
+    """Returns the waits for the batches that a step with these fetches uses; None if it uses none.
+
+    Another iterator in the graph, for example of validation data, must not advance.
+    """
+    key = tuple(tf.nest.flatten(fetches))
+    if key not in self._args_by_fetches:
+      elements = [graph.as_graph_element(fetch) for fetch in key]
+      used = find_ancestors(getattr(element, 'op', element) for element in elements)
+      waits = [wait for get_next, wait in self._waits.items() if get_next in used]
+      self._args_by_fetches[key] = tf.train.SessionRunArgs(
+          waits if len(waits) > 1 else waits[0]) if waits else None
+    return self._args_by_fetches[key]
+
+
+class _SessionFollower:
+  """Follows the sessions of a training, with the pauses between steps and the repeated steps.
+
+  Args:
+    steps: the recorded steps, from which those that a new session repeats are removed.
+    global_step_tensor: the global step; None if the graph has none.
+
+  Attributes:
+    timer: measures each session.run.
+    pauses: the pauses between steps.
+  """
+
+  def __init__(self, steps: StepTimer, global_step_tensor: Optional[tf.Tensor] = None) -> None:
+    self._steps = steps
+    self._global_step_tensor = global_step_tensor
+    self._first_global_step = 0
+    self._has_recovered = False
+    self.timer = sessions.SessionRunTimer()
+    self.pauses: List[Pause] = []
+
+  def follow(self, session: tf.Session) -> None:
+    """Follows a new session, which may take the place of a lost one."""
+    if self.timer.session not in (None, session):
+      self._has_recovered = True
+    self.timer.attach(session)
+    global_step = self.read_global_step(session)
+    if global_step is not None:
+      if self._has_recovered:  # The session starts from the last checkpoint.
+        repeated = self._first_global_step + self._steps.count - global_step
+        self._steps.remove_last_steps(min(max(repeated, 0), self._steps.count))
+      self._first_global_step = global_step - self._steps.count
+
+  def begin_step(self) -> None:
+    """Records the time since the last step if it was a pause, which replaces later pauses."""
+    if self._has_recovered or self.timer.has_saved:
+      if self._steps.ended:
+        last = self._steps.ended[-1]
+        while self.pauses and self.pauses[-1].start_time >= last:
+          self.pauses.pop()
+        self.pauses.append(Pause('recovery' if self._has_recovered else 'checkpoint', last,
+                                 time.perf_counter() - last))
+      self._has_recovered = False
+    self.timer.time_next_run()
+
+  def read_global_step(self, session: tf.Session) -> Optional[int]:
+    """Returns the global step; None if the graph has none."""
+    if self._global_step_tensor is None:
+      return None
+    return int(session.run(self._global_step_tensor))
 
 
 def _is_first_training() -> bool:

@@ -10,7 +10,7 @@ import tensorflow.compat.v1 as tf
 from estimator_train.reports.step_times import Pause
 from estimator_train.system import atomic
 from estimator_train.tf_patches import sessions
-from estimator_train.training.hooks.step_counter import StepCounter
+from estimator_train.training.hooks.steps import StepCounter
 
 TRACE_FILE = 'trace.json'
 _TRACE_ARGS = tf.train.SessionRunArgs(

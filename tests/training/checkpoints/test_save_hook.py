@@ -12,7 +12,7 @@ from estimator_train.errors import TrainingFailed
 from estimator_train.settings import Settings
 from estimator_train.tf_patches import checkpoints
 from estimator_train.training.checkpoints import save_hook
-from estimator_train.training.hooks.step_counter import StepCounter
+from estimator_train.training.hooks.steps import StepCounter
 
 
 @pytest.fixture

@@ -5,13 +5,15 @@ import io
 import logging
 import math
 import sys
+from types import SimpleNamespace
 
 import pytest
 import tensorflow.compat.v1 as tf
-from hook_runs import Steps, readings
+from hook_runs import Steps, make_run, readings
 
 from estimator_train.training import schedules
-from estimator_train.training.hooks import epochs, progress, text as text_lib
+from estimator_train.training.hooks import progress
+from estimator_train.training.hooks.steps import is_logged
 
 
 @pytest.fixture
@@ -21,9 +23,10 @@ def steps():
 
 @pytest.fixture
 def make_progress(steps, tmp_path):
-  def make(stop_step, log_every_steps, **more):
-    return progress.ShowProgress(steps.counter, steps.metrics, str(tmp_path), stop_step,
-                                 log_every_steps, examples_per_step=10, **more)
+  def make(stop_step, log_every_steps, num_examples=None, schedule=None, **more):
+    return progress.ShowProgress(
+        make_run(stop_step, str(tmp_path), num_examples, log_every_steps),
+        SimpleNamespace(schedule=schedule), steps.counter, steps.metrics, **more)
 
   return make
 
@@ -32,7 +35,8 @@ def make_progress(steps, tmp_path):
 def lines(caplog):
   caplog.set_level(logging.INFO, 'estimator_train')
   return lambda: [record.getMessage() for record in caplog.records
-                  if record.name == 'estimator_train']
+                  if record.name == 'estimator_train'
+                  and not record.getMessage().startswith('building the graph')]
 
 
 def test_log_lines_and_scalars(steps, make_progress, lines, tmp_path):
@@ -96,9 +100,9 @@ def test_a_bar_in_a_notebook_is_full_unless_training_fails(
 
 def test_epochs(steps, lines):
   # Of 25 examples, by 10 a step: epochs end in steps 3, 5 and 8. Loss scaling skips step 2.
-  steps.run([1., math.nan, 3., 4., 5., 6., 7., 8.], epochs.LogEpochs(
-      schedules.Piecewise([.5, .25], [4]), 25, 10, 8, steps.counter, steps.metrics,
-      readings(0., 3., 3., 4., 4., 7., 7.)))
+  steps.run([1., math.nan, 3., 4., 5., 6., 7., 8.], progress.LogEpochs(
+      make_run(8, num_examples=25), SimpleNamespace(schedule=schedules.Piecewise([.5, .25], [4])),
+      steps.counter, steps.metrics, readings(0., 3., 3., 4., 4., 7., 7.)))
   assert lines() == [
       'epoch 1/3: loss 2.0000, accuracy 0.2000, 3 s, 10 examples/sec',
       'epoch 2/3: loss 4.5000, accuracy 0.4500, 1 s, 20 examples/sec, learning rate 0.25',
@@ -108,7 +112,16 @@ def test_epochs(steps, lines):
 def test_texts():
   for secs, text in ((0., '0 s'), (59.4, '59 s'), (60., '1:00'), (185., '3:05'),
                      (7385., '2:03:05')):
-    assert text_lib.format_duration(secs) == text
+    assert progress.format_duration(secs) == text
   # 6,000 examples by 128: epoch 1 ends within step 47, epoch 10 within step 469.
   for step, count in ((1, 1), (46, 1), (47, 1), (48, 2), (94, 2), (469, 10)):
-    assert text_lib.count_epochs(step, 6000, 128) == count
+    assert progress.current_epoch(step, 6000, 128) == count
+
+
+@pytest.mark.parametrize('every', [1, 7])
+def test_each_of_the_first_ten_thousand_then_every_second_fourth_and_so_on(every):
+  for first, last, apart in ((1, 10000, 1), (10000, 20000, 2), (20000, 40000, 4),
+                             (40000, 80000, 8), (640000, 640128, 128)):
+    logged = [step for step in range(first * every, last * every) if is_logged(step, every)]
+    begin = first * every if first > 1 else every
+    assert logged == list(range(begin, last * every, apart * every))

@@ -96,7 +96,8 @@ def test_a_hook_that_is_given_twice_with_one_that_runs_the_session_before_the_st
   hook = TimeHistory(batch_size=16, warmup_steps=0)
   train_in_session([hook, RunsBeforeTheStep(), hook], 5, lambda fetches: [
       fetches[0], tf.py_func(note, [fetches[1]], tf.int64)])
-  assert all(began < now < ended for began, now, ended in zip(hook.began, at, hook.ended))
+  assert all(began < now < ended for began, now, ended in zip(
+      hook._steps.began, at, hook._steps.ended))
   report = hook.report()
   assert (len(at), len(hook.times), report['steps_timed'], report['examples']) == (5, 5, 5, 80)
   assert report['input_wait_secs'] is not None

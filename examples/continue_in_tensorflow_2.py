@@ -42,6 +42,9 @@ def read_flags(model_dir):
   with open(os.path.join(model_dir, 'flags.txt')) as file:
     lines = [line.strip() for line in file if line.startswith('--')]
   flags = dict(line[2:].split('=', 1) for line in lines if '=' in line)
+  if flags['optimizer'] not in OPTIMIZERS:
+    raise SystemExit('error: tf_keras has no such optimizer: the run has --optimizer={}: continue '
+                     'with one of {}'.format(flags['optimizer'], ', '.join(OPTIMIZERS)))
   for name, value in REQUIRED.items():
     if flags.get(name, value) != value:
       raise SystemExit('error: this script supports only --{}={}: the run has --{}={}: change the '

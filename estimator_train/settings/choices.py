@@ -1,5 +1,7 @@
 """Lists the allowed values of flags, and the subsets of these values that share a rule."""
 
+from typing import Any, Dict
+
 MODES = ('train_and_evaluate', 'train', 'evaluate', 'predict', 'export', 'input_benchmark', 'audit',
          'write_tfrecords', 'download', 'doctor', 'scaling', 'reproduce', 'report')
 TRAINING_MODES = ('train_and_evaluate', 'train')
@@ -18,7 +20,14 @@ MODELS = PACKAGE_MODELS + KERAS_MODELS
 PREPROCESSINGS = ('unit', 'caffe', 'torch', 'tf')
 EXPORT_FORMATS = ('saved_model', 'h5', 'tflite', 'onnx')
 CLASS_WEIGHTS = ('none', 'balanced')
-OPTIMIZERS = ('adam', 'sgd', 'momentum', 'rmsprop')
+# By the value of --optimizer: the class, of Keras or of training/optimizers.py, and its arguments.
+OPTIMIZERS: Dict[str, Dict[str, Any]] = {
+    'adam': {'class': 'Adam', 'name': 'Adam'},
+    'sgd': {'class': 'SGD', 'name': 'SGD'},
+    'momentum': {'class': 'SGD', 'name': 'Momentum', 'momentum': 0.9},
+    'rmsprop': {'class': 'RMSprop', 'name': 'RMSprop'},
+    'lamb': {'class': 'Lamb', 'name': 'Lamb'},
+}
 STRATEGIES = ('off', 'one_device', 'mirrored', 'central_storage', 'multi_worker_mirrored',
               'parameter_server', 'horovod')
 MULTI_WORKER_STRATEGIES = ('multi_worker_mirrored', 'parameter_server', 'horovod')

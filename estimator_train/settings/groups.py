@@ -184,7 +184,7 @@ class Optimizer:
       128, 'global batch size, which is the number of examples per step over all replicas '
       '(--mode=scaling: in the runs with a single replica or worker)', check=int_range(1))
   optimizer: str = flag('adam', 'optimizer, unless --model returns a compiled model',
-                        choices=choices.OPTIMIZERS)
+                        choices=tuple(choices.OPTIMIZERS))
   learning_rate: float = flag(
       .001, 'learning rate of the optimizer; after the warm-up, schedules start from this rate',
       check=satisfies(lambda rate: _MIN_LEARNING_RATE <= rate <= _MAX_LEARNING_RATE,

@@ -231,7 +231,8 @@ NUMBERS = {
     'stop_at_accuracy': ('must be above 0 and at most 1', (0., 1.01), (.01, 1)),
     'max_bad_images': ('must be from 0 to 1', (-.01, 1.01), (0, 1)),
     'label_smoothing': ('must be at least 0 and below 1', (-.01, 1.), (0, .99)),
-    'weight_decay': ('must be from 0 to 1000000', (-1e-9, 1000000.5), (0, 10 ** 6)),
+    **dict.fromkeys(('gradient_clip_norm', 'weight_decay'), (
+        'must be from 0 to 1000000', (-1e-9, 1000000.5), (0, 10 ** 6))),
     'lr_warmup_epochs': ('must be from 0 to 1000000', (-1e-9, 1e308), (0, 10 ** 6)),
     'learning_rate': ('must be positive and finite', (0., 9e-38, 1.1e38), (1e-37, 1e38))}
 

@@ -30,6 +30,7 @@ MAX_TRACED_STEPS = 1000
 # Learning rates outside of this range could become 0 or infinite when converted to float32.
 _MIN_LEARNING_RATE, _MAX_LEARNING_RATE = 1e-37, 1e38
 _MAX_WEIGHT_DECAY = 10 ** 6
+_MAX_GRADIENT_NORM = 1e6
 MAX_EPOCHS = 10 ** 6
 DEFAULT_SAVE_SECS = 600
 
@@ -214,6 +215,11 @@ class Optimizer:
       'increases linearly from 1/n of the full rate',
       check=satisfies(lambda epochs: 0 <= epochs <= MAX_EPOCHS,
                       'must be from 0 to {}'.format(MAX_EPOCHS), 'give a number such as 0.5'))
+  gradient_clip_norm: float = flag(
+      0., 'largest global norm of the gradients, to which larger gradients are scaled down; 0: no '
+      'limit', check=satisfies(lambda norm: 0 <= norm <= _MAX_GRADIENT_NORM,
+                               'must be from 0 to {:.0f}'.format(_MAX_GRADIENT_NORM),
+                               'give a norm such as 1'))
   weight_decay: float = flag(
       0., 'the training loss contains this factor times half of the sum of the squared kernels',
       check=satisfies(lambda factor: 0 <= factor <= _MAX_WEIGHT_DECAY,

@@ -138,6 +138,36 @@ class _SummingOptimizer(optimizer_v2.OptimizerV2):
     return super().apply_gradients(_divided_by_replicas(grads_and_vars), name)
 
 
+def clip_global_norm(optimizer: tf.keras.optimizers.Optimizer, max_norm: float) -> None:
+  """Makes an optimizer of Keras scale gradients down whose global norm exceeds `max_norm`.
+
+  The norm is that of all gradients together, summed over all replicas and workers, without the
+  factor of loss scaling. An infinite norm makes all gradients nan, so that loss scaling skips the
+  step.
+
+  Defect: Keras has `clipnorm`, which limits the norm of each gradient by itself and on each replica
+  (tensorflow_core/python/keras/optimizer_v2/optimizer_v2.py:398).
+  """
+  # Not the optimizer in a LossScalingOptimizer, whose gradients are scaled.
+  optimizer_class = type(optimizer)
+  optimizer.__class__ = type(optimizer_class.__name__, (_GlobalNormClipping, optimizer_class),
+                             {'max_norm': max_norm, '__module__': __name__})
+
+
+class _GlobalNormClipping:
+  """A base class of an optimizer; see clip_global_norm."""
+  max_norm: float
+
+  def get_gradients(self, loss: tf.Tensor, params: Sequence[Any]) -> List[Any]:
+    gradients = super().get_gradients(loss, params)  # type: ignore[misc]
+    sums = [_sum_duplicate_rows(gradient)
+            for gradient in _sum_over_replicas(list(zip(gradients, params)))]
+    clipped, _ = tf.clip_by_global_norm(sums, self.max_norm)
+    # The optimizer adds the gradients of all replicas.
+    factor = 1 / tf.distribute.get_strategy().num_replicas_in_sync
+    return [_scale(gradient, factor) for gradient in clipped]
+
+
 class _SummingTrainOptimizer(tf.train.Optimizer):
   """A base class of an optimizer of `tf.train`; see sum_before_changes."""
 
@@ -157,6 +187,15 @@ def _sum_over_replicas(grads_and_vars: Sequence[Tuple[Any, Any]]) -> List[Any]:
       lambda strategy, pairs: strategy.extended.batch_reduce_to(tf.distribute.ReduceOp.SUM, pairs),
       args=([pair for pair in grads_and_vars if pair[0] is not None],)))
   return [gradient if gradient is None else next(sums) for gradient, _ in grads_and_vars]
+
+
+def _sum_duplicate_rows(gradient: Any) -> Any:
+  """Adds the rows of a sparse gradient that have the same index."""
+  if not isinstance(gradient, tf.IndexedSlices):
+    return gradient
+  indices, positions = tf.unique(gradient.indices)
+  rows = tf.unsorted_segment_sum(gradient.values, positions, tf.size(indices))
+  return tf.IndexedSlices(rows, indices, gradient.dense_shape)
 
 
 def _divided_by_replicas(grads_and_vars: Any) -> List[Tuple[Any, Any]]:

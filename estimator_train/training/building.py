@@ -11,7 +11,7 @@ from estimator_train.models import by_name as models
 from estimator_train.models.preprocessing import make_preprocess
 from estimator_train.settings import Settings, choices, groups, user_code
 from estimator_train.settings.flag import all_flags
-from estimator_train.tf_patches.optimizers import LossScalingOptimizer
+from estimator_train.tf_patches.optimizers import LossScalingOptimizer, clip_global_norm
 from estimator_train.training import losses, weight_decay
 from estimator_train.training.checkpoints import save_hook
 from estimator_train.training.optimizers import LearningRate, make_optimizer
@@ -61,6 +61,8 @@ def compile_with_flags(model: tf.keras.Model, settings: Settings,
   optimizer = make_optimizer(settings.optimizer.optimizer, learning_rate)
   if settings.devices.dtype == 'mixed' and settings.run.trains:
     optimizer = LossScalingOptimizer(optimizer)
+  if settings.optimizer.gradient_clip_norm and settings.run.trains:
+    clip_global_norm(optimizer, settings.optimizer.gradient_clip_norm)
   model.compile(optimizer, loss=losses.default_loss(model))
   if settings.optimizer.weight_decay and settings.run.trains:
     weight_decay.decay_kernels(model, settings.optimizer.weight_decay)
@@ -78,7 +80,7 @@ def check_flags_of_compiled_model(settings: Settings) -> None:
                     if name in names and value != all_flags()[name].default)
 
   rejected = format_changed_flags('lr_schedule', 'lr_warmup_epochs', 'scale_learning_rate', 'dtype',
-                                  'weight_decay', 'label_smoothing')
+                                  'gradient_clip_norm', 'weight_decay', 'label_smoothing')
   if settings.run.trains and rejected:
     raise UserError('a compiled model trains with its own optimizer',
                     '--model={} {}'.format(settings.model.model, rejected),

@@ -3,7 +3,11 @@
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
+import training_runs
+from training_runs import assert_same
 
+from estimator_train.settings import Settings
+from estimator_train.tf_patches.optimizers import LossScalingOptimizer, clip_global_norm
 from estimator_train.training.optimizers import Lamb, make_optimizer
 
 
@@ -50,3 +54,60 @@ def test_lamb_takes_sparse_gradients_and_configurations():
     session.run(step)
     expected = lamb_by_numpy(weights, [dense], .1)
     np.testing.assert_allclose(session.run(variable), expected, rtol=1e-5)
+
+
+@pytest.fixture
+def first_steps(tmp_path):
+  """Trains two steps, and returns the changes of all weights in each."""
+  def train(name, **values):
+    folder = tmp_path / name
+    training_runs.train(Settings(**dict({
+        'mode': 'train', 'model_dir': str(folder), 'model': 'own_models:two_layers',
+        'optimizer': 'sgd', 'learning_rate': 1, 'batch_size': 48, 'train_steps': 2,
+        'save_checkpoints_steps': 1, 'distribution_strategy': 'off'}, **values)))
+    states = [training_runs.weights(folder, step) for step in range(3)]
+    return [{name: after[name] - before[name] for name in before}
+            for before, after in zip(states, states[1:])]
+
+  return train
+
+
+def norm_of(changes):
+  return np.sqrt(sum(np.square(change.astype(np.float64)).sum() for change in changes.values()))
+
+
+def test_the_global_norm_is_clipped(first_steps):
+  free, _ = first_steps('free')
+  norm = norm_of(free)
+  clipped = first_steps('clipped', gradient_clip_norm=norm / 4)
+  assert_same(clipped[0], {name: change / 4 for name, change in free.items()}, 1e-4)
+  assert_same(first_steps('wide', gradient_clip_norm=norm * 2)[0], free, 1e-6)
+  for strategy, replicas in (('mirrored', 2), ('central_storage', 3)):
+    for found, expected in zip(clipped, first_steps(
+        strategy, gradient_clip_norm=norm / 4, distribution_strategy=strategy,
+        num_cpu_replicas=replicas)):
+      assert_same(found, expected, 1e-4)
+  # The norm is that of the gradients without the loss scale of 2 ** 15.
+  mixed, _ = first_steps('mixed', gradient_clip_norm=norm / 4, dtype='mixed', num_cpu_replicas=2,
+                         distribution_strategy='mirrored')
+  assert norm_of(mixed) == pytest.approx(norm / 4, rel=1e-3)
+
+
+def test_clipping_of_scaled_and_sparse_gradients():
+  """The gradient of x w is 3, 4, and in the third row 12 by two lookups; its norm is 13."""
+  with tf.Graph().as_default(), tf.Session() as session:
+    rows = tf.get_variable('w', (3, 1), initializer=tf.zeros_initializer(), use_resource=True)
+    other = tf.get_variable('x', (), initializer=tf.zeros_initializer(), use_resource=True)
+    factor = tf.placeholder(tf.float32, ())
+    loss = factor * (tf.reduce_sum(tf.gather(rows, [1, 2, 2]) * [[4.], [6.], [6.]]) + 3 * other)
+    optimizer = LossScalingOptimizer(make_optimizer('sgd', 1.))
+    clip_global_norm(optimizer, 6.5)
+    optimizer = type(optimizer).from_config(optimizer.get_config())  # As a copy of a model does.
+    optimizer.iterations = tf.train.get_or_create_global_step()
+    updates = optimizer.get_updates(loss, [rows, other])
+    session.run(tf.global_variables_initializer())
+    session.run(updates, {factor: 1})
+    expected = [[[0.], [-2.], [-6.]], -1.5]
+    assert [value.tolist() for value in session.run([rows, other])] == expected
+    session.run(updates, {factor: np.inf})  # The step is skipped.
+    assert [value.tolist() for value in session.run([rows, other])] == expected

@@ -18,7 +18,8 @@ BATCH_SIZE, STEPS_BEFORE, STEPS_AFTER = 32, 4, 3
 
 
 def read_batch():
-  images, classes = binary_files.read_split(idx.describe('fashion_mnist_sample').test, (28, 28, 1))
+  dataset = idx.describe('fashion_mnist_sample')
+  images, classes = binary_files.IdxSource(dataset, dataset.test).arrays()
   return images[:BATCH_SIZE], classes[:BATCH_SIZE]
 
 

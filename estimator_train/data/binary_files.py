@@ -19,7 +19,7 @@ from estimator_train.data import arrays, idx, record_index
 from estimator_train.data.arrays import ArraySource
 from estimator_train.data.batching import Batching
 from estimator_train.data.description import IdxSplit
-from estimator_train.data.source import FilePath, InputFn, Source
+from estimator_train.data.source import FilePath, InputFn
 from estimator_train.errors import UserError
 from estimator_train.system import stored
 
@@ -55,7 +55,7 @@ class BinarySource(ArraySource):
     return len(images)
 
   def cache_key(self) -> str:
-    return stored.fingerprint_files(self.split.files)
+    return stored.fingerprint_files(self.files())
 
   def digest_of_examples(self) -> str:
     # Each worker has compared published files with the checksums.
@@ -65,7 +65,7 @@ class BinarySource(ArraySource):
     return list(self.split.files)
 
 
-class IdxSource(Source):
+class IdxSource(BinarySource):
   """The source of an IdxSplit: gzipped idx files, streamed or read into memory.
 
   Without a cache, each worker decompresses the complete files, because gzip does not support random
@@ -73,6 +73,11 @@ class IdxSource(Source):
   """
   format_name = 'idx_files'
   last_stage = 'decode'  # For --mode=input_benchmark.
+  is_in_memory = False
+
+  def arrays(self) -> Tuple[np.ndarray, np.ndarray]:
+    images = np.frombuffer(idx.read_images(self.split), np.uint8)
+    return images.reshape(-1, *self.dataset.require_images('an IdxSplit')), self.class_indices()
 
   def check_and_count(self) -> Optional[int]:
     # Published files have already been compared with their checksums.
@@ -85,8 +90,7 @@ class IdxSource(Source):
     num_examples = idx.count_examples(self.split)
     # A thread reads the files into arrays while the graph is built. The executor is not kept in a
     # variable: when it is garbage-collected, its thread ends as soon as the files are read.
-    future = futures.ThreadPoolExecutor(1).submit(read_split, self.split,
-                                                  batching.image_shape)
+    future = futures.ThreadPoolExecutor(1).submit(self.arrays)
 
     def read(indices: np.ndarray) -> Tuple[np.ndarray, np.ndarray]:
       images, class_indices = future.result()
@@ -105,15 +109,7 @@ class IdxSource(Source):
     return 'memory' if size <= _MAX_AUTO_CACHED_BYTES else 'none'
 
   def class_indices(self) -> np.ndarray:
-    return _read_class_indices(self.split)
-
-  def cache_key(self) -> str:
-    return stored.fingerprint_files(self.files())
-
-  def digest_of_examples(self) -> str:
-    # Workers need not compare digests of published files, because each worker has compared its
-    # files with the checksums.
-    return '' if self.dataset.files else stored.fingerprint_arrays([self.class_indices()])
+    return np.frombuffer(idx.read_labels(self.split), np.uint8)
 
   def training_chunks(self, num_examples: int, batching: Batching,
                       chunk_size: int) -> tf.data.Dataset:
@@ -172,22 +168,6 @@ def _decode_batches(records: tf.data.Dataset, batching: Batching) -> tf.data.Dat
     return images, batching.encode_labels(class_indices)
 
   return batching.prefetch_batches(records.batch(batching.examples_per_batch).map(decode))
-
-
-def read_split(split: IdxSplit,
-                   image_shape: Tuple[int, int, int]) -> Tuple[np.ndarray, np.ndarray]:
-  """Reads the idx files of a split that idx.check_split has checked.
-
-  Returns:
-    The images, uint8 [N, height, width, channels], and the class indices, uint8 [N].
-  """
-  images = np.frombuffer(idx.read_images(split), np.uint8)
-  return images.reshape((-1,) + image_shape), _read_class_indices(split)
-
-
-def _read_class_indices(split: IdxSplit) -> np.ndarray:
-  """Reads only the class indices of a split, uint8 [N]."""
-  return np.frombuffer(idx.read_labels(split), np.uint8)
 
 
 def is_idx_or_gzip(first_bytes: bytes) -> bool:

@@ -15,7 +15,7 @@ import tensorflow.compat.v1 as tf
 
 from estimator_train.data import images
 from estimator_train.data.batching import Batching
-from estimator_train.data.source import BadExample, BadImage, WrongSchema
+from estimator_train.data.source import BadExample, BadImage, Source, WrongSchema
 from estimator_train.distribution.threads import available_cores
 from estimator_train.errors import UserError, printable
 from estimator_train.settings import groups
@@ -30,7 +30,7 @@ _EXAMPLES_PER_CHUNK = 1024
 _GREY_SAMPLE_SIZE = 16  # The maximum number of images that expects_grey decodes.
 
 
-class EncodedImages(abc.ABC):
+class EncodedImages(Source):
   """Images that are read in any order, by their indices. A subclass reads one format."""
   _expects_grey: Optional[bool] = None  # The result of expects_grey, once it has been called.
 
@@ -65,14 +65,6 @@ class EncodedImages(abc.ABC):
 
     Bytes of a path that cannot be decoded become surrogate escapes, as in `os.fsdecode`.
     """
-
-  @abc.abstractmethod
-  def cache_key(self) -> str:
-    """Returns a fingerprint of the images; see Source.cache_key."""
-
-  @abc.abstractmethod
-  def class_indices(self) -> np.ndarray:
-    """Returns the class index of each image, integer [N]."""
 
   @abc.abstractmethod
   def make_dataset(self, indices: np.ndarray, batching: Batching,

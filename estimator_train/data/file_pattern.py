@@ -170,7 +170,8 @@ def no_match_error(what: str, given: str, pattern: str, example: str) -> UserErr
                                if extension.lower() in _IMAGE_EXTENSIONS)
   others = [_display(name) for name in names if _extension(name) not in counts]
   if counts:
-    example = os.path.join(glob.escape(folder), '**', _pattern_of_extensions(counts))
+    extension = os.fsdecode(counts.most_common(1)[0][0])
+    example = os.path.join(glob.escape(folder), '**', '*' + extension)
   return UserError(what, '{} ({} has {})'.format(
       given, printable(folder or '.'),
       join_items([_join_counts(counts)] * bool(counts) + others) or 'no files'),
@@ -271,15 +272,6 @@ def _walk(folder: str) -> Iterator[bytes]:
   for _, folders, names in os.walk(os.fsencode(folder)):
     folders[:] = sorted(name for name in folders if not name.startswith(b'.'))
     yield from sorted(name for name in names if not name.startswith(b'.'))
-
-
-def _pattern_of_extensions(counts: Counter[bytes]) -> str:
-  """Returns the last part of a pattern that matches the most frequent extension in any case."""
-  extension = os.fsdecode(counts.most_common(1)[0][0])
-  variants = [other for other in counts if os.fsdecode(other).lower() == extension.lower()]
-  return '*' + (extension if len(variants) == 1 else ''.join(
-      '[{}{}]'.format(letter.lower(), letter.upper()) if letter.isalpha() else letter
-      for letter in extension))
 
 
 def _folders_above(folders: Iterator[bytes]) -> Set[bytes]:

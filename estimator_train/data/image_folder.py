@@ -2,12 +2,12 @@
 
 import os
 import stat
-from typing import Dict, List, Optional, Sequence, Tuple, Union
+from typing import Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
 
 from estimator_train.data import file_pattern, record_index
-from estimator_train.data.description import ArraySplit, DataSet, ImageSplit
+from estimator_train.data.description import DataSet, ImageSplit
 from estimator_train.errors import UserError, join_items, printable
 from estimator_train.run_dir.run_files import LABELS_FILE, RunDir
 from estimator_train.settings import Settings, choices, groups
@@ -79,11 +79,16 @@ def _make_data_set(settings: groups.Data, class_names: Tuple[str, ...],
 
 def check_no_class_missing(class_names: Sequence[str], train: ImageSplit) -> None:
   """Raises a UserError if a class has no training image."""
-  counts = class_counts(train, len(class_names))
-  missing = [name for name, count in zip(class_names, counts) if not count]
+  missing = find_missing_classes(class_names, train.classes)
   if missing:
     raise UserError('a class has no training images', join_items(missing),
                     'add images to its folder, or omit the class from --labels')
+
+
+def find_missing_classes(class_names: Sequence[str], class_indices: np.ndarray) -> List[str]:
+  """Returns the names of the classes that no example has."""
+  counts = np.bincount(class_indices, minlength=len(class_names))
+  return [name for name, count in zip(class_names, counts) if not count]
 
 
 def splits_to_read(settings: Settings, eval_pattern: Optional[str]) -> Tuple[bool, bool]:
@@ -99,11 +104,6 @@ def require_pattern(flag: str, pattern: Optional[str], example: str) -> str:
                     'give a pattern such as --{}=\'{}\'{}'.format(
                         flag, example, '' if flag == 'train_pattern' else ', or --mode=train'))
   return pattern
-
-
-def class_counts(split: Union[ImageSplit, ArraySplit], num_classes: int) -> List[int]:
-  """Returns the number of images of each class."""
-  return np.bincount(split.classes, minlength=num_classes).tolist()
 
 
 def _list_files(flag: str, pattern: Optional[str], is_class_list: bool = False) -> List[bytes]:

@@ -25,7 +25,7 @@ from estimator_train.data import (
 from estimator_train.data.batching import Batching, chunks_of, evaluation_chunks
 from estimator_train.data.description import ImageSplit
 from estimator_train.data.encoded_images import EncodedImages
-from estimator_train.data.source import BadImage, FilePath, InputFn, Source
+from estimator_train.data.source import BadImage, FilePath, InputFn
 from estimator_train.errors import UserError, printable
 from estimator_train.settings import groups
 from estimator_train.system import stored
@@ -36,7 +36,7 @@ CHUNK_SIZE = 64
 _READAHEAD_THREADS = 4  # Several, because opening a file on a network file system is slow.
 
 
-class ImageSource(EncodedImages, Source):
+class ImageSource(EncodedImages):
   """A source of encoded images, which are read in any order, decoded, and resized.
 
   A subclass reads one format. A worker without a cache reads only the images of its shard, and a

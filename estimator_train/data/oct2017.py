@@ -11,7 +11,7 @@ import glob
 import logging
 import os
 import re
-from typing import Dict, Iterator, List, Tuple
+from typing import Iterator, List
 
 from estimator_train.data import image_folder, kaggle_archive
 from estimator_train.data.description import DataSet, require_data_dir
@@ -126,7 +126,9 @@ def download_images(data_dir: str) -> List[DownloadResult]:
       finally:
         os.remove(lock.name)
   root = next(_iter_copies(data_dir))
-  return [DownloadResult(os.path.relpath(root, data_dir), _total_bytes(root), not was_complete)]
+  num_bytes = sum(map(os.path.getsize, glob.glob(
+      os.path.join(glob.escape(root), '*', '*', '*.jpeg'))))
+  return [DownloadResult(os.path.relpath(root, data_dir), num_bytes, not was_complete)]
 
 
 def _download_and_unpack(data_dir: str) -> None:
@@ -170,11 +172,12 @@ def _is_complete(data_dir: str) -> bool:
 
 def _check_complete(root: str, remedy: str) -> None:
   """Raises a UserError unless each folder has the published number of images."""
-  counts: Dict[str, Tuple[int, int]] = {
-      os.path.relpath(folder, root): (len(_find_images(folder)), count)
-      for folder, count in _iter_class_folders(root)}
-  differences = ['{}: {} of {}'.format(name, present, published)
-                 for name, (present, published) in counts.items() if present != published]
+  differences = []
+  for split, published in IMAGE_COUNTS.items():
+    for class_name, count in zip(CLASS_NAMES, published):
+      present = len(_find_images(os.path.join(root, split, class_name)))
+      if present != count:
+        differences.append('{}/{}: {} of {}'.format(split, class_name, present, count))
   if differences:
     raise UserError('the images of oct2017 are incomplete',
                     '{!r} ({})'.format(root, ', '.join(differences)), remedy)
@@ -205,16 +208,3 @@ def _subfolders(folder: str) -> List[str]:
 def _find_images(folder: str) -> List[str]:
   """Returns the images in a folder; [] if the folder does not exist."""
   return glob.glob(os.path.join(glob.escape(folder), '*.jpeg'))
-
-
-def _iter_class_folders(root: str) -> Iterator[Tuple[str, int]]:
-  """Yields the folder of each split and class, and the published number of its images."""
-  for split, counts in IMAGE_COUNTS.items():
-    for class_name, count in zip(CLASS_NAMES, counts):
-      yield os.path.join(root, split, class_name), count
-
-
-def _total_bytes(root: str) -> int:
-  """Returns the total size of the images in all class folders."""
-  return sum(os.path.getsize(image) for folder, _ in _iter_class_folders(root)
-             for image in _find_images(folder))

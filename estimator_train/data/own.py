@@ -1,11 +1,11 @@
 """Calls the user's function that --dataset names, and checks the DataSet that it returns."""
 
 import os
-from typing import Any, Callable, Dict, Optional, Sequence, Tuple, Union
+from typing import Any, Callable, Dict, Optional, Tuple, Union
 
 import numpy as np
 
-from estimator_train.data import tfrecord
+from estimator_train.data import image_folder, tfrecord
 from estimator_train.data.description import (
   ArraySplit,
   DataSet,
@@ -227,14 +227,8 @@ def _check_class_indices(classes: Any, num_examples: int, dataset: DataSet,
     raise UserError('classes must be at least 0 and less than the number of labels, {}'.format(
         len(dataset.labels)), '{} has class {} at position {}'.format(
             location, classes[out_of_range[0]], out_of_range[0]), 'give indices into labels')
-  if split_name == 'train':
-    _check_no_class_missing(classes, dataset.labels, location)
-  return classes.astype(np.int32)
-
-
-def _check_no_class_missing(classes: np.ndarray, labels: Sequence[str], location: str) -> None:
-  counts = np.bincount(classes, minlength=len(labels))
-  missing = [label for label, count in zip(labels, counts) if not count]
-  if missing:
+  missing = image_folder.find_missing_classes(dataset.labels, classes)
+  if missing and split_name == 'train':
     raise UserError('a class has no training examples', '{} lacks {}'.format(
         location, join_items(missing)), 'add examples, or remove the label')
+  return classes.astype(np.int32)

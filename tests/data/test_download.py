@@ -15,7 +15,19 @@ import traceback
 
 import file_server
 import pytest
-from file_server import API_PATH, BODY, DEADLINE_SECS, HALF, KEY, SIGNATURE, ranged, send, whole
+from file_server import (
+  API_PATH,
+  BODY,
+  DEADLINE_SECS,
+  HALF,
+  KEY,
+  SIGNATURE,
+  content,
+  ranged,
+  send,
+  whole,
+  write_files,
+)
 
 from estimator_train.data import download, kaggle_archive, oct2017
 from estimator_train.data.description import DataFile
@@ -53,16 +65,6 @@ def fetch_file(server, folder):
 def fetch_archive(server, folder):
   downloaded = kaggle_archive.fetch_archive('owner/name', str(folder / NAME), len(BODY))
   return NAME, len((folder / NAME).read_bytes()), downloaded
-
-
-def write(folder, files):
-  for name, data in files.items():
-    (folder / name).parent.mkdir(parents=True, exist_ok=True)
-    (folder / name).write_bytes(data)
-
-
-def content(folder):
-  return {path.name: path.read_bytes() for path in folder.glob('*')}
 
 
 def check_secrets(text, folder):
@@ -124,7 +126,7 @@ def test_the_file_arrives(server, folder, monkeypatch, capsys, caplog, kind):
     answers = [ranged(before_rest=lambda: asked_again.wait(DEADLINE_SECS)),
                lambda *given: [asked_again.set(), ranged()(*given)]]
   server.answers.update({'/a': list(answers), STORAGE: list(answers)})
-  write(folder, {} if part is None else {PART: part})
+  write_files(folder, {} if part is None else {PART: part})
   assert fetch(server, folder) == (NAME, len(BODY), True) and content(folder) == {NAME: BODY}
   assert server.requests == requests or kind == 'silent' and server.requests[1][1] < HALF + 1
   if kind == 'plain':
@@ -175,7 +177,7 @@ ARCHIVE_ERRORS = [
 def test_archives_that_cannot_be_downloaded(server, folder, monkeypatch, caplog, answers,
                                             environment, message, left):
   caplog.set_level(logging.DEBUG)
-  write(folder, {PART: BODY[:HALF]})
+  write_files(folder, {PART: BODY[:HALF]})
   server.answers.update({path: [answer] for path, answer in answers.items()})
   for name, value in environment.items():
     monkeypatch.setenv(name, value or server.address)
@@ -207,7 +209,7 @@ def test_files_that_cannot_be_downloaded(server, folder, kind):
   present, message, left = FILE_ERRORS[kind]
   first = ranged(cut_after=1000) if kind == 'always cut' else ranged(FLIPPED)
   server.answers.update({'/a': [first], '/b': [whole(b'a page about it', code=404)]})
-  write(folder, present)
+  write_files(folder, present)
   if kind == 'nobody listens':
     server.http.socket.close()
   with pytest.raises(UserError, match=message.format(
@@ -218,7 +220,7 @@ def test_files_that_cannot_be_downloaded(server, folder, kind):
 
 def test_what_needs_no_request(server, tmp_path, monkeypatch):
   """A wrong file is found before the others are downloaded, and a right one is read once."""
-  write(tmp_path, {NAME: BODY})
+  write_files(tmp_path, {NAME: BODY})
   computed, md5 = [], download._md5
   monkeypatch.setattr(download, '_md5', lambda path: computed.append(path) or md5(path))
   assert not fetch_file(server, tmp_path).downloaded and computed == [str(tmp_path / NAME)]
@@ -267,7 +269,7 @@ def test_no_credentials(server, folder, monkeypatch, tmp_path, capsys, files, ar
   monkeypatch.delenv('KAGGLE_KEY')
   monkeypatch.setattr(sys, 'argv', argv)
   monkeypatch.syspath_prepend(str(tmp_path))
-  write(tmp_path, files)
+  write_files(tmp_path, files)
   with pytest.raises(UserError, match=re.escape(
       'Kaggle requires credentials: no KAGGLE_USERNAME and KAGGLE_KEY, and no kaggle.json with '
       'both: create an API key at kaggle.com/settings, and put its kaggle.json into ~/.kaggle (or '
@@ -281,7 +283,7 @@ def test_a_failing_download_never_prints_the_key(run_program, monkeypatch, tmp_p
   usage = shutil.disk_usage('/')
   monkeypatch.setattr(shutil, 'disk_usage', lambda folder: usage._replace(free=10 ** 12))
   with file_server.kaggle(monkeypatch, tmp_path / 'config', oct2017.KAGGLE_DATASET) as server:
-    write(tmp_path / 'config', {'kaggle.json': json.dumps(
+    write_files(tmp_path / 'config', {'kaggle.json': json.dumps(
         {'username': 'user', 'key': KEY}).encode()})
     (tmp_path / 'config' / 'kaggle.json').chmod(0o644)  # Which the package warns about.
     monkeypatch.delenv('KAGGLE_USERNAME')

@@ -57,7 +57,6 @@ def test_describe(folders):
                                b'train/B/2.jpeg']
   assert found.train.classes.tolist() == [0, 2, 1, 1] and found.train.classes.dtype == np.int32
   assert found.test.classes.tolist() == [0, 1, 2]
-  assert image_folder.class_counts(found.train, 3) == [1, 2, 1]
   assert describe(TRAIN).test is None
   found = describe(TRAIN, TEST, labels=('C', 'B', 'A'), image_size=(32, 48))
   assert found.labels == ('C', 'B', 'A') and found.image_shape == (32, 48, 3)
@@ -182,7 +181,6 @@ def test_images_next_to_the_class_folders(caplog):
 @pytest.mark.parametrize('paths, pattern, message', [
     (('t/cat/1.JPG', 't/cat/x.txt'), 't/**/*.jpg',
      r"\(t has 1 .JPG, x.txt\): give a pattern such as 't/\*\*/\*.JPG', in quotes"),
-    (('t/cat/1.JPG', 't/cat/1.jpg'), 't/**/*.{jpg,JPG}', r"'t/\*\*/\*.\[jJ\]\[pP\]\[gG\]'"),
     (('t/cat/1.png', 't/cat/1.gif', 't/2.gif'), 't', r"\(t has 2 .gif, 1 .png\): .*/\*.gif'"),
     (('t/.hidden/1.png',), 't/*/*.jpg', r"\(t has no files\): give .* 'DATA/train/\*\*/\*.jpeg'"),
     ((), 'none/x/*.jpg', r'\(there is no none\): correct'),

@@ -133,14 +133,3 @@ def test_class_names_of_the_records(tmp_path, image, labels_and_texts, given, is
   else:
     source.check_and_count()
     assert len(caplog.records) == (message is not None) and (message or '') in caplog.text
-
-
-def test_a_wrong_checksum_is_named(image_records):
-  path = image_records / 'train-00001-of-00007'
-  content = bytearray(path.read_bytes())
-  content[40] ^= 1
-  path.write_bytes(content)
-  source = source_of(image_records)
-  with pytest.raises(tf.errors.OpError, match='wrong checksum'):
-    batches(source.make_train_input_fn(BATCHING, 'none'), 6)
-  assert '{}: record 0 (wrong checksum)'.format(path) in str(source.explain_failure())

@@ -12,6 +12,7 @@ import zipfile
 
 import pytest
 from conftest import ROOT
+from file_server import content
 
 from estimator_train.data import kaggle_archive
 from estimator_train.errors import UserError
@@ -40,11 +41,6 @@ def make_archive(folder, files=FILES, method=DEFLATED, mode=0, change=None, pref
   if change:
     path.write_bytes(change(path.read_bytes()))
   return str(path)
-
-
-def content(folder):
-  return {str(path.relative_to(folder)): path.read_bytes()
-          for path in folder.rglob('*') if path.is_file()}
 
 
 @pytest.fixture

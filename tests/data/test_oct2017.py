@@ -8,7 +8,7 @@ import zipfile
 
 import file_server
 import pytest
-from file_server import STORAGE_PATH, ranged
+from file_server import STORAGE_PATH, content, ranged, write_files
 
 from estimator_train.data import oct2017
 from estimator_train.errors import UserError
@@ -34,20 +34,9 @@ def archive_of(*contents):
   return result.getvalue()
 
 
-def write(folder, files):
-  for path, data in files.items():
-    (folder / path).parent.mkdir(parents=True, exist_ok=True)
-    (folder / path).write_bytes(data)
-
-
 def make_copy(root, labels=oct2017.CLASS_NAMES):
-  write(root, {'{}/{}/.x'.format(split, label): b'' for split in COUNTS for label in labels})
+  write_files(root, {'{}/{}/.x'.format(split, label): b'' for split in COUNTS for label in labels})
   return str(root)
-
-
-def content(folder):
-  return {str(path.relative_to(folder)): path.read_bytes()
-          for path in folder.rglob('*') if path.is_file()}
 
 
 EXPECTED = images('OCT2017 /')
@@ -136,7 +125,7 @@ def test_two_at_once_download_once(server, data_dir, log):
 
 
 def test_a_part_of_the_archive_counts(server, data_dir, monkeypatch):
-  write(data_dir, {ARCHIVE + '.part': ODD_ARCHIVE[:1000]})
+  write_files(data_dir, {ARCHIVE + '.part': ODD_ARCHIVE[:1000]})
   free = oct2017.ARCHIVE_BYTES + oct2017.IMAGE_BYTES - 1000
   usages = iter([shutil.disk_usage('/')._replace(free=free) for free in (free - 1, free, free)])
   monkeypatch.setattr(shutil, 'disk_usage', lambda folder: next(usages))
@@ -153,7 +142,7 @@ def test_own_archive_needs_no_credentials_and_stays(server, data_dir, monkeypatc
     oct2017.download_images(str(data_dir))
   assert not content(data_dir)
   archive = archive_of(images(root), dict.fromkeys(['README', '__MACOSX/train/CNV/._x'], b''))
-  write(data_dir, {ARCHIVE: archive})
+  write_files(data_dir, {ARCHIVE: archive})
   caplog.set_level(logging.INFO, 'estimator_train')
   assert oct2017.download_images(str(data_dir))[0].downloaded
   found = content(data_dir)
@@ -177,7 +166,7 @@ def test_wrong_archives(server, data_dir, body, message):
 
 
 def test_what_costs_no_download(server, data_dir, tmp_path):
-  write(data_dir, {'OCT2017 /val/CNV/CNV-0.jpeg': b'half'})  # Not found, but in the way.
+  write_files(data_dir, {'OCT2017 /val/CNV/CNV-0.jpeg': b'half'})  # Not found, but in the way.
   for place in (None, 'mine', '.'):
     if place:
       make_copy(data_dir / place)
@@ -187,5 +176,5 @@ def test_what_costs_no_download(server, data_dir, tmp_path):
   with pytest.raises(UserError, match='cannot store the data set: {}/file'.format(tmp_path)):
     oct2017.download_images(str(tmp_path / 'file' / 'below'))
   shutil.rmtree(str(data_dir))
-  write(data_dir, images('mine/'))
+  write_files(data_dir, images('mine/'))
   assert not oct2017.download_images(str(data_dir))[0].downloaded and not server.requests

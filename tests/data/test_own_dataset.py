@@ -31,23 +31,6 @@ def describe(monkeypatch):
   return described
 
 
-def test_arrays_are_read_by_the_flags(describe):
-  """Mixed, as a buffer that is small beside a class would not mix them."""
-  dataset, settings = describe(DATA)
-  opened = data.open_data(dataset, settings, 'unused')
-  assert (opened.train.num_examples, opened.test.num_examples) == (12, 12)
-  batching = data.make_batching(dataset, settings, True, 6)
-  train, _ = batches(data.make_train_input_fn(opened.train, settings, batching), 2)
-  test, _ = batches(opened.test.make_eval_input_fn(batching))
-  for found in (train, test):
-    images, labels = (np.concatenate(part) for part in zip(*found))
-    numbers = images[:, 0, 0, 0].tolist()
-    assert images.dtype == np.uint8 and images.shape[1:] == SHAPE
-    assert CLASSES[numbers].tolist() == labels.argmax(-1).tolist()
-    assert sorted(numbers) == list(range(12)) and (numbers == list(range(12))) == (found is test)
-    assert len(set(CLASSES[numbers[:6]])) == (1 if found is test else 2)
-
-
 def test_the_flags_name_and_the_settings_reach_the_function(describe):
   def data(settings):
     return DATA._replace(labels=list(settings.data.labels))

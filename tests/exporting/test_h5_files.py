@@ -22,7 +22,8 @@ IMAGE, SEQUENCE, NUM_CLASSES, BATCH = (9, 10, 3), (6, 4), 3, 4
 
 
 def test_plain_keras_scores_the_same(finished_run):
-  images, classes = binary_files.read_split(idx.describe('fashion_mnist_sample').test, (28, 28, 1))
+  dataset = idx.describe('fashion_mnist_sample')
+  images, classes = binary_files.IdxSource(dataset, dataset.test).arrays()
   with tf.Graph().as_default(), tf.Session() as session:
     tf.keras.backend.set_session(session)
     found = tf.keras.models.load_model(str(finished_run / 'model.h5')).evaluate(

@@ -17,12 +17,12 @@ from estimator_train.tf_patches import saved_weights
 from estimator_train.tf_patches.model_copies import ModelCopier
 from estimator_train.training import building, frozen_features, losses, model_errors, schedules
 from estimator_train.training.checkpoints import (
-  best_metric,
+  best_checkpoint,
   chosen_checkpoint,
   initial_weights,
   recovery,
 )
-from estimator_train.training.checkpoints.best_metric import BestMetric
+from estimator_train.training.checkpoints.best_checkpoint import BestMetric
 from estimator_train.training.converter import ModelHooks, Weights, to_estimator
 from estimator_train.training.hooks import summaries
 from estimator_train.training.run import Run
@@ -122,7 +122,7 @@ def _convert(run: Run, model: tf.keras.Model) -> Model:
           ModelHooks(lambda features: tf.cast(features, tf.float32), summaries.register_batch))
   tf.keras.backend.set_session(None)
   return Model(estimator, training_estimator, frozen_part, one_hot, schedule,
-               best_metric.resolve(settings.evaluation, model, bool(dataset.labels)))
+               best_checkpoint.resolve(settings.evaluation, model, bool(dataset.labels)))
 
 
 def _compile(run: Run, model: tf.keras.Model) -> Optional[Schedule]:

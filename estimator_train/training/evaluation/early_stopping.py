@@ -7,8 +7,7 @@ from typing import Any, BinaryIO, Dict, NamedTuple, Optional
 from estimator_train.run_dir.run_files import RunDir
 from estimator_train.settings import groups
 from estimator_train.system import atomic, stored
-from estimator_train.training.checkpoints.best_checkpoint import BestCheckpoint
-from estimator_train.training.checkpoints.best_metric import BestMetric
+from estimator_train.training.checkpoints.best_checkpoint import BestCheckpoint, BestMetric
 
 _STOP_REASON_FILE = 'stopped.json'
 _RULE_SETTINGS = ('early_stopping_steps', 'stop_at_accuracy', 'best_metric', 'best_mode')

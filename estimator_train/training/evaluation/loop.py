@@ -8,7 +8,7 @@ import tensorflow.compat.v1 as tf
 
 from estimator_train.training.checkpoints import (
   best_checkpoint,
-  best_metric as best_metrics,
+  best_checkpoint as best_metrics,
   save_hook,
 )
 from estimator_train.training.evaluation import early_stopping

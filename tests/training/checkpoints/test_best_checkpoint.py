@@ -6,7 +6,7 @@ import os
 import pytest
 
 from estimator_train.training.checkpoints import best_checkpoint
-from estimator_train.training.checkpoints.best_metric import BestMetric
+from estimator_train.training.checkpoints.best_checkpoint import BestMetric
 
 ENDINGS = '.index', '.data-00000-of-00001'
 

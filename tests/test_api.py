@@ -99,8 +99,11 @@ def test_interrupting_saves_and_raises(tmp_path):
 def test_tf_config(tmp_path, monkeypatch):
   settings = Settings(model_dir=tmp_path, train_steps=1,
                       distribution_strategy='multi_worker_mirrored', **QUICK)
-  for workers in (['localhost:2222'], ['localhost:2222', 'localhost:2223']):
-    config = json.dumps({'cluster': {'worker': workers}, 'task': {'type': 'worker', 'index': 0}})
+  evaluator = {'evaluator': ['localhost:2224']}
+  for workers, more in ((['localhost:2222'], {}), (['localhost:2222'], evaluator),
+                        (['localhost:2222', 'localhost:2223'], {})):
+    config = json.dumps({'cluster': dict({'worker': workers}, **more),
+                         'task': {'type': 'worker', 'index': 0}})
     monkeypatch.setenv('TF_CONFIG', config)
     if len(workers) == 1:
       assert estimator_train.train(settings)['global_step'] == 1

@@ -117,6 +117,8 @@ def test_a_record_of_another_schema_is_never_skipped(add, image, tmp_path, monke
     ([(0, b'A'), (1, b'B')], {}, False, None),
     ([(0, b'A'), (1, b'B'), (0, b'A'), (0, b'B')], {}, False,
      'image/class/text of 1 records is not the class of their label, such as B for A'),
+    # As many records with the name of the class as with that of another one.
+    ([(0, b'A'), (0, b'B'), (1, b'B')], {}, False, 'of 1 records is not the class of their label'),
     ([(0, b'a cat'), (1, b'\xff')], {}, False,
      'of 2 records is not the class of their label, such as a cat'),
     ([(1, b'B'), (1, b'B')], {}, False, '1 class(es) have no training records: A; if the first '

@@ -8,9 +8,11 @@ import types
 import numpy as np
 import pytest
 
+from estimator_train.reports import charts
 from estimator_train.reports.evaluation import (
   as_probabilities,
   per_class_metrics,
+  select_classes,
   write_samples,
 )
 
@@ -52,3 +54,24 @@ def test_figures_of_classes():
   assert figures['a'] == pytest.approx({'precision': 3 / 5, 'recall': 3 / 4, 'support': 4})
   assert figures['b'] == pytest.approx({'precision': 4 / 5, 'recall': 4 / 6, 'support': 6})
   assert figures['c'] == {'precision': None, 'recall': None, 'support': 0}
+
+
+def test_chart_of_the_confusion_matrix(monkeypatch):
+  matrix = [[55, 45, 0], [0, 100, 0], [0, 1, 1]]
+  monkeypatch.setattr(charts, 'render_chart', lambda figure, *unused: figure)
+  axes = charts.draw_confusion_matrix(select_classes({
+      'confusion_matrix': matrix, 'per_class': per_class_metrics(('a', 'b', 'c'), matrix)})).axes[0]
+  np.testing.assert_array_equal(axes.images[0].get_array(), [[55, 45, 0], [0, 100, 0], [0, 50, 50]])
+  assert [(text.get_text(), text.get_color() == 'white') for text in axes.texts] == [
+      ('55', False), ('45', False), ('100', True), ('1', False), ('1', False)]
+
+
+def test_bars_of_the_compared_runs(monkeypatch):
+  """From the top, in the order of the runs, with the first unit that all of them have."""
+  monkeypatch.setattr(charts, 'render_chart', lambda figure, *unused: figure)
+  (figure,) = charts.draw_comparison_charts(
+      ['a' * 18, 'b' * 19], [{'examples/sec': None, 'steps/sec': 3.},
+                             {'examples/sec': 8., 'steps/sec': 2.}], [{}, {}])
+  (axes,) = figure.axes
+  assert [bar.get_width() for bar in axes.patches] == [3, 2] and axes.yaxis_inverted()
+  assert [label.get_text() for label in axes.get_yticklabels()] == ['a' * 18, 'b' * 17 + '…']

@@ -72,6 +72,7 @@ FIGURES = [
         'shares': {'input': 0, 'between': 0, 'compute': 1}}),
     (timing(*SPREAD), 1, 1, {'standard_error_secs': 13.55149 / 8 ** .5, 'drift': 43 / 2 - 1}),
     (timing((0, 1)), 0, 1, {'standard_error_secs': None, 'drift': None}),
+    (timing((0, 9), (0, 1), (0, 3)), 1, 1, {'standard_error_secs': 1}),
     (timing(*TRACED, traced=[103, 104]), 0, 5, {
         'traced_steps': 2, 'steps_timed': 5, 'examples_per_sec': 25 / 24, 'shares.input': 0,
         'steady_examples_per_sec': 15 / 6, 'steady_step_secs.max': 3, 'input_wait_secs.max': 9}),

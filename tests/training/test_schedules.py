@@ -151,6 +151,18 @@ def test_a_longer_run_warns_of_other_rates(train, caplog):
   assert '--lr_boundaries_epochs=2 now' in caplog.text
 
 
+def test_flags_that_determine_the_rate():
+  always = {'learning_rate', 'lr_schedule', 'lr_boundaries_epochs', 'lr_values',
+            'lr_warmup_epochs', 'scale_learning_rate'}
+  for given, more in (
+      ({}, set()), ({'scale_learning_rate': 'sqrt'}, {'base_batch_size', 'batch_size'}),
+      ({'lr_warmup_epochs': 1}, {'batch_size'}),
+      ({'lr_schedule': 'cosine', 'lr_boundaries_epochs': (2,)}, {'batch_size'}),
+      ({'lr_schedule': 'cosine'}, {'batch_size', 'train_steps', 'train_epochs'})):
+    settings = Settings(model_dir='x', train_steps=9, **given)
+    assert set(schedules.learning_rate_flags(settings.optimizer)) == always | more, given
+
+
 def test_a_compiled_model_has_its_own_rate(train, caplog):
   for name, value in (('lr_schedule', 'cosine'), ('lr_warmup_epochs', 1.),
                       ('scale_learning_rate', 'linear'), ('dtype', 'mixed')):

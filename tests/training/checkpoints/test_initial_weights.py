@@ -131,7 +131,7 @@ def test_published_weights_without_the_head(monkeypatch, tmp_path, capsys):
     settings = Settings(model='vgg16', weights=weights, model_dir='x')
     with keras_session():
       model = by_name.build('vgg16', image_shape, 4)
-      initial_weights.load_initial_weights(model, settings, image_shape)
+      initial_weights.load_initial_weights(model, settings.model, image_shape)
       *found, kernel, _ = model.get_weights()
     assert np.abs(kernel).max() > 0 and len(found) == len(expected)
     for value, original in zip(found, expected):

@@ -118,6 +118,14 @@ def test_strategies_of_the_config(tmp_path, caplog, make_strategy):
     convert(compiled(), tmp_path, config=config, num_cpu_replicas=2)
 
 
+def test_cpu_devices_of_the_config(tmp_path):
+  # The replicas determine the number of devices, unless the session's configuration has one.
+  for given, count in (({}, 2), ({'CPU': 3}, 3)):
+    config = make_config(tmp_path, session_config=tf.ConfigProto(device_count=given))
+    estimator = convert(compiled(), tmp_path, config=config, num_cpu_replicas=2)
+    assert estimator.config.session_config.device_count['CPU'] == count
+
+
 def test_initial_weights_are_those_of_the_last_model(tmp_path):
   own_weights = str(tmp_path / 'keras' / 'own.ckpt')  # A file of the user in the same folder.
   for bias in (3., 5.):

@@ -107,6 +107,11 @@ def hangs(image_shape, num_classes):
   return slow(image_shape, num_classes)
 
 
+def compiled_with_clipnorm(image_shape, num_classes):
+  return _compiled(two_layers(image_shape, num_classes),
+                   tf.keras.optimizers.SGD(0.1, clipnorm=0.01), 'categorical_crossentropy')
+
+
 def compiled_with_sgd(image_shape, num_classes):
   return _compiled(two_layers(image_shape, num_classes), tf.train.GradientDescentOptimizer(0.1),
                    'categorical_crossentropy')

@@ -118,6 +118,18 @@ def _add_last_base_class(optimizer: Any, base_class: type) -> None:
     optimizer.__class__ = type(optimizer_class.__name__, (optimizer_class, base_class), {})
 
 
+def gradients_to_add(optimizer: Any, grads_and_vars: Sequence[Any]) -> Sequence[Any]:
+  """Returns gradients of a replica whose sum over all replicas is the gradient of the update.
+
+  Args:
+    optimizer: the optimizer, perhaps changed by sum_before_changes.
+    grads_and_vars: the argument of its method `apply_gradients`.
+  """
+  is_sum = any(isinstance(each, (_SummingOptimizer, _SummingTrainOptimizer))
+               for each in _with_inner_optimizers(optimizer))
+  return _divided_by_replicas(grads_and_vars) if is_sum else grads_and_vars
+
+
 class _SummingOptimizer(optimizer_v2.OptimizerV2):
   """A base class of an optimizer of Keras; see sum_before_changes."""
 

@@ -111,3 +111,13 @@ def test_clipping_of_scaled_and_sparse_gradients():
     assert [value.tolist() for value in session.run([rows, other])] == expected
     session.run(updates, {factor: np.inf})  # The step is skipped.
     assert [value.tolist() for value in session.run([rows, other])] == expected
+
+
+def test_the_logged_norm_of_clipped_gradients(tmp_path):
+  """Each of the four gradients has the same norm; on two replicas, their sums are clipped."""
+  for replicas in (1, 2):
+    folder = tmp_path / str(replicas)
+    training_runs.train(Settings(
+        mode='train', model_dir=str(folder), model='own_models:compiled_with_clipnorm',
+        batch_size=48, train_steps=1, log_every_steps=1, num_cpu_replicas=replicas))
+    assert training_runs.scalars(folder, 'gradient_norm')[1] == pytest.approx(.01 * 4 ** .5)

@@ -100,7 +100,9 @@ class _GradientNormRecorder:
     # merge_call, the next replica builds its model, whose dropout masks depend on the number of
     # operations that the graph contains by then.
     tf.distribute.get_replica_context().merge_call(
-        _register_norm_of_sum, args=([pair for pair in grads_and_vars if pair[0] is not None],))
+        _register_norm_of_sum, args=([
+            pair for pair in optimizers.gradients_to_add(self, grads_and_vars)
+            if pair[0] is not None],))
     return result
 
 

@@ -2,7 +2,7 @@
 
 These modules import no other package of estimator_train. Each public function or class is one
 workaround. Its docstring names the defect, where the defect is in TensorFlow's sources, and the
-symptom; or which public function or attribute TensorFlow lacks, for which a private name is used.
+symptom; or which private name is used, because no public one does the same.
 The development documentation lists these docstrings. The tests that fail without a workaround are
 those of `tests/tf_patches`, or call the code that uses the workaround.
 """

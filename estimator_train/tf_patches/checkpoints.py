@@ -221,11 +221,10 @@ def delete_surplus_checkpoints(saver: tf.train.Saver) -> None:
 def write_checkpoint_state(model_dir: str, latest: str, paths: Sequence[str]) -> None:
   """Writes the `checkpoint` file, with relative paths.
 
-  Not a workaround for a defect: this function uses the private name
-  `update_checkpoint_state_internal`, because the public `tf.train.update_checkpoint_state`
-  (tensorflow_core/python/training/checkpoint_management.py:129) has no argument
-  `save_relative_paths`. With absolute paths, the paths in the `checkpoint` file would not exist
-  after the folder is moved or mounted elsewhere.
+  Private API: `update_checkpoint_state_internal`, because the public
+  `tf.train.update_checkpoint_state` (tensorflow_core/python/training/checkpoint_management.py:129)
+  has no argument `save_relative_paths`. With absolute paths, the paths in the `checkpoint` file
+  would not exist after the folder is moved or mounted elsewhere.
 
   Args:
     model_dir: the path of the folder of the run.

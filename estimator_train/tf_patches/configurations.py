@@ -75,9 +75,8 @@ def _take_function(unused_class: type, config: Dict[str, Any], unused_custom_obj
 def nested_layers(layer: Layer) -> List[Layer]:
   """Returns a layer or model and all layers inside it, the outer ones first.
 
-  Not a workaround for a defect: this function uses the private name `_get_trainable_state`
-  (tensorflow_core/python/keras/engine/base_layer.py:2167), because the public `layers` lacks layers
-  inside other layers.
+  Private API: `_get_trainable_state` (tensorflow_core/python/keras/engine/base_layer.py:2167),
+  because the public `layers` lacks layers inside other layers.
   """
   return list(layer._get_trainable_state())  # pylint: disable=protected-access
 
@@ -85,7 +84,7 @@ def nested_layers(layer: Layer) -> List[Layer]:
 def config_of(layer: Layer) -> Optional[Dict[str, Any]]:
   """Returns the configuration of a layer without its name, or None if it has none.
 
-  Not a workaround for a defect: used to compare layers.
+  No defect: used to compare layers.
   """
   try:
     with by_reference():
@@ -168,7 +167,7 @@ def _with_attributes(original: Any, copy: Any) -> Any:
 def is_of_library(definition: Any) -> bool:
   """Returns whether a class or function is part of TensorFlow or of this package.
 
-  Not a workaround for a defect: used to find the classes of the user.
+  No defect: used to find the classes of the user.
   """
   return str(definition.__module__).split('.')[0] in _LIBRARIES
 
@@ -176,8 +175,7 @@ def is_of_library(definition: Any) -> bool:
 def names_in_code(definition: type) -> FrozenSet[str]:
   """Returns the names of attributes that the methods of a user's class can use.
 
-  Not a workaround for a defect: the attributes that TensorFlow's base classes use internally must
-  not be copied.
+  No defect: the attributes that TensorFlow's base classes use internally must not be copied.
   """
   names: Set[str] = set()
   for base in definition.__mro__:
@@ -199,7 +197,7 @@ def _names_in_function(code: Any) -> Iterator[str]:
 def is_equal(value: Any, other: Any) -> bool:
   """Returns False if two values differ certainly; tensors, variables and layers count as equal.
 
-  Not a workaround for a defect: many objects in a configuration define no `__eq__`.
+  No defect: many objects in a configuration define no `__eq__`.
   """
   if value is other or isinstance(value, (tf.Tensor, tf.Variable, tf.keras.layers.Layer)):
     return True

@@ -55,9 +55,9 @@ def complete_config(config: Optional[tf.estimator.RunConfig],
                     model_dir: Optional[str]) -> tf.estimator.RunConfig:
   """Returns the RunConfig that an Estimator with these arguments uses.
 
-  If neither argument names a folder, a temporary folder is made for the RunConfig. Not a workaround
-  for a defect: this function uses the private name `maybe_overwrite_model_dir_and_session_config`
-  (line 1784), because no public function combines the two arguments.
+  If neither argument names a folder, a temporary folder is made for the RunConfig. Private API:
+  `maybe_overwrite_model_dir_and_session_config` (line 1784), because no public function combines
+  the two arguments.
 
   Raises:
     ValueError: `model_dir` differs from the folder in `config`, or `config` is not a RunConfig.
@@ -104,7 +104,7 @@ def remove_loss_summary(loss: tf.Tensor) -> None:
 def build_model(copier: ModelCopier, mode: str, inputs: Any) -> tf.keras.Model:
   """Copies a model onto the tensors of a batch.
 
-  Not a workaround for a defect: this function and compile_copy do the same as the private function
+  No defect: this function and compile_copy do the same as the private function
   `_clone_and_build_model` (line 181), but with exact copies; see model_copies.
 
   Args:
@@ -212,8 +212,8 @@ def output_names(model_copy: tf.keras.Model, model: tf.keras.Model) -> List[str]
 def make_train_op(model: tf.keras.Model) -> tf.Operation:
   """Returns the operation of a training step of a model from build_model.
 
-  Not a workaround for a defect: this function uses the private name `_make_train_function`, because
-  no public function makes the attribute `train_function`.
+  Private API: `_make_train_function`, because no public function makes the attribute
+  `train_function`.
   """
   model._make_train_function()  # pylint: disable=protected-access
   return model.train_function.updates_op

@@ -49,8 +49,8 @@ def ensure_session(model: tf.keras.Model, config: tf.ConfigProto) -> None:
 def has_values(model: tf.keras.Model) -> bool:
   """Returns whether weights of a model have been initialized, loaded or trained.
 
-  Not a workaround for a defect: this function uses the private name `_keras_initialized`
-  (backend.py:888), by which Keras marks the weights that it has initialized.
+  Private API: `_keras_initialized` (backend.py:888), by which Keras marks the weights that it has
+  initialized.
   """
   if tf.executing_eagerly():
     return True
@@ -79,9 +79,9 @@ class BatchNormalization(tf.keras.layers.BatchNormalization):
 def source_layers(layer: tf.keras.layers.Layer) -> List[tf.keras.layers.Layer]:
   """Returns the layers whose outputs are the inputs of a layer.
 
-  Not a workaround for a defect: this function uses the private name `_keras_history`
-  (engine/base_layer_utils.py:159), because no public attribute of a tensor refers to the layer that
-  computes the tensor. Without this attribute, no network can be split.
+  Private API: `_keras_history` (engine/base_layer_utils.py:159), because no public attribute of a
+  tensor refers to the layer that computes the tensor. Without this attribute, no network can be
+  split.
   """
   tensors = layer.input if isinstance(layer.input, list) else [layer.input]
   return [tensor._keras_history[0] for tensor in tensors]
@@ -90,9 +90,9 @@ def source_layers(layer: tf.keras.layers.Layer) -> List[tf.keras.layers.Layer]:
 def is_graph_network(model: tf.keras.Model) -> bool:
   """Returns whether a model is defined by its inputs and outputs, not by its own `call`.
 
-  Not a workaround for a defect: this function uses the private name `_is_graph_network`
-  (engine/network.py:276 and 376), because no public attribute distinguishes these models. To copy a
-  model with its own `call`, Keras needs the tensors of a batch, on which it calls the copy.
+  Private API: `_is_graph_network` (engine/network.py:276 and 376), because no public attribute
+  distinguishes these models. To copy a model with its own `call`, Keras needs the tensors of a
+  batch, on which it calls the copy.
   """
   return bool(model._is_graph_network)
 
@@ -120,9 +120,9 @@ class OutputLoss(NamedTuple):
 def output_losses(model: tf.keras.Model) -> List[OutputLoss]:
   """Returns the losses of the outputs of a compiled model that has targets, without reduction.
 
-  Not a workaround for a defect: this function repeats the computation of lines 1683 to 1718, and
-  uses the private name `_training_endpoints`, because the public attributes of a model contain only
-  the mean loss of a batch, from which the loss of all examples cannot be computed.
+  No defect: this function repeats the computation of lines 1683 to 1718, and uses the private name
+  `_training_endpoints`, because the public attributes of a model contain only the mean loss of a
+  batch, from which the loss of all examples cannot be computed.
   """
   losses = []
   # pylint: disable=protected-access
@@ -157,7 +157,7 @@ def _element_weights(endpoint: Any, mask: Optional[tf.Tensor]) -> Optional[tf.Te
 def regularization_losses(model: tf.keras.Model) -> List[tf.Tensor]:
   """Returns the losses that the layers of a model have added, such as weight decay.
 
-  Not a workaround for a defect: these are the losses that line 1738 adds to the loss of the model.
+  No defect: these are the losses that line 1738 adds to the loss of the model.
   """
   return list(model.get_losses_for(None)) + list(model.get_losses_for(model.inputs))
 
@@ -176,14 +176,14 @@ def batch_metric_values(model: tf.keras.Model) -> Dict[str, tf.Tensor]:
   for endpoint, functions in unweighted:
     for metric in (functions or {}).values():
       function = getattr(metric, '_fn', None)
-      if isinstance(metric, metrics.MeanMetricWrapper) and not _is_of_tensorflow(function):
+      if isinstance(metric, metrics.MeanMetricWrapper) and not _is_tensorflow_function(function):
         value = _call_metric_function(metric, endpoint.training_target.target, endpoint.output)
         if value.shape.ndims == 0:
           values[metric.name] = value
   return values
 
 
-def _is_of_tensorflow(function: Any) -> bool:
+def _is_tensorflow_function(function: Any) -> bool:
   """Returns whether a function is one of Keras's own metrics, which return a value per example."""
   return str(getattr(function, '__module__', '')).startswith('tensorflow')
 
@@ -199,12 +199,13 @@ def _call_metric_function(metric: Any, targets: tf.Tensor, outputs: tf.Tensor) -
 def scalar_losses(model: tf.keras.Model) -> List[str]:
   """Returns the names of the outputs of a compiled model whose loss is one number per batch.
 
-  Not a workaround for a defect: see output_losses. Only losses of the user are computed.
+  No defect: see output_losses. Only losses of the user are computed.
   """
   names = []
   for endpoint in model._training_endpoints:  # pylint: disable=protected-access
     loss = endpoint.loss_fn
-    if not endpoint.should_skip_target() and not _is_of_tensorflow(getattr(loss, 'fn', loss)):
+    if not (endpoint.should_skip_target()
+            or _is_tensorflow_function(getattr(loss, 'fn', loss))):
       values = loss.call(endpoint.training_target.target, endpoint.output)
       if values.shape.ndims == 0:
         names.append(endpoint.output_name)
@@ -214,8 +215,8 @@ def scalar_losses(model: tf.keras.Model) -> List[str]:
 def loss_functions(model: tf.keras.Model, output_names: Sequence[str]) -> List[Any]:
   """Returns the loss function of each output of a compiled model; None for one without a loss.
 
-  Not a workaround for a defect: this function calls the private function `prepare_loss_functions`,
-  because a model whose inputs are unknown has the attribute `loss_functions` only when it is built.
+  No defect: this function calls the private function `prepare_loss_functions`, because a model
+  whose inputs are unknown has the attribute `loss_functions` only when it is built.
   """
   return list(training_utils.prepare_loss_functions(model.loss or {}, list(output_names)))
 
@@ -223,17 +224,17 @@ def loss_functions(model: tf.keras.Model, output_names: Sequence[str]) -> List[A
 def takes_labels_like_outputs(loss_function: Any) -> bool:
   """Returns whether the labels of a loss from loss_functions must have the shape of the output.
 
-  Not a workaround for a defect: losses of Keras compare each number of the output with a number of
-  the labels, unless their names begin with `sparse`. What a loss of the user takes is unknown.
+  No defect: losses of Keras compare each number of the output with a number of the labels, unless
+  their names begin with `sparse`. What a loss of the user takes is unknown.
   """
   function: Any = getattr(loss_function, 'fn', None)
-  return _is_of_tensorflow(function) and not function.__name__.startswith('sparse')
+  return _is_tensorflow_function(function) and not function.__name__.startswith('sparse')
 
 
 def takes_one_hot(loss_function: Any) -> bool:
   """Returns whether a loss from loss_functions is a cross-entropy of one-hot labels.
 
-  Not a workaround for a defect: this function uses the private name `is_categorical_crossentropy`,
-  because no public function recognizes the loss in each of its forms.
+  Private API: `is_categorical_crossentropy`, because no public function recognizes the loss in each
+  of its forms.
   """
   return bool(keras_losses.is_categorical_crossentropy(loss_function))

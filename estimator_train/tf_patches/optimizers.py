@@ -44,8 +44,8 @@ def add_optimizer_base_class(optimizer: Any, base_class: type) -> None:
 def hyperparameter_names(optimizer: Any) -> Set[str]:
   """Returns the names of the hyperparameters of one or several optimizers, such as `beta_1`.
 
-  Not a workaround for a defect: this function uses the private name `_hyper`
-  (tensorflow_core/python/keras/optimizer_v2/optimizer_v2.py:254), because there is no public one.
+  Private API: `_hyper` (tensorflow_core/python/keras/optimizer_v2/optimizer_v2.py:254), because
+  there is no public one.
   """
   if isinstance(optimizer, (list, tuple)):
     return {name for member in optimizer for name in hyperparameter_names(member)}
@@ -58,10 +58,9 @@ def get_optimizer_config(optimizer: Any) -> Any:
   """Returns the configuration of an optimizer, or of each optimizer in a list, for build_model.
 
   Returns None for an optimizer of `tf.train`, which has no configuration. Must be called in the
-  graph of the model, because a hyperparameter can be a variable of this graph. Not a workaround
-  for a defect: this function does the same as the first lines of the private function
-  `_create_keras_model_fn` (tensorflow_estimator/python/estimator/keras.py:265), which this package
-  does not call.
+  graph of the model, because a hyperparameter can be a variable of this graph. No defect: this
+  function does the same as the first lines of the private function `_create_keras_model_fn`
+  (tensorflow_estimator/python/estimator/keras.py:265), which this package does not call.
   """
   try:
     if isinstance(optimizer, (list, tuple)):
@@ -121,8 +120,10 @@ def _add_last_base_class(optimizer: Any, base_class: type) -> None:
 def gradients_to_add(optimizer: Any, grads_and_vars: Sequence[Any]) -> Sequence[Any]:
   """Returns gradients of a replica whose sum over all replicas is the gradient of the update.
 
+  See sum_before_changes, after which each replica has the sum already.
+
   Args:
-    optimizer: the optimizer, perhaps changed by sum_before_changes.
+    optimizer: the optimizer.
     grads_and_vars: the argument of its method `apply_gradients`.
   """
   is_sum = any(isinstance(each, (_SummingOptimizer, _SummingTrainOptimizer))

@@ -15,8 +15,8 @@ from estimator_train.tf_patches.model_copies import ModelCopier
 def initial_weights_path(model_dir: str) -> str:
   """Returns the path to which model_to_estimator writes a model's initial weights.
 
-  Not a workaround for a defect: this function repeats the path of lines 368 and 406, because
-  TensorFlow has no public name for the path.
+  No defect: this function repeats the path of lines 368 and 406, because TensorFlow has no public
+  name for the path.
   """
   return os.path.join(model_dir, 'keras', 'keras_model.ckpt')
 

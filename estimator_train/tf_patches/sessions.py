@@ -35,9 +35,8 @@ def without_deprecation_checks() -> Iterator[None]:
 def run_before(first: tf.Operation, operations: Sequence[tf.Operation]) -> None:
   """Makes operations that are already in the graph wait for the operation `first`.
 
-  Not a workaround for a defect: this function uses the private name `_add_control_input`
-  (tensorflow_core/python/framework/ops.py:2089), because the public `tf.control_dependencies`
-  applies to new operations only.
+  Private API: `_add_control_input` (tensorflow_core/python/framework/ops.py:2089), because the
+  public `tf.control_dependencies` applies to new operations only.
 
   Args:
     first: the operation to run first.
@@ -50,8 +49,8 @@ def run_before(first: tf.Operation, operations: Sequence[tf.Operation]) -> None:
 def is_in_control_flow(operation: tf.Operation) -> bool:
   """Returns whether an operation belongs to a condition or a loop.
 
-  Not a workaround for a defect: this function uses the private name `_get_control_flow_context`
-  (tensorflow_core/python/framework/ops.py:2247), because there is no public one.
+  Private API: `_get_control_flow_context` (tensorflow_core/python/framework/ops.py:2247), because
+  there is no public one.
   """
   return operation._get_control_flow_context() is not None
 
@@ -59,8 +58,8 @@ def is_in_control_flow(operation: tf.Operation) -> bool:
 def add_local_init_op(op: tf.Operation) -> None:
   """Adds an operation to those that run when a session has been initialized or restored.
 
-  Call this function in the `begin` of a hook. Not a workaround for a defect: this function extends
-  the collection from which Scaffold takes its `local_init_op`
+  Call this function in the `begin` of a hook. No defect: this function extends the collection from
+  which Scaffold takes its `local_init_op`
   (tensorflow_core/python/training/monitored_session.py:221), because no public function does.
   """
   local_init = tf.get_collection_ref(tf.GraphKeys.LOCAL_INIT_OP)
@@ -87,9 +86,8 @@ def share_ready_op() -> None:
 def read_global_step(session: tf.Session) -> int:
   """Returns the value of the global step, through the tensor that TensorFlow's hooks read.
 
-  Not a workaround for a defect: this function uses the private name `GLOBAL_STEP_READ_KEY`
-  (tensorflow_core/python/training/training_util.py:34), because the public `get_global_step`
-  returns the variable, and to read the variable takes another run.
+  Private API: `GLOBAL_STEP_READ_KEY` (tensorflow_core/python/training/training_util.py:34), because
+  the public `get_global_step` returns the variable, and to read the variable takes another run.
   """
   read = session.graph.get_collection(training_util.GLOBAL_STEP_READ_KEY)
   return int(session.run(read[0] if read else tf.train.get_global_step(session.graph)))
@@ -98,11 +96,10 @@ def read_global_step(session: tf.Session) -> int:
 def has_trained() -> bool:
   """Returns whether this process has probably trained or evaluated a model in a session.
 
-  Not a workaround for a defect: this function uses the private names
-  `_python_session_create_counter` (client/session.py:47) and `_SESSION` (keras/backend.py:95),
-  because no public function returns the number of sessions that were created, or Keras's session.
-  The conversion of a Keras model to an Estimator creates Keras's session, and another one to save
-  the initial weights. Any further session may have trained.
+  Private API: `_python_session_create_counter` (client/session.py:47) and `_SESSION`
+  (keras/backend.py:95), because no public function returns the number of sessions that were
+  created, or Keras's session. The conversion of a Keras model to an Estimator creates Keras's
+  session, and another one to save the initial weights. Any further session may have trained.
   """
   has_keras_session = getattr(backend._SESSION, 'session', None) is not None
   created = session_lib._python_session_create_counter.get_cell().value()
@@ -182,10 +179,9 @@ def _is_checkpoint(result: Any, feed_dict: Optional[Dict[Any, Any]]) -> bool:
 def chrome_trace(step_stats: Any) -> str:
   """Returns a Chrome trace of the operations in the step_stats of a RunMetadata, as JSON.
 
-  Not a workaround for a defect: this function uses the private name `timeline.Timeline`
-  (tensorflow_core/python/client/timeline.py:346), because no public function makes a Chrome trace.
-  The trace has no dataflow arrows, because arrows would wrongly connect operations of the same name
-  in different steps.
+  Private API: `timeline.Timeline` (tensorflow_core/python/client/timeline.py:346), because no
+  public function makes a Chrome trace. The trace has no dataflow arrows, because arrows would
+  wrongly connect operations of the same name in different steps.
   """
   return timeline.Timeline(step_stats).generate_chrome_trace_format(
       show_dataflow=False)

@@ -10,10 +10,9 @@ from tensorflow.python.distribute import distribute_lib, mirrored_strategy, valu
 def gpu_descriptions(config: tf.ConfigProto) -> List[str]:
   """Returns TensorFlow's description of each GPU, which includes its compute capability.
 
-  Not a workaround for a defect: this function uses the private name `list_local_devices`
-  (tensorflow_core/python/client/device_lib.py:25), because the public
-  `tf.config.experimental.list_physical_devices` returns names and types only. Without the compute
-  capability, the program could not warn that `--dtype=mixed` uses float32 on an older GPU.
+  Private API: `list_local_devices` (tensorflow_core/python/client/device_lib.py:25), because the
+  public `tf.config.experimental.list_physical_devices` returns names and types only. Without the
+  compute capability, the program could not warn that `--dtype=mixed` uses float32 on an older GPU.
 
   Args:
     config: the configuration of the run's sessions. This call creates devices with this
@@ -99,9 +98,9 @@ def _updated_statistics(model: tf.keras.Model) -> List[values.SyncOnReadVariable
 class HorovodStrategy(tf.distribute.Strategy):
   """A strategy with one replica in each process that Horovod connects.
 
-  Not a workaround for a defect: TensorFlow has no public class from which a strategy for several
-  processes can be derived. Unlike Horovod's own `DistributedOptimizer`, a strategy also reduces the
-  loss, the accuracy and the gradient norm, and works with every optimizer.
+  No defect: TensorFlow has no public class from which a strategy for several processes can be
+  derived. Unlike Horovod's own `DistributedOptimizer`, a strategy also reduces the loss, the
+  accuracy and the gradient norm, and works with every optimizer.
 
   Horovod must have been initialized.
 
@@ -164,8 +163,8 @@ class _HorovodAllReduce(tf.distribute.CrossDeviceOps):
 def broadcast_variables() -> tf.Operation:
   """Returns an operation that copies the variables of rank 0 to all other ranks.
 
-  Not a workaround for a defect: Horovod's function assigns to a strategy's variables outside the
-  strategy, which TensorFlow refuses; this function assigns to their components.
+  No defect: Horovod's function assigns to a strategy's variables outside the strategy, which
+  TensorFlow refuses; this function assigns to their components.
   """
   components = [component for variable in tf.global_variables()
                 for component in getattr(variable, 'values', None) or (variable,)]
